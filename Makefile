@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: MIT
+#
+# The front door. Needs make and bash; each target installs what else it needs (Debian 12: tools/setup).
+# The build itself is meson's: see meson.build, meson_options.txt and tools/configure.
+.PHONY: all test test-long lint format install clean help
+
+all:
+	@tools/setup build
+	@tools/configure default
+	ninja -C build/default
+
+test:
+	@tools/setup build test
+	@tools/test
+
+test-long:
+	@tools/setup build test
+	@tools/test long
+
+lint:
+	@tools/setup build test
+	@tools/configure clang
+	@tools/lint/run
+
+format:
+	@tools/setup test
+	@tools/lint/external.py format --fix
+
+install: all
+	meson install -C build/default --no-rebuild
+
+clean:
+	rm -rf build
+
+help:
+	@echo 'make            build what a user needs, in build/default'
+	@echo 'make test       every test and lint; the last line is the sum'
+	@echo 'make test-long  the same, with the long versions of the tests'
+	@echo 'make lint       the checks of tools/lint only'
+	@echo 'make format     clang-format over the C files'
+	@echo 'make install    install the headers and migrations (DESTDIR is honoured)'
+	@echo 'make clean      remove build/'

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * clock.h: time as an argument. All times are microseconds since 1970-01-01 UTC (`_us`).
+ *
+ * Invariants: nothing in Semel asks the machine for the time but semel__clock_real; parsing
+ * refuses what it does not understand and never guesses a time zone.
+ */
+#ifndef SEMEL_BASE_CLOCK_H
+#define SEMEL_BASE_CLOCK_H
+
+#include "semel/types.h"
+
+struct semel_clock {
+    int64_t (*now_us)(void *ctx);
+    void *ctx;
+};
+extern const struct semel_clock semel__clock_real;
+
+static inline int64_t semel__now(const struct semel_clock *clock)
+{
+    return clock->now_us(clock->ctx);
+}
+
+/* RFC 3339 with a zone, as CloudEvents demands; fractions are cut to microseconds. Years 1970-9999. */
+bool semel__time_parse(struct semel_str s, int64_t *ret_us);
+#define SEMEL_TIME_TEXT 32
+void semel__time_format(int64_t us, char out[SEMEL_TIME_TEXT]); /* 2026-11-15T19:38:00.000000Z */
+/* a + b, held at the ends of the range instead of overflowing; SEMEL_NONE is never a result. */
+int64_t semel__time_add(int64_t a_us, int64_t b_us);
+
+#endif

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * digest.c: SHA-256 by OpenSSL's EVP interface.
+ *
+ * Invariants: the parts are hashed as one string, without separators (a caller who needs the
+ * borders hashes lengths too); `out` is written only on success.
+ */
+#include "base/digest.h"
+
+#include <openssl/evp.h>
+#include <string.h>
+
+bool semel__sha256(const struct semel_str *parts, size_t n_parts, unsigned char out[SEMEL_SHA256])
+{
+    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+    bool ok = ctx != NULL && EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) == 1;
+    for (size_t i = 0; ok && i < n_parts; i++)
+        ok = parts[i].n == 0 || EVP_DigestUpdate(ctx, parts[i].p, parts[i].n) == 1;
+
+    unsigned char digest[SEMEL_SHA256];
+    unsigned n = 0;
+    ok = ok && EVP_DigestFinal_ex(ctx, digest, &n) == 1 && n == SEMEL_SHA256;
+    if (ok)
+        memcpy(out, digest, sizeof(digest));
+    EVP_MD_CTX_free(ctx);
+    return ok;
+}
+
+void semel__hex(const unsigned char *bytes, size_t n, char *out)
+{
+    static const char digits[] = "0123456789abcdef";
+    for (size_t i = 0; i < n; i++) {
+        *out++ = digits[bytes[i] >> 4];
+        *out++ = digits[bytes[i] & 0xF];
+    }
+    *out = '\0';
+}

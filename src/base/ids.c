@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * ids.c: UUIDs and ULIDs as text.
+ *
+ *     UUIDv7 (RFC 9562)   tttttttt-tttt-7rrr-Vrrr-rrrrrrrrrrrr   t: 48 bits of milliseconds, V: 8, 9, a or b
+ *     ULID                TTTTTTTTTTRRRRRRRRRRRRRRRR             T: the same 48 bits in Crockford's base 32
+ *
+ * Invariants: an id has a time only if every character of it is right; Crockford's letters for
+ * people (I, L and O for 1, 1 and 0) are not part of a ULID.
+ */
+#include "base/ids.h"
+
+#define UUID_CHARS (SEMEL_UUID_TEXT - 1)
+#define UUID_VERSION_AT 14
+#define UUID_VARIANT_AT 19
+#define ULID_CHARS 26
+#define ULID_TIME_CHARS 10
+
+static const char hex_digits[] = "0123456789abcdef";
+static const char crockford_digits[] = "0123456789abcdefghjkmnpqrstvwxyz";
+
+/* The value of c in either case; -1: not a digit of this alphabet, which is in lower case. */
+static int digit_value(const char *alphabet, char c)
+{
+    char lower = c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
+    for (int value = 0; alphabet[value] != '\0'; value++)
+        if (alphabet[value] == lower)
+            return value;
+    return -1;
+}
+
+static bool uuid_dash_at(size_t i)
+{
+    return i == 8 || i == 13 || i == 18 || i == 23;
+}
+
+bool semel__uuid_valid(struct semel_str s)
+{
+    if (s.p == NULL || s.n != UUID_CHARS)
+        return false;
+    for (size_t i = 0; i < s.n; i++)
+        if (uuid_dash_at(i) ? s.p[i] != '-' : digit_value(hex_digits, s.p[i]) < 0)
+            return false;
+    return true;
+}
+
+static bool uuid7_time_ms(struct semel_str id, int64_t *ret_ms)
+{
+    if (!semel__uuid_valid(id) || id.p[UUID_VERSION_AT] != '7' ||
+        digit_value(hex_digits, id.p[UUID_VARIANT_AT]) >> 2 != 2)
+        return false;
+    int64_t ms = 0;
+    for (size_t i = 0; i < UUID_VERSION_AT; i++)
+        if (!uuid_dash_at(i))
+            ms = ms << 4 | digit_value(hex_digits, id.p[i]);
+    *ret_ms = ms;
+    return true;
+}
+
+static bool ulid_time_ms(struct semel_str id, int64_t *ret_ms)
+{
+    if (id.p == NULL || id.n != ULID_CHARS || digit_value(crockford_digits, id.p[0]) > 7)
+        return false;
+    int64_t ms = 0;
+    for (size_t i = 0; i < id.n; i++) {
+        int digit = digit_value(crockford_digits, id.p[i]);
+        if (digit < 0)
+            return false;
+        if (i < ULID_TIME_CHARS)
+            ms = ms << 5 | digit;
+    }
+    *ret_ms = ms;
+    return true;
+}
+
+bool semel__id_time(struct semel_str id, int64_t *ret_us)
+{
+    int64_t ms;
+    if (!uuid7_time_ms(id, &ms) && !ulid_time_ms(id, &ms))
+        return false;
+    *ret_us = ms * 1000; /* 2^48 ms is far below the end of int64 */
+    return true;
+}
+
+void semel__uuid7_new(int64_t now_us, struct semel_random *rng, char out[SEMEL_UUID_TEXT])
+{
+    uint64_t ms = now_us > 0 ? (uint64_t)now_us / 1000 : 0;
+    uint64_t a = semel__random_next(rng), b = semel__random_next(rng);
+    uint64_t high = ms << 16 | 0x7000 | (a & 0xFFF);
+    uint64_t low = UINT64_C(1) << 63 | (b & UINT64_C(0x3FFFFFFFFFFFFFFF));
+
+    int shift = 60;
+    for (size_t i = 0; i < UUID_CHARS; i++) {
+        if (uuid_dash_at(i)) {
+            out[i] = '-';
+            continue;
+        }
+        out[i] = hex_digits[(i < UUID_VARIANT_AT ? high : low) >> shift & 0xF];
+        shift = shift > 0 ? shift - 4 : 60;
+    }
+    out[UUID_CHARS] = '\0';
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * json.h: strict JSON with bounds, JSON pointers (RFC 6901) and the canonical form (RFC 8785).
+ *
+ * What it is: a parser of our own. (jansson 2.14 drops bytes from a string, or writes past its
+ * heap block, when an allocation fails inside one; and it forgets how a number was written.)
+ * Input is hostile: it must be one JSON value in UTF-8, of at most `max_bytes`, nested at most
+ * SEMEL_JSON_DEPTH deep, without duplicate members, without NUL in strings and without numbers
+ * beyond the range of a double. Every refusal says what and at which byte, counted from 0, and
+ * quotes nothing.
+ *
+ * Invariants: the canonical form of equal values is equal bytes (member order, white space and
+ * number spelling do not matter); a number that is not exact as a double has no canonical form
+ * (P56: 9007199254740993 would equal ...992), and the caller falls back to the raw bytes.
+ * Depth is checked before the parser recurses.
+ */
+#ifndef SEMEL_BASE_JSON_H
+#define SEMEL_BASE_JSON_H
+
+#include "base/mem.h"
+#include "base/str.h"
+
+#define SEMEL_JSON_DEPTH 64
+
+struct semel_json; /* a parsed document */
+
+/* INVALID: not acceptable JSON, err says why and where. RETRY: no memory. */
+semel_status semel__json_parse(struct semel_json **ret, struct semel_str text, size_t max_bytes,
+                               struct semel_error *err);
+void semel__json_free(struct semel_json *json);
+
+/* A pointer's syntax: "" or "/..." with ~0 and ~1, valid UTF-8, at most SEMEL_ID_MAX bytes. */
+bool semel__json_pointer_valid(struct semel_str pointer);
+
+enum semel_json_kind { SEMEL_JSON_MISSING, SEMEL_JSON_NULL, SEMEL_JSON_STRING, SEMEL_JSON_INTEGER, SEMEL_JSON_OTHER };
+/* What stands at the pointer. STRING and INTEGER give their text, copied to the arena; the others give {NULL, 0}.
+ * An INTEGER is a number written without fraction and exponent, in decimal and as long as it was sent: it may lie
+ * beyond int64, and semel__str_int64 tells. INVALID: the pointer is not one. RETRY: no memory. */
+semel_status semel__json_get(const struct semel_json *json, struct semel_str pointer, struct semel_arena *arena,
+                             enum semel_json_kind *ret_kind, struct semel_str *ret_text, struct semel_error *err);
+
+/* Appends the canonical form. *ret_exact = false (and buf of no use) when a number is not exact as a double.
+ * INVALID: longer than buf may grow. RETRY: no memory. */
+semel_status semel__json_canonical(const struct semel_json *json, struct semel_buf *buf, bool *ret_exact,
+                                   struct semel_error *err);
+
+/* Appends a string with its quotes, escaped as RFC 8785 wants it. `s` is well-formed UTF-8. */
+void semel__json_put_string(struct semel_buf *buf, struct semel_str s);
+
+#endif

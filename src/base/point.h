@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * point.h: labelled places at which a test may kill the process, stall it or look.
+ *
+ * What it is: one X-macro of labels, one call a label in the code. In a build without
+ * -Dpoints=true the call compiles to nothing. A label names the moment just *before* or *after*
+ * something durable happens; the list is complete, so a test can visit every one.
+ *
+ * Use: SEMEL_POINT(BATCH_BEFORE_COMMIT). SEMEL_CRASH_AT=label:N in the environment of a test
+ * program (see semel__point_from_env) sends SIGKILL to the process at the N-th visit;
+ * SEMEL_STOP_AT=label:N sends SIGSTOP, so that another process can overtake this one.
+ */
+#ifndef SEMEL_BASE_POINT_H
+#define SEMEL_BASE_POINT_H
+
+#define SEMEL_POINT_MAP(X)                    \
+    X(BATCH_BEGUN, "batch.begun")             \
+    X(BATCH_ADMITTED, "batch.admitted")       \
+    X(BATCH_HANDLED, "batch.handled")         \
+    X(BATCH_SETTLED, "batch.settled")         \
+    X(BATCH_COMMITTED, "batch.committed")     \
+    X(BATCH_HALVED, "batch.halved")           \
+    X(SINGLE_FAILED, "single.failed")         \
+    X(SINGLE_RECORDED, "single.recorded")     \
+    X(CLAIM_ADMITTED, "claim.admitted")       \
+    X(CLAIM_COMMITTED, "claim.committed")     \
+    X(LEASE_RUN, "lease.run")                 \
+    X(FINISH_BEGUN, "finish.begun")           \
+    X(FINISH_SETTLED, "finish.settled")       \
+    X(FINISH_COMMITTED, "finish.committed")   \
+    X(RECOVER_SETTLED, "recover.settled")     \
+    X(RECOVER_COMMITTED, "recover.committed") \
+    X(TAKE_SETTLED, "take.settled")           \
+    X(TAKE_COMMITTED, "take.committed")       \
+    X(PURGE_WATERMARKED, "purge.watermarked") \
+    X(PURGE_DELETED, "purge.deleted")         \
+    X(REPLAY_SETTLED, "replay.settled")       \
+    X(REPLAY_COMMITTED, "replay.committed")   \
+    X(PUMP_POLLED, "pump.polled")             \
+    X(PUMP_BEFORE_ACK, "pump.before_ack")     \
+    X(PUMP_ACKED, "pump.acked")
+
+enum semel_point {
+#define X(name, text) SEMEL_AT_##name,
+    SEMEL_POINT_MAP(X)
+#undef X
+        SEMEL_POINT_COUNT
+};
+
+typedef void (*semel_point_hook)(void *ctx, enum semel_point point);
+
+void semel__point_set_hook(semel_point_hook hook, void *ctx); /* NULL removes it */
+void semel__point_visit(enum semel_point point);
+const char *semel__point_name(enum semel_point point);
+/* How often this process has been there, so that a test can show that it went everywhere. */
+unsigned long semel__point_visits(enum semel_point point);
+/* Reads SEMEL_CRASH_AT=label:N and SEMEL_STOP_AT=label:N; false and a line on stderr when one names no label or no
+ * visit. Visits count from 1, and those before this call count too. */
+int semel__point_from_env(void);
+
+#ifdef SEMEL_POINTS
+#define SEMEL_POINT(name) semel__point_visit(SEMEL_AT_##name)
+#else
+#define SEMEL_POINT(name) ((void)0)
+#endif
+
+#endif

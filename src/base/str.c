@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * str.c: borrowed strings, UTF-8 and bounded buffers.
+ *
+ * Invariants: no function reads past n bytes or looks for a NUL; nothing depends on the locale;
+ * semel__str_show writes well-formed UTF-8 without control characters, whatever it is given.
+ */
+#include "base/str.h"
+
+#include <stdio.h>
+
+#include "base/mem.h"
+
+int semel__str_cmp(struct semel_str a, struct semel_str b)
+{
+    if (a.p == NULL || b.p == NULL)
+        return (a.p != NULL) - (b.p != NULL);
+    int order = memcmp(a.p, b.p, a.n < b.n ? a.n : b.n);
+    return order != 0 ? order : (a.n > b.n) - (a.n < b.n);
+}
+
+bool semel__str_eq(struct semel_str a, struct semel_str b)
+{
+    return a.n == b.n && semel__str_cmp(a, b) == 0;
+}
+
+bool semel__str_eqz(struct semel_str a, const char *z)
+{
+    return semel__str_eq(a, semel__str(z));
+}
+
+bool semel__str_int64(struct semel_str s, int64_t *ret)
+{
+    bool negative = s.n > 0 && s.p[0] == '-';
+    size_t i = negative ? 1 : 0;
+    if (i == s.n)
+        return false;
+
+    int64_t value = 0;
+    for (; i < s.n; i++) {
+        if (s.p[i] < '0' || s.p[i] > '9')
+            return false;
+        int digit = s.p[i] - '0';
+        if (__builtin_mul_overflow(value, 10, &value) ||
+            __builtin_add_overflow(value, negative ? -digit : digit, &value))
+            return false;
+    }
+    *ret = value;
+    return true;
+}
+
+/* The length that a first byte promises, and what it says of the character. */
+static size_t utf8_first(unsigned char first, uint32_t *ret_bits)
+{
+    if (first < 0x80) {
+        *ret_bits = first;
+        return 1;
+    }
+    if (first >= 0xC2 && first <= 0xDF) {
+        *ret_bits = first & 0x1Fu;
+        return 2;
+    }
+    if (first >= 0xE0 && first <= 0xEF) {
+        *ret_bits = first & 0x0Fu;
+        return 3;
+    }
+    if (first >= 0xF0 && first <= 0xF4) {
+        *ret_bits = first & 0x07u;
+        return 4;
+    }
+    return 0;
+}
+
+size_t semel__utf8_next(struct semel_str s, uint32_t *ret_char)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000}; /* less would be overlong */
+    uint32_t c = 0;
+    size_t n = s.n > 0 ? utf8_first((unsigned char)s.p[0], &c) : 0;
+    if (n == 0 || n > s.n)
+        return 0;
+    for (size_t i = 1; i < n; i++) {
+        unsigned char byte = (unsigned char)s.p[i];
+        if ((byte & 0xC0u) != 0x80)
+            return 0;
+        c = c << 6 | (byte & 0x3Fu);
+    }
+    if (c < least[n] || c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF))
+        return 0;
+    *ret_char = c;
+    return n;
+}
+
+size_t semel__utf8_put(uint32_t c, char out[4])
+{
+    if (c < 0x80) {
+        out[0] = (char)c;
+        return 1;
+    }
+    size_t n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    for (size_t i = n - 1; i > 0; i--) {
+        out[i] = (char)(0x80u | (c & 0x3Fu));
+        c >>= 6;
+    }
+    static const unsigned char mark[] = {0, 0, 0xC0, 0xE0, 0xF0};
+    out[0] = (char)(mark[n] | c);
+    return n;
+}
+
+bool semel__utf8_valid(struct semel_str s)
+{
+    while (s.n > 0) {
+        uint32_t c;
+        size_t n = semel__utf8_next(s, &c);
+        if (n == 0 || c == 0)
+            return false;
+        s.p += n;
+        s.n -= n;
+    }
+    return true;
+}
+
+/* C0, DEL and C1: what a terminal or a log reader might obey. */
+static bool is_control(uint32_t c)
+{
+    return c < 0x20 || (c >= 0x7F && c <= 0x9F);
+}
+
+void semel__str_show(char *out, size_t size, struct semel_str s)
+{
+    if (size == 0)
+        return;
+    size_t room = size - 1;
+    while (s.n > 0) {
+        uint32_t c = 0;
+        size_t n = semel__utf8_next(s, &c);
+        bool show = n > 0 && !is_control(c);
+        size_t width = show ? n : 1;
+        if (width > room)
+            break;
+        if (show)
+            memcpy(out, s.p, n);
+        else
+            *out = '?';
+        out += width;
+        room -= width;
+        s.p += n > 0 ? n : 1;
+        s.n -= n > 0 ? n : 1;
+    }
+    *out = '\0';
+}
+
+void semel__buf_init(struct semel_buf *buf, size_t max)
+{
+    *buf = (struct semel_buf){.max = max};
+}
+
+void semel__buf_done(struct semel_buf *buf)
+{
+    semel__free(buf->p);
+    *buf = (struct semel_buf){.max = buf->max};
+}
+
+/* Room for n more bytes and a NUL that vsnprintf may write behind them. */
+static bool buf_reserve(struct semel_buf *buf, size_t n)
+{
+    if (buf->failed)
+        return false;
+    if (n > buf->max - buf->n) {
+        buf->failed = buf->full = true;
+        return false;
+    }
+    size_t need = buf->n + n;
+    if (need < buf->cap)
+        return true;
+
+    size_t cap = buf->cap > 0 ? buf->cap : 64;
+    while (cap <= need && !__builtin_mul_overflow(cap, (size_t)2, &cap))
+        continue;
+    if (cap > buf->max)
+        cap = buf->max + 1; /* wraps to 0 only where no allocation could succeed */
+    char *p = cap > need ? semel__realloc(buf->p, cap, 1) : NULL;
+    if (p == NULL) {
+        buf->failed = true;
+        return false;
+    }
+    buf->p = p;
+    buf->cap = cap;
+    return true;
+}
+
+bool semel__buf_add(struct semel_buf *buf, const void *bytes, size_t n)
+{
+    if (!buf_reserve(buf, n))
+        return false;
+    if (n > 0)
+        memcpy(buf->p + buf->n, bytes, n);
+    buf->n += n;
+    return true;
+}
+
+bool semel__buf_addz(struct semel_buf *buf, const char *z)
+{
+    return semel__buf_add(buf, z, strlen(z));
+}
+
+bool semel__buf_addf(struct semel_buf *buf, const char *fmt, ...)
+{
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+
+    bool ok = n >= 0 && buf_reserve(buf, (size_t)n);
+    if (ok) {
+        vsnprintf(buf->p + buf->n, (size_t)n + 1, fmt, again);
+        buf->n += (size_t)n;
+    } else {
+        buf->failed = true;
+    }
+    va_end(again);
+    return ok;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * str.h: borrowed strings and bounded buffers.
+ *
+ * Invariants: comparison is by unsigned bytes, never by locale; a buffer never grows past its
+ * `max`, and once an append failed every later one fails too (check once, at the end).
+ */
+#ifndef SEMEL_BASE_STR_H
+#define SEMEL_BASE_STR_H
+
+#include <stdarg.h>
+#include <string.h>
+
+#include "semel/types.h"
+
+#define SEMEL_STR(literal) ((struct semel_str){(literal), sizeof(literal) - 1})
+
+static inline struct semel_str semel__str(const char *z)
+{
+    return (struct semel_str){z, z != NULL ? strlen(z) : 0};
+}
+static inline bool semel__str_given(struct semel_str s)
+{
+    return s.p != NULL;
+}
+/* <0, 0, >0 by bytes; a shorter prefix comes first. "Not given" sorts before everything. */
+int semel__str_cmp(struct semel_str a, struct semel_str b);
+bool semel__str_eq(struct semel_str a, struct semel_str b); /* not given equals only not given */
+bool semel__str_eqz(struct semel_str a, const char *z);
+/* A whole decimal int64, no blanks, no plus sign; false when it is anything else. */
+bool semel__str_int64(struct semel_str s, int64_t *ret);
+/* Well-formed UTF-8 without NUL, overlongs and surrogates. */
+bool semel__utf8_valid(struct semel_str s);
+/* The length of the well-formed character that s begins with, and the character; 0: there is none. NUL is one. */
+size_t semel__utf8_next(struct semel_str s, uint32_t *ret_char);
+/* 1 to 4 bytes; the character must not be a surrogate, nor lie past U+10FFFF. */
+size_t semel__utf8_put(uint32_t c, char out[4]);
+/* Copies at most size-1 bytes for a person to read: control characters and bad UTF-8 become '?'. */
+void semel__str_show(char *out, size_t size, struct semel_str s);
+
+struct semel_buf {
+    char *p;
+    size_t n, cap, max;
+    bool failed;
+    bool full; /* what failed was the bound, not memory: the same again cannot help */
+};
+void semel__buf_init(struct semel_buf *buf, size_t max);
+void semel__buf_done(struct semel_buf *buf);
+bool semel__buf_add(struct semel_buf *buf, const void *bytes, size_t n);
+bool semel__buf_addz(struct semel_buf *buf, const char *z);
+__attribute__((format(printf, 2, 3))) bool semel__buf_addf(struct semel_buf *buf, const char *fmt, ...);
+static inline struct semel_str semel__buf_str(const struct semel_buf *buf)
+{
+    return (struct semel_str){buf->p != NULL ? buf->p : "", buf->n};
+}
+
+#endif

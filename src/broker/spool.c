@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * spool.c: a broker in one SQLite file, shared by processes: opening, poll, ack and later. See spool.h.
+ *
+ * A message is ready (0), taken (1) or acked (2). poll takes with one IMMEDIATE transaction, ack and later change only
+ * what is still taken by this handle under the delivery that the tag names. WAL and synchronous=NORMAL: what was
+ * committed survives the death of any process, though perhaps not that of the machine.
+ *
+ * Invariants: taken_by is NULL unless taken; deliveries only ever grows; a message is never deleted.
+ */
+#include "broker/spool_private.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/random.h"
+
+#define BUSY_TIMEOUT_MS 5000
+#define VISIBILITY_MS 2000
+#define VISIBILITY_MAX_MS (INT64_C(24) * 3600 * 1000)
+#define POLL_MAX 1000
+#define LOOK_AGAIN_NS (5 * 1000 * 1000)
+
+static const char schema[] =
+    "PRAGMA journal_mode = WAL;"
+    "PRAGMA synchronous = NORMAL;"
+    "CREATE TABLE IF NOT EXISTS message ("
+    "  seq INTEGER PRIMARY KEY AUTOINCREMENT, source TEXT NOT NULL, partition INTEGER,"
+    "  headers BLOB NOT NULL, properties BLOB NOT NULL, payload BLOB,"
+    "  state INTEGER NOT NULL DEFAULT 0, taken_by TEXT, taken_until INTEGER NOT NULL DEFAULT 0,"
+    "  deliveries INTEGER NOT NULL DEFAULT 0, not_before INTEGER NOT NULL DEFAULT 0);"
+    "CREATE INDEX IF NOT EXISTS message_open ON message (seq) WHERE state < 2;"
+    "CREATE INDEX IF NOT EXISTS message_order ON message (source, partition, seq) WHERE state < 2;"
+    "CREATE INDEX IF NOT EXISTS message_taken ON message (taken_by) WHERE state = 1;";
+
+static struct spool *self(struct semel_broker *broker)
+{
+    return (struct spool *)broker;
+}
+
+/* ---- SQLite ------------------------------------------------------------------------------------------- */
+
+semel_status semel__spool_fail(struct spool *spool, const char *doing, struct semel_error *err)
+{
+    const int code = sqlite3_errcode(spool->db);
+    semel_status status = SEMEL_CLOSED;
+
+    switch (code & 0xff) {
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+    case SQLITE_FULL:
+    case SQLITE_IOERR:
+    case SQLITE_NOMEM:
+    case SQLITE_READONLY:
+    case SQLITE_CANTOPEN:
+        status = SEMEL_RETRY;
+        break;
+    default:
+        break;
+    }
+    semel__fail(err, status, SEMEL_CLASS_ENVIRONMENT, "spool: %s: %s", doing, sqlite3_errstr(code));
+    if (err != NULL)
+        err->code = code;
+    return status;
+}
+
+semel_status semel__spool_ready(const struct spool *spool, struct semel_error *err)
+{
+    if (spool->db == NULL)
+        return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT, "spool: the file is not open");
+    return SEMEL_OK;
+}
+
+sqlite3_stmt *semel__spool_prepare(struct spool *spool, const char *sql)
+{
+    sqlite3_stmt *stmt = NULL;
+
+    return sqlite3_prepare_v2(spool->db, sql, -1, &stmt, NULL) == SQLITE_OK ? stmt : NULL;
+}
+
+void semel__spool_bind(sqlite3_stmt *stmt, int at, struct semel_str s)
+{
+    if (semel__str_given(s))
+        sqlite3_bind_blob64(stmt, at, s.n > 0 ? s.p : "", s.n, SQLITE_STATIC);
+}
+
+semel_status semel__spool_begin(struct spool *spool, struct semel_error *err)
+{
+    if (sqlite3_exec(spool->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) != SQLITE_OK)
+        return semel__spool_fail(spool, "begin", err);
+    return SEMEL_OK;
+}
+
+semel_status semel__spool_end(struct spool *spool, semel_status status, struct semel_error *err)
+{
+    if ((status == SEMEL_OK || status == SEMEL_FENCED) &&
+        sqlite3_exec(spool->db, "COMMIT", NULL, NULL, NULL) != SQLITE_OK)
+        status = semel__spool_fail(spool, "commit", err);
+    if (sqlite3_get_autocommit(spool->db) == 0)
+        sqlite3_exec(spool->db, "ROLLBACK", NULL, NULL, NULL);
+    return status;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------ */
+
+static semel_status connect_file(struct spool *spool, struct semel_error *err)
+{
+    const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
+    struct semel_random rng;
+    semel_status status;
+
+    if (!semel__random_seed_os(&rng))
+        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "spool: no randomness for a name");
+    snprintf(spool->name, sizeof spool->name, "%ld-%016llx", (long)getpid(),
+             (unsigned long long)semel__random_next(&rng));
+    if (sqlite3_open_v2(spool->path, &spool->db, flags, NULL) != SQLITE_OK || spool->db == NULL)
+        status = semel__spool_fail(spool, "open", err);
+    else if (sqlite3_busy_timeout(spool->db, BUSY_TIMEOUT_MS) != SQLITE_OK ||
+             sqlite3_exec(spool->db, schema, NULL, NULL, NULL) != SQLITE_OK)
+        status = semel__spool_fail(spool, "open", err);
+    else
+        return SEMEL_OK;
+    sqlite3_close(spool->db);
+    spool->db = NULL;
+    return status;
+}
+
+/* One NAME=VALUE of the URL. */
+static semel_status take_setting(struct spool *spool, struct semel_str setting, struct semel_error *err)
+{
+    static const char visibility[] = "visibility_ms=", source[] = "source=";
+    const size_t n_visibility = sizeof visibility - 1, n_source = sizeof source - 1;
+    int64_t ms;
+
+    if (setting.n > n_source && memcmp(setting.p, source, n_source) == 0) {
+        spool->source = (struct semel_str){setting.p + n_source, setting.n - n_source};
+        return SEMEL_OK;
+    }
+    if (setting.n > n_visibility && memcmp(setting.p, visibility, n_visibility) == 0 &&
+        semel__str_int64((struct semel_str){setting.p + n_visibility, setting.n - n_visibility}, &ms) && ms > 0 &&
+        ms <= VISIBILITY_MAX_MS) {
+        spool->visibility_us = ms * 1000;
+        return SEMEL_OK;
+    }
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                       "spool: a setting must be visibility_ms=1..86400000 or source=NAME");
+}
+
+static semel_status take_location(struct spool *spool, struct semel_str location, struct semel_error *err)
+{
+    char *at;
+
+    spool->visibility_us = VISIBILITY_MS * 1000;
+    spool->path = semel__alloc(location.n + 1);
+    if (spool->path == NULL)
+        return semel__fail_memory(err);
+    memcpy(spool->path, location.p, location.n);
+    spool->path[location.n] = '\0';
+    at = strchr(spool->path, '?');
+    if (at != NULL)
+        *at++ = '\0';
+    while (at != NULL && *at != '\0') {
+        char *next = strchr(at, '&');
+        const size_t n = next != NULL ? (size_t)(next - at) : strlen(at);
+        semel_status status = take_setting(spool, (struct semel_str){at, n}, err);
+        if (status != SEMEL_OK)
+            return status;
+        at += n + (next != NULL);
+    }
+    if (spool->path[0] == '\0')
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "spool: no path; the URL must be \"spool:/path\"");
+    return SEMEL_OK;
+}
+
+static semel_status spool_open(struct semel_broker *broker, struct semel_str location, struct semel_error *err)
+{
+    semel_status status = take_location(self(broker), location, err);
+
+    if (status == SEMEL_OK)
+        status = connect_file(self(broker), err);
+    if (status != SEMEL_OK) {
+        semel__free(self(broker)->path);
+        self(broker)->path = NULL;
+    }
+    return status;
+}
+
+/* Gives back what this handle has taken. If it cannot, the visibility time-out will. */
+static void disconnect(struct spool *spool)
+{
+    sqlite3_stmt *stmt;
+
+    if (spool->db == NULL)
+        return;
+    stmt = semel__spool_prepare(spool, "UPDATE message SET state = 0, taken_by = NULL WHERE state = 1 AND taken_by = ?1");
+    if (stmt != NULL) {
+        sqlite3_bind_text(stmt, 1, spool->name, -1, SQLITE_STATIC);
+        sqlite3_step(stmt);
+        sqlite3_finalize(stmt);
+    }
+    sqlite3_close(spool->db);
+    spool->db = NULL;
+}
+
+static void spool_close(struct semel_broker *broker)
+{
+    disconnect(self(broker));
+    semel__free(self(broker)->path);
+}
+
+static semel_status spool_reopen(struct semel_broker *broker, struct semel_error *err)
+{
+    disconnect(self(broker));
+    return connect_file(self(broker), err);
+}
+
+/* ---- poll --------------------------------------------------------------------------------------------- */
+
+#define AVAILABLE(m) "((" m ".state = 0 AND " m ".not_before <= ?1) OR (" m ".state = 1 AND " m ".taken_until <= ?1))"
+
+static const char select_available[] =
+    "SELECT seq, source, headers, properties, payload, deliveries FROM message AS m"
+    " WHERE m.state < 2 AND (?2 IS NULL OR m.source = ?2) AND " AVAILABLE("m") " AND (m.partition IS NULL OR NOT EXISTS ("
+    "  SELECT 1 FROM message AS e WHERE e.source = m.source AND e.partition = m.partition AND e.seq < m.seq"
+    "  AND e.state < 2 AND NOT " AVAILABLE("e") "))"
+    " ORDER BY m.seq LIMIT ?3";
+
+static sqlite3_stmt *look_for(struct spool *spool, int64_t now_us, size_t max)
+{
+    sqlite3_stmt *stmt = semel__spool_prepare(spool, select_available);
+
+    if (stmt == NULL)
+        return NULL;
+    sqlite3_bind_int64(stmt, 1, now_us);
+    if (semel__str_given(spool->source))
+        sqlite3_bind_text(stmt, 2, spool->source.p, (int)spool->source.n, SQLITE_STATIC);
+    sqlite3_bind_int64(stmt, 3, (int64_t)max);
+    return stmt;
+}
+
+static struct semel_str column(sqlite3_stmt *stmt, int at)
+{
+    const char *p = sqlite3_column_blob(stmt, at);
+    const int n = sqlite3_column_bytes(stmt, at);
+
+    if (sqlite3_column_type(stmt, at) == SQLITE_NULL)
+        return (struct semel_str){NULL, 0};
+    return (struct semel_str){p != NULL ? p : "", (size_t)n};
+}
+
+static semel_status read_delivery(sqlite3_stmt *stmt, struct semel_arena *arena, struct semel_delivery *ret)
+{
+    const int64_t seq = sqlite3_column_int64(stmt, 0);
+    const int64_t deliveries = sqlite3_column_int64(stmt, 5) + 1;
+    char position[24];
+    semel_status status;
+
+    snprintf(position, sizeof position, "%lld", (long long)seq);
+    *ret = (struct semel_delivery){.tag = (uint64_t)seq << 16 | ((uint64_t)deliveries & 0xffff),
+                                   .delivery = deliveries < 1000000 ? (int)deliveries : 1000000};
+    if (!semel__arena_copy(arena, column(stmt, 1), &ret->source) ||
+        !semel__arena_copy(arena, semel__str(position), &ret->position) ||
+        !semel__arena_copy(arena, column(stmt, 4), &ret->payload))
+        return SEMEL_RETRY;
+    status = semel__spool_decode(column(stmt, 2), arena, &ret->headers, &ret->n_headers);
+    if (status == SEMEL_OK)
+        status = semel__spool_decode(column(stmt, 3), arena, &ret->properties, &ret->n_properties);
+    return status;
+}
+
+/* Reads what is available; a full arena ends the batch early. */
+static semel_status read_batch(struct spool *spool, int64_t now_us, size_t max, struct semel_arena *arena,
+                               struct semel_delivery *deliveries, size_t *ret_n, struct semel_error *err)
+{
+    sqlite3_stmt *stmt = look_for(spool, now_us, max);
+    semel_status status = stmt != NULL ? SEMEL_OK : semel__spool_fail(spool, "poll", err);
+    int rc = SQLITE_DONE;
+
+    *ret_n = 0;
+    while (status == SEMEL_OK && (rc = sqlite3_step(stmt)) == SQLITE_ROW) {
+        status = read_delivery(stmt, arena, &deliveries[*ret_n]);
+        if (status == SEMEL_OK)
+            ++*ret_n;
+    }
+    if (status == SEMEL_INVALID)
+        status = semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_BROKEN, "spool: a message's headers are damaged");
+    else if (status == SEMEL_RETRY)
+        status = *ret_n > 0 ? SEMEL_OK : semel__fail_memory(err);
+    else if (status == SEMEL_OK && rc != SQLITE_DONE)
+        status = semel__spool_fail(spool, "poll", err);
+    sqlite3_finalize(stmt);
+    return status;
+}
+
+static semel_status mark_taken(struct spool *spool, const struct semel_delivery *deliveries, size_t n, int64_t now_us,
+                               struct semel_error *err)
+{
+    sqlite3_stmt *stmt = semel__spool_prepare(spool, "UPDATE message SET state = 1, taken_by = ?1, taken_until = ?2,"
+                                                     " deliveries = deliveries + 1 WHERE seq = ?3");
+    semel_status status = stmt != NULL ? SEMEL_OK : semel__spool_fail(spool, "poll", err);
+
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
+        sqlite3_bind_text(stmt, 1, spool->name, -1, SQLITE_STATIC);
+        sqlite3_bind_int64(stmt, 2, semel__time_add(now_us, spool->visibility_us));
+        sqlite3_bind_int64(stmt, 3, (int64_t)(deliveries[i].tag >> 16));
+        if (sqlite3_step(stmt) != SQLITE_DONE)
+            status = semel__spool_fail(spool, "poll", err);
+        sqlite3_reset(stmt);
+    }
+    sqlite3_finalize(stmt);
+    return status;
+}
+
+/* Is there anything? Asked without the write lock, so that idle handles do not queue for it. */
+static bool worth_trying(struct spool *spool, int64_t now_us)
+{
+    sqlite3_stmt *stmt = look_for(spool, now_us, 1);
+    const bool worth = stmt == NULL || sqlite3_step(stmt) != SQLITE_DONE;
+
+    sqlite3_finalize(stmt);
+    return worth;
+}
+
+static semel_status take(struct spool *spool, size_t max, struct semel_arena *arena, struct semel_delivery *deliveries,
+                         size_t *ret_n, struct semel_error *err)
+{
+    const int64_t now_us = semel__now(&semel__clock_real);
+    semel_status status;
+
+    *ret_n = 0;
+    if (!worth_trying(spool, now_us))
+        return SEMEL_OK;
+    status = semel__spool_begin(spool, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = read_batch(spool, now_us, max, arena, deliveries, ret_n, err);
+    if (status == SEMEL_OK)
+        status = mark_taken(spool, deliveries, *ret_n, now_us, err);
+    return semel__spool_end(spool, status, err);
+}
+
+static semel_status spool_poll(struct semel_broker *broker, size_t max, int wait_ms, struct semel_arena *arena,
+                               struct semel_delivery **ret_deliveries, size_t *ret_n, struct semel_error *err)
+{
+    const struct timespec pause = {0, LOOK_AGAIN_NS};
+    const int64_t until_us = semel__time_add(semel__now(&semel__clock_real), (int64_t)wait_ms * 1000);
+    semel_status status = semel__spool_ready(self(broker), err);
+    struct semel_delivery *deliveries;
+    size_t n = 0;
+
+    if (status != SEMEL_OK)
+        return status;
+    if (max > POLL_MAX)
+        max = POLL_MAX;
+    deliveries = semel__arena_alloc(arena, max, sizeof *deliveries);
+    if (deliveries == NULL)
+        return semel__fail_memory(err);
+    while ((status = take(self(broker), max, arena, deliveries, &n, err)) == SEMEL_OK && n == 0 &&
+           semel__now(&semel__clock_real) < until_us)
+        nanosleep(&pause, NULL);
+    if (status != SEMEL_OK)
+        return status;
+    *ret_deliveries = deliveries;
+    *ret_n = n;
+    return SEMEL_OK;
+}
+
+/* ---- ack and later ------------------------------------------------------------------------------------ */
+
+/* Runs `sql` for each tag (?1 seq, ?2 deliveries, ?3 this handle, ?4 `value`); *ret_untouched counts those of no effect. */
+static semel_status for_each_tag(struct spool *spool, const char *sql, const uint64_t *tags, size_t n, int64_t value,
+                                 size_t *ret_untouched, struct semel_error *err)
+{
+    sqlite3_stmt *stmt = semel__spool_prepare(spool, sql);
+    semel_status status = stmt != NULL ? SEMEL_OK : semel__spool_fail(spool, "settling", err);
+
+    *ret_untouched = 0;
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
+        sqlite3_bind_int64(stmt, 1, (int64_t)(tags[i] >> 16));
+        sqlite3_bind_int64(stmt, 2, (int64_t)(tags[i] & 0xffff));
+        sqlite3_bind_text(stmt, 3, spool->name, -1, SQLITE_STATIC);
+        if (sqlite3_bind_parameter_count(stmt) > 3)
+            sqlite3_bind_int64(stmt, 4, value);
+        if (sqlite3_step(stmt) != SQLITE_DONE)
+            status = semel__spool_fail(spool, "settling", err);
+        else if (sqlite3_changes(spool->db) == 0)
+            ++*ret_untouched;
+        sqlite3_reset(stmt);
+    }
+    sqlite3_finalize(stmt);
+    return status;
+}
+
+#define STILL_OURS " WHERE seq = ?1 AND state = 1 AND (deliveries & 65535) = ?2 AND taken_by = ?3"
+
+static semel_status fenced(size_t n_fenced, size_t n, struct semel_error *err)
+{
+    if (n_fenced == 0)
+        return SEMEL_OK;
+    return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_NONE, "spool: %zu of %zu deliveries are no longer ours", n_fenced, n);
+}
+
+static semel_status spool_ack(struct semel_broker *broker, const uint64_t *tags, size_t n, struct semel_error *err)
+{
+    struct spool *spool = self(broker);
+    semel_status status = semel__spool_ready(spool, err);
+    size_t n_fenced = 0;
+
+    if (status == SEMEL_OK)
+        status = semel__spool_begin(spool, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = for_each_tag(spool, "UPDATE message SET state = 2, taken_by = NULL" STILL_OURS, tags, n, 0, &n_fenced, err);
+    if (status == SEMEL_OK)
+        status = fenced(n_fenced, n, err);
+    return semel__spool_end(spool, status, err);
+}
+
+/* First all that are named, then whatever this handle still has behind one of them in its partition. */
+static semel_status spool_later(struct semel_broker *broker, const uint64_t *tags, size_t n, int delay_ms,
+                                struct semel_error *err)
+{
+    static const char followers[] =
+        "UPDATE message AS f SET state = 0, taken_by = NULL WHERE f.state = 1 AND f.taken_by = ?3 AND ?2 = ?2 AND EXISTS ("
+        " SELECT 1 FROM message AS e WHERE e.seq = ?1 AND e.state = 0 AND e.source = f.source"
+        " AND e.partition = f.partition AND e.seq < f.seq)";
+    struct spool *spool = self(broker);
+    const int64_t until_us = semel__time_add(semel__now(&semel__clock_real), (int64_t)delay_ms * 1000);
+    semel_status status = semel__spool_ready(spool, err);
+    size_t n_fenced = 0, unused;
+
+    if (status == SEMEL_OK)
+        status = semel__spool_begin(spool, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = for_each_tag(spool, "UPDATE message SET state = 0, taken_by = NULL, not_before = ?4" STILL_OURS, tags, n,
+                          until_us, &n_fenced, err);
+    if (status == SEMEL_OK)
+        status = for_each_tag(spool, followers, tags, n, 0, &unused, err);
+    if (status == SEMEL_OK)
+        status = fenced(n_fenced, n, err);
+    return semel__spool_end(spool, status, err);
+}
+
+const struct semel_broker_ops semel__broker_spool = {
+    .name = "spool",
+    .capabilities = SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK | SEMEL_BROKER_ORDERED,
+    .size = sizeof(struct spool),
+    .open = spool_open,
+    .close = spool_close,
+    .reopen = spool_reopen,
+    .poll = spool_poll,
+    .ack = spool_ack,
+    .later = spool_later,
+    .publish = semel__spool_publish,
+};

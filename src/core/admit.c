@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * admit.c: the first half of a transaction: facts from the store, a verdict for every item.
+ *
+ * The store gets three sorted lists (order keys, business keys, rows) and answers with facts as they were before this
+ * batch. Within the batch the facts run on: a message that is parked blocks those of its key behind it, one that runs
+ * raises the version of its key. So items are judged one after the other, in run order.
+ *
+ * Invariant: an item whose business key was claimed by another item of the same batch is `prevented` only if that other
+ * one was accepted; otherwise the work is cut, and each is judged without the other.
+ */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/str.h"
+#include "core/state.h"
+#include "core/work.h"
+
+/* ---- the three lists ----------------------------------------------------------------------------- */
+
+static bool ordered(const struct work *work, const struct item *item)
+{
+    return work->inbox->policy->order != SEMEL_ORDER_NONE && semel__str_given(item->msg->order_key);
+}
+
+/* Items come in run order, so equal keys are neighbours and keys ascend. */
+semel_status semel__work_keys(struct work *work, struct semel_error *err)
+{
+    struct semel_key *keys = semel__arena_alloc(&work->inbox->scratch, work->n, sizeof *keys);
+    if (keys == NULL)
+        return semel__fail_memory(err);
+    size_t n = 0;
+    for (size_t i = 0; i < work->n; i++) {
+        struct item *item = work->items[i];
+        item->key = NULL;
+        if (!ordered(work, item))
+            continue;
+        if (n == 0 || !semel__str_eq(keys[n - 1].key, item->msg->order_key))
+            keys[n++] = (struct semel_key){.key = item->msg->order_key,
+                                           .by_version = work->inbox->policy->order == SEMEL_ORDER_VERSION,
+                                           .last_version = SEMEL_NONE,
+                                           .head_arrival = SEMEL_NONE,
+                                           .head_version = SEMEL_NONE};
+        item->key = &keys[n - 1];
+    }
+    work->keys = keys;
+    work->n_keys = n;
+    return SEMEL_OK;
+}
+
+struct want {
+    struct semel_str key;
+    const struct item *item;
+};
+
+static int cmp_want(const void *va, const void *vb)
+{
+    const struct want *a = va, *b = vb;
+    int c = semel__str_cmp(a->key, b->key);
+    return c != 0 ? c : (a->item->place > b->item->place) - (a->item->place < b->item->place);
+}
+
+static semel_status list_business(struct work *work, struct semel_error *err)
+{
+    struct semel_arena *arena = &work->inbox->scratch;
+    size_t n = 0, kept = 0;
+    for (size_t i = 0; i < work->n; i++)
+        n += work->items[i]->msg->n_business;
+    if (n == 0)
+        return SEMEL_OK;
+    struct want *wants = semel__arena_alloc(arena, n, sizeof *wants);
+    struct semel_business *business = semel__arena_alloc(arena, n, sizeof *business);
+    work->holders = semel__arena_alloc(arena, n, sizeof *work->holders);
+    if (wants == NULL || business == NULL || work->holders == NULL)
+        return semel__fail_memory(err);
+    n = 0;
+    for (size_t i = 0; i < work->n; i++)
+        for (size_t k = 0; k < work->items[i]->msg->n_business; k++)
+            if (semel__str_given(work->items[i]->msg->business[k]) && work->items[i]->msg->defect == SEMEL_DEFECT_NONE)
+                wants[n++] = (struct want){work->items[i]->msg->business[k], work->items[i]};
+    qsort(wants, n, sizeof *wants, cmp_want);
+    int64_t keep_us = work->inbox->policy->business_retention_us;
+    for (size_t i = 0; i < n; i++) {
+        if (kept > 0 && semel__str_eq(business[kept - 1].key, wants[i].key))
+            continue;
+        work->holders[kept] = wants[i].item;
+        business[kept++] = (struct semel_business){
+            .key = wants[i].key,
+            .source = wants[i].item->msg->source,
+            .id = wants[i].item->msg->id,
+            .expires_us = keep_us == SEMEL_NONE ? SEMEL_NONE : semel__time_add(work->now_us, keep_us),
+        };
+    }
+    work->batch.business = business;
+    work->batch.n_business = kept;
+    return SEMEL_OK;
+}
+
+static int cmp_admit(const void *va, const void *vb)
+{
+    const struct semel_admit *a = va, *b = vb;
+    int c = semel__str_cmp(a->row.source, b->row.source);
+    return c != 0 ? c : semel__str_cmp(a->row.id, b->row.id);
+}
+
+/* The row as it is inserted: completed when the handler runs in this transaction, processing when it is claimed. */
+static void fill_row(const struct work *work, const struct item *item, struct semel_row *row)
+{
+    const struct semel_msg *msg = item->msg;
+    const struct semel_policy *policy = work->inbox->policy;
+    struct semel_live before = {.due_us = SEMEL_NONE,
+                                .processed_us = SEMEL_NONE,
+                                .lease_until_us = SEMEL_NONE,
+                                .lease_token = SEMEL_NONE};
+    *row = (struct semel_row){
+        .source = msg->source,
+        .id = msg->id,
+        .type = msg->type,
+        .fp = msg->fp,
+        .order_key = msg->order_key,
+        .version = msg->version,
+        .message_time_us = msg->message_time_us,
+        .received_us = work->now_us,
+        .updated_us = work->now_us,
+        .position = msg->position,
+        .headers = msg->headers,
+        .payload = msg->payload,
+        .traceparent = msg->traceparent,
+    };
+    if (work->claiming)
+        semel__live_claim(policy, &before, work->inbox->owner, work->alone, work->now_us, &row->live);
+    else
+        semel__live_complete(&before, work->now_us, &row->live);
+    row->kept = semel__payload_stays(policy, row->live.state);
+}
+
+static int cmp_place(const void *va, const void *vb)
+{
+    const struct item *a = *(struct item *const *)va, *b = *(struct item *const *)vb;
+    return (a->place > b->place) - (a->place < b->place);
+}
+
+static semel_status list_rows(struct work *work, struct semel_error *err)
+{
+    struct semel_admit *rows = semel__arena_alloc(&work->inbox->scratch, work->n, sizeof *rows);
+    struct item **arrived = semel__arena_alloc(&work->inbox->scratch, work->n, sizeof *arrived);
+    if (rows == NULL || arrived == NULL)
+        return semel__fail_memory(err);
+    memcpy(arrived, work->items, work->n * sizeof *arrived);
+    qsort(arrived, work->n, sizeof *arrived, cmp_place);
+    for (size_t i = 0; i < work->n; i++) {
+        fill_row(work, arrived[i], &rows[i].row);
+        rows[i].place = i;
+        rows[i].watermark_us = SEMEL_NONE;
+    }
+    qsort(rows, work->n, sizeof *rows, cmp_admit);
+    for (size_t i = 0; i < work->n; i++)
+        arrived[rows[i].place]->admit = &rows[i];
+    work->batch.items = rows;
+    work->batch.n_items = work->n;
+    return SEMEL_OK;
+}
+
+/* ---- verdicts ------------------------------------------------------------------------------------ */
+
+static struct semel_business *find_business(const struct work *work, struct semel_str key)
+{
+    size_t low = 0, high = work->batch.n_business;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        int c = semel__str_cmp(work->batch.business[mid].key, key);
+        if (c == 0)
+            return &work->batch.business[mid];
+        if (c < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return NULL;
+}
+
+static bool holds(const struct semel_business *business, const struct semel_msg *msg)
+{
+    return semel__str_eq(business->source, msg->source) && semel__str_eq(business->id, msg->id);
+}
+
+static bool business_taken(const struct work *work, const struct item *item)
+{
+    for (size_t i = 0; i < item->msg->n_business; i++) {
+        const struct semel_business *business = find_business(work, item->msg->business[i]);
+        if (business != NULL && (business->taken || !holds(business, item->msg)))
+            return true;
+    }
+    return false;
+}
+
+static bool accepted(const struct item *item)
+{
+    if (item->verdict.act == SEMEL_RUN)
+        return true;
+    return item->row == NULL && item->verdict.changes && item->verdict.becomes == SEMEL_STATE_WAITING;
+}
+
+/* The facts of the key, as the next item of this batch must see them. */
+static void run_on(struct work *work, struct item *item)
+{
+    struct semel_key *key = item->key;
+    bool parked = item->row == NULL && item->verdict.changes && semel__state_unfinished(item->verdict.becomes) &&
+                  item->verdict.act != SEMEL_RUN;
+    int64_t arrival = item->row != NULL ? item->row->arrival : item->admit->row.arrival;
+    int64_t version = item->msg->version;
+    if (key == NULL)
+        return;
+    if (item->verdict.act == SEMEL_RUN && !work->claiming) {
+        if (key->by_version && (key->last_version == SEMEL_NONE || key->last_version < version))
+            key->last_version = version;
+        return;
+    }
+    bool holds_place = parked || item->verdict.act == SEMEL_RUN;
+    if (!holds_place)
+        return;
+    if (key->head_arrival == SEMEL_NONE || (key->by_version && version < key->head_version)) {
+        key->head_arrival = arrival;
+        key->head_version = version;
+    }
+    if (parked && item->verdict.becomes == SEMEL_STATE_WAITING) {
+        key->parked++;
+        work->batch.route_parked++;
+    }
+}
+
+/* After an unknown commit: is the row that is there the claim of our own first try? Then it runs under that lease. */
+static void adopt(const struct work *work, struct item *item)
+{
+    if (item->adopt_until_us == SEMEL_NONE || item->row == NULL || item->row->live.state != SEMEL_STATE_PROCESSING)
+        return;
+    if (item->row->live.lease_until_us != item->adopt_until_us ||
+        !semel__str_eq(item->row->live.lease_owner, work->inbox->owner))
+        return;
+    int attempts = item->row->live.attempts;
+    item->verdict = (struct semel_verdict){.act = SEMEL_RUN,
+                                           .why = attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW,
+                                           .attempt = attempts,
+                                           .due_us = SEMEL_NONE};
+}
+
+static void judge(struct work *work, struct item *item)
+{
+    struct semel_admit *admit = item->admit;
+    item->row = admit->inserted || admit->damaged ? NULL : &admit->found;
+    item->had_head = item->key != NULL && item->key->head_arrival != SEMEL_NONE;
+    item->damage = admit->damage;
+    struct semel_facts facts = {
+        .now_us = work->now_us,
+        .row = item->row,
+        .damaged = admit->damaged,
+        .watermark_us = admit->watermark_us,
+        .business_taken = business_taken(work, item),
+        .key = item->key,
+        .route_parked = work->batch.route_parked,
+    };
+    semel__verdict_deliver(work->inbox->policy, item->msg, &facts, &item->verdict);
+    if (admit->damaged)
+        return;
+    adopt(work, item);
+    run_on(work, item);
+}
+
+/* RETRY, contention: somebody was judged by a business key that its holder in this batch does not get. */
+static semel_status check_business(struct work *work, struct semel_error *err)
+{
+    for (size_t i = 0; i < work->n; i++) {
+        const struct item *item = work->items[i];
+        for (size_t k = 0; item->verdict.why == SEMEL_WHY_BUSINESS && item->row == NULL && k < item->msg->n_business;
+             k++) {
+            const struct semel_business *business = find_business(work, item->msg->business[k]);
+            if (business == NULL || business->taken || !business->inserted || holds(business, item->msg))
+                continue;
+            if (!accepted(work->holders[business - work->batch.business]))
+                return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_TRANSIENT,
+                                   "two messages of a batch share a business key, and the first of them is refused");
+        }
+    }
+    return SEMEL_OK;
+}
+
+/* What the rows become that do not run, and those that were there and run now. */
+static void plan(struct work *work, struct item *item)
+{
+    const struct semel_verdict *v = &item->verdict;
+    const struct semel_live *before = item->row != NULL ? &item->row->live : &item->admit->row.live;
+    struct semel_live unborn = item->admit->row.live;
+    item->changed = item->removed = item->ended = item->fenced = false;
+    item->live = *before;
+    if (v->act == SEMEL_RUN) {
+        if (item->row == NULL || item->row->live.state == SEMEL_STATE_PROCESSING)
+            return; /* inserted so, or adopted */
+        if (work->claiming)
+            semel__live_claim(work->inbox->policy, before, work->inbox->owner, work->alone, work->now_us, &item->live);
+        else
+            semel__live_complete(before, work->now_us, &item->live);
+        item->changed = true;
+    } else if (v->changes && v->becomes == SEMEL_STATE_ABSENT) {
+        item->removed = true;
+    } else if (v->changes) {
+        unborn.attempts = 0; /* it was inserted as if it would run */
+        unborn.alone = false;
+        semel__live_verdict(v, item->row != NULL ? before : &unborn, item->msg->defect_text, work->now_us, &item->live);
+        item->changed = true;
+    }
+}
+
+semel_status semel__work_admit(struct work *work, struct semel_error *err)
+{
+    struct semel_inbox *inbox = work->inbox;
+    work->batch = (struct semel_admit_batch){.consumer = inbox->policy->consumer, .now_us = work->now_us};
+    semel_status status = semel__work_keys(work, err);
+    if (status == SEMEL_OK)
+        status = list_business(work, err);
+    if (status == SEMEL_OK)
+        status = list_rows(work, err);
+    if (status != SEMEL_OK)
+        return status;
+    work->batch.keys = work->keys;
+    work->batch.n_keys = work->n_keys;
+    status = semel_store_admit(inbox->store, &work->batch, &inbox->scratch, err);
+    if (status != SEMEL_OK)
+        return status;
+    for (size_t i = 0; i < work->n; i++)
+        judge(work, work->items[i]);
+    status = check_business(work, err);
+    if (status != SEMEL_OK)
+        return status;
+    for (size_t i = 0; i < work->n; i++)
+        plan(work, work->items[i]);
+    return SEMEL_OK;
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * broker.c: the only way from core to a broker driver.
+ */
+#include "core/broker.h"
+
+#include <assert.h>
+
+#include "base/error.h"
+#include "base/str.h"
+
+semel_status semel_broker_open(struct semel_broker **ret, const struct semel_broker_ops *const *drivers,
+                               const char *url, struct semel_error *err)
+{
+    const char *colon = url != NULL ? strchr(url, ':') : NULL;
+    if (colon == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "the broker's URL has no scheme; it must look like SCHEME:location");
+    const struct semel_broker_ops *ops = NULL;
+    for (; *drivers != NULL && ops == NULL; drivers++)
+        if (semel__str_eqz((struct semel_str){url, (size_t)(colon - url)}, (*drivers)->name))
+            ops = *drivers;
+    if (ops == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "no broker driver is called \"%.*s\" in this build",
+                           (int)(colon - url < 40 ? colon - url : 40), url);
+    struct semel_broker *broker = semel__calloc(1, ops->size);
+    if (broker == NULL)
+        return semel__fail_memory(err);
+    broker->ops = ops;
+    semel_status status = ops->open(broker, semel__str(colon + 1), err);
+    if (status != SEMEL_OK) {
+        semel__free(broker);
+        return status;
+    }
+    *ret = broker;
+    return SEMEL_OK;
+}
+
+void semel_broker_close(struct semel_broker *broker)
+{
+    if (broker == NULL)
+        return;
+    broker->ops->close(broker);
+    semel__free(broker);
+}
+
+semel_status semel_broker_reopen(struct semel_broker *broker, struct semel_error *err)
+{
+    return broker->ops->reopen(broker, err);
+}
+
+semel_status semel_broker_poll(struct semel_broker *broker, size_t max, int wait_ms, struct semel_arena *arena,
+                               struct semel_delivery **ret_deliveries, size_t *ret_n, struct semel_error *err)
+{
+    assert(max > 0 && wait_ms >= 0);
+    semel_status status = broker->ops->poll(broker, max, wait_ms, arena, ret_deliveries, ret_n, err);
+    assert(status != SEMEL_OK || *ret_n <= max);
+    return status;
+}
+
+semel_status semel_broker_ack(struct semel_broker *broker, const uint64_t *tags, size_t n, struct semel_error *err)
+{
+    return n == 0 ? SEMEL_OK : broker->ops->ack(broker, tags, n, err);
+}
+
+semel_status semel_broker_later(struct semel_broker *broker, const uint64_t *tags, size_t n, int delay_ms,
+                                struct semel_error *err)
+{
+    assert(delay_ms >= 0);
+    return n == 0 ? SEMEL_OK : broker->ops->later(broker, tags, n, delay_ms, err);
+}
+
+semel_status semel_broker_publish(struct semel_broker *broker, struct semel_publish *items, size_t n,
+                                  struct semel_error *err)
+{
+    assert((broker->ops->capabilities & SEMEL_BROKER_SINK) != 0);
+    return n == 0 ? SEMEL_OK : broker->ops->publish(broker, items, n, err);
+}

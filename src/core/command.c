@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * command.c: what an operator or a reconcile says of one row: run it again, skip it, it is done (I16, E2).
+ *
+ * Invariants: the row keeps its id and its policy (P41); it is one row and a status, never a take and a put (P42); the
+ * change and its audit line are one transaction; of two who say the same at the same time one is told that he was late.
+ */
+#include "base/error.h"
+#include "base/point.h"
+#include "base/str.h"
+#include "core/state.h"
+#include "core/work.h"
+
+static semel_status check_command(const struct semel_command *command, struct semel_error *err)
+{
+    if (command->reason.n == 0 || command->who.n == 0)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "say who you are and why: both go into the audit");
+    semel_status status = semel__id_check("message id", command->id, 1, err);
+    if (status == SEMEL_OK)
+        status = semel__id_check("who", command->who, 1, err);
+    if (status == SEMEL_OK && (command->reason.n > SEMEL_ERROR_TEXT_MAX || !semel__utf8_valid(command->reason)))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "the reason must be UTF-8 text of at most %d bytes", SEMEL_ERROR_TEXT_MAX);
+    return status;
+}
+
+static bool allowed(enum semel_order_word word, enum semel_state state)
+{
+    if (word == SEMEL_WORD_RESOLVE && state == SEMEL_STATE_FAILED)
+        return false; /* its attempts had no effect: there is nothing to call done */
+    return state == SEMEL_STATE_DEAD || state == SEMEL_STATE_QUARANTINED || state == SEMEL_STATE_UNKNOWN ||
+           state == SEMEL_STATE_FAILED;
+}
+
+static semel_status refuse_replay(const struct semel_inbox *inbox, const struct semel_row *row, int64_t now_us,
+                                  bool force, struct semel_error *err)
+{
+    int64_t age_from_us = row->message_time_us != SEMEL_NONE ? row->message_time_us : row->received_us;
+    if (!row->kept)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "the payload was not kept: only its broker can bring this message again");
+    if (!force && age_from_us < semel__time_add(now_us, -inbox->policy->retention_us))
+        return semel__fail(
+            err, SEMEL_INVALID, SEMEL_CLASS_TOO_OLD,
+            "the message is older than the retention of its duplicates: replaying it may repeat an effect; "
+            "force it if you know better");
+    return SEMEL_OK;
+}
+
+static void change_live(const struct semel_command *command, const struct semel_live *before, int64_t now_us,
+                        struct semel_live *live)
+{
+    switch (command->word) {
+    case SEMEL_WORD_REPLAY:
+        semel__live_replay(before, now_us, live);
+        return;
+    case SEMEL_WORD_DISCARD:
+        semel__live_discard(before, command->reason, now_us, live);
+        return;
+    case SEMEL_WORD_RESOLVE:
+        semel__live_resolve(before, command->outcome, now_us, live);
+        return;
+    }
+}
+
+static const char *word_name(enum semel_order_word word)
+{
+    static const char *const names[] = {"replay", "discard", "resolve"};
+    return names[word];
+}
+
+/* Inside the transaction, the row locked. */
+static semel_status apply(struct work *work, struct item *item, const struct semel_command *command, bool *ret_done,
+                          struct semel_error *err)
+{
+    struct semel_inbox *inbox = work->inbox;
+    semel_status status = SEMEL_OK;
+    *ret_done = false;
+    if (item->row == NULL)
+        return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE, "there is no such message");
+    if (!allowed(command->word, item->row->live.state))
+        return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE, "the message is %s: there is nothing to %s",
+                           semel__state_name(item->row->live.state), word_name(command->word));
+    if (command->word == SEMEL_WORD_REPLAY)
+        status = refuse_replay(inbox, item->row, work->now_us, command->force, err);
+    if (status != SEMEL_OK)
+        return status;
+    change_live(command, &item->row->live, work->now_us, &item->live);
+    item->changed = true;
+    item->lease = NULL; /* no token: the status itself is the condition */
+    item->fenced = false;
+    status = semel__work_settle(work, err);
+    if (status != SEMEL_OK)
+        return status;
+    struct semel_audit line = {.consumer = inbox->policy->consumer,
+                               .source = command->source,
+                               .id = command->id,
+                               .who = command->who,
+                               .what = semel__str(word_name(command->word)),
+                               .reason = command->reason};
+    *ret_done = true;
+    return semel_store_audit(inbox->store, &line, work->now_us, err);
+}
+
+/* The order key has to be locked before the row, and only the row knows it. */
+static semel_status read_order_key(struct work *work, struct semel_msg *msg, struct semel_error *err)
+{
+    struct semel_inbox *inbox = work->inbox;
+    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work->now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel__work_fetch(work, err);
+    semel_store_rollback(inbox->store);
+    const struct semel_row *row = work->items[0]->row;
+    if (status == SEMEL_OK && row != NULL) {
+        msg->version = row->version;
+        if (!semel__arena_copy(&inbox->arena, row->order_key, &msg->order_key))
+            return semel__fail_memory(err);
+    }
+    return status;
+}
+
+semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_command *command, bool *ret_done,
+                                  enum semel_state *ret_state, struct semel_error *err)
+{
+    struct semel_lease nobody = {.live.lease_token = SEMEL_NONE};
+    struct semel_msg msg;
+    struct item item = {.msg = &msg, .lease = &nobody, .adopt_until_us = SEMEL_NONE}, *items = &item;
+    struct work work = {.inbox = inbox, .items = &items, .n = 1};
+    struct semel_error local;
+    err = err != NULL ? err : &local;
+    *ret_done = false;
+    *ret_state = SEMEL_STATE_ABSENT;
+    semel_status status = check_command(command, err);
+    if (status != SEMEL_OK)
+        return status;
+    semel__msg_init(&msg);
+    msg.source = semel__str_given(command->source) ? command->source : (struct semel_str){"", 0};
+    msg.id = command->id;
+    semel__arena_reset(&inbox->arena);
+    semel__arena_reset(&inbox->scratch);
+    status = read_order_key(&work, &msg, err);
+    if (status == SEMEL_OK)
+        status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work.now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel__work_fetch(&work, err);
+    if (status == SEMEL_OK)
+        status = apply(&work, &item, command, ret_done, err);
+    if (status != SEMEL_OK || !*ret_done) {
+        semel_store_rollback(inbox->store);
+        *ret_done = false;
+    } else {
+        SEMEL_POINT(REPLAY_SETTLED);
+        status = semel_store_commit(inbox->store, err);
+        SEMEL_POINT(REPLAY_COMMITTED);
+    }
+    *ret_done = *ret_done && status == SEMEL_OK;
+    *ret_state = item.row == NULL ? SEMEL_STATE_ABSENT : item.live.state;
+    return status;
+}

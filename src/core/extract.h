@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * extract.h: from a delivery to a message, by the rules of a route.
+ *
+ * A rule says where a field is: `header:NAME`, `property:NAME`, `json:/POINTER`, `position`, `digest`. Names of headers are
+ * compared without regard to case (ASCII), as HTTP does. Without a rule the id is looked for in the header `ce_id`, the header
+ * `id`, the property `message_id` and the header `webhook-id`; the type in `ce_type` and the property `type`; the trace in
+ * `traceparent`. The time is the one inside a UUIDv7 or ULID, else CloudEvents' `ce_time`, unless a rule says otherwise: both
+ * stay the same when an event is sent again, a broker's own time does not.
+ *
+ * Invariants: the delivery is hostile. Whatever is wrong with it becomes a defect of the message, which says what, where and
+ * what would be right; the message is then kept with that reason and is never run. The call itself fails only for lack of
+ * memory. The payload is parsed at most once, and only when a rule or the fingerprint needs it.
+ */
+#ifndef SEMEL_CORE_EXTRACT_H
+#define SEMEL_CORE_EXTRACT_H
+
+#include "core/broker.h"
+#include "core/msg.h"
+
+enum semel_rule_kind {
+    SEMEL_RULE_DEFAULT,
+    SEMEL_RULE_HEADER,
+    SEMEL_RULE_PROPERTY,
+    SEMEL_RULE_JSON,
+    SEMEL_RULE_POSITION,
+    SEMEL_RULE_DIGEST
+};
+
+struct semel_rule {
+    enum semel_rule_kind kind;
+    struct semel_str name; /* header, property, pointer; borrowed from the text that was parsed */
+};
+
+struct semel_rules {
+    struct semel_rule id, type, order, lock, version, time;
+    struct semel_rule business[SEMEL_BUSINESS_MAX];
+    size_t n_business;
+    bool no_fingerprint;
+};
+
+#define SEMEL_HEADER_COUNT_MAX 256
+
+/* INVALID says what is wrong with the text and which forms there are. */
+semel_status semel__rule_parse(struct semel_str text, struct semel_rule *ret, struct semel_error *err);
+
+/* Strings of the message are borrowed from the delivery or live in the arena. `payload_max` bounds what is parsed. */
+semel_status semel__extract(const struct semel_rules *rules, const struct semel_delivery *delivery, size_t payload_max,
+                            struct semel_arena *arena, struct semel_msg *ret_msg, struct semel_error *err);
+
+#endif

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fetch.c: leased items, read again under lock at the end of their lease or before their handler runs in the transaction.
+ *
+ * Invariant: an item whose row is not `processing` under the very token of its lease is fenced: it neither runs nor changes
+ * the row. A row that reached its end all the same (an unknown commit that did succeed, another worker) tells that end.
+ */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/str.h"
+#include "core/work.h"
+
+static int cmp_id(const void *va, const void *vb)
+{
+    const struct item *a = *(struct item *const *)va, *b = *(struct item *const *)vb;
+    int c = semel__str_cmp(a->msg->source, b->msg->source);
+    return c != 0 ? c : semel__str_cmp(a->msg->id, b->msg->id);
+}
+
+static bool still_ours(const struct item *item, const struct semel_fetched *found)
+{
+    if (!found->present || found->damaged || found->row.live.state != SEMEL_STATE_PROCESSING)
+        return false;
+#ifdef SEMEL_MUTANT_NO_TOKEN
+    (void)item;
+    return true;
+#else
+    return found->row.live.lease_token == item->lease->live.lease_token;
+#endif
+}
+
+static void judge(struct item *item, const struct semel_fetched *found)
+{
+    bool ours = still_ours(item, found);
+    item->row = found->present && !found->damaged ? &found->row : NULL;
+    item->admit = NULL;
+    item->had_head = item->key != NULL && item->key->head_arrival != SEMEL_NONE;
+    item->changed = item->removed = item->ended = false;
+    item->fenced = !ours;
+    item->verdict = (struct semel_verdict){.act = ours ? SEMEL_RUN : SEMEL_LATER,
+                                           .why = SEMEL_WHY_BUSY,
+                                           .due_us = SEMEL_NONE};
+    if (item->row != NULL)
+        item->live = item->row->live;
+    if (!ours)
+        return;
+    item->verdict.why = item->live.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW;
+    item->verdict.attempt = item->live.attempts;
+}
+
+/* A leased item runs only as the first of its key, or right behind the ones of its key that run in the same transaction.
+ * If one before it has failed meanwhile, it is given back and parks. */
+static void keep_order(struct work *work)
+{
+    const struct semel_key *key = NULL;
+    bool first = false;
+    for (size_t i = 0; i < work->n; i++) {
+        struct item *item = work->items[i];
+        if (item->key == NULL)
+            continue;
+        if (item->key != key)
+            first = item->row != NULL && item->key->head_arrival == item->row->arrival;
+        key = item->key;
+        first = first && !item->fenced;
+        if (first || item->fenced)
+            continue;
+        item->verdict = (struct semel_verdict){.act = SEMEL_ACK, .why = SEMEL_WHY_BLOCKED, .due_us = SEMEL_NONE};
+        semel__live_release(&item->row->live, work->now_us, &item->live);
+        item->changed = true;
+    }
+}
+
+semel_status semel__work_fetch(struct work *work, struct semel_error *err)
+{
+    struct semel_arena *arena = &work->inbox->scratch;
+    struct item **sorted = semel__arena_alloc(arena, work->n, sizeof *sorted);
+    struct semel_fetched *found = semel__arena_alloc(arena, work->n, sizeof *found);
+    if (sorted == NULL || found == NULL)
+        return semel__fail_memory(err);
+    semel_status status = semel__work_keys(work, err);
+    if (status != SEMEL_OK)
+        return status;
+    memcpy(sorted, work->items, work->n * sizeof *sorted);
+    qsort(sorted, work->n, sizeof *sorted, cmp_id);
+    for (size_t i = 0; i < work->n; i++) {
+        found[i].source = sorted[i]->msg->source;
+        found[i].id = sorted[i]->msg->id;
+    }
+    struct semel_fetch_batch batch = {.consumer = work->inbox->policy->consumer,
+                                      .keys = work->keys,
+                                      .n_keys = work->n_keys,
+                                      .items = found,
+                                      .n_items = work->n};
+    status = semel_store_fetch(work->inbox->store, &batch, arena, err);
+    for (size_t i = 0; status == SEMEL_OK && i < work->n; i++)
+        judge(sorted[i], &found[i]);
+    if (status == SEMEL_OK && work->running)
+        keep_order(work);
+    return status;
+}

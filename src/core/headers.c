@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * headers.c: the kept form of headers.
+ */
+#include "core/headers.h"
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "core/extract.h"
+#include "core/row.h"
+
+static unsigned char lower(char c)
+{
+    return (unsigned char)(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
+}
+
+static bool same_name(struct semel_str a, struct semel_str b)
+{
+    if (a.n != b.n)
+        return false;
+    for (size_t i = 0; i < a.n; i++)
+        if (lower(a.p[i]) != lower(b.p[i]))
+            return false;
+    return true;
+}
+
+struct semel_str semel__pair_find(const struct semel_pair *pairs, size_t n, struct semel_str name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (same_name(pairs[i].name, name))
+            return pairs[i].value.p != NULL ? pairs[i].value : (struct semel_str){"", 0};
+    return (struct semel_str){0};
+}
+
+static void put_hex(struct semel_buf *buf, struct semel_str s)
+{
+    semel__buf_addz(buf, "\"");
+    for (size_t i = 0; i < s.n; i++)
+        semel__buf_addf(buf, "%02x", (unsigned)(unsigned char)s.p[i]);
+    semel__buf_addz(buf, "\"");
+}
+
+static void put_value(struct semel_buf *buf, struct semel_str s)
+{
+    if (semel__utf8_valid(s)) {
+        semel__json_put_string(buf, s);
+        return;
+    }
+    semel__buf_addz(buf, "{\"hex\":");
+    put_hex(buf, s);
+    semel__buf_addz(buf, "}");
+}
+
+static void put_pair(struct semel_buf *buf, const struct semel_pair *pairs, size_t n, size_t i)
+{
+    bool several = false;
+    for (size_t k = 0; k < i; k++)
+        if (semel__str_eq(pairs[k].name, pairs[i].name))
+            return; /* written with the first */
+    semel__buf_addz(buf, buf->n > 1 ? "," : "");
+    if (semel__utf8_valid(pairs[i].name))
+        semel__json_put_string(buf, pairs[i].name);
+    else
+        put_hex(buf, pairs[i].name);
+    for (size_t k = i + 1; k < n; k++)
+        several |= semel__str_eq(pairs[k].name, pairs[i].name);
+    semel__buf_addz(buf, several ? ":[" : ":");
+    put_value(buf, pairs[i].value);
+    for (size_t k = i + 1; several && k < n; k++) {
+        if (!semel__str_eq(pairs[k].name, pairs[i].name))
+            continue;
+        semel__buf_addz(buf, ",");
+        put_value(buf, pairs[k].value);
+    }
+    semel__buf_addz(buf, several ? "]" : "");
+}
+
+semel_status semel__headers_json(const struct semel_pair *pairs, size_t n, struct semel_arena *arena,
+                                 struct semel_str *ret, struct semel_error *err)
+{
+    struct semel_buf buf;
+    *ret = (struct semel_str){0};
+    if (n > SEMEL_HEADER_COUNT_MAX)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "there are %zu; at most %d are allowed", n,
+                           SEMEL_HEADER_COUNT_MAX);
+    if (n == 0)
+        return SEMEL_OK;
+    semel__buf_init(&buf, SEMEL_HEADERS_MAX);
+    semel__buf_addz(&buf, "{");
+    for (size_t i = 0; i < n; i++)
+        put_pair(&buf, pairs, n, i);
+    semel__buf_addz(&buf, "}");
+    semel_status status = SEMEL_OK;
+    if (buf.failed && buf.full)
+        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "together they have more than %d bytes",
+                             SEMEL_HEADERS_MAX);
+    else if (buf.failed || !semel__arena_copy(arena, semel__buf_str(&buf), ret))
+        status = semel__fail_memory(err);
+    semel__buf_done(&buf);
+    return status;
+}

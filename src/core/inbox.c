@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * inbox.c: a batch of deliveries, from the door to the acts. The two paths are described in inbox.h.
+ */
+#include "core/inbox.h"
+
+#include "base/error.h"
+#include "base/point.h"
+#include "base/str.h"
+#include "core/work.h"
+
+#define ARENA_MAX ((size_t)1 << 30)
+
+void semel__inbox_init(struct semel_inbox *inbox, struct semel_store *store, const struct semel_policy *policy,
+                       const struct semel_handler *handler, struct semel_random *rng, struct semel_str owner)
+{
+    *inbox = (struct semel_inbox){.store = store, .policy = policy, .handler = handler, .rng = rng, .owner = owner};
+    semel__arena_init(&inbox->arena, ARENA_MAX);
+    semel__arena_init(&inbox->scratch, ARENA_MAX);
+}
+
+void semel__inbox_done(struct semel_inbox *inbox)
+{
+    semel__arena_done(&inbox->arena);
+    semel__arena_done(&inbox->scratch);
+}
+
+/* ---- messages that came again -------------------------------------------------------------------- */
+
+/* Most of what comes again is finished already: that much one look tells, without a transaction each. */
+static bool decided(enum semel_state state)
+{
+    switch (state) {
+    case SEMEL_STATE_COMPLETED:
+    case SEMEL_STATE_REJECTED:
+    case SEMEL_STATE_STALE:
+    case SEMEL_STATE_PREVENTED:
+    case SEMEL_STATE_DEAD:
+    case SEMEL_STATE_QUARANTINED:
+    case SEMEL_STATE_UNKNOWN:
+    case SEMEL_STATE_PROCESSING:
+        return true;
+    case SEMEL_STATE_FAILED:
+    case SEMEL_STATE_WAITING:
+    case SEMEL_STATE_ABSENT:
+    case SEMEL_STATE_COUNT:
+        return false;
+    }
+    return false;
+}
+
+static bool has_conflict(const struct item *item)
+{
+    for (const struct copy *copy = item->copies; copy != NULL; copy = copy->next)
+        if (copy->conflict)
+            return true;
+    return false;
+}
+
+static void sift_item(struct work *work, struct item *item, size_t *kept)
+{
+    const struct semel_row *row = item->row;
+    if (row == NULL || !decided(row->live.state) || has_conflict(item) || semel__fp_differs(&row->fp, &item->msg->fp))
+        return;
+    struct semel_facts facts = {.now_us = work->now_us, .row = row, .watermark_us = SEMEL_NONE};
+    semel__verdict_deliver(work->inbox->policy, item->msg, &facts, &item->verdict);
+    item->fenced = false;
+    work->items[(*kept)++] = item;
+}
+
+static semel_status sift(struct semel_inbox *inbox, struct item **suspects, size_t n, struct semel_error *err)
+{
+    struct work work = {.inbox = inbox, .n = n};
+    struct semel_lease nobody = {.live.lease_token = SEMEL_NONE};
+    size_t kept = 0;
+    semel__arena_reset(&inbox->scratch);
+    work.items = semel__arena_alloc(&inbox->scratch, n, sizeof *work.items);
+    if (work.items == NULL)
+        return semel__fail_memory(err);
+    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work.now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    for (size_t i = 0; i < n; i++) {
+        work.items[i] = suspects[i];
+        suspects[i]->lease = &nobody; /* fetch compares tokens; nobody's is stale, and nothing is claimed */
+    }
+    status = semel__work_fetch(&work, err);
+    semel_store_rollback(inbox->store);
+    for (size_t i = 0; i < n; i++)
+        suspects[i]->lease = NULL;
+    if (status != SEMEL_OK)
+        return status;
+    for (size_t i = 0; i < n; i++)
+        sift_item(&work, suspects[i], &kept);
+    work.n = kept;
+    return semel__work_tell(&work, err);
+}
+
+/* Behind a committed claim, one at a time: if it kills the process its start has been counted. */
+static semel_status run_alone(struct semel_inbox *inbox, struct item *item, struct semel_error *err)
+{
+    struct semel_error ignored;
+    semel_status status = semel__items_claim(inbox, &item, 1, true, err);
+    if (status != SEMEL_OK || item->lease == NULL)
+        return status;
+    SEMEL_POINT(LEASE_RUN);
+    status = semel__items_run(inbox, &item, 1, err);
+    if (status != SEMEL_OK && status != SEMEL_CLOSED)
+        semel__items_lease(inbox, &item, 1, LEASE_RELEASE, &ignored); /* the world failed: the attempt is given back */
+    return status;
+}
+
+static semel_status run_suspects(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
+{
+    struct item **suspects = semel__arena_alloc(&inbox->arena, n, sizeof *suspects);
+    size_t k = 0;
+    if (suspects == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < n; i++)
+        if (items[i]->suspect && !items[i]->settled)
+            suspects[k++] = items[i];
+    semel_status status = k > 0 ? sift(inbox, suspects, k, err) : SEMEL_OK;
+    for (size_t i = 0; status == SEMEL_OK && i < k; i++)
+        if (!suspects[i]->settled)
+            status = run_alone(inbox, suspects[i], err);
+    return status;
+}
+
+/* ---- the door ------------------------------------------------------------------------------------ */
+
+/* What no row can hold stays with its broker. */
+static void refuse_giants(struct semel_inbox *inbox, struct item **items, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (items[i]->msg->payload.n <= SEMEL_PAYLOAD_HARD_MAX)
+            continue;
+        items[i]->settled = true;
+        items[i]->out->why = SEMEL_WHY_DEAD;
+        items[i]->out->cls = SEMEL_CLASS_PERMANENT;
+        semel__alert(inbox, SEMEL_ALERT_DEAD, items[i]->msg,
+                     SEMEL_STR("the payload is larger than 64 MiB and cannot be kept: it stays with the broker"));
+    }
+}
+
+static size_t open_items(struct item **items, size_t n)
+{
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!items[i]->settled)
+            items[k++] = items[i];
+    return k;
+}
+
+static semel_status process_items(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
+{
+    if (inbox->policy->effect != SEMEL_EFFECT_ATOMIC) {
+        semel_status status = semel__items_claim(inbox, items, n, true, err);
+        size_t k = 0;
+        for (size_t i = 0; i < n; i++)
+            if (items[i]->lease != NULL)
+                items[k++] = items[i];
+        return status == SEMEL_OK ? semel__items_outside(inbox, items, k, err) : status;
+    }
+    semel_status status = run_suspects(inbox, items, n, err);
+    if (status != SEMEL_OK)
+        return status;
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!items[i]->settled && !items[i]->suspect)
+            items[k++] = items[i];
+    return semel__items_run(inbox, items, k, err);
+}
+
+semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_msg *msgs, size_t n,
+                                  struct semel_settled *ret_settled, struct semel_error *err)
+{
+    struct item **items;
+    struct semel_error local;
+    err = err != NULL ? err : &local;
+    semel__error_clear(err);
+    semel__arena_reset(&inbox->arena);
+    if (n > SEMEL_BATCH_MAX)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "a batch of %zu messages; at most %d are allowed", n,
+                           SEMEL_BATCH_MAX);
+    for (size_t i = 0; i < n; i++)
+        ret_settled[i] = (struct semel_settled){.act = SEMEL_LATER, .due_us = SEMEL_NONE};
+    if (n == 0)
+        return SEMEL_OK;
+    semel_status status = semel__items_prepare(inbox, &inbox->arena, msgs, n, ret_settled, &items, &n, err);
+    if (status != SEMEL_OK)
+        return status;
+    refuse_giants(inbox, items, n);
+    n = open_items(items, n);
+    return n > 0 ? process_items(inbox, items, n, err) : SEMEL_OK;
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * inbox.h: the consumer's side. Deliveries in, effects once, acts out.
+ *
+ * Two paths lead from a delivery to its effect.
+ *
+ * The batch path (semel__inbox_process on an ATOMIC route): one transaction a batch, one inbox write a message.
+ *   1. copies of one id are merged and share their fate;
+ *   2. the batch is sorted by order key, else by lock key, in arrival order within a key;
+ *   3. one transaction: lock keys, take business keys, insert the rows as `completed`, read what the insert refused, decide,
+ *      run the handlers, settle what is not `completed`, commit;
+ *   4. when something fails the transaction is rolled back and cut: around the message whose handler failed, in half when
+ *      nobody knows; each piece is a transaction of its own. Only a transaction of a single message blames: the handler runs
+ *      behind a savepoint, deferred constraints are forced, and the failure is recorded under the same locks.
+ *   So a handler may run more than once per delivery, with the earlier runs rolled back.
+ *
+ * The leased path (effects outside, redelivered messages, everything the scheduler runs): a claim is committed first, with a
+ *   lease and a fencing token; the handler runs with no transaction open; the end is committed under the token. On an ATOMIC
+ *   route the handler runs inside the transaction of the end. A message that came again after its process or connection was
+ *   lost may be what killed it: it is claimed alone, so that its start is counted.
+ *
+ * Invariants
+ *  - An act of ACK is given only after a commit that was answered OK.
+ *  - After an unknown commit the connection is opened anew and the rows are read again before anything is done (P15).
+ *  - The world's failures (ENVIRONMENT, BROKEN, contention) charge no message.
+ *  - A completion under a stale token changes nothing; it is kept as evidence in the attempts.
+ *  - Alerts and counts are given after the commit, never before.
+ */
+#ifndef SEMEL_CORE_INBOX_H
+#define SEMEL_CORE_INBOX_H
+
+#include "core/retry.h"
+#include "core/store.h"
+#include "core/verdict.h"
+
+/* ---- handlers ---- */
+
+struct semel_reply {
+    struct semel_arena *arena; /* for `reason` and `outcome` */
+    enum semel_result result;  /* starts as DONE */
+    struct semel_str reason, outcome;
+};
+/* Copies what a handler wants to say. false: no memory. */
+bool semel__reply_set(struct semel_reply *reply, enum semel_result result, struct semel_str reason,
+                      struct semel_str outcome);
+
+/* Which messages a set-based handler has handled: each must be named exactly once (P57). */
+struct semel_set;
+void semel__set_add(struct semel_set *set, struct semel_str source, struct semel_str id);
+
+/* OK: the handler ran and `reply` says how it went. Otherwise err->cls says whom to blame: PERMANENT and TRANSIENT the message,
+ * ENVIRONMENT and BROKEN nobody; CLOSED: the connection is gone. An ATOMIC handler writes through the store's native handle,
+ * inside the open transaction, and does nothing outside it. */
+typedef semel_status (*semel_each_handler)(void *ctx, struct semel_store *store, const struct semel_msg *msg,
+                                           int attempt, struct semel_reply *reply, struct semel_error *err);
+/* One statement for many messages. On an ordered route a key occurs at most once a call. */
+typedef semel_status (*semel_set_handler)(void *ctx, struct semel_store *store, const struct semel_msg *const *msgs,
+                                          size_t n, struct semel_set *set, struct semel_error *err);
+struct semel_handler {
+    void *ctx;
+    semel_each_handler each;
+    semel_set_handler set; /* NULL: `each` for every message */
+};
+
+/* ---- what can be seen ---- */
+
+enum semel_alert {
+    SEMEL_ALERT_DEAD,
+    SEMEL_ALERT_CONFLICT,
+    SEMEL_ALERT_QUARANTINED,
+    SEMEL_ALERT_UNKNOWN,
+    SEMEL_ALERT_GAP,
+    SEMEL_ALERT_DAMAGED,
+    SEMEL_ALERT_PARKED_FULL,
+    SEMEL_ALERT_COUNT
+};
+
+struct semel_counts {
+    uint64_t why[SEMEL_WHY_DAMAGED + 1];
+    uint64_t transactions, cuts, contention;
+    uint64_t done, failed, rejected, recovered, fenced, purged;
+    uint64_t alerts[SEMEL_ALERT_COUNT];
+};
+
+struct semel_observer {
+    void *ctx;
+    void (*alert)(void *ctx, enum semel_alert alert, const struct semel_msg *msg, struct semel_str text);
+};
+
+/* ---- the engine ---- */
+
+struct semel_inbox {
+    struct semel_store *store;
+    const struct semel_policy *policy;
+    const struct semel_handler *handler;
+    struct semel_random *rng;
+    struct semel_str owner; /* of leases: unique to this worker's incarnation */
+    struct semel_observer observer;
+    /* Failures in a row, and how many of them stop the call with ENVIRONMENT, whatever is left then being LATER: a broken
+     * handler must not drain a batch into dead letters (P63). 0: no bound. The pump sets both from its breaker. */
+    int failures, failures_max;
+    struct semel_counts counts;
+    struct semel_arena arena;   /* lives as long as one call */
+    struct semel_arena scratch; /* lives as long as one transaction */
+};
+
+#define SEMEL_BATCH_MAX 10000
+
+/* All pointers are borrowed for the life of the inbox. */
+void semel__inbox_init(struct semel_inbox *inbox, struct semel_store *store, const struct semel_policy *policy,
+                       const struct semel_handler *handler, struct semel_random *rng, struct semel_str owner);
+void semel__inbox_done(struct semel_inbox *inbox);
+
+/* What came of one delivery. Strings live until the next call on the inbox. */
+struct semel_settled {
+    enum semel_act act; /* ACK or LATER, never RUN */
+    enum semel_why why;
+    enum semel_state state; /* of the row now; ABSENT: none, or not known */
+    int attempt;
+    int64_t due_us;
+    enum semel_class cls;
+    struct semel_str outcome;
+};
+
+/* Takes n deliveries (at most SEMEL_BATCH_MAX) of the consumer, in order of arrival, to their end. OK: every one has been
+ * decided. RETRY, CLOSED, INVALID: the world failed; those that were not decided are LATER, those before it stand. */
+semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_msg *msgs, size_t n,
+                                  struct semel_settled *ret_settled, struct semel_error *err);
+
+/* ---- the leased path ---- */
+
+struct semel_lease {
+    struct semel_msg msg; /* strings live in the arena that was given */
+    struct semel_live live;
+    int64_t arrival;
+    size_t index; /* claim: which of the messages; take: 0 */
+    bool lost;    /* renew, finish: somebody else owns it now */
+};
+
+/* Claims what may run, in one transaction. ret_leases has room for n; *ret_n are filled. Settles the others. */
+semel_status semel__lease_claim(struct semel_inbox *inbox, const struct semel_msg *msgs, size_t n, bool alone,
+                                struct semel_arena *arena, struct semel_lease *ret_leases, size_t *ret_n,
+                                struct semel_settled *ret_settled, struct semel_error *err);
+/* Claims stored rows that are due, at most max: either one that must run alone, or several that need not. */
+semel_status semel__lease_take(struct semel_inbox *inbox, size_t max, struct semel_arena *arena,
+                               struct semel_lease *ret_leases, size_t *ret_n, struct semel_error *err);
+/* Prolongs by the policy's lease from now; sets `lost` on those that are not ours any more. */
+semel_status semel__lease_renew(struct semel_inbox *inbox, struct semel_lease *leases, size_t n,
+                                struct semel_error *err);
+/* Commits the ends of all in one transaction. A stale one changes nothing, is kept as evidence and gets `lost`. */
+semel_status semel__lease_finish(struct semel_inbox *inbox, struct semel_lease *leases,
+                                 const struct semel_ending *endings, size_t n, struct semel_error *err);
+/* Gives back what did not run: the attempt does not count. */
+semel_status semel__lease_release(struct semel_inbox *inbox, struct semel_lease *leases, size_t n,
+                                  struct semel_error *err);
+/* Runs the handler on leased messages and commits their ends: inside the transaction on an ATOMIC route, else outside. */
+semel_status semel__lease_run(struct semel_inbox *inbox, struct semel_lease *leases, size_t n, struct semel_error *err);
+
+/* ---- the scheduler's parts; each is safe in any number of processes ---- */
+
+/* Ends leases that ran out, at most max. */
+semel_status semel__inbox_recover(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
+/* Takes and runs stored work that is due, at most max. */
+semel_status semel__inbox_work(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
+/* Moves the watermarks, then deletes old final rows and expired business keys, at most max of each. */
+semel_status semel__inbox_purge(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
+
+/* ---- operators and reconciles ---- */
+
+enum semel_order_word { SEMEL_WORD_REPLAY, SEMEL_WORD_DISCARD, SEMEL_WORD_RESOLVE };
+struct semel_command {
+    enum semel_order_word word; /* REPLAY: run it again; DISCARD: skip it; RESOLVE: it is done */
+    struct semel_str source, id, who, reason;
+    struct semel_str outcome; /* RESOLVE */
+    bool force;               /* REPLAY although older than the watermark */
+};
+/* One row, one transaction, one audit line. *ret_done = false: the row is not in a state for it (another operator was faster,
+ * it is finished, it is gone); err says which. INVALID: refused (too old without force, no reason, payload not kept). */
+semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_command *command, bool *ret_done,
+                                  enum semel_state *ret_state, struct semel_error *err);
+
+#endif

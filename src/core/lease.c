@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * lease.c: claims and ends, each a group in one short transaction; nothing waits inside one.
+ *
+ * Invariants: a claim is used only after its commit was answered OK, or after the row was read again and carries the very
+ * lease that was written. An end changes a row only under the token of its claim; a stale one leaves a note. An end whose
+ * commit was unknown is read again before it is believed or repeated.
+ */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/point.h"
+#include "base/str.h"
+#include "core/work.h"
+
+#define UNKNOWN_MAX 3
+
+semel_status semel__recover_unknown(struct semel_inbox *inbox, struct semel_error *err)
+{
+    semel_status status = semel_store_reopen(inbox->store, err);
+    return status == SEMEL_OK ? SEMEL_OK : SEMEL_CLOSED;
+}
+
+/* ---- claims -------------------------------------------------------------------------------------- */
+
+static semel_status claim_once(struct work *work, struct semel_error *err)
+{
+    struct semel_inbox *inbox = work->inbox;
+    semel__arena_reset(&inbox->scratch);
+    inbox->counts.transactions++;
+    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work->now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel__work_admit(work, err);
+    if (status == SEMEL_OK)
+        status = semel__work_settle(work, err);
+    if (status != SEMEL_OK) {
+        semel_store_rollback(inbox->store);
+        return status;
+    }
+    SEMEL_POINT(CLAIM_ADMITTED);
+    status = semel_store_commit(inbox->store, err);
+    if (status == SEMEL_OK)
+        SEMEL_POINT(CLAIM_COMMITTED);
+    return status;
+}
+
+static semel_status lease_of(struct semel_inbox *inbox, struct item *item, struct semel_error *err)
+{
+    struct semel_lease *lease = semel__arena_alloc(&inbox->arena, 1, sizeof *lease);
+    if (lease == NULL)
+        return semel__fail_memory(err);
+    lease->msg = *item->msg;
+    lease->live = item->live;
+    lease->live.lease_owner = inbox->owner;
+    lease->live.error_text = lease->live.outcome = (struct semel_str){0};
+    lease->arrival = item->row != NULL ? item->row->arrival : item->admit->row.arrival;
+    lease->index = item->place;
+    item->lease = lease;
+    return SEMEL_OK;
+}
+
+semel_status semel__items_claim(struct semel_inbox *inbox, struct item **items, size_t n, bool alone,
+                                struct semel_error *err)
+{
+    struct work work = {.inbox = inbox, .items = items, .n = n, .claiming = true, .alone = alone};
+    semel_status status;
+    for (int tries = 0; (status = claim_once(&work, err)) == SEMEL_UNKNOWN; tries++) {
+        for (size_t i = 0; i < n; i++)
+            if (items[i]->verdict.act == SEMEL_RUN)
+                items[i]->adopt_until_us = items[i]->live.lease_until_us;
+        if (tries == UNKNOWN_MAX)
+            return status;
+        status = semel__recover_unknown(inbox, err);
+        if (status != SEMEL_OK)
+            return status;
+    }
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        if (items[i]->verdict.act == SEMEL_RUN)
+            status = lease_of(inbox, items[i], err);
+    return status == SEMEL_OK ? semel__work_tell(&work, err) : status;
+}
+
+/* ---- ends ---------------------------------------------------------------------------------------- */
+
+static void apply(struct work *work, struct item *item, enum lease_op op)
+{
+    const struct semel_policy *policy = work->inbox->policy;
+    struct semel_live before = item->live;
+    switch (op) {
+    case LEASE_FINISH:
+        semel__item_end(work, item);
+        break;
+    case LEASE_RELEASE:
+        semel__live_release(&before, work->now_us, &item->live);
+        break;
+    case LEASE_RENEW:
+        item->live.lease_until_us = semel__time_add(work->now_us, policy->lease_us);
+        break;
+    case LEASE_RECOVER:
+        semel__live_recover(policy, &before, work->now_us, work->inbox->rng, &item->live);
+        item->ended = item->live.attempts == before.attempts;
+        break;
+    }
+    item->changed = true;
+}
+
+/* An item that is not to be touched: stale, or (recovery) renewed meanwhile. */
+static bool spared(const struct work *work, const struct item *item, enum lease_op op)
+{
+    if (item->fenced)
+        return true;
+    return op == LEASE_RECOVER && item->live.lease_until_us >= work->now_us;
+}
+
+static bool reached(const struct item *item)
+{
+    return item->intended != SEMEL_STATE_ABSENT && item->row != NULL && item->row->live.state == item->intended;
+}
+
+/* A late end is refused, and what it said is kept for the reconcile. */
+static void keep_evidence(struct item *item)
+{
+    static const struct semel_str texts[] = {
+        [SEMEL_DONE] = {"refused under a stale token: the late worker said done", 54},
+        [SEMEL_TRANSIENT] = {"refused under a stale token: the late worker said transient", 59},
+        [SEMEL_PERMANENT] = {"refused under a stale token: the late worker said permanent", 59},
+        [SEMEL_REJECTED] = {"refused under a stale token: the late worker said rejected", 58},
+        [SEMEL_MAYBE] = {"refused under a stale token: the late worker said maybe", 55},
+    };
+    item->ending.text = texts[item->ending.result];
+}
+
+static semel_status lease_once(struct work *work, enum lease_op op, struct semel_error *err)
+{
+    struct semel_inbox *inbox = work->inbox;
+    semel__arena_reset(&inbox->scratch);
+    inbox->counts.transactions++;
+    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work->now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (op == LEASE_FINISH)
+        SEMEL_POINT(FINISH_BEGUN);
+    status = semel__work_fetch(work, err);
+    for (size_t i = 0; status == SEMEL_OK && i < work->n; i++) {
+        struct item *item = work->items[i];
+        if (item->fenced && reached(item)) {
+            item->fenced = false; /* our own end, whose commit was unknown */
+            item->verdict.act = SEMEL_RUN;
+        } else if (!spared(work, item, op)) {
+            apply(work, item, op);
+        } else {
+            item->verdict.act = SEMEL_LATER;
+            if (op == LEASE_FINISH)
+                keep_evidence(item);
+        }
+    }
+    if (status == SEMEL_OK)
+        status = semel__work_settle(work, err);
+    if (status != SEMEL_OK) {
+        semel_store_rollback(inbox->store);
+        return status;
+    }
+    if (op == LEASE_FINISH)
+        SEMEL_POINT(FINISH_SETTLED);
+    else if (op == LEASE_RECOVER)
+        SEMEL_POINT(RECOVER_SETTLED);
+    status = semel_store_commit(inbox->store, err);
+    if (status == SEMEL_OK && op == LEASE_FINISH)
+        SEMEL_POINT(FINISH_COMMITTED);
+    else if (status == SEMEL_OK && op == LEASE_RECOVER)
+        SEMEL_POINT(RECOVER_COMMITTED);
+    return status;
+}
+
+semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, size_t n, enum lease_op op,
+                                struct semel_error *err)
+{
+    struct work work = {.inbox = inbox, .items = items, .n = n};
+    semel_status status;
+    if (n == 0)
+        return SEMEL_OK;
+    for (int tries = 0; (status = lease_once(&work, op, err)) == SEMEL_UNKNOWN; tries++) {
+        for (size_t i = 0; i < n; i++)
+            items[i]->intended = items[i]->changed && op != LEASE_RENEW ? items[i]->live.state : SEMEL_STATE_ABSENT;
+        if (tries == UNKNOWN_MAX)
+            return status;
+        status = semel__recover_unknown(inbox, err);
+        if (status != SEMEL_OK)
+            return status;
+    }
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
+        items[i]->lease->lost = items[i]->fenced;
+        if (op == LEASE_RENEW && !items[i]->fenced)
+            items[i]->lease->live.lease_until_us = items[i]->live.lease_until_us;
+    }
+    return status == SEMEL_OK ? semel__work_tell(&work, err) : status;
+}
+
+/* ---- for leases that live outside the engine ----------------------------------------------------- */
+
+static int cmp_lease_items(const void *va, const void *vb)
+{
+    const struct item *a = *(struct item *const *)va, *b = *(struct item *const *)vb;
+    int c = semel__str_cmp(a->msg->order_key, b->msg->order_key);
+    if (c == 0 && semel__str_given(a->msg->order_key) && a->msg->version != b->msg->version)
+        c = a->msg->version < b->msg->version ? -1 : 1;
+    if (c == 0)
+        c = a->lease->arrival < b->lease->arrival ? -1 : a->lease->arrival > b->lease->arrival;
+    return c;
+}
+
+semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_lease *leases, size_t n,
+                                    struct item ***ret_items, struct semel_error *err)
+{
+    struct item *all = semel__arena_alloc(&inbox->arena, n, sizeof *all);
+    struct item **items = semel__arena_alloc(&inbox->arena, n, sizeof *items);
+    if (all == NULL || items == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < n; i++) {
+        all[i] = (struct item){.msg = &leases[i].msg, .place = i, .lease = &leases[i], .adopt_until_us = SEMEL_NONE};
+        items[i] = &all[i];
+    }
+    qsort(items, n, sizeof *items, cmp_lease_items);
+    *ret_items = items;
+    return SEMEL_OK;
+}
+
+static semel_status on_leases(struct semel_inbox *inbox, struct semel_lease *leases, const struct semel_ending *endings,
+                              size_t n, enum lease_op op, struct semel_error *err)
+{
+    struct item **items;
+    semel__arena_reset(&inbox->arena);
+    if (n == 0)
+        return SEMEL_OK;
+    semel_status status = semel__items_of_leases(inbox, leases, n, &items, err);
+    if (status != SEMEL_OK)
+        return status;
+    for (size_t i = 0; endings != NULL && i < n; i++)
+        items[i]->ending = endings[items[i]->place];
+    return semel__items_lease(inbox, items, n, op, err);
+}
+
+semel_status semel__lease_renew(struct semel_inbox *inbox, struct semel_lease *leases, size_t n,
+                                struct semel_error *err)
+{
+    return on_leases(inbox, leases, NULL, n, LEASE_RENEW, err);
+}
+
+semel_status semel__lease_release(struct semel_inbox *inbox, struct semel_lease *leases, size_t n,
+                                  struct semel_error *err)
+{
+    return on_leases(inbox, leases, NULL, n, LEASE_RELEASE, err);
+}
+
+semel_status semel__lease_finish(struct semel_inbox *inbox, struct semel_lease *leases,
+                                 const struct semel_ending *endings, size_t n, struct semel_error *err)
+{
+    return on_leases(inbox, leases, endings, n, LEASE_FINISH, err);
+}
+
+semel_status semel__lease_claim(struct semel_inbox *inbox, const struct semel_msg *msgs, size_t n, bool alone,
+                                struct semel_arena *arena, struct semel_lease *ret_leases, size_t *ret_n,
+                                struct semel_settled *ret_settled, struct semel_error *err)
+{
+    struct item **items;
+    *ret_n = 0;
+    semel__arena_reset(&inbox->arena);
+    for (size_t i = 0; i < n; i++)
+        ret_settled[i] = (struct semel_settled){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
+    if (n == 0)
+        return SEMEL_OK;
+    semel_status status = semel__items_prepare(inbox, arena, msgs, n, ret_settled, &items, &n, err);
+    if (status == SEMEL_OK)
+        status = semel__items_claim(inbox, items, n, alone, err);
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        if (items[i]->lease != NULL)
+            ret_leases[(*ret_n)++] = *items[i]->lease;
+    return status;
+}

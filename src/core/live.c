@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * live.c: what a row becomes, one function an event. The contract stands in verdict.h.
+ */
+#include <assert.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/str.h"
+#include "core/retry.h"
+#include "core/state.h"
+#include "core/verdict.h"
+
+static struct semel_str cut(struct semel_str s, size_t max)
+{
+    if (s.n <= max)
+        return s;
+    while (max > 0 && ((unsigned char)s.p[max] & 0xc0) == 0x80)
+        max--;
+    return (struct semel_str){s.p, max};
+}
+
+/* `before` in `state`, without lease, due time and error. */
+static void move(struct semel_live *live, const struct semel_live *before, enum semel_state state, int64_t now_us)
+{
+    *live = *before;
+    live->state = state;
+    live->due_us = SEMEL_NONE;
+    live->processed_us = semel__state_final(state) ? now_us : SEMEL_NONE;
+    live->lease_owner = (struct semel_str){0};
+    live->lease_until_us = live->lease_token = SEMEL_NONE;
+    live->error_class = SEMEL_CLASS_NONE;
+    live->error_text = (struct semel_str){0};
+}
+
+static void blame(struct semel_live *live, enum semel_class cls, struct semel_str text)
+{
+    live->error_class = cls;
+    live->error_text = cut(text, SEMEL_ERROR_TEXT_MAX);
+}
+
+void semel__live_verdict(const struct semel_verdict *verdict, const struct semel_live *before, struct semel_str text,
+                         int64_t now_us, struct semel_live *ret)
+{
+    assert(verdict->act != SEMEL_RUN && verdict->changes && verdict->becomes != SEMEL_STATE_ABSENT);
+    move(ret, before, verdict->becomes, now_us);
+    ret->due_us = verdict->due_us;
+    blame(ret, verdict->cls, text);
+}
+
+void semel__live_claim(const struct semel_policy *policy, const struct semel_live *before, struct semel_str owner,
+                       bool alone, int64_t now_us, struct semel_live *ret)
+{
+    enum semel_class cls = before->error_class;
+    struct semel_str text = before->error_text;
+    move(ret, before, SEMEL_STATE_PROCESSING, now_us);
+    blame(ret, cls, text); /* the last error stays to be seen while the next attempt runs */
+    ret->attempts = before->attempts + 1;
+    ret->alone = alone;
+    ret->lease_owner = owner;
+    ret->lease_until_us = semel__time_add(now_us, policy->lease_us);
+}
+
+void semel__live_complete(const struct semel_live *before, int64_t now_us, struct semel_live *ret)
+{
+    move(ret, before, SEMEL_STATE_COMPLETED, now_us);
+    ret->attempts = before->attempts + 1;
+}
+
+static enum semel_state failed_or_dead(const struct semel_policy *policy, const struct semel_live *before,
+                                       enum semel_result result)
+{
+    int used = before->attempts - before->attempts_before;
+    int max = result == SEMEL_PERMANENT ? policy->permanent_max : policy->retry_max;
+    return used >= max ? SEMEL_STATE_DEAD : SEMEL_STATE_FAILED;
+}
+
+static enum semel_state ending_state(const struct semel_policy *policy, const struct semel_live *before,
+                                     enum semel_result result)
+{
+    switch (result) {
+    case SEMEL_DONE:
+        return SEMEL_STATE_COMPLETED;
+    case SEMEL_REJECTED:
+        return SEMEL_STATE_REJECTED;
+    case SEMEL_MAYBE:
+        if (policy->effect != SEMEL_EFFECT_KEYED)
+            return SEMEL_STATE_UNKNOWN;
+        return failed_or_dead(policy, before, SEMEL_TRANSIENT);
+    case SEMEL_TRANSIENT:
+    case SEMEL_PERMANENT:
+        return failed_or_dead(policy, before, result);
+    }
+    return SEMEL_STATE_UNKNOWN;
+}
+
+static enum semel_class ending_class(const struct semel_ending *ending)
+{
+    static const enum semel_class classes[] = {
+        [SEMEL_DONE] = SEMEL_CLASS_NONE,           [SEMEL_TRANSIENT] = SEMEL_CLASS_TRANSIENT,
+        [SEMEL_PERMANENT] = SEMEL_CLASS_PERMANENT, [SEMEL_REJECTED] = SEMEL_CLASS_REJECTED,
+        [SEMEL_MAYBE] = SEMEL_CLASS_UNKNOWN,
+    };
+    return ending->cls != SEMEL_CLASS_NONE ? ending->cls : classes[ending->result];
+}
+
+void semel__live_finish(const struct semel_policy *policy, const struct semel_live *before,
+                        const struct semel_ending *ending, int64_t now_us, struct semel_random *rng,
+                        struct semel_live *ret)
+{
+    enum semel_state state = ending_state(policy, before, ending->result);
+    move(ret, before, state, now_us);
+    ret->outcome = cut(ending->outcome, SEMEL_OUTCOME_MAX);
+    if (state != SEMEL_STATE_COMPLETED)
+        blame(ret, ending_class(ending), ending->text);
+    if (state == SEMEL_STATE_FAILED) {
+        ret->alone = true;
+        ret->due_us = semel__time_add(now_us, semel__backoff_us(policy->retry_first_us, policy->retry_ceiling_us,
+                                                                before->attempts - before->attempts_before, rng));
+    }
+}
+
+void semel__live_recover(const struct semel_policy *policy, const struct semel_live *before, int64_t now_us,
+                         struct semel_random *rng, struct semel_live *ret)
+{
+    assert(before->state == SEMEL_STATE_PROCESSING);
+    if (policy->effect == SEMEL_EFFECT_ATOMIC && !before->alone) {
+        /* It ran together with others, so nobody knows whose fault it was: nobody is charged, and each goes on alone. */
+        semel__live_release(before, now_us, ret);
+        ret->alone = true;
+        blame(ret, SEMEL_CLASS_LEASE,
+              SEMEL_STR("its worker died or stalled while it ran this one together with others; next it runs alone"));
+        return;
+    }
+    struct semel_ending ending = {
+        .result = policy->effect == SEMEL_EFFECT_OUTSIDE ? SEMEL_MAYBE : SEMEL_TRANSIENT,
+        .cls = SEMEL_CLASS_LEASE,
+        .text = SEMEL_STR("its worker died or stalled: the lease ran out before it reported an end"),
+        .outcome = before->outcome,
+    };
+    semel__live_finish(policy, before, &ending, now_us, rng, ret);
+}
+
+void semel__live_release(const struct semel_live *before, int64_t now_us, struct semel_live *ret)
+{
+    assert(before->state == SEMEL_STATE_PROCESSING && before->attempts > 0);
+    int attempts = before->attempts - 1;
+    move(ret, before, attempts > before->attempts_before ? SEMEL_STATE_FAILED : SEMEL_STATE_WAITING, now_us);
+    ret->attempts = attempts;
+    if (ret->attempts_before > attempts)
+        ret->attempts_before = attempts;
+    ret->due_us = now_us;
+    blame(ret, SEMEL_CLASS_RELEASED, SEMEL_STR("given back before it ran"));
+}
+
+void semel__live_replay(const struct semel_live *before, int64_t now_us, struct semel_live *ret)
+{
+    enum semel_class cls = before->error_class;
+    struct semel_str text = before->error_text;
+    move(ret, before, SEMEL_STATE_FAILED, now_us);
+    blame(ret, cls, text);
+    ret->attempts_before = before->attempts;
+    ret->replays = before->replays + 1;
+    ret->alone = true;
+    ret->due_us = now_us;
+}
+
+void semel__live_resolve(const struct semel_live *before, struct semel_str outcome, int64_t now_us,
+                         struct semel_live *ret)
+{
+    move(ret, before, SEMEL_STATE_COMPLETED, now_us);
+    if (semel__str_given(outcome))
+        ret->outcome = cut(outcome, SEMEL_OUTCOME_MAX);
+}
+
+void semel__live_discard(const struct semel_live *before, struct semel_str reason, int64_t now_us,
+                         struct semel_live *ret)
+{
+    move(ret, before, SEMEL_STATE_REJECTED, now_us);
+    blame(ret, SEMEL_CLASS_DISCARDED, reason);
+}
+
+bool semel__payload_stays(const struct semel_policy *policy, enum semel_state state)
+{
+    switch (policy->keep) {
+    case SEMEL_KEEP_ALWAYS:
+        return true;
+    case SEMEL_KEEP_NEVER:
+        return false;
+    case SEMEL_KEEP_UNFINISHED:
+        return !semel__state_final(state);
+    }
+    return true;
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * msg.c: fingerprints with their kind, and step keys.
+ *
+ * A fingerprint says "the same payload". JSON is compared in its canonical form, so that white space
+ * and member order do not make a conflict; what has no canonical form is compared by its bytes. The
+ * kind is part of the value: a producer that changes from one to the other causes no false conflict.
+ */
+#include "core/msg.h"
+
+#include <string.h>
+
+#include "base/digest.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "core/row.h"
+
+void semel__msg_init(struct semel_msg *msg)
+{
+    *msg = (struct semel_msg){.version = SEMEL_NONE, .message_time_us = SEMEL_NONE};
+}
+
+static bool looks_like_json(struct semel_str payload)
+{
+    for (size_t i = 0; i < payload.n; i++) {
+        char c = payload.p[i];
+        if (c != ' ' && c != '\t' && c != '\n' && c != '\r')
+            return c == '{' || c == '[';
+    }
+    return false;
+}
+
+/* fp->kind stays NONE when the document has no canonical form. */
+static semel_status json_digest(struct semel_str payload, const struct semel_json *json, struct semel_fp *fp,
+                                struct semel_error *err)
+{
+    struct semel_buf buf;
+    bool exact = false;
+    /* Canonical text can be longer than the source: an escape grows by six at most, a number by less. */
+    semel__buf_init(&buf, payload.n * 6 + 64);
+    semel_status status = semel__json_canonical(json, &buf, &exact, err);
+    if (status == SEMEL_OK && exact) {
+        struct semel_str text = semel__buf_str(&buf);
+        fp->kind = SEMEL_FP_JSON;
+        if (!semel__sha256(&text, 1, fp->bytes))
+            status = semel__fail_memory(err);
+    } else if (status == SEMEL_INVALID) {
+        status = SEMEL_OK; /* longer than that: compared by its bytes */
+    }
+    semel__buf_done(&buf);
+    return status;
+}
+
+semel_status semel__fp_compute_json(struct semel_str payload, const struct semel_json *json, bool parsed,
+                                    struct semel_fp *ret, struct semel_error *err)
+{
+    struct semel_fp fp = {.n = SEMEL_SHA256};
+    if (!looks_like_json(payload))
+        json = NULL; /* a bare number or string is compared by its bytes */
+    else if (!parsed)
+        return semel__fp_compute(payload, ret, err);
+    semel_status status = json != NULL ? json_digest(payload, json, &fp, err) : SEMEL_OK;
+    if (status == SEMEL_OK && fp.kind == SEMEL_FP_NONE) {
+        fp.kind = SEMEL_FP_RAW;
+        if (!semel__sha256(&payload, 1, fp.bytes))
+            status = semel__fail_memory(err);
+    }
+    if (status == SEMEL_OK)
+        *ret = fp;
+    return status;
+}
+
+semel_status semel__fp_compute(struct semel_str payload, struct semel_fp *ret, struct semel_error *err)
+{
+    struct semel_json *json = NULL;
+    if (looks_like_json(payload)) {
+        semel_status status = semel__json_parse(&json, payload, SEMEL_PAYLOAD_HARD_MAX, err);
+        if (status != SEMEL_OK && status != SEMEL_INVALID)
+            return status;
+    }
+    semel_status status = semel__fp_compute_json(payload, json, true, ret, err);
+    semel__json_free(json);
+    return status;
+}
+
+bool semel__fp_differs(const struct semel_fp *a, const struct semel_fp *b)
+{
+    if (a->kind == SEMEL_FP_NONE || a->kind != b->kind)
+        return false;
+    return a->n != b->n || memcmp(a->bytes, b->bytes, a->n) != 0;
+}
+
+size_t semel__fp_encode(const struct semel_fp *fp, unsigned char out[1 + SEMEL_FP_MAX])
+{
+    if (fp->kind == SEMEL_FP_NONE)
+        return 0;
+    out[0] = fp->kind;
+    memcpy(out + 1, fp->bytes, fp->n);
+    return 1u + fp->n;
+}
+
+bool semel__fp_decode(struct semel_str stored, struct semel_fp *ret)
+{
+    *ret = (struct semel_fp){0};
+    if (stored.p == NULL)
+        return true;
+    if (stored.n < 2 || stored.n > 1 + SEMEL_FP_MAX)
+        return false;
+    unsigned char kind = (unsigned char)stored.p[0];
+    if (kind != SEMEL_FP_RAW && kind != SEMEL_FP_JSON && kind != SEMEL_FP_CALLER)
+        return false;
+    ret->kind = kind;
+    ret->n = (unsigned char)(stored.n - 1);
+    memcpy(ret->bytes, stored.p + 1, stored.n - 1);
+    return true;
+}
+
+bool semel__step_key(struct semel_str consumer, struct semel_str source, struct semel_str id, struct semel_str step,
+                     char out[SEMEL_STEP_KEY_TEXT])
+{
+    const struct semel_str fields[] = {consumer, source, id, step};
+    char lengths[4][8];
+    struct semel_str parts[8];
+    unsigned char digest[SEMEL_SHA256];
+    for (size_t i = 0; i < 4; i++) {
+        for (size_t b = 0; b < 8; b++)
+            lengths[i][b] = (char)(fields[i].n >> (56 - 8 * b) & 0xff);
+        parts[2 * i] = (struct semel_str){lengths[i], 8};
+        parts[2 * i + 1] = fields[i];
+    }
+    if (!semel__sha256(parts, 8, digest))
+        return false;
+    semel__hex(digest, sizeof digest, out);
+    return true;
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * prepare.c: from deliveries to the items of a batch.
+ *
+ * A message whose id cannot be used is kept under its position, or under the digest of its payload where it has none, so
+ * that nothing is lost (the verdict is `no_id`). Copies of one id hang on the first of them and share its fate; a copy with
+ * another payload is a conflict. Items are sorted by order key, else by lock key, in arrival order within a key (P61).
+ */
+#include <stdlib.h>
+
+#include "base/digest.h"
+#include "base/error.h"
+#include "base/str.h"
+#include "core/work.h"
+
+/* ---- fit messages -------------------------------------------------------------------------------- */
+
+static semel_status flaw(struct semel_arena *arena, struct semel_msg *msg, enum semel_defect defect,
+                         const struct semel_error *why, struct semel_error *err)
+{
+    if (msg->defect == SEMEL_DEFECT_NO_ID || (msg->defect != SEMEL_DEFECT_NONE && defect != SEMEL_DEFECT_NO_ID))
+        return SEMEL_OK; /* the first one found is the one to tell, but a missing id outranks the others */
+    msg->defect = defect;
+    if (!semel__arena_copy(arena, semel__str(why->text), &msg->defect_text))
+        return semel__fail_memory(err);
+    return SEMEL_OK;
+}
+
+/* An id for what has none: its position, else the digest of its payload. */
+static semel_status substitute_id(struct semel_arena *arena, struct semel_msg *msg, struct semel_error *err)
+{
+    char text[7 + 2 * SEMEL_SHA256 + 1] = "sha256:";
+    unsigned char digest[SEMEL_SHA256];
+    if (semel__id_check("position", msg->position, 1, NULL) == SEMEL_OK) {
+        msg->id = msg->position;
+        return SEMEL_OK;
+    }
+    if (!semel__sha256(&msg->payload, 1, digest))
+        return semel__fail_memory(err);
+    semel__hex(digest, sizeof digest, text + 7);
+    if (!semel__arena_copy(arena, semel__str(text), &msg->id))
+        return semel__fail_memory(err);
+    return SEMEL_OK;
+}
+
+static semel_status check_key(struct semel_arena *arena, struct semel_msg *msg, const char *what, struct semel_str *key,
+                              struct semel_error *err)
+{
+    struct semel_error why;
+    if (!semel__str_given(*key) || semel__id_check(what, *key, 0, &why) == SEMEL_OK)
+        return SEMEL_OK;
+    *key = (struct semel_str){0};
+    return flaw(arena, msg, SEMEL_DEFECT_FIELD, &why, err);
+}
+
+static semel_status check_order(const struct semel_policy *policy, struct semel_arena *arena, struct semel_msg *msg,
+                                struct semel_error *err)
+{
+    struct semel_error why;
+    if (policy->order == SEMEL_ORDER_NONE) {
+        return SEMEL_OK;
+    } else if (policy->order == SEMEL_ORDER_VERSION && !semel__str_given(msg->order_key)) {
+        semel__fail(&why, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                    "the route goes by versions, and the message has no order key");
+    } else if (policy->order == SEMEL_ORDER_VERSION && (msg->version < 0 || msg->version == INT64_MAX)) {
+        semel__fail(&why, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                    "the route goes by versions, and the message has none; it must be a whole number from 0");
+        msg->version = SEMEL_NONE;
+    } else {
+        return SEMEL_OK;
+    }
+    return flaw(arena, msg, SEMEL_DEFECT_FIELD, &why, err);
+}
+
+static semel_status check_size(const struct semel_policy *policy, struct semel_arena *arena, struct semel_msg *msg,
+                               struct semel_error *err)
+{
+    struct semel_error why;
+    size_t max = policy->payload_max;
+    if (msg->payload.n > max)
+        semel__fail(&why, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the payload has %zu bytes; the route allows %zu",
+                    msg->payload.n, max);
+    else if (msg->headers.n > SEMEL_HEADERS_MAX)
+        semel__fail(&why, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the headers have %zu bytes; at most %d are allowed",
+                    msg->headers.n, SEMEL_HEADERS_MAX);
+    else
+        return SEMEL_OK;
+    if (msg->headers.n > SEMEL_HEADERS_MAX)
+        msg->headers = (struct semel_str){0};
+    return flaw(arena, msg, SEMEL_DEFECT_SIZE, &why, err);
+}
+
+/* Texts that are kept for people only, and are not worth a dead letter. */
+static void drop_unfit(struct semel_msg *msg)
+{
+    if (semel__id_check("type", msg->type, 0, NULL) != SEMEL_OK)
+        msg->type = (struct semel_str){0};
+    if (semel__id_check("traceparent", msg->traceparent, 0, NULL) != SEMEL_OK)
+        msg->traceparent = (struct semel_str){0};
+    if (msg->position.n > SEMEL_POSITION_MAX || !semel__utf8_valid(msg->position))
+        msg->position = (struct semel_str){0};
+    if (!semel__utf8_valid(msg->headers))
+        msg->headers = (struct semel_str){0};
+    if (msg->n_business > SEMEL_BUSINESS_MAX)
+        msg->n_business = SEMEL_BUSINESS_MAX;
+}
+
+static semel_status fit(const struct semel_policy *policy, struct semel_arena *arena, const struct semel_msg *given,
+                        struct semel_msg *msg, struct semel_error *err)
+{
+    struct semel_error why;
+    *msg = *given;
+    drop_unfit(msg);
+    if (policy->one_source || semel__id_check("source", msg->source, 0, NULL) != SEMEL_OK)
+        msg->source = (struct semel_str){"", 0};
+    if (!semel__str_given(msg->source))
+        msg->source = (struct semel_str){"", 0};
+    semel_status status = SEMEL_OK;
+    if (semel__id_check("message id", msg->id, 1, &why) != SEMEL_OK)
+        status = flaw(arena, msg, SEMEL_DEFECT_NO_ID, &why, err);
+    if (status == SEMEL_OK && msg->defect == SEMEL_DEFECT_NO_ID)
+        status = substitute_id(arena, msg, err);
+    if (status == SEMEL_OK)
+        status = check_key(arena, msg, "order key", &msg->order_key, err);
+    for (size_t i = 0; status == SEMEL_OK && i < msg->n_business; i++)
+        status = check_key(arena, msg, "business key", &msg->business[i], err);
+    if (status == SEMEL_OK)
+        status = check_order(policy, arena, msg, err);
+    if (status == SEMEL_OK)
+        status = check_size(policy, arena, msg, err);
+    return status;
+}
+
+/* ---- merge and sort ------------------------------------------------------------------------------ */
+
+static int cmp_size(size_t a, size_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int cmp_id(const void *va, const void *vb)
+{
+    const struct item *a = *(struct item *const *)va, *b = *(struct item *const *)vb;
+    int c = semel__str_cmp(a->msg->source, b->msg->source);
+    if (c == 0)
+        c = semel__str_cmp(a->msg->id, b->msg->id);
+    return c != 0 ? c : cmp_size(a->place, b->place);
+}
+
+static struct semel_str sort_key(const struct item *item)
+{
+    return semel__str_given(item->msg->order_key) ? item->msg->order_key : item->msg->lock_key;
+}
+
+static int cmp_items(const struct item *a, const struct item *b)
+{
+    int c = semel__str_cmp(sort_key(a), sort_key(b));
+    return c != 0 ? c : cmp_size(a->place, b->place);
+}
+
+static int cmp_run(const void *va, const void *vb)
+{
+    return cmp_items(*(struct item *const *)va, *(struct item *const *)vb);
+}
+
+static bool same_id(const struct item *a, const struct item *b)
+{
+    return semel__str_eq(a->msg->source, b->msg->source) && semel__str_eq(a->msg->id, b->msg->id);
+}
+
+static semel_status merge(struct semel_arena *arena, struct item **items, size_t *n, struct semel_error *err)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < *n; i++) {
+        struct item *first = kept > 0 ? items[kept - 1] : NULL;
+        if (first == NULL || !same_id(first, items[i])) {
+            items[kept++] = items[i];
+            continue;
+        }
+        struct copy *copy = semel__arena_alloc(arena, 1, sizeof *copy);
+        if (copy == NULL)
+            return semel__fail_memory(err);
+        *copy = (struct copy){items[i]->msg, items[i]->out, semel__fp_differs(&first->msg->fp, &items[i]->msg->fp),
+                              first->copies};
+        first->copies = copy;
+        first->suspect |= items[i]->suspect;
+    }
+    *n = kept;
+    return SEMEL_OK;
+}
+
+/* On an ordered route suspicion spreads over the key: its messages must keep their order among each other. */
+static void spread_suspicion(const struct semel_policy *policy, struct item **items, size_t n)
+{
+    for (size_t i = 0, j; policy->order != SEMEL_ORDER_NONE && i < n; i = j) {
+        bool suspect = false;
+        for (j = i; j < n && semel__str_eq(items[j]->msg->order_key, items[i]->msg->order_key); j++)
+            suspect |= items[j]->suspect;
+        for (size_t k = i; suspect && semel__str_given(items[i]->msg->order_key) && k < j; k++)
+            items[k]->suspect = true;
+    }
+}
+
+semel_status semel__items_prepare(struct semel_inbox *inbox, struct semel_arena *arena, const struct semel_msg *msgs,
+                                  size_t n, struct semel_settled *out, struct item ***ret_items, size_t *ret_n,
+                                  struct semel_error *err)
+{
+    const struct semel_policy *policy = inbox->policy;
+    struct item *all = semel__arena_alloc(arena, n, sizeof *all);
+    struct semel_msg *fitted = semel__arena_alloc(arena, n, sizeof *fitted);
+    struct item **items = semel__arena_alloc(arena, n, sizeof *items);
+    if (all == NULL || fitted == NULL || items == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < n; i++) {
+        semel_status status = fit(policy, arena, &msgs[i], &fitted[i], err);
+        if (status != SEMEL_OK)
+            return status;
+        if (policy->order == SEMEL_ORDER_NONE) {
+            if (!semel__str_given(fitted[i].lock_key))
+                fitted[i].lock_key = fitted[i].order_key;
+            fitted[i].order_key = (struct semel_str){0};
+        }
+        all[i] = (struct item){.msg = &fitted[i],
+                               .place = i,
+                               .out = &out[i],
+                               .suspect = msgs[i].delivery > 1,
+                               .adopt_until_us = SEMEL_NONE};
+        items[i] = &all[i];
+    }
+    qsort(items, n, sizeof *items, cmp_id);
+    semel_status status = merge(arena, items, &n, err);
+    if (status != SEMEL_OK)
+        return status;
+#ifndef SEMEL_MUTANT_NO_SORT
+    qsort(items, n, sizeof *items, cmp_run);
+#endif
+    spread_suspicion(policy, items, n);
+    *ret_items = items;
+    *ret_n = n;
+    return SEMEL_OK;
+}

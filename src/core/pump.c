@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * pump.c: the step and the tick of one worker.
+ */
+#include "core/pump.h"
+
+#include "base/error.h"
+#include "base/point.h"
+
+#define ARENA_MAX ((size_t)1 << 30)
+#define TICK_MAX 1000
+
+void semel__pump_init(struct semel_pump *pump, struct semel_inbox *inbox, struct semel_broker *broker,
+                      const struct semel_rules *rules)
+{
+    *pump = (struct semel_pump){.inbox = inbox,
+                                .broker = broker,
+                                .rules = rules,
+                                .batch_max = 500,
+                                .wait_ms = 100,
+                                .later_ms = 1000,
+                                .purge_every_us = INT64_C(60) * 1000000,
+                                .next_purge_us = SEMEL_NONE};
+    semel__breaker_init(&pump->breaker, 10, 1000000, INT64_C(60) * 1000000);
+    semel__arena_init(&pump->arena, ARENA_MAX);
+}
+
+void semel__pump_done(struct semel_pump *pump)
+{
+    semel__arena_done(&pump->arena);
+}
+
+/* ---- the world ----------------------------------------------------------------------------------- */
+
+static semel_status note_store(struct semel_pump *pump, semel_status status, const struct semel_error *err,
+                               int64_t now_us)
+{
+    if (status == SEMEL_OK)
+        return status;
+    pump->store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
+    if (err->cls != SEMEL_CLASS_TRANSIENT)
+        semel__breaker_failure(&pump->breaker, err->cls, now_us, pump->inbox->rng);
+    return status;
+}
+
+static semel_status note_broker(struct semel_pump *pump, semel_status status)
+{
+    pump->broker_down |= status == SEMEL_CLOSED;
+    return status == SEMEL_FENCED ? SEMEL_OK
+                                  : status; /* the delivery has gone to somebody else, with our best wishes */
+}
+
+static semel_status connect(struct semel_pump *pump, int64_t now_us, struct semel_error *err)
+{
+    if (pump->store_down) {
+        semel_status status = semel_store_reopen(pump->inbox->store, err);
+        if (status != SEMEL_OK)
+            return note_store(pump, status, err, now_us);
+        pump->store_down = false;
+    }
+    if (pump->broker_down && pump->broker != NULL) {
+        semel_status status = semel_broker_reopen(pump->broker, err);
+        if (status != SEMEL_OK)
+            return status;
+        pump->broker_down = false;
+    }
+    return SEMEL_OK;
+}
+
+/* A probe is let through however many have failed before it. */
+static void bound_failures(struct semel_pump *pump)
+{
+    bool probing = pump->breaker.state == SEMEL_BREAKER_PROBING;
+    pump->inbox->failures_max = pump->breaker.threshold;
+    pump->inbox->failures = probing ? 0 : pump->breaker.failures;
+}
+
+/* What the ends of this batch say about the handler. Duplicates say nothing. */
+static void note_ends(struct semel_pump *pump, const struct semel_settled *settled, size_t n, int64_t now_us)
+{
+    for (size_t i = 0; i < n; i++) {
+        bool ran = settled[i].why == SEMEL_WHY_NEW || settled[i].why == SEMEL_WHY_RETRIED;
+        if (!ran)
+            continue;
+        if (settled[i].state == SEMEL_STATE_COMPLETED || settled[i].state == SEMEL_STATE_REJECTED)
+            semel__breaker_success(&pump->breaker);
+        else if (settled[i].state == SEMEL_STATE_FAILED || settled[i].state == SEMEL_STATE_DEAD)
+            semel__breaker_failure(&pump->breaker, settled[i].cls, now_us, pump->inbox->rng);
+    }
+}
+
+/* A probe that met only duplicates, or nothing, has told nothing: the next step probes again. */
+static void end_probe(struct semel_pump *pump, int64_t now_us)
+{
+    if (pump->breaker.state != SEMEL_BREAKER_PROBING)
+        return;
+    pump->breaker.state = SEMEL_BREAKER_OPEN;
+    pump->breaker.next_us = now_us;
+}
+
+/* ---- a step -------------------------------------------------------------------------------------- */
+
+struct batch {
+    struct semel_delivery *deliveries;
+    struct semel_msg *msgs;
+    struct semel_settled *settled;
+    uint64_t *tags;
+    size_t n;
+};
+
+static semel_status prepare(struct semel_pump *pump, struct batch *batch, struct semel_error *err)
+{
+    batch->msgs = semel__arena_alloc(&pump->arena, batch->n, sizeof *batch->msgs);
+    batch->settled = semel__arena_alloc(&pump->arena, batch->n, sizeof *batch->settled);
+    batch->tags = semel__arena_alloc(&pump->arena, batch->n, sizeof *batch->tags);
+    if (batch->msgs == NULL || batch->settled == NULL || batch->tags == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < batch->n; i++) {
+        semel_status status = semel__extract(pump->rules, &batch->deliveries[i], pump->inbox->policy->payload_max,
+                                             &pump->arena, &batch->msgs[i], err);
+        if (status != SEMEL_OK)
+            return status;
+    }
+    return SEMEL_OK;
+}
+
+static semel_status answer(struct semel_pump *pump, struct batch *batch, enum semel_act act, size_t *ret_n,
+                           struct semel_error *err)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < batch->n; i++)
+        if (batch->settled[i].act == act)
+            batch->tags[n++] = batch->deliveries[i].tag;
+    *ret_n = n;
+    if (act == SEMEL_ACK)
+        return note_broker(pump, semel_broker_ack(pump->broker, batch->tags, n, err));
+    return note_broker(pump, semel_broker_later(pump->broker, batch->tags, n, pump->later_ms, err));
+}
+
+static semel_status answer_all(struct semel_pump *pump, struct batch *batch, size_t *ret_acked, struct semel_error *err)
+{
+    size_t later;
+    SEMEL_POINT(PUMP_BEFORE_ACK);
+    semel_status status = answer(pump, batch, SEMEL_ACK, ret_acked, err);
+    if (status == SEMEL_OK)
+        SEMEL_POINT(PUMP_ACKED);
+    semel_status back = answer(pump, batch, SEMEL_LATER, &later, err);
+    return status != SEMEL_OK ? status : back;
+}
+
+static semel_status pump_batch(struct semel_pump *pump, struct batch *batch, int64_t now_us, size_t *ret_n,
+                               struct semel_error *err)
+{
+    struct semel_error world, ignored;
+    semel_status status = prepare(pump, batch, &world);
+    if (status == SEMEL_OK) {
+#ifdef SEMEL_MUTANT_EARLY_ACK
+        for (size_t i = 0; i < batch->n; i++)
+            batch->tags[i] = batch->deliveries[i].tag;
+        (void)semel_broker_ack(pump->broker, batch->tags, batch->n, &ignored);
+#endif
+        bound_failures(pump);
+        status = semel__inbox_process(pump->inbox, batch->msgs, batch->n, batch->settled, &world);
+        note_ends(pump, batch->settled, batch->n, now_us);
+    }
+    (void)note_store(pump, status, &world, now_us);
+    semel_status acked = SEMEL_OK;
+    if (batch->tags != NULL)
+        acked = answer_all(pump, batch, ret_n, &ignored);
+    else
+        pump->broker_down = true; /* no memory to give them back one by one: closing gives back all */
+    if (err != NULL && status != SEMEL_OK)
+        *err = world;
+    else if (err != NULL && acked != SEMEL_OK)
+        *err = ignored;
+    return status != SEMEL_OK ? status : acked;
+}
+
+semel_status semel__pump_step(struct semel_pump *pump, int64_t now_us, size_t *ret_n, struct semel_error *err)
+{
+    struct batch batch = {0};
+    struct semel_error local;
+    err = err != NULL ? err : &local;
+    *ret_n = 0;
+    enum semel_gate gate = semel__breaker_ask(&pump->breaker, now_us);
+    if (gate == SEMEL_GATE_WAIT)
+        return SEMEL_OK;
+    semel__arena_reset(&pump->arena);
+    semel_status status = connect(pump, now_us, err);
+    if (status == SEMEL_OK)
+        status = note_broker(pump, semel_broker_poll(pump->broker, gate == SEMEL_GATE_PROBE ? 1 : pump->batch_max,
+                                                     pump->wait_ms, &pump->arena, &batch.deliveries, &batch.n, err));
+    if (status == SEMEL_OK && batch.n > 0) {
+        SEMEL_POINT(PUMP_POLLED);
+        status = pump_batch(pump, &batch, now_us, ret_n, err);
+    }
+    end_probe(pump, now_us);
+    return status;
+}
+
+/* ---- a tick -------------------------------------------------------------------------------------- */
+
+static semel_status purge(struct semel_pump *pump, int64_t now_us, size_t *ret_n, struct semel_error *err)
+{
+    *ret_n = 0;
+    if (pump->next_purge_us != SEMEL_NONE && now_us < pump->next_purge_us &&
+        pump->next_purge_us - now_us <= pump->purge_every_us)
+        return SEMEL_OK;
+    semel_status status = semel__inbox_purge(pump->inbox, TICK_MAX, ret_n, err);
+    if (status == SEMEL_OK && *ret_n < TICK_MAX)
+        pump->next_purge_us = semel__time_add(now_us, pump->purge_every_us);
+    return status;
+}
+
+semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *ret_n, struct semel_error *err)
+{
+    struct semel_error local;
+    size_t n = 0;
+    err = err != NULL ? err : &local;
+    *ret_n = 0;
+    enum semel_gate gate = semel__breaker_ask(&pump->breaker, now_us);
+    if (gate == SEMEL_GATE_WAIT)
+        return SEMEL_OK;
+    uint64_t done = pump->inbox->counts.done, failed = pump->inbox->counts.failed;
+    semel_status status = connect(pump, now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    bound_failures(pump);
+    status = semel__inbox_recover(pump->inbox, TICK_MAX, &n, err);
+    if (status == SEMEL_OK) {
+        status = semel__inbox_work(pump->inbox, gate == SEMEL_GATE_PROBE ? 1 : TICK_MAX, ret_n, err);
+        if (pump->inbox->counts.done > done)
+            semel__breaker_success(&pump->breaker);
+        else if (pump->inbox->counts.failed > failed)
+            semel__breaker_failure(&pump->breaker, SEMEL_CLASS_TRANSIENT, now_us, pump->inbox->rng);
+    }
+    *ret_n += n;
+    if (status == SEMEL_OK)
+        status = purge(pump, now_us, &n, err);
+    (void)note_store(pump, status, err, now_us);
+    end_probe(pump, now_us);
+    return status;
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * row.c: is this a row of ours? What a database gives back is checked before a rule reads it.
+ */
+#include "core/row.h"
+
+#include "base/error.h"
+#include "base/str.h"
+#include "core/state.h"
+
+#define ATTEMPTS_MAX 1000000
+
+static semel_status damaged(struct semel_error *err, const char *column, const char *right)
+{
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "damaged inbox row: %s must be %s", column, right);
+}
+
+semel_status semel__id_check(const char *what, struct semel_str id, size_t min, struct semel_error *err)
+{
+    if (id.n < min)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "%s is empty; it must have 1 to %d bytes", what,
+                           SEMEL_ID_MAX);
+    if (id.n > SEMEL_ID_MAX)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "%s has %zu bytes; at most %d are allowed", what,
+                           id.n, SEMEL_ID_MAX);
+    if (!semel__utf8_valid(id))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "%s is not UTF-8 text without NUL", what);
+    return SEMEL_OK;
+}
+
+static semel_status check_texts(const struct semel_row *row, struct semel_error *err)
+{
+    const struct {
+        const char *name;
+        struct semel_str value;
+        size_t min, max;
+    } texts[] = {
+        {"message_id", row->id, 1, SEMEL_ID_MAX},
+        {"source", row->source, 0, SEMEL_ID_MAX},
+        {"type", row->type, 0, SEMEL_ID_MAX},
+        {"order_key", row->order_key, 0, SEMEL_ID_MAX},
+        {"lease_owner", row->live.lease_owner, 0, SEMEL_ID_MAX},
+        {"position", row->position, 0, SEMEL_POSITION_MAX},
+        {"traceparent", row->traceparent, 0, SEMEL_ID_MAX},
+        {"error_text", row->live.error_text, 0, SEMEL_ERROR_TEXT_MAX},
+        {"outcome", row->live.outcome, 0, SEMEL_OUTCOME_MAX},
+        {"headers", row->headers, 0, SEMEL_HEADERS_MAX},
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (texts[i].value.n < texts[i].min || texts[i].value.n > texts[i].max || !semel__utf8_valid(texts[i].value))
+            return damaged(err, texts[i].name, "UTF-8 text within its limit");
+    if (row->payload.n > SEMEL_PAYLOAD_HARD_MAX)
+        return damaged(err, "payload", "at most 64 MiB");
+    return SEMEL_OK;
+}
+
+static semel_status check_numbers(const struct semel_row *row, struct semel_error *err)
+{
+    const struct semel_live *live = &row->live;
+    if (row->arrival < 1)
+        return damaged(err, "arrival", "1 or more");
+    if (live->attempts < 0 || live->attempts > ATTEMPTS_MAX)
+        return damaged(err, "attempts", "0 to 1000000");
+    if (live->attempts_before < 0 || live->attempts_before > live->attempts)
+        return damaged(err, "attempts_before", "0 to attempts");
+    if (live->replays < 0 || live->replays > ATTEMPTS_MAX)
+        return damaged(err, "replays", "0 to 1000000");
+    if (row->version != SEMEL_NONE && row->version < 0)
+        return damaged(err, "version", "0 or more, or NULL");
+    if (row->received_us == SEMEL_NONE || row->updated_us == SEMEL_NONE)
+        return damaged(err, "received_at and updated_at", "times");
+    return SEMEL_OK;
+}
+
+semel_status semel__row_check(const struct semel_row *row, struct semel_error *err)
+{
+    const struct semel_live *live = &row->live;
+    if ((unsigned)live->state >= SEMEL_STATE_COUNT || live->state == SEMEL_STATE_ABSENT)
+        return damaged(err, "status", "one of the statuses");
+    semel_status status = check_texts(row, err);
+    if (status == SEMEL_OK)
+        status = check_numbers(row, err);
+    if (status != SEMEL_OK)
+        return status;
+    bool held = live->lease_token != SEMEL_NONE && live->lease_until_us != SEMEL_NONE && live->lease_owner.n > 0;
+    bool free_ = live->lease_token == SEMEL_NONE && live->lease_until_us == SEMEL_NONE && live->lease_owner.p == NULL;
+    if (live->state == SEMEL_STATE_PROCESSING ? !held : !free_)
+        return damaged(err, "lease_owner, lease_until and lease_token",
+                       "given for `processing`, and NULL for all others");
+    if (live->due_us != SEMEL_NONE && live->state != SEMEL_STATE_FAILED && live->state != SEMEL_STATE_WAITING)
+        return damaged(err, "due_at", "NULL unless the row is failed or waiting");
+    if (semel__state_final(live->state) != (live->processed_us != SEMEL_NONE))
+        return damaged(err, "processed_at", "given for final rows, and NULL for all others");
+    return SEMEL_OK;
+}
+
+void semel__row_msg(const struct semel_row *row, struct semel_msg *ret_msg)
+{
+    semel__msg_init(ret_msg);
+    ret_msg->source = row->source;
+    ret_msg->id = row->id;
+    ret_msg->type = row->type;
+    ret_msg->payload = row->payload;
+    ret_msg->headers = row->headers;
+    ret_msg->position = row->position;
+    ret_msg->traceparent = row->traceparent;
+    ret_msg->order_key = row->order_key;
+    ret_msg->fp = row->fp;
+    ret_msg->version = row->version;
+    ret_msg->message_time_us = row->message_time_us;
+}

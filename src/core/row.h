@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * row.h: an inbox row as it is stored, and the check of what comes back from a database.
+ *
+ * What it is: the common tongue of core and the store drivers. `struct semel_live` is the part that
+ * changes; the rest is written once, at arrival. Core computes every value of `live`; a driver
+ * writes it as it stands and adds nothing.
+ *
+ * Invariants (semel__row_check): a stored row is hostile until checked. Ids are valid, numbers are in
+ * range, and a row has exactly what its status needs: `processing` has owner, token and lease, and
+ * nobody else has a token; only `failed` and `waiting` may have a due time; final rows have a time of
+ * processing.
+ */
+#ifndef SEMEL_CORE_ROW_H
+#define SEMEL_CORE_ROW_H
+
+#include "core/msg.h"
+
+struct semel_live {
+    enum semel_state state;
+    int attempts;        /* committed starts in all */
+    int attempts_before; /* of these, before the last replay: the retry cap counts the difference */
+    int replays;
+    bool alone;                   /* must be claimed and run by itself: blame or crash are then certain */
+    int64_t due_us;               /* when the scheduler looks again; SEMEL_NONE: it is woken by its key, or never */
+    int64_t processed_us;         /* when it became final */
+    struct semel_str lease_owner; /* not given unless processing */
+    int64_t lease_until_us, lease_token;
+    enum semel_class error_class;
+    struct semel_str error_text, outcome;
+};
+
+struct semel_row {
+    struct semel_str source, id, type;
+    int64_t arrival;
+    struct semel_fp fp;
+    struct semel_str order_key;
+    int64_t version, message_time_us, received_us, updated_us;
+    struct semel_str position, headers, payload, traceparent;
+    bool kept; /* the payload is stored: the row can be run without its broker */
+    struct semel_live live;
+};
+
+#define SEMEL_ERROR_TEXT_MAX 1000
+#define SEMEL_OUTCOME_MAX 65536
+#define SEMEL_PAYLOAD_HARD_MAX (64 << 20) /* no row ever keeps more; a larger delivery stays with its broker */
+#define SEMEL_HEADERS_MAX (1 << 20)
+#define SEMEL_POSITION_MAX 1000
+
+/* INVALID, with the column and what would be right, when the row cannot be one of ours. */
+semel_status semel__row_check(const struct semel_row *row, struct semel_error *err);
+/* Is this text fit to be an id, a key, a source or a consumer's name? INVALID names `what`. `min` is 0 or 1. */
+semel_status semel__id_check(const char *what, struct semel_str id, size_t min, struct semel_error *err);
+/* The message of a stored row, for a run from the store; strings are borrowed from the row. */
+void semel__row_msg(const struct semel_row *row, struct semel_msg *ret_msg);
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sched.c: what happens by itself: leases that ran out, stored work that is due, old rows.
+ *
+ * Every function is one bounded step. Any number of processes may take them at once.
+ */
+#include "base/error.h"
+#include "base/point.h"
+#include "base/str.h"
+#include "core/work.h"
+
+/* ---- recovery ------------------------------------------------------------------------------------ */
+
+static semel_status find_expired(struct semel_inbox *inbox, size_t max, struct semel_row **ret_rows, size_t *ret_n,
+                                 struct semel_error *err)
+{
+    int64_t now_us;
+    size_t damaged;
+    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    struct semel_scan scan = {.kind = SEMEL_SCAN_EXPIRED,
+                              .consumer = inbox->policy->consumer,
+                              .now_us = now_us,
+                              .max = max};
+    status = semel_store_scan(inbox->store, &scan, &inbox->arena, ret_rows, ret_n, &damaged, err);
+    semel_store_rollback(inbox->store);
+    return status;
+}
+
+semel_status semel__inbox_recover(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err)
+{
+    struct semel_row *rows;
+    struct item **items;
+    size_t n;
+    *ret_n = 0;
+    semel__arena_reset(&inbox->arena);
+    semel_status status = find_expired(inbox, max < SEMEL_BATCH_MAX ? max : SEMEL_BATCH_MAX, &rows, &n, err);
+    if (status != SEMEL_OK || n == 0)
+        return status;
+    struct semel_lease *leases = semel__arena_alloc(&inbox->arena, n, sizeof *leases);
+    if (leases == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < n; i++) {
+        semel__row_msg(&rows[i], &leases[i].msg);
+        leases[i].live = rows[i].live;
+        leases[i].arrival = rows[i].arrival;
+    }
+    status = semel__items_of_leases(inbox, leases, n, &items, err);
+    if (status == SEMEL_OK)
+        status = semel__items_lease(inbox, items, n, LEASE_RECOVER, err);
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        *ret_n += items[i]->changed;
+    inbox->counts.recovered += *ret_n;
+    return status;
+}
+
+/* ---- work ---------------------------------------------------------------------------------------- */
+
+static semel_status run_leases(struct semel_inbox *inbox, struct semel_lease *leases, size_t n, struct semel_error *err)
+{
+    struct item **items;
+    struct semel_error ignored;
+    semel_status status = semel__items_of_leases(inbox, leases, n, &items, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (inbox->policy->effect != SEMEL_EFFECT_ATOMIC)
+        return semel__items_outside(inbox, items, n, err);
+    SEMEL_POINT(LEASE_RUN);
+    status = semel__items_run(inbox, items, n, err);
+    if (status == SEMEL_OK || status == SEMEL_CLOSED)
+        return status;
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!items[i]->settled)
+            items[k++] = items[i];
+    (void)semel__items_lease(inbox, items, k, LEASE_RELEASE, &ignored); /* the world failed: nobody is charged */
+    return status;
+}
+
+semel_status semel__lease_run(struct semel_inbox *inbox, struct semel_lease *leases, size_t n, struct semel_error *err)
+{
+    semel__arena_reset(&inbox->arena);
+    return n > 0 ? run_leases(inbox, leases, n, err) : SEMEL_OK;
+}
+
+semel_status semel__inbox_work(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err)
+{
+    *ret_n = 0;
+    if (max > SEMEL_BATCH_MAX)
+        max = SEMEL_BATCH_MAX;
+    while (*ret_n < max) {
+        size_t n = 0;
+        semel__arena_reset(&inbox->arena);
+        struct semel_lease *leases = semel__arena_alloc(&inbox->arena, max - *ret_n, sizeof *leases);
+        if (leases == NULL)
+            return semel__fail_memory(err);
+        semel_status status = semel__lease_take(inbox, max - *ret_n, &inbox->arena, leases, &n, err);
+        if (status == SEMEL_OK && n > 0)
+            status = run_leases(inbox, leases, n, err);
+        if (status != SEMEL_OK || n == 0)
+            return status;
+        *ret_n += n;
+    }
+    return SEMEL_OK;
+}
+
+/* ---- purge --------------------------------------------------------------------------------------- */
+
+static semel_status end(struct semel_inbox *inbox, semel_status status, struct semel_error *err)
+{
+    if (status == SEMEL_OK)
+        return semel_store_commit(inbox->store, err);
+    semel_store_rollback(inbox->store);
+    return status;
+}
+
+/* The watermark is committed before anything is deleted (P60). */
+static semel_status purge_source(struct semel_inbox *inbox, struct semel_str source, size_t max, size_t *ret_n,
+                                 struct semel_error *err)
+{
+    const struct semel_policy *policy = inbox->policy;
+    int64_t now_us;
+    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    int64_t before_us = semel__time_add(now_us, -policy->retention_us);
+    status = end(inbox, semel_store_watermark(inbox->store, policy->consumer, source, before_us, err), err);
+    if (status != SEMEL_OK)
+        return status;
+    SEMEL_POINT(PURGE_WATERMARKED);
+    status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = end(inbox, semel_store_purge(inbox->store, policy->consumer, source, before_us, max, ret_n, err), err);
+    if (status == SEMEL_OK)
+        SEMEL_POINT(PURGE_DELETED);
+    return status;
+}
+
+semel_status semel__inbox_purge(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err)
+{
+    struct semel_str *sources;
+    size_t n_sources, deleted = 0;
+    int64_t now_us;
+    *ret_n = 0;
+    semel__arena_reset(&inbox->arena);
+    semel_status status = semel_store_sources(inbox->store, inbox->policy->consumer, &inbox->arena, &sources,
+                                              &n_sources, err);
+    for (size_t i = 0; status == SEMEL_OK && i < n_sources && *ret_n < max; i++) {
+        status = purge_source(inbox, sources[i], max - *ret_n, &deleted, err);
+        if (status == SEMEL_OK)
+            *ret_n += deleted;
+    }
+    if (status == SEMEL_OK)
+        status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = end(inbox, semel_store_purge_business(inbox->store, inbox->policy->consumer, now_us, max, &deleted, err),
+                 err);
+    inbox->counts.purged += *ret_n;
+    return status;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * state.c: the table of moves. One row a status, one bit a status that it may become.
+ */
+#include "core/state.h"
+
+#define TO(name) (1u << SEMEL_STATE_##name)
+
+static const unsigned moves[SEMEL_STATE_COUNT] = {
+    [SEMEL_STATE_ABSENT] = TO(PROCESSING) | TO(COMPLETED) | TO(FAILED) | TO(WAITING) | TO(REJECTED) | TO(UNKNOWN) |
+                           TO(DEAD) | TO(STALE) | TO(PREVENTED) | TO(QUARANTINED),
+    [SEMEL_STATE_WAITING] = TO(PROCESSING) | TO(COMPLETED) | TO(FAILED) | TO(DEAD) | TO(REJECTED) | TO(UNKNOWN) |
+                            TO(STALE) | TO(WAITING),
+    [SEMEL_STATE_PROCESSING] = TO(COMPLETED) | TO(FAILED) | TO(WAITING) | TO(DEAD) | TO(REJECTED) | TO(UNKNOWN) |
+                               TO(PROCESSING),
+    [SEMEL_STATE_FAILED] = TO(PROCESSING) | TO(COMPLETED) | TO(FAILED) | TO(DEAD) | TO(REJECTED) | TO(UNKNOWN) |
+                           TO(STALE),
+    [SEMEL_STATE_UNKNOWN] = TO(COMPLETED) | TO(FAILED) | TO(DEAD) | TO(REJECTED),
+    [SEMEL_STATE_DEAD] = TO(FAILED) | TO(COMPLETED) | TO(REJECTED),
+    [SEMEL_STATE_QUARANTINED] = TO(FAILED) | TO(COMPLETED) | TO(REJECTED),
+    [SEMEL_STATE_COMPLETED] = TO(ABSENT),
+    [SEMEL_STATE_REJECTED] = TO(ABSENT),
+    [SEMEL_STATE_STALE] = TO(ABSENT),
+    [SEMEL_STATE_PREVENTED] = TO(ABSENT),
+};
+
+static const unsigned final_states = TO(COMPLETED) | TO(REJECTED) | TO(STALE) | TO(PREVENTED);
+static const unsigned unfinished_states = TO(PROCESSING) | TO(FAILED) | TO(WAITING) | TO(UNKNOWN) | TO(DEAD);
+
+static bool in(unsigned set, enum semel_state state)
+{
+    return (unsigned)state < SEMEL_STATE_COUNT && (set >> (unsigned)state & 1u) != 0;
+}
+
+bool semel__state_final(enum semel_state state)
+{
+    return in(final_states, state);
+}
+
+bool semel__state_unfinished(enum semel_state state)
+{
+    return in(unfinished_states, state);
+}
+
+bool semel__move_legal(enum semel_state from, enum semel_state to)
+{
+    return (unsigned)from < SEMEL_STATE_COUNT && in(moves[from], to);
+}

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * store.c: the only way from core to a store driver. Each wrapper asserts what core must have done
+ * before the call and what the driver must have kept after it; it adds no behaviour of its own.
+ */
+#include "core/store.h"
+
+#include <assert.h>
+
+#include "base/error.h"
+#include "base/str.h"
+#include "core/state.h"
+
+/* ---- opening ----------------------------------------------------------------------------------- */
+
+static const struct semel_store_ops *find_driver(const struct semel_store_ops *const *drivers, struct semel_str scheme)
+{
+    for (; *drivers != NULL; drivers++)
+        if (semel__str_eqz(scheme, (*drivers)->name))
+            return *drivers;
+    return NULL;
+}
+
+semel_status semel_store_open(struct semel_store **ret, const struct semel_store_ops *const *drivers, const char *url,
+                              const struct semel_store_options *options, struct semel_error *err)
+{
+    const char *colon = url != NULL ? strchr(url, ':') : NULL;
+    if (colon == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "the store's URL has no scheme; it must look like sqlite:/path/to/file.db");
+    const struct semel_store_ops *ops = find_driver(drivers, (struct semel_str){url, (size_t)(colon - url)});
+    if (ops == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "no store driver is called \"%.*s\" in this build",
+                           (int)(colon - url < 40 ? colon - url : 40), url);
+    struct semel_store *store = semel__calloc(1, ops->size);
+    if (store == NULL)
+        return semel__fail_memory(err);
+    store->ops = ops;
+    if (options != NULL)
+        store->options = *options;
+    semel_status status = ops->open(store, semel__str(colon + 1), err);
+    if (status != SEMEL_OK) {
+        semel__free(store);
+        return status;
+    }
+    *ret = store;
+    return SEMEL_OK;
+}
+
+void semel_store_close(struct semel_store *store)
+{
+    if (store == NULL)
+        return;
+    store->ops->close(store);
+    semel__free(store);
+}
+
+semel_status semel_store_reopen(struct semel_store *store, struct semel_error *err)
+{
+    store->in_tx = store->joined = false;
+    return store->ops->reopen(store, err);
+}
+
+void *semel_store_native(struct semel_store *store)
+{
+    return store->ops->native(store);
+}
+
+semel_status semel_store_migrate(struct semel_store *store, int *ret_from, int *ret_to, struct semel_error *err)
+{
+    assert(!store->in_tx);
+    return store->ops->migrate(store, ret_from, ret_to, err);
+}
+
+/* ---- the transaction --------------------------------------------------------------------------- */
+
+semel_status semel_store_begin(struct semel_store *store, enum semel_tx tx, int64_t *ret_now_us,
+                               struct semel_error *err)
+{
+    assert(!store->in_tx);
+    semel_status status = store->ops->begin(store, tx, ret_now_us, err);
+    store->in_tx = status == SEMEL_OK;
+    store->joined = store->in_tx && tx == SEMEL_TX_JOIN;
+    return status;
+}
+
+semel_status semel_store_commit(struct semel_store *store, struct semel_error *err)
+{
+    assert(store->in_tx && !store->joined);
+    store->in_tx = false;
+    return store->ops->commit(store, err);
+}
+
+void semel_store_rollback(struct semel_store *store)
+{
+    if (!store->in_tx)
+        return;
+    assert(!store->joined);
+    store->in_tx = false;
+    store->ops->rollback(store);
+}
+
+semel_status semel_store_savepoint(struct semel_store *store, struct semel_error *err)
+{
+    assert(store->in_tx);
+    return store->ops->savepoint(store, err);
+}
+
+semel_status semel_store_rollback_to(struct semel_store *store, struct semel_error *err)
+{
+    assert(store->in_tx);
+    return store->ops->rollback_to(store, err);
+}
+
+semel_status semel_store_guard(struct semel_store *store, bool on, struct semel_error *err)
+{
+    assert(store->in_tx);
+    return store->ops->guard(store, on, err);
+}
+
+semel_status semel_store_check(struct semel_store *store, struct semel_error *err)
+{
+    assert(store->in_tx);
+    return store->ops->check(store, err);
+}
+
+/* ---- facts and changes ------------------------------------------------------------------------- */
+
+static int cmp_row_key(struct semel_str source_a, struct semel_str id_a, struct semel_str source_b,
+                       struct semel_str id_b)
+{
+    int c = semel__str_cmp(source_a, source_b);
+    return c != 0 ? c : semel__str_cmp(id_a, id_b);
+}
+
+static void assert_keys_ascend(const struct semel_key *keys, size_t n)
+{
+    for (size_t i = 1; i < n; i++)
+        assert(semel__str_cmp(keys[i - 1].key, keys[i].key) < 0);
+    (void)keys;
+}
+
+semel_status semel_store_admit(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
+                               struct semel_error *err)
+{
+    assert(store->in_tx);
+    assert_keys_ascend(batch->keys, batch->n_keys);
+    for (size_t i = 1; i < batch->n_business; i++)
+        assert(semel__str_cmp(batch->business[i - 1].key, batch->business[i].key) < 0);
+    for (size_t i = 0; i < batch->n_items; i++) {
+        const struct semel_row *row = &batch->items[i].row;
+        const struct semel_row *prev = i > 0 ? &batch->items[i - 1].row : NULL;
+        assert(prev == NULL || cmp_row_key(prev->source, prev->id, row->source, row->id) < 0); /* P14 */
+        assert(row->id.n >= 1 && row->id.n <= SEMEL_ID_MAX);
+        assert(semel__move_legal(SEMEL_STATE_ABSENT, row->live.state));
+        (void)prev;
+    }
+    semel_status status = store->ops->admit(store, batch, arena, err);
+    for (size_t i = 0; status == SEMEL_OK && i < batch->n_items; i++) {
+        const struct semel_admit *item = &batch->items[i];
+        assert(!item->inserted || item->row.arrival > 0);
+        assert(!item->inserted || item->row.live.state != SEMEL_STATE_PROCESSING || item->row.live.lease_token > 0);
+        (void)item;
+    }
+    return status;
+}
+
+semel_status semel_store_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
+                               struct semel_error *err)
+{
+    assert(store->in_tx);
+    assert_keys_ascend(batch->keys, batch->n_keys);
+    for (size_t i = 1; i < batch->n_items; i++)
+        assert(cmp_row_key(batch->items[i - 1].source, batch->items[i - 1].id, batch->items[i].source,
+                           batch->items[i].id) < 0);
+    return store->ops->fetch(store, batch, arena, err);
+}
+
+semel_status semel_store_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err)
+{
+    assert(store->in_tx);
+    for (size_t i = 0; i < batch->n_changes; i++) {
+        const struct semel_change *change = &batch->changes[i];
+        const struct semel_change *prev = i > 0 ? &batch->changes[i - 1] : NULL;
+        assert(prev == NULL || cmp_row_key(prev->source, prev->id, change->source, change->id) < 0);
+        assert(!change->remove || change->fresh);
+        assert(change->remove ||
+               semel__move_legal(change->fresh ? SEMEL_STATE_ABSENT : change->from, change->live.state));
+        assert(change->payload != SEMEL_PAYLOAD_PUT || change->put != NULL);
+        (void)prev;
+        (void)change;
+    }
+    for (size_t i = 1; i < batch->n_keys; i++)
+        assert(semel__str_cmp(batch->keys[i - 1].key, batch->keys[i].key) < 0);
+    return store->ops->settle(store, batch, err);
+}
+
+semel_status semel_store_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
+                              struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged, struct semel_error *err)
+{
+    assert(scan->max > 0);
+    semel_status status = store->ops->scan(store, scan, arena, ret_rows, ret_n, ret_damaged, err);
+    assert(status != SEMEL_OK || *ret_n <= scan->max);
+    return status;
+}
+
+semel_status semel_store_sources(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
+                                 struct semel_str **ret_sources, size_t *ret_n, struct semel_error *err)
+{
+    return store->ops->sources(store, consumer, arena, ret_sources, ret_n, err);
+}
+
+semel_status semel_store_watermark(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                                   int64_t watermark_us, struct semel_error *err)
+{
+    assert(store->in_tx && watermark_us != SEMEL_NONE);
+    return store->ops->watermark(store, consumer, source, watermark_us, err);
+}
+
+semel_status semel_store_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                               int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err)
+{
+    assert(store->in_tx && max > 0);
+    semel_status status = store->ops->purge(store, consumer, source, before_us, max, ret_deleted, err);
+    assert(status != SEMEL_OK || *ret_deleted <= max);
+    return status;
+}
+
+semel_status semel_store_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us,
+                                        size_t max, size_t *ret_deleted, struct semel_error *err)
+{
+    assert(store->in_tx && max > 0);
+    return store->ops->purge_business(store, consumer, now_us, max, ret_deleted, err);
+}
+
+semel_status semel_store_outbox_put(struct semel_store *store, const struct semel_event *event, int64_t now_us,
+                                    char ret_id[37], struct semel_error *err)
+{
+    assert(store->in_tx);
+    return store->ops->outbox_put(store, event, now_us, ret_id, err);
+}
+
+semel_status semel_store_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
+                               struct semel_error *err)
+{
+    assert(store->in_tx);
+    return store->ops->audit(store, line, now_us, err);
+}

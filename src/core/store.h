@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * store.h: what a database must be able to do, over batches. The contract of every driver.
+ *
+ * Core decides; a store fetches facts and writes. A driver contains no rule: it does not know what a
+ * verdict is, which move is legal or when something is due. It knows its database: how to lock in
+ * order, insert first, read what was refused, and commit durably.
+ *
+ * Rules for all functions
+ *  - A handle belongs to one thread. Functions block on the database only, and never longer than the
+ *    handle's time-outs.
+ *  - Arguments are borrowed until return. What is read is copied into the caller's arena.
+ *  - Statuses: OK. RETRY: nothing was changed by this call, the transaction (if any) must be rolled
+ *    back; err->cls says why: TRANSIENT is contention (deadlock, serialization, busy row), ENVIRONMENT
+ *    is the world (full disk, time-out, lost server). INVALID: our own input, a missing table (BROKEN) or,
+ *    from a handler's statement or a deferred constraint, the message's fault (PERMANENT, TRANSIENT).
+ *    UNKNOWN: only from commit. CLOSED: the connection is gone and so is the transaction; reopen.
+ *  - err->text has the backend's primary message and never quotes data (P71).
+ *
+ * The order of locks is always: order keys ascending, business keys ascending, inbox rows ascending by
+ * (source, id), then whatever the handler touches. Every array below is passed already sorted and free
+ * of repeats; the wrappers assert it. Byte order decides, never a collation.
+ *
+ * Times come from the store's clock (`begin` returns it), so that machines with different clocks
+ * agree on leases and due times (P45).
+ */
+#ifndef SEMEL_CORE_STORE_H
+#define SEMEL_CORE_STORE_H
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "core/policy.h"
+#include "core/row.h"
+
+struct semel_store;
+
+/* ---- facts and changes ---------------------------------------------------------------------------- */
+
+/* An order key of this batch. In: `key`, `by_version`. Out (admit, fetch), read under its lock and not counting rows
+ * that this transaction inserted. The head is the first unfinished row in the key's order: by (version, arrival) when
+ * by_version, else by arrival. */
+struct semel_key {
+    struct semel_str key;
+    bool by_version;
+    int64_t last_version; /* out: highest version applied; SEMEL_NONE: none yet */
+    int64_t head_arrival; /* out: arrival of the head; SEMEL_NONE: no row is unfinished */
+    int64_t head_version; /* out: version of the head; SEMEL_NONE: it has none, or there is no head */
+    int64_t parked;       /* out: how many rows of the key are `waiting` (counting may stop at 100,000) */
+};
+
+/* A business key of this batch, to be held by message (source, id). In: all but held_*. */
+struct semel_business {
+    struct semel_str key;
+    struct semel_str source, id;
+    int64_t expires_us;                    /* SEMEL_NONE: for ever */
+    bool taken;                            /* out: another message holds it (an expired holder does not) */
+    bool inserted;                         /* out: it was free and is now held by (source, id) */
+    struct semel_str held_source, held_id; /* out, when taken */
+};
+
+/* One arrival. In: `row` whole but for arrival and, for a claim (row.live.state == PROCESSING), the token.
+ * The payload and headers in `row` are stored only when row.kept. */
+struct semel_admit {
+    struct semel_row row;
+    size_t place;           /* in: its place in the order of arrival within the batch */
+    bool inserted;          /* out: there was none; row.arrival (and the token of a claim) are filled in */
+    struct semel_row found; /* out, when not inserted: the row that is there, locked */
+    bool damaged;           /* out: a row is there but cannot be read; `damage` says why, `found` is void */
+    struct semel_error damage;
+    int64_t watermark_us; /* out: of (consumer, source), read in a statement after the insert (P60); SEMEL_NONE */
+};
+
+struct semel_admit_batch {
+    struct semel_str consumer;
+    int64_t now_us;
+    struct semel_key *keys;
+    size_t n_keys;
+    struct semel_business *business;
+    size_t n_business;
+    struct semel_admit *items;
+    size_t n_items;
+    int64_t route_parked; /* out: how many rows of the consumer are `waiting` (counting may stop at 1,000,000);
+                           * 0 and unread when n_keys is 0 */
+};
+
+/* Rows to be read again under lock. In: source and id of each. */
+struct semel_fetched {
+    struct semel_str source, id;
+    bool present, damaged; /* out */
+    struct semel_row row;  /* out; with payload and headers */
+    struct semel_error damage;
+};
+
+struct semel_fetch_batch {
+    struct semel_str consumer;
+    struct semel_key *keys; /* locked first; facts out, as in admit */
+    size_t n_keys;
+    struct semel_fetched *items;
+    size_t n_items;
+};
+
+enum semel_payload { SEMEL_PAYLOAD_AS_IS, SEMEL_PAYLOAD_CLEAR, SEMEL_PAYLOAD_PUT };
+
+/* What a row becomes. */
+struct semel_change {
+    struct semel_str source, id;
+    enum semel_state from;  /* what it is now; the update applies only to a row that still is */
+    bool fresh;             /* this transaction inserted it: judged as a move from ABSENT */
+    int64_t token;          /* SEMEL_NONE, or the fencing token that the row must still carry */
+    struct semel_live live; /* the new values, all of them */
+    bool new_token;         /* out in live.lease_token: a new token, higher than every earlier one */
+    bool remove;            /* take the fresh row away again (parking bound); live is ignored */
+    enum semel_payload payload;
+    const struct semel_msg *put; /* for PAYLOAD_PUT: whose payload and headers */
+    bool log_attempt;            /* add an attempt row: number live.attempts, who `worker`, class and text of live */
+    bool release_business;       /* free the business keys that this message holds */
+    bool applied;                /* out: false when the row was not `from` or not under `token` any more */
+};
+
+/* What a key becomes. */
+struct semel_key_change {
+    struct semel_str key;
+    int64_t last_version; /* SEMEL_NONE: as it is; else raised to this, never lowered */
+    bool wake;            /* the unfinished row that comes first (by version when by_version, else by arrival), if it is
+                           * `waiting`, gets due_us = now and error_class BLOCKED */
+    bool by_version;
+};
+
+/* The same id with another payload (I11), kept under (consumer, source, id, fingerprint); a repeat raises its count. */
+struct semel_conflict {
+    const struct semel_msg *msg;
+};
+
+/* Evidence for the record: an attempt row without a change, e.g. a late completion that was refused. */
+struct semel_note {
+    struct semel_str source, id;
+    int attempt;
+    enum semel_class cls;
+    struct semel_str text;
+};
+
+struct semel_settle_batch {
+    struct semel_str consumer, worker;
+    int64_t now_us;
+    struct semel_change *changes; /* ascending by (source, id) */
+    size_t n_changes;
+    struct semel_key_change *keys; /* ascending; each key of which a row entered or left the unfinished set */
+    size_t n_keys;
+    const struct semel_business *drop; /* business keys inserted by this transaction that are given up again */
+    size_t n_drop;
+    const struct semel_conflict *conflicts;
+    size_t n_conflicts;
+    const struct semel_note *notes;
+    size_t n_notes;
+};
+
+/* A bounded, unlocked look. */
+enum semel_scan_kind {
+    SEMEL_SCAN_DUE,     /* failed and waiting with due_us <= now, oldest due first */
+    SEMEL_SCAN_EXPIRED, /* processing with lease_until_us < now, oldest first */
+    SEMEL_SCAN_TOKEN,   /* the one with lease_token = token, of whatever consumer */
+    SEMEL_SCAN_KEY,     /* the unfinished of order_key, by version when by_version, else by arrival */
+    SEMEL_SCAN_ALL      /* by arrival, after `after_arrival`, filtered by the fields below */
+};
+
+struct semel_scan {
+    enum semel_scan_kind kind;
+    struct semel_str consumer;
+    int64_t now_us, token, after_arrival;
+    struct semel_str order_key, type; /* not given: any (ALL) */
+    bool by_version;
+    unsigned states; /* ALL: bit mask 1 << state; 0: any */
+    bool with_payload;
+    size_t max;
+};
+
+/* An event for the outbox (I21). In: all; id not given: the store makes a UUIDv7. */
+struct semel_event {
+    struct semel_str id, aggregatetype, aggregateid, type, payload, headers, destination, traceparent;
+};
+
+/* A line of the audit: who did what to which row, and why. */
+struct semel_audit {
+    struct semel_str consumer, source, id;
+    struct semel_str who, what, reason;
+};
+
+/* ---- the driver ------------------------------------------------------------------------------------- */
+
+enum semel_tx { SEMEL_TX_OWN, SEMEL_TX_JOIN }; /* JOIN: the caller has begun, and will commit */
+
+struct semel_store_options {
+    const struct semel_clock *clock; /* where the database has no clock of its own; NULL: the machine's */
+    struct semel_random *rng;        /* for new ids; NULL: seeded by the system */
+    int lock_timeout_ms;             /* 0: 5000 */
+    bool create;                     /* make the database when it is missing */
+    bool migrate;                    /* bring the schema up to date on opening */
+};
+
+#define SEMEL_STORE_ATOMIC 1u     /* handlers can write in the store's transaction */
+#define SEMEL_STORE_CONCURRENT 2u /* several transactions can be open at once (else one writer at a time) */
+#define SEMEL_STORE_DURABLE 4u    /* a committed row survives the process */
+
+struct semel_store_ops {
+    const char *name;
+    unsigned capabilities;
+    size_t size; /* of the driver's struct, which starts with struct semel_store */
+
+    /* Opens what `location` (the URL without its scheme) names. INVALID: not a database, a newer schema than this
+     * binary knows, no schema and !migrate. */
+    semel_status (*open)(struct semel_store *store, struct semel_str location, struct semel_error *err);
+    void (*close)(struct semel_store *store); /* rolls back what is open */
+    /* A new connection to the same place, after CLOSED or UNKNOWN. Any open transaction is gone. */
+    semel_status (*reopen)(struct semel_store *store, struct semel_error *err);
+    /* The caller's native handle (sqlite3 *, PGconn *), for handlers. May be NULL. */
+    void *(*native)(struct semel_store *store);
+    semel_status (*migrate)(struct semel_store *store, int *ret_from, int *ret_to, struct semel_error *err);
+
+    semel_status (*begin)(struct semel_store *store, enum semel_tx tx, int64_t *ret_now_us, struct semel_error *err);
+    /* OK only when the transaction is durable. UNKNOWN: it may be. Anything else: it certainly is not, and is rolled back. */
+    semel_status (*commit)(struct semel_store *store, struct semel_error *err);
+    void (*rollback)(
+        struct semel_store *store); /* cannot fail: a handle that could not roll back answers CLOSED from then on */
+    /* One level. rollback_to undoes what came after the savepoint and keeps the transaction. */
+    semel_status (*savepoint)(struct semel_store *store, struct semel_error *err);
+    semel_status (*rollback_to)(struct semel_store *store, struct semel_error *err);
+    /* Handlers run between guard(true) and guard(false): statements that would end the transaction are denied.
+     * guard(false) returns INVALID, PERMANENT when the transaction was ended all the same (P58); it must be rolled back. */
+    semel_status (*guard)(struct semel_store *store, bool on, struct semel_error *err);
+    /* Forces deferred constraints now (P62). INVALID: violated; err->cls as for a handler's statement. */
+    semel_status (*check)(struct semel_store *store, struct semel_error *err);
+
+    /* Lock keys; take business keys; insert rows; then read what was refused, and the watermarks. */
+    semel_status (*admit)(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
+                          struct semel_error *err);
+    /* Lock keys; read and lock rows. */
+    semel_status (*fetch)(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
+                          struct semel_error *err);
+    semel_status (*settle)(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
+    /* At most scan->max rows. Needs no transaction. A damaged row is left out and counted. */
+    semel_status (*scan)(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
+                         struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
+
+    /* The distinct sources of a consumer. Needs no transaction. */
+    semel_status (*sources)(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
+                            struct semel_str **ret_sources, size_t *ret_n, struct semel_error *err);
+    /* Raises the watermark, never lowers it. */
+    semel_status (*watermark)(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                              int64_t watermark_us, struct semel_error *err);
+    /* Deletes at most `max` final rows of (consumer, source): those with message_time_us < the stored watermark,
+     * and those without a time that were processed before `before_us`; with their attempts. */
+    semel_status (*purge)(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                          int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err);
+    /* Deletes at most `max` business keys that have expired. */
+    semel_status (*purge_business)(struct semel_store *store, struct semel_str consumer, int64_t now_us, size_t max,
+                                   size_t *ret_deleted, struct semel_error *err);
+
+    semel_status (*outbox_put)(struct semel_store *store, const struct semel_event *event, int64_t now_us,
+                               char ret_id[37], struct semel_error *err);
+    semel_status (*audit)(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
+                          struct semel_error *err);
+};
+
+struct semel_store {
+    const struct semel_store_ops *ops;
+    struct semel_store_options options;
+    bool in_tx, joined; /* kept by the wrappers */
+};
+
+/* ---- what core calls: asserts before and after ------------------------------------------------------- */
+
+/* `url` is "SCHEME:location"; `drivers` is the list that this program was linked with, ended by NULL. */
+semel_status semel_store_open(struct semel_store **ret, const struct semel_store_ops *const *drivers, const char *url,
+                              const struct semel_store_options *options, struct semel_error *err);
+void semel_store_close(struct semel_store *store);
+semel_status semel_store_reopen(struct semel_store *store, struct semel_error *err);
+void *semel_store_native(struct semel_store *store);
+semel_status semel_store_migrate(struct semel_store *store, int *ret_from, int *ret_to, struct semel_error *err);
+semel_status semel_store_begin(struct semel_store *store, enum semel_tx tx, int64_t *ret_now_us,
+                               struct semel_error *err);
+semel_status semel_store_commit(struct semel_store *store, struct semel_error *err);
+void semel_store_rollback(struct semel_store *store);
+semel_status semel_store_savepoint(struct semel_store *store, struct semel_error *err);
+semel_status semel_store_rollback_to(struct semel_store *store, struct semel_error *err);
+semel_status semel_store_guard(struct semel_store *store, bool on, struct semel_error *err);
+semel_status semel_store_check(struct semel_store *store, struct semel_error *err);
+semel_status semel_store_admit(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
+                               struct semel_error *err);
+semel_status semel_store_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
+                               struct semel_error *err);
+semel_status semel_store_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
+semel_status semel_store_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
+                              struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
+semel_status semel_store_sources(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
+                                 struct semel_str **ret_sources, size_t *ret_n, struct semel_error *err);
+semel_status semel_store_watermark(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                                   int64_t watermark_us, struct semel_error *err);
+semel_status semel_store_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                               int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err);
+semel_status semel_store_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us,
+                                        size_t max, size_t *ret_deleted, struct semel_error *err);
+semel_status semel_store_outbox_put(struct semel_store *store, const struct semel_event *event, int64_t now_us,
+                                    char ret_id[37], struct semel_error *err);
+semel_status semel_store_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
+                               struct semel_error *err);
+
+#endif

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * take.c: stored work that is due is claimed: retries, parked messages whose turn has come, gaps that timed out.
+ *
+ * Candidates are read without locks; then their keys are locked, the rows read again and judged anew, so any number of
+ * processes may do this at once (P67: the order of locks is the same as for a delivery). On an ATOMIC route a message that
+ * must run alone is claimed by itself; others together, and with the first of a key those that follow it, because they
+ * will run in one transaction in that order.
+ */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/point.h"
+#include "base/str.h"
+#include "core/work.h"
+
+struct take {
+    struct semel_inbox *inbox;
+    struct semel_row *rows; /* candidates */
+    size_t n, room;
+    bool alone;
+};
+
+static bool together(const struct semel_inbox *inbox)
+{
+    return inbox->policy->effect == SEMEL_EFFECT_ATOMIC;
+}
+
+static bool must_be_alone(const struct semel_row *row)
+{
+    return row->live.alone || row->live.attempts > 0;
+}
+
+/* What follows the first of a key and may run right behind it. */
+static semel_status add_followers(struct take *take, const struct semel_row *head, struct semel_error *err)
+{
+    struct semel_row *rows;
+    size_t n, damaged;
+    struct semel_scan scan = {.kind = SEMEL_SCAN_KEY,
+                              .consumer = take->inbox->policy->consumer,
+                              .order_key = head->order_key,
+                              .by_version = take->inbox->policy->order == SEMEL_ORDER_VERSION,
+                              .max = take->room - take->n + 1};
+    semel_status status = semel_store_scan(take->inbox->store, &scan, &take->inbox->scratch, &rows, &n, &damaged, err);
+    for (size_t i = 0; status == SEMEL_OK && i < n && take->n < take->room; i++) {
+        if (rows[i].arrival == head->arrival)
+            continue;
+        if (rows[i].live.state != SEMEL_STATE_WAITING || must_be_alone(&rows[i]))
+            break;
+        take->rows[take->n++] = rows[i];
+    }
+    return status;
+}
+
+static semel_status choose(struct take *take, struct semel_row *due, size_t n, struct semel_error *err)
+{
+    const struct semel_policy *policy = take->inbox->policy;
+    bool ordered = policy->order != SEMEL_ORDER_NONE;
+    semel_status status = SEMEL_OK;
+    take->alone = together(take->inbox) ? must_be_alone(&due[0]) : true;
+    for (size_t i = 0; status == SEMEL_OK && i < n && take->n < take->room; i++) {
+        if (together(take->inbox) && must_be_alone(&due[i]) != take->alone)
+            continue;
+        take->rows[take->n++] = due[i];
+        if (together(take->inbox) && take->alone)
+            break;
+        if (together(take->inbox) && ordered && semel__str_given(due[i].order_key) && take->n < take->room)
+            status = add_followers(take, &due[i], err);
+    }
+    return status;
+}
+
+static int cmp_rows(const void *va, const void *vb)
+{
+    const struct semel_row *a = va, *b = vb;
+    int c = semel__str_cmp(a->order_key, b->order_key);
+    if (c == 0 && semel__str_given(a->order_key) && a->version != b->version)
+        c = a->version < b->version ? -1 : 1;
+    if (c == 0)
+        c = a->arrival < b->arrival ? -1 : a->arrival > b->arrival;
+    return c;
+}
+
+/* A follower may have been a candidate of its own. */
+static void drop_repeats(struct take *take)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < take->n; i++)
+        if (kept == 0 || take->rows[kept - 1].arrival != take->rows[i].arrival)
+            take->rows[kept++] = take->rows[i];
+    take->n = kept;
+}
+
+/* ---- under lock ---------------------------------------------------------------------------------- */
+
+/* Judged in the order of the key. One that is not claimed stops those behind it. */
+static void judge(struct work *work, struct item *item, bool *stopped)
+{
+    const struct semel_inbox *inbox = work->inbox;
+    struct semel_facts facts = {.now_us = work->now_us, .row = item->row, .watermark_us = SEMEL_NONE, .key = item->key};
+    bool due = item->row != NULL && item->row->live.due_us != SEMEL_NONE && item->row->live.due_us <= work->now_us;
+    bool follower = item->row != NULL && item->key != NULL && item->key->head_arrival == SEMEL_NONE;
+    item->fenced = false;
+    item->verdict = (struct semel_verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
+    if (item->row == NULL || *stopped || (!due && !follower))
+        return;
+    semel__verdict_take(inbox->policy, &facts, &item->verdict);
+    if (item->verdict.act == SEMEL_RUN) {
+        semel__live_claim(inbox->policy, &item->row->live, inbox->owner, work->alone, work->now_us, &item->live);
+        item->changed = true;
+    } else if (item->verdict.changes) {
+        semel__live_verdict(&item->verdict, &item->row->live, (struct semel_str){0}, work->now_us, &item->live);
+        item->changed = true;
+    }
+}
+
+static void judge_all(struct work *work)
+{
+    const struct semel_key *key = NULL;
+    bool stopped = false;
+    for (size_t i = 0; i < work->n; i++) {
+        struct item *item = work->items[i];
+        if (item->key == NULL || item->key != key)
+            stopped = false;
+        key = item->key;
+        judge(work, item, &stopped);
+        if (item->key == NULL)
+            continue;
+        if (item->verdict.act != SEMEL_RUN || !together(work->inbox) || work->alone) {
+            stopped = true;
+            continue;
+        }
+        /* It will have run when the next one does. */
+        item->key->head_arrival = item->key->head_version = SEMEL_NONE;
+        if (item->key->by_version &&
+            (item->key->last_version == SEMEL_NONE || item->key->last_version < item->msg->version))
+            item->key->last_version = item->msg->version;
+    }
+}
+
+static semel_status claim(struct work *work, struct semel_error *err)
+{
+    struct semel_store *store = work->inbox->store;
+    semel_status status = semel_store_begin(store, SEMEL_TX_OWN, &work->now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel__work_fetch(work, err);
+    if (status == SEMEL_OK) {
+        judge_all(work);
+        status = semel__work_settle(work, err);
+    }
+    if (status != SEMEL_OK) {
+        semel_store_rollback(store);
+        return status;
+    }
+    SEMEL_POINT(TAKE_SETTLED);
+    status = semel_store_commit(store, err);
+    if (status == SEMEL_OK)
+        SEMEL_POINT(TAKE_COMMITTED);
+    return status;
+}
+
+static bool copy_lease(const struct semel_inbox *inbox, const struct item *item, struct semel_arena *arena,
+                       struct semel_lease *lease)
+{
+    struct semel_msg *msg = &lease->msg;
+    semel__row_msg(item->row, msg);
+    struct semel_str *texts[] = {&msg->source,   &msg->id,          &msg->type,      &msg->payload, &msg->headers,
+                                 &msg->position, &msg->traceparent, &msg->order_key, NULL};
+    for (struct semel_str **text = texts; *text != NULL; text++)
+        if (!semel__arena_copy(arena, **text, *text))
+            return false;
+    lease->live = item->live;
+    lease->live.lease_owner = inbox->owner;
+    lease->live.error_text = lease->live.outcome = (struct semel_str){0};
+    lease->arrival = item->row->arrival;
+    lease->index = 0;
+    lease->lost = false;
+    return true;
+}
+
+/* Items whose lease is nobody's yet: fetch reads them as they are. */
+static semel_status items_of_rows(struct take *take, struct semel_lease *nobody, struct item ***ret,
+                                  struct semel_error *err)
+{
+    struct semel_arena *arena = &take->inbox->scratch;
+    struct item *all = semel__arena_alloc(arena, take->n, sizeof *all);
+    struct item **items = semel__arena_alloc(arena, take->n, sizeof *items);
+    struct semel_msg *msgs = semel__arena_alloc(arena, take->n, sizeof *msgs);
+    if (all == NULL || items == NULL || msgs == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < take->n; i++) {
+        semel__row_msg(&take->rows[i], &msgs[i]);
+        all[i] = (struct item){.msg = &msgs[i], .place = i, .lease = nobody, .adopt_until_us = SEMEL_NONE};
+        items[i] = &all[i];
+    }
+    *ret = items;
+    return SEMEL_OK;
+}
+
+static semel_status find(struct take *take, struct semel_error *err)
+{
+    struct semel_inbox *inbox = take->inbox;
+    struct semel_row *due;
+    size_t n, damaged;
+    int64_t now_us;
+    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    struct semel_scan scan = {.kind = SEMEL_SCAN_DUE,
+                              .consumer = inbox->policy->consumer,
+                              .now_us = now_us,
+                              .max = take->room};
+    status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
+    if (status == SEMEL_OK && n > 0)
+        status = choose(take, due, n, err);
+    semel_store_rollback(inbox->store);
+    return status;
+}
+
+semel_status semel__lease_take(struct semel_inbox *inbox, size_t max, struct semel_arena *arena,
+                               struct semel_lease *ret_leases, size_t *ret_n, struct semel_error *err)
+{
+    struct take take = {.inbox = inbox, .room = max < SEMEL_BATCH_MAX ? max : SEMEL_BATCH_MAX};
+    struct semel_lease nobody = {.live.lease_token = SEMEL_NONE};
+    struct work work = {.inbox = inbox};
+    *ret_n = 0;
+    semel__arena_reset(&inbox->scratch);
+    take.rows = semel__arena_alloc(&inbox->scratch, take.room, sizeof *take.rows);
+    if (take.rows == NULL)
+        return semel__fail_memory(err);
+    semel_status status = find(&take, err);
+    if (status != SEMEL_OK || take.n == 0)
+        return status;
+    qsort(take.rows, take.n, sizeof *take.rows, cmp_rows);
+    drop_repeats(&take);
+    status = items_of_rows(&take, &nobody, &work.items, err);
+    work.n = take.n;
+    work.alone = take.alone;
+    if (status == SEMEL_OK)
+        status = claim(&work, err); /* unknown: the lease runs out and recovery decides */
+    for (size_t i = 0; status == SEMEL_OK && i < work.n; i++) {
+        if (work.items[i]->verdict.act != SEMEL_RUN)
+            continue;
+        if (!copy_lease(inbox, work.items[i], arena, &ret_leases[*ret_n]))
+            return semel__fail_memory(err);
+        ++*ret_n;
+        work.items[i]->verdict.act = SEMEL_LATER; /* told when it ends */
+    }
+    return status == SEMEL_OK ? semel__work_tell(&work, err) : status;
+}

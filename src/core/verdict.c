@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * verdict.c: the verdict for a delivery, and for a stored row. The table stands in verdict.h.
+ */
+#include "core/verdict.h"
+
+#include <assert.h>
+
+#include "base/clock.h"
+#include "core/natural.h"
+#include "core/state.h"
+
+static void say(struct semel_verdict *v, enum semel_act act, enum semel_why why)
+{
+    *v = (struct semel_verdict){.act = act, .why = why, .due_us = SEMEL_NONE};
+}
+
+static void becomes(struct semel_verdict *v, enum semel_state state, enum semel_class cls, int64_t due_us)
+{
+    v->changes = true;
+    v->becomes = state;
+    v->cls = cls;
+    v->due_us = due_us;
+}
+
+static void run(struct semel_verdict *v, const struct semel_row *row)
+{
+    int before = row != NULL ? row->live.attempts : 0;
+    say(v, SEMEL_RUN, before > 0 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW);
+    v->attempt = before + 1;
+}
+
+static bool will_keep(const struct semel_policy *policy, const struct semel_row *row)
+{
+    return row != NULL ? row->kept : policy->keep != SEMEL_KEEP_NEVER;
+}
+
+/* Held by the store when its payload is there, else the broker has to bring it again. */
+static void hold(struct semel_verdict *v, const struct semel_policy *policy, const struct semel_row *row,
+                 enum semel_why why)
+{
+    say(v, will_keep(policy, row) ? SEMEL_ACK : SEMEL_LATER, why);
+}
+
+/* ---- place in the order of the key --------------------------------------------------------------- */
+
+enum place { PLACE_FIRST, PLACE_BLOCKED, PLACE_GAP, PLACE_SAME, PLACE_OLDER };
+
+/* The highest version applied, or the one before the first. A route that takes any first version starts with the lowest
+ * one it has. */
+static int64_t last_version(const struct semel_policy *policy, const struct semel_key *key, int64_t version)
+{
+    if (key->last_version != SEMEL_NONE)
+        return key->last_version;
+    if (policy->first_version != SEMEL_FIRST_VERSION_ANY)
+        return policy->first_version - 1;
+    bool behind = key->head_version != SEMEL_NONE && key->head_version < version;
+    return (behind ? key->head_version : version) - 1;
+}
+
+static enum place place_by_version(const struct semel_policy *policy, const struct semel_key *key, bool other_heads,
+                                   int64_t version)
+{
+    int64_t last = last_version(policy, key, version);
+    switch (semel__version_compare(last, version)) {
+    case SEMEL_VERSION_OLDER:
+        return PLACE_OLDER;
+    case SEMEL_VERSION_SAME:
+        return PLACE_SAME;
+    case SEMEL_VERSION_NEXT:
+        return other_heads && key->head_version <= version ? PLACE_BLOCKED : PLACE_FIRST;
+    case SEMEL_VERSION_AHEAD:
+        /* The timer of a gap does not run while the missing one is stored unfinished. */
+        return other_heads && key->head_version == last + 1 ? PLACE_BLOCKED : PLACE_GAP;
+    }
+    return PLACE_BLOCKED;
+}
+
+static enum place find_place(const struct semel_policy *policy, const struct semel_facts *facts, int64_t version)
+{
+    const struct semel_key *key = facts->key;
+    if (key == NULL || policy->order == SEMEL_ORDER_NONE)
+        return PLACE_FIRST;
+    bool other_heads = key->head_arrival != SEMEL_NONE &&
+                       (facts->row == NULL || key->head_arrival != facts->row->arrival);
+    if (policy->order == SEMEL_ORDER_ARRIVAL)
+        return other_heads ? PLACE_BLOCKED : PLACE_FIRST;
+    return place_by_version(policy, key, other_heads, version);
+}
+
+static bool parking_full(const struct semel_policy *policy, const struct semel_facts *facts)
+{
+    return facts->key->parked >= policy->parked_key_max || facts->route_parked >= policy->parked_route_max;
+}
+
+static void park(struct semel_verdict *v, const struct semel_policy *policy, const struct semel_facts *facts,
+                 enum semel_why why)
+{
+    const struct semel_row *row = facts->row;
+    hold(v, policy, row, why);
+    if (row == NULL && parking_full(policy, facts)) {
+        v->act = SEMEL_LATER;
+        becomes(v, SEMEL_STATE_ABSENT, SEMEL_CLASS_NONE, SEMEL_NONE);
+    } else if (row != NULL && row->live.state != SEMEL_STATE_WAITING) {
+        return; /* a failed row that is not the first of its key keeps its due time */
+    } else if (why == SEMEL_WHY_BLOCKED) {
+        becomes(v, SEMEL_STATE_WAITING, SEMEL_CLASS_BLOCKED, SEMEL_NONE);
+    } else {
+        becomes(v, SEMEL_STATE_WAITING, SEMEL_CLASS_GAP, semel__time_add(facts->now_us, policy->gap_timeout_us));
+    }
+}
+
+/* A gap: the timer starts, runs, or has run out. */
+static void judge_gap(struct semel_verdict *v, const struct semel_policy *policy, const struct semel_facts *facts)
+{
+    const struct semel_row *row = facts->row;
+    if (row != NULL && row->live.state == SEMEL_STATE_FAILED) {
+        run(v, row); /* it has had its turn already, by policy or by force */
+        return;
+    }
+    bool timing = row != NULL && row->live.error_class == SEMEL_CLASS_GAP && row->live.due_us != SEMEL_NONE;
+    if (!timing) {
+        park(v, policy, facts, SEMEL_WHY_GAP);
+        return;
+    }
+    if (row->live.due_us > facts->now_us) {
+        hold(v, policy, row, SEMEL_WHY_GAP);
+        return;
+    }
+    switch (policy->on_gap) {
+    case SEMEL_GAP_APPLY:
+        run(v, row);
+        return;
+    case SEMEL_GAP_DEAD:
+        say(v, SEMEL_ACK, SEMEL_WHY_GAP);
+        becomes(v, SEMEL_STATE_DEAD, SEMEL_CLASS_GAP, SEMEL_NONE);
+        return;
+    case SEMEL_GAP_ALERT:
+        park(v, policy, facts, SEMEL_WHY_GAP);
+        return;
+    }
+}
+
+static void judge_place(struct semel_verdict *v, const struct semel_policy *policy, const struct semel_facts *facts,
+                        int64_t version)
+{
+    switch (find_place(policy, facts, version)) {
+    case PLACE_FIRST:
+        run(v, facts->row);
+        return;
+    case PLACE_BLOCKED:
+        park(v, policy, facts, SEMEL_WHY_BLOCKED);
+        return;
+    case PLACE_GAP:
+        judge_gap(v, policy, facts);
+        return;
+    case PLACE_SAME:
+        say(v, SEMEL_ACK, SEMEL_WHY_DUPLICATE);
+        becomes(v, SEMEL_STATE_STALE, SEMEL_CLASS_STALE, SEMEL_NONE);
+        return;
+    case PLACE_OLDER:
+        say(v, SEMEL_ACK, SEMEL_WHY_STALE);
+        becomes(v, SEMEL_STATE_STALE, SEMEL_CLASS_STALE, SEMEL_NONE);
+        return;
+    }
+}
+
+/* ---- a row is there ------------------------------------------------------------------------------ */
+
+static void judge_row(struct semel_verdict *v, const struct semel_policy *policy, const struct semel_facts *facts)
+{
+    const struct semel_row *row = facts->row;
+    switch (row->live.state) {
+    case SEMEL_STATE_COMPLETED:
+    case SEMEL_STATE_REJECTED:
+        say(v, SEMEL_ACK, SEMEL_WHY_DUPLICATE);
+        return;
+    case SEMEL_STATE_STALE:
+        say(v, SEMEL_ACK, SEMEL_WHY_STALE);
+        return;
+    case SEMEL_STATE_PREVENTED:
+        say(v, SEMEL_ACK, SEMEL_WHY_BUSINESS);
+        return;
+    case SEMEL_STATE_DEAD:
+        say(v, SEMEL_ACK, SEMEL_WHY_DEAD);
+        return;
+    case SEMEL_STATE_QUARANTINED:
+        say(v, SEMEL_ACK, row->live.error_class == SEMEL_CLASS_NO_ID ? SEMEL_WHY_NO_ID : SEMEL_WHY_TOO_OLD);
+        return;
+    case SEMEL_STATE_PROCESSING:
+        say(v, SEMEL_LATER, SEMEL_WHY_BUSY);
+        return;
+    case SEMEL_STATE_UNKNOWN:
+        hold(v, policy, row, SEMEL_WHY_UNKNOWN);
+        return;
+    case SEMEL_STATE_FAILED:
+        if (row->live.due_us != SEMEL_NONE && row->live.due_us <= facts->now_us)
+            judge_place(v, policy, facts, row->version);
+        else
+            hold(v, policy, row, SEMEL_WHY_BACKOFF);
+        return;
+    case SEMEL_STATE_WAITING:
+        judge_place(v, policy, facts, row->version);
+        return;
+    case SEMEL_STATE_ABSENT:
+    case SEMEL_STATE_COUNT:
+        break;
+    }
+    assert(!"a stored row has a status");
+}
+
+/* ---- there is none ------------------------------------------------------------------------------- */
+
+static bool too_old(const struct semel_msg *msg, const struct semel_facts *facts)
+{
+    return facts->watermark_us != SEMEL_NONE && msg->message_time_us != SEMEL_NONE &&
+           msg->message_time_us < facts->watermark_us;
+}
+
+static void judge_new(struct semel_verdict *v, const struct semel_policy *policy, const struct semel_msg *msg,
+                      const struct semel_facts *facts)
+{
+    if (msg->defect == SEMEL_DEFECT_NO_ID) {
+        say(v, SEMEL_ACK, SEMEL_WHY_NO_ID);
+        becomes(v, SEMEL_STATE_QUARANTINED, SEMEL_CLASS_NO_ID, SEMEL_NONE);
+    } else if (too_old(msg, facts)) {
+        say(v, SEMEL_ACK, SEMEL_WHY_TOO_OLD);
+        becomes(v, SEMEL_STATE_QUARANTINED, SEMEL_CLASS_TOO_OLD, SEMEL_NONE);
+    } else if (msg->defect != SEMEL_DEFECT_NONE) {
+        say(v, SEMEL_ACK, SEMEL_WHY_DEAD);
+        becomes(v, SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT, SEMEL_NONE);
+    } else if (facts->business_taken) {
+        say(v, SEMEL_ACK, SEMEL_WHY_BUSINESS);
+        becomes(v, SEMEL_STATE_PREVENTED, SEMEL_CLASS_BUSINESS, SEMEL_NONE);
+    } else {
+        judge_place(v, policy, facts, msg->version);
+    }
+}
+
+void semel__verdict_deliver(const struct semel_policy *policy, const struct semel_msg *msg,
+                            const struct semel_facts *facts, struct semel_verdict *ret)
+{
+    if (facts->damaged)
+        say(ret, SEMEL_LATER, SEMEL_WHY_DAMAGED);
+    else if (facts->row != NULL && semel__fp_differs(&msg->fp, &facts->row->fp))
+        say(ret, SEMEL_ACK, SEMEL_WHY_CONFLICT);
+    else if (facts->row != NULL)
+        judge_row(ret, policy, facts);
+    else
+        judge_new(ret, policy, msg, facts);
+}
+
+void semel__verdict_take(const struct semel_policy *policy, const struct semel_facts *facts, struct semel_verdict *ret)
+{
+    assert(facts->row != NULL);
+    if (facts->damaged)
+        say(ret, SEMEL_LATER, SEMEL_WHY_DAMAGED);
+    else
+        judge_row(ret, policy, facts);
+    if (ret->act == SEMEL_RUN && !facts->row->kept)
+        say(ret, SEMEL_LATER, ret->why); /* only its broker can bring it */
+}

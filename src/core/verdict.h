@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * verdict.h: the rules of the inbox. Facts in, a verdict or a new row out; nothing is read or written here.
+ *
+ * The verdict for a delivery (I3, I5, I9-I13, I18), first match wins:
+ *
+ *   the row       is                               act     why                  the row becomes
+ *   damaged                                        later   damaged              as it is
+ *   any           another fingerprint, same kind   ack     conflict             as it is; the message is kept as a conflict
+ *   completed, rejected                            ack     duplicate            as it is
+ *   stale / prevented / dead                       ack     stale / business_duplicate / dead
+ *   quarantined                                    ack     no_id or too_old
+ *   processing                                     later   busy                 as it is; only recovery ends a lease
+ *   unknown                                        *       unknown              as it is; a reconcile decides
+ *   failed        not due yet                      *       backoff              as it is
+ *   failed        due, first of its key            run     retry
+ *   waiting       first of its key, no gap         run     new (or retry)
+ *   none          the message has no id            ack     no_id                quarantined
+ *   none          older than the watermark         ack     too_old              quarantined
+ *   none          a field it needs cannot be had   ack     dead                 dead
+ *   none          its business key is taken        ack     business_duplicate   prevented
+ *   none/waiting  version below the last           ack     stale                stale
+ *   none/waiting  version equal to the last        ack     duplicate            stale
+ *   none/waiting  an unfinished one comes first    *       blocked              waiting, woken when that one ends
+ *   none/waiting  versions are missing before it   *       gap                  waiting, due when the gap times out
+ *   none          otherwise                        run     new
+ *
+ *   * ack when the payload is kept in the row, so that the store can run it; later when it is not.
+ *   Past the bound of parked messages blocked and gap are `later`, and no row is written: the source pauses.
+ *
+ * What a row becomes afterwards is computed by the semel__live_* functions, one for each event.
+ *
+ * Invariants: every new `live` is reached by a legal move; attempts never fall but by a release; a final row has no due
+ * time and no lease; the same facts give the same verdict.
+ */
+#ifndef SEMEL_CORE_VERDICT_H
+#define SEMEL_CORE_VERDICT_H
+
+#include "base/random.h"
+#include "core/policy.h"
+#include "core/store.h"
+
+struct semel_facts {
+    int64_t now_us;
+    const struct semel_row *row; /* NULL: there was none */
+    bool damaged;
+    int64_t watermark_us;
+    bool business_taken;
+    const struct semel_key *key; /* NULL: the message has no order key, or the route no order */
+    int64_t route_parked;
+};
+
+struct semel_verdict {
+    enum semel_act act;
+    enum semel_why why;
+    int attempt;  /* RUN: the number of the attempt that starts */
+    bool changes; /* not RUN: the row becomes `becomes` (ABSENT: no row is to stay) */
+    enum semel_state becomes;
+    int64_t due_us;
+    enum semel_class cls;
+};
+
+/* For a delivery. */
+void semel__verdict_deliver(const struct semel_policy *policy, const struct semel_msg *msg,
+                            const struct semel_facts *facts, struct semel_verdict *ret);
+/* For a stored row that the scheduler looks at: RUN, or what it becomes instead. */
+void semel__verdict_take(const struct semel_policy *policy, const struct semel_facts *facts, struct semel_verdict *ret);
+
+/* ---- what the row becomes ---- */
+
+/* A new row as the verdict says (quarantined, prevented, stale, waiting, dead), no attempt made. `text` may be not given. */
+void semel__live_verdict(const struct semel_verdict *verdict, const struct semel_live *before, struct semel_str text,
+                         int64_t now_us, struct semel_live *ret);
+/* A start: processing under a lease, attempts + 1. The token is the store's. */
+void semel__live_claim(const struct semel_policy *policy, const struct semel_live *before, struct semel_str owner,
+                       bool alone, int64_t now_us, struct semel_live *ret);
+/* A start and its success in one transaction: completed, attempts + 1. */
+void semel__live_complete(const struct semel_live *before, int64_t now_us, struct semel_live *ret);
+
+struct semel_ending {
+    enum semel_result result;
+    enum semel_class cls; /* NONE: the result's own class */
+    struct semel_str text, outcome;
+};
+/* The end of an attempt that is counted in before->attempts. */
+void semel__live_finish(const struct semel_policy *policy, const struct semel_live *before,
+                        const struct semel_ending *ending, int64_t now_us, struct semel_random *rng,
+                        struct semel_live *ret);
+/* A lease that ran out (I7). */
+void semel__live_recover(const struct semel_policy *policy, const struct semel_live *before, int64_t now_us,
+                         struct semel_random *rng, struct semel_live *ret);
+/* Given back before it ran: the attempt does not count. */
+void semel__live_release(const struct semel_live *before, int64_t now_us, struct semel_live *ret);
+/* Dead, quarantined or unknown (not done) to failed, due now, with a new budget of attempts (P41). */
+void semel__live_replay(const struct semel_live *before, int64_t now_us, struct semel_live *ret);
+/* An operator's or a reconcile's word: completed. */
+void semel__live_resolve(const struct semel_live *before, struct semel_str outcome, int64_t now_us,
+                         struct semel_live *ret);
+/* Skipped: rejected, with the class `discarded`. */
+void semel__live_discard(const struct semel_live *before, struct semel_str reason, int64_t now_us,
+                         struct semel_live *ret);
+
+/* The payload after a move to `state`, by the route's policy. */
+bool semel__payload_stays(const struct semel_policy *policy, enum semel_state state);
+
+#endif

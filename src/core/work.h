@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * work.h: private to the inbox. One transaction's worth of messages, from admission to settlement.
+ *
+ * An item is one message id of the batch with its copies. A work is a run of items, in run order, that share one
+ * transaction. The steps fill the item from top to bottom; a rolled-back work leaves nothing behind but
+ * `forced`, so the next try starts from the message again.
+ */
+#ifndef SEMEL_CORE_WORK_H
+#define SEMEL_CORE_WORK_H
+
+#include "core/inbox.h"
+
+struct copy {
+    const struct semel_msg *msg;
+    struct semel_settled *out;
+    bool conflict; /* the same id with another payload, within the batch */
+    struct copy *next;
+};
+
+struct item {
+    const struct semel_msg *msg;
+    size_t place; /* in order of arrival */
+    struct copy *copies;
+    struct semel_settled *out;
+    struct semel_lease *lease; /* NULL: a delivery that is not claimed */
+    bool settled;              /* has its end: left out of everything that follows */
+    bool suspect;
+    bool forced; /* its transaction could not even be kept open: record `ending`, do not run it again */
+    struct semel_ending ending;
+    int64_t adopt_until_us;    /* a claim whose commit was unknown: its row, if it is there, carries this lease */
+    enum semel_state intended; /* an end whose commit was unknown: its row, if it is there, has this status */
+
+    /* one try */
+    struct semel_admit *admit;
+    const struct semel_row *row; /* the row that was there; NULL: this transaction inserted it */
+    struct semel_key *key;
+    bool had_head; /* the key had an unfinished row before this transaction */
+    struct semel_verdict verdict;
+    struct semel_live live; /* what the row will be when the transaction commits */
+    bool changed;           /* `live` has to be written */
+    bool removed;
+    bool ended; /* ran and reported an end other than success */
+    bool fenced;
+    struct semel_error damage;
+};
+
+struct work {
+    struct semel_inbox *inbox;
+    struct item **items;
+    size_t n;
+    bool claiming; /* rows are inserted as `processing` instead of `completed` */
+    bool alone;    /* claims must run alone */
+    bool running;  /* leased items are about to run: each must still be the first of its key */
+    int64_t now_us;
+    struct semel_admit_batch batch;
+    const struct item **holders; /* of batch.business, one each: the first item that wants it */
+    struct semel_key *keys;
+    size_t n_keys;
+    size_t culprit; /* index of the item whose handler failed; n: nobody knows */
+};
+
+/* prepare.c: items from messages: ids made fit, copies merged, sorted into run order. */
+semel_status semel__items_prepare(struct semel_inbox *inbox, struct semel_arena *arena, const struct semel_msg *msgs,
+                                  size_t n, struct semel_settled *out, struct item ***ret_items, size_t *ret_n,
+                                  struct semel_error *err);
+
+/* admit.c: inside a transaction: the order keys of the items, and the rows admitted, with a verdict for every item. */
+semel_status semel__work_keys(struct work *work, struct semel_error *err);
+semel_status semel__work_admit(struct work *work, struct semel_error *err);
+
+/* fetch.c: inside a transaction: leased items read again under lock, those with a stale token fenced off. */
+semel_status semel__work_fetch(struct work *work, struct semel_error *err);
+
+/* settle.c: write what the items have become. */
+semel_status semel__work_settle(struct work *work, struct semel_error *err);
+
+/* tell.c: after the commit: acts for the deliveries, counts, alerts. */
+semel_status semel__work_tell(struct work *work, struct semel_error *err);
+void semel__alert(struct semel_inbox *inbox, enum semel_alert alert, const struct semel_msg *msg,
+                  struct semel_str text);
+/* The act that a row in this state allows once it is committed. */
+enum semel_act semel__act_for(enum semel_state state, bool kept);
+
+/* run.c: the handlers of the items that run. A failure names the culprit. */
+semel_status semel__work_run(struct work *work, bool single, struct semel_error *err);
+
+void semel__item_end(struct work *work, struct item *item); /* what the row becomes by item->ending */
+
+/* batch.c: transactions over items until every one is settled, cut as needed. */
+semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err);
+
+/* lease.c: claims in one transaction; ends of leases in one transaction. */
+semel_status semel__items_claim(struct semel_inbox *inbox, struct item **items, size_t n, bool alone,
+                                struct semel_error *err);
+enum lease_op { LEASE_FINISH, LEASE_RELEASE, LEASE_RENEW, LEASE_RECOVER };
+semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, size_t n, enum lease_op op,
+                                struct semel_error *err);
+/* Items for leases, sorted into run order; all memory from the inbox's arena. */
+semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_lease *leases, size_t n,
+                                    struct item ***ret_items, struct semel_error *err);
+/* Runs the handlers of claimed items with no transaction open, and commits their ends. */
+semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err);
+/* After a commit that was answered `unknown`: a new connection; CLOSED when there is none to be had. */
+semel_status semel__recover_unknown(struct semel_inbox *inbox, struct semel_error *err);
+
+/* Is this the world's failure, which charges no message? */
+bool semel__worldly(semel_status status, const struct semel_error *err);
+
+#endif

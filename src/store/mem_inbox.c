@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mem_inbox.c: admit, fetch and settle of the in-memory store.
+ *
+ * What it is: facts out, changes in, exactly as core/store.h says. No rule is decided here.
+ *
+ * Invariants: an operation that fails undoes its own part of the log, so that RETRY means "nothing was changed by
+ * this call". Facts of a key do not count rows that this transaction inserted (rec.born). The order within admit is
+ * that of a real database: keys, business keys, insert, then found rows and watermarks.
+ */
+#include "store/mem_private.h"
+
+static struct mem_store *self(struct semel_store *store)
+{
+    return (struct mem_store *)store;
+}
+
+bool semel__mem_row_copy(struct semel_arena *arena, const struct semel_row *row, bool with_payload, struct semel_row *ret)
+{
+    struct semel_row copy = *row;
+
+    if (!with_payload)
+        copy.payload = copy.headers = MEM_NO_STR;
+    struct semel_str *const strs[] = {&copy.source,   &copy.id,      &copy.type,        &copy.order_key,
+                                      &copy.position, &copy.headers, &copy.payload,     &copy.traceparent,
+                                      &copy.live.lease_owner, &copy.live.error_text, &copy.live.outcome};
+    for (size_t i = 0; i < sizeof strs / sizeof strs[0]; i++)
+        if (!semel__arena_copy(arena, *strs[i], strs[i]))
+            return false;
+    *ret = copy;
+    return true;
+}
+
+/* ---- facts -------------------------------------------------------------------------------------------- */
+
+static bool before(const struct semel_row *a, const struct semel_row *b, bool by_version)
+{
+    if (by_version && a->version != b->version)
+        return a->version < b->version;
+    return a->arrival < b->arrival;
+}
+
+static void read_keys(struct semel_mem_db *db, struct mem_consumer *consumer, struct semel_key *keys, size_t n_keys)
+{
+    for (size_t i = 0; i < n_keys; i++) {
+        struct semel_key *key = &keys[i];
+        const struct mem_order_key *stored = semel__mem_find(db, MEM_KEY, consumer, key->key, MEM_NO_STR, MEM_NO_STR);
+
+        key->last_version = stored != NULL ? stored->last_version : SEMEL_NONE;
+        const struct semel_row *head = NULL;
+        key->parked = 0;
+        for (struct mem_rec *rec = semel__mem_side_first(db, MEM_ROW, consumer, key->key, MEM_NO_STR); rec != NULL;
+             rec = semel__mem_side_next(rec)) {
+            const struct semel_row *row = &((struct mem_row *)rec)->row;
+            if (rec->born == db->tx)
+                continue;
+            if (head == NULL || before(row, head, key->by_version))
+                head = row;
+            key->parked += row->live.state == SEMEL_STATE_WAITING;
+        }
+        key->head_arrival = head != NULL ? head->arrival : SEMEL_NONE;
+        key->head_version = head != NULL ? head->version : SEMEL_NONE;
+    }
+}
+
+/* false: no memory. */
+static bool read_row(const struct mem_row *row, struct semel_arena *arena, struct semel_row *ret, bool *ret_damaged,
+                     struct semel_error *damage)
+{
+    *ret_damaged = semel__row_check(&row->row, damage) != SEMEL_OK;
+    return *ret_damaged || semel__mem_row_copy(arena, &row->row, true, ret);
+}
+
+/* ---- admit -------------------------------------------------------------------------------------------- */
+
+static bool expired(const struct mem_business *held, int64_t now_us)
+{
+    return held->expires_us != SEMEL_NONE && held->expires_us <= now_us;
+}
+
+static bool take_business(struct semel_mem_db *db, struct mem_consumer *consumer, struct semel_business *business,
+                          int64_t now_us, struct semel_arena *arena)
+{
+    struct mem_business *held = semel__mem_find(db, MEM_BUSINESS, consumer, business->key, MEM_NO_STR, MEM_NO_STR);
+    const struct mem_business proto = {.rec.key.consumer = consumer,
+                                       .key = business->key,
+                                       .source = business->source,
+                                       .id = business->id,
+                                       .expires_us = business->expires_us};
+    struct mem_business *image;
+
+    business->taken = business->inserted = false;
+    business->held_source = business->held_id = MEM_NO_STR;
+    if (held != NULL && !expired(held, now_us)) {
+        business->taken = !semel__str_eq(held->source, business->source) || !semel__str_eq(held->id, business->id);
+        return !business->taken || (semel__arena_copy(arena, held->source, &business->held_source) &&
+                                    semel__arena_copy(arena, held->id, &business->held_id));
+    }
+    image = semel__mem_image(MEM_BUSINESS, &proto);
+    if (image == NULL || !semel__mem_put(db, MEM_BUSINESS, held, image))
+        return false;
+    business->inserted = true;
+    return true;
+}
+
+static bool insert_row(struct semel_mem_db *db, struct mem_consumer *consumer, struct semel_row *row)
+{
+#ifdef SEMEL_MUTANT_NO_INSERT
+    (void)db;
+    (void)consumer;
+    (void)row;
+    return true;
+#else
+    struct mem_row proto = {.rec.key.consumer = consumer, .row = *row};
+    struct mem_row *image;
+
+    if (!row->kept)
+        proto.row.payload = proto.row.headers = MEM_NO_STR;
+    image = semel__mem_image(MEM_ROW, &proto);
+    return image != NULL && semel__mem_put(db, MEM_ROW, NULL, image);
+#endif
+}
+
+/* `first_arrival` is the number of place 0. */
+static bool admit_item(struct semel_mem_db *db, struct mem_consumer *consumer, struct semel_admit *item,
+                       int64_t first_arrival, struct semel_arena *arena)
+{
+    const struct mem_row *there = semel__mem_find(db, MEM_ROW, consumer, item->row.source, item->row.id, MEM_NO_STR);
+
+    item->inserted = item->damaged = false;
+    if (there != NULL)
+        return read_row(there, arena, &item->found, &item->damaged, &item->damage);
+    item->row.arrival = first_arrival + (int64_t)item->place;
+    if (item->row.live.state == SEMEL_STATE_PROCESSING)
+        item->row.live.lease_token = ++db->last_token;
+    item->inserted = insert_row(db, consumer, &item->row);
+    return item->inserted;
+}
+
+static void read_watermarks(struct semel_mem_db *db, struct mem_consumer *consumer, struct semel_admit_batch *batch)
+{
+    for (size_t i = 0; i < batch->n_items; i++) {
+        struct semel_admit *item = &batch->items[i];
+        item->watermark_us = SEMEL_NONE;
+#ifndef SEMEL_MUTANT_NO_WATERMARK
+        const struct mem_watermark *stored =
+            semel__mem_find(db, MEM_WATERMARK, consumer, item->row.source, MEM_NO_STR, MEM_NO_STR);
+        if (stored != NULL)
+            item->watermark_us = stored->watermark_us;
+#else
+        (void)db;
+        (void)consumer;
+#endif
+    }
+}
+
+static bool admit(struct semel_mem_db *db, struct semel_admit_batch *batch, struct semel_arena *arena)
+{
+    struct mem_consumer *consumer = semel__mem_consumer_make(db, batch->consumer);
+    const int64_t first_arrival = db->last_arrival + 1;
+
+    if (consumer == NULL)
+        return false;
+    read_keys(db, consumer, batch->keys, batch->n_keys);
+    batch->route_parked = batch->n_keys > 0 ? consumer->waiting : 0;
+    for (size_t i = 0; i < batch->n_items; i++)
+        if (first_arrival + (int64_t)batch->items[i].place > db->last_arrival)
+            db->last_arrival = first_arrival + (int64_t)batch->items[i].place;
+    for (size_t i = 0; i < batch->n_business; i++)
+        if (!take_business(db, consumer, &batch->business[i], batch->now_us, arena))
+            return false;
+    for (size_t i = 0; i < batch->n_items; i++)
+        if (!admit_item(db, consumer, &batch->items[i], first_arrival, arena))
+            return false;
+    read_watermarks(db, consumer, batch);
+    return true;
+}
+
+semel_status semel__mem_admit(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
+                              struct semel_error *err)
+{
+    struct semel_mem_db *db = self(store)->db;
+    semel_status status = semel__mem_enter(self(store), "admit", true, err);
+    const size_t mark = db->n_undo;
+
+    if (status != SEMEL_OK)
+        return status;
+    if (!admit(db, batch, arena)) {
+        semel__mem_undo_to(db, mark);
+        return semel__fail_memory(err);
+    }
+    return SEMEL_OK;
+}
+
+/* ---- fetch -------------------------------------------------------------------------------------------- */
+
+semel_status semel__mem_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
+                              struct semel_error *err)
+{
+    struct semel_mem_db *db = self(store)->db;
+    semel_status status = semel__mem_enter(self(store), "fetch", true, err);
+    struct mem_consumer *consumer = semel__mem_consumer(db, batch->consumer);
+
+    if (status != SEMEL_OK)
+        return status;
+    read_keys(db, consumer, batch->keys, batch->n_keys);
+    for (size_t i = 0; i < batch->n_items; i++) {
+        struct semel_fetched *item = &batch->items[i];
+        const struct mem_row *there = semel__mem_find(db, MEM_ROW, consumer, item->source, item->id, MEM_NO_STR);
+        item->present = there != NULL;
+        item->damaged = false;
+        if (there != NULL && !read_row(there, arena, &item->row, &item->damaged, &item->damage))
+            return semel__fail_memory(err);
+    }
+    return SEMEL_OK;
+}
+
+/* ---- settle ------------------------------------------------------------------------------------------- */
+
+static bool put_attempt(struct semel_mem_db *db, struct mem_consumer *consumer,
+                        const struct semel_settle_batch *batch, const struct semel_note *note)
+{
+    const struct mem_attempt proto = {.rec.key.consumer = consumer,
+                                      .attempt = {.consumer = consumer->name,
+                                                  .source = note->source,
+                                                  .id = note->id,
+                                                  .who = batch->worker,
+                                                  .attempt = note->attempt,
+                                                  .cls = note->cls,
+                                                  .text = note->text,
+                                                  .at_us = batch->now_us,
+                                                  .seq = ++db->last_seq}};
+    struct mem_attempt *image = semel__mem_image(MEM_ATTEMPT, &proto);
+
+    return image != NULL && semel__mem_put(db, MEM_ATTEMPT, NULL, image);
+}
+
+static bool release_business(struct semel_mem_db *db, struct mem_consumer *consumer, struct semel_str source,
+                             struct semel_str id)
+{
+    struct mem_rec *rec;
+
+    while ((rec = semel__mem_side_first(db, MEM_BUSINESS, consumer, source, id)) != NULL)
+        if (!semel__mem_put(db, MEM_BUSINESS, rec, NULL))
+            return false;
+    return true;
+}
+
+static bool fits(const struct mem_row *row, const struct semel_change *change)
+{
+    if (row == NULL || row->row.live.state != change->from)
+        return false;
+#ifndef SEMEL_MUTANT_NO_TOKEN
+    if (change->token != SEMEL_NONE && row->row.live.lease_token != change->token)
+        return false; /* P39 */
+#endif
+    return true;
+}
+
+static bool write_row(struct semel_mem_db *db, struct mem_row *row, struct semel_change *change, int64_t now_us)
+{
+    struct mem_row proto = *row;
+    struct mem_row *image;
+
+    if (change->new_token)
+        change->live.lease_token = ++db->last_token;
+    proto.row.live = change->live;
+    proto.row.updated_us = now_us;
+    switch (change->payload) {
+    case SEMEL_PAYLOAD_AS_IS:
+        break;
+    case SEMEL_PAYLOAD_CLEAR:
+        proto.row.payload = proto.row.headers = MEM_NO_STR;
+        proto.row.kept = false;
+        break;
+    case SEMEL_PAYLOAD_PUT:
+        proto.row.payload = change->put->payload;
+        proto.row.headers = change->put->headers;
+        proto.row.kept = true;
+        break;
+    }
+    image = semel__mem_image(MEM_ROW, &proto);
+    return image != NULL && semel__mem_put(db, MEM_ROW, row, image);
+}
+
+static bool settle_row(struct semel_mem_db *db, struct mem_consumer *consumer, struct semel_settle_batch *batch,
+                       struct semel_change *change)
+{
+    struct mem_row *row = semel__mem_find(db, MEM_ROW, consumer, change->source, change->id, MEM_NO_STR);
+    const struct semel_note note = {change->source, change->id, change->live.attempts, change->live.error_class,
+                                    change->live.error_text};
+
+    change->applied = fits(row, change);
+    if (!change->applied)
+        return true;
+    if (change->remove) {
+        if (!semel__mem_put(db, MEM_ROW, row, NULL))
+            return false;
+    } else if (!write_row(db, row, change, batch->now_us)) {
+        return false;
+    }
+    if (change->log_attempt && !put_attempt(db, consumer, batch, &note))
+        return false;
+    return !change->release_business || release_business(db, consumer, change->source, change->id);
+}
+
+static bool wake_first(struct semel_mem_db *db, struct mem_consumer *consumer, const struct semel_key_change *key,
+                       int64_t now_us)
+{
+    struct mem_row *first = NULL, *image, proto;
+
+    for (struct mem_rec *rec = semel__mem_side_first(db, MEM_ROW, consumer, key->key, MEM_NO_STR); rec != NULL;
+         rec = semel__mem_side_next(rec)) {
+        struct mem_row *row = (struct mem_row *)rec;
+        if (first == NULL || before(&row->row, &first->row, key->by_version))
+            first = row;
+    }
+    if (first == NULL || first->row.live.state != SEMEL_STATE_WAITING)
+        return true;
+    proto = *first;
+    proto.row.live.due_us = now_us;
+    proto.row.live.error_class = SEMEL_CLASS_BLOCKED;
+    proto.row.updated_us = now_us;
+    image = semel__mem_image(MEM_ROW, &proto);
+    return image != NULL && semel__mem_put(db, MEM_ROW, first, image);
+}
+
+static bool settle_key(struct semel_mem_db *db, struct mem_consumer *consumer, const struct semel_key_change *key,
+                       int64_t now_us)
+{
+    struct mem_order_key *stored = semel__mem_find(db, MEM_KEY, consumer, key->key, MEM_NO_STR, MEM_NO_STR);
+    const struct mem_order_key proto = {
+        .rec.key.consumer = consumer, .key = key->key, .last_version = key->last_version};
+
+    if (key->last_version != SEMEL_NONE && (stored == NULL || stored->last_version < key->last_version)) {
+        struct mem_order_key *image = semel__mem_image(MEM_KEY, &proto);
+        if (image == NULL || !semel__mem_put(db, MEM_KEY, stored, image))
+            return false;
+    }
+    return !key->wake || wake_first(db, consumer, key, now_us);
+}
+
+static bool drop_business(struct semel_mem_db *db, struct mem_consumer *consumer, const struct semel_business *drop)
+{
+    struct mem_business *held = semel__mem_find(db, MEM_BUSINESS, consumer, drop->key, MEM_NO_STR, MEM_NO_STR);
+
+    if (held == NULL || !semel__str_eq(held->source, drop->source) || !semel__str_eq(held->id, drop->id))
+        return true;
+    return semel__mem_put(db, MEM_BUSINESS, held, NULL);
+}
+
+static bool count_conflict(struct semel_mem_db *db, struct mem_consumer *consumer, const struct semel_msg *msg,
+                           int64_t now_us)
+{
+    const struct semel_str fp = {(const char *)&msg->fp, 2 + (size_t)msg->fp.n};
+    struct mem_conflict *stored = semel__mem_find(db, MEM_CONFLICT, consumer, msg->source, msg->id, fp);
+    struct mem_conflict proto = {.rec.key.consumer = consumer,
+                                 .conflict = {.consumer = consumer->name,
+                                              .source = msg->source,
+                                              .id = msg->id,
+                                              .fp = msg->fp,
+                                              .first_us = now_us,
+                                              .payload = msg->payload,
+                                              .headers = msg->headers}};
+    struct mem_conflict *image;
+
+    if (stored != NULL)
+        proto.conflict = stored->conflict;
+    proto.conflict.count++;
+    proto.conflict.last_us = now_us;
+    image = semel__mem_image(MEM_CONFLICT, &proto);
+    return image != NULL && semel__mem_put(db, MEM_CONFLICT, stored, image);
+}
+
+static bool settle(struct semel_mem_db *db, struct semel_settle_batch *batch)
+{
+    struct mem_consumer *consumer = semel__mem_consumer_make(db, batch->consumer);
+
+    if (consumer == NULL)
+        return false;
+    for (size_t i = 0; i < batch->n_changes; i++)
+        if (!settle_row(db, consumer, batch, &batch->changes[i]))
+            return false;
+    for (size_t i = 0; i < batch->n_keys; i++)
+        if (!settle_key(db, consumer, &batch->keys[i], batch->now_us))
+            return false;
+    for (size_t i = 0; i < batch->n_drop; i++)
+        if (!drop_business(db, consumer, &batch->drop[i]))
+            return false;
+    for (size_t i = 0; i < batch->n_conflicts; i++)
+        if (!count_conflict(db, consumer, batch->conflicts[i].msg, batch->now_us))
+            return false;
+    for (size_t i = 0; i < batch->n_notes; i++)
+        if (!put_attempt(db, consumer, batch, &batch->notes[i]))
+            return false;
+    return true;
+}
+
+semel_status semel__mem_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err)
+{
+    struct semel_mem_db *db = self(store)->db;
+    semel_status status = semel__mem_enter(self(store), "settle", true, err);
+    const size_t mark = db->n_undo;
+
+    if (status != SEMEL_OK)
+        return status;
+    if (!settle(db, batch)) {
+        semel__mem_undo_to(db, mark);
+        return semel__fail_memory(err);
+    }
+    return SEMEL_OK;
+}

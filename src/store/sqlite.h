@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sqlite.h: private to the files of the SQLite driver.
+ *
+ *   sqlite.c         opening, closing, wrapping; the table of functions
+ *   sqlite_schema.c  migrations, and which schema is there
+ *   sqlite_tx.c      transactions, savepoint, guard
+ *   sqlite_stmt.c    every statement's text, the cache of prepared ones, binding
+ *   sqlite_fail.c    what a result code means
+ *   sqlite_row.c     a row of semel_inbox as it is read, hostile until checked
+ *   sqlite_admit.c   admit and fetch
+ *   sqlite_settle.c  settle
+ *   sqlite_scan.c    scan and sources
+ *   sqlite_keep.c    watermark, purge, outbox, audit
+ *
+ * Invariants: every value is bound, none is ever part of a statement's text; a statement is reset before
+ * the function that ran it returns.
+ */
+#ifndef SEMEL_STORE_SQLITE_H
+#define SEMEL_STORE_SQLITE_H
+
+#include <sqlite3.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "base/str.h"
+#include "store/sqlite_store.h"
+
+enum sqlite_q {
+    Q_BEGIN,
+    Q_COMMIT,
+    Q_ROLLBACK,
+    Q_SAVEPOINT,
+    Q_RELEASE,
+    Q_ROLLBACK_TO,
+    Q_LOCK,
+    Q_DRAW,
+    Q_KEY_PUT,
+    Q_KEY_FACTS,
+    Q_HEAD_ARRIVAL,
+    Q_HEAD_VERSION,
+    Q_ROUTE_PARKED,
+    Q_BUSINESS_TAKE,
+    Q_BUSINESS_HOLDER,
+    Q_INSERT,
+    Q_FETCH,
+    Q_WATERMARK_GET,
+    Q_UPDATE,
+    Q_REMOVE,
+    Q_ATTEMPT,
+    Q_BUSINESS_RELEASE,
+    Q_BUSINESS_DROP,
+    Q_KEY_RAISE,
+    Q_WAKE_ARRIVAL,
+    Q_WAKE_VERSION,
+    Q_CONFLICT,
+    Q_SCAN_DUE,
+    Q_SCAN_EXPIRED,
+    Q_SCAN_TOKEN,
+    Q_SCAN_KEY_ARRIVAL,
+    Q_SCAN_KEY_VERSION,
+    Q_SCAN_ALL,
+    Q_SCAN_OPEN,
+    Q_SOURCES,
+    Q_WATERMARK_RAISE,
+    Q_PURGE_AGED_ATTEMPTS,
+    Q_PURGE_AGED,
+    Q_PURGE_TIMELESS_ATTEMPTS,
+    Q_PURGE_TIMELESS,
+    Q_PURGE_BUSINESS,
+    Q_OUTBOX_PUT,
+    Q_AUDIT,
+    Q_COUNT
+};
+
+/* The columns that every query of inbox rows gives, in this order; kept, headers and payload follow. */
+#define SQLITE_ROW_MAP(X) \
+    X(arrival)            \
+    X(source)             \
+    X(message_id)         \
+    X(type)               \
+    X(status)             \
+    X(attempts)           \
+    X(attempts_before)    \
+    X(replays)            \
+    X(alone)              \
+    X(fingerprint)        \
+    X(order_key)          \
+    X(version)            \
+    X(message_time)       \
+    X(received_at)        \
+    X(updated_at)         \
+    X(processed_at)       \
+    X(due_at)             \
+    X(lease_owner)        \
+    X(lease_until)        \
+    X(lease_token)        \
+    X(error_class)        \
+    X(error_text)         \
+    X(outcome)            \
+    X(position)           \
+    X(traceparent)
+
+enum sqlite_col {
+#define X(name) COL_##name,
+    SQLITE_ROW_MAP(X)
+#undef X
+        COL_kept,
+    COL_headers,
+    COL_payload
+};
+
+struct sqlite_store {
+    struct semel_store store;
+    sqlite3 *db;
+    sqlite3_stmt *stmts[Q_COUNT];
+    char *path;     /* own connections: as opened, absolute; NULL for :memory: and wrapped ones */
+    bool wrapped;   /* the caller's handle */
+    bool memory;    /* an in-memory database: no file, no WAL */
+    bool broken;    /* could not roll back: CLOSED until reopened */
+    bool begun;     /* we began the open transaction, and we end it */
+    bool saved;     /* the savepoint is set */
+    bool guarded;   /* a handler runs */
+    unsigned ended; /* how many transactions have ended on an own connection, counted by its hooks */
+    unsigned ended_at_begin;
+    int64_t first_arrival; /* the first that this transaction drew: its own rows have this one or a higher one */
+    int timeout_ms;
+    const struct semel_clock *clock;
+    struct semel_random *rng, own_rng;
+    /* The registry of own connections (sqlite.c). */
+    bool listed;
+    dev_t dev;
+    ino_t ino;
+    pid_t pid;
+    struct sqlite_store *next;
+};
+
+static inline struct sqlite_store *semel__sqlite_of(struct semel_store *store)
+{
+    return (struct sqlite_store *)store; /* the first member */
+}
+
+/* ---- statements --------------------------------------------------------------------------------- */
+
+/* One use of a cached statement. The first failure sticks and is reported by the step. */
+struct sqlite_run {
+    struct sqlite_store *d;
+    sqlite3_stmt *stmt;
+    int rc;
+    const char *doing;
+};
+
+void semel__sqlite_start(struct sqlite_run *run, struct sqlite_store *d, enum sqlite_q q, const char *doing);
+void semel__sqlite_text(struct sqlite_run *run, int i, struct semel_str s); /* not given: NULL */
+void semel__sqlite_blob(struct sqlite_run *run, int i, struct semel_str s);
+void semel__sqlite_int(struct sqlite_run *run, int i, int64_t v); /* SEMEL_NONE: NULL */
+/* OK and *ret_row: a row can be read. On failure, and at the end, the statement is reset. */
+semel_status semel__sqlite_step(struct sqlite_run *run, bool *ret_row, struct semel_error *err);
+/* Runs to the end. *ret_changes (may be NULL): how many rows it inserted, updated or deleted. */
+semel_status semel__sqlite_exec(struct sqlite_run *run, size_t *ret_changes, struct semel_error *err);
+void semel__sqlite_end(struct sqlite_run *run); /* resets; may be called twice */
+void semel__sqlite_finalize(struct sqlite_store *d);
+/* The text of a statement, for a test that asks for its plan. */
+const char *semel__sqlite_sql(enum sqlite_q q);
+/* The driver's own statement failed: as semel__sqlite_fail, but a violated constraint is no message's fault. */
+semel_status semel__sqlite_own_fail(struct sqlite_store *d, int rc, const char *doing, struct semel_error *err);
+
+/* ---- the parts ---------------------------------------------------------------------------------- */
+
+/* A row as the statement gives it, copied to the arena. INVALID, BROKEN: it is damaged, err says where.
+ * RETRY: no memory. */
+semel_status semel__sqlite_read(sqlite3_stmt *stmt, struct semel_arena *arena, struct semel_row *ret,
+                                struct semel_error *err);
+bool semel__sqlite_damaged(semel_status status); /* of semel__sqlite_read: damage, not the world */
+
+/* INVALID: another encoding than UTF-8, a newer schema than this binary knows, none or an old one and !migrate. */
+semel_status semel__sqlite_schema_check(struct sqlite_store *d, bool will_migrate, struct semel_error *err);
+semel_status semel__sqlite_migrate(struct semel_store *store, int *ret_from, int *ret_to, struct semel_error *err);
+
+/* CLOSED: the connection is gone, or belongs to the process that forked this one. */
+semel_status semel__sqlite_usable(const struct sqlite_store *d, struct semel_error *err);
+semel_status semel__sqlite_begin(struct semel_store *store, enum semel_tx tx, int64_t *ret_now_us,
+                                 struct semel_error *err);
+semel_status semel__sqlite_commit(struct semel_store *store, struct semel_error *err);
+void semel__sqlite_rollback(struct semel_store *store);
+semel_status semel__sqlite_savepoint(struct semel_store *store, struct semel_error *err);
+semel_status semel__sqlite_rollback_to(struct semel_store *store, struct semel_error *err);
+semel_status semel__sqlite_guard(struct semel_store *store, bool on, struct semel_error *err);
+semel_status semel__sqlite_check(struct semel_store *store, struct semel_error *err);
+void semel__sqlite_watch(struct sqlite_store *d); /* sets authorizer and hooks on an own connection */
+void semel__sqlite_unwatch(struct sqlite_store *d);
+
+semel_status semel__sqlite_admit(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
+                                 struct semel_error *err);
+semel_status semel__sqlite_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
+                                 struct semel_error *err);
+/* Draws n numbers; *ret_first is the lowest of them. */
+semel_status semel__sqlite_draw(struct sqlite_store *d, const char *counter, size_t n, int64_t *ret_first,
+                                struct semel_error *err);
+semel_status semel__sqlite_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
+semel_status semel__sqlite_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
+                                struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged,
+                                struct semel_error *err);
+semel_status semel__sqlite_sources(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
+                                   struct semel_str **ret_sources, size_t *ret_n, struct semel_error *err);
+semel_status semel__sqlite_watermark(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                                     int64_t watermark_us, struct semel_error *err);
+semel_status semel__sqlite_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                                 int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err);
+semel_status semel__sqlite_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us,
+                                          size_t max, size_t *ret_deleted, struct semel_error *err);
+semel_status semel__sqlite_outbox_put(struct semel_store *store, const struct semel_event *event, int64_t now_us,
+                                      char ret_id[37], struct semel_error *err);
+semel_status semel__sqlite_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
+                                 struct semel_error *err);
+
+#endif

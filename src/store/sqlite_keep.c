@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sqlite_keep.c: how long things are kept (watermark, purge), and what is only ever added (outbox, audit).
+ *
+ * Invariants: a watermark rises; purge deletes final rows only, at most `max` a call, and the attempts of the same
+ * rows just before: both statements choose the same victims because nothing changes between them.
+ */
+#include <ctype.h>
+
+#include "base/ids.h"
+#include "store/sqlite.h"
+
+static struct semel_str source_of(struct semel_str source)
+{
+    return semel__str_given(source) ? source : SEMEL_STR("");
+}
+
+semel_status semel__sqlite_watermark(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                                     int64_t watermark_us, struct semel_error *err)
+{
+    struct sqlite_store *d = semel__sqlite_of(store);
+    struct sqlite_run run;
+    semel__sqlite_start(&run, d, Q_WATERMARK_RAISE, "raising the watermark");
+    semel__sqlite_text(&run, 1, consumer);
+    semel__sqlite_text(&run, 2, source_of(source));
+    semel__sqlite_int(&run, 3, watermark_us);
+    semel__sqlite_int(&run, 4, semel__now(d->clock));
+    return semel__sqlite_exec(&run, NULL, err);
+}
+
+struct victims {
+    struct semel_str consumer, source;
+    int64_t before_us; /* SEMEL_NONE: the statement has no such parameter */
+    size_t max;
+};
+
+static semel_status purge_by(struct sqlite_store *d, enum sqlite_q q, const struct victims *v, size_t *ret_n,
+                             struct semel_error *err)
+{
+    struct sqlite_run run;
+    semel__sqlite_start(&run, d, q, "purging the inbox");
+    semel__sqlite_text(&run, 1, v->consumer);
+    semel__sqlite_text(&run, 2, source_of(v->source));
+    semel__sqlite_int(&run, 3, (int64_t)v->max);
+    if (v->before_us != SEMEL_NONE)
+        semel__sqlite_int(&run, 4, v->before_us);
+    return semel__sqlite_exec(&run, ret_n, err);
+}
+
+semel_status semel__sqlite_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                                 int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err)
+{
+    struct sqlite_store *d = semel__sqlite_of(store);
+    size_t aged = 0, timeless = 0;
+    struct victims v = {.consumer = consumer, .source = source, .before_us = SEMEL_NONE, .max = max};
+    semel_status status = purge_by(d, Q_PURGE_AGED_ATTEMPTS, &v, NULL, err);
+    if (status == SEMEL_OK)
+        status = purge_by(d, Q_PURGE_AGED, &v, &aged, err);
+    v.max -= aged;
+    v.before_us = before_us;
+    if (status == SEMEL_OK && v.max > 0 && before_us != SEMEL_NONE) {
+        status = purge_by(d, Q_PURGE_TIMELESS_ATTEMPTS, &v, NULL, err);
+        if (status == SEMEL_OK)
+            status = purge_by(d, Q_PURGE_TIMELESS, &v, &timeless, err);
+    }
+    if (status == SEMEL_OK)
+        *ret_deleted = aged + timeless;
+    return status;
+}
+
+semel_status semel__sqlite_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us,
+                                          size_t max, size_t *ret_deleted, struct semel_error *err)
+{
+    struct sqlite_run run;
+    size_t n = 0;
+    semel__sqlite_start(&run, semel__sqlite_of(store), Q_PURGE_BUSINESS, "purging business keys");
+    semel__sqlite_text(&run, 1, consumer);
+    semel__sqlite_int(&run, 2, now_us);
+    semel__sqlite_int(&run, 3, (int64_t)max);
+    semel_status status = semel__sqlite_exec(&run, &n, err);
+    if (status == SEMEL_OK)
+        *ret_deleted = n;
+    return status;
+}
+
+/* ---- outbox -------------------------------------------------------------------------------------- */
+
+static semel_status event_check(const struct semel_event *event, struct semel_error *err)
+{
+    if (semel__str_given(event->id) && !semel__uuid_valid(event->id))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "outbox: the event's id must be a UUID");
+    if (event->payload.n > SEMEL_PAYLOAD_HARD_MAX)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "outbox: the payload has %zu bytes; at most %d are allowed", event->payload.n,
+                           SEMEL_PAYLOAD_HARD_MAX);
+    if (event->headers.n > SEMEL_HEADERS_MAX || !semel__utf8_valid(event->headers))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "outbox: headers must be UTF-8 text of at most %d bytes", SEMEL_HEADERS_MAX);
+    semel_status status = semel__id_check("outbox: aggregatetype", event->aggregatetype, 1, err);
+    if (status == SEMEL_OK)
+        status = semel__id_check("outbox: aggregateid", event->aggregateid, 1, err);
+    if (status == SEMEL_OK)
+        status = semel__id_check("outbox: type", event->type, 1, err);
+    if (status == SEMEL_OK)
+        status = semel__id_check("outbox: destination", event->destination, 0, err);
+    return status == SEMEL_OK ? semel__id_check("outbox: traceparent", event->traceparent, 0, err) : status;
+}
+
+semel_status semel__sqlite_outbox_put(struct semel_store *store, const struct semel_event *event, int64_t now_us,
+                                      char ret_id[37], struct semel_error *err)
+{
+    struct sqlite_store *d = semel__sqlite_of(store);
+    char id[SEMEL_UUID_TEXT] = "";
+    size_t changes = 0;
+    semel_status status = event_check(event, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (!semel__str_given(event->id))
+        semel__uuid7_new(now_us, d->rng, id);
+    for (size_t i = 0; i < event->id.n && i < sizeof(id) - 1; i++) /* one spelling a UUID */
+        id[i] = (char)tolower((unsigned char)event->id.p[i]);
+
+    struct sqlite_run run;
+    semel__sqlite_start(&run, d, Q_OUTBOX_PUT, "adding to the outbox");
+    semel__sqlite_text(&run, 1, semel__str(id));
+    semel__sqlite_text(&run, 2, event->aggregatetype);
+    semel__sqlite_text(&run, 3, event->aggregateid);
+    semel__sqlite_text(&run, 4, event->type);
+    semel__sqlite_blob(&run, 5, event->payload);
+    semel__sqlite_text(&run, 6, event->headers);
+    semel__sqlite_text(&run, 7, event->destination);
+    semel__sqlite_int(&run, 8, now_us);
+    semel__sqlite_text(&run, 9, event->traceparent);
+    status = semel__sqlite_exec(&run, &changes, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (changes == 0)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "outbox: an event with the id %s is there already", id);
+    if (ret_id != NULL)
+        memcpy(ret_id, id, sizeof(id));
+    return SEMEL_OK;
+}
+
+/* ---- audit --------------------------------------------------------------------------------------- */
+
+semel_status semel__sqlite_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
+                                 struct semel_error *err)
+{
+    struct sqlite_run run;
+    semel__sqlite_start(&run, semel__sqlite_of(store), Q_AUDIT, "writing the audit");
+    semel__sqlite_int(&run, 1, now_us);
+    semel__sqlite_text(&run, 2, line->who);
+    semel__sqlite_text(&run, 3, line->what);
+    semel__sqlite_text(&run, 4, line->reason);
+    semel__sqlite_text(&run, 5, line->consumer);
+    semel__sqlite_text(&run, 6, line->source);
+    semel__sqlite_text(&run, 7, line->id);
+    return semel__sqlite_exec(&run, NULL, err);
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sqlite_stmt.c: every statement of the driver, and how they are run.
+ *
+ * What it is: the text of each statement in one table; a cache of prepared statements, filled on first use
+ * and emptied on closing; binding and stepping with one place for errors.
+ *
+ * Invariants: the text is constant; the conditions on status are spelled exactly as in the partial indexes of
+ * sql/sqlite/001_inbox.sql, or SQLite would not use them (test_sqlite_store asks for every plan). Bound
+ * memory is borrowed (SQLITE_STATIC) and forgotten when the statement is reset.
+ */
+#include "store/sqlite.h"
+
+#define UNFINISHED "status IN ('processing', 'failed', 'waiting', 'unknown', 'dead')"
+#define OPEN "status IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined')"
+#define FINAL "status IN ('completed', 'rejected', 'stale', 'prevented')"
+
+/* ?1 says whether headers and payload are wanted. */
+#define X(name) #name ", "
+#define SELECT_ROW                                                                                                   \
+    "SELECT " SQLITE_ROW_MAP(X) "payload IS NOT NULL, CASE WHEN ?1 THEN headers END, CASE WHEN ?1 THEN payload END " \
+                                "FROM semel_inbox "
+
+#define THIS_ROW "consumer = ?1 AND source = ?2 AND message_id = ?3 "
+/* Rows of a key that were there before this transaction drew its first arrival, ?3. */
+#define EARLIER "consumer = ?1 AND order_key = ?2 AND arrival < ?3 "
+#define OF_KEY "consumer = ?2 AND order_key = ?3 AND " UNFINISHED " "
+#define OF_ALL                                                                       \
+    "arrival > ?3 AND (?4 IS NULL OR order_key = ?4) AND (?5 IS NULL OR type = ?5) " \
+    "AND (?6 IS NULL OR instr(?6, '|' || status || '|') > 0) "
+
+#define WAKE "UPDATE semel_inbox SET due_at = ?3, updated_at = ?3, error_class = 'blocked' WHERE status = 'waiting' "
+#define FIRST "SELECT arrival FROM semel_inbox WHERE consumer = ?1 AND order_key = ?2 AND " UNFINISHED " "
+
+#define AGED                                                                                           \
+    "FROM semel_inbox WHERE consumer = ?1 AND source = ?2 AND message_time IS NOT NULL AND " FINAL     \
+    " AND message_time < (SELECT watermark FROM semel_watermark WHERE consumer = ?1 AND source = ?2) " \
+    "ORDER BY message_time, arrival LIMIT ?3"
+#define TIMELESS                                                                               \
+    "FROM semel_inbox WHERE consumer = ?1 AND source = ?2 AND message_time IS NULL AND " FINAL \
+    " AND processed_at < ?4 ORDER BY processed_at, arrival LIMIT ?3"
+#define ATTEMPTS_OF(victims) \
+    "DELETE FROM semel_attempt WHERE consumer = ?1 AND source = ?2 AND message_id IN (SELECT message_id " victims ")"
+
+static const char *const texts[Q_COUNT] = {
+    [Q_BEGIN] = "BEGIN IMMEDIATE",
+    [Q_COMMIT] = "COMMIT",
+    [Q_ROLLBACK] = "ROLLBACK",
+    [Q_SAVEPOINT] = "SAVEPOINT semel_one",
+    [Q_RELEASE] = "RELEASE semel_one",
+    [Q_ROLLBACK_TO] = "ROLLBACK TO semel_one",
+    /* Writes nothing, but has to hold the write lock to find that out. */
+    [Q_LOCK] = "UPDATE semel_counter SET value = value WHERE name = ''",
+    [Q_DRAW] = "UPDATE semel_counter SET value = value + ?2 WHERE name = ?1 RETURNING value - ?2",
+
+    [Q_KEY_PUT] = "INSERT INTO semel_order_key (consumer, order_key) VALUES (?1, ?2) "
+                  "ON CONFLICT (consumer, order_key) DO NOTHING",
+    [Q_KEY_FACTS] = "SELECT (SELECT last_version FROM semel_order_key WHERE consumer = ?1 AND order_key = ?2), "
+                    "(SELECT count(*) FROM (SELECT 1 FROM semel_inbox WHERE " EARLIER
+                    "AND status = 'waiting' LIMIT 100000))",
+    [Q_HEAD_ARRIVAL] = "SELECT arrival, version FROM semel_inbox WHERE " EARLIER "AND " UNFINISHED
+                       " ORDER BY arrival LIMIT 1",
+    /* The plus: the index by version gives this order, the one by arrival would have to be sorted. */
+    [Q_HEAD_VERSION] = "SELECT arrival, version FROM semel_inbox WHERE consumer = ?1 AND order_key = ?2 "
+                       "AND +arrival < ?3 AND " UNFINISHED " ORDER BY version, arrival LIMIT 1",
+    [Q_ROUTE_PARKED] = "SELECT count(*) FROM (SELECT 1 FROM semel_inbox WHERE consumer = ?1 AND arrival < ?2 "
+                       "AND status = 'waiting' LIMIT 1000000)",
+    [Q_BUSINESS_TAKE] =
+        "INSERT INTO semel_business_key (consumer, business_key, source, message_id, taken_at, expires_at) "
+        "VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (consumer, business_key) DO UPDATE SET "
+        "source = excluded.source, message_id = excluded.message_id, taken_at = excluded.taken_at, "
+        "expires_at = excluded.expires_at WHERE expires_at <= ?5",
+    [Q_BUSINESS_HOLDER] = "SELECT source, message_id FROM semel_business_key WHERE consumer = ?1 AND business_key = ?2",
+    /* Only the key may clash: an arrival or a token that is there already is damage, and an error. */
+    [Q_INSERT] =
+        "INSERT INTO semel_inbox (consumer, source, message_id, type, status, attempts, attempts_before, replays, "
+        "alone, fingerprint, order_key, version, message_time, received_at, updated_at, processed_at, due_at, "
+        "lease_owner, lease_until, lease_token, error_class, error_text, outcome, position, headers, payload, "
+        "traceparent, arrival) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, "
+        "?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28) "
+        "ON CONFLICT (consumer, source, message_id) DO NOTHING",
+    [Q_FETCH] = SELECT_ROW "WHERE consumer = ?2 AND source = ?3 AND message_id = ?4",
+    [Q_WATERMARK_GET] = "SELECT watermark FROM semel_watermark WHERE consumer = ?1 AND source = ?2",
+
+    [Q_UPDATE] = "UPDATE semel_inbox SET status = ?5, attempts = ?6, attempts_before = ?7, replays = ?8, alone = ?9, "
+                 "due_at = ?10, processed_at = ?11, lease_owner = ?12, lease_until = ?13, lease_token = ?14, "
+                 "error_class = ?15, error_text = ?16, outcome = ?17, updated_at = ?18, "
+                 "headers = CASE ?19 WHEN 0 THEN headers ELSE ?20 END, "
+                 "payload = CASE ?19 WHEN 0 THEN payload ELSE ?21 END "
+                 "WHERE " THIS_ROW "AND status = ?4 AND (?22 IS NULL OR lease_token = ?22)",
+    [Q_REMOVE] = "DELETE FROM semel_inbox WHERE " THIS_ROW "AND status = ?4",
+    [Q_ATTEMPT] =
+        "INSERT INTO semel_attempt (consumer, source, message_id, attempt, at, worker, error_class, error_text) "
+        "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+    [Q_BUSINESS_RELEASE] = "DELETE FROM semel_business_key WHERE " THIS_ROW,
+    [Q_BUSINESS_DROP] = "DELETE FROM semel_business_key WHERE " THIS_ROW "AND business_key = ?4",
+    [Q_KEY_RAISE] = "INSERT INTO semel_order_key (consumer, order_key, last_version) VALUES (?1, ?2, ?3) "
+                    "ON CONFLICT (consumer, order_key) DO UPDATE SET last_version = excluded.last_version "
+                    "WHERE last_version IS NULL OR last_version < excluded.last_version",
+    [Q_WAKE_ARRIVAL] = WAKE "AND arrival = (" FIRST "ORDER BY arrival LIMIT 1)",
+    [Q_WAKE_VERSION] = WAKE "AND arrival = (" FIRST "ORDER BY version, arrival LIMIT 1)",
+    [Q_CONFLICT] = "INSERT INTO semel_conflict (consumer, source, message_id, fingerprint, first_at, last_at, type, "
+                   "position, headers, payload, traceparent) VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, ?7, ?8, ?9, ?10) "
+                   "ON CONFLICT (consumer, source, message_id, fingerprint) DO UPDATE SET count = count + 1, "
+                   "last_at = excluded.last_at",
+
+    [Q_SCAN_DUE] = SELECT_ROW "WHERE consumer = ?2 AND due_at IS NOT NULL AND due_at <= ?3 ORDER BY due_at, arrival",
+    [Q_SCAN_EXPIRED] = SELECT_ROW
+    "WHERE consumer = ?2 AND status = 'processing' AND lease_until < ?3 ORDER BY lease_until, arrival",
+    [Q_SCAN_TOKEN] = SELECT_ROW "WHERE lease_token = ?2",
+    [Q_SCAN_KEY_ARRIVAL] = SELECT_ROW "WHERE " OF_KEY "ORDER BY arrival",
+    [Q_SCAN_KEY_VERSION] = SELECT_ROW "WHERE " OF_KEY "ORDER BY version, arrival",
+    /* The plus keeps SQLite from collecting all rows of the consumer to sort them: they lie in this order already. */
+    [Q_SCAN_ALL] = SELECT_ROW "WHERE +consumer = ?2 AND " OF_ALL "ORDER BY arrival",
+    [Q_SCAN_OPEN] = SELECT_ROW "WHERE " OPEN " AND consumer = ?2 AND " OF_ALL "ORDER BY arrival",
+    /* One step into the index a source, however many rows it has. */
+    [Q_SOURCES] = "WITH RECURSIVE s (source) AS (SELECT min(source) FROM semel_inbox WHERE consumer = ?1 UNION ALL "
+                  "SELECT (SELECT min(i.source) FROM semel_inbox AS i WHERE i.consumer = ?1 AND i.source > s.source) "
+                  "FROM s WHERE s.source IS NOT NULL) SELECT source FROM s WHERE source IS NOT NULL",
+
+    [Q_WATERMARK_RAISE] =
+        "INSERT INTO semel_watermark (consumer, source, watermark, updated_at) VALUES (?1, ?2, ?3, ?4) "
+        "ON CONFLICT (consumer, source) DO UPDATE SET watermark = excluded.watermark, "
+        "updated_at = excluded.updated_at WHERE watermark < excluded.watermark",
+    [Q_PURGE_AGED_ATTEMPTS] = ATTEMPTS_OF(AGED),
+    [Q_PURGE_AGED] = "DELETE FROM semel_inbox WHERE arrival IN (SELECT arrival " AGED ")",
+    [Q_PURGE_TIMELESS_ATTEMPTS] = ATTEMPTS_OF(TIMELESS),
+    [Q_PURGE_TIMELESS] = "DELETE FROM semel_inbox WHERE arrival IN (SELECT arrival " TIMELESS ")",
+    [Q_PURGE_BUSINESS] =
+        "DELETE FROM semel_business_key WHERE consumer = ?1 AND business_key IN (SELECT business_key "
+        "FROM semel_business_key WHERE consumer = ?1 AND expires_at <= ?2 ORDER BY expires_at LIMIT ?3)",
+    [Q_OUTBOX_PUT] = "INSERT INTO semel_outbox (id, aggregatetype, aggregateid, type, payload, headers, destination, "
+                     "created_at, traceparent) VALUES (?1, ?2, ?3, ?4, ?5, coalesce(?6, '{}'), ?7, ?8, ?9) "
+                     "ON CONFLICT (id) DO NOTHING",
+    [Q_AUDIT] = "INSERT INTO semel_audit (at, who, what, reason, consumer, source, message_id) "
+                "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+};
+#undef X
+
+const char *semel__sqlite_sql(enum sqlite_q q)
+{
+    return q < Q_COUNT ? texts[q] : NULL;
+}
+
+void semel__sqlite_start(struct sqlite_run *run, struct sqlite_store *d, enum sqlite_q q, const char *doing)
+{
+    *run = (struct sqlite_run){.d = d, .stmt = d->stmts[q], .rc = SQLITE_OK, .doing = doing};
+    if (run->stmt != NULL)
+        return;
+    run->rc = sqlite3_prepare_v3(d->db, texts[q], -1, SQLITE_PREPARE_PERSISTENT, &run->stmt, NULL);
+    d->stmts[q] = run->stmt;
+}
+
+void semel__sqlite_text(struct sqlite_run *run, int i, struct semel_str s)
+{
+    if (run->rc != SQLITE_OK)
+        return;
+    run->rc = semel__str_given(s) ? sqlite3_bind_text64(run->stmt, i, s.p, s.n, SQLITE_STATIC, SQLITE_UTF8)
+                                  : sqlite3_bind_null(run->stmt, i);
+}
+
+void semel__sqlite_blob(struct sqlite_run *run, int i, struct semel_str s)
+{
+    if (run->rc != SQLITE_OK)
+        return;
+    run->rc = semel__str_given(s) ? sqlite3_bind_blob64(run->stmt, i, s.p, s.n, SQLITE_STATIC)
+                                  : sqlite3_bind_null(run->stmt, i);
+}
+
+void semel__sqlite_int(struct sqlite_run *run, int i, int64_t v)
+{
+    if (run->rc != SQLITE_OK)
+        return;
+    run->rc = v != SEMEL_NONE ? sqlite3_bind_int64(run->stmt, i, v) : sqlite3_bind_null(run->stmt, i);
+}
+
+void semel__sqlite_end(struct sqlite_run *run)
+{
+    if (run->stmt == NULL)
+        return;
+    sqlite3_reset(run->stmt);
+    sqlite3_clear_bindings(run->stmt);
+    run->stmt = NULL;
+}
+
+semel_status semel__sqlite_step(struct sqlite_run *run, bool *ret_row, struct semel_error *err)
+{
+    int rc = run->rc != SQLITE_OK ? run->rc : sqlite3_step(run->stmt);
+    if (rc == SQLITE_ROW) {
+        *ret_row = true;
+        return SEMEL_OK;
+    }
+    /* The message must be read before the reset. */
+    semel_status status = rc == SQLITE_DONE ? SEMEL_OK : semel__sqlite_own_fail(run->d, rc, run->doing, err);
+    semel__sqlite_end(run);
+    *ret_row = false;
+    return status;
+}
+
+semel_status semel__sqlite_exec(struct sqlite_run *run, size_t *ret_changes, struct semel_error *err)
+{
+    bool row = false;
+    semel_status status = semel__sqlite_step(run, &row, err);
+    while (status == SEMEL_OK && row)
+        status = semel__sqlite_step(run, &row, err);
+    if (status == SEMEL_OK && ret_changes != NULL)
+        *ret_changes = (size_t)sqlite3_changes64(run->d->db);
+    return status;
+}
+
+void semel__sqlite_finalize(struct sqlite_store *d)
+{
+    for (size_t i = 0; i < Q_COUNT; i++) {
+        sqlite3_finalize(d->stmts[i]);
+        d->stmts[i] = NULL;
+    }
+}

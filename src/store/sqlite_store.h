@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sqlite_store.h: the SQLite driver as other rooms see it. No client header is needed to include it.
+ *
+ * Invariants: at most one connection of its own a process and file (P26); a handle opened before
+ * fork() is dead in the child, which opens its own.
+ */
+#ifndef SEMEL_STORE_SQLITE_STORE_H
+#define SEMEL_STORE_SQLITE_STORE_H
+
+#include "core/store.h"
+
+struct sqlite3;
+
+/* sqlite:/path/to/file.db, sqlite:relative.db or sqlite::memory: (which nothing outlives). */
+extern const struct semel_store_ops semel__store_sqlite;
+
+/* A store on the caller's own connection, which stays the caller's: its pragmas, hooks and busy handler are
+ * not touched, and closing the store does not close it. Its durability is what the caller's settings give.
+ * begin(OWN) is refused inside an open transaction, begin(JOIN) outside of one. options: NULL for the defaults. */
+semel_status semel__store_sqlite_wrap(struct semel_store **ret, struct sqlite3 *db,
+                                      const struct semel_store_options *options, struct semel_error *err);
+
+/* What a result code means, for handlers' statements as for the driver's. `rc` is what the failed call
+ * returned, `doing` names it ("handler"). Writes err and returns its status. The text never has values (P71). */
+semel_status semel__sqlite_fail(struct sqlite3 *db, int rc, const char *doing, struct semel_error *err);
+
+#endif

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * contract.c: what the tests of the store contract share: the world of a test, rows, and short ways to say
+ * "in a transaction of its own".
+ */
+#include "conform/drivers.h"
+
+const struct driver *world_driver;
+
+static int64_t world_now(void *ctx)
+{
+    return ((struct world *)ctx)->now_us;
+}
+
+int world_setup(void **state)
+{
+    struct world *world = semel__calloc(1, sizeof *world);
+
+    assert_non_null(world);
+    world->driver = world_driver;
+    world->now_us = T0;
+    world->clock = (struct semel_clock){world_now, world};
+    semel__random_seed(&world->rng, 7);
+    world->options = (struct semel_store_options){
+        .clock = &world->clock, .rng = &world->rng, .lock_timeout_ms = 100, .create = true, .migrate = true};
+    semel__arena_init(&world->arena, 64 << 20);
+    world->driver->setup(world);
+    *state = world;
+    return 0;
+}
+
+int world_teardown(void **state)
+{
+    struct world *world = *state;
+
+    world->driver->teardown(world);
+    semel__arena_done(&world->arena);
+    semel__free(world);
+    return 0;
+}
+
+/* ---- rows --------------------------------------------------------------------------------------------- */
+
+struct semel_str text(const char *z)
+{
+    return semel__str(z);
+}
+
+struct semel_live live_as(enum semel_state state)
+{
+    struct semel_live live = {.state = state,
+                              .due_us = SEMEL_NONE,
+                              .processed_us = semel__state_final(state) ? T0 : SEMEL_NONE,
+                              .lease_until_us = SEMEL_NONE,
+                              .lease_token = SEMEL_NONE};
+
+    if (state == SEMEL_STATE_PROCESSING) {
+        live.attempts = 1;
+        live.lease_owner = SEMEL_STR("worker-1");
+        live.lease_until_us = T0 + 60 * SECOND;
+        live.lease_token = 1; /* to be replaced by the store's */
+    }
+    if (state == SEMEL_STATE_FAILED) {
+        live.attempts = 1;
+        live.due_us = T0 + 10 * SECOND;
+        live.error_class = SEMEL_CLASS_TRANSIENT;
+        live.error_text = SEMEL_STR("no answer");
+    }
+    return live;
+}
+
+struct semel_row row_of(const char *id, enum semel_state state, const char *order_key, int64_t version)
+{
+    return (struct semel_row){.source = SEMEL_STR("s"),
+                              .id = text(id),
+                              .type = SEMEL_STR("t"),
+                              .order_key = text(order_key),
+                              .version = version,
+                              .message_time_us = SEMEL_NONE,
+                              .received_us = T0,
+                              .updated_us = T0,
+                              .live = live_as(state)};
+}
+
+struct semel_admit item_of(const char *id, enum semel_state state, const char *order_key, int64_t version)
+{
+    return (struct semel_admit){.row = row_of(id, state, order_key, version)};
+}
+
+struct semel_change change_of(const char *id, enum semel_state from, enum semel_state to)
+{
+    return (struct semel_change){
+        .source = SEMEL_STR("s"), .id = text(id), .from = from, .token = SEMEL_NONE, .live = live_as(to)};
+}
+
+void assert_str_is(struct semel_str s, struct semel_str expected)
+{
+    assert_int_equal(s.p != NULL, expected.p != NULL);
+    assert_int_equal(s.n, expected.n);
+    if (s.n > 0)
+        assert_memory_equal(s.p, expected.p, s.n);
+}
+
+static void assert_live_is(const struct semel_live *live, const struct semel_live *expected)
+{
+    assert_int_equal(live->state, expected->state);
+    assert_int_equal(live->attempts, expected->attempts);
+    assert_int_equal(live->attempts_before, expected->attempts_before);
+    assert_int_equal(live->replays, expected->replays);
+    assert_int_equal(live->alone, expected->alone);
+    assert_int_equal(live->due_us, expected->due_us);
+    assert_int_equal(live->processed_us, expected->processed_us);
+    assert_str_is(live->lease_owner, expected->lease_owner);
+    assert_int_equal(live->lease_until_us, expected->lease_until_us);
+    assert_int_equal(live->lease_token, expected->lease_token);
+    assert_int_equal(live->error_class, expected->error_class);
+    assert_str_is(live->error_text, expected->error_text);
+    assert_str_is(live->outcome, expected->outcome);
+}
+
+void assert_row_is(const struct semel_row *row, const struct semel_row *expected)
+{
+    assert_str_is(row->source, expected->source);
+    assert_str_is(row->id, expected->id);
+    assert_str_is(row->type, expected->type);
+    assert_int_equal(row->arrival, expected->arrival);
+    assert_int_equal(row->fp.kind, expected->fp.kind);
+    assert_int_equal(row->fp.n, expected->fp.n);
+    assert_memory_equal(row->fp.bytes, expected->fp.bytes, row->fp.n);
+    assert_str_is(row->order_key, expected->order_key);
+    assert_int_equal(row->version, expected->version);
+    assert_int_equal(row->message_time_us, expected->message_time_us);
+    assert_int_equal(row->received_us, expected->received_us);
+    assert_int_equal(row->updated_us, expected->updated_us);
+    assert_str_is(row->position, expected->position);
+    assert_int_equal(row->kept, expected->kept);
+    assert_str_is(row->headers, expected->headers);
+    assert_str_is(row->payload, expected->payload);
+    assert_str_is(row->traceparent, expected->traceparent);
+    assert_live_is(&row->live, &expected->live);
+}
+
+/* ---- transactions ------------------------------------------------------------------------------------- */
+
+int64_t begin(struct world *world)
+{
+    int64_t now_us = 0;
+
+    assert_ok(world, semel_store_begin(world->store, SEMEL_TX_OWN, &now_us, &world->err));
+    return now_us;
+}
+
+void commit(struct world *world)
+{
+    assert_ok(world, semel_store_commit(world->store, &world->err));
+}
+
+void admit_keyed(struct world *world, struct semel_admit *items, size_t n, struct semel_key *keys, size_t n_keys)
+{
+    struct semel_admit_batch batch = {.consumer = SEMEL_STR("c"),
+                                      .now_us = world->now_us,
+                                      .keys = keys,
+                                      .n_keys = n_keys,
+                                      .items = items,
+                                      .n_items = n};
+
+    assert_ok(world, semel_store_admit(world->store, &batch, &world->arena, &world->err));
+}
+
+/* No two of a batch have the same place. */
+static void number(struct semel_admit *items, size_t n)
+{
+    if (n > 1 && items[0].place == items[1].place)
+        for (size_t i = 0; i < n; i++)
+            items[i].place = i;
+}
+
+void admit(struct world *world, struct semel_admit *items, size_t n)
+{
+    number(items, n);
+    admit_keyed(world, items, n, NULL, 0);
+}
+
+void settle(struct world *world, struct semel_change *changes, size_t n)
+{
+    struct semel_settle_batch batch = {.consumer = SEMEL_STR("c"),
+                                       .worker = SEMEL_STR("worker-1"),
+                                       .now_us = world->now_us,
+                                       .changes = changes,
+                                       .n_changes = n};
+
+    assert_ok(world, semel_store_settle(world->store, &batch, &world->err));
+}
+
+void put(struct world *world, const char *id, enum semel_state state, const char *order_key, int64_t version)
+{
+    struct semel_admit item = item_of(id, state, order_key, version);
+    struct semel_key key = {.key = text(order_key)};
+
+    begin(world);
+    admit_keyed(world, &item, 1, &key, order_key != NULL ? 1 : 0);
+    assert_true(item.inserted);
+    commit(world);
+}
+
+bool move(struct world *world, const char *id, enum semel_state from, enum semel_state to)
+{
+    struct semel_change change = change_of(id, from, to);
+
+    change.new_token = to == SEMEL_STATE_PROCESSING;
+    begin(world);
+    settle(world, &change, 1);
+    commit(world);
+    return change.applied;
+}
+
+struct semel_row *fetch(struct world *world, const char *id)
+{
+    struct semel_fetched item = {.source = SEMEL_STR("s"), .id = text(id)};
+    struct semel_fetch_batch batch = {.consumer = SEMEL_STR("c"), .items = &item, .n_items = 1};
+    struct semel_row *row;
+
+    begin(world);
+    assert_ok(world, semel_store_fetch(world->store, &batch, &world->arena, &world->err));
+    semel_store_rollback(world->store);
+    assert_true(item.present && !item.damaged);
+    row = semel__arena_alloc(&world->arena, 1, sizeof *row);
+    assert_non_null(row);
+    *row = item.row;
+    return row;
+}
+
+struct semel_key facts(struct world *world, const char *key)
+{
+    struct semel_key ret = {.key = text(key)};
+    struct semel_fetch_batch batch = {.consumer = SEMEL_STR("c"), .keys = &ret, .n_keys = 1};
+
+    begin(world);
+    assert_ok(world, semel_store_fetch(world->store, &batch, &world->arena, &world->err));
+    semel_store_rollback(world->store);
+    return ret;
+}
+
+const char *scan_ids(struct world *world, const struct semel_scan *scan)
+{
+    struct semel_row *rows = NULL;
+    size_t n = 0, damaged = 0, size = 1;
+    char *ids, *at;
+
+    assert_ok(world, semel_store_scan(world->store, scan, &world->arena, &rows, &n, &damaged, &world->err));
+    for (size_t i = 0; i < n; i++)
+        size += rows[i].id.n + 1;
+    ids = at = semel__arena_alloc(&world->arena, 1, size);
+    assert_non_null(ids);
+    for (size_t i = 0; i < n; i++) {
+        memcpy(at, rows[i].id.p, rows[i].id.n);
+        at += rows[i].id.n;
+        *at++ = ' ';
+    }
+    return ids;
+}
+
+const char *all_ids(struct world *world)
+{
+    const struct semel_scan scan = {.kind = SEMEL_SCAN_ALL, .consumer = SEMEL_STR("c"), .max = 1000};
+
+    return scan_ids(world, &scan);
+}

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * drivers.c: the worlds of the conformance program: mem, and sqlite on a temporary file.
+ */
+#include "conform/drivers.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "store/mem.h"
+#ifdef SEMEL_WITH_SQLITE
+#include <sqlite3.h>
+
+#include "store/sqlite_store.h"
+#endif
+
+/* ---- mem ---------------------------------------------------------------------------------------------- */
+
+static void mem_setup(struct world *world)
+{
+    struct semel_mem_db *db = NULL;
+
+    assert_int_equal(semel__mem_db_new(&db, &world->clock), SEMEL_OK);
+    world->place = db;
+    assert_ok(world, semel__store_mem_open(&world->store, db, &world->options, &world->err));
+    assert_ok(world, semel__store_mem_open(&world->other, db, &world->options, &world->err));
+}
+
+static void mem_teardown(struct world *world)
+{
+    semel_store_close(world->store);
+    semel_store_close(world->other);
+    semel__mem_db_free(world->place);
+}
+
+struct count {
+    const char *source, *id;
+    int64_t n;
+};
+
+static bool counts(const struct count *count, struct semel_str consumer, struct semel_str source, struct semel_str id)
+{
+    return semel__str_eqz(consumer, "c") && semel__str_eqz(source, count->source) && semel__str_eqz(id, count->id);
+}
+
+static void count_attempt(void *ctx, const struct semel_mem_attempt *attempt)
+{
+    struct count *count = ctx;
+    count->n += counts(count, attempt->consumer, attempt->source, attempt->id);
+}
+
+static int64_t mem_attempts(struct world *world, const char *source, const char *id)
+{
+    struct count count = {source, id, 0};
+    semel__mem_attempts(world->place, count_attempt, &count);
+    return count.n;
+}
+
+static void count_conflict(void *ctx, const struct semel_mem_conflict *conflict)
+{
+    struct count *count = ctx;
+    count->n += counts(count, conflict->consumer, conflict->source, conflict->id) ? conflict->count : 0;
+}
+
+static int64_t mem_conflicts(struct world *world, const char *source, const char *id)
+{
+    struct count count = {source, id, 0};
+    semel__mem_conflicts(world->place, count_conflict, &count);
+    return count.n;
+}
+
+static int64_t mem_events(struct world *world)
+{
+    return (int64_t)semel__mem_events(world->place, NULL, NULL);
+}
+
+static int64_t mem_audits(struct world *world)
+{
+    return (int64_t)semel__mem_audits(world->place, NULL);
+}
+
+static bool mem_damage(struct world *world, const char *source, const char *id)
+{
+    return semel__mem_damage(world->place, text("c"), text(source), text(id));
+}
+
+static const struct driver mem_driver = {
+    .name = "mem",
+    .setup = mem_setup,
+    .teardown = mem_teardown,
+    .attempts = mem_attempts,
+    .conflicts = mem_conflicts,
+    .events = mem_events,
+    .audits = mem_audits,
+    .damage = mem_damage,
+};
+
+/* ---- sqlite ------------------------------------------------------------------------------------------- */
+
+#ifdef SEMEL_WITH_SQLITE
+static void sqlite_setup(struct world *world)
+{
+    static const struct semel_store_ops *const linked[] = {&semel__store_sqlite, NULL};
+    char url[128];
+    sqlite3 *db = NULL;
+
+    strcpy(world->dir, "/tmp/semel-conform-XXXXXX");
+    assert_non_null(mkdtemp(world->dir));
+    snprintf(url, sizeof url, "sqlite:%s/store.db", world->dir);
+    assert_ok(world, semel_store_open(&world->store, linked, url, &world->options, &world->err));
+    /* One connection of its own a process: the second handle is on a connection of ours. */
+    assert_int_equal(sqlite3_open(url + strlen("sqlite:"), &db), SQLITE_OK);
+    world->place = db;
+    assert_ok(world, semel__store_sqlite_wrap(&world->other, db, &world->options, &world->err));
+}
+
+static void sqlite_teardown(struct world *world)
+{
+    static const char *const files[] = {"store.db", "store.db-wal", "store.db-shm"};
+    char path[128];
+
+    semel_store_close(world->other);
+    sqlite3_close(world->place);
+    semel_store_close(world->store);
+    for (size_t i = 0; i < COUNT(files); i++) {
+        snprintf(path, sizeof path, "%s/%s", world->dir, files[i]);
+        unlink(path);
+    }
+    rmdir(world->dir);
+}
+
+/* The first column of the one row of `sql`, with ?1 and ?2 bound; through the first handle, so that it sees an open
+ * transaction. */
+static int64_t query(struct world *world, const char *sql, const char *source, const char *id)
+{
+    sqlite3 *db = semel_store_native(world->store);
+    sqlite3_stmt *stmt = NULL;
+    int64_t n;
+
+    assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &stmt, NULL), SQLITE_OK);
+    if (source != NULL) {
+        sqlite3_bind_text(stmt, 1, source, -1, SQLITE_STATIC);
+        sqlite3_bind_text(stmt, 2, id, -1, SQLITE_STATIC);
+    }
+    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
+    n = sqlite3_column_int64(stmt, 0);
+    sqlite3_finalize(stmt);
+    return n;
+}
+
+static int64_t sqlite_attempts(struct world *world, const char *source, const char *id)
+{
+    return query(world, "SELECT count(*) FROM semel_attempt WHERE consumer = 'c' AND source = ?1 AND message_id = ?2",
+                 source, id);
+}
+
+static int64_t sqlite_conflicts(struct world *world, const char *source, const char *id)
+{
+    return query(world,
+                 "SELECT coalesce(sum(count), 0) FROM semel_conflict "
+                 "WHERE consumer = 'c' AND source = ?1 AND message_id = ?2",
+                 source, id);
+}
+
+static int64_t sqlite_events(struct world *world)
+{
+    return query(world, "SELECT count(*) FROM semel_outbox", NULL, NULL);
+}
+
+static int64_t sqlite_audits(struct world *world)
+{
+    return query(world, "SELECT count(*) FROM semel_audit", NULL, NULL);
+}
+
+static bool sqlite_damage(struct world *world, const char *source, const char *id)
+{
+    return query(world,
+                 "UPDATE semel_inbox SET version = -7 WHERE consumer = 'c' AND source = ?1 AND message_id = ?2 "
+                 "RETURNING 1",
+                 source, id) == 1;
+}
+
+static const struct driver sqlite_driver = {
+    .name = "sqlite",
+    .setup = sqlite_setup,
+    .teardown = sqlite_teardown,
+    .attempts = sqlite_attempts,
+    .conflicts = sqlite_conflicts,
+    .events = sqlite_events,
+    .audits = sqlite_audits,
+    .damage = sqlite_damage,
+};
+#endif
+
+const struct driver *const drivers[] = {
+    &mem_driver,
+#ifdef SEMEL_WITH_SQLITE
+    &sqlite_driver,
+#endif
+    NULL,
+};

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_digest.c: SHA-256 known answers (FIPS 180-2, appendix B; NIST's examples).
+ */
+#include "base/digest.h"
+#include "unit.h"
+
+static void assert_sha256(const struct semel_str *parts, size_t n, const char *expected)
+{
+    unsigned char digest[SEMEL_SHA256];
+    char hex[2 * SEMEL_SHA256 + 1];
+    assert_true(semel__sha256(parts, n, digest));
+    semel__hex(digest, sizeof(digest), hex);
+    assert_string_equal(hex, expected);
+}
+
+static void sha256_gives_the_known_answers(void **state)
+{
+    (void)state;
+    struct semel_str abc = SEMEL_STR("abc");
+    struct semel_str two_blocks = SEMEL_STR("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq");
+    assert_sha256(&abc, 1, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    assert_sha256(&two_blocks, 1, "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+}
+
+static void sha256_of_a_million_a_is_the_known_answer(void **state)
+{
+    (void)state;
+    static char a[1000];
+    static struct semel_str parts[1000];
+    memset(a, 'a', sizeof(a));
+    for (size_t i = 0; i < COUNT(parts); i++)
+        parts[i] = (struct semel_str){a, sizeof(a)};
+    assert_sha256(parts, COUNT(parts), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+static void sha256_of_nothing_is_that_of_the_empty_string(void **state)
+{
+    (void)state;
+    static const char expected[] = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    struct semel_str parts[] = {{NULL, 0}, {"", 0}};
+    assert_sha256(NULL, 0, expected);
+    assert_sha256(parts, 2, expected);
+}
+
+static void parts_are_hashed_one_after_the_other(void **state)
+{
+    (void)state;
+    struct semel_str parts[] = {SEMEL_STR("a"), SEMEL_STR(""), SEMEL_STR("bc")};
+    assert_sha256(parts, 3, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+static void hexadecimal_is_in_lower_case_and_ends_with_nul(void **state)
+{
+    (void)state;
+    char out[] = "xxxxxxxxx";
+    semel__hex((const unsigned char *)"\x00\x0F\xA9\xFF", 4, out);
+    assert_string_equal(out, "000fa9ff");
+    semel__hex(NULL, 0, out);
+    assert_string_equal(out, "");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sha256_gives_the_known_answers),
+        cmocka_unit_test(sha256_of_a_million_a_is_the_known_answer),
+        cmocka_unit_test(sha256_of_nothing_is_that_of_the_empty_string),
+        cmocka_unit_test(parts_are_hashed_one_after_the_other),
+        cmocka_unit_test(hexadecimal_is_in_lower_case_and_ends_with_nul),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

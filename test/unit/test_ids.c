@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_ids.c: the time inside an id is found where it is, and nowhere else.
+ */
+#include "base/ids.h"
+#include "unit.h"
+
+static void a_uuid7_tells_its_time(void **state)
+{
+    (void)state;
+    int64_t us;
+    /* RFC 9562, appendix A.6: 2022-02-22T14:22:22-05:00. */
+    assert_true(semel__id_time(SEMEL_STR("017F22E2-79B0-7CC3-98C4-DC0C0C07398F"), &us));
+    assert_true(us == INT64_C(1645557742000000));
+    assert_true(semel__id_time(SEMEL_STR("017f22e2-79b0-7cc3-b8c4-dc0c0c07398f"), &us));
+    assert_true(us == INT64_C(1645557742000000));
+    assert_true(semel__id_time(SEMEL_STR("ffffffff-ffff-7fff-bfff-ffffffffffff"), &us));
+    assert_true(us == INT64_C(281474976710655000));
+    assert_true(semel__id_time(SEMEL_STR("00000000-0000-7000-8000-000000000000"), &us));
+    assert_int_equal(us, 0);
+}
+
+static void a_ulid_tells_its_time(void **state)
+{
+    (void)state;
+    int64_t us;
+    /* The example of the ULID specification. */
+    assert_true(semel__id_time(SEMEL_STR("01ARZ3NDEKTSV4RRFFQ69G5FAV"), &us));
+    assert_true(us == INT64_C(1469922850259000));
+    assert_true(semel__id_time(SEMEL_STR("01arz3ndektsv4rrffq69g5fav"), &us));
+    assert_true(us == INT64_C(1469922850259000));
+    assert_true(semel__id_time(SEMEL_STR("7ZZZZZZZZZZZZZZZZZZZZZZZZZ"), &us));
+    assert_true(us == INT64_C(281474976710655000));
+}
+
+/* I18: the watermark would stand on a random number. */
+static void a_random_uuid_is_not_mistaken_for_one_with_a_time(void **state)
+{
+    (void)state;
+    static const char *const others[] = {
+        "919108f7-52d1-4320-9bac-f847db4148a8", /* v4, RFC 9562 A.3 */
+        "c232ab00-9414-11ec-b3c8-9f6bdeced846", /* v1 */
+        "1ec9414c-232a-6b00-b3c8-9f6bdeced846", /* v6 */
+        "2489e9ad-2ee2-8e00-8ec9-32d5f69181c0", /* v8 */
+        "017f22e2-79b0-7cc3-18c4-dc0c0c07398f", /* v7 digits in another variant */
+        "017f22e2-79b0-7cc3-c8c4-dc0c0c07398f", "00000000-0000-0000-0000-000000000000",
+    };
+    int64_t us = 7;
+    for (size_t i = 0; i < COUNT(others); i++) {
+        assert_true(semel__uuid_valid(semel__str(others[i])));
+        assert_false(semel__id_time(semel__str(others[i]), &us));
+    }
+    assert_int_equal(us, 7);
+}
+
+static void what_only_looks_like_an_id_with_a_time_has_none(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "",
+        "017f22e279b07cc398c4dc0c0c07398f",
+        "{017f22e2-79b0-7cc3-98c4-dc0c0c07398f}",
+        "017f22e2-79b0-7cc3-98c4-dc0c0c07398g",
+        "017f22e2-79b0-7cc3-98c4-dc0c0c07398",
+        "017f22e2-79b0-7cc3-98c4-dc0c0c07398ff",
+        "017f22e2 79b0-7cc3-98c4-dc0c0c07398f",
+        "01ARZ3NDEKTSV4RRFFQ69G5FA",
+        "01ARZ3NDEKTSV4RRFFQ69G5FAVV",
+        "81ARZ3NDEKTSV4RRFFQ69G5FAV", /* more than 128 bits */
+        "01ARZ3NDEKTSV4RRFFQ69G5FAU", /* not in the alphabet */
+        "01ARZ3NDEKTSV4RRFFQ69G5FAI",
+        "01ARZ3NDEKTSV4RRFFQ69G5FAL",
+        "O1ARZ3NDEKTSV4RRFFQ69G5FAV",
+        "01ARZ3NDEK-SV4RRFFQ69G5FAV",
+    };
+    int64_t us = 7;
+    for (size_t i = 0; i < COUNT(bad); i++)
+        assert_false(semel__id_time(semel__str(bad[i]), &us));
+    assert_false(semel__id_time((struct semel_str){NULL, 0}, &us));
+    assert_int_equal(us, 7);
+    char nul[26];
+    memcpy(nul, "01ARZ3NDEKTSV4RRFFQ69G5FAV", sizeof(nul));
+    nul[20] = '\0';
+    assert_false(semel__id_time((struct semel_str){nul, sizeof(nul)}, &us));
+}
+
+static void a_new_uuid7_is_valid_and_carries_the_time_it_was_given(void **state)
+{
+    (void)state;
+    struct semel_random rng;
+    semel__random_seed(&rng, 1);
+    char last[SEMEL_UUID_TEXT] = "";
+    for (int64_t now_us = 0; now_us < INT64_C(281474976710655000); now_us += INT64_C(281474976710655000) / 1000) {
+        char id[SEMEL_UUID_TEXT];
+        int64_t us;
+        semel__uuid7_new(now_us, &rng, id);
+        assert_int_equal(strlen(id), 36);
+        assert_true(semel__uuid_valid(semel__str(id)));
+        assert_true(semel__id_time(semel__str(id), &us));
+        assert_true(us == now_us / 1000 * 1000);
+        assert_true(strcmp(last, id) < 0); /* in the order of time */
+        memcpy(last, id, sizeof(last));
+    }
+}
+
+static void new_uuids_of_one_instant_differ(void **state)
+{
+    (void)state;
+    struct semel_random rng;
+    semel__random_seed(&rng, 1);
+    char a[SEMEL_UUID_TEXT], b[SEMEL_UUID_TEXT];
+    semel__uuid7_new(1, &rng, a);
+    semel__uuid7_new(1, &rng, b);
+    assert_string_not_equal(a, b);
+}
+
+static void the_random_bits_of_a_uuid7_are_used_to_the_last(void **state)
+{
+    (void)state;
+    struct semel_random rng;
+    semel__random_seed(&rng, 1);
+    bool seen[SEMEL_UUID_TEXT][256] = {{false}};
+    for (int i = 0; i < 1000; i++) {
+        char id[SEMEL_UUID_TEXT];
+        semel__uuid7_new(1, &rng, id);
+        for (size_t at = 0; at < 36; at++)
+            seen[at][(unsigned char)id[at]] = true;
+    }
+    for (size_t at = 15; at < 36; at++) {
+        int kinds = 0;
+        for (size_t c = 0; c < 256; c++)
+            kinds += seen[at][c];
+        assert_int_equal(kinds, at == 18 || at == 23 ? 1 : at == 19 ? 4 : 16);
+    }
+}
+
+static void a_time_before_1970_becomes_the_first_instant(void **state)
+{
+    (void)state;
+    struct semel_random rng;
+    semel__random_seed(&rng, 1);
+    char id[SEMEL_UUID_TEXT];
+    int64_t us;
+    semel__uuid7_new(SEMEL_NONE, &rng, id);
+    assert_true(semel__id_time(semel__str(id), &us));
+    assert_int_equal(us, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_uuid7_tells_its_time),
+        cmocka_unit_test(a_ulid_tells_its_time),
+        cmocka_unit_test(a_random_uuid_is_not_mistaken_for_one_with_a_time),
+        cmocka_unit_test(what_only_looks_like_an_id_with_a_time_has_none),
+        cmocka_unit_test(a_new_uuid7_is_valid_and_carries_the_time_it_was_given),
+        cmocka_unit_test(new_uuids_of_one_instant_differ),
+        cmocka_unit_test(the_random_bits_of_a_uuid7_are_used_to_the_last),
+        cmocka_unit_test(a_time_before_1970_becomes_the_first_instant),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,1159 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_sqlite_store.c: what is special about the SQLite driver: its files, settings, guard, plans and texts.
+ * What every store must do is held by the conformance program; what the world does to it by test/fault.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/ids.h"
+#include "store/migrations.h"
+#include "store/sqlite.h"
+
+#define NOW INT64_C(1700000000000000)
+#define CONSUMER SEMEL_STR("billing")
+
+static const struct semel_store_ops *const drivers[] = {&semel__store_sqlite, NULL};
+
+struct world {
+    char dir[64], path[128], url[256];
+    struct semel_store *store;
+    struct semel_arena arena;
+    struct semel_error err;
+    int64_t now_us;
+};
+
+static int64_t read_clock(void *ctx)
+{
+    return ((struct world *)ctx)->now_us;
+}
+
+static struct semel_clock the_clock = {read_clock, NULL};
+static const struct semel_store_options usual = {.clock = &the_clock,
+                                                 .lock_timeout_ms = 50,
+                                                 .create = true,
+                                                 .migrate = true};
+
+static void remove_dir(const char *dir)
+{
+    static const char *const names[] = {"s.db",      "s.db-wal",      "s.db-shm",      "s.db-journal",
+                                        "link.db",   "other.db",      "other.db-wal",  "other.db-shm",
+                                        "file:x.db", "file:x.db-wal", "file:x.db-shm", "sub"};
+    char path[160];
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        snprintf(path, sizeof(path), "%s/%s", dir, names[i]);
+        remove(path);
+    }
+    assert_int_equal(rmdir(dir), 0);
+}
+
+static semel_status open_store(struct world *w, const struct semel_store_options *options)
+{
+    semel__error_clear(&w->err);
+    w->store = NULL;
+    return semel_store_open(&w->store, drivers, w->url, options, &w->err);
+}
+
+static int setup_dir(void **state)
+{
+    struct world *w = semel__calloc(1, sizeof(*w));
+    snprintf(w->dir, sizeof(w->dir), "/tmp/semel-sqlite-XXXXXX");
+    assert_non_null(mkdtemp(w->dir));
+    snprintf(w->path, sizeof(w->path), "%s/s.db", w->dir);
+    snprintf(w->url, sizeof(w->url), "sqlite:%s", w->path);
+    semel__arena_init(&w->arena, 64 << 20);
+    w->now_us = NOW;
+    the_clock.ctx = w;
+    *state = w;
+    return 0;
+}
+
+static int setup(void **state)
+{
+    setup_dir(state);
+    struct world *w = *state;
+    assert_int_equal(open_store(w, &usual), SEMEL_OK);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct world *w = *state;
+    semel_store_close(w->store);
+    semel__arena_done(&w->arena);
+    remove_dir(w->dir);
+    semel__free(w);
+    return 0;
+}
+
+/* ---- small helpers ------------------------------------------------------------------------------- */
+
+static sqlite3 *native(struct world *w)
+{
+    return semel_store_native(w->store);
+}
+
+static void sql_on(sqlite3 *db, const char *text)
+{
+    char *message = NULL;
+    if (sqlite3_exec(db, text, NULL, NULL, &message) != SQLITE_OK)
+        fail_msg("%s: %s", text, message);
+}
+
+static void sql(struct world *w, const char *text)
+{
+    sql_on(native(w), text);
+}
+
+static int64_t ask(struct world *w, const char *text)
+{
+    sqlite3_stmt *stmt = NULL;
+    assert_int_equal(sqlite3_prepare_v2(native(w), text, -1, &stmt, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
+    int64_t v = sqlite3_column_int64(stmt, 0);
+    sqlite3_finalize(stmt);
+    return v;
+}
+
+static void ok(struct world *w, semel_status status)
+{
+    if (status != SEMEL_OK)
+        fail_msg("%s: %s", semel__status_name(status), w->err.text);
+}
+
+static void begin(struct world *w)
+{
+    int64_t now_us = 0;
+    ok(w, semel_store_begin(w->store, SEMEL_TX_OWN, &now_us, &w->err));
+    assert_int_equal(now_us, w->now_us);
+}
+
+static void commit(struct world *w)
+{
+    ok(w, semel_store_commit(w->store, &w->err));
+}
+
+static struct semel_live live_of(enum semel_state state)
+{
+    bool final = state == SEMEL_STATE_COMPLETED || state == SEMEL_STATE_REJECTED || state == SEMEL_STATE_STALE;
+    return (struct semel_live){.state = state,
+                               .attempts = 1,
+                               .due_us = SEMEL_NONE,
+                               .processed_us = final ? NOW : SEMEL_NONE,
+                               .lease_until_us = SEMEL_NONE,
+                               .lease_token = SEMEL_NONE};
+}
+
+static struct semel_live claimed(void)
+{
+    struct semel_live live = live_of(SEMEL_STATE_PROCESSING);
+    live.lease_owner = SEMEL_STR("worker-1");
+    live.lease_until_us = NOW + 1000;
+    return live;
+}
+
+static struct semel_admit item_of(const char *id, enum semel_state state)
+{
+    struct semel_admit item = {.row = {.source = SEMEL_STR("orders"),
+                                       .id = semel__str(id),
+                                       .version = SEMEL_NONE,
+                                       .message_time_us = SEMEL_NONE,
+                                       .received_us = NOW,
+                                       .updated_us = NOW}};
+    item.row.live = state == SEMEL_STATE_PROCESSING ? claimed() : live_of(state);
+    return item;
+}
+
+static void admit(struct world *w, struct semel_admit *items, size_t n)
+{
+    struct semel_admit_batch batch = {.consumer = CONSUMER, .now_us = w->now_us, .items = items, .n_items = n};
+    ok(w, semel_store_admit(w->store, &batch, &w->arena, &w->err));
+}
+
+/* One committed row. */
+static struct semel_admit put(struct world *w, const char *id, enum semel_state state, const char *key, int64_t version)
+{
+    struct semel_admit item = item_of(id, state);
+    item.row.order_key = semel__str(key);
+    item.row.version = version;
+    begin(w);
+    admit(w, &item, 1);
+    commit(w);
+    assert_true(item.inserted);
+    return item;
+}
+
+static struct semel_change change_of(const char *id, enum semel_state from, struct semel_live live)
+{
+    return (struct semel_change){
+        .source = SEMEL_STR("orders"), .id = semel__str(id), .from = from, .token = SEMEL_NONE, .live = live};
+}
+
+static void settle(struct world *w, struct semel_change *changes, size_t n)
+{
+    struct semel_settle_batch batch = {
+        .consumer = CONSUMER, .worker = SEMEL_STR("worker-1"), .now_us = w->now_us, .changes = changes, .n_changes = n};
+    ok(w, semel_store_settle(w->store, &batch, &w->err));
+}
+
+static size_t scan(struct world *w, struct semel_scan what, struct semel_row **rows)
+{
+    size_t n = 0, damaged = 0;
+    what.consumer = CONSUMER;
+    ok(w, semel_store_scan(w->store, &what, &w->arena, rows, &n, &damaged, &w->err));
+    assert_int_equal(damaged, 0);
+    return n;
+}
+
+static void assert_text(struct semel_str got, const char *want)
+{
+    if (!semel__str_eqz(got, want))
+        fail_msg("got \"%.*s\", want \"%s\"", (int)got.n, got.p, want);
+}
+
+static void assert_says(struct world *w, const char *what)
+{
+    if (strstr(w->err.text, what) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", w->err.text, what);
+}
+
+/* ---- opening ------------------------------------------------------------------------------------- */
+
+static void own_connection_has_wal_full_sync_and_foreign_keys(void **state) /* P24 */
+{
+    struct world *w = *state;
+    assert_int_equal(ask(w, "SELECT journal_mode = 'wal' FROM pragma_journal_mode"), 1);
+    assert_int_equal(ask(w, "PRAGMA synchronous"), 2);
+    assert_int_equal(ask(w, "PRAGMA foreign_keys"), 1);
+    assert_int_equal(ask(w, "PRAGMA busy_timeout"), 50);
+}
+
+static void second_open_of_the_same_file_is_refused_under_any_name(void **state) /* P26 */
+{
+    struct world *w = *state;
+    struct semel_store *first = w->store;
+    char link_path[160];
+    snprintf(link_path, sizeof(link_path), "%s/link.db", w->dir);
+    assert_int_equal(open_store(w, &usual), SEMEL_INVALID);
+    assert_says(w, "share that handle");
+    assert_int_equal(symlink(w->path, link_path), 0);
+    snprintf(w->url, sizeof(w->url), "sqlite:%s", link_path);
+    assert_int_equal(open_store(w, &usual), SEMEL_INVALID);
+
+    /* The refused open has not dropped the locks of the first. */
+    w->store = first;
+    begin(w);
+    sqlite3 *other = NULL;
+    assert_int_equal(sqlite3_open(w->path, &other), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(other, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_BUSY);
+    sqlite3_close(other);
+    semel_store_rollback(w->store);
+
+    semel_store_close(w->store);
+    assert_int_equal(open_store(w, &usual), SEMEL_OK);
+}
+
+static void missing_file_directory_and_empty_name_are_refused(void **state)
+{
+    struct world *w = *state;
+    struct semel_store_options options = usual;
+    options.create = false;
+    assert_int_equal(open_store(w, &options), SEMEL_INVALID);
+    assert_says(w, "there is no database");
+    assert_int_not_equal(access(w->path, F_OK), 0);
+    snprintf(w->url, sizeof(w->url), "sqlite:%s", w->dir);
+    assert_int_equal(open_store(w, &usual), SEMEL_INVALID);
+    assert_says(w, "not a regular file");
+    snprintf(w->url, sizeof(w->url), "sqlite:");
+    assert_int_equal(open_store(w, &usual), SEMEL_INVALID);
+}
+
+static void a_path_is_never_taken_for_a_uri(void **state)
+{
+    struct world *w = *state;
+    char cwd[512], path[160];
+    assert_non_null(getcwd(cwd, sizeof(cwd)));
+    assert_int_equal(chdir(w->dir), 0);
+    snprintf(w->url, sizeof(w->url), "sqlite:file:x.db");
+    semel_status status = open_store(w, &usual);
+    assert_int_equal(chdir(cwd), 0);
+    ok(w, status);
+    snprintf(path, sizeof(path), "%s/file:x.db", w->dir);
+    assert_int_equal(access(path, F_OK), 0);
+    ok(w, semel_store_reopen(w->store, &w->err)); /* the directory has changed since */
+}
+
+static void database_in_memory_needs_no_file(void **state)
+{
+    struct world *w = *state;
+    snprintf(w->url, sizeof(w->url), "sqlite::memory:");
+    ok(w, open_store(w, &usual));
+    put(w, "m1", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    begin(w);
+    ok(w, semel_store_reopen(w->store, &w->err));
+    assert_int_equal(ask(w, "SELECT count(*) FROM semel_inbox"), 1);
+}
+
+static void empty_file_is_an_empty_database(void **state)
+{
+    struct world *w = *state;
+    struct semel_store_options options = usual;
+    fclose(fopen(w->path, "w"));
+    options.migrate = false;
+    assert_int_equal(open_store(w, &options), SEMEL_INVALID);
+    assert_says(w, "schema version 0");
+    ok(w, open_store(w, &usual));
+    assert_int_equal(ask(w, "SELECT max(version) FROM semel_schema"), (int64_t)semel__sqlite_migrations_n);
+}
+
+static void newer_schema_is_refused_with_both_numbers(void **state)
+{
+    struct world *w = *state;
+    char known[64];
+    sql(w, "INSERT INTO semel_schema VALUES (4711, 'future', 1)");
+    semel_store_close(w->store);
+    assert_int_equal(open_store(w, &usual), SEMEL_INVALID);
+    assert_int_equal(w->err.cls, SEMEL_CLASS_BROKEN);
+    assert_says(w, "version 4711");
+    snprintf(known, sizeof(known), "up to %zu", semel__sqlite_migrations_n);
+    assert_says(w, known);
+}
+
+static void migrate_twice_changes_nothing(void **state)
+{
+    struct world *w = *state;
+    int from = -1, to = -1;
+    ok(w, semel_store_migrate(w->store, &from, &to, &w->err));
+    assert_int_equal(from, (int)semel__sqlite_migrations_n);
+    assert_int_equal(to, from);
+}
+
+static void database_in_utf16_is_refused(void **state)
+{
+    struct world *w = *state;
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open(w->path, &db), SQLITE_OK);
+    sql_on(db, "PRAGMA encoding = 'UTF-16le'; CREATE TABLE t (x)");
+    sqlite3_close(db);
+    assert_int_equal(open_store(w, &usual), SEMEL_INVALID);
+    assert_says(w, "UTF-16le");
+}
+
+static void reopen_rolls_back_and_keeps_what_was_committed(void **state)
+{
+    struct world *w = *state;
+    put(w, "m1", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    struct semel_admit item = item_of("m2", SEMEL_STATE_COMPLETED);
+    begin(w);
+    admit(w, &item, 1);
+    ok(w, semel_store_reopen(w->store, &w->err));
+    assert_int_equal(ask(w, "SELECT count(*) FROM semel_inbox"), 1);
+}
+
+/* ---- admit and fetch ----------------------------------------------------------------------------- */
+
+static void every_column_comes_back_as_it_was_put(void **state)
+{
+    struct world *w = *state;
+    static const char *const ids[] = {
+        "\x01\x1f\x7f\t\n",        "'; DROP TABLE semel_inbox; --", "?1 :a @b $c", "\"x\"", "%s%n",
+        "\xc3\xa9\xf0\x9f\x90\x98"};
+    struct semel_admit items[6], again[6];
+    for (size_t i = 0; i < 6; i++) {
+        items[i] = item_of(ids[i], SEMEL_STATE_FAILED);
+        struct semel_row *row = &items[i].row;
+        row->order_key = row->type = row->position = row->traceparent = row->live.outcome = row->id;
+        row->headers = SEMEL_STR("{\"a\":\"'\"}");
+        row->payload = (struct semel_str){"\0a\0';--\xff", 8};
+        row->kept = true;
+        row->version = INT64_MAX;
+        row->message_time_us = -1;
+        row->fp = (struct semel_fp){.kind = SEMEL_FP_RAW, .n = 32, .bytes = {0, 1, 2}};
+        row->live.attempts_before = 1;
+        row->live.replays = 7;
+        row->live.alone = true;
+        row->live.due_us = NOW + 5;
+        row->live.error_class = SEMEL_CLASS_TRANSIENT;
+        row->live.error_text = row->id;
+        items[i].place = i;
+    }
+    for (size_t i = 1; i < 6; i++) /* sorted, as the contract demands */
+        for (size_t j = i; j > 0 && semel__str_cmp(items[j - 1].row.id, items[j].row.id) > 0; j--) {
+            struct semel_admit swap = items[j];
+            items[j] = items[j - 1];
+            items[j - 1] = swap;
+        }
+    memcpy(again, items, sizeof(items));
+    begin(w);
+    admit(w, items, 6);
+    commit(w);
+    begin(w);
+    admit(w, again, 6);
+    commit(w);
+    for (size_t i = 0; i < 6; i++) {
+        const struct semel_row *a = &items[i].row, *b = &again[i].found;
+        assert_true(items[i].inserted && !again[i].inserted && !again[i].damaged);
+        assert_int_equal(a->arrival, b->arrival);
+        assert_true(semel__str_eq(a->id, b->id) && semel__str_eq(a->source, b->source));
+        assert_true(semel__str_eq(a->id, b->order_key) && semel__str_eq(a->id, b->type));
+        assert_true(semel__str_eq(a->id, b->position) && semel__str_eq(a->id, b->traceparent));
+        assert_true(semel__str_eq(a->id, b->live.outcome) && semel__str_eq(a->id, b->live.error_text));
+        assert_true(semel__str_eq(a->payload, b->payload) && semel__str_eq(a->headers, b->headers) && b->kept);
+        assert_false(semel__fp_differs(&a->fp, &b->fp));
+        assert_int_equal(b->fp.n, 32);
+        assert_true(b->version == INT64_MAX && b->message_time_us == -1 && b->received_us == NOW);
+        assert_true(b->live.attempts == 1 && b->live.attempts_before == 1 && b->live.replays == 7 && b->live.alone);
+        assert_true(b->live.due_us == NOW + 5 && b->live.error_class == SEMEL_CLASS_TRANSIENT);
+        assert_true(b->live.lease_token == SEMEL_NONE && b->live.lease_owner.p == NULL);
+    }
+}
+
+static void arrivals_follow_the_place_and_tokens_rise(void **state)
+{
+    struct world *w = *state;
+    struct semel_admit items[] = {item_of("a", SEMEL_STATE_PROCESSING), item_of("b", SEMEL_STATE_PROCESSING)};
+    items[0].place = 1;
+    begin(w);
+    admit(w, items, 2);
+    commit(w);
+    assert_int_equal(items[0].row.arrival, items[1].row.arrival + 1);
+    assert_true(items[1].row.live.lease_token > items[0].row.live.lease_token);
+    struct semel_admit later = put(w, "c", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
+    assert_true(later.row.arrival > items[0].row.arrival);
+    assert_true(later.row.live.lease_token > items[1].row.live.lease_token);
+}
+
+static void payload_that_is_not_kept_is_not_stored(void **state)
+{
+    struct world *w = *state;
+    struct semel_admit item = item_of("a", SEMEL_STATE_COMPLETED), other = item_of("b", SEMEL_STATE_FAILED);
+    item.row.payload = other.row.payload = SEMEL_STR("");
+    other.row.kept = true;
+    begin(w);
+    admit(w, &item, 1);
+    admit(w, &other, 1);
+    commit(w);
+    assert_int_equal(ask(w, "SELECT payload IS NULL FROM semel_inbox WHERE message_id = 'a'"), 1);
+    assert_int_equal(ask(w, "SELECT payload = x'' FROM semel_inbox WHERE message_id = 'b'"), 1);
+}
+
+static void business_key_is_held_by_the_first_and_free_when_expired(void **state)
+{
+    struct world *w = *state;
+    struct semel_business b = {.key = SEMEL_STR("settle-1"),
+                               .source = SEMEL_STR("orders"),
+                               .id = SEMEL_STR("a"),
+                               .expires_us = NOW + 10};
+    struct semel_admit_batch batch = {.consumer = CONSUMER, .now_us = NOW, .business = &b, .n_business = 1};
+    begin(w);
+    ok(w, semel_store_admit(w->store, &batch, &w->arena, &w->err));
+    assert_true(b.inserted && !b.taken);
+    ok(w, semel_store_admit(w->store, &batch, &w->arena, &w->err));
+    assert_true(!b.inserted && !b.taken); /* it is ours */
+    b.id = SEMEL_STR("b");
+    ok(w, semel_store_admit(w->store, &batch, &w->arena, &w->err));
+    assert_true(!b.inserted && b.taken);
+    assert_text(b.held_id, "a");
+    batch.now_us = NOW + 10;
+    b.expires_us = SEMEL_NONE;
+    ok(w, semel_store_admit(w->store, &batch, &w->arena, &w->err));
+    assert_true(b.inserted && !b.taken);
+    size_t n = 9;
+    ok(w, semel_store_purge_business(w->store, CONSUMER, INT64_MAX, 10, &n, &w->err));
+    assert_int_equal(n, 0); /* for ever */
+    commit(w);
+}
+
+static void facts_of_a_key_do_not_count_this_transaction(void **state)
+{
+    struct world *w = *state;
+    struct semel_admit first = put(w, "a", SEMEL_STATE_FAILED, "k", 7),
+                       second = put(w, "b", SEMEL_STATE_WAITING, "k", 5);
+    put(w, "c", SEMEL_STATE_COMPLETED, "k", 3);
+    struct semel_key key = {.key = SEMEL_STR("k")};
+    struct semel_admit item = item_of("d", SEMEL_STATE_WAITING);
+    item.row.order_key = SEMEL_STR("k");
+    struct semel_admit_batch batch = {
+        .consumer = CONSUMER, .now_us = NOW, .keys = &key, .n_keys = 1, .items = &item, .n_items = 1};
+    begin(w);
+    ok(w, semel_store_admit(w->store, &batch, &w->arena, &w->err));
+    assert_int_equal(key.head_arrival, first.row.arrival);
+    assert_int_equal(key.head_version, first.row.version);
+    key.by_version = true;
+    batch.n_items = 0; /* d is there now, and first by version: it has none */
+    ok(w, semel_store_admit(w->store, &batch, &w->arena, &w->err));
+    assert_int_equal(key.head_arrival, second.row.arrival);
+    assert_int_equal(key.head_version, second.row.version);
+    assert_true(key.last_version == SEMEL_NONE && key.parked == 1 && batch.route_parked == 1);
+    semel_store_rollback(w->store);
+}
+
+static void watermark_never_falls_and_is_read_by_admit(void **state) /* P60 */
+{
+    struct world *w = *state;
+    struct semel_admit items[] = {item_of("a", SEMEL_STATE_COMPLETED), item_of("b", SEMEL_STATE_COMPLETED)};
+    items[1].row.source = SEMEL_STR("payments");
+    items[1].place = 1;
+    begin(w);
+    ok(w, semel_store_watermark(w->store, CONSUMER, SEMEL_STR("orders"), NOW, &w->err));
+    ok(w, semel_store_watermark(w->store, CONSUMER, SEMEL_STR("orders"), NOW - 5, &w->err));
+    admit(w, items, 2);
+    commit(w);
+    assert_int_equal(items[0].watermark_us, NOW);
+    assert_true(items[1].watermark_us == SEMEL_NONE);
+}
+
+static void fetch_says_what_is_there_and_what_is_not(void **state)
+{
+    struct world *w = *state;
+    put(w, "a", SEMEL_STATE_DEAD, "k", SEMEL_NONE);
+    struct semel_key key = {.key = SEMEL_STR("k")};
+    struct semel_fetched items[] = {{.source = SEMEL_STR("orders"), .id = SEMEL_STR("a")},
+                                    {.source = SEMEL_STR("orders"), .id = SEMEL_STR("b")}};
+    struct semel_fetch_batch batch = {.consumer = CONSUMER, .keys = &key, .n_keys = 1, .items = items, .n_items = 2};
+    begin(w);
+    ok(w, semel_store_fetch(w->store, &batch, &w->arena, &w->err));
+    assert_true(items[0].present && !items[0].damaged && !items[1].present);
+    assert_int_equal(items[0].row.live.state, SEMEL_STATE_DEAD);
+    assert_int_equal(key.head_arrival, items[0].row.arrival);
+    semel_store_rollback(w->store);
+}
+
+/* ---- settle -------------------------------------------------------------------------------------- */
+
+static void change_applies_only_under_its_token_and_state(void **state)
+{
+    struct world *w = *state;
+    struct semel_admit item = put(w, "a", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
+    struct semel_change change = change_of("a", SEMEL_STATE_PROCESSING, live_of(SEMEL_STATE_COMPLETED));
+    change.token = item.row.live.lease_token + 1;
+    change.log_attempt = true;
+    begin(w);
+    settle(w, &change, 1);
+    assert_false(change.applied);
+    change.token = item.row.live.lease_token;
+    change.log_attempt = false;
+    settle(w, &change, 1);
+    assert_true(change.applied);
+    settle(w, &change, 1);
+    assert_false(change.applied);
+    commit(w);
+    assert_int_equal(ask(w, "SELECT count(*) FROM semel_attempt"), 0);
+    assert_int_equal(ask(w, "SELECT count(*) FROM semel_inbox WHERE status = 'completed' AND lease_token IS NULL"), 1);
+}
+
+static void new_token_is_higher_than_every_earlier_one(void **state)
+{
+    struct world *w = *state;
+    struct semel_admit item = put(w, "a", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
+    struct semel_change change = change_of("a", SEMEL_STATE_PROCESSING, claimed());
+    change.new_token = true;
+    begin(w);
+    settle(w, &change, 1);
+    commit(w);
+    assert_true(change.applied && change.live.lease_token > item.row.live.lease_token);
+    struct semel_row *rows = NULL;
+    assert_int_equal(scan(w, (struct semel_scan){.kind = SEMEL_SCAN_TOKEN, .token = change.live.lease_token, .max = 9},
+                          &rows),
+                     1);
+    assert_text(rows[0].id, "a");
+}
+
+static void payload_is_put_and_cleared(void **state)
+{
+    struct world *w = *state;
+    put(w, "a", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    struct semel_msg msg;
+    semel__msg_init(&msg);
+    msg.payload = SEMEL_STR("later");
+    msg.headers = SEMEL_STR("{}");
+    struct semel_change change = change_of("a", SEMEL_STATE_FAILED, live_of(SEMEL_STATE_FAILED));
+    change.payload = SEMEL_PAYLOAD_PUT;
+    change.put = &msg;
+    begin(w);
+    settle(w, &change, 1);
+    assert_int_equal(ask(w, "SELECT payload = CAST('later' AS BLOB) AND headers = '{}' FROM semel_inbox"), 1);
+    change.payload = SEMEL_PAYLOAD_AS_IS;
+    settle(w, &change, 1);
+    assert_int_equal(ask(w, "SELECT payload IS NOT NULL AND headers IS NOT NULL FROM semel_inbox"), 1);
+    change.payload = SEMEL_PAYLOAD_CLEAR;
+    settle(w, &change, 1);
+    assert_int_equal(ask(w, "SELECT payload IS NULL AND headers IS NULL FROM semel_inbox"), 1);
+    commit(w);
+}
+
+static void evidence_is_kept_attempts_notes_and_conflicts(void **state)
+{
+    struct world *w = *state;
+    put(w, "a", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
+    struct semel_msg msg;
+    semel__msg_init(&msg);
+    msg.source = SEMEL_STR("orders");
+    msg.id = SEMEL_STR("a");
+    msg.fp = (struct semel_fp){.kind = SEMEL_FP_RAW, .n = 32};
+    struct semel_conflict conflict = {&msg};
+    struct semel_note note = {SEMEL_STR("orders"), SEMEL_STR("a"), 3, SEMEL_CLASS_LEASE, SEMEL_STR("late")};
+    struct semel_change change = change_of("a", SEMEL_STATE_FAILED, live_of(SEMEL_STATE_DEAD));
+    change.live.error_class = SEMEL_CLASS_PERMANENT;
+    change.log_attempt = true;
+    struct semel_settle_batch batch = {.consumer = CONSUMER,
+                                       .worker = SEMEL_STR("worker-1"),
+                                       .now_us = NOW,
+                                       .changes = &change,
+                                       .n_changes = 1,
+                                       .conflicts = &conflict,
+                                       .n_conflicts = 1,
+                                       .notes = &note,
+                                       .n_notes = 1};
+    begin(w);
+    ok(w, semel_store_settle(w->store, &batch, &w->err));
+    batch.n_changes = batch.n_notes = 0;
+    ok(w, semel_store_settle(w->store, &batch, &w->err));
+    commit(w);
+    assert_int_equal(ask(w, "SELECT count(*) FROM semel_attempt WHERE worker = 'worker-1'"), 2);
+    assert_int_equal(ask(w, "SELECT count(*) FROM semel_attempt WHERE attempt = 3 AND error_class = 'lease_expired'"),
+                     1);
+    assert_int_equal(ask(w, "SELECT count FROM semel_conflict"), 2);
+}
+
+static void fresh_row_is_removed_and_business_keys_given_up(void **state)
+{
+    struct world *w = *state;
+    struct semel_business b[] = {
+        {.key = SEMEL_STR("x"), .source = SEMEL_STR("orders"), .id = SEMEL_STR("a"), .expires_us = SEMEL_NONE},
+        {.key = SEMEL_STR("y"), .source = SEMEL_STR("orders"), .id = SEMEL_STR("a"), .expires_us = SEMEL_NONE}};
+    struct semel_admit item = item_of("a", SEMEL_STATE_WAITING);
+    struct semel_admit_batch batch = {
+        .consumer = CONSUMER, .now_us = NOW, .business = b, .n_business = 2, .items = &item, .n_items = 1};
+    struct semel_change change = change_of("a", SEMEL_STATE_WAITING, live_of(SEMEL_STATE_REJECTED));
+    begin(w);
+    ok(w, semel_store_admit(w->store, &batch, &w->arena, &w->err));
+    struct semel_settle_batch drop = {.consumer = CONSUMER, .now_us = NOW, .drop = b, .n_drop = 1};
+    ok(w, semel_store_settle(w->store, &drop, &w->err));
+    assert_int_equal(ask(w, "SELECT business_key = 'y' FROM semel_business_key"), 1);
+    change.fresh = change.remove = change.release_business = true;
+    settle(w, &change, 1);
+    commit(w);
+    assert_true(change.applied);
+    assert_int_equal(ask(w, "SELECT (SELECT count(*) FROM semel_inbox) + (SELECT count(*) FROM semel_business_key)"),
+                     0);
+}
+
+static void wake_makes_the_first_of_a_key_due_if_it_waits(void **state)
+{
+    struct world *w = *state;
+    put(w, "a", SEMEL_STATE_WAITING, "k", 10);
+    put(w, "b", SEMEL_STATE_WAITING, "k", 9);
+    put(w, "c", SEMEL_STATE_WAITING, "k", 8);
+    put(w, "d", SEMEL_STATE_DEAD, "held", SEMEL_NONE);
+    put(w, "e", SEMEL_STATE_WAITING, "held", SEMEL_NONE);
+    struct semel_key_change keys[] = {{.key = SEMEL_STR("held"), .last_version = SEMEL_NONE, .wake = true},
+                                      {.key = SEMEL_STR("k"), .last_version = 7, .wake = true, .by_version = true}};
+    struct semel_settle_batch batch = {.consumer = CONSUMER, .now_us = NOW + 1, .keys = keys, .n_keys = 2};
+    begin(w);
+    ok(w, semel_store_settle(w->store, &batch, &w->err));
+    assert_int_equal(ask(w, "SELECT group_concat(message_id) = 'c' FROM semel_inbox WHERE due_at IS NOT NULL"), 1);
+    keys[1].by_version = false;
+    keys[1].last_version = 3; /* never lowered */
+    ok(w, semel_store_settle(w->store, &batch, &w->err));
+    commit(w);
+    assert_int_equal(
+        ask(w, "SELECT count(*) FROM semel_inbox WHERE message_id IN ('a', 'c') AND due_at = 1700000000000001 "
+               "AND error_class = 'blocked'"),
+        2);
+    assert_int_equal(ask(w, "SELECT count(*) FROM semel_inbox WHERE due_at IS NOT NULL"), 2);
+    assert_int_equal(ask(w, "SELECT last_version FROM semel_order_key WHERE order_key = 'k'"), 7);
+}
+
+/* ---- scans, purge, outbox ------------------------------------------------------------------------ */
+
+static void scans_give_what_they_name_in_their_order(void **state)
+{
+    struct world *w = *state;
+    struct semel_row *rows = NULL;
+    struct semel_admit items[] = {item_of("a", SEMEL_STATE_FAILED), item_of("b", SEMEL_STATE_WAITING),
+                                  item_of("c", SEMEL_STATE_FAILED), item_of("d", SEMEL_STATE_PROCESSING),
+                                  item_of("e", SEMEL_STATE_COMPLETED)};
+    for (size_t i = 0; i < 5; i++) {
+        items[i].place = i;
+        items[i].row.order_key = SEMEL_STR("k");
+        items[i].row.version = i == 1 ? SEMEL_NONE : 10 - (int64_t)i;
+    }
+    items[0].row.live.due_us = NOW + 2;
+    items[1].row.live.due_us = NOW + 1;
+    items[2].row.live.due_us = NOW + 3;
+    begin(w);
+    admit(w, items, 5);
+    commit(w);
+    assert_int_equal(scan(w, (struct semel_scan){.kind = SEMEL_SCAN_DUE, .now_us = NOW + 2, .max = 9}, &rows), 2);
+    assert_text(rows[0].id, "b");
+    assert_int_equal(scan(w, (struct semel_scan){.kind = SEMEL_SCAN_DUE, .now_us = NOW + 9, .max = 1}, &rows), 1);
+    assert_int_equal(scan(w, (struct semel_scan){.kind = SEMEL_SCAN_EXPIRED, .now_us = NOW + 1000, .max = 9}, &rows),
+                     0);
+    assert_int_equal(scan(w, (struct semel_scan){.kind = SEMEL_SCAN_EXPIRED, .now_us = NOW + 1001, .max = 9}, &rows),
+                     1);
+    assert_text(rows[0].live.lease_owner, "worker-1");
+    struct semel_scan by_key = {.kind = SEMEL_SCAN_KEY, .order_key = SEMEL_STR("k"), .max = 9};
+    assert_int_equal(scan(w, by_key, &rows), 4);
+    assert_text(rows[3].id, "d");
+    by_key.by_version = true;
+    assert_int_equal(scan(w, by_key, &rows), 4);
+    assert_text(rows[0].id, "b"); /* without a version: first */
+    assert_text(rows[1].id, "d");
+    struct semel_scan all = {.kind = SEMEL_SCAN_ALL,
+                             .max = 2,
+                             .states = 1u << SEMEL_STATE_FAILED | 1u << SEMEL_STATE_COMPLETED};
+    assert_int_equal(scan(w, all, &rows), 2);
+    all.after_arrival = rows[1].arrival;
+    assert_int_equal(scan(w, all, &rows), 1);
+    assert_text(rows[0].id, "e");
+    all = (struct semel_scan){.kind = SEMEL_SCAN_ALL, .max = 9, .states = 1u << SEMEL_STATE_WAITING};
+    assert_int_equal(scan(w, all, &rows), 1);
+    all = (struct semel_scan){.kind = SEMEL_SCAN_ALL, .max = 9, .type = SEMEL_STR("no such type")};
+    assert_int_equal(scan(w, all, &rows), 0);
+}
+
+static void sources_are_listed_once_each(void **state)
+{
+    struct world *w = *state;
+    static const char *const names[] = {"", "a", "z"};
+    for (size_t i = 0; i < 3; i++)
+        for (int j = 0; j < 3; j++) {
+            char id[16];
+            snprintf(id, sizeof(id), "%d", j);
+            struct semel_admit item = item_of(id, SEMEL_STATE_COMPLETED);
+            item.row.source = semel__str(names[i]);
+            begin(w);
+            admit(w, &item, 1);
+            commit(w);
+        }
+    struct semel_str *sources = NULL;
+    size_t n = 0;
+    ok(w, semel_store_sources(w->store, CONSUMER, &w->arena, &sources, &n, &w->err));
+    assert_int_equal(n, 3);
+    for (size_t i = 0; i < 3; i++)
+        assert_text(sources[i], names[i]);
+    ok(w, semel_store_sources(w->store, SEMEL_STR("nobody"), &w->arena, &sources, &n, &w->err));
+    assert_int_equal(n, 0);
+}
+
+static void purge_takes_old_final_rows_in_chunks_with_their_attempts(void **state)
+{
+    struct world *w = *state;
+    struct semel_admit items[6];
+    static const char *const ids[] = {"a", "b", "c", "d", "e", "f"};
+    begin(w);
+    for (size_t i = 0; i < 6; i++) {
+        items[i] = item_of(ids[i], i == 3 ? SEMEL_STATE_DEAD : SEMEL_STATE_COMPLETED);
+        items[i].row.message_time_us = i < 4 ? NOW - 100 : SEMEL_NONE; /* d is old but dead; e, f have no time */
+    }
+    items[2].row.message_time_us = NOW; /* not older than the watermark */
+    items[5].row.live.processed_us = NOW + 100;
+    struct semel_note note = {SEMEL_STR("orders"), SEMEL_STR("a"), 1, SEMEL_CLASS_TRANSIENT, SEMEL_STR("x")};
+    struct semel_settle_batch batch = {.consumer = CONSUMER, .now_us = NOW, .notes = &note, .n_notes = 1};
+    for (size_t i = 0; i < 6; i++)
+        items[i].place = i;
+    admit(w, items, 6);
+    ok(w, semel_store_settle(w->store, &batch, &w->err));
+    commit(w);
+    size_t n = 0;
+    begin(w);
+    ok(w, semel_store_purge(w->store, CONSUMER, SEMEL_STR("orders"), NOW, 10, &n, &w->err));
+    assert_int_equal(n, 0); /* no watermark yet */
+    ok(w, semel_store_watermark(w->store, CONSUMER, SEMEL_STR("orders"), NOW, &w->err));
+    ok(w, semel_store_purge(w->store, CONSUMER, SEMEL_STR("orders"), NOW + 1, 2, &n, &w->err));
+    assert_int_equal(n, 2);
+    ok(w, semel_store_purge(w->store, CONSUMER, SEMEL_STR("orders"), NOW + 1, 2, &n, &w->err));
+    assert_int_equal(n, 1);
+    commit(w);
+    assert_int_equal(ask(w, "SELECT group_concat(message_id) = 'c,d,f' FROM semel_inbox"), 1);
+    assert_int_equal(ask(w, "SELECT count(*) FROM semel_attempt"), 0);
+}
+
+static void outbox_makes_an_id_and_refuses_a_second_of_the_same(void **state)
+{
+    struct world *w = *state;
+    struct semel_event event = {.aggregatetype = SEMEL_STR("order"),
+                                .aggregateid = SEMEL_STR("1"),
+                                .type = SEMEL_STR("placed"),
+                                .payload = {"\0x", 2}};
+    char id[37] = "", same[37];
+    int64_t at = 0;
+    begin(w);
+    ok(w, semel_store_outbox_put(w->store, &event, NOW, id, &w->err));
+    assert_true(semel__id_time(semel__str(id), &at));
+    assert_int_equal(at, NOW);
+    for (size_t i = 0; i < sizeof(same); i++)
+        same[i] = (char)(id[i] >= 'a' && id[i] <= 'f' ? id[i] - 'a' + 'A' : id[i]);
+    event.id = semel__str(same);
+    assert_int_equal(semel_store_outbox_put(w->store, &event, NOW, id, &w->err), SEMEL_INVALID);
+    assert_int_equal(w->err.cls, SEMEL_CLASS_PERMANENT);
+    event.id = SEMEL_STR("not a uuid");
+    assert_int_equal(semel_store_outbox_put(w->store, &event, NOW, id, &w->err), SEMEL_INVALID);
+    event.id = (struct semel_str){0};
+    event.type = (struct semel_str){0};
+    assert_int_equal(semel_store_outbox_put(w->store, &event, NOW, id, &w->err), SEMEL_INVALID);
+    commit(w);
+    assert_int_equal(ask(w, "SELECT count(*) FROM semel_outbox WHERE payload = x'0078' AND headers = '{}'"), 1);
+}
+
+static void audit_keeps_who_what_and_why(void **state)
+{
+    struct world *w = *state;
+    struct semel_audit line = {.consumer = CONSUMER,
+                               .source = SEMEL_STR("orders"),
+                               .id = SEMEL_STR("a"),
+                               .who = SEMEL_STR("eve"),
+                               .what = SEMEL_STR("retry"),
+                               .reason = SEMEL_STR("it's fixed")};
+    begin(w);
+    ok(w, semel_store_audit(w->store, &line, NOW, &w->err));
+    commit(w);
+    assert_int_equal(ask(w, "SELECT count(*) FROM semel_audit WHERE who = 'eve' AND reason = 'it''s fixed'"), 1);
+}
+
+/* ---- the transaction ----------------------------------------------------------------------------- */
+
+static void guard_denies_what_would_end_the_transaction(void **state) /* P58 */
+{
+    struct world *w = *state;
+    static const char *const denied[] = {"COMMIT",
+                                         "END",
+                                         "ROLLBACK",
+                                         "BEGIN",
+                                         "SAVEPOINT a",
+                                         "RELEASE semel_one",
+                                         "ROLLBACK TO semel_one",
+                                         "ATTACH ':memory:' AS x",
+                                         "DETACH main",
+                                         "PRAGMA journal_mode = DELETE",
+                                         "PRAGMA synchronous = OFF",
+                                         "PRAGMA writable_schema = ON",
+                                         "VACUUM"};
+    sql(w, "CREATE TABLE ledger (x)");
+    begin(w);
+    ok(w, semel_store_savepoint(w->store, &w->err));
+    ok(w, semel_store_guard(w->store, true, &w->err));
+    for (size_t i = 0; i < sizeof(denied) / sizeof(denied[0]); i++) {
+        int rc = sqlite3_exec(native(w), denied[i], NULL, NULL, NULL);
+        if (rc != SQLITE_AUTH && i + 1 < sizeof(denied) / sizeof(denied[0]))
+            fail_msg("%s answered %d", denied[i], rc);
+        assert_int_not_equal(rc, SQLITE_OK);
+    }
+    assert_int_equal(semel__sqlite_fail(native(w), SQLITE_AUTH, "handler", &w->err), SEMEL_INVALID);
+    sql(w, "INSERT INTO ledger VALUES (1); SELECT * FROM pragma_table_info('ledger')");
+    ok(w, semel_store_guard(w->store, false, &w->err));
+    commit(w);
+    assert_int_equal(ask(w, "SELECT count(*) FROM ledger"), 1);
+}
+
+static void transaction_ended_by_insert_or_rollback_is_detected(void **state) /* P58 */
+{
+    struct world *w = *state;
+    sql(w, "CREATE TABLE ledger (x UNIQUE)");
+    begin(w);
+    ok(w, semel_store_guard(w->store, true, &w->err));
+    sql(w, "INSERT INTO ledger VALUES (1)");
+    assert_int_not_equal(sqlite3_exec(native(w), "INSERT OR ROLLBACK INTO ledger VALUES (1)", NULL, NULL, NULL),
+                         SQLITE_OK);
+    /* In autocommit now: even this must not stay. */
+    assert_int_not_equal(sqlite3_exec(native(w), "INSERT INTO ledger VALUES (2)", NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(semel_store_guard(w->store, false, &w->err), SEMEL_INVALID);
+    assert_int_equal(w->err.cls, SEMEL_CLASS_PERMANENT);
+    semel_store_rollback(w->store);
+    assert_int_equal(ask(w, "SELECT count(*) FROM ledger"), 0);
+    begin(w);
+    commit(w);
+}
+
+static void commit_prepared_before_the_guard_becomes_a_rollback(void **state) /* P58 */
+{
+    struct world *w = *state;
+    sqlite3_stmt *stmt = NULL;
+    sql(w, "CREATE TABLE ledger (x)");
+    assert_int_equal(sqlite3_prepare_v2(native(w), "COMMIT", -1, &stmt, NULL), SQLITE_OK);
+    begin(w);
+    sql(w, "INSERT INTO ledger VALUES (1)");
+    ok(w, semel_store_guard(w->store, true, &w->err));
+    assert_int_not_equal(sqlite3_step(stmt), SQLITE_DONE);
+    sqlite3_finalize(stmt);
+    assert_int_equal(semel_store_guard(w->store, false, &w->err), SEMEL_INVALID);
+    semel_store_rollback(w->store);
+    assert_int_equal(ask(w, "SELECT count(*) FROM ledger"), 0);
+}
+
+static void commit_of_a_transaction_that_was_ended_and_begun_anew_is_refused(void **state) /* P58 */
+{
+    struct world *w = *state;
+    sql(w, "CREATE TABLE ledger (x)");
+    begin(w);
+    sql(w, "ROLLBACK; BEGIN; INSERT INTO ledger VALUES (1)");
+    assert_int_equal(semel_store_commit(w->store, &w->err), SEMEL_INVALID);
+    assert_int_equal(ask(w, "SELECT count(*) FROM ledger"), 0);
+}
+
+static void commit_with_an_unfinished_write_names_the_handler(void **state)
+{
+    struct world *w = *state;
+    sqlite3_stmt *stmt = NULL;
+    sql(w, "CREATE TABLE ledger (x)");
+    begin(w);
+    assert_int_equal(sqlite3_prepare_v2(native(w), "INSERT INTO ledger VALUES (1), (2) RETURNING x", -1, &stmt, NULL),
+                     SQLITE_OK);
+    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
+    assert_int_equal(semel_store_commit(w->store, &w->err), SEMEL_INVALID);
+    assert_says(w, "unfinished");
+    sqlite3_finalize(stmt);
+    assert_int_equal(ask(w, "SELECT count(*) FROM ledger"), 0);
+}
+
+static void savepoint_undoes_the_handler_and_keeps_the_transaction(void **state)
+{
+    struct world *w = *state;
+    sql(w, "CREATE TABLE ledger (x)");
+    begin(w);
+    for (int i = 0; i < 3; i++) {
+        ok(w, semel_store_savepoint(w->store, &w->err));
+        sql(w, "INSERT INTO ledger VALUES (1)");
+    }
+    ok(w, semel_store_rollback_to(w->store, &w->err));
+    commit(w);
+    assert_int_equal(ask(w, "SELECT count(*) FROM ledger"), 2);
+}
+
+static void deferred_foreign_key_is_found_before_the_commit(void **state) /* P62 */
+{
+    struct world *w = *state;
+    sql(w, "CREATE TABLE account (id INTEGER PRIMARY KEY); "
+           "CREATE TABLE entry (a INTEGER REFERENCES account (id) DEFERRABLE INITIALLY DEFERRED)");
+    begin(w);
+    ok(w, semel_store_savepoint(w->store, &w->err));
+    sql(w, "INSERT INTO entry VALUES (1)");
+    assert_int_equal(semel_store_check(w->store, &w->err), SEMEL_INVALID);
+    assert_int_equal(w->err.cls, SEMEL_CLASS_TRANSIENT);
+    ok(w, semel_store_rollback_to(w->store, &w->err));
+    ok(w, semel_store_check(w->store, &w->err));
+    sql(w, "INSERT INTO entry VALUES (1)");
+    assert_int_equal(semel_store_commit(w->store, &w->err), SEMEL_INVALID); /* not checked: the commit says it */
+    assert_int_equal(w->err.cls, SEMEL_CLASS_TRANSIENT);
+    assert_int_equal(ask(w, "SELECT count(*) FROM entry"), 0);
+    begin(w);
+    commit(w);
+}
+
+static void wrapped_handle_joins_the_callers_transaction(void **state)
+{
+    struct world *w = *state;
+    sqlite3 *db = NULL;
+    int64_t now_us = 0;
+    struct semel_store *own = w->store, *wrapped = NULL;
+    assert_int_equal(sqlite3_open(w->path, &db), SQLITE_OK);
+    ok(w, semel__store_sqlite_wrap(&wrapped, db, &(struct semel_store_options){.clock = &the_clock}, &w->err));
+    assert_int_equal(semel_store_begin(wrapped, SEMEL_TX_JOIN, &now_us, &w->err), SEMEL_INVALID);
+    assert_says(w, "no open transaction");
+    sql_on(db, "BEGIN"); /* deferred: joining takes the write lock (P23) */
+    assert_int_equal(semel_store_begin(wrapped, SEMEL_TX_OWN, &now_us, &w->err), SEMEL_INVALID);
+    assert_says(w, "already open");
+    ok(w, semel_store_begin(wrapped, SEMEL_TX_JOIN, &now_us, &w->err));
+    assert_int_equal(sqlite3_txn_state(db, "main"), SQLITE_TXN_WRITE);
+    struct semel_admit item = item_of("a", SEMEL_STATE_COMPLETED);
+    w->store = wrapped;
+    admit(w, &item, 1);
+    semel_store_close(wrapped); /* closes nothing of the caller's, and rolls nothing back */
+    assert_int_equal(sqlite3_get_autocommit(db), 0);
+    sql_on(db, "COMMIT");
+    w->store = own;
+    assert_int_equal(ask(w, "SELECT count(*) FROM semel_inbox"), 1);
+    assert_int_equal(sqlite3_close(db), SQLITE_OK); /* no statement of ours is left */
+}
+
+static void join_of_a_transaction_with_an_old_snapshot_must_be_repeated(void **state) /* P23 */
+{
+    struct world *w = *state;
+    sqlite3 *db = NULL;
+    int64_t now_us = 0;
+    struct semel_store *wrapped = NULL;
+    assert_int_equal(sqlite3_open(w->path, &db), SQLITE_OK);
+    ok(w, semel__store_sqlite_wrap(&wrapped, db, NULL, &w->err));
+    sql_on(db, "BEGIN; SELECT * FROM semel_inbox");
+    put(w, "a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
+    assert_int_equal(semel_store_begin(wrapped, SEMEL_TX_JOIN, &now_us, &w->err), SEMEL_RETRY);
+    assert_int_equal(w->err.cls, SEMEL_CLASS_TRANSIENT);
+    sql_on(db, "ROLLBACK; BEGIN IMMEDIATE");
+    ok(w, semel_store_begin(wrapped, SEMEL_TX_JOIN, &now_us, &w->err));
+    semel_store_close(wrapped);
+    sqlite3_close(db);
+}
+
+static void statement_that_a_handler_forgot_outlives_the_store(void **state)
+{
+    struct world *w = *state;
+    sqlite3_stmt *stmt = NULL;
+    sql(w, "CREATE TABLE ledger (x)");
+    assert_int_equal(sqlite3_prepare_v2(native(w), "INSERT INTO ledger VALUES (1) RETURNING x", -1, &stmt, NULL),
+                     SQLITE_OK);
+    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
+    semel_store_close(w->store);
+    sqlite3_finalize(stmt); /* commits: nobody may be told who is gone */
+    ok(w, open_store(w, &usual));
+}
+
+static void wrapped_handle_that_cannot_be_used_is_left_as_it_was(void **state)
+{
+    struct world *w = *state;
+    sqlite3 *db = NULL;
+    struct semel_store *wrapped = NULL;
+    assert_int_equal(sqlite3_open(":memory:", &db), SQLITE_OK);
+    sql_on(db, "BEGIN; CREATE TABLE mine (x)");
+    assert_int_equal(semel__store_sqlite_wrap(&wrapped, db, NULL, &w->err), SEMEL_INVALID);
+    assert_int_equal(semel__store_sqlite_wrap(&wrapped, db, &usual, &w->err), SEMEL_INVALID);
+    sql_on(db, "COMMIT; SELECT * FROM mine");
+    ok(w, semel__store_sqlite_wrap(&wrapped, db, &usual, &w->err));
+    semel_store_close(wrapped);
+    assert_int_equal(sqlite3_close(db), SQLITE_OK);
+}
+
+/* ---- plans and codes ----------------------------------------------------------------------------- */
+
+static void check_plans(struct world *w)
+{
+    for (int q = Q_LOCK; q < Q_COUNT; q++) {
+        char text[4096];
+        sqlite3_stmt *stmt = NULL;
+        snprintf(text, sizeof(text), "EXPLAIN QUERY PLAN %s", semel__sqlite_sql((enum sqlite_q)q));
+        assert_int_equal(sqlite3_prepare_v2(native(w), text, -1, &stmt, NULL), SQLITE_OK);
+        while (sqlite3_step(stmt) == SQLITE_ROW) {
+            const char *line = (const char *)sqlite3_column_text(stmt, 3);
+            if (strncmp(line, "SCAN semel_", 11) == 0 || strncmp(line, "SCAN i", 6) == 0 ||
+                strstr(line, "AUTOMATIC") != NULL || strstr(line, "USE TEMP B-TREE FOR ORDER BY") != NULL)
+                fail_msg("%s\n%s", semel__sqlite_sql((enum sqlite_q)q), line);
+        }
+        sqlite3_finalize(stmt);
+    }
+}
+
+static void no_query_scans_the_inbox(void **state)
+{
+    struct world *w = *state;
+    check_plans(w);
+    /* Nor after ANALYZE of a table that is full of completed rows of one consumer. */
+    sql(w,
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000) "
+        "INSERT INTO semel_inbox (arrival, consumer, source, message_id, status, order_key, version, message_time, "
+        "received_at, updated_at, due_at, lease_token, lease_until, processed_at) SELECT i, 'billing', 'orders', i, "
+        "CASE WHEN i % 100 < 95 THEN 'completed' WHEN i % 100 = 95 THEN 'processing' WHEN i % 100 < 98 THEN 'failed' "
+        "ELSE 'waiting' END, 'k' || (i % 10), i, CASE WHEN i % 2 THEN i END, i, i, "
+        "CASE WHEN i % 100 > 95 THEN i END, CASE WHEN i % 100 = 95 THEN i END, i, i FROM n; ANALYZE");
+    ok(w, semel_store_reopen(w->store, &w->err));
+    check_plans(w);
+}
+
+static void codes_mean_what_the_caller_must_do(void **state)
+{
+    struct world *w = *state;
+    static const struct {
+        int code;
+        semel_status status;
+        enum semel_class cls;
+    } table[] = {
+        {SQLITE_BUSY, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT},
+        {SQLITE_BUSY_SNAPSHOT, SEMEL_RETRY, SEMEL_CLASS_TRANSIENT},
+        {SQLITE_IOERR_FSYNC, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT},
+        {SQLITE_FULL, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT},
+        {SQLITE_NOMEM, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT},
+        {SQLITE_READONLY_DIRECTORY, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT},
+        {SQLITE_READONLY_DBMOVED, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT},
+        {SQLITE_CONSTRAINT_CHECK, SEMEL_INVALID, SEMEL_CLASS_PERMANENT},
+        {SQLITE_CONSTRAINT_FOREIGNKEY, SEMEL_INVALID, SEMEL_CLASS_TRANSIENT},
+        {SQLITE_MISMATCH, SEMEL_INVALID, SEMEL_CLASS_PERMANENT},
+        {SQLITE_ERROR, SEMEL_INVALID, SEMEL_CLASS_BROKEN},
+        {SQLITE_CORRUPT_INDEX, SEMEL_INVALID, SEMEL_CLASS_BROKEN},
+        {SQLITE_NOTADB, SEMEL_INVALID, SEMEL_CLASS_BROKEN},
+        {SQLITE_MISUSE, SEMEL_INVALID, SEMEL_CLASS_BROKEN},
+        {99, SEMEL_INVALID, SEMEL_CLASS_BROKEN},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        assert_int_equal(semel__sqlite_fail(NULL, table[i].code, "handler", &w->err), table[i].status);
+        assert_int_equal(w->err.cls, table[i].cls);
+        assert_int_equal(w->err.code, table[i].code);
+        assert_says(w, "handler: ");
+    }
+}
+
+static void a_message_that_quotes_data_is_not_shown(void **state) /* P71 */
+{
+    struct world *w = *state;
+    static const char *const statements[] = {"SELECT json_extract('{\"pan\":4111', '$.pan')",
+                                             "SELECT json_extract('{}', '4111')", "SELECT abs(-9223372036854775808)"};
+    for (size_t i = 0; i < sizeof(statements) / sizeof(statements[0]); i++) {
+        int rc = sqlite3_exec(native(w), statements[i], NULL, NULL, NULL);
+        assert_int_equal(rc & 0xff, SQLITE_ERROR);
+        assert_int_equal(semel__sqlite_fail(native(w), rc, "handler", &w->err), SEMEL_INVALID);
+        assert_int_equal(w->err.cls, SEMEL_CLASS_PERMANENT);
+        assert_null(strstr(w->err.text, "4111"));
+    }
+    int rc = sqlite3_exec(native(w), "INSERT INTO nowhere VALUES (1)", NULL, NULL, NULL);
+    semel__sqlite_fail(native(w), rc, "handler", &w->err);
+    assert_int_equal(w->err.cls, SEMEL_CLASS_BROKEN);
+    assert_says(w, "no such table: nowhere");
+}
+
+#define ON(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define BARE(name) cmocka_unit_test_setup_teardown(name, setup_dir, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON(own_connection_has_wal_full_sync_and_foreign_keys),
+        ON(second_open_of_the_same_file_is_refused_under_any_name),
+        BARE(missing_file_directory_and_empty_name_are_refused),
+        BARE(a_path_is_never_taken_for_a_uri),
+        BARE(database_in_memory_needs_no_file),
+        BARE(empty_file_is_an_empty_database),
+        ON(newer_schema_is_refused_with_both_numbers),
+        ON(migrate_twice_changes_nothing),
+        BARE(database_in_utf16_is_refused),
+        ON(reopen_rolls_back_and_keeps_what_was_committed),
+        ON(every_column_comes_back_as_it_was_put),
+        ON(arrivals_follow_the_place_and_tokens_rise),
+        ON(payload_that_is_not_kept_is_not_stored),
+        ON(business_key_is_held_by_the_first_and_free_when_expired),
+        ON(facts_of_a_key_do_not_count_this_transaction),
+        ON(watermark_never_falls_and_is_read_by_admit),
+        ON(fetch_says_what_is_there_and_what_is_not),
+        ON(change_applies_only_under_its_token_and_state),
+        ON(new_token_is_higher_than_every_earlier_one),
+        ON(payload_is_put_and_cleared),
+        ON(evidence_is_kept_attempts_notes_and_conflicts),
+        ON(fresh_row_is_removed_and_business_keys_given_up),
+        ON(wake_makes_the_first_of_a_key_due_if_it_waits),
+        ON(scans_give_what_they_name_in_their_order),
+        ON(sources_are_listed_once_each),
+        ON(purge_takes_old_final_rows_in_chunks_with_their_attempts),
+        ON(outbox_makes_an_id_and_refuses_a_second_of_the_same),
+        ON(audit_keeps_who_what_and_why),
+        ON(guard_denies_what_would_end_the_transaction),
+        ON(transaction_ended_by_insert_or_rollback_is_detected),
+        ON(commit_prepared_before_the_guard_becomes_a_rollback),
+        ON(commit_of_a_transaction_that_was_ended_and_begun_anew_is_refused),
+        ON(commit_with_an_unfinished_write_names_the_handler),
+        ON(savepoint_undoes_the_handler_and_keeps_the_transaction),
+        ON(deferred_foreign_key_is_found_before_the_commit),
+        ON(wrapped_handle_joins_the_callers_transaction),
+        ON(join_of_a_transaction_with_an_old_snapshot_must_be_repeated),
+        ON(statement_that_a_handler_forgot_outlives_the_store),
+        ON(wrapped_handle_that_cannot_be_used_is_left_as_it_was),
+        ON(no_query_scans_the_inbox),
+        BARE(codes_mean_what_the_caller_must_do),
+        ON(a_message_that_quotes_data_is_not_shown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
