@@ -10,6 +10,7 @@
  */
 #include "broker/spool_private.h"
 
+#include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -104,6 +105,19 @@ semel_status semel__spool_end(struct spool *spool, semel_status status, struct s
 
 /* ---- opening ------------------------------------------------------------------------------------------ */
 
+/* Changing to WAL needs the file for itself, and SQLite does not wait for that: we do. */
+static bool set_up(struct spool *spool)
+{
+    const int64_t until_us = semel__time_add(semel__now(&semel__clock_real), BUSY_TIMEOUT_MS * 1000);
+    const struct timespec pause = {0, LOOK_AGAIN_NS};
+    int rc;
+
+    while ((rc = sqlite3_exec(spool->db, schema, NULL, NULL, NULL)) == SQLITE_BUSY &&
+           semel__now(&semel__clock_real) < until_us)
+        nanosleep(&pause, NULL);
+    return rc == SQLITE_OK;
+}
+
 static semel_status connect_file(struct spool *spool, struct semel_error *err)
 {
     const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
@@ -116,8 +130,7 @@ static semel_status connect_file(struct spool *spool, struct semel_error *err)
              (unsigned long long)semel__random_next(&rng));
     if (sqlite3_open_v2(spool->path, &spool->db, flags, NULL) != SQLITE_OK || spool->db == NULL)
         status = semel__spool_fail(spool, "open", err);
-    else if (sqlite3_busy_timeout(spool->db, BUSY_TIMEOUT_MS) != SQLITE_OK ||
-             sqlite3_exec(spool->db, schema, NULL, NULL, NULL) != SQLITE_OK)
+    else if (sqlite3_busy_timeout(spool->db, BUSY_TIMEOUT_MS) != SQLITE_OK || !set_up(spool))
         status = semel__spool_fail(spool, "open", err);
     else
         return SEMEL_OK;

@@ -244,6 +244,16 @@ static void adopt(const struct work *work, struct item *item)
                                            .due_us = SEMEL_NONE};
 }
 
+/* A message that failed before, or was caught in a crash, starts behind a committed claim, never within a batch. */
+static void defer(const struct work *work, struct item *item)
+{
+    item->deferred = false;
+    if (work->claiming || item->row == NULL || item->verdict.act != SEMEL_RUN || !item->row->live.alone)
+        return;
+    item->deferred = true;
+    item->verdict = (struct semel_verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
+}
+
 static void judge(struct work *work, struct item *item)
 {
     struct semel_admit *admit = item->admit;
@@ -263,6 +273,7 @@ static void judge(struct work *work, struct item *item)
     if (admit->damaged)
         return;
     adopt(work, item);
+    defer(work, item);
     run_on(work, item);
 }
 
@@ -282,6 +293,13 @@ static semel_status check_business(struct work *work, struct semel_error *err)
         }
     }
     return SEMEL_OK;
+}
+
+static struct semel_str reason(const struct item *item)
+{
+    if (semel__str_given(item->msg->defect_text))
+        return item->msg->defect_text;
+    return semel__verdict_text(&item->verdict);
 }
 
 /* What the rows become that do not run, and those that were there and run now. */
@@ -305,7 +323,7 @@ static void plan(struct work *work, struct item *item)
     } else if (v->changes) {
         unborn.attempts = 0; /* it was inserted as if it would run */
         unborn.alone = false;
-        semel__live_verdict(v, item->row != NULL ? before : &unborn, item->msg->defect_text, work->now_us, &item->live);
+        semel__live_verdict(v, item->row != NULL ? before : &unborn, reason(item), work->now_us, &item->live);
         item->changed = true;
     }
 }

@@ -168,7 +168,11 @@ static semel_status process_items(struct semel_inbox *inbox, struct item **items
     for (size_t i = 0; i < n; i++)
         if (!items[i]->settled && !items[i]->suspect)
             items[k++] = items[i];
-    return semel__items_run(inbox, items, k, err);
+    status = semel__items_run(inbox, items, k, err);
+    for (size_t i = 0; status == SEMEL_OK && i < k; i++)
+        if (items[i]->deferred)
+            status = run_alone(inbox, items[i], err);
+    return status;
 }
 
 semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_msg *msgs, size_t n,
@@ -191,5 +195,8 @@ semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_
         return status;
     refuse_giants(inbox, items, n);
     n = open_items(items, n);
-    return n > 0 ? process_items(inbox, items, n, err) : SEMEL_OK;
+    status = n > 0 ? process_items(inbox, items, n, err) : SEMEL_OK;
+    if (status == SEMEL_OK)
+        semel__error_clear(err); /* what was cut out on the way is told by its own end */
+    return status;
 }

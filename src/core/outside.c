@@ -60,7 +60,7 @@ semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items
     struct semel_error ignored, kept = {0};
     size_t done = 0, i = 0;
     for (; i < n && world == SEMEL_OK; i++) {
-        status = keep_leases(inbox, items + i, n - i, &kept);
+        status = i > 0 ? keep_leases(inbox, items + i, n - i, &kept) : SEMEL_OK;
         if (status != SEMEL_OK)
             break;
         if (items[i]->lease->lost)

@@ -111,6 +111,8 @@ static semel_status fit(const struct semel_policy *policy, struct semel_arena *a
     struct semel_error why;
     *msg = *given;
     drop_unfit(msg);
+    if (!semel__str_given(msg->payload))
+        msg->payload = (struct semel_str){"", 0}; /* kept as an empty one, so that it can be run again */
     if (policy->one_source || semel__id_check("source", msg->source, 0, NULL) != SEMEL_OK)
         msg->source = (struct semel_str){"", 0};
     if (!semel__str_given(msg->source))

@@ -20,7 +20,8 @@ void semel__pump_init(struct semel_pump *pump, struct semel_inbox *inbox, struct
                                 .wait_ms = 100,
                                 .later_ms = 1000,
                                 .purge_every_us = INT64_C(60) * 1000000,
-                                .next_purge_us = SEMEL_NONE};
+                                .next_purge_us = SEMEL_NONE,
+                                .resume_us = SEMEL_NONE};
     semel__breaker_init(&pump->breaker, 10, 1000000, INT64_C(60) * 1000000);
     semel__arena_init(&pump->arena, ARENA_MAX);
 }
@@ -79,6 +80,9 @@ static void bound_failures(struct semel_pump *pump)
 static void note_ends(struct semel_pump *pump, const struct semel_settled *settled, size_t n, int64_t now_us)
 {
     for (size_t i = 0; i < n; i++) {
+        bool parking = settled[i].why == SEMEL_WHY_BLOCKED || settled[i].why == SEMEL_WHY_GAP;
+        if (parking && settled[i].act == SEMEL_LATER)
+            pump->resume_us = semel__time_add(now_us, (int64_t)pump->later_ms * 1000);
         bool ran = settled[i].why == SEMEL_WHY_NEW || settled[i].why == SEMEL_WHY_RETRIED;
         if (!ran)
             continue;
@@ -176,12 +180,21 @@ static semel_status pump_batch(struct semel_pump *pump, struct batch *batch, int
     return status != SEMEL_OK ? status : acked;
 }
 
+static bool paused(const struct semel_pump *pump, int64_t now_us)
+{
+    /* A clock that jumped back must not prolong the pause. */
+    return pump->resume_us != SEMEL_NONE && now_us < pump->resume_us &&
+           pump->resume_us - now_us <= (int64_t)pump->later_ms * 1000;
+}
+
 semel_status semel__pump_step(struct semel_pump *pump, int64_t now_us, size_t *ret_n, struct semel_error *err)
 {
     struct batch batch = {0};
     struct semel_error local;
     err = err != NULL ? err : &local;
     *ret_n = 0;
+    if (paused(pump, now_us))
+        return SEMEL_OK;
     enum semel_gate gate = semel__breaker_ask(&pump->breaker, now_us);
     if (gate == SEMEL_GATE_WAIT)
         return SEMEL_OK;

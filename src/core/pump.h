@@ -25,6 +25,7 @@ struct semel_pump {
     size_t batch_max;
     int wait_ms, later_ms;
     int64_t purge_every_us, next_purge_us;
+    int64_t resume_us; /* too many are parked: nothing is polled before; SEMEL_NONE */
     bool store_down, broker_down;
     struct semel_arena arena;
 };

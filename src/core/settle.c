@@ -31,7 +31,7 @@ static enum semel_payload payload_action(const struct work *work, const struct i
     bool stays = semel__payload_stays(work->inbox->policy, item->live.state);
     if (stored && !stays)
         return SEMEL_PAYLOAD_CLEAR;
-    return !stored && stays && item->lease == NULL ? SEMEL_PAYLOAD_PUT : SEMEL_PAYLOAD_AS_IS;
+    return !stored && stays && semel__str_given(item->msg->payload) ? SEMEL_PAYLOAD_PUT : SEMEL_PAYLOAD_AS_IS;
 }
 
 static void fill_change(const struct work *work, const struct item *item, struct semel_change *change)

@@ -6,7 +6,7 @@
  *                  stale prevented quarantined       an arrival
  *   waiting -----> processing completed failed dead rejected unknown stale waiting
  *   processing --> completed failed waiting dead rejected unknown processing (renewed)
- *   failed ------> processing completed failed dead rejected unknown stale
+ *   failed ------> processing completed failed dead rejected unknown stale waiting
  *   unknown -----> completed failed dead rejected    after a reconcile
  *   dead --------> failed completed rejected         replayed, resolved, discarded
  *   quarantined -> failed completed rejected         forced, resolved, discarded

@@ -109,7 +109,8 @@ static void judge(struct work *work, struct item *item, bool *stopped)
         semel__live_claim(inbox->policy, &item->row->live, inbox->owner, work->alone, work->now_us, &item->live);
         item->changed = true;
     } else if (item->verdict.changes) {
-        semel__live_verdict(&item->verdict, &item->row->live, (struct semel_str){0}, work->now_us, &item->live);
+        semel__live_verdict(&item->verdict, &item->row->live, semel__verdict_text(&item->verdict), work->now_us,
+                            &item->live);
         item->changed = true;
     }
 }

@@ -93,7 +93,7 @@ static semel_status tell_item(struct work *work, struct item *item, struct semel
     bool ran = item->verdict.act == SEMEL_RUN;
     bool claimed = ran && item->live.state == SEMEL_STATE_PROCESSING;
     struct semel_str outcome = {0};
-    if (claimed)
+    if (claimed || item->deferred)
         return SEMEL_OK; /* its end will be told */
     item->settled = true;
     if (ran)

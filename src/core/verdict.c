@@ -7,6 +7,7 @@
 #include <assert.h>
 
 #include "base/clock.h"
+#include "base/str.h"
 #include "core/natural.h"
 #include "core/state.h"
 
@@ -93,21 +94,22 @@ static bool parking_full(const struct semel_policy *policy, const struct semel_f
     return facts->key->parked >= policy->parked_key_max || facts->route_parked >= policy->parked_route_max;
 }
 
+/* Blocked: woken by its key, so it has no due time. A gap: due when the timer ends. */
 static void park(struct semel_verdict *v, const struct semel_policy *policy, const struct semel_facts *facts,
                  enum semel_why why)
 {
     const struct semel_row *row = facts->row;
+    bool blocked = why == SEMEL_WHY_BLOCKED;
     hold(v, policy, row, why);
     if (row == NULL && parking_full(policy, facts)) {
         v->act = SEMEL_LATER;
         becomes(v, SEMEL_STATE_ABSENT, SEMEL_CLASS_NONE, SEMEL_NONE);
-    } else if (row != NULL && row->live.state != SEMEL_STATE_WAITING) {
-        return; /* a failed row that is not the first of its key keeps its due time */
-    } else if (why == SEMEL_WHY_BLOCKED) {
-        becomes(v, SEMEL_STATE_WAITING, SEMEL_CLASS_BLOCKED, SEMEL_NONE);
-    } else {
-        becomes(v, SEMEL_STATE_WAITING, SEMEL_CLASS_GAP, semel__time_add(facts->now_us, policy->gap_timeout_us));
+        return;
     }
+    if (blocked && row != NULL && row->live.state == SEMEL_STATE_WAITING && row->live.due_us == SEMEL_NONE)
+        return; /* as it is */
+    becomes(v, SEMEL_STATE_WAITING, blocked ? SEMEL_CLASS_BLOCKED : SEMEL_CLASS_GAP,
+            blocked ? SEMEL_NONE : semel__time_add(facts->now_us, policy->gap_timeout_us));
 }
 
 /* A gap: the timer starts, runs, or has run out. */
@@ -259,4 +261,35 @@ void semel__verdict_take(const struct semel_policy *policy, const struct semel_f
         judge_row(ret, policy, facts);
     if (ret->act == SEMEL_RUN && !facts->row->kept)
         say(ret, SEMEL_LATER, ret->why); /* only its broker can bring it */
+}
+
+struct semel_str semel__verdict_text(const struct semel_verdict *verdict)
+{
+    switch (verdict->cls) {
+    case SEMEL_CLASS_TOO_OLD:
+        return SEMEL_STR("older than the watermark: its record may have been purged, so it was not run");
+    case SEMEL_CLASS_NO_ID:
+        return SEMEL_STR("it has no id that can be used");
+    case SEMEL_CLASS_BUSINESS:
+        return SEMEL_STR("another message with the same business key came before it");
+    case SEMEL_CLASS_STALE:
+        return SEMEL_STR("its version is not above the last one applied");
+    case SEMEL_CLASS_BLOCKED:
+        return SEMEL_STR("an unfinished message of its key comes before it");
+    case SEMEL_CLASS_GAP:
+        return verdict->becomes == SEMEL_STATE_DEAD ? SEMEL_STR("versions before it did not come in time")
+                                                    : SEMEL_STR("versions before it are missing");
+    case SEMEL_CLASS_NONE:
+    case SEMEL_CLASS_TRANSIENT:
+    case SEMEL_CLASS_PERMANENT:
+    case SEMEL_CLASS_REJECTED:
+    case SEMEL_CLASS_UNKNOWN:
+    case SEMEL_CLASS_ENVIRONMENT:
+    case SEMEL_CLASS_BROKEN:
+    case SEMEL_CLASS_LEASE:
+    case SEMEL_CLASS_RELEASED:
+    case SEMEL_CLASS_DISCARDED:
+        break;
+    }
+    return (struct semel_str){0};
 }

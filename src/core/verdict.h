@@ -21,7 +21,7 @@
  *   none          its business key is taken        ack     business_duplicate   prevented
  *   none/waiting  version below the last           ack     stale                stale
  *   none/waiting  version equal to the last        ack     duplicate            stale
- *   none/waiting  an unfinished one comes first    *       blocked              waiting, woken when that one ends
+ *   none/waiting/failed  an unfinished one is first *      blocked              waiting, woken when that one ends
  *   none/waiting  versions are missing before it   *       gap                  waiting, due when the gap times out
  *   none          otherwise                        run     new
  *
@@ -65,6 +65,9 @@ void semel__verdict_deliver(const struct semel_policy *policy, const struct seme
                             const struct semel_facts *facts, struct semel_verdict *ret);
 /* For a stored row that the scheduler looks at: RUN, or what it becomes instead. */
 void semel__verdict_take(const struct semel_policy *policy, const struct semel_facts *facts, struct semel_verdict *ret);
+
+/* Why the message does not run, in words for the row; not given when it runs. */
+struct semel_str semel__verdict_text(const struct semel_verdict *verdict);
 
 /* ---- what the row becomes ---- */
 

@@ -26,7 +26,8 @@ struct item {
     struct semel_lease *lease; /* NULL: a delivery that is not claimed */
     bool settled;              /* has its end: left out of everything that follows */
     bool suspect;
-    bool forced; /* its transaction could not even be kept open: record `ending`, do not run it again */
+    bool deferred; /* a stored row that must run alone: left out of its batch, and run after it */
+    bool forced;   /* its transaction could not even be kept open: record `ending`, do not run it again */
     struct semel_ending ending;
     int64_t adopt_until_us;    /* a claim whose commit was unknown: its row, if it is there, carries this lease */
     enum semel_state intended; /* an end whose commit was unknown: its row, if it is there, has this status */

@@ -1,0 +1,569 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * broker_contract.c: the conformance program of broker drivers: `broker_contract DRIVER [PATTERN]`.
+ *
+ * What it is: one test a sentence of core/broker.h, for mem (ordered), mem-unordered and spool. What a driver does not
+ * promise (order) is skipped. What it is not: a test of anything special to one driver.
+ */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "broker/mem.h"
+#include "broker/spool.h"
+#include "unit/unit.h"
+
+struct driver;
+
+struct bench {
+    const struct driver *driver;
+    int64_t now_us;
+    struct semel_clock clock;
+    struct semel_mem_queue *queue;
+    char dir[64];
+    struct semel_broker *a, *b; /* `b` is opened by the tests that need it */
+    struct semel_arena arena;
+    struct semel_error err;
+};
+
+struct driver {
+    const char *name;
+    void (*setup)(struct bench *bench);
+    struct semel_broker *(*open)(struct bench *bench);
+    void (*teardown)(struct bench *bench);
+    /* To source "topic", under a key of one digit: '0' to '3'. */
+    void (*push)(struct bench *bench, char key, const char *payload, size_t n);
+    void (*pass_ms)(struct bench *bench, int ms);
+};
+
+static const struct semel_pair headers[] = {{SEMEL_STR("ce_id"), SEMEL_STR("it's \xF0\x9F\x90\x98")},
+                                            {SEMEL_STR("empty"), SEMEL_STR("")},
+                                            {SEMEL_STR("ce_id"), SEMEL_STR("a\0b,3:c")}};
+static const struct semel_pair properties[] = {{SEMEL_STR("message_id"), SEMEL_STR("7")}};
+
+/* ---- mem ---------------------------------------------------------------------------------------------- */
+
+static int64_t bench_now(void *ctx)
+{
+    return ((struct bench *)ctx)->now_us;
+}
+
+static struct semel_broker *mem_open(struct bench *bench)
+{
+    struct semel_broker *broker = NULL;
+
+    assert_int_equal(semel__broker_mem_open(&broker, bench->queue, &bench->err), SEMEL_OK);
+    return broker;
+}
+
+static void mem_setup(struct bench *bench, enum semel_queue_mode mode)
+{
+    assert_int_equal(semel__mem_queue_new(&bench->queue, mode, 3, &bench->clock), SEMEL_OK);
+    assert_int_equal(semel__mem_queue_link(bench->queue, SEMEL_STR("topic"), bench->queue, &bench->err), SEMEL_OK);
+}
+
+static void mem_setup_ordered(struct bench *bench)
+{
+    mem_setup(bench, SEMEL_QUEUE_ORDERED);
+}
+
+static void mem_setup_unordered(struct bench *bench)
+{
+    mem_setup(bench, SEMEL_QUEUE_UNORDERED);
+}
+
+static void mem_teardown(struct bench *bench)
+{
+    semel__mem_queue_free(bench->queue);
+}
+
+static void mem_push(struct bench *bench, char key, const char *payload, size_t n)
+{
+    const struct semel_mem_push push = {.source = SEMEL_STR("topic"),
+                                        .key = {&key, 1},
+                                        .payload = {payload, n},
+                                        .headers = headers,
+                                        .n_headers = COUNT(headers),
+                                        .properties = properties,
+                                        .n_properties = COUNT(properties)};
+
+    assert_int_equal(semel__mem_queue_push(bench->queue, &push, 1, &bench->err), SEMEL_OK);
+}
+
+static void mem_pass_ms(struct bench *bench, int ms)
+{
+    bench->now_us += (int64_t)ms * 1000;
+}
+
+/* ---- spool -------------------------------------------------------------------------------------------- */
+
+static struct semel_broker *spool_open(struct bench *bench)
+{
+    static const struct semel_broker_ops *const linked[] = {&semel__broker_spool, NULL};
+    struct semel_broker *broker = NULL;
+    char url[128];
+
+    snprintf(url, sizeof url, "spool:%s/spool.db?visibility_ms=60000", bench->dir);
+    assert_int_equal(semel_broker_open(&broker, linked, url, &bench->err), SEMEL_OK);
+    return broker;
+}
+
+static void spool_setup(struct bench *bench)
+{
+    strcpy(bench->dir, "/tmp/semel-spool-XXXXXX");
+    assert_non_null(mkdtemp(bench->dir));
+}
+
+static void spool_teardown(struct bench *bench)
+{
+    static const char *const files[] = {"spool.db", "spool.db-wal", "spool.db-shm"};
+    char path[128];
+
+    for (size_t i = 0; i < COUNT(files); i++) {
+        snprintf(path, sizeof path, "%s/%s", bench->dir, files[i]);
+        unlink(path);
+    }
+    rmdir(bench->dir);
+}
+
+static void spool_push(struct bench *bench, char key, const char *payload, size_t n)
+{
+    const struct semel_spool_push push = {.source = SEMEL_STR("topic"),
+                                          .partition = key - '0',
+                                          .payload = {payload, n},
+                                          .headers = headers,
+                                          .n_headers = COUNT(headers),
+                                          .properties = properties,
+                                          .n_properties = COUNT(properties)};
+
+    assert_int_equal(semel__spool_push(bench->a, &push, 1, NULL, &bench->err), SEMEL_OK);
+}
+
+static void spool_pass_ms(struct bench *bench, int ms)
+{
+    (void)bench;
+    usleep((unsigned)ms * 1000);
+}
+
+static const struct driver drivers[] = {
+    {"mem", mem_setup_ordered, mem_open, mem_teardown, mem_push, mem_pass_ms},
+    {"mem-unordered", mem_setup_unordered, mem_open, mem_teardown, mem_push, mem_pass_ms},
+    {"spool", spool_setup, spool_open, spool_teardown, spool_push, spool_pass_ms},
+};
+static const struct driver *driver_named;
+
+/* ---- short ways --------------------------------------------------------------------------------------- */
+
+static int bench_setup(void **state)
+{
+    struct bench *bench = semel__calloc(1, sizeof *bench);
+
+    assert_non_null(bench);
+    bench->driver = driver_named;
+    bench->now_us = 1000000;
+    bench->clock = (struct semel_clock){bench_now, bench};
+    semel__arena_init(&bench->arena, 16 << 20);
+    bench->driver->setup(bench);
+    bench->a = bench->driver->open(bench);
+    *state = bench;
+    return 0;
+}
+
+static int bench_teardown(void **state)
+{
+    struct bench *bench = *state;
+
+    semel_broker_close(bench->a);
+    semel_broker_close(bench->b);
+    bench->driver->teardown(bench);
+    semel__arena_done(&bench->arena);
+    semel__free(bench);
+    return 0;
+}
+
+static bool ordered(const struct bench *bench)
+{
+    return (bench->a->ops->capabilities & SEMEL_BROKER_ORDERED) != 0;
+}
+
+/* Each letter of `letters` is a message. */
+static void push(struct bench *bench, char key, const char *letters)
+{
+    for (; *letters != '\0'; letters++)
+        bench->driver->push(bench, key, letters, 1);
+}
+
+struct got {
+    struct semel_delivery *d;
+    size_t n;
+    uint64_t tags[64];
+    char letters[65]; /* the payloads in the order of delivery */
+};
+
+static struct got poll(struct bench *bench, struct semel_broker *broker, size_t max)
+{
+    struct got got = {0};
+
+    assert_int_equal(semel_broker_poll(broker, max, 0, &bench->arena, &got.d, &got.n, &bench->err), SEMEL_OK);
+    assert_true(got.n <= max && max <= 64);
+    for (size_t i = 0; i < got.n; i++) {
+        got.tags[i] = got.d[i].tag;
+        got.letters[i] = got.d[i].payload.p[0];
+    }
+    return got;
+}
+
+static semel_status ack(struct bench *bench, struct semel_broker *broker, const uint64_t *tags, size_t n)
+{
+    return semel_broker_ack(broker, tags, n, &bench->err);
+}
+
+static semel_status later(struct bench *bench, const uint64_t *tags, size_t n, int delay_ms)
+{
+    return semel_broker_later(bench->a, tags, n, delay_ms, &bench->err);
+}
+
+static void assert_pairs(const struct semel_pair *pairs, size_t n, const struct semel_pair *expected, size_t n_expected)
+{
+    assert_int_equal(n, n_expected);
+    for (size_t i = 0; i < n; i++)
+        assert_true(semel__str_eq(pairs[i].name, expected[i].name) && semel__str_eq(pairs[i].value, expected[i].value));
+}
+
+/* ---- poll --------------------------------------------------------------------------------------------- */
+
+static void empty_broker_delivers_nothing_and_that_is_ok(void **state)
+{
+    struct bench *bench = *state;
+
+    assert_int_equal(poll(bench, bench->a, 8).n, 0);
+}
+
+static void delivery_is_what_was_sent_byte_for_byte(void **state)
+{
+    struct bench *bench = *state;
+    struct got got;
+
+    bench->driver->push(bench, '0', "a\0\xFF'", 4);
+    bench->driver->push(bench, '0', "", 0);
+    got = poll(bench, bench->a, 8);
+    assert_int_equal(got.n, 2);
+    assert_str(got.d[0].source, "topic");
+    assert_int_equal(got.d[0].payload.n, 4);
+    assert_memory_equal(got.d[0].payload.p, "a\0\xFF'", 4);
+    assert_non_null(got.d[1].payload.p);
+    assert_int_equal(got.d[1].payload.n, 0);
+    assert_pairs(got.d[0].headers, got.d[0].n_headers, headers, COUNT(headers));
+    assert_pairs(got.d[0].properties, got.d[0].n_properties, properties, COUNT(properties));
+    assert_int_equal(got.d[0].delivery, 1);
+}
+
+static void poll_gives_at_most_what_was_asked_for(void **state)
+{
+    struct bench *bench = *state;
+    struct got got;
+
+    push(bench, '0', "abcde");
+    got = poll(bench, bench->a, 2);
+    assert_string_equal(got.letters, "ab");
+    assert_int_equal(ack(bench, bench->a, got.tags, 2), SEMEL_OK);
+    got = poll(bench, bench->a, 64);
+    assert_string_equal(got.letters, "cde");
+}
+
+static void full_arena_ends_the_batch_and_loses_nothing(void **state)
+{
+    struct bench *bench = *state;
+    struct semel_arena small;
+    struct semel_delivery *d = NULL;
+    char big[30000];
+    size_t n = 0, total = 0;
+
+    memset(big, 'x', sizeof big);
+    for (size_t i = 0; i < 6; i++)
+        bench->driver->push(bench, (char)('0' + i % 3), big, sizeof big);
+    semel__arena_init(&small, 100000);
+    for (size_t round = 0; round < 12 && total < 6; round++) {
+        semel__arena_reset(&small);
+        assert_int_equal(semel_broker_poll(bench->a, 8, 0, &small, &d, &n, &bench->err), SEMEL_OK);
+        for (size_t i = 0; i < n; i++) {
+            assert_int_equal(d[i].payload.n, sizeof big);
+            assert_int_equal(ack(bench, bench->a, &d[i].tag, 1), SEMEL_OK);
+        }
+        total += n;
+    }
+    assert_int_equal(total, 6);
+    semel__arena_done(&small);
+}
+
+/* ---- ack ---------------------------------------------------------------------------------------------- */
+
+static void acknowledged_message_does_not_come_again(void **state)
+{
+    struct bench *bench = *state;
+    struct got got;
+
+    push(bench, '0', "ab");
+    got = poll(bench, bench->a, 8);
+    assert_int_equal(ack(bench, bench->a, got.tags, 2), SEMEL_OK);
+    assert_int_equal(poll(bench, bench->a, 8).n, 0);
+    assert_int_equal(semel_broker_reopen(bench->a, &bench->err), SEMEL_OK);
+    assert_int_equal(poll(bench, bench->a, 8).n, 0);
+}
+
+static void what_is_being_worked_on_is_not_delivered_twice(void **state)
+{
+    struct bench *bench = *state;
+
+    push(bench, '0', "ab");
+    assert_int_equal(poll(bench, bench->a, 8).n, 2);
+    assert_int_equal(poll(bench, bench->a, 8).n, 0);
+}
+
+static void unacknowledged_comes_again_after_a_reconnect_and_is_counted(void **state)
+{
+    struct bench *bench = *state;
+    struct got first, second;
+
+    push(bench, '0', "ab");
+    first = poll(bench, bench->a, 8);
+    assert_int_equal(ack(bench, bench->a, first.tags, 1), SEMEL_OK);
+    assert_int_equal(semel_broker_reopen(bench->a, &bench->err), SEMEL_OK);
+    second = poll(bench, bench->a, 8);
+    assert_string_equal(second.letters, "b");
+    assert_int_equal(second.d[0].delivery, 2);
+    assert_true(semel__str_eq(second.d[0].position, first.d[1].position));
+}
+
+static void positions_are_unique_where_there_are_any(void **state)
+{
+    struct bench *bench = *state;
+    struct got got;
+
+    push(bench, '0', "ab");
+    push(bench, '1', "cd");
+    got = poll(bench, bench->a, 8);
+    assert_int_equal(got.n, 4);
+    for (size_t i = 0; i < got.n; i++)
+        for (size_t j = 0; j < i && semel__str_given(got.d[i].position); j++)
+            assert_false(semel__str_eq(got.d[i].position, got.d[j].position));
+}
+
+static void unacknowledged_goes_to_others_when_its_handle_is_closed(void **state)
+{
+    struct bench *bench = *state;
+    struct got got;
+
+    push(bench, '0', "ab");
+    assert_int_equal(poll(bench, bench->a, 1).n, 1);
+    bench->b = bench->driver->open(bench);
+    semel_broker_close(bench->a);
+    bench->a = NULL;
+    got = poll(bench, bench->b, 8);
+    assert_string_equal(got.letters, "ab");
+    assert_int_equal(ack(bench, bench->b, got.tags, 2), SEMEL_OK);
+}
+
+/* P47 */
+static void old_tags_are_fenced_and_do_nothing(void **state)
+{
+    struct bench *bench = *state;
+    struct got first, second;
+
+    push(bench, '0', "ab");
+    first = poll(bench, bench->a, 8);
+    assert_int_equal(semel_broker_reopen(bench->a, &bench->err), SEMEL_OK);
+    assert_int_equal(ack(bench, bench->a, first.tags, 2), SEMEL_FENCED);
+    assert_int_equal(later(bench, first.tags, 2, 0), SEMEL_FENCED);
+    second = poll(bench, bench->a, 8);
+    assert_string_equal(second.letters, "ab");
+    assert_int_equal(ack(bench, bench->a, first.tags, 2), SEMEL_FENCED);
+    assert_int_equal(ack(bench, bench->a, second.tags, 2), SEMEL_OK);
+}
+
+static void fenced_tag_does_not_keep_the_others_from_being_acknowledged(void **state)
+{
+    struct bench *bench = *state;
+    struct got got;
+    uint64_t tags[3];
+
+    push(bench, '0', "ab");
+    got = poll(bench, bench->a, 8);
+    tags[0] = got.tags[0];
+    tags[1] = UINT64_C(999) << 32;
+    tags[2] = got.tags[1];
+    assert_int_equal(ack(bench, bench->a, tags, 3), SEMEL_FENCED);
+    assert_int_equal(semel_broker_reopen(bench->a, &bench->err), SEMEL_OK);
+    assert_int_equal(poll(bench, bench->a, 8).n, 0);
+}
+
+static void tags_of_one_handle_are_nothing_to_another(void **state)
+{
+    struct bench *bench = *state;
+    struct got got;
+
+    bench->b = bench->driver->open(bench);
+    push(bench, '0', "a");
+    push(bench, '1', "b");
+    push(bench, '2', "c");
+    got = poll(bench, bench->a, 8);
+    assert_true(got.n > 0);
+    assert_int_equal(ack(bench, bench->b, got.tags, got.n), SEMEL_FENCED);
+    assert_int_equal(ack(bench, bench->a, got.tags, got.n), SEMEL_OK);
+}
+
+/* ---- later -------------------------------------------------------------------------------------------- */
+
+static void given_back_it_comes_again_but_not_before_the_delay(void **state)
+{
+    struct bench *bench = *state;
+    struct got got;
+
+    push(bench, '0', "a");
+    got = poll(bench, bench->a, 8);
+    assert_int_equal(later(bench, got.tags, 1, 1000), SEMEL_OK);
+    assert_int_equal(poll(bench, bench->a, 8).n, 0);
+    bench->driver->pass_ms(bench, 1001);
+    got = poll(bench, bench->a, 8);
+    assert_string_equal(got.letters, "a");
+    assert_int_equal(got.d[0].delivery, 2);
+    assert_int_equal(later(bench, got.tags, 1, 0), SEMEL_OK);
+    got = poll(bench, bench->a, 8);
+    assert_int_equal(got.d[0].delivery, 3);
+}
+
+static void given_back_in_a_partition_everything_after_it_comes_again_in_order(void **state)
+{
+    struct bench *bench = *state;
+    struct got got, again;
+
+    if (!ordered(bench))
+        skip();
+    push(bench, '0', "abcd");
+    got = poll(bench, bench->a, 8);
+    assert_int_equal(ack(bench, bench->a, got.tags, 1), SEMEL_OK);
+    assert_int_equal(later(bench, got.tags + 1, 1, 0), SEMEL_OK);
+    assert_int_equal(ack(bench, bench->a, got.tags + 2, 2), SEMEL_FENCED); /* they were given back with it */
+    again = poll(bench, bench->a, 8);
+    assert_string_equal(again.letters, "bcd");
+    assert_int_equal(ack(bench, bench->a, again.tags, 3), SEMEL_OK);
+    assert_int_equal(poll(bench, bench->a, 8).n, 0);
+}
+
+static void several_of_a_partition_are_given_back_in_one_call(void **state)
+{
+    struct bench *bench = *state;
+    struct got got;
+
+    push(bench, '0', "abcd");
+    got = poll(bench, bench->a, 8);
+    assert_int_equal(later(bench, got.tags + 1, 3, 0), SEMEL_OK);
+    assert_int_equal(ack(bench, bench->a, got.tags, 1), SEMEL_OK);
+    assert_string_equal(poll(bench, bench->a, 8).letters, "bcd");
+}
+
+static void delayed_message_holds_back_its_partition_and_no_other(void **state)
+{
+    struct bench *bench = *state;
+    struct got got;
+
+    if (!ordered(bench))
+        skip();
+    push(bench, '0', "ab");
+    got = poll(bench, bench->a, 8);
+    assert_int_equal(later(bench, got.tags, 1, 60000), SEMEL_OK);
+    push(bench, '0', "c");
+    push(bench, '1', "x");
+    assert_string_equal(poll(bench, bench->a, 8).letters, "x");
+}
+
+/* ---- several handles ---------------------------------------------------------------------------------- */
+
+static void two_handles_share_the_work_and_keep_the_order_of_each_partition(void **state)
+{
+    struct bench *bench = *state;
+    char seen[4][32] = {{0}};
+    size_t total = 0;
+
+    bench->b = bench->driver->open(bench);
+    for (const char *letter = "abcdefgh"; *letter != '\0'; letter++)
+        for (char key = '0'; key < '4'; key++) {
+            const char payload[] = {*letter, key};
+            bench->driver->push(bench, key, payload, 2);
+        }
+    for (size_t round = 0; round < 100 && total < 32; round++) {
+        struct semel_broker *broker = round % 2 == 0 ? bench->a : bench->b;
+        struct got got = poll(bench, broker, 5);
+        for (size_t i = 0; i < got.n; i++) {
+            char *list = seen[got.d[i].payload.p[1] - '0'];
+            list[strlen(list)] = got.letters[i];
+        }
+        assert_int_equal(ack(bench, broker, got.tags, got.n), SEMEL_OK);
+        total += got.n;
+    }
+    for (size_t i = 0; i < 4; i++)
+        assert_string_equal(seen[i], "abcdefgh");
+}
+
+/* ---- publish ------------------------------------------------------------------------------------------ */
+
+static void what_is_published_arrives_with_its_id(void **state)
+{
+    struct bench *bench = *state;
+    const struct semel_pair header = {SEMEL_STR("ce_type"), SEMEL_STR("Placed")};
+    const struct semel_pair own = {SEMEL_STR("id"), SEMEL_STR("own")};
+    struct semel_publish items[] = {
+        {SEMEL_STR("topic"), SEMEL_STR("k"), SEMEL_STR("e-1"), SEMEL_STR("a\0"), &header, 1, SEMEL_INVALID},
+        {SEMEL_STR("topic"), SEMEL_STR("k"), SEMEL_STR("e-2"), SEMEL_STR("b"), &own, 1, SEMEL_INVALID}};
+    struct got got;
+
+    assert_int_equal(semel_broker_publish(bench->a, items, 2, &bench->err), SEMEL_OK);
+    assert_int_equal(items[0].status, SEMEL_OK);
+    assert_int_equal(items[1].status, SEMEL_OK);
+    got = poll(bench, bench->a, 8);
+    assert_string_equal(got.letters, "ab");
+    assert_str(got.d[0].source, "topic");
+    assert_int_equal(got.d[0].payload.n, 2);
+    assert_int_equal(got.d[0].n_headers, 2);
+    assert_str(got.d[0].headers[0].value, "Placed");
+    assert_str(got.d[0].headers[1].name, "id");
+    assert_str(got.d[0].headers[1].value, "e-1");
+    assert_int_equal(got.d[1].n_headers, 1);
+    assert_str(got.d[1].headers[0].value, "own");
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, bench_setup, bench_teardown)
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(empty_broker_delivers_nothing_and_that_is_ok),
+        TEST(delivery_is_what_was_sent_byte_for_byte),
+        TEST(poll_gives_at_most_what_was_asked_for),
+        TEST(full_arena_ends_the_batch_and_loses_nothing),
+        TEST(acknowledged_message_does_not_come_again),
+        TEST(what_is_being_worked_on_is_not_delivered_twice),
+        TEST(unacknowledged_comes_again_after_a_reconnect_and_is_counted),
+        TEST(positions_are_unique_where_there_are_any),
+        TEST(unacknowledged_goes_to_others_when_its_handle_is_closed),
+        TEST(old_tags_are_fenced_and_do_nothing),
+        TEST(fenced_tag_does_not_keep_the_others_from_being_acknowledged),
+        TEST(tags_of_one_handle_are_nothing_to_another),
+        TEST(given_back_it_comes_again_but_not_before_the_delay),
+        TEST(given_back_in_a_partition_everything_after_it_comes_again_in_order),
+        TEST(several_of_a_partition_are_given_back_in_one_call),
+        TEST(delayed_message_holds_back_its_partition_and_no_other),
+        TEST(two_handles_share_the_work_and_keep_the_order_of_each_partition),
+        TEST(what_is_published_arrives_with_its_id),
+    };
+    for (size_t i = 0; argc > 1 && i < COUNT(drivers); i++)
+        if (strcmp(drivers[i].name, argv[1]) == 0)
+            driver_named = &drivers[i];
+    if (driver_named == NULL) {
+        fprintf(stderr, "usage: %s mem|mem-unordered|spool [PATTERN]\n", argv[0]);
+        return 2;
+    }
+    if (argc > 2)
+        cmocka_set_test_filter(argv[2]);
+    return cmocka_run_group_tests_name(driver_named->name, tests, NULL, NULL);
+}
