@@ -69,8 +69,8 @@ semel_status semel__broker_mem_open(struct semel_broker **ret, struct semel_mem_
 
 static semel_status mem_open(struct semel_broker *broker, struct semel_str location, struct semel_error *err)
 {
-    const enum semel_queue_mode mode =
-        (broker->ops->capabilities & SEMEL_BROKER_ORDERED) != 0 ? SEMEL_QUEUE_ORDERED : SEMEL_QUEUE_UNORDERED;
+    const enum semel_queue_mode mode = (broker->ops->capabilities & SEMEL_BROKER_ORDERED) != 0 ? SEMEL_QUEUE_ORDERED
+                                                                                               : SEMEL_QUEUE_UNORDERED;
     struct semel_mem_queue *queue;
 
     if (location.n > 0)
@@ -119,7 +119,8 @@ struct picked {
     bool full; /* the arena has no room for another */
 };
 
-static bool copy_pairs(struct semel_arena *arena, const struct semel_pair *pairs, size_t n, const struct semel_pair **ret)
+static bool copy_pairs(struct semel_arena *arena, const struct semel_pair *pairs, size_t n,
+                       const struct semel_pair **ret)
 {
     struct semel_pair *copies = semel__arena_alloc(arena, n, sizeof *copies);
 
@@ -223,8 +224,8 @@ static semel_status mem_poll(struct semel_broker *broker, size_t max, int wait_m
     struct picked picked = {.arena = arena, .max = max};
     enum semel_queue_fault fault;
     semel_status status = enter(self(broker), "poll", &fault, err);
-    size_t (*pick_all)(struct mem_broker *, struct picked *, int64_t, bool) =
-        self(broker)->queue->mode == SEMEL_QUEUE_ORDERED ? pick_ordered : pick_unordered;
+    size_t (*pick_all)(struct mem_broker *, struct picked *, int64_t,
+                       bool) = self(broker)->queue->mode == SEMEL_QUEUE_ORDERED ? pick_ordered : pick_unordered;
     int64_t now_us;
     size_t available;
 
@@ -277,7 +278,8 @@ static semel_status choose(struct mem_broker *broker, const uint64_t *tags, size
             fenced++;
     }
     if (fenced > 0)
-        return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_NONE, "mem: %zu of %zu deliveries are no longer ours", fenced, n);
+        return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_NONE, "mem: %zu of %zu deliveries are no longer ours", fenced,
+                           n);
     return SEMEL_OK;
 }
 
@@ -418,8 +420,9 @@ static semel_status record(struct semel_mem_queue *queue, const struct semel_pub
     msg = semel__mem_message_new(&push);
     if (msg == NULL)
         return semel__fail_memory(err);
-    queue->published[queue->n_published++] = (struct semel_mem_published){
-        msg, msg->source, msg->key, msg->position, msg->payload, msg->headers, msg->n_headers};
+    queue->published[queue->n_published++] = (struct semel_mem_published){msg,           msg->source,  msg->key,
+                                                                          msg->position, msg->payload, msg->headers,
+                                                                          msg->n_headers};
     return SEMEL_OK;
 }
 
@@ -442,11 +445,11 @@ static semel_status mem_publish(struct semel_broker *broker, struct semel_publis
     return status;
 }
 
-#define MEM_BROKER_OPS(scheme, more)                                                                                   \
-    {                                                                                                                  \
-        .name = scheme, .capabilities = SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK | (more),                              \
-        .size = sizeof(struct mem_broker), .open = mem_open, .close = mem_close, .reopen = mem_reopen,                 \
-        .poll = mem_poll, .ack = mem_ack, .later = mem_later, .publish = mem_publish                                   \
+#define MEM_BROKER_OPS(scheme, more)                                                                   \
+    {                                                                                                  \
+        .name = scheme, .capabilities = SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK | (more),              \
+        .size = sizeof(struct mem_broker), .open = mem_open, .close = mem_close, .reopen = mem_reopen, \
+        .poll = mem_poll, .ack = mem_ack, .later = mem_later, .publish = mem_publish                   \
     }
 
 const struct semel_broker_ops semel__broker_mem = MEM_BROKER_OPS("mem", SEMEL_BROKER_ORDERED);

@@ -65,7 +65,7 @@ struct semel_mem_queue {
     size_t n_published, cap_published;
 };
 
-struct mem_out { /* one outstanding delivery */
+struct mem_out {  /* one outstanding delivery */
     uint64_t tag; /* ascending */
     size_t lane, at;
     bool chosen; /* by the call that is going on */

@@ -11,7 +11,6 @@
 #include "broker/spool_private.h"
 
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -21,7 +20,7 @@
 #define VISIBILITY_MS 2000
 #define VISIBILITY_MAX_MS (INT64_C(24) * 3600 * 1000)
 #define POLL_MAX 1000
-#define LOOK_AGAIN_NS (5 * 1000 * 1000)
+#define LOOK_AGAIN_MS 5
 
 static const char schema[] =
     "PRAGMA journal_mode = WAL;"
@@ -109,12 +108,11 @@ semel_status semel__spool_end(struct spool *spool, semel_status status, struct s
 static bool set_up(struct spool *spool)
 {
     const int64_t until_us = semel__time_add(semel__now(&semel__clock_real), BUSY_TIMEOUT_MS * 1000);
-    const struct timespec pause = {0, LOOK_AGAIN_NS};
     int rc;
 
     while ((rc = sqlite3_exec(spool->db, schema, NULL, NULL, NULL)) == SQLITE_BUSY &&
            semel__now(&semel__clock_real) < until_us)
-        nanosleep(&pause, NULL);
+        sqlite3_sleep(LOOK_AGAIN_MS);
     return rc == SQLITE_OK;
 }
 
@@ -206,7 +204,8 @@ static void disconnect(struct spool *spool)
 
     if (spool->db == NULL)
         return;
-    stmt = semel__spool_prepare(spool, "UPDATE message SET state = 0, taken_by = NULL WHERE state = 1 AND taken_by = ?1");
+    stmt = semel__spool_prepare(spool,
+                                "UPDATE message SET state = 0, taken_by = NULL WHERE state = 1 AND taken_by = ?1");
     if (stmt != NULL) {
         sqlite3_bind_text(stmt, 1, spool->name, -1, SQLITE_STATIC);
         sqlite3_step(stmt);
@@ -230,13 +229,15 @@ static semel_status spool_reopen(struct semel_broker *broker, struct semel_error
 
 /* ---- poll --------------------------------------------------------------------------------------------- */
 
-#define AVAILABLE(m) "((" m ".state = 0 AND " m ".not_before <= ?1) OR (" m ".state = 1 AND " m ".taken_until <= ?1))"
+/* A message m is free to be taken; ?1 is now. */
+#define M_FREE "((m.state = 0 AND m.not_before <= ?1) OR (m.state = 1 AND m.taken_until <= ?1))"
+#define E_FREE "((e.state = 0 AND e.not_before <= ?1) OR (e.state = 1 AND e.taken_until <= ?1))"
+#define E_BEFORE_M "e.source = m.source AND e.partition = m.partition AND e.seq < m.seq AND e.state < 2"
 
 static const char select_available[] =
     "SELECT seq, source, headers, properties, payload, deliveries FROM message AS m"
-    " WHERE m.state < 2 AND (?2 IS NULL OR m.source = ?2) AND " AVAILABLE("m") " AND (m.partition IS NULL OR NOT EXISTS ("
-    "  SELECT 1 FROM message AS e WHERE e.source = m.source AND e.partition = m.partition AND e.seq < m.seq"
-    "  AND e.state < 2 AND NOT " AVAILABLE("e") "))"
+    " WHERE m.state < 2 AND (?2 IS NULL OR m.source = ?2) AND " M_FREE
+    " AND (m.partition IS NULL OR NOT EXISTS (SELECT 1 FROM message AS e WHERE " E_BEFORE_M " AND NOT " E_FREE "))"
     " ORDER BY m.seq LIMIT ?3";
 
 static sqlite3_stmt *look_for(struct spool *spool, int64_t now_us, size_t max)
@@ -356,7 +357,6 @@ static semel_status take(struct spool *spool, size_t max, struct semel_arena *ar
 static semel_status spool_poll(struct semel_broker *broker, size_t max, int wait_ms, struct semel_arena *arena,
                                struct semel_delivery **ret_deliveries, size_t *ret_n, struct semel_error *err)
 {
-    const struct timespec pause = {0, LOOK_AGAIN_NS};
     const int64_t until_us = semel__time_add(semel__now(&semel__clock_real), (int64_t)wait_ms * 1000);
     semel_status status = semel__spool_ready(self(broker), err);
     struct semel_delivery *deliveries;
@@ -371,7 +371,7 @@ static semel_status spool_poll(struct semel_broker *broker, size_t max, int wait
         return semel__fail_memory(err);
     while ((status = take(self(broker), max, arena, deliveries, &n, err)) == SEMEL_OK && n == 0 &&
            semel__now(&semel__clock_real) < until_us)
-        nanosleep(&pause, NULL);
+        sqlite3_sleep(LOOK_AGAIN_MS);
     if (status != SEMEL_OK)
         return status;
     *ret_deliveries = deliveries;
@@ -381,7 +381,7 @@ static semel_status spool_poll(struct semel_broker *broker, size_t max, int wait
 
 /* ---- ack and later ------------------------------------------------------------------------------------ */
 
-/* Runs `sql` for each tag (?1 seq, ?2 deliveries, ?3 this handle, ?4 `value`); *ret_untouched counts those of no effect. */
+/* Runs `sql` for each tag: ?1 seq, ?2 deliveries, ?3 this handle, ?4 `value`. *ret_untouched: those without effect. */
 static semel_status for_each_tag(struct spool *spool, const char *sql, const uint64_t *tags, size_t n, int64_t value,
                                  size_t *ret_untouched, struct semel_error *err)
 {
@@ -411,7 +411,8 @@ static semel_status fenced(size_t n_fenced, size_t n, struct semel_error *err)
 {
     if (n_fenced == 0)
         return SEMEL_OK;
-    return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_NONE, "spool: %zu of %zu deliveries are no longer ours", n_fenced, n);
+    return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_NONE, "spool: %zu of %zu deliveries are no longer ours", n_fenced,
+                       n);
 }
 
 static semel_status spool_ack(struct semel_broker *broker, const uint64_t *tags, size_t n, struct semel_error *err)
@@ -424,7 +425,8 @@ static semel_status spool_ack(struct semel_broker *broker, const uint64_t *tags,
         status = semel__spool_begin(spool, err);
     if (status != SEMEL_OK)
         return status;
-    status = for_each_tag(spool, "UPDATE message SET state = 2, taken_by = NULL" STILL_OURS, tags, n, 0, &n_fenced, err);
+    status = for_each_tag(spool, "UPDATE message SET state = 2, taken_by = NULL" STILL_OURS, tags, n, 0, &n_fenced,
+                          err);
     if (status == SEMEL_OK)
         status = fenced(n_fenced, n, err);
     return semel__spool_end(spool, status, err);
@@ -435,8 +437,8 @@ static semel_status spool_later(struct semel_broker *broker, const uint64_t *tag
                                 struct semel_error *err)
 {
     static const char followers[] =
-        "UPDATE message AS f SET state = 0, taken_by = NULL WHERE f.state = 1 AND f.taken_by = ?3 AND ?2 = ?2 AND EXISTS ("
-        " SELECT 1 FROM message AS e WHERE e.seq = ?1 AND e.state = 0 AND e.source = f.source"
+        "UPDATE message AS f SET state = 0, taken_by = NULL WHERE f.state = 1 AND f.taken_by = ?3 AND ?2 = ?2"
+        " AND EXISTS (SELECT 1 FROM message AS e WHERE e.seq = ?1 AND e.state = 0 AND e.source = f.source"
         " AND e.partition = f.partition AND e.seq < f.seq)";
     struct spool *spool = self(broker);
     const int64_t until_us = semel__time_add(semel__now(&semel__clock_real), (int64_t)delay_ms * 1000);

@@ -225,8 +225,8 @@ semel_status semel__spool_requeue(struct semel_broker *broker, int64_t seq, stru
     if (stmt == NULL || sqlite3_step(stmt) != SQLITE_DONE)
         status = semel__spool_fail(spool, "requeue", err);
     else if (sqlite3_changes(spool->db) == 0)
-        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "spool: message %lld is not an acknowledged one",
-                             (long long)seq);
+        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                             "spool: message %lld is not an acknowledged one", (long long)seq);
     sqlite3_finalize(stmt);
     return status;
 }

@@ -16,8 +16,8 @@ enum { SPOOL_READY = 0, SPOOL_TAKEN = 1, SPOOL_ACKED = 2 };
 
 struct spool {
     struct semel_broker base;
-    sqlite3 *db;            /* NULL: closed until reopen */
-    char *path;             /* owned, with `source` behind it */
+    sqlite3 *db;             /* NULL: closed until reopen */
+    char *path;              /* owned, with `source` behind it */
     struct semel_str source; /* not given: all */
     int64_t visibility_us;
     char name[48]; /* unique to this handle and its present epoch */

@@ -41,11 +41,9 @@ static semel_status transaction(struct work *work, bool single, struct semel_err
     work->culprit = work->n;
     inbox->counts.transactions++;
     semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work->now_us, err);
-    if (status != SEMEL_OK) {
-        if (err->cls == SEMEL_CLASS_TRANSIENT)
-            err->cls = SEMEL_CLASS_ENVIRONMENT; /* a smaller piece would not begin either */
+    work->begun = status == SEMEL_OK;
+    if (status != SEMEL_OK)
         return status;
-    }
     SEMEL_POINT(BATCH_BEGUN);
     status = in_transaction(work, single, err);
     if (status != SEMEL_OK) {
@@ -73,15 +71,14 @@ static bool force_ending(struct semel_inbox *inbox, struct item *item, semel_sta
     return item->forced;
 }
 
-static semel_status run_piece(struct semel_inbox *inbox, struct item **items, size_t n, size_t *ret_culprit,
-                              struct semel_error *err)
+static semel_status run_piece(struct work *work, struct semel_error *err)
 {
-    struct work work = {.inbox = inbox, .items = items, .n = n, .running = true};
-    bool single = n == 1;
+    struct semel_inbox *inbox = work->inbox;
+    struct item **items = work->items;
+    bool single = work->n == 1;
     for (int tries = 0;; tries++) {
         bool forced = items[0]->forced;
-        semel_status status = transaction(&work, single, err);
-        *ret_culprit = work.culprit;
+        semel_status status = transaction(work, single, err);
         if (status == SEMEL_UNKNOWN && tries < UNKNOWN_MAX) {
             status = semel__recover_unknown(inbox, err);
             if (status == SEMEL_OK)
@@ -108,15 +105,16 @@ static void count_failures(struct semel_inbox *inbox, struct item **items, size_
 semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
 {
     while (n > 0) {
-        size_t culprit = n;
+        struct work work = {.inbox = inbox, .items = items, .n = n, .running = true};
         if (inbox->failures_max > 0 && inbox->failures >= inbox->failures_max)
             return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT,
                                "%d messages failed in a row: the route pauses", inbox->failures);
-        semel_status status = run_piece(inbox, items, n, &culprit, err);
+        semel_status status = run_piece(&work, err);
+        size_t culprit = work.culprit;
         if (status == SEMEL_OK)
             count_failures(inbox, items, n);
-        if (status == SEMEL_OK || n == 1 || semel__worldly(status, err))
-            return status;
+        if (status == SEMEL_OK || n == 1 || semel__worldly(status, err) || !work.begun)
+            return status; /* what could not even begin would not in a smaller piece either */
         inbox->counts.cuts++;
         inbox->counts.contention += status == SEMEL_RETRY;
         SEMEL_POINT(BATCH_HALVED);

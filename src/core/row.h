@@ -31,6 +31,7 @@ struct semel_live {
 };
 
 struct semel_row {
+    struct semel_str consumer; /* filled by scan alone, which may look across consumers */
     struct semel_str source, id, type;
     int64_t arrival;
     struct semel_fp fp;

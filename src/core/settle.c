@@ -118,6 +118,20 @@ static size_t list_drops(const struct work *work, struct semel_business *drop)
     return n;
 }
 
+/* The message as it may be kept: without its payload where the route never keeps one. */
+static const struct semel_msg *evidence(const struct work *work, const struct semel_msg *msg)
+{
+    struct semel_msg *bare;
+    if (work->inbox->policy->keep != SEMEL_KEEP_NEVER)
+        return msg;
+    bare = semel__arena_alloc(&work->inbox->scratch, 1, sizeof *bare);
+    if (bare == NULL)
+        return NULL;
+    *bare = *msg;
+    bare->payload = bare->headers = (struct semel_str){0};
+    return bare;
+}
+
 static size_t list_conflicts(const struct work *work, struct semel_conflict *conflicts)
 {
     size_t n = 0;
@@ -125,13 +139,13 @@ static size_t list_conflicts(const struct work *work, struct semel_conflict *con
         const struct item *item = work->items[i];
         bool conflict = item->verdict.why == SEMEL_WHY_CONFLICT;
         if (conflict && conflicts != NULL)
-            conflicts[n].msg = item->msg;
+            conflicts[n].msg = evidence(work, item->msg);
         n += conflict;
         for (const struct copy *copy = item->copies; copy != NULL; copy = copy->next) {
             if (!copy->conflict)
                 continue;
             if (conflicts != NULL)
-                conflicts[n].msg = copy->msg;
+                conflicts[n].msg = evidence(work, copy->msg);
             n++;
         }
     }
@@ -189,6 +203,9 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err)
     batch.n_drop = list_drops(work, drop);
     batch.conflicts = conflicts;
     batch.n_conflicts = list_conflicts(work, conflicts);
+    for (size_t i = 0; i < batch.n_conflicts; i++)
+        if (conflicts[i].msg == NULL)
+            return semel__fail_memory(err);
     batch.notes = notes;
     list_notes(work, notes, &batch.n_notes);
     if (batch.n_changes + batch.n_keys + batch.n_drop + batch.n_conflicts + batch.n_notes == 0)

@@ -100,6 +100,12 @@ void semel_store_rollback(struct semel_store *store)
     store->ops->rollback(store);
 }
 
+void semel_store_leave(struct semel_store *store)
+{
+    assert(store->in_tx && store->joined);
+    store->in_tx = store->joined = false;
+}
+
 semel_status semel_store_savepoint(struct semel_store *store, struct semel_error *err)
 {
     assert(store->in_tx);

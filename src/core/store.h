@@ -280,6 +280,7 @@ semel_status semel_store_begin(struct semel_store *store, enum semel_tx tx, int6
                                struct semel_error *err);
 semel_status semel_store_commit(struct semel_store *store, struct semel_error *err);
 void semel_store_rollback(struct semel_store *store);
+void semel_store_leave(struct semel_store *store); /* the end of a JOIN: the transaction stays the caller's */
 semel_status semel_store_savepoint(struct semel_store *store, struct semel_error *err);
 semel_status semel_store_rollback_to(struct semel_store *store, struct semel_error *err);
 semel_status semel_store_guard(struct semel_store *store, bool on, struct semel_error *err);

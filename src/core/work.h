@@ -53,6 +53,7 @@ struct work {
     bool claiming; /* rows are inserted as `processing` instead of `completed` */
     bool alone;    /* claims must run alone */
     bool running;  /* leased items are about to run: each must still be the first of its key */
+    bool begun;
     int64_t now_us;
     struct semel_admit_batch batch;
     const struct item **holders; /* of batch.business, one each: the first item that wants it */

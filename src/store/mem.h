@@ -23,7 +23,7 @@ extern const struct semel_store_ops semel__store_mem; /* "mem:" is a private dat
 semel_status semel__mem_db_new(struct semel_mem_db **ret, const struct semel_clock *clock);
 /* Every handle on it must be closed. */
 void semel__mem_db_free(struct semel_mem_db *db);
-/* A handle on a shared database, to be closed by semel_store_close. The time is the database's. `options` may be NULL. */
+/* A handle on a shared database, to be closed by semel_store_close. The time is the database's. `options`: or NULL. */
 semel_status semel__store_mem_open(struct semel_store **ret, struct semel_mem_db *db,
                                    const struct semel_store_options *options, struct semel_error *err);
 struct semel_mem_db *semel__mem_db_of(struct semel_store *store);
@@ -48,7 +48,8 @@ void semel__mem_set_hook(struct semel_store *store, semel_mem_hook hook, void *c
 void semel__mem_break(struct semel_store *store);
 
 /* Spoils a stored row, as a stranger's UPDATE would: it is `damaged` from then on. false: there is no such row. */
-bool semel__mem_damage(struct semel_mem_db *db, struct semel_str consumer, struct semel_str source, struct semel_str id);
+bool semel__mem_damage(struct semel_mem_db *db, struct semel_str consumer, struct semel_str source,
+                       struct semel_str id);
 
 /* ---- the handlers' table ------------------------------------------------------------------------------ */
 

@@ -15,15 +15,17 @@ static struct mem_store *self(struct semel_store *store)
     return (struct mem_store *)store;
 }
 
-bool semel__mem_row_copy(struct semel_arena *arena, const struct semel_row *row, bool with_payload, struct semel_row *ret)
+bool semel__mem_row_copy(struct semel_arena *arena, const struct semel_row *row, bool with_payload,
+                         struct semel_row *ret)
 {
     struct semel_row copy = *row;
 
     if (!with_payload)
         copy.payload = copy.headers = MEM_NO_STR;
-    struct semel_str *const strs[] = {&copy.source,   &copy.id,      &copy.type,        &copy.order_key,
-                                      &copy.position, &copy.headers, &copy.payload,     &copy.traceparent,
-                                      &copy.live.lease_owner, &copy.live.error_text, &copy.live.outcome};
+    struct semel_str *const strs[] = {&copy.source,          &copy.id,          &copy.type,
+                                      &copy.order_key,       &copy.position,    &copy.headers,
+                                      &copy.payload,         &copy.traceparent, &copy.live.lease_owner,
+                                      &copy.live.error_text, &copy.live.outcome};
     for (size_t i = 0; i < sizeof strs / sizeof strs[0]; i++)
         if (!semel__arena_copy(arena, *strs[i], strs[i]))
             return false;
@@ -143,8 +145,8 @@ static void read_watermarks(struct semel_mem_db *db, struct mem_consumer *consum
         struct semel_admit *item = &batch->items[i];
         item->watermark_us = SEMEL_NONE;
 #ifndef SEMEL_MUTANT_NO_WATERMARK
-        const struct mem_watermark *stored =
-            semel__mem_find(db, MEM_WATERMARK, consumer, item->row.source, MEM_NO_STR, MEM_NO_STR);
+        const struct mem_watermark *stored = semel__mem_find(db, MEM_WATERMARK, consumer, item->row.source, MEM_NO_STR,
+                                                             MEM_NO_STR);
         if (stored != NULL)
             item->watermark_us = stored->watermark_us;
 #else
@@ -217,8 +219,8 @@ semel_status semel__mem_fetch(struct semel_store *store, struct semel_fetch_batc
 
 /* ---- settle ------------------------------------------------------------------------------------------- */
 
-static bool put_attempt(struct semel_mem_db *db, struct mem_consumer *consumer,
-                        const struct semel_settle_batch *batch, const struct semel_note *note)
+static bool put_attempt(struct semel_mem_db *db, struct mem_consumer *consumer, const struct semel_settle_batch *batch,
+                        const struct semel_note *note)
 {
     const struct mem_attempt proto = {.rec.key.consumer = consumer,
                                       .attempt = {.consumer = consumer->name,
@@ -329,8 +331,9 @@ static bool settle_key(struct semel_mem_db *db, struct mem_consumer *consumer, c
                        int64_t now_us)
 {
     struct mem_order_key *stored = semel__mem_find(db, MEM_KEY, consumer, key->key, MEM_NO_STR, MEM_NO_STR);
-    const struct mem_order_key proto = {
-        .rec.key.consumer = consumer, .key = key->key, .last_version = key->last_version};
+    const struct mem_order_key proto = {.rec.key.consumer = consumer,
+                                        .key = key->key,
+                                        .last_version = key->last_version};
 
     if (key->last_version != SEMEL_NONE && (stored == NULL || stored->last_version < key->last_version)) {
         struct mem_order_key *image = semel__mem_image(MEM_KEY, &proto);

@@ -21,7 +21,7 @@ static struct mem_store *self(struct semel_store *store)
 
 /* ---- walking what a handle may see -------------------------------------------------------------------- */
 
-struct catch {
+struct haul {
     const struct mem_store *store;
     const struct semel_scan *scan;
     const struct mem_consumer *consumer;
@@ -30,17 +30,17 @@ struct catch {
     bool failed;
 };
 
-static bool matches(const struct catch *catch, const struct mem_row *row)
+static bool matches(const struct haul *haul, const struct mem_row *row)
 {
-    const struct semel_scan *scan = catch->scan;
+    const struct semel_scan *scan = haul->scan;
     const struct semel_live *live = &row->row.live;
 
-    if (scan->kind != SEMEL_SCAN_TOKEN && row->rec.key.consumer != catch->consumer)
+    if (scan->kind != SEMEL_SCAN_TOKEN && row->rec.key.consumer != haul->consumer)
         return false;
     switch (scan->kind) {
     case SEMEL_SCAN_DUE:
-        return (live->state == SEMEL_STATE_FAILED || live->state == SEMEL_STATE_WAITING) && live->due_us != SEMEL_NONE &&
-               live->due_us <= scan->now_us;
+        return (live->state == SEMEL_STATE_FAILED || live->state == SEMEL_STATE_WAITING) &&
+               live->due_us != SEMEL_NONE && live->due_us <= scan->now_us;
     case SEMEL_SCAN_EXPIRED:
         return live->state == SEMEL_STATE_PROCESSING && live->lease_until_us < scan->now_us;
     case SEMEL_SCAN_TOKEN:
@@ -48,48 +48,49 @@ static bool matches(const struct catch *catch, const struct mem_row *row)
     case SEMEL_SCAN_KEY:
         return semel__state_unfinished(live->state) && semel__str_eq(row->row.order_key, scan->order_key);
     case SEMEL_SCAN_ALL:
-        return row->row.arrival > scan->after_arrival && (scan->states == 0 || (scan->states >> live->state & 1) != 0) &&
+        return row->row.arrival > scan->after_arrival &&
+               (scan->states == 0 || (scan->states >> live->state & 1) != 0) &&
                (!semel__str_given(scan->order_key) || semel__str_eq(row->row.order_key, scan->order_key)) &&
                (!semel__str_given(scan->type) || semel__str_eq(row->row.type, scan->type));
     }
     return false;
 }
 
-static void consider(struct catch *catch, const struct mem_row *row)
+static void consider(struct haul *haul, const struct mem_row *row)
 {
-    if (catch->failed || !matches(catch, row))
+    if (haul->failed || !matches(haul, row))
         return;
-    if (catch->n == catch->cap) {
-        size_t cap = catch->cap > 0 ? catch->cap * 2 : 32;
-        const struct mem_row **rows = semel__realloc(catch->rows, cap, sizeof(const struct mem_row *));
+    if (haul->n == haul->cap) {
+        size_t cap = haul->cap > 0 ? haul->cap * 2 : 32;
+        const struct mem_row **rows = semel__realloc(haul->rows, cap, sizeof(const struct mem_row *));
         if (rows == NULL) {
-            catch->failed = true;
+            haul->failed = true;
             return;
         }
-        catch->rows = rows;
-        catch->cap = cap;
+        haul->rows = rows;
+        haul->cap = cap;
     }
-    catch->rows[catch->n++] = row;
+    haul->rows[haul->n++] = row;
 }
 
-static void walk(struct catch *catch)
+static void walk(struct haul *haul)
 {
-    struct semel_mem_db *db = catch->store->db;
-    const bool foreign = db->writer != NULL && db->writer != catch->store;
+    struct semel_mem_db *db = haul->store->db;
+    const bool foreign = db->writer != NULL && db->writer != haul->store;
 
-    if (catch->scan->kind == SEMEL_SCAN_ALL) {
+    if (haul->scan->kind == SEMEL_SCAN_ALL) {
         for (struct mem_rec *rec = NULL; (rec = semel__mem_next(db, MEM_ROW, rec)) != NULL;)
             if (!foreign || rec->tx != db->tx)
-                consider(catch, (struct mem_row *)rec);
+                consider(haul, (struct mem_row *)rec);
     } else {
         for (const struct mem_consumer *consumer = db->consumers; consumer != NULL; consumer = consumer->next)
             for (struct mem_row *row = consumer->unfinished; row != NULL; row = row->next)
                 if (!foreign || row->rec.tx != db->tx)
-                    consider(catch, row);
+                    consider(haul, row);
     }
     for (size_t i = 0; foreign && i < db->n_undo; i++)
         if (db->undo[i].kind == MEM_ROW && db->undo[i].was != NULL && db->undo[i].was->tx != db->tx)
-            consider(catch, (struct mem_row *)db->undo[i].was);
+            consider(haul, (struct mem_row *)db->undo[i].was);
 }
 
 /* ---- scan --------------------------------------------------------------------------------------------- */
@@ -143,19 +144,20 @@ static int (*order_of(const struct semel_scan *scan))(const void *, const void *
     return cmp_arrival;
 }
 
-static semel_status copy_caught(const struct catch *catch, struct semel_arena *arena, struct semel_row **ret_rows,
-                                size_t *ret_n, size_t *ret_damaged, struct semel_error *err)
+static semel_status copy_haul(const struct haul *haul, struct semel_arena *arena, struct semel_row **ret_rows,
+                              size_t *ret_n, size_t *ret_damaged, struct semel_error *err)
 {
-    const size_t max = catch->n < catch->scan->max ? catch->n : catch->scan->max;
+    const size_t max = haul->n < haul->scan->max ? haul->n : haul->scan->max;
     struct semel_row *rows = semel__arena_alloc(arena, max, sizeof *rows);
     size_t n = 0, damaged = 0;
 
     if (rows == NULL)
         return semel__fail_memory(err);
-    for (size_t i = 0; i < catch->n && n < max; i++) {
-        if (semel__row_check(&catch->rows[i]->row, NULL) != SEMEL_OK)
+    for (size_t i = 0; i < haul->n && n < max; i++) {
+        if (semel__row_check(&haul->rows[i]->row, NULL) != SEMEL_OK)
             damaged++;
-        else if (!semel__mem_row_copy(arena, &catch->rows[i]->row, catch->scan->with_payload, &rows[n++]))
+        else if (!semel__mem_row_copy(arena, &haul->rows[i]->row, haul->scan->with_payload, &rows[n]) ||
+                 !semel__arena_copy(arena, haul->rows[i]->rec.key.consumer->name, &rows[n++].consumer))
             return semel__fail_memory(err);
     }
     *ret_rows = rows;
@@ -167,17 +169,17 @@ static semel_status copy_caught(const struct catch *catch, struct semel_arena *a
 semel_status semel__mem_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
                              struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged, struct semel_error *err)
 {
-    struct catch catch = {.store = self(store), .scan = scan};
+    struct haul haul = {.store = self(store), .scan = scan};
     semel_status status = semel__mem_enter(self(store), "scan", false, err);
 
     if (status != SEMEL_OK)
         return status;
-    catch.consumer = semel__mem_consumer(self(store)->db, scan->consumer);
-    walk(&catch);
-    if (catch.n > 1)
-        qsort(catch.rows, catch.n, sizeof(const struct mem_row *), order_of(scan));
-    status = catch.failed ? semel__fail_memory(err) : copy_caught(&catch, arena, ret_rows, ret_n, ret_damaged, err);
-    semel__free(catch.rows);
+    haul.consumer = semel__mem_consumer(self(store)->db, scan->consumer);
+    walk(&haul);
+    if (haul.n > 1)
+        qsort(haul.rows, haul.n, sizeof(const struct mem_row *), order_of(scan));
+    status = haul.failed ? semel__fail_memory(err) : copy_haul(&haul, arena, ret_rows, ret_n, ret_damaged, err);
+    semel__free(haul.rows);
     return status;
 }
 
@@ -190,25 +192,25 @@ semel_status semel__mem_sources(struct semel_store *store, struct semel_str cons
                                 struct semel_str **ret_sources, size_t *ret_n, struct semel_error *err)
 {
     const struct semel_scan all = {.kind = SEMEL_SCAN_ALL, .after_arrival = INT64_MIN};
-    struct catch catch = {.store = self(store), .scan = &all};
+    struct haul haul = {.store = self(store), .scan = &all};
     semel_status status = semel__mem_enter(self(store), "sources", false, err);
     struct semel_str *sources = NULL;
     size_t n = 0;
 
     if (status != SEMEL_OK)
         return status;
-    catch.consumer = semel__mem_consumer(self(store)->db, consumer);
-    walk(&catch);
-    if (catch.n > 1)
-        qsort(catch.rows, catch.n, sizeof(const struct mem_row *), cmp_source);
-    for (size_t i = 0; i < catch.n; i++)
-        if (n == 0 || cmp_source(&catch.rows[n - 1], &catch.rows[i]) != 0)
-            catch.rows[n++] = catch.rows[i];
-    sources = catch.failed ? NULL : semel__arena_alloc(arena, n, sizeof *sources);
+    haul.consumer = semel__mem_consumer(self(store)->db, consumer);
+    walk(&haul);
+    if (haul.n > 1)
+        qsort(haul.rows, haul.n, sizeof(const struct mem_row *), cmp_source);
+    for (size_t i = 0; i < haul.n; i++)
+        if (n == 0 || cmp_source(&haul.rows[n - 1], &haul.rows[i]) != 0)
+            haul.rows[n++] = haul.rows[i];
+    sources = haul.failed ? NULL : semel__arena_alloc(arena, n, sizeof *sources);
     for (size_t i = 0; sources != NULL && i < n; i++)
-        if (!semel__arena_copy(arena, catch.rows[i]->row.source, &sources[i]))
+        if (!semel__arena_copy(arena, haul.rows[i]->row.source, &sources[i]))
             sources = NULL;
-    semel__free(catch.rows);
+    semel__free(haul.rows);
     if (sources == NULL)
         return semel__fail_memory(err);
     *ret_sources = sources;
@@ -253,7 +255,8 @@ static bool delete_row(struct semel_mem_db *db, struct mem_rec *rec)
 {
     struct mem_rec *attempt;
 
-    while ((attempt = semel__mem_side_first(db, MEM_ATTEMPT, rec->key.consumer, rec->key.part[0], rec->key.part[1])) != NULL)
+    while ((attempt = semel__mem_side_first(db, MEM_ATTEMPT, rec->key.consumer, rec->key.part[0], rec->key.part[1])) !=
+           NULL)
         if (!semel__mem_put(db, MEM_ATTEMPT, attempt, NULL))
             return false;
     return semel__mem_put(db, MEM_ROW, rec, NULL);
@@ -297,7 +300,8 @@ semel_status semel__mem_purge_business(struct semel_store *store, struct semel_s
 
     if (status != SEMEL_OK)
         return status;
-    for (struct mem_rec *rec = semel__mem_next(db, MEM_BUSINESS, NULL), *next; rec != NULL && deleted < max; rec = next) {
+    for (struct mem_rec *rec = semel__mem_next(db, MEM_BUSINESS, NULL), *next; rec != NULL && deleted < max;
+         rec = next) {
         const struct mem_business *held = (struct mem_business *)rec;
         next = semel__mem_next(db, MEM_BUSINESS, rec);
         if (rec->key.consumer != known || held->expires_us == SEMEL_NONE || held->expires_us > now_us)
@@ -410,8 +414,8 @@ size_t semel__mem_events(struct semel_mem_db *db, semel_mem_event_fn fn, void *c
 
 int64_t semel__mem_watermark(struct semel_mem_db *db, struct semel_str consumer, struct semel_str source)
 {
-    const struct mem_watermark *stored =
-        semel__mem_find(db, MEM_WATERMARK, semel__mem_consumer(db, consumer), source, MEM_NO_STR, MEM_NO_STR);
+    const struct mem_watermark *stored = semel__mem_find(db, MEM_WATERMARK, semel__mem_consumer(db, consumer), source,
+                                                         MEM_NO_STR, MEM_NO_STR);
 
     return stored != NULL ? stored->watermark_us : SEMEL_NONE;
 }

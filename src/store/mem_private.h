@@ -172,7 +172,8 @@ semel_status semel__mem_fetch(struct semel_store *store, struct semel_fetch_batc
                               struct semel_error *err);
 semel_status semel__mem_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
 /* Into the arena. false: no memory. */
-bool semel__mem_row_copy(struct semel_arena *arena, const struct semel_row *row, bool with_payload, struct semel_row *ret);
+bool semel__mem_row_copy(struct semel_arena *arena, const struct semel_row *row, bool with_payload,
+                         struct semel_row *ret);
 
 /* ---- mem_look.c --------------------------------------------------------------------------------------- */
 

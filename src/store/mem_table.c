@@ -99,9 +99,9 @@ static void name_event(struct mem_rec *rec)
 #define EVENT(f) offsetof(struct mem_event, event.event.f)
 #define AUDIT(f) offsetof(struct semel_mem_audit, line.f)
 
-static const size_t row_strs[] = {ROW(source),      ROW(id),      ROW(type),
-                                  ROW(order_key),   ROW(position), ROW(headers),
-                                  ROW(payload),     ROW(traceparent), ROW(live.lease_owner),
+static const size_t row_strs[] = {ROW(source),          ROW(id),          ROW(type),
+                                  ROW(order_key),       ROW(position),    ROW(headers),
+                                  ROW(payload),         ROW(traceparent), ROW(live.lease_owner),
                                   ROW(live.error_text), ROW(live.outcome)};
 static const size_t order_key_strs[] = {offsetof(struct mem_order_key, key)};
 static const size_t business_strs[] = {offsetof(struct mem_business, key), offsetof(struct mem_business, source),

@@ -77,6 +77,7 @@ enum sqlite_q {
 /* The columns that every query of inbox rows gives, in this order; kept, headers and payload follow. */
 #define SQLITE_ROW_MAP(X) \
     X(arrival)            \
+    X(consumer)           \
     X(source)             \
     X(message_id)         \
     X(type)               \

@@ -142,10 +142,10 @@ static struct semel_str key_text(struct reader *r, enum sqlite_col col)
 /* Only a row that passed every check takes room in the arena. */
 static void keep(struct reader *r, struct semel_row *row)
 {
-    struct semel_str *all[] = {&row->source,          &row->id,          &row->type,
-                               &row->order_key,       &row->position,    &row->headers,
-                               &row->payload,         &row->traceparent, &row->live.lease_owner,
-                               &row->live.error_text, &row->live.outcome};
+    struct semel_str *all[] = {
+        &row->consumer,        &row->source,      &row->id,      &row->type,        &row->order_key,
+        &row->position,        &row->headers,     &row->payload, &row->traceparent, &row->live.lease_owner,
+        &row->live.error_text, &row->live.outcome};
     for (size_t i = 0; r->status == SEMEL_OK && i < sizeof(all) / sizeof(all[0]); i++)
         if (!semel__arena_copy(r->arena, *all[i], all[i]))
             r->status = semel__fail_memory(r->err);
@@ -156,6 +156,7 @@ semel_status semel__sqlite_read(sqlite3_stmt *stmt, struct semel_arena *arena, s
 {
     struct reader r = {.stmt = stmt, .arena = arena, .err = err, .status = SEMEL_OK};
     struct semel_row row = {0};
+    row.consumer = key_text(&r, COL_consumer);
     row.source = key_text(&r, COL_source);
     row.id = key_text(&r, COL_message_id);
     row.arrival = number(&r, COL_arrival);

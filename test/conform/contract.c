@@ -230,9 +230,9 @@ struct semel_row *fetch(struct world *world, const char *id)
     return row;
 }
 
-struct semel_key facts(struct world *world, const char *key)
+struct semel_key facts(struct world *world, const char *key, bool by_version)
 {
-    struct semel_key ret = {.key = text(key)};
+    struct semel_key ret = {.key = text(key), .by_version = by_version};
     struct semel_fetch_batch batch = {.consumer = SEMEL_STR("c"), .keys = &ret, .n_keys = 1};
 
     begin(world);

@@ -104,7 +104,7 @@ static void sqlite_setup(struct world *world)
     char url[128];
     sqlite3 *db = NULL;
 
-    strcpy(world->dir, "/tmp/semel-conform-XXXXXX");
+    snprintf(world->dir, sizeof world->dir, "/tmp/semel-conform-XXXXXX");
     assert_non_null(mkdtemp(world->dir));
     snprintf(url, sizeof url, "sqlite:%s/store.db", world->dir);
     assert_ok(world, semel_store_open(&world->store, linked, url, &world->options, &world->err));

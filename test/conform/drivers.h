@@ -64,10 +64,10 @@ struct semel_admit item_of(const char *id, enum semel_state state, const char *o
 /* A change of source "s" from one status to another, under no token. */
 struct semel_change change_of(const char *id, enum semel_state from, enum semel_state to);
 
-#define assert_ok(world, call)                                                \
-    do {                                                                      \
-        semel_status status_ = (call);                                        \
-        if (status_ != SEMEL_OK)                                              \
+#define assert_ok(world, call)                                                  \
+    do {                                                                        \
+        semel_status status_ = (call);                                          \
+        if (status_ != SEMEL_OK)                                                \
             fail_msg("%s: %s", semel__status_name(status_), (world)->err.text); \
     } while (0)
 
@@ -81,7 +81,7 @@ void settle(struct world *world, struct semel_change *changes, size_t n);
 void put(struct world *world, const char *id, enum semel_state state, const char *order_key, int64_t version);
 bool move(struct world *world, const char *id, enum semel_state from, enum semel_state to);
 struct semel_row *fetch(struct world *world, const char *id); /* which must be there; in the world's arena */
-struct semel_key facts(struct world *world, const char *key);
+struct semel_key facts(struct world *world, const char *key, bool by_version);
 /* The ids of a scan, each followed by a blank, in the world's arena. */
 const char *scan_ids(struct world *world, const struct semel_scan *scan);
 const char *all_ids(struct world *world);

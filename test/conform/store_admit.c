@@ -221,21 +221,23 @@ static void facts_of_a_key_are_those_of_its_unfinished_rows(void **state)
 {
     struct world *world = *state;
 
-    assert_facts(facts(world, "k"), SEMEL_NONE, SEMEL_NONE, SEMEL_NONE, 0);
+    assert_facts(facts(world, "k", false), SEMEL_NONE, SEMEL_NONE, SEMEL_NONE, 0);
     put(world, "a", SEMEL_STATE_COMPLETED, "k", 1);
     put(world, "b", SEMEL_STATE_FAILED, "k", 9);
     put(world, "c", SEMEL_STATE_WAITING, "k", 3);
     put(world, "d", SEMEL_STATE_WAITING, "k", 5);
     put(world, "e", SEMEL_STATE_WAITING, "other", 1);
     put(world, "f", SEMEL_STATE_QUARANTINED, "k", 0);
-    assert_facts(facts(world, "k"), SEMEL_NONE, fetch(world, "b")->arrival, 3, 2);
+    assert_facts(facts(world, "k", false), SEMEL_NONE, fetch(world, "b")->arrival, 9, 2);
+    assert_facts(facts(world, "k", true), SEMEL_NONE, fetch(world, "c")->arrival, 3, 2);
     assert_true(move(world, "b", SEMEL_STATE_FAILED, SEMEL_STATE_COMPLETED));
-    assert_facts(facts(world, "k"), SEMEL_NONE, fetch(world, "c")->arrival, 3, 2);
+    assert_facts(facts(world, "k", false), SEMEL_NONE, fetch(world, "c")->arrival, 3, 2);
     assert_true(move(world, "c", SEMEL_STATE_WAITING, SEMEL_STATE_DEAD));
-    assert_facts(facts(world, "k"), SEMEL_NONE, fetch(world, "c")->arrival, 3, 1);
+    assert_facts(facts(world, "k", false), SEMEL_NONE, fetch(world, "c")->arrival, 3, 1);
     assert_true(move(world, "c", SEMEL_STATE_DEAD, SEMEL_STATE_REJECTED));
     assert_true(move(world, "d", SEMEL_STATE_WAITING, SEMEL_STATE_STALE));
-    assert_facts(facts(world, "k"), SEMEL_NONE, SEMEL_NONE, SEMEL_NONE, 0);
+    assert_facts(facts(world, "k", false), SEMEL_NONE, SEMEL_NONE, SEMEL_NONE, 0);
+    assert_facts(facts(world, "k", true), SEMEL_NONE, SEMEL_NONE, SEMEL_NONE, 0);
 }
 
 static void every_unfinished_status_holds_its_key(void **state)
@@ -249,13 +251,13 @@ static void every_unfinished_status_holds_its_key(void **state)
     for (size_t i = 0; i < COUNT(holds); i++) {
         char id[] = {'h', (char)('0' + i), '\0'};
         put(world, id, holds[i], id, SEMEL_NONE);
-        assert_facts(facts(world, id), SEMEL_NONE, fetch(world, id)->arrival, SEMEL_NONE,
+        assert_facts(facts(world, id, false), SEMEL_NONE, fetch(world, id)->arrival, SEMEL_NONE,
                      holds[i] == SEMEL_STATE_WAITING);
     }
     for (size_t i = 0; i < COUNT(frees); i++) {
         char id[] = {'f', (char)('0' + i), '\0'};
         put(world, id, frees[i], id, SEMEL_NONE);
-        assert_facts(facts(world, id), SEMEL_NONE, SEMEL_NONE, SEMEL_NONE, 0);
+        assert_facts(facts(world, id, false), SEMEL_NONE, SEMEL_NONE, SEMEL_NONE, 0);
     }
 }
 
@@ -270,7 +272,7 @@ static void facts_do_not_count_rows_that_this_transaction_inserted(void **state)
     admit_keyed(world, items, 2, &key, 1);
     assert_facts(key, SEMEL_NONE, SEMEL_NONE, SEMEL_NONE, 0);
     commit(world);
-    assert_facts(facts(world, "k"), SEMEL_NONE, items[0].row.arrival, 1, 2);
+    assert_facts(facts(world, "k", false), SEMEL_NONE, items[0].row.arrival, 1, 2);
 }
 
 static void facts_do_not_count_rows_of_an_earlier_admit_in_this_transaction(void **state)
@@ -284,7 +286,7 @@ static void facts_do_not_count_rows_of_an_earlier_admit_in_this_transaction(void
     admit_keyed(world, &items[1], 1, &key, 1);
     assert_facts(key, SEMEL_NONE, SEMEL_NONE, SEMEL_NONE, 0);
     commit(world);
-    assert_facts(facts(world, "k"), SEMEL_NONE, items[0].row.arrival, 1, 2);
+    assert_facts(facts(world, "k", false), SEMEL_NONE, items[0].row.arrival, 1, 2);
 }
 
 static void facts_of_one_consumer_are_not_those_of_another(void **state)
@@ -324,10 +326,14 @@ static void parked_rows_of_the_route_are_counted_only_with_keys(void **state)
 static struct semel_business take(struct world *world, const char *consumer, const char *key, const char *id,
                                   int64_t expires_us)
 {
-    struct semel_business business = {
-        .key = text(key), .source = SEMEL_STR("s"), .id = text(id), .expires_us = expires_us};
-    struct semel_admit_batch batch = {
-        .consumer = text(consumer), .now_us = world->now_us, .business = &business, .n_business = 1};
+    struct semel_business business = {.key = text(key),
+                                      .source = SEMEL_STR("s"),
+                                      .id = text(id),
+                                      .expires_us = expires_us};
+    struct semel_admit_batch batch = {.consumer = text(consumer),
+                                      .now_us = world->now_us,
+                                      .business = &business,
+                                      .n_business = 1};
 
     begin(world);
     assert_ok(world, semel_store_admit(world->store, &batch, &world->arena, &world->err));
@@ -366,10 +372,11 @@ static void expired_business_key_does_not_hold(void **state)
 static void business_key_of_a_rolled_back_transaction_is_free(void **state)
 {
     struct world *world = *state;
-    struct semel_business business = {
-        .key = SEMEL_STR("b"), .source = SEMEL_STR("s"), .id = SEMEL_STR("m1"), .expires_us = SEMEL_NONE};
-    struct semel_admit_batch batch = {
-        .consumer = SEMEL_STR("c"), .now_us = T0, .business = &business, .n_business = 1};
+    struct semel_business business = {.key = SEMEL_STR("b"),
+                                      .source = SEMEL_STR("s"),
+                                      .id = SEMEL_STR("m1"),
+                                      .expires_us = SEMEL_NONE};
+    struct semel_admit_batch batch = {.consumer = SEMEL_STR("c"), .now_us = T0, .business = &business, .n_business = 1};
 
     begin(world);
     assert_ok(world, semel_store_admit(world->store, &batch, &world->arena, &world->err));

@@ -36,8 +36,10 @@ static void what_is_not_committed_is_seen_by_nobody_else(void **state)
     struct semel_change change = change_of("a", SEMEL_STATE_FAILED, SEMEL_STATE_COMPLETED);
     struct semel_admit item = item_of("b", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
     const struct semel_scan all = {.kind = SEMEL_SCAN_ALL, .consumer = SEMEL_STR("c"), .max = 9};
-    const struct semel_scan due = {
-        .kind = SEMEL_SCAN_DUE, .consumer = SEMEL_STR("c"), .now_us = T0 + 60 * SECOND, .max = 9};
+    const struct semel_scan due = {.kind = SEMEL_SCAN_DUE,
+                                   .consumer = SEMEL_STR("c"),
+                                   .now_us = T0 + 60 * SECOND,
+                                   .max = 9};
 
     if (world->other == NULL)
         skip();
@@ -62,7 +64,8 @@ static void second_writer_is_told_to_try_again_and_nobody_is_blamed(void **state
         skip();
     begin(world);
     assert_int_equal(semel_store_begin(world->other, SEMEL_TX_OWN, &now_us, &world->err), SEMEL_RETRY);
-    assert_true(world->err.cls == SEMEL_CLASS_TRANSIENT || world->err.cls == SEMEL_CLASS_ENVIRONMENT); /* or a time-out */
+    assert_true(world->err.cls == SEMEL_CLASS_TRANSIENT ||
+                world->err.cls == SEMEL_CLASS_ENVIRONMENT); /* or a time-out */
     commit(world);
     assert_ok(world, semel_store_begin(world->other, SEMEL_TX_OWN, &now_us, &world->err));
     semel_store_rollback(world->other);
@@ -70,8 +73,9 @@ static void second_writer_is_told_to_try_again_and_nobody_is_blamed(void **state
 
 static void outbox_put_one(struct world *world)
 {
-    const struct semel_event event = {
-        .aggregatetype = SEMEL_STR("order"), .aggregateid = SEMEL_STR("1"), .type = SEMEL_STR("Placed")};
+    const struct semel_event event = {.aggregatetype = SEMEL_STR("order"),
+                                      .aggregateid = SEMEL_STR("1"),
+                                      .type = SEMEL_STR("Placed")};
     char id[37];
 
     assert_ok(world, semel_store_outbox_put(world->store, &event, T0, id, &world->err));
@@ -79,7 +83,7 @@ static void outbox_put_one(struct world *world)
 
 static void audit_one(struct world *world)
 {
-    const struct semel_audit line = {SEMEL_STR("c"),        SEMEL_STR("s"),  SEMEL_STR("m"),
+    const struct semel_audit line = {SEMEL_STR("c"),         SEMEL_STR("s"),     SEMEL_STR("m"),
                                      SEMEL_STR("o'perator"), SEMEL_STR("retry"), SEMEL_STR("fixed \xE2\x9C\x93")};
 
     assert_ok(world, semel_store_audit(world->store, &line, T0, &world->err));
@@ -126,8 +130,8 @@ static void assert_nothing_written(struct world *world)
     assert_int_equal(world->driver->events(world), 0);
     assert_int_equal(world->driver->audits(world), 0);
     assert_int_equal(fetch(world, "old")->live.state, SEMEL_STATE_FAILED);
-    assert_int_equal(facts(world, "k").last_version, SEMEL_NONE);
-    assert_int_equal(facts(world, "k").parked, 0);
+    assert_int_equal(facts(world, "k", false).last_version, SEMEL_NONE);
+    assert_int_equal(facts(world, "k", false).parked, 0);
     begin(world);
     admit(world, &item, 1);
     semel_store_rollback(world->store);
@@ -289,6 +293,15 @@ static void scan_of_the_expired_gives_leases_that_have_run_out_oldest_first(void
     assert_string_equal(scan_ids(world, &scan), "c a b ");
 }
 
+static const char *consumer_of(struct world *world, const struct semel_scan *scan)
+{
+    struct semel_row *rows;
+    size_t n, damaged;
+    assert_ok(world, semel_store_scan(world->store, scan, &world->arena, &rows, &n, &damaged, &world->err));
+    assert_int_equal(n, 1);
+    return rows[0].consumer.p;
+}
+
 static void scan_by_token_finds_the_one_that_carries_it(void **state)
 {
     struct world *world = *state;
@@ -298,6 +311,7 @@ static void scan_by_token_finds_the_one_that_carries_it(void **state)
     put(world, "b", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
     scan.token = fetch(world, "b")->live.lease_token;
     assert_string_equal(scan_ids(world, &scan), "b ");
+    assert_string_equal(consumer_of(world, &scan), "c");
     assert_true(move(world, "b", SEMEL_STATE_PROCESSING, SEMEL_STATE_COMPLETED));
     assert_string_equal(scan_ids(world, &scan), "");
     scan.token += 1000;
@@ -307,8 +321,10 @@ static void scan_by_token_finds_the_one_that_carries_it(void **state)
 static void scan_of_a_key_gives_its_unfinished_rows_by_arrival_or_by_version(void **state)
 {
     struct world *world = *state;
-    struct semel_scan scan = {
-        .kind = SEMEL_SCAN_KEY, .consumer = SEMEL_STR("c"), .order_key = SEMEL_STR("k"), .max = 10};
+    struct semel_scan scan = {.kind = SEMEL_SCAN_KEY,
+                              .consumer = SEMEL_STR("c"),
+                              .order_key = SEMEL_STR("k"),
+                              .max = 10};
 
     put(world, "a", SEMEL_STATE_WAITING, "k", 3);
     put(world, "b", SEMEL_STATE_COMPLETED, "k", 0);
@@ -435,7 +451,8 @@ static size_t purge(struct world *world, const char *source, int64_t before_us, 
     size_t deleted = 99;
 
     begin(world);
-    assert_ok(world, semel_store_purge(world->store, SEMEL_STR("c"), text(source), before_us, max, &deleted, &world->err));
+    assert_ok(world,
+              semel_store_purge(world->store, SEMEL_STR("c"), text(source), before_us, max, &deleted, &world->err));
     commit(world);
     return deleted;
 }

@@ -96,7 +96,7 @@ static void new_tokens_ascend_over_every_earlier_one(void **state)
     assert_int_equal(fetch(world, "a")->live.lease_token, changes[0].live.lease_token);
     assert_int_equal(fetch(world, "b")->live.lease_token, changes[1].live.lease_token);
     token = changes[0].live.lease_token > changes[1].live.lease_token ? changes[0].live.lease_token
-                                                                       : changes[1].live.lease_token;
+                                                                      : changes[1].live.lease_token;
     put(world, "c", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
     assert_true(fetch(world, "c")->live.lease_token > token);
 }
@@ -179,7 +179,7 @@ static void fresh_row_can_be_changed_or_taken_away_again(void **state)
     commit(world);
     assert_true(changes[0].applied && changes[1].applied);
     assert_string_equal(all_ids(world), "a ");
-    assert_int_equal(facts(world, "k").parked, 1);
+    assert_int_equal(facts(world, "k", false).parked, 1);
     put(world, "b", SEMEL_STATE_COMPLETED, "k", SEMEL_NONE);
 }
 
@@ -274,14 +274,12 @@ static void put_with_keys(struct world *world, size_t n_drop)
         {.key = SEMEL_STR("b1"), .source = SEMEL_STR("s"), .id = SEMEL_STR("m"), .expires_us = SEMEL_NONE},
         {.key = SEMEL_STR("b2"), .source = SEMEL_STR("s"), .id = SEMEL_STR("m"), .expires_us = SEMEL_NONE}};
     struct semel_admit item = item_of("m", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
-    struct semel_admit_batch batch = {.consumer = SEMEL_STR("c"),
+    struct semel_admit_batch batch = {
+        .consumer = SEMEL_STR("c"), .now_us = T0, .business = keys, .n_business = 2, .items = &item, .n_items = 1};
+    struct semel_settle_batch drop = {.consumer = SEMEL_STR("c"),
                                       .now_us = T0,
-                                      .business = keys,
-                                      .n_business = 2,
-                                      .items = &item,
-                                      .n_items = 1};
-    struct semel_settle_batch drop = {
-        .consumer = SEMEL_STR("c"), .now_us = T0, .drop = keys + 2 - n_drop, .n_drop = n_drop};
+                                      .drop = keys + 2 - n_drop,
+                                      .n_drop = n_drop};
 
     begin(world);
     assert_ok(world, semel_store_admit(world->store, &batch, &world->arena, &world->err));
@@ -345,15 +343,15 @@ static void last_version_is_raised_and_never_lowered(void **state)
     struct world *world = *state;
 
     settle_key(world, (struct semel_key_change){SEMEL_STR("k"), SEMEL_NONE, false, false});
-    assert_int_equal(facts(world, "k").last_version, SEMEL_NONE);
+    assert_int_equal(facts(world, "k", false).last_version, SEMEL_NONE);
     settle_key(world, (struct semel_key_change){SEMEL_STR("k"), 0, false, false});
-    assert_int_equal(facts(world, "k").last_version, 0);
+    assert_int_equal(facts(world, "k", false).last_version, 0);
     settle_key(world, (struct semel_key_change){SEMEL_STR("k"), 7, false, false});
-    assert_int_equal(facts(world, "k").last_version, 7);
+    assert_int_equal(facts(world, "k", false).last_version, 7);
     settle_key(world, (struct semel_key_change){SEMEL_STR("k"), 6, false, false});
     settle_key(world, (struct semel_key_change){SEMEL_STR("k"), SEMEL_NONE, false, false});
-    assert_int_equal(facts(world, "k").last_version, 7);
-    assert_int_equal(facts(world, "k2").last_version, SEMEL_NONE);
+    assert_int_equal(facts(world, "k", false).last_version, 7);
+    assert_int_equal(facts(world, "k2", false).last_version, SEMEL_NONE);
 }
 
 static void assert_woken(struct world *world, const char *id, bool woken)

@@ -21,9 +21,8 @@ NARROW = {
 
 # Headers of client libraries, and the only files that may include them.
 CLIENTS = {
-    "jansson.h": "src/base/*",
     "openssl/*": "src/base/*",
-    "sqlite3.h": "src/store/sqlite*",
+    "sqlite3.h": ("src/store/sqlite*", "src/broker/spool*"),
     "sqlite3ext.h": "src/store/sqlite*",
 }
 
@@ -50,8 +49,9 @@ def fault(where, quoted, name):
     if where.startswith("test/"):
         return None
     for header, home in CLIENTS.items():
-        if fnmatch.fnmatch(name, header) and not fnmatch.fnmatch(where, home):
-            return f"includes {name}; only {home} may"
+        homes = (home,) if isinstance(home, str) else home
+        if fnmatch.fnmatch(name, header) and not matches(where, homes):
+            return f"includes {name}; only {' and '.join(homes)} may"
     if where.startswith("include/"):
         if not matches(name, PUBLIC + ("semel/*",)):
             return f"a public header includes {name}; it may include {', '.join(PUBLIC)} and semel/*"

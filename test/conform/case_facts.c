@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * case_facts.c: what the words of a case mean: policy, rows and messages; and the comparison of rows.
+ *
+ * What a case leaves unsaid has the default that the head of spec/cases.txt names.
+ */
+#include "conform/cases.h"
+
+#include "core/retry.h"
+
+void differ(struct finding *finding, const char *fmt, ...)
+{
+    va_list args;
+    int n;
+
+    finding->differences++;
+    if (finding->n + 4 >= sizeof finding->text)
+        return;
+    va_start(args, fmt);
+    n = snprintf(finding->text + finding->n, sizeof finding->text - finding->n, "    ");
+    finding->n += (size_t)n;
+    n = vsnprintf(finding->text + finding->n, sizeof finding->text - finding->n, fmt, args);
+    finding->n += n > 0 ? (size_t)n : 0;
+    va_end(args);
+    if (finding->n >= sizeof finding->text - 1)
+        finding->n = sizeof finding->text - 2;
+    finding->text[finding->n++] = '\n';
+    finding->text[finding->n] = '\0';
+}
+
+static int64_t or_else(int64_t said, int64_t otherwise)
+{
+    return said != UNSAID ? said : otherwise;
+}
+
+int64_t case_at(int64_t relative)
+{
+    return relative == NEVER ? SEMEL_NONE : CASE_NOW + relative;
+}
+
+bool case_has_row(const struct kase *kase)
+{
+    return kase->given.row.state != UNSAID;
+}
+
+void case_policy_of(const struct kase *kase, struct semel_policy *ret)
+{
+    const struct case_policy *said = &kase->policy;
+
+    semel__policy_init(ret, SEMEL_STR("c"));
+    ret->order = (enum semel_order)or_else(said->order, ret->order);
+    ret->first_version = or_else(said->first, ret->first_version);
+    ret->on_gap = (enum semel_gap)or_else(said->gap, ret->on_gap);
+    ret->effect = (enum semel_effect)or_else(said->effect, ret->effect);
+    ret->keep = (enum semel_keep)or_else(said->keep, ret->keep);
+    ret->retry_max = (int)or_else(said->retry, ret->retry_max);
+    ret->permanent_max = (int)or_else(said->permanent, ret->permanent_max);
+    ret->parked_key_max = or_else(said->parked_key, ret->parked_key_max);
+    ret->parked_route_max = or_else(said->parked_route, ret->parked_route_max);
+    ret->retry_ceiling_us = or_else(said->ceiling, ret->retry_ceiling_us);
+    ret->retention_us = or_else(said->retention, ret->retention_us);
+    if (kase->when.too_large == 1)
+        ret->payload_max = 3;
+}
+
+struct semel_str case_payload(int64_t body)
+{
+    static const char *const texts[] = {"{\"n\":1}", "{\"n\":1}", "{\"n\":2}", "n is 1"};
+
+    return semel__str(texts[body]);
+}
+
+struct semel_fp case_fp(int64_t body)
+{
+    struct semel_fp fp = {0};
+
+    if (body != BODY_NONE && semel__fp_compute(case_payload(body), &fp, NULL) != SEMEL_OK)
+        fail_msg("no fingerprint");
+    return fp;
+}
+
+/* ---- rows --------------------------------------------------------------------------------------------- */
+
+static int64_t default_class(enum semel_state state)
+{
+    static const enum semel_class classes[SEMEL_STATE_COUNT] = {
+        [SEMEL_STATE_FAILED] = SEMEL_CLASS_TRANSIENT,    [SEMEL_STATE_WAITING] = SEMEL_CLASS_BLOCKED,
+        [SEMEL_STATE_REJECTED] = SEMEL_CLASS_REJECTED,   [SEMEL_STATE_UNKNOWN] = SEMEL_CLASS_UNKNOWN,
+        [SEMEL_STATE_DEAD] = SEMEL_CLASS_PERMANENT,      [SEMEL_STATE_STALE] = SEMEL_CLASS_STALE,
+        [SEMEL_STATE_PREVENTED] = SEMEL_CLASS_BUSINESS,  [SEMEL_STATE_QUARANTINED] = SEMEL_CLASS_TOO_OLD,
+    };
+
+    return classes[state];
+}
+
+static int64_t default_attempts(enum semel_state state)
+{
+    return state == SEMEL_STATE_PROCESSING || state == SEMEL_STATE_COMPLETED || state == SEMEL_STATE_FAILED ||
+           state == SEMEL_STATE_REJECTED || state == SEMEL_STATE_UNKNOWN || state == SEMEL_STATE_DEAD;
+}
+
+static void fill_row(const char *id, const struct case_row *said, const struct semel_policy *policy,
+                     struct semel_row *row)
+{
+    enum semel_state state = (enum semel_state)said->state;
+    bool leased = state == SEMEL_STATE_PROCESSING;
+
+    *row = (struct semel_row){
+        .source = SEMEL_STR("s"),
+        .id = text(id),
+        .type = SEMEL_STR("t"),
+        .fp = case_fp(or_else(said->body, BODY_A)),
+        .order_key = policy->order != SEMEL_ORDER_NONE ? SEMEL_STR("k") : (struct semel_str){0},
+        .version = or_else(said->version, SEMEL_NONE),
+        .message_time_us = case_at(or_else(said->time, NEVER)),
+        .received_us = case_at(or_else(said->received, -60 * SECOND)),
+        .payload = case_payload(or_else(said->body, BODY_A)),
+        .kept = or_else(said->kept, semel__payload_stays(policy, state)) != 0,
+    };
+    row->updated_us = row->received_us;
+    row->live = (struct semel_live){
+        .state = state,
+        .attempts = (int)or_else(said->attempts, default_attempts(state)),
+        .attempts_before = (int)or_else(said->before, 0),
+        .replays = (int)or_else(said->replays, 0),
+        .alone = said->alone == 1,
+        .due_us = case_at(or_else(said->due, state == SEMEL_STATE_FAILED ? 10 * SECOND : NEVER)),
+        .processed_us = semel__state_final(state) ? case_at(or_else(said->processed, -60 * SECOND)) : SEMEL_NONE,
+        .lease_owner = leased ? SEMEL_STR("worker-0") : (struct semel_str){0},
+        .lease_until_us = leased ? case_at(or_else(said->lease, 60 * SECOND)) : SEMEL_NONE,
+        .lease_token = leased ? 7 : SEMEL_NONE, /* a store draws its own */
+        .error_class = (enum semel_class)or_else(said->cls, default_class(state)),
+        .outcome = said->outcome == 1 ? SEMEL_STR("{\"o\":1}") : (struct semel_str){0},
+    };
+    if (row->live.error_class != SEMEL_CLASS_NONE)
+        row->live.error_text = SEMEL_STR("as it was");
+}
+
+/* The version that is meant where none is said. */
+static int64_t default_version(const struct kase *kase, const struct semel_policy *policy)
+{
+    return policy->order == SEMEL_ORDER_VERSION ? or_else(kase->given.row.version, 5) : SEMEL_NONE;
+}
+
+void case_row_of(const struct kase *kase, const struct semel_policy *policy, struct semel_row *ret)
+{
+    struct case_row said = kase->given.row;
+
+    said.version = or_else(said.version, or_else(kase->when.version, default_version(kase, policy)));
+    fill_row("m", &said, policy, ret);
+}
+
+void case_other_row(const char *id, int64_t other, const struct semel_policy *policy, struct semel_row *ret)
+{
+    struct case_row said;
+
+    for (size_t i = 0; i < sizeof said / sizeof(int64_t); i++)
+        ((int64_t *)&said)[i] = UNSAID;
+    said.state = OTHER_STATE(other);
+    said.version = OTHER_VERSION(other);
+    fill_row(id, &said, policy, ret);
+}
+
+void case_msg_of(const struct kase *kase, const struct semel_policy *policy, struct semel_msg *ret)
+{
+    const struct case_when *when = &kase->when;
+
+    semel__msg_init(ret);
+    ret->source = SEMEL_STR("s");
+    ret->id = SEMEL_STR("m");
+    ret->type = SEMEL_STR("t");
+    ret->payload = case_payload(or_else(when->body, BODY_A));
+    ret->fp = case_fp(or_else(when->body, BODY_A));
+    ret->version = or_else(when->version, default_version(kase, policy));
+    ret->message_time_us = case_at(or_else(when->time, NEVER));
+    ret->delivery = (int)or_else(when->delivery, 1);
+    if (policy->order != SEMEL_ORDER_NONE)
+        ret->order_key = SEMEL_STR("k");
+    if (when->business == 1)
+        ret->business[ret->n_business++] = SEMEL_STR("intent");
+    if (when->no_id == 1) {
+        ret->id = (struct semel_str){0};
+        ret->position = SEMEL_STR("m"); /* under which it is kept */
+        ret->defect = SEMEL_DEFECT_NO_ID;
+        ret->defect_text = SEMEL_STR("message id: it is missing");
+    } else if (when->no_field == 1 || when->too_large == 1) {
+        ret->defect = when->no_field == 1 ? SEMEL_DEFECT_FIELD : SEMEL_DEFECT_SIZE;
+        ret->defect_text = SEMEL_STR("version: it is missing");
+    }
+}
+
+/* ---- comparison --------------------------------------------------------------------------------------- */
+
+static void expect_int(struct finding *finding, const char *what, int64_t said, int64_t found)
+{
+    if (said != UNSAID && said != found)
+        differ(finding, "%s: expected %lld, found %lld", what, (long long)said, (long long)found);
+}
+
+static void show_time(char out[48], int64_t us)
+{
+    if (us == SEMEL_NONE)
+        snprintf(out, 48, "none");
+    else
+        snprintf(out, 48, "now%+.6fs", (double)(us - CASE_NOW) / 1e6);
+}
+
+static void expect_time(struct finding *finding, const char *what, int64_t said, int64_t found)
+{
+    char a[48], b[48];
+
+    if (said == UNSAID || case_at(said) == found)
+        return;
+    show_time(a, case_at(said));
+    show_time(b, found);
+    differ(finding, "%s: expected %s, found %s", what, a, b);
+}
+
+/* Soon: within the backoff of the attempt that has just ended (I6). */
+static void expect_soon(struct finding *finding, const struct semel_policy *policy, const struct semel_live *after)
+{
+    int64_t limit = policy->retry_first_us;
+    char found[48];
+
+    for (int i = 1; i < after->attempts - after->attempts_before && limit < policy->retry_ceiling_us; i++)
+        limit *= 2;
+    if (limit > policy->retry_ceiling_us)
+        limit = policy->retry_ceiling_us;
+    show_time(found, after->due_us);
+    if (after->due_us == SEMEL_NONE || after->due_us < CASE_NOW + 1000 || after->due_us > CASE_NOW + limit)
+        differ(finding, "due: expected within %.3fs, found %s", (double)limit / 1e6, found);
+}
+
+static void compare_unchanged(const struct semel_live *before, const struct semel_live *after, struct finding *finding)
+{
+    expect_int(finding, "attempts", before->attempts, after->attempts);
+    expect_int(finding, "attempts before", before->attempts_before, after->attempts_before);
+    expect_int(finding, "replays", before->replays, after->replays);
+    expect_int(finding, "alone", before->alone, after->alone);
+    expect_int(finding, "due", before->due_us, after->due_us);
+    expect_int(finding, "processed", before->processed_us, after->processed_us);
+    expect_int(finding, "lease", before->lease_until_us, after->lease_until_us);
+    expect_int(finding, "token", before->lease_token, after->lease_token);
+    expect_int(finding, "class", before->error_class, after->error_class);
+    if (!semel__str_eq(before->error_text, after->error_text) || !semel__str_eq(before->outcome, after->outcome))
+        differ(finding, "error text or outcome have changed");
+}
+
+void compare_live(const struct kase *kase, const struct semel_policy *policy, const struct semel_live *before,
+                  const struct semel_live *after, struct finding *finding)
+{
+    const struct case_row *said = &kase->becomes.row;
+    enum semel_state expected = kase->becomes.absent == 1                      ? SEMEL_STATE_ABSENT
+                                : kase->becomes.unchanged != 1                 ? (enum semel_state)said->state
+                                : before != NULL                               ? before->state
+                                                                               : SEMEL_STATE_ABSENT;
+    enum semel_state found = after != NULL ? after->state : SEMEL_STATE_ABSENT;
+
+    if (expected != found) {
+        differ(finding, "status: expected %s, found %s", semel__state_name(expected), semel__state_name(found));
+        return;
+    }
+    if (after == NULL)
+        return;
+    if (kase->becomes.unchanged == 1 && before != NULL)
+        compare_unchanged(before, after, finding);
+    expect_int(finding, "attempts", said->attempts, after->attempts);
+    expect_int(finding, "before", said->before, after->attempts_before);
+    expect_int(finding, "replays", said->replays, after->replays);
+    expect_int(finding, "alone", said->alone, after->alone);
+    expect_int(finding, "outcome", said->outcome, after->outcome.n > 0);
+    if (said->due == SOON)
+        expect_soon(finding, policy, after);
+    else
+        expect_time(finding, "due", said->due, after->due_us);
+    expect_time(finding, "lease", said->lease, after->lease_until_us);
+    if (said->cls != UNSAID && said->cls != (int64_t)after->error_class)
+        differ(finding, "class: expected %s, found %s", semel__class_name((enum semel_class)said->cls),
+               semel__class_name(after->error_class));
+    if (semel__state_final(after->state) && (after->due_us != SEMEL_NONE || after->processed_us == SEMEL_NONE))
+        differ(finding, "a final row has a time of processing and no due time");
+}

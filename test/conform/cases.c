@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cases.c: holds the engine, or the rules alone, to the table of cases: `cases mem|sqlite|rules FILE [NAME]`.
+ *
+ * What it is: the reader of spec/cases.txt and the account of it. A case that fails is shown with its line, what was
+ * expected and what was found. Besides the cases it checks the table: names are unique, and every legal move of
+ * core/state.h is made by some case.
+ *
+ * Exit codes: 0 all passed, 1 some failed, 2 the program was called wrongly.
+ */
+#include "conform/cases.h"
+
+#include <stdlib.h>
+
+#define CASES_MAX 2000
+
+struct account {
+    const struct driver *driver; /* NULL: rules only */
+    const char *only;
+    char names[CASES_MAX][128];
+    int cases, failed, left_out;
+    bool made[SEMEL_STATE_COUNT][SEMEL_STATE_COUNT];
+};
+
+/* Legal, but nothing that is there today makes it: a reconcile's "not done" gives a new budget of attempts. */
+static const struct {
+    enum semel_state from, to;
+} unreached[] = {{SEMEL_STATE_UNKNOWN, SEMEL_STATE_DEAD}};
+
+static bool known_name(struct account *account, const char *name)
+{
+    for (int i = 0; i < account->cases; i++)
+        if (strcmp(account->names[i], name) == 0)
+            return true;
+    if (account->cases < CASES_MAX)
+        memcpy(account->names[account->cases], name, strlen(name) + 1);
+    return false;
+}
+
+static void run_case(struct account *account, const struct kase *kase)
+{
+    struct finding finding = {.n = 0};
+    struct move move = {SEMEL_STATE_ABSENT, SEMEL_STATE_ABSENT, false};
+    bool ran;
+
+    if (known_name(account, kase->name))
+        differ(&finding, "another case has the same name");
+    account->cases++;
+    if (account->only != NULL && strcmp(account->only, kase->name) != 0)
+        return;
+    if (getenv("SHOW")) fprintf(stderr, "%d %s %lld\n", kase->line, kase->name, (long long)kase->given.row.state);
+    ran = account->driver != NULL ? case_run_engine(kase, account->driver, &finding, &move)
+                                  : case_run_rules(kase, &finding, &move);
+    account->left_out += !ran;
+    if (finding.differences > 0) {
+        account->failed++;
+        printf("line %d: %s\n%s", kase->line, kase->name, finding.text);
+    } else if (ran && move.made) {
+        account->made[move.from][move.to] = true;
+    }
+}
+
+static bool is_unreached(unsigned from, unsigned to)
+{
+    for (size_t i = 0; i < COUNT(unreached); i++)
+        if (unreached[i].from == from && unreached[i].to == to)
+            return true;
+    return false;
+}
+
+/* Every legal move is made by a case; every move that was made is legal. */
+static void check_moves(struct account *account)
+{
+    for (unsigned from = 0; from < SEMEL_STATE_COUNT; from++)
+        for (unsigned to = 0; to < SEMEL_STATE_COUNT; to++) {
+            const char *a = semel__state_name((enum semel_state)from), *b = semel__state_name((enum semel_state)to);
+            bool legal = semel__move_legal((enum semel_state)from, (enum semel_state)to);
+            bool made = account->made[from][to];
+            if (legal && !made)
+                printf("no case makes the move %s -> %s%s\n", a, b, is_unreached(from, to) ? " (nothing can)" : "");
+            if (!legal && made && from != to)
+                printf("the move %s -> %s is made and is not legal\n", a, b);
+            account->failed += legal != made && from != to && !is_unreached(from, to);
+        }
+}
+
+static bool read_cases(struct account *account, FILE *file)
+{
+    char line[2000], complaint[300];
+    struct kase kase;
+    bool is;
+
+    for (kase.line = 1; fgets(line, sizeof line, file) != NULL; kase.line++) {
+        if (strchr(line, '\n') == NULL && !feof(file)) {
+            printf("line %d: longer than %zu bytes\n", kase.line, sizeof line - 2);
+            return false;
+        }
+        if (!case_parse(line, &kase, &is, complaint, sizeof complaint)) {
+            printf("line %d: %s\n", kase.line, complaint);
+            account->failed++;
+            account->cases++;
+        } else if (is) {
+            run_case(account, &kase);
+        }
+    }
+    return true;
+}
+
+static int usage(const char *program)
+{
+    fprintf(stderr, "usage: %s rules", program);
+    for (const struct driver *const *driver = drivers; *driver != NULL; driver++)
+        fprintf(stderr, "|%s", (*driver)->name);
+    fprintf(stderr, " FILE [NAME]\n");
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    static struct account account;
+    FILE *file = argc > 2 ? fopen(argv[2], "re") : NULL;
+    bool read;
+
+    for (const struct driver *const *driver = drivers; argc > 1 && *driver != NULL; driver++)
+        if (strcmp((*driver)->name, argv[1]) == 0)
+            account.driver = *driver;
+    if (file == NULL || (account.driver == NULL && strcmp(argv[1], "rules") != 0))
+        return usage(argv[0]);
+    account.only = argc > 3 ? argv[3] : NULL;
+    read = read_cases(&account, file);
+    fclose(file);
+    if (account.driver != NULL && account.only == NULL)
+        check_moves(&account);
+    if (account.left_out > 0)
+        printf("%d cases are about the store alone and were left out\n", account.left_out);
+    printf("%d cases, %d failed\n", account.cases, account.failed);
+    return read && account.failed == 0 && account.cases > 0 ? 0 : 1;
+}

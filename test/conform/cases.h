@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cases.h: a line of spec/cases.txt as numbers, and how it is run.
+ *
+ * What it is: the parsed form of the table of cases, the rows and messages that a case speaks of, and the comparison of
+ * what was expected with what was found. The format itself is specified at the head of spec/cases.txt.
+ *
+ * Invariants: every field is an int64_t, and UNSAID where the line says nothing; times are microseconds from the now of
+ * the case, so that a case means the same on every clock.
+ */
+#ifndef SEMEL_TEST_CASES_H
+#define SEMEL_TEST_CASES_H
+
+#include "conform/drivers.h"
+#include "core/inbox.h"
+
+#define UNSAID (INT64_MIN + 1)
+#define NEVER SEMEL_NONE       /* the time `none` */
+#define SOON (INT64_MAX - 1)   /* the time `+`: within the backoff of the route */
+#define ANY_VERSION SEMEL_NONE /* first=any */
+
+enum case_op {
+    OP_DELIVER,
+    OP_CLAIM,
+    OP_FINISH,
+    OP_RENEW,
+    OP_RELEASE,
+    OP_RECOVER,
+    OP_TAKE,
+    OP_WORK,
+    OP_REPLAY,
+    OP_DISCARD,
+    OP_RESOLVE,
+    OP_PURGE
+};
+
+/* A handler's words beyond enum semel_result. */
+enum { HANDLER_ENVIRONMENT = 100, HANDLER_BROKEN };
+
+enum { SAYS_RUN, SAYS_ACK, SAYS_LATER, SAYS_DONE, SAYS_NOTHING, SAYS_REFUSED, SAYS_FENCED };
+enum { TOKEN_OWN, TOKEN_STALE, TOKEN_NEW, TOKEN_SAME };
+enum { HELD_FREE, HELD_OWN, HELD_OTHER };
+enum { BODY_NONE, BODY_A, BODY_B, BODY_RAW };
+
+/* Another row of the same key: its status and version in one number. */
+#define OTHER_STATE(other) ((enum semel_state)((other) % 16))
+#define OTHER_VERSION(other) ((other) / 16 - 1 < 0 ? SEMEL_NONE : (other) / 16 - 1)
+
+struct case_policy {
+    int64_t order, first, gap, effect, keep, retry, permanent, parked_key, parked_route, ceiling, retention;
+};
+
+/* The row before (given) and after (becomes). */
+struct case_row {
+    int64_t state, attempts, before, replays, alone, due, lease, token, cls, kept, outcome;
+    int64_t version, time, received, processed, body, damaged; /* given only */
+};
+
+struct case_given {
+    struct case_row row;
+    int64_t none, last, ahead, behind, behind_due, business, watermark, parked, parked_elsewhere;
+};
+
+struct case_when {
+    int64_t op, body, version, time, handler, delivery, no_id, no_field, too_large, business, outcome, alone, with;
+    int64_t token, result, force, no_reason;
+};
+
+struct case_verdict {
+    int64_t says, why, then;
+};
+
+struct case_becomes {
+    struct case_row row;
+    int64_t unchanged, absent;
+    int64_t last, ahead, behind, behind_due, behind_cls, with, with_cls, business, watermark;
+    int64_t conflicts, attempt_rows, audits, alert, answer;
+};
+
+struct kase {
+    int line;
+    char name[128];
+    struct case_policy policy;
+    struct case_given given;
+    struct case_when when;
+    struct case_verdict verdict;
+    struct case_becomes becomes;
+};
+
+/* ---- case_parse.c ---- */
+
+/* false: `complaint` says what is wrong with the line. A line that has no case (comment, blank) gives *ret_is = false. */
+bool case_parse(char *line, struct kase *ret, bool *ret_is, char *complaint, size_t size);
+
+/* ---- case_facts.c: what the words mean ---- */
+
+/* Every difference is one line; a case that has none has passed. */
+struct finding {
+    char text[2000];
+    size_t n;
+    int differences;
+};
+__attribute__((format(printf, 2, 3))) void differ(struct finding *finding, const char *fmt, ...);
+
+#define CASE_NOW T0
+int64_t case_at(int64_t relative); /* NEVER stays SEMEL_NONE */
+void case_policy_of(const struct kase *kase, struct semel_policy *ret);
+struct semel_str case_payload(int64_t body);
+/* The fingerprint that goes with it. */
+struct semel_fp case_fp(int64_t body);
+/* The row of the message, and another row; ids: m, and "a" (ahead) or "b" (behind). */
+void case_row_of(const struct kase *kase, const struct semel_policy *policy, struct semel_row *ret);
+void case_other_row(const char *id, int64_t other, const struct semel_policy *policy, struct semel_row *ret);
+void case_msg_of(const struct kase *kase, const struct semel_policy *policy, struct semel_msg *ret);
+bool case_has_row(const struct kase *kase);
+
+/* The live part, and nothing else. `before` may be NULL. */
+void compare_live(const struct kase *kase, const struct semel_policy *policy, const struct semel_live *before,
+                  const struct semel_live *after, struct finding *finding);
+
+/* ---- how a case is run: true when it could be, the differences in `finding`, what the row was and is now ---- */
+
+struct move {
+    enum semel_state from, to;
+    bool made;
+};
+
+bool case_run_rules(const struct kase *kase, struct finding *finding, struct move *ret_move);
+bool case_run_engine(const struct kase *kase, const struct driver *driver, struct finding *finding,
+                     struct move *ret_move);
+
+#endif

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * handler.c: what the handlers of the simulated route do.
+ *
+ * ATOMIC: the effect is a row in the database, written in the open transaction; a handler that fails may have written it
+ * before, and it must then be gone. OUTSIDE: the effect happens at once and cannot be undone; TRANSIENT and PERMANENT are
+ * said only when it did not happen, MAYBE when it may have. KEYED: the same, but a repeat has no effect.
+ */
+#include "sim.h"
+
+#include <stdlib.h>
+
+struct ending {
+    enum semel_result result;
+    bool effect;
+};
+
+static struct sim_event *event_of(struct sim_actor *actor, const struct semel_msg *msg)
+{
+    struct sim_event *event = sim_event_of(actor->world, msg->id);
+
+    if (event == NULL || atoi(msg->payload.p) != event->n)
+        sim_broken(actor->world, "the message is whole", "the handler got a message that nobody sent");
+    return event;
+}
+
+/* Its starts are counted but for the first, and for one in the company of others. */
+static void kill_worker(struct sim_actor *actor, struct sim_event *event)
+{
+    struct sim_world *world = actor->world;
+
+    if (event->starts > (event->replays + 1) * world->scene.policy.retry_max + 2)
+        sim_broken(world, "a killer is stopped", "event %d has killed %d workers with %d retries and %d replays", event->n,
+                   event->starts, world->scene.policy.retry_max, event->replays);
+    world->counts[SIM_KILLED]++;
+    sim_trace(world, "%s is killed by event %d", actor->owner, event->n);
+    actor->dead = true;
+}
+
+static bool misbehaves(struct sim_event *event)
+{
+    if (event->trouble <= 0)
+        return false;
+    event->trouble--;
+    return true;
+}
+
+static struct ending decide(struct sim_actor *actor, struct sim_event *event)
+{
+    struct sim_world *world = actor->world;
+    bool atomic = world->scene.policy.effect == SEMEL_EFFECT_ATOMIC;
+    bool early = atomic && sim_chance(world, 500); /* the effect is written, and must be undone */
+
+    switch (event->kind) {
+    case SIM_GOOD:
+    case SIM_KILLER:
+        break;
+    case SIM_FLAKY:
+        if (misbehaves(event))
+            return (struct ending){SEMEL_TRANSIENT, early};
+        break;
+    case SIM_STUBBORN:
+        if (misbehaves(event))
+            return (struct ending){SEMEL_PERMANENT, early};
+        break;
+    case SIM_POISON:
+        return (struct ending){event->transient ? SEMEL_TRANSIENT : SEMEL_PERMANENT, early};
+    case SIM_REJECT:
+        return (struct ending){SEMEL_REJECTED, early};
+    case SIM_UNSURE:
+        if (misbehaves(event))
+            return (struct ending){SEMEL_MAYBE, sim_chance(world, 500)};
+        break;
+    case SIM_SLOW:
+        if (!world->quiet && misbehaves(event)) {
+            world->counts[SIM_OUTLASTED]++;
+            sim_stall(actor, sim_between(world, world->scene.policy.lease_us, 3 * world->scene.policy.lease_us));
+        }
+        break;
+    }
+    return (struct ending){SEMEL_DONE, true};
+}
+
+static semel_status have_effect(struct sim_actor *actor, struct semel_store *store, struct sim_event *event,
+                                struct semel_error *err)
+{
+    struct sim_world *world = actor->world;
+
+    if (world->scene.policy.effect == SEMEL_EFFECT_ATOMIC)
+        return semel__mem_effect_add(store, semel__str(event->id), semel__str(event->payload), err);
+    if (actor->dead)
+        return SEMEL_OK; /* too late: the process is gone */
+    if (world->scene.policy.effect == SEMEL_EFFECT_KEYED && event->effects > 0) {
+        world->counts[SIM_KEYED_REPEATS]++;
+        return SEMEL_OK;
+    }
+    sim_note_effect(world, event);
+    return SEMEL_OK;
+}
+
+static semel_status fail_closed(struct semel_error *err)
+{
+    return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT, "the worker is dead");
+}
+
+/* Runs one message as far as its ending. */
+static semel_status handle(struct sim_actor *actor, struct semel_store *store, const struct semel_msg *msg,
+                           struct ending *ret, struct semel_error *err)
+{
+    struct sim_world *world = actor->world;
+    struct sim_event *event = event_of(actor, msg);
+
+    sim_pause(actor, "handler");
+    if (actor->dead)
+        return fail_closed(err);
+    event->starts++;
+    sim_trace(world, "%s handles event %d (%s)", actor->owner, event->n, event->id);
+    if (!world->quiet && sim_chance(world, world->scene.faults.handler_stall))
+        sim_stall(actor, sim_between(world, world->scene.policy.lease_us / 2, 2 * world->scene.policy.lease_us));
+    if (event->kind == SIM_KILLER) {
+        kill_worker(actor, event);
+        return fail_closed(err);
+    }
+    if (!world->quiet && sim_chance(world, world->scene.faults.handler_world))
+        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "the handler's world is down");
+    *ret = decide(actor, event);
+    semel_status status = ret->effect ? have_effect(actor, store, event, err) : SEMEL_OK;
+    if (status == SEMEL_OK)
+        sim_trace(world, "%s event %d: %s", actor->owner, event->n, semel__result_name(ret->result));
+    if (world->scene.policy.effect != SEMEL_EFFECT_ATOMIC)
+        sim_pause(actor, "handled");
+    return status;
+}
+
+static semel_status say_by_error(enum semel_result result, struct semel_error *err)
+{
+    static const enum semel_class classes[] = {
+        [SEMEL_DONE] = SEMEL_CLASS_NONE,           [SEMEL_TRANSIENT] = SEMEL_CLASS_TRANSIENT,
+        [SEMEL_PERMANENT] = SEMEL_CLASS_PERMANENT, [SEMEL_REJECTED] = SEMEL_CLASS_REJECTED,
+        [SEMEL_MAYBE] = SEMEL_CLASS_UNKNOWN,
+    };
+    return semel__fail(err, SEMEL_INVALID, classes[result], "the statement failed");
+}
+
+semel_status sim_handle_each(void *ctx, struct semel_store *store, const struct semel_msg *msg, int attempt,
+                             struct semel_reply *reply, struct semel_error *err)
+{
+    struct sim_actor *actor = ctx;
+    struct ending ending = {SEMEL_DONE, false};
+
+    (void)attempt;
+    semel_status status = handle(actor, store, msg, &ending, err);
+    if (status != SEMEL_OK)
+        return status;
+    bool plain = ending.result == SEMEL_TRANSIENT || ending.result == SEMEL_PERMANENT;
+    if (plain && sim_chance(actor->world, 300))
+        return say_by_error(ending.result, err);
+    if (!semel__reply_set(reply, ending.result, SEMEL_STR("so it went"), (struct semel_str){0}))
+        return semel__fail_memory(err);
+    return SEMEL_OK;
+}
+
+/* One statement: it fails as a whole, or forgets to name the one that failed. */
+semel_status sim_handle_set(void *ctx, struct semel_store *store, const struct semel_msg *const *msgs, size_t n,
+                            struct semel_set *set, struct semel_error *err)
+{
+    struct sim_actor *actor = ctx;
+
+    for (size_t i = 0; i < n; i++) {
+        struct ending ending = {SEMEL_DONE, false};
+        semel_status status = handle(actor, store, msgs[i], &ending, err);
+        if (status != SEMEL_OK)
+            return status;
+        if (ending.result == SEMEL_DONE)
+            semel__set_add(set, msgs[i]->source, msgs[i]->id);
+        else if (n == 1 || sim_chance(actor->world, 500))
+            return say_by_error(ending.result, err);
+    }
+    return SEMEL_OK;
+}

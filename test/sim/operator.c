@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * operator.c: people who replay, discard and resolve, and the reconcile that asks the outside world.
+ *
+ * An operator knows what really happened: what is done is resolved, what is not done is replayed or discarded. As in life,
+ * nobody may decide on an unknown outcome while the worker in question may still be at it (sim_nobody_holds). Where the
+ * effect is outside, reading and deciding is one step: an order has no condition but the status of the row, so a stale
+ * decision could meet the same status of a later attempt.
+ */
+#include "sim.h"
+
+static bool needs_care(const struct sim_event *event)
+{
+    return event->there && (event->state == SEMEL_STATE_DEAD || event->state == SEMEL_STATE_UNKNOWN ||
+                            event->state == SEMEL_STATE_QUARANTINED);
+}
+
+static bool hopeless(const struct sim_event *event)
+{
+    return event->kind == SIM_POISON || event->kind == SIM_KILLER;
+}
+
+/* false: nothing can be said now. */
+static bool decide(struct sim_world *world, const struct sim_event *event, struct semel_command *command)
+{
+    const struct semel_policy *policy = &world->scene.policy;
+    bool kept = policy->keep != SEMEL_KEEP_NEVER;
+
+    command->word = SEMEL_WORD_REPLAY;
+    if (policy->effect != SEMEL_EFFECT_ATOMIC && !sim_nobody_holds(world, event))
+        return false;
+    if (event->effects > 0) {
+        command->word = SEMEL_WORD_RESOLVE;
+    } else if (event->state == SEMEL_STATE_QUARANTINED) {
+        bool harmless = kept && !world->scene.business && policy->order != SEMEL_ORDER_ARRIVAL;
+        if (!harmless || sim_chance(world, 200))
+            command->word = SEMEL_WORD_DISCARD;
+        command->force = !sim_chance(world, 300);
+    } else if (!kept || (hopeless(event) && (world->quiet || sim_chance(world, 500)))) {
+        command->word = SEMEL_WORD_DISCARD;
+    } else if (!world->quiet && sim_chance(world, 50)) {
+        command->word = SEMEL_WORD_DISCARD;
+    } else {
+        command->force = true;
+    }
+    return true;
+}
+
+static void count(struct sim_world *world, enum semel_order_word word)
+{
+    switch (word) {
+    case SEMEL_WORD_REPLAY:
+        world->counts[SIM_REPLAYS]++;
+        return;
+    case SEMEL_WORD_DISCARD:
+        world->counts[SIM_DISCARDS]++;
+        return;
+    case SEMEL_WORD_RESOLVE:
+        world->counts[SIM_RESOLVES]++;
+        return;
+    }
+}
+
+static void give_order(struct sim_actor *actor, const struct sim_event *event, const struct semel_command *command)
+{
+    static const char *const words[] = {"replay", "discard", "resolve"};
+    struct sim_world *world = actor->world;
+    enum semel_state state;
+    struct semel_error err;
+    bool done = false;
+
+    sim_trace(world, "%s says %s to event %d", actor->owner, words[command->word], event->n);
+    semel_status status = semel__inbox_command(&actor->inbox, command, &done, &state, &err);
+    if (world->committed != NULL)
+        sim_watch(world);
+    if (status == SEMEL_OK && done)
+        count(world, command->word);
+    else if (status == SEMEL_OK)
+        world->counts[SIM_LATE_ORDERS]++;
+    else if (status == SEMEL_INVALID)
+        world->counts[SIM_REFUSED]++;
+    if (status == SEMEL_CLOSED || status == SEMEL_UNKNOWN)
+        (void)semel_store_reopen(actor->store, &err);
+    sim_trace(world, "%s event %d: %s%s", actor->owner, event->n, semel__status_name(status), done ? ", done" : "");
+}
+
+static void care(struct sim_actor *actor, struct sim_event *event)
+{
+    struct sim_world *world = actor->world;
+    struct semel_command command = {.source = SEMEL_STR("s"),
+                                    .id = semel__str(event->id),
+                                    .who = semel__str(actor->owner),
+                                    .reason = SEMEL_STR("it had to be")};
+
+    if (!decide(world, event, &command))
+        return;
+    actor->atomic = world->scene.policy.effect != SEMEL_EFFECT_ATOMIC;
+    give_order(actor, event, &command);
+    actor->atomic = false;
+    /* A second click; where the effect is outside, only on an order that cannot repeat it. */
+    bool harmless = world->scene.policy.effect == SEMEL_EFFECT_ATOMIC || command.word != SEMEL_WORD_REPLAY;
+    if (!actor->dead && !world->quiet && harmless && sim_chance(world, 300))
+        give_order(actor, event, &command);
+}
+
+static void care_for_one(struct sim_actor *actor)
+{
+    struct sim_world *world = actor->world;
+    int n = 0, chosen;
+
+    for (int i = 0; i < world->to_push; i++)
+        n += needs_care(&world->events[i]);
+    if (n == 0)
+        return;
+    chosen = (int)sim_between(world, 0, n - 1);
+    for (int i = 0; i < world->to_push; i++)
+        if (needs_care(&world->events[i]) && chosen-- == 0) {
+            care(actor, &world->events[i]);
+            return;
+        }
+}
+
+void sim_operator_main(void *arg)
+{
+    struct sim_actor *actor = arg;
+    struct sim_world *world = actor->world;
+
+    while (!actor->dead && !world->stopping) {
+        actor->serial++;
+        actor->wake_us = world->now_us + sim_between(world, SIM_SECOND / 2, 10 * SIM_SECOND);
+        fiber_yield();
+        if (world->stopping)
+            break;
+        if (!world->quiet) {
+            care_for_one(actor);
+            continue;
+        }
+        for (int i = 0; i < world->to_push && !actor->dead; i++)
+            if (needs_care(&world->events[i]))
+                care(actor, &world->events[i]);
+    }
+    if (world->committed != NULL)
+        sim_watch(world);
+}

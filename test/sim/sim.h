@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sim.h: the simulator: core on the in-memory drivers, one seed a whole run, replayed exactly.
+ *
+ * A world is one run: a virtual clock, one database, one queue, up to four workers and two operators, each a fiber. Before
+ * every operation of a store or a broker, and at every labelled point, an actor may be left for another one, stalled, killed
+ * or given an error. First comes the chaos, then a quiet phase without faults in which everything has to come to its end.
+ *
+ *   scene.c     what the seed says: the route, the messages, the faults        worker.c    a worker's life
+ *   world.c     the clock, the queue's side of things, who runs next           handler.c   what handlers do
+ *   faults.c    what goes wrong before an operation or at a point              operator.c  people and reconciles
+ *   watch.c     what must hold after every commit                              verify.c    what must hold in the end
+ *   fiber.c     several actors on one thread                                   main.c      seeds, processes, counters
+ *
+ * Invariants: everything random comes from world->rng, everything timed from world->now_us, and nothing depends on an
+ * address, so the same seed gives the same run in every build.
+ */
+#ifndef SEMEL_SIM_SIM_H
+#define SEMEL_SIM_SIM_H
+
+#include "base/error.h"
+#include "base/ids.h"
+#include "base/point.h"
+#include "base/random.h"
+#include "base/str.h"
+#include "broker/mem.h"
+#include "core/pump.h"
+#include "fiber.h"
+#include "store/mem.h"
+
+#define SIM_WORKERS 4
+#define SIM_OPERATORS 2
+#define SIM_ACTORS (SIM_WORKERS + SIM_OPERATORS)
+#define SIM_EVENTS 60
+#define SIM_KEYS 8
+
+#define SIM_MS INT64_C(1000)
+#define SIM_SECOND (1000 * SIM_MS)
+#define SIM_HOUR (3600 * SIM_SECOND)
+
+/* ---- counters: what really happened over all seeds ---- */
+
+#define SIM_COUNT_MAP(X)               \
+    X(SEEDS, "seeds")                  \
+    X(MESSAGES, "messages")            \
+    X(DELIVERIES, "deliveries")        \
+    X(OPERATIONS, "operations")        \
+    X(COMMITS, "commits")              \
+    X(EFFECTS, "effects")              \
+    X(CRASHES, "crashes")              \
+    X(KILLED, "killed by messages")    \
+    X(STALLS, "stalls")                \
+    X(BROKEN_TX, "broken transactions") \
+    X(EXPELLED, "expelled")            \
+    X(RETRIES, "store errors")         \
+    X(CLOSED, "lost connections")      \
+    X(UNKNOWN_DONE, "unknown commits done") \
+    X(UNKNOWN_LOST, "unknown commits lost") \
+    X(QUEUE_ERRORS, "broker errors")   \
+    X(LOST_ACKS, "lost acks")          \
+    X(REDELIVERED, "redelivered")      \
+    X(CONFLICTS, "conflicts")          \
+    X(JUMPS, "clock jumps")            \
+    X(BACKWARD, "backward jumps")      \
+    X(SUPPRESSED, "duplicates suppressed") \
+    X(BUSINESS, "business duplicates") \
+    X(KEYED_REPEATS, "repeats by key") \
+    X(FENCED, "fenced completions")    \
+    X(RECOVERED, "recovered leases")   \
+    X(REPLAYS, "replays")              \
+    X(DISCARDS, "discards")            \
+    X(RESOLVES, "resolves")            \
+    X(LATE_ORDERS, "late commands")    \
+    X(REFUSED, "refused replays")      \
+    X(UNKNOWNS, "unknown outcomes")    \
+    X(DEAD, "dead letters")            \
+    X(REJECTED, "rejected")            \
+    X(GAPS, "gaps")                    \
+    X(STALE, "stale")                  \
+    X(BLOCKED, "blocked")              \
+    X(PARKED_FULL, "parking full")     \
+    X(PURGED, "purged")                \
+    X(QUARANTINED, "quarantined")      \
+    X(CUTS, "cut batches")             \
+    X(OUTLASTED, "outlasted leases")
+
+enum sim_count {
+#define X(name, text) SIM_##name,
+    SIM_COUNT_MAP(X)
+#undef X
+        SIM_COUNTS
+};
+
+/* ---- the scene ---- */
+
+enum sim_kind {
+    SIM_GOOD,
+    SIM_FLAKY,    /* fails transiently a few times */
+    SIM_STUBBORN, /* fails permanently a few times: a replay heals it */
+    SIM_POISON,   /* always fails */
+    SIM_KILLER,   /* kills its worker whenever its handler runs */
+    SIM_REJECT,   /* the business says no */
+    SIM_UNSURE,   /* says MAYBE a few times, with or without the effect */
+    SIM_SLOW      /* outlasts its lease a few times */
+};
+
+struct sim_event {
+    char id[SEMEL_UUID_TEXT], key_text[8], business_text[8], version_text[24], payload[16];
+    int n, key, business; /* business -1: the route has none */
+    int64_t version;
+    enum sim_kind kind;
+    int trouble; /* how often it still misbehaves */
+    bool transient;
+    int64_t push_at_us;
+    bool pushed;
+    size_t number; /* in the queue */
+
+    /* what is known of it */
+    int effects, starts;
+    bool there; /* a committed row is there, as below */
+    enum semel_state state;
+    int attempts, attempts_before, replays;
+    int64_t token, lease_until_us, processed_us, updated_us;
+    enum semel_class error_class;
+    int owner, owner_incarnation; /* the actor that holds the lease, or -1 */
+    uint64_t mark;  /* of the last look at which its row was there */
+    uint64_t held[SIM_ACTORS]; /* the actor's serial when it last held the lease */
+    bool was_final; /* a final row was there and was purged */
+};
+
+/* Chances in a thousand. */
+struct sim_faults {
+    unsigned yield, yield_in_tx, crash, point_crash, stall, retry, close, unknown, queue_error, queue_close, lost_ack;
+    unsigned redeliver, conflict, jump, backward, big_jump, handler_stall, handler_world;
+};
+
+struct sim_scene {
+    int n_workers, n_operators, n_events, n_keys;
+    enum semel_queue_mode mode;
+    size_t partitions;
+    bool business, set, purge;
+    size_t batch_max;
+    int64_t chaos_us;
+    struct semel_policy policy;
+    struct semel_rules rules;
+    struct sim_faults faults;
+};
+
+/* ---- the world ---- */
+
+struct sim_world;
+
+struct sim_actor {
+    struct sim_world *world;
+    int number;
+    bool is_operator;
+    struct fiber *fiber;
+    bool alive;          /* handles are open, the fiber is not done */
+    bool dead;           /* crashed: every operation answers CLOSED from now on */
+    bool atomic;         /* is not left now */
+    uint64_t serial;     /* one more with each turn of its loop and with each incarnation */
+    int incarnation;
+    char owner[32];
+    int64_t wake_us;     /* is not run before */
+    int64_t break_at_us; /* SEMEL_NONE, or when the server ends its idle transaction */
+    int64_t expel_at_us; /* the same for the broker */
+    struct semel_store *store;
+    struct semel_broker *broker;
+    struct semel_inbox inbox;
+    struct semel_pump pump;
+    struct semel_handler handler;
+};
+
+struct sim_world {
+    uint64_t seed;
+    bool verbose;
+    const char *program;
+    struct semel_random rng;
+    int64_t now_us;
+    struct semel_clock clock;
+    struct sim_scene scene;
+    struct sim_event events[SIM_EVENTS];
+    struct semel_mem_db *db;
+    struct semel_mem_queue *queue;
+    struct sim_actor actors[SIM_ACTORS];
+    int n_actors;
+    bool quiet, stopping;
+    struct sim_actor *committed; /* who has just committed: to be looked at before anything else happens */
+    uint64_t looks;
+    size_t effects_seen; /* of the database's list */
+    int64_t last_of_key[SIM_KEYS]; /* the event, or its version, whose effect came last */
+    int business_effects[SIM_EVENTS];
+    int to_push; /* the first event that is not pushed yet */
+    uint64_t counts[SIM_COUNTS];
+};
+
+bool sim_chance(struct sim_world *world, unsigned per_mille);
+int64_t sim_between(struct sim_world *world, int64_t low, int64_t high); /* both included */
+__attribute__((format(printf, 2, 3))) void sim_trace(const struct sim_world *world, const char *fmt, ...);
+/* An invariant is broken: says which, in which scene and how to see it again, and ends the process with 1. */
+__attribute__((format(printf, 3, 4), noreturn)) void sim_broken(const struct sim_world *world, const char *invariant,
+                                                                const char *fmt, ...);
+
+/* scene.c */
+void sim_scene_draw(struct sim_world *world);
+void sim_scene_describe(const struct sim_world *world, char *out, size_t size);
+
+/* world.c */
+void sim_run(struct sim_world *world, struct fiber **fibers, uint64_t seed);
+
+/* faults.c */
+enum semel_mem_fault sim_store_hook(void *ctx, const char *op);
+enum semel_queue_fault sim_broker_hook(void *ctx, const char *op);
+void sim_point_hook(void *ctx, enum semel_point point);
+void sim_point_actor(struct sim_actor *actor); /* whose points these are */
+/* An operation of a handler: the actor may be left, stalled or killed. */
+void sim_pause(struct sim_actor *actor, const char *what);
+void sim_stall(struct sim_actor *actor, int64_t for_us);
+
+/* worker.c */
+void sim_actor_open(struct sim_actor *actor);
+void sim_actor_close(struct sim_actor *actor);
+void sim_worker_main(void *arg);
+
+/* operator.c */
+void sim_operator_main(void *arg);
+
+/* handler.c */
+semel_status sim_handle_each(void *ctx, struct semel_store *store, const struct semel_msg *msg, int attempt,
+                             struct semel_reply *reply, struct semel_error *err);
+semel_status sim_handle_set(void *ctx, struct semel_store *store, const struct semel_msg *const *msgs, size_t n,
+                            struct semel_set *set, struct semel_error *err);
+
+/* watch.c */
+void sim_watch(struct sim_world *world); /* after a commit, before anybody else runs */
+void sim_note_effect(struct sim_world *world, struct sim_event *event);
+struct sim_event *sim_event_of(struct sim_world *world, struct semel_str id); /* NULL: none of ours */
+bool sim_nobody_holds(const struct sim_world *world, const struct sim_event *event);
+
+/* verify.c */
+bool sim_all_ended(struct sim_world *world);
+void sim_verify(struct sim_world *world);
+
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * verify.c: what must hold once everything has come to its end.
+ */
+#include "sim.h"
+
+#include "core/state.h"
+
+bool sim_all_ended(struct sim_world *world)
+{
+    if (semel__mem_queue_unacked(world->queue) > 0)
+        return false;
+    for (int i = 0; i < world->scene.n_events; i++)
+        if (world->events[i].there && semel__state_unfinished(world->events[i].state))
+            return false;
+    return true;
+}
+
+static void verify_fate(const struct sim_world *world, const struct sim_event *event)
+{
+    bool ended = event->there || event->was_final;
+
+    if (event->effects > 1)
+        sim_broken(world, "no effect twice", "event %d took effect %d times", event->n, event->effects);
+    if (!ended)
+        sim_broken(world, "none is lost", "event %d has neither effect nor record", event->n);
+    switch (event->state) {
+    case SEMEL_STATE_COMPLETED:
+        if (event->effects != 1)
+            sim_broken(world, "none is lost", "event %d is completed and took effect %d times", event->n,
+                       event->effects);
+        return;
+    case SEMEL_STATE_REJECTED:
+    case SEMEL_STATE_PREVENTED:
+    case SEMEL_STATE_STALE:
+    case SEMEL_STATE_QUARANTINED:
+        return;
+    case SEMEL_STATE_PROCESSING:
+    case SEMEL_STATE_FAILED:
+    case SEMEL_STATE_WAITING:
+    case SEMEL_STATE_UNKNOWN:
+    case SEMEL_STATE_DEAD:
+        sim_broken(world, "nothing is parked for ever", "event %d of key %d is still %s (%s)", event->n, event->key,
+                   semel__state_name(event->state), semel__class_name(event->error_class));
+    case SEMEL_STATE_ABSENT:
+    case SEMEL_STATE_COUNT:
+        break;
+    }
+    sim_broken(world, "none is lost", "event %d has no status", event->n);
+}
+
+void sim_verify(struct sim_world *world)
+{
+    size_t unacked = semel__mem_queue_unacked(world->queue);
+
+    for (int i = 0; i < world->scene.n_events; i++)
+        verify_fate(world, &world->events[i]);
+    if (unacked > 0)
+        sim_broken(world, "every delivery is acknowledged", "%zu are not", unacked);
+    for (int i = 0; i < world->scene.n_events; i++) {
+        const struct sim_event *event = &world->events[i];
+        if ((event->kind == SIM_POISON || event->kind == SIM_KILLER || event->kind == SIM_REJECT) && event->effects > 0)
+            sim_broken(world, "what failed has no effect", "event %d took effect", event->n);
+    }
+}

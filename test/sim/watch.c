@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * watch.c: what must hold after every commit. It is called before anybody else runs, so what the database shows is
+ * committed, and the one who committed it is known.
+ *
+ * What is compared with the last look: final rows stay as they are until they are purged below the watermark; every move is
+ * legal; attempts stay below the cap; tokens ascend; a lease is ended by its owner or, once it ran out, by recovery; effect
+ * and record come together; no effect comes twice, nor out of order.
+ */
+#include "sim.h"
+
+#include "core/state.h"
+
+struct sim_event *sim_event_of(struct sim_world *world, struct semel_str id)
+{
+    int n = 0;
+
+    if (id.n != SEMEL_UUID_TEXT - 1)
+        return NULL;
+    for (size_t i = 32; i < 36; i++)
+        n = n * 16 + (id.p[i] <= '9' ? id.p[i] - '0' : id.p[i] - 'a' + 10);
+    if (n < 0 || n >= world->scene.n_events || !semel__str_eqz(id, world->events[n].id))
+        return NULL;
+    return &world->events[n];
+}
+
+bool sim_nobody_holds(const struct sim_world *world, const struct sim_event *event)
+{
+    for (int i = 0; i < world->n_actors; i++)
+        if (event->held[i] == world->actors[i].serial && world->actors[i].alive)
+            return false;
+    return true;
+}
+
+/* ---- effects ---- */
+
+void sim_note_effect(struct sim_world *world, struct sim_event *event)
+{
+    enum semel_order order = world->scene.policy.order;
+    int64_t place = order == SEMEL_ORDER_VERSION ? event->version : event->n;
+    int64_t *last = &world->last_of_key[event->key];
+
+    world->counts[SIM_EFFECTS]++;
+    if (++event->effects > 1)
+        sim_broken(world, "no effect twice", "event %d took effect %d times", event->n, event->effects);
+    if (world->scene.business && ++world->business_effects[event->business] > 1)
+        sim_broken(world, "no business effect twice", "business key %d took effect again by event %d", event->business,
+                   event->n);
+    if (order != SEMEL_ORDER_NONE && place <= *last)
+        sim_broken(world, "order per key", "key %d: the effect of event %d at place %lld came after place %lld",
+                   event->key, event->n, (long long)place, (long long)*last);
+    *last = place;
+}
+
+static void look_at_effects(struct sim_world *world)
+{
+    const struct semel_mem_effect *effects;
+    size_t n = semel__mem_effects(world->db, &effects);
+
+    for (; world->effects_seen < n; world->effects_seen++) {
+        struct sim_event *event = sim_event_of(world, effects[world->effects_seen].key);
+        if (event == NULL)
+            sim_broken(world, "the message is whole", "an effect of nobody");
+        sim_note_effect(world, event);
+        if (!event->there || event->state != SEMEL_STATE_COMPLETED)
+            sim_broken(world, "effect and record are one", "event %d took effect, and its row is %s", event->n,
+                       event->there ? semel__state_name(event->state) : "not there");
+    }
+}
+
+/* ---- rows ---- */
+
+static void find_owner(struct sim_world *world, const struct semel_row *row, struct sim_event *event)
+{
+    event->owner = -1;
+    if (row->live.state != SEMEL_STATE_PROCESSING)
+        return;
+    for (int i = 0; i < world->n_actors; i++) {
+        struct sim_actor *actor = &world->actors[i];
+        if (!actor->alive || !semel__str_eqz(row->live.lease_owner, actor->owner))
+            continue;
+        event->owner = i;
+        event->owner_incarnation = actor->incarnation;
+        event->held[i] = actor->serial;
+    }
+}
+
+/* A lease that was there ends. */
+static void check_end_of_lease(struct sim_world *world, const struct sim_event *event, const struct semel_row *row)
+{
+    const struct sim_actor *by = world->committed;
+    bool own = event->owner == by->number && event->owner_incarnation == by->incarnation;
+
+    if (own)
+        return;
+    if (row->live.state == SEMEL_STATE_COMPLETED || row->live.state == SEMEL_STATE_REJECTED)
+        sim_broken(world, "no completion under a stale token", "event %d became %s by %s, who had no lease", event->n,
+                   semel__state_name(row->live.state), by->owner);
+    if (row->updated_us <= event->lease_until_us)
+        sim_broken(world, "a live lease is respected", "event %d became %s by %s before its lease ran out", event->n,
+                   semel__state_name(row->live.state), by->owner);
+}
+
+static void check_move(struct sim_world *world, const struct sim_event *event, const struct semel_row *row)
+{
+    enum semel_state to = row->live.state;
+
+    if (event->there && semel__state_final(event->state))
+        sim_broken(world, "a final row stays", "event %d was %s and became %s", event->n,
+                   semel__state_name(event->state), semel__state_name(to));
+    if (!semel__move_legal(event->there ? event->state : SEMEL_STATE_ABSENT, to))
+        sim_broken(world, "every move is legal", "event %d went from %s to %s", event->n,
+                   semel__state_name(event->there ? event->state : SEMEL_STATE_ABSENT), semel__state_name(to));
+    if (event->was_final && to != SEMEL_STATE_QUARANTINED && (!event->there || event->state != SEMEL_STATE_QUARANTINED) &&
+        !event->there)
+        sim_broken(world, "purging reopens nothing", "event %d was purged and is %s now", event->n,
+                   semel__state_name(to));
+    if (to == SEMEL_STATE_PROCESSING && row->live.lease_token != event->token &&
+        event->token != SEMEL_NONE && row->live.lease_token < event->token)
+        sim_broken(world, "tokens ascend", "event %d has token %lld after %lld", event->n,
+                   (long long)row->live.lease_token, (long long)event->token);
+    if (event->there && event->state == SEMEL_STATE_PROCESSING &&
+        (to != SEMEL_STATE_PROCESSING || row->live.lease_token != event->token))
+        check_end_of_lease(world, event, row);
+}
+
+static void check_row(struct sim_world *world, const struct sim_event *event, const struct semel_row *row)
+{
+    const struct semel_policy *policy = &world->scene.policy;
+    int cap = policy->retry_max > policy->permanent_max ? policy->retry_max : policy->permanent_max;
+    struct semel_error err;
+
+    if (semel__row_check(row, &err) != SEMEL_OK)
+        sim_broken(world, "rows are sound", "event %d: %s", event->n, err.text);
+    if (row->live.attempts - row->live.attempts_before > cap)
+        sim_broken(world, "attempts stay below the cap", "event %d: %d attempts, %d of them before the last replay",
+                   event->n, row->live.attempts, row->live.attempts_before);
+    if (row->live.replays < event->replays)
+        sim_broken(world, "replays are counted", "event %d: %d after %d", event->n, row->live.replays, event->replays);
+}
+
+static void look_at_row(void *ctx, struct semel_str consumer, const struct semel_row *row)
+{
+    struct sim_world *world = ctx;
+    struct sim_event *event = sim_event_of(world, row->id);
+    const struct semel_live *live = &row->live;
+
+    (void)consumer;
+    if (event == NULL)
+        sim_broken(world, "the message is whole", "there is a row of nobody");
+    event->mark = world->looks;
+    if (event->there && event->state == live->state && event->attempts == live->attempts &&
+        event->attempts_before == live->attempts_before && event->updated_us == row->updated_us &&
+        (live->lease_token == SEMEL_NONE || event->token == live->lease_token) &&
+        event->lease_until_us == live->lease_until_us && event->processed_us == live->processed_us)
+        return;
+    check_row(world, event, row);
+    check_move(world, event, row);
+    if (!event->there || event->state != live->state)
+        sim_trace(world, "event %d: %s -> %s (attempts %d, %s) by %s", event->n,
+                  event->there ? semel__state_name(event->state) : "absent", semel__state_name(live->state),
+                  live->attempts, semel__class_name(live->error_class), world->committed->owner);
+    find_owner(world, row, event);
+    event->there = true;
+    event->state = live->state;
+    event->attempts = live->attempts;
+    event->attempts_before = live->attempts_before;
+    event->replays = live->replays;
+    if (live->lease_token != SEMEL_NONE)
+        event->token = live->lease_token; /* the last one stays to be compared */
+    event->lease_until_us = live->lease_until_us;
+    event->processed_us = live->processed_us;
+    event->updated_us = row->updated_us;
+    event->error_class = live->error_class;
+}
+
+static void check_gone(struct sim_world *world, struct sim_event *event)
+{
+    int64_t time_us = 0, watermark_us = semel__mem_watermark(world->db, SEMEL_STR("c"), SEMEL_STR("s"));
+
+    if (!semel__state_final(event->state))
+        sim_broken(world, "only final rows are purged", "event %d was %s", event->n, semel__state_name(event->state));
+    if (!semel__id_time(semel__str(event->id), &time_us) || watermark_us == SEMEL_NONE || time_us >= watermark_us)
+        sim_broken(world, "purged below the watermark", "event %d is gone", event->n);
+    event->there = false;
+    event->was_final = true;
+    event->replays = 0;
+}
+
+static void check_keys(struct sim_world *world)
+{
+    const struct sim_event *holders[SIM_KEYS] = {0};
+    bool together = world->scene.policy.effect == SEMEL_EFFECT_ATOMIC;
+
+    for (int i = 0; i < world->to_push; i++) {
+        const struct sim_event *event = &world->events[i];
+        if (!event->there || event->state != SEMEL_STATE_PROCESSING)
+            continue;
+        const struct sim_event *other = holders[event->key];
+        if (other != NULL && (!together || other->owner != event->owner ||
+                              other->owner_incarnation != event->owner_incarnation))
+            sim_broken(world, "one at a time per key", "events %d and %d of key %d are both processing", other->n,
+                       event->n, event->key);
+        holders[event->key] = event;
+    }
+}
+
+void sim_watch(struct sim_world *world)
+{
+    world->looks++;
+    semel__mem_rows(world->db, look_at_row, world);
+    look_at_effects(world);
+    for (int i = 0; i < world->to_push; i++) {
+        struct sim_event *event = &world->events[i];
+        if (event->there && event->mark != world->looks)
+            check_gone(world, event);
+        if (event->there && event->state == SEMEL_STATE_COMPLETED && event->effects == 0)
+            sim_broken(world, "effect and record are one", "event %d is completed and had no effect", event->n);
+    }
+    if (world->scene.policy.order != SEMEL_ORDER_NONE)
+        check_keys(world);
+    world->committed = NULL;
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * worker.c: an actor's life: opened, run, crashed or stopped, closed, and opened again under another name.
+ */
+#include "sim.h"
+
+#include <stdio.h>
+
+static struct semel_str owner_of(const struct sim_actor *actor)
+{
+    return semel__str(actor->owner);
+}
+
+static void open_pump(struct sim_actor *actor)
+{
+    struct sim_world *world = actor->world;
+    struct semel_error err;
+
+    if (semel__broker_mem_open(&actor->broker, world->queue, &err) != SEMEL_OK)
+        sim_broken(world, "memory", "%s", err.text);
+    semel__broker_mem_set_hook(actor->broker, sim_broker_hook, actor);
+    semel__pump_init(&actor->pump, &actor->inbox, actor->broker, &world->scene.rules);
+    semel__breaker_init(&actor->pump.breaker, (int)sim_between(world, 3, 20), 100 * SIM_MS, 5 * SIM_SECOND);
+    actor->pump.batch_max = world->scene.batch_max;
+    actor->pump.later_ms = (int)sim_between(world, 10, 1000);
+    actor->pump.purge_every_us = world->scene.purge ? 600 * SIM_SECOND : 24 * SIM_HOUR;
+}
+
+void sim_actor_open(struct sim_actor *actor)
+{
+    struct sim_world *world = actor->world;
+    const struct semel_store_options options = {.clock = &world->clock, .rng = &world->rng};
+    struct semel_error err;
+
+    actor->incarnation++;
+    actor->serial++;
+    actor->dead = actor->atomic = false;
+    actor->break_at_us = actor->expel_at_us = SEMEL_NONE;
+    snprintf(actor->owner, sizeof actor->owner, "%s%d.%d", actor->is_operator ? "o" : "w", actor->number,
+             actor->incarnation);
+    if (semel__store_mem_open(&actor->store, world->db, &options, &err) != SEMEL_OK)
+        sim_broken(world, "memory", "%s", err.text);
+    semel__mem_set_hook(actor->store, sim_store_hook, actor);
+    actor->handler = (struct semel_handler){.ctx = actor,
+                                            .each = sim_handle_each,
+                                            .set = world->scene.set ? sim_handle_set : NULL};
+    semel__inbox_init(&actor->inbox, actor->store, &world->scene.policy, &actor->handler, &world->rng, owner_of(actor));
+    if (!actor->is_operator)
+        open_pump(actor);
+    fiber_start(actor->fiber, actor->is_operator ? sim_operator_main : sim_worker_main, actor);
+    actor->alive = true;
+}
+
+static void add_counts(struct sim_world *world, const struct semel_counts *counts)
+{
+    for (int i = 0; i <= SEMEL_WHY_DAMAGED; i++)
+        world->counts[SIM_DELIVERIES] += counts->why[i];
+    world->counts[SIM_SUPPRESSED] += counts->why[SEMEL_WHY_DUPLICATE];
+    world->counts[SIM_BUSINESS] += counts->why[SEMEL_WHY_BUSINESS];
+    world->counts[SIM_GAPS] += counts->why[SEMEL_WHY_GAP];
+    world->counts[SIM_STALE] += counts->why[SEMEL_WHY_STALE];
+    world->counts[SIM_BLOCKED] += counts->why[SEMEL_WHY_BLOCKED];
+    world->counts[SIM_CONFLICTS] += counts->why[SEMEL_WHY_CONFLICT];
+    world->counts[SIM_FENCED] += counts->fenced;
+    world->counts[SIM_RECOVERED] += counts->recovered;
+    world->counts[SIM_CUTS] += counts->cuts;
+    world->counts[SIM_PURGED] += counts->purged;
+    world->counts[SIM_REJECTED] += counts->rejected;
+    world->counts[SIM_DEAD] += counts->alerts[SEMEL_ALERT_DEAD];
+    world->counts[SIM_UNKNOWNS] += counts->alerts[SEMEL_ALERT_UNKNOWN];
+    world->counts[SIM_QUARANTINED] += counts->alerts[SEMEL_ALERT_QUARANTINED];
+    world->counts[SIM_PARKED_FULL] += counts->alerts[SEMEL_ALERT_PARKED_FULL];
+}
+
+void sim_actor_close(struct sim_actor *actor)
+{
+    add_counts(actor->world, &actor->inbox.counts);
+    if (!actor->is_operator) {
+        semel__pump_done(&actor->pump);
+        semel_broker_close(actor->broker);
+        actor->broker = NULL;
+    }
+    semel__inbox_done(&actor->inbox);
+    semel_store_close(actor->store);
+    actor->store = NULL;
+    actor->alive = false;
+    actor->serial++;
+}
+
+static void tell(struct sim_actor *actor, const char *what, semel_status status, size_t n, const struct semel_error *err)
+{
+    if (status != SEMEL_OK)
+        sim_trace(actor->world, "%s %s: %s (%s), %zu decided", actor->owner, what, semel__status_name(status), err->text,
+                  n);
+    else if (n > 0)
+        sim_trace(actor->world, "%s %s: %zu decided", actor->owner, what, n);
+}
+
+void sim_worker_main(void *arg)
+{
+    struct sim_actor *actor = arg;
+    struct sim_world *world = actor->world;
+    struct semel_error err;
+
+    while (!actor->dead && !world->stopping) {
+        size_t stepped = 0, ticked = 0;
+        actor->serial++;
+        semel_status status = semel__pump_step(&actor->pump, world->now_us, &stepped, &err);
+        tell(actor, "step", status, stepped, &err);
+        if (actor->dead)
+            break;
+        status = semel__pump_tick(&actor->pump, world->now_us, &ticked, &err);
+        tell(actor, "tick", status, ticked, &err);
+        if (actor->dead)
+            break;
+        if (world->committed != NULL)
+            sim_watch(world);
+        actor->wake_us = world->now_us + (stepped + ticked > 0 ? sim_between(world, 0, 20 * SIM_MS)
+                                                               : sim_between(world, 200 * SIM_MS, 2 * SIM_SECOND));
+        fiber_yield();
+    }
+    if (world->committed != NULL)
+        sim_watch(world);
+}

@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_batch.c: a batch of deliveries on the happy path and at the door: copies, order, the one transaction, ids and sizes,
+ * rows that are there already. What fails is in test_blame.c, what is unknown in test_unknown.c, keys in test_keys.c.
+ */
+#include "unit/engine.h"
+
+#include <stdlib.h>
+
+/* ---- copies ------------------------------------------------------------------------------------------- */
+
+static void copies_of_one_id_are_merged_and_share_its_fate(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "fail"), msg("a", "ok"), msg("b", "fail"), msg("a", "ok")};
+
+    process(e, msgs, COUNT(msgs));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 4, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_FAILED);
+    assert_int_equal(effects_of(e, "a"), 1);
+    assert_int_equal(row_of(e, "b").live.attempts, 1);
+    assert_int_equal(e->inbox.counts.why[SEMEL_WHY_DUPLICATE], 3);
+}
+
+/* The world fails before anything is decided: the copies go back with the first. */
+static void copies_go_back_together_when_the_world_fails(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {msg("a", "ok"), msg("a", "ok")};
+
+    fail_at(e, "commit", 1, FAULT_WORLD);
+    assert_int_equal(try_process(e, msgs, 2), SEMEL_RETRY);
+    assert_int_equal(e->settled[0].act, SEMEL_LATER);
+    assert_int_equal(e->settled[1].act, SEMEL_LATER);
+    assert_int_equal(effects_of(e, NULL), 0);
+}
+
+/* I11 */
+static void copy_with_another_payload_is_a_conflict_and_kept(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {msg("a", "ok"), msg("a", "out"), msg("a", "out"), msg("b", "ok")};
+
+    process(e, msgs, COUNT(msgs));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_CONFLICT, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_CONFLICT, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_int_equal(effects_of(e, "a"), 1);
+    assert_int_equal(conflicts_of(e, "a"), 2);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_CONFLICT], 2);
+}
+
+/* I11 */
+static void same_id_with_another_payload_later_is_a_conflict_and_kept(void **state)
+{
+    struct engine *e = *state;
+
+    process_one(e, msg("a", "ok"));
+    process_one(e, msg("a", "out"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_CONFLICT, SEMEL_STATE_COMPLETED);
+    assert_int_equal(effects_of(e, "a"), 1);
+    assert_int_equal(conflicts_of(e, "a"), 1);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_CONFLICT], 1);
+}
+
+/* I11: the one that came again may be the one that is wrong. */
+static void redelivered_conflict_is_kept_too(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg again = msg("a", "out");
+
+    process_one(e, msg("a", "ok"));
+    again.delivery = 2;
+    process_one(e, again);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_CONFLICT, SEMEL_STATE_COMPLETED);
+    assert_int_equal(conflicts_of(e, "a"), 1);
+    assert_int_equal(effects_of(e, "a"), 1);
+}
+
+/* I1 */
+static void same_id_in_two_sources_is_two_messages(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {msg("a", "ok"), msg("a", "ok")};
+
+    msgs[1].source = SEMEL_STR("t");
+    process(e, msgs, 2);
+    assert_int_equal(effects_of(e, "a"), 2);
+    e->policy.one_source = true; /* here its ids are unique across sources: one of the two runs */
+    msgs[0].id = msgs[1].id = SEMEL_STR("b");
+    process(e, msgs, 2);
+    assert_int_equal(effects_of(e, "b"), 1);
+    assert_int_equal(e->settled[1].why, SEMEL_WHY_DUPLICATE);
+}
+
+/* ---- order and transaction ---------------------------------------------------------------------------- */
+
+static void assert_trace(const struct engine *e, const char *expected)
+{
+    assert_string_equal(e->trace, expected);
+}
+
+/* P61: ids descend while keys ascend, so that no other order looks right by chance. */
+static void batch_runs_sorted_by_lock_key_and_in_arrival_order_within_a_key(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {msg("f", "ok"), msg("a", "ok"), msg("e", "ok"), msg("b", "ok"), msg("d", "ok")};
+    const char *keys[] = {"k2", "k9", "k1", "k2", "k1"};
+
+    for (size_t i = 0; i < COUNT(msgs); i++)
+        msgs[i].lock_key = semel__str(keys[i]);
+    process(e, msgs, COUNT(msgs));
+    assert_trace(e, "begin run:e run:d run:f run:b run:a commit ");
+}
+
+/* P61: without an order on the route the order key still serves as the key to sort by. */
+static void order_key_of_an_unordered_route_sorts_the_batch(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {keyed("a", "ok", "k3", SEMEL_NONE), keyed("b", "ok", "k2", SEMEL_NONE),
+                               keyed("c", "ok", "k1", SEMEL_NONE)};
+
+    process(e, msgs, COUNT(msgs));
+    assert_trace(e, "begin run:c run:b run:a commit ");
+}
+
+/* DESIGN, The flow: one transaction a batch and one inbox write a message. */
+static void clean_batch_is_one_transaction_and_one_insert_a_message(void **state)
+{
+    struct engine *e = *state;
+    static struct semel_msg msgs[500];
+    static char ids[500][8];
+
+    for (size_t i = 0; i < COUNT(msgs); i++) {
+        snprintf(ids[i], sizeof ids[i], "m%zu", i);
+        msgs[i] = msg(ids[i], "ok");
+    }
+    process(e, msgs, COUNT(msgs));
+    assert_int_equal(e->inbox.counts.transactions, 1);
+    assert_int_equal(e->seen.begins, 1);
+    assert_int_equal(e->seen.commits, 1);
+    assert_int_equal(e->seen.inserted, 500);
+    assert_int_equal(e->seen.settles, 0);
+    assert_int_equal(effects_of(e, NULL), 500);
+    assert_int_equal(e->inbox.counts.done, 500);
+    assert_false(row_of(e, "m7").kept);
+
+    forget(e); /* the same again: one transaction, nothing is inserted, nothing runs */
+    process(e, msgs, COUNT(msgs));
+    assert_int_equal(e->seen.commits, 1);
+    assert_int_equal(e->seen.inserted, 0);
+    assert_int_equal(e->seen.settles, 0);
+    assert_int_equal(effects_of(e, NULL), 500);
+    assert_settled(e, 499, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+}
+
+static void batch_beyond_the_bound_is_refused_and_an_empty_one_is_nothing(void **state)
+{
+    struct engine *e = *state;
+
+    assert_int_equal(semel__inbox_process(&e->inbox, NULL, SEMEL_BATCH_MAX + 1, NULL, &e->err), SEMEL_INVALID);
+    assert_string_equal(e->err.text, "a batch of 10001 messages; at most 10000 are allowed");
+    assert_ok(e, semel__inbox_process(&e->inbox, NULL, 0, NULL, NULL));
+    assert_int_equal(e->seen.begins, 0);
+}
+
+/* I9 */
+static void duplicate_is_given_the_outcome_of_the_original(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {msg("a", "out"), msg("a", "out")};
+
+    process(e, msgs, 2);
+    assert_str(e->settled[0].outcome, "{\"made\":1}");
+    assert_str(e->settled[1].outcome, "{\"made\":1}");
+    process_one(e, msgs[0]);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_str(e->settled[0].outcome, "{\"made\":1}");
+    msgs[0].delivery = 3; /* and by the one look that sifts what came again */
+    process_one(e, msgs[0]);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_str(e->settled[0].outcome, "{\"made\":1}");
+    assert_int_equal(effects_of(e, "a"), 1);
+}
+
+/* ---- ids, sizes, fields ------------------------------------------------------------------------------- */
+
+static enum semel_state quarantined_or(struct engine *e, struct semel_msg m, const char *kept_as)
+{
+    process_one(e, m);
+    assert_int_equal(e->settled[0].act, SEMEL_ACK);
+    return state_of(e, kept_as);
+}
+
+static void bad_ids_are_kept_with_their_reason_and_acknowledged(void **state)
+{
+    struct engine *e = *state;
+    static char text[257];
+    const struct {
+        struct semel_str id;
+        const char *position, *reason;
+    } cases[] = {
+        {{"", 0}, "p/0", "message id is empty; it must have 1 to 255 bytes"},
+        {{NULL, 0}, "p/1", "message id is empty; it must have 1 to 255 bytes"},
+        {{text, 256}, "p/2", "message id has 256 bytes; at most 255 are allowed"},
+        {{"a\0b", 3}, "p/3", "message id is not UTF-8 text without NUL"},
+        {{"a\xff", 2}, "p/4", "message id is not UTF-8 text without NUL"},
+        {{"\xc0\x80", 2}, "p/5", "message id is not UTF-8 text without NUL"},
+    };
+
+    memset(text, 'x', 256);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct semel_msg m = msg("", "ok");
+        m.id = cases[i].id;
+        m.position = semel__str(cases[i].position);
+        assert_int_equal(quarantined_or(e, m, cases[i].position), SEMEL_STATE_QUARANTINED);
+        assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_STATE_QUARANTINED);
+        struct semel_row row = row_of(e, cases[i].position);
+        assert_str(row.live.error_text, cases[i].reason);
+        assert_str(row.payload, "ok");
+    }
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_QUARANTINED], COUNT(cases));
+    assert_int_equal(effects_of(e, NULL), 0);
+}
+
+static void message_without_id_and_position_is_kept_under_the_digest_of_its_payload(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg m = msg("", "ok");
+
+    process_one(e, m);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_STATE_QUARANTINED);
+    /* sha256 of "ok" */
+    assert_int_equal(
+        state_of(e, "sha256:2689367b205c16ce32ed4200942b8b8b1e262dfc70d9bc9fbc77c49699a4f1df"),
+        SEMEL_STATE_QUARANTINED);
+}
+
+static void id_of_255_bytes_is_taken(void **state)
+{
+    struct engine *e = *state;
+    static char id[256];
+
+    memset(id, 'x', 255);
+    process_one(e, msg(id, "ok"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, id), SEMEL_STATE_COMPLETED);
+}
+
+static void payload_beyond_the_routes_limit_is_kept_dead(void **state)
+{
+    struct engine *e = *state;
+
+    e->policy.payload_max = 4;
+    process_one(e, msg("a", "12345"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
+    struct semel_row row = row_of(e, "a");
+    assert_str(row.live.error_text, "the payload has 5 bytes; the route allows 4");
+    assert_str(row.payload, "12345");
+    assert_int_equal(row.live.attempts, 0);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 1);
+    process_one(e, msg("b", "1234"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+}
+
+/* More than a row can hold: 64 MiB and one byte. */
+static void giant_stays_with_its_broker_and_hinders_nobody(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {msg("a", "ok"), msg("giant", "ok"), msg("b", "ok")};
+    const size_t n = (size_t)SEMEL_PAYLOAD_HARD_MAX + 1;
+    char *bytes = calloc(1, n);
+
+    assert_non_null(bytes);
+    msgs[1].payload = (struct semel_str){bytes, n};
+    process(e, msgs, 3);
+    free(bytes);
+    assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_DEAD, SEMEL_STATE_ABSENT);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "giant"), SEMEL_STATE_ABSENT);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 1);
+}
+
+static void unfit_keys_are_kept_dead_and_unfit_extras_are_dropped(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg m = msg("a", "ok");
+
+    m.business[0] = (struct semel_str){"\xff", 1};
+    m.n_business = 1;
+    process_one(e, m);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
+    assert_str(row_of(e, "a").live.error_text, "business key is not UTF-8 text without NUL");
+
+    m = msg("b", "ok");
+    m.type = m.traceparent = m.headers = m.position = (struct semel_str){"\xff", 1};
+    process_one(e, m);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    struct semel_row row = row_of(e, "b");
+    assert_null(row.type.p);
+    assert_null(row.traceparent.p);
+    assert_null(row.position.p);
+}
+
+/* ---- rows that are there ------------------------------------------------------------------------------ */
+
+static void damaged_row_is_later_with_an_alert_and_the_others_go_on(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "ok"), msg("c", "ok")};
+
+    process_one(e, msgs[1]);
+    damage(e, "b");
+    process(e, msgs, 3);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_DAMAGED, SEMEL_STATE_ABSENT);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DAMAGED], 1);
+    assert_non_null(strstr(e->alert_text, " must be "));
+    assert_int_equal(effects_of(e, "b"), 1);
+    msgs[1].delivery = 2; /* nor behind a claim */
+    process_one(e, msgs[1]);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_DAMAGED, SEMEL_STATE_ABSENT);
+    assert_int_equal(effects_of(e, "b"), 1);
+}
+
+static void payload_that_is_never_kept_stays_with_the_broker_until_it_is_done(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg m = msg("a", "fail@1");
+
+    e->policy.keep = SEMEL_KEEP_NEVER;
+    process_one(e, m);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_false(row_of(e, "a").kept);
+    process_one(e, m);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BACKOFF, SEMEL_STATE_FAILED);
+    size_t n;
+    e->now_us += 10 * SECOND_US;
+    assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err)); /* the store has nothing to run */
+    assert_int_equal(n, 0);
+    process_one(e, m);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_RETRIED, SEMEL_STATE_COMPLETED);
+    assert_int_equal(row_of(e, "a").live.attempts, 2);
+    assert_int_equal(effects_of(e, "a"), 1);
+}
+
+/* I5 */
+static void repeat_is_decided_by_the_row(void **state)
+{
+    struct engine *e = *state;
+    const char *words[] = {"ok", "bad", "reject", "fail"};
+    const enum semel_why whys[] = {SEMEL_WHY_DUPLICATE, SEMEL_WHY_DEAD, SEMEL_WHY_DUPLICATE, SEMEL_WHY_BACKOFF};
+    const enum semel_state states[] = {SEMEL_STATE_COMPLETED, SEMEL_STATE_DEAD, SEMEL_STATE_REJECTED,
+                                       SEMEL_STATE_FAILED};
+
+    for (int delivery = 1; delivery <= 2; delivery++)
+        for (size_t i = 0; i < COUNT(words); i++) {
+            struct semel_msg m = msg(words[i], words[i]);
+            process_one(e, m);
+            m.delivery = delivery;
+            process_one(e, m);
+            assert_settled(e, 0, SEMEL_ACK, whys[i], states[i]);
+            assert_int_equal(row_of(e, words[i]).live.attempts, 1);
+        }
+    assert_int_equal(effects_of(e, NULL), 1);
+}
+
+static void kept_always_keeps_the_payload_of_what_is_done(void **state)
+{
+    struct engine *e = *state;
+
+    e->policy.keep = SEMEL_KEEP_ALWAYS;
+    process_one(e, msg("a", "ok"));
+    assert_str(row_of(e, "a").payload, "ok");
+    e->policy.keep = SEMEL_KEEP_UNFINISHED;
+    process_one(e, msg("b", "fail"));
+    assert_str(row_of(e, "b").payload, "fail");
+    process_one(e, msg("c", "ok"));
+    assert_null(row_of(e, "c").payload.p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_BOTH(copies_of_one_id_are_merged_and_share_its_fate),
+        ON_BOTH(copies_go_back_together_when_the_world_fails),
+        ON_BOTH(copy_with_another_payload_is_a_conflict_and_kept),
+        ON_BOTH(same_id_with_another_payload_later_is_a_conflict_and_kept),
+        ON_BOTH(redelivered_conflict_is_kept_too),
+        ON_BOTH(same_id_in_two_sources_is_two_messages),
+        ON_BOTH(batch_runs_sorted_by_lock_key_and_in_arrival_order_within_a_key),
+        ON_MEM(order_key_of_an_unordered_route_sorts_the_batch),
+        ON_BOTH(clean_batch_is_one_transaction_and_one_insert_a_message),
+        ON_MEM(batch_beyond_the_bound_is_refused_and_an_empty_one_is_nothing),
+        ON_BOTH(duplicate_is_given_the_outcome_of_the_original),
+        ON_BOTH(bad_ids_are_kept_with_their_reason_and_acknowledged),
+        ON_BOTH(message_without_id_and_position_is_kept_under_the_digest_of_its_payload),
+        ON_BOTH(id_of_255_bytes_is_taken),
+        ON_BOTH(payload_beyond_the_routes_limit_is_kept_dead),
+        ON_BOTH(giant_stays_with_its_broker_and_hinders_nobody),
+        ON_BOTH(unfit_keys_are_kept_dead_and_unfit_extras_are_dropped),
+        ON_BOTH(damaged_row_is_later_with_an_alert_and_the_others_go_on),
+        ON_BOTH(payload_that_is_never_kept_stays_with_the_broker_until_it_is_done),
+        ON_BOTH(repeat_is_decided_by_the_row),
+        ON_BOTH(kept_always_keeps_the_payload_of_what_is_done),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_keys.c: business keys, order keys and versions, as the engine keeps them within a batch and across batches. The
+ * table of all verdicts is in test_verdict.c.
+ */
+#include "unit/engine.h"
+
+static struct semel_msg business(const char *id, const char *payload, const char *key)
+{
+    struct semel_msg m = msg(id, payload);
+    m.business[0] = semel__str(key);
+    m.n_business = 1;
+    return m;
+}
+
+static void work(struct engine *e, size_t expected)
+{
+    size_t n = 0;
+    assert_ok(e, semel__inbox_work(&e->inbox, 100, &n, &e->err));
+    assert_int_equal(n, expected);
+}
+
+/* ---- business keys ------------------------------------------------------------------------------------ */
+
+/* I10, T8 */
+static void business_duplicate_within_a_batch_is_prevented(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {business("a", "ok", "pay-1"), business("b", "ok", "pay-1"), business("c", "ok", "pay-2")};
+
+    process(e, msgs, 3);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_int_equal(effects_of(e, NULL), 2);
+    assert_int_equal(row_of(e, "b").live.attempts, 0);
+    assert_int_equal(e->inbox.counts.why[SEMEL_WHY_BUSINESS], 1);
+}
+
+/* I10, T8 */
+static void business_duplicate_in_a_later_batch_is_prevented(void **state)
+{
+    struct engine *e = *state;
+
+    process_one(e, business("a", "ok", "pay-1"));
+    process_one(e, business("b", "ok", "pay-1"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+    process_one(e, business("a", "ok", "pay-1")); /* its own repeat is an ordinary duplicate */
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_int_equal(effects_of(e, NULL), 1);
+}
+
+/* A message that is still to be retried holds its key. */
+static void failed_holder_keeps_its_key(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {business("a", "fail@1", "pay-1"), business("b", "ok", "pay-1")};
+
+    process(e, msgs, 2);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+    e->now_us += 10 * SECOND_US;
+    work(e, 1);
+    assert_int_equal(effects_of(e, "a"), 1);
+}
+
+/* The holder is refused by its handler in the same batch: the other one runs. */
+static void other_message_runs_when_the_holder_is_rejected(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {business("a", "reject", "pay-1"), business("b", "ok", "pay-1")};
+
+    process(e, msgs, 2);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_REJECTED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_int_equal(effects_of(e, "b"), 1);
+}
+
+/* The holder is refused at the door (stale): the batch is cut, each is judged without the other. */
+static void other_message_runs_when_the_holder_is_stale(void **state)
+{
+    struct engine *e = *state;
+
+    e->policy.order = SEMEL_ORDER_VERSION;
+    struct semel_msg first[] = {keyed("v1", "ok", "k", 1), keyed("v2", "ok", "k", 2)};
+    process(e, first, 2);
+    struct semel_msg msgs[] = {business("a", "ok", "pay-1"), business("b", "ok", "pay-1")};
+    msgs[0].order_key = msgs[1].order_key = SEMEL_STR("k");
+    msgs[0].version = 1;
+    msgs[1].version = 3;
+    process(e, msgs, 2);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_STALE, SEMEL_STATE_STALE);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    process_one(e, business("c", "ok", "pay-1")); /* no version: dead, but it must not have taken the key */
+    assert_int_equal(effects_of(e, "b"), 1);
+}
+
+static void message_with_two_keys_is_prevented_by_either_and_takes_neither(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg two = business("b", "ok", "pay-2");
+
+    process_one(e, business("a", "ok", "pay-1"));
+    two.business[1] = SEMEL_STR("pay-1");
+    two.n_business = 2;
+    process_one(e, two);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+    process_one(e, business("c", "ok", "pay-2"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+}
+
+static void business_key_that_has_expired_is_free_again(void **state)
+{
+    struct engine *e = *state;
+
+    e->policy.business_retention_us = 60 * SECOND_US;
+    process_one(e, business("a", "ok", "pay-1"));
+    e->now_us += 59 * SECOND_US;
+    process_one(e, business("b", "ok", "pay-1"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+    e->now_us += 2 * SECOND_US;
+    process_one(e, business("c", "ok", "pay-1"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+}
+
+/* ---- order -------------------------------------------------------------------------------------------- */
+
+/* I13 */
+static void failed_message_parks_its_successors_and_other_keys_go_on(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {keyed("a1", "fail@1", "a", SEMEL_NONE), keyed("b1", "ok", "b", SEMEL_NONE),
+                               keyed("a2", "ok", "a", SEMEL_NONE), keyed("a3", "ok", "a", SEMEL_NONE)};
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    process(e, msgs, 4);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    assert_int_equal(row_of(e, "a2").live.due_us, SEMEL_NONE); /* woken by its key, never by time */
+    forget(e);
+    e->now_us += 10 * SECOND_US;
+    work(e, 3);
+    assert_string_equal(strstr(e->trace, "run:a1"), strstr(e->trace, "run:"));
+    assert_true(strstr(e->trace, "run:a1") < strstr(e->trace, "run:a2"));
+    assert_true(strstr(e->trace, "run:a2") < strstr(e->trace, "run:a3"));
+    assert_int_equal(effects_of(e, NULL), 4);
+}
+
+/* I13: and a dead one too, until it is resolved or skipped. */
+static void dead_message_parks_its_successors(void **state)
+{
+    struct engine *e = *state;
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    process_one(e, keyed("a1", "bad", "a", SEMEL_NONE));
+    process_one(e, keyed("a2", "ok", "a", SEMEL_NONE));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    e->now_us += 1000 * SECOND_US;
+    work(e, 0);
+    assert_int_equal(effects_of(e, "a2"), 0);
+}
+
+/* Bound 2: the fourth is not parked, has no row, and goes back to its source. */
+static void parking_is_bounded_by_key(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {keyed("a1", "bad", "a", SEMEL_NONE), keyed("a2", "ok", "a", SEMEL_NONE),
+                               keyed("a3", "ok", "a", SEMEL_NONE), keyed("a4", "ok", "a", SEMEL_NONE),
+                               keyed("b1", "ok", "b", SEMEL_NONE)};
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    e->policy.parked_key_max = 2;
+    process(e, msgs, 5);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    assert_settled(e, 3, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_STATE_ABSENT);
+    assert_settled(e, 4, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a4"), SEMEL_STATE_ABSENT);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_PARKED_FULL], 1);
+    process_one(e, msgs[3]); /* and again, when the key is full before the batch */
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_STATE_ABSENT);
+    assert_int_equal(state_of(e, "a4"), SEMEL_STATE_ABSENT);
+}
+
+static void parking_is_bounded_by_route(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {keyed("a1", "bad", "a", SEMEL_NONE), keyed("b1", "bad", "b", SEMEL_NONE),
+                               keyed("a2", "ok", "a", SEMEL_NONE), keyed("b2", "ok", "b", SEMEL_NONE)};
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    e->policy.parked_route_max = 1;
+    process(e, msgs, 4);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    assert_settled(e, 3, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_STATE_ABSENT);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_PARKED_FULL], 1);
+}
+
+/* A parked message that was not accepted gives its business key up. */
+static void message_that_is_not_parked_does_not_keep_its_business_key(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg full = business("a2", "ok", "pay-1");
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    e->policy.parked_key_max = 1;
+    process_one(e, keyed("a1", "bad", "a", SEMEL_NONE));
+    process_one(e, keyed("a0", "ok", "a", SEMEL_NONE));
+    full.order_key = SEMEL_STR("a");
+    process_one(e, full);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_STATE_ABSENT);
+    process_one(e, business("x", "ok", "pay-1"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+}
+
+/* On an ordered route suspicion spreads over the key: a2 must not overtake a1, which runs alone. */
+static void key_keeps_its_order_when_one_of_its_messages_came_again(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {keyed("a1", "ok", "a", SEMEL_NONE), keyed("a2", "ok", "a", SEMEL_NONE),
+                               keyed("b1", "ok", "b", SEMEL_NONE)};
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    msgs[0].delivery = 2;
+    process(e, msgs, 3);
+    assert_true(strstr(e->trace, "run:a1") < strstr(e->trace, "run:a2"));
+    assert_int_equal(effects_of(e, NULL), 3);
+    assert_int_equal(e->inbox.counts.transactions, 5); /* a claim and a run each for a1 and a2, one for b1 */
+}
+
+/* ---- versions ----------------------------------------------------------------------------------------- */
+
+/* I12, T9 */
+static void versions_are_applied_in_order_whatever_the_order_of_arrival(void **state)
+{
+    struct engine *e = *state;
+
+    e->policy.order = SEMEL_ORDER_VERSION;
+    process_one(e, keyed("v3", "ok", "k", 3));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_GAP, SEMEL_STATE_WAITING);
+    assert_int_equal(row_of(e, "v3").live.due_us, e->now_us + e->policy.gap_timeout_us);
+    process_one(e, keyed("v1", "ok", "k", 1));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    process_one(e, keyed("v2", "ok", "k", 2));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    work(e, 1); /* woken by v2 */
+    assert_int_equal(state_of(e, "v3"), SEMEL_STATE_COMPLETED);
+    process_one(e, keyed("again", "ok", "k", 3));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_STALE);
+    process_one(e, keyed("old", "ok", "k", 2));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_STALE, SEMEL_STATE_STALE);
+    assert_int_equal(effects_of(e, NULL), 3);
+}
+
+static void gap_that_times_out_follows_the_policy(void **state)
+{
+    struct engine *e = *state;
+    static const enum semel_gap gaps[] = {SEMEL_GAP_DEAD, SEMEL_GAP_APPLY, SEMEL_GAP_ALERT};
+    static const enum semel_state states[] = {SEMEL_STATE_DEAD, SEMEL_STATE_COMPLETED, SEMEL_STATE_WAITING};
+    static const char *const ids[] = {"x", "y", "z"};
+    size_t n;
+
+    e->policy.order = SEMEL_ORDER_VERSION;
+    for (size_t i = 0; i < 3; i++) {
+        e->policy.on_gap = gaps[i];
+        process_one(e, keyed(ids[i], "ok", ids[i], 5));
+        e->now_us += e->policy.gap_timeout_us;
+        assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
+        assert_int_equal(state_of(e, ids[i]), states[i]);
+    }
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 1);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_GAP], 1);
+    assert_int_equal(effects_of(e, NULL), 1);
+}
+
+/* I14, I12: what has no version on such a route is kept with the reason. */
+static void message_without_version_or_key_is_kept_dead(void **state)
+{
+    struct engine *e = *state;
+
+    e->policy.order = SEMEL_ORDER_VERSION;
+    process_one(e, keyed("a", "ok", "k", SEMEL_NONE));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
+    assert_str(row_of(e, "a").live.error_text,
+               "the route goes by versions, and the message has none; it must be a whole number from 0");
+    process_one(e, msg("b", "ok"));
+    assert_str(row_of(e, "b").live.error_text, "the route goes by versions, and the message has no order key");
+    process_one(e, keyed("c", "ok", "k2", 1));
+    assert_int_equal(effects_of(e, "c"), 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_BOTH(business_duplicate_within_a_batch_is_prevented),
+        ON_BOTH(business_duplicate_in_a_later_batch_is_prevented),
+        ON_BOTH(failed_holder_keeps_its_key),
+        ON_BOTH(other_message_runs_when_the_holder_is_rejected),
+        ON_BOTH(other_message_runs_when_the_holder_is_stale),
+        ON_BOTH(message_with_two_keys_is_prevented_by_either_and_takes_neither),
+        ON_BOTH(business_key_that_has_expired_is_free_again),
+        ON_BOTH(failed_message_parks_its_successors_and_other_keys_go_on),
+        ON_BOTH(dead_message_parks_its_successors),
+        ON_BOTH(parking_is_bounded_by_key),
+        ON_BOTH(parking_is_bounded_by_route),
+        ON_BOTH(message_that_is_not_parked_does_not_keep_its_business_key),
+        ON_BOTH(key_keeps_its_order_when_one_of_its_messages_came_again),
+        ON_BOTH(versions_are_applied_in_order_whatever_the_order_of_arrival),
+        ON_BOTH(gap_that_times_out_follows_the_policy),
+        ON_BOTH(message_without_version_or_key_is_kept_dead),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

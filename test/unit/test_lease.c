@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_lease.c: the leased path: claim, renew, finish, release, recovery, and stored work that is taken.
+ */
+#include "unit/engine.h"
+
+struct held {
+    struct semel_lease leases[16];
+    size_t n;
+    struct semel_arena arena;
+};
+
+static void held_init(struct held *h)
+{
+    h->n = 0;
+    semel__arena_init(&h->arena, 1 << 20);
+}
+
+static void claim(struct engine *e, struct held *h, const struct semel_msg *msgs, size_t n, bool alone)
+{
+    held_init(h);
+    assert_ok(e, semel__lease_claim(&e->inbox, msgs, n, alone, &h->arena, h->leases, &h->n, e->settled, &e->err));
+}
+
+static void take(struct engine *e, struct held *h, size_t max)
+{
+    held_init(h);
+    assert_ok(e, semel__lease_take(&e->inbox, max, &h->arena, h->leases, &h->n, &e->err));
+}
+
+static void held_done(struct held *h)
+{
+    semel__arena_done(&h->arena);
+}
+
+static size_t recover(struct engine *e)
+{
+    size_t n;
+    assert_ok(e, semel__inbox_recover(&e->inbox, 100, &n, &e->err));
+    return n;
+}
+
+static void expire(struct engine *e)
+{
+    e->now_us += e->policy.lease_us + 1;
+}
+
+/* ---- claim, renew, finish, release -------------------------------------------------------------------- */
+
+/* Ten claims are one transaction, ten ends are one. */
+static void claims_and_ends_are_group_commits(void **state)
+{
+    struct engine *e = *state;
+    struct held h;
+    static const char *const ids[] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
+    struct semel_msg msgs[10];
+    struct semel_ending endings[10];
+
+    e->policy.effect = SEMEL_EFFECT_OUTSIDE;
+    for (size_t i = 0; i < 10; i++)
+        msgs[i] = msg(ids[i], "ok");
+    claim(e, &h, msgs, 10, true);
+    assert_int_equal(h.n, 10);
+    assert_int_equal(e->seen.commits, 1);
+    assert_int_equal(e->seen.inserted, 10);
+    assert_int_equal(e->seen.settles, 0);
+    assert_int_equal(state_of(e, "j"), SEMEL_STATE_PROCESSING);
+    assert_str(row_of(e, "j").live.lease_owner, "worker-1");
+    assert_int_equal(row_of(e, "j").live.lease_until_us, e->now_us + e->policy.lease_us);
+    for (size_t i = 0; i < 10; i++)
+        endings[i] = (struct semel_ending){.result = i == 3 ? SEMEL_REJECTED : SEMEL_DONE, .outcome = SEMEL_STR("{}")};
+    forget(e);
+    assert_ok(e, semel__lease_finish(&e->inbox, h.leases, endings, 10, &e->err));
+    assert_int_equal(e->seen.commits, 1);
+    assert_int_equal(e->seen.changes, 10);
+    for (size_t i = 0; i < 10; i++) {
+        assert_false(h.leases[i].lost);
+        const struct semel_msg *m = &h.leases[i].msg;
+        assert_int_equal(state_of(e, m->id.p), i == 3 ? SEMEL_STATE_REJECTED : SEMEL_STATE_COMPLETED);
+    }
+    held_done(&h);
+}
+
+static void claim_settles_what_may_not_run(void **state)
+{
+    struct engine *e = *state;
+    struct held h, again;
+    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "ok"), msg("b", "ok")};
+
+    process_one(e, msgs[0]);
+    claim(e, &h, msgs, 3, true);
+    assert_int_equal(h.n, 1);
+    assert_str(h.leases[0].msg.id, "b");
+    assert_int_equal(h.leases[0].index, 1);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_int_equal(e->settled[1].act, SEMEL_LATER); /* its end is to be told */
+    claim(e, &again, msgs, 3, true);
+    assert_int_equal(again.n, 0); /* I3: the other learns "busy" */
+    assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_BUSY, SEMEL_STATE_PROCESSING);
+    held_done(&h);
+    held_done(&again);
+}
+
+/* I7: long handlers renew their lease. */
+static void renewed_lease_is_not_recovered(void **state)
+{
+    struct engine *e = *state;
+    struct held h;
+    struct semel_msg m = msg("a", "ok");
+    struct semel_ending done = {.result = SEMEL_DONE};
+
+    e->policy.effect = SEMEL_EFFECT_OUTSIDE;
+    claim(e, &h, &m, 1, true);
+    e->now_us += e->policy.lease_us - 1;
+    assert_ok(e, semel__lease_renew(&e->inbox, h.leases, 1, &e->err));
+    assert_false(h.leases[0].lost);
+    assert_int_equal(h.leases[0].live.lease_until_us, e->now_us + e->policy.lease_us);
+    e->now_us += e->policy.lease_us - 1;
+    assert_int_equal(recover(e), 0);
+    assert_ok(e, semel__lease_finish(&e->inbox, h.leases, &done, 1, &e->err));
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    held_done(&h);
+}
+
+/* I6: a graceful release gives the attempt back. */
+static void released_message_is_not_charged_and_is_due_at_once(void **state)
+{
+    struct engine *e = *state;
+    struct held h, next;
+    struct semel_msg m = msg("a", "ok");
+
+    claim(e, &h, &m, 1, true);
+    assert_int_equal(row_of(e, "a").live.attempts, 1);
+    assert_ok(e, semel__lease_release(&e->inbox, h.leases, 1, &e->err));
+    struct semel_row row = row_of(e, "a");
+    assert_int_equal(row.live.state, SEMEL_STATE_WAITING);
+    assert_int_equal(row.live.attempts, 0);
+    assert_int_equal(row.live.due_us, e->now_us);
+    assert_int_equal(attempts_of(e, "a"), 0);
+    take(e, &next, 10);
+    assert_int_equal(next.n, 1);
+    assert_ok(e, semel__lease_run(&e->inbox, next.leases, 1, &e->err));
+    assert_int_equal(effects_of(e, "a"), 1);
+    held_done(&h);
+    held_done(&next);
+}
+
+/* ---- stale tokens ------------------------------------------------------------------------------------- */
+
+/* P39, I7: the slow worker comes back; its word is refused, and kept. */
+static void end_under_a_stale_token_is_refused_and_kept_as_evidence(void **state)
+{
+    struct engine *e = *state;
+    struct held slow, fast;
+    struct semel_msg m = msg("a", "ok");
+    struct semel_ending done = {.result = SEMEL_DONE, .outcome = SEMEL_STR("{\"slow\":1}")};
+
+    e->policy.effect = SEMEL_EFFECT_KEYED;
+    claim(e, &slow, &m, 1, true);
+    expire(e);
+    assert_int_equal(recover(e), 1);
+    assert_int_equal(attempts_of(e, "a"), 1);
+    e->now_us += 10 * SECOND_US;
+    take(e, &fast, 10);
+    assert_int_equal(fast.n, 1);
+    assert_true(fast.leases[0].live.lease_token > slow.leases[0].live.lease_token);
+
+    assert_ok(e, semel__lease_renew(&e->inbox, slow.leases, 1, &e->err));
+    assert_true(slow.leases[0].lost);
+    slow.leases[0].lost = false;
+    assert_ok(e, semel__lease_finish(&e->inbox, slow.leases, &done, 1, &e->err));
+    assert_true(slow.leases[0].lost);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_PROCESSING);
+    assert_int_equal(row_of(e, "a").live.lease_token, fast.leases[0].live.lease_token);
+    assert_int_equal(attempts_of(e, "a"), 2);
+    assert_true(e->inbox.counts.fenced >= 1);
+    assert_ok(e, semel__lease_release(&e->inbox, slow.leases, 1, &e->err));
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_PROCESSING);
+
+    done.outcome = SEMEL_STR("{\"fast\":1}");
+    assert_ok(e, semel__lease_finish(&e->inbox, fast.leases, &done, 1, &e->err));
+    assert_false(fast.leases[0].lost);
+    assert_str(row_of(e, "a").live.outcome, "{\"fast\":1}");
+    assert_int_equal(row_of(e, "a").live.attempts, 2);
+    held_done(&slow);
+    held_done(&fast);
+}
+
+static void last_attempt(void *ctx, const struct semel_mem_attempt *attempt)
+{
+    struct semel_mem_attempt *last = ctx;
+    if (last->id.p == NULL || last->seq < attempt->seq)
+        *last = *attempt;
+}
+
+/* P39: also over an end that another one has written, and it never overwrites it. */
+static void late_word_over_an_ended_row_changes_nothing(void **state)
+{
+    struct engine *e = *state;
+    struct held slow;
+    struct semel_msg m = msg("a", "ok");
+    struct semel_mem_attempt last = {0};
+    const struct semel_ending late[] = {{.result = SEMEL_DONE}, {.result = SEMEL_PERMANENT}};
+    const char *const texts[] = {"refused under a stale token: the late worker said done",
+                                 "refused under a stale token: the late worker said permanent"};
+
+    e->policy.effect = SEMEL_EFFECT_OUTSIDE;
+    claim(e, &slow, &m, 1, true);
+    expire(e);
+    recover(e);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_UNKNOWN);
+    for (size_t i = 0; i < 2; i++) {
+        assert_ok(e, semel__lease_finish(&e->inbox, slow.leases, &late[i], 1, &e->err));
+        assert_true(slow.leases[0].lost);
+        assert_int_equal(state_of(e, "a"), SEMEL_STATE_UNKNOWN);
+        semel__mem_attempts(e->db, last_attempt, &last);
+        assert_int_equal(last.cls, SEMEL_CLASS_LEASE);
+        assert_str(last.text, texts[i]);
+    }
+    assert_int_equal(attempts_of(e, "a"), 3); /* the recovery's and two words that came too late */
+    held_done(&slow);
+}
+
+/* ---- recovery ----------------------------------------------------------------------------------------- */
+
+/* I6, I7: nobody knows whose fault it was: nobody is charged, each goes on alone. */
+static void atomic_group_is_given_back_uncharged_and_runs_alone_next(void **state)
+{
+    struct engine *e = *state;
+    struct held h, next;
+    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
+
+    claim(e, &h, msgs, 2, false);
+    expire(e);
+    assert_int_equal(recover(e), 2);
+    assert_int_equal(e->inbox.counts.recovered, 2);
+    for (size_t i = 0; i < 2; i++) {
+        struct semel_row row = row_of(e, i == 0 ? "a" : "b");
+        assert_int_equal(row.live.state, SEMEL_STATE_WAITING);
+        assert_int_equal(row.live.attempts, 0);
+        assert_true(row.live.alone);
+        assert_int_equal(row.live.error_class, SEMEL_CLASS_LEASE);
+    }
+    assert_int_equal(attempts_of(e, NULL), 0);
+    take(e, &next, 10);
+    assert_int_equal(next.n, 1);
+    assert_true(next.leases[0].live.alone);
+    held_done(&h);
+    held_done(&next);
+}
+
+/* T4, I7 */
+static void lone_run_that_stalls_is_charged_and_then_completed(void **state)
+{
+    struct engine *e = *state;
+    struct held h;
+    struct semel_msg m = msg("a", "ok");
+    size_t n;
+
+    claim(e, &h, &m, 1, true);
+    expire(e);
+    assert_int_equal(recover(e), 1);
+    struct semel_row row = row_of(e, "a");
+    assert_int_equal(row.live.state, SEMEL_STATE_FAILED);
+    assert_int_equal(row.live.attempts, 1);
+    assert_int_equal(row.live.error_class, SEMEL_CLASS_LEASE);
+    assert_int_equal(attempts_of(e, "a"), 1);
+    e->now_us += 10 * SECOND_US;
+    assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(row_of(e, "a").live.attempts, 2);
+    held_done(&h);
+}
+
+/* E2, A7: outside it may have happened; by its key it may be repeated. */
+static void stalled_run_outside_is_unknown_and_a_keyed_one_is_failed(void **state)
+{
+    struct engine *e = *state;
+    struct held h;
+    struct semel_msg a = msg("a", "ok"), b = msg("b", "ok");
+
+    e->policy.effect = SEMEL_EFFECT_OUTSIDE;
+    claim(e, &h, &a, 1, true);
+    expire(e);
+    recover(e);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_UNKNOWN);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_UNKNOWN], 1);
+    held_done(&h);
+    e->policy.effect = SEMEL_EFFECT_KEYED;
+    claim(e, &h, &b, 1, true);
+    expire(e);
+    recover(e);
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_FAILED);
+    held_done(&h);
+}
+
+/* P40: by expiry only. */
+static void live_lease_is_not_recovered(void **state)
+{
+    struct engine *e = *state;
+    struct held h;
+    struct semel_msg m = msg("a", "ok");
+
+    claim(e, &h, &m, 1, true);
+    assert_int_equal(recover(e), 0);
+    e->now_us += e->policy.lease_us;
+    assert_int_equal(recover(e), 0);
+    e->now_us += 1;
+    assert_int_equal(recover(e), 1);
+    assert_int_equal(recover(e), 0);
+    held_done(&h);
+}
+
+/* ---- take --------------------------------------------------------------------------------------------- */
+
+static void discard(struct engine *e, const char *id)
+{
+    bool done;
+    enum semel_state state;
+    struct semel_command command = {.word = SEMEL_WORD_DISCARD,
+                                    .source = SEMEL_STR("s"),
+                                    .id = semel__str(id),
+                                    .who = SEMEL_STR("ops"),
+                                    .reason = SEMEL_STR("wrong")};
+    assert_ok(e, semel__inbox_command(&e->inbox, &command, &done, &state, &e->err));
+    assert_true(done);
+}
+
+/* a1 is dead, a2 to a4 are parked behind it; it is skipped. */
+static void park_three(struct engine *e, const char *second)
+{
+    struct semel_msg msgs[] = {keyed("a1", "bad", "a", SEMEL_NONE), keyed("a2", second, "a", SEMEL_NONE),
+                               keyed("a3", "ok", "a", SEMEL_NONE), keyed("a4", "ok", "a", SEMEL_NONE)};
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    process(e, msgs, 4);
+    discard(e, "a1");
+    forget(e);
+}
+
+/* A look, a claim of three, a run of three, and a look that finds nothing. */
+static void consecutive_heads_of_a_key_run_in_one_transaction(void **state)
+{
+    struct engine *e = *state;
+    size_t n;
+
+    park_three(e, "ok");
+    assert_ok(e, semel__inbox_work(&e->inbox, 100, &n, &e->err));
+    assert_int_equal(n, 3);
+    assert_string_equal(e->trace,
+                        "begin rollback begin commit begin run:a2 run:a3 run:a4 commit begin rollback ");
+    assert_int_equal(effects_of(e, NULL), 3);
+}
+
+/* I13: a3 and a4 were claimed behind a2; it fails, so they must not run now. */
+static void failed_head_gives_its_followers_back(void **state)
+{
+    struct engine *e = *state;
+    struct held h;
+
+    park_three(e, "fail@1");
+    take(e, &h, 10);
+    assert_int_equal(h.n, 3);
+    assert_ok(e, semel__lease_run(&e->inbox, h.leases, h.n, &e->err));
+    assert_int_equal(state_of(e, "a2"), SEMEL_STATE_FAILED);
+    assert_int_equal(row_of(e, "a2").live.attempts, 1);
+    assert_int_equal(state_of(e, "a3"), SEMEL_STATE_WAITING);
+    assert_int_equal(row_of(e, "a3").live.attempts, 0);
+    assert_int_equal(state_of(e, "a4"), SEMEL_STATE_WAITING);
+    assert_int_equal(attempts_of(e, "a3"), 0);
+    assert_int_equal(effects_of(e, NULL), 0);
+    e->now_us += 10 * SECOND_US;
+    for (size_t n = 1; n > 0;)
+        assert_ok(e, semel__inbox_work(&e->inbox, 100, &n, &e->err));
+    assert_int_equal(effects_of(e, NULL), 3);
+    const char *a2 = strstr(e->trace, "run:a3"), *a3 = strstr(e->trace, "run:a4");
+    assert_true(a2 != NULL && a3 != NULL && a2 < a3);
+    held_done(&h);
+}
+
+static void retry_is_taken_alone_and_only_when_due(void **state)
+{
+    struct engine *e = *state;
+    struct held h;
+    struct semel_msg msgs[] = {msg("a", "fail@1"), msg("b", "fail@1")};
+
+    process(e, msgs, 2);
+    take(e, &h, 10);
+    assert_int_equal(h.n, 0);
+    held_done(&h);
+    e->now_us += 10 * SECOND_US;
+    take(e, &h, 10);
+    assert_int_equal(h.n, 1);
+    assert_ok(e, semel__lease_run(&e->inbox, h.leases, h.n, &e->err));
+    held_done(&h);
+    take(e, &h, 10);
+    assert_int_equal(h.n, 1);
+    assert_ok(e, semel__lease_run(&e->inbox, h.leases, h.n, &e->err));
+    held_done(&h);
+    assert_int_equal(effects_of(e, NULL), 2);
+}
+
+/* I6: the world failed under a leased run: the attempt is given back. */
+static void leased_run_is_not_charged_when_the_world_fails(void **state)
+{
+    struct engine *e = *state;
+    struct held h;
+
+    process_one(e, msg("a", "fail@1"));
+    e->now_us += 10 * SECOND_US;
+    take(e, &h, 10);
+    fail_at(e, "fetch", 1, FAULT_WORLD);
+    assert_int_equal(semel__lease_run(&e->inbox, h.leases, h.n, &e->err), SEMEL_RETRY);
+    struct semel_row row = row_of(e, "a");
+    assert_int_equal(row.live.state, SEMEL_STATE_FAILED);
+    assert_int_equal(row.live.attempts, 1);
+    held_done(&h);
+}
+
+/* A claim by `take` whose commit is unknown is left to recovery. */
+static void unknown_commit_of_a_take_is_recovered_and_runs_once(void **state)
+{
+    struct engine *e = *state;
+    static const enum fault unknowns[] = {FAULT_UNKNOWN_DONE, FAULT_UNKNOWN_LOST};
+    size_t n;
+
+    for (size_t i = 0; i < 2; i++) {
+        const char *id = i == 0 ? "a" : "b";
+        process_one(e, msg(id, "fail@1"));
+        e->now_us += 10 * SECOND_US;
+        fail_at(e, "commit", 1, unknowns[i]);
+        assert_int_equal(semel__inbox_work(&e->inbox, 10, &n, &e->err), SEMEL_UNKNOWN);
+        forget(e);
+        assert_ok(e, semel_store_reopen(e->store, &e->err));
+        expire(e);
+        assert_int_equal(recover(e), unknowns[i] == FAULT_UNKNOWN_DONE ? 1 : 0);
+        e->now_us += 100 * SECOND_US;
+        assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
+        assert_int_equal(state_of(e, id), SEMEL_STATE_COMPLETED);
+        assert_int_equal(effects_of(e, id), 1);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_BOTH(claims_and_ends_are_group_commits),
+        ON_BOTH(claim_settles_what_may_not_run),
+        ON_BOTH(renewed_lease_is_not_recovered),
+        ON_BOTH(released_message_is_not_charged_and_is_due_at_once),
+        ON_BOTH(end_under_a_stale_token_is_refused_and_kept_as_evidence),
+        ON_MEM(late_word_over_an_ended_row_changes_nothing),
+        ON_BOTH(atomic_group_is_given_back_uncharged_and_runs_alone_next),
+        ON_BOTH(lone_run_that_stalls_is_charged_and_then_completed),
+        ON_BOTH(stalled_run_outside_is_unknown_and_a_keyed_one_is_failed),
+        ON_BOTH(live_lease_is_not_recovered),
+        ON_BOTH(consecutive_heads_of_a_key_run_in_one_transaction),
+        ON_BOTH(failed_head_gives_its_followers_back),
+        ON_BOTH(retry_is_taken_alone_and_only_when_due),
+        ON_BOTH(leased_run_is_not_charged_when_the_world_fails),
+        ON_BOTH(unknown_commit_of_a_take_is_recovered_and_runs_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
