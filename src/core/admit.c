@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/str.h"
+#include "core/natural.h"
 #include "core/state.h"
 #include "core/work.h"
 
@@ -201,6 +202,19 @@ static bool accepted(const struct item *item)
     return item->row == NULL && item->verdict.changes && item->verdict.becomes == SEMEL_STATE_WAITING;
 }
 
+/* What was prevented was done under another id: if it is the next version, it has had its turn. */
+static bool takes_turn(const struct work *work, const struct item *item)
+{
+    const struct semel_key *key = item->key;
+    int64_t first = work->inbox->policy->first_version;
+    if (!key->by_version || item->row != NULL || !item->verdict.changes ||
+        item->verdict.becomes != SEMEL_STATE_PREVENTED)
+        return false;
+    if (key->last_version == SEMEL_NONE)
+        return first != SEMEL_FIRST_VERSION_ANY && item->msg->version == first;
+    return semel__version_compare(key->last_version, item->msg->version) == SEMEL_VERSION_NEXT;
+}
+
 /* The facts of the key, as the next item of this batch must see them. */
 static void run_on(struct work *work, struct item *item)
 {
@@ -211,7 +225,8 @@ static void run_on(struct work *work, struct item *item)
     int64_t version = item->msg->version;
     if (key == NULL)
         return;
-    if (item->verdict.act == SEMEL_RUN && !work->claiming) {
+    item->turn = takes_turn(work, item);
+    if (item->turn || (item->verdict.act == SEMEL_RUN && !work->claiming)) {
         if (key->by_version && (key->last_version == SEMEL_NONE || key->last_version < version))
             key->last_version = version;
         return;
@@ -223,6 +238,7 @@ static void run_on(struct work *work, struct item *item)
         key->head_arrival = arrival;
         key->head_version = version;
     }
+    key->open |= item->verdict.act == SEMEL_RUN;
     if (parked && item->verdict.becomes == SEMEL_STATE_WAITING) {
         key->parked++;
         work->batch.route_parked++;

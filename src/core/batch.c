@@ -3,9 +3,9 @@
  * batch.c: transactions over a run of items, cut until every one has its end.
  *
  * A failed transaction is rolled back and cut: around the culprit where a handler failed, in half where nobody
- * knows. The pieces run in order, so the order of a key survives: if the first piece parks or fails a message, the later
- * ones see it. An unknown commit is answered by a new connection and the same piece again: admission then reads what was
- * committed (P15).
+ * knows. The pieces run in order, so the order of a key survives: if the first piece parks or fails a message, the
+ * later ones see it. An unknown commit is answered by a new connection and the same piece again: admission then reads
+ * what was committed (P15).
  */
 #include "base/error.h"
 #include "base/point.h"

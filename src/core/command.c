@@ -25,10 +25,13 @@ static semel_status check_command(const struct semel_command *command, struct se
     return status;
 }
 
-static bool allowed(enum semel_order_word word, enum semel_state state)
+static bool allowed(enum semel_order_word word, const struct semel_live *live)
 {
+    enum semel_state state = live->state;
     if (word == SEMEL_WORD_RESOLVE && state == SEMEL_STATE_FAILED)
         return false; /* its attempts had no effect: there is nothing to call done */
+    if (word == SEMEL_WORD_REPLAY && state == SEMEL_STATE_FAILED && live->attempts == live->attempts_before)
+        return false; /* it was replayed and has not run since: another operator was faster */
     return state == SEMEL_STATE_DEAD || state == SEMEL_STATE_QUARANTINED || state == SEMEL_STATE_UNKNOWN ||
            state == SEMEL_STATE_FAILED;
 }
@@ -77,9 +80,13 @@ static semel_status apply(struct work *work, struct item *item, const struct sem
     struct semel_inbox *inbox = work->inbox;
     semel_status status = SEMEL_OK;
     *ret_done = false;
+    if (item->damage.status != SEMEL_OK) {
+        *err = item->damage;
+        return SEMEL_INVALID;
+    }
     if (item->row == NULL)
         return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE, "there is no such message");
-    if (!allowed(command->word, item->row->live.state))
+    if (!allowed(command->word, &item->row->live))
         return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE, "the message is %s: there is nothing to %s",
                            semel__state_name(item->row->live.state), word_name(command->word));
     if (command->word == SEMEL_WORD_REPLAY)

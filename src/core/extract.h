@@ -2,15 +2,16 @@
  *
  * extract.h: from a delivery to a message, by the rules of a route.
  *
- * A rule says where a field is: `header:NAME`, `property:NAME`, `json:/POINTER`, `position`, `digest`. Names of headers are
- * compared without regard to case (ASCII), as HTTP does. Without a rule the id is looked for in the header `ce_id`, the header
- * `id`, the property `message_id` and the header `webhook-id`; the type in `ce_type` and the property `type`; the trace in
- * `traceparent`. The time is the one inside a UUIDv7 or ULID, else CloudEvents' `ce_time`, unless a rule says otherwise: both
- * stay the same when an event is sent again, a broker's own time does not.
+ * A rule says where a field is: `header:NAME`, `property:NAME`, `json:/POINTER`, `position`, `digest`. Names of
+ * headers are compared without regard to case (ASCII), as HTTP does. Without a rule the id is looked for in the
+ * header `ce_id`, the header `id`, the property `message_id` and the header `webhook-id`; the type in `ce_type` and
+ * the property `type`; the trace in `traceparent`. The time is the one inside a UUIDv7 or ULID, else CloudEvents'
+ * `ce_time`, unless a rule says otherwise: both stay the same when an event is sent again, a broker's own time does
+ * not.
  *
- * Invariants: the delivery is hostile. Whatever is wrong with it becomes a defect of the message, which says what, where and
- * what would be right; the message is then kept with that reason and is never run. The call itself fails only for lack of
- * memory. The payload is parsed at most once, and only when a rule or the fingerprint needs it.
+ * Invariants: the delivery is hostile. Whatever is wrong with it becomes a defect of the message, which says what,
+ * where and what would be right; the message is then kept with that reason and is never run. The call itself fails
+ * only for lack of memory. The payload is parsed at most once, and only when a rule or the fingerprint needs it.
  */
 #ifndef SEMEL_CORE_EXTRACT_H
 #define SEMEL_CORE_EXTRACT_H

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * fetch.c: leased items, read again under lock at the end of their lease or before their handler runs in the transaction.
+ * fetch.c: leased items, read again under lock at the end of their lease or before their handler runs in the
+ * transaction.
  *
- * Invariant: an item whose row is not `processing` under the very token of its lease is fenced: it neither runs nor changes
- * the row. A row that reached its end all the same (an unknown commit that did succeed, another worker) tells that end.
+ * Invariant: an item whose row is not `processing` under the very token of its lease is fenced: it neither runs nor
+ * changes the row. A row that reached its end all the same (an unknown commit that did succeed, another worker) tells
+ * that end.
  */
 #include <stdlib.h>
 
@@ -34,6 +36,7 @@ static void judge(struct item *item, const struct semel_fetched *found)
 {
     bool ours = still_ours(item, found);
     item->row = found->present && !found->damaged ? &found->row : NULL;
+    item->damage = found->damaged ? found->damage : (struct semel_error){0};
     item->admit = NULL;
     item->had_head = item->key != NULL && item->key->head_arrival != SEMEL_NONE;
     item->changed = item->removed = item->ended = false;
@@ -49,8 +52,8 @@ static void judge(struct item *item, const struct semel_fetched *found)
     item->verdict.attempt = item->live.attempts;
 }
 
-/* A leased item runs only as the first of its key, or right behind the ones of its key that run in the same transaction.
- * If one before it has failed meanwhile, it is given back and parks. */
+/* A leased item runs only as the first of its key, or right behind the ones of its key that run in the same
+ * transaction. If one before it has failed meanwhile, it is given back and parks. */
 static void keep_order(struct work *work)
 {
     const struct semel_key *key = NULL;

@@ -154,12 +154,14 @@ static size_t open_items(struct item **items, size_t n)
 static semel_status process_items(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
 {
     if (inbox->policy->effect != SEMEL_EFFECT_ATOMIC) {
+        struct semel_error ignored;
         semel_status status = semel__items_claim(inbox, items, n, true, err);
         size_t k = 0;
         for (size_t i = 0; i < n; i++)
             if (items[i]->lease != NULL)
                 items[k++] = items[i];
-        return status == SEMEL_OK ? semel__items_outside(inbox, items, k, err) : status;
+        semel_status ran = semel__items_outside(inbox, items, k, status == SEMEL_OK ? err : &ignored);
+        return status == SEMEL_OK ? ran : status; /* what was claimed before the world failed has run or is given back */
     }
     semel_status status = run_suspects(inbox, items, n, err);
     if (status != SEMEL_OK)

@@ -7,17 +7,17 @@
  * The batch path (semel__inbox_process on an ATOMIC route): one transaction a batch, one inbox write a message.
  *   1. copies of one id are merged and share their fate;
  *   2. the batch is sorted by order key, else by lock key, in arrival order within a key;
- *   3. one transaction: lock keys, take business keys, insert the rows as `completed`, read what the insert refused, decide,
- *      run the handlers, settle what is not `completed`, commit;
- *   4. when something fails the transaction is rolled back and cut: around the message whose handler failed, in half when
- *      nobody knows; each piece is a transaction of its own. Only a transaction of a single message blames: the handler runs
- *      behind a savepoint, deferred constraints are forced, and the failure is recorded under the same locks.
- *   So a handler may run more than once per delivery, with the earlier runs rolled back.
+ *   3. one transaction: lock keys, take business keys, insert the rows as `completed`, read what the insert
+ *      refused, decide, run the handlers, settle what is not `completed`, commit;
+ *   4. when something fails the transaction is rolled back and cut: around the message whose handler failed, in
+ *      half when nobody knows; each piece is a transaction of its own. Only a transaction of a single message blames:
+ *      the handler runs behind a savepoint, deferred constraints are forced, and the failure is recorded under the
+ *      same locks. So a handler may run more than once per delivery, with the earlier runs rolled back.
  *
- * The leased path (effects outside, redelivered messages, everything the scheduler runs): a claim is committed first, with a
- *   lease and a fencing token; the handler runs with no transaction open; the end is committed under the token. On an ATOMIC
- *   route the handler runs inside the transaction of the end. A message that came again after its process or connection was
- *   lost may be what killed it: it is claimed alone, so that its start is counted.
+ * The leased path (effects outside, redelivered messages, everything the scheduler runs): a claim is committed first,
+ * with a lease and a fencing token; the handler runs with no transaction open; the end is committed under the token.
+ * On an ATOMIC route the handler runs inside the transaction of the end. A message that came again after its process
+ * or connection was lost may be what killed it: it is claimed alone, so that its start is counted.
  *
  * Invariants
  *  - An act of ACK is given only after a commit that was answered OK.
@@ -48,9 +48,9 @@ bool semel__reply_set(struct semel_reply *reply, enum semel_result result, struc
 struct semel_set;
 void semel__set_add(struct semel_set *set, struct semel_str source, struct semel_str id);
 
-/* OK: the handler ran and `reply` says how it went. Otherwise err->cls says whom to blame: PERMANENT and TRANSIENT the message,
- * ENVIRONMENT and BROKEN nobody; CLOSED: the connection is gone. An ATOMIC handler writes through the store's native handle,
- * inside the open transaction, and does nothing outside it. */
+/* OK: the handler ran and `reply` says how it went. Otherwise err->cls says whom to blame: PERMANENT and TRANSIENT
+ * the message, ENVIRONMENT and BROKEN nobody; CLOSED: the connection is gone. An ATOMIC handler writes through the
+ * store's native handle, inside the open transaction, and does nothing outside it. */
 typedef semel_status (*semel_each_handler)(void *ctx, struct semel_store *store, const struct semel_msg *msg,
                                            int attempt, struct semel_reply *reply, struct semel_error *err);
 /* One statement for many messages. On an ordered route a key occurs at most once a call. */
@@ -96,8 +96,9 @@ struct semel_inbox {
     struct semel_random *rng;
     struct semel_str owner; /* of leases: unique to this worker's incarnation */
     struct semel_observer observer;
-    /* Failures in a row, and how many of them stop the call with ENVIRONMENT, whatever is left then being LATER: a broken
-     * handler must not drain a batch into dead letters (P63). 0: no bound. The pump sets both from its breaker. */
+    /* Failures in a row, and how many of them stop the call with ENVIRONMENT, whatever is left then being LATER: a
+     * broken handler must not drain a batch into dead letters (P63). 0: no bound. The pump sets both from its
+     * breaker. */
     int failures, failures_max;
     struct semel_counts counts;
     struct semel_arena arena;   /* lives as long as one call */
@@ -122,8 +123,9 @@ struct semel_settled {
     struct semel_str outcome;
 };
 
-/* Takes n deliveries (at most SEMEL_BATCH_MAX) of the consumer, in order of arrival, to their end. OK: every one has been
- * decided. RETRY, CLOSED, INVALID: the world failed; those that were not decided are LATER, those before it stand. */
+/* Takes n deliveries (at most SEMEL_BATCH_MAX) of the consumer, in order of arrival, to their end. OK: every one has
+ * been decided. RETRY, CLOSED, INVALID: the world failed; those that were not decided are LATER, those before it
+ * stand. */
 semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_msg *msgs, size_t n,
                                   struct semel_settled *ret_settled, struct semel_error *err);
 
@@ -153,7 +155,8 @@ semel_status semel__lease_finish(struct semel_inbox *inbox, struct semel_lease *
 /* Gives back what did not run: the attempt does not count. */
 semel_status semel__lease_release(struct semel_inbox *inbox, struct semel_lease *leases, size_t n,
                                   struct semel_error *err);
-/* Runs the handler on leased messages and commits their ends: inside the transaction on an ATOMIC route, else outside. */
+/* Runs the handler on leased messages and commits their ends: inside the transaction on an ATOMIC route, else
+ * outside. */
 semel_status semel__lease_run(struct semel_inbox *inbox, struct semel_lease *leases, size_t n, struct semel_error *err);
 
 /* ---- the scheduler's parts; each is safe in any number of processes ---- */
@@ -174,8 +177,9 @@ struct semel_command {
     struct semel_str outcome; /* RESOLVE */
     bool force;               /* REPLAY although older than the watermark */
 };
-/* One row, one transaction, one audit line. *ret_done = false: the row is not in a state for it (another operator was faster,
- * it is finished, it is gone); err says which. INVALID: refused (too old without force, no reason, payload not kept). */
+/* One row, one transaction, one audit line. *ret_done = false: the row is not in a state for it (another operator was
+ * faster, it is finished, it is gone); err says which. INVALID: refused (too old without force, no reason, payload
+ * not kept). */
 semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_command *command, bool *ret_done,
                                   enum semel_state *ret_state, struct semel_error *err);
 

@@ -2,9 +2,9 @@
  *
  * lease.c: claims and ends, each a group in one short transaction; nothing waits inside one.
  *
- * Invariants: a claim is used only after its commit was answered OK, or after the row was read again and carries the very
- * lease that was written. An end changes a row only under the token of its claim; a stale one leaves a note. An end whose
- * commit was unknown is read again before it is believed or repeated.
+ * Invariants: a claim is used only after its commit was answered OK, or after the row was read again and carries the
+ * very lease that was written. An end changes a row only under the token of its claim; a stale one leaves a note. An
+ * end whose commit was unknown is read again before it is believed or repeated.
  */
 #include <stdlib.h>
 
@@ -60,6 +60,16 @@ static semel_status lease_of(struct semel_inbox *inbox, struct item *item, struc
     return SEMEL_OK;
 }
 
+/* Messages that are in each other's way (P61, a shared business key) are claimed in smaller pieces, in order. */
+static semel_status claim_halves(struct semel_inbox *inbox, struct item **items, size_t n, bool alone,
+                                 struct semel_error *err)
+{
+    inbox->counts.cuts++;
+    inbox->counts.contention++;
+    semel_status status = semel__items_claim(inbox, items, n / 2, alone, err);
+    return status == SEMEL_OK ? semel__items_claim(inbox, items + n / 2, n - n / 2, alone, err) : status;
+}
+
 semel_status semel__items_claim(struct semel_inbox *inbox, struct item **items, size_t n, bool alone,
                                 struct semel_error *err)
 {
@@ -75,6 +85,8 @@ semel_status semel__items_claim(struct semel_inbox *inbox, struct item **items, 
         if (status != SEMEL_OK)
             return status;
     }
+    if (status == SEMEL_RETRY && err->cls == SEMEL_CLASS_TRANSIENT && n > 1)
+        return claim_halves(inbox, items, n, alone, err);
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
         if (items[i]->verdict.act == SEMEL_RUN)
             status = lease_of(inbox, items[i], err);
@@ -273,7 +285,7 @@ semel_status semel__lease_claim(struct semel_inbox *inbox, const struct semel_ms
     semel_status status = semel__items_prepare(inbox, arena, msgs, n, ret_settled, &items, &n, err);
     if (status == SEMEL_OK)
         status = semel__items_claim(inbox, items, n, alone, err);
-    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+    for (size_t i = 0; i < n; i++) /* also of the pieces that were committed before the world failed */
         if (items[i]->lease != NULL)
             ret_leases[(*ret_n)++] = *items[i]->lease;
     return status;

@@ -125,7 +125,7 @@ void semel__live_recover(const struct semel_policy *policy, const struct semel_l
 {
     assert(before->state == SEMEL_STATE_PROCESSING);
     if (policy->effect == SEMEL_EFFECT_ATOMIC && !before->alone) {
-        /* It ran together with others, so nobody knows whose fault it was: nobody is charged, and each goes on alone. */
+        /* It ran together with others and nobody knows whose fault it was: nobody is charged, each goes on alone. */
         semel__live_release(before, now_us, ret);
         ret->alone = true;
         blame(ret, SEMEL_CLASS_LEASE,

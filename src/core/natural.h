@@ -24,8 +24,8 @@ enum semel_forward {
     SEMEL_FORWARD_REFUSE  /* the machine has no way from here to there */
 };
 
-/* States are 0..n-1 (n at most 64); next[s] is the set of states, as bits, that follow s directly. A state from which the
- * target cannot be reached but which can be reached from the target is past it. */
+/* States are 0..n-1 (n at most 64); next[s] is the set of states, as bits, that follow s directly. A state from which
+ * the target cannot be reached but which can be reached from the target is past it. */
 struct semel_machine {
     unsigned n;
     const uint64_t *next;

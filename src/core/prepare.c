@@ -2,9 +2,10 @@
  *
  * prepare.c: from deliveries to the items of a batch.
  *
- * A message whose id cannot be used is kept under its position, or under the digest of its payload where it has none, so
- * that nothing is lost (the verdict is `no_id`). Copies of one id hang on the first of them and share its fate; a copy with
- * another payload is a conflict. Items are sorted by order key, else by lock key, in arrival order within a key (P61).
+ * A message whose id cannot be used is kept under its position, or under the digest of its payload where it has none,
+ * so that nothing is lost (the verdict is `no_id`). Copies of one id hang on the first of them and share its fate; a
+ * copy with another payload is a conflict. Items are sorted by order key, else by lock key, in arrival order within a
+ * key (P61).
  */
 #include <stdlib.h>
 

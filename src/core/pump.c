@@ -136,9 +136,11 @@ static semel_status answer(struct semel_pump *pump, struct batch *batch, enum se
         if (batch->settled[i].act == act)
             batch->tags[n++] = batch->deliveries[i].tag;
     *ret_n = n;
-    if (act == SEMEL_ACK)
-        return note_broker(pump, semel_broker_ack(pump->broker, batch->tags, n, err));
-    return note_broker(pump, semel_broker_later(pump->broker, batch->tags, n, pump->later_ms, err));
+    semel_status status = act == SEMEL_ACK ? semel_broker_ack(pump->broker, batch->tags, n, err)
+                                           : semel_broker_later(pump->broker, batch->tags, n, pump->later_ms, err);
+    /* What could not be given back would be overtaken by the next poll and never come again: closing gives it back. */
+    pump->broker_down |= status != SEMEL_OK && status != SEMEL_FENCED;
+    return note_broker(pump, status);
 }
 
 static semel_status answer_all(struct semel_pump *pump, struct batch *batch, size_t *ret_acked, struct semel_error *err)

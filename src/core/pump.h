@@ -2,12 +2,13 @@
  *
  * pump.h: one worker of a route: from the broker through the inbox and back, one step at a time.
  *
- * A step polls a batch, takes the fields, processes, and only then acknowledges: what the inbox has committed is acknowledged,
- * everything else goes back. A tick does what happens by itself: recovery, stored work that is due, purge. Neither sleeps nor
- * loops without a bound; time comes in as an argument, so a simulator can drive it.
+ * A step polls a batch, takes the fields, processes, and only then acknowledges: what the inbox has committed is
+ * acknowledged, everything else goes back. A tick does what happens by itself: recovery, stored work that is due,
+ * purge. Neither sleeps nor loops without a bound; time comes in as an argument, so a simulator can drive it.
  *
- * Invariants: no acknowledgement before the commit was answered OK. A dead connection is opened anew at the next step. While
- * the breaker is open nothing is polled; a probe is one message. The world's failures are counted by the breaker alone.
+ * Invariants: no acknowledgement before the commit was answered OK. A dead connection is opened anew at the next
+ * step. While the breaker is open nothing is polled; a probe is one message. The world's failures are counted by the
+ * breaker alone.
  */
 #ifndef SEMEL_CORE_PUMP_H
 #define SEMEL_CORE_PUMP_H
@@ -34,8 +35,8 @@ void semel__pump_init(struct semel_pump *pump, struct semel_inbox *inbox, struct
                       const struct semel_rules *rules);
 void semel__pump_done(struct semel_pump *pump);
 
-/* Both return OK when there is nothing to do. A status other than OK is the world's, has been noted, and needs no more than
- * another call later; *ret_n says how many messages were decided. */
+/* Both return OK when there is nothing to do. A status other than OK is the world's, has been noted, and needs no
+ * more than another call later; *ret_n says how many messages were decided. */
 semel_status semel__pump_step(struct semel_pump *pump, int64_t now_us, size_t *ret_n, struct semel_error *err);
 semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *ret_n, struct semel_error *err);
 

@@ -3,9 +3,9 @@
  * run.c: the handlers of one transaction.
  *
  * Invariants: handlers run between guard(true) and guard(false). In a transaction of several messages a failure blames
- * nobody: it names the culprit, and the caller cuts. In a transaction of one the handler runs behind a savepoint, deferred
- * constraints are forced (P62), and the failure is recorded in the same transaction, under the same locks. A set-based
- * handler has to name each of its messages exactly once (P57).
+ * nobody: it names the culprit, and the caller cuts. In a transaction of one the handler runs behind a savepoint,
+ * deferred constraints are forced (P62), and the failure is recorded in the same transaction, under the same locks. A
+ * set-based handler has to name each of its messages exactly once (P57).
  */
 #include <stdlib.h>
 

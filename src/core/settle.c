@@ -2,8 +2,8 @@
  *
  * settle.c: the second half of a transaction: what the items have become is written; after the commit it is told.
  *
- * Invariants: a key of which a row entered or left the unfinished set is always among the key changes; a key whose first
- * row may have changed is woken, in the same transaction, so that nothing parked is ever forgotten; nothing is
+ * Invariants: a key of which a row entered or left the unfinished set is always among the key changes; a key whose
+ * first row may have changed is woken, in the same transaction, so that nothing parked is ever forgotten; nothing is
  * told before the commit.
  */
 #include <stdlib.h>
@@ -70,7 +70,7 @@ static bool advances(const struct item *item)
     case SEMEL_STATE_REJECTED:
         return true;
     case SEMEL_STATE_PREVENTED:
-        return key->last_version != SEMEL_NONE && key->last_version + 1 == item->msg->version;
+        return item->turn;
     case SEMEL_STATE_ABSENT:
     case SEMEL_STATE_PROCESSING:
     case SEMEL_STATE_FAILED:
@@ -85,6 +85,18 @@ static bool advances(const struct item *item)
     return false;
 }
 
+static bool open_(enum semel_state state)
+{
+    return state == SEMEL_STATE_PROCESSING || state == SEMEL_STATE_UNKNOWN;
+}
+
+/* A later version had its turn before the first of the key, and had no effect: the first may have waited for that. */
+static bool made_way(const struct item *item)
+{
+    return item->changed && item->row != NULL && open_(item->row->live.state) && !open_(item->live.state) &&
+           item->key->head_arrival != item->row->arrival;
+}
+
 static void add_key_change(const struct item *item, struct semel_key_change *keys, size_t *n)
 {
     if (item->key == NULL || item->removed || item->fenced)
@@ -92,8 +104,8 @@ static void add_key_change(const struct item *item, struct semel_key_change *key
     bool was = semel__state_unfinished(state_before(item));
     bool is = (item->changed || fresh(item)) ? semel__state_unfinished(item->live.state) : was;
     bool advance = advances(item);
-    bool wake = (was && !is) || (advance && item->had_head);
-    if (was == is && !advance)
+    bool wake = (was && !is) || (advance && item->had_head) || made_way(item);
+    if (was == is && !advance && !wake)
         return;
     if (*n == 0 || !semel__str_eq(keys[*n - 1].key, item->key->key))
         keys[(*n)++] = (struct semel_key_change){.key = item->key->key,

@@ -46,6 +46,7 @@ struct semel_key {
     int64_t head_arrival; /* out: arrival of the head; SEMEL_NONE: no row is unfinished */
     int64_t head_version; /* out: version of the head; SEMEL_NONE: it has none, or there is no head */
     int64_t parked;       /* out: how many rows of the key are `waiting` (counting may stop at 100,000) */
+    bool open;            /* out: a row of the key is `processing` or `unknown`: its effect may come, or have come */
 };
 
 /* A business key of this batch, to be held by message (source, id). In: all but held_*. */
@@ -217,7 +218,8 @@ struct semel_store_ops {
     semel_status (*migrate)(struct semel_store *store, int *ret_from, int *ret_to, struct semel_error *err);
 
     semel_status (*begin)(struct semel_store *store, enum semel_tx tx, int64_t *ret_now_us, struct semel_error *err);
-    /* OK only when the transaction is durable. UNKNOWN: it may be. Anything else: it certainly is not, and is rolled back. */
+    /* OK only when the transaction is durable. UNKNOWN: it may be. Anything else: it certainly is not, and is rolled
+     * back. */
     semel_status (*commit)(struct semel_store *store, struct semel_error *err);
     void (*rollback)(
         struct semel_store *store); /* cannot fail: a handle that could not roll back answers CLOSED from then on */
@@ -225,7 +227,8 @@ struct semel_store_ops {
     semel_status (*savepoint)(struct semel_store *store, struct semel_error *err);
     semel_status (*rollback_to)(struct semel_store *store, struct semel_error *err);
     /* Handlers run between guard(true) and guard(false): statements that would end the transaction are denied.
-     * guard(false) returns INVALID, PERMANENT when the transaction was ended all the same (P58); it must be rolled back. */
+     * guard(false) returns INVALID, PERMANENT when the transaction was ended all the same (P58); it must be rolled
+     * back. */
     semel_status (*guard)(struct semel_store *store, bool on, struct semel_error *err);
     /* Forces deferred constraints now (P62). INVALID: violated; err->cls as for a handler's statement. */
     semel_status (*check)(struct semel_store *store, struct semel_error *err);

@@ -3,9 +3,9 @@
  * take.c: stored work that is due is claimed: retries, parked messages whose turn has come, gaps that timed out.
  *
  * Candidates are read without locks; then their keys are locked, the rows read again and judged anew, so any number of
- * processes may do this at once (P67: the order of locks is the same as for a delivery). On an ATOMIC route a message that
- * must run alone is claimed by itself; others together, and with the first of a key those that follow it, because they
- * will run in one transaction in that order.
+ * processes may do this at once (P67: the order of locks is the same as for a delivery). On an ATOMIC route a message
+ * that must run alone is claimed by itself; others together, and with the first of a key those that follow it,
+ * because they will run in one transaction in that order.
  */
 #include <stdlib.h>
 
@@ -50,6 +50,16 @@ static semel_status add_followers(struct take *take, const struct semel_row *hea
         take->rows[take->n++] = rows[i];
     }
     return status;
+}
+
+/* Only its broker can bring a row without its payload; it must not stand in the way of the others. */
+static size_t drop_unkept(struct semel_row *due, size_t n)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++)
+        if (due[i].kept)
+            due[kept++] = due[i];
+    return kept;
 }
 
 static semel_status choose(struct take *take, struct semel_row *due, size_t n, struct semel_error *err)
@@ -213,7 +223,7 @@ static semel_status find(struct take *take, struct semel_error *err)
                               .now_us = now_us,
                               .max = take->room};
     status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
-    if (status == SEMEL_OK && n > 0)
+    if (status == SEMEL_OK && (n = drop_unkept(due, n)) > 0)
         status = choose(take, due, n, err);
     semel_store_rollback(inbox->store);
     return status;

@@ -69,7 +69,8 @@ static enum place place_by_version(const struct semel_policy *policy, const stru
     case SEMEL_VERSION_SAME:
         return PLACE_SAME;
     case SEMEL_VERSION_NEXT:
-        return other_heads && key->head_version <= version ? PLACE_BLOCKED : PLACE_FIRST;
+        /* A later version may be at its effect, by policy or by force: one at a time, and none after a later one. */
+        return key->open || (other_heads && key->head_version <= version) ? PLACE_BLOCKED : PLACE_FIRST;
     case SEMEL_VERSION_AHEAD:
         /* The timer of a gap does not run while the missing one is stored unfinished. */
         return other_heads && key->head_version == last + 1 ? PLACE_BLOCKED : PLACE_GAP;
@@ -112,15 +113,28 @@ static void park(struct semel_verdict *v, const struct semel_policy *policy, con
             blocked ? SEMEL_NONE : semel__time_add(facts->now_us, policy->gap_timeout_us));
 }
 
+/* Is another row the first of the key? */
+static bool stored_before(const struct semel_facts *facts)
+{
+    return facts->key->head_arrival != SEMEL_NONE &&
+           (facts->row == NULL || facts->key->head_arrival != facts->row->arrival);
+}
+
 /* A gap: the timer starts, runs, or has run out. */
 static void judge_gap(struct semel_verdict *v, const struct semel_policy *policy, const struct semel_facts *facts)
 {
     const struct semel_row *row = facts->row;
-    if (row != NULL && row->live.state == SEMEL_STATE_FAILED) {
-        run(v, row); /* it has had its turn already, by policy or by force */
+    bool turn = row != NULL && row->live.state == SEMEL_STATE_FAILED; /* it has had it already, by policy or by force */
+    bool timing = row != NULL && row->live.error_class == SEMEL_CLASS_GAP && row->live.due_us != SEMEL_NONE;
+    bool over = turn || (timing && row->live.due_us <= facts->now_us);
+    if (over && (facts->key->open || stored_before(facts))) {
+        park(v, policy, facts, SEMEL_WHY_BLOCKED); /* a stored one is not skipped by a later one */
         return;
     }
-    bool timing = row != NULL && row->live.error_class == SEMEL_CLASS_GAP && row->live.due_us != SEMEL_NONE;
+    if (turn) {
+        run(v, row);
+        return;
+    }
     if (!timing) {
         park(v, policy, facts, SEMEL_WHY_GAP);
         return;

@@ -6,7 +6,7 @@
  *
  *   the row       is                               act     why                  the row becomes
  *   damaged                                        later   damaged              as it is
- *   any           another fingerprint, same kind   ack     conflict             as it is; the message is kept as a conflict
+ *   any           another fingerprint, same kind   ack     conflict             as it is; kept as a conflict
  *   completed, rejected                            ack     duplicate            as it is
  *   stale / prevented / dead                       ack     stale / business_duplicate / dead
  *   quarantined                                    ack     no_id or too_old
@@ -71,7 +71,8 @@ struct semel_str semel__verdict_text(const struct semel_verdict *verdict);
 
 /* ---- what the row becomes ---- */
 
-/* A new row as the verdict says (quarantined, prevented, stale, waiting, dead), no attempt made. `text` may be not given. */
+/* A new row as the verdict says (quarantined, prevented, stale, waiting, dead), no attempt made. `text` may be not
+ * given. */
 void semel__live_verdict(const struct semel_verdict *verdict, const struct semel_live *before, struct semel_str text,
                          int64_t now_us, struct semel_live *ret);
 /* A start: processing under a lease, attempts + 1. The token is the store's. */

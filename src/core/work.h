@@ -41,6 +41,7 @@ struct item {
     struct semel_live live; /* what the row will be when the transaction commits */
     bool changed;           /* `live` has to be written */
     bool removed;
+    bool turn;  /* prevented, and its version counts as applied */
     bool ended; /* ran and reported an end other than success */
     bool fenced;
     struct semel_error damage;

@@ -51,6 +51,7 @@ static void read_keys(struct semel_mem_db *db, struct mem_consumer *consumer, st
         key->last_version = stored != NULL ? stored->last_version : SEMEL_NONE;
         const struct semel_row *head = NULL;
         key->parked = 0;
+        key->open = false;
         for (struct mem_rec *rec = semel__mem_side_first(db, MEM_ROW, consumer, key->key, MEM_NO_STR); rec != NULL;
              rec = semel__mem_side_next(rec)) {
             const struct semel_row *row = &((struct mem_row *)rec)->row;
@@ -59,6 +60,7 @@ static void read_keys(struct semel_mem_db *db, struct mem_consumer *consumer, st
             if (head == NULL || before(row, head, key->by_version))
                 head = row;
             key->parked += row->live.state == SEMEL_STATE_WAITING;
+            key->open |= row->live.state == SEMEL_STATE_PROCESSING || row->live.state == SEMEL_STATE_UNKNOWN;
         }
         key->head_arrival = head != NULL ? head->arrival : SEMEL_NONE;
         key->head_version = head != NULL ? head->version : SEMEL_NONE;

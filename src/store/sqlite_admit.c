@@ -76,6 +76,7 @@ static semel_status key_facts(struct sqlite_store *d, struct semel_str consumer,
         return status;
     key->last_version = fact(&run, 0);
     key->parked = fact(&run, 1);
+    key->open = fact(&run, 2) == 1;
     semel__sqlite_end(&run);
     return key_head(d, consumer, key, err);
 }

@@ -167,7 +167,8 @@ static bool deliver(struct rules *rules, struct finding *finding)
     else if (when->op == OP_CLAIM)
         claim(rules, when->alone == 1);
     else
-        run(rules, rules->policy.effect != SEMEL_EFFECT_ATOMIC || (when->delivery != UNSAID && when->delivery > 1));
+        run(rules, rules->policy.effect != SEMEL_EFFECT_ATOMIC || (when->delivery != UNSAID && when->delivery > 1) ||
+                       (rules->there && rules->live.alone));
     return true;
 }
 

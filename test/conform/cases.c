@@ -48,7 +48,6 @@ static void run_case(struct account *account, const struct kase *kase)
     account->cases++;
     if (account->only != NULL && strcmp(account->only, kase->name) != 0)
         return;
-    if (getenv("SHOW")) fprintf(stderr, "%d %s %lld\n", kase->line, kase->name, (long long)kase->given.row.state);
     ran = account->driver != NULL ? case_run_engine(kase, account->driver, &finding, &move)
                                   : case_run_rules(kase, &finding, &move);
     account->left_out += !ran;

@@ -238,10 +238,10 @@ static void past_the_retry_cap_a_message_is_dead_and_alerted_and_runs_no_more(vo
                 "m-3|dead|1|permanent|there is no such account|-");
     assert_true(world_alerted(w, "dead m-1 the teller is out"));
     assert_true(world_alerted(w, "dead m-3"));
-    world_again(w, 0);
     world_requeue(w);
-    world_run(w, ARGS("retry_max=3", "ahead_s=100000"));
-    assert_int_equal(world_report(w, "worker", "why.dead"), 2 + 1);
+    world_again(w, 0);
+    world_run(w, ARGS("retry_max=3", "ahead_s=100000", "batch=1"));
+    assert_int_equal(world_report(w, "worker", "why.dead"), 3);
     assert_int_equal(world_count(w, "SELECT attempts FROM semel_inbox WHERE message_id = 'm-1'"), 3);
     assert_int_equal(world_count(w, "SELECT count(*) FROM semel_attempt WHERE message_id = 'm-1'"), 3);
     world_balances(w);
@@ -394,13 +394,12 @@ static void a_missing_table_opens_the_breaker_and_charges_no_message(void **stat
     }
     worker = world_start(w, NULL, ARGS("retry_max=2", "until=stop"));
     until_alerted(w, "breaker 1 broken");
-    for (int ms = 0; world_spool(w, "SELECT max(deliveries) FROM message") < 4; ms++) { /* probes go on */
+    for (int ms = 0; world_spool(w, "SELECT sum(deliveries) FROM message") < 20; ms++) { /* probes go on */
         assert_true(ms < 20000);
         poll(NULL, 0, 1);
     }
     assert_int_equal(world_count(w, "SELECT (SELECT count(*) FROM ledger) + (SELECT count(*) FROM semel_attempt)"), 0);
     assert_int_equal(world_count(w, "SELECT count(*) FROM semel_inbox WHERE status IN ('failed', 'dead')"), 0);
-    assert_int_equal(world_unacked(w), 15);
     world_sql(w, "CREATE TABLE missing (a, b, c, d, e, f)");
     world_until(w, "SELECT count(*) = 15 FROM ledger");
     kill(worker->pid, SIGTERM);

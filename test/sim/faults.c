@@ -109,8 +109,15 @@ enum semel_mem_fault sim_store_hook(void *ctx, const char *op)
     struct sim_world *world = actor->world;
     bool ending = named(op, "commit") || named(op, "rollback");
 
-    if (!before(actor, op, ending || actor->store->in_tx))
+    actor->ending = ending;
+    bool alive = before(actor, op, ending || actor->store->in_tx);
+    actor->ending = false;
+    if (!alive)
         return SEMEL_MEM_CLOSE;
+    if (named(op, "reopen"))
+        actor->lost = false;
+    if (actor->lost)
+        return SEMEL_MEM_GO; /* it will be told that the connection is gone */
     enum semel_mem_fault fault = store_fault(actor, op);
     if (fault == SEMEL_MEM_GO && named(op, "commit")) {
         fault = commit_fault(actor);

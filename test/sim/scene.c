@@ -32,6 +32,9 @@ static void draw_policy(struct sim_world *world)
     policy->retry_first_us = sim_between(world, 10, 500) * SIM_MS;
     policy->retry_ceiling_us = sim_between(world, 1, 5) * SIM_SECOND;
     policy->lease_us = sim_between(world, 2, 8) * SIM_SECOND;
+    scene->business = sim_chance(world, 300);
+    if (policy->order == SEMEL_ORDER_VERSION && scene->business && policy->on_gap == SEMEL_GAP_ALERT)
+        policy->on_gap = SEMEL_GAP_APPLY; /* a version that was prevented never comes */
     policy->keep = sim_chance(world, 200) ? SEMEL_KEEP_ALWAYS : SEMEL_KEEP_UNFINISHED;
     if (policy->effect == SEMEL_EFFECT_ATOMIC && policy->order == SEMEL_ORDER_NONE && sim_chance(world, 250))
         policy->keep = SEMEL_KEEP_NEVER;
@@ -48,7 +51,6 @@ static void draw_source(struct sim_world *world)
                                                                                 : SEMEL_QUEUE_UNORDERED;
     scene->partitions = (size_t)sim_between(world, 1, 4);
     scene->batch_max = (size_t)sim_between(world, 1, sim_chance(world, 500) ? 20 : 4);
-    scene->business = sim_chance(world, 300);
     scene->set = policy->effect == SEMEL_EFFECT_ATOMIC && sim_chance(world, 300);
     bool stuck = policy->order == SEMEL_ORDER_VERSION && policy->on_gap == SEMEL_GAP_ALERT;
     if (!stuck && sim_chance(world, 300))

@@ -158,6 +158,8 @@ struct sim_actor {
     bool alive;          /* handles are open, the fiber is not done */
     bool dead;           /* crashed: every operation answers CLOSED from now on */
     bool atomic;         /* is not left now */
+    bool ending;         /* is about to commit or to roll back */
+    bool lost;           /* the server ended its transaction; until it connects anew */
     uint64_t serial;     /* one more with each turn of its loop and with each incarnation */
     int incarnation;
     char owner[32];

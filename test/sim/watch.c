@@ -34,6 +34,13 @@ bool sim_nobody_holds(const struct sim_world *world, const struct sim_event *eve
 
 /* ---- effects ---- */
 
+/* A keyed effect may have happened although its end was not recorded, and may be repeated: a version counts as applied
+ * when its row says so. */
+static bool late_version(const struct sim_world *world)
+{
+    return world->scene.policy.effect == SEMEL_EFFECT_KEYED && world->scene.policy.order == SEMEL_ORDER_VERSION;
+}
+
 void sim_note_effect(struct sim_world *world, struct sim_event *event)
 {
     enum semel_order order = world->scene.policy.order;
@@ -49,7 +56,8 @@ void sim_note_effect(struct sim_world *world, struct sim_event *event)
     if (order != SEMEL_ORDER_NONE && place <= *last)
         sim_broken(world, "order per key", "key %d: the effect of event %d at place %lld came after place %lld",
                    event->key, event->n, (long long)place, (long long)*last);
-    *last = place;
+    if (!late_version(world))
+        *last = place;
 }
 
 static void look_at_effects(struct sim_world *world)
@@ -161,6 +169,8 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
                   event->there ? semel__state_name(event->state) : "absent", semel__state_name(live->state),
                   live->attempts, semel__class_name(live->error_class), world->committed->owner);
     find_owner(world, row, event);
+    if (live->state == SEMEL_STATE_COMPLETED && late_version(world) && world->last_of_key[event->key] < event->version)
+        world->last_of_key[event->key] = event->version;
     event->there = true;
     event->state = live->state;
     event->attempts = live->attempts;

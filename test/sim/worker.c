@@ -34,7 +34,7 @@ void sim_actor_open(struct sim_actor *actor)
 
     actor->incarnation++;
     actor->serial++;
-    actor->dead = actor->atomic = false;
+    actor->dead = actor->atomic = actor->ending = actor->lost = false;
     actor->break_at_us = actor->expel_at_us = SEMEL_NONE;
     snprintf(actor->owner, sizeof actor->owner, "%s%d.%d", actor->is_operator ? "o" : "w", actor->number,
              actor->incarnation);

@@ -157,8 +157,12 @@ static bool due(int64_t at_us, int64_t now_us)
 static void time_out(struct sim_world *world, struct sim_actor *actor)
 {
     if (due(actor->break_at_us, world->now_us)) {
-        world->counts[SIM_BROKEN_TX] += actor->store->in_tx;
-        semel__mem_break(actor->store);
+        if (actor->store->in_tx || actor->ending) {
+            world->counts[SIM_BROKEN_TX]++;
+            sim_trace(world, "the server ends the transaction of %s", actor->owner);
+            semel__mem_break(actor->store);
+            actor->lost = true;
+        }
         actor->break_at_us = SEMEL_NONE;
     }
     if (due(actor->expel_at_us, world->now_us)) {

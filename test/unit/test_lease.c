@@ -369,7 +369,7 @@ static void failed_head_gives_its_followers_back(void **state)
     assert_int_equal(attempts_of(e, "a3"), 0);
     assert_int_equal(effects_of(e, NULL), 0);
     e->now_us += 10 * SECOND_US;
-    for (size_t n = 1; n > 0;)
+    for (size_t i = 0, n; i < 5; i++) /* one of the takes only parks what was given back */
         assert_ok(e, semel__inbox_work(&e->inbox, 100, &n, &e->err));
     assert_int_equal(effects_of(e, NULL), 3);
     const char *a2 = strstr(e->trace, "run:a3"), *a3 = strstr(e->trace, "run:a4");
@@ -397,6 +397,26 @@ static void retry_is_taken_alone_and_only_when_due(void **state)
     assert_ok(e, semel__lease_run(&e->inbox, h.leases, h.n, &e->err));
     held_done(&h);
     assert_int_equal(effects_of(e, NULL), 2);
+}
+
+/* I15: the route kept no payloads when a failed; it does now. Only the broker can bring a, and b must not wait for it. */
+static void row_without_its_payload_does_not_hold_up_the_others(void **state)
+{
+    struct engine *e = *state;
+    size_t n;
+
+    e->policy.keep = SEMEL_KEEP_NEVER;
+    process_one(e, msg("a", "fail@1"));
+    e->policy.keep = SEMEL_KEEP_UNFINISHED;
+    e->now_us += 5 * SECOND_US;
+    process_one(e, msg("b", "fail@1"));
+    e->now_us += 10 * SECOND_US;
+    assert_ok(e, semel__inbox_work(&e->inbox, 100, &n, &e->err));
+    assert_int_equal(n, 1);
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_FAILED);
+    process_one(e, msg("a", "fail@1"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_RETRIED, SEMEL_STATE_COMPLETED);
 }
 
 /* I6: the world failed under a leased run: the attempt is given back. */
@@ -456,6 +476,7 @@ int main(void)
         ON_BOTH(consecutive_heads_of_a_key_run_in_one_transaction),
         ON_BOTH(failed_head_gives_its_followers_back),
         ON_BOTH(retry_is_taken_alone_and_only_when_due),
+        ON_BOTH(row_without_its_payload_does_not_hold_up_the_others),
         ON_BOTH(leased_run_is_not_charged_when_the_world_fails),
         ON_BOTH(unknown_commit_of_a_take_is_recovered_and_runs_once),
     };

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_command.c: what an operator says of one row: replay, discard, resolve, in every state it can be in (I16).
+ */
+#include "unit/engine.h"
+
+static struct semel_command order(enum semel_order_word word, const char *id)
+{
+    return (struct semel_command){.word = word,
+                                  .source = SEMEL_STR("s"),
+                                  .id = semel__str(id),
+                                  .who = SEMEL_STR("ops@example.com"),
+                                  .reason = SEMEL_STR("ticket 7")};
+}
+
+static bool command(struct engine *e, struct semel_command c, enum semel_state *ret_state)
+{
+    bool done = false;
+    assert_ok(e, semel__inbox_command(&e->inbox, &c, &done, ret_state, &e->err));
+    return done;
+}
+
+static void obeyed(struct engine *e, enum semel_order_word word, const char *id, enum semel_state becomes)
+{
+    enum semel_state state;
+    if (!command(e, order(word, id), &state))
+        fail_msg("%s", e->err.text);
+    assert_int_equal(state, becomes);
+    assert_int_equal(state_of(e, id), becomes);
+}
+
+static void refused(struct engine *e, struct semel_command c, const char *text)
+{
+    bool done = true;
+    enum semel_state state;
+    assert_int_equal(semel__inbox_command(&e->inbox, &c, &done, &state, &e->err), SEMEL_INVALID);
+    assert_false(done);
+    assert_string_equal(e->err.text, text);
+}
+
+static void work(struct engine *e, size_t expected)
+{
+    size_t n = 0;
+    assert_ok(e, semel__inbox_work(&e->inbox, 100, &n, &e->err));
+    assert_int_equal(n, expected);
+}
+
+/* ---- every state -------------------------------------------------------------------------------------- */
+
+/* One row in each state, named after it. */
+static void fill(struct engine *e)
+{
+    struct semel_msg no_id = msg("", "ok"), business = msg("prevented", "ok"), claimed = msg("processing", "ok");
+    struct semel_lease lease;
+    size_t n;
+
+    process_one(e, msg("completed", "ok"));
+    process_one(e, msg("failed", "fail"));
+    process_one(e, msg("rejected", "reject"));
+    process_one(e, msg("dead", "bad"));
+    no_id.position = SEMEL_STR("quarantined");
+    process_one(e, no_id);
+    business.business[0] = SEMEL_STR("pay");
+    business.n_business = 1;
+    struct semel_msg first = business;
+    first.id = SEMEL_STR("first");
+    process_one(e, first);
+    process_one(e, business);
+    assert_ok(e, semel__lease_claim(&e->inbox, &claimed, 1, true, &e->arena, &lease, &n, e->settled, &e->err));
+    e->policy.effect = SEMEL_EFFECT_OUTSIDE;
+    process_one(e, msg("unknown", "maybe"));
+    e->policy.effect = SEMEL_EFFECT_ATOMIC;
+    e->policy.order = SEMEL_ORDER_VERSION;
+    process_one(e, keyed("v1", "ok", "k", 1));
+    process_one(e, keyed("stale", "ok", "k", 1));
+    process_one(e, keyed("waiting", "ok", "k", 5));
+    e->policy.order = SEMEL_ORDER_NONE;
+}
+
+/* I16: what may be said of which state; what may not is told, and changes nothing. */
+static void every_state_has_its_answer(void **state)
+{
+    struct engine *e = *state;
+    static const char *const words[] = {"replay", "discard", "resolve"};
+    static const enum semel_state becomes[] = {SEMEL_STATE_FAILED, SEMEL_STATE_REJECTED, SEMEL_STATE_COMPLETED};
+    char text[100];
+
+    fill(e);
+    for (int word = 0; word < 3; word++)
+        for (enum semel_state s = SEMEL_STATE_PROCESSING; s < SEMEL_STATE_COUNT; s++) {
+            const char *id = semel__state_name(s);
+            bool open = s == SEMEL_STATE_DEAD || s == SEMEL_STATE_QUARANTINED || s == SEMEL_STATE_UNKNOWN;
+            bool may = open || (s == SEMEL_STATE_FAILED && word != SEMEL_WORD_RESOLVE);
+            enum semel_state after;
+            if (state_of(e, id) != s) /* answered before by another word: make it anew */
+                continue;
+            bool done = command(e, order((enum semel_order_word)word, id), &after);
+            assert_int_equal(done, may);
+            assert_int_equal(state_of(e, id), may ? becomes[word] : s);
+            assert_int_equal(after, may ? becomes[word] : s);
+            snprintf(text, sizeof text, "the message is %s: there is nothing to %s", id, words[word]);
+            if (!may)
+                assert_string_equal(e->err.text, text);
+            if (may && word == SEMEL_WORD_REPLAY && s != SEMEL_STATE_FAILED) /* replayed: now it is failed */
+                obeyed(e, SEMEL_WORD_DISCARD, id, SEMEL_STATE_REJECTED);
+        }
+    assert_false(command(e, order(SEMEL_WORD_REPLAY, "nobody"), &(enum semel_state){0}));
+    assert_string_equal(e->err.text, "there is no such message");
+}
+
+static void dead_quarantined_and_unknown_may_be_discarded_and_resolved(void **state)
+{
+    struct engine *e = *state;
+    static const char *const open[] = {"dead", "quarantined", "unknown"};
+
+    fill(e);
+    for (size_t i = 0; i < 3; i++)
+        obeyed(e, i == 1 ? SEMEL_WORD_RESOLVE : SEMEL_WORD_DISCARD, open[i],
+               i == 1 ? SEMEL_STATE_COMPLETED : SEMEL_STATE_REJECTED);
+    struct semel_row row = row_of(e, "dead");
+    assert_int_equal(row.live.error_class, SEMEL_CLASS_DISCARDED);
+    assert_str(row.live.error_text, "ticket 7");
+    assert_false(row.kept);
+}
+
+/* ---- replay ------------------------------------------------------------------------------------------- */
+
+/* P41: the same id, the same policy, counted: a budget of 2 again after a replay. */
+static void replayed_message_keeps_its_id_and_has_a_new_budget_of_attempts(void **state)
+{
+    struct engine *e = *state;
+
+    e->policy.retry_max = 2;
+    process_one(e, msg("a", "fail"));
+    e->now_us += 10 * SECOND_US;
+    work(e, 1);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
+    obeyed(e, SEMEL_WORD_REPLAY, "a", SEMEL_STATE_FAILED);
+    struct semel_row row = row_of(e, "a");
+    assert_int_equal(row.live.attempts, 2);
+    assert_int_equal(row.live.attempts_before, 2);
+    assert_int_equal(row.live.replays, 1);
+    assert_int_equal(row.live.due_us, e->now_us);
+    assert_str(row.live.error_text, "try again");
+    work(e, 1);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_FAILED);
+    e->now_us += 10 * SECOND_US;
+    work(e, 1);
+    row = row_of(e, "a");
+    assert_int_equal(row.live.state, SEMEL_STATE_DEAD);
+    assert_int_equal(row.live.attempts, 4);
+    assert_int_equal(attempts_of(e, "a"), 4);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 2);
+    e->mended = true;
+    obeyed(e, SEMEL_WORD_REPLAY, "a", SEMEL_STATE_FAILED);
+    work(e, 1);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(effects_of(e, "a"), 1);
+}
+
+/* T12: of two who say the same, one is told that he was late; and the effect is once. */
+static void second_operator_is_told_that_he_was_late(void **state)
+{
+    struct engine *e = *state;
+    enum semel_state after;
+
+    process_one(e, msg("a", "bad"));
+    e->mended = true;
+    obeyed(e, SEMEL_WORD_REPLAY, "a", SEMEL_STATE_FAILED);
+    work(e, 1);
+    assert_false(command(e, order(SEMEL_WORD_REPLAY, "a"), &after));
+    assert_int_equal(after, SEMEL_STATE_COMPLETED);
+    assert_string_equal(e->err.text, "the message is completed: there is nothing to replay");
+    assert_int_equal(effects_of(e, "a"), 1);
+    assert_int_equal(audits_of(e), 1);
+}
+
+static void replay_is_refused_with_its_reason(void **state)
+{
+    struct engine *e = *state;
+    static char long_text[1002];
+    struct semel_command c = order(SEMEL_WORD_REPLAY, "a");
+
+    process_one(e, msg("a", "bad"));
+    c.reason = SEMEL_STR("");
+    refused(e, c, "say who you are and why: both go into the audit");
+    c.reason = SEMEL_STR("why");
+    c.who = (struct semel_str){0};
+    refused(e, c, "say who you are and why: both go into the audit");
+    c = order(SEMEL_WORD_REPLAY, "");
+    refused(e, c, "message id is empty; it must have 1 to 255 bytes");
+    memset(long_text, 'x', 1001);
+    c = order(SEMEL_WORD_REPLAY, "a");
+    c.reason = semel__str(long_text);
+    refused(e, c, "the reason must be UTF-8 text of at most 1000 bytes");
+    c.reason = (struct semel_str){"\xff", 1};
+    refused(e, c, "the reason must be UTF-8 text of at most 1000 bytes");
+    c = order(SEMEL_WORD_REPLAY, "a");
+    c.who = (struct semel_str){"\xff", 1};
+    refused(e, c, "who is not UTF-8 text without NUL");
+    assert_int_equal(audits_of(e), 0);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
+}
+
+/* I16: older than the dedupe retention: refused unless forced. */
+static void replay_of_what_is_older_than_the_retention_must_be_forced(void **state)
+{
+    struct engine *e = *state;
+    struct semel_command c = order(SEMEL_WORD_REPLAY, "a");
+    struct semel_msg m = msg("a", "bad");
+
+    m.message_time_us = e->now_us;
+    process_one(e, m);
+    e->now_us += e->policy.retention_us + 1;
+    refused(e, c,
+            "the message is older than the retention of its duplicates: replaying it may repeat an effect; force it if you "
+            "know better");
+    assert_int_equal(e->err.cls, SEMEL_CLASS_TOO_OLD);
+    c.force = true;
+    e->mended = true;
+    assert_true(command(e, c, &(enum semel_state){0}));
+    work(e, 1);
+    assert_int_equal(effects_of(e, "a"), 1);
+}
+
+static void replay_without_a_kept_payload_is_refused(void **state)
+{
+    struct engine *e = *state;
+
+    e->policy.keep = SEMEL_KEEP_NEVER;
+    process_one(e, msg("a", "bad"));
+    refused(e, order(SEMEL_WORD_REPLAY, "a"),
+            "the payload was not kept: only its broker can bring this message again");
+    obeyed(e, SEMEL_WORD_DISCARD, "a", SEMEL_STATE_REJECTED);
+}
+
+/* ---- keys --------------------------------------------------------------------------------------------- */
+
+/* I13: skipped or called done, its successors are woken. */
+static void successors_are_woken(void **state)
+{
+    struct engine *e = *state;
+    static const enum semel_order_word words[] = {SEMEL_WORD_DISCARD, SEMEL_WORD_RESOLVE};
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    for (size_t i = 0; i < 2; i++) {
+        const char *first = i == 0 ? "a1" : "b1", *second = i == 0 ? "a2" : "b2", *key = i == 0 ? "a" : "b";
+        process_one(e, keyed(first, "bad", key, SEMEL_NONE));
+        process_one(e, keyed(second, "ok", key, SEMEL_NONE));
+        assert_int_equal(row_of(e, second).live.due_us, SEMEL_NONE);
+        obeyed(e, words[i], first, i == 0 ? SEMEL_STATE_REJECTED : SEMEL_STATE_COMPLETED);
+        assert_int_equal(row_of(e, second).live.due_us, e->now_us);
+        work(e, 1);
+        assert_int_equal(effects_of(e, second), 1);
+        assert_int_equal(effects_of(e, first), 0);
+    }
+}
+
+/* I12: v1 is skipped: it has had its turn, v2 is next, and v1 does not come back. */
+static void version_advances_when_its_message_is_discarded(void **state)
+{
+    struct engine *e = *state;
+
+    e->policy.order = SEMEL_ORDER_VERSION;
+    process_one(e, keyed("v1", "bad", "k", 1));
+    process_one(e, keyed("v2", "ok", "k", 2));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    obeyed(e, SEMEL_WORD_DISCARD, "v1", SEMEL_STATE_REJECTED);
+    work(e, 1);
+    assert_int_equal(state_of(e, "v2"), SEMEL_STATE_COMPLETED);
+    process_one(e, keyed("v1 again", "ok", "k", 1));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_STALE, SEMEL_STATE_STALE);
+}
+
+/* A replayed head runs before what waits behind it. */
+static void replayed_head_runs_before_its_successors(void **state)
+{
+    struct engine *e = *state;
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    process_one(e, keyed("a1", "bad", "a", SEMEL_NONE));
+    process_one(e, keyed("a2", "ok", "a", SEMEL_NONE));
+    obeyed(e, SEMEL_WORD_REPLAY, "a1", SEMEL_STATE_FAILED);
+    e->mended = true;
+    work(e, 2);
+    assert_true(strstr(e->trace, "run:a1") < strstr(e->trace, "run:a2"));
+    assert_int_equal(effects_of(e, NULL), 2);
+}
+
+/* I10: released only by `rejected` or discard. */
+static void discarded_message_gives_its_business_key_up(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg m = msg("a", "bad");
+
+    m.business[0] = SEMEL_STR("pay");
+    m.n_business = 1;
+    process_one(e, m);
+    m = msg("b", "ok");
+    m.business[0] = SEMEL_STR("pay");
+    m.n_business = 1;
+    obeyed(e, SEMEL_WORD_DISCARD, "a", SEMEL_STATE_REJECTED);
+    process_one(e, m);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+}
+
+/* ---- audit and world ---------------------------------------------------------------------------------- */
+
+/* P42: the change and its audit line are one transaction. */
+static void audit_says_who_did_what_and_why(void **state)
+{
+    struct engine *e = *state;
+    const struct semel_mem_audit *audits;
+
+    process_one(e, msg("a", "bad"));
+    obeyed(e, SEMEL_WORD_REPLAY, "a", SEMEL_STATE_FAILED);
+    obeyed(e, SEMEL_WORD_DISCARD, "a", SEMEL_STATE_REJECTED);
+    assert_int_equal(semel__mem_audits(e->db, &audits), 2);
+    assert_str(audits[0].line.what, "replay");
+    assert_str(audits[1].line.what, "discard");
+    assert_str(audits[0].line.who, "ops@example.com");
+    assert_str(audits[0].line.reason, "ticket 7");
+    assert_str(audits[0].line.id, "a");
+    assert_str(audits[0].line.source, "s");
+    assert_str(audits[0].line.consumer, "c");
+    assert_int_equal(audits[0].at_us, e->now_us);
+}
+
+/* P15, P42: whatever fails on the way, the row and its audit line go together, and nothing is called done. */
+static void command_that_fails_on_the_way_changes_nothing(void **state)
+{
+    struct engine *e = *state;
+    static const char *const ops[] = {"begin", "fetch", "settle", "commit"};
+    bool done;
+    enum semel_state after;
+    struct semel_command c = order(SEMEL_WORD_REPLAY, "a");
+
+    process_one(e, msg("a", "bad"));
+    for (size_t i = 0; i < COUNT(ops); i++)
+        for (unsigned nth = 1; nth <= (i < 2 ? 2 : 1); nth++) {
+            forget(e);
+            fail_at(e, ops[i], nth, i == 3 ? FAULT_UNKNOWN_LOST : FAULT_WORLD);
+            assert_int_not_equal(semel__inbox_command(&e->inbox, &c, &done, &after, &e->err), SEMEL_OK);
+            assert_false(done);
+            if (e->dead)
+                assert_ok(e, semel_store_reopen(e->store, &e->err));
+            assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
+            assert_int_equal(audits_of(e), 0);
+        }
+    forget(e);
+    obeyed(e, SEMEL_WORD_REPLAY, "a", SEMEL_STATE_FAILED);
+    assert_int_equal(audits_of(e), 1);
+}
+
+static void damaged_row_is_refused_and_called_damaged(void **state)
+{
+    struct engine *e = *state;
+    bool done = true;
+    enum semel_state after;
+    struct semel_command c = order(SEMEL_WORD_DISCARD, "a");
+
+    process_one(e, msg("a", "bad"));
+    damage(e, "a");
+    assert_int_equal(semel__inbox_command(&e->inbox, &c, &done, &after, &e->err), SEMEL_INVALID);
+    assert_false(done);
+    assert_non_null(strstr(e->err.text, "damaged"));
+    assert_int_equal(audits_of(e), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_BOTH(every_state_has_its_answer),
+        ON_BOTH(dead_quarantined_and_unknown_may_be_discarded_and_resolved),
+        ON_BOTH(replayed_message_keeps_its_id_and_has_a_new_budget_of_attempts),
+        ON_BOTH(second_operator_is_told_that_he_was_late),
+        ON_BOTH(replay_is_refused_with_its_reason),
+        ON_BOTH(replay_of_what_is_older_than_the_retention_must_be_forced),
+        ON_BOTH(replay_without_a_kept_payload_is_refused),
+        ON_BOTH(successors_are_woken),
+        ON_BOTH(version_advances_when_its_message_is_discarded),
+        ON_BOTH(replayed_head_runs_before_its_successors),
+        ON_BOTH(discarded_message_gives_its_business_key_up),
+        ON_MEM(audit_says_who_did_what_and_why),
+        ON_BOTH(command_that_fails_on_the_way_changes_nothing),
+        ON_BOTH(damaged_row_is_refused_and_called_damaged),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

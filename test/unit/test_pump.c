@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_pump.c: one worker from the broker through the inbox and back: when it acknowledges, when it pauses, and how it comes
+ * back after the world failed. The store and the broker write into one trace, so that their order can be seen.
+ */
+#include "unit/engine.h"
+
+#include "broker/mem.h"
+
+struct route {
+    struct engine *e;
+    struct semel_mem_queue *queue;
+    struct semel_broker *broker;
+    struct semel_rules rules;
+    struct semel_pump pump;
+    const char *op; /* the operation of the broker that fails once */
+    enum semel_queue_fault fault;
+};
+
+static struct route route;
+
+static enum semel_queue_fault on_broker(void *ctx, const char *op)
+{
+    struct route *r = ctx;
+    note(r->e, op, (struct semel_str){0});
+    if (r->op == NULL || strcmp(op, r->op) != 0)
+        return SEMEL_QUEUE_GO;
+    r->op = NULL;
+    return r->fault;
+}
+
+static int up(void **state, int (*engine_up)(void **state))
+{
+    int rc = engine_up(state);
+    struct engine *e = *state;
+
+    route = (struct route){.e = e};
+    assert_int_equal(semel__mem_queue_new(&route.queue, SEMEL_QUEUE_UNORDERED, 1, &e->clock), SEMEL_OK);
+    assert_ok(e, semel__broker_mem_open(&route.broker, route.queue, &e->err));
+    semel__broker_mem_set_hook(route.broker, on_broker, &route);
+    semel__pump_init(&route.pump, &e->inbox, route.broker, &route.rules);
+    return rc;
+}
+
+static int on_mem(void **state)
+{
+    return up(state, engine_on_mem);
+}
+
+static int on_sqlite(void **state)
+{
+    return up(state, engine_on_sqlite);
+}
+
+static int down(void **state)
+{
+    semel__pump_done(&route.pump);
+    semel_broker_close(route.broker);
+    semel__mem_queue_free(route.queue);
+    return engine_down(state);
+}
+
+static void push(struct engine *e, const char *id, const char *payload)
+{
+    const struct semel_pair header = {SEMEL_STR("id"), semel__str(id)};
+    struct semel_mem_push m = {.source = SEMEL_STR("s"), .payload = semel__str(payload), .headers = &header, .n_headers = 1};
+    assert_ok(e, semel__mem_queue_push(route.queue, &m, 1, &e->err));
+}
+
+static semel_status step(struct engine *e, size_t *ret_n)
+{
+    return semel__pump_step(&route.pump, e->now_us, ret_n, &e->err);
+}
+
+static void step_ok(struct engine *e, size_t acked)
+{
+    size_t n = 99;
+    assert_ok(e, step(e, &n));
+    assert_int_equal(n, acked);
+}
+
+static size_t owed(void)
+{
+    return semel__mem_queue_unacked(route.queue);
+}
+
+/* ---- acknowledgements --------------------------------------------------------------------------------- */
+
+/* T7, P38: the whole order of things, in one line. */
+static void message_is_acknowledged_only_after_its_commit(void **state)
+{
+    struct engine *e = *state;
+
+    push(e, "a", "ok");
+    push(e, "b", "ok");
+    step_ok(e, 2);
+    assert_string_equal(e->trace, "poll begin run:a run:b commit ack ");
+    assert_int_equal(owed(), 0);
+    assert_int_equal(effects_of(e, NULL), 2);
+}
+
+/* T7: nothing is acknowledged when nothing was committed, and it comes again. */
+static void message_without_a_commit_is_not_acknowledged(void **state)
+{
+    struct engine *e = *state;
+    size_t n;
+
+    push(e, "a", "ok");
+    fail_at(e, "commit", 1, FAULT_WORLD);
+    assert_int_equal(step(e, &n), SEMEL_RETRY);
+    assert_int_equal(n, 0);
+    assert_string_equal(e->trace, "poll begin run:a commit later ");
+    assert_int_equal(owed(), 1);
+    forget(e);
+    e->now_us += 10 * SECOND_US;
+    step_ok(e, 1);
+    assert_int_equal(effects_of(e, "a"), 1);
+    assert_int_equal(owed(), 0);
+}
+
+/* I3, I9: acknowledged, lost on the way, delivered again: one effect. */
+static void lost_acknowledgement_brings_a_duplicate(void **state)
+{
+    struct engine *e = *state;
+
+    push(e, "a", "ok");
+    route.op = "ack";
+    route.fault = SEMEL_QUEUE_LOST;
+    step_ok(e, 1);
+    assert_ok(e, semel_broker_reopen(route.broker, &e->err)); /* what was not acknowledged comes again */
+    if (owed() == 0)
+        assert_ok(e, semel__mem_queue_redeliver(route.queue, 0, &e->err));
+    step_ok(e, 1);
+    assert_int_equal(effects_of(e, "a"), 1);
+    assert_int_equal(e->inbox.counts.why[SEMEL_WHY_DUPLICATE], 1);
+    assert_int_equal(owed(), 0);
+}
+
+/* I15: a failed message is kept and acknowledged; one that is busy goes back. */
+static void poison_is_acknowledged_and_what_is_busy_goes_back(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg m = msg("b", "ok");
+    struct semel_lease lease;
+    size_t n;
+
+    assert_ok(e, semel__lease_claim(&e->inbox, &m, 1, true, &e->arena, &lease, &n, e->settled, &e->err));
+    forget(e);
+    push(e, "a", "bad");
+    push(e, "b", "ok");
+    step_ok(e, 1);
+    assert_int_equal(owed(), 1);
+    assert_non_null(strstr(e->trace, "ack later "));
+    step_ok(e, 0); /* not before the delay has passed */
+    assert_int_equal(e->inbox.counts.why[SEMEL_WHY_BUSY], 1);
+}
+
+/* P27: the delivery went to somebody else while it ran; the acknowledgement is fenced, and that is no error. */
+static void expel_worker(struct engine *e, const struct semel_msg *m)
+{
+    (void)m;
+    e->on_run = NULL;
+    semel__mem_queue_expel(route.queue, route.broker);
+}
+
+static void fenced_acknowledgement_is_ignored(void **state)
+{
+    struct engine *e = *state;
+    size_t n;
+
+    push(e, "a", "ok");
+    e->on_run = expel_worker;
+    assert_ok(e, step(e, &n));
+    assert_int_equal(owed(), 1);
+    assert_int_equal(effects_of(e, "a"), 1);
+    step_ok(e, 1);
+    assert_int_equal(owed(), 0);
+    assert_int_equal(effects_of(e, "a"), 1);
+}
+
+/* ---- coming back -------------------------------------------------------------------------------------- */
+
+static void store_that_was_closed_is_opened_at_the_next_step(void **state)
+{
+    struct engine *e = *state;
+    size_t n;
+
+    push(e, "a", "closed@1");
+    assert_int_equal(step(e, &n), SEMEL_CLOSED);
+    assert_true(route.pump.store_down);
+    assert_int_equal(owed(), 1);
+    forget(e);
+    e->mended = true;
+    e->now_us += 10 * SECOND_US;
+    step_ok(e, 1);
+    assert_string_equal(e->trace, "reopen poll begin rollback begin commit begin run:a commit ack ");
+    assert_int_equal(effects_of(e, "a"), 1);
+}
+
+static void broker_that_was_closed_is_opened_at_the_next_step(void **state)
+{
+    struct engine *e = *state;
+    size_t n;
+
+    push(e, "a", "ok");
+    route.op = "ack";
+    route.fault = SEMEL_QUEUE_CLOSE;
+    assert_int_equal(step(e, &n), SEMEL_CLOSED);
+    assert_true(route.pump.broker_down);
+    assert_int_equal(effects_of(e, "a"), 1);
+    step_ok(e, 1); /* it came again, and was done already */
+    assert_int_equal(effects_of(e, "a"), 1);
+    assert_int_equal(owed(), 0);
+}
+
+static void store_that_cannot_be_opened_polls_nothing(void **state)
+{
+    struct engine *e = *state;
+    size_t n;
+
+    push(e, "a", "ok");
+    fail_at(e, "begin", 1, FAULT_CLOSED);
+    assert_int_equal(step(e, &n), SEMEL_CLOSED);
+    forget(e);
+    fail_at(e, "reopen", 1, FAULT_CLOSED);
+    e->now_us += 10 * SECOND_US;
+    assert_int_equal(step(e, &n), SEMEL_CLOSED);
+    assert_string_equal(e->trace, "reopen ");
+    e->now_us += 100 * SECOND_US;
+    step_ok(e, 1);
+}
+
+/* ---- the breaker -------------------------------------------------------------------------------------- */
+
+/* P63: ten of fifteen are charged, five go back; nothing is polled; then one probe at a time. */
+static void breaker_pauses_and_probes_with_one_message(void **state)
+{
+    struct engine *e = *state;
+    char id[16];
+    size_t n;
+
+    for (int i = 0; i < 15; i++) {
+        snprintf(id, sizeof id, "m%02d", i);
+        push(e, id, "bad");
+    }
+    assert_int_equal(step(e, &n), SEMEL_RETRY);
+    assert_int_equal(n, 10);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 10);
+    assert_int_equal(route.pump.breaker.state, SEMEL_BREAKER_OPEN);
+    forget(e);
+    step_ok(e, 0);
+    assert_string_equal(e->trace, "");
+
+    e->now_us = route.pump.breaker.next_us + 10 * SECOND_US; /* the others may come again by now, too */
+    assert_ok(e, step(e, &n));
+    assert_int_equal(n, 1);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 11);
+    assert_int_equal(route.pump.breaker.state, SEMEL_BREAKER_OPEN);
+
+    e->mended = true;
+    e->now_us = route.pump.breaker.next_us + 10 * SECOND_US;
+    step_ok(e, 1);
+    assert_int_equal(route.pump.breaker.state, SEMEL_BREAKER_CLOSED);
+    step_ok(e, 3); /* and now all that is left */
+    assert_int_equal(owed(), 0);
+    assert_int_equal(effects_of(e, NULL), 4);
+}
+
+/* P63: a missing table opens it at once, and charges nobody. */
+static void broken_handler_opens_the_breaker_at_once(void **state)
+{
+    struct engine *e = *state;
+    size_t n;
+
+    push(e, "a", "broken");
+    push(e, "b", "ok");
+    assert_int_equal(step(e, &n), SEMEL_INVALID);
+    assert_int_equal(n, 0);
+    assert_int_equal(route.pump.breaker.state, SEMEL_BREAKER_OPEN);
+    assert_int_equal(route.pump.breaker.cause, SEMEL_CLASS_BROKEN);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_ABSENT);
+    assert_int_equal(owed(), 2);
+}
+
+/* A probe that met nothing has told nothing: the next step probes again. */
+static void probe_without_an_answer_is_tried_again(void **state)
+{
+    struct engine *e = *state;
+    size_t n;
+
+    push(e, "a", "broken");
+    route.pump.later_ms = 60000;
+    assert_int_equal(step(e, &n), SEMEL_INVALID);
+    e->now_us = route.pump.breaker.next_us; /* before the message may come again */
+    e->mended = true;
+    step_ok(e, 0);
+    assert_int_equal(route.pump.breaker.state, SEMEL_BREAKER_OPEN);
+    assert_int_equal(route.pump.breaker.next_us, e->now_us);
+    e->now_us += 60 * SECOND_US;
+    step_ok(e, 1);
+    assert_int_equal(route.pump.breaker.state, SEMEL_BREAKER_CLOSED);
+}
+
+/* The source pauses while too many are parked. */
+static void source_pauses_when_parking_is_full(void **state)
+{
+    struct engine *e = *state;
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    e->policy.parked_key_max = 1;
+    route.rules.order = (struct semel_rule){SEMEL_RULE_HEADER, SEMEL_STR("id")};
+    push(e, "k", "bad");
+    step_ok(e, 1);
+    struct semel_msg parked = keyed("p", "ok", "k", SEMEL_NONE);
+    process_one(e, parked);
+    const struct semel_pair headers[] = {{SEMEL_STR("id"), SEMEL_STR("k")}, {SEMEL_STR("x"), SEMEL_STR("k2")}};
+    route.rules.id = (struct semel_rule){SEMEL_RULE_HEADER, SEMEL_STR("x")};
+    struct semel_mem_push m = {.source = SEMEL_STR("s"), .payload = SEMEL_STR("ok"), .headers = headers, .n_headers = 2};
+    assert_ok(e, semel__mem_queue_push(route.queue, &m, 1, &e->err));
+    step_ok(e, 0);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_PARKED_FULL], 1);
+    forget(e);
+    step_ok(e, 0);
+    assert_string_equal(e->trace, "");
+}
+
+/* ---- a tick ------------------------------------------------------------------------------------------- */
+
+/* Recovery, due work and purge; purge once a minute. */
+static void tick_recovers_works_and_purges(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg m = msg("b", "ok");
+    struct semel_lease lease;
+    size_t n;
+
+    process_one(e, msg("a", "fail@1"));
+    assert_ok(e, semel__lease_claim(&e->inbox, &m, 1, true, &e->arena, &lease, &n, e->settled, &e->err));
+    e->now_us += e->policy.lease_us + 1;
+    assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
+    assert_int_equal(n, 2); /* b recovered, a done */
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    e->now_us += 10 * SECOND_US;
+    assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_COMPLETED);
+    e->now_us += e->policy.retention_us + 1;
+    assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_ABSENT);
+    assert_int_equal(route.pump.next_purge_us, e->now_us + route.pump.purge_every_us);
+}
+
+/* P63: stored work probes too: one row, not a thousand. */
+static void tick_of_an_open_breaker_probes_with_one_row(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {msg("a", "fail"), msg("b", "fail"), msg("c", "fail")};
+    size_t n;
+
+    process(e, msgs, 3);
+    e->now_us += 10 * SECOND_US;
+    semel__breaker_failure(&route.pump.breaker, SEMEL_CLASS_BROKEN, e->now_us, &e->rng);
+    assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
+    assert_int_equal(n, 0);
+    e->now_us = route.pump.breaker.next_us;
+    assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
+    assert_int_equal(n, 1);
+    assert_int_equal(route.pump.breaker.state, SEMEL_BREAKER_OPEN);
+    e->mended = true;
+    e->now_us = route.pump.breaker.next_us;
+    assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
+    assert_int_equal(route.pump.breaker.state, SEMEL_BREAKER_CLOSED);
+}
+
+#define ON_ROUTES(test)                        \
+    {#test " (mem)", test, on_mem, down, NULL}, \
+    {                                          \
+        #test " (sqlite)", test, on_sqlite, down, NULL \
+    }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_ROUTES(message_is_acknowledged_only_after_its_commit),
+        ON_ROUTES(message_without_a_commit_is_not_acknowledged),
+        ON_ROUTES(lost_acknowledgement_brings_a_duplicate),
+        ON_ROUTES(poison_is_acknowledged_and_what_is_busy_goes_back),
+        ON_ROUTES(fenced_acknowledgement_is_ignored),
+        ON_ROUTES(store_that_was_closed_is_opened_at_the_next_step),
+        ON_ROUTES(broker_that_was_closed_is_opened_at_the_next_step),
+        ON_ROUTES(store_that_cannot_be_opened_polls_nothing),
+        ON_ROUTES(breaker_pauses_and_probes_with_one_message),
+        ON_ROUTES(broken_handler_opens_the_breaker_at_once),
+        ON_ROUTES(probe_without_an_answer_is_tried_again),
+        ON_ROUTES(source_pauses_when_parking_is_full),
+        ON_ROUTES(tick_recovers_works_and_purges),
+        ON_ROUTES(tick_of_an_open_breaker_probes_with_one_row),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_sched.c: what happens by itself: retries until the cap, recovery in bounded steps, purge behind its watermark.
+ */
+#include "unit/engine.h"
+
+#define HOUR_US (INT64_C(3600) * SECOND_US)
+
+static size_t work(struct engine *e, size_t max)
+{
+    size_t n = 0;
+    assert_ok(e, semel__inbox_work(&e->inbox, max, &n, &e->err));
+    return n;
+}
+
+static size_t purge(struct engine *e, size_t max)
+{
+    size_t n = 0;
+    assert_ok(e, semel__inbox_purge(&e->inbox, max, &n, &e->err));
+    return n;
+}
+
+static struct semel_msg dated(const char *id, const char *payload, int64_t time_us)
+{
+    struct semel_msg m = msg(id, payload);
+    m.message_time_us = time_us;
+    return m;
+}
+
+/* ---- work --------------------------------------------------------------------------------------------- */
+
+/* T5, I6: eight attempts in all, then dead and alerted, and no more. */
+static void retries_end_at_the_cap(void **state)
+{
+    struct engine *e = *state;
+
+    process_one(e, msg("a", "fail"));
+    for (int attempt = 2; attempt <= 8; attempt++) {
+        assert_int_equal(state_of(e, "a"), SEMEL_STATE_FAILED);
+        e->now_us += 600 * SECOND_US;
+        assert_int_equal(work(e, 10), 1);
+        assert_int_equal(row_of(e, "a").live.attempts, attempt);
+    }
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
+    assert_int_equal(attempts_of(e, "a"), 8);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 1);
+    e->now_us += 100000 * SECOND_US;
+    assert_int_equal(work(e, 10), 0);
+    assert_int_equal(effects_of(e, "a"), 0);
+    assert_str(row_of(e, "a").payload, "fail");
+}
+
+/* T3 */
+static void retry_that_succeeds_completes_the_row(void **state)
+{
+    struct engine *e = *state;
+
+    process_one(e, msg("a", "fail@2"));
+    for (int i = 0; i < 2; i++) {
+        e->now_us += 10 * SECOND_US;
+        assert_int_equal(work(e, 10), 1);
+    }
+    struct semel_row row = row_of(e, "a");
+    assert_int_equal(row.live.state, SEMEL_STATE_COMPLETED);
+    assert_int_equal(row.live.attempts, 3);
+    assert_int_equal(row.live.error_class, SEMEL_CLASS_NONE);
+    assert_false(row.kept);
+    assert_int_equal(effects_of(e, "a"), 1);
+}
+
+static void work_is_bounded_and_goes_on_at_the_next_call(void **state)
+{
+    struct engine *e = *state;
+    static char ids[7][8];
+    struct semel_msg msgs[7];
+
+    for (size_t i = 0; i < 7; i++) {
+        snprintf(ids[i], sizeof ids[i], "m%zu", i);
+        msgs[i] = msg(ids[i], "fail@1");
+    }
+    process(e, msgs, 7);
+    e->now_us += 10 * SECOND_US;
+    assert_int_equal(work(e, 3), 3);
+    assert_int_equal(effects_of(e, NULL), 3);
+    assert_int_equal(work(e, 3), 3);
+    assert_int_equal(work(e, 3), 1);
+    assert_int_equal(work(e, 3), 0);
+    assert_int_equal(effects_of(e, NULL), 7);
+}
+
+/* P63: stored retries do not drain into dead letters either. */
+static void broken_handler_stops_the_work(void **state)
+{
+    struct engine *e = *state;
+    static char ids[5][8];
+    struct semel_msg msgs[5];
+    size_t n;
+
+    e->policy.retry_max = 2;
+    for (size_t i = 0; i < 5; i++) {
+        snprintf(ids[i], sizeof ids[i], "m%zu", i);
+        msgs[i] = msg(ids[i], "fail");
+    }
+    process(e, msgs, 5);
+    e->now_us += 10 * SECOND_US;
+    e->inbox.failures = 0;
+    e->inbox.failures_max = 3;
+    assert_int_equal(semel__inbox_work(&e->inbox, 10, &n, &e->err), SEMEL_RETRY);
+    assert_int_equal(e->err.cls, SEMEL_CLASS_ENVIRONMENT);
+    size_t dead = 0;
+    for (size_t i = 0; i < 5; i++) {
+        struct semel_row row = row_of(e, ids[i]);
+        dead += row.live.state == SEMEL_STATE_DEAD;
+        assert_int_equal(row.live.attempts, row.live.state == SEMEL_STATE_DEAD ? 2 : 1);
+    }
+    assert_int_equal(dead, 3);
+}
+
+static void damaged_row_is_left_alone_by_the_scheduler(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {msg("a", "fail@1"), msg("b", "fail@1")};
+
+    process(e, msgs, 2);
+    damage(e, "a");
+    e->now_us += 10 * SECOND_US;
+    assert_int_equal(work(e, 10), 1);
+    assert_int_equal(effects_of(e, "a"), 0);
+    assert_int_equal(effects_of(e, "b"), 1);
+}
+
+static void recovery_is_bounded_and_oldest_first(void **state)
+{
+    struct engine *e = *state;
+    struct semel_lease lease;
+    size_t n;
+    static const char *const ids[] = {"a", "b", "c"};
+
+    for (size_t i = 0; i < 3; i++) {
+        struct semel_msg m = msg(ids[i], "ok");
+        assert_ok(e, semel__lease_claim(&e->inbox, &m, 1, true, &e->arena, &lease, &n, e->settled, &e->err));
+        e->now_us += SECOND_US;
+    }
+    e->now_us += e->policy.lease_us;
+    assert_ok(e, semel__inbox_recover(&e->inbox, 2, &n, &e->err));
+    assert_int_equal(n, 2);
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_FAILED);
+    assert_int_equal(state_of(e, "c"), SEMEL_STATE_PROCESSING);
+    assert_ok(e, semel__inbox_recover(&e->inbox, 2, &n, &e->err));
+    assert_int_equal(n, 1);
+    assert_int_equal(e->inbox.counts.recovered, 3);
+}
+
+/* ---- purge -------------------------------------------------------------------------------------------- */
+
+/* I18, T10, P60: what was purged is not run again when it comes back; it is quarantined. */
+static void purged_message_that_comes_back_is_too_old(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg m = dated("a", "ok", e->now_us - HOUR_US);
+
+    e->policy.retention_us = 2 * HOUR_US;
+    process_one(e, m);
+    assert_int_equal(purge(e, 100), 0); /* younger than the retention */
+    e->now_us += HOUR_US + 1;
+    assert_int_equal(purge(e, 100), 1);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_ABSENT);
+    assert_int_equal(e->inbox.counts.purged, 1);
+    process_one(e, m);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_TOO_OLD, SEMEL_STATE_QUARANTINED);
+    assert_int_equal(effects_of(e, "a"), 1);
+    assert_str(row_of(e, "a").payload, "ok");
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_QUARANTINED], 1);
+    m.delivery = 2; /* nor behind a claim */
+    m.id = SEMEL_STR("b");
+    process_one(e, m);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_TOO_OLD, SEMEL_STATE_QUARANTINED);
+    assert_int_equal(effects_of(e, "b"), 0);
+}
+
+/* P60: the watermark is committed before anything is deleted. Transactions: watermark, delete. */
+static void watermark_stands_even_when_the_delete_fails(void **state)
+{
+    struct engine *e = *state;
+    size_t n;
+
+    e->policy.retention_us = HOUR_US;
+    process_one(e, dated("a", "ok", e->now_us));
+    e->now_us += 2 * HOUR_US;
+    forget(e);
+    fail_at(e, "begin", 2, FAULT_WORLD);
+    assert_int_equal(semel__inbox_purge(&e->inbox, 100, &n, &e->err), SEMEL_RETRY);
+    assert_string_equal(e->trace, "begin commit begin ");
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    process_one(e, dated("b", "ok", e->now_us - 2 * HOUR_US));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_TOO_OLD, SEMEL_STATE_QUARANTINED);
+}
+
+/* I18: by the time of the event; without one by the time of processing; unfinished rows never. */
+static void purge_takes_old_final_rows_only(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {dated("old", "ok", e->now_us - HOUR_US),
+                               dated("young", "ok", e->now_us + HOUR_US),
+                               msg("timeless", "ok"),
+                               dated("rejected", "reject", e->now_us - HOUR_US),
+                               dated("failed", "fail", e->now_us - HOUR_US),
+                               dated("dead", "bad", e->now_us - HOUR_US)};
+
+    e->policy.retention_us = HOUR_US;
+    process(e, msgs, COUNT(msgs));
+    e->now_us += SECOND_US;
+    assert_int_equal(purge(e, 100), 2);
+    assert_int_equal(state_of(e, "old"), SEMEL_STATE_ABSENT);
+    assert_int_equal(state_of(e, "rejected"), SEMEL_STATE_ABSENT);
+    assert_int_equal(state_of(e, "timeless"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "failed"), SEMEL_STATE_FAILED);
+    e->now_us += HOUR_US;
+    assert_int_equal(purge(e, 100), 1);
+    assert_int_equal(state_of(e, "timeless"), SEMEL_STATE_ABSENT);
+    assert_int_equal(state_of(e, "young"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "dead"), SEMEL_STATE_DEAD);
+    assert_int_equal(attempts_of(e, "rejected"), 0); /* with their attempts */
+    assert_int_equal(attempts_of(e, "dead"), 1);
+}
+
+static void purge_is_bounded(void **state)
+{
+    struct engine *e = *state;
+    static char ids[5][8];
+    struct semel_msg msgs[5];
+
+    e->policy.retention_us = HOUR_US;
+    for (size_t i = 0; i < 5; i++) {
+        snprintf(ids[i], sizeof ids[i], "m%zu", i);
+        msgs[i] = dated(ids[i], "ok", e->now_us);
+    }
+    process(e, msgs, 5);
+    e->now_us += 2 * HOUR_US;
+    assert_int_equal(purge(e, 2), 2);
+    assert_int_equal(purge(e, 2), 2);
+    assert_int_equal(purge(e, 2), 1);
+    assert_int_equal(purge(e, 2), 0);
+}
+
+/* I10: business keys have a retention of their own, and by default live for ever. */
+static void expired_business_keys_are_purged_and_others_stay(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
+
+    msgs[0].business[0] = SEMEL_STR("for ever");
+    msgs[1].business[0] = SEMEL_STR("an hour");
+    msgs[0].n_business = msgs[1].n_business = 1;
+    process_one(e, msgs[0]);
+    e->policy.business_retention_us = HOUR_US;
+    process_one(e, msgs[1]);
+    assert_int_equal(semel__mem_business_count(e->db), 2);
+    e->now_us += HOUR_US;
+    purge(e, 100);
+    assert_int_equal(semel__mem_business_count(e->db), 1);
+    e->now_us += 100 * e->policy.retention_us;
+    purge(e, 100); /* the row is gone, the intent is not */
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_ABSENT);
+    assert_int_equal(semel__mem_business_count(e->db), 1);
+    msgs[0].id = SEMEL_STR("new id");
+    process_one(e, msgs[0]);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+}
+
+/* The watermark is one per source: another stream is not affected. */
+static void watermark_counts_for_its_source_only(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg other = dated("b", "ok", e->now_us);
+
+    e->policy.retention_us = HOUR_US;
+    process_one(e, dated("a", "ok", e->now_us));
+    e->now_us += 2 * HOUR_US;
+    purge(e, 100);
+    other.source = SEMEL_STR("t");
+    process_one(e, other);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_BOTH(retries_end_at_the_cap),
+        ON_BOTH(retry_that_succeeds_completes_the_row),
+        ON_BOTH(work_is_bounded_and_goes_on_at_the_next_call),
+        ON_BOTH(broken_handler_stops_the_work),
+        ON_BOTH(damaged_row_is_left_alone_by_the_scheduler),
+        ON_BOTH(recovery_is_bounded_and_oldest_first),
+        ON_BOTH(purged_message_that_comes_back_is_too_old),
+        ON_BOTH(watermark_stands_even_when_the_delete_fails),
+        ON_BOTH(purge_takes_old_final_rows_only),
+        ON_BOTH(purge_is_bounded),
+        ON_MEM(expired_business_keys_are_purged_and_others_stay),
+        ON_BOTH(watermark_counts_for_its_source_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
