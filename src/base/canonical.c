@@ -39,7 +39,8 @@ void semel__json_put_string(struct semel_buf *buf, struct semel_str s)
         write_escape(buf, s.p[i]);
         plain = i + 1;
     }
-    semel__buf_add(buf, s.p + plain, s.n - plain);
+    if (s.n > plain)
+        semel__buf_add(buf, s.p + plain, s.n - plain); /* s may be {NULL, 0} */
     semel__buf_add(buf, "\"", 1);
 }
 

@@ -9,6 +9,7 @@
  */
 #include "base/error.h"
 #include "base/point.h"
+#include "base/str.h"
 #include <string.h>
 
 #include "core/work.h"
@@ -102,6 +103,20 @@ static void count_failures(struct semel_inbox *inbox, struct item **items, size_
     }
 }
 
+size_t semel__items_held(const struct semel_inbox *inbox, struct item **items, size_t done, size_t n)
+{
+    size_t held = 0;
+    bool refused = false;
+    if (inbox->policy->order != SEMEL_ORDER_ARRIVAL || done == 0)
+        return 0;
+    struct semel_str key = items[done - 1]->msg->order_key;
+    for (size_t i = done; i > 0 && !refused && semel__str_eq(items[i - 1]->msg->order_key, key); i--)
+        refused = items[i - 1]->removed;
+    for (; refused && done + held < n && semel__str_eq(items[done + held]->msg->order_key, key); held++)
+        items[done + held]->settled = true;
+    return held;
+}
+
 semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
 {
     while (n > 0) {
@@ -118,13 +133,16 @@ semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, si
         inbox->counts.cuts++;
         inbox->counts.contention += status == SEMEL_RETRY;
         SEMEL_POINT(BATCH_HALVED);
-        size_t before = culprit < n ? culprit : n / 2;
-        status = semel__items_run(inbox, items, before, err);
-        if (status == SEMEL_OK && culprit < n)
-            status = semel__items_run(inbox, items + culprit, 1, err);
+        size_t done = culprit < n ? culprit : n / 2;
+        status = semel__items_run(inbox, items, done, err);
+        done += semel__items_held(inbox, items, done, n);
+        if (status == SEMEL_OK && done == culprit && culprit < n) {
+            status = semel__items_run(inbox, items + done, 1, err);
+            done++;
+            done += semel__items_held(inbox, items, done, n);
+        }
         if (status != SEMEL_OK)
             return status;
-        size_t done = culprit < n ? culprit + 1 : before;
         items += done;
         n -= done;
     }

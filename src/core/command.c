@@ -43,6 +43,12 @@ static semel_status refuse_replay(const struct semel_inbox *inbox, const struct 
     if (!row->kept)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "the payload was not kept: only its broker can bring this message again");
+    bool unfit = row->live.error_class == SEMEL_CLASS_NO_ID ||
+                 (row->live.error_class == SEMEL_CLASS_PERMANENT && row->live.attempts == 0);
+    if (!force && unfit)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "the message never was fit to run: what it lacks it will still lack; have it sent again, or "
+                           "force it if the handler can do without");
     if (!force && age_from_us < semel__time_add(now_us, -inbox->policy->retention_us))
         return semel__fail(
             err, SEMEL_INVALID, SEMEL_CLASS_TOO_OLD,

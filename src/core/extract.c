@@ -206,25 +206,33 @@ static semel_status take_key(struct extraction *x, const struct semel_rule *rule
     return note_defect(x, SEMEL_DEFECT_FIELD, field, &why, err);
 }
 
+/* RULE=VALUE, with the whole rule: a header and a property may have the same name. */
+static semel_status tell_apart(struct extraction *x, const struct semel_rule *rule, struct semel_str *value,
+                               struct semel_error *err)
+{
+    static const char *const kinds[] = {"", "header:", "property:", "json:", "position", "digest"};
+    struct semel_buf buf;
+    semel__buf_init(&buf, 2 * SEMEL_ID_MAX + 16);
+    semel__buf_addz(&buf, kinds[rule->kind]);
+    semel__buf_add(&buf, rule->name.p, rule->name.n);
+    semel__buf_addz(&buf, "=");
+    semel__buf_add(&buf, value->p, value->n);
+    bool copied = !buf.failed && semel__arena_copy(x->arena, semel__buf_str(&buf), value);
+    semel__buf_done(&buf);
+    return copied ? SEMEL_OK : semel__fail_memory(err);
+}
+
 /* Several business keys are told apart by their rules; one alone is taken as it is. */
 static semel_status take_business(struct extraction *x, struct semel_error *err)
 {
     for (size_t i = 0; i < x->rules->n_business; i++) {
+        const struct semel_rule *rule = &x->rules->business[i];
         struct semel_str value;
-        semel_status status = take_key(x, &x->rules->business[i], "business key", &value, err);
+        semel_status status = take_key(x, rule, "business key", &value, err);
+        if (status == SEMEL_OK && semel__str_given(value) && x->rules->n_business > 1)
+            status = tell_apart(x, rule, &value, err);
         if (status != SEMEL_OK)
             return status;
-        if (semel__str_given(value) && x->rules->n_business > 1) {
-            struct semel_buf buf;
-            semel__buf_init(&buf, 2 * SEMEL_ID_MAX + 2);
-            semel__buf_add(&buf, x->rules->business[i].name.p, x->rules->business[i].name.n);
-            semel__buf_addz(&buf, "=");
-            semel__buf_add(&buf, value.p, value.n);
-            bool copied = !buf.failed && semel__arena_copy(x->arena, semel__buf_str(&buf), &value);
-            semel__buf_done(&buf);
-            if (!copied)
-                return semel__fail_memory(err);
-        }
         x->msg->business[x->msg->n_business++] = value;
     }
     return SEMEL_OK;

@@ -52,11 +52,32 @@ static void put_value(struct semel_buf *buf, struct semel_str s)
     semel__buf_addz(buf, "}");
 }
 
+static bool is_hex_of(struct semel_str digits, struct semel_str bytes)
+{
+    static const char hex[] = "0123456789abcdef";
+    for (size_t i = 0; i < bytes.n; i++) {
+        unsigned char c = (unsigned char)bytes.p[i];
+        if (digits.p[2 * i] != hex[c >> 4] || digits.p[2 * i + 1] != hex[c & 15])
+            return false;
+    }
+    return !semel__utf8_valid(bytes);
+}
+
+/* Are both written under one name? No member may come twice: the kept form would not be JSON. */
+static bool same_member(struct semel_str a, struct semel_str b)
+{
+    if (a.n == b.n)
+        return a.n == 0 || semel__str_eq(a, b);
+    if (a.n == 2 * b.n)
+        return is_hex_of(a, b);
+    return b.n == 2 * a.n && is_hex_of(b, a);
+}
+
 static void put_pair(struct semel_buf *buf, const struct semel_pair *pairs, size_t n, size_t i)
 {
     bool several = false;
     for (size_t k = 0; k < i; k++)
-        if (semel__str_eq(pairs[k].name, pairs[i].name))
+        if (same_member(pairs[k].name, pairs[i].name))
             return; /* written with the first */
     semel__buf_addz(buf, buf->n > 1 ? "," : "");
     if (semel__utf8_valid(pairs[i].name))
@@ -64,11 +85,11 @@ static void put_pair(struct semel_buf *buf, const struct semel_pair *pairs, size
     else
         put_hex(buf, pairs[i].name);
     for (size_t k = i + 1; k < n; k++)
-        several |= semel__str_eq(pairs[k].name, pairs[i].name);
+        several |= same_member(pairs[k].name, pairs[i].name);
     semel__buf_addz(buf, several ? ":[" : ":");
     put_value(buf, pairs[i].value);
     for (size_t k = i + 1; several && k < n; k++) {
-        if (!semel__str_eq(pairs[k].name, pairs[i].name))
+        if (!same_member(pairs[k].name, pairs[i].name))
             continue;
         semel__buf_addz(buf, ",");
         put_value(buf, pairs[k].value);

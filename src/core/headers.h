@@ -4,7 +4,7 @@
  *
  * The kept form is a JSON object: a name that comes once has its value as a string, one that comes several times has
  * an array; a value that is not UTF-8 is {"hex": "..."}. Names that are not UTF-8 are kept under their hexadecimal
- * digits.
+ * digits, together with a name that is written so.
  */
 #ifndef SEMEL_CORE_HEADERS_H
 #define SEMEL_CORE_HEADERS_H

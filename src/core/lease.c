@@ -67,7 +67,8 @@ static semel_status claim_halves(struct semel_inbox *inbox, struct item **items,
     inbox->counts.cuts++;
     inbox->counts.contention++;
     semel_status status = semel__items_claim(inbox, items, n / 2, alone, err);
-    return status == SEMEL_OK ? semel__items_claim(inbox, items + n / 2, n - n / 2, alone, err) : status;
+    size_t done = n / 2 + semel__items_held(inbox, items, n / 2, n);
+    return status == SEMEL_OK && done < n ? semel__items_claim(inbox, items + done, n - done, alone, err) : status;
 }
 
 semel_status semel__items_claim(struct semel_inbox *inbox, struct item **items, size_t n, bool alone,
@@ -211,15 +212,20 @@ semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, 
 
 /* ---- for leases that live outside the engine ----------------------------------------------------- */
 
-static int cmp_lease_items(const void *va, const void *vb)
+static int cmp_arrival(const void *va, const void *vb)
 {
     const struct item *a = *(struct item *const *)va, *b = *(struct item *const *)vb;
     int c = semel__str_cmp(a->msg->order_key, b->msg->order_key);
-    if (c == 0 && semel__str_given(a->msg->order_key) && a->msg->version != b->msg->version)
-        c = a->msg->version < b->msg->version ? -1 : 1;
-    if (c == 0)
-        c = a->lease->arrival < b->lease->arrival ? -1 : a->lease->arrival > b->lease->arrival;
-    return c;
+    return c != 0 ? c : (a->lease->arrival > b->lease->arrival) - (a->lease->arrival < b->lease->arrival);
+}
+
+static int cmp_version(const void *va, const void *vb)
+{
+    const struct item *a = *(struct item *const *)va, *b = *(struct item *const *)vb;
+    int c = semel__str_cmp(a->msg->order_key, b->msg->order_key);
+    if (c == 0 && semel__str_given(a->msg->order_key))
+        c = (a->msg->version > b->msg->version) - (a->msg->version < b->msg->version);
+    return c != 0 ? c : cmp_arrival(va, vb);
 }
 
 semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_lease *leases, size_t n,
@@ -233,7 +239,7 @@ semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_leas
         all[i] = (struct item){.msg = &leases[i].msg, .place = i, .lease = &leases[i], .adopt_until_us = SEMEL_NONE};
         items[i] = &all[i];
     }
-    qsort(items, n, sizeof *items, cmp_lease_items);
+    qsort(items, n, sizeof *items, inbox->policy->order == SEMEL_ORDER_VERSION ? cmp_version : cmp_arrival);
     *ret_items = items;
     return SEMEL_OK;
 }
@@ -283,8 +289,9 @@ semel_status semel__lease_claim(struct semel_inbox *inbox, const struct semel_ms
     if (n == 0)
         return SEMEL_OK;
     semel_status status = semel__items_prepare(inbox, arena, msgs, n, ret_settled, &items, &n, err);
-    if (status == SEMEL_OK)
-        status = semel__items_claim(inbox, items, n, alone, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel__items_claim(inbox, items, n, alone, err);
     for (size_t i = 0; i < n; i++) /* also of the pieces that were committed before the world failed */
         if (items[i]->lease != NULL)
             ret_leases[(*ret_n)++] = *items[i]->lease;

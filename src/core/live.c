@@ -20,6 +20,12 @@ static struct semel_str cut(struct semel_str s, size_t max)
     return (struct semel_str){s.p, max};
 }
 
+/* A longer outcome is not kept at all: cut in the middle it would not be JSON any more. */
+static struct semel_str fitting(struct semel_str outcome)
+{
+    return outcome.n <= SEMEL_OUTCOME_MAX ? outcome : (struct semel_str){0};
+}
+
 /* `before` in `state`, without lease, due time and error. */
 static void move(struct semel_live *live, const struct semel_live *before, enum semel_state state, int64_t now_us)
 {
@@ -110,7 +116,7 @@ void semel__live_finish(const struct semel_policy *policy, const struct semel_li
 {
     enum semel_state state = ending_state(policy, before, ending->result);
     move(ret, before, state, now_us);
-    ret->outcome = cut(ending->outcome, SEMEL_OUTCOME_MAX);
+    ret->outcome = fitting(ending->outcome);
     if (state != SEMEL_STATE_COMPLETED)
         blame(ret, ending_class(ending), ending->text);
     if (state == SEMEL_STATE_FAILED) {
@@ -170,7 +176,7 @@ void semel__live_resolve(const struct semel_live *before, struct semel_str outco
 {
     move(ret, before, SEMEL_STATE_COMPLETED, now_us);
     if (semel__str_given(outcome))
-        ret->outcome = cut(outcome, SEMEL_OUTCOME_MAX);
+        ret->outcome = fitting(outcome);
 }
 
 void semel__live_discard(const struct semel_live *before, struct semel_str reason, int64_t now_us,

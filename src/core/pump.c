@@ -17,6 +17,7 @@ void semel__pump_init(struct semel_pump *pump, struct semel_inbox *inbox, struct
                                 .broker = broker,
                                 .rules = rules,
                                 .batch_max = 500,
+                                .tick_max = TICK_MAX,
                                 .wait_ms = 100,
                                 .later_ms = 1000,
                                 .purge_every_us = INT64_C(60) * 1000000,
@@ -221,8 +222,8 @@ static semel_status purge(struct semel_pump *pump, int64_t now_us, size_t *ret_n
     if (pump->next_purge_us != SEMEL_NONE && now_us < pump->next_purge_us &&
         pump->next_purge_us - now_us <= pump->purge_every_us)
         return SEMEL_OK;
-    semel_status status = semel__inbox_purge(pump->inbox, TICK_MAX, ret_n, err);
-    if (status == SEMEL_OK && *ret_n < TICK_MAX)
+    semel_status status = semel__inbox_purge(pump->inbox, pump->tick_max, ret_n, err);
+    if (status == SEMEL_OK && *ret_n < pump->tick_max)
         pump->next_purge_us = semel__time_add(now_us, pump->purge_every_us);
     return status;
 }
@@ -241,9 +242,9 @@ semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *r
     if (status != SEMEL_OK)
         return status;
     bound_failures(pump);
-    status = semel__inbox_recover(pump->inbox, TICK_MAX, &n, err);
+    status = semel__inbox_recover(pump->inbox, pump->tick_max, &n, err);
     if (status == SEMEL_OK) {
-        status = semel__inbox_work(pump->inbox, gate == SEMEL_GATE_PROBE ? 1 : TICK_MAX, ret_n, err);
+        status = semel__inbox_work(pump->inbox, gate == SEMEL_GATE_PROBE ? 1 : pump->tick_max, ret_n, err);
         if (pump->inbox->counts.done > done)
             semel__breaker_success(&pump->breaker);
         else if (pump->inbox->counts.failed > failed)

@@ -23,7 +23,7 @@ struct semel_pump {
     struct semel_broker *broker; /* NULL: only ticks */
     const struct semel_rules *rules;
     struct semel_breaker breaker;
-    size_t batch_max;
+    size_t batch_max, tick_max; /* messages a step, rows a tick */
     int wait_ms, later_ms;
     int64_t purge_every_us, next_purge_us;
     int64_t resume_us; /* too many are parked: nothing is polled before; SEMEL_NONE */

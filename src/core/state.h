@@ -7,7 +7,7 @@
  *   waiting -----> processing completed failed dead rejected unknown stale waiting
  *   processing --> completed failed waiting dead rejected unknown processing (renewed)
  *   failed ------> processing completed failed dead rejected unknown stale waiting
- *   unknown -----> completed failed dead rejected    after a reconcile
+ *   unknown -----> completed failed rejected         after a reconcile
  *   dead --------> failed completed rejected         replayed, resolved, discarded
  *   quarantined -> failed completed rejected         forced, resolved, discarded
  *   completed, rejected, stale, prevented: final; purge alone takes them away (-> absent)

@@ -42,9 +42,9 @@ static semel_status add_followers(struct take *take, const struct semel_row *hea
                               .by_version = take->inbox->policy->order == SEMEL_ORDER_VERSION,
                               .max = take->room - take->n + 1};
     semel_status status = semel_store_scan(take->inbox->store, &scan, &take->inbox->scratch, &rows, &n, &damaged, err);
-    for (size_t i = 0; status == SEMEL_OK && i < n && take->n < take->room; i++) {
-        if (rows[i].arrival == head->arrival)
-            continue;
+    if (status != SEMEL_OK || n == 0 || rows[0].arrival != head->arrival)
+        return status; /* it is not the first: judged by itself, so that it goes back to waiting */
+    for (size_t i = 1; i < n && take->n < take->room; i++) {
         if (rows[i].live.state != SEMEL_STATE_WAITING || must_be_alone(&rows[i]))
             break;
         take->rows[take->n++] = rows[i];
@@ -80,15 +80,20 @@ static semel_status choose(struct take *take, struct semel_row *due, size_t n, s
     return status;
 }
 
-static int cmp_rows(const void *va, const void *vb)
+static int cmp_arrival(const void *va, const void *vb)
 {
     const struct semel_row *a = va, *b = vb;
     int c = semel__str_cmp(a->order_key, b->order_key);
-    if (c == 0 && semel__str_given(a->order_key) && a->version != b->version)
-        c = a->version < b->version ? -1 : 1;
-    if (c == 0)
-        c = a->arrival < b->arrival ? -1 : a->arrival > b->arrival;
-    return c;
+    return c != 0 ? c : (a->arrival > b->arrival) - (a->arrival < b->arrival);
+}
+
+static int cmp_version(const void *va, const void *vb)
+{
+    const struct semel_row *a = va, *b = vb;
+    int c = semel__str_cmp(a->order_key, b->order_key);
+    if (c == 0 && semel__str_given(a->order_key))
+        c = (a->version > b->version) - (a->version < b->version);
+    return c != 0 ? c : cmp_arrival(va, vb);
 }
 
 /* A follower may have been a candidate of its own. */
@@ -99,6 +104,47 @@ static void drop_repeats(struct take *take)
         if (kept == 0 || take->rows[kept - 1].arrival != take->rows[i].arrival)
             take->rows[kept++] = take->rows[i];
     take->n = kept;
+}
+
+/* How many of the n rows from `first` on, all of one key, are the first of the key and those right behind it. Of others
+ * only one is looked at, by itself. */
+static semel_status count_run(struct take *take, const struct semel_row *first, size_t n, size_t *ret,
+                              struct semel_error *err)
+{
+    struct semel_row *rows;
+    size_t n_rows, damaged;
+    struct semel_scan scan = {.kind = SEMEL_SCAN_KEY,
+                              .consumer = take->inbox->policy->consumer,
+                              .order_key = first->order_key,
+                              .by_version = take->inbox->policy->order == SEMEL_ORDER_VERSION,
+                              .max = n};
+    semel_status status = semel_store_scan(take->inbox->store, &scan, &take->inbox->scratch, &rows, &n_rows, &damaged,
+                                           err);
+    *ret = 0;
+    while (status == SEMEL_OK && *ret < n_rows && damaged == 0 && rows[*ret].arrival == first[*ret].arrival)
+        ++*ret;
+    if (*ret == 0)
+        *ret = 1;
+    return status;
+}
+
+/* What is claimed together runs in one transaction: nothing of a key may be left out in between. */
+static semel_status drop_strays(struct take *take, struct semel_error *err)
+{
+    size_t kept = 0;
+    semel_status status = SEMEL_OK;
+    for (size_t i = 0, j; status == SEMEL_OK && i < take->n; i = j) {
+        size_t run = 1;
+        for (j = i + 1; j < take->n && semel__str_given(take->rows[i].order_key); j++)
+            if (!semel__str_eq(take->rows[j].order_key, take->rows[i].order_key))
+                break;
+        if (j - i > 1)
+            status = count_run(take, &take->rows[i], j - i, &run, err);
+        for (size_t k = 0; k < run; k++)
+            take->rows[kept++] = take->rows[i + k];
+    }
+    take->n = kept;
+    return status;
 }
 
 /* ---- under lock ---------------------------------------------------------------------------------- */
@@ -225,6 +271,11 @@ static semel_status find(struct take *take, struct semel_error *err)
     status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
     if (status == SEMEL_OK && (n = drop_unkept(due, n)) > 0)
         status = choose(take, due, n, err);
+    qsort(take->rows, take->n, sizeof *take->rows,
+          inbox->policy->order == SEMEL_ORDER_VERSION ? cmp_version : cmp_arrival);
+    drop_repeats(take);
+    if (status == SEMEL_OK && together(inbox) && inbox->policy->order != SEMEL_ORDER_NONE)
+        status = drop_strays(take, err);
     semel_store_rollback(inbox->store);
     return status;
 }
@@ -243,8 +294,6 @@ semel_status semel__lease_take(struct semel_inbox *inbox, size_t max, struct sem
     semel_status status = find(&take, err);
     if (status != SEMEL_OK || take.n == 0)
         return status;
-    qsort(take.rows, take.n, sizeof *take.rows, cmp_rows);
-    drop_repeats(&take);
     status = items_of_rows(&take, &nobody, &work.items, err);
     work.n = take.n;
     work.alone = take.alone;

@@ -91,6 +91,9 @@ semel_status semel__work_run(struct work *work, bool single, struct semel_error 
 void semel__item_end(struct work *work, struct item *item); /* what the row becomes by item->ending */
 
 /* batch.c: transactions over items until every one is settled, cut as needed. */
+/* When one of the key of items[done - 1] was not accepted (the parking bound), those of the key from `done` on stay
+ * with the source too, although their turn may have come meanwhile: how many that are. */
+size_t semel__items_held(const struct semel_inbox *inbox, struct item **items, size_t done, size_t n);
 semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err);
 
 /* lease.c: claims in one transaction; ends of leases in one transaction. */
@@ -102,8 +105,10 @@ semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, 
 /* Items for leases, sorted into run order; all memory from the inbox's arena. */
 semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_lease *leases, size_t n,
                                     struct item ***ret_items, struct semel_error *err);
-/* Runs the handlers of claimed items with no transaction open, and commits their ends. */
-semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err);
+/* Runs the handlers of claimed items with no transaction open, and commits their ends. `fresh`: the claim is the last
+ * thing that was done; else the first lease is looked at too. */
+semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items, size_t n, bool fresh,
+                                  struct semel_error *err);
 /* After a commit that was answered `unknown`: a new connection; CLOSED when there is none to be had. */
 semel_status semel__recover_unknown(struct semel_inbox *inbox, struct semel_error *err);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * case_engine.c: a case through the real engine on a real store: rows are planted through the store's own operations, the
- * event happens through the functions of inbox.h, and everything that the case names is read back.
+ * case_engine.c: a case through the real engine on a real store: rows are planted through the store's own operations,
+ * the event happens through the functions of inbox.h, and everything that the case names is read back.
  */
 #include "conform/cases.h"
 
@@ -49,8 +49,10 @@ static void plant(struct world *world, const struct semel_row *row, const char *
 {
     struct semel_admit item = {.row = *row};
     struct semel_key key = {.key = row->order_key};
-    struct semel_business held = {
-        .key = text(business), .source = row->source, .id = row->id, .expires_us = SEMEL_NONE};
+    struct semel_business held = {.key = text(business),
+                                  .source = row->source,
+                                  .id = row->id,
+                                  .expires_us = SEMEL_NONE};
     struct semel_admit_batch batch = {.consumer = SEMEL_STR("c"),
                                       .now_us = world->now_us,
                                       .keys = &key,
@@ -130,8 +132,8 @@ static void plant_all(struct engine *engine)
         plant_last(world, given->last);
     if (given->watermark != UNSAID) {
         begin(world);
-        assert_ok(world, semel_store_watermark(world->store, SEMEL_STR("c"), SEMEL_STR("s"),
-                                               case_at(given->watermark), &world->err));
+        assert_ok(world, semel_store_watermark(world->store, SEMEL_STR("c"), SEMEL_STR("s"), case_at(given->watermark),
+                                               &world->err));
         commit(world);
     }
 }
@@ -154,10 +156,14 @@ static bool look(struct world *world, const char *id, struct semel_row *ret, boo
 /* Who holds the business key now? */
 static int64_t holder(struct world *world)
 {
-    struct semel_business held = {
-        .key = SEMEL_STR("intent"), .source = SEMEL_STR("s"), .id = SEMEL_STR("probe"), .expires_us = SEMEL_NONE};
-    struct semel_admit_batch batch = {
-        .consumer = SEMEL_STR("c"), .now_us = world->now_us, .business = &held, .n_business = 1};
+    struct semel_business held = {.key = SEMEL_STR("intent"),
+                                  .source = SEMEL_STR("s"),
+                                  .id = SEMEL_STR("probe"),
+                                  .expires_us = SEMEL_NONE};
+    struct semel_admit_batch batch = {.consumer = SEMEL_STR("c"),
+                                      .now_us = world->now_us,
+                                      .business = &held,
+                                      .n_business = 1};
 
     begin(world);
     assert_ok(world, semel_store_admit(world->store, &batch, &world->arena, &world->err));
@@ -235,8 +241,8 @@ static void claim(struct engine *engine)
 
     case_msg_of(engine->kase, &engine->policy, &msg);
     expect_ok(engine,
-              semel__lease_claim(&engine->inbox, &msg, 1, engine->kase->when.alone == 1, &engine->world->arena, &lease, &n,
-                                 &engine->settled, &err),
+              semel__lease_claim(&engine->inbox, &msg, 1, engine->kase->when.alone == 1, &engine->world->arena, &lease,
+                                 &n, &engine->settled, &err),
               &err);
     if (n == 0)
         expect_verdict(engine, engine->settled.act == SEMEL_ACK ? SAYS_ACK : SAYS_LATER, engine->settled.why);
@@ -291,9 +297,9 @@ static void work(struct engine *engine)
     if (engine->says < HANDLER_ENVIRONMENT)
         expect_ok(engine, status, &err);
     expect_verdict(engine, engine->runs > 0 ? SAYS_RUN : SAYS_NOTHING,
-                   engine->runs == 0                        ? SEMEL_WHY_UNSET
+                   engine->runs == 0                  ? SEMEL_WHY_UNSET
                    : engine->before.live.attempts > 0 ? SEMEL_WHY_RETRIED
-                                                            : SEMEL_WHY_NEW);
+                                                      : SEMEL_WHY_NEW);
 }
 
 static void command(struct engine *engine, enum semel_order_word word)
@@ -316,8 +322,8 @@ static void command(struct engine *engine, enum semel_order_word word)
     expect_verdict(engine, status == SEMEL_INVALID ? SAYS_REFUSED : done ? SAYS_DONE : SAYS_NOTHING, SEMEL_WHY_UNSET);
 }
 
-static void scheduled(struct engine *engine, semel_status (*job)(struct semel_inbox *, size_t, size_t *,
-                                                                 struct semel_error *))
+static void scheduled(struct engine *engine,
+                      semel_status (*job)(struct semel_inbox *, size_t, size_t *, struct semel_error *))
 {
     struct semel_error err = {0};
     size_t n = 0;
@@ -419,8 +425,7 @@ static void compare_facts(struct engine *engine)
     expect(engine, "conflicts", said->conflicts, world->driver->conflicts(world, "s", "m"));
     expect(engine, "attempt rows", said->attempt_rows, world->driver->attempts(world, "s", "m"));
     expect(engine, "audit lines", said->audits, world->driver->audits(world));
-    expect(engine, "the stored outcome was told", said->answer,
-           semel__str_eqz(engine->answer, "{\"o\":1}"));
+    expect(engine, "the stored outcome was told", said->answer, semel__str_eqz(engine->answer, "{\"o\":1}"));
     compare_alerts(engine);
 }
 
@@ -443,10 +448,11 @@ static void compare_row(struct engine *engine, struct move *ret_move)
     if (engine->kase->becomes.unchanged == 1)
         expect(engine, "kept", engine->before.kept, after.kept);
     if (after.kept && engine->kase->when.body == UNSAID &&
-        !semel__str_eq(after.payload, case_payload(engine->kase->given.row.body != UNSAID ? engine->kase->given.row.body
-                                                                                          : BODY_A)))
+        !semel__str_eq(after.payload,
+                       case_payload(engine->kase->given.row.body != UNSAID ? engine->kase->given.row.body : BODY_A)))
         differ(engine->finding, "the payload that is kept is another one");
-    if (said->token != UNSAID && (after.live.lease_token == engine->before.live.lease_token) != (said->token == TOKEN_SAME))
+    if (said->token != UNSAID &&
+        (after.live.lease_token == engine->before.live.lease_token) != (said->token == TOKEN_SAME))
         differ(engine->finding, "token: expected %s", said->token == TOKEN_SAME ? "the same" : "a new one");
     if (engine->kase->when.op == OP_DELIVER && engine->says < HANDLER_ENVIRONMENT &&
         engine->settled.state != after.live.state)

@@ -84,10 +84,10 @@ struct semel_fp case_fp(int64_t body)
 static int64_t default_class(enum semel_state state)
 {
     static const enum semel_class classes[SEMEL_STATE_COUNT] = {
-        [SEMEL_STATE_FAILED] = SEMEL_CLASS_TRANSIENT,    [SEMEL_STATE_WAITING] = SEMEL_CLASS_BLOCKED,
-        [SEMEL_STATE_REJECTED] = SEMEL_CLASS_REJECTED,   [SEMEL_STATE_UNKNOWN] = SEMEL_CLASS_UNKNOWN,
-        [SEMEL_STATE_DEAD] = SEMEL_CLASS_PERMANENT,      [SEMEL_STATE_STALE] = SEMEL_CLASS_STALE,
-        [SEMEL_STATE_PREVENTED] = SEMEL_CLASS_BUSINESS,  [SEMEL_STATE_QUARANTINED] = SEMEL_CLASS_TOO_OLD,
+        [SEMEL_STATE_FAILED] = SEMEL_CLASS_TRANSIENT,   [SEMEL_STATE_WAITING] = SEMEL_CLASS_BLOCKED,
+        [SEMEL_STATE_REJECTED] = SEMEL_CLASS_REJECTED,  [SEMEL_STATE_UNKNOWN] = SEMEL_CLASS_UNKNOWN,
+        [SEMEL_STATE_DEAD] = SEMEL_CLASS_PERMANENT,     [SEMEL_STATE_STALE] = SEMEL_CLASS_STALE,
+        [SEMEL_STATE_PREVENTED] = SEMEL_CLASS_BUSINESS, [SEMEL_STATE_QUARANTINED] = SEMEL_CLASS_TOO_OLD,
     };
 
     return classes[state];
@@ -250,10 +250,10 @@ void compare_live(const struct kase *kase, const struct semel_policy *policy, co
                   const struct semel_live *after, struct finding *finding)
 {
     const struct case_row *said = &kase->becomes.row;
-    enum semel_state expected = kase->becomes.absent == 1                      ? SEMEL_STATE_ABSENT
-                                : kase->becomes.unchanged != 1                 ? (enum semel_state)said->state
-                                : before != NULL                               ? before->state
-                                                                               : SEMEL_STATE_ABSENT;
+    enum semel_state expected = kase->becomes.absent == 1      ? SEMEL_STATE_ABSENT
+                                : kase->becomes.unchanged != 1 ? (enum semel_state)said->state
+                                : before != NULL               ? before->state
+                                                               : SEMEL_STATE_ABSENT;
     enum semel_state found = after != NULL ? after->state : SEMEL_STATE_ABSENT;
 
     if (expected != found) {

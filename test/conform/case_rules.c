@@ -26,11 +26,14 @@ struct rules {
 
 /* ---- facts -------------------------------------------------------------------------------------------- */
 
-static void stand(struct semel_key *key, int64_t arrival, int64_t version)
+static void stand(struct semel_key *key, enum semel_state state, int64_t arrival, int64_t version)
 {
     bool first = key->head_arrival == SEMEL_NONE ||
                  (key->by_version ? version < key->head_version : arrival < key->head_arrival);
 
+    if (!semel__state_unfinished(state))
+        return;
+    key->open |= state == SEMEL_STATE_PROCESSING || state == SEMEL_STATE_UNKNOWN;
     if (!first)
         return;
     key->head_arrival = arrival;
@@ -46,14 +49,14 @@ static void find_key(struct rules *rules)
                                     .last_version = given->last != UNSAID ? given->last : SEMEL_NONE,
                                     .head_arrival = SEMEL_NONE,
                                     .head_version = SEMEL_NONE};
-    if (given->ahead != UNSAID && semel__state_unfinished(OTHER_STATE(given->ahead)))
-        stand(&rules->key, ARRIVAL_AHEAD, OTHER_VERSION(given->ahead));
+    if (given->ahead != UNSAID)
+        stand(&rules->key, OTHER_STATE(given->ahead), ARRIVAL_AHEAD, OTHER_VERSION(given->ahead));
     for (int64_t i = 0; given->parked != UNSAID && i < given->parked; i++, rules->key.parked++)
-        stand(&rules->key, ARRIVAL_PARKED + i, rules->key.by_version ? 1000 + i : SEMEL_NONE);
-    if (case_has_row(rules->kase) && semel__state_unfinished(rules->row.live.state))
-        stand(&rules->key, ARRIVAL_M, rules->row.version);
-    if (given->behind != UNSAID && semel__state_unfinished(OTHER_STATE(given->behind)))
-        stand(&rules->key, ARRIVAL_BEHIND, OTHER_VERSION(given->behind));
+        stand(&rules->key, SEMEL_STATE_WAITING, ARRIVAL_PARKED + i, rules->key.by_version ? 1000 + i : SEMEL_NONE);
+    if (case_has_row(rules->kase))
+        stand(&rules->key, rules->row.live.state, ARRIVAL_M, rules->row.version);
+    if (given->behind != UNSAID)
+        stand(&rules->key, OTHER_STATE(given->behind), ARRIVAL_BEHIND, OTHER_VERSION(given->behind));
 }
 
 static void find_facts(struct rules *rules)
@@ -187,8 +190,8 @@ static bool take(struct rules *rules, struct finding *finding)
     else if (rules->kase->when.op == OP_WORK)
         run(rules, true);
     else
-        claim(rules, rules->row.live.alone || rules->row.live.attempts > 0 ||
-                         rules->policy.effect != SEMEL_EFFECT_ATOMIC);
+        claim(rules,
+              rules->row.live.alone || rules->row.live.attempts > 0 || rules->policy.effect != SEMEL_EFFECT_ATOMIC);
     return true;
 }
 

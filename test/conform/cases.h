@@ -89,7 +89,7 @@ struct kase {
 
 /* ---- case_parse.c ---- */
 
-/* false: `complaint` says what is wrong with the line. A line that has no case (comment, blank) gives *ret_is = false. */
+/* false: `complaint` says what is wrong with the line. A comment or a blank line gives *ret_is = false. */
 bool case_parse(char *line, struct kase *ret, bool *ret_is, char *complaint, size_t size);
 
 /* ---- case_facts.c: what the words mean ---- */

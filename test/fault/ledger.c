@@ -46,8 +46,8 @@ bool task_read(struct semel_str payload, struct task *ret)
         return false;
     memcpy(text, payload.p, payload.n);
     text[payload.n] = '\0';
-    if (sscanf(text, "{\"do\":\"%15[a-z]\",\"n\":%d,\"account\":\"%31[^\"]\",\"cents\":%lld,\"version\":%lld", kind, &ret->n,
-               ret->account, &ret->cents, &ret->version) != 5)
+    if (sscanf(text, "{\"do\":\"%15[a-z]\",\"n\":%d,\"account\":\"%31[^\"]\",\"cents\":%lld,\"version\":%lld", kind,
+               &ret->n, ret->account, &ret->cents, &ret->version) != 5)
         return false;
     for (int i = 0; i < TASK_COUNT; i++)
         if (strcmp(kind, kind_names[i]) == 0) {
@@ -133,14 +133,14 @@ static semel_status emit(struct semel_store *store, const struct semel_msg *msg,
 
 /* ---- behaviour ---------------------------------------------------------------------------------------- */
 
-/* Says that it is there by gate.ID.in, and goes on when gate.ID.go appears. */
+/* Says that it is there by gate.ID.WORKER.in, and goes on when gate.ID.WORKER.go appears. */
 static void wait_at_gate(const struct ledger *ledger, const struct semel_msg *msg)
 {
     char in[256], go[256];
     int fd;
 
-    snprintf(in, sizeof in, "%s/gate.%.*s.in", ledger->dir, (int)msg->id.n, msg->id.p);
-    snprintf(go, sizeof go, "%s/gate.%.*s.go", ledger->dir, (int)msg->id.n, msg->id.p);
+    snprintf(in, sizeof in, "%s/gate.%.*s.%s.in", ledger->dir, (int)msg->id.n, msg->id.p, ledger->worker);
+    snprintf(go, sizeof go, "%s/gate.%.*s.%s.go", ledger->dir, (int)msg->id.n, msg->id.p, ledger->worker);
     fd = open(in, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     if (fd >= 0)
         close(fd);

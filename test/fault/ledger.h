@@ -15,13 +15,13 @@
 #include "core/inbox.h"
 
 /* What the handler does besides booking; `n` belongs to it. An attempt is counted from 1. */
-#define TASK_MAP(X)                                                           \
-    X(OK, "ok")           /* nothing */                                       \
-    X(FLAKY, "flaky")     /* transient failure while attempt <= n */          \
-    X(BAD, "bad")         /* permanent failure while attempt <= n */          \
-    X(REJECT, "reject")   /* the business says no */                          \
-    X(DIE, "die")         /* the process is killed while attempt <= n */      \
-    X(GATE, "gate")       /* waits for the file gate.ID.go */                 \
+#define TASK_MAP(X)                                                              \
+    X(OK, "ok")           /* nothing */                                          \
+    X(FLAKY, "flaky")     /* transient failure while attempt <= n */             \
+    X(BAD, "bad")         /* permanent failure while attempt <= n */             \
+    X(REJECT, "reject")   /* the business says no */                             \
+    X(DIE, "die")         /* the process is killed while attempt <= n */         \
+    X(GATE, "gate")       /* waits for the file gate.ID.WORKER.go */             \
     X(EMIT, "emit")       /* an outbox row; then transient while attempt <= n */ \
     X(MISSING, "missing") /* writes a table that is not there */
 
@@ -29,7 +29,7 @@ enum task_kind {
 #define X(name, text) TASK_##name,
     TASK_MAP(X)
 #undef X
-    TASK_COUNT
+        TASK_COUNT
 };
 
 struct task {

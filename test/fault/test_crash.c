@@ -2,14 +2,16 @@
  *
  * test_crash.c: a worker is killed at every labelled point of the code, and the books balance all the same.
  *
- * Each workload is run once in calm, which shows how often it comes to which point. Then, for each point, a worker is killed
- * there by SIGKILL, fresh workers finish the work, and the ledger is asked, not Semel: every message had its effect once,
- * none is lost, none doubled, the balances are those of a single delivery, and every delivery is acknowledged. A point
- * that no workload comes to fails the test. With SEMEL_LONG=1 each point is visited at least 20 times, with other seeds
- * and visits, and the worker that cleans up is killed as well.
+ * Each workload is run once in calm, which shows how often it comes to which point. Then, for each point, a worker is
+ * killed there by SIGKILL, fresh workers finish the work, and the ledger is asked, not Semel: every message had its
+ * effect once, none is lost, none doubled, the balances are those of a single delivery, and every delivery is
+ * acknowledged. A point that no workload comes to fails the test. With SEMEL_LONG=1 there are at least 20 kills a
+ * point, with other seeds and visits, and the worker that cleans up is killed as well.
  */
 #include "fault/world.h"
 
+#include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 
 #include "base/point.h"
@@ -199,7 +201,9 @@ static void check(struct world *w, const struct workload *load)
         world_balances(w);
     else
         world_balances_outside(w, &calls);
-    assert_int_equal(world_count(w, "SELECT count(*) FROM semel_inbox WHERE status NOT IN ('completed', 'quarantined')"), 0);
+    assert_int_equal(world_count(w,
+                                 "SELECT count(*) FROM semel_inbox WHERE status NOT IN ('completed', 'quarantined')"),
+                     0);
     /* Without a key the other side could not tell: there must be no second call at all. */
     if (strcmp(load->args[0], "effect=outside") == 0)
         assert_int_equal(calls, MESSAGES);
@@ -231,7 +235,8 @@ static void crash_again(const struct workload *load, const char *seed)
 
     if (visits[at][point] == 0)
         return;
-    snprintf(order, sizeof order, "SEMEL_CRASH_AT=%s:%d", semel__point_name(point), 1 + (int)semel__random_below(&world.rng, 3));
+    snprintf(order, sizeof order, "SEMEL_CRASH_AT=%s:%d", semel__point_name(point),
+             1 + (int)semel__random_below(&world.rng, 3));
     kills[point] += killed(world_end(&world, world_start(&world, order, args_of(load, load->victim, seed))));
 }
 
@@ -322,6 +327,68 @@ static void death_at_any_point_leaves_every_effect_done_once(void **state)
     assert_true(complete);
 }
 
+/* ---- any moment --------------------------------------------------------------------------------------- */
+
+#define STORM 300
+#define STORM_WORKERS 3
+
+static void plan_storm(struct world *w)
+{
+    char id[32], account[16];
+
+    for (int i = 0; i < STORM; i++) {
+        snprintf(id, sizeof id, "m-%03d", i);
+        snprintf(account, sizeof account, "acc-%d", i % 7);
+        struct task task = booking(i % 11 == 3 ? TASK_FLAKY : TASK_OK, 1, account, 100 + i);
+        task.version = i / 7 + 1;
+        world_plan(w, id, task, 1);
+    }
+    push_twice(w, true);
+}
+
+/* Kills one of the workers at any moment and starts another, so many times; then lets them finish. */
+static void storm(const char *const *args, unsigned n_kills, uint64_t seed)
+{
+    struct child *workers[STORM_WORKERS];
+    unsigned hit = 0;
+
+    world_open(&world, seed);
+    plan_storm(&world);
+    for (size_t i = 0; i < STORM_WORKERS; i++)
+        workers[i] = world_start(&world, NULL, args);
+    for (unsigned i = 0; i < n_kills; i++) {
+        struct child **victim = &workers[semel__random_below(&world.rng, STORM_WORKERS)];
+        poll(NULL, 0, 1 + (int)semel__random_below(&world.rng, 60));
+        kill((*victim)->pid, SIGKILL);
+        hit += killed(world_end(&world, *victim));
+        *victim = world_start(&world, NULL, args);
+    }
+    for (size_t i = 0; i < STORM_WORKERS; i++)
+        assert_int_equal(world_end(&world, workers[i]), 0);
+    print_message("[ %s %s: %u workers killed ]\n", args[0], args[1], hit);
+    assert_true(hit > 0);
+}
+
+/* T1 T7 T14 */
+static void workers_killed_at_any_moment_by_others_leave_the_books_balanced(void **state)
+{
+    static const char inversions[] = "SELECT count(*) FROM ledger AS a, ledger AS b WHERE a.account = b.account"
+                                     " AND a.line < b.line AND a.version > b.version";
+    const unsigned n = getenv("SEMEL_LONG") != NULL ? 300 : 15;
+
+    (void)state;
+    storm(ARGS("effect=atomic", "order=none"), n, 1);
+    world_balances(&world);
+    world_close(&world);
+    storm(ARGS("effect=atomic", "order=version"), n, 2);
+    world_balances(&world);
+    assert_int_equal(world_count(&world, inversions), 0);
+    world_close(&world);
+    storm(ARGS("effect=keyed", "order=none"), n, 3);
+    world_balances_outside(&world, NULL);
+    world_close(&world);
+}
+
 static int close_world(void **state)
 {
     (void)state;
@@ -333,6 +400,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(death_at_any_point_leaves_every_effect_done_once, close_world),
+        cmocka_unit_test_teardown(workers_killed_at_any_moment_by_others_leave_the_books_balanced, close_world),
     };
 
     return world_main(argc, argv, tests, COUNT(tests));

@@ -50,6 +50,14 @@ static void until_alerted(struct world *w, const char *text)
     }
 }
 
+static void until_delivered(struct world *w, int64_t times)
+{
+    for (int ms = 0; world_spool(w, "SELECT sum(deliveries) FROM message") < times; ms++) {
+        assert_true(ms < 20000);
+        poll(NULL, 0, 1);
+    }
+}
+
 /* ---- crashes ------------------------------------------------------------------------------------------ */
 
 /* T1 I2 */
@@ -233,9 +241,10 @@ static void past_the_retry_cap_a_message_is_dead_and_alerted_and_runs_no_more(vo
     world_send(w, "m-2", booking(TASK_OK, 0, "a", 8), 1);
     world_send(w, "m-3", booking(TASK_BAD, 99, "a", 9), 0);
     world_run(w, ARGS("retry_max=3"));
-    assert_text(w, "SELECT message_id, status, attempts, error_class, error_text, due_at FROM semel_inbox ORDER BY message_id",
-                "m-1|dead|3|transient|the teller is out|-\nm-2|completed|1|-|-|-\n"
-                "m-3|dead|1|permanent|there is no such account|-");
+    assert_text(
+        w, "SELECT message_id, status, attempts, error_class, error_text, due_at FROM semel_inbox ORDER BY message_id",
+        "m-1|dead|3|transient|the teller is out|-\nm-2|completed|1|-|-|-\n"
+        "m-3|dead|1|permanent|there is no such account|-");
     assert_true(world_alerted(w, "dead m-1 the teller is out"));
     assert_true(world_alerted(w, "dead m-3"));
     world_requeue(w);
@@ -263,7 +272,8 @@ static void a_message_that_kills_its_process_is_counted_and_ends_dead(void **sta
     send_a_killer(w, 99);
     /* One death that nobody can count, for it was in the middle of a batch; then three attempts. */
     assert_int_equal(deaths_until_peace(w, ARGS("retry_max=3")), 4);
-    assert_text(w, "SELECT status, attempts, error_class FROM semel_inbox WHERE message_id = 'killer'", "dead|3|lease_expired");
+    assert_text(w, "SELECT status, attempts, error_class FROM semel_inbox WHERE message_id = 'killer'",
+                "dead|3|lease_expired");
     assert_true(world_alerted(w, "dead killer"));
     assert_int_equal(world_count(w, "SELECT max(attempts) FROM semel_inbox WHERE message_id <> 'killer'"), 1);
     world_balances(w);
@@ -338,6 +348,55 @@ static void a_stopped_worker_that_comes_back_does_not_run_what_another_has_done_
     world_balances(w);
 }
 
+/* T4 I7 P39 */
+static void a_late_end_is_refused_while_the_next_worker_still_runs(void **state)
+{
+    struct world *w = *state;
+    struct child *slow, *heir;
+    int64_t calls;
+
+    world_send(w, "m-1", booking(TASK_GATE, 0, "a", 7), 1);
+    world_touch(w, "gate.m-1.slow.go");
+    slow = world_start(w, "SEMEL_STOP_AT=lease.run:1", ARGS("effect=keyed", "name=slow"));
+    world_stopped(w, slow);
+    heir = world_start(w, NULL, ARGS("effect=keyed", "name=heir", "lease_ms=60000"));
+    until_there(w, "gate.m-1.heir.in");
+    kill(slow->pid, SIGCONT);
+    world_until(w, "SELECT count(*) FROM semel_attempt WHERE error_text LIKE 'refused under a stale token%'");
+    assert_text(w, "SELECT status, attempts, substr(lease_owner, 1, 5) FROM semel_inbox", "processing|2|heir-");
+    world_touch(w, "gate.m-1.heir.go");
+    assert_int_equal(world_end(w, heir), 0);
+    assert_int_equal(world_end(w, slow), 0);
+    assert_int_equal(world_report(w, "slow", "done"), 0);
+    assert_int_equal(world_report(w, "heir", "done"), 1);
+    world_balances_outside(w, &calls);
+    assert_int_equal(calls, 2);
+}
+
+/* T4 I7 P39 */
+static void of_two_stopped_workers_only_the_last_owner_runs_it_in_the_database(void **state)
+{
+    struct world *w = *state;
+    struct child *slow, *heir;
+
+    world_send(w, "m-1", booking(TASK_OK, 0, "a", 7), 1);
+    world_crash(w, "batch.handled:1", ARGS("effect=atomic"));
+    slow = world_start(w, "SEMEL_STOP_AT=lease.run:1", ARGS("effect=atomic", "name=slow"));
+    world_stopped(w, slow);
+    heir = world_start(w, "SEMEL_STOP_AT=lease.run:1", ARGS("effect=atomic", "name=heir", "lease_ms=60000"));
+    world_stopped(w, heir);
+    kill(slow->pid, SIGCONT);
+    world_until(w, "SELECT status = 'processing' AND lease_owner LIKE 'heir-%' FROM semel_inbox");
+    until_delivered(w, 4); /* slow has gone on, and asked the broker again */
+    assert_int_equal(world_count(w, "SELECT count(*) FROM ledger"), 0);
+    kill(heir->pid, SIGCONT);
+    assert_int_equal(world_end(w, heir), 0);
+    assert_int_equal(world_end(w, slow), 0);
+    assert_int_equal(world_report(w, "slow", "fenced"), 1);
+    assert_text(w, "SELECT worker FROM ledger", "heir");
+    world_balances(w);
+}
+
 /* ---- transactions ------------------------------------------------------------------------------------- */
 
 /* P22 */
@@ -348,8 +407,8 @@ static void no_transaction_is_held_while_an_outside_handler_waits(void **state)
     sqlite3 *db = NULL;
 
     world_send(w, "m-1", booking(TASK_GATE, 0, "a", 7), 1);
-    waiting = world_start(w, NULL, ARGS("effect=keyed", "lease_ms=60000", "name=waiting"));
-    until_there(w, "gate.m-1.in");
+    waiting = world_start(w, NULL, ARGS("effect=keyed", "lease_ms=60000", "visibility_ms=60000", "name=waiting"));
+    until_there(w, "gate.m-1.waiting.in");
     assert_int_equal(sqlite3_open(w->store, &db), SQLITE_OK); /* with no patience at all */
     assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE; CREATE TABLE other (x); COMMIT", NULL, NULL, NULL), SQLITE_OK);
     sqlite3_close(db);
@@ -357,7 +416,7 @@ static void no_transaction_is_held_while_an_outside_handler_waits(void **state)
     world_run(w, ARGS("effect=keyed", "lease_ms=60000", "name=other", "until=spool", "batch=1", "visibility_ms=60000",
                       "loops=1"));
     assert_int_equal(world_report(w, "other", "done"), 1);
-    world_touch(w, "gate.m-1.go");
+    world_touch(w, "gate.m-1.waiting.go");
     assert_int_equal(world_end(w, waiting), 0);
     assert_int_equal(world_report(w, "waiting", "recovered"), 0);
     world_balances_outside(w, NULL);
@@ -394,10 +453,7 @@ static void a_missing_table_opens_the_breaker_and_charges_no_message(void **stat
     }
     worker = world_start(w, NULL, ARGS("retry_max=2", "until=stop"));
     until_alerted(w, "breaker 1 broken");
-    for (int ms = 0; world_spool(w, "SELECT sum(deliveries) FROM message") < 20; ms++) { /* probes go on */
-        assert_true(ms < 20000);
-        poll(NULL, 0, 1);
-    }
+    until_delivered(w, 20); /* probes go on */
     assert_int_equal(world_count(w, "SELECT (SELECT count(*) FROM ledger) + (SELECT count(*) FROM semel_attempt)"), 0);
     assert_int_equal(world_count(w, "SELECT count(*) FROM semel_inbox WHERE status IN ('failed', 'dead')"), 0);
     world_sql(w, "CREATE TABLE missing (a, b, c, d, e, f)");
@@ -428,6 +484,8 @@ int main(int argc, char **argv)
         TEST(a_row_stuck_in_processing_is_recovered_and_then_completed),
         TEST(a_stopped_worker_that_comes_back_is_fenced_and_the_key_makes_it_one_effect),
         TEST(a_stopped_worker_that_comes_back_does_not_run_what_another_has_done_in_the_database),
+        TEST(a_late_end_is_refused_while_the_next_worker_still_runs),
+        TEST(of_two_stopped_workers_only_the_last_owner_runs_it_in_the_database),
         TEST(no_transaction_is_held_while_an_outside_handler_waits),
         TEST(a_handler_that_emits_has_its_rows_rolled_back_with_it_and_one_row_for_each_message),
         TEST(a_missing_table_opens_the_breaker_and_charges_no_message),

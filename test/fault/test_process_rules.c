@@ -85,8 +85,9 @@ static void another_message_id_with_the_same_business_request_is_prevented(void 
     world_run(w, ARGS("business=1"));
     world_send(w, "m-7", intending("pay-9", "a", 9), 1);
     world_run(w, ARGS("business=1"));
-    assert_text(w, "SELECT message_id, status, error_class FROM semel_inbox WHERE status <> 'completed' ORDER BY message_id",
-                "m-3|prevented|business_duplicate\nm-5|prevented|business_duplicate\nm-6|rejected|rejected");
+    assert_text(
+        w, "SELECT message_id, status, error_class FROM semel_inbox WHERE status <> 'completed' ORDER BY message_id",
+        "m-3|prevented|business_duplicate\nm-5|prevented|business_duplicate\nm-6|rejected|rejected");
     world_balances(w);
 }
 
@@ -108,7 +109,8 @@ static void versions_are_applied_in_order_and_once_whatever_the_order_in_which_t
                 "x-2-again|stale\nx-3-again|stale");
     world_send(w, "x-5", versioned("x", 5), 1); /* with a gap: held until the missing one comes */
     worker = world_start(w, NULL, ARGS("order=version", "until=stop"));
-    world_until(w, "SELECT count(*) FROM semel_inbox WHERE message_id = 'x-5' AND status = 'waiting' AND error_class = 'gap'");
+    world_until(
+        w, "SELECT count(*) FROM semel_inbox WHERE message_id = 'x-5' AND status = 'waiting' AND error_class = 'gap'");
     world_send(w, "x-4", versioned("x", 4), 1);
     world_until(w, "SELECT count(*) FROM ledger WHERE message_id = 'x-5'");
     kill(worker->pid, SIGTERM);
@@ -239,8 +241,8 @@ static void of_two_who_replay_a_dead_letter_at_once_one_is_told_and_it_runs_once
 
     make_dead(w);
     assert_int_equal(replay_by_two(w, &done), DEAD);
-    assert_int_equal(world_count(w, "SELECT count(*) FROM semel_audit WHERE what = 'replay' AND reason = 'asked by a test'"),
-                     DEAD);
+    assert_int_equal(
+        world_count(w, "SELECT count(*) FROM semel_audit WHERE what = 'replay' AND reason = 'asked by a test'"), DEAD);
     assert_text(w, "SELECT DISTINCT status, attempts, replays FROM semel_inbox", "failed|1|1");
     compete(w, ARGS("retry_max=1"), 2);
     assert_text(w, "SELECT DISTINCT status, attempts, replays FROM semel_inbox", "completed|2|1");
@@ -310,8 +312,9 @@ static void push_all(struct world *w, size_t copies, bool shuffled)
 
 static const char the_state[] = "SELECT account, balance, chain FROM accounts ORDER BY account";
 static const char the_lines[] = "SELECT account, version, message_id, cents FROM ledger ORDER BY account, version";
-static const char inversions[] = "SELECT count(*) FROM ledger AS a, ledger AS b WHERE a.account = b.account AND a.line < b.line"
-                                 " AND a.version > b.version";
+static const char inversions[] =
+    "SELECT count(*) FROM ledger AS a, ledger AS b WHERE a.account = b.account AND a.line < b.line"
+    " AND a.version > b.version";
 
 /* What a single delivery of each, in order and by one worker, makes of it. */
 static void single_delivery(const char *const *args, char lines[8192], char accounts[1024])

@@ -2,9 +2,10 @@
  *
  * worker.c: a program that is one worker of a route, to be started, stopped and killed by the process tests.
  *
- * Arguments are NAME=VALUE; every name and its default stands in the two lists below. The crash points take their orders
- * from the environment (point.h). With barrier=1 it says "ready" on stdout and goes on when a byte comes on stdin. What
- * it counted goes to the file report.NAME in `dir` when it ends in peace; alerts are appended to `alerts` as they come.
+ * Arguments are NAME=VALUE; every name and its default stands in the two lists below. The crash points take their
+ * orders from the environment (point.h). With barrier=1 it says "ready" on stdout and goes on when a byte comes on
+ * stdin. What it counted goes to the file report.NAME in `dir` when it ends in peace; alerts are appended to `alerts`
+ * as they come.
  *
  * mode=run       steps and ticks until spool and inbox have nothing left to do (until=spool: the spool alone;
  *                until=stop: until SIGTERM), or for so many `loops`
@@ -32,18 +33,18 @@
 #include "store/sqlite_store.h"
 #include "unit/unit.h"
 
-#define TEXTS(X)            \
-    X(store, NULL)          \
-    X(spool, NULL)          \
-    X(dir, NULL)            \
-    X(mode, "run")          \
-    X(until, "all")         \
-    X(consumer, "books")    \
-    X(source, "orders")     \
-    X(name, "worker")       \
-    X(effect, "atomic")     \
-    X(order, "none")        \
-    X(on_gap, "dead")       \
+#define TEXTS(X)         \
+    X(store, NULL)       \
+    X(spool, NULL)       \
+    X(dir, NULL)         \
+    X(mode, "run")       \
+    X(until, "all")      \
+    X(consumer, "books") \
+    X(source, "orders")  \
+    X(name, "worker")    \
+    X(effect, "atomic")  \
+    X(order, "none")     \
+    X(on_gap, "dead")    \
     X(word, "replay")
 
 #define NUMBERS(X)              \
@@ -115,17 +116,17 @@ static bool take_setting(struct settings *set, const char *name, size_t n, const
 {
     char *end;
 
-#define X(field, initial)                                        \
-    if (n == strlen(#field) && strncmp(name, #field, n) == 0) {  \
-        set->field = value;                                      \
-        return true;                                             \
+#define X(field, initial)                                       \
+    if (n == strlen(#field) && strncmp(name, #field, n) == 0) { \
+        set->field = value;                                     \
+        return true;                                            \
     }
     TEXTS(X)
 #undef X
-#define X(field, initial)                                        \
-    if (n == strlen(#field) && strncmp(name, #field, n) == 0) {  \
-        set->field = strtol(value, &end, 10);                    \
-        return *value != '\0' && *end == '\0';                   \
+#define X(field, initial)                                       \
+    if (n == strlen(#field) && strncmp(name, #field, n) == 0) { \
+        set->field = strtol(value, &end, 10);                   \
+        return *value != '\0' && *end == '\0';                  \
     }
     NUMBERS(X)
 #undef X
@@ -215,8 +216,8 @@ static void on_alert(void *ctx, enum semel_alert alert, const struct semel_msg *
     static const char *const names[] = {"dead", "conflict", "quarantined", "unknown", "gap", "damaged", "parked_full"};
     char line[512];
 
-    snprintf(line, sizeof line, "%s %.*s %.*s\n", names[alert], (int)msg->id.n, msg->id.p, (int)(text.n > 200 ? 200 : text.n),
-             text.p != NULL ? text.p : "");
+    snprintf(line, sizeof line, "%s %.*s %.*s\n", names[alert], (int)msg->id.n, msg->id.p,
+             (int)(text.n > 200 ? 200 : text.n), text.p != NULL ? text.p : "");
     say_to(ctx, "alerts", "ae", line);
 }
 

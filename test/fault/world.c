@@ -74,9 +74,6 @@ int world_teardown(void **state)
     return 0;
 }
 
-/* See world_child.c for the children. */
-void world_reap(struct world *w);
-
 void world_close(struct world *w)
 {
     world_reap(w);
@@ -252,7 +249,11 @@ void world_text(struct world *w, const char *sql, char *out, size_t size)
     while (sqlite3_step(stmt) == SQLITE_ROW)
         for (int i = 0; i < sqlite3_column_count(stmt); i++) {
             const char *text = (const char *)sqlite3_column_text(stmt, i);
-            n += (size_t)snprintf(out + n, size - n, "%s%s", n == 0 ? "" : i == 0 ? "\n" : "|", text != NULL ? text : "-");
+            n += (size_t)snprintf(out + n, size - n, "%s%s",
+                                  n == 0   ? ""
+                                  : i == 0 ? "\n"
+                                           : "|",
+                                  text != NULL ? text : "-");
             assert_true(n < size);
         }
     sqlite3_finalize(stmt);
@@ -313,8 +314,10 @@ static void insert_line(sqlite3 *db, const char *sql, const char *a, const char 
 
 static void list_sent(struct world *w, sqlite3 *db)
 {
-    exec_on(db, "PRAGMA temp_store = MEMORY; CREATE TEMP TABLE sent (a, id TEXT, account TEXT, cents INTEGER, effects INTEGER);"
-                "CREATE TEMP TABLE calls (key TEXT, message_id TEXT, account TEXT, cents INTEGER, a)");
+    exec_on(
+        db,
+        "PRAGMA temp_store = MEMORY; CREATE TEMP TABLE sent (a, id TEXT, account TEXT, cents INTEGER, effects INTEGER);"
+        "CREATE TEMP TABLE calls (key TEXT, message_id TEXT, account TEXT, cents INTEGER, a)");
     for (size_t i = 0; i < w->n_sent; i++)
         insert_line(db, "INSERT INTO sent VALUES (?1, ?2, ?3, ?4, ?5)", "", w->sent[i].id, w->sent[i].task.account,
                     w->sent[i].task.cents, w->sent[i].effects);
@@ -324,8 +327,10 @@ static void list_sent(struct world *w, sqlite3 *db)
 static void check_effects(sqlite3 *db)
 {
     static const char *const faults[][2] = {
-        {"lost", "SELECT count(*) FROM sent WHERE effects > (SELECT count(*) FROM effect AS e WHERE e.message_id = sent.id)"},
-        {"doubled", "SELECT count(*) FROM sent WHERE effects < (SELECT count(*) FROM effect AS e WHERE e.message_id = sent.id)"},
+        {"lost",
+         "SELECT count(*) FROM sent WHERE effects > (SELECT count(*) FROM effect AS e WHERE e.message_id = sent.id)"},
+        {"doubled",
+         "SELECT count(*) FROM sent WHERE effects < (SELECT count(*) FROM effect AS e WHERE e.message_id = sent.id)"},
         {"never sent, or with another account or amount",
          "SELECT count(*) FROM effect AS e WHERE NOT EXISTS (SELECT 1 FROM sent WHERE id = e.message_id"
          " AND account = e.account AND cents = e.cents)"},
@@ -348,10 +353,11 @@ void world_balances(struct world *w)
     list_sent(w, db);
     exec_on(db, "CREATE TEMP VIEW effect AS SELECT message_id, account, cents FROM ledger");
     check_effects(db);
-    assert_int_equal(count_on(db, "SELECT count(*) FROM (SELECT account, sum(cents * effects) AS due FROM sent WHERE effects > 0"
-                                  " GROUP BY account) AS s LEFT JOIN accounts AS a USING (account)"
-                                  " WHERE a.balance IS NOT s.due"),
-                     0);
+    assert_int_equal(
+        count_on(db, "SELECT count(*) FROM (SELECT account, sum(cents * effects) AS due FROM sent WHERE effects > 0"
+                     " GROUP BY account) AS s LEFT JOIN accounts AS a USING (account)"
+                     " WHERE a.balance IS NOT s.due"),
+        0);
     assert_int_equal(count_on(db, "SELECT count(*) FROM accounts WHERE account NOT IN"
                                   " (SELECT account FROM sent WHERE effects > 0)"),
                      0);

@@ -3,8 +3,8 @@
  * world.h: what the process tests stand on: a private folder, messages that were sent, workers as real processes, and
  * books that are checked without asking Semel.
  *
- * The path of the worker program is argv[1] of the test, else SEMEL_TEST_WORKER. No connection to the databases stays open
- * in the test itself, so the death of the last worker is the death of the last user of the file. Waiting is for a
+ * The path of the worker program is argv[1] of the test, else SEMEL_TEST_WORKER. No connection to the databases stays
+ * open in the test itself, so the death of the last worker is the death of the last user of the file. Waiting is for a
  * condition, with a deadline after which the test fails; children are killed by their pid when the world ends.
  */
 #ifndef SEMEL_TEST_WORLD_H
@@ -20,7 +20,7 @@
 #define WORLD_SENT 600
 
 struct child {
-    pid_t pid; /* 0: there is none */
+    pid_t pid;   /* 0: there is none */
     int in, out; /* its stdin and stdout */
 };
 
@@ -43,7 +43,7 @@ struct world {
 #define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 int world_main(int argc, char **argv, const struct CMUnitTest *tests, size_t n); /* takes the worker's path, runs */
-int world_setup(void **state); /* *state is a struct world */
+int world_setup(void **state);                                                   /* *state is a struct world */
 int world_teardown(void **state);
 void world_open(struct world *w, uint64_t seed);
 void world_close(struct world *w);
@@ -63,11 +63,12 @@ void id_of_age(struct world *w, int64_t age_s, char out[64]); /* a UUIDv7 that w
 
 /* `order` is "SEMEL_CRASH_AT=label:N" or NULL. */
 struct child *world_start(struct world *w, const char *order, const char *const *args);
-int world_end(struct world *w, struct child *child);     /* its wait status */
+int world_end(struct world *w, struct child *child);      /* its wait status */
 void world_stopped(struct world *w, struct child *child); /* waits until it has been stopped by SIGSTOP */
-void world_run(struct world *w, const char *const *args);  /* to its end, in peace */
+void world_run(struct world *w, const char *const *args); /* to its end, in peace */
 void world_crash(struct world *w, const char *at, const char *const *args); /* dies there by SIGKILL */
 bool killed(int status);
+void world_reap(struct world *w); /* kills what still runs; world_close does it */
 void world_say(struct child *child, const char *text);
 void world_hear(struct child *child, char *line, size_t size); /* one line, without its end */
 long world_report(struct world *w, const char *name, const char *what);
@@ -77,8 +78,8 @@ bool world_has(struct world *w, const char *file);
 
 /* ---- books ---- */
 
-void world_sql(struct world *w, const char *sql);      /* on the store's file */
-int64_t world_count(struct world *w, const char *sql); /* the one number it gives */
+void world_sql(struct world *w, const char *sql);                          /* on the store's file */
+int64_t world_count(struct world *w, const char *sql);                     /* the one number it gives */
 void world_text(struct world *w, const char *sql, char *out, size_t size); /* all rows, columns with | between them */
 void world_until(struct world *w, const char *sql);    /* waits until it gives something else than 0 */
 int64_t world_spool(struct world *w, const char *sql); /* the same of the spool's file */

@@ -2,8 +2,8 @@
  *
  * faults.c: what goes wrong before an operation or at a labelled point.
  *
- * Every operation of a store or a broker comes here first. The actor is left for another one, stalls, dies, or is told of a
- * fault. A dead actor does nothing any more: all its operations answer CLOSED until its calls have returned.
+ * Every operation of a store or a broker comes here first. The actor is left for another one, stalls, dies, or is told
+ * of a fault. A dead actor does nothing any more: all its operations answer CLOSED until its calls have returned.
  *
  * Invariants: a commit is looked at (watch.c) before anybody else runs; in the quiet phase nothing goes wrong here.
  */
@@ -18,8 +18,10 @@ void sim_point_actor(struct sim_actor *actor)
 
 static void leave(struct sim_actor *actor)
 {
-    if (!actor->atomic)
-        fiber_yield();
+    if (actor->atomic)
+        return;
+    actor->left++;
+    fiber_yield();
 }
 
 void sim_stall(struct sim_actor *actor, int64_t for_us)
@@ -34,6 +36,7 @@ void sim_stall(struct sim_actor *actor, int64_t for_us)
     actor->break_at_us = world->now_us + sim_between(world, 0, for_us);
     if (sim_chance(world, 700))
         actor->expel_at_us = world->now_us + sim_between(world, 0, for_us);
+    actor->left++;
     fiber_yield();
 }
 
@@ -116,6 +119,8 @@ enum semel_mem_fault sim_store_hook(void *ctx, const char *op)
         return SEMEL_MEM_CLOSE;
     if (named(op, "reopen"))
         actor->lost = false;
+    if (named(op, "begin"))
+        actor->left_at_begin = actor->left;
     if (actor->lost)
         return SEMEL_MEM_GO; /* it will be told that the connection is gone */
     enum semel_mem_fault fault = store_fault(actor, op);

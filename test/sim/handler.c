@@ -2,9 +2,9 @@
  *
  * handler.c: what the handlers of the simulated route do.
  *
- * ATOMIC: the effect is a row in the database, written in the open transaction; a handler that fails may have written it
- * before, and it must then be gone. OUTSIDE: the effect happens at once and cannot be undone; TRANSIENT and PERMANENT are
- * said only when it did not happen, MAYBE when it may have. KEYED: the same, but a repeat has no effect.
+ * ATOMIC: the effect is a row in the database, written in the open transaction; a handler that fails may have written
+ * it before, and it must then be gone. OUTSIDE: the effect happens at once and cannot be undone; TRANSIENT and
+ * PERMANENT are said only when it did not happen, MAYBE when it may have. KEYED: the same, but a repeat has no effect.
  */
 #include "sim.h"
 
@@ -18,8 +18,9 @@ struct ending {
 static struct sim_event *event_of(struct sim_actor *actor, const struct semel_msg *msg)
 {
     struct sim_event *event = sim_event_of(actor->world, msg->id);
+    char *end;
 
-    if (event == NULL || atoi(msg->payload.p) != event->n)
+    if (event == NULL || strtol(msg->payload.p, &end, 10) != event->n || end == msg->payload.p)
         sim_broken(actor->world, "the message is whole", "the handler got a message that nobody sent");
     return event;
 }
@@ -30,8 +31,8 @@ static void kill_worker(struct sim_actor *actor, struct sim_event *event)
     struct sim_world *world = actor->world;
 
     if (event->starts > (event->replays + 1) * world->scene.policy.retry_max + 2)
-        sim_broken(world, "a killer is stopped", "event %d has killed %d workers with %d retries and %d replays", event->n,
-                   event->starts, world->scene.policy.retry_max, event->replays);
+        sim_broken(world, "a killer is stopped", "event %d has killed %d workers with %d retries and %d replays",
+                   event->n, event->starts, world->scene.policy.retry_max, event->replays);
     world->counts[SIM_KILLED]++;
     sim_trace(world, "%s is killed by event %d", actor->owner, event->n);
     actor->dead = true;
@@ -94,13 +95,26 @@ static semel_status have_effect(struct sim_actor *actor, struct semel_store *sto
         world->counts[SIM_KEYED_REPEATS]++;
         return SEMEL_OK;
     }
-    sim_note_effect(world, event);
+    sim_note_effect(world, event, event->state != SEMEL_STATE_PROCESSING || event->owner != actor->number);
     return SEMEL_OK;
 }
 
 static semel_status fail_closed(struct semel_error *err)
 {
     return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT, "the worker is dead");
+}
+
+/* Outside of a transaction a handler starts only under a lease that was just looked at; what happened since then,
+ * nobody can know. */
+static void check_lease(const struct sim_actor *actor, const struct sim_event *event)
+{
+    const struct sim_world *world = actor->world;
+
+    if (world->scene.policy.effect == SEMEL_EFFECT_ATOMIC || actor->dead || actor->left != actor->left_at_begin)
+        return;
+    if (event->state != SEMEL_STATE_PROCESSING || event->owner != actor->number ||
+        event->lease_until_us <= world->now_us)
+        sim_broken(world, "a handler starts under a live lease", "event %d does not", event->n);
 }
 
 /* Runs one message as far as its ending. */
@@ -110,6 +124,7 @@ static semel_status handle(struct sim_actor *actor, struct semel_store *store, c
     struct sim_world *world = actor->world;
     struct sim_event *event = event_of(actor, msg);
 
+    check_lease(actor, event);
     sim_pause(actor, "handler");
     if (actor->dead)
         return fail_closed(err);
@@ -155,9 +170,23 @@ semel_status sim_handle_each(void *ctx, struct semel_store *store, const struct 
     bool plain = ending.result == SEMEL_TRANSIENT || ending.result == SEMEL_PERMANENT;
     if (plain && sim_chance(actor->world, 300))
         return say_by_error(ending.result, err);
+    if (ending.result == SEMEL_MAYBE && sim_chance(actor->world, 300) &&
+        actor->world->scene.policy.effect != SEMEL_EFFECT_ATOMIC)
+        return semel__fail(err, SEMEL_UNKNOWN, SEMEL_CLASS_UNKNOWN, "no answer");
     if (!semel__reply_set(reply, ending.result, SEMEL_STR("so it went"), (struct semel_str){0}))
         return semel__fail_memory(err);
     return SEMEL_OK;
+}
+
+/* P57: on an ordered route a key occurs at most once a statement. */
+static void check_set(const struct sim_actor *actor, const struct semel_msg *const *msgs, size_t n)
+{
+    if (actor->world->scene.policy.order == SEMEL_ORDER_NONE)
+        return;
+    for (size_t i = 1; i < n; i++)
+        for (size_t k = 0; k < i; k++)
+            if (semel__str_eq(msgs[i]->order_key, msgs[k]->order_key))
+                sim_broken(actor->world, "a key occurs once a statement", "it came twice");
 }
 
 /* One statement: it fails as a whole, or forgets to name the one that failed. */
@@ -166,6 +195,7 @@ semel_status sim_handle_set(void *ctx, struct semel_store *store, const struct s
 {
     struct sim_actor *actor = ctx;
 
+    check_set(actor, msgs, n);
     for (size_t i = 0; i < n; i++) {
         struct ending ending = {SEMEL_DONE, false};
         semel_status status = handle(actor, store, msgs[i], &ending, err);

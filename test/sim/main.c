@@ -10,6 +10,7 @@
  */
 #include "sim.h"
 
+#include <malloc.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -230,6 +231,8 @@ int main(int argc, char **argv)
     struct options options;
     uint64_t counts[SIM_COUNTS] = {0};
 
+    mallopt(M_TRIM_THRESHOLD, 256 << 20); /* each seed takes the same memory again */
+    mallopt(M_MMAP_THRESHOLD, 256 << 20);
     if (!parse(argc, argv, &options))
         return usage();
     if (options.jobs == 1)

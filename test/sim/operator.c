@@ -2,10 +2,10 @@
  *
  * operator.c: people who replay, discard and resolve, and the reconcile that asks the outside world.
  *
- * An operator knows what really happened: what is done is resolved, what is not done is replayed or discarded. As in life,
- * nobody may decide on an unknown outcome while the worker in question may still be at it (sim_nobody_holds). Where the
- * effect is outside, reading and deciding is one step: an order has no condition but the status of the row, so a stale
- * decision could meet the same status of a later attempt.
+ * An operator knows what really happened: what is done is resolved, what is not done is replayed or discarded. As in
+ * life, nobody may decide on an unknown outcome while the worker in question may still be at it (sim_nobody_holds).
+ * Where the effect is outside, reading and deciding is one step: a command has no condition but the status of the row,
+ * so a stale decision could meet the same status of a later attempt.
  */
 #include "sim.h"
 

@@ -3,8 +3,8 @@
  * scene.c: what the seed says: the route, its messages and how much goes wrong.
  *
  * Invariant: whatever is drawn can come to a good end once the faults stop. So what would make a route stand still by
- * design is not drawn: small parking bounds where a paused source would have to be read on to find a missing version, and
- * versions that never come where the route waits for them for ever.
+ * design is not drawn: small parking bounds where a paused source would have to be read on to find a missing version,
+ * and versions that never come where the route waits for them for ever.
  */
 #include "sim.h"
 
@@ -21,8 +21,9 @@ static void draw_policy(struct sim_world *world)
     struct semel_policy *policy = &scene->policy;
 
     semel__policy_init(policy, SEMEL_STR("c"));
-    policy->effect = sim_chance(world, 500) ? SEMEL_EFFECT_ATOMIC
-                                            : (enum semel_effect)sim_between(world, SEMEL_EFFECT_OUTSIDE, SEMEL_EFFECT_KEYED);
+    policy->effect = SEMEL_EFFECT_ATOMIC;
+    if (sim_chance(world, 500))
+        policy->effect = (enum semel_effect)sim_between(world, SEMEL_EFFECT_OUTSIDE, SEMEL_EFFECT_KEYED);
     policy->order = (enum semel_order)sim_between(world, SEMEL_ORDER_NONE, SEMEL_ORDER_VERSION);
     policy->on_gap = (enum semel_gap)sim_between(world, SEMEL_GAP_DEAD, SEMEL_GAP_ALERT);
     policy->first_version = sim_chance(world, 200) ? SEMEL_FIRST_VERSION_ANY : 1;
@@ -48,7 +49,7 @@ static void draw_source(struct sim_world *world)
     struct semel_policy *policy = &scene->policy;
 
     scene->mode = policy->order == SEMEL_ORDER_ARRIVAL || sim_chance(world, 400) ? SEMEL_QUEUE_ORDERED
-                                                                                : SEMEL_QUEUE_UNORDERED;
+                                                                                 : SEMEL_QUEUE_UNORDERED;
     scene->partitions = (size_t)sim_between(world, 1, 4);
     scene->batch_max = (size_t)sim_between(world, 1, sim_chance(world, 500) ? 20 : 4);
     scene->set = policy->effect == SEMEL_EFFECT_ATOMIC && sim_chance(world, 300);
@@ -67,7 +68,7 @@ static void name_fields(struct sim_scene *scene)
     *rules = (struct semel_rules){.id = {SEMEL_RULE_HEADER, SEMEL_STR("id")}, .lock = key};
     if (scene->policy.order != SEMEL_ORDER_NONE)
         rules->order = key;
-    if (scene->policy.order == SEMEL_ORDER_VERSION)
+    if (scene->policy.order == SEMEL_ORDER_VERSION || scene->partitions > 2) /* also where it says nothing */
         rules->version = (struct semel_rule){SEMEL_RULE_HEADER, SEMEL_STR("version")};
     if (scene->business)
         rules->business[rules->n_business++] = (struct semel_rule){SEMEL_RULE_HEADER, SEMEL_STR("business")};
@@ -172,7 +173,8 @@ void sim_scene_draw(struct sim_world *world)
 
 void sim_scene_describe(const struct sim_world *world, char *out, size_t size)
 {
-    static const char *const effects[] = {"atomic", "outside", "keyed"}, *const orders[] = {"none", "arrival", "version"};
+    static const char *const effects[] = {"atomic", "outside", "keyed"}, *const orders[] = {"none", "arrival",
+                                                                                            "version"};
     static const char *const gaps[] = {"dead", "apply", "alert"}, *const keeps[] = {"unfinished", "always", "never"};
     const struct sim_scene *s = &world->scene;
     const struct semel_policy *p = &s->policy;

@@ -2,15 +2,16 @@
  *
  * sim.h: the simulator: core on the in-memory drivers, one seed a whole run, replayed exactly.
  *
- * A world is one run: a virtual clock, one database, one queue, up to four workers and two operators, each a fiber. Before
- * every operation of a store or a broker, and at every labelled point, an actor may be left for another one, stalled, killed
- * or given an error. First comes the chaos, then a quiet phase without faults in which everything has to come to its end.
+ * A world is one run: a virtual clock, one database, one queue, up to four workers and two operators, each a fiber.
+ * Before every operation of a store or a broker, and at every labelled point, an actor may be left for another one,
+ * stalled, killed or given an error. First comes the chaos, then a quiet phase without faults in which everything has
+ * to come to its end.
  *
- *   scene.c     what the seed says: the route, the messages, the faults        worker.c    a worker's life
- *   world.c     the clock, the queue's side of things, who runs next           handler.c   what handlers do
- *   faults.c    what goes wrong before an operation or at a point              operator.c  people and reconciles
- *   watch.c     what must hold after every commit                              verify.c    what must hold in the end
- *   fiber.c     several actors on one thread                                   main.c      seeds, processes, counters
+ *   scene.c   what the seed says: route, messages, faults       worker.c    an actor's life
+ *   world.c   the clock, the queue's side, who runs next        handler.c   what handlers do
+ *   faults.c  what goes wrong before an operation, at a point   operator.c  people and reconciles
+ *   watch.c   what must hold after every commit                 verify.c    what must hold in the end
+ *   fiber.c   several actors on one thread                      main.c      seeds, processes, counters
  *
  * Invariants: everything random comes from world->rng, everything timed from world->now_us, and nothing depends on an
  * address, so the same seed gives the same run in every build.
@@ -40,48 +41,48 @@
 
 /* ---- counters: what really happened over all seeds ---- */
 
-#define SIM_COUNT_MAP(X)               \
-    X(SEEDS, "seeds")                  \
-    X(MESSAGES, "messages")            \
-    X(DELIVERIES, "deliveries")        \
-    X(OPERATIONS, "operations")        \
-    X(COMMITS, "commits")              \
-    X(EFFECTS, "effects")              \
-    X(CRASHES, "crashes")              \
-    X(KILLED, "killed by messages")    \
-    X(STALLS, "stalls")                \
-    X(BROKEN_TX, "broken transactions") \
-    X(EXPELLED, "expelled")            \
-    X(RETRIES, "store errors")         \
-    X(CLOSED, "lost connections")      \
+#define SIM_COUNT_MAP(X)                    \
+    X(SEEDS, "seeds")                       \
+    X(MESSAGES, "messages")                 \
+    X(DELIVERIES, "deliveries")             \
+    X(OPERATIONS, "operations")             \
+    X(COMMITS, "commits")                   \
+    X(EFFECTS, "effects")                   \
+    X(CRASHES, "crashes")                   \
+    X(KILLED, "killed by messages")         \
+    X(STALLS, "stalls")                     \
+    X(BROKEN_TX, "broken transactions")     \
+    X(EXPELLED, "expelled")                 \
+    X(RETRIES, "store errors")              \
+    X(CLOSED, "lost connections")           \
     X(UNKNOWN_DONE, "unknown commits done") \
     X(UNKNOWN_LOST, "unknown commits lost") \
-    X(QUEUE_ERRORS, "broker errors")   \
-    X(LOST_ACKS, "lost acks")          \
-    X(REDELIVERED, "redelivered")      \
-    X(CONFLICTS, "conflicts")          \
-    X(JUMPS, "clock jumps")            \
-    X(BACKWARD, "backward jumps")      \
-    X(SUPPRESSED, "duplicates suppressed") \
-    X(BUSINESS, "business duplicates") \
-    X(KEYED_REPEATS, "repeats by key") \
-    X(FENCED, "fenced completions")    \
-    X(RECOVERED, "recovered leases")   \
-    X(REPLAYS, "replays")              \
-    X(DISCARDS, "discards")            \
-    X(RESOLVES, "resolves")            \
-    X(LATE_ORDERS, "late commands")    \
-    X(REFUSED, "refused replays")      \
-    X(UNKNOWNS, "unknown outcomes")    \
-    X(DEAD, "dead letters")            \
-    X(REJECTED, "rejected")            \
-    X(GAPS, "gaps")                    \
-    X(STALE, "stale")                  \
-    X(BLOCKED, "blocked")              \
-    X(PARKED_FULL, "parking full")     \
-    X(PURGED, "purged")                \
-    X(QUARANTINED, "quarantined")      \
-    X(CUTS, "cut batches")             \
+    X(QUEUE_ERRORS, "broker errors")        \
+    X(LOST_ACKS, "lost acks")               \
+    X(REDELIVERED, "redelivered")           \
+    X(CONFLICTS, "conflicts")               \
+    X(JUMPS, "clock jumps")                 \
+    X(BACKWARD, "backward jumps")           \
+    X(SUPPRESSED, "duplicates suppressed")  \
+    X(BUSINESS, "business duplicates")      \
+    X(KEYED_REPEATS, "repeats by key")      \
+    X(FENCED, "fenced completions")         \
+    X(RECOVERED, "recovered leases")        \
+    X(REPLAYS, "replays")                   \
+    X(DISCARDS, "discards")                 \
+    X(RESOLVES, "resolves")                 \
+    X(LATE_ORDERS, "late commands")         \
+    X(REFUSED, "refused replays")           \
+    X(UNKNOWNS, "unknown outcomes")         \
+    X(DEAD, "dead letters")                 \
+    X(REJECTED, "rejected")                 \
+    X(GAPS, "gaps")                         \
+    X(STALE, "stale")                       \
+    X(BLOCKED, "blocked")                   \
+    X(PARKED_FULL, "parking full")          \
+    X(PURGED, "purged")                     \
+    X(QUARANTINED, "quarantined")           \
+    X(CUTS, "cut batches")                  \
     X(OUTLASTED, "outlasted leases")
 
 enum sim_count {
@@ -123,9 +124,12 @@ struct sim_event {
     int64_t token, lease_until_us, processed_us, updated_us;
     enum semel_class error_class;
     int owner, owner_incarnation; /* the actor that holds the lease, or -1 */
-    uint64_t mark;  /* of the last look at which its row was there */
-    uint64_t held[SIM_ACTORS]; /* the actor's serial when it last held the lease */
-    bool was_final; /* a final row was there and was purged */
+    uint64_t mark;                /* of the last look at which its row was there */
+    uint64_t held[SIM_ACTORS];    /* the actor's serial when it last held the lease */
+    bool was_final;               /* a final row was there and was purged */
+    bool alone;                   /* its lease is that of a message which runs by itself */
+    bool accepted, prevented;     /* ever */
+    bool contradicted;            /* the same id was sent with another payload */
 };
 
 /* Chances in a thousand. */
@@ -155,17 +159,19 @@ struct sim_actor {
     int number;
     bool is_operator;
     struct fiber *fiber;
-    bool alive;          /* handles are open, the fiber is not done */
-    bool dead;           /* crashed: every operation answers CLOSED from now on */
-    bool atomic;         /* is not left now */
-    bool ending;         /* is about to commit or to roll back */
-    bool lost;           /* the server ended its transaction; until it connects anew */
-    uint64_t serial;     /* one more with each turn of its loop and with each incarnation */
+    bool alive;      /* handles are open, the fiber is not done */
+    bool dead;       /* crashed: every operation answers CLOSED from now on */
+    bool atomic;     /* is not left now */
+    bool ending;     /* is about to commit or to roll back */
+    bool lost;       /* the server ended its transaction; until it connects anew */
+    uint64_t serial; /* one more with each turn of its loop and with each incarnation */
     int incarnation;
     char owner[32];
-    int64_t wake_us;     /* is not run before */
-    int64_t break_at_us; /* SEMEL_NONE, or when the server ends its idle transaction */
-    int64_t expel_at_us; /* the same for the broker */
+    uint64_t left;          /* how often it was left for another one */
+    uint64_t left_at_begin; /* the same, when it last began a transaction */
+    int64_t wake_us;        /* is not run before */
+    int64_t break_at_us;    /* SEMEL_NONE, or when the server ends its idle transaction */
+    int64_t expel_at_us;    /* the same for the broker */
     struct semel_store *store;
     struct semel_broker *broker;
     struct semel_inbox inbox;
@@ -189,7 +195,7 @@ struct sim_world {
     bool quiet, stopping;
     struct sim_actor *committed; /* who has just committed: to be looked at before anything else happens */
     uint64_t looks;
-    size_t effects_seen; /* of the database's list */
+    size_t effects_seen;           /* of the database's list */
     int64_t last_of_key[SIM_KEYS]; /* the event, or its version, whose effect came last */
     int business_effects[SIM_EVENTS];
     int to_push; /* the first event that is not pushed yet */
@@ -235,7 +241,8 @@ semel_status sim_handle_set(void *ctx, struct semel_store *store, const struct s
 
 /* watch.c */
 void sim_watch(struct sim_world *world); /* after a commit, before anybody else runs */
-void sim_note_effect(struct sim_world *world, struct sim_event *event);
+/* `late`: by a worker whose lease ran out meanwhile. */
+void sim_note_effect(struct sim_world *world, struct sim_event *event, bool late);
 struct sim_event *sim_event_of(struct sim_world *world, struct semel_str id); /* NULL: none of ours */
 bool sim_nobody_holds(const struct sim_world *world, const struct sim_event *event);
 

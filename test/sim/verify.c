@@ -49,6 +49,32 @@ static void verify_fate(const struct sim_world *world, const struct sim_event *e
     sim_broken(world, "none is lost", "event %d has no status", event->n);
 }
 
+/* Who was prevented was so by one that was accepted. */
+static void verify_prevented(const struct sim_world *world, const struct sim_event *event)
+{
+    for (int i = 0; i < world->scene.n_events; i++)
+        if (i != event->n && world->events[i].business == event->business && world->events[i].accepted)
+            return;
+    sim_broken(world, "prevented by somebody", "event %d was prevented, and nobody had its business key", event->n);
+}
+
+static void clear_conflict(void *ctx, const struct semel_mem_conflict *conflict)
+{
+    struct sim_event *event = sim_event_of(ctx, conflict->id);
+
+    if (event != NULL)
+        event->contradicted = false;
+}
+
+/* While the row is there, another payload is a conflict, and is kept. */
+static void verify_conflicts(struct sim_world *world)
+{
+    semel__mem_conflicts(world->db, clear_conflict, world);
+    for (int i = 0; i < world->scene.n_events && !world->scene.purge; i++)
+        if (world->events[i].contradicted)
+            sim_broken(world, "conflicts are kept", "event %d came with another payload, and nobody knows", i);
+}
+
 void sim_verify(struct sim_world *world)
 {
     size_t unacked = semel__mem_queue_unacked(world->queue);
@@ -59,7 +85,10 @@ void sim_verify(struct sim_world *world)
         sim_broken(world, "every delivery is acknowledged", "%zu are not", unacked);
     for (int i = 0; i < world->scene.n_events; i++) {
         const struct sim_event *event = &world->events[i];
+        if (event->prevented)
+            verify_prevented(world, event);
         if ((event->kind == SIM_POISON || event->kind == SIM_KILLER || event->kind == SIM_REJECT) && event->effects > 0)
             sim_broken(world, "what failed has no effect", "event %d took effect", event->n);
     }
+    verify_conflicts(world);
 }

@@ -3,9 +3,9 @@
  * watch.c: what must hold after every commit. It is called before anybody else runs, so what the database shows is
  * committed, and the one who committed it is known.
  *
- * What is compared with the last look: final rows stay as they are until they are purged below the watermark; every move is
- * legal; attempts stay below the cap; tokens ascend; a lease is ended by its owner or, once it ran out, by recovery; effect
- * and record come together; no effect comes twice, nor out of order.
+ * What is compared with the last look: final rows stay as they are until they are purged below the watermark; every
+ * move is legal; attempts stay below the cap; tokens ascend; a lease is ended by its owner or, once it ran out, by
+ * recovery; effect and record come together; no effect comes twice, nor out of order.
  */
 #include "sim.h"
 
@@ -41,7 +41,7 @@ static bool late_version(const struct sim_world *world)
     return world->scene.policy.effect == SEMEL_EFFECT_KEYED && world->scene.policy.order == SEMEL_ORDER_VERSION;
 }
 
-void sim_note_effect(struct sim_world *world, struct sim_event *event)
+void sim_note_effect(struct sim_world *world, struct sim_event *event, bool late)
 {
     enum semel_order order = world->scene.policy.order;
     int64_t place = order == SEMEL_ORDER_VERSION ? event->version : event->n;
@@ -53,6 +53,8 @@ void sim_note_effect(struct sim_world *world, struct sim_event *event)
     if (world->scene.business && ++world->business_effects[event->business] > 1)
         sim_broken(world, "no business effect twice", "business key %d took effect again by event %d", event->business,
                    event->n);
+    if (late && late_version(world))
+        return; /* no fence reaches the outside world: its row may be stale by now */
     if (order != SEMEL_ORDER_NONE && place <= *last)
         sim_broken(world, "order per key", "key %d: the effect of event %d at place %lld came after place %lld",
                    event->key, event->n, (long long)place, (long long)*last);
@@ -69,7 +71,7 @@ static void look_at_effects(struct sim_world *world)
         struct sim_event *event = sim_event_of(world, effects[world->effects_seen].key);
         if (event == NULL)
             sim_broken(world, "the message is whole", "an effect of nobody");
-        sim_note_effect(world, event);
+        sim_note_effect(world, event, false);
         if (!event->there || event->state != SEMEL_STATE_COMPLETED)
             sim_broken(world, "effect and record are one", "event %d took effect, and its row is %s", event->n,
                        event->there ? semel__state_name(event->state) : "not there");
@@ -101,6 +103,8 @@ static void check_end_of_lease(struct sim_world *world, const struct sim_event *
 
     if (own)
         return;
+    if (world->scene.policy.effect == SEMEL_EFFECT_ATOMIC && !event->alone && row->live.attempts >= event->attempts)
+        sim_broken(world, "nobody is charged for others", "event %d ran together with others and is charged", event->n);
     if (row->live.state == SEMEL_STATE_COMPLETED || row->live.state == SEMEL_STATE_REJECTED)
         sim_broken(world, "no completion under a stale token", "event %d became %s by %s, who had no lease", event->n,
                    semel__state_name(row->live.state), by->owner);
@@ -119,12 +123,10 @@ static void check_move(struct sim_world *world, const struct sim_event *event, c
     if (!semel__move_legal(event->there ? event->state : SEMEL_STATE_ABSENT, to))
         sim_broken(world, "every move is legal", "event %d went from %s to %s", event->n,
                    semel__state_name(event->there ? event->state : SEMEL_STATE_ABSENT), semel__state_name(to));
-    if (event->was_final && to != SEMEL_STATE_QUARANTINED && (!event->there || event->state != SEMEL_STATE_QUARANTINED) &&
-        !event->there)
+    if (event->was_final && !event->there && to != SEMEL_STATE_QUARANTINED)
         sim_broken(world, "purging reopens nothing", "event %d was purged and is %s now", event->n,
                    semel__state_name(to));
-    if (to == SEMEL_STATE_PROCESSING && row->live.lease_token != event->token &&
-        event->token != SEMEL_NONE && row->live.lease_token < event->token)
+    if (to == SEMEL_STATE_PROCESSING && event->token != SEMEL_NONE && row->live.lease_token < event->token)
         sim_broken(world, "tokens ascend", "event %d has token %lld after %lld", event->n,
                    (long long)row->live.lease_token, (long long)event->token);
     if (event->there && event->state == SEMEL_STATE_PROCESSING &&
@@ -176,6 +178,10 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
     event->attempts = live->attempts;
     event->attempts_before = live->attempts_before;
     event->replays = live->replays;
+    event->alone = live->alone;
+    event->prevented |= live->state == SEMEL_STATE_PREVENTED;
+    event->accepted |= semel__state_unfinished(live->state) || live->state == SEMEL_STATE_COMPLETED ||
+                       live->state == SEMEL_STATE_REJECTED;
     if (live->lease_token != SEMEL_NONE)
         event->token = live->lease_token; /* the last one stays to be compared */
     event->lease_until_us = live->lease_until_us;
@@ -194,21 +200,20 @@ static void check_gone(struct sim_world *world, struct sim_event *event)
         sim_broken(world, "purged below the watermark", "event %d is gone", event->n);
     event->there = false;
     event->was_final = true;
-    event->replays = 0;
+    event->replays = event->starts = 0;
 }
 
+/* Where the effect is in the transaction several may be claimed, and the transaction itself keeps the order. */
 static void check_keys(struct sim_world *world)
 {
     const struct sim_event *holders[SIM_KEYS] = {0};
-    bool together = world->scene.policy.effect == SEMEL_EFFECT_ATOMIC;
 
     for (int i = 0; i < world->to_push; i++) {
         const struct sim_event *event = &world->events[i];
         if (!event->there || event->state != SEMEL_STATE_PROCESSING)
             continue;
         const struct sim_event *other = holders[event->key];
-        if (other != NULL && (!together || other->owner != event->owner ||
-                              other->owner_incarnation != event->owner_incarnation))
+        if (other != NULL)
             sim_broken(world, "one at a time per key", "events %d and %d of key %d are both processing", other->n,
                        event->n, event->key);
         holders[event->key] = event;
@@ -227,7 +232,7 @@ void sim_watch(struct sim_world *world)
         if (event->there && event->state == SEMEL_STATE_COMPLETED && event->effects == 0)
             sim_broken(world, "effect and record are one", "event %d is completed and had no effect", event->n);
     }
-    if (world->scene.policy.order != SEMEL_ORDER_NONE)
+    if (world->scene.policy.order != SEMEL_ORDER_NONE && world->scene.policy.effect != SEMEL_EFFECT_ATOMIC)
         check_keys(world);
     world->committed = NULL;
 }

@@ -22,6 +22,7 @@ static void open_pump(struct sim_actor *actor)
     semel__pump_init(&actor->pump, &actor->inbox, actor->broker, &world->scene.rules);
     semel__breaker_init(&actor->pump.breaker, (int)sim_between(world, 3, 20), 100 * SIM_MS, 5 * SIM_SECOND);
     actor->pump.batch_max = world->scene.batch_max;
+    actor->pump.tick_max = (size_t)sim_between(world, 1, 40);
     actor->pump.later_ms = (int)sim_between(world, 10, 1000);
     actor->pump.purge_every_us = world->scene.purge ? 600 * SIM_SECOND : 24 * SIM_HOUR;
 }
@@ -87,11 +88,12 @@ void sim_actor_close(struct sim_actor *actor)
     actor->serial++;
 }
 
-static void tell(struct sim_actor *actor, const char *what, semel_status status, size_t n, const struct semel_error *err)
+static void tell(struct sim_actor *actor, const char *what, semel_status status, size_t n,
+                 const struct semel_error *err)
 {
     if (status != SEMEL_OK)
-        sim_trace(actor->world, "%s %s: %s (%s), %zu decided", actor->owner, what, semel__status_name(status), err->text,
-                  n);
+        sim_trace(actor->world, "%s %s: %s (%s), %zu decided", actor->owner, what, semel__status_name(status),
+                  err->text, n);
     else if (n > 0)
         sim_trace(actor->world, "%s %s: %zu decided", actor->owner, what, n);
 }

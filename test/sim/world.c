@@ -2,9 +2,9 @@
  *
  * world.c: one run: the clock, what the producers and the broker do by themselves, and who runs next.
  *
- * Time moves by small steps with every operation, and jumps to the next thing that is to happen when everybody sleeps. The
- * chaos lasts for a drawn time; then the faults stop and everything has to come to its end within a bounded number of
- * rounds. In the end some worlds bring every message once more, some of them after everything has been purged.
+ * Time moves by small steps with every operation, and jumps to the next thing that is to happen when everybody sleeps.
+ * The chaos lasts for a drawn time; then the faults stop and everything has to come to its end within a bounded number
+ * of rounds. In the end some worlds bring every message once more, some of them after everything has been purged.
  */
 #include "sim.h"
 
@@ -65,8 +65,8 @@ static void push_next(struct sim_world *world)
     push(world, event, event->payload);
     event->pushed = true;
     world->counts[SIM_MESSAGES]++;
-    sim_trace(world, "event %d is sent: %s, key %d, version %lld, business %d, kind %d", event->n, event->id, event->key,
-              (long long)event->version, event->business, (int)event->kind);
+    sim_trace(world, "event %d is sent: %s, key %d, version %lld, business %d, kind %d", event->n, event->id,
+              event->key, (long long)event->version, event->business, (int)event->kind);
 }
 
 static void redeliver(struct sim_world *world, struct sim_event *event)
@@ -96,6 +96,7 @@ static void send_conflict(struct sim_world *world, struct sim_event *event)
     snprintf(other, sizeof other, "%s.5", event->payload);
     push(world, event, other);
     event->number = number;
+    event->contradicted = true;
     sim_trace(world, "event %d comes with another payload", event->n);
 }
 

@@ -343,6 +343,7 @@ void engine_init(struct engine *e)
     semel__random_seed(&e->rng, 7);
     semel__policy_init(&e->policy, SEMEL_STR("c"));
     semel__arena_init(&e->arena, (size_t)1 << 26);
+    semel__arena_init(&e->keep, (size_t)1 << 26);
 }
 
 static semel_status open_sqlite(struct engine *e, const char *kind)
@@ -387,11 +388,13 @@ void engine_close(struct engine *e)
 {
     if (e->store != NULL) {
         semel__inbox_done(&e->inbox);
-        e->store->ops = spy.real;
+        if (e->store->ops == &spy.ops)
+            e->store->ops = spy.real;
         semel_store_close(e->store);
     }
     semel__mem_db_free(e->db);
     semel__arena_done(&e->arena);
+    semel__arena_done(&e->keep);
     e->store = NULL;
     e->db = NULL;
 }
@@ -427,6 +430,7 @@ int engine_down(void **state)
 {
     static const char *const ends[] = {"", "-wal", "-shm"};
     struct engine *e = *state;
+    semel__alloc_set_hook(NULL, NULL); /* a test that failed may have left it */
     engine_close(e);
     for (size_t i = 0; e->path[0] != '\0' && i < COUNT(ends); i++) {
         char path[80];

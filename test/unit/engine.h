@@ -74,6 +74,7 @@ struct engine {
     struct semel_error err;
     struct semel_settled settled[BATCH];
     struct semel_arena arena; /* of what a test looks at */
+    struct semel_arena keep;  /* of what a test keeps until its end */
     struct plan plan, then; /* both count */
     struct seen seen;
     char trace[16384]; /* "run:ID", "commit", "ack" ... in order, each followed by a blank */

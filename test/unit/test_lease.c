@@ -7,30 +7,18 @@
 struct held {
     struct semel_lease leases[16];
     size_t n;
-    struct semel_arena arena;
 };
-
-static void held_init(struct held *h)
-{
-    h->n = 0;
-    semel__arena_init(&h->arena, 1 << 20);
-}
 
 static void claim(struct engine *e, struct held *h, const struct semel_msg *msgs, size_t n, bool alone)
 {
-    held_init(h);
-    assert_ok(e, semel__lease_claim(&e->inbox, msgs, n, alone, &h->arena, h->leases, &h->n, e->settled, &e->err));
+    h->n = 0;
+    assert_ok(e, semel__lease_claim(&e->inbox, msgs, n, alone, &e->keep, h->leases, &h->n, e->settled, &e->err));
 }
 
 static void take(struct engine *e, struct held *h, size_t max)
 {
-    held_init(h);
-    assert_ok(e, semel__lease_take(&e->inbox, max, &h->arena, h->leases, &h->n, &e->err));
-}
-
-static void held_done(struct held *h)
-{
-    semel__arena_done(&h->arena);
+    h->n = 0;
+    assert_ok(e, semel__lease_take(&e->inbox, max, &e->keep, h->leases, &h->n, &e->err));
 }
 
 static size_t recover(struct engine *e)
@@ -78,7 +66,6 @@ static void claims_and_ends_are_group_commits(void **state)
         const struct semel_msg *m = &h.leases[i].msg;
         assert_int_equal(state_of(e, m->id.p), i == 3 ? SEMEL_STATE_REJECTED : SEMEL_STATE_COMPLETED);
     }
-    held_done(&h);
 }
 
 static void claim_settles_what_may_not_run(void **state)
@@ -97,8 +84,6 @@ static void claim_settles_what_may_not_run(void **state)
     claim(e, &again, msgs, 3, true);
     assert_int_equal(again.n, 0); /* I3: the other learns "busy" */
     assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_BUSY, SEMEL_STATE_PROCESSING);
-    held_done(&h);
-    held_done(&again);
 }
 
 /* I7: long handlers renew their lease. */
@@ -119,7 +104,6 @@ static void renewed_lease_is_not_recovered(void **state)
     assert_int_equal(recover(e), 0);
     assert_ok(e, semel__lease_finish(&e->inbox, h.leases, &done, 1, &e->err));
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
-    held_done(&h);
 }
 
 /* I6: a graceful release gives the attempt back. */
@@ -141,8 +125,6 @@ static void released_message_is_not_charged_and_is_due_at_once(void **state)
     assert_int_equal(next.n, 1);
     assert_ok(e, semel__lease_run(&e->inbox, next.leases, 1, &e->err));
     assert_int_equal(effects_of(e, "a"), 1);
-    held_done(&h);
-    held_done(&next);
 }
 
 /* ---- stale tokens ------------------------------------------------------------------------------------- */
@@ -182,8 +164,6 @@ static void end_under_a_stale_token_is_refused_and_kept_as_evidence(void **state
     assert_false(fast.leases[0].lost);
     assert_str(row_of(e, "a").live.outcome, "{\"fast\":1}");
     assert_int_equal(row_of(e, "a").live.attempts, 2);
-    held_done(&slow);
-    held_done(&fast);
 }
 
 static void last_attempt(void *ctx, const struct semel_mem_attempt *attempt)
@@ -218,7 +198,6 @@ static void late_word_over_an_ended_row_changes_nothing(void **state)
         assert_str(last.text, texts[i]);
     }
     assert_int_equal(attempts_of(e, "a"), 3); /* the recovery's and two words that came too late */
-    held_done(&slow);
 }
 
 /* ---- recovery ----------------------------------------------------------------------------------------- */
@@ -245,8 +224,6 @@ static void atomic_group_is_given_back_uncharged_and_runs_alone_next(void **stat
     take(e, &next, 10);
     assert_int_equal(next.n, 1);
     assert_true(next.leases[0].live.alone);
-    held_done(&h);
-    held_done(&next);
 }
 
 /* T4, I7 */
@@ -269,7 +246,6 @@ static void lone_run_that_stalls_is_charged_and_then_completed(void **state)
     assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
     assert_int_equal(row_of(e, "a").live.attempts, 2);
-    held_done(&h);
 }
 
 /* E2, A7: outside it may have happened; by its key it may be repeated. */
@@ -285,13 +261,11 @@ static void stalled_run_outside_is_unknown_and_a_keyed_one_is_failed(void **stat
     recover(e);
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_UNKNOWN);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_UNKNOWN], 1);
-    held_done(&h);
     e->policy.effect = SEMEL_EFFECT_KEYED;
     claim(e, &h, &b, 1, true);
     expire(e);
     recover(e);
     assert_int_equal(state_of(e, "b"), SEMEL_STATE_FAILED);
-    held_done(&h);
 }
 
 /* P40: by expiry only. */
@@ -308,7 +282,6 @@ static void live_lease_is_not_recovered(void **state)
     e->now_us += 1;
     assert_int_equal(recover(e), 1);
     assert_int_equal(recover(e), 0);
-    held_done(&h);
 }
 
 /* ---- take --------------------------------------------------------------------------------------------- */
@@ -374,7 +347,6 @@ static void failed_head_gives_its_followers_back(void **state)
     assert_int_equal(effects_of(e, NULL), 3);
     const char *a2 = strstr(e->trace, "run:a3"), *a3 = strstr(e->trace, "run:a4");
     assert_true(a2 != NULL && a3 != NULL && a2 < a3);
-    held_done(&h);
 }
 
 static void retry_is_taken_alone_and_only_when_due(void **state)
@@ -386,16 +358,13 @@ static void retry_is_taken_alone_and_only_when_due(void **state)
     process(e, msgs, 2);
     take(e, &h, 10);
     assert_int_equal(h.n, 0);
-    held_done(&h);
     e->now_us += 10 * SECOND_US;
     take(e, &h, 10);
     assert_int_equal(h.n, 1);
     assert_ok(e, semel__lease_run(&e->inbox, h.leases, h.n, &e->err));
-    held_done(&h);
     take(e, &h, 10);
     assert_int_equal(h.n, 1);
     assert_ok(e, semel__lease_run(&e->inbox, h.leases, h.n, &e->err));
-    held_done(&h);
     assert_int_equal(effects_of(e, NULL), 2);
 }
 
@@ -433,7 +402,6 @@ static void leased_run_is_not_charged_when_the_world_fails(void **state)
     struct semel_row row = row_of(e, "a");
     assert_int_equal(row.live.state, SEMEL_STATE_FAILED);
     assert_int_equal(row.live.attempts, 1);
-    held_done(&h);
 }
 
 /* A claim by `take` whose commit is unknown is left to recovery. */

@@ -32,7 +32,7 @@ static void a_wait_has_full_jitter_within_its_bounds(void **state)
             high = us > high ? us : high;
             sum += us / DRAWS;
         }
-        assert_true(low < limit / 50);        /* full jitter: short waits happen */
+        assert_true(low < limit / 50);          /* full jitter: short waits happen */
         assert_true(high > limit - limit / 50); /* and long ones */
         assert_true(sum > limit * 45 / 100 && sum < limit * 55 / 100);
     }

@@ -16,7 +16,7 @@ static const char *const matrix[SEMEL_STATE_COUNT] = {
     /* failed      */ "-xxxxxxxx--",
     /* waiting     */ "-xxxxxxxx--",
     /* rejected    */ "x----------",
-    /* unknown     */ "--xx-x-x---",
+    /* unknown     */ "--xx-x-----",
     /* dead        */ "--xx-x-----",
     /* stale       */ "x----------",
     /* prevented   */ "x----------",
@@ -40,8 +40,8 @@ static void every_move_is_legal_or_not_as_the_table_says(void **state)
 /* The table above is in this order. */
 static void the_statuses_have_the_order_of_the_table(void **state)
 {
-    static const char *const names[] = {"absent",   "processing", "completed", "failed",    "waiting",    "rejected",
-                                        "unknown",  "dead",       "stale",     "prevented", "quarantined"};
+    static const char *const names[] = {"absent",  "processing", "completed", "failed",    "waiting",    "rejected",
+                                        "unknown", "dead",       "stale",     "prevented", "quarantined"};
 
     (void)state;
     assert_int_equal(COUNT(names), SEMEL_STATE_COUNT);
@@ -107,7 +107,7 @@ static void what_is_no_status_has_no_move(void **state)
     (void)state;
     assert_false(semel__move_legal(SEMEL_STATE_COUNT, SEMEL_STATE_ABSENT));
     assert_false(semel__move_legal(SEMEL_STATE_ABSENT, SEMEL_STATE_COUNT));
-    assert_false(semel__move_legal((enum semel_state)-1, SEMEL_STATE_COMPLETED));
+    assert_false(semel__move_legal((enum semel_state) - 1, SEMEL_STATE_COMPLETED));
     assert_false(semel__move_legal(SEMEL_STATE_WAITING, (enum semel_state)40));
     assert_false(semel__state_final(SEMEL_STATE_COUNT));
     assert_false(semel__state_unfinished((enum semel_state)40));

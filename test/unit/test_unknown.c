@@ -235,13 +235,11 @@ static void foreign_claim_is_not_adopted(void **state)
     struct engine *e = *state;
     struct semel_lease lease;
     struct semel_inbox other;
-    struct semel_arena arena;
     struct semel_msg m = msg("a", "ok");
     size_t n;
 
-    semel__arena_init(&arena, 1 << 20);
     semel__inbox_init(&other, e->store, &e->policy, &e->handler, &e->rng, SEMEL_STR("worker-2"));
-    assert_ok(e, semel__lease_claim(&other, &m, 1, true, &arena, &lease, &n, e->settled, &e->err));
+    assert_ok(e, semel__lease_claim(&other, &m, 1, true, &e->keep, &lease, &n, e->settled, &e->err));
     assert_int_equal(n, 1);
     m.delivery = 2;
     fail_at(e, "commit", 1, FAULT_UNKNOWN_LOST);
@@ -249,7 +247,6 @@ static void foreign_claim_is_not_adopted(void **state)
     assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BUSY, SEMEL_STATE_PROCESSING);
     assert_int_equal(effects_of(e, "a"), 0);
     semel__inbox_done(&other);
-    semel__arena_done(&arena);
 }
 
 int main(void)
