@@ -531,6 +531,35 @@ static void wrapped_handle_that_cannot_be_used_is_left_as_it_was(void **state)
     assert_int_equal(sqlite3_close(db), SQLITE_OK);
 }
 
+/* ---- what a person is told -------------------------------------------------------------------------- */
+
+static void an_old_library_is_named_with_what_follows(void **state) /* P26 */
+{
+    char text[300];
+    (void)state;
+    semel__sqlite_about(3040001, text, sizeof(text));
+    assert_non_null(strstr(text, "SQLite 3.40.1: before 3.51.3"));
+    semel__sqlite_about(3051003, text, sizeof(text));
+    assert_string_equal(text, "SQLite 3.51.3");
+    semel__sqlite_about(3040001, text, 8);
+    assert_string_equal(text, "SQLite ");
+    assert_int_equal(semel__sqlite_version(), sqlite3_libversion_number());
+}
+
+static void the_write_ahead_log_is_measured(void **state) /* P25 */
+{
+    struct world *w = *state;
+    int64_t before = semel__sqlite_wal_bytes(w->store);
+    sqlite3 *reader = NULL;
+    assert_int_equal(sqlite3_open(w->path, &reader), SQLITE_OK);
+    sql_on(reader, "BEGIN; SELECT count(*) FROM semel_inbox"); /* a long reader: nothing can be checkpointed past it */
+    for (int i = 0; i < 50; i++)
+        sql(w, "INSERT INTO semel_audit (at, consumer, source, message_id, who, what, reason) "
+               "VALUES (1, 'c', 's', 'm', 'w', 'x', hex(zeroblob(20000)))");
+    assert_true(semel__sqlite_wal_bytes(w->store) > before + 1000000);
+    assert_int_equal(sqlite3_close(reader), SQLITE_OK);
+}
+
 /* ---- plans and codes ----------------------------------------------------------------------------- */
 
 static void check_plans(struct world *w)
@@ -643,6 +672,8 @@ int main(void)
         ON(join_of_a_transaction_with_an_old_snapshot_must_be_repeated),
         ON(statement_that_a_handler_forgot_outlives_the_store),
         ON(wrapped_handle_that_cannot_be_used_is_left_as_it_was),
+        BARE(an_old_library_is_named_with_what_follows),
+        ON(the_write_ahead_log_is_measured),
         ON(no_query_scans_the_inbox),
         BARE(codes_mean_what_the_caller_must_do),
         ON(a_message_that_quotes_data_is_not_shown),
