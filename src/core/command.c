@@ -167,7 +167,8 @@ semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_
     } else {
         SEMEL_POINT(REPLAY_SETTLED);
         status = semel_store_commit(inbox->store, err);
-        SEMEL_POINT(REPLAY_COMMITTED);
+        if (status == SEMEL_OK)
+            SEMEL_POINT(REPLAY_COMMITTED);
     }
     *ret_done = *ret_done && status == SEMEL_OK;
     *ret_state = item.row == NULL ? SEMEL_STATE_ABSENT : item.live.state;

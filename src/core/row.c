@@ -61,6 +61,8 @@ static semel_status check_numbers(const struct semel_row *row, struct semel_erro
         return damaged(err, "arrival", "1 or more");
     if (live->attempts < 0 || live->attempts > ATTEMPTS_MAX)
         return damaged(err, "attempts", "0 to 1000000");
+    if (live->state == SEMEL_STATE_PROCESSING && live->attempts == 0)
+        return damaged(err, "attempts", "1 or more while it is processing");
     if (live->attempts_before < 0 || live->attempts_before > live->attempts)
         return damaged(err, "attempts_before", "0 to attempts");
     if (live->replays < 0 || live->replays > ATTEMPTS_MAX)

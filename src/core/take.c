@@ -18,7 +18,9 @@ struct take {
     struct semel_inbox *inbox;
     struct semel_row *rows; /* candidates */
     size_t n, room;
-    bool alone;
+    size_t
+        skip; /* how many of the oldest are passed over: they were looked at under lock, and can neither run nor move */
+    bool alone, moved;
 };
 
 static bool together(const struct semel_inbox *inbox)
@@ -267,10 +269,10 @@ static semel_status find(struct take *take, struct semel_error *err)
     struct semel_scan scan = {.kind = SEMEL_SCAN_DUE,
                               .consumer = inbox->policy->consumer,
                               .now_us = now_us,
-                              .max = take->room};
+                              .max = take->room + take->skip};
     status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
-    if (status == SEMEL_OK && (n = drop_unkept(due, n)) > 0)
-        status = choose(take, due, n, err);
+    if (status == SEMEL_OK && (n = drop_unkept(due, n)) > take->skip)
+        status = choose(take, due + take->skip, n - take->skip, err);
     qsort(take->rows, take->n, sizeof *take->rows,
           inbox->policy->order == SEMEL_ORDER_VERSION ? cmp_version : cmp_arrival);
     drop_repeats(take);
@@ -280,26 +282,27 @@ static semel_status find(struct take *take, struct semel_error *err)
     return status;
 }
 
-semel_status semel__lease_take(struct semel_inbox *inbox, size_t max, struct semel_arena *arena,
-                               struct semel_lease *ret_leases, size_t *ret_n, struct semel_error *err)
+static semel_status take_some(struct take *take, struct semel_arena *arena, struct semel_lease *ret_leases,
+                              size_t *ret_n, struct semel_error *err)
 {
-    struct take take = {.inbox = inbox, .room = max < SEMEL_BATCH_MAX ? max : SEMEL_BATCH_MAX};
+    struct semel_inbox *inbox = take->inbox;
     struct semel_lease nobody = {.live.lease_token = SEMEL_NONE};
     struct work work = {.inbox = inbox};
-    *ret_n = 0;
     semel__arena_reset(&inbox->scratch);
-    take.rows = semel__arena_alloc(&inbox->scratch, take.room, sizeof *take.rows);
-    if (take.rows == NULL)
+    take->n = 0;
+    take->rows = semel__arena_alloc(&inbox->scratch, take->room, sizeof *take->rows);
+    if (take->rows == NULL)
         return semel__fail_memory(err);
-    semel_status status = find(&take, err);
-    if (status != SEMEL_OK || take.n == 0)
+    semel_status status = find(take, err);
+    if (status != SEMEL_OK || take->n == 0)
         return status;
-    status = items_of_rows(&take, &nobody, &work.items, err);
-    work.n = take.n;
-    work.alone = take.alone;
+    status = items_of_rows(take, &nobody, &work.items, err);
+    work.n = take->n;
+    work.alone = take->alone;
     if (status == SEMEL_OK)
         status = claim(&work, err); /* unknown: the lease runs out and recovery decides */
     for (size_t i = 0; status == SEMEL_OK && i < work.n; i++) {
+        take->moved |= work.items[i]->changed;
         if (work.items[i]->verdict.act != SEMEL_RUN)
             continue;
         if (!copy_lease(inbox, work.items[i], arena, &ret_leases[*ret_n]))
@@ -308,4 +311,16 @@ semel_status semel__lease_take(struct semel_inbox *inbox, size_t max, struct sem
         work.items[i]->verdict.act = SEMEL_LATER; /* told when it ends */
     }
     return status == SEMEL_OK ? semel__work_tell(&work, err) : status;
+}
+
+semel_status semel__lease_take(struct semel_inbox *inbox, size_t max, struct semel_arena *arena,
+                               struct semel_lease *ret_leases, size_t *ret_n, struct semel_error *err)
+{
+    struct take take = {.inbox = inbox, .room = max < SEMEL_BATCH_MAX ? max : SEMEL_BATCH_MAX};
+    *ret_n = 0;
+    for (;; take.skip++) { /* a row that is damaged where only the lock shows it must not hold up the others */
+        semel_status status = take_some(&take, arena, ret_leases, ret_n, err);
+        if (status != SEMEL_OK || take.n == 0 || take.moved)
+            return status;
+    }
 }

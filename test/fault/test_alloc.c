@@ -2,12 +2,13 @@
  *
  * test_alloc.c: no memory, at every allocation in turn: ours, SQLite's and OpenSSL's.
  *
- * Each scenario is run with its n-th allocation failing, once alone and once with all that follow, for n = 1, 2, 3 ... until a
- * run needs no more than n. Afterwards nothing was acknowledged without its effect or its record, and a second run
- * with memory gives exactly the right effects. ASan and LSan see the rest.
+ * Each scenario is run with its n-th allocation failing, once alone and once with all that follow, for n = 1, 2, 3
+ * ... until a run needs no more than n. Afterwards nothing was acknowledged without its effect or its record, and a
+ * second run with memory gives exactly the right effects. ASan and LSan see the rest.
  *
- * The runs of one scenario share a store and differ by their ids; what one leaves open it finishes before the next. SQLite
- * allocates a hundred times where we do once: of the two longest scenarios only some are visited there, all with SEMEL_LONG=1.
+ * The runs of one scenario share a store and differ by their ids; what one leaves open it finishes before the next.
+ * SQLite allocates a hundred times where we do once: of the longer scenarios only some are visited there, all with
+ * SEMEL_LONG=1.
  */
 #include <openssl/crypto.h>
 #include <sqlite3.h>
@@ -288,7 +289,8 @@ static semel_status run_leased(struct engine *e)
     struct semel_lease leases[MSGS];
     size_t n = 0;
     semel__arena_reset(&e->keep);
-    semel_status status = semel__lease_claim(&e->inbox, load.msgs, load.n, true, &e->keep, leases, &n, e->settled, &e->err);
+    semel_status status = semel__lease_claim(&e->inbox, load.msgs, load.n, true, &e->keep, leases, &n, e->settled,
+                                             &e->err);
     if (status == SEMEL_OK)
         status = semel__lease_renew(&e->inbox, leases, n, &e->err);
     if (status == SEMEL_OK && n > 1)
@@ -434,12 +436,12 @@ static void fails_everywhere(void **state, const struct scenario *s)
 
 static void batch_survives_every_failed_allocation(void **state)
 {
-    fails_everywhere(state, &(struct scenario){"batch", prepare_batch, run_batch, check_batch, 7});
+    fails_everywhere(state, &(struct scenario){"batch", prepare_batch, run_batch, check_batch, 13});
 }
 
 static void leases_survive_every_failed_allocation(void **state)
 {
-    fails_everywhere(state, &(struct scenario){"leases", prepare_leased, run_leased, check_batch, 1});
+    fails_everywhere(state, &(struct scenario){"leases", prepare_leased, run_leased, check_batch, 3});
 }
 
 static void effects_outside_survive_every_failed_allocation(void **state)
@@ -449,7 +451,7 @@ static void effects_outside_survive_every_failed_allocation(void **state)
 
 static void scheduler_survives_every_failed_allocation(void **state)
 {
-    fails_everywhere(state, &(struct scenario){"work", prepare_work, run_work, check_batch, 1});
+    fails_everywhere(state, &(struct scenario){"work", prepare_work, run_work, check_batch, 3});
 }
 
 static void purge_survives_every_failed_allocation(void **state)
@@ -488,7 +490,7 @@ static void opening_survives_every_failed_allocation(void **state)
     (void)state;
     for (size_t k = 0; k < COUNT(kinds); k++)
         for (int on = 0; on < 2; on++) {
-            unsigned n = 1, step = stride(k == 1 ? 17 : 1);
+            unsigned n = 1, step = stride(k == 1 ? 29 : 1);
             for (bool reached = true; reached; n += step) {
                 enum semel_act act;
                 memory_fails_at(n, on != 0);
@@ -517,7 +519,8 @@ static void extraction_survives_every_failed_allocation(void **state)
                                       .lock = {SEMEL_RULE_DIGEST, {0}},
                                       .version = {SEMEL_RULE_JSON, SEMEL_STR("/v")},
                                       .time = {SEMEL_RULE_JSON, SEMEL_STR("/at")},
-                                      .business = {{SEMEL_RULE_JSON, SEMEL_STR("/id")}, {SEMEL_RULE_JSON, SEMEL_STR("/v")}},
+                                      .business = {{SEMEL_RULE_JSON, SEMEL_STR("/id")},
+                                                   {SEMEL_RULE_JSON, SEMEL_STR("/v")}},
                                       .n_business = 2};
     (void)state;
     for (int on = 0; on < 2; on++) {

@@ -70,9 +70,9 @@ void fiber_free(struct fiber *fiber)
 
 #if FIBER_ASAN
 
-static void leave(struct fiber *fiber, bool for_ever)
+static void leave(struct fiber *fiber)
 {
-    __sanitizer_start_switch_fiber(for_ever ? NULL : &fiber->fake_inside, fiber->outside_stack, fiber->outside_size);
+    __sanitizer_start_switch_fiber(&fiber->fake_inside, fiber->outside_stack, fiber->outside_size);
     swapcontext(&fiber->inside, &fiber->outside);
     __sanitizer_finish_switch_fiber(fiber->fake_inside, &fiber->outside_stack, &fiber->outside_size);
 }
@@ -91,9 +91,8 @@ static void enter(struct fiber *fiber)
 
 #else
 
-static void leave(struct fiber *fiber, bool for_ever)
+static void leave(struct fiber *fiber)
 {
-    (void)for_ever;
     if (_setjmp(fiber->jump_inside) == 0)
         _longjmp(fiber->jump_outside, 1);
 }
@@ -120,10 +119,11 @@ static void trampoline(unsigned high, unsigned low)
     struct fiber *fiber = (struct fiber *)((uintptr_t)high << 16 << 16 | (uintptr_t)low);
 
     entered(fiber);
-    fiber->call(fiber->arg);
-    fiber->done = true;
-    leave(fiber, true);
-    abort();
+    for (;;) { /* the context is used again by the next start */
+        fiber->call(fiber->arg);
+        fiber->done = true;
+        leave(fiber);
+    }
 }
 
 void fiber_start(struct fiber *fiber, void (*call)(void *arg), void *arg)
@@ -132,7 +132,9 @@ void fiber_start(struct fiber *fiber, void (*call)(void *arg), void *arg)
 
     fiber->call = call;
     fiber->arg = arg;
-    fiber->entered = fiber->done = false;
+    fiber->done = false;
+    if (fiber->entered)
+        return;
     getcontext(&fiber->inside);
     fiber->inside.uc_stack.ss_sp = fiber->stack;
     fiber->inside.uc_stack.ss_size = STACK_SIZE;
@@ -155,5 +157,5 @@ bool fiber_done(const struct fiber *fiber)
 
 void fiber_yield(void)
 {
-    leave(current, false);
+    leave(current);
 }

@@ -112,6 +112,8 @@ static void check_lease(const struct sim_actor *actor, const struct sim_event *e
 
     if (world->scene.policy.effect == SEMEL_EFFECT_ATOMIC || actor->dead || actor->left != actor->left_at_begin)
         return;
+    if (world->counts[SIM_BACKWARD] > 0)
+        return; /* a lease that was recovered may look alive again */
     if (event->state != SEMEL_STATE_PROCESSING || event->owner != actor->number ||
         event->lease_until_us <= world->now_us)
         sim_broken(world, "a handler starts under a live lease", "event %d does not", event->n);
@@ -124,6 +126,8 @@ static semel_status handle(struct sim_actor *actor, struct semel_store *store, c
     struct sim_world *world = actor->world;
     struct sim_event *event = event_of(actor, msg);
 
+    if (world->committed != NULL)
+        sim_watch(world);
     check_lease(actor, event);
     sim_pause(actor, "handler");
     if (actor->dead)
@@ -137,7 +141,9 @@ static semel_status handle(struct sim_actor *actor, struct semel_store *store, c
         return fail_closed(err);
     }
     if (!world->quiet && sim_chance(world, world->scene.faults.handler_world))
-        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "the handler's world is down");
+        return sim_chance(world, 800)
+                   ? semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "the handler's world is down")
+                   : semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "the handler cannot run at all");
     *ret = decide(actor, event);
     semel_status status = ret->effect ? have_effect(actor, store, event, err) : SEMEL_OK;
     if (status == SEMEL_OK)

@@ -4,8 +4,8 @@
  *
  * An operator knows what really happened: what is done is resolved, what is not done is replayed or discarded. As in
  * life, nobody may decide on an unknown outcome while the worker in question may still be at it (sim_nobody_holds).
- * Where the effect is outside, reading and deciding is one step: a command has no condition but the status of the row,
- * so a stale decision could meet the same status of a later attempt.
+ * Where the effect is outside, or force is used, reading and deciding is one step: a command has no condition but the
+ * status of the row, so a stale decision could meet the same status of a later attempt.
  */
 #include "sim.h"
 
@@ -41,7 +41,7 @@ static bool decide(struct sim_world *world, const struct sim_event *event, struc
     } else if (!world->quiet && sim_chance(world, 50)) {
         command->word = SEMEL_WORD_DISCARD;
     } else {
-        command->force = true;
+        command->force = world->scene.purge; /* it may be older than the retention */
     }
     return true;
 }
@@ -87,18 +87,19 @@ static void give_order(struct sim_actor *actor, const struct sim_event *event, c
 static void care(struct sim_actor *actor, struct sim_event *event)
 {
     struct sim_world *world = actor->world;
-    struct semel_command command = {.source = SEMEL_STR("s"),
+    struct semel_command command = {.source = semel__str(event->source),
                                     .id = semel__str(event->id),
                                     .who = semel__str(actor->owner),
                                     .reason = SEMEL_STR("it had to be")};
 
     if (!decide(world, event, &command))
         return;
-    actor->atomic = world->scene.policy.effect != SEMEL_EFFECT_ATOMIC;
+    bool in_database = world->scene.policy.effect == SEMEL_EFFECT_ATOMIC && !command.force;
+    actor->atomic = !in_database;
     give_order(actor, event, &command);
     actor->atomic = false;
-    /* A second click; where the effect is outside, only on an order that cannot repeat it. */
-    bool harmless = world->scene.policy.effect == SEMEL_EFFECT_ATOMIC || command.word != SEMEL_WORD_REPLAY;
+    /* A second click; where the effect is outside or force is used, only on a command that cannot repeat it. */
+    bool harmless = in_database || command.word != SEMEL_WORD_REPLAY;
     if (!actor->dead && !world->quiet && harmless && sim_chance(world, 300))
         give_order(actor, event, &command);
 }

@@ -164,6 +164,7 @@ void sim_scene_draw(struct sim_world *world)
                                 .n_events = (int)sim_between(world, 5, sim_chance(world, 300) ? SIM_EVENTS : 25),
                                 .n_keys = (int)sim_between(world, 1, SIM_KEYS),
                                 .chaos_us = sim_between(world, 10, 40) * SIM_SECOND};
+    scene->two_sources = sim_chance(world, 300);
     draw_policy(world);
     draw_source(world);
     name_fields(scene);

@@ -106,7 +106,7 @@ enum sim_kind {
 };
 
 struct sim_event {
-    char id[SEMEL_UUID_TEXT], key_text[8], business_text[8], version_text[24], payload[16];
+    char id[SEMEL_UUID_TEXT], source[2], key_text[8], business_text[8], version_text[24], payload[16];
     int n, key, business; /* business -1: the route has none */
     int64_t version;
     enum sim_kind kind;
@@ -142,7 +142,7 @@ struct sim_scene {
     int n_workers, n_operators, n_events, n_keys;
     enum semel_queue_mode mode;
     size_t partitions;
-    bool business, set, purge;
+    bool business, set, purge, two_sources;
     size_t batch_max;
     int64_t chaos_us;
     struct semel_policy policy;

@@ -192,7 +192,7 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
 
 static void check_gone(struct sim_world *world, struct sim_event *event)
 {
-    int64_t time_us = 0, watermark_us = semel__mem_watermark(world->db, SEMEL_STR("c"), SEMEL_STR("s"));
+    int64_t time_us = 0, watermark_us = semel__mem_watermark(world->db, SEMEL_STR("c"), semel__str(event->source));
 
     if (!semel__state_final(event->state))
         sim_broken(world, "only final rows are purged", "event %d was %s", event->n, semel__state_name(event->state));

@@ -39,7 +39,7 @@ static void push(struct sim_world *world, struct sim_event *event, const char *p
         {SEMEL_STR("version"), semel__str(event->version_text)},
         {SEMEL_STR("business"), semel__str(event->business_text)},
     };
-    const struct semel_mem_push message = {.source = SEMEL_STR("s"),
+    const struct semel_mem_push message = {.source = semel__str(event->source),
                                            .key = semel__str(event->key_text),
                                            .payload = semel__str(payload),
                                            .headers = headers,
@@ -58,6 +58,7 @@ static void push_next(struct sim_world *world)
 
     semel__uuid7_new(world->now_us, &world->rng, event->id);
     snprintf(event->id + 32, 5, "%04x", (unsigned)event->n);
+    event->source[0] = world->scene.two_sources && event->key % 2 == 1 ? 't' : 's';
     snprintf(event->key_text, sizeof event->key_text, "k%d", event->key);
     snprintf(event->business_text, sizeof event->business_text, "b%d", event->business);
     snprintf(event->version_text, sizeof event->version_text, "%lld", (long long)event->version);

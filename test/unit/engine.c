@@ -2,8 +2,8 @@
  *
  * engine.c: the engine around a test. The contract stands in engine.h.
  *
- * The spy takes the place of the store's functions: it notes the call, answers a planned fault, or passes the call on. One
- * store is spied on at a time.
+ * The spy takes the place of the store's functions: it notes the call, answers a planned fault, or passes the call
+ * on. One store is spied on at a time.
  */
 #include "unit/engine.h"
 
@@ -358,6 +358,7 @@ static semel_status open_sqlite(struct engine *e, const char *kind)
         return status;
     int rc = sqlite3_exec(semel_store_native(e->store),
                           "CREATE TABLE IF NOT EXISTS effect (id TEXT NOT NULL, attempt INTEGER NOT NULL);"
+                          "CREATE INDEX IF NOT EXISTS effect_id ON effect (id);"
                           "CREATE TABLE IF NOT EXISTS parent (id INTEGER PRIMARY KEY);"
                           "CREATE TABLE IF NOT EXISTS child (parent INTEGER NOT NULL REFERENCES parent (id) DEFERRABLE "
                           "INITIALLY DEFERRED);"

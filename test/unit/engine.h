@@ -10,8 +10,8 @@
  *   world    effect, then RETRY, ENVIRONMENT     busy     effect, then RETRY, TRANSIENT
  *   broken   effect, then INVALID, BROKEN        closed   the connection is lost
  *   sql:TEXT effect, then TEXT on the SQLite connection
- * Anything else is `ok`. An effect is a row of the handlers' table, which dies with the transaction; on a route with effects
- * outside it is a note of the engine, which nothing takes back.
+ * Anything else is `ok`. An effect is a row of the handlers' table, which dies with the transaction; on a route with
+ * effects outside it is a note of the engine, which nothing takes back.
  */
 #ifndef SEMEL_TEST_ENGINE_H
 #define SEMEL_TEST_ENGINE_H
@@ -75,7 +75,7 @@ struct engine {
     struct semel_settled settled[BATCH];
     struct semel_arena arena; /* of what a test looks at */
     struct semel_arena keep;  /* of what a test keeps until its end */
-    struct plan plan, then; /* both count */
+    struct plan plan, then;   /* both count */
     struct seen seen;
     char trace[16384]; /* "run:ID", "commit", "ack" ... in order, each followed by a blank */
     char alert_text[256];
@@ -86,7 +86,7 @@ struct engine {
     struct outside outside[32];
     size_t n_outside;
     bool dead;
-    bool mended; /* every word is `ok` */
+    bool mended;                                                   /* every word is `ok` */
     void (*on_run)(struct engine *e, const struct semel_msg *msg); /* called by the handler first; may be NULL */
     char path[64];                                                 /* of a file; "" for :memory: */
 };

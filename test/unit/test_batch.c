@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_batch.c: a batch of deliveries on the happy path and at the door: copies, order, the one transaction, ids and sizes,
- * rows that are there already. What fails is in test_blame.c, what is unknown in test_unknown.c, keys in test_keys.c.
+ * test_batch.c: a batch of deliveries on the happy path and at the door: copies, order, the one transaction, ids and
+ * sizes, rows that are there already. What fails is in test_blame.c, what is unknown in test_unknown.c, keys in
+ * test_keys.c.
  */
 #include "unit/engine.h"
 
@@ -235,9 +236,8 @@ static void message_without_id_and_position_is_kept_under_the_digest_of_its_payl
     process_one(e, m);
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_STATE_QUARANTINED);
     /* sha256 of "ok" */
-    assert_int_equal(
-        state_of(e, "sha256:2689367b205c16ce32ed4200942b8b8b1e262dfc70d9bc9fbc77c49699a4f1df"),
-        SEMEL_STATE_QUARANTINED);
+    assert_int_equal(state_of(e, "sha256:2689367b205c16ce32ed4200942b8b8b1e262dfc70d9bc9fbc77c49699a4f1df"),
+                     SEMEL_STATE_QUARANTINED);
 }
 
 static void id_of_255_bytes_is_taken(void **state)

@@ -104,8 +104,12 @@ static void deferred_foreign_key_blames_the_single_culprit(void **state)
 static void handler_that_ends_the_transaction_is_stopped_and_blamed_alone(void **state)
 {
     struct engine *e = *state;
-    static const char *const sqls[] = {"sql:COMMIT", "sql:ROLLBACK", "sql:INSERT OR ROLLBACK INTO parent VALUES (1)",
-                                       "sql:SAVEPOINT x", "sql:PRAGMA foreign_keys = OFF", "sql:BEGIN"};
+    static const char *const sqls[] = {"sql:COMMIT",
+                                       "sql:ROLLBACK",
+                                       "sql:INSERT OR ROLLBACK INTO parent VALUES (1)",
+                                       "sql:SAVEPOINT x",
+                                       "sql:PRAGMA foreign_keys = OFF",
+                                       "sql:BEGIN"};
     char ids[3][8];
 
     for (size_t i = 0; i < COUNT(sqls); i++) {
@@ -221,9 +225,13 @@ static void set_based_handler_gets_the_whole_batch_at_once(void **state)
 static void set_based_call_meets_an_order_key_at_most_once(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {keyed("a1", "ok", "ka", SEMEL_NONE), keyed("b1", "ok", "kb", SEMEL_NONE),
-                               keyed("a2", "ok", "ka", SEMEL_NONE), keyed("a3", "ok", "ka", SEMEL_NONE),
-                               keyed("b2", "ok", "kb", SEMEL_NONE), msg("c1", "ok"), msg("c2", "ok")};
+    struct semel_msg msgs[] = {keyed("a1", "ok", "ka", SEMEL_NONE),
+                               keyed("b1", "ok", "kb", SEMEL_NONE),
+                               keyed("a2", "ok", "ka", SEMEL_NONE),
+                               keyed("a3", "ok", "ka", SEMEL_NONE),
+                               keyed("b2", "ok", "kb", SEMEL_NONE),
+                               msg("c1", "ok"),
+                               msg("c2", "ok")};
 
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     use_sets(e, SET_ALL, NULL);

@@ -94,7 +94,9 @@ static void every_state_has_its_answer(void **state)
             enum semel_state after;
             if (state_of(e, id) != s) /* answered before by another word: make it anew */
                 continue;
-            bool done = command(e, order((enum semel_order_word)word, id), &after);
+            struct semel_command c = order((enum semel_order_word)word, id);
+            c.force = true;
+            bool done = command(e, c, &after);
             assert_int_equal(done, may);
             assert_int_equal(state_of(e, id), may ? becomes[word] : s);
             assert_int_equal(after, may ? becomes[word] : s);
@@ -167,6 +169,8 @@ static void second_operator_is_told_that_he_was_late(void **state)
     process_one(e, msg("a", "bad"));
     e->mended = true;
     obeyed(e, SEMEL_WORD_REPLAY, "a", SEMEL_STATE_FAILED);
+    assert_false(command(e, order(SEMEL_WORD_REPLAY, "a"), &after)); /* not run yet, and due anyway */
+    assert_string_equal(e->err.text, "the message is failed: there is nothing to replay");
     work(e, 1);
     assert_false(command(e, order(SEMEL_WORD_REPLAY, "a"), &after));
     assert_int_equal(after, SEMEL_STATE_COMPLETED);
@@ -212,9 +216,10 @@ static void replay_of_what_is_older_than_the_retention_must_be_forced(void **sta
     m.message_time_us = e->now_us;
     process_one(e, m);
     e->now_us += e->policy.retention_us + 1;
-    refused(e, c,
-            "the message is older than the retention of its duplicates: replaying it may repeat an effect; force it if you "
-            "know better");
+    refused(
+        e, c,
+        "the message is older than the retention of its duplicates: replaying it may repeat an effect; force it if you "
+        "know better");
     assert_int_equal(e->err.cls, SEMEL_CLASS_TOO_OLD);
     c.force = true;
     e->mended = true;
@@ -223,14 +228,32 @@ static void replay_of_what_is_older_than_the_retention_must_be_forced(void **sta
     assert_int_equal(effects_of(e, "a"), 1);
 }
 
+/* What never was fit to run lacks it still. */
+static void replay_of_what_has_no_id_must_be_forced(void **state)
+{
+    struct engine *e = *state;
+    struct semel_command c = order(SEMEL_WORD_REPLAY, "p/1");
+    struct semel_msg m = msg("", "ok");
+
+    m.position = SEMEL_STR("p/1");
+    process_one(e, m);
+    refused(e, c,
+            "the message never was fit to run: what it lacks it will still lack; have it sent again, or force it if "
+            "the handler "
+            "can do without");
+    c.force = true;
+    assert_true(command(e, c, &(enum semel_state){0}));
+    work(e, 1);
+    assert_int_equal(effects_of(e, "p/1"), 1);
+}
+
 static void replay_without_a_kept_payload_is_refused(void **state)
 {
     struct engine *e = *state;
 
     e->policy.keep = SEMEL_KEEP_NEVER;
     process_one(e, msg("a", "bad"));
-    refused(e, order(SEMEL_WORD_REPLAY, "a"),
-            "the payload was not kept: only its broker can bring this message again");
+    refused(e, order(SEMEL_WORD_REPLAY, "a"), "the payload was not kept: only its broker can bring this message again");
     obeyed(e, SEMEL_WORD_DISCARD, "a", SEMEL_STATE_REJECTED);
 }
 
@@ -376,6 +399,7 @@ int main(void)
         ON_BOTH(second_operator_is_told_that_he_was_late),
         ON_BOTH(replay_is_refused_with_its_reason),
         ON_BOTH(replay_of_what_is_older_than_the_retention_must_be_forced),
+        ON_BOTH(replay_of_what_has_no_id_must_be_forced),
         ON_BOTH(replay_without_a_kept_payload_is_refused),
         ON_BOTH(successors_are_woken),
         ON_BOTH(version_advances_when_its_message_is_discarded),

@@ -26,7 +26,8 @@ static void work(struct engine *e, size_t expected)
 static void business_duplicate_within_a_batch_is_prevented(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {business("a", "ok", "pay-1"), business("b", "ok", "pay-1"), business("c", "ok", "pay-2")};
+    struct semel_msg msgs[] = {business("a", "ok", "pay-1"), business("b", "ok", "pay-1"),
+                               business("c", "ok", "pay-2")};
 
     process(e, msgs, 3);
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);

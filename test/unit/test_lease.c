@@ -319,8 +319,7 @@ static void consecutive_heads_of_a_key_run_in_one_transaction(void **state)
     park_three(e, "ok");
     assert_ok(e, semel__inbox_work(&e->inbox, 100, &n, &e->err));
     assert_int_equal(n, 3);
-    assert_string_equal(e->trace,
-                        "begin rollback begin commit begin run:a2 run:a3 run:a4 commit begin rollback ");
+    assert_string_equal(e->trace, "begin rollback begin commit begin run:a2 run:a3 run:a4 commit begin rollback ");
     assert_int_equal(effects_of(e, NULL), 3);
 }
 
@@ -368,7 +367,8 @@ static void retry_is_taken_alone_and_only_when_due(void **state)
     assert_int_equal(effects_of(e, NULL), 2);
 }
 
-/* I15: the route kept no payloads when a failed; it does now. Only the broker can bring a, and b must not wait for it. */
+/* I15: the route kept no payloads when a failed; it does now. Only the broker can bring a, and b must not wait for
+ * it. */
 static void row_without_its_payload_does_not_hold_up_the_others(void **state)
 {
     struct engine *e = *state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_outside.c: effects outside the database: a lease first, no transaction while the handler runs, an end in a second
- * short transaction (I7, I14, E2).
+ * test_outside.c: effects outside the database: a lease first, no transaction while the handler runs, an end in a
+ * second short transaction (I7, I14, E2).
  */
 #include "unit/engine.h"
 
@@ -37,8 +37,7 @@ static void handler_runs_under_a_committed_lease_without_a_transaction(void **st
     assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
     assert_str(e->settled[0].outcome, "{\"made\":1}");
     assert_int_equal(e->seen.commits, 2);
-    assert_string_equal(e->trace,
-                        "begin commit run:a begin rollback run:b begin commit ");
+    assert_string_equal(e->trace, "begin commit run:a begin rollback run:b begin commit ");
     process(e, msgs, 2);
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
     assert_int_equal(effects_of(e, NULL), 2);
@@ -150,10 +149,10 @@ static void second_of_a_key_waits_for_the_first(void **state)
     assert_int_equal(effects_of(e, "a2"), 1);
 }
 
-#define ON_BOTH_OUTSIDE(test)                                   \
-    {#test " (mem)", test, outside_on_mem, engine_down, NULL}, \
-    {                                                           \
-        #test " (sqlite)", test, outside_on_sqlite, engine_down, NULL \
+#define ON_BOTH_OUTSIDE(test)                                         \
+    {#test " (mem)", test, outside_on_mem, engine_down, NULL},        \
+    {                                                                 \
+#test " (sqlite)", test, outside_on_sqlite, engine_down, NULL \
     }
 
 int main(void)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_pump.c: one worker from the broker through the inbox and back: when it acknowledges, when it pauses, and how it comes
- * back after the world failed. The store and the broker write into one trace, so that their order can be seen.
+ * test_pump.c: one worker from the broker through the inbox and back: when it acknowledges, when it pauses, and how
+ * it comes back after the world failed. The store and the broker write into one trace, so that their order can be
+ * seen.
  */
 #include "unit/engine.h"
 
@@ -63,7 +64,10 @@ static int down(void **state)
 static void push(struct engine *e, const char *id, const char *payload)
 {
     const struct semel_pair header = {SEMEL_STR("id"), semel__str(id)};
-    struct semel_mem_push m = {.source = SEMEL_STR("s"), .payload = semel__str(payload), .headers = &header, .n_headers = 1};
+    struct semel_mem_push m = {.source = SEMEL_STR("s"),
+                               .payload = semel__str(payload),
+                               .headers = &header,
+                               .n_headers = 1};
     assert_ok(e, semel__mem_queue_push(route.queue, &m, 1, &e->err));
 }
 
@@ -315,7 +319,10 @@ static void source_pauses_when_parking_is_full(void **state)
     process_one(e, parked);
     const struct semel_pair headers[] = {{SEMEL_STR("id"), SEMEL_STR("k")}, {SEMEL_STR("x"), SEMEL_STR("k2")}};
     route.rules.id = (struct semel_rule){SEMEL_RULE_HEADER, SEMEL_STR("x")};
-    struct semel_mem_push m = {.source = SEMEL_STR("s"), .payload = SEMEL_STR("ok"), .headers = headers, .n_headers = 2};
+    struct semel_mem_push m = {.source = SEMEL_STR("s"),
+                               .payload = SEMEL_STR("ok"),
+                               .headers = headers,
+                               .n_headers = 2};
     assert_ok(e, semel__mem_queue_push(route.queue, &m, 1, &e->err));
     step_ok(e, 0);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_PARKED_FULL], 1);
@@ -371,10 +378,10 @@ static void tick_of_an_open_breaker_probes_with_one_row(void **state)
     assert_int_equal(route.pump.breaker.state, SEMEL_BREAKER_CLOSED);
 }
 
-#define ON_ROUTES(test)                        \
-    {#test " (mem)", test, on_mem, down, NULL}, \
-    {                                          \
-        #test " (sqlite)", test, on_sqlite, down, NULL \
+#define ON_ROUTES(test)                                \
+    {#test " (mem)", test, on_mem, down, NULL},        \
+    {                                                  \
+#test " (sqlite)", test, on_sqlite, down, NULL \
     }
 
 int main(void)

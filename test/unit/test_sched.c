@@ -129,6 +129,38 @@ static void damaged_row_is_left_alone_by_the_scheduler(void **state)
     assert_int_equal(effects_of(e, "b"), 1);
 }
 
+/* I15: damage in what a listing does not read shows only under the lock; the row is first in line, and stays there. */
+static void row_with_a_damaged_payload_does_not_hold_up_the_others(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg msgs[] = {msg("a", "fail@1"), msg("b", "fail@1"), msg("c", "fail@1")};
+
+    process(e, msgs, 3);
+    sql_run(e, "UPDATE semel_inbox SET due_at = 1, headers = CAST(x'ff' AS TEXT) WHERE message_id IN ('a', 'b')");
+    e->now_us += 10 * SECOND_US;
+    assert_int_equal(work(e, 10), 1);
+    assert_int_equal(effects_of(e, "a"), 0);
+    assert_int_equal(effects_of(e, "c"), 1);
+}
+
+/* A start is counted before it is leased: a row that says otherwise is not ours, and nothing is given back for it. */
+static void leased_row_without_a_start_is_damaged(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg m = msg("a", "ok");
+    struct semel_lease lease;
+    size_t n;
+
+    assert_ok(e, semel__lease_claim(&e->inbox, &m, 1, false, &e->arena, &lease, &n, e->settled, &e->err));
+    sql_run(e, "UPDATE semel_inbox SET attempts = 0");
+    e->now_us += e->policy.lease_us + 1;
+    assert_ok(e, semel__inbox_recover(&e->inbox, 10, &n, &e->err));
+    assert_int_equal(n, 0);
+    process_one(e, m);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_DAMAGED, SEMEL_STATE_ABSENT);
+    assert_int_equal(effects_of(e, "a"), 0);
+}
+
 static void recovery_is_bounded_and_oldest_first(void **state)
 {
     struct engine *e = *state;
@@ -291,6 +323,8 @@ int main(void)
         ON_BOTH(work_is_bounded_and_goes_on_at_the_next_call),
         ON_BOTH(broken_handler_stops_the_work),
         ON_BOTH(damaged_row_is_left_alone_by_the_scheduler),
+        ON_SQLITE(row_with_a_damaged_payload_does_not_hold_up_the_others),
+        ON_SQLITE(leased_row_without_a_start_is_damaged),
         ON_BOTH(recovery_is_bounded_and_oldest_first),
         ON_BOTH(purged_message_that_comes_back_is_too_old),
         ON_BOTH(watermark_stands_even_when_the_delete_fails),

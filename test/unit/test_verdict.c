@@ -256,7 +256,8 @@ static void a_reason_within_its_limit_is_kept_whole(void **state)
     assert_int_equal(after.error_text.n, sizeof text);
 }
 
-static void an_outcome_has_a_limit(void **state)
+/* Cut in the middle it would not be JSON any more. */
+static void an_outcome_beyond_its_limit_is_not_kept(void **state)
 {
     struct semel_live before = live_of(SEMEL_STATE_UNKNOWN), after;
     char *text = semel__alloc(SEMEL_OUTCOME_MAX + 1);
@@ -265,6 +266,8 @@ static void an_outcome_has_a_limit(void **state)
     assert_non_null(text);
     memset(text, 'x', SEMEL_OUTCOME_MAX + 1);
     semel__live_resolve(&before, (struct semel_str){text, SEMEL_OUTCOME_MAX + 1}, NOW, &after);
+    assert_null(after.outcome.p);
+    semel__live_resolve(&before, (struct semel_str){text, SEMEL_OUTCOME_MAX}, NOW, &after);
     assert_int_equal(after.outcome.n, SEMEL_OUTCOME_MAX);
     semel__free(text);
 }
@@ -365,7 +368,7 @@ int main(void)
         cmocka_unit_test(no_facts_make_a_finished_row_run),
         cmocka_unit_test(a_reason_is_cut_between_characters),
         cmocka_unit_test(a_reason_within_its_limit_is_kept_whole),
-        cmocka_unit_test(an_outcome_has_a_limit),
+        cmocka_unit_test(an_outcome_beyond_its_limit_is_not_kept),
         cmocka_unit_test(a_resolve_without_an_outcome_keeps_the_one_that_is_there),
         cmocka_unit_test(a_claim_shows_the_last_error_while_it_runs),
         cmocka_unit_test(an_ending_may_name_its_own_class),
