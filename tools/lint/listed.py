@@ -10,9 +10,11 @@ PLACES = (("src", ".c"), ("test", ".c"), ("sql", ".sql"))
 # The meson.build of a folder lists names without the ending, and a test's or fuzzer's without its prefix. One of a
 # folder above lists paths: 'sqlite/001_inbox'.
 PREFIXES = ("", "test_", "fuzz_")
-LISTS = re.compile(r"^ *\w+_(?:names|tests|targets|migrations)\s*\+?=\s*(?:files\()?\[(.*?)\]",
+LISTS = re.compile(r"^ *\w+_(?:names|tests|targets|migrations)\s*\+?=\s*(?:files\()?[\[{](.*?)[\]}]",
                    re.MULTILINE | re.DOTALL)
 WORD = re.compile(r"'([^'\n]*)'")
+# A file that is named with its ending, wherever it stands; meson itself notices when it is not there.
+WHOLE = re.compile(r"'([^'\n]*\.(?:c|sql))'")
 
 
 def listed(meson):
@@ -41,6 +43,7 @@ def main():
                 named |= found
                 if not found:
                     report.add(meson, line, f"lists {name}, but there is no such {suffix} file; remove it")
+            named |= {meson.parent / word[1] for word in WHOLE.finditer(common.read(meson))}
         for path in sorted(there - named):
             report.add(path, 1, "no meson.build lists it; add it, or it is never built")
     report.exit()
