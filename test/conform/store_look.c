@@ -552,6 +552,7 @@ static void purge_of_business_keys_takes_the_expired_only_and_is_bounded(void **
 /* ---- outbox and audit --------------------------------------------------------------------------------- */
 
 /* I21 */
+/* P5, O4: each event has an id of its own. */
 static void event_gets_an_id_that_carries_its_time_unless_it_brings_one(void **state)
 {
     struct world *world = *state;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_sqlite_damage.c: files and rows that were damaged by other hands. Each is told with what and where; none crashes.
+ * test_sqlite_damage.c: files and rows that were damaged by other hands. Each is told with what and where; none
+ * crashes the driver.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,57 +69,59 @@ static void look_at_damage(struct world *w, const char *column)
     assert_true(semel__str_eqz(rows[0].id, "b"));
 }
 
+/* The column that must be named, and what was done to it. */
+static const char *const row_damage[][2] = {
+    {"status", "status = 'nonsense'"},
+    {"status", "status = NULL"},
+    {"status", "status = x'00'"},
+    {"status", "status = 'absent'"},
+    {"attempts", "attempts = -1"},
+    {"attempts", "attempts = 'many'"},
+    {"attempts", "attempts = NULL"},
+    {"attempts_before", "attempts_before = 7"},
+    {"replays", "replays = 3000000000"},
+    {"alone", "alone = 2"},
+    {"fingerprint", "fingerprint = x'00'"},
+    {"fingerprint", "fingerprint = 'rtext'"},
+    {"fingerprint", "fingerprint = zeroblob(100)"},
+    {"order_key", "order_key = x'6b'"},
+    {"order_key", "order_key = CAST(zeroblob(256) AS TEXT)"},
+    {"type", "type = CAST(x'ff' AS TEXT)"},
+    {"version", "version = -7"},
+    {"version", "version = 1.5"},
+    {"version", "version = -9223372036854775808"},
+    {"message_time", "message_time = 'now'"},
+    {"received_at", "received_at = NULL"},
+    {"updated_at", "updated_at = x'01'"},
+    {"processed_at", "processed_at = 1"},
+    {"due_at", "due_at = 'soon'"},
+    {"lease_owner", "lease_owner = 'w'"},
+    {"lease_until", "lease_until = 5"},
+    {"lease_token", "lease_token = 5"},
+    {"lease_token", "status = 'processing', due_at = NULL"},
+    {"error_class", "error_class = 'bad luck'"},
+    {"error_text", "error_text = CAST(zeroblob(1001) AS TEXT)"},
+    {"outcome", "outcome = CAST(zeroblob(65537) AS TEXT)"},
+    {"position", "position = x'01'"},
+    {"headers", "headers = x'7b7d'"},
+    {"payload", "payload = 'text'"},
+    {"payload", "payload = 5.5"},
+    {"payload", "payload = zeroblob(67108865)"},
+    {"traceparent", "traceparent = CAST(zeroblob(256) AS TEXT)"},
+};
+
 static void damaged_row_is_told_with_its_key_and_column(void **state)
 {
     struct world *w = *state;
-    static const char *const damage[][2] = {
-        {"status", "status = 'nonsense'"},
-        {"status", "status = NULL"},
-        {"status", "status = x'00'"},
-        {"status", "status = 'absent'"},
-        {"attempts", "attempts = -1"},
-        {"attempts", "attempts = 'many'"},
-        {"attempts", "attempts = NULL"},
-        {"attempts_before", "attempts_before = 7"},
-        {"replays", "replays = 3000000000"},
-        {"alone", "alone = 2"},
-        {"fingerprint", "fingerprint = x'00'"},
-        {"fingerprint", "fingerprint = 'rtext'"},
-        {"fingerprint", "fingerprint = zeroblob(100)"},
-        {"order_key", "order_key = x'6b'"},
-        {"order_key", "order_key = CAST(zeroblob(256) AS TEXT)"},
-        {"type", "type = CAST(x'ff' AS TEXT)"},
-        {"version", "version = -7"},
-        {"version", "version = 1.5"},
-        {"version", "version = -9223372036854775808"},
-        {"message_time", "message_time = 'now'"},
-        {"received_at", "received_at = NULL"},
-        {"updated_at", "updated_at = x'01'"},
-        {"processed_at", "processed_at = 1"},
-        {"due_at", "due_at = 'soon'"},
-        {"lease_owner", "lease_owner = 'w'"},
-        {"lease_until", "lease_until = 5"},
-        {"lease_token", "lease_token = 5"},
-        {"lease_token", "status = 'processing', due_at = NULL"},
-        {"error_class", "error_class = 'bad luck'"},
-        {"error_text", "error_text = CAST(zeroblob(1001) AS TEXT)"},
-        {"outcome", "outcome = CAST(zeroblob(65537) AS TEXT)"},
-        {"position", "position = x'01'"},
-        {"headers", "headers = x'7b7d'"},
-        {"payload", "payload = 'text'"},
-        {"payload", "payload = 5.5"},
-        {"payload", "payload = zeroblob(67108865)"},
-        {"traceparent", "traceparent = CAST(zeroblob(256) AS TEXT)"},
-    };
     char text[512];
     assert_int_equal(process_one(w, "a"), SEMEL_OK);
     assert_int_equal(process_one(w, "b"), SEMEL_OK);
     sql_by_another(w, SOFTEN);
     sql_by_another(w, "CREATE TABLE good AS SELECT * FROM semel_inbox WHERE message_id = 'a'");
-    for (size_t i = 0; i < COUNT(damage); i++) {
-        snprintf(text, sizeof(text), UNCHECKED "%s WHERE message_id = 'a'", damage[i][1]);
+    for (size_t i = 0; i < COUNT(row_damage); i++) {
+        snprintf(text, sizeof(text), UNCHECKED "%s WHERE message_id = 'a'", row_damage[i][1]);
         sql_by_another(w, text);
-        look_at_damage(w, damage[i][0]);
+        look_at_damage(w, row_damage[i][0]);
         semel__arena_reset(&w->arena);
         sql_by_another(w, "PRAGMA ignore_check_constraints = ON; DELETE FROM semel_inbox WHERE message_id = 'a'; "
                           "INSERT INTO semel_inbox SELECT * FROM good");

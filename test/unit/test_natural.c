@@ -44,6 +44,7 @@ static const uint64_t stock_moves[STOCK_STATES] = {
 };
 static const struct semel_machine stock = {STOCK_STATES, stock_moves};
 
+/* I22 */
 static void a_legal_move_is_made(void **state)
 {
     (void)state;
@@ -52,6 +53,7 @@ static void a_legal_move_is_made(void **state)
     assert_int_equal(semel__machine_move(&stock, SHIPPED, RETURNED), SEMEL_FORWARD_APPLY);
 }
 
+/* I22 */
 static void a_repeated_release_of_stock_is_harmless(void **state)
 {
     unsigned now = RESERVED;
@@ -70,6 +72,7 @@ static void a_repeated_release_of_stock_is_harmless(void **state)
     assert_int_equal(now, RELEASED);
 }
 
+/* I22 */
 static void a_move_to_where_it_has_been_is_a_repeat(void **state)
 {
     (void)state;
@@ -78,6 +81,7 @@ static void a_move_to_where_it_has_been_is_a_repeat(void **state)
     assert_int_equal(semel__machine_move(&stock, RETURNED, FREE), SEMEL_FORWARD_REPEAT);
 }
 
+/* I22 */
 static void a_move_for_which_there_is_no_way_is_refused(void **state)
 {
     (void)state;
