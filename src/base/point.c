@@ -84,7 +84,7 @@ static bool order_parse(const char *text, struct order *ret)
 
 static bool order_from_env(const char *variable, struct order *ret)
 {
-    const char *text = getenv(variable);
+    const char *text = getenv(variable); /* NOLINT(concurrency-mt-unsafe): before any thread starts */
     *ret = (struct order){.visit = 0};
     if (text == NULL || order_parse(text, ret))
         return true;

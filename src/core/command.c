@@ -32,6 +32,8 @@ static bool allowed(enum semel_order_word word, const struct semel_live *live)
         return false; /* its attempts had no effect: there is nothing to call done */
     if (word == SEMEL_WORD_REPLAY && state == SEMEL_STATE_FAILED && live->attempts == live->attempts_before)
         return false; /* it was replayed and has not run since: another operator was faster */
+    if (word == SEMEL_WORD_DISCARD && state == SEMEL_STATE_WAITING)
+        return true; /* the only way past a version that will never come */
     return state == SEMEL_STATE_DEAD || state == SEMEL_STATE_QUARANTINED || state == SEMEL_STATE_UNKNOWN ||
            state == SEMEL_STATE_FAILED;
 }
@@ -92,6 +94,9 @@ static semel_status apply(struct work *work, struct item *item, const struct sem
     }
     if (item->row == NULL)
         return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE, "there is no such message");
+    if (command->if_updated_us != 0 && command->if_updated_us != item->row->updated_us)
+        return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE,
+                           "the message has changed since it was looked at: look again");
     if (!allowed(command->word, &item->row->live))
         return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE, "the message is %s: there is nothing to %s",
                            semel__state_name(item->row->live.state), word_name(command->word));

@@ -157,14 +157,12 @@ static semel_status process_items(struct semel_inbox *inbox, struct item **items
 {
     if (inbox->policy->effect != SEMEL_EFFECT_ATOMIC) {
         struct semel_error ignored;
-        uint64_t before = inbox->counts.transactions;
         semel_status status = semel__items_claim(inbox, items, n, true, err);
-        bool fresh = inbox->counts.transactions == before + 1; /* else a part of it may be old */
         size_t k = 0;
         for (size_t i = 0; i < n; i++)
             if (items[i]->lease != NULL)
                 items[k++] = items[i];
-        semel_status ran = semel__items_outside(inbox, items, k, fresh, status == SEMEL_OK ? err : &ignored);
+        semel_status ran = semel__items_outside(inbox, items, k, status == SEMEL_OK ? err : &ignored);
         return status == SEMEL_OK ? ran : status; /* what was claimed before the world failed ran, or is given back */
     }
     semel_status status = run_suspects(inbox, items, n, err);

@@ -175,7 +175,8 @@ struct semel_command {
     enum semel_order_word word; /* REPLAY: run it again; DISCARD: skip it; RESOLVE: it is done */
     struct semel_str source, id, who, reason;
     struct semel_str outcome; /* RESOLVE */
-    bool force;               /* REPLAY although older than the watermark */
+    bool force;               /* REPLAY although it is too old, or never was fit to run */
+    int64_t if_updated_us;    /* not 0: only if the row has not been touched since it was looked at (P43) */
 };
 /* One row, one transaction, one audit line. *ret_done = false: the row is not in a state for it (another operator was
  * faster, it is finished, it is gone); err says which. INVALID: refused (too old without force, no reason, payload

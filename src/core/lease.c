@@ -247,7 +247,7 @@ semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_leas
 static semel_status on_leases(struct semel_inbox *inbox, struct semel_lease *leases, const struct semel_ending *endings,
                               size_t n, enum lease_op op, struct semel_error *err)
 {
-    struct item **items;
+    struct item **items = NULL;
     semel__arena_reset(&inbox->arena);
     if (n == 0)
         return SEMEL_OK;

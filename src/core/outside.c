@@ -54,14 +54,13 @@ static bool run_outside(struct semel_inbox *inbox, struct item *item, semel_stat
     return true;
 }
 
-semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items, size_t n, bool fresh,
-                                  struct semel_error *err)
+semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
 {
     semel_status status = SEMEL_OK, world = SEMEL_OK;
     struct semel_error ignored, kept = {0};
     size_t done = 0, i = 0;
     for (; i < n && world == SEMEL_OK; i++) {
-        status = i > 0 || !fresh ? keep_leases(inbox, items + i, n - i, &kept) : SEMEL_OK;
+        status = keep_leases(inbox, items + i, n - i, &kept);
         if (status != SEMEL_OK)
             break;
         if (items[i]->lease->lost)

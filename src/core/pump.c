@@ -158,7 +158,7 @@ static semel_status answer_all(struct semel_pump *pump, struct batch *batch, siz
 static semel_status pump_batch(struct semel_pump *pump, struct batch *batch, int64_t now_us, size_t *ret_n,
                                struct semel_error *err)
 {
-    struct semel_error world, ignored;
+    struct semel_error world = {0}, ignored = {0};
     semel_status status = prepare(pump, batch, &world);
     if (status == SEMEL_OK) {
 #ifdef SEMEL_MUTANT_EARLY_ACK

@@ -65,7 +65,7 @@ static semel_status run_leases(struct semel_inbox *inbox, struct semel_lease *le
     if (status != SEMEL_OK)
         return status;
     if (inbox->policy->effect != SEMEL_EFFECT_ATOMIC)
-        return semel__items_outside(inbox, items, n, true, err);
+        return semel__items_outside(inbox, items, n, err);
     SEMEL_POINT(LEASE_RUN);
     status = semel__items_run(inbox, items, n, err);
     if (status == SEMEL_OK || status == SEMEL_CLOSED)

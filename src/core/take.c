@@ -18,8 +18,8 @@ struct take {
     struct semel_inbox *inbox;
     struct semel_row *rows; /* candidates */
     size_t n, room;
-    size_t
-        skip; /* how many of the oldest are passed over: they were looked at under lock, and can neither run nor move */
+    /* How many of the oldest are passed over: they were looked at under lock, and can neither run nor move. */
+    size_t skip;
     bool alone, moved;
 };
 
@@ -152,7 +152,7 @@ static semel_status drop_strays(struct take *take, struct semel_error *err)
 /* ---- under lock ---------------------------------------------------------------------------------- */
 
 /* Judged in the order of the key. One that is not claimed stops those behind it. */
-static void judge(struct work *work, struct item *item, bool *stopped)
+static void judge(struct work *work, struct item *item, bool stopped)
 {
     const struct semel_inbox *inbox = work->inbox;
     struct semel_facts facts = {.now_us = work->now_us, .row = item->row, .watermark_us = SEMEL_NONE, .key = item->key};
@@ -160,7 +160,7 @@ static void judge(struct work *work, struct item *item, bool *stopped)
     bool follower = item->row != NULL && item->key != NULL && item->key->head_arrival == SEMEL_NONE;
     item->fenced = false;
     item->verdict = (struct semel_verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
-    if (item->row == NULL || *stopped || (!due && !follower))
+    if (item->row == NULL || stopped || (!due && !follower))
         return;
     semel__verdict_take(inbox->policy, &facts, &item->verdict);
     if (item->verdict.act == SEMEL_RUN) {
@@ -182,7 +182,7 @@ static void judge_all(struct work *work)
         if (item->key == NULL || item->key != key)
             stopped = false;
         key = item->key;
-        judge(work, item, &stopped);
+        judge(work, item, stopped);
         if (item->key == NULL)
             continue;
         if (item->verdict.act != SEMEL_RUN || !together(work->inbox) || work->alone) {
@@ -224,10 +224,10 @@ static bool copy_lease(const struct semel_inbox *inbox, const struct item *item,
 {
     struct semel_msg *msg = &lease->msg;
     semel__row_msg(item->row, msg);
-    struct semel_str *texts[] = {&msg->source,   &msg->id,          &msg->type,      &msg->payload, &msg->headers,
-                                 &msg->position, &msg->traceparent, &msg->order_key, NULL};
-    for (struct semel_str **text = texts; *text != NULL; text++)
-        if (!semel__arena_copy(arena, **text, *text))
+    struct semel_str *texts[] = {&msg->source,  &msg->id,       &msg->type,        &msg->payload,
+                                 &msg->headers, &msg->position, &msg->traceparent, &msg->order_key};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (!semel__arena_copy(arena, *texts[i], texts[i]))
             return false;
     lease->live = item->live;
     lease->live.lease_owner = inbox->owner;

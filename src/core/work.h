@@ -105,10 +105,8 @@ semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, 
 /* Items for leases, sorted into run order; all memory from the inbox's arena. */
 semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_lease *leases, size_t n,
                                     struct item ***ret_items, struct semel_error *err);
-/* Runs the handlers of claimed items with no transaction open, and commits their ends. `fresh`: the claim is the last
- * thing that was done; else the first lease is looked at too. */
-semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items, size_t n, bool fresh,
-                                  struct semel_error *err);
+/* Runs the handlers of claimed items with no transaction open, and commits their ends. */
+semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err);
 /* After a commit that was answered `unknown`: a new connection; CLOSED when there is none to be had. */
 semel_status semel__recover_unknown(struct semel_inbox *inbox, struct semel_error *err);
 

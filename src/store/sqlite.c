@@ -172,7 +172,8 @@ static semel_status claim_file(struct sqlite_store *d, struct semel_error *err)
     if (sqlite3_db_readonly(d->db, "main") != 0)
         return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "opening %s: the file is read-only", d->path);
     if (stat(d->path, &st) != 0)
-        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "opening %s: %s", d->path, strerror(errno));
+        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "opening %s: error %d of stat(2)", d->path,
+                           errno);
     if (!enlist(d, st.st_dev, st.st_ino))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                            "this process has %s open already: share that handle (SQLite has one writer)", d->path);
@@ -218,7 +219,8 @@ static semel_status keep_path(struct sqlite_store *d, struct semel_str location,
     if (memchr(location.p, '\0', location.n) != NULL)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "the database's path has a NUL in it");
     if (location.p[0] != '/' && getcwd(cwd, sizeof(cwd)) == NULL)
-        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "current directory: %s", strerror(errno));
+        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT,
+                           "the current directory has no name: error %d of getcwd(3)", errno);
     semel__buf_init(&buf, 2 * PATH_BYTES);
     if (location.p[0] != '/') {
         semel__buf_addz(&buf, cwd);

@@ -64,7 +64,7 @@ static semel_status not_newer(int64_t version, struct semel_error *err)
 
 semel_status semel__sqlite_schema_check(struct sqlite_store *d, bool will_migrate, struct semel_error *err)
 {
-    char encoding[16];
+    char encoding[16] = "";
     int64_t version = 0;
     semel_status status = newest(d, &version, err);
     if (status == SEMEL_OK)
