@@ -90,7 +90,8 @@ static void every_state_has_its_answer(void **state)
         for (enum semel_state s = SEMEL_STATE_PROCESSING; s < SEMEL_STATE_COUNT; s++) {
             const char *id = semel__state_name(s);
             bool open = s == SEMEL_STATE_DEAD || s == SEMEL_STATE_QUARANTINED || s == SEMEL_STATE_UNKNOWN;
-            bool may = open || (s == SEMEL_STATE_FAILED && word != SEMEL_WORD_RESOLVE);
+            bool may = open || (s == SEMEL_STATE_FAILED && word != SEMEL_WORD_RESOLVE) ||
+                       (s == SEMEL_STATE_WAITING && word == SEMEL_WORD_DISCARD);
             enum semel_state after;
             if (state_of(e, id) != s) /* answered before by another word: make it anew */
                 continue;
@@ -108,6 +109,25 @@ static void every_state_has_its_answer(void **state)
         }
     assert_false(command(e, order(SEMEL_WORD_REPLAY, "nobody"), &(enum semel_state){0}));
     assert_string_equal(e->err.text, "there is no such message");
+}
+
+/* P43: a decision is about the row that was seen, not about what it has become meanwhile. */
+static void command_on_a_row_that_was_touched_since_is_not_obeyed(void **state)
+{
+    struct engine *e = *state;
+    struct semel_command c = order(SEMEL_WORD_DISCARD, "failed");
+    enum semel_state after;
+
+    process_one(e, msg("failed", "fail"));
+    c.if_updated_us = row_of(e, "failed").updated_us;
+    e->now_us += INT64_C(3600) * 1000000;
+    work(e, 1); /* it fails once more */
+    assert_false(command(e, c, &after));
+    assert_string_equal(e->err.text, "the message has changed since it was looked at: look again");
+    assert_int_equal(state_of(e, "failed"), SEMEL_STATE_FAILED);
+    c.if_updated_us = row_of(e, "failed").updated_us;
+    assert_true(command(e, c, &after));
+    assert_int_equal(after, SEMEL_STATE_REJECTED);
 }
 
 static void dead_quarantined_and_unknown_may_be_discarded_and_resolved(void **state)
@@ -394,6 +414,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON_BOTH(every_state_has_its_answer),
+        ON_BOTH(command_on_a_row_that_was_touched_since_is_not_obeyed),
         ON_BOTH(dead_quarantined_and_unknown_may_be_discarded_and_resolved),
         ON_BOTH(replayed_message_keeps_its_id_and_has_a_new_budget_of_attempts),
         ON_BOTH(second_operator_is_told_that_he_was_late),
