@@ -64,24 +64,6 @@ static size_t drop_unkept(struct semel_row *due, size_t n)
     return kept;
 }
 
-static semel_status choose(struct take *take, struct semel_row *due, size_t n, struct semel_error *err)
-{
-    const struct semel_policy *policy = take->inbox->policy;
-    bool ordered = policy->order != SEMEL_ORDER_NONE;
-    semel_status status = SEMEL_OK;
-    take->alone = together(take->inbox) ? must_be_alone(&due[0]) : true;
-    for (size_t i = 0; status == SEMEL_OK && i < n && take->n < take->room; i++) {
-        if (together(take->inbox) && must_be_alone(&due[i]) != take->alone)
-            continue;
-        take->rows[take->n++] = due[i];
-        if (together(take->inbox) && take->alone)
-            break;
-        if (together(take->inbox) && ordered && semel__str_given(due[i].order_key) && take->n < take->room)
-            status = add_followers(take, &due[i], err);
-    }
-    return status;
-}
-
 static int cmp_arrival(const void *va, const void *vb)
 {
     const struct semel_row *a = va, *b = vb;
@@ -98,55 +80,42 @@ static int cmp_version(const void *va, const void *vb)
     return c != 0 ? c : cmp_arrival(va, vb);
 }
 
-/* A follower may have been a candidate of its own. */
-static void drop_repeats(struct take *take)
+/* One row a key, the first that is due, and those that follow it if it is the first of all: what is claimed together
+ * runs in one transaction, and nothing of a key may be left out in between. The rest of the key has its turn later.
+ * */
+static semel_status choose_group(struct take *take, struct semel_row *due, size_t n, struct semel_error *err)
 {
-    size_t kept = 0;
-    for (size_t i = 0; i < take->n; i++)
-        if (kept == 0 || take->rows[kept - 1].arrival != take->rows[i].arrival)
-            take->rows[kept++] = take->rows[i];
-    take->n = kept;
-}
-
-/* How many of the n rows from `first` on, all of one key, are the first of the key and those right behind it. Of others
- * only one is looked at, by itself. */
-static semel_status count_run(struct take *take, const struct semel_row *first, size_t n, size_t *ret,
-                              struct semel_error *err)
-{
-    struct semel_row *rows;
-    size_t n_rows, damaged;
-    struct semel_scan scan = {.kind = SEMEL_SCAN_KEY,
-                              .consumer = take->inbox->policy->consumer,
-                              .order_key = first->order_key,
-                              .by_version = take->inbox->policy->order == SEMEL_ORDER_VERSION,
-                              .max = n};
-    semel_status status = semel_store_scan(take->inbox->store, &scan, &take->inbox->scratch, &rows, &n_rows, &damaged,
-                                           err);
-    *ret = 0;
-    while (status == SEMEL_OK && *ret < n_rows && damaged == 0 && rows[*ret].arrival == first[*ret].arrival)
-        ++*ret;
-    if (*ret == 0)
-        *ret = 1;
-    return status;
-}
-
-/* What is claimed together runs in one transaction: nothing of a key may be left out in between. */
-static semel_status drop_strays(struct take *take, struct semel_error *err)
-{
-    size_t kept = 0;
+    bool by_version = take->inbox->policy->order == SEMEL_ORDER_VERSION;
     semel_status status = SEMEL_OK;
-    for (size_t i = 0, j; status == SEMEL_OK && i < take->n; i = j) {
-        size_t run = 1;
-        for (j = i + 1; j < take->n && semel__str_given(take->rows[i].order_key); j++)
-            if (!semel__str_eq(take->rows[j].order_key, take->rows[i].order_key))
-                break;
-        if (j - i > 1)
-            status = count_run(take, &take->rows[i], j - i, &run, err);
-        for (size_t k = 0; k < run; k++)
-            take->rows[kept++] = take->rows[i + k];
+    const struct semel_row *last = NULL;
+    qsort(due, n, sizeof *due, by_version ? cmp_version : cmp_arrival);
+    for (size_t i = 0; status == SEMEL_OK && i < n && take->n < take->room; i++) {
+        bool keyed = semel__str_given(due[i].order_key) && take->inbox->policy->order != SEMEL_ORDER_NONE;
+        if (keyed && last != NULL && semel__str_eq(last->order_key, due[i].order_key))
+            continue;
+        last = &due[i];
+        take->rows[take->n++] = due[i];
+        if (keyed && !take->alone && take->n < take->room)
+            status = add_followers(take, &due[i], err);
     }
-    take->n = kept;
     return status;
+}
+
+/* On an ATOMIC route the oldest decides: it alone, or with it all that need not be alone. */
+static semel_status choose(struct take *take, struct semel_row *due, size_t n, struct semel_error *err)
+{
+    size_t kept = 0;
+    take->alone = !together(take->inbox) || must_be_alone(&due[0]);
+    if (!together(take->inbox))
+        return choose_group(take, due, n, err);
+    if (take->alone) {
+        take->rows[take->n++] = due[0];
+        return SEMEL_OK;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (!must_be_alone(&due[i]))
+            due[kept++] = due[i];
+    return choose_group(take, due, kept, err);
 }
 
 /* ---- under lock ---------------------------------------------------------------------------------- */
@@ -273,11 +242,6 @@ static semel_status find(struct take *take, struct semel_error *err)
     status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
     if (status == SEMEL_OK && (n = drop_unkept(due, n)) > take->skip)
         status = choose(take, due + take->skip, n - take->skip, err);
-    qsort(take->rows, take->n, sizeof *take->rows,
-          inbox->policy->order == SEMEL_ORDER_VERSION ? cmp_version : cmp_arrival);
-    drop_repeats(take);
-    if (status == SEMEL_OK && together(inbox) && inbox->policy->order != SEMEL_ORDER_NONE)
-        status = drop_strays(take, err);
     semel_store_rollback(inbox->store);
     return status;
 }
