@@ -228,8 +228,9 @@ static int cmp_version(const void *va, const void *vb)
     return c != 0 ? c : cmp_arrival(va, vb);
 }
 
-semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_lease *leases, size_t n,
-                                    struct item ***ret_items, struct semel_error *err)
+semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_lease *leases,
+                                    const struct semel_ending *endings, size_t n, struct item ***ret_items,
+                                    struct semel_error *err)
 {
     struct item *all = semel__arena_alloc(&inbox->arena, n, sizeof *all);
     struct item **items = semel__arena_alloc(&inbox->arena, n, sizeof *items);
@@ -237,6 +238,8 @@ semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_leas
         return semel__fail_memory(err);
     for (size_t i = 0; i < n; i++) {
         all[i] = (struct item){.msg = &leases[i].msg, .place = i, .lease = &leases[i], .adopt_until_us = SEMEL_NONE};
+        if (endings != NULL)
+            all[i].ending = endings[i];
         items[i] = &all[i];
     }
     qsort(items, n, sizeof *items, inbox->policy->order == SEMEL_ORDER_VERSION ? cmp_version : cmp_arrival);
@@ -251,11 +254,9 @@ static semel_status on_leases(struct semel_inbox *inbox, struct semel_lease *lea
     semel__arena_reset(&inbox->arena);
     if (n == 0)
         return SEMEL_OK;
-    semel_status status = semel__items_of_leases(inbox, leases, n, &items, err);
+    semel_status status = semel__items_of_leases(inbox, leases, endings, n, &items, err);
     if (status != SEMEL_OK)
         return status;
-    for (size_t i = 0; endings != NULL && i < n; i++)
-        items[i]->ending = endings[items[i]->place];
     return semel__items_lease(inbox, items, n, op, err);
 }
 

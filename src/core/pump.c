@@ -193,7 +193,7 @@ static bool paused(const struct semel_pump *pump, int64_t now_us)
 semel_status semel__pump_step(struct semel_pump *pump, int64_t now_us, size_t *ret_n, struct semel_error *err)
 {
     struct batch batch = {0};
-    struct semel_error local;
+    struct semel_error local = {0};
     err = err != NULL ? err : &local;
     *ret_n = 0;
     if (paused(pump, now_us))
@@ -230,7 +230,7 @@ static semel_status purge(struct semel_pump *pump, int64_t now_us, size_t *ret_n
 
 semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *ret_n, struct semel_error *err)
 {
-    struct semel_error local;
+    struct semel_error local = {0};
     size_t n = 0;
     err = err != NULL ? err : &local;
     *ret_n = 0;

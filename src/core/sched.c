@@ -46,7 +46,7 @@ semel_status semel__inbox_recover(struct semel_inbox *inbox, size_t max, size_t 
         leases[i].live = rows[i].live;
         leases[i].arrival = rows[i].arrival;
     }
-    status = semel__items_of_leases(inbox, leases, n, &items, err);
+    status = semel__items_of_leases(inbox, leases, NULL, n, &items, err);
     if (status == SEMEL_OK)
         status = semel__items_lease(inbox, items, n, LEASE_RECOVER, err);
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
@@ -61,7 +61,7 @@ static semel_status run_leases(struct semel_inbox *inbox, struct semel_lease *le
 {
     struct item **items;
     struct semel_error ignored;
-    semel_status status = semel__items_of_leases(inbox, leases, n, &items, err);
+    semel_status status = semel__items_of_leases(inbox, leases, NULL, n, &items, err);
     if (status != SEMEL_OK)
         return status;
     if (inbox->policy->effect != SEMEL_EFFECT_ATOMIC)

@@ -102,9 +102,10 @@ semel_status semel__items_claim(struct semel_inbox *inbox, struct item **items, 
 enum lease_op { LEASE_FINISH, LEASE_RELEASE, LEASE_RENEW, LEASE_RECOVER };
 semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, size_t n, enum lease_op op,
                                 struct semel_error *err);
-/* Items for leases, sorted into run order; all memory from the inbox's arena. */
-semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_lease *leases, size_t n,
-                                    struct item ***ret_items, struct semel_error *err);
+/* Items for leases, with their endings if there are any, sorted into run order; memory from the inbox's arena. */
+semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_lease *leases,
+                                    const struct semel_ending *endings, size_t n, struct item ***ret_items,
+                                    struct semel_error *err);
 /* Runs the handlers of claimed items with no transaction open, and commits their ends. */
 semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err);
 /* After a commit that was answered `unknown`: a new connection; CLOSED when there is none to be had. */

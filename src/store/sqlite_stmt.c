@@ -58,7 +58,8 @@ static const char *const texts[Q_COUNT] = {
     [Q_KEY_FACTS] = "SELECT (SELECT last_version FROM semel_order_key WHERE consumer = ?1 AND order_key = ?2), "
                     "(SELECT count(*) FROM (SELECT 1 FROM semel_inbox WHERE " EARLIER
                     "AND status = 'waiting' LIMIT 100000)), "
-                    "EXISTS (SELECT 1 FROM semel_inbox WHERE " EARLIER "AND status IN ('processing', 'unknown'))",
+                    "EXISTS (SELECT 1 FROM semel_inbox WHERE " EARLIER "AND " UNFINISHED
+                    " AND status IN ('processing', 'unknown'))", /* the first condition is the index's own */
     [Q_HEAD_ARRIVAL] = "SELECT arrival, version FROM semel_inbox WHERE " EARLIER "AND " UNFINISHED
                        " ORDER BY arrival LIMIT 1",
     /* The plus: the index by version gives this order, the one by arrival would have to be sorted. */

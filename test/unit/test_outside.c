@@ -37,7 +37,7 @@ static void handler_runs_under_a_committed_lease_without_a_transaction(void **st
     assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
     assert_str(e->settled[0].outcome, "{\"made\":1}");
     assert_int_equal(e->seen.commits, 2);
-    assert_string_equal(e->trace, "begin commit run:a begin rollback run:b begin commit ");
+    assert_string_equal(e->trace, "begin commit begin rollback run:a begin rollback run:b begin commit ");
     process(e, msgs, 2);
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
     assert_int_equal(effects_of(e, NULL), 2);

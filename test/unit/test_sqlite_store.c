@@ -571,8 +571,10 @@ static void check_plans(struct world *w)
         assert_int_equal(sqlite3_prepare_v2(native(w), text, -1, &stmt, NULL), SQLITE_OK);
         while (sqlite3_step(stmt) == SQLITE_ROW) {
             const char *line = (const char *)sqlite3_column_text(stmt, 3);
-            if (strncmp(line, "SCAN semel_", 11) == 0 || strncmp(line, "SCAN i", 6) == 0 ||
-                strstr(line, "AUTOMATIC") != NULL || strstr(line, "USE TEMP B-TREE FOR ORDER BY") != NULL)
+            /* To search by the consumer alone is to scan its rows, under another name. */
+            bool scans = strncmp(line, "SCAN semel_", 11) == 0 || strncmp(line, "SCAN i", 6) == 0 ||
+                         strstr(line, "USING INDEX sqlite_autoindex_semel_inbox_1 (consumer=?)") != NULL;
+            if (scans || strstr(line, "AUTOMATIC") != NULL || strstr(line, "USE TEMP B-TREE FOR ORDER BY") != NULL)
                 fail_msg("%s\n%s", semel__sqlite_sql((enum sqlite_q)q), line);
         }
         sqlite3_finalize(stmt);
