@@ -6,7 +6,7 @@
  * -Dpoints=true the call compiles to nothing. A label names the moment just *before* or *after*
  * something durable happens; the list is complete, so a test can visit every one.
  *
- * Use: SEMEL_POINT(BATCH_BEFORE_COMMIT). SEMEL_CRASH_AT=label:N in the environment of a test
+ * Use: SEMEL_POINT(BATCH_SETTLED). SEMEL_CRASH_AT=label:N in the environment of a test
  * program (see semel__point_from_env) sends SIGKILL to the process at the N-th visit;
  * SEMEL_STOP_AT=label:N sends SIGSTOP, so that another process can overtake this one.
  */

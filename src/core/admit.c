@@ -270,6 +270,19 @@ static void defer(const struct work *work, struct item *item)
     item->verdict = (struct semel_verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
 }
 
+/* The same message under another order key or version than its row has: the row keeps its place, the store runs it. */
+static bool strays(const struct work *work, const struct item *item)
+{
+    const struct semel_policy *policy = work->inbox->policy;
+    const struct semel_row *row = item->row;
+    if (row == NULL || policy->order == SEMEL_ORDER_NONE ||
+        (row->live.state != SEMEL_STATE_FAILED && row->live.state != SEMEL_STATE_WAITING))
+        return false;
+    if (!semel__str_eq(row->order_key, item->msg->order_key))
+        return true;
+    return policy->order == SEMEL_ORDER_VERSION && row->version != item->msg->version;
+}
+
 static void judge(struct work *work, struct item *item)
 {
     struct semel_admit *admit = item->admit;
@@ -286,6 +299,11 @@ static void judge(struct work *work, struct item *item)
         .route_parked = work->batch.route_parked,
     };
     semel__verdict_deliver(work->inbox->policy, item->msg, &facts, &item->verdict);
+    if (strays(work, item) && item->verdict.why != SEMEL_WHY_CONFLICT)
+        item->verdict = (struct semel_verdict){.act = item->row->kept ? SEMEL_ACK : SEMEL_LATER,
+                                               .why = item->row->live.state == SEMEL_STATE_WAITING ? SEMEL_WHY_BLOCKED
+                                                                                                   : SEMEL_WHY_BACKOFF,
+                                               .due_us = SEMEL_NONE};
     if (admit->damaged)
         return;
     adopt(work, item);

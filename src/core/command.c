@@ -25,9 +25,12 @@ static semel_status check_command(const struct semel_command *command, struct se
     return status;
 }
 
-static bool allowed(enum semel_order_word word, const struct semel_live *live)
+static bool allowed(const struct semel_command *command, const struct semel_live *live)
 {
+    enum semel_order_word word = command->word;
     enum semel_state state = live->state;
+    if (word == SEMEL_WORD_REPLAY && state == SEMEL_STATE_WAITING)
+        return command->force && live->error_class == SEMEL_CLASS_GAP; /* run it although versions are missing */
     if (word == SEMEL_WORD_RESOLVE && state == SEMEL_STATE_FAILED)
         return false; /* its attempts had no effect: there is nothing to call done */
     if (word == SEMEL_WORD_REPLAY && state == SEMEL_STATE_FAILED && live->attempts == live->attempts_before)
@@ -57,6 +60,23 @@ static semel_status refuse_replay(const struct semel_inbox *inbox, const struct 
             "the message is older than the retention of its duplicates: replaying it may repeat an effect; "
             "force it if you know better");
     return SEMEL_OK;
+}
+
+/* To skip a later version would make the earlier ones stale, which are stored and have had no turn. What is resolved has
+ * had its effect, and an unknown one may have: there the earlier ones are stale indeed. */
+static semel_status refuse_overtaking(const struct semel_command *command, const struct item *item,
+                                      struct semel_error *err)
+{
+    const struct semel_key *key = item->key;
+    enum semel_state state = item->row->live.state;
+    if (command->word != SEMEL_WORD_DISCARD || key == NULL || !key->by_version || key->head_arrival == SEMEL_NONE)
+        return SEMEL_OK;
+    if (state == SEMEL_STATE_QUARANTINED || state == SEMEL_STATE_UNKNOWN || key->head_arrival == item->row->arrival ||
+        key->head_version >= item->row->version)
+        return SEMEL_OK;
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BLOCKED,
+                       "version %lld of the same key is stored and unfinished: end that one first",
+                       (long long)key->head_version);
 }
 
 static void change_live(const struct semel_command *command, const struct semel_live *before, int64_t now_us,
@@ -97,11 +117,13 @@ static semel_status apply(struct work *work, struct item *item, const struct sem
     if (command->if_updated_us != 0 && command->if_updated_us != item->row->updated_us)
         return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE,
                            "the message has changed since it was looked at: look again");
-    if (!allowed(command->word, &item->row->live))
+    if (!allowed(command, &item->row->live))
         return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE, "the message is %s: there is nothing to %s",
                            semel__state_name(item->row->live.state), word_name(command->word));
     if (command->word == SEMEL_WORD_REPLAY)
         status = refuse_replay(inbox, item->row, work->now_us, command->force, err);
+    else
+        status = refuse_overtaking(command, item, err);
     if (status != SEMEL_OK)
         return status;
     change_live(command, &item->row->live, work->now_us, &item->live);
@@ -146,7 +168,7 @@ semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_
     struct semel_msg msg;
     struct item item = {.msg = &msg, .lease = &nobody, .adopt_until_us = SEMEL_NONE}, *items = &item;
     struct work work = {.inbox = inbox, .items = &items, .n = 1};
-    struct semel_error local;
+    struct semel_error local = {0};
     err = err != NULL ? err : &local;
     *ret_done = false;
     *ret_state = SEMEL_STATE_ABSENT;

@@ -183,7 +183,7 @@ semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_
                                   struct semel_settled *ret_settled, struct semel_error *err)
 {
     struct item **items;
-    struct semel_error local;
+    struct semel_error local = {0};
     err = err != NULL ? err : &local;
     semel__error_clear(err);
     semel__arena_reset(&inbox->arena);

@@ -132,7 +132,7 @@ semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_
 /* ---- the leased path ---- */
 
 struct semel_lease {
-    struct semel_msg msg; /* strings live in the arena that was given */
+    struct semel_msg msg; /* claim: strings are the caller's messages' or the arena's; take: the arena's */
     struct semel_live live;
     int64_t arrival;
     size_t index; /* claim: which of the messages; take: 0 */
@@ -175,7 +175,7 @@ struct semel_command {
     enum semel_order_word word; /* REPLAY: run it again; DISCARD: skip it; RESOLVE: it is done */
     struct semel_str source, id, who, reason;
     struct semel_str outcome; /* RESOLVE */
-    bool force;               /* REPLAY although it is too old, or never was fit to run */
+    bool force;               /* REPLAY although it is too old, never was fit to run, or waits for missing versions */
     int64_t if_updated_us;    /* not 0: only if the row has not been touched since it was looked at (P43) */
 };
 /* One row, one transaction, one audit line. *ret_done = false: the row is not in a state for it (another operator was

@@ -75,7 +75,9 @@ semel_status semel__items_claim(struct semel_inbox *inbox, struct item **items, 
                                 struct semel_error *err)
 {
     struct work work = {.inbox = inbox, .items = items, .n = n, .claiming = true, .alone = alone};
+    struct semel_error local = {0};
     semel_status status;
+    err = err != NULL ? err : &local;
     for (int tries = 0; (status = claim_once(&work, err)) == SEMEL_UNKNOWN; tries++) {
         for (size_t i = 0; i < n; i++)
             if (items[i]->verdict.act == SEMEL_RUN)
@@ -190,14 +192,21 @@ semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, 
                                 struct semel_error *err)
 {
     struct work work = {.inbox = inbox, .items = items, .n = n};
+    struct semel_error local = {0};
     semel_status status;
+    err = err != NULL ? err : &local;
     if (n == 0)
         return SEMEL_OK;
-    for (int tries = 0; (status = lease_once(&work, op, err)) == SEMEL_UNKNOWN; tries++) {
-        for (size_t i = 0; i < n; i++)
-            items[i]->intended = items[i]->changed && op != LEASE_RENEW ? items[i]->live.state : SEMEL_STATE_ABSENT;
-        if (tries == UNKNOWN_MAX)
-            return status;
+    for (int tries = 0;; tries++) {
+        status = lease_once(&work, op, err);
+        if (status == SEMEL_RETRY && err->cls == SEMEL_CLASS_TRANSIENT && tries < UNKNOWN_MAX)
+            continue; /* contention: a deadlock must not cost what the handlers reported */
+        /* CLOSED: a connection that died while the handlers ran must not cost what they reported. */
+        if ((status != SEMEL_UNKNOWN && status != SEMEL_CLOSED) || tries == UNKNOWN_MAX)
+            break;
+        for (size_t i = 0; status == SEMEL_UNKNOWN && i < n; i++)
+            if (items[i]->changed && op != LEASE_RENEW) /* one that was found at its end stays intended */
+                items[i]->intended = items[i]->live.state;
         status = semel__recover_unknown(inbox, err);
         if (status != SEMEL_OK)
             return status;
@@ -255,7 +264,7 @@ static semel_status on_leases(struct semel_inbox *inbox, struct semel_lease *lea
     if (n == 0)
         return SEMEL_OK;
     semel_status status = semel__items_of_leases(inbox, leases, endings, n, &items, err);
-    if (status != SEMEL_OK)
+    if (status != SEMEL_OK || items == NULL)
         return status;
     return semel__items_lease(inbox, items, n, op, err);
 }

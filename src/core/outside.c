@@ -44,11 +44,10 @@ static bool run_outside(struct semel_inbox *inbox, struct item *item, semel_stat
     if (status == SEMEL_OK)
         return true;
     *ret_status = status;
-    if (semel__worldly(status, err) && status != SEMEL_UNKNOWN)
+    bool unsure = status == SEMEL_UNKNOWN || err->cls == SEMEL_CLASS_UNKNOWN;
+    if (semel__worldly(status, err) && !unsure)
         return false;
-    item->ending.result = status == SEMEL_UNKNOWN             ? SEMEL_MAYBE
-                          : err->cls == SEMEL_CLASS_PERMANENT ? SEMEL_PERMANENT
-                                                              : SEMEL_TRANSIENT;
+    item->ending.result = unsure ? SEMEL_MAYBE : err->cls == SEMEL_CLASS_PERMANENT ? SEMEL_PERMANENT : SEMEL_TRANSIENT;
     (void)semel__arena_copy(&inbox->arena, (struct semel_str){err->text, strlen(err->text)}, &item->ending.text);
     *ret_status = SEMEL_OK;
     return true;
@@ -60,13 +59,19 @@ semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items
     struct semel_error ignored, kept = {0};
     size_t done = 0, i = 0;
     for (; i < n && world == SEMEL_OK; i++) {
-        status = keep_leases(inbox, items + i, n - i, &kept);
+        if (inbox->failures_max > 0 && inbox->failures >= inbox->failures_max)
+            status = semel__fail(&kept, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT,
+                                 "%d messages failed in a row: the route pauses", inbox->failures);
+        else
+            status = keep_leases(inbox, items + i, n - i, &kept);
         if (status != SEMEL_OK)
             break;
         if (items[i]->lease->lost)
             continue;
         if (!run_outside(inbox, items[i], &world, err))
             break;
+        bool failed = items[i]->ending.result == SEMEL_TRANSIENT || items[i]->ending.result == SEMEL_PERMANENT;
+        inbox->failures = failed ? inbox->failures + 1 : 0;
         struct item *swap = items[done];
         items[done++] = items[i];
         items[i] = swap;

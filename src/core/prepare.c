@@ -150,14 +150,12 @@ static int cmp_id(const void *va, const void *vb)
     return c != 0 ? c : cmp_size(a->place, b->place);
 }
 
-static struct semel_str sort_key(const struct item *item)
-{
-    return semel__str_given(item->msg->order_key) ? item->msg->order_key : item->msg->lock_key;
-}
-
+/* Those without an order key come first: a lock key that equals an order key must not part the messages of that key. */
 static int cmp_items(const struct item *a, const struct item *b)
 {
-    int c = semel__str_cmp(sort_key(a), sort_key(b));
+    int c = semel__str_cmp(a->msg->order_key, b->msg->order_key);
+    if (c == 0 && !semel__str_given(a->msg->order_key))
+        c = semel__str_cmp(a->msg->lock_key, b->msg->lock_key);
     return c != 0 ? c : cmp_size(a->place, b->place);
 }
 

@@ -22,7 +22,8 @@ void semel__pump_init(struct semel_pump *pump, struct semel_inbox *inbox, struct
                                 .later_ms = 1000,
                                 .purge_every_us = INT64_C(60) * 1000000,
                                 .next_purge_us = SEMEL_NONE,
-                                .resume_us = SEMEL_NONE};
+                                .resume_us = SEMEL_NONE,
+                                .doubt = true};
     semel__breaker_init(&pump->breaker, 10, 1000000, INT64_C(60) * 1000000);
     semel__arena_init(&pump->arena, ARENA_MAX);
 }
@@ -40,6 +41,7 @@ static semel_status note_store(struct semel_pump *pump, semel_status status, con
     if (status == SEMEL_OK)
         return status;
     pump->store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
+    pump->doubt |= pump->store_down;
     if (err->cls != SEMEL_CLASS_TRANSIENT)
         semel__breaker_failure(&pump->breaker, err->cls, now_us, pump->inbox->rng);
     return status;
@@ -48,25 +50,28 @@ static semel_status note_store(struct semel_pump *pump, semel_status status, con
 static semel_status note_broker(struct semel_pump *pump, semel_status status)
 {
     pump->broker_down |= status == SEMEL_CLOSED;
+    pump->doubt |= pump->broker_down;
     return status == SEMEL_FENCED ? SEMEL_OK
                                   : status; /* the delivery has gone to somebody else, with our best wishes */
 }
 
+static semel_status connect_store(struct semel_pump *pump, int64_t now_us, struct semel_error *err)
+{
+    if (!pump->store_down)
+        return SEMEL_OK;
+    semel_status status = semel_store_reopen(pump->inbox->store, err);
+    pump->store_down = status != SEMEL_OK;
+    return note_store(pump, status, err, now_us);
+}
+
 static semel_status connect(struct semel_pump *pump, int64_t now_us, struct semel_error *err)
 {
-    if (pump->store_down) {
-        semel_status status = semel_store_reopen(pump->inbox->store, err);
-        if (status != SEMEL_OK)
-            return note_store(pump, status, err, now_us);
-        pump->store_down = false;
-    }
-    if (pump->broker_down && pump->broker != NULL) {
-        semel_status status = semel_broker_reopen(pump->broker, err);
-        if (status != SEMEL_OK)
-            return status;
-        pump->broker_down = false;
-    }
-    return SEMEL_OK;
+    semel_status status = connect_store(pump, now_us, err);
+    if (status != SEMEL_OK || !pump->broker_down)
+        return status;
+    status = semel_broker_reopen(pump->broker, err);
+    pump->broker_down = status != SEMEL_OK;
+    return status;
 }
 
 /* A probe is let through however many have failed before it. */
@@ -120,11 +125,15 @@ static semel_status prepare(struct semel_pump *pump, struct batch *batch, struct
     batch->tags = semel__arena_alloc(&pump->arena, batch->n, sizeof *batch->tags);
     if (batch->msgs == NULL || batch->settled == NULL || batch->tags == NULL)
         return semel__fail_memory(err);
+    for (size_t i = 0; i < batch->n; i++)
+        batch->settled[i].act = SEMEL_LATER; /* what never reaches the inbox is given back too */
     for (size_t i = 0; i < batch->n; i++) {
         semel_status status = semel__extract(pump->rules, &batch->deliveries[i], pump->inbox->policy->payload_max,
                                              &pump->arena, &batch->msgs[i], err);
         if (status != SEMEL_OK)
             return status;
+        if (pump->doubt && batch->msgs[i].delivery == 0)
+            batch->msgs[i].delivery = 2;
     }
     return SEMEL_OK;
 }
@@ -171,8 +180,9 @@ static semel_status pump_batch(struct semel_pump *pump, struct batch *batch, int
         note_ends(pump, batch->settled, batch->n, now_us);
     }
     (void)note_store(pump, status, &world, now_us);
+    pump->doubt = pump->doubt && status != SEMEL_OK;
     semel_status acked = SEMEL_OK;
-    if (batch->tags != NULL)
+    if (batch->settled != NULL && batch->tags != NULL)
         acked = answer_all(pump, batch, ret_n, &ignored);
     else
         pump->broker_down = true; /* no memory to give them back one by one: closing gives back all */
@@ -238,9 +248,11 @@ semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *r
     if (gate == SEMEL_GATE_WAIT)
         return SEMEL_OK;
     uint64_t done = pump->inbox->counts.done, failed = pump->inbox->counts.failed;
-    semel_status status = connect(pump, now_us, err);
-    if (status != SEMEL_OK)
+    semel_status status = connect_store(pump, now_us, err); /* stored work needs no broker */
+    if (status != SEMEL_OK) {
+        end_probe(pump, now_us);
         return status;
+    }
     bound_failures(pump);
     status = semel__inbox_recover(pump->inbox, pump->tick_max, &n, err);
     if (status == SEMEL_OK) {

@@ -28,6 +28,7 @@ struct semel_pump {
     int64_t purge_every_us, next_purge_us;
     int64_t resume_us; /* too many are parked: nothing is polled before; SEMEL_NONE */
     bool store_down, broker_down;
+    bool doubt; /* something was lost before: a delivery that its source cannot count may be what killed the process */
     struct semel_arena arena;
 };
 

@@ -60,7 +60,8 @@ semel_status semel__inbox_recover(struct semel_inbox *inbox, size_t max, size_t 
 static semel_status run_leases(struct semel_inbox *inbox, struct semel_lease *leases, size_t n, struct semel_error *err)
 {
     struct item **items;
-    struct semel_error ignored;
+    struct semel_error ignored, local = {0};
+    err = err != NULL ? err : &local;
     semel_status status = semel__items_of_leases(inbox, leases, NULL, n, &items, err);
     if (status != SEMEL_OK)
         return status;

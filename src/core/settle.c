@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * settle.c: the second half of a transaction: what the items have become is written; after the commit it is told.
+ * settle.c: the second half of a transaction: what the items have become is written. After the commit tell.c tells it.
  *
  * Invariants: a key of which a row entered or left the unfinished set is always among the key changes; a key whose
  * first row may have changed is woken, in the same transaction, so that nothing parked is ever forgotten; nothing is
@@ -65,6 +65,9 @@ static bool advances(const struct item *item)
     const struct semel_key *key = item->key;
     if (!key->by_version || item->msg->version == SEMEL_NONE || !(item->changed || fresh(item)))
         return false;
+    /* A quarantined row had no place in the order: what is said of it moves the key only if it is the next. */
+    if (item->row != NULL && item->row->live.state == SEMEL_STATE_QUARANTINED)
+        return key->last_version != SEMEL_NONE && key->last_version + 1 == item->msg->version;
     switch (item->live.state) {
     case SEMEL_STATE_COMPLETED:
     case SEMEL_STATE_REJECTED:
@@ -153,7 +156,9 @@ static size_t list_conflicts(const struct work *work, struct semel_conflict *con
         if (conflict && conflicts != NULL)
             conflicts[n].msg = evidence(work, item->msg);
         n += conflict;
-        for (const struct copy *copy = item->copies; copy != NULL; copy = copy->next) {
+        /* Copies are recorded where their item is admitted to stay: not again when its lease ends. */
+        bool admitted = item->lease == NULL && !item->deferred;
+        for (const struct copy *copy = item->copies; copy != NULL && admitted; copy = copy->next) {
             if (!copy->conflict)
                 continue;
             if (conflicts != NULL)

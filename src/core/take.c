@@ -235,11 +235,16 @@ static semel_status find(struct take *take, struct semel_error *err)
     semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
     if (status != SEMEL_OK)
         return status;
-    struct semel_scan scan = {.kind = SEMEL_SCAN_DUE,
-                              .consumer = inbox->policy->consumer,
-                              .now_us = now_us,
-                              .max = take->room + take->skip};
+    struct semel_scan scan = {.kind = SEMEL_SCAN_DUE, .consumer = inbox->policy->consumer, .now_us = now_us};
+    /* The oldest first: if it must run alone the others need not be read. */
+    scan.max = 1 + take->skip;
     status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
+    bool alone = status == SEMEL_OK && together(inbox) && damaged == 0 && n > take->skip && due[take->skip].kept &&
+                 must_be_alone(&due[take->skip]);
+    if (status == SEMEL_OK && !alone) {
+        scan.max = take->room + take->skip;
+        status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
+    }
     if (status == SEMEL_OK && (n = drop_unkept(due, n)) > take->skip)
         status = choose(take, due + take->skip, n - take->skip, err);
     semel_store_rollback(inbox->store);

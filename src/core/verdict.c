@@ -86,7 +86,8 @@ static enum place find_place(const struct semel_policy *policy, const struct sem
     bool other_heads = key->head_arrival != SEMEL_NONE &&
                        (facts->row == NULL || key->head_arrival != facts->row->arrival);
     if (policy->order == SEMEL_ORDER_ARRIVAL)
-        return other_heads ? PLACE_BLOCKED : PLACE_FIRST;
+        /* A replayed quarantined row may come before one that is at its effect: still one at a time. */
+        return other_heads || key->open ? PLACE_BLOCKED : PLACE_FIRST;
     return place_by_version(policy, key, other_heads, version);
 }
 

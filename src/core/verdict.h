@@ -19,12 +19,13 @@
  *   none          older than the watermark         ack     too_old              quarantined
  *   none          a field it needs cannot be had   ack     dead                 dead
  *   none          its business key is taken        ack     business_duplicate   prevented
- *   none/waiting  version below the last           ack     stale                stale
- *   none/waiting  version equal to the last        ack     duplicate            stale
- *   none/waiting/failed  an unfinished one is first *      blocked              waiting, woken when that one ends
+ *   none or open  version below the last           ack     stale                stale
+ *   none or open  version equal to the last        ack     duplicate            stale
+ *   none or open  an unfinished one comes first    *       blocked              waiting, woken when that one ends
  *   none/waiting  versions are missing before it   *       gap                  waiting, due when the gap times out
  *   none          otherwise                        run     new
  *
+ *   open: waiting or failed.
  *   * ack when the payload is kept in the row, so that the store can run it; later when it is not.
  *   Past the bound of parked messages blocked and gap are `later`, and no row is written: the source pauses.
  *

@@ -4,7 +4,7 @@
  *
  * An item is one message id of the batch with its copies. A work is a run of items, in run order, that share one
  * transaction. The steps fill the item from top to bottom; a rolled-back work leaves nothing behind but
- * `forced`, so the next try starts from the message again.
+ * what stands above "one try", so the next try starts from the message again.
  */
 #ifndef SEMEL_CORE_WORK_H
 #define SEMEL_CORE_WORK_H

@@ -15,6 +15,12 @@ static bool needs_care(const struct sim_event *event)
                             event->state == SEMEL_STATE_QUARANTINED);
 }
 
+/* Where nothing else ends a gap somebody has to: in the end, when what could come has come. */
+static bool needs_push(const struct sim_world *world, const struct sim_event *event)
+{
+    return world->quiet && event->there && event->gap && world->scene.policy.on_gap == SEMEL_GAP_ALERT;
+}
+
 static bool hopeless(const struct sim_event *event)
 {
     return event->kind == SIM_POISON || event->kind == SIM_KILLER;
@@ -27,6 +33,10 @@ static bool decide(struct sim_world *world, const struct sim_event *event, struc
     bool kept = policy->keep != SEMEL_KEEP_NEVER;
 
     command->word = SEMEL_WORD_REPLAY;
+    if (needs_push(world, event)) {
+        command->force = true;
+        return true;
+    }
     if (policy->effect != SEMEL_EFFECT_ATOMIC && !sim_nobody_holds(world, event))
         return false;
     if (event->effects > 0) {
@@ -137,7 +147,7 @@ void sim_operator_main(void *arg)
             continue;
         }
         for (int i = 0; i < world->to_push && !actor->dead; i++)
-            if (needs_care(&world->events[i]))
+            if (needs_care(&world->events[i]) || needs_push(world, &world->events[i]))
                 care(actor, &world->events[i]);
     }
     if (world->committed != NULL)

@@ -120,6 +120,7 @@ struct sim_event {
     int effects, starts;
     bool there; /* a committed row is there, as below */
     enum semel_state state;
+    bool gap; /* it waits for versions that are missing */
     int attempts, attempts_before, replays;
     int64_t token, lease_until_us, processed_us, updated_us;
     enum semel_class error_class;

@@ -159,6 +159,7 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
     if (event == NULL)
         sim_broken(world, "the message is whole", "there is a row of nobody");
     event->mark = world->looks;
+    event->gap = live->state == SEMEL_STATE_WAITING && live->error_class == SEMEL_CLASS_GAP;
     if (event->there && event->state == live->state && event->attempts == live->attempts &&
         event->attempts_before == live->attempts_before && event->updated_us == row->updated_us &&
         (live->lease_token == SEMEL_NONE || event->token == live->lease_token) &&
