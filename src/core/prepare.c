@@ -7,6 +7,7 @@
  * copy with another payload is a conflict. Items are sorted by order key, else by lock key, in arrival order within a
  * key (P61).
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/digest.h"
@@ -27,21 +28,21 @@ static semel_status flaw(struct semel_arena *arena, struct semel_msg *msg, enum 
     return SEMEL_OK;
 }
 
-/* An id for what has none: its position, else the digest of its payload. */
+/* An id for what has none: its position, else the digest of its payload; both marked, so as not to meet a real id. */
 static semel_status substitute_id(struct semel_arena *arena, struct semel_msg *msg, struct semel_error *err)
 {
-    char text[7 + 2 * SEMEL_SHA256 + 1] = "sha256:";
+    char text[SEMEL_ID_MAX + 1];
     unsigned char digest[SEMEL_SHA256];
-    if (semel__id_check("position", msg->position, 1, NULL) == SEMEL_OK) {
-        msg->id = msg->position;
-        return SEMEL_OK;
+    int n = snprintf(text, sizeof text, "position:%.*s", (int)(msg->position.n < 1000 ? msg->position.n : 1000),
+                     msg->position.n > 0 ? msg->position.p : "");
+    bool fits = n > 0 && (size_t)n < sizeof text && semel__id_check("position", msg->position, 1, NULL) == SEMEL_OK;
+    if (!fits) {
+        if (!semel__sha256(&msg->payload, 1, digest))
+            return semel__fail_memory(err);
+        snprintf(text, sizeof text, "sha256:");
+        semel__hex(digest, sizeof digest, text + strlen(text));
     }
-    if (!semel__sha256(&msg->payload, 1, digest))
-        return semel__fail_memory(err);
-    semel__hex(digest, sizeof digest, text + 7);
-    if (!semel__arena_copy(arena, semel__str(text), &msg->id))
-        return semel__fail_memory(err);
-    return SEMEL_OK;
+    return semel__arena_copy(arena, semel__str(text), &msg->id) ? SEMEL_OK : semel__fail_memory(err);
 }
 
 static semel_status check_key(struct semel_arena *arena, struct semel_msg *msg, const char *what, struct semel_str *key,

@@ -27,7 +27,7 @@ static semel_status handle(void *ctx, struct semel_store *store, const struct se
     struct semel_str outcome = {0};
 
     (void)store;
-    if (!semel__str_eqz(msg->id, "m"))
+    if (!semel__str_eqz(msg->id, CASE_ID))
         return SEMEL_OK;
     engine->runs++;
     if (attempt != (engine->there ? engine->before.live.attempts : 0) + 1)
@@ -168,7 +168,7 @@ static int64_t holder(struct world *world)
     begin(world);
     assert_ok(world, semel_store_admit(world->store, &batch, &world->arena, &world->err));
     semel_store_rollback(world->store);
-    return !held.taken ? HELD_FREE : semel__str_eqz(held.held_id, "m") ? HELD_OWN : HELD_OTHER;
+    return !held.taken ? HELD_FREE : semel__str_eqz(held.held_id, CASE_ID) ? HELD_OWN : HELD_OTHER;
 }
 
 static int64_t watermark(struct world *world)
@@ -281,7 +281,7 @@ static void take(struct engine *engine)
 
     expect_ok(engine, semel__lease_take(&engine->inbox, COUNT(leases), &engine->world->arena, leases, &n, &err), &err);
     for (size_t i = 0; i < n; i++)
-        if (semel__str_eqz(leases[i].msg.id, "m")) {
+        if (semel__str_eqz(leases[i].msg.id, CASE_ID)) {
             ours++;
             why = leases[i].live.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW;
         }
@@ -307,7 +307,7 @@ static void command(struct engine *engine, enum semel_order_word word)
     const struct case_when *when = &engine->kase->when;
     struct semel_command said = {.word = word,
                                  .source = SEMEL_STR("s"),
-                                 .id = SEMEL_STR("m"),
+                                 .id = SEMEL_STR(CASE_ID),
                                  .who = SEMEL_STR("operator"),
                                  .reason = when->no_reason == 1 ? (struct semel_str){0} : SEMEL_STR("because"),
                                  .outcome = when->outcome == 1 ? SEMEL_STR("{\"o\":2}") : (struct semel_str){0},
@@ -422,8 +422,8 @@ static void compare_facts(struct engine *engine)
         expect(engine, "the business key's holder", said->business, holder(world));
     if (said->watermark != UNSAID)
         expect(engine, "watermark", case_at(said->watermark), watermark(world));
-    expect(engine, "conflicts", said->conflicts, world->driver->conflicts(world, "s", "m"));
-    expect(engine, "attempt rows", said->attempt_rows, world->driver->attempts(world, "s", "m"));
+    expect(engine, "conflicts", said->conflicts, world->driver->conflicts(world, "s", CASE_ID));
+    expect(engine, "attempt rows", said->attempt_rows, world->driver->attempts(world, "s", CASE_ID));
     expect(engine, "audit lines", said->audits, world->driver->audits(world));
     expect(engine, "the stored outcome was told", said->answer, semel__str_eqz(engine->answer, "{\"o\":1}"));
     compare_alerts(engine);
@@ -434,7 +434,7 @@ static void compare_row(struct engine *engine, struct move *ret_move)
     const struct case_row *said = &engine->kase->becomes.row;
     const struct semel_live *before = engine->there ? &engine->before.live : NULL;
     struct semel_row after;
-    bool damaged = false, there = look(engine->world, "m", &after, &damaged);
+    bool damaged = false, there = look(engine->world, CASE_ID, &after, &damaged);
 
     *ret_move = (struct move){before != NULL ? before->state : SEMEL_STATE_ABSENT,
                               there && !damaged ? after.live.state : SEMEL_STATE_ABSENT,
@@ -472,8 +472,8 @@ static void prepare(struct engine *engine)
     engine->says = engine->kase->when.handler != UNSAID ? engine->kase->when.handler : SEMEL_DONE;
     engine->handler = (struct semel_handler){.ctx = engine, .each = handle};
     plant_all(engine);
-    engine->there = look(world, "m", &engine->before, &damaged);
-    if (engine->kase->given.row.damaged == 1 && !world->driver->damage(world, "s", "m"))
+    engine->there = look(world, CASE_ID, &engine->before, &damaged);
+    if (engine->kase->given.row.damaged == 1 && !world->driver->damage(world, "s", CASE_ID))
         differ(engine->finding, "the row could not be damaged");
     semel__inbox_init(&engine->inbox, world->store, &engine->policy, &engine->handler, &world->rng,
                       SEMEL_STR("worker-1"));

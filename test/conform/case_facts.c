@@ -147,7 +147,7 @@ void case_row_of(const struct kase *kase, const struct semel_policy *policy, str
     struct case_row said = kase->given.row;
 
     said.version = or_else(said.version, or_else(kase->when.version, default_version(kase, policy)));
-    fill_row("m", &said, policy, ret);
+    fill_row(CASE_ID, &said, policy, ret);
 }
 
 void case_other_row(const char *id, int64_t other, const struct semel_policy *policy, struct semel_row *ret)
@@ -167,7 +167,7 @@ void case_msg_of(const struct kase *kase, const struct semel_policy *policy, str
 
     semel__msg_init(ret);
     ret->source = SEMEL_STR("s");
-    ret->id = SEMEL_STR("m");
+    ret->id = SEMEL_STR(CASE_ID);
     ret->type = SEMEL_STR("t");
     ret->payload = case_payload(or_else(when->body, BODY_A));
     ret->fp = case_fp(or_else(when->body, BODY_A));

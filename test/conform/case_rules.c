@@ -255,7 +255,7 @@ bool case_run_rules(const struct kase *kase, struct finding *finding, struct mov
     if (ret_move->made && ret_move->from != ret_move->to && !semel__move_legal(ret_move->from, ret_move->to))
         differ(finding, "the move is not legal");
     rules.row.live = rules.live;
-    rules.row.id = SEMEL_STR("m");
+    rules.row.id = SEMEL_STR(CASE_ID);
     rules.row.arrival = ARRIVAL_M;
     if (semel__row_check(&rules.row, &err) != SEMEL_OK)
         differ(finding, "the row is not fit to be stored: %s", err.text);

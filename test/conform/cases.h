@@ -46,6 +46,9 @@ enum { BODY_NONE, BODY_A, BODY_B, BODY_RAW };
 #define OTHER_STATE(other) ((enum semel_state)((other) % 16))
 #define OTHER_VERSION(other) ((other) / 16 - 1 < 0 ? SEMEL_NONE : (other) / 16 - 1)
 
+/* The id of the message: the one that a message without an id is kept under, so that both are one in the table. */
+#define CASE_ID "position:m"
+
 struct case_policy {
     int64_t order, first, gap, effect, keep, retry, permanent, parked_key, parked_route, ceiling, retention;
 };

@@ -200,6 +200,7 @@ static enum semel_state quarantined_or(struct engine *e, struct semel_msg m, con
 static void bad_ids_are_kept_with_their_reason_and_acknowledged(void **state)
 {
     struct engine *e = *state;
+    char id[64];
     static char text[257];
     const struct {
         struct semel_str id;
@@ -218,14 +219,26 @@ static void bad_ids_are_kept_with_their_reason_and_acknowledged(void **state)
         struct semel_msg m = msg("", "ok");
         m.id = cases[i].id;
         m.position = semel__str(cases[i].position);
-        assert_int_equal(quarantined_or(e, m, cases[i].position), SEMEL_STATE_QUARANTINED);
+        snprintf(id, sizeof id, "position:%s", cases[i].position);
+        assert_int_equal(quarantined_or(e, m, id), SEMEL_STATE_QUARANTINED);
         assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_STATE_QUARANTINED);
-        struct semel_row row = row_of(e, cases[i].position);
+        struct semel_row row = row_of(e, id);
         assert_str(row.live.error_text, cases[i].reason);
         assert_str(row.payload, "ok");
     }
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_QUARANTINED], COUNT(cases));
     assert_int_equal(effects_of(e, NULL), 0);
+}
+
+static void position_of_a_message_without_id_is_no_real_id(void **state)
+{
+    struct engine *e = *state;
+    struct semel_msg nameless = msg("", "ok");
+
+    nameless.position = SEMEL_STR("7");
+    process_one(e, nameless);
+    process_one(e, msg("7", "ok"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
 }
 
 static void message_without_id_and_position_is_kept_under_the_digest_of_its_payload(void **state)
@@ -400,6 +413,7 @@ int main(void)
         ON_MEM(batch_beyond_the_bound_is_refused_and_an_empty_one_is_nothing),
         ON_BOTH(duplicate_is_given_the_outcome_of_the_original),
         ON_BOTH(bad_ids_are_kept_with_their_reason_and_acknowledged),
+        ON_BOTH(position_of_a_message_without_id_is_no_real_id),
         ON_BOTH(message_without_id_and_position_is_kept_under_the_digest_of_its_payload),
         ON_BOTH(id_of_255_bytes_is_taken),
         ON_BOTH(payload_beyond_the_routes_limit_is_kept_dead),

@@ -384,9 +384,90 @@ static void tick_of_an_open_breaker_probes_with_one_row(void **state)
 #test " (sqlite)", test, on_sqlite, down, NULL \
     }
 
+/* ---- what was lost before ----------------------------------------------------------------------------- */
+
+static struct semel_broker_ops uncounted;
+
+static semel_status poll_uncounted(struct semel_broker *broker, size_t max, int wait_ms, struct semel_arena *arena,
+                                   struct semel_delivery **ret_deliveries, size_t *ret_n, struct semel_error *err)
+{
+    semel_status status = semel__broker_mem_unordered.poll(broker, max, wait_ms, arena, ret_deliveries, ret_n, err);
+    for (size_t i = 0; status == SEMEL_OK && i < *ret_n; i++)
+        (*ret_deliveries)[i].delivery = 0;
+    return status;
+}
+
+/* I6: a source that cannot count its deliveries may bring, first of all, what killed the last process. */
+static void first_messages_of_a_source_that_cannot_count_run_behind_a_claim(void **state)
+{
+    struct engine *e = *state;
+
+    uncounted = *route.broker->ops;
+    uncounted.poll = poll_uncounted;
+    route.broker->ops = &uncounted;
+    push(e, "a", "ok");
+    step_ok(e, 1);
+    assert_non_null(strstr(e->trace, "commit begin run:a commit ack "));
+    forget(e);
+    push(e, "b", "ok");
+    step_ok(e, 1);
+    assert_string_equal(e->trace, "poll begin run:b commit ack ");
+}
+
+/* I6: stored work needs no broker. */
+static void tick_goes_on_while_the_broker_is_down(void **state)
+{
+    struct engine *e = *state;
+    size_t n = 0;
+
+    process_one(e, msg("a", "fail@1"));
+    route.pump.broker_down = true;
+    route.op = "reopen";
+    route.fault = SEMEL_QUEUE_CLOSE;
+    e->now_us += 3600 * SECOND_US;
+    assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+}
+
+static unsigned refused_at, asked;
+
+static bool refuse_one(void *ctx)
+{
+    (void)ctx;
+    return ++asked != refused_at;
+}
+
+/* P63: whichever allocation fails on the way to the inbox, the deliveries go back and come again. */
+static void deliveries_that_met_a_lack_of_memory_come_again(void **state)
+{
+    struct engine *e = *state;
+    static char large[20000];
+    char id[16];
+    size_t n;
+
+    memset(large, 'x', sizeof large - 1);
+    for (refused_at = 1; refused_at < 40; refused_at++) {
+        snprintf(id, sizeof id, "m%u", refused_at);
+        push(e, id, large);
+        asked = 0;
+        semel__alloc_set_hook(refuse_one, NULL);
+        (void)step(e, &n);
+        semel__alloc_set_hook(NULL, NULL);
+        for (int i = 0; i < 20 && owed() > 0; i++) {
+            e->now_us += 120 * SECOND_US;
+            (void)step(e, &n);
+        }
+        assert_int_equal(owed(), 0);
+        assert_int_equal(effects_of(e, id), 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        ON_ROUTES(first_messages_of_a_source_that_cannot_count_run_behind_a_claim),
+        ON_ROUTES(tick_goes_on_while_the_broker_is_down),
+        ON_ROUTES(deliveries_that_met_a_lack_of_memory_come_again),
         ON_ROUTES(message_is_acknowledged_only_after_its_commit),
         ON_ROUTES(message_without_a_commit_is_not_acknowledged),
         ON_ROUTES(lost_acknowledgement_brings_a_duplicate),
