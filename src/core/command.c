@@ -62,8 +62,8 @@ static semel_status refuse_replay(const struct semel_inbox *inbox, const struct 
     return SEMEL_OK;
 }
 
-/* To skip a later version would make the earlier ones stale, which are stored and have had no turn. What is resolved has
- * had its effect, and an unknown one may have: there the earlier ones are stale indeed. */
+/* To skip a later version would make the earlier ones stale, which are stored and have had no turn. What is resolved
+ * has had its effect, and an unknown one may have: there the earlier ones are stale indeed. */
 static semel_status refuse_overtaking(const struct semel_command *command, const struct item *item,
                                       struct semel_error *err)
 {

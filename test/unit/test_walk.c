@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_walk.c: a message's walk, and what may go wrong between two steps of it: the connection dies while handlers run, a
- * redelivery comes in another guise, two answers are lost in a row. Each of these was wrong once.
+ * test_walk.c: a message's walk, and what may go wrong between two steps of it: the connection dies while handlers
+ * run, a redelivery comes in another guise, two answers are lost in a row. Each of these was wrong once.
  */
 #include "unit/engine.h"
 
