@@ -241,7 +241,7 @@ static void run_on(struct work *work, struct item *item)
     key->open |= item->verdict.act == SEMEL_RUN;
     if (parked && item->verdict.becomes == SEMEL_STATE_WAITING) {
         key->parked++;
-        work->batch.route_parked++;
+        work->parked++;
     }
 }
 
@@ -283,7 +283,25 @@ static bool strays(const struct work *work, const struct item *item)
     return policy->order == SEMEL_ORDER_VERSION && row->version != item->msg->version;
 }
 
-static void judge(struct work *work, struct item *item)
+/* Parked messages are counted only when one more is about to be parked: a route may have many. */
+static semel_status judge_delivery(struct work *work, struct item *item, struct semel_facts *facts,
+                                   struct semel_error *err)
+{
+    const struct semel_policy *policy = work->inbox->policy;
+    facts->route_parked = work->parked == SEMEL_NONE ? 0 : work->parked;
+    semel__verdict_deliver(policy, item->msg, facts, &item->verdict);
+    bool parks = item->row == NULL && item->verdict.changes && item->verdict.becomes == SEMEL_STATE_WAITING;
+    if (!parks || work->parked != SEMEL_NONE)
+        return SEMEL_OK;
+    semel_status status = semel_store_parked(work->inbox->store, policy->consumer, policy->parked_route_max,
+                                             &work->parked, err);
+    facts->route_parked = work->parked;
+    if (status == SEMEL_OK)
+        semel__verdict_deliver(policy, item->msg, facts, &item->verdict);
+    return status;
+}
+
+static semel_status judge(struct work *work, struct item *item, struct semel_error *err)
 {
     struct semel_admit *admit = item->admit;
     item->row = admit->inserted || admit->damaged ? NULL : &admit->found;
@@ -296,19 +314,21 @@ static void judge(struct work *work, struct item *item)
         .watermark_us = admit->watermark_us,
         .business_taken = business_taken(work, item),
         .key = item->key,
-        .route_parked = work->batch.route_parked,
     };
-    semel__verdict_deliver(work->inbox->policy, item->msg, &facts, &item->verdict);
+    semel_status status = judge_delivery(work, item, &facts, err);
+    if (status != SEMEL_OK)
+        return status;
     if (strays(work, item) && item->verdict.why != SEMEL_WHY_CONFLICT)
         item->verdict = (struct semel_verdict){.act = item->row->kept ? SEMEL_ACK : SEMEL_LATER,
                                                .why = item->row->live.state == SEMEL_STATE_WAITING ? SEMEL_WHY_BLOCKED
                                                                                                    : SEMEL_WHY_BACKOFF,
                                                .due_us = SEMEL_NONE};
     if (admit->damaged)
-        return;
+        return SEMEL_OK;
     adopt(work, item);
     defer(work, item);
     run_on(work, item);
+    return SEMEL_OK;
 }
 
 /* RETRY, contention: somebody was judged by a business key that its holder in this batch does not get. */
@@ -366,6 +386,7 @@ semel_status semel__work_admit(struct work *work, struct semel_error *err)
 {
     struct semel_inbox *inbox = work->inbox;
     work->batch = (struct semel_admit_batch){.consumer = inbox->policy->consumer, .now_us = work->now_us};
+    work->parked = SEMEL_NONE;
     semel_status status = semel__work_keys(work, err);
     if (status == SEMEL_OK)
         status = list_business(work, err);
@@ -378,9 +399,10 @@ semel_status semel__work_admit(struct work *work, struct semel_error *err)
     status = semel_store_admit(inbox->store, &work->batch, &inbox->scratch, err);
     if (status != SEMEL_OK)
         return status;
-    for (size_t i = 0; i < work->n; i++)
-        judge(work, work->items[i]);
-    status = check_business(work, err);
+    for (size_t i = 0; status == SEMEL_OK && i < work->n; i++)
+        status = judge(work, work->items[i], err);
+    if (status == SEMEL_OK)
+        status = check_business(work, err);
     if (status != SEMEL_OK)
         return status;
     for (size_t i = 0; i < work->n; i++)

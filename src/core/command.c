@@ -63,16 +63,19 @@ static semel_status refuse_replay(const struct semel_inbox *inbox, const struct 
 }
 
 /* To skip a later version would make the earlier ones stale, which are stored and have had no turn. What is resolved
- * has had its effect, and an unknown one may have: there the earlier ones are stale indeed. */
+ * has had its effect, and an unknown one may have: there the earlier ones are stale indeed, but not while one of them
+ * is at its effect. */
 static semel_status refuse_overtaking(const struct semel_command *command, const struct item *item,
                                       struct semel_error *err)
 {
     const struct semel_key *key = item->key;
     enum semel_state state = item->row->live.state;
-    if (command->word != SEMEL_WORD_DISCARD || key == NULL || !key->by_version || key->head_arrival == SEMEL_NONE)
+    if (command->word == SEMEL_WORD_REPLAY || key == NULL || !key->by_version || key->head_arrival == SEMEL_NONE)
         return SEMEL_OK;
     if (state == SEMEL_STATE_QUARANTINED || state == SEMEL_STATE_UNKNOWN || key->head_arrival == item->row->arrival ||
         key->head_version >= item->row->version)
+        return SEMEL_OK;
+    if (command->word == SEMEL_WORD_RESOLVE && !key->open)
         return SEMEL_OK;
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BLOCKED,
                        "version %lld of the same key is stored and unfinished: end that one first",

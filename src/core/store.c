@@ -201,6 +201,13 @@ semel_status semel_store_settle(struct semel_store *store, struct semel_settle_b
     return store->ops->settle(store, batch, err);
 }
 
+semel_status semel_store_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
+                                struct semel_error *err)
+{
+    assert(store->in_tx && max > 0);
+    return store->ops->parked(store, consumer, max, ret_n, err);
+}
+
 semel_status semel_store_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
                               struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged, struct semel_error *err)
 {

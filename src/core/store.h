@@ -80,8 +80,6 @@ struct semel_admit_batch {
     size_t n_business;
     struct semel_admit *items;
     size_t n_items;
-    int64_t route_parked; /* out: how many rows of the consumer are `waiting` (counting may stop at 1,000,000);
-                           * 0 and unread when n_keys is 0 */
 };
 
 /* Rows to be read again under lock. In: source and id of each. */
@@ -240,6 +238,9 @@ struct semel_store_ops {
     semel_status (*fetch)(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
                           struct semel_error *err);
     semel_status (*settle)(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
+    /* How many rows of the consumer are `waiting`; counting stops at `max`. Asked only before one more is parked. */
+    semel_status (*parked)(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
+                           struct semel_error *err);
     /* At most scan->max rows. Needs no transaction. A damaged row is left out and counted. */
     semel_status (*scan)(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
                          struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
@@ -293,6 +294,8 @@ semel_status semel_store_admit(struct semel_store *store, struct semel_admit_bat
 semel_status semel_store_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
                                struct semel_error *err);
 semel_status semel_store_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
+semel_status semel_store_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
+                                struct semel_error *err);
 semel_status semel_store_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
                               struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
 semel_status semel_store_sources(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,

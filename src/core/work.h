@@ -60,6 +60,7 @@ struct work {
     const struct item **holders; /* of batch.business, one each: the first item that wants it */
     struct semel_key *keys;
     size_t n_keys;
+    int64_t parked; /* rows of the route that wait, those that this work parks included; SEMEL_NONE: not counted yet */
     size_t culprit; /* index of the item whose handler failed; n: nobody knows */
 };
 

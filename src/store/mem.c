@@ -308,6 +308,7 @@ const struct semel_store_ops semel__store_mem = {
     .sources = semel__mem_sources,
     .watermark = semel__mem_raise,
     .purge = semel__mem_purge,
+    .parked = semel__mem_parked,
     .purge_business = semel__mem_purge_business,
     .outbox_put = semel__mem_outbox_put,
     .audit = semel__mem_audit,

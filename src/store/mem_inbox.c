@@ -166,7 +166,6 @@ static bool admit(struct semel_mem_db *db, struct semel_admit_batch *batch, stru
     if (consumer == NULL)
         return false;
     read_keys(db, consumer, batch->keys, batch->n_keys);
-    batch->route_parked = batch->n_keys > 0 ? consumer->waiting : 0;
     for (size_t i = 0; i < batch->n_items; i++)
         if (first_arrival + (int64_t)batch->items[i].place > db->last_arrival)
             db->last_arrival = first_arrival + (int64_t)batch->items[i].place;

@@ -289,6 +289,18 @@ semel_status semel__mem_purge(struct semel_store *store, struct semel_str consum
     return SEMEL_OK;
 }
 
+semel_status semel__mem_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
+                               struct semel_error *err)
+{
+    semel_status status = semel__mem_enter(self(store), "parked", true, err);
+    if (status != SEMEL_OK)
+        return status;
+    const struct mem_consumer *known = semel__mem_consumer(self(store)->db, consumer);
+    int64_t n = known != NULL ? known->waiting : 0;
+    *ret_n = n < max ? n : max;
+    return SEMEL_OK;
+}
+
 semel_status semel__mem_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us, size_t max,
                                        size_t *ret_deleted, struct semel_error *err)
 {

@@ -81,18 +81,19 @@ static semel_status key_facts(struct sqlite_store *d, struct semel_str consumer,
     return key_head(d, consumer, key, err);
 }
 
-static semel_status route_parked(struct sqlite_store *d, struct semel_str consumer, int64_t *ret,
-                                 struct semel_error *err)
+semel_status semel__sqlite_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
+                                  struct semel_error *err)
 {
+    struct sqlite_store *d = semel__sqlite_of(store);
     struct sqlite_run run;
     bool row = false;
     semel__sqlite_start(&run, d, Q_ROUTE_PARKED, "counting parked messages");
     semel__sqlite_text(&run, 1, consumer);
-    semel__sqlite_int(&run, 2, d->first_arrival);
+    semel__sqlite_int(&run, 2, max);
     semel_status status = semel__sqlite_step(&run, &row, err);
     if (status != SEMEL_OK)
         return status;
-    *ret = fact(&run, 0);
+    *ret_n = fact(&run, 0);
     semel__sqlite_end(&run);
     return SEMEL_OK;
 }
@@ -337,10 +338,7 @@ semel_status semel__sqlite_admit(struct semel_store *store, struct semel_admit_b
                                  struct semel_error *err)
 {
     struct sqlite_store *d = semel__sqlite_of(store);
-    batch->route_parked = 0;
     semel_status status = all_keys(d, batch->consumer, batch->keys, batch->n_keys, err);
-    if (status == SEMEL_OK && batch->n_keys > 0)
-        status = route_parked(d, batch->consumer, &batch->route_parked, err);
     for (size_t i = 0; status == SEMEL_OK && i < batch->n_business; i++)
         status = take_business(d, batch, &batch->business[i], arena, err);
     if (status == SEMEL_OK)

@@ -65,8 +65,8 @@ static const char *const texts[Q_COUNT] = {
     /* The plus: the index by version gives this order, the one by arrival would have to be sorted. */
     [Q_HEAD_VERSION] = "SELECT arrival, version FROM semel_inbox WHERE consumer = ?1 AND order_key = ?2 "
                        "AND +arrival < ?3 AND " UNFINISHED " ORDER BY version, arrival LIMIT 1",
-    [Q_ROUTE_PARKED] = "SELECT count(*) FROM (SELECT 1 FROM semel_inbox WHERE consumer = ?1 AND arrival < ?2 "
-                       "AND status = 'waiting' LIMIT 1000000)",
+    [Q_ROUTE_PARKED] = "SELECT count(*) FROM (SELECT 1 FROM semel_inbox WHERE consumer = ?1 "
+                       "AND status = 'waiting' LIMIT ?2)",
     [Q_BUSINESS_TAKE] =
         "INSERT INTO semel_business_key (consumer, business_key, source, message_id, taken_at, expires_at) "
         "VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (consumer, business_key) DO UPDATE SET "

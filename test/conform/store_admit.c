@@ -302,21 +302,22 @@ static void facts_of_one_consumer_are_not_those_of_another(void **state)
     assert_facts(key, SEMEL_NONE, SEMEL_NONE, SEMEL_NONE, 0);
 }
 
-static void parked_rows_of_the_route_are_counted_only_with_keys(void **state)
+static void parked_rows_of_the_route_are_counted_up_to_a_bound(void **state)
 {
     struct world *world = *state;
-    struct semel_key key = {.key = SEMEL_STR("k3")};
-    struct semel_admit_batch batch = {.consumer = SEMEL_STR("c"), .now_us = T0, .keys = &key, .n_keys = 1};
+    int64_t n = 0;
 
     put(world, "a", SEMEL_STATE_WAITING, "k1", SEMEL_NONE);
     put(world, "b", SEMEL_STATE_WAITING, "k2", SEMEL_NONE);
     put(world, "c", SEMEL_STATE_FAILED, "k2", SEMEL_NONE);
+    put(world, "d", SEMEL_STATE_WAITING, "k2", SEMEL_NONE);
     begin(world);
-    assert_ok(world, semel_store_admit(world->store, &batch, &world->arena, &world->err));
-    assert_int_equal(batch.route_parked, 2);
-    batch.n_keys = 0;
-    assert_ok(world, semel_store_admit(world->store, &batch, &world->arena, &world->err));
-    assert_int_equal(batch.route_parked, 0);
+    assert_ok(world, semel_store_parked(world->store, SEMEL_STR("c"), 100, &n, &world->err));
+    assert_int_equal(n, 3);
+    assert_ok(world, semel_store_parked(world->store, SEMEL_STR("c"), 2, &n, &world->err));
+    assert_int_equal(n, 2);
+    assert_ok(world, semel_store_parked(world->store, SEMEL_STR("nobody"), 2, &n, &world->err));
+    assert_int_equal(n, 0);
     commit(world);
 }
 
@@ -487,7 +488,7 @@ const struct CMUnitTest admit_tests[] = {
     TEST(facts_do_not_count_rows_that_this_transaction_inserted),
     TEST(facts_do_not_count_rows_of_an_earlier_admit_in_this_transaction),
     TEST(facts_of_one_consumer_are_not_those_of_another),
-    TEST(parked_rows_of_the_route_are_counted_only_with_keys),
+    TEST(parked_rows_of_the_route_are_counted_up_to_a_bound),
     TEST(business_key_is_held_by_the_first_message_that_takes_it),
     TEST(expired_business_key_does_not_hold),
     TEST(business_key_of_a_rolled_back_transaction_is_free),
