@@ -107,7 +107,7 @@ static int cmp_admit(const void *va, const void *vb)
 /* The row as it is inserted: completed when the handler runs in this transaction, processing when it is claimed. */
 static void fill_row(const struct work *work, const struct item *item, struct semel_row *row)
 {
-    const struct semel_msg *msg = item->msg;
+    const struct semel__msg *msg = item->msg;
     const struct semel_policy *policy = work->inbox->policy;
     struct semel_live before = {.due_us = SEMEL_NONE,
                                 .processed_us = SEMEL_NONE,
@@ -180,7 +180,7 @@ static struct semel_business *find_business(const struct work *work, struct seme
     return NULL;
 }
 
-static bool holds(const struct semel_business *business, const struct semel_msg *msg)
+static bool holds(const struct semel_business *business, const struct semel__msg *msg)
 {
     return semel__str_eq(business->source, msg->source) && semel__str_eq(business->id, msg->id);
 }
@@ -254,10 +254,10 @@ static void adopt(const struct work *work, struct item *item)
         !semel__str_eq(item->row->live.lease_owner, work->inbox->owner))
         return;
     int attempts = item->row->live.attempts;
-    item->verdict = (struct semel_verdict){.act = SEMEL_RUN,
-                                           .why = attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW,
-                                           .attempt = attempts,
-                                           .due_us = SEMEL_NONE};
+    item->verdict = (struct semel__verdict){.act = SEMEL_RUN,
+                                            .why = attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW,
+                                            .attempt = attempts,
+                                            .due_us = SEMEL_NONE};
 }
 
 /* A message that failed before, or was caught in a crash, starts behind a committed claim, never within a batch. */
@@ -267,7 +267,7 @@ static void defer(const struct work *work, struct item *item)
     if (work->claiming || item->row == NULL || item->verdict.act != SEMEL_RUN || !item->row->live.alone)
         return;
     item->deferred = true;
-    item->verdict = (struct semel_verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
+    item->verdict = (struct semel__verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
 }
 
 /* The same message under another order key or version than its row has: the row keeps its place, the store runs it. */
@@ -319,10 +319,10 @@ static semel_status judge(struct work *work, struct item *item, struct semel_err
     if (status != SEMEL_OK)
         return status;
     if (strays(work, item) && item->verdict.why != SEMEL_WHY_CONFLICT)
-        item->verdict = (struct semel_verdict){.act = item->row->kept ? SEMEL_ACK : SEMEL_LATER,
-                                               .why = item->row->live.state == SEMEL_STATE_WAITING ? SEMEL_WHY_BLOCKED
-                                                                                                   : SEMEL_WHY_BACKOFF,
-                                               .due_us = SEMEL_NONE};
+        item->verdict = (struct semel__verdict){.act = item->row->kept ? SEMEL_ACK : SEMEL_LATER,
+                                                .why = item->row->live.state == SEMEL_STATE_WAITING ? SEMEL_WHY_BLOCKED
+                                                                                                    : SEMEL_WHY_BACKOFF,
+                                                .due_us = SEMEL_NONE};
     if (admit->damaged)
         return SEMEL_OK;
     adopt(work, item);
@@ -359,7 +359,7 @@ static struct semel_str reason(const struct item *item)
 /* What the rows become that do not run, and those that were there and run now. */
 static void plan(struct work *work, struct item *item)
 {
-    const struct semel_verdict *v = &item->verdict;
+    const struct semel__verdict *v = &item->verdict;
     const struct semel_live *before = item->row != NULL ? &item->row->live : &item->admit->row.live;
     struct semel_live unborn = item->admit->row.live;
     item->changed = item->removed = item->ended = item->fenced = false;

@@ -147,7 +147,7 @@ static semel_status apply(struct work *work, struct item *item, const struct sem
 }
 
 /* The order key has to be locked before the row, and only the row knows it. */
-static semel_status read_order_key(struct work *work, struct semel_msg *msg, struct semel_error *err)
+static semel_status read_order_key(struct work *work, struct semel__msg *msg, struct semel_error *err)
 {
     struct semel_inbox *inbox = work->inbox;
     semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work->now_us, err);
@@ -168,7 +168,7 @@ semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_
                                   enum semel_state *ret_state, struct semel_error *err)
 {
     struct semel_lease nobody = {.live.lease_token = SEMEL_NONE};
-    struct semel_msg msg;
+    struct semel__msg msg;
     struct item item = {.msg = &msg, .lease = &nobody, .adopt_until_us = SEMEL_NONE}, *items = &item;
     struct work work = {.inbox = inbox, .items = &items, .n = 1};
     struct semel_error local = {0};

@@ -19,7 +19,7 @@ struct extraction {
     const struct semel_rules *rules;
     const struct semel_delivery *delivery;
     struct semel_arena *arena;
-    struct semel_msg *msg;
+    struct semel__msg *msg;
     size_t payload_max;
     bool parsed;
     struct semel_json *json; /* NULL after parsing: it is not JSON, json_why says why */
@@ -318,7 +318,7 @@ static semel_status take_headers(struct extraction *x, struct semel_error *err)
 }
 
 semel_status semel__extract(const struct semel_rules *rules, const struct semel_delivery *delivery, size_t payload_max,
-                            struct semel_arena *arena, struct semel_msg *ret_msg, struct semel_error *err)
+                            struct semel_arena *arena, struct semel__msg *ret_msg, struct semel_error *err)
 {
     struct extraction x = {
         .rules = rules, .delivery = delivery, .arena = arena, .msg = ret_msg, .payload_max = payload_max};

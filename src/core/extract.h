@@ -47,6 +47,6 @@ semel_status semel__rule_parse(struct semel_str text, struct semel_rule *ret, st
 
 /* Strings of the message are borrowed from the delivery or live in the arena. `payload_max` bounds what is parsed. */
 semel_status semel__extract(const struct semel_rules *rules, const struct semel_delivery *delivery, size_t payload_max,
-                            struct semel_arena *arena, struct semel_msg *ret_msg, struct semel_error *err);
+                            struct semel_arena *arena, struct semel__msg *ret_msg, struct semel_error *err);
 
 #endif

@@ -41,9 +41,9 @@ static void judge(struct item *item, const struct semel_fetched *found)
     item->had_head = item->key != NULL && item->key->head_arrival != SEMEL_NONE;
     item->changed = item->removed = item->ended = false;
     item->fenced = !ours;
-    item->verdict = (struct semel_verdict){.act = ours ? SEMEL_RUN : SEMEL_LATER,
-                                           .why = SEMEL_WHY_BUSY,
-                                           .due_us = SEMEL_NONE};
+    item->verdict = (struct semel__verdict){.act = ours ? SEMEL_RUN : SEMEL_LATER,
+                                            .why = SEMEL_WHY_BUSY,
+                                            .due_us = SEMEL_NONE};
     if (item->row != NULL)
         item->live = item->row->live;
     if (!ours)
@@ -68,7 +68,7 @@ static void keep_order(struct work *work)
         first = first && !item->fenced;
         if (first || item->fenced)
             continue;
-        item->verdict = (struct semel_verdict){.act = SEMEL_ACK, .why = SEMEL_WHY_BLOCKED, .due_us = SEMEL_NONE};
+        item->verdict = (struct semel__verdict){.act = SEMEL_ACK, .why = SEMEL_WHY_BLOCKED, .due_us = SEMEL_NONE};
         semel__live_release(&item->row->live, work->now_us, &item->live);
         item->changed = true;
     }

@@ -12,7 +12,7 @@
 #define ARENA_MAX ((size_t)1 << 30)
 
 void semel__inbox_init(struct semel_inbox *inbox, struct semel_store *store, const struct semel_policy *policy,
-                       const struct semel_handler *handler, struct semel_random *rng, struct semel_str owner)
+                       const struct semel__handler *handler, struct semel_random *rng, struct semel_str owner)
 {
     *inbox = (struct semel_inbox){.store = store, .policy = policy, .handler = handler, .rng = rng, .owner = owner};
     semel__arena_init(&inbox->arena, ARENA_MAX);
@@ -179,7 +179,7 @@ static semel_status process_items(struct semel_inbox *inbox, struct item **items
     return status;
 }
 
-semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_msg *msgs, size_t n,
+semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel__msg *msgs, size_t n,
                                   struct semel_settled *ret_settled, struct semel_error *err)
 {
     struct item **items;

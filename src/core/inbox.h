@@ -35,13 +35,13 @@
 
 /* ---- handlers ---- */
 
-struct semel_reply {
+struct semel__reply {
     struct semel_arena *arena; /* for `reason` and `outcome` */
     enum semel_result result;  /* starts as DONE */
     struct semel_str reason, outcome;
 };
 /* Copies what a handler wants to say. false: no memory. */
-bool semel__reply_set(struct semel_reply *reply, enum semel_result result, struct semel_str reason,
+bool semel__reply_set(struct semel__reply *reply, enum semel_result result, struct semel_str reason,
                       struct semel_str outcome);
 
 /* Which messages a set-based handler has handled: each must be named exactly once (P57). */
@@ -51,12 +51,12 @@ void semel__set_add(struct semel_set *set, struct semel_str source, struct semel
 /* OK: the handler ran and `reply` says how it went. Otherwise err->cls says whom to blame: PERMANENT and TRANSIENT
  * the message, ENVIRONMENT and BROKEN nobody; CLOSED: the connection is gone. An ATOMIC handler writes through the
  * store's native handle, inside the open transaction, and does nothing outside it. */
-typedef semel_status (*semel_each_handler)(void *ctx, struct semel_store *store, const struct semel_msg *msg,
-                                           int attempt, struct semel_reply *reply, struct semel_error *err);
+typedef semel_status (*semel_each_handler)(void *ctx, struct semel_store *store, const struct semel__msg *msg,
+                                           int attempt, struct semel__reply *reply, struct semel_error *err);
 /* One statement for many messages. On an ordered route a key occurs at most once a call. */
-typedef semel_status (*semel_set_handler)(void *ctx, struct semel_store *store, const struct semel_msg *const *msgs,
+typedef semel_status (*semel_set_handler)(void *ctx, struct semel_store *store, const struct semel__msg *const *msgs,
                                           size_t n, struct semel_set *set, struct semel_error *err);
-struct semel_handler {
+struct semel__handler {
     void *ctx;
     semel_each_handler each;
     semel_set_handler set; /* NULL: `each` for every message */
@@ -84,7 +84,7 @@ struct semel_counts {
 
 struct semel_observer {
     void *ctx;
-    void (*alert)(void *ctx, enum semel_alert alert, const struct semel_msg *msg, struct semel_str text);
+    void (*alert)(void *ctx, enum semel_alert alert, const struct semel__msg *msg, struct semel_str text);
 };
 
 /* ---- the engine ---- */
@@ -92,7 +92,7 @@ struct semel_observer {
 struct semel_inbox {
     struct semel_store *store;
     const struct semel_policy *policy;
-    const struct semel_handler *handler;
+    const struct semel__handler *handler;
     struct semel_random *rng;
     struct semel_str owner; /* of leases: unique to this worker's incarnation */
     struct semel_observer observer;
@@ -109,7 +109,7 @@ struct semel_inbox {
 
 /* All pointers are borrowed for the life of the inbox. */
 void semel__inbox_init(struct semel_inbox *inbox, struct semel_store *store, const struct semel_policy *policy,
-                       const struct semel_handler *handler, struct semel_random *rng, struct semel_str owner);
+                       const struct semel__handler *handler, struct semel_random *rng, struct semel_str owner);
 void semel__inbox_done(struct semel_inbox *inbox);
 
 /* What came of one delivery. Strings live until the next call on the inbox. */
@@ -126,13 +126,13 @@ struct semel_settled {
 /* Takes n deliveries (at most SEMEL_BATCH_MAX) of the consumer, in order of arrival, to their end. OK: every one has
  * been decided. RETRY, CLOSED, INVALID: the world failed; those that were not decided are LATER, those before it
  * stand. */
-semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_msg *msgs, size_t n,
+semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel__msg *msgs, size_t n,
                                   struct semel_settled *ret_settled, struct semel_error *err);
 
 /* ---- the leased path ---- */
 
 struct semel_lease {
-    struct semel_msg msg; /* claim: strings are the caller's messages' or the arena's; take: the arena's */
+    struct semel__msg msg; /* claim: strings are the caller's messages' or the arena's; take: the arena's */
     struct semel_live live;
     int64_t arrival;
     size_t index; /* claim: which of the messages; take: 0 */
@@ -140,7 +140,7 @@ struct semel_lease {
 };
 
 /* Claims what may run, in one transaction. ret_leases has room for n; *ret_n are filled. Settles the others. */
-semel_status semel__lease_claim(struct semel_inbox *inbox, const struct semel_msg *msgs, size_t n, bool alone,
+semel_status semel__lease_claim(struct semel_inbox *inbox, const struct semel__msg *msgs, size_t n, bool alone,
                                 struct semel_arena *arena, struct semel_lease *ret_leases, size_t *ret_n,
                                 struct semel_settled *ret_settled, struct semel_error *err);
 /* Claims stored rows that are due, at most max: either one that must run alone, or several that need not. */

@@ -287,7 +287,7 @@ semel_status semel__lease_finish(struct semel_inbox *inbox, struct semel_lease *
     return on_leases(inbox, leases, endings, n, LEASE_FINISH, err);
 }
 
-semel_status semel__lease_claim(struct semel_inbox *inbox, const struct semel_msg *msgs, size_t n, bool alone,
+semel_status semel__lease_claim(struct semel_inbox *inbox, const struct semel__msg *msgs, size_t n, bool alone,
                                 struct semel_arena *arena, struct semel_lease *ret_leases, size_t *ret_n,
                                 struct semel_settled *ret_settled, struct semel_error *err)
 {

@@ -45,7 +45,7 @@ static void blame(struct semel_live *live, enum semel_class cls, struct semel_st
     live->error_text = cut(text, SEMEL_ERROR_TEXT_MAX);
 }
 
-void semel__live_verdict(const struct semel_verdict *verdict, const struct semel_live *before, struct semel_str text,
+void semel__live_verdict(const struct semel__verdict *verdict, const struct semel_live *before, struct semel_str text,
                          int64_t now_us, struct semel_live *ret)
 {
     assert(verdict->act != SEMEL_RUN && verdict->changes && verdict->becomes != SEMEL_STATE_ABSENT);

@@ -15,9 +15,9 @@
 #include "base/json.h"
 #include "core/row.h"
 
-void semel__msg_init(struct semel_msg *msg)
+void semel__msg_init(struct semel__msg *msg)
 {
-    *msg = (struct semel_msg){.version = SEMEL_NONE, .message_time_us = SEMEL_NONE};
+    *msg = (struct semel__msg){.version = SEMEL_NONE, .message_time_us = SEMEL_NONE};
 }
 
 static bool looks_like_json(struct semel_str payload)

@@ -36,7 +36,7 @@ bool semel__fp_decode(struct semel_str stored, struct semel_fp *ret);
 /* What is wrong with the message itself, found while its fields were taken. */
 enum semel_defect { SEMEL_DEFECT_NONE, SEMEL_DEFECT_NO_ID, SEMEL_DEFECT_FIELD, SEMEL_DEFECT_SIZE };
 
-struct semel_msg {
+struct semel__msg {
     struct semel_str source, id, type;
     struct semel_str payload, headers; /* headers: the text of a JSON object */
     struct semel_str position, traceparent;
@@ -50,7 +50,7 @@ struct semel_msg {
     struct semel_str defect_text;
 };
 
-void semel__msg_init(struct semel_msg *msg);
+void semel__msg_init(struct semel__msg *msg);
 
 /* The key of an outside call (E1): the same for the same consumer, message and step, for ever and on
  * every machine. 64 hexadecimal digits of SHA-256 over the length-prefixed parts. */

@@ -35,8 +35,8 @@ static semel_status keep_leases(struct semel_inbox *inbox, struct item **items, 
 /* false: the world failed and the message was not touched. */
 static bool run_outside(struct semel_inbox *inbox, struct item *item, semel_status *ret_status, struct semel_error *err)
 {
-    struct semel_reply reply = {.arena = &inbox->arena, .result = SEMEL_DONE};
-    const struct semel_handler *handler = inbox->handler;
+    struct semel__reply reply = {.arena = &inbox->arena, .result = SEMEL_DONE};
+    const struct semel__handler *handler = inbox->handler;
     SEMEL_POINT(LEASE_RUN);
     semel_status status = handler->each(handler->ctx, inbox->store, item->msg, item->lease->live.attempts, &reply, err);
     item->ending = (struct semel_ending){.result = reply.result, .text = reply.reason, .outcome = reply.outcome};

@@ -17,7 +17,7 @@
 
 /* ---- fit messages -------------------------------------------------------------------------------- */
 
-static semel_status flaw(struct semel_arena *arena, struct semel_msg *msg, enum semel_defect defect,
+static semel_status flaw(struct semel_arena *arena, struct semel__msg *msg, enum semel_defect defect,
                          const struct semel_error *why, struct semel_error *err)
 {
     if (msg->defect == SEMEL_DEFECT_NO_ID || (msg->defect != SEMEL_DEFECT_NONE && defect != SEMEL_DEFECT_NO_ID))
@@ -29,7 +29,7 @@ static semel_status flaw(struct semel_arena *arena, struct semel_msg *msg, enum 
 }
 
 /* An id for what has none: its position, else the digest of its payload; both marked, so as not to meet a real id. */
-static semel_status substitute_id(struct semel_arena *arena, struct semel_msg *msg, struct semel_error *err)
+static semel_status substitute_id(struct semel_arena *arena, struct semel__msg *msg, struct semel_error *err)
 {
     char text[SEMEL_ID_MAX + 1];
     unsigned char digest[SEMEL_SHA256];
@@ -45,8 +45,8 @@ static semel_status substitute_id(struct semel_arena *arena, struct semel_msg *m
     return semel__arena_copy(arena, semel__str(text), &msg->id) ? SEMEL_OK : semel__fail_memory(err);
 }
 
-static semel_status check_key(struct semel_arena *arena, struct semel_msg *msg, const char *what, struct semel_str *key,
-                              struct semel_error *err)
+static semel_status check_key(struct semel_arena *arena, struct semel__msg *msg, const char *what,
+                              struct semel_str *key, struct semel_error *err)
 {
     struct semel_error why;
     if (!semel__str_given(*key) || semel__id_check(what, *key, 0, &why) == SEMEL_OK)
@@ -55,7 +55,7 @@ static semel_status check_key(struct semel_arena *arena, struct semel_msg *msg, 
     return flaw(arena, msg, SEMEL_DEFECT_FIELD, &why, err);
 }
 
-static semel_status check_order(const struct semel_policy *policy, struct semel_arena *arena, struct semel_msg *msg,
+static semel_status check_order(const struct semel_policy *policy, struct semel_arena *arena, struct semel__msg *msg,
                                 struct semel_error *err)
 {
     struct semel_error why;
@@ -74,7 +74,7 @@ static semel_status check_order(const struct semel_policy *policy, struct semel_
     return flaw(arena, msg, SEMEL_DEFECT_FIELD, &why, err);
 }
 
-static semel_status check_size(const struct semel_policy *policy, struct semel_arena *arena, struct semel_msg *msg,
+static semel_status check_size(const struct semel_policy *policy, struct semel_arena *arena, struct semel__msg *msg,
                                struct semel_error *err)
 {
     struct semel_error why;
@@ -93,7 +93,7 @@ static semel_status check_size(const struct semel_policy *policy, struct semel_a
 }
 
 /* Texts that are kept for people only, and are not worth a dead letter. */
-static void drop_unfit(struct semel_msg *msg)
+static void drop_unfit(struct semel__msg *msg)
 {
     if (semel__id_check("type", msg->type, 0, NULL) != SEMEL_OK)
         msg->type = (struct semel_str){0};
@@ -107,8 +107,8 @@ static void drop_unfit(struct semel_msg *msg)
         msg->n_business = SEMEL_BUSINESS_MAX;
 }
 
-static semel_status fit(const struct semel_policy *policy, struct semel_arena *arena, const struct semel_msg *given,
-                        struct semel_msg *msg, struct semel_error *err)
+static semel_status fit(const struct semel_policy *policy, struct semel_arena *arena, const struct semel__msg *given,
+                        struct semel__msg *msg, struct semel_error *err)
 {
     struct semel_error why;
     *msg = *given;
@@ -203,13 +203,13 @@ static void spread_suspicion(const struct semel_policy *policy, struct item **it
     }
 }
 
-semel_status semel__items_prepare(struct semel_inbox *inbox, struct semel_arena *arena, const struct semel_msg *msgs,
+semel_status semel__items_prepare(struct semel_inbox *inbox, struct semel_arena *arena, const struct semel__msg *msgs,
                                   size_t n, struct semel_settled *out, struct item ***ret_items, size_t *ret_n,
                                   struct semel_error *err)
 {
     const struct semel_policy *policy = inbox->policy;
     struct item *all = semel__arena_alloc(arena, n, sizeof *all);
-    struct semel_msg *fitted = semel__arena_alloc(arena, n, sizeof *fitted);
+    struct semel__msg *fitted = semel__arena_alloc(arena, n, sizeof *fitted);
     struct item **items = semel__arena_alloc(arena, n, sizeof *items);
     if (all == NULL || fitted == NULL || items == NULL)
         return semel__fail_memory(err);

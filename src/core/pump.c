@@ -112,7 +112,7 @@ static void end_probe(struct semel_pump *pump, int64_t now_us)
 
 struct batch {
     struct semel_delivery *deliveries;
-    struct semel_msg *msgs;
+    struct semel__msg *msgs;
     struct semel_settled *settled;
     uint64_t *tags;
     size_t n;

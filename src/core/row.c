@@ -96,7 +96,7 @@ semel_status semel__row_check(const struct semel_row *row, struct semel_error *e
     return SEMEL_OK;
 }
 
-void semel__row_msg(const struct semel_row *row, struct semel_msg *ret_msg)
+void semel__row_msg(const struct semel_row *row, struct semel__msg *ret_msg)
 {
     semel__msg_init(ret_msg);
     ret_msg->source = row->source;

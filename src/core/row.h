@@ -53,6 +53,6 @@ semel_status semel__row_check(const struct semel_row *row, struct semel_error *e
 /* Is this text fit to be an id, a key, a source or a consumer's name? INVALID names `what`. `min` is 0 or 1. */
 semel_status semel__id_check(const char *what, struct semel_str id, size_t min, struct semel_error *err);
 /* The message of a stored row, for a run from the store; strings are borrowed from the row. */
-void semel__row_msg(const struct semel_row *row, struct semel_msg *ret_msg);
+void semel__row_msg(const struct semel_row *row, struct semel__msg *ret_msg);
 
 #endif

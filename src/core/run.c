@@ -14,7 +14,7 @@
 #include "base/str.h"
 #include "core/work.h"
 
-bool semel__reply_set(struct semel_reply *reply, enum semel_result result, struct semel_str reason,
+bool semel__reply_set(struct semel__reply *reply, enum semel_result result, struct semel_str reason,
                       struct semel_str outcome)
 {
     reply->result = result;
@@ -41,7 +41,7 @@ bool semel__worldly(semel_status status, const struct semel_error *err)
 
 /* ---- one message after the other ----------------------------------------------------------------- */
 
-static semel_status failed(struct item *item, const struct semel_reply *reply, struct semel_error *err)
+static semel_status failed(struct item *item, const struct semel__reply *reply, struct semel_error *err)
 {
     item->ending = (struct semel_ending){.result = reply->result, .text = reply->reason, .outcome = reply->outcome};
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_TRANSIENT, "the handler said %s",
@@ -70,8 +70,8 @@ static semel_status blame(struct semel_inbox *inbox, struct item *item, semel_st
 
 static semel_status run_one(struct semel_inbox *inbox, struct item *item, struct semel_error *err)
 {
-    struct semel_reply reply = {.arena = &inbox->arena, .result = SEMEL_DONE};
-    const struct semel_handler *handler = inbox->handler;
+    struct semel__reply reply = {.arena = &inbox->arena, .result = SEMEL_DONE};
+    const struct semel__handler *handler = inbox->handler;
     semel_status status = handler->each(handler->ctx, inbox->store, item->msg, item->verdict.attempt, &reply, err);
     if (status != SEMEL_OK)
         return blame(inbox, item, status, err);
@@ -98,7 +98,7 @@ static semel_status run_each(struct work *work, struct semel_error *err)
 /* ---- sets ---------------------------------------------------------------------------------------- */
 
 struct semel_set {
-    const struct semel_msg **msgs; /* ascending by (id, source) */
+    const struct semel__msg **msgs; /* ascending by (id, source) */
     unsigned char *seen;
     size_t n, named;
     bool wrong; /* a stranger, or a repeat */
@@ -106,15 +106,15 @@ struct semel_set {
 
 static int cmp_set(const void *va, const void *vb)
 {
-    const struct semel_msg *a = *(const struct semel_msg *const *)va, *b = *(const struct semel_msg *const *)vb;
+    const struct semel__msg *a = *(const struct semel__msg *const *)va, *b = *(const struct semel__msg *const *)vb;
     int c = semel__str_cmp(a->id, b->id);
     return c != 0 ? c : semel__str_cmp(a->source, b->source);
 }
 
 void semel__set_add(struct semel_set *set, struct semel_str source, struct semel_str id)
 {
-    const struct semel_msg key = {.source = source, .id = id}, *p = &key;
-    const struct semel_msg **hit = bsearch(&p, set->msgs, set->n, sizeof *set->msgs, cmp_set);
+    const struct semel__msg key = {.source = source, .id = id}, *p = &key;
+    const struct semel__msg **hit = bsearch(&p, set->msgs, set->n, sizeof *set->msgs, cmp_set);
     if (hit == NULL || set->seen[hit - set->msgs] != 0) {
         set->wrong = true;
         return;
@@ -124,7 +124,7 @@ void semel__set_add(struct semel_set *set, struct semel_str source, struct semel
 }
 
 /* The next round: the first message of each key that has not run yet. Items of one key are neighbours. */
-static size_t pick_round(struct work *work, unsigned char *taken, const struct semel_msg **msgs)
+static size_t pick_round(struct work *work, unsigned char *taken, const struct semel__msg **msgs)
 {
     size_t n = 0;
     const struct semel_key *last = NULL;
@@ -139,7 +139,7 @@ static size_t pick_round(struct work *work, unsigned char *taken, const struct s
     return n;
 }
 
-static semel_status run_round(struct work *work, const struct semel_msg **msgs, size_t n, struct semel_error *err)
+static semel_status run_round(struct work *work, const struct semel__msg **msgs, size_t n, struct semel_error *err)
 {
     struct semel_inbox *inbox = work->inbox;
     struct semel_set set = {.n = n};
@@ -160,7 +160,7 @@ static semel_status run_round(struct work *work, const struct semel_msg **msgs, 
 static semel_status run_sets(struct work *work, struct semel_error *err)
 {
     unsigned char *taken = semel__arena_alloc(&work->inbox->scratch, work->n, 1);
-    const struct semel_msg **msgs = semel__arena_alloc(&work->inbox->scratch, work->n, sizeof *msgs);
+    const struct semel__msg **msgs = semel__arena_alloc(&work->inbox->scratch, work->n, sizeof *msgs);
     if (taken == NULL || msgs == NULL)
         return semel__fail_memory(err);
     for (size_t n; (n = pick_round(work, taken, msgs)) > 0;) {

@@ -134,9 +134,9 @@ static size_t list_drops(const struct work *work, struct semel_business *drop)
 }
 
 /* The message as it may be kept: without its payload where the route never keeps one. */
-static const struct semel_msg *evidence(const struct work *work, const struct semel_msg *msg)
+static const struct semel__msg *evidence(const struct work *work, const struct semel__msg *msg)
 {
-    struct semel_msg *bare;
+    struct semel__msg *bare;
     if (work->inbox->policy->keep != SEMEL_KEEP_NEVER)
         return msg;
     bare = semel__arena_alloc(&work->inbox->scratch, 1, sizeof *bare);

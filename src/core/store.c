@@ -246,7 +246,7 @@ semel_status semel_store_purge_business(struct semel_store *store, struct semel_
     return store->ops->purge_business(store, consumer, now_us, max, ret_deleted, err);
 }
 
-semel_status semel_store_outbox_put(struct semel_store *store, const struct semel_event *event, int64_t now_us,
+semel_status semel_store_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
                                     char ret_id[37], struct semel_error *err)
 {
     assert(store->in_tx);

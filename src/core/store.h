@@ -33,6 +33,7 @@
 #include "core/row.h"
 
 struct semel_store;
+struct semel_look_ops;
 
 /* ---- facts and changes ---------------------------------------------------------------------------- */
 
@@ -110,10 +111,10 @@ struct semel_change {
     bool new_token;         /* out in live.lease_token: a new token, higher than every earlier one */
     bool remove;            /* take the fresh row away again (parking bound); live is ignored */
     enum semel_payload payload;
-    const struct semel_msg *put; /* for PAYLOAD_PUT: whose payload and headers */
-    bool log_attempt;            /* add an attempt row: number live.attempts, who `worker`, class and text of live */
-    bool release_business;       /* free the business keys that this message holds */
-    bool applied;                /* out: false when the row was not `from` or not under `token` any more */
+    const struct semel__msg *put; /* for PAYLOAD_PUT: whose payload and headers */
+    bool log_attempt;             /* add an attempt row: number live.attempts, who `worker`, class and text of live */
+    bool release_business;        /* free the business keys that this message holds */
+    bool applied;                 /* out: false when the row was not `from` or not under `token` any more */
 };
 
 /* What a key becomes. */
@@ -127,7 +128,7 @@ struct semel_key_change {
 
 /* The same id with another payload (I11), kept under (consumer, source, id, fingerprint); a repeat raises its count. */
 struct semel_conflict {
-    const struct semel_msg *msg;
+    const struct semel__msg *msg;
 };
 
 /* Evidence for the record: an attempt row without a change, e.g. a late completion that was refused. */
@@ -174,7 +175,7 @@ struct semel_scan {
 };
 
 /* An event for the outbox (I21). In: all; id not given: the store makes a UUIDv7. */
-struct semel_event {
+struct semel__event {
     struct semel_str id, aggregatetype, aggregateid, type, payload, headers, destination, traceparent;
 };
 
@@ -259,16 +260,30 @@ struct semel_store_ops {
     semel_status (*purge_business)(struct semel_store *store, struct semel_str consumer, int64_t now_us, size_t max,
                                    size_t *ret_deleted, struct semel_error *err);
 
-    semel_status (*outbox_put)(struct semel_store *store, const struct semel_event *event, int64_t now_us,
+    semel_status (*outbox_put)(struct semel_store *store, const struct semel__event *event, int64_t now_us,
                                char ret_id[37], struct semel_error *err);
     semel_status (*audit)(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
                           struct semel_error *err);
+
+    /* Is a transaction open on the native handle, whoever began it? */
+    bool (*busy)(struct semel_store *store);
+    /* The settings of a consumer (consumer.h); not given: none are stored. Needs no transaction. */
+    semel_status (*consumer_get)(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
+                                 struct semel_str *ret_settings, struct semel_error *err);
+    semel_status (*consumer_put)(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
+                                 int64_t now_us, struct semel_error *err);
+    /* The names of consumers that have rows or settings, ascending, after `after` (not given: from the first), at most
+     * max. Needs no transaction, and does not walk the rows. */
+    semel_status (*consumers)(struct semel_store *store, struct semel_str after, size_t max, struct semel_arena *arena,
+                              struct semel_str **ret, size_t *ret_n, struct semel_error *err);
+    const struct semel_look_ops *look; /* look.h; NULL: this store has no eyes for operators */
 };
 
 struct semel_store {
     const struct semel_store_ops *ops;
     struct semel_store_options options;
     bool in_tx, joined; /* kept by the wrappers */
+    bool joining;       /* set by semel_store_join */
 };
 
 /* ---- what core calls: asserts before and after ------------------------------------------------------- */
@@ -285,6 +300,10 @@ semel_status semel_store_begin(struct semel_store *store, enum semel_tx tx, int6
 semel_status semel_store_commit(struct semel_store *store, struct semel_error *err);
 void semel_store_rollback(struct semel_store *store);
 void semel_store_leave(struct semel_store *store); /* the end of a JOIN: the transaction stays the caller's */
+/* While it is on, the transactions of core are a part of the caller's: begin(OWN) joins it behind a savepoint, commit
+ * leaves it as it is, rollback undoes what came after the savepoint and leaves the rest. Nothing is durable before the
+ * caller's commit. */
+void semel_store_join(struct semel_store *store, bool on);
 semel_status semel_store_savepoint(struct semel_store *store, struct semel_error *err);
 semel_status semel_store_rollback_to(struct semel_store *store, struct semel_error *err);
 semel_status semel_store_guard(struct semel_store *store, bool on, struct semel_error *err);
@@ -306,9 +325,17 @@ semel_status semel_store_purge(struct semel_store *store, struct semel_str consu
                                int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err);
 semel_status semel_store_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us,
                                         size_t max, size_t *ret_deleted, struct semel_error *err);
-semel_status semel_store_outbox_put(struct semel_store *store, const struct semel_event *event, int64_t now_us,
+semel_status semel_store_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
                                     char ret_id[37], struct semel_error *err);
 semel_status semel_store_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
                                struct semel_error *err);
+bool semel_store_busy(struct semel_store *store);
+semel_status semel_store_consumer_get(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
+                                      struct semel_str *ret_settings, struct semel_error *err);
+semel_status semel_store_consumer_put(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
+                                      int64_t now_us, struct semel_error *err);
+semel_status semel_store_consumers(struct semel_store *store, struct semel_str after, size_t max,
+                                   struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
+                                   struct semel_error *err);
 
 #endif

@@ -128,7 +128,7 @@ static void judge(struct work *work, struct item *item, bool stopped)
     bool due = item->row != NULL && item->row->live.due_us != SEMEL_NONE && item->row->live.due_us <= work->now_us;
     bool follower = item->row != NULL && item->key != NULL && item->key->head_arrival == SEMEL_NONE;
     item->fenced = false;
-    item->verdict = (struct semel_verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
+    item->verdict = (struct semel__verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
     if (item->row == NULL || stopped || (!due && !follower))
         return;
     semel__verdict_take(inbox->policy, &facts, &item->verdict);
@@ -191,7 +191,7 @@ static semel_status claim(struct work *work, struct semel_error *err)
 static bool copy_lease(const struct semel_inbox *inbox, const struct item *item, struct semel_arena *arena,
                        struct semel_lease *lease)
 {
-    struct semel_msg *msg = &lease->msg;
+    struct semel__msg *msg = &lease->msg;
     semel__row_msg(item->row, msg);
     struct semel_str *texts[] = {&msg->source,  &msg->id,       &msg->type,        &msg->payload,
                                  &msg->headers, &msg->position, &msg->traceparent, &msg->order_key};
@@ -214,7 +214,7 @@ static semel_status items_of_rows(struct take *take, struct semel_lease *nobody,
     struct semel_arena *arena = &take->inbox->scratch;
     struct item *all = semel__arena_alloc(arena, take->n, sizeof *all);
     struct item **items = semel__arena_alloc(arena, take->n, sizeof *items);
-    struct semel_msg *msgs = semel__arena_alloc(arena, take->n, sizeof *msgs);
+    struct semel__msg *msgs = semel__arena_alloc(arena, take->n, sizeof *msgs);
     if (all == NULL || items == NULL || msgs == NULL)
         return semel__fail_memory(err);
     for (size_t i = 0; i < take->n; i++) {

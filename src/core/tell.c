@@ -28,7 +28,8 @@ enum semel_act semel__act_for(enum semel_state state, bool kept)
     return SEMEL_LATER;
 }
 
-void semel__alert(struct semel_inbox *inbox, enum semel_alert alert, const struct semel_msg *msg, struct semel_str text)
+void semel__alert(struct semel_inbox *inbox, enum semel_alert alert, const struct semel__msg *msg,
+                  struct semel_str text)
 {
     inbox->counts.alerts[alert]++;
     if (inbox->observer.alert != NULL)

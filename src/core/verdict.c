@@ -11,12 +11,12 @@
 #include "core/natural.h"
 #include "core/state.h"
 
-static void say(struct semel_verdict *v, enum semel_act act, enum semel_why why)
+static void say(struct semel__verdict *v, enum semel_act act, enum semel_why why)
 {
-    *v = (struct semel_verdict){.act = act, .why = why, .due_us = SEMEL_NONE};
+    *v = (struct semel__verdict){.act = act, .why = why, .due_us = SEMEL_NONE};
 }
 
-static void becomes(struct semel_verdict *v, enum semel_state state, enum semel_class cls, int64_t due_us)
+static void becomes(struct semel__verdict *v, enum semel_state state, enum semel_class cls, int64_t due_us)
 {
     v->changes = true;
     v->becomes = state;
@@ -24,7 +24,7 @@ static void becomes(struct semel_verdict *v, enum semel_state state, enum semel_
     v->due_us = due_us;
 }
 
-static void run(struct semel_verdict *v, const struct semel_row *row)
+static void run(struct semel__verdict *v, const struct semel_row *row)
 {
     int before = row != NULL ? row->live.attempts : 0;
     say(v, SEMEL_RUN, before > 0 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW);
@@ -37,7 +37,7 @@ static bool will_keep(const struct semel_policy *policy, const struct semel_row 
 }
 
 /* Held by the store when its payload is there, else the broker has to bring it again. */
-static void hold(struct semel_verdict *v, const struct semel_policy *policy, const struct semel_row *row,
+static void hold(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_row *row,
                  enum semel_why why)
 {
     say(v, will_keep(policy, row) ? SEMEL_ACK : SEMEL_LATER, why);
@@ -97,7 +97,7 @@ static bool parking_full(const struct semel_policy *policy, const struct semel_f
 }
 
 /* Blocked: woken by its key, so it has no due time. A gap: due when the timer ends. */
-static void park(struct semel_verdict *v, const struct semel_policy *policy, const struct semel_facts *facts,
+static void park(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts,
                  enum semel_why why)
 {
     const struct semel_row *row = facts->row;
@@ -122,7 +122,7 @@ static bool stored_before(const struct semel_facts *facts)
 }
 
 /* A gap: the timer starts, runs, or has run out. */
-static void judge_gap(struct semel_verdict *v, const struct semel_policy *policy, const struct semel_facts *facts)
+static void judge_gap(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts)
 {
     const struct semel_row *row = facts->row;
     bool turn = row != NULL && row->live.state == SEMEL_STATE_FAILED; /* it has had it already, by policy or by force */
@@ -158,7 +158,7 @@ static void judge_gap(struct semel_verdict *v, const struct semel_policy *policy
     }
 }
 
-static void judge_place(struct semel_verdict *v, const struct semel_policy *policy, const struct semel_facts *facts,
+static void judge_place(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts,
                         int64_t version)
 {
     switch (find_place(policy, facts, version)) {
@@ -184,7 +184,7 @@ static void judge_place(struct semel_verdict *v, const struct semel_policy *poli
 
 /* ---- a row is there ------------------------------------------------------------------------------ */
 
-static void judge_row(struct semel_verdict *v, const struct semel_policy *policy, const struct semel_facts *facts)
+static void judge_row(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts)
 {
     const struct semel_row *row = facts->row;
     switch (row->live.state) {
@@ -228,13 +228,13 @@ static void judge_row(struct semel_verdict *v, const struct semel_policy *policy
 
 /* ---- there is none ------------------------------------------------------------------------------- */
 
-static bool too_old(const struct semel_msg *msg, const struct semel_facts *facts)
+static bool too_old(const struct semel__msg *msg, const struct semel_facts *facts)
 {
     return facts->watermark_us != SEMEL_NONE && msg->message_time_us != SEMEL_NONE &&
            msg->message_time_us < facts->watermark_us;
 }
 
-static void judge_new(struct semel_verdict *v, const struct semel_policy *policy, const struct semel_msg *msg,
+static void judge_new(struct semel__verdict *v, const struct semel_policy *policy, const struct semel__msg *msg,
                       const struct semel_facts *facts)
 {
     if (msg->defect == SEMEL_DEFECT_NO_ID) {
@@ -254,8 +254,8 @@ static void judge_new(struct semel_verdict *v, const struct semel_policy *policy
     }
 }
 
-void semel__verdict_deliver(const struct semel_policy *policy, const struct semel_msg *msg,
-                            const struct semel_facts *facts, struct semel_verdict *ret)
+void semel__verdict_deliver(const struct semel_policy *policy, const struct semel__msg *msg,
+                            const struct semel_facts *facts, struct semel__verdict *ret)
 {
     if (facts->damaged)
         say(ret, SEMEL_LATER, SEMEL_WHY_DAMAGED);
@@ -267,7 +267,7 @@ void semel__verdict_deliver(const struct semel_policy *policy, const struct seme
         judge_new(ret, policy, msg, facts);
 }
 
-void semel__verdict_take(const struct semel_policy *policy, const struct semel_facts *facts, struct semel_verdict *ret)
+void semel__verdict_take(const struct semel_policy *policy, const struct semel_facts *facts, struct semel__verdict *ret)
 {
     assert(facts->row != NULL);
     if (facts->damaged)
@@ -278,7 +278,7 @@ void semel__verdict_take(const struct semel_policy *policy, const struct semel_f
         say(ret, SEMEL_LATER, ret->why); /* only its broker can bring it */
 }
 
-struct semel_str semel__verdict_text(const struct semel_verdict *verdict)
+struct semel_str semel__verdict_text(const struct semel__verdict *verdict)
 {
     switch (verdict->cls) {
     case SEMEL_CLASS_TOO_OLD:

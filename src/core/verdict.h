@@ -51,7 +51,7 @@ struct semel_facts {
     int64_t route_parked;
 };
 
-struct semel_verdict {
+struct semel__verdict {
     enum semel_act act;
     enum semel_why why;
     int attempt;  /* RUN: the number of the attempt that starts */
@@ -62,19 +62,20 @@ struct semel_verdict {
 };
 
 /* For a delivery. */
-void semel__verdict_deliver(const struct semel_policy *policy, const struct semel_msg *msg,
-                            const struct semel_facts *facts, struct semel_verdict *ret);
+void semel__verdict_deliver(const struct semel_policy *policy, const struct semel__msg *msg,
+                            const struct semel_facts *facts, struct semel__verdict *ret);
 /* For a stored row that the scheduler looks at: RUN, or what it becomes instead. */
-void semel__verdict_take(const struct semel_policy *policy, const struct semel_facts *facts, struct semel_verdict *ret);
+void semel__verdict_take(const struct semel_policy *policy, const struct semel_facts *facts,
+                         struct semel__verdict *ret);
 
 /* Why the message does not run, in words for the row; not given when it runs. */
-struct semel_str semel__verdict_text(const struct semel_verdict *verdict);
+struct semel_str semel__verdict_text(const struct semel__verdict *verdict);
 
 /* ---- what the row becomes ---- */
 
 /* A new row as the verdict says (quarantined, prevented, stale, waiting, dead), no attempt made. `text` may be not
  * given. */
-void semel__live_verdict(const struct semel_verdict *verdict, const struct semel_live *before, struct semel_str text,
+void semel__live_verdict(const struct semel__verdict *verdict, const struct semel_live *before, struct semel_str text,
                          int64_t now_us, struct semel_live *ret);
 /* A start: processing under a lease, attempts + 1. The token is the store's. */
 void semel__live_claim(const struct semel_policy *policy, const struct semel_live *before, struct semel_str owner,

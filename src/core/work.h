@@ -12,14 +12,14 @@
 #include "core/inbox.h"
 
 struct copy {
-    const struct semel_msg *msg;
+    const struct semel__msg *msg;
     struct semel_settled *out;
     bool conflict; /* the same id with another payload, within the batch */
     struct copy *next;
 };
 
 struct item {
-    const struct semel_msg *msg;
+    const struct semel__msg *msg;
     size_t place; /* in order of arrival */
     struct copy *copies;
     struct semel_settled *out;
@@ -37,7 +37,7 @@ struct item {
     const struct semel_row *row; /* the row that was there; NULL: this transaction inserted it */
     struct semel_key *key;
     bool had_head; /* the key had an unfinished row before this transaction */
-    struct semel_verdict verdict;
+    struct semel__verdict verdict;
     struct semel_live live; /* what the row will be when the transaction commits */
     bool changed;           /* `live` has to be written */
     bool removed;
@@ -65,7 +65,7 @@ struct work {
 };
 
 /* prepare.c: items from messages: ids made fit, copies merged, sorted into run order. */
-semel_status semel__items_prepare(struct semel_inbox *inbox, struct semel_arena *arena, const struct semel_msg *msgs,
+semel_status semel__items_prepare(struct semel_inbox *inbox, struct semel_arena *arena, const struct semel__msg *msgs,
                                   size_t n, struct semel_settled *out, struct item ***ret_items, size_t *ret_n,
                                   struct semel_error *err);
 
@@ -81,7 +81,7 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err);
 
 /* tell.c: after the commit: acts for the deliveries, counts, alerts. */
 semel_status semel__work_tell(struct work *work, struct semel_error *err);
-void semel__alert(struct semel_inbox *inbox, enum semel_alert alert, const struct semel_msg *msg,
+void semel__alert(struct semel_inbox *inbox, enum semel_alert alert, const struct semel__msg *msg,
                   struct semel_str text);
 /* The act that a row in this state allows once it is committed. */
 enum semel_act semel__act_for(enum semel_state state, bool kept);

@@ -90,7 +90,7 @@ typedef void (*semel_mem_conflict_fn)(void *ctx, const struct semel_mem_conflict
 size_t semel__mem_conflicts(struct semel_mem_db *db, semel_mem_conflict_fn fn, void *ctx);
 
 struct semel_mem_event {
-    struct semel_event event;
+    struct semel__event event;
     int64_t seq, created_us; /* seq ascends in the order of writing, not of the calls of fn */
 };
 typedef void (*semel_mem_event_fn)(void *ctx, const struct semel_mem_event *event);

@@ -353,7 +353,7 @@ static bool drop_business(struct semel_mem_db *db, struct mem_consumer *consumer
     return semel__mem_put(db, MEM_BUSINESS, held, NULL);
 }
 
-static bool count_conflict(struct semel_mem_db *db, struct mem_consumer *consumer, const struct semel_msg *msg,
+static bool count_conflict(struct semel_mem_db *db, struct mem_consumer *consumer, const struct semel__msg *msg,
                            int64_t now_us)
 {
     const struct semel_str fp = {(const char *)&msg->fp, 2 + (size_t)msg->fp.n};

@@ -339,7 +339,7 @@ static struct semel_random *rng_of(struct mem_store *store)
     return store->rng_ready ? &store->rng : NULL;
 }
 
-semel_status semel__mem_outbox_put(struct semel_store *store, const struct semel_event *event, int64_t now_us,
+semel_status semel__mem_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
                                    char ret_id[37], struct semel_error *err)
 {
     struct semel_mem_db *db = self(store)->db;

@@ -213,7 +213,7 @@ semel_status semel__sqlite_parked(struct semel_store *store, struct semel_str co
                                   struct semel_error *err);
 semel_status semel__sqlite_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us,
                                           size_t max, size_t *ret_deleted, struct semel_error *err);
-semel_status semel__sqlite_outbox_put(struct semel_store *store, const struct semel_event *event, int64_t now_us,
+semel_status semel__sqlite_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
                                       char ret_id[37], struct semel_error *err);
 semel_status semel__sqlite_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
                                  struct semel_error *err);

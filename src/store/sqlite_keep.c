@@ -85,7 +85,7 @@ semel_status semel__sqlite_purge_business(struct semel_store *store, struct seme
 
 /* ---- outbox -------------------------------------------------------------------------------------- */
 
-static semel_status event_check(const struct semel_event *event, struct semel_error *err)
+static semel_status event_check(const struct semel__event *event, struct semel_error *err)
 {
     if (semel__str_given(event->id) && !semel__uuid_valid(event->id))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "outbox: the event's id must be a UUID");
@@ -106,7 +106,7 @@ static semel_status event_check(const struct semel_event *event, struct semel_er
     return status == SEMEL_OK ? semel__id_check("outbox: traceparent", event->traceparent, 0, err) : status;
 }
 
-semel_status semel__sqlite_outbox_put(struct semel_store *store, const struct semel_event *event, int64_t now_us,
+semel_status semel__sqlite_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
                                       char ret_id[37], struct semel_error *err)
 {
     struct sqlite_store *d = semel__sqlite_of(store);

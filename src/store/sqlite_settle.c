@@ -161,7 +161,7 @@ static semel_status drop(struct sqlite_store *d, const struct semel_settle_batch
 }
 
 static semel_status conflict(struct sqlite_store *d, const struct semel_settle_batch *batch,
-                             const struct semel_msg *msg, struct semel_error *err)
+                             const struct semel__msg *msg, struct semel_error *err)
 {
     unsigned char fp[1 + SEMEL_FP_MAX];
     size_t fp_n = semel__fp_encode(&msg->fp, fp);

@@ -21,6 +21,16 @@ extern const struct semel_store_ops semel__store_sqlite;
 semel_status semel__store_sqlite_wrap(struct semel_store **ret, struct sqlite3 *db,
                                       const struct semel_store_options *options, struct semel_error *err);
 
+/* Who is asked before a transaction on this connection commits, and told when one was rolled back. `may_commit` returning
+ * false makes the COMMIT a rollback; neither may touch the connection. On a wrapped handle this takes the connection's
+ * commit and rollback hooks until the store is closed. NULL: nobody. */
+struct semel_sqlite_witness {
+    void *ctx;
+    bool (*may_commit)(void *ctx);
+    void (*ended)(void *ctx); /* rolled back, or committed */
+};
+void semel__sqlite_witness(struct semel_store *store, const struct semel_sqlite_witness *witness);
+
 /* What a result code means, for handlers' statements as for the driver's. `rc` is what the failed call
  * returned, `doing` names it ("handler"). Writes err and returns its status. The text never has values (P71). */
 semel_status semel__sqlite_fail(struct sqlite3 *db, int rc, const char *doing, struct semel_error *err);

@@ -10,7 +10,7 @@ struct engine {
     struct world *world;
     struct semel_policy policy;
     struct semel_inbox inbox;
-    struct semel_handler handler;
+    struct semel__handler handler;
     int64_t says; /* the handler */
     int runs;
     struct semel_row before;
@@ -20,8 +20,8 @@ struct engine {
     struct semel_str answer;
 };
 
-static semel_status handle(void *ctx, struct semel_store *store, const struct semel_msg *msg, int attempt,
-                           struct semel_reply *reply, struct semel_error *err)
+static semel_status handle(void *ctx, struct semel_store *store, const struct semel__msg *msg, int attempt,
+                           struct semel__reply *reply, struct semel_error *err)
 {
     struct engine *engine = ctx;
     struct semel_str outcome = {0};
@@ -205,7 +205,7 @@ static void deliver(struct engine *engine)
 {
     const struct kase *kase = engine->kase;
     bool worldly = engine->says >= HANDLER_ENVIRONMENT;
-    struct semel_msg msgs[2];
+    struct semel__msg msgs[2];
     struct semel_settled settled[2];
     struct semel_error err = {0};
 
@@ -234,7 +234,7 @@ static void deliver(struct engine *engine)
 
 static void claim(struct engine *engine)
 {
-    struct semel_msg msg;
+    struct semel__msg msg;
     struct semel_lease lease;
     struct semel_error err = {0};
     size_t n = 0;
@@ -470,7 +470,7 @@ static void prepare(struct engine *engine)
     if (semel__policy_check(&engine->policy, &err) != SEMEL_OK)
         differ(engine->finding, "the policy is not allowed: %s", err.text);
     engine->says = engine->kase->when.handler != UNSAID ? engine->kase->when.handler : SEMEL_DONE;
-    engine->handler = (struct semel_handler){.ctx = engine, .each = handle};
+    engine->handler = (struct semel__handler){.ctx = engine, .each = handle};
     plant_all(engine);
     engine->there = look(world, CASE_ID, &engine->before, &damaged);
     if (engine->kase->given.row.damaged == 1 && !world->driver->damage(world, "s", CASE_ID))

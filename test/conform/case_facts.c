@@ -161,7 +161,7 @@ void case_other_row(const char *id, int64_t other, const struct semel_policy *po
     fill_row(id, &said, policy, ret);
 }
 
-void case_msg_of(const struct kase *kase, const struct semel_policy *policy, struct semel_msg *ret)
+void case_msg_of(const struct kase *kase, const struct semel_policy *policy, struct semel__msg *ret)
 {
     const struct case_when *when = &kase->when;
 

@@ -15,7 +15,7 @@
 struct rules {
     const struct kase *kase;
     struct semel_policy policy;
-    struct semel_msg msg;
+    struct semel__msg msg;
     struct semel_row row;
     struct semel_key key;
     struct semel_facts facts;
@@ -130,7 +130,7 @@ static void run(struct rules *rules, bool leased)
         end(rules, handler);
 }
 
-static void compare_verdict(const struct rules *rules, const struct semel_verdict *v, struct finding *finding)
+static void compare_verdict(const struct rules *rules, const struct semel__verdict *v, struct finding *finding)
 {
     static const enum semel_act acts[] = {[SAYS_RUN] = SEMEL_RUN, [SAYS_ACK] = SEMEL_ACK, [SAYS_LATER] = SEMEL_LATER};
     const struct case_verdict *said = &rules->kase->verdict;
@@ -145,7 +145,7 @@ static void compare_verdict(const struct rules *rules, const struct semel_verdic
                semel__why_name((enum semel_why)said->why), semel__act_name(v->act), semel__why_name(v->why));
 }
 
-static void follow(struct rules *rules, const struct semel_verdict *v)
+static void follow(struct rules *rules, const struct semel__verdict *v)
 {
     struct semel_live before = rules->there ? rules->live : unborn();
 
@@ -160,7 +160,7 @@ static void follow(struct rules *rules, const struct semel_verdict *v)
 static bool deliver(struct rules *rules, struct finding *finding)
 {
     const struct case_when *when = &rules->kase->when;
-    struct semel_verdict verdict;
+    struct semel__verdict verdict;
 
     case_msg_of(rules->kase, &rules->policy, &rules->msg);
     semel__verdict_deliver(&rules->policy, &rules->msg, &rules->facts, &verdict);
@@ -178,7 +178,7 @@ static bool deliver(struct rules *rules, struct finding *finding)
 /* The scheduler looks only at what is due. */
 static bool take(struct rules *rules, struct finding *finding)
 {
-    struct semel_verdict verdict = {.act = SEMEL_LATER};
+    struct semel__verdict verdict = {.act = SEMEL_LATER};
 
     if (!rules->there || rules->row.live.due_us == SEMEL_NONE || rules->row.live.due_us > CASE_NOW ||
         rules->facts.damaged)

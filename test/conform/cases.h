@@ -114,7 +114,7 @@ struct semel_fp case_fp(int64_t body);
 /* The row of the message, and another row; ids: m, and "a" (ahead) or "b" (behind). */
 void case_row_of(const struct kase *kase, const struct semel_policy *policy, struct semel_row *ret);
 void case_other_row(const char *id, int64_t other, const struct semel_policy *policy, struct semel_row *ret);
-void case_msg_of(const struct kase *kase, const struct semel_policy *policy, struct semel_msg *ret);
+void case_msg_of(const struct kase *kase, const struct semel_policy *policy, struct semel__msg *ret);
 bool case_has_row(const struct kase *kase);
 
 /* The live part, and nothing else. `before` may be NULL. */

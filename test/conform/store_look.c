@@ -73,9 +73,9 @@ static void second_writer_is_told_to_try_again_and_nobody_is_blamed(void **state
 
 static void outbox_put_one(struct world *world)
 {
-    const struct semel_event event = {.aggregatetype = SEMEL_STR("order"),
-                                      .aggregateid = SEMEL_STR("1"),
-                                      .type = SEMEL_STR("Placed")};
+    const struct semel__event event = {.aggregatetype = SEMEL_STR("order"),
+                                       .aggregateid = SEMEL_STR("1"),
+                                       .type = SEMEL_STR("Placed")};
     char id[37];
 
     assert_ok(world, semel_store_outbox_put(world->store, &event, T0, id, &world->err));
@@ -96,7 +96,7 @@ static void write_everything(struct world *world)
     struct semel_key key = {.key = SEMEL_STR("k")};
     struct semel_change change = change_of("old", SEMEL_STATE_FAILED, SEMEL_STATE_COMPLETED);
     struct semel_key_change key_change = {SEMEL_STR("k"), 5, true, false};
-    struct semel_msg msg;
+    struct semel__msg msg;
     struct semel_conflict conflict = {&msg};
     struct semel_settle_batch batch = {.consumer = SEMEL_STR("c"),
                                        .worker = SEMEL_STR("w"),
@@ -556,12 +556,12 @@ static void purge_of_business_keys_takes_the_expired_only_and_is_bounded(void **
 static void event_gets_an_id_that_carries_its_time_unless_it_brings_one(void **state)
 {
     struct world *world = *state;
-    struct semel_event event = {.aggregatetype = SEMEL_STR("order"),
-                                .aggregateid = SEMEL_STR("o'1"),
-                                .type = SEMEL_STR("Placed"),
-                                .payload = SEMEL_STR("a\0b"),
-                                .headers = SEMEL_STR("{\"k\":\"v\"}"),
-                                .destination = SEMEL_STR("orders")};
+    struct semel__event event = {.aggregatetype = SEMEL_STR("order"),
+                                 .aggregateid = SEMEL_STR("o'1"),
+                                 .type = SEMEL_STR("Placed"),
+                                 .payload = SEMEL_STR("a\0b"),
+                                 .headers = SEMEL_STR("{\"k\":\"v\"}"),
+                                 .destination = SEMEL_STR("orders")};
     char first[37], second[37];
     int64_t time_us = 0;
 

@@ -136,7 +136,7 @@ static void payload_is_left_cleared_or_put(void **state)
 {
     struct world *world = *state;
     struct semel_change change = change_of("m", SEMEL_STATE_FAILED, SEMEL_STATE_FAILED);
-    struct semel_msg msg;
+    struct semel__msg msg;
 
     semel__msg_init(&msg);
     msg.payload = SEMEL_STR("new\0bytes");
@@ -219,7 +219,7 @@ static void attempts_are_logged_with_a_change_that_applies_and_by_notes(void **s
 
 static void record_conflict(struct world *world, const char *id, unsigned char fp)
 {
-    struct semel_msg msg;
+    struct semel__msg msg;
     struct semel_conflict conflict = {&msg};
     struct semel_settle_batch batch = {.consumer = SEMEL_STR("c"),
                                        .worker = SEMEL_STR("w"),

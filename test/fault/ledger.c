@@ -59,7 +59,7 @@ bool task_read(struct semel_str payload, struct task *ret)
 
 /* ---- effects ------------------------------------------------------------------------------------------ */
 
-static int run_sql(sqlite3 *db, const char *sql, const struct semel_msg *msg, const struct task *task, int attempt,
+static int run_sql(sqlite3 *db, const char *sql, const struct semel__msg *msg, const struct task *task, int attempt,
                    const char *worker)
 {
     sqlite3_stmt *stmt = NULL;
@@ -78,7 +78,7 @@ static int run_sql(sqlite3 *db, const char *sql, const struct semel_msg *msg, co
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
-static semel_status book_inside(const struct ledger *ledger, struct semel_store *store, const struct semel_msg *msg,
+static semel_status book_inside(const struct ledger *ledger, struct semel_store *store, const struct semel__msg *msg,
                                 const struct task *task, int attempt, struct semel_error *err)
 {
     static const char *const statements[] = {
@@ -99,7 +99,7 @@ static semel_status book_inside(const struct ledger *ledger, struct semel_store 
 }
 
 /* One write and one line, so that lines of several processes do not mix. */
-static semel_status book_outside(const struct ledger *ledger, const struct semel_msg *msg, const struct task *task,
+static semel_status book_outside(const struct ledger *ledger, const struct semel__msg *msg, const struct task *task,
                                  struct semel_error *err)
 {
     char key[SEMEL_STEP_KEY_TEXT], line[512], path[256];
@@ -119,13 +119,13 @@ static semel_status book_outside(const struct ledger *ledger, const struct semel
     return written ? SEMEL_OK : semel__fail(err, SEMEL_UNKNOWN, SEMEL_CLASS_UNKNOWN, "the effect may be half written");
 }
 
-static semel_status emit(struct semel_store *store, const struct semel_msg *msg, struct semel_error *err)
+static semel_status emit(struct semel_store *store, const struct semel__msg *msg, struct semel_error *err)
 {
-    const struct semel_event event = {.aggregatetype = SEMEL_STR("booking"),
-                                      .aggregateid = msg->id,
-                                      .type = SEMEL_STR("Booked"),
-                                      .payload = msg->payload,
-                                      .headers = SEMEL_STR("{}")};
+    const struct semel__event event = {.aggregatetype = SEMEL_STR("booking"),
+                                       .aggregateid = msg->id,
+                                       .type = SEMEL_STR("Booked"),
+                                       .payload = msg->payload,
+                                       .headers = SEMEL_STR("{}")};
     char id[37];
 
     return semel_store_outbox_put(store, &event, semel__now(&semel__clock_real), id, err);
@@ -134,7 +134,7 @@ static semel_status emit(struct semel_store *store, const struct semel_msg *msg,
 /* ---- behaviour ---------------------------------------------------------------------------------------- */
 
 /* Says that it is there by gate.ID.WORKER.in, and goes on when gate.ID.WORKER.go appears. */
-static void wait_at_gate(const struct ledger *ledger, const struct semel_msg *msg)
+static void wait_at_gate(const struct ledger *ledger, const struct semel__msg *msg)
 {
     char in[256], go[256];
     int fd;
@@ -148,8 +148,8 @@ static void wait_at_gate(const struct ledger *ledger, const struct semel_msg *ms
         poll(NULL, 0, 1);
 }
 
-static void behave(const struct ledger *ledger, const struct task *task, const struct semel_msg *msg, int attempt,
-                   struct semel_reply *reply)
+static void behave(const struct ledger *ledger, const struct task *task, const struct semel__msg *msg, int attempt,
+                   struct semel__reply *reply)
 {
     const bool early = attempt <= task->n;
 
@@ -181,8 +181,8 @@ static void behave(const struct ledger *ledger, const struct task *task, const s
     }
 }
 
-semel_status ledger_handle(void *ctx, struct semel_store *store, const struct semel_msg *msg, int attempt,
-                           struct semel_reply *reply, struct semel_error *err)
+semel_status ledger_handle(void *ctx, struct semel_store *store, const struct semel__msg *msg, int attempt,
+                           struct semel__reply *reply, struct semel_error *err)
 {
     const struct ledger *ledger = ctx;
     struct task task;

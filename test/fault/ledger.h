@@ -54,7 +54,7 @@ struct ledger {
 };
 
 /* A semel_each_handler; ctx is a struct ledger. */
-semel_status ledger_handle(void *ctx, struct semel_store *store, const struct semel_msg *msg, int attempt,
-                           struct semel_reply *reply, struct semel_error *err);
+semel_status ledger_handle(void *ctx, struct semel_store *store, const struct semel__msg *msg, int attempt,
+                           struct semel__reply *reply, struct semel_error *err);
 
 #endif

@@ -118,7 +118,7 @@ static int give_back(void **state)
 /* The messages of one run, with the effects that there must be in the end. */
 struct load {
     char ids[MSGS][32], keys[MSGS][32];
-    struct semel_msg msgs[MSGS];
+    struct semel__msg msgs[MSGS];
     int expected[MSGS];
     size_t n;
     unsigned run;
@@ -126,7 +126,7 @@ struct load {
 
 static struct load load;
 
-static struct semel_msg *add(const char *name, const char *payload, int expected)
+static struct semel__msg *add(const char *name, const char *payload, int expected)
 {
     size_t i = load.n++;
     snprintf(load.ids[i], sizeof load.ids[i], "%s-%u", name, load.run);
@@ -144,7 +144,7 @@ static struct semel_str key(const char *name)
 
 static void fill_mixed(void)
 {
-    struct semel_msg *m;
+    struct semel__msg *m;
     add("plain", "out", 1);
     add("plain", "out", 1); /* a copy */
     add("flaky", "fail@1", 1);
@@ -219,7 +219,7 @@ static void finish(struct engine *e)
     for (int round = 0; round < 3; round++) {
         tick(e);
         for (size_t i = 0; i < load.n; i++) {
-            struct semel_msg m = load.msgs[i];
+            struct semel__msg m = load.msgs[i];
             if (acked[i])
                 continue;
             m.delivery = 2;
@@ -467,7 +467,7 @@ static void command_survives_every_failed_allocation(void **state)
 /* ---- without an engine -------------------------------------------------------------------------------- */
 
 /* A new database: opened, migrated, and one message processed with no statement prepared yet. */
-static semel_status open_and_process(const char *kind, const struct semel_msg *m, enum semel_act *ret_act)
+static semel_status open_and_process(const char *kind, const struct semel__msg *m, enum semel_act *ret_act)
 {
     static struct engine e;
     engine_init(&e);
@@ -486,7 +486,7 @@ static semel_status open_and_process(const char *kind, const struct semel_msg *m
 static void opening_survives_every_failed_allocation(void **state)
 {
     static const char *const kinds[] = {"mem", "sqlite"};
-    struct semel_msg m = msg("a", "ok");
+    struct semel__msg m = msg("a", "ok");
     (void)state;
     for (size_t k = 0; k < COUNT(kinds); k++)
         for (int on = 0; on < 2; on++) {
@@ -527,7 +527,7 @@ static void extraction_survives_every_failed_allocation(void **state)
         unsigned n = 1;
         for (bool reached = true; reached; n++) {
             struct semel_arena arena;
-            struct semel_msg m;
+            struct semel__msg m;
             struct semel_error err;
             semel__arena_init(&arena, 1 << 20);
             memory_fails_at(n, on != 0);

@@ -47,7 +47,7 @@ struct racer {
     struct semel_store *store;
     struct semel_policy policy;
     struct ledger ledger;
-    struct semel_handler handler;
+    struct semel__handler handler;
     struct semel_inbox inbox;
     struct semel_random rng;
     struct semel_error err;
@@ -74,7 +74,7 @@ static void open_racer(struct racer *r)
     r->policy.retry_ceiling_us = 2000;
     snprintf(r->owner, sizeof r->owner, "racer-%d", r->which);
     r->ledger = (struct ledger){.dir = r->w->dir, .worker = r->owner, .consumer = r->policy.consumer};
-    r->handler = (struct semel_handler){.ctx = &r->ledger, .each = ledger_handle};
+    r->handler = (struct semel__handler){.ctx = &r->ledger, .each = ledger_handle};
     semel__inbox_init(&r->inbox, r->store, &r->policy, &r->handler, &r->rng, semel__str(r->owner));
 }
 
@@ -146,7 +146,7 @@ static int told_in_all(enum semel_why why)
 
 struct post {
     char payload[TASK_TEXT];
-    struct semel_msg msg;
+    struct semel__msg msg;
 };
 
 static void fill_post(struct world *w, size_t which, struct post *post)
@@ -168,7 +168,7 @@ static void fill_post(struct world *w, size_t which, struct post *post)
 static void deliver(struct racer *r, const size_t *which, size_t n)
 {
     static struct post posts[BATCH];
-    struct semel_msg msgs[BATCH];
+    struct semel__msg msgs[BATCH];
     struct semel_settled settled[BATCH];
     size_t left = n;
 
@@ -294,7 +294,7 @@ static void of_several_ids_with_one_business_key_one_runs(void **state)
 
 /* ---- leases ------------------------------------------------------------------------------------------- */
 
-static size_t number_of(const struct semel_msg *msg)
+static size_t number_of(const struct semel__msg *msg)
 {
     return (size_t)strtoul(msg->id.p + 2, NULL, 10);
 }
@@ -348,7 +348,7 @@ static void stored_work_that_is_due_is_claimed_by_one_taker(void **state)
 static void run_slow_finisher(struct racer *r)
 {
     static struct post posts[GROUP];
-    struct semel_msg msgs[GROUP];
+    struct semel__msg msgs[GROUP];
     struct semel_lease leases[GROUP];
     struct semel_settled settled[GROUP];
     const struct semel_ending endings[GROUP] = {{.result = SEMEL_DONE}};

@@ -89,7 +89,7 @@ struct worker {
     struct semel_policy policy;
     struct semel_rules rules;
     struct ledger ledger;
-    struct semel_handler handler;
+    struct semel__handler handler;
     struct semel_inbox inbox;
     struct semel_pump pump;
     char owner[64];
@@ -211,7 +211,7 @@ static void say_to(const struct worker *w, const char *file, const char *mode, c
         give_up(4, path, NULL);
 }
 
-static void on_alert(void *ctx, enum semel_alert alert, const struct semel_msg *msg, struct semel_str text)
+static void on_alert(void *ctx, enum semel_alert alert, const struct semel__msg *msg, struct semel_str text)
 {
     static const char *const names[] = {"dead", "conflict", "quarantined", "unknown", "gap", "damaged", "parked_full"};
     char line[512];
@@ -241,7 +241,7 @@ static void open_all(struct worker *w)
                                 .worker = w->set.name,
                                 .consumer = w->policy.consumer,
                                 .outside = w->policy.effect != SEMEL_EFFECT_ATOMIC};
-    w->handler = (struct semel_handler){.ctx = &w->ledger, .each = ledger_handle};
+    w->handler = (struct semel__handler){.ctx = &w->ledger, .each = ledger_handle};
     semel__inbox_init(&w->inbox, w->store, &w->policy, &w->handler, &w->rng, semel__str(w->owner));
     w->inbox.observer = (struct semel_observer){.ctx = w, .alert = on_alert};
     semel__pump_init(&w->pump, &w->inbox, w->broker, &w->rules);
@@ -343,7 +343,7 @@ static void deliver(struct worker *w, const char *id, const char *payload)
                                             .delivery = 1};
     struct semel_settled settled;
     struct semel_arena arena;
-    struct semel_msg msg;
+    struct semel__msg msg;
 
     semel__arena_init(&arena, 1 << 20);
     if (semel__extract(&w->rules, &delivery, w->policy.payload_max, &arena, &msg, &w->err) != SEMEL_OK ||

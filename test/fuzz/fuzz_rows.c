@@ -175,8 +175,8 @@ struct runs {
     unsigned m, n, o;
 };
 
-static semel_status count_run(void *ctx, struct semel_store *store, const struct semel_msg *m, int attempt,
-                              struct semel_reply *reply, struct semel_error *err)
+static semel_status count_run(void *ctx, struct semel_store *store, const struct semel__msg *m, int attempt,
+                              struct semel__reply *reply, struct semel_error *err)
 {
     struct runs *runs = ctx;
     (void)store;
@@ -195,9 +195,9 @@ static int64_t clock_now(void *ctx)
     return NOW;
 }
 
-static struct semel_msg message(const char *id)
+static struct semel__msg message(const char *id)
 {
-    struct semel_msg m;
+    struct semel__msg m;
     semel__msg_init(&m);
     m.source = SEMEL_STR("s");
     m.id = semel__str(id);
@@ -267,7 +267,7 @@ static void deliver(struct semel_inbox *inbox, bool damaged, bool sure)
 {
     struct semel_settled settled[2];
     struct semel_error err;
-    struct semel_msg msgs[] = {message("m"), message("o")};
+    struct semel__msg msgs[] = {message("m"), message("o")};
     for (int delivery = 1; delivery <= 2; delivery++) {
         msgs[0].delivery = msgs[1].delivery = delivery;
         semel_status status = semel__inbox_process(inbox, msgs, 2, settled, &err);
@@ -305,7 +305,7 @@ static void exercise(struct semel_store *store, sqlite3 *db, bool sure)
     struct semel_inbox inbox;
     struct semel_error err;
     struct runs runs = {0};
-    const struct semel_handler handler = {.ctx = &runs, .each = count_run};
+    const struct semel__handler handler = {.ctx = &runs, .each = count_run};
     size_t n;
     bool damaged = is_damaged(store);
     int64_t before = row_digest(db);

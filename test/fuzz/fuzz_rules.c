@@ -128,7 +128,7 @@ static bool key_valid(const struct semel_rule *rule, struct semel_str key)
            (key.p != NULL && key.n >= 1 && key.n <= SEMEL_ID_MAX && semel__utf8_valid(key));
 }
 
-static void check_msg(const struct input *in, const struct semel_msg *m)
+static void check_msg(const struct input *in, const struct semel__msg *m)
 {
     MUST((m->defect == SEMEL_DEFECT_NONE) == (m->defect_text.p == NULL));
     if (m->defect != SEMEL_DEFECT_NONE)
@@ -150,7 +150,7 @@ static void check_msg(const struct input *in, const struct semel_msg *m)
         MUST(m->business[i].p != NULL || in->rules.business[i].kind == SEMEL_RULE_DEFAULT);
 }
 
-static void check_same(const struct semel_msg *a, const struct semel_msg *b)
+static void check_same(const struct semel__msg *a, const struct semel__msg *b)
 {
     MUST(semel__str_eq(a->id, b->id) && semel__str_eq(a->type, b->type) && semel__str_eq(a->headers, b->headers));
     MUST(semel__str_eq(a->order_key, b->order_key) && semel__str_eq(a->lock_key, b->lock_key));
@@ -163,8 +163,8 @@ static void check_same(const struct semel_msg *a, const struct semel_msg *b)
 
 /* ---- the inbox ---------------------------------------------------------------------------------------- */
 
-static semel_status count_run(void *ctx, struct semel_store *store, const struct semel_msg *m, int attempt,
-                              struct semel_reply *reply, struct semel_error *err)
+static semel_status count_run(void *ctx, struct semel_store *store, const struct semel__msg *m, int attempt,
+                              struct semel__reply *reply, struct semel_error *err)
 {
     (void)store;
     (void)attempt;
@@ -175,7 +175,7 @@ static semel_status count_run(void *ctx, struct semel_store *store, const struct
     return SEMEL_OK;
 }
 
-static void check_process(const struct semel_msg *m)
+static void check_process(const struct semel__msg *m)
 {
     struct semel_mem_db *db = NULL;
     struct semel_store *store = NULL;
@@ -185,8 +185,8 @@ static void check_process(const struct semel_msg *m)
     struct semel_settled settled[2];
     struct semel_error err;
     unsigned runs = 0;
-    const struct semel_handler handler = {.ctx = &runs, .each = count_run};
-    struct semel_msg two[] = {*m, *m};
+    const struct semel__handler handler = {.ctx = &runs, .each = count_run};
+    struct semel__msg two[] = {*m, *m};
 
     semel__random_seed(&rng, 1);
     semel__policy_init(&policy, SEMEL_STR("c"));
@@ -207,7 +207,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
 {
     static struct input in;
     struct semel_arena arenas[2];
-    struct semel_msg msgs[2];
+    struct semel__msg msgs[2];
     struct semel_error err;
     read_input(&in, (struct semel_str){(const char *)data, size});
     for (size_t i = 0; i < 2; i++) {

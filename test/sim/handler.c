@@ -15,7 +15,7 @@ struct ending {
     bool effect;
 };
 
-static struct sim_event *event_of(struct sim_actor *actor, const struct semel_msg *msg)
+static struct sim_event *event_of(struct sim_actor *actor, const struct semel__msg *msg)
 {
     struct sim_event *event = sim_event_of(actor->world, msg->id);
     char *end;
@@ -120,7 +120,7 @@ static void check_lease(const struct sim_actor *actor, const struct sim_event *e
 }
 
 /* Runs one message as far as its ending. */
-static semel_status handle(struct sim_actor *actor, struct semel_store *store, const struct semel_msg *msg,
+static semel_status handle(struct sim_actor *actor, struct semel_store *store, const struct semel__msg *msg,
                            struct ending *ret, struct semel_error *err)
 {
     struct sim_world *world = actor->world;
@@ -163,8 +163,8 @@ static semel_status say_by_error(enum semel_result result, struct semel_error *e
     return semel__fail(err, SEMEL_INVALID, classes[result], "the statement failed");
 }
 
-semel_status sim_handle_each(void *ctx, struct semel_store *store, const struct semel_msg *msg, int attempt,
-                             struct semel_reply *reply, struct semel_error *err)
+semel_status sim_handle_each(void *ctx, struct semel_store *store, const struct semel__msg *msg, int attempt,
+                             struct semel__reply *reply, struct semel_error *err)
 {
     struct sim_actor *actor = ctx;
     struct ending ending = {SEMEL_DONE, false};
@@ -185,7 +185,7 @@ semel_status sim_handle_each(void *ctx, struct semel_store *store, const struct 
 }
 
 /* P57: on an ordered route a key occurs at most once a statement. */
-static void check_set(const struct sim_actor *actor, const struct semel_msg *const *msgs, size_t n)
+static void check_set(const struct sim_actor *actor, const struct semel__msg *const *msgs, size_t n)
 {
     if (actor->world->scene.policy.order == SEMEL_ORDER_NONE)
         return;
@@ -196,7 +196,7 @@ static void check_set(const struct sim_actor *actor, const struct semel_msg *con
 }
 
 /* One statement: it fails as a whole, or forgets to name the one that failed. */
-semel_status sim_handle_set(void *ctx, struct semel_store *store, const struct semel_msg *const *msgs, size_t n,
+semel_status sim_handle_set(void *ctx, struct semel_store *store, const struct semel__msg *const *msgs, size_t n,
                             struct semel_set *set, struct semel_error *err)
 {
     struct sim_actor *actor = ctx;

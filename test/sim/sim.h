@@ -177,7 +177,7 @@ struct sim_actor {
     struct semel_broker *broker;
     struct semel_inbox inbox;
     struct semel_pump pump;
-    struct semel_handler handler;
+    struct semel__handler handler;
 };
 
 struct sim_world {
@@ -235,9 +235,9 @@ void sim_worker_main(void *arg);
 void sim_operator_main(void *arg);
 
 /* handler.c */
-semel_status sim_handle_each(void *ctx, struct semel_store *store, const struct semel_msg *msg, int attempt,
-                             struct semel_reply *reply, struct semel_error *err);
-semel_status sim_handle_set(void *ctx, struct semel_store *store, const struct semel_msg *const *msgs, size_t n,
+semel_status sim_handle_each(void *ctx, struct semel_store *store, const struct semel__msg *msg, int attempt,
+                             struct semel__reply *reply, struct semel_error *err);
+semel_status sim_handle_set(void *ctx, struct semel_store *store, const struct semel__msg *const *msgs, size_t n,
                             struct semel_set *set, struct semel_error *err);
 
 /* watch.c */

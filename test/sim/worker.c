@@ -42,9 +42,9 @@ void sim_actor_open(struct sim_actor *actor)
     if (semel__store_mem_open(&actor->store, world->db, &options, &err) != SEMEL_OK)
         sim_broken(world, "memory", "%s", err.text);
     semel__mem_set_hook(actor->store, sim_store_hook, actor);
-    actor->handler = (struct semel_handler){.ctx = actor,
-                                            .each = sim_handle_each,
-                                            .set = world->scene.set ? sim_handle_set : NULL};
+    actor->handler = (struct semel__handler){.ctx = actor,
+                                             .each = sim_handle_each,
+                                             .set = world->scene.set ? sim_handle_set : NULL};
     semel__inbox_init(&actor->inbox, actor->store, &world->scene.policy, &actor->handler, &world->rng, owner_of(actor));
     if (!actor->is_operator)
         open_pump(actor);

@@ -243,14 +243,14 @@ static semel_status lose(struct semel_store *store, struct semel_error *err)
     return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT, "the connection was lost");
 }
 
-static semel_status say(struct semel_reply *reply, enum semel_result result, const char *reason, const char *outcome,
+static semel_status say(struct semel__reply *reply, enum semel_result result, const char *reason, const char *outcome,
                         struct semel_error *err)
 {
     bool said = semel__reply_set(reply, result, semel__str(reason), semel__str(outcome));
     return said ? SEMEL_OK : semel__fail_memory(err);
 }
 
-static semel_status obey(struct semel_store *store, struct semel_str word, struct semel_reply *reply,
+static semel_status obey(struct semel_store *store, struct semel_str word, struct semel__reply *reply,
                          struct semel_error *err)
 {
     if (semel__str_eqz(word, "out"))
@@ -276,8 +276,8 @@ static semel_status obey(struct semel_store *store, struct semel_str word, struc
     return SEMEL_OK;
 }
 
-static semel_status handle_each(void *ctx, struct semel_store *store, const struct semel_msg *m, int attempt,
-                                struct semel_reply *reply, struct semel_error *err)
+static semel_status handle_each(void *ctx, struct semel_store *store, const struct semel__msg *m, int attempt,
+                                struct semel__reply *reply, struct semel_error *err)
 {
     struct engine *e = ctx;
     note(e, "run", m->id);
@@ -289,7 +289,7 @@ static semel_status handle_each(void *ctx, struct semel_store *store, const stru
     return obey(store, word_of(m->payload, attempt), reply, err);
 }
 
-static void name_one(struct engine *e, struct semel_set *set, const struct semel_msg *m)
+static void name_one(struct engine *e, struct semel_set *set, const struct semel__msg *m)
 {
     bool odd = e->odd != NULL && semel__str_eqz(m->id, e->odd);
     if (odd && e->set_mode == SET_SKIP)
@@ -301,7 +301,7 @@ static void name_one(struct engine *e, struct semel_set *set, const struct semel
         semel__set_add(set, m->source, SEMEL_STR("stranger"));
 }
 
-semel_status engine_handle_set(void *ctx, struct semel_store *store, const struct semel_msg *const *msgs, size_t n,
+semel_status engine_handle_set(void *ctx, struct semel_store *store, const struct semel__msg *const *msgs, size_t n,
                                struct semel_set *set, struct semel_error *err)
 {
     struct engine *e = ctx;
@@ -315,7 +315,7 @@ semel_status engine_handle_set(void *ctx, struct semel_store *store, const struc
                                semel__str_eq(msgs[i]->order_key, msgs[k]->order_key);
         status = effect(e, store, msgs[i]->id, 0, err);
         if (status == SEMEL_OK)
-            status = obey(store, word_of(msgs[i]->payload, 1), &(struct semel_reply){.arena = &e->arena}, err);
+            status = obey(store, word_of(msgs[i]->payload, 1), &(struct semel__reply){.arena = &e->arena}, err);
         name_one(e, set, msgs[i]);
     }
     return status;
@@ -328,7 +328,7 @@ static int64_t read_clock(void *ctx)
     return ((struct engine *)ctx)->now_us;
 }
 
-static void on_alert(void *ctx, enum semel_alert alert, const struct semel_msg *m, struct semel_str text)
+static void on_alert(void *ctx, enum semel_alert alert, const struct semel__msg *m, struct semel_str text)
 {
     struct engine *e = ctx;
     (void)m;
@@ -444,9 +444,9 @@ int engine_down(void **state)
 
 /* ---- messages ----------------------------------------------------------------------------------------- */
 
-struct semel_msg msg(const char *id, const char *payload)
+struct semel__msg msg(const char *id, const char *payload)
 {
-    struct semel_msg m;
+    struct semel__msg m;
     semel__msg_init(&m);
     m.source = SEMEL_STR("s");
     m.id = semel__str(id);
@@ -456,26 +456,26 @@ struct semel_msg msg(const char *id, const char *payload)
     return m;
 }
 
-struct semel_msg keyed(const char *id, const char *payload, const char *order_key, int64_t version)
+struct semel__msg keyed(const char *id, const char *payload, const char *order_key, int64_t version)
 {
-    struct semel_msg m = msg(id, payload);
+    struct semel__msg m = msg(id, payload);
     m.order_key = semel__str(order_key);
     m.version = version;
     return m;
 }
 
-semel_status try_process(struct engine *e, const struct semel_msg *msgs, size_t n)
+semel_status try_process(struct engine *e, const struct semel__msg *msgs, size_t n)
 {
     assert_true(n <= BATCH);
     return semel__inbox_process(&e->inbox, msgs, n, e->settled, &e->err);
 }
 
-void process(struct engine *e, const struct semel_msg *msgs, size_t n)
+void process(struct engine *e, const struct semel__msg *msgs, size_t n)
 {
     assert_ok(e, try_process(e, msgs, n));
 }
 
-void process_one(struct engine *e, struct semel_msg m)
+void process_one(struct engine *e, struct semel__msg m)
 {
     process(e, &m, 1);
 }

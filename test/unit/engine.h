@@ -68,7 +68,7 @@ struct engine {
     struct semel_mem_db *db; /* NULL: SQLite */
     struct semel_store *store;
     struct semel_policy policy;
-    struct semel_handler handler;
+    struct semel__handler handler;
     struct semel_random rng;
     struct semel_inbox inbox;
     struct semel_error err;
@@ -86,9 +86,9 @@ struct engine {
     struct outside outside[32];
     size_t n_outside;
     bool dead;
-    bool mended;                                                   /* every word is `ok` */
-    void (*on_run)(struct engine *e, const struct semel_msg *msg); /* called by the handler first; may be NULL */
-    char path[64];                                                 /* of a file; "" for :memory: */
+    bool mended;                                                    /* every word is `ok` */
+    void (*on_run)(struct engine *e, const struct semel__msg *msg); /* called by the handler first; may be NULL */
+    char path[64];                                                  /* of a file; "" for :memory: */
 };
 
 int engine_on_mem(void **state);
@@ -112,13 +112,13 @@ void engine_close(struct engine *e);
 
 /* ---- messages ----------------------------------------------------------------------------------------- */
 
-struct semel_msg msg(const char *id, const char *payload); /* source "s", with a fingerprint */
-struct semel_msg keyed(const char *id, const char *payload, const char *order_key, int64_t version);
+struct semel__msg msg(const char *id, const char *payload); /* source "s", with a fingerprint */
+struct semel__msg keyed(const char *id, const char *payload, const char *order_key, int64_t version);
 
 /* Processes and asserts OK. The acts are in e->settled. */
-void process(struct engine *e, const struct semel_msg *msgs, size_t n);
-void process_one(struct engine *e, struct semel_msg m);
-semel_status try_process(struct engine *e, const struct semel_msg *msgs, size_t n);
+void process(struct engine *e, const struct semel__msg *msgs, size_t n);
+void process_one(struct engine *e, struct semel__msg m);
+semel_status try_process(struct engine *e, const struct semel__msg *msgs, size_t n);
 
 #define assert_ok(e, call)                                                  \
     do {                                                                    \
@@ -144,7 +144,7 @@ void note(struct engine *e, const char *word, struct semel_str id);
 void forget(struct engine *e); /* clears the trace and what was seen */
 void fail_at(struct engine *e, const char *op, unsigned nth, enum fault fault);
 
-semel_status engine_handle_set(void *ctx, struct semel_store *store, const struct semel_msg *const *msgs, size_t n,
+semel_status engine_handle_set(void *ctx, struct semel_store *store, const struct semel__msg *const *msgs, size_t n,
                                struct semel_set *set, struct semel_error *err);
 
 void assert_settled(const struct engine *e, size_t i, enum semel_act act, enum semel_why why, enum semel_state state);

@@ -13,7 +13,7 @@
 static void copies_of_one_id_are_merged_and_share_its_fate(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "fail"), msg("a", "ok"), msg("b", "fail"), msg("a", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "fail"), msg("a", "ok"), msg("b", "fail"), msg("a", "ok")};
 
     process(e, msgs, COUNT(msgs));
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
@@ -30,7 +30,7 @@ static void copies_of_one_id_are_merged_and_share_its_fate(void **state)
 static void copies_go_back_together_when_the_world_fails(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("a", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("a", "ok")};
 
     fail_at(e, "commit", 1, FAULT_WORLD);
     assert_int_equal(try_process(e, msgs, 2), SEMEL_RETRY);
@@ -43,7 +43,7 @@ static void copies_go_back_together_when_the_world_fails(void **state)
 static void copy_with_another_payload_is_a_conflict_and_kept(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("a", "out"), msg("a", "out"), msg("b", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("a", "out"), msg("a", "out"), msg("b", "ok")};
 
     process(e, msgs, COUNT(msgs));
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
@@ -72,7 +72,7 @@ static void same_id_with_another_payload_later_is_a_conflict_and_kept(void **sta
 static void redelivered_conflict_is_kept_too(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg again = msg("a", "out");
+    struct semel__msg again = msg("a", "out");
 
     process_one(e, msg("a", "ok"));
     again.delivery = 2;
@@ -86,7 +86,7 @@ static void redelivered_conflict_is_kept_too(void **state)
 static void same_id_in_two_sources_is_two_messages(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("a", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("a", "ok")};
 
     msgs[1].source = SEMEL_STR("t");
     process(e, msgs, 2);
@@ -109,7 +109,7 @@ static void assert_trace(const struct engine *e, const char *expected)
 static void batch_runs_sorted_by_lock_key_and_in_arrival_order_within_a_key(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("f", "ok"), msg("a", "ok"), msg("e", "ok"), msg("b", "ok"), msg("d", "ok")};
+    struct semel__msg msgs[] = {msg("f", "ok"), msg("a", "ok"), msg("e", "ok"), msg("b", "ok"), msg("d", "ok")};
     const char *keys[] = {"k2", "k9", "k1", "k2", "k1"};
 
     for (size_t i = 0; i < COUNT(msgs); i++)
@@ -122,8 +122,8 @@ static void batch_runs_sorted_by_lock_key_and_in_arrival_order_within_a_key(void
 static void order_key_of_an_unordered_route_sorts_the_batch(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {keyed("a", "ok", "k3", SEMEL_NONE), keyed("b", "ok", "k2", SEMEL_NONE),
-                               keyed("c", "ok", "k1", SEMEL_NONE)};
+    struct semel__msg msgs[] = {keyed("a", "ok", "k3", SEMEL_NONE), keyed("b", "ok", "k2", SEMEL_NONE),
+                                keyed("c", "ok", "k1", SEMEL_NONE)};
 
     process(e, msgs, COUNT(msgs));
     assert_trace(e, "begin run:c run:b run:a commit ");
@@ -133,7 +133,7 @@ static void order_key_of_an_unordered_route_sorts_the_batch(void **state)
 static void clean_batch_is_one_transaction_and_one_insert_a_message(void **state)
 {
     struct engine *e = *state;
-    static struct semel_msg msgs[500];
+    static struct semel__msg msgs[500];
     static char ids[500][8];
 
     for (size_t i = 0; i < COUNT(msgs); i++) {
@@ -173,7 +173,7 @@ static void batch_beyond_the_bound_is_refused_and_an_empty_one_is_nothing(void *
 static void duplicate_is_given_the_outcome_of_the_original(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "out"), msg("a", "out")};
+    struct semel__msg msgs[] = {msg("a", "out"), msg("a", "out")};
 
     process(e, msgs, 2);
     assert_str(e->settled[0].outcome, "{\"made\":1}");
@@ -190,7 +190,7 @@ static void duplicate_is_given_the_outcome_of_the_original(void **state)
 
 /* ---- ids, sizes, fields ------------------------------------------------------------------------------- */
 
-static enum semel_state quarantined_or(struct engine *e, struct semel_msg m, const char *kept_as)
+static enum semel_state quarantined_or(struct engine *e, struct semel__msg m, const char *kept_as)
 {
     process_one(e, m);
     assert_int_equal(e->settled[0].act, SEMEL_ACK);
@@ -216,7 +216,7 @@ static void bad_ids_are_kept_with_their_reason_and_acknowledged(void **state)
 
     memset(text, 'x', 256);
     for (size_t i = 0; i < COUNT(cases); i++) {
-        struct semel_msg m = msg("", "ok");
+        struct semel__msg m = msg("", "ok");
         m.id = cases[i].id;
         m.position = semel__str(cases[i].position);
         snprintf(id, sizeof id, "position:%s", cases[i].position);
@@ -233,7 +233,7 @@ static void bad_ids_are_kept_with_their_reason_and_acknowledged(void **state)
 static void position_of_a_message_without_id_is_no_real_id(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg nameless = msg("", "ok");
+    struct semel__msg nameless = msg("", "ok");
 
     nameless.position = SEMEL_STR("7");
     process_one(e, nameless);
@@ -244,7 +244,7 @@ static void position_of_a_message_without_id_is_no_real_id(void **state)
 static void message_without_id_and_position_is_kept_under_the_digest_of_its_payload(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg m = msg("", "ok");
+    struct semel__msg m = msg("", "ok");
 
     process_one(e, m);
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_STATE_QUARANTINED);
@@ -284,7 +284,7 @@ static void payload_beyond_the_routes_limit_is_kept_dead(void **state)
 static void giant_stays_with_its_broker_and_hinders_nobody(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("giant", "ok"), msg("b", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("giant", "ok"), msg("b", "ok")};
     const size_t n = (size_t)SEMEL_PAYLOAD_HARD_MAX + 1;
     char *bytes = calloc(1, n);
 
@@ -302,7 +302,7 @@ static void giant_stays_with_its_broker_and_hinders_nobody(void **state)
 static void unfit_keys_are_kept_dead_and_unfit_extras_are_dropped(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg m = msg("a", "ok");
+    struct semel__msg m = msg("a", "ok");
 
     m.business[0] = (struct semel_str){"\xff", 1};
     m.n_business = 1;
@@ -325,7 +325,7 @@ static void unfit_keys_are_kept_dead_and_unfit_extras_are_dropped(void **state)
 static void damaged_row_is_later_with_an_alert_and_the_others_go_on(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "ok"), msg("c", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok"), msg("c", "ok")};
 
     process_one(e, msgs[1]);
     damage(e, "b");
@@ -345,7 +345,7 @@ static void damaged_row_is_later_with_an_alert_and_the_others_go_on(void **state
 static void payload_that_is_never_kept_stays_with_the_broker_until_it_is_done(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg m = msg("a", "fail@1");
+    struct semel__msg m = msg("a", "fail@1");
 
     e->policy.keep = SEMEL_KEEP_NEVER;
     process_one(e, m);
@@ -374,7 +374,7 @@ static void repeat_is_decided_by_the_row(void **state)
 
     for (int delivery = 1; delivery <= 2; delivery++)
         for (size_t i = 0; i < COUNT(words); i++) {
-            struct semel_msg m = msg(words[i], words[i]);
+            struct semel__msg m = msg(words[i], words[i]);
             process_one(e, m);
             m.delivery = delivery;
             process_one(e, m);

@@ -39,7 +39,7 @@ static void assert_untouched(struct engine *e, size_t i, const char *id)
 static void failing_message_is_cut_out_and_its_neighbours_are_not_charged(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "fail"), msg("c", "ok"), msg("d", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "fail"), msg("c", "ok"), msg("d", "ok")};
 
     process(e, msgs, 4);
     assert_clean(e, "a");
@@ -62,7 +62,7 @@ static void failing_message_is_cut_out_and_its_neighbours_are_not_charged(void *
 static void permanent_failure_is_dead_at_once_with_an_alert(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "bad"), msg("b", "ok")};
+    struct semel__msg msgs[] = {msg("a", "bad"), msg("b", "ok")};
 
     process(e, msgs, 2);
     assert_blamed(e, "a", SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT);
@@ -74,7 +74,7 @@ static void permanent_failure_is_dead_at_once_with_an_alert(void **state)
 static void every_message_may_fail_and_each_is_charged_once(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "fail"), msg("b", "bad"), msg("c", "fail")};
+    struct semel__msg msgs[] = {msg("a", "fail"), msg("b", "bad"), msg("c", "fail")};
 
     process(e, msgs, 3);
     assert_blamed(e, "a", SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
@@ -87,7 +87,7 @@ static void deferred_foreign_key_blames_the_single_culprit(void **state)
 {
     struct engine *e = *state;
     static const char *const ids[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
-    struct semel_msg msgs[8];
+    struct semel__msg msgs[8];
 
     for (size_t i = 0; i < 8; i++)
         msgs[i] = msg(ids[i], i == 5 ? "sql:INSERT INTO child VALUES (99)" : "sql:INSERT INTO child VALUES (1)");
@@ -113,7 +113,7 @@ static void handler_that_ends_the_transaction_is_stopped_and_blamed_alone(void *
     char ids[3][8];
 
     for (size_t i = 0; i < COUNT(sqls); i++) {
-        struct semel_msg msgs[3];
+        struct semel__msg msgs[3];
         for (size_t k = 0; k < 3; k++) {
             snprintf(ids[k], sizeof ids[k], "%zu-%zu", i, k);
             msgs[k] = msg(ids[k], k == 1 ? sqls[i] : "ok");
@@ -130,7 +130,7 @@ static void handler_that_ends_the_transaction_is_stopped_and_blamed_alone(void *
 static void failing_statement_is_judged_by_its_code(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "sql:INSERT INTO parent VALUES (1)"), msg("b", "ok")};
+    struct semel__msg msgs[] = {msg("a", "sql:INSERT INTO parent VALUES (1)"), msg("b", "ok")};
 
     process(e, msgs, 2);
     assert_blamed(e, "a", SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT);
@@ -149,7 +149,7 @@ static void failing_statement_is_judged_by_its_code(void **state)
 static void rejected_is_final_leaves_no_effect_and_releases_its_business_key(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg m = msg("a", "reject");
+    struct semel__msg m = msg("a", "reject");
 
     m.business[0] = SEMEL_STR("order-1");
     m.n_business = 1;
@@ -163,7 +163,7 @@ static void rejected_is_final_leaves_no_effect_and_releases_its_business_key(voi
     assert_int_equal(e->inbox.counts.rejected, 1);
     assert_int_equal(e->inbox.counts.failed, 0);
 
-    struct semel_msg other = msg("b", "ok");
+    struct semel__msg other = msg("b", "ok");
     other.business[0] = SEMEL_STR("order-1");
     other.n_business = 1;
     process_one(e, other);
@@ -192,7 +192,7 @@ static void set_based_statement_must_name_each_id_exactly_once(void **state)
     char ids[4][8];
 
     for (size_t i = 0; i < COUNT(modes); i++) {
-        struct semel_msg msgs[4];
+        struct semel__msg msgs[4];
         for (size_t k = 0; k < 4; k++) {
             snprintf(ids[k], sizeof ids[k], "%zu-%zu", i, k);
             msgs[k] = msg(ids[k], "ok");
@@ -212,7 +212,7 @@ static void set_based_statement_must_name_each_id_exactly_once(void **state)
 static void set_based_handler_gets_the_whole_batch_at_once(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "ok"), msg("c", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok"), msg("c", "ok")};
 
     use_sets(e, SET_ALL, NULL);
     process(e, msgs, 3);
@@ -225,13 +225,13 @@ static void set_based_handler_gets_the_whole_batch_at_once(void **state)
 static void set_based_call_meets_an_order_key_at_most_once(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {keyed("a1", "ok", "ka", SEMEL_NONE),
-                               keyed("b1", "ok", "kb", SEMEL_NONE),
-                               keyed("a2", "ok", "ka", SEMEL_NONE),
-                               keyed("a3", "ok", "ka", SEMEL_NONE),
-                               keyed("b2", "ok", "kb", SEMEL_NONE),
-                               msg("c1", "ok"),
-                               msg("c2", "ok")};
+    struct semel__msg msgs[] = {keyed("a1", "ok", "ka", SEMEL_NONE),
+                                keyed("b1", "ok", "kb", SEMEL_NONE),
+                                keyed("a2", "ok", "ka", SEMEL_NONE),
+                                keyed("a3", "ok", "ka", SEMEL_NONE),
+                                keyed("b2", "ok", "kb", SEMEL_NONE),
+                                msg("c1", "ok"),
+                                msg("c2", "ok")};
 
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     use_sets(e, SET_ALL, NULL);
@@ -244,8 +244,8 @@ static void set_based_call_meets_an_order_key_at_most_once(void **state)
 static void failing_set_is_halved_until_the_culprit_is_alone(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "ok"), msg("c", "sql:INSERT INTO parent VALUES (1)"),
-                               msg("d", "ok"), msg("e", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok"), msg("c", "sql:INSERT INTO parent VALUES (1)"),
+                                msg("d", "ok"), msg("e", "ok")};
 
     use_sets(e, SET_ALL, NULL);
     process(e, msgs, 5);
@@ -262,7 +262,7 @@ static void failing_set_is_halved_until_the_culprit_is_alone(void **state)
 static void contention_cuts_in_half_and_charges_nobody(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "ok"), msg("c", "ok"), msg("d", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok"), msg("c", "ok"), msg("d", "ok")};
 
     e->plan = (struct plan){.op = "admit", .nth = 1, .on = true, .above = 1, .fault = FAULT_CONTENTION};
     process(e, msgs, 4);
@@ -278,7 +278,7 @@ static void contention_cuts_in_half_and_charges_nobody(void **state)
 static void contention_that_stays_leaves_the_rest_for_later(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "busy"), msg("c", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "busy"), msg("c", "ok")};
 
     assert_int_equal(try_process(e, msgs, 3), SEMEL_RETRY);
     assert_int_equal(e->err.cls, SEMEL_CLASS_TRANSIENT);
@@ -296,7 +296,7 @@ static void world_that_fails_charges_nobody_and_leaves_the_rest_for_later(void *
     char ids[4][8];
 
     for (size_t i = 0; i < COUNT(words); i++) {
-        struct semel_msg msgs[4];
+        struct semel__msg msgs[4];
         for (size_t k = 0; k < 4; k++) {
             snprintf(ids[k], sizeof ids[k], "%zu-%zu", i, k);
             msgs[k] = msg(ids[k], k == 1 ? "fail" : k == 2 ? words[i] : "ok");
@@ -316,7 +316,7 @@ static void store_that_fails_charges_nobody(void **state)
     struct engine *e = *state;
     static const char *const ops[] = {"begin", "admit", "commit"};
     static const enum fault faults[] = {FAULT_WORLD, FAULT_BROKEN, FAULT_CLOSED};
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
 
     for (size_t i = 0; i < COUNT(ops); i++)
         for (size_t k = 0; k < COUNT(faults); k++) {
@@ -339,7 +339,7 @@ static void store_that_fails_charges_nobody(void **state)
 static void busy_begin_is_not_cut(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
 
     fail_at(e, "begin", 1, FAULT_CONTENTION);
     assert_int_equal(try_process(e, msgs, 2), SEMEL_RETRY);
@@ -354,7 +354,7 @@ static void ten_failures_in_a_row_stop_the_batch(void **state)
 {
     struct engine *e = *state;
     static char ids[20][8];
-    struct semel_msg msgs[20];
+    struct semel__msg msgs[20];
 
     for (size_t i = 0; i < 20; i++) {
         snprintf(ids[i], sizeof ids[i], "m%02zu", i);
@@ -377,7 +377,7 @@ static void success_between_failures_starts_the_count_again(void **state)
 {
     struct engine *e = *state;
     static char ids[19][8];
-    struct semel_msg msgs[19];
+    struct semel__msg msgs[19];
 
     for (size_t i = 0; i < 19; i++) {
         snprintf(ids[i], sizeof ids[i], "m%02zu", i);

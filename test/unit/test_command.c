@@ -50,7 +50,7 @@ static void work(struct engine *e, size_t expected)
 /* One row in each state, named after it. */
 static void fill(struct engine *e)
 {
-    struct semel_msg no_id = msg("", "ok"), business = msg("prevented", "ok"), claimed = msg("processing", "ok");
+    struct semel__msg no_id = msg("", "ok"), business = msg("prevented", "ok"), claimed = msg("processing", "ok");
     struct semel_lease lease;
     size_t n;
 
@@ -62,7 +62,7 @@ static void fill(struct engine *e)
     process_one(e, no_id);
     business.business[0] = SEMEL_STR("pay");
     business.n_business = 1;
-    struct semel_msg first = business;
+    struct semel__msg first = business;
     first.id = SEMEL_STR("first");
     process_one(e, first);
     process_one(e, business);
@@ -231,7 +231,7 @@ static void replay_of_what_is_older_than_the_retention_must_be_forced(void **sta
 {
     struct engine *e = *state;
     struct semel_command c = order(SEMEL_WORD_REPLAY, "a");
-    struct semel_msg m = msg("a", "bad");
+    struct semel__msg m = msg("a", "bad");
 
     m.message_time_us = e->now_us;
     process_one(e, m);
@@ -253,7 +253,7 @@ static void replay_of_what_has_no_id_must_be_forced(void **state)
 {
     struct engine *e = *state;
     struct semel_command c = order(SEMEL_WORD_REPLAY, "position:p/1");
-    struct semel_msg m = msg("", "ok");
+    struct semel__msg m = msg("", "ok");
 
     m.position = SEMEL_STR("p/1");
     process_one(e, m);
@@ -334,7 +334,7 @@ static void replayed_head_runs_before_its_successors(void **state)
 static void discarded_message_gives_its_business_key_up(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg m = msg("a", "bad");
+    struct semel__msg m = msg("a", "bad");
 
     m.business[0] = SEMEL_STR("pay");
     m.n_business = 1;

@@ -20,7 +20,7 @@ struct fixture {
     struct semel_rules rules;
     struct semel_delivery delivery;
     struct semel_arena arena;
-    struct semel_msg msg;
+    struct semel__msg msg;
 };
 
 static int setup(void **state)
@@ -597,7 +597,7 @@ static void a_defect_does_not_quote_the_payload(void **state)
 }
 
 /* Whatever comes, the call succeeds, ids and keys are fit or there is a defect, and the reason can be stored. */
-static void assert_fit(const struct semel_msg *msg)
+static void assert_fit(const struct semel__msg *msg)
 {
     if (msg->defect != SEMEL_DEFECT_NO_ID)
         assert_int_equal(semel__id_check("id", msg->id, msg->defect == SEMEL_DEFECT_NONE, NULL), SEMEL_OK);

@@ -5,9 +5,9 @@
  */
 #include "unit/engine.h"
 
-static struct semel_msg business(const char *id, const char *payload, const char *key)
+static struct semel__msg business(const char *id, const char *payload, const char *key)
 {
-    struct semel_msg m = msg(id, payload);
+    struct semel__msg m = msg(id, payload);
     m.business[0] = semel__str(key);
     m.n_business = 1;
     return m;
@@ -26,8 +26,8 @@ static void work(struct engine *e, size_t expected)
 static void business_duplicate_within_a_batch_is_prevented(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {business("a", "ok", "pay-1"), business("b", "ok", "pay-1"),
-                               business("c", "ok", "pay-2")};
+    struct semel__msg msgs[] = {business("a", "ok", "pay-1"), business("b", "ok", "pay-1"),
+                                business("c", "ok", "pay-2")};
 
     process(e, msgs, 3);
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
@@ -55,7 +55,7 @@ static void business_duplicate_in_a_later_batch_is_prevented(void **state)
 static void failed_holder_keeps_its_key(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {business("a", "fail@1", "pay-1"), business("b", "ok", "pay-1")};
+    struct semel__msg msgs[] = {business("a", "fail@1", "pay-1"), business("b", "ok", "pay-1")};
 
     process(e, msgs, 2);
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
@@ -69,7 +69,7 @@ static void failed_holder_keeps_its_key(void **state)
 static void other_message_runs_when_the_holder_is_rejected(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {business("a", "reject", "pay-1"), business("b", "ok", "pay-1")};
+    struct semel__msg msgs[] = {business("a", "reject", "pay-1"), business("b", "ok", "pay-1")};
 
     process(e, msgs, 2);
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_REJECTED);
@@ -83,9 +83,9 @@ static void other_message_runs_when_the_holder_is_stale(void **state)
     struct engine *e = *state;
 
     e->policy.order = SEMEL_ORDER_VERSION;
-    struct semel_msg first[] = {keyed("v1", "ok", "k", 1), keyed("v2", "ok", "k", 2)};
+    struct semel__msg first[] = {keyed("v1", "ok", "k", 1), keyed("v2", "ok", "k", 2)};
     process(e, first, 2);
-    struct semel_msg msgs[] = {business("a", "ok", "pay-1"), business("b", "ok", "pay-1")};
+    struct semel__msg msgs[] = {business("a", "ok", "pay-1"), business("b", "ok", "pay-1")};
     msgs[0].order_key = msgs[1].order_key = SEMEL_STR("k");
     msgs[0].version = 1;
     msgs[1].version = 3;
@@ -99,7 +99,7 @@ static void other_message_runs_when_the_holder_is_stale(void **state)
 static void message_with_two_keys_is_prevented_by_either_and_takes_neither(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg two = business("b", "ok", "pay-2");
+    struct semel__msg two = business("b", "ok", "pay-2");
 
     process_one(e, business("a", "ok", "pay-1"));
     two.business[1] = SEMEL_STR("pay-1");
@@ -130,8 +130,8 @@ static void business_key_that_has_expired_is_free_again(void **state)
 static void failed_message_parks_its_successors_and_other_keys_go_on(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {keyed("a1", "fail@1", "a", SEMEL_NONE), keyed("b1", "ok", "b", SEMEL_NONE),
-                               keyed("a2", "ok", "a", SEMEL_NONE), keyed("a3", "ok", "a", SEMEL_NONE)};
+    struct semel__msg msgs[] = {keyed("a1", "fail@1", "a", SEMEL_NONE), keyed("b1", "ok", "b", SEMEL_NONE),
+                                keyed("a2", "ok", "a", SEMEL_NONE), keyed("a3", "ok", "a", SEMEL_NONE)};
 
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     process(e, msgs, 4);
@@ -167,9 +167,9 @@ static void dead_message_parks_its_successors(void **state)
 static void parking_is_bounded_by_key(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {keyed("a1", "bad", "a", SEMEL_NONE), keyed("a2", "ok", "a", SEMEL_NONE),
-                               keyed("a3", "ok", "a", SEMEL_NONE), keyed("a4", "ok", "a", SEMEL_NONE),
-                               keyed("b1", "ok", "b", SEMEL_NONE)};
+    struct semel__msg msgs[] = {keyed("a1", "bad", "a", SEMEL_NONE), keyed("a2", "ok", "a", SEMEL_NONE),
+                                keyed("a3", "ok", "a", SEMEL_NONE), keyed("a4", "ok", "a", SEMEL_NONE),
+                                keyed("b1", "ok", "b", SEMEL_NONE)};
 
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     e->policy.parked_key_max = 2;
@@ -187,8 +187,8 @@ static void parking_is_bounded_by_key(void **state)
 static void parking_is_bounded_by_route(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {keyed("a1", "bad", "a", SEMEL_NONE), keyed("b1", "bad", "b", SEMEL_NONE),
-                               keyed("a2", "ok", "a", SEMEL_NONE), keyed("b2", "ok", "b", SEMEL_NONE)};
+    struct semel__msg msgs[] = {keyed("a1", "bad", "a", SEMEL_NONE), keyed("b1", "bad", "b", SEMEL_NONE),
+                                keyed("a2", "ok", "a", SEMEL_NONE), keyed("b2", "ok", "b", SEMEL_NONE)};
 
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     e->policy.parked_route_max = 1;
@@ -202,7 +202,7 @@ static void parking_is_bounded_by_route(void **state)
 static void message_that_is_not_parked_does_not_keep_its_business_key(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg full = business("a2", "ok", "pay-1");
+    struct semel__msg full = business("a2", "ok", "pay-1");
 
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     e->policy.parked_key_max = 1;
@@ -219,8 +219,8 @@ static void message_that_is_not_parked_does_not_keep_its_business_key(void **sta
 static void key_keeps_its_order_when_one_of_its_messages_came_again(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {keyed("a1", "ok", "a", SEMEL_NONE), keyed("a2", "ok", "a", SEMEL_NONE),
-                               keyed("b1", "ok", "b", SEMEL_NONE)};
+    struct semel__msg msgs[] = {keyed("a1", "ok", "a", SEMEL_NONE), keyed("a2", "ok", "a", SEMEL_NONE),
+                                keyed("b1", "ok", "b", SEMEL_NONE)};
 
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     msgs[0].delivery = 2;

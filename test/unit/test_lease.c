@@ -9,7 +9,7 @@ struct held {
     size_t n;
 };
 
-static void claim(struct engine *e, struct held *h, const struct semel_msg *msgs, size_t n, bool alone)
+static void claim(struct engine *e, struct held *h, const struct semel__msg *msgs, size_t n, bool alone)
 {
     h->n = 0;
     assert_ok(e, semel__lease_claim(&e->inbox, msgs, n, alone, &e->keep, h->leases, &h->n, e->settled, &e->err));
@@ -41,7 +41,7 @@ static void claims_and_ends_are_group_commits(void **state)
     struct engine *e = *state;
     struct held h;
     static const char *const ids[] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
-    struct semel_msg msgs[10];
+    struct semel__msg msgs[10];
     struct semel_ending endings[10];
 
     e->policy.effect = SEMEL_EFFECT_OUTSIDE;
@@ -63,7 +63,7 @@ static void claims_and_ends_are_group_commits(void **state)
     assert_int_equal(e->seen.changes, 10);
     for (size_t i = 0; i < 10; i++) {
         assert_false(h.leases[i].lost);
-        const struct semel_msg *m = &h.leases[i].msg;
+        const struct semel__msg *m = &h.leases[i].msg;
         assert_int_equal(state_of(e, m->id.p), i == 3 ? SEMEL_STATE_REJECTED : SEMEL_STATE_COMPLETED);
     }
 }
@@ -72,7 +72,7 @@ static void claim_settles_what_may_not_run(void **state)
 {
     struct engine *e = *state;
     struct held h, again;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "ok"), msg("b", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok"), msg("b", "ok")};
 
     process_one(e, msgs[0]);
     claim(e, &h, msgs, 3, true);
@@ -91,7 +91,7 @@ static void renewed_lease_is_not_recovered(void **state)
 {
     struct engine *e = *state;
     struct held h;
-    struct semel_msg m = msg("a", "ok");
+    struct semel__msg m = msg("a", "ok");
     struct semel_ending done = {.result = SEMEL_DONE};
 
     e->policy.effect = SEMEL_EFFECT_OUTSIDE;
@@ -111,7 +111,7 @@ static void released_message_is_not_charged_and_is_due_at_once(void **state)
 {
     struct engine *e = *state;
     struct held h, next;
-    struct semel_msg m = msg("a", "ok");
+    struct semel__msg m = msg("a", "ok");
 
     claim(e, &h, &m, 1, true);
     assert_int_equal(row_of(e, "a").live.attempts, 1);
@@ -134,7 +134,7 @@ static void end_under_a_stale_token_is_refused_and_kept_as_evidence(void **state
 {
     struct engine *e = *state;
     struct held slow, fast;
-    struct semel_msg m = msg("a", "ok");
+    struct semel__msg m = msg("a", "ok");
     struct semel_ending done = {.result = SEMEL_DONE, .outcome = SEMEL_STR("{\"slow\":1}")};
 
     e->policy.effect = SEMEL_EFFECT_KEYED;
@@ -178,7 +178,7 @@ static void late_word_over_an_ended_row_changes_nothing(void **state)
 {
     struct engine *e = *state;
     struct held slow;
-    struct semel_msg m = msg("a", "ok");
+    struct semel__msg m = msg("a", "ok");
     struct semel_mem_attempt last = {0};
     const struct semel_ending late[] = {{.result = SEMEL_DONE}, {.result = SEMEL_PERMANENT}};
     const char *const texts[] = {"refused under a stale token: the late worker said done",
@@ -207,7 +207,7 @@ static void atomic_group_is_given_back_uncharged_and_runs_alone_next(void **stat
 {
     struct engine *e = *state;
     struct held h, next;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
 
     claim(e, &h, msgs, 2, false);
     expire(e);
@@ -231,7 +231,7 @@ static void lone_run_that_stalls_is_charged_and_then_completed(void **state)
 {
     struct engine *e = *state;
     struct held h;
-    struct semel_msg m = msg("a", "ok");
+    struct semel__msg m = msg("a", "ok");
     size_t n;
 
     claim(e, &h, &m, 1, true);
@@ -253,7 +253,7 @@ static void stalled_run_outside_is_unknown_and_a_keyed_one_is_failed(void **stat
 {
     struct engine *e = *state;
     struct held h;
-    struct semel_msg a = msg("a", "ok"), b = msg("b", "ok");
+    struct semel__msg a = msg("a", "ok"), b = msg("b", "ok");
 
     e->policy.effect = SEMEL_EFFECT_OUTSIDE;
     claim(e, &h, &a, 1, true);
@@ -273,7 +273,7 @@ static void live_lease_is_not_recovered(void **state)
 {
     struct engine *e = *state;
     struct held h;
-    struct semel_msg m = msg("a", "ok");
+    struct semel__msg m = msg("a", "ok");
 
     claim(e, &h, &m, 1, true);
     assert_int_equal(recover(e), 0);
@@ -302,8 +302,8 @@ static void discard(struct engine *e, const char *id)
 /* a1 is dead, a2 to a4 are parked behind it; it is skipped. */
 static void park_three(struct engine *e, const char *second)
 {
-    struct semel_msg msgs[] = {keyed("a1", "bad", "a", SEMEL_NONE), keyed("a2", second, "a", SEMEL_NONE),
-                               keyed("a3", "ok", "a", SEMEL_NONE), keyed("a4", "ok", "a", SEMEL_NONE)};
+    struct semel__msg msgs[] = {keyed("a1", "bad", "a", SEMEL_NONE), keyed("a2", second, "a", SEMEL_NONE),
+                                keyed("a3", "ok", "a", SEMEL_NONE), keyed("a4", "ok", "a", SEMEL_NONE)};
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     process(e, msgs, 4);
     discard(e, "a1");
@@ -352,7 +352,7 @@ static void retry_is_taken_alone_and_only_when_due(void **state)
 {
     struct engine *e = *state;
     struct held h;
-    struct semel_msg msgs[] = {msg("a", "fail@1"), msg("b", "fail@1")};
+    struct semel__msg msgs[] = {msg("a", "fail@1"), msg("b", "fail@1")};
 
     process(e, msgs, 2);
     take(e, &h, 10);

@@ -332,7 +332,7 @@ static semel_status admit_and_settle(struct semel_store *store, struct semel_are
                                   .log_attempt = true,
                                   .release_business = true};
     struct semel_key_change key_change = {SEMEL_STR("k"), 3, true, false};
-    struct semel_msg msg;
+    struct semel__msg msg;
     struct semel_conflict conflict = {&msg};
     struct semel_settle_batch out = {.consumer = SEMEL_STR("c"),
                                      .now_us = 1,
@@ -353,7 +353,7 @@ static semel_status admit_and_settle(struct semel_store *store, struct semel_are
 /* One of everything else. */
 static semel_status write_and_look(struct semel_store *store, struct semel_arena *arena, struct semel_error *err)
 {
-    const struct semel_event event = {.aggregateid = SEMEL_STR("1")};
+    const struct semel__event event = {.aggregateid = SEMEL_STR("1")};
     const struct semel_audit line = {.who = SEMEL_STR("me")};
     const struct semel_scan scan = {.kind = SEMEL_SCAN_ALL, .consumer = SEMEL_STR("c"), .max = 10};
     struct semel_row *found;

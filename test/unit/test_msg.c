@@ -263,7 +263,7 @@ static void a_nul_inside_a_part_counts(void **state)
 
 static void a_fresh_message_has_neither_version_nor_time(void **state)
 {
-    struct semel_msg msg;
+    struct semel__msg msg;
 
     (void)state;
     memset(&msg, 0xff, sizeof msg);

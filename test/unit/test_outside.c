@@ -19,7 +19,7 @@ static int outside_on_sqlite(void **state)
     return rc;
 }
 
-static void assert_no_transaction(struct engine *e, const struct semel_msg *m)
+static void assert_no_transaction(struct engine *e, const struct semel__msg *m)
 {
     (void)m;
     assert_false(e->store->in_tx);
@@ -29,7 +29,7 @@ static void assert_no_transaction(struct engine *e, const struct semel_msg *m)
 static void handler_runs_under_a_committed_lease_without_a_transaction(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "out"), msg("b", "ok")};
+    struct semel__msg msgs[] = {msg("a", "out"), msg("b", "ok")};
 
     e->on_run = assert_no_transaction;
     process(e, msgs, 2);
@@ -68,7 +68,7 @@ static void each_result_has_its_state(void **state)
 static void world_gives_back_what_was_not_touched_and_keeps_what_ended(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "world"), msg("c", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "world"), msg("c", "ok")};
 
     assert_int_equal(try_process(e, msgs, 3), SEMEL_RETRY);
     assert_string_equal(e->err.text, "the disk is full");
@@ -80,7 +80,7 @@ static void world_gives_back_what_was_not_touched_and_keeps_what_ended(void **st
     assert_int_equal(e->settled[0].act, SEMEL_ACK);
 }
 
-static void take_time(struct engine *e, const struct semel_msg *m)
+static void take_time(struct engine *e, const struct semel__msg *m)
 {
     (void)m;
     e->now_us += 40 * SECOND_US; /* of a lease of 60 s */
@@ -90,7 +90,7 @@ static void take_time(struct engine *e, const struct semel_msg *m)
 static void lease_is_renewed_before_the_next_handler_starts(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "ok"), msg("c", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok"), msg("c", "ok")};
     size_t n;
 
     e->on_run = take_time;
@@ -102,7 +102,7 @@ static void lease_is_renewed_before_the_next_handler_starts(void **state)
     assert_int_equal(n, 0);
 }
 
-static void stall_and_be_recovered(struct engine *e, const struct semel_msg *m)
+static void stall_and_be_recovered(struct engine *e, const struct semel__msg *m)
 {
     struct semel_inbox other;
     size_t n;
@@ -119,7 +119,7 @@ static void stall_and_be_recovered(struct engine *e, const struct semel_msg *m)
 static void message_whose_lease_was_lost_is_not_started(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
 
     e->on_run = stall_and_be_recovered;
     process(e, msgs, 2);
@@ -134,8 +134,8 @@ static void message_whose_lease_was_lost_is_not_started(void **state)
 static void second_of_a_key_waits_for_the_first(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {keyed("a1", "fail@1", "a", SEMEL_NONE), keyed("a2", "ok", "a", SEMEL_NONE),
-                               keyed("b1", "ok", "b", SEMEL_NONE)};
+    struct semel__msg msgs[] = {keyed("a1", "fail@1", "a", SEMEL_NONE), keyed("a2", "ok", "a", SEMEL_NONE),
+                                keyed("b1", "ok", "b", SEMEL_NONE)};
     size_t n;
 
     e->policy.order = SEMEL_ORDER_ARRIVAL;

@@ -144,7 +144,7 @@ static void lost_acknowledgement_brings_a_duplicate(void **state)
 static void poison_is_acknowledged_and_what_is_busy_goes_back(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg m = msg("b", "ok");
+    struct semel__msg m = msg("b", "ok");
     struct semel_lease lease;
     size_t n;
 
@@ -160,7 +160,7 @@ static void poison_is_acknowledged_and_what_is_busy_goes_back(void **state)
 }
 
 /* P27: the delivery went to somebody else while it ran; the acknowledgement is fenced, and that is no error. */
-static void expel_worker(struct engine *e, const struct semel_msg *m)
+static void expel_worker(struct engine *e, const struct semel__msg *m)
 {
     (void)m;
     e->on_run = NULL;
@@ -315,7 +315,7 @@ static void source_pauses_when_parking_is_full(void **state)
     route.rules.order = (struct semel_rule){SEMEL_RULE_HEADER, SEMEL_STR("id")};
     push(e, "k", "bad");
     step_ok(e, 1);
-    struct semel_msg parked = keyed("p", "ok", "k", SEMEL_NONE);
+    struct semel__msg parked = keyed("p", "ok", "k", SEMEL_NONE);
     process_one(e, parked);
     const struct semel_pair headers[] = {{SEMEL_STR("id"), SEMEL_STR("k")}, {SEMEL_STR("x"), SEMEL_STR("k2")}};
     route.rules.id = (struct semel_rule){SEMEL_RULE_HEADER, SEMEL_STR("x")};
@@ -337,7 +337,7 @@ static void source_pauses_when_parking_is_full(void **state)
 static void tick_recovers_works_and_purges(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg m = msg("b", "ok");
+    struct semel__msg m = msg("b", "ok");
     struct semel_lease lease;
     size_t n;
 
@@ -360,7 +360,7 @@ static void tick_recovers_works_and_purges(void **state)
 static void tick_of_an_open_breaker_probes_with_one_row(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "fail"), msg("b", "fail"), msg("c", "fail")};
+    struct semel__msg msgs[] = {msg("a", "fail"), msg("b", "fail"), msg("c", "fail")};
     size_t n;
 
     process(e, msgs, 3);

@@ -300,7 +300,7 @@ static void a_bad_id_is_not_quoted(void **state)
 static void the_message_of_a_row_is_what_arrived(void **state)
 {
     struct semel_row row = good(SEMEL_STATE_FAILED);
-    struct semel_msg msg;
+    struct semel__msg msg;
 
     (void)state;
     row.traceparent = SEMEL_STR("00-1-2-01");

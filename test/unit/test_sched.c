@@ -20,9 +20,9 @@ static size_t purge(struct engine *e, size_t max)
     return n;
 }
 
-static struct semel_msg dated(const char *id, const char *payload, int64_t time_us)
+static struct semel__msg dated(const char *id, const char *payload, int64_t time_us)
 {
-    struct semel_msg m = msg(id, payload);
+    struct semel__msg m = msg(id, payload);
     m.message_time_us = time_us;
     return m;
 }
@@ -72,7 +72,7 @@ static void work_is_bounded_and_goes_on_at_the_next_call(void **state)
 {
     struct engine *e = *state;
     static char ids[7][8];
-    struct semel_msg msgs[7];
+    struct semel__msg msgs[7];
 
     for (size_t i = 0; i < 7; i++) {
         snprintf(ids[i], sizeof ids[i], "m%zu", i);
@@ -93,7 +93,7 @@ static void broken_handler_stops_the_work(void **state)
 {
     struct engine *e = *state;
     static char ids[5][8];
-    struct semel_msg msgs[5];
+    struct semel__msg msgs[5];
     size_t n;
 
     e->policy.retry_max = 2;
@@ -119,7 +119,7 @@ static void broken_handler_stops_the_work(void **state)
 static void damaged_row_is_left_alone_by_the_scheduler(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "fail@1"), msg("b", "fail@1")};
+    struct semel__msg msgs[] = {msg("a", "fail@1"), msg("b", "fail@1")};
 
     process(e, msgs, 2);
     damage(e, "a");
@@ -133,7 +133,7 @@ static void damaged_row_is_left_alone_by_the_scheduler(void **state)
 static void row_with_a_damaged_payload_does_not_hold_up_the_others(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "fail@1"), msg("b", "fail@1"), msg("c", "fail@1")};
+    struct semel__msg msgs[] = {msg("a", "fail@1"), msg("b", "fail@1"), msg("c", "fail@1")};
 
     process(e, msgs, 3);
     sql_run(e, "UPDATE semel_inbox SET due_at = 1, headers = CAST(x'ff' AS TEXT) WHERE message_id IN ('a', 'b')");
@@ -147,7 +147,7 @@ static void row_with_a_damaged_payload_does_not_hold_up_the_others(void **state)
 static void leased_row_without_a_start_is_damaged(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg m = msg("a", "ok");
+    struct semel__msg m = msg("a", "ok");
     struct semel_lease lease;
     size_t n;
 
@@ -169,7 +169,7 @@ static void recovery_is_bounded_and_oldest_first(void **state)
     static const char *const ids[] = {"a", "b", "c"};
 
     for (size_t i = 0; i < 3; i++) {
-        struct semel_msg m = msg(ids[i], "ok");
+        struct semel__msg m = msg(ids[i], "ok");
         assert_ok(e, semel__lease_claim(&e->inbox, &m, 1, true, &e->arena, &lease, &n, e->settled, &e->err));
         e->now_us += SECOND_US;
     }
@@ -189,7 +189,7 @@ static void recovery_is_bounded_and_oldest_first(void **state)
 static void purged_message_that_comes_back_is_too_old(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg m = dated("a", "ok", e->now_us - HOUR_US);
+    struct semel__msg m = dated("a", "ok", e->now_us - HOUR_US);
 
     e->policy.retention_us = 2 * HOUR_US;
     process_one(e, m);
@@ -232,12 +232,12 @@ static void watermark_stands_even_when_the_delete_fails(void **state)
 static void purge_takes_old_final_rows_only(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {dated("old", "ok", e->now_us - HOUR_US),
-                               dated("young", "ok", e->now_us + HOUR_US),
-                               msg("timeless", "ok"),
-                               dated("rejected", "reject", e->now_us - HOUR_US),
-                               dated("failed", "fail", e->now_us - HOUR_US),
-                               dated("dead", "bad", e->now_us - HOUR_US)};
+    struct semel__msg msgs[] = {dated("old", "ok", e->now_us - HOUR_US),
+                                dated("young", "ok", e->now_us + HOUR_US),
+                                msg("timeless", "ok"),
+                                dated("rejected", "reject", e->now_us - HOUR_US),
+                                dated("failed", "fail", e->now_us - HOUR_US),
+                                dated("dead", "bad", e->now_us - HOUR_US)};
 
     e->policy.retention_us = HOUR_US;
     process(e, msgs, COUNT(msgs));
@@ -260,7 +260,7 @@ static void purge_is_bounded(void **state)
 {
     struct engine *e = *state;
     static char ids[5][8];
-    struct semel_msg msgs[5];
+    struct semel__msg msgs[5];
 
     e->policy.retention_us = HOUR_US;
     for (size_t i = 0; i < 5; i++) {
@@ -279,7 +279,7 @@ static void purge_is_bounded(void **state)
 static void expired_business_keys_are_purged_and_others_stay(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
 
     msgs[0].business[0] = SEMEL_STR("for ever");
     msgs[1].business[0] = SEMEL_STR("an hour");
@@ -304,7 +304,7 @@ static void expired_business_keys_are_purged_and_others_stay(void **state)
 static void watermark_counts_for_its_source_only(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg other = dated("b", "ok", e->now_us);
+    struct semel__msg other = dated("b", "ok", e->now_us);
 
     e->policy.retention_us = HOUR_US;
     process_one(e, dated("a", "ok", e->now_us));

@@ -8,9 +8,9 @@
 
 static const enum fault unknowns[] = {FAULT_UNKNOWN_DONE, FAULT_UNKNOWN_LOST};
 
-static struct semel_msg again(const char *id, const char *payload)
+static struct semel__msg again(const char *id, const char *payload)
 {
-    struct semel_msg m = msg(id, payload);
+    struct semel__msg m = msg(id, payload);
     m.delivery = 2;
     return m;
 }
@@ -32,7 +32,7 @@ static void unknown_commit_of_a_batch_has_its_effect_once(void **state)
     struct engine *e = *state;
 
     for (size_t i = 0; i < COUNT(unknowns); i++) {
-        struct semel_msg msgs[] = {msg(i == 0 ? "a" : "c", "ok"), msg(i == 0 ? "b" : "d", "out")};
+        struct semel__msg msgs[] = {msg(i == 0 ? "a" : "c", "ok"), msg(i == 0 ? "b" : "d", "out")};
         fail_at(e, "commit", 1, unknowns[i]);
         process(e, msgs, 2);
         assert_once(e, 0, i == 0 ? "a" : "c");
@@ -62,7 +62,7 @@ static void unknown_commit_of_a_failure_charges_it_once(void **state)
 static void commit_that_stays_unknown_is_given_up_and_nothing_is_acknowledged(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg m = msg("a", "ok");
+    struct semel__msg m = msg("a", "ok");
 
     e->plan = (struct plan){.op = "commit", .nth = 1, .on = true, .fault = FAULT_UNKNOWN_LOST};
     assert_int_equal(try_process(e, &m, 1), SEMEL_UNKNOWN);
@@ -77,7 +77,7 @@ static void commit_that_stays_unknown_is_given_up_and_nothing_is_acknowledged(vo
 static void no_new_connection_after_an_unknown_commit_is_closed(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg m = msg("a", "ok");
+    struct semel__msg m = msg("a", "ok");
 
     fail_at(e, "commit", 1, FAULT_UNKNOWN_DONE);
     e->then = (struct plan){.op = "reopen", .nth = 1, .fault = FAULT_CLOSED};
@@ -95,7 +95,7 @@ static void no_new_connection_after_an_unknown_commit_is_closed(void **state)
 static void redelivered_messages_run_alone_behind_a_committed_claim(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {again("a", "ok"), again("b", "ok"), msg("c", "ok")};
+    struct semel__msg msgs[] = {again("a", "ok"), again("b", "ok"), msg("c", "ok")};
 
     process(e, msgs, 3);
     assert_once(e, 0, "a");
@@ -110,7 +110,7 @@ static void redelivered_messages_run_alone_behind_a_committed_claim(void **state
 static void copy_that_came_again_makes_the_first_run_alone_too(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), again("a", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), again("a", "ok")};
 
     process(e, msgs, 2);
     assert_once(e, 0, "a");
@@ -121,7 +121,7 @@ static void copy_that_came_again_makes_the_first_run_alone_too(void **state)
 static void finished_ones_that_came_again_are_sifted_in_one_look(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[50];
+    struct semel__msg msgs[50];
     static char ids[50][8];
 
     for (size_t i = 0; i < 50; i++) {
@@ -144,7 +144,7 @@ static void finished_ones_that_came_again_are_sifted_in_one_look(void **state)
 static void message_that_loses_its_connection_leaves_a_counted_start(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg m = again("a", "closed@1");
+    struct semel__msg m = again("a", "closed@1");
     size_t n;
 
     assert_int_equal(try_process(e, &m, 1), SEMEL_CLOSED);
@@ -169,7 +169,7 @@ static void message_that_loses_its_connection_leaves_a_counted_start(void **stat
 static void claim_is_given_back_when_the_world_fails(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg m = again("a", "world");
+    struct semel__msg m = again("a", "world");
 
     assert_int_equal(try_process(e, &m, 1), SEMEL_RETRY);
     struct semel_row row = row_of(e, "a");
@@ -190,7 +190,7 @@ static void unknown_commit_of_a_claim_is_adopted_or_made_again(void **state)
 
     for (size_t i = 0; i < COUNT(unknowns); i++) {
         const char *id = i == 0 ? "a" : "b";
-        struct semel_msg m = again(id, "ok");
+        struct semel__msg m = again(id, "ok");
         fail_at(e, "commit", 1, unknowns[i]);
         process(e, &m, 1);
         assert_once(e, 0, id);
@@ -204,7 +204,7 @@ static void unknown_commit_of_a_claimed_run_has_its_effect_once(void **state)
 
     for (size_t i = 0; i < COUNT(unknowns); i++) {
         const char *id = i == 0 ? "a" : "b";
-        struct semel_msg m = again(id, "ok");
+        struct semel__msg m = again(id, "ok");
         fail_at(e, "commit", 2, unknowns[i]);
         process(e, &m, 1);
         assert_once(e, 0, id);
@@ -235,7 +235,7 @@ static void foreign_claim_is_not_adopted(void **state)
     struct engine *e = *state;
     struct semel_lease lease;
     struct semel_inbox other;
-    struct semel_msg m = msg("a", "ok");
+    struct semel__msg m = msg("a", "ok");
     size_t n;
 
     semel__inbox_init(&other, e->store, &e->policy, &e->handler, &e->rng, SEMEL_STR("worker-2"));

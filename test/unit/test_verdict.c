@@ -42,7 +42,7 @@ static int64_t pick(struct semel_random *rng, int64_t bound)
 
 struct scene {
     struct semel_policy policy;
-    struct semel_msg msg;
+    struct semel__msg msg;
     struct semel_row row;
     struct semel_key key;
     struct semel_facts facts;
@@ -124,7 +124,7 @@ static void assert_fit(const struct scene *s, const struct semel_live *before, c
     assert_true(after->replays >= before->replays);
 }
 
-static void assert_follows(const struct scene *s, const struct semel_verdict *v, struct semel_random *rng)
+static void assert_follows(const struct scene *s, const struct semel__verdict *v, struct semel_random *rng)
 {
     struct semel_live before = s->facts.row != NULL ? s->row.live : unborn(), claimed, after;
 
@@ -157,7 +157,7 @@ static void whatever_the_facts_are_the_row_stays_fit(void **state)
     semel__random_seed(&rng, 11);
     for (int i = 0; i < 200000; i++) {
         struct scene s;
-        struct semel_verdict v;
+        struct semel__verdict v;
         memset(&v, 0xff, sizeof v);
         draw(&rng, &s);
         semel__verdict_deliver(&s.policy, &s.msg, &s.facts, &v);
@@ -181,7 +181,7 @@ static void the_same_facts_give_the_same_verdict(void **state)
     semel__random_seed(&rng, 12);
     for (int i = 0; i < 10000; i++) {
         struct scene s;
-        struct semel_verdict a, b;
+        struct semel__verdict a, b;
         draw(&rng, &s);
         memset(&a, 0, sizeof a);
         memset(&b, 0, sizeof b);
@@ -201,7 +201,7 @@ static void no_facts_make_a_finished_row_run(void **state)
     semel__random_seed(&rng, 13);
     for (int i = 0; i < 100000; i++) {
         struct scene s;
-        struct semel_verdict v;
+        struct semel__verdict v;
         draw(&rng, &s);
         semel__verdict_deliver(&s.policy, &s.msg, &s.facts, &v);
         if (v.act != SEMEL_RUN)

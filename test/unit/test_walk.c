@@ -13,7 +13,7 @@ static void work(struct engine *e)
 
 /* ---- ends that must not be lost ----------------------------------------------------------------------- */
 
-static void lose_connection_at_b(struct engine *e, const struct semel_msg *m)
+static void lose_connection_at_b(struct engine *e, const struct semel__msg *m)
 {
     if (semel__str_eqz(m->id, "b"))
         e->dead = true;
@@ -23,7 +23,7 @@ static void lose_connection_at_b(struct engine *e, const struct semel_msg *m)
 static void connection_that_dies_while_handlers_run_costs_no_end(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
 
     e->policy.effect = SEMEL_EFFECT_OUTSIDE;
     e->on_run = lose_connection_at_b;
@@ -36,7 +36,7 @@ static void connection_that_dies_while_handlers_run_costs_no_end(void **state)
 static void contention_at_the_end_is_repeated(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
 
     e->policy.effect = SEMEL_EFFECT_OUTSIDE;
     fail_at(e, "settle", 1, FAULT_CONTENTION);
@@ -49,7 +49,7 @@ static void contention_at_the_end_is_repeated(void **state)
 static void two_lost_answers_in_a_row_leave_the_end_ours(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg m = msg("a", "ok");
+    struct semel__msg m = msg("a", "ok");
     struct semel_ending done = {.result = SEMEL_DONE};
     struct semel_lease lease;
     size_t n;
@@ -65,8 +65,8 @@ static void two_lost_answers_in_a_row_leave_the_end_ours(void **state)
     assert_int_equal(attempts_of(e, "a"), 0);
 }
 
-static semel_status say_unknown(void *ctx, struct semel_store *store, const struct semel_msg *m, int attempt,
-                                struct semel_reply *reply, struct semel_error *err)
+static semel_status say_unknown(void *ctx, struct semel_store *store, const struct semel__msg *m, int attempt,
+                                struct semel__reply *reply, struct semel_error *err)
 {
     (void)ctx, (void)store, (void)m, (void)attempt, (void)reply;
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_UNKNOWN, "timed out after sending");
@@ -89,7 +89,7 @@ static void error_of_class_unknown_is_never_retried_on_a_guess(void **state)
 static void failures_in_a_row_stop_an_outside_batch_too(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[30];
+    struct semel__msg msgs[30];
     char ids[30][8];
     int dead = 0;
 
@@ -143,7 +143,7 @@ static void redelivery_under_another_version_raises_nothing(void **state)
 static void lock_key_that_equals_an_order_key_parts_nothing(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg msgs[] = {keyed("a1", "ok", "k", SEMEL_NONE), msg("b", "ok"), keyed("a2", "ok", "k", SEMEL_NONE)};
+    struct semel__msg msgs[] = {keyed("a1", "ok", "k", SEMEL_NONE), msg("b", "ok"), keyed("a2", "ok", "k", SEMEL_NONE)};
 
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     e->handler.set = engine_handle_set;
@@ -157,8 +157,8 @@ static void lock_key_that_equals_an_order_key_parts_nothing(void **state)
 static void conflicting_copy_is_counted_once_on_every_path(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg again[] = {msg("x", "ok"), msg("x", "other")}, batch[] = {msg("y", "ok"), msg("y", "other")},
-                     outside[] = {msg("z", "ok"), msg("z", "other")};
+    struct semel__msg again[] = {msg("x", "ok"), msg("x", "other")}, batch[] = {msg("y", "ok"), msg("y", "other")},
+                      outside[] = {msg("z", "ok"), msg("z", "other")};
 
     again[0].delivery = again[1].delivery = 2;
     process(e, again, 2);
@@ -174,7 +174,7 @@ static void conflicting_copy_is_counted_once_on_every_path(void **state)
 static void replayed_row_does_not_run_beside_one_of_its_key(void **state)
 {
     struct engine *e = *state;
-    struct semel_msg old = keyed("", "ok", "k", SEMEL_NONE), m = keyed("m", "ok", "k", SEMEL_NONE);
+    struct semel__msg old = keyed("", "ok", "k", SEMEL_NONE), m = keyed("m", "ok", "k", SEMEL_NONE);
     struct semel_command replay = {.word = SEMEL_WORD_REPLAY,
                                    .source = SEMEL_STR("s"),
                                    .who = SEMEL_STR("ops"),

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * semel/semel.h: libsemel, the inbox and the outbox from C, on your own database handle.
+ *
+ * What it is: a message is begun, its effect is written, and it is done, all in one transaction of yours; or a batch is
+ * given to semel_inbox_process, which makes the transactions itself and calls your handler inside them. Whatever came
+ * before is answered with what to do now: SEMEL_RUN, SEMEL_ACK or SEMEL_LATER. A duplicate is an answer, not an error.
+ *
+ * What it is not: it has no threads, logs nothing, reads no settings file, and never calls exit() or abort() for
+ * what you pass in.
+ *
+ * Rules for all functions
+ *  - They return a semel_status; SEMEL_OK is 0. `err` is the last parameter and may be NULL; its text says what went
+ *    wrong and quotes no payload. What is written to ret_... parameters is valid only after SEMEL_OK.
+ *  - A handle belongs to one thread at a time, and dies in the child of a fork().
+ *  - Arguments are borrowed until the call returns. Strings that come back live until the next call on the same handle.
+ *  - The structs begin with their size, which their _init function sets, so that they can grow. A field that is left as
+ *    _init made it is "not given".
+ *  - Text is UTF-8; ids, keys, sources, types and names of consumers have at most SEMEL_ID_MAX bytes. Times are
+ *    microseconds since 1970-01-01 UTC, taken from the clock of the store.
+ *
+ * Whose transaction
+ *  - semel_inbox_begin, _done and _fail work inside a transaction that you have opened, and refuse without one.
+ *  - semel_inbox_process and _work make their own transactions, and refuse inside one of yours.
+ *  - All others join your transaction when one is open on the handle, and else make and commit one of their own.
+ *  - A joined call that fails undoes what it wrote itself, and leaves your transaction open.
+ *
+ * A begin without its end cannot commit: while a message that was begun is neither done nor failed, COMMIT becomes a
+ * rollback (SQLite answers SQLITE_CONSTRAINT_COMMITHOOK). Otherwise a record could be kept without its effect. For this
+ * the handle has the commit and rollback hooks of the connection; a program that needs them for itself opens with
+ * SEMEL_LOOSE and asks semel_pending() in its own hook.
+ */
+#ifndef SEMEL_SEMEL_H
+#define SEMEL_SEMEL_H
+
+#include <semel/types.h>
+
+#ifndef SEMEL_API
+#if defined(__GNUC__)
+#define SEMEL_API __attribute__((visibility("default")))
+#else
+#define SEMEL_API
+#endif
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SEMEL_VERSION_MAJOR 0
+#define SEMEL_VERSION_MINOR 1
+#define SEMEL_VERSION_PATCH 0
+
+struct semel;   /* a handle */
+struct sqlite3; /* no client header is needed */
+
+/* ---- plain values -------------------------------------------------------------------------------- */
+
+/* A message, as its consumer sees it. `consumer`, and `id` unless it is to be quarantined, must be given. */
+struct semel_msg {
+    size_t size;
+    struct semel_str consumer; /* whose effects must happen once */
+    struct semel_str source;   /* the stream that the id belongs to; "" when not given */
+    struct semel_str id;       /* of the event, never of the entity */
+    struct semel_str type;
+    struct semel_str payload;      /* any bytes */
+    struct semel_str headers;      /* the text of a JSON object */
+    struct semel_str business_key; /* the intent: another message with it is a business duplicate */
+    struct semel_str order_key;    /* messages of one key run one at a time and in order */
+    struct semel_str fingerprint;  /* not given: computed from the payload; at most 63 bytes */
+    struct semel_str position;     /* where the broker keeps it */
+    struct semel_str traceparent;  /* W3C trace context */
+    int64_t version;               /* of the order key's state; SEMEL_NONE: none */
+    int64_t message_time_us;       /* when the event was made; SEMEL_NONE: from the id if it is a UUIDv7 or ULID */
+    int delivery;                  /* 1: the first, more: again; 0: the source cannot tell */
+};
+SEMEL_API void semel_msg_init(struct semel_msg *msg);
+
+/* What to do with a delivery, and why. */
+struct semel_verdict {
+    size_t size;
+    enum semel_act act;
+    enum semel_why why;
+    enum semel_state state;   /* of the row now; SEMEL_STATE_ABSENT: there is none */
+    int attempt;              /* the number of this attempt, or of the last one */
+    int64_t token;            /* claim, take: the fencing token; SEMEL_NONE */
+    int64_t lease_until_us;   /* claim, take: until when it is yours; SEMEL_NONE */
+    int64_t due_us;           /* when it is looked at again; SEMEL_NONE */
+    enum semel_class cls;     /* of its last failure */
+    struct semel_str outcome; /* of the first run, for a duplicate that wants the same answer */
+};
+SEMEL_API void semel_verdict_init(struct semel_verdict *verdict);
+
+/* An event for the outbox. `aggregatetype`, `aggregateid` and `type` must be given. */
+struct semel_event {
+    size_t size;
+    struct semel_str id; /* a UUID; not given: a UUIDv7 is made */
+    struct semel_str aggregatetype, aggregateid, type;
+    struct semel_str payload;
+    struct semel_str headers;     /* the text of a JSON object */
+    struct semel_str destination; /* not given: where the relay's rule says */
+    struct semel_str traceparent;
+};
+SEMEL_API void semel_event_init(struct semel_event *event);
+
+/* Text that ends with NUL, as a semel_str. NULL is "not given". */
+SEMEL_API struct semel_str semel_str(const char *text);
+
+SEMEL_API const char *semel_status_text(semel_status status);
+SEMEL_API const char *semel_act_name(enum semel_act act);
+SEMEL_API const char *semel_why_name(enum semel_why why);
+SEMEL_API const char *semel_state_name(enum semel_state state);
+SEMEL_API const char *semel_class_name(enum semel_class cls);
+SEMEL_API const char *semel_result_name(enum semel_result result);
+/* "0.1.0", of the library that runs. */
+SEMEL_API const char *semel_version(void);
+
+/* ---- handles ------------------------------------------------------------------------------------- */
+
+#define SEMEL_CREATE 1u  /* open: make the database when there is none */
+#define SEMEL_MIGRATE 2u /* bring the tables up to date */
+#define SEMEL_LOOSE 4u   /* wrap: leave the connection's hooks alone; a begin without its end can then commit */
+
+/* A connection of its own: "sqlite:/path/to/file.db". INVALID: no such database, not a database of Semel's, newer
+ * tables than this library knows, older ones and no SEMEL_MIGRATE. */
+SEMEL_API semel_status semel_open(struct semel **ret, const char *url, unsigned flags, struct semel_error *err);
+/* Your own connection, which stays yours: its settings are not touched, and semel_close does not close it. How durable a
+ * commit is, is what your settings make it. */
+SEMEL_API semel_status semel_wrap_sqlite(struct semel **ret, struct sqlite3 *db, unsigned flags,
+                                         struct semel_error *err);
+/* Rolls back nothing of yours. NULL is allowed. */
+SEMEL_API void semel_close(struct semel *s);
+/* The native handle (struct sqlite3 *), for handlers that write inside the transaction. */
+SEMEL_API void *semel_native(struct semel *s);
+/* How many messages were begun in the open transaction and have no end yet. May be called from a commit hook. */
+SEMEL_API int semel_pending(const struct semel *s);
+
+/* What a consumer promises and allows, as the text of a JSON object; docs/settings-consumer.md lists the members. Stored in
+ * the database, so that every process, door and operator has the same. Replaces what was there; {} is the default.
+ * INVALID names the member and what would be right. */
+SEMEL_API semel_status semel_consumer_set(struct semel *s, const char *consumer, const char *settings,
+                                          struct semel_error *err);
+/* All settings that hold for the consumer, defaults included. */
+SEMEL_API semel_status semel_consumer_get(struct semel *s, const char *consumer, struct semel_str *ret_settings,
+                                          struct semel_error *err);
+
+/* ---- the inbox in your transaction --------------------------------------------------------------- */
+
+/* SEMEL_RUN: write the effect now, in the same transaction, then call done or fail, then commit, then acknowledge.
+ * SEMEL_ACK: commit, then acknowledge. SEMEL_LATER: roll back, and let the broker bring it again. */
+SEMEL_API semel_status semel_inbox_begin(struct semel *s, const struct semel_msg *msg, struct semel_verdict *ret,
+                                         struct semel_error *err);
+/* The effect is written. `outcome` (JSON text or not given) is what a duplicate will be told. INVALID: it was not begun
+ * in this transaction. */
+SEMEL_API semel_status semel_inbox_done(struct semel *s, const struct semel_msg *msg, struct semel_str outcome,
+                                        struct semel_error *err);
+/* The effect is not written, and why: SEMEL_TRANSIENT, SEMEL_PERMANENT, SEMEL_REJECTED or SEMEL_MAYBE. Undo what you
+ * wrote first: roll back to a savepoint, or all of it and open another transaction. Works whether the begin is still
+ * there or was rolled back. ret (may be NULL) says what the broker is to be told, and when it is tried again. */
+SEMEL_API semel_status semel_inbox_fail(struct semel *s, const struct semel_msg *msg, enum semel_result result,
+                                        struct semel_str reason, struct semel_verdict *ret, struct semel_error *err);
+
+/* ---- the inbox in our transactions --------------------------------------------------------------- */
+
+struct semel_reply; /* what a handler wants to say besides "done" */
+/* Strings are copied. Returns SEMEL_RETRY without memory. */
+SEMEL_API semel_status semel_reply_set(struct semel_reply *reply, enum semel_result result, struct semel_str reason,
+                                       struct semel_str outcome);
+
+/* Your handler. SEMEL_OK: it ran, and `reply` says how it went; unless set, done. Otherwise it could not do its work,
+ * and err->cls says whom to blame: SEMEL_CLASS_TRANSIENT and _PERMANENT the message, _ENVIRONMENT and _BROKEN nobody.
+ * semel_fail() and semel_fail_sqlite() fill it. Where the consumer's effect is `atomic` (the default) the handler writes
+ * through semel_native(s), inside the open transaction, and does nothing outside it: it may run more than once a
+ * delivery, with the earlier runs rolled back. Otherwise it runs with no transaction open. */
+typedef semel_status (*semel_handler)(void *ctx, struct semel *s, const struct semel_msg *msg, int attempt,
+                                      struct semel_reply *reply, struct semel_error *err);
+/* One statement for many messages: `named` is to be told of every message that it handled, each exactly once. */
+struct semel_named;
+SEMEL_API void semel_named_add(struct semel_named *named, struct semel_str source, struct semel_str id);
+typedef semel_status (*semel_set_handler)(void *ctx, struct semel *s, const struct semel_msg *msgs, size_t n,
+                                          struct semel_named *named, struct semel_error *err);
+
+/* Fills err and returns the status that a handler should return. `text` is kept with the message: no secrets. */
+SEMEL_API semel_status semel_fail(struct semel_error *err, enum semel_class cls, const char *text);
+/* The same for what a function of SQLite returned; it knows which codes are the message's fault and which the world's. */
+SEMEL_API semel_status semel_fail_sqlite(struct semel *s, int rc, struct semel_error *err);
+
+#define SEMEL_PROCESS_MAX 10000
+
+/* Takes n deliveries of one consumer, in order of arrival, to their end: effects are written, failures are kept to be
+ * retried by semel_inbox_work. ret has room for n verdicts (initialised or not), whose act is ACK or LATER. OK: all
+ * are decided. Otherwise the world failed; those that were not decided are LATER, those before stand. */
+SEMEL_API semel_status semel_inbox_process(struct semel *s, const struct semel_msg *msgs, size_t n,
+                                           semel_handler handler, void *ctx, struct semel_verdict *ret,
+                                           struct semel_error *err);
+SEMEL_API semel_status semel_inbox_process_set(struct semel *s, const struct semel_msg *msgs, size_t n,
+                                               semel_set_handler handler, void *ctx, struct semel_verdict *ret,
+                                               struct semel_error *err);
+/* Takes stored work of the consumer that is due (retries, parked messages) and runs it; at most max messages. */
+SEMEL_API semel_status semel_inbox_work(struct semel *s, const char *consumer, size_t max, semel_handler handler,
+                                        void *ctx, size_t *ret_n, struct semel_error *err);
+
+/* ---- effects outside the database ---------------------------------------------------------------- */
+
+/* Claims the message under a lease and commits that. SEMEL_RUN: run the effect with semel_step_key() as its key, then
+ * finish under ret->token. lease_ms 0: the consumer's. Joined: nothing may run before your commit. */
+SEMEL_API semel_status semel_inbox_claim(struct semel *s, const struct semel_msg *msg, int64_t lease_ms,
+                                         struct semel_verdict *ret, struct semel_error *err);
+/* Prolongs the lease from now. FENCED: it is somebody else's now; stop. */
+SEMEL_API semel_status semel_inbox_renew(struct semel *s, int64_t token, int64_t lease_ms, struct semel_error *err);
+/* The end. FENCED: refused, because the lease ran out and somebody else decides; what you say is kept as evidence. */
+SEMEL_API semel_status semel_inbox_finish(struct semel *s, int64_t token, enum semel_result result,
+                                          struct semel_str outcome, struct semel_str reason, struct semel_error *err);
+/* Gives the message back unrun: the attempt does not count. FENCED as above. */
+SEMEL_API semel_status semel_inbox_release(struct semel *s, int64_t token, struct semel_error *err);
+/* Claims stored work that is due, at most max messages, and calls `taken` for each after the claim is written; the
+ * strings live until semel_inbox_take returns. Joined: nothing may run before your commit. */
+typedef void (*semel_taken)(void *ctx, const struct semel_msg *msg, const struct semel_verdict *verdict);
+SEMEL_API semel_status semel_inbox_take(struct semel *s, const char *consumer, size_t max, int64_t lease_ms,
+                                        semel_taken taken, void *ctx, size_t *ret_n, struct semel_error *err);
+/* Stores a message to be taken later, as if its broker had delivered it. SEMEL_ACK, new: it is stored. */
+SEMEL_API semel_status semel_inbox_put(struct semel *s, const struct semel_msg *msg, struct semel_verdict *ret,
+                                       struct semel_error *err);
+
+/* What happens by itself, for all consumers, in bounded steps: ends leases that ran out, decides gaps that timed out,
+ * moves watermarks and purges. ret_n (may be NULL): how many rows were touched. Call it every second or so. */
+SEMEL_API semel_status semel_tick(struct semel *s, size_t max, size_t *ret_n, struct semel_error *err);
+
+#define SEMEL_STEP_KEY_SIZE 65
+/* The key of an outside call: the same for the same consumer, source, message and step, for ever and on every machine. */
+SEMEL_API semel_status semel_step_key(const struct semel_msg *msg, const char *step, char ret_key[SEMEL_STEP_KEY_SIZE],
+                                      struct semel_error *err);
+
+/* ---- the outbox ---------------------------------------------------------------------------------- */
+
+#define SEMEL_EVENT_ID_SIZE 37
+/* Puts an event into the outbox; it leaves only if the transaction commits. Works inside a handler too. */
+SEMEL_API semel_status semel_outbox_put(struct semel *s, const struct semel_event *event,
+                                        char ret_id[SEMEL_EVENT_ID_SIZE], struct semel_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cli.h: the frame of the command `semel`. One file a subcommand; each is one `const struct cli_command`.
+ *
+ * The table in main.c lists the commands; parsing, --help, suggestions for what was mistyped, completion and the manual's
+ * synopsis all read these structs. A command prints data with cli_table_* (a table for people, with --json an array or an
+ * object for programs) or cli_say (one line for people, silent with --json), and complaints with cli_fail.
+ *
+ * Invariants: what comes from a message, a database or the environment reaches a terminal only through
+ * semel__str_show or the table, which replace control characters. Data goes to stdout, everything else to stderr; a
+ * failed write to stdout is an error. The exit codes are those below, and docs/cli.md lists them.
+ */
+#ifndef SEMEL_CLI_CLI_H
+#define SEMEL_CLI_CLI_H
+
+#include <stdio.h>
+
+#include "base/mem.h"
+#include "base/str.h"
+#include "core/store.h"
+
+#define CLI_EXIT_MAP(X)                                                                         \
+    X(OK, 0, "done")                                                                            \
+    X(FAILED, 1, "not done, or not all of it; or the books did not balance")                    \
+    X(USAGE, 2, "the command line is wrong")                                                    \
+    X(NOTHING, 3, "there is no such message, or the selection matches nothing")                 \
+    X(REFUSED, 4, "refused: not in a state for it, too old without --force, no --reason")       \
+    X(STORE, 5, "the store is missing, is not one of Semel's, is too new, or fails")            \
+    X(STOPPED, 6, "a bulk command stopped because the cause is still there; it can be resumed") \
+    X(INTERRUPTED, 130, "interrupted; what was done stays done, the rest can be resumed")
+
+enum cli_exit {
+#define X(name, code, text) CLI_##name = code,
+    CLI_EXIT_MAP(X)
+#undef X
+};
+
+struct cli_option {
+    const char *name;  /* without the dashes */
+    char letter;       /* 0: none */
+    const char *value; /* what stands for its value in the help ("N", "URL"); NULL: a flag */
+    const char *help;
+};
+#define CLI_OPTIONS_MAX 24
+
+struct cli_args; /* what was given, after parsing; unknown options never get this far */
+const char *cli_value(const struct cli_args *args, const char *name); /* NULL: not given */
+bool cli_flag(const struct cli_args *args, const char *name);
+size_t cli_n(const struct cli_args *args); /* operands */
+const char *cli_operand(const struct cli_args *args, size_t i);
+
+struct cli {
+    const char *program;      /* argv[0], for commands that start themselves again */
+    bool json;                /* --json was given */
+    bool tty;                 /* stdout is a terminal */
+    struct semel_arena arena; /* for one run of the program */
+};
+
+struct cli_command {
+    const char *name, *summary;
+    const char *operands; /* "[ID]..." or "" */
+    size_t operands_min, operands_max;
+    const char *help;                          /* paragraphs below the options; examples */
+    const struct cli_option *options;          /* ended by a NULL name; --help and --json need not be listed */
+    bool no_json;                              /* prints no data */
+    const struct cli_command *const *children; /* ended by NULL; then run is NULL */
+    int (*run)(struct cli *cli, const struct cli_args *args);
+};
+
+extern const struct cli_command cli_demo, cli_migrate, cli_send, cli_status, cli_inbox, cli_bench, cli_consumer,
+    cli_completion, cli_version;
+
+/* ---- talking ---- */
+
+/* "semel: TEXT" on stderr; returns `code`. */
+__attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *fmt, ...);
+/* The same for a status of the store or of core: the exit code follows from it. */
+int cli_fail_error(semel_status status, const struct semel_error *err, const char *doing);
+/* A line on stdout for people; nothing with --json. */
+__attribute__((format(printf, 2, 3))) void cli_say(const struct cli *cli, const char *fmt, ...);
+/* Flushes stdout; FAILED when something could not be written. */
+int cli_finish(int code);
+
+/* Values of options. false: cli_fail has said what is wrong and what would be right. `name` is for the message. */
+bool cli_int(const struct cli_args *args, const char *name, int64_t low, int64_t high, int64_t other, int64_t *ret);
+bool cli_duration(const struct cli_args *args, const char *name, int64_t other_us, int64_t *ret_us);
+
+/* ---- the store ---- */
+
+/* --store URL or the environment's SEMEL_STORE, opened as it is. NULL: cli_fail has spoken; *ret_code is the exit code. */
+struct semel_store *cli_store_open(const struct cli_args *args, bool create_and_migrate, int *ret_code);
+#define CLI_STORE_OPTION                                                            \
+    {                                                                               \
+        "store", 0, "URL", "the store, e.g. sqlite:shop.db (default: $SEMEL_STORE)" \
+    }
+
+/* ---- tables ---- */
+
+struct cli_table;
+enum cli_type { CLI_TEXT, CLI_NUMBER, CLI_TIME, CLI_BOOL, CLI_RAW }; /* RAW: JSON text, as text in a table */
+struct cli_column {
+    const char *name; /* of the JSON member; upper case is the heading */
+    enum cli_type type;
+    bool narrow; /* may be cut to fit the terminal */
+};
+/* NULL: no memory. */
+struct cli_table *cli_table_new(const struct cli *cli, const struct cli_column *columns, size_t n);
+/* Values fill the columns from left to right, then the next row. TIME is microseconds; SEMEL_NONE and "not given" are
+ * blank, and null in JSON. */
+void cli_table_text(struct cli_table *table, struct semel_str value);
+void cli_table_number(struct cli_table *table, int64_t value);
+void cli_table_fixed(struct cli_table *table, double value, int digits);
+void cli_table_bool(struct cli_table *table, bool value);
+/* Prints and frees. With --json: {"NAME": [ {...}, ... ]} without `name`: [ ... ]. FAILED: no memory, or not written. */
+int cli_table_print(struct cli_table *table, const char *name);
+
+/* A time as 2026-11-15T22:48:07Z, or as "3 min ago" / "in 40 s" relative to now. */
+void cli_time(int64_t us, char *out, size_t size);
+void cli_ago(int64_t us, int64_t now_us, char *out, size_t size);
+
+/* One JSON object on stdout, member by member; for commands that print a single thing. */
+struct cli_object {
+    struct semel_buf buf;
+    bool any;
+};
+void cli_object_init(struct cli_object *object);
+void cli_object_text(struct cli_object *object, const char *name, struct semel_str value); /* not given: null */
+void cli_object_number(struct cli_object *object, const char *name, int64_t value);        /* SEMEL_NONE: null */
+void cli_object_bool(struct cli_object *object, const char *name, bool value);
+void cli_object_time(struct cli_object *object, const char *name, int64_t us);
+void cli_object_raw(struct cli_object *object, const char *name, struct semel_str json); /* must be JSON */
+int cli_object_print(struct cli_object *object); /* prints with a newline, frees */
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * consumer.h: what a consumer promises and allows, kept in the store as the text of a JSON object.
+ *
+ * The one truth for every door: the C library, the SQL functions, the command line and the daemon read the same row, so
+ * a retry's retention and a take's order are the same wherever they are asked for. One table (consumer.c) describes
+ * each member: its name, type, range, default and help; it reads, writes and documents them.
+ *
+ * Members: effect (atomic|outside|keyed), order (none|arrival|version), first_version (N|"any"), on_gap
+ * (dead|apply|alert), gap_timeout, retry_max, permanent_max, retry_first, retry_ceiling, lease, parked_key_max,
+ * parked_consumer_max, keep_payload (unfinished|always|never), payload_max, retention, business_retention
+ * (duration or "forever"), one_source (true|false). Durations are text: a whole number and us, ms, s, m, h or d.
+ *
+ * Invariants: an unknown member, a wrong type and a value out of range are refused with the member's name, and what
+ * is stored is checked again when it is read. What is not said has the default of semel__policy_init. Where `order` is
+ * not said, the first message with an order key decides it (`version` if it has one, else `arrival`), and that is stored.
+ */
+#ifndef SEMEL_CORE_CONSUMER_H
+#define SEMEL_CORE_CONSUMER_H
+
+#include "base/str.h"
+#include "core/store.h"
+
+#define SEMEL_SETTINGS_MAX 4096
+
+/* From text to a policy; not given or {}: the defaults. *ret_order_said (may be NULL): `order` was among the members. */
+semel_status semel__policy_read(struct semel_str consumer, struct semel_str settings, struct semel_policy *ret,
+                                bool *ret_order_said, struct semel_error *err);
+/* All members, defaults included, as one JSON object. */
+void semel__policy_write(const struct semel_policy *policy, struct semel_buf *buf);
+/* The members for people: calls `each` with name, kind ("duration", "1 to 1000", "atomic|outside|keyed"), default, help. */
+void semel__policy_members(void (*each)(void *ctx, const char *name, const char *kind, const char *value,
+                                        const char *help),
+                           void *ctx);
+/* A duration such as "90s" or "45d"; "0s" is one. false: it is none, or out of range. */
+bool semel__duration_parse(struct semel_str text, int64_t *ret_us);
+/* The shortest exact form: "45d", "90s", "1500ms". */
+void semel__duration_format(int64_t us, char *out, size_t size);
+
+/* The stored policy of the consumer; the consumer's name is borrowed, nothing else. Needs no transaction. */
+semel_status semel__consumer_load(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
+                                  struct semel_policy *ret, bool *ret_order_said, struct semel_error *err);
+/* Checks and stores; inside a transaction. */
+semel_status semel__consumer_save(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
+                                  int64_t now_us, struct semel_error *err);
+/* The same for one message: settles `order` by what it gives where the consumer has not said it, and stores that;
+ * inside a transaction. INVALID: the message contradicts the order that was settled. */
+semel_status semel__consumer_order(struct semel_store *store, const struct semel__msg *msg, bool order_said,
+                                   struct semel_policy *policy, int64_t now_us, struct semel_error *err);
+
+#endif
