@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT
+"""What every end-to-end test shares: the program, a fresh store, and a way to run one on the other."""
+import json
+import os
+import pathlib
+import sqlite3
+import subprocess
+
+import pytest
+
+
+class Result:
+    """What a run of `semel` left behind."""
+
+    def __init__(self, done):
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+    def __repr__(self):
+        return f"exit {self.code}\n--- stdout\n{self.out}--- stderr\n{self.err}"
+
+
+def binary():
+    return os.environ["SEMEL_BIN"]
+
+
+def run(*args, stdin="", env=None, timeout=120):
+    """Runs semel and returns its Result. A sanitizer's finding (exit 99) is never a result to be tested for."""
+    full = dict(os.environ)
+    full.pop("SEMEL_STORE", None)
+    full.update(env or {})
+    done = subprocess.run([binary(), *map(str, args)], input=stdin, capture_output=True, text=True, env=full,
+                          timeout=timeout, check=False)
+    assert done.returncode not in (99, -6, -11), Result(done)
+    return Result(done)
+
+
+class Store:
+    """A fresh SQLite store, and plain SQL on it."""
+
+    def __init__(self, path):
+        self.path, self.url = path, f"sqlite:{path}"
+
+    def sql(self, text, *values):
+        with sqlite3.connect(self.path, timeout=20) as db:
+            return db.execute(text, values).fetchall()
+
+    def semel(self, *args, **more):
+        return run(*args, "--store", self.url, **more)
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = Store(tmp_path / "store.db")
+    result = made.semel("migrate")
+    assert result.code == 0, result
+    return made
+
+
+@pytest.fixture
+def extension():
+    """The path of the loadable extension, without its suffix."""
+    return str(pathlib.Path(os.environ["SEMEL_EXT"]).with_suffix(""))
