@@ -78,7 +78,14 @@ semel_status semel_store_begin(struct semel_store *store, enum semel_tx tx, int6
                                struct semel_error *err)
 {
     assert(!store->in_tx);
+    if (store->joining)
+        tx = SEMEL_TX_JOIN;
     semel_status status = store->ops->begin(store, tx, ret_now_us, err);
+    if (status == SEMEL_OK && store->joining) {
+        status = store->ops->savepoint(store, err);
+        if (status != SEMEL_OK)
+            store->ops->leave(store);
+    }
     store->in_tx = status == SEMEL_OK;
     store->joined = store->in_tx && tx == SEMEL_TX_JOIN;
     return status;
@@ -86,7 +93,11 @@ semel_status semel_store_begin(struct semel_store *store, enum semel_tx tx, int6
 
 semel_status semel_store_commit(struct semel_store *store, struct semel_error *err)
 {
-    assert(store->in_tx && !store->joined);
+    assert(store->in_tx && (!store->joined || store->joining));
+    if (store->joined) {
+        semel_store_leave(store);
+        return SEMEL_OK;
+    }
     store->in_tx = false;
     return store->ops->commit(store, err);
 }
@@ -95,7 +106,12 @@ void semel_store_rollback(struct semel_store *store)
 {
     if (!store->in_tx)
         return;
-    assert(!store->joined);
+    assert(!store->joined || store->joining);
+    if (store->joined) {
+        (void)store->ops->rollback_to(store, NULL); /* what cannot be undone alone is gone with the whole of it */
+        semel_store_leave(store);
+        return;
+    }
     store->in_tx = false;
     store->ops->rollback(store);
 }
@@ -104,6 +120,18 @@ void semel_store_leave(struct semel_store *store)
 {
     assert(store->in_tx && store->joined);
     store->in_tx = store->joined = false;
+    store->ops->leave(store);
+}
+
+void semel_store_join(struct semel_store *store, bool on)
+{
+    assert(!store->in_tx);
+    store->joining = on;
+}
+
+bool semel_store_busy(struct semel_store *store)
+{
+    return store->ops->busy(store);
 }
 
 semel_status semel_store_savepoint(struct semel_store *store, struct semel_error *err)
@@ -258,4 +286,29 @@ semel_status semel_store_audit(struct semel_store *store, const struct semel_aud
 {
     assert(store->in_tx);
     return store->ops->audit(store, line, now_us, err);
+}
+
+/* ---- consumers ----------------------------------------------------------------------------------- */
+
+semel_status semel_store_consumer_get(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
+                                      struct semel_str *ret_settings, struct semel_error *err)
+{
+    return store->ops->consumer_get(store, consumer, arena, ret_settings, err);
+}
+
+semel_status semel_store_consumer_put(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
+                                      int64_t now_us, struct semel_error *err)
+{
+    assert(store->in_tx);
+    return store->ops->consumer_put(store, consumer, settings, now_us, err);
+}
+
+semel_status semel_store_consumers(struct semel_store *store, struct semel_str after, size_t max,
+                                   struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
+                                   struct semel_error *err)
+{
+    assert(max > 0);
+    semel_status status = store->ops->consumers(store, after, max, arena, ret, ret_n, err);
+    assert(status != SEMEL_OK || *ret_n <= max);
+    return status;
 }

@@ -225,6 +225,7 @@ struct semel_store_ops {
     /* One level. rollback_to undoes what came after the savepoint and keeps the transaction. */
     semel_status (*savepoint)(struct semel_store *store, struct semel_error *err);
     semel_status (*rollback_to)(struct semel_store *store, struct semel_error *err);
+    void (*leave)(struct semel_store *store); /* the end of a JOIN: forgets the savepoint, keeps what was written */
     /* Handlers run between guard(true) and guard(false): statements that would end the transaction are denied.
      * guard(false) returns INVALID, PERMANENT when the transaction was ended all the same (P58); it must be rolled
      * back. */

@@ -262,6 +262,17 @@ static semel_status mem_rollback_to(struct semel_store *store, struct semel_erro
     return SEMEL_OK;
 }
 
+/* Nobody but the store begins transactions: there is none to join, and none to leave. */
+static void mem_leave(struct semel_store *store)
+{
+    self(store)->has_savepoint = false;
+}
+
+static bool mem_busy(struct semel_store *store)
+{
+    return self(store)->db->writer == self(store);
+}
+
 /* A handler has semel__mem_effect_add only, which cannot end a transaction; there is nothing to deny. */
 static semel_status mem_guard(struct semel_store *store, bool on, struct semel_error *err)
 {
@@ -299,6 +310,7 @@ const struct semel_store_ops semel__store_mem = {
     .rollback = mem_rollback,
     .savepoint = mem_savepoint,
     .rollback_to = mem_rollback_to,
+    .leave = mem_leave,
     .guard = mem_guard,
     .check = mem_check,
     .admit = semel__mem_admit,
@@ -312,4 +324,5 @@ const struct semel_store_ops semel__store_mem = {
     .purge_business = semel__mem_purge_business,
     .outbox_put = semel__mem_outbox_put,
     .audit = semel__mem_audit,
+    .busy = mem_busy,
 };

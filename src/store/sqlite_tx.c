@@ -10,7 +10,7 @@
  * COMMIT into a rollback, for what the authorizer cannot see (a statement prepared earlier; INSERT OR ROLLBACK,
  * after which each statement would commit by itself); and both hooks count the transactions that ended. The
  * authorizer is set once: setting it expires every prepared statement. On a caller's handle only the
- * autocommit flag is looked at.
+ * autocommit flag is looked at, unless a witness has its hooks.
  *
  * Invariants: OK from commit means that COMMIT answered DONE under synchronous=FULL. A failed COMMIT after which
  * the transaction is gone is UNKNOWN, unless the code proves that nothing was written: the frames of the WAL
@@ -173,6 +173,21 @@ semel_status semel__sqlite_rollback_to(struct semel_store *store, struct semel_e
     return run(d, Q_ROLLBACK_TO, "rollback to savepoint", err);
 }
 
+/* A savepoint of ours that went away with one of the caller's own cannot be released, and need not be. */
+void semel__sqlite_leave(struct semel_store *store)
+{
+    struct sqlite_store *d = semel__sqlite_of(store);
+    if (d->saved && d->db != NULL && sqlite3_get_autocommit(d->db) == 0)
+        (void)run(d, Q_RELEASE, "leaving the transaction", NULL);
+    d->saved = false;
+}
+
+bool semel__sqlite_busy(struct semel_store *store)
+{
+    const struct sqlite_store *d = semel__sqlite_of(store);
+    return d->db != NULL && sqlite3_get_autocommit(d->db) == 0;
+}
+
 /* ---- the guard ---------------------------------------------------------------------------------- */
 
 /* Settings that only look, or that end with the transaction. */
@@ -213,7 +228,11 @@ static int on_commit(void *ctx)
     struct sqlite_store *d = ctx;
     if (d->guarded)
         return 1; /* becomes a rollback, and on_rollback counts it */
+    if (d->witness.may_commit != NULL && !d->witness.may_commit(d->witness.ctx))
+        return 1;
     d->ended++;
+    if (d->witness.ended != NULL)
+        d->witness.ended(d->witness.ctx);
     return 0;
 }
 
@@ -221,6 +240,8 @@ static void on_rollback(void *ctx)
 {
     struct sqlite_store *d = ctx;
     d->ended++;
+    if (d->witness.ended != NULL)
+        d->witness.ended(d->witness.ctx);
 }
 
 void semel__sqlite_watch(struct sqlite_store *d)
@@ -230,10 +251,24 @@ void semel__sqlite_watch(struct sqlite_store *d)
     sqlite3_rollback_hook(d->db, on_rollback, d);
 }
 
+void semel__sqlite_witness(struct semel_store *store, const struct semel_sqlite_witness *witness)
+{
+    struct sqlite_store *d = semel__sqlite_of(store);
+    d->witness = witness != NULL ? *witness : (struct semel_sqlite_witness){0};
+    if (!d->wrapped || d->db == NULL)
+        return;
+    d->hooked = witness != NULL;
+    sqlite3_commit_hook(d->db, witness != NULL ? on_commit : NULL, d);
+    sqlite3_rollback_hook(d->db, witness != NULL ? on_rollback : NULL, d);
+}
+
 /* A handler's statement that was not finalised keeps the connection alive longer than its store. */
 void semel__sqlite_unwatch(struct sqlite_store *d)
 {
-    sqlite3_set_authorizer(d->db, NULL, NULL);
+    if (d->wrapped && !d->hooked)
+        return;
+    if (!d->wrapped)
+        sqlite3_set_authorizer(d->db, NULL, NULL);
     sqlite3_commit_hook(d->db, NULL, NULL);
     sqlite3_rollback_hook(d->db, NULL, NULL);
 }
