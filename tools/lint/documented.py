@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Checks that every public function is in the manual, and nothing else; and that links between documents lead somewhere."""
+import re
+
+import common
+
+MANUAL = "man/libsemel.3.scd"
+FUNCTION = re.compile(r"^SEMEL_API\s[^;]*?\b(semel_\w+)\(", re.MULTILINE)
+NAMED = re.compile(r"\b(semel_\w+)(?=\*?\()")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def anchors(text):
+    """The names of a page's headings, as they are linked to."""
+    for line in text.split("\n"):
+        if line.startswith("#"):
+            title = re.sub(r"[^\w\s-]", "", line.lstrip("#").strip().lower())
+            yield re.sub(r"\s", "-", title)
+
+
+def check_manual(root, report):
+    public = {}
+    for path in common.c_files(root, ("include",)):
+        for match in FUNCTION.finditer(common.read(path)):
+            public[match[1]] = path
+    manual = root / MANUAL
+    text = common.read(manual) if manual.is_file() else ""
+    for name, path in sorted(public.items()):
+        if not re.search(rf"\b{name}\b", text):
+            report.add(path, 1, f"{name} is not in {MANUAL}; describe it there")
+    for match in NAMED.finditer(text):
+        if match[1] not in public:
+            report.add(manual, text.count("\n", 0, match.start()) + 1, f"there is no function {match[1]}; take it out")
+
+
+def check_links(root, report):
+    pages = [path for path in [*common.walk(root)] if path.suffix == ".md"]
+    for page in pages:
+        text = common.read(page)
+        for match in LINK.finditer(text):
+            target, _, anchor = match[1].partition("#")
+            if re.match(r"[a-z]+:", target):
+                continue
+            to = page if target == "" else page.parent / target
+            line = text.count("\n", 0, match.start()) + 1
+            if not to.exists():
+                report.add(page, line, f"links to {match[1]}, which is not there; correct it")
+            elif anchor and to.suffix == ".md" and anchor not in anchors(common.read(to)):
+                report.add(page, line, f"links to {match[1]}; that page has no such heading")
+
+
+def main():
+    root = common.parse_root(__doc__)
+    report = common.Report(root)
+    check_manual(root, report)
+    check_links(root, report)
+    report.exit()
+
+
+main()
