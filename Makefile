@@ -2,12 +2,24 @@
 #
 # The front door. Needs make and bash; each target installs what else it needs (Debian 12: tools/setup).
 # The build itself is meson's: see meson.build, meson_options.txt and tools/configure.
-.PHONY: all test test-long lint format install clean help
+.PHONY: all demo bench test test-long lint format install clean help
 
 all:
 	@tools/setup build
 	@tools/configure default
 	ninja -C build/default
+
+demo:
+	@tools/setup build
+	@tools/configure default
+	ninja -C build/default
+	@build/default/src/cli/semel demo
+
+bench:
+	@tools/setup build
+	@tools/configure default
+	ninja -C build/default
+	@bench/run
 
 test:
 	@tools/setup build test
@@ -34,6 +46,8 @@ clean:
 
 help:
 	@echo 'make            build what a user needs, in build/default'
+	@echo 'make demo       a storm of duplicates, crashes and poison messages, whose books balance'
+	@echo 'make bench      every benchmark on stores of its own; tables, and build/bench/NAME.json'
 	@echo 'make test       every test and lint; the last line is the sum'
 	@echo 'make test-long  the same, with the long versions of the tests'
 	@echo 'make lint       the checks of tools/lint only'

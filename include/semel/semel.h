@@ -134,6 +134,8 @@ SEMEL_API void semel_close(struct semel *s);
 SEMEL_API void *semel_native(struct semel *s);
 /* How many messages were begun in the open transaction and have no end yet. May be called from a commit hook. */
 SEMEL_API int semel_pending(const struct semel *s);
+/* SEMEL_LOOSE: tells that the transaction has ended, whichever way; for your own hooks, which call it after semel_pending. */
+SEMEL_API void semel_ended(struct semel *s);
 
 /* What a consumer promises and allows, as the text of a JSON object; docs/settings-consumer.md lists the members. Stored in
  * the database, so that every process, door and operator has the same. Replaces what was there; {} is the default.

@@ -31,3 +31,10 @@ CREATE TABLE semel_selected (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX semel_selected_left ON semel_selected (number, place) WHERE result IS NULL;
+
+-- Counts and lists of one state, oldest first. The condition is spelled so that a completed row fails it at once.
+CREATE INDEX semel_inbox_held ON semel_inbox (consumer, status)
+    WHERE status <> 'completed' AND status <> 'processing' AND status <> 'rejected' AND status <> 'stale'
+          AND status <> 'prevented';
+-- What was done to a message.
+CREATE INDEX semel_audit_message ON semel_audit (consumer, source, message_id);

@@ -2,18 +2,31 @@
  *
  * digest.c: SHA-256 by OpenSSL's EVP interface.
  *
+ * The algorithm is looked up once a process and kept until it ends: the look-up costs more than the digest of a
+ * short message. Where it failed, for lack of memory, every digest looks it up by itself.
+ *
  * Invariants: the parts are hashed as one string, without separators (a caller who needs the
  * borders hashes lengths too); `out` is written only on success.
  */
 #include "base/digest.h"
 
 #include <openssl/evp.h>
+#include <pthread.h>
 #include <string.h>
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static EVP_MD *fetched;
+
+static void fetch(void)
+{
+    fetched = EVP_MD_fetch(NULL, "SHA256", NULL);
+}
 
 bool semel__sha256(const struct semel_str *parts, size_t n_parts, unsigned char out[SEMEL_SHA256])
 {
+    pthread_once(&once, fetch);
     EVP_MD_CTX *ctx = EVP_MD_CTX_new();
-    bool ok = ctx != NULL && EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) == 1;
+    bool ok = ctx != NULL && EVP_DigestInit_ex(ctx, fetched != NULL ? fetched : EVP_sha256(), NULL) == 1;
     for (size_t i = 0; ok && i < n_parts; i++)
         ok = parts[i].n == 0 || EVP_DigestUpdate(ctx, parts[i].p, parts[i].n) == 1;
 

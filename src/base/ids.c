@@ -19,11 +19,14 @@
 static const char hex_digits[] = "0123456789abcdef";
 static const char crockford_digits[] = "0123456789abcdefghjkmnpqrstvwxyz";
 
-/* The value of c in either case; -1: not a digit of this alphabet, which is in lower case. */
+/* The value of c in either case; -1: not a digit of this alphabet, which is in lower case. All alphabets begin with the
+ * ten digits, and have no other. */
 static int digit_value(const char *alphabet, char c)
 {
+    if (c >= '0' && c <= '9')
+        return c - '0';
     char lower = c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
-    for (int value = 0; alphabet[value] != '\0'; value++)
+    for (int value = 10; alphabet[value] != '\0'; value++)
         if (alphabet[value] == lower)
             return value;
     return -1;

@@ -111,6 +111,15 @@ static semel_status parse_escape(struct parser *ps, char **w)
     return SEMEL_OK;
 }
 
+/* How many bytes from here on are ASCII and stand for themselves. */
+static size_t plain_run(const struct parser *ps)
+{
+    const char *p = ps->p;
+    while (p < ps->end && (unsigned char)*p >= 0x20 && (unsigned char)*p < 0x80 && *p != '"' && *p != '\\')
+        p++;
+    return (size_t)(p - ps->p);
+}
+
 static semel_status parse_string(struct parser *ps, struct semel_str *ret)
 {
     char *start = ++ps->p, *w = start;
@@ -122,12 +131,16 @@ static semel_status parse_string(struct parser *ps, struct semel_str *ret)
                 return status;
             continue;
         }
-        size_t n = semel__utf8_next((struct semel_str){ps->p, (size_t)(ps->end - ps->p)}, &c);
-        if (n == 0)
-            return refuse(ps, ps->p, "not UTF-8");
-        if (c < 0x20)
-            return refuse(ps, ps->p, "a control character in a string");
-        memmove(w, ps->p, n);
+        size_t n = plain_run(ps);
+        if (n == 0) {
+            n = semel__utf8_next((struct semel_str){ps->p, (size_t)(ps->end - ps->p)}, &c);
+            if (n == 0)
+                return refuse(ps, ps->p, "not UTF-8");
+            if (c < 0x20)
+                return refuse(ps, ps->p, "a control character in a string");
+        }
+        if (w != ps->p)
+            memmove(w, ps->p, n);
         w += n;
         ps->p += n;
     }
@@ -239,23 +252,26 @@ static struct semel_json_node *merge(struct semel_json_node *a, struct semel_jso
     return first;
 }
 
-/* A stable merge sort from below: runs[i] is empty or a sorted run of 2^i members. */
+/* A stable merge sort from below: each of runs[0..n_runs) is empty or a sorted run of 2^i members. */
 static struct semel_json_node *sort_members(struct semel_json_node *members)
 {
-    struct semel_json_node *runs[64] = {NULL};
+    struct semel_json_node *runs[64];
+    size_t n_runs = 0;
     while (members != NULL) {
         struct semel_json_node *run = members;
         members = members->next;
         run->next = NULL;
         size_t i = 0;
-        for (; runs[i] != NULL; i++) {
+        for (; i < n_runs && runs[i] != NULL; i++) {
             run = merge(runs[i], run);
             runs[i] = NULL;
         }
+        if (i == n_runs)
+            n_runs++;
         runs[i] = run;
     }
     struct semel_json_node *sorted = NULL;
-    for (size_t i = 0; i < 64; i++)
+    for (size_t i = 0; i < n_runs; i++)
         sorted = merge(runs[i], sorted);
     return sorted;
 }

@@ -163,6 +163,18 @@ bool semel__decimal_exact(const struct semel_decimal *d)
     return shortest.k == d->k && shortest.n == d->n && memcmp(shortest.digits, d->digits, (size_t)d->k) == 0;
 }
 
+/* The digits and the zeros behind them. Most numbers are like that. */
+static size_t write_whole(const struct semel_decimal *d, char out[SEMEL_NUMBER_TEXT])
+{
+    size_t length = 0, k = (size_t)d->k, n = (size_t)d->n;
+    if (d->negative)
+        out[length++] = '-';
+    memcpy(out + length, d->digits, k);
+    memset(out + length + k, '0', n - k);
+    out[length + n] = '\0';
+    return length + n;
+}
+
 /* The branches are those of ECMAScript's Number::toString, in its order. */
 size_t semel__decimal_write(const struct semel_decimal *d, char out[SEMEL_NUMBER_TEXT])
 {
@@ -170,10 +182,10 @@ size_t semel__decimal_write(const struct semel_decimal *d, char out[SEMEL_NUMBER
     const char *digits = d->digits;
     static const char zeros[] = "000000000000000000000";
     int k = d->k, n = (int)d->n, length;
+    if (k > 0 && k <= n && n <= 21)
+        return write_whole(d, out);
     if (k == 0)
         length = snprintf(out, SEMEL_NUMBER_TEXT, "0");
-    else if (k <= n && n <= 21)
-        length = snprintf(out, SEMEL_NUMBER_TEXT, "%s%.*s%.*s", sign, k, digits, n - k, zeros);
     else if (n > 0 && n <= 21)
         length = snprintf(out, SEMEL_NUMBER_TEXT, "%s%.*s.%.*s", sign, n, digits, k - n, digits + n);
     else if (n > -6 && n <= 0)

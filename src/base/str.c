@@ -3,13 +3,16 @@
  * str.c: borrowed strings, UTF-8 and bounded buffers.
  *
  * Invariants: no function reads past n bytes or looks for a NUL; nothing depends on the locale;
- * semel__str_show writes well-formed UTF-8 without control characters, whatever it is given.
+ * semel__str_show writes well-formed UTF-8 without control or format characters, whatever it is given.
  */
 #include "base/str.h"
 
 #include <stdio.h>
 
 #include "base/mem.h"
+
+#define NEAREST_MAX 64 /* a longer word is not compared */
+#define NEAREST_EDITS 2
 
 int semel__str_cmp(struct semel_str a, struct semel_str b)
 {
@@ -109,8 +112,8 @@ size_t semel__utf8_put(uint32_t c, char out[4])
 bool semel__utf8_valid(struct semel_str s)
 {
     while (s.n > 0) {
-        uint32_t c;
-        size_t n = semel__utf8_next(s, &c);
+        uint32_t c = (unsigned char)s.p[0];
+        size_t n = c < 0x80 ? 1 : semel__utf8_next(s, &c);
         if (n == 0 || c == 0)
             return false;
         s.p += n;
@@ -119,10 +122,19 @@ bool semel__utf8_valid(struct semel_str s)
     return true;
 }
 
-/* C0, DEL and C1: what a terminal or a log reader might obey. */
-static bool is_control(uint32_t c)
+/* C0, DEL and C1, which a terminal might obey; then Unicode's format characters, line separators and the like, which
+ * hide, reorder or join what stands beside them. */
+bool semel__utf8_shown(uint32_t c)
 {
-    return c < 0x20 || (c >= 0x7F && c <= 0x9F);
+    static const uint32_t hidden[][2] = {
+        {0x0000, 0x001F},   {0x007F, 0x009F},   {0x00AD, 0x00AD},   {0x061C, 0x061C}, {0x180E, 0x180E},
+        {0x200B, 0x200F},   {0x2028, 0x202E},   {0x2060, 0x206F},   {0xFEFF, 0xFEFF}, {0xFFF9, 0xFFFB},
+        {0x1BCA0, 0x1BCA3}, {0x1D173, 0x1D17A}, {0xE0000, 0xE0FFF},
+    };
+    for (size_t i = 0; i < sizeof(hidden) / sizeof(hidden[0]); i++)
+        if (c >= hidden[i][0] && c <= hidden[i][1])
+            return false;
+    return true;
 }
 
 void semel__str_show(char *out, size_t size, struct semel_str s)
@@ -133,7 +145,7 @@ void semel__str_show(char *out, size_t size, struct semel_str s)
     while (s.n > 0) {
         uint32_t c = 0;
         size_t n = semel__utf8_next(s, &c);
-        bool show = n > 0 && !is_control(c);
+        bool show = n > 0 && semel__utf8_shown(c);
         size_t width = show ? n : 1;
         if (width > room)
             break;
@@ -147,6 +159,44 @@ void semel__str_show(char *out, size_t size, struct semel_str s)
         s.n -= n > 0 ? n : 1;
     }
     *out = '\0';
+}
+
+/* The edits from a to b, of at most NEAREST_MAX bytes each: the usual table, one row of which is kept. */
+static size_t edits(struct semel_str a, struct semel_str b)
+{
+    size_t row[NEAREST_MAX + 1];
+    for (size_t j = 0; j <= b.n; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= a.n; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= b.n; j++) {
+            size_t least = diagonal + (a.p[i - 1] != b.p[j - 1]);
+            if (least > row[j] + 1)
+                least = row[j] + 1;
+            if (least > row[j - 1] + 1)
+                least = row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = least;
+        }
+    }
+    return row[b.n];
+}
+
+const char *semel__nearest(const char *word, const char *const *names, size_t n)
+{
+    const struct semel_str a = semel__str(word);
+    const char *nearest = NULL;
+    size_t bound = a.n < NEAREST_EDITS + 1 ? a.n : NEAREST_EDITS + 1; /* fewer than these */
+    for (size_t i = 0; a.n <= NEAREST_MAX && i < n; i++) {
+        const struct semel_str b = semel__str(names[i]);
+        size_t count = b.n <= NEAREST_MAX ? edits(a, b) : bound;
+        if (count < bound) {
+            nearest = names[i];
+            bound = count;
+        }
+    }
+    return nearest;
 }
 
 void semel__buf_init(struct semel_buf *buf, size_t max)

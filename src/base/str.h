@@ -35,8 +35,14 @@ bool semel__utf8_valid(struct semel_str s);
 size_t semel__utf8_next(struct semel_str s, uint32_t *ret_char);
 /* 1 to 4 bytes; the character must not be a surrogate, nor lie past U+10FFFF. */
 size_t semel__utf8_put(uint32_t c, char out[4]);
-/* Copies at most size-1 bytes for a person to read: control characters and bad UTF-8 become '?'. */
+/* false: a control character, or one that is invisible or turns the text around it (U+202E): terminals and readers
+ * would obey it or be deceived. */
+bool semel__utf8_shown(uint32_t c);
+/* Copies at most size-1 bytes for a person to read: what is not shown, and bad UTF-8, become '?'. */
 void semel__str_show(char *out, size_t size, struct semel_str s);
+/* The name that was probably meant: the one with the fewest edits (a byte more, less or another), at most two and fewer
+ * than the word has bytes; the first of several. NULL: none is near. */
+const char *semel__nearest(const char *word, const char *const *names, size_t n);
 
 struct semel_buf {
     char *p;

@@ -2,9 +2,10 @@
  *
  * cli.h: the frame of the command `semel`. One file a subcommand; each is one `const struct cli_command`.
  *
- * The table in main.c lists the commands; parsing, --help, suggestions for what was mistyped, completion and the manual's
- * synopsis all read these structs. A command prints data with cli_table_* (a table for people, with --json an array or an
- * object for programs) or cli_say (one line for people, silent with --json), and complaints with cli_fail.
+ * The table in main.c lists the commands; parsing, --help, suggestions for what was mistyped, completion, docs/cli.md
+ * and the manual all come from these structs. A command prints data with cli_table_* (a table for people, with --json
+ * an array or an object for programs) or cli_say (one line for people, silent with --json), and complaints with
+ * cli_fail.
  *
  * Invariants: what comes from a message, a database or the environment reaches a terminal only through
  * semel__str_show or the table, which replace control characters. Data goes to stdout, everything else to stderr; a
@@ -19,14 +20,14 @@
 #include "base/str.h"
 #include "core/store.h"
 
-#define CLI_EXIT_MAP(X)                                                                         \
-    X(OK, 0, "done")                                                                            \
-    X(FAILED, 1, "not done, or not all of it; or the books did not balance")                    \
-    X(USAGE, 2, "the command line is wrong")                                                    \
-    X(NOTHING, 3, "there is no such message, or the selection matches nothing")                 \
-    X(REFUSED, 4, "refused: not in a state for it, too old without --force, no --reason")       \
-    X(STORE, 5, "the store is missing, is not one of Semel's, is too new, or fails")            \
-    X(STOPPED, 6, "a bulk command stopped because the cause is still there; it can be resumed") \
+#define CLI_EXIT_MAP(X)                                                                               \
+    X(OK, 0, "done")                                                                                  \
+    X(FAILED, 1, "not done, or not all of it; or the books did not balance")                          \
+    X(USAGE, 2, "the command line is wrong")                                                          \
+    X(NOTHING, 3, "there is no such message, or the selection matches nothing")                       \
+    X(REFUSED, 4, "refused: a conflict, not in a state for it, too old without --force, no --reason") \
+    X(STORE, 5, "the store is missing, is not one of Semel's, is too new, or fails")                  \
+    X(STOPPED, 6, "a bulk command stopped because the cause is still there; it can be resumed")       \
     X(INTERRUPTED, 130, "interrupted; what was done stays done, the rest can be resumed")
 
 enum cli_exit {
@@ -38,13 +39,16 @@ enum cli_exit {
 struct cli_option {
     const char *name;  /* without the dashes */
     char letter;       /* 0: none */
-    const char *value; /* what stands for its value in the help ("N", "URL"); NULL: a flag */
+    const char *value; /* what stands for its value in the help ("N", "URL"); NULL: a flag. One that ends with "..."
+                        * ("NAME=VALUE...") may be given several times, all others once */
     const char *help;
 };
 #define CLI_OPTIONS_MAX 24
 
 struct cli_args; /* what was given, after parsing; unknown options never get this far */
 const char *cli_value(const struct cli_args *args, const char *name); /* NULL: not given */
+/* The i-th value of an option that may be given several times, from 0; NULL: there are no more. */
+const char *cli_values(const struct cli_args *args, const char *name, size_t i);
 bool cli_flag(const struct cli_args *args, const char *name);
 size_t cli_n(const struct cli_args *args); /* operands */
 const char *cli_operand(const struct cli_args *args, size_t i);
@@ -72,32 +76,50 @@ extern const struct cli_command cli_demo, cli_migrate, cli_send, cli_status, cli
 
 /* ---- talking ---- */
 
-/* "semel: TEXT" on stderr; returns `code`. */
+/* "semel: TEXT" on stderr, one line whose control characters are replaced; returns `code`. */
 __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *fmt, ...);
-/* The same for a status of the store or of core: the exit code follows from it. */
+/* "DOING: TEXT" for a status of the store or of core. The exit code follows from it: STORE when the world fails,
+ * REFUSED when the call is not allowed, FAILED when nobody knows. */
 int cli_fail_error(semel_status status, const struct semel_error *err, const char *doing);
-/* A line on stdout for people; nothing with --json. */
+/* What errno says, in words. */
+const char *cli_errno(void);
+/* A line on stdout for people, whose control characters are replaced, and its newline; nothing with --json. */
 __attribute__((format(printf, 2, 3))) void cli_say(const struct cli *cli, const char *fmt, ...);
-/* Flushes stdout; FAILED when something could not be written. */
+/* Flushes stdout. FAILED, and cli_fail has spoken, when something could not be written; a reader that has gone
+ * (`| head`) is no failure. */
 int cli_finish(int code);
 
 /* Values of options. false: cli_fail has said what is wrong and what would be right. `name` is for the message. */
 bool cli_int(const struct cli_args *args, const char *name, int64_t low, int64_t high, int64_t other, int64_t *ret);
 bool cli_duration(const struct cli_args *args, const char *name, int64_t other_us, int64_t *ret_us);
+/* What an operand says: its own text, @FILE, or - for stdin; at most max bytes, in the arena. 0, or an exit code. */
+int cli_input(struct cli *cli, const char *operand, const char *what, size_t max, struct semel_str *ret);
 
 /* ---- the store ---- */
 
-/* --store URL or the environment's SEMEL_STORE, opened as it is. NULL: cli_fail has spoken; *ret_code is the exit code. */
+/* --store URL or the environment's SEMEL_STORE, opened as it is. NULL: cli_fail has spoken, *ret_code is the exit
+ * code. */
 struct semel_store *cli_store_open(const struct cli_args *args, bool create_and_migrate, int *ret_code);
+/* The URL alone, for what opens by itself. NULL: none was given, or it cannot be one; *ret_code is the exit code. */
+const char *cli_store_url(const struct cli_args *args, int *ret_code);
+/* Opens without a word. */
+semel_status cli_store_try(const char *url, bool create_and_migrate, struct semel_store **ret, struct semel_error *err);
+/* Says why a store could not be opened, and what would help; returns the exit code. */
+int cli_store_fail(const char *url, semel_status status, const struct semel_error *err);
+/* The version of the schema that a refusal to open speaks of; SEMEL_NONE: it speaks of something else. */
+int64_t cli_store_schema(const struct semel_error *err);
 #define CLI_STORE_OPTION                                                            \
     {                                                                               \
         "store", 0, "URL", "the store, e.g. sqlite:shop.db (default: $SEMEL_STORE)" \
     }
 
+/* What follows from where the effect is: ATOMIC or GUARDED. BOUNDED needs the broker's side and is not told here. */
+const char *cli_guarantee(const struct semel_policy *policy);
+
 /* ---- tables ---- */
 
 struct cli_table;
-enum cli_type { CLI_TEXT, CLI_NUMBER, CLI_TIME, CLI_BOOL, CLI_RAW }; /* RAW: JSON text, as text in a table */
+enum cli_type { CLI_TEXT, CLI_NUMBER, CLI_TIME, CLI_BOOL, CLI_RAW }; /* RAW: JSON text; else it becomes a string */
 struct cli_column {
     const char *name; /* of the JSON member; upper case is the heading */
     enum cli_type type;
@@ -111,10 +133,10 @@ void cli_table_text(struct cli_table *table, struct semel_str value);
 void cli_table_number(struct cli_table *table, int64_t value);
 void cli_table_fixed(struct cli_table *table, double value, int digits);
 void cli_table_bool(struct cli_table *table, bool value);
-/* Prints and frees. With --json: {"NAME": [ {...}, ... ]} without `name`: [ ... ]. FAILED: no memory, or not written. */
+/* Prints and frees. With --json {"NAME": [ {...}, ... ]}, without `name` [ ... ]. FAILED: no memory. */
 int cli_table_print(struct cli_table *table, const char *name);
 
-/* A time as 2026-11-15T22:48:07Z, or as "3 min ago" / "in 40 s" relative to now. */
+/* A time as 2026-11-15T22:48:07Z, or as "3 min ago" / "in 40 s" relative to now; SEMEL_NONE is "". */
 void cli_time(int64_t us, char *out, size_t size);
 void cli_ago(int64_t us, int64_t now_us, char *out, size_t size);
 
@@ -128,7 +150,13 @@ void cli_object_text(struct cli_object *object, const char *name, struct semel_s
 void cli_object_number(struct cli_object *object, const char *name, int64_t value);        /* SEMEL_NONE: null */
 void cli_object_bool(struct cli_object *object, const char *name, bool value);
 void cli_object_time(struct cli_object *object, const char *name, int64_t us);
-void cli_object_raw(struct cli_object *object, const char *name, struct semel_str json); /* must be JSON */
+void cli_object_raw(struct cli_object *object, const char *name, struct semel_str json); /* not JSON: a string */
 int cli_object_print(struct cli_object *object); /* prints with a newline, frees */
+/* For an object inside another: closes it and gives its text, which lives until cli_object_done. */
+struct semel_str cli_object_end(struct cli_object *object);
+void cli_object_done(struct cli_object *object);
+/* Appends a JSON string or value. What a terminal might obey is escaped, what is not UTF-8 becomes U+FFFD. */
+void cli_json_string(struct semel_buf *buf, struct semel_str value);
+void cli_json_raw(struct semel_buf *buf, struct semel_str json);
 
 #endif

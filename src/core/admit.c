@@ -97,11 +97,17 @@ static semel_status list_business(struct work *work, struct semel_error *err)
     return SEMEL_OK;
 }
 
-static int cmp_admit(const void *va, const void *vb)
+/* Rows are large: what is sorted is this, and each row is filled where it stays. */
+struct seat {
+    struct item *item;
+    size_t place; /* in order of arrival, among those of this work */
+};
+
+static int cmp_seat(const void *va, const void *vb)
 {
-    const struct semel_admit *a = va, *b = vb;
-    int c = semel__str_cmp(a->row.source, b->row.source);
-    return c != 0 ? c : semel__str_cmp(a->row.id, b->row.id);
+    const struct semel__msg *a = ((const struct seat *)va)->item->msg, *b = ((const struct seat *)vb)->item->msg;
+    int c = semel__str_cmp(a->source, b->source);
+    return c != 0 ? c : semel__str_cmp(a->id, b->id);
 }
 
 /* The row as it is inserted: completed when the handler runs in this transaction, processing when it is claimed. */
@@ -137,26 +143,28 @@ static void fill_row(const struct work *work, const struct item *item, struct se
 
 static int cmp_place(const void *va, const void *vb)
 {
-    const struct item *a = *(struct item *const *)va, *b = *(struct item *const *)vb;
+    const struct item *a = ((const struct seat *)va)->item, *b = ((const struct seat *)vb)->item;
     return (a->place > b->place) - (a->place < b->place);
 }
 
 static semel_status list_rows(struct work *work, struct semel_error *err)
 {
     struct semel_admit *rows = semel__arena_alloc(&work->inbox->scratch, work->n, sizeof *rows);
-    struct item **arrived = semel__arena_alloc(&work->inbox->scratch, work->n, sizeof *arrived);
-    if (rows == NULL || arrived == NULL)
+    struct seat *seats = semel__arena_alloc(&work->inbox->scratch, work->n, sizeof *seats);
+    if (rows == NULL || seats == NULL)
         return semel__fail_memory(err);
-    memcpy(arrived, work->items, work->n * sizeof *arrived);
-    qsort(arrived, work->n, sizeof *arrived, cmp_place);
-    for (size_t i = 0; i < work->n; i++) {
-        fill_row(work, arrived[i], &rows[i].row);
-        rows[i].place = i;
-        rows[i].watermark_us = SEMEL_NONE;
-    }
-    qsort(rows, work->n, sizeof *rows, cmp_admit);
     for (size_t i = 0; i < work->n; i++)
-        arrived[rows[i].place]->admit = &rows[i];
+        seats[i].item = work->items[i];
+    qsort(seats, work->n, sizeof *seats, cmp_place);
+    for (size_t i = 0; i < work->n; i++)
+        seats[i].place = i;
+    qsort(seats, work->n, sizeof *seats, cmp_seat);
+    for (size_t i = 0; i < work->n; i++) {
+        fill_row(work, seats[i].item, &rows[i].row);
+        rows[i].place = seats[i].place;
+        rows[i].watermark_us = SEMEL_NONE;
+        seats[i].item->admit = &rows[i];
+    }
     work->batch.items = rows;
     work->batch.n_items = work->n;
     return SEMEL_OK;
@@ -260,11 +268,12 @@ static void adopt(const struct work *work, struct item *item)
                                             .due_us = SEMEL_NONE};
 }
 
-/* A message that failed before, or was caught in a crash, starts behind a committed claim, never within a batch. */
+/* A message that failed before, or was caught in a crash, starts behind a committed claim, never within a batch; one
+ * whose end is known already does not start at all. */
 static void defer(const struct work *work, struct item *item)
 {
     item->deferred = false;
-    if (work->claiming || item->row == NULL || item->verdict.act != SEMEL_RUN || !item->row->live.alone)
+    if (work->claiming || item->forced || item->row == NULL || item->verdict.act != SEMEL_RUN || !item->row->live.alone)
         return;
     item->deferred = true;
     item->verdict = (struct semel__verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};

@@ -12,8 +12,9 @@
  * (duration or "forever"), one_source (true|false). Durations are text: a whole number and us, ms, s, m, h or d.
  *
  * Invariants: an unknown member, a wrong type and a value out of range are refused with the member's name, and what
- * is stored is checked again when it is read. What is not said has the default of semel__policy_init. Where `order` is
- * not said, the first message with an order key decides it (`version` if it has one, else `arrival`), and that is stored.
+ * is stored is checked again when it is read. What is not said has the default of semel__policy_init, and is not
+ * stored. Where `order` is not said, the first message with an order key decides it (`version` if it has one, else
+ * `arrival`), and that is stored beside what was said.
  */
 #ifndef SEMEL_CORE_CONSUMER_H
 #define SEMEL_CORE_CONSUMER_H
@@ -23,12 +24,14 @@
 
 #define SEMEL_SETTINGS_MAX 4096
 
-/* From text to a policy; not given or {}: the defaults. *ret_order_said (may be NULL): `order` was among the members. */
+/* From text to a policy; not given or {}: the defaults. *ret_order_said (may be NULL): `order` was among the members.
+ * INVALID, BROKEN: names the consumer, the member, what it is and what would be right. RETRY: no memory. */
 semel_status semel__policy_read(struct semel_str consumer, struct semel_str settings, struct semel_policy *ret,
                                 bool *ret_order_said, struct semel_error *err);
-/* All members, defaults included, as one JSON object. */
+/* All members, defaults included, as one JSON object; read back, it says every member, `order` too. */
 void semel__policy_write(const struct semel_policy *policy, struct semel_buf *buf);
-/* The members for people: calls `each` with name, kind ("duration", "1 to 1000", "atomic|outside|keyed"), default, help. */
+/* The members for people: calls `each` with name, kind ("duration, 1ms to 1d", "1 to 1000", "atomic|outside|keyed"),
+ * default and help. The strings live until `each` returns. */
 void semel__policy_members(void (*each)(void *ctx, const char *name, const char *kind, const char *value,
                                         const char *help),
                            void *ctx);
@@ -40,11 +43,14 @@ void semel__duration_format(int64_t us, char *out, size_t size);
 /* The stored policy of the consumer; the consumer's name is borrowed, nothing else. Needs no transaction. */
 semel_status semel__consumer_load(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
                                   struct semel_policy *ret, bool *ret_order_said, struct semel_error *err);
-/* Checks and stores; inside a transaction. */
+/* Checks and stores, in the place of what was there; not given is {}. Inside a transaction. */
 semel_status semel__consumer_save(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
                                   int64_t now_us, struct semel_error *err);
 /* The same for one message: settles `order` by what it gives where the consumer has not said it, and stores that;
- * inside a transaction. INVALID: the message contradicts the order that was settled. */
+ * inside a transaction, with whose rollback it is undone. What others stored since `policy` was read is taken over.
+ * INVALID: the message contradicts the order that was settled: a version where it is `arrival`. A message that lacks
+ * what `version` needs is no contradiction but a bad message, which the inbox keeps; `none` takes every message.
+ * After OK of a message with an order key, the order is settled. */
 semel_status semel__consumer_order(struct semel_store *store, const struct semel__msg *msg, bool order_said,
                                    struct semel_policy *policy, int64_t now_us, struct semel_error *err);
 

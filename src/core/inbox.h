@@ -51,15 +51,15 @@ void semel__set_add(struct semel_set *set, struct semel_str source, struct semel
 /* OK: the handler ran and `reply` says how it went. Otherwise err->cls says whom to blame: PERMANENT and TRANSIENT
  * the message, ENVIRONMENT and BROKEN nobody; CLOSED: the connection is gone. An ATOMIC handler writes through the
  * store's native handle, inside the open transaction, and does nothing outside it. */
-typedef semel_status (*semel_each_handler)(void *ctx, struct semel_store *store, const struct semel__msg *msg,
-                                           int attempt, struct semel__reply *reply, struct semel_error *err);
+typedef semel_status (*semel__each_handler)(void *ctx, struct semel_store *store, const struct semel__msg *msg,
+                                            int attempt, struct semel__reply *reply, struct semel_error *err);
 /* One statement for many messages. On an ordered route a key occurs at most once a call. */
-typedef semel_status (*semel_set_handler)(void *ctx, struct semel_store *store, const struct semel__msg *const *msgs,
-                                          size_t n, struct semel_set *set, struct semel_error *err);
+typedef semel_status (*semel__set_handler)(void *ctx, struct semel_store *store, const struct semel__msg *const *msgs,
+                                           size_t n, struct semel_set *set, struct semel_error *err);
 struct semel__handler {
     void *ctx;
-    semel_each_handler each;
-    semel_set_handler set; /* NULL: `each` for every message */
+    semel__each_handler each;
+    semel__set_handler set; /* NULL: `each` for every message */
 };
 
 /* ---- what can be seen ---- */
@@ -123,11 +123,24 @@ struct semel_settled {
     struct semel_str outcome;
 };
 
+/* The act that a row in this state allows once it is committed; `kept`: its payload is. */
+enum semel_act semel__act_for(enum semel_state state, bool kept);
+
 /* Takes n deliveries (at most SEMEL_BATCH_MAX) of the consumer, in order of arrival, to their end. OK: every one has
  * been decided. RETRY, CLOSED, INVALID: the world failed; those that were not decided are LATER, those before it
  * stand. */
 semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel__msg *msgs, size_t n,
                                   struct semel_settled *ret_settled, struct semel_error *err);
+
+/* Stores a delivery to be taken later: a `waiting` row that is due now, with no attempt counted. ACK, new: it is stored;
+ * otherwise the verdict that a delivery gets. A row that is there already is left as it is. */
+semel_status semel__inbox_put(struct semel_inbox *inbox, const struct semel__msg *msg,
+                              struct semel_settled *ret_settled, struct semel_error *err);
+/* A delivery that its caller ran and undid: the attempt and its end are recorded in one transaction. When it may not run
+ * nothing is recorded but what the verdict says. `ending` must not be DONE. */
+semel_status semel__inbox_record(struct semel_inbox *inbox, const struct semel__msg *msg,
+                                 const struct semel_ending *ending, struct semel_settled *ret_settled,
+                                 struct semel_error *err);
 
 /* ---- the leased path ---- */
 
@@ -149,7 +162,8 @@ semel_status semel__lease_take(struct semel_inbox *inbox, size_t max, struct sem
 /* Prolongs by the policy's lease from now; sets `lost` on those that are not ours any more. */
 semel_status semel__lease_renew(struct semel_inbox *inbox, struct semel_lease *leases, size_t n,
                                 struct semel_error *err);
-/* Commits the ends of all in one transaction. A stale one changes nothing, is kept as evidence and gets `lost`. */
+/* Commits the ends of all in one transaction. A stale one changes nothing, is kept as evidence and gets `lost`; of the
+ * others state, due_us and error_class in `live` say what the row has become. */
 semel_status semel__lease_finish(struct semel_inbox *inbox, struct semel_lease *leases,
                                  const struct semel_ending *endings, size_t n, struct semel_error *err);
 /* Gives back what did not run: the attempt does not count. */
@@ -163,6 +177,9 @@ semel_status semel__lease_run(struct semel_inbox *inbox, struct semel_lease *lea
 
 /* Ends leases that ran out, at most max. */
 semel_status semel__inbox_recover(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
+/* Decides gaps that timed out, at most max, as far as no message has to run for it: dead-letters or alerts. What may run
+ * is left to who takes it. */
+semel_status semel__inbox_gaps(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
 /* Takes and runs stored work that is due, at most max. */
 semel_status semel__inbox_work(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
 /* Moves the watermarks, then deletes old final rows and expired business keys, at most max of each. */

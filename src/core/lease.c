@@ -45,11 +45,8 @@ static semel_status claim_once(struct work *work, struct semel_error *err)
     return status;
 }
 
-static semel_status lease_of(struct semel_inbox *inbox, struct item *item, struct semel_error *err)
+static void lease_of(const struct semel_inbox *inbox, struct item *item, struct semel_lease *lease)
 {
-    struct semel_lease *lease = semel__arena_alloc(&inbox->arena, 1, sizeof *lease);
-    if (lease == NULL)
-        return semel__fail_memory(err);
     lease->msg = *item->msg;
     lease->live = item->live;
     lease->live.lease_owner = inbox->owner;
@@ -57,7 +54,6 @@ static semel_status lease_of(struct semel_inbox *inbox, struct item *item, struc
     lease->arrival = item->row != NULL ? item->row->arrival : item->admit->row.arrival;
     lease->index = item->place;
     item->lease = lease;
-    return SEMEL_OK;
 }
 
 /* Messages that are in each other's way (P61, a shared business key) are claimed in smaller pieces, in order. */
@@ -78,6 +74,10 @@ semel_status semel__items_claim(struct semel_inbox *inbox, struct item **items, 
     struct semel_error local = {0};
     semel_status status;
     err = err != NULL ? err : &local;
+    /* Before anything is written: a claim that nobody could be told of would have to run out. */
+    struct semel_lease *leases = semel__arena_alloc(&inbox->arena, n, sizeof *leases);
+    if (leases == NULL)
+        return semel__fail_memory(err);
     for (int tries = 0; (status = claim_once(&work, err)) == SEMEL_UNKNOWN; tries++) {
         for (size_t i = 0; i < n; i++)
             if (items[i]->verdict.act == SEMEL_RUN)
@@ -92,7 +92,7 @@ semel_status semel__items_claim(struct semel_inbox *inbox, struct item **items, 
         return claim_halves(inbox, items, n, alone, err);
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
         if (items[i]->verdict.act == SEMEL_RUN)
-            status = lease_of(inbox, items[i], err);
+            lease_of(inbox, items[i], &leases[i]);
     return status == SEMEL_OK ? semel__work_tell(&work, err) : status;
 }
 
@@ -188,6 +188,21 @@ static semel_status lease_once(struct work *work, enum lease_op op, struct semel
     return status;
 }
 
+static void report(const struct item *item, enum lease_op op)
+{
+    struct semel_live *live = &item->lease->live;
+    item->lease->lost = item->fenced;
+    if (item->fenced)
+        return;
+    if (op == LEASE_RENEW) {
+        live->lease_until_us = item->live.lease_until_us;
+    } else if (op == LEASE_FINISH) {
+        live->state = item->live.state;
+        live->due_us = item->live.due_us;
+        live->error_class = item->live.error_class;
+    }
+}
+
 semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, size_t n, enum lease_op op,
                                 struct semel_error *err)
 {
@@ -211,11 +226,8 @@ semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, 
         if (status != SEMEL_OK)
             return status;
     }
-    for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
-        items[i]->lease->lost = items[i]->fenced;
-        if (op == LEASE_RENEW && !items[i]->fenced)
-            items[i]->lease->live.lease_until_us = items[i]->live.lease_until_us;
-    }
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        report(items[i], op);
     return status == SEMEL_OK ? semel__work_tell(&work, err) : status;
 }
 

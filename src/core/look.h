@@ -6,20 +6,21 @@
  * by `max`, a count by `cap` (it then says "at least"). Strings are copied into the arena. A store without them has
  * ops->look == NULL.
  *
- * A selection (P43) is a list of rows written down once, with the reason and the word; what is done to it later is done to
- * these rows only, and to a row only if it has not changed since. It can be resumed by its number, by anybody.
+ * A selection (P43) is a list of rows written down once, with the reason and the word; what is done to it later is done
+ * to these rows only, and to a row only if it has not changed since. It can be resumed by its number, by anybody.
  */
 #ifndef SEMEL_CORE_LOOK_H
 #define SEMEL_CORE_LOOK_H
 
 #include "core/store.h"
 
-/* Everything that is given must match. */
+/* Everything that is given must match. Indexes serve an id (best with its consumer and source), and states that are not
+ * final; whatever else is asked reads all rows in their order, until enough are found. */
 struct semel_filter {
     struct semel_str consumer, source, id, type, order_key; /* not given: any */
     unsigned states;                                        /* bit mask 1 << state; 0: any */
     struct semel_str error_class, error_text;               /* text: contains it, byte for byte */
-    int64_t received_before_us, received_after_us;          /* SEMEL_NONE: any */
+    int64_t received_before_us, received_after_us;          /* exclusive; SEMEL_NONE: any */
 };
 
 /* The rows of one consumer in one state. */
@@ -39,13 +40,13 @@ struct semel_group {
     struct semel_str source, id;  /* an example: the oldest */
 };
 
-struct semel_try { /* a row of `attempt`, oldest first */
+struct semel_try { /* a row of `attempt` */
     int attempt;
     int64_t at_us;
     struct semel_str worker, cls, text;
 };
 
-struct semel_act_line { /* a row of `audit`, oldest first */
+struct semel_act_line { /* a row of `audit` */
     int64_t at_us;
     struct semel_str who, what, reason;
 };
@@ -55,7 +56,7 @@ struct semel_conflict_line {
     int64_t n, first_us, last_us;
 };
 
-/* What else is known of one message. */
+/* What else is known of one message: the latest `max` attempts and acts, oldest first; conflicts, oldest first. */
 struct semel_history {
     struct semel_try *tries;
     size_t n_tries;
@@ -66,7 +67,9 @@ struct semel_history {
     struct semel_str *business; /* keys that it holds */
     size_t n_business;
     bool more; /* one of the lists was cut at `max` */
-    /* Where it has an order key and is unfinished: the first unfinished of the key, and the last version applied. */
+    /* Where it has an order key and is unfinished: the first unfinished of the key, and the last version applied. The
+     * order is that of the consumer's settings; if they do not say it (a store does not ask them), by version where the
+     * row has one. */
     bool has_head;
     struct semel_str head_source, head_id;
     enum semel_state head_state;
@@ -90,11 +93,11 @@ struct semel_selected {
 
 struct semel_look_ops {
     /* Of one consumer, or of all (consumer not given); states without rows are left out. Final states are counted to
-     * at most `cap` rows a consumer, the others to `cap` each. */
+     * at most `cap` rows a consumer, the others to `cap` each. By consumer, ascending. */
     semel_status (*counts)(struct semel_store *store, struct semel_str consumer, int64_t cap, struct semel_arena *arena,
                            struct semel_count **ret, size_t *ret_n, struct semel_error *err);
-    /* By arrival, newest last, from `after_arrival` (exclusive; SEMEL_NONE: the first). Damaged rows are counted and left
-     * out. */
+    /* By arrival, newest last, from `after_arrival` (exclusive; SEMEL_NONE: the first). Damaged rows are counted and
+     * left out. */
     semel_status (*list)(struct semel_store *store, const struct semel_filter *filter, int64_t after_arrival,
                          size_t max, bool with_payload, struct semel_arena *arena, struct semel_row **ret,
                          size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
@@ -105,12 +108,13 @@ struct semel_look_ops {
     /* `row` as `list` gave it. */
     semel_status (*history)(struct semel_store *store, const struct semel_row *row, size_t max,
                             struct semel_arena *arena, struct semel_history *ret, struct semel_error *err);
-    /* How many events wait in the outbox, and since when the oldest (SEMEL_NONE). */
+    /* How many events wait in the outbox (`cap`: at least so many), and since when the oldest (SEMEL_NONE). */
     semel_status (*outbox)(struct semel_store *store, int64_t cap, int64_t *ret_n, int64_t *ret_oldest_us,
                            struct semel_error *err);
 
     /* Inside a transaction. Writes down what matches now, at most max rows, oldest first. In: word, who, reason, force.
-     * Out: number, made_us, n, left. n == 0: nothing is written down. INVALID: more than max match. */
+     * Out: number, made_us, n, left. n == 0: nothing is written down. INVALID: more than max match. Others cannot write
+     * meanwhile: give states that are not final, or an id. */
     semel_status (*select)(struct semel_store *store, const struct semel_filter *filter, size_t max, int64_t now_us,
                            struct semel_selection *selection, struct semel_error *err);
     /* INVALID: there is none with that number. */
@@ -123,5 +127,31 @@ struct semel_look_ops {
     semel_status (*mark)(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
                          struct semel_error *err);
 };
+
+/* ---- what programs call: the same, with asserts; history also by the consumer's order ---------------- */
+
+/* INVALID: the store has no eyes for operators. */
+
+semel_status semel_look_counts(struct semel_store *store, struct semel_str consumer, int64_t cap,
+                               struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
+                               struct semel_error *err);
+semel_status semel_look_list(struct semel_store *store, const struct semel_filter *filter, int64_t after_arrival,
+                             size_t max, bool with_payload, struct semel_arena *arena, struct semel_row **ret,
+                             size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
+semel_status semel_look_groups(struct semel_store *store, const struct semel_filter *filter, int64_t cap, size_t max,
+                               struct semel_arena *arena, struct semel_group **ret, size_t *ret_n, bool *ret_capped,
+                               struct semel_error *err);
+semel_status semel_look_history(struct semel_store *store, const struct semel_row *row, size_t max,
+                                struct semel_arena *arena, struct semel_history *ret, struct semel_error *err);
+semel_status semel_look_outbox(struct semel_store *store, int64_t cap, int64_t *ret_n, int64_t *ret_oldest_us,
+                               struct semel_error *err);
+semel_status semel_look_select(struct semel_store *store, const struct semel_filter *filter, size_t max, int64_t now_us,
+                               struct semel_selection *selection, struct semel_error *err);
+semel_status semel_look_selection(struct semel_store *store, int64_t number, struct semel_arena *arena,
+                                  struct semel_selection *ret, struct semel_error *err);
+semel_status semel_look_selected(struct semel_store *store, int64_t number, size_t max, struct semel_arena *arena,
+                                 struct semel_selected **ret, size_t *ret_n, struct semel_error *err);
+semel_status semel_look_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
+                             struct semel_error *err);
 
 #endif

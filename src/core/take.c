@@ -6,6 +6,9 @@
  * processes may do this at once (P67: the order of locks is the same as for a delivery). On an ATOMIC route a message
  * that must run alone is claimed by itself; others together, and with the first of a key those that follow it,
  * because they will run in one transaction in that order.
+ *
+ * A gap that timed out and will not run is decided on the way; semel__inbox_gaps does only that, for consumers whose
+ * messages nobody takes at the moment.
  */
 #include <stdlib.h>
 
@@ -166,6 +169,19 @@ static void judge_all(struct work *work)
     }
 }
 
+/* Only what changes without running is decided. */
+static void leave_runnable(struct work *work)
+{
+    for (size_t i = 0; i < work->n; i++) {
+        struct item *item = work->items[i];
+        if (item->verdict.act != SEMEL_RUN)
+            continue;
+        item->verdict = (struct semel__verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
+        item->live = item->row->live;
+        item->changed = false;
+    }
+}
+
 static semel_status claim(struct work *work, struct semel_error *err)
 {
     struct semel_store *store = work->inbox->store;
@@ -175,6 +191,8 @@ static semel_status claim(struct work *work, struct semel_error *err)
     status = semel__work_fetch(work, err);
     if (status == SEMEL_OK) {
         judge_all(work);
+        if (work->deciding)
+            leave_runnable(work);
         status = semel__work_settle(work, err);
     }
     if (status != SEMEL_OK) {
@@ -292,4 +310,58 @@ semel_status semel__lease_take(struct semel_inbox *inbox, size_t max, struct sem
         if (status != SEMEL_OK || take.n == 0 || take.moved)
             return status;
     }
+}
+
+/* ---- what needs no handler ----------------------------------------------------------------------- */
+
+static size_t only_gaps(struct semel_row *due, size_t n)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++)
+        if (due[i].live.state == SEMEL_STATE_WAITING && due[i].live.error_class == SEMEL_CLASS_GAP)
+            due[kept++] = due[i];
+    return kept;
+}
+
+/* Retries may stand before them in the order of due times: hence more rows are read than are wanted. */
+static semel_status find_gaps(struct take *take, struct semel_error *err)
+{
+    struct semel_inbox *inbox = take->inbox;
+    struct semel_row *due;
+    size_t n, damaged;
+    int64_t now_us;
+    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    struct semel_scan scan = {.kind = SEMEL_SCAN_DUE,
+                              .consumer = inbox->policy->consumer,
+                              .now_us = now_us,
+                              .max = SEMEL_BATCH_MAX};
+    status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
+    if (status == SEMEL_OK && (n = only_gaps(due, n)) > 0)
+        status = choose_group(take, due, n, err);
+    semel_store_rollback(inbox->store);
+    return status;
+}
+
+semel_status semel__inbox_gaps(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err)
+{
+    struct take take = {.inbox = inbox, .room = max < SEMEL_BATCH_MAX ? max : SEMEL_BATCH_MAX, .alone = true};
+    struct semel_lease nobody = {.live.lease_token = SEMEL_NONE};
+    struct work work = {.inbox = inbox, .alone = true, .deciding = true};
+    *ret_n = 0;
+    semel__arena_reset(&inbox->scratch);
+    take.rows = semel__arena_alloc(&inbox->scratch, take.room, sizeof *take.rows);
+    if (take.rows == NULL)
+        return semel__fail_memory(err);
+    semel_status status = find_gaps(&take, err);
+    if (status != SEMEL_OK || take.n == 0)
+        return status;
+    status = items_of_rows(&take, &nobody, &work.items, err);
+    work.n = take.n;
+    if (status == SEMEL_OK)
+        status = claim(&work, err); /* unknown: it is looked at again the next time */
+    for (size_t i = 0; status == SEMEL_OK && i < work.n; i++)
+        *ret_n += work.items[i]->changed;
+    return status == SEMEL_OK ? semel__work_tell(&work, err) : status;
 }

@@ -54,6 +54,7 @@ struct work {
     bool claiming; /* rows are inserted as `processing` instead of `completed` */
     bool alone;    /* claims must run alone */
     bool running;  /* leased items are about to run: each must still be the first of its key */
+    bool deciding; /* take.c: what may run is left alone */
     bool begun;
     int64_t now_us;
     struct semel_admit_batch batch;
@@ -83,8 +84,6 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err);
 semel_status semel__work_tell(struct work *work, struct semel_error *err);
 void semel__alert(struct semel_inbox *inbox, enum semel_alert alert, const struct semel__msg *msg,
                   struct semel_str text);
-/* The act that a row in this state allows once it is committed. */
-enum semel_act semel__act_for(enum semel_state state, bool kept);
 
 /* run.c: the handlers of the items that run. A failure names the culprit. */
 semel_status semel__work_run(struct work *work, bool single, struct semel_error *err);

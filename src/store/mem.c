@@ -324,5 +324,8 @@ const struct semel_store_ops semel__store_mem = {
     .purge_business = semel__mem_purge_business,
     .outbox_put = semel__mem_outbox_put,
     .audit = semel__mem_audit,
+    .consumer_get = semel__mem_consumer_get,
+    .consumer_put = semel__mem_consumer_put,
+    .consumers = semel__mem_consumers,
     .busy = mem_busy,
 };

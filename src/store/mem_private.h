@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * mem_private.h: the inside of the in-memory store, shared by its four files:
+ * mem_private.h: the inside of the in-memory store, shared by its files:
  *   mem_table.c  images, tables, the undo log          mem.c       handles and transactions
  *   mem_inbox.c  admit, fetch, settle                  mem_look.c  scans, purge, outbox, audit, accessors
+ *   mem_consumer.c  settings and names of consumers
  *
  * A record is an immutable image: one allocation that holds the struct and all its strings. A change puts a new
  * image in the place of the old one and notes the pair in the undo log. Rollback swaps them back and needs no
@@ -29,6 +30,7 @@ enum mem_kind {
     MEM_CONFLICT,  /* (consumer, source, id, fingerprint) */
     MEM_ATTEMPT,   /* (consumer, source, id, seq); side: (consumer, source, id) */
     MEM_EVENT,     /* (id) */
+    MEM_SETTINGS,  /* (consumer) */
     MEM_TABLES,
     MEM_EFFECT = MEM_TABLES, /* the lists: appended to, never changed */
     MEM_AUDIT,
@@ -42,7 +44,7 @@ struct mem_consumer {
     struct mem_consumer *next;
     struct semel_str name;
     uint64_t hash;
-    int64_t waiting;
+    int64_t rows, waiting;
     struct mem_row *unfinished;
 };
 
@@ -91,6 +93,11 @@ struct mem_attempt {
 struct mem_event {
     struct mem_rec rec;
     struct semel_mem_event event;
+};
+struct mem_settings {
+    struct mem_rec rec;
+    struct semel_str settings;
+    int64_t updated_us;
 };
 
 struct mem_table {
@@ -193,6 +200,16 @@ semel_status semel__mem_outbox_put(struct semel_store *store, const struct semel
                                    char ret_id[37], struct semel_error *err);
 semel_status semel__mem_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
                               struct semel_error *err);
+
+/* ---- mem_consumer.c ----------------------------------------------------------------------------------- */
+
+semel_status semel__mem_consumer_get(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
+                                     struct semel_str *ret_settings, struct semel_error *err);
+semel_status semel__mem_consumer_put(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
+                                     int64_t now_us, struct semel_error *err);
+semel_status semel__mem_consumers(struct semel_store *store, struct semel_str after, size_t max,
+                                  struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
+                                  struct semel_error *err);
 
 #define MEM_NO_STR ((struct semel_str){NULL, 0})
 

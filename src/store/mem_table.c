@@ -91,6 +91,11 @@ static void name_event(struct mem_rec *rec)
     rec->key.part[0] = ((struct mem_event *)rec)->event.event.id;
 }
 
+static void name_settings(struct mem_rec *rec)
+{
+    (void)rec; /* the consumer alone is the key */
+}
+
 /* ---- images ------------------------------------------------------------------------------------------- */
 
 #define ROW(f) offsetof(struct mem_row, row.f)
@@ -111,6 +116,7 @@ static const size_t conflict_strs[] = {CONFLICT(source), CONFLICT(id), CONFLICT(
 static const size_t attempt_strs[] = {ATTEMPT(source), ATTEMPT(id), ATTEMPT(who), ATTEMPT(text)};
 static const size_t event_strs[] = {EVENT(id),      EVENT(aggregatetype), EVENT(aggregateid), EVENT(type),
                                     EVENT(payload), EVENT(headers),       EVENT(destination), EVENT(traceparent)};
+static const size_t settings_strs[] = {offsetof(struct mem_settings, settings)};
 static const size_t effect_strs[] = {offsetof(struct semel_mem_effect, key), offsetof(struct semel_mem_effect, value)};
 static const size_t audit_strs[] = {AUDIT(consumer), AUDIT(source), AUDIT(id), AUDIT(who), AUDIT(what), AUDIT(reason)};
 
@@ -129,6 +135,7 @@ static const struct {
     [MEM_CONFLICT] = {sizeof(struct mem_conflict), STRS(conflict_strs), name_conflict},
     [MEM_ATTEMPT] = {sizeof(struct mem_attempt), STRS(attempt_strs), name_attempt},
     [MEM_EVENT] = {sizeof(struct mem_event), STRS(event_strs), name_event},
+    [MEM_SETTINGS] = {sizeof(struct mem_settings), STRS(settings_strs), name_settings},
     [MEM_EFFECT] = {sizeof(struct semel_mem_effect), STRS(effect_strs), NULL},
     [MEM_AUDIT] = {sizeof(struct semel_mem_audit), STRS(audit_strs), NULL},
 };
@@ -239,6 +246,7 @@ static void attach_row(struct mem_row *row)
 {
     struct mem_consumer *consumer = row->rec.key.consumer;
 
+    consumer->rows++;
     if (!semel__state_unfinished(row->row.live.state))
         return;
     row->prev = NULL;
@@ -254,6 +262,7 @@ static void detach_row(struct mem_row *row)
 {
     struct mem_consumer *consumer = row->rec.key.consumer;
 
+    consumer->rows--;
     if (!semel__state_unfinished(row->row.live.state))
         return;
     if (row->prev != NULL)

@@ -142,10 +142,9 @@ static void disconnect(struct sqlite_store *d)
         d->guarded = false;
         semel__sqlite_rollback(&d->store);
         semel__sqlite_finalize(d);
-        if (!d->wrapped) {
-            semel__sqlite_unwatch(d);
+        semel__sqlite_unwatch(d);
+        if (!d->wrapped)
             sqlite3_close_v2(d->db);
-        }
     }
     d->db = NULL;
     memset(d->stmts, 0, sizeof(d->stmts));
@@ -324,6 +323,7 @@ const struct semel_store_ops semel__store_sqlite = {
     .rollback = semel__sqlite_rollback,
     .savepoint = semel__sqlite_savepoint,
     .rollback_to = semel__sqlite_rollback_to,
+    .leave = semel__sqlite_leave,
     .guard = semel__sqlite_guard,
     .check = semel__sqlite_check,
     .admit = semel__sqlite_admit,
@@ -337,4 +337,9 @@ const struct semel_store_ops semel__store_sqlite = {
     .purge_business = semel__sqlite_purge_business,
     .outbox_put = semel__sqlite_outbox_put,
     .audit = semel__sqlite_audit,
+    .consumer_get = semel__sqlite_consumer_get,
+    .consumer_put = semel__sqlite_consumer_put,
+    .consumers = semel__sqlite_consumers,
+    .busy = semel__sqlite_busy,
+    .look = &semel__sqlite_look,
 };

@@ -12,6 +12,8 @@
  *   sqlite_settle.c  settle
  *   sqlite_scan.c    scan and sources
  *   sqlite_keep.c    watermark, purge, outbox, audit
+ *   sqlite_look.h    what operators ask: sqlite_choose.c, sqlite_look.c, sqlite_history.c, sqlite_select.c
+ *   sqlite_consumer.c  settings and names of consumers
  *
  * Invariants: every value is bound, none is ever part of a statement's text; a statement is reset before
  * the function that ran it returns.
@@ -19,7 +21,12 @@
 #ifndef SEMEL_STORE_SQLITE_H
 #define SEMEL_STORE_SQLITE_H
 
+#ifdef SEMEL_SQLITE_EXT /* inside the loadable extension: every call goes through the table that the host gave */
+#include <sqlite3ext.h>
+SQLITE_EXTENSION_INIT3
+#else
 #include <sqlite3.h>
+#endif
 #include <sys/types.h>
 
 #include "base/error.h"
@@ -71,6 +78,32 @@ enum sqlite_q {
     Q_PURGE_BUSINESS,
     Q_OUTBOX_PUT,
     Q_AUDIT,
+    Q_LOOK_ID,
+    Q_LOOK_KEY,
+    Q_LOOK_HELD,
+    Q_LOOK_OPEN,
+    Q_LOOK_ALL,
+    Q_LOOK_PIN,
+    Q_LOOK_ROW,
+    Q_LOOK_CAUSE,
+    Q_COUNT_PROCESSING,
+    Q_COUNT_HELD,
+    Q_COUNT_FINAL,
+    Q_COUNT_OUTBOX,
+    Q_NEXT_DUE,
+    Q_HISTORY_TRIES,
+    Q_HISTORY_ACTS,
+    Q_HISTORY_CONFLICTS,
+    Q_HISTORY_BUSINESS,
+    Q_HISTORY_VERSION,
+    Q_SELECTION_PUT,
+    Q_SELECTION_GET,
+    Q_SELECTED_PUT,
+    Q_SELECTED_LEFT,
+    Q_SELECTED_MARK,
+    Q_CONSUMER_GET,
+    Q_CONSUMER_PUT,
+    Q_CONSUMERS,
     Q_COUNT
 };
 
@@ -124,6 +157,8 @@ struct sqlite_store {
     bool saved;     /* the savepoint is set */
     bool guarded;   /* a handler runs */
     unsigned ended; /* how many transactions have ended on an own connection, counted by its hooks */
+    struct semel_sqlite_witness witness;
+    bool hooked; /* a wrapped handle whose hooks are ours */
     unsigned ended_at_begin;
     int64_t first_arrival; /* the first that this transaction drew: its own rows have this one or a higher one */
     int timeout_ms;
@@ -187,6 +222,8 @@ semel_status semel__sqlite_commit(struct semel_store *store, struct semel_error 
 void semel__sqlite_rollback(struct semel_store *store);
 semel_status semel__sqlite_savepoint(struct semel_store *store, struct semel_error *err);
 semel_status semel__sqlite_rollback_to(struct semel_store *store, struct semel_error *err);
+void semel__sqlite_leave(struct semel_store *store);
+bool semel__sqlite_busy(struct semel_store *store);
 semel_status semel__sqlite_guard(struct semel_store *store, bool on, struct semel_error *err);
 semel_status semel__sqlite_check(struct semel_store *store, struct semel_error *err);
 void semel__sqlite_watch(struct sqlite_store *d); /* sets authorizer and hooks on an own connection */
@@ -217,5 +254,14 @@ semel_status semel__sqlite_outbox_put(struct semel_store *store, const struct se
                                       char ret_id[37], struct semel_error *err);
 semel_status semel__sqlite_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
                                  struct semel_error *err);
+semel_status semel__sqlite_consumer_get(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
+                                        struct semel_str *ret_settings, struct semel_error *err);
+semel_status semel__sqlite_consumer_put(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
+                                        int64_t now_us, struct semel_error *err);
+semel_status semel__sqlite_consumers(struct semel_store *store, struct semel_str after, size_t max,
+                                     struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
+                                     struct semel_error *err);
+
+extern const struct semel_look_ops semel__sqlite_look;
 
 #endif

@@ -42,6 +42,18 @@
 #define ATTEMPTS_OF(victims) \
     "DELETE FROM semel_attempt WHERE consumer = ?1 AND source = ?2 AND message_id IN (SELECT message_id " victims ")"
 
+/* What operators look at: ?1 consumer, ?2 after and ?3 up to which arrival, ?4 a state; the rest is the filter. Rows
+ * that do not match are given too, so that the caller can count how many were looked at. */
+#define HELD                                                                                               \
+    "status <> 'completed' AND status <> 'processing' AND status <> 'rejected' AND status <> 'stale' AND " \
+    "status <> 'prevented' AND consumer = ?1 "
+#define CHOOSE                                                                                                       \
+    "SELECT arrival, (?5 IS NULL OR source = ?5) AND (?6 IS NULL OR message_id = ?6) AND (?7 IS NULL OR type = ?7) " \
+    "AND (?8 IS NULL OR order_key = ?8) AND (?9 IS NULL OR instr(?9, '|' || status || '|') > 0) "                    \
+    "AND (?10 IS NULL OR error_class = ?10) AND (?11 IS NULL OR instr(CAST(error_text AS BLOB), ?11) > 0) "          \
+    "AND (?12 IS NULL OR received_at < ?12) AND (?13 IS NULL OR received_at > ?13) FROM semel_inbox WHERE "
+#define CHOOSE_FROM "AND arrival > ?2 AND arrival <= ?3 ORDER BY arrival"
+
 static const char *const texts[Q_COUNT] = {
     [Q_BEGIN] = "BEGIN IMMEDIATE",
     [Q_COMMIT] = "COMMIT",
@@ -136,6 +148,58 @@ static const char *const texts[Q_COUNT] = {
                      "ON CONFLICT (id) DO NOTHING",
     [Q_AUDIT] = "INSERT INTO semel_audit (at, who, what, reason, consumer, source, message_id) "
                 "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+
+    [Q_CONSUMER_GET] = "SELECT settings FROM semel_consumer WHERE consumer = ?1",
+    [Q_CONSUMER_PUT] = "INSERT INTO semel_consumer (consumer, settings, updated_at) VALUES (?1, ?2, ?3) "
+                       "ON CONFLICT (consumer) DO UPDATE SET settings = excluded.settings, "
+                       "updated_at = excluded.updated_at",
+    /* One step into each index a name; ?1 itself comes first and is left out. */
+    [Q_CONSUMERS] = "WITH RECURSIVE c (name) AS (SELECT ?1 UNION ALL SELECT (SELECT min(n) FROM ("
+                    "SELECT min(i.consumer) AS n FROM semel_inbox AS i WHERE i.consumer > c.name UNION ALL "
+                    "SELECT min(s.consumer) FROM semel_consumer AS s WHERE s.consumer > c.name)) "
+                    "FROM c WHERE c.name IS NOT NULL) SELECT name FROM c WHERE name > ?1",
+
+    [Q_LOOK_ID] = CHOOSE "consumer = ?1 AND source = ?5 AND message_id = ?6 AND +arrival > ?2 AND +arrival <= ?3",
+    [Q_LOOK_KEY] = CHOOSE UNFINISHED " AND consumer = ?1 AND order_key = ?8 " CHOOSE_FROM,
+    [Q_LOOK_HELD] = CHOOSE HELD "AND status = ?4 " CHOOSE_FROM,
+    [Q_LOOK_OPEN] = CHOOSE OPEN " AND consumer = ?1 " CHOOSE_FROM,
+    [Q_LOOK_ALL] = CHOOSE "(?1 IS NULL OR consumer = ?1) " CHOOSE_FROM,
+    [Q_LOOK_PIN] = "SELECT max(version) FROM semel_schema",
+    [Q_LOOK_ROW] = SELECT_ROW "WHERE arrival = ?2",
+    [Q_LOOK_CAUSE] =
+        "SELECT received_at, consumer, status, error_class, error_text FROM semel_inbox WHERE arrival = ?1",
+    [Q_COUNT_PROCESSING] = "SELECT count(*), min(received_at), min(lease_until) FROM (SELECT received_at, lease_until "
+                           "FROM semel_inbox WHERE consumer = ?1 AND status = 'processing' ORDER BY lease_until "
+                           "LIMIT ?2)",
+    [Q_COUNT_HELD] = "SELECT count(*), min(received_at), min(due_at) FROM (SELECT received_at, due_at "
+                     "FROM semel_inbox WHERE " HELD "AND status = ?3 ORDER BY arrival LIMIT ?2)",
+    [Q_COUNT_FINAL] = "SELECT status, count(*) FROM (SELECT status FROM semel_inbox WHERE consumer = ?1 AND "
+                      "message_time IS NOT NULL AND " FINAL " UNION ALL SELECT status FROM semel_inbox WHERE "
+                      "consumer = ?1 AND message_time IS NULL AND " FINAL " LIMIT ?2) GROUP BY status",
+    [Q_COUNT_OUTBOX] = "SELECT count(*), min(created_at) FROM (SELECT created_at FROM semel_outbox WHERE seq > 0 "
+                       "ORDER BY seq LIMIT ?1)",
+    [Q_NEXT_DUE] = "SELECT due_at FROM (SELECT due_at, status FROM semel_inbox WHERE consumer = ?1 AND "
+                   "due_at IS NOT NULL ORDER BY due_at LIMIT ?2) WHERE status = ?3 LIMIT 1",
+    [Q_HISTORY_TRIES] = "SELECT attempt, at, worker, error_class, error_text FROM semel_attempt WHERE " THIS_ROW
+                        "ORDER BY id DESC LIMIT ?4",
+    [Q_HISTORY_ACTS] = "SELECT at, who, what, reason FROM semel_audit WHERE " THIS_ROW "ORDER BY id DESC LIMIT ?4",
+    [Q_HISTORY_CONFLICTS] = "SELECT fingerprint, count, first_at, last_at FROM semel_conflict WHERE " THIS_ROW
+                            "ORDER BY fingerprint LIMIT ?4",
+    [Q_HISTORY_BUSINESS] = "SELECT business_key FROM semel_business_key WHERE " THIS_ROW
+                           "ORDER BY business_key LIMIT ?4",
+    [Q_HISTORY_VERSION] = "SELECT last_version FROM semel_order_key WHERE consumer = ?1 AND order_key = ?2",
+    [Q_SELECTION_PUT] = "INSERT INTO semel_selection (word, who, reason, force, made_at) VALUES (?1, ?2, ?3, ?4, ?5) "
+                        "RETURNING number",
+    [Q_SELECTION_GET] = "SELECT s.word, s.who, s.reason, s.force, s.made_at, count(m.place), "
+                        "count(*) FILTER (WHERE m.result = 'done'), count(*) FILTER (WHERE m.result = 'skipped'), "
+                        "count(*) FILTER (WHERE m.result = 'refused') FROM semel_selection AS s "
+                        "LEFT JOIN semel_selected AS m ON m.number = s.number WHERE s.number = ?1 GROUP BY s.number",
+    [Q_SELECTED_PUT] = "INSERT INTO semel_selected (number, place, consumer, source, message_id, updated_at) "
+                       "SELECT ?1, ?2, consumer, source, message_id, updated_at FROM semel_inbox WHERE arrival = ?3",
+    /* The primary key would lead through all that is handled already. */
+    [Q_SELECTED_LEFT] = "SELECT place, consumer, source, message_id, updated_at FROM semel_selected "
+                        "INDEXED BY semel_selected_left WHERE number = ?1 AND result IS NULL ORDER BY place LIMIT ?2",
+    [Q_SELECTED_MARK] = "UPDATE semel_selected SET result = coalesce(result, ?3) WHERE number = ?1 AND place = ?2",
 };
 #undef X
 

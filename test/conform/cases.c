@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * cases.c: holds the engine, or the rules alone, to the table of cases: `cases mem|sqlite|rules FILE [NAME]`.
+ * cases.c: holds the engine, or the rules alone, to the table of cases: `cases mem|sqlite|rules FILE [NAME]`, or
+ * the extension: `cases ext FILE PATH_TO_SO [NAME]`.
  *
  * What it is: the reader of spec/cases.txt and the account of it. A case that fails is shown with its line, what was
  * expected and what was found. Besides the cases it checks the table: names are unique, and every legal move of
@@ -15,7 +16,8 @@
 #define CASES_MAX 2000
 
 struct account {
-    const struct driver *driver; /* NULL: rules only */
+    const struct driver *driver; /* NULL: rules only, or the extension */
+    const char *so;              /* the extension */
     const char *only;
     char names[CASES_MAX][128];
     int cases, failed, left_out;
@@ -43,8 +45,9 @@ static void run_case(struct account *account, const struct kase *kase)
     account->cases++;
     if (account->only != NULL && strcmp(account->only, kase->name) != 0)
         return;
-    ran = account->driver != NULL ? case_run_engine(kase, account->driver, &finding, &move)
-                                  : case_run_rules(kase, &finding, &move);
+    ran = account->so != NULL       ? case_run_ext(kase, account->so, &finding, &move)
+          : account->driver != NULL ? case_run_engine(kase, account->driver, &finding, &move)
+                                    : case_run_rules(kase, &finding, &move);
     account->left_out += !ran;
     if (finding.differences > 0) {
         account->failed++;
@@ -97,7 +100,7 @@ static int usage(const char *program)
     fprintf(stderr, "usage: %s rules", program);
     for (const struct driver *const *driver = drivers; *driver != NULL; driver++)
         fprintf(stderr, "|%s", (*driver)->name);
-    fprintf(stderr, " FILE [NAME]\n");
+    fprintf(stderr, " FILE [NAME]\n       %s ext FILE PATH_TO_SO [NAME]\n", program);
     return 2;
 }
 
@@ -110,14 +113,18 @@ int main(int argc, char **argv)
     for (const struct driver *const *driver = drivers; argc > 1 && *driver != NULL; driver++)
         if (strcmp((*driver)->name, argv[1]) == 0)
             account.driver = *driver;
-    if (file == NULL || (account.driver == NULL && strcmp(argv[1], "rules") != 0))
+    if (argc > 3 && strcmp(argv[1], "ext") == 0)
+        account.so = argv[3];
+    if (file == NULL || (account.driver == NULL && account.so == NULL && strcmp(argv[1], "rules") != 0))
         return usage(argv[0]);
-    account.only = argc > 3 ? argv[3] : NULL;
+    account.only = argc > (account.so != NULL ? 4 : 3) ? argv[argc - 1] : NULL;
     read = read_cases(&account, file);
     fclose(file);
+    if (account.so != NULL && account.only == NULL && !case_ext_account())
+        account.failed++;
     if (account.driver != NULL && account.only == NULL)
         check_moves(&account);
-    if (account.left_out > 0)
+    if (account.left_out > 0 && account.so == NULL)
         printf("%d cases are about the store alone and were left out\n", account.left_out);
     printf("%d cases, %d failed\n", account.cases, account.failed);
     return read && account.failed == 0 && account.cases > 0 ? 0 : 1;

@@ -128,8 +128,35 @@ struct move {
     bool made;
 };
 
+/* A case on a real store: facts are planted, `event` makes the column `when` happen, and everything is read back. */
+struct engine {
+    const struct kase *kase;
+    struct world *world;
+    struct semel_policy policy;
+    struct semel_inbox inbox;
+    struct semel__handler handler;
+    int64_t says; /* the handler */
+    int runs;
+    struct semel_row before;
+    bool there;
+    struct finding *finding;
+    struct semel_settled settled;
+    struct semel_str answer;
+    bool state_told; /* settled.state is what the caller was told */
+    bool no_alerts;  /* the door raises none */
+};
+typedef void (*case_event)(struct engine *engine);
+void case_run_event(const struct kase *kase, const struct driver *driver, case_event event, struct finding *finding,
+                    struct move *ret_move);
+void expect_verdict(struct engine *engine, int64_t says, enum semel_why why);
+void expect_ok(struct engine *engine, semel_status status, const struct semel_error *err);
+
 bool case_run_rules(const struct kase *kase, struct finding *finding, struct move *ret_move);
 bool case_run_engine(const struct kase *kase, const struct driver *driver, struct finding *finding,
                      struct move *ret_move);
+/* Through SQL alone, on a connection into which the extension `so` was loaded. false: it was left out, and counted. */
+bool case_run_ext(const struct kase *kase, const char *so, struct finding *finding, struct move *ret_move);
+/* Says which cases were left out, and why. false: others than those that must be. */
+bool case_ext_account(void);
 
 #endif

@@ -90,6 +90,6 @@ void assert_str_is(struct semel_str s, struct semel_str expected);
 void assert_row_is(const struct semel_row *row, const struct semel_row *expected);
 
 /* The tests of each file, ended by one with no name. */
-extern const struct CMUnitTest admit_tests[], settle_tests[], look_tests[];
+extern const struct CMUnitTest admit_tests[], settle_tests[], look_tests[], consumer_tests[];
 
 #endif

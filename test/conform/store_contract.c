@@ -5,7 +5,8 @@
  * What it is: one test a sentence of core/store.h, run against whatever driver is named. Every driver passes it
  * whole; what a driver cannot do is printed as skipped. What it is not: a test of anything special to one driver.
  *
- * The tests: store_admit.c (transactions, admit, fetch), store_settle.c (settle), store_look.c (scans, purge, outbox).
+ * The tests: store_admit.c (transactions, admit, fetch), store_settle.c (settle), store_look.c (scans, purge, outbox),
+ * store_consumer.c (settings and names of consumers).
  */
 #include <stdlib.h>
 
@@ -41,6 +42,7 @@ int main(int argc, char **argv)
     n = collect(all, n, admit_tests);
     n = collect(all, n, settle_tests);
     n = collect(all, n, look_tests);
+    n = collect(all, n, consumer_tests);
     if (argc > 2)
         cmocka_set_test_filter(argv[2]);
     snprintf(group, sizeof group, "store_contract %s", world_driver->name);

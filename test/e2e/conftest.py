@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: MIT
 """What every end-to-end test shares: the program, a fresh store, and a way to run one on the other."""
+import errno
+import fcntl
 import json
 import os
 import pathlib
 import sqlite3
+import struct
 import subprocess
+import termios
 
 import pytest
 
@@ -36,6 +40,29 @@ def run(*args, stdin="", env=None, timeout=120):
                           timeout=timeout, check=False)
     assert done.returncode not in (99, -6, -11), Result(done)
     return Result(done)
+
+
+def run_on_terminal(*args, columns=200, env=None, timeout=120):
+    """Runs semel on a terminal of its own; returns the exit code and every byte that the terminal was sent."""
+    full = dict(os.environ, TERM="xterm-256color", **(env or {}))
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    child = subprocess.Popen([binary(), *map(str, args)], stdin=theirs, stdout=theirs, stderr=theirs, env=full)
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError as error:  # the other end is closed
+            assert error.errno == errno.EIO
+            piece = b""
+        if not piece:
+            break
+        seen += piece
+    os.close(ours)
+    code = child.wait(timeout)
+    assert code not in (99, -6, -11), seen
+    return code, seen
 
 
 class Store:

@@ -53,7 +53,7 @@ struct ledger {
     bool outside;
 };
 
-/* A semel_each_handler; ctx is a struct ledger. */
+/* A semel__each_handler; ctx is a struct ledger. */
 semel_status ledger_handle(void *ctx, struct semel_store *store, const struct semel__msg *msg, int attempt,
                            struct semel__reply *reply, struct semel_error *err);
 

@@ -132,6 +132,30 @@ static void what_a_person_reads_holds_no_control_characters(void **state)
     assert_string_equal(out, "");
 }
 
+/* Text that runs backwards, and names that only look alike. */
+static void what_a_person_reads_holds_no_format_characters(void **state)
+{
+    (void)state;
+    static const uint32_t hidden[] = {0x85,   0x9B,   0xAD,   0x61C,   0x180E,  0x200B,  0x200E,  0x200F,
+                                      0x2028, 0x2029, 0x202A, 0x202E,  0x2060,  0x2066,  0x2069,  0x206F,
+                                      0xFEFF, 0xFFF9, 0xFFFB, 0x1BCA0, 0x1D173, 0xE0001, 0xE0041, 0xE01EF};
+    static const uint32_t shown[] = {' ',    '~',    0xA0,   0xAC,   0xAE,   0x61B,
+                                     0x200A, 0x2010, 0x2027, 0x202F, 0xFFFD, 0x1F600};
+    for (size_t i = 0; i < COUNT(hidden); i++) {
+        char bytes[4], out[8];
+        size_t n = semel__utf8_put(hidden[i], bytes);
+        semel__str_show(out, sizeof(out), (struct semel_str){bytes, n});
+        assert_string_equal(out, "?");
+    }
+    for (size_t i = 0; i < COUNT(shown); i++) {
+        char bytes[4], out[8];
+        size_t n = semel__utf8_put(shown[i], bytes);
+        semel__str_show(out, sizeof(out), (struct semel_str){bytes, n});
+        assert_int_equal(strlen(out), n);
+        assert_memory_equal(out, bytes, n);
+    }
+}
+
 static void what_a_person_reads_is_never_cut_inside_a_character(void **state)
 {
     (void)state;
@@ -148,6 +172,44 @@ static void what_a_person_reads_is_never_cut_inside_a_character(void **state)
     char untouched = 'x';
     semel__str_show(&untouched, 0, euro);
     assert_int_equal(untouched, 'x');
+}
+
+static void the_nearest_name_has_at_most_two_edits(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"status", "send", "migrate", "demo", "ls", "inbox", "index"};
+    static const struct {
+        const char *word, *nearest;
+    } cases[] = {
+        {"status", "status"},   {"statsu", "status"}, {"stats", "status"}, {"statuses", "status"},
+        {"sttus", "status"},    {"sned", "send"},     {"Demo", "demo"},    {"deom", "demo"},
+        {"migarte", "migrate"}, {"inbx", "inbox"},    {"indox", "inbox"},  {"indx", "index"},
+        {"lss", "ls"},          {"l", NULL},          {"xy", NULL},        {"statuseses", NULL},
+        {"stat", "status"},     {"sta", NULL},        {"", NULL},          {"completion", NULL},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const char *nearest = semel__nearest(cases[i].word, names, COUNT(names));
+        if (cases[i].nearest == NULL ? nearest != NULL : nearest == NULL || strcmp(nearest, cases[i].nearest) != 0)
+            fail_msg("%s: %s", cases[i].word, nearest != NULL ? nearest : "none");
+    }
+    assert_null(semel__nearest("status", names, 0));
+    assert_null(semel__nearest(NULL, names, COUNT(names)));
+}
+
+static void words_without_bounds_have_no_nearest_name(void **state)
+{
+    (void)state;
+    char word[66], name[66];
+    const char *names[] = {name};
+    memset(word, 'a', 65);
+    memset(name, 'a', 65);
+    word[64] = name[64] = word[65] = name[65] = '\0';
+    assert_string_equal(semel__nearest(word, names, 1), name);
+    name[64] = 'a';
+    assert_null(semel__nearest(word, names, 1));
+    name[64] = '\0';
+    word[64] = 'a';
+    assert_null(semel__nearest(word, names, 1));
 }
 
 static void a_buffer_grows_to_its_bound_and_no_further(void **state)
@@ -228,7 +290,10 @@ int main(void)
         cmocka_unit_test(utf8_is_well_formed_or_refused),
         cmocka_unit_test(every_character_is_read_as_it_was_written),
         cmocka_unit_test(what_a_person_reads_holds_no_control_characters),
+        cmocka_unit_test(what_a_person_reads_holds_no_format_characters),
         cmocka_unit_test(what_a_person_reads_is_never_cut_inside_a_character),
+        cmocka_unit_test(the_nearest_name_has_at_most_two_edits),
+        cmocka_unit_test(words_without_bounds_have_no_nearest_name),
         cmocka_unit_test(a_buffer_grows_to_its_bound_and_no_further),
         cmocka_unit_test(once_an_append_failed_every_later_one_fails),
         cmocka_unit_test(a_buffer_without_memory_is_not_called_full),

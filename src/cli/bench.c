@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * bench.c: `semel bench inbox`: what was asked, the store, and how the result is shown.
+ *
+ * A store that has anything in its inbox is refused: a benchmark would leave a million rows among it. Without --store
+ * the run makes a folder of its own and removes it again; one that was named is left as it is, to be looked at.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "cli/bench.h"
+#include "cli/cli.h"
+
+#define MESSAGES 20000
+#define ROUNDS 5
+#define BATCH 500
+#define PATH_BYTES 4096
+#define JSON_MAX 65536
+
+static volatile sig_atomic_t stop;
+
+static void on_signal(int number)
+{
+    (void)number;
+    stop = 1;
+}
+
+static void watch_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+/* ---- the store ----------------------------------------------------------------------------------- */
+
+struct place {
+    char folder[PATH_BYTES]; /* of our own; "": none */
+    char url[PATH_BYTES + 32];
+    struct semel *s;
+};
+
+/* /tmp may be in memory, where an fsync is free and every rate a dream. */
+static int make_folder(struct place *place)
+{
+    const char *home = getenv("TMPDIR");
+    int n = snprintf(place->folder, sizeof place->folder, "%s/semel-bench-XXXXXX",
+                     home != NULL && home[0] != '\0' ? home : "/var/tmp");
+    if (n < 0 || (size_t)n >= sizeof place->folder || mkdtemp(place->folder) == NULL) {
+        place->folder[0] = '\0';
+        return cli_fail(CLI_STORE, "no folder can be made for the store: %s; name one with --store", strerror(errno));
+    }
+    snprintf(place->url, sizeof place->url, "sqlite:%s/bench.db", place->folder);
+    return CLI_OK;
+}
+
+static void close_place(struct place *place)
+{
+    static const char *const endings[] = {"", "-wal", "-shm"};
+    char path[PATH_BYTES + 32];
+    semel_close(place->s);
+    if (place->folder[0] == '\0')
+        return;
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+        snprintf(path, sizeof path, "%s/bench.db%s", place->folder, endings[i]);
+        unlink(path);
+    }
+    rmdir(place->folder);
+}
+
+static int open_place(struct place *place, const char *url)
+{
+    struct semel_error err;
+    bool used = true;
+    int code = url == NULL ? make_folder(place) : CLI_OK;
+    if (code != CLI_OK)
+        return code;
+    url = url != NULL ? url : place->url;
+    semel_status status = semel_open(&place->s, url, SEMEL_CREATE | SEMEL_MIGRATE, &err);
+    if (status != SEMEL_OK)
+        return cli_store_fail(url, status, &err);
+    int rc = bench_sql_used(place->s, &used);
+    if (rc != 0)
+        return cli_store_fail(url, semel_fail_sqlite(place->s, rc, &err), &err);
+    if (used)
+        return cli_fail(CLI_REFUSED, "the store is in use, and a benchmark would fill it; name a new one");
+    return CLI_OK;
+}
+
+/* ---- for programs -------------------------------------------------------------------------------- */
+
+static void write_json(struct semel_buf *buf, const struct bench_options *options, const struct bench_result *result,
+                       double fsync_us)
+{
+    semel__buf_addf(buf, "{\"bench\":\"inbox-sqlite\",\"fsync_us\":%.0f,", fsync_us);
+    semel__buf_addf(buf, "\"messages\":%lld,\"rounds\":%lld,\"batch\":%lld,\"payload_bytes\":%d,",
+                    (long long)options->messages, (long long)options->rounds, (long long)options->batch, BENCH_PAYLOAD);
+    semel__buf_addf(buf, "\"rss_start_mb\":%.1f,\"rss_end_mb\":%.1f,\"cases\":[", result->rss_start_mb,
+                    result->rss_end_mb);
+    for (size_t i = 0; i < result->n; i++) {
+        const struct bench_case *c = &result->cases[i];
+        semel__buf_addf(buf, "%s\n{\"name\":\"%s\",\"ids\":\"%s\",\"connections\":1,\"per_s\":%.1f,", i > 0 ? "," : "",
+                        c->name, c->ids, c->per_s);
+        semel__buf_addf(buf, "\"p50_ms\":%.3f,\"p99_ms\":%.3f,\"rss_mb\":%.1f}", c->p50_ms, c->p99_ms, c->rss_mb);
+    }
+    semel__buf_addz(buf, "\n]}\n");
+}
+
+static int save(const char *path, struct semel_str text)
+{
+    FILE *file = fopen(path, "we");
+    bool ok = file != NULL && fwrite(text.p, 1, text.n, file) == text.n;
+    if (file != NULL && fclose(file) != 0)
+        ok = false;
+    return ok ? CLI_OK : cli_fail(CLI_FAILED, "%s cannot be written: %s", path, strerror(errno));
+}
+
+/* ---- for people ---------------------------------------------------------------------------------- */
+
+static int print_table(struct cli *cli, const struct bench_result *result)
+{
+    static const struct cli_column columns[] = {
+        {"case", CLI_TEXT, false},     {"ids", CLI_TEXT, false},      {"per_s", CLI_NUMBER, false},
+        {"ratio", CLI_NUMBER, false},  {"p50_ms", CLI_NUMBER, false}, {"p99_ms", CLI_NUMBER, false},
+        {"rss_mb", CLI_NUMBER, false},
+    };
+    struct cli_table *table = cli_table_new(cli, columns, sizeof columns / sizeof columns[0]);
+    if (table == NULL)
+        return cli_fail(CLI_FAILED, "out of memory");
+    for (size_t i = 0; i < result->n; i++) {
+        const struct bench_case *c = &result->cases[i];
+        enum bench_ids ids = strcmp(c->ids, bench_ids_names[BENCH_ORDERED]) == 0 ? BENCH_ORDERED : BENCH_RANDOM;
+        double base = bench_rate(result, "handwritten", ids);
+        cli_table_text(table, semel__str(c->name));
+        cli_table_text(table, semel__str(c->ids));
+        cli_table_fixed(table, c->per_s, 0);
+        cli_table_fixed(table, base > 0 ? c->per_s / base : 0, 2);
+        cli_table_fixed(table, c->p50_ms, 3);
+        cli_table_fixed(table, c->p99_ms, 3);
+        cli_table_fixed(table, c->rss_mb, 1);
+    }
+    return cli_table_print(table, NULL);
+}
+
+static void say_ratio(const struct cli *cli, const struct bench_result *result, const char *what, const char *case_a,
+                      const char *case_b)
+{
+    double ratio[BENCH_IDS];
+    for (enum bench_ids ids = BENCH_ORDERED; ids < BENCH_IDS; ids++) {
+        double base = bench_rate(result, case_b, ids);
+        ratio[ids] = base > 0 ? bench_rate(result, case_a, ids) / base : 0;
+    }
+    cli_say(cli, "%-60s %6.2f with ordered ids, %6.2f with random ones", what, ratio[BENCH_ORDERED],
+            ratio[BENCH_RANDOM]);
+}
+
+static int print(struct cli *cli, const struct bench_options *options, const struct bench_result *result,
+                 double fsync_us)
+{
+    int code = print_table(cli, result);
+    cli_say(cli, "%s", "");
+    say_ratio(cli, result, "each / handwritten: what a batch saves", "each", "handwritten");
+    say_ratio(cli, result, "each / limit: what deciding leaves of what SQLite can write", "each", "limit");
+    say_ratio(cli, result, "sets / each: one statement a batch instead of one a message", "sets", "each");
+    say_ratio(cli, result, "duplicates / each: refusing instead of handling", "duplicates", "each");
+    say_ratio(cli, result, "updates / each: an account instead of a line in the ledger", "updates", "each");
+    say_ratio(cli, result, "poison / each: one in a hundred cannot be handled", "poison", "each");
+    cli_say(cli, "memory: %.1f MB at the start, %.1f MB at the end", result->rss_start_mb, result->rss_end_mb);
+    cli_say(cli, "an fsync takes %.0f us here (median)", fsync_us);
+    cli_say(cli, "%lld messages of %d bytes a case and round, batches of %lld, median of %lld rounds",
+            (long long)options->messages, BENCH_PAYLOAD, (long long)options->batch, (long long)options->rounds);
+    return code;
+}
+
+static int show(struct cli *cli, const struct cli_args *args, const struct bench_options *options,
+                const struct bench_result *result, double fsync_us)
+{
+    const char *out = cli_value(args, "out");
+    struct semel_buf buf;
+    int code = CLI_OK;
+    semel__buf_init(&buf, JSON_MAX);
+    write_json(&buf, options, result, fsync_us);
+    if (buf.failed)
+        code = cli_fail(CLI_FAILED, "out of memory");
+    else if (cli->json)
+        fwrite(buf.p, 1, buf.n, stdout);
+    else
+        code = print(cli, options, result, fsync_us);
+    if (code == CLI_OK && out != NULL)
+        code = save(out, semel__buf_str(&buf));
+    semel__buf_done(&buf);
+    return cli_finish(code);
+}
+
+/* ---- the command --------------------------------------------------------------------------------- */
+
+static void progress(void *ctx, int64_t round, const char *name, const char *ids)
+{
+    const struct bench_options *options = ctx;
+    fprintf(stderr, "\r\033[Kround %lld of %lld: %s, %s ids", (long long)round, (long long)options->rounds, name, ids);
+}
+
+static int measure(struct cli *cli, const struct cli_args *args, struct bench_options *options, struct place *place)
+{
+    char folder[PATH_BYTES];
+    struct bench_result result;
+    struct semel_error err = {0};
+    bool watched = isatty(STDERR_FILENO) == 1;
+    bench_sql_folder(place->s, folder, sizeof folder);
+    double fsync_us = folder[0] != '\0' ? bench_fsync_us(folder) : -1;
+    if (fsync_us < 0)
+        return cli_fail(CLI_STORE, "the store must be a file in a folder that can be written");
+    options->stop = &stop;
+    options->ctx = options;
+    options->progress = watched ? progress : NULL;
+    semel_status status = bench_inbox(place->s, options, &result, &err);
+    if (watched)
+        fputs("\r\033[K", stderr);
+    if (status != SEMEL_OK)
+        return cli_fail_error(status, &err, "bench");
+    if (result.stopped)
+        return cli_fail(CLI_INTERRUPTED, "interrupted: a part of the rounds is no result");
+    return show(cli, args, options, &result, fsync_us);
+}
+
+static int run_inbox(struct cli *cli, const struct cli_args *args)
+{
+    struct bench_options options = {0};
+    static struct place place; /* its paths are long */
+    if (!cli_int(args, "messages", 1, 1000000, MESSAGES, &options.messages) ||
+        !cli_int(args, "rounds", 1, 99, ROUNDS, &options.rounds) ||
+        !cli_int(args, "batch", 1, SEMEL_PROCESS_MAX, BATCH, &options.batch))
+        return CLI_USAGE;
+    watch_signals(); /* from here on there is a folder to be removed */
+    int code = open_place(&place, cli_value(args, "store"));
+    if (code == CLI_OK)
+        code = measure(cli, args, &options, &place);
+    close_place(&place);
+    return code;
+}
+
+static const struct cli_option inbox_options[] = {
+    {"store", 0, "URL", "a store to fill, new or with an empty inbox (default: one that is removed at the end)"},
+    {"messages", 0, "N", "messages a case and round (default: 20000)"},
+    {"rounds", 0, "N", "rounds, of which the median counts (default: 5)"},
+    {"batch", 0, "N", "messages a call (default: 500)"},
+    {"out", 0, "FILE", "writes the result as JSON, too"},
+    {NULL, 0, NULL, NULL},
+};
+
+static const struct cli_command bench_inbox_command = {
+    .name = "inbox",
+    .summary = "measures the inbox against one that is written by hand, and against what the store can do",
+    .operands = "",
+    .options = inbox_options,
+    .run = run_inbox,
+    .help = "The cases, each with time-ordered (UUIDv7) and with random ids (UUIDv4):\n"
+            "  handwritten  the usual inbox: one transaction a message\n"
+            "  each         the batch path, with a handler's statement a message\n"
+            "  sets         the batch path, with a handler's statement a batch\n"
+            "  duplicates   the batch path, with messages only that were completed before\n"
+            "  limit        the same rows in the same batches, with nothing asked or decided\n"
+            "  updates      as each, but a message updates one of 10000 accounts\n"
+            "  poison       as each, but one message in a hundred fails for good\n"
+            "\n"
+            "A run takes about a minute. $SEMEL_STORE is not used: a benchmark fills what it runs on.\n"
+            "Example: semel bench inbox --store sqlite:/srv/data/bench.db --out inbox.json",
+};
+
+static const struct cli_command *const children[] = {&bench_inbox_command, NULL};
+
+const struct cli_command cli_bench = {
+    .name = "bench",
+    .summary = "measures what this machine and its store can do",
+    .operands = "",
+    .children = children,
+};

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * bench.h: private to the files of `semel bench`.
+ *
+ *   bench.c         the command: what was asked, the store, the table, the words and the JSON
+ *   bench_inbox.c   the cases, the messages, the rounds and what is made of them
+ *   bench_sqlite.c  the statements: the handwritten inbox, the limit, and the effects of all cases
+ *   bench_fsync.c   what the machine gives: the cost of an fsync, the memory of this process
+ *
+ * A lane is one case with one kind of ids. Every lane has tables and a consumer of its own, so that none runs on
+ * what another left behind; all of them share the connection, and so its settings.
+ */
+#ifndef SEMEL_CLI_BENCH_H
+#define SEMEL_CLI_BENCH_H
+
+#include <semel/semel.h>
+#include <signal.h>
+
+#include "base/ids.h"
+#include "base/mem.h"
+#include "base/random.h"
+#include "base/str.h"
+#include "core/msg.h"
+
+#define BENCH_PAYLOAD 200
+#define BENCH_ACCOUNTS 10000
+#define BENCH_FIRST_ACCOUNT 10000 /* all numbers have five digits, all amounts six: payloads are alike to the byte */
+#define BENCH_SOURCE "bench"
+#define BENCH_TYPE "payment"
+
+enum bench_ids { BENCH_ORDERED, BENCH_RANDOM, BENCH_IDS };
+extern const char *const bench_ids_names[BENCH_IDS];
+
+struct bench_msg {
+    char id[SEMEL_UUID_TEXT];
+    char payload[BENCH_PAYLOAD + 1];
+    /* What the inbox finds out by itself and the limit is given. */
+    int64_t time_us; /* SEMEL_NONE: the id has none */
+    struct semel_fp fp;
+};
+
+/* What the payload says; it stands at fixed places, so that reading it costs every case the same next to nothing. */
+struct bench_effect {
+    int account, amount;
+    bool poison;
+};
+struct bench_effect bench_effect(struct semel_str payload);
+#define BENCH_POISON_AMOUNT 100000
+
+/* ---- bench_sqlite.c: an int is a result code of SQLite, SQLITE_OK (0) when all is well ---- */
+
+struct bench_sql;
+enum bench_work { BENCH_HANDWRITTEN, BENCH_LEDGER, BENCH_SETS, BENCH_LIMIT, BENCH_UPDATES };
+/* Tables and statements of one lane; *ret is to be freed in any case. `name` is ours, not a user's. */
+int bench_sql_new(struct bench_sql **ret, struct semel *s, enum bench_work work, const char *name);
+void bench_sql_free(struct bench_sql *sql);
+
+/* One transaction. */
+int bench_sql_handwritten(struct bench_sql *sql, const struct bench_msg *msg, int64_t now_us);
+/* Rows of the handwritten inbox and their effects, many in a transaction: what grew before the clock was started. */
+int bench_sql_fill(struct bench_sql *sql, const struct bench_msg *msgs, size_t n, int64_t now_us);
+/* One transaction with the rows that the inbox would have written. */
+int bench_sql_limit(struct bench_sql *sql, struct semel_str consumer, const struct bench_msg *msgs, size_t n,
+                    int64_t now_us);
+/* The effect of one message, inside an open transaction: a line in the ledger, or an account's new balance. */
+int bench_sql_effect(struct bench_sql *sql, struct semel_str id, struct semel_str payload);
+/* The same for many, by one statement, which names each message that it handled. */
+int bench_sql_set(struct bench_sql *sql, const struct semel_msg *msgs, size_t n, struct semel_named *named);
+
+/* How many effects there are. */
+int bench_sql_effects(struct bench_sql *sql, int64_t *ret_n);
+/* The number of rows that the inbox has, at most one; and whether a benchmark has been here. */
+int bench_sql_used(struct semel *s, bool *ret_used);
+/* Moves the write-ahead log into the database. */
+int bench_sql_flush(struct semel *s);
+/* The folder of the database; "": it has none. */
+void bench_sql_folder(struct semel *s, char *out, size_t size);
+
+/* ---- bench_inbox.c ---- */
+
+struct bench_options {
+    int64_t messages, rounds, batch;
+    const volatile sig_atomic_t *stop; /* not 0: the user has had enough */
+    void (*progress)(void *ctx, int64_t round, const char *name, const char *ids);
+    void *ctx;
+};
+
+struct bench_case {
+    const char *name, *ids;
+    double per_s, p50_ms, p99_ms, rss_mb;
+};
+#define BENCH_CASES_MAX 16
+
+struct bench_result {
+    struct bench_case cases[BENCH_CASES_MAX];
+    size_t n;
+    double rss_start_mb, rss_end_mb;
+    bool stopped;
+};
+/* OK and !stopped: all cases have been measured and their books balance. */
+semel_status bench_inbox(struct semel *s, const struct bench_options *options, struct bench_result *ret,
+                         struct semel_error *err);
+/* The rate of a case; 0: it was not measured. */
+double bench_rate(const struct bench_result *result, const char *name, enum bench_ids ids);
+
+/* ---- bench_fsync.c ---- */
+
+/* The median of fsyncs of a small file in the folder, in microseconds; negative: it cannot be written there. */
+double bench_fsync_us(const char *folder);
+double bench_rss_mb(void); /* 0: the machine does not say */
+
+/* The value below which `share` of the n values lie; sorts them. */
+double bench_percentile(double *values, size_t n, double share);
+
+#endif

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * consumer.c: `semel consumer ls|show|set`: what consumers promise and allow. The settings themselves, their checks and
+ * their texts are core/consumer.h's; nothing here knows one by its name but `effect`, of which the guarantee follows.
+ */
+#include "cli/cli.h"
+#include "core/consumer.h"
+#include "core/look.h"
+
+#define PAGE 500
+
+/* ---- ls ------------------------------------------------------------------------------------------ */
+
+static const struct cli_column ls_columns[] = {
+    {"consumer", CLI_TEXT, true},
+    {"guarantee", CLI_TEXT, false},
+    {"settings", CLI_RAW, true},
+};
+
+/* One consumer; what is stored, not the defaults: those are the same for all. */
+static semel_status ls_one(struct cli_table *table, struct semel_store *store, struct semel_str name,
+                           struct semel_arena *arena, struct semel_error *err)
+{
+    struct semel_policy policy;
+    struct semel_str settings = {0};
+    semel_status status = semel_store_consumer_get(store, name, arena, &settings, err);
+    if (status != SEMEL_OK)
+        return status;
+    bool readable = semel__policy_read(name, settings, &policy, NULL, err) == SEMEL_OK;
+    cli_table_text(table, name);
+    cli_table_text(table, semel__str(readable ? cli_guarantee(&policy) : "DAMAGED"));
+    cli_table_text(table, semel__str_given(settings) ? settings : SEMEL_STR("{}"));
+    return SEMEL_OK;
+}
+
+static semel_status ls_all(struct cli_table *table, struct semel_store *store, struct semel_arena *arena, size_t *ret_n,
+                           struct semel_error *err)
+{
+    struct semel_str after = {0}, *names = NULL;
+    size_t n = PAGE;
+    semel_status status = SEMEL_OK;
+    while (status == SEMEL_OK && n == PAGE) {
+        status = semel_store_consumers(store, after, PAGE, arena, &names, &n, err);
+        for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
+            after = names[i];
+            status = ls_one(table, store, names[i], arena, err);
+        }
+        *ret_n += status == SEMEL_OK ? n : 0;
+    }
+    return status;
+}
+
+static int run_ls(struct cli *cli, const struct cli_args *args)
+{
+    struct semel_error err = {0};
+    size_t n = 0;
+    int code = CLI_OK;
+    struct semel_store *store = cli_store_open(args, false, &code);
+    if (store == NULL)
+        return code;
+    struct cli_table *table = cli_table_new(cli, ls_columns, 3);
+    semel_status status = table != NULL ? ls_all(table, store, &cli->arena, &n, &err) : SEMEL_OK;
+    semel_store_close(store);
+    code = cli_table_print(table, NULL);
+    if (status != SEMEL_OK)
+        return cli_fail_error(status, &err, "listing the consumers");
+    if (code == CLI_OK && n == 0)
+        cli_say(cli, "there are no consumers yet");
+    return code;
+}
+
+/* ---- show ---------------------------------------------------------------------------------------- */
+
+struct shown {
+    struct cli_table *table;
+    const char *values; /* as semel__policy_write wrote them: no value has a comma or a quote in it */
+};
+
+static struct semel_str value_of(const char *values, const char *name)
+{
+    char key[64];
+    int n = snprintf(key, sizeof(key), "\"%s\":", name);
+    const char *at = strstr(values, key);
+    if (at == NULL)
+        return (struct semel_str){0};
+    at += n;
+    size_t quote = *at == '"' ? 1 : 0;
+    return (struct semel_str){at + quote, strcspn(at + quote, quote > 0 ? "\"" : ",}")};
+}
+
+static void show_member(void *ctx, const char *name, const char *kind, const char *value, const char *help)
+{
+    struct shown *shown = ctx;
+    cli_table_text(shown->table, semel__str(name));
+    cli_table_text(shown->table, value_of(shown->values, name));
+    cli_table_text(shown->table, semel__str(value));
+    cli_table_text(shown->table, semel__str(kind));
+    cli_table_text(shown->table, semel__str(help));
+}
+
+static int show(struct cli *cli, const struct semel_policy *policy)
+{
+    static const struct cli_column columns[] = {
+        {"setting", CLI_TEXT, false}, {"value", CLI_TEXT, false},  {"default", CLI_TEXT, false},
+        {"allowed", CLI_TEXT, true},  {"meaning", CLI_TEXT, true},
+    };
+    struct semel_buf buf;
+    int code = CLI_OK;
+    semel__buf_init(&buf, SEMEL_SETTINGS_MAX);
+    semel__policy_write(policy, &buf);
+    semel__buf_add(&buf, "", 1);
+    if (buf.failed) {
+        code = cli_fail(CLI_FAILED, "out of memory");
+    } else if (cli->json) {
+        struct cli_object object;
+        cli_object_init(&object);
+        cli_object_text(&object, "consumer", policy->consumer);
+        cli_object_text(&object, "guarantee", semel__str(cli_guarantee(policy)));
+        cli_object_raw(&object, "settings", semel__str(buf.p));
+        code = cli_object_print(&object);
+    } else {
+        struct shown shown = {cli_table_new(cli, columns, 5), buf.p};
+        cli_say(cli, "%.*s: %s", (int)policy->consumer.n, policy->consumer.p, cli_guarantee(policy));
+        if (shown.table != NULL)
+            semel__policy_members(show_member, &shown);
+        code = cli_table_print(shown.table, NULL);
+    }
+    semel__buf_done(&buf);
+    return code;
+}
+
+/* A consumer is known by its settings or by its messages. */
+static semel_status known(struct semel_store *store, struct semel_str name, struct semel_arena *arena, bool *ret_known,
+                          struct semel_error *err)
+{
+    struct semel_str settings = {0};
+    struct semel_count *counts = NULL;
+    size_t n = 0;
+    semel_status status = semel_store_consumer_get(store, name, arena, &settings, err);
+    if (status == SEMEL_OK && !semel__str_given(settings))
+        status = semel_look_counts(store, name, 1, arena, &counts, &n, err);
+    *ret_known = semel__str_given(settings) || n > 0;
+    return status;
+}
+
+static int run_show(struct cli *cli, const struct cli_args *args)
+{
+    struct semel_str name = semel__str(cli_operand(args, 0));
+    struct semel_policy policy;
+    struct semel_error err = {0};
+    bool is_known = false;
+    int code = CLI_OK;
+    struct semel_store *store = cli_store_open(args, false, &code);
+    if (store == NULL)
+        return code;
+    semel_status status = known(store, name, &cli->arena, &is_known, &err);
+    if (status == SEMEL_OK)
+        status = semel__consumer_load(store, name, &cli->arena, &policy, NULL, &err);
+    semel_store_close(store);
+    if (status != SEMEL_OK)
+        return cli_fail_error(status, &err, "reading the settings");
+    if (!is_known)
+        return cli_fail(CLI_NOTHING, "there is no consumer '%s': it has neither messages nor settings", name.p);
+    return show(cli, &policy);
+}
+
+/* ---- set ----------------------------------------------------------------------------------------- */
+
+static semel_status save(struct semel_store *store, struct semel_str name, struct semel_str settings,
+                         struct semel_error *err)
+{
+    int64_t now_us = 0;
+    semel_status status = semel_store_begin(store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel__consumer_save(store, name, settings, now_us, err);
+    if (status == SEMEL_OK)
+        return semel_store_commit(store, err);
+    semel_store_rollback(store);
+    return status;
+}
+
+static int run_set(struct cli *cli, const struct cli_args *args)
+{
+    struct semel_str name = semel__str(cli_operand(args, 0)), settings;
+    struct semel_policy policy;
+    struct semel_error err = {0};
+    int code = cli_input(cli, cli_operand(args, 1), "the settings", SEMEL_SETTINGS_MAX, &settings);
+    if (code != CLI_OK)
+        return code;
+    if (semel__policy_read(name, settings, &policy, NULL, &err) != SEMEL_OK)
+        return cli_fail(CLI_USAGE, "%s", err.text);
+    struct semel_store *store = cli_store_open(args, false, &code);
+    if (store == NULL)
+        return code;
+    semel_status status = save(store, name, settings, &err);
+    semel_store_close(store);
+    if (status != SEMEL_OK)
+        return cli_fail_error(status, &err, "storing the settings");
+    cli_say(cli, "%s: %s, %s", name.p, cli_guarantee(&policy), settings.p);
+    return cli->json ? show(cli, &policy) : CLI_OK;
+}
+
+/* ---- the commands -------------------------------------------------------------------------------- */
+
+const char *cli_guarantee(const struct semel_policy *policy)
+{
+    return policy->effect == SEMEL_EFFECT_ATOMIC ? "ATOMIC" : "GUARDED";
+}
+
+static const struct cli_option options[] = {
+    CLI_STORE_OPTION,
+    {NULL, 0, NULL, NULL},
+};
+
+static const struct cli_command ls = {
+    .name = "ls",
+    .summary = "list the consumers, their guarantees and what was set for them",
+    .options = options,
+    .help = "Examples\n"
+            "  semel consumer ls --store sqlite:shop.db",
+    .run = run_ls,
+};
+
+static const struct cli_command show_command = {
+    .name = "show",
+    .summary = "show all settings that hold for a consumer",
+    .operands = "CONSUMER",
+    .operands_min = 1,
+    .operands_max = 1,
+    .options = options,
+    .help = "Exit code 3: the consumer has neither messages nor settings.\n"
+            "\n"
+            "Examples\n"
+            "  semel consumer show billing --store sqlite:shop.db",
+    .run = run_show,
+};
+
+static const struct cli_command set = {
+    .name = "set",
+    .summary = "replace the settings of a consumer",
+    .operands = "CONSUMER JSON|@FILE|-",
+    .operands_min = 2,
+    .operands_max = 2,
+    .options = options,
+    .help =
+        "JSON is an object with the settings that differ from the defaults; semel consumer show lists all of them.\n"
+        "It replaces what was set before; {} restores the defaults. What is unknown or out of range is refused\n"
+        "with exit code 2, and nothing is changed.\n"
+        "\n"
+        "Examples\n"
+        "  semel consumer set billing '{\"retry_max\": 12, \"retention\": \"90d\"}' --store sqlite:shop.db\n"
+        "  semel consumer set mailer '{\"effect\": \"keyed\"}' --store sqlite:shop.db",
+    .run = run_set,
+};
+
+static const struct cli_command *const children[] = {&ls, &show_command, &set, NULL};
+
+const struct cli_command cli_consumer = {
+    .name = "consumer",
+    .summary = "list, show and change what consumers promise and allow",
+    .children = children,
+};

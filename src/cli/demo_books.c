@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * demo_books.c: the books of the demo, made by plain SQL on plain connections, with none of Semel's code in between.
+ *
+ * The demo wrote down what it sent in a database of its own. Afterwards one query holds that against the ledger, line
+ * by line; it is printed and kept in a file, so that anybody can run it with the sqlite3 shell. Of Semel it reads one
+ * thing only: which messages are kept as dead letters. Without Semel the poison that was sent stands in their place: it
+ * is not held against a consumer that it could not be booked.
+ *
+ * Invariants: a payment is lost when it is neither in the ledger nor accounted for as dead; doubled when it has more
+ * than one line. The accounts must be the sums of their lines, and no line may be one that nobody sent.
+ */
+#include "cli/demo.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <sqlite3.h>
+
+#include "base/error.h"
+
+#define BUSY_MS 5000
+
+/* ---- plain SQL -------------------------------------------------------------------------------------------- */
+
+bool demo_db_failed(sqlite3 *db, const char *doing, struct semel_error *err)
+{
+    semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "%s: %s", doing,
+                db != NULL ? sqlite3_errmsg(db) : "out of memory");
+    return false;
+}
+
+static int open_flags(enum demo_mode mode)
+{
+    switch (mode) {
+    case DEMO_CREATE:
+        return SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+    case DEMO_WATCH:
+        return SQLITE_OPEN_READONLY;
+    case DEMO_READ:
+        return SQLITE_OPEN_READWRITE;
+    }
+    return SQLITE_OPEN_READONLY;
+}
+
+bool demo_db_open(const char *path, enum demo_mode mode, sqlite3 **ret, struct semel_error *err)
+{
+    sqlite3 *db = NULL;
+
+    if (sqlite3_open_v2(path, &db, open_flags(mode), NULL) != SQLITE_OK ||
+        sqlite3_busy_timeout(db, BUSY_MS) != SQLITE_OK ||
+        (mode == DEMO_READ && sqlite3_exec(db, "PRAGMA query_only = ON", NULL, NULL, NULL) != SQLITE_OK)) {
+        demo_db_failed(db, path, err);
+        sqlite3_close(db);
+        return false;
+    }
+    *ret = db;
+    return true;
+}
+
+void demo_db_close(sqlite3 *db)
+{
+    sqlite3_close(db);
+}
+
+bool demo_db_exec(sqlite3 *db, const char *sql, struct semel_error *err)
+{
+    return sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK || demo_db_failed(db, "the demo's tables", err);
+}
+
+bool demo_db_number(sqlite3 *db, const char *sql, int64_t *ret, struct semel_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    int rc = sqlite3_prepare_v2(db, sql, -1, &stmt, NULL);
+
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(stmt);
+    if (rc == SQLITE_ROW)
+        *ret = sqlite3_column_int64(stmt, 0);
+    else if (rc == SQLITE_DONE)
+        *ret = 0;
+    else
+        demo_db_failed(db, "counting", err);
+    sqlite3_finalize(stmt);
+    return rc == SQLITE_ROW || rc == SQLITE_DONE;
+}
+
+/* ---- the query -------------------------------------------------------------------------------------------- */
+
+#define QUERY(dead)                                                                                        \
+    "WITH line AS (SELECT payment_id AS id, count(*) AS n, min(account) AS account, min(cents) AS cents\n" \
+    "                FROM ledger GROUP BY payment_id),\n"                                                  \
+    "     dead AS (" dead "),\n"                                                                           \
+    "     total AS (SELECT account AS id, sum(cents) AS cents FROM ledger GROUP BY account)\n"             \
+    "SELECT count(*)                                                        AS sent,\n"                    \
+    "       count(p.poison)                                                 AS poison,\n"                  \
+    "       (SELECT count(*) FROM ledger)                                   AS effects,\n"                 \
+    "       count(dead.id)                                                  AS dead,\n"                    \
+    "       count(*) FILTER (WHERE line.n IS NULL AND dead.id IS NULL)      AS lost,\n"                    \
+    "       count(*) FILTER (WHERE line.n > 1)                              AS doubled,\n"                 \
+    "       count(*) FILTER (WHERE line.n = 1 AND (line.account <> p.account\n"                            \
+    "                        OR line.cents <> p.cents OR dead.id NOT NULL)) AS wrong,\n"                   \
+    "       (SELECT count(*) FROM ledger\n"                                                                \
+    "         WHERE payment_id NOT IN (SELECT id FROM sent.payment))        AS strays,\n"                  \
+    "       (SELECT count(*) FROM account LEFT JOIN total USING (id)\n"                                    \
+    "         WHERE account.cents <> coalesce(total.cents, 0))              AS unbalanced\n"               \
+    "  FROM sent.payment AS p LEFT JOIN line USING (id) LEFT JOIN dead USING (id);\n"
+
+static const char query_with[] = QUERY("SELECT message_id AS id FROM semel_inbox WHERE status = 'dead'");
+static const char query_without[] = QUERY("SELECT id FROM sent.payment WHERE poison NOT NULL");
+
+const char *demo_books_query(bool without)
+{
+    return without ? query_without : query_with;
+}
+
+static bool attach(sqlite3 *db, const char *sent, struct semel_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    bool ok = sqlite3_prepare_v2(db, "ATTACH ?1 AS sent", -1, &stmt, NULL) == SQLITE_OK &&
+              sqlite3_bind_text(stmt, 1, sent, -1, SQLITE_STATIC) == SQLITE_OK && sqlite3_step(stmt) == SQLITE_DONE;
+
+    if (!ok)
+        demo_db_failed(db, "attaching what was sent", err);
+    sqlite3_finalize(stmt);
+    return ok;
+}
+
+static bool ask(sqlite3 *db, const char *query, struct demo_books *books, struct semel_error *err)
+{
+    int64_t *const into[] = {&books->sent,    &books->poison, &books->effects, &books->dead,      &books->lost,
+                             &books->doubled, &books->wrong,  &books->strays,  &books->unbalanced};
+    sqlite3_stmt *stmt = NULL;
+    bool ok = sqlite3_prepare_v2(db, query, -1, &stmt, NULL) == SQLITE_OK && sqlite3_step(stmt) == SQLITE_ROW;
+
+    for (int i = 0; ok && i < (int)(sizeof into / sizeof into[0]); i++)
+        *into[i] = sqlite3_column_int64(stmt, i);
+    if (!ok)
+        demo_db_failed(db, "the books", err);
+    sqlite3_finalize(stmt);
+    return ok;
+}
+
+/* ---- the rest of the books -------------------------------------------------------------------------------- */
+
+static void find_dead(sqlite3 *db, struct demo_books *books)
+{
+    sqlite3_stmt *stmt = NULL;
+
+    if (sqlite3_prepare_v2(db, "SELECT message_id FROM semel_inbox WHERE status = 'dead' ORDER BY arrival LIMIT 1", -1,
+                           &stmt, NULL) == SQLITE_OK &&
+        sqlite3_step(stmt) == SQLITE_ROW) {
+        const char *id = (const char *)sqlite3_column_text(stmt, 0);
+        semel__str_show(books->dead_id, sizeof books->dead_id, semel__str(id));
+    }
+    sqlite3_finalize(stmt);
+}
+
+static bool count_rest(sqlite3 *db, const struct demo_settings *set, struct demo_books *books, struct semel_error *err)
+{
+    sqlite3 *broker = NULL;
+    int64_t booked;
+    bool ok = demo_db_open(set->files->broker, DEMO_READ, &broker, err) &&
+              demo_db_number(broker, "SELECT sum(deliveries) FROM message", &books->delivered, err) &&
+              demo_db_number(db, "SELECT count(DISTINCT payment_id) FROM ledger", &booked, err);
+
+    if (ok && set->without) {
+        books->dead = 0; /* it has no dead letters: what it gave up is a line in a log */
+        ok = demo_db_number(db, "SELECT count(*) FROM error_log WHERE try < 3", &books->retried, err) &&
+             demo_db_number(db, "SELECT count(DISTINCT payment_id) FROM error_log WHERE try = 3", &books->given_up,
+                            err);
+    } else if (ok) {
+        ok = demo_db_number(db, "SELECT sum(attempts - 1) FROM semel_inbox WHERE attempts > 1", &books->retried, err);
+        find_dead(db, books);
+    }
+    demo_db_close(broker);
+    /* Every delivery after a payment's first could have made a second effect. */
+    if (ok)
+        books->suppressed = books->delivered - books->sent - (books->effects - booked);
+    return ok;
+}
+
+static bool keep_query(const struct demo_settings *set, struct semel_error *err)
+{
+    FILE *f = fopen(set->files->books, "we");
+    const bool ok = f != NULL &&
+                    fprintf(f, "ATTACH '%s' AS sent;\n%s", set->files->sent, demo_books_query(set->without)) > 0;
+
+    if ((f != NULL && fclose(f) != 0) || !ok) {
+        semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "the file %s cannot be written", set->files->books);
+        return false;
+    }
+    return true;
+}
+
+bool demo_books_make(const struct demo_settings *set, struct demo_books *books, struct semel_error *err)
+{
+    sqlite3 *db = NULL;
+    const bool ok = demo_db_open(set->files->store, DEMO_READ, &db, err) && attach(db, set->files->sent, err) &&
+                    ask(db, demo_books_query(set->without), books, err) && count_rest(db, set, books, err) &&
+                    keep_query(set, err);
+
+    demo_db_close(db);
+    return ok;
+}
+
+bool demo_books_balance(const struct demo_books *books)
+{
+    return books->lost == 0 && books->doubled == 0 && books->wrong == 0 && books->strays == 0 && books->unbalanced == 0;
+}
+
+/* ---- printing --------------------------------------------------------------------------------------------- */
+
+/* What is not always shown is shown when it is not 0. */
+#define BOOKS_MAP(X)                                                                                \
+    X(sent, true, "sent", "payments, each with an id of its own")                                   \
+    X(poison, true, "of them poison", "bad account, bad amount or not JSON")                        \
+    X(delivered, true, "delivered", "by the broker: copies, and again after each kill")             \
+    X(effects, true, "effects", "lines in the ledger")                                              \
+    X(suppressed, true, "duplicates suppressed", "deliveries after the first, with no second line") \
+    X(retried, true, "retried", "attempts after a failed or a killed one")                          \
+    X(dead, true, "dead-lettered", "kept with payload and reason for you to look at")               \
+    X(given_up, false, "given up", "logged, acknowledged after 3 tries (with poison)")              \
+    X(killed, true, "worker kills", "SIGKILL at a random moment")                                   \
+    X(lost, true, "lost", "neither in the ledger nor dead-lettered")                                \
+    X(doubled, true, "doubled", "more than one line in the ledger")                                 \
+    X(wrong, false, "wrong", "other amount or account, or booked though dead")                      \
+    X(strays, false, "strays", "lines that nobody has sent")                                        \
+    X(unbalanced, false, "unbalanced", "accounts that are not the sum of their lines")
+
+static int print_object(const struct demo_settings *set, const struct demo_books *books)
+{
+    struct cli_object object;
+
+    cli_object_init(&object);
+    cli_object_text(&object, "consumer", set->without ? SEMEL_STR("hand-written") : SEMEL_STR("semel"));
+    cli_object_number(&object, "seed", set->seed);
+    cli_object_number(&object, "seconds", set->seconds);
+    cli_object_number(&object, "workers", set->workers);
+#define X(field, always, text, meaning) cli_object_number(&object, #field, books->field);
+    BOOKS_MAP(X)
+#undef X
+    cli_object_bool(&object, "balanced", demo_books_balance(books));
+    cli_object_text(&object, "dir", semel__str(set->dir));
+    cli_object_text(&object, "dead_id",
+                    books->dead_id[0] != '\0' ? semel__str(books->dead_id) : (struct semel_str){NULL, 0});
+    return cli_object_print(&object);
+}
+
+int demo_books_print(struct cli *cli, const struct demo_settings *set, const struct demo_books *books)
+{
+    static const struct cli_column columns[] = {{"the_books", CLI_TEXT, false},
+                                                {"number", CLI_NUMBER, false},
+                                                {"meaning", CLI_TEXT, true}};
+    struct cli_table *table;
+
+    if (cli->json)
+        return print_object(set, books);
+    table = cli_table_new(cli, columns, 3);
+    if (table == NULL)
+        return cli_fail(CLI_FAILED, "out of memory");
+#define X(field, always, text, meaning)            \
+    if (always || books->field != 0) {             \
+        cli_table_text(table, SEMEL_STR(text));    \
+        cli_table_number(table, books->field);     \
+        cli_table_text(table, SEMEL_STR(meaning)); \
+    }
+    BOOKS_MAP(X)
+#undef X
+    return cli_table_print(table, NULL);
+}

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * demo_worker.c: a worker of the demo. This is all that a consumer with Semel has to do: open, write a handler, pump.
+ *
+ * The handler books a payment through the store's own connection: a line in the ledger and a change of the account,
+ * inside the transaction in which Semel records the message. It looks nowhere whether the payment has been booked
+ * before, and the ledger has no constraint that would refuse a second line. Now and then a service that it needs after
+ * booking does not answer (demo_faults); then the booking must be taken back.
+ *
+ * Invariants: a worker ends in peace only on SIGTERM. Whatever the world does to it, it goes on trying.
+ */
+#include "cli/demo.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <sqlite3.h>
+
+#include "base/error.h"
+#include "broker/spool.h"
+#include "core/consumer.h"
+#include "core/pump.h"
+#include "store/sqlite_store.h"
+
+#define BATCH 32
+#define WAIT_MS 20
+#define LATER_MS 100
+#define OPEN_TRIES 20
+#define OPEN_AGAIN_MS 100
+#define BREAKER_FAILURES 50
+#define BREAKER_FIRST_US 50000
+#define BREAKER_CEILING_US 200000
+#define VISIBILITY_MS 500
+#define ORDER_BYTES 65536
+
+/* Short times, so that the demo settles within seconds. */
+static const char settings[] = "{\"effect\":\"atomic\",\"order\":\"none\",\"retry_max\":10,\"retry_first\":\"50ms\","
+                               "\"retry_ceiling\":\"300ms\",\"lease\":\"2s\"}";
+
+const char demo_business_schema[] =
+    "CREATE TABLE account (id TEXT PRIMARY KEY, cents INTEGER NOT NULL DEFAULT 0) STRICT;"
+    "CREATE TABLE ledger (line INTEGER PRIMARY KEY, payment_id TEXT NOT NULL,"
+    " account TEXT NOT NULL REFERENCES account (id), cents INTEGER NOT NULL CHECK (cents > 0)) STRICT;"
+    "WITH RECURSIVE n (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n < 99)"
+    " INSERT INTO account (id) SELECT printf('acc-%03d', n) FROM n;";
+
+/* ---- opening ---------------------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t told;
+
+static void on_term(int signal_number)
+{
+    (void)signal_number;
+    told = 1;
+}
+
+void demo_worker_listen(void)
+{
+    const struct sigaction on = {.sa_handler = on_term};
+
+    sigaction(SIGTERM, &on, NULL);
+}
+
+bool demo_worker_told(void)
+{
+    return told != 0;
+}
+
+static semel_status open_store(struct semel_store **ret, bool create, struct semel_error *err)
+{
+    static const struct semel_store_ops *const stores[] = {&semel__store_sqlite, NULL};
+    const struct semel_store_options options = {.create = create, .migrate = create};
+    char url[64];
+
+    snprintf(url, sizeof url, "sqlite:%s", demo_files_with.store);
+    return semel_store_open(ret, stores, url, &options, err);
+}
+
+semel_status demo_broker_open(struct semel_broker **ret, const char *file, struct semel_error *err)
+{
+    static const struct semel_broker_ops *const brokers[] = {&semel__broker_spool, NULL};
+    char url[128];
+
+    snprintf(url, sizeof url, "spool:%s?visibility_ms=%d", file, VISIBILITY_MS);
+    return semel_broker_open(ret, brokers, url, err);
+}
+
+/* Tables, accounts and the consumer's settings, in one transaction. */
+bool demo_worker_prepare(struct semel_error *err)
+{
+    struct semel_store *store = NULL;
+    int64_t now_us;
+    semel_status status = open_store(&store, true, err);
+
+    if (status != SEMEL_OK)
+        return false;
+    status = semel_store_begin(store, SEMEL_TX_OWN, &now_us, err);
+    if (status == SEMEL_OK) {
+        if (!demo_db_exec(semel_store_native(store), demo_business_schema, err))
+            status = SEMEL_INVALID;
+        if (status == SEMEL_OK)
+            status = semel__consumer_save(store, SEMEL_STR(DEMO_CONSUMER), SEMEL_STR(settings), now_us, err);
+        if (status == SEMEL_OK)
+            status = semel_store_commit(store, err);
+        else
+            semel_store_rollback(store);
+    }
+    semel_store_close(store);
+    return status == SEMEL_OK;
+}
+
+/* ---- the handler ------------------------------------------------------------------------------------------ */
+
+struct teller {
+    int64_t seed;
+    struct semel_arena arena; /* for one payment */
+};
+
+static int run_sql(sqlite3 *db, const char *sql, struct semel_str id, const struct demo_order *order)
+{
+    sqlite3_stmt *stmt = NULL;
+    int rc = sqlite3_prepare_v2(db, sql, -1, &stmt, NULL);
+
+    if (rc != SQLITE_OK)
+        return rc;
+    sqlite3_bind_text(stmt, 1, order->account.p, (int)order->account.n, SQLITE_STATIC);
+    sqlite3_bind_int64(stmt, 2, order->cents);
+    if (sqlite3_bind_parameter_count(stmt) > 2)
+        sqlite3_bind_text(stmt, 3, id.p, (int)id.n, SQLITE_STATIC);
+    rc = sqlite3_step(stmt);
+    sqlite3_finalize(stmt);
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+static semel_status book(void *ctx, struct semel_store *store, const struct semel__msg *msg, int attempt,
+                         struct semel__reply *reply, struct semel_error *err)
+{
+    struct teller *teller = ctx;
+    sqlite3 *db = semel_store_native(store);
+    struct demo_order order;
+    semel_status status;
+    int rc;
+
+    semel__arena_reset(&teller->arena);
+    status = demo_order_read(msg->payload, &teller->arena, &order, err);
+    if (status != SEMEL_OK)
+        return status;
+    rc = run_sql(db, "INSERT INTO ledger (account, cents, payment_id) VALUES (?1, ?2, ?3)", msg->id, &order);
+    if (rc == SQLITE_OK)
+        rc = run_sql(db, "UPDATE account SET cents = cents + ?2 WHERE id = ?1", msg->id, &order);
+    if (rc != SQLITE_OK)
+        return semel__sqlite_fail(db, rc, "booking", err);
+    if (attempt <= demo_faults(teller->seed, msg->id) &&
+        !semel__reply_set(reply, SEMEL_TRANSIENT, SEMEL_STR("the receipt service does not answer"),
+                          (struct semel_str){NULL, 0}))
+        return semel__fail_memory(err);
+    return SEMEL_OK;
+}
+
+/* ---- a life ----------------------------------------------------------------------------------------------- */
+
+struct life {
+    struct semel_store *store;
+    struct semel_broker *broker;
+    struct semel_policy policy;
+    struct semel_random rng;
+    struct semel_arena arena;
+    struct teller teller;
+    char owner[48];
+};
+
+static semel_status open_all(struct life *life, struct semel_error *err)
+{
+    semel_status status = SEMEL_OK;
+
+    if (life->store == NULL)
+        status = open_store(&life->store, false, err);
+    if (status == SEMEL_OK && life->broker == NULL)
+        status = demo_broker_open(&life->broker, demo_files_with.broker, err);
+    if (status == SEMEL_OK)
+        status = semel__consumer_load(life->store, SEMEL_STR(DEMO_CONSUMER), &life->arena, &life->policy, NULL, err);
+    return status;
+}
+
+static void pump(struct life *life)
+{
+    static const struct semel_rules rules; /* the id, type and time are where CloudEvents puts them */
+    const struct semel__handler handler = {.ctx = &life->teller, .each = book};
+    struct semel_inbox inbox;
+    struct semel_pump pump;
+    struct semel_error err;
+
+    semel__inbox_init(&inbox, life->store, &life->policy, &handler, &life->rng, semel__str(life->owner));
+    semel__pump_init(&pump, &inbox, life->broker, &rules);
+    semel__breaker_init(&pump.breaker, BREAKER_FAILURES, BREAKER_FIRST_US, BREAKER_CEILING_US);
+    pump.batch_max = BATCH;
+    pump.wait_ms = WAIT_MS;
+    pump.later_ms = LATER_MS;
+    while (!demo_worker_told()) {
+        size_t n;
+        if (semel__pump_step(&pump, semel__now(&semel__clock_real), &n, &err) != SEMEL_OK)
+            fprintf(stderr, "%s: step: %s\n", life->owner, err.text);
+        if (semel__pump_tick(&pump, semel__now(&semel__clock_real), &n, &err) != SEMEL_OK)
+            fprintf(stderr, "%s: tick: %s\n", life->owner, err.text);
+    }
+    semel__pump_done(&pump);
+    semel__inbox_done(&inbox);
+}
+
+int demo_worker_run(int64_t seed, int64_t number)
+{
+    struct life life = {.teller.seed = seed};
+    struct semel_error err = {0};
+    semel_status status = SEMEL_RETRY;
+
+    demo_worker_listen();
+    snprintf(life.owner, sizeof life.owner, "worker-%lld-%ld", (long long)number, (long)getpid());
+    semel__random_seed(&life.rng, (uint64_t)seed ^ (uint64_t)number << 32);
+    semel__arena_init(&life.arena, ORDER_BYTES);
+    semel__arena_init(&life.teller.arena, ORDER_BYTES);
+    for (int i = 0; i < OPEN_TRIES && status == SEMEL_RETRY && !demo_worker_told(); i++) {
+        status = open_all(&life, &err);
+        if (status == SEMEL_RETRY)
+            poll(NULL, 0, OPEN_AGAIN_MS);
+    }
+    if (status == SEMEL_OK)
+        pump(&life);
+    else if (!demo_worker_told())
+        fprintf(stderr, "%s: %s\n", life.owner, err.text);
+    if (life.broker != NULL)
+        semel_broker_close(life.broker);
+    if (life.store != NULL)
+        semel_store_close(life.store);
+    semel__arena_done(&life.teller.arena);
+    semel__arena_done(&life.arena);
+    return status == SEMEL_OK || demo_worker_told() ? CLI_OK : CLI_STORE;
+}

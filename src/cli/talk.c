@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * talk.c: what the commands say, the values that they are given, and opening the store.
+ *
+ * Invariants: a line that is written here has no control characters but its newline. A store is opened as it is: only
+ * who asks for it creates or migrates one.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "core/consumer.h"
+#include "store/sqlite_store.h"
+
+#define LINE_BYTES 4096
+
+/* ---- lines --------------------------------------------------------------------------------------- */
+
+/* What does not fit is cut; payloads and lists do not come this way. */
+__attribute__((format(printf, 3, 0))) static void line(FILE *to, const char *before, const char *fmt, va_list list)
+{
+    char raw[LINE_BYTES], shown[LINE_BYTES];
+    if (vsnprintf(raw, sizeof(raw), fmt, list) < 0)
+        raw[0] = '\0';
+    semel__str_show(shown, sizeof(shown), semel__str(raw));
+    fprintf(to, "%s%s\n", before, shown);
+}
+
+int cli_fail(int code, const char *fmt, ...)
+{
+    va_list list;
+    va_start(list, fmt);
+    fflush(stdout); /* so that both come in the order in which they were said */
+    line(stderr, "semel: ", fmt, list);
+    va_end(list);
+    return code;
+}
+
+void cli_say(const struct cli *cli, const char *fmt, ...)
+{
+    if (cli->json)
+        return;
+    va_list list;
+    va_start(list, fmt);
+    line(stdout, "", fmt, list);
+    va_end(list);
+}
+
+static int exit_code(semel_status status, enum semel_class cls)
+{
+    switch (status) {
+    case SEMEL_OK:
+        return CLI_OK;
+    case SEMEL_RETRY:
+    case SEMEL_CLOSED:
+        return CLI_STORE;
+    case SEMEL_INVALID:
+        return cls == SEMEL_CLASS_BROKEN || cls == SEMEL_CLASS_ENVIRONMENT ? CLI_STORE : CLI_REFUSED;
+    case SEMEL_FENCED:
+        return CLI_REFUSED;
+    case SEMEL_UNKNOWN:
+        return CLI_FAILED;
+    }
+    return CLI_FAILED;
+}
+
+int cli_fail_error(semel_status status, const struct semel_error *err, const char *doing)
+{
+    return cli_fail(exit_code(status, err->cls), "%s: %s", doing, err->text);
+}
+
+const char *cli_errno(void)
+{
+    return strerror(errno); /* NOLINT(concurrency-mt-unsafe): there are no threads */
+}
+
+/* The other end of the pipe is closed: nobody misses what was not written. */
+static bool nobody_reads(void)
+{
+    struct pollfd fd = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return poll(&fd, 1, 0) == 1 && (fd.revents & (POLLERR | POLLHUP)) != 0;
+}
+
+int cli_finish(int code)
+{
+    errno = 0;
+    bool failed = fflush(stdout) != 0;
+    const char *why = errno != 0 ? cli_errno() : "some of it was not written";
+    if ((!failed && ferror(stdout) == 0) || errno == EPIPE || nobody_reads())
+        return code;
+    return cli_fail(CLI_FAILED, "writing to stdout: %s", why);
+}
+
+/* ---- values -------------------------------------------------------------------------------------- */
+
+bool cli_int(const struct cli_args *args, const char *name, int64_t low, int64_t high, int64_t other, int64_t *ret)
+{
+    const char *text = cli_value(args, name);
+    int64_t value = other;
+    if (text != NULL && (!semel__str_int64(semel__str(text), &value) || value < low || value > high)) {
+        cli_fail(CLI_USAGE, "--%s is '%s'; it must be a whole number from %lld to %lld", name, text, (long long)low,
+                 (long long)high);
+        return false;
+    }
+    *ret = value;
+    return true;
+}
+
+bool cli_duration(const struct cli_args *args, const char *name, int64_t other_us, int64_t *ret_us)
+{
+    const char *text = cli_value(args, name);
+    int64_t value = other_us;
+    if (text != NULL && !semel__duration_parse(semel__str(text), &value)) {
+        cli_fail(CLI_USAGE, "--%s is '%s'; it must be a duration such as 90s, 15m, 12h or 45d", name, text);
+        return false;
+    }
+    *ret_us = value;
+    return true;
+}
+
+/* Reads to the end. 0, or an exit code. */
+static int drain(int fd, const char *name, const char *what, size_t max, struct semel_buf *buf)
+{
+    char chunk[65536];
+    for (;;) {
+        ssize_t n = read(fd, chunk, sizeof(chunk));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return cli_fail(CLI_FAILED, "reading %s: %s", name, cli_errno());
+        if (n == 0)
+            return CLI_OK;
+        if (!semel__buf_add(buf, chunk, (size_t)n))
+            return buf->full
+                       ? cli_fail(CLI_USAGE, "%s in %s is too large; at most %zu bytes are allowed", what, name, max)
+                       : cli_fail(CLI_FAILED, "out of memory");
+    }
+}
+
+int cli_input(struct cli *cli, const char *operand, const char *what, size_t max, struct semel_str *ret)
+{
+    struct semel_str text = semel__str(operand);
+    struct semel_buf buf;
+    bool is_stdin = strcmp(operand, "-") == 0;
+    int code = CLI_OK;
+    semel__buf_init(&buf, max);
+    if (is_stdin || operand[0] == '@') {
+        const char *name = is_stdin ? "stdin" : operand + 1;
+        int fd = is_stdin ? STDIN_FILENO : open(name, O_RDONLY | O_CLOEXEC);
+        if (fd < 0)
+            code = cli_fail(CLI_FAILED, "opening %s: %s", name, cli_errno());
+        else
+            code = drain(fd, name, what, max, &buf);
+        if (fd > STDERR_FILENO)
+            close(fd);
+        text = semel__buf_str(&buf);
+    } else if (text.n > max) {
+        code = cli_fail(CLI_USAGE, "%s is too large; at most %zu bytes are allowed", what, max);
+    }
+    if (code == CLI_OK && !semel__arena_copy(&cli->arena, text, ret))
+        code = cli_fail(CLI_FAILED, "out of memory");
+    semel__buf_done(&buf);
+    return code;
+}
+
+/* ---- the store ----------------------------------------------------------------------------------- */
+
+static const struct semel_store_ops *const drivers[] = {
+    &semel__store_sqlite,
+    NULL,
+};
+
+static bool has_driver(const char *url)
+{
+    const char *colon = strchr(url, ':');
+    for (size_t i = 0; colon != NULL && drivers[i] != NULL; i++)
+        if (semel__str_eqz((struct semel_str){url, (size_t)(colon - url)}, drivers[i]->name))
+            return true;
+    return false;
+}
+
+const char *cli_store_url(const struct cli_args *args, int *ret_code)
+{
+    const char *url = cli_value(args, "store");
+    bool from_env = url == NULL;
+    if (from_env)
+        url = getenv("SEMEL_STORE"); /* NOLINT(concurrency-mt-unsafe): there are no threads */
+    if (url == NULL || url[0] == '\0') {
+        *ret_code = cli_fail(CLI_USAGE, "no store is given; say --store sqlite:FILE, or set SEMEL_STORE");
+        return NULL;
+    }
+    if (!has_driver(url)) {
+        *ret_code = cli_fail(CLI_USAGE, "%s is '%s'; a store looks like sqlite:FILE",
+                             from_env ? "SEMEL_STORE" : "--store", url);
+        return NULL;
+    }
+    return url;
+}
+
+int64_t cli_store_schema(const struct semel_error *err)
+{
+    static const char before[] = "the database has schema version ";
+    const char *at = strstr(err->text, before);
+    int64_t version = SEMEL_NONE;
+    if (at == NULL)
+        return SEMEL_NONE;
+    at += sizeof(before) - 1;
+    if (!semel__str_int64((struct semel_str){at, strspn(at, "0123456789")}, &version))
+        return SEMEL_NONE;
+    return version;
+}
+
+int cli_store_fail(const char *url, semel_status status, const struct semel_error *err)
+{
+    int64_t version = status == SEMEL_INVALID ? cli_store_schema(err) : SEMEL_NONE;
+    if (version == 0)
+        return cli_fail(CLI_STORE, "no Semel tables here: run semel migrate --store %s", url);
+    if (version != SEMEL_NONE && strstr(err->text, "newer") == NULL)
+        return cli_fail(CLI_STORE, "%s; run semel migrate --store %s", err->text, url);
+    return cli_fail(CLI_STORE, "%s: %s", url, err->text);
+}
+
+semel_status cli_store_try(const char *url, bool create_and_migrate, struct semel_store **ret, struct semel_error *err)
+{
+    struct semel_store_options options = {.create = create_and_migrate, .migrate = create_and_migrate};
+    return semel_store_open(ret, drivers, url, &options, err);
+}
+
+struct semel_store *cli_store_open(const struct cli_args *args, bool create_and_migrate, int *ret_code)
+{
+    struct semel_store *store = NULL;
+    struct semel_error err = {0};
+    const char *url = cli_store_url(args, ret_code);
+    if (url == NULL)
+        return NULL;
+    semel_status status = cli_store_try(url, create_and_migrate, &store, &err);
+    if (status == SEMEL_OK)
+        return store;
+    *ret_code = cli_store_fail(url, status, &err);
+    return NULL;
+}

@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * consumer.c: the table of a consumer's settings, and their way to and from the store.
+ *
+ * What it is: `members` says of each setting what it is called, which values it takes and what it is for. Reading,
+ * writing and documenting walk that table and know no setting by its name. What it is not: the meaning of any of them;
+ * defaults and the last check are policy.c's.
+ *
+ * Invariants: a policy leaves this file only after semel__policy_check; its bounds and those of the table are the same
+ * (test_consumer tries each). What is stored has the members that were said and no others, so that a default can change
+ * with the program. Settings are read again in the transaction that adds to them: nobody's change is overwritten.
+ */
+#include "core/consumer.h"
+
+#include <stdio.h>
+
+#include "base/error.h"
+#include "base/json_tree.h"
+
+#define SECOND_US INT64_C(1000000)
+#define DAY_US (INT64_C(86400) * SECOND_US)
+#define SHOWN 41 /* bytes of foreign text in an error, with its NUL */
+
+/* ---- the table ----------------------------------------------------------------------------------------- */
+
+enum kind { WORD, COUNT, TIME, FLAG };
+
+struct member {
+    const char *name;
+    enum kind kind;
+    size_t offset, size;      /* where in the policy; a bool, an int or 64 bits */
+    const char *const *words; /* WORD: by value, ended by NULL */
+    int64_t low, high;        /* COUNT, TIME */
+    const char *none;         /* COUNT, TIME: what stands for SEMEL_NONE; NULL: nothing does */
+    const char *help;
+};
+
+_Static_assert(SEMEL_FIRST_VERSION_ANY == SEMEL_NONE, "one word a member stands for one value");
+
+static const char *const effects[] = {
+    [SEMEL_EFFECT_ATOMIC] = "atomic", [SEMEL_EFFECT_OUTSIDE] = "outside", [SEMEL_EFFECT_KEYED] = "keyed", NULL};
+static const char *const orders[] = {
+    [SEMEL_ORDER_NONE] = "none", [SEMEL_ORDER_ARRIVAL] = "arrival", [SEMEL_ORDER_VERSION] = "version", NULL};
+static const char *const gaps[] = {
+    [SEMEL_GAP_DEAD] = "dead", [SEMEL_GAP_APPLY] = "apply", [SEMEL_GAP_ALERT] = "alert", NULL};
+static const char *const keeps[] = {
+    [SEMEL_KEEP_UNFINISHED] = "unfinished", [SEMEL_KEEP_ALWAYS] = "always", [SEMEL_KEEP_NEVER] = "never", NULL};
+
+#define AT(field) .offset = offsetof(struct semel_policy, field), .size = sizeof(((struct semel_policy *)0)->field)
+#define IS_WORD(field, values) .kind = WORD, AT(field), .words = (values)
+#define IS_COUNT(field, min, max) .kind = COUNT, AT(field), .low = (min), .high = (max)
+#define IS_TIME(field, min, max) .kind = TIME, AT(field), .low = (min), .high = (max)
+#define IS_FLAG(field) .kind = FLAG, AT(field)
+
+#define ORDER 1 /* its place, because it can be settled */
+
+static const struct member members[] = {
+    {"effect", IS_WORD(effect, effects),
+     .help =
+         "where the effect is: in the transaction of this database, outside, or outside and safe to repeat by its step "
+         "key"},
+    [ORDER] = {"order", IS_WORD(order, orders),
+               .help =
+                   "what the order within a key rests on; not said: the first message with an order key settles it"},
+    {"first_version", IS_COUNT(first_version, 0, INT64_MAX), .none = "any",
+     .help = "the version that a key starts with"},
+    {"on_gap", IS_WORD(on_gap, gaps),
+     .help = "what becomes of a message when the version before it does not come in time"},
+    {"gap_timeout", IS_TIME(gap_timeout_us, 1000, 30 * DAY_US), .help = "how long a missing version is waited for"},
+    {"retry_max", IS_COUNT(retry_max, 1, 1000),
+     .help = "attempts in all before a transient failure makes a dead letter"},
+    {"permanent_max", IS_COUNT(permanent_max, 1, 1000),
+     .help = "attempts in all before a permanent failure makes a dead letter"},
+    {"retry_first", IS_TIME(retry_first_us, 1000, DAY_US),
+     .help = "the longest pause before the second attempt; it doubles with each one"},
+    {"retry_ceiling", IS_TIME(retry_ceiling_us, 1000, 30 * DAY_US),
+     .help = "the longest pause between attempts; not below retry_first"},
+    {"lease", IS_TIME(lease_us, 1000, DAY_US), .help = "how long a claim lasts unless it is renewed"},
+    {"parked_key_max", IS_COUNT(parked_key_max, 1, 100000), .help = "how many messages of one order key may wait"},
+    {"parked_consumer_max", IS_COUNT(parked_route_max, 1, 1000000),
+     .help = "how many messages of the consumer may wait"},
+    {"keep_payload", IS_WORD(keep, keeps),
+     .help = "which messages have their payload kept; never only where there is no order and the effect is atomic"},
+    {"payload_max", IS_COUNT(payload_max, 1, SEMEL_PAYLOAD_HARD_MAX), .help = "the largest payload in bytes"},
+    {"retention", IS_TIME(retention_us, SEMEL_HORIZON_MIN_US, 36500 * DAY_US),
+     .help = "how long a finished message is remembered; longer than a duplicate of it can come"},
+    {"business_retention", IS_TIME(business_retention_us, 1000, 36500 * DAY_US), .none = "forever",
+     .help = "how long a business key is held"},
+    {"one_source", IS_FLAG(one_source), .help = "ids are unique across sources: the source is not part of the key"},
+};
+
+#define MEMBERS (sizeof members / sizeof members[0])
+#define ALL_SAID ((UINT32_C(1) << MEMBERS) - 1)
+#define ORDER_SAID (UINT32_C(1) << ORDER)
+
+static int64_t get(const struct semel_policy *policy, const struct member *m)
+{
+    const char *at = (const char *)policy + m->offset;
+    int64_t wide = 0;
+    int narrow = 0;
+    bool flag = false;
+
+    if (m->size == sizeof flag)
+        memcpy(&flag, at, sizeof flag);
+    else if (m->size == sizeof narrow)
+        memcpy(&narrow, at, sizeof narrow);
+    else
+        memcpy(&wide, at, sizeof wide);
+    return flag + narrow + wide;
+}
+
+static void set(struct semel_policy *policy, const struct member *m, int64_t value)
+{
+    char *at = (char *)policy + m->offset;
+    const int narrow = (int)value;
+    const bool flag = value != 0;
+
+    if (m->size == sizeof flag)
+        memcpy(at, &flag, sizeof flag);
+    else if (m->size == sizeof narrow)
+        memcpy(at, &narrow, sizeof narrow);
+    else
+        memcpy(at, &value, sizeof value);
+}
+
+/* ---- as text ------------------------------------------------------------------------------------------- */
+
+/* Whether JSON wants quotes around it. */
+static bool value_text(const struct member *m, int64_t value, char *out, size_t size)
+{
+    switch (m->kind) {
+    case WORD:
+        snprintf(out, size, "%s", m->words[value]);
+        return true;
+    case FLAG:
+        snprintf(out, size, "%s", value != 0 ? "true" : "false");
+        return false;
+    case COUNT:
+    case TIME:
+        break;
+    }
+    if (m->none != NULL && value == SEMEL_NONE)
+        snprintf(out, size, "%s", m->none);
+    else if (m->kind == TIME)
+        semel__duration_format(value, out, size);
+    else
+        snprintf(out, size, "%lld", (long long)value);
+    return m->kind == TIME || value == SEMEL_NONE;
+}
+
+/* "atomic|outside|keyed", "1 to 1000", "1ms to 1d", "0 or more, or any" */
+static void range_text(const struct member *m, char *out, size_t size)
+{
+    char low[32], high[32];
+    size_t n = 0;
+
+    if (m->kind == FLAG) {
+        snprintf(out, size, "true|false");
+        return;
+    }
+    if (m->kind == WORD) {
+        for (const char *const *word = m->words; *word != NULL && n < size; word++)
+            n += (size_t)snprintf(out + n, size - n, "%s%s", word == m->words ? "" : "|", *word);
+        return;
+    }
+    value_text(m, m->low, low, sizeof low);
+    value_text(m, m->high, high, sizeof high);
+    if (m->high == INT64_MAX)
+        n = (size_t)snprintf(out, size, "%s or more", low);
+    else
+        n = (size_t)snprintf(out, size, "%s to %s", low, high);
+    if (m->none != NULL && n < size)
+        snprintf(out + n, size - n, ", or %s", m->none);
+}
+
+static void write_members(const struct semel_policy *policy, uint32_t said, struct semel_buf *buf)
+{
+    const char *between = "{";
+
+    for (size_t i = 0; i < MEMBERS; i++) {
+        char text[64];
+        if ((said >> i & 1) == 0)
+            continue;
+        const char *quote = value_text(&members[i], get(policy, &members[i]), text, sizeof text) ? "\"" : "";
+        semel__buf_addf(buf, "%s\"%s\":%s%s%s", between, members[i].name, quote, text, quote);
+        between = ",";
+    }
+    semel__buf_addz(buf, said != 0 ? "}" : "{}");
+}
+
+void semel__policy_write(const struct semel_policy *policy, struct semel_buf *buf)
+{
+    write_members(policy, ALL_SAID, buf);
+}
+
+void semel__policy_members(void (*each)(void *ctx, const char *name, const char *kind, const char *value,
+                                        const char *help),
+                           void *ctx)
+{
+    struct semel_policy policy;
+
+    semel__policy_init(&policy, SEMEL_STR("any"));
+    for (size_t i = 0; i < MEMBERS; i++) {
+        char range[96], kind[128], value[64];
+        range_text(&members[i], range, sizeof range);
+        snprintf(kind, sizeof kind, "%s%s", members[i].kind == TIME ? "duration, " : "", range);
+        value_text(&members[i], get(&policy, &members[i]), value, sizeof value);
+        each(ctx, members[i].name, kind, value, members[i].help);
+    }
+}
+
+/* ---- from text ----------------------------------------------------------------------------------------- */
+
+static semel_status bad(struct semel_error *why, const char *name, const char *is, const char *right)
+{
+    return semel__fail(why, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s is %s; it must be %s", name, is, right);
+}
+
+/* What stands there, for a person; of text and numbers never more than a little. */
+static void show_node(const struct semel_json_node *node, char *out, size_t size)
+{
+    static const char *const others[] = {
+        [SEMEL_JSON_TAG_NULL] = "null",    [SEMEL_JSON_TAG_FALSE] = "false",      [SEMEL_JSON_TAG_TRUE] = "true",
+        [SEMEL_JSON_TAG_INTEGER] = NULL,   [SEMEL_JSON_TAG_REAL] = NULL,          [SEMEL_JSON_TAG_STRING] = NULL,
+        [SEMEL_JSON_TAG_ARRAY] = "a list", [SEMEL_JSON_TAG_OBJECT] = "an object",
+    };
+    const char *quote = node->tag == SEMEL_JSON_TAG_STRING ? "\"" : "";
+    char text[SHOWN];
+
+    if (others[node->tag] != NULL) {
+        snprintf(out, size, "%s", others[node->tag]);
+        return;
+    }
+    semel__str_show(text, sizeof text, node->u.text);
+    snprintf(out, size, "%s%s%s%s", quote, text, node->u.text.n >= sizeof text ? "..." : "", quote);
+}
+
+static bool take_word(const struct member *m, const struct semel_json_node *node, int64_t *ret)
+{
+    for (int64_t i = 0; node->tag == SEMEL_JSON_TAG_STRING && m->words[i] != NULL; i++)
+        if (semel__str_eqz(node->u.text, m->words[i])) {
+            *ret = i;
+            return true;
+        }
+    return false;
+}
+
+static bool take_number(const struct member *m, const struct semel_json_node *node, int64_t *ret)
+{
+    const bool string = node->tag == SEMEL_JSON_TAG_STRING;
+
+    if (string && m->none != NULL && semel__str_eqz(node->u.text, m->none)) {
+        *ret = SEMEL_NONE;
+        return true;
+    }
+    if (m->kind == TIME ? !string || !semel__duration_parse(node->u.text, ret)
+                        : node->tag != SEMEL_JSON_TAG_INTEGER || !semel__str_int64(node->u.text, ret))
+        return false;
+    return *ret >= m->low && *ret <= m->high;
+}
+
+static bool take(const struct member *m, const struct semel_json_node *node, int64_t *ret)
+{
+    switch (m->kind) {
+    case WORD:
+        return take_word(m, node, ret);
+    case COUNT:
+    case TIME:
+        return take_number(m, node, ret);
+    case FLAG:
+        *ret = node->tag == SEMEL_JSON_TAG_TRUE;
+        return *ret || node->tag == SEMEL_JSON_TAG_FALSE;
+    }
+    return false;
+}
+
+static semel_status unknown_member(struct semel_str key, struct semel_error *why)
+{
+    const char *names[MEMBERS], *near = NULL;
+    char text[SHOWN];
+
+    for (size_t i = 0; i < MEMBERS; i++)
+        names[i] = members[i].name;
+    semel__str_show(text, sizeof text, key);
+    if (key.n < sizeof text)
+        near = semel__nearest(text, names, MEMBERS);
+    return semel__fail(why, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "there is no setting \"%s%s\"; %s%s", text,
+                       key.n >= sizeof text ? "..." : "",
+                       near != NULL ? "did you mean " : "docs/settings-consumer.md lists them",
+                       near != NULL ? near : "");
+}
+
+static semel_status read_member(const struct semel_json_node *node, struct semel_policy *policy, uint32_t *said,
+                                struct semel_error *why)
+{
+    static const char *const right[] = {"one of ", "a whole number, ", "a duration such as \"90s\", ", ""};
+    char is[SHOWN + 8], range[96], must[160];
+    size_t i = 0;
+    int64_t value;
+
+    while (i < MEMBERS && !semel__str_eqz(node->key, members[i].name))
+        i++;
+    if (i == MEMBERS)
+        return unknown_member(node->key, why);
+    if (take(&members[i], node, &value)) {
+        set(policy, &members[i], value);
+        *said |= UINT32_C(1) << i;
+        return SEMEL_OK;
+    }
+    show_node(node, is, sizeof is);
+    range_text(&members[i], range, sizeof range);
+    snprintf(must, sizeof must, "%s%s", right[members[i].kind], range);
+    return bad(why, members[i].name, is, must);
+}
+
+static semel_status read_object(struct semel_str settings, struct semel_policy *policy, uint32_t *said,
+                                struct semel_error *why)
+{
+    struct semel_json *json = NULL;
+    char is[SHOWN + 8];
+
+    if (settings.n > SEMEL_SETTINGS_MAX)
+        return semel__fail(why, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "they have %zu bytes; at most %d are allowed",
+                           settings.n, SEMEL_SETTINGS_MAX);
+    semel_status status = semel__json_parse(&json, settings, SEMEL_SETTINGS_MAX, why);
+    if (status != SEMEL_OK)
+        return status;
+    if (json->root->tag == SEMEL_JSON_TAG_OBJECT) {
+        const struct semel_json_node *node = json->root->u.first;
+        for (; status == SEMEL_OK && node != NULL; node = node->next)
+            status = read_member(node, policy, said, why);
+    } else {
+        show_node(json->root, is, sizeof is);
+        status = bad(why, "what was given", is, "a JSON object such as {\"retry_max\": 5}");
+    }
+    semel__json_free(json);
+    return status;
+}
+
+/* What one member says of another, in the members' names; then all that policy.c knows. */
+static semel_status check_policy(const struct semel_policy *policy, struct semel_error *why)
+{
+    char first[32], ceiling[32], right[64];
+
+    if (policy->retry_ceiling_us < policy->retry_first_us) {
+        semel__duration_format(policy->retry_first_us, first, sizeof first);
+        semel__duration_format(policy->retry_ceiling_us, ceiling, sizeof ceiling);
+        snprintf(right, sizeof right, "at least retry_first, which is %s", first);
+        return bad(why, "retry_ceiling", ceiling, right);
+    }
+    if (policy->keep == SEMEL_KEEP_NEVER && policy->order != SEMEL_ORDER_NONE)
+        return bad(why, "keep_payload", "never",
+                   "unfinished or always where an order is kept: messages wait in the store");
+    if (policy->keep == SEMEL_KEEP_NEVER && policy->effect != SEMEL_EFFECT_ATOMIC)
+        return bad(why, "keep_payload", "never", "unfinished or always unless the effect is atomic: retries need it");
+    return semel__policy_check(policy, why);
+}
+
+static semel_status read_settings(struct semel_str consumer, struct semel_str settings, struct semel_policy *ret,
+                                  uint32_t *ret_said, struct semel_error *why)
+{
+    semel_status status = SEMEL_OK;
+
+    semel__policy_init(ret, consumer);
+    *ret_said = 0;
+    if (semel__str_given(settings))
+        status = read_object(settings, ret, ret_said, why);
+    return status == SEMEL_OK ? check_policy(ret, why) : status;
+}
+
+/* Puts whose settings they are before what is wrong with them; a failure of the world stays as it is. */
+static semel_status blame(const char *what, struct semel_str consumer, const struct semel_error *why,
+                          struct semel_error *err)
+{
+    char name[SHOWN];
+
+    if (why->status != SEMEL_INVALID) {
+        if (err != NULL)
+            *err = *why;
+        return why->status;
+    }
+    semel__str_show(name, sizeof name, consumer);
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s of consumer \"%s\": %s", what, name, why->text);
+}
+
+static semel_status read_policy(const char *what, struct semel_str consumer, struct semel_str settings,
+                                struct semel_policy *ret, bool *ret_order_said, struct semel_error *err)
+{
+    struct semel_policy policy;
+    struct semel_error why;
+    uint32_t said;
+
+    if (read_settings(consumer, settings, &policy, &said, &why) != SEMEL_OK)
+        return blame(what, consumer, &why, err);
+    *ret = policy;
+    if (ret_order_said != NULL)
+        *ret_order_said = (said & ORDER_SAID) != 0;
+    return SEMEL_OK;
+}
+
+semel_status semel__policy_read(struct semel_str consumer, struct semel_str settings, struct semel_policy *ret,
+                                bool *ret_order_said, struct semel_error *err)
+{
+    return read_policy("settings", consumer, settings, ret, ret_order_said, err);
+}
+
+/* ---- the store ----------------------------------------------------------------------------------------- */
+
+semel_status semel__consumer_load(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
+                                  struct semel_policy *ret, bool *ret_order_said, struct semel_error *err)
+{
+    struct semel_str settings = {0};
+    semel_status status = semel_store_consumer_get(store, consumer, arena, &settings, err);
+
+    return status == SEMEL_OK ? read_policy("stored settings", consumer, settings, ret, ret_order_said, err) : status;
+}
+
+semel_status semel__consumer_save(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
+                                  int64_t now_us, struct semel_error *err)
+{
+    struct semel_policy policy;
+    semel_status status = semel__policy_read(consumer, settings, &policy, NULL, err);
+
+    if (status != SEMEL_OK)
+        return status;
+    return semel_store_consumer_put(store, consumer, semel__str_given(settings) ? settings : SEMEL_STR("{}"), now_us,
+                                    err);
+}
+
+static semel_status put_members(struct semel_store *store, const struct semel_policy *policy, uint32_t said,
+                                int64_t now_us, struct semel_error *err)
+{
+    struct semel_buf buf;
+    semel_status status;
+
+    semel__buf_init(&buf, SEMEL_SETTINGS_MAX);
+    write_members(policy, said, &buf);
+    if (buf.failed)
+        status = semel__fail_memory(err); /* all members together are far from the bound */
+    else
+        status = semel_store_consumer_put(store, policy->consumer, semel__buf_str(&buf), now_us, err);
+    semel__buf_done(&buf);
+    return status;
+}
+
+/* The caller has read them earlier, perhaps outside this transaction: what is there now counts. */
+static semel_status settle_order(struct semel_store *store, const struct semel__msg *msg, struct semel_policy *policy,
+                                 int64_t now_us, struct semel_error *err)
+{
+    struct semel_arena arena;
+    struct semel_str settings = {0};
+    struct semel_policy fresh;
+    struct semel_error why;
+    uint32_t said;
+
+    semel__arena_init(&arena, 4 * SEMEL_SETTINGS_MAX);
+    semel_status status = semel_store_consumer_get(store, policy->consumer, &arena, &settings, err);
+    if (status == SEMEL_OK && read_settings(policy->consumer, settings, &fresh, &said, &why) != SEMEL_OK)
+        status = blame("stored settings", policy->consumer, &why, err);
+    if (status == SEMEL_OK && (said & ORDER_SAID) == 0) {
+        fresh.order = msg->version != SEMEL_NONE ? SEMEL_ORDER_VERSION : SEMEL_ORDER_ARRIVAL;
+        if (check_policy(&fresh, &why) != SEMEL_OK)
+            status = blame("a message has an order key; settings", policy->consumer, &why, err);
+        else
+            status = put_members(store, &fresh, said | ORDER_SAID, now_us, err);
+    }
+    if (status == SEMEL_OK)
+        *policy = fresh;
+    semel__arena_done(&arena);
+    return status;
+}
+
+semel_status semel__consumer_order(struct semel_store *store, const struct semel__msg *msg, bool order_said,
+                                   struct semel_policy *policy, int64_t now_us, struct semel_error *err)
+{
+    struct semel_error why;
+    semel_status status = SEMEL_OK;
+
+    if (!semel__str_given(msg->order_key))
+        return SEMEL_OK;
+    if (!order_said)
+        status = settle_order(store, msg, policy, now_us, err);
+    if (status != SEMEL_OK || policy->order != SEMEL_ORDER_ARRIVAL || msg->version == SEMEL_NONE ||
+        msg->defect != SEMEL_DEFECT_NONE) /* it will not run */
+        return status;
+    semel__fail(&why, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                "order is arrival, and a message has a version; set order to version, or give no versions");
+    return blame("settings", policy->consumer, &why, err);
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * begin.c: the inbox inside the caller's transaction: begin, done, fail.
+ *
+ * A begin claims the message under a token, in the caller's transaction, and notes it as pending. Its end is written
+ * under that token. A savepoint of the caller's may have taken the begin back meanwhile, which nobody tells; but what is
+ * taken back is always what was written last, so the stale ones are at the end of the list, and looking at the last one
+ * is enough to find out.
+ *
+ * Invariants: every pending message is `processing` in this transaction, as far as the last call knew; a message is in
+ * the list once; a call that fails leaves both list and rows as they were.
+ */
+#include "base/error.h"
+#include "base/str.h"
+#include "lib/handle.h"
+
+/* The row under this token; *ret_row is NULL when there is none. */
+static semel_status row_of(struct semel *s, int64_t token, struct semel_row **ret_row, struct semel_error *err)
+{
+    struct semel_row *rows;
+    size_t n, damaged;
+    struct semel_scan scan = {.kind = SEMEL_SCAN_TOKEN, .token = token, .max = 1};
+    *ret_row = NULL;
+    semel_status status = semel_store_scan(s->store, &scan, &s->arena, &rows, &n, &damaged, err);
+    if (status == SEMEL_OK && n == 1)
+        *ret_row = &rows[0];
+    return status;
+}
+
+/* Drops those whose begin was taken back. */
+static semel_status drop_stale(struct semel *s, struct semel_error *err)
+{
+    while (s->pending.n > 0) {
+        struct held *last = s->pending.items[s->pending.n - 1];
+        struct semel_row *row;
+        semel_status status = row_of(s, last->token, &row, err);
+        if (status != SEMEL_OK || row != NULL)
+            return status;
+        semel__held_drop(&s->pending, last);
+    }
+    return SEMEL_OK;
+}
+
+/* ---- begin --------------------------------------------------------------------------------------- */
+
+static semel_status make_room(struct semel *s, struct semel_error *err)
+{
+    if (s->loose && s->pending.n == SEMEL_PENDING_MAX) /* committed without their ends, and found by their leases */
+        semel__held_drop(&s->pending, s->pending.items[0]);
+    if (s->pending.n == SEMEL_PENDING_MAX)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "%d messages were begun in this transaction and have no end: done or fail first",
+                           SEMEL_PENDING_MAX);
+    return semel__held_room(&s->pending) ? SEMEL_OK : semel__fail_memory(err);
+}
+
+/* Claims the message; when it may run it is pending from now on. */
+static semel_status claim(struct semel *s, const struct semel__msg *msg, struct semel_verdict *ret,
+                          struct semel_error *err)
+{
+    struct semel_lease lease;
+    struct semel_settled settled;
+    size_t n = 0;
+    struct held *held = semel__held_new(s->policy.consumer, msg);
+    if (held == NULL)
+        return semel__fail_memory(err);
+    semel_status status = semel__lease_claim(&s->inbox, msg, 1, true, &s->arena, &lease, &n, &settled, err);
+    if (status != SEMEL_OK || n == 0) {
+        semel__free(held);
+        semel__show_settled(&settled, ret);
+        return status;
+    }
+    held->token = lease.live.lease_token;
+    held->attempt = lease.live.attempts;
+    semel__held_add(&s->pending, held);
+    semel__show_lease(&lease, ret);
+    ret->token = ret->lease_until_us = SEMEL_NONE; /* they are the transaction's own affair */
+    return SEMEL_OK;
+}
+
+static semel_status begin(struct semel *s, const struct semel_msg *msg, struct semel_verdict *ret,
+                          struct semel_error *err)
+{
+    struct semel__msg m;
+    if (ret == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "ret is NULL");
+    semel_status status = semel__take_consumer(s, msg, err);
+    if (status == SEMEL_OK)
+        status = semel__take_msg(s, msg, true, &m, err);
+    if (status == SEMEL_OK)
+        status = drop_stale(s, err);
+    if (status == SEMEL_OK)
+        status = make_room(s, err);
+    if (status == SEMEL_OK)
+        status = semel__use_order(s, &m, err);
+    return status == SEMEL_OK ? claim(s, &m, ret, err) : status;
+}
+
+semel_status semel_inbox_begin(struct semel *s, const struct semel_msg *msg, struct semel_verdict *ret,
+                               struct semel_error *err)
+{
+    semel_status status = semel__enter(s, SEMEL_WHOSE_CALLER, err);
+    return status == SEMEL_OK ? semel__leave(s, begin(s, msg, ret, err), err) : status;
+}
+
+/* ---- the end of what was begun ------------------------------------------------------------------- */
+
+/* The pending message of this name, and its row. *ret_held is NULL when it is not pending, or not any more. */
+static semel_status find(struct semel *s, const struct semel__msg *name, struct held **ret_held,
+                         struct semel_row **ret_row, struct semel_error *err)
+{
+    semel_status status = SEMEL_OK;
+    struct held *held = semel__held_find(&s->pending, s->policy.consumer, name->source, name->id);
+    *ret_held = NULL;
+    if (held == NULL)
+        return SEMEL_OK;
+    status = row_of(s, held->token, ret_row, err);
+    if (status == SEMEL_OK && *ret_row == NULL)
+        semel__held_drop(&s->pending, held);
+    else if (status == SEMEL_OK)
+        *ret_held = held;
+    return status;
+}
+
+/* *ret says what the broker is to be told. */
+static semel_status end(struct semel *s, struct held *held, const struct semel_row *row,
+                        const struct semel_ending *ending, struct semel_verdict *ret, struct semel_error *err)
+{
+    struct semel_lease lease = {.live = row->live, .arrival = row->arrival};
+    semel__row_msg(row, &lease.msg);
+    semel_status status = semel__lease_finish(&s->inbox, &lease, ending, 1, err);
+    if (status == SEMEL_OK && lease.lost)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "the message was changed by other hands");
+    if (status != SEMEL_OK)
+        return status;
+    semel__held_drop(&s->pending, held);
+    bool kept = row->kept || semel__payload_stays(&s->policy, lease.live.state);
+    struct semel_settled settled = {.act = semel__act_for(lease.live.state, kept),
+                                    .why = lease.live.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW,
+                                    .state = lease.live.state,
+                                    .attempt = lease.live.attempts,
+                                    .due_us = lease.live.due_us,
+                                    .cls = lease.live.error_class};
+    semel__show_settled(&settled, ret);
+    return SEMEL_OK;
+}
+
+static semel_status done(struct semel *s, const struct semel_msg *msg, struct semel_str outcome,
+                         struct semel_error *err)
+{
+    struct semel__msg name;
+    struct held *held = NULL;
+    struct semel_row *row = NULL;
+    struct semel_ending ending = {.result = SEMEL_DONE, .outcome = outcome};
+    struct semel_verdict verdict;
+    semel_status status = semel__take_consumer(s, msg, err);
+    if (status == SEMEL_OK)
+        status = semel__take_name(s, msg, &name, err);
+    if (status == SEMEL_OK)
+        status = semel__check_json("outcome", outcome, SEMEL_OUTCOME_MAX, false, err);
+    if (status == SEMEL_OK)
+        status = find(s, &name, &held, &row, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (held == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "the message was not begun in this transaction, or its begin was rolled back");
+    return end(s, held, row, &ending, &verdict, err);
+}
+
+semel_status semel_inbox_done(struct semel *s, const struct semel_msg *msg, struct semel_str outcome,
+                              struct semel_error *err)
+{
+    semel_status status = semel__enter(s, SEMEL_WHOSE_CALLER, err);
+    return status == SEMEL_OK ? semel__leave(s, done(s, msg, outcome, err), err) : status;
+}
+
+/* ---- fail ---------------------------------------------------------------------------------------- */
+
+/* The begin is gone: the attempt and its end are recorded at once. */
+static semel_status record(struct semel *s, const struct semel_msg *msg, const struct semel_ending *ending,
+                           struct semel_verdict *ret, struct semel_error *err)
+{
+    struct semel__msg m;
+    struct semel_settled settled;
+    semel_status status = semel__take_msg(s, msg, true, &m, err);
+    if (status == SEMEL_OK)
+        status = semel__use_order(s, &m, err);
+    if (status == SEMEL_OK)
+        status = semel__inbox_record(&s->inbox, &m, ending, &settled, err);
+    if (status == SEMEL_OK)
+        semel__show_settled(&settled, ret);
+    return status;
+}
+
+static semel_status fail(struct semel *s, const struct semel_msg *msg, enum semel_result result,
+                         struct semel_str reason, struct semel_verdict *ret, struct semel_error *err)
+{
+    struct semel__msg name;
+    struct held *held = NULL;
+    struct semel_row *row = NULL;
+    struct semel_ending ending = {.result = result};
+    semel_status status = semel__take_consumer(s, msg, err);
+    if (status == SEMEL_OK)
+        status = semel__take_name(s, msg, &name, err);
+    if (status == SEMEL_OK)
+        status = semel__check_result(result, false, err);
+    if (status == SEMEL_OK)
+        status = semel__check_str("reason", reason, err);
+    if (status == SEMEL_OK && !semel__clean_text(&s->arena, reason, &ending.text))
+        status = semel__fail_memory(err);
+    if (status == SEMEL_OK)
+        status = find(s, &name, &held, &row, err);
+    if (status != SEMEL_OK)
+        return status;
+    return held != NULL ? end(s, held, row, &ending, ret, err) : record(s, msg, &ending, ret, err);
+}
+
+semel_status semel_inbox_fail(struct semel *s, const struct semel_msg *msg, enum semel_result result,
+                              struct semel_str reason, struct semel_verdict *ret, struct semel_error *err)
+{
+    struct semel_verdict unwanted;
+    semel_status status = semel__enter(s, SEMEL_WHOSE_CALLER, err);
+    if (status != SEMEL_OK)
+        return status;
+    return semel__leave(s, fail(s, msg, result, reason, ret != NULL ? ret : &unwanted, err), err);
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * claim.c: the leased path: claim, take and put; renew, finish and release by token.
+ *
+ * A token names one row while it is held, and none afterwards. What this handle has claimed it remembers for a while,
+ * so that a worker who comes back after its lease ran out is refused with its word kept as evidence; a token that came
+ * from elsewhere and is stale can only be refused.
+ *
+ * Messages of one order key are taken one at a time, whatever the consumer's effect: who ends the first and who ends the
+ * second may be two different programs.
+ */
+#include "base/error.h"
+#include "base/str.h"
+#include "lib/handle.h"
+
+/* ---- claim --------------------------------------------------------------------------------------- */
+
+/* Best effort: without memory the token works all the same, only its late end leaves no evidence. */
+static void remember(struct semel *s, const struct semel_lease *lease)
+{
+    if (s->claims.n == SEMEL_CLAIMS_MAX)
+        semel__held_drop(&s->claims, s->claims.items[0]);
+    struct held *held = semel__held_room(&s->claims) ? semel__held_new(s->policy.consumer, &lease->msg) : NULL;
+    if (held == NULL)
+        return;
+    held->token = lease->live.lease_token;
+    held->attempt = lease->live.attempts;
+    semel__held_add(&s->claims, held);
+}
+
+static void forget(struct semel *s, int64_t token)
+{
+    struct held *held = semel__held_by_token(&s->claims, token);
+    if (held != NULL)
+        semel__held_drop(&s->claims, held);
+}
+
+static semel_status claim(struct semel *s, const struct semel_msg *msg, int64_t lease_ms, struct semel_verdict *ret,
+                          struct semel_error *err)
+{
+    struct semel__msg m;
+    struct semel_lease lease;
+    struct semel_settled settled;
+    size_t n = 0;
+    if (ret == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "ret is NULL");
+    semel_status status = semel__take_consumer(s, msg, err);
+    if (status == SEMEL_OK)
+        status = semel__take_msg(s, msg, true, &m, err);
+    if (status == SEMEL_OK)
+        status = semel__use_order(s, &m, err);
+    if (status == SEMEL_OK)
+        status = semel__use_lease(s, lease_ms, err);
+    if (status == SEMEL_OK)
+        status = semel__lease_claim(&s->inbox, &m, 1, true, &s->arena, &lease, &n, &settled, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (n == 0) {
+        semel__show_settled(&settled, ret);
+        return SEMEL_OK;
+    }
+    remember(s, &lease);
+    semel__show_lease(&lease, ret);
+    return SEMEL_OK;
+}
+
+semel_status semel_inbox_claim(struct semel *s, const struct semel_msg *msg, int64_t lease_ms,
+                               struct semel_verdict *ret, struct semel_error *err)
+{
+    semel_status status = semel__enter(s, SEMEL_WHOSE_EITHER, err);
+    return status == SEMEL_OK ? semel__leave(s, claim(s, msg, lease_ms, ret, err), err) : status;
+}
+
+/* ---- by token ------------------------------------------------------------------------------------ */
+
+static semel_status stale(int64_t token, struct semel_error *err)
+{
+    return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_LEASE,
+                       "no message is held under token %lld: its lease ran out, or it has its end", (long long)token);
+}
+
+/* The lease of this token, and its consumer loaded. FENCED: nobody holds anything under it; then, where this handle
+ * remembers the message, *ret_known says so and the lease is good enough to leave evidence. */
+static semel_status lease_of(struct semel *s, int64_t token, struct semel_lease *ret, bool *ret_known,
+                             struct semel_error *err)
+{
+    struct semel_row *rows;
+    size_t n, damaged;
+    struct semel_scan scan = {.kind = SEMEL_SCAN_TOKEN, .token = token, .max = 1};
+    *ret_known = false;
+    if (token < 1)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "token is %lld; tokens are numbers from 1",
+                           (long long)token);
+    semel_status status = semel_store_scan(s->store, &scan, &s->arena, &rows, &n, &damaged, err);
+    if (status != SEMEL_OK)
+        return status;
+    *ret = (struct semel_lease){0};
+    if (n == 1) {
+        semel__row_msg(&rows[0], &ret->msg);
+        ret->live = rows[0].live;
+        ret->arrival = rows[0].arrival;
+        return semel__use_consumer(s, rows[0].consumer, err);
+    }
+    const struct held *held = semel__held_by_token(&s->claims, token);
+    if (held == NULL)
+        return stale(token, err);
+    semel__msg_init(&ret->msg);
+    ret->msg.source = held->source;
+    ret->msg.id = held->id;
+    ret->live = (struct semel_live){.state = SEMEL_STATE_PROCESSING, .attempts = held->attempt, .lease_token = token};
+    status = semel__use_consumer(s, held->consumer, err);
+    *ret_known = status == SEMEL_OK;
+    return status == SEMEL_OK ? stale(token, err) : status;
+}
+
+static semel_status renew(struct semel *s, int64_t token, int64_t lease_ms, struct semel_error *err)
+{
+    struct semel_lease lease;
+    bool known;
+    semel_status status = lease_of(s, token, &lease, &known, err);
+    if (status == SEMEL_OK)
+        status = semel__use_lease(s, lease_ms, err);
+    if (status == SEMEL_OK)
+        status = semel__lease_renew(&s->inbox, &lease, 1, err);
+    return status == SEMEL_OK && lease.lost ? stale(token, err) : status;
+}
+
+semel_status semel_inbox_renew(struct semel *s, int64_t token, int64_t lease_ms, struct semel_error *err)
+{
+    semel_status status = semel__enter(s, SEMEL_WHOSE_EITHER, err);
+    return status == SEMEL_OK ? semel__leave(s, renew(s, token, lease_ms, err), err) : status;
+}
+
+static semel_status release(struct semel *s, int64_t token, struct semel_error *err)
+{
+    struct semel_lease lease;
+    bool known;
+    semel_status status = lease_of(s, token, &lease, &known, err);
+    if (status == SEMEL_OK)
+        status = semel__lease_release(&s->inbox, &lease, 1, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (lease.lost)
+        return stale(token, err);
+    forget(s, token);
+    return SEMEL_OK;
+}
+
+semel_status semel_inbox_release(struct semel *s, int64_t token, struct semel_error *err)
+{
+    semel_status status = semel__enter(s, SEMEL_WHOSE_EITHER, err);
+    return status == SEMEL_OK ? semel__leave(s, release(s, token, err), err) : status;
+}
+
+static semel_status finish(struct semel *s, int64_t token, const struct semel_ending *ending, struct semel_error *err)
+{
+    struct semel_lease lease;
+    bool known;
+    semel_status status = lease_of(s, token, &lease, &known, err);
+    if (status == SEMEL_FENCED && known) {
+        struct semel_error ignored;
+        if (semel__lease_finish(&s->inbox, &lease, ending, 1, &ignored) == SEMEL_OK)
+            forget(s, token); /* said once is enough */
+        return status;
+    }
+    if (status == SEMEL_OK)
+        status = semel__lease_finish(&s->inbox, &lease, ending, 1, err);
+    if (status != SEMEL_OK)
+        return status;
+    forget(s, token);
+    return lease.lost ? stale(token, err) : SEMEL_OK;
+}
+
+semel_status semel_inbox_finish(struct semel *s, int64_t token, enum semel_result result, struct semel_str outcome,
+                                struct semel_str reason, struct semel_error *err)
+{
+    struct semel_ending ending = {.result = result, .outcome = outcome};
+    semel_status status = semel__enter(s, SEMEL_WHOSE_EITHER, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel__check_result(result, true, err);
+    if (status == SEMEL_OK)
+        status = semel__check_json("outcome", outcome, SEMEL_OUTCOME_MAX, false, err);
+    if (status == SEMEL_OK)
+        status = semel__check_str("reason", reason, err);
+    if (status == SEMEL_OK && !semel__clean_text(&s->arena, reason, &ending.text))
+        status = semel__fail_memory(err);
+    if (status == SEMEL_OK)
+        status = finish(s, token, &ending, err);
+    return semel__leave(s, status, err);
+}
+
+/* ---- stored work --------------------------------------------------------------------------------- */
+
+struct taking {
+    struct semel_arena arena; /* of its own, so that `taken` may call finish, renew and release */
+    struct semel_lease *leases;
+    size_t n;
+};
+
+static semel_status take(struct semel *s, const char *consumer, size_t max, int64_t lease_ms, struct taking *taking,
+                         struct semel_error *err)
+{
+    semel_status status = semel__use_consumer(s, semel__str(consumer), err);
+    if (status == SEMEL_OK)
+        status = semel__use_lease(s, lease_ms, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (max < 1 || max > SEMEL_PROCESS_MAX)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "max is %zu; it must be 1 to %d", max,
+                           SEMEL_PROCESS_MAX);
+    if (s->policy.keep == SEMEL_KEEP_NEVER)
+        return SEMEL_OK;                     /* only its broker can bring them again */
+    s->policy.effect = SEMEL_EFFECT_OUTSIDE; /* one message a key: nobody knows in which order they end */
+    taking->leases = semel__arena_alloc(&taking->arena, max, sizeof *taking->leases);
+    if (taking->leases == NULL)
+        return semel__fail_memory(err);
+    status = semel__lease_take(&s->inbox, max, &taking->arena, taking->leases, &taking->n, err);
+    if (status != SEMEL_OK && taking->n > 0) {
+        struct semel_error ignored;
+        (void)semel__lease_release(&s->inbox, taking->leases, taking->n, &ignored); /* nobody will hear of them */
+    }
+    for (size_t i = 0; status == SEMEL_OK && i < taking->n; i++)
+        remember(s, &taking->leases[i]);
+    return status;
+}
+
+semel_status semel_inbox_take(struct semel *s, const char *consumer, size_t max, int64_t lease_ms, semel_taken taken,
+                              void *ctx, size_t *ret_n, struct semel_error *err)
+{
+    struct taking taking = {0};
+    char name[SEMEL_ID_MAX + 1];
+    if (taken == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "taken is NULL");
+    semel_status status = semel__enter(s, SEMEL_WHOSE_EITHER, err);
+    if (status != SEMEL_OK)
+        return status;
+    semel__arena_init(&taking.arena, (size_t)1 << 30);
+    status = semel__leave(s, take(s, consumer, max, lease_ms, &taking, err), err);
+    memcpy(name, s->consumer, sizeof name);
+    for (size_t i = 0; status == SEMEL_OK && i < taking.n; i++) {
+        struct semel_msg msg;
+        struct semel_verdict verdict;
+        semel__show_msg(s, &taking.leases[i].msg, &msg);
+        msg.consumer = semel__str(name);
+        semel__show_lease(&taking.leases[i], &verdict);
+        taken(ctx, &msg, &verdict);
+    }
+    if (status == SEMEL_OK && ret_n != NULL)
+        *ret_n = taking.n;
+    semel__arena_done(&taking.arena);
+    return status;
+}
+
+static semel_status put(struct semel *s, const struct semel_msg *msg, struct semel_verdict *ret,
+                        struct semel_error *err)
+{
+    struct semel__msg m;
+    struct semel_settled settled;
+    if (ret == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "ret is NULL");
+    semel_status status = semel__take_consumer(s, msg, err);
+    if (status == SEMEL_OK)
+        status = semel__take_msg(s, msg, true, &m, err);
+    if (status == SEMEL_OK)
+        status = semel__use_order(s, &m, err);
+    if (status == SEMEL_OK)
+        status = semel__inbox_put(&s->inbox, &m, &settled, err);
+    if (status == SEMEL_OK)
+        semel__show_settled(&settled, ret);
+    return status;
+}
+
+semel_status semel_inbox_put(struct semel *s, const struct semel_msg *msg, struct semel_verdict *ret,
+                             struct semel_error *err)
+{
+    semel_status status = semel__enter(s, SEMEL_WHOSE_EITHER, err);
+    return status == SEMEL_OK ? semel__leave(s, put(s, msg, ret, err), err) : status;
+}

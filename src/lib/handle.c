@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * handle.c: opening and closing, and the frame of every call.
+ *
+ * The witness (store/sqlite_store.h) refuses a commit while a message that was begun has no end (P59), and tells when a
+ * transaction is over, so that the list of such messages dies with it. On a loose handle nobody does; there a stale list
+ * is noticed by the rows themselves (begin.c).
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/str.h"
+#include "lib/handle.h"
+
+#ifdef SEMEL_WITH_SQLITE
+#include "store/sqlite_store.h"
+#endif
+
+#define ARENA_MAX ((size_t)1 << 30)
+#define LEASE_MS_MAX INT64_C(86400000)
+
+static const struct semel_store_ops *const drivers[] = {
+#ifdef SEMEL_WITH_SQLITE
+    &semel__store_sqlite,
+#endif
+    NULL,
+};
+
+/* ---- opening and closing ------------------------------------------------------------------------- */
+
+static bool may_commit(void *ctx)
+{
+    const struct semel *s = ctx;
+    return s->pending.n == 0;
+}
+
+static void ended(void *ctx)
+{
+    struct semel *s = ctx;
+    semel__held_clear(&s->pending);
+}
+
+/* The host for people who read a row; what makes it unique is the number behind it. */
+static void name_owner(struct semel *s)
+{
+    char host[64] = "";
+    if (gethostname(host, sizeof host - 1) != 0 || host[0] == '\0')
+        snprintf(host, sizeof host, "host");
+    for (char *p = host; *p != '\0'; p++)
+        if (*p <= ' ' || *p > '~')
+            *p = '?';
+    snprintf(s->owner, sizeof s->owner, "%s-%ld-%016llx", host, (long)s->pid,
+             (unsigned long long)semel__random_next(&s->rng));
+}
+
+static semel_status check_flags(unsigned flags, unsigned allowed, const char *which, struct semel_error *err)
+{
+    if ((flags & ~allowed) == 0)
+        return SEMEL_OK;
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "flags 0x%x: only %s are known here", flags, which);
+}
+
+/* A handle without its store. */
+static semel_status prepare(struct semel **ret, struct semel_error *err)
+{
+    struct semel *s = semel__calloc(1, sizeof *s);
+    if (s == NULL)
+        return semel__fail_memory(err);
+    if (!semel__random_seed_os(&s->rng)) {
+        semel__free(s);
+        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "the system gives no random bytes");
+    }
+    s->pid = getpid();
+    name_owner(s);
+    semel__arena_init(&s->arena, ARENA_MAX);
+    semel__arena_init(&s->sheet, ARENA_MAX);
+    *ret = s;
+    return SEMEL_OK;
+}
+
+static void finish(struct semel *s, bool loose)
+{
+    semel__inbox_init(&s->inbox, s->store, &s->policy, &s->handler, &s->rng, semel__str(s->owner));
+    s->loose = loose;
+#ifdef SEMEL_WITH_SQLITE
+    struct semel_sqlite_witness witness = {.ctx = s, .may_commit = may_commit, .ended = ended};
+    if (!loose)
+        semel__sqlite_witness(s->store, &witness);
+#else
+    (void)may_commit;
+    (void)ended;
+#endif
+}
+
+static struct semel_store_options with_flags(const struct semel_store_options *options, unsigned flags)
+{
+    struct semel_store_options both = options != NULL ? *options : (struct semel_store_options){0};
+    both.create |= (flags & SEMEL_CREATE) != 0;
+    both.migrate |= (flags & SEMEL_MIGRATE) != 0;
+    return both;
+}
+
+semel_status semel__handle_open(struct semel **ret, const char *url, unsigned flags,
+                                const struct semel_store_options *options, struct semel_error *err)
+{
+    struct semel *s;
+    semel__error_clear(err);
+    if (ret == NULL || url == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s is NULL", ret == NULL ? "ret" : "url");
+    *ret = NULL;
+    semel_status status = check_flags(flags, SEMEL_CREATE | SEMEL_MIGRATE, "SEMEL_CREATE and SEMEL_MIGRATE", err);
+    if (status == SEMEL_OK)
+        status = prepare(&s, err);
+    if (status != SEMEL_OK)
+        return status;
+    struct semel_store_options both = with_flags(options, flags);
+    status = semel_store_open(&s->store, drivers, url, &both, err);
+    if (status != SEMEL_OK) {
+        semel__free(s);
+        return status;
+    }
+    finish(s, false);
+    *ret = s;
+    return SEMEL_OK;
+}
+
+semel_status semel__handle_wrap(struct semel **ret, struct sqlite3 *db, unsigned flags,
+                                const struct semel_store_options *options, struct semel_error *err)
+{
+    struct semel *s;
+    semel__error_clear(err);
+    if (ret == NULL || db == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s is NULL", ret == NULL ? "ret" : "db");
+    *ret = NULL;
+    semel_status status = check_flags(flags, SEMEL_MIGRATE | SEMEL_LOOSE, "SEMEL_MIGRATE and SEMEL_LOOSE", err);
+    if (status == SEMEL_OK)
+        status = prepare(&s, err);
+    if (status != SEMEL_OK)
+        return status;
+#ifdef SEMEL_WITH_SQLITE
+    struct semel_store_options both = with_flags(options, flags);
+    status = semel__store_sqlite_wrap(&s->store, db, &both, err);
+#else
+    (void)options;
+    status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "this build has no SQLite");
+#endif
+    if (status != SEMEL_OK) {
+        semel__free(s);
+        return status;
+    }
+    finish(s, (flags & SEMEL_LOOSE) != 0);
+    *ret = s;
+    return SEMEL_OK;
+}
+
+semel_status semel_open(struct semel **ret, const char *url, unsigned flags, struct semel_error *err)
+{
+    return semel__handle_open(ret, url, flags, NULL, err);
+}
+
+semel_status semel_wrap_sqlite(struct semel **ret, struct sqlite3 *db, unsigned flags, struct semel_error *err)
+{
+    return semel__handle_wrap(ret, db, flags, NULL, err);
+}
+
+void semel_close(struct semel *s)
+{
+    if (s == NULL || s->inside) /* a handler must not saw off what it sits on */
+        return;
+    semel_store_close(s->store);
+    semel__inbox_done(&s->inbox);
+    semel__arena_done(&s->arena);
+    semel__arena_done(&s->sheet);
+    semel__held_done(&s->pending);
+    semel__held_done(&s->claims);
+    semel__free(s);
+}
+
+void *semel_native(struct semel *s)
+{
+    return s != NULL ? semel_store_native(s->store) : NULL;
+}
+
+int semel_pending(const struct semel *s)
+{
+    return s != NULL ? (int)s->pending.n : 0;
+}
+
+void semel_ended(struct semel *s)
+{
+    if (s != NULL && s->loose)
+        semel__held_clear(&s->pending);
+}
+
+/* ---- the frame ----------------------------------------------------------------------------------- */
+
+static semel_status check_whose(enum semel_whose whose, bool busy, struct semel_error *err)
+{
+    if (whose == SEMEL_WHOSE_CALLER && !busy)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "there is no open transaction on this connection: BEGIN IMMEDIATE first");
+    if (whose == SEMEL_WHOSE_OURS && busy)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "a transaction is open on this connection, and this call makes its own: end yours first");
+    return SEMEL_OK;
+}
+
+semel_status semel__enter(struct semel *s, enum semel_whose whose, struct semel_error *err)
+{
+    semel__error_clear(err);
+    if (s == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "the handle is NULL");
+    if (s->pid != getpid())
+        return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT,
+                           "the handle was opened before fork(): the child must open its own");
+    if (s->broken)
+        return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_BROKEN, "the handle is broken: close and reopen it");
+    if (s->inside)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "called from inside a handler, where only semel_outbox_put and semel_native may be");
+    bool busy = semel_store_busy(s->store);
+    semel_status status = check_whose(whose, busy, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (!busy)
+        semel__held_clear(&s->pending); /* their transaction is over */
+    semel__arena_reset(&s->arena);
+    semel_store_join(s->store, busy);
+    return SEMEL_OK;
+}
+
+semel_status semel__leave(struct semel *s, semel_status status, struct semel_error *err)
+{
+    bool left_open = s->store->in_tx;
+    if (left_open) {
+        semel_store_rollback(s->store);
+        s->broken = true;
+    }
+    semel_store_join(s->store, false);
+    return left_open ? semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_BROKEN,
+                                   "an internal transaction was left open: close and reopen the handle")
+                     : status;
+}
+
+semel_status semel__commit(struct semel *s, struct semel_error *err)
+{
+    semel_status status = semel_store_commit(s->store, err);
+    if (status == SEMEL_UNKNOWN) {
+        struct semel_error ignored;
+        (void)semel_store_reopen(s->store, &ignored); /* if that fails, the next call says so */
+    }
+    return status;
+}
+
+/* ---- the consumer of the call -------------------------------------------------------------------- */
+
+semel_status semel__use_consumer(struct semel *s, struct semel_str consumer, struct semel_error *err)
+{
+    semel_status status = semel__check_str("consumer", consumer, err);
+    if (status == SEMEL_OK)
+        status = semel__id_check("consumer", consumer, 1, err);
+    if (status != SEMEL_OK)
+        return status;
+    memcpy(s->consumer, consumer.p, consumer.n);
+    s->consumer[consumer.n] = '\0';
+    return semel__consumer_load(s->store, (struct semel_str){s->consumer, consumer.n}, &s->arena, &s->policy,
+                                &s->order_said, err);
+}
+
+semel_status semel__use_lease(struct semel *s, int64_t lease_ms, struct semel_error *err)
+{
+    if (lease_ms == 0)
+        return SEMEL_OK;
+    if (lease_ms < 0 || lease_ms > LEASE_MS_MAX)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "lease_ms is %lld; it must be 1 to %lld, or 0 for the consumer's", (long long)lease_ms,
+                           (long long)LEASE_MS_MAX);
+    s->policy.lease_us = lease_ms * 1000;
+    return SEMEL_OK;
+}
+
+semel_status semel__use_order(struct semel *s, const struct semel__msg *msg, struct semel_error *err)
+{
+    int64_t now_us = 0;
+    if (!semel__str_given(msg->order_key))
+        return SEMEL_OK;
+    if (s->order_said) /* then nothing is written */
+        return semel__consumer_order(s->store, msg, true, &s->policy, now_us, err);
+    semel_status status = semel_store_begin(s->store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel__consumer_order(s->store, msg, false, &s->policy, now_us, err);
+    if (status != SEMEL_OK) {
+        semel_store_rollback(s->store);
+        return status;
+    }
+    status = semel__commit(s, err);
+    if (status == SEMEL_UNKNOWN) /* settling it again gives the same */
+        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT,
+                           "whether the consumer's order was stored is unknown: repeat the call");
+    s->order_said = status == SEMEL_OK;
+    return status;
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * handle.h: the inside of a handle, private to libsemel and to what is built on it.
+ *
+ *   handle.c   opening, closing, the frame of every call       message.c  public values in and out of core's
+ *   held.c     messages that were begun or claimed here        values.c   names and small things
+ *   begin.c    begin, done, fail                               claim.c    claim, renew, finish, release, take, put
+ *   process.c  process, process_set, work                      keep.c     consumers, tick, outbox
+ *
+ * Every public function is framed: semel__enter checks the handle and whose transaction it will be, and
+ * semel__leave puts the store back. Between them core's own transactions either are transactions, or a part of the
+ * caller's (semel_store_join).
+ *
+ * Invariants: outside a frame the store has no transaction of ours open and does not join; one that is found open all the
+ * same breaks the handle, and everything but closing answers CLOSED from then on. Nothing here is kept past a call
+ * but what `struct semel` says.
+ */
+#ifndef SEMEL_LIB_HANDLE_H
+#define SEMEL_LIB_HANDLE_H
+
+#include <sys/types.h>
+
+#include "core/consumer.h"
+#include "core/inbox.h"
+#include "semel/semel.h"
+
+#define SEMEL_PENDING_MAX 10000
+#define SEMEL_CLAIMS_MAX 1000
+
+/* A message that this handle has begun or claimed, and the token under which it did. */
+struct held {
+    struct semel_str consumer, source, id;
+    int64_t token;
+    int attempt;
+    char bytes[];
+};
+
+/* In the order in which they were taken. */
+struct held_list {
+    struct held **items;
+    size_t n, cap;
+};
+
+struct semel {
+    struct semel_store *store;
+    struct semel_random rng;
+    char owner[128]; /* host-pid-random */
+    pid_t pid;
+    bool loose;  /* nobody tells when a transaction ends */
+    bool inside; /* a handler runs */
+    bool broken;
+    char consumer[SEMEL_ID_MAX + 1];
+    struct semel_policy policy; /* of the call */
+    bool order_said;
+    struct semel__handler handler;
+    struct semel_inbox inbox;
+    struct semel_arena arena;     /* lives until the next call */
+    struct semel_arena sheet;     /* lives as long as one call of a set-based handler */
+    struct held_list pending;     /* begun in the open transaction, no end yet */
+    struct held_list claims;      /* the last ones, so that a late end can be kept as evidence */
+    char after[SEMEL_ID_MAX + 1]; /* tick: the consumer that was the last one, "" before the first */
+};
+
+/* ---- handle.c ---- */
+
+/* semel_open and semel_wrap_sqlite with options of the store; NULL: those of the flags alone. */
+semel_status semel__handle_open(struct semel **ret, const char *url, unsigned flags,
+                                const struct semel_store_options *options, struct semel_error *err);
+semel_status semel__handle_wrap(struct semel **ret, struct sqlite3 *db, unsigned flags,
+                                const struct semel_store_options *options, struct semel_error *err);
+
+enum semel_whose { SEMEL_WHOSE_CALLER, SEMEL_WHOSE_OURS, SEMEL_WHOSE_EITHER };
+/* INVALID: no handle, inside a handler, the wrong kind of transaction. CLOSED: after fork(), or a broken handle. */
+semel_status semel__enter(struct semel *s, enum semel_whose whose, struct semel_error *err);
+/* Returns the status it was given, or CLOSED when the handle is broken now. */
+semel_status semel__leave(struct semel *s, semel_status status, struct semel_error *err);
+/* The end of a small transaction that core has no part in. After UNKNOWN the connection is a new one. */
+semel_status semel__commit(struct semel *s, struct semel_error *err);
+/* Loads the settings of the consumer into s->policy. */
+semel_status semel__use_consumer(struct semel *s, struct semel_str consumer, struct semel_error *err);
+/* A lease for this call alone; 0: the consumer's. */
+semel_status semel__use_lease(struct semel *s, int64_t lease_ms, struct semel_error *err);
+/* Where the consumer has not said its order, the message decides it. */
+semel_status semel__use_order(struct semel *s, const struct semel__msg *msg, struct semel_error *err);
+
+/* ---- held.c ---- */
+
+/* NULL: no memory. It belongs to nobody yet. */
+struct held *semel__held_new(struct semel_str consumer, const struct semel__msg *msg);
+bool semel__held_room(struct held_list *list); /* for one more; false: no memory */
+void semel__held_add(struct held_list *list, struct held *held);
+struct held *semel__held_find(const struct held_list *list, struct semel_str consumer, struct semel_str source,
+                              struct semel_str id);
+struct held *semel__held_by_token(const struct held_list *list, int64_t token);
+void semel__held_drop(struct held_list *list, struct held *held);
+void semel__held_clear(struct held_list *list);
+void semel__held_done(struct held_list *list);
+
+/* ---- message.c ---- */
+
+/* INVALID names the argument and what would be right. */
+semel_status semel__check_str(const char *what, struct semel_str s, struct semel_error *err);
+semel_status semel__check_size(const char *what, size_t size, size_t least, struct semel_error *err);
+semel_status semel__check_json(const char *what, struct semel_str text, size_t max, bool object,
+                               struct semel_error *err);
+semel_status semel__check_result(enum semel_result result, bool may_be_done, struct semel_error *err);
+semel_status semel__check_consumer(const struct semel_msg *msg, struct semel_error *err);
+/* Checks that there is a message with a consumer, and loads the consumer. */
+semel_status semel__take_consumer(struct semel *s, const struct semel_msg *msg, struct semel_error *err);
+/* The fields of the public message for core, under s->policy. What is wrong with a field is INVALID when strict, and else
+ * a defect of the message, which core keeps with the reason; what is wrong with the call always is INVALID. An id that is
+ * not given is a defect in both. */
+semel_status semel__take_msg(struct semel *s, const struct semel_msg *msg, bool strict, struct semel__msg *ret,
+                             struct semel_error *err);
+/* Only what names the message: its source and its id. */
+semel_status semel__take_name(struct semel *s, const struct semel_msg *msg, struct semel__msg *ret,
+                              struct semel_error *err);
+/* As a handler sees it; strings are borrowed from `msg` and the policy. */
+void semel__show_msg(const struct semel *s, const struct semel__msg *msg, struct semel_msg *ret);
+void semel__show_settled(const struct semel_settled *settled, struct semel_verdict *ret);
+void semel__show_lease(const struct semel_lease *lease, struct semel_verdict *ret);
+/* A text for people that is to be kept: well-formed, without control characters, in the arena. */
+bool semel__clean_text(struct semel_arena *arena, struct semel_str text, struct semel_str *ret);
+
+#endif

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * keep.c: what is kept beside the inbox: the settings of consumers, events for the outbox; and what time does by
+ * itself to all of it.
+ *
+ * A tick goes through the consumers in turn and begins where the last one stopped, so that a busy consumer does not keep
+ * the others from theirs. One whose settings cannot be read is told at the end, after the others had their turn.
+ */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/str.h"
+#include "lib/handle.h"
+
+#define PAGE 100
+
+/* ---- consumers ----------------------------------------------------------------------------------- */
+
+static semel_status set(struct semel *s, const char *consumer, const char *settings, struct semel_error *err)
+{
+    int64_t now_us;
+    struct semel_str name = semel__str(consumer);
+    if (settings == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "settings is NULL; {} is the default");
+    semel_status status = semel__id_check("consumer", name, 1, err);
+    if (status == SEMEL_OK)
+        status = semel_store_begin(s->store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel__consumer_save(s->store, name, semel__str(settings), now_us, err);
+    if (status == SEMEL_OK)
+        return semel__commit(s, err);
+    semel_store_rollback(s->store);
+    return status;
+}
+
+semel_status semel_consumer_set(struct semel *s, const char *consumer, const char *settings, struct semel_error *err)
+{
+    semel_status status = semel__enter(s, SEMEL_WHOSE_EITHER, err);
+    return status == SEMEL_OK ? semel__leave(s, set(s, consumer, settings, err), err) : status;
+}
+
+static semel_status get(struct semel *s, const char *consumer, struct semel_str *ret, struct semel_error *err)
+{
+    struct semel_buf buf;
+    if (ret == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "ret_settings is NULL");
+    semel_status status = semel__use_consumer(s, semel__str(consumer), err);
+    if (status != SEMEL_OK)
+        return status;
+    semel__buf_init(&buf, SEMEL_SETTINGS_MAX);
+    semel__policy_write(&s->policy, &buf);
+    bool copied = !buf.failed && semel__arena_copy(&s->arena, semel__buf_str(&buf), ret);
+    semel__buf_done(&buf);
+    return copied ? SEMEL_OK : semel__fail_memory(err);
+}
+
+semel_status semel_consumer_get(struct semel *s, const char *consumer, struct semel_str *ret_settings,
+                                struct semel_error *err)
+{
+    semel_status status = semel__enter(s, SEMEL_WHOSE_EITHER, err);
+    return status == SEMEL_OK ? semel__leave(s, get(s, consumer, ret_settings, err), err) : status;
+}
+
+/* ---- tick ---------------------------------------------------------------------------------------- */
+
+typedef semel_status (*step)(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
+
+static semel_status tick_consumer(struct semel *s, struct semel_str consumer, size_t max, size_t *n,
+                                  struct semel_error *err)
+{
+    static const step steps[] = {semel__inbox_recover, semel__inbox_gaps, semel__inbox_purge};
+    semel_status status = semel__use_consumer(s, consumer, err);
+    for (size_t i = 0; status == SEMEL_OK && i < sizeof steps / sizeof steps[0] && *n < max; i++) {
+        size_t touched = 0;
+        status = steps[i](&s->inbox, max - *n, &touched, err);
+        *n += touched;
+    }
+    return status;
+}
+
+struct round {
+    size_t max, n;             /* rows that may be touched, and that were */
+    struct semel_str until;    /* not given: to the last consumer */
+    bool end;                  /* there are no more */
+    struct semel_error damage; /* the first consumer that could not be read */
+};
+
+static bool past(const struct round *round, struct semel_str name)
+{
+    return semel__str_given(round->until) && semel__str_cmp(name, round->until) > 0;
+}
+
+/* One page of names, behind s->after. */
+static semel_status tick_page(struct semel *s, struct round *round, struct semel_error *err)
+{
+    struct semel_str *names, after = semel__str(s->after[0] != '\0' ? s->after : NULL);
+    size_t n;
+    semel__arena_reset(&s->arena);
+    semel_status status = semel_store_consumers(s->store, after, PAGE, &s->arena, &names, &n, err);
+    for (size_t i = 0; status == SEMEL_OK && i < n && round->n < round->max; i++) {
+        round->end = past(round, names[i]);
+        if (round->end)
+            return SEMEL_OK;
+        status = tick_consumer(s, names[i], round->max, &round->n, err);
+        if (status == SEMEL_INVALID) {
+            if (round->damage.status == SEMEL_OK)
+                round->damage = *err;
+            status = SEMEL_OK;
+        }
+        if (status == SEMEL_OK && names[i].n < sizeof s->after) {
+            memcpy(s->after, names[i].p, names[i].n);
+            s->after[names[i].n] = '\0';
+        }
+    }
+    round->end = status == SEMEL_OK && n < PAGE;
+    return status;
+}
+
+static semel_status tick_pages(struct semel *s, struct round *round, struct semel_error *err)
+{
+    semel_status status = SEMEL_OK;
+    round->end = false;
+    while (status == SEMEL_OK && !round->end && round->n < round->max)
+        status = tick_page(s, round, err);
+    return status;
+}
+
+/* From where the last one stopped to the end, then from the start to there. */
+static semel_status tick(struct semel *s, struct round *round, struct semel_error *err)
+{
+    char start[sizeof s->after];
+    struct semel_error local = {0};
+    err = err != NULL ? err : &local;
+    if (round->max < 1)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "max is 0; it must be 1 or more");
+    memcpy(start, s->after, sizeof start);
+    semel_status status = tick_pages(s, round, err);
+    if (status == SEMEL_OK && round->n < round->max) {
+        s->after[0] = '\0';
+        round->until = semel__str(start);
+        if (start[0] != '\0')
+            status = tick_pages(s, round, err);
+    }
+    if (status != SEMEL_OK || round->damage.status == SEMEL_OK)
+        return status;
+    *err = round->damage;
+    return round->damage.status;
+}
+
+semel_status semel_tick(struct semel *s, size_t max, size_t *ret_n, struct semel_error *err)
+{
+    struct round round = {.max = max};
+    semel_status status = semel__enter(s, SEMEL_WHOSE_EITHER, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel__leave(s, tick(s, &round, err), err);
+    if (ret_n != NULL)
+        *ret_n = round.n; /* also of what was done before a failure */
+    return status;
+}
+
+/* ---- the outbox ---------------------------------------------------------------------------------- */
+
+static semel_status take_event(const struct semel_event *event, struct semel__event *ret, struct semel_error *err)
+{
+    if (event == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "event is NULL");
+    semel_status status = semel__check_size("event", event->size, sizeof *event, err);
+    if (status != SEMEL_OK)
+        return status;
+    *ret = (struct semel__event){.id = event->id,
+                                 .aggregatetype = event->aggregatetype,
+                                 .aggregateid = event->aggregateid,
+                                 .type = event->type,
+                                 .payload = event->payload,
+                                 .headers = event->headers,
+                                 .destination = event->destination,
+                                 .traceparent = event->traceparent};
+    const struct semel_str strs[] = {ret->id,      ret->aggregatetype, ret->aggregateid, ret->type,
+                                     ret->payload, ret->destination,   ret->traceparent};
+    for (size_t i = 0; status == SEMEL_OK && i < sizeof strs / sizeof strs[0]; i++)
+        status = semel__check_str("a string of the event", strs[i], err);
+    return status == SEMEL_OK ? semel__check_json("headers", event->headers, SEMEL_HEADERS_MAX, true, err) : status;
+}
+
+static semel_status put(struct semel *s, const struct semel_event *event, char *ret_id, struct semel_error *err)
+{
+    struct semel__event e;
+    int64_t now_us;
+    semel_status status = take_event(event, &e, err);
+    if (status == SEMEL_OK)
+        status = semel_store_begin(s->store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel_store_outbox_put(s->store, &e, now_us, ret_id, err);
+    if (status == SEMEL_OK)
+        return semel__commit(s, err);
+    semel_store_rollback(s->store);
+    return status;
+}
+
+/* Inside a handler: the transaction is open already, and its time is the store's. */
+static semel_status put_inside(struct semel *s, const struct semel_event *event, char *ret_id, struct semel_error *err)
+{
+    struct semel__event e;
+    const struct semel_clock *clock = s->store->options.clock;
+    if (!semel_store_busy(s->store))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "the handler has ended the transaction: nothing can be put into it");
+    semel_status status = take_event(event, &e, err);
+    if (status != SEMEL_OK)
+        return status;
+    return semel_store_outbox_put(s->store, &e, semel__now(clock != NULL ? clock : &semel__clock_real), ret_id, err);
+}
+
+semel_status semel_outbox_put(struct semel *s, const struct semel_event *event, char ret_id[SEMEL_EVENT_ID_SIZE],
+                              struct semel_error *err)
+{
+    char unwanted[SEMEL_EVENT_ID_SIZE];
+    ret_id = ret_id != NULL ? ret_id : unwanted;
+    if (s != NULL && s->inside && s->store->in_tx) {
+        semel__error_clear(err);
+        return put_inside(s, event, ret_id, err);
+    }
+    if (s != NULL && s->inside) { /* of an effect outside: no transaction is open, and this makes one */
+        semel__error_clear(err);
+        semel_store_join(s->store, semel_store_busy(s->store));
+        semel_status status = put(s, event, ret_id, err);
+        semel_store_join(s->store, false);
+        return status;
+    }
+    semel_status status = semel__enter(s, SEMEL_WHOSE_EITHER, err);
+    return status == SEMEL_OK ? semel__leave(s, put(s, event, ret_id, err), err) : status;
+}

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: MIT
+"""The frame of the program: its words, options, help, exit codes, output and completion."""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from conftest import binary, run, run_on_terminal
+
+SOURCE = pathlib.Path(os.environ["SEMEL_SOURCE"])
+TABLES = run("help", "--json").json
+LEAVES = [command for command in TABLES["commands"] if not command["group"]]
+
+
+def words(command):
+    return command["name"].split()
+
+
+def options(command):
+    return {option["name"] for option in command["options"]}
+
+
+# ---- help ----
+
+
+def test_help_lists_every_command_and_every_command_explains_itself():
+    for command in TABLES["commands"]:
+        if " " not in command["name"]:
+            assert re.search(rf"^  {command['name']} ", run("--help").out, re.MULTILINE)
+        asked = run(*words(command), "--help")
+        assert asked.code == 0 and asked.err == ""
+        assert asked.out.startswith(f"semel {command['name']}: ")
+        assert f"usage: semel {command['name']}" in asked.out
+        assert run("help", *words(command)).out == asked.out
+        for name in options(command):
+            assert f"--{name}" in asked.out
+    assert run("-h").out == run("--help").out == run("help").out
+
+
+@pytest.mark.parametrize("command", LEAVES, ids=lambda command: command["name"])
+def test_a_command_has_a_summary_and_an_example(command):
+    text = run(*words(command), "--help").out
+    assert command["summary"] and not command["summary"].endswith(".")
+    if command["name"] not in ("demo", "version"):  # these need nothing: their usage is the example
+        assert "semel " + command["name"] in text.split("Options")[1], text
+    assert max(map(len, text.split("\n"))) <= 120
+
+
+def test_help_says_what_each_exit_code_means():
+    shown = run("help", "exit-codes")
+    assert shown.code == 0
+    codes = [int(line.split()[0]) for line in shown.out.splitlines()]
+    assert codes == [row["code"] for row in TABLES["exit_codes"]] == [0, 1, 2, 3, 4, 5, 6, 130]
+
+
+def test_the_documentation_and_the_manual_say_what_the_program_says():
+    done = subprocess.run([SOURCE / "tools" / "cli_docs.py", binary(), "--check"], capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # Neither may speak of a command or an option that does not exist, in its prose or elsewhere.
+    known = {option for command in TABLES["commands"] for option in options(command)} | {"version", "help", "json"}
+    verbs = {words(command)[0] for command in TABLES["commands"]}
+    for name in ("docs/cli.md", "man/semel.1.scd"):
+        text = (SOURCE / name).read_text(encoding="utf-8")
+        for command in TABLES["commands"]:
+            assert f"## semel {command['name']}\n" in text
+        for option in re.findall(r"(?<![\w-])--([a-z][a-z-]*)", text):
+            assert option in known or option in ("x", "name"), (name, option)
+        for verb in re.findall(r"[`*]semel ([a-z]+)", text):
+            assert verb in verbs, (name, verb)
+
+
+def test_the_manual_can_be_made():
+    if shutil.which("scdoc") is None:
+        pytest.skip("scdoc is not installed")
+    page = (SOURCE / "man" / "semel.1.scd").read_bytes()
+    done = subprocess.run(["scdoc"], input=page, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"semel inbox ls" in done.stdout
+
+
+def test_the_version_is_told_in_both_ways():
+    told = run("version")
+    assert told.code == 0 and run("--version").out == told.out
+    assert re.match(r"semel \d+\.\d+\.\d+\ncompiler (gcc|clang) .*\nSQLite \d+\.\d+\.\d+", told.out)
+    assert set(run("version", "--json").json) == {"version", "compiler", "sqlite"}
+
+
+# ---- what was mistyped ----
+
+
+@pytest.mark.parametrize("args, said", [
+    (["statsu"], "semel: there is no command 'statsu'; did you mean 'status'?"),
+    (["inbox", "lss"], "semel: there is no command 'inbox lss'; did you mean 'inbox ls'?"),
+    (["frobnicate"], "semel: there is no command 'frobnicate'; semel --help lists them"),
+    (["consumer", "frobnicate"], "there is no command 'consumer frobnicate'; semel consumer --help lists them"),
+    (["help", "sned"], "did you mean 'send'?"),
+    (["help", "send", "off"], "semel send has no commands of its own"),
+    (["status", "--jsom"], "semel: semel status has no option '--jsom'; did you mean '--json'?"),
+    (["status", "--frobnicate=1"], "semel status has no option '--frobnicate'; semel status --help lists them"),
+    (["--jsn"], "semel has no option '--jsn'"),
+    (["status", "-x"], "semel status has no option '-x'"),
+    (["status", "--json=yes"], "--json takes no value"),
+    (["status", "--store"], "--store needs a value: --store URL"),
+    (["status", "--consumer", "--json"], "'--json' looks like an option; if it is meant: --consumer=--json"),
+    (["status", "--json", "--json"], "--json is given twice"),
+    (["status", "--store=sqlite:a", "--store", "sqlite:b"], "--store is given twice"),
+    (["status", "-ca", "--consumer=b"], "--consumer is given twice"),
+    (["status", "now"], "semel status: 'now' is one word too many"),
+    (["status", "--", "--json"], "'--json' is one word too many"),
+    (["consumer", "show"], "semel consumer show needs more: semel consumer show CONSUMER"),
+    (["consumer"], "semel consumer needs a command"),
+    (["completion", "tcsh"], "it must be bash, zsh or fish"),
+    ([], "semel needs a command"),
+])
+def test_what_was_mistyped_is_refused_with_what_would_be_right(args, said):
+    result = run(*args)
+    assert result.code == 2 and result.out == "", result
+    assert said in result.err and result.err.count("\n") == 1, result
+
+
+def test_options_may_be_written_in_each_usual_way(store):
+    store.semel("send", "-c", "billing", "--id", "m1", "x")
+    for args in (["--consumer", "billing"], ["--consumer=billing"], ["-c", "billing"], ["-cbilling"]):
+        assert store.semel("status", *args, "--json").json["consumers"][0]["consumer"] == "billing"
+    assert run("--", "status", f"--store={store.url}").code == 2  # the command comes first
+    assert run("consumer", "show", f"--store={store.url}", "--", "billing").code == 0
+    assert run("consumer", "show", "--json", "billing", f"--store={store.url}").code == 0
+    assert run("consumer", "show", "--store", store.url, "--", "-x").code == 3
+
+
+# ---- output ----
+
+
+def test_json_is_one_document_on_stdout_and_errors_stay_text(store):
+    for args in (["status"], ["consumer", "ls"], ["migrate"], ["version"], ["help"]):
+        more = [] if args[0] in ("version", "help") else ["--store", store.url]
+        result = run(*args, "--json", *more)
+        assert result.code == 0 and result.err == "" and result.json is not None
+    result = run("status", "--json", "--store", "sqlite:/nonexistent/a.db")
+    assert result.code == 5 and result.out == "" and result.err.startswith("semel: ")
+
+
+def test_a_full_disk_is_reported():
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        for args in (["version"], ["help", "--json"], ["completion", "bash"]):
+            done = subprocess.run([binary(), *args], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+            assert done.returncode == 1
+            assert done.stderr == "semel: writing to stdout: No space left on device\n"
+
+
+def test_a_closed_stdout_is_reported_and_never_becomes_the_database(store):
+    script = '"$0" status --store "$1" >&-'
+    done = subprocess.run(["sh", "-c", script, binary(), store.url], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "writing to stdout" in done.stderr
+    assert store.sql("PRAGMA integrity_check") == [("ok",)]
+    done = subprocess.run(["sh", "-c", '"$0" send --store "$1" -c b --id m - <&-', binary(), store.url],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "reading stdin" in done.stderr
+
+
+def test_a_reader_that_goes_away_ends_the_output_quietly():
+    for args in (["help", "--json"], ["version"], ["completion", "fish"]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run([binary(), *args], stdout=writer, stderr=subprocess.PIPE, check=False)
+        os.close(writer)
+        assert done.returncode == 0 and done.stderr == b""
+
+
+# ---- hostile contents ----
+
+HOSTILE = "a\x1b[31m\x1b]0;owned\x07\r\x08\x7f\u0085\u009b2J\u202egnp.\u2066\u200b\ufeffz"
+
+
+def obeyed(text):
+    """What a terminal might obey, or a reader be deceived by."""
+    found = re.findall(r"[\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]", text)
+    return found + re.findall(r"\r(?!\n)", text)
+
+
+def commands_that_show(store):
+    yield "status"
+    yield "status", "--json"
+    yield "consumer", "ls"
+    yield "consumer", "ls", "--json"
+    yield "consumer", "show", HOSTILE
+    yield "consumer", "show", HOSTILE, "--json"
+    yield "consumer", "set", HOSTILE, '{"effect": "' + HOSTILE + '"}'
+    yield "consumer", "set", HOSTILE, "{}"
+    yield "inbox", "ls"
+    yield "inbox", "ls", "--json"
+    yield "inbox", "show", HOSTILE
+    yield "inbox", "show", HOSTILE, "--json"
+    yield "send", "--consumer", HOSTILE, "--id", HOSTILE, "other"
+    yield "send", "--consumer", HOSTILE, "--id", HOSTILE, HOSTILE, "--json"
+    yield "send", "--consumer", "c", "--id", "m", "--header", HOSTILE, "x"
+    yield "status", "--consumer", HOSTILE + "?"
+    yield HOSTILE,
+    yield "status", "--" + HOSTILE
+
+
+def test_nothing_that_a_message_says_is_obeyed_by_a_terminal(store):
+    sent = store.semel("send", "--consumer", HOSTILE, "--id", HOSTILE, "--type", HOSTILE, "--source", HOSTILE,
+                       "--order-key", HOSTILE, "--header", "h=" + HOSTILE, HOSTILE)
+    assert sent.code == 0, sent
+    store.sql("UPDATE semel_inbox SET error_class = 'transient', error_text = ?", HOSTILE)
+    for args in commands_that_show(store):
+        code, seen = run_on_terminal(*args, "--store", store.url)
+        text = seen.decode("utf-8")
+        assert code in (0, 2, 3, 4), (args, text)
+        assert text and obeyed(text) == [], (args, text)
+        piped = run(*args, "--store", store.url)
+        assert obeyed(piped.out + piped.err) == [], (args, piped)
+    # JSON says the same text all the same.
+    assert store.semel("status", "--json").json["consumers"][0]["consumer"] == HOSTILE
+
+
+def test_a_table_is_cut_to_the_width_of_a_terminal_only(store):
+    name = "consumer-" + "x" * 150
+    store.semel("consumer", "set", name, '{"retry_max": 3}')
+    _, seen = run_on_terminal("consumer", "ls", "--store", store.url, columns=60)
+    lines = seen.decode().split("\r\n")
+    assert "GUARANTEE" in lines[0] and max(map(len, lines)) <= 60
+    assert name in store.semel("consumer", "ls").out
+    assert name in store.semel("consumer", "ls", "--json").out
+
+
+def test_letters_beyond_ascii_keep_the_columns_straight(store):
+    store.semel("consumer", "set", "bücher", "{}")
+    store.semel("consumer", "set", "books", "{}")
+    lines = run("consumer", "ls", "--store", store.url, env={"LC_ALL": "C"}).out.splitlines()
+    assert "bücher" in lines[2]
+    assert lines[0].index("GUARANTEE") == lines[1].index("ATOMIC") == lines[2].index("ATOMIC")
+
+
+# ---- completion ----
+
+
+def completed(line):
+    """What bash offers behind the line."""
+    script = run("completion", "bash").out + """
+        COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _semel; printf '%s\\n' "${COMPREPLY[@]}" """
+    done = subprocess.run(["bash", "-c", script, "bash", *line], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stderr == "", done
+    return set(done.stdout.split())
+
+
+def test_bash_offers_commands_and_their_options():
+    assert completed(["semel", "st"]) == {"status"}
+    assert {"demo", "migrate", "--help", "--version"} <= completed(["semel", ""])
+    assert {"ls", "show", "retry", "discard", "resolve"} <= completed(["semel", "inbox", ""])
+    for command in LEAVES:
+        offered = completed(["semel", *words(command), "--"])
+        assert offered == {"--" + name for name in options(command)}, command["name"]
+    assert completed(["semel", "status", "--store", "sqlite:a.db", "--js"]) == {"--json"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_is_one_that_the_shell_accepts(shell, tmp_path):
+    script = run("completion", shell)
+    assert script.code == 0
+    for command in TABLES["commands"]:
+        assert f"'{command['name']}'" in script.out
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    path = tmp_path / "script"
+    path.write_text(script.out, encoding="utf-8")
+    done = subprocess.run([shell, "-n", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stderr == ""

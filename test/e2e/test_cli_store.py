@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: MIT
+"""Stores as a user meets them: migrating, what is no store, status, and the settings of consumers."""
+import json
+import sqlite3
+
+import pytest
+
+from conftest import Store, run
+
+NEWEST = 3
+
+
+@pytest.fixture
+def nowhere(tmp_path):
+    """A store whose file does not exist."""
+    return Store(tmp_path / "shop.db")
+
+
+def schema(path):
+    """Every table and index of Semel's, and which migrations are recorded."""
+    with sqlite3.connect(path) as db:
+        made = db.execute("SELECT type, name, sql FROM sqlite_master WHERE name LIKE 'semel%' ORDER BY name").fetchall()
+        return made, db.execute("SELECT version, name FROM semel_schema ORDER BY version").fetchall()
+
+
+def files(path):
+    return sorted(child.name for child in path.parent.iterdir())
+
+
+# ---- migrate ----
+
+
+def test_migrate_makes_the_database_and_says_from_where_to_where(nowhere):
+    first = nowhere.semel("migrate")
+    assert (first.code, first.out, first.err) == (0, f"schema 0 -> {NEWEST}\n", "")
+    again = nowhere.semel("migrate")
+    assert (again.code, again.out) == (0, f"schema {NEWEST}: nothing to do\n")
+    assert nowhere.semel("migrate", "--json").json == {"from": NEWEST, "to": NEWEST}
+
+
+def test_migrate_says_the_same_as_json(nowhere):
+    assert nowhere.semel("migrate", "--json").json == {"from": 0, "to": NEWEST}
+
+
+def test_printed_migrations_make_the_same_schema_in_any_tool(store, nowhere):
+    printed = run("migrate", "--print")
+    assert printed.code == 0 and printed.err == ""
+    with sqlite3.connect(nowhere.path, isolation_level=None) as db:
+        db.executescript("BEGIN;\n" + printed.out + "\nCOMMIT;")
+    assert schema(nowhere.path) == schema(store.path)
+    assert nowhere.semel("migrate").out == f"schema {NEWEST}: nothing to do\n"
+    assert nowhere.semel("send", "-c", "billing", "--id", "m1", "x").code == 0
+
+
+def test_an_older_schema_is_named_and_brought_up_to_date(store, nowhere):
+    everything = run("migrate", "--print").out
+    later = run("migrate", "--print", "--from", 1).out
+    assert everything.endswith(later) and later.count("INSERT INTO semel_schema") == NEWEST - 1
+    with sqlite3.connect(nowhere.path) as db:
+        db.executescript(everything[: -len(later)])
+    refused = nowhere.semel("status")
+    assert refused.code == 5 and "schema version 1" in refused.err
+    assert f"semel migrate --store {nowhere.url}" in refused.err
+    assert nowhere.semel("migrate").out == f"schema 1 -> {NEWEST}\n"
+    assert schema(nowhere.path) == schema(store.path)
+
+
+@pytest.mark.parametrize("args, said", [
+    (["--print", "--from", NEWEST + 1], f"it must be a whole number from 0 to {NEWEST}"),
+    (["--print", "--from", "x"], "it must be a whole number"),
+    (["--print", "--store-kind", "oracle"], "it must be sqlite"),
+    (["--print", "--json"], "--print prints SQL, not JSON"),
+    (["--from", 1, "--store", "sqlite:x"], "go with --print"),
+])
+def test_migrate_refuses_what_does_not_fit_together(args, said):
+    result = run("migrate", *args)
+    assert result.code == 2 and said in result.err and result.out == ""
+
+
+def test_nothing_is_left_to_print_after_the_last_migration():
+    assert run("migrate", "--print", "--from", NEWEST, "--store-kind", "sqlite").out == ""
+
+
+# ---- what is no store ----
+
+
+def test_a_foreign_database_gets_the_tables_besides_its_own(nowhere):
+    nowhere.sql("CREATE TABLE orders (id INTEGER PRIMARY KEY, cents INTEGER)")
+    nowhere.sql("INSERT INTO orders VALUES (1, 4200)")
+    before = nowhere.path.read_bytes()
+    for args in (["status"], ["consumer", "ls"], ["inbox", "ls"], ["send", "-c", "b", "--id", "m", "x"]):
+        refused = nowhere.semel(*args)
+        assert refused.code == 5, refused
+        assert refused.err == f"semel: no Semel tables here: run semel migrate --store {nowhere.url}\n"
+    assert nowhere.path.read_bytes() == before
+    assert nowhere.semel("migrate").code == 0
+    assert nowhere.semel("status").code == 0
+    assert nowhere.sql("SELECT * FROM orders") == [(1, 4200)]
+
+
+def test_a_missing_database_is_not_made_by_looking_at_it(nowhere):
+    for args in (["status"], ["consumer", "ls"], ["consumer", "set", "b", "{}"], ["inbox", "ls"],
+                 ["send", "-c", "b", "--id", "m", "x"]):
+        refused = nowhere.semel(*args)
+        assert refused.code == 5 and "there is no database" in refused.err, refused
+    assert files(nowhere.path) == []
+
+
+@pytest.mark.parametrize("content", [b"this is no database\n" * 100, b"SQLite format 3\0" + b"\xff" * 4080],
+                         ids=["text", "header"])
+def test_a_file_that_is_no_database_is_refused_and_left_alone(nowhere, content):
+    nowhere.path.write_bytes(content)
+    for args in (["migrate"], ["status"], ["send", "-c", "b", "--id", "m", "x"]):
+        refused = nowhere.semel(*args)
+        assert refused.code == 5 and refused.err.startswith(f"semel: {nowhere.url}: "), refused
+    assert nowhere.path.read_bytes() == content
+
+
+def test_newer_tables_are_refused_and_left_alone(store):
+    store.sql("INSERT INTO semel_schema VALUES (999, 'from_the_future', 1)")
+    before = schema(store.path)
+    for args in (["migrate"], ["status"], ["consumer", "ls"], ["send", "-c", "b", "--id", "m", "x"]):
+        refused = store.semel(*args)
+        assert refused.code == 5 and "schema version 999" in refused.err and "newer program" in refused.err, refused
+        assert "semel migrate" not in refused.err
+    assert schema(store.path) == before and store.sql("SELECT count(*) FROM semel_inbox") == [(0,)]
+
+
+def test_a_directory_and_a_path_through_a_file_are_refused(tmp_path):
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    for path in (tmp_path, tmp_path / "file" / "shop.db", tmp_path / "missing" / "shop.db"):
+        refused = run("migrate", "--store", f"sqlite:{path}")
+        assert refused.code == 5 and refused.err.count("\n") == 1, refused
+
+
+@pytest.mark.parametrize("url, said", [
+    (None, "no store is given"),
+    ("", "no store is given"),
+    ("shop.db", "--store is 'shop.db'; a store looks like sqlite:FILE"),
+    ("oracle:shop", "--store is 'oracle:shop'; a store looks like sqlite:FILE"),
+])
+def test_a_store_must_be_given_as_one(url, said):
+    result = run("status", *([] if url is None else ["--store", url]))
+    assert result.code == 2 and said in result.err
+    if url == "":
+        assert run("status", env={"SEMEL_STORE": "shop.db"}).err.startswith("semel: SEMEL_STORE is 'shop.db'")
+
+
+def test_the_environment_may_name_the_store_and_the_option_wins(store, nowhere):
+    assert run("status", env={"SEMEL_STORE": store.url}).code == 0
+    assert run("status", "--store", nowhere.url, env={"SEMEL_STORE": store.url}).code == 5
+
+
+def test_a_relative_path_is_one_from_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("migrate", "--store", "sqlite:here.db").code == 0
+    assert (tmp_path / "here.db").exists()
+
+
+# ---- status ----
+
+
+def test_status_of_an_empty_store_says_so(store):
+    result = store.semel("status")
+    assert result.code == 0
+    assert f"schema {NEWEST}" in result.out and "SQLite 3." in result.out
+    assert "outbox  0 events" in result.out and "there are no consumers yet" in result.out
+
+
+def test_status_counts_by_consumer_and_state(store):
+    for i in range(3):
+        store.semel("send", "-c", "billing", "--id", f"m{i}", "x")
+    store.semel("send", "-c", "mailer", "--id", "m0", "x")
+    store.semel("consumer", "set", "mailer", '{"effect": "keyed"}')
+    store.semel("consumer", "set", "idle", "{}")
+    store.sql("UPDATE semel_inbox SET status = 'completed', processed_at = updated_at, due_at = NULL "
+              "WHERE message_id = 'm2'")
+    store.sql("INSERT INTO semel_outbox (id, aggregatetype, aggregateid, type, payload, created_at) "
+              "VALUES ('6a1c1f6e-0000-7000-8000-000000000001', 'order', '1', 'placed', x'00', 1)")
+    told = store.semel("status", "--json").json
+    assert told["schema"] == NEWEST and told["dead"] == told["unknown"] == told["damaged"] == 0
+    assert told["outbox"] == {"events": 1, "at_least": False, "oldest": "1970-01-01T00:00:00.000001Z"}
+    assert [(c["consumer"], c["guarantee"]) for c in told["consumers"]] == [
+        ("billing", "ATOMIC"), ("idle", "ATOMIC"), ("mailer", "GUARDED")]
+    states = {c["consumer"]: {s["state"]: s for s in c["states"]} for c in told["consumers"]}
+    assert {name: {state: s["messages"] for state, s in of.items()} for name, of in states.items()} == {
+        "billing": {"waiting": 2, "completed": 1}, "idle": {}, "mailer": {"waiting": 1}}
+    assert states["billing"]["waiting"]["oldest"] is not None and states["billing"]["waiting"]["next"] is not None
+    lines = [line.split() for line in store.semel("status").out.splitlines()]
+    assert ["billing", "ATOMIC", "waiting", "2"] in [line[:4] for line in lines]
+    assert ["idle", "ATOMIC", "0"] in lines
+    assert "warning" not in store.semel("status").out
+
+
+def test_status_shows_one_consumer_or_says_that_there_is_none(store):
+    for name in ("billing", "mailer"):
+        store.semel("send", "-c", name, "--id", "m0", "x")
+    assert [c["consumer"] for c in store.semel("status", "-c", "mailer", "--json").json["consumers"]] == ["mailer"]
+    result = store.semel("status", "--consumer", "nobody")
+    assert result.code == 3 and "consumer 'nobody' has no messages" in result.err and result.out == ""
+
+
+# I16
+def test_status_warns_of_what_needs_a_person_with_a_command_that_works(store):
+    for i in range(4):
+        store.semel("send", "-c", "billing", "--id", f"m{i}", "x")
+    store.sql("UPDATE semel_inbox SET status = 'dead', due_at = NULL, error_class = 'permanent', attempts = 1 "
+              "WHERE message_id IN ('m0', 'm1')")
+    store.sql("UPDATE semel_inbox SET status = 'unknown', due_at = NULL, error_class = 'unknown', attempts = 1 "
+              "WHERE message_id = 'm2'")
+    store.sql("UPDATE semel_inbox SET fingerprint = x'7a00' WHERE message_id = 'm3'")
+    told = store.semel("status", "--json").json
+    assert (told["dead"], told["unknown"], told["damaged"]) == (2, 1, 1)
+    warnings = [line for line in store.semel("status").out.splitlines() if line.startswith("warning: ")]
+    assert [line.split()[1] for line in warnings] == ["2", "1", "1"]
+    for warning in warnings:
+        shown = run(*warning.split("; semel ")[1].split())
+        assert shown.code == 0, (warning, shown)
+
+
+# ---- consumers ----
+
+
+def test_settings_are_stored_shown_and_listed(store):
+    put = store.semel("consumer", "set", "billing", '{"retry_max": 3, "effect": "keyed"}')
+    assert put.code == 0 and put.out.startswith("billing: GUARDED, "), put
+    shown = store.semel("consumer", "show", "billing")
+    lines = [line.split() for line in shown.out.splitlines()]
+    assert lines[0] == ["billing:", "GUARDED"]
+    assert ["retry_max", "3", "8"] in [line[:3] for line in lines]
+    assert ["effect", "keyed", "atomic"] in [line[:3] for line in lines]
+    assert ["one_source", "false", "false"] in [line[:3] for line in lines]
+    told = store.semel("consumer", "show", "billing", "--json").json
+    assert told["guarantee"] == "GUARDED" and told["settings"]["retry_max"] == 3
+    assert len(told["settings"]) == len(lines) - 2
+    assert store.semel("consumer", "ls", "--json").json == [
+        {"consumer": "billing", "guarantee": "GUARDED", "settings": {"effect": "keyed", "retry_max": 3}}]
+
+
+def test_what_is_shown_can_be_set_again(store):
+    store.semel("consumer", "set", "billing", '{"retry_max": 3, "retention": "90d", "one_source": true}')
+    told = store.semel("consumer", "show", "billing", "--json").out
+    first = store.semel("consumer", "show", "billing", "--json").json["settings"]
+    assert '"one_source":true' in told
+    again = store.semel("consumer", "set", "copy", "-", stdin=json.dumps(first))
+    assert again.code == 0, again
+    assert store.semel("consumer", "show", "copy", "--json").json["settings"] == first
+
+
+def test_settings_may_come_from_a_file_and_replace_what_was_there(store, tmp_path):
+    (tmp_path / "settings.json").write_text('{"lease": "5m"}', encoding="utf-8")
+    store.semel("consumer", "set", "billing", '{"retry_max": 3}')
+    told = store.semel("consumer", "set", "billing", f"@{tmp_path}/settings.json", "--json").json
+    assert told["settings"]["lease"] == "5m"
+    assert store.semel("consumer", "show", "billing", "--json").json["settings"]["retry_max"] == 8
+    assert store.semel("consumer", "set", "billing", "@/nonexistent").code == 1
+
+
+@pytest.mark.parametrize("settings, said", [
+    ('{"retry_mx": 3}', "retry_max"),
+    ('{"retry_max": 0}', "retry_max"),
+    ('{"retry_max": "3"}', "retry_max"),
+    ("[]", "object"),
+    ("{", "JSON"),
+    ("{}" + " " * 5000, "too large"),
+])
+def test_bad_settings_are_refused_and_change_nothing(store, settings, said):
+    store.semel("consumer", "set", "billing", '{"retry_max": 5}')
+    refused = store.semel("consumer", "set", "billing", settings)
+    assert refused.code == 2 and said in refused.err, refused
+    assert store.semel("consumer", "show", "billing", "--json").json["settings"]["retry_max"] == 5
+
+
+def test_an_unknown_consumer_is_told_to_be_one(store):
+    shown = store.semel("consumer", "show", "nobody")
+    assert shown.code == 3 and "neither messages nor settings" in shown.err
+    store.semel("send", "-c", "somebody", "--id", "m1", "x")
+    assert store.semel("consumer", "show", "somebody").code == 0
+    assert store.semel("consumer", "ls").out.splitlines()[1].split() == ["somebody", "ATOMIC", "{}"]
+
+
+def test_damaged_settings_are_named_and_do_not_hide_the_others(store):
+    store.semel("consumer", "set", "billing", "{}")
+    store.semel("consumer", "set", "mailer", "{}")
+    store.sql("UPDATE semel_consumer SET settings = 'not json' WHERE consumer = 'billing'")
+    told = {row["consumer"]: row for row in store.semel("consumer", "ls", "--json").json}
+    assert told["billing"] == {"consumer": "billing", "guarantee": "DAMAGED", "settings": "not json"}
+    assert told["mailer"]["guarantee"] == "ATOMIC"
+    assert store.semel("status").code == 0
+    shown = store.semel("consumer", "show", "billing")
+    assert shown.code == 5 and "billing" in shown.err
+
+
+def test_there_may_be_more_consumers_than_a_page_holds(store):
+    rows = [(f"c{i:04}", 1) for i in range(1203)]
+    with sqlite3.connect(store.path) as db:
+        db.executemany("INSERT INTO semel_consumer (consumer, settings, updated_at) VALUES (?, '{}', ?)", rows)
+    listed = store.semel("consumer", "ls", "--json").json
+    assert [row["consumer"] for row in listed] == [name for name, _ in rows]
+    assert "only the first 1000 consumers are shown" in store.semel("status").out

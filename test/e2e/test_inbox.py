@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: MIT
+"""`semel inbox ls|show|retry|discard|resolve` on one message at a time, on real files."""
+import json
+import re
+import sqlite3
+import time
+
+from conftest import run, run_on_terminal
+from inbox_rows import DAY, SECOND, add, add_many, audits, now_us, status_of
+
+# ---- ls ------------------------------------------------------------------------------------------------
+
+
+def ids(result):
+    assert result.code == 0, result
+    return [row["id"] for row in result.json]
+
+
+def test_ls_shows_what_matches_its_filters(store):
+    # I8, I16
+    add(store, "a", "dead", type="Paid", order_key="k1", error_text="bank is down")
+    add(store, "b", "failed", type="Refunded", order_key="k2", error_class="permanent", error_text="no such account")
+    add(store, "c", "completed", consumer="mail", source="orders")
+    add(store, "d", "waiting", received_at=now_us() - 3 * DAY, error_class="blocked", error_text="parked")
+
+    def ls(*args):
+        return ids(store.semel("inbox", "ls", "--json", *args))
+
+    assert ls() == ["a", "b", "c", "d"]
+    assert ls("--dead") == ["a"]
+    assert ls("--status", "failed,waiting") == ["b", "d"]
+    assert ls("--status", "failed", "--status", "completed", "--dead") == ["a", "b", "c"]
+    assert ls("--consumer", "mail") == ["c"]
+    assert ls("--source", "orders") == ["c"]
+    assert ls("--source", "") == ["a", "b", "d"]
+    assert ls("--type", "Refunded") == ["b"]
+    assert ls("--key", "k1") == ["a"]
+    assert ls("--error", "bank") == ["a"]
+    assert ls("--class", "permanent") == ["b"]
+    assert ls("--older", "2d") == ["d"]
+    assert ls("--newer", "2d") == ["a", "b", "c"]
+    assert ls("--dead", "--consumer", "mail") == []
+
+
+def test_ls_says_everything_to_programs_and_what_matters_to_people(store):
+    add(store, "a", "dead", version=3, order_key="k")
+    row = store.semel("inbox", "ls", "--json").json[0]
+    assert row["id"] == "a" and row["status"] == "dead" and row["version"] == 3 and row["attempts"] == 8
+    assert set(row) == {"arrival", "id", "consumer", "source", "type", "status", "attempts", "key", "version",
+                        "received", "updated", "due", "class", "error"}
+    table = store.semel("inbox", "ls").out
+    assert "bank is down" in table and "SOURCE" not in table and "KEY" in table
+
+
+def test_ls_pages_without_gaps_and_says_how_to_get_the_next_page(store):
+    # P44
+    add_many(store, 7)
+    seen, command = [], ["inbox", "ls", "--dead", "--consumer", "billing", "--limit", "3", "--json"]
+    while command:
+        result = store.semel(*command)
+        seen += ids(result)
+        if len(seen) == 3:
+            add(store, "late", "completed")
+        more = re.search(r"there are more: semel (.*)", result.err)
+        command = more[1].replace(f"--store={store.url}", "").split() + ["--json"] if more else None
+    assert seen == [f"pay-{i}" for i in range(1, 8)]
+
+
+def test_ls_groups_by_error(store):
+    # I16: grouped by cause
+    add_many(store, 3)
+    add_many(store, 5, prefix="x-", error_text="no such account")
+    groups = store.semel("inbox", "ls", "--group-by", "error", "--dead", "--json").json
+    assert [(g["count"], g["error"], g["status"], g["example"]) for g in groups] == [
+        (5, "no such account", "dead", "x-1"), (3, "bank is down", "dead", "pay-1")]
+    assert set(groups[0]) == {"count", "consumer", "status", "class", "error", "oldest", "newest", "example"}
+    assert "no such account" in store.semel("inbox", "ls", "--group-by", "error").out
+
+
+def test_wrong_filters_are_refused_with_what_would_be_right(store):
+    for args, text in ((["--status", "deed"], "processing, completed"), (["--class", "odd"], "transient, permanent"),
+                       (["--older", "yesterday"], "duration"), (["--limit", "0"], "1 to 10000"),
+                       (["--group-by", "type"], "it must be error"), (["--after", "x"], "whole number")):
+        result = store.semel("inbox", "ls", *args)
+        assert result.code == 2 and text in result.err, result
+
+
+def test_a_foreign_database_is_refused(tmp_path):
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE customers (name TEXT)")
+    for command in (["ls"], ["show", "a"], ["retry", "a", "--reason", "x"],
+                    ["retry", "--dead", "--reason", "x", "--yes"]):
+        assert run("inbox", *command, "--store", f"sqlite:{path}").code == 5
+        assert run("inbox", *command, "--store", f"sqlite:{tmp_path}/missing.db").code == 5
+    assert not (tmp_path / "missing.db").exists()
+
+
+# ---- show ----------------------------------------------------------------------------------------------
+
+def test_show_explains_a_dead_message_and_names_the_command(store):
+    # I8
+    add(store, "pay-1", headers='{"a":"b"}', traceparent="00-1", position="p:1")
+    store.sql("INSERT INTO semel_attempt (consumer, source, message_id, attempt, at, worker, error_class, error_text) "
+              "VALUES ('billing', '', 'pay-1', 8, 1700000000000000, 'w-7', 'transient', 'time-out')")
+    result = store.semel("inbox", "show", "pay-1")
+    assert result.code == 0
+    assert "It is dead: attempt 8 of 8 failed (transient: bank is down)" in result.out
+    assert "semel inbox retry pay-1 --consumer billing --reason" in result.out
+    assert "w-7  transient: time-out" in result.out and '{"cents": 100}' in result.out
+    shown = store.semel("inbox", "show", "pay-1", "--json").json
+    assert shown["status"] == "dead" and shown["payload"] == '{"cents": 100}' and shown["headers"] == {"a": "b"}
+    assert shown["failures"][0]["worker"] == "w-7" and shown["why"].startswith("It is dead")
+    assert "semel inbox retry" in shown["next"]
+
+
+def test_show_names_the_first_of_the_key_that_holds_it_up(store):
+    # I8, I13
+    store.semel("consumer", "set", "billing", '{"order":"arrival"}')
+    add(store, "pay-3", "dead", order_key="order-17")
+    add(store, "pay-4", "waiting", order_key="order-17", attempts=0, error_class="blocked")
+    add(store, "pay-5", "waiting", order_key="order-17", attempts=0, error_class="blocked")
+    result = store.semel("inbox", "show", "pay-5")
+    assert "because 2 earlier messages of key order-17 are unfinished; the first is pay-3, which is dead" in result.out
+    assert "semel inbox retry pay-3 --consumer billing --reason" in result.out
+    assert "2 later messages of key order-17 wait behind it" in store.semel("inbox", "show", "pay-3").out
+
+
+def test_show_says_which_version_is_missing(store):
+    # I12
+    store.semel("consumer", "set", "billing", '{"order":"version","on_gap":"apply"}')
+    store.sql("INSERT INTO semel_order_key VALUES ('billing', 'order-9', 3)")
+    add(store, "v6", "waiting", order_key="order-9", version=6, attempts=0, error_class="gap",
+        due_at=now_us() + 300 * SECOND)
+    result = store.semel("inbox", "show", "v6")
+    assert "versions 4 to 5 are missing. The last one applied is 3." in result.out
+    assert "then it runs without them" in result.out and "--force" in result.out
+
+
+def test_show_knows_every_status(store):
+    words = {"processing": "holds it until", "completed": "It is completed", "failed": "waits for its next attempt",
+             "waiting": "none of them is unfinished", "rejected": "handler rejected it",
+             "unknown": "may have had its effect", "dead": "It is dead", "stale": "had been applied",
+             "prevented": "same business key", "quarantined": "came too late"}
+    for status, text in words.items():
+        more = {"stale": {"version": 2, "order_key": "k"}, "quarantined": {"error_class": "too_old"},
+                "rejected": {"error_class": "rejected", "error_text": "closed"}}.get(status, {})
+        add(store, status, status, **more)
+        result = store.semel("inbox", "show", status)
+        assert result.code == 0 and text in result.out, result
+
+
+def test_an_ambiguous_id_is_told_apart(store):
+    add(store, "a", consumer="billing", source="orders")
+    add(store, "a", consumer="mail", source="x y")
+    result = store.semel("inbox", "show", "a")
+    assert result.code == 2
+    assert "--consumer billing --source orders" in result.err and "--consumer mail --source 'x y'" in result.err
+    assert store.semel("inbox", "show", "a", "--consumer", "mail").code == 0
+    assert store.semel("inbox", "retry", "a", "--reason", "x").code == 2
+    assert status_of(store, "a") == "dead"
+
+
+def test_an_unknown_id_is_told_and_one_that_may_have_been_purged_too(store):
+    # I18
+    result = store.semel("inbox", "show", "nobody")
+    assert result.code == 3 and "there is no message 'nobody'" in result.err
+    assert store.semel("inbox", "retry", "nobody", "--reason", "x").code == 3
+    add(store, "a", "completed", source="orders")
+    store.sql("INSERT INTO semel_watermark VALUES ('billing', 'orders', ?, 0)", now_us())
+    old = f"{time.time_ns() // 10**6 - 10**9:012x}"
+    result = store.semel("inbox", "show", f"{old[:8]}-{old[8:]}-7000-8000-000000000000")
+    assert result.code == 3 and "has been purged" in result.err, result
+
+
+def test_a_row_that_cannot_be_read_is_said_to_be_damaged(store):
+    add(store, "a", attempts_before=50)
+    result = store.semel("inbox", "show", "a", "--consumer", "billing")
+    assert result.code == 1 and "attempts_before must be 0 to attempts" in result.err, result
+    assert store.semel("inbox", "show", "a").code == 1
+    assert store.semel("inbox", "retry", "a", "--reason", "x").code == 1
+    assert "1 rows cannot be read" in store.semel("inbox", "ls").err
+
+
+# ---- hostile bytes -------------------------------------------------------------------------------------
+
+EVIL = "evil\x1b]0;owned\x07\x1b[2J\x9b31m"
+
+
+def test_control_characters_of_messages_never_reach_the_terminal(store):
+    add(store, EVIL, type=EVIL, source=EVIL, order_key=EVIL, error_text=EVIL, payload=EVIL.encode(), outcome=None,
+        headers=json.dumps({"x": 1}), position=EVIL)
+    for command in (["ls"], ["ls", "--group-by", "error"], ["show", EVIL], ["retry", EVIL, "--dry-run"],
+                    ["retry", "--dead", "--dry-run"], ["retry", EVIL, "--reason", "x"], ["show", EVIL],
+                    ["show", EVIL + "?"]):
+        code, seen = run_on_terminal("inbox", *command, "--store", store.url)
+        assert code in (0, 3) and b"evil" in seen
+        assert not re.search(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]", seen), seen
+        result = store.semel("inbox", *command, "--json")
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", result.out + result.err)
+
+
+def test_the_payload_is_written_as_it_is_but_not_to_a_terminal_that_would_obey_it(store):
+    add(store, "text", payload="grüße\n".encode())
+    add(store, "evil", payload=EVIL.encode())
+    add(store, "none", payload=None)
+    assert store.semel("inbox", "show", "evil", "--payload").out == EVIL
+    code, seen = run_on_terminal("inbox", "show", "evil", "--payload", "--store", store.url)
+    assert code == 4 and b"\x1b" not in seen and b"send it to a file" in seen
+    code, seen = run_on_terminal("inbox", "show", "text", "--payload", "--store", store.url)
+    assert code == 0 and "grüße".encode() in seen
+    assert store.semel("inbox", "show", "none", "--payload").code == 4
+    assert store.semel("inbox", "show", "text", "--payload", "--json").code == 2
+
+
+# ---- one by one ----------------------------------------------------------------------------------------
+
+def test_a_retry_keeps_the_id_and_writes_an_audit_line(store):
+    # I16, P41, P42
+    add(store, "pay-1")
+    result = store.semel("inbox", "retry", "pay-1", "--reason", "bank is back", env={"SEMEL_USER": "mara"})
+    assert result.code == 0 and "pay-1 will be retried" in result.out
+    row = store.sql("SELECT message_id, status, attempts, attempts_before, replays, due_at <= updated_at, arrival "
+                    "FROM semel_inbox")
+    assert row == [("pay-1", "failed", 8, 8, 1, 1, 1)]
+    assert store.sql("SELECT who, what, reason, message_id FROM semel_audit") == [
+        ("mara", "replay", "bank is back", "pay-1")]
+    assert "mara  replay: bank is back" in store.semel("inbox", "show", "pay-1").out
+
+
+def test_the_name_in_the_audit_is_the_login_where_no_other_is_given(store):
+    add(store, "a")
+    assert store.semel("inbox", "discard", "a", "--reason", "x", env={"SEMEL_USER": ""}).code == 0
+    assert re.fullmatch(r"[^@]+@[^@]+", store.sql("SELECT who FROM semel_audit")[0][0])
+    assert store.semel("inbox", "discard", "a", "--reason", "x", env={"SEMEL_USER": "m" * 300}).code == 2
+
+
+def test_discard_and_resolve_end_a_message(store):
+    add(store, "a")
+    add(store, "b", "unknown")
+    assert store.semel("inbox", "discard", "a", "--reason", "test data").code == 0
+    assert store.semel("inbox", "resolve", "b", "--reason", "bank has it", "--outcome", '{"ref": 7}').code == 0
+    assert store.sql("SELECT status, error_class FROM semel_inbox WHERE message_id = 'a'") == [
+        ("rejected", "discarded")]
+    assert store.sql("SELECT status, outcome FROM semel_inbox WHERE message_id = 'b'") == [("completed", '{"ref": 7}')]
+    assert "it was discarded by" in store.semel("inbox", "show", "a").out
+    assert "it was resolved by" in store.semel("inbox", "show", "b").out
+    assert store.semel("inbox", "resolve", "b", "--reason", "x", "--outcome", "{").code == 2
+
+
+def test_what_is_finished_cannot_be_retried(store):
+    for status in ("completed", "rejected", "stale", "prevented", "processing"):
+        add(store, status, status)
+        result = store.semel("inbox", "retry", status, "--reason", "x", "--force")
+        assert result.code == 4 and f"is {status}: there is nothing to retry" in result.err
+        assert status_of(store, status) == status
+    assert audits(store) == {}
+
+
+def test_a_second_retry_is_told_that_the_first_one_was_faster(store):
+    # T12
+    add(store, "a")
+    assert store.semel("inbox", "retry", "a", "--reason", "x").code == 0
+    result = store.semel("inbox", "retry", "a", "--reason", "x")
+    assert result.code == 4 and "is to be retried already" in result.err
+    assert audits(store) == {"a": 1}
+
+
+def test_what_is_older_than_the_retention_is_refused_unless_forced(store):
+    # I16
+    add(store, "old", message_time=now_us() - 400 * DAY)
+    result = store.semel("inbox", "retry", "old", "--reason", "x")
+    assert result.code == 4 and "older than the retention" in result.err
+    assert re.search(r"it was made at 20\d\d-.* \(400 d ago\), and the retention is \d+d", result.err), result
+    assert "would be refused" in store.semel("inbox", "retry", "old", "--dry-run").err
+    assert "(400 d ago)" in store.semel("inbox", "show", "old").out
+    assert store.semel("inbox", "retry", "old", "--reason", "x", "--force").code == 0
+    assert audits(store) == {"old": 1}
+
+
+def test_what_kept_no_payload_is_refused(store):
+    add(store, "a", payload=None)
+    result = store.semel("inbox", "retry", "a", "--reason", "x", "--force")
+    assert result.code == 4 and "payload was not kept" in result.err
+
+
+def test_a_command_without_a_reason_is_refused(store):
+    add(store, "a")
+    for word in ("retry", "discard", "resolve"):
+        result = store.semel("inbox", word, "a")
+        assert result.code == 4 and "--reason" in result.err
+    assert status_of(store, "a") == "dead" and audits(store) == {}
+
+
+def test_several_ids_are_done_one_by_one_and_each_is_told(store):
+    add(store, "a")
+    add(store, "b", "completed")
+    result = store.semel("inbox", "retry", "a", "b", "nobody", "--reason", "x", "--json")
+    assert result.code == 1
+    assert [(t["id"], t["result"], t["status"]) for t in result.json] == [
+        ("a", "done", "failed"), ("b", "skipped", "completed")]
+    assert set(result.json[0]) == {"id", "consumer", "source", "result", "status", "text"}
+    assert "there is no message 'nobody'" in result.err
+    assert audits(store) == {"a": 1}
+
+
+def test_a_dry_run_says_what_would_happen_and_changes_nothing(store):
+    add(store, "a")
+    add(store, "b", "completed")
+    before = store.sql("SELECT * FROM semel_inbox")
+    result = store.semel("inbox", "retry", "a", "--dry-run")
+    assert result.code == 0 and "a is dead: it would be due at once" in result.out
+    assert store.semel("inbox", "discard", "a", "--dry-run").code == 0
+    result = store.semel("inbox", "retry", "b", "--dry-run", "--json")
+    assert result.code == 4 and result.json[0]["result"] == "would not"
+    assert store.sql("SELECT * FROM semel_inbox") == before and audits(store) == {}
+
+
+def test_a_gap_can_be_forced(store):
+    # I12
+    store.semel("consumer", "set", "billing", '{"order":"version"}')
+    store.sql("INSERT INTO semel_order_key VALUES ('billing', 'k', 3)")
+    add(store, "v6", "waiting", order_key="k", version=6, attempts=0, error_class="gap", due_at=now_us() + DAY)
+    assert store.semel("inbox", "retry", "v6", "--reason", "x").code == 4
+    assert store.semel("inbox", "retry", "v6", "--reason", "x", "--force").code == 0
+    assert status_of(store, "v6") == "failed"
+
+
+def test_ids_and_filters_do_not_go_together(store):
+    add(store, "a")
+    for args in (["a", "--dead"], ["a", "--resume", "1"], ["a", "--type", "x"], ["a", "--rate", "5"]):
+        result = store.semel("inbox", "retry", *args, "--reason", "x")
+        assert result.code == 2 and "ids or filters" in result.err, result
+    assert status_of(store, "a") == "dead"

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * door.c: what the tests of libsemel share.
+ */
+#include "unit/door.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+static int64_t read_clock(void *ctx)
+{
+    return ((struct door *)ctx)->now_us;
+}
+
+static struct door *new_door(void)
+{
+    struct door *d = calloc(1, sizeof *d);
+    assert_non_null(d);
+    d->now_us = START_US;
+    d->clock = (struct semel_clock){read_clock, d};
+    d->options = (struct semel_store_options){.clock = &d->clock};
+    return d;
+}
+
+static int finish(struct door *d, void **state)
+{
+    sql(d, "CREATE TABLE effect (id TEXT NOT NULL)");
+    *state = d;
+    return 0;
+}
+
+static int open_own(void **state, const char *location)
+{
+    struct door *d = new_door();
+    char url[80];
+    snprintf(d->path, sizeof d->path, "%s", location);
+    snprintf(url, sizeof url, "sqlite:%s", location[0] != '\0' ? location : ":memory:");
+    assert_fine(d, semel__handle_open(&d->s, url, SEMEL_CREATE | SEMEL_MIGRATE, &d->options, &d->err));
+    d->db = semel_native(d->s);
+    return finish(d, state);
+}
+
+int door_own(void **state)
+{
+    return open_own(state, "");
+}
+
+int door_file(void **state)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/semel-door-%ld.db", (long)getpid());
+    unlink(path);
+    return open_own(state, path);
+}
+
+static int wrap(void **state, unsigned flags)
+{
+    struct door *d = new_door();
+    d->wrapped = true;
+    assert_int_equal(sqlite3_open(":memory:", &d->db), SQLITE_OK);
+    assert_fine(d, semel__handle_wrap(&d->s, d->db, SEMEL_MIGRATE | flags, &d->options, &d->err));
+    return finish(d, state);
+}
+
+int door_wrapped(void **state)
+{
+    return wrap(state, 0);
+}
+
+int door_loose(void **state)
+{
+    return wrap(state, SEMEL_LOOSE);
+}
+
+int door_down(void **state)
+{
+    static const char *const ends[] = {"", "-wal", "-shm"};
+    struct door *d = *state;
+    semel_close(d->s);
+    if (d->wrapped)
+        assert_int_equal(sqlite3_close(d->db), SQLITE_OK); /* nothing of ours is left on it */
+    for (size_t i = 0; d->path[0] != '\0' && i < COUNT(ends); i++) {
+        char path[80];
+        snprintf(path, sizeof path, "%s%s", d->path, ends[i]);
+        unlink(path);
+    }
+    free(d);
+    return 0;
+}
+
+/* ---- messages ----------------------------------------------------------------------------------------- */
+
+struct semel_msg mail(const char *id, const char *payload)
+{
+    struct semel_msg msg;
+    semel_msg_init(&msg);
+    msg.consumer = semel_str("c");
+    msg.id = semel_str(id);
+    msg.payload = semel_str(payload);
+    return msg;
+}
+
+struct semel_msg keyed(const char *id, const char *order_key, int64_t version)
+{
+    struct semel_msg msg = mail(id, id);
+    msg.order_key = semel_str(order_key);
+    msg.version = version;
+    return msg;
+}
+
+/* ---- the database ------------------------------------------------------------------------------------- */
+
+int sql_try(struct door *d, const char *text)
+{
+    int rc = sqlite3_exec(d->db, text, NULL, NULL, NULL);
+    return rc == SQLITE_OK ? rc : sqlite3_extended_errcode(d->db);
+}
+
+void sql(struct door *d, const char *text)
+{
+    if (sql_try(d, text) != SQLITE_OK)
+        fail_msg("%s: %s", text, sqlite3_errmsg(d->db));
+}
+
+static sqlite3_stmt *one_row(struct door *d, const char *text, const char *value)
+{
+    sqlite3_stmt *stmt = NULL;
+    if (sqlite3_prepare_v2(d->db, text, -1, &stmt, NULL) != SQLITE_OK)
+        fail_msg("%s: %s", text, sqlite3_errmsg(d->db));
+    if (value != NULL)
+        sqlite3_bind_text(stmt, 1, value, -1, SQLITE_TRANSIENT);
+    return stmt;
+}
+
+int64_t sql_int(struct door *d, const char *text)
+{
+    sqlite3_stmt *stmt = one_row(d, text, NULL);
+    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
+    int64_t value = sqlite3_column_int64(stmt, 0);
+    sqlite3_finalize(stmt);
+    return value;
+}
+
+void effect(struct door *d, const char *id)
+{
+    sqlite3_stmt *stmt = one_row(d, "INSERT INTO effect VALUES (?1)", id);
+    assert_int_equal(sqlite3_step(stmt), SQLITE_DONE);
+    sqlite3_finalize(stmt);
+}
+
+int64_t effects(struct door *d, const char *id)
+{
+    sqlite3_stmt *stmt = one_row(d, "SELECT count(*) FROM effect WHERE ?1 IS NULL OR id = ?1", id);
+    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
+    int64_t n = sqlite3_column_int64(stmt, 0);
+    sqlite3_finalize(stmt);
+    return n;
+}
+
+const char *state_of(struct door *d, const char *id)
+{
+    static char text[32];
+    sqlite3_stmt *stmt = one_row(d, "SELECT status FROM semel_inbox WHERE consumer = 'c' AND message_id = ?1", id);
+    snprintf(text, sizeof text, "%s",
+             sqlite3_step(stmt) == SQLITE_ROW ? (const char *)sqlite3_column_text(stmt, 0) : "absent");
+    sqlite3_finalize(stmt);
+    return text;
+}
+
+void set(struct door *d, const char *settings)
+{
+    assert_fine(d, semel_consumer_set(d->s, "c", settings, &d->err));
+}
+
+void pass(struct door *d, int64_t us)
+{
+    d->now_us += us;
+}
+
+/* ---- in the caller's transaction ----------------------------------------------------------------------- */
+
+void assert_verdict(const struct semel_verdict *v, enum semel_act act, enum semel_why why, enum semel_state state)
+{
+    if (v->act != act || v->why != why || v->state != state)
+        fail_msg("%s, %s, %s instead of %s, %s, %s", semel_act_name(v->act), semel_why_name(v->why),
+                 semel_state_name(v->state), semel_act_name(act), semel_why_name(why), semel_state_name(state));
+}
+
+void begin(struct door *d, const struct semel_msg *msg, enum semel_act act, enum semel_why why)
+{
+    assert_fine(d, semel_inbox_begin(d->s, msg, &d->v, &d->err));
+    assert_verdict(&d->v, act, why, d->v.state);
+}
+
+void done(struct door *d, const struct semel_msg *msg)
+{
+    assert_fine(d, semel_inbox_done(d->s, msg, semel_str(NULL), &d->err));
+}
+
+void run_once(struct door *d, const struct semel_msg *msg)
+{
+    char id[SEMEL_ID_MAX + 1];
+    snprintf(id, sizeof id, "%.*s", (int)msg->id.n, msg->id.p);
+    sql(d, "BEGIN IMMEDIATE");
+    assert_fine(d, semel_inbox_begin(d->s, msg, &d->v, &d->err));
+    assert_int_equal(d->v.act, SEMEL_RUN);
+    effect(d, id);
+    done(d, msg);
+    sql(d, "COMMIT");
+}

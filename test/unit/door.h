@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * door.h: a handle of libsemel with everything around it, for its tests: a connection, a clock that stands still, and a
+ * table `effect` for what handlers write.
+ */
+#ifndef SEMEL_TEST_DOOR_H
+#define SEMEL_TEST_DOOR_H
+
+#include "unit/unit.h"
+
+#include <sqlite3.h>
+
+#include "base/error.h"
+#include "lib/handle.h"
+
+#define START_US INT64_C(1700000000000000)
+#define SECOND_US INT64_C(1000000)
+
+struct door {
+    struct semel *s;
+    sqlite3 *db;   /* the connection of s */
+    bool wrapped;  /* it is ours to close */
+    char path[64]; /* "" for :memory: */
+    int64_t now_us;
+    struct semel_clock clock;
+    struct semel_store_options options;
+    struct semel_error err;
+    struct semel_verdict v;
+};
+
+int door_own(void **state);     /* semel_open on :memory: */
+int door_file(void **state);    /* semel_open on a file */
+int door_wrapped(void **state); /* semel_wrap_sqlite on :memory: */
+int door_loose(void **state);   /* the same with SEMEL_LOOSE */
+int door_down(void **state);
+
+#define ON_OWN(test) cmocka_unit_test_setup_teardown(test, door_own, door_down)
+#define ON_FILE(test) cmocka_unit_test_setup_teardown(test, door_file, door_down)
+#define ON_WRAPPED(test) cmocka_unit_test_setup_teardown(test, door_wrapped, door_down)
+#define ON_LOOSE(test) cmocka_unit_test_setup_teardown(test, door_loose, door_down)
+#define ON_BOTH(test)                                           \
+    {#test " (own)", test, door_own, door_down, NULL},          \
+    {                                                           \
+#test " (wrapped)", test, door_wrapped, door_down, NULL \
+    }
+
+struct semel_msg mail(const char *id, const char *payload); /* of consumer "c" */
+struct semel_msg keyed(const char *id, const char *order_key, int64_t version);
+
+/* SQL on the connection of the handle, as its owner would. */
+int sql_try(struct door *d, const char *sql); /* the extended result code of the first statement that fails */
+void sql(struct door *d, const char *text);
+int64_t sql_int(struct door *d, const char *text);
+void effect(struct door *d, const char *id);
+int64_t effects(struct door *d, const char *id); /* NULL: of all */
+/* The status of the message of consumer "c"; "absent" when there is none. Valid until the next call. */
+const char *state_of(struct door *d, const char *id);
+
+void set(struct door *d, const char *settings); /* of consumer "c" */
+void pass(struct door *d, int64_t us);          /* time passes */
+
+/* begin, and what it answers; the verdict stays in d->v */
+void begin(struct door *d, const struct semel_msg *msg, enum semel_act act, enum semel_why why);
+void done(struct door *d, const struct semel_msg *msg);
+/* The whole of it: BEGIN, begin, effect, done, COMMIT. */
+void run_once(struct door *d, const struct semel_msg *msg);
+
+#define assert_fine(d, call)                                                \
+    do {                                                                    \
+        semel_status status_ = (call);                                      \
+        if (status_ != SEMEL_OK)                                            \
+            fail_msg("%s: %s", semel__status_name(status_), (d)->err.text); \
+    } while (0)
+
+/* Refused, and the text names what is wrong. */
+#define assert_refused(d, call, expected, word)                            \
+    do {                                                                   \
+        assert_int_equal((call), (expected));                              \
+        assert_int_equal((d)->err.status, (expected));                     \
+        if (strstr((d)->err.text, (word)) == NULL)                         \
+            fail_msg("\"%s\" does not say \"%s\"", (d)->err.text, (word)); \
+    } while (0)
+
+void assert_verdict(const struct semel_verdict *v, enum semel_act act, enum semel_why why, enum semel_state state);
+
+#endif

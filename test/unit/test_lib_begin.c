@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_lib_begin.c: begin, done and fail inside the caller's own transaction.
+ */
+#include "unit/door.h"
+
+#include <stdlib.h>
+
+/* ---- the straight way --------------------------------------------------------------------------------- */
+
+static void begun_message_takes_effect_with_the_commit(void **state)
+{
+    /* I2 */
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    assert_int_equal(d->v.attempt, 1);
+    assert_int_equal(d->v.token, SEMEL_NONE);
+    assert_int_equal(semel_pending(d->s), 1);
+    effect(d, "a");
+    done(d, &m);
+    assert_int_equal(semel_pending(d->s), 0);
+    sql(d, "COMMIT");
+    assert_string_equal(state_of(d, "a"), "completed");
+    assert_int_equal(effects(d, "a"), 1);
+}
+
+static void rolled_back_message_left_no_trace_and_runs_again(void **state)
+{
+    /* T1, T7 */
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    effect(d, "a");
+    sql(d, "ROLLBACK");
+    assert_int_equal(semel_pending(d->s), 0);
+    assert_string_equal(state_of(d, "a"), "absent");
+    run_once(d, &m);
+    assert_int_equal(d->v.attempt, 1);
+    assert_int_equal(effects(d, NULL), 1);
+}
+
+static void duplicate_is_acknowledged_with_the_first_outcome(void **state)
+{
+    /* I5, I9, T6 */
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    assert_fine(d, semel_inbox_done(d->s, &m, semel_str("{\"n\":1}"), &d->err));
+    sql(d, "COMMIT; BEGIN IMMEDIATE");
+    begin(d, &m, SEMEL_ACK, SEMEL_WHY_DUPLICATE);
+    assert_int_equal(d->v.state, SEMEL_STATE_COMPLETED);
+    assert_str(d->v.outcome, "{\"n\":1}");
+    assert_int_equal(semel_pending(d->s), 0);
+    sql(d, "COMMIT");
+}
+
+static void many_messages_share_one_transaction(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg a = mail("a", "1"), b = mail("b", "2"), c = mail("c", "3");
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
+    begin(d, &b, SEMEL_RUN, SEMEL_WHY_NEW);
+    done(d, &a);
+    begin(d, &c, SEMEL_RUN, SEMEL_WHY_NEW);
+    done(d, &c);
+    done(d, &b);
+    sql(d, "COMMIT");
+    assert_int_equal(sql_int(d, "SELECT count(*) FROM semel_inbox WHERE status = 'completed'"), 3);
+}
+
+static void same_id_of_two_sources_is_two_messages(void **state)
+{
+    /* I1 */
+    struct door *d = *state;
+    struct semel_msg a = mail("a", "1"), b = a;
+    a.source = semel_str("one");
+    b.source = semel_str("two");
+    run_once(d, &a);
+    run_once(d, &b);
+    set(d, "{\"one_source\": true}");
+    run_once(d, &a); /* now kept under no source at all */
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &b, SEMEL_ACK, SEMEL_WHY_DUPLICATE);
+    sql(d, "COMMIT");
+}
+
+/* ---- begin and its end belong together ---------------------------------------------------------------- */
+
+static void begin_without_done_cannot_commit(void **state)
+{
+    /* P59, P38 */
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    effect(d, "a");
+    assert_int_equal(sql_try(d, "COMMIT"), SQLITE_CONSTRAINT_COMMITHOOK);
+    assert_int_equal(sqlite3_get_autocommit(d->db), 1);
+    assert_string_equal(state_of(d, "a"), "absent");
+    assert_int_equal(effects(d, NULL), 0);
+    run_once(d, &m); /* and nothing of it sticks */
+    assert_int_equal(effects(d, NULL), 1);
+}
+
+static void begin_done_and_fail_are_refused_outside_a_transaction(void **state)
+{
+    /* P59 */
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    assert_refused(d, semel_inbox_begin(d->s, &m, &d->v, &d->err), SEMEL_INVALID, "BEGIN IMMEDIATE");
+    assert_refused(d, semel_inbox_done(d->s, &m, semel_str(NULL), &d->err), SEMEL_INVALID, "BEGIN IMMEDIATE");
+    assert_refused(d, semel_inbox_fail(d->s, &m, SEMEL_TRANSIENT, semel_str("x"), &d->v, &d->err), SEMEL_INVALID,
+                   "BEGIN IMMEDIATE");
+    assert_string_equal(state_of(d, "a"), "absent");
+}
+
+static void done_of_what_was_not_begun_is_refused(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg a = mail("a", "x"), b = mail("b", "x");
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
+    assert_refused(d, semel_inbox_done(d->s, &b, semel_str(NULL), &d->err), SEMEL_INVALID, "not begun");
+    done(d, &a);
+    assert_refused(d, semel_inbox_done(d->s, &a, semel_str(NULL), &d->err), SEMEL_INVALID, "not begun");
+    sql(d, "COMMIT; BEGIN IMMEDIATE");
+    assert_refused(d, semel_inbox_done(d->s, &a, semel_str(NULL), &d->err), SEMEL_INVALID, "not begun");
+    sql(d, "ROLLBACK");
+    assert_string_equal(state_of(d, "a"), "completed");
+}
+
+static void second_begin_in_the_same_transaction_is_busy(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    begin(d, &m, SEMEL_LATER, SEMEL_WHY_BUSY);
+    assert_int_equal(semel_pending(d->s), 1); /* the first is not lost */
+    assert_int_equal(sql_try(d, "COMMIT"), SQLITE_CONSTRAINT_COMMITHOOK);
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    begin(d, &m, SEMEL_LATER, SEMEL_WHY_BUSY);
+    done(d, &m);
+    sql(d, "COMMIT");
+    assert_string_equal(state_of(d, "a"), "completed");
+}
+
+static void pending_messages_are_bounded(void **state)
+{
+    struct door *d = *state;
+    char id[32];
+    sql(d, "BEGIN IMMEDIATE");
+    for (int i = 0; i < SEMEL_PENDING_MAX; i++) {
+        snprintf(id, sizeof id, "m%d", i);
+        struct semel_msg m = mail(id, "x");
+        begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    }
+    struct semel_msg more = mail("more", "x"), first = mail("m0", "x");
+    assert_refused(d, semel_inbox_begin(d->s, &more, &d->v, &d->err), SEMEL_INVALID, "10000 messages");
+    done(d, &first);
+    begin(d, &more, SEMEL_RUN, SEMEL_WHY_NEW);
+    sql(d, "ROLLBACK");
+    assert_int_equal(semel_pending(d->s), 0);
+}
+
+/* ---- savepoints --------------------------------------------------------------------------------------- */
+
+static void begin_that_a_savepoint_took_back_can_be_begun_again(void **state)
+{
+    /* P59 */
+    struct door *d = *state;
+    struct semel_msg a = mail("a", "x"), b = mail("b", "x");
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
+    sql(d, "SAVEPOINT mine");
+    begin(d, &b, SEMEL_RUN, SEMEL_WHY_NEW);
+    effect(d, "b");
+    sql(d, "ROLLBACK TO mine");
+    begin(d, &b, SEMEL_RUN, SEMEL_WHY_NEW);
+    assert_int_equal(semel_pending(d->s), 2);
+    effect(d, "b");
+    done(d, &b);
+    done(d, &a);
+    sql(d, "RELEASE mine; COMMIT");
+    assert_int_equal(effects(d, "b"), 1);
+    assert_string_equal(state_of(d, "a"), "completed");
+    assert_string_equal(state_of(d, "b"), "completed");
+}
+
+static void begin_that_a_savepoint_took_back_is_not_done(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    sql(d, "BEGIN IMMEDIATE; SAVEPOINT mine");
+    begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    sql(d, "ROLLBACK TO mine");
+    assert_refused(d, semel_inbox_done(d->s, &m, semel_str(NULL), &d->err), SEMEL_INVALID, "rolled back");
+    sql(d, "RELEASE mine; COMMIT"); /* there is nothing to keep it from */
+    assert_string_equal(state_of(d, "a"), "absent");
+}
+
+static void failure_after_a_savepoint_took_the_effect_back_is_recorded(void **state)
+{
+    /* T3 */
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    sql(d, "SAVEPOINT mine");
+    effect(d, "a");
+    sql(d, "ROLLBACK TO mine");
+    assert_fine(d, semel_inbox_fail(d->s, &m, SEMEL_TRANSIENT, semel_str("busy\nshop"), &d->v, &d->err));
+    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_true(d->v.due_us > d->now_us);
+    assert_int_equal(d->v.cls, SEMEL_CLASS_TRANSIENT);
+    sql(d, "COMMIT");
+    assert_int_equal(effects(d, NULL), 0);
+    assert_int_equal(sql_int(d, "SELECT error_text = 'busy?shop' FROM semel_inbox"), 1);
+}
+
+static void failure_after_a_savepoint_took_the_begin_back_is_recorded(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    sql(d, "BEGIN IMMEDIATE; SAVEPOINT mine");
+    begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    effect(d, "a");
+    sql(d, "ROLLBACK TO mine");
+    assert_fine(d, semel_inbox_fail(d->s, &m, SEMEL_TRANSIENT, semel_str("no"), NULL, &d->err));
+    sql(d, "COMMIT");
+    assert_string_equal(state_of(d, "a"), "failed");
+    assert_int_equal(sql_int(d, "SELECT attempts FROM semel_inbox"), 1);
+    assert_int_equal(sql_int(d, "SELECT count(*) FROM semel_attempt"), 1);
+}
+
+/* ---- failures ----------------------------------------------------------------------------------------- */
+
+static void failure_in_another_transaction_is_recorded(void **state)
+{
+    /* T3 */
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    effect(d, "a");
+    sql(d, "ROLLBACK; BEGIN IMMEDIATE");
+    assert_fine(d, semel_inbox_fail(d->s, &m, SEMEL_TRANSIENT, semel_str("no"), &d->v, &d->err));
+    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_int_equal(d->v.attempt, 1);
+    sql(d, "COMMIT");
+    assert_int_equal(effects(d, NULL), 0);
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &m, SEMEL_ACK, SEMEL_WHY_BACKOFF);
+    sql(d, "COMMIT");
+    pass(d, 20 * SECOND_US);
+    run_once(d, &m);
+    assert_int_equal(d->v.attempt, 2);
+    assert_int_equal(d->v.why, SEMEL_WHY_RETRIED);
+}
+
+static void second_failure_in_another_transaction_counts_too(void **state)
+{
+    /* T3, I6: a row that failed before is recorded in one step as well */
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    set(d, "{\"retry_max\": 2}");
+    for (int i = 1; i <= 2; i++) {
+        sql(d, "BEGIN IMMEDIATE");
+        begin(d, &m, SEMEL_RUN, i == 1 ? SEMEL_WHY_NEW : SEMEL_WHY_RETRIED);
+        sql(d, "ROLLBACK; BEGIN IMMEDIATE");
+        assert_fine(d, semel_inbox_fail(d->s, &m, SEMEL_TRANSIENT, semel_str("no"), &d->v, &d->err));
+        assert_int_equal(d->v.attempt, i);
+        sql(d, "COMMIT");
+        pass(d, 20 * SECOND_US);
+    }
+    assert_string_equal(state_of(d, "a"), "dead"); /* T5 */
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &m, SEMEL_ACK, SEMEL_WHY_DEAD);
+    sql(d, "COMMIT");
+}
+
+static void results_end_where_their_class_says(void **state)
+{
+    /* I14 */
+    static const struct {
+        enum semel_result result;
+        enum semel_state state;
+    } ends[] = {
+        {SEMEL_TRANSIENT, SEMEL_STATE_FAILED},
+        {SEMEL_PERMANENT, SEMEL_STATE_DEAD},
+        {SEMEL_REJECTED, SEMEL_STATE_REJECTED},
+        {SEMEL_MAYBE, SEMEL_STATE_UNKNOWN},
+    };
+    struct door *d = *state;
+    for (size_t i = 0; i < COUNT(ends); i++)
+        for (int again = 0; again < 2; again++) {
+            char id[16];
+            snprintf(id, sizeof id, "m%zu-%d", i, again);
+            struct semel_msg m = mail(id, "x");
+            sql(d, "BEGIN IMMEDIATE");
+            begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+            if (again)
+                sql(d, "ROLLBACK; BEGIN IMMEDIATE");
+            assert_fine(d, semel_inbox_fail(d->s, &m, ends[i].result, semel_str("why"), &d->v, &d->err));
+            assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_NEW, ends[i].state);
+            sql(d, "COMMIT");
+        }
+}
+
+static void success_is_no_way_to_fail(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    assert_refused(d, semel_inbox_fail(d->s, &m, SEMEL_DONE, semel_str("x"), &d->v, &d->err), SEMEL_INVALID, "result");
+    assert_refused(d, semel_inbox_fail(d->s, &m, (enum semel_result)77, semel_str("x"), &d->v, &d->err), SEMEL_INVALID,
+                   "result is 77");
+    assert_int_equal(semel_pending(d->s), 1);
+    sql(d, "ROLLBACK");
+}
+
+static void failure_of_a_finished_message_tells_that_it_is_finished(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    run_once(d, &m);
+    sql(d, "BEGIN IMMEDIATE");
+    assert_fine(d, semel_inbox_fail(d->s, &m, SEMEL_TRANSIENT, semel_str("late"), &d->v, &d->err));
+    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    sql(d, "COMMIT");
+    assert_string_equal(state_of(d, "a"), "completed");
+}
+
+static void outcome_must_be_json_within_its_bound(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    char *long_text = malloc(70000);
+    assert_non_null(long_text);
+    memset(long_text, ' ', 70000);
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    assert_refused(d, semel_inbox_done(d->s, &m, semel_str("{bad"), &d->err), SEMEL_INVALID, "outcome");
+    assert_refused(d, semel_inbox_done(d->s, &m, (struct semel_str){long_text, 70000}, &d->err), SEMEL_INVALID,
+                   "outcome has 70000 bytes");
+    assert_refused(d, semel_inbox_done(d->s, &m, (struct semel_str){NULL, 3}, &d->err), SEMEL_INVALID, "outcome");
+    assert_int_equal(semel_pending(d->s), 1);
+    assert_fine(d, semel_inbox_done(d->s, &m, semel_str("7"), &d->err));
+    sql(d, "COMMIT");
+    free(long_text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_BOTH(begun_message_takes_effect_with_the_commit),
+        ON_BOTH(rolled_back_message_left_no_trace_and_runs_again),
+        ON_BOTH(duplicate_is_acknowledged_with_the_first_outcome),
+        ON_BOTH(many_messages_share_one_transaction),
+        ON_OWN(same_id_of_two_sources_is_two_messages),
+        ON_BOTH(begin_without_done_cannot_commit),
+        ON_BOTH(begin_done_and_fail_are_refused_outside_a_transaction),
+        ON_BOTH(done_of_what_was_not_begun_is_refused),
+        ON_BOTH(second_begin_in_the_same_transaction_is_busy),
+        ON_OWN(pending_messages_are_bounded),
+        ON_BOTH(begin_that_a_savepoint_took_back_can_be_begun_again),
+        ON_BOTH(begin_that_a_savepoint_took_back_is_not_done),
+        ON_BOTH(failure_after_a_savepoint_took_the_effect_back_is_recorded),
+        ON_BOTH(failure_after_a_savepoint_took_the_begin_back_is_recorded),
+        ON_BOTH(failure_in_another_transaction_is_recorded),
+        ON_BOTH(second_failure_in_another_transaction_counts_too),
+        ON_BOTH(results_end_where_their_class_says),
+        ON_OWN(success_is_no_way_to_fail),
+        ON_OWN(failure_of_a_finished_message_tells_that_it_is_finished),
+        ON_OWN(outcome_must_be_json_within_its_bound),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_lib_claim.c: claims under a lease, stored work, and everything that goes by a token.
+ */
+#include "unit/door.h"
+
+#define NOTHING semel_str(NULL)
+
+static int64_t claim(struct door *d, struct semel_msg m)
+{
+    assert_fine(d, semel_inbox_claim(d->s, &m, 0, &d->v, &d->err));
+    assert_int_equal(d->v.act, SEMEL_RUN);
+    assert_true(d->v.token > 0);
+    return d->v.token;
+}
+
+static semel_status finish(struct door *d, int64_t token, enum semel_result result)
+{
+    return semel_inbox_finish(d->s, token, result, NOTHING, NOTHING, &d->err);
+}
+
+/* ---- claim and finish --------------------------------------------------------------------------------- */
+
+static void claim_is_committed_before_anything_runs(void **state)
+{
+    struct door *d = *state;
+    claim(d, mail("a", "x"));
+    assert_int_equal(sqlite3_get_autocommit(d->db), 1);
+    assert_verdict(&d->v, SEMEL_RUN, SEMEL_WHY_NEW, SEMEL_STATE_PROCESSING);
+    assert_int_equal(d->v.lease_until_us, d->now_us + 60 * SECOND_US);
+    assert_string_equal(state_of(d, "a"), "processing");
+    assert_int_equal(semel_pending(d->s), 0);
+}
+
+static void finished_claim_is_completed_with_its_outcome(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    int64_t token = claim(d, m);
+    assert_fine(d, semel_inbox_finish(d->s, token, SEMEL_DONE, semel_str("[1]"), NOTHING, &d->err));
+    assert_fine(d, semel_inbox_claim(d->s, &m, 0, &d->v, &d->err));
+    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_str(d->v.outcome, "[1]");
+}
+
+static void claimed_message_is_busy_for_others(void **state)
+{
+    /* T2 */
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    claim(d, m);
+    assert_fine(d, semel_inbox_claim(d->s, &m, 0, &d->v, &d->err));
+    assert_verdict(&d->v, SEMEL_LATER, SEMEL_WHY_BUSY, SEMEL_STATE_PROCESSING);
+}
+
+static void finish_refuses_what_it_cannot_keep(void **state)
+{
+    struct door *d = *state;
+    int64_t token = claim(d, mail("a", "x"));
+    assert_refused(d, semel_inbox_finish(d->s, token, (enum semel_result)9, NOTHING, NOTHING, &d->err), SEMEL_INVALID,
+                   "result is 9");
+    assert_refused(d, semel_inbox_finish(d->s, token, SEMEL_DONE, semel_str("{"), NOTHING, &d->err), SEMEL_INVALID,
+                   "outcome");
+    assert_refused(d, semel_inbox_finish(d->s, token, SEMEL_DONE, NOTHING, (struct semel_str){NULL, 1}, &d->err),
+                   SEMEL_INVALID, "reason");
+    assert_refused(d, finish(d, 0, SEMEL_DONE), SEMEL_INVALID, "token is 0");
+    assert_refused(d, finish(d, SEMEL_NONE, SEMEL_DONE), SEMEL_INVALID, "token");
+    assert_fine(d, finish(d, token, SEMEL_DONE));
+}
+
+static void lease_of_the_call_counts(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    assert_fine(d, semel_inbox_claim(d->s, &m, 1500, &d->v, &d->err));
+    assert_int_equal(d->v.lease_until_us, d->now_us + 1500000);
+    assert_refused(d, semel_inbox_claim(d->s, &m, -1, &d->v, &d->err), SEMEL_INVALID, "lease_ms is -1");
+    assert_refused(d, semel_inbox_claim(d->s, &m, 86400001, &d->v, &d->err), SEMEL_INVALID, "lease_ms");
+    assert_refused(d, semel_inbox_renew(d->s, d->v.token, -5, &d->err), SEMEL_INVALID, "lease_ms");
+}
+
+static void renewed_lease_outlives_recovery(void **state)
+{
+    /* I7, P39 */
+    struct door *d = *state;
+    size_t n;
+    int64_t token = claim(d, mail("a", "x"));
+    pass(d, 50 * SECOND_US);
+    assert_fine(d, semel_inbox_renew(d->s, token, 0, &d->err));
+    pass(d, 50 * SECOND_US);
+    assert_fine(d, semel_tick(d->s, 100, &n, &d->err));
+    assert_int_equal(n, 0);
+    assert_fine(d, finish(d, token, SEMEL_DONE));
+}
+
+static void late_worker_is_fenced_and_its_word_is_kept(void **state)
+{
+    /* I7, P39, T4 */
+    struct door *d = *state;
+    size_t n;
+    struct semel_msg m = mail("a", "x");
+    set(d, "{\"effect\": \"keyed\"}");
+    int64_t late = claim(d, m);
+    pass(d, 61 * SECOND_US);
+    assert_fine(d, semel_tick(d->s, 100, &n, &d->err));
+    assert_int_equal(n, 1);
+    assert_string_equal(state_of(d, "a"), "failed");
+    pass(d, 20 * SECOND_US);
+    int64_t next = claim(d, m);
+    assert_true(next > late);
+    assert_int_equal(d->v.attempt, 2);
+    assert_refused(d, semel_inbox_renew(d->s, late, 0, &d->err), SEMEL_FENCED, "token");
+    assert_refused(d, semel_inbox_release(d->s, late, &d->err), SEMEL_FENCED, "token");
+    assert_refused(d, finish(d, late, SEMEL_DONE), SEMEL_FENCED, "lease ran out");
+    assert_string_equal(state_of(d, "a"), "processing");
+    assert_int_equal(sql_int(d, "SELECT count(*) FROM semel_attempt WHERE error_text LIKE '%late worker said done'"),
+                     1);
+    assert_fine(d, finish(d, next, SEMEL_DONE));
+    assert_refused(d, finish(d, next, SEMEL_DONE), SEMEL_FENCED, "has its end");
+}
+
+static void token_that_nobody_has_is_fenced(void **state)
+{
+    struct door *d = *state;
+    assert_refused(d, finish(d, 4711, SEMEL_DONE), SEMEL_FENCED, "token 4711");
+    assert_refused(d, semel_inbox_renew(d->s, 4711, 0, &d->err), SEMEL_FENCED, "token 4711");
+    assert_refused(d, semel_inbox_release(d->s, 4711, &d->err), SEMEL_FENCED, "token 4711");
+    assert_int_equal(sql_int(d, "SELECT count(*) FROM semel_attempt"), 0);
+}
+
+static void expired_lease_of_an_outside_effect_is_unknown(void **state)
+{
+    /* I14, E2, T11 */
+    struct door *d = *state;
+    size_t n;
+    struct semel_msg m = mail("a", "x");
+    set(d, "{\"effect\": \"outside\"}");
+    claim(d, m);
+    pass(d, 61 * SECOND_US);
+    assert_fine(d, semel_tick(d->s, 100, &n, &d->err));
+    assert_string_equal(state_of(d, "a"), "unknown");
+    assert_fine(d, semel_inbox_claim(d->s, &m, 0, &d->v, &d->err));
+    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_UNKNOWN, SEMEL_STATE_UNKNOWN);
+}
+
+static void released_message_counts_no_attempt(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    assert_fine(d, semel_inbox_release(d->s, claim(d, m), &d->err));
+    assert_int_equal(sql_int(d, "SELECT attempts FROM semel_inbox"), 0);
+    claim(d, m);
+    assert_int_equal(d->v.attempt, 1);
+}
+
+static void joined_claim_and_finish_belong_to_the_caller(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    sql(d, "BEGIN IMMEDIATE");
+    claim(d, m);
+    assert_int_equal(sqlite3_get_autocommit(d->db), 0);
+    sql(d, "ROLLBACK");
+    assert_string_equal(state_of(d, "a"), "absent");
+    int64_t token = claim(d, m);
+    sql(d, "BEGIN IMMEDIATE");
+    effect(d, "a");
+    assert_fine(d, finish(d, token, SEMEL_DONE));
+    sql(d, "ROLLBACK");
+    assert_string_equal(state_of(d, "a"), "processing");
+    sql(d, "BEGIN IMMEDIATE");
+    effect(d, "a");
+    assert_fine(d, finish(d, token, SEMEL_DONE)); /* effect and end in one transaction, under the token */
+    sql(d, "COMMIT");
+    assert_string_equal(state_of(d, "a"), "completed");
+    assert_int_equal(effects(d, "a"), 1);
+}
+
+/* ---- stored work -------------------------------------------------------------------------------------- */
+
+struct taken {
+    struct door *d;
+    char ids[256];
+    int64_t tokens[16];
+    size_t n;
+    bool end;
+};
+
+static void note(void *ctx, const struct semel_msg *msg, const struct semel_verdict *v)
+{
+    struct taken *t = ctx;
+    size_t n = strlen(t->ids);
+    assert_str(msg->consumer, "c");
+    assert_int_equal(v->act, SEMEL_RUN);
+    snprintf(t->ids + n, sizeof t->ids - n, "%.*s:%.*s:%d ", (int)msg->id.n, msg->id.p, (int)msg->payload.n,
+             msg->payload.p, v->attempt);
+    t->tokens[t->n++] = v->token;
+    if (t->end)
+        assert_fine(t->d, semel_inbox_finish(t->d->s, v->token, SEMEL_DONE, NOTHING, NOTHING, &t->d->err));
+    assert_str(msg->consumer, "c"); /* the strings are still there */
+}
+
+static struct taken take(struct door *d, size_t max, bool end)
+{
+    struct taken t = {.d = d, .end = end};
+    size_t n = 77;
+    assert_fine(d, semel_inbox_take(d->s, "c", max, 0, note, &t, &n, &d->err));
+    assert_int_equal(n, t.n);
+    return t;
+}
+
+static void put(struct door *d, struct semel_msg m, enum semel_act act, enum semel_why why, enum semel_state state)
+{
+    assert_fine(d, semel_inbox_put(d->s, &m, &d->v, &d->err));
+    assert_verdict(&d->v, act, why, state);
+}
+
+static void put_message_is_taken_once(void **state)
+{
+    struct door *d = *state;
+    put(d, mail("a", "one"), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    assert_int_equal(sql_int(d, "SELECT attempts FROM semel_inbox"), 0);
+    assert_int_equal(sql_int(d, "SELECT due_at FROM semel_inbox"), d->now_us);
+    put(d, mail("a", "one"), SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_WAITING);
+    put(d, mail("a", "two"), SEMEL_ACK, SEMEL_WHY_CONFLICT, SEMEL_STATE_WAITING);
+    struct taken t = take(d, 10, false);
+    assert_string_equal(t.ids, "a:one:1 ");
+    assert_int_equal(take(d, 10, false).n, 0);
+    assert_fine(d, finish(d, t.tokens[0], SEMEL_DONE));
+    put(d, mail("a", "one"), SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
+    assert_int_equal(take(d, 10, false).n, 0);
+}
+
+static void put_joins_the_open_transaction(void **state)
+{
+    struct door *d = *state;
+    sql(d, "BEGIN IMMEDIATE");
+    put(d, mail("a", "x"), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    sql(d, "ROLLBACK");
+    assert_string_equal(state_of(d, "a"), "absent");
+    sql(d, "BEGIN IMMEDIATE");
+    put(d, mail("a", "x"), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    sql(d, "COMMIT");
+    assert_int_equal(take(d, 1, true).n, 1);
+}
+
+static void put_holds_its_business_key(void **state)
+{
+    /* I10 */
+    struct door *d = *state;
+    struct semel_msg a = mail("a", "x"), b = mail("b", "x");
+    a.business_key = b.business_key = semel_str("intent");
+    put(d, a, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    put(d, b, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+    assert_string_equal(take(d, 9, true).ids, "a:x:1 ");
+}
+
+static void put_needs_a_payload_that_is_kept(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    set(d, "{\"keep_payload\": \"never\"}");
+    assert_refused(d, semel_inbox_put(d->s, &m, &d->v, &d->err), SEMEL_INVALID, "keep_payload");
+    assert_int_equal(take(d, 9, false).n, 0);
+}
+
+static void messages_of_one_key_are_taken_one_at_a_time(void **state)
+{
+    /* I13 */
+    struct door *d = *state;
+    put(d, keyed("a1", "a", SEMEL_NONE), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    put(d, keyed("a2", "a", SEMEL_NONE), SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    put(d, keyed("b1", "b", SEMEL_NONE), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    struct taken t = take(d, 10, false);
+    assert_string_equal(t.ids, "a1:a1:1 b1:b1:1 ");
+    assert_fine(d, finish(d, t.tokens[0], SEMEL_TRANSIENT));
+    assert_fine(d, finish(d, t.tokens[1], SEMEL_DONE));
+    assert_int_equal(take(d, 10, false).n, 0);
+    pass(d, 20 * SECOND_US);
+    assert_string_equal(take(d, 10, true).ids, "a1:a1:2 ");
+    assert_string_equal(take(d, 10, true).ids, "a2:a2:1 ");
+}
+
+static void failed_message_is_taken_when_it_is_due(void **state)
+{
+    /* I6 */
+    struct door *d = *state;
+    assert_fine(d, finish(d, claim(d, mail("a", "x")), SEMEL_TRANSIENT));
+    assert_int_equal(take(d, 10, true).n, 0);
+    pass(d, 20 * SECOND_US);
+    assert_string_equal(take(d, 10, true).ids, "a:x:2 ");
+    assert_string_equal(state_of(d, "a"), "completed");
+}
+
+static void take_joins_the_open_transaction(void **state)
+{
+    struct door *d = *state;
+    put(d, mail("a", "x"), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    sql(d, "BEGIN IMMEDIATE");
+    assert_int_equal(take(d, 10, false).n, 1);
+    sql(d, "ROLLBACK");
+    assert_string_equal(state_of(d, "a"), "waiting");
+    assert_int_equal(take(d, 10, false).n, 1);
+}
+
+static void take_refuses_what_makes_no_sense(void **state)
+{
+    struct door *d = *state;
+    struct taken t = {.d = d};
+    assert_refused(d, semel_inbox_take(d->s, "c", 0, 0, note, &t, NULL, &d->err), SEMEL_INVALID, "max is 0");
+    assert_refused(d, semel_inbox_take(d->s, "c", 10001, 0, note, &t, NULL, &d->err), SEMEL_INVALID, "max");
+    assert_refused(d, semel_inbox_take(d->s, NULL, 1, 0, note, &t, NULL, &d->err), SEMEL_INVALID, "consumer");
+    assert_refused(d, semel_inbox_take(d->s, "c", 1, 0, NULL, &t, NULL, &d->err), SEMEL_INVALID, "taken");
+    assert_refused(d, semel_inbox_take(d->s, "c", 1, -1, note, &t, NULL, &d->err), SEMEL_INVALID, "lease_ms");
+}
+
+static void remembered_claims_are_bounded(void **state)
+{
+    struct door *d = *state;
+    char id[16];
+    int64_t first = 0;
+    for (int i = 0; i <= SEMEL_CLAIMS_MAX; i++) {
+        snprintf(id, sizeof id, "m%d", i);
+        int64_t token = claim(d, mail(id, "x"));
+        first = i == 0 ? token : first;
+    }
+    assert_int_equal(d->s->claims.n, SEMEL_CLAIMS_MAX);
+    assert_fine(d, finish(d, first, SEMEL_DONE)); /* forgotten by the handle, not by the store */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_BOTH(claim_is_committed_before_anything_runs),
+        ON_BOTH(finished_claim_is_completed_with_its_outcome),
+        ON_OWN(claimed_message_is_busy_for_others),
+        ON_OWN(finish_refuses_what_it_cannot_keep),
+        ON_OWN(lease_of_the_call_counts),
+        ON_BOTH(renewed_lease_outlives_recovery),
+        ON_BOTH(late_worker_is_fenced_and_its_word_is_kept),
+        ON_OWN(token_that_nobody_has_is_fenced),
+        ON_OWN(expired_lease_of_an_outside_effect_is_unknown),
+        ON_OWN(released_message_counts_no_attempt),
+        ON_BOTH(joined_claim_and_finish_belong_to_the_caller),
+        ON_BOTH(put_message_is_taken_once),
+        ON_BOTH(put_joins_the_open_transaction),
+        ON_OWN(put_holds_its_business_key),
+        ON_OWN(put_needs_a_payload_that_is_kept),
+        ON_BOTH(messages_of_one_key_are_taken_one_at_a_time),
+        ON_OWN(failed_message_is_taken_when_it_is_due),
+        ON_BOTH(take_joins_the_open_transaction),
+        ON_OWN(take_refuses_what_makes_no_sense),
+        ON_OWN(remembered_claims_are_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
