@@ -37,6 +37,11 @@ static void watch_signals(void)
     sigaction(SIGTERM, &action, NULL);
 }
 
+static const char *why(void)
+{
+    return strerror(errno); /* NOLINT(concurrency-mt-unsafe): there are no threads */
+}
+
 /* ---- the store ----------------------------------------------------------------------------------- */
 
 struct place {
@@ -48,12 +53,12 @@ struct place {
 /* /tmp may be in memory, where an fsync is free and every rate a dream. */
 static int make_folder(struct place *place)
 {
-    const char *home = getenv("TMPDIR");
+    const char *home = getenv("TMPDIR"); /* NOLINT(concurrency-mt-unsafe): there are no threads */
     int n = snprintf(place->folder, sizeof place->folder, "%s/semel-bench-XXXXXX",
                      home != NULL && home[0] != '\0' ? home : "/var/tmp");
     if (n < 0 || (size_t)n >= sizeof place->folder || mkdtemp(place->folder) == NULL) {
         place->folder[0] = '\0';
-        return cli_fail(CLI_STORE, "no folder can be made for the store: %s; name one with --store", strerror(errno));
+        return cli_fail(CLI_STORE, "no folder can be made for the store: %s; name one with --store", why());
     }
     snprintf(place->url, sizeof place->url, "sqlite:%s/bench.db", place->folder);
     return CLI_OK;
@@ -117,7 +122,7 @@ static int save(const char *path, struct semel_str text)
     bool ok = file != NULL && fwrite(text.p, 1, text.n, file) == text.n;
     if (file != NULL && fclose(file) != 0)
         ok = false;
-    return ok ? CLI_OK : cli_fail(CLI_FAILED, "%s cannot be written: %s", path, strerror(errno));
+    return ok ? CLI_OK : cli_fail(CLI_FAILED, "%s cannot be written: %s", path, why());
 }
 
 /* ---- for people ---------------------------------------------------------------------------------- */

@@ -66,11 +66,15 @@ double bench_fsync_us(const char *folder)
 
 double bench_rss_mb(void)
 {
-    long long pages = 0;
+    char line[256] = "";
+    int64_t pages = 0;
     FILE *file = fopen("/proc/self/statm", "re");
     if (file == NULL)
         return 0;
-    int n = fscanf(file, "%*s %lld", &pages);
+    const char *first = fgets(line, sizeof line, file); /* size, resident, ... in pages */
     fclose(file);
-    return n == 1 ? (double)pages * (double)sysconf(_SC_PAGESIZE) / 1e6 : 0;
+    const char *blank = first != NULL ? strchr(first, ' ') : NULL;
+    if (blank == NULL || !semel__str_int64((struct semel_str){blank + 1, strcspn(blank + 1, " ")}, &pages))
+        return 0;
+    return (double)pages * (double)sysconf(_SC_PAGESIZE) / 1e6;
 }

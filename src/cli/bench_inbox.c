@@ -3,8 +3,8 @@
  * bench_inbox.c: the cases of `semel bench inbox`, and the rounds in which they are run.
  *
  * A case is measured with time-ordered ids (UUIDv7) and with random ones (UUIDv4); each of these is a lane. The rounds
- * are interleaved: the first one of every lane, then the second one of every lane, so that what disturbs the machine for
- * a while disturbs all of them alike, and the median of a lane's rounds is not the luck of one moment.
+ * are interleaved: the first one of every lane, then the second one of every lane, so that what disturbs the machine
+ * for a while disturbs all of them alike, and the median of a lane's rounds is not the luck of one moment.
  *
  * The clock runs while the batches of a round are handed over, and until the write-ahead log that they left is in the
  * database: every lane starts with an empty log and pays for its own pages. Making messages is not measured.
@@ -35,8 +35,8 @@ struct lane;
 
 struct kind {
     const char *name;
-    enum bench_work work;
     semel_status (*batch)(struct bench *b, struct lane *lane, size_t first, size_t n, struct semel_error *err);
+    enum bench_work work;
     bool repeats; /* only messages that were completed before */
     bool poison;  /* some of them cannot be handled */
 };
@@ -203,13 +203,13 @@ static semel_status ours(struct bench *b, struct lane *lane, size_t first, size_
 }
 
 static const struct kind kinds[] = {
-    {"handwritten", BENCH_HANDWRITTEN, handwritten, false, false},
-    {"each", BENCH_LEDGER, ours, false, false},
-    {"sets", BENCH_SETS, ours, false, false},
-    {"duplicates", BENCH_LEDGER, ours, true, false},
-    {"limit", BENCH_LIMIT, limit, false, false},
-    {"updates", BENCH_UPDATES, ours, false, false},
-    {"poison", BENCH_LEDGER, ours, false, true},
+    {"handwritten", handwritten, BENCH_HANDWRITTEN, false, false},
+    {"each", ours, BENCH_LEDGER, false, false},
+    {"sets", ours, BENCH_SETS, false, false},
+    {"duplicates", ours, BENCH_LEDGER, true, false},
+    {"limit", limit, BENCH_LIMIT, false, false},
+    {"updates", ours, BENCH_UPDATES, false, false},
+    {"poison", ours, BENCH_LEDGER, false, true},
 };
 
 /* ---- rounds -------------------------------------------------------------------------------------- */

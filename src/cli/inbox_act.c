@@ -26,7 +26,7 @@ static int find_who(struct cli *cli, struct semel_str *ret)
 {
     struct semel_error err = {0};
     struct passwd entry, *user = NULL;
-    const char *given = getenv("SEMEL_USER"); /* NOLINT(concurrency-mt-unsafe): there is one thread */
+    const char *given = getenv("SEMEL_USER"); /* NOLINT(concurrency-mt-unsafe): there are no threads */
     char host[128] = "", buf[4096], text[SEMEL_ID_MAX + 1];
     if (gethostname(host, sizeof host - 1) != 0 || host[0] == '\0')
         snprintf(host, sizeof host, "localhost");

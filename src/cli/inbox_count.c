@@ -7,6 +7,7 @@
 #include "cli/inbox.h"
 
 #define GROUPS_SHOWN 20
+#define LOOKED_AT_MAX 5000000 /* rows that may be walked to find what matches */
 
 static void groups_json(const struct semel_group *groups, size_t n, struct cli_object *object)
 {
@@ -85,16 +86,20 @@ int inbox_count(const struct cli *cli, const struct cli_args *args, struct semel
     int64_t total = 0;
     int code;
     semel__arena_init(&arena, (size_t)512 << 20);
-    semel_status status = semel_look_groups(store, filter, INBOX_SELECTION_MAX + 1, INBOX_SELECTION_MAX + 1, &arena,
-                                            &groups, &n, &capped, &err);
+    semel_status status = semel_look_groups(store, filter, LOOKED_AT_MAX, INBOX_SELECTION_MAX + 1, &arena, &groups, &n,
+                                            &capped, &err);
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
         total += groups[i].n;
     *ret_dry = cli_flag(args, "dry-run");
     if (status != SEMEL_OK)
         code = cli_fail_error(status, &err, "counting what matches");
+    else if (capped)
+        code = cli_fail(CLI_REFUSED,
+                        "more than %d messages would have to be looked at: say more, e.g. --consumer or --key",
+                        LOOKED_AT_MAX);
     else if (total == 0)
         code = cli_fail(CLI_NOTHING, "no message matches");
-    else if (capped || total > INBOX_SELECTION_MAX)
+    else if (total > INBOX_SELECTION_MAX)
         code = cli_fail(CLI_REFUSED, "more than %d messages match: choose fewer, e.g. with --newer or --error",
                         INBOX_SELECTION_MAX);
     else

@@ -36,7 +36,7 @@ void inbox_catch(void)
 {
     sigset_t set;
     signals(&set);
-    sigprocmask(SIG_BLOCK, &set, NULL);
+    sigprocmask(SIG_BLOCK, &set, NULL); /* NOLINT(concurrency-mt-unsafe): there are no threads */
 }
 
 bool inbox_pause(int64_t us)

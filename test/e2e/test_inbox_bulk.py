@@ -327,13 +327,16 @@ def test_two_who_resume_the_same_selection_share_the_work(store):
 
 
 def test_what_another_did_meanwhile_is_left_alone(store):
-    # P43: a row that has changed since it was chosen
+    # P43: a row that has changed since it was chosen, also one that is dead again
     add_many(store, 4)
     assert retry(store, "--wait", "0s").code == 6
     assert store.semel("inbox", "discard", "pay-3", "--reason", "test data").code == 0
+    store.sql("UPDATE semel_inbox SET updated_at = updated_at + 1, attempts = 16 WHERE message_id = 'pay-4'")
     result = store.semel("inbox", "retry", "--resume", "1", "--yes", "--no-probe")
     assert result.code == 0 and "pay-3 (billing) skipped: already handled" in result.err
-    assert status_of(store, "pay-3") == "rejected" and audits(store) == {f"pay-{i}": 1 for i in range(1, 5)}
+    assert "pay-4 (billing) skipped: already handled" in result.err
+    assert status_of(store, "pay-3") == "rejected" and status_of(store, "pay-4") == "dead"
+    assert audits(store) == {"pay-1": 1, "pay-2": 1, "pay-3": 1}
 
 
 def test_a_selection_is_resumed_by_its_own_word(store):
