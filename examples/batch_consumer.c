@@ -11,6 +11,7 @@
 #include <semel/semel.h>
 #include <sqlite3.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -25,14 +26,15 @@ static const char *const built_in[] = {"pay-1 alice 1250", "pay-2 bob 300", "pay
 static semel_status book(void *ctx, struct semel *s, const struct semel_msg *msg, int attempt,
                          struct semel_reply *reply, struct semel_error *err)
 {
-    char line[LINE], account[64];
-    long long cents;
+    char line[LINE], *end;
     sqlite3_stmt *stmt = NULL;
     struct sqlite3 *db = semel_native(s); /* asked for each time: after a lost connection it is another one */
     (void)ctx;
     (void)attempt;
     snprintf(line, sizeof line, "%.*s", (int)msg->payload.n, msg->payload.p);
-    if (sscanf(line, "%63s %lld", account, &cents) != 2)
+    size_t account = strcspn(line, " ");
+    long long cents = strtoll(line + account, &end, 10);
+    if (account == 0 || end == line + account || *end != '\0')
         return semel_fail(err, SEMEL_CLASS_PERMANENT, "a payment is \"ACCOUNT CENTS\"");
     if (cents <= 0) /* the business says no: a final answer, which a duplicate will get as well */
         return semel_reply_set(reply, SEMEL_REJECTED, semel_str("nothing to pay"), semel_str(NULL));
@@ -41,7 +43,7 @@ static semel_status book(void *ctx, struct semel *s, const struct semel_msg *msg
                                 "ON CONFLICT (name) DO UPDATE SET cents = cents + ?2",
                                 -1, &stmt, NULL);
     if (rc == SQLITE_OK) {
-        sqlite3_bind_text(stmt, 1, account, -1, SQLITE_TRANSIENT);
+        sqlite3_bind_text(stmt, 1, line, (int)account, SQLITE_TRANSIENT);
         sqlite3_bind_int64(stmt, 2, cents);
         rc = sqlite3_step(stmt);
     }
@@ -58,7 +60,7 @@ static void fill(struct semel_msg *msg, const char *line)
     msg->consumer = semel_str("billing");
     msg->id.p = line;
     msg->id.n = n;
-    msg->payload = semel_str(line + n);
+    msg->payload = semel_str(line + n + strspn(line + n, " "));
 }
 
 static size_t read_lines(char lines[BATCH][LINE])

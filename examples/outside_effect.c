@@ -6,9 +6,9 @@
  * usage: outside_effect FILE.db REMOTE.txt
  *
  * The message is claimed under a lease, and that is committed, before anything happens outside. The call carries a key
- * that is the same on every try, on every machine. Its end is written under the token of the claim. Where the answer was
- * lost nobody knows whether it happened: the message becomes `unknown`, is not run again, and waits for somebody who
- * asks the other side. Run it again: nothing is sent twice.
+ * that is the same on every try, on every machine. Its end is written under the token of the claim. Where the answer
+ * was lost nobody knows whether it happened: the message becomes `unknown`, is not run again, and waits for somebody
+ * who asks the other side. Run it again: nothing is sent twice.
  */
 #include <semel/semel.h>
 #include <stdio.h>

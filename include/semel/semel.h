@@ -26,9 +26,10 @@
  *  - A joined call that fails undoes what it wrote itself, and leaves your transaction open.
  *
  * A begin without its end cannot commit: while a message that was begun is neither done nor failed, COMMIT becomes a
- * rollback (SQLite answers SQLITE_CONSTRAINT_COMMITHOOK). Otherwise a record could be kept without its effect. For this
- * the handle has the commit and rollback hooks of the connection; a program that needs them for itself opens with
- * SEMEL_LOOSE and asks semel_pending() in its own hook.
+ * rollback (SQLite answers SQLITE_CONSTRAINT_COMMITHOOK). Otherwise a record could be kept without its effect. One that
+ * a savepoint of yours took back counts until the next begin, done or fail. For this the handle has the commit and
+ * rollback hooks of the connection; a program that needs them for itself opens with SEMEL_LOOSE and asks
+ * semel_pending() in its own hook.
  */
 #ifndef SEMEL_SEMEL_H
 #define SEMEL_SEMEL_H
@@ -124,22 +125,25 @@ SEMEL_API const char *semel_version(void);
 /* A connection of its own: "sqlite:/path/to/file.db". INVALID: no such database, not a database of Semel's, newer
  * tables than this library knows, older ones and no SEMEL_MIGRATE. */
 SEMEL_API semel_status semel_open(struct semel **ret, const char *url, unsigned flags, struct semel_error *err);
-/* Your own connection, which stays yours: its settings are not touched, and semel_close does not close it. How durable a
- * commit is, is what your settings make it. */
+/* Your own connection, which stays yours: its settings are not touched, and semel_close does not close it. How durable
+ * a commit is, is what your settings make it. */
 SEMEL_API semel_status semel_wrap_sqlite(struct semel **ret, struct sqlite3 *db, unsigned flags,
                                          struct semel_error *err);
 /* Rolls back nothing of yours. NULL is allowed. */
 SEMEL_API void semel_close(struct semel *s);
-/* The native handle (struct sqlite3 *), for handlers that write inside the transaction. */
+/* The native handle (struct sqlite3 *), for handlers that write inside the transaction. Ask for it in every call of a
+ * handler: on a connection of ours it is another one after an unknown commit, and a statement that was prepared on the
+ * former one would write outside the transaction. On a connection of yours it never changes. */
 SEMEL_API void *semel_native(struct semel *s);
 /* How many messages were begun in the open transaction and have no end yet. May be called from a commit hook. */
 SEMEL_API int semel_pending(const struct semel *s);
-/* SEMEL_LOOSE: tells that the transaction has ended, whichever way; for your own hooks, which call it after semel_pending. */
+/* SEMEL_LOOSE: tells that the transaction has ended, whichever way; for your own hooks, after semel_pending. Elsewhere
+ * it does nothing. */
 SEMEL_API void semel_ended(struct semel *s);
 
-/* What a consumer promises and allows, as the text of a JSON object; docs/settings-consumer.md lists the members. Stored in
- * the database, so that every process, door and operator has the same. Replaces what was there; {} is the default.
- * INVALID names the member and what would be right. */
+/* What a consumer promises and allows, as the text of a JSON object; docs/settings-consumer.md lists the members.
+ * Stored in the database, so that every process, door and operator has the same. Replaces what was there; {} is the
+ * default. INVALID names the member and what would be right. */
 SEMEL_API semel_status semel_consumer_set(struct semel *s, const char *consumer, const char *settings,
                                           struct semel_error *err);
 /* All settings that hold for the consumer, defaults included. */
@@ -152,8 +156,9 @@ SEMEL_API semel_status semel_consumer_get(struct semel *s, const char *consumer,
  * SEMEL_ACK: commit, then acknowledge. SEMEL_LATER: roll back, and let the broker bring it again. */
 SEMEL_API semel_status semel_inbox_begin(struct semel *s, const struct semel_msg *msg, struct semel_verdict *ret,
                                          struct semel_error *err);
-/* The effect is written. `outcome` (JSON text or not given) is what a duplicate will be told. INVALID: it was not begun
- * in this transaction. */
+/* The effect is written. `outcome` (JSON text of at most 64 KiB, or not given) is what a duplicate will be told. Of msg
+ * only consumer, source and id are looked at. INVALID: it was not begun in this transaction. A done that a savepoint of
+ * yours takes back while its begin stays leaves the message begun: its lease runs out, and it is tried again. */
 SEMEL_API semel_status semel_inbox_done(struct semel *s, const struct semel_msg *msg, struct semel_str outcome,
                                         struct semel_error *err);
 /* The effect is not written, and why: SEMEL_TRANSIENT, SEMEL_PERMANENT, SEMEL_REJECTED or SEMEL_MAYBE. Undo what you
@@ -171,9 +176,9 @@ SEMEL_API semel_status semel_reply_set(struct semel_reply *reply, enum semel_res
 
 /* Your handler. SEMEL_OK: it ran, and `reply` says how it went; unless set, done. Otherwise it could not do its work,
  * and err->cls says whom to blame: SEMEL_CLASS_TRANSIENT and _PERMANENT the message, _ENVIRONMENT and _BROKEN nobody.
- * semel_fail() and semel_fail_sqlite() fill it. Where the consumer's effect is `atomic` (the default) the handler writes
- * through semel_native(s), inside the open transaction, and does nothing outside it: it may run more than once a
- * delivery, with the earlier runs rolled back. Otherwise it runs with no transaction open. */
+ * semel_fail() and semel_fail_sqlite() fill it. Where the consumer's effect is `atomic` (the default) the handler
+ * writes through semel_native(s), inside the open transaction, and does nothing outside it: it may run more than once
+ * a delivery, with the earlier runs rolled back. Otherwise it runs with no transaction open. */
 typedef semel_status (*semel_handler)(void *ctx, struct semel *s, const struct semel_msg *msg, int attempt,
                                       struct semel_reply *reply, struct semel_error *err);
 /* One statement for many messages: `named` is to be told of every message that it handled, each exactly once. */
@@ -184,14 +189,16 @@ typedef semel_status (*semel_set_handler)(void *ctx, struct semel *s, const stru
 
 /* Fills err and returns the status that a handler should return. `text` is kept with the message: no secrets. */
 SEMEL_API semel_status semel_fail(struct semel_error *err, enum semel_class cls, const char *text);
-/* The same for what a function of SQLite returned; it knows which codes are the message's fault and which the world's. */
+/* The same for what a function of SQLite returned; it knows which codes blame the message and which the world. */
 SEMEL_API semel_status semel_fail_sqlite(struct semel *s, int rc, struct semel_error *err);
 
 #define SEMEL_PROCESS_MAX 10000
 
 /* Takes n deliveries of one consumer, in order of arrival, to their end: effects are written, failures are kept to be
  * retried by semel_inbox_work. ret has room for n verdicts (initialised or not), whose act is ACK or LATER. OK: all
- * are decided. Otherwise the world failed; those that were not decided are LATER, those before stand. */
+ * are decided. Otherwise the world failed; those that were not decided are LATER, those before stand. A message that is
+ * unfit (no usable id, an empty key, a payload that is too long) is kept with the reason and does not run: it must not
+ * stall the others. The functions for one message refuse it instead. */
 SEMEL_API semel_status semel_inbox_process(struct semel *s, const struct semel_msg *msgs, size_t n,
                                            semel_handler handler, void *ctx, struct semel_verdict *ret,
                                            struct semel_error *err);
@@ -205,22 +212,28 @@ SEMEL_API semel_status semel_inbox_work(struct semel *s, const char *consumer, s
 /* ---- effects outside the database ---------------------------------------------------------------- */
 
 /* Claims the message under a lease and commits that. SEMEL_RUN: run the effect with semel_step_key() as its key, then
- * finish under ret->token. lease_ms 0: the consumer's. Joined: nothing may run before your commit. */
+ * finish under ret->token. lease_ms 0: the consumer's. Joined: nothing may run before your commit. What a lease that
+ * ran out means is the consumer's `effect`: say `outside` (the outcome is unknown) or `keyed` (it is tried again) with
+ * semel_consumer_set first. Under `atomic`, the default, it is tried again because nothing can have happened: then
+ * finish in the very transaction that writes the effect. */
 SEMEL_API semel_status semel_inbox_claim(struct semel *s, const struct semel_msg *msg, int64_t lease_ms,
                                          struct semel_verdict *ret, struct semel_error *err);
 /* Prolongs the lease from now. FENCED: it is somebody else's now; stop. */
 SEMEL_API semel_status semel_inbox_renew(struct semel *s, int64_t token, int64_t lease_ms, struct semel_error *err);
-/* The end. FENCED: refused, because the lease ran out and somebody else decides; what you say is kept as evidence. */
+/* The end. FENCED: refused, because the lease ran out and somebody else decides; where this handle made the claim, what
+ * you say is kept as evidence among the attempts. */
 SEMEL_API semel_status semel_inbox_finish(struct semel *s, int64_t token, enum semel_result result,
                                           struct semel_str outcome, struct semel_str reason, struct semel_error *err);
 /* Gives the message back unrun: the attempt does not count. FENCED as above. */
 SEMEL_API semel_status semel_inbox_release(struct semel *s, int64_t token, struct semel_error *err);
-/* Claims stored work that is due, at most max messages, and calls `taken` for each after the claim is written; the
- * strings live until semel_inbox_take returns. Joined: nothing may run before your commit. */
+/* Claims stored work that is due, at most max messages and one of each order key, and calls `taken` for each after the
+ * claim is written; the strings live until semel_inbox_take returns, and `taken` may call finish, renew and release.
+ * Joined: nothing may run before your commit. */
 typedef void (*semel_taken)(void *ctx, const struct semel_msg *msg, const struct semel_verdict *verdict);
 SEMEL_API semel_status semel_inbox_take(struct semel *s, const char *consumer, size_t max, int64_t lease_ms,
                                         semel_taken taken, void *ctx, size_t *ret_n, struct semel_error *err);
-/* Stores a message to be taken later, as if its broker had delivered it. SEMEL_ACK, new: it is stored. */
+/* Stores a message to be taken later, as if its broker had delivered it. SEMEL_ACK, new: it is stored, and due now; no
+ * attempt is counted. INVALID: the consumer keeps no payloads. */
 SEMEL_API semel_status semel_inbox_put(struct semel *s, const struct semel_msg *msg, struct semel_verdict *ret,
                                        struct semel_error *err);
 
@@ -229,7 +242,8 @@ SEMEL_API semel_status semel_inbox_put(struct semel *s, const struct semel_msg *
 SEMEL_API semel_status semel_tick(struct semel *s, size_t max, size_t *ret_n, struct semel_error *err);
 
 #define SEMEL_STEP_KEY_SIZE 65
-/* The key of an outside call: the same for the same consumer, source, message and step, for ever and on every machine. */
+/* The key of an outside call: the same for the same consumer, source, message and step, for ever and on every machine.
+ * Where the consumer says `one_source`, leave the source out, as the messages that come from semel_inbox_take do. */
 SEMEL_API semel_status semel_step_key(const struct semel_msg *msg, const char *step, char ret_key[SEMEL_STEP_KEY_SIZE],
                                       struct semel_error *err);
 

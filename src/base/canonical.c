@@ -16,6 +16,17 @@
 
 static void write_node(struct semel_buf *buf, const struct semel_json_node *node);
 
+/* semel__buf_add for pieces of a few bytes: most of them fit into what is reserved. */
+static inline void put(struct semel_buf *buf, const char *bytes, size_t n)
+{
+    if (buf->failed || n >= buf->cap - buf->n) {
+        semel__buf_add(buf, bytes, n);
+        return;
+    }
+    memcpy(buf->p + buf->n, bytes, n);
+    buf->n += n;
+}
+
 /* One byte that cannot stand for itself. */
 static void write_escape(struct semel_buf *buf, char c)
 {
@@ -30,49 +41,49 @@ static void write_escape(struct semel_buf *buf, char c)
 void semel__json_put_string(struct semel_buf *buf, struct semel_str s)
 {
     size_t plain = 0; /* where the bytes not yet written begin */
-    semel__buf_add(buf, "\"", 1);
+    put(buf, "\"", 1);
     for (size_t i = 0; i < s.n; i++) {
         unsigned char c = (unsigned char)s.p[i];
         if (c >= 0x20 && c != '"' && c != '\\')
             continue;
-        semel__buf_add(buf, s.p + plain, i - plain);
+        put(buf, s.p + plain, i - plain);
         write_escape(buf, s.p[i]);
         plain = i + 1;
     }
     if (s.n > plain)
-        semel__buf_add(buf, s.p + plain, s.n - plain); /* s may be {NULL, 0} */
-    semel__buf_add(buf, "\"", 1);
+        put(buf, s.p + plain, s.n - plain); /* s may be {NULL, 0} */
+    put(buf, "\"", 1);
 }
 
 static void write_number(struct semel_buf *buf, struct semel_str token)
 {
     char text[SEMEL_NUMBER_TEXT];
     struct semel_decimal d = semel__decimal_read(token);
-    semel__buf_add(buf, text, semel__decimal_write(&d, text));
+    put(buf, text, semel__decimal_write(&d, text));
 }
 
 static void write_array(struct semel_buf *buf, const struct semel_json_node *array)
 {
-    semel__buf_add(buf, "[", 1);
+    put(buf, "[", 1);
     for (const struct semel_json_node *element = array->u.first; element != NULL; element = element->next) {
         write_node(buf, element);
         if (element->next != NULL)
-            semel__buf_add(buf, ",", 1);
+            put(buf, ",", 1);
     }
-    semel__buf_add(buf, "]", 1);
+    put(buf, "]", 1);
 }
 
 static void write_object(struct semel_buf *buf, const struct semel_json_node *object)
 {
-    semel__buf_add(buf, "{", 1);
+    put(buf, "{", 1);
     for (const struct semel_json_node *member = object->u.first; member != NULL; member = member->next) {
         semel__json_put_string(buf, member->key);
-        semel__buf_add(buf, ":", 1);
+        put(buf, ":", 1);
         write_node(buf, member);
         if (member->next != NULL)
-            semel__buf_add(buf, ",", 1);
+            put(buf, ",", 1);
     }
-    semel__buf_add(buf, "}", 1);
+    put(buf, "}", 1);
 }
 
 /* Recursion is as deep as the document, which the parser has bounded. */

@@ -19,15 +19,20 @@
 static const char hex_digits[] = "0123456789abcdef";
 static const char crockford_digits[] = "0123456789abcdefghjkmnpqrstvwxyz";
 
-/* The value of c in either case; -1: not a digit of this alphabet, which is in lower case. All alphabets begin with the
- * ten digits, and have no other. */
-static int digit_value(const char *alphabet, char c)
+/* The value of c in either case; -1: not a digit. */
+static int hex_value(char c)
 {
     if (c >= '0' && c <= '9')
         return c - '0';
+    char lower = (char)(c | 0x20);
+    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
+
+static int crockford_value(char c)
+{
     char lower = c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
-    for (int value = 10; alphabet[value] != '\0'; value++)
-        if (alphabet[value] == lower)
+    for (int value = 0; crockford_digits[value] != '\0'; value++)
+        if (crockford_digits[value] == lower)
             return value;
     return -1;
 }
@@ -42,31 +47,30 @@ bool semel__uuid_valid(struct semel_str s)
     if (s.p == NULL || s.n != UUID_CHARS)
         return false;
     for (size_t i = 0; i < s.n; i++)
-        if (uuid_dash_at(i) ? s.p[i] != '-' : digit_value(hex_digits, s.p[i]) < 0)
+        if (uuid_dash_at(i) ? s.p[i] != '-' : hex_value(s.p[i]) < 0)
             return false;
     return true;
 }
 
 static bool uuid7_time_ms(struct semel_str id, int64_t *ret_ms)
 {
-    if (!semel__uuid_valid(id) || id.p[UUID_VERSION_AT] != '7' ||
-        digit_value(hex_digits, id.p[UUID_VARIANT_AT]) >> 2 != 2)
+    if (!semel__uuid_valid(id) || id.p[UUID_VERSION_AT] != '7' || hex_value(id.p[UUID_VARIANT_AT]) >> 2 != 2)
         return false;
     int64_t ms = 0;
     for (size_t i = 0; i < UUID_VERSION_AT; i++)
         if (!uuid_dash_at(i))
-            ms = ms << 4 | digit_value(hex_digits, id.p[i]);
+            ms = ms << 4 | hex_value(id.p[i]);
     *ret_ms = ms;
     return true;
 }
 
 static bool ulid_time_ms(struct semel_str id, int64_t *ret_ms)
 {
-    if (id.p == NULL || id.n != ULID_CHARS || digit_value(crockford_digits, id.p[0]) > 7)
+    if (id.p == NULL || id.n != ULID_CHARS || crockford_value(id.p[0]) > 7)
         return false;
     int64_t ms = 0;
     for (size_t i = 0; i < id.n; i++) {
-        int digit = digit_value(crockford_digits, id.p[i]);
+        int digit = crockford_value(id.p[i]);
         if (digit < 0)
             return false;
         if (i < ULID_TIME_CHARS)

@@ -18,6 +18,8 @@ int semel__str_cmp(struct semel_str a, struct semel_str b)
 {
     if (a.p == NULL || b.p == NULL)
         return (a.p != NULL) - (b.p != NULL);
+    if (a.p == b.p && a.n == b.n) /* as the sources of a batch often are */
+        return 0;
     int order = memcmp(a.p, b.p, a.n < b.n ? a.n : b.n);
     return order != 0 ? order : (a.n > b.n) - (a.n < b.n);
 }

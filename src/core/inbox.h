@@ -132,12 +132,12 @@ enum semel_act semel__act_for(enum semel_state state, bool kept);
 semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel__msg *msgs, size_t n,
                                   struct semel_settled *ret_settled, struct semel_error *err);
 
-/* Stores a delivery to be taken later: a `waiting` row that is due now, with no attempt counted. ACK, new: it is stored;
- * otherwise the verdict that a delivery gets. A row that is there already is left as it is. */
+/* Stores a delivery to be taken later: a `waiting` row that is due now, with no attempt counted. ACK, new: it is
+ * stored; otherwise the verdict that a delivery gets. A row that is there already is left as it is. */
 semel_status semel__inbox_put(struct semel_inbox *inbox, const struct semel__msg *msg,
                               struct semel_settled *ret_settled, struct semel_error *err);
-/* A delivery that its caller ran and undid: the attempt and its end are recorded in one transaction. When it may not run
- * nothing is recorded but what the verdict says. `ending` must not be DONE. */
+/* A delivery that its caller ran and undid: the attempt and its end are recorded in one transaction. When it may not
+ * run nothing is recorded but what the verdict says. `ending` must not be DONE. */
 semel_status semel__inbox_record(struct semel_inbox *inbox, const struct semel__msg *msg,
                                  const struct semel_ending *ending, struct semel_settled *ret_settled,
                                  struct semel_error *err);
@@ -177,8 +177,8 @@ semel_status semel__lease_run(struct semel_inbox *inbox, struct semel_lease *lea
 
 /* Ends leases that ran out, at most max. */
 semel_status semel__inbox_recover(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
-/* Decides gaps that timed out, at most max, as far as no message has to run for it: dead-letters or alerts. What may run
- * is left to who takes it. */
+/* Decides gaps that timed out, at most max, as far as no message has to run for it: dead-letters or alerts. What may
+ * run is left to who takes it. */
 semel_status semel__inbox_gaps(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
 /* Takes and runs stored work that is due, at most max. */
 semel_status semel__inbox_work(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);

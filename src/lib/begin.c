@@ -3,9 +3,9 @@
  * begin.c: the inbox inside the caller's transaction: begin, done, fail.
  *
  * A begin claims the message under a token, in the caller's transaction, and notes it as pending. Its end is written
- * under that token. A savepoint of the caller's may have taken the begin back meanwhile, which nobody tells; but what is
- * taken back is always what was written last, so the stale ones are at the end of the list, and looking at the last one
- * is enough to find out.
+ * under that token. A savepoint of the caller's may have taken the begin back meanwhile, which nobody tells; but what
+ * is taken back is always what was written last, so the stale ones are at the end of the list, and looking at the last
+ * one is enough to find out.
  *
  * Invariants: every pending message is `processing` in this transaction, as far as the last call knew; a message is in
  * the list once; a call that fails leaves both list and rows as they were.

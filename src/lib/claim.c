@@ -6,8 +6,8 @@
  * so that a worker who comes back after its lease ran out is refused with its word kept as evidence; a token that came
  * from elsewhere and is stale can only be refused.
  *
- * Messages of one order key are taken one at a time, whatever the consumer's effect: who ends the first and who ends the
- * second may be two different programs.
+ * Messages of one order key are taken one at a time, whatever the consumer's effect: who ends the first and who ends
+ * the second may be two different programs.
  */
 #include "base/error.h"
 #include "base/str.h"

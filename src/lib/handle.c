@@ -2,9 +2,9 @@
  *
  * handle.c: opening and closing, and the frame of every call.
  *
- * The witness (store/sqlite_store.h) refuses a commit while a message that was begun has no end (P59), and tells when a
- * transaction is over, so that the list of such messages dies with it. On a loose handle nobody does; there a stale list
- * is noticed by the rows themselves (begin.c).
+ * The witness (store/sqlite_store.h) refuses a commit while a message that was begun has no end (P59), and tells when
+ * a transaction is over, so that the list of such messages dies with it. On a loose handle nobody does; there a stale
+ * list is noticed by the rows themselves (begin.c).
  */
 #include <stdio.h>
 #include <string.h>
@@ -105,7 +105,7 @@ static struct semel_store_options with_flags(const struct semel_store_options *o
 semel_status semel__handle_open(struct semel **ret, const char *url, unsigned flags,
                                 const struct semel_store_options *options, struct semel_error *err)
 {
-    struct semel *s;
+    struct semel *s = NULL;
     semel__error_clear(err);
     if (ret == NULL || url == NULL)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s is NULL", ret == NULL ? "ret" : "url");
@@ -113,7 +113,7 @@ semel_status semel__handle_open(struct semel **ret, const char *url, unsigned fl
     semel_status status = check_flags(flags, SEMEL_CREATE | SEMEL_MIGRATE, "SEMEL_CREATE and SEMEL_MIGRATE", err);
     if (status == SEMEL_OK)
         status = prepare(&s, err);
-    if (status != SEMEL_OK)
+    if (status != SEMEL_OK || s == NULL)
         return status;
     struct semel_store_options both = with_flags(options, flags);
     status = semel_store_open(&s->store, drivers, url, &both, err);
@@ -129,7 +129,7 @@ semel_status semel__handle_open(struct semel **ret, const char *url, unsigned fl
 semel_status semel__handle_wrap(struct semel **ret, struct sqlite3 *db, unsigned flags,
                                 const struct semel_store_options *options, struct semel_error *err)
 {
-    struct semel *s;
+    struct semel *s = NULL;
     semel__error_clear(err);
     if (ret == NULL || db == NULL)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s is NULL", ret == NULL ? "ret" : "db");
@@ -137,7 +137,7 @@ semel_status semel__handle_wrap(struct semel **ret, struct sqlite3 *db, unsigned
     semel_status status = check_flags(flags, SEMEL_MIGRATE | SEMEL_LOOSE, "SEMEL_MIGRATE and SEMEL_LOOSE", err);
     if (status == SEMEL_OK)
         status = prepare(&s, err);
-    if (status != SEMEL_OK)
+    if (status != SEMEL_OK || s == NULL)
         return status;
 #ifdef SEMEL_WITH_SQLITE
     struct semel_store_options both = with_flags(options, flags);

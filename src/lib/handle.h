@@ -11,8 +11,8 @@
  * semel__leave puts the store back. Between them core's own transactions either are transactions, or a part of the
  * caller's (semel_store_join).
  *
- * Invariants: outside a frame the store has no transaction of ours open and does not join; one that is found open all the
- * same breaks the handle, and everything but closing answers CLOSED from then on. Nothing here is kept past a call
+ * Invariants: outside a frame the store has no transaction of ours open and does not join; one that is found open all
+ * the same breaks the handle, and everything but closing answers CLOSED from then on. Nothing here is kept past a call
  * but what `struct semel` says.
  */
 #ifndef SEMEL_LIB_HANDLE_H
@@ -107,9 +107,9 @@ semel_status semel__check_result(enum semel_result result, bool may_be_done, str
 semel_status semel__check_consumer(const struct semel_msg *msg, struct semel_error *err);
 /* Checks that there is a message with a consumer, and loads the consumer. */
 semel_status semel__take_consumer(struct semel *s, const struct semel_msg *msg, struct semel_error *err);
-/* The fields of the public message for core, under s->policy. What is wrong with a field is INVALID when strict, and else
- * a defect of the message, which core keeps with the reason; what is wrong with the call always is INVALID. An id that is
- * not given is a defect in both. */
+/* The fields of the public message for core, under s->policy. What is wrong with a field is INVALID when strict, else a
+ * defect of the message, which core keeps with the reason; what is wrong with the call always is INVALID. An id that
+ * is not given is a defect in both. */
 semel_status semel__take_msg(struct semel *s, const struct semel_msg *msg, bool strict, struct semel__msg *ret,
                              struct semel_error *err);
 /* Only what names the message: its source and its id. */

@@ -3,8 +3,8 @@
  * keep.c: what is kept beside the inbox: the settings of consumers, events for the outbox; and what time does by
  * itself to all of it.
  *
- * A tick goes through the consumers in turn and begins where the last one stopped, so that a busy consumer does not keep
- * the others from theirs. One whose settings cannot be read is told at the end, after the others had their turn.
+ * A tick goes through the consumers in turn and begins where the last one stopped, so that a busy consumer does not
+ * keep the others from theirs. One whose settings cannot be read is told at the end, after the others had their turn.
  */
 #include <string.h>
 
@@ -80,22 +80,23 @@ static semel_status tick_consumer(struct semel *s, struct semel_str consumer, si
 }
 
 struct round {
-    size_t max, n;             /* rows that may be touched, and that were */
-    struct semel_str until;    /* not given: to the last consumer */
-    bool end;                  /* there are no more */
-    struct semel_error damage; /* the first consumer that could not be read */
+    size_t max, n;                /* rows that may be touched, and that were */
+    char start[SEMEL_ID_MAX + 1]; /* the consumer behind which it began; "": with the first */
+    bool again;                   /* from the first one to there */
+    bool end;                     /* there are no more */
+    struct semel_error damage;    /* the first consumer that could not be read */
 };
 
 static bool past(const struct round *round, struct semel_str name)
 {
-    return semel__str_given(round->until) && semel__str_cmp(name, round->until) > 0;
+    return round->again && semel__str_cmp(name, semel__str(round->start)) > 0;
 }
 
 /* One page of names, behind s->after. */
 static semel_status tick_page(struct semel *s, struct round *round, struct semel_error *err)
 {
-    struct semel_str *names, after = semel__str(s->after[0] != '\0' ? s->after : NULL);
-    size_t n;
+    struct semel_str *names = NULL, after = semel__str(s->after[0] != '\0' ? s->after : NULL);
+    size_t n = 0;
     semel__arena_reset(&s->arena);
     semel_status status = semel_store_consumers(s->store, after, PAGE, &s->arena, &names, &n, err);
     for (size_t i = 0; status == SEMEL_OK && i < n && round->n < round->max; i++) {
@@ -108,12 +109,13 @@ static semel_status tick_page(struct semel *s, struct round *round, struct semel
                 round->damage = *err;
             status = SEMEL_OK;
         }
-        if (status == SEMEL_OK && names[i].n < sizeof s->after) {
+        if (status == SEMEL_OK && names[i].n <= SEMEL_ID_MAX) {
             memcpy(s->after, names[i].p, names[i].n);
             s->after[names[i].n] = '\0';
         }
     }
-    round->end = status == SEMEL_OK && n < PAGE;
+    bool stuck = n > 0 && names[n - 1].n > SEMEL_ID_MAX; /* no name of ours: the next page would be the same */
+    round->end = status == SEMEL_OK && (n < PAGE || stuck);
     return status;
 }
 
@@ -129,17 +131,16 @@ static semel_status tick_pages(struct semel *s, struct round *round, struct seme
 /* From where the last one stopped to the end, then from the start to there. */
 static semel_status tick(struct semel *s, struct round *round, struct semel_error *err)
 {
-    char start[sizeof s->after];
     struct semel_error local = {0};
     err = err != NULL ? err : &local;
     if (round->max < 1)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "max is 0; it must be 1 or more");
-    memcpy(start, s->after, sizeof start);
+    memcpy(round->start, s->after, sizeof round->start);
     semel_status status = tick_pages(s, round, err);
     if (status == SEMEL_OK && round->n < round->max) {
         s->after[0] = '\0';
-        round->until = semel__str(start);
-        if (start[0] != '\0')
+        round->again = true;
+        if (round->start[0] != '\0')
             status = tick_pages(s, round, err);
     }
     if (status != SEMEL_OK || round->damage.status == SEMEL_OK)
@@ -219,11 +220,13 @@ semel_status semel_outbox_put(struct semel *s, const struct semel_event *event, 
 {
     char unwanted[SEMEL_EVENT_ID_SIZE];
     ret_id = ret_id != NULL ? ret_id : unwanted;
-    if (s != NULL && s->inside && s->store->in_tx) {
+    if (s == NULL)
+        return semel__enter(s, SEMEL_WHOSE_EITHER, err);
+    if (s->inside && s->store->in_tx) {
         semel__error_clear(err);
         return put_inside(s, event, ret_id, err);
     }
-    if (s != NULL && s->inside) { /* of an effect outside: no transaction is open, and this makes one */
+    if (s->inside) { /* of an effect outside: no transaction is open, and this makes one */
         semel__error_clear(err);
         semel_store_join(s->store, semel_store_busy(s->store));
         semel_status status = put(s, event, ret_id, err);

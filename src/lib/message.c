@@ -35,7 +35,7 @@ semel_status semel__check_size(const char *what, size_t size, size_t least, stru
 static bool starts_object(struct semel_str text)
 {
     size_t i = 0;
-    while (i < text.n && memchr(" \t\r\n", text.p[i], 4) != NULL)
+    while (i < text.n && (text.p[i] == ' ' || text.p[i] == '\t' || text.p[i] == '\r' || text.p[i] == '\n'))
         i++;
     return i < text.n && text.p[i] == '{';
 }

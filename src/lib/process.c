@@ -193,7 +193,7 @@ static semel_status run_batch(struct run *run, const struct semel_msg *msgs, siz
                               struct semel_error *err)
 {
     static const struct semel_settled undecided = {.act = SEMEL_LATER, .due_us = SEMEL_NONE};
-    struct semel_error local;
+    struct semel_error local = {0};
     err = err != NULL ? err : &local;
     for (size_t i = 0; ret != NULL && n <= SEMEL_PROCESS_MAX && i < n; i++)
         semel__show_settled(&undecided, &ret[i]);

@@ -217,27 +217,23 @@ void semel__sqlite_start(struct sqlite_run *run, struct sqlite_store *d, enum sq
     d->stmts[q] = run->stmt;
 }
 
+/* What is not bound is NULL: a statement is new, or its bindings were cleared when it was reset. */
 void semel__sqlite_text(struct sqlite_run *run, int i, struct semel_str s)
 {
-    if (run->rc != SQLITE_OK)
-        return;
-    run->rc = semel__str_given(s) ? sqlite3_bind_text64(run->stmt, i, s.p, s.n, SQLITE_STATIC, SQLITE_UTF8)
-                                  : sqlite3_bind_null(run->stmt, i);
+    if (run->rc == SQLITE_OK && semel__str_given(s))
+        run->rc = sqlite3_bind_text64(run->stmt, i, s.p, s.n, SQLITE_STATIC, SQLITE_UTF8);
 }
 
 void semel__sqlite_blob(struct sqlite_run *run, int i, struct semel_str s)
 {
-    if (run->rc != SQLITE_OK)
-        return;
-    run->rc = semel__str_given(s) ? sqlite3_bind_blob64(run->stmt, i, s.p, s.n, SQLITE_STATIC)
-                                  : sqlite3_bind_null(run->stmt, i);
+    if (run->rc == SQLITE_OK && semel__str_given(s))
+        run->rc = sqlite3_bind_blob64(run->stmt, i, s.p, s.n, SQLITE_STATIC);
 }
 
 void semel__sqlite_int(struct sqlite_run *run, int i, int64_t v)
 {
-    if (run->rc != SQLITE_OK)
-        return;
-    run->rc = v != SEMEL_NONE ? sqlite3_bind_int64(run->stmt, i, v) : sqlite3_bind_null(run->stmt, i);
+    if (run->rc == SQLITE_OK && v != SEMEL_NONE)
+        run->rc = sqlite3_bind_int64(run->stmt, i, v);
 }
 
 void semel__sqlite_end(struct sqlite_run *run)

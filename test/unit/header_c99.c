@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * header_c99.c: the public headers, compiled as strict C99 by a program that has nothing but them and the shared library.
+ * header_c99.c: the public headers, compiled as strict C99 by a program that has nothing but them and the shared
+ * library.
  */
 #include <semel/semel.h>
 

@@ -18,7 +18,8 @@ def main():
         marked |= set(NAME.findall(text))
     listing = subprocess.run(["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
     shown = {line.split()[-1].split("@")[0] for line in listing.splitlines()}
-    shown = {name for name in shown if not name.startswith(("__asan", "__odr_asan", "_init", "_fini", "__gcov"))}
+    tools = ("__asan", "__odr_asan", "__gcov", "__start___sancov", "__stop___sancov", "_init", "_fini")
+    shown = {name for name in shown if not name.startswith(tools)}
     for name in sorted(marked - shown):
         print(f"{name} is marked SEMEL_API, but {library} does not have it")
     for name in sorted(shown - marked):

@@ -205,6 +205,45 @@ static void begin_that_a_savepoint_took_back_is_not_done(void **state)
     assert_string_equal(state_of(d, "a"), "absent");
 }
 
+static void begin_that_a_savepoint_took_back_counts_until_the_next_call(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg a = mail("a", "x"), b = mail("b", "x");
+    sql(d, "BEGIN IMMEDIATE; SAVEPOINT mine");
+    begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
+    sql(d, "ROLLBACK TO mine");
+    assert_int_equal(sql_try(d, "COMMIT"), SQLITE_CONSTRAINT_COMMITHOOK); /* refused rather than guessed */
+    sql(d, "BEGIN IMMEDIATE; SAVEPOINT mine");
+    begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
+    sql(d, "ROLLBACK TO mine");
+    begin(d, &b, SEMEL_RUN, SEMEL_WHY_NEW);
+    assert_int_equal(semel_pending(d->s), 1);
+    done(d, &b);
+    sql(d, "COMMIT");
+    assert_string_equal(state_of(d, "a"), "absent");
+    assert_string_equal(state_of(d, "b"), "completed");
+}
+
+static void done_that_a_savepoint_took_back_is_tried_again(void **state)
+{
+    /* P59: never completed without its effect */
+    struct door *d = *state;
+    size_t n;
+    struct semel_msg m = mail("a", "x");
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    sql(d, "SAVEPOINT mine");
+    effect(d, "a");
+    done(d, &m);
+    sql(d, "ROLLBACK TO mine; COMMIT");
+    assert_string_equal(state_of(d, "a"), "processing");
+    pass(d, 61 * SECOND_US);
+    assert_fine(d, semel_tick(d->s, 100, &n, &d->err));
+    pass(d, 20 * SECOND_US);
+    run_once(d, &m);
+    assert_int_equal(effects(d, "a"), 1);
+}
+
 static void failure_after_a_savepoint_took_the_effect_back_is_recorded(void **state)
 {
     /* T3 */
@@ -372,6 +411,8 @@ int main(void)
         ON_OWN(pending_messages_are_bounded),
         ON_BOTH(begin_that_a_savepoint_took_back_can_be_begun_again),
         ON_BOTH(begin_that_a_savepoint_took_back_is_not_done),
+        ON_BOTH(begin_that_a_savepoint_took_back_counts_until_the_next_call),
+        ON_BOTH(done_that_a_savepoint_took_back_is_tried_again),
         ON_BOTH(failure_after_a_savepoint_took_the_effect_back_is_recorded),
         ON_BOTH(failure_after_a_savepoint_took_the_begin_back_is_recorded),
         ON_BOTH(failure_in_another_transaction_is_recorded),

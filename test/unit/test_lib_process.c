@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_lib_process.c: batches and stored work in transactions of the library, with handlers that behave and handlers that
- * do not.
+ * test_lib_process.c: batches and stored work in transactions of the library, with handlers that behave and handlers
+ * that do not.
  */
 #include "unit/door.h"
 

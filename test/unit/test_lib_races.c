@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_lib_races.c: two handles, each with a connection and a thread of its own, get the same messages at the same time.
+ * test_lib_races.c: two handles, each with a connection and a thread of its own, get the same messages at the same
+ * time.
  */
 #include "unit/door.h"
 
