@@ -9,16 +9,10 @@ all:
 	@tools/configure default
 	ninja -C build/default
 
-demo:
-	@tools/setup build
-	@tools/configure default
-	ninja -C build/default
+demo: all
 	@build/default/src/cli/semel demo
 
-bench:
-	@tools/setup build
-	@tools/configure default
-	ninja -C build/default
+bench: all
 	@bench/run
 
 test:
@@ -38,7 +32,10 @@ format:
 	@tools/setup test
 	@tools/lint/external.py format --fix
 
-install: all
+install:
+	@tools/setup build docs
+	@tools/configure default
+	ninja -C build/default
 	meson install -C build/default --no-rebuild
 
 clean:
@@ -52,5 +49,5 @@ help:
 	@echo 'make test-long  the same, with the long versions of the tests'
 	@echo 'make lint       the checks of tools/lint only'
 	@echo 'make format     clang-format over the C files'
-	@echo 'make install    install the headers and migrations (DESTDIR is honoured)'
+	@echo 'make install    install program, library, extension, headers and manual (DESTDIR is honoured)'
 	@echo 'make clean      remove build/'

@@ -59,7 +59,8 @@ static void write_number(struct semel_buf *buf, struct semel_str token)
 {
     char text[SEMEL_NUMBER_TEXT];
     struct semel_decimal d = semel__decimal_read(token);
-    put(buf, text, semel__decimal_write(&d, text));
+    size_t n = semel__decimal_write(&d, text);
+    put(buf, text, n);
 }
 
 static void write_array(struct semel_buf *buf, const struct semel_json_node *array)

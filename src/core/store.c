@@ -58,6 +58,9 @@ void semel_store_close(struct semel_store *store)
 semel_status semel_store_reopen(struct semel_store *store, struct semel_error *err)
 {
     store->in_tx = store->joined = false;
+    if (store->joining) /* the connection is the caller's, who is in the middle of using it */
+        return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT,
+                           "the database connection is lost, and the caller's transaction with it");
     return store->ops->reopen(store, err);
 }
 

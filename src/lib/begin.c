@@ -3,42 +3,73 @@
  * begin.c: the inbox inside the caller's transaction: begin, done, fail.
  *
  * A begin claims the message under a token, in the caller's transaction, and notes it as pending. Its end is written
- * under that token. A savepoint of the caller's may have taken the begin back meanwhile, which nobody tells; but what
- * is taken back is always what was written last, so the stale ones are at the end of the list, and looking at the last
- * one is enough to find out.
+ * under that token. A savepoint of the caller's may have taken the begin or the end back meanwhile, which nobody tells.
+ * But what is taken back is always what was written last: the stale ones are at the end of the list of what is pending
+ * and of the list of what has ended, and looking at the last one of each is enough to find out. The counter of tokens
+ * is taken back too, so that a token may come to name another message: only with its name does it mean anything.
  *
  * Invariants: every pending message is `processing` in this transaction, as far as the last call knew; a message is in
- * the list once; a call that fails leaves both list and rows as they were.
+ * one of the two lists, once; a call that fails leaves both lists and rows as they were.
  */
 #include "base/error.h"
 #include "base/str.h"
 #include "lib/handle.h"
 
-/* The row under this token; *ret_row is NULL when there is none. */
-static semel_status row_of(struct semel *s, int64_t token, struct semel_row **ret_row, struct semel_error *err)
+/* The row of what was begun, as long as it has no end; *ret_row is NULL when there is none. */
+static semel_status row_of(struct semel *s, const struct held *held, struct semel_row **ret_row,
+                           struct semel_error *err)
 {
     struct semel_row *rows;
     size_t n, damaged;
-    struct semel_scan scan = {.kind = SEMEL_SCAN_TOKEN, .token = token, .max = 1};
+    struct semel_scan scan = {.kind = SEMEL_SCAN_TOKEN, .token = held->token, .max = 1};
     *ret_row = NULL;
     semel_status status = semel_store_scan(s->store, &scan, &s->arena, &rows, &n, &damaged, err);
-    if (status == SEMEL_OK && n == 1)
+    if (status == SEMEL_OK && n == 1 && semel__held_is(held, &rows[0]))
         *ret_row = &rows[0];
     return status;
 }
 
-/* Drops those whose begin was taken back. */
-static semel_status drop_stale(struct semel *s, struct semel_error *err)
+/* Its end was taken back: it is pending again, at its place in the order of begins. */
+static void put_back(struct semel *s, struct held *held)
+{
+    struct held **items = s->pending.items;
+    semel__held_move(&s->ended, &s->pending, held);
+    for (size_t i = s->pending.n - 1; i > 0 && items[i] == held && items[i - 1]->token > held->token; i--) {
+        items[i] = items[i - 1];
+        items[i - 1] = held;
+    }
+}
+
+static semel_status restore_begun(struct semel *s, struct semel_error *err)
+{
+    while (s->ended.n > 0) {
+        struct held *last = s->ended.items[s->ended.n - 1];
+        struct semel_row *row;
+        semel_status status = row_of(s, last, &row, err);
+        if (status != SEMEL_OK || row == NULL)
+            return status;
+        if (!semel__held_room(&s->pending))
+            return semel__fail_memory(err);
+        put_back(s, last);
+    }
+    return SEMEL_OK;
+}
+
+/* What a savepoint of the caller's did since the last call: begins that were taken back are dropped, those whose end
+ * was taken back are pending. */
+static semel_status look_again(struct semel *s, struct semel_error *err)
 {
     while (s->pending.n > 0) {
         struct held *last = s->pending.items[s->pending.n - 1];
         struct semel_row *row;
-        semel_status status = row_of(s, last->token, &row, err);
-        if (status != SEMEL_OK || row != NULL)
+        semel_status status = row_of(s, last, &row, err);
+        if (status != SEMEL_OK)
             return status;
+        if (row != NULL)
+            break;
         semel__held_drop(&s->pending, last);
     }
-    return SEMEL_OK;
+    return restore_begun(s, err);
 }
 
 /* ---- begin --------------------------------------------------------------------------------------- */
@@ -72,6 +103,9 @@ static semel_status claim(struct semel *s, const struct semel__msg *msg, struct 
     }
     held->token = lease.live.lease_token;
     held->attempt = lease.live.attempts;
+    struct held *before = semel__held_find(&s->ended, held->consumer, held->source, held->id);
+    if (before != NULL) /* that begin was taken back as well */
+        semel__held_drop(&s->ended, before);
     semel__held_add(&s->pending, held);
     semel__show_lease(&lease, ret);
     ret->token = ret->lease_until_us = SEMEL_NONE; /* they are the transaction's own affair */
@@ -88,7 +122,7 @@ static semel_status begin(struct semel *s, const struct semel_msg *msg, struct s
     if (status == SEMEL_OK)
         status = semel__take_msg(s, msg, true, &m, err);
     if (status == SEMEL_OK)
-        status = drop_stale(s, err);
+        status = look_again(s, err);
     if (status == SEMEL_OK)
         status = make_room(s, err);
     if (status == SEMEL_OK)
@@ -109,17 +143,34 @@ semel_status semel_inbox_begin(struct semel *s, const struct semel_msg *msg, str
 static semel_status find(struct semel *s, const struct semel__msg *name, struct held **ret_held,
                          struct semel_row **ret_row, struct semel_error *err)
 {
-    semel_status status = SEMEL_OK;
-    struct held *held = semel__held_find(&s->pending, s->policy.consumer, name->source, name->id);
     *ret_held = NULL;
+    semel_status status = look_again(s, err);
+    if (status == SEMEL_OK && (!semel__held_room(&s->ended) || !semel__held_room(&s->pending)))
+        status = semel__fail_memory(err); /* now, because an end that is written must find its place */
+    if (status != SEMEL_OK)
+        return status;
+    struct held *pending = semel__held_find(&s->pending, s->policy.consumer, name->source, name->id);
+    struct held *held = pending != NULL ? pending
+                                        : semel__held_find(&s->ended, s->policy.consumer, name->source, name->id);
     if (held == NULL)
         return SEMEL_OK;
-    status = row_of(s, held->token, ret_row, err);
-    if (status == SEMEL_OK && *ret_row == NULL)
-        semel__held_drop(&s->pending, held);
-    else if (status == SEMEL_OK)
-        *ret_held = held;
-    return status;
+    status = row_of(s, held, ret_row, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (*ret_row == NULL && pending != NULL)
+        semel__held_drop(&s->pending, pending);
+    else if (*ret_row != NULL && pending == NULL)
+        put_back(s, held);
+    *ret_held = *ret_row != NULL ? held : NULL;
+    return SEMEL_OK;
+}
+
+/* What has its end, which was written, stays known for a while. */
+static void note_end(struct semel *s, struct held *held)
+{
+    if (s->ended.n == SEMEL_ENDED_MAX)
+        semel__held_drop(&s->ended, s->ended.items[0]);
+    semel__held_move(&s->pending, &s->ended, held);
 }
 
 /* *ret says what the broker is to be told. */
@@ -133,7 +184,7 @@ static semel_status end(struct semel *s, struct held *held, const struct semel_r
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "the message was changed by other hands");
     if (status != SEMEL_OK)
         return status;
-    semel__held_drop(&s->pending, held);
+    note_end(s, held);
     bool kept = row->kept || semel__payload_stays(&s->policy, lease.live.state);
     struct semel_settled settled = {.act = semel__act_for(lease.live.state, kept),
                                     .why = lease.live.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW,

@@ -15,9 +15,18 @@
 
 /* ---- claim --------------------------------------------------------------------------------------- */
 
-/* Best effort: without memory the token works all the same, only its late end leaves no evidence. */
+static void forget(struct semel *s, int64_t token)
+{
+    struct held *held = semel__held_by_token(&s->claims, token);
+    if (held != NULL)
+        semel__held_drop(&s->claims, held);
+}
+
+/* Best effort: without memory the token works all the same, only its late end leaves no evidence. A claim that was
+ * rolled back gave its token back too: then it is this one's now. */
 static void remember(struct semel *s, const struct semel_lease *lease)
 {
+    forget(s, lease->live.lease_token);
     if (s->claims.n == SEMEL_CLAIMS_MAX)
         semel__held_drop(&s->claims, s->claims.items[0]);
     struct held *held = semel__held_room(&s->claims) ? semel__held_new(s->policy.consumer, &lease->msg) : NULL;
@@ -26,13 +35,6 @@ static void remember(struct semel *s, const struct semel_lease *lease)
     held->token = lease->live.lease_token;
     held->attempt = lease->live.attempts;
     semel__held_add(&s->claims, held);
-}
-
-static void forget(struct semel *s, int64_t token)
-{
-    struct held *held = semel__held_by_token(&s->claims, token);
-    if (held != NULL)
-        semel__held_drop(&s->claims, held);
 }
 
 static semel_status claim(struct semel *s, const struct semel_msg *msg, int64_t lease_ms, struct semel_verdict *ret,
@@ -95,13 +97,16 @@ static semel_status lease_of(struct semel *s, int64_t token, struct semel_lease 
     if (status != SEMEL_OK)
         return status;
     *ret = (struct semel_lease){0};
+    const struct held *held = semel__held_by_token(&s->claims, token);
+    if (n == 1 && held != NULL &&
+        (!semel__held_is(held, &rows[0]) || !semel__str_eq(rows[0].live.lease_owner, semel__str(s->owner))))
+        return stale(token, err); /* our claim was rolled back, and somebody else drew the token again */
     if (n == 1) {
         semel__row_msg(&rows[0], &ret->msg);
         ret->live = rows[0].live;
         ret->arrival = rows[0].arrival;
         return semel__use_consumer(s, rows[0].consumer, err);
     }
-    const struct held *held = semel__held_by_token(&s->claims, token);
     if (held == NULL)
         return stale(token, err);
     semel__msg_init(&ret->msg);

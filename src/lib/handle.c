@@ -40,6 +40,7 @@ static void ended(void *ctx)
 {
     struct semel *s = ctx;
     semel__held_clear(&s->pending);
+    semel__held_clear(&s->ended);
 }
 
 /* The host for people who read a row; what makes it unique is the number behind it. */
@@ -80,18 +81,25 @@ static semel_status prepare(struct semel **ret, struct semel_error *err)
     return SEMEL_OK;
 }
 
-static void finish(struct semel *s, bool loose)
+/* Closes the store again when it fails. */
+static semel_status finish(struct semel *s, bool loose, struct semel_error *err)
 {
-    semel__inbox_init(&s->inbox, s->store, &s->policy, &s->handler, &s->rng, semel__str(s->owner));
+    semel_status status = SEMEL_OK;
     s->loose = loose;
 #ifdef SEMEL_WITH_SQLITE
     struct semel_sqlite_witness witness = {.ctx = s, .may_commit = may_commit, .ended = ended};
     if (!loose)
-        semel__sqlite_witness(s->store, &witness);
+        status = semel__sqlite_witness(s->store, &witness, err);
 #else
     (void)may_commit;
     (void)ended;
+    (void)err;
 #endif
+    if (status == SEMEL_OK)
+        semel__inbox_init(&s->inbox, s->store, &s->policy, &s->handler, &s->rng, semel__str(s->owner));
+    else
+        semel_store_close(s->store);
+    return status;
 }
 
 static struct semel_store_options with_flags(const struct semel_store_options *options, unsigned flags)
@@ -117,11 +125,12 @@ semel_status semel__handle_open(struct semel **ret, const char *url, unsigned fl
         return status;
     struct semel_store_options both = with_flags(options, flags);
     status = semel_store_open(&s->store, drivers, url, &both, err);
+    if (status == SEMEL_OK)
+        status = finish(s, false, err);
     if (status != SEMEL_OK) {
         semel__free(s);
         return status;
     }
-    finish(s, false);
     *ret = s;
     return SEMEL_OK;
 }
@@ -146,11 +155,12 @@ semel_status semel__handle_wrap(struct semel **ret, struct sqlite3 *db, unsigned
     (void)options;
     status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "this build has no SQLite");
 #endif
+    if (status == SEMEL_OK)
+        status = finish(s, (flags & SEMEL_LOOSE) != 0, err);
     if (status != SEMEL_OK) {
         semel__free(s);
         return status;
     }
-    finish(s, (flags & SEMEL_LOOSE) != 0);
     *ret = s;
     return SEMEL_OK;
 }
@@ -174,6 +184,7 @@ void semel_close(struct semel *s)
     semel__arena_done(&s->arena);
     semel__arena_done(&s->sheet);
     semel__held_done(&s->pending);
+    semel__held_done(&s->ended);
     semel__held_done(&s->claims);
     semel__free(s);
 }
@@ -191,7 +202,7 @@ int semel_pending(const struct semel *s)
 void semel_ended(struct semel *s)
 {
     if (s != NULL && s->loose)
-        semel__held_clear(&s->pending);
+        ended(s);
 }
 
 /* ---- the frame ----------------------------------------------------------------------------------- */
@@ -225,7 +236,7 @@ semel_status semel__enter(struct semel *s, enum semel_whose whose, struct semel_
     if (status != SEMEL_OK)
         return status;
     if (!busy)
-        semel__held_clear(&s->pending); /* their transaction is over */
+        ended(s); /* their transaction is over */
     semel__arena_reset(&s->arena);
     semel_store_join(s->store, busy);
     return SEMEL_OK;

@@ -26,6 +26,7 @@
 
 #define SEMEL_PENDING_MAX 10000
 #define SEMEL_CLAIMS_MAX 1000
+#define SEMEL_ENDED_MAX 1000
 
 /* A message that this handle has begun or claimed, and the token under which it did. */
 struct held {
@@ -57,6 +58,7 @@ struct semel {
     struct semel_arena arena;     /* lives until the next call */
     struct semel_arena sheet;     /* lives as long as one call of a set-based handler */
     struct held_list pending;     /* begun in the open transaction, no end yet */
+    struct held_list ended;       /* the last ones that had their end in it, which a savepoint may take back */
     struct held_list claims;      /* the last ones, so that a late end can be kept as evidence */
     char after[SEMEL_ID_MAX + 1]; /* tick: the consumer that was the last one, "" before the first */
 };
@@ -91,8 +93,10 @@ bool semel__held_room(struct held_list *list); /* for one more; false: no memory
 void semel__held_add(struct held_list *list, struct held *held);
 struct held *semel__held_find(const struct held_list *list, struct semel_str consumer, struct semel_str source,
                               struct semel_str id);
+bool semel__held_is(const struct held *held, const struct semel_row *row); /* the message of this row */
 struct held *semel__held_by_token(const struct held_list *list, int64_t token);
 void semel__held_drop(struct held_list *list, struct held *held);
+void semel__held_move(struct held_list *from, struct held_list *to, struct held *held); /* `to` must have room */
 void semel__held_clear(struct held_list *list);
 void semel__held_done(struct held_list *list);
 

@@ -49,14 +49,23 @@ void semel__held_add(struct held_list *list, struct held *held)
     list->items[list->n++] = held;
 }
 
+static bool is_named(const struct held *held, struct semel_str consumer, struct semel_str source, struct semel_str id)
+{
+    return semel__str_eq(held->id, id) && semel__str_eq(held->source, source) &&
+           semel__str_eq(held->consumer, consumer);
+}
+
+bool semel__held_is(const struct held *held, const struct semel_row *row)
+{
+    return is_named(held, row->consumer, row->source, row->id);
+}
+
 struct held *semel__held_find(const struct held_list *list, struct semel_str consumer, struct semel_str source,
                               struct semel_str id)
 {
     for (size_t i = 0; i < list->n; i++) {
-        struct held *held = list->items[i];
-        if (semel__str_eq(held->id, id) && semel__str_eq(held->source, source) &&
-            semel__str_eq(held->consumer, consumer))
-            return held;
+        if (is_named(list->items[i], consumer, source, id))
+            return list->items[i];
     }
     return NULL;
 }
@@ -69,16 +78,29 @@ struct held *semel__held_by_token(const struct held_list *list, int64_t token)
     return NULL;
 }
 
-void semel__held_drop(struct held_list *list, struct held *held)
+/* Takes it out, and leaves it to the caller. false: it is not in the list. */
+static bool take_out(struct held_list *list, const struct held *held)
 {
     for (size_t i = 0; i < list->n; i++) {
         if (list->items[i] != held)
             continue;
         memmove(&list->items[i], &list->items[i + 1], (list->n - i - 1) * sizeof(struct held *));
         list->n--;
-        semel__free(held);
-        return;
+        return true;
     }
+    return false;
+}
+
+void semel__held_drop(struct held_list *list, struct held *held)
+{
+    if (take_out(list, held))
+        semel__free(held);
+}
+
+void semel__held_move(struct held_list *from, struct held_list *to, struct held *held)
+{
+    if (take_out(from, held))
+        semel__held_add(to, held);
 }
 
 void semel__held_clear(struct held_list *list)

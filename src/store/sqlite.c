@@ -138,11 +138,15 @@ static semel_status prepare(struct sqlite_store *d, struct semel_error *err)
 
 static void disconnect(struct sqlite_store *d)
 {
-    if (d->db != NULL && d->pid == getpid()) {
+    bool ours = d->pid == getpid();
+    if (d->db != NULL && ours) {
         d->guarded = false;
         semel__sqlite_rollback(&d->store);
+    }
+    if (d->db != NULL)
+        semel__sqlite_unwatch(d); /* before the statements: without them a connection that was closed early is gone */
+    if (d->db != NULL && ours) {
         semel__sqlite_finalize(d);
-        semel__sqlite_unwatch(d);
         if (!d->wrapped)
             sqlite3_close_v2(d->db);
     }

@@ -158,7 +158,9 @@ struct sqlite_store {
     bool guarded;   /* a handler runs */
     unsigned ended; /* how many transactions have ended on an own connection, counted by its hooks */
     struct semel_sqlite_witness witness;
-    bool hooked; /* a wrapped handle whose hooks are ours */
+    bool hooked;  /* a wrapped handle whose hooks are ours */
+    bool orphans; /* a handle before this one was closed while its witness would not have let the transaction commit */
+    struct sqlite_store *next_hooked;
     unsigned ended_at_begin;
     int64_t first_arrival; /* the first that this transaction drew: its own rows have this one or a higher one */
     int timeout_ms;

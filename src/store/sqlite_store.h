@@ -21,15 +21,17 @@ extern const struct semel_store_ops semel__store_sqlite;
 semel_status semel__store_sqlite_wrap(struct semel_store **ret, struct sqlite3 *db,
                                       const struct semel_store_options *options, struct semel_error *err);
 
-/* Who is asked before a transaction on this connection commits, and told when one was rolled back. `may_commit` returning
+/* Who is asked before a transaction on this connection commits, and told when one has ended. `may_commit` returning
  * false makes the COMMIT a rollback; neither may touch the connection. On a wrapped handle this takes the connection's
- * commit and rollback hooks until the store is closed. NULL: nobody. */
+ * commit and rollback hooks until the store is closed; where the witness would refuse then, the open transaction stays
+ * refused. NULL: nobody. INVALID: another store has the hooks of the connection. */
 struct semel_sqlite_witness {
     void *ctx;
     bool (*may_commit)(void *ctx);
     void (*ended)(void *ctx); /* rolled back, or committed */
 };
-void semel__sqlite_witness(struct semel_store *store, const struct semel_sqlite_witness *witness);
+semel_status semel__sqlite_witness(struct semel_store *store, const struct semel_sqlite_witness *witness,
+                                   struct semel_error *err);
 
 /* What a result code means, for handlers' statements as for the driver's. `rc` is what the failed call
  * returned, `doing` names it ("handler"). Writes err and returns its status. The text never has values (P71). */

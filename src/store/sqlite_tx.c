@@ -16,6 +16,7 @@
  * the transaction is gone is UNKNOWN, unless the code proves that nothing was written: the frames of the WAL
  * may be complete on disk while the failure was in fsync or after it.
  */
+#include <pthread.h>
 #include <unistd.h>
 
 #include "store/sqlite.h"
@@ -226,7 +227,7 @@ static int authorize(void *ctx, int action, const char *a, const char *b, const 
 static int on_commit(void *ctx)
 {
     struct sqlite_store *d = ctx;
-    if (d->guarded)
+    if (d->guarded || d->orphans)
         return 1; /* becomes a rollback, and on_rollback counts it */
     if (d->witness.may_commit != NULL && !d->witness.may_commit(d->witness.ctx))
         return 1;
@@ -240,37 +241,110 @@ static void on_rollback(void *ctx)
 {
     struct sqlite_store *d = ctx;
     d->ended++;
+    d->orphans = false;
     if (d->witness.ended != NULL)
         d->witness.ended(d->witness.ctx);
 }
 
-void semel__sqlite_watch(struct sqlite_store *d)
+/* A connection has one pair of hooks: whoever set them last would silently take them from the one before. */
+static pthread_mutex_t hooks_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct sqlite_store *hooks;
+
+static bool claim_hooks(struct sqlite_store *d)
 {
-    sqlite3_set_authorizer(d->db, authorize, d);
-    sqlite3_commit_hook(d->db, on_commit, d);
+    bool free_place = true;
+    pthread_mutex_lock(&hooks_lock);
+    for (const struct sqlite_store *o = hooks; o != NULL; o = o->next_hooked)
+        if (o->db == d->db && o->pid == d->pid)
+            free_place = false;
+    if (free_place) {
+        d->next_hooked = hooks;
+        hooks = d;
+    }
+    pthread_mutex_unlock(&hooks_lock);
+    return free_place;
+}
+
+static void release_hooks(struct sqlite_store *d)
+{
+    pthread_mutex_lock(&hooks_lock);
+    for (struct sqlite_store **at = &hooks; *at != NULL; at = &(*at)->next_hooked)
+        if (*at == d) {
+            *at = d->next_hooked;
+            break;
+        }
+    pthread_mutex_unlock(&hooks_lock);
+    d->next_hooked = NULL;
+}
+
+/* What stays on a caller's connection whose witness went while it would have refused: until the rollback. */
+static char orphan_mark;
+
+static int refuse_orphans(void *ctx)
+{
+    (void)ctx;
+    return 1;
+}
+
+static void forget_orphans(void *db)
+{
+    sqlite3_commit_hook(db, NULL, NULL);
+    sqlite3_rollback_hook(db, NULL, NULL);
+}
+
+static void set_hooks(struct sqlite_store *d)
+{
+    d->orphans = sqlite3_commit_hook(d->db, on_commit, d) == &orphan_mark;
     sqlite3_rollback_hook(d->db, on_rollback, d);
 }
 
-void semel__sqlite_witness(struct semel_store *store, const struct semel_sqlite_witness *witness)
+void semel__sqlite_watch(struct sqlite_store *d)
+{
+    (void)claim_hooks(d); /* the connection is new */
+    sqlite3_set_authorizer(d->db, authorize, d);
+    set_hooks(d);
+}
+
+static void unhook(struct sqlite_store *d)
+{
+    bool refused = d->orphans || (d->witness.may_commit != NULL && !d->witness.may_commit(d->witness.ctx));
+    bool orphans = d->wrapped && refused && sqlite3_get_autocommit(d->db) == 0;
+    sqlite3_commit_hook(d->db, orphans ? refuse_orphans : NULL, orphans ? &orphan_mark : NULL);
+    sqlite3_rollback_hook(d->db, orphans ? forget_orphans : NULL, orphans ? d->db : NULL);
+}
+
+semel_status semel__sqlite_witness(struct semel_store *store, const struct semel_sqlite_witness *witness,
+                                   struct semel_error *err)
 {
     struct sqlite_store *d = semel__sqlite_of(store);
-    d->witness = witness != NULL ? *witness : (struct semel_sqlite_witness){0};
-    if (!d->wrapped || d->db == NULL)
-        return;
-    d->hooked = witness != NULL;
-    sqlite3_commit_hook(d->db, witness != NULL ? on_commit : NULL, d);
-    sqlite3_rollback_hook(d->db, witness != NULL ? on_rollback : NULL, d);
+    bool on = witness != NULL;
+    if (d->wrapped && d->db != NULL && on != d->hooked) {
+        if (on && !claim_hooks(d))
+            return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                               "another handle has the hooks of this connection: share that handle");
+        if (on) {
+            set_hooks(d);
+        } else {
+            unhook(d);
+            release_hooks(d);
+        }
+        d->hooked = on;
+    }
+    d->witness = on ? *witness : (struct semel_sqlite_witness){0};
+    return SEMEL_OK;
 }
 
 /* A handler's statement that was not finalised keeps the connection alive longer than its store. */
 void semel__sqlite_unwatch(struct sqlite_store *d)
 {
-    if (d->wrapped && !d->hooked)
+    if (!d->wrapped || d->hooked)
+        release_hooks(d);
+    if (d->pid != getpid() || (d->wrapped && !d->hooked))
         return;
     if (!d->wrapped)
         sqlite3_set_authorizer(d->db, NULL, NULL);
-    sqlite3_commit_hook(d->db, NULL, NULL);
-    sqlite3_rollback_hook(d->db, NULL, NULL);
+    unhook(d);
+    d->hooked = false;
 }
 
 semel_status semel__sqlite_guard(struct semel_store *store, bool on, struct semel_error *err)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The README's tour, as a reader pastes it: every command of its console blocks is run, in order, in one folder, and must
-print what is shown. Numbers and times are compared by their form, not by their value."""
+"""The README's tour, as a reader pastes it: every command of its console blocks is run, in order, in one folder, and
+must print what is shown. Numbers and times are compared by their form, not by their value."""
 import os
 import pathlib
 import re

@@ -170,7 +170,7 @@ static void witness_can_refuse_the_commit_and_learns_of_every_end(void **state)
 { /* P59 */
     struct world *w = *state;
     const struct semel_sqlite_witness witness = {w, may_commit, ended};
-    semel__sqlite_witness(w->store, &witness);
+    assert_int_equal(semel__sqlite_witness(w->store, &witness, &w->err), SEMEL_OK);
     w->refuse = true;
     sql(w, "BEGIN");
     sql(w, "INSERT INTO effect VALUES ('x')");
@@ -182,7 +182,7 @@ static void witness_can_refuse_the_commit_and_learns_of_every_end(void **state)
     sql(w, "INSERT INTO effect VALUES ('x')");
     sql(w, "COMMIT");
     assert_int_equal(w->ended, 2);
-    semel__sqlite_witness(w->store, NULL);
+    assert_int_equal(semel__sqlite_witness(w->store, NULL, &w->err), SEMEL_OK);
     w->refuse = true;
     sql(w, "INSERT INTO effect VALUES ('y')");
     assert_int_equal(number(w, "SELECT count(*) FROM effect"), 2);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Checks that every public function is in the manual, and nothing else; and that links between documents lead somewhere."""
+"""Checks that every public function is in the manual, and nothing else, and that links between documents lead
+somewhere."""
 import re
 
 import common
