@@ -85,6 +85,10 @@ int cli_fail_error(semel_status status, const struct semel_error *err, const cha
 const char *cli_errno(void);
 /* A line on stdout for people, whose control characters are replaced, and its newline; nothing with --json. */
 __attribute__((format(printf, 2, 3))) void cli_say(const struct cli *cli, const char *fmt, ...);
+/* A word as a shell takes it, and a command to be pasted: this program as it was called, `words` (which are quoted
+ * already) and --store, unless `store` is NULL. Both live as long as the program runs. */
+const char *cli_word(struct cli *cli, const char *word);
+const char *cli_again(struct cli *cli, const char *words, const char *store);
 /* Flushes stdout. FAILED, and cli_fail has spoken, when something could not be written; a reader that has gone
  * (`| head`) is no failure. */
 int cli_finish(int code);
@@ -104,10 +108,10 @@ struct semel_store *cli_store_open(const struct cli_args *args, bool create_and_
 const char *cli_store_url(const struct cli_args *args, int *ret_code);
 /* Opens without a word. */
 semel_status cli_store_try(const char *url, bool create_and_migrate, struct semel_store **ret, struct semel_error *err);
-/* Says why a store could not be opened, and what would help; returns the exit code. */
+/* Says why a store could not be opened; returns the exit code. */
 int cli_store_fail(const char *url, semel_status status, const struct semel_error *err);
-/* The version of the schema that a refusal to open speaks of; SEMEL_NONE: it speaks of something else. */
-int64_t cli_store_schema(const struct semel_error *err);
+/* The same for one that was to be opened as it is, with the command that would help. */
+int cli_store_refused(const struct cli_args *args, const char *url, semel_status status, const struct semel_error *err);
 #define CLI_STORE_OPTION                                                            \
     {                                                                               \
         "store", 0, "URL", "the store, e.g. sqlite:shop.db (default: $SEMEL_STORE)" \

@@ -20,6 +20,7 @@ struct cli_given {
 };
 
 struct cli_args {
+    struct cli *cli;
     const struct cli_command *command;
     char path[CLI_PATH]; /* "inbox ls"; "" for semel itself */
     struct cli_given *given;

@@ -7,18 +7,12 @@
  */
 #include "cli/cli.h"
 #include "store/migrations.h"
+#include "store/sqlite_store.h"
 
 /* The last version that there is. */
 static int newest(void)
 {
     return (int)semel__sqlite_migrations_n;
-}
-
-/* What the store is at before anything is done to it; SEMEL_NONE: not known. */
-static int64_t version_before(const struct semel_error *err)
-{
-    int64_t version = cli_store_schema(err);
-    return version == SEMEL_NONE && strstr(err->text, "there is no database") != NULL ? 0 : version;
 }
 
 static int print(const struct cli_args *args)
@@ -40,7 +34,7 @@ static int print(const struct cli_args *args)
     return CLI_OK;
 }
 
-static int told(const struct cli *cli, int64_t from)
+static int told(const struct cli *cli, int from)
 {
     struct cli_object object;
     if (cli->json) {
@@ -51,30 +45,23 @@ static int told(const struct cli *cli, int64_t from)
     }
     if (from == newest())
         cli_say(cli, "schema %d: nothing to do", newest());
-    else if (from != SEMEL_NONE)
-        cli_say(cli, "schema %lld -> %d", (long long)from, newest());
     else
-        cli_say(cli, "schema %d", newest());
+        cli_say(cli, "schema %d -> %d", from, newest());
     return CLI_OK;
 }
 
-/* Opened as it is first, so that we can say from where to where. Whoever migrates in between does the same. */
 static int migrate(const struct cli *cli, const struct cli_args *args)
 {
     struct semel_store *store = NULL;
     struct semel_error err = {0};
-    int64_t from = newest();
     int code = CLI_OK;
     const char *url = cli_store_url(args, &code);
     if (url == NULL)
         return code;
-    semel_status status = cli_store_try(url, false, &store, &err);
-    if (status != SEMEL_OK) {
-        from = version_before(&err);
-        status = cli_store_try(url, true, &store, &err);
-    }
+    semel_status status = cli_store_try(url, true, &store, &err);
     if (status != SEMEL_OK)
         return cli_store_fail(url, status, &err);
+    int from = semel__sqlite_schema_found(store);
     semel_store_close(store);
     return told(cli, from);
 }

@@ -97,6 +97,9 @@ static int no_option(const struct cli_args *args, const char *word)
     if (near != NULL)
         return cli_fail(CLI_USAGE, "semel%s%s has no option '--%s'; did you mean '--%s'?", blank, args->path, name,
                         near);
+    if (args->command->children != NULL)
+        return cli_fail(CLI_USAGE, "semel%s%s has no option '--%s'; the command comes first, its options behind it",
+                        blank, args->path, name);
     return cli_fail(CLI_USAGE, "semel%s%s has no option '--%s'; semel%s%s --help lists them", blank, args->path, name,
                     blank, args->path);
 }
@@ -219,13 +222,23 @@ static int take_command(struct reader *r)
     return CLI_OK;
 }
 
+/* Options before the command, or -- : a word that is a command is no command there. */
+static int late_command(const struct cli_args *args)
+{
+    const char *word = args->operands[0], *blank = args->path[0] != '\0' ? " " : "";
+    if (cli_child(args->command, word) == NULL)
+        return cli_no_command(args->command, args->path, word);
+    return cli_fail(CLI_USAGE, "the command comes first, its options behind it: semel%s%s %s ...", blank, args->path,
+                    word);
+}
+
 static int check_operands(const struct cli_args *args)
 {
     const struct cli_command *command = args->command;
     if (command->children != NULL) {
         bool root = command == &cli_root;
         if (args->n_operands > 0)
-            return cli_no_command(command, args->path, args->operands[0]);
+            return late_command(args);
         if (root && cli_flag(args, "version"))
             return CLI_OK;
         return cli_fail(CLI_USAGE, "semel%s%s needs a command; semel%s%s --help lists them", root ? "" : " ",
@@ -242,7 +255,7 @@ static int check_operands(const struct cli_args *args)
 int cli_parse(struct cli *cli, int argc, char **argv, struct cli_args *args)
 {
     size_t words = argc > 0 ? (size_t)argc : 1;
-    *args = (struct cli_args){0};
+    *args = (struct cli_args){.cli = cli};
     /* A word holds one value, or flags, each of which is taken once. */
     args->given = semel__arena_alloc(&cli->arena, words + CLI_OPTIONS_MAX + 3, sizeof(*args->given));
     args->operands = semel__arena_alloc(&cli->arena, words, sizeof(*args->operands));

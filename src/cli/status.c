@@ -19,7 +19,7 @@
 
 /* Everything that is told, read before anything is printed. */
 struct view {
-    const char *url;
+    const char *url, *given; /* given: by the option, so that a command to be pasted must have it too */
     int64_t now_us;
     struct semel_str *names;
     size_t n_names;
@@ -143,19 +143,20 @@ static int print_counts(const struct cli *cli, const struct view *view)
     return cli_table_print(table, NULL);
 }
 
-static void print_warnings(const struct cli *cli, const struct view *view)
+static void print_warnings(struct cli *cli, const struct view *view)
 {
     if (view->dead > 0)
-        cli_say(cli, "warning: %lld dead letters; semel inbox ls --dead --store %s", (long long)view->dead, view->url);
+        cli_say(cli, "warning: %lld dead letters; %s", (long long)view->dead,
+                cli_again(cli, "inbox ls --dead", view->given));
     if (view->unknown > 0)
-        cli_say(cli, "warning: %lld messages whose effect is unknown; semel inbox ls --status unknown --store %s",
-                (long long)view->unknown, view->url);
+        cli_say(cli, "warning: %lld messages whose effect is unknown; %s", (long long)view->unknown,
+                cli_again(cli, "inbox ls --status unknown", view->given));
     if (view->damaged > 0)
-        cli_say(cli, "warning: %zu damaged rows, which cannot run; semel inbox ls --store %s", view->damaged,
-                view->url);
+        cli_say(cli, "warning: %zu damaged rows, which cannot run; %s", view->damaged,
+                cli_again(cli, "inbox ls", view->given));
 }
 
-static int print_view(const struct cli *cli, const struct view *view)
+static int print_view(struct cli *cli, const struct view *view)
 {
     char since[40];
     cli_say(cli, "store   %s, schema %zu", view->url, semel__sqlite_migrations_n);
@@ -259,7 +260,9 @@ static int run(struct cli *cli, const struct cli_args *args)
     struct semel_error err = {0};
     int code = CLI_OK;
     struct semel_str only = semel__str(cli_value(args, "consumer"));
-    struct view view = {.url = cli_store_url(args, &code), .now_us = semel__now(&semel__clock_real)};
+    struct view view = {.url = cli_store_url(args, &code),
+                        .given = cli_value(args, "store"),
+                        .now_us = semel__now(&semel__clock_real)};
     struct semel_store *store = view.url != NULL ? cli_store_open(args, false, &code) : NULL;
     if (store == NULL)
         return code;
@@ -270,7 +273,8 @@ static int run(struct cli *cli, const struct cli_args *args)
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "reading the store");
     if (semel__str_given(only) && view.n_counts == 0)
-        return cli_fail(CLI_NOTHING, "consumer '%s' has no messages; semel consumer ls lists the consumers", only.p);
+        return cli_fail(CLI_NOTHING, "consumer '%s' has no messages; for all of them: %s", only.p,
+                        cli_again(cli, "consumer ls", view.given));
     return cli->json ? print_json(&view) : print_view(cli, &view);
 }
 

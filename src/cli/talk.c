@@ -11,11 +11,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cli/cli.h"
+#include "cli/explain.h"
+#include "cli/frame.h"
 #include "core/consumer.h"
 #include "store/sqlite_store.h"
 
 #define LINE_BYTES 4096
+#define COMMAND_BYTES 65536
 
 /* ---- lines --------------------------------------------------------------------------------------- */
 
@@ -75,6 +77,35 @@ int cli_fail_error(semel_status status, const struct semel_error *err, const cha
 const char *cli_errno(void)
 {
     return strerror(errno); /* NOLINT(concurrency-mt-unsafe): there are no threads */
+}
+
+static const char *kept(struct cli *cli, struct semel_buf *buf, const char *otherwise)
+{
+    struct semel_str copy = {NULL, 0};
+    bool ok = !buf->failed && semel__arena_copy(&cli->arena, semel__buf_str(buf), &copy);
+    semel__buf_done(buf);
+    return ok ? copy.p : otherwise;
+}
+
+const char *cli_word(struct cli *cli, const char *word)
+{
+    struct semel_buf buf;
+    semel__buf_init(&buf, COMMAND_BYTES);
+    cli_put_word(&buf, semel__str(word));
+    return kept(cli, &buf, word);
+}
+
+const char *cli_again(struct cli *cli, const char *words, const char *store)
+{
+    struct semel_buf buf;
+    semel__buf_init(&buf, COMMAND_BYTES);
+    cli_put_word(&buf, semel__str(cli->program));
+    semel__buf_addf(&buf, " %s", words);
+    if (store != NULL) {
+        semel__buf_addz(&buf, " --store ");
+        cli_put_word(&buf, semel__str(store));
+    }
+    return kept(cli, &buf, words);
 }
 
 /* The other end of the pipe is closed: nobody misses what was not written. */
@@ -150,7 +181,9 @@ int cli_input(struct cli *cli, const char *operand, const char *what, size_t max
     if (is_stdin || operand[0] == '@') {
         const char *name = is_stdin ? "stdin" : operand + 1;
         int fd = is_stdin ? STDIN_FILENO : open(name, O_RDONLY | O_CLOEXEC);
-        if (fd < 0)
+        if (name[0] == '\0')
+            code = cli_fail(CLI_USAGE, "@ names no file; it must be @FILE, such as @payment.json");
+        else if (fd < 0)
             code = cli_fail(CLI_FAILED, "opening %s: %s", name, cli_errno());
         else
             code = drain(fd, name, what, max, &buf);
@@ -173,10 +206,11 @@ static const struct semel_store_ops *const drivers[] = {
     NULL,
 };
 
-static bool has_driver(const char *url)
+/* SCHEME:SOMETHING, of a scheme that we know. */
+static bool is_url(const char *url)
 {
     const char *colon = strchr(url, ':');
-    for (size_t i = 0; colon != NULL && drivers[i] != NULL; i++)
+    for (size_t i = 0; colon != NULL && colon[1] != '\0' && drivers[i] != NULL; i++)
         if (semel__str_eqz((struct semel_str){url, (size_t)(colon - url)}, drivers[i]->name))
             return true;
     return false;
@@ -192,7 +226,7 @@ const char *cli_store_url(const struct cli_args *args, int *ret_code)
         *ret_code = cli_fail(CLI_USAGE, "no store is given; say --store sqlite:FILE, or set SEMEL_STORE");
         return NULL;
     }
-    if (!has_driver(url)) {
+    if (!is_url(url)) {
         *ret_code = cli_fail(CLI_USAGE, "%s is '%s'; a store looks like sqlite:FILE",
                              from_env ? "SEMEL_STORE" : "--store", url);
         return NULL;
@@ -200,27 +234,25 @@ const char *cli_store_url(const struct cli_args *args, int *ret_code)
     return url;
 }
 
-int64_t cli_store_schema(const struct semel_error *err)
-{
-    static const char before[] = "the database has schema version ";
-    const char *at = strstr(err->text, before);
-    int64_t version = SEMEL_NONE;
-    if (at == NULL)
-        return SEMEL_NONE;
-    at += sizeof(before) - 1;
-    if (!semel__str_int64((struct semel_str){at, strspn(at, "0123456789")}, &version))
-        return SEMEL_NONE;
-    return version;
-}
-
 int cli_store_fail(const char *url, semel_status status, const struct semel_error *err)
 {
-    int64_t version = status == SEMEL_INVALID ? cli_store_schema(err) : SEMEL_NONE;
-    if (version == 0)
-        return cli_fail(CLI_STORE, "no Semel tables here: run semel migrate --store %s", url);
-    if (version != SEMEL_NONE && strstr(err->text, "newer") == NULL)
-        return cli_fail(CLI_STORE, "%s; run semel migrate --store %s", err->text, url);
+    (void)status;
     return cli_fail(CLI_STORE, "%s: %s", url, err->text);
+}
+
+int cli_store_refused(const struct cli_args *args, const char *url, semel_status status, const struct semel_error *err)
+{
+    const char *migrate = cli_again(args->cli, "migrate", cli_value(args, "store"));
+    switch (err->code) {
+    case SEMEL_SQLITE_NO_FILE:
+        return cli_fail(CLI_STORE, "%s: %s; to make one: %s", url, err->text, migrate);
+    case SEMEL_SQLITE_NO_SCHEMA:
+        return cli_fail(CLI_STORE, "%s: no Semel tables here; to make them: %s", url, migrate);
+    case SEMEL_SQLITE_OLD_SCHEMA:
+        return cli_fail(CLI_STORE, "%s: %s: %s", url, err->text, migrate);
+    default:
+        return cli_store_fail(url, status, err);
+    }
 }
 
 semel_status cli_store_try(const char *url, bool create_and_migrate, struct semel_store **ret, struct semel_error *err)
@@ -239,6 +271,6 @@ struct semel_store *cli_store_open(const struct cli_args *args, bool create_and_
     semel_status status = cli_store_try(url, create_and_migrate, &store, &err);
     if (status == SEMEL_OK)
         return store;
-    *ret_code = cli_store_fail(url, status, &err);
+    *ret_code = cli_store_refused(args, url, status, &err);
     return NULL;
 }

@@ -111,7 +111,7 @@ void semel_store_rollback(struct semel_store *store)
         return;
     assert(!store->joined || store->joining);
     if (store->joined) {
-        (void)store->ops->rollback_to(store, NULL); /* what cannot be undone alone is gone with the whole of it */
+        (void)store->ops->rollback_to(store, NULL); /* what cannot be undone alone can only go with the whole of it */
         semel_store_leave(store);
         return;
     }

@@ -243,6 +243,8 @@ semel_status semel_inbox_take(struct semel *s, const char *consumer, size_t max,
     semel__arena_init(&taking.arena, (size_t)1 << 30);
     status = semel__leave(s, take(s, consumer, max, lease_ms, &taking, err), err);
     memcpy(name, s->consumer, sizeof name);
+    bool within = s->taking; /* of another `taken` */
+    s->taking = true;
     for (size_t i = 0; status == SEMEL_OK && i < taking.n; i++) {
         struct semel_msg msg;
         struct semel_verdict verdict;
@@ -251,6 +253,7 @@ semel_status semel_inbox_take(struct semel *s, const char *consumer, size_t max,
         semel__show_lease(&taking.leases[i], &verdict);
         taken(ctx, &msg, &verdict);
     }
+    s->taking = within;
     if (status == SEMEL_OK && ret_n != NULL)
         *ret_n = taking.n;
     semel__arena_done(&taking.arena);

@@ -177,7 +177,7 @@ semel_status semel_wrap_sqlite(struct semel **ret, struct sqlite3 *db, unsigned 
 
 void semel_close(struct semel *s)
 {
-    if (s == NULL || s->inside) /* a handler must not saw off what it sits on */
+    if (s == NULL || s->inside || s->taking) /* a handler must not saw off what it sits on */
         return;
     semel_store_close(s->store);
     semel__inbox_done(&s->inbox);

@@ -49,6 +49,7 @@ struct semel {
     pid_t pid;
     bool loose;  /* nobody tells when a transaction ends */
     bool inside; /* a handler runs */
+    bool taking; /* a `taken` of semel_inbox_take runs */
     bool broken;
     char consumer[SEMEL_ID_MAX + 1];
     struct semel_policy policy; /* of the call */

@@ -14,6 +14,7 @@
 #include "lib/handle.h"
 
 #define FINGERPRINT_MAX 63
+#define SIZE_BOUND 4096
 
 /* ---- checks of calls ----------------------------------------------------------------------------- */
 
@@ -26,7 +27,7 @@ semel_status semel__check_str(const char *what, struct semel_str s, struct semel
 
 semel_status semel__check_size(const char *what, size_t size, size_t least, struct semel_error *err)
 {
-    if (size < least)
+    if (size < least || size > SIZE_BOUND || size % sizeof(void *) != 0) /* longer: of a later version */
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                            "%s.size is %zu; initialise it with its _init function, which sets %zu", what, size, least);
     return SEMEL_OK;

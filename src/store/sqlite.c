@@ -164,9 +164,28 @@ static semel_status look(const struct sqlite_store *d, struct semel_error *err)
             return SEMEL_OK;
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s is not a regular file", d->path);
     }
-    if (errno == ENOENT && !d->store.options.create)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "there is no database %s", d->path);
-    return SEMEL_OK;
+    if (errno != ENOENT || d->store.options.create)
+        return SEMEL_OK;
+    semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "there is no database %s", d->path);
+    if (err != NULL)
+        err->code = SEMEL_SQLITE_NO_FILE;
+    return SEMEL_INVALID;
+}
+
+/* SQLite says only that it cannot; the system has said why. For a file that cannot be made that is of little use: the
+ * last that SQLite tries is to open it without making it. */
+static semel_status cannot_open(struct sqlite_store *d, int rc, struct semel_error *err)
+{
+    char why[128] = "the file cannot be made: its folder is missing, or must not be written to";
+    int number = d->db != NULL ? sqlite3_system_errno(d->db) : 0;
+    semel_status status = semel__sqlite_own_fail(d, rc, "opening the database", err);
+    if ((rc & 0xff) != SQLITE_CANTOPEN || number == 0 || err == NULL)
+        return status;
+    if (number != ENOENT && strerror_r(number, why, sizeof(why)) != 0)
+        return status;
+    semel__fail(err, status, err->cls, "opening the database: %s", why);
+    err->code = rc;
+    return status;
 }
 
 static semel_status claim_file(struct sqlite_store *d, struct semel_error *err)
@@ -192,7 +211,7 @@ static semel_status connect_own(struct sqlite_store *d, struct semel_error *err)
     int rc = sqlite3_open_v2(d->memory ? ":memory:" : d->path, &d->db, d->memory ? flags | SQLITE_OPEN_CREATE : flags,
                              NULL);
     if (rc != SQLITE_OK)
-        status = semel__sqlite_own_fail(d, rc, "opening the database", err);
+        status = cannot_open(d, rc, err);
     if (status == SEMEL_OK && !d->memory)
         status = claim_file(d, err);
     if (status == SEMEL_OK) {

@@ -159,10 +159,13 @@ struct sqlite_store {
     unsigned ended; /* how many transactions have ended on an own connection, counted by its hooks */
     struct semel_sqlite_witness witness;
     bool hooked;  /* a wrapped handle whose hooks are ours */
-    bool orphans; /* a handle before this one was closed while its witness would not have let the transaction commit */
+    bool refused; /* the caller's open transaction must not commit: it has what should have been taken back, or a handle
+                   * before this one was closed while its witness would have refused */
     struct sqlite_store *next_hooked;
     unsigned ended_at_begin;
+    int64_t callers_rowid; /* joined: what last_insert_rowid() was, and is to be again */
     int64_t first_arrival; /* the first that this transaction drew: its own rows have this one or a higher one */
+    int schema_found; /* when it was opened, before a migration */
     int timeout_ms;
     const struct semel_clock *clock;
     struct semel_random *rng, own_rng;

@@ -121,6 +121,7 @@ semel_status semel__sqlite_outbox_put(struct semel_store *store, const struct se
         id[i] = (char)tolower((unsigned char)event->id.p[i]);
 
     struct sqlite_run run;
+    sqlite3_int64 callers_rowid = sqlite3_last_insert_rowid(d->db); /* a handler may ask for that of its own insert */
     semel__sqlite_start(&run, d, Q_OUTBOX_PUT, "adding to the outbox");
     semel__sqlite_text(&run, 1, semel__str(id));
     semel__sqlite_text(&run, 2, event->aggregatetype);
@@ -132,6 +133,7 @@ semel_status semel__sqlite_outbox_put(struct semel_store *store, const struct se
     semel__sqlite_int(&run, 8, now_us);
     semel__sqlite_text(&run, 9, event->traceparent);
     status = semel__sqlite_exec(&run, &changes, err);
+    sqlite3_set_last_insert_rowid(d->db, callers_rowid);
     if (status != SEMEL_OK)
         return status;
     if (changes == 0)

@@ -340,7 +340,9 @@ static semel_status group_chosen(struct sqlite_store *d, const struct sqlite_cho
                                  struct semel_error *err)
 {
     struct cause *causes = semel__calloc(choice->n, sizeof(*causes));
-    semel_status status = causes != NULL ? SEMEL_OK : semel__fail_memory(err);
+    semel_status status = SEMEL_OK;
+    if (causes == NULL)
+        return semel__fail_memory(err);
     for (size_t i = 0; status == SEMEL_OK && i < choice->n; i++)
         status = read_cause(d, choice->arrivals[i], &causes[i], err);
     size_t n = status == SEMEL_OK ? sum_up(causes, choice->n) : 0;

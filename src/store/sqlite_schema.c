@@ -52,14 +52,22 @@ static semel_status newest(struct sqlite_store *d, int64_t *ret_version, struct 
     return status;
 }
 
+/* So that who shows it need not read the text. */
+static semel_status refused(struct semel_error *err, enum semel_sqlite_refusal why)
+{
+    if (err != NULL)
+        err->code = (int)why;
+    return SEMEL_INVALID;
+}
+
 static semel_status not_newer(int64_t version, struct semel_error *err)
 {
     if (version <= (int64_t)semel__sqlite_migrations_n)
         return SEMEL_OK;
-    return semel__fail(
-        err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-        "the database has schema version %lld, this program knows versions up to %zu: use a newer program",
-        (long long)version, semel__sqlite_migrations_n);
+    semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                "the database has schema version %lld, this program knows versions up to %zu: use a newer program",
+                (long long)version, semel__sqlite_migrations_n);
+    return refused(err, SEMEL_SQLITE_NEW_SCHEMA);
 }
 
 semel_status semel__sqlite_schema_check(struct sqlite_store *d, bool will_migrate, struct semel_error *err)
@@ -76,18 +84,25 @@ semel_status semel__sqlite_schema_check(struct sqlite_store *d, bool will_migrat
     if (strcmp(encoding, "UTF-8") != 0) /* keys would not be compared by their bytes */
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "the database's encoding is %s; it must be UTF-8",
                            encoding);
+    d->schema_found = (int)version;
     if (will_migrate || version == (int64_t)semel__sqlite_migrations_n)
         return SEMEL_OK;
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-                       "the database has schema version %lld, this program needs %zu: migrate it first",
-                       (long long)version, semel__sqlite_migrations_n);
+    semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                "the database has schema version %lld, this program needs %zu: migrate it first", (long long)version,
+                semel__sqlite_migrations_n);
+    return refused(err, version == 0 ? SEMEL_SQLITE_NO_SCHEMA : SEMEL_SQLITE_OLD_SCHEMA);
+}
+
+int semel__sqlite_schema_found(struct semel_store *store)
+{
+    return semel__sqlite_of(store)->schema_found;
 }
 
 static semel_status record(struct sqlite_store *d, const struct semel_migration *m, struct semel_error *err)
 {
     sqlite3_stmt *stmt = NULL;
-    int rc = sqlite3_prepare_v2(d->db, "INSERT INTO semel_schema (version, name, applied_at) VALUES (?1, ?2, ?3)", -1,
-                                &stmt, NULL);
+    int rc = sqlite3_prepare_v2(d->db, "INSERT INTO main.semel_schema (version, name, applied_at) VALUES (?1, ?2, ?3)",
+                                -1, &stmt, NULL);
     if (rc == SQLITE_OK)
         rc = sqlite3_bind_int(stmt, 1, m->number);
     if (rc == SQLITE_OK)

@@ -5,9 +5,9 @@
  * What it is: the text of each statement in one table; a cache of prepared statements, filled on first use
  * and emptied on closing; binding and stepping with one place for errors.
  *
- * Invariants: the text is constant; the conditions on status are spelled exactly as in the partial indexes of
- * sql/sqlite/001_inbox.sql, or SQLite would not use them (test_sqlite_store asks for every plan). Bound
- * memory is borrowed (SQLITE_STATIC) and forgotten when the statement is reset.
+ * Invariants: the text is constant; every table is main's, whatever a caller's connection has in temp; the conditions
+ * on status are spelled exactly as in the partial indexes of sql/sqlite/001_inbox.sql, or SQLite would not use them
+ * (test_sqlite_store asks for every plan). Bound memory is borrowed (SQLITE_STATIC) and forgotten when the statement is reset.
  */
 #include "store/sqlite.h"
 
@@ -19,7 +19,7 @@
 #define X(name) #name ", "
 #define SELECT_ROW                                                                                                   \
     "SELECT " SQLITE_ROW_MAP(X) "payload IS NOT NULL, CASE WHEN ?1 THEN headers END, CASE WHEN ?1 THEN payload END " \
-                                "FROM semel_inbox "
+                                "FROM main.semel_inbox "
 
 #define THIS_ROW "consumer = ?1 AND source = ?2 AND message_id = ?3 "
 /* Rows of a key that were there before this transaction drew its first arrival, ?3. */
@@ -29,18 +29,21 @@
     "arrival > ?3 AND (?4 IS NULL OR order_key = ?4) AND (?5 IS NULL OR type = ?5) " \
     "AND (?6 IS NULL OR instr(?6, '|' || status || '|') > 0) "
 
-#define WAKE "UPDATE semel_inbox SET due_at = ?3, updated_at = ?3, error_class = 'blocked' WHERE status = 'waiting' "
-#define FIRST "SELECT arrival FROM semel_inbox WHERE consumer = ?1 AND order_key = ?2 AND " UNFINISHED " "
+#define WAKE                                                                                   \
+    "UPDATE main.semel_inbox SET due_at = ?3, updated_at = ?3, error_class = 'blocked' WHERE " \
+    "status = 'waiting' "
+#define FIRST "SELECT arrival FROM main.semel_inbox WHERE consumer = ?1 AND order_key = ?2 AND " UNFINISHED " "
 
-#define AGED                                                                                           \
-    "FROM semel_inbox WHERE consumer = ?1 AND source = ?2 AND message_time IS NOT NULL AND " FINAL     \
-    " AND message_time < (SELECT watermark FROM semel_watermark WHERE consumer = ?1 AND source = ?2) " \
+#define AGED                                                                                                \
+    "FROM main.semel_inbox WHERE consumer = ?1 AND source = ?2 AND message_time IS NOT NULL AND " FINAL     \
+    " AND message_time < (SELECT watermark FROM main.semel_watermark WHERE consumer = ?1 AND source = ?2) " \
     "ORDER BY message_time, arrival LIMIT ?3"
-#define TIMELESS                                                                               \
-    "FROM semel_inbox WHERE consumer = ?1 AND source = ?2 AND message_time IS NULL AND " FINAL \
+#define TIMELESS                                                                                    \
+    "FROM main.semel_inbox WHERE consumer = ?1 AND source = ?2 AND message_time IS NULL AND " FINAL \
     " AND processed_at < ?4 ORDER BY processed_at, arrival LIMIT ?3"
-#define ATTEMPTS_OF(victims) \
-    "DELETE FROM semel_attempt WHERE consumer = ?1 AND source = ?2 AND message_id IN (SELECT message_id " victims ")"
+#define ATTEMPTS_OF(victims)                                                                 \
+    "DELETE FROM main.semel_attempt WHERE consumer = ?1 AND source = ?2 AND message_id IN (" \
+    "SELECT message_id " victims ")"
 
 /* What operators look at: ?1 consumer, ?2 after and ?3 up to which arrival, ?4 a state; the rest is the filter. Rows
  * that do not match are given too, so that the caller can count how many were looked at. */
@@ -51,7 +54,7 @@
     "SELECT arrival, (?5 IS NULL OR source = ?5) AND (?6 IS NULL OR message_id = ?6) AND (?7 IS NULL OR type = ?7) " \
     "AND (?8 IS NULL OR order_key = ?8) AND (?9 IS NULL OR instr(?9, '|' || status || '|') > 0) "                    \
     "AND (?10 IS NULL OR error_class = ?10) AND (?11 IS NULL OR instr(CAST(error_text AS BLOB), ?11) > 0) "          \
-    "AND (?12 IS NULL OR received_at < ?12) AND (?13 IS NULL OR received_at > ?13) FROM semel_inbox WHERE "
+    "AND (?12 IS NULL OR received_at < ?12) AND (?13 IS NULL OR received_at > ?13) FROM main.semel_inbox WHERE "
 #define CHOOSE_FROM "AND arrival > ?2 AND arrival <= ?3 ORDER BY arrival"
 
 static const char *const texts[Q_COUNT] = {
@@ -62,61 +65,64 @@ static const char *const texts[Q_COUNT] = {
     [Q_RELEASE] = "RELEASE semel_one",
     [Q_ROLLBACK_TO] = "ROLLBACK TO semel_one",
     /* Writes nothing, but has to hold the write lock to find that out. */
-    [Q_LOCK] = "UPDATE semel_counter SET value = value WHERE name = ''",
-    [Q_DRAW] = "UPDATE semel_counter SET value = value + ?2 WHERE name = ?1 RETURNING value - ?2",
+    [Q_LOCK] = "UPDATE main.semel_counter SET value = value WHERE name = ''",
+    [Q_DRAW] = "UPDATE main.semel_counter SET value = value + ?2 WHERE name = ?1 RETURNING value - ?2",
 
-    [Q_KEY_PUT] = "INSERT INTO semel_order_key (consumer, order_key) VALUES (?1, ?2) "
+    [Q_KEY_PUT] = "INSERT INTO main.semel_order_key (consumer, order_key) VALUES (?1, ?2) "
                   "ON CONFLICT (consumer, order_key) DO NOTHING",
-    [Q_KEY_FACTS] = "SELECT (SELECT last_version FROM semel_order_key WHERE consumer = ?1 AND order_key = ?2), "
-                    "(SELECT count(*) FROM (SELECT 1 FROM semel_inbox WHERE " EARLIER
+    [Q_KEY_FACTS] = "SELECT (SELECT last_version FROM main.semel_order_key WHERE consumer = ?1 AND order_key = ?2), "
+                    "(SELECT count(*) FROM (SELECT 1 FROM main.semel_inbox WHERE " EARLIER
                     "AND status = 'waiting' LIMIT 100000)), "
-                    "EXISTS (SELECT 1 FROM semel_inbox WHERE " EARLIER "AND " UNFINISHED
+                    "EXISTS (SELECT 1 FROM main.semel_inbox WHERE " EARLIER "AND " UNFINISHED
                     " AND status IN ('processing', 'unknown'))", /* the first condition is the index's own */
-    [Q_HEAD_ARRIVAL] = "SELECT arrival, version FROM semel_inbox WHERE " EARLIER "AND " UNFINISHED
+    [Q_HEAD_ARRIVAL] = "SELECT arrival, version FROM main.semel_inbox WHERE " EARLIER "AND " UNFINISHED
                        " ORDER BY arrival LIMIT 1",
     /* The plus: the index by version gives this order, the one by arrival would have to be sorted. */
-    [Q_HEAD_VERSION] = "SELECT arrival, version FROM semel_inbox WHERE consumer = ?1 AND order_key = ?2 "
+    [Q_HEAD_VERSION] = "SELECT arrival, version FROM main.semel_inbox WHERE consumer = ?1 AND order_key = ?2 "
                        "AND +arrival < ?3 AND " UNFINISHED " ORDER BY version, arrival LIMIT 1",
-    [Q_ROUTE_PARKED] = "SELECT count(*) FROM (SELECT 1 FROM semel_inbox WHERE consumer = ?1 "
+    [Q_ROUTE_PARKED] = "SELECT count(*) FROM (SELECT 1 FROM main.semel_inbox WHERE consumer = ?1 "
                        "AND status = 'waiting' LIMIT ?2)",
     [Q_BUSINESS_TAKE] =
-        "INSERT INTO semel_business_key (consumer, business_key, source, message_id, taken_at, expires_at) "
+        "INSERT INTO main.semel_business_key (consumer, business_key, source, message_id, taken_at, expires_at) "
         "VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (consumer, business_key) DO UPDATE SET "
         "source = excluded.source, message_id = excluded.message_id, taken_at = excluded.taken_at, "
         "expires_at = excluded.expires_at WHERE expires_at <= ?5",
-    [Q_BUSINESS_HOLDER] = "SELECT source, message_id FROM semel_business_key WHERE consumer = ?1 AND business_key = ?2",
+    [Q_BUSINESS_HOLDER] = "SELECT source, message_id FROM main.semel_business_key WHERE consumer = ?1 "
+                          "AND business_key = ?2",
     /* Only the key may clash: an arrival or a token that is there already is damage, and an error. */
     [Q_INSERT] =
-        "INSERT INTO semel_inbox (consumer, source, message_id, type, status, attempts, attempts_before, replays, "
+        "INSERT INTO main.semel_inbox (consumer, source, message_id, type, status, attempts, attempts_before, replays, "
         "alone, fingerprint, order_key, version, message_time, received_at, updated_at, processed_at, due_at, "
         "lease_owner, lease_until, lease_token, error_class, error_text, outcome, position, headers, payload, "
         "traceparent, arrival) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, "
         "?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28) "
         "ON CONFLICT (consumer, source, message_id) DO NOTHING",
     [Q_FETCH] = SELECT_ROW "WHERE consumer = ?2 AND source = ?3 AND message_id = ?4",
-    [Q_WATERMARK_GET] = "SELECT watermark FROM semel_watermark WHERE consumer = ?1 AND source = ?2",
+    [Q_WATERMARK_GET] = "SELECT watermark FROM main.semel_watermark WHERE consumer = ?1 AND source = ?2",
 
-    [Q_UPDATE] = "UPDATE semel_inbox SET status = ?5, attempts = ?6, attempts_before = ?7, replays = ?8, alone = ?9, "
-                 "due_at = ?10, processed_at = ?11, lease_owner = ?12, lease_until = ?13, lease_token = ?14, "
-                 "error_class = ?15, error_text = ?16, outcome = ?17, updated_at = ?18, "
-                 "headers = CASE ?19 WHEN 0 THEN headers ELSE ?20 END, "
-                 "payload = CASE ?19 WHEN 0 THEN payload ELSE ?21 END "
-                 "WHERE " THIS_ROW "AND status = ?4 AND (?22 IS NULL OR lease_token = ?22)",
-    [Q_REMOVE] = "DELETE FROM semel_inbox WHERE " THIS_ROW "AND status = ?4",
+    [Q_UPDATE] =
+        "UPDATE main.semel_inbox SET status = ?5, attempts = ?6, attempts_before = ?7, replays = ?8, "
+        "alone = ?9, due_at = ?10, processed_at = ?11, lease_owner = ?12, lease_until = ?13, lease_token = ?14, "
+        "error_class = ?15, error_text = ?16, outcome = ?17, updated_at = ?18, "
+        "headers = CASE ?19 WHEN 0 THEN headers ELSE ?20 END, "
+        "payload = CASE ?19 WHEN 0 THEN payload ELSE ?21 END "
+        "WHERE " THIS_ROW "AND status = ?4 AND (?22 IS NULL OR lease_token = ?22)",
+    [Q_REMOVE] = "DELETE FROM main.semel_inbox WHERE " THIS_ROW "AND status = ?4",
     [Q_ATTEMPT] =
-        "INSERT INTO semel_attempt (consumer, source, message_id, attempt, at, worker, error_class, error_text) "
+        "INSERT INTO main.semel_attempt (consumer, source, message_id, attempt, at, worker, error_class, error_text) "
         "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-    [Q_BUSINESS_RELEASE] = "DELETE FROM semel_business_key WHERE " THIS_ROW,
-    [Q_BUSINESS_DROP] = "DELETE FROM semel_business_key WHERE " THIS_ROW "AND business_key = ?4",
-    [Q_KEY_RAISE] = "INSERT INTO semel_order_key (consumer, order_key, last_version) VALUES (?1, ?2, ?3) "
+    [Q_BUSINESS_RELEASE] = "DELETE FROM main.semel_business_key WHERE " THIS_ROW,
+    [Q_BUSINESS_DROP] = "DELETE FROM main.semel_business_key WHERE " THIS_ROW "AND business_key = ?4",
+    [Q_KEY_RAISE] = "INSERT INTO main.semel_order_key (consumer, order_key, last_version) VALUES (?1, ?2, ?3) "
                     "ON CONFLICT (consumer, order_key) DO UPDATE SET last_version = excluded.last_version "
                     "WHERE last_version IS NULL OR last_version < excluded.last_version",
     [Q_WAKE_ARRIVAL] = WAKE "AND arrival = (" FIRST "ORDER BY arrival LIMIT 1)",
     [Q_WAKE_VERSION] = WAKE "AND arrival = (" FIRST "ORDER BY version, arrival LIMIT 1)",
-    [Q_CONFLICT] = "INSERT INTO semel_conflict (consumer, source, message_id, fingerprint, first_at, last_at, type, "
-                   "position, headers, payload, traceparent) VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, ?7, ?8, ?9, ?10) "
-                   "ON CONFLICT (consumer, source, message_id, fingerprint) DO UPDATE SET count = count + 1, "
-                   "last_at = excluded.last_at",
+    [Q_CONFLICT] =
+        "INSERT INTO main.semel_conflict (consumer, source, message_id, fingerprint, first_at, last_at, "
+        "type, position, headers, payload, traceparent) VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, ?7, ?8, ?9, ?10) "
+        "ON CONFLICT (consumer, source, message_id, fingerprint) DO UPDATE SET count = count + 1, "
+        "last_at = excluded.last_at",
 
     [Q_SCAN_DUE] = SELECT_ROW "WHERE consumer = ?2 AND due_at IS NOT NULL AND due_at <= ?3 ORDER BY due_at, arrival",
     [Q_SCAN_EXPIRED] = SELECT_ROW
@@ -128,35 +134,37 @@ static const char *const texts[Q_COUNT] = {
     [Q_SCAN_ALL] = SELECT_ROW "WHERE +consumer = ?2 AND " OF_ALL "ORDER BY arrival",
     [Q_SCAN_OPEN] = SELECT_ROW "WHERE " OPEN " AND consumer = ?2 AND " OF_ALL "ORDER BY arrival",
     /* One step into the index a source, however many rows it has. */
-    [Q_SOURCES] = "WITH RECURSIVE s (source) AS (SELECT min(source) FROM semel_inbox WHERE consumer = ?1 UNION ALL "
-                  "SELECT (SELECT min(i.source) FROM semel_inbox AS i WHERE i.consumer = ?1 AND i.source > s.source) "
-                  "FROM s WHERE s.source IS NOT NULL) SELECT source FROM s WHERE source IS NOT NULL",
+    [Q_SOURCES] =
+        "WITH RECURSIVE s (source) AS (SELECT min(source) FROM main.semel_inbox WHERE consumer = ?1 "
+        "UNION ALL SELECT (SELECT min(i.source) FROM main.semel_inbox AS i WHERE i.consumer = ?1 "
+        "AND i.source > s.source) FROM s WHERE s.source IS NOT NULL) SELECT source FROM s WHERE source IS NOT NULL",
 
     [Q_WATERMARK_RAISE] =
-        "INSERT INTO semel_watermark (consumer, source, watermark, updated_at) VALUES (?1, ?2, ?3, ?4) "
+        "INSERT INTO main.semel_watermark (consumer, source, watermark, updated_at) VALUES (?1, ?2, ?3, ?4) "
         "ON CONFLICT (consumer, source) DO UPDATE SET watermark = excluded.watermark, "
         "updated_at = excluded.updated_at WHERE watermark < excluded.watermark",
     [Q_PURGE_AGED_ATTEMPTS] = ATTEMPTS_OF(AGED),
-    [Q_PURGE_AGED] = "DELETE FROM semel_inbox WHERE arrival IN (SELECT arrival " AGED ")",
+    [Q_PURGE_AGED] = "DELETE FROM main.semel_inbox WHERE arrival IN (SELECT arrival " AGED ")",
     [Q_PURGE_TIMELESS_ATTEMPTS] = ATTEMPTS_OF(TIMELESS),
-    [Q_PURGE_TIMELESS] = "DELETE FROM semel_inbox WHERE arrival IN (SELECT arrival " TIMELESS ")",
+    [Q_PURGE_TIMELESS] = "DELETE FROM main.semel_inbox WHERE arrival IN (SELECT arrival " TIMELESS ")",
     [Q_PURGE_BUSINESS] =
-        "DELETE FROM semel_business_key WHERE consumer = ?1 AND business_key IN (SELECT business_key "
-        "FROM semel_business_key WHERE consumer = ?1 AND expires_at <= ?2 ORDER BY expires_at LIMIT ?3)",
-    [Q_OUTBOX_PUT] = "INSERT INTO semel_outbox (id, aggregatetype, aggregateid, type, payload, headers, destination, "
-                     "created_at, traceparent) VALUES (?1, ?2, ?3, ?4, ?5, coalesce(?6, '{}'), ?7, ?8, ?9) "
-                     "ON CONFLICT (id) DO NOTHING",
-    [Q_AUDIT] = "INSERT INTO semel_audit (at, who, what, reason, consumer, source, message_id) "
+        "DELETE FROM main.semel_business_key WHERE consumer = ?1 AND business_key IN (SELECT business_key "
+        "FROM main.semel_business_key WHERE consumer = ?1 AND expires_at <= ?2 ORDER BY expires_at LIMIT ?3)",
+    [Q_OUTBOX_PUT] =
+        "INSERT INTO main.semel_outbox (id, aggregatetype, aggregateid, type, payload, headers, "
+        "destination, created_at, traceparent) VALUES (?1, ?2, ?3, ?4, ?5, coalesce(?6, '{}'), ?7, ?8, ?9) "
+        "ON CONFLICT (id) DO NOTHING",
+    [Q_AUDIT] = "INSERT INTO main.semel_audit (at, who, what, reason, consumer, source, message_id) "
                 "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
 
-    [Q_CONSUMER_GET] = "SELECT settings FROM semel_consumer WHERE consumer = ?1",
-    [Q_CONSUMER_PUT] = "INSERT INTO semel_consumer (consumer, settings, updated_at) VALUES (?1, ?2, ?3) "
+    [Q_CONSUMER_GET] = "SELECT settings FROM main.semel_consumer WHERE consumer = ?1",
+    [Q_CONSUMER_PUT] = "INSERT INTO main.semel_consumer (consumer, settings, updated_at) VALUES (?1, ?2, ?3) "
                        "ON CONFLICT (consumer) DO UPDATE SET settings = excluded.settings, "
                        "updated_at = excluded.updated_at",
     /* One step into each index a name; ?1 itself comes first and is left out. */
     [Q_CONSUMERS] = "WITH RECURSIVE c (name) AS (SELECT ?1 UNION ALL SELECT (SELECT min(n) FROM ("
-                    "SELECT min(i.consumer) AS n FROM semel_inbox AS i WHERE i.consumer > c.name UNION ALL "
-                    "SELECT min(s.consumer) FROM semel_consumer AS s WHERE s.consumer > c.name)) "
+                    "SELECT min(i.consumer) AS n FROM main.semel_inbox AS i WHERE i.consumer > c.name UNION ALL "
+                    "SELECT min(s.consumer) FROM main.semel_consumer AS s WHERE s.consumer > c.name)) "
                     "FROM c WHERE c.name IS NOT NULL) SELECT name FROM c WHERE name > ?1",
 
     [Q_LOOK_ID] = CHOOSE "consumer = ?1 AND source = ?5 AND message_id = ?6 AND +arrival > ?2 AND +arrival <= ?3",
@@ -164,42 +172,44 @@ static const char *const texts[Q_COUNT] = {
     [Q_LOOK_HELD] = CHOOSE HELD "AND status = ?4 " CHOOSE_FROM,
     [Q_LOOK_OPEN] = CHOOSE OPEN " AND consumer = ?1 " CHOOSE_FROM,
     [Q_LOOK_ALL] = CHOOSE "(?1 IS NULL OR consumer = ?1) " CHOOSE_FROM,
-    [Q_LOOK_PIN] = "SELECT max(version) FROM semel_schema",
+    [Q_LOOK_PIN] = "SELECT max(version) FROM main.semel_schema",
     [Q_LOOK_ROW] = SELECT_ROW "WHERE arrival = ?2",
     [Q_LOOK_CAUSE] =
-        "SELECT received_at, consumer, status, error_class, error_text FROM semel_inbox WHERE arrival = ?1",
+        "SELECT received_at, consumer, status, error_class, error_text FROM main.semel_inbox WHERE arrival = ?1",
     [Q_COUNT_PROCESSING] = "SELECT count(*), min(received_at), min(lease_until) FROM (SELECT received_at, lease_until "
-                           "FROM semel_inbox WHERE consumer = ?1 AND status = 'processing' ORDER BY lease_until "
+                           "FROM main.semel_inbox WHERE consumer = ?1 AND status = 'processing' ORDER BY lease_until "
                            "LIMIT ?2)",
     [Q_COUNT_HELD] = "SELECT count(*), min(received_at), min(due_at) FROM (SELECT received_at, due_at "
-                     "FROM semel_inbox WHERE " HELD "AND status = ?3 ORDER BY arrival LIMIT ?2)",
-    [Q_COUNT_FINAL] = "SELECT status, count(*) FROM (SELECT status FROM semel_inbox WHERE consumer = ?1 AND "
-                      "message_time IS NOT NULL AND " FINAL " UNION ALL SELECT status FROM semel_inbox WHERE "
+                     "FROM main.semel_inbox WHERE " HELD "AND status = ?3 ORDER BY arrival LIMIT ?2)",
+    [Q_COUNT_FINAL] = "SELECT status, count(*) FROM (SELECT status FROM main.semel_inbox WHERE consumer = ?1 AND "
+                      "message_time IS NOT NULL AND " FINAL " UNION ALL SELECT status FROM main.semel_inbox WHERE "
                       "consumer = ?1 AND message_time IS NULL AND " FINAL " LIMIT ?2) GROUP BY status",
-    [Q_COUNT_OUTBOX] = "SELECT count(*), min(created_at) FROM (SELECT created_at FROM semel_outbox WHERE seq > 0 "
+    [Q_COUNT_OUTBOX] = "SELECT count(*), min(created_at) FROM (SELECT created_at FROM main.semel_outbox WHERE seq > 0 "
                        "ORDER BY seq LIMIT ?1)",
-    [Q_NEXT_DUE] = "SELECT due_at FROM (SELECT due_at, status FROM semel_inbox WHERE consumer = ?1 AND "
+    [Q_NEXT_DUE] = "SELECT due_at FROM (SELECT due_at, status FROM main.semel_inbox WHERE consumer = ?1 AND "
                    "due_at IS NOT NULL ORDER BY due_at LIMIT ?2) WHERE status = ?3 LIMIT 1",
-    [Q_HISTORY_TRIES] = "SELECT attempt, at, worker, error_class, error_text FROM semel_attempt WHERE " THIS_ROW
+    [Q_HISTORY_TRIES] = "SELECT attempt, at, worker, error_class, error_text FROM main.semel_attempt WHERE " THIS_ROW
                         "ORDER BY id DESC LIMIT ?4",
-    [Q_HISTORY_ACTS] = "SELECT at, who, what, reason FROM semel_audit WHERE " THIS_ROW "ORDER BY id DESC LIMIT ?4",
-    [Q_HISTORY_CONFLICTS] = "SELECT fingerprint, count, first_at, last_at FROM semel_conflict WHERE " THIS_ROW
+    [Q_HISTORY_ACTS] = "SELECT at, who, what, reason FROM main.semel_audit WHERE " THIS_ROW "ORDER BY id DESC LIMIT ?4",
+    [Q_HISTORY_CONFLICTS] = "SELECT fingerprint, count, first_at, last_at FROM main.semel_conflict WHERE " THIS_ROW
                             "ORDER BY fingerprint LIMIT ?4",
-    [Q_HISTORY_BUSINESS] = "SELECT business_key FROM semel_business_key WHERE " THIS_ROW
+    [Q_HISTORY_BUSINESS] = "SELECT business_key FROM main.semel_business_key WHERE " THIS_ROW
                            "ORDER BY business_key LIMIT ?4",
-    [Q_HISTORY_VERSION] = "SELECT last_version FROM semel_order_key WHERE consumer = ?1 AND order_key = ?2",
-    [Q_SELECTION_PUT] = "INSERT INTO semel_selection (word, who, reason, force, made_at) VALUES (?1, ?2, ?3, ?4, ?5) "
-                        "RETURNING number",
+    [Q_HISTORY_VERSION] = "SELECT last_version FROM main.semel_order_key WHERE consumer = ?1 AND order_key = ?2",
+    [Q_SELECTION_PUT] = "INSERT INTO main.semel_selection (word, who, reason, force, made_at) "
+                        "VALUES (?1, ?2, ?3, ?4, ?5) RETURNING number",
     [Q_SELECTION_GET] = "SELECT s.word, s.who, s.reason, s.force, s.made_at, count(m.place), "
                         "count(*) FILTER (WHERE m.result = 'done'), count(*) FILTER (WHERE m.result = 'skipped'), "
-                        "count(*) FILTER (WHERE m.result = 'refused') FROM semel_selection AS s "
-                        "LEFT JOIN semel_selected AS m ON m.number = s.number WHERE s.number = ?1 GROUP BY s.number",
-    [Q_SELECTED_PUT] = "INSERT INTO semel_selected (number, place, consumer, source, message_id, updated_at) "
-                       "SELECT ?1, ?2, consumer, source, message_id, updated_at FROM semel_inbox WHERE arrival = ?3",
+                        "count(*) FILTER (WHERE m.result = 'refused') FROM main.semel_selection AS s "
+                        "LEFT JOIN main.semel_selected AS m ON m.number = s.number WHERE s.number = ?1 "
+                        "GROUP BY s.number",
+    [Q_SELECTED_PUT] = "INSERT INTO main.semel_selected (number, place, consumer, source, message_id, updated_at) "
+                       "SELECT ?1, ?2, consumer, source, message_id, updated_at FROM main.semel_inbox "
+                       "WHERE arrival = ?3",
     /* The primary key would lead through all that is handled already. */
-    [Q_SELECTED_LEFT] = "SELECT place, consumer, source, message_id, updated_at FROM semel_selected "
+    [Q_SELECTED_LEFT] = "SELECT place, consumer, source, message_id, updated_at FROM main.semel_selected "
                         "INDEXED BY semel_selected_left WHERE number = ?1 AND result IS NULL ORDER BY place LIMIT ?2",
-    [Q_SELECTED_MARK] = "UPDATE semel_selected SET result = coalesce(result, ?3) WHERE number = ?1 AND place = ?2",
+    [Q_SELECTED_MARK] = "UPDATE main.semel_selected SET result = coalesce(result, ?3) WHERE number = ?1 AND place = ?2",
 };
 #undef X
 

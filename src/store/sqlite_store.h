@@ -37,6 +37,16 @@ semel_status semel__sqlite_witness(struct semel_store *store, const struct semel
  * returned, `doing` names it ("handler"). Writes err and returns its status. The text never has values (P71). */
 semel_status semel__sqlite_fail(struct sqlite3 *db, int rc, const char *doing, struct semel_error *err);
 
+/* The version of the schema that was there when the store was opened, before it was migrated; 0: there was none. */
+int semel__sqlite_schema_found(struct semel_store *store);
+/* The `code` of an error with which a store is not opened as it is. No number of SQLite's is negative. */
+enum semel_sqlite_refusal {
+    SEMEL_SQLITE_NO_FILE = -4,    /* create, and migrate */
+    SEMEL_SQLITE_NO_SCHEMA = -1,  /* there are no tables of ours: migrate */
+    SEMEL_SQLITE_OLD_SCHEMA = -2, /* migrate */
+    SEMEL_SQLITE_NEW_SCHEMA = -3, /* this program is too old for it */
+};
+
 /* The SQLite in use, as its library numbers it, and what a person should be told of it at the start (P26). */
 int semel__sqlite_version(void);
 void semel__sqlite_about(int version, char *out, size_t size);

@@ -67,6 +67,7 @@ semel_status semel__sqlite_begin(struct semel_store *store, enum semel_tx tx, in
     if (status != SEMEL_OK)
         return status;
     d->begun = tx == SEMEL_TX_OWN;
+    d->callers_rowid = sqlite3_last_insert_rowid(d->db);
     d->saved = d->guarded = false;
     d->ended_at_begin = d->ended;
     d->first_arrival = INT64_MAX;
@@ -149,6 +150,16 @@ semel_status semel__sqlite_commit(struct semel_store *store, struct semel_error 
     return status;
 }
 
+/* Prepared before there is anything to take back: later there may be no memory for it. */
+static semel_status ready(struct sqlite_store *d, enum sqlite_q q, struct semel_error *err)
+{
+    struct sqlite_run r;
+    semel__sqlite_start(&r, d, q, "savepoint");
+    semel_status status = r.rc == SQLITE_OK ? SEMEL_OK : semel__sqlite_own_fail(d, r.rc, r.doing, err);
+    semel__sqlite_end(&r);
+    return status;
+}
+
 semel_status semel__sqlite_savepoint(struct semel_store *store, struct semel_error *err)
 {
     struct sqlite_store *d = semel__sqlite_of(store);
@@ -160,7 +171,11 @@ semel_status semel__sqlite_savepoint(struct semel_store *store, struct semel_err
         if (status != SEMEL_OK && d->begun)
             return status;
     }
-    semel_status status = run(d, Q_SAVEPOINT, "savepoint", err);
+    semel_status status = ready(d, Q_ROLLBACK_TO, err);
+    if (status == SEMEL_OK)
+        status = ready(d, Q_RELEASE, err);
+    if (status == SEMEL_OK)
+        status = run(d, Q_SAVEPOINT, "savepoint", err);
     d->saved = status == SEMEL_OK;
     return status;
 }
@@ -171,16 +186,26 @@ semel_status semel__sqlite_rollback_to(struct semel_store *store, struct semel_e
     d->guarded = false;
     if (was_ended(d))
         return ended(err);
-    return run(d, Q_ROLLBACK_TO, "rollback to savepoint", err);
+    semel_status status = run(d, Q_ROLLBACK_TO, "rollback to savepoint", err);
+    /* sqlite3_interrupt() stops this one too, while a statement of the caller's runs around it. */
+    if (status != SEMEL_OK && !d->begun && sqlite3_get_autocommit(d->db) == 0)
+        d->refused = true;
+    return status;
 }
 
-/* A savepoint of ours that went away with one of the caller's own cannot be released, and need not be. */
+/* A savepoint of ours that went away with one of the caller's own cannot be released, and need not be. One that cannot
+ * be released for another reason (an interrupt) tells that the statement around us will fail too: whoever is told so
+ * must not find it done. */
 void semel__sqlite_leave(struct semel_store *store)
 {
     struct sqlite_store *d = semel__sqlite_of(store);
-    if (d->saved && d->db != NULL && sqlite3_get_autocommit(d->db) == 0)
-        (void)run(d, Q_RELEASE, "leaving the transaction", NULL);
+    struct semel_error why = {0};
+    if (d->saved && d->db != NULL && sqlite3_get_autocommit(d->db) == 0 &&
+        run(d, Q_RELEASE, "leaving the transaction", &why) != SEMEL_OK && (why.code & 0xff) != SQLITE_ERROR)
+        d->refused = true;
     d->saved = false;
+    if (d->db != NULL) /* the caller may ask for that of its own insert */
+        sqlite3_set_last_insert_rowid(d->db, d->callers_rowid);
 }
 
 bool semel__sqlite_busy(struct semel_store *store)
@@ -227,7 +252,7 @@ static int authorize(void *ctx, int action, const char *a, const char *b, const 
 static int on_commit(void *ctx)
 {
     struct sqlite_store *d = ctx;
-    if (d->guarded || d->orphans)
+    if (d->guarded || d->refused)
         return 1; /* becomes a rollback, and on_rollback counts it */
     if (d->witness.may_commit != NULL && !d->witness.may_commit(d->witness.ctx))
         return 1;
@@ -241,7 +266,7 @@ static void on_rollback(void *ctx)
 {
     struct sqlite_store *d = ctx;
     d->ended++;
-    d->orphans = false;
+    d->refused = false;
     if (d->witness.ended != NULL)
         d->witness.ended(d->witness.ctx);
 }
@@ -294,7 +319,7 @@ static void forget_orphans(void *db)
 
 static void set_hooks(struct sqlite_store *d)
 {
-    d->orphans = sqlite3_commit_hook(d->db, on_commit, d) == &orphan_mark;
+    d->refused = sqlite3_commit_hook(d->db, on_commit, d) == &orphan_mark;
     sqlite3_rollback_hook(d->db, on_rollback, d);
 }
 
@@ -307,7 +332,7 @@ void semel__sqlite_watch(struct sqlite_store *d)
 
 static void unhook(struct sqlite_store *d)
 {
-    bool refused = d->orphans || (d->witness.may_commit != NULL && !d->witness.may_commit(d->witness.ctx));
+    bool refused = d->refused || (d->witness.may_commit != NULL && !d->witness.may_commit(d->witness.ctx));
     bool orphans = d->wrapped && refused && sqlite3_get_autocommit(d->db) == 0;
     sqlite3_commit_hook(d->db, orphans ? refuse_orphans : NULL, orphans ? &orphan_mark : NULL);
     sqlite3_rollback_hook(d->db, orphans ? forget_orphans : NULL, orphans ? d->db : NULL);

@@ -188,13 +188,29 @@ static void witness_can_refuse_the_commit_and_learns_of_every_end(void **state)
     assert_int_equal(number(w, "SELECT count(*) FROM effect"), 2);
 }
 
+static void callers_connection_is_not_replaced_in_the_middle_of_a_transaction(void **state)
+{
+    struct world *w = *state;
+    sql(w, "BEGIN");
+    sql(w, "INSERT INTO effect VALUES ('x')");
+    semel_store_join(w->store, true);
+    assert_int_equal(semel_store_reopen(w->store, &w->err), SEMEL_CLOSED);
+    semel_store_join(w->store, false);
+    assert_int_equal(sqlite3_get_autocommit(w->db), 0);
+    sql(w, "COMMIT");
+    assert_int_equal(number(w, "SELECT count(*) FROM effect"), 1);
+}
+
 int main(void)
 {
 #define ON(name) cmocka_unit_test_setup_teardown(name, make, unmake)
     const struct CMUnitTest tests[] = {
-        ON(what_is_joined_is_durable_only_with_the_callers_commit), ON(without_a_transaction_there_is_nothing_to_join),
-        ON(call_that_fails_takes_back_its_own_part_alone),          ON(joined_calls_leave_no_savepoint_behind),
+        ON(what_is_joined_is_durable_only_with_the_callers_commit),
+        ON(without_a_transaction_there_is_nothing_to_join),
+        ON(call_that_fails_takes_back_its_own_part_alone),
+        ON(joined_calls_leave_no_savepoint_behind),
         ON(witness_can_refuse_the_commit_and_learns_of_every_end),
+        ON(callers_connection_is_not_replaced_in_the_middle_of_a_transaction),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -244,6 +244,105 @@ static void done_that_a_savepoint_took_back_is_tried_again(void **state)
     assert_int_equal(effects(d, "a"), 1);
 }
 
+static void done_that_a_savepoint_took_back_can_be_done_again(void **state)
+{
+    /* P59: the effect that was written again must not be run a second time */
+    struct door *d = *state;
+    struct semel_msg a = mail("a", "x"), b = mail("b", "x");
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
+    sql(d, "SAVEPOINT mine");
+    effect(d, "a");
+    done(d, &a);
+    sql(d, "ROLLBACK TO mine");
+    effect(d, "a");
+    done(d, &a);
+    sql(d, "COMMIT");
+    assert_string_equal(state_of(d, "a"), "completed");
+    assert_int_equal(effects(d, "a"), 1);
+
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &b, SEMEL_RUN, SEMEL_WHY_NEW);
+    sql(d, "SAVEPOINT mine");
+    done(d, &b);
+    sql(d, "ROLLBACK TO mine");
+    assert_fine(d, semel_inbox_fail(d->s, &b, SEMEL_TRANSIENT, semel_str("no"), &d->v, &d->err));
+    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    sql(d, "COMMIT");
+}
+
+static void done_that_a_savepoint_took_back_keeps_the_next_call_from_committing(void **state)
+{
+    /* P59 */
+    struct door *d = *state;
+    struct semel_msg a = mail("a", "x"), b = mail("b", "x"), c = mail("c", "x");
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
+    begin(d, &b, SEMEL_RUN, SEMEL_WHY_NEW);
+    sql(d, "SAVEPOINT mine");
+    done(d, &a);
+    done(d, &b);
+    sql(d, "ROLLBACK TO mine");
+    effect(d, "a");
+    begin(d, &c, SEMEL_RUN, SEMEL_WHY_NEW);
+    done(d, &c);
+    assert_int_equal(semel_pending(d->s), 2);
+    assert_int_equal(sql_try(d, "COMMIT"), SQLITE_CONSTRAINT_COMMITHOOK);
+    assert_int_equal(effects(d, NULL), 0);
+}
+
+static void begins_that_savepoints_took_back_one_by_one_are_all_noticed(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg a = mail("a", "x"), b = mail("b", "x");
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
+    sql(d, "SAVEPOINT one");
+    begin(d, &b, SEMEL_RUN, SEMEL_WHY_NEW);
+    sql(d, "SAVEPOINT two");
+    done(d, &a);
+    sql(d, "ROLLBACK TO two");
+    begin(d, &b, SEMEL_LATER, SEMEL_WHY_BUSY); /* a is pending again, and was begun before b */
+    assert_int_equal(semel_pending(d->s), 2);
+    sql(d, "ROLLBACK TO one");
+    done(d, &a);
+    assert_int_equal(semel_pending(d->s), 0);
+    sql(d, "COMMIT");
+    assert_string_equal(state_of(d, "b"), "absent");
+}
+
+static void done_of_a_begin_that_was_taken_back_ends_nobody_elses_message(void **state)
+{
+    /* P38: the counter of tokens went back with the begin, and the claim drew the same one */
+    struct door *d = *state;
+    struct semel_msg a = mail("a", "x"), b = mail("b", "x");
+    sql(d, "BEGIN IMMEDIATE; SAVEPOINT mine");
+    begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
+    sql(d, "ROLLBACK TO mine");
+    assert_fine(d, semel_inbox_claim(d->s, &b, 0, &d->v, &d->err));
+    assert_int_equal(d->v.token, 1);
+    assert_refused(d, semel_inbox_done(d->s, &a, semel_str(NULL), &d->err), SEMEL_INVALID, "rolled back");
+    sql(d, "COMMIT");
+    assert_string_equal(state_of(d, "b"), "processing");
+}
+
+static void what_has_ended_is_remembered_within_bounds(void **state)
+{
+    struct door *d = *state;
+    char id[32];
+    sql(d, "BEGIN IMMEDIATE");
+    for (int i = 0; i < SEMEL_ENDED_MAX + 2; i++) {
+        snprintf(id, sizeof id, "m%d", i);
+        struct semel_msg m = mail(id, "x");
+        begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+        done(d, &m);
+    }
+    assert_int_equal(d->s->ended.n, SEMEL_ENDED_MAX);
+    sql(d, "COMMIT");
+    assert_int_equal(d->s->ended.n, 0);
+    assert_int_equal(sql_int(d, "SELECT count(*) FROM semel_inbox WHERE status = 'completed'"), SEMEL_ENDED_MAX + 2);
+}
+
 static void failure_after_a_savepoint_took_the_effect_back_is_recorded(void **state)
 {
     /* T3 */
@@ -413,6 +512,11 @@ int main(void)
         ON_BOTH(begin_that_a_savepoint_took_back_is_not_done),
         ON_BOTH(begin_that_a_savepoint_took_back_counts_until_the_next_call),
         ON_BOTH(done_that_a_savepoint_took_back_is_tried_again),
+        ON_BOTH(done_that_a_savepoint_took_back_can_be_done_again),
+        ON_BOTH(done_that_a_savepoint_took_back_keeps_the_next_call_from_committing),
+        ON_BOTH(begins_that_savepoints_took_back_one_by_one_are_all_noticed),
+        ON_BOTH(done_of_a_begin_that_was_taken_back_ends_nobody_elses_message),
+        ON_OWN(what_has_ended_is_remembered_within_bounds),
         ON_BOTH(failure_after_a_savepoint_took_the_effect_back_is_recorded),
         ON_BOTH(failure_after_a_savepoint_took_the_begin_back_is_recorded),
         ON_BOTH(failure_in_another_transaction_is_recorded),

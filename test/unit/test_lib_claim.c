@@ -128,6 +128,42 @@ static void token_that_nobody_has_is_fenced(void **state)
     assert_int_equal(sql_int(d, "SELECT count(*) FROM semel_attempt"), 0);
 }
 
+static void token_of_a_claim_that_was_rolled_back_ends_nobody_elses_message(void **state)
+{
+    /* I7: somebody else draws the same token, for the same message even */
+    struct door *d = *state;
+    struct semel *other;
+    struct semel_msg m = mail("a", "x");
+    sql(d, "BEGIN IMMEDIATE");
+    int64_t token = claim(d, m);
+    sql(d, "ROLLBACK");
+    assert_fine(d, semel__handle_wrap(&other, d->db, SEMEL_LOOSE, &d->options, &d->err));
+    assert_fine(d, semel_inbox_claim(other, &m, 0, &d->v, &d->err));
+    assert_int_equal(d->v.token, token);
+    assert_refused(d, finish(d, token, SEMEL_DONE), SEMEL_FENCED, "token");
+    assert_refused(d, semel_inbox_renew(d->s, token, 0, &d->err), SEMEL_FENCED, "token");
+    assert_refused(d, semel_inbox_release(d->s, token, &d->err), SEMEL_FENCED, "token");
+    assert_fine(d, semel_inbox_finish(other, token, SEMEL_DONE, NOTHING, NOTHING, &d->err));
+    semel_close(other);
+    assert_string_equal(state_of(d, "a"), "completed");
+}
+
+static void token_that_was_drawn_again_names_the_later_claim(void **state)
+{
+    struct door *d = *state;
+    size_t n;
+    sql(d, "BEGIN IMMEDIATE");
+    int64_t token = claim(d, mail("a", "x"));
+    sql(d, "ROLLBACK");
+    assert_int_equal(claim(d, mail("b", "x")), token);
+    assert_fine(d, semel_inbox_renew(d->s, token, 0, &d->err));
+    pass(d, 61 * SECOND_US);
+    assert_fine(d, semel_tick(d->s, 100, &n, &d->err));
+    assert_refused(d, finish(d, token, SEMEL_DONE), SEMEL_FENCED, "token");
+    assert_int_equal(
+        sql_int(d, "SELECT count(*) FROM semel_attempt WHERE message_id = 'b' AND error_text LIKE 'refused%'"), 1);
+}
+
 static void expired_lease_of_an_outside_effect_is_unknown(void **state)
 {
     /* I14, E2, T11 */
@@ -339,6 +375,8 @@ int main(void)
         ON_BOTH(renewed_lease_outlives_recovery),
         ON_BOTH(late_worker_is_fenced_and_its_word_is_kept),
         ON_OWN(token_that_nobody_has_is_fenced),
+        ON_BOTH(token_of_a_claim_that_was_rolled_back_ends_nobody_elses_message),
+        ON_BOTH(token_that_was_drawn_again_names_the_later_claim),
         ON_OWN(expired_lease_of_an_outside_effect_is_unknown),
         ON_OWN(released_message_counts_no_attempt),
         ON_BOTH(joined_claim_and_finish_belong_to_the_caller),

@@ -83,6 +83,74 @@ static void handle_is_dead_in_the_child_of_a_fork(void **state)
     run_once(d, &m);
 }
 
+static void connection_has_one_handle_that_watches_it(void **state)
+{
+    /* P59: the second one would take the hooks from the first */
+    struct door *d = *state;
+    struct semel *second = NULL;
+    struct semel_msg m = mail("a", "x");
+    assert_refused(d, semel_wrap_sqlite(&second, d->db, 0, &d->err), SEMEL_INVALID, "another handle");
+    assert_null(second);
+    assert_fine(d, semel_wrap_sqlite(&second, d->db, SEMEL_LOOSE, &d->err));
+    semel_close(second);
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    assert_int_equal(sql_try(d, "COMMIT"), SQLITE_CONSTRAINT_COMMITHOOK);
+    assert_string_equal(state_of(d, "a"), "absent");
+}
+
+static void begin_without_done_cannot_commit_after_its_handle_was_closed(void **state)
+{
+    /* P59 */
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    for (int again = 0; again < 2; again++) {
+        sql(d, "BEGIN IMMEDIATE");
+        begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+        effect(d, "a");
+        semel_close(d->s);
+        if (again)
+            assert_fine(d, semel__handle_wrap(&d->s, d->db, 0, &d->options, &d->err));
+        assert_int_equal(sql_try(d, "COMMIT"), SQLITE_CONSTRAINT_COMMITHOOK);
+        assert_int_equal(effects(d, NULL), 0);
+        if (!again)
+            assert_fine(d, semel__handle_wrap(&d->s, d->db, 0, &d->options, &d->err));
+    }
+    run_once(d, &m); /* and nothing of it sticks */
+    semel_close(d->s);
+    effect(d, "b");
+    assert_int_equal(effects(d, NULL), 2);
+    assert_fine(d, semel__handle_wrap(&d->s, d->db, 0, &d->options, &d->err));
+}
+
+static void temporary_tables_of_the_same_name_change_nothing(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    sql(d, "CREATE TEMP TABLE semel_inbox AS SELECT * FROM main.semel_inbox;"
+           "CREATE TEMP TABLE semel_counter AS SELECT * FROM main.semel_counter;"
+           "CREATE TEMP VIEW semel_consumer AS SELECT 1");
+    run_once(d, &m);
+    assert_int_equal(sql_int(d, "SELECT count(*) FROM temp.semel_inbox"), 0);
+    assert_int_equal(sql_int(d, "SELECT count(*) FROM main.semel_inbox WHERE status = 'completed'"), 1);
+}
+
+static void last_insert_rowid_stays_the_callers_own(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    struct semel_event e;
+    semel_event_init(&e);
+    e.aggregatetype = e.aggregateid = e.type = semel_str("x");
+    sql(d, "CREATE TABLE invoice (id INTEGER PRIMARY KEY); BEGIN IMMEDIATE");
+    begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
+    sql(d, "INSERT INTO invoice VALUES (77)");
+    assert_fine(d, semel_outbox_put(d->s, &e, NULL, &d->err));
+    done(d, &m);
+    assert_int_equal(sqlite3_last_insert_rowid(d->db), 77);
+    sql(d, "COMMIT");
+}
+
 static void broken_handle_answers_closed(void **state)
 {
     struct door *d = *state;
@@ -145,6 +213,8 @@ static void wrong_fields_are_named(void **state)
     m = mail("a", "x");
     m.size = 0;
     assert_refused(d, semel_inbox_begin(d->s, &m, &d->v, &d->err), SEMEL_INVALID, "msg.size is 0");
+    m.size = (size_t)1 << 40; /* garbage: the next message of a batch would be looked for there */
+    assert_refused(d, semel_inbox_begin(d->s, &m, &d->v, &d->err), SEMEL_INVALID, "msg.size is 1099511627776");
     assert_refused(d, semel_inbox_begin(d->s, NULL, &d->v, &d->err), SEMEL_INVALID, "msg is NULL");
     m = mail("a", "x");
     assert_refused(d, semel_inbox_begin(d->s, &m, NULL, &d->err), SEMEL_INVALID, "ret is NULL");
@@ -363,6 +433,10 @@ int main(void)
         cmocka_unit_test(tables_must_be_there_or_be_asked_for),
         cmocka_unit_test(no_handle_is_refused_everywhere),
         ON_FILE(handle_is_dead_in_the_child_of_a_fork),
+        ON_BOTH(connection_has_one_handle_that_watches_it),
+        ON_WRAPPED(begin_without_done_cannot_commit_after_its_handle_was_closed),
+        ON_BOTH(temporary_tables_of_the_same_name_change_nothing),
+        ON_BOTH(last_insert_rowid_stays_the_callers_own),
         ON_OWN(broken_handle_answers_closed),
         ON_OWN(wrong_fields_are_named),
         ON_OWN(everything_at_its_bound_is_accepted),
