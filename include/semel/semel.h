@@ -26,10 +26,11 @@
  *  - A joined call that fails undoes what it wrote itself, and leaves your transaction open.
  *
  * A begin without its end cannot commit: while a message that was begun is neither done nor failed, COMMIT becomes a
- * rollback (SQLite answers SQLITE_CONSTRAINT_COMMITHOOK). Otherwise a record could be kept without its effect. One that
- * a savepoint of yours took back counts until the next begin, done or fail. For this the handle has the commit and
- * rollback hooks of the connection; a program that needs them for itself opens with SEMEL_LOOSE and asks
- * semel_pending() in its own hook.
+ * rollback (SQLite answers SQLITE_CONSTRAINT_COMMITHOOK). Otherwise a record could be kept without its effect. A begin
+ * or an end that a savepoint of yours took back is noticed by the next begin, done or fail: until then such a begin
+ * still counts, and such an end still stands. For this the handle has the commit and rollback hooks of the connection,
+ * and is the only one that may; a program that needs them for itself opens with SEMEL_LOOSE and asks semel_pending()
+ * in its own hook.
  */
 #ifndef SEMEL_SEMEL_H
 #define SEMEL_SEMEL_H
@@ -126,10 +127,11 @@ SEMEL_API const char *semel_version(void);
  * tables than this library knows, older ones and no SEMEL_MIGRATE. */
 SEMEL_API semel_status semel_open(struct semel **ret, const char *url, unsigned flags, struct semel_error *err);
 /* Your own connection, which stays yours: its settings are not touched, and semel_close does not close it. How durable
- * a commit is, is what your settings make it. */
+ * a commit is, is what your settings make it. INVALID: another handle has its hooks; and as for semel_open. */
 SEMEL_API semel_status semel_wrap_sqlite(struct semel **ret, struct sqlite3 *db, unsigned flags,
                                          struct semel_error *err);
-/* Rolls back nothing of yours. NULL is allowed. */
+/* Before you close a connection of yours. Rolls back nothing of yours; a transaction in which a message was begun and
+ * has no end still cannot commit. NULL is allowed; does nothing inside a handler or `taken`. */
 SEMEL_API void semel_close(struct semel *s);
 /* The native handle (struct sqlite3 *), for handlers that write inside the transaction. Ask for it in every call of a
  * handler: on a connection of ours it is another one after an unknown commit, and a statement that was prepared on the
@@ -158,7 +160,8 @@ SEMEL_API semel_status semel_inbox_begin(struct semel *s, const struct semel_msg
                                          struct semel_error *err);
 /* The effect is written. `outcome` (JSON text of at most 64 KiB, or not given) is what a duplicate will be told. Of msg
  * only consumer, source and id are looked at. INVALID: it was not begun in this transaction. A done that a savepoint of
- * yours takes back while its begin stays leaves the message begun: its lease runs out, and it is tried again. */
+ * yours takes back while its begin stays leaves the message begun: call done or fail again. If you commit without
+ * another call, that is not refused: its lease runs out, and it is tried again. */
 SEMEL_API semel_status semel_inbox_done(struct semel *s, const struct semel_msg *msg, struct semel_str outcome,
                                         struct semel_error *err);
 /* The effect is not written, and why: SEMEL_TRANSIENT, SEMEL_PERMANENT, SEMEL_REJECTED or SEMEL_MAYBE. Undo what you
@@ -213,9 +216,9 @@ SEMEL_API semel_status semel_inbox_work(struct semel *s, const char *consumer, s
 
 /* Claims the message under a lease and commits that. SEMEL_RUN: run the effect with semel_step_key() as its key, then
  * finish under ret->token. lease_ms 0: the consumer's. Joined: nothing may run before your commit. What a lease that
- * ran out means is the consumer's `effect`: say `outside` (the outcome is unknown) or `keyed` (it is tried again) with
- * semel_consumer_set first. Under `atomic`, the default, it is tried again because nothing can have happened: then
- * finish in the very transaction that writes the effect. */
+ * ran out means is the consumer's `effect`, which must have been said by semel_consumer_set: `outside` (the outcome is
+ * unknown), `keyed` (it is tried again under the same key) or `atomic` (it is tried again because nothing can have
+ * happened: finish in the very transaction that writes the effect). INVALID where it was not. */
 SEMEL_API semel_status semel_inbox_claim(struct semel *s, const struct semel_msg *msg, int64_t lease_ms,
                                          struct semel_verdict *ret, struct semel_error *err);
 /* Prolongs the lease from now. FENCED: it is somebody else's now; stop. */

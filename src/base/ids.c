@@ -56,11 +56,11 @@ static bool uuid7_time_ms(struct semel_str id, int64_t *ret_ms)
 {
     if (!semel__uuid_valid(id) || id.p[UUID_VERSION_AT] != '7' || hex_value(id.p[UUID_VARIANT_AT]) >> 2 != 2)
         return false;
-    int64_t ms = 0;
+    uint64_t ms = 0;
     for (size_t i = 0; i < UUID_VERSION_AT; i++)
         if (!uuid_dash_at(i))
-            ms = ms << 4 | hex_value(id.p[i]);
-    *ret_ms = ms;
+            ms = ms << 4 | (uint64_t)hex_value(id.p[i]);
+    *ret_ms = (int64_t)ms;
     return true;
 }
 

@@ -260,16 +260,16 @@ static const struct cli_option inbox_options[] = {
 
 static const struct cli_command bench_inbox_command = {
     .name = "inbox",
-    .summary = "measures the inbox against one that is written by hand, and against what the store can do",
+    .summary = "measure the inbox against one that is written by hand, and against what the store can do",
     .operands = "",
     .options = inbox_options,
     .run = run_inbox,
     .help = "The cases, each with time-ordered (UUIDv7) and with random ids (UUIDv4):\n"
             "  handwritten  the usual inbox: one transaction a message\n"
             "  each         the batch path, with a handler's statement a message\n"
-            "  limit        the same rows in the same batches, with nothing asked or decided\n"
             "  sets         the batch path, with a handler's statement a batch\n"
             "  duplicates   the batch path, with messages only that were completed before\n"
+            "  limit        the same rows in the same batches, with nothing asked or decided\n"
             "  updates      as each, but a message updates one of 10000 accounts\n"
             "  poison       as each, but one message in a hundred fails for good\n"
             "\n"
@@ -281,7 +281,7 @@ static const struct cli_command *const children[] = {&bench_inbox_command, NULL}
 
 const struct cli_command cli_bench = {
     .name = "bench",
-    .summary = "measures what this machine and its store can do",
+    .summary = "measure what this machine and its store can do",
     .operands = "",
     .children = children,
 };

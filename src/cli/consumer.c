@@ -9,6 +9,19 @@
 
 #define PAGE 500
 
+/* The same JSON on one line, in place: inside of its strings there are no blanks but the blank itself. */
+static struct semel_str one_line(struct semel_str json, char *copy)
+{
+    size_t n = json.n;
+    for (size_t i = 0; i < n; i++)
+        copy[i] = json.p[i] == '\n' || json.p[i] == '\r' || json.p[i] == '\t' ? ' ' : json.p[i];
+    while (n > 0 && copy[n - 1] == ' ')
+        n--;
+    copy[n] = '\0';
+    size_t first = strspn(copy, " ");
+    return (struct semel_str){copy + first, n - first};
+}
+
 /* ---- ls ------------------------------------------------------------------------------------------ */
 
 static const struct cli_column ls_columns[] = {
@@ -23,13 +36,16 @@ static semel_status ls_one(struct cli_table *table, struct semel_store *store, s
 {
     struct semel_policy policy;
     struct semel_str settings = {0};
+    char line[SEMEL_SETTINGS_MAX + 1];
     semel_status status = semel_store_consumer_get(store, name, arena, &settings, err);
     if (status != SEMEL_OK)
         return status;
     bool readable = semel__policy_read(name, settings, &policy, NULL, err) == SEMEL_OK;
     cli_table_text(table, name);
     cli_table_text(table, semel__str(readable ? cli_guarantee(&policy) : "DAMAGED"));
-    cli_table_text(table, semel__str_given(settings) ? settings : SEMEL_STR("{}"));
+    if (!semel__str_given(settings))
+        settings = SEMEL_STR("{}");
+    cli_table_text(table, settings.n <= SEMEL_SETTINGS_MAX ? one_line(settings, line) : settings);
     return SEMEL_OK;
 }
 
@@ -154,7 +170,7 @@ static int run_show(struct cli *cli, const struct cli_args *args)
     if (store == NULL)
         return code;
     semel_status status = known(store, name, &cli->arena, &is_known, &err);
-    if (status == SEMEL_OK)
+    if (status == SEMEL_OK && is_known)
         status = semel__consumer_load(store, name, &cli->arena, &policy, NULL, &err);
     semel_store_close(store);
     if (status != SEMEL_OK)
@@ -185,6 +201,7 @@ static int run_set(struct cli *cli, const struct cli_args *args)
     struct semel_str name = semel__str(cli_operand(args, 0)), settings;
     struct semel_policy policy;
     struct semel_error err = {0};
+    char line[SEMEL_SETTINGS_MAX + 1];
     int code = cli_input(cli, cli_operand(args, 1), "the settings", SEMEL_SETTINGS_MAX, &settings);
     if (code != CLI_OK)
         return code;
@@ -197,7 +214,7 @@ static int run_set(struct cli *cli, const struct cli_args *args)
     semel_store_close(store);
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "storing the settings");
-    cli_say(cli, "%s: %s, %s", name.p, cli_guarantee(&policy), settings.p);
+    cli_say(cli, "%s: %s, %s", name.p, cli_guarantee(&policy), one_line(settings, line).p);
     return cli->json ? show(cli, &policy) : CLI_OK;
 }
 

@@ -26,6 +26,7 @@
 #define SETTLE_US (40 * SECOND_US)
 #define KILL_FIRST_US 200000
 #define KILL_SPREAD_US 500000
+#define URL_BYTES 8192 /* a path has at most 4096 */
 #define SEED_MAX INT64_C(9007199254740991)
 
 const struct demo_files demo_files_with = {"demo.db", "broker.db", "sent.db", "books.sql"};
@@ -191,25 +192,6 @@ static bool run_storm(struct demo *d, struct semel_error *err)
 
 /* ---- what is said ----------------------------------------------------------------------------------------- */
 
-/* A word for a shell; NULL: no memory. */
-static const char *quoted(struct cli *cli, const char *word)
-{
-    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./-+:,";
-    struct semel_buf buf;
-    struct semel_str copy = {NULL, 0};
-
-    if (word[0] != '\0' && strspn(word, plain) == strlen(word))
-        return word;
-    semel__buf_init(&buf, 4 * strlen(word) + 4);
-    semel__buf_addz(&buf, "'");
-    for (const char *p = word; *p != '\0'; p++)
-        semel__buf_add(&buf, *p == '\'' ? "'\\''" : p, *p == '\'' ? 4 : 1);
-    if (semel__buf_addz(&buf, "'"))
-        semel__arena_copy(&cli->arena, semel__buf_str(&buf), &copy);
-    semel__buf_done(&buf);
-    return copy.p;
-}
-
 static void say_before(struct cli *cli, const struct demo_settings *set)
 {
     cli_say(cli, "%lld s of payments into the ledger %s/%s, by %lld workers %s; seed %lld", (long long)set->seconds,
@@ -238,18 +220,19 @@ static void say_query(struct cli *cli, const struct demo_settings *set, const ch
 
 static void say_hints(struct cli *cli, const struct demo_settings *set, const struct demo_books *books, const char *dir)
 {
-    const char *program = quoted(cli, cli->program);
-    const char *id = books->dead_id;
+    char url[URL_BYTES], words[URL_BYTES];
 
-    if (program == NULL)
-        return;
+    snprintf(url, sizeof url, "sqlite:%s/%s", set->dir, demo_files_with.store);
     cli_say(cli, "The database is left for you to try things on:");
-    cli_say(cli, "    %s status --store sqlite:%s/%s", program, dir, demo_files_with.store);
-    cli_say(cli, "    %s inbox ls --dead --store sqlite:%s/%s", program, dir, demo_files_with.store);
-    if (id[0] != '\0')
-        cli_say(cli, "    %s inbox show %s --store sqlite:%s/%s", program, id, dir, demo_files_with.store);
+    cli_say(cli, "    %s", cli_again(cli, "status", url));
+    cli_say(cli, "    %s", cli_again(cli, "inbox ls --dead", url));
+    if (books->dead_id[0] != '\0') {
+        snprintf(words, sizeof words, "inbox show %s", books->dead_id);
+        cli_say(cli, "    %s", cli_again(cli, words, url));
+    }
     cli_say(cli, "The same storm without Semel:");
-    cli_say(cli, "    %s demo --without --seed %lld --dir %s", program, (long long)set->seed, dir);
+    snprintf(words, sizeof words, "demo --without --seed %lld --dir %s", (long long)set->seed, dir);
+    cli_say(cli, "    %s", cli_again(cli, words, NULL));
     cli_say(cli, "%s", "");
 }
 
@@ -269,15 +252,13 @@ static void say_why(struct cli *cli, const struct demo_books *books)
 static int make_books(struct cli *cli, const struct demo *d)
 {
     const struct demo_settings *set = d->set;
-    const char *dir = quoted(cli, set->dir);
+    const char *dir = cli_word(cli, set->dir);
     struct demo_books books = {.killed = d->fleet.killed};
     struct semel_error err = {0};
     int code;
 
-    if (dir == NULL)
-        return cli_fail(CLI_FAILED, "out of memory");
     if (!demo_books_make(set, &books, &err))
-        return cli_fail(CLI_FAILED, "%s", err.text);
+        return cli_fail(CLI_FAILED, "%s: %s", set->dir, err.text);
     cli_say(cli, "%s", "");
     code = demo_books_print(cli, set, &books);
     say_query(cli, set, dir);
@@ -322,6 +303,10 @@ static bool read_settings(const struct cli_args *args, struct demo_settings *set
     set->files = set->without ? &demo_files_without : &demo_files_with;
     if (set->dir == NULL)
         set->dir = "semel-demo";
+    if (set->dir[0] == '\0') {
+        cli_fail(CLI_USAGE, "--dir is ''; it must be a folder, new or an earlier demo's");
+        return false;
+    }
     return cli_int(args, "seconds", 2, 600, 12, &set->seconds) &&
            cli_int(args, "workers", 1, DEMO_WORKERS_MAX, 3, &set->workers) &&
            cli_int(args, "seed", 0, SEED_MAX, random ? (int64_t)semel__random_below(&rng, 1000000) : 1, &set->seed);
@@ -347,7 +332,7 @@ static int run(struct cli *cli, const struct cli_args *args)
     *d = (struct demo){.cli = cli, .set = &set, .backlog_max = BACKLOG_MIN};
     say_before(cli, &set);
     if (!run_storm(d, &err))
-        code = cli_fail(CLI_FAILED, "%s", err.text);
+        code = cli_fail(CLI_FAILED, "%s: %s", set.dir, err.text);
     else if (interrupted != 0)
         code = cli_fail(CLI_INTERRUPTED, "interrupted: the workers were killed, and there are no books");
     else

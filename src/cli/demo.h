@@ -195,6 +195,7 @@ struct demo_books {
     int64_t sent, poison, delivered, effects, suppressed, retried, dead, given_up, killed;
     int64_t lost, doubled;
     int64_t wrong;      /* in the ledger, but with another amount or account, or although dead-lettered */
+    int64_t needless;   /* dead-lettered, but no poison */
     int64_t strays;     /* lines of the ledger that nobody has sent */
     int64_t unbalanced; /* accounts that are not the sum of their lines */
     char dead_id[64];   /* one of the dead, for trying things out; empty: none */

@@ -8,7 +8,8 @@
  * is not held against a consumer that it could not be booked.
  *
  * Invariants: a payment is lost when it is neither in the ledger nor accounted for as dead; doubled when it has more
- * than one line. The accounts must be the sums of their lines, and no line may be one that nobody sent.
+ * than one line. The accounts must be the sums of their lines, and no line may be one that nobody sent; and nothing but
+ * poison may be dead, or else everything could be called accounted for.
  */
 #include "cli/demo.h"
 
@@ -101,6 +102,7 @@ bool demo_db_number(sqlite3 *db, const char *sql, int64_t *ret, struct semel_err
     "       count(*) FILTER (WHERE line.n > 1)                              AS doubled,\n"                 \
     "       count(*) FILTER (WHERE line.n = 1 AND (line.account <> p.account\n"                            \
     "                        OR line.cents <> p.cents OR dead.id NOT NULL)) AS wrong,\n"                   \
+    "       count(*) FILTER (WHERE dead.id NOT NULL AND p.poison IS NULL)   AS needless,\n"                \
     "       (SELECT count(*) FROM ledger\n"                                                                \
     "         WHERE payment_id NOT IN (SELECT id FROM sent.payment))        AS strays,\n"                  \
     "       (SELECT count(*) FROM account LEFT JOIN total USING (id)\n"                                    \
@@ -129,8 +131,8 @@ static bool attach(sqlite3 *db, const char *sent, struct semel_error *err)
 
 static bool ask(sqlite3 *db, const char *query, struct demo_books *books, struct semel_error *err)
 {
-    int64_t *const into[] = {&books->sent,    &books->poison, &books->effects, &books->dead,      &books->lost,
-                             &books->doubled, &books->wrong,  &books->strays,  &books->unbalanced};
+    int64_t *const into[] = {&books->sent,    &books->poison, &books->effects,  &books->dead,   &books->lost,
+                             &books->doubled, &books->wrong,  &books->needless, &books->strays, &books->unbalanced};
     sqlite3_stmt *stmt = NULL;
     bool ok = sqlite3_prepare_v2(db, query, -1, &stmt, NULL) == SQLITE_OK && sqlite3_step(stmt) == SQLITE_ROW;
 
@@ -207,7 +209,8 @@ bool demo_books_make(const struct demo_settings *set, struct demo_books *books, 
 
 bool demo_books_balance(const struct demo_books *books)
 {
-    return books->lost == 0 && books->doubled == 0 && books->wrong == 0 && books->strays == 0 && books->unbalanced == 0;
+    return books->lost == 0 && books->doubled == 0 && books->wrong == 0 && books->needless == 0 && books->strays == 0 &&
+           books->unbalanced == 0;
 }
 
 /* ---- printing --------------------------------------------------------------------------------------------- */
@@ -226,6 +229,7 @@ bool demo_books_balance(const struct demo_books *books)
     X(lost, true, "lost", "neither in the ledger nor dead-lettered")                                \
     X(doubled, true, "doubled", "more than one line in the ledger")                                 \
     X(wrong, false, "wrong", "other amount or account, or booked though dead")                      \
+    X(needless, false, "needless", "dead-lettered although they could be booked")                   \
     X(strays, false, "strays", "lines that nobody has sent")                                        \
     X(unbalanced, false, "unbalanced", "accounts that are not the sum of their lines")
 

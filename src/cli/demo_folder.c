@@ -17,11 +17,6 @@
 #define MARKER ".semel-demo"
 #define NAME_BYTES 64
 
-static const char *why(void)
-{
-    return strerror(errno); /* NOLINT(concurrency-mt-unsafe): there are no threads */
-}
-
 bool demo_folder_here(void)
 {
     struct stat st;
@@ -64,7 +59,7 @@ static int clear(const struct demo_settings *set)
     if (remove_database(files->store) && remove_database(files->broker) && remove_database(files->sent) &&
         remove_file(files->books, ""))
         return CLI_OK;
-    return cli_fail(CLI_FAILED, "%s: what an earlier demo left cannot be removed: %s", set->dir, why());
+    return cli_fail(CLI_FAILED, "%s: what an earlier demo left cannot be removed: %s", set->dir, cli_errno());
 }
 
 static int lock(const struct demo_settings *set, int *ret_fd)
@@ -72,12 +67,12 @@ static int lock(const struct demo_settings *set, int *ret_fd)
     const int fd = open(MARKER, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
 
     if (fd < 0)
-        return cli_fail(CLI_FAILED, "%s: nothing can be written there: %s", set->dir, why());
+        return cli_fail(CLI_FAILED, "%s: nothing can be written there: %s", set->dir, cli_errno());
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         const int code = errno == EWOULDBLOCK
                              ? cli_fail(CLI_REFUSED,
                                         "another demo is running in %s; wait for it, or give another --dir", set->dir)
-                             : cli_fail(CLI_FAILED, "%s: locking: %s", set->dir, why());
+                             : cli_fail(CLI_FAILED, "%s: locking: %s", set->dir, cli_errno());
         close(fd);
         return code;
     }
@@ -90,10 +85,10 @@ int demo_folder_enter(const struct demo_settings *set, int *ret_lock_fd)
     int code;
 
     if (mkdir(set->dir, 0777) != 0 && errno != EEXIST)
-        return cli_fail(CLI_FAILED, "the folder %s cannot be made: %s", set->dir, why());
+        return cli_fail(CLI_FAILED, "the folder %s cannot be made: %s", set->dir, cli_errno());
     if (chdir(set->dir) != 0)
         return errno == ENOTDIR ? cli_fail(CLI_REFUSED, "%s is not a folder; give another --dir", set->dir)
-                                : cli_fail(CLI_FAILED, "%s cannot be entered: %s", set->dir, why());
+                                : cli_fail(CLI_FAILED, "%s cannot be entered: %s", set->dir, cli_errno());
     if (!demo_folder_here() && !is_empty())
         return cli_fail(CLI_REFUSED, "the folder %s is there already and no demo has made it; give another --dir",
                         set->dir);

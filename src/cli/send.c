@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "core/broker.h"
+#include "core/consumer.h"
 #include "core/headers.h"
 #include "core/row.h"
 
@@ -50,7 +51,7 @@ struct send_answer send_answer(const struct semel_verdict *verdict)
 
 bool send_is_input(semel_status status, const struct semel_error *err)
 {
-    return status == SEMEL_INVALID && cli_store_schema(err) == SEMEL_NONE && err->code == 0;
+    return status == SEMEL_INVALID && err->code == 0; /* the store's own failures have a number */
 }
 
 static int print_answer(const struct cli *cli, const struct semel_msg *msg, const struct semel_verdict *verdict)
@@ -107,7 +108,7 @@ static int read_msg(struct cli *cli, const struct cli_args *args, struct semel_m
     msg->business_key = semel__str(cli_value(args, "business-key"));
     if (msg->consumer.n == 0)
         return cli_fail(CLI_USAGE, "--consumer is needed: whose inbox is it for?");
-    if (!cli_int(args, "version", 0, INT64_MAX, SEMEL_NONE, &msg->version))
+    if (!cli_int(args, "version", 0, SEND_VERSION_MAX, SEMEL_NONE, &msg->version))
         return CLI_USAGE;
     if (time != NULL && !semel__time_parse(semel__str(time), &msg->message_time_us))
         return cli_fail(CLI_USAGE, "--time is '%s'; it must be a time with its zone, such as 2026-11-15T22:48:07Z",
@@ -130,10 +131,29 @@ static int send_one(struct cli *cli, struct semel *s, const struct semel_msg *ms
     return cli_fail_error(status, &err, "storing the message");
 }
 
+/* What cannot be stored for its consumer, whatever the message is. */
+static int check_consumer(struct semel *s, struct semel_str name)
+{
+    struct semel_policy policy;
+    struct semel_str settings;
+    struct semel_error err = {0};
+    if (semel__id_check("consumer", name, 1, &err) != SEMEL_OK)
+        return cli_fail(CLI_USAGE, "%s", err.text);
+    semel_status status = semel_consumer_get(s, name.p, &settings, &err);
+    if (status == SEMEL_OK)
+        status = semel__policy_read(name, settings, &policy, NULL, &err);
+    if (status != SEMEL_OK)
+        return cli_fail_error(status, &err, "reading the consumer's settings");
+    if (policy.keep == SEMEL_KEEP_NEVER)
+        return cli_fail(CLI_REFUSED, "consumer '%s' keeps no payloads (keep_payload): what is stored could never run",
+                        name.p);
+    return CLI_OK;
+}
+
 static int check_form(const struct cli_args *args, bool lines)
 {
     if (lines && (cli_n(args) > 0 || cli_value(args, "id") != NULL))
-        return cli_fail(CLI_USAGE, "with --lines ids and payloads come from stdin; leave out %s",
+        return cli_fail(CLI_USAGE, "with --lines ids and payloads come from stdin; leave out '%s'",
                         cli_n(args) > 0 ? cli_operand(args, 0) : "--id");
     if (!lines && cli_value(args, "id") == NULL)
         return cli_fail(CLI_USAGE, "--id is needed: the id of the event, the same whenever it is sent again");
@@ -158,8 +178,10 @@ static int run(struct cli *cli, const struct cli_args *args)
         return code;
     semel_status status = semel_open(&s, url, 0, &err);
     if (status != SEMEL_OK)
-        return cli_store_fail(url, status, &err);
-    code = lines ? send_lines(cli, s, &msg) : send_one(cli, s, &msg);
+        return cli_store_refused(args, url, status, &err);
+    code = check_consumer(s, msg.consumer);
+    if (code == CLI_OK)
+        code = lines ? send_lines(cli, s, &msg) : send_one(cli, s, &msg);
     semel_close(s);
     return code;
 }
@@ -191,8 +213,9 @@ const struct cli_command cli_send = {
         "\n"
         "With --lines each line of stdin is an object with the member id, and where wanted payload (text, or any\n"
         "JSON), source, type, order_key, version, business_key, headers (an object) and time; what a line does\n"
-        "not say is taken from the options. Each line is stored by itself: one that is bad is named on stderr\n"
-        "and the others go on, and what was interrupted can be sent again, because repeats are duplicates.\n"
+        "not say is taken from the options. A line that is bad is named on stderr and the others go on. Lines\n"
+        "are committed some at a time and counted when they are; what was interrupted can be sent again, because\n"
+        "repeats are duplicates.\n"
         "\n"
         "Exit codes: 0 stored now or before; 1 a line was bad; 2 the message is not one; 4 a conflict, or refused;\n"
         "5 the store fails.\n"

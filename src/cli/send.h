@@ -8,6 +8,8 @@
 #include "cli/cli.h"
 #include "semel/semel.h"
 
+#define SEND_VERSION_MAX (INT64_MAX - 1) /* the one behind it must be a number, too */
+
 /* What came of one message, in a word and in a sentence. */
 struct send_answer {
     const char *word, *text;

@@ -5,20 +5,27 @@
  * A line is parsed strictly (base/json.h); then its members are walked in the text, because a payload is kept as it was
  * written. The walk may trust the text: the parser has accepted it.
  *
- * Invariants: a line is stored by itself, in its own transaction, before the next one is read, so nothing that was
- * counted can be lost. A bad line is named by its number and charged to nobody else. When the store fails reading
- * stops, and what was not stored is said.
+ * Lines are stored in groups: a transaction of ours, which semel_inbox_put joins and in which it takes back what it
+ * could not do. It is committed before anything is waited for, and when it has GROUP lines.
+ *
+ * Invariants: what is counted is committed. A bad line is named by its number and charged to nobody else. While the
+ * input is waited for no lock is held, and between two groups there is a moment for others, who look for the lock now
+ * and then and are not told. When the store fails reading stops, and what was not stored is said.
  */
 #include <errno.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/send.h"
 #include "core/row.h"
+#include "store/sqlite_store.h"
 
 #define LINE_MAX_BYTES ((size_t)SEMEL_PAYLOAD_HARD_MAX + SEMEL_HEADERS_MAX + 65536)
 #define CHUNK 65536
+#define GROUP 100
+#define PAUSE_MS 2
 
 /* ---- the members of a line ----------------------------------------------------------------------- */
 
@@ -139,10 +146,10 @@ static bool take_version(const struct reader *r, int64_t *ret)
     struct semel_str text = r->values[M_VERSION];
     if (!semel__str_given(text) || semel__str_eqz(text, "null"))
         return true;
-    if (semel__str_int64(text, ret) && *ret >= 0)
+    if (semel__str_int64(text, ret) && *ret >= 0 && *ret <= SEND_VERSION_MAX)
         return true;
-    return semel__fail(r->err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                       "version must be a whole number from 0 to 9223372036854775807") == SEMEL_OK;
+    return semel__fail(r->err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "version must be a whole number from 0 to %lld",
+                       (long long)SEND_VERSION_MAX) == SEMEL_OK;
 }
 
 static bool take_time(const struct reader *r, int64_t *ret_us)
@@ -198,8 +205,57 @@ struct run {
     const struct semel_msg *common;
     struct semel_arena arena; /* lives as long as one line */
     int64_t lines, accepted, duplicates, refused, bad;
-    int code; /* not 0: the store failed, and reading stops */
+    struct {
+        bool open;
+        int64_t first, accepted, duplicates; /* its first line; what is in it */
+    } group;
+    int code;        /* not 0: the store failed, and reading stops */
+    int64_t stopped; /* then: the first line that is not stored */
 };
+
+/* ---- groups -------------------------------------------------------------------------------------- */
+
+static void stop(struct run *run, semel_status status, const struct semel_error *err, int64_t line)
+{
+    run->code = cli_fail_error(status, err, "storing the messages");
+    run->stopped = line;
+}
+
+static bool begin_group(struct run *run)
+{
+    struct semel_error err = {0};
+    if (run->group.open)
+        return true;
+    semel_status status = semel__sqlite_group_begin(semel_native(run->s), &err);
+    if (status != SEMEL_OK)
+        stop(run, status, &err, run->lines);
+    run->group.open = status == SEMEL_OK;
+    run->group.first = run->lines;
+    return run->group.open;
+}
+
+/* Commits what is open. A failure of the store may have ended it already, with all that was in it. */
+static bool end_group(struct run *run)
+{
+    struct semel_error err = {0};
+    if (!run->group.open)
+        return true;
+    semel_status status = semel__sqlite_group_commit(semel_native(run->s), &err);
+    if (status == SEMEL_OK) {
+        run->accepted += run->group.accepted;
+        run->duplicates += run->group.duplicates;
+    } else if (run->code == CLI_OK) {
+        stop(run, status, &err, run->group.first);
+    } else {
+        run->stopped = run->group.first;
+    }
+    run->group.open = false;
+    run->group.accepted = run->group.duplicates = 0;
+    poll(NULL, 0, PAUSE_MS);
+    return status == SEMEL_OK;
+}
+
+/* ---- one line after the other -------------------------------------------------------------------- */
 
 static void bad(struct run *run, const char *text)
 {
@@ -207,16 +263,19 @@ static void bad(struct run *run, const char *text)
     cli_fail(CLI_FAILED, "line %lld: %s", (long long)run->lines, text);
 }
 
+/* What is told is committed first: it says what was kept. */
 static void count(struct run *run, const struct semel_verdict *verdict)
 {
     struct send_answer answer = send_answer(verdict);
     if (answer.code != CLI_OK) {
+        if (!end_group(run))
+            return;
         run->refused++;
         cli_fail(answer.code, "line %lld: %s: %s", (long long)run->lines, answer.word, answer.text);
     } else if (strcmp(answer.word, "accepted") == 0) {
-        run->accepted++;
+        run->group.accepted++;
     } else {
-        run->duplicates++;
+        run->group.duplicates++;
     }
 }
 
@@ -224,14 +283,20 @@ static void store_line(struct run *run, const struct semel_msg *msg)
 {
     struct semel_verdict verdict;
     struct semel_error err = {0};
+    if (!begin_group(run))
+        return;
     semel_verdict_init(&verdict);
     semel_status status = semel_inbox_put(run->s, msg, &verdict, &err);
-    if (status == SEMEL_OK)
+    if (status == SEMEL_OK) {
         count(run, &verdict);
-    else if (send_is_input(status, &err))
+    } else if (send_is_input(status, &err)) {
         bad(run, err.text);
-    else
+    } else {
         run->code = cli_fail_error(status, &err, "storing the message");
+        run->stopped = run->lines;
+    }
+    if (run->code != CLI_OK || run->lines - run->group.first >= GROUP - 1)
+        end_group(run);
 }
 
 static void take_line(struct run *run, struct semel_str line)
@@ -271,9 +336,18 @@ static void take_lines(struct run *run, struct semel_buf *buf, bool ended, bool 
         *skipping = false;
         at += n + (newline != NULL ? 1 : 0);
     }
+    end_group(run);
     if (at > 0)
         memmove(buf->p, buf->p + at, buf->n - at);
     buf->n -= at;
+}
+
+static void too_long(struct run *run)
+{
+    char text[64];
+    snprintf(text, sizeof(text), "it is longer than %zu bytes", LINE_MAX_BYTES);
+    run->lines++;
+    bad(run, text);
 }
 
 static void read_all(struct run *run)
@@ -294,10 +368,8 @@ static void read_all(struct run *run)
         if (ended || (n > 0 && memchr(chunk, '\n', (size_t)n) != NULL))
             take_lines(run, &buf, ended, &skipping);
         if (buf.n > LINE_MAX_BYTES) {
-            if (!skipping) {
-                run->lines++;
-                bad(run, "it is too long");
-            }
+            if (!skipping)
+                too_long(run);
             skipping = true;
             buf.n = 0;
         }
@@ -328,10 +400,12 @@ int send_lines(const struct cli *cli, struct semel *s, const struct semel_msg *c
     semel__arena_init(&run.arena, 2 * LINE_MAX_BYTES);
     read_all(&run);
     semel__arena_done(&run.arena);
+    if (run.stopped == 0) /* nothing but the reading failed */
+        run.stopped = run.lines + 1;
     int code = print_sum(cli, &run);
     if (run.code != CLI_OK)
         return cli_fail(run.code, "stopped at line %lld; send the same again: what is stored is then a duplicate",
-                        (long long)run.lines);
+                        (long long)run.stopped);
     if (code != CLI_OK)
         return code;
     return run.bad > 0 ? CLI_FAILED : run.refused > 0 ? CLI_REFUSED : CLI_OK;

@@ -35,6 +35,7 @@ struct member {
     const char *help;
 };
 
+/* NOLINTNEXTLINE(misc-redundant-expression): that they are equal is the point */
 _Static_assert(SEMEL_FIRST_VERSION_ANY == SEMEL_NONE, "one word a member stands for one value");
 
 static const char *const effects[] = {
@@ -92,6 +93,7 @@ static const struct member members[] = {
 #define MEMBERS (sizeof members / sizeof members[0])
 #define ALL_SAID ((UINT32_C(1) << MEMBERS) - 1)
 #define ORDER_SAID (UINT32_C(1) << ORDER)
+#define EFFECT_SAID UINT32_C(1) /* the first */
 
 static int64_t get(const struct semel_policy *policy, const struct member *m)
 {
@@ -393,6 +395,7 @@ static semel_status read_policy(const char *what, struct semel_str consumer, str
     if (read_settings(consumer, settings, &policy, &said, &why) != SEMEL_OK)
         return blame(what, consumer, &why, err);
     *ret = policy;
+    ret->effect_said = (said & EFFECT_SAID) != 0;
     if (ret_order_said != NULL)
         *ret_order_said = (said & ORDER_SAID) != 0;
     return SEMEL_OK;

@@ -24,6 +24,7 @@ enum semel_keep { SEMEL_KEEP_UNFINISHED, SEMEL_KEEP_ALWAYS, SEMEL_KEEP_NEVER };
 struct semel_policy {
     struct semel_str consumer;
     enum semel_effect effect;
+    bool effect_said; /* it is not the default that nobody thought about: who claims by hand must have said it */
     enum semel_order order;
     int64_t first_version; /* the version a key starts with, or SEMEL_FIRST_VERSION_ANY */
     enum semel_gap on_gap;

@@ -37,6 +37,20 @@ static void remember(struct semel *s, const struct semel_lease *lease)
     semel__held_add(&s->claims, held);
 }
 
+/* What an expired lease means must be known before the effect is run: a default would repeat a payment one day. */
+static semel_status effect_said(const struct semel *s, struct semel_error *err)
+{
+    char name[64];
+    if (s->policy.effect_said)
+        return SEMEL_OK;
+    semel__str_show(name, sizeof name, s->policy.consumer);
+    return semel__fail(
+        err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+        "consumer \"%s\" has not said where its effect is: set effect to outside, to keyed (outside, safe "
+        "to repeat under its step key) or to atomic (in this database) before claiming",
+        name);
+}
+
 static semel_status claim(struct semel *s, const struct semel_msg *msg, int64_t lease_ms, struct semel_verdict *ret,
                           struct semel_error *err)
 {
@@ -50,9 +64,11 @@ static semel_status claim(struct semel *s, const struct semel_msg *msg, int64_t 
     if (status == SEMEL_OK)
         status = semel__take_msg(s, msg, true, &m, err);
     if (status == SEMEL_OK)
-        status = semel__use_order(s, &m, err);
-    if (status == SEMEL_OK)
         status = semel__use_lease(s, lease_ms, err);
+    if (status == SEMEL_OK)
+        status = effect_said(s, err);
+    if (status == SEMEL_OK)
+        status = semel__use_order(s, &m, err);
     if (status == SEMEL_OK)
         status = semel__lease_claim(&s->inbox, &m, 1, true, &s->arena, &lease, &n, &settled, err);
     if (status != SEMEL_OK)

@@ -14,6 +14,7 @@
  *   sqlite_keep.c    watermark, purge, outbox, audit
  *   sqlite_look.h    what operators ask: sqlite_choose.c, sqlite_look.c, sqlite_history.c, sqlite_select.c
  *   sqlite_consumer.c  settings and names of consumers
+ *   sqlite_group.c   one commit for many calls
  *
  * Invariants: every value is bound, none is ever part of a statement's text; a statement is reset before
  * the function that ran it returns.

@@ -339,7 +339,7 @@ semel_status semel__sqlite_list_give(struct sqlite_list *list, size_t size, seme
     void *copy = status == SEMEL_OK ? semel__arena_alloc(arena, list->n, size) : NULL;
     if (status == SEMEL_OK && copy == NULL && list->n > 0)
         status = semel__fail_memory(err);
-    if (status == SEMEL_OK && list->n > 0)
+    if (copy != NULL && list->n > 0)
         memcpy(copy, list->items, size * list->n);
     if (status == SEMEL_OK)
         *ret = copy;

@@ -104,10 +104,11 @@ semel_status semel__sqlite_consumers(struct semel_store *store, struct semel_str
             status = add_name(&run, arena, &tail, &n, err);
     }
     semel__sqlite_end(&run);
-    if (status == SEMEL_OK && (names = semel__arena_alloc(arena, n, sizeof(*names))) == NULL)
-        status = semel__fail_memory(err);
     if (status != SEMEL_OK)
         return status;
+    names = semel__arena_alloc(arena, n, sizeof(*names));
+    if (names == NULL)
+        return semel__fail_memory(err);
     for (size_t i = 0; i < n; i++, first = first->next)
         names[i] = first->name;
     *ret = names;

@@ -180,12 +180,13 @@ static semel_status read_row(struct listing *l, int64_t arrival, struct semel_er
         l->damaged++;
         return SEMEL_OK;
     }
-    struct semel_row *place = status == SEMEL_OK ? semel__sqlite_list_add(&l->rows, sizeof(read)) : NULL;
-    if (status == SEMEL_OK && place == NULL)
-        status = semel__fail_memory(err);
-    if (status == SEMEL_OK)
-        *place = read;
-    return status;
+    if (status != SEMEL_OK)
+        return status;
+    struct semel_row *place = semel__sqlite_list_add(&l->rows, sizeof(read));
+    if (place == NULL)
+        return semel__fail_memory(err);
+    *place = read;
+    return SEMEL_OK;
 }
 
 /* One window: chooses and reads under one snapshot. */

@@ -7,13 +7,17 @@
  *
  * Invariants: the text is constant; every table is main's, whatever a caller's connection has in temp; the conditions
  * on status are spelled exactly as in the partial indexes of sql/sqlite/001_inbox.sql, or SQLite would not use them
- * (test_sqlite_store asks for every plan). Bound memory is borrowed (SQLITE_STATIC) and forgotten when the statement is reset.
+ * (test_sqlite_store asks for every plan). Bound memory is borrowed (SQLITE_STATIC) and forgotten when the statement is
+ * reset.
  */
 #include "store/sqlite.h"
 
-#define UNFINISHED "status IN ('processing', 'failed', 'waiting', 'unknown', 'dead')"
-#define OPEN "status IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined')"
-#define FINAL "status IN ('completed', 'rejected', 'stale', 'prevented')"
+#define UNFINISHED \
+    "(status = 'processing' OR status = 'failed' OR status = 'waiting' OR status = 'unknown' OR status = 'dead')"
+#define OPEN                                                                                                      \
+    "(status = 'processing' OR status = 'failed' OR status = 'waiting' OR status = 'unknown' OR status = 'dead' " \
+    "OR status = 'quarantined')"
+#define FINAL "(status = 'completed' OR status = 'rejected' OR status = 'stale' OR status = 'prevented')"
 
 /* ?1 says whether headers and payload are wanted. */
 #define X(name) #name ", "

@@ -47,6 +47,12 @@ enum semel_sqlite_refusal {
     SEMEL_SQLITE_NEW_SCHEMA = -3, /* this program is too old for it */
 };
 
+/* A transaction on the connection that semel_native() gives, which the calls of the library then join: one commit for
+ * many. Failed: none is open. A commit that failed may have come about all the same; a program that can repeat need not
+ * know. */
+semel_status semel__sqlite_group_begin(struct sqlite3 *db, struct semel_error *err);
+semel_status semel__sqlite_group_commit(struct sqlite3 *db, struct semel_error *err);
+
 /* The SQLite in use, as its library numbers it, and what a person should be told of it at the start (P26). */
 int semel__sqlite_version(void);
 void semel__sqlite_about(int version, char *out, size_t size);

@@ -114,6 +114,10 @@ def test_the_version_is_told_in_both_ways():
     (["consumer", "show"], "semel consumer show needs more: semel consumer show CONSUMER"),
     (["consumer"], "semel consumer needs a command"),
     (["completion", "tcsh"], "it must be bash, zsh or fish"),
+    (["--", "status"], "the command comes first, its options behind it: semel status ..."),
+    (["--version", "status"], "the command comes first, its options behind it: semel status ..."),
+    (["--store", "sqlite:x", "status"], "no option '--store'; the command comes first, its options behind it"),
+    (["inbox", "--json", "ls"], "no option '--json'; the command comes first, its options behind it"),
     ([], "semel needs a command"),
 ])
 def test_what_was_mistyped_is_refused_with_what_would_be_right(args, said):

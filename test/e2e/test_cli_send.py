@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: MIT
 """`semel send`: a message in the inbox, as if its broker had delivered it."""
 import json
+import sqlite3
+import subprocess
+import time
 
 import pytest
 
-from conftest import run
+from conftest import binary, run
 
 
 def rows(store, columns="message_id"):
@@ -94,6 +97,8 @@ def test_what_came_of_it_is_told_as_json(store):
     (["--id", "m", "--source", "s" * 256, "x"], 2, "at most 255"),
     (["--id", "m", "--version", "one", "x"], 2, "--version is 'one'"),
     (["--id", "m", "--version", "-1", "x"], 2, "--version is '-1'"),
+    (["--id", "m", "--version", 2**63 - 1, "x"], 2, f"it must be a whole number from 0 to {2**63 - 2}"),
+    (["--id", "m", "@"], 2, "it must be @FILE"),
     (["--id", "m", "--time", "yesterday", "x"], 2, "--time is 'yesterday'"),
     (["--id", "m", "--time", "2026-11-15T22:48:07", "x"], 2, "with its zone"),
     (["--id", "m", "--header", "novalue", "x"], 2, "--header is 'novalue'; it must be NAME=VALUE"),
@@ -123,6 +128,13 @@ def test_a_payload_past_the_limit_of_the_consumer_becomes_a_dead_letter_and_is_t
     assert send(store, "--lines", stdin=lines({"id": "n", "payload": "12345678901"})).code == 4
 
 
+def test_a_consumer_that_keeps_no_payloads_is_sent_nothing(store):
+    store.semel("consumer", "set", "billing", '{"keep_payload": "never"}')
+    for refused in (send(store, "--id", "m", "x"), send(store, "--lines", stdin=lines({"id": "m", "payload": 1}))):
+        assert refused.code == 4 and "keeps no payloads" in refused.err, refused
+    assert rows(store) == []
+
+
 # ---- lines ----
 
 
@@ -145,7 +157,7 @@ def test_lines_are_stored_one_by_one_with_a_sum(store):
 def test_a_bad_line_is_named_and_the_others_go_on(store):
     text = lines({"id": "a", "payload": 1}, "nonsense", {"payload": 1}, {"id": "b"}, {"id": 7, "payload": 1},
                  {"id": "c", "payload": 1, "colour": "red"}, "[1]", {"id": "d" * 300, "payload": 1},
-                 {"id": "e", "payload": 1, "version": 1.5}, {"id": "f", "payload": 1, "time": "noon"},
+                 {"id": "e", "payload": 1, "version": 2**63 - 1}, {"id": "f", "payload": 1, "time": "noon"},
                  {"id": "g", "payload": 1, "headers": []}, '{"id": "h", "payload": 1, "id": "h"}',
                  {"id": "i", "payload": 1}, {"id": "i", "payload": 2}) + '{"id": "last", "payload": 1}'
     result = send(store, "--lines", stdin=text)
@@ -191,3 +203,53 @@ def test_a_store_that_fails_stops_the_lines_and_says_where(store):
     assert rows(store) == [("a",)]
     store.sql("DROP TRIGGER full")
     assert send(store, "--lines", stdin=text).out == "3 lines: 2 accepted, 1 duplicates, 0 refused, 0 bad\n"
+
+
+def test_a_failure_in_the_middle_of_many_lines_keeps_those_before_it(store):
+    store.sql("CREATE TRIGGER full BEFORE INSERT ON semel_inbox WHEN NEW.message_id = '249' "
+              "BEGIN SELECT RAISE(ABORT, 'no more'); END")
+    text = lines(*({"id": str(i), "payload": 1} for i in range(1, 601)))
+    result = send(store, "--lines", stdin=text)
+    assert result.code == 5 and "stopped at line 249" in result.err, result
+    assert result.out == "249 lines: 248 accepted, 0 duplicates, 0 refused, 0 bad\n"
+    assert rows(store) == [(str(i),) for i in range(1, 249)]
+    store.sql("DROP TRIGGER full")
+    assert send(store, "--lines", stdin=text).out == "600 lines: 352 accepted, 248 duplicates, 0 refused, 0 bad\n"
+
+
+def test_what_could_not_be_committed_is_not_counted(store):
+    store.sql("CREATE TABLE parent (id INTEGER PRIMARY KEY)")
+    store.sql("CREATE TABLE child (id INTEGER REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)")
+    store.sql("CREATE TRIGGER late AFTER INSERT ON semel_inbox WHEN NEW.message_id = 'c' "
+              "BEGIN INSERT INTO child VALUES (1); END")
+    text = lines(*({"id": name, "payload": 1} for name in "abcd"))
+    result = send(store, "--lines", stdin=text)
+    stopped = int(result.err.split("stopped at line ")[1].split(";")[0])
+    assert result.code in (4, 5) and stopped <= 3, result
+    assert rows(store) == [(name,) for name in "abcd"[: stopped - 1]]
+    assert f" {stopped - 1} accepted" in result.out
+    store.sql("DROP TRIGGER late")
+    assert f" {5 - stopped} accepted, {stopped - 1} duplicates" in send(store, "--lines", stdin=text).out
+
+
+def test_what_is_refused_was_kept_when_it_is_told(store):  # I11
+    text = lines({"id": "a", "payload": 1}, {"id": "a", "payload": 2}, {"id": "b", "payload": 1}, "nonsense")
+    result = send(store, "--lines", stdin=text)
+    assert result.code == 1 and result.out == "4 lines: 2 accepted, 0 duplicates, 1 refused, 1 bad\n", result
+    assert store.sql("SELECT count(*) FROM semel_conflict") == [(1,)] and rows(store) == [("a",), ("b",)]
+
+
+def test_lines_are_stored_and_no_lock_is_held_while_more_are_waited_for(store):
+    with subprocess.Popen([binary(), "send", "--lines", "-c", "billing", "--store", store.url], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True) as child:
+        for n in range(3):
+            child.stdin.write(lines({"id": f"m{n}", "payload": 1}))
+            child.stdin.flush()
+            deadline = time.monotonic() + 60
+            while len(rows(store)) < n + 1:
+                assert time.monotonic() < deadline, "it was not stored"
+            with sqlite3.connect(store.path, timeout=20, isolation_level=None) as db:
+                db.execute("BEGIN IMMEDIATE")
+                db.execute("COMMIT")
+        child.stdin.close()
+        assert child.stdout.read() == "3 lines: 3 accepted, 0 duplicates, 0 refused, 0 bad\n"

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Stores as a user meets them: migrating, what is no store, status, and the settings of consumers."""
 import json
+import shlex
 import sqlite3
+import subprocess
 
 import pytest
 
-from conftest import Store, run
+from conftest import Store, binary, run
 
 NEWEST = 3
 
@@ -21,6 +23,13 @@ def schema(path):
     with sqlite3.connect(path) as db:
         made = db.execute("SELECT type, name, sql FROM sqlite_master WHERE name LIKE 'semel%' ORDER BY name").fetchall()
         return made, db.execute("SELECT version, name FROM semel_schema ORDER BY version").fetchall()
+
+
+def pasted(command):
+    """Runs a command that the program has suggested, which must be this very program."""
+    words = shlex.split(command)
+    assert words[0] == binary()
+    return run(*words[1:])
 
 
 def files(path):
@@ -60,8 +69,8 @@ def test_an_older_schema_is_named_and_brought_up_to_date(store, nowhere):
         db.executescript(everything[: -len(later)])
     refused = nowhere.semel("status")
     assert refused.code == 5 and "schema version 1" in refused.err
-    assert f"semel migrate --store {nowhere.url}" in refused.err
-    assert nowhere.semel("migrate").out == f"schema 1 -> {NEWEST}\n"
+    assert refused.err.startswith(f"semel: {nowhere.url}: ")
+    assert pasted(refused.err.split("migrate it first: ")[1]).out == f"schema 1 -> {NEWEST}\n"
     assert schema(nowhere.path) == schema(store.path)
 
 
@@ -91,9 +100,10 @@ def test_a_foreign_database_gets_the_tables_besides_its_own(nowhere):
     for args in (["status"], ["consumer", "ls"], ["inbox", "ls"], ["send", "-c", "b", "--id", "m", "x"]):
         refused = nowhere.semel(*args)
         assert refused.code == 5, refused
-        assert refused.err == f"semel: no Semel tables here: run semel migrate --store {nowhere.url}\n"
+        said, command = refused.err.split("; to make them: ")
+        assert said == f"semel: {nowhere.url}: no Semel tables here"
     assert nowhere.path.read_bytes() == before
-    assert nowhere.semel("migrate").code == 0
+    assert pasted(command).code == 0
     assert nowhere.semel("status").code == 0
     assert nowhere.sql("SELECT * FROM orders") == [(1, 4200)]
 
@@ -104,6 +114,21 @@ def test_a_missing_database_is_not_made_by_looking_at_it(nowhere):
         refused = nowhere.semel(*args)
         assert refused.code == 5 and "there is no database" in refused.err, refused
     assert files(nowhere.path) == []
+    assert pasted(refused.err.split("; to make one: ")[1]).code == 0
+    assert nowhere.semel("status").code == 0
+
+
+def test_a_command_that_is_suggested_can_be_pasted(tmp_path):
+    odd = Store(tmp_path / "it's; a $(shop) of ours.db")
+    refused = odd.semel("status")
+    assert refused.code == 5 and refused.err.count("\n") == 1, refused
+    command = refused.err.split("; to make one: ")[1]
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and odd.path.exists(), done
+    # What the environment says need not be repeated.
+    bare = run("status", env={"SEMEL_STORE": f"sqlite:{tmp_path}/none.db"})
+    assert bare.err.endswith("; to make one: " + shlex.quote(binary()) + " migrate\n"), bare
+    assert pasted(odd.semel("status", "-c", "nobody").err.split("for all of them: ")[1]).code == 0
 
 
 @pytest.mark.parametrize("content", [b"this is no database\n" * 100, b"SQLite format 3\0" + b"\xff" * 4080],
@@ -128,9 +153,10 @@ def test_newer_tables_are_refused_and_left_alone(store):
 
 def test_a_directory_and_a_path_through_a_file_are_refused(tmp_path):
     (tmp_path / "file").write_text("x", encoding="utf-8")
-    for path in (tmp_path, tmp_path / "file" / "shop.db", tmp_path / "missing" / "shop.db"):
+    for path, said in ((tmp_path, "not a regular file"), (tmp_path / "file" / "shop.db", "Not a directory"),
+                       (tmp_path / "missing" / "shop.db", "its folder is missing"), ("/" + "x" * 300, "too long")):
         refused = run("migrate", "--store", f"sqlite:{path}")
-        assert refused.code == 5 and refused.err.count("\n") == 1, refused
+        assert refused.code == 5 and refused.err.count("\n") == 1 and said in refused.err, refused
 
 
 @pytest.mark.parametrize("url, said", [
@@ -138,6 +164,7 @@ def test_a_directory_and_a_path_through_a_file_are_refused(tmp_path):
     ("", "no store is given"),
     ("shop.db", "--store is 'shop.db'; a store looks like sqlite:FILE"),
     ("oracle:shop", "--store is 'oracle:shop'; a store looks like sqlite:FILE"),
+    ("sqlite:", "--store is 'sqlite:'; a store looks like sqlite:FILE"),
 ])
 def test_a_store_must_be_given_as_one(url, said):
     result = run("status", *([] if url is None else ["--store", url]))
@@ -214,7 +241,7 @@ def test_status_warns_of_what_needs_a_person_with_a_command_that_works(store):
     warnings = [line for line in store.semel("status").out.splitlines() if line.startswith("warning: ")]
     assert [line.split()[1] for line in warnings] == ["2", "1", "1"]
     for warning in warnings:
-        shown = run(*warning.split("; semel ")[1].split())
+        shown = pasted(warning.split("; ")[1])
         assert shown.code == 0, (warning, shown)
 
 
@@ -254,6 +281,10 @@ def test_settings_may_come_from_a_file_and_replace_what_was_there(store, tmp_pat
     assert told["settings"]["lease"] == "5m"
     assert store.semel("consumer", "show", "billing", "--json").json["settings"]["retry_max"] == 8
     assert store.semel("consumer", "set", "billing", "@/nonexistent").code == 1
+    (tmp_path / "settings.json").write_text('{\n\t"lease": "5m"\n}\n', encoding="utf-8")
+    put = store.semel("consumer", "set", "billing", f"@{tmp_path}/settings.json")
+    assert put.out == 'billing: ATOMIC, {  "lease": "5m" }\n'
+    assert store.semel("consumer", "ls").out.splitlines()[1].endswith('{  "lease": "5m" }')
 
 
 @pytest.mark.parametrize("settings, said", [
@@ -274,6 +305,7 @@ def test_bad_settings_are_refused_and_change_nothing(store, settings, said):
 def test_an_unknown_consumer_is_told_to_be_one(store):
     shown = store.semel("consumer", "show", "nobody")
     assert shown.code == 3 and "neither messages nor settings" in shown.err
+    assert store.semel("consumer", "show", "").code == 3
     store.semel("send", "-c", "somebody", "--id", "m1", "x")
     assert store.semel("consumer", "show", "somebody").code == 0
     assert store.semel("consumer", "ls").out.splitlines()[1].split() == ["somebody", "ATOMIC", "{}"]
@@ -289,6 +321,10 @@ def test_damaged_settings_are_named_and_do_not_hide_the_others(store):
     assert store.semel("status").code == 0
     shown = store.semel("consumer", "show", "billing")
     assert shown.code == 5 and "billing" in shown.err
+    # It is not the message's fault, nor that of each line.
+    for sent in (store.semel("send", "-c", "billing", "--id", "m", "x"),
+                 store.semel("send", "-c", "billing", "--lines", stdin='{"id": "m", "payload": 1}\n' * 2)):
+        assert sent.code == 5 and sent.out == "" and sent.err.count("\n") == 1 and "settings" in sent.err, sent
 
 
 def test_there_may_be_more_consumers_than_a_page_holds(store):

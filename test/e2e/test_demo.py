@@ -148,6 +148,7 @@ def test_the_query_that_is_printed_can_be_run_by_anybody(storm):
         books = dict(zip([column[0] for column in cursor.description], cursor.fetchone()))
     assert books["sent"] > 0
     assert (books["lost"], books["doubled"], books["wrong"], books["strays"], books["unbalanced"]) == (0, 0, 0, 0, 0)
+    assert books["needless"] == 0 and books["dead"] == books["poison"] > 0
 
 
 def test_the_query_finds_what_is_lost_doubled_and_wrong(storm, tmp_path):
@@ -157,15 +158,16 @@ def test_the_query_finds_what_is_lost_doubled_and_wrong(storm, tmp_path):
     query = (folder / "books.sql").read_text().split("\n", 1)[1]
     with sqlite3.connect(tmp_path / "demo.db") as db:
         db.execute("ATTACH ? AS sent", (str(tmp_path / "sent.db"),))
-        ids = [i for i, in db.execute("SELECT payment_id FROM ledger ORDER BY line LIMIT 3")]
-        db.execute("DELETE FROM ledger WHERE payment_id = ?", ids[:1])
+        ids = [i for i, in db.execute("SELECT payment_id FROM ledger ORDER BY line LIMIT 4")]
+        db.execute("DELETE FROM ledger WHERE payment_id IN (?, ?)", (ids[0], ids[3]))
+        db.execute("UPDATE semel_inbox SET status = 'dead' WHERE message_id = ?", ids[3:])
         db.execute("INSERT INTO ledger (payment_id, account, cents) SELECT payment_id, account, cents FROM ledger"
                    " WHERE payment_id = ?", ids[1:2])
-        db.execute("UPDATE ledger SET cents = cents + 1 WHERE payment_id = ?", ids[2:])
+        db.execute("UPDATE ledger SET cents = cents + 1 WHERE payment_id = ?", ids[2:3])
         db.execute("INSERT INTO ledger (payment_id, account, cents) VALUES ('never-sent', 'acc-000', 1)")
         cursor = db.execute(query)
         books = dict(zip([column[0] for column in cursor.description], cursor.fetchone()))
-    assert (books["lost"], books["doubled"], books["wrong"], books["strays"]) == (1, 1, 1, 1)
+    assert (books["lost"], books["doubled"], books["wrong"], books["strays"], books["needless"]) == (1, 1, 1, 1, 1)
     assert books["unbalanced"] > 0
 
 
@@ -263,6 +265,7 @@ def test_what_is_wrong_on_the_command_line_is_said(tmp_path):
         result = run("demo", "--dir", tmp_path / "demo", *args)
         assert result.code == 2 and result.err.startswith("semel: ") and result.out == "", result
     assert not (tmp_path / "demo").exists()
+    assert "--dir is ''" in run("demo", "--dir", "").err
 
 
 # ---- the folder ---------------------------------------------------------------------------------------------

@@ -506,6 +506,7 @@ def test_lease_that_ran_out_is_recovered_and_its_former_owner_is_fenced(db):
 
 
 def test_claim_that_was_rolled_back_was_never_made(db):
+    in_transaction(db, "SELECT semel_consumer('c', '{\"effect\": \"outside\"}')")
     db.execute("BEGIN IMMEDIATE")
     told = call(db, "semel_inbox_claim", consumer="c", message_id="id-1", payload="{}")[0]
     db.execute("ROLLBACK")

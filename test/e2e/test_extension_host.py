@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The loadable extension and its host: closing, loading twice, versions of SQLite, what is visible."""
+import collections
 import ctypes
 import os
 import pathlib
@@ -9,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from test_extension import begin, connect, db, handle, path  # pylint: disable=unused-import
+from test_extension import begin, connect, count, db, handle, path  # pylint: disable=unused-import
 
 HEADER = pathlib.Path("/usr/include/sqlite3ext.h")
 SOURCE = pathlib.Path(os.environ["SEMEL_SOURCE"])
@@ -99,6 +100,86 @@ def test_message_that_was_begun_survives_a_second_load(db, extension):
     assert db.execute("SELECT semel_inbox_done('billing', 'id-1')").fetchone() == (1,)
     db.execute("COMMIT")
     assert handle(db, "id-1") == ("ack", "duplicate")
+
+
+# P59
+@pytest.mark.parametrize("mode", ["interrupt", "abort"])
+def test_call_that_was_interrupted_leaves_nothing_that_can_commit(db, mode):
+    """At every place where SQLite looks whether it is to stop, which then stops the undoing too."""
+    ends, steps, stop_at, told = collections.Counter(), 0, 0, None
+
+    def progress():
+        nonlocal steps
+        steps += 1
+        if mode == "interrupt" and steps == stop_at:
+            db.interrupt()
+        return mode == "abort" and steps >= stop_at
+
+    while told is None:
+        stop_at, steps = stop_at + 1, 0
+        db.execute("BEGIN IMMEDIATE")
+        db.set_progress_handler(progress, 1)
+        try:
+            told = begin(db, "id-1", business_key="b")
+        except sqlite3.OperationalError:
+            db.set_progress_handler(None, 0)
+            ends["rolled back" if not db.in_transaction else "left" if count(db) else "undone"] += 1
+            try:
+                db.execute("COMMIT")
+            except sqlite3.Error:
+                pass
+            assert count(db) == 0
+        db.set_progress_handler(None, 0)
+    assert ends["rolled back"] and ends["left"] and ends["undone"]
+    db.execute("ROLLBACK")
+    assert handle(db, "id-1") == ("run", "new")
+
+
+# P59
+def test_release_of_the_outermost_savepoint_is_a_commit_and_refused_like_one(db):
+    db.execute("SAVEPOINT all_of_it")
+    begin(db, "id-1")
+    db.execute("INSERT INTO ledger VALUES ('id-1', 1)")
+    with pytest.raises(sqlite3.IntegrityError):
+        db.execute("RELEASE all_of_it")
+    if db.in_transaction:  # as some versions of SQLite have it
+        db.execute("ROLLBACK")
+    assert (count(db), count(db, "ledger")) == (0, 0)
+    db.execute("SAVEPOINT all_of_it")
+    begin(db, "id-1")
+    assert db.execute("SELECT semel_inbox_done('billing', 'id-1')").fetchone() == (1,)
+    db.execute("RELEASE all_of_it")
+    assert handle(db, "id-1") == ("ack", "duplicate")
+
+
+# P59
+def test_done_that_a_savepoint_took_back_can_be_done_again_and_must_be(db):
+    for again in (False, True):
+        db.execute("BEGIN IMMEDIATE")
+        begin(db, "id-1")
+        db.execute("SAVEPOINT effect")
+        db.execute("SELECT semel_inbox_done('billing', 'id-1')").fetchall()
+        db.execute("ROLLBACK TO effect")
+        db.execute("INSERT INTO ledger VALUES ('id-1', 1)")
+        if again:
+            assert db.execute("SELECT semel_inbox_done('billing', 'id-1')").fetchone() == (1,)
+            db.execute("COMMIT")
+        else:
+            assert begin(db, "id-1")["why"] == "busy"
+            with pytest.raises(sqlite3.IntegrityError):
+                db.execute("COMMIT")
+        assert count(db, "ledger") == again
+    assert handle(db, "id-1") == ("ack", "duplicate")
+
+
+def test_last_insert_rowid_is_that_of_the_programs_own_insert(db):
+    db.execute("BEGIN IMMEDIATE")
+    begin(db, "id-1")
+    db.execute("INSERT INTO ledger (rowid, message_id, amount) VALUES (77, 'id-1', 1)")
+    db.execute("SELECT semel_outbox_put('account', 'a', 'charged')").fetchall()
+    db.execute("SELECT semel_inbox_done('billing', 'id-1')").fetchall()
+    assert db.execute("SELECT last_insert_rowid()").fetchone() == (77,)
+    db.execute("COMMIT")
 
 
 def api_members():

@@ -56,7 +56,7 @@ int64_t effects(struct door *d, const char *id); /* NULL: of all */
 /* The status of the message of consumer "c"; "absent" when there is none. Valid until the next call. */
 const char *state_of(struct door *d, const char *id);
 
-void set(struct door *d, const char *settings); /* of consumer "c" */
+void set(struct door *d, const char *settings); /* of consumer "c"; unless it says otherwise, its effect is atomic */
 void pass(struct door *d, int64_t us);          /* time passes */
 
 /* begin, and what it answers; the verdict stays in d->v */

@@ -164,6 +164,18 @@ static void token_that_was_drawn_again_names_the_later_claim(void **state)
         sql_int(d, "SELECT count(*) FROM semel_attempt WHERE message_id = 'b' AND error_text LIKE 'refused%'"), 1);
 }
 
+static void claim_is_refused_until_the_consumer_has_said_where_its_effect_is(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "{}");
+    assert_fine(d, semel_consumer_set(d->s, "c", "{}", &d->err));
+    assert_refused(d, semel_inbox_claim(d->s, &m, 0, &d->v, &d->err), SEMEL_INVALID, "set effect to outside");
+    assert_string_equal(state_of(d, "a"), "absent");
+    set(d, "{\"effect\": \"outside\"}");
+    assert_fine(d, semel_inbox_claim(d->s, &m, 0, &d->v, &d->err));
+    assert_int_equal(d->v.act, SEMEL_RUN);
+}
+
 static void expired_lease_of_an_outside_effect_is_unknown(void **state)
 {
     /* I14, E2, T11 */
@@ -328,6 +340,25 @@ static void failed_message_is_taken_when_it_is_due(void **state)
     assert_string_equal(state_of(d, "a"), "completed");
 }
 
+static void close_and_note(void *ctx, const struct semel_msg *msg, const struct semel_verdict *v)
+{
+    semel_close(((struct taken *)ctx)->d->s);
+    note(ctx, msg, v);
+}
+
+static void taken_cannot_close_the_handle_that_calls_it(void **state)
+{
+    struct door *d = *state;
+    struct taken t = {.d = d, .end = true};
+    struct semel_msg a = mail("a", "1"), b = mail("b", "2");
+    size_t n;
+    assert_fine(d, semel_inbox_put(d->s, &a, &d->v, &d->err));
+    assert_fine(d, semel_inbox_put(d->s, &b, &d->v, &d->err));
+    assert_fine(d, semel_inbox_take(d->s, "c", 10, 0, close_and_note, &t, &n, &d->err));
+    assert_int_equal(n, 2);
+    assert_string_equal(state_of(d, "b"), "completed");
+}
+
 static void take_joins_the_open_transaction(void **state)
 {
     struct door *d = *state;
@@ -377,6 +408,7 @@ int main(void)
         ON_OWN(token_that_nobody_has_is_fenced),
         ON_BOTH(token_of_a_claim_that_was_rolled_back_ends_nobody_elses_message),
         ON_BOTH(token_that_was_drawn_again_names_the_later_claim),
+        ON_OWN(claim_is_refused_until_the_consumer_has_said_where_its_effect_is),
         ON_OWN(expired_lease_of_an_outside_effect_is_unknown),
         ON_OWN(released_message_counts_no_attempt),
         ON_BOTH(joined_claim_and_finish_belong_to_the_caller),
@@ -386,6 +418,7 @@ int main(void)
         ON_OWN(put_needs_a_payload_that_is_kept),
         ON_BOTH(messages_of_one_key_are_taken_one_at_a_time),
         ON_OWN(failed_message_is_taken_when_it_is_due),
+        ON_OWN(taken_cannot_close_the_handle_that_calls_it),
         ON_BOTH(take_joins_the_open_transaction),
         ON_OWN(take_refuses_what_makes_no_sense),
         ON_OWN(remembered_claims_are_bounded),

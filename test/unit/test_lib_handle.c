@@ -313,6 +313,7 @@ static void claim_for(struct door *d, const char *consumer)
 {
     struct semel_msg m = mail("a", "x");
     m.consumer = semel_str(consumer);
+    assert_fine(d, semel_consumer_set(d->s, consumer, "{\"effect\": \"atomic\"}", &d->err));
     assert_fine(d, semel_inbox_claim(d->s, &m, 0, &d->v, &d->err));
 }
 
