@@ -166,7 +166,7 @@ struct sqlite_store {
     unsigned ended_at_begin;
     int64_t callers_rowid; /* joined: what last_insert_rowid() was, and is to be again */
     int64_t first_arrival; /* the first that this transaction drew: its own rows have this one or a higher one */
-    int schema_found; /* when it was opened, before a migration */
+    int schema_found;      /* when it was opened, before a migration */
     int timeout_ms;
     const struct semel_clock *clock;
     struct semel_random *rng, own_rng;
