@@ -182,7 +182,7 @@ def test_the_folder_can_be_looked_at_with_the_other_commands(storm):
     listed = run("inbox", "ls", "--dead", "--store", url)
     assert listed.code == 0 and shown in listed.out, listed
     one = run("inbox", "show", shown, "--store", url)
-    assert one.code == 0 and "FOREIGN KEY" in one.out, one
+    assert one.code == 0 and "It is dead" in one.out, one
 
 
 # ---- without Semel ------------------------------------------------------------------------------------------
