@@ -36,6 +36,7 @@ struct bench_msg {
     char payload[BENCH_PAYLOAD + 1];
     /* What the inbox finds out by itself and the limit is given. */
     int64_t time_us; /* SEMEL_NONE: the id has none */
+    size_t place;    /* in order of arrival within its batch */
     struct semel_fp fp;
 };
 

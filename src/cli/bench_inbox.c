@@ -96,7 +96,7 @@ static void write_payload(struct bench_msg *msg, int account, int amount)
     memcpy(msg->payload + BENCH_PAYLOAD - 2, "\"}", 3);
 }
 
-static semel_status make_msg(struct lane *lane, size_t i, struct bench_msg *msg, struct semel_error *err)
+static semel_status make_msg(struct lane *lane, size_t i, size_t place, struct bench_msg *msg, struct semel_error *err)
 {
     struct semel_random *rng = &lane->rng;
     int account = BENCH_FIRST_ACCOUNT + (int)semel__random_below(rng, BENCH_ACCOUNTS);
@@ -104,6 +104,7 @@ static semel_status make_msg(struct lane *lane, size_t i, struct bench_msg *msg,
     if (lane->kind->poison && semel__random_chance(rng, POISON_PER_MILLE))
         amount = BENCH_POISON_AMOUNT;
     msg->time_us = SEMEL_NONE;
+    msg->place = place;
     if (lane->ids == BENCH_ORDERED)
         semel__uuid7_new(lane->first_us + (int64_t)i * ID_DISTANCE_US, rng, msg->id);
     else
@@ -128,7 +129,7 @@ static semel_status make_msgs(struct bench *b, struct lane *lane, struct semel_e
     if (!lane->kind->repeats || lane->n_rates == 0)
         lane->first_us = semel__now(&semel__clock_real) - (int64_t)b->messages * ID_DISTANCE_US;
     for (size_t i = 0; status == SEMEL_OK && i < b->messages; i++)
-        status = make_msg(lane, i, &b->msgs[i], err);
+        status = make_msg(lane, i, i % b->batch, &b->msgs[i], err);
     if (lane->kind->work == BENCH_LIMIT)
         for (size_t i = 0; i < b->messages; i += b->batch)
             qsort(b->msgs + i, b->messages - i < b->batch ? b->messages - i : b->batch, sizeof *b->msgs, cmp_id);

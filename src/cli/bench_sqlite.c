@@ -306,7 +306,7 @@ int bench_sql_limit(struct bench_sql *sql, struct semel_str consumer, const stru
     text(sql->insert, 2, consumer.p, consumer.n);
     sqlite3_bind_int64(sql->insert, 6, now_us);
     for (size_t i = 0; rc == SQLITE_OK && i < n; i++)
-        rc = limit_row(sql, &msgs[i], arrival + (int64_t)i);
+        rc = limit_row(sql, &msgs[i], arrival + (int64_t)msgs[i].place);
     for (size_t i = 0; rc == SQLITE_OK && i < n; i++)
         rc = bench_sql_effect(sql, (struct semel_str){msgs[i].id, sizeof msgs[i].id - 1},
                               (struct semel_str){msgs[i].payload, BENCH_PAYLOAD});
