@@ -8,7 +8,7 @@
 
 CREATE SCHEMA semel;
 
--- Which of these files has been applied, and when.
+-- Which of these files has been applied, and when: each ends with its own line.
 CREATE TABLE semel.schema (
     version    integer PRIMARY KEY,
     name       text NOT NULL,
@@ -38,8 +38,9 @@ CREATE TABLE semel.inbox (
     consumer        text COLLATE "C" NOT NULL,              -- the route: who is to be affected once
     source          text COLLATE "C" NOT NULL,              -- the stream that the id belongs to
     message_id      text COLLATE "C" NOT NULL,
-    status          text COLLATE "C" NOT NULL CHECK (status IN ('processing', 'completed', 'failed', 'waiting', 'rejected',
-                                                                'unknown', 'dead', 'stale', 'prevented', 'quarantined')),
+    status          text COLLATE "C" NOT NULL
+                    CHECK (status IN ('processing', 'completed', 'failed', 'waiting', 'rejected', 'unknown', 'dead',
+                                      'stale', 'prevented', 'quarantined')),
     type            text COLLATE "C",
     fingerprint     bytea,                                  -- a letter for the kind, then the digest
     order_key       text COLLATE "C",
@@ -52,7 +53,8 @@ CREATE TABLE semel.inbox (
     payload         bytea,                                  -- NULL: not kept
     traceparent     text,
     PRIMARY KEY (consumer, source, message_id),
-    CHECK (octet_length(message_id) <= 255 AND octet_length(source) <= 255 AND octet_length(consumer) BETWEEN 1 AND 255),
+    CHECK (octet_length(message_id) <= 255 AND octet_length(source) <= 255),
+    CHECK (octet_length(consumer) BETWEEN 1 AND 255),
     CHECK ((status = 'processing') = (lease_token IS NOT NULL))
 );
 
@@ -74,7 +76,7 @@ CREATE UNIQUE INDEX inbox_token ON semel.inbox (lease_token) WHERE lease_token I
 -- The head of an order key, by arrival and by version; and how many are parked.
 CREATE INDEX inbox_order ON semel.inbox (consumer, order_key, arrival)
     WHERE order_key IS NOT NULL AND status IN ('processing', 'failed', 'waiting', 'unknown', 'dead');
-CREATE INDEX inbox_version ON semel.inbox (consumer, order_key, version, arrival)
+CREATE INDEX inbox_version ON semel.inbox (consumer, order_key, version NULLS FIRST, arrival)
     WHERE order_key IS NOT NULL AND status IN ('processing', 'failed', 'waiting', 'unknown', 'dead');
 CREATE INDEX inbox_waiting ON semel.inbox (consumer, order_key) WHERE status = 'waiting';
 -- Listings of what is not final, by arrival and by status.
@@ -166,3 +168,5 @@ CREATE TABLE semel.audit (
 );
 
 CREATE INDEX audit_message ON semel.audit (consumer, source, message_id);
+
+INSERT INTO semel.schema (version, name) VALUES (1, 'inbox');

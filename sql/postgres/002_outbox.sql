@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --
--- Semel on PostgreSQL: the outbox. An event is inserted in the transaction that makes it true, and published afterwards by
--- the relay. The first five columns are those of Debezium's outbox router. Applications only insert.
+-- Semel on PostgreSQL: the outbox. An event is inserted in the transaction that makes it true, and published afterwards
+-- by the relay. The first five columns are those of Debezium's outbox router. Applications only insert.
 
 CREATE TABLE semel.outbox (
     id            uuid NOT NULL UNIQUE,
@@ -15,3 +15,5 @@ CREATE TABLE semel.outbox (
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     traceparent   text
 );
+
+INSERT INTO semel.schema (version, name) VALUES (2, 'outbox');

@@ -25,9 +25,11 @@ CREATE TABLE semel.selected (
     consumer   text COLLATE "C" NOT NULL,
     source     text COLLATE "C" NOT NULL,
     message_id text COLLATE "C" NOT NULL,
-    updated_at timestamptz NOT NULL,                        -- of the row when it was chosen: it must not have changed since
+    updated_at timestamptz NOT NULL,                        -- of the row when it was chosen; a change since then shows
     result     text CHECK (result IN ('done', 'skipped', 'refused')),   -- NULL: not handled yet
     PRIMARY KEY (number, place)
 );
 
 CREATE INDEX selected_left ON semel.selected (number, place) WHERE result IS NULL;
+
+INSERT INTO semel.schema (version, name) VALUES (3, 'operators');

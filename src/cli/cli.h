@@ -108,9 +108,24 @@ semel_status cli_store_try(const char *url, bool create_and_migrate, struct seme
 int cli_store_fail(const char *url, semel_status status, const struct semel_error *err);
 /* The version of the schema that a refusal to open speaks of; SEMEL_NONE: it speaks of something else. */
 int64_t cli_store_schema(const struct semel_error *err);
-#define CLI_STORE_OPTION                                                            \
-    {                                                                               \
-        "store", 0, "URL", "the store, e.g. sqlite:shop.db (default: $SEMEL_STORE)" \
+/* The URL for people: without the password that may be in it. Lives until the next call. */
+const char *cli_store_shown(const char *url);
+/* The database behind it in one line, and the size of its write-ahead log; SEMEL_NONE: it has none of its own. */
+void cli_store_about(struct semel_store *store, char *out, size_t size);
+int64_t cli_store_wal_bytes(struct semel_store *store);
+/* A kind of store and its migrations. NULL: there is no such kind. */
+struct semel_migration;
+struct cli_store_kind {
+    const char *name;
+    const struct semel_migration *migrations;
+    const size_t *n;
+    bool recorded; /* a migration's own SQL records that it was run */
+};
+const struct cli_store_kind *cli_store_kind(const char *name);
+const struct cli_store_kind *cli_store_kind_of(const char *url);
+#define CLI_STORE_OPTION                                                                                      \
+    {                                                                                                         \
+        "store", 0, "URL", "the store, e.g. sqlite:shop.db or postgres://app@db/shop (default: $SEMEL_STORE)" \
     }
 
 /* What follows from where the effect is: ATOMIC or GUARDED. BOUNDED needs the broker's side and is not told here. */

@@ -72,6 +72,11 @@ static semel_status claim(struct semel *s, const struct semel__msg *msg, struct 
     }
     held->token = lease.live.lease_token;
     held->attempt = lease.live.attempts;
+    status = semel__hold(s, held, err);
+    if (status != SEMEL_OK) { /* the transaction has failed, and the claim goes with it */
+        semel__free(held);
+        return status;
+    }
     semel__held_add(&s->pending, held);
     semel__show_lease(&lease, ret);
     ret->token = ret->lease_until_us = SEMEL_NONE; /* they are the transaction's own affair */
@@ -131,6 +136,8 @@ static semel_status end(struct semel *s, struct held *held, const struct semel_r
     semel_status status = semel__lease_finish(&s->inbox, &lease, ending, 1, err);
     if (status == SEMEL_OK && lease.lost)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "the message was changed by other hands");
+    if (status == SEMEL_OK)
+        status = semel__unhold(s, held, err);
     if (status != SEMEL_OK)
         return status;
     semel__held_drop(&s->pending, held);

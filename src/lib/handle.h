@@ -46,7 +46,7 @@ struct semel {
     struct semel_random rng;
     char owner[128]; /* host-pid-random */
     pid_t pid;
-    bool loose;  /* nobody tells when a transaction ends */
+    bool loose;  /* a begin without its end may commit, and nobody tells when a transaction ends */
     bool inside; /* a handler runs */
     bool broken;
     char consumer[SEMEL_ID_MAX + 1];
@@ -95,6 +95,12 @@ struct held *semel__held_by_token(const struct held_list *list, int64_t token);
 void semel__held_drop(struct held_list *list, struct held *held);
 void semel__held_clear(struct held_list *list);
 void semel__held_done(struct held_list *list);
+
+/* Where the database itself refuses to commit what has no end (PostgreSQL): a begun message is noted there too, in the
+ * caller's transaction. Elsewhere nothing is done. */
+bool semel__held_in_store(const struct semel *s);
+semel_status semel__hold(struct semel *s, const struct held *held, struct semel_error *err);
+semel_status semel__unhold(struct semel *s, const struct held *held, struct semel_error *err);
 
 /* ---- message.c ---- */
 
