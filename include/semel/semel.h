@@ -26,11 +26,11 @@
  *  - A joined call that fails undoes what it wrote itself, and leaves your transaction open.
  *
  * A begin without its end cannot commit: while a message that was begun is neither done nor failed, COMMIT becomes a
- * rollback (SQLite answers SQLITE_CONSTRAINT_COMMITHOOK). Otherwise a record could be kept without its effect. A begin
- * or an end that a savepoint of yours took back is noticed by the next begin, done or fail: until then such a begin
- * still counts, and such an end still stands. For this the handle has the commit and rollback hooks of the connection,
- * and is the only one that may; a program that needs them for itself opens with SEMEL_LOOSE and asks semel_pending()
- * in its own hook.
+ * rollback (SQLite answers SQLITE_CONSTRAINT_COMMITHOOK, PostgreSQL SQLSTATE 23000). Otherwise a record could be kept
+ * without its effect. A begin or an end that a savepoint of yours took back is noticed by the next begin, done or fail:
+ * until then, on SQLite, such a begin still counts, and such an end still stands. For this the handle has the commit
+ * and rollback hooks of a connection of SQLite, and is the only one that may; a program that needs them for itself
+ * opens with SEMEL_LOOSE and asks semel_pending() in its own hook. On PostgreSQL the database itself keeps account.
  */
 #ifndef SEMEL_SEMEL_H
 #define SEMEL_SEMEL_H
@@ -53,8 +53,10 @@ extern "C" {
 #define SEMEL_VERSION_MINOR 1
 #define SEMEL_VERSION_PATCH 0
 
-struct semel;   /* a handle */
-struct sqlite3; /* no client header is needed */
+struct semel;     /* a handle */
+struct sqlite3;   /* no client header is needed */
+struct pg_conn;   /* PGconn */
+struct pg_result; /* PGresult */
 
 /* ---- plain values -------------------------------------------------------------------------------- */
 
@@ -123,21 +125,28 @@ SEMEL_API const char *semel_version(void);
 #define SEMEL_MIGRATE 2u /* bring the tables up to date */
 #define SEMEL_LOOSE 4u   /* wrap: leave the connection's hooks alone; a begin without its end can then commit */
 
-/* A connection of its own: "sqlite:/path/to/file.db". INVALID: no such database, not a database of Semel's, newer
- * tables than this library knows, older ones and no SEMEL_MIGRATE. */
+/* A connection of its own: "sqlite:/path/to/file.db", "postgres://user@host:5432/database" (all that libpq
+ * understands). INVALID: no such database, not a database of Semel's, newer tables than this library knows, older ones
+ * and no SEMEL_MIGRATE. RETRY: the server cannot be reached, does not let us in, or takes no writes. */
 SEMEL_API semel_status semel_open(struct semel **ret, const char *url, unsigned flags, struct semel_error *err);
 /* Your own connection, which stays yours: its settings are not touched, and semel_close does not close it. How durable
  * a commit is, is what your settings make it. INVALID: another handle has its hooks; and as for semel_open. */
 SEMEL_API semel_status semel_wrap_sqlite(struct semel **ret, struct sqlite3 *db, unsigned flags,
                                          struct semel_error *err);
+/* The same on PostgreSQL. The connection must be idle or in a transaction when a function is called, with no result
+ * left to be read and not in pipeline mode. In your transaction your isolation level and your time-outs hold; above
+ * READ COMMITTED a serialization failure is RETRY: roll back, and do all of it again. A begin without its end cannot
+ * commit: the COMMIT itself fails, with SQLSTATE 23000. SEMEL_LOOSE lets it pass. */
+SEMEL_API semel_status semel_wrap_pg(struct semel **ret, struct pg_conn *conn, unsigned flags, struct semel_error *err);
 /* Before you close a connection of yours. Rolls back nothing of yours; a transaction in which a message was begun and
  * has no end still cannot commit. NULL is allowed; does nothing inside a handler or `taken`. */
 SEMEL_API void semel_close(struct semel *s);
-/* The native handle (struct sqlite3 *), for handlers that write inside the transaction. Ask for it in every call of a
- * handler: on a connection of ours it is another one after an unknown commit, and a statement that was prepared on the
- * former one would write outside the transaction. On a connection of yours it never changes. */
+/* The native handle (struct sqlite3 *, PGconn *), for handlers that write inside the transaction. Ask for it in every
+ * call of a handler: on a connection of ours it is another one after an unknown commit, and a statement that was
+ * prepared on the former one would write outside the transaction. On a connection of yours it never changes. */
 SEMEL_API void *semel_native(struct semel *s);
-/* How many messages were begun in the open transaction and have no end yet. May be called from a commit hook. */
+/* How many messages were begun in the open transaction and have no end yet. May be called from a commit hook. On
+ * PostgreSQL it may count messages of a transaction that is over, until the next call. */
 SEMEL_API int semel_pending(const struct semel *s);
 /* SEMEL_LOOSE: tells that the transaction has ended, whichever way; for your own hooks, after semel_pending. Elsewhere
  * it does nothing. */
@@ -179,9 +188,9 @@ SEMEL_API semel_status semel_reply_set(struct semel_reply *reply, enum semel_res
 
 /* Your handler. SEMEL_OK: it ran, and `reply` says how it went; unless set, done. Otherwise it could not do its work,
  * and err->cls says whom to blame: SEMEL_CLASS_TRANSIENT and _PERMANENT the message, _ENVIRONMENT and _BROKEN nobody.
- * semel_fail() and semel_fail_sqlite() fill it. Where the consumer's effect is `atomic` (the default) the handler
- * writes through semel_native(s), inside the open transaction, and does nothing outside it: it may run more than once
- * a delivery, with the earlier runs rolled back. Otherwise it runs with no transaction open. */
+ * semel_fail(), semel_fail_sqlite() and semel_fail_pg() fill it. Where the consumer's effect is `atomic` (the default)
+ * the handler writes through semel_native(s), inside the open transaction, and does nothing outside it: it may run
+ * more than once a delivery, with the earlier runs rolled back. Otherwise it runs with no transaction open. */
 typedef semel_status (*semel_handler)(void *ctx, struct semel *s, const struct semel_msg *msg, int attempt,
                                       struct semel_reply *reply, struct semel_error *err);
 /* One statement for many messages: `named` is to be told of every message that it handled, each exactly once. */
@@ -194,6 +203,10 @@ typedef semel_status (*semel_set_handler)(void *ctx, struct semel *s, const stru
 SEMEL_API semel_status semel_fail(struct semel_error *err, enum semel_class cls, const char *text);
 /* The same for what a function of SQLite returned; it knows which codes blame the message and which the world. */
 SEMEL_API semel_status semel_fail_sqlite(struct semel *s, int rc, struct semel_error *err);
+
+/* The same for a result of libpq that is a failure; NULL: there was none to be had. It knows which SQLSTATEs blame the
+ * message and which the world. The text has no values of the row. */
+SEMEL_API semel_status semel_fail_pg(struct semel *s, const struct pg_result *result, struct semel_error *err);
 
 #define SEMEL_PROCESS_MAX 10000
 

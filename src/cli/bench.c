@@ -241,8 +241,12 @@ static int run_inbox(struct cli *cli, const struct cli_args *args)
         !cli_int(args, "rounds", 1, 99, ROUNDS, &options.rounds) ||
         !cli_int(args, "batch", 1, SEMEL_PROCESS_MAX, BATCH, &options.batch))
         return CLI_USAGE;
+    const char *url = cli_value(args, "store");
+    if (url != NULL && !cli_store_is_sqlite(url))
+        return cli_fail(CLI_USAGE, "--store is '%s'; the benchmark measures SQLite: it must be sqlite:FILE",
+                        cli_store_shown(url));
     watch_signals(); /* from here on there is a folder to be removed */
-    int code = open_place(&place, cli_value(args, "store"));
+    int code = open_place(&place, url);
     if (code == CLI_OK)
         code = measure(cli, args, &options, &place);
     close_place(&place);
@@ -250,7 +254,8 @@ static int run_inbox(struct cli *cli, const struct cli_args *args)
 }
 
 static const struct cli_option inbox_options[] = {
-    {"store", 0, "URL", "a store to fill, new or with an empty inbox (default: one that is removed at the end)"},
+    {"store", 0, "URL",
+     "a file of SQLite to fill, new or with an empty inbox (default: one that is removed at the end)"},
     {"messages", 0, "N", "messages a case and round (default: 20000)"},
     {"rounds", 0, "N", "rounds, of which the median counts (default: 5)"},
     {"batch", 0, "N", "messages a call (default: 500)"},

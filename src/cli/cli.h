@@ -86,7 +86,8 @@ const char *cli_errno(void);
 /* A line on stdout for people, whose control characters are replaced, and its newline; nothing with --json. */
 __attribute__((format(printf, 2, 3))) void cli_say(const struct cli *cli, const char *fmt, ...);
 /* A word as a shell takes it, and a command to be pasted: this program as it was called, `words` (which are quoted
- * already) and --store, unless `store` is NULL. Both live as long as the program runs. */
+ * already) and --store, unless `store` is NULL; a password in it is not shown. Both live as long as the program
+ * runs. */
 const char *cli_word(struct cli *cli, const char *word);
 const char *cli_again(struct cli *cli, const char *words, const char *store);
 /* Flushes stdout. FAILED, and cli_fail has spoken, when something could not be written; a reader that has gone
@@ -112,9 +113,27 @@ semel_status cli_store_try(const char *url, bool create_and_migrate, struct seme
 int cli_store_fail(const char *url, semel_status status, const struct semel_error *err);
 /* The same for one that was to be opened as it is, with the command that would help. */
 int cli_store_refused(const struct cli_args *args, const char *url, semel_status status, const struct semel_error *err);
-#define CLI_STORE_OPTION                                                            \
-    {                                                                               \
-        "store", 0, "URL", "the store, e.g. sqlite:shop.db (default: $SEMEL_STORE)" \
+/* The version of the schema that was there when the store was opened, before it was migrated; 0: there was none. */
+int cli_store_schema_found(struct semel_store *store);
+/* The URL for people: without the password that may be in it. Lives until the next call. */
+const char *cli_store_shown(const char *url);
+/* The database behind it in one line, and the size of its write-ahead log; SEMEL_NONE: it has none of its own. */
+void cli_store_about(struct semel_store *store, char *out, size_t size);
+int64_t cli_store_wal_bytes(struct semel_store *store);
+/* A kind of store and its migrations. NULL: there is no such kind. */
+struct semel_migration;
+struct cli_store_kind {
+    const char *name;
+    const struct semel_migration *migrations;
+    const size_t *n;
+    bool recorded; /* a migration's own SQL records that it was run */
+};
+const struct cli_store_kind *cli_store_kind(const char *name);
+const struct cli_store_kind *cli_store_kind_of(const char *url);
+bool cli_store_is_sqlite(const char *url);
+#define CLI_STORE_OPTION                                                                                      \
+    {                                                                                                         \
+        "store", 0, "URL", "the store, e.g. sqlite:shop.db or postgres://app@db/shop (default: $SEMEL_STORE)" \
     }
 
 /* What follows from where the effect is: ATOMIC or GUARDED. BOUNDED needs the broker's side and is not told here. */

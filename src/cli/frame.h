@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * frame.h: what the files of the frame share (main.c, parse.c, talk.c, help.c, completion.c), and no subcommand
- * needs.
+ * frame.h: what the files of the frame share (main.c, parse.c, talk.c, store.c, help.c, completion.c), and no
+ * subcommand needs.
  *
  * The tree of commands is rooted in cli_root: its children are the words behind `semel`, and their children the second
  * words. It is two deep; everything that walks it relies on that.

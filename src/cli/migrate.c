@@ -2,51 +2,57 @@
  *
  * migrate.c: `semel migrate`: brings the tables of a store up to date, or prints the migrations for another tool.
  *
- * Invariants: a database is changed only by migrations of ours, whose tables have the prefix semel_; what is printed is
- * what would be run, together with the line that records it, so that both ways end in the same schema.
+ * Invariants: a database is changed only by migrations of ours, whose tables have the prefix semel_ or are in the
+ * schema semel; what is printed is what would be run, together with the line that records it, so that both ways end
+ * in the same schema.
  */
 #include "cli/cli.h"
 #include "store/migrations.h"
-#include "store/sqlite_store.h"
 
 /* The last version that there is. */
-static int newest(void)
+static int newest(const struct cli_store_kind *kind)
 {
-    return (int)semel__sqlite_migrations_n;
+    return (int)*kind->n;
+}
+
+static void print_one(const struct cli_store_kind *kind, const struct semel_migration *m, bool first)
+{
+    fprintf(stdout, "%s-- semel: migration %d, %s\n\n%s\n", first ? "" : "\n", m->number, m->name, m->sql);
+    if (kind->recorded)
+        return;
+    fprintf(stdout,
+            "INSERT INTO semel_schema (version, name, applied_at)\n"
+            "VALUES (%d, '%s', CAST(strftime('%%s', 'now') AS INTEGER) * 1000000);\n",
+            m->number, m->name);
 }
 
 static int print(const struct cli_args *args)
 {
-    const char *kind = cli_value(args, "store-kind");
+    const char *name = cli_value(args, "store-kind");
+    const struct cli_store_kind *kind = cli_store_kind(name != NULL ? name : "sqlite");
     int64_t from = 0;
-    if (kind != NULL && strcmp(kind, "sqlite") != 0)
-        return cli_fail(CLI_USAGE, "--store-kind is '%s'; it must be sqlite", kind);
-    if (!cli_int(args, "from", 0, newest(), 0, &from))
+    if (kind == NULL)
+        return cli_fail(CLI_USAGE, "--store-kind is '%s'; it must be sqlite or postgres", name);
+    if (!cli_int(args, "from", 0, newest(kind), 0, &from))
         return CLI_USAGE;
-    for (int64_t i = from; i < newest(); i++) {
-        const struct semel_migration *m = &semel__sqlite_migrations[i];
-        fprintf(stdout, "%s-- semel: migration %d, %s\n\n%s\n", i > from ? "\n" : "", m->number, m->name, m->sql);
-        fprintf(stdout,
-                "INSERT INTO semel_schema (version, name, applied_at)\n"
-                "VALUES (%d, '%s', CAST(strftime('%%s', 'now') AS INTEGER) * 1000000);\n",
-                m->number, m->name);
-    }
+    for (int64_t i = from; i < newest(kind); i++)
+        print_one(kind, &kind->migrations[i], i == from);
     return CLI_OK;
 }
 
-static int told(const struct cli *cli, int from)
+static int told(const struct cli *cli, int from, int to)
 {
     struct cli_object object;
     if (cli->json) {
         cli_object_init(&object);
         cli_object_number(&object, "from", from);
-        cli_object_number(&object, "to", newest());
+        cli_object_number(&object, "to", to);
         return cli_object_print(&object);
     }
-    if (from == newest())
-        cli_say(cli, "schema %d: nothing to do", newest());
+    if (from == to)
+        cli_say(cli, "schema %d: nothing to do", to);
     else
-        cli_say(cli, "schema %d -> %d", from, newest());
+        cli_say(cli, "schema %d -> %d", from, to);
     return CLI_OK;
 }
 
@@ -61,9 +67,9 @@ static int migrate(const struct cli *cli, const struct cli_args *args)
     semel_status status = cli_store_try(url, true, &store, &err);
     if (status != SEMEL_OK)
         return cli_store_fail(url, status, &err);
-    int from = semel__sqlite_schema_found(store);
+    int from = cli_store_schema_found(store);
     semel_store_close(store);
-    return told(cli, from);
+    return told(cli, from, newest(cli_store_kind_of(url)));
 }
 
 static int run(struct cli *cli, const struct cli_args *args)
@@ -79,7 +85,7 @@ static const struct cli_option options[] = {
     CLI_STORE_OPTION,
     {"print", 0, NULL, "write the SQL of the migrations to stdout instead; no store is needed"},
     {"from", 0, "N", "with --print: only the migrations after version N (default: 0, all of them)"},
-    {"store-kind", 0, "KIND", "with --print: the database that the SQL is for: sqlite (default)"},
+    {"store-kind", 0, "KIND", "with --print: the database that the SQL is for: sqlite (default) or postgres"},
     {NULL, 0, NULL, NULL},
 };
 
@@ -87,13 +93,17 @@ const struct cli_command cli_migrate = {
     .name = "migrate",
     .summary = "bring the tables of a store up to date",
     .options = options,
-    .help = "A database that is missing is created. One that holds other tables is left as it is and gets Semel's\n"
-            "besides; all of them begin with semel_. What is printed by --print begins and ends no transaction, so\n"
-            "that a migration tool can run it inside its own, and records itself in semel_schema.\n"
-            "Exit code 5: the file is not a database of SQLite, or its tables are newer than this program.\n"
+    .help = "A database that is missing is created on SQLite; on PostgreSQL it must be there, and the role must be\n"
+            "allowed to create a schema in it. One that holds other tables is left as it is and gets Semel's besides:\n"
+            "on SQLite all of them begin with semel_, on PostgreSQL they are in a schema semel. What is printed by\n"
+            "--print begins and ends no transaction, so that a migration tool can run it inside its own, and records\n"
+            "itself in semel_schema or semel.schema.\n"
+            "Exit code 5: no database that Semel can work with, or its tables are newer than this program.\n"
             "\n"
             "Examples\n"
             "  semel migrate --store sqlite:shop.db\n"
+            "  semel migrate --store postgres://owner@db.example.com/shop\n"
+            "  semel migrate --print --store-kind postgres > 0042_semel.sql\n"
             "  semel migrate --print --from 1 > 0042_semel.sql",
     .run = run,
 };

@@ -181,7 +181,7 @@ static int run(struct cli *cli, const struct cli_args *args)
         return cli_store_refused(args, url, status, &err);
     code = check_consumer(s, msg.consumer);
     if (code == CLI_OK)
-        code = lines ? send_lines(cli, s, &msg) : send_one(cli, s, &msg);
+        code = lines ? send_lines(cli, s, &msg, cli_store_is_sqlite(url)) : send_one(cli, s, &msg);
     semel_close(s);
     return code;
 }

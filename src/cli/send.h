@@ -19,7 +19,8 @@ struct send_answer send_answer(const struct semel_verdict *verdict);
 /* Is it the input that is wrong, and not the store? */
 bool send_is_input(semel_status status, const struct semel_error *err);
 
-/* One JSON object a line of stdin. Members that a line does not have are those of `common`. */
-int send_lines(const struct cli *cli, struct semel *s, const struct semel_msg *common);
+/* One JSON object a line of stdin. Members that a line does not have are those of `common`. `grouped`: many lines a
+ * commit, which SQLite can do. */
+int send_lines(const struct cli *cli, struct semel *s, const struct semel_msg *common, bool grouped);
 
 #endif

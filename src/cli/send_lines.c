@@ -6,7 +6,8 @@
  * written. The walk may trust the text: the parser has accepted it.
  *
  * Lines are stored in groups: a transaction of ours, which semel_inbox_put joins and in which it takes back what it
- * could not do. It is committed before anything is waited for, and when it has GROUP lines.
+ * could not do. It is committed before anything is waited for, and when it has GROUP lines. Where the store has no
+ * such groups (PostgreSQL) a group is one line, and its transaction is semel_inbox_put's own.
  *
  * Invariants: what is counted is committed. A bad line is named by its number and charged to nobody else. While the
  * input is waited for no lock is held, and between two groups there is a moment for others, who look for the lock now
@@ -203,6 +204,7 @@ static bool take_msg(struct reader *r, struct semel_msg *msg)
 struct run {
     struct semel *s;
     const struct semel_msg *common;
+    bool grouped;
     struct semel_arena arena; /* lives as long as one line */
     int64_t lines, accepted, duplicates, refused, bad;
     struct {
@@ -226,7 +228,7 @@ static bool begin_group(struct run *run)
     struct semel_error err = {0};
     if (run->group.open)
         return true;
-    semel_status status = semel__sqlite_group_begin(semel_native(run->s), &err);
+    semel_status status = run->grouped ? semel__sqlite_group_begin(semel_native(run->s), &err) : SEMEL_OK;
     if (status != SEMEL_OK)
         stop(run, status, &err, run->lines);
     run->group.open = status == SEMEL_OK;
@@ -240,7 +242,7 @@ static bool end_group(struct run *run)
     struct semel_error err = {0};
     if (!run->group.open)
         return true;
-    semel_status status = semel__sqlite_group_commit(semel_native(run->s), &err);
+    semel_status status = run->grouped ? semel__sqlite_group_commit(semel_native(run->s), &err) : SEMEL_OK;
     if (status == SEMEL_OK) {
         run->accepted += run->group.accepted;
         run->duplicates += run->group.duplicates;
@@ -251,7 +253,8 @@ static bool end_group(struct run *run)
     }
     run->group.open = false;
     run->group.accepted = run->group.duplicates = 0;
-    poll(NULL, 0, PAUSE_MS);
+    if (run->grouped)
+        poll(NULL, 0, PAUSE_MS);
     return status == SEMEL_OK;
 }
 
@@ -295,7 +298,7 @@ static void store_line(struct run *run, const struct semel_msg *msg)
         run->code = cli_fail_error(status, &err, "storing the message");
         run->stopped = run->lines;
     }
-    if (run->code != CLI_OK || run->lines - run->group.first >= GROUP - 1)
+    if (run->code != CLI_OK || run->lines - run->group.first >= (run->grouped ? GROUP : 1) - 1)
         end_group(run);
 }
 
@@ -394,9 +397,9 @@ static int print_sum(const struct cli *cli, const struct run *run)
     return CLI_OK;
 }
 
-int send_lines(const struct cli *cli, struct semel *s, const struct semel_msg *common)
+int send_lines(const struct cli *cli, struct semel *s, const struct semel_msg *common, bool grouped)
 {
-    struct run run = {.s = s, .common = common};
+    struct run run = {.s = s, .common = common, .grouped = grouped};
     semel__arena_init(&run.arena, 2 * LINE_MAX_BYTES);
     read_all(&run);
     semel__arena_done(&run.arena);

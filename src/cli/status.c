@@ -11,7 +11,6 @@
 #include "core/look.h"
 #include "core/state.h"
 #include "store/migrations.h"
-#include "store/sqlite_store.h"
 
 #define CAP 100000
 #define CONSUMERS_MAX 1000
@@ -19,7 +18,9 @@
 
 /* Everything that is told, read before anything is printed. */
 struct view {
-    const char *url, *given; /* given: by the option, so that a command to be pasted must have it too */
+    const char *url;   /* as it may be shown */
+    const char *given; /* by the option, so that a command to be pasted must have it too */
+    const struct cli_store_kind *kind;
     int64_t now_us;
     struct semel_str *names;
     size_t n_names;
@@ -30,7 +31,7 @@ struct view {
     size_t damaged;
     int64_t dead, unknown;
     int64_t wal_bytes;
-    char sqlite[256];
+    char about[256]; /* the database */
 };
 
 /* ---- reading ------------------------------------------------------------------------------------- */
@@ -159,8 +160,8 @@ static void print_warnings(struct cli *cli, const struct view *view)
 static int print_view(struct cli *cli, const struct view *view)
 {
     char since[40];
-    cli_say(cli, "store   %s, schema %zu", view->url, semel__sqlite_migrations_n);
-    cli_say(cli, "        %s", view->sqlite);
+    cli_say(cli, "store   %s, schema %zu", view->url, *view->kind->n);
+    cli_say(cli, "        %s", view->about);
     if (view->wal_bytes > 0)
         cli_say(cli, "        write-ahead log: %lld bytes", (long long)view->wal_bytes);
     cli_ago(view->events_since_us, view->now_us, since, sizeof(since));
@@ -236,8 +237,8 @@ static int print_json(const struct view *view)
     cli_object_init(&whole);
     cli_object_init(&outbox);
     cli_object_text(&whole, "store", semel__str(view->url));
-    cli_object_number(&whole, "schema", (int64_t)semel__sqlite_migrations_n);
-    cli_object_text(&whole, "sqlite", semel__str(view->sqlite));
+    cli_object_number(&whole, "schema", (int64_t)*view->kind->n);
+    cli_object_text(&whole, view->kind->name, semel__str(view->about));
     cli_object_number(&whole, "wal_bytes", view->wal_bytes);
     cli_object_time(&whole, "now", view->now_us);
     cli_object_number(&outbox, "events", view->events);
@@ -260,15 +261,17 @@ static int run(struct cli *cli, const struct cli_args *args)
     struct semel_error err = {0};
     int code = CLI_OK;
     struct semel_str only = semel__str(cli_value(args, "consumer"));
-    struct view view = {.url = cli_store_url(args, &code),
-                        .given = cli_value(args, "store"),
-                        .now_us = semel__now(&semel__clock_real)};
-    struct semel_store *store = view.url != NULL ? cli_store_open(args, false, &code) : NULL;
+    const char *url = cli_store_url(args, &code);
+    struct semel_store *store = url != NULL ? cli_store_open(args, false, &code) : NULL;
     if (store == NULL)
         return code;
+    struct view view = {.url = cli_store_shown(url),
+                        .given = cli_value(args, "store"),
+                        .kind = cli_store_kind_of(url),
+                        .now_us = semel__now(&semel__clock_real)};
     semel_status status = read_view(store, only, &cli->arena, &view, &err);
-    view.wal_bytes = semel__sqlite_wal_bytes(store);
-    semel__sqlite_about(semel__sqlite_version(), view.sqlite, sizeof(view.sqlite));
+    view.wal_bytes = cli_store_wal_bytes(store);
+    cli_store_about(store, view.about, sizeof(view.about));
     semel_store_close(store);
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "reading the store");

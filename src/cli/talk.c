@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * talk.c: what the commands say, the values that they are given, and opening the store.
+ * talk.c: what the commands say, and the values that they are given.
  *
- * Invariants: a line that is written here has no control characters but its newline. A store is opened as it is: only
- * who asks for it creates or migrates one.
+ * Invariants: a line that is written here has no control characters but its newline.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +13,6 @@
 #include "cli/explain.h"
 #include "cli/frame.h"
 #include "core/consumer.h"
-#include "store/sqlite_store.h"
 
 #define LINE_BYTES 4096
 #define COMMAND_BYTES 65536
@@ -103,7 +101,7 @@ const char *cli_again(struct cli *cli, const char *words, const char *store)
     semel__buf_addf(&buf, " %s", words);
     if (store != NULL) {
         semel__buf_addz(&buf, " --store ");
-        cli_put_word(&buf, semel__str(store));
+        cli_put_word(&buf, semel__str(cli_store_shown(store)));
     }
     return kept(cli, &buf, words);
 }
@@ -197,80 +195,4 @@ int cli_input(struct cli *cli, const char *operand, const char *what, size_t max
         code = cli_fail(CLI_FAILED, "out of memory");
     semel__buf_done(&buf);
     return code;
-}
-
-/* ---- the store ----------------------------------------------------------------------------------- */
-
-static const struct semel_store_ops *const drivers[] = {
-    &semel__store_sqlite,
-    NULL,
-};
-
-/* SCHEME:SOMETHING, of a scheme that we know. */
-static bool is_url(const char *url)
-{
-    const char *colon = strchr(url, ':');
-    for (size_t i = 0; colon != NULL && colon[1] != '\0' && drivers[i] != NULL; i++)
-        if (semel__str_eqz((struct semel_str){url, (size_t)(colon - url)}, drivers[i]->name))
-            return true;
-    return false;
-}
-
-const char *cli_store_url(const struct cli_args *args, int *ret_code)
-{
-    const char *url = cli_value(args, "store");
-    bool from_env = url == NULL;
-    if (from_env)
-        url = getenv("SEMEL_STORE"); /* NOLINT(concurrency-mt-unsafe): there are no threads */
-    if (url == NULL || url[0] == '\0') {
-        *ret_code = cli_fail(CLI_USAGE, "no store is given; say --store sqlite:FILE, or set SEMEL_STORE");
-        return NULL;
-    }
-    if (!is_url(url)) {
-        *ret_code = cli_fail(CLI_USAGE, "%s is '%s'; a store looks like sqlite:FILE",
-                             from_env ? "SEMEL_STORE" : "--store", url);
-        return NULL;
-    }
-    return url;
-}
-
-int cli_store_fail(const char *url, semel_status status, const struct semel_error *err)
-{
-    (void)status;
-    return cli_fail(CLI_STORE, "%s: %s", url, err->text);
-}
-
-int cli_store_refused(const struct cli_args *args, const char *url, semel_status status, const struct semel_error *err)
-{
-    const char *migrate = cli_again(args->cli, "migrate", cli_value(args, "store"));
-    switch (err->code) {
-    case SEMEL_SQLITE_NO_FILE:
-        return cli_fail(CLI_STORE, "%s: %s; to make one: %s", url, err->text, migrate);
-    case SEMEL_SQLITE_NO_SCHEMA:
-        return cli_fail(CLI_STORE, "%s: no Semel tables here; to make them: %s", url, migrate);
-    case SEMEL_SQLITE_OLD_SCHEMA:
-        return cli_fail(CLI_STORE, "%s: %s: %s", url, err->text, migrate);
-    default:
-        return cli_store_fail(url, status, err);
-    }
-}
-
-semel_status cli_store_try(const char *url, bool create_and_migrate, struct semel_store **ret, struct semel_error *err)
-{
-    struct semel_store_options options = {.create = create_and_migrate, .migrate = create_and_migrate};
-    return semel_store_open(ret, drivers, url, &options, err);
-}
-
-struct semel_store *cli_store_open(const struct cli_args *args, bool create_and_migrate, int *ret_code)
-{
-    struct semel_store *store = NULL;
-    struct semel_error err = {0};
-    const char *url = cli_store_url(args, ret_code);
-    if (url == NULL)
-        return NULL;
-    semel_status status = cli_store_try(url, create_and_migrate, &store, &err);
-    if (status == SEMEL_OK)
-        return store;
-    *ret_code = cli_store_refused(args, url, status, &err);
-    return NULL;
 }

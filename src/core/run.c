@@ -81,18 +81,29 @@ static semel_status run_one(struct semel_inbox *inbox, struct item *item, struct
     return SEMEL_OK;
 }
 
+/* Handlers may only queue their statements: then a failure is learnt at the end, with the place of the one that queued
+ * it. One that fails by itself is the culprit only if none before it is. */
 static semel_status run_each(struct work *work, struct semel_error *err)
 {
-    for (size_t i = 0; i < work->n; i++) {
+    struct semel_store *store = work->inbox->store;
+    struct semel_error late;
+    semel_status status = SEMEL_OK;
+    size_t tag;
+    store->tag = work->n;
+    for (size_t i = 0; status == SEMEL_OK && i < work->n; i++) {
         if (work->items[i]->verdict.act != SEMEL_RUN)
             continue;
-        semel_status status = run_one(work->inbox, work->items[i], err);
-        if (status != SEMEL_OK) {
+        store->tag = i;
+        status = run_one(work->inbox, work->items[i], err);
+        if (status != SEMEL_OK)
             work->culprit = i;
-            return status;
-        }
     }
-    return SEMEL_OK;
+    semel_status queued = semel_store_collect(store, &tag, &late);
+    if (queued == SEMEL_OK)
+        return status;
+    *err = late;
+    work->culprit = tag;
+    return tag < work->n ? blame(work->inbox, work->items[tag], queued, err) : queued;
 }
 
 /* ---- sets ---------------------------------------------------------------------------------------- */

@@ -155,6 +155,13 @@ semel_status semel_store_guard(struct semel_store *store, bool on, struct semel_
     return store->ops->guard(store, on, err);
 }
 
+semel_status semel_store_collect(struct semel_store *store, size_t *ret_tag, struct semel_error *err)
+{
+    assert(store->in_tx);
+    *ret_tag = store->tag;
+    return store->ops->collect != NULL ? store->ops->collect(store, ret_tag, err) : SEMEL_OK;
+}
+
 semel_status semel_store_check(struct semel_store *store, struct semel_error *err)
 {
     assert(store->in_tx);

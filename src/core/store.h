@@ -197,6 +197,14 @@ struct semel_store_options {
     bool migrate;                    /* bring the schema up to date on opening */
 };
 
+/* The `code` of an error with which a store is not opened as it is. No database has a number below zero. */
+enum semel_store_refusal {
+    SEMEL_STORE_NO_DATABASE = -4, /* create, and migrate */
+    SEMEL_STORE_NO_SCHEMA = -1,   /* there are no tables of ours: migrate */
+    SEMEL_STORE_OLD_SCHEMA = -2,  /* migrate */
+    SEMEL_STORE_NEW_SCHEMA = -3,  /* this program is too old for it */
+};
+
 #define SEMEL_STORE_ATOMIC 1u     /* handlers can write in the store's transaction */
 #define SEMEL_STORE_CONCURRENT 2u /* several transactions can be open at once (else one writer at a time) */
 #define SEMEL_STORE_DURABLE 4u    /* a committed row survives the process */
@@ -230,6 +238,10 @@ struct semel_store_ops {
      * guard(false) returns INVALID, PERMANENT when the transaction was ended all the same (P58); it must be rolled
      * back. */
     semel_status (*guard)(struct semel_store *store, bool on, struct semel_error *err);
+    /* Ends what handlers have only queued, statements whose results nobody has waited for yet. A failure is that of the
+     * first statement that failed; *ret_tag is the store's `tag` at the moment when it was queued. NULL: this driver
+     * has no queue. */
+    semel_status (*collect)(struct semel_store *store, size_t *ret_tag, struct semel_error *err);
     /* Forces deferred constraints now (P62). INVALID: violated; err->cls as for a handler's statement. */
     semel_status (*check)(struct semel_store *store, struct semel_error *err);
 
@@ -285,6 +297,7 @@ struct semel_store {
     struct semel_store_options options;
     bool in_tx, joined; /* kept by the wrappers */
     bool joining;       /* set by semel_store_join */
+    size_t tag;         /* which message's handler runs: kept by core, remembered by the driver's queue */
 };
 
 /* ---- what core calls: asserts before and after ------------------------------------------------------- */
@@ -308,6 +321,7 @@ void semel_store_join(struct semel_store *store, bool on);
 semel_status semel_store_savepoint(struct semel_store *store, struct semel_error *err);
 semel_status semel_store_rollback_to(struct semel_store *store, struct semel_error *err);
 semel_status semel_store_guard(struct semel_store *store, bool on, struct semel_error *err);
+semel_status semel_store_collect(struct semel_store *store, size_t *ret_tag, struct semel_error *err);
 semel_status semel_store_check(struct semel_store *store, struct semel_error *err);
 semel_status semel_store_admit(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
                                struct semel_error *err);

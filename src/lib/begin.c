@@ -103,6 +103,11 @@ static semel_status claim(struct semel *s, const struct semel__msg *msg, struct 
     }
     held->token = lease.live.lease_token;
     held->attempt = lease.live.attempts;
+    status = semel__hold(s, held, err);
+    if (status != SEMEL_OK) { /* the transaction has failed, and the claim goes with it */
+        semel__free(held);
+        return status;
+    }
     struct held *before = semel__held_find(&s->ended, held->consumer, held->source, held->id);
     if (before != NULL) /* that begin was taken back as well */
         semel__held_drop(&s->ended, before);
@@ -182,6 +187,8 @@ static semel_status end(struct semel *s, struct held *held, const struct semel_r
     semel_status status = semel__lease_finish(&s->inbox, &lease, ending, 1, err);
     if (status == SEMEL_OK && lease.lost)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "the message was changed by other hands");
+    if (status == SEMEL_OK)
+        status = semel__unhold(s, held, err);
     if (status != SEMEL_OK)
         return status;
     note_end(s, held);

@@ -3,8 +3,9 @@
  * handle.c: opening and closing, and the frame of every call.
  *
  * The witness (store/sqlite_store.h) refuses a commit while a message that was begun has no end (P59), and tells when
- * a transaction is over, so that the list of such messages dies with it. On a loose handle nobody does; there a stale
- * list is noticed by the rows themselves (begin.c).
+ * a transaction is over, so that the list of such messages dies with it. On PostgreSQL the database itself refuses
+ * the commit (store/pg_door.h), and nobody tells when a transaction is over; nor does anybody on a loose handle.
+ * There a stale list is noticed by the rows themselves (begin.c).
  */
 #include <stdio.h>
 #include <string.h>
@@ -17,6 +18,10 @@
 #ifdef SEMEL_WITH_SQLITE
 #include "store/sqlite_store.h"
 #endif
+#ifdef SEMEL_WITH_POSTGRES
+#include "store/pg_door.h"
+#include "store/pg_store.h"
+#endif
 
 #define ARENA_MAX ((size_t)1 << 30)
 #define LEASE_MS_MAX INT64_C(86400000)
@@ -25,16 +30,22 @@ static const struct semel_store_ops *const drivers[] = {
 #ifdef SEMEL_WITH_SQLITE
     &semel__store_sqlite,
 #endif
+#ifdef SEMEL_WITH_POSTGRES
+    &semel__store_postgres,
+    &semel__store_postgresql,
+#endif
     NULL,
 };
 
 /* ---- opening and closing ------------------------------------------------------------------------- */
 
+#ifdef SEMEL_WITH_SQLITE
 static bool may_commit(void *ctx)
 {
     const struct semel *s = ctx;
     return s->pending.n == 0;
 }
+#endif
 
 static void ended(void *ctx)
 {
@@ -88,11 +99,9 @@ static semel_status finish(struct semel *s, bool loose, struct semel_error *err)
     s->loose = loose;
 #ifdef SEMEL_WITH_SQLITE
     struct semel_sqlite_witness witness = {.ctx = s, .may_commit = may_commit, .ended = ended};
-    if (!loose)
+    if (!loose && strcmp(s->store->ops->name, "sqlite") == 0)
         status = semel__sqlite_witness(s->store, &witness, err);
 #else
-    (void)may_commit;
-    (void)ended;
     (void)err;
 #endif
     if (status == SEMEL_OK)
@@ -135,26 +144,41 @@ semel_status semel__handle_open(struct semel **ret, const char *url, unsigned fl
     return SEMEL_OK;
 }
 
-semel_status semel__handle_wrap(struct semel **ret, struct sqlite3 *db, unsigned flags,
-                                const struct semel_store_options *options, struct semel_error *err)
+/* One of the caller's connections. */
+struct theirs {
+    struct sqlite3 *db;
+    struct pg_conn *conn;
+};
+
+static semel_status wrap_store(struct semel *s, struct theirs theirs, const struct semel_store_options *options,
+                               struct semel_error *err)
+{
+    const char *missing = theirs.db != NULL ? "SQLite" : "PostgreSQL";
+#ifdef SEMEL_WITH_SQLITE
+    if (theirs.db != NULL)
+        return semel__store_sqlite_wrap(&s->store, theirs.db, options, err);
+#endif
+#ifdef SEMEL_WITH_POSTGRES
+    if (theirs.conn != NULL)
+        return semel__store_pg_wrap(&s->store, theirs.conn, options, err);
+#endif
+    (void)s;
+    (void)options;
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "this build has no %s", missing);
+}
+
+static semel_status wrap(struct semel **ret, struct theirs theirs, unsigned flags,
+                         const struct semel_store_options *options, struct semel_error *err)
 {
     struct semel *s = NULL;
-    semel__error_clear(err);
-    if (ret == NULL || db == NULL)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s is NULL", ret == NULL ? "ret" : "db");
     *ret = NULL;
     semel_status status = check_flags(flags, SEMEL_MIGRATE | SEMEL_LOOSE, "SEMEL_MIGRATE and SEMEL_LOOSE", err);
     if (status == SEMEL_OK)
         status = prepare(&s, err);
     if (status != SEMEL_OK || s == NULL)
         return status;
-#ifdef SEMEL_WITH_SQLITE
     struct semel_store_options both = with_flags(options, flags);
-    status = semel__store_sqlite_wrap(&s->store, db, &both, err);
-#else
-    (void)options;
-    status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "this build has no SQLite");
-#endif
+    status = wrap_store(s, theirs, &both, err);
     if (status == SEMEL_OK)
         status = finish(s, (flags & SEMEL_LOOSE) != 0, err);
     if (status != SEMEL_OK) {
@@ -162,6 +186,57 @@ semel_status semel__handle_wrap(struct semel **ret, struct sqlite3 *db, unsigned
         return status;
     }
     *ret = s;
+    return SEMEL_OK;
+}
+
+semel_status semel__handle_wrap(struct semel **ret, struct sqlite3 *db, unsigned flags,
+                                const struct semel_store_options *options, struct semel_error *err)
+{
+    semel__error_clear(err);
+    if (ret == NULL || db == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s is NULL", ret == NULL ? "ret" : "db");
+    return wrap(ret, (struct theirs){.db = db}, flags, options, err);
+}
+
+semel_status semel_wrap_pg(struct semel **ret, struct pg_conn *conn, unsigned flags, struct semel_error *err)
+{
+    semel__error_clear(err);
+    if (ret == NULL || conn == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s is NULL", ret == NULL ? "ret" : "conn");
+    return wrap(ret, (struct theirs){.conn = conn}, flags, NULL, err);
+}
+
+bool semel__held_in_store(const struct semel *s)
+{
+#ifdef SEMEL_WITH_POSTGRES
+    return !s->loose && semel__pg_is(s->store);
+#else
+    (void)s;
+    return false;
+#endif
+}
+
+semel_status semel__hold(struct semel *s, const struct held *held, struct semel_error *err)
+{
+#ifdef SEMEL_WITH_POSTGRES
+    if (semel__held_in_store(s))
+        return semel__pg_hold(s->store, held->consumer, held->source, held->id, held->token, held->attempt, err);
+#endif
+    (void)s;
+    (void)held;
+    (void)err;
+    return SEMEL_OK;
+}
+
+semel_status semel__unhold(struct semel *s, const struct held *held, struct semel_error *err)
+{
+#ifdef SEMEL_WITH_POSTGRES
+    if (semel__held_in_store(s))
+        return semel__pg_unhold(s->store, held->token, err);
+#endif
+    (void)s;
+    (void)held;
+    (void)err;
     return SEMEL_OK;
 }
 
@@ -207,11 +282,12 @@ void semel_ended(struct semel *s)
 
 /* ---- the frame ----------------------------------------------------------------------------------- */
 
-static semel_status check_whose(enum semel_whose whose, bool busy, struct semel_error *err)
+static semel_status check_whose(const struct semel *s, enum semel_whose whose, bool busy, struct semel_error *err)
 {
+    bool lite = strcmp(s->store->ops->name, "sqlite") == 0;
     if (whose == SEMEL_WHOSE_CALLER && !busy)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-                           "there is no open transaction on this connection: BEGIN IMMEDIATE first");
+                           "there is no open transaction on this connection: BEGIN%s first", lite ? " IMMEDIATE" : "");
     if (whose == SEMEL_WHOSE_OURS && busy)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                            "a transaction is open on this connection, and this call makes its own: end yours first");
@@ -232,7 +308,7 @@ semel_status semel__enter(struct semel *s, enum semel_whose whose, struct semel_
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                            "called from inside a handler, where only semel_outbox_put and semel_native may be");
     bool busy = semel_store_busy(s->store);
-    semel_status status = check_whose(whose, busy, err);
+    semel_status status = check_whose(s, whose, busy, err);
     if (status != SEMEL_OK)
         return status;
     if (!busy)

@@ -47,7 +47,7 @@ struct semel {
     struct semel_random rng;
     char owner[128]; /* host-pid-random */
     pid_t pid;
-    bool loose;  /* nobody tells when a transaction ends */
+    bool loose;  /* a begin without its end may commit, and nobody tells when a transaction ends */
     bool inside; /* a handler runs */
     bool taking; /* a `taken` of semel_inbox_take runs */
     bool broken;
@@ -100,6 +100,12 @@ void semel__held_drop(struct held_list *list, struct held *held);
 void semel__held_move(struct held_list *from, struct held_list *to, struct held *held); /* `to` must have room */
 void semel__held_clear(struct held_list *list);
 void semel__held_done(struct held_list *list);
+
+/* Where the database itself refuses to commit what has no end (PostgreSQL): a begun message is noted there too, in the
+ * caller's transaction. Elsewhere nothing is done. */
+bool semel__held_in_store(const struct semel *s);
+semel_status semel__hold(struct semel *s, const struct held *held, struct semel_error *err);
+semel_status semel__unhold(struct semel *s, const struct held *held, struct semel_error *err);
 
 /* ---- message.c ---- */
 

@@ -11,6 +11,10 @@
 #ifdef SEMEL_WITH_SQLITE
 #include "store/sqlite_store.h"
 #endif
+#ifdef SEMEL_WITH_POSTGRES
+#include "store/pg_door.h"
+#include "store/pg_store.h"
+#endif
 
 #define TEXT_OF(n) #n
 #define TEXT(n) TEXT_OF(n)
@@ -121,10 +125,25 @@ semel_status semel_fail_sqlite(struct semel *s, int rc, struct semel_error *err)
     if (rc == ok || rc == row || rc == done)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                            "semel_fail_sqlite was given result code %d, which is no failure", rc);
+    if (s != NULL && strcmp(s->store->ops->name, "sqlite") != 0)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "the handle is not one on SQLite");
     return semel__sqlite_fail(s != NULL ? semel_store_native(s->store) : NULL, rc, "handler", err);
 #else
     (void)s;
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "result code %d of SQLite, which this build lacks", rc);
+#endif
+}
+
+semel_status semel_fail_pg(struct semel *s, const struct pg_result *result, struct semel_error *err)
+{
+#ifdef SEMEL_WITH_POSTGRES
+    if (s == NULL || !semel__pg_is(s->store))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "the handle is not one on PostgreSQL");
+    return semel__pg_fail(semel_store_native(s->store), result, "handler", err);
+#else
+    (void)s;
+    (void)result;
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "a result of PostgreSQL, which this build lacks");
 #endif
 }
 

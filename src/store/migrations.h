@@ -21,5 +21,7 @@ struct semel_migration {
 
 extern const struct semel_migration semel__sqlite_migrations[];
 extern const size_t semel__sqlite_migrations_n;
+extern const struct semel_migration semel__pg_migrations[];
+extern const size_t semel__pg_migrations_n;
 
 #endif

@@ -168,7 +168,7 @@ static semel_status look(const struct sqlite_store *d, struct semel_error *err)
         return SEMEL_OK;
     semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "there is no database %s", d->path);
     if (err != NULL)
-        err->code = SEMEL_SQLITE_NO_FILE;
+        err->code = SEMEL_STORE_NO_DATABASE;
     return SEMEL_INVALID;
 }
 

@@ -53,7 +53,7 @@ static semel_status newest(struct sqlite_store *d, int64_t *ret_version, struct 
 }
 
 /* So that who shows it need not read the text. */
-static semel_status refused(struct semel_error *err, enum semel_sqlite_refusal why)
+static semel_status refused(struct semel_error *err, enum semel_store_refusal why)
 {
     if (err != NULL)
         err->code = (int)why;
@@ -67,7 +67,7 @@ static semel_status not_newer(int64_t version, struct semel_error *err)
     semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                 "the database has schema version %lld, this program knows versions up to %zu: use a newer program",
                 (long long)version, semel__sqlite_migrations_n);
-    return refused(err, SEMEL_SQLITE_NEW_SCHEMA);
+    return refused(err, SEMEL_STORE_NEW_SCHEMA);
 }
 
 semel_status semel__sqlite_schema_check(struct sqlite_store *d, bool will_migrate, struct semel_error *err)
@@ -90,7 +90,7 @@ semel_status semel__sqlite_schema_check(struct sqlite_store *d, bool will_migrat
     semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                 "the database has schema version %lld, this program needs %zu: migrate it first", (long long)version,
                 semel__sqlite_migrations_n);
-    return refused(err, version == 0 ? SEMEL_SQLITE_NO_SCHEMA : SEMEL_SQLITE_OLD_SCHEMA);
+    return refused(err, version == 0 ? SEMEL_STORE_NO_SCHEMA : SEMEL_STORE_OLD_SCHEMA);
 }
 
 int semel__sqlite_schema_found(struct semel_store *store)

@@ -39,13 +39,6 @@ semel_status semel__sqlite_fail(struct sqlite3 *db, int rc, const char *doing, s
 
 /* The version of the schema that was there when the store was opened, before it was migrated; 0: there was none. */
 int semel__sqlite_schema_found(struct semel_store *store);
-/* The `code` of an error with which a store is not opened as it is. No number of SQLite's is negative. */
-enum semel_sqlite_refusal {
-    SEMEL_SQLITE_NO_FILE = -4,    /* create, and migrate */
-    SEMEL_SQLITE_NO_SCHEMA = -1,  /* there are no tables of ours: migrate */
-    SEMEL_SQLITE_OLD_SCHEMA = -2, /* migrate */
-    SEMEL_SQLITE_NEW_SCHEMA = -3, /* this program is too old for it */
-};
 
 /* A transaction on the connection that semel_native() gives, which the calls of the library then join: one commit for
  * many. Failed: none is open. A commit that failed may have come about all the same; a program that can repeat need not

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * cases.c: holds the engine, or the rules alone, to the table of cases: `cases mem|sqlite|rules FILE [NAME]`, or
- * the extension: `cases ext FILE PATH_TO_SO [NAME]`.
+ * cases.c: holds the engine, or the rules alone, to the table of cases: `cases mem|sqlite|rules FILE [NAME]`; the SQL
+ * functions of PostgreSQL: `cases pgsql FILE [NAME]`; or the extension: `cases ext FILE PATH_TO_SO [NAME]`.
  *
  * What it is: the reader of spec/cases.txt and the account of it. A case that fails is shown with its line, what was
  * expected and what was found. Besides the cases it checks the table: names are unique, and every legal move of
@@ -16,8 +16,9 @@
 #define CASES_MAX 2000
 
 struct account {
-    const struct driver *driver; /* NULL: rules only, or the extension */
+    const struct driver *driver; /* NULL: rules only, or SQL */
     const char *so;              /* the extension */
+    bool pgsql;
     const char *only;
     char names[CASES_MAX][128];
     int cases, failed, left_out;
@@ -46,6 +47,7 @@ static void run_case(struct account *account, const struct kase *kase)
     if (account->only != NULL && strcmp(account->only, kase->name) != 0)
         return;
     ran = account->so != NULL       ? case_run_ext(kase, account->so, &finding, &move)
+          : account->pgsql          ? case_run_pgsql(kase, &finding, &move)
           : account->driver != NULL ? case_run_engine(kase, account->driver, &finding, &move)
                                     : case_run_rules(kase, &finding, &move);
     account->left_out += !ran;
@@ -97,7 +99,7 @@ static bool read_cases(struct account *account, FILE *file)
 
 static int usage(const char *program)
 {
-    fprintf(stderr, "usage: %s rules", program);
+    fprintf(stderr, "usage: %s rules|pgsql", program);
     for (const struct driver *const *driver = drivers; *driver != NULL; driver++)
         fprintf(stderr, "|%s", (*driver)->name);
     fprintf(stderr, " FILE [NAME]\n       %s ext FILE PATH_TO_SO [NAME]\n", program);
@@ -115,16 +117,20 @@ int main(int argc, char **argv)
             account.driver = *driver;
     if (argc > 3 && strcmp(argv[1], "ext") == 0)
         account.so = argv[3];
-    if (file == NULL || (account.driver == NULL && account.so == NULL && strcmp(argv[1], "rules") != 0))
+    account.pgsql = argc > 1 && strcmp(argv[1], "pgsql") == 0;
+    if (file == NULL ||
+        (account.driver == NULL && account.so == NULL && !account.pgsql && strcmp(argv[1], "rules") != 0))
         return usage(argv[0]);
     account.only = argc > (account.so != NULL ? 4 : 3) ? argv[argc - 1] : NULL;
     read = read_cases(&account, file);
     fclose(file);
     if (account.so != NULL && account.only == NULL && !case_ext_account())
         account.failed++;
+    if (account.pgsql && account.only == NULL && !case_pgsql_account())
+        account.failed++;
     if (account.driver != NULL && account.only == NULL)
         check_moves(&account);
-    if (account.left_out > 0 && account.so == NULL)
+    if (account.left_out > 0 && account.so == NULL && !account.pgsql)
         printf("%d cases are about the store alone and were left out\n", account.left_out);
     printf("%d cases, %d failed\n", account.cases, account.failed);
     return read && account.failed == 0 && account.cases > 0 ? 0 : 1;

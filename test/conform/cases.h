@@ -158,5 +158,8 @@ bool case_run_engine(const struct kase *kase, const struct driver *driver, struc
 bool case_run_ext(const struct kase *kase, const char *so, struct finding *finding, struct move *ret_move);
 /* Says which cases were left out, and why. false: others than those that must be. */
 bool case_ext_account(void);
+/* The same through the SQL functions of PostgreSQL. */
+bool case_run_pgsql(const struct kase *kase, struct finding *finding, struct move *ret_move);
+bool case_pgsql_account(void);
 
 #endif

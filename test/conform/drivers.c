@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * drivers.c: the worlds of the conformance program: mem, and sqlite on a temporary file.
+ * drivers.c: the worlds of the conformance program: mem; sqlite on a temporary file; postgres on a private server,
+ * which all tests of a program share, each with empty tables.
  */
 #include "conform/drivers.h"
 
@@ -12,6 +13,12 @@
 #include <sqlite3.h>
 
 #include "store/sqlite_store.h"
+#endif
+#ifdef SEMEL_WITH_POSTGRES
+#include <libpq-fe.h>
+
+#include "pg/server.h"
+#include "store/pg_store.h"
 #endif
 
 /* ---- mem ---------------------------------------------------------------------------------------------- */
@@ -192,10 +199,133 @@ static const struct driver sqlite_driver = {
 };
 #endif
 
+/* ---- postgres ----------------------------------------------------------------------------------------- */
+
+#ifdef SEMEL_WITH_POSTGRES
+static struct pg_server server;
+
+static void end_server(void)
+{
+    pg_server_done(&server);
+}
+
+/* The database of all tests, made and migrated by the first. */
+static void need_server(struct world *world, char url[PG_SERVER_TEXT])
+{
+    static const struct semel_store_ops *const linked[] = {&semel__store_postgres, NULL};
+
+    if (server.port != 0) {
+        pg_server_url(&server, "conform", url);
+        return;
+    }
+    pg_server_start(&server, PG_SERVER_NO_FSYNC);
+    atexit(end_server);
+    pg_server_database(&server, "conform");
+    pg_server_url(&server, "conform", url);
+    assert_ok(world, semel_store_open(&world->store, linked, url, &world->options, &world->err));
+    semel_store_close(world->store);
+}
+
+/* Much faster than TRUNCATE, which makes new files. */
+static void empty_tables(void)
+{
+    pg_server_sql(&server, "conform",
+                  "SET session_replication_role = replica; DO $$ DECLARE t record; BEGIN "
+                  "FOR t IN SELECT tablename FROM pg_tables WHERE schemaname = 'semel' AND tablename <> 'schema' LOOP "
+                  "EXECUTE format('DELETE FROM semel.%I', t.tablename); END LOOP; "
+                  "PERFORM setval(oid::regclass, 1, false) FROM pg_class WHERE relkind = 'S' "
+                  "AND relnamespace = 'semel'::regnamespace; END $$");
+}
+
+static void postgres_setup(struct world *world)
+{
+    static const struct semel_store_ops *const linked[] = {&semel__store_postgres, NULL};
+    char url[PG_SERVER_TEXT], conninfo[PG_SERVER_TEXT];
+    PGconn *conn;
+
+    need_server(world, url);
+    empty_tables();
+    assert_ok(world, semel_store_open(&world->store, linked, url, &world->options, &world->err));
+    conn = PQconnectdb(pg_server_conninfo(&server, "conform", conninfo));
+    assert_int_equal(PQstatus(conn), CONNECTION_OK);
+    world->place = conn;
+    assert_ok(world, semel__store_pg_wrap(&world->other, conn, &world->options, &world->err));
+}
+
+static void postgres_teardown(struct world *world)
+{
+    semel_store_close(world->other);
+    PQfinish(world->place);
+    semel_store_close(world->store);
+}
+
+/* The first column of the one row of `sql`, with $1 and $2 bound; through the first handle, so that it sees an open
+ * transaction. */
+static int64_t ask(struct world *world, const char *sql, const char *source, const char *id)
+{
+    PGconn *conn = semel_store_native(world->store);
+    const char *const values[] = {source, id};
+    PGresult *res = PQexecParams(conn, sql, source != NULL ? 2 : 0, NULL, values, NULL, NULL, 0);
+    int64_t n = 0;
+
+    if (PQresultStatus(res) != PGRES_TUPLES_OK || PQntuples(res) != 1)
+        fail_msg("%s: %s", sql, PQerrorMessage(conn));
+    assert_true(semel__str_int64(semel__str(PQgetvalue(res, 0, 0)), &n));
+    PQclear(res);
+    return n;
+}
+
+static int64_t postgres_attempts(struct world *world, const char *source, const char *id)
+{
+    return ask(world, "SELECT count(*) FROM semel.attempt WHERE consumer = 'c' AND source = $1 AND message_id = $2",
+               source, id);
+}
+
+static int64_t postgres_conflicts(struct world *world, const char *source, const char *id)
+{
+    return ask(world,
+               "SELECT coalesce(sum(count), 0)::bigint FROM semel.conflict "
+               "WHERE consumer = 'c' AND source = $1 AND message_id = $2",
+               source, id);
+}
+
+static int64_t postgres_events(struct world *world)
+{
+    return ask(world, "SELECT count(*) FROM semel.outbox", NULL, NULL);
+}
+
+static int64_t postgres_audits(struct world *world)
+{
+    return ask(world, "SELECT count(*) FROM semel.audit", NULL, NULL);
+}
+
+static bool postgres_damage(struct world *world, const char *source, const char *id)
+{
+    return ask(world,
+               "UPDATE semel.inbox SET version = -7 WHERE consumer = 'c' AND source = $1 AND message_id = $2 "
+               "RETURNING 1",
+               source, id) == 1;
+}
+
+static const struct driver postgres_driver = {
+    .name = "postgres",
+    .setup = postgres_setup,
+    .teardown = postgres_teardown,
+    .attempts = postgres_attempts,
+    .conflicts = postgres_conflicts,
+    .events = postgres_events,
+    .audits = postgres_audits,
+    .damage = postgres_damage,
+};
+#endif
+
 const struct driver *const drivers[] = {
     &mem_driver,
 #ifdef SEMEL_WITH_SQLITE
     &sqlite_driver,
+#endif
+#ifdef SEMEL_WITH_POSTGRES
+    &postgres_driver,
 #endif
     NULL,
 };

@@ -76,6 +76,8 @@ static const char *names(struct world *world)
     return names_of(world, world->store, NULL, 100);
 }
 
+/* A store may keep them as JSON: the texts are spelled as PostgreSQL's jsonb spells them, and come back so. */
+
 /* ---- settings ----------------------------------------------------------------------------------------- */
 
 static void consumer_without_settings_has_none(void **state)
@@ -96,13 +98,13 @@ static void settings_are_kept_as_they_are_and_replaced(void **state)
     struct world *world = *state;
 
     set_consumer(world, "c", "{\"retry_max\": 5}");
-    set_consumer(world, "it's \"c\"; --", "{ }");
+    set_consumer(world, "it's \"c\"; --", "{}");
     assert_str(get_settings(world, world->store, "c"), "{\"retry_max\": 5}");
-    set_consumer(world, "c", "{\"lease\": \"1m\", \"x\": \"\xc3\xa9\"}");
-    assert_str(get_settings(world, world->store, "c"), "{\"lease\": \"1m\", \"x\": \"\xc3\xa9\"}");
-    assert_str(get_settings(world, world->store, "it's \"c\"; --"), "{ }");
-    set_consumer(world, "c", "");
-    assert_str(get_settings(world, world->store, "c"), "");
+    set_consumer(world, "c", "{\"x\": \"\xc3\xa9\", \"lease\": \"1m\"}");
+    assert_str(get_settings(world, world->store, "c"), "{\"x\": \"\xc3\xa9\", \"lease\": \"1m\"}");
+    assert_str(get_settings(world, world->store, "it's \"c\"; --"), "{}");
+    set_consumer(world, "c", "{}");
+    assert_str(get_settings(world, world->store, "c"), "{}");
 }
 
 static void settings_of_the_full_length_are_kept(void **state)
@@ -112,6 +114,8 @@ static void settings_of_the_full_length_are_kept(void **state)
     struct semel_str got;
 
     memset(settings, ' ', sizeof settings);
+    memcpy(settings, "{\"x\": \"", 7);
+    memcpy(settings + sizeof settings - 2, "\"}", 2);
     begin(world);
     put_settings(world, "c", (struct semel_str){settings, sizeof settings});
     commit(world);
@@ -125,19 +129,19 @@ static void settings_are_a_part_of_the_transaction(void **state)
     struct world *world = *state;
 
     begin(world);
-    put_settings(world, "c", text("{\"a\":1}"));
-    put_settings(world, "c", text("{\"a\":2}"));
-    assert_str(get_settings(world, world->store, "c"), "{\"a\":2}");
+    put_settings(world, "c", text("{\"a\": 1}"));
+    put_settings(world, "c", text("{\"a\": 2}"));
+    assert_str(get_settings(world, world->store, "c"), "{\"a\": 2}");
     assert_string_equal(names(world), "c ");
     semel_store_rollback(world->store);
     assert_none(get_settings(world, world->store, "c"));
     assert_string_equal(names(world), "");
 
-    set_consumer(world, "c", "{\"a\":3}");
+    set_consumer(world, "c", "{\"a\": 3}");
     begin(world);
-    put_settings(world, "c", text("{\"a\":4}"));
+    put_settings(world, "c", text("{\"a\": 4}"));
     semel_store_rollback(world->store);
-    assert_str(get_settings(world, world->store, "c"), "{\"a\":3}");
+    assert_str(get_settings(world, world->store, "c"), "{\"a\": 3}");
 }
 
 static void settings_after_a_savepoint_are_undone_alone(void **state)
@@ -145,17 +149,17 @@ static void settings_after_a_savepoint_are_undone_alone(void **state)
     struct world *world = *state;
 
     begin(world);
-    put_settings(world, "c", text("{\"a\":1}"));
+    put_settings(world, "c", text("{\"a\": 1}"));
     assert_ok(world, semel_store_savepoint(world->store, &world->err));
-    put_settings(world, "c", text("{\"a\":2}"));
+    put_settings(world, "c", text("{\"a\": 2}"));
     put_settings(world, "d", text("{}"));
     admit_for(world, "e", "a", SEMEL_STATE_FAILED);
     assert_string_equal(names(world), "c d e ");
     assert_ok(world, semel_store_rollback_to(world->store, &world->err));
-    assert_str(get_settings(world, world->store, "c"), "{\"a\":1}");
+    assert_str(get_settings(world, world->store, "c"), "{\"a\": 1}");
     assert_string_equal(names(world), "c ");
     commit(world);
-    assert_str(get_settings(world, world->store, "c"), "{\"a\":1}");
+    assert_str(get_settings(world, world->store, "c"), "{\"a\": 1}");
     assert_none(get_settings(world, world->store, "d"));
     assert_string_equal(names(world), "c ");
 }
@@ -166,17 +170,17 @@ static void settings_that_are_not_committed_are_seen_by_nobody_else(void **state
 
     if (world->other == NULL)
         skip();
-    set_consumer(world, "old", "{\"a\":1}");
+    set_consumer(world, "old", "{\"a\": 1}");
     begin(world);
-    put_settings(world, "old", text("{\"a\":2}"));
-    put_settings(world, "old", text("{\"a\":3}"));
+    put_settings(world, "old", text("{\"a\": 2}"));
+    put_settings(world, "old", text("{\"a\": 3}"));
     put_settings(world, "new", text("{}"));
-    assert_str(get_settings(world, world->other, "old"), "{\"a\":1}");
+    assert_str(get_settings(world, world->other, "old"), "{\"a\": 1}");
     assert_none(get_settings(world, world->other, "new"));
     assert_string_equal(names_of(world, world->other, NULL, 9), "old ");
     assert_string_equal(names(world), "new old ");
     commit(world);
-    assert_str(get_settings(world, world->other, "old"), "{\"a\":3}");
+    assert_str(get_settings(world, world->other, "old"), "{\"a\": 3}");
     assert_str(get_settings(world, world->other, "new"), "{}");
     assert_string_equal(names_of(world, world->other, NULL, 9), "new old ");
 }

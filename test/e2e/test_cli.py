@@ -86,7 +86,7 @@ def test_the_version_is_told_in_both_ways():
     told = run("version")
     assert told.code == 0 and run("--version").out == told.out
     assert re.match(r"semel \d+\.\d+\.\d+\ncompiler (gcc|clang) .*\nSQLite \d+\.\d+\.\d+", told.out)
-    assert set(run("version", "--json").json) == {"version", "compiler", "sqlite"}
+    assert set(run("version", "--json").json) == {"version", "compiler", "sqlite", "postgres"}
 
 
 # ---- what was mistyped ----

@@ -16,14 +16,26 @@
 #include "base/error.h"
 #include "base/str.h"
 #include "store/sqlite_store.h"
+#ifdef SEMEL_WITH_POSTGRES
+#include <libpq-fe.h>
+
+#include "store/pg_store.h"
+#endif
 
 #define GATE_MS 20000
 
 /* `chain` depends on the order of the bookings, `balance` does not. */
-const char ledger_schema[] =
-    "CREATE TABLE ledger (line INTEGER PRIMARY KEY, message_id TEXT, account TEXT, cents INTEGER, version INTEGER,"
-    " attempt INTEGER, worker TEXT);"
-    "CREATE TABLE accounts (account TEXT PRIMARY KEY, balance INTEGER NOT NULL, chain INTEGER NOT NULL);";
+const char *ledger_schema(const char *url)
+{
+    return strncmp(url, "postgres", 8) == 0
+               ? "CREATE TABLE ledger (line BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, message_id TEXT, account "
+                 "TEXT,"
+                 " cents BIGINT, version BIGINT, attempt INTEGER, worker TEXT);"
+                 "CREATE TABLE accounts (account TEXT PRIMARY KEY, balance BIGINT NOT NULL, chain BIGINT NOT NULL)"
+               : "CREATE TABLE ledger (line INTEGER PRIMARY KEY, message_id TEXT, account TEXT, cents INTEGER,"
+                 " version INTEGER, attempt INTEGER, worker TEXT);"
+                 "CREATE TABLE accounts (account TEXT PRIMARY KEY, balance INTEGER NOT NULL, chain INTEGER NOT NULL)";
+}
 
 /* ---- tasks -------------------------------------------------------------------------------------------- */
 
@@ -78,8 +90,8 @@ static int run_sql(sqlite3 *db, const char *sql, const struct semel__msg *msg, c
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
-static semel_status book_inside(const struct ledger *ledger, struct semel_store *store, const struct semel__msg *msg,
-                                const struct task *task, int attempt, struct semel_error *err)
+static semel_status book_in_sqlite(const struct ledger *ledger, struct semel_store *store, const struct semel__msg *msg,
+                                   const struct task *task, int attempt, struct semel_error *err)
 {
     static const char *const statements[] = {
         "INSERT INTO ledger (message_id, account, cents, version, attempt, worker) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
@@ -96,6 +108,63 @@ static semel_status book_inside(const struct ledger *ledger, struct semel_store 
         rc = run_sql(db, "INSERT INTO missing (a, b, c, d, e, f) VALUES (?1, ?2, ?3, ?4, ?5, ?6)", msg, task, attempt,
                      ledger->worker);
     return rc == SQLITE_OK ? SEMEL_OK : semel__sqlite_fail(db, rc, "handler", err);
+}
+
+#ifdef SEMEL_WITH_POSTGRES
+
+/* Both ways of a handler; it must not mix them. */
+static semel_status run_pg(struct semel_store *store, bool queued, const char *sql, const char *const values[6],
+                           struct semel_error *err)
+{
+    static const unsigned types[6] = {25, 25, 20, 20, 23, 25}; /* text, bigint, integer */
+    const struct semel_pg_statement statement = {.sql = sql, .n = 6, .types = types, .values = values};
+    PGconn *conn = semel_store_native(store);
+    PGresult *result;
+    semel_status status = SEMEL_OK;
+
+    if (queued)
+        return semel__pg_queue(store, &statement, err);
+    result = PQexecParams(conn, sql, 6, types, values, NULL, NULL, 0);
+    if (PQresultStatus(result) != PGRES_COMMAND_OK)
+        status = semel__pg_fail(conn, result, "handler", err);
+    PQclear(result);
+    return status;
+}
+
+static semel_status book_in_postgres(const struct ledger *ledger, struct semel_store *store,
+                                     const struct semel__msg *msg, const struct task *task, int attempt,
+                                     struct semel_error *err)
+{
+    static const char *const statements[] = {
+        "INSERT INTO ledger (message_id, account, cents, version, attempt, worker) VALUES ($1, $2, $3, $4, $5, $6)",
+        "INSERT INTO accounts AS a (account, balance, chain) VALUES ($2, $3, $3 % 1000003) ON CONFLICT (account)"
+        " DO UPDATE SET balance = a.balance + $3, chain = (a.chain * 31 + $3) % 1000003",
+        "INSERT INTO missing (a, b, c, d, e, f) VALUES ($1, $2, $3, $4, $5, $6)",
+    };
+    const size_t n = task->kind == TASK_MISSING ? 3 : 2;
+    char id[256], numbers[3][24];
+    const char *const values[6] = {id, task->account, numbers[0], numbers[1], numbers[2], ledger->worker};
+    semel_status status = SEMEL_OK;
+
+    snprintf(id, sizeof id, "%.*s", (int)msg->id.n, msg->id.p);
+    snprintf(numbers[0], sizeof numbers[0], "%lld", task->cents);
+    snprintf(numbers[1], sizeof numbers[1], "%lld", task->version);
+    snprintf(numbers[2], sizeof numbers[2], "%d", attempt);
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        status = run_pg(store, ledger->queued, statements[i], values, err);
+    return status;
+}
+
+#endif
+
+static semel_status book_inside(const struct ledger *ledger, struct semel_store *store, const struct semel__msg *msg,
+                                const struct task *task, int attempt, struct semel_error *err)
+{
+#ifdef SEMEL_WITH_POSTGRES
+    if (strcmp(store->ops->name, "postgres") == 0)
+        return book_in_postgres(ledger, store, msg, task, attempt, err);
+#endif
+    return book_in_sqlite(ledger, store, msg, task, attempt, err);
 }
 
 /* One write and one line, so that lines of several processes do not mix. */

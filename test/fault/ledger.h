@@ -40,7 +40,7 @@ struct task {
 };
 
 #define TASK_TEXT 256
-extern const char ledger_schema[];
+const char *ledger_schema(const char *url);
 
 /* The payload, and back. */
 void task_write(const struct task *task, char out[TASK_TEXT]);
@@ -51,6 +51,7 @@ struct ledger {
     const char *worker;
     struct semel_str consumer;
     bool outside;
+    bool queued; /* inside PostgreSQL: statements are sent without waiting for their answers */
 };
 
 /* A semel__each_handler; ctx is a struct ledger. */

@@ -2,10 +2,10 @@
  *
  * worker.c: a program that is one worker of a route, to be started, stopped and killed by the process tests.
  *
- * Arguments are NAME=VALUE; every name and its default stands in the two lists below. The crash points take their
- * orders from the environment (point.h). With barrier=1 it says "ready" on stdout and goes on when a byte comes on
- * stdin. What it counted goes to the file report.NAME in `dir` when it ends in peace; alerts are appended to `alerts`
- * as they come.
+ * Arguments are NAME=VALUE, `store` is a URL; every name and its default stands in the two lists below. The crash
+ * points take their orders from the environment (point.h). With barrier=1 it says "ready" on stdout and goes on when
+ * a byte comes on stdin. What it counted goes to the file report.NAME in `dir` when it ends in peace; alerts are
+ * appended to `alerts` as they come.
  *
  * mode=run       steps and ticks until spool and inbox have nothing left to do (until=spool: the spool alone;
  *                until=stop: until SIGTERM), or for so many `loops`
@@ -23,14 +23,16 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <sqlite3.h>
-
 #include "base/error.h"
 #include "base/point.h"
 #include "broker/spool.h"
 #include "core/pump.h"
+#include "fault/books.h"
 #include "fault/ledger.h"
 #include "store/sqlite_store.h"
+#ifdef SEMEL_WITH_POSTGRES
+#include "store/pg_store.h"
+#endif
 #include "unit/unit.h"
 
 #define TEXTS(X)         \
@@ -68,6 +70,7 @@
     X(loops, 0)                 \
     X(barrier, 0)               \
     X(force, 0)                 \
+    X(queue, 1)                 \
     X(deadline_ms, 30000)       \
     X(seed, 1)
 
@@ -83,6 +86,7 @@ struct settings {
 struct worker {
     struct settings set;
     struct semel_store *store;
+    struct books *books; /* of the store, for plain questions */
     struct semel_broker *broker;
     struct semel_random rng;
     struct semel_clock clock;
@@ -223,16 +227,22 @@ static void on_alert(void *ctx, enum semel_alert alert, const struct semel__msg 
 
 static void open_all(struct worker *w)
 {
-    static const struct semel_store_ops *const stores[] = {&semel__store_sqlite, NULL};
+    static const struct semel_store_ops *const stores[] = {
+        &semel__store_sqlite,
+#ifdef SEMEL_WITH_POSTGRES
+        &semel__store_postgres,
+#endif
+        NULL,
+    };
     static const struct semel_broker_ops *const brokers[] = {&semel__broker_spool, NULL};
     const struct semel_store_options options = {.clock = &w->clock, .create = true, .migrate = true};
     char url[512];
 
     w->clock = (struct semel_clock){now_ahead, w};
     semel__random_seed(&w->rng, (uint64_t)w->set.seed);
-    snprintf(url, sizeof url, "sqlite:%s", w->set.store);
-    if (semel_store_open(&w->store, stores, url, &options, &w->err) != SEMEL_OK)
+    if (semel_store_open(&w->store, stores, w->set.store, &options, &w->err) != SEMEL_OK)
         give_up(4, "store", &w->err);
+    w->books = books_open(w->set.store);
     snprintf(url, sizeof url, "spool:%s?visibility_ms=%ld", w->set.spool, w->set.visibility_ms);
     if (semel_broker_open(&w->broker, brokers, url, &w->err) != SEMEL_OK)
         give_up(4, "spool", &w->err);
@@ -240,7 +250,8 @@ static void open_all(struct worker *w)
     w->ledger = (struct ledger){.dir = w->set.dir,
                                 .worker = w->set.name,
                                 .consumer = w->policy.consumer,
-                                .outside = w->policy.effect != SEMEL_EFFECT_ATOMIC};
+                                .outside = w->policy.effect != SEMEL_EFFECT_ATOMIC,
+                                .queued = w->set.queue != 0};
     w->handler = (struct semel__handler){.ctx = &w->ledger, .each = ledger_handle};
     semel__inbox_init(&w->inbox, w->store, &w->policy, &w->handler, &w->rng, semel__str(w->owner));
     w->inbox.observer = (struct semel_observer){.ctx = w, .alert = on_alert};
@@ -273,27 +284,21 @@ static void report(struct worker *w)
 
 /* ---- run ---------------------------------------------------------------------------------------------- */
 
-static bool none(struct worker *w, const char *sql)
-{
-    sqlite3_stmt *stmt = NULL;
-    bool empty;
-
-    if (sqlite3_prepare_v2(semel_store_native(w->store), sql, -1, &stmt, NULL) != SQLITE_OK)
-        give_up(4, sql, NULL);
-    empty = sqlite3_step(stmt) == SQLITE_DONE;
-    sqlite3_finalize(stmt);
-    return empty;
-}
-
 static bool at_rest(struct worker *w)
 {
     size_t ready, taken, acked;
+    int64_t open = 1;
 
     if (strcmp(w->set.until, "stop") == 0 || w->pump.store_down || w->pump.broker_down ||
         semel__spool_stats(w->broker, &ready, &taken, &acked, &w->err) != SEMEL_OK || ready + taken > 0)
         return false;
-    return strcmp(w->set.until, "spool") == 0 ||
-           none(w, "SELECT 1 FROM semel_inbox WHERE status = 'processing' OR due_at IS NOT NULL LIMIT 1");
+    if (strcmp(w->set.until, "spool") == 0)
+        return true;
+    return books_ask(w->books,
+                     "SELECT count(*) FROM (SELECT 1 FROM semel_inbox WHERE status = 'processing' OR due_at IS NOT NULL"
+                     " LIMIT 1) AS open",
+                     &open) &&
+           open == 0;
 }
 
 /* A change of the breaker is worth a line among the alerts. */
@@ -410,17 +415,15 @@ static bool effect_is_there(const struct worker *w, const char *id)
 
 static void each_row(struct worker *w, const char *sql, bool ask)
 {
-    sqlite3_stmt *stmt = NULL;
-    char ids[512][64];
-    size_t n = 0;
+    static char text[512 * 64], id[64];
+    size_t length = 0;
 
-    if (sqlite3_prepare_v2(semel_store_native(w->store), sql, -1, &stmt, NULL) != SQLITE_OK)
-        give_up(4, sql, NULL);
-    while (n < COUNT(ids) && sqlite3_step(stmt) == SQLITE_ROW)
-        snprintf(ids[n++], sizeof ids[0], "%s", (const char *)sqlite3_column_text(stmt, 0));
-    sqlite3_finalize(stmt);
-    for (size_t i = 0; i < n; i++)
-        command(w, ask && effect_is_there(w, ids[i]) ? SEMEL_WORD_RESOLVE : SEMEL_WORD_REPLAY, ids[i], "reconciled");
+    books_text(w->books, sql, text, sizeof text);
+    for (const char *p = text; *p != '\0'; p += length + (p[length] != '\0')) {
+        length = strcspn(p, "\n");
+        snprintf(id, sizeof id, "%.*s", (int)length, p);
+        command(w, ask && effect_is_there(w, id) ? SEMEL_WORD_RESOLVE : SEMEL_WORD_REPLAY, id, "reconciled");
+    }
 }
 
 static void purge(struct worker *w)
@@ -467,5 +470,6 @@ int main(int argc, char **argv)
     semel__inbox_done(&w.inbox);
     semel_broker_close(w.broker);
     semel_store_close(w.store);
+    books_close(w.books);
     return 0;
 }

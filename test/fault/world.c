@@ -10,11 +10,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <sqlite3.h>
-
 #include "base/ids.h"
 #include "broker/spool.h"
 #include "store/sqlite_store.h"
+#ifdef SEMEL_WITH_POSTGRES
+#include "fault/world_pg.h"
+#endif
 
 #define DEADLINE_MS 30000
 
@@ -38,23 +39,32 @@ static void remove_folder(const char *dir)
     rmdir(dir);
 }
 
-void world_open(struct world *w, uint64_t seed)
+static void make_file(struct world *w)
 {
     const struct semel_store_options options = {.create = true, .migrate = true};
     struct semel_store *store = NULL;
     struct semel_error err;
-    char url[160];
 
+    snprintf(w->store, sizeof w->store, "sqlite:%s/books.db", w->dir);
+    assert_int_equal(semel_store_open(&store, stores, w->store, &options, &err), SEMEL_OK);
+    semel_store_close(store);
+    books_prepare(w->store);
+}
+
+void world_open(struct world *w, uint64_t seed)
+{
     memset(w, 0, sizeof *w);
     semel__random_seed(&w->rng, seed);
     snprintf(w->dir, sizeof w->dir, "/tmp/semel-fault-XXXXXX");
     assert_non_null(mkdtemp(w->dir));
-    snprintf(w->store, sizeof w->store, "%s/books.db", w->dir);
     snprintf(w->spool, sizeof w->spool, "%s/spool.db", w->dir);
-    snprintf(url, sizeof url, "sqlite:%s", w->store);
-    assert_int_equal(semel_store_open(&store, stores, url, &options, &err), SEMEL_OK);
-    semel_store_close(store);
-    world_sql(w, ledger_schema);
+#ifdef SEMEL_WITH_POSTGRES
+    if (world_server.pid != 0) {
+        world_pg_database(w->store);
+        return;
+    }
+#endif
+    make_file(w);
 }
 
 int world_setup(void **state)
@@ -194,70 +204,29 @@ void world_shuffle(struct world *w, size_t *which, size_t n)
 
 /* ---- queries ------------------------------------------------------------------------------------------ */
 
-static sqlite3 *open_file(const char *path)
-{
-    sqlite3 *db = NULL;
-
-    assert_int_equal(sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL), SQLITE_OK);
-    sqlite3_busy_timeout(db, 10000);
-    return db;
-}
-
-static void exec_on(sqlite3 *db, const char *sql)
-{
-    if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)
-        fail_msg("%s: %s", sql, sqlite3_errmsg(db));
-}
-
-static int64_t count_on(sqlite3 *db, const char *sql)
-{
-    sqlite3_stmt *stmt = NULL;
-    int64_t n;
-
-    if (sqlite3_prepare_v2(db, sql, -1, &stmt, NULL) != SQLITE_OK || sqlite3_step(stmt) != SQLITE_ROW)
-        fail_msg("%s: %s", sql, sqlite3_errmsg(db));
-    n = sqlite3_column_int64(stmt, 0);
-    sqlite3_finalize(stmt);
-    return n;
-}
-
 void world_sql(struct world *w, const char *sql)
 {
-    sqlite3 *db = open_file(w->store);
+    struct books *books = books_open(w->store);
 
-    exec_on(db, sql);
-    sqlite3_close(db);
+    books_run(books, sql);
+    books_close(books);
 }
 
 int64_t world_count(struct world *w, const char *sql)
 {
-    sqlite3 *db = open_file(w->store);
-    const int64_t n = count_on(db, sql);
+    struct books *books = books_open(w->store);
+    const int64_t n = books_count(books, sql);
 
-    sqlite3_close(db);
+    books_close(books);
     return n;
 }
 
 void world_text(struct world *w, const char *sql, char *out, size_t size)
 {
-    sqlite3 *db = open_file(w->store);
-    sqlite3_stmt *stmt = NULL;
-    size_t n = 0;
+    struct books *books = books_open(w->store);
 
-    out[0] = '\0';
-    assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &stmt, NULL), SQLITE_OK);
-    while (sqlite3_step(stmt) == SQLITE_ROW)
-        for (int i = 0; i < sqlite3_column_count(stmt); i++) {
-            const char *text = (const char *)sqlite3_column_text(stmt, i);
-            n += (size_t)snprintf(out + n, size - n, "%s%s",
-                                  n == 0   ? ""
-                                  : i == 0 ? "\n"
-                                           : "|",
-                                  text != NULL ? text : "-");
-            assert_true(n < size);
-        }
-    sqlite3_finalize(stmt);
-    sqlite3_close(db);
+    books_text(books, sql, out, size);
+    books_close(books);
 }
 
 void world_until(struct world *w, const char *sql)
@@ -273,10 +242,14 @@ void world_until(struct world *w, const char *sql)
 
 int64_t world_spool(struct world *w, const char *sql)
 {
-    sqlite3 *db = open_file(w->spool);
-    const int64_t n = count_on(db, sql);
+    char url[BOOKS_URL];
+    struct books *books;
+    int64_t n;
 
-    sqlite3_close(db);
+    snprintf(url, sizeof url, "sqlite:%s", w->spool);
+    books = books_open(url);
+    n = books_count(books, sql);
+    books_close(books);
     return n;
 }
 
@@ -298,33 +271,19 @@ void world_requeue(struct world *w)
 
 /* ---- books -------------------------------------------------------------------------------------------- */
 
-static void insert_line(sqlite3 *db, const char *sql, const char *a, const char *b, const char *c, long long d, int e)
+static void list_sent(struct world *w, struct books *books)
 {
-    sqlite3_stmt *stmt = NULL;
-
-    assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &stmt, NULL), SQLITE_OK);
-    sqlite3_bind_text(stmt, 1, a, -1, SQLITE_STATIC);
-    sqlite3_bind_text(stmt, 2, b, -1, SQLITE_STATIC);
-    sqlite3_bind_text(stmt, 3, c, -1, SQLITE_STATIC);
-    sqlite3_bind_int64(stmt, 4, d);
-    sqlite3_bind_int(stmt, 5, e);
-    assert_int_equal(sqlite3_step(stmt), SQLITE_DONE);
-    sqlite3_finalize(stmt);
-}
-
-static void list_sent(struct world *w, sqlite3 *db)
-{
-    exec_on(
-        db,
-        "PRAGMA temp_store = MEMORY; CREATE TEMP TABLE sent (a, id TEXT, account TEXT, cents INTEGER, effects INTEGER);"
-        "CREATE TEMP TABLE calls (key TEXT, message_id TEXT, account TEXT, cents INTEGER, a)");
+    if (!books_on_postgres(w->store))
+        books_run(books, "PRAGMA temp_store = MEMORY");
+    books_run(books, "CREATE TEMP TABLE sent (a TEXT, id TEXT, account TEXT, cents BIGINT, effects INTEGER);"
+                     "CREATE TEMP TABLE calls (key TEXT, message_id TEXT, account TEXT, cents BIGINT, a INTEGER)");
     for (size_t i = 0; i < w->n_sent; i++)
-        insert_line(db, "INSERT INTO sent VALUES (?1, ?2, ?3, ?4, ?5)", "", w->sent[i].id, w->sent[i].task.account,
-                    w->sent[i].task.cents, w->sent[i].effects);
+        books_line(books, "INSERT INTO sent VALUES ($1, $2, $3, $4, $5)", "", w->sent[i].id, w->sent[i].task.account,
+                   w->sent[i].task.cents, w->sent[i].effects);
 }
 
 /* `effect` is a view with message_id, account and cents. Says what is wrong before it fails. */
-static void check_effects(sqlite3 *db)
+static void check_effects(struct books *books)
 {
     static const char *const faults[][2] = {
         {"lost",
@@ -338,7 +297,7 @@ static void check_effects(sqlite3 *db)
     bool right = true;
 
     for (size_t i = 0; i < COUNT(faults); i++) {
-        const int64_t n = count_on(db, faults[i][1]);
+        const int64_t n = books_count(books, faults[i][1]);
         if (n > 0)
             print_error("effects %s: %lld\n", faults[i][0], (long long)n);
         right = right && n == 0;
@@ -348,44 +307,45 @@ static void check_effects(sqlite3 *db)
 
 void world_balances(struct world *w)
 {
-    sqlite3 *db = open_file(w->store);
+    struct books *books = books_open(w->store);
 
-    list_sent(w, db);
-    exec_on(db, "CREATE TEMP VIEW effect AS SELECT message_id, account, cents FROM ledger");
-    check_effects(db);
+    list_sent(w, books);
+    books_run(books, "CREATE TEMP VIEW effect AS SELECT message_id, account, cents FROM ledger");
+    check_effects(books);
     assert_int_equal(
-        count_on(db, "SELECT count(*) FROM (SELECT account, sum(cents * effects) AS due FROM sent WHERE effects > 0"
-                     " GROUP BY account) AS s LEFT JOIN accounts AS a USING (account)"
-                     " WHERE a.balance IS NOT s.due"),
+        books_count(books,
+                    "SELECT count(*) FROM (SELECT account, sum(cents * effects) AS due FROM sent WHERE effects > 0"
+                    " GROUP BY account) AS s LEFT JOIN accounts AS a USING (account)"
+                    " WHERE coalesce(a.balance, -1) <> s.due"),
         0);
-    assert_int_equal(count_on(db, "SELECT count(*) FROM accounts WHERE account NOT IN"
-                                  " (SELECT account FROM sent WHERE effects > 0)"),
+    assert_int_equal(books_count(books, "SELECT count(*) FROM accounts WHERE account NOT IN"
+                                        " (SELECT account FROM sent WHERE effects > 0)"),
                      0);
-    sqlite3_close(db);
+    books_close(books);
     assert_int_equal(world_unacked(w), 0);
 }
 
 void world_balances_outside(struct world *w, int64_t *ret_calls)
 {
     char path[256], line[512], key[80], id[64], account[32];
-    sqlite3 *db = open_file(w->store);
+    struct books *books = books_open(w->store);
     long long cents;
     FILE *f;
 
-    list_sent(w, db);
+    list_sent(w, books);
     snprintf(path, sizeof path, "%s/effects", w->dir);
     f = fopen(path, "re");
     while (f != NULL && fgets(line, sizeof line, f) != NULL) {
         assert_int_equal(sscanf(line, "%79s %63s %31s %lld", key, id, account, &cents), 4);
-        insert_line(db, "INSERT INTO calls VALUES (?1, ?2, ?3, ?4, ?5)", key, id, account, cents, 0);
+        books_line(books, "INSERT INTO calls VALUES ($1, $2, $3, $4, $5)", key, id, account, cents, 0);
     }
     if (f != NULL)
         fclose(f);
     if (ret_calls != NULL)
-        *ret_calls = count_on(db, "SELECT count(*) FROM calls");
-    exec_on(db, "CREATE TEMP VIEW effect AS SELECT DISTINCT key, message_id, account, cents FROM calls");
-    check_effects(db);
-    assert_int_equal(count_on(db, "SELECT count(*) FROM ledger"), 0);
-    sqlite3_close(db);
+        *ret_calls = books_count(books, "SELECT count(*) FROM calls");
+    books_run(books, "CREATE TEMP VIEW effect AS SELECT DISTINCT key, message_id, account, cents FROM calls");
+    check_effects(books);
+    assert_int_equal(books_count(books, "SELECT count(*) FROM ledger"), 0);
+    books_close(books);
     assert_int_equal(world_unacked(w), 0);
 }

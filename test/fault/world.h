@@ -3,9 +3,10 @@
  * world.h: what the process tests stand on: a private folder, messages that were sent, workers as real processes, and
  * books that are checked without asking Semel.
  *
- * The path of the worker program is argv[1] of the test, else SEMEL_TEST_WORKER. No connection to the databases stays
- * open in the test itself, so the death of the last worker is the death of the last user of the file. Waiting is for a
- * condition, with a deadline after which the test fails; children are killed by their pid when the world ends.
+ * The path of the worker program is argv[1] of the test, else SEMEL_TEST_WORKER; argv[2] is the store, `sqlite` unless
+ * it is given, or `postgres`: then one private server serves all worlds of the program. No connection to the databases
+ * stays open in the test itself, so the death of the last worker is the death of the last user of the file. Waiting is
+ * for a condition, with a deadline after which the test fails; children are killed by their pid when the world ends.
  */
 #ifndef SEMEL_TEST_WORLD_H
 #define SEMEL_TEST_WORLD_H
@@ -13,6 +14,7 @@
 #include <sys/types.h>
 
 #include "base/random.h"
+#include "fault/books.h"
 #include "fault/ledger.h"
 #include "unit/unit.h"
 
@@ -32,8 +34,8 @@ struct sent {
 };
 
 struct world {
-    char dir[64], store[96], spool[96];
-    bool partitioned; /* messages of one account are kept in order by the broker */
+    char dir[64], store[BOOKS_URL], spool[96]; /* the store's URL, the spool's path */
+    bool partitioned;                          /* messages of one account are kept in order by the broker */
     struct child children[WORLD_CHILDREN];
     struct sent sent[WORLD_SENT];
     size_t n_sent;
@@ -42,8 +44,9 @@ struct world {
 
 #define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-int world_main(int argc, char **argv, const struct CMUnitTest *tests, size_t n); /* takes the worker's path, runs */
-int world_setup(void **state);                                                   /* *state is a struct world */
+int world_main(int argc, char **argv, const struct CMUnitTest *tests, size_t n);  /* takes the worker's path, runs */
+int world_group(int argc, char **argv, const struct CMUnitTest *tests, size_t n); /* the same, without a worker */
+int world_setup(void **state);                                                    /* *state is a struct world */
 int world_teardown(void **state);
 void world_open(struct world *w, uint64_t seed);
 void world_close(struct world *w);
@@ -78,7 +81,7 @@ bool world_has(struct world *w, const char *file);
 
 /* ---- books ---- */
 
-void world_sql(struct world *w, const char *sql);                          /* on the store's file */
+void world_sql(struct world *w, const char *sql);                          /* on the store */
 int64_t world_count(struct world *w, const char *sql);                     /* the one number it gives */
 void world_text(struct world *w, const char *sql, char *out, size_t size); /* all rows, columns with | between them */
 void world_until(struct world *w, const char *sql);    /* waits until it gives something else than 0 */

@@ -15,11 +15,44 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#ifdef SEMEL_WITH_POSTGRES
+#include "fault/world_pg.h"
+#endif
 
 #define DEADLINE_MS 40000
 #define ARGS_MAX 40
 
 static const char *worker_path;
+
+static int run_on(const char *program, const char *store, const struct CMUnitTest *tests, size_t n)
+{
+    int failed;
+
+    if (strcmp(store, "sqlite") == 0)
+        return _cmocka_run_group_tests(program, tests, n, NULL, NULL);
+    if (strcmp(store, "postgres") != 0) {
+        fprintf(stderr, "%s: the store is %s; it must be sqlite or postgres\n", program, store);
+        return 1;
+    }
+#ifdef SEMEL_WITH_POSTGRES
+    world_pg_start(PG_SERVER_NO_FSYNC, NULL);
+    failed = _cmocka_run_group_tests(program, tests, n, NULL, NULL);
+    world_pg_done();
+    return failed;
+#else
+    (void)tests;
+    (void)n;
+    (void)failed;
+    printf("skipped: built without PostgreSQL\n");
+    return 77;
+#endif
+}
+
+int world_group(int argc, char **argv, const struct CMUnitTest *tests, size_t n)
+{
+    signal(SIGPIPE, SIG_IGN); /* a child that died is a finding, not the end of the test */
+    return run_on(argv[0], argc > 2 ? argv[2] : "sqlite", tests, n);
+}
 
 int world_main(int argc, char **argv, const struct CMUnitTest *tests, size_t n)
 {
@@ -32,15 +65,14 @@ int world_main(int argc, char **argv, const struct CMUnitTest *tests, size_t n)
     printf("skipped: built without crash points (-Dpoints=true)\n");
     return 77;
 #endif
-    signal(SIGPIPE, SIG_IGN); /* a child that died is a finding, not the end of the test */
-    return _cmocka_run_group_tests(argv[0], tests, n, NULL, NULL);
+    return world_group(argc, argv, tests, n);
 }
 
 /* ---- starting ----------------------------------------------------------------------------------------- */
 
 static _Noreturn void become_worker(const struct world *w, const char *order, const char *const *args, int in, int out)
 {
-    char texts[3][160], label[64];
+    char texts[3][BOOKS_URL + 16], label[64];
     const char *argv[ARGS_MAX] = {worker_path, texts[0], texts[1], texts[2]};
     const char *equals = order != NULL ? strchr(order, '=') : NULL;
     size_t n = 4;

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+
+// A consumer in Go with lib/pq: a delivery is a line of standard input, `ID PAYLOAD`. See examples/README.md.
+package main
+
+import (
+	"bufio"
+	"database/sql"
+	"fmt"
+	"log"
+	"os"
+	"strings"
+
+	_ "github.com/lib/pq"
+)
+
+const begin = "SELECT act, why FROM semel.inbox_begin('billing', $1, payload => $2)"
+const effect = "INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int FROM (SELECT $1::jsonb) AS m (e)"
+
+func deliver(db *sql.DB, id, payload string) (act, why string, err error) {
+	tx, err := db.Begin() // one transaction for the record and the effect
+	if err != nil {
+		return
+	}
+	defer tx.Rollback() // of what was not committed
+	err = tx.QueryRow(begin, id, payload).Scan(&act, &why)
+	if err == nil && act == "run" {
+		_, err = tx.Exec(effect, payload)
+		if err == nil {
+			_, err = tx.Exec("SELECT semel.inbox_done('billing', $1)", id)
+		}
+	}
+	if err == nil {
+		err = tx.Commit()
+	}
+	return
+}
+
+func main() {
+	db, err := sql.Open("postgres", os.Getenv("DATABASE_URL"))
+	for lines := bufio.NewScanner(os.Stdin); err == nil && lines.Scan(); {
+		var act, why string
+		id, payload, _ := strings.Cut(lines.Text(), " ")
+		if act, why, err = deliver(db, id, payload); err == nil {
+			fmt.Println(id, act, why) // run and ack: acknowledge it now; later: let the broker bring it again
+		}
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+// A consumer in Node with pg: a delivery is a line of standard input, `ID PAYLOAD`. See examples/README.md.
+const { Client } = require('pg')
+const readline = require('readline')
+
+const effect = "INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int FROM (SELECT $1::jsonb) AS m (e)"
+
+async function deliver (db, id, payload) {
+  await db.query('BEGIN') // one transaction for the record and the effect
+  const begun = await db.query("SELECT act, why FROM semel.inbox_begin('billing', $1, payload => $2)", [id, payload])
+  const { act, why } = begun.rows[0]
+  if (act === 'run') {
+    await db.query(effect, [payload])
+    await db.query("SELECT semel.inbox_done('billing', $1)", [id])
+  }
+  await db.query('COMMIT')
+  console.log(id, act, why) // run and ack: acknowledge it now; later: let the broker bring it again
+}
+
+async function main () {
+  const db = new Client({ connectionString: process.env.DATABASE_URL })
+  await db.connect()
+  for await (const line of readline.createInterface({ input: process.stdin })) {
+    const at = line.indexOf(' ')
+    await deliver(db, line.slice(0, at), line.slice(at + 1)) // an error ends the process, and with it the transaction
+  }
+  await db.end()
+}
+
+main().catch(error => { console.error(error.message); process.exit(1) })

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: MIT
+"""A consumer in Python with psycopg2: a delivery is a line of standard input, `ID PAYLOAD`. See examples/README.md."""
+import os
+import sys
+
+import psycopg2
+
+db = psycopg2.connect(os.environ["DATABASE_URL"])
+for line in sys.stdin:
+    message_id, payload = line.split(" ", 1)
+    with db, db.cursor() as tx:  # one transaction for the record and the effect
+        tx.execute("SELECT act, why FROM semel.inbox_begin('billing', %s, payload => %s)", (message_id, payload))
+        act, why = tx.fetchone()
+        if act == "run":
+            tx.execute("INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int FROM (SELECT %s::jsonb) AS m (e)",
+                       (payload,))
+            tx.execute("SELECT semel.inbox_done('billing', %s)", (message_id,))
+    print(message_id, act, why)  # committed; run and ack: acknowledge it now, later: let the broker bring it again

@@ -1,0 +1,348 @@
+-- SPDX-License-Identifier: MIT
+--
+-- Semel on PostgreSQL: the ground that its SQL functions stand on: clock, texts, the settings of consumers.
+--
+-- The functions give an application the inbox and the outbox inside its own transaction. They know the rules of the C
+-- library and write the same rows; spec/cases.txt holds both to one table. A name that begins with an underscore is
+-- internal and granted to nobody; what applications call is in 007 and 008, and docs/sql-postgres.md describes it.
+--
+-- Invariants: a refusal has SQLSTATE 22023, names the function and the argument, and says what would be right; text is
+-- compared by bytes whatever the collation of what the caller passes.
+
+DO $$
+BEGIN
+    IF current_setting('server_encoding') <> 'UTF8' THEN
+        RAISE EXCEPTION USING ERRCODE = 'feature_not_supported',
+            MESSAGE = format('the database is in %s; Semel needs one in UTF8', current_setting('server_encoding')),
+            HINT = 'CREATE DATABASE ... ENCODING ''UTF8'' TEMPLATE template0';
+    END IF;
+END $$;
+
+-- The clock of everything here. Leases and due times must move while a transaction is open.
+CREATE FUNCTION semel._now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT pg_catalog.clock_timestamp()';
+
+CREATE FUNCTION semel._later(at timestamptz, us bigint) RETURNS timestamptz LANGUAGE sql STABLE
+AS $$ SELECT at + us * interval '1 microsecond' $$;
+
+-- ---- texts --------------------------------------------------------------------------------------------------------
+
+CREATE FUNCTION semel._refuse(text text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = text;
+END $$;
+
+-- At most so many bytes, without cutting a character.
+CREATE FUNCTION semel._cut(text text, most integer) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    rest text := left(text, most);
+BEGIN
+    WHILE octet_length(rest) > most LOOP
+        rest := left(rest, -greatest(1, (octet_length(rest) - most) / 4));
+    END LOOP;
+    RETURN rest;
+END $$;
+
+-- Foreign text for people: what a terminal might obey, and what hides or reorders its neighbours, becomes a `?`.
+CREATE FUNCTION semel._show(text text, most integer) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT semel._cut(regexp_replace(text COLLATE "C",
+        '[\u0001-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb'
+        '\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]', '?', 'g'), most)
+$$;
+
+-- An id, a key, a source or a name. NULL is for the caller to judge.
+CREATE FUNCTION semel._check_text(who text, what text, value text, low integer) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF octet_length(value) < low THEN
+        PERFORM semel._refuse(format('%s: %s is empty; it must have 1 to 255 bytes', who, what));
+    ELSIF octet_length(value) > 255 THEN
+        PERFORM semel._refuse(format('%s: %s has %s bytes; at most 255 are allowed', who, what, octet_length(value)));
+    END IF;
+END $$;
+
+CREATE FUNCTION semel._check_given(who text, what text, given boolean) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT given THEN
+        PERFORM semel._refuse(format('%s: %s is missing', who, what));
+    END IF;
+END $$;
+
+-- In microseconds; NULL where it is not given: the consumer's own.
+CREATE FUNCTION semel._check_lease(who text, lease interval) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    seconds numeric := extract(epoch FROM lease);
+BEGIN
+    IF seconds < 0.001 OR seconds > 86400 THEN
+        PERFORM semel._refuse(format('%s: lease must be from 1ms to 1 day, such as ''60s''', who));
+    END IF;
+    RETURN (seconds * 1000000)::bigint;
+END $$;
+
+CREATE FUNCTION semel._check_max(who text, most integer, bound integer) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM semel._check_given(who, 'max', most IS NOT NULL);
+    IF most NOT BETWEEN 1 AND bound THEN
+        PERFORM semel._refuse(format('%s: max must be from 1 to %s', who, bound));
+    END IF;
+END $$;
+
+-- What a worker says of its run; maybe is the same as unknown.
+CREATE FUNCTION semel._check_class(who text, class text, may_be_done boolean) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM semel._check_given(who, 'class', class IS NOT NULL);
+    IF class COLLATE "C" IN ('transient', 'permanent', 'rejected') OR (may_be_done AND class COLLATE "C" = 'done') THEN
+        RETURN class;
+    ELSIF class COLLATE "C" IN ('unknown', 'maybe') THEN
+        RETURN 'maybe';
+    END IF;
+    PERFORM semel._refuse(format('%s: class must be %stransient, permanent, rejected or unknown', who,
+                                 CASE WHEN may_be_done THEN 'done, ' ELSE '' END));
+END $$;
+
+CREATE FUNCTION semel._check_outcome(who text, outcome jsonb) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    IF octet_length(outcome::text) > 65536 THEN
+        PERFORM semel._refuse(format('%s: outcome has %s bytes; at most 65536 are allowed', who,
+                                     octet_length(outcome::text)));
+    END IF;
+    RETURN outcome::text;
+END $$;
+
+-- Text that another door may have written; NULL where it is no JSON that this server can hold.
+CREATE FUNCTION semel._jsonb(text text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN text::jsonb;
+EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
+    RETURN NULL;
+END $$;
+
+-- ---- the settings of a consumer -----------------------------------------------------------------------------------
+
+-- Times in microseconds. A first_version that is NULL is `any`, a business_retention that is NULL is `forever`.
+CREATE TYPE semel._policy AS (
+    consumer            text COLLATE "C",
+    effect              text COLLATE "C",
+    ord                 text COLLATE "C",                   -- none, arrival or version
+    first_version       bigint,
+    on_gap              text COLLATE "C",
+    gap_timeout         bigint,
+    retry_max           integer,
+    permanent_max       integer,
+    retry_first         bigint,
+    retry_ceiling       bigint,
+    lease               bigint,
+    parked_key_max      integer,
+    parked_consumer_max integer,
+    keep                text COLLATE "C",
+    payload_max         integer,
+    retention           bigint,
+    business_retention  bigint,
+    one_source          boolean,
+    order_said          boolean
+);
+
+-- What settings there are, in the order of the type above; src/core/consumer.c has the same table.
+CREATE FUNCTION semel._members(OUT place integer, OUT name text, OUT kind text, OUT words text[], OUT low bigint,
+                               OUT high bigint, OUT absent text, OUT value text)
+RETURNS SETOF record LANGUAGE sql IMMUTABLE ROWS 17 AS $$
+    VALUES (1, 'effect', 'word', '{atomic,outside,keyed}'::text[], NULL::bigint, NULL::bigint, NULL, 'atomic'),
+           (2, 'order', 'word', '{none,arrival,version}', NULL, NULL, NULL, 'none'),
+           (3, 'first_version', 'count', NULL, 0, 9223372036854775807, 'any', '1'),
+           (4, 'on_gap', 'word', '{dead,apply,alert}', NULL, NULL, NULL, 'dead'),
+           (5, 'gap_timeout', 'time', NULL, 1000, 2592000000000, NULL, '300000000'),
+           (6, 'retry_max', 'count', NULL, 1, 1000, NULL, '8'),
+           (7, 'permanent_max', 'count', NULL, 1, 1000, NULL, '1'),
+           (8, 'retry_first', 'time', NULL, 1000, 86400000000, NULL, '1000000'),
+           (9, 'retry_ceiling', 'time', NULL, 1000, 2592000000000, NULL, '600000000'),
+           (10, 'lease', 'time', NULL, 1000, 86400000000, NULL, '60000000'),
+           (11, 'parked_key_max', 'count', NULL, 1, 100000, NULL, '1000'),
+           (12, 'parked_consumer_max', 'count', NULL, 1, 1000000, NULL, '100000'),
+           (13, 'keep_payload', 'word', '{unfinished,always,never}', NULL, NULL, NULL, 'unfinished'),
+           (14, 'payload_max', 'count', NULL, 1, 67108864, NULL, '1048576'),
+           (15, 'retention', 'time', NULL, 3600000000, 3153600000000000, NULL, '3888000000000'),
+           (16, 'business_retention', 'time', NULL, 1000, 3153600000000000, 'forever', NULL),
+           (17, 'one_source', 'flag', NULL, NULL, NULL, NULL, 'false')
+$$;
+
+-- A whole number and a unit; NULL: it is no duration, or too long.
+CREATE FUNCTION semel._duration(text text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN us <= 9223372036854775807 THEN us::bigint END
+    FROM (SELECT m[1]::numeric * CASE m[2] WHEN 'us' THEN 1 WHEN 'ms' THEN 1000 WHEN 's' THEN 1000000
+                                           WHEN 'm' THEN 60000000 WHEN 'h' THEN 3600000000 ELSE 86400000000 END AS us
+          FROM regexp_match(text COLLATE "C", '^([0-9]{1,19})(us|ms|s|m|h|d)$') AS m) AS d
+$$;
+
+-- The shortest exact form.
+CREATE FUNCTION semel._duration_text(us bigint) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN us = 0 THEN '0s'
+                WHEN us % 86400000000 = 0 THEN us / 86400000000 || 'd'
+                WHEN us % 3600000000 = 0 THEN us / 3600000000 || 'h'
+                WHEN us % 60000000 = 0 THEN us / 60000000 || 'm' WHEN us % 1000000 = 0 THEN us / 1000000 || 's'
+                WHEN us % 1000 = 0 THEN us / 1000 || 'ms' ELSE us || 'us' END
+$$;
+
+-- One value as it is stored in the policy, or the word for none; NULL: it does not fit.
+CREATE FUNCTION semel._member_value(kind text, words text[], low bigint, high bigint, absent text, given jsonb)
+RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    is_text boolean := jsonb_typeof(given) = 'string';
+    said text COLLATE "C" := given #>> '{}';
+    number numeric;
+BEGIN
+    IF kind = 'flag' THEN
+        RETURN CASE WHEN jsonb_typeof(given) = 'boolean' THEN said END;
+    ELSIF kind = 'word' THEN
+        RETURN CASE WHEN is_text AND said = ANY (words) THEN said END;
+    ELSIF is_text AND said = absent THEN
+        RETURN absent;
+    ELSIF kind = 'time' AND is_text THEN
+        number := semel._duration(said);
+    ELSIF kind = 'count' AND jsonb_typeof(given) = 'number' AND said ~ '^-?[0-9]+$' THEN
+        number := said::numeric;
+    END IF;
+    RETURN CASE WHEN number BETWEEN low AND high THEN number::text END;
+END $$;
+
+-- What would be right: "one of atomic|outside|keyed", "a whole number, 1 to 1000".
+CREATE FUNCTION semel._member_range(kind text, words text[], low bigint, high bigint, absent text)
+RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE kind WHEN 'flag' THEN 'true|false' WHEN 'word' THEN 'one of ' || array_to_string(words, '|')
+                     WHEN 'time' THEN format('a duration such as "90s", %s to %s', semel._duration_text(low),
+                                             semel._duration_text(high))
+                     ELSE 'a whole number, ' || low || CASE WHEN high = 9223372036854775807 THEN ' or more'
+                                                            ELSE ' to ' || high END END
+           || coalesce(', or ' || absent, '')
+$$;
+
+CREATE FUNCTION semel._json_shown(given jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE jsonb_typeof(given) WHEN 'array' THEN 'a list' WHEN 'object' THEN 'an object'
+                                    WHEN 'string' THEN format('"%s%s"', semel._show(said, 40),
+                                                              CASE WHEN octet_length(said) > 40 THEN '...' END)
+                                    ELSE semel._cut(said, 40) END
+    FROM (SELECT coalesce(given #>> '{}', 'null') AS said) AS s
+$$;
+
+CREATE FUNCTION semel._bad_settings(what text, consumer text, why text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM semel._refuse(format('%s of consumer "%s": %s', what, semel._show(consumer, 40), why));
+END $$;
+
+-- What one setting says of another.
+CREATE FUNCTION semel._policy_check(what text, p semel._policy) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF p.retry_ceiling < p.retry_first THEN
+        PERFORM semel._bad_settings(what, p.consumer, format(
+            'retry_ceiling is %s; it must be at least retry_first, which is %s', semel._duration_text(p.retry_ceiling),
+            semel._duration_text(p.retry_first)));
+    ELSIF p.keep = 'never' AND p.ord <> 'none' THEN
+        PERFORM semel._bad_settings(what, p.consumer, 'keep_payload is never; it must be unfinished or always where '
+                                                      'an order is kept: messages wait in the store');
+    ELSIF p.keep = 'never' AND p.effect <> 'atomic' THEN
+        PERFORM semel._bad_settings(what, p.consumer, 'keep_payload is never; it must be unfinished or always unless '
+                                                      'the effect is atomic: retries need it');
+    END IF;
+END $$;
+
+CREATE FUNCTION semel._policy_read(what text, who text, settings jsonb)
+RETURNS semel._policy LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    v text[];
+    p semel._policy;
+    said record;
+BEGIN
+    IF jsonb_typeof(settings) <> 'object' THEN
+        PERFORM semel._bad_settings(what, who, format('what was given is %s; it must be a JSON object such as '
+                                                      '{"retry_max": 5}', semel._json_shown(settings)));
+    ELSIF octet_length(settings::text) > 4096 THEN
+        PERFORM semel._bad_settings(what, who, format('they have %s bytes; at most 4096 are allowed',
+                                                      octet_length(settings::text)));
+    END IF;
+    SELECT array_agg(m.value ORDER BY m.place) INTO v FROM semel._members() AS m;
+    FOR said IN SELECT s.key, s.value AS given, m.*,
+                       semel._member_value(m.kind, m.words, m.low, m.high, m.absent, s.value) AS got
+                FROM jsonb_each(settings) AS s LEFT JOIN semel._members() AS m ON m.name = s.key LOOP
+        IF said.name IS NULL THEN
+            PERFORM semel._bad_settings(what, who, format(
+                'there is no setting "%s"; docs/settings-consumer.md lists them', semel._show(said.key, 40)));
+        ELSIF said.got IS NULL THEN
+            PERFORM semel._bad_settings(what, who, format(
+                '%s is %s; it must be %s', said.name, semel._json_shown(said.given),
+                semel._member_range(said.kind, said.words, said.low, said.high, said.absent)));
+        END IF;
+        v[said.place] := nullif(said.got, said.absent);
+    END LOOP;
+    p := (who, v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11], v[12], v[13], v[14], v[15], v[16],
+          v[17], settings ? 'order');
+    PERFORM semel._policy_check(what, p);
+    RETURN p;
+END $$;
+
+-- A constant, which the planner works out once a session. A migration that changes a default touches every consumer.
+CREATE FUNCTION semel._policy_default() RETURNS semel._policy LANGUAGE sql IMMUTABLE
+AS $$ SELECT semel._policy_read('settings', '', '{}') $$;
+
+-- The settings as they were read when they were written, so that reading them again costs nothing; NULL where they
+-- could not be read, which whoever needs them is told.
+ALTER TABLE semel.consumer ADD COLUMN policy semel._policy;
+
+CREATE FUNCTION semel._consumer_written() RETURNS trigger LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+BEGIN
+    NEW.policy := semel._policy_read('settings', NEW.consumer, NEW.settings);
+    RETURN NEW;
+EXCEPTION WHEN invalid_parameter_value THEN
+    NEW.policy := NULL;
+    RETURN NEW;
+END $$;
+
+CREATE TRIGGER consumer_written BEFORE INSERT OR UPDATE ON semel.consumer
+FOR EACH ROW EXECUTE FUNCTION semel._consumer_written();
+
+UPDATE semel.consumer SET settings = settings;
+
+CREATE FUNCTION semel._policy(who text) RETURNS semel._policy LANGUAGE plpgsql AS $$
+DECLARE
+    p semel._policy;
+    stored jsonb;
+BEGIN
+    SELECT (c.policy).* INTO p FROM semel.consumer AS c WHERE c.consumer = who COLLATE "C";
+    IF NOT FOUND THEN
+        p := semel._policy_default();
+        p.consumer := who;
+    ELSIF p.consumer IS NULL THEN
+        SELECT c.settings INTO stored FROM semel.consumer AS c WHERE c.consumer = who COLLATE "C";
+        p := semel._policy_read('stored settings', who, stored);
+    END IF;
+    RETURN p;
+END $$;
+
+-- All members, defaults included.
+CREATE FUNCTION semel._policy_json(p semel._policy) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+    SELECT jsonb_build_object(
+        'effect', p.effect, 'order', p.ord, 'first_version', coalesce(to_jsonb(p.first_version), '"any"'),
+        'on_gap', p.on_gap, 'gap_timeout', semel._duration_text(p.gap_timeout), 'retry_max', p.retry_max,
+        'permanent_max', p.permanent_max, 'retry_first', semel._duration_text(p.retry_first),
+        'retry_ceiling', semel._duration_text(p.retry_ceiling), 'lease', semel._duration_text(p.lease),
+        'parked_key_max', p.parked_key_max, 'parked_consumer_max', p.parked_consumer_max, 'keep_payload', p.keep,
+        'payload_max', p.payload_max, 'retention', semel._duration_text(p.retention),
+        'business_retention', coalesce(semel._duration_text(p.business_retention), 'forever'),
+        'one_source', p.one_source)
+$$;
+
+-- Where the order is not said, the first message with an order key settles it, and that is stored beside what was said.
+CREATE FUNCTION semel._policy_settle(p semel._policy, versioned boolean) RETURNS semel._policy LANGUAGE plpgsql AS $$
+DECLARE
+    settled text COLLATE "C" := CASE WHEN versioned THEN 'version' ELSE 'arrival' END;
+BEGIN
+    IF NOT p.order_said THEN
+        p.ord := settled;
+        PERFORM semel._policy_check('a message has an order key; settings', p);
+        INSERT INTO semel.consumer AS c VALUES (p.consumer, jsonb_build_object('order', settled), semel._now())
+        ON CONFLICT (consumer) DO UPDATE
+        SET settings = c.settings || excluded.settings, updated_at = excluded.updated_at
+        WHERE NOT c.settings ? 'order';
+        p := semel._policy(p.consumer);
+    END IF;
+    RETURN p;
+END $$;
+
+INSERT INTO semel.schema (version, name) VALUES (4, 'ground');

@@ -1,0 +1,386 @@
+-- SPDX-License-Identifier: MIT
+--
+-- Semel on PostgreSQL: the rules: what is to be done with a message, what its row becomes, and how that is written.
+--
+-- The same decisions as src/core/verdict.c, live.c and settle.c, from the same facts; the table of verdicts stands in
+-- src/core/verdict.h. Facts are read after the locks are held, each in a statement of its own, so that at READ
+-- COMMITTED they are those of the moment. Above it a decision by an old snapshot fails with 40001: every change of a
+-- key's unfinished set changes the row of the key, which is locked first.
+--
+-- Invariants: a final row has no due time and no lease; a row that left the unfinished set of its key has woken the
+-- next one in the same call; the locks of a call are taken in the order key, business key, row.
+
+CREATE TYPE semel._verdict AS (
+    act     text COLLATE "C",                               -- run, ack or later
+    why     text COLLATE "C",
+    attempt integer,                                        -- run: the number of the attempt that starts; else 0
+    becomes text COLLATE "C",                               -- NULL: the row stays as it is; absent: no row is to stay
+    due_at  timestamptz,
+    class   text COLLATE "C"
+);
+
+-- An order key under its lock, as it was before this call.
+CREATE TYPE semel._key AS (
+    order_key    text COLLATE "C",                          -- NULL: the message has none, or the consumer no order
+    last_version bigint,
+    head_arrival bigint,                                    -- of the first unfinished row
+    head_version bigint,
+    open         boolean                                    -- a row of the key is processing or unknown
+);
+
+-- ---- facts --------------------------------------------------------------------------------------------------------
+
+-- Locks the key and reads what is known of it. patient = false: NULL order_key when somebody else has it.
+CREATE FUNCTION semel._key(p semel._policy, wanted text, patient boolean) RETURNS semel._key LANGUAGE plpgsql AS $$
+DECLARE
+    k semel._key;
+BEGIN
+    IF patient THEN
+        INSERT INTO semel.order_key (consumer, order_key) VALUES (p.consumer, wanted) ON CONFLICT DO NOTHING;
+        SELECT o.order_key, o.last_version INTO k.order_key, k.last_version
+        FROM semel.order_key AS o WHERE o.consumer = p.consumer AND o.order_key = wanted COLLATE "C" FOR UPDATE;
+    ELSE
+        SELECT o.order_key, o.last_version INTO k.order_key, k.last_version
+        FROM semel.order_key AS o WHERE o.consumer = p.consumer AND o.order_key = wanted COLLATE "C"
+        FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            RETURN k;
+        END IF;
+    END IF;
+    SELECT i.arrival, i.version INTO k.head_arrival, k.head_version FROM semel._first(p, wanted) AS i;
+    k.open := EXISTS (SELECT FROM semel.inbox AS i
+                      WHERE i.consumer = p.consumer AND i.order_key = wanted COLLATE "C"
+                        AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead')
+                        AND i.status IN ('processing', 'unknown'));
+    RETURN k;
+END $$;
+
+-- The first unfinished row of a key. A row without a version comes before all that have one.
+CREATE FUNCTION semel._first(p semel._policy, wanted text) RETURNS SETOF semel.inbox LANGUAGE plpgsql ROWS 1 AS $$
+BEGIN
+    IF p.ord = 'version' THEN
+        RETURN QUERY SELECT i.* FROM semel.inbox AS i
+                     WHERE i.consumer = p.consumer AND i.order_key = wanted COLLATE "C"
+                       AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead')
+                     ORDER BY i.version NULLS FIRST, i.arrival LIMIT 1;
+    ELSE
+        RETURN QUERY SELECT i.* FROM semel.inbox AS i
+                     WHERE i.consumer = p.consumer AND i.order_key = wanted COLLATE "C"
+                       AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead')
+                     ORDER BY i.arrival LIMIT 1;
+    END IF;
+END $$;
+
+-- Is there no room to park one more? Counted only when one is about to be parked.
+CREATE FUNCTION semel._parking_full(p semel._policy, wanted text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (SELECT count(*) FROM (SELECT FROM semel.inbox AS i
+                                  WHERE i.consumer = p.consumer AND i.order_key = wanted COLLATE "C"
+                                    AND i.status = 'waiting' LIMIT p.parked_key_max) AS k) >= p.parked_key_max
+        OR (SELECT count(*) FROM (SELECT FROM semel.inbox AS i
+                                  WHERE i.consumer = p.consumer AND i.status = 'waiting'
+                                  LIMIT p.parked_consumer_max) AS c) >= p.parked_consumer_max;
+END $$;
+
+-- A row that is none of ours: somebody else has written it, and no rule may read it.
+CREATE FUNCTION semel._damaged(r semel.inbox) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT r.arrival < 1 OR octet_length(r.message_id) < 1
+        OR greatest(octet_length(r.type), octet_length(r.order_key), octet_length(r.lease_owner),
+                    octet_length(r.traceparent)) > 255
+        OR octet_length(r.position) > 1000 OR octet_length(r.error_text) > 1000 OR octet_length(r.outcome) > 65536
+        OR r.attempts NOT BETWEEN 0 AND 1000000 OR (r.status = 'processing' AND r.attempts = 0)
+        OR r.attempts_before > r.attempts OR r.replays > 1000000 OR r.version < 0
+        OR octet_length(r.fingerprint) NOT BETWEEN 2 AND 65 OR get_byte(r.fingerprint, 0) NOT IN (99, 106, 114)
+        OR CASE WHEN r.status = 'processing' THEN r.lease_until IS NULL OR coalesce(r.lease_owner, '') = ''
+                ELSE r.lease_until IS NOT NULL OR r.lease_owner IS NOT NULL END
+        OR (r.due_at IS NOT NULL AND r.status NOT IN ('failed', 'waiting'))
+        OR (r.status IN ('completed', 'rejected', 'stale', 'prevented')) <> (r.processed_at IS NOT NULL)
+$$;
+
+-- ---- verdicts -----------------------------------------------------------------------------------------------------
+
+-- Where a version stands in the order of its key.
+CREATE FUNCTION semel._place(p semel._policy, k semel._key, others boolean, version bigint)
+RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    last bigint := coalesce(k.last_version, p.first_version - 1);
+BEGIN
+    IF p.ord = 'arrival' THEN
+        RETURN CASE WHEN others OR k.open THEN 'blocked' ELSE 'first' END;
+    ELSIF version IS NULL THEN
+        RETURN 'older';
+    END IF;
+    last := coalesce(last, least(k.head_version, version) - 1);         -- any first version: the lowest one there is
+    IF version <= last THEN
+        RETURN CASE WHEN version < last THEN 'older' ELSE 'same' END;
+    ELSIF version = last + 1 THEN
+        -- A later version may be at its effect, by policy or by force: one at a time, and none after a later one.
+        RETURN CASE WHEN k.open OR (others AND coalesce(k.head_version <= version, true)) THEN 'blocked'
+                    ELSE 'first' END;
+    END IF;
+    -- The timer of a gap does not run while the missing one is stored unfinished.
+    RETURN CASE WHEN others AND k.head_version = last + 1 THEN 'blocked' ELSE 'gap' END;
+END $$;
+
+-- For a message without a row (r.status IS NULL), or with one that is waiting, or failed and due. The bound of parked
+-- messages is for the caller to see to.
+CREATE FUNCTION semel._verdict_place(p semel._policy, k semel._key, r semel.inbox, version bigint, now timestamptz)
+RETURNS semel._verdict LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    others boolean := k.head_arrival IS NOT NULL AND k.head_arrival IS DISTINCT FROM r.arrival;
+    place text COLLATE "C" := CASE WHEN k.order_key IS NULL THEN 'first' ELSE semel._place(p, k, others, version) END;
+    held text COLLATE "C" := CASE WHEN CASE WHEN r.status IS NULL THEN p.keep <> 'never' ELSE r.payload IS NOT NULL END
+                                  THEN 'ack' ELSE 'later' END;
+    had_turn boolean := coalesce(r.status = 'failed', false);           -- by policy or by force
+    timing boolean := coalesce(r.error_class = 'gap' AND r.due_at IS NOT NULL, false);
+    v semel._verdict := (held, place, 0, NULL, NULL, NULL);
+BEGIN
+    IF place = 'gap' AND (had_turn OR (timing AND r.due_at <= now)) THEN
+        place := CASE WHEN k.open OR others THEN 'blocked'              -- a stored one is not skipped by a later one
+                      WHEN had_turn OR p.on_gap = 'apply' THEN 'first'
+                      WHEN p.on_gap = 'dead' THEN 'over' ELSE 'gap' END;
+    ELSIF place = 'gap' AND timing THEN
+        RETURN v;
+    END IF;
+    CASE place
+    WHEN 'first' THEN
+        v := ('run', CASE WHEN r.attempts > 0 THEN 'retry' ELSE 'new' END, coalesce(r.attempts, 0) + 1, NULL, NULL,
+              NULL);
+    WHEN 'blocked' THEN
+        v.why := 'blocked';
+        IF r.status IS DISTINCT FROM 'waiting' OR r.due_at IS NOT NULL THEN
+            v.becomes := 'waiting';
+            v.class := 'blocked';
+        END IF;
+    WHEN 'gap' THEN
+        v := (held, 'gap', 0, 'waiting', semel._later(now, p.gap_timeout), 'gap');
+    WHEN 'over' THEN
+        v := ('ack', 'gap', 0, 'dead', NULL, 'gap');
+    WHEN 'same' THEN
+        v := ('ack', 'duplicate', 0, 'stale', NULL, 'stale');
+    WHEN 'older' THEN
+        v := ('ack', 'stale', 0, 'stale', NULL, 'stale');
+    END CASE;
+    RETURN v;
+END $$;
+
+-- For a row that is there.
+CREATE FUNCTION semel._verdict_row(p semel._policy, k semel._key, r semel.inbox, now timestamptz)
+RETURNS semel._verdict LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v semel._verdict := ('ack', r.status, 0, NULL, NULL, NULL);
+BEGIN
+    IF r.status = 'waiting' OR (r.status = 'failed' AND r.due_at <= now) THEN
+        RETURN semel._verdict_place(p, k, r, r.version, now);
+    END IF;
+    CASE r.status
+    WHEN 'completed', 'rejected' THEN
+        v.why := 'duplicate';
+    WHEN 'stale', 'dead' THEN
+        NULL;
+    WHEN 'prevented' THEN
+        v.why := 'business_duplicate';
+    WHEN 'quarantined' THEN
+        v.why := CASE WHEN r.error_class = 'no_id' THEN 'no_id' ELSE 'too_old' END;
+    WHEN 'processing' THEN
+        v.act := 'later';
+        v.why := 'busy';
+    WHEN 'unknown', 'failed' THEN
+        v.act := CASE WHEN r.payload IS NOT NULL THEN 'ack' ELSE 'later' END;
+        v.why := CASE WHEN r.status = 'failed' THEN 'backoff' ELSE 'unknown' END;
+    END CASE;
+    RETURN v;
+END $$;
+
+-- Why the message does not run, in words for the row.
+CREATE FUNCTION semel._verdict_text(v semel._verdict) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE v.class
+        WHEN 'too_old' THEN 'older than the watermark: its record may have been purged, so it was not run'
+        WHEN 'no_id' THEN 'it has no id that can be used'
+        WHEN 'business_duplicate' THEN 'another message with the same business key came before it'
+        WHEN 'stale' THEN 'its version is not above the last one applied'
+        WHEN 'blocked' THEN 'an unfinished message of its key comes before it'
+        WHEN 'gap' THEN CASE WHEN v.becomes = 'dead' THEN 'versions before it did not come in time'
+                             ELSE 'versions before it are missing' END END
+$$;
+
+-- ---- what a row becomes -------------------------------------------------------------------------------------------
+
+-- In another status, without lease, due time and error.
+CREATE FUNCTION semel._moved(r semel.inbox, status text, now timestamptz) RETURNS semel.inbox LANGUAGE plpgsql AS $$
+BEGIN
+    r.status := status;
+    r.updated_at := now;
+    r.due_at := NULL;
+    r.processed_at := CASE WHEN r.status IN ('completed', 'rejected', 'stale', 'prevented') THEN now END;
+    r.lease_owner := NULL;
+    r.lease_until := NULL;
+    r.lease_token := NULL;
+    r.error_class := NULL;
+    r.error_text := NULL;
+    RETURN r;
+END $$;
+
+-- Who holds a lease, for people who read a row; both names have at most 63 bytes.
+CREATE FUNCTION semel._owner() RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT session_user || '-' || pg_backend_pid() || '-'
+        || coalesce(nullif(current_setting('application_name'), ''), 'sql')
+$$;
+
+-- A start under a lease. The last error stays to be seen while the next attempt runs.
+CREATE FUNCTION semel._claimed(r semel.inbox, lease bigint, now timestamptz) RETURNS semel.inbox LANGUAGE plpgsql AS $$
+BEGIN
+    r.status := 'processing';
+    r.updated_at := now;
+    r.due_at := NULL;
+    r.attempts := r.attempts + 1;
+    r.alone := true;
+    r.lease_owner := semel._owner();
+    r.lease_until := semel._later(now, lease);
+    r.lease_token := nextval('semel.token');
+    RETURN r;
+END $$;
+
+-- Exponential with full jitter: uniform between a millisecond and first * 2^(n-1), or the ceiling.
+CREATE FUNCTION semel._backoff(p semel._policy, n integer) RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT 1000 + floor(random() * (greatest(1000, least(p.retry_ceiling,
+                                                         p.retry_first * power(2, least(n - 1, 60)))) - 999))::bigint
+$$;
+
+-- The end of an attempt that is counted in r.attempts. class: NULL, where it is the result's own.
+CREATE FUNCTION semel._ended(p semel._policy, r semel.inbox, result text, class text, reason text, outcome text,
+                             now timestamptz)
+RETURNS semel.inbox LANGUAGE plpgsql AS $$
+DECLARE
+    used integer := r.attempts - r.attempts_before;
+    dead boolean := used >= CASE WHEN result = 'permanent' THEN p.permanent_max ELSE p.retry_max END;
+BEGIN
+    r := semel._moved(r, CASE WHEN result = 'done' THEN 'completed' WHEN result = 'rejected' THEN 'rejected'
+                              WHEN result = 'maybe' AND p.effect <> 'keyed' THEN 'unknown'
+                              WHEN dead THEN 'dead' ELSE 'failed' END, now);
+    r.outcome := outcome;
+    IF r.status <> 'completed' THEN
+        r.error_class := coalesce(class, CASE WHEN result = 'maybe' THEN 'unknown' ELSE result END);
+        r.error_text := semel._show(reason, 1000);
+    END IF;
+    IF r.status = 'failed' THEN
+        r.alone := true;
+        r.due_at := semel._later(now, semel._backoff(p, used));
+    END IF;
+    RETURN r;
+END $$;
+
+-- Given back before it ran: the attempt does not count.
+CREATE FUNCTION semel._released(r semel.inbox, now timestamptz) RETURNS semel.inbox LANGUAGE plpgsql AS $$
+BEGIN
+    r.attempts := r.attempts - 1;
+    r := semel._moved(r, CASE WHEN r.attempts > r.attempts_before THEN 'failed' ELSE 'waiting' END, now);
+    r.attempts_before := least(r.attempts_before, r.attempts);
+    r.due_at := now;
+    r.error_class := 'released';
+    r.error_text := 'given back before it ran';
+    RETURN r;
+END $$;
+
+-- A lease that ran out.
+CREATE FUNCTION semel._recovered(p semel._policy, r semel.inbox, now timestamptz)
+RETURNS semel.inbox LANGUAGE plpgsql AS $$
+BEGIN
+    IF p.effect = 'atomic' AND NOT r.alone THEN
+        -- It ran together with others and nobody knows whose fault it was: nobody is charged, each goes on alone.
+        r := semel._released(r, now);
+        r.alone := true;
+        r.error_class := 'lease_expired';
+        r.error_text := 'its worker died or stalled while it ran this one together with others; next it runs alone';
+        RETURN r;
+    END IF;
+    RETURN semel._ended(p, r, CASE WHEN p.effect = 'outside' THEN 'maybe' ELSE 'transient' END, 'lease_expired',
+                        'its worker died or stalled: the lease ran out before it reported an end', r.outcome, now);
+END $$;
+
+-- What the broker is told of a message that ran.
+CREATE FUNCTION semel._act_for(status text, kept boolean) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN status IN ('completed', 'rejected', 'stale', 'prevented', 'dead', 'quarantined') THEN 'ack'
+                WHEN status IN ('failed', 'waiting', 'unknown') AND kept THEN 'ack' ELSE 'later' END
+$$;
+
+CREATE FUNCTION semel._stays(p semel._policy, status text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT p.keep = 'always'
+        OR (p.keep = 'unfinished' AND status NOT IN ('completed', 'rejected', 'stale', 'prevented'))
+$$;
+
+-- ---- writing ------------------------------------------------------------------------------------------------------
+
+CREATE FUNCTION semel._unfinished(status text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(status IN ('processing', 'failed', 'waiting', 'unknown', 'dead'), false)
+$$;
+
+-- The key after a row of it has changed: its version, its mark, and whoever comes first now. before: NULL, where this
+-- call has inserted the row. turn: it was prevented, and its version counts as applied.
+CREATE FUNCTION semel._key_changed(p semel._policy, k semel._key, before text, r semel.inbox, turn boolean,
+                                   now timestamptz)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    was boolean := semel._unfinished(before);
+    is_now boolean := semel._unfinished(r.status);
+    advance boolean := p.ord = 'version' AND r.version IS NOT NULL
+                       AND (r.status IN ('completed', 'rejected') OR (turn AND r.status = 'prevented'));
+    made_way boolean := coalesce(before IN ('processing', 'unknown') AND r.status NOT IN ('processing', 'unknown')
+                                 AND k.head_arrival <> r.arrival, false);
+    wake boolean := (was AND NOT is_now) OR (advance AND k.head_arrival IS NOT NULL) OR made_way;
+    head semel.inbox;
+BEGIN
+    IF was = is_now AND NOT advance AND NOT wake THEN
+        RETURN;
+    END IF;
+    UPDATE semel.order_key AS o
+    SET changes = o.changes + 1,
+        last_version = CASE WHEN advance THEN greatest(o.last_version, r.version) ELSE o.last_version END
+    WHERE o.consumer = p.consumer AND o.order_key = k.order_key;
+    IF wake THEN
+        SELECT * INTO head FROM semel._first(p, k.order_key);
+        UPDATE semel.inbox AS i SET due_at = now, updated_at = now, error_class = 'blocked'
+        WHERE i.consumer = head.consumer AND i.source = head.source AND i.message_id = head.message_id
+          AND i.status = 'waiting';
+    END IF;
+END $$;
+
+-- The row as it is now, from what it was; m brings a payload that was not kept. fresh: this call has inserted it.
+CREATE FUNCTION semel._write(p semel._policy, k semel._key, was semel.inbox, r semel.inbox, m semel._message,
+                             fresh boolean, turn boolean, ended boolean)
+RETURNS semel.inbox LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT semel._stays(p, r.status) THEN
+        r.payload := NULL;
+        r.headers := NULL;
+    ELSIF was.payload IS NULL AND m.payload IS NOT NULL THEN
+        r.payload := m.payload;
+        r.headers := m.headers;
+    END IF;
+    UPDATE semel.inbox AS i
+    SET status = r.status, attempts = r.attempts, attempts_before = r.attempts_before, replays = r.replays,
+        alone = r.alone, due_at = r.due_at, processed_at = r.processed_at, lease_owner = r.lease_owner,
+        lease_until = r.lease_until, lease_token = r.lease_token, error_class = r.error_class,
+        error_text = r.error_text, outcome = r.outcome, updated_at = r.updated_at, headers = r.headers,
+        payload = r.payload
+    WHERE i.consumer = was.consumer AND i.source = was.source AND i.message_id = was.message_id
+      AND i.status = was.status AND i.lease_token IS NOT DISTINCT FROM was.lease_token;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'serialization_failure', MESSAGE = 'an inbox row changed while it was held';
+    END IF;
+    IF ended THEN
+        INSERT INTO semel.attempt (consumer, source, message_id, attempt, at, worker, error_class, error_text)
+        VALUES (r.consumer, r.source, r.message_id, r.attempts, r.updated_at, semel._owner(), r.error_class,
+                r.error_text);
+    END IF;
+    IF r.status = 'rejected' THEN
+        DELETE FROM semel.business_key AS b
+        WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id;
+    END IF;
+    IF k.order_key IS NOT NULL THEN
+        PERFORM semel._key_changed(p, k, CASE WHEN NOT fresh THEN was.status END, r, turn, r.updated_at);
+    END IF;
+    RETURN r;
+END $$;
+
+INSERT INTO semel.schema (version, name) VALUES (6, 'rules');

@@ -1,0 +1,359 @@
+-- SPDX-License-Identifier: MIT
+--
+-- Semel on PostgreSQL: the inbox in the caller's transaction: begin, done, fail; claim and put. docs/sql-postgres.md
+-- describes them.
+--
+-- A begin inserts the row as `processing`, under a token, and its end is written under that token. All in one
+-- transaction, nobody else ever sees the row before its end. A message that another transaction holds is `busy` by a
+-- try-lock on its id, which every function here takes before it writes a row: an insert would wait for the other's end.
+--
+-- Invariants: a begin without its end cannot commit, and an end needs its begin; every row is inserted before it is
+-- judged, so that the unique key decides a race; the watermark is read after the insert.
+
+-- ---- who holds what -----------------------------------------------------------------------------------------------
+
+-- What was begun, until its end, and what was claimed, so that a late end leaves evidence. Rows of `begun` are never
+-- committed. Unlogged: after a crash the former have been rolled back, and the latter lose their evidence only.
+CREATE UNLOGGED TABLE semel.held (
+    token      bigint PRIMARY KEY,
+    kind       text COLLATE "C" NOT NULL CHECK (kind IN ('begun', 'loose', 'claimed')),
+    consumer   text COLLATE "C" NOT NULL,
+    source     text COLLATE "C" NOT NULL,
+    message_id text COLLATE "C" NOT NULL,
+    attempt    integer NOT NULL,
+    at         timestamptz NOT NULL
+);
+
+ALTER TABLE semel.held SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
+
+CREATE FUNCTION semel._held_at_commit() RETURNS trigger LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+BEGIN
+    IF EXISTS (SELECT FROM semel.held AS h WHERE h.token = NEW.token) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'integrity_constraint_violation',
+            SCHEMA = 'semel', TABLE = 'held', CONSTRAINT = 'begun_has_its_end',
+            MESSAGE = format('message "%s" of consumer "%s" was begun, and is neither done nor failed: '
+                             'a begin without its end cannot commit', semel._show(NEW.message_id, 255),
+                             semel._show(NEW.consumer, 255)),
+            HINT = 'Call semel.inbox_done or semel.inbox_fail in the transaction that began it; under autocommit, open '
+                   'one first.';
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE CONSTRAINT TRIGGER begun_has_its_end AFTER INSERT ON semel.held DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW WHEN (NEW.kind = 'begun') EXECUTE FUNCTION semel._held_at_commit();
+
+CREATE FUNCTION semel._hold(token bigint, kind text, p semel._policy, m semel._message, attempt integer)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO semel.held VALUES (token, kind, p.consumer, m.source, m.message_id, attempt, semel._now());
+END $$;
+
+-- Until the end of the transaction; false: another one has it.
+CREATE FUNCTION semel._try_lock(consumer text, source text, message_id text) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+    SELECT pg_try_advisory_xact_lock(hashtextextended(message_id COLLATE "C", hashtextextended(
+        source COLLATE "C", hashtextextended(consumer COLLATE "C", 1936026989))))
+$$;
+
+-- ---- a delivery ---------------------------------------------------------------------------------------------------
+
+CREATE TYPE semel._answer AS (
+    act     text COLLATE "C",
+    why     text COLLATE "C",
+    attempt integer,
+    outcome text,
+    token   bigint,
+    status  text COLLATE "C",                               -- of the row; absent: there is none
+    due_at  timestamptz
+);
+
+-- taken: another message holds the business key; took: it was free, and is this message's now.
+CREATE FUNCTION semel._take_business(p semel._policy, m semel._message, now timestamptz,
+                                     OUT taken boolean, OUT took boolean)
+LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO semel.business_key AS b (consumer, business_key, source, message_id, taken_at, expires_at)
+    VALUES (p.consumer, m.business_key, m.source, m.message_id, now, semel._later(now, p.business_retention))
+    ON CONFLICT (consumer, business_key) DO UPDATE
+    SET source = excluded.source, message_id = excluded.message_id, taken_at = excluded.taken_at,
+        expires_at = excluded.expires_at
+    WHERE b.expires_at <= excluded.taken_at;
+    took := FOUND;
+    taken := NOT took AND EXISTS (SELECT FROM semel.business_key AS b
+                                  WHERE b.consumer = p.consumer AND b.business_key = m.business_key
+                                    AND (b.source, b.message_id) <> (m.source, m.message_id));
+END $$;
+
+-- The row, inserted as if the message would run (fresh), or as it was found and locked. NULL: somebody else has it.
+CREATE FUNCTION semel._admit(p semel._policy, m semel._message, lease bigint, now timestamptz,
+                             OUT r semel.inbox, OUT fresh boolean)
+LANGUAGE plpgsql AS $$
+BEGIN
+    fresh := false;
+    FOR tries IN 1..3 LOOP
+        INSERT INTO semel.inbox (
+            arrival, received_at, updated_at, message_time, version, lease_until, lease_token, attempts, alone,
+            consumer, source, message_id, status, type, fingerprint, order_key, lease_owner, headers, payload)
+        VALUES (nextval('semel.arrival') * 16384, now, now, m.message_time, m.version, semel._later(now, lease),
+                nextval('semel.token'), 1, true, p.consumer, m.source, m.message_id, 'processing', m.type,
+                m.fingerprint, m.order_key, semel._owner(), CASE WHEN p.keep <> 'never' THEN m.headers END,
+                CASE WHEN p.keep <> 'never' THEN m.payload END)
+        ON CONFLICT (consumer, source, message_id) DO NOTHING
+        RETURNING * INTO r;
+        fresh := FOUND;
+        EXIT WHEN fresh;
+        SELECT i.* INTO r FROM semel.inbox AS i
+        WHERE i.consumer = p.consumer AND i.source = m.source AND i.message_id = m.message_id
+        FOR UPDATE SKIP LOCKED;
+        EXIT WHEN FOUND OR EXISTS (SELECT FROM semel.inbox AS i WHERE i.consumer = p.consumer AND i.source = m.source
+                                                                  AND i.message_id = m.message_id);
+    END LOOP;                                               -- it was refused, and purged since: once more
+END $$;
+
+-- Read after the insert. Above READ COMMITTED the snapshot may be older than a purge: then the row is locked, and where
+-- there is none it is made, which both fail with 40001 when somebody has changed it since. No watermark is younger than
+-- the shortest retention.
+CREATE FUNCTION semel._too_old(p semel._policy, m semel._message, now timestamptz)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    mark timestamptz;
+BEGIN
+    IF current_setting('transaction_isolation') = 'read committed' OR m.message_time > now - interval '1 hour' THEN
+        SELECT w.watermark INTO mark FROM semel.watermark AS w WHERE w.consumer = p.consumer AND w.source = m.source;
+    ELSE
+        INSERT INTO semel.watermark VALUES (p.consumer, m.source, 'epoch', now) ON CONFLICT DO NOTHING;
+        SELECT w.watermark INTO mark FROM semel.watermark AS w WHERE w.consumer = p.consumer AND w.source = m.source
+        FOR SHARE;
+    END IF;
+    RETURN coalesce(m.message_time < mark, false);
+END $$;
+
+CREATE FUNCTION semel._verdict_new(p semel._policy, k semel._key, m semel._message, taken boolean, now timestamptz)
+RETURNS semel._verdict LANGUAGE plpgsql AS $$
+DECLARE
+    v semel._verdict;
+    nothing semel.inbox;
+BEGIN
+    IF m.defect = 'no_id' THEN
+        v := ('ack', 'no_id', 0, 'quarantined', NULL, 'no_id');
+    ELSIF (CASE WHEN m.message_time IS NOT NULL THEN semel._too_old(p, m, now) END) THEN
+        v := ('ack', 'too_old', 0, 'quarantined', NULL, 'too_old');
+    ELSIF m.defect IS NOT NULL THEN
+        v := ('ack', 'dead', 0, 'dead', NULL, 'permanent');
+    ELSIF taken THEN
+        v := ('ack', 'business_duplicate', 0, 'prevented', NULL, 'business_duplicate');
+    ELSIF k.order_key IS NULL THEN
+        v := ('run', 'new', 1, NULL, NULL, NULL);
+    ELSE
+        v := semel._verdict_place(p, k, nothing, m.version, now);
+        IF v.becomes = 'waiting' THEN
+            IF semel._parking_full(p, k.order_key) THEN
+                v := ('later', v.why, 0, 'absent', NULL, NULL);
+            END IF;
+        END IF;
+    END IF;
+    RETURN v;
+END $$;
+
+CREATE FUNCTION semel._verdict_old(p semel._policy, k semel._key, m semel._message, r semel.inbox, now timestamptz)
+RETURNS semel._verdict LANGUAGE plpgsql AS $$
+DECLARE
+    v semel._verdict;
+BEGIN
+    IF semel._damaged(r) THEN
+        v := ('later', 'damaged', 0, NULL, NULL, NULL);
+    ELSIF semel._conflicts(m.fingerprint, r.fingerprint) THEN
+        v := ('ack', 'conflict', 0, NULL, NULL, NULL);
+        INSERT INTO semel.conflict AS c (consumer, source, message_id, fingerprint, first_at, last_at, type, headers,
+                                         payload)
+        VALUES (p.consumer, m.source, m.message_id, m.fingerprint, now, now, m.type,
+                CASE WHEN p.keep <> 'never' THEN m.headers END, CASE WHEN p.keep <> 'never' THEN m.payload END)
+        ON CONFLICT (consumer, source, message_id, fingerprint) DO UPDATE
+        SET count = c.count + 1, last_at = excluded.last_at;
+    ELSIF p.ord <> 'none' AND r.status IN ('failed', 'waiting')
+          AND (r.order_key IS DISTINCT FROM m.order_key
+               OR (p.ord = 'version' AND r.version IS DISTINCT FROM m.version)) THEN
+        -- Under another key or version than its row has: the row keeps its place, the store runs it.
+        v := (CASE WHEN r.payload IS NOT NULL THEN 'ack' ELSE 'later' END,
+              CASE WHEN r.status = 'waiting' THEN 'blocked' ELSE 'backoff' END, 0, NULL, NULL, NULL);
+    ELSE
+        v := semel._verdict_row(p, k, r, now);
+    END IF;
+    RETURN v;
+END $$;
+
+-- What was prevented was done under another id: if it is the next version, it has had its turn.
+CREATE FUNCTION semel._takes_turn(p semel._policy, k semel._key, m semel._message, v semel._verdict)
+RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(v.becomes = 'prevented' AND p.ord = 'version'
+                    AND m.version = coalesce(k.last_version + 1, p.first_version), false)
+$$;
+
+-- It does not run: the row becomes what the verdict says, and the caller is told.
+CREATE FUNCTION semel._apply_verdict(p semel._policy, k semel._key, m semel._message, v semel._verdict, was semel.inbox,
+                                     fresh boolean, now timestamptz)
+RETURNS semel._answer LANGUAGE plpgsql AS $$
+DECLARE
+    r semel.inbox := was;
+    a semel._answer;
+BEGIN
+    IF v.becomes = 'absent' THEN
+        DELETE FROM semel.inbox AS i
+        WHERE i.consumer = was.consumer AND i.source = was.source AND i.message_id = was.message_id;
+        r.status := NULL;
+    ELSIF v.becomes IS NOT NULL THEN
+        IF fresh THEN                                       -- it was inserted as if it would run
+            r.attempts := 0;
+            r.alone := false;
+        END IF;
+        r := semel._moved(r, v.becomes, now);
+        r.due_at := v.due_at;
+        r.error_class := v.class;
+        r.error_text := coalesce(m.defect_text, semel._verdict_text(v));
+        r := semel._write(p, k, was, r, m, fresh, semel._takes_turn(p, k, m, v), false);
+    END IF;
+    a := (v.act, v.why, 0, r.outcome, NULL,
+          CASE WHEN v.why = 'damaged' THEN 'absent' ELSE coalesce(r.status, 'absent') END, r.due_at);
+    RETURN a;
+END $$;
+
+-- It may run: it is claimed, or made to wait until it is taken, or its end is recorded.
+CREATE FUNCTION semel._apply_run(p semel._policy, k semel._key, m semel._message, v semel._verdict, was semel.inbox,
+                                 fresh boolean, mode text, lease bigint, result text, reason text, now timestamptz)
+RETURNS semel._answer LANGUAGE plpgsql AS $$
+DECLARE
+    r semel.inbox := was;
+    a semel._answer;
+BEGIN
+    IF mode = 'put' AND fresh THEN
+        v := ('ack', 'new', 0, 'waiting', now, NULL);
+        RETURN semel._apply_verdict(p, k, m, v, was, true, now);
+    ELSIF mode = 'put' THEN
+        v := ('ack', 'duplicate', 0, NULL, NULL, NULL);
+        IF was.payload IS NULL THEN                         -- which only a broker could have brought
+            r.updated_at := now;
+            r := semel._write(p, k, was, r, m, false, false, false);
+        END IF;
+    ELSIF mode = 'record' THEN
+        IF NOT fresh THEN
+            r.attempts := r.attempts + 1;
+        END IF;
+        r := semel._write(p, k, was, semel._ended(p, r, result, NULL, reason, NULL, now), m, fresh, false, true);
+        v.act := semel._act_for(r.status, r.payload IS NOT NULL);
+    ELSIF NOT fresh THEN
+        r := semel._write(p, k, was, semel._claimed(r, lease, now), m, false, false, false);
+    ELSIF k.order_key IS NOT NULL THEN
+        PERFORM semel._key_changed(p, k, NULL, r, false, now);
+    END IF;
+    a := (v.act, v.why, v.attempt, r.outcome, r.lease_token, r.status, r.due_at);
+    RETURN a;
+END $$;
+
+-- mode: claim; put, to be run later; record, of a run that has ended with `result`.
+CREATE FUNCTION semel._deliver(p semel._policy, m semel._message, mode text, lease bigint, result text, reason text)
+RETURNS semel._answer LANGUAGE plpgsql AS $$
+DECLARE
+    now timestamptz := semel._now();
+    k semel._key;
+    got record;
+    v semel._verdict := ('later', 'busy', 0, NULL, NULL, NULL);
+    was semel.inbox;
+    taken boolean := false;
+    took boolean := false;
+    fresh boolean := false;
+    a semel._answer;
+BEGIN
+    IF semel._try_lock(p.consumer, m.source, m.message_id) THEN
+        IF m.order_key IS NOT NULL THEN
+            k := semel._key(p, m.order_key, true);
+        END IF;
+        IF m.business_key IS NOT NULL AND m.defect IS NULL THEN
+            SELECT b.taken, b.took INTO taken, took FROM semel._take_business(p, m, now) AS b;
+        END IF;
+        got := semel._admit(p, m, lease, now);
+        was := got.r;
+        fresh := got.fresh;
+        IF fresh THEN
+            v := semel._verdict_new(p, k, m, taken, now);
+        ELSIF was.arrival IS NOT NULL THEN
+            v := semel._verdict_old(p, k, m, was, now);
+        END IF;
+    END IF;
+    IF v.act = 'run' THEN
+        a := semel._apply_run(p, k, m, v, was, fresh, mode, lease, result, reason, now);
+    ELSE
+        a := semel._apply_verdict(p, k, m, v, was, fresh, now);
+    END IF;
+    IF took AND a.act <> 'run' AND NOT (fresh AND a.status = 'waiting') AND (v.act <> 'run' OR mode <> 'record') THEN
+        DELETE FROM semel.business_key AS b             -- it was taken for a message that was not accepted
+        WHERE b.consumer = p.consumer AND b.source = m.source AND b.message_id = m.message_id
+          AND b.business_key = m.business_key;
+    END IF;
+    RETURN a;
+END $$;
+
+-- ---- the end of what is held --------------------------------------------------------------------------------------
+
+-- how: done, transient ... as the worker says; released; recovered. NULL: the row is not under this token any more.
+-- patience: wait for locks; skip, where somebody else has the row or its key at this moment; ours, of a row that this
+-- transaction has written, and nobody else can have.
+CREATE FUNCTION semel._end(p semel._policy, held semel.inbox, how text, reason text, outcome text, patience text)
+RETURNS semel.inbox LANGUAGE plpgsql AS $$
+DECLARE
+    k semel._key;
+    was semel.inbox;
+    r semel.inbox;
+    nothing semel._message;
+    now timestamptz;
+BEGIN
+    IF p.ord <> 'none' AND held.order_key IS NOT NULL THEN
+        k := semel._key(p, held.order_key, patience <> 'skip');
+        IF k.order_key IS NULL THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    IF patience = 'ours' THEN
+        was := held;
+    ELSIF patience = 'wait' THEN
+        SELECT i.* INTO was FROM semel.inbox AS i
+        WHERE i.consumer = held.consumer AND i.source = held.source AND i.message_id = held.message_id
+          AND i.lease_token = held.lease_token FOR UPDATE;
+    ELSE
+        SELECT i.* INTO was FROM semel.inbox AS i
+        WHERE i.consumer = held.consumer AND i.source = held.source AND i.message_id = held.message_id
+          AND i.lease_token = held.lease_token FOR UPDATE SKIP LOCKED;
+    END IF;
+    now := semel._now();
+    IF was.arrival IS NULL OR (how = 'recovered' AND was.lease_until >= now) THEN
+        RETURN NULL;
+    END IF;
+    IF patience <> 'ours' THEN                              -- a delivery of it is busy from now on
+        PERFORM semel._try_lock(was.consumer, was.source, was.message_id);
+    END IF;
+    r := CASE how WHEN 'released' THEN semel._released(was, now) WHEN 'recovered' THEN semel._recovered(p, was, now)
+                  ELSE semel._ended(p, was, how, NULL, reason, outcome, now) END;
+    RETURN semel._write(p, k, was, r, nothing, false, false,
+                        CASE how WHEN 'done' THEN false WHEN 'released' THEN false
+                                 WHEN 'recovered' THEN r.attempts = was.attempts ELSE true END);
+END $$;
+
+-- Ends what was begun in this transaction, or loosely in another one; NULL: it was not begun.
+CREATE FUNCTION semel._end_begun(p semel._policy, from_source text, id text, how text, reason text, outcome text)
+RETURNS semel.inbox LANGUAGE plpgsql AS $$
+DECLARE
+    r semel.inbox;
+    began text COLLATE "C";
+BEGIN
+    SELECT i.* INTO r FROM semel.inbox AS i
+    WHERE i.consumer = p.consumer AND i.source = from_source COLLATE "C" AND i.message_id = id COLLATE "C"
+      AND i.status = 'processing';
+    DELETE FROM semel.held AS h WHERE h.token = r.lease_token AND h.kind <> 'claimed' RETURNING h.kind INTO began;
+    IF began IS NULL THEN
+        RETURN NULL;
+    END IF;
+    RETURN semel._end(p, r, how, reason, outcome, CASE began WHEN 'begun' THEN 'ours' ELSE 'wait' END);
+END $$;
+
+INSERT INTO semel.schema (version, name) VALUES (7, 'deliver');

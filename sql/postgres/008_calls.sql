@@ -1,0 +1,265 @@
+-- SPDX-License-Identifier: MIT
+--
+-- Semel on PostgreSQL: the functions that applications call for one message: begin, done, fail, claim, put, and the
+-- ends of a lease. docs/sql-postgres.md describes them.
+--
+-- What they have in common: they work in the caller's transaction, with the rights of the owner and a fixed search
+-- path; they are revoked from PUBLIC. A message id may also be a uuid, which is the same as its text.
+
+-- ---- in one transaction with the effect ---------------------------------------------------------------------------
+
+CREATE FUNCTION semel.inbox_begin(
+    consumer text, message_id text, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
+    headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
+    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, strict boolean = true)
+RETURNS TABLE (act text, why text, attempt integer, outcome jsonb) LANGUAGE plpgsql ROWS 1
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    call record;
+    a semel._answer;
+    loose boolean := NOT coalesce(strict AND nullif(current_setting('semel.strict', true), '')::boolean, strict, true);
+BEGIN
+    call := semel._message('inbox_begin', consumer, message_id, source, type, payload, raw, headers, business_key,
+                           order_key, version, fingerprint, message_time, delivery);
+    a := semel._deliver(call.p, call.m, 'claim', (call.p).lease, NULL, NULL);
+    IF a.act = 'run' THEN
+        PERFORM semel._hold(a.token, CASE WHEN loose THEN 'loose' ELSE 'begun' END, call.p, call.m, a.attempt);
+    END IF;
+    act := a.act;
+    why := a.why;
+    attempt := a.attempt;
+    outcome := CASE WHEN a.outcome IS NOT NULL THEN semel._jsonb(a.outcome) END;
+    RETURN NEXT;
+END $$;
+
+CREATE FUNCTION semel.inbox_done(consumer text, message_id text, source text = '', outcome jsonb = NULL)
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    p semel._policy;
+    r semel.inbox;
+BEGIN
+    PERFORM semel._check_given('inbox_done', 'consumer', consumer IS NOT NULL);
+    PERFORM semel._check_given('inbox_done', 'message_id', message_id IS NOT NULL);
+    p := semel._policy(consumer);
+    r := semel._end_begun(p, CASE WHEN p.one_source THEN '' ELSE coalesce(source, '') END, message_id, 'done', NULL,
+                          semel._check_outcome('inbox_done', outcome));
+    IF r.arrival IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'inbox_done: the message was not begun in this transaction, or its begin was rolled back';
+    END IF;
+END $$;
+
+CREATE FUNCTION semel.inbox_fail(
+    consumer text, message_id text, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
+    headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
+    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, class text = NULL,
+    reason text = NULL)
+RETURNS TABLE (act text, due_at timestamptz, why text, state text) LANGUAGE plpgsql ROWS 1
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    result text := semel._check_class('inbox_fail', class, false);
+    call record;
+    r semel.inbox;
+    a semel._answer;
+BEGIN
+    PERFORM semel._check_given('inbox_fail', 'message_id', message_id IS NOT NULL);
+    call := semel._message('inbox_fail', consumer, message_id, source, type, payload, raw, headers, business_key,
+                           order_key, version, fingerprint, message_time, delivery);
+    r := semel._end_begun(call.p, (call.m).source, message_id, result, reason, NULL);
+    IF r.arrival IS NULL THEN
+        a := semel._deliver(call.p, call.m, 'record', (call.p).lease, result, reason);
+    ELSE
+        a := (semel._act_for(r.status, r.payload IS NOT NULL), CASE WHEN r.attempts > 1 THEN 'retry' ELSE 'new' END,
+              r.attempts, NULL, NULL, r.status, r.due_at);
+    END IF;
+    act := a.act;
+    due_at := a.due_at;
+    why := a.why;
+    state := a.status;
+    RETURN NEXT;
+END $$;
+
+-- ---- for effects outside, and for later ---------------------------------------------------------------------------
+
+CREATE FUNCTION semel.inbox_claim(
+    consumer text, message_id text, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
+    headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
+    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, lease interval = NULL)
+RETURNS TABLE (act text, why text, attempt integer, outcome jsonb, token bigint) LANGUAGE plpgsql ROWS 1
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    lease_us bigint := semel._check_lease('inbox_claim', lease);
+    call record;
+    a semel._answer;
+BEGIN
+    call := semel._message('inbox_claim', consumer, message_id, source, type, payload, raw, headers, business_key,
+                           order_key, version, fingerprint, message_time, delivery);
+    a := semel._deliver(call.p, call.m, 'claim', coalesce(lease_us, (call.p).lease), NULL, NULL);
+    IF a.act = 'run' THEN
+        PERFORM semel._hold(a.token, 'claimed', call.p, call.m, a.attempt);
+    END IF;
+    act := a.act;
+    why := a.why;
+    attempt := a.attempt;
+    outcome := CASE WHEN a.outcome IS NOT NULL THEN semel._jsonb(a.outcome) END;
+    token := CASE WHEN a.act = 'run' THEN a.token END;
+    RETURN NEXT;
+END $$;
+
+CREATE FUNCTION semel.inbox_put(
+    consumer text, message_id text, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
+    headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
+    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL)
+RETURNS TABLE (act text, why text) LANGUAGE plpgsql ROWS 1
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    call record;
+    a semel._answer;
+BEGIN
+    call := semel._message('inbox_put', consumer, message_id, source, type, payload, raw, headers, business_key,
+                           order_key, version, fingerprint, message_time, delivery);
+    IF (call.p).keep = 'never' THEN
+        PERFORM semel._refuse('inbox_put: the consumer keeps no payloads (keep_payload): what is stored could never '
+                              'be run');
+    END IF;
+    a := semel._deliver(call.p, call.m, 'put', (call.p).lease, NULL, NULL);
+    act := a.act;
+    why := a.why;
+    RETURN NEXT;
+END $$;
+
+-- ---- by token -----------------------------------------------------------------------------------------------------
+
+CREATE FUNCTION semel._check_token(who text, token bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM semel._check_given(who, 'token', token IS NOT NULL);
+    IF token < 1 THEN
+        PERFORM semel._refuse(format('%s: token is %s; tokens are numbers from 1', who, token));
+    END IF;
+END $$;
+
+CREATE FUNCTION semel._by_token(wanted bigint) RETURNS semel.inbox LANGUAGE plpgsql AS $$
+DECLARE
+    r semel.inbox;
+BEGIN
+    SELECT i.* INTO r FROM semel.inbox AS i WHERE i.lease_token = wanted;
+    RETURN r;
+END $$;
+
+-- A late end is refused, and what it said is kept for the reconcile.
+CREATE FUNCTION semel._keep_evidence(stale bigint, result text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    WITH gone AS (DELETE FROM semel.held AS h WHERE h.token = stale AND h.kind = 'claimed' RETURNING h.*)
+    INSERT INTO semel.attempt (consumer, source, message_id, attempt, at, worker, error_class, error_text)
+    SELECT g.consumer, g.source, g.message_id, g.attempt, semel._now(), semel._owner(), 'lease_expired',
+           'refused under a stale token: the late worker said ' || result
+    FROM gone AS g JOIN semel.inbox AS i USING (consumer, source, message_id);
+END $$;
+
+CREATE FUNCTION semel.inbox_renew(token bigint, lease interval = NULL) RETURNS boolean LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    lease_us bigint := semel._check_lease('inbox_renew', lease);
+    r semel.inbox;
+    now timestamptz;
+BEGIN
+    PERFORM semel._check_token('inbox_renew', token);
+    r := semel._by_token(token);
+    lease_us := coalesce(lease_us, (semel._policy(r.consumer)).lease);
+    now := semel._now();
+    UPDATE semel.inbox AS i SET lease_until = semel._later(now, lease_us), updated_at = now
+    WHERE i.consumer = r.consumer AND i.source = r.source AND i.message_id = r.message_id
+      AND i.lease_token = r.lease_token;
+    RETURN FOUND;
+END $$;
+
+CREATE FUNCTION semel.inbox_finish(token bigint, class text = 'done', outcome jsonb = NULL, reason text = NULL)
+RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    result text := semel._check_class('inbox_finish', coalesce(class, 'done'), true);
+    said text := semel._check_outcome('inbox_finish', outcome);
+    r semel.inbox;
+BEGIN
+    PERFORM semel._check_token('inbox_finish', token);
+    r := semel._by_token(token);
+    IF r.arrival IS NOT NULL THEN
+        r := semel._end(semel._policy(r.consumer), r, result, reason, said, 'wait');
+    END IF;
+    IF r.arrival IS NULL THEN
+        PERFORM semel._keep_evidence(token, result);
+        RETURN false;
+    END IF;
+    DELETE FROM semel.held AS h WHERE h.token = inbox_finish.token;
+    RETURN true;
+END $$;
+
+CREATE FUNCTION semel.inbox_release(token bigint) RETURNS boolean LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    r semel.inbox;
+BEGIN
+    PERFORM semel._check_token('inbox_release', token);
+    r := semel._by_token(token);
+    IF r.arrival IS NOT NULL THEN
+        r := semel._end(semel._policy(r.consumer), r, 'released', NULL, NULL, 'wait');
+    END IF;
+    IF r.arrival IS NULL THEN
+        RETURN false;
+    END IF;
+    DELETE FROM semel.held AS h WHERE h.token = inbox_release.token;
+    RETURN true;
+END $$;
+
+-- ---- the same for a uuid ------------------------------------------------------------------------------------------
+
+CREATE FUNCTION semel.inbox_begin(
+    consumer text, message_id uuid, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
+    headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
+    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, strict boolean = true)
+RETURNS TABLE (act text, why text, attempt integer, outcome jsonb) LANGUAGE plpgsql ROWS 1 AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM semel.inbox_begin(consumer, message_id::text, source, type, payload, raw, headers,
+                                                 business_key, order_key, version, fingerprint, message_time, delivery,
+                                                 strict);
+END $$;
+
+CREATE FUNCTION semel.inbox_done(consumer text, message_id uuid, source text = '', outcome jsonb = NULL)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM semel.inbox_done(consumer, message_id::text, source, outcome);
+END $$;
+
+CREATE FUNCTION semel.inbox_fail(
+    consumer text, message_id uuid, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
+    headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
+    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, class text = NULL,
+    reason text = NULL)
+RETURNS TABLE (act text, due_at timestamptz, why text, state text) LANGUAGE plpgsql ROWS 1 AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM semel.inbox_fail(consumer, message_id::text, source, type, payload, raw, headers,
+                                                business_key, order_key, version, fingerprint, message_time, delivery,
+                                                class, reason);
+END $$;
+
+CREATE FUNCTION semel.inbox_claim(
+    consumer text, message_id uuid, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
+    headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
+    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, lease interval = NULL)
+RETURNS TABLE (act text, why text, attempt integer, outcome jsonb, token bigint) LANGUAGE plpgsql ROWS 1 AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM semel.inbox_claim(consumer, message_id::text, source, type, payload, raw, headers,
+                                                 business_key, order_key, version, fingerprint, message_time, delivery,
+                                                 lease);
+END $$;
+
+CREATE FUNCTION semel.inbox_put(
+    consumer text, message_id uuid, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
+    headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
+    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL)
+RETURNS TABLE (act text, why text) LANGUAGE plpgsql ROWS 1 AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM semel.inbox_put(consumer, message_id::text, source, type, payload, raw, headers,
+                                               business_key, order_key, version, fingerprint, message_time, delivery);
+END $$;
+
+INSERT INTO semel.schema (version, name) VALUES (8, 'calls');

@@ -1,0 +1,365 @@
+-- SPDX-License-Identifier: MIT
+--
+-- Semel on PostgreSQL: what runs without the daemon: stored work that is due, housekeeping; the outbox, keys of outside
+-- calls, the settings. docs/sql-postgres.md describes them.
+--
+-- Any number of sessions may do this at once: candidates are read without locks, their keys and rows are try-locked,
+-- and each is judged anew. Taking waits for nobody.
+--
+-- Invariants: a message is taken only as the first of its key, and one of each key; the watermark rises before anything
+-- is deleted, and both become visible at once.
+
+-- ---- stored work --------------------------------------------------------------------------------------------------
+
+-- The first row of the candidate's key that is due: nothing of a key may be left out in between.
+CREATE FUNCTION semel._due_of_key(p semel._policy, c semel.inbox, until timestamptz)
+RETURNS semel.inbox LANGUAGE plpgsql AS $$
+DECLARE
+    first semel.inbox;
+BEGIN
+    SELECT i.* INTO first FROM semel.inbox AS i
+    WHERE i.consumer = c.consumer AND i.order_key = c.order_key AND i.payload IS NOT NULL AND i.due_at <= until
+      AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead')
+    ORDER BY CASE WHEN p.ord = 'version' THEN i.version END NULLS FIRST, i.arrival LIMIT 1;
+    RETURN first;
+END $$;
+
+-- One candidate under lock: claimed, changed without running, or left alone; NULL: somebody else has it. deciding: what
+-- may run is left alone.
+CREATE FUNCTION semel._take_one(p semel._policy, c semel.inbox, lease bigint, deciding boolean, OUT r semel.inbox,
+                                OUT ran boolean, OUT changed boolean)
+LANGUAGE plpgsql AS $$
+DECLARE
+    k semel._key;
+    v semel._verdict;
+    was semel.inbox;
+    nothing semel._message;
+    now timestamptz := semel._now();
+BEGIN
+    ran := false;
+    changed := false;
+    IF NOT semel._try_lock(c.consumer, c.source, c.message_id) THEN
+        RETURN;
+    ELSIF p.ord <> 'none' AND c.order_key IS NOT NULL THEN
+        k := semel._key(p, c.order_key, false);
+        IF k.order_key IS NULL THEN
+            RETURN;
+        END IF;
+    END IF;
+    SELECT i.* INTO was FROM semel.inbox AS i
+    WHERE i.consumer = c.consumer AND i.source = c.source AND i.message_id = c.message_id AND i.due_at <= now
+    FOR UPDATE SKIP LOCKED;
+    IF was.arrival IS NULL OR semel._damaged(was) THEN
+        RETURN;
+    END IF;
+    v := semel._verdict_row(p, k, was, now);
+    ran := v.act = 'run' AND was.payload IS NOT NULL AND NOT deciding;
+    changed := ran OR (v.act <> 'run' AND v.becomes IS NOT NULL);
+    IF ran THEN
+        r := semel._claimed(was, lease, now);
+    ELSIF changed THEN
+        r := semel._moved(was, v.becomes, now);
+        r.due_at := v.due_at;
+        r.error_class := v.class;
+        r.error_text := semel._verdict_text(v);
+    END IF;
+    IF changed THEN
+        r := semel._write(p, k, was, r, nothing, false, false, false);
+    END IF;
+END $$;
+
+-- Rows of one consumer that are due, judged one after the other; those that were claimed.
+CREATE FUNCTION semel._take(p semel._policy, most integer, lease bigint)
+RETURNS SETOF semel.inbox LANGUAGE plpgsql AS $$
+DECLARE
+    until timestamptz := semel._now();
+    c semel.inbox;
+    one record;
+    keys text[] COLLATE "C" := '{}';
+    n integer := 0;
+BEGIN
+    FOR c IN SELECT i.* FROM semel.inbox AS i
+             WHERE i.consumer = p.consumer AND i.due_at IS NOT NULL AND i.due_at <= until AND i.payload IS NOT NULL
+             ORDER BY i.due_at, i.arrival LOOP
+        IF p.ord <> 'none' AND c.order_key IS NOT NULL THEN
+            CONTINUE WHEN c.order_key = ANY (keys);
+            keys := keys || c.order_key;
+            c := semel._due_of_key(p, c, until);
+        END IF;
+        one := semel._take_one(p, c, lease, false);
+        IF one.ran THEN
+            n := n + 1;
+            RETURN NEXT one.r;
+            EXIT WHEN n = most;
+        END IF;
+    END LOOP;
+END $$;
+
+CREATE FUNCTION semel.inbox_take(consumer text, max integer = 1, lease interval = NULL)
+RETURNS TABLE (token bigint, message_id text, source text, type text, payload jsonb, raw bytea, headers jsonb,
+               order_key text, version bigint, attempt integer, lease_until timestamptz, traceparent text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    lease_us bigint := semel._check_lease('inbox_take', lease);
+    p semel._policy;
+    m semel._message;
+    r semel.inbox;
+BEGIN
+    PERFORM semel._check_given('inbox_take', 'consumer', consumer IS NOT NULL);
+    PERFORM semel._check_text('inbox_take', 'consumer', consumer, 1);
+    PERFORM semel._check_max('inbox_take', max, 1000);
+    p := semel._policy(consumer);
+    IF p.keep = 'never' THEN
+        RETURN;                                             -- only its broker can bring them again
+    END IF;
+    FOR r IN SELECT * FROM semel._take(p, max, coalesce(lease_us, p.lease)) LOOP
+        m.source := r.source;
+        m.message_id := r.message_id;
+        PERFORM semel._hold(r.lease_token, 'claimed', p, m, r.attempts);
+        RETURN QUERY SELECT r.lease_token, r.message_id, r.source, r.type, semel._payload_json(r.payload), r.payload,
+                            semel._jsonb(r.headers), r.order_key, r.version, r.attempts, r.lease_until, r.traceparent;
+    END LOOP;
+END $$;
+
+-- NULL: the bytes are no JSON.
+CREATE FUNCTION semel._payload_json(bytes bytea) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN convert_from(bytes, 'UTF8')::jsonb;
+EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
+    RETURN NULL;
+END $$;
+
+-- ---- housekeeping -------------------------------------------------------------------------------------------------
+
+-- Leases that ran out.
+CREATE FUNCTION semel._recover(p semel._policy, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    c semel.inbox;
+    r semel.inbox;
+    n bigint := 0;
+BEGIN
+    FOR c IN SELECT i.* FROM semel.inbox AS i
+             WHERE i.consumer = p.consumer AND i.status = 'processing' AND i.lease_until < semel._now()
+             ORDER BY i.lease_until, i.arrival LOOP
+        r := semel._end(p, c, 'recovered', NULL, NULL, 'skip');
+        n := n + CASE WHEN r.arrival IS NOT NULL THEN 1 ELSE 0 END;
+        EXIT WHEN n >= most;
+    END LOOP;
+    RETURN n;
+END $$;
+
+-- Gaps that timed out and will not run.
+CREATE FUNCTION semel._gaps(p semel._policy, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    until timestamptz := semel._now();
+    c semel.inbox;
+    one record;
+    keys text[] COLLATE "C" := '{}';
+    n bigint := 0;
+BEGIN
+    FOR c IN SELECT i.* FROM semel.inbox AS i
+             WHERE i.consumer = p.consumer AND i.due_at IS NOT NULL AND i.due_at <= until AND i.status = 'waiting'
+               AND i.error_class = 'gap'
+             ORDER BY i.order_key, i.version, i.arrival LIMIT most LOOP
+        CONTINUE WHEN c.order_key = ANY (keys);
+        keys := keys || c.order_key;
+        one := semel._take_one(p, c, p.lease, true);
+        n := n + CASE WHEN one.changed THEN 1 ELSE 0 END;
+    END LOOP;
+    RETURN n;
+END $$;
+
+-- Deletes rows by their places, which are locked, and their attempts; how many.
+CREATE FUNCTION semel._delete(p semel._policy, of_source text, places tid[]) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    gone text[] COLLATE "C";
+BEGIN
+    WITH deleted AS (DELETE FROM semel.inbox AS i WHERE i.ctid = ANY (places) RETURNING i.message_id)
+    SELECT array_agg(d.message_id) INTO gone FROM deleted AS d;
+    DELETE FROM semel.attempt AS a
+    WHERE a.consumer = p.consumer AND a.source = of_source COLLATE "C" AND a.message_id = ANY (gone);
+    RETURN coalesce(cardinality(gone), 0);
+END $$;
+
+-- Final rows that are old enough, by the time of the event, or by their end where it has none.
+CREATE FUNCTION semel._purge_source(p semel._policy, of_source text, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    now timestamptz := semel._now();
+    mark timestamptz := semel._later(now, -p.retention);
+    raised timestamptz;
+    n bigint;
+BEGIN
+    INSERT INTO semel.watermark AS w VALUES (p.consumer, of_source, mark, now)
+    ON CONFLICT (consumer, source) DO UPDATE SET watermark = excluded.watermark, updated_at = excluded.updated_at
+    WHERE w.watermark < excluded.watermark;
+    SELECT w.watermark INTO raised FROM semel.watermark AS w
+    WHERE w.consumer = p.consumer AND w.source = of_source COLLATE "C";
+    n := semel._delete(p, of_source, ARRAY(
+        SELECT i.ctid FROM semel.inbox AS i
+        WHERE i.consumer = p.consumer AND i.source = of_source COLLATE "C" AND i.message_time IS NOT NULL
+          AND i.status IN ('completed', 'rejected', 'stale', 'prevented') AND i.message_time < raised
+        ORDER BY i.message_time LIMIT most FOR UPDATE SKIP LOCKED));
+    RETURN n + semel._delete(p, of_source, ARRAY(
+        SELECT i.ctid FROM semel.inbox AS i
+        WHERE i.consumer = p.consumer AND i.source = of_source COLLATE "C" AND i.message_time IS NULL
+          AND i.status IN ('completed', 'rejected', 'stale', 'prevented') AND i.processed_at < mark
+        ORDER BY i.processed_at LIMIT most - n FOR UPDATE SKIP LOCKED));
+END $$;
+
+CREATE FUNCTION semel._purge(p semel._policy, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    next text COLLATE "C";
+    n bigint := 0;
+BEGIN
+    SELECT min(i.source) INTO next FROM semel.inbox AS i WHERE i.consumer = p.consumer;
+    WHILE next IS NOT NULL AND n < most LOOP
+        n := n + semel._purge_source(p, next, most - n);
+        SELECT min(i.source) INTO next FROM semel.inbox AS i WHERE i.consumer = p.consumer AND i.source > next;
+    END LOOP;
+    DELETE FROM semel.business_key AS b
+    WHERE b.consumer = p.consumer
+      AND b.business_key IN (SELECT e.business_key FROM semel.business_key AS e
+                             WHERE e.consumer = p.consumer AND e.expires_at <= semel._now()
+                             ORDER BY e.expires_at LIMIT most FOR UPDATE SKIP LOCKED);
+    RETURN n;
+END $$;
+
+-- Every consumer that has a row or a setting, by one step into each index a name.
+CREATE FUNCTION semel._consumers() RETURNS SETOF text LANGUAGE plpgsql AS $$
+DECLARE
+    last text COLLATE "C" := '';
+BEGIN
+    LOOP
+        SELECT min(n.name) INTO last FROM (
+            SELECT min(i.consumer) AS name FROM semel.inbox AS i WHERE i.consumer > last
+            UNION ALL
+            SELECT min(c.consumer) FROM semel.consumer AS c WHERE c.consumer > last) AS n;
+        EXIT WHEN last IS NULL;
+        RETURN NEXT last;
+    END LOOP;
+END $$;
+
+CREATE FUNCTION semel.tick(max integer = 1000) RETURNS bigint LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    p semel._policy;
+    name text;
+    bad text;
+    n bigint := 0;
+BEGIN
+    PERFORM semel._check_max('tick', max, 1000000);
+    -- Each time in another order, so that a busy consumer does not keep the others from theirs.
+    FOR name IN SELECT c.name FROM semel._consumers() AS c (name) ORDER BY random() LOOP
+        EXIT WHEN n >= max;
+        BEGIN
+            p := semel._policy(name);
+        EXCEPTION WHEN invalid_parameter_value THEN         -- told at the end, after the others had their turn
+            bad := coalesce(bad, SQLERRM);
+            CONTINUE;
+        END;
+        n := n + semel._recover(p, max - n);
+        n := n + semel._gaps(p, max - n);
+        n := n + semel._purge(p, max - n);
+    END LOOP;
+    DELETE FROM semel.held AS h
+    WHERE h.token IN (SELECT o.token FROM semel.held AS o ORDER BY o.token LIMIT 100 FOR UPDATE SKIP LOCKED)
+      AND h.at < semel._now() - interval '7 days'
+      AND NOT EXISTS (SELECT FROM semel.inbox AS i WHERE i.lease_token = h.token);
+    IF bad IS NOT NULL THEN
+        RAISE WARNING USING MESSAGE = 'tick: ' || bad;
+    END IF;
+    RETURN n;
+END $$;
+
+-- ---- the outbox ---------------------------------------------------------------------------------------------------
+
+-- A UUID of version 7.
+CREATE FUNCTION semel._uuid7() RETURNS uuid LANGUAGE sql VOLATILE AS $$
+    SELECT (lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') || '7'
+            || substr(replace(gen_random_uuid()::text, '-', ''), 14))::uuid
+$$;
+
+CREATE FUNCTION semel.outbox_put(
+    aggregatetype text, aggregateid text, type text, payload jsonb = NULL, raw bytea = NULL, headers jsonb = '{}',
+    destination text = NULL, id uuid = NULL, lock boolean = false)
+RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    made uuid := coalesce(id, semel._uuid7());
+BEGIN
+    PERFORM semel._check_given('outbox_put', 'aggregatetype', aggregatetype IS NOT NULL);
+    PERFORM semel._check_given('outbox_put', 'aggregateid', aggregateid IS NOT NULL);
+    PERFORM semel._check_given('outbox_put', 'type', type IS NOT NULL);
+    PERFORM semel._check_text('outbox_put', 'aggregatetype', aggregatetype, 1);
+    PERFORM semel._check_text('outbox_put', 'aggregateid', aggregateid, 1);
+    PERFORM semel._check_text('outbox_put', 'type', type, 1);
+    PERFORM semel._check_text('outbox_put', 'destination', destination, 1);
+    IF payload IS NOT NULL AND raw IS NOT NULL THEN
+        PERFORM semel._refuse('outbox_put: payload and raw are both given; give one of them');
+    ELSIF jsonb_typeof(headers) <> 'object' OR octet_length(headers::text) > 1048576 THEN
+        PERFORM semel._refuse('outbox_put: headers must be a JSON object of at most 1048576 bytes');
+    ELSIF octet_length(raw) > 67108864 THEN
+        PERFORM semel._refuse(format('outbox_put: raw has %s bytes; at most 67108864 are allowed', octet_length(raw)));
+    END IF;
+    IF lock THEN                                            -- before seq is drawn: then it is the order of commits
+        PERFORM pg_advisory_xact_lock(hashtextextended(aggregateid COLLATE "C",
+                                                       hashtextextended(aggregatetype COLLATE "C", 1936026990)));
+    END IF;
+    INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type, payload, headers, destination, created_at)
+    VALUES (made, outbox_put.aggregatetype, outbox_put.aggregateid, outbox_put.type,
+            coalesce(raw, convert_to(outbox_put.payload::text, 'UTF8')), coalesce(outbox_put.headers, '{}')::text,
+            outbox_put.destination, semel._now())
+    ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'unique_violation',
+            MESSAGE = format('outbox_put: an event with the id %s is there already', made);
+    END IF;
+    RETURN made;
+END $$;
+
+-- ---- keys and settings --------------------------------------------------------------------------------------------
+
+-- SHA-256 over the parts, each after its length: the same for ever and on every machine.
+CREATE FUNCTION semel.step_key(consumer text, message_id text, step text, source text = '') RETURNS text
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    part text;
+    bytes bytea := '';
+BEGIN
+    PERFORM semel._check_given('step_key', 'consumer', consumer IS NOT NULL);
+    PERFORM semel._check_given('step_key', 'message_id', message_id IS NOT NULL);
+    PERFORM semel._check_given('step_key', 'step', step IS NOT NULL);
+    PERFORM semel._check_text('step_key', 'consumer', consumer, 1);
+    PERFORM semel._check_text('step_key', 'message_id', message_id, 1);
+    PERFORM semel._check_text('step_key', 'step', step, 1);
+    PERFORM semel._check_text('step_key', 'source', source, 0);
+    FOREACH part IN ARRAY ARRAY[consumer, coalesce(source, ''), message_id, step] LOOP
+        bytes := bytes || int8send(octet_length(convert_to(part, 'UTF8'))::bigint) || convert_to(part, 'UTF8');
+    END LOOP;
+    RETURN encode(sha256(bytes), 'hex');
+END $$;
+
+CREATE FUNCTION semel.step_key(consumer text, message_id uuid, step text, source text = '') RETURNS text
+LANGUAGE sql STABLE AS $$ SELECT semel.step_key(consumer, message_id::text, step, source) $$;
+
+-- All settings that hold for the consumer; with settings, these replace what was there first.
+CREATE FUNCTION semel.consumer(consumer text, settings jsonb = NULL) RETURNS jsonb LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM semel._check_given('consumer', 'consumer', consumer.consumer IS NOT NULL);
+    PERFORM semel._check_text('consumer', 'consumer', consumer.consumer, 1);
+    IF consumer.settings IS NOT NULL THEN
+        PERFORM semel._policy_read('settings', consumer.consumer, consumer.settings);
+        INSERT INTO semel.consumer AS c (consumer, settings, updated_at)
+        VALUES (consumer.consumer, consumer.settings, semel._now())
+        ON CONFLICT (consumer) DO UPDATE SET settings = excluded.settings, updated_at = excluded.updated_at;
+    END IF;
+    RETURN semel._policy_json(semel._policy(consumer.consumer));
+END $$;
+
+-- ---- who may call -------------------------------------------------------------------------------------------------
+
+-- Nobody but the owner; roles.sql grants what an application needs.
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM PUBLIC;
+
+INSERT INTO semel.schema (version, name) VALUES (9, 'work');

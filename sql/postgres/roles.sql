@@ -1,0 +1,80 @@
+-- SPDX-License-Identifier: MIT
+--
+-- Semel on PostgreSQL: who may do what. For psql, by somebody who may create roles; not a migration.
+--
+--     psql -v owner=semel_owner -v app=shop -v operator=shop_ops -f roles.sql DATABASE
+--
+--   owner     has the schema and migrates it. Run the migrations as this role: SET ROLE semel_owner.
+--   app       calls the functions, and touches no table: neither the records of others nor its own can be forged.
+--   operator  reads everything, and replays, discards and resolves through the command line. It cannot make a record,
+--             nor take one away.
+--   worker    (only where -v worker=NAME is given) the C library and the daemon, which write the tables themselves.
+--             They cannot change the schema.
+--
+-- Roles that are there already are used as they are, and need not be able to log in: grant them to those who do. Run it
+-- before the migrations, which makes the roles, and after them, which grants; any number of times.
+
+\set ON_ERROR_STOP on
+\if :{?owner}
+\else
+    \set owner semel_owner
+\endif
+\if :{?app}
+\else
+    \set app semel_app
+\endif
+\if :{?operator}
+\else
+    \set operator semel_operator
+\endif
+\if :{?worker}
+\else
+    \set worker ''
+\endif
+
+-- ---- the roles ----------------------------------------------------------------------------------------------------
+
+SELECT format('CREATE ROLE %I NOLOGIN', r.name)
+FROM (VALUES (:'owner'), (:'app'), (:'operator'), (nullif(:'worker', ''))) AS r (name)
+WHERE r.name IS NOT NULL AND NOT EXISTS (SELECT FROM pg_roles AS p WHERE p.rolname = r.name)
+\gexec
+
+SELECT format('GRANT CREATE ON DATABASE %I TO %I', current_database(), :'owner')
+\gexec
+
+-- ---- the grants ---------------------------------------------------------------------------------------------------
+
+SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'semel') AS migrated, :'worker' <> '' AS with_worker
+\gset
+\if :migrated
+    BEGIN;
+    REVOKE ALL ON SCHEMA semel FROM PUBLIC;
+    REVOKE ALL ON ALL TABLES IN SCHEMA semel FROM PUBLIC;
+    REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM PUBLIC;
+
+    -- The application: what has no underscore before its name.
+    GRANT USAGE ON SCHEMA semel TO :"app";
+    SELECT format('GRANT EXECUTE ON FUNCTION %s TO %I', p.oid::regprocedure, :'app')
+    FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
+    WHERE n.nspname = 'semel' AND left(p.proname, 1) <> '_'
+    \gexec
+
+    -- The operator: `semel inbox ls, show, retry, discard, resolve` and `semel status`.
+    GRANT USAGE ON SCHEMA semel TO :"operator";
+    GRANT SELECT ON ALL TABLES IN SCHEMA semel TO :"operator";
+    GRANT UPDATE ON semel.inbox, semel.order_key, semel.selected TO :"operator";
+    GRANT INSERT ON semel.order_key, semel.attempt, semel.audit, semel.selection, semel.selected TO :"operator";
+    GRANT DELETE ON semel.business_key TO :"operator";
+
+    \if :with_worker
+        GRANT USAGE ON SCHEMA semel TO :"worker";
+        GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA semel TO :"worker";
+        REVOKE INSERT, UPDATE, DELETE ON semel.schema FROM :"worker";
+        REVOKE UPDATE, DELETE ON semel.audit FROM :"worker";
+        GRANT USAGE ON ALL SEQUENCES IN SCHEMA semel TO :"worker";
+    \endif
+    COMMIT;
+    \echo the roles are there, and have their rights
+\else
+    \echo the roles are there; migrate now, then run this file again
+\endif

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * store.c: which store a command works on, and why it could not be opened.
+ *
+ * Invariants: a store is opened as it is: only who asks for it creates or migrates one. A URL is shown without the
+ * password that may be in it.
+ */
+#include <stdlib.h>
+
+#include "cli/frame.h"
+#include "store/migrations.h"
+#include "store/sqlite_store.h"
+#ifdef SEMEL_WITH_POSTGRES
+#include "store/pg_door.h"
+#include "store/pg_store.h"
+#endif
+
+#define URL_SHOWN 1024
+
+static const struct semel_store_ops *const drivers[] = {
+    &semel__store_sqlite,
+#ifdef SEMEL_WITH_POSTGRES
+    &semel__store_postgres,
+    &semel__store_postgresql,
+#endif
+    NULL,
+};
+
+static const struct cli_store_kind kinds[] = {
+    {"sqlite", semel__sqlite_migrations, &semel__sqlite_migrations_n, false},
+#ifdef SEMEL_WITH_POSTGRES
+    {"postgres", semel__pg_migrations, &semel__pg_migrations_n, true},
+#endif
+};
+
+/* ---- the URL ------------------------------------------------------------------------------------- */
+
+/* SCHEME:SOMETHING, of a scheme that we know. */
+static bool is_url(const char *url)
+{
+    const char *colon = strchr(url, ':');
+    for (size_t i = 0; colon != NULL && colon[1] != '\0' && drivers[i] != NULL; i++)
+        if (semel__str_eqz((struct semel_str){url, (size_t)(colon - url)}, drivers[i]->name))
+            return true;
+    return false;
+}
+
+const struct cli_store_kind *cli_store_kind(const char *name)
+{
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (strcmp(name, kinds[i].name) == 0)
+            return &kinds[i];
+    return NULL;
+}
+
+const struct cli_store_kind *cli_store_kind_of(const char *url)
+{
+    const char *name = strncmp(url, "postgres", 8) == 0 ? "postgres" : "sqlite";
+    return cli_store_kind(name);
+}
+
+bool cli_store_is_sqlite(const char *url)
+{
+    const struct cli_store_kind *kind = cli_store_kind_of(url);
+    return kind != NULL && strcmp(kind->name, "sqlite") == 0;
+}
+
+/* Where the secret that begins here ends: at one of `stops`, or at the end. */
+static const char *hide(char *out, size_t *n, const char *p, const char *stops)
+{
+    for (const char *star = "***"; *star != '\0' && *n + 1 < URL_SHOWN; star++)
+        out[(*n)++] = *star;
+    return p + strcspn(p, stops);
+}
+
+/* Of //user:SECRET@host: where the secret begins; NULL: there is none. */
+static const char *userinfo_secret(const char *url)
+{
+    const char *slashes = strstr(url, "://"), *end, *colon;
+    if (slashes == NULL)
+        return NULL;
+    end = slashes + 3 + strcspn(slashes + 3, "/?#");
+    colon = strchr(slashes + 3, ':');
+    for (const char *at = end; at > slashes + 3; at--)
+        if (*at == '@')
+            return colon != NULL && colon < at ? colon + 1 : NULL;
+    return NULL;
+}
+
+const char *cli_store_shown(const char *url)
+{
+    static char out[URL_SHOWN];
+    const char *secret = userinfo_secret(url);
+    size_t n = 0;
+    if (secret == NULL && strncmp(url, "postgres", 8) != 0)
+        return url; /* however long it is */
+    for (const char *p = url; *p != '\0' && n + 1 < sizeof(out);) {
+        if (p == secret)
+            p = hide(out, &n, p, "@");
+        else if (strncmp(p, "password", 8) == 0 && p != url && strncmp(url, "postgres", 8) == 0) {
+            for (size_t i = 0; i < 8 && n + 1 < sizeof(out); i++)
+                out[n++] = *p++;
+            while ((*p == ' ' || *p == '=') && n + 1 < sizeof(out))
+                out[n++] = *p++;
+            p = hide(out, &n, p + (*p == '\''), p[0] == '\'' ? "'" : "& \t");
+        } else
+            out[n++] = *p++;
+    }
+    out[n] = '\0';
+    return out;
+}
+
+const char *cli_store_url(const struct cli_args *args, int *ret_code)
+{
+    const char *url = cli_value(args, "store");
+    bool from_env = url == NULL;
+    if (from_env)
+        url = getenv("SEMEL_STORE"); /* NOLINT(concurrency-mt-unsafe): there are no threads */
+    if (url == NULL || url[0] == '\0') {
+        *ret_code = cli_fail(CLI_USAGE, "no store is given; say --store sqlite:FILE or "
+                                        "--store postgres://USER@HOST/DATABASE, or set SEMEL_STORE");
+        return NULL;
+    }
+    if (!is_url(url)) {
+        *ret_code = cli_fail(CLI_USAGE,
+                             "%s is '%s'; a store looks like sqlite:FILE or postgres://USER@HOST:5432/DATABASE",
+                             from_env ? "SEMEL_STORE" : "--store", cli_store_shown(url));
+        return NULL;
+    }
+    return url;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------- */
+
+int cli_store_fail(const char *url, semel_status status, const struct semel_error *err)
+{
+    (void)status;
+    return cli_fail(CLI_STORE, "%s: %s", cli_store_shown(url), err->text);
+}
+
+int cli_store_refused(const struct cli_args *args, const char *url, semel_status status, const struct semel_error *err)
+{
+    const char *migrate = cli_again(args->cli, "migrate", cli_value(args, "store"));
+    const char *shown = cli_store_shown(url);
+    switch (err->code) {
+    case SEMEL_STORE_NO_DATABASE:
+        return cli_fail(CLI_STORE, "%s: %s; to make one: %s", shown, err->text, migrate);
+    case SEMEL_STORE_NO_SCHEMA:
+        return cli_fail(CLI_STORE, "%s: no Semel tables here; to make them: %s", shown, migrate);
+    case SEMEL_STORE_OLD_SCHEMA:
+        return cli_fail(CLI_STORE, "%s: %s: %s", shown, err->text, migrate);
+    default:
+        return cli_store_fail(url, status, err);
+    }
+}
+
+semel_status cli_store_try(const char *url, bool create_and_migrate, struct semel_store **ret, struct semel_error *err)
+{
+    struct semel_store_options options = {.create = create_and_migrate, .migrate = create_and_migrate};
+    return semel_store_open(ret, drivers, url, &options, err);
+}
+
+struct semel_store *cli_store_open(const struct cli_args *args, bool create_and_migrate, int *ret_code)
+{
+    struct semel_store *store = NULL;
+    struct semel_error err = {0};
+    const char *url = cli_store_url(args, ret_code);
+    if (url == NULL)
+        return NULL;
+    semel_status status = cli_store_try(url, create_and_migrate, &store, &err);
+    if (status == SEMEL_OK)
+        return store;
+    *ret_code = cli_store_refused(args, url, status, &err);
+    return NULL;
+}
+
+int cli_store_schema_found(struct semel_store *store)
+{
+#ifdef SEMEL_WITH_POSTGRES
+    if (semel__pg_is(store))
+        return semel__pg_schema_found(store);
+#endif
+    return semel__sqlite_schema_found(store);
+}
+
+void cli_store_about(struct semel_store *store, char *out, size_t size)
+{
+#ifdef SEMEL_WITH_POSTGRES
+    if (semel__pg_is(store)) {
+        semel__pg_about(store, out, size);
+        return;
+    }
+#endif
+    (void)store;
+    semel__sqlite_about(semel__sqlite_version(), out, size);
+}
+
+int64_t cli_store_wal_bytes(struct semel_store *store)
+{
+    return store->ops == &semel__store_sqlite ? semel__sqlite_wal_bytes(store) : SEMEL_NONE;
+}

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * pg.h: private to the files of the PostgreSQL driver.
+ *
+ *   pg.c           opening, closing, wrapping; the tables of functions
+ *   pg_url.c       what a URL says: our parameters, the rest for libpq
+ *   pg_conn.c      connecting, and whether the server will do
+ *   pg_trip.c      a round trip: statements sent in a pipeline, every wait bounded
+ *   pg_value.c     values on the wire, in binary
+ *   pg_column.c    fields of many items as parameters of one statement
+ *   pg_fail.c      what a SQLSTATE means
+ *   pg_schema.c    migrations, and which schema is there
+ *   pg_tx.c        transactions, savepoint, guard
+ *   pg_queue.c     statements of handlers, sent without waiting
+ *   pg_row.c       a row of semel.inbox as it is read, hostile until checked
+ *   pg_key.c       order keys and business keys: locks and facts
+ *   pg_admit.c     admit and fetch
+ *   pg_settle.c    settle
+ *   pg_scan.c      scan, sources, parked
+ *   pg_keep.c      watermark, purge, outbox, audit
+ *   pg_consumer.c  settings and names of consumers
+ *   pg_look*.c     what operators ask
+ *
+ * Invariants: every value is bound, none is ever part of a statement's text; tables are named with their schema; a trip
+ * that was started is ended before the function that started it returns.
+ */
+#ifndef SEMEL_STORE_PG_H
+#define SEMEL_STORE_PG_H
+
+#include <libpq-fe.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "base/str.h"
+#include "store/pg_store.h"
+
+#define PG_TRIP_MAX 24      /* statements a trip */
+#define PG_PARAMS_MAX 64    /* parameters a statement */
+#define PG_PREPARED_MAX 128 /* statements of ours a connection */
+#define PG_QUEUED_MAX 16    /* different statements of handlers that are kept prepared */
+#define PG_DRAWS_MAX 64     /* admits a transaction */
+#define PG_PLACES 16384     /* a batch's places: an arrival is a drawn number times this, plus the place */
+
+/* A statement of the driver: constant, one object a statement. The name is that of the prepared statement and unique
+ * within the driver. Types are said by casts in the text: $2::text[]. */
+struct pg_sql {
+    const char *name;
+    const char *text;
+};
+
+struct pg_queue;
+
+struct pg_store {
+    struct semel_store store;
+    PGconn *conn;
+    char *conninfo;   /* for libpq, without our parameters; NULL for a wrapped one. Holds a password: wiped */
+    bool wrapped;     /* the caller's connection */
+    bool pooler;      /* no named statements */
+    bool broken;      /* could not be brought back to a known state: CLOSED until reopened */
+    bool begun;       /* we began the open transaction, and we end it */
+    bool joined;      /* the open transaction is the caller's */
+    bool strict;      /* it is above READ COMMITTED */
+    bool standby;     /* commits wait for a standby */
+    bool undone;      /* nothing happened since the last rollback_to */
+    bool cursor;      /* the guard is set in a joined transaction */
+    int saved;        /* how many savepoints are set */
+    bool lost_wait;   /* a notice said that the wait for a standby was cancelled */
+    int timeout_ms;   /* for locks */
+    int schema_found; /* when it was opened, before a migration */
+    pid_t pid;
+    int64_t trips;
+    uint64_t begins;             /* own transactions so far */
+    int64_t draws[PG_DRAWS_MAX]; /* what this transaction drew from semel.arrival: its own rows */
+    size_t n_draws;
+    const struct semel_clock *clock; /* NULL: the database's */
+    struct semel_random *rng, own_rng;
+    const struct pg_sql *prepared[PG_PREPARED_MAX];
+    size_t n_prepared;
+    struct pg_queue *queue;
+};
+
+static inline struct pg_store *semel__pg_of(struct semel_store *store)
+{
+    return (struct pg_store *)store; /* the first member */
+}
+
+/* ---- a round trip ------------------------------------------------------------------------------- */
+
+/* Statements that are sent together and answered together. For each: its parameters in order ($1, $2 ...), then
+ * semel__pg_add. The first failure sticks and is told by semel__pg_run. Outside a transaction the statements of one
+ * trip are one transaction. */
+struct pg_trip {
+    struct pg_store *d;
+    const char *doing;
+    semel_status status;
+    struct semel_error err;
+    size_t n;                       /* statements added */
+    PGresult *results[PG_TRIP_MAX]; /* in that order, after the run */
+    size_t failed;                  /* which one failed, after a run that did; n: none in particular */
+    bool bare;                      /* set after the start: no time-outs are added where no transaction is open */
+    /* inside */
+    bool entered;                   /* something was sent */
+    bool restore;                   /* the caller's connection was blocking */
+    size_t n_slots;                 /* answers to come: one a statement, and one each that had to be prepared */
+    int slots[2 * PG_TRIP_MAX + 2]; /* which statement, or -1: a preparation, or -2: none of the caller's */
+    size_t preparing;               /* the statement after the last one that was answered */
+    const struct pg_sql *fresh[PG_TRIP_MAX + 1]; /* prepared by this trip, in order */
+    size_t n_fresh;
+    int n_params;
+    struct semel_buf bytes; /* of the parameters */
+    struct {
+        const char *p; /* borrowed; NULL: `at` in bytes, unless null */
+        size_t at, n;
+        bool null;
+    } params[PG_PARAMS_MAX];
+    size_t array_at, array_n; /* of the array that is being filled */
+};
+
+void semel__pg_start(struct pg_trip *trip, struct pg_store *d, const char *doing);
+/* Returns the index of its result. */
+size_t semel__pg_add(struct pg_trip *trip, const struct pg_sql *sql);
+/* Sends and waits for all. OK: every statement succeeded. After a failure inside a transaction it must be rolled back,
+ * whole or to a savepoint. No statement added: OK, without a round trip. */
+semel_status semel__pg_run(struct pg_trip *trip, struct semel_error *err);
+/* The same; a statement that fails is told as a handler's fault (semel__pg_fail), not as one of ours. */
+semel_status semel__pg_run_theirs(struct pg_trip *trip, struct semel_error *err);
+void semel__pg_end(struct pg_trip *trip); /* frees results; may be called twice */
+/* start, add, run and end of one statement without parameters and without rows. */
+semel_status semel__pg_do(struct pg_store *d, const struct pg_sql *sql, const char *doing, struct semel_error *err);
+
+/* Pieces of a trip, for pg_queue.c. */
+semel_status semel__pg_wait(struct pg_store *d, const char *doing, struct semel_error *err);
+semel_status semel__pg_answer(struct pg_store *d, const char *doing, PGresult **ret, struct semel_error *err);
+semel_status semel__pg_synced(struct pg_store *d, const char *doing, struct semel_error *err);
+bool semel__pg_succeeded(const PGresult *result);
+
+/* ---- parameters, in binary ---------------------------------------------------------------------- */
+
+void semel__pg_text(struct pg_trip *trip, struct semel_str s); /* text or bytea; not given: NULL; borrowed until add */
+void semel__pg_key(struct pg_trip *trip, struct semel_str s);  /* the same; not given: the empty text (a source) */
+void semel__pg_int(struct pg_trip *trip, int64_t v);           /* bigint; SEMEL_NONE: NULL */
+void semel__pg_time(struct pg_trip *trip, int64_t us);         /* timestamptz; SEMEL_NONE: NULL */
+void semel__pg_bool(struct pg_trip *trip, bool v);
+void semel__pg_null(struct pg_trip *trip);
+
+enum pg_kind { PG_TEXTS, PG_BYTES, PG_INTS, PG_INT4S, PG_TIMES, PG_BOOLS };
+/* text[], bytea[], bigint[], integer[], timestamptz[], boolean[]: start, n items, end. */
+void semel__pg_array(struct pg_trip *trip, enum pg_kind kind, size_t n);
+void semel__pg_item_text(struct pg_trip *trip, struct semel_str s); /* PG_TEXTS, PG_BYTES */
+void semel__pg_item_key(struct pg_trip *trip, struct semel_str s);
+void semel__pg_item_int(struct pg_trip *trip, int64_t v);
+void semel__pg_item_int4(struct pg_trip *trip, int v);
+void semel__pg_item_time(struct pg_trip *trip, int64_t us);
+void semel__pg_item_bool(struct pg_trip *trip, bool v);
+void semel__pg_array_end(struct pg_trip *trip);
+
+/* Fields of structs as columns (pg_column.c): see there. */
+enum pg_field {
+    PG_FIELD_TEXT,
+    PG_FIELD_KEY, /* text; not given: empty */
+    PG_FIELD_INT64,
+    PG_FIELD_INT,
+    PG_FIELD_TIME,
+    PG_FIELD_BOOL,
+    PG_FIELD_STATE,
+    PG_FIELD_CLASS,
+    PG_FIELD_TEXT_OF, /* by `get` */
+    PG_FIELD_BYTES_OF
+};
+struct pg_column {
+    enum pg_field kind;
+    size_t offset;
+    struct semel_str (*get)(const void *item);
+};
+/* Two parameters a column; n > 0. */
+void semel__pg_columns(struct pg_trip *trip, const struct pg_column *columns, size_t n_columns,
+                       const void *const *items, size_t n);
+/* One parameter. */
+void semel__pg_array_of(struct pg_trip *trip, const struct pg_column *column, const void *const *items, size_t n);
+void semel__pg_fingerprints(struct pg_trip *trip, const struct semel_fp *(*get_fp)(const void *item),
+                            const void *const *items, size_t n);
+
+/* ---- results, in binary ------------------------------------------------------------------------- */
+
+/* bigint or integer; SEMEL_NONE: NULL, or no such number. */
+int64_t semel__pg_get_int(const PGresult *res, int row, int col);
+int64_t semel__pg_get_time(const PGresult *res, int row, int col); /* us since 1970; SEMEL_NONE: NULL */
+bool semel__pg_get_bool(const PGresult *res, int row, int col);    /* NULL: false */
+/* Text or bytes, borrowed until the trip ends; NULL: not given. */
+struct semel_str semel__pg_get_text(const PGresult *res, int row, int col);
+/* The same, copied; what is longer than max is cut there. */
+semel_status semel__pg_copy(const PGresult *res, int row, int col, size_t max, struct semel_arena *arena,
+                            struct semel_str *ret, struct semel_error *err);
+size_t semel__pg_affected(const PGresult *res); /* rows inserted, updated, deleted or given */
+
+/* ---- rows of the inbox -------------------------------------------------------------------------- */
+
+/* What is spelled so is found by the partial indexes of sql/postgres/001_inbox.sql. */
+#define PG_UNFINISHED "status IN ('processing', 'failed', 'waiting', 'unknown', 'dead')"
+#define PG_OPEN "status IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined')"
+#define PG_FINAL "status IN ('completed', 'rejected', 'stale', 'prevented')"
+
+/* The columns that every query of inbox rows gives, in this order; kept, headers and payload follow. */
+#define PG_ROW_MAP(X)  \
+    X(arrival)         \
+    X(consumer)        \
+    X(source)          \
+    X(message_id)      \
+    X(type)            \
+    X(status)          \
+    X(attempts)        \
+    X(attempts_before) \
+    X(replays)         \
+    X(alone)           \
+    X(fingerprint)     \
+    X(order_key)       \
+    X(version)         \
+    X(message_time)    \
+    X(received_at)     \
+    X(updated_at)      \
+    X(processed_at)    \
+    X(due_at)          \
+    X(lease_owner)     \
+    X(lease_until)     \
+    X(lease_token)     \
+    X(error_class)     \
+    X(error_text)      \
+    X(outcome)         \
+    X(position)        \
+    X(traceparent)
+
+enum pg_col {
+#define X(name) PG_COL_##name,
+    PG_ROW_MAP(X)
+#undef X
+        PG_COL_kept,
+    PG_COL_headers,
+    PG_COL_payload,
+    PG_COL_COUNT
+};
+
+/* The select list over `semel.inbox AS i`. `with` is SQL that says whether headers and payload are wanted: "true", or
+ * "$1::boolean". */
+#define PG_COLUMN_(name) "i." #name ", "
+#define PG_COLUMNS(with)                                             \
+    PG_ROW_MAP(PG_COLUMN_)                                           \
+    "i.payload IS NOT NULL, CASE WHEN " with " THEN i.headers END, " \
+    "CASE WHEN " with " THEN i.payload END"
+
+/* A row as it was given, the columns above from `first` on, copied to the arena. INVALID, BROKEN: it is damaged, err
+ * says where. RETRY: no memory. */
+semel_status semel__pg_read(const PGresult *res, int row, int first, struct semel_arena *arena, struct semel_row *ret,
+                            struct semel_error *err);
+bool semel__pg_damaged(semel_status status); /* of semel__pg_read: damage, not the world */
+
+/* The first column as names, those that are none of ours left out. */
+semel_status semel__pg_names(const PGresult *res, struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
+                             struct semel_error *err);
+
+/* ---- the parts ---------------------------------------------------------------------------------- */
+
+/* CLOSED: the connection is gone, or belongs to the process that forked this one. INVALID: the caller's own connection
+ * is in the middle of something. */
+semel_status semel__pg_usable(struct pg_store *d, struct semel_error *err);
+bool semel__pg_in_tx(const struct pg_store *d); /* on the server, as far as it has told, whoever began it */
+/* For tests: what the table says of a SQLSTATE. */
+semel_status semel__pg_meaning(const char *code, enum semel_class *ret_cls);
+int semel__pg_code(const char *code); /* as err->code has it; 0: not a SQLSTATE */
+semel_status semel__pg_lost(PGconn *conn, const char *doing, struct semel_error *err); /* CLOSED */
+/* A statement of ours failed: as semel__pg_fail, but a violated constraint is no message's fault. */
+semel_status semel__pg_own_fail(struct pg_store *d, const PGresult *result, const char *doing, struct semel_error *err);
+
+/* One snapshot for several trips of a reader. Inside a transaction that transaction is used (and nothing is begun). */
+semel_status semel__pg_snapshot(struct pg_store *d, bool *ret_begun, struct semel_error *err);
+void semel__pg_snapshot_end(struct pg_store *d, bool begun);
+
+semel_status semel__pg_url(struct pg_store *d, struct semel_str location, struct semel_error *err);
+void semel__pg_forget_url(struct pg_store *d);
+semel_status semel__pg_connect(struct pg_store *d, struct semel_error *err);
+/* Version, encodings, whether it takes writes, schema. */
+semel_status semel__pg_suitable(struct pg_store *d, struct semel_error *err);
+void semel__pg_disconnect(struct pg_store *d);
+
+/* INVALID: a newer schema than this binary knows, none or an old one and !will_migrate. */
+semel_status semel__pg_schema_check(struct pg_store *d, bool will_migrate, struct semel_error *err);
+semel_status semel__pg_migrate(struct semel_store *store, int *ret_from, int *ret_to, struct semel_error *err);
+
+semel_status semel__pg_begin(struct semel_store *store, enum semel_tx tx, int64_t *ret_now_us, struct semel_error *err);
+semel_status semel__pg_commit(struct semel_store *store, struct semel_error *err);
+void semel__pg_rollback(struct semel_store *store);
+semel_status semel__pg_savepoint(struct semel_store *store, struct semel_error *err);
+semel_status semel__pg_rollback_to(struct semel_store *store, struct semel_error *err);
+void semel__pg_leave(struct semel_store *store);
+bool semel__pg_busy(struct semel_store *store);
+semel_status semel__pg_guard(struct semel_store *store, bool on, struct semel_error *err);
+semel_status semel__pg_check(struct semel_store *store, struct semel_error *err);
+
+/* Ends what is queued; OK when nothing is. */
+semel_status semel__pg_collect(struct semel_store *store, size_t *ret_tag, struct semel_error *err);
+bool semel__pg_queue_open(const struct pg_store *d);
+/* Reads all answers and leaves pipeline mode. The first failure is returned, and once more by collect. */
+semel_status semel__pg_queue_end(struct pg_store *d, struct semel_error *err);
+void semel__pg_queue_drop(struct pg_store *d);   /* ends it, and forgets what came of it */
+void semel__pg_queue_forget(struct pg_store *d); /* the connection is gone */
+void semel__pg_queue_free(struct pg_store *d);
+
+/* Adds the locks and facts of keys to a trip; reads them from it. */
+struct pg_key_trip {
+    size_t locks, facts;
+};
+void semel__pg_keys_add(struct pg_trip *trip, struct semel_str consumer, const struct semel_key *keys, size_t n,
+                        struct pg_key_trip *at);
+semel_status semel__pg_keys_read(const struct pg_trip *trip, struct semel_key *keys, size_t n,
+                                 const struct pg_key_trip *at, struct semel_error *err);
+struct pg_business_trip {
+    size_t taken, holders;
+};
+void semel__pg_business_add(struct pg_trip *trip, const struct semel_admit_batch *batch, struct pg_business_trip *at);
+semel_status semel__pg_business_read(const struct pg_trip *trip, struct semel_admit_batch *batch,
+                                     const struct pg_business_trip *at, struct semel_arena *arena,
+                                     struct semel_error *err);
+
+semel_status semel__pg_admit(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
+                             struct semel_error *err);
+semel_status semel__pg_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
+                             struct semel_error *err);
+semel_status semel__pg_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
+semel_status semel__pg_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
+                            struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
+semel_status semel__pg_sources(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
+                               struct semel_str **ret_sources, size_t *ret_n, struct semel_error *err);
+semel_status semel__pg_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
+                              struct semel_error *err);
+semel_status semel__pg_watermark(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                                 int64_t watermark_us, struct semel_error *err);
+semel_status semel__pg_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                             int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err);
+semel_status semel__pg_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us, size_t max,
+                                      size_t *ret_deleted, struct semel_error *err);
+semel_status semel__pg_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
+                                  char ret_id[37], struct semel_error *err);
+semel_status semel__pg_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
+                             struct semel_error *err);
+semel_status semel__pg_consumer_get(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
+                                    struct semel_str *ret_settings, struct semel_error *err);
+semel_status semel__pg_consumer_put(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
+                                    int64_t now_us, struct semel_error *err);
+semel_status semel__pg_consumers(struct semel_store *store, struct semel_str after, size_t max,
+                                 struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
+                                 struct semel_error *err);
+
+extern const struct semel_look_ops semel__pg_look;
+
+#endif

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * pg_look.c: what operators ask of the inbox as a whole: counts, lists, groups; and of the outbox.
+ *
+ * Invariants: counts and groups look at no more rows than they may (P44). A damaged row is counted by the list, and
+ * uses up no place in it. Nothing here takes a lock that a consumer would wait for.
+ */
+#include "store/pg_look.h"
+
+#include "core/state.h"
+
+#define PAGE 1000
+#define PAGE_PAYLOADS 50
+#define DAMAGED_MAX 100000
+
+/* ---- counts ------------------------------------------------------------------------------------- */
+
+/* Of the rows that were counted, which are the oldest, the one that is due first may be none: it is looked for among
+ * the first that are due at all. */
+static const struct pg_sql count_all = {
+    "look_counts", PG_NAMES
+    " SELECT name, status, n, capped, oldest, next FROM ("
+    "SELECT c.name, 'processing' AS status, x.n, x.n >= $2::bigint AS capped, x.oldest, x.next FROM names AS c "
+    "CROSS JOIN LATERAL (SELECT count(*) AS n, min(r.received_at) AS oldest, min(r.lease_until) AS next FROM "
+    "(SELECT i.received_at, i.lease_until FROM semel.inbox AS i WHERE i.consumer = c.name AND i.status = 'processing' "
+    "ORDER BY i.lease_until LIMIT $2) AS r) AS x "
+    "UNION ALL "
+    "SELECT c.name, s.state, x.n, x.n >= $2, x.oldest, CASE WHEN x.n >= $2 AND s.state IN ('failed', 'waiting') THEN "
+    "(SELECT d.due_at FROM (SELECT i.due_at, i.status FROM semel.inbox AS i WHERE i.consumer = c.name AND "
+    "i.due_at IS NOT NULL ORDER BY i.due_at LIMIT $2) AS d WHERE d.status = s.state ORDER BY d.due_at LIMIT 1) "
+    "ELSE x.next END FROM names AS c CROSS JOIN unnest(ARRAY['failed', 'waiting', 'unknown', 'dead', 'quarantined']) "
+    "AS s (state) CROSS JOIN LATERAL (SELECT count(*) AS n, min(r.received_at) AS oldest, min(r.due_at) AS next FROM "
+    "(SELECT i.received_at, i.due_at FROM semel.inbox AS i WHERE i.consumer = c.name AND i.status = s.state "
+    "AND " PG_HELD "ORDER BY i.arrival LIMIT $2) AS r) AS x "
+    "UNION ALL "
+    "SELECT c.name, x.status, x.n, sum(x.n) OVER (PARTITION BY c.name) >= $2, NULL, NULL FROM names AS c "
+    "CROSS JOIN LATERAL (SELECT r.status, count(*) AS n FROM ((SELECT i.status FROM semel.inbox AS i "
+    "WHERE i.consumer = c.name AND i.message_time IS NOT NULL AND i." PG_FINAL
+    " ORDER BY i.source, i.message_time LIMIT $2) UNION ALL (SELECT i.status FROM semel.inbox AS i "
+    "WHERE i.consumer = c.name AND i.message_time IS NULL AND i." PG_FINAL
+    " ORDER BY i.source, i.processed_at LIMIT $2) LIMIT $2) AS r "
+    "GROUP BY r.status) AS x) AS counted WHERE n > 0 ORDER BY name, status"};
+
+static semel_status read_counts(const PGresult *res, struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
+                                struct semel_error *err)
+{
+    size_t n = (size_t)PQntuples(res);
+    struct semel_count *counts = semel__arena_alloc(arena, n, sizeof(*counts));
+    if (counts == NULL && n > 0)
+        return semel__fail_memory(err);
+    *ret_n = 0;
+    for (int i = 0; i < (int)n; i++) {
+        struct semel_count *c = &counts[*ret_n];
+        if (!semel__state_parse(semel__pg_get_text(res, i, 1), &c->state))
+            continue;
+        semel_status status = semel__pg_copy(res, i, 0, SEMEL_ID_MAX, arena, &c->consumer, err);
+        if (status != SEMEL_OK)
+            return status;
+        c->n = semel__pg_get_int(res, i, 2);
+        c->capped = semel__pg_get_bool(res, i, 3);
+        c->oldest_us = semel__pg_get_time(res, i, 4);
+        c->next_us = semel__pg_get_time(res, i, 5);
+        (*ret_n)++;
+    }
+    *ret = counts;
+    return SEMEL_OK;
+}
+
+static semel_status look_counts(struct semel_store *store, struct semel_str consumer, int64_t cap,
+                                struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
+                                struct semel_error *err)
+{
+    const struct semel_filter filter = {.consumer = consumer};
+    struct semel_count *counts = NULL;
+    struct pg_trip trip;
+    size_t bounds, at, n = 0;
+    semel_status status = semel__pg_usable(semel__pg_of(store), err);
+    if (status != SEMEL_OK)
+        return status;
+    if (semel__pg_filter_sound(&filter)) {
+        semel__pg_start(&trip, semel__pg_of(store), "counting the inbox");
+        semel__pg_bounds_add(&trip, &filter, PG_WAY_OPEN, &bounds);
+        semel__pg_text(&trip, consumer);
+        semel__pg_int(&trip, cap);
+        at = semel__pg_add(&trip, &count_all);
+        status = semel__pg_run(&trip, err);
+        if (status == SEMEL_OK)
+            status = semel__pg_bounds_read(&trip, bounds, err);
+        if (status == SEMEL_OK)
+            status = read_counts(trip.results[at], arena, &counts, &n, err);
+        semel__pg_end(&trip);
+    }
+    if (status != SEMEL_OK)
+        return status;
+    *ret = counts;
+    *ret_n = n;
+    return SEMEL_OK;
+}
+
+/* ---- list --------------------------------------------------------------------------------------- */
+
+#define X(name, text, names, where, states)                                                                        \
+    [PG_WAY_##name] = {"look_list_" text, PG_NAMES                                                                 \
+                       " SELECT " PG_COLUMNS("$13::boolean") " " PG_FROM(names, where, PG_FILTER states, PG_FIRST) \
+                           PG_FIRST},
+static const struct pg_sql lists[PG_WAYS] = {PG_WAY_MAP(X)};
+#undef X
+
+struct listing {
+    struct pg_store *d;
+    const struct semel_filter *filter;
+    enum pg_way way;
+    bool with_payload;
+    struct semel_arena *arena;
+    struct semel_row *rows; /* outside the arena, so that the arena holds only what is returned */
+    size_t n, room, damaged;
+    int64_t after; /* the last arrival that was read */
+};
+
+static bool make_room(struct listing *l, size_t more)
+{
+    size_t room = l->room > 0 ? l->room : 64;
+    while (room < l->n + more)
+        room *= 2;
+    if (room == l->room)
+        return true;
+    struct semel_row *rows = semel__realloc(l->rows, room, sizeof(*rows));
+    if (rows == NULL)
+        return false;
+    l->rows = rows;
+    l->room = room;
+    return true;
+}
+
+static semel_status read_page(struct listing *l, const PGresult *res, struct semel_error *err)
+{
+    int n = PQntuples(res);
+    if (n == 0)
+        return SEMEL_OK;
+    if (!make_room(l, (size_t)n))
+        return semel__fail_memory(err);
+    l->after = semel__pg_get_int(res, n - 1, PG_COL_arrival);
+    for (int i = 0; i < n; i++) {
+        semel_status status = semel__pg_read(res, i, 0, l->arena, &l->rows[l->n], err);
+        if (status != SEMEL_OK && !semel__pg_damaged(status))
+            return status;
+        l->n += status == SEMEL_OK;
+        l->damaged += status != SEMEL_OK;
+    }
+    return SEMEL_OK;
+}
+
+static semel_status list_page(struct listing *l, size_t max, size_t *ret_n, struct semel_error *err)
+{
+    struct pg_trip trip;
+    size_t bounds, at;
+    semel__pg_start(&trip, l->d, "listing the inbox");
+    semel__pg_bounds_add(&trip, l->filter, l->way, &bounds);
+    semel__pg_filter_put(&trip, l->filter, l->after, (int64_t)max);
+    semel__pg_bool(&trip, l->with_payload);
+    at = semel__pg_add(&trip, &lists[l->way]);
+    semel_status status = semel__pg_run(&trip, err);
+    if (status == SEMEL_OK)
+        status = semel__pg_bounds_read(&trip, bounds, err);
+    if (status == SEMEL_OK) {
+        *ret_n = (size_t)PQntuples(trip.results[at]);
+        status = read_page(l, trip.results[at], err);
+    }
+    semel__pg_end(&trip);
+    return status;
+}
+
+/* Where there is no index every page costs a walk over all rows: then it is one page. */
+static semel_status list_all(struct listing *l, size_t max, struct semel_error *err)
+{
+    size_t page = l->with_payload ? PAGE_PAYLOADS : l->way == PG_WAY_ALL ? max : PAGE;
+    size_t got = page;
+    semel_status status = SEMEL_OK;
+    while (status == SEMEL_OK && l->n < max && l->damaged < DAMAGED_MAX) {
+        size_t wanted = max - l->n < page ? max - l->n : page;
+        status = list_page(l, wanted, &got, err);
+        if (got < wanted)
+            break;
+    }
+    return status;
+}
+
+static semel_status look_list(struct semel_store *store, const struct semel_filter *filter, int64_t after_arrival,
+                              size_t max, bool with_payload, struct semel_arena *arena, struct semel_row **ret,
+                              size_t *ret_n, size_t *ret_damaged, struct semel_error *err)
+{
+    struct listing l = {.d = semel__pg_of(store),
+                        .filter = filter,
+                        .way = semel__pg_way(filter),
+                        .with_payload = with_payload,
+                        .arena = arena,
+                        .after = after_arrival != SEMEL_NONE ? after_arrival : -1};
+    struct semel_row *rows = NULL;
+    semel_status status = semel__pg_usable(l.d, err);
+    if (status == SEMEL_OK && semel__pg_filter_sound(filter))
+        status = list_all(&l, max < INT32_MAX ? max : INT32_MAX, err);
+    if (status == SEMEL_OK && l.n > 0) {
+        rows = semel__arena_alloc(arena, l.n, sizeof(*rows));
+        if (rows != NULL)
+            memcpy(rows, l.rows, l.n * sizeof(*rows));
+        else
+            status = semel__fail_memory(err);
+    }
+    semel__free(l.rows);
+    if (status != SEMEL_OK)
+        return status;
+    semel__error_clear(err); /* damage is counted, it is no error of the call */
+    *ret = rows;
+    *ret_n = l.n;
+    if (ret_damaged != NULL)
+        *ret_damaged = l.damaged;
+    return SEMEL_OK;
+}
+
+/* ---- groups ------------------------------------------------------------------------------------- */
+
+/* One row more is looked at than may be, to know whether there is one. The oldest of a group is its example. */
+#define LOOKED                                                                                                  \
+    ", looked AS MATERIALIZED (SELECT i.arrival, i.received_at, i.consumer, i.source, i.message_id, i.status, " \
+    "i.type, i.order_key, i.error_class, i.error_text, row_number() OVER () AS k "
+#define GROUPED                                                                                                    \
+    "LIMIT $3::bigint + 1), grouped AS (SELECT i.consumer, i.status, i.error_class, i.error_text, count(*) AS n, " \
+    "min(i.received_at) AS first, max(i.received_at) AS last, min(i.arrival) AS arrival FROM looked AS i "         \
+    "WHERE i.k <= $3 " PG_FILTER PG_STATES                                                                         \
+    "GROUP BY 1, 2, 3, 4 ORDER BY count(*) DESC, min(i.arrival) LIMIT $13::bigint) "                               \
+    "SELECT t.n > $3, g.consumer, g.status, g.error_class, g.error_text, g.n, g.first, g.last, e.source, "         \
+    "e.message_id "                                                                                                \
+    "FROM (SELECT count(*) AS n FROM looked) AS t LEFT JOIN grouped AS g ON true "                                 \
+    "LEFT JOIN looked AS e ON e.arrival = g.arrival ORDER BY g.n DESC, g.arrival"
+#define X(name, text, names, where, states) \
+    [PG_WAY_##name] = {"look_groups_" text, PG_NAMES LOOKED PG_FROM(names, where, "", "LIMIT $3::bigint + 1") GROUPED},
+static const struct pg_sql groupings[PG_WAYS] = {PG_WAY_MAP(X)};
+#undef X
+
+enum group_col { G_CAPPED, G_CONSUMER, G_STATUS, G_CLASS, G_TEXT, G_N, G_FIRST, G_LAST, G_SOURCE, G_ID };
+
+static semel_status read_group(const PGresult *res, int row, struct semel_arena *arena, struct semel_group *g,
+                               struct semel_error *err)
+{
+    const struct {
+        enum group_col col;
+        size_t max;
+        struct semel_str *to;
+    } texts[] = {{G_CONSUMER, SEMEL_ID_MAX, &g->consumer},
+                 {G_SOURCE, SEMEL_ID_MAX, &g->source},
+                 {G_ID, SEMEL_ID_MAX, &g->id},
+                 {G_CLASS, SEMEL_ID_MAX, &g->error_class},
+                 {G_TEXT, SEMEL_ERROR_TEXT_MAX, &g->error_text}};
+    semel_status status = SEMEL_OK;
+    for (size_t i = 0; status == SEMEL_OK && i < sizeof(texts) / sizeof(texts[0]); i++)
+        status = semel__pg_copy(res, row, (int)texts[i].col, texts[i].max, arena, texts[i].to, err);
+    g->n = semel__pg_get_int(res, row, G_N);
+    g->first_us = semel__pg_get_time(res, row, G_FIRST);
+    g->last_us = semel__pg_get_time(res, row, G_LAST);
+    return status;
+}
+
+/* One row without a group where there is none. */
+static semel_status read_groups(const PGresult *res, struct semel_arena *arena, struct semel_group **ret, size_t *ret_n,
+                                bool *ret_capped, struct semel_error *err)
+{
+    int n = PQntuples(res);
+    struct semel_group *groups = semel__arena_alloc(arena, (size_t)n, sizeof(*groups));
+    semel_status status = groups != NULL || n == 0 ? SEMEL_OK : semel__fail_memory(err);
+    size_t found = 0;
+    for (int i = 0; status == SEMEL_OK && i < n; i++)
+        if (semel__state_parse(semel__pg_get_text(res, i, G_STATUS), &groups[found].state))
+            status = read_group(res, i, arena, &groups[found++], err);
+    *ret = groups;
+    *ret_n = found;
+    *ret_capped = n > 0 && semel__pg_get_bool(res, 0, G_CAPPED);
+    return status;
+}
+
+static semel_status look_groups(struct semel_store *store, const struct semel_filter *filter, int64_t cap, size_t max,
+                                struct semel_arena *arena, struct semel_group **ret, size_t *ret_n, bool *ret_capped,
+                                struct semel_error *err)
+{
+    enum pg_way way = semel__pg_way(filter);
+    struct semel_group *groups = NULL;
+    struct pg_trip trip;
+    size_t bounds, at, n = 0;
+    bool capped = false;
+    semel_status status = semel__pg_usable(semel__pg_of(store), err);
+    if (status != SEMEL_OK)
+        return status;
+    if (semel__pg_filter_sound(filter)) {
+        semel__pg_start(&trip, semel__pg_of(store), "grouping the inbox");
+        semel__pg_bounds_add(&trip, filter, way, &bounds);
+        semel__pg_filter_put(&trip, filter, -1, cap);
+        semel__pg_int(&trip, max < INT32_MAX ? (int64_t)max : INT32_MAX);
+        at = semel__pg_add(&trip, &groupings[way]);
+        status = semel__pg_run(&trip, err);
+        if (status == SEMEL_OK)
+            status = semel__pg_bounds_read(&trip, bounds, err);
+        if (status == SEMEL_OK)
+            status = read_groups(trip.results[at], arena, &groups, &n, &capped, err);
+        semel__pg_end(&trip);
+    }
+    if (status != SEMEL_OK)
+        return status;
+    *ret = groups;
+    *ret_n = n;
+    *ret_capped = capped;
+    return SEMEL_OK;
+}
+
+/* ---- outbox ------------------------------------------------------------------------------------- */
+
+static const struct pg_sql count_outbox = {
+    "look_outbox", "SELECT count(*), min(o.created_at) FROM (SELECT created_at FROM semel.outbox ORDER BY seq "
+                   "LIMIT $1::bigint) AS o"};
+
+static semel_status look_outbox(struct semel_store *store, int64_t cap, int64_t *ret_n, int64_t *ret_oldest_us,
+                                struct semel_error *err)
+{
+    struct pg_trip trip;
+    semel_status status = semel__pg_usable(semel__pg_of(store), err);
+    if (status != SEMEL_OK)
+        return status;
+    semel__pg_start(&trip, semel__pg_of(store), "counting the outbox");
+    semel__pg_int(&trip, cap);
+    size_t at = semel__pg_add(&trip, &count_outbox);
+    status = semel__pg_run(&trip, err);
+    if (status == SEMEL_OK) {
+        *ret_n = semel__pg_get_int(trip.results[at], 0, 0);
+        *ret_oldest_us = semel__pg_get_time(trip.results[at], 0, 1);
+    }
+    semel__pg_end(&trip);
+    return status;
+}
+
+const struct semel_look_ops semel__pg_look = {
+    .counts = look_counts,
+    .list = look_list,
+    .groups = look_groups,
+    .history = semel__pg_history,
+    .outbox = look_outbox,
+    .select = semel__pg_select,
+    .selection = semel__pg_selection,
+    .selected = semel__pg_selected,
+    .mark = semel__pg_mark,
+};

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of PostgreSQL's SQL functions share: a database that psql has migrated, and short calls."""
+import json
+import pathlib
+import subprocess
+import time
+
+import pytest
+
+from pg import SOURCE, Database, empty_pg, pg_server  # noqa: F401  (fixtures)
+
+psycopg2 = pytest.importorskip("psycopg2", reason="apt-get install python3-psycopg2")
+
+DEADLINE_S = 30
+LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
+MIGRATIONS = sorted((SOURCE / "sql" / "postgres").glob("[0-9]*.sql"))
+
+
+def run_file(database, path, role="postgres", **variables):
+    """Runs a file by psql, in one transaction unless it has variables; gives what psql said."""
+    named = [word for name, value in variables.items() for word in ("-v", f"{name}={value}")]
+    done = subprocess.run(
+        ["psql", "-Xq", "-v", "ON_ERROR_STOP=1", *([] if variables else ["-1"]), *named, "-h", "127.0.0.1", "-p",
+         str(database.server.port), "-U", role, "-d", database.name, "-f", str(path)],
+        capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Shop(Database):
+    """A migrated database with a table of its own. The first one of a server is the template of the others."""
+
+    def __init__(self, server, name="shop"):
+        if not hasattr(server, "shop"):
+            server.shop = "shop_template"
+            Shop.make(Database(server, server.shop))
+        self.server, self.name, self.url = server, name, server.url(name)
+        server.psql("postgres", f"DROP DATABASE IF EXISTS {name} WITH (FORCE);")
+        server.psql("postgres", f"CREATE DATABASE {name} TEMPLATE {server.shop};")
+
+    @staticmethod
+    def make(template):
+        for path in MIGRATIONS:
+            run_file(template, path)
+        template.sql("CREATE TABLE public.ledger (message_id text, amount bigint CHECK (amount > 0));")
+
+    def connect(self, level="READ COMMITTED", role="postgres", autocommit=False):
+        db = psycopg2.connect(host="127.0.0.1", port=self.server.port, dbname=self.name, user=role,
+                              options="-c statement_timeout=60000")
+        db.set_session(isolation_level=level, autocommit=autocommit)
+        return db
+
+
+@pytest.fixture
+def shop(pg_server):  # noqa: F811
+    return Shop(pg_server)
+
+
+@pytest.fixture
+def db(shop):
+    made = shop.connect()
+    yield made
+    made.close()
+
+
+def psql(shop, script):
+    """What psql does with a script: its exit code, the lines that it prints, and its complaints."""
+    done = shop.server.psql(shop.name, script, check=False)
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+def ask(db, sql, *values):
+    """All rows of a statement; [] where it has none."""
+    with db.cursor() as cursor:
+        cursor.execute(sql, values)
+        return cursor.fetchall() if cursor.description else []
+
+
+def call(db, function, **arguments):
+    """A function by named arguments: its rows, as dictionaries."""
+    named = ", ".join(f"{name} => %s" for name in arguments)
+    with db.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM semel.{function}({named})", list(arguments.values()))
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row)) for row in cursor.fetchall()]
+
+
+def begin(db, message_id, consumer="billing", **more):
+    return call(db, "inbox_begin", consumer=consumer, message_id=message_id, **more)[0]
+
+
+def fail(db, message_id, word, consumer="billing", **more):
+    return call(db, "inbox_fail", consumer=consumer, message_id=message_id, **{"class": word}, **more)[0]
+
+
+def handle(db, message_id, amount=1, **more):
+    """What a consumer does with a delivery; says what it was told."""
+    told = begin(db, message_id, payload=json.dumps({"amount": amount}), **more)
+    if told["act"] == "run":
+        ask(db, "INSERT INTO ledger VALUES (%s, %s)", message_id, amount)
+        ask(db, "SELECT semel.inbox_done('billing', %s)", message_id)
+    if told["act"] == "later":
+        db.rollback()
+    else:
+        db.commit()
+    return told["act"], told["why"]
+
+
+def count(db, table="semel.inbox"):
+    found = ask(db, f"SELECT count(*) FROM {table}")[0][0]
+    db.rollback()
+    return found
+
+
+def refused(db, sql, *values, error=None):
+    """The error of a statement, or of the COMMIT where there is none; the transaction is rolled back."""
+    with pytest.raises(error or psycopg2.Error) as caught:
+        if sql is None:
+            db.commit()
+        else:
+            ask(db, sql, *values)
+    db.rollback()
+    return caught.value
+
+
+def committed(db, sql, *values):
+    rows = ask(db, sql, *values)
+    db.commit()
+    return rows
+
+
+def poll(probe):
+    """Waits until the probe has something to say."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        found = probe()
+        if found:
+            return found
+        time.sleep(0.005)
+    raise AssertionError("what was waited for did not happen")
+
+
+def consumer(db, name, **settings):
+    committed(db, "SELECT semel.consumer(%s, %s)", name, json.dumps(settings))
+
+
+def documentation(name):
+    return (pathlib.Path(SOURCE) / "docs" / name).read_text()

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: MIT
+"""The command line on a store in PostgreSQL: migrating, sending, looking, acting; and all that is no store."""
+import json
+import os
+import pathlib
+import shlex
+
+import pytest
+
+from conftest import binary, run
+from pg import Database, Server, empty_pg, pg, pg_server, wait_for  # noqa: F401 (fixtures)
+
+FILES = sorted((pathlib.Path(os.environ["SEMEL_SOURCE"]) / "sql" / "postgres").glob("[0-9]*.sql"))
+NEWEST = len(FILES)
+
+
+def objects(database):
+    """Everything in the schema semel, and which migrations are recorded."""
+    return database.sql("""
+        SELECT 'column', table_name, column_name, data_type, is_nullable, column_default FROM information_schema.columns
+        WHERE table_schema = 'semel'
+        UNION ALL SELECT 'index', tablename, indexname, indexdef, '', '' FROM pg_indexes WHERE schemaname = 'semel'
+        UNION ALL SELECT 'function', p.proname, pg_get_function_identity_arguments(p.oid), md5(p.prosrc), '', ''
+        FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace WHERE n.nspname = 'semel'
+        UNION ALL SELECT 'migration', version::text, name, '', '', '' FROM semel.schema ORDER BY 1, 2, 3""")
+
+
+def pasted(command):
+    """Runs a command that the program has suggested, which must be this very program."""
+    words = shlex.split(command)
+    assert words[0] == binary()
+    return run(*words[1:])
+
+
+# ---- migrate ----
+
+
+def test_migrate_makes_the_schema_and_says_from_where_to_where(empty_pg):
+    first = empty_pg.semel("migrate")
+    assert (first.code, first.out, first.err) == (0, f"schema 0 -> {NEWEST}\n", "")
+    again = empty_pg.semel("migrate")
+    assert (again.code, again.out) == (0, f"schema {NEWEST}: nothing to do\n")
+    assert empty_pg.semel("migrate", "--json").json == {"from": NEWEST, "to": NEWEST}
+
+
+def test_printed_migrations_make_the_same_schema_by_psql(pg, pg_server):
+    printed = run("migrate", "--print", "--store-kind", "postgres")
+    assert printed.code == 0 and printed.err == ""
+    other = Database(pg_server, "by_psql")
+    pg_server.psql("by_psql", "BEGIN;\n" + printed.out + "\nCOMMIT;")
+    assert objects(other) == objects(pg)
+    assert other.semel("migrate").out == f"schema {NEWEST}: nothing to do\n"
+    assert other.semel("send", "-c", "billing", "--id", "m1", "x").code == 0
+
+
+def test_an_older_schema_is_named_and_brought_up_to_date(pg, empty_pg):
+    everything = run("migrate", "--print", "--store-kind", "postgres").out
+    later = run("migrate", "--print", "--store-kind", "postgres", "--from", 1).out
+    assert everything.endswith(later)
+    empty_pg.server.psql(empty_pg.name, everything[: -len(later)])
+    refused = empty_pg.semel("status")
+    assert refused.code == 5 and "schema version 1" in refused.err
+    assert refused.err.startswith(f"semel: {empty_pg.url}: ")
+    assert pasted(refused.err.split("migrate it first: ")[1]).out == f"schema 1 -> {NEWEST}\n"
+    assert objects(empty_pg) == objects(pg)
+
+
+def test_newer_tables_are_refused_and_left_alone(pg):
+    pg.sql("INSERT INTO semel.schema VALUES (999, 'from_the_future')")
+    for args in (["migrate"], ["status"], ["consumer", "ls"], ["send", "-c", "b", "--id", "m", "x"]):
+        refused = pg.semel(*args)
+        assert refused.code == 5 and "schema version 999" in refused.err and "newer program" in refused.err, refused
+
+
+def test_a_foreign_database_gets_the_schema_besides_its_own(empty_pg):
+    empty_pg.sql("CREATE TABLE orders (id int); INSERT INTO orders VALUES (1)")
+    for args in (["status"], ["consumer", "ls"], ["inbox", "ls"], ["send", "-c", "b", "--id", "m", "x"]):
+        refused = empty_pg.semel(*args)
+        assert refused.code == 5, refused
+        said, command = refused.err.split("; to make them: ")
+        assert said == f"semel: {empty_pg.url}: no Semel tables here"
+    assert empty_pg.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'semel'") == [("0",)]
+    assert pasted(command).code == 0
+    assert empty_pg.sql("SELECT id FROM orders") == [("1",)]
+
+
+def test_a_role_that_may_not_create_a_schema_is_told(empty_pg):
+    empty_pg.sql("DROP ROLE IF EXISTS nobody; CREATE ROLE nobody LOGIN")
+    refused = run("migrate", "--store", empty_pg.server.url(empty_pg.name, "nobody"))
+    assert refused.code == 5 and "permission denied" in refused.err, refused
+
+
+# ---- what is no store ----
+
+
+@pytest.mark.parametrize("url, code, said", [
+    ("postgres://postgres@127.0.0.1:1/shop", 5, "127.0.0.1"),
+    ("postgres://postgres@no-such-host.invalid/shop", 5, "no-such-host.invalid"),
+    ("postgres:nonsense", 5, "postgres://user@host:5432/database"),
+    ("postgres://a@127.0.0.1/b?semel_color=red", 5, "semel_color"),
+    ("postgres://a@127.0.0.1/b?semel_pooler=yes", 5, "semel_pooler must be 0 or 1"),
+    ("mysql://a@b/c", 2, "a store looks like sqlite:FILE or postgres://"),
+])
+def test_a_wrong_url_is_told_in_one_line(url, code, said):
+    refused = run("status", "--store", url)
+    assert refused.code == code and said in refused.err and refused.err.count("\n") == 1, refused
+
+
+def test_a_missing_database_or_role_is_named(pg_server):
+    for url, said in ((pg_server.url("nowhere"), "nowhere"), (pg_server.url("postgres", "stranger"), "stranger")):
+        for args in (["migrate"], ["status"]):
+            refused = run(*args, "--store", url)
+            assert refused.code == 5 and said in refused.err and "does not exist" in refused.err, refused
+
+
+@pytest.mark.parametrize("url", [
+    "postgres://me:s3cret@127.0.0.1:1/shop", "postgres://127.0.0.1:1/shop?user=me&password=s3cret",
+    "postgres:host=127.0.0.1 port=1 user=me password=s3cret dbname=shop",
+    "postgres:host=127.0.0.1 port=1 user=me password='s3 s3cret' dbname=shop", "mysql://me:s3cret@127.0.0.1/shop",
+])
+def test_a_password_is_never_printed(url):
+    for args in (["status"], ["migrate"], ["send", "-c", "b", "--id", "m", "x"]):
+        refused = run(*args, "--store", url)
+        assert refused.code in (2, 5) and "s3cret" not in refused.err + refused.out, refused
+
+
+def test_a_password_is_not_in_a_command_to_be_pasted_either(empty_pg):
+    secret = empty_pg.url.replace("postgres@", "postgres:s3cret@")
+    for args in (["status"], ["send", "-c", "b", "--id", "m", "x"]):
+        refused = run(*args, "--store", secret)
+        assert refused.code == 5 and "migrate --store" in refused.err and "s3cret" not in refused.err, refused
+    assert run("migrate", "--store", secret).code == 0
+    assert run("send", "-c", "b", "--id", "m", "x", "--store", secret).code == 0
+    empty_pg.sql("UPDATE semel.inbox SET status = 'dead', due_at = NULL, error_class = 'permanent'")
+    told = run("status", "--store", secret)
+    assert told.code == 0 and "inbox ls --dead --store" in told.out and "s3cret" not in told.out, told
+
+
+def test_the_benchmark_of_sqlite_is_not_run_on_it(empty_pg):
+    refused = empty_pg.semel("bench", "inbox", "--messages", 1, "--rounds", 1)
+    assert refused.code == 2 and "sqlite:FILE" in refused.err and refused.out == "", refused
+    assert empty_pg.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'semel'") == [("0",)]
+
+
+def test_a_database_that_takes_no_writes_is_told(pg):
+    pg.sql("ALTER DATABASE books SET default_transaction_read_only = on")
+    refused = pg.semel("send", "-c", "b", "--id", "m", "x")
+    assert refused.code == 5 and "read-only" in refused.err, refused
+
+
+def test_a_server_in_recovery_is_told():
+    primary = Server()
+    standby = None
+    try:
+        primary.psql("postgres", "CREATE DATABASE shop")
+        assert run("migrate", "--store", primary.url("shop")).code == 0
+        standby = primary.standby()
+        refused = run("status", "--store", standby.url("shop"))
+        assert refused.code == 5 and "in recovery" in refused.err and "primary" in refused.err, refused
+    finally:
+        if standby is not None:
+            standby.done()
+        primary.done()
+
+
+def test_another_encoding_is_refused(pg_server):
+    pg_server.psql("postgres", "DROP DATABASE IF EXISTS latin; "
+                               "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0;")
+    refused = run("migrate", "--store", pg_server.url("latin"))
+    assert refused.code == 5 and "LATIN1" in refused.err and "UTF8" in refused.err, refused
+
+
+# ---- working on it ----
+
+
+def test_the_short_scheme_and_the_long_one_are_the_same(pg):
+    assert pg.semel("send", "-c", "billing", "--id", "m1", "x").code == 0
+    long = "postgresql" + pg.url[len("postgres"):]
+    assert run("inbox", "ls", "--json", "--store", long).out == pg.semel("inbox", "ls", "--json").out
+
+
+# I5
+def test_a_message_is_sent_once_and_shown(pg):
+    first = pg.semel("send", "-c", "billing", "--id", "it's \"m\"; --", '{"cents": 4200}', "--json")
+    again = pg.semel("send", "-c", "billing", "--id", "it's \"m\"; --", '{"cents": 4200}', "--json")
+    assert first.code == 0 and first.json["why"] == "new", first
+    assert again.code == 0 and again.json["why"] != "new", again
+    assert pg.sql("SELECT count(*) FROM semel.inbox") == [("1",)]
+    shown = pg.semel("inbox", "show", "-c", "billing", "it's \"m\"; --", "--json")
+    assert shown.code == 0, shown
+    assert "4200" in shown.out
+
+
+def test_payloads_that_are_no_text_are_kept_byte_for_byte(pg, tmp_path):
+    blob = tmp_path / "blob"
+    blob.write_bytes(bytes(range(256)))
+    assert pg.semel("send", "-c", "billing", "--id", "raw", f"@{blob}").code == 0
+    assert pg.sql("SELECT encode(payload, 'hex') FROM semel.inbox") == [(bytes(range(256)).hex(),)]
+
+
+def test_many_messages_are_sent_by_lines(pg):
+    lines = "".join(json.dumps({"id": f"m{i}", "payload": {"n": i}}) + "\n" for i in range(500))
+    result = pg.semel("send", "-c", "billing", "--lines", stdin=lines)
+    assert result.code == 0, result
+    assert pg.sql("SELECT count(*), count(DISTINCT message_id) FROM semel.inbox") == [("500", "500")]
+
+
+def test_a_bad_line_is_named_and_the_others_go_on(pg):
+    lines = ['{"id": "m1", "payload": 1}', "nonsense", '{"id": "m1", "payload": 1}', '{"id": "m1", "payload": 2}',
+             '{"payload": 3}', '{"id": "m2", "payload": "x"}']
+    result = pg.semel("send", "-c", "billing", "--lines", stdin="\n".join(lines))
+    assert result.out == "6 lines: 2 accepted, 1 duplicates, 1 refused, 2 bad\n", result
+    assert result.code == 1
+    assert [line.split(":")[1] for line in result.err.splitlines()] == [" line 2", " line 4", " line 5"], result
+    assert pg.sql("SELECT message_id FROM semel.inbox ORDER BY 1") == [("m1",), ("m2",)]
+
+
+def test_a_store_that_fails_stops_the_lines_and_what_was_counted_is_there(pg):
+    pg.sql("CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS "
+           "$$ BEGIN RAISE disk_full; END $$; CREATE TRIGGER full_disk BEFORE INSERT ON semel.inbox FOR EACH ROW "
+           "WHEN (NEW.message_id = 'm7') EXECUTE FUNCTION full_disk()")
+    lines = "".join(json.dumps({"id": f"m{i}", "payload": i}) + "\n" for i in range(1, 11))
+    result = pg.semel("send", "-c", "billing", "--lines", stdin=lines)
+    assert result.code == 5 and "stopped at line 7" in result.err, result
+    assert result.out == "7 lines: 6 accepted, 0 duplicates, 0 refused, 0 bad\n"
+    pg.sql("DROP TRIGGER full_disk ON semel.inbox")
+    again = pg.semel("send", "-c", "billing", "--lines", stdin=lines)
+    assert again.code == 0 and again.out == "10 lines: 4 accepted, 6 duplicates, 0 refused, 0 bad\n", again
+
+
+def test_status_shows_consumers_the_server_and_what_needs_a_person(pg):
+    pg.semel("send", "-c", "billing", "--id", "m1", "x")
+    pg.sql("UPDATE semel.inbox SET status = 'dead', due_at = NULL, error_class = 'permanent', error_text = 'no'")
+    told = pg.semel("status")
+    assert told.code == 0 and "PostgreSQL" in told.out and f"schema {NEWEST}" in told.out, told
+    assert "warning: 1 dead letters" in told.out
+    data = pg.semel("status", "--json").json
+    assert data["schema"] == NEWEST and data["dead"] == 1 and data["consumers"][0]["consumer"] == "billing"
+    assert data["postgres"].startswith("PostgreSQL")
+
+
+def test_settings_of_consumers_are_kept_and_refused_alike(pg):
+    assert pg.semel("consumer", "set", "billing", '{"retry_max": 3}').code == 0
+    assert json.loads(pg.sql("SELECT settings FROM semel.consumer")[0][0]) == {"retry_max": 3}
+    assert '"retry_max"' in pg.semel("consumer", "show", "billing", "--json").out
+    refused = pg.semel("consumer", "set", "billing", '{"retry_max": 0}')
+    assert refused.code != 0 and "retry_max" in refused.err
+
+
+# I16, P43
+def test_dead_letters_are_listed_grouped_and_retried_with_a_reason(pg):
+    for i in range(3):
+        pg.semel("send", "-c", "billing", "--id", f"m{i}", "x")
+    pg.sql("UPDATE semel.inbox SET status = 'dead', due_at = NULL, attempts = 1, error_class = 'permanent',"
+           " error_text = 'no account'")
+    listed = pg.semel("inbox", "ls", "--dead", "--json")
+    assert listed.code == 0 and listed.out.count('"m') == 3, listed
+    one = pg.semel("inbox", "retry", "-c", "billing", "m1", "--reason", "ticket 7")
+    assert one.code == 0, one
+    assert pg.sql("SELECT status, replays FROM semel.inbox WHERE message_id = 'm1'") == [("failed", "1")]
+    assert pg.sql("SELECT what, reason FROM semel.audit") == [("replay", "ticket 7")]
+    rest = pg.semel("inbox", "discard", "--dead", "--reason", "ticket 8", "--yes")
+    assert rest.code == 0, rest
+    assert pg.sql("SELECT count(*) FROM semel.inbox WHERE status = 'rejected'") == [("2",)]
+    assert pg.sql("SELECT count(*) FROM semel.selected WHERE result = 'done'") == [("2",)]

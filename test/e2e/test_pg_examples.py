@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT
+"""The consumers in other languages: every message is delivered twice to each of them, in another order."""
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from pg import pg_server  # noqa: F401  (a fixture)
+from pgsql import SOURCE, Shop
+
+EXAMPLES = SOURCE / "examples"
+JDBC = pathlib.Path("/usr/share/java/postgresql.jar")
+GO_PQ = pathlib.Path("/usr/share/gocode/src/github.com/lib/pq")
+NODE_PATHS = [path for path in os.environ.get("NODE_PATH", "").split(":") if path] + ["/usr/share/nodejs"]
+
+
+def need(program, package):
+    if shutil.which(program) is None:
+        pytest.skip(f"there is no {program} here: apt-get install {package}")
+
+
+def python(_):
+    return [sys.executable, EXAMPLES / "python_consumer.py"]
+
+
+def node(_):
+    need("node", "nodejs")
+    if not any((pathlib.Path(path) / "pg").is_dir() for path in NODE_PATHS):
+        pytest.skip("Node has no module pg here: apt-get install node-pg, or npm install pg and NODE_PATH")
+    return ["node", EXAMPLES / "node_consumer.js"]
+
+
+def go(tmp_path):
+    """Built against Debian's copy of the driver, without a network."""
+    need("go", "golang-go")
+    if not GO_PQ.is_dir():
+        pytest.skip("Go has no lib/pq here: apt-get install golang-github-lib-pq-dev")
+    for name in ["main.go", "go.mod"]:
+        shutil.copy(EXAMPLES / "go_consumer" / name, tmp_path)
+    env = {**os.environ, "GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOSUMDB": "off", "GOTOOLCHAIN": "local"}
+    for words in [("mod", "edit", f"-replace=github.com/lib/pq={GO_PQ}"), ("build", "-o", "consumer", ".")]:
+        done = subprocess.run(["go", *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    return [tmp_path / "consumer"]
+
+
+def java(tmp_path):
+    need("javac", "default-jdk-headless")
+    if not JDBC.exists():
+        pytest.skip("Java has no JDBC driver here: apt-get install libpostgresql-jdbc-java")
+    subprocess.run(["javac", "-d", tmp_path, EXAMPLES / "java" / "Consumer.java"], check=True)
+    return ["java", "-cp", f"{tmp_path}:{JDBC}", "Consumer"]
+
+
+# T6, T14, I2, I3
+@pytest.mark.parametrize("language", [python, node, go, java])
+def test_every_message_delivered_twice_takes_effect_once(pg_server, tmp_path, language):  # noqa: F811
+    command = language(tmp_path)
+    shop = Shop(pg_server)
+    shop.sql("DROP TABLE ledger; CREATE TABLE ledger (account text, cents bigint)")
+    messages = {f"evt-{n}": f'{{"account": "a{n % 3}", "cents": {n}}}' for n in range(1, 41)}
+    deliveries = [*messages] * 2
+    random.Random(4).shuffle(deliveries)
+    env = {**os.environ, "DATABASE_URL": f"{shop.url}?sslmode=disable", "NODE_PATH": ":".join(NODE_PATHS),
+           "JDBC_URL": f"jdbc:postgresql://127.0.0.1:{pg_server.port}/{shop.name}?user=postgres"}
+    done = subprocess.run([str(word) for word in command], env=env, capture_output=True, text=True, check=False,
+                          input="".join(f"{name} {messages[name]}\n" for name in deliveries), timeout=120)
+    assert done.returncode == 0, done.stderr
+    told = [line.split() for line in done.stdout.splitlines()]
+    seen = set()
+    for name, (said, *answer) in zip(deliveries, told):
+        assert [said, *answer] == [name, *(["ack", "duplicate"] if name in seen else ["run", "new"])]
+        seen.add(name)
+    assert len(told) == len(deliveries)
+    assert sorted(shop.sql("SELECT account, cents FROM ledger")) == sorted((f"a{n % 3}", str(n)) for n in range(1, 41))
+    assert shop.sql("SELECT status, count(*) FROM semel.inbox GROUP BY 1") == [("completed", "40")]

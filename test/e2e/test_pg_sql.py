@@ -1,0 +1,612 @@
+# SPDX-License-Identifier: MIT
+"""The SQL functions of PostgreSQL as their users meet them: from psql, and from Python in transactions of its own."""
+import collections
+import functools
+import json
+import multiprocessing
+import random
+import re
+import uuid
+
+import pytest
+
+from pg import pg_server  # noqa: F401  (a fixture)
+from pgsql import (LEVELS, ask, begin, call, committed, consumer, count, db, fail, handle, poll, psql,  # noqa: F401
+                   psycopg2, refused, shop)
+
+errors = psycopg2.errors
+
+
+@pytest.fixture(params=LEVELS)
+def any_db(shop, request):  # noqa: F811
+    made = shop.connect(request.param)
+    yield made
+    made.close()
+
+
+# ---- psql ----------------------------------------------------------------------------------------------
+
+# I2, I5, T6
+def test_message_is_begun_done_and_a_duplicate_in_psql(shop):
+    code, out, err = psql(shop, """
+        BEGIN;
+        SELECT act, why, attempt FROM semel.inbox_begin('billing', 'id-1', payload => '{"amount": 7}');
+        INSERT INTO ledger VALUES ('id-1', 7);
+        SELECT semel.inbox_done('billing', 'id-1', outcome => '{"paid":true}');
+        COMMIT;
+        SELECT act, why, outcome FROM semel.inbox_begin('billing', 'id-1', payload => '{"amount":7.0}');
+        SELECT count(*) FROM ledger;
+        SELECT status, attempts FROM semel.inbox;
+        SELECT count(*) FROM semel.held;
+        """)
+    assert (code, err) == (0, "")
+    assert out == ["run|new|1", "", 'ack|duplicate|{"paid": true}', "1", "completed|1", "0"]
+
+
+# P38, P59
+def test_begin_without_done_cannot_commit_in_psql_and_leaves_nothing(shop):
+    code, out, err = psql(shop, """
+        BEGIN;
+        SELECT act FROM semel.inbox_begin('billing', 'id-1');
+        INSERT INTO ledger VALUES ('id-1', 1);
+        COMMIT;
+        """)
+    assert (code, out) == (3, ["run"])
+    assert "a begin without its end cannot commit" in err and "inbox_done" in err
+    assert shop.sql("SELECT (SELECT count(*) FROM semel.inbox), (SELECT count(*) FROM ledger)") == [("0", "0")]
+
+
+# P59
+def test_begin_under_autocommit_is_refused(shop):
+    code, out, err = psql(shop, "SELECT act FROM semel.inbox_begin('billing', 'id-1');")
+    assert code == 3 and out == [] and "open one first" in err
+    assert shop.sql("SELECT count(*) FROM semel.inbox") == [("0",)]
+
+
+# ---- begin, done, fail ---------------------------------------------------------------------------------
+
+# I3, I9, T6
+def test_message_runs_once_and_its_duplicate_gets_the_outcome(any_db):
+    assert begin(any_db, "id-1", payload='{"amount": 7}') == {"act": "run", "why": "new", "attempt": 1, "outcome": None}
+    ask(any_db, "INSERT INTO ledger VALUES ('id-1', 7)")
+    committed(any_db, "SELECT semel.inbox_done('billing', 'id-1', '', '{\"receipt\":7}')")
+    told = begin(any_db, "id-1", payload='{ "amount":7 }')
+    any_db.commit()
+    assert (told["act"], told["why"], told["outcome"]) == ("ack", "duplicate", {"receipt": 7})
+    assert committed(any_db, "SELECT message_id, amount FROM ledger") == [("id-1", 7)]
+
+
+# I11
+def test_same_id_with_another_payload_is_a_conflict_and_kept(any_db):
+    assert handle(any_db, "id-1", 7) == ("run", "new")
+    assert handle(any_db, "id-1", 8) == ("ack", "conflict")
+    assert handle(any_db, "id-1", 8) == ("ack", "conflict")
+    assert count(any_db, "ledger") == 1
+    assert committed(any_db, "SELECT count, convert_from(payload, 'UTF8')::jsonb FROM semel.conflict") == [
+        (2, {"amount": 8})]
+
+
+# I10, T8
+def test_same_intent_under_another_id_is_prevented(any_db):
+    assert handle(any_db, "id-1", business_key="order-1") == ("run", "new")
+    assert handle(any_db, "id-2", business_key="order-1") == ("ack", "business_duplicate")
+    assert count(any_db, "ledger") == 1
+
+
+# P38, P59
+def test_begin_without_done_cannot_commit_and_leaves_nothing(any_db):
+    begin(any_db, "id-1")
+    ask(any_db, "INSERT INTO ledger VALUES ('id-1', 1)")
+    error = refused(any_db, None, error=psycopg2.IntegrityError)
+    assert error.diag.constraint_name == "begun_has_its_end" and "id-1" in error.diag.message_primary
+    assert (count(any_db), count(any_db, "ledger"), count(any_db, "semel.held")) == (0, 0, 0)
+    assert handle(any_db, "id-1") == ("run", "new")
+
+
+# P59
+def test_error_that_a_savepoint_swallowed_does_not_leave_a_record_without_its_effect(db):
+    begin(db, "id-1")
+    ask(db, "SAVEPOINT effect")
+    with pytest.raises(psycopg2.IntegrityError):
+        ask(db, "INSERT INTO ledger VALUES ('id-1', -1)")
+    ask(db, "ROLLBACK TO effect")
+    refused(db, None, error=psycopg2.IntegrityError)
+    assert (count(db), count(db, "ledger")) == (0, 0)
+
+
+# P59
+def test_done_of_a_begin_that_a_savepoint_took_back_is_refused(db):
+    ask(db, "SAVEPOINT message")
+    begin(db, "id-1")
+    ask(db, "ROLLBACK TO message")
+    assert "rolled back" in str(refused(db, "SELECT semel.inbox_done('billing', 'id-1')"))
+    assert count(db) == 0
+
+
+# P59
+def test_done_that_a_savepoint_took_back_leaves_the_begin_open(db):
+    begin(db, "id-1")
+    ask(db, "SAVEPOINT s")
+    ask(db, "SELECT semel.inbox_done('billing', 'id-1')")
+    ask(db, "ROLLBACK TO s")
+    refused(db, None, error=psycopg2.IntegrityError)
+    assert count(db) == 0
+
+
+# P62
+def test_forced_constraints_refuse_what_is_begun_and_pass_what_is_done(db):
+    begin(db, "id-1")
+    refused(db, "SET CONSTRAINTS ALL IMMEDIATE", error=psycopg2.IntegrityError)
+    begin(db, "id-1")
+    ask(db, "SELECT semel.inbox_done('billing', 'id-1')")
+    ask(db, "SET CONSTRAINTS ALL IMMEDIATE")
+    db.commit()
+    assert committed(db, "SELECT status FROM semel.inbox") == [("completed",)]
+
+
+def test_done_without_begin_is_refused(db):
+    error = refused(db, "SELECT semel.inbox_done('billing', 'id-1')")
+    assert "not begun" in str(error) and error.pgcode == "55000"
+    handle(db, "id-1")
+    assert "not begun" in str(refused(db, "SELECT semel.inbox_done('billing', 'id-1')"))
+    told = call(db, "inbox_claim", consumer="billing", message_id="id-2")[0]
+    db.commit()
+    assert "not begun" in str(refused(db, "SELECT semel.inbox_done('billing', 'id-2')"))
+    assert committed(db, "SELECT semel.inbox_finish(%s)", told["token"]) == [(True,)]
+
+
+@pytest.mark.parametrize("by_setting", [False, True])
+def test_loose_begin_commits_without_its_end_and_is_ended_in_another_transaction(db, by_setting):
+    if by_setting:
+        committed(db, "SET semel.strict = off")
+    begin(db, "id-1", **({} if by_setting else {"strict": False}))
+    db.commit()
+    assert committed(db, "SELECT status FROM semel.inbox") == [("processing",)]
+    assert begin(db, "id-1")["why"] == "busy"
+    committed(db, "SELECT semel.inbox_done('billing', 'id-1')")
+    assert committed(db, "SELECT status, (SELECT count(*) FROM semel.held) FROM semel.inbox") == [("completed", 0)]
+
+
+# I7, P38
+def test_loose_begin_that_never_ends_is_tried_again(db):
+    consumer(db, "billing", lease="1ms", retry_first="1ms", retry_ceiling="1ms")
+    begin(db, "id-1", strict=False, payload="{}")
+    db.commit()
+    poll(lambda: committed(db, "SELECT semel.tick()")[0][0])
+    assert poll(lambda: committed(db, "SELECT attempt FROM semel.inbox_take('billing')")) == [(2,)]
+
+
+# I6, I14, T3
+@pytest.mark.parametrize("begin_is_rolled_back", [False, True])
+def test_failed_message_is_kept_and_retried_through_take_and_finish(any_db, begin_is_rolled_back):
+    db = any_db  # noqa: F811
+    consumer(db, "billing", retry_first="1ms", retry_ceiling="1ms")
+    assert begin(db, "id-1", payload='{"amount":3}')["act"] == "run"
+    if begin_is_rolled_back:
+        db.rollback()
+    told = fail(db, "id-1", "transient", payload='{"amount":3}', reason="no\x1b answer")
+    db.commit()
+    assert (told["act"], told["state"]) == ("ack", "failed") and told["due_at"] is not None
+    assert committed(db, "SELECT status, attempts, error_class, error_text FROM semel.inbox") == [
+        ("failed", 1, "transient", "no? answer")]
+    token, payload, attempt = poll(lambda: committed(
+        db, "SELECT token, payload, attempt FROM semel.inbox_take('billing', 5, '60s')"))[0]
+    assert (payload, attempt) == ({"amount": 3}, 2)
+    ask(db, "INSERT INTO ledger VALUES ('id-1', %s)", payload["amount"])
+    assert committed(db, "SELECT semel.inbox_finish(%s)", token) == [(True,)]
+    assert committed(db, "SELECT status, attempts, payload FROM semel.inbox") == [("completed", 2, None)]
+    assert committed(db, "SELECT * FROM ledger") == [("id-1", 3)]
+
+
+# I14
+@pytest.mark.parametrize("word, status", [("permanent", "dead"), ("rejected", "rejected"), ("unknown", "unknown"),
+                                          ("maybe", "unknown")])
+def test_class_of_a_failure_decides_what_becomes_of_it(db, word, status):
+    begin(db, "id-1", payload="{}")
+    told = fail(db, "id-1", word, payload="{}")
+    db.commit()
+    assert (told["act"], told["state"], told["due_at"]) == ("ack", status, None)
+    assert committed(db, "SELECT status FROM semel.inbox") == [(status,)]
+
+
+# ---- several sessions ----------------------------------------------------------------------------------
+
+# I3, T2
+def test_message_that_another_transaction_holds_is_busy_and_nobody_waits(shop, any_db):
+    other = shop.connect()
+    begin(other, "id-1")
+    told = begin(any_db, "id-1")
+    assert (told["act"], told["why"]) == ("later", "busy")
+    any_db.rollback()
+    for function in ["inbox_claim", "inbox_put"]:
+        told = call(any_db, function, consumer="billing", message_id="id-1")[0]
+        assert (told["act"], told["why"]) == ("later", "busy")
+        any_db.rollback()
+    assert (fail(any_db, "id-1", "transient")["why"]) == "busy"
+    any_db.rollback()
+    ask(other, "SELECT semel.inbox_done('billing', 'id-1')")
+    other.commit()
+    other.close()
+    assert handle(any_db, "id-1") == ("ack", "duplicate")
+
+
+# I3
+def test_retry_that_another_transaction_holds_is_busy(shop, db):
+    consumer(db, "billing", retry_first="1ms", retry_ceiling="1ms")
+    fail(db, "id-1", "transient", payload='{"amount": 1}')
+    db.commit()
+    other = shop.connect()
+    token = poll(lambda: ask(other, "SELECT token FROM semel.inbox_take('billing')"))[0][0]
+    assert begin(db, "id-1")["why"] == "busy"
+    assert ask(db, "SELECT * FROM semel.inbox_take('billing')") == []
+    db.rollback()
+    ask(other, "SELECT semel.inbox_finish(%s)", token)
+    other.commit()
+    other.close()
+    assert handle(db, "id-1") == ("ack", "duplicate")
+
+
+# I3, P12, P13
+@pytest.mark.parametrize("level", LEVELS)
+def test_message_that_was_done_after_the_snapshot_is_a_duplicate_or_a_reason_to_retry(shop, level):
+    db = shop.connect(level)  # noqa: F811
+    ask(db, "SELECT count(*) FROM ledger")
+    assert handle(shop.connect(), "id-1") == ("run", "new")
+    if level == "READ COMMITTED":
+        assert handle(db, "id-1") == ("ack", "duplicate")
+    else:
+        with pytest.raises(errors.SerializationFailure):
+            begin(db, "id-1")
+        db.rollback()
+        assert handle(db, "id-1") == ("ack", "duplicate")
+    db.close()
+
+
+# I13, P65
+@pytest.mark.parametrize("level", LEVELS)
+def test_successor_of_a_message_that_failed_after_the_snapshot_does_not_run(shop, level):
+    db = shop.connect(level)  # noqa: F811
+    other = shop.connect()
+    consumer(other, "billing", order="arrival")
+    assert handle(other, "a0", order_key="a") == ("run", "new")
+    ask(db, "SELECT count(*) FROM ledger")
+    fail(other, "a1", "transient", order_key="a", payload="{}")
+    other.commit()
+    if level != "READ COMMITTED":
+        with pytest.raises(errors.SerializationFailure):
+            begin(db, "a2", order_key="a")
+        db.rollback()
+    assert handle(db, "a2", order_key="a") == ("ack", "blocked")
+    db.close()
+    other.close()
+
+
+# I18, P60
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("purged_before", [False, True])
+def test_message_that_was_purged_after_the_snapshot_does_not_run_again(shop, level, purged_before):
+    db, other = shop.connect(level), shop.connect()  # noqa: F811
+    consumer(other, "billing", retention="1h")
+    old = "2020-01-01 00:00+00"
+    if purged_before:
+        committed(other, "INSERT INTO semel.watermark VALUES ('billing', '', '2000-01-01', now())")
+    assert handle(other, "id-1", message_time=old) == ("run", "new")
+    ask(db, "SELECT count(*) FROM ledger")
+    assert committed(other, "SELECT semel.tick()") == [(1,)]
+    assert count(other) == 0
+    if level != "READ COMMITTED":
+        with pytest.raises(errors.SerializationFailure):
+            begin(db, "id-1", message_time=old, payload="{}")
+        db.rollback()
+    assert handle(db, "id-1", message_time=old) == ("ack", "too_old")
+    assert count(other, "ledger") == 1
+    db.close()
+    other.close()
+
+
+def deliver(db, message_id, amount):  # noqa: F811
+    """Delivers until the answer is final, as a broker would."""
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            told = handle(db, message_id, amount=amount)
+        except (errors.SerializationFailure, errors.DeadlockDetected):
+            db.rollback()
+            continue
+        if told[0] != "later":
+            return told
+
+
+def worker(shop, level, seed, ids, queue):  # noqa: F811
+    db = shop.connect(level)  # noqa: F811
+    order = ids * 2
+    random.Random(seed).shuffle(order)
+    told = collections.Counter(deliver(db, message_id, int(message_id[1:])) for message_id in order)
+    db.close()
+    queue.put(dict(told))
+
+
+def run_workers(target, shop, level, work):  # noqa: F811
+    """Three processes; what each of them has put into the queue."""
+    fork = multiprocessing.get_context("fork")
+    queue = fork.Queue()
+    children = [fork.Process(target=target, args=(shop, level, seed, work, queue)) for seed in (1, 2, 3)]
+    for child in children:
+        child.start()
+    said = [queue.get(timeout=120) for _ in children]
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+    return said
+
+
+# T2, T14, I3
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_message_twice_and_shuffled_by_three_processes_gives_the_ledger_of_a_single_delivery(shop, level):
+    ids = [f"m{n}" for n in range(1, 81)]
+    told = collections.Counter()
+    for one in run_workers(worker, shop, level, ids):
+        told.update(one)
+    assert told == {("run", "new"): len(ids), ("ack", "duplicate"): 5 * len(ids)}
+    db = shop.connect()  # noqa: F811
+    assert sorted(committed(db, "SELECT * FROM ledger")) == sorted((i, int(i[1:])) for i in ids)
+    assert committed(db, "SELECT status, count(*) FROM semel.inbox GROUP BY 1") == [("completed", len(ids))]
+    db.close()
+
+
+def apply(db, key, version):  # noqa: F811
+    ask(db, "INSERT INTO applied (key, version) VALUES (%s, %s)", key, version)
+
+
+def retried(db, step):  # noqa: F811
+    """A transaction, as often as the server wants it."""
+    while True:
+        try:
+            done = step()
+            db.commit()
+            return done
+        except (errors.SerializationFailure, errors.DeadlockDetected):
+            db.rollback()
+
+
+def deliver_version(db, random_, key, version):  # noqa: F811
+    message_id, more = f"{key}-{version}", {"order_key": key, "version": version, "payload": json.dumps([key, version])}
+
+    def step():
+        told = begin(db, message_id, **more)
+        if told["act"] == "run" and random_.random() < 0.2:
+            db.rollback()
+            fail(db, message_id, "transient", **more)
+        elif told["act"] == "run":
+            apply(db, key, version)
+            ask(db, "SELECT semel.inbox_done('billing', %s)", message_id)
+        return told["act"]
+
+    while retried(db, step) == "later":
+        pass
+
+
+def take_versions(db, random_):  # noqa: F811
+    taken = retried(db, lambda: ask(db, "SELECT token, payload FROM semel.inbox_take('billing', 5)"))
+
+    def step(token, payload):
+        if random_.random() < 0.1:
+            return ask(db, "SELECT semel.inbox_finish(%s, 'transient')", token)
+        apply(db, *payload)
+        return ask(db, "SELECT semel.inbox_finish(%s)", token)
+
+    for token, payload in taken:
+        assert retried(db, lambda: step(token, payload)) == [(True,)]  # pylint: disable=cell-var-from-loop
+
+
+def ordered_worker(shop, level, seed, versions, queue):  # noqa: F811
+    db, random_ = shop.connect(level), random.Random(seed)  # noqa: F811
+    order = versions * 2
+    random_.shuffle(order)
+    for key, version in order:
+        deliver_version(db, random_, key, version)
+        take_versions(db, random_)
+    poll(lambda: take_versions(db, random_) or retried(db, lambda: ask(
+        db, "SELECT count(*) FROM semel.inbox WHERE status NOT IN ('completed', 'stale')"))[0][0] == 0)
+    db.close()
+    queue.put(seed)
+
+
+# I12, I13, T9, T14, P65, P67
+@pytest.mark.parametrize("level", LEVELS)
+def test_versions_shuffled_failing_and_twice_are_applied_once_and_in_order(shop, level):
+    db = shop.connect()  # noqa: F811
+    committed(db, "CREATE TABLE applied (place bigserial, key text, version bigint)")
+    consumer(db, "billing", order="version", retry_max=1000, retry_first="1ms", retry_ceiling="1ms", gap_timeout="1h")
+    versions = [(key, version) for key in "abc" for version in range(1, 13)]
+    run_workers(ordered_worker, shop, level, versions)
+    assert committed(db, "SELECT key, array_agg(version ORDER BY place) FROM applied GROUP BY 1 ORDER BY 1") == [
+        (key, list(range(1, 13))) for key in "abc"]
+    assert committed(db, "SELECT status, count(*) FROM semel.inbox GROUP BY 1") == [("completed", len(versions))]
+    db.close()
+
+
+# ---- order, leases, the outbox -------------------------------------------------------------------------
+
+# I13
+def test_failed_message_holds_back_its_key_and_no_other(any_db):
+    db = any_db  # noqa: F811
+    consumer(db, "billing", order="arrival", retry_first="1ms")
+    begin(db, "a1", order_key="a", payload="1")
+    fail(db, "a1", "transient", order_key="a", payload="1")
+    db.commit()
+    assert handle(db, "a2", order_key="a") == ("ack", "blocked")
+    assert handle(db, "b1", order_key="b") == ("run", "new")
+    taken = []
+    while len(taken) < 2:
+        for token, message_id in committed(db, "SELECT token, message_id FROM semel.inbox_take('billing', 9)"):
+            taken.append(message_id)
+            assert committed(db, "SELECT semel.inbox_finish(%s)", token) == [(True,)]
+    assert taken == ["a1", "a2"]
+
+
+# I12
+def test_first_message_with_an_order_key_settles_the_order(db):
+    assert handle(db, "v1", order_key="k", version=1) == ("run", "new")
+    assert committed(db, "SELECT settings FROM semel.consumer") == [({"order": "version"},)]
+    assert handle(db, "v3", order_key="k", version=3) == ("ack", "gap")
+    assert handle(db, "v1b", order_key="k", version=1) == ("ack", "duplicate")
+    assert handle(db, "v2", order_key="k", version=2) == ("run", "new")
+    assert committed(db, "SELECT message_id FROM semel.inbox_take('billing', 9)") == [("v3",)]
+    consumer(db, "mail", order="arrival")
+    text = str(refused(db, "SELECT * FROM semel.inbox_begin('mail', 'm1', order_key => 'k', version => 1)"))
+    assert 'consumer "mail": order is arrival, and a message has a version' in text
+
+
+# I7, T4
+def test_lease_that_ran_out_is_recovered_and_its_former_owner_is_fenced(db):
+    consumer(db, "mail", effect="keyed", retry_first="1ms")
+    told = call(db, "inbox_claim", consumer="mail", message_id="id-1", payload="{}", lease="1ms")[0]
+    db.commit()
+    assert (told["act"], told["why"], told["attempt"]) == ("run", "new", 1)
+    poll(lambda: committed(db, "SELECT semel.tick()")[0][0])
+    assert committed(db, "SELECT status FROM semel.inbox") == [("failed",)]
+    for sql in ["SELECT semel.inbox_renew(%s, '5m')", "SELECT semel.inbox_finish(%s)", "SELECT semel.inbox_finish(%s)",
+                "SELECT semel.inbox_release(%s)"]:
+        assert committed(db, sql, told["token"]) == [(False,)]
+    assert committed(db, "SELECT error_text FROM semel.attempt ORDER BY id") == [
+        ("its worker died or stalled: the lease ran out before it reported an end",),
+        ("refused under a stale token: the late worker said done",)]
+    token = poll(lambda: committed(db, "SELECT token FROM semel.inbox_take('mail')"))[0][0]
+    assert committed(db, "SELECT semel.inbox_renew(%s, '5m')", token) == [(True,)]
+    assert committed(db, "SELECT semel.inbox_release(%s)", token) == [(True,)]
+    token = poll(lambda: committed(db, "SELECT token FROM semel.inbox_take('mail')"))[0][0]
+    assert committed(db, "SELECT semel.inbox_finish(%s, 'done', '{\"sent\":1}')", token) == [(True,)]
+    assert committed(db, "SELECT status, outcome::jsonb FROM semel.inbox") == [("completed", {"sent": 1})]
+    assert count(db, "semel.held") == 0
+
+
+def test_claim_that_was_rolled_back_was_never_made(db):
+    told = call(db, "inbox_claim", consumer="c", message_id="id-1", payload="{}")[0]
+    db.rollback()
+    assert committed(db, "SELECT semel.inbox_finish(%s)", told["token"]) == [(False,)]
+    assert count(db) == 0
+
+
+def test_work_is_taken_and_finished_in_one_statement_or_in_a_loop(db):
+    for message_id in "abcd":
+        assert call(db, "inbox_put", consumer="c", message_id=message_id, payload="1") == [{"act": "ack", "why": "new"}]
+    db.commit()
+    sql = "SELECT semel.inbox_finish(token) FROM semel.inbox_take('c', 2)"
+    assert committed(db, sql) == [(True,), (True,)]
+    for token, in ask(db, "SELECT token FROM semel.inbox_take('c', 9)"):
+        assert ask(db, "SELECT semel.inbox_finish(%s)", token) == [(True,)]
+    db.commit()
+    assert committed(db, "SELECT status, count(*) FROM semel.inbox GROUP BY 1") == [("completed", 4)]
+
+
+def test_payload_comes_back_as_json_where_it_is_json_and_as_bytes_always(db):
+    call(db, "inbox_put", consumer="c", message_id="j", payload='{"n":1}', type="t", source="s", headers='{"h":"1"}')
+    call(db, "inbox_put", consumer="c", message_id="r", raw=b"\x00\xff")
+    db.commit()
+    taken = {row["message_id"]: row for row in call(db, "inbox_take", consumer="c", max=9, lease="30s")}
+    db.commit()
+    assert (taken["j"]["payload"], taken["j"]["type"], taken["j"]["source"]) == ({"n": 1}, "t", "s")
+    assert (taken["j"]["headers"], bytes(taken["j"]["raw"])) == ({"h": "1"}, b'{"n": 1}')
+    assert (taken["r"]["payload"], bytes(taken["r"]["raw"])) == (None, b"\x00\xff")
+    assert taken["j"]["attempt"] == 1 and taken["j"]["lease_until"] is not None
+
+
+# O1, O4, I21
+def test_event_leaves_only_if_its_transaction_commits(db):
+    event = dict(aggregatetype="order", aggregateid="o-1", type="placed", payload='{"n":1}', headers='{"h":"1"}',
+                 destination="orders", lock=True)
+    call(db, "outbox_put", **event)
+    db.rollback()
+    assert count(db, "semel.outbox") == 0
+    event_id = call(db, "outbox_put", **event)[0]["outbox_put"]
+    db.commit()
+    assert uuid.UUID(event_id).version == 7
+    assert committed(db, "SELECT id, aggregatetype, aggregateid, type, convert_from(payload, 'UTF8'), destination, "
+                         "headers FROM semel.outbox") == [
+        (event_id, "order", "o-1", "placed", '{"n": 1}', "orders", '{"h": "1"}')]
+    own = "018f0000-0000-7000-8000-000000000001"
+    put = "SELECT semel.outbox_put('a', 'b', 'c', raw => '\\x00', id => %s)"
+    assert committed(db, put, own) == [(own,)]
+    assert "is there already" in str(refused(db, put, own, error=errors.UniqueViolation))
+
+
+# O5
+def test_writers_of_one_aggregate_that_lock_it_put_their_events_in_the_order_of_their_commits(shop, db):
+    other = shop.connect()
+    put = "SELECT semel.outbox_put('order', 'o-1', %s, lock => true)"
+    ask(db, put, "first")
+    refused(other, "SET lock_timeout = '50ms'; " + put, "second", error=errors.LockNotAvailable)
+    ask(other, "SELECT semel.outbox_put('order', 'o-2', 'another', lock => true)")
+    other.commit()
+    db.commit()
+    committed(other, put, "second")
+    assert committed(db, "SELECT type FROM semel.outbox WHERE aggregateid = 'o-1' ORDER BY seq") == [
+        ("first",), ("second",)]
+    other.close()
+
+
+# I18
+def test_tick_purges_what_is_old_and_quarantines_what_comes_after_it(db):
+    consumer(db, "billing", retention="1h")
+    new = "now"
+    assert handle(db, "old", message_time="2020-01-01 00:00+00") == ("run", "new")
+    assert handle(db, "new", message_time=new) == ("run", "new")
+    assert committed(db, "SELECT semel.tick()") == [(1,)]
+    assert committed(db, "SELECT message_id FROM semel.inbox") == [("new",)]
+    assert handle(db, "old", message_time="2020-01-01 00:00+00") == ("ack", "too_old")
+    assert count(db, "ledger") == 2
+
+
+def test_tick_tells_of_settings_that_cannot_be_read_after_the_others_had_their_turn(db):
+    committed(db, "INSERT INTO semel.consumer (consumer, settings, updated_at) VALUES ('bad', '{\"x\":1}', now())")
+    call(db, "inbox_claim", consumer="billing", message_id="id-1", payload="{}", lease="1ms")
+    db.commit()
+    poll(lambda: committed(db, "SELECT semel.tick()")[0][0])
+    assert re.search('stored settings of consumer "bad": there is no setting "x"', "".join(db.notices))
+
+
+# ---- ids -----------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("message_id", ["it's", '"', "a\nb\r\t", "'; DROP TABLE semel.inbox; --", "%s$1:x", "x" * 255,
+                                        "é" * 127, "\x01\x7f", " ", "\\", "$$"])
+def test_odd_id_is_an_id_like_any_other(db, message_id):
+    assert handle(db, message_id) == ("run", "new")
+    assert handle(db, message_id) == ("ack", "duplicate")
+    assert committed(db, "SELECT message_id FROM ledger") == [(message_id,)]
+    assert committed(db, "SELECT message_id FROM semel.inbox") == [(message_id,)]
+
+
+def test_message_without_an_id_is_quarantined_and_never_runs(db):
+    assert handle(db, None) == ("ack", "no_id")
+    assert committed(db, "SELECT status, message_id ~ '^sha256:[0-9a-f]{64}$' FROM semel.inbox") == [
+        ("quarantined", True)]
+    assert count(db, "ledger") == 0
+
+
+def test_uuid_is_the_id_of_its_text(db):
+    key = "018F0000-0000-7000-8000-00000000000A"
+    sql = "SELECT act, why FROM semel.inbox_begin('billing', %s::uuid)"
+    assert ask(db, sql, key) == [("run", "new")]
+    committed(db, "SELECT semel.inbox_done('billing', %s::uuid)", key)
+    assert committed(db, sql, key) == [("ack", "duplicate")]
+    assert handle(db, key.lower()) == ("ack", "duplicate")
+    assert committed(db, "SELECT message_id, message_time FROM semel.inbox")[0][0] == key.lower()
+    for function in ["inbox_claim", "inbox_put"]:
+        assert ask(db, f"SELECT act, why FROM semel.{function}('billing', %s::uuid)", key) == [("ack", "duplicate")]
+    assert ask(db, "SELECT why FROM semel.inbox_fail('billing', %s::uuid, class => 'transient')", key) == [
+        ("duplicate",)]
+    assert ask(db, "SELECT semel.step_key('c', %s::uuid, 's') = semel.step_key('c', %s, 's')", key, key.lower()) == [
+        (True,)]
+    db.rollback()
+
+
+def test_age_of_a_message_is_in_its_id(db):
+    for message_id in ["018f0000-0000-7000-8000-000000000001", "01HW0000000000000000000ZZZ",
+                       "018f0000-0000-4000-8000-000000000001", "01HW0000000000000000000OZZ"]:
+        handle(db, message_id)
+    digits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+    ulid_ms = functools.reduce(lambda ms, c: ms * 32 + digits.index(c), "01HW000000", 0)
+    assert committed(db, "SELECT extract(epoch FROM message_time) * 1000 FROM semel.inbox ORDER BY arrival") == [
+        (0x018f00000000,), (ulid_ms,), (None,), (None,)]

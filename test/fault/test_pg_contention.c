@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_pg_contention.c: others are in the way: deadlocks, serialization failures, a worker that stands still with its
+ * locks in hand, a pooler between, a disk that is full. Nobody is charged for what the world did, and nothing stands
+ * still for ever.
+ */
+#include <poll.h>
+#include <signal.h>
+
+#include <libpq-fe.h>
+
+#include "fault/world.h"
+#include "fault/world_pg.h"
+#include "pg/pooler.h"
+#include "pg/program.h"
+
+#define MESSAGES 40
+#define ACCOUNTS 5
+
+static struct world world;
+static struct pg_pooler pooler;
+
+static void plan(struct world *w, enum task_kind kind)
+{
+    char id[32], account[16];
+    size_t which[MESSAGES];
+
+    for (int i = 0; i < MESSAGES; i++) {
+        snprintf(id, sizeof id, "m-%02d", i);
+        snprintf(account, sizeof account, "acc-%d", i % ACCOUNTS);
+        struct task task = booking(i % 7 == 1 ? kind : TASK_OK, 1, account, 100 + i);
+        task.version = i / ACCOUNTS + 1;
+        which[i] = world_plan(w, id, task, 1);
+    }
+    world_push(w, which, MESSAGES);
+}
+
+/* The books balance, and no message was charged for what was not its fault. */
+static void assert_innocent(struct world *w)
+{
+    world_balances(w);
+    assert_int_equal(world_count(w, "SELECT count(*) FROM semel_inbox WHERE status <> 'completed' OR attempts <> 1"),
+                     0);
+    assert_int_equal(world_count(w, "SELECT count(*) FROM semel_attempt"), 0);
+}
+
+static PGconn *outsider(void)
+{
+    char conninfo[PG_SERVER_TEXT];
+    PGconn *conn = PQconnectdb(pg_server_conninfo(&world_server, "world", conninfo));
+
+    assert_int_equal(PQstatus(conn), CONNECTION_OK);
+    return conn;
+}
+
+static void run(PGconn *conn, const char *sql)
+{
+    PGresult *result = PQexec(conn, sql);
+
+    if (PQresultStatus(result) != PGRES_COMMAND_OK && PQresultStatus(result) != PGRES_TUPLES_OK)
+        fail_msg("%s: %s", sql, PQerrorMessage(conn));
+    PQclear(result);
+}
+
+/* ---- deadlocks and serialization failures ----------------------------------------------------------- */
+
+/* P61: an application that takes the accounts in another order makes a deadlock, and the worker is the victim. */
+static void deadlock_with_an_application_is_retried_and_charges_nobody(void **state)
+{
+    struct child *worker;
+    PGconn *conn;
+
+    (void)state;
+    world_open(&world, 1);
+    plan(&world, TASK_OK);
+    world_sql(&world, "INSERT INTO accounts SELECT 'acc-' || i, 0, 0 FROM generate_series(0, 4) AS i;"
+                      "ALTER DATABASE world SET deadlock_timeout = '20ms'");
+    conn = outsider();
+    run(conn, "SET deadlock_timeout = '60s'; BEGIN; UPDATE accounts SET chain = chain WHERE account = 'acc-4'");
+    worker = world_start(&world, NULL, ARGS("effect=atomic", "batch=40"));
+    /* The worker holds acc-0 and waits for acc-4 now. */
+    world_until(&world, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'semel' AND wait_event_type = "
+                        "'Lock' AND datname = 'world'");
+    run(conn,
+        "UPDATE accounts SET chain = chain WHERE account = 'acc-0'"); /* the deadlock; returns when it is broken */
+    run(conn, "COMMIT");
+    PQfinish(conn);
+    assert_int_equal(world_end(&world, worker), 0);
+    assert_innocent(&world);
+    assert_true(world_report(&world, "worker", "cuts") > 0);
+}
+
+/* P13, P61: whatever the database says of itself, it is not the message. */
+static void serialization_failures_and_deadlocks_inside_a_handler_charge_nobody(void **state)
+{
+    static const char *const codes[] = {"40001", "40P01", "55P03"};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(codes); i++) {
+        char sql[600];
+        print_message("[ %s ]\n", codes[i]);
+        world_open(&world, 1);
+        plan(&world, TASK_OK);
+        snprintf(sql, sizeof sql,
+                 "CREATE SEQUENCE strikes; CREATE FUNCTION strike() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                 "IF nextval('strikes') %% 9 = 3 AND currval('strikes') < 60 THEN RAISE SQLSTATE '%s'; END IF; RETURN "
+                 "NEW; END $$;"
+                 "CREATE TRIGGER strike BEFORE INSERT ON ledger FOR EACH ROW EXECUTE FUNCTION strike()",
+                 codes[i]);
+        world_sql(&world, sql);
+        world_run(&world, ARGS("effect=atomic", "batch=8"));
+        assert_innocent(&world);
+        world_close(&world);
+    }
+}
+
+/* Several workers on the same few accounts, in any order of arrival. */
+static void workers_that_update_the_same_rows_finish_without_charging_anybody(void **state)
+{
+    struct child *workers[4];
+
+    (void)state;
+    world_open(&world, 5);
+    plan(&world, TASK_OK);
+    for (size_t i = 0; i < COUNT(workers); i++)
+        workers[i] = world_start(&world, NULL, ARGS("effect=atomic", "batch=10", i % 2 == 0 ? "queue=1" : "queue=0"));
+    for (size_t i = 0; i < COUNT(workers); i++)
+        assert_int_equal(world_end(&world, workers[i]), 0);
+    assert_innocent(&world);
+}
+
+/* ---- a worker that stands still ----------------------------------------------------------------------- */
+
+/* P64: the server ends the transaction of one that stands still, and its successor goes on. */
+static void worker_stopped_in_mid_batch_does_not_block_its_successor_for_ever(void **state)
+{
+    struct child *stopped, *heir;
+
+    (void)state;
+    world_open(&world, 1);
+    world_sql(&world, "ALTER DATABASE world SET idle_in_transaction_session_timeout = '1s'");
+    plan(&world, TASK_OK);
+    stopped = world_start(&world, "SEMEL_STOP_AT=batch.settled:1",
+                          ARGS("effect=atomic", "batch=100", "name=stopped", "deadline_ms=200000"));
+    world_stopped(&world, stopped);
+    heir = world_start(&world, NULL, ARGS("effect=atomic", "name=heir", "until=stop", "deadline_ms=200000"));
+    for (int tries = 0; world_count(&world, "SELECT count(*) FROM ledger") < MESSAGES; tries++) {
+        assert_true(tries < 12000);
+        poll(NULL, 0, 10);
+    }
+    kill(stopped->pid, SIGCONT);
+    assert_int_equal(world_end(&world, stopped), 0);
+    kill(heir->pid, SIGTERM);
+    assert_int_equal(world_end(&world, heir), 0);
+    world_balances(&world);
+}
+
+/* ---- a pooler between --------------------------------------------------------------------------------- */
+
+/* P17 */
+static void workers_behind_a_transaction_pooler_leave_the_books_balanced(void **state)
+{
+    static const char *const routes[] = {"order=none", "order=version"};
+    struct child *workers[4];
+
+    (void)state;
+    pg_pooler_start(&pooler, &world_server, 3); /* fewer than workers */
+    for (size_t route = 0; route < COUNT(routes); route++) {
+        world_open(&world, 9 + route);
+        plan(&world, TASK_FLAKY);
+        for (size_t i = 0; i < MESSAGES; i++)
+            world_again(&world, i);
+        snprintf(world.store, sizeof world.store, "postgres://postgres@127.0.0.1:%d/world?semel_pooler=1", pooler.port);
+        for (size_t i = 0; i < COUNT(workers); i++)
+            workers[i] = world_start(&world, NULL, ARGS("effect=atomic", routes[route], "batch=10"));
+        kill(workers[0]->pid, SIGKILL);
+        assert_true(killed(world_end(&world, workers[0])));
+        for (size_t i = 1; i < COUNT(workers); i++)
+            assert_int_equal(world_end(&world, workers[i]), 0);
+        snprintf(world.store, sizeof world.store, "postgres://postgres@127.0.0.1:%d/world", world_server.port);
+        world_balances(&world);
+        world_close(&world);
+    }
+}
+
+/* ---- a full disk --------------------------------------------------------------------------------------- */
+
+static void write_ballast(const char *path)
+{
+    static const char zeros[65536];
+    FILE *f = fopen(path, "we");
+
+    assert_non_null(f);
+    while (fwrite(zeros, sizeof zeros, 1, f) == 1 && fflush(f) == 0)
+        ;
+    fclose(f);
+}
+
+/* P63: the tables have no room to grow; the log of the server has. */
+static void full_disk_pauses_the_route_and_charges_nobody(void **state)
+{
+    char dir[96], ballast[128], sql[256];
+    struct child *worker;
+
+    (void)state;
+    snprintf(dir, sizeof dir, "%s/small", world_server.dir);
+    if (!pg_program_folder(dir, "size=40m")) {
+        print_message("skipped: a small file system cannot be mounted here\n");
+        skip();
+    }
+    snprintf(sql, sizeof sql, "CREATE TABLESPACE small LOCATION '%s'", dir);
+    pg_server_sql(&world_server, NULL, sql);
+    world_open(&world, 1);
+    pg_server_sql(&world_server, NULL, "ALTER DATABASE world SET TABLESPACE small");
+    plan(&world, TASK_OK);
+    snprintf(ballast, sizeof ballast, "%s/ballast", dir);
+    world_sql(&world,
+              "CREATE FUNCTION grow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO wide SELECT repeat(md5("
+              "i::text), 200) FROM generate_series(1, 20) AS i; RETURN NEW; END $$; CREATE TABLE wide (t text);"
+              "ALTER TABLE wide ALTER t SET STORAGE EXTERNAL;"
+              "CREATE TRIGGER grow BEFORE INSERT ON ledger FOR EACH ROW EXECUTE FUNCTION grow()");
+    write_ballast(ballast);
+    worker = world_start(&world, NULL, ARGS("effect=atomic", "until=stop", "deadline_ms=100000"));
+    for (int tries = 0; world_spool(&world, "SELECT max(deliveries) FROM message") < 2; tries++) { /* it has tried */
+        assert_true(tries < 3000);
+        poll(NULL, 0, 10);
+    }
+    assert_int_equal(world_count(&world, "SELECT count(*) FROM semel_inbox WHERE status IN ('failed', 'dead')"), 0);
+    assert_int_equal(remove(ballast), 0);
+    world_until(&world, "SELECT (count(*) = 40)::int FROM ledger");
+    kill(worker->pid, SIGTERM);
+    assert_int_equal(world_end(&world, worker), 0);
+    assert_innocent(&world);
+}
+
+static int close_all(void **state)
+{
+    (void)state;
+    world_close(&world);
+    pg_pooler_done(&pooler);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+#define TEST(name) cmocka_unit_test_teardown(name, close_all)
+    const struct CMUnitTest tests[] = {
+        TEST(deadlock_with_an_application_is_retried_and_charges_nobody),
+        TEST(serialization_failures_and_deadlocks_inside_a_handler_charge_nobody),
+        TEST(workers_that_update_the_same_rows_finish_without_charging_anybody),
+        TEST(workers_behind_a_transaction_pooler_leave_the_books_balanced),
+        TEST(full_disk_pauses_the_route_and_charges_nobody),
+        TEST(worker_stopped_in_mid_batch_does_not_block_its_successor_for_ever),
+    };
+
+    return world_main(argc, argv, tests, COUNT(tests));
+}
