@@ -6,8 +6,6 @@ import pathlib
 import re
 import subprocess
 
-import pytest
-
 SOURCE = pathlib.Path(os.environ["SEMEL_SOURCE"])
 BUILD = pathlib.Path(os.environ["SEMEL_BUILD"])
 
@@ -40,20 +38,13 @@ def form(text):
     return [re.sub(r"\s+", " ", line).strip() for line in text.strip().splitlines()]
 
 
-@pytest.fixture
-def checkout(tmp_path):
-    """A folder that looks like a checkout after make, in which the tour may leave its files."""
-    (tmp_path / "build").mkdir()
-    (tmp_path / "build/default").symlink_to(BUILD)
-    return tmp_path
-
-
-def test_the_tour_prints_what_the_readme_shows(checkout):
+def test_the_tour_prints_what_the_readme_shows(tmp_path):
     tour = list(steps((SOURCE / "README.md").read_text(encoding="utf-8")))
     assert len(tour) >= 10
-    env = dict(os.environ, SEMEL_STORE="sqlite:shop.db", PATH=f"{checkout}/build/default/src/cli:/usr/bin:/bin")
+    env = dict(os.environ, SEMEL_STORE="sqlite:shop.db", PATH=f"{BUILD}/src/cli:/usr/bin:/bin",
+               SEMEL_EXT=f"{BUILD}/src/ext/semel")
     for command, shown in tour:
-        done = subprocess.run(["bash", "-c", command], cwd=checkout, env=env, text=True, stdout=subprocess.PIPE,
+        done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=env, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=120, check=False)
         assert form(done.stdout) == form(shown), command
 

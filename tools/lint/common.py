@@ -5,7 +5,7 @@ import pathlib
 import sys
 
 C_FOLDERS = ("include", "src", "test", "bench", "examples")
-SKIP = {"build", ".git", "__pycache__", "corpus", "node_modules"}
+SKIP = {"build", ".git", "__pycache__", "corpus", "node_modules", "semel-demo"}
 
 
 def parse_root(description):
