@@ -9,6 +9,7 @@
  * Invariants: at the end every lane has exactly the effects that its messages ask for, or there is no result; every
  * process that was started has been waited for.
  */
+#define _GNU_SOURCE /* pipe2 */
 #include "cli/bench_pg.h"
 
 #include <errno.h>
@@ -299,9 +300,10 @@ static semel_status look(struct bench *b, bool *ret_used, struct bench_result *r
     *ret_used = used != 0;
     if (status != SEMEL_OK || *ret_used)
         return status;
+    /* A transaction that writes as little as possible: what it takes is the wait for the disk. */
     for (size_t i = 0; status == SEMEL_OK && i < COMMITS; i++) {
         int64_t start_us = semel__now(&semel__clock_real);
-        status = bench_pg_number(b->conn, "SELECT length(pg_current_xact_id()::text)", &none, err);
+        status = bench_pg_number(b->conn, "SELECT pg_logical_emit_message(true, 'semel', 'bench') - '0/0'", &none, err);
         took_us[i] = (double)(semel__now(&semel__clock_real) - start_us);
     }
     ret->commit_us = status == SEMEL_OK ? bench_percentile(took_us, COMMITS, 0.5) : 0;

@@ -15,6 +15,7 @@
 #include <libpq-fe.h>
 
 #include "cli/bench.h"
+#include "core/store.h"
 
 #define BENCH_PG_SEED UINT64_C(20261116)
 #define BENCH_PG_LANES 16
