@@ -19,7 +19,9 @@
 #define ROUNDS 5
 #define BATCH 500
 #define PATH_BYTES 4096
+#define CONNECTIONS 8
 #define JSON_MAX 65536
+#define IN_USE "the store is in use, and a benchmark would fill it; name a new one"
 
 static volatile sig_atomic_t stop;
 
@@ -93,7 +95,7 @@ static int open_place(struct place *place, const char *url)
     if (rc != 0)
         return cli_store_fail(url, semel_fail_sqlite(place->s, rc, &err), &err);
     if (used)
-        return cli_fail(CLI_REFUSED, "the store is in use, and a benchmark would fill it; name a new one");
+        return cli_fail(CLI_REFUSED, IN_USE);
     return CLI_OK;
 }
 
@@ -102,16 +104,20 @@ static int open_place(struct place *place, const char *url)
 static void write_json(struct semel_buf *buf, const struct bench_options *options, const struct bench_result *result,
                        double fsync_us)
 {
-    semel__buf_addf(buf, "{\"bench\":\"inbox-sqlite\",\"fsync_us\":%.0f,", fsync_us);
+    semel__buf_addf(buf, "{\"bench\":\"%s\",\"%s\":%.0f,", result->name, result->server ? "commit_us" : "fsync_us",
+                    result->server ? result->commit_us : fsync_us);
     semel__buf_addf(buf, "\"messages\":%lld,\"rounds\":%lld,\"batch\":%lld,\"payload_bytes\":%d,",
                     (long long)options->messages, (long long)options->rounds, (long long)options->batch, BENCH_PAYLOAD);
     semel__buf_addf(buf, "\"rss_start_mb\":%.1f,\"rss_end_mb\":%.1f,\"cases\":[", result->rss_start_mb,
                     result->rss_end_mb);
     for (size_t i = 0; i < result->n; i++) {
         const struct bench_case *c = &result->cases[i];
-        semel__buf_addf(buf, "%s\n{\"name\":\"%s\",\"ids\":\"%s\",\"connections\":1,\"per_s\":%.1f,", i > 0 ? "," : "",
-                        c->name, c->ids, c->per_s);
-        semel__buf_addf(buf, "\"p50_ms\":%.3f,\"p99_ms\":%.3f,\"rss_mb\":%.1f}", c->p50_ms, c->p99_ms, c->rss_mb);
+        semel__buf_addf(buf, "%s\n{\"name\":\"%s\",\"ids\":\"%s\",\"connections\":%d,\"per_s\":%.1f,", i > 0 ? "," : "",
+                        c->name, c->ids, c->connections, c->per_s);
+        semel__buf_addf(buf, "\"p50_ms\":%.3f,\"p99_ms\":%.3f,\"rss_mb\":%.1f", c->p50_ms, c->p99_ms, c->rss_mb);
+        if (result->server)
+            semel__buf_addf(buf, ",\"round_trips\":%.4f,\"wal_bytes\":%.1f", c->trips, c->wal_bytes);
+        semel__buf_add(buf, "}", 1);
     }
     semel__buf_addz(buf, "\n]}\n");
 }
@@ -130,17 +136,20 @@ static int save(const char *path, struct semel_str text)
 static int print_table(struct cli *cli, const struct bench_result *result)
 {
     static const struct cli_column columns[] = {
-        {"case", CLI_TEXT, false},     {"ids", CLI_TEXT, false},      {"per_s", CLI_NUMBER, false},
-        {"ratio", CLI_NUMBER, false},  {"p50_ms", CLI_NUMBER, false}, {"p99_ms", CLI_NUMBER, false},
-        {"rss_mb", CLI_NUMBER, false},
+        {"case", CLI_TEXT, false},        {"ids", CLI_TEXT, false},           {"per_s", CLI_NUMBER, false},
+        {"ratio", CLI_NUMBER, false},     {"p50_ms", CLI_NUMBER, false},      {"p99_ms", CLI_NUMBER, false},
+        {"rss_mb", CLI_NUMBER, false},    {"connections", CLI_NUMBER, false}, {"trips", CLI_NUMBER, false},
+        {"wal_bytes", CLI_NUMBER, false},
     };
-    struct cli_table *table = cli_table_new(cli, columns, sizeof columns / sizeof columns[0]);
+    enum { SERVER_ONLY = 3 };
+    size_t n_columns = sizeof columns / sizeof columns[0] - (result->server ? 0 : SERVER_ONLY);
+    struct cli_table *table = cli_table_new(cli, columns, n_columns);
     if (table == NULL)
         return cli_fail(CLI_FAILED, "out of memory");
     for (size_t i = 0; i < result->n; i++) {
         const struct bench_case *c = &result->cases[i];
         enum bench_ids ids = strcmp(c->ids, bench_ids_names[BENCH_ORDERED]) == 0 ? BENCH_ORDERED : BENCH_RANDOM;
-        double base = bench_rate(result, "handwritten", ids);
+        double base = bench_rate(result, "handwritten", ids, c->connections);
         cli_table_text(table, semel__str(c->name));
         cli_table_text(table, semel__str(c->ids));
         cli_table_fixed(table, c->per_s, 0);
@@ -148,6 +157,11 @@ static int print_table(struct cli *cli, const struct bench_result *result)
         cli_table_fixed(table, c->p50_ms, 3);
         cli_table_fixed(table, c->p99_ms, 3);
         cli_table_fixed(table, c->rss_mb, 1);
+        if (!result->server)
+            continue;
+        cli_table_number(table, c->connections);
+        cli_table_fixed(table, c->trips, 3);
+        cli_table_fixed(table, c->wal_bytes, 0);
     }
     return cli_table_print(table, NULL);
 }
@@ -157,8 +171,8 @@ static void say_ratio(const struct cli *cli, const struct bench_result *result, 
 {
     double ratio[BENCH_IDS];
     for (enum bench_ids ids = BENCH_ORDERED; ids < BENCH_IDS; ids++) {
-        double base = bench_rate(result, case_b, ids);
-        ratio[ids] = base > 0 ? bench_rate(result, case_a, ids) / base : 0;
+        double base = bench_rate(result, case_b, ids, 1);
+        ratio[ids] = base > 0 ? bench_rate(result, case_a, ids, 1) / base : 0;
     }
     cli_say(cli, "%-60s %6.2f with ordered ids, %6.2f with random ones", what, ratio[BENCH_ORDERED],
             ratio[BENCH_RANDOM]);
@@ -170,13 +184,16 @@ static int print(struct cli *cli, const struct bench_options *options, const str
     int code = print_table(cli, result);
     cli_say(cli, "%s", "");
     say_ratio(cli, result, "each / handwritten: what a batch saves", "each", "handwritten");
-    say_ratio(cli, result, "each / limit: what deciding leaves of what SQLite can write", "each", "limit");
+    say_ratio(cli, result, "each / limit: what deciding leaves of what the store can write", "each", "limit");
     say_ratio(cli, result, "sets / each: one statement a batch instead of one a message", "sets", "each");
     say_ratio(cli, result, "duplicates / each: refusing instead of handling", "duplicates", "each");
     say_ratio(cli, result, "updates / each: an account instead of a line in the ledger", "updates", "each");
     say_ratio(cli, result, "poison / each: one in a hundred cannot be handled", "poison", "each");
     cli_say(cli, "memory: %.1f MB at the start, %.1f MB at the end", result->rss_start_mb, result->rss_end_mb);
-    cli_say(cli, "an fsync takes %.0f us here (median)", fsync_us);
+    if (result->server)
+        cli_say(cli, "a commit takes %.0f us here (median)", result->commit_us);
+    else
+        cli_say(cli, "an fsync takes %.0f us here (median)", fsync_us);
     cli_say(cli, "%lld messages of %d bytes a case and round, batches of %lld, median of %lld rounds",
             (long long)options->messages, BENCH_PAYLOAD, (long long)options->batch, (long long)options->rounds);
     return code;
@@ -210,28 +227,60 @@ static void progress(void *ctx, int64_t round, const char *name, const char *ids
     fprintf(stderr, "\r\033[Kround %lld of %lld: %s, %s ids", (long long)round, (long long)options->rounds, name, ids);
 }
 
+static bool start(struct bench_options *options)
+{
+    bool watched = isatty(STDERR_FILENO) == 1;
+    options->stop = &stop;
+    options->ctx = options;
+    options->progress = watched ? progress : NULL;
+    return watched;
+}
+
+static int finish(struct cli *cli, const struct cli_args *args, const struct bench_options *options,
+                  const struct bench_result *result, double fsync_us)
+{
+    if (result->stopped)
+        return cli_fail(CLI_INTERRUPTED, "interrupted: a part of the rounds is no result");
+    return show(cli, args, options, result, fsync_us);
+}
+
 static int measure(struct cli *cli, const struct cli_args *args, struct bench_options *options, struct place *place)
 {
     char folder[PATH_BYTES];
     struct bench_result result;
     struct semel_error err = {0};
-    bool watched = isatty(STDERR_FILENO) == 1;
     bench_sql_folder(place->s, folder, sizeof folder);
     double fsync_us = folder[0] != '\0' ? bench_fsync_us(folder) : -1;
     if (fsync_us < 0)
         return cli_fail(CLI_STORE, "the store must be a file in a folder that can be written");
-    options->stop = &stop;
-    options->ctx = options;
-    options->progress = watched ? progress : NULL;
+    bool watched = start(options);
     semel_status status = bench_inbox(place->s, options, &result, &err);
     if (watched)
         fputs("\r\033[K", stderr);
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "bench");
-    if (result.stopped)
-        return cli_fail(CLI_INTERRUPTED, "interrupted: a part of the rounds is no result");
-    return show(cli, args, options, &result, fsync_us);
+    return finish(cli, args, options, &result, fsync_us);
 }
+
+#ifdef SEMEL_WITH_POSTGRES
+static int measure_server(struct cli *cli, const struct cli_args *args, struct bench_options *options, const char *url)
+{
+    struct bench_result result;
+    struct semel_error err = {0};
+    bool used = false, opened = false;
+    bool watched = start(options);
+    semel_status status = bench_pg(url, options, &result, &opened, &used, &err);
+    if (watched)
+        fputs("\r\033[K", stderr);
+    if (status != SEMEL_OK && !opened)
+        return cli_store_fail(url, status, &err);
+    if (used)
+        return cli_fail(CLI_REFUSED, IN_USE);
+    if (status != SEMEL_OK)
+        return cli_fail_error(status, &err, "bench");
+    return finish(cli, args, options, &result, 0);
+}
+#endif
 
 static int run_inbox(struct cli *cli, const struct cli_args *args)
 {
@@ -239,13 +288,15 @@ static int run_inbox(struct cli *cli, const struct cli_args *args)
     static struct place place; /* its paths are long */
     if (!cli_int(args, "messages", 1, 1000000, MESSAGES, &options.messages) ||
         !cli_int(args, "rounds", 1, 99, ROUNDS, &options.rounds) ||
-        !cli_int(args, "batch", 1, SEMEL_PROCESS_MAX, BATCH, &options.batch))
+        !cli_int(args, "batch", 1, SEMEL_PROCESS_MAX, BATCH, &options.batch) ||
+        !cli_int(args, "connections", 1, CONNECTIONS, CONNECTIONS, &options.connections))
         return CLI_USAGE;
     const char *url = cli_value(args, "store");
-    if (url != NULL && !cli_store_is_sqlite(url))
-        return cli_fail(CLI_USAGE, "--store is '%s'; the benchmark measures SQLite: it must be sqlite:FILE",
-                        cli_store_shown(url));
     watch_signals(); /* from here on there is a folder to be removed */
+#ifdef SEMEL_WITH_POSTGRES
+    if (url != NULL && bench_pg_url(url))
+        return measure_server(cli, args, &options, url);
+#endif
     int code = open_place(&place, url);
     if (code == CLI_OK)
         code = measure(cli, args, &options, &place);
@@ -259,6 +310,7 @@ static const struct cli_option inbox_options[] = {
     {"messages", 0, "N", "messages a case and round (default: 20000)"},
     {"rounds", 0, "N", "rounds, of which the median counts (default: 5)"},
     {"batch", 0, "N", "messages a call (default: 500)"},
+    {"connections", 0, "N", "PostgreSQL: measures 1, 2, 4 and 8 connections, up to this many (default: 8)"},
     {"out", 0, "FILE", "writes the result as JSON, too"},
     {NULL, 0, NULL, NULL},
 };
@@ -269,17 +321,23 @@ static const struct cli_command bench_inbox_command = {
     .operands = "",
     .options = inbox_options,
     .run = run_inbox,
-    .help = "The cases, each with time-ordered (UUIDv7) and with random ids (UUIDv4):\n"
-            "  handwritten  the usual inbox: one transaction a message\n"
-            "  each         the batch path, with a handler's statement a message\n"
-            "  sets         the batch path, with a handler's statement a batch\n"
-            "  duplicates   the batch path, with messages only that were completed before\n"
-            "  limit        the same rows in the same batches, with nothing asked or decided\n"
-            "  updates      as each, but a message updates one of 10000 accounts\n"
-            "  poison       as each, but one message in a hundred fails for good\n"
-            "\n"
-            "A run takes about a minute. $SEMEL_STORE is not used: a benchmark fills what it runs on.\n"
-            "Example: semel bench inbox --store sqlite:/srv/data/bench.db --out inbox.json",
+    .help =
+        "The cases, each with time-ordered (UUIDv7) and with random ids (UUIDv4):\n"
+        "  handwritten  the usual inbox: one transaction a message\n"
+        "  each         the batch path, with a handler's statement a message\n"
+        "  sets         the batch path, with a handler's statement a batch\n"
+        "  duplicates   the batch path, with messages only that were completed before\n"
+        "  limit        the same rows in the same batches, with nothing asked or decided\n"
+        "  updates      as each, but a message updates one of 10000 accounts\n"
+        "  poison       as each, but one message in a hundred fails for good\n"
+        "\n"
+        "On PostgreSQL every connection has a process of its own, and handlers of one statement a message queue it\n"
+        "without waiting for the answer. Round trips and bytes of WAL are told a message.\n"
+        "\n"
+        "A run takes about a minute on SQLite, and some ten on PostgreSQL. $SEMEL_STORE is not used: a benchmark\n"
+        "fills what it runs on.\n"
+        "Example: semel bench inbox --store sqlite:/srv/data/bench.db --out inbox.json\n"
+        "         semel bench inbox --store postgres://postgres@localhost/bench",
 };
 
 static const struct cli_command *const children[] = {&bench_inbox_command, NULL};

@@ -3,12 +3,14 @@
  * bench.h: private to the files of `semel bench`.
  *
  *   bench.c         the command: what was asked, the store, the table, the words and the JSON
- *   bench_inbox.c   the cases, the messages, the rounds and what is made of them
- *   bench_sqlite.c  the statements: the handwritten inbox, the limit, and the effects of all cases
+ *   bench_msg.c     the messages
+ *   bench_inbox.c   on SQLite: the cases, the rounds and what is made of them
+ *   bench_sqlite.c  on SQLite: the statements: the handwritten inbox, the limit, and the effects of all cases
+ *   bench_pg*.c     on PostgreSQL: see bench_pg.h
  *   bench_fsync.c   what the machine gives: the cost of an fsync, the memory of this process
  *
  * A lane is one case with one kind of ids. Every lane has tables and a consumer of its own, so that none runs on
- * what another left behind; all of them share the connection, and so its settings.
+ * what another left behind; on SQLite all of them share the connection, and so its settings.
  */
 #ifndef SEMEL_CLI_BENCH_H
 #define SEMEL_CLI_BENCH_H
@@ -48,6 +50,20 @@ struct bench_effect {
 struct bench_effect bench_effect(struct semel_str payload);
 #define BENCH_POISON_AMOUNT 100000
 
+/* Where messages come from. */
+struct bench_stream {
+    enum bench_ids ids;
+    bool poison; /* one in a hundred cannot be handled */
+    struct semel_random rng;
+    int64_t first_us; /* the time in the first id */
+};
+/* The next messages are those of the moments just passed. */
+void bench_stream_from(struct bench_stream *stream, size_t messages);
+/* The message i of a round; `place` is its place within its batch. */
+semel_status bench_msg_make(struct bench_stream *stream, size_t i, size_t place, struct bench_msg *msg,
+                            struct semel_error *err);
+void bench_msgs_sort(struct bench_msg *msgs, size_t n); /* by id */
+
 /* ---- bench_sqlite.c: an int is a result code of SQLite, SQLITE_OK (0) when all is well ---- */
 
 struct bench_sql;
@@ -81,6 +97,7 @@ void bench_sql_folder(struct semel *s, char *out, size_t size);
 
 struct bench_options {
     int64_t messages, rounds, batch;
+    int64_t connections;               /* a server: at most */
     const volatile sig_atomic_t *stop; /* not 0: the user has had enough */
     void (*progress)(void *ctx, int64_t round, const char *name, const char *ids);
     void *ctx;
@@ -88,11 +105,16 @@ struct bench_options {
 
 struct bench_case {
     const char *name, *ids;
+    int connections;
     double per_s, p50_ms, p99_ms, rss_mb;
+    double trips, wal_bytes; /* a server: a message */
 };
-#define BENCH_CASES_MAX 16
+#define BENCH_CASES_MAX 64
 
 struct bench_result {
+    const char *name;
+    bool server; /* cases on several connections, with trips and WAL */
+    double commit_us;
     struct bench_case cases[BENCH_CASES_MAX];
     size_t n;
     double rss_start_mb, rss_end_mb;
@@ -102,7 +124,15 @@ struct bench_result {
 semel_status bench_inbox(struct semel *s, const struct bench_options *options, struct bench_result *ret,
                          struct semel_error *err);
 /* The rate of a case; 0: it was not measured. */
-double bench_rate(const struct bench_result *result, const char *name, enum bench_ids ids);
+double bench_rate(const struct bench_result *result, const char *name, enum bench_ids ids, int connections);
+
+/* ---- bench_pg.c ---- */
+
+bool bench_pg_url(const char *url);
+/* As bench_inbox, on databases that a process of its own can connect to. *ret_opened: the store could be opened;
+ * *ret_used: it is in use, and was left alone. */
+semel_status bench_pg(const char *url, const struct bench_options *options, struct bench_result *ret, bool *ret_opened,
+                      bool *ret_used, struct semel_error *err);
 
 /* ---- bench_fsync.c ---- */
 

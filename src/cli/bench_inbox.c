@@ -24,11 +24,7 @@
 #include "base/error.h"
 
 #define HANDWRITTEN_SHARE 10 /* one transaction a message is slow: a tenth of the messages tells its rate */
-#define ID_DISTANCE_US 50    /* between two time-ordered ids */
-#define POISON_PER_MILLE 10
 #define SEED UINT64_C(20261115)
-
-const char *const bench_ids_names[BENCH_IDS] = {"ordered", "random"};
 
 struct bench;
 struct lane;
@@ -46,9 +42,8 @@ struct lane {
     enum bench_ids ids;
     char name[32], consumer[32];
     struct bench_sql *sql;
-    struct semel_random rng;
+    struct bench_stream stream;
     int64_t effects; /* that there must be */
-    int64_t first_us;
     double *rates, *took_ms;
     size_t n_rates, n_took;
     double rss_mb;
@@ -75,64 +70,19 @@ static semel_status sql_failed(struct bench *b, const struct lane *lane, int rc,
 
 /* ---- messages ------------------------------------------------------------------------------------ */
 
-static void random_uuid(struct semel_random *rng, char out[SEMEL_UUID_TEXT])
-{
-    uint64_t high = semel__random_next(rng), low = semel__random_next(rng);
-    high = (high & ~UINT64_C(0xF000)) | 0x4000;
-    low = (low & UINT64_C(0x3FFFFFFFFFFFFFFF)) | UINT64_C(0x8000000000000000);
-    snprintf(out, SEMEL_UUID_TEXT, "%08" PRIx64 "-%04" PRIx64 "-%04" PRIx64 "-%04" PRIx64 "-%012" PRIx64, high >> 32,
-             high >> 16 & 0xFFFF, high & 0xFFFF, low >> 48, low & UINT64_C(0xFFFFFFFFFFFF));
-}
-
-/* bench_effect reads account and amount where this puts them. */
-static void write_payload(struct bench_msg *msg, int account, int amount)
-{
-    int n = snprintf(msg->payload, sizeof msg->payload,
-                     "{\"id\":\"%s\",\"account\":%05d,\"amount\":%06d,\"currency\":\"EUR\",\"note\":\"", msg->id,
-                     account, amount);
-    static const char words[] = "paid at the counter, thank you; ";
-    for (size_t i = (size_t)n; i < BENCH_PAYLOAD - 2; i++)
-        msg->payload[i] = words[i % (sizeof words - 1)];
-    memcpy(msg->payload + BENCH_PAYLOAD - 2, "\"}", 3);
-}
-
-static semel_status make_msg(struct lane *lane, size_t i, size_t place, struct bench_msg *msg, struct semel_error *err)
-{
-    struct semel_random *rng = &lane->rng;
-    int account = BENCH_FIRST_ACCOUNT + (int)semel__random_below(rng, BENCH_ACCOUNTS);
-    int amount = BENCH_POISON_AMOUNT + 1 + (int)semel__random_below(rng, 800000);
-    if (lane->kind->poison && semel__random_chance(rng, POISON_PER_MILLE))
-        amount = BENCH_POISON_AMOUNT;
-    msg->time_us = SEMEL_NONE;
-    msg->place = place;
-    if (lane->ids == BENCH_ORDERED)
-        semel__uuid7_new(lane->first_us + (int64_t)i * ID_DISTANCE_US, rng, msg->id);
-    else
-        random_uuid(rng, msg->id);
-    semel__id_time(semel__str(msg->id), &msg->time_us);
-    write_payload(msg, account, amount);
-    return semel__fp_compute((struct semel_str){msg->payload, BENCH_PAYLOAD}, &msg->fp, err);
-}
-
-static int cmp_id(const void *va, const void *vb)
-{
-    const struct bench_msg *a = va, *b = vb;
-    return memcmp(a->id, b->id, sizeof a->id);
-}
-
 /* The messages of one round. Those of a lane that repeats itself are the same every time. */
 static semel_status make_msgs(struct bench *b, struct lane *lane, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
     if (lane->kind->repeats)
-        semel__random_seed(&lane->rng, SEED + (uint64_t)(lane - b->lanes));
+        semel__random_seed(&lane->stream.rng, SEED + (uint64_t)(lane - b->lanes));
     if (!lane->kind->repeats || lane->n_rates == 0)
-        lane->first_us = semel__now(&semel__clock_real) - (int64_t)b->messages * ID_DISTANCE_US;
+        bench_stream_from(&lane->stream, b->messages);
     for (size_t i = 0; status == SEMEL_OK && i < b->messages; i++)
-        status = make_msg(lane, i, i % b->batch, &b->msgs[i], err);
+        status = bench_msg_make(&lane->stream, i, i % b->batch, &b->msgs[i], err);
     if (lane->kind->work == BENCH_LIMIT)
         for (size_t i = 0; i < b->messages; i += b->batch)
-            qsort(b->msgs + i, b->messages - i < b->batch ? b->messages - i : b->batch, sizeof *b->msgs, cmp_id);
+            bench_msgs_sort(b->msgs + i, b->messages - i < b->batch ? b->messages - i : b->batch);
     return status;
 }
 
@@ -303,6 +253,7 @@ static void conclude(struct lane *lane, struct bench_case *ret)
     *ret = (struct bench_case){
         .name = lane->kind->name,
         .ids = bench_ids_names[lane->ids],
+        .connections = 1,
         .per_s = bench_percentile(lane->rates, lane->n_rates, 0.5),
         .p50_ms = bench_percentile(lane->took_ms, lane->n_took, 0.5),
         .p99_ms = bench_percentile(lane->took_ms, lane->n_took, 0.99),
@@ -310,11 +261,13 @@ static void conclude(struct lane *lane, struct bench_case *ret)
     };
 }
 
-double bench_rate(const struct bench_result *result, const char *name, enum bench_ids ids)
+double bench_rate(const struct bench_result *result, const char *name, enum bench_ids ids, int connections)
 {
-    for (size_t i = 0; i < result->n; i++)
-        if (strcmp(result->cases[i].name, name) == 0 && strcmp(result->cases[i].ids, bench_ids_names[ids]) == 0)
-            return result->cases[i].per_s;
+    for (size_t i = 0; i < result->n; i++) {
+        const struct bench_case *c = &result->cases[i];
+        if (c->connections == connections && strcmp(c->name, name) == 0 && strcmp(c->ids, bench_ids_names[ids]) == 0)
+            return c->per_s;
+    }
     return 0;
 }
 
@@ -327,7 +280,8 @@ static semel_status open_lane(struct bench *b, const struct kind *kind, enum ben
     *lane = (struct lane){.kind = kind, .ids = ids};
     snprintf(lane->name, sizeof lane->name, "%s_%s", kind->name, bench_ids_names[ids]);
     snprintf(lane->consumer, sizeof lane->consumer, "bench-%s-%s", kind->name, bench_ids_names[ids]);
-    semel__random_seed(&lane->rng, SEED + (uint64_t)(lane - b->lanes));
+    lane->stream = (struct bench_stream){.ids = ids, .poison = kind->poison};
+    semel__random_seed(&lane->stream.rng, SEED + (uint64_t)(lane - b->lanes));
     lane->rates = semel__calloc(rounds, sizeof *lane->rates);
     size_t steps = by_hand(lane) ? share(b, lane) : (b->messages + b->batch - 1) / b->batch;
     lane->took_ms = semel__calloc(rounds * steps, sizeof *lane->took_ms);
@@ -370,7 +324,7 @@ semel_status bench_inbox(struct semel *s, const struct bench_options *options, s
 {
     struct bench b = {.s = s, .options = options};
     semel_status status = set_up(&b, err);
-    *ret = (struct bench_result){.rss_start_mb = bench_rss_mb()};
+    *ret = (struct bench_result){.name = "inbox-sqlite", .rss_start_mb = bench_rss_mb()};
     for (int64_t round = 1; status == SEMEL_OK && round <= options->rounds; round++)
         for (size_t i = 0; status == SEMEL_OK && i < b.n_lanes && !*options->stop; i++)
             status = run_round(&b, &b.lanes[i], round, err);

@@ -74,20 +74,6 @@ __attribute__((format(printf, 2, 3))) static int execute(sqlite3 *db, const char
     return n < 0 || (size_t)n >= sizeof sql ? SQLITE_TOOBIG : sqlite3_exec(db, sql, NULL, NULL, NULL);
 }
 
-struct bench_effect bench_effect(struct semel_str payload)
-{
-    enum { ACCOUNT_AT = 55, ACCOUNT_DIGITS = 5, AMOUNT_AT = 70, AMOUNT_DIGITS = 6 };
-    struct bench_effect effect = {0};
-    if (payload.n < AMOUNT_AT + AMOUNT_DIGITS)
-        return effect;
-    for (size_t i = 0; i < ACCOUNT_DIGITS; i++)
-        effect.account = effect.account * 10 + (payload.p[ACCOUNT_AT + i] - '0');
-    for (size_t i = 0; i < AMOUNT_DIGITS; i++)
-        effect.amount = effect.amount * 10 + (payload.p[AMOUNT_AT + i] - '0');
-    effect.poison = effect.amount == BENCH_POISON_AMOUNT;
-    return effect;
-}
-
 /* ---- tables and statements ----------------------------------------------------------------------- */
 
 static int make_ledger(struct bench_sql *sql)
