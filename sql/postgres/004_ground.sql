@@ -9,15 +9,6 @@
 -- Invariants: a refusal has SQLSTATE 22023, names the function and the argument, and says what would be right; text is
 -- compared by bytes whatever the collation of what the caller passes.
 
-DO $$
-BEGIN
-    IF current_setting('server_encoding') <> 'UTF8' THEN
-        RAISE EXCEPTION USING ERRCODE = 'feature_not_supported',
-            MESSAGE = format('the database is in %s; Semel needs one in UTF8', current_setting('server_encoding')),
-            HINT = 'CREATE DATABASE ... ENCODING ''UTF8'' TEMPLATE template0';
-    END IF;
-END $$;
-
 -- The clock of everything here. Leases and due times must move while a transaction is open.
 CREATE FUNCTION semel._now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT pg_catalog.clock_timestamp()';
 
@@ -137,6 +128,7 @@ CREATE TYPE semel._policy AS (
     retention           bigint,
     business_retention  bigint,
     one_source          boolean,
+    effect_said         boolean,
     order_said          boolean
 );
 
@@ -271,7 +263,7 @@ BEGIN
         v[said.place] := nullif(said.got, said.absent);
     END LOOP;
     p := (who, v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11], v[12], v[13], v[14], v[15], v[16],
-          v[17], settings ? 'order');
+          v[17], settings ? 'effect', settings ? 'order');
     PERFORM semel._policy_check(what, p);
     RETURN p;
 END $$;
@@ -302,15 +294,16 @@ UPDATE semel.consumer SET settings = settings;
 CREATE FUNCTION semel._policy(who text) RETURNS semel._policy LANGUAGE plpgsql AS $$
 DECLARE
     p semel._policy;
-    stored jsonb;
+    stored record;
 BEGIN
-    SELECT (c.policy).* INTO p FROM semel.consumer AS c WHERE c.consumer = who COLLATE "C";
+    SELECT c.policy, c.settings INTO stored FROM semel.consumer AS c WHERE c.consumer = who COLLATE "C";
     IF NOT FOUND THEN
         p := semel._policy_default();
         p.consumer := who;
-    ELSIF p.consumer IS NULL THEN
-        SELECT c.settings INTO stored FROM semel.consumer AS c WHERE c.consumer = who COLLATE "C";
-        p := semel._policy_read('stored settings', who, stored);
+    ELSIF stored.policy IS NULL THEN
+        p := semel._policy_read('stored settings', who, stored.settings);
+    ELSE
+        p := stored.policy;
     END IF;
     RETURN p;
 END $$;

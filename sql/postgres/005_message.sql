@@ -64,7 +64,8 @@ BEGIN
 END $$;
 
 -- RFC 8785; NULL: it has no canonical form, or is nested deeper than the C library reads. Members are sorted by bytes,
--- which is the order of UTF-16 but for rare names; _canonical_digest leaves those out.
+-- which is the order of UTF-16 but for rare names; _canonical_digest leaves those out. OFFSET 0 keeps the planner from
+-- working out each part as often as it is named, which would double the work with every level.
 CREATE FUNCTION semel._canonical(value jsonb, depth integer) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     form text;
@@ -77,13 +78,13 @@ BEGIN
                                     '') || '}' END
         INTO form
         FROM (SELECT e.key, semel._canonical_part(e.value, e.value::text, depth) AS form
-              FROM jsonb_each(value) AS e) AS m;
+              FROM jsonb_each(value) AS e OFFSET 0) AS m;
     ELSE
         SELECT CASE WHEN count(m.form) = count(*) THEN
                     '[' || coalesce(string_agg(m.form, ',' ORDER BY m.place), '') || ']' END
         INTO form
         FROM (SELECT e.place, semel._canonical_part(e.value, e.value::text, depth) AS form
-              FROM jsonb_array_elements(value) WITH ORDINALITY AS e (value, place)) AS m;
+              FROM jsonb_array_elements(value) WITH ORDINALITY AS e (value, place) OFFSET 0) AS m;
     END IF;
     RETURN form;
 END $$;
@@ -146,22 +147,15 @@ CREATE TYPE semel._message AS (
 
 -- What the caller has passed and no message can mend.
 CREATE FUNCTION semel._check_message(
-    who text, consumer text, message_id text, source text, type text, twice boolean, bytes bytea, headers jsonb,
-    business_key text, order_key text, version bigint, fingerprint bytea, message_time timestamptz, delivery integer)
+    who text, message_id text, source text, type text, twice boolean, bytes bytea, headers jsonb, business_key text,
+    version bigint, fingerprint bytea, message_time timestamptz, delivery integer)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF consumer IS NULL OR least(octet_length(consumer), octet_length(message_id), octet_length(business_key),
-                                 octet_length(order_key)) < 1
-       OR greatest(octet_length(consumer), octet_length(message_id), octet_length(source), octet_length(type),
-                   octet_length(business_key), octet_length(order_key)) > 255 THEN
-        PERFORM semel._check_given(who, 'consumer', consumer IS NOT NULL);
-        PERFORM semel._check_text(who, 'consumer', consumer, 1);
-        PERFORM semel._check_text(who, 'message_id', message_id, 1);
-        PERFORM semel._check_text(who, 'source', source, 0);
-        PERFORM semel._check_text(who, 'type', type, 0);
-        PERFORM semel._check_text(who, 'business_key', business_key, 1);
-        PERFORM semel._check_text(who, 'order_key', order_key, 1);
-    ELSIF twice THEN
+    PERFORM semel._check_text(who, 'message_id', message_id, 1);
+    PERFORM semel._check_text(who, 'source', source, 0);
+    PERFORM semel._check_text(who, 'type', type, 0);
+    PERFORM semel._check_text(who, 'business_key', business_key, 1);
+    IF twice THEN
         PERFORM semel._refuse(format('%s: payload and raw are both given; give one of them', who));
     ELSIF octet_length(bytes) > 67108864 THEN
         PERFORM semel._refuse(format('%s: payload has %s bytes; at most 67108864 are allowed', who,
@@ -205,20 +199,40 @@ BEGIN
     RETURN m;
 END $$;
 
--- The arguments of a call as a message, and the settings that hold for it.
-CREATE FUNCTION semel._message(
-    who text, consumer text, message_id text, source text, type text, payload jsonb, raw bytea, headers jsonb,
-    business_key text, order_key text, version bigint, fingerprint bytea, message_time timestamptz, delivery integer,
-    OUT p semel._policy, OUT m semel._message)
-LANGUAGE plpgsql AS $$
+-- The settings that hold for a call.
+CREATE FUNCTION semel._policy_for(who text, consumer text, order_key text, version bigint)
+RETURNS semel._policy LANGUAGE plpgsql AS $$
 DECLARE
-    bytes bytea := coalesce(raw, convert_to(payload::text, 'UTF8'));
+    p semel._policy;
 BEGIN
-    PERFORM semel._check_message(who, consumer, message_id, source, type, payload IS NOT NULL AND raw IS NOT NULL,
-                                 bytes, headers, business_key, order_key, version, fingerprint, message_time, delivery);
+    IF consumer IS NULL OR least(octet_length(consumer), octet_length(order_key)) < 1
+       OR greatest(octet_length(consumer), octet_length(order_key)) > 255 THEN
+        PERFORM semel._check_given(who, 'consumer', consumer IS NOT NULL);
+        PERFORM semel._check_text(who, 'consumer', consumer, 1);
+        PERFORM semel._check_text(who, 'order_key', order_key, 1);
+    END IF;
     p := semel._policy(consumer);
     IF order_key IS NOT NULL AND NOT p.order_said THEN
         p := semel._policy_settle(p, version IS NOT NULL);
+    END IF;
+    RETURN p;
+END $$;
+
+-- The arguments of a call as a message. They are checked one by one only where there is something to say about them.
+CREATE FUNCTION semel._message(
+    who text, p semel._policy, message_id text, source text, type text, payload jsonb, raw bytea, headers jsonb,
+    business_key text, order_key text, version bigint, fingerprint bytea, message_time timestamptz, delivery integer)
+RETURNS semel._message LANGUAGE plpgsql AS $$
+DECLARE
+    bytes bytea := coalesce(raw, convert_to(payload::text, 'UTF8'));
+    m semel._message;
+BEGIN
+    IF octet_length(message_id) NOT BETWEEN 1 AND 255 OR octet_length(business_key) NOT BETWEEN 1 AND 255
+       OR greatest(octet_length(source), octet_length(type)) > 255 OR (payload IS NOT NULL AND raw IS NOT NULL)
+       OR octet_length(bytes) > 67108864 OR headers IS NOT NULL OR version IS NOT NULL OR fingerprint IS NOT NULL
+       OR message_time IS NOT NULL OR delivery IS NOT NULL THEN
+        PERFORM semel._check_message(who, message_id, source, type, payload IS NOT NULL AND raw IS NOT NULL, bytes,
+                                     headers, business_key, version, fingerprint, message_time, delivery);
     END IF;
     m := (CASE WHEN p.one_source THEN '' ELSE coalesce(source, '') END, message_id, type, coalesce(bytes, ''),
           headers::text, business_key, CASE WHEN p.ord <> 'none' THEN order_key END, version,
@@ -230,9 +244,10 @@ BEGIN
         m := semel._defect(p, m);
     END IF;
     IF p.ord = 'arrival' AND order_key IS NOT NULL AND version IS NOT NULL AND m.defect IS NULL THEN
-        PERFORM semel._bad_settings('settings', consumer, 'order is arrival, and a message has a version; set order to '
-                                                          'version, or give no versions');
+        PERFORM semel._bad_settings('settings', p.consumer, 'order is arrival, and a message has a version; set order '
+                                                            'to version, or give no versions');
     END IF;
+    RETURN m;
 END $$;
 
 INSERT INTO semel.schema (version, name) VALUES (5, 'message');

@@ -3,9 +3,10 @@
 -- Semel on PostgreSQL: the inbox in the caller's transaction: begin, done, fail; claim and put. docs/sql-postgres.md
 -- describes them.
 --
--- A begin inserts the row as `processing`, under a token, and its end is written under that token. All in one
--- transaction, nobody else ever sees the row before its end. A message that another transaction holds is `busy` by a
--- try-lock on its id, which every function here takes before it writes a row: an insert would wait for the other's end.
+-- A begin inserts the row as `processing`, under a token, and its end is written under that token; without an order
+-- key, as `completed` at once. All in one transaction, nobody else ever sees the row before its end. A message that
+-- another transaction holds is `busy` by a try-lock on its id, which every function here takes before it writes a row:
+-- an insert would wait for the other's end.
 --
 -- Invariants: a begin without its end cannot commit, and an end needs its begin; every row is inserted before it is
 -- judged, so that the unique key decides a race; the watermark is read after the insert.
@@ -26,13 +27,35 @@ CREATE UNLOGGED TABLE semel.held (
 
 ALTER TABLE semel.held SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
 
+-- The same for a message that had no row and has no order key: its row is inserted as `completed` at once, which nobody
+-- else can see before the COMMIT, and only a failure or an outcome writes it again. The payload is kept here for the
+-- former. No row of this table is ever committed.
+CREATE UNLOGGED TABLE semel.begun (
+    consumer   text COLLATE "C" NOT NULL,
+    source     text COLLATE "C" NOT NULL,
+    message_id text COLLATE "C" NOT NULL,
+    headers    text,
+    payload    bytea,
+    PRIMARY KEY (consumer, source, message_id)
+);
+
+ALTER TABLE semel.begun SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
+
 CREATE FUNCTION semel._held_at_commit() RETURNS trigger LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    open boolean;
 BEGIN
-    IF EXISTS (SELECT FROM semel.held AS h WHERE h.token = NEW.token) THEN
+    IF TG_TABLE_NAME = 'begun' THEN
+        open := EXISTS (SELECT FROM semel.begun AS b WHERE b.consumer = NEW.consumer AND b.source = NEW.source
+                                                       AND b.message_id = NEW.message_id);
+    ELSE
+        open := EXISTS (SELECT FROM semel.held AS h WHERE h.token = NEW.token);
+    END IF;
+    IF open THEN
         RAISE EXCEPTION USING
             ERRCODE = 'integrity_constraint_violation',
-            SCHEMA = 'semel', TABLE = 'held', CONSTRAINT = 'begun_has_its_end',
+            SCHEMA = 'semel', TABLE = TG_TABLE_NAME, CONSTRAINT = 'begun_has_its_end',
             MESSAGE = format('message "%s" of consumer "%s" was begun, and is neither done nor failed: '
                              'a begin without its end cannot commit', semel._show(NEW.message_id, 255),
                              semel._show(NEW.consumer, 255)),
@@ -44,6 +67,8 @@ END $$;
 
 CREATE CONSTRAINT TRIGGER begun_has_its_end AFTER INSERT ON semel.held DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW WHEN (NEW.kind = 'begun') EXECUTE FUNCTION semel._held_at_commit();
+CREATE CONSTRAINT TRIGGER begun_has_its_end AFTER INSERT ON semel.begun DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION semel._held_at_commit();
 
 CREATE FUNCTION semel._hold(token bigint, kind text, p semel._policy, m semel._message, attempt integer)
 RETURNS void LANGUAGE plpgsql AS $$
@@ -87,19 +112,24 @@ BEGIN
 END $$;
 
 -- The row, inserted as if the message would run (fresh), or as it was found and locked. NULL: somebody else has it.
-CREATE FUNCTION semel._admit(p semel._policy, m semel._message, lease bigint, now timestamptz,
+-- whole: it is inserted as if it had run.
+CREATE FUNCTION semel._admit(p semel._policy, m semel._message, lease bigint, whole boolean, now timestamptz,
                              OUT r semel.inbox, OUT fresh boolean)
 LANGUAGE plpgsql AS $$
+DECLARE
+    kept boolean := p.keep = 'always' OR (p.keep = 'unfinished' AND NOT whole);
 BEGIN
     fresh := false;
     FOR tries IN 1..3 LOOP
         INSERT INTO semel.inbox (
-            arrival, received_at, updated_at, message_time, version, lease_until, lease_token, attempts, alone,
-            consumer, source, message_id, status, type, fingerprint, order_key, lease_owner, headers, payload)
-        VALUES (nextval('semel.arrival') * 16384, now, now, m.message_time, m.version, semel._later(now, lease),
-                nextval('semel.token'), 1, true, p.consumer, m.source, m.message_id, 'processing', m.type,
-                m.fingerprint, m.order_key, semel._owner(), CASE WHEN p.keep <> 'never' THEN m.headers END,
-                CASE WHEN p.keep <> 'never' THEN m.payload END)
+            arrival, received_at, updated_at, processed_at, message_time, version, lease_until, lease_token, attempts,
+            alone, consumer, source, message_id, status, type, fingerprint, order_key, lease_owner, headers, payload)
+        VALUES (nextval('semel.arrival') * 16384, now, now, CASE WHEN whole THEN now END, m.message_time, m.version,
+                CASE WHEN NOT whole THEN semel._later(now, lease) END,
+                CASE WHEN NOT whole THEN nextval('semel.token') END, 1, true, p.consumer, m.source, m.message_id,
+                CASE WHEN whole THEN 'completed' ELSE 'processing' END, m.type, m.fingerprint, m.order_key,
+                CASE WHEN NOT whole THEN semel._owner() END, CASE WHEN kept THEN m.headers END,
+                CASE WHEN kept THEN m.payload END)
         ON CONFLICT (consumer, source, message_id) DO NOTHING
         RETURNING * INTO r;
         fresh := FOUND;
@@ -164,6 +194,10 @@ DECLARE
 BEGIN
     IF semel._damaged(r) THEN
         v := ('later', 'damaged', 0, NULL, NULL, NULL);
+    ELSIF r.status = 'completed' AND EXISTS (SELECT FROM semel.begun AS b
+                                             WHERE b.consumer = r.consumer AND b.source = r.source
+                                               AND b.message_id = r.message_id) THEN
+        v := ('later', 'busy', 0, NULL, NULL, NULL);
     ELSIF semel._conflicts(m.fingerprint, r.fingerprint) THEN
         v := ('ack', 'conflict', 0, NULL, NULL, NULL);
         INSERT INTO semel.conflict AS c (consumer, source, message_id, fingerprint, first_at, last_at, type, headers,
@@ -244,6 +278,10 @@ BEGIN
         v.act := semel._act_for(r.status, r.payload IS NOT NULL);
     ELSIF NOT fresh THEN
         r := semel._write(p, k, was, semel._claimed(r, lease, now), m, false, false, false);
+    ELSIF r.status = 'completed' THEN
+        INSERT INTO semel.begun (consumer, source, message_id, headers, payload)
+        VALUES (p.consumer, m.source, m.message_id, CASE WHEN p.keep = 'unfinished' THEN m.headers END,
+                CASE WHEN p.keep = 'unfinished' THEN m.payload END);
     ELSIF k.order_key IS NOT NULL THEN
         PERFORM semel._key_changed(p, k, NULL, r, false, now);
     END IF;
@@ -251,7 +289,8 @@ BEGIN
     RETURN a;
 END $$;
 
--- mode: claim; put, to be run later; record, of a run that has ended with `result`.
+-- mode: begin, to be ended in this transaction; claim; put, to be run later; record, of a run that has ended with
+-- `result`.
 CREATE FUNCTION semel._deliver(p semel._policy, m semel._message, mode text, lease bigint, result text, reason text)
 RETURNS semel._answer LANGUAGE plpgsql AS $$
 DECLARE
@@ -272,7 +311,7 @@ BEGIN
         IF m.business_key IS NOT NULL AND m.defect IS NULL THEN
             SELECT b.taken, b.took INTO taken, took FROM semel._take_business(p, m, now) AS b;
         END IF;
-        got := semel._admit(p, m, lease, now);
+        got := semel._admit(p, m, lease, mode = 'begin' AND m.order_key IS NULL AND m.defect IS NULL, now);
         was := got.r;
         fresh := got.fresh;
         IF fresh THEN
@@ -339,6 +378,42 @@ BEGIN
                                  WHEN 'recovered' THEN r.attempts = was.attempts ELSE true END);
 END $$;
 
+-- The row of what was begun is completed as it stands; false: it was not begun that way.
+CREATE FUNCTION semel._done_begun(of_consumer text, from_source text, id text, said text)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    begun boolean;
+BEGIN
+    DELETE FROM semel.begun AS b
+    WHERE b.consumer = of_consumer COLLATE "C" AND b.source = from_source COLLATE "C" AND b.message_id = id COLLATE "C";
+    begun := FOUND;
+    IF begun AND said IS NOT NULL THEN
+        UPDATE semel.inbox AS i SET outcome = said
+        WHERE i.consumer = of_consumer COLLATE "C" AND i.source = from_source COLLATE "C"
+          AND i.message_id = id COLLATE "C";
+    END IF;
+    RETURN begun;
+END $$;
+
+-- The same, of what has failed; NULL: it was not begun that way.
+CREATE FUNCTION semel._fail_begun(p semel._policy, from_source text, id text, how text, reason text)
+RETURNS semel.inbox LANGUAGE plpgsql AS $$
+DECLARE
+    k semel._key;
+    m semel._message;
+    r semel.inbox;
+BEGIN
+    DELETE FROM semel.begun AS b
+    WHERE b.consumer = p.consumer AND b.source = from_source COLLATE "C" AND b.message_id = id COLLATE "C"
+    RETURNING b.headers, b.payload INTO m.headers, m.payload;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    SELECT i.* INTO r FROM semel.inbox AS i
+    WHERE i.consumer = p.consumer AND i.source = from_source COLLATE "C" AND i.message_id = id COLLATE "C";
+    RETURN semel._write(p, k, r, semel._ended(p, r, how, NULL, reason, NULL, semel._now()), m, false, false, true);
+END $$;
+
 -- Ends what was begun in this transaction, or loosely in another one; NULL: it was not begun.
 CREATE FUNCTION semel._end_begun(p semel._policy, from_source text, id text, how text, reason text, outcome text)
 RETURNS semel.inbox LANGUAGE plpgsql AS $$
@@ -346,6 +421,12 @@ DECLARE
     r semel.inbox;
     began text COLLATE "C";
 BEGIN
+    IF how <> 'done' THEN
+        r := semel._fail_begun(p, from_source, id, how, reason);
+        IF r.arrival IS NOT NULL THEN
+            RETURN r;
+        END IF;
+    END IF;
     SELECT i.* INTO r FROM semel.inbox AS i
     WHERE i.consumer = p.consumer AND i.source = from_source COLLATE "C" AND i.message_id = id COLLATE "C"
       AND i.status = 'processing';

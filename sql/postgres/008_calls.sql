@@ -15,15 +15,17 @@ CREATE FUNCTION semel.inbox_begin(
 RETURNS TABLE (act text, why text, attempt integer, outcome jsonb) LANGUAGE plpgsql ROWS 1
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
-    call record;
+    p semel._policy;
+    m semel._message;
     a semel._answer;
     loose boolean := NOT coalesce(strict AND nullif(current_setting('semel.strict', true), '')::boolean, strict, true);
 BEGIN
-    call := semel._message('inbox_begin', consumer, message_id, source, type, payload, raw, headers, business_key,
-                           order_key, version, fingerprint, message_time, delivery);
-    a := semel._deliver(call.p, call.m, 'claim', (call.p).lease, NULL, NULL);
-    IF a.act = 'run' THEN
-        PERFORM semel._hold(a.token, CASE WHEN loose THEN 'loose' ELSE 'begun' END, call.p, call.m, a.attempt);
+    p := semel._policy_for('inbox_begin', consumer, order_key, version);
+    m := semel._message('inbox_begin', p, message_id, source, type, payload, raw, headers, business_key, order_key,
+                        version, fingerprint, message_time, delivery);
+    a := semel._deliver(p, m, CASE WHEN loose THEN 'claim' ELSE 'begin' END, p.lease, NULL, NULL);
+    IF a.token IS NOT NULL AND a.act = 'run' THEN
+        PERFORM semel._hold(a.token, CASE WHEN loose THEN 'loose' ELSE 'begun' END, p, m, a.attempt);
     END IF;
     act := a.act;
     why := a.why;
@@ -35,14 +37,24 @@ END $$;
 CREATE FUNCTION semel.inbox_done(consumer text, message_id text, source text = '', outcome jsonb = NULL)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
+    said text := semel._check_outcome('inbox_done', outcome);
+    from_source text := coalesce(source, '');
     p semel._policy;
     r semel.inbox;
 BEGIN
+    IF semel._done_begun(consumer, from_source, message_id, said) THEN
+        RETURN;
+    END IF;
     PERFORM semel._check_given('inbox_done', 'consumer', consumer IS NOT NULL);
     PERFORM semel._check_given('inbox_done', 'message_id', message_id IS NOT NULL);
     p := semel._policy(consumer);
-    r := semel._end_begun(p, CASE WHEN p.one_source THEN '' ELSE coalesce(source, '') END, message_id, 'done', NULL,
-                          semel._check_outcome('inbox_done', outcome));
+    IF p.one_source THEN
+        from_source := '';
+    END IF;
+    IF p.one_source AND semel._done_begun(consumer, from_source, message_id, said) THEN
+        RETURN;
+    END IF;
+    r := semel._end_begun(p, from_source, message_id, 'done', NULL, said);
     IF r.arrival IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = 'inbox_done: the message was not begun in this transaction, or its begin was rolled back';
@@ -58,16 +70,18 @@ RETURNS TABLE (act text, due_at timestamptz, why text, state text) LANGUAGE plpg
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
     result text := semel._check_class('inbox_fail', class, false);
-    call record;
+    p semel._policy;
+    m semel._message;
     r semel.inbox;
     a semel._answer;
 BEGIN
     PERFORM semel._check_given('inbox_fail', 'message_id', message_id IS NOT NULL);
-    call := semel._message('inbox_fail', consumer, message_id, source, type, payload, raw, headers, business_key,
-                           order_key, version, fingerprint, message_time, delivery);
-    r := semel._end_begun(call.p, (call.m).source, message_id, result, reason, NULL);
+    p := semel._policy_for('inbox_fail', consumer, order_key, version);
+    m := semel._message('inbox_fail', p, message_id, source, type, payload, raw, headers, business_key, order_key,
+                        version, fingerprint, message_time, delivery);
+    r := semel._end_begun(p, m.source, message_id, result, reason, NULL);
     IF r.arrival IS NULL THEN
-        a := semel._deliver(call.p, call.m, 'record', (call.p).lease, result, reason);
+        a := semel._deliver(p, m, 'record', p.lease, result, reason);
     ELSE
         a := (semel._act_for(r.status, r.payload IS NOT NULL), CASE WHEN r.attempts > 1 THEN 'retry' ELSE 'new' END,
               r.attempts, NULL, NULL, r.status, r.due_at);
@@ -89,14 +103,21 @@ RETURNS TABLE (act text, why text, attempt integer, outcome jsonb, token bigint)
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
     lease_us bigint := semel._check_lease('inbox_claim', lease);
-    call record;
+    p semel._policy;
+    m semel._message;
     a semel._answer;
 BEGIN
-    call := semel._message('inbox_claim', consumer, message_id, source, type, payload, raw, headers, business_key,
-                           order_key, version, fingerprint, message_time, delivery);
-    a := semel._deliver(call.p, call.m, 'claim', coalesce(lease_us, (call.p).lease), NULL, NULL);
+    p := semel._policy_for('inbox_claim', consumer, order_key, version);
+    m := semel._message('inbox_claim', p, message_id, source, type, payload, raw, headers, business_key, order_key,
+                        version, fingerprint, message_time, delivery);
+    IF NOT p.effect_said THEN
+        PERFORM semel._refuse(format('consumer "%s" has not said where its effect is: set effect to outside, to keyed '
+                                     '(outside, safe to repeat under its step key) or to atomic (in this database) '
+                                     'before claiming', semel._show(consumer, 63)));
+    END IF;
+    a := semel._deliver(p, m, 'claim', coalesce(lease_us, p.lease), NULL, NULL);
     IF a.act = 'run' THEN
-        PERFORM semel._hold(a.token, 'claimed', call.p, call.m, a.attempt);
+        PERFORM semel._hold(a.token, 'claimed', p, m, a.attempt);
     END IF;
     act := a.act;
     why := a.why;
@@ -113,16 +134,18 @@ CREATE FUNCTION semel.inbox_put(
 RETURNS TABLE (act text, why text) LANGUAGE plpgsql ROWS 1
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
-    call record;
+    p semel._policy;
+    m semel._message;
     a semel._answer;
 BEGIN
-    call := semel._message('inbox_put', consumer, message_id, source, type, payload, raw, headers, business_key,
-                           order_key, version, fingerprint, message_time, delivery);
-    IF (call.p).keep = 'never' THEN
+    p := semel._policy_for('inbox_put', consumer, order_key, version);
+    m := semel._message('inbox_put', p, message_id, source, type, payload, raw, headers, business_key, order_key,
+                        version, fingerprint, message_time, delivery);
+    IF p.keep = 'never' THEN
         PERFORM semel._refuse('inbox_put: the consumer keeps no payloads (keep_payload): what is stored could never '
                               'be run');
     END IF;
-    a := semel._deliver(call.p, call.m, 'put', (call.p).lease, NULL, NULL);
+    a := semel._deliver(p, m, 'put', p.lease, NULL, NULL);
     act := a.act;
     why := a.why;
     RETURN NEXT;

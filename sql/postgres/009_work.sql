@@ -198,12 +198,14 @@ BEGIN
         SELECT i.ctid FROM semel.inbox AS i
         WHERE i.consumer = p.consumer AND i.source = of_source COLLATE "C" AND i.message_time IS NOT NULL
           AND i.status IN ('completed', 'rejected', 'stale', 'prevented') AND i.message_time < raised
-        ORDER BY i.message_time LIMIT most FOR UPDATE SKIP LOCKED));
+          AND i.message_time::timestamptz(0) <= raised::timestamptz(0)
+        ORDER BY i.message_time::timestamptz(0) LIMIT most FOR UPDATE SKIP LOCKED));
     RETURN n + semel._delete(p, of_source, ARRAY(
         SELECT i.ctid FROM semel.inbox AS i
         WHERE i.consumer = p.consumer AND i.source = of_source COLLATE "C" AND i.message_time IS NULL
           AND i.status IN ('completed', 'rejected', 'stale', 'prevented') AND i.processed_at < mark
-        ORDER BY i.processed_at LIMIT most - n FOR UPDATE SKIP LOCKED));
+          AND i.processed_at::timestamptz(0) <= mark::timestamptz(0)
+        ORDER BY i.processed_at::timestamptz(0) LIMIT most - n FOR UPDATE SKIP LOCKED));
 END $$;
 
 CREATE FUNCTION semel._purge(p semel._policy, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
@@ -245,9 +247,13 @@ DECLARE
     p semel._policy;
     name text;
     bad text;
+    promoted text := semel._timeline();
     n bigint := 0;
 BEGIN
     PERFORM semel._check_max('tick', max, 1000000);
+    IF promoted IS NOT NULL THEN
+        RAISE WARNING USING MESSAGE = 'tick: ' || promoted;
+    END IF;
     -- Each time in another order, so that a busy consumer does not keep the others from theirs.
     FOR name IN SELECT c.name FROM semel._consumers() AS c (name) ORDER BY random() LOOP
         EXIT WHEN n >= max;

@@ -31,6 +31,8 @@ static int print(const struct cli_args *args)
     const char *name = cli_value(args, "store-kind");
     const struct cli_store_kind *kind = cli_store_kind(name != NULL ? name : "sqlite");
     int64_t from = 0;
+    if (kind == NULL && cli_store_left_out(name))
+        return cli_fail(CLI_USAGE, "--store-kind is '%s'; this semel was built without PostgreSQL", name);
     if (kind == NULL)
         return cli_fail(CLI_USAGE, "--store-kind is '%s'; it must be sqlite or postgres", name);
     if (!cli_int(args, "from", 0, newest(kind), 0, &from))

@@ -53,6 +53,11 @@ const struct cli_store_kind *cli_store_kind(const char *name)
     return NULL;
 }
 
+bool cli_store_left_out(const char *kind_or_url)
+{
+    return strncmp(kind_or_url, "postgres", 8) == 0 && cli_store_kind("postgres") == NULL;
+}
+
 const struct cli_store_kind *cli_store_kind_of(const char *url)
 {
     const char *name = strncmp(url, "postgres", 8) == 0 ? "postgres" : "sqlite";
@@ -65,44 +70,44 @@ bool cli_store_is_sqlite(const char *url)
     return kind != NULL && strcmp(kind->name, "sqlite") == 0;
 }
 
-/* Where the secret that begins here ends: at one of `stops`, or at the end. */
-static const char *hide(char *out, size_t *n, const char *p, const char *stops)
+/* In place of a secret. */
+static void hide(char *out, size_t *n)
 {
     for (const char *star = "***"; *star != '\0' && *n + 1 < URL_SHOWN; star++)
         out[(*n)++] = *star;
-    return p + strcspn(p, stops);
 }
 
-/* Of //user:SECRET@host: where the secret begins; NULL: there is none. */
-static const char *userinfo_secret(const char *url)
+/* Of //user:SECRET@host: where the secret begins; NULL: there is none. It ends at the last `@` there is: what was not
+ * escaped as it should be is a part of it. */
+static const char *userinfo_secret(const char *url, const char **ret_end)
 {
-    const char *slashes = strstr(url, "://"), *end, *colon;
-    if (slashes == NULL)
-        return NULL;
-    end = slashes + 3 + strcspn(slashes + 3, "/?#");
-    colon = strchr(slashes + 3, ':');
-    for (const char *at = end; at > slashes + 3; at--)
-        if (*at == '@')
-            return colon != NULL && colon < at ? colon + 1 : NULL;
-    return NULL;
+    const char *slashes = strstr(url, "://");
+    const char *colon = slashes != NULL ? strchr(slashes + 3, ':') : NULL;
+    const char *at = slashes != NULL ? strchr(slashes + 3, '@') : NULL;
+    *ret_end = slashes != NULL ? strrchr(slashes + 3, '@') : NULL;
+    return colon != NULL && at != NULL && colon < at ? colon + 1 : NULL;
 }
 
 const char *cli_store_shown(const char *url)
 {
     static char out[URL_SHOWN];
-    const char *secret = userinfo_secret(url);
+    const char *secret_end, *secret = userinfo_secret(url, &secret_end);
     size_t n = 0;
     if (secret == NULL && strncmp(url, "postgres", 8) != 0)
         return url; /* however long it is */
     for (const char *p = url; *p != '\0' && n + 1 < sizeof(out);) {
-        if (p == secret)
-            p = hide(out, &n, p, "@");
-        else if (strncmp(p, "password", 8) == 0 && p != url && strncmp(url, "postgres", 8) == 0) {
+        if (p == secret) {
+            hide(out, &n);
+            p = secret_end;
+        } else if (strncmp(p, "password", 8) == 0 && p != url && strncmp(url, "postgres", 8) == 0) {
             for (size_t i = 0; i < 8 && n + 1 < sizeof(out); i++)
                 out[n++] = *p++;
             while ((*p == ' ' || *p == '=') && n + 1 < sizeof(out))
                 out[n++] = *p++;
-            p = hide(out, &n, p + (*p == '\''), p[0] == '\'' ? "'" : "& \t");
+            bool quoted = *p == '\'';
+            hide(out, &n);
+            p += quoted;
+            p += strcspn(p, quoted ? "'" : "& \t");
         } else
             out[n++] = *p++;
     }
@@ -119,6 +124,10 @@ const char *cli_store_url(const struct cli_args *args, int *ret_code)
     if (url == NULL || url[0] == '\0') {
         *ret_code = cli_fail(CLI_USAGE, "no store is given; say --store sqlite:FILE or "
                                         "--store postgres://USER@HOST/DATABASE, or set SEMEL_STORE");
+        return NULL;
+    }
+    if (cli_store_left_out(url)) {
+        *ret_code = cli_fail(CLI_USAGE, "%s: this semel was built without PostgreSQL", cli_store_shown(url));
         return NULL;
     }
     if (!is_url(url)) {

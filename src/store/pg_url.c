@@ -35,11 +35,63 @@ static bool is_ours(struct semel_str s)
 
 /* ---- //host/database?a=b&c=d --------------------------------------------------------------------- */
 
+static bool libpq_knows(struct semel_str name)
+{
+    PQconninfoOption *options = PQconndefaults();
+    bool known = options == NULL || semel__str_eqz(name, "ssl"); /* which is for sslmode, in a URL */
+    for (const PQconninfoOption *o = options; !known && o->keyword != NULL; o++)
+        known = semel__str_eqz(name, o->keyword);
+    PQconninfoFree(options);
+    return known;
+}
+
+/* Named by its place, because it may be a part of a password that has a `?` in it. */
+static semel_status libpq_parameter(struct semel_str pair, int place, struct semel_error *err)
+{
+    const char *equals = memchr(pair.p, '=', pair.n);
+    struct semel_str name = {pair.p, equals != NULL ? (size_t)(equals - pair.p) : pair.n};
+    size_t left = equals != NULL ? pair.n - name.n - 1 : 0;
+    if (equals == NULL || (left > 0 && memchr(equals + 1, '=', left) != NULL))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "the store's URL: parameter %d behind the ? must be NAME=VALUE, and a = in its value %%3D; "
+                           "a / or ? in a password is %%2F, %%3F",
+                           place);
+    if (memchr(name.p, '%', name.n) == NULL && !libpq_knows(name))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "the store's URL: parameter %d behind the ? is none that libpq knows, such as sslmode, or "
+                           "Semel, such as semel_pooler; a / or ? in a password is %%2F, %%3F",
+                           place);
+    return SEMEL_OK;
+}
+
+/* Where the parameters begin, or NULL. What stands before an `@` is the user and the password, as libpq reads it. */
+static const char *question_mark(struct semel_str url)
+{
+    const char *p = url.p + 2, *end = url.p + url.n;
+    while (p < end && *p != '@' && *p != '/')
+        p++;
+    if (p == end || *p != '@')
+        p = url.p;
+    return memchr(p, '?', (size_t)(end - p));
+}
+
+/* libpq would take a part of the password for a part of the host, and name it. */
+static semel_status one_at(struct semel_str url, struct semel_error *err)
+{
+    int n = 0;
+    for (const char *p = url.p + 2; p < url.p + url.n && *p != '/' && (n == 0 || *p != '?'); p++)
+        n += *p == '@';
+    return n < 2 ? SEMEL_OK
+                 : semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                               "the store's URL has more than one @ before its host; an @ in a password is %%40");
+}
+
 static semel_status from_url(struct pg_store *d, struct semel_str url, struct semel_buf *out, struct semel_error *err)
 {
-    const char *mark = memchr(url.p, '?', url.n), *end = url.p + url.n;
+    const char *mark = question_mark(url), *end = url.p + url.n;
     bool first = true;
-    semel_status status = SEMEL_OK;
+    int place = 0;
+    semel_status status = one_at(url, err);
     semel__buf_addz(out, "postgresql:");
     semel__buf_add(out, url.p, (size_t)((mark != NULL ? mark : end) - url.p));
     for (const char *p = mark != NULL ? mark + 1 : end; status == SEMEL_OK && p < end;) {
@@ -47,12 +99,14 @@ static semel_status from_url(struct pg_store *d, struct semel_str url, struct se
         struct semel_str pair = {p, (size_t)((next != NULL ? next : end) - p)};
         const char *equals = memchr(pair.p, '=', pair.n);
         p = next != NULL ? next + 1 : end;
+        place++;
         if (is_ours(pair)) {
             size_t n = equals != NULL ? (size_t)(equals - pair.p) : pair.n;
             struct semel_str value = {pair.p + n + (equals != NULL), pair.n - n - (equals != NULL)};
             status = own_parameter(d, (struct semel_str){pair.p, n}, value, err);
             continue;
         }
+        status = libpq_parameter(pair, place, err);
         semel__buf_add(out, first ? "?" : "&", 1);
         semel__buf_add(out, pair.p, pair.n);
         first = false;
@@ -120,11 +174,17 @@ static semel_status understood(const char *conninfo, struct semel_error *err)
 {
     char *message = NULL;
     PQconninfoOption *options = PQconninfoParse(conninfo, &message);
-    bool ok = options != NULL, memory = !ok && message == NULL;
+    bool ok = options != NULL, memory = !ok && message == NULL, ports = true;
+    for (const PQconninfoOption *o = options; o != NULL && o->keyword != NULL; o++)
+        if (strcmp(o->keyword, "port") == 0 && o->val != NULL)
+            ports = o->val[strspn(o->val, "0123456789, ")] == '\0';
     PQconninfoFree(options);
     PQfreemem(message);
     if (memory)
         return semel__fail_memory(err);
+    if (!ports) /* with a / in it, the beginning of a password looks like one */
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "the store's URL: port must be a number; a / in a password is %%2F");
     return ok ? SEMEL_OK
               : semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "libpq does not understand the store's URL; %s",
                             looks_like);

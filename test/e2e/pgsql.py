@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: MIT
 """What the tests of PostgreSQL's SQL functions share: a database that psql has migrated, and short calls."""
+import collections
 import json
+import multiprocessing
+import os
 import pathlib
+import random
 import subprocess
 import time
 
@@ -13,7 +17,7 @@ psycopg2 = pytest.importorskip("psycopg2", reason="apt-get install python3-psyco
 
 DEADLINE_S = 30
 LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
-MIGRATIONS = sorted((SOURCE / "sql" / "postgres").glob("[0-9]*.sql"))
+MIGRATIONS = sorted(pathlib.Path(os.environ.get("SEMEL_MIGRATIONS", SOURCE / "sql/postgres")).glob("[0-9]*.sql"))
 
 
 def run_file(database, path, role="postgres", **variables):
@@ -146,3 +150,41 @@ def consumer(db, name, **settings):
 
 def documentation(name):
     return (pathlib.Path(SOURCE) / "docs" / name).read_text()
+
+
+# ---- several processes ---------------------------------------------------------------------------------
+
+def deliver(db, message_id, amount):
+    """Delivers until the answer is final, as a broker would."""
+    while True:
+        try:
+            told = handle(db, message_id, amount=amount)
+        except (psycopg2.errors.SerializationFailure, psycopg2.errors.DeadlockDetected):
+            db.rollback()
+            continue
+        if told[0] != "later":
+            return told
+
+
+def worker(shop, level, seed, ids, queue):
+    """Delivers every message twice, in an order of its own; puts how often it was told what."""
+    db = shop.connect(level)
+    order = ids * 2
+    random.Random(seed).shuffle(order)
+    told = collections.Counter(deliver(db, message_id, int(message_id[1:])) for message_id in order)
+    db.close()
+    queue.put(dict(told))
+
+
+def run_workers(target, shop, level, work):
+    """Three processes; what each of them has put into the queue."""
+    fork = multiprocessing.get_context("fork")
+    queue = fork.Queue()
+    children = [fork.Process(target=target, args=(shop, level, seed, work, queue)) for seed in (1, 2, 3)]
+    for child in children:
+        child.start()
+    said = [queue.get(timeout=120) for _ in children]
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+    return said

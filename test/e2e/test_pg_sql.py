@@ -3,7 +3,6 @@
 import collections
 import functools
 import json
-import multiprocessing
 import random
 import re
 import uuid
@@ -12,7 +11,7 @@ import pytest
 
 from pg import pg_server  # noqa: F401  (a fixture)
 from pgsql import (LEVELS, ask, begin, call, committed, consumer, count, db, fail, handle, poll, psql,  # noqa: F401
-                   psycopg2, refused, shop)
+                   psycopg2, refused, run_workers, shop, worker)
 
 errors = psycopg2.errors
 
@@ -103,6 +102,48 @@ def test_begin_without_done_cannot_commit_and_leaves_nothing(any_db):
     assert handle(any_db, "id-1") == ("run", "new")
 
 
+# I3: while it has no end, it is nobody's, not even to this transaction
+def test_message_that_was_begun_in_this_transaction_is_busy_until_its_end(any_db):
+    consumer(any_db, "billing", effect="atomic")
+    begin(any_db, "id-1", payload='{"amount": 1}')
+    for function in ["inbox_begin", "inbox_claim", "inbox_put"]:
+        told = call(any_db, function, consumer="billing", message_id="id-1", payload='{"amount": 2}')[0]
+        assert (told["act"], told["why"]) == ("later", "busy")
+    committed(any_db, "SELECT semel.inbox_done('billing', 'id-1')")
+    assert handle(any_db, "id-1") == ("ack", "duplicate")
+
+
+# I6, I14: what begin was given is not lost when fail is not given it again
+@pytest.mark.parametrize("keep, kept", [("unfinished", True), ("always", True), ("never", False)])
+def test_payload_and_headers_of_a_begin_are_kept_when_it_fails(db, keep, kept):
+    consumer(db, "billing", keep_payload=keep)
+    begin(db, "id-1", payload='{"amount": 7}', headers='{"h": "1"}', type="paid", business_key="b")
+    told = fail(db, "id-1", "transient", reason="no answer")
+    db.commit()
+    assert (told["act"], told["why"], told["state"]) == ("ack" if kept else "later", "new", "failed")
+    assert committed(db, "SELECT convert_from(payload, 'UTF8'), headers, type, attempts FROM semel.inbox") == [
+        ('{"amount": 7}' if kept else None, '{"h": "1"}' if kept else None, "paid", 1)]
+    assert committed(db, "SELECT attempt, error_class, error_text FROM semel.attempt") == [
+        (1, "transient", "no answer")]
+
+
+# I14
+def test_payload_of_what_is_done_goes_unless_it_is_always_kept(db):
+    for keep, payload in [("unfinished", None), ("never", None), ("always", '{"amount": 1}')]:
+        consumer(db, "billing", keep_payload=keep)
+        assert handle(db, f"id-{keep}") == ("run", "new")
+        assert committed(db, "SELECT convert_from(payload, 'UTF8') FROM semel.inbox WHERE message_id = %s",
+                         f"id-{keep}") == [(payload,)]
+
+
+def test_consumer_of_one_source_has_one_name_for_a_message_whatever_source_is_said(db):
+    consumer(db, "billing", one_source=True)
+    for message_id, begun, ended in [("a", "s1", "s2"), ("b", "s1", ""), ("c", "", "s2")]:
+        assert begin(db, message_id, source=begun)["act"] == "run"
+        committed(db, "SELECT semel.inbox_done('billing', %s, %s)", message_id, ended)
+    assert committed(db, "SELECT DISTINCT source, status FROM semel.inbox") == [("", "completed")]
+
+
 # P59
 def test_error_that_a_savepoint_swallowed_does_not_leave_a_record_without_its_effect(db):
     begin(db, "id-1")
@@ -149,6 +190,7 @@ def test_done_without_begin_is_refused(db):
     assert "not begun" in str(error) and error.pgcode == "55000"
     handle(db, "id-1")
     assert "not begun" in str(refused(db, "SELECT semel.inbox_done('billing', 'id-1')"))
+    consumer(db, "billing", effect="outside")
     told = call(db, "inbox_claim", consumer="billing", message_id="id-2")[0]
     db.commit()
     assert "not begun" in str(refused(db, "SELECT semel.inbox_done('billing', 'id-2')"))
@@ -213,6 +255,7 @@ def test_class_of_a_failure_decides_what_becomes_of_it(db, word, status):
 
 # I3, T2
 def test_message_that_another_transaction_holds_is_busy_and_nobody_waits(shop, any_db):
+    consumer(any_db, "billing", effect="atomic")
     other = shop.connect()
     begin(other, "id-1")
     told = begin(any_db, "id-1")
@@ -302,43 +345,6 @@ def test_message_that_was_purged_after_the_snapshot_does_not_run_again(shop, lev
     assert count(other, "ledger") == 1
     db.close()
     other.close()
-
-
-def deliver(db, message_id, amount):  # noqa: F811
-    """Delivers until the answer is final, as a broker would."""
-    tries = 0
-    while True:
-        tries += 1
-        try:
-            told = handle(db, message_id, amount=amount)
-        except (errors.SerializationFailure, errors.DeadlockDetected):
-            db.rollback()
-            continue
-        if told[0] != "later":
-            return told
-
-
-def worker(shop, level, seed, ids, queue):  # noqa: F811
-    db = shop.connect(level)  # noqa: F811
-    order = ids * 2
-    random.Random(seed).shuffle(order)
-    told = collections.Counter(deliver(db, message_id, int(message_id[1:])) for message_id in order)
-    db.close()
-    queue.put(dict(told))
-
-
-def run_workers(target, shop, level, work):  # noqa: F811
-    """Three processes; what each of them has put into the queue."""
-    fork = multiprocessing.get_context("fork")
-    queue = fork.Queue()
-    children = [fork.Process(target=target, args=(shop, level, seed, work, queue)) for seed in (1, 2, 3)]
-    for child in children:
-        child.start()
-    said = [queue.get(timeout=120) for _ in children]
-    for child in children:
-        child.join()
-        assert child.exitcode == 0
-    return said
 
 
 # T2, T14, I3
@@ -482,7 +488,24 @@ def test_lease_that_ran_out_is_recovered_and_its_former_owner_is_fenced(db):
     assert count(db, "semel.held") == 0
 
 
+# I7, T4
+def test_claim_is_refused_until_its_consumer_has_said_where_the_effect_is(db):
+    claim = "SELECT act, why FROM semel.inbox_claim('mail', 'id-1', payload => '{}')"
+    for settings in ({}, {"retry_max": 3}):
+        consumer(db, "mail", **settings)
+        error = refused(db, claim)
+        assert error.pgcode == "22023" and error.diag.message_primary == (
+            'consumer "mail" has not said where its effect is: set effect to outside, to keyed (outside, safe to '
+            'repeat under its step key) or to atomic (in this database) before claiming')
+        assert count(db) == 0
+    for effect in ("atomic", "keyed", "outside"):
+        consumer(db, "mail", effect=effect)
+        assert ask(db, claim) == [("run", "new")]
+        db.rollback()
+
+
 def test_claim_that_was_rolled_back_was_never_made(db):
+    consumer(db, "c", effect="outside")
     told = call(db, "inbox_claim", consumer="c", message_id="id-1", payload="{}")[0]
     db.rollback()
     assert committed(db, "SELECT semel.inbox_finish(%s)", told["token"]) == [(False,)]
@@ -561,6 +584,7 @@ def test_tick_purges_what_is_old_and_quarantines_what_comes_after_it(db):
 
 def test_tick_tells_of_settings_that_cannot_be_read_after_the_others_had_their_turn(db):
     committed(db, "INSERT INTO semel.consumer (consumer, settings, updated_at) VALUES ('bad', '{\"x\":1}', now())")
+    consumer(db, "billing", effect="outside")
     call(db, "inbox_claim", consumer="billing", message_id="id-1", payload="{}", lease="1ms")
     db.commit()
     poll(lambda: committed(db, "SELECT semel.tick()")[0][0])
@@ -586,6 +610,7 @@ def test_message_without_an_id_is_quarantined_and_never_runs(db):
 
 
 def test_uuid_is_the_id_of_its_text(db):
+    consumer(db, "billing", effect="atomic")
     key = "018F0000-0000-7000-8000-00000000000A"
     sql = "SELECT act, why FROM semel.inbox_begin('billing', %s::uuid)"
     assert ask(db, sql, key) == [("run", "new")]

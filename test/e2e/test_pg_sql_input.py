@@ -91,6 +91,56 @@ def test_argument_of_another_type_is_the_servers_to_refuse(db, sql, code):
     assert refused(db, sql).pgcode == code
 
 
+@pytest.mark.parametrize("sql, code", [
+    ("SELECT * FROM semel.inbox_begin('c', E'a\\x00b')", "22021"),
+    ("SELECT * FROM semel.inbox_begin('c', E'\\xff')", "22021"),
+    ("SELECT * FROM semel.inbox_begin('c', convert_from('\\xff', 'UTF8'))", "22021"),
+    ("SELECT * FROM semel.inbox_begin('c', 'i', business_key => chr(0))", "54000"),
+    ("SELECT * FROM semel.inbox_begin('c', 'i', payload => '\"\\u0000\"')", "22P05"),
+    ("SELECT * FROM semel.inbox_begin('c', 'i', payload => 'no json')", "22P02"),
+    ("SELECT * FROM semel.inbox_begin('c', 'i', raw => '\\x0')", "22023"),
+])
+def test_text_that_no_database_in_utf8_can_hold_is_the_servers_to_refuse(db, sql, code):
+    assert refused(db, sql).pgcode == code
+    assert count(db) == 0
+
+
+ODD = ["it's", '"', "a;b", "'; DROP TABLE semel.inbox; --", "tab\tnew\nline\r", "\x01\x1b[31m\x7f", "x" * 255,
+       "é" * 127, "%s $1 :x ? \\", "$$", " ", "\u202e", "\u2028", "{}", "NULL", "null"]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_text_is_a_name_like_any_other_wherever_it_stands(db, odd):
+    more = dict(consumer=odd, source=odd, type=odd, business_key=odd, order_key=odd, headers=json.dumps({odd: odd}))
+    assert begin(db, odd, payload=json.dumps({odd: odd}), **more)["act"] == "run"
+    committed(db, "SELECT semel.inbox_done(%s, %s, %s, %s)", odd, odd, odd, json.dumps(odd))
+    told = begin(db, odd, payload=json.dumps({odd: odd}), **more)
+    assert (told["act"], told["why"], told["outcome"]) == ("ack", "duplicate", odd)
+    assert begin(db, odd + "2" if len(odd) < 100 else "2", **{**more, "order_key": "k"})["why"] == "business_duplicate"
+    call(db, "inbox_fail", message_id="3", **{**more, "business_key": "b", "class": "permanent", "reason": odd})
+    assert ask(db, "SELECT semel.outbox_put(%s, %s, %s, destination => %s) IS NULL", odd, odd, odd, odd) == [(False,)]
+    assert len(ask(db, "SELECT semel.step_key(%s, %s, %s, %s)", odd, odd, odd, odd)[0][0]) == 64
+    db.commit()
+    assert committed(db, "SELECT DISTINCT consumer, source, type FROM semel.inbox") == [(odd, odd, odd)]
+    assert committed(db, "SELECT order_key FROM semel.inbox WHERE message_id = %s", odd) == [(odd,)]
+    assert count(db, "semel.outbox") == 1
+
+
+# I11, P56
+@pytest.mark.parametrize("raw", [b"\xff\xfe", b"", b"\x00", b"no json", b'{"a":', b'{"a":1}x', b"[" * 9000,
+                                 b'"\xed\xa0\x80"', b'{"a":"\\ud800"}', b"1e999", b'{"n":1e999}'])
+def test_payload_that_is_no_json_or_no_text_is_kept_by_its_bytes(db, raw):
+    told = call(db, "inbox_put", consumer="billing", message_id="i", raw=psycopg2.Binary(raw))[0]
+    assert (told["act"], told["why"]) == ("ack", "new")
+    db.commit()
+    assert call(db, "inbox_put", consumer="billing", message_id="i", raw=psycopg2.Binary(raw))[0]["why"] == "duplicate"
+    assert call(db, "inbox_put", consumer="billing", message_id="i",
+                raw=psycopg2.Binary(raw + b"!"))[0]["why"] == "conflict"
+    taken = call(db, "inbox_take", consumer="billing")[0]
+    assert bytes(taken["raw"]) == raw
+    db.commit()
+
+
 def test_consumer_that_keeps_no_payloads_stores_nothing(db):
     consumer(db, "c", keep_payload="never")
     assert "could never be run" in str(refused(db, "SELECT * FROM semel.inbox_put('c', 'i')"))
@@ -214,6 +264,15 @@ def test_fingerprint_is_the_digest_of_the_canonical_form_however_it_is_spelled(d
             assert bytes(spelled) == wanted, (argument, document)
 
 
+# The work grows with the size of the payload, not with its depth: 2^60 steps would not end.
+@pytest.mark.parametrize("depth, kind", [(60, "j"), (64, "j"), (65, "r"), (3000, "r")])
+def test_deeply_nested_payload_has_a_fingerprint_in_time(db, depth, kind):
+    for opening, closing in (('{"a":', "}"), ("[", "]")):
+        raw = (opening * depth + "1" + closing * depth).encode()
+        found = bytes(ask(db, "SELECT semel._fingerprint(NULL, %s)", psycopg2.Binary(raw))[0][0])
+        assert found == kind.encode() + hashlib.sha256(raw).digest()
+
+
 # I11, P56
 @pytest.mark.parametrize("first, second, why", [
     ({"payload": '{"n": 1}'}, {"raw": b'{ "n":1.0 }'}, "duplicate"),
@@ -269,6 +328,7 @@ def test_application_does_its_work_by_functions_alone(granted):
     begin(db, "id-2")
     refused(db, None, error=psycopg2.IntegrityError)
     call(db, "inbox_fail", consumer="billing", message_id="id-3", payload="{}", **{"class": "transient"})
+    consumer(db, "billing", effect="outside")
     told = call(db, "inbox_claim", consumer="billing", message_id="id-4")[0]
     ask(db, "SELECT semel.inbox_renew(%s), semel.inbox_release(%s)", told["token"], told["token"])
     ask(db, "SELECT semel.consumer('billing', '{\"retry_max\": 2}'), semel.tick(), semel.step_key('c', 'i', 's'), "
@@ -279,8 +339,8 @@ def test_application_does_its_work_by_functions_alone(granted):
     db.close()
 
 
-TABLES = ["inbox", "attempt", "audit", "business_key", "conflict", "consumer", "held", "order_key", "outbox", "schema",
-          "selected", "selection", "watermark"]
+TABLES = ["inbox", "attempt", "audit", "begun", "business_key", "conflict", "consumer", "held", "order_key", "outbox",
+          "schema", "selected", "selection", "watermark"]
 COLUMN = {"schema": "name", "outbox": "type", "selection": "word", "selected": "result", "audit": "who"}
 MAY = {
     "app": set(),
