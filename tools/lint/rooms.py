@@ -25,8 +25,9 @@ NARROW = {
 CLIENTS = {
     "openssl/*": "src/base/*",
     "libsmartcols/*": "src/cli/table.c",
-    "libpq-fe.h": ("src/store/pg*", "src/cli/bench_*"),
-    "sqlite3.h": ("src/store/sqlite*", "src/broker/spool*", "src/cli/bench_*", "src/cli/demo_*"),
+    "libpq-fe.h": ("src/store/pg*", "src/handler/sql_pg.c", "src/cli/bench_*"),
+    "sqlite3.h": ("src/store/sqlite*", "src/handler/sql_sqlite.c", "src/broker/spool*", "src/cli/bench_*",
+                  "src/cli/demo_*"),
     "sqlite3ext.h": ("src/store/sqlite.h", "src/ext/*"),
 }
 

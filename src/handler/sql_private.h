@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sql_private.h: private to the files of the handler `sql`.
+ *
+ *   sql.c         the handler: made, run, freed
+ *   sql_text.c    what can be seen of a statement without a database
+ *   sql_value.c   rules, and the values of a message by them
+ *   sql_json.c    what stands at a pointer, found in the text itself
+ *   sql_pg.c      PostgreSQL: described, queued, or asked in sets
+ *   sql_array.c   values of many messages as one array of PostgreSQL
+ *   sql_sqlite.c  SQLite: prepared, bound, stepped
+ */
+#ifndef SEMEL_HANDLER_SQL_PRIVATE_H
+#define SEMEL_HANDLER_SQL_PRIVATE_H
+
+#include "base/error.h"
+#include "base/str.h"
+#include "handler/sql.h"
+
+/* ---- sql_text.c ---- */
+
+enum sql_word { SQL_SELECT, SQL_INSERT, SQL_UPDATE, SQL_DELETE, SQL_MERGE, SQL_WITH, SQL_CALL, SQL_WORDS };
+
+struct sql_shape {
+    enum sql_word word;
+    int n_params;  /* the highest $n */
+    uint64_t used; /* bit n-1: $n occurs */
+};
+/* INVALID, BROKEN: it is not one statement of an allowed kind; the text says where. */
+semel_status semel__sql_scan(struct semel_str text, enum semel_sql_dialect dialect, struct sql_shape *ret,
+                             struct semel_error *err);
+
+/* ---- sql_value.c ---- */
+
+enum sql_field {
+    SQL_FIELD_ID,
+    SQL_FIELD_SOURCE,
+    SQL_FIELD_TYPE,
+    SQL_FIELD_ORDER_KEY,
+    SQL_FIELD_VERSION,
+    SQL_FIELD_TIME,
+    SQL_FIELD_POSITION,
+    SQL_FIELD_TRACEPARENT,
+    SQL_FIELD_DIGEST,
+    SQL_FIELD_HEADERS,
+    SQL_FIELD_BODY,
+    SQL_FIELD_BYTES,
+    SQL_FIELD_HEADER, /* those below have a name */
+    SQL_FIELD_JSON
+};
+
+struct sql_rule {
+    enum sql_field field;
+    bool optional;
+    struct semel_str name; /* of a header; a pointer */
+    struct semel_str text; /* as it was written */
+};
+
+enum sql_kind { SQL_NULL, SQL_TEXT, SQL_INTEGER, SQL_REAL, SQL_BOOLEAN, SQL_BYTES };
+
+/* `text` is UTF-8 without NUL, also of a number or a truth value, unless the kind is BYTES; borrowed from the message
+ * or in the arena, and not ended by a NUL. */
+struct sql_value {
+    enum sql_kind kind;
+    struct semel_str text;
+};
+
+/* INVALID, BROKEN: `text` is no rule. Strings are borrowed from it. */
+semel_status semel__sql_rule_parse(struct semel_str text, struct sql_rule *ret, struct semel_error *err);
+/* The values of one message, n of them. INVALID, PERMANENT: the message does not have what a rule asks for. */
+semel_status semel__sql_values(const struct sql_rule *rules, size_t n, const struct semel__msg *msg,
+                               struct semel_arena *arena, struct sql_value *ret, struct semel_error *err);
+
+/* ---- sql_json.c ---- */
+
+/* The text of the value at the pointer, without blanks around it; not given: there is none. The text should be JSON: of
+ * anything else some part is given, or none, and nothing outside of it is read. */
+struct semel_str semel__sql_json_find(struct semel_str json, struct semel_str pointer);
+/* The value of the first member with this name, ASCII letters compared without case. */
+struct semel_str semel__sql_json_member(struct semel_str json, struct semel_str name);
+/* From the text of one value. false: no memory, or *ret_sound is false: it is no JSON. */
+bool semel__sql_json_value(struct semel_str raw, struct semel_arena *arena, struct sql_value *ret, bool *ret_sound);
+
+/* ---- the handler, and what is behind it ---- */
+
+struct sql_backend;
+
+struct semel_sql {
+    struct semel__handler handler;
+    const struct sql_backend *backend;
+    void *state; /* the backend's */
+    enum semel_sql_mode mode;
+    bool ordered;
+    const char *text; /* ended by a NUL */
+    struct sql_rule rules[SEMEL_SQL_VALUES_MAX];
+    size_t n;
+    struct semel_arena own;     /* what was copied from the description */
+    struct semel_arena scratch; /* lives as long as one statement */
+};
+
+/* Whom a set tells which messages it has handled. */
+struct sql_names {
+    semel_sql_name add;
+    void *ctx;
+};
+
+struct sql_backend {
+    enum semel_sql_dialect dialect;
+    /* Asks the database what it makes of the statement. Sets `state`, which `done` frees. */
+    semel_status (*check)(struct semel_sql *sql, struct semel_store *store, struct semel_error *err);
+    void (*done)(struct semel_sql *sql);
+    semel_status (*each)(struct semel_sql *sql, struct semel_store *store, const struct sql_value *values,
+                         struct semel_error *err);
+    /* values: those of the first message, of the second and so on; all messages are of one source. NULL: it has no
+     * sets. */
+    semel_status (*set)(struct semel_sql *sql, struct semel_store *store, struct semel_str source,
+                        const struct sql_value *values, size_t n, const struct sql_names *names,
+                        struct semel_error *err);
+};
+
+extern const struct sql_backend semel__sql_pg, semel__sql_sqlite;
+
+/* ---- sql_array.c ---- */
+
+struct sql_array {
+    unsigned type;  /* Oid of an element; 0: not known */
+    char delimiter; /* between elements, as text */
+    struct semel_buf bytes;
+    bool binary;
+};
+/* The k-th of every `step` values, n in all. false: buf.full says whether it was too much, or memory. */
+bool semel__sql_array(struct sql_array *array, const struct sql_value *values, size_t step, size_t n);
+
+#endif
