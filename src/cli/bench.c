@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * bench.c: `semel bench inbox`: what was asked, the store, and how the result is shown.
+ * bench.c: `semel bench` and `semel bench inbox`: what was asked, the store, and how the result is shown.
  *
  * A store that has anything in its inbox is refused: a benchmark would leave a million rows among it. Without --store
  * the run makes a folder of its own and removes it again; one that was named is left as it is, to be looked at.
@@ -21,7 +21,6 @@
 #define PATH_BYTES 4096
 #define CONNECTIONS 8
 #define JSON_MAX 65536
-#define IN_USE "the store is in use, and a benchmark would fill it; name a new one"
 
 static volatile sig_atomic_t stop;
 
@@ -31,12 +30,13 @@ static void on_signal(int number)
     stop = 1;
 }
 
-static void watch_signals(void)
+const volatile sig_atomic_t *bench_watch_signals(void)
 {
     struct sigaction action = {.sa_handler = on_signal};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    return &stop;
 }
 
 static const char *why(void)
@@ -95,7 +95,7 @@ static int open_place(struct place *place, const char *url)
     if (rc != 0)
         return cli_store_fail(url, semel_fail_sqlite(place->s, rc, &err), &err);
     if (used)
-        return cli_fail(CLI_REFUSED, IN_USE);
+        return cli_fail(CLI_REFUSED, BENCH_IN_USE);
     return CLI_OK;
 }
 
@@ -122,7 +122,7 @@ static void write_json(struct semel_buf *buf, const struct bench_options *option
     semel__buf_addz(buf, "\n]}\n");
 }
 
-static int save(const char *path, struct semel_str text)
+int bench_save(const char *path, struct semel_str text)
 {
     FILE *file = fopen(path, "we");
     bool ok = file != NULL && fwrite(text.p, 1, text.n, file) == text.n;
@@ -173,6 +173,8 @@ static void say_ratio(const struct cli *cli, const struct bench_result *result, 
     for (enum bench_ids ids = BENCH_ORDERED; ids < BENCH_IDS; ids++) {
         double base = bench_rate(result, case_b, ids, 1);
         ratio[ids] = base > 0 ? bench_rate(result, case_a, ids, 1) / base : 0;
+        if (ratio[ids] <= 0) /* one of them was not measured */
+            return;
     }
     cli_say(cli, "%-60s %6.2f with ordered ids, %6.2f with random ones", what, ratio[BENCH_ORDERED],
             ratio[BENCH_RANDOM]);
@@ -185,6 +187,10 @@ static int print(struct cli *cli, const struct bench_options *options, const str
     cli_say(cli, "%s", "");
     say_ratio(cli, result, "each / handwritten: what a batch saves", "each", "handwritten");
     say_ratio(cli, result, "each / limit: what deciding leaves of what the store can write", "each", "limit");
+    if (result->server) {
+        say_ratio(cli, result, "sets / limit: the same with one statement a batch", "sets", "limit");
+        say_ratio(cli, result, "limit / blind: what not failing on a duplicate costs", "limit", "blind");
+    }
     say_ratio(cli, result, "sets / each: one statement a batch instead of one a message", "sets", "each");
     say_ratio(cli, result, "duplicates / each: refusing instead of handling", "duplicates", "each");
     say_ratio(cli, result, "updates / each: an account instead of a line in the ledger", "updates", "each");
@@ -214,7 +220,7 @@ static int show(struct cli *cli, const struct cli_args *args, const struct bench
     else
         code = print(cli, options, result, fsync_us);
     if (code == CLI_OK && out != NULL)
-        code = save(out, semel__buf_str(&buf));
+        code = bench_save(out, semel__buf_str(&buf));
     semel__buf_done(&buf);
     return cli_finish(code);
 }
@@ -230,7 +236,6 @@ static void progress(void *ctx, int64_t round, const char *name, const char *ids
 static bool start(struct bench_options *options)
 {
     bool watched = isatty(STDERR_FILENO) == 1;
-    options->stop = &stop;
     options->ctx = options;
     options->progress = watched ? progress : NULL;
     return watched;
@@ -275,12 +280,42 @@ static int measure_server(struct cli *cli, const struct cli_args *args, struct b
     if (status != SEMEL_OK && !opened)
         return cli_store_fail(url, status, &err);
     if (used)
-        return cli_fail(CLI_REFUSED, IN_USE);
+        return cli_fail(CLI_REFUSED, BENCH_IN_USE);
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "bench");
     return finish(cli, args, options, &result, 0);
 }
 #endif
+
+static const char *const case_names[] = {"handwritten", "each",  "sets",    "duplicates",
+                                         "limit",       "blind", "updates", "poison"};
+
+/* The first of the names, up to a comma. */
+static size_t name_bytes(const char *names)
+{
+    return strcspn(names, ",");
+}
+
+bool bench_wanted(const struct bench_options *options, const char *name)
+{
+    for (const char *p = options->cases; p != NULL; p = strchr(p, ',') != NULL ? strchr(p, ',') + 1 : NULL)
+        if (name_bytes(p) == strlen(name) && strncmp(p, name, strlen(name)) == 0)
+            return true;
+    return options->cases == NULL;
+}
+
+static bool cases_known(const char *names)
+{
+    for (const char *p = names; p != NULL; p = strchr(p, ',') != NULL ? strchr(p, ',') + 1 : NULL) {
+        bool known = false;
+        for (size_t i = 0; !known && i < sizeof case_names / sizeof case_names[0]; i++)
+            known = name_bytes(p) == strlen(case_names[i]) && strncmp(p, case_names[i], name_bytes(p)) == 0;
+        if (!known)
+            return cli_fail(CLI_USAGE, "--cases: '%.*s' is none of the cases that `semel help bench inbox` lists",
+                            (int)(name_bytes(p) < 40 ? name_bytes(p) : 40), p) == CLI_OK;
+    }
+    return true;
+}
 
 static int run_inbox(struct cli *cli, const struct cli_args *args)
 {
@@ -291,8 +326,11 @@ static int run_inbox(struct cli *cli, const struct cli_args *args)
         !cli_int(args, "batch", 1, SEMEL_PROCESS_MAX, BATCH, &options.batch) ||
         !cli_int(args, "connections", 1, CONNECTIONS, CONNECTIONS, &options.connections))
         return CLI_USAGE;
+    options.cases = cli_value(args, "cases");
+    if (!cases_known(options.cases))
+        return CLI_USAGE;
     const char *url = cli_value(args, "store");
-    watch_signals(); /* from here on there is a folder to be removed */
+    options.stop = bench_watch_signals(); /* from here on there is a folder to be removed */
 #ifdef SEMEL_WITH_POSTGRES
     if (url != NULL && bench_pg_url(url))
         return measure_server(cli, args, &options, url);
@@ -311,6 +349,7 @@ static const struct cli_option inbox_options[] = {
     {"rounds", 0, "N", "rounds, of which the median counts (default: 5)"},
     {"batch", 0, "N", "messages a call (default: 500)"},
     {"connections", 0, "N", "PostgreSQL: measures 1, 2, 4 and 8 connections, up to this many (default: 8)"},
+    {"cases", 0, "NAME,...", "only these cases (default: all)"},
     {"out", 0, "FILE", "writes the result as JSON, too"},
     {NULL, 0, NULL, NULL},
 };
@@ -328,6 +367,7 @@ static const struct cli_command bench_inbox_command = {
         "  sets         the batch path, with a handler's statement a batch\n"
         "  duplicates   the batch path, with messages only that were completed before\n"
         "  limit        the same rows in the same batches, with nothing asked or decided\n"
+        "  blind        PostgreSQL: the limit, if it could fail on a duplicate\n"
         "  updates      as each, but a message updates one of 10000 accounts\n"
         "  poison       as each, but one message in a hundred fails for good\n"
         "\n"
@@ -340,7 +380,7 @@ static const struct cli_command bench_inbox_command = {
         "         semel bench inbox --store postgres://postgres@localhost/bench",
 };
 
-static const struct cli_command *const children[] = {&bench_inbox_command, NULL};
+static const struct cli_command *const children[] = {&bench_inbox_command, &bench_growth_command, NULL};
 
 const struct cli_command cli_bench = {
     .name = "bench",

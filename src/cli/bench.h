@@ -3,6 +3,7 @@
  * bench.h: private to the files of `semel bench`.
  *
  *   bench.c         the command: what was asked, the store, the table, the words and the JSON
+ *   bench_growth*.c another benchmark: see bench_growth.h
  *   bench_msg.c     the messages
  *   bench_inbox.c   on SQLite: the cases, the rounds and what is made of them
  *   bench_sqlite.c  on SQLite: the statements: the handwritten inbox, the limit, and the effects of all cases
@@ -32,6 +33,8 @@
 
 enum bench_ids { BENCH_ORDERED, BENCH_RANDOM, BENCH_IDS };
 extern const char *const bench_ids_names[BENCH_IDS];
+
+struct cli_command;
 
 struct bench_msg {
     char id[SEMEL_UUID_TEXT];
@@ -64,10 +67,23 @@ semel_status bench_msg_make(struct bench_stream *stream, size_t i, size_t place,
                             struct semel_error *err);
 void bench_msgs_sort(struct bench_msg *msgs, size_t n); /* by id */
 
+/* ---- bench.c ---- */
+
+#define BENCH_IN_USE "the store is in use, and a benchmark would fill it; name a new one"
+/* SIGINT and SIGTERM stop the benchmark: from now on they only set what is returned. */
+const volatile sig_atomic_t *bench_watch_signals(void);
+/* 0, or cli_fail has spoken and it is the exit code. */
+int bench_save(const char *path, struct semel_str text);
+
+/* ---- bench_growth.c ---- */
+
+extern const struct cli_command bench_growth_command;
+
 /* ---- bench_sqlite.c: an int is a result code of SQLite, SQLITE_OK (0) when all is well ---- */
 
 struct bench_sql;
-enum bench_work { BENCH_HANDWRITTEN, BENCH_LEDGER, BENCH_SETS, BENCH_LIMIT, BENCH_UPDATES };
+/* BLIND: the limit, if a duplicate could not come. */
+enum bench_work { BENCH_HANDWRITTEN, BENCH_LEDGER, BENCH_SETS, BENCH_LIMIT, BENCH_BLIND, BENCH_UPDATES };
 /* Tables and statements of one lane; *ret is to be freed in any case. `name` is ours, not a user's. */
 int bench_sql_new(struct bench_sql **ret, struct semel *s, enum bench_work work, const char *name);
 void bench_sql_free(struct bench_sql *sql);
@@ -98,6 +114,7 @@ void bench_sql_folder(struct semel *s, char *out, size_t size);
 struct bench_options {
     int64_t messages, rounds, batch;
     int64_t connections;               /* a server: at most */
+    const char *cases;                 /* names with commas between; NULL: all */
     const volatile sig_atomic_t *stop; /* not 0: the user has had enough */
     void (*progress)(void *ctx, int64_t round, const char *name, const char *ids);
     void *ctx;
@@ -123,6 +140,7 @@ struct bench_result {
 /* OK and !stopped: all cases have been measured and their books balance. */
 semel_status bench_inbox(struct semel *s, const struct bench_options *options, struct bench_result *ret,
                          struct semel_error *err);
+bool bench_wanted(const struct bench_options *options, const char *name); /* is it among the cases? */
 /* The rate of a case; 0: it was not measured. */
 double bench_rate(const struct bench_result *result, const char *name, enum bench_ids ids, int connections);
 

@@ -303,7 +303,8 @@ static semel_status set_up(struct bench *b, struct semel_error *err)
         return semel__fail_memory(err);
     for (enum bench_ids ids = BENCH_ORDERED; ids < BENCH_IDS; ids++)
         for (size_t i = 0; status == SEMEL_OK && i < sizeof kinds / sizeof kinds[0]; i++)
-            status = open_lane(b, &kinds[i], ids, err);
+            if (bench_wanted(b->options, kinds[i].name))
+                status = open_lane(b, &kinds[i], ids, err);
     return status;
 }
 

@@ -32,6 +32,7 @@ static const struct bench_pg_kind kinds[] = {
     {"sets", BENCH_SETS, false, false},
     {"duplicates", BENCH_LEDGER, true, false},
     {"limit", BENCH_LIMIT, false, false},
+    {"blind", BENCH_BLIND, false, false},
     {"updates", BENCH_UPDATES, false, false},
     {"poison", BENCH_LEDGER, false, true},
 };
@@ -273,8 +274,8 @@ static semel_status run_connections(struct bench *b, struct bench_result *ret, s
     semel_status status = SEMEL_OK;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         for (enum bench_ids ids = BENCH_ORDERED; status == SEMEL_OK && ids < BENCH_IDS; ids++)
-            if (getenv("PGB_ONLY") == NULL || strstr(getenv("PGB_ONLY"), kinds[i].name) != NULL)
-            status = open_lane(b, &kinds[i], ids, err);
+            if (bench_wanted(b->plan.options, kinds[i].name))
+                status = open_lane(b, &kinds[i], ids, err);
     for (int i = 0; status == SEMEL_OK && i < b->plan.connections; i++)
         status = start_child(b, err);
     if (status == SEMEL_OK)
@@ -292,10 +293,10 @@ static semel_status run_connections(struct bench *b, struct bench_result *ret, s
 
 /* ---- the whole ----------------------------------------------------------------------------------- */
 
-static semel_status look(struct bench *b, bool *ret_used, struct bench_result *ret, struct semel_error *err)
+semel_status bench_pg_look(PGconn *conn, bool *ret_used, double *ret_commit_us, struct semel_error *err)
 {
     double used = 0, none, took_us[COMMITS];
-    semel_status status = bench_pg_number(b->conn,
+    semel_status status = bench_pg_number(conn,
                                           "SELECT (EXISTS (SELECT 1 FROM semel.inbox) OR EXISTS (SELECT 1 FROM "
                                           "pg_catalog.pg_class WHERE relname LIKE 'bench\\_%'))::integer",
                                           &used, err);
@@ -305,10 +306,10 @@ static semel_status look(struct bench *b, bool *ret_used, struct bench_result *r
     /* A transaction that writes as little as possible: what it takes is the wait for the disk. */
     for (size_t i = 0; status == SEMEL_OK && i < COMMITS; i++) {
         int64_t start_us = semel__now(&semel__clock_real);
-        status = bench_pg_number(b->conn, "SELECT pg_logical_emit_message(true, 'semel', 'bench') - '0/0'", &none, err);
+        status = bench_pg_number(conn, "SELECT pg_logical_emit_message(true, 'semel', 'bench') - '0/0'", &none, err);
         took_us[i] = (double)(semel__now(&semel__clock_real) - start_us);
     }
-    ret->commit_us = status == SEMEL_OK ? bench_percentile(took_us, COMMITS, 0.5) : 0;
+    *ret_commit_us = status == SEMEL_OK ? bench_percentile(took_us, COMMITS, 0.5) : 0;
     return status;
 }
 
@@ -323,7 +324,7 @@ semel_status bench_pg(const char *url, const struct bench_options *options, stru
     if (status != SEMEL_OK)
         return status;
     b.conn = semel_native(b.s);
-    status = look(&b, ret_used, ret, err);
+    status = bench_pg_look(b.conn, ret_used, &ret->commit_us, err);
     for (int n = 1; status == SEMEL_OK && !*ret_used && n <= options->connections && *options->stop == 0; n *= 2) {
         b.plan.connections = n;
         status = run_connections(&b, ret, err);

@@ -20,6 +20,11 @@
 #define BENCH_PG_SEED UINT64_C(20261116)
 #define BENCH_PG_LANES 16
 
+/* ---- bench_pg.c ---- */
+
+/* Is there anything in the inbox, or has a benchmark been here? If not, how long a commit takes. */
+semel_status bench_pg_look(PGconn *conn, bool *ret_used, double *ret_commit_us, struct semel_error *err);
+
 /* ---- bench_pg_worker.c ---- */
 
 struct bench_pg_kind {
@@ -89,10 +94,7 @@ semel_status bench_pg_fill(struct bench_pg_sql *sql, const struct bench_msg *msg
 /* One transaction and one round trip, with the rows that the inbox would have written. */
 semel_status bench_pg_limit(struct bench_pg_sql *sql, struct semel_str consumer, const struct bench_msg *msgs, size_t n,
                             int64_t now_us, struct semel_error *err);
-/* The effect of one message, queued inside an open transaction of the store. */
-semel_status bench_pg_effect(struct bench_pg_sql *sql, struct semel_store *store, const struct semel_msg *msg,
-                             struct semel_error *err);
-/* The same for many, by one statement, which names each message that it handled. */
+/* The effects of many messages by one statement, which names each message that it handled. */
 semel_status bench_pg_set(struct bench_pg_sql *sql, const struct semel_msg *msgs, size_t n, struct semel_named *named,
                           struct semel_error *err);
 semel_status bench_pg_effects(PGconn *conn, enum bench_work work, const char *name, int64_t *ret_n,

@@ -7,7 +7,8 @@
  *
  * The limit is the fastest that a record like ours can be written: the same rows, column by column, with every index
  * and check that is on them, and the same effects, by one statement each in one round trip; ids in the order of the
- * index, parameters in binary. It asks nothing, checks nothing and decides nothing.
+ * index, parameters in binary. What is there already is passed over (ON CONFLICT DO NOTHING), for an inbox that fails
+ * on a duplicate is none; apart from that it asks nothing, checks nothing and decides nothing. `blind` leaves that out.
  *
  * Invariants: names of tables are made of our own words; every value is bound.
  */
@@ -56,12 +57,15 @@ __attribute__((format(printf, 4, 5))) static semel_status execute(PGconn *conn, 
 
 semel_status bench_pg_number(PGconn *conn, const char *query, double *ret, struct semel_error *err)
 {
+    int64_t n = 0;
     PGresult *res = PQexec(conn, query);
     if (!succeeded(res) || PQntuples(res) != 1)
         return failed(conn, res, "bench", err);
-    *ret = strtod(PQgetvalue(res, 0, 0), NULL);
+    bool sound = PQgetisnull(res, 0, 0) || semel__str_int64(semel__str(PQgetvalue(res, 0, 0)), &n);
     PQclear(res);
-    return SEMEL_OK;
+    *ret = (double)n;
+    return sound ? SEMEL_OK
+                 : semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "bench: \"%s\" gave no number", query);
 }
 
 /* ---- values in binary ---------------------------------------------------------------------------- */
@@ -197,7 +201,7 @@ static semel_status prepare_handwritten(struct bench_pg_sql *sql, struct semel_e
 /* With random ids no message has a time. */
 static semel_status prepare_limit(struct bench_pg_sql *sql, enum bench_ids ids, struct semel_error *err)
 {
-    const bool timed = ids == BENCH_ORDERED;
+    const bool timed = ids == BENCH_ORDERED, blind = sql->work == BENCH_BLIND;
     semel_status status = prepare(sql, "begin", err, "BEGIN");
     if (status == SEMEL_OK)
         status = prepare(sql, "commit", err, "COMMIT");
@@ -208,9 +212,9 @@ static semel_status prepare_limit(struct bench_pg_sql *sql, enum bench_ids ids, 
                          "fingerprint, received_at, updated_at, processed_at%s) "
                          "SELECT (SELECT v FROM drawn) * 16384 + b.place, $1::text, '" BENCH_SOURCE
                          "', b.id, '" BENCH_TYPE "', 'completed', 1, b.fp, $2::timestamptz, $2, $2%s "
-                         "FROM unnest($3::bigint[], $4::text[], $5::bytea[]%s) AS b (place, id, fp%s)",
+                         "FROM unnest($3::bigint[], $4::text[], $5::bytea[]%s) AS b (place, id, fp%s)%s",
                          timed ? ", message_time" : "", timed ? ", b.t" : "", timed ? ", $6::timestamptz[]" : "",
-                         timed ? ", t" : "");
+                         timed ? ", t" : "", blind ? "" : " ON CONFLICT (consumer, source, message_id) DO NOTHING");
     return status;
 }
 
@@ -233,7 +237,7 @@ semel_status bench_pg_sql_init(struct bench_pg_sql *sql, PGconn *conn, const str
                  sql->table);
     if (sql->work == BENCH_HANDWRITTEN)
         status = prepare_handwritten(sql, err);
-    if (sql->work == BENCH_LIMIT)
+    if (sql->work == BENCH_LIMIT || sql->work == BENCH_BLIND)
         status = prepare_limit(sql, lane->ids, err);
     if (status == SEMEL_OK && sql->work != BENCH_UPDATES && sql->work != BENCH_LEDGER)
         status = prepare(sql, "set", err,
@@ -270,16 +274,6 @@ static void effect_params(struct effect_params *p, struct semel_str id, struct s
     p->formats[0] = p->formats[1] = p->formats[2] = 1;
 }
 
-semel_status bench_pg_effect(struct bench_pg_sql *sql, struct semel_store *store, const struct semel_msg *msg,
-                             struct semel_error *err)
-{
-    struct effect_params p;
-    effect_params(&p, msg->id, msg->payload);
-    struct semel_pg_statement statement = {
-        .sql = sql->effect, .n = 3, .values = p.values, .lengths = p.lengths, .formats = p.formats};
-    return semel__pg_queue(store, &statement, err);
-}
-
 static semel_status step(struct bench_pg_sql *sql, const char *what, const struct effect_params *p, int n,
                          int *ret_rows, struct semel_error *err)
 {
@@ -310,19 +304,29 @@ semel_status bench_pg_handwritten(struct bench_pg_sql *sql, const struct bench_m
 
 /* ---- many messages ------------------------------------------------------------------------------- */
 
-/* Ids, accounts and amounts, in the first three arrays. */
-static void put_effects(struct bench_pg_sql *sql, const struct bench_msg *msgs, const struct semel_msg *given, size_t n)
+/* Ids, accounts and amounts are the first three arrays. */
+static void start_effects(struct bench_pg_sql *sql, size_t n, struct semel_buf *ret[3])
 {
-    struct semel_buf *ids = array(sql, 0, OID_TEXT, n);
-    struct semel_buf *accounts = array(sql, 1, OID_INT4, n), *amounts = array(sql, 2, OID_INT4, n);
-    for (size_t i = 0; i < n; i++) {
-        struct semel_str id = given != NULL ? given[i].id : (struct semel_str){msgs[i].id, sizeof msgs[i].id - 1};
-        struct bench_effect effect = bench_effect(given != NULL ? given[i].payload
-                                                                : (struct semel_str){msgs[i].payload, BENCH_PAYLOAD});
-        put_bytes(ids, id.p, id.n);
-        put_number(accounts, effect.account);
-        put_number(amounts, effect.amount);
-    }
+    ret[0] = array(sql, 0, OID_TEXT, n);
+    ret[1] = array(sql, 1, OID_INT4, n);
+    ret[2] = array(sql, 2, OID_INT4, n);
+}
+
+static void put_effect(struct semel_buf *const arrays[3], struct semel_str id, struct semel_str payload)
+{
+    struct bench_effect effect = bench_effect(payload);
+    put_bytes(arrays[0], id.p, id.n);
+    put_number(arrays[1], effect.account);
+    put_number(arrays[2], effect.amount);
+}
+
+static void put_msgs(struct bench_pg_sql *sql, const struct bench_msg *msgs, size_t n)
+{
+    struct semel_buf *arrays[3];
+    start_effects(sql, n, arrays);
+    for (size_t i = 0; i < n; i++)
+        put_effect(arrays, (struct semel_str){msgs[i].id, sizeof msgs[i].id - 1},
+                   (struct semel_str){msgs[i].payload, BENCH_PAYLOAD});
 }
 
 static semel_status run_set(struct bench_pg_sql *sql, const char *what, size_t n_arrays, PGresult **ret,
@@ -344,7 +348,7 @@ static semel_status run_set(struct bench_pg_sql *sql, const char *what, size_t n
 semel_status bench_pg_fill(struct bench_pg_sql *sql, const struct bench_msg *msgs, size_t n, struct semel_error *err)
 {
     PGresult *res = NULL;
-    put_effects(sql, msgs, NULL, n);
+    put_msgs(sql, msgs, n);
     semel_status status = run_set(sql, "set", 3, &res, err);
     PQclear(res);
     res = NULL;
@@ -357,8 +361,11 @@ semel_status bench_pg_fill(struct bench_pg_sql *sql, const struct bench_msg *msg
 semel_status bench_pg_set(struct bench_pg_sql *sql, const struct semel_msg *msgs, size_t n, struct semel_named *named,
                           struct semel_error *err)
 {
+    struct semel_buf *arrays[3];
     PGresult *res = NULL;
-    put_effects(sql, NULL, msgs, n);
+    start_effects(sql, n, arrays);
+    for (size_t i = 0; i < n; i++)
+        put_effect(arrays, msgs[i].id, msgs[i].payload);
     semel_status status = run_set(sql, "set", 3, &res, err);
     for (int row = 0; status == SEMEL_OK && row < PQntuples(res); row++)
         semel_named_add(named, SEMEL_STR(BENCH_SOURCE),
@@ -414,7 +421,7 @@ semel_status bench_pg_limit(struct bench_pg_sql *sql, struct semel_str consumer,
     struct params rows = {0}, set = {0}, none = {0};
     bool timed = msgs[0].time_us != SEMEL_NONE, ok = PQenterPipelineMode(sql->conn) != 0;
     to_wire8(now_us - EPOCH_US, now);
-    put_effects(sql, msgs, NULL, n);
+    put_msgs(sql, msgs, n);
     put_rows(sql, msgs, n);
     add_param(&rows, consumer.p, consumer.n);
     add_param(&rows, now, sizeof now);

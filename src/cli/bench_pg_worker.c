@@ -2,10 +2,9 @@
  *
  * bench_pg_worker.c: one process of `semel bench inbox` on PostgreSQL, with a connection of its own.
  *
- * Ours is what users get: semel_inbox_process and semel_inbox_process_set of libsemel. One thing is not in its header
- * yet: a handler of one statement a message hands it to the driver's queue (semel__pg_queue) instead of waiting for
- * the answer. The accounts of `updates` are order keys of a consumer without an order, which sorts a batch by them
- * (P61).
+ * Ours is what users get: semel_inbox_process and semel_inbox_process_set of libsemel, with the handler `sql`, a
+ * statement and rules as a route has them: account and amount are found in the JSON of the payload. The accounts of
+ * `updates` are order keys of a consumer without an order, which sorts a batch by them (P61).
  *
  * Invariants: an order is answered by exactly one report, whatever came of it.
  */
@@ -16,6 +15,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/bench_pg.h"
+#include "handler/sql.h"
 #include "lib/handle.h"
 #include "store/pg_store.h"
 
@@ -26,6 +26,7 @@
 struct track {
     const struct bench_pg_lane *lane;
     struct bench_pg_sql sql;
+    struct semel_sql *effect;
     struct bench_stream stream;
     size_t rounds;
     uint64_t seed;
@@ -38,6 +39,9 @@ struct worker {
     struct bench_msg *msgs;
     struct semel_msg *given;
     struct semel_verdict *verdicts;
+    struct semel__msg *shown; /* to the handler */
+    const struct semel__msg **set;
+    struct track *setting; /* whose set is processed */
     double *took_ms;
     size_t n_took;
     int64_t effects;
@@ -73,22 +77,69 @@ static bool by_hand(const struct track *track)
     return track->lane->kind->work == BENCH_HANDWRITTEN;
 }
 
+static bool at_limit(const struct track *track)
+{
+    return track->lane->kind->work == BENCH_LIMIT || track->lane->kind->work == BENCH_BLIND;
+}
+
+static bool is_ours(const struct track *track)
+{
+    return !by_hand(track) && !at_limit(track);
+}
+
+/* libsemel has parsed the payload for the fingerprint. */
+static struct semel__msg show(const struct semel_msg *msg)
+{
+    return (struct semel__msg){.source = msg->source,
+                               .id = msg->id,
+                               .payload = msg->payload,
+                               .fp = {.kind = SEMEL_FP_JSON}};
+}
+
 static semel_status handle(void *ctx, struct semel *s, const struct semel_msg *msg, int attempt,
                            struct semel_reply *reply, struct semel_error *err)
 {
     struct track *track = ctx;
-    (void)attempt;
+    const struct semel__handler *effect = semel__sql_handler(track->effect);
+    const struct semel__msg shown = show(msg);
     if (track->lane->kind->poison && bench_effect(msg->payload).poison)
         return semel_reply_set(reply, SEMEL_PERMANENT, SEMEL_STR("the account is closed"), (struct semel_str){0});
-    return bench_pg_effect(&track->sql, s->store, msg, err);
+    return effect->each(effect->ctx, s->store, &shown, attempt, NULL, err);
+}
+
+static void name(void *ctx, struct semel_str source, struct semel_str id)
+{
+    semel_named_add(ctx, source, id);
 }
 
 static semel_status handle_set(void *ctx, struct semel *s, const struct semel_msg *msgs, size_t n,
                                struct semel_named *named, struct semel_error *err)
 {
-    struct track *track = ctx;
-    (void)s;
-    return bench_pg_set(&track->sql, msgs, n, named, err);
+    struct worker *w = ctx;
+    for (size_t i = 0; i < n; i++) {
+        w->shown[i] = show(&msgs[i]);
+        w->set[i] = &w->shown[i];
+    }
+    return semel__sql_run_set(w->setting->effect, s->store, w->set, n, name, named, err);
+}
+
+static semel_status make_handler(struct worker *w, struct track *track, struct semel_error *err)
+{
+    static const struct semel_str values[] = {SEMEL_STR("id"), SEMEL_STR("json:/account"), SEMEL_STR("json:/amount")};
+    const bool sets = track->lane->kind->work == BENCH_SETS;
+    char statement[256];
+    if (sets)
+        snprintf(statement, sizeof statement,
+                 "INSERT INTO %s (message_id, account, amount) SELECT * FROM unnest($1::text[], $2::integer[], "
+                 "$3::integer[]) RETURNING message_id",
+                 track->sql.table);
+    const struct semel_sql_desc desc = {
+        .statement = semel__str(sets ? statement : track->sql.effect),
+        .mode = sets ? SEMEL_SQL_SET : SEMEL_SQL_EACH,
+        .values = values,
+        .n_values = sizeof values / sizeof values[0],
+    };
+    return semel__sql_handler_new(&track->effect, &desc, w->s->store, err);
 }
 
 static void give(struct worker *w, const struct track *track, size_t first, size_t n)
@@ -110,8 +161,9 @@ static void give(struct worker *w, const struct track *track, size_t first, size
 static semel_status ours(struct worker *w, struct track *track, size_t first, size_t n, struct semel_error *err)
 {
     give(w, track, first, n);
+    w->setting = track;
     semel_status status = track->lane->kind->work == BENCH_SETS
-                              ? semel_inbox_process_set(w->s, w->given, n, handle_set, track, w->verdicts, err)
+                              ? semel_inbox_process_set(w->s, w->given, n, handle_set, w, w->verdicts, err)
                               : semel_inbox_process(w->s, w->given, n, handle, track, w->verdicts, err);
     for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
         if (w->verdicts[i].act != SEMEL_ACK)
@@ -130,6 +182,7 @@ static semel_status run_batch(struct worker *w, struct track *track, size_t firs
         status = bench_pg_handwritten(&track->sql, &w->msgs[first], err);
         break;
     case BENCH_LIMIT:
+    case BENCH_BLIND:
         status = bench_pg_limit(&track->sql, semel__str(track->lane->consumer), w->msgs + first, n,
                                 semel__now(&semel__clock_real), err);
         break;
@@ -161,7 +214,7 @@ static semel_status make_msgs(struct worker *w, struct track *track, struct seme
         bench_stream_from(&track->stream, w->mine);
     for (size_t i = 0; status == SEMEL_OK && i < w->mine; i++)
         status = bench_msg_make(&track->stream, i, i % w->batch, &w->msgs[i], err);
-    for (size_t i = 0; track->lane->kind->work == BENCH_LIMIT && i < w->mine; i += w->batch)
+    for (size_t i = 0; at_limit(track) && i < w->mine; i += w->batch)
         bench_msgs_sort(w->msgs + i, w->mine - i < w->batch ? w->mine - i : w->batch);
     return status;
 }
@@ -173,6 +226,8 @@ static semel_status get_ready(struct worker *w, struct track *track, struct seme
     semel_status status = SEMEL_OK;
     if (track->sql.conn == NULL)
         status = bench_pg_sql_init(&track->sql, semel_native(w->s), track->lane, err);
+    if (status == SEMEL_OK && is_ours(track) && track->effect == NULL)
+        status = make_handler(w, track, err);
     if (status == SEMEL_OK)
         status = make_msgs(w, track, err);
     size_t n = share(w, track);
@@ -235,8 +290,11 @@ static semel_status set_up(struct worker *w, struct semel_error *err)
     w->msgs = semel__calloc(w->mine, sizeof *w->msgs);
     w->given = semel__calloc(w->batch, sizeof *w->given);
     w->verdicts = semel__calloc(w->batch, sizeof *w->verdicts);
+    w->shown = semel__calloc(w->batch, sizeof *w->shown);
+    w->set = semel__calloc(w->batch, sizeof *w->set);
     w->took_ms = semel__calloc(w->mine, sizeof *w->took_ms);
-    if (w->msgs == NULL || w->given == NULL || w->verdicts == NULL || w->took_ms == NULL)
+    if (w->msgs == NULL || w->given == NULL || w->verdicts == NULL || w->shown == NULL || w->set == NULL ||
+        w->took_ms == NULL)
         return semel__fail_memory(err);
     for (size_t i = 0; i < plan->n_lanes; i++)
         w->tracks[i] = (struct track){
@@ -253,15 +311,19 @@ int bench_pg_worker(const struct bench_pg_plan *plan, int index, int in, int out
     struct bench_pg_report hello = {0};
     struct bench_pg_order order;
     hello.status = set_up(&w, &hello.err);
-    bool going = answer(&w, out, &hello) && hello.status == SEMEL_OK;
+    bool going = answer(&w, out, &hello) && hello.status == SEMEL_OK && w.s != NULL;
     while (going && bench_pg_read(in, &order, sizeof order))
         going = order.lane < plan->n_lanes && obey(&w, &order, out);
     for (size_t i = 0; i < plan->n_lanes; i++)
         bench_pg_sql_done(&w.tracks[i].sql);
+    for (size_t i = 0; i < plan->n_lanes; i++)
+        semel__sql_handler_free(w.tracks[i].effect);
     semel_close(w.s);
     semel__free(w.msgs);
     semel__free(w.given);
     semel__free(w.verdicts);
+    semel__free(w.shown);
+    semel__free(w.set);
     semel__free(w.took_ms);
     return 0;
 }

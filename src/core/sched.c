@@ -110,6 +110,9 @@ semel_status semel__inbox_work(struct semel_inbox *inbox, size_t max, size_t *re
 
 /* ---- purge --------------------------------------------------------------------------------------- */
 
+/* Rows that one transaction deletes: a copy of such an old message waits for it, and nobody else. */
+#define PURGE_CHUNK 1000
+
 static semel_status end(struct semel_inbox *inbox, semel_status status, struct semel_error *err)
 {
     if (status == SEMEL_OK)
@@ -118,8 +121,26 @@ static semel_status end(struct semel_inbox *inbox, semel_status status, struct s
     return status;
 }
 
-/* The watermark is committed before anything is deleted (P60). */
-static semel_status purge_source(struct semel_inbox *inbox, struct semel_str source, size_t max, size_t *ret_n,
+static semel_status purge_chunk(struct semel_inbox *inbox, struct semel_str source, int64_t before_us, size_t max,
+                                size_t *ret_deleted, size_t *n, struct semel_error *err)
+{
+    int64_t now_us;
+    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = end(inbox,
+                 semel_store_purge(inbox->store, inbox->policy->consumer, source, before_us,
+                                   max < PURGE_CHUNK ? max : PURGE_CHUNK, ret_deleted, err),
+                 err);
+    if (status != SEMEL_OK)
+        return status;
+    SEMEL_POINT(PURGE_DELETED);
+    *n += *ret_deleted;
+    return status;
+}
+
+/* The watermark is committed before anything is deleted (P60). Adds to *n what was deleted. */
+static semel_status purge_source(struct semel_inbox *inbox, struct semel_str source, size_t max, size_t *n,
                                  struct semel_error *err)
 {
     const struct semel_policy *policy = inbox->policy;
@@ -132,12 +153,8 @@ static semel_status purge_source(struct semel_inbox *inbox, struct semel_str sou
     if (status != SEMEL_OK)
         return status;
     SEMEL_POINT(PURGE_WATERMARKED);
-    status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
-    if (status != SEMEL_OK)
-        return status;
-    status = end(inbox, semel_store_purge(inbox->store, policy->consumer, source, before_us, max, ret_n, err), err);
-    if (status == SEMEL_OK)
-        SEMEL_POINT(PURGE_DELETED);
+    for (size_t deleted = PURGE_CHUNK; status == SEMEL_OK && deleted == PURGE_CHUNK && *n < max;)
+        status = purge_chunk(inbox, source, before_us, max - *n, &deleted, n, err);
     return status;
 }
 
@@ -150,17 +167,15 @@ semel_status semel__inbox_purge(struct semel_inbox *inbox, size_t max, size_t *r
     semel__arena_reset(&inbox->arena);
     semel_status status = semel_store_sources(inbox->store, inbox->policy->consumer, &inbox->arena, &sources,
                                               &n_sources, err);
-    for (size_t i = 0; status == SEMEL_OK && i < n_sources && *ret_n < max; i++) {
-        status = purge_source(inbox, sources[i], max - *ret_n, &deleted, err);
-        if (status == SEMEL_OK)
-            *ret_n += deleted;
-    }
+    for (size_t i = 0; status == SEMEL_OK && i < n_sources && *ret_n < max; i++)
+        status = purge_source(inbox, sources[i], max, ret_n, err);
+    inbox->counts.purged += *ret_n;
     if (status == SEMEL_OK)
         status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
     if (status != SEMEL_OK)
         return status;
-    status = end(inbox, semel_store_purge_business(inbox->store, inbox->policy->consumer, now_us, max, &deleted, err),
-                 err);
-    inbox->counts.purged += *ret_n;
-    return status;
+    return end(inbox,
+               semel_store_purge_business(inbox->store, inbox->policy->consumer, now_us,
+                                          max < PURGE_CHUNK ? max : PURGE_CHUNK, &deleted, err),
+               err);
 }

@@ -85,36 +85,12 @@ semel_status semel__sqlite_purge_business(struct semel_store *store, struct seme
 
 /* ---- outbox -------------------------------------------------------------------------------------- */
 
-static semel_status event_check(const struct semel__event *event, struct semel_error *err)
-{
-    if (semel__str_given(event->id) && !semel__uuid_valid(event->id))
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "outbox: the event's id must be a UUID");
-    if (event->payload.n > SEMEL_PAYLOAD_HARD_MAX)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                           "outbox: the payload has %zu bytes; at most %d are allowed", event->payload.n,
-                           SEMEL_PAYLOAD_HARD_MAX);
-    if (event->headers.n > SEMEL_HEADERS_MAX || !semel__utf8_valid(event->headers))
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                           "outbox: headers must be UTF-8 text of at most %d bytes", SEMEL_HEADERS_MAX);
-    semel_status status = semel__id_check("outbox: aggregatetype", event->aggregatetype, 1, err);
-    if (status == SEMEL_OK)
-        status = semel__id_check("outbox: aggregateid", event->aggregateid, 1, err);
-    if (status == SEMEL_OK)
-        status = semel__id_check("outbox: type", event->type, 1, err);
-    if (status == SEMEL_OK)
-        status = semel__id_check("outbox: destination", event->destination, 0, err);
-    return status == SEMEL_OK ? semel__id_check("outbox: traceparent", event->traceparent, 0, err) : status;
-}
-
 semel_status semel__sqlite_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
                                       char ret_id[37], struct semel_error *err)
 {
     struct sqlite_store *d = semel__sqlite_of(store);
     char id[SEMEL_UUID_TEXT] = "";
     size_t changes = 0;
-    semel_status status = event_check(event, err);
-    if (status != SEMEL_OK)
-        return status;
     if (!semel__str_given(event->id))
         semel__uuid7_new(now_us, d->rng, id);
     for (size_t i = 0; i < event->id.n && i < sizeof(id) - 1; i++) /* one spelling a UUID */
@@ -132,7 +108,7 @@ semel_status semel__sqlite_outbox_put(struct semel_store *store, const struct se
     semel__sqlite_text(&run, 7, event->destination);
     semel__sqlite_int(&run, 8, now_us);
     semel__sqlite_text(&run, 9, event->traceparent);
-    status = semel__sqlite_exec(&run, &changes, err);
+    semel_status status = semel__sqlite_exec(&run, &changes, err);
     sqlite3_set_last_insert_rowid(d->db, callers_rowid);
     if (status != SEMEL_OK)
         return status;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`semel bench inbox` and bench/run on tiny sizes: the form of what they print, and that the work is done."""
+"""`semel bench inbox` on tiny sizes: the form of what it prints, and that the work is done. bench/run, on SQLite."""
 import json
 import os
 import pathlib
@@ -147,10 +147,12 @@ def test_interrupted_run_gives_no_result_and_cleans_up(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bench_run_writes_one_file_a_benchmark_and_removes_its_stores(tmp_path):
+def test_bench_run_writes_one_file_a_benchmark_and_skips_what_needs_a_server_where_there_is_none(tmp_path):
     script = pathlib.Path(os.environ["SEMEL_SOURCE"]) / "bench" / "run"
     done = subprocess.run([script, *map(str, SMALL)], capture_output=True, text=True, check=False, timeout=120,
-                          env=dict(os.environ, BENCH_OUT=str(tmp_path / "out")))
+                          env=dict(os.environ, BENCH_OUT=str(tmp_path / "out"), SEMEL_PG_BIN=str(tmp_path)))
     assert done.returncode == 0 and "handwritten" in done.stdout, Result(done)
     assert json.loads((tmp_path / "out" / "inbox-sqlite.json").read_text())["bench"] == "inbox-sqlite"
+    for name in ("inbox-postgres", "growth-postgres"):
+        assert f"== {name}\nskipped: no PostgreSQL server" in done.stdout
     assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == ["inbox-sqlite.json", "tmp"]

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: MIT
+"""`semel bench` on PostgreSQL and bench/run, on tiny sizes: the form of what they print, and that the work is done."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+
+import pytest
+
+from conftest import Result, binary, run
+from pg import empty_pg, pg_server, wait_for  # noqa: F401  (fixtures)
+
+IDS = ["ordered", "random"]
+ROWS, STEPS = 4000, 4
+GROWTH = ("bench", "growth", "--rows", ROWS, "--steps", STEPS, "--batch", 100, "--chunk", 300)
+
+
+def test_growth_tells_every_step_and_the_purge_of_the_oldest_quarter(empty_pg, tmp_path):  # noqa: F811
+    # I18
+    result = empty_pg.semel(*GROWTH, "--json", "--out", tmp_path / "growth.json")
+    assert result.code == 0 and result.err == "", result
+    assert (tmp_path / "growth.json").read_text() == result.out
+    found = result.json
+    assert (found["bench"], found["rows"], found["steps"]) == ("growth-postgres", ROWS, STEPS)
+    assert [(case["step"], case["ids"], case["rows"]) for case in found["cases"]] == [
+        (step, ids, step * ROWS // STEPS) for step in range(1, STEPS + 1) for ids in IDS]
+    for case in found["cases"]:
+        assert (case["name"], case["connections"]) == ("sets", 1)
+        assert case["per_s"] > 0 and case["duplicates_per_s"] > 0 and case["wal_bytes"] > 200
+        assert case["table_bytes"] > 0 and case["index_bytes"] > 0
+        assert case["row_bytes"] == pytest.approx((case["table_bytes"] + case["index_bytes"]) / case["rows"], abs=0.1)
+    assert [case["ratio"] for case in found["cases"][:2]] == [1, 1]
+    assert [(purge["ids"], purge["rows"], purge["chunks"]) for purge in found["purge"]] == [
+        (ids, ROWS // 4, 4) for ids in IDS]
+    for purge in found["purge"]:
+        assert purge["per_s"] > 0 and purge["longest_ms"] > 0
+        assert purge["calm_per_s"] > 0 and purge["meanwhile_per_s"] > 0
+
+
+def test_growth_leaves_every_effect_once_and_all_rows_but_the_oldest(empty_pg):  # noqa: F811
+    # I18
+    result = empty_pg.semel(*GROWTH)
+    assert result.code == 0, result
+    assert result.out.splitlines()[0].split()[:3] == ["STEP", "IDS", "ROWS"]
+    for word in ("random / ordered at the last step: ", "purge, ordered ids: ", "purge, random ids: ",
+                 "a commit takes "):
+        assert word in result.out, word
+    for ids in IDS:
+        total, distinct = map(int, empty_pg.sql(
+            f"SELECT count(*), count(DISTINCT message_id) FROM bench_growth_{ids};")[0])
+        assert total == distinct > ROWS
+        gone = ROWS // 4
+        assert empty_pg.sql(f"""SELECT count(*), count(*) FILTER (WHERE status = 'completed') FROM semel.inbox
+                                WHERE consumer = 'bench-growth-{ids}';""") == [(str(total - gone),) * 2]
+        oldest = empty_pg.sql(f"""SELECT min(entry) FROM bench_growth_{ids} AS b JOIN semel.inbox AS i
+                                  USING (message_id);""")
+        assert oldest == [(str(gone + 1),)]
+    assert empty_pg.sql("SELECT count(*) FROM semel.watermark;") == [("1",)]  # random ids have no time
+
+
+def test_growth_refuses_a_database_in_use(empty_pg):  # noqa: F811
+    assert empty_pg.semel("bench", "growth", "--rows", 1, "--steps", 1).code == 0
+    before = empty_pg.sql("SELECT count(*) FROM semel.inbox;")
+    again = empty_pg.semel("bench", "growth", "--rows", 1, "--steps", 1)
+    assert again.code == 4 and "in use" in again.err and again.out == "", again
+    assert empty_pg.sql("SELECT count(*) FROM semel.inbox;") == before
+
+
+@pytest.mark.parametrize("args", [(), ("--store", "sqlite:some.db"), ("--rows", "0"), ("--rows", "many"),
+                                  ("--steps", "101"), ("--rows", "3", "--steps", "4"), ("--chunk", "0"), ("extra",)])
+def test_wrong_command_line_of_growth_is_refused(args):
+    given = () if not args or args[0] == "--store" else ("--store", "postgres://nobody@127.0.0.1:1/none")
+    result = run("bench", "growth", *args, *given)
+    assert result.code == 2 and result.err != "" and result.out == "", result
+
+
+def test_interrupted_growth_gives_no_result(empty_pg):  # noqa: F811
+    child = subprocess.Popen([binary(), "bench", "growth", "--rows", "10000000", "--store", empty_pg.url],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: empty_pg.server.psql(empty_pg.name, "SELECT 1 FROM semel.inbox LIMIT 1;", check=False).stdout,
+             "the first rows are there")
+    child.send_signal(signal.SIGTERM)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130 and out == "" and "interrupted" in err, (child.returncode, out, err)
+
+
+# ---- bench/run ---------------------------------------------------------------------------------------------
+
+SCRIPT = pathlib.Path(os.environ["SEMEL_SOURCE"]) / "bench" / "run"
+TINY = ("--messages", 60, "--rounds", 2, "--batch", 25, "--connections", 1, "--rows", 200, "--steps", 2)
+
+
+def test_bench_run_writes_one_file_a_benchmark_and_removes_its_stores(pg_server, tmp_path):  # noqa: F811
+    done = subprocess.run([SCRIPT, *map(str, TINY)], capture_output=True, text=True, check=False, timeout=300,
+                          env=dict(os.environ, BENCH_OUT=str(tmp_path / "out")))
+    assert done.returncode == 0, Result(done)
+    names = ["growth-postgres", "inbox-postgres", "inbox-sqlite"]
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == [f"{name}.json" for name in names] + ["tmp"]
+    for name in names:
+        assert json.loads((tmp_path / "out" / f"{name}.json").read_text())["bench"] == name
+        assert f"== {name}\n" in done.stdout
+
+
+def test_interrupted_bench_run_ends_its_server(pg_server, tmp_path):  # noqa: F811
+    log = tmp_path / "log"
+    with open(log, "wb") as to:
+        child = subprocess.Popen(
+            [SCRIPT, "--messages", "100", "--rounds", "1", "--connections", "1", "--rows", "10000000"], stdout=to,
+            stderr=to, env=dict(os.environ, BENCH_OUT=str(tmp_path / "out")))
+    wait_for(lambda: "== growth-postgres" in log.read_text() or child.poll() is not None, "growth has begun", 120)
+    assert child.poll() is None, log.read_text()
+    # Its own server: a grandchild of ours, with its data below a folder of bench/run.
+    pids = [int(line.split()[0]) for line in subprocess.run(
+        ["ps", "-o", "pid=,args=", "--ppid", str(child.pid)], capture_output=True, text=True, check=True
+    ).stdout.splitlines() if "postgres -D" in line]
+    assert len(pids) == 1, pids
+    data = pathlib.Path(os.readlink(f"/proc/{pids[0]}/cwd"))
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(60) == 143, log.read_text()
+    assert not pathlib.Path(f"/proc/{pids[0]}").exists()
+    assert not data.parent.exists()
+    assert {path.name for path in (tmp_path / "out").rglob("*")} == {"inbox-sqlite.json", "inbox-postgres.json", "tmp"}

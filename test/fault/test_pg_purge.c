@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_pg_purge.c: purge among those who work: it goes in chunks, behind a watermark that was committed before, waits
+ * for nobody, and nobody waits for it. That a purged message is not run again while both race is in test_races.c.
+ *
+ * Whoever waits for a lock in here waits for ever, because its holder is this same process; so a server's time-out ends
+ * it, and the call fails.
+ */
+#include <poll.h>
+
+#include <libpq-fe.h>
+
+#include "lib/handle.h"
+#include "pg/server.h"
+#include "semel/semel.h"
+#include "unit/unit.h"
+
+#define DAY_US INT64_C(86400000000)
+#define OLD_DAYS 60 /* older than the retention, which is 45 days unless a consumer says otherwise */
+#define CHUNK 1000
+
+static struct pg_server server;
+static struct semel *handle;
+static struct semel_error err;
+static int handled;
+
+#define assert_fine(call)                        \
+    do {                                         \
+        if ((call) != SEMEL_OK)                  \
+            fail_msg("%s: %s", #call, err.text); \
+    } while (0)
+
+/* ---- the world ----------------------------------------------------------------------------------------- */
+
+static int start(void **state)
+{
+    (void)state;
+    pg_server_start(&server, PG_SERVER_NO_FSYNC);
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    pg_server_done(&server);
+    return 0;
+}
+
+static void open_handle(void)
+{
+    char url[PG_SERVER_TEXT];
+    assert_fine(semel_open(&handle, pg_server_url(&server, "purge", url), SEMEL_MIGRATE, &err));
+}
+
+static int up(void **state)
+{
+    (void)state;
+    pg_server_database(&server, "purge");
+    pg_server_sql(&server, NULL, "ALTER DATABASE purge SET lock_timeout = '10s'");
+    open_handle();
+    handled = 0;
+    return 0;
+}
+
+static int down(void **state)
+{
+    (void)state;
+    semel_close(handle);
+    handle = NULL;
+    return 0;
+}
+
+static long long ask(const char *query)
+{
+    return pg_server_ask(&server, "purge", query);
+}
+
+/* Rows old-1, old-2 ... that were completed long ago: with a time, or with none. */
+static void put_old(int n, bool timed)
+{
+    char sql[600];
+
+    snprintf(sql, sizeof sql,
+             "INSERT INTO semel.inbox (arrival, received_at, updated_at, processed_at, message_time, consumer, source, "
+             "message_id, status, attempts) SELECT i, t, t, t, %s, 'billing', 's', 'old-' || i, 'completed', 1 "
+             "FROM (SELECT i, now() - interval '%d days' + i * interval '1 ms' AS t FROM generate_series(1, %d) AS i) "
+             "AS r",
+             timed ? "t" : "NULL", OLD_DAYS, n);
+    pg_server_sql(&server, "purge", sql);
+    pg_server_sql(&server, "purge", "ANALYZE semel.inbox");
+}
+
+static semel_status count_it(void *ctx, struct semel *s, const struct semel_msg *msg, int attempt,
+                             struct semel_reply *reply, struct semel_error *error)
+{
+    (void)ctx, (void)s, (void)msg, (void)attempt, (void)reply, (void)error;
+    handled++;
+    return SEMEL_OK;
+}
+
+static enum semel_why deliver(const char *id, int64_t message_time_us)
+{
+    struct semel_msg msg;
+    struct semel_verdict verdict;
+
+    semel_msg_init(&msg);
+    semel_verdict_init(&verdict);
+    msg.consumer = SEMEL_STR("billing");
+    msg.source = SEMEL_STR("s");
+    msg.id = semel__str(id);
+    msg.payload = SEMEL_STR("{}");
+    msg.message_time_us = message_time_us;
+    assert_fine(semel_inbox_process(handle, &msg, 1, count_it, NULL, &verdict, &err));
+    return verdict.why;
+}
+
+static size_t tick(size_t max)
+{
+    size_t n = 0;
+    assert_fine(semel_tick(handle, max, &n, &err));
+    return n;
+}
+
+static PGconn *outsider(const char *sql)
+{
+    char conninfo[PG_SERVER_TEXT];
+    PGconn *conn = PQconnectdb(pg_server_conninfo(&server, "purge", conninfo));
+    PGresult *result = PQexec(conn, sql);
+
+    if (PQresultStatus(result) != PGRES_TUPLES_OK && PQresultStatus(result) != PGRES_COMMAND_OK)
+        fail_msg("%s: %s", sql, PQerrorMessage(conn));
+    PQclear(result);
+    return conn;
+}
+
+/* ---- chunks -------------------------------------------------------------------------------------------- */
+
+/* I18, P60: a long purge is many short transactions, and all of them come after that of the watermark. */
+static void purge_goes_in_chunks_behind_a_watermark_that_is_committed(void **state)
+{
+    (void)state;
+    for (int timed = 0; timed < 2; timed++) {
+        put_old(2 * CHUNK + CHUNK / 2, timed);
+        pg_server_sql(&server, "purge",
+                      "CREATE TABLE IF NOT EXISTS seen (tx bigint, n bigint, marks bigint); TRUNCATE seen;"
+                      "CREATE OR REPLACE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen "
+                      "SELECT txid_current(), (SELECT count(*) FROM gone), (SELECT count(*) FROM semel.watermark WHERE "
+                      "xmin::text::bigint <> txid_current()); RETURN NULL; END $$;"
+                      "DROP TRIGGER IF EXISTS note ON semel.inbox; CREATE TRIGGER note AFTER DELETE ON semel.inbox "
+                      "REFERENCING OLD TABLE AS gone "
+                      "FOR EACH STATEMENT EXECUTE FUNCTION note()");
+        assert_int_equal(tick(100000), 2 * CHUNK + CHUNK / 2);
+        assert_int_equal(ask("SELECT count(*) FROM semel.inbox"), 0);
+        assert_int_equal(ask("SELECT count(DISTINCT tx) FROM seen WHERE n > 0"), 3);
+        assert_int_equal(ask("SELECT max(n) FROM seen"), CHUNK);
+        assert_int_equal(ask("SELECT count(*) FROM seen WHERE n > 0 AND marks <> 1"), 0);
+    }
+}
+
+static void purge_stops_at_what_it_was_allowed(void **state)
+{
+    (void)state;
+    put_old(CHUNK + 500, true);
+    assert_int_equal(tick(CHUNK + 200), CHUNK + 200);
+    assert_int_equal(ask("SELECT count(*) FROM semel.inbox"), 300);
+    assert_int_equal(tick(CHUNK), 300);
+}
+
+/* The rows are found by an index and deleted where they were found. A prepared statement may be planned without its
+ * values, and then the planner does not know how few they are. */
+static void purge_never_reads_the_whole_table(void **state)
+{
+    static const char scans[] = "SELECT coalesce(sum(seq_scan), 0) FROM pg_stat_user_tables WHERE schemaname = 'semel' "
+                                "AND relname IN ('inbox', 'attempt')";
+    static const char deleted[] = "SELECT n_tup_del FROM pg_stat_user_tables WHERE schemaname = 'semel' AND relname = "
+                                  "'inbox'";
+    (void)state;
+    for (int timed = 0; timed < 2; timed++) {
+        long long gone = ask(deleted);
+        semel_close(handle);
+        put_old(20000, timed);
+        pg_server_sql(&server, NULL, "ALTER DATABASE purge SET plan_cache_mode = force_generic_plan");
+        long long before = ask(scans);
+        open_handle();
+        assert_int_equal(tick(CHUNK), CHUNK);
+        semel_close(handle); /* which tells what it has done */
+        handle = NULL;
+        for (int tries = 0; ask(deleted) < gone + CHUNK; tries++) {
+            assert_true(tries < 3000);
+            poll(NULL, 0, 10);
+        }
+        assert_int_equal(ask(scans), before);
+        pg_server_sql(&server, "purge", "DELETE FROM semel.inbox");
+        open_handle();
+    }
+}
+
+/* ---- nobody waits --------------------------------------------------------------------------------------- */
+
+static size_t tick_by(bool sql, size_t max)
+{
+    return sql ? (size_t)ask("SELECT semel.tick()") : tick(max);
+}
+
+/* I18, P60: with a time or without, through the library and through the SQL function. */
+static void row_that_somebody_has_locked_is_left_for_the_next_time(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        bool timed = i % 2 == 0, sql = i / 2 == 0;
+        put_old(5, timed);
+        PGconn *conn = outsider("BEGIN; SELECT * FROM semel.inbox WHERE message_id = 'old-2' FOR UPDATE");
+        assert_int_equal(tick_by(sql, 100), 4);
+        assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE message_id = 'old-2'"), 1);
+        PQclear(PQexec(conn, "ROLLBACK"));
+        PQfinish(conn);
+        assert_int_equal(tick_by(sql, 100), 1);
+        assert_int_equal(ask("SELECT count(*) FROM semel.inbox"), 0);
+    }
+}
+
+static void work_while_a_purge_is_open(const char *prefix)
+{
+    char id[32];
+    int before = handled;
+
+    for (int i = 0; i < 3; i++) {
+        snprintf(id, sizeof id, "%s-%d", prefix, i);
+        assert_int_equal(deliver(id, SEMEL_NONE), SEMEL_WHY_NEW);
+        assert_int_equal(deliver(id, SEMEL_NONE), SEMEL_WHY_DUPLICATE);
+    }
+    assert_int_equal(handled, before + 3);
+}
+
+/* I18, P60: through either door, a purge that has deleted and not yet committed is in nobody's way. */
+static void consumers_go_on_while_a_purge_is_under_way(void **state)
+{
+    int64_t now_us;
+    size_t n = 0;
+    char url[PG_SERVER_TEXT];
+    struct semel *purger = NULL;
+
+    (void)state;
+    put_old(10, true);
+    PGconn *conn = outsider("BEGIN; SELECT semel.tick()");
+    work_while_a_purge_is_open("during-tick");
+    PQclear(PQexec(conn, "ROLLBACK"));
+    PQfinish(conn);
+
+    assert_fine(semel_open(&purger, pg_server_url(&server, "purge", url), 0, &err));
+    assert_fine(semel_store_begin(purger->store, SEMEL_TX_OWN, &now_us, &err));
+    assert_fine(semel_store_watermark(purger->store, SEMEL_STR("billing"), SEMEL_STR("s"), now_us - 45 * DAY_US, &err));
+    assert_fine(semel_store_commit(purger->store, &err));
+    assert_fine(semel_store_begin(purger->store, SEMEL_TX_OWN, &now_us, &err));
+    assert_fine(
+        semel_store_purge(purger->store, SEMEL_STR("billing"), SEMEL_STR("s"), now_us - 45 * DAY_US, 100, &n, &err));
+    assert_int_equal(n, 10);
+    work_while_a_purge_is_open("during-purge");
+    assert_fine(semel_store_commit(purger->store, &err));
+    assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE message_id LIKE 'old-%'"), 0);
+    assert_int_equal(deliver("old-1", now_us - OLD_DAYS * DAY_US), SEMEL_WHY_TOO_OLD);
+    semel_close(purger);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, up, down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(purge_goes_in_chunks_behind_a_watermark_that_is_committed),
+        TEST(purge_stops_at_what_it_was_allowed),
+        TEST(purge_never_reads_the_whole_table),
+        TEST(row_that_somebody_has_locked_is_left_for_the_next_time),
+        TEST(consumers_go_on_while_a_purge_is_under_way),
+    };
+    return cmocka_run_group_tests(tests, start, stop);
+}
