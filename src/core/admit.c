@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "base/str.h"
 #include "core/natural.h"
 #include "core/state.h"
@@ -79,7 +80,7 @@ static semel_status list_business(struct work *work, struct semel_error *err)
         for (size_t k = 0; k < work->items[i]->msg->n_business; k++)
             if (semel__str_given(work->items[i]->msg->business[k]) && work->items[i]->msg->defect == SEMEL_DEFECT_NONE)
                 wants[n++] = (struct want){work->items[i]->msg->business[k], work->items[i]};
-    qsort(wants, n, sizeof *wants, cmp_want);
+    semel__sort(wants, n, sizeof *wants, cmp_want);
     int64_t keep_us = work->inbox->policy->business_retention_us;
     for (size_t i = 0; i < n; i++) {
         if (kept > 0 && semel__str_eq(business[kept - 1].key, wants[i].key))
@@ -155,10 +156,10 @@ static semel_status list_rows(struct work *work, struct semel_error *err)
         return semel__fail_memory(err);
     for (size_t i = 0; i < work->n; i++)
         seats[i].item = work->items[i];
-    qsort(seats, work->n, sizeof *seats, cmp_place);
+    semel__sort(seats, work->n, sizeof *seats, cmp_place);
     for (size_t i = 0; i < work->n; i++)
         seats[i].place = i;
-    qsort(seats, work->n, sizeof *seats, cmp_seat);
+    semel__sort(seats, work->n, sizeof *seats, cmp_seat);
     for (size_t i = 0; i < work->n; i++) {
         fill_row(work, seats[i].item, &rows[i].row);
         rows[i].place = seats[i].place;

@@ -409,6 +409,12 @@ semel_status semel__policy_read(struct semel_str consumer, struct semel_str sett
 
 /* ---- the store ----------------------------------------------------------------------------------------- */
 
+semel_status semel__consumer_use(struct semel_str consumer, struct semel_str settings, struct semel_policy *ret,
+                                 bool *ret_order_said, struct semel_error *err)
+{
+    return read_policy("stored settings", consumer, settings, ret, ret_order_said, err);
+}
+
 semel_status semel__consumer_load(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
                                   struct semel_policy *ret, bool *ret_order_said, struct semel_error *err)
 {

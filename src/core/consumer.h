@@ -40,6 +40,9 @@ bool semel__duration_parse(struct semel_str text, int64_t *ret_us);
 /* The shortest exact form: "45d", "90s", "1500ms". */
 void semel__duration_format(int64_t us, char *out, size_t size);
 
+/* What stored settings say, as semel__consumer_load reads them. */
+semel_status semel__consumer_use(struct semel_str consumer, struct semel_str settings, struct semel_policy *ret,
+                                 bool *ret_order_said, struct semel_error *err);
 /* The stored policy of the consumer; the consumer's name is borrowed, nothing else. Needs no transaction. */
 semel_status semel__consumer_load(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
                                   struct semel_policy *ret, bool *ret_order_said, struct semel_error *err);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "base/str.h"
 #include "core/work.h"
 
@@ -85,7 +86,7 @@ semel_status semel__work_fetch(struct work *work, struct semel_error *err)
     if (status != SEMEL_OK)
         return status;
     memcpy(sorted, work->items, work->n * sizeof *sorted);
-    qsort(sorted, work->n, sizeof *sorted, cmp_id);
+    semel__sort(sorted, work->n, sizeof *sorted, cmp_id);
     for (size_t i = 0; i < work->n; i++) {
         found[i].source = sorted[i]->msg->source;
         found[i].id = sorted[i]->msg->id;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "base/point.h"
 #include "base/str.h"
 #include "core/work.h"
@@ -263,7 +264,7 @@ semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_leas
             all[i].ending = endings[i];
         items[i] = &all[i];
     }
-    qsort(items, n, sizeof *items, inbox->policy->order == SEMEL_ORDER_VERSION ? cmp_version : cmp_arrival);
+    semel__sort(items, n, sizeof *items, inbox->policy->order == SEMEL_ORDER_VERSION ? cmp_version : cmp_arrival);
     *ret_items = items;
     return SEMEL_OK;
 }

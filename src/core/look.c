@@ -9,6 +9,7 @@
 #include <assert.h>
 
 #include "base/error.h"
+#include "base/str.h"
 #include "core/consumer.h"
 
 static semel_status blind(const struct semel_store *store, struct semel_error *err)
@@ -100,13 +101,35 @@ semel_status semel_look_outbox(struct semel_store *store, int64_t cap, int64_t *
     return store->ops->look->outbox(store, cap, ret_n, ret_oldest_us, err);
 }
 
+static bool one_of(struct semel_str s, const char *const words[3])
+{
+    for (size_t i = 0; i < 3; i++)
+        if (semel__str_eqz(s, words[i]))
+            return true;
+    return false;
+}
+
+static semel_status check_selection(const struct semel_selection *s, struct semel_error *err)
+{
+    static const char *const words[3] = {"retry", "discard", "resolve"};
+    if (!one_of(s->word, words))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "a selection is for one of these: retry, discard, resolve");
+    if (s->reason.n == 0 || s->reason.n > SEMEL_ERROR_TEXT_MAX || !semel__utf8_valid(s->reason))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the reason must be UTF-8 text of 1 to %d bytes",
+                           SEMEL_ERROR_TEXT_MAX);
+    return semel__id_check("who", s->who, 1, err);
+}
+
 semel_status semel_look_select(struct semel_store *store, const struct semel_filter *filter, size_t max, int64_t now_us,
                                struct semel_selection *selection, struct semel_error *err)
 {
     assert(store->in_tx && max > 0);
     if (store->ops->look == NULL)
         return blind(store, err);
-    semel_status status = store->ops->look->select(store, filter, max, now_us, selection, err);
+    semel_status status = check_selection(selection, err);
+    if (status == SEMEL_OK)
+        status = store->ops->look->select(store, filter, max, now_us, selection, err);
     assert(status != SEMEL_OK || (selection->n <= (int64_t)max && selection->left == selection->n));
     return status;
 }
@@ -133,8 +156,12 @@ semel_status semel_look_selected(struct semel_store *store, int64_t number, size
 semel_status semel_look_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
                              struct semel_error *err)
 {
+    static const char *const words[3] = {"done", "skipped", "refused"};
     assert(store->in_tx);
     if (store->ops->look == NULL)
         return blind(store, err);
+    if (!one_of(result, words))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "what came of a selected message is one of these: done, skipped, refused");
     return store->ops->look->mark(store, number, place, result, err);
 }

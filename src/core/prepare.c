@@ -7,11 +7,13 @@
  * copy with another payload is a conflict. Items are sorted by order key, else by lock key, in arrival order within a
  * key (P61).
  */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/digest.h"
 #include "base/error.h"
+#include "base/sort.h"
 #include "base/str.h"
 #include "core/work.h"
 
@@ -154,6 +156,7 @@ static int cmp_id(const void *va, const void *vb)
 /* Those without an order key come first: a lock key that equals an order key must not part the messages of that key. */
 static int cmp_items(const struct item *a, const struct item *b)
 {
+    assert(a != NULL && b != NULL);
     int c = semel__str_cmp(a->msg->order_key, b->msg->order_key);
     if (c == 0 && !semel__str_given(a->msg->order_key))
         c = semel__str_cmp(a->msg->lock_key, b->msg->lock_key);
@@ -229,12 +232,12 @@ semel_status semel__items_prepare(struct semel_inbox *inbox, struct semel_arena 
                                .adopt_until_us = SEMEL_NONE};
         items[i] = &all[i];
     }
-    qsort(items, n, sizeof *items, cmp_id);
+    semel__sort(items, n, sizeof *items, cmp_id);
     semel_status status = merge(arena, items, &n, err);
     if (status != SEMEL_OK)
         return status;
 #ifndef SEMEL_MUTANT_NO_SORT
-    qsort(items, n, sizeof *items, cmp_run);
+    semel__sort(items, n, sizeof *items, cmp_run);
 #endif
     spread_suspicion(policy, items, n);
     *ret_items = items;

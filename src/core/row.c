@@ -35,6 +35,7 @@ static semel_status check_texts(const struct semel_row *row, struct semel_error 
         struct semel_str value;
         size_t min, max;
     } texts[] = {
+        {"consumer", row->consumer, 0, SEMEL_ID_MAX},
         {"message_id", row->id, 1, SEMEL_ID_MAX},
         {"source", row->source, 0, SEMEL_ID_MAX},
         {"type", row->type, 0, SEMEL_ID_MAX},

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "base/point.h"
 #include "base/str.h"
 #include "core/work.h"
@@ -159,7 +160,7 @@ static semel_status run_round(struct work *work, const struct semel__msg **msgs,
     if (set.msgs == NULL || set.seen == NULL)
         return semel__fail_memory(err);
     memcpy(set.msgs, msgs, n * sizeof *msgs);
-    qsort(set.msgs, n, sizeof *set.msgs, cmp_set);
+    semel__sort(set.msgs, n, sizeof *set.msgs, cmp_set);
     semel_status status = inbox->handler->set(inbox->handler->ctx, inbox->store, msgs, n, &set, err);
     if (status == SEMEL_OK && (set.wrong || set.named != n))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "base/str.h"
 #include "core/state.h"
 #include "core/work.h"
@@ -215,7 +216,7 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err)
             fill_change(work, work->items[i], &batch.changes[batch.n_changes++]);
         add_key_change(work->items[i], batch.keys, &batch.n_keys);
     }
-    qsort(batch.changes, batch.n_changes, sizeof *batch.changes, cmp_change);
+    semel__sort(batch.changes, batch.n_changes, sizeof *batch.changes, cmp_change);
     batch.drop = drop;
     batch.n_drop = list_drops(work, drop);
     batch.conflicts = conflicts;

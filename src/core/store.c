@@ -8,6 +8,7 @@
 #include <assert.h>
 
 #include "base/error.h"
+#include "base/ids.h"
 #include "base/str.h"
 #include "core/state.h"
 
@@ -284,11 +285,33 @@ semel_status semel_store_purge_business(struct semel_store *store, struct semel_
     return store->ops->purge_business(store, consumer, now_us, max, ret_deleted, err);
 }
 
+static semel_status event_check(const struct semel__event *event, struct semel_error *err)
+{
+    if (semel__str_given(event->id) && !semel__uuid_valid(event->id))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "outbox: the event's id must be a UUID");
+    if (event->payload.n > SEMEL_PAYLOAD_HARD_MAX)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "outbox: the payload has %zu bytes; at most %d are allowed", event->payload.n,
+                           SEMEL_PAYLOAD_HARD_MAX);
+    if (event->headers.n > SEMEL_HEADERS_MAX || !semel__utf8_valid(event->headers))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "outbox: headers must be UTF-8 text of at most %d bytes", SEMEL_HEADERS_MAX);
+    semel_status status = semel__id_check("outbox: aggregatetype", event->aggregatetype, 1, err);
+    if (status == SEMEL_OK)
+        status = semel__id_check("outbox: aggregateid", event->aggregateid, 1, err);
+    if (status == SEMEL_OK)
+        status = semel__id_check("outbox: type", event->type, 1, err);
+    if (status == SEMEL_OK)
+        status = semel__id_check("outbox: destination", event->destination, 0, err);
+    return status == SEMEL_OK ? semel__id_check("outbox: traceparent", event->traceparent, 0, err) : status;
+}
+
 semel_status semel_store_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
                                     char ret_id[37], struct semel_error *err)
 {
     assert(store->in_tx);
-    return store->ops->outbox_put(store, event, now_us, ret_id, err);
+    semel_status status = event_check(event, err);
+    return status == SEMEL_OK ? store->ops->outbox_put(store, event, now_us, ret_id, err) : status;
 }
 
 semel_status semel_store_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
@@ -299,6 +322,12 @@ semel_status semel_store_audit(struct semel_store *store, const struct semel_aud
 }
 
 /* ---- consumers ----------------------------------------------------------------------------------- */
+
+void semel_store_ahead(struct semel_store *store, struct semel_str consumer)
+{
+    if (store->ops->ahead != NULL && !store->in_tx && !store->joining)
+        store->ops->ahead(store, consumer);
+}
 
 semel_status semel_store_consumer_get(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
                                       struct semel_str *ret_settings, struct semel_error *err)

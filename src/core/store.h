@@ -64,10 +64,12 @@ struct semel_business {
  * The payload and headers in `row` are stored only when row.kept. */
 struct semel_admit {
     struct semel_row row;
-    size_t place;           /* in: its place in the order of arrival within the batch */
-    bool inserted;          /* out: there was none; row.arrival (and the token of a claim) are filled in */
-    struct semel_row found; /* out, when not inserted: the row that is there, locked */
-    bool damaged;           /* out: a row is there but cannot be read; `damage` says why, `found` is void */
+    size_t place;  /* in: its place in the order of arrival within the batch */
+    bool inserted; /* out: there was none; row.arrival (and the token of a claim) are filled in */
+    /* Out, when not inserted: the row that is there, locked. A final row never changes: it need not be locked, and only
+     * its key, arrival, fingerprint, live, received, updated and kept need be given. */
+    struct semel_row found;
+    bool damaged; /* out: a row is there but cannot be read; `damage` says why, `found` is void */
     struct semel_error damage;
     int64_t watermark_us; /* out: of (consumer, source), read in a statement after the insert (P60); SEMEL_NONE */
 };
@@ -280,6 +282,9 @@ struct semel_store_ops {
 
     /* Is a transaction open on the native handle, whoever began it? */
     bool (*busy)(struct semel_store *store);
+    /* NULL, or: a transaction of our own for this consumer will follow soon, and perhaps consumer_get before it. The
+     * driver may begin it now and wait for the answer later. No consumer: it will not follow after all. */
+    void (*ahead)(struct semel_store *store, struct semel_str consumer);
     /* The settings of a consumer (consumer.h); not given: none are stored. Needs no transaction. */
     semel_status (*consumer_get)(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
                                  struct semel_str *ret_settings, struct semel_error *err);
@@ -345,6 +350,7 @@ semel_status semel_store_outbox_put(struct semel_store *store, const struct seme
 semel_status semel_store_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
                                struct semel_error *err);
 bool semel_store_busy(struct semel_store *store);
+void semel_store_ahead(struct semel_store *store, struct semel_str consumer);
 semel_status semel_store_consumer_get(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
                                       struct semel_str *ret_settings, struct semel_error *err);
 semel_status semel_store_consumer_put(struct semel_store *store, struct semel_str consumer, struct semel_str settings,

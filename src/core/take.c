@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "base/point.h"
 #include "base/str.h"
 #include "core/work.h"
@@ -91,7 +92,7 @@ static semel_status choose_group(struct take *take, struct semel_row *due, size_
     bool by_version = take->inbox->policy->order == SEMEL_ORDER_VERSION;
     semel_status status = SEMEL_OK;
     const struct semel_row *last = NULL;
-    qsort(due, n, sizeof *due, by_version ? cmp_version : cmp_arrival);
+    semel__sort(due, n, sizeof *due, by_version ? cmp_version : cmp_arrival);
     for (size_t i = 0; status == SEMEL_OK && i < n && take->n < take->room; i++) {
         bool keyed = semel__str_given(due[i].order_key) && take->inbox->policy->order != SEMEL_ORDER_NONE;
         if (keyed && last != NULL && semel__str_eq(last->order_key, due[i].order_key))

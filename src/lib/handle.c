@@ -88,6 +88,7 @@ static semel_status prepare(struct semel **ret, struct semel_error *err)
     name_owner(s);
     semel__arena_init(&s->arena, ARENA_MAX);
     semel__arena_init(&s->sheet, ARENA_MAX);
+    semel__buf_init(&s->known, SEMEL_SETTINGS_MAX);
     *ret = s;
     return SEMEL_OK;
 }
@@ -258,6 +259,7 @@ void semel_close(struct semel *s)
     semel__inbox_done(&s->inbox);
     semel__arena_done(&s->arena);
     semel__arena_done(&s->sheet);
+    semel__buf_done(&s->known);
     semel__held_done(&s->pending);
     semel__held_done(&s->ended);
     semel__held_done(&s->claims);
@@ -354,6 +356,58 @@ semel_status semel__use_consumer(struct semel *s, struct semel_str consumer, str
     s->consumer[consumer.n] = '\0';
     return semel__consumer_load(s->store, (struct semel_str){s->consumer, consumer.n}, &s->arena, &s->policy,
                                 &s->order_said, err);
+}
+
+static struct semel_str consumer_of(const struct semel *s)
+{
+    return (struct semel_str){s->consumer, strlen(s->consumer)};
+}
+
+/* Without memory nothing is known, and the next batch asks first. */
+static void remember(struct semel *s, struct semel_str settings)
+{
+    s->known.n = 0;
+    bool kept = semel__str_given(settings) && settings.n <= s->known.max &&
+                semel__buf_add(&s->known, settings.p, settings.n);
+    snprintf(s->known_consumer, sizeof s->known_consumer, "%s", kept ? s->consumer : "");
+}
+
+static semel_status use_settings(struct semel *s, struct semel_str settings, struct semel_error *err)
+{
+    return semel__consumer_use(consumer_of(s), settings, &s->policy, &s->order_said, err);
+}
+
+semel_status semel__use_consumer_ahead(struct semel *s, struct semel_str consumer, bool *ret_assumed,
+                                       struct semel_error *err)
+{
+    semel_status status = semel__check_str("consumer", consumer, err);
+    if (status == SEMEL_OK)
+        status = semel__id_check("consumer", consumer, 1, err);
+    if (status != SEMEL_OK)
+        return status;
+    memcpy(s->consumer, consumer.p, consumer.n);
+    s->consumer[consumer.n] = '\0';
+    semel_store_ahead(s->store, consumer_of(s));
+    *ret_assumed = strcmp(s->known_consumer, s->consumer) == 0;
+    if (*ret_assumed)
+        return use_settings(s, semel__buf_str(&s->known), err);
+    bool same;
+    return semel__consumer_same(s, &same, err);
+}
+
+semel_status semel__consumer_same(struct semel *s, bool *ret_same, struct semel_error *err)
+{
+    struct semel_str settings = {0};
+    semel_status status = semel_store_consumer_get(s->store, consumer_of(s), &s->arena, &settings, err);
+    if (status != SEMEL_OK)
+        return status;
+    settings = semel__str_given(settings) ? settings : SEMEL_STR("{}");
+    *ret_same = strcmp(s->known_consumer, s->consumer) == 0 && semel__str_eq(settings, semel__buf_str(&s->known));
+    if (*ret_same)
+        return SEMEL_OK;
+    status = use_settings(s, settings, err);
+    remember(s, status == SEMEL_OK ? settings : (struct semel_str){0});
+    return status;
 }
 
 semel_status semel__use_lease(struct semel *s, int64_t lease_ms, struct semel_error *err)

@@ -56,12 +56,14 @@ struct semel {
     bool order_said;
     struct semel__handler handler;
     struct semel_inbox inbox;
-    struct semel_arena arena;     /* lives until the next call */
-    struct semel_arena sheet;     /* lives as long as one call of a set-based handler */
-    struct held_list pending;     /* begun in the open transaction, no end yet */
-    struct held_list ended;       /* the last ones that had their end in it, which a savepoint may take back */
-    struct held_list claims;      /* the last ones, so that a late end can be kept as evidence */
-    char after[SEMEL_ID_MAX + 1]; /* tick: the consumer that was the last one, "" before the first */
+    struct semel_arena arena;              /* lives until the next call */
+    struct semel_arena sheet;              /* lives as long as one call of a set-based handler */
+    struct held_list pending;              /* begun in the open transaction, no end yet */
+    struct held_list ended;                /* the last ones that had their end in it, which a savepoint may take back */
+    struct held_list claims;               /* the last ones, so that a late end can be kept as evidence */
+    struct semel_buf known;                /* the settings that were read last, of known_consumer */
+    char known_consumer[SEMEL_ID_MAX + 1]; /* "": none are known */
+    char after[SEMEL_ID_MAX + 1];          /* tick: the consumer that was the last one, "" before the first */
 };
 
 /* ---- handle.c ---- */
@@ -81,6 +83,11 @@ semel_status semel__leave(struct semel *s, semel_status status, struct semel_err
 semel_status semel__commit(struct semel *s, struct semel_error *err);
 /* Loads the settings of the consumer into s->policy. */
 semel_status semel__use_consumer(struct semel *s, struct semel_str consumer, struct semel_error *err);
+/* The same for a batch of our own, which may begin with what was read for the batch before: then the settings are asked
+ * for meanwhile, and semel__consumer_same says whether they were right; if not, s->policy is what they are now. */
+semel_status semel__use_consumer_ahead(struct semel *s, struct semel_str consumer, bool *ret_assumed,
+                                       struct semel_error *err);
+semel_status semel__consumer_same(struct semel *s, bool *ret_same, struct semel_error *err);
 /* A lease for this call alone; 0: the consumer's. */
 semel_status semel__use_lease(struct semel *s, int64_t lease_ms, struct semel_error *err);
 /* Where the consumer has not said its order, the message decides it. */

@@ -165,27 +165,50 @@ static semel_status take_batch(struct semel *s, const struct semel_msg *msgs, si
     return status;
 }
 
+/* What is taken from a message depends on the settings: if other ones were assumed, it is taken again. */
+static semel_status prepare(struct run *run, const struct semel_msg *msgs, size_t n, struct semel__msg *all,
+                            struct semel_error *err)
+{
+    struct semel *s = run->s;
+    bool assumed, same = false;
+    semel_status status = semel__check_consumer(msgs, err);
+    if (status == SEMEL_OK)
+        status = semel__use_consumer_ahead(s, msgs[0].consumer, &assumed, err);
+    if (status != SEMEL_OK)
+        return at_place(0, status, err);
+    status = take_batch(s, msgs, n, all, err);
+    if (assumed && (status == SEMEL_OK || status == SEMEL_INVALID)) {
+        struct semel_error why;
+        semel_status known = semel__consumer_same(s, &same, &why);
+        if (known != SEMEL_OK) {
+            *err = why;
+            return known;
+        }
+        if (!same)
+            status = take_batch(s, msgs, n, all, err);
+    }
+    if (status == SEMEL_OK && run->set != NULL && s->policy.effect != SEMEL_EFFECT_ATOMIC)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "a set-based handler needs a consumer whose effect is atomic");
+    return status;
+}
+
 static semel_status process(struct run *run, const struct semel_msg *msgs, size_t n, struct semel_verdict *ret,
                             struct semel_error *err)
 {
     struct semel *s = run->s;
-    semel_status status = semel__take_consumer(s, msgs, err);
-    if (status != SEMEL_OK)
-        return at_place(0, status, err);
-    if (run->set != NULL && s->policy.effect != SEMEL_EFFECT_ATOMIC)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-                           "a set-based handler needs a consumer whose effect is atomic");
     struct semel__msg *all = semel__arena_alloc(&s->arena, n, sizeof *all);
     struct semel_settled *settled = semel__arena_alloc(&s->arena, n, sizeof *settled);
     if (all == NULL || settled == NULL)
         return semel__fail_memory(err);
-    status = take_batch(s, msgs, n, all, err);
-    if (status != SEMEL_OK)
-        return status;
-    use_handler(s, run);
-    status = semel__inbox_process(&s->inbox, all, n, settled, err);
-    for (size_t i = 0; i < n; i++)
-        semel__show_settled(&settled[i], &ret[i]);
+    semel_status status = prepare(run, msgs, n, all, err);
+    if (status == SEMEL_OK) {
+        use_handler(s, run);
+        status = semel__inbox_process(&s->inbox, all, n, settled, err);
+        for (size_t i = 0; i < n; i++)
+            semel__show_settled(&settled[i], &ret[i]);
+    }
+    semel_store_ahead(s->store, (struct semel_str){0}); /* if it was not needed after all */
     return status;
 }
 

@@ -120,14 +120,35 @@ void semel__pg_array_of(struct pg_trip *trip, const struct pg_column *column, co
     semel__pg_array_end(trip);
 }
 
-static void put_column(struct pg_trip *trip, const struct pg_column *column, const void *const *items, size_t n)
+static bool uniform(const struct pg_column *column, const void *const *items, size_t n)
 {
     struct value first = get(column, items[0]);
-    bool uniform = true;
-    for (size_t i = 1; uniform && i < n; i++)
-        uniform = same(first, get(column, items[i]));
-    if (uniform) {
-        put_single(trip, column, first);
+    for (size_t i = 1; i < n; i++)
+        if (!same(first, get(column, items[i])))
+            return false;
+    return true;
+}
+
+bool semel__pg_same(const struct pg_column *column, const void *a, const void *b)
+{
+    return same(get(column, a), get(column, b));
+}
+
+bool semel__pg_given(const struct pg_column *column, const void *item)
+{
+    struct value value = get(column, item);
+    return value.text ? semel__str_given(value.s) : value.v != SEMEL_NONE;
+}
+
+void semel__pg_single_of(struct pg_trip *trip, const struct pg_column *column, const void *item)
+{
+    put_single(trip, column, get(column, item));
+}
+
+static void put_column(struct pg_trip *trip, const struct pg_column *column, const void *const *items, size_t n)
+{
+    if (uniform(column, items, n)) {
+        semel__pg_single_of(trip, column, items[0]);
         semel__pg_null(trip);
     } else {
         semel__pg_null(trip);

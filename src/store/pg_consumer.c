@@ -22,19 +22,30 @@ static semel_status read_settings(const PGresult *res, struct semel_str consumer
                        name, SETTINGS_BYTES);
 }
 
-semel_status semel__pg_consumer_get(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
-                                    struct semel_str *ret_settings, struct semel_error *err)
+size_t semel__pg_consumer_add(struct pg_trip *trip, struct semel_str consumer)
 {
     static const struct pg_sql sql = {"semel_consumer_get",
                                       "SELECT settings::text FROM semel.consumer WHERE consumer = $1"};
+    semel__pg_text(trip, consumer);
+    return semel__pg_add(trip, &sql);
+}
+
+semel_status semel__pg_consumer_get(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
+                                    struct semel_str *ret_settings, struct semel_error *err)
+{
+    struct pg_store *d = semel__pg_of(store);
     struct semel_str settings = {0};
-    struct pg_trip trip;
-    semel__pg_start(&trip, semel__pg_of(store), "reading a consumer's settings");
-    semel__pg_text(&trip, consumer);
-    size_t at = semel__pg_add(&trip, &sql);
-    semel_status status = semel__pg_run(&trip, err);
-    if (status == SEMEL_OK && PQntuples(trip.results[at]) > 0)
-        status = read_settings(trip.results[at], consumer, arena, &settings, err);
+    struct pg_trip trip = {0};
+    const PGresult *res = NULL;
+    semel_status status = semel__pg_ahead_settings(d, consumer, &res, err);
+    if (status == SEMEL_OK && res == NULL) {
+        semel__pg_start(&trip, d, "reading a consumer's settings");
+        size_t at = semel__pg_consumer_add(&trip, consumer);
+        status = semel__pg_run(&trip, err);
+        res = trip.results[at];
+    }
+    if (status == SEMEL_OK && PQntuples(res) > 0)
+        status = read_settings(res, consumer, arena, &settings, err);
     semel__pg_end(&trip);
     if (status == SEMEL_OK)
         *ret_settings = settings;

@@ -15,6 +15,8 @@
 struct reader {
     const PGresult *res;
     int row, first;
+    const signed char *at;       /* where a column is, from `first` on; -1: it was not asked for */
+    const struct semel_row *key; /* NULL: it is among the columns */
     struct semel_arena *arena;
     struct semel_error *err;
     semel_status status; /* the first failure sticks */
@@ -34,7 +36,7 @@ bool semel__pg_damaged(semel_status status)
 
 static struct semel_str raw(const struct reader *r, enum pg_col col)
 {
-    return semel__pg_get_text(r->res, r->row, r->first + (int)col);
+    return r->at[col] >= 0 ? semel__pg_get_text(r->res, r->row, r->first + r->at[col]) : (struct semel_str){0};
 }
 
 static void damage_is(struct reader *r, const char *what)
@@ -42,8 +44,8 @@ static void damage_is(struct reader *r, const char *what)
     char source[40], id[72];
     if (r->status != SEMEL_OK)
         return;
-    semel__str_show(source, sizeof(source), raw(r, PG_COL_source));
-    semel__str_show(id, sizeof(id), raw(r, PG_COL_message_id));
+    semel__str_show(source, sizeof(source), r->key != NULL ? r->key->source : raw(r, PG_COL_source));
+    semel__str_show(id, sizeof(id), r->key != NULL ? r->key->id : raw(r, PG_COL_message_id));
     r->status = semel__fail(r->err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                             "damaged row in semel.inbox (source \"%s\", message_id \"%s\"): %s", source, id, what);
 }
@@ -67,7 +69,7 @@ static struct semel_str bytes(struct reader *r, enum pg_col col, size_t max)
 
 static int64_t number(struct reader *r, enum pg_col col)
 {
-    int64_t v = semel__pg_get_int(r->res, r->row, r->first + (int)col);
+    int64_t v = r->at[col] >= 0 ? semel__pg_get_int(r->res, r->row, r->first + r->at[col]) : SEMEL_NONE;
     if (v == SEMEL_NONE && semel__str_given(raw(r, col))) /* of the wrong size, or the one number that means none */
         damage(r, names[col], "an integer");
     return v;
@@ -75,7 +77,7 @@ static int64_t number(struct reader *r, enum pg_col col)
 
 static int64_t moment(struct reader *r, enum pg_col col)
 {
-    int64_t us = semel__pg_get_time(r->res, r->row, r->first + (int)col);
+    int64_t us = r->at[col] >= 0 ? semel__pg_get_time(r->res, r->row, r->first + r->at[col]) : SEMEL_NONE;
     if (us == SEMEL_NONE && semel__str_given(raw(r, col)))
         damage(r, names[col], "a time");
     return us;
@@ -91,7 +93,7 @@ static int small(struct reader *r, enum pg_col col)
 
 static bool flag(const struct reader *r, enum pg_col col)
 {
-    return semel__pg_get_bool(r->res, r->row, r->first + (int)col);
+    return r->at[col] >= 0 && semel__pg_get_bool(r->res, r->row, r->first + r->at[col]);
 }
 
 static void read_live(struct reader *r, struct semel_live *live)
@@ -155,25 +157,56 @@ static void read_fixed(struct reader *r, struct semel_row *row)
     row->payload = bytes(r, PG_COL_payload, SEMEL_PAYLOAD_HARD_MAX);
 }
 
+/* All but the key. */
+static semel_status read_rest(struct reader *r, struct semel_row *read, struct semel_row *ret)
+{
+    struct semel_error why;
+    read->arrival = number(r, PG_COL_arrival);
+    read_live(r, &read->live);
+    read_fixed(r, read);
+    if (r->status == SEMEL_OK && semel__row_check(read, &why) != SEMEL_OK) {
+        const char *colon = strchr(why.text, ':');
+        damage_is(r, colon != NULL && colon[1] == ' ' ? colon + 2 : why.text);
+    }
+    keep(r, read);
+    if (r->status == SEMEL_OK)
+        *ret = *read;
+    return r->status;
+}
+
 semel_status semel__pg_read(const PGresult *res, int row, int first, struct semel_arena *arena, struct semel_row *ret,
                             struct semel_error *err)
 {
-    struct reader r = {.res = res, .row = row, .first = first, .arena = arena, .err = err, .status = SEMEL_OK};
+#define X(name) PG_COL_##name,
+    static const signed char at[PG_COL_COUNT] = {PG_ROW_MAP(X) PG_COL_kept, PG_COL_headers, PG_COL_payload};
+#undef X
+    struct reader r = {.res = res, .row = row, .first = first, .at = at, .arena = arena, .err = err};
     struct semel_row read = {0};
     read.consumer = key_text(&r, PG_COL_consumer);
     read.source = key_text(&r, PG_COL_source);
     read.id = key_text(&r, PG_COL_message_id);
-    read.arrival = number(&r, PG_COL_arrival);
-    read_live(&r, &read.live);
-    read_fixed(&r, &read);
+    return read_rest(&r, &read, ret);
+}
 
-    struct semel_error why;
-    if (r.status == SEMEL_OK && semel__row_check(&read, &why) != SEMEL_OK) {
-        const char *colon = strchr(why.text, ':');
-        damage_is(&r, colon != NULL && colon[1] == ' ' ? colon + 2 : why.text);
-    }
-    keep(&r, &read);
-    if (r.status == SEMEL_OK)
-        *ret = read;
-    return r.status;
+enum final_col {
+#define X(name) FINAL_COL_##name,
+    PG_FINAL_MAP(X)
+#undef X
+        FINAL_COL_kept
+};
+
+semel_status semel__pg_read_final(const PGresult *res, int row, int first, const struct semel_row *key,
+                                  struct semel_arena *arena, struct semel_row *ret, struct semel_error *err)
+{
+    signed char at[PG_COL_COUNT];
+    memset(at, -1, sizeof(at));
+#define X(name) at[PG_COL_##name] = FINAL_COL_##name;
+    PG_FINAL_MAP(X)
+#undef X
+    at[PG_COL_kept] = FINAL_COL_kept;
+    struct reader r = {.res = res, .row = row, .first = first, .at = at, .key = key, .arena = arena, .err = err};
+    struct semel_row read = {.consumer = key->consumer, .source = key->source, .id = key->id};
+    if (!semel__str_given(read.source))
+        read.source = SEMEL_STR("");
+    return read_rest(&r, &read, ret);
 }

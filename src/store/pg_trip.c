@@ -26,9 +26,10 @@
 
 enum { SLOT_PREPARE = -1, SLOT_OURS = -2 };
 
-/* For what runs outside a transaction of ours. */
+/* For what runs outside a transaction of ours. Compiling what operators ask would take longer than answering it. */
 static const struct pg_sql sql_limits = {
-    "semel_limits", "SELECT set_config('statement_timeout', '60000', true), set_config('lock_timeout', '5000', true)"};
+    "semel_limits", "SELECT set_config('statement_timeout', '60000', true), set_config('lock_timeout', '5000', true), "
+                    "set_config('jit', 'off', true)"};
 
 /* ---- what state it is in ------------------------------------------------------------------------- */
 
@@ -139,6 +140,7 @@ semel_status semel__pg_synced(struct pg_store *d, const char *doing, struct seme
 void semel__pg_start(struct pg_trip *trip, struct pg_store *d, const char *doing)
 {
     memset(trip, 0, sizeof(*trip));
+    semel__pg_ahead_drop(d);
     trip->d = d;
     trip->doing = doing;
     semel__buf_init(&trip->bytes, PARAMETER_BYTES);
@@ -186,7 +188,7 @@ static int send(struct pg_trip *trip, const struct pg_sql *sql, int slot)
         formats[i] = 1;
     }
     bool prepared = is_prepared(trip, sql);
-    if (!prepared && named(trip)) {
+    if (!prepared && sql->name != NULL && named(trip)) {
         if (PQsendPrepare(conn, sql->name, sql->text, 0, NULL) == 0)
             return 0;
         trip->slots[trip->n_slots++] = SLOT_PREPARE;

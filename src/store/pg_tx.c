@@ -25,11 +25,15 @@ static const struct pg_sql sql_begin = {"semel_begin", "BEGIN ISOLATION LEVEL RE
 static const struct pg_sql sql_replan = {"semel_replan", "DISCARD PLANS"};
 static const struct pg_sql sql_commit = {"semel_commit", "COMMIT"};
 static const struct pg_sql sql_rollback = {"semel_rollback", "ROLLBACK"};
+/* What the role or the database has set to less than a minute stays. */
+#define LIMIT(name)                                                                                           \
+    "set_config('" name "', CASE WHEN current_setting('" name "')::interval BETWEEN '1 ms' AND '1 min' THEN " \
+    "current_setting('" name "') ELSE '1min' END, true)"
+#define LIMITS LIMIT("statement_timeout") ", " LIMIT("idle_in_transaction_session_timeout")
 static const struct pg_sql sql_settings = {
     "semel_settings",
     "SELECT clock_timestamp(), current_setting('synchronous_commit'), "
-    "current_setting('synchronous_standby_names') <> '', set_config('lock_timeout', $1, true), "
-    "set_config('statement_timeout', '60000', true), set_config('idle_in_transaction_session_timeout', '60000', true)"};
+    "current_setting('synchronous_standby_names') <> '', set_config('lock_timeout', $1, true), " LIMITS};
 static const struct pg_sql sql_joined = {"semel_joined",
                                          "SELECT clock_timestamp(), current_setting('transaction_isolation'), "
                                          "current_setting('synchronous_standby_names') <> ''"};
@@ -59,7 +63,7 @@ static semel_status ended(struct semel_error *err)
 
 static bool is_over(const struct pg_store *d)
 {
-    return !semel__pg_queue_open(d) && PQtransactionStatus(d->conn) == PQTRANS_IDLE;
+    return semel__pg_ahead_is(d) || (!semel__pg_queue_open(d) && PQtransactionStatus(d->conn) == PQTRANS_IDLE);
 }
 
 static bool has_failed(const struct pg_store *d)
@@ -77,31 +81,54 @@ static bool replan_due(struct pg_store *d)
     return d->n_prepared > 0 && ((n & (n - 1)) == 0 || n % REPLAN_EVERY == 0);
 }
 
+size_t semel__pg_begin_add(struct pg_trip *trip)
+{
+    struct pg_store *d = trip->d;
+    char lock_timeout[16];
+    snprintf(lock_timeout, sizeof(lock_timeout), "%d", d->timeout_ms);
+    trip->bare = true;
+    semel__pg_add(trip, &sql_begin);
+    if (replan_due(d))
+        semel__pg_add(trip, &sql_replan);
+    semel__pg_text(trip, semel__str(lock_timeout));
+    size_t at = semel__pg_add(trip, &sql_settings);
+    semel__pg_add(trip, &sql_guard);
+    return at;
+}
+
+static semel_status read_begin(struct pg_store *d, const PGresult *res, int64_t *ret_now_us, struct semel_error *err)
+{
+    *ret_now_us = semel__pg_get_time(res, 0, 0);
+    d->standby = semel__pg_get_bool(res, 0, 2);
+    if (semel__str_eqz(semel__pg_get_text(res, 0, 1), "off"))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_ENVIRONMENT,
+                           "synchronous_commit is off: what was answered as committed could be lost; set it to on for "
+                           "this role and database");
+    return SEMEL_OK;
+}
+
 static semel_status begin_own(struct pg_store *d, int64_t *ret_now_us, struct semel_error *err)
 {
     struct pg_trip trip;
-    char lock_timeout[16];
-    snprintf(lock_timeout, sizeof(lock_timeout), "%d", d->timeout_ms);
-    semel__pg_start(&trip, d, "begin");
-    trip.bare = true;
-    semel__pg_add(&trip, &sql_begin);
-    if (replan_due(d))
-        semel__pg_add(&trip, &sql_replan);
-    semel__pg_text(&trip, semel__str(lock_timeout));
-    size_t at = semel__pg_add(&trip, &sql_settings);
-    semel__pg_add(&trip, &sql_guard);
+    const PGresult *res = NULL;
+    bool ahead = semel__pg_ahead_is(d);
+    semel_status status;
     d->begun = true;
     d->strict = false;
-    semel_status status = semel__pg_run(&trip, err);
-    if (status == SEMEL_OK) {
-        *ret_now_us = semel__pg_get_time(trip.results[at], 0, 0);
-        d->standby = semel__pg_get_bool(trip.results[at], 0, 2);
-        if (semel__str_eqz(semel__pg_get_text(trip.results[at], 0, 1), "off"))
-            status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_ENVIRONMENT,
-                                 "synchronous_commit is off: what was answered as committed could be lost; set it to "
-                                 "on for this role and database");
+    if (ahead) {
+        status = semel__pg_ahead_begun(d, &res, err);
+    } else {
+        semel__pg_start(&trip, d, "begin");
+        size_t at = semel__pg_begin_add(&trip);
+        status = semel__pg_run(&trip, err);
+        res = trip.results[at];
     }
-    semel__pg_end(&trip);
+    if (status == SEMEL_OK)
+        status = read_begin(d, res, ret_now_us, err);
+    if (ahead)
+        semel__pg_ahead_end(d);
+    else
+        semel__pg_end(&trip);
     if (status != SEMEL_OK)
         semel__pg_rollback(&d->store);
     return status;

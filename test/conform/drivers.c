@@ -302,7 +302,8 @@ static int64_t postgres_audits(struct world *world)
 static bool postgres_damage(struct world *world, const char *source, const char *id)
 {
     return ask(world,
-               "UPDATE semel.inbox SET version = -7 WHERE consumer = 'c' AND source = $1 AND message_id = $2 "
+               "UPDATE semel.inbox SET attempts_before = attempts + 7 WHERE consumer = 'c' AND source = $1 AND "
+               "message_id = $2 "
                "RETURNING 1",
                source, id) == 1;
 }

@@ -87,6 +87,8 @@ const char *scan_ids(struct world *world, const struct semel_scan *scan);
 const char *all_ids(struct world *world);
 
 void assert_str_is(struct semel_str s, struct semel_str expected);
+void assert_found_is(const struct semel_row *row,
+                     const struct semel_row *expected); /* what admit must give of a final row */
 void assert_row_is(const struct semel_row *row, const struct semel_row *expected);
 
 /* The tests of each file, ended by one with no name. */

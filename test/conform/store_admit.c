@@ -21,7 +21,7 @@ static void first_arrival_is_inserted_and_the_second_is_refused_with_the_row_tha
     admit(world, &second, 1);
     assert_false(second.inserted);
     assert_false(second.damaged);
-    assert_row_is(&second.found, &first.row);
+    assert_found_is(&second.found, &first.row);
     commit(world);
     assert_string_equal(all_ids(world), "m1 ");
 }
@@ -36,7 +36,7 @@ static void row_inserted_by_this_transaction_is_found_by_its_second_admit(void *
     admit(world, &first, 1);
     admit(world, &second, 1);
     assert_false(second.inserted);
-    assert_row_is(&second.found, &first.row);
+    assert_found_is(&second.found, &first.row);
     commit(world);
 }
 

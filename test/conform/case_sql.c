@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * case_sql.c: a case through SQL functions. The contract stands in case_sql.h.
+ */
+#include "conform/case_sql.h"
+
+/* ---- what is left out ----------------------------------------------------------------------------- */
+
+static const char *const reasons[] = {
+    [ABSENT_OPERATOR] = "replay, discard and resolve are an operator's words: see the command line",
+    [ABSENT_BATCH] = "a batch of two: SQL delivers one at a time",
+    [ABSENT_DEFECT] = "a field that the rules of a route did not find: SQL is given fields",
+    [ABSENT_POSITION] = "a position in place of an id: SQL has no such argument",
+    [ABSENT_OUTCOME] = "an outcome of a failure: inbox_fail has no such argument",
+    [ABSENT_EVIDENCE] = "(only the evidence) a stale token that this connection never held names no message",
+    [ABSENT_TOGETHER] = "(only `alone`) messages that are claimed together: SQL claims each by itself",
+};
+_Static_assert(COUNT(reasons) == ABSENT_COUNT, "one line each");
+
+static enum sql_absence absence_of(const struct kase *kase)
+{
+    const struct case_when *when = &kase->when;
+
+    if (when->op == OP_REPLAY || when->op == OP_DISCARD || when->op == OP_RESOLVE)
+        return ABSENT_OPERATOR;
+    if (when->with != UNSAID)
+        return ABSENT_BATCH;
+    if (when->no_field == 1)
+        return ABSENT_DEFECT;
+    if (when->no_id == 1)
+        return ABSENT_POSITION;
+    if (when->outcome == 1 && when->handler != UNSAID && when->handler != SEMEL_DONE)
+        return ABSENT_OUTCOME;
+    return ABSENT_COUNT;
+}
+
+bool case_sql_pare(const struct kase *kase, struct sql_account *account, struct kase *ret_pared)
+{
+    enum sql_absence absence = absence_of(kase);
+    bool claims = kase->when.op == OP_CLAIM || kase->when.op == OP_TAKE;
+
+    if (absence != ABSENT_COUNT) {
+        account->found[absence]++;
+        return false;
+    }
+    *ret_pared = *kase;
+    if (account->expected[ABSENT_EVIDENCE] > 0 && kase->when.token == TOKEN_STALE &&
+        kase->becomes.attempt_rows != UNSAID) {
+        ret_pared->becomes.attempt_rows = UNSAID;
+        account->found[ABSENT_EVIDENCE]++;
+    }
+    if (claims && kase->becomes.row.alone == 0) {
+        ret_pared->becomes.row.alone = UNSAID;
+        account->found[ABSENT_TOGETHER]++;
+    }
+    return true;
+}
+
+bool case_sql_account(const struct sql_account *account)
+{
+    bool right = true;
+
+    for (int i = 0; i < ABSENT_COUNT; i++) {
+        if (account->found[i] > 0 || account->expected[i] > 0)
+            printf("left out, %d cases: %s\n", account->found[i], reasons[i]);
+        if (account->found[i] != account->expected[i]) {
+            printf("    expected %d\n", account->expected[i]);
+            right = false;
+        }
+    }
+    return right;
+}
+
+/* ---- what is told --------------------------------------------------------------------------------- */
+
+static void exec(struct sql_door *door, const char *sql)
+{
+    door->words->exec(door, sql);
+}
+
+static const char *handler_outcome(const struct sql_door *door)
+{
+    return door->engine->kase->when.outcome == 1 ? "{\"o\":2}" : NULL;
+}
+
+static struct sql_told ask(struct sql_door *door, bool claim)
+{
+    struct engine *engine = door->engine;
+    int before = engine->there ? engine->before.live.attempts : 0;
+    struct sql_told told;
+
+    exec(door, door->words->begin);
+    told = door->words->ask(door, claim);
+    engine->settled.outcome = semel__str(door->outcome);
+    expect_verdict(engine, told.act == SEMEL_RUN ? SAYS_RUN : told.act == SEMEL_ACK ? SAYS_ACK : SAYS_LATER, told.why);
+    if (told.act == SEMEL_RUN && told.attempt != before + 1)
+        differ(engine->finding, "attempt: the handler was told %lld", (long long)told.attempt);
+    return told;
+}
+
+static void expect_then(struct sql_door *door, enum semel_act act)
+{
+    int64_t said = door->engine->kase->verdict.then;
+
+    if (said != UNSAID && said != (int64_t)act)
+        differ(door->engine->finding, "in the end: expected %s, found %s", semel__act_name((enum semel_act)said),
+               semel__act_name(act));
+}
+
+/* ---- in a transaction ----------------------------------------------------------------------------- */
+
+static void say_done(struct sql_door *door)
+{
+    door->words->done(door, handler_outcome(door));
+    exec(door, "COMMIT");
+    expect_then(door, SEMEL_ACK);
+}
+
+static void say_failed(struct sql_door *door)
+{
+    struct engine *engine = door->engine;
+    enum semel_act act = SEMEL_ACT_UNSET;
+
+    if (engine->kase->line % 2 == 0) {
+        exec(door, "ROLLBACK");
+        exec(door, door->words->begin);
+    }
+    engine->state_told = door->words->failed(door,
+                                             engine->says == SEMEL_MAYBE
+                                                 ? "unknown"
+                                                 : semel__result_name((enum semel_result)engine->says),
+                                             &act, &engine->settled.state);
+    if (!engine->state_told)
+        differ(engine->finding, "the answer of fail is not an act and a state");
+    exec(door, "COMMIT");
+    expect_then(door, act);
+}
+
+static void deliver(struct sql_door *door)
+{
+    struct sql_told told = ask(door, false);
+
+    if (told.act != SEMEL_RUN) {
+        exec(door, told.act == SEMEL_ACK ? "COMMIT" : "ROLLBACK");
+    } else if (door->engine->says == SEMEL_DONE) {
+        say_done(door);
+    } else if (door->engine->says < HANDLER_ENVIRONMENT) {
+        say_failed(door);
+    } else {
+        exec(door, "ROLLBACK");
+        expect_then(door, SEMEL_LATER);
+    }
+}
+
+/* ---- under a lease -------------------------------------------------------------------------------- */
+
+static struct sql_told claim(struct sql_door *door)
+{
+    struct sql_told told = ask(door, true);
+
+    exec(door, told.act == SEMEL_LATER ? "ROLLBACK" : "COMMIT");
+    return told;
+}
+
+static bool end(struct sql_door *door, enum case_op op, int64_t token, int64_t result)
+{
+    return door->words->end(door, op, token, op == OP_FINISH ? semel__result_name((enum semel_result)result) : NULL,
+                            handler_outcome(door));
+}
+
+/* What the handler says, under the lease of a message that is not necessarily ours. */
+static void end_as_said(struct sql_door *door, int64_t token, int64_t says)
+{
+    enum case_op op = says < HANDLER_ENVIRONMENT ? OP_FINISH : OP_RELEASE;
+
+    if (!end(door, op, token, says))
+        differ(door->engine->finding, "the end was refused");
+}
+
+static void deliver_leased(struct sql_door *door)
+{
+    struct sql_told told = claim(door);
+
+    if (told.act != SEMEL_RUN)
+        return;
+    end_as_said(door, told.token, door->engine->says);
+    expect_then(door, SEMEL_ACK);
+}
+
+static void end_lease(struct sql_door *door)
+{
+    const struct case_when *when = &door->engine->kase->when;
+    int64_t token = when->token == TOKEN_STALE ? door->words->stale_token(door) : door->engine->before.live.lease_token;
+    bool held = end(door, (enum case_op)when->op, token, when->result);
+
+    expect_verdict(door->engine, held ? SAYS_DONE : SAYS_FENCED, SEMEL_WHY_UNSET);
+}
+
+/* All that is due is taken once, or, `run`, until there is no more. */
+static void scheduler(struct sql_door *door, bool run)
+{
+    struct sql_taken taken[SQL_TAKEN];
+    enum semel_why why = SEMEL_WHY_UNSET;
+    bool given_back = false;
+    int n;
+
+    do {
+        n = door->words->take(door, taken);
+        for (int i = 0; i < n; i++) {
+            int64_t says = taken[i].ours ? door->engine->says : SEMEL_DONE;
+            if (taken[i].ours)
+                why = taken[i].attempt > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW;
+            if (run)
+                end_as_said(door, taken[i].token, says);
+            given_back = given_back || says >= HANDLER_ENVIRONMENT;
+        }
+    } while (run && n > 0 && !given_back);
+    expect_verdict(door->engine, why != SEMEL_WHY_UNSET ? SAYS_RUN : SAYS_NOTHING, why);
+}
+
+/* ---- the event ------------------------------------------------------------------------------------ */
+
+void case_sql_happen(struct sql_door *door)
+{
+    const struct engine *engine = door->engine;
+    const struct case_when *when = &engine->kase->when;
+    bool leased = engine->policy.effect != SEMEL_EFFECT_ATOMIC || (when->delivery != UNSAID && when->delivery > 1) ||
+                  (engine->there && engine->before.live.alone);
+
+    switch ((enum case_op)when->op) {
+    case OP_DELIVER:
+        if (leased)
+            deliver_leased(door);
+        else
+            deliver(door);
+        return;
+    case OP_CLAIM:
+        claim(door);
+        return;
+    case OP_FINISH:
+    case OP_RENEW:
+    case OP_RELEASE:
+        end_lease(door);
+        return;
+    case OP_TAKE:
+    case OP_WORK:
+        scheduler(door, when->op == OP_WORK);
+        return;
+    case OP_RECOVER:
+    case OP_PURGE:
+        expect_verdict(door->engine, door->words->tick(door) ? SAYS_DONE : SAYS_NOTHING, SEMEL_WHY_UNSET);
+        return;
+    case OP_REPLAY:
+    case OP_DISCARD:
+    case OP_RESOLVE:
+        return; /* left out */
+    }
+}
