@@ -26,7 +26,9 @@ static semel_status prepare(struct pg_store *d, struct semel_error *err)
 static void release(struct pg_store *d)
 {
     semel__pg_disconnect(d);
+    semel__pg_ahead_free(d);
     semel__pg_queue_free(d);
+    semel__pg_shapes_free(d);
     semel__pg_forget_url(d);
 }
 
@@ -120,8 +122,9 @@ int64_t semel__pg_trips(struct semel_store *store)
         .admit = semel__pg_admit, .fetch = semel__pg_fetch, .settle = semel__pg_settle, .parked = semel__pg_parked,    \
         .scan = semel__pg_scan, .sources = semel__pg_sources, .watermark = semel__pg_watermark,                        \
         .purge = semel__pg_purge, .purge_business = semel__pg_purge_business, .outbox_put = semel__pg_outbox_put,      \
-        .audit = semel__pg_audit, .busy = semel__pg_busy, .consumer_get = semel__pg_consumer_get,                      \
-        .consumer_put = semel__pg_consumer_put, .consumers = semel__pg_consumers, .look = &semel__pg_look,             \
+        .audit = semel__pg_audit, .busy = semel__pg_busy, .ahead = semel__pg_ahead,                                    \
+        .consumer_get = semel__pg_consumer_get, .consumer_put = semel__pg_consumer_put,                                \
+        .consumers = semel__pg_consumers, .look = &semel__pg_look,                                                     \
     }
 
 const struct semel_store_ops semel__store_postgres = OPS("postgres");

@@ -10,11 +10,15 @@
  *   pg_column.c    fields of many items as parameters of one statement
  *   pg_fail.c      what a SQLSTATE means
  *   pg_schema.c    migrations, and which schema is there
+ *   pg_timeline.c  whether the server was promoted
  *   pg_tx.c        transactions, savepoint, guard
+ *   pg_ahead.c     a transaction that is begun before it is asked for
  *   pg_queue.c     statements of handlers, sent without waiting
  *   pg_row.c       a row of semel.inbox as it is read, hostile until checked
  *   pg_key.c       order keys and business keys: locks and facts
- *   pg_admit.c     admit and fetch
+ *   pg_insert.c    the statement that inserts rows, by the shape of the batch
+ *   pg_admit.c     admit: lock, insert, read what was refused
+ *   pg_fetch.c     fetch, and reading rows of which the keys are known
  *   pg_settle.c    settle
  *   pg_scan.c      scan, sources, parked
  *   pg_keep.c      watermark, purge, outbox, audit
@@ -39,17 +43,20 @@
 #define PG_PARAMS_MAX 64    /* parameters a statement */
 #define PG_PREPARED_MAX 128 /* statements of ours a connection */
 #define PG_QUEUED_MAX 16    /* different statements of handlers that are kept prepared */
+#define PG_SHAPES_MAX 16    /* different inserts that are kept prepared */
 #define PG_DRAWS_MAX 64     /* admits a transaction */
 #define PG_PLACES 16384     /* a batch's places: an arrival is a drawn number times this, plus the place */
 
 /* A statement of the driver: constant, one object a statement. The name is that of the prepared statement and unique
  * within the driver. Types are said by casts in the text: $2::text[]. */
 struct pg_sql {
-    const char *name;
+    const char *name; /* NULL: never kept prepared */
     const char *text;
 };
 
 struct pg_queue;
+struct pg_ahead;
+struct pg_shape;
 
 struct pg_store {
     struct semel_store store;
@@ -68,6 +75,7 @@ struct pg_store {
     bool lost_wait;   /* a notice said that the wait for a standby was cancelled */
     int timeout_ms;   /* for locks */
     int schema_found; /* when it was opened, before a migration */
+    int64_t timeline; /* of the server, as it was seen last; 0: not yet */
     pid_t pid;
     int64_t trips;
     uint64_t begins;             /* own transactions so far */
@@ -78,6 +86,10 @@ struct pg_store {
     const struct pg_sql *prepared[PG_PREPARED_MAX];
     size_t n_prepared;
     struct pg_queue *queue;
+    struct pg_ahead *ahead;
+    struct pg_shape *shapes;
+    size_t n_shapes;
+    bool mostly_old; /* most of the last batch was there already */
 };
 
 static inline struct pg_store *semel__pg_of(struct semel_store *store)
@@ -176,7 +188,10 @@ struct pg_column {
 /* Two parameters a column; n > 0. */
 void semel__pg_columns(struct pg_trip *trip, const struct pg_column *columns, size_t n_columns,
                        const void *const *items, size_t n);
+bool semel__pg_same(const struct pg_column *column, const void *a, const void *b); /* of two items */
+bool semel__pg_given(const struct pg_column *column, const void *item);             /* false: NULL */
 /* One parameter. */
+void semel__pg_single_of(struct pg_trip *trip, const struct pg_column *column, const void *item);
 void semel__pg_array_of(struct pg_trip *trip, const struct pg_column *column, const void *const *items, size_t n);
 void semel__pg_fingerprints(struct pg_trip *trip, const struct semel_fp *(*get_fp)(const void *item),
                             const void *const *items, size_t n);
@@ -252,6 +267,25 @@ enum pg_col {
  * says where. RETRY: no memory. */
 semel_status semel__pg_read(const PGresult *res, int row, int first, struct semel_arena *arena, struct semel_row *ret,
                             struct semel_error *err);
+/* What is read of a final row, in this order; whether it is kept follows. */
+#define PG_FINAL_MAP(X) \
+    X(arrival)          \
+    X(status)           \
+    X(attempts)         \
+    X(attempts_before)  \
+    X(replays)          \
+    X(alone)            \
+    X(fingerprint)      \
+    X(received_at)      \
+    X(updated_at)       \
+    X(processed_at)     \
+    X(error_class)      \
+    X(error_text)       \
+    X(outcome)
+#define PG_FINAL_COLUMNS PG_FINAL_MAP(PG_COLUMN_) "i.payload IS NOT NULL"
+/* The same for such a row; its key is that of `key`. */
+semel_status semel__pg_read_final(const PGresult *res, int row, int first, const struct semel_row *key,
+                                  struct semel_arena *arena, struct semel_row *ret, struct semel_error *err);
 bool semel__pg_damaged(semel_status status); /* of semel__pg_read: damage, not the world */
 
 /* The first column as names, those that are none of ours left out. */
@@ -286,6 +320,12 @@ void semel__pg_disconnect(struct pg_store *d);
 semel_status semel__pg_schema_check(struct pg_store *d, bool will_migrate, struct semel_error *err);
 semel_status semel__pg_migrate(struct semel_store *store, int *ret_from, int *ret_to, struct semel_error *err);
 
+/* RETRY, ENVIRONMENT, once: the server was promoted since this handle last looked, err says what may be lost. Inside a
+ * transaction: OK, and nothing is looked at. */
+semel_status semel__pg_timeline(struct pg_store *d, struct semel_error *err);
+/* "; the server was promoted ..." when that was noticed lately; else empty. */
+void semel__pg_timeline_about(struct pg_store *d, char *out, size_t size);
+
 semel_status semel__pg_begin(struct semel_store *store, enum semel_tx tx, int64_t *ret_now_us, struct semel_error *err);
 semel_status semel__pg_commit(struct semel_store *store, struct semel_error *err);
 void semel__pg_rollback(struct semel_store *store);
@@ -295,6 +335,19 @@ void semel__pg_leave(struct semel_store *store);
 bool semel__pg_busy(struct semel_store *store);
 semel_status semel__pg_guard(struct semel_store *store, bool on, struct semel_error *err);
 semel_status semel__pg_check(struct semel_store *store, struct semel_error *err);
+
+/* Adds what begins a transaction of our own; returns the index of the result that begin reads. */
+size_t semel__pg_begin_add(struct pg_trip *trip);
+
+void semel__pg_ahead(struct semel_store *store, struct semel_str consumer);
+bool semel__pg_ahead_is(const struct pg_store *d); /* a transaction is on its way that nobody has asked for yet */
+/* The answers, waited for; valid until the end. settings: *ret stays as it is where it was not asked for. */
+semel_status semel__pg_ahead_begun(struct pg_store *d, const PGresult **ret, struct semel_error *err);
+semel_status semel__pg_ahead_settings(struct pg_store *d, struct semel_str consumer, const PGresult **ret,
+                                      struct semel_error *err);
+void semel__pg_ahead_end(struct pg_store *d);  /* the transaction is the caller's now */
+void semel__pg_ahead_drop(struct pg_store *d); /* it is not wanted */
+void semel__pg_ahead_free(struct pg_store *d);
 
 /* Ends what is queued; OK when nothing is. */
 semel_status semel__pg_collect(struct semel_store *store, size_t *ret_tag, struct semel_error *err);
@@ -321,6 +374,21 @@ semel_status semel__pg_business_read(const struct pg_trip *trip, struct semel_ad
                                      const struct pg_business_trip *at, struct semel_arena *arena,
                                      struct semel_error *err);
 
+/* Adds the insert of n rows (n > 0); its result has the arrival of each that was inserted, and the token if it claims.
+ * `rows` are those of `items`. */
+size_t semel__pg_insert(struct pg_trip *trip, struct semel_str consumer, struct semel_admit *const *items,
+                        const void *const *rows, size_t n);
+void semel__pg_shapes_free(struct pg_store *d);
+/* Adds a statement that reads the final ones of n rows, without a lock; find_final takes them from its result (no item
+ * may be `inserted`). ret_left[]: the others, in the same order; it may be `items` itself. */
+semel_status semel__pg_find_final(const PGresult *res, struct semel_str consumer, struct semel_admit *const *items,
+                                  size_t n, struct semel_arena *arena, struct semel_admit **ret_left, size_t *ret_n,
+                                  struct semel_error *err);
+size_t semel__pg_add_final(struct pg_trip *trip, struct semel_str consumer, const void *const *rows, size_t n);
+/* Locks and reads n rows; all of them are there, or it is contention. */
+semel_status semel__pg_find_locked(struct pg_store *d, struct semel_str consumer, struct semel_admit *const *items,
+                                   const void *const *rows, size_t n, struct semel_arena *arena,
+                                   struct semel_error *err);
 semel_status semel__pg_admit(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
                              struct semel_error *err);
 semel_status semel__pg_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
@@ -344,6 +412,7 @@ semel_status semel__pg_audit(struct semel_store *store, const struct semel_audit
                              struct semel_error *err);
 semel_status semel__pg_consumer_get(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
                                     struct semel_str *ret_settings, struct semel_error *err);
+size_t semel__pg_consumer_add(struct pg_trip *trip, struct semel_str consumer);
 semel_status semel__pg_consumer_put(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
                                     int64_t now_us, struct semel_error *err);
 semel_status semel__pg_consumers(struct semel_store *store, struct semel_str after, size_t max,

@@ -43,7 +43,7 @@ bool semel__pg_filter_sound(const struct semel_filter *filter)
     const struct semel_str texts[] = {filter->consumer, filter->source,    filter->id,
                                       filter->type,     filter->order_key, filter->error_class};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
-        if (texts[i].n > 0 && (!semel__utf8_valid(texts[i]) || memchr(texts[i].p, '\0', texts[i].n) != NULL))
+        if (texts[i].n > 0 && !semel__utf8_valid(texts[i]))
             return false;
     return true;
 }

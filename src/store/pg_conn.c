@@ -83,13 +83,35 @@ static const char *code_in(const char *message, char out[6])
     return NULL;
 }
 
+/* What to do about it; `code` may be NULL. */
+static const char *advice(PGconn *conn, const char *code)
+{
+    static const struct {
+        const char *code, *text;
+    } known[] = {
+        {"3D000", "create the database, or name another"},
+        {"28000", "create the role, name another, or let it in by pg_hba.conf"},
+        {"28P01", "give the right password: in PGPASSWORD, ~/.pgpass or the URL"},
+        {"42501", "GRANT CONNECT ON DATABASE to this role"},
+        {"53300", "raise max_connections, or use a pooler"},
+        {"57P03", "wait until it has started"},
+    };
+    for (size_t i = 0; code != NULL && i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(known[i].code, code) == 0)
+            return known[i].text;
+    if (PQconnectionNeedsPassword(conn))
+        return "give one: in PGPASSWORD, ~/.pgpass or the URL";
+    return code != NULL ? "see the server's log" : "is the server up, and the URL right?";
+}
+
 static semel_status refused(struct pg_store *d, struct semel_error *err)
 {
-    char code[6], shown[200];
+    char code[6], shown[180];
     const char *message = PQerrorMessage(d->conn);
     const char *found = code_in(message, code);
     semel__str_show(shown, sizeof(shown), (struct semel_str){message, strcspn(message, "\n")});
-    semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "%s", shown[0] != '\0' ? shown : "no connection");
+    semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "%s; %s", shown[0] != '\0' ? shown : "no connection",
+                advice(d->conn, found));
     if (err != NULL && found != NULL)
         err->code = semel__pg_code(found);
     return SEMEL_RETRY;
@@ -170,10 +192,13 @@ static semel_status writable(struct pg_store *d, struct semel_error *err)
 
 semel_status semel__pg_suitable(struct pg_store *d, struct semel_error *err)
 {
-    int version = PQserverVersion(d->conn);
-    if (version < SERVER_NEEDED)
+    if (PQserverVersion(d->conn) < SERVER_NEEDED) {
+        const char *version = PQparameterStatus(d->conn, "server_version");
+        char shown[40];
+        semel__str_show(shown, sizeof(shown), semel__str(version != NULL ? version : "of unknown version"));
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-                           "the server is PostgreSQL %d.%d; 13 or newer is needed", version / 10000, version % 10000);
+                           "the server is PostgreSQL %s; 13 or newer is needed: upgrade it, or use another one", shown);
+    }
     semel_status status = parameter_is_utf8(d->conn, "server_encoding",
                                             "make the database with ENCODING 'UTF8': keys are compared by their bytes",
                                             err);
@@ -185,7 +210,7 @@ semel_status semel__pg_suitable(struct pg_store *d, struct semel_error *err)
         status = semel__pg_schema_check(d, d->store.options.migrate, err);
     if (status == SEMEL_OK && d->store.options.migrate)
         status = semel__pg_migrate(&d->store, NULL, NULL, err);
-    return status;
+    return status == SEMEL_OK ? semel__pg_timeline(d, err) : status;
 }
 
 /* ---- the two ------------------------------------------------------------------------------------- */
@@ -214,6 +239,10 @@ static void mute(PGconn *conn)
 
 void semel__pg_disconnect(struct pg_store *d)
 {
+    if (semel__pg_ahead_is(d)) { /* whatever it would be answered */
+        d->broken = true;
+        semel__pg_ahead_end(d);
+    }
     if (d->conn != NULL && d->wrapped && d->pid == getpid())
         semel__pg_rollback(&d->store);
     if (d->conn != NULL && !d->wrapped) {

@@ -59,7 +59,7 @@ void semel__pg_about(struct semel_store *store, char *out, size_t size)
     struct pg_store *d = semel__pg_of(store);
     struct pg_trip trip;
     const char *version = d->conn != NULL ? PQparameterStatus(d->conn, "server_version") : NULL;
-    char shown[64];
+    char shown[64], promoted[220];
     semel__str_show(shown, sizeof(shown), semel__str(version != NULL ? version : "of unknown version"));
     snprintf(out, size, "PostgreSQL %s", shown);
     semel__pg_start(&trip, d, "looking at the server");
@@ -75,6 +75,8 @@ void semel__pg_about(struct semel_store *store, char *out, size_t size)
         snprintf(out, size, "PostgreSQL %s%s", shown, lost);
     }
     semel__pg_end(&trip);
+    semel__pg_timeline_about(d, promoted, sizeof(promoted));
+    snprintf(out + strlen(out), size - strlen(out), "%s", promoted);
 }
 
 void semel__pg_client(char *out, size_t size)

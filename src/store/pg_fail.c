@@ -10,6 +10,8 @@
  * Invariants: a text never holds a value (P71): DETAIL is not read, and what is quoted in the primary message of a data
  * exception (class 22) is left out.
  */
+#include <stdio.h>
+
 #include "store/pg.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -185,7 +187,7 @@ semel_status semel__pg_fail(struct pg_conn *conn, const struct pg_result *result
     return status;
 }
 
-/* Three codes mean something else when the statement is ours. */
+/* Some codes mean something else when the statement is ours, or there is more to say. */
 static void rejudge(const struct pg_store *d, const char *doing, struct semel_error *why)
 {
     switch (why->code) {
@@ -197,6 +199,10 @@ static void rejudge(const struct pg_store *d, const char *doing, struct semel_er
     case SEMEL_SQLSTATE('2', '3', '5', '0', '5'): /* the winner of the race is not in our snapshot (P13) */
         why->status = d->strict ? SEMEL_RETRY : SEMEL_INVALID;
         why->cls = d->strict ? SEMEL_CLASS_TRANSIENT : SEMEL_CLASS_BROKEN;
+        break;
+    case SEMEL_SQLSTATE('4', '2', '5', '0', '1'):
+        snprintf(why->text + strlen(why->text), sizeof(why->text) - strlen(why->text),
+                 "; sql/postgres/roles.sql grants roles what they need");
         break;
     case SEMEL_SQLSTATE('0', 'A', '0', '0', '0'): /* the schema was changed under prepared statements, */
     case SEMEL_SQLSTATE('2', '6', '0', '0', '0'): /* or somebody dropped them: a new connection has none */

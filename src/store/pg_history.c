@@ -103,7 +103,9 @@ static semel_status read_lines(struct past *past, const PGresult *res, size_t si
 {
     size_t given = (size_t)PQntuples(res), n = given < past->max ? given : past->max;
     char *lines = semel__arena_alloc(past->arena, n, size);
-    semel_status status = lines != NULL || n == 0 ? SEMEL_OK : semel__fail_memory(past->err);
+    semel_status status = SEMEL_OK;
+    if (lines == NULL && n > 0)
+        return semel__fail_memory(past->err);
     past->more |= given > n;
     for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
         void *line = lines + i * size;

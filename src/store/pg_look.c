@@ -36,9 +36,9 @@ static const struct pg_sql count_all = {
     "SELECT c.name, x.status, x.n, sum(x.n) OVER (PARTITION BY c.name) >= $2, NULL, NULL FROM names AS c "
     "CROSS JOIN LATERAL (SELECT r.status, count(*) AS n FROM ((SELECT i.status FROM semel.inbox AS i "
     "WHERE i.consumer = c.name AND i.message_time IS NOT NULL AND i." PG_FINAL
-    " ORDER BY i.source, i.message_time LIMIT $2) UNION ALL (SELECT i.status FROM semel.inbox AS i "
+    " ORDER BY i.source, i.message_time::timestamptz(0) LIMIT $2) UNION ALL (SELECT i.status FROM semel.inbox AS i "
     "WHERE i.consumer = c.name AND i.message_time IS NULL AND i." PG_FINAL
-    " ORDER BY i.source, i.processed_at LIMIT $2) LIMIT $2) AS r "
+    " ORDER BY i.source, i.processed_at::timestamptz(0) LIMIT $2) LIMIT $2) AS r "
     "GROUP BY r.status) AS x) AS counted WHERE n > 0 ORDER BY name, status"};
 
 static semel_status read_counts(const PGresult *res, struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
@@ -113,7 +113,7 @@ struct listing {
     bool with_payload;
     struct semel_arena *arena;
     struct semel_row *rows; /* outside the arena, so that the arena holds only what is returned */
-    size_t n, room, damaged;
+    size_t n, max, room, damaged;
     int64_t after; /* the last arrival that was read */
 };
 
@@ -140,7 +140,7 @@ static semel_status read_page(struct listing *l, const PGresult *res, struct sem
     if (!make_room(l, (size_t)n))
         return semel__fail_memory(err);
     l->after = semel__pg_get_int(res, n - 1, PG_COL_arrival);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && l->n < l->max; i++) {
         semel_status status = semel__pg_read(res, i, 0, l->arena, &l->rows[l->n], err);
         if (status != SEMEL_OK && !semel__pg_damaged(status))
             return status;
@@ -150,13 +150,13 @@ static semel_status read_page(struct listing *l, const PGresult *res, struct sem
     return SEMEL_OK;
 }
 
-static semel_status list_page(struct listing *l, size_t max, size_t *ret_n, struct semel_error *err)
+static semel_status list_page(struct listing *l, size_t wanted, size_t *ret_n, struct semel_error *err)
 {
     struct pg_trip trip;
     size_t bounds, at;
     semel__pg_start(&trip, l->d, "listing the inbox");
     semel__pg_bounds_add(&trip, l->filter, l->way, &bounds);
-    semel__pg_filter_put(&trip, l->filter, l->after, (int64_t)max);
+    semel__pg_filter_put(&trip, l->filter, l->after, (int64_t)wanted);
     semel__pg_bool(&trip, l->with_payload);
     at = semel__pg_add(&trip, &lists[l->way]);
     semel_status status = semel__pg_run(&trip, err);
@@ -170,17 +170,19 @@ static semel_status list_page(struct listing *l, size_t max, size_t *ret_n, stru
     return status;
 }
 
-/* Where there is no index every page costs a walk over all rows: then it is one page. */
-static semel_status list_all(struct listing *l, size_t max, struct semel_error *err)
+/* Where there is no index every page costs a walk over all rows: then it is one page, and when damaged rows took the
+ * places of good ones, the next is twice as long. */
+static semel_status list_all(struct listing *l, struct semel_error *err)
 {
-    size_t page = l->with_payload ? PAGE_PAYLOADS : l->way == PG_WAY_ALL ? max : PAGE;
-    size_t got = page;
+    bool walk = l->way == PG_WAY_ALL && !l->with_payload;
+    size_t page = l->with_payload ? PAGE_PAYLOADS : walk ? l->max : PAGE;
+    size_t least = 0, wanted = 0, got = 0;
     semel_status status = SEMEL_OK;
-    while (status == SEMEL_OK && l->n < max && l->damaged < DAMAGED_MAX) {
-        size_t wanted = max - l->n < page ? max - l->n : page;
+    while (status == SEMEL_OK && got == wanted && l->n < l->max && l->damaged < DAMAGED_MAX) {
+        wanted = l->max - l->n < page ? l->max - l->n : page;
+        wanted = wanted > least ? wanted : least;
         status = list_page(l, wanted, &got, err);
-        if (got < wanted)
-            break;
+        least = walk ? 2 * wanted : 0;
     }
     return status;
 }
@@ -194,11 +196,12 @@ static semel_status look_list(struct semel_store *store, const struct semel_filt
                         .way = semel__pg_way(filter),
                         .with_payload = with_payload,
                         .arena = arena,
+                        .max = max < INT32_MAX ? max : INT32_MAX,
                         .after = after_arrival != SEMEL_NONE ? after_arrival : -1};
     struct semel_row *rows = NULL;
     semel_status status = semel__pg_usable(l.d, err);
     if (status == SEMEL_OK && semel__pg_filter_sound(filter))
-        status = list_all(&l, max < INT32_MAX ? max : INT32_MAX, err);
+        status = list_all(&l, err);
     if (status == SEMEL_OK && l.n > 0) {
         rows = semel__arena_alloc(arena, l.n, sizeof(*rows));
         if (rows != NULL)
@@ -266,8 +269,10 @@ static semel_status read_groups(const PGresult *res, struct semel_arena *arena, 
 {
     int n = PQntuples(res);
     struct semel_group *groups = semel__arena_alloc(arena, (size_t)n, sizeof(*groups));
-    semel_status status = groups != NULL || n == 0 ? SEMEL_OK : semel__fail_memory(err);
+    semel_status status = SEMEL_OK;
     size_t found = 0;
+    if (groups == NULL && n > 0)
+        return semel__fail_memory(err);
     for (int i = 0; status == SEMEL_OK && i < n; i++)
         if (semel__state_parse(semel__pg_get_text(res, i, G_STATUS), &groups[found].state))
             status = read_group(res, i, arena, &groups[found++], err);

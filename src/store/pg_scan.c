@@ -175,10 +175,14 @@ semel_status semel__pg_sources(struct semel_store *store, struct semel_str consu
         "UNION ALL SELECT (SELECT i.source FROM semel.inbox AS i WHERE i.consumer = $1 AND i.source > s.source "
         "ORDER BY i.source LIMIT 1) FROM s WHERE s.source IS NOT NULL) SELECT source FROM s WHERE source IS NOT NULL"};
     struct pg_trip trip;
+    /* Who purges looks here first; behind a pooler nobody else notices that the server is another one. */
+    semel_status status = semel__pg_timeline(semel__pg_of(store), err);
+    if (status != SEMEL_OK)
+        return status;
     semel__pg_start(&trip, semel__pg_of(store), "listing sources");
     semel__pg_text(&trip, consumer);
     size_t at = semel__pg_add(&trip, &sql);
-    semel_status status = semel__pg_run(&trip, err);
+    status = semel__pg_run(&trip, err);
     if (status == SEMEL_OK)
         status = semel__pg_names(trip.results[at], arena, ret_sources, ret_n, err);
     semel__pg_end(&trip);

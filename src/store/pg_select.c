@@ -10,27 +10,6 @@
  */
 #include "store/pg_look.h"
 
-static bool one_of(struct semel_str s, const char *const words[3])
-{
-    for (size_t i = 0; i < 3; i++)
-        if (semel__str_eqz(s, words[i]))
-            return true;
-    return false;
-}
-
-static semel_status check_selection(const struct semel_selection *s, struct semel_error *err)
-{
-    static const char *const words[3] = {"retry", "discard", "resolve"};
-    if (!one_of(s->word, words))
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                           "a selection is for one of these: retry, discard, resolve");
-    if (s->reason.n == 0 || s->reason.n > SEMEL_ERROR_TEXT_MAX || !semel__utf8_valid(s->reason) ||
-        memchr(s->reason.p, '\0', s->reason.n) != NULL)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the reason must be UTF-8 text of 1 to %d bytes",
-                           SEMEL_ERROR_TEXT_MAX);
-    return semel__id_check("who", s->who, 1, err);
-}
-
 /* ---- choosing ------------------------------------------------------------------------------------- */
 
 /* $3 is one more than may be chosen; with that many nothing is written. */
@@ -80,9 +59,8 @@ semel_status semel__pg_select(struct semel_store *store, const struct semel_filt
     enum pg_way way = semel__pg_way(filter);
     struct pg_trip trip;
     size_t bounds, at;
-    semel_status status = check_selection(selection, err);
-    if (status != SEMEL_OK || !semel__pg_filter_sound(filter))
-        return status != SEMEL_OK ? status : nothing(now_us, selection);
+    if (!semel__pg_filter_sound(filter))
+        return nothing(now_us, selection);
     semel__pg_start(&trip, semel__pg_of(store), "writing down a selection");
     semel__pg_bounds_add(&trip, filter, way, &bounds);
     semel__pg_filter_put(&trip, filter, -1, max < INT32_MAX ? (int64_t)max + 1 : INT32_MAX);
@@ -92,7 +70,7 @@ semel_status semel__pg_select(struct semel_store *store, const struct semel_filt
     semel__pg_bool(&trip, selection->force);
     semel__pg_time(&trip, now_us);
     at = semel__pg_add(&trip, &selects[way]);
-    status = semel__pg_run(&trip, err);
+    semel_status status = semel__pg_run(&trip, err);
     if (status == SEMEL_OK)
         status = semel__pg_bounds_read(&trip, bounds, err);
     if (status == SEMEL_OK)
@@ -162,7 +140,9 @@ static semel_status read_selected(const PGresult *res, struct semel_arena *arena
 {
     size_t n = (size_t)PQntuples(res);
     struct semel_selected *items = semel__arena_alloc(arena, n, sizeof(*items));
-    semel_status status = items != NULL || n == 0 ? SEMEL_OK : semel__fail_memory(err);
+    semel_status status = SEMEL_OK;
+    if (items == NULL && n > 0)
+        return semel__fail_memory(err);
     for (int i = 0; status == SEMEL_OK && i < (int)n; i++) {
         struct semel_selected *s = &items[i];
         *s = (struct semel_selected){.place = semel__pg_get_int(res, i, 0),
@@ -205,12 +185,8 @@ static const struct pg_sql mark_selected = {"look_mark",
 semel_status semel__pg_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
                             struct semel_error *err)
 {
-    static const char *const words[3] = {"done", "skipped", "refused"};
     struct pg_trip trip;
     size_t n = 0;
-    if (!one_of(result, words))
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                           "what came of a selected message is one of these: done, skipped, refused");
     semel__pg_start(&trip, semel__pg_of(store), "marking a selected message");
     semel__pg_int(&trip, number);
     semel__pg_int(&trip, place);

@@ -10,26 +10,6 @@
  */
 #include "store/sqlite_look.h"
 
-static bool one_of(struct semel_str s, const char *const words[3])
-{
-    for (size_t i = 0; i < 3; i++)
-        if (semel__str_eqz(s, words[i]))
-            return true;
-    return false;
-}
-
-static semel_status check_selection(const struct semel_selection *s, struct semel_error *err)
-{
-    static const char *const words[3] = {"retry", "discard", "resolve"};
-    if (!one_of(s->word, words))
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                           "a selection is for one of these: retry, discard, resolve");
-    if (s->reason.n == 0 || s->reason.n > SEMEL_ERROR_TEXT_MAX || !semel__utf8_valid(s->reason))
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the reason must be UTF-8 text of 1 to %d bytes",
-                           SEMEL_ERROR_TEXT_MAX);
-    return semel__id_check("who", s->who, 1, err);
-}
-
 static semel_status put_selection(struct sqlite_store *d, const struct semel_selection *s, int64_t now_us,
                                   int64_t *ret_number, struct semel_error *err)
 {
@@ -93,10 +73,7 @@ semel_status semel__sqlite_select(struct semel_store *store, const struct semel_
 {
     struct sqlite_store *d = semel__sqlite_of(store);
     struct sqlite_choice choice = {.filter = filter, .max = max < INT32_MAX ? max + 1 : max, .budget = INT64_MAX};
-    semel_status status = check_selection(selection, err);
-    if (status != SEMEL_OK)
-        return status;
-    status = semel__sqlite_choose(d, &choice, err);
+    semel_status status = semel__sqlite_choose(d, &choice, err);
     if (status == SEMEL_OK)
         status = freeze(d, &choice, max, now_us, selection, err);
     semel__free(choice.arrivals);
@@ -193,12 +170,8 @@ semel_status semel__sqlite_selected(struct semel_store *store, int64_t number, s
 semel_status semel__sqlite_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
                                 struct semel_error *err)
 {
-    static const char *const words[3] = {"done", "skipped", "refused"};
     struct sqlite_run run;
     size_t n = 0;
-    if (!one_of(result, words))
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                           "what came of a selected message is one of these: done, skipped, refused");
     semel__sqlite_start(&run, semel__sqlite_of(store), Q_SELECTED_MARK, "marking a selected message");
     semel__sqlite_int(&run, 1, number);
     semel__sqlite_int(&run, 2, place);

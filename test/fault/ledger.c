@@ -137,8 +137,8 @@ static semel_status book_in_postgres(const struct ledger *ledger, struct semel_s
 {
     static const char *const statements[] = {
         "INSERT INTO ledger (message_id, account, cents, version, attempt, worker) VALUES ($1, $2, $3, $4, $5, $6)",
-        "INSERT INTO accounts AS a (account, balance, chain) VALUES ($2, $3, $3 % 1000003) ON CONFLICT (account)"
-        " DO UPDATE SET balance = a.balance + $3, chain = (a.chain * 31 + $3) % 1000003",
+        ("INSERT INTO accounts AS a (account, balance, chain) VALUES ($2, $3, $3 % 1000003) ON CONFLICT (account)"
+         " DO UPDATE SET balance = a.balance + $3, chain = (a.chain * 31 + $3) % 1000003"),
         "INSERT INTO missing (a, b, c, d, e, f) VALUES ($1, $2, $3, $4, $5, $6)",
     };
     const size_t n = task->kind == TASK_MISSING ? 3 : 2;

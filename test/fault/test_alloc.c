@@ -466,7 +466,7 @@ static void command_survives_every_failed_allocation(void **state)
 
 /* ---- without an engine -------------------------------------------------------------------------------- */
 
-/* A new database: opened, migrated, and one message processed with no statement prepared yet. */
+/* A database: opened, made where it is not there yet, and one message processed with no statement prepared yet. */
 static semel_status open_and_process(const char *kind, const struct semel__msg *m, enum semel_act *ret_act)
 {
     static struct engine e;
@@ -483,26 +483,36 @@ static semel_status open_and_process(const char *kind, const struct semel__msg *
     return status;
 }
 
+static void open_everywhere(const char *kind, unsigned step)
+{
+    struct semel__msg m = msg("a", "ok");
+    for (int on = 0; on < 2; on++) {
+        unsigned n = 1;
+        for (bool reached = true; reached; n += stride(step)) {
+            enum semel_act act;
+            memory_fails_at(n, on != 0);
+            semel_status status = open_and_process(kind, &m, &act);
+            reached = memory_is_back();
+            assert_true(n < N_MAX);
+            assert_int_equal(act == SEMEL_ACK, status == SEMEL_OK);
+            if (!reached)
+                assert_int_equal(status, SEMEL_OK);
+        }
+        print_message("open %s: %u allocations\n", kind, failing.seen);
+    }
+}
+
 static void opening_survives_every_failed_allocation(void **state)
 {
-    static const char *const kinds[] = {"mem", "sqlite"};
-    struct semel__msg m = msg("a", "ok");
     (void)state;
-    for (size_t k = 0; k < COUNT(kinds); k++)
-        for (int on = 0; on < 2; on++) {
-            unsigned n = 1, step = stride(k == 1 ? 13 : 1);
-            for (bool reached = true; reached; n += step) {
-                enum semel_act act;
-                memory_fails_at(n, on != 0);
-                semel_status status = open_and_process(kinds[k], &m, &act);
-                reached = memory_is_back();
-                assert_true(n < N_MAX);
-                assert_int_equal(act == SEMEL_ACK, status == SEMEL_OK);
-                if (!reached)
-                    assert_int_equal(status, SEMEL_OK);
-            }
-            print_message("open %s: %u allocations\n", kinds[k], failing.seen);
-        }
+    open_everywhere("mem", 1);
+    open_everywhere("sqlite", 13);
+}
+
+static void connecting_survives_every_failed_allocation(void **state)
+{
+    (void)state;
+    open_everywhere("postgres", 1);
 }
 
 /* extract.h: the call fails only for lack of memory, and lack of memory never looks like a defect. */
@@ -547,18 +557,20 @@ static void extraction_survives_every_failed_allocation(void **state)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(extraction_survives_every_failed_allocation, give_back),
         cmocka_unit_test_teardown(opening_survives_every_failed_allocation, give_back),
-        ON_BOTH(batch_survives_every_failed_allocation),
-        ON_BOTH(leases_survive_every_failed_allocation),
-        ON_BOTH(effects_outside_survive_every_failed_allocation),
-        ON_BOTH(scheduler_survives_every_failed_allocation),
-        ON_BOTH(purge_survives_every_failed_allocation),
-        ON_BOTH(command_survives_every_failed_allocation),
+        ON_POSTGRES(connecting_survives_every_failed_allocation),
+        ON_EACH(batch_survives_every_failed_allocation),
+        ON_EACH(leases_survive_every_failed_allocation),
+        ON_EACH(effects_outside_survive_every_failed_allocation),
+        ON_EACH(scheduler_survives_every_failed_allocation),
+        ON_EACH(purge_survives_every_failed_allocation),
+        ON_EACH(command_survives_every_failed_allocation),
     };
     install();
+    engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_pg_commit.c: when is a commit a commit? The connection is cut around COMMIT, the server does not wait for its
- * disk or its standby, a standby is promoted.
+ * disk or its standby.
  */
 #include <poll.h>
 #include <signal.h>
@@ -14,17 +14,18 @@
 
 static struct world world;
 static struct pg_proxy proxy;
-static struct pg_server standby;
 
 static void plan(struct world *w)
 {
+    size_t which[MESSAGES];
     char id[32], account[16];
 
     for (int i = 0; i < MESSAGES; i++) {
         snprintf(id, sizeof id, "m-%02d", i);
         snprintf(account, sizeof account, "acc-%d", i % 3);
-        world_send(w, id, booking(i % 5 == 1 ? TASK_FLAKY : TASK_OK, 1, account, 100 + i), 1);
+        which[i] = world_plan(w, id, booking(i % 5 == 1 ? TASK_FLAKY : TASK_OK, 1, account, 100 + i), 1);
     }
+    world_push(w, which, MESSAGES);
 }
 
 static void be_at(struct world *w, int port)
@@ -156,79 +157,6 @@ static void commit_that_did_not_wait_for_its_standby_is_not_acknowledged(void **
     world_balances(&world);
 }
 
-/* ---- a standby is promoted ---------------------------------------------------------------------------- */
-
-/* How many were acknowledged and are not in the books of this server. */
-static int64_t lost_of(struct world *w)
-{
-    return MESSAGES - world_count(w, "SELECT count(DISTINCT message_id) FROM ledger") - world_unacked(w);
-}
-
-static void follow(const char *names)
-{
-    char sql[128];
-
-    pg_server_standby(&standby, &world_server, PG_SERVER_NO_FSYNC);
-    until(&world_server, "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'");
-    snprintf(sql, sizeof sql, "ALTER SYSTEM SET synchronous_standby_names = '%s'", names);
-    pg_server_sql(&world_server, NULL, sql);
-    reload();
-    snprintf(sql, sizeof sql, "SELECT (current_setting('synchronous_standby_names') = '%s')::int", names);
-    until(&world_server, sql);
-}
-
-static void lose_the_primary(void)
-{
-    pg_server_stop(&world_server, PG_STOP_KILL);
-    if (standby.pid == 0)
-        pg_server_again(&standby);
-    pg_server_promote(&standby);
-    be_at(&world, standby.port);
-}
-
-/* P16: what an asynchronous standby did not have is gone, effect and record together; it can be told, and what the
- * source still has makes it good. */
-static void promoted_asynchronous_standby_lacks_effect_and_record_alike(void **state)
-{
-    (void)state;
-    world_open(&world, 1);
-    follow("");
-    pg_server_stop(&standby, PG_STOP_FAST); /* it falls behind */
-    plan(&world);
-    world_run(&world, ARGS("effect=atomic"));
-    world_balances(&world);
-    lose_the_primary();
-    assert_int_equal(lost_of(&world), MESSAGES); /* it can be told by asking: nobody else will tell */
-    assert_int_equal(world_count(&world, "SELECT count(*) FROM semel_inbox WHERE status = 'completed'"),
-                     world_count(&world, "SELECT count(*) FROM ledger"));
-    world_requeue(&world); /* the source still has them */
-    world_run(&world, ARGS("effect=atomic"));
-    world_balances(&world);
-}
-
-/* P16 */
-static void promoted_synchronous_standby_lacks_nothing_that_was_acknowledged(void **state)
-{
-    struct child *worker;
-
-    (void)state;
-    world_open(&world, 1);
-    follow("standby");
-    plan(&world);
-    worker = world_start(&world, NULL, ARGS("effect=atomic", "until=stop", "batch=2", "deadline_ms=600000"));
-    for (int tries = 0; world_unacked(&world) > MESSAGES / 2; tries++) {
-        assert_true(tries < 3000);
-        poll(NULL, 0, 5);
-    }
-    lose_the_primary();
-    kill(worker->pid, SIGKILL);
-    assert_true(killed(world_end(&world, worker)));
-    /* What failed for now is stored and not lost; every acknowledged message has its row. */
-    assert_true(world_count(&world, "SELECT count(*) FROM semel_inbox") >= MESSAGES - world_unacked(&world));
-    world_run(&world, ARGS("effect=atomic"));
-    world_balances(&world);
-}
-
 /* ---- */
 
 static int start_proxy(void **state)
@@ -243,9 +171,6 @@ static int close_all(void **state)
     (void)state;
     world_close(&world);
     pg_proxy_done(&proxy);
-    pg_server_done(&standby);
-    if (world_server.pid == 0)
-        pg_server_again(&world_server);
     pg_server_sql(&world_server, NULL, "ALTER SYSTEM RESET synchronous_standby_names");
     reload();
     return 0;
@@ -260,8 +185,6 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(commit_that_never_arrived_is_done_again, start_proxy, close_all),
         TEST(nothing_runs_while_synchronous_commit_is_off),
         TEST(commit_that_did_not_wait_for_its_standby_is_not_acknowledged),
-        TEST(promoted_asynchronous_standby_lacks_effect_and_record_alike),
-        TEST(promoted_synchronous_standby_lacks_nothing_that_was_acknowledged),
     };
 
     return world_main(argc, argv, tests, COUNT(tests));

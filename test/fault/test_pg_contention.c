@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_pg_contention.c: others are in the way: deadlocks, serialization failures, a worker that stands still with its
- * locks in hand, a pooler between, a disk that is full. Nobody is charged for what the world did, and nothing stands
- * still for ever.
+ * locks in hand, a pooler between. Nobody is charged for what the world did, and nothing stands still for ever.
  */
 #include <poll.h>
 #include <signal.h>
@@ -12,7 +11,6 @@
 #include "fault/world.h"
 #include "fault/world_pg.h"
 #include "pg/pooler.h"
-#include "pg/program.h"
 
 #define MESSAGES 40
 #define ACCOUNTS 5
@@ -90,7 +88,7 @@ static void deadlock_with_an_application_is_retried_and_charges_nobody(void **st
     assert_true(world_report(&world, "worker", "cuts") > 0);
 }
 
-/* P13, P61: whatever the database says of itself, it is not the message. */
+/* P13, P61: whatever the database says of itself, it is not the message: not in a batch, and not when it runs alone. */
 static void serialization_failures_and_deadlocks_inside_a_handler_charge_nobody(void **state)
 {
     static const char *const codes[] = {"40001", "40P01", "55P03"};
@@ -102,10 +100,12 @@ static void serialization_failures_and_deadlocks_inside_a_handler_charge_nobody(
         world_open(&world, 1);
         plan(&world, TASK_OK);
         snprintf(sql, sizeof sql,
-                 "CREATE SEQUENCE strikes; CREATE FUNCTION strike() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-                 "IF nextval('strikes') %% 9 = 3 AND currval('strikes') < 60 THEN RAISE SQLSTATE '%s'; END IF; RETURN "
-                 "NEW; END $$;"
-                 "CREATE TRIGGER strike BEFORE INSERT ON ledger FOR EACH ROW EXECUTE FUNCTION strike()",
+                 "CREATE SEQUENCE strikes_03; CREATE SEQUENCE strikes_17;"
+                 "CREATE FUNCTION strike() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                 "IF nextval(('strikes_' || right(NEW.message_id, 2))::regclass) <= 5 THEN RAISE SQLSTATE '%s'; END IF;"
+                 " RETURN NEW; END $$;"
+                 "CREATE TRIGGER strike BEFORE INSERT ON ledger FOR EACH ROW WHEN (NEW.message_id IN ('m-03', 'm-17')) "
+                 "EXECUTE FUNCTION strike()",
                  codes[i]);
         world_sql(&world, sql);
         world_run(&world, ARGS("effect=atomic", "batch=8"));
@@ -127,6 +127,61 @@ static void workers_that_update_the_same_rows_finish_without_charging_anybody(vo
     for (size_t i = 0; i < COUNT(workers); i++)
         assert_int_equal(world_end(&world, workers[i]), 0);
     assert_innocent(&world);
+}
+
+/* ---- purge --------------------------------------------------------------------------------------------- */
+
+/* Messages that were made two hours ago, completed, with a retention of one. */
+static void plan_old(struct world *w, int n)
+{
+    char id[64];
+
+    for (int i = 0; i < n; i++) {
+        id_of_age(w, 7200, id);
+        world_send(w, id, booking(TASK_OK, 0, "acc-0", 100 + i), 1);
+    }
+    world_run(w, ARGS("effect=atomic"));
+}
+
+/* P60: it has waited for the row of its first run to go, and the watermark that came with that is seen. */
+static void message_that_is_purged_while_its_copy_waits_does_not_run_again(void **state)
+{
+    struct child *worker;
+    PGconn *conn;
+
+    (void)state;
+    world_open(&world, 1);
+    plan_old(&world, 1);
+    conn = outsider();
+    run(conn, "BEGIN; INSERT INTO semel.watermark VALUES ('books', 'orders', now() - interval '1 hour', now());"
+              "DELETE FROM semel.inbox");
+    world_again(&world, 0);
+    worker = world_start(&world, NULL, ARGS("effect=atomic"));
+    world_until(&world, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'semel' AND wait_event_type = "
+                        "'Lock' AND datname = 'world'");
+    run(conn, "COMMIT");
+    PQfinish(conn);
+    assert_int_equal(world_end(&world, worker), 0);
+    world_balances(&world);
+    assert_int_equal(world_count(&world, "SELECT count(*) FROM semel_inbox WHERE status = 'quarantined'"), 1);
+}
+
+/* P10 */
+static void purge_waits_for_nobody(void **state)
+{
+    PGconn *conn;
+
+    (void)state;
+    world_open(&world, 1);
+    plan_old(&world, 5);
+    conn = outsider();
+    run(conn, "BEGIN; SELECT 1 FROM semel.inbox ORDER BY message_time LIMIT 1 FOR UPDATE");
+    world_run(&world, ARGS("effect=atomic", "mode=purge", "retention_s=3600"));
+    assert_int_equal(world_count(&world, "SELECT count(*) FROM semel_inbox"), 1);
+    run(conn, "COMMIT");
+    PQfinish(conn);
+    world_run(&world, ARGS("effect=atomic", "mode=purge", "retention_s=3600"));
+    assert_int_equal(world_count(&world, "SELECT count(*) FROM semel_inbox"), 0);
 }
 
 /* ---- a worker that stands still ----------------------------------------------------------------------- */
@@ -183,56 +238,6 @@ static void workers_behind_a_transaction_pooler_leave_the_books_balanced(void **
     }
 }
 
-/* ---- a full disk --------------------------------------------------------------------------------------- */
-
-static void write_ballast(const char *path)
-{
-    static const char zeros[65536];
-    FILE *f = fopen(path, "we");
-
-    assert_non_null(f);
-    while (fwrite(zeros, sizeof zeros, 1, f) == 1 && fflush(f) == 0)
-        ;
-    fclose(f);
-}
-
-/* P63: the tables have no room to grow; the log of the server has. */
-static void full_disk_pauses_the_route_and_charges_nobody(void **state)
-{
-    char dir[96], ballast[128], sql[256];
-    struct child *worker;
-
-    (void)state;
-    snprintf(dir, sizeof dir, "%s/small", world_server.dir);
-    if (!pg_program_folder(dir, "size=40m")) {
-        print_message("skipped: a small file system cannot be mounted here\n");
-        skip();
-    }
-    snprintf(sql, sizeof sql, "CREATE TABLESPACE small LOCATION '%s'", dir);
-    pg_server_sql(&world_server, NULL, sql);
-    world_open(&world, 1);
-    pg_server_sql(&world_server, NULL, "ALTER DATABASE world SET TABLESPACE small");
-    plan(&world, TASK_OK);
-    snprintf(ballast, sizeof ballast, "%s/ballast", dir);
-    world_sql(&world,
-              "CREATE FUNCTION grow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO wide SELECT repeat(md5("
-              "i::text), 200) FROM generate_series(1, 20) AS i; RETURN NEW; END $$; CREATE TABLE wide (t text);"
-              "ALTER TABLE wide ALTER t SET STORAGE EXTERNAL;"
-              "CREATE TRIGGER grow BEFORE INSERT ON ledger FOR EACH ROW EXECUTE FUNCTION grow()");
-    write_ballast(ballast);
-    worker = world_start(&world, NULL, ARGS("effect=atomic", "until=stop", "deadline_ms=100000"));
-    for (int tries = 0; world_spool(&world, "SELECT max(deliveries) FROM message") < 2; tries++) { /* it has tried */
-        assert_true(tries < 3000);
-        poll(NULL, 0, 10);
-    }
-    assert_int_equal(world_count(&world, "SELECT count(*) FROM semel_inbox WHERE status IN ('failed', 'dead')"), 0);
-    assert_int_equal(remove(ballast), 0);
-    world_until(&world, "SELECT (count(*) = 40)::int FROM ledger");
-    kill(worker->pid, SIGTERM);
-    assert_int_equal(world_end(&world, worker), 0);
-    assert_innocent(&world);
-}
-
 static int close_all(void **state)
 {
     (void)state;
@@ -248,8 +253,9 @@ int main(int argc, char **argv)
         TEST(deadlock_with_an_application_is_retried_and_charges_nobody),
         TEST(serialization_failures_and_deadlocks_inside_a_handler_charge_nobody),
         TEST(workers_that_update_the_same_rows_finish_without_charging_anybody),
+        TEST(message_that_is_purged_while_its_copy_waits_does_not_run_again),
+        TEST(purge_waits_for_nobody),
         TEST(workers_behind_a_transaction_pooler_leave_the_books_balanced),
-        TEST(full_disk_pauses_the_route_and_charges_nobody),
         TEST(worker_stopped_in_mid_batch_does_not_block_its_successor_for_ever),
     };
 

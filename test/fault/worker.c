@@ -4,8 +4,8 @@
  *
  * Arguments are NAME=VALUE, `store` is a URL; every name and its default stands in the two lists below. The crash
  * points take their orders from the environment (point.h). With barrier=1 it says "ready" on stdout and goes on when
- * a byte comes on stdin. What it counted goes to the file report.NAME in `dir` when it ends in peace; alerts are
- * appended to `alerts` as they come.
+ * a byte comes on stdin. What it counted goes to the file report.NAME in `dir` when it ends in peace; alerts, and what
+ * went wrong with store or broker, are appended to `alerts` as they come.
  *
  * mode=run       steps and ticks until spool and inbox have nothing left to do (until=spool: the spool alone;
  *                until=stop: until SIGTERM), or for so many `loops`
@@ -313,8 +313,21 @@ static void watch_breaker(struct worker *w, enum semel_breaker_state *state)
     say_to(w, "alerts", "ae", line);
 }
 
+/* So is what goes wrong, when it is something else than before. */
+static void watch_errors(struct worker *w, semel_status status, struct semel_error *last)
+{
+    char line[300];
+
+    if (status == SEMEL_OK || strcmp(w->err.text, last->text) == 0)
+        return;
+    *last = w->err;
+    snprintf(line, sizeof line, "error %s\n", w->err.text);
+    say_to(w, "alerts", "ae", line);
+}
+
 static void run(struct worker *w)
 {
+    struct semel_error last = {0};
     const int64_t give_up_us = semel__now(&semel__clock_real) + w->set.deadline_ms * 1000;
     enum semel_breaker_state state = SEMEL_BREAKER_CLOSED;
 
@@ -324,9 +337,11 @@ static void run(struct worker *w)
         if (w->set.steps != 0)
             step = semel__pump_step(&w->pump, now_ahead(w), &stepped, &w->err);
         watch_breaker(w, &state);
+        watch_errors(w, step, &last);
         if (w->set.ticks != 0)
             tick = semel__pump_tick(&w->pump, now_ahead(w), &ticked, &w->err);
         watch_breaker(w, &state);
+        watch_errors(w, tick, &last);
         if (loop == w->set.loops || (stepped + ticked == 0 && step == SEMEL_OK && tick == SEMEL_OK && at_rest(w)))
             return;
         if (semel__now(&semel__clock_real) > give_up_us)

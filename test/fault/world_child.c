@@ -50,6 +50,10 @@ static int run_on(const char *program, const char *store, const struct CMUnitTes
 
 int world_group(int argc, char **argv, const struct CMUnitTest *tests, size_t n)
 {
+    const char *only = getenv("SEMEL_TEST_ONLY");
+
+    if (only != NULL)
+        cmocka_set_test_filter(only);
     signal(SIGPIPE, SIG_IGN); /* a child that died is a finding, not the end of the test */
     return run_on(argv[0], argc > 2 ? argv[2] : "sqlite", tests, n);
 }

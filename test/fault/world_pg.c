@@ -9,12 +9,12 @@
 #include <stdlib.h>
 
 #include "fault/world.h"
+#include "pg/model.h"
 #include "store/pg_store.h"
 
 struct pg_server world_server;
 
 static const struct semel_store_ops *const stores[] = {&semel__store_postgres, NULL};
-
 void world_pg_start(unsigned flags, const char *const *settings)
 {
     const struct semel_store_options options = {.migrate = true};
@@ -31,6 +31,7 @@ void world_pg_start(unsigned flags, const char *const *settings)
     }
     semel_store_close(store);
     books_prepare(url);
+    pg_model_seal(&world_server);
 }
 
 void world_pg_done(void)
@@ -42,7 +43,6 @@ void world_pg_database(char url[BOOKS_URL])
 {
     char text[PG_SERVER_TEXT];
 
-    pg_server_sql(&world_server, NULL, "DROP DATABASE IF EXISTS world WITH (FORCE)");
-    pg_server_sql(&world_server, NULL, "CREATE DATABASE world TEMPLATE model");
+    pg_model_copy(&world_server, "world");
     snprintf(url, BOOKS_URL, "%s", pg_server_url(&world_server, "world", text));
 }

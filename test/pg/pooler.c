@@ -47,14 +47,15 @@ static void write_settings(const char *path, const struct pg_server *server, int
 
 void pg_pooler_start(struct pg_pooler *pooler, const struct pg_server *server, int connections)
 {
-    char settings[128], log[128], conninfo[128];
+    char log[128], conninfo[128];
     const char *program = find_pgbouncer();
 
     pooler->port = pg_program_port();
-    snprintf(settings, sizeof settings, "%s/pgbouncer.ini", server->dir);
+    pooler->connections = connections;
+    snprintf(pooler->settings, sizeof pooler->settings, "%s/pgbouncer.ini", server->dir);
     snprintf(log, sizeof log, "%s/pgbouncer.log", server->dir);
-    write_settings(settings, server, pooler->port, connections);
-    pooler->pid = pg_program_start(PG_AS_SERVER, log, (const char *const[]){program, settings, NULL});
+    write_settings(pooler->settings, server, pooler->port, connections);
+    pooler->pid = pg_program_start(PG_AS_SERVER, log, (const char *const[]){program, pooler->settings, NULL});
     snprintf(conninfo, sizeof conninfo, "host=127.0.0.1 port=%d user=postgres dbname=postgres", pooler->port);
     for (int waited_ms = 0; PQping(conninfo) != PQPING_OK; waited_ms += STEP_MS) {
         int status;
@@ -64,6 +65,12 @@ void pg_pooler_start(struct pg_pooler *pooler, const struct pg_server *server, i
         }
         poll(NULL, 0, STEP_MS);
     }
+}
+
+void pg_pooler_point(struct pg_pooler *pooler, const struct pg_server *server)
+{
+    write_settings(pooler->settings, server, pooler->port, pooler->connections);
+    kill(pooler->pid, SIGHUP);
 }
 
 void pg_pooler_done(struct pg_pooler *pooler)

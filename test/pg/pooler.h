@@ -9,12 +9,15 @@
 #include "pg/server.h"
 
 struct pg_pooler {
-    int port;
+    int port, connections;
     pid_t pid;
+    char settings[128]; /* the file */
 };
 
 /* At most `connections` to the server, shared by all clients, a transaction at a time. */
 void pg_pooler_start(struct pg_pooler *pooler, const struct pg_server *server, int connections);
+/* From now on its transactions go to another server; its clients stay connected. */
+void pg_pooler_point(struct pg_pooler *pooler, const struct pg_server *server);
 void pg_pooler_done(struct pg_pooler *pooler);
 
 #endif

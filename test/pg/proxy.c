@@ -254,6 +254,16 @@ static _Noreturn void serve(int listener, int server_port, struct pg_proxy_share
 
 /* ---- starting ----------------------------------------------------------------------------------------- */
 
+/* A copy of the leash of a server would keep that server alive, and whoever waits for its end would wait for us. */
+static void let_go_of_all_but(int listener)
+{
+    const long most = sysconf(_SC_OPEN_MAX);
+
+    for (int fd = 3; fd < (most > 0 && most < 4096 ? most : 4096); fd++)
+        if (fd != listener)
+            close(fd);
+}
+
 static _Noreturn void give_up(const char *what)
 {
     fprintf(stderr, "proxy of this test: %s: %s\n", what, strerror(errno));
@@ -282,6 +292,7 @@ void pg_proxy_start(struct pg_proxy *proxy, int server_port)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent)
             _exit(1);
+        let_go_of_all_but(listener);
         serve(listener, server_port, proxy->shared);
     }
     close(listener);
