@@ -11,6 +11,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#ifdef SEMEL_WITH_POSTGRES
+#include "unit/engine_pg.h"
+#endif
+
 static struct {
     struct engine *e;
     const struct semel_store_ops *real;
@@ -172,10 +176,32 @@ static void spy_on(struct engine *e)
     e->store->ops = &spy.ops;
 }
 
-/* ---- the handler -------------------------------------------------------------------------------------- */
+/* ---- SQLite ------------------------------------------------------------------------------------------- */
 
-static semel_status sqlite_effect(sqlite3 *db, struct semel_str id, int attempt, struct semel_error *err)
+static semel_status sqlite_open(struct engine *e)
 {
+    static const struct semel_store_ops *const linked[] = {&semel__store_sqlite, NULL};
+    const struct semel_store_options options = {.clock = &e->clock, .rng = &e->rng, .create = true, .migrate = true};
+    char url[100] = "sqlite::memory:";
+    if (e->path[0] != '\0')
+        snprintf(url, sizeof url, "sqlite:%s", e->path);
+    semel_status status = semel_store_open(&e->store, linked, url, &options, &e->err);
+    if (status != SEMEL_OK)
+        return status;
+    int rc = sqlite3_exec(semel_store_native(e->store),
+                          "CREATE TABLE IF NOT EXISTS effect (id TEXT NOT NULL, attempt INTEGER NOT NULL);"
+                          "CREATE INDEX IF NOT EXISTS effect_id ON effect (id);"
+                          "CREATE TABLE IF NOT EXISTS parent (id INTEGER PRIMARY KEY);"
+                          "CREATE TABLE IF NOT EXISTS child (parent INTEGER NOT NULL REFERENCES parent (id) DEFERRABLE "
+                          "INITIALLY DEFERRED);"
+                          "INSERT OR IGNORE INTO parent VALUES (1)",
+                          NULL, NULL, NULL);
+    return rc == SQLITE_OK ? SEMEL_OK : semel__sqlite_fail(semel_store_native(e->store), rc, "schema", &e->err);
+}
+
+static semel_status sqlite_effect(struct semel_store *store, struct semel_str id, int attempt, struct semel_error *err)
+{
+    sqlite3 *db = semel_store_native(store);
     sqlite3_stmt *stmt = NULL;
     int rc = sqlite3_prepare_v2(db, "INSERT INTO effect (id, attempt) VALUES (?1, ?2)", -1, &stmt, NULL);
     if (rc == SQLITE_OK)
@@ -188,6 +214,55 @@ static semel_status sqlite_effect(sqlite3 *db, struct semel_str id, int attempt,
     sqlite3_finalize(stmt);
     return status;
 }
+
+static semel_status sqlite_handler(struct semel_store *store, const char *sql, struct semel_error *err)
+{
+    sqlite3 *db = semel_store_native(store);
+    int rc = sqlite3_exec(db, sql, NULL, NULL, NULL);
+    return rc == SQLITE_OK ? SEMEL_OK : semel__sqlite_fail(db, rc, "handler", err);
+}
+
+static int64_t sqlite_number(struct engine *e, const char *sql)
+{
+    sqlite3_stmt *stmt = NULL;
+    if (sqlite3_prepare_v2(semel_store_native(e->store), sql, -1, &stmt, NULL) != SQLITE_OK)
+        fail_msg("%s", sqlite3_errmsg(semel_store_native(e->store)));
+    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
+    int64_t n = sqlite3_column_int64(stmt, 0);
+    sqlite3_finalize(stmt);
+    return n;
+}
+
+static void sqlite_run(struct engine *e, const char *sql)
+{
+    sqlite3 *db = semel_store_native(e->store);
+    if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)
+        fail_msg("%s", sqlite3_errmsg(db));
+}
+
+static void sqlite_put(struct engine *e, const char *sql, const char *const *values, int n)
+{
+    sqlite3 *db = semel_store_native(e->store);
+    sqlite3_stmt *stmt = NULL;
+    assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &stmt, NULL), SQLITE_OK);
+    for (int i = 0; i < n; i++)
+        sqlite3_bind_text(stmt, i + 1, values[i], -1, SQLITE_STATIC);
+    if (sqlite3_step(stmt) != SQLITE_DONE)
+        fail_msg("%s", sqlite3_errmsg(db));
+    sqlite3_finalize(stmt);
+}
+
+static const struct engine_tables sqlite_tables = {
+    .name = "sqlite",
+    .open = sqlite_open,
+    .effect = sqlite_effect,
+    .handler = sqlite_handler,
+    .number = sqlite_number,
+    .run = sqlite_run,
+    .put = sqlite_put,
+};
+
+/* ---- the handler -------------------------------------------------------------------------------------- */
 
 static void outside_effect(struct engine *e, struct semel_str id)
 {
@@ -210,9 +285,9 @@ static semel_status effect(struct engine *e, struct semel_store *store, struct s
         outside_effect(e, id);
         return SEMEL_OK;
     }
-    if (e->db == NULL)
-        return sqlite_effect(semel_store_native(store), id, attempt, err);
-    return semel__mem_effect_add(store, id, SEMEL_STR("done"), err);
+    if (e->db != NULL)
+        return semel__mem_effect_add(store, id, SEMEL_STR("done"), err);
+    return e->tables->effect(store, id, attempt, err);
 }
 
 /* The word that counts for this attempt. */
@@ -230,10 +305,8 @@ static struct semel_str word_of(struct semel_str payload, int attempt)
 static semel_status run_sql(struct semel_store *store, struct semel_str text, struct semel_error *err)
 {
     char sql[200];
-    sqlite3 *db = semel_store_native(store);
     snprintf(sql, sizeof sql, "%.*s", (int)text.n, text.p);
-    int rc = sqlite3_exec(db, sql, NULL, NULL, NULL);
-    return rc == SQLITE_OK ? SEMEL_OK : semel__sqlite_fail(db, rc, "handler", err);
+    return spy.e->tables->handler(store, sql, err);
 }
 
 static semel_status lose(struct semel_store *store, struct semel_error *err)
@@ -346,27 +419,6 @@ void engine_init(struct engine *e)
     semel__arena_init(&e->keep, (size_t)1 << 26);
 }
 
-static semel_status open_sqlite(struct engine *e, const char *kind)
-{
-    static const struct semel_store_ops *const linked[] = {&semel__store_sqlite, NULL};
-    const struct semel_store_options options = {.clock = &e->clock, .rng = &e->rng, .create = true, .migrate = true};
-    char url[100] = "sqlite::memory:";
-    if (strcmp(kind, "file") == 0)
-        snprintf(url, sizeof url, "sqlite:%s", e->path);
-    semel_status status = semel_store_open(&e->store, linked, url, &options, &e->err);
-    if (status != SEMEL_OK)
-        return status;
-    int rc = sqlite3_exec(semel_store_native(e->store),
-                          "CREATE TABLE IF NOT EXISTS effect (id TEXT NOT NULL, attempt INTEGER NOT NULL);"
-                          "CREATE INDEX IF NOT EXISTS effect_id ON effect (id);"
-                          "CREATE TABLE IF NOT EXISTS parent (id INTEGER PRIMARY KEY);"
-                          "CREATE TABLE IF NOT EXISTS child (parent INTEGER NOT NULL REFERENCES parent (id) DEFERRABLE "
-                          "INITIALLY DEFERRED);"
-                          "INSERT OR IGNORE INTO parent VALUES (1)",
-                          NULL, NULL, NULL);
-    return rc == SQLITE_OK ? SEMEL_OK : semel__sqlite_fail(semel_store_native(e->store), rc, "schema", &e->err);
-}
-
 static semel_status open_mem(struct engine *e)
 {
     const struct semel_store_options options = {.clock = &e->clock, .rng = &e->rng};
@@ -376,7 +428,12 @@ static semel_status open_mem(struct engine *e)
 
 semel_status engine_open(struct engine *e, const char *kind)
 {
-    semel_status status = strcmp(kind, "mem") == 0 ? open_mem(e) : open_sqlite(e, kind);
+    e->tables = &sqlite_tables;
+#ifdef SEMEL_WITH_POSTGRES
+    if (strcmp(kind, "postgres") == 0)
+        e->tables = &engine_pg_tables;
+#endif
+    semel_status status = strcmp(kind, "mem") == 0 ? open_mem(e) : e->tables->open(e);
     if (status != SEMEL_OK)
         return status;
     spy_on(e);
@@ -425,6 +482,26 @@ int engine_on_sqlite(void **state)
 int engine_on_file(void **state)
 {
     return up(state, "file");
+}
+
+int engine_on_postgres(void **state)
+{
+#ifdef SEMEL_WITH_POSTGRES
+    engine_pg_fresh();
+    return up(state, "postgres");
+#else
+    (void)state;
+    print_message("skipped: built without the PostgreSQL store\n");
+    exit(77);
+#endif
+}
+
+void engine_stores(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "postgres") == 0)
+        cmocka_set_test_filter("*(postgres)");
+    else
+        cmocka_set_skip_filter("*(postgres)");
 }
 
 int engine_down(void **state)
@@ -503,20 +580,22 @@ enum semel_state state_of(struct engine *e, const char *id)
 
 int64_t sql_int(struct engine *e, const char *sql)
 {
-    sqlite3_stmt *stmt = NULL;
-    if (sqlite3_prepare_v2(semel_store_native(e->store), sql, -1, &stmt, NULL) != SQLITE_OK)
-        fail_msg("%s", sqlite3_errmsg(semel_store_native(e->store)));
-    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
-    int64_t n = sqlite3_column_int64(stmt, 0);
-    sqlite3_finalize(stmt);
-    return n;
+    return e->tables->number(e, sql);
 }
 
 void sql_run(struct engine *e, const char *sql)
 {
-    sqlite3 *db = semel_store_native(e->store);
-    if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)
-        fail_msg("%s", sqlite3_errmsg(db));
+    e->tables->run(e, sql);
+}
+
+bool is_postgres(const struct engine *e)
+{
+    return strcmp(e->tables->name, "postgres") == 0;
+}
+
+void sql_either(struct engine *e, const char *sqlite, const char *postgres)
+{
+    sql_run(e, is_postgres(e) ? postgres : sqlite);
 }
 
 static int64_t sql_count(struct engine *e, const char *what, const char *table, const char *column, const char *id)
@@ -603,7 +682,8 @@ void damage(struct engine *e, const char *id)
         assert_true(semel__mem_damage(e->db, e->policy.consumer, SEMEL_STR("s"), semel__str(id)));
         return;
     }
-    snprintf(sql, sizeof sql, "UPDATE semel_inbox SET version = -7 WHERE message_id = '%s'", id);
+    snprintf(sql, sizeof sql, "UPDATE semel_inbox SET version = -7, error_class = 'strange' WHERE message_id = '%s'",
+             id);
     sql_run(e, sql);
 }
 

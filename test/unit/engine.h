@@ -9,7 +9,7 @@
  *   reject   effect, then rejected               maybe    effect, then maybe
  *   world    effect, then RETRY, ENVIRONMENT     busy     effect, then RETRY, TRANSIENT
  *   broken   effect, then INVALID, BROKEN        closed   the connection is lost
- *   sql:TEXT effect, then TEXT on the SQLite connection
+ *   sql:TEXT effect, then TEXT on the database's connection
  * Anything else is `ok`. An effect is a row of the handlers' table, which dies with the transaction; on a route with
  * effects outside it is a note of the engine, which nothing takes back.
  */
@@ -62,10 +62,25 @@ struct outside {
     int n;
 };
 
+struct engine;
+
+/* What a test does with a database besides the store. The names of Semel's tables are those of SQLite. */
+struct engine_tables {
+    const char *name; /* "sqlite", "postgres" */
+    semel_status (*open)(struct engine *e);
+    semel_status (*effect)(struct semel_store *store, struct semel_str id, int attempt, struct semel_error *err);
+    semel_status (*handler)(struct semel_store *store, const char *sql, struct semel_error *err);
+    int64_t (*number)(struct engine *e, const char *sql); /* the first column of the one row */
+    void (*run)(struct engine *e, const char *sql);
+    /* The values of $1, $2 ..., in the order in which these first stand in the text; NULL: NULL. */
+    void (*put)(struct engine *e, const char *sql, const char *const *values, int n);
+};
+
 struct engine {
     int64_t now_us;
     struct semel_clock clock;
-    struct semel_mem_db *db; /* NULL: SQLite */
+    struct semel_mem_db *db;            /* NULL: a database */
+    const struct engine_tables *tables; /* then its functions */
     struct semel_store *store;
     struct semel_policy policy;
     struct semel__handler handler;
@@ -94,21 +109,28 @@ struct engine {
 int engine_on_mem(void **state);
 int engine_on_sqlite(void **state); /* :memory: */
 int engine_on_file(void **state);   /* a file, which outlives its connection */
+int engine_on_postgres(void **state);
 int engine_down(void **state);
+
+/* For main: `PROGRAM postgres` runs the tests on PostgreSQL, and PROGRAM those on all the others, so that a machine
+ * without a server skips the first and runs the second. */
+void engine_stores(int argc, char **argv);
 
 /* The same without cmocka's state: NULL when memory ran out on the way. */
 void engine_init(struct engine *e);
-semel_status engine_open(struct engine *e, const char *kind); /* "mem", "sqlite" or "file" */
+semel_status engine_open(struct engine *e, const char *kind); /* "mem", "sqlite", "file" or "postgres" */
 void engine_close(struct engine *e);
 
-#define ON_BOTH(test)                                                \
-    {#test " (mem)", test, engine_on_mem, engine_down, NULL},        \
-    {                                                                \
-#test " (sqlite)", test, engine_on_sqlite, engine_down, NULL \
-    }
-#define ON_MEM(test) cmocka_unit_test_setup_teardown(test, engine_on_mem, engine_down)
-#define ON_SQLITE(test) cmocka_unit_test_setup_teardown(test, engine_on_sqlite, engine_down)
-#define ON_FILE(test) cmocka_unit_test_setup_teardown(test, engine_on_file, engine_down)
+/* On every store: in memory, SQLite, PostgreSQL. ON_TABLES: on the two with tables. */
+#define ON_EACH(test) ON_MEM(test), ON_SQLITE(test), ON_POSTGRES(test)
+#define ON_TABLES(test) ON_FILE(test), ON_POSTGRES(test)
+#define ON_MEM(test) ON(test, "mem", engine_on_mem, engine_down)
+#define ON_SQLITE(test) ON(test, "sqlite", engine_on_sqlite, engine_down)
+#define ON_FILE(test) ON(test, "file", engine_on_file, engine_down)
+#define ON_POSTGRES(test) ON(test, "postgres", engine_on_postgres, engine_down)
+/* clang-format off */
+#define ON(test, kind, up, down) {#test " (" kind ")", test, up, down, NULL}
+/* clang-format on */
 
 /* ---- messages ----------------------------------------------------------------------------------------- */
 
@@ -138,6 +160,9 @@ int64_t conflicts_of(struct engine *e, const char *id);
 int64_t audits_of(struct engine *e);
 int64_t sql_int(struct engine *e, const char *sql); /* the first column of the one row */
 void sql_run(struct engine *e, const char *sql);
+bool is_postgres(const struct engine *e);
+/* Where the two do not speak the same SQL. */
+void sql_either(struct engine *e, const char *sqlite, const char *postgres);
 void damage(struct engine *e, const char *id);
 
 void note(struct engine *e, const char *word, struct semel_str id);

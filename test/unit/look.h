@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * look.h: rows to be looked at, put into a SQLite store by hand, for the tests of what operators ask.
+ * look.h: rows to be looked at, put into a store by hand, for the tests of what operators ask.
  */
 #ifndef SEMEL_TEST_LOOK_H
 #define SEMEL_TEST_LOOK_H
-
-#include <sqlite3.h>
 
 #include "unit/engine.h"
 
@@ -27,38 +25,46 @@ struct fake {
 #define FAKE(consumer_, source_, id_, state_, ...) \
     ((struct fake){.consumer = (consumer_), .source = (source_), .id = (id_), .state = (state_), __VA_ARGS__})
 
+#define FAKE_COLUMNS                                                                                          \
+    "(consumer, source, message_id, status, type, order_key, error_class, error_text, lease_owner, arrival, " \
+    "lease_token, received_at, updated_at, due_at, processed_at, lease_until, attempts, payload) "
+
 static inline void put(struct engine *e, struct fake f)
 {
-    sqlite3 *db = semel_store_native(e->store);
-    sqlite3_stmt *stmt = NULL;
-    bool final = semel__state_final(f.state), leased = f.state == SEMEL_STATE_PROCESSING;
-    int64_t arrival = sql_int(e,
-                              "UPDATE semel_counter SET value = value + 1 WHERE name = 'arrival' RETURNING value - 1");
-    const char *texts[] = {f.consumer, f.source, f.id,   semel__state_name(f.state), f.type,
-                           f.key,      f.cls,    f.text, leased ? "worker-1" : NULL};
-    assert_int_equal(sqlite3_prepare_v2(
-                         db,
-                         "INSERT INTO semel_inbox (consumer, source, message_id, status, type, order_key, error_class, "
-                         "error_text, lease_owner, arrival, received_at, updated_at, due_at, processed_at, "
-                         "lease_until, lease_token, attempts, payload) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, "
-                         "?10, ?11, ?11, ?12, ?13, ?14, ?15, 1, x'7061')",
-                         -1, &stmt, NULL),
-                     SQLITE_OK);
-    for (int i = 0; i < (int)COUNT(texts); i++)
-        sqlite3_bind_text(stmt, i + 1, texts[i], -1, SQLITE_STATIC);
-    sqlite3_bind_int64(stmt, 10, arrival);
-    sqlite3_bind_int64(stmt, 11, START_US + f.received_us);
-    if (f.due_us != 0)
-        sqlite3_bind_int64(stmt, 12, START_US + f.due_us);
-    if (final)
-        sqlite3_bind_int64(stmt, 13, START_US);
-    if (leased) {
-        sqlite3_bind_int64(stmt, 14, START_US + arrival);
-        sqlite3_bind_int64(stmt, 15, arrival);
-    }
-    if (sqlite3_step(stmt) != SQLITE_DONE)
-        fail_msg("%s", sqlite3_errmsg(db));
-    sqlite3_finalize(stmt);
+    static const char sqlite[] = "INSERT INTO semel_inbox " FAKE_COLUMNS
+                                 "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12, $13, $14, $15, 1, "
+                                 "x'7061')";
+#define MOMENT(n) "timestamptz 'epoch' + $" #n "::bigint * interval '1 microsecond'"
+    static const char postgres[] = "INSERT INTO semel.inbox " FAKE_COLUMNS
+                                   "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, " MOMENT(12) ", " MOMENT(
+                                       12) ", " MOMENT(13) ", " MOMENT(14) ", " MOMENT(15) ", 1, 'pa')";
+#undef MOMENT
+    bool leased = f.state == SEMEL_STATE_PROCESSING;
+    int64_t arrival = sql_int(e, is_postgres(e) ? "SELECT nextval('semel_arrival')"
+                                                : "UPDATE semel_counter SET value = value + 1 WHERE name = 'arrival' "
+                                                  "RETURNING value - 1");
+    char number[24], received[24], due[24], start[24], until[24];
+    const char *values[] = {f.consumer,
+                            f.source,
+                            f.id,
+                            semel__state_name(f.state),
+                            f.type,
+                            f.key,
+                            f.cls,
+                            f.text,
+                            leased ? "worker-1" : NULL,
+                            number,
+                            leased ? number : NULL,
+                            received,
+                            f.due_us != 0 ? due : NULL,
+                            semel__state_final(f.state) ? start : NULL,
+                            leased ? until : NULL};
+    snprintf(number, sizeof number, "%lld", (long long)arrival);
+    snprintf(received, sizeof received, "%lld", (long long)(START_US + f.received_us));
+    snprintf(due, sizeof due, "%lld", (long long)(START_US + f.due_us));
+    snprintf(start, sizeof start, "%lld", (long long)START_US);
+    snprintf(until, sizeof until, "%lld", (long long)(START_US + arrival));
+    e->tables->put(e, is_postgres(e) ? postgres : sqlite, values, (int)COUNT(values));
 }
 
 static inline size_t list(struct engine *e, struct semel_filter filter, int64_t after, size_t max,

@@ -398,31 +398,32 @@ static void kept_always_keeps_the_payload_of_what_is_done(void **state)
     assert_null(row_of(e, "c").payload.p);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(copies_of_one_id_are_merged_and_share_its_fate),
-        ON_BOTH(copies_go_back_together_when_the_world_fails),
-        ON_BOTH(copy_with_another_payload_is_a_conflict_and_kept),
-        ON_BOTH(same_id_with_another_payload_later_is_a_conflict_and_kept),
-        ON_BOTH(redelivered_conflict_is_kept_too),
-        ON_BOTH(same_id_in_two_sources_is_two_messages),
-        ON_BOTH(batch_runs_sorted_by_lock_key_and_in_arrival_order_within_a_key),
+        ON_EACH(copies_of_one_id_are_merged_and_share_its_fate),
+        ON_EACH(copies_go_back_together_when_the_world_fails),
+        ON_EACH(copy_with_another_payload_is_a_conflict_and_kept),
+        ON_EACH(same_id_with_another_payload_later_is_a_conflict_and_kept),
+        ON_EACH(redelivered_conflict_is_kept_too),
+        ON_EACH(same_id_in_two_sources_is_two_messages),
+        ON_EACH(batch_runs_sorted_by_lock_key_and_in_arrival_order_within_a_key),
         ON_MEM(order_key_of_an_unordered_route_sorts_the_batch),
-        ON_BOTH(clean_batch_is_one_transaction_and_one_insert_a_message),
+        ON_EACH(clean_batch_is_one_transaction_and_one_insert_a_message),
         ON_MEM(batch_beyond_the_bound_is_refused_and_an_empty_one_is_nothing),
-        ON_BOTH(duplicate_is_given_the_outcome_of_the_original),
-        ON_BOTH(bad_ids_are_kept_with_their_reason_and_acknowledged),
-        ON_BOTH(position_of_a_message_without_id_is_no_real_id),
-        ON_BOTH(message_without_id_and_position_is_kept_under_the_digest_of_its_payload),
-        ON_BOTH(id_of_255_bytes_is_taken),
-        ON_BOTH(payload_beyond_the_routes_limit_is_kept_dead),
-        ON_BOTH(giant_stays_with_its_broker_and_hinders_nobody),
-        ON_BOTH(unfit_keys_are_kept_dead_and_unfit_extras_are_dropped),
-        ON_BOTH(damaged_row_is_later_with_an_alert_and_the_others_go_on),
-        ON_BOTH(payload_that_is_never_kept_stays_with_the_broker_until_it_is_done),
-        ON_BOTH(repeat_is_decided_by_the_row),
-        ON_BOTH(kept_always_keeps_the_payload_of_what_is_done),
+        ON_EACH(duplicate_is_given_the_outcome_of_the_original),
+        ON_EACH(bad_ids_are_kept_with_their_reason_and_acknowledged),
+        ON_EACH(position_of_a_message_without_id_is_no_real_id),
+        ON_EACH(message_without_id_and_position_is_kept_under_the_digest_of_its_payload),
+        ON_EACH(id_of_255_bytes_is_taken),
+        ON_EACH(payload_beyond_the_routes_limit_is_kept_dead),
+        ON_EACH(giant_stays_with_its_broker_and_hinders_nobody),
+        ON_EACH(unfit_keys_are_kept_dead_and_unfit_extras_are_dropped),
+        ON_EACH(damaged_row_is_later_with_an_alert_and_the_others_go_on),
+        ON_EACH(payload_that_is_never_kept_stays_with_the_broker_until_it_is_done),
+        ON_EACH(repeat_is_decided_by_the_row),
+        ON_EACH(kept_always_keeps_the_payload_of_what_is_done),
     };
+    engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

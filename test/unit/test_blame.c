@@ -389,27 +389,28 @@ static void success_between_failures_starts_the_count_again(void **state)
     assert_clean(e, "m09");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(failing_message_is_cut_out_and_its_neighbours_are_not_charged),
-        ON_BOTH(permanent_failure_is_dead_at_once_with_an_alert),
-        ON_BOTH(every_message_may_fail_and_each_is_charged_once),
+        ON_EACH(failing_message_is_cut_out_and_its_neighbours_are_not_charged),
+        ON_EACH(permanent_failure_is_dead_at_once_with_an_alert),
+        ON_EACH(every_message_may_fail_and_each_is_charged_once),
         ON_SQLITE(deferred_foreign_key_blames_the_single_culprit),
         ON_SQLITE(handler_that_ends_the_transaction_is_stopped_and_blamed_alone),
         ON_SQLITE(failing_statement_is_judged_by_its_code),
-        ON_BOTH(rejected_is_final_leaves_no_effect_and_releases_its_business_key),
-        ON_BOTH(set_based_statement_must_name_each_id_exactly_once),
+        ON_EACH(rejected_is_final_leaves_no_effect_and_releases_its_business_key),
+        ON_EACH(set_based_statement_must_name_each_id_exactly_once),
         ON_MEM(set_based_handler_gets_the_whole_batch_at_once),
-        ON_BOTH(set_based_call_meets_an_order_key_at_most_once),
+        ON_EACH(set_based_call_meets_an_order_key_at_most_once),
         ON_SQLITE(failing_set_is_halved_until_the_culprit_is_alone),
-        ON_BOTH(contention_cuts_in_half_and_charges_nobody),
-        ON_BOTH(contention_that_stays_leaves_the_rest_for_later),
-        ON_BOTH(world_that_fails_charges_nobody_and_leaves_the_rest_for_later),
-        ON_BOTH(store_that_fails_charges_nobody),
+        ON_EACH(contention_cuts_in_half_and_charges_nobody),
+        ON_EACH(contention_that_stays_leaves_the_rest_for_later),
+        ON_EACH(world_that_fails_charges_nobody_and_leaves_the_rest_for_later),
+        ON_EACH(store_that_fails_charges_nobody),
         ON_MEM(busy_begin_is_not_cut),
-        ON_BOTH(ten_failures_in_a_row_stop_the_batch),
-        ON_BOTH(success_between_failures_starts_the_count_again),
+        ON_EACH(ten_failures_in_a_row_stop_the_batch),
+        ON_EACH(success_between_failures_starts_the_count_again),
     };
+    engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -410,25 +410,26 @@ static void damaged_row_is_refused_and_called_damaged(void **state)
     assert_int_equal(audits_of(e), 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(every_state_has_its_answer),
-        ON_BOTH(command_on_a_row_that_was_touched_since_is_not_obeyed),
-        ON_BOTH(dead_quarantined_and_unknown_may_be_discarded_and_resolved),
-        ON_BOTH(replayed_message_keeps_its_id_and_has_a_new_budget_of_attempts),
-        ON_BOTH(second_operator_is_told_that_he_was_late),
-        ON_BOTH(replay_is_refused_with_its_reason),
-        ON_BOTH(replay_of_what_is_older_than_the_retention_must_be_forced),
-        ON_BOTH(replay_of_what_has_no_id_must_be_forced),
-        ON_BOTH(replay_without_a_kept_payload_is_refused),
-        ON_BOTH(successors_are_woken),
-        ON_BOTH(version_advances_when_its_message_is_discarded),
-        ON_BOTH(replayed_head_runs_before_its_successors),
-        ON_BOTH(discarded_message_gives_its_business_key_up),
+        ON_EACH(every_state_has_its_answer),
+        ON_EACH(command_on_a_row_that_was_touched_since_is_not_obeyed),
+        ON_EACH(dead_quarantined_and_unknown_may_be_discarded_and_resolved),
+        ON_EACH(replayed_message_keeps_its_id_and_has_a_new_budget_of_attempts),
+        ON_EACH(second_operator_is_told_that_he_was_late),
+        ON_EACH(replay_is_refused_with_its_reason),
+        ON_EACH(replay_of_what_is_older_than_the_retention_must_be_forced),
+        ON_EACH(replay_of_what_has_no_id_must_be_forced),
+        ON_EACH(replay_without_a_kept_payload_is_refused),
+        ON_EACH(successors_are_woken),
+        ON_EACH(version_advances_when_its_message_is_discarded),
+        ON_EACH(replayed_head_runs_before_its_successors),
+        ON_EACH(discarded_message_gives_its_business_key_up),
         ON_MEM(audit_says_who_did_what_and_why),
-        ON_BOTH(command_that_fails_on_the_way_changes_nothing),
-        ON_BOTH(damaged_row_is_refused_and_called_damaged),
+        ON_EACH(command_that_fails_on_the_way_changes_nothing),
+        ON_EACH(damaged_row_is_refused_and_called_damaged),
     };
+    engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

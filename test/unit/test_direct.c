@@ -211,20 +211,21 @@ static void gaps_are_found_behind_many_retries(void **state)
     assert_int_equal(state_of(e, "g"), SEMEL_STATE_DEAD);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(put_message_waits_and_runs_once),
-        ON_BOTH(put_keeps_its_place_in_the_order_of_its_key),
-        ON_BOTH(put_survives_an_unknown_commit),
-        ON_BOTH(put_brings_the_payload_that_was_not_kept),
-        ON_BOTH(recorded_end_counts_one_attempt),
-        ON_BOTH(recorded_end_of_a_row_that_failed_before_counts_the_next_attempt),
-        ON_BOTH(recorded_end_of_a_finished_message_changes_nothing),
-        ON_BOTH(gap_that_timed_out_is_dead_without_a_handler),
-        ON_BOTH(gap_that_is_only_alerted_waits_on),
-        ON_BOTH(gap_that_may_run_is_left_to_who_runs_it),
-        ON_BOTH(gaps_are_found_behind_many_retries),
+        ON_EACH(put_message_waits_and_runs_once),
+        ON_EACH(put_keeps_its_place_in_the_order_of_its_key),
+        ON_EACH(put_survives_an_unknown_commit),
+        ON_EACH(put_brings_the_payload_that_was_not_kept),
+        ON_EACH(recorded_end_counts_one_attempt),
+        ON_EACH(recorded_end_of_a_row_that_failed_before_counts_the_next_attempt),
+        ON_EACH(recorded_end_of_a_finished_message_changes_nothing),
+        ON_EACH(gap_that_timed_out_is_dead_without_a_handler),
+        ON_EACH(gap_that_is_only_alerted_waits_on),
+        ON_EACH(gap_that_may_run_is_left_to_who_runs_it),
+        ON_EACH(gaps_are_found_behind_many_retries),
     };
+    engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -291,25 +291,26 @@ static void message_without_version_or_key_is_kept_dead(void **state)
     assert_int_equal(effects_of(e, "c"), 1);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(business_duplicate_within_a_batch_is_prevented),
-        ON_BOTH(business_duplicate_in_a_later_batch_is_prevented),
-        ON_BOTH(failed_holder_keeps_its_key),
-        ON_BOTH(other_message_runs_when_the_holder_is_rejected),
-        ON_BOTH(other_message_runs_when_the_holder_is_stale),
-        ON_BOTH(message_with_two_keys_is_prevented_by_either_and_takes_neither),
-        ON_BOTH(business_key_that_has_expired_is_free_again),
-        ON_BOTH(failed_message_parks_its_successors_and_other_keys_go_on),
-        ON_BOTH(dead_message_parks_its_successors),
-        ON_BOTH(parking_is_bounded_by_key),
-        ON_BOTH(parking_is_bounded_by_route),
-        ON_BOTH(message_that_is_not_parked_does_not_keep_its_business_key),
-        ON_BOTH(key_keeps_its_order_when_one_of_its_messages_came_again),
-        ON_BOTH(versions_are_applied_in_order_whatever_the_order_of_arrival),
-        ON_BOTH(gap_that_times_out_follows_the_policy),
-        ON_BOTH(message_without_version_or_key_is_kept_dead),
+        ON_EACH(business_duplicate_within_a_batch_is_prevented),
+        ON_EACH(business_duplicate_in_a_later_batch_is_prevented),
+        ON_EACH(failed_holder_keeps_its_key),
+        ON_EACH(other_message_runs_when_the_holder_is_rejected),
+        ON_EACH(other_message_runs_when_the_holder_is_stale),
+        ON_EACH(message_with_two_keys_is_prevented_by_either_and_takes_neither),
+        ON_EACH(business_key_that_has_expired_is_free_again),
+        ON_EACH(failed_message_parks_its_successors_and_other_keys_go_on),
+        ON_EACH(dead_message_parks_its_successors),
+        ON_EACH(parking_is_bounded_by_key),
+        ON_EACH(parking_is_bounded_by_route),
+        ON_EACH(message_that_is_not_parked_does_not_keep_its_business_key),
+        ON_EACH(key_keeps_its_order_when_one_of_its_messages_came_again),
+        ON_EACH(versions_are_applied_in_order_whatever_the_order_of_arrival),
+        ON_EACH(gap_that_times_out_follows_the_policy),
+        ON_EACH(message_without_version_or_key_is_kept_dead),
     };
+    engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

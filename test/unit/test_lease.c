@@ -428,25 +428,26 @@ static void unknown_commit_of_a_take_is_recovered_and_runs_once(void **state)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(claims_and_ends_are_group_commits),
-        ON_BOTH(claim_settles_what_may_not_run),
-        ON_BOTH(renewed_lease_is_not_recovered),
-        ON_BOTH(released_message_is_not_charged_and_is_due_at_once),
-        ON_BOTH(end_under_a_stale_token_is_refused_and_kept_as_evidence),
+        ON_EACH(claims_and_ends_are_group_commits),
+        ON_EACH(claim_settles_what_may_not_run),
+        ON_EACH(renewed_lease_is_not_recovered),
+        ON_EACH(released_message_is_not_charged_and_is_due_at_once),
+        ON_EACH(end_under_a_stale_token_is_refused_and_kept_as_evidence),
         ON_MEM(late_word_over_an_ended_row_changes_nothing),
-        ON_BOTH(atomic_group_is_given_back_uncharged_and_runs_alone_next),
-        ON_BOTH(lone_run_that_stalls_is_charged_and_then_completed),
-        ON_BOTH(stalled_run_outside_is_unknown_and_a_keyed_one_is_failed),
-        ON_BOTH(live_lease_is_not_recovered),
-        ON_BOTH(consecutive_heads_of_a_key_run_in_one_transaction),
-        ON_BOTH(failed_head_gives_its_followers_back),
-        ON_BOTH(retry_is_taken_alone_and_only_when_due),
-        ON_BOTH(row_without_its_payload_does_not_hold_up_the_others),
-        ON_BOTH(leased_run_is_not_charged_when_the_world_fails),
-        ON_BOTH(unknown_commit_of_a_take_is_recovered_and_runs_once),
+        ON_EACH(atomic_group_is_given_back_uncharged_and_runs_alone_next),
+        ON_EACH(lone_run_that_stalls_is_charged_and_then_completed),
+        ON_EACH(stalled_run_outside_is_unknown_and_a_keyed_one_is_failed),
+        ON_EACH(live_lease_is_not_recovered),
+        ON_EACH(consecutive_heads_of_a_key_run_in_one_transaction),
+        ON_EACH(failed_head_gives_its_followers_back),
+        ON_EACH(retry_is_taken_alone_and_only_when_due),
+        ON_EACH(row_without_its_payload_does_not_hold_up_the_others),
+        ON_EACH(leased_run_is_not_charged_when_the_world_fails),
+        ON_EACH(unknown_commit_of_a_take_is_recovered_and_runs_once),
     };
+    engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,8 @@
  */
 #include "unit/look.h"
 
+#include <sqlite3.h>
+
 #include "store/sqlite.h"
 
 #define HOSTILE "it's \"c\"\n'); DROP TABLE semel_inbox; --"
@@ -148,9 +150,11 @@ static void each_filter_lists_what_matches_by_arrival(void **state)
         {{.states = 0}, "c1 f1 d1 w1 d2 p1 q1 u1 r1 c2"},
         {{.consumer = SEMEL_STR("d")}, "d1 p1 q1 r1"},
         {{.consumer = SEMEL_STR("nobody")}, ""},
+        {{.consumer = SEMEL_STR("\xff")}, ""},
         {{.source = SEMEL_STR("t")}, "w1 q1"},
         {{.source = SEMEL_STR("")}, "d2"},
         {{.type = SEMEL_STR("paid")}, "c1 f1 d1 u1 r1"},
+        {{.type = SEMEL_STR("pa\0id")}, ""},
         {{.order_key = SEMEL_STR("k1")}, "f1 d1 w1 c2"},
         {{.order_key = SEMEL_STR("k1"), .states = BIT(FAILED) | BIT(DEAD) | BIT(WAITING)}, "f1 d1 w1"},
         {{.order_key = SEMEL_STR("k2"), .states = UNENDED}, "d2 p1 q1"},
@@ -231,11 +235,15 @@ static void list_without_an_index_goes_on_through_windows(void **state)
     struct engine *e = *state;
     struct semel_filter filter = ANY;
     put(e, FAKE("c", "s", "first", SEMEL_STATE_REJECTED));
-    sql_run(e,
-            "WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 45000) INSERT INTO semel_inbox "
-            "(arrival, consumer, source, message_id, status, received_at, updated_at, processed_at) "
-            "SELECT i, 'c', 's', 'm' || i, 'completed', i, i, i FROM n; "
-            "UPDATE semel_counter SET value = 9000000000000000000 WHERE name = 'arrival'");
+    sql_either(
+        e,
+        "WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 45000) INSERT INTO semel_inbox "
+        "(arrival, consumer, source, message_id, status, received_at, updated_at, processed_at) "
+        "SELECT i, 'c', 's', 'm' || i, 'completed', i, i, i FROM n; "
+        "UPDATE semel_counter SET value = 9000000000000000000 WHERE name = 'arrival'",
+        "INSERT INTO semel.inbox (arrival, consumer, source, message_id, status, received_at, updated_at, processed_at)"
+        " SELECT i, 'c', 's', 'm' || i, 'completed', to_timestamp(i), to_timestamp(i), to_timestamp(i) "
+        "FROM generate_series(2, 45000) AS i; SELECT setval('semel.arrival', 9000000000000000000)");
     put(e, FAKE("c", "s", "last", SEMEL_STATE_REJECTED));
     filter.states = BIT(REJECTED);
     assert_lists(e, filter, "first last");
@@ -248,11 +256,15 @@ static void merged_list_waits_for_the_slowest_walk(void **state)
 {
     struct engine *e = *state;
     struct semel_filter filter = ANY;
-    sql_run(e,
-            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 45000) INSERT INTO semel_inbox "
-            "(arrival, consumer, source, message_id, status, received_at, updated_at) "
-            "SELECT i, 'b', 's', 'm' || i, 'dead', i, i FROM n; "
-            "UPDATE semel_counter SET value = 50000 WHERE name = 'arrival'");
+    sql_either(
+        e,
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 45000) INSERT INTO semel_inbox "
+        "(arrival, consumer, source, message_id, status, received_at, updated_at) "
+        "SELECT i, 'b', 's', 'm' || i, 'dead', i, i FROM n; "
+        "UPDATE semel_counter SET value = 50000 WHERE name = 'arrival'",
+        "INSERT INTO semel.inbox (arrival, consumer, source, message_id, status, received_at, updated_at) "
+        "SELECT i, 'b', 's', 'm' || i, 'dead', to_timestamp(i), to_timestamp(i) FROM generate_series(1, 45000) AS i; "
+        "SELECT setval('semel.arrival', 50000)");
     put(e, FAKE("b", "s", "b1", SEMEL_STATE_DEAD, .type = "x"));
     put(e, FAKE("a", "s", "a1", SEMEL_STATE_DEAD, .type = "x"));
     put(e, FAKE("c", "s", "c1", SEMEL_STATE_FAILED, .type = "x"));
@@ -607,28 +619,30 @@ static void store_without_eyes_says_so(void **state)
     assert_says(e, "cannot be looked at");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        ON_FILE(counts_are_those_of_what_the_engine_left),
-        ON_FILE(counts_stop_at_the_cap_and_say_so),
-        ON_FILE(outbox_is_counted_to_the_cap_with_its_oldest),
-        ON_FILE(each_filter_lists_what_matches_by_arrival),
-        ON_FILE(pages_of_any_size_are_the_list),
-        ON_FILE(list_without_an_index_goes_on_through_windows),
-        ON_FILE(merged_list_waits_for_the_slowest_walk),
-        ON_FILE(payload_is_read_only_when_it_is_asked_for),
-        ON_FILE(damaged_rows_are_counted_and_take_no_place),
-        ON_FILE(damaged_rows_of_several_consumers_leave_no_hole),
-        ON_FILE(id_alone_finds_it_under_every_consumer_and_source),
-        ON_FILE(names_that_look_like_sql_are_names),
-        ON_FILE(look_inside_a_transaction_sees_what_it_wrote),
-        ON_FILE(groups_are_by_consumer_state_class_and_exact_text),
-        ON_FILE(groups_look_at_no_more_rows_than_they_may),
+        ON_TABLES(counts_are_those_of_what_the_engine_left),
+        ON_TABLES(counts_stop_at_the_cap_and_say_so),
+        ON_TABLES(outbox_is_counted_to_the_cap_with_its_oldest),
+        ON_TABLES(each_filter_lists_what_matches_by_arrival),
+        ON_TABLES(pages_of_any_size_are_the_list),
+        ON_TABLES(list_without_an_index_goes_on_through_windows),
+        ON_TABLES(merged_list_waits_for_the_slowest_walk),
+        ON_TABLES(payload_is_read_only_when_it_is_asked_for),
+        ON_TABLES(damaged_rows_are_counted_and_take_no_place),
+        ON_TABLES(damaged_rows_of_several_consumers_leave_no_hole),
+        ON_TABLES(id_alone_finds_it_under_every_consumer_and_source),
+        ON_TABLES(names_that_look_like_sql_are_names),
+        ON_TABLES(look_inside_a_transaction_sees_what_it_wrote),
+        ON_TABLES(groups_are_by_consumer_state_class_and_exact_text),
+        ON_TABLES(groups_look_at_no_more_rows_than_they_may),
         ON_FILE(groups_are_of_one_moment),
         ON_FILE(what_is_not_final_is_found_by_an_index),
         ON_SQLITE(lack_of_memory_is_told_and_nothing_is_kept),
+        ON_POSTGRES(lack_of_memory_is_told_and_nothing_is_kept),
         ON_MEM(store_without_eyes_says_so),
     };
+    engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -353,7 +353,9 @@ static semel_status admit_and_settle(struct semel_store *store, struct semel_are
 /* One of everything else. */
 static semel_status write_and_look(struct semel_store *store, struct semel_arena *arena, struct semel_error *err)
 {
-    const struct semel__event event = {.aggregateid = SEMEL_STR("1")};
+    const struct semel__event event = {.aggregatetype = SEMEL_STR("o"),
+                                       .aggregateid = SEMEL_STR("1"),
+                                       .type = SEMEL_STR("t")};
     const struct semel_audit line = {.who = SEMEL_STR("me")};
     const struct semel_scan scan = {.kind = SEMEL_SCAN_ALL, .consumer = SEMEL_STR("c"), .max = 10};
     struct semel_row *found;

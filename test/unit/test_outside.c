@@ -19,6 +19,13 @@ static int outside_on_sqlite(void **state)
     return rc;
 }
 
+static int outside_on_postgres(void **state)
+{
+    int rc = engine_on_postgres(state);
+    ((struct engine *)*state)->policy.effect = SEMEL_EFFECT_OUTSIDE;
+    return rc;
+}
+
 static void assert_no_transaction(struct engine *e, const struct semel__msg *m)
 {
     (void)m;
@@ -149,21 +156,20 @@ static void second_of_a_key_waits_for_the_first(void **state)
     assert_int_equal(effects_of(e, "a2"), 1);
 }
 
-#define ON_BOTH_OUTSIDE(test)                                         \
-    {#test " (mem)", test, outside_on_mem, engine_down, NULL},        \
-    {                                                                 \
-#test " (sqlite)", test, outside_on_sqlite, engine_down, NULL \
-    }
+#define ON_EACH_OUTSIDE(test)                                                                         \
+    ON(test, "mem", outside_on_mem, engine_down), ON(test, "sqlite", outside_on_sqlite, engine_down), \
+        ON(test, "postgres", outside_on_postgres, engine_down)
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH_OUTSIDE(handler_runs_under_a_committed_lease_without_a_transaction),
-        ON_BOTH_OUTSIDE(each_result_has_its_state),
-        ON_BOTH_OUTSIDE(world_gives_back_what_was_not_touched_and_keeps_what_ended),
-        ON_BOTH_OUTSIDE(lease_is_renewed_before_the_next_handler_starts),
-        ON_BOTH_OUTSIDE(message_whose_lease_was_lost_is_not_started),
-        ON_BOTH_OUTSIDE(second_of_a_key_waits_for_the_first),
+        ON_EACH_OUTSIDE(handler_runs_under_a_committed_lease_without_a_transaction),
+        ON_EACH_OUTSIDE(each_result_has_its_state),
+        ON_EACH_OUTSIDE(world_gives_back_what_was_not_touched_and_keeps_what_ended),
+        ON_EACH_OUTSIDE(lease_is_renewed_before_the_next_handler_starts),
+        ON_EACH_OUTSIDE(message_whose_lease_was_lost_is_not_started),
+        ON_EACH_OUTSIDE(second_of_a_key_waits_for_the_first),
     };
+    engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

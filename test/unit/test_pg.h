@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "pg/model.h"
 #include "pg/server.h"
 #include "store/pg.h"
 #include "unit/unit.h"
@@ -40,26 +41,47 @@ static inline void end_server(void)
     pg_server_done(&server);
 }
 
-static inline int world_bare(void **state)
+static inline void need_server(void)
+{
+    struct semel_store *store = NULL;
+    struct semel_error err;
+    char url[PG_SERVER_TEXT];
+    if (server.port != 0)
+        return;
+    pg_server_start(&server, PG_SERVER_NO_FSYNC);
+    atexit(end_server);
+    pg_server_database(&server, "model");
+    if (semel_store_open(&store, linked, pg_server_url(&server, "model", url), &usual, &err) != SEMEL_OK)
+        fail_msg("%s", err.text);
+    semel_store_close(store);
+    pg_model_seal(&server);
+}
+
+static inline struct world *world_new(void)
 {
     struct world *w = semel__calloc(1, sizeof(*w));
     assert_non_null(w);
-    if (server.port == 0) {
-        pg_server_start(&server, PG_SERVER_NO_FSYNC);
-        atexit(end_server);
-    }
-    pg_server_database(&server, "t");
+    need_server();
     pg_server_url(&server, "t", w->url);
     pg_server_conninfo(&server, "t", w->conninfo);
     semel__arena_init(&w->arena, 64 << 20);
+    return w;
+}
+
+/* On an empty database, and not opened. */
+static inline int world_bare(void **state)
+{
+    struct world *w = world_new();
+    pg_server_database(&server, "t");
     *state = w;
     return 0;
 }
 
 static inline int world_open(void **state)
 {
-    world_bare(state);
-    struct world *w = *state;
+    struct world *w = world_new();
+    *state = w;
+    pg_model_copy(&server, "t");
     ok(w, semel_store_open(&w->store, linked, w->url, &usual, &w->err));
     return 0;
 }

@@ -8,10 +8,7 @@
 
 #include <libpq-fe.h>
 
-#include "base/error.h"
-#include "pg/server.h"
-#include "semel/semel.h"
-#include "unit/unit.h"
+#include "unit/pg_lib.h"
 
 struct door {
     PGconn *conn; /* the caller's own */
@@ -20,38 +17,7 @@ struct door {
     struct semel_verdict v;
 };
 
-static struct pg_server server;
-
-#define assert_fine(d, call)                          \
-    do {                                              \
-        if ((call) != SEMEL_OK)                       \
-            fail_msg("%s: %s", #call, (d)->err.text); \
-    } while (0)
-
 /* ---- the door ------------------------------------------------------------------------------------------ */
-
-static int start(void **state)
-{
-    struct semel *s = NULL;
-    struct semel_error err;
-    char url[PG_SERVER_TEXT];
-
-    (void)state;
-    pg_server_start(&server, PG_SERVER_NO_FSYNC);
-    pg_server_database(&server, "model");
-    if (semel_open(&s, pg_server_url(&server, "model", url), SEMEL_MIGRATE, &err) != SEMEL_OK)
-        fail_msg("%s", err.text);
-    semel_close(s);
-    pg_server_sql(&server, "model", "CREATE TABLE effect (id text NOT NULL)");
-    return 0;
-}
-
-static int stop(void **state)
-{
-    (void)state;
-    pg_server_done(&server);
-    return 0;
-}
 
 static int up_with(void **state, unsigned flags)
 {
@@ -309,7 +275,7 @@ static void serialization_failure_is_a_retry_at_every_higher_level(void **state)
 
 /* ---- two doors ------------------------------------------------------------------------------------------ */
 
-/* I5, I9: what one door began is a duplicate through the other, and each may end what the other began. */
+/* I5, I9: what one door did is a duplicate through the other, and SQL may end what C began. */
 static void doors_know_of_each_other(void **state)
 {
     struct door *d = *state;
@@ -322,6 +288,44 @@ static void doors_know_of_each_other(void **state)
     sql(d, "SELECT semel.inbox_done('c', 'b'); COMMIT");
     assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE status = 'completed'"), 2);
     assert_int_equal(ask("SELECT (act = 'ack' AND why = 'duplicate')::int FROM semel.inbox_begin('c', 'b')"), 1);
+}
+
+/* P59: a handle ends only what it began itself; refused in words, the message is still open, and still SQL's to end. */
+static void what_sql_began_is_for_sql_to_end(void **state)
+{
+    struct door *d = *state;
+    const struct semel_msg m = mail("a");
+
+    for (int ordered = 0; ordered < 2; ordered++) {
+        const char *begin_sql = ordered ? "BEGIN; SELECT semel.inbox_begin('c', 'a', order_key => 'k')"
+                                        : "BEGIN; SELECT semel.inbox_begin('c', 'a')";
+        sql(d, begin_sql);
+        assert_int_equal(semel_inbox_done(d->s, &m, semel_str(NULL), &d->err), SEMEL_INVALID);
+        assert_non_null(strstr(d->err.text, "was not begun"));
+        assert_string_equal(sql_try(d, "COMMIT"), "23000");
+        assert_int_equal(ask("SELECT count(*) FROM semel.inbox"), 0);
+    }
+    sql(d, "BEGIN; SELECT semel.inbox_begin('c', 'a')");
+    assert_int_equal(semel_inbox_done(d->s, &m, semel_str(NULL), &d->err), SEMEL_INVALID);
+    sql(d, "SELECT semel.inbox_done('c', 'a'); COMMIT");
+    assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE status = 'completed'"), 1);
+}
+
+/* P59: SQL has ended what C began: for C it has its end, and the next one is begun as ever. */
+static void what_sql_ended_is_over_for_c(void **state)
+{
+    struct door *d = *state;
+    const struct semel_msg m = mail("a"), n = mail("b");
+
+    sql(d, "BEGIN");
+    begin(d, &m, SEMEL_RUN);
+    sql(d, "SELECT semel.inbox_fail('c', 'a', class => 'permanent')");
+    assert_int_equal(semel_inbox_done(d->s, &m, semel_str(NULL), &d->err), SEMEL_INVALID);
+    begin(d, &n, SEMEL_RUN);
+    done(d, &n);
+    sql(d, "COMMIT");
+    assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE message_id = 'a' AND status = 'dead'"), 1);
+    assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE message_id = 'b' AND status = 'completed'"), 1);
 }
 
 /* ---- in our transactions -------------------------------------------------------------------------------- */
@@ -466,6 +470,8 @@ int main(void)
         TEST(call_without_a_transaction_says_what_is_missing),
         TEST(serialization_failure_is_a_retry_at_every_higher_level),
         TEST(doors_know_of_each_other),
+        TEST(what_sql_began_is_for_sql_to_end),
+        TEST(what_sql_ended_is_over_for_c),
         TEST(batch_on_the_callers_connection_blames_only_the_culprit),
         TEST(batch_on_a_connection_of_its_own_does_the_same),
         TEST(claim_without_a_word_about_the_effect_is_refused),

@@ -53,6 +53,11 @@ static int on_sqlite(void **state)
     return up(state, engine_on_sqlite);
 }
 
+static int on_postgres(void **state)
+{
+    return up(state, engine_on_postgres);
+}
+
 static int down(void **state)
 {
     semel__pump_done(&route.pump);
@@ -378,11 +383,8 @@ static void tick_of_an_open_breaker_probes_with_one_row(void **state)
     assert_int_equal(route.pump.breaker.state, SEMEL_BREAKER_CLOSED);
 }
 
-#define ON_ROUTES(test)                                \
-    {#test " (mem)", test, on_mem, down, NULL},        \
-    {                                                  \
-#test " (sqlite)", test, on_sqlite, down, NULL \
-    }
+#define ON_ROUTES(test) \
+    ON(test, "mem", on_mem, down), ON(test, "sqlite", on_sqlite, down), ON(test, "postgres", on_postgres, down)
 
 /* ---- what was lost before ----------------------------------------------------------------------------- */
 
@@ -462,7 +464,7 @@ static void deliveries_that_met_a_lack_of_memory_come_again(void **state)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         ON_ROUTES(first_messages_of_a_source_that_cannot_count_run_behind_a_claim),
@@ -483,5 +485,6 @@ int main(void)
         ON_ROUTES(tick_recovers_works_and_purges),
         ON_ROUTES(tick_of_an_open_breaker_probes_with_one_row),
     };
+    engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

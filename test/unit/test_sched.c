@@ -315,23 +315,24 @@ static void watermark_counts_for_its_source_only(void **state)
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(retries_end_at_the_cap),
-        ON_BOTH(retry_that_succeeds_completes_the_row),
-        ON_BOTH(work_is_bounded_and_goes_on_at_the_next_call),
-        ON_BOTH(broken_handler_stops_the_work),
-        ON_BOTH(damaged_row_is_left_alone_by_the_scheduler),
+        ON_EACH(retries_end_at_the_cap),
+        ON_EACH(retry_that_succeeds_completes_the_row),
+        ON_EACH(work_is_bounded_and_goes_on_at_the_next_call),
+        ON_EACH(broken_handler_stops_the_work),
+        ON_EACH(damaged_row_is_left_alone_by_the_scheduler),
         ON_SQLITE(row_with_a_damaged_payload_does_not_hold_up_the_others),
         ON_SQLITE(leased_row_without_a_start_is_damaged),
-        ON_BOTH(recovery_is_bounded_and_oldest_first),
-        ON_BOTH(purged_message_that_comes_back_is_too_old),
-        ON_BOTH(watermark_stands_even_when_the_delete_fails),
-        ON_BOTH(purge_takes_old_final_rows_only),
-        ON_BOTH(purge_is_bounded),
+        ON_EACH(recovery_is_bounded_and_oldest_first),
+        ON_EACH(purged_message_that_comes_back_is_too_old),
+        ON_EACH(watermark_stands_even_when_the_delete_fails),
+        ON_EACH(purge_takes_old_final_rows_only),
+        ON_EACH(purge_is_bounded),
         ON_MEM(expired_business_keys_are_purged_and_others_stay),
-        ON_BOTH(watermark_counts_for_its_source_only),
+        ON_EACH(watermark_counts_for_its_source_only),
     };
+    engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

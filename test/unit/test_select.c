@@ -303,9 +303,14 @@ static void history_that_is_cut_has_the_latest(void **state)
 {
     struct engine *e = *state;
     put(e, FAKE("c", "s", "m", SEMEL_STATE_DEAD));
-    sql_run(e, "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9) INSERT INTO semel_attempt "
-               "(consumer, source, message_id, attempt, at, worker, error_text) SELECT 'c', 's', 'm', i, i, 'w', "
-               "printf('%.*c', 5000, 'x') FROM n; INSERT INTO semel_watermark VALUES ('c', 's', 77, 1)");
+    sql_either(
+        e,
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9) INSERT INTO semel_attempt "
+        "(consumer, source, message_id, attempt, at, worker, error_text) SELECT 'c', 's', 'm', i, i, 'w', "
+        "printf('%.*c', 5000, 'x') FROM n; INSERT INTO semel_watermark VALUES ('c', 's', 77, 1)",
+        "INSERT INTO semel.attempt (consumer, source, message_id, attempt, at, worker, error_text) SELECT 'c', 's', "
+        "'m', i, to_timestamp(i), 'w', repeat('x', 5000) FROM generate_series(1, 9) AS i; "
+        "INSERT INTO semel.watermark VALUES ('c', 's', timestamptz 'epoch' + interval '77 us', now())");
     struct semel_history h = history(e, "m", 3);
     assert_true(h.more);
     assert_int_equal(h.n_tries, 3);
@@ -341,7 +346,8 @@ static void history_names_the_first_of_the_key(void **state)
     assert_false(history(e, "elsewhere", 10).has_head); /* completed: it waits for nobody */
 
     /* Settings that cannot be read: the row's own version decides. */
-    sql_run(e, "UPDATE semel_consumer SET settings = '{\"order\":'");
+    sql_either(e, "UPDATE semel_consumer SET settings = '{\"order\":'",
+               "UPDATE semel.consumer SET settings = '{\"order\": 7}'");
     assert_str(history(e, "second", 10).head_id, "second");
 }
 
@@ -399,21 +405,23 @@ static void lack_of_memory_is_told_and_nothing_is_written(void **state)
     assert_true(at > 1);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        ON_FILE(selection_is_frozen_while_rows_come_and_change),
-        ON_FILE(selection_is_resumed_where_it_stopped),
-        ON_FILE(two_selections_of_the_same_rows_are_apart),
-        ON_FILE(selection_is_in_order_of_arrival_across_consumers_and_states),
-        ON_FILE(selection_of_too_many_or_of_nothing_is_not_written_down),
-        ON_FILE(selection_without_word_who_or_reason_is_refused),
-        ON_FILE(unknown_selections_places_and_results_are_refused),
-        ON_FILE(history_tells_attempts_acts_conflicts_and_keys),
-        ON_FILE(history_that_is_cut_has_the_latest),
-        ON_FILE(history_names_the_first_of_the_key),
-        ON_FILE(history_knows_the_last_version_and_the_lowest_that_waits),
+        ON_TABLES(selection_is_frozen_while_rows_come_and_change),
+        ON_TABLES(selection_is_resumed_where_it_stopped),
+        ON_TABLES(two_selections_of_the_same_rows_are_apart),
+        ON_TABLES(selection_is_in_order_of_arrival_across_consumers_and_states),
+        ON_TABLES(selection_of_too_many_or_of_nothing_is_not_written_down),
+        ON_TABLES(selection_without_word_who_or_reason_is_refused),
+        ON_TABLES(unknown_selections_places_and_results_are_refused),
+        ON_TABLES(history_tells_attempts_acts_conflicts_and_keys),
+        ON_TABLES(history_that_is_cut_has_the_latest),
+        ON_TABLES(history_names_the_first_of_the_key),
+        ON_TABLES(history_knows_the_last_version_and_the_lowest_that_waits),
         ON_SQLITE(lack_of_memory_is_told_and_nothing_is_written),
+        ON_POSTGRES(lack_of_memory_is_told_and_nothing_is_written),
     };
+    engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

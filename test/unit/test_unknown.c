@@ -249,24 +249,25 @@ static void foreign_claim_is_not_adopted(void **state)
     semel__inbox_done(&other);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(unknown_commit_of_a_batch_has_its_effect_once),
+        ON_EACH(unknown_commit_of_a_batch_has_its_effect_once),
         ON_FILE(unknown_commit_of_a_batch_has_its_effect_once),
-        ON_BOTH(unknown_commit_of_a_failure_charges_it_once),
-        ON_BOTH(commit_that_stays_unknown_is_given_up_and_nothing_is_acknowledged),
-        ON_BOTH(no_new_connection_after_an_unknown_commit_is_closed),
-        ON_BOTH(redelivered_messages_run_alone_behind_a_committed_claim),
-        ON_BOTH(copy_that_came_again_makes_the_first_run_alone_too),
-        ON_BOTH(finished_ones_that_came_again_are_sifted_in_one_look),
-        ON_BOTH(message_that_loses_its_connection_leaves_a_counted_start),
-        ON_BOTH(claim_is_given_back_when_the_world_fails),
-        ON_BOTH(unknown_commit_of_a_claim_is_adopted_or_made_again),
+        ON_EACH(unknown_commit_of_a_failure_charges_it_once),
+        ON_EACH(commit_that_stays_unknown_is_given_up_and_nothing_is_acknowledged),
+        ON_EACH(no_new_connection_after_an_unknown_commit_is_closed),
+        ON_EACH(redelivered_messages_run_alone_behind_a_committed_claim),
+        ON_EACH(copy_that_came_again_makes_the_first_run_alone_too),
+        ON_EACH(finished_ones_that_came_again_are_sifted_in_one_look),
+        ON_EACH(message_that_loses_its_connection_leaves_a_counted_start),
+        ON_EACH(claim_is_given_back_when_the_world_fails),
+        ON_EACH(unknown_commit_of_a_claim_is_adopted_or_made_again),
         ON_FILE(unknown_commit_of_a_claim_is_adopted_or_made_again),
-        ON_BOTH(unknown_commit_of_a_claimed_run_has_its_effect_once),
-        ON_BOTH(unknown_commit_outside_runs_the_handler_once),
-        ON_BOTH(foreign_claim_is_not_adopted),
+        ON_EACH(unknown_commit_of_a_claimed_run_has_its_effect_once),
+        ON_EACH(unknown_commit_outside_runs_the_handler_once),
+        ON_EACH(foreign_claim_is_not_adopted),
     };
+    engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

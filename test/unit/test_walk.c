@@ -200,19 +200,20 @@ static void replayed_row_does_not_run_beside_one_of_its_key(void **state)
     assert_int_equal(state_of(e, "position:old"), SEMEL_STATE_COMPLETED);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(connection_that_dies_while_handlers_run_costs_no_end),
-        ON_BOTH(contention_at_the_end_is_repeated),
-        ON_BOTH(two_lost_answers_in_a_row_leave_the_end_ours),
-        ON_BOTH(error_of_class_unknown_is_never_retried_on_a_guess),
-        ON_BOTH(failures_in_a_row_stop_an_outside_batch_too),
-        ON_BOTH(redelivery_under_another_key_leaves_the_row_in_its_place),
-        ON_BOTH(redelivery_under_another_version_raises_nothing),
-        ON_BOTH(lock_key_that_equals_an_order_key_parts_nothing),
-        ON_BOTH(conflicting_copy_is_counted_once_on_every_path),
-        ON_BOTH(replayed_row_does_not_run_beside_one_of_its_key),
+        ON_EACH(connection_that_dies_while_handlers_run_costs_no_end),
+        ON_EACH(contention_at_the_end_is_repeated),
+        ON_EACH(two_lost_answers_in_a_row_leave_the_end_ours),
+        ON_EACH(error_of_class_unknown_is_never_retried_on_a_guess),
+        ON_EACH(failures_in_a_row_stop_an_outside_batch_too),
+        ON_EACH(redelivery_under_another_key_leaves_the_row_in_its_place),
+        ON_EACH(redelivery_under_another_version_raises_nothing),
+        ON_EACH(lock_key_that_equals_an_order_key_parts_nothing),
+        ON_EACH(conflicting_copy_is_counted_once_on_every_path),
+        ON_EACH(replayed_row_does_not_run_beside_one_of_its_key),
     };
+    engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fuzz_pg_rows.c: what a PostgreSQL server may answer, whatever it is and whoever wrote the rows.
+ *
+ * The input: one byte chooses the status of an otherwise sound row, and whether all of its columns are asked for or
+ * those of a final row; then, until the end, a column's number and a value each (see value()). The row is an answer of
+ * libpq in binary, made by hand; there is no server.
+ *
+ * What must hold: no crash and no failed assertion; a row is sound or called damaged, with a sentence that says where;
+ * what is sound passes the check of core and keeps every bound; what is damaged leaves the caller's row alone; lack of
+ * memory is told as such. A row in which nothing was planted is sound.
+ */
+#include <endian.h>
+#include <libpq-fe.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "core/state.h"
+#include "store/pg.h"
+
+#define NOW_2000 INT64_C(753315200000000) /* in November 2023, in microseconds since 2000 */
+#define CELL_MAX 300
+#define MUST(condition) ((condition) ? (void)0 : broken(#condition, __LINE__))
+
+int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
+
+static void broken(const char *condition, int line)
+{
+    fprintf(stderr, "fuzz_pg_rows.c:%d: does not hold: %s\n", line, condition);
+    abort();
+}
+
+/* ---- the row ------------------------------------------------------------------------------------------- */
+
+struct value {
+    char p[CELL_MAX];
+    int n; /* -1: null */
+};
+
+static struct value row[PG_COL_COUNT];
+
+static void put(enum pg_col col, const void *p, size_t n)
+{
+    row[col].n = (int)(n < CELL_MAX ? n : CELL_MAX);
+    memcpy(row[col].p, p, (size_t)row[col].n);
+}
+
+static void put_text(enum pg_col col, const char *text)
+{
+    put(col, text, strlen(text));
+}
+
+static void put_int8(enum pg_col col, int64_t v)
+{
+    uint64_t wire = htobe64((uint64_t)v);
+    put(col, &wire, sizeof wire);
+}
+
+static void put_int4(enum pg_col col, int32_t v)
+{
+    uint32_t wire = htobe32((uint32_t)v);
+    put(col, &wire, sizeof wire);
+}
+
+static void put_flag(enum pg_col col, bool v)
+{
+    char wire = v ? 1 : 0;
+    put(col, &wire, 1);
+}
+
+static const char *const words[] = {"processing", "completed", "failed",    "waiting",     "rejected", "unknown",
+                                    "dead",       "stale",     "prevented", "quarantined", "absent",   "",
+                                    "k",          "gap",       "blocked",   "transient"};
+
+static void sound_row(unsigned status)
+{
+    enum semel_state state = SEMEL_STATE_ABSENT;
+    for (int i = 0; i < PG_COL_COUNT; i++)
+        row[i].n = -1;
+    MUST(semel__state_parse(semel__str(words[status]), &state));
+    put_int8(PG_COL_arrival, 10);
+    put_text(PG_COL_consumer, "c");
+    put_text(PG_COL_source, "s");
+    put_text(PG_COL_message_id, "m");
+    put_text(PG_COL_status, words[status]);
+    put_int4(PG_COL_attempts, 1);
+    put_int4(PG_COL_attempts_before, 0);
+    put_int4(PG_COL_replays, 0);
+    put_flag(PG_COL_alone, false);
+    put_int8(PG_COL_received_at, NOW_2000);
+    put_int8(PG_COL_updated_at, NOW_2000);
+    put_flag(PG_COL_kept, true);
+    put_text(PG_COL_payload, "x");
+    if (semel__state_final(state))
+        put_int8(PG_COL_processed_at, NOW_2000);
+    if (state == SEMEL_STATE_PROCESSING) {
+        put_text(PG_COL_lease_owner, "w");
+        put_int8(PG_COL_lease_until, NOW_2000);
+        put_int8(PG_COL_lease_token, 7);
+    }
+}
+
+struct bytes {
+    const unsigned char *p;
+    size_t n;
+};
+
+static unsigned next(struct bytes *in)
+{
+    if (in->n == 0)
+        return 0;
+    in->n--;
+    return *in->p++;
+}
+
+/* A value as the next bytes say: of the right size for a number, a time or a flag, or any bytes at all. */
+static void value(struct bytes *in, enum pg_col col)
+{
+    unsigned kind = next(in) & 7;
+    size_t n = kind == 1 ? 8 : kind == 2 ? 4 : kind == 3 ? next(in) : 0;
+    if (n == 255) /* longer than an id may be */
+        n = CELL_MAX;
+    if (n > in->n)
+        n = in->n;
+    if (kind == 0)
+        row[col].n = -1;
+    else if (kind <= 3)
+        put(col, in->p, n);
+    else if (kind == 4)
+        put_text(col, words[next(in) & 15]);
+    else if (kind == 5)
+        put_int8(col, NOW_2000 + ((int64_t)next(in) - 128) * 1000000);
+    else if (kind == 6)
+        put_int4(col, (int32_t)next(in) - 8);
+    else
+        put_flag(col, (next(in) & 1) != 0);
+    in->p += n;
+    in->n -= n;
+}
+
+/* ---- the answer ---------------------------------------------------------------------------------------- */
+
+/* The columns of an answer, in its order. */
+static const enum pg_col all[] = {
+#define X(name) PG_COL_##name,
+    PG_ROW_MAP(X)
+#undef X
+        PG_COL_kept,
+    PG_COL_headers, PG_COL_payload};
+static const enum pg_col finals[] = {
+#define X(name) PG_COL_##name,
+    PG_FINAL_MAP(X)
+#undef X
+        PG_COL_kept};
+
+static PGresult *answer(const enum pg_col *columns, size_t n)
+{
+    PGresAttDesc attributes[PG_COL_COUNT] = {{0}};
+    PGresult *res = PQmakeEmptyPGresult(NULL, PGRES_TUPLES_OK);
+    MUST(res != NULL);
+    for (size_t i = 0; i < n; i++) {
+        attributes[i].name = (char *)"x";
+        attributes[i].format = 1;
+    }
+    MUST(PQsetResultAttrs(res, (int)n, attributes) != 0);
+    for (size_t i = 0; i < n; i++) {
+        struct value *v = &row[columns[i]];
+        MUST(PQsetvalue(res, 0, (int)i, v->n >= 0 ? v->p : NULL, v->n) != 0);
+    }
+    return res;
+}
+
+static void check_sound(const struct semel_row *read)
+{
+    const struct semel_str texts[] = {read->consumer, read->source,           read->id,
+                                      read->type,     read->order_key,        read->traceparent,
+                                      read->position, read->live.lease_owner, read->live.error_text};
+    struct semel_error err;
+    MUST(semel__row_check(read, &err) == SEMEL_OK);
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        MUST(texts[i].n <= CELL_MAX && semel__utf8_valid(texts[i]));
+    MUST(read->id.n <= SEMEL_ID_MAX && read->source.n <= SEMEL_ID_MAX && read->consumer.n <= SEMEL_ID_MAX);
+    MUST(read->live.attempts >= 0 && read->live.replays >= 0 && read->live.attempts_before <= read->live.attempts);
+    MUST(read->received_us != SEMEL_NONE && read->updated_us != SEMEL_NONE && read->arrival != SEMEL_NONE);
+}
+
+static semel_status read_row(const PGresult *res, bool final, size_t memory)
+{
+    const struct semel_row key = {.consumer = SEMEL_STR("c"), .source = SEMEL_STR("s"), .id = SEMEL_STR("m")};
+    struct semel_row read = {.arrival = -77};
+    struct semel_error err = {0};
+    struct semel_arena arena;
+    semel__arena_init(&arena, memory);
+    semel_status status = final ? semel__pg_read_final(res, 0, 0, &key, &arena, &read, &err)
+                                : semel__pg_read(res, 0, 0, &arena, &read, &err);
+    if (status == SEMEL_OK) {
+        check_sound(&read);
+    } else {
+        MUST(read.arrival == -77);
+        MUST(semel__pg_damaged(status) ? strstr(err.text, "damaged row in semel.inbox") != NULL
+                                       : status == SEMEL_RETRY);
+    }
+    semel__arena_done(&arena);
+    return status;
+}
+
+/* Every cell as everything that it is not. */
+static void read_cells(const PGresult *res, int n)
+{
+    struct semel_arena arena;
+    semel__arena_init(&arena, 1 << 20);
+    for (int col = 0; col <= n; col++) /* one more of each than there are */
+        for (int at = 0; at < 2; at++) {
+            struct semel_str s = semel__pg_get_text(res, at, col), copy = {0};
+            struct semel_error err;
+            (void)semel__pg_get_int(res, at, col);
+            (void)semel__pg_get_time(res, at, col);
+            (void)semel__pg_get_bool(res, at, col);
+            MUST(semel__pg_copy(res, at, col, 10, &arena, &copy, &err) == SEMEL_OK);
+            MUST(copy.n == (s.n < 10 ? s.n : 10) && semel__str_given(copy) == semel__str_given(s));
+        }
+    struct semel_str *names = NULL;
+    struct semel_error err;
+    size_t n_names = 0;
+    MUST(semel__pg_names(res, &arena, &names, &n_names, &err) == SEMEL_OK);
+    MUST(n_names == 0 || names[0].n <= SEMEL_ID_MAX);
+    semel__arena_done(&arena);
+}
+
+int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
+{
+    struct bytes in = {data, size};
+    unsigned first = next(&in);
+    bool final = (first & 128) != 0, planted = in.n > 0;
+    sound_row((first & 127) % 10);
+    while (in.n > 0)
+        value(&in, (enum pg_col)(next(&in) % PG_COL_COUNT));
+    size_t n = final ? sizeof finals / sizeof finals[0] : sizeof all / sizeof all[0];
+    PGresult *res = answer(final ? finals : all, n);
+    semel_status status = read_row(res, final, 1 << 22);
+    MUST(status == SEMEL_OK || semel__pg_damaged(status));
+    if (!planted)
+        MUST(status == SEMEL_OK || (final && row[PG_COL_processed_at].n < 0));
+    (void)read_row(res, final, 64);
+    read_cells(res, (int)n);
+    PQclear(res);
+    return 0;
+}
