@@ -189,7 +189,7 @@ struct pg_column {
 void semel__pg_columns(struct pg_trip *trip, const struct pg_column *columns, size_t n_columns,
                        const void *const *items, size_t n);
 bool semel__pg_same(const struct pg_column *column, const void *a, const void *b); /* of two items */
-bool semel__pg_given(const struct pg_column *column, const void *item);             /* false: NULL */
+bool semel__pg_given(const struct pg_column *column, const void *item);            /* false: NULL */
 /* One parameter. */
 void semel__pg_single_of(struct pg_trip *trip, const struct pg_column *column, const void *item);
 void semel__pg_array_of(struct pg_trip *trip, const struct pg_column *column, const void *const *items, size_t n);
