@@ -24,6 +24,7 @@
 
 #define NEWEST 30
 #define OLDEST 13
+#define ARGS_MAX 64
 
 static char folder[256]; /* of the programs */
 static uid_t server_uid;
@@ -108,12 +109,18 @@ bool pg_program_folder(const char *dir, const char *options)
 static _Noreturn void become(enum pg_as as, pid_t parent, const char *log, const char *const *argv)
 {
     char path[512];
+    const char *words[ARGS_MAX] = {path}; /* PostgreSQL's programs look for each other beside their own first word */
     int fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644), null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
     if (as == PG_AS_SERVER && argv[0][0] != '/')
         snprintf(path, sizeof path, "%s/%s", folder, argv[0]);
     else
         snprintf(path, sizeof path, "%s", argv[0]);
+    for (size_t i = 1; argv[i - 1] != NULL && argv[i] != NULL; i++) {
+        if (i + 1 == ARGS_MAX)
+            _exit(126);
+        words[i] = argv[i];
+    }
     if (fd < 0 || null < 0 || dup2(null, 0) < 0 || dup2(fd, 1) < 0 || dup2(fd, 2) < 0)
         _exit(126);
     if (as == PG_AS_SERVER && server_uid != geteuid() &&
@@ -126,7 +133,7 @@ static _Noreturn void become(enum pg_as as, pid_t parent, const char *log, const
     unsetenv("LD_PRELOAD");
     setenv("LC_ALL", "C", 1);
     setenv("TZ", "UTC", 1);
-    execvp(path, (char *const *)argv);
+    execvp(path, (char *const *)words);
     _exit(127);
 }
 
