@@ -111,9 +111,8 @@ def test_interrupted_bench_run_ends_its_server(pg_server, tmp_path):  # noqa: F8
     wait_for(lambda: "== growth-postgres" in log.read_text() or child.poll() is not None, "growth has begun", 120)
     assert child.poll() is None, log.read_text()
     # Its own server: a grandchild of ours, with its data below a folder of bench/run.
-    pids = [int(line.split()[0]) for line in subprocess.run(
-        ["ps", "-o", "pid=,args=", "--ppid", str(child.pid)], capture_output=True, text=True, check=True
-    ).stdout.splitlines() if "postgres -D" in line]
+    pids = [int(pid) for pid in pathlib.Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+            if b"/postgres\0-D\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
     assert len(pids) == 1, pids
     data = pathlib.Path(os.readlink(f"/proc/{pids[0]}/cwd"))
     child.send_signal(signal.SIGTERM)
