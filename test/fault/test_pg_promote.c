@@ -220,7 +220,8 @@ static void handle_behind_a_pooler_notices_without_a_new_connection(void **state
     assert_int_equal(semel_store_open(&store, stores, url, NULL, &err), SEMEL_OK);
     assert_int_equal(list_sources(store, &err), SEMEL_OK);
     world_sql(&world, "CREATE TABLE later ()");
-    until(&world_server, NULL, "SELECT (replay_lsn = pg_current_wal_lsn())::int FROM pg_stat_replication");
+    until(&world_server, NULL,
+          "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_lsn()"); /* NULL: not yet */
     lose_the_primary();
     pg_pooler_point(&pooler, &standby);
     assert_int_equal(list_sources(store, &err), SEMEL_RETRY);
