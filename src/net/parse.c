@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * parse.c: llhttp's callbacks, and what is asked of a head beyond its syntax.
+ *
+ * llhttp must be compiled strict (LLHTTP_STRICT_MODE): loose, it takes any two bytes behind a chunk
+ * for its CR LF. Even strict it accepts a bare LF as the end of a chunked body, "gzip, chunked", and
+ * a size of a thousand zeros; these are refused here.
+ *
+ * Invariants: llhttp sees the head in one piece, so every span is whole; a callback that refuses
+ * leaves the status and stops the parser.
+ */
+#include "net/parse.h"
+
+#include <assert.h>
+
+#define LENGTH_DIGITS 18 /* more are refused: no body is that long */
+
+/* One text for all of these: which of them llhttp notices first depends on how the bytes were cut. */
+static const char bad_chunks[] =
+    "chunks must be a size in hexadecimal, CR LF, the bytes and CR LF, the last one empty; "
+    "without extensions and trailers";
+
+static int refuse(struct semel_parse *parse, int status, const char *reason)
+{
+    if (parse->status == 0) {
+        parse->status = status;
+        parse->reason = reason;
+    }
+    return -1;
+}
+
+static int on_url(llhttp_t *llhttp, const char *p, size_t n)
+{
+    struct semel_parse *parse = llhttp->data;
+    parse->target = (struct semel_str){p, n};
+    return 0;
+}
+
+static int on_field(llhttp_t *llhttp, const char *p, size_t n)
+{
+    struct semel_parse *parse = llhttp->data;
+    if (parse->headed)
+        return refuse(parse, 400, bad_chunks);
+    if (parse->n_fields == parse->max_fields)
+        return refuse(parse, 431, "there are too many headers");
+    parse->fields[parse->n_fields++] = (struct semel_http_pair){{p, n}, {"", 0}};
+    return 0;
+}
+
+static int on_value(llhttp_t *llhttp, const char *p, size_t n)
+{
+    struct semel_parse *parse = llhttp->data;
+    while (n > 0 && (p[n - 1] == ' ' || p[n - 1] == '\t'))
+        n--;
+    if (parse->n_fields > 0 && n > 0)
+        parse->fields[parse->n_fields - 1].value = (struct semel_str){p, n};
+    return 0;
+}
+
+/* An Upgrade is ignored, as RFC 9110 allows: what follows is this message's body. */
+static int on_head(llhttp_t *llhttp)
+{
+    struct semel_parse *parse = llhttp->data;
+    parse->headed = true;
+    parse->keep_alive = llhttp_should_keep_alive(llhttp) != 0;
+    llhttp->upgrade = 0;
+    return 0;
+}
+
+static int on_body(llhttp_t *llhttp, const char *p, size_t n)
+{
+    struct semel_parse *parse = llhttp->data;
+    if (n > parse->body_left)
+        return refuse(parse, 413, "the body is too large");
+    parse->body_left -= n;
+    if (!semel__buf_add(&parse->x->body, p, n))
+        return refuse(parse, 503, "there is no memory for the body");
+    return 0;
+}
+
+static int on_chunk(llhttp_t *llhttp)
+{
+    struct semel_parse *parse = llhttp->data;
+    if (llhttp->content_length > parse->body_left)
+        return refuse(parse, 413, "the body is too large");
+    return 0;
+}
+
+static int on_extension(llhttp_t *llhttp, const char *p, size_t n)
+{
+    (void)p;
+    (void)n;
+    return refuse(llhttp->data, 400, bad_chunks);
+}
+
+static int on_complete(llhttp_t *llhttp)
+{
+    struct semel_parse *parse = llhttp->data;
+    parse->complete = true;
+    return HPE_PAUSED;
+}
+
+static const llhttp_settings_t callbacks = {
+    .on_url = on_url,
+    .on_header_field = on_field,
+    .on_header_value = on_value,
+    .on_headers_complete = on_head,
+    .on_body = on_body,
+    .on_chunk_header = on_chunk,
+    .on_chunk_extension_name = on_extension,
+    .on_message_complete = on_complete,
+};
+
+static bool method_of(const llhttp_t *llhttp, enum semel_http_method *ret)
+{
+    const char *name = llhttp_method_name((llhttp_method_t)llhttp->method);
+    for (unsigned i = 0; i < SEMEL_HTTP_METHODS; i++)
+        if (strcmp(name, semel__http_method_name((enum semel_http_method)i)) == 0) {
+            *ret = (enum semel_http_method)i;
+            return true;
+        }
+    return false;
+}
+
+/* The value of the one header of that name, or {NULL, 0}; *ret_count says how many there are. */
+static struct semel_str only(const struct semel_parse *parse, const char *name, size_t *ret_count)
+{
+    struct semel_str value = {NULL, 0};
+    *ret_count = 0;
+    for (size_t i = 0; i < parse->n_fields; i++)
+        if (semel__http_name_eq(parse->fields[i].name, name)) {
+            value = parse->fields[i].value;
+            ++*ret_count;
+        }
+    return value;
+}
+
+static int check_length(struct semel_parse *parse, struct semel_str value)
+{
+    for (size_t i = 0; i < value.n; i++)
+        if (value.p[i] < '0' || value.p[i] > '9')
+            return refuse(parse, 400, "Content-Length must be digits");
+    if (value.n == 0 || value.n > LENGTH_DIGITS)
+        return refuse(parse, value.n == 0 ? 400 : 413, "Content-Length is not a length that we accept");
+    int64_t length = 0;
+    semel__str_int64(value, &length);
+    if ((uint64_t)length != parse->llhttp.content_length)
+        return refuse(parse, 400, "the length of the body is in doubt");
+    parse->length = (size_t)length;
+    return 0;
+}
+
+/* How the body is framed: this must be beyond doubt. */
+static int check_framing(struct semel_parse *parse)
+{
+    size_t lengths, codings;
+    struct semel_str length = only(parse, "content-length", &lengths);
+    struct semel_str coding = only(parse, "transfer-encoding", &codings);
+    if (lengths > 1 || codings > 1)
+        return refuse(parse, 400, "Content-Length and Transfer-Encoding must not be repeated");
+    if (lengths > 0 && codings > 0)
+        return refuse(parse, 400, "Content-Length and Transfer-Encoding exclude each other");
+    if (codings > 0) {
+        if (!semel__http_name_eq(coding, "chunked"))
+            return refuse(parse, 400, "the only transfer coding is chunked");
+        if (parse->http_1_0)
+            return refuse(parse, 400, "HTTP/1.0 has no transfer codings");
+        parse->chunked = true;
+    }
+    return lengths > 0 ? check_length(parse, length) : 0;
+}
+
+static int check_expect(struct semel_parse *parse)
+{
+    size_t n;
+    struct semel_str expect = only(parse, "expect", &n);
+    if (n == 0 || parse->http_1_0)
+        return 0;
+    if (n > 1 || !semel__http_name_eq(expect, "100-continue"))
+        return refuse(parse, 417, "the only expectation is 100-continue");
+    parse->expects = true;
+    return 0;
+}
+
+static int syntax_fault(struct semel_parse *parse, llhttp_errno_t error)
+{
+    if (parse->status == 0 && error == HPE_INVALID_METHOD)
+        refuse(parse, 501, "the method is not known");
+    if (parse->status == 0)
+        refuse(parse, 400,
+               parse->chunked ? bad_chunks : "the request is not well-formed, or the length of its body is in doubt");
+    return parse->status;
+}
+
+int semel__parse_head(struct semel_parse *parse, struct semel_http_exchange *x, struct semel_str head,
+                      size_t max_fields)
+{
+    *parse = (struct semel_parse){.x = x, .max_fields = max_fields};
+    parse->fields = semel__arena_alloc(&x->arena, max_fields, sizeof(*parse->fields));
+    if (parse->fields == NULL) {
+        refuse(parse, 503, "there is no memory for the request");
+        return parse->status;
+    }
+    llhttp_init(&parse->llhttp, HTTP_REQUEST, &callbacks);
+    parse->llhttp.data = parse;
+    llhttp_errno_t error = llhttp_execute(&parse->llhttp, head.p, head.n);
+    bool paused = error == HPE_PAUSED && parse->complete;
+    parse->http_1_0 = parse->llhttp.http_minor == 0;
+    if ((error != HPE_OK && !paused) || !parse->headed) {
+        if (parse->headed)
+            check_framing(parse); /* it has the better word for what llhttp disliked */
+        return syntax_fault(parse, error);
+    }
+    if (paused && llhttp_get_error_pos(&parse->llhttp) != head.p + head.n)
+        return syntax_fault(parse, HPE_INTERNAL); /* gate and parser differ on where the head ends */
+
+    if (!method_of(&parse->llhttp, &x->req.method))
+        refuse(parse, 501, "the method is not known");
+    else if (check_framing(parse) == 0)
+        check_expect(parse);
+    if (parse->status == 0 && parse->complete != (!parse->chunked && parse->length == 0))
+        refuse(parse, 400, "the length of the body is in doubt");
+    x->req.target = parse->target;
+    x->req.headers = parse->fields;
+    x->req.n_headers = parse->n_fields;
+    return parse->status;
+}
+
+/* A chunk of one byte takes six; a size may have some zeros more. */
+void semel__parse_bound(struct semel_parse *parse, size_t body_max)
+{
+    parse->body_left = body_max;
+    if (__builtin_mul_overflow(body_max, (size_t)8, &parse->wire_left) ||
+        __builtin_add_overflow(parse->wire_left, (size_t)1024, &parse->wire_left))
+        parse->wire_left = SIZE_MAX;
+}
+
+static int check_end(struct semel_parse *parse, const char *p, size_t used)
+{
+    char before = used >= 2 ? p[used - 2] : parse->last;
+    if (parse->chunked && (used == 0 || p[used - 1] != '\n' || before != '\r'))
+        refuse(parse, 400, bad_chunks);
+    return parse->status;
+}
+
+/* Of a chunked body llhttp is shown no more bytes than may come, however many there are. */
+int semel__parse_body(struct semel_parse *parse, const char *p, size_t n, size_t *ret_used)
+{
+    assert(!parse->complete);
+    bool over = parse->chunked && n > parse->wire_left;
+    *ret_used = n = over ? parse->wire_left : n;
+    llhttp_errno_t error = n > 0 ? llhttp_execute(&parse->llhttp, p, n) : HPE_OK;
+    if (error == HPE_PAUSED && parse->complete) {
+        *ret_used = (size_t)(llhttp_get_error_pos(&parse->llhttp) - p);
+        return check_end(parse, p, *ret_used);
+    }
+    if (error != HPE_OK)
+        return syntax_fault(parse, error);
+    if (over)
+        refuse(parse, 400, "the chunks of the body are too small for their number");
+    if (parse->chunked && n > 0) {
+        parse->wire_left -= n;
+        parse->last = p[n - 1];
+    }
+    return parse->status;
+}
