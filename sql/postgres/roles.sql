@@ -6,8 +6,8 @@
 --
 --   owner     has the schema and migrates it. Run the migrations as this role: SET ROLE semel_owner.
 --   app       calls the functions, and touches no table: neither the records of others nor its own can be forged.
---   operator  reads everything, and replays, discards and resolves through the command line. It cannot make a record,
---             nor take one away.
+--   operator  reads everything, and replays, discards, resolves and rewinds through the command line. It cannot make a
+--             record, nor take one away.
 --   worker    (only where -v worker=NAME is given) the C library and the daemon, which write the tables themselves.
 --             They cannot change the schema.
 --
@@ -59,11 +59,12 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'semel') AS migrated, :'
     WHERE n.nspname = 'semel' AND left(p.proname, 1) <> '_'
     \gexec
 
-    -- The operator: `semel inbox ls, show, retry, discard, resolve` and `semel status`.
+    -- The operator: `semel inbox ls, show, retry, discard, resolve`, `semel status` and `semel rewind`.
     GRANT USAGE ON SCHEMA semel TO :"operator";
     GRANT SELECT ON ALL TABLES IN SCHEMA semel TO :"operator";
-    GRANT UPDATE ON semel.inbox, semel.order_key, semel.selected TO :"operator";
-    GRANT INSERT ON semel.order_key, semel.attempt, semel.audit, semel.selection, semel.selected TO :"operator";
+    GRANT UPDATE ON semel.inbox, semel.order_key, semel.selected, semel.position TO :"operator";
+    GRANT INSERT ON semel.order_key, semel.attempt, semel.audit, semel.selection, semel.selected, semel.position
+        TO :"operator";
     GRANT DELETE ON semel.business_key TO :"operator";
 
     \if :with_worker

@@ -204,10 +204,10 @@ static bool business_taken(const struct work *work, const struct item *item)
     return false;
 }
 
-static bool accepted(const struct item *item)
+static bool accepted(const struct work *work, const struct item *item)
 {
     if (item->verdict.act == SEMEL_RUN)
-        return true;
+        return !work->storing || item->row == NULL; /* a row that is stored already stays as it is */
     return item->row == NULL && item->verdict.changes && item->verdict.becomes == SEMEL_STATE_WAITING;
 }
 
@@ -247,11 +247,11 @@ static void run_on(struct work *work, struct item *item)
         key->head_arrival = arrival;
         key->head_version = version;
     }
-    key->open |= item->verdict.act == SEMEL_RUN;
-    if (parked && item->verdict.becomes == SEMEL_STATE_WAITING) {
-        key->parked++;
+    key->open |= item->verdict.act == SEMEL_RUN && !work->storing;
+    bool waits = parked ? item->verdict.becomes == SEMEL_STATE_WAITING : work->storing && item->row == NULL;
+    key->parked += waits;
+    if (waits && work->parked != SEMEL_NONE)
         work->parked++;
-    }
 }
 
 /* After an unknown commit: is the row that is there the claim of our own first try? Then it runs under that lease. */
@@ -351,7 +351,7 @@ static semel_status check_business(struct work *work, struct semel_error *err)
             const struct semel_business *business = find_business(work, item->msg->business[k]);
             if (business == NULL || business->taken || !business->inserted || holds(business, item->msg))
                 continue;
-            if (!accepted(work->holders[business - work->batch.business]))
+            if (!accepted(work, work->holders[business - work->batch.business]))
                 return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_TRANSIENT,
                                    "two messages of a batch share a business key, and the first of them is refused");
         }

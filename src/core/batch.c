@@ -12,9 +12,25 @@
 #include "base/str.h"
 #include <string.h>
 
+#include "core/mark.h"
 #include "core/work.h"
 
 #define UNKNOWN_MAX 3
+
+/* The positions of the batch move with it when this transaction is all of it, and all of it will be acknowledged. */
+static semel_status mark(struct work *work, struct semel_error *err)
+{
+    struct semel_marks *marks = work->inbox->marks;
+    work->marked = false;
+    if (marks == NULL)
+        return SEMEL_OK;
+    bool all = work->n == marks->whole;
+    for (size_t i = 0; all && i < work->n; i++)
+        all = semel__item_act(work, work->items[i]) == SEMEL_ACK;
+    semel_status status = semel__marks_move(marks, work->inbox, all, work->now_us, err);
+    work->marked = status == SEMEL_OK && all;
+    return status;
+}
 
 static semel_status in_transaction(struct work *work, bool single, struct semel_error *err)
 {
@@ -28,6 +44,8 @@ static semel_status in_transaction(struct work *work, bool single, struct semel_
         return status;
     SEMEL_POINT(BATCH_HANDLED);
     status = semel__work_settle(work, err);
+    if (status == SEMEL_OK)
+        status = mark(work, err);
     if (status == SEMEL_OK && single && work->items[0]->ended)
         SEMEL_POINT(SINGLE_RECORDED);
     return status;
@@ -56,6 +74,8 @@ static semel_status transaction(struct work *work, bool single, struct semel_err
     if (status != SEMEL_OK)
         return status;
     SEMEL_POINT(BATCH_COMMITTED);
+    if (work->marked)
+        inbox->marks->moved = true;
     return semel__work_tell(work, err);
 }
 

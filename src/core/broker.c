@@ -52,7 +52,7 @@ semel_status semel_broker_reopen(struct semel_broker *broker, struct semel_error
 semel_status semel_broker_poll(struct semel_broker *broker, size_t max, int wait_ms, struct semel_arena *arena,
                                struct semel_delivery **ret_deliveries, size_t *ret_n, struct semel_error *err)
 {
-    assert(max > 0 && wait_ms >= 0);
+    assert(wait_ms >= 0);
     semel_status status = broker->ops->poll(broker, max, wait_ms, arena, ret_deliveries, ret_n, err);
     assert(status != SEMEL_OK || *ret_n <= max);
     return status;
@@ -68,6 +68,18 @@ semel_status semel_broker_later(struct semel_broker *broker, const uint64_t *tag
 {
     assert(delay_ms >= 0);
     return n == 0 ? SEMEL_OK : broker->ops->later(broker, tags, n, delay_ms, err);
+}
+
+void semel_broker_wake(struct semel_broker *broker)
+{
+    if (broker->ops->wake != NULL)
+        broker->ops->wake(broker);
+}
+
+void semel_broker_told(struct semel_broker *broker, const uint64_t *tags, const struct semel_settled *settled, size_t n)
+{
+    if (broker->ops->told != NULL && n > 0)
+        broker->ops->told(broker, tags, settled, n);
 }
 
 semel_status semel_broker_publish(struct semel_broker *broker, struct semel_publish *items, size_t n,

@@ -23,6 +23,7 @@
 #include "semel/types.h"
 
 struct semel_broker;
+struct semel_settled; /* core/inbox.h */
 
 struct semel_pair {
     struct semel_str name, value;
@@ -38,6 +39,13 @@ struct semel_delivery {
     const struct semel_pair *properties;
     size_t n_properties;
     int delivery; /* 1: the first, more: again, 0: cannot tell */
+    /* What the order of the source rests on: deliveries of one lane (a partition, a message group) come in order, those
+     * of two lanes do not. Equal numbers for equal lanes, for as long as the handle is open; any number will do. */
+    uint64_t lane;
+    /* Where the source numbers what it has: the partition and the place in it, ascending with gaps. */
+    int32_t partition;
+    int64_t offset;
+    int64_t epoch; /* not 0: the position is kept in the store, and the partition was taken under this epoch (mark.h) */
 };
 
 /* What leaves: to a destination, under a partition key, with its id among the headers. */
@@ -59,12 +67,18 @@ struct semel_broker_ops {
     semel_status (*open)(struct semel_broker *broker, struct semel_str location, struct semel_error *err);
     void (*close)(struct semel_broker *broker); /* what was not acknowledged will come again */
     semel_status (*reopen)(struct semel_broker *broker, struct semel_error *err);
-    /* At most `max` deliveries, their bytes in the arena; 0 of them is OK. */
+    /* At most `max` deliveries, their bytes in the arena; 0 of them is OK. max is 0: only what keeps the connection,
+     * the membership and what was delivered alive. */
     semel_status (*poll)(struct semel_broker *broker, size_t max, int wait_ms, struct semel_arena *arena,
                          struct semel_delivery **ret_deliveries, size_t *ret_n, struct semel_error *err);
     semel_status (*ack)(struct semel_broker *broker, const uint64_t *tags, size_t n, struct semel_error *err);
     semel_status (*later)(struct semel_broker *broker, const uint64_t *tags, size_t n, int delay_ms,
                           struct semel_error *err);
+    /* NULL, or: what came of these deliveries, for a source that answers whoever sent them. Called after the commit and
+     * before ack and later; those that are not told are known to nobody. */
+    void (*told)(struct semel_broker *broker, const uint64_t *tags, const struct semel_settled *settled, size_t n);
+    /* NULL, or: a poll that waits returns soon. From any thread. */
+    void (*wake)(struct semel_broker *broker);
     /* Each item gets its own status; the call's status is OK when every item has one. */
     semel_status (*publish)(struct semel_broker *broker, struct semel_publish *items, size_t n,
                             struct semel_error *err);
@@ -83,6 +97,9 @@ semel_status semel_broker_poll(struct semel_broker *broker, size_t max, int wait
 semel_status semel_broker_ack(struct semel_broker *broker, const uint64_t *tags, size_t n, struct semel_error *err);
 semel_status semel_broker_later(struct semel_broker *broker, const uint64_t *tags, size_t n, int delay_ms,
                                 struct semel_error *err);
+void semel_broker_wake(struct semel_broker *broker);
+void semel_broker_told(struct semel_broker *broker, const uint64_t *tags, const struct semel_settled *settled,
+                       size_t n);
 semel_status semel_broker_publish(struct semel_broker *broker, struct semel_publish *items, size_t n,
                                   struct semel_error *err);
 

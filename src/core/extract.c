@@ -265,8 +265,10 @@ static semel_status take_time(struct extraction *x, struct semel_error *err)
         text = semel__pair_find(x->delivery->headers, x->delivery->n_headers, SEMEL_STR("ce_time"));
         if (x->msg->defect != SEMEL_DEFECT_NO_ID && semel__id_time(x->msg->id, &x->msg->message_time_us))
             return SEMEL_OK;
-        if (!semel__str_given(text))
+        if (!semel__str_given(text) && !x->rules->timed)
             return SEMEL_OK;
+        semel__fail(&why, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                    "there is none: the id is no UUIDv7 or ULID, and there is no header ce_time (timed_ids)");
     }
     if (semel__str_given(text)) {
         if (semel__time_parse(text, &x->msg->message_time_us))

@@ -38,6 +38,7 @@ struct semel_rules {
     struct semel_rule business[SEMEL_BUSINESS_MAX];
     size_t n_business;
     bool no_fingerprint;
+    bool timed; /* a message must tell its age; one that does not is kept and not run */
 };
 
 #define SEMEL_HEADER_COUNT_MAX 256

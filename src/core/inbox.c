@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/point.h"
 #include "base/str.h"
+#include "core/mark.h"
 #include "core/work.h"
 
 #define ARENA_MAX ((size_t)1 << 30)
@@ -197,6 +198,8 @@ semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_
     semel_status status = semel__items_prepare(inbox, &inbox->arena, msgs, n, ret_settled, &items, &n, err);
     if (status != SEMEL_OK)
         return status;
+    if (inbox->marks != NULL)
+        inbox->marks->whole = n;
     refuse_giants(inbox, items, n);
     n = open_items(items, n);
     status = n > 0 ? process_items(inbox, items, n, err) : SEMEL_OK;

@@ -33,6 +33,8 @@
 #include "core/store.h"
 #include "core/verdict.h"
 
+struct semel_marks; /* mark.h */
+
 /* ---- handlers ---- */
 
 struct semel__reply {
@@ -101,6 +103,7 @@ struct semel_inbox {
      * breaker. */
     int failures, failures_max;
     struct semel_counts counts;
+    struct semel_marks *marks;  /* NULL, or: positions that go with this batch; set by mark.c alone */
     struct semel_arena arena;   /* lives as long as one call */
     struct semel_arena scratch; /* lives as long as one transaction */
 };
@@ -121,6 +124,7 @@ struct semel_settled {
     int64_t due_us;
     enum semel_class cls;
     struct semel_str outcome;
+    bool kept; /* the row was there before, with its payload: it can be run without its broker */
 };
 
 /* The act that a row in this state allows once it is committed; `kept`: its payload is. */
@@ -128,7 +132,7 @@ enum semel_act semel__act_for(enum semel_state state, bool kept);
 
 /* Takes n deliveries (at most SEMEL_BATCH_MAX) of the consumer, in order of arrival, to their end. OK: every one has
  * been decided. RETRY, CLOSED, INVALID: the world failed; those that were not decided are LATER, those before it
- * stand. */
+ * stand. FENCED: the same, and a partition of theirs has been taken by somebody else (mark.h). */
 semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel__msg *msgs, size_t n,
                                   struct semel_settled *ret_settled, struct semel_error *err);
 
@@ -136,6 +140,10 @@ semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_
  * stored; otherwise the verdict that a delivery gets. A row that is there already is left as it is. */
 semel_status semel__inbox_put(struct semel_inbox *inbox, const struct semel__msg *msg,
                               struct semel_settled *ret_settled, struct semel_error *err);
+/* The same for n deliveries in order of arrival (at most SEMEL_BATCH_MAX), one transaction a batch. Statuses as of
+ * semel__inbox_process; INVALID before anything is done: the consumer keeps no payloads. */
+semel_status semel__inbox_put_all(struct semel_inbox *inbox, const struct semel__msg *msgs, size_t n,
+                                  struct semel_settled *ret_settled, struct semel_error *err);
 /* A delivery that its caller ran and undid: the attempt and its end are recorded in one transaction. When it may not
  * run nothing is recorded but what the verdict says. `ending` must not be DONE. */
 semel_status semel__inbox_record(struct semel_inbox *inbox, const struct semel__msg *msg,

@@ -204,6 +204,21 @@ static void report(const struct item *item, enum lease_op op)
     }
 }
 
+/* One row that somebody else holds must not cost the others their leases, or what their handlers reported. */
+static semel_status one_by_one(struct semel_inbox *inbox, struct item **items, size_t n, enum lease_op op,
+                               struct semel_error *err)
+{
+    semel_status first = SEMEL_OK;
+    for (size_t i = 0; i < n && first != SEMEL_CLOSED; i++) {
+        struct semel_error own = {0};
+        semel_status status = semel__items_lease(inbox, &items[i], 1, op, &own);
+        if (status != SEMEL_OK && first == SEMEL_OK)
+            *err = own;
+        first = first == SEMEL_OK || status == SEMEL_CLOSED ? status : first;
+    }
+    return first;
+}
+
 semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, size_t n, enum lease_op op,
                                 struct semel_error *err)
 {
@@ -227,6 +242,8 @@ semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, 
         if (status != SEMEL_OK)
             return status;
     }
+    if (status == SEMEL_RETRY && err->cls == SEMEL_CLASS_TRANSIENT && n > 1)
+        return one_by_one(inbox, items, n, op, err);
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
         report(items[i], op);
     return status == SEMEL_OK ? semel__work_tell(&work, err) : status;

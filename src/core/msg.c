@@ -20,6 +20,22 @@ void semel__msg_init(struct semel__msg *msg)
     *msg = (struct semel__msg){.version = SEMEL_NONE, .message_time_us = SEMEL_NONE};
 }
 
+bool semel__msg_copy(struct semel_arena *arena, const struct semel__msg *msg, struct semel__msg *ret)
+{
+    struct semel__msg copy = *msg;
+    struct semel_str *strings[] = {&copy.source,   &copy.id,         &copy.type,        &copy.payload,
+                                   &copy.headers,  &copy.position,   &copy.traceparent, &copy.order_key,
+                                   &copy.lock_key, &copy.defect_text};
+    for (size_t i = 0; i < sizeof strings / sizeof strings[0]; i++)
+        if (!semel__arena_copy(arena, *strings[i], strings[i]))
+            return false;
+    for (size_t i = 0; i < copy.n_business; i++)
+        if (!semel__arena_copy(arena, copy.business[i], &copy.business[i]))
+            return false;
+    *ret = copy;
+    return true;
+}
+
 static bool looks_like_json(struct semel_str payload)
 {
     for (size_t i = 0; i < payload.n; i++) {

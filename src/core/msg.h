@@ -51,6 +51,9 @@ struct semel__msg {
 };
 
 void semel__msg_init(struct semel__msg *msg);
+/* The same message with its strings in the arena. false: no memory. */
+struct semel_arena;
+bool semel__msg_copy(struct semel_arena *arena, const struct semel__msg *msg, struct semel__msg *ret);
 
 /* The key of an outside call (E1): the same for the same consumer, message and step, for ever and on
  * every machine. 64 hexadecimal digits of SHA-256 over the length-prefixed parts. */

@@ -2,7 +2,7 @@
  *
  * pump.c: the step and the tick of one worker.
  */
-#include "core/pump.h"
+#include "core/pump_work.h"
 
 #include "base/error.h"
 #include "base/point.h"
@@ -25,18 +25,20 @@ void semel__pump_init(struct semel_pump *pump, struct semel_inbox *inbox, struct
                                 .resume_us = SEMEL_NONE,
                                 .doubt = true};
     semel__breaker_init(&pump->breaker, 10, 1000000, INT64_C(60) * 1000000);
+    semel__marks_init(&pump->marks);
     semel__arena_init(&pump->arena, ARENA_MAX);
 }
 
 void semel__pump_done(struct semel_pump *pump)
 {
+    semel__marks_done(&pump->marks);
     semel__arena_done(&pump->arena);
 }
 
 /* ---- the world ----------------------------------------------------------------------------------- */
 
-static semel_status note_store(struct semel_pump *pump, semel_status status, const struct semel_error *err,
-                               int64_t now_us)
+semel_status semel__pump_note_store(struct semel_pump *pump, semel_status status, const struct semel_error *err,
+                                    int64_t now_us)
 {
     if (status == SEMEL_OK)
         return status;
@@ -47,7 +49,7 @@ static semel_status note_store(struct semel_pump *pump, semel_status status, con
     return status;
 }
 
-static semel_status note_broker(struct semel_pump *pump, semel_status status)
+semel_status semel__pump_note_broker(struct semel_pump *pump, semel_status status)
 {
     pump->broker_down |= status == SEMEL_CLOSED;
     pump->doubt |= pump->broker_down;
@@ -55,22 +57,27 @@ static semel_status note_broker(struct semel_pump *pump, semel_status status)
                                   : status; /* the delivery has gone to somebody else, with our best wishes */
 }
 
-static semel_status connect_store(struct semel_pump *pump, int64_t now_us, struct semel_error *err)
+semel_status semel__pump_connect_store(struct semel_pump *pump, int64_t now_us, struct semel_error *err)
 {
     if (!pump->store_down)
         return SEMEL_OK;
     semel_status status = semel_store_reopen(pump->inbox->store, err);
     pump->store_down = status != SEMEL_OK;
-    return note_store(pump, status, err, now_us);
+    /* What opened the breaker is over; an idle route would have nothing to probe with. */
+    if (status == SEMEL_OK && pump->breaker.cause == SEMEL_CLASS_ENVIRONMENT)
+        semel__breaker_success(&pump->breaker);
+    return semel__pump_note_store(pump, status, err, now_us);
 }
 
-static semel_status connect(struct semel_pump *pump, int64_t now_us, struct semel_error *err)
+semel_status semel__pump_connect(struct semel_pump *pump, int64_t now_us, struct semel_error *err)
 {
-    semel_status status = connect_store(pump, now_us, err);
+    semel_status status = semel__pump_connect_store(pump, now_us, err);
     if (status != SEMEL_OK || !pump->broker_down)
         return status;
     status = semel_broker_reopen(pump->broker, err);
     pump->broker_down = status != SEMEL_OK;
+    if (status == SEMEL_OK)
+        semel__marks_reopened(&pump->marks);
     return status;
 }
 
@@ -100,7 +107,7 @@ static void note_ends(struct semel_pump *pump, const struct semel_settled *settl
 }
 
 /* A probe that met only duplicates, or nothing, has told nothing: the next step probes again. */
-static void end_probe(struct semel_pump *pump, int64_t now_us)
+void semel__pump_end_probe(struct semel_pump *pump, int64_t now_us)
 {
     if (pump->breaker.state != SEMEL_BREAKER_PROBING)
         return;
@@ -110,20 +117,13 @@ static void end_probe(struct semel_pump *pump, int64_t now_us)
 
 /* ---- a step -------------------------------------------------------------------------------------- */
 
-struct batch {
-    struct semel_delivery *deliveries;
-    struct semel__msg *msgs;
-    struct semel_settled *settled;
-    uint64_t *tags;
-    size_t n;
-};
-
-static semel_status prepare(struct semel_pump *pump, struct batch *batch, struct semel_error *err)
+semel_status semel__pump_prepare(struct semel_pump *pump, struct pump_batch *batch, struct semel_error *err)
 {
     batch->msgs = semel__arena_alloc(&pump->arena, batch->n, sizeof *batch->msgs);
     batch->settled = semel__arena_alloc(&pump->arena, batch->n, sizeof *batch->settled);
     batch->tags = semel__arena_alloc(&pump->arena, batch->n, sizeof *batch->tags);
-    if (batch->msgs == NULL || batch->settled == NULL || batch->tags == NULL)
+    batch->told = semel__arena_alloc(&pump->arena, batch->n, sizeof *batch->told);
+    if (batch->msgs == NULL || batch->settled == NULL || batch->tags == NULL || batch->told == NULL)
         return semel__fail_memory(err);
     for (size_t i = 0; i < batch->n; i++)
         batch->settled[i].act = SEMEL_LATER; /* what never reaches the inbox is given back too */
@@ -135,10 +135,11 @@ static semel_status prepare(struct semel_pump *pump, struct batch *batch, struct
         if (pump->doubt && batch->msgs[i].delivery == 0)
             batch->msgs[i].delivery = 2;
     }
+    batch->prepared = true;
     return SEMEL_OK;
 }
 
-static semel_status answer(struct semel_pump *pump, struct batch *batch, enum semel_act act, size_t *ret_n,
+static semel_status answer(struct semel_pump *pump, struct pump_batch *batch, enum semel_act act, size_t *ret_n,
                            struct semel_error *err)
 {
     size_t n = 0;
@@ -150,12 +151,41 @@ static semel_status answer(struct semel_pump *pump, struct batch *batch, enum se
                                            : semel_broker_later(pump->broker, batch->tags, n, pump->later_ms, err);
     /* What could not be given back would be overtaken by the next poll and never come again: closing gives it back. */
     pump->broker_down |= status != SEMEL_OK && status != SEMEL_FENCED;
-    return note_broker(pump, status);
+    return semel__pump_note_broker(pump, status);
 }
 
-static semel_status answer_all(struct semel_pump *pump, struct batch *batch, size_t *ret_acked, struct semel_error *err)
+/* What was committed moves the positions that are kept with the effects. What cannot be moved now will be by the next
+ * batch. */
+static void keep_positions(struct semel_pump *pump, const struct pump_batch *batch)
+{
+    struct semel_error ignored = {0};
+    semel_status status = semel__marks_end(&pump->marks, pump->inbox, batch->deliveries, batch->settled, batch->n,
+                                           !pump->store_down, &ignored);
+    pump->store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
+    pump->broker_down |= pump->marks.blind || (status == SEMEL_FENCED && pump->marks.fenced == NULL);
+}
+
+/* Somebody works on it, and its row has its payload: recovery has it if he dies. The broker would only bring it again
+ * and again, and hold up what comes behind it. */
+void semel__pump_let_go(struct pump_batch *batch)
+{
+    for (size_t i = 0; i < batch->n; i++) {
+        struct semel_settled *settled = &batch->settled[i];
+        if (settled->act == SEMEL_LATER && settled->state == SEMEL_STATE_PROCESSING && settled->kept)
+            settled->act = SEMEL_ACK;
+    }
+}
+
+semel_status semel__pump_answer(struct semel_pump *pump, struct pump_batch *batch, size_t *ret_acked,
+                                struct semel_error *err)
 {
     size_t later;
+    keep_positions(pump, batch);
+    for (size_t i = 0; i < batch->n; i++)
+        batch->told[i] = batch->deliveries[i].tag;
+    semel_broker_told(pump->broker, batch->told, batch->settled, batch->n);
+    if (pump->observe != NULL && batch->prepared)
+        pump->observe(pump->observe_ctx, batch->msgs, batch->settled, batch->n);
     SEMEL_POINT(PUMP_BEFORE_ACK);
     semel_status status = answer(pump, batch, SEMEL_ACK, ret_acked, err);
     if (status == SEMEL_OK)
@@ -164,11 +194,11 @@ static semel_status answer_all(struct semel_pump *pump, struct batch *batch, siz
     return status != SEMEL_OK ? status : back;
 }
 
-static semel_status pump_batch(struct semel_pump *pump, struct batch *batch, int64_t now_us, size_t *ret_n,
+static semel_status pump_batch(struct semel_pump *pump, struct pump_batch *batch, int64_t now_us, size_t *ret_n,
                                struct semel_error *err)
 {
     struct semel_error world = {0}, ignored = {0};
-    semel_status status = prepare(pump, batch, &world);
+    semel_status status = semel__pump_prepare(pump, batch, &world);
     if (status == SEMEL_OK) {
 #ifdef SEMEL_MUTANT_EARLY_ACK
         for (size_t i = 0; i < batch->n; i++)
@@ -176,14 +206,19 @@ static semel_status pump_batch(struct semel_pump *pump, struct batch *batch, int
         (void)semel_broker_ack(pump->broker, batch->tags, batch->n, &ignored);
 #endif
         bound_failures(pump);
-        status = semel__inbox_process(pump->inbox, batch->msgs, batch->n, batch->settled, &world);
+        status = semel__marks_begin(&pump->marks, pump->inbox, batch->deliveries, batch->n, &world);
+    }
+    if (status == SEMEL_OK) {
+        status = pump->put_only ? semel__inbox_put_all(pump->inbox, batch->msgs, batch->n, batch->settled, &world)
+                                : semel__inbox_process(pump->inbox, batch->msgs, batch->n, batch->settled, &world);
+        semel__pump_let_go(batch);
         note_ends(pump, batch->settled, batch->n, now_us);
     }
-    (void)note_store(pump, status, &world, now_us);
+    (void)semel__pump_note_store(pump, status, &world, now_us);
     pump->doubt = pump->doubt && status != SEMEL_OK;
     semel_status acked = SEMEL_OK;
-    if (batch->settled != NULL && batch->tags != NULL)
-        acked = answer_all(pump, batch, ret_n, &ignored);
+    if (batch->settled != NULL && batch->tags != NULL && batch->told != NULL)
+        acked = semel__pump_answer(pump, batch, ret_n, &ignored);
     else
         pump->broker_down = true; /* no memory to give them back one by one: closing gives back all */
     if (err != NULL && status != SEMEL_OK)
@@ -193,34 +228,46 @@ static semel_status pump_batch(struct semel_pump *pump, struct batch *batch, int
     return status != SEMEL_OK ? status : acked;
 }
 
-static bool paused(const struct semel_pump *pump, int64_t now_us)
+bool semel__pump_paused(const struct semel_pump *pump, int64_t now_us)
 {
     /* A clock that jumped back must not prolong the pause. */
     return pump->resume_us != SEMEL_NONE && now_us < pump->resume_us &&
            pump->resume_us - now_us <= (int64_t)pump->later_ms * 1000;
 }
 
+int64_t semel__pump_until(const struct semel_pump *pump, int64_t now_us)
+{
+    const struct semel_breaker *breaker = &pump->breaker;
+    if (semel__pump_paused(pump, now_us))
+        return pump->resume_us;
+    bool shut = breaker->state != SEMEL_BREAKER_CLOSED && now_us < breaker->next_us &&
+                breaker->next_us - now_us <= breaker->ceiling_us;
+    return shut ? breaker->next_us : SEMEL_NONE;
+}
+
 semel_status semel__pump_step(struct semel_pump *pump, int64_t now_us, size_t *ret_n, struct semel_error *err)
 {
-    struct batch batch = {0};
+    struct pump_batch batch = {0};
     struct semel_error local = {0};
     err = err != NULL ? err : &local;
     *ret_n = 0;
-    if (paused(pump, now_us))
+    if (semel__pump_paused(pump, now_us))
         return SEMEL_OK;
     enum semel_gate gate = semel__breaker_ask(&pump->breaker, now_us);
     if (gate == SEMEL_GATE_WAIT)
         return SEMEL_OK;
     semel__arena_reset(&pump->arena);
-    semel_status status = connect(pump, now_us, err);
+    semel_status status = semel__pump_connect(pump, now_us, err);
     if (status == SEMEL_OK)
-        status = note_broker(pump, semel_broker_poll(pump->broker, gate == SEMEL_GATE_PROBE ? 1 : pump->batch_max,
-                                                     pump->wait_ms, &pump->arena, &batch.deliveries, &batch.n, err));
+        status = semel__pump_note_broker(pump,
+                                         semel_broker_poll(pump->broker, gate == SEMEL_GATE_PROBE ? 1 : pump->batch_max,
+                                                           pump->wait_ms, &pump->arena, &batch.deliveries, &batch.n,
+                                                           err));
     if (status == SEMEL_OK && batch.n > 0) {
         SEMEL_POINT(PUMP_POLLED);
         status = pump_batch(pump, &batch, now_us, ret_n, err);
     }
-    end_probe(pump, now_us);
+    semel__pump_end_probe(pump, now_us);
     return status;
 }
 
@@ -248,14 +295,16 @@ semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *r
     if (gate == SEMEL_GATE_WAIT)
         return SEMEL_OK;
     uint64_t done = pump->inbox->counts.done, failed = pump->inbox->counts.failed;
-    semel_status status = connect_store(pump, now_us, err); /* stored work needs no broker */
+    semel_status status = semel__pump_connect_store(pump, now_us, err); /* stored work needs no broker */
     if (status != SEMEL_OK) {
-        end_probe(pump, now_us);
+        semel__pump_end_probe(pump, now_us);
         return status;
     }
     bound_failures(pump);
     status = semel__inbox_recover(pump->inbox, pump->tick_max, &n, err);
-    if (status == SEMEL_OK) {
+    if (status == SEMEL_OK && pump->put_only)
+        status = semel__inbox_gaps(pump->inbox, pump->tick_max, ret_n, err);
+    else if (status == SEMEL_OK) {
         status = semel__inbox_work(pump->inbox, gate == SEMEL_GATE_PROBE ? 1 : pump->tick_max, ret_n, err);
         if (pump->inbox->counts.done > done)
             semel__breaker_success(&pump->breaker);
@@ -265,7 +314,7 @@ semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *r
     *ret_n += n;
     if (status == SEMEL_OK)
         status = purge(pump, now_us, &n, err);
-    (void)note_store(pump, status, err, now_us);
-    end_probe(pump, now_us);
+    (void)semel__pump_note_store(pump, status, err, now_us);
+    semel__pump_end_probe(pump, now_us);
     return status;
 }

@@ -351,3 +351,56 @@ semel_status semel_store_consumers(struct semel_store *store, struct semel_str a
     assert(status != SEMEL_OK || *ret_n <= max);
     return status;
 }
+
+/* ---- positions ----------------------------------------------------------------------------------- */
+
+static void assert_positions_ascend(const struct semel_position *items, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        int c = i > 0 ? semel__str_cmp(items[i - 1].source, items[i].source) : -1;
+        assert(c < 0 || (c == 0 && items[i - 1].partition < items[i].partition));
+        assert(items[i].partition >= 0 && semel__str_given(items[i].source));
+        (void)c;
+    }
+}
+
+semel_status semel_store_positions_take(struct semel_store *store, struct semel_str consumer,
+                                        struct semel_position *items, size_t n, int64_t now_us, struct semel_error *err)
+{
+    assert(store->in_tx && n <= SEMEL_POSITIONS_MAX);
+    assert_positions_ascend(items, n);
+    semel_status status = n > 0 ? store->ops->positions_take(store, consumer, items, n, now_us, err) : SEMEL_OK;
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        assert(items[i].epoch > 0 && (items[i].offset == SEMEL_NONE || items[i].offset >= 0));
+    return status;
+}
+
+semel_status semel_store_positions_move(struct semel_store *store, struct semel_str consumer,
+                                        struct semel_position *items, size_t n, int64_t now_us, struct semel_error *err)
+{
+    assert(store->in_tx && n <= SEMEL_POSITIONS_MAX);
+    assert_positions_ascend(items, n);
+    for (size_t i = 0; i < n; i++)
+        assert(items[i].epoch > 0 && (items[i].offset == SEMEL_NONE || items[i].offset >= 0));
+    return n > 0 ? store->ops->positions_move(store, consumer, items, n, now_us, err) : SEMEL_OK;
+}
+
+semel_status semel_store_positions_set(struct semel_store *store, struct semel_str consumer,
+                                       struct semel_position *items, size_t n, int64_t now_us, struct semel_error *err)
+{
+    assert(store->in_tx && n <= SEMEL_POSITIONS_MAX);
+    assert_positions_ascend(items, n);
+    for (size_t i = 0; i < n; i++)
+        assert(items[i].offset == SEMEL_NONE || items[i].offset >= 0);
+    return n > 0 ? store->ops->positions_set(store, consumer, items, n, now_us, err) : SEMEL_OK;
+}
+
+semel_status semel_store_positions_list(struct semel_store *store, struct semel_str consumer, size_t max,
+                                        struct semel_arena *arena, struct semel_position **ret, size_t *ret_n,
+                                        struct semel_error *err)
+{
+    assert(max > 0);
+    semel_status status = store->ops->positions_list(store, consumer, max, arena, ret, ret_n, err);
+    assert(status != SEMEL_OK || *ret_n <= max);
+    return status;
+}

@@ -18,8 +18,8 @@
  *  - err->text has the backend's primary message and never quotes data (P71).
  *
  * The order of locks is always: order keys ascending, business keys ascending, inbox rows ascending by
- * (source, id), then whatever the handler touches. Every array below is passed already sorted and free
- * of repeats; the wrappers assert it. Byte order decides, never a collation.
+ * (source, id), then whatever the handler touches, positions ascending by (source, partition) last. Every array below
+ * is passed already sorted and free of repeats; the wrappers assert it. Byte order decides, never a collation.
  *
  * Times come from the store's clock (`begin` returns it), so that machines with different clocks
  * agree on leases and due times (P45).
@@ -187,6 +187,19 @@ struct semel_audit {
     struct semel_str who, what, reason;
 };
 
+/* How far a consumer has come in one partition of a source (I23). The epoch is raised by whoever gets the partition,
+ * and by an operator who sets the position: a worker of an earlier epoch is fenced. */
+struct semel_position {
+    struct semel_str source;
+    int32_t partition;
+    int64_t offset; /* the next one to be read; SEMEL_NONE: none is stored */
+    int64_t epoch;  /* from 1 */
+    int64_t updated_us;
+    bool fenced; /* out of move: the epoch is another one */
+};
+
+#define SEMEL_POSITIONS_MAX 100000 /* of a consumer */
+
 /* ---- the driver ------------------------------------------------------------------------------------- */
 
 enum semel_tx { SEMEL_TX_OWN, SEMEL_TX_JOIN }; /* JOIN: the caller has begun, and will commit */
@@ -294,6 +307,23 @@ struct semel_store_ops {
      * max. Needs no transaction, and does not walk the rows. */
     semel_status (*consumers)(struct semel_store *store, struct semel_str after, size_t max, struct semel_arena *arena,
                               struct semel_str **ret, size_t *ret_n, struct semel_error *err);
+
+    /* Raises the epochs of these partitions, in: source and partition of each. Out: the epoch, 1 where there was no
+     * row, and the offset. */
+    semel_status (*positions_take)(struct semel_store *store, struct semel_str consumer, struct semel_position *items,
+                                   size_t n, int64_t now_us, struct semel_error *err);
+    /* Moves each to its offset if its epoch is still the one given; says otherwise in `fenced`. Never back: a lower
+     * offset leaves it where it is. SEMEL_NONE: only asks, and holds the epoch until the transaction ends. */
+    semel_status (*positions_move)(struct semel_store *store, struct semel_str consumer, struct semel_position *items,
+                                   size_t n, int64_t now_us, struct semel_error *err);
+    /* An operator's word: sets each to its offset, also back, also to none, and raises the epoch. Out: the epoch. */
+    semel_status (*positions_set)(struct semel_store *store, struct semel_str consumer, struct semel_position *items,
+                                  size_t n, int64_t now_us, struct semel_error *err);
+    /* At most `max` of a consumer, ascending by (source, partition). Needs no transaction. INVALID, BROKEN: a row is
+     * damaged. */
+    semel_status (*positions_list)(struct semel_store *store, struct semel_str consumer, size_t max,
+                                   struct semel_arena *arena, struct semel_position **ret, size_t *ret_n,
+                                   struct semel_error *err);
     const struct semel_look_ops *look; /* look.h; NULL: this store has no eyes for operators */
 };
 
@@ -358,5 +388,16 @@ semel_status semel_store_consumer_put(struct semel_store *store, struct semel_st
 semel_status semel_store_consumers(struct semel_store *store, struct semel_str after, size_t max,
                                    struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
                                    struct semel_error *err);
+semel_status semel_store_positions_take(struct semel_store *store, struct semel_str consumer,
+                                        struct semel_position *items, size_t n, int64_t now_us,
+                                        struct semel_error *err);
+semel_status semel_store_positions_move(struct semel_store *store, struct semel_str consumer,
+                                        struct semel_position *items, size_t n, int64_t now_us,
+                                        struct semel_error *err);
+semel_status semel_store_positions_set(struct semel_store *store, struct semel_str consumer,
+                                       struct semel_position *items, size_t n, int64_t now_us, struct semel_error *err);
+semel_status semel_store_positions_list(struct semel_store *store, struct semel_str consumer, size_t max,
+                                        struct semel_arena *arena, struct semel_position **ret, size_t *ret_n,
+                                        struct semel_error *err);
 
 #endif

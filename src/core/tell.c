@@ -88,14 +88,28 @@ static semel_status tell_copies(struct semel_inbox *inbox, const struct item *it
     return SEMEL_OK;
 }
 
+/* Its end is still to come, and will be told. */
+static bool unended(const struct item *item)
+{
+    bool claimed = item->verdict.act == SEMEL_RUN && item->live.state == SEMEL_STATE_PROCESSING;
+    return claimed || item->deferred;
+}
+
+enum semel_act semel__item_act(const struct work *work, const struct item *item)
+{
+    if (unended(item) || (item->fenced && item->row == NULL))
+        return SEMEL_LATER;
+    bool ran = item->verdict.act == SEMEL_RUN;
+    return ran || item->fenced ? semel__act_for(item->live.state, kept(work, item)) : item->verdict.act;
+}
+
 static semel_status tell_item(struct work *work, struct item *item, struct semel_error *err)
 {
     struct semel_inbox *inbox = work->inbox;
     bool ran = item->verdict.act == SEMEL_RUN;
-    bool claimed = ran && item->live.state == SEMEL_STATE_PROCESSING;
     struct semel_str outcome = {0};
-    if (claimed || item->deferred)
-        return SEMEL_OK; /* its end will be told */
+    if (unended(item))
+        return SEMEL_OK;
     item->settled = true;
     if (ran)
         count_end(inbox, item);
@@ -108,16 +122,15 @@ static semel_status tell_item(struct work *work, struct item *item, struct semel
         return semel__fail_memory(err);
     bool known = item->admit == NULL ? item->row != NULL : !item->admit->damaged;
     *item->out = (struct semel_settled){
-        .act = ran || item->fenced ? semel__act_for(item->live.state, kept(work, item)) : item->verdict.act,
+        .act = semel__item_act(work, item),
         .why = item->verdict.why,
         .state = item->removed || !known ? SEMEL_STATE_ABSENT : item->live.state,
         .attempt = item->verdict.attempt,
         .due_us = item->live.due_us,
         .cls = item->live.error_class,
+        .kept = item->row != NULL && item->row->kept,
         .outcome = outcome,
     };
-    if (item->fenced && item->row == NULL)
-        item->out->act = SEMEL_LATER;
     return tell_copies(inbox, item);
 }
 

@@ -52,10 +52,12 @@ struct work {
     struct item **items;
     size_t n;
     bool claiming; /* rows are inserted as `processing` instead of `completed` */
+    bool storing;  /* what may run is stored to be run later (put.c): it keeps its place and is not at its effect */
     bool alone;    /* claims must run alone */
     bool running;  /* leased items are about to run: each must still be the first of its key */
     bool deciding; /* take.c: what may run is left alone */
     bool begun;
+    bool marked; /* the positions of the whole batch were moved in this transaction */
     int64_t now_us;
     struct semel_admit_batch batch;
     const struct item **holders; /* of batch.business, one each: the first item that wants it */
@@ -82,6 +84,8 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err);
 
 /* tell.c: after the commit: acts for the deliveries, counts, alerts. */
 semel_status semel__work_tell(struct work *work, struct semel_error *err);
+/* The act that will be told of it if the transaction commits; LATER where its end is still to come. */
+enum semel_act semel__item_act(const struct work *work, const struct item *item);
 void semel__alert(struct semel_inbox *inbox, enum semel_alert alert, const struct semel__msg *msg,
                   struct semel_str text);
 

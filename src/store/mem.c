@@ -327,5 +327,9 @@ const struct semel_store_ops semel__store_mem = {
     .consumer_get = semel__mem_consumer_get,
     .consumer_put = semel__mem_consumer_put,
     .consumers = semel__mem_consumers,
+    .positions_take = semel__mem_positions_take,
+    .positions_move = semel__mem_positions_move,
+    .positions_set = semel__mem_positions_set,
+    .positions_list = semel__mem_positions_list,
     .busy = mem_busy,
 };

@@ -3,7 +3,7 @@
  * mem_private.h: the inside of the in-memory store, shared by its files:
  *   mem_table.c  images, tables, the undo log          mem.c       handles and transactions
  *   mem_inbox.c  admit, fetch, settle                  mem_look.c  scans, purge, outbox, audit, accessors
- *   mem_consumer.c  settings and names of consumers
+ *   mem_consumer.c  settings and names of consumers    mem_position.c  positions of sources
  *
  * A record is an immutable image: one allocation that holds the struct and all its strings. A change puts a new
  * image in the place of the old one and notes the pair in the undo log. Rollback swaps them back and needs no
@@ -31,6 +31,7 @@ enum mem_kind {
     MEM_ATTEMPT,   /* (consumer, source, id, seq); side: (consumer, source, id) */
     MEM_EVENT,     /* (id) */
     MEM_SETTINGS,  /* (consumer) */
+    MEM_POSITION,  /* (consumer, source, partition) */
     MEM_TABLES,
     MEM_EFFECT = MEM_TABLES, /* the lists: appended to, never changed */
     MEM_AUDIT,
@@ -98,6 +99,10 @@ struct mem_settings {
     struct mem_rec rec;
     struct semel_str settings;
     int64_t updated_us;
+};
+struct mem_position {
+    struct mem_rec rec;
+    struct semel_position position;
 };
 
 struct mem_table {
@@ -210,6 +215,18 @@ semel_status semel__mem_consumer_put(struct semel_store *store, struct semel_str
 semel_status semel__mem_consumers(struct semel_store *store, struct semel_str after, size_t max,
                                   struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
                                   struct semel_error *err);
+
+/* ---- mem_position.c ----------------------------------------------------------------------------------- */
+
+semel_status semel__mem_positions_take(struct semel_store *store, struct semel_str consumer,
+                                       struct semel_position *items, size_t n, int64_t now_us, struct semel_error *err);
+semel_status semel__mem_positions_move(struct semel_store *store, struct semel_str consumer,
+                                       struct semel_position *items, size_t n, int64_t now_us, struct semel_error *err);
+semel_status semel__mem_positions_set(struct semel_store *store, struct semel_str consumer,
+                                      struct semel_position *items, size_t n, int64_t now_us, struct semel_error *err);
+semel_status semel__mem_positions_list(struct semel_store *store, struct semel_str consumer, size_t max,
+                                       struct semel_arena *arena, struct semel_position **ret, size_t *ret_n,
+                                       struct semel_error *err);
 
 #define MEM_NO_STR ((struct semel_str){NULL, 0})
 

@@ -96,6 +96,14 @@ static void name_settings(struct mem_rec *rec)
     (void)rec; /* the consumer alone is the key */
 }
 
+static void name_position(struct mem_rec *rec)
+{
+    struct semel_position *position = &((struct mem_position *)rec)->position;
+
+    rec->key.part[0] = position->source;
+    rec->key.part[1] = (struct semel_str){(const char *)&position->partition, sizeof position->partition};
+}
+
 /* ---- images ------------------------------------------------------------------------------------------- */
 
 #define ROW(f) offsetof(struct mem_row, row.f)
@@ -117,6 +125,7 @@ static const size_t attempt_strs[] = {ATTEMPT(source), ATTEMPT(id), ATTEMPT(who)
 static const size_t event_strs[] = {EVENT(id),      EVENT(aggregatetype), EVENT(aggregateid), EVENT(type),
                                     EVENT(payload), EVENT(headers),       EVENT(destination), EVENT(traceparent)};
 static const size_t settings_strs[] = {offsetof(struct mem_settings, settings)};
+static const size_t position_strs[] = {offsetof(struct mem_position, position.source)};
 static const size_t effect_strs[] = {offsetof(struct semel_mem_effect, key), offsetof(struct semel_mem_effect, value)};
 static const size_t audit_strs[] = {AUDIT(consumer), AUDIT(source), AUDIT(id), AUDIT(who), AUDIT(what), AUDIT(reason)};
 
@@ -136,6 +145,7 @@ static const struct {
     [MEM_ATTEMPT] = {sizeof(struct mem_attempt), STRS(attempt_strs), name_attempt},
     [MEM_EVENT] = {sizeof(struct mem_event), STRS(event_strs), name_event},
     [MEM_SETTINGS] = {sizeof(struct mem_settings), STRS(settings_strs), name_settings},
+    [MEM_POSITION] = {sizeof(struct mem_position), STRS(position_strs), name_position},
     [MEM_EFFECT] = {sizeof(struct semel_mem_effect), STRS(effect_strs), NULL},
     [MEM_AUDIT] = {sizeof(struct semel_mem_audit), STRS(audit_strs), NULL},
 };

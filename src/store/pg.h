@@ -23,6 +23,7 @@
  *   pg_scan.c      scan, sources, parked
  *   pg_keep.c      watermark, purge, outbox, audit
  *   pg_consumer.c  settings and names of consumers
+ *   pg_position.c  positions of sources
  *   pg_look*.c     what operators ask
  *
  * Invariants: every value is bound, none is ever part of a statement's text; tables are named with their schema; a trip
@@ -418,6 +419,15 @@ semel_status semel__pg_consumer_put(struct semel_store *store, struct semel_str 
 semel_status semel__pg_consumers(struct semel_store *store, struct semel_str after, size_t max,
                                  struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
                                  struct semel_error *err);
+semel_status semel__pg_positions_take(struct semel_store *store, struct semel_str consumer,
+                                      struct semel_position *items, size_t n, int64_t now_us, struct semel_error *err);
+semel_status semel__pg_positions_move(struct semel_store *store, struct semel_str consumer,
+                                      struct semel_position *items, size_t n, int64_t now_us, struct semel_error *err);
+semel_status semel__pg_positions_set(struct semel_store *store, struct semel_str consumer, struct semel_position *items,
+                                     size_t n, int64_t now_us, struct semel_error *err);
+semel_status semel__pg_positions_list(struct semel_store *store, struct semel_str consumer, size_t max,
+                                      struct semel_arena *arena, struct semel_position **ret, size_t *ret_n,
+                                      struct semel_error *err);
 
 extern const struct semel_look_ops semel__pg_look;
 

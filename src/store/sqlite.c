@@ -363,6 +363,10 @@ const struct semel_store_ops semel__store_sqlite = {
     .consumer_get = semel__sqlite_consumer_get,
     .consumer_put = semel__sqlite_consumer_put,
     .consumers = semel__sqlite_consumers,
+    .positions_take = semel__sqlite_positions_take,
+    .positions_move = semel__sqlite_positions_move,
+    .positions_set = semel__sqlite_positions_set,
+    .positions_list = semel__sqlite_positions_list,
     .busy = semel__sqlite_busy,
     .look = &semel__sqlite_look,
 };

@@ -14,6 +14,7 @@
  *   sqlite_keep.c    watermark, purge, outbox, audit
  *   sqlite_look.h    what operators ask: sqlite_choose.c, sqlite_look.c, sqlite_history.c, sqlite_select.c
  *   sqlite_consumer.c  settings and names of consumers
+ *   sqlite_position.c  positions of sources
  *   sqlite_group.c   one commit for many calls
  *
  * Invariants: every value is bound, none is ever part of a statement's text; a statement is reset before
@@ -105,6 +106,10 @@ enum sqlite_q {
     Q_CONSUMER_GET,
     Q_CONSUMER_PUT,
     Q_CONSUMERS,
+    Q_POSITION_TAKE,
+    Q_POSITION_MOVE,
+    Q_POSITION_SET,
+    Q_POSITION_LIST,
     Q_COUNT
 };
 
@@ -267,6 +272,18 @@ semel_status semel__sqlite_consumer_put(struct semel_store *store, struct semel_
 semel_status semel__sqlite_consumers(struct semel_store *store, struct semel_str after, size_t max,
                                      struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
                                      struct semel_error *err);
+semel_status semel__sqlite_positions_take(struct semel_store *store, struct semel_str consumer,
+                                          struct semel_position *items, size_t n, int64_t now_us,
+                                          struct semel_error *err);
+semel_status semel__sqlite_positions_move(struct semel_store *store, struct semel_str consumer,
+                                          struct semel_position *items, size_t n, int64_t now_us,
+                                          struct semel_error *err);
+semel_status semel__sqlite_positions_set(struct semel_store *store, struct semel_str consumer,
+                                         struct semel_position *items, size_t n, int64_t now_us,
+                                         struct semel_error *err);
+semel_status semel__sqlite_positions_list(struct semel_store *store, struct semel_str consumer, size_t max,
+                                          struct semel_arena *arena, struct semel_position **ret, size_t *ret_n,
+                                          struct semel_error *err);
 
 extern const struct semel_look_ops semel__sqlite_look;
 

@@ -213,6 +213,18 @@ static const char *const texts[Q_COUNT] = {
     /* The primary key would lead through all that is handled already. */
     [Q_SELECTED_LEFT] = "SELECT place, consumer, source, message_id, updated_at FROM main.semel_selected "
                         "INDEXED BY semel_selected_left WHERE number = ?1 AND result IS NULL ORDER BY place LIMIT ?2",
+    [Q_POSITION_TAKE] = "INSERT INTO main.semel_position (consumer, source, partition, epoch, updated_at) "
+                        "VALUES (?1, ?2, ?3, 1, ?4) ON CONFLICT (consumer, source, partition) DO UPDATE SET "
+                        "epoch = epoch + 1, updated_at = excluded.updated_at RETURNING epoch, next_offset",
+    /* Without an offset it is only asked whether the epoch holds. */
+    [Q_POSITION_MOVE] = "UPDATE main.semel_position SET next_offset = coalesce(max(next_offset, ?5), ?5, next_offset), "
+                        "updated_at = ?6 WHERE consumer = ?1 AND source = ?2 AND partition = ?3 AND epoch = ?4",
+    [Q_POSITION_SET] = "INSERT INTO main.semel_position (consumer, source, partition, next_offset, epoch, updated_at) "
+                       "VALUES (?1, ?2, ?3, ?4, 1, ?5) ON CONFLICT (consumer, source, partition) DO UPDATE SET "
+                       "next_offset = excluded.next_offset, epoch = epoch + 1, updated_at = excluded.updated_at "
+                       "RETURNING epoch, next_offset",
+    [Q_POSITION_LIST] = "SELECT source, partition, next_offset, epoch, updated_at FROM main.semel_position "
+                        "WHERE consumer = ?1 ORDER BY source, partition LIMIT ?2",
     [Q_SELECTED_MARK] = "UPDATE main.semel_selected SET result = coalesce(result, ?3) WHERE number = ?1 AND place = ?2",
 };
 #undef X

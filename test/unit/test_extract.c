@@ -441,6 +441,10 @@ static void the_time_inside_an_id_comes_first(void **state)
     extract(f);
     assert_int_equal(f->msg.message_time_us, SEMEL_NONE);
     assert_int_equal(f->msg.defect, SEMEL_DEFECT_NONE);
+    f->rules.timed = true; /* I18: the route counts on it */
+    extract(f);
+    assert_defect(f, SEMEL_DEFECT_FIELD, "time");
+    f->rules.timed = false;
 }
 
 static void a_rule_for_the_time_outranks_the_id(void **state)
