@@ -43,6 +43,7 @@ int main(int argc, char **argv)
     n = collect(all, n, settle_tests);
     n = collect(all, n, look_tests);
     n = collect(all, n, consumer_tests);
+    n = collect(all, n, position_tests);
     if (argc > 2)
         cmocka_set_test_filter(argv[2]);
     snprintf(group, sizeof group, "store_contract %s", world_driver->name);

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * amqp.h: RabbitMQ as a source (one queue) and as a sink (confirmed publishing), by librabbitmq.
+ *
+ * "amqp://USER:PASSWORD@HOST:PORT/VHOST?queue=NAME", and behind it prefetch, single_active, declare, heartbeat_s and
+ * timeout_ms; "amqps:" is the same by TLS. Values may be percent-encoded. No VHOST is "/". Without a queue it is a sink
+ * only. Credentials do not belong into a URL: semel__broker_amqp_open takes them, and everything else, as a struct.
+ *
+ * What is promised
+ *  - A delivery's source is the queue. AMQP has no positions. The properties are those of the message that were given:
+ *    `message_id`, `type`, `correlation_id`, `timestamp` (RFC 3339), `content_type`, `app_id`; and always `routing_key`
+ *    and `exchange`. Headers are text (amqp_table.c); those of CloudEvents' binding are called `ce_NAME`. `delivery`
+ *    is 1, or for a redelivered message 2, or what a quorum queue has counted.
+ *  - A tag belongs to one channel (P30). When the channel or its connection is gone, whoever closed it, all of its tags
+ *    are fenced and nothing is sent for them; no delivery is answered twice.
+ *  - Unanswered deliveries, and those that `later` holds, are `prefetch` at most: the server sends no more.
+ *  - `later` on a queue without a single active consumer requeues each message when its delay is over, LATER_MS at
+ *    most, because the server gives up a channel that holds one for too long. Order is not kept.
+ *  - `later` with `single_active` gives back the message and all behind it, in order, by closing the channel as soon as
+ *    everything before it has its answer; the next channel is opened when the delay is over. Meanwhile another consumer
+ *    of the queue may become the active one.
+ *  - The first poll connects; it may take timeout_ms. After that a poll keeps to its wait. Nothing waits for ever: each
+ *    call gives up after timeout_ms, and a silent server is given up after two heartbeats, as long as there is polling
+ *    (P31). Resolving a host's name takes what the system's resolver takes.
+ *  - CLOSED until reopened: a lost connection, a channel that the server closed, a queue that was deleted. INVALID with
+ *    class BROKEN: the user, the vhost, the queue or its settings are not what the server has; reopen tries again.
+ *  - publish goes over a connection of its own, so that a server that takes no more (connection.blocked) does not stop
+ *    the source. A destination is a queue, or "exchange:NAME" with `key` as the routing key. Messages are persistent,
+ *    mandatory and confirmed (P32): OK is confirmed by the server; INVALID is one that no queue takes, or that cannot
+ *    be sent at all; RETRY was certainly not sent; UNKNOWN was sent and not confirmed within timeout_ms, or refused
+ *    (nack), and may have arrived. The source is not served meanwhile.
+ */
+#ifndef SEMEL_BROKER_AMQP_H
+#define SEMEL_BROKER_AMQP_H
+
+#include "core/broker.h"
+
+extern const struct semel_broker_ops semel__broker_amqp, semel__broker_amqps;
+
+/* Make the queue if it is not there, durable and of this type. */
+enum semel_amqp_declare { SEMEL_AMQP_DECLARE_NEVER, SEMEL_AMQP_DECLARE_QUORUM, SEMEL_AMQP_DECLARE_CLASSIC };
+
+/* Everything is borrowed until the call returns. Unset: NULL, 0. */
+struct semel_amqp_options {
+    const char *url;             /* amqp://HOST:PORT/VHOST or amqps:// */
+    const char *queue;           /* what is read; NULL: a sink only */
+    const char *user, *password; /* instead of the URL's; neither has any: guest */
+    int prefetch;                /* 1 to 65535; 0: 1000 */
+    bool single_active;          /* the queue has a single active consumer: capability ORDERED */
+    enum semel_amqp_declare declare;
+    int heartbeat_s; /* 1 to 600; 0: 30 */
+    int timeout_ms;  /* of each call, also of connecting; 0: 10,000 */
+    const char *tls_ca_file, *tls_cert_file, *tls_key_file, *tls_key_password; /* for amqps */
+    bool tls_no_verify; /* neither the certificate nor the name is checked */
+};
+
+/* INVALID says which setting is wrong. Nothing is connected yet. */
+semel_status semel__broker_amqp_open(struct semel_broker **ret, const struct semel_amqp_options *options,
+                                     struct semel_error *err);
+
+struct semel_amqp_view {
+    bool connected;
+    size_t in_flight; /* deliveries without an answer, those held too */
+    size_t held;      /* by `later` */
+};
+void semel__amqp_look(struct semel_broker *broker, struct semel_amqp_view *ret);
+
+struct semel_amqp_answer {
+    bool exists;
+    uint32_t messages;  /* ready, those with consumers not counted */
+    uint32_t consumers; /* 0 of them, of a single active consumer 0 or more */
+};
+/* What the server says of the queue, over a connection of its own, changing nothing. OK also when there is no such
+ * queue; RETRY: it cannot be asked now; INVALID: settings, or the server refuses us. */
+semel_status semel__amqp_ask(const struct semel_amqp_options *options, struct semel_amqp_answer *ret,
+                             struct semel_error *err);
+
+#endif

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * amqp_private.h: the inside of the AMQP driver:
+ *   amqp.c         opening, closing, poll and the answers to deliveries
+ *   amqp_ask.c     what the server says of a queue
+ *   amqp_conf.c    the URL and the options
+ *   amqp_link.c    a connection: connecting, logging in, sending without hanging, what an error means
+ *   amqp_tls.c     the connection's TLS
+ *   amqp_frame.c   from frames to messages
+ *   amqp_table.c   a message's headers and properties as text; knows nothing of connections
+ *   amqp_window.c  which deliveries have no answer yet; knows nothing of librabbitmq's connections
+ *   amqp_send.c    publish
+ *
+ * librabbitmq is not used where it would wait for ever: messages are put together from frames here, and a frame is
+ * sent only when the socket has room for it (AMQP_FRAME_PART).
+ *
+ * Invariants: a handle is used by one thread, and so are its two connections. `window.epoch` is 0 exactly when there is
+ * no channel whose tags count.
+ */
+#ifndef SEMEL_BROKER_AMQP_PRIVATE_H
+#define SEMEL_BROKER_AMQP_PRIVATE_H
+
+#include <sys/time.h>
+
+#ifdef SEMEL_AMQP_NEW_HEADERS
+#include <rabbitmq-c/amqp.h>
+#else
+#include <amqp.h>
+#endif
+
+#include "base/error.h"
+#include "base/str.h"
+#include "broker/amqp.h"
+
+#define AMQP_CHANNEL ((amqp_channel_t)1)
+#define AMQP_PREFETCH_MAX 65535
+#define AMQP_BODY_MAX ((uint64_t)512 << 20) /* no server takes more */
+#define AMQP_FRAME_PART ((size_t)16 << 10)  /* less than a socket that can be written to has room for */
+#define AMQP_SHORT_MAX ((size_t)255)        /* of a short string */
+#define AMQP_NUMBER_MAX ((UINT64_C(1) << 40) - 1)
+
+/* ---- settings ----------------------------------------------------------------------------------------- */
+
+struct amqp_conf {
+    char *text; /* owned; all strings lie in it, and it is wiped when it is freed */
+    size_t n_text;
+    const char *host, *vhost, *user, *password, *queue;
+    const char *ca_file, *cert_file, *key_file, *key_password;
+    int port;
+    int prefetch, heartbeat_s, timeout_ms;
+    enum semel_amqp_declare declare;
+    bool single_active, tls, no_verify;
+};
+
+semel_status semel__amqp_configure(struct amqp_conf *conf, const struct semel_amqp_options *options,
+                                   struct semel_error *err);
+/* `location` is what follows "amqp:" or "amqps:". */
+semel_status semel__amqp_configure_url(struct amqp_conf *conf, bool tls, struct semel_str location,
+                                       struct semel_error *err);
+void semel__amqp_conf_done(struct amqp_conf *conf);
+
+/* ---- the deliveries of a channel ---------------------------------------------------------------------- */
+
+enum amqp_slot_state { AMQP_SLOT_GONE, AMQP_SLOT_OPEN, AMQP_SLOT_ACKED, AMQP_SLOT_HELD };
+
+struct amqp_slot {
+    uint64_t number; /* the delivery's, on its channel */
+    int64_t due_us;  /* HELD: until then */
+    enum amqp_slot_state state;
+};
+
+struct amqp_window {
+    uint32_t epoch;       /* 0: no channel */
+    struct amqp_slot *at; /* ascending; the first is not GONE */
+    size_t first, n, cap;
+    size_t live;      /* not GONE */
+    size_t held;      /* HELD */
+    int64_t due_us;   /* nothing held is due before; SEMEL_NONE: nothing is held */
+    size_t low, high; /* what is ACKED lies in between */
+    uint64_t cut;     /* from this number on everything is given back; 0: nothing */
+};
+
+void semel__amqp_window_begin(struct amqp_window *window); /* a new channel */
+void semel__amqp_window_end(struct amqp_window *window);   /* it is gone: all tags are fenced */
+void semel__amqp_window_done(struct amqp_window *window);
+/* The number is above all before. false: no memory, and nothing has changed. */
+bool semel__amqp_window_take(struct amqp_window *window, uint64_t number, uint64_t *ret_tag);
+bool semel__amqp_window_has(const struct amqp_window *window, uint64_t tag); /* false: fenced */
+bool semel__amqp_window_ack(struct amqp_window *window, uint64_t tag);       /* false: fenced */
+/* The next acknowledgement to be sent, of this number or of all up to it. false: there is none. */
+bool semel__amqp_window_next_ack(struct amqp_window *window, uint64_t *ret_number, bool *ret_multiple);
+bool semel__amqp_window_hold(struct amqp_window *window, uint64_t tag, int64_t due_us); /* false: fenced */
+/* The next that was held for long enough. false: there is none. */
+bool semel__amqp_window_next_due(struct amqp_window *window, int64_t now_us, uint64_t *ret_number);
+/* Gives back this one and all behind it. false: fenced. */
+bool semel__amqp_window_cut(struct amqp_window *window, uint64_t tag);
+
+/* ---- a message from its frames ------------------------------------------------------------------------ */
+
+enum amqp_stage { AMQP_STAGE_NONE, AMQP_STAGE_HEADER, AMQP_STAGE_BODY, AMQP_STAGE_WHOLE };
+
+struct amqp_build {
+    enum amqp_stage stage;
+    uint64_t number; /* of this message or the last, on its channel */
+    bool redelivered;
+    struct semel_arena arena; /* exchange and routing key, headers and properties */
+    struct semel_str exchange, routing_key;
+    struct semel_delivery d;
+    char *body;
+    size_t n_body, have, cap_body;
+};
+
+void semel__amqp_build_init(struct amqp_build *build);
+void semel__amqp_build_done(struct amqp_build *build);
+void semel__amqp_build_drop(struct amqp_build *build); /* forgets the message */
+/* OK with stage WHOLE: the message is there, but for source, tag and lane. Anything but OK: the connection is of no use
+ * any more. */
+semel_status semel__amqp_build_deliver(struct amqp_build *build, const amqp_basic_deliver_t *deliver,
+                                       struct semel_error *err);
+semel_status semel__amqp_build_content(struct amqp_build *build, const amqp_frame_t *frame, struct semel_error *err);
+/* Copies it; false: no room. */
+bool semel__amqp_build_copy(const struct amqp_build *build, struct semel_arena *arena, struct semel_delivery *ret);
+
+/* The message's headers as text, and its properties. false: no memory. */
+bool semel__amqp_headers(const amqp_table_t *table, struct semel_arena *arena, struct semel_delivery *d);
+bool semel__amqp_properties(const amqp_basic_properties_t *properties, struct semel_str routing_key,
+                            struct semel_str exchange, struct semel_arena *arena, struct semel_delivery *d);
+/* What a quorum queue has counted, plus one; else 2. */
+int semel__amqp_delivery_count(const amqp_basic_properties_t *properties);
+
+/* ---- a connection ------------------------------------------------------------------------------------- */
+
+struct amqp_link {
+    amqp_connection_state_t conn; /* NULL: not connected */
+    int timeout_ms;
+    bool blocked; /* the server takes no messages */
+};
+
+int64_t semel__amqp_now_us(void); /* monotonic */
+struct timeval semel__amqp_timeval(int64_t us);
+struct semel_str semel__amqp_str(amqp_bytes_t bytes);
+amqp_bytes_t semel__amqp_bytes(struct semel_str s);
+
+/* Connects, logs in, opens AMQP_CHANNEL. Not OK (RETRY, INVALID): the link is closed. heartbeat_s 0: none. */
+semel_status semel__amqp_link_open(struct amqp_link *link, const struct amqp_conf *conf, int heartbeat_s,
+                                   struct semel_error *err);
+/* In peace: the server has read everything before it is closed, if that does not take too long. */
+void semel__amqp_link_close(struct amqp_link *link, bool in_peace);
+semel_status semel__amqp_open_channel(struct amqp_link *link, struct semel_error *err);
+semel_status semel__amqp_close_channel(struct amqp_link *link, struct semel_error *err);
+/* Waits until the socket has room for AMQP_FRAME_PART bytes. false: it does not get any in time. */
+bool semel__amqp_has_room(const struct amqp_link *link);
+semel_status semel__amqp_send(struct amqp_link *link, amqp_channel_t channel, amqp_method_number_t id, void *method,
+                              struct semel_error *err);
+/* OK with *ret_got: a frame is there. Otherwise the status says what became of the connection. */
+semel_status semel__amqp_receive(struct amqp_link *link, int64_t wait_us, amqp_frame_t *ret, bool *ret_got,
+                                 struct semel_error *err);
+/* What the server says when it closes the connection or the channel, or when an RPC fails. `what` was tried. RETRY or
+ * INVALID. */
+semel_status semel__amqp_fail_close(const amqp_method_t *method, const char *what, struct semel_error *err);
+semel_status semel__amqp_fail_reply(amqp_rpc_reply_t reply, const char *what, struct semel_error *err);
+semel_status semel__amqp_fail_library(int code, const char *what, struct semel_error *err);
+/* A method of channel 0 that every connection meets: remembers whether it is blocked. Not OK: the server closes. */
+semel_status semel__amqp_link_method(struct amqp_link *link, const amqp_method_t *method, struct semel_error *err);
+
+/* amqp_tls.c: a socket for the link, which is deleted with it. Reason: why the last handshake failed, or "". */
+semel_status semel__amqp_tls_socket(struct amqp_link *link, const struct amqp_conf *conf, amqp_socket_t **ret,
+                                    struct semel_error *err);
+const char *semel__amqp_tls_reason(void);
+
+/* ---- the handle --------------------------------------------------------------------------------------- */
+
+struct amqp {
+    struct semel_broker base;
+    struct amqp_conf conf;
+
+    struct amqp_link reader;
+    struct amqp_window window;
+    struct amqp_build build;
+    bool tried;               /* connecting; until reopened nobody tries again */
+    int64_t again_us;         /* single_active: no channel before; SEMEL_NONE: there is no need for a new one */
+    struct semel_error error; /* why it is not connected */
+
+    struct amqp_link sender;
+    uint64_t published;         /* messages, on the sender's channel */
+    char known[AMQP_SHORT_MAX]; /* an exchange that took one */
+    size_t n_known;
+};
+
+/* amqp_send.c */
+semel_status semel__amqp_publish(struct semel_broker *broker, struct semel_publish *items, size_t n,
+                                 struct semel_error *err);
+
+#endif

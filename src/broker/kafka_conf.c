@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * kafka_conf.c: the URL and the options of a Kafka handle as librdkafka's settings.
+ *
+ * Three layers: what the driver's promises rest on (nobody may change it), what keeps a handle small (`defaults`, which
+ * a property of the same name replaces), and the properties of `allowed` that a user gave. A fetched record lies in one
+ * queue, which is filled up while it is shorter than 500 records and 512 KB, by answers of at most 512 KB each, so that
+ * ten sources stay small. A record that is larger than all that still comes, alone.
+ *
+ * Invariants: no secret is ever part of an error's text; a topic name is checked, because librdkafka takes one that
+ * begins with '^' for a pattern.
+ */
+#include "broker/kafka_private.h"
+
+#include <stdio.h>
+
+#define TEXT 512
+#define TOPIC_MAX 249
+#define TOPICS_MAX 256
+#define URL_MAX 8192
+#define PROPERTIES_MAX 64
+#define IN_FLIGHT 10000
+
+#define READ 1u
+#define WRITE 2u
+#define BOTH 3u
+
+struct setting {
+    unsigned who;
+    const char *name, *value;
+};
+
+static const struct setting fixed[] = {
+    {READ, "enable.auto.commit", "false"},
+    {READ, "enable.auto.offset.store", "false"},
+    {READ, "auto.offset.reset", "error"},
+    {READ, "isolation.level", "read_committed"},
+    {READ, "enable.partition.eof", "false"},
+    {READ, "check.crcs", "true"},
+    {READ, "allow.auto.create.topics", "false"},
+    {WRITE, "enable.idempotence", "true"},
+    {WRITE, "acks", "all"},
+    /* With more than one, a batch that is to be sent again to a partition which knows nothing of us yet may find the
+     * next one there already. The server then takes it for a duplicate, and what was lost is confirmed. */
+    {WRITE, "max.in.flight.requests.per.connection", "1"},
+    {BOTH, "log.connection.close", "false"},
+    {READ, "message.max.bytes", "262144"}, /* a writer's bound, but fetch.max.bytes may not be less; bounds no record */
+};
+
+static const struct setting defaults[] = {
+    {BOTH, "client.id", "semel"},
+    {BOTH, "socket.keepalive.enable", "true"},
+    {BOTH, "socket.timeout.ms", "30000"},
+    {BOTH, "reconnect.backoff.max.ms", "2000"},
+    {READ, "partition.assignment.strategy", "cooperative-sticky"},
+    {READ, "session.timeout.ms", "10000"},
+    {READ, "queued.min.messages", "500"},
+    {READ, "queued.max.messages.kbytes", "512"},
+    {READ, "fetch.max.bytes", "524288"},
+    {READ, "max.partition.fetch.bytes", "262144"},
+    {WRITE, "linger.ms", "1"},
+    {WRITE, "queue.buffering.max.kbytes", "16384"},
+    {WRITE, "message.timeout.ms", "30000"},
+    {WRITE, "topic.metadata.propagation.max.ms", "5000"}, /* then a topic that nobody knows does not exist */
+    {WRITE, "partitioner", "murmur2_random"},             /* as Java's clients do it */
+};
+
+/* In the order of the alphabet, as they are listed for people. */
+static const struct setting allowed[] = {
+    {BOTH, "broker.address.family", NULL},
+    {BOTH, "broker.address.ttl", NULL},
+    {BOTH, "client.id", NULL},
+    {READ, "client.rack", NULL},
+    {WRITE, "compression.codec", NULL},
+    {WRITE, "compression.level", NULL},
+    {BOTH, "connections.max.idle.ms", NULL},
+    {BOTH, "debug", NULL},
+    {READ, "fetch.error.backoff.ms", NULL},
+    {READ, "fetch.max.bytes", NULL},
+    {READ, "fetch.min.bytes", NULL},
+    {READ, "fetch.wait.max.ms", NULL},
+    {READ, "group.instance.id", NULL},
+    {READ, "heartbeat.interval.ms", NULL},
+    {WRITE, "linger.ms", NULL},
+    {READ, "max.partition.fetch.bytes", NULL},
+    {READ, "max.poll.interval.ms", NULL},
+    {WRITE, "message.max.bytes", NULL},
+    {WRITE, "message.timeout.ms", NULL},
+    {BOTH, "metadata.max.age.ms", NULL},
+    {READ, "partition.assignment.strategy", NULL},
+    {WRITE, "partitioner", NULL},
+    {WRITE, "queue.buffering.max.kbytes", NULL},
+    {READ, "queued.max.messages.kbytes", NULL},
+    {READ, "queued.min.messages", NULL},
+    {BOTH, "receive.message.max.bytes", NULL},
+    {BOTH, "reconnect.backoff.max.ms", NULL},
+    {BOTH, "reconnect.backoff.ms", NULL},
+    {WRITE, "request.timeout.ms", NULL},
+    {BOTH, "sasl.kerberos.keytab", NULL},
+    {BOTH, "sasl.kerberos.principal", NULL},
+    {BOTH, "sasl.kerberos.service.name", NULL},
+    {READ, "session.timeout.ms", NULL},
+    {BOTH, "socket.keepalive.enable", NULL},
+    {BOTH, "socket.timeout.ms", NULL},
+    {BOTH, "ssl.cipher.suites", NULL},
+    {BOTH, "ssl.crl.location", NULL},
+    {BOTH, "ssl.endpoint.identification.algorithm", NULL},
+    {WRITE, "topic.metadata.propagation.max.ms", NULL},
+    {BOTH, "topic.metadata.refresh.interval.ms", NULL},
+};
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+size_t semel__kafka_properties(const char *const **ret_names)
+{
+    static const char *names[COUNT(allowed)];
+
+    for (size_t i = 0; i < COUNT(allowed); i++)
+        names[i] = allowed[i].name; /* the same from every thread */
+    *ret_names = names;
+    return COUNT(allowed);
+}
+
+/* ---- librdkafka's settings ---------------------------------------------------------------------------- */
+
+static semel_status wrong(struct semel_error *err, const char *what)
+{
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "kafka: %s", what);
+}
+
+static semel_status set(struct kafka *kafka, unsigned who, const char *name, const char *value, struct semel_error *err)
+{
+    char text[TEXT];
+
+    if (value == NULL)
+        return SEMEL_OK;
+    if (((who & READ) != 0 && kafka->reader != NULL &&
+         rd_kafka_conf_set(kafka->reader, name, value, text, sizeof text) != RD_KAFKA_CONF_OK) ||
+        ((who & WRITE) != 0 && rd_kafka_conf_set(kafka->writer, name, value, text, sizeof text) != RD_KAFKA_CONF_OK))
+        return wrong(err, text);
+    return SEMEL_OK;
+}
+
+static semel_status set_all(struct kafka *kafka, const struct setting *settings, size_t n, struct semel_error *err)
+{
+    semel_status status = SEMEL_OK;
+
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        status = set(kafka, settings[i].who, settings[i].name, settings[i].value, err);
+    return status;
+}
+
+static semel_status set_property(struct kafka *kafka, const struct semel_kafka_property *property,
+                                 struct semel_error *err)
+{
+    const char *const *names;
+    const size_t n = semel__kafka_properties(&names);
+    const char *near = semel__nearest(property->name, names, n);
+    char shown[64];
+
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(property->name, names[i]) == 0)
+            return set(kafka, allowed[i].who, property->name, property->value, err);
+    semel__str_show(shown, sizeof shown, semel__str(property->name));
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "kafka: the property \"%s\" cannot be set here%s%s%s",
+                       shown, near != NULL ? "; did you mean " : "", near != NULL ? near : "", near != NULL ? "?" : "");
+}
+
+static int64_t number_of(const rd_kafka_conf_t *conf, const char *name)
+{
+    char text[24] = "";
+    size_t n = sizeof text;
+    int64_t number = 0;
+
+    if (rd_kafka_conf_get(conf, name, text, &n) == RD_KAFKA_CONF_OK)
+        (void)semel__str_int64(semel__str(text), &number);
+    return number;
+}
+
+/* Three beats a session at least. */
+static semel_status set_times(struct kafka *kafka, struct semel_error *err)
+{
+    int64_t session_ms;
+    char text[24];
+
+    if (kafka->reader == NULL)
+        return SEMEL_OK;
+    kafka->patience_us = number_of(kafka->reader, "max.poll.interval.ms") * 1000;
+    session_ms = number_of(kafka->reader, "session.timeout.ms");
+    if (number_of(kafka->reader, "heartbeat.interval.ms") <= session_ms / 3)
+        return SEMEL_OK;
+    snprintf(text, sizeof text, "%lld", (long long)(session_ms >= 6 ? session_ms / 3 : 1));
+    return set(kafka, READ, "heartbeat.interval.ms", text, err);
+}
+
+static semel_status set_security(struct kafka *kafka, const struct semel_kafka_options *o, struct semel_error *err)
+{
+    const bool tls = o->tls || o->tls_ca_file != NULL || o->tls_cert_file != NULL || o->tls_key_file != NULL;
+    const bool sasl = o->sasl_mechanism != NULL || o->sasl_user != NULL;
+    const char *mechanism = sasl && o->sasl_mechanism == NULL ? "SCRAM-SHA-512" : o->sasl_mechanism;
+    const struct setting settings[] = {
+        {BOTH, "security.protocol", sasl ? (tls ? "sasl_ssl" : "sasl_plaintext") : (tls ? "ssl" : "plaintext")},
+        {BOTH, "ssl.ca.location", o->tls_ca_file},
+        {BOTH, "ssl.certificate.location", o->tls_cert_file},
+        {BOTH, "ssl.key.location", o->tls_key_file},
+        {BOTH, "sasl.mechanism", mechanism},
+        {BOTH, "sasl.username", o->sasl_user},
+    };
+    semel_status status = set_all(kafka, settings, COUNT(settings), err);
+
+    if (status == SEMEL_OK && (o->sasl_user != NULL) != (o->sasl_password != NULL))
+        status = wrong(err, "a user and a password belong together; one of them is missing");
+    if (status == SEMEL_OK && (set(kafka, BOTH, "ssl.key.password", o->tls_key_password, NULL) != SEMEL_OK ||
+                               set(kafka, BOTH, "sasl.password", o->sasl_password, NULL) != SEMEL_OK))
+        status = wrong(err, "a password is refused by librdkafka"); /* its own text might quote it */
+    return status;
+}
+
+/* ---- ours --------------------------------------------------------------------------------------------- */
+
+static bool topic_is_valid(const char *topic)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    const size_t n = strlen(topic);
+
+    return n > 0 && n <= TOPIC_MAX && strspn(topic, letters) == n && strcmp(topic, ".") != 0 &&
+           strcmp(topic, "..") != 0;
+}
+
+static semel_status take_topics(struct kafka *kafka, const struct semel_kafka_options *o, struct semel_error *err)
+{
+    char shown[64];
+
+    if (o->n_topics > TOPICS_MAX)
+        return wrong(err, "more than 256 topics for one source");
+    kafka->topics = rd_kafka_topic_partition_list_new((int)o->n_topics);
+    for (size_t i = 0; i < o->n_topics; i++) {
+        if (!topic_is_valid(o->topics[i])) {
+            semel__str_show(shown, sizeof shown, semel__str(o->topics[i]));
+            return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                               "kafka: \"%s\" is no topic; letters, digits, '.', '_' and '-' make one, at most 249",
+                               shown);
+        }
+        rd_kafka_topic_partition_list_add(kafka->topics, o->topics[i], RD_KAFKA_PARTITION_UA);
+    }
+    return SEMEL_OK;
+}
+
+static semel_status check(const struct semel_kafka_options *o, struct semel_error *err)
+{
+    if (o->brokers == NULL || o->brokers[0] == '\0' || strpbrk(o->brokers, " \t\r\n/@?") != NULL)
+        return wrong(err, "no brokers to begin with; they look like HOST:PORT,HOST:PORT");
+    if (o->n_topics > 0 && (o->group == NULL || o->group[0] == '\0'))
+        return wrong(err, "topics are read by a group, and it has no name; set group");
+    if (o->group != NULL && (strlen(o->group) > SEMEL_ID_MAX || !semel__utf8_valid(semel__str(o->group))))
+        return wrong(err, "the group's name is longer than 255 bytes or not UTF-8");
+    if (o->in_flight_max > KAFKA_IN_FLIGHT_MAX)
+        return wrong(err, "more than 1048576 deliveries in flight");
+    return SEMEL_OK;
+}
+
+static void log_line(const rd_kafka_t *rk, int level, const char *facility, const char *text)
+{
+    const struct kafka *kafka = rd_kafka_opaque(rk);
+
+    kafka->log(kafka->log_ctx, level, facility, text);
+}
+
+static void be_silent(const rd_kafka_t *rk, int level, const char *facility, const char *text)
+{
+    (void)rk, (void)level, (void)facility, (void)text;
+}
+
+/* Lines of the log wait in a queue, so that they are told by our own thread, and not while the handle goes away. */
+static void set_log(const struct kafka *kafka, rd_kafka_conf_t *conf)
+{
+    rd_kafka_conf_set_log_cb(conf, kafka->log != NULL ? log_line : be_silent);
+    rd_kafka_conf_set(conf, "log.queue", kafka->log != NULL ? "true" : "false", NULL, 0);
+}
+
+static void set_callbacks(struct kafka *kafka)
+{
+    rd_kafka_conf_set_opaque(kafka->writer, kafka);
+    rd_kafka_conf_set_dr_msg_cb(kafka->writer, semel__kafka_delivered);
+    set_log(kafka, kafka->writer);
+    if (kafka->reader == NULL)
+        return;
+    rd_kafka_conf_set_opaque(kafka->reader, kafka);
+    rd_kafka_conf_set_error_cb(kafka->reader, semel__kafka_error);
+    rd_kafka_conf_set_rebalance_cb(kafka->reader, semel__kafka_rebalance);
+    set_log(kafka, kafka->reader);
+    /* Later versions look again by themselves when a full queue may have room; before 2.2 they sleep for a second. */
+    kafka->must_wake = rd_kafka_conf_set(kafka->reader, "fetch.queue.backoff.ms", "5", NULL, 0) != RD_KAFKA_CONF_OK;
+}
+
+semel_status semel__kafka_configure(struct kafka *kafka, const struct semel_kafka_options *o, struct semel_error *err)
+{
+    semel_status status = check(o, err);
+
+    if (status != SEMEL_OK)
+        return status;
+    kafka->first = o->first;
+    kafka->in_flight_max = o->in_flight_max > 0 ? o->in_flight_max : IN_FLIGHT;
+    kafka->hooks = o->hooks;
+    kafka->log = o->log;
+    kafka->log_ctx = o->log_ctx;
+    kafka->writer = rd_kafka_conf_new();
+    kafka->reader = o->n_topics > 0 ? rd_kafka_conf_new() : NULL;
+    status = take_topics(kafka, o, err);
+    if (status == SEMEL_OK)
+        status = set_all(kafka, defaults, COUNT(defaults), err);
+    for (size_t i = 0; status == SEMEL_OK && i < o->n_properties; i++)
+        status = set_property(kafka, &o->properties[i], err);
+    if (status == SEMEL_OK)
+        status = set_all(kafka, fixed, COUNT(fixed), err);
+    if (status == SEMEL_OK)
+        status = set_times(kafka, err);
+    if (status == SEMEL_OK)
+        status = set(kafka, BOTH, "bootstrap.servers", o->brokers, err);
+    if (status == SEMEL_OK)
+        status = set(kafka, READ, "group.id", o->group, err);
+    if (status == SEMEL_OK)
+        status = set_security(kafka, o, err);
+    set_callbacks(kafka);
+    return status;
+}
+
+void semel__kafka_unconfigure(struct kafka *kafka)
+{
+    if (kafka->reader != NULL)
+        rd_kafka_conf_destroy(kafka->reader);
+    if (kafka->writer != NULL)
+        rd_kafka_conf_destroy(kafka->writer);
+    if (kafka->topics != NULL)
+        rd_kafka_topic_partition_list_destroy(kafka->topics);
+}
+
+/* ---- the URL ------------------------------------------------------------------------------------------ */
+
+struct url {
+    char text[URL_MAX]; /* taken apart in place */
+    const char *topics[TOPICS_MAX];
+    struct semel_kafka_property properties[PROPERTIES_MAX];
+    struct semel_kafka_options options;
+};
+
+static int digit(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* %41 becomes A, in place. false: no such escape, or a NUL. */
+static bool decode(char *text)
+{
+    char *out = text;
+
+    for (; *text != '\0'; text++, out++) {
+        *out = *text;
+        if (*text != '%')
+            continue;
+        if (digit(text[1]) < 0 || digit(text[2]) < 0)
+            return false;
+        *out = (char)(digit(text[1]) * 16 + digit(text[2]));
+        text += 2;
+        if (*out == '\0')
+            return false;
+    }
+    *out = '\0';
+    return true;
+}
+
+/* Cuts the text at the first `at`; what is behind it, or NULL. */
+static char *split(char *text, char at)
+{
+    char *found = strchr(text, at);
+
+    if (found != NULL)
+        *found++ = '\0';
+    return found;
+}
+
+static semel_status take_setting(struct url *url, char *name, struct semel_error *err)
+{
+    char *value = split(name, '=');
+
+    if (value == NULL || !decode(value))
+        return wrong(err, "a setting of the URL must look like NAME=VALUE, with %XX for odd bytes");
+    if (strcmp(name, "group") == 0) {
+        url->options.group = value;
+    } else if (strcmp(name, "first") == 0) {
+        if (strcmp(value, "earliest") != 0 && strcmp(value, "error") != 0)
+            return wrong(err, "first must be earliest or error; never the latest, because that would lose messages");
+        url->options.first = value[1] == 'a' ? SEMEL_KAFKA_FIRST_EARLIEST : SEMEL_KAFKA_FIRST_ERROR;
+    } else if (url->options.n_properties < PROPERTIES_MAX) {
+        url->properties[url->options.n_properties++] = (struct semel_kafka_property){name, value};
+    } else {
+        return wrong(err, "the URL has more than 64 properties");
+    }
+    return SEMEL_OK;
+}
+
+static semel_status take_url(struct url *url, struct semel_error *err)
+{
+    char *settings = split(url->text, '?');
+    char *topics = split(url->text + 2, '/');
+    semel_status status = SEMEL_OK;
+
+    url->options.brokers = url->text + 2;
+    url->options.topics = url->topics;
+    url->options.properties = url->properties;
+    while (topics != NULL && *topics != '\0') {
+        char *next = split(topics, ',');
+        if (url->options.n_topics == TOPICS_MAX)
+            return wrong(err, "more than 256 topics for one source");
+        url->topics[url->options.n_topics++] = topics;
+        topics = next;
+    }
+    while (status == SEMEL_OK && settings != NULL && *settings != '\0') {
+        char *next = split(settings, '&');
+        status = take_setting(url, settings, err);
+        settings = next;
+    }
+    return status;
+}
+
+semel_status semel__kafka_configure_url(struct kafka *kafka, struct semel_str location, struct semel_error *err)
+{
+    struct url *url = semel__calloc(1, sizeof *url);
+    semel_status status;
+
+    if (url == NULL)
+        return semel__fail_memory(err);
+    if (location.n < 3 || location.n >= URL_MAX || memcmp(location.p, "//", 2) != 0 ||
+        memchr(location.p, '\0', location.n) != NULL) {
+        status = wrong(err, "the URL must look like kafka://HOST:PORT,HOST:PORT/TOPIC,TOPIC?group=NAME");
+    } else {
+        memcpy(url->text, location.p, location.n);
+        status = take_url(url, err);
+    }
+    if (status == SEMEL_OK)
+        status = semel__kafka_configure(kafka, &url->options, err);
+    semel__free(url);
+    return status;
+}

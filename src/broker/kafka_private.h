@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * kafka_private.h: the inside of the Kafka driver:
+ *   kafka.c        opening, closing, poll and the answers
+ *   kafka_conf.c   the URL and the options as librdkafka's settings
+ *   kafka_lane.c   what was delivered of each partition and what was acknowledged; knows nothing of librdkafka
+ *   kafka_group.c  rebalances, commits, errors
+ *   kafka_back.c   going back
+ *   kafka_record.c from a record to a delivery
+ *   kafka_send.c   publish
+ *   kafka_ask.c    questions to the servers before there is a handle
+ *
+ * librdkafka's threads fetch into one queue of ours, `messages`, to which every partition is forwarded. Group
+ * membership, errors and answers come by the consumer's own queue. So a handle that is full can stay a member without
+ * taking anything, and the fetchers stop by themselves when `messages` is full.
+ *
+ * Invariants: callbacks run in the thread that owns the handle, inside poll, close or reopen. A lane exists for exactly
+ * the partitions that are assigned. No offset is committed but lane->done.
+ */
+#ifndef SEMEL_BROKER_KAFKA_PRIVATE_H
+#define SEMEL_BROKER_KAFKA_PRIVATE_H
+
+#include <librdkafka/rdkafka.h>
+
+#include "base/error.h"
+#include "base/str.h"
+#include "broker/kafka.h"
+
+#define KAFKA_LANES_MAX ((size_t)1 << 14)
+#define KAFKA_IN_FLIGHT_MAX ((size_t)1 << 20)
+#define KAFKA_PENDING 256
+
+/* ---- lanes -------------------------------------------------------------------------------------------- */
+
+struct kafka_slot {
+    int64_t offset;
+    uint32_t seq;
+    bool acked;
+};
+
+struct kafka_lane {
+    char *topic; /* owned; NULL: this place is free */
+    int32_t partition;
+    uint32_t serial;          /* no other assignment of this process has it */
+    uint64_t number;          /* of the topic and the partition, the same in every assignment of a handle */
+    uint32_t next_seq;        /* never used twice, also not for an offset that comes again */
+    struct kafka_slot *slots; /* a ring of the deliveries without an answer, and of those acknowledged behind them */
+    size_t first, n, cap;
+    int64_t next;          /* nothing below it is delivered */
+    int64_t highest;       /* that was delivered; -1: nothing */
+    int64_t expect;        /* after going back: what must come first; -1 */
+    int expect_tries;      /* how often something else came */
+    int64_t done;          /* the offset to be committed; -1: nothing was acknowledged */
+    int64_t sent;          /* the last one that was handed over for it */
+    int64_t held_until_us; /* paused until then; SEMEL_NONE: not paused */
+    int64_t held_us;
+    bool stopped;
+    bool unsure;         /* it starts where the library found, because we could not ask */
+    bool from_beginning; /* it starts at what is then the beginning */
+    bool back;           /* `later` goes on here, to back_to */
+    size_t back_to;
+    struct semel_str source; /* the topic, in the arena of this poll: */
+    uint64_t batch;
+};
+
+struct kafka_lanes {
+    struct kafka_lane *at;
+    size_t n, cap;    /* places, free ones too */
+    size_t in_flight; /* slots that are not acknowledged, of all */
+    size_t last;      /* where the last look-up ended */
+};
+
+enum kafka_offer {
+    KAFKA_TAKE,
+    KAFKA_STALE,  /* delivered already, or given back */
+    KAFKA_MISSING /* something before it, that was there, has not come */
+};
+
+/* NULL: no memory, or too many. */
+struct kafka_lane *semel__kafka_lane_add(struct kafka_lanes *lanes, const char *topic, int32_t partition);
+struct kafka_lane *semel__kafka_lane_find(struct kafka_lanes *lanes, const char *topic, int32_t partition);
+void semel__kafka_lane_drop(struct kafka_lanes *lanes, struct kafka_lane *lane); /* its tags are fenced */
+void semel__kafka_lanes_done(struct kafka_lanes *lanes);
+enum kafka_offer semel__kafka_lane_offer(const struct kafka_lane *lane, int64_t offset);
+/* false: no memory, and nothing has changed. */
+bool semel__kafka_lane_take(struct kafka_lanes *lanes, struct kafka_lane *lane, int64_t offset, uint64_t *ret_tag);
+bool semel__kafka_lane_ack(struct kafka_lanes *lanes, uint64_t tag);  /* false: fenced */
+bool semel__kafka_lane_back(struct kafka_lanes *lanes, uint64_t tag); /* chooses it for going back; false: fenced */
+/* Forgets everything from back_to on; the offset to go on from. */
+int64_t semel__kafka_lane_rewind(struct kafka_lanes *lanes, struct kafka_lane *lane);
+
+/* ---- the handle --------------------------------------------------------------------------------------- */
+
+struct kafka {
+    struct semel_broker base;
+    rd_kafka_conf_t *reader, *writer; /* for every connection anew; reader NULL: no source */
+    rd_kafka_topic_partition_list_t *topics;
+    enum semel_kafka_first first;
+    size_t in_flight_max;
+    struct semel_kafka_hooks hooks;
+    void (*log)(void *ctx, int level, const char *facility, const char *text);
+    void *log_ctx;
+    int64_t patience_us; /* max.poll.interval.ms: who does not poll for longer is no member any more */
+    bool must_wake;      /* the library does not notice by itself that the queue has room again */
+
+    rd_kafka_t *rk; /* NULL: not connected */
+    rd_kafka_queue_t *messages, *commits;
+    rd_kafka_message_t *pending[KAFKA_PENDING]; /* taken off the queue, not delivered yet */
+    size_t n_pending, at_pending;
+    uint64_t batch;          /* the number of polls */
+    size_t high, high_bytes; /* since the fetchers were woken: the longest queue, and what was taken */
+    struct kafka_lanes lanes;
+    int64_t polled_us; /* the last time; SEMEL_NONE */
+    bool lost;         /* we did not poll, and the group goes on without us; until reopen nothing of ours counts */
+    bool joined;       /* the group has assigned something, be it nothing */
+    bool committing;   /* one commit is on its way */
+    int64_t next_commit_us;
+    bool dead;                /* CLOSED until reopen, with this error */
+    bool away;                /* no server was reached, and none has answered since */
+    int64_t ask_us;           /* then: when one is asked again */
+    bool noted;               /* an error to be told by the next poll */
+    struct semel_error error; /* of `dead` or `noted` */
+
+    rd_kafka_t *sender; /* opened by the first publish */
+};
+
+/* kafka.c: lets the library's threads look for what can be fetched now. */
+void semel__kafka_wake(struct kafka *kafka);
+
+/* kafka_conf.c: fills reader, writer, topics and what else the options say. */
+semel_status semel__kafka_configure(struct kafka *kafka, const struct semel_kafka_options *options,
+                                    struct semel_error *err);
+void semel__kafka_unconfigure(struct kafka *kafka);
+semel_status semel__kafka_configure_url(struct kafka *kafka, struct semel_str location, struct semel_error *err);
+
+/* kafka_group.c */
+/* Of a poll that delivers nothing: RETRY while no server can be reached. */
+semel_status semel__kafka_away(struct kafka *kafka, struct semel_error *err);
+void semel__kafka_rebalance(rd_kafka_t *rk, rd_kafka_resp_err_t code, rd_kafka_topic_partition_list_t *list,
+                            void *opaque);
+void semel__kafka_error(rd_kafka_t *rk, int code, const char *reason, void *opaque);
+void semel__kafka_note(struct kafka *kafka, const rd_kafka_message_t *message); /* an error in a record's place */
+/* Everything that is not a record: membership, answers, commits that are due, pauses that are over. */
+void semel__kafka_serve(struct kafka *kafka, int wait_ms);
+void semel__kafka_commit(struct kafka *kafka, bool now);
+bool semel__kafka_is_idle(const struct kafka *kafka); /* nothing is due that is not a record or a rebalance */
+void semel__kafka_abandon(struct kafka *kafka);       /* lanes that are still there when nobody can be asked any more */
+void semel__kafka_flush(struct kafka *kafka, int wait_ms); /* commits, and waits for the answer */
+int64_t semel__kafka_now_us(void);
+/* What is left of wait_ms that began at from_us; nothing when the clock was set back. */
+int semel__kafka_left_ms(int64_t from_us, int wait_ms);
+bool semel__kafka_is_lost(const struct kafka *kafka); /* whatever was assigned may be somebody else's now */
+void semel__kafka_kill(struct kafka *kafka, const struct semel_error *why);
+__attribute__((format(printf, 4, 5))) void semel__kafka_kill_because(struct kafka *kafka, int code,
+                                                                     enum semel_class cls, const char *fmt, ...);
+void semel__kafka_forget(struct kafka *kafka, const struct kafka_lane *lane); /* pending records of it; NULL: of all */
+
+/* kafka_back.c */
+/* Goes back in every lane that is chosen. Not OK: the handle is dead. */
+semel_status semel__kafka_go_back(struct kafka *kafka, int delay_ms, struct semel_error *err);
+/* Something that was there has not come: seek once more. */
+void semel__kafka_seek_again(struct kafka *kafka, struct kafka_lane *lane);
+void semel__kafka_end_pauses(struct kafka *kafka); /* those that are over */
+
+/* kafka_record.c: `source` is the topic, in the arena already. false: no memory. */
+bool semel__kafka_record(const rd_kafka_message_t *message, struct semel_str source, struct semel_arena *arena,
+                         struct semel_delivery *ret);
+
+/* kafka_send.c */
+semel_status semel__kafka_publish(struct semel_broker *broker, struct semel_publish *items, size_t n,
+                                  struct semel_error *err);
+void semel__kafka_sender_close(struct kafka *kafka);
+void semel__kafka_delivered(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque);
+
+#endif

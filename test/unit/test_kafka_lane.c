@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_kafka_lane.c: what may be committed of a partition, and which tags still count; without a server.
+ */
+#include "broker/kafka_private.h"
+#include "unit/unit.h"
+
+struct bench {
+    struct kafka_lanes lanes;
+    uint64_t tags[256];
+};
+
+static int setup(void **state)
+{
+    *state = semel__calloc(1, sizeof(struct bench));
+    return *state != NULL ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    struct bench *bench = *state;
+
+    semel__kafka_lanes_done(&bench->lanes);
+    semel__free(bench);
+    return 0;
+}
+
+/* Delivers the offsets from `first` on, every `step`-th. */
+static void deliver(struct bench *bench, struct kafka_lane *lane, int64_t first, int64_t step, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(semel__kafka_lane_offer(lane, first), KAFKA_TAKE);
+        assert_true(semel__kafka_lane_take(&bench->lanes, lane, first, &bench->tags[i]));
+        first += step;
+    }
+}
+
+static bool ack(struct bench *bench, size_t i)
+{
+    return semel__kafka_lane_ack(&bench->lanes, bench->tags[i]);
+}
+
+static void only_the_acknowledged_run_from_the_start_is_done(void **state)
+{
+    struct bench *bench = *state;
+    struct kafka_lane *lane = semel__kafka_lane_add(&bench->lanes, "t", 0);
+
+    deliver(bench, lane, 10, 1, 5);
+    assert_true(ack(bench, 1));
+    assert_true(ack(bench, 3));
+    assert_int_equal(lane->done, -1);
+    assert_true(ack(bench, 0));
+    assert_int_equal(lane->done, 12);
+    assert_true(ack(bench, 2));
+    assert_int_equal(lane->done, 14);
+    assert_int_equal(bench->lanes.in_flight, 1);
+    assert_true(ack(bench, 4));
+    assert_int_equal(lane->done, 15);
+    assert_int_equal(bench->lanes.in_flight, 0);
+}
+
+static void gaps_between_offsets_are_nothing_to_wait_for(void **state)
+{
+    struct bench *bench = *state;
+    struct kafka_lane *lane = semel__kafka_lane_add(&bench->lanes, "t", 0);
+
+    deliver(bench, lane, 100, 7, 3);
+    for (size_t i = 0; i < 3; i++)
+        assert_true(ack(bench, i));
+    assert_int_equal(lane->done, 115);
+}
+
+static void tag_counts_once(void **state)
+{
+    struct bench *bench = *state;
+    struct kafka_lane *lane = semel__kafka_lane_add(&bench->lanes, "t", 0);
+
+    deliver(bench, lane, 0, 1, 3);
+    assert_true(ack(bench, 1));
+    assert_false(ack(bench, 1)); /* waits for 0 */
+    assert_true(ack(bench, 0));
+    assert_false(ack(bench, 0)); /* has left */
+    assert_false(semel__kafka_lane_back(&bench->lanes, bench->tags[1]));
+    assert_int_equal(bench->lanes.in_flight, 1);
+}
+
+/* P27 */
+static void tags_of_a_partition_that_went_and_came_again_are_fenced(void **state)
+{
+    struct bench *bench = *state;
+    struct kafka_lane *lane = semel__kafka_lane_add(&bench->lanes, "t", 0);
+    uint64_t old;
+
+    deliver(bench, lane, 0, 1, 1);
+    old = bench->tags[0];
+    semel__kafka_lane_drop(&bench->lanes, lane);
+    assert_false(semel__kafka_lane_ack(&bench->lanes, old));
+    lane = semel__kafka_lane_add(&bench->lanes, "t", 0);
+    deliver(bench, lane, 0, 1, 1);
+    assert_false(semel__kafka_lane_ack(&bench->lanes, old));
+    assert_false(semel__kafka_lane_back(&bench->lanes, old));
+    assert_int_equal(lane->done, -1);
+    assert_true(ack(bench, 0));
+}
+
+static void going_back_forgets_all_behind_it_and_keeps_all_before_it(void **state)
+{
+    struct bench *bench = *state;
+    struct kafka_lane *lane = semel__kafka_lane_add(&bench->lanes, "t", 0);
+    uint64_t old[6];
+
+    deliver(bench, lane, 0, 1, 6);
+    memcpy(old, bench->tags, sizeof old);
+    assert_true(ack(bench, 4));
+    assert_true(semel__kafka_lane_back(&bench->lanes, old[3]));
+    assert_true(semel__kafka_lane_back(&bench->lanes, old[2]));
+    assert_int_equal(semel__kafka_lane_rewind(&bench->lanes, lane), 2);
+    assert_int_equal(bench->lanes.in_flight, 2);
+    assert_int_equal(semel__kafka_lane_offer(lane, 1), KAFKA_STALE);
+    assert_int_equal(semel__kafka_lane_offer(lane, 3), KAFKA_MISSING);
+    deliver(bench, lane, 2, 1, 4);
+    for (size_t i = 2; i < 6; i++)
+        assert_false(semel__kafka_lane_ack(&bench->lanes, old[i])); /* of the delivery before */
+    assert_true(semel__kafka_lane_ack(&bench->lanes, old[1]));
+    assert_true(semel__kafka_lane_ack(&bench->lanes, old[0]));
+    assert_int_equal(lane->done, 2);
+    for (size_t i = 0; i < 4; i++)
+        assert_true(ack(bench, i));
+    assert_int_equal(lane->done, 6);
+}
+
+static void ring_goes_round_and_grows_without_losing_a_tag(void **state)
+{
+    struct bench *bench = *state;
+    struct kafka_lane *lane = semel__kafka_lane_add(&bench->lanes, "t", 0);
+    int64_t offset = 0;
+
+    lane->next_seq = (UINT32_C(1) << 28) - 500; /* the numbers go round as well */
+    for (size_t round = 0; round < 20; round++) {
+        deliver(bench, lane, offset, 1, 50 + 10 * round);
+        offset += (int64_t)(50 + 10 * round);
+        for (size_t i = 50 + 10 * round; i-- > 0;) {
+            assert_int_equal(lane->done, round == 0 ? -1 : offset - (int64_t)(50 + 10 * round));
+            assert_true(ack(bench, i));
+        }
+        assert_int_equal(lane->done, offset);
+    }
+}
+
+static void lack_of_memory_changes_nothing(void **state)
+{
+    struct bench *bench = *state;
+    struct fail_nth fail;
+    struct kafka_lane *lane;
+    uint64_t tag = 7;
+
+    for (unsigned at = 1; at < 3; at++) {
+        fail_nth_begin(&fail, at);
+        assert_null(semel__kafka_lane_add(&bench->lanes, "t", 0));
+        assert_true(fail_nth_end(&fail));
+    }
+    lane = semel__kafka_lane_add(&bench->lanes, "t", 0);
+    fail_nth_begin(&fail, 1);
+    assert_false(semel__kafka_lane_take(&bench->lanes, lane, 5, &tag));
+    assert_true(fail_nth_end(&fail));
+    assert_int_equal(tag, 7);
+    assert_int_equal(lane->n, 0);
+    assert_int_equal(bench->lanes.in_flight, 0);
+    assert_int_equal(semel__kafka_lane_offer(lane, 5), KAFKA_TAKE);
+}
+
+/* ---- settings ----------------------------------------------------------------------------------------- */
+
+static void assert_refused(const char *url, const char *because)
+{
+    static const struct semel_broker_ops *const linked[] = {&semel__broker_kafka, NULL};
+    struct semel_broker *broker = NULL;
+    struct semel_error err = {0};
+
+    assert_int_equal(semel_broker_open(&broker, linked, url, &err), SEMEL_INVALID);
+    assert_int_equal(err.cls, SEMEL_CLASS_BROKEN);
+    if (strstr(err.text, because) == NULL)
+        fail_msg("%s: %s", url, err.text);
+}
+
+static void url_that_cannot_be_right_is_refused_and_says_why(void **state)
+{
+    (void)state;
+    assert_refused("kafka:", "must look like");
+    assert_refused("kafka:host", "must look like");
+    assert_refused("kafka:///t?group=g", "no brokers");
+    assert_refused("kafka://user@host/t?group=g", "no brokers");
+    assert_refused("kafka://host/t", "set group");
+    assert_refused("kafka://host/t?group=", "set group");
+    assert_refused("kafka://host/^t.*?group=g", "is no topic");
+    assert_refused("kafka://host/a,,b?group=g", "is no topic");
+    assert_refused("kafka://host/..?group=g", "is no topic");
+    assert_refused("kafka://host/t?group", "NAME=VALUE");
+    assert_refused("kafka://host/t?group=%4", "NAME=VALUE");
+    assert_refused("kafka://host/t?group=a%00b", "NAME=VALUE");
+    assert_refused("kafka://host/t?group=%ff", "not UTF-8");
+    assert_refused("kafka://host/t?group=g&first=latest", "never the latest");
+    assert_refused("kafka://host/t?group=g&sesion.timeout.ms=1", "did you mean session.timeout.ms?");
+    assert_refused("kafka://host/t?group=g&enable.auto.commit=true", "cannot be set here");
+    assert_refused("kafka://host/t?group=g&session.timeout.ms=soon", "session.timeout.ms");
+    assert_refused("kafka://host/t?group=g&max.poll.interval.ms=1", "max.poll.interval.ms");
+}
+
+static void secret_is_never_part_of_an_error(void **state)
+{
+    const char *const topics[] = {"t"};
+    struct semel_kafka_options options = {.brokers = "127.0.0.1:1", .topics = topics, .n_topics = 1, .group = "g"};
+    struct semel_broker *broker = NULL;
+    struct semel_error err = {0};
+
+    (void)state;
+    options.sasl_user = "me";
+    assert_int_equal(semel__broker_kafka_open(&broker, &options, &err), SEMEL_INVALID);
+    assert_non_null(strstr(err.text, "belong together"));
+    options.sasl_password = "hunter2";
+    options.sasl_mechanism = "NONSENSE";
+    assert_int_equal(semel__broker_kafka_open(&broker, &options, &err), SEMEL_INVALID);
+    assert_null(strstr(err.text, "hunter2"));
+    options.sasl_mechanism = "PLAIN";
+    options.tls_ca_file = "/nonexistent/ca.pem";
+    assert_int_equal(semel__broker_kafka_open(&broker, &options, &err), SEMEL_INVALID);
+    assert_null(strstr(err.text, "hunter2"));
+    assert_non_null(strstr(err.text, "ssl.ca.location"));
+}
+
+static void position_is_taken_apart_and_nothing_else_is_one(void **state)
+{
+    static const char *const bad[] = {"", "t", "t/1", "/1/2", "t/x/2", "t/1/", "t/-1/2", "t/1/-2", "t/99999999999/1"};
+    struct semel_kafka_start at;
+
+    (void)state;
+    assert_true(semel__kafka_position(SEMEL_STR("a.b-c/12/9007199254740993"), &at));
+    assert_int_equal(at.topic.n, 5);
+    assert_int_equal(at.partition, 12);
+    assert_true(at.offset == INT64_C(9007199254740993));
+    for (size_t i = 0; i < COUNT(bad); i++)
+        assert_false(semel__kafka_position(semel__str(bad[i]), &at));
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(only_the_acknowledged_run_from_the_start_is_done),
+        TEST(gaps_between_offsets_are_nothing_to_wait_for),
+        TEST(tag_counts_once),
+        TEST(tags_of_a_partition_that_went_and_came_again_are_fenced),
+        TEST(going_back_forgets_all_behind_it_and_keeps_all_before_it),
+        TEST(ring_goes_round_and_grows_without_losing_a_tag),
+        TEST(lack_of_memory_changes_nothing),
+        cmocka_unit_test(url_that_cannot_be_right_is_refused_and_says_why),
+        cmocka_unit_test(secret_is_never_part_of_an_error),
+        cmocka_unit_test(position_is_taken_apart_and_nothing_else_is_one),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
