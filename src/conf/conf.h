@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * conf.h: the settings of `semel run`: one YAML file in, plain typed structs out.
+ *
+ * Reading: the file becomes a tree (yaml.c), ${NAME} in its values is replaced from the environment (expand.c), and
+ * one table (table.c) says of each setting its type, range, default and help; reading, docs/settings.md and `semel
+ * init` walk that table. What a consumer promises and allows is not described here once more: those settings are
+ * members of core/consumer.h and are checked there.
+ *
+ * Mistakes: every one is collected, up to SEMEL_CONF_MISTAKES, with its place; none stops the reading of the others
+ * unless the file is no YAML at all. A file with a mistake gives no settings.
+ *
+ * Secrets (passwords, tokens, whatever came from the environment or from a *_file) are not quoted in any text, lie in
+ * memory of their own and are wiped by semel__conf_free.
+ *
+ * Bounds: 1 MiB of text, 16 levels, 20000 nodes, 256 routes. Anchors, aliases, tags, several documents and keys that
+ * are no text have no meaning here and are refused where they stand, so nothing is multiplied (a "billion laughs").
+ *
+ * Invariants: what was read is complete and checked: who reads a struct semel_conf checks nothing again. It is only
+ * read from then on, by any number of threads. Strings end with a NUL that is not counted. What is not given, and has
+ * no default, is {NULL, 0}.
+ */
+#ifndef SEMEL_CONF_CONF_H
+#define SEMEL_CONF_CONF_H
+
+#include "base/log.h"
+#include "base/str.h"
+#include "broker/kafka.h"
+#include "core/extract.h"
+#include "core/policy.h"
+
+#define SEMEL_CONF_TEXT_MAX ((size_t)1 << 20)
+#define SEMEL_CONF_MISTAKES 50
+#define SEMEL_CONF_ROUTES_MAX 256
+#define SEMEL_CONF_LIST_MAX 64 /* values of a list, pairs of a mapping */
+
+/* ---- pieces ---- */
+
+struct semel_conf_list {
+    const struct semel_str *at;
+    size_t n;
+};
+
+struct semel_conf_pairs {
+    const struct semel_pair *at;
+    size_t n;
+};
+
+/* Where to listen, as net/address.h reads it. */
+struct semel_conf_address {
+    struct semel_str text;  /* as it was said: for semel_http_settings */
+    struct semel_str where; /* the same for the same socket, however it was said */
+    bool local;             /* loopback or a unix socket: nobody else can reach it */
+};
+
+/* For who connects. `on` with nothing else: the system's authorities are trusted. */
+struct semel_conf_tls {
+    bool on;
+    struct semel_str ca_file, cert_file, key_file;
+    struct semel_str key_password;
+    bool verify;
+};
+
+/* For who listens. */
+struct semel_conf_tls_server {
+    bool on;
+    struct semel_str cert_file, key_file, client_ca_file;
+};
+
+/* Routes may share an address; then their paths on it differ, and all else but the token is the same. */
+struct semel_conf_server {
+    struct semel_conf_address address;
+    struct semel_str token;       /* visible ASCII; for admin it may be not given: nothing can be changed then */
+    struct semel_conf_list hosts; /* names by which we are called, besides loopback and the address itself */
+    bool plain;                   /* others reach it without TLS, and that is meant */
+    struct semel_conf_tls_server tls;
+};
+
+/* ---- where messages come from ---- */
+
+enum semel_source_kind { SEMEL_SOURCE_KAFKA, SEMEL_SOURCE_AMQP, SEMEL_SOURCE_SQS, SEMEL_SOURCE_LISTEN };
+enum semel_conf_offsets { SEMEL_CONF_OFFSETS_BROKER, SEMEL_CONF_OFFSETS_STORE };
+enum semel_conf_mechanism { SEMEL_CONF_PLAIN, SEMEL_CONF_SCRAM_SHA_256, SEMEL_CONF_SCRAM_SHA_512 };
+enum semel_conf_declare { SEMEL_CONF_DECLARE_NEVER, SEMEL_CONF_DECLARE_QUORUM, SEMEL_CONF_DECLARE_CLASSIC };
+
+struct semel_conf_sasl {
+    bool on;
+    enum semel_conf_mechanism mechanism; /* semel__conf_mechanism_name: as the protocol has it */
+    struct semel_str user, password;
+};
+
+struct semel_conf_kafka {
+    struct semel_str brokers; /* host:port,host:port */
+    struct semel_conf_list topics;
+    struct semel_str group;
+    enum semel_kafka_first first;
+    enum semel_conf_offsets offsets;
+    int64_t in_flight;
+    struct semel_conf_pairs properties; /* librdkafka's, of those that the driver lets through */
+    struct semel_conf_sasl sasl;
+    struct semel_conf_tls tls;
+};
+
+struct semel_conf_amqp {
+    struct semel_str url; /* amqp:// or amqps://; with a password only if that came from outside the file */
+    struct semel_str queue, user, password;
+    int64_t prefetch;
+    bool single_active;
+    enum semel_conf_declare declare;
+    int64_t heartbeat_us;
+    struct semel_conf_tls tls; /* on for amqps:// */
+};
+
+struct semel_conf_sqs {
+    struct semel_str url, region;
+    struct semel_str access_key, secret_key, session_token;
+    int64_t visibility_us, wait_us;
+    bool fifo; /* by the URL's end */
+    struct semel_conf_tls tls;
+};
+
+struct semel_conf_listen {
+    struct semel_conf_server server;
+    struct semel_str path;   /* begins with a slash; no other route has it on this address */
+    struct semel_str source; /* the stream that ids belong to */
+    int64_t body_max;        /* bytes of a request */
+};
+
+struct semel_source {
+    enum semel_source_kind kind;
+    union {
+        struct semel_conf_kafka kafka;
+        struct semel_conf_amqp amqp;
+        struct semel_conf_sqs sqs;
+        struct semel_conf_listen listen;
+    } u;
+};
+
+/* ---- what is done with them ---- */
+
+enum semel_do_kind { SEMEL_DO_SQL, SEMEL_DO_HTTP, SEMEL_DO_EXEC, SEMEL_DO_PULL };
+
+struct semel_conf_sql {
+    struct semel_str statement;
+    bool set;
+};
+
+struct semel_conf_http {
+    struct semel_str url;
+    int64_t timeout_us;
+    int64_t concurrency;
+    bool idempotent;
+    struct semel_conf_pairs headers;
+    struct semel_str reconcile; /* a URL; not given: a person decides */
+    struct semel_conf_tls tls;
+};
+
+struct semel_conf_exec {
+    struct semel_conf_list argv;
+    struct semel_str program; /* the file that argv[0] names */
+    int64_t timeout_us;
+    int64_t concurrency;
+    bool idempotent;
+    struct semel_conf_pairs env;
+    struct semel_conf_list reconcile; /* an argument vector; none: a person decides */
+    struct semel_str reconcile_program;
+};
+
+struct semel_conf_pull {
+    struct semel_conf_server server;
+    struct semel_str path;
+    bool idempotent;
+    int64_t lease_max_us; /* the longest that a worker may ask for */
+};
+
+struct semel_do {
+    enum semel_do_kind kind;
+    union {
+        struct semel_conf_sql sql;
+        struct semel_conf_http http;
+        struct semel_conf_exec exec;
+        struct semel_conf_pull pull;
+    } u;
+};
+
+/* ---- a route ---- */
+
+enum semel_guarantee { SEMEL_GUARANTEE_ATOMIC, SEMEL_GUARANTEE_GUARDED, SEMEL_GUARANTEE_BOUNDED };
+enum semel_order_rests { SEMEL_ORDER_RESTS_NONE, SEMEL_ORDER_RESTS_SOURCE, SEMEL_ORDER_RESTS_VERSIONS };
+
+#define SEMEL_CHECKLIST_MAP(X)    \
+    X(KEY, "key")                 \
+    X(BUSINESS, "business_key")   \
+    X(STORE, "store")             \
+    X(TRANSACTION, "transaction") \
+    X(RETENTION, "retention")     \
+    X(OUTSIDE, "outside_calls")   \
+    X(ORDER, "order")             \
+    X(FAILURES, "failures")
+
+enum semel_checklist {
+#define X(name, text) SEMEL_CHECKLIST_##name,
+    SEMEL_CHECKLIST_MAP(X)
+#undef X
+        SEMEL_CHECKLIST_COUNT
+};
+
+/* What a route promises, computed and never set. */
+struct semel_promise {
+    enum semel_guarantee guarantee;
+    struct semel_str why; /* the label in a sentence */
+    enum semel_order_rests order;
+    int64_t horizon_us; /* SEMEL_NONE: for ever */
+    struct semel_str answers[SEMEL_CHECKLIST_COUNT];
+};
+
+struct semel_conf_breaker {
+    int64_t failures;
+    int64_t first_us, ceiling_us;
+};
+
+struct semel_route {
+    struct semel_str name; /* the consumer */
+    struct semel_source from;
+    struct semel_rules rules;
+    bool timed_ids; /* said: ids are UUIDv7 or ULID, or ce_time is there */
+    struct semel_conf_list values;
+    struct semel_do handler;
+    struct semel_policy policy;
+    struct semel_str settings;    /* what was said of the policy, as semel__consumer_save wants it */
+    struct semel_horizon horizon; /* broker_us is SEMEL_NONE: the source keeps for ever */
+    int64_t batch, workers;
+    struct semel_conf_breaker breaker;
+    struct semel_promise promise;
+};
+
+/* ---- all of it ---- */
+
+enum semel_conf_store { SEMEL_CONF_STORE_SQLITE, SEMEL_CONF_STORE_POSTGRES };
+
+struct semel_conf_admin {
+    bool on;
+    struct semel_conf_server server;
+};
+
+struct semel_conf_log {
+    enum semel_log_format format;
+    enum semel_log_level level;
+};
+
+struct semel_conf_schedule {
+    int64_t every_us, purge_us;
+    int64_t rows;
+};
+
+struct semel_conf {
+    struct semel_str store; /* a secret: it may hold a password */
+    enum semel_conf_store store_kind;
+    struct semel_str store_said; /* as the file has it, fit to be shown */
+    struct semel_route *routes;  /* in the order of the file */
+    size_t n_routes;
+    struct semel_conf_admin admin;
+    struct semel_conf_log log;
+    struct semel_conf_schedule schedule;
+    int64_t stop_within_us;
+};
+
+/* ---- reading ---- */
+
+struct semel_conf_mistake {
+    int line, column;       /* from 1, in characters */
+    struct semel_str path;  /* routes.billing.retry.max; not given: the file as a whole */
+    struct semel_str text;  /* what is wrong, and what would be right */
+    struct semel_str shown; /* the line, without control characters and secrets; not given: there is none */
+    int caret, width;       /* where in `shown`, from 0, and how many characters */
+};
+
+struct semel_conf_mistakes {
+    struct semel_arena arena;
+    const char *file;
+    struct semel_conf_mistake at[SEMEL_CONF_MISTAKES];
+    size_t n;
+    size_t more; /* that found no room */
+};
+
+void semel__conf_mistakes_init(struct semel_conf_mistakes *mistakes);
+void semel__conf_mistakes_done(struct semel_conf_mistakes *mistakes);
+/* All of them, each with its line and a caret. */
+void semel__conf_mistakes_print(const struct semel_conf_mistakes *mistakes, struct semel_buf *buf);
+
+struct semel_conf_input {
+    const char *name;   /* of the file, for mistakes */
+    const char *folder; /* where relative file names start; NULL: the working directory */
+    struct semel_str text;
+    const char *(*env)(void *ctx, const char *name); /* NULL answers: not set */
+    void *env_ctx;
+};
+
+/* INVALID: there are mistakes. RETRY: no memory. The files that the settings name are looked at, secrets are read; no
+ * server is asked for anything. */
+semel_status semel__conf_read(const struct semel_conf_input *input, struct semel_conf **ret,
+                              struct semel_conf_mistakes *mistakes, struct semel_error *err);
+/* The same for a file ("-": stdin) and the environment of the process. INVALID with no mistakes: the file itself cannot
+ * be read, err says why. */
+semel_status semel__conf_load(const char *file, struct semel_conf **ret, struct semel_conf_mistakes *mistakes,
+                              struct semel_error *err);
+void semel__conf_free(struct semel_conf *conf);
+
+/* ---- the table, for people ---- */
+
+struct semel_conf_shown {
+    const char *path;   /* routes.NAME.from.kafka */
+    const char *choice; /* of which kind of source or handler; NULL: of all */
+    const char *type;   /* "a duration such as 90s, 1ms to 1d" */
+    const char *other;  /* the default; NULL: none */
+    const char *help;
+    bool computed; /* the default is a description */
+    bool required; /* within its mapping */
+    bool secret;   /* may be said as NAME_file */
+    bool group;    /* has settings below it */
+};
+/* Every setting in the order of the table; the strings live until `each` returns. */
+void semel__conf_settings(void (*each)(void *ctx, const struct semel_conf_shown *shown), void *ctx);
+/* A file to start with, in which every setting of these kinds is explained. */
+void semel__conf_example(enum semel_source_kind source, enum semel_do_kind handler, struct semel_buf *buf);
+
+/* The properties of librdkafka that may be said; 0: there is no Kafka in this program. */
+size_t semel__conf_properties(const char *const **ret_names);
+const char *semel__conf_mechanism_name(enum semel_conf_mechanism mechanism); /* "SCRAM-SHA-256" */
+const char *semel__source_name(enum semel_source_kind kind);
+const char *semel__do_name(enum semel_do_kind kind);
+bool semel__source_parse(struct semel_str name, enum semel_source_kind *ret);
+bool semel__do_parse(struct semel_str name, enum semel_do_kind *ret);
+/* Why a copy of a message is known for one even after its record is gone, in a clause; NULL: it is not. */
+const char *semel__route_lasting(const struct semel_route *route);
+const char *semel__guarantee_name(enum semel_guarantee guarantee);
+const char *semel__order_rests_name(enum semel_order_rests rests); /* none, source, versions */
+const char *semel__checklist_name(enum semel_checklist item);
+
+#endif

@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * value.c: one value of the file into the field that the table names.
+ *
+ * Each type has one function; what is wrong is told as "PATH is VALUE; it must be RIGHT", and RIGHT is the text that
+ * the documentation has for the type as well. A number and a flag stand without quotes, a text may look like either.
+ *
+ * Invariants: a field is written only with a value that was checked. Nothing that came from outside the file, and no
+ * secret, is part of any text.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "conf/private.h"
+#include "core/consumer.h"
+#include "net/address.h"
+
+#define SHOWN 41 /* bytes of a value in a mistake, with its NUL */
+#define RIGHT 256
+
+/* ---- for people ---------------------------------------------------------------------------------- */
+
+static bool is_empty(const struct conf_node *node)
+{
+    return node->shape == CONF_SCALAR && node->plain && !node->outside &&
+           (node->text.n == 0 || semel__str_eqz(node->text, "null") || semel__str_eqz(node->text, "~"));
+}
+
+void semel__conf_show(const struct conf_node *node, char *out, size_t size)
+{
+    char text[SHOWN];
+    if (node->shape != CONF_SCALAR) {
+        snprintf(out, size, "%s", node->shape == CONF_LIST ? "a list" : "a mapping");
+        return;
+    }
+    if (is_empty(node)) {
+        snprintf(out, size, "empty");
+        return;
+    }
+    semel__str_show(text, sizeof(text), node->said);
+    const char *quote = node->plain ? "" : "\"", *more = node->said.n >= sizeof(text) ? "..." : "";
+    snprintf(out, size, "%s%s%s%s%s", quote, text, more, quote, node->outside ? ", with what that holds now" : "");
+}
+
+void semel__conf_must(struct conf_reader *r, const struct conf_node *node, const char *right)
+{
+    char is[SHOWN + 40];
+    semel__conf_show(node, is, sizeof(is));
+    semel__conf_wrong(r, semel__conf_place(r, node), "%s is %s; it must be %s", r->path, is, right);
+}
+
+static void words_text(const char *const *words, const char *before, char *out, size_t size)
+{
+    size_t n = (size_t)snprintf(out, size, "%s", before);
+    for (size_t i = 0; words[i] != NULL && n < size; i++) {
+        const char *between = i == 0 ? "" : words[i + 1] != NULL ? ", " : " or ";
+        n += (size_t)snprintf(out + n, size - n, "%s%s", between, words[i]);
+    }
+}
+
+static void time_text(const struct conf_setting *s, char *out, size_t size)
+{
+    char low[32], high[32];
+    semel__duration_format(s->low, low, sizeof(low));
+    semel__duration_format(s->high, high, sizeof(high));
+    snprintf(out, size, "a duration such as 90s, %s to %s%s", low, high,
+             (s->flags & CONF_FOREVER) != 0 ? ", or forever" : "");
+}
+
+static size_t text_low(const struct conf_setting *s)
+{
+    return s->low > 0 ? (size_t)s->low : 1;
+}
+
+static size_t text_high(const struct conf_setting *s)
+{
+    return s->high > 0 ? (size_t)s->high : CONF_TEXT_MAX;
+}
+
+static void url_text(const struct conf_setting *s, char *out, size_t size)
+{
+    if (strcmp(s->words[0], "sqlite") == 0)
+        snprintf(out, size, "a store, such as sqlite:FILE or postgres://USER@HOST:5432/DATABASE");
+    else
+        words_text(s->words, "a URL, of the scheme ", out, size);
+}
+
+void semel__conf_type(const struct conf_setting *s, char *out, size_t size)
+{
+    static const char *const fixed[] = {
+        [CONF_FLAG] = "true or false",
+        [CONF_RULE] = "a rule: header:NAME, property:NAME, json:/POINTER, position or digest",
+        [CONF_RULES] = "a rule or a list of at most 4: header:NAME, property:NAME, json:/POINTER",
+        [CONF_TEXTS] = "text, or a list of at most 64 texts",
+        [CONF_PAIRS] = "a mapping of at most 64 names to texts",
+        [CONF_ADDRESS] = "an address: localhost:PORT, A.B.C.D:PORT, [IPV6]:PORT or unix:/PATH",
+        [CONF_FILE] = "the name of a file that can be read",
+        [CONF_PROGRAM] = "a program and its arguments, as a list of texts",
+        [CONF_GROUP] = "a mapping",
+        [CONF_ONE_OF] = "a mapping",
+        [CONF_ROUTES] = "a mapping of names to routes",
+    };
+    if (s->kind == CONF_WORD)
+        words_text(s->words, "one of ", out, size);
+    else if (s->kind == CONF_NUMBER)
+        snprintf(out, size, "a whole number, %lld to %lld", (long long)s->low, (long long)s->high);
+    else if (s->kind == CONF_TIME)
+        time_text(s, out, size);
+    else if (s->kind == CONF_URL)
+        url_text(s, out, size);
+    else if (s->kind == CONF_TEXT)
+        snprintf(out, size, "text of %zu to %zu bytes%s", text_low(s), text_high(s),
+                 (s->flags & CONF_LINES) != 0 ? "" : " in one line");
+    else if ((s->flags & CONF_SWITCH) != 0 && s->kind == CONF_GROUP)
+        snprintf(out, size, "a mapping, or true or false");
+    else
+        snprintf(out, size, "%s", fixed[s->kind] != NULL ? fixed[s->kind] : "?");
+}
+
+static bool wrong_type(struct conf_reader *r, const struct conf_setting *s, const struct conf_node *node)
+{
+    char right[RIGHT];
+    semel__conf_type(s, right, sizeof(right));
+    semel__conf_must(r, node, right);
+    return false;
+}
+
+/* ---- texts --------------------------------------------------------------------------------------- */
+
+static bool printable(struct semel_str text, bool lines)
+{
+    for (size_t i = 0; i < text.n;) {
+        uint32_t c = 0;
+        size_t n = semel__utf8_next((struct semel_str){text.p + i, text.n - i}, &c);
+        if (n == 0 || (!semel__utf8_shown(c) && !(lines && (c == '\n' || c == '\t' || c == '\r'))))
+            return false;
+        i += n;
+    }
+    return true;
+}
+
+static bool visible(struct semel_str text)
+{
+    for (size_t i = 0; i < text.n; i++)
+        if (text.p[i] <= ' ' || text.p[i] > '~')
+            return false;
+    return true;
+}
+
+/* A secret stands in the environment or in a file of its own, never in the settings. */
+static bool secret_outside(struct conf_reader *r, const struct conf_setting *s, const struct conf_node *node)
+{
+    bool whole = (s->flags & CONF_SECRET) != 0 && (s->flags & CONF_LITERAL) == 0;
+    bool url = s->kind == CONF_URL && semel__conf_password(node->text);
+    if (node->outside || (!whole && !url))
+        return true;
+    bool twin = (s->flags & CONF_SECRET) != 0;
+    semel__conf_wrong(r, semel__conf_place(r, node),
+                      "%s %s, which must not stand in the file; write ${NAME} for a variable of the environment%s%s%s",
+                      r->path, whole ? "is a secret" : "has a password in it", twin ? ", or say " : "",
+                      twin ? s->name : "", twin ? "_file" : "");
+    return false;
+}
+
+static bool check_text(struct conf_reader *r, const struct conf_setting *s, const struct conf_node *node)
+{
+    bool lines = (s->flags & CONF_LINES) != 0;
+    if (node->shape != CONF_SCALAR || is_empty(node))
+        return wrong_type(r, s, node);
+    if (!secret_outside(r, s, node))
+        return false;
+    if (node->text.n < text_low(s) || node->text.n > text_high(s)) {
+        semel__conf_wrong(r, semel__conf_place(r, node), "%s has %zu bytes; it must have %zu to %zu", r->path,
+                          node->text.n, text_low(s), text_high(s));
+        return false;
+    }
+    if ((s->flags & CONF_VISIBLE) != 0 && !visible(node->text)) {
+        semel__conf_wrong(r, semel__conf_place(r, node), "%s must have letters, digits and signs of ASCII only",
+                          r->path);
+        return false;
+    }
+    if (printable(node->text, lines))
+        return true;
+    semel__conf_wrong(r, semel__conf_place(r, node), "%s has a control or invisible character%s in it; take it out",
+                      r->path, lines ? "" : " or a line break");
+    return false;
+}
+
+static bool take_text(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+{
+    if (!check_text(r, s, node))
+        return false;
+    *(struct semel_str *)at = node->text;
+    return true;
+}
+
+static bool take_url(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+{
+    const char *why;
+    char right[RIGHT], type[RIGHT - 64];
+    if (!check_text(r, s, node))
+        return false;
+    if (semel__conf_url(node->text, s->words, &why)) {
+        *(struct semel_str *)at = node->text;
+        return true;
+    }
+    semel__conf_type(s, type, sizeof(type));
+    snprintf(right, sizeof(right), "%s; %s", type, why);
+    semel__conf_must(r, node, right);
+    return false;
+}
+
+static bool take_address(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+{
+    struct semel_conf_address *ret = at;
+    struct semel_address address;
+    char where[SEMEL_ADDRESS_TEXT];
+    if (!check_text(r, s, node))
+        return false;
+    if (semel__address_parse(&address, node->text.p, NULL) != SEMEL_OK)
+        return wrong_type(r, s, node);
+    semel__address_show(&address.storage, true, where);
+    *ret = (struct semel_conf_address){.text = node->text, .where = node->text, .local = address.loopback};
+    if (address.storage.ss_family != AF_UNIX)
+        r->failed |= !semel__arena_copy(&r->owned->arena, semel__str(where), &ret->where);
+    return !r->failed;
+}
+
+/* ---- numbers and words --------------------------------------------------------------------------- */
+
+static void put_number(const struct conf_setting *s, void *at, int64_t value)
+{
+    const int narrow = (int)value;
+    const bool flag = value != 0;
+    if (s->size == sizeof(flag))
+        memcpy(at, &flag, sizeof(flag));
+    else if (s->size == sizeof(narrow))
+        memcpy(at, &narrow, sizeof(narrow));
+    else
+        memcpy(at, &value, sizeof(value));
+}
+
+static bool take_number(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+{
+    int64_t value;
+    bool scalar = node->shape == CONF_SCALAR;
+    bool ok = scalar && (s->kind == CONF_TIME ? semel__duration_parse(node->text, &value)
+                                              : node->plain && semel__str_int64(node->text, &value));
+    if (scalar && (s->flags & CONF_FOREVER) != 0 && semel__str_eqz(node->text, "forever")) {
+        put_number(s, at, SEMEL_NONE);
+        return true;
+    }
+    if (!ok || value < s->low || value > s->high)
+        return wrong_type(r, s, node);
+    put_number(s, at, value);
+    return true;
+}
+
+static bool take_flag(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+{
+    bool yes = semel__str_eqz(node->text, "true"), no = semel__str_eqz(node->text, "false");
+    if (node->shape != CONF_SCALAR || !node->plain || (!yes && !no))
+        return wrong_type(r, s, node);
+    put_number(s, at, yes);
+    return true;
+}
+
+static bool take_word(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+{
+    char right[RIGHT], more[RIGHT + 48];
+    size_t n = 0;
+    for (; s->words[n] != NULL; n++)
+        if (node->shape == CONF_SCALAR && semel__str_eqz(node->text, s->words[n])) {
+            put_number(s, at, (int64_t)n);
+            return true;
+        }
+    const char *near = node->shape == CONF_SCALAR && !node->outside ? semel__nearest(node->text.p, s->words, n) : NULL;
+    semel__conf_type(s, right, sizeof(right));
+    snprintf(more, sizeof(more), "%s%s%s%s", right, near != NULL ? "; did you mean " : "", near != NULL ? near : "",
+             near != NULL ? "?" : "");
+    semel__conf_must(r, node, more);
+    return false;
+}
+
+/* ---- rules --------------------------------------------------------------------------------------- */
+
+static bool take_rule(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+{
+    struct semel_error err;
+    if (node->shape != CONF_SCALAR || is_empty(node) || node->text.n == 0)
+        return wrong_type(r, s, node);
+    if (semel__rule_parse(node->text, at, &err) == SEMEL_OK)
+        return true;
+    if (node->outside)
+        return wrong_type(r, s, node);
+    semel__conf_wrong(r, semel__conf_place(r, node), "%s: %s", r->path, err.text);
+    return false;
+}
+
+static bool take_rules(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+{
+    struct semel_rules *rules = at;
+    struct conf_node *each = node->shape == CONF_LIST ? node->first : node;
+    bool ok = true;
+    if (node->shape == CONF_MAPPING || (node->shape == CONF_LIST && node->first == NULL))
+        return wrong_type(r, s, node);
+    for (; each != NULL; each = node->shape == CONF_LIST ? each->next : NULL) {
+        if (rules->n_business == SEMEL_BUSINESS_MAX)
+            return wrong_type(r, s, node);
+        ok = !each->bad && take_rule(r, s, each, &rules->business[rules->n_business++]) && ok;
+    }
+    return ok;
+}
+
+/* ---- lists --------------------------------------------------------------------------------------- */
+
+static bool take_texts(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+{
+    struct semel_conf_list *list = at;
+    struct conf_node *each = node->shape == CONF_LIST ? node->first : node;
+    struct semel_str *texts = semel__arena_alloc(&r->owned->arena, SEMEL_CONF_LIST_MAX, sizeof(*texts));
+    size_t n = 0;
+    bool ok = true;
+    r->failed |= texts == NULL;
+    if (texts == NULL || node->shape == CONF_MAPPING || (node->shape == CONF_LIST && each == NULL))
+        return wrong_type(r, s, node);
+    for (; each != NULL; each = node->shape == CONF_LIST ? each->next : NULL) {
+        if (n == SEMEL_CONF_LIST_MAX)
+            return wrong_type(r, s, node);
+        ok = !each->bad && check_text(r, s, each) && ok;
+        texts[n++] = each->text;
+    }
+    *list = (struct semel_conf_list){texts, n};
+    return ok;
+}
+
+static bool pair_ok(struct conf_reader *r, const struct conf_setting *s, const struct conf_node *map,
+                    const struct conf_node *each)
+{
+    const char *why = "";
+    char name[SHOWN];
+    semel__str_show(name, sizeof(name), each->key);
+    for (const struct conf_node *before = map->first; before != each; before = before->next)
+        if (semel__str_eq(before->key, each->key)) {
+            semel__conf_wrong(r, each->key_place, "%s: \"%s\" is said twice; once is right", r->path, name);
+            return false;
+        }
+    bool ok = (s->flags & CONF_ENV) != 0     ? semel__conf_variable_name(each->key, &why)
+              : (s->flags & CONF_KAFKA) != 0 ? semel__conf_property_name(each->key, &why)
+                                             : semel__conf_header_name(each->key, &why);
+    if (!ok) {
+        semel__conf_wrong(r, each->key_place, "%s: \"%s\" cannot be a name here; it must be %s", r->path, name, why);
+        return false;
+    }
+    return !each->bad && check_text(r, s, each);
+}
+
+static bool take_pairs(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+{
+    struct semel_pair *pairs = semel__arena_alloc(&r->owned->arena, SEMEL_CONF_LIST_MAX, sizeof(*pairs));
+    size_t n = 0;
+    bool ok = true;
+    r->failed |= pairs == NULL;
+    if (pairs == NULL || node->shape != CONF_MAPPING)
+        return wrong_type(r, s, node);
+    for (struct conf_node *each = node->first; each != NULL; each = each->next) {
+        if (n == SEMEL_CONF_LIST_MAX)
+            return wrong_type(r, s, node);
+        ok = pair_ok(r, s, node, each) && ok;
+        pairs[n++] = (struct semel_pair){each->key, each->text};
+    }
+    *(struct semel_conf_pairs *)at = (struct semel_conf_pairs){pairs, n};
+    return ok;
+}
+
+/* ---- files --------------------------------------------------------------------------------------- */
+
+static bool file_ok(struct conf_reader *r, const struct conf_node *node, const char *path, int mode)
+{
+    struct stat st;
+    const char *why = NULL;
+    if (stat(path, &st) != 0 || access(path, mode) != 0)
+        why = strerror(errno); /* NOLINT(concurrency-mt-unsafe): settings are read before there are threads */
+    else if (!S_ISREG(st.st_mode))
+        why = "it is not a file";
+    if (why == NULL)
+        return true;
+    char is[SHOWN + 40];
+    semel__conf_show(node, is, sizeof(is));
+    semel__conf_wrong(r, semel__conf_place(r, node), "%s is %s, which cannot be %s: %s", r->path, is,
+                      mode == X_OK ? "run" : "read", why);
+    return false;
+}
+
+static bool take_file(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+{
+    struct semel_str path;
+    if (!check_text(r, s, node) || !semel__conf_resolve(r, node->text, &path) || !file_ok(r, node, path.p, R_OK))
+        return false;
+    *(struct semel_str *)at = path;
+    return true;
+}
+
+/* Without a slash it is looked for where a program of a scrubbed environment would be. */
+static bool find_program(struct conf_reader *r, const struct conf_node *node, struct semel_str *ret)
+{
+    static const char *const folders[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin",
+                                          "/usr/bin",        "/sbin",          "/bin"};
+    struct semel_str name = node->text;
+    if (memchr(name.p, '/', name.n) != NULL)
+        return semel__conf_resolve(r, name, ret) && file_ok(r, node, ret->p, X_OK);
+    for (size_t i = 0; i < CONF_COUNT(folders); i++) {
+        char path[512];
+        struct stat st;
+        int n = snprintf(path, sizeof(path), "%s/%.*s", folders[i], (int)(name.n < 256 ? name.n : 256), name.p);
+        if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || access(path, X_OK) != 0)
+            continue;
+        r->failed |= !semel__arena_copy(&r->owned->arena, (struct semel_str){path, (size_t)n}, ret);
+        return !r->failed;
+    }
+    semel__conf_must(r, node, "a program of /usr/local/bin, /usr/bin or /bin, or the path of one");
+    return false;
+}
+
+struct program {
+    struct semel_conf_list argv;
+    struct semel_str file;
+};
+
+static bool take_program(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+{
+    struct program found = {0};
+    const struct conf_node *first = node->shape == CONF_LIST ? node->first : node;
+    if (!take_texts(r, s, node, &found.argv) || !find_program(r, first, &found.file))
+        return false;
+    memcpy(at, &found.argv, sizeof(found.argv));
+    memcpy((char *)at + s->size, &found.file, sizeof(found.file)); /* the field behind it, or where the table says */
+    return true;
+}
+
+/* ---- all of them --------------------------------------------------------------------------------- */
+
+bool semel__conf_take(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+{
+    static bool (*const takes[])(struct conf_reader *, const struct conf_setting *, struct conf_node *, void *) = {
+        [CONF_TEXT] = take_text,       [CONF_WORD] = take_word,   [CONF_NUMBER] = take_number,
+        [CONF_TIME] = take_number,     [CONF_FLAG] = take_flag,   [CONF_RULE] = take_rule,
+        [CONF_RULES] = take_rules,     [CONF_TEXTS] = take_texts, [CONF_PAIRS] = take_pairs,
+        [CONF_ADDRESS] = take_address, [CONF_URL] = take_url,     [CONF_FILE] = take_file,
+        [CONF_PROGRAM] = take_program,
+    };
+    return takes[s->kind](r, s, node, at);
+}
