@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * serve.h: everything of a process that answers HTTP: admin and metrics, ingest, pull; on one loop (net/http.h).
+ *
+ * Admin:  GET /metrics /healthz /readyz (open), GET /v1/routes (open: names, guarantees, states; no ids).
+ * Ingest: a source like any other: a semel_broker whose deliveries are requests, answered when the inbox has committed.
+ * Pull:   workers in any language fetch leased messages and settle them with their token.
+ *
+ *   POST PATH            one message: the body is the payload, the headers are its headers (a CloudEvent in binary
+ *                        mode, or application/cloudevents+json in structured mode), Idempotency-Key or the route's
+ *                        rule the id
+ *   POST PATH (+ batch)  application/cloudevents-batch+json, or application/x-ndjson with one CloudEvent a line
+ *      202 accepted | 200 duplicate | 409 conflict | 422 kept, and cannot run | 503 + Retry-After not taken: send again
+ *      A batch is 200 with an array of the same words, in order, each with its status.
+ *   POST PATH/take?max=&lease=&wait=  leased messages: [{token, id, source, type, attempt, key, headers, payload, ...}]
+ *   POST PATH/renew      {token, lease}      200 | 409 lost
+ *   POST PATH/settle     {token, result: done|transient|permanent|rejected|unknown, outcome, reason}   200 | 409 lost
+ *   POST PATH/release    {token}             200 | 409 lost
+ */
+#ifndef SEMEL_ADMIN_SERVE_H
+#define SEMEL_ADMIN_SERVE_H
+
+#include "admin/stats.h"
+#include "base/log.h"
+#include "conf/conf.h"
+#include "core/broker.h"
+
+struct semel_serve;  /* the loop and its listeners */
+struct semel_ingest; /* of one `listen` route */
+struct semel_pull;   /* of one `pull` route */
+
+/* What the daemon tells of itself. Called in the loop's thread; must not block. */
+struct semel_serve_view {
+    void *ctx;
+    /* false, with the reason appended: not ready. Alive: the threads turn; ready: schema there, sources and stores
+     * connected, not stopping. */
+    bool (*alive)(void *ctx, struct semel_buf *why);
+    bool (*ready)(void *ctx, struct semel_buf *why);
+    /* Appends {"name": ..., "guarantee": ..., "breaker": ..., ...}, ... for each route. */
+    void (*routes)(void *ctx, struct semel_buf *json);
+};
+
+/* Binds all listeners that the settings ask for; nothing is answered before _run. Everything is borrowed for the life
+ * of the server. *ret is NULL when nothing listens. */
+semel_status semel__serve_new(struct semel_serve **ret, const struct semel_conf *conf, struct semel_stats *stats,
+                              const struct semel_serve_view *view, struct semel_log *log, struct semel_error *err);
+semel_status semel__serve_run(struct semel_serve *serve, struct semel_error *err); /* until it is stopped */
+void semel__serve_stop(struct semel_serve *serve, uint64_t deadline_ms);           /* any thread */
+/* Certificates are read again. Any thread. */
+semel_status semel__serve_reload(struct semel_serve *serve, struct semel_error *err);
+/* Tokens as freshly read settings have them (from files or the environment), for the routes that there are; nothing
+ * else of `fresh` is used, and nothing is kept. INVALID: routes that shared a token do not any more. Any thread. */
+semel_status semel__serve_tokens(struct semel_serve *serve, const struct semel_conf *fresh, struct semel_error *err);
+void semel__serve_free(struct semel_serve *serve); /* after its brokers and pulls were closed */
+/* The port that was bound for an address of the settings (port 0); 0: none. */
+unsigned semel__serve_port(const struct semel_serve *serve, struct semel_str where);
+
+/* The source of a `listen` route: poll, ack and later by one thread, as for every broker. Closing it answers what is
+ * waiting with 503. It is the caller's; requests that come when there is none are 503. NULL: no memory. */
+struct semel_broker *semel__serve_ingest(struct semel_serve *serve, const struct semel_route *route);
+
+/* The requests of a `pull` route, served by one thread that owns the inbox: takes, renewals and ends wait in a queue.
+ * Waits at most wait_ms for the first; answers everything that it took, or holds it (long polls) until a later call.
+ * *ret_n: calls that had an effect. A status other than OK is the store's, and whom it concerns has been told 503: on
+ * CLOSED the store is to be opened anew before the next step. The pull is serve's: closed, and got again, not freed. */
+struct semel_pull *semel__serve_pull(struct semel_serve *serve, const struct semel_route *route);
+semel_status semel__pull_step(struct semel_pull *pull, struct semel_inbox *inbox, int wait_ms, size_t *ret_n,
+                              struct semel_error *err);
+void semel__pull_wake(struct semel_pull *pull); /* something is due: long polls look again. Any thread. */
+/* Everything that waits is answered with 503. By the thread that steps, or after it. */
+void semel__pull_close(struct semel_pull *pull);
+
+#endif

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * serve_private.h: what serve*.c, ingest*.c and pull*.c share.
+ *
+ * A door is what stands between the loop's thread and a thread of the daemon: requests of one route wait in it. The
+ * loop's thread puts them in, the route's thread takes them out, and a third one, the watch, answers what has waited
+ * for too long: handlers of net have no time-out of their own.
+ *
+ * Invariants: an exchange belongs to the door from the moment it is put in until it is answered, and is answered under
+ * the door's lock or after it was taken out of the door, so once. Times are milliseconds of CLOCK_MONOTONIC.
+ */
+#ifndef SEMEL_ADMIN_SERVE_PRIVATE_H
+#define SEMEL_ADMIN_SERVE_PRIVATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/wait.h"
+#include "admin/serve.h"
+#include "admin/stats_table.h"
+#include "net/http.h"
+
+#define SEMEL_ANSWER_MS 30000 /* the longest that a request waits for the daemon */
+
+struct semel_serve_listener {
+    struct semel_conf_server server;
+    bool admin;
+    struct semel_http_listener *listener;
+    struct semel_http_route *routes;
+    size_t n_routes;
+    struct semel_http_token tokens[16]; /* the texts are the settings' */
+    size_t n_tokens;
+    const char *hosts[64];
+    size_t body_max;
+};
+
+struct semel_serve {
+    const struct semel_conf *conf;
+    struct semel_stats *stats;
+    const struct semel_serve_view *view;
+    struct semel_log *log;
+    struct semel_http *http;
+    struct semel_serve_listener *listeners;
+    size_t n_listeners;
+    struct semel_ingest *ingests; /* linked */
+    struct semel_pull *pulls;
+    struct semel_arena arena; /* paths */
+    int64_t answer_ms;        /* SEMEL_ANSWER_MS; tests are less patient */
+    atomic_bool stopping;
+    pthread_t watch;
+    bool watching;
+    pthread_mutex_t lock; /* of watch_ends */
+    pthread_cond_t changed;
+    bool watch_ends;
+};
+
+int64_t semel__door_now_ms(void);
+/* Answers 503 with Retry-After. */
+void semel__door_later(struct semel_http_exchange *x, int after_s, const char *why);
+void semel__door_count(struct semel_serve *serve, enum semel_family family, struct semel_str consumer,
+                       const char *second, const char *third, uint64_t n);
+
+/* ---- serve_table.c: listeners and their routes from the settings ---- */
+semel_status semel__serve_plan(struct semel_serve *serve, struct semel_error *err);
+/* ---- admin.c: the pages of admin ---- */
+extern const struct semel_http_route semel__admin_routes[];
+extern const size_t semel__admin_routes_n;
+
+/* ---- doors; linked to serve, which frees them ---- */
+struct semel_ingest *semel__ingest_new(struct semel_serve *serve, const struct semel_route *route);
+void semel__ingest_free(struct semel_ingest *ingest);
+void semel__ingest_handle(void *ingest, struct semel_http_exchange *x);
+void semel__ingest_expire(struct semel_ingest *ingest, int64_t now_ms);
+
+struct semel_pull *semel__pull_new(struct semel_serve *serve, const struct semel_route *route);
+void semel__pull_free(struct semel_pull *pull);
+void semel__pull_take(void *pull, struct semel_http_exchange *x);
+void semel__pull_renew(void *pull, struct semel_http_exchange *x);
+void semel__pull_settle(void *pull, struct semel_http_exchange *x);
+void semel__pull_release(void *pull, struct semel_http_exchange *x);
+void semel__pull_expire(struct semel_pull *pull, int64_t now_ms);
+
+#endif

@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * stats.c: counting, over the families of stats_table.c. Nothing is decided or kept here besides numbers.
+ *
+ * A route's series are looked up once, when it is made; those whose labels come with messages are remembered by each
+ * worker, by source, type and why. Of a batch, a run of messages with the same labels is one addition. Labels that
+ * were not seen before cost a look-up under a lock; a batch may do so MISSES_MAX times, the rest of its strange labels
+ * is counted as "_other": whoever sends a new type with every message does not slow us down.
+ *
+ * Invariants: sums stay true whatever the labels are; what a worker's inbox has counted is added once, by difference; a
+ * loss is counted when something that was up goes down.
+ */
+#include "admin/stats.h"
+
+#include <math.h>
+#include <stdatomic.h>
+
+#include "admin/stats_table.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "core/state.h"
+#include "semel/semel.h"
+
+#define SLOTS 256 /* a power of two */
+#define MISSES_MAX 64
+#define BREAKERS (SEMEL_BREAKER_PROBING + 1)
+
+static const char *const alert_names[SEMEL_ALERT_COUNT] = {
+    [SEMEL_ALERT_DEAD] = "dead",
+    [SEMEL_ALERT_CONFLICT] = "conflict",
+    [SEMEL_ALERT_QUARANTINED] = "quarantined",
+    [SEMEL_ALERT_UNKNOWN] = "unknown",
+    [SEMEL_ALERT_GAP] = "gap",
+    [SEMEL_ALERT_DAMAGED] = "damaged",
+    [SEMEL_ALERT_PARKED_FULL] = "parked_full",
+};
+static const char *const breaker_names[BREAKERS] = {"closed", "open", "probing"};
+
+struct semel_worker_stats {
+    struct semel_route_stats *route;
+    struct semel_worker_stats *next;
+    struct semel_counts last;
+    struct slot {
+        struct semel_series *series; /* NULL: empty */
+        enum semel_why why;
+        size_t n_source, n_type;
+        char bytes[2 * SEMEL_LABEL_MAX];
+    } slots[SLOTS];
+};
+
+struct semel_route_stats {
+    struct semel_stats *stats;
+    struct semel_route_stats *next;
+    struct semel_worker_stats *workers;
+    struct semel_str consumer; /* its bytes stand behind the struct */
+    struct semel_series *batch, *handling, *age;
+    struct semel_series *done, *failed, *rejected;
+    struct semel_series *dead, *conflicts, *prevented;
+    struct semel_series *recovered, *fenced, *purged, *transactions, *cuts, *contention;
+    struct semel_series *alerts[SEMEL_ALERT_COUNT];
+    struct semel_series *rows[SEMEL_STATE_COUNT], *capped[SEMEL_STATE_COUNT], *oldest[SEMEL_STATE_COUNT], *looked;
+    struct semel_series *breaker[BREAKERS], *openings;
+    struct semel_series *store_up, *store_lost, *source_up, *source_lost, *in_flight;
+    _Atomic int breaker_now;
+    _Atomic bool store_was_up, source_was_up;
+};
+
+struct semel_stats {
+    struct semel_metrics *metrics;
+    struct semel_metric *families[SEMEL_FAMILY_COUNT];
+    struct semel_route_stats *routes;
+};
+
+struct semel_metric *semel__stats_family(struct semel_stats *stats, enum semel_family family)
+{
+    return stats->families[family];
+}
+
+struct semel_metrics *semel__stats_metrics(struct semel_stats *stats)
+{
+    return stats->metrics;
+}
+
+static void introduce(struct semel_stats *stats)
+{
+    struct semel_str version = semel__str(semel_version());
+    semel__gauge_set(semel__metric_at(stats->families[SEMEL_FAMILY_BUILD], &version), 1);
+    semel__gauge_set(semel__metric_at(stats->families[SEMEL_FAMILY_START], NULL),
+                     (double)semel__now(&semel__clock_real) / 1e6);
+}
+
+semel_status semel__stats_new(struct semel_stats **ret, struct semel_error *err)
+{
+    struct semel_stats *stats = semel__calloc(1, sizeof(*stats));
+    if (stats == NULL)
+        return semel__fail_memory(err);
+    semel_status status = semel__metrics_new(&stats->metrics, err);
+    for (size_t i = 0; status == SEMEL_OK && i < SEMEL_FAMILY_COUNT; i++)
+        status = semel__metric_add(stats->metrics, &semel__families[i], &stats->families[i], err);
+    if (status != SEMEL_OK) {
+        semel__stats_free(stats);
+        return status;
+    }
+    introduce(stats);
+    *ret = stats;
+    return SEMEL_OK;
+}
+
+static void route_free(struct semel_route_stats *route)
+{
+    struct semel_worker_stats *worker = route->workers;
+    while (worker != NULL) {
+        struct semel_worker_stats *next = worker->next;
+        semel__free(worker);
+        worker = next;
+    }
+    semel__free(route);
+}
+
+void semel__stats_free(struct semel_stats *stats)
+{
+    if (stats == NULL)
+        return;
+    struct semel_route_stats *route = stats->routes;
+    while (route != NULL) {
+        struct semel_route_stats *next = route->next;
+        route_free(route);
+        route = next;
+    }
+    semel__metrics_free(stats->metrics);
+    semel__free(stats);
+}
+
+/* ---- the series of a route ------------------------------------------------------------------------- */
+
+static struct semel_series *one(const struct semel_route_stats *route, enum semel_family family)
+{
+    return semel__metric_at(route->stats->families[family], &route->consumer);
+}
+
+static struct semel_series *two(const struct semel_route_stats *route, enum semel_family family, const char *second)
+{
+    struct semel_str values[] = {route->consumer, semel__str(second)};
+    return semel__metric_at(route->stats->families[family], values);
+}
+
+static void take_counters(struct semel_route_stats *r)
+{
+    r->batch = one(r, SEMEL_FAMILY_BATCH);
+    r->handling = one(r, SEMEL_FAMILY_HANDLING);
+    r->age = one(r, SEMEL_FAMILY_AGE);
+    r->done = two(r, SEMEL_FAMILY_ATTEMPTS, "done");
+    r->failed = two(r, SEMEL_FAMILY_ATTEMPTS, "failed");
+    r->rejected = two(r, SEMEL_FAMILY_ATTEMPTS, "rejected");
+    r->dead = one(r, SEMEL_FAMILY_DEAD);
+    r->conflicts = one(r, SEMEL_FAMILY_CONFLICTS);
+    r->prevented = one(r, SEMEL_FAMILY_PREVENTED);
+    r->recovered = one(r, SEMEL_FAMILY_RECOVERED);
+    r->fenced = one(r, SEMEL_FAMILY_FENCED);
+    r->purged = one(r, SEMEL_FAMILY_PURGED);
+    r->transactions = one(r, SEMEL_FAMILY_TRANSACTIONS);
+    r->cuts = one(r, SEMEL_FAMILY_CUTS);
+    r->contention = one(r, SEMEL_FAMILY_CONTENTION);
+    for (size_t i = 0; i < SEMEL_ALERT_COUNT; i++)
+        r->alerts[i] = two(r, SEMEL_FAMILY_ALERTS, alert_names[i]);
+}
+
+static bool ages(enum semel_state state)
+{
+    return semel__state_unfinished(state) || state == SEMEL_STATE_QUARANTINED;
+}
+
+static void take_gauges(struct semel_route_stats *r)
+{
+    for (enum semel_state s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
+        r->rows[s] = two(r, SEMEL_FAMILY_ROWS, semel__state_name(s));
+        r->capped[s] = two(r, SEMEL_FAMILY_CAPPED, semel__state_name(s));
+        if (ages(s))
+            r->oldest[s] = two(r, SEMEL_FAMILY_OLDEST, semel__state_name(s));
+    }
+    r->looked = one(r, SEMEL_FAMILY_LOOKED);
+    for (size_t i = 0; i < BREAKERS; i++)
+        r->breaker[i] = two(r, SEMEL_FAMILY_BREAKER, breaker_names[i]);
+    semel__gauge_set(r->breaker[SEMEL_BREAKER_CLOSED], 1);
+    r->openings = one(r, SEMEL_FAMILY_OPENINGS);
+    r->store_up = one(r, SEMEL_FAMILY_STORE_UP);
+    r->store_lost = one(r, SEMEL_FAMILY_STORE_LOST);
+    r->source_up = one(r, SEMEL_FAMILY_SOURCE_UP);
+    r->source_lost = one(r, SEMEL_FAMILY_SOURCE_LOST);
+    r->in_flight = one(r, SEMEL_FAMILY_IN_FLIGHT);
+}
+
+struct semel_route_stats *semel__stats_route(struct semel_stats *stats, struct semel_str consumer,
+                                             const char *guarantee)
+{
+    struct semel_route_stats *route = semel__calloc(1, sizeof(*route) + consumer.n);
+    if (route == NULL)
+        return NULL;
+    if (consumer.n > 0)
+        memcpy(route + 1, consumer.p, consumer.n);
+    route->consumer = (struct semel_str){(const char *)(route + 1), consumer.n};
+    route->stats = stats;
+    route->next = stats->routes;
+    stats->routes = route;
+    semel__gauge_set(two(route, SEMEL_FAMILY_ROUTE, guarantee), 1);
+    take_counters(route);
+    take_gauges(route);
+    return route;
+}
+
+struct semel_worker_stats *semel__stats_worker(struct semel_route_stats *route)
+{
+    struct semel_worker_stats *worker = semel__calloc(1, sizeof(*worker));
+    if (worker == NULL)
+        return NULL;
+    worker->route = route;
+    worker->next = route->workers;
+    route->workers = worker;
+    return worker;
+}
+
+/* ---- deliveries ------------------------------------------------------------------------------------ */
+
+static struct semel_series *series_at(const struct semel_route_stats *route, struct semel_str source,
+                                      struct semel_str type, enum semel_why why)
+{
+    struct semel_str values[] = {route->consumer, source, type, semel__str(semel__why_name(why))};
+    return semel__metric_at(route->stats->families[SEMEL_FAMILY_MESSAGES], values);
+}
+
+static uint32_t mix(uint32_t h, struct semel_str s)
+{
+    for (size_t i = 0; i < s.n; i++)
+        h = (h ^ (unsigned char)s.p[i]) * UINT32_C(16777619);
+    return (h ^ (uint32_t)s.n) * UINT32_C(16777619);
+}
+
+static bool slot_is(const struct slot *slot, struct semel_str source, struct semel_str type, enum semel_why why)
+{
+    return slot->series != NULL && slot->why == why && slot->n_source == source.n && slot->n_type == type.n &&
+           (source.n == 0 || memcmp(slot->bytes, source.p, source.n) == 0) &&
+           (type.n == 0 || memcmp(slot->bytes + source.n, type.p, type.n) == 0);
+}
+
+static void slot_fill(struct slot *slot, struct semel_str source, struct semel_str type, enum semel_why why,
+                      struct semel_series *series)
+{
+    *slot = (struct slot){.series = series, .why = why, .n_source = source.n, .n_type = type.n};
+    if (source.n > 0)
+        memcpy(slot->bytes, source.p, source.n);
+    if (type.n > 0)
+        memcpy(slot->bytes + source.n, type.p, type.n);
+}
+
+static struct semel_series *series_of(struct semel_worker_stats *worker, struct semel_str source, struct semel_str type,
+                                      enum semel_why why, unsigned *misses)
+{
+    struct semel_str other = SEMEL_STR("_other");
+    bool fits = source.n <= SEMEL_LABEL_MAX && type.n <= SEMEL_LABEL_MAX;
+    uint32_t hash = fits ? mix(mix(UINT32_C(2166136261) ^ (uint32_t)why, source), type) : 0;
+    struct slot *slot = &worker->slots[(hash ^ hash >> 16) % SLOTS];
+    if (fits && slot_is(slot, source, type, why))
+        return slot->series;
+    if (++*misses > MISSES_MAX) {
+        struct semel_str values[] = {other, other, other, other};
+        return semel__metric_at(worker->route->stats->families[SEMEL_FAMILY_MESSAGES], values);
+    }
+    struct semel_series *series = series_at(worker->route, source, type, why);
+    if (fits)
+        slot_fill(slot, source, type, why, series);
+    return series;
+}
+
+static bool alike(const struct semel__msg *a, const struct semel__msg *b)
+{
+    return semel__str_eq(a->type, b->type) && semel__str_eq(a->source, b->source);
+}
+
+static void count_runs(struct semel_worker_stats *worker, const struct semel__msg *msgs,
+                       const struct semel_settled *settled, size_t n)
+{
+    unsigned misses = 0;
+    for (size_t i = 0, end; i < n; i = end) {
+        for (end = i + 1; end < n && settled[end].why == settled[i].why && alike(&msgs[end], &msgs[i]);)
+            end++;
+        semel__count(series_of(worker, msgs[i].source, msgs[i].type, settled[i].why, &misses), end - i);
+    }
+}
+
+static bool ran(const struct semel_settled *settled)
+{
+    return settled->why == SEMEL_WHY_NEW || settled->why == SEMEL_WHY_RETRIED;
+}
+
+static void failed(struct semel_route_stats *route, enum semel_state state, enum semel_class cls)
+{
+    if (state == SEMEL_STATE_FAILED || state == SEMEL_STATE_DEAD || state == SEMEL_STATE_REJECTED ||
+        state == SEMEL_STATE_UNKNOWN)
+        semel__count(two(route, SEMEL_FAMILY_FAILURES, semel__class_name(cls)), 1);
+}
+
+void semel__stats_told(struct semel_worker_stats *worker, const struct semel__msg *msgs,
+                       const struct semel_settled *settled, size_t n, int64_t took_us)
+{
+    struct semel_route_stats *route = worker->route;
+    int64_t now_us = semel__now(&semel__clock_real);
+    double took_s = (double)took_us / 1e6;
+    if (n == 0)
+        return;
+    count_runs(worker, msgs, settled, n);
+    semel__observe(route->batch, took_s);
+    for (size_t i = 0; i < n; i++) {
+        semel__observe(route->handling, took_s);
+        if (!ran(&settled[i]))
+            continue;
+        failed(route, settled[i].state, settled[i].cls);
+        if (settled[i].state == SEMEL_STATE_COMPLETED && msgs[i].message_time_us != SEMEL_NONE)
+            semel__observe(route->age, (double)(now_us - msgs[i].message_time_us) / 1e6);
+    }
+}
+
+void semel__stats_ended(struct semel_route_stats *route, enum semel_state state, enum semel_class cls)
+{
+    failed(route, state, cls);
+}
+
+/* ---- what an inbox has counted --------------------------------------------------------------------- */
+
+static void add(struct semel_series *series, uint64_t now, uint64_t last)
+{
+    semel__count(series, now >= last ? now - last : now); /* less than before: another inbox, which began at 0 */
+}
+
+void semel__stats_counts(struct semel_worker_stats *worker, const struct semel_counts *now)
+{
+    struct semel_route_stats *route = worker->route;
+    const struct semel_counts *last = &worker->last;
+    add(route->done, now->done, last->done);
+    add(route->failed, now->failed, last->failed);
+    add(route->rejected, now->rejected, last->rejected);
+    add(route->dead, now->alerts[SEMEL_ALERT_DEAD], last->alerts[SEMEL_ALERT_DEAD]);
+    add(route->conflicts, now->why[SEMEL_WHY_CONFLICT], last->why[SEMEL_WHY_CONFLICT]);
+    add(route->prevented, now->why[SEMEL_WHY_BUSINESS], last->why[SEMEL_WHY_BUSINESS]);
+    add(route->recovered, now->recovered, last->recovered);
+    add(route->fenced, now->fenced, last->fenced);
+    add(route->purged, now->purged, last->purged);
+    add(route->transactions, now->transactions, last->transactions);
+    add(route->cuts, now->cuts, last->cuts);
+    add(route->contention, now->contention, last->contention);
+    worker->last = *now;
+}
+
+void semel__stats_alert(struct semel_route_stats *route, enum semel_alert alert)
+{
+    semel__count(route->alerts[alert], 1);
+}
+
+/* ---- the world ------------------------------------------------------------------------------------- */
+
+void semel__stats_call(struct semel_route_stats *route, enum semel_result result, bool asked, bool refused_key,
+                       int64_t took_us)
+{
+    enum semel_family family = asked ? SEMEL_FAMILY_ASKED : SEMEL_FAMILY_CALLS;
+    semel__count(two(route, family, semel__result_name(result)), 1);
+    semel__count(one(route, SEMEL_FAMILY_REFUSED), refused_key ? 1 : 0);
+    semel__observe(one(route, SEMEL_FAMILY_CALL), (double)took_us / 1e6);
+}
+
+void semel__stats_breaker(struct semel_route_stats *route, enum semel_breaker_state state)
+{
+    int before = atomic_exchange(&route->breaker_now, (int)state);
+    for (int i = 0; i < BREAKERS; i++)
+        semel__gauge_set(route->breaker[i], i == (int)state ? 1 : 0);
+    if (before != SEMEL_BREAKER_OPEN && state == SEMEL_BREAKER_OPEN)
+        semel__count(route->openings, 1);
+}
+
+void semel__stats_store_up(struct semel_route_stats *route, bool up)
+{
+    bool before = atomic_exchange(&route->store_was_up, up);
+    semel__gauge_set(route->store_up, up ? 1 : 0);
+    semel__count(route->store_lost, before && !up ? 1 : 0);
+}
+
+void semel__stats_source_up(struct semel_route_stats *route, bool up)
+{
+    bool before = atomic_exchange(&route->source_was_up, up);
+    semel__gauge_set(route->source_up, up ? 1 : 0);
+    semel__count(route->source_lost, before && !up ? 1 : 0);
+}
+
+static double told(int64_t value)
+{
+    return value < 0 ? (double)NAN : (double)value;
+}
+
+void semel__stats_source(struct semel_route_stats *route, size_t in_flight, int64_t behind, int64_t assigned,
+                         int64_t stopped)
+{
+    semel__gauge_set(route->in_flight, (double)in_flight);
+    semel__gauge_set(one(route, SEMEL_FAMILY_LAG), told(behind));
+    semel__gauge_set(one(route, SEMEL_FAMILY_ASSIGNED), told(assigned));
+    semel__gauge_set(one(route, SEMEL_FAMILY_STOPPED), told(stopped));
+}
+
+void semel__stats_look(struct semel_route_stats *route, const struct semel_count *counts, size_t n, int64_t now_us)
+{
+    for (enum semel_state s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
+        const struct semel_count *found = NULL;
+        for (size_t i = 0; i < n; i++)
+            if (counts[i].state == s && semel__str_eq(counts[i].consumer, route->consumer))
+                found = &counts[i];
+        semel__gauge_set(route->rows[s], found != NULL ? (double)found->n : 0);
+        semel__gauge_set(route->capped[s], found != NULL && found->capped ? 1 : 0);
+        if (route->oldest[s] == NULL)
+            continue;
+        bool aged = found != NULL && found->oldest_us != SEMEL_NONE && found->oldest_us < now_us;
+        semel__gauge_set(route->oldest[s], aged ? (double)(now_us - found->oldest_us) / 1e6 : 0);
+    }
+    semel__gauge_set(route->looked, (double)now_us / 1e6);
+}

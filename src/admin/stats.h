@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * stats.h: what a process counts of its routes (requirements, part M), as Prometheus families.
+ *
+ * Invariants: everything may be called from any thread, and costs the worker's path little: series that were used last
+ * are remembered. Labels are consumer, source, type, why, state, kind ...: never an id. The number of series is
+ * bounded.
+ */
+#ifndef SEMEL_ADMIN_STATS_H
+#define SEMEL_ADMIN_STATS_H
+
+#include "base/metrics.h"
+#include "core/inbox.h"
+#include "core/look.h"
+
+struct semel_stats;
+struct semel_route_stats;  /* of one route */
+struct semel_worker_stats; /* of one worker of it, used by its thread alone */
+
+semel_status semel__stats_new(struct semel_stats **ret, struct semel_error *err);
+void semel__stats_free(struct semel_stats *stats);
+struct semel_metrics *semel__stats_metrics(struct semel_stats *stats);
+
+/* Before the threads start. Lives as long as the stats. NULL: no memory. */
+struct semel_route_stats *semel__stats_route(struct semel_stats *stats, struct semel_str consumer,
+                                             const char *guarantee);
+struct semel_worker_stats *semel__stats_worker(struct semel_route_stats *route);
+
+/* A batch was decided: what came of each message, by why, type and source; took_us from its delivery to the commit. */
+void semel__stats_told(struct semel_worker_stats *worker, const struct semel__msg *msgs,
+                       const struct semel_settled *settled, size_t n, int64_t took_us);
+/* A leased attempt ended outside of a told batch, and this is what the row became: failures are counted by class. */
+void semel__stats_ended(struct semel_route_stats *route, enum semel_state state, enum semel_class cls);
+/* What the inbox has counted since the last time: done, failed, recovered, purged, fenced, cuts, transactions ... Its
+ * alerts are counted by semel__stats_alert, not here. */
+void semel__stats_counts(struct semel_worker_stats *worker, const struct semel_counts *now);
+void semel__stats_alert(struct semel_route_stats *route, enum semel_alert alert);
+/* One outside call ended. */
+void semel__stats_call(struct semel_route_stats *route, enum semel_result result, bool asked, bool refused_key,
+                       int64_t took_us);
+void semel__stats_breaker(struct semel_route_stats *route, enum semel_breaker_state state);
+/* The world: is the connection to the store and to the source up, and how many times was it lost. */
+void semel__stats_store_up(struct semel_route_stats *route, bool up);
+void semel__stats_source_up(struct semel_route_stats *route, bool up);
+/* behind, assigned, stopped: -1 where the source cannot tell. */
+void semel__stats_source(struct semel_route_stats *route, size_t in_flight, int64_t behind, int64_t assigned,
+                         int64_t stopped);
+/* Gauges from the store: rows by state, the age of the oldest unfinished one. */
+void semel__stats_look(struct semel_route_stats *route, const struct semel_count *counts, size_t n, int64_t now_us);
+
+#endif

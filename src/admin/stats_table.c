@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * stats_table.c: each family's name, kind, labels and help. Only descriptions; stats.c counts.
+ */
+#include "admin/stats_table.h"
+
+/* Bounds: a consumer is a route (at most 256); source and type come with messages and may be anything. */
+#define PER_ROUTE 256
+#define PER_MESSAGE 1000
+
+static const char *const version_label[] = {"version"};
+static const char *const consumer_label[] = {"consumer"};
+static const char *const route_labels[] = {"consumer", "guarantee"};
+static const char *const message_labels[] = {"consumer", "source", "type", "why"};
+static const char *const result_labels[] = {"consumer", "result"};
+static const char *const class_labels[] = {"consumer", "class"};
+static const char *const kind_labels[] = {"consumer", "kind"};
+static const char *const state_labels[] = {"consumer", "state"};
+static const char *const status_labels[] = {"consumer", "status"};
+static const char *const pull_labels[] = {"consumer", "call", "result"};
+static const char *const http_labels[] = {"path", "code"};
+static const char *const path_label[] = {"path"};
+
+/* A batch or a call: from a millisecond to the longest time-out. */
+static const double work_seconds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                      0.5,   1,      2.5,   5,    10,    30,   60,  300};
+/* From the event to its effect: from milliseconds to a backlog of a week. */
+static const double age_seconds[] = {0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400, 604800};
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define LABELS(array) .labels = (array), .n_labels = COUNT(array)
+#define BUCKETS(array) .buckets = (array), .n_buckets = COUNT(array)
+#define COUNTER(title, what, names, most)                                                           \
+    {                                                                                               \
+        .kind = SEMEL_COUNTER, .name = (title), .help = (what), LABELS(names), .max_series = (most) \
+    }
+#define GAUGE(title, what, names, most)                                                           \
+    {                                                                                             \
+        .kind = SEMEL_GAUGE, .name = (title), .help = (what), LABELS(names), .max_series = (most) \
+    }
+#define HISTOGRAM(title, what, names, bounds, most)                                                                    \
+    {                                                                                                                  \
+        .kind = SEMEL_HISTOGRAM, .name = (title), .help = (what), LABELS(names), .max_series = (most), BUCKETS(bounds) \
+    }
+
+const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
+    [SEMEL_FAMILY_BUILD] = GAUGE("semel_build_info", "1, with the version of the program.", version_label, 1),
+    [SEMEL_FAMILY_START] = {.kind = SEMEL_GAUGE,
+                            .name = "process_start_time_seconds",
+                            .help = "When the process started, in seconds since 1970."},
+    [SEMEL_FAMILY_ROUTE] = GAUGE("semel_route_info", "1, with what the route promises: atomic, guarded or bounded.",
+                                 route_labels, PER_ROUTE),
+
+    [SEMEL_FAMILY_MESSAGES] = COUNTER(
+        "semel_messages_total",
+        "Deliveries that were decided, by the reason. Duplicates are why=\"duplicate\", \"business_duplicate\" and "
+        "\"stale\"; their part of all is the hit ratio. Past 1000 series every label is \"_other\".",
+        message_labels, PER_MESSAGE),
+    [SEMEL_FAMILY_BATCH] = HISTOGRAM("semel_batch_seconds", "From the delivery of a batch to its commit, a batch.",
+                                     consumer_label, work_seconds, PER_ROUTE),
+    [SEMEL_FAMILY_HANDLING] = HISTOGRAM("semel_handling_seconds",
+                                        "From the delivery to the commit, a message: each counts its batch's time.",
+                                        consumer_label, work_seconds, PER_ROUTE),
+    [SEMEL_FAMILY_AGE] = HISTOGRAM("semel_message_age_seconds",
+                                   "From the time in the message to the commit, of messages that ran and have a time; "
+                                   "by two machines' clocks.",
+                                   consumer_label, age_seconds, PER_ROUTE),
+
+    [SEMEL_FAMILY_ATTEMPTS] = COUNTER("semel_attempts_total",
+                                      "Runs of the handler that were committed: done, failed or rejected.",
+                                      result_labels, PER_ROUTE * 3),
+    [SEMEL_FAMILY_FAILURES] = COUNTER(
+        "semel_failures_total",
+        "Runs that did not succeed, by class, as deliveries and ends of leases told them; retries that ran from the "
+        "store inside the database are in semel_attempts_total alone.",
+        class_labels, PER_ROUTE * 16),
+    [SEMEL_FAMILY_DEAD] = COUNTER("semel_dead_letters_total", "Messages that became dead letters.", consumer_label,
+                                  PER_ROUTE),
+    [SEMEL_FAMILY_CONFLICTS] = COUNTER("semel_conflicts_total", "Deliveries of a known id with another payload.",
+                                       consumer_label, PER_ROUTE),
+    [SEMEL_FAMILY_PREVENTED] = COUNTER("semel_business_duplicates_prevented_total",
+                                       "Deliveries of a new id whose business key was taken: not run.", consumer_label,
+                                       PER_ROUTE),
+    [SEMEL_FAMILY_ALERTS] = COUNTER("semel_alerts_total", "Alerts that were raised, by kind.", kind_labels,
+                                    PER_ROUTE * 8),
+    [SEMEL_FAMILY_RECOVERED] = COUNTER("semel_recovered_total", "Leases that ran out and were resolved.",
+                                       consumer_label, PER_ROUTE),
+    [SEMEL_FAMILY_FENCED] = COUNTER("semel_fenced_total", "Ends that came too late and were refused.", consumer_label,
+                                    PER_ROUTE),
+    [SEMEL_FAMILY_PURGED] = COUNTER("semel_purged_total", "Old rows and business keys that were deleted.",
+                                    consumer_label, PER_ROUTE),
+    [SEMEL_FAMILY_TRANSACTIONS] = COUNTER("semel_transactions_total", "Transactions of the inbox that were begun.",
+                                          consumer_label, PER_ROUTE),
+    [SEMEL_FAMILY_CUTS] = COUNTER("semel_batch_cuts_total", "Batches that were rolled back and cut into pieces.",
+                                  consumer_label, PER_ROUTE),
+    [SEMEL_FAMILY_CONTENTION] = COUNTER("semel_contention_total",
+                                        "Of these, those that met others: deadlocks, lock time-outs, serialization.",
+                                        consumer_label, PER_ROUTE),
+
+    [SEMEL_FAMILY_ROWS] = GAUGE("semel_rows",
+                                "Rows of the inbox by state: failed is waiting for a retry, dead for an operator, "
+                                "unknown for a reconcile. At least so many where semel_rows_capped is 1.",
+                                state_labels, PER_ROUTE * 10),
+    [SEMEL_FAMILY_CAPPED] = GAUGE("semel_rows_capped", "1: the count of semel_rows stopped at its bound.", state_labels,
+                                  PER_ROUTE * 10),
+    [SEMEL_FAMILY_OLDEST] = GAUGE("semel_oldest_row_age_seconds",
+                                  "How long ago the oldest row that is not final arrived, by state; 0: there is none.",
+                                  state_labels, PER_ROUTE * 10),
+    [SEMEL_FAMILY_LOOKED] = GAUGE("semel_rows_read_timestamp_seconds", "When the rows were counted last.",
+                                  consumer_label, PER_ROUTE),
+
+    [SEMEL_FAMILY_CALLS] = COUNTER("semel_outside_calls_total", "Calls of outside effects that ended, by result.",
+                                   result_labels, PER_ROUTE * 5),
+    [SEMEL_FAMILY_ASKED] =
+        COUNTER("semel_reconcile_calls_total",
+                "Calls that asked whether an effect has happened: done it has, transient it has not, "
+                "maybe still unknown.",
+                result_labels, PER_ROUTE * 5),
+    [SEMEL_FAMILY_REFUSED] = COUNTER("semel_outside_keys_refused_total",
+                                     "Calls whose key the other side had seen with something else.", consumer_label,
+                                     PER_ROUTE),
+    [SEMEL_FAMILY_CALL] = HISTOGRAM("semel_outside_call_seconds", "How long calls took, reconciles included.",
+                                    consumer_label, work_seconds, PER_ROUTE),
+
+    [SEMEL_FAMILY_BREAKER] = GAUGE("semel_breaker_state", "1 for the state that the route's breaker is in.",
+                                   state_labels, PER_ROUTE * 3),
+    [SEMEL_FAMILY_OPENINGS] = COUNTER("semel_breaker_openings_total", "How many times the route's breaker opened.",
+                                      consumer_label, PER_ROUTE),
+    [SEMEL_FAMILY_STORE_UP] = GAUGE("semel_store_up", "1: the route is connected to its store.", consumer_label,
+                                    PER_ROUTE),
+    [SEMEL_FAMILY_STORE_LOST] = COUNTER("semel_store_lost_total", "How many times the connection was lost.",
+                                        consumer_label, PER_ROUTE),
+    [SEMEL_FAMILY_SOURCE_UP] = GAUGE("semel_source_up", "1: the route is connected to its source.", consumer_label,
+                                     PER_ROUTE),
+    [SEMEL_FAMILY_SOURCE_LOST] = COUNTER("semel_source_lost_total", "How many times the connection was lost.",
+                                         consumer_label, PER_ROUTE),
+    [SEMEL_FAMILY_IN_FLIGHT] = GAUGE("semel_in_flight", "Deliveries that were taken and have no end yet.",
+                                     consumer_label, PER_ROUTE),
+    [SEMEL_FAMILY_LAG] = GAUGE("semel_source_lag_messages", "Messages that the source still has; NaN: it cannot tell.",
+                               consumer_label, PER_ROUTE),
+    [SEMEL_FAMILY_ASSIGNED] = GAUGE("semel_source_partitions", "Partitions that are ours; NaN: the source has none.",
+                                    consumer_label, PER_ROUTE),
+    [SEMEL_FAMILY_STOPPED] = GAUGE("semel_source_partitions_stopped",
+                                   "Of these, those that are not read because it is not known where to go on; the log "
+                                   "names them. NaN: the source has none.",
+                                   consumer_label, PER_ROUTE),
+
+    [SEMEL_FAMILY_INGEST] = COUNTER("semel_ingest_messages_total",
+                                    "Messages that came by HTTP, by what was answered; 503 when they were not taken.",
+                                    status_labels, PER_ROUTE * 8),
+    [SEMEL_FAMILY_WAITING] = GAUGE("semel_ingest_waiting", "Messages that came by HTTP and wait for their answer.",
+                                   consumer_label, PER_ROUTE),
+    [SEMEL_FAMILY_PULL] = COUNTER("semel_pull_calls_total",
+                                  "What pull workers did: messages taken, renewed, settled, released; ok or lost.",
+                                  pull_labels, PER_ROUTE * 8),
+    [SEMEL_FAMILY_HTTP] = COUNTER("semel_http_requests_total", "Requests that were answered, by path and status.",
+                                  http_labels, 2000),
+    [SEMEL_FAMILY_HTTP_TIME] = HISTOGRAM("semel_http_request_seconds",
+                                         "From the end of a request's head to its answer.", path_label, work_seconds,
+                                         1100),
+};

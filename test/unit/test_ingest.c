@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_ingest.c: messages by HTTP: how requests become deliveries, when and how they are answered, and what strangers
+ * may send. The broker is polled by the test itself, so that it can see that nothing is answered before its end.
+ */
+#include <poll.h>
+
+#include "admin/ingest.h"
+#include "core/extract.h"
+#include "unit/served.h"
+
+static struct served served;
+static struct semel_broker *broker;
+static struct semel_arena arena;
+static struct semel_delivery *deliveries;
+static size_t n_deliveries;
+
+static int up(void **state)
+{
+    (void)state;
+    served = (struct served){0};
+    semel__arena_init(&arena, (size_t)1 << 30);
+    assert_int_equal(served_open(&served, SERVED_ROUTES), SEMEL_OK);
+    broker = semel__serve_ingest(served.serve, served_route(&served, "in"));
+    assert_non_null(broker);
+    served_start(&served);
+    return 0;
+}
+
+static int down(void **state)
+{
+    (void)state;
+    semel_broker_close(broker);
+    served_done(&served);
+    semel__arena_done(&arena);
+    return 0;
+}
+
+static int post(const char *more, const char *body)
+{
+    return served_post(&served, "/in", IN_TOKEN, more, body, strlen(body));
+}
+
+/* Polls until `n` are there. */
+static void poll_for(size_t n)
+{
+    static struct semel_delivery all[SEMEL_INGEST_BATCH];
+    n_deliveries = 0;
+    while (n_deliveries < n) {
+        size_t got = 0;
+        struct semel_delivery *some;
+        assert_int_equal(semel_broker_poll(broker, n - n_deliveries, WAIT_S * 1000, &arena, &some, &got, &served.err),
+                         SEMEL_OK);
+        assert_true(got > 0);
+        memcpy(&all[n_deliveries], some, got * sizeof(*some));
+        n_deliveries += got;
+    }
+    deliveries = all;
+}
+
+static void told_and_ack(size_t i, enum semel_why why, enum semel_state state, const char *outcome)
+{
+    struct semel_settled settled = {.act = SEMEL_ACK, .why = why, .state = state, .outcome = semel__str(outcome)};
+    semel_broker_told(broker, &deliveries[i].tag, &settled, 1);
+    assert_int_equal(semel_broker_ack(broker, &deliveries[i].tag, 1, &served.err), SEMEL_OK);
+}
+
+static void assert_header(size_t i, const char *name, const char *value)
+{
+    for (size_t k = 0; k < deliveries[i].n_headers; k++)
+        if (semel__str_eqz(deliveries[i].headers[k].name, name)) {
+            assert_non_null(value);
+            assert_str(deliveries[i].headers[k].value, value);
+            return;
+        }
+    if (value != NULL)
+        fail_msg("no header %s", name);
+}
+
+static bool nothing_yet(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    return poll(&p, 1, 0) == 0;
+}
+
+/* ---- one message -------------------------------------------------------------------------------------- */
+
+static void a_request_is_answered_when_it_was_acknowledged(void **state)
+{
+    (void)state;
+    int fd = post("X-Kind: Big\r\nCookie: c=1\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\n"
+                  "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n"
+                  "Idempotency-Key: \"k-1\"\r\n",
+                  "{\"a\":1}");
+    poll_for(1);
+    assert_str(deliveries[0].payload, "{\"a\":1}");
+    assert_str(deliveries[0].source, "shop");
+    assert_false(semel__str_given(deliveries[0].position));
+    assert_int_equal(deliveries[0].lane, 0);
+    assert_int_equal(deliveries[0].delivery, 0);
+    assert_int_equal(deliveries[0].n_properties, 1);
+    assert_str(deliveries[0].properties[0].name, "message_id");
+    assert_str(deliveries[0].properties[0].value, "k-1");
+    assert_header(0, "x-kind", "Big");
+    assert_header(0, "traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+    static const char *const behind[] = {"authorization", "cookie", "host", "content-length", "connection", "x-hop"};
+    for (size_t i = 0; i < COUNT(behind); i++)
+        assert_header(0, behind[i], NULL);
+    struct semel_settled settled = {.act = SEMEL_ACK, .why = SEMEL_WHY_NEW, .state = SEMEL_STATE_COMPLETED};
+    semel_broker_told(broker, &deliveries[0].tag, &settled, 1);
+    assert_true(nothing_yet(fd));
+    assert_int_equal(semel_broker_ack(broker, &deliveries[0].tag, 1, &served.err), SEMEL_OK);
+    struct reply reply = served_reply(fd);
+    assert_int_equal(reply.status, 202);
+    assert_string_equal(reply.body, "{\"status\":\"accepted\",\"why\":\"new\",\"state\":\"completed\"}\n");
+    reply_done(&reply);
+    assert_int_equal(semel_broker_ack(broker, &deliveries[0].tag, 1, &served.err), SEMEL_FENCED);
+}
+
+static void every_why_has_its_answer(void **state)
+{
+    /* I9, I11 */
+    (void)state;
+    static const struct {
+        enum semel_why why;
+        int status;
+        const char *word;
+    } cases[] = {
+        {SEMEL_WHY_NEW, 202, "accepted"},        {SEMEL_WHY_RETRIED, 202, "accepted"},
+        {SEMEL_WHY_DUPLICATE, 200, "duplicate"}, {SEMEL_WHY_BUSY, 200, "duplicate"},
+        {SEMEL_WHY_BACKOFF, 200, "duplicate"},   {SEMEL_WHY_DEAD, 422, "kept"},
+        {SEMEL_WHY_CONFLICT, 409, "conflict"},   {SEMEL_WHY_STALE, 200, "duplicate"},
+        {SEMEL_WHY_GAP, 202, "accepted"},        {SEMEL_WHY_BLOCKED, 202, "accepted"},
+        {SEMEL_WHY_TOO_OLD, 422, "kept"},        {SEMEL_WHY_BUSINESS, 200, "duplicate"},
+        {SEMEL_WHY_NO_ID, 422, "kept"},          {SEMEL_WHY_UNKNOWN, 200, "duplicate"},
+        {SEMEL_WHY_DAMAGED, 503, "later"},
+    };
+    assert_int_equal(COUNT(cases), SEMEL_WHY_DAMAGED);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        int fd = post("", "x");
+        poll_for(1);
+        told_and_ack(0, cases[i].why, SEMEL_STATE_ABSENT, NULL);
+        assert_reply(served_reply(fd), cases[i].status, cases[i].word);
+    }
+}
+
+static void a_duplicate_brings_the_outcome_of_the_first(void **state)
+{
+    /* I9 */
+    (void)state;
+    int fd = post("id: a\r\n", "x");
+    poll_for(1);
+    told_and_ack(0, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED, "{\"order\":  7}");
+    assert_reply(served_reply(fd), 200, "\"state\":\"completed\",\"outcome\":{\"order\":  7}}");
+    fd = post("id: a\r\n", "x");
+    poll_for(1);
+    told_and_ack(0, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED, "{broken");
+    assert_reply(served_reply(fd), 200, "\"state\":\"completed\"}\n");
+}
+
+static void what_goes_back_is_503_with_the_time_to_wait(void **state)
+{
+    (void)state;
+    int fd = post("", "x");
+    poll_for(1);
+    assert_int_equal(semel_broker_later(broker, &deliveries[0].tag, 1, 2500, &served.err), SEMEL_OK);
+    struct reply reply = served_reply(fd);
+    assert_true(reply_has(&reply, "Retry-After: 3"));
+    assert_reply(reply, 503, "later");
+}
+
+static void a_body_of_no_bytes_is_a_message(void **state)
+{
+    (void)state;
+    int fd = post("Idempotency-Key: bare-key\r\n", "");
+    poll_for(1);
+    assert_str(deliveries[0].payload, "");
+    assert_str(deliveries[0].properties[0].value, "bare-key");
+    told_and_ack(0, SEMEL_WHY_NEW, SEMEL_STATE_WAITING, NULL);
+    assert_reply(served_reply(fd), 202, "waiting");
+}
+
+/* ---- CloudEvents -------------------------------------------------------------------------------------- */
+
+static void binary_mode_becomes_headers_with_underscores(void **state)
+{
+    (void)state;
+    int fd = post("Ce-Specversion: 1.0\r\nCE-ID: a%20b%\r\nce-source: /s\r\nce-type: t\r\nContent-Type: text/plain\r\n",
+                  "hello");
+    poll_for(1);
+    assert_header(0, "ce_id", "a b%");
+    assert_header(0, "ce_type", "t");
+    assert_header(0, "content-type", "text/plain");
+    assert_header(0, "ce-id", NULL);
+    struct semel_rules rules = {0};
+    struct semel__msg msg;
+    assert_int_equal(semel__extract(&rules, &deliveries[0], 1 << 20, &arena, &msg, &served.err), SEMEL_OK);
+    assert_str(msg.id, "a b%");
+    assert_str(msg.type, "t");
+    told_and_ack(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    assert_reply(served_reply(fd), 202, "accepted");
+}
+
+#define STRUCTURED "Content-Type: application/cloudevents+json; charset=utf-8\r\n"
+
+static void structured_mode_gives_attributes_and_data_as_it_was_written(void **state)
+{
+    (void)state;
+    int fd = post(STRUCTURED "X-Kind: y\r\nce-id: of the envelope\r\n",
+                  "{\"specversion\":\"1.0\",\"id\":\"e1\",\"type\":\"t\",\"n\":5,\"flag\":true,\"nothing\":null,"
+                  "\"traceparent\":\"tp\",\"data\": {\"b\" : 1.0, \"a\":[\"}\"] } ,\"source\":\"/x\"}");
+    poll_for(1);
+    assert_str(deliveries[0].payload, "{\"b\" : 1.0, \"a\":[\"}\"] }");
+    assert_header(0, "ce_id", "e1");
+    assert_header(0, "ce_n", "5");
+    assert_header(0, "ce_flag", "true");
+    assert_header(0, "ce_nothing", NULL);
+    assert_header(0, "traceparent", "tp");
+    assert_header(0, "x-kind", "y");
+    told_and_ack(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    assert_reply(served_reply(fd), 202, "accepted");
+}
+
+static void data_may_be_text_or_bytes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *event, *payload;
+    } cases[] = {
+        {"{\"specversion\":\"1.0\",\"datacontenttype\":\"text/plain\",\"data\":\"h\\u00e9\"}", "h\xc3\xa9"},
+        {"{\"specversion\":\"1.0\",\"datacontenttype\":\"application/json\",\"data\":\"h\"}", "\"h\""},
+        {"{\"specversion\":\"1.0\",\"data\":\"h\"}", "\"h\""},
+        {"{\"specversion\":\"1.0\",\"data\":null}", "null"},
+        {"{\"specversion\":\"1.0\",\"data_base64\":\"AQID/w==\"}", "\x01\x02\x03\xff"},
+        {"{\"specversion\":\"1.0\"}", ""},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        int fd = post(STRUCTURED, cases[i].event);
+        poll_for(1);
+        assert_str(deliveries[0].payload, cases[i].payload);
+        told_and_ack(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+        assert_reply(served_reply(fd), 202, "accepted");
+    }
+}
+
+static void a_batch_is_answered_together_and_in_order(void **state)
+{
+    (void)state;
+    static const char *const types[] = {"application/cloudevents-batch+json", "application/x-ndjson"};
+    static const char *const bodies[] = {
+        " [ {\"specversion\":\"1.0\",\"id\":\"a\",\"data\":1} , {\"specversion\":\"1.0\",\"id\":\"b\",\"data\":[2]},"
+        "{\"specversion\":\"1.0\",\"id\":\"c\",\"data\":\"]\"}] ",
+        "{\"specversion\":\"1.0\",\"id\":\"a\",\"data\":1}\r\n\n{\"specversion\":\"1.0\",\"id\":\"b\",\"data\":[2]}\n"
+        "{\"specversion\":\"1.0\",\"id\":\"c\",\"data\":\"]\"}"};
+    for (size_t i = 0; i < COUNT(types); i++) {
+        char more[128];
+        snprintf(more, sizeof(more), "Content-Type: %s\r\nIdempotency-Key: nobody's\r\n", types[i]);
+        int fd = post(more, bodies[i]);
+        poll_for(3);
+        assert_header(1, "ce_id", "b");
+        assert_str(deliveries[1].payload, "[2]");
+        assert_str(deliveries[2].payload, "\"]\"");
+        assert_int_equal(deliveries[0].n_properties, 0);
+        told_and_ack(2, SEMEL_WHY_CONFLICT, SEMEL_STATE_COMPLETED, NULL);
+        assert_int_equal(semel_broker_later(broker, &deliveries[0].tag, 1, 0, &served.err), SEMEL_OK);
+        assert_true(nothing_yet(fd));
+        told_and_ack(1, SEMEL_WHY_NEW, SEMEL_STATE_WAITING, NULL);
+        struct reply reply = served_reply(fd);
+        assert_int_equal(reply.status, 200);
+        assert_string_equal(reply.body,
+                            "[{\"status\":\"later\",\"code\":503},\n"
+                            "{\"status\":\"accepted\",\"code\":202,\"why\":\"new\",\"state\":\"waiting\"},\n"
+                            "{\"status\":\"conflict\",\"code\":409,\"why\":\"conflict\",\"state\":\"completed\"}]\n");
+        reply_done(&reply);
+    }
+    assert_reply(served_reply(post("Content-Type: application/cloudevents-batch+json\r\n", "[]")), 200, "[]");
+}
+
+/* ---- hostile ------------------------------------------------------------------------------------------ */
+
+static void what_is_no_event_is_refused_with_the_reason(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *type, *body;
+        int status;
+        const char *says;
+    } cases[] = {
+        {"application/cloudevents+json", "", 400, "not JSON"},
+        {"application/cloudevents+json", "{\"specversion\":\"1.0\"", 400, "not JSON"},
+        {"application/cloudevents+json", "[]", 400, "JSON object"},
+        {"application/cloudevents+json", "{\"id\":\"a\"}", 400, "specversion must be"},
+        {"application/cloudevents+json", "{\"specversion\":1.0}", 400, "specversion must be"},
+        {"application/cloudevents+json", "{\"specversion\":\"1.0\",\"x\":{}}", 400, "attribute \\\"x\\\" must be"},
+        {"application/cloudevents+json", "{\"specversion\":\"1.0\",\"data\":1,\"data_base64\":\"\"}", 400, "both"},
+        {"application/cloudevents+json", "{\"specversion\":\"1.0\",\"data_base64\":\"AQI\"}", 400, "base64"},
+        {"application/cloudevents+json", "{\"specversion\":\"1.0\",\"data_base64\":\"A===\"}", 400, "base64"},
+        {"application/cloudevents+json", "{\"specversion\":\"1.0\",\"data_base64\":\"AR==\"}", 400, "base64"},
+        {"application/cloudevents+json", "{\"specversion\":\"1.0\",\"data_base64\":7}", 400, "base64"},
+        {"application/cloudevents+json", "{\"specversion\":\"1.0\",\"d\\u0061ta\":1}", 400, "without escapes"},
+        {"application/cloudevents-batch+json", "{}", 400, "JSON array"},
+        {"application/cloudevents-batch+json", "[{\"specversion\":\"1.0\"},7]", 400, "event 2: a CloudEvent is"},
+        {"application/x-ndjson", "{\"specversion\":\"1.0\"}\nx", 400, "event 2: it is not JSON"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char more[128];
+        snprintf(more, sizeof(more), "Content-Type: %s\r\n", cases[i].type);
+        assert_reply(served_reply(post(more, cases[i].body)), cases[i].status, cases[i].says);
+    }
+    size_t got;
+    assert_int_equal(semel_broker_poll(broker, 10, 0, &arena, &deliveries, &got, &served.err), SEMEL_OK);
+    assert_int_equal(got, 0);
+}
+
+static char *events(size_t n)
+{
+    static const char one[] = "{\"specversion\":\"1.0\",\"id\":\"a\"}\n";
+    char *text = malloc(n * (sizeof(one) - 1) + 1);
+    assert_non_null(text);
+    for (size_t i = 0; i < n; i++)
+        memcpy(text + i * (sizeof(one) - 1), one, sizeof(one));
+    return text;
+}
+
+static void bounds_are_told(void **state)
+{
+    (void)state;
+    char *text = events(SEMEL_INGEST_BATCH + 1);
+    assert_reply(served_reply(post("Content-Type: application/x-ndjson\r\n", text)), 413, "at most 1000 events");
+    free(text);
+
+    text = calloc(1, 200002);
+    assert_non_null(text);
+    memset(text, 'x', 200001);
+    assert_reply(served_reply(served_post(&served, "/in", IN_TOKEN, "", text, 200001)), 413, "");
+    int fd = served_post(&served, "/in", IN_TOKEN, "", text, 200000);
+    poll_for(1);
+    assert_int_equal(deliveries[0].payload.n, 200000);
+    told_and_ack(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    assert_reply(served_reply(fd), 202, "accepted");
+    free(text);
+
+    fd = client_open(&served.client);
+    client_sendz(fd, "POST /in HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " IN_TOKEN "\r\n");
+    for (int i = 0; i < 10000; i++)
+        client_sendz(fd, "a: b\r\n");
+    client_sendz(fd, "Content-Length: 0\r\n\r\n");
+    assert_reply(served_reply(fd), 431, "");
+}
+
+static void strangers_are_not_heard(void **state)
+{
+    (void)state;
+    assert_reply(served_reply(served_post(&served, "/in", "0123456789abcdef-wrong", "", "x", 1)), 401, "");
+    assert_reply(served_reply(served_post(&served, "/in", OUT_TOKEN, "", "x", 1)), 403, "");
+    assert_reply(client_ask(&served.client,
+                            "GET /in HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " IN_TOKEN "\r\n\r\n"),
+                 405, "");
+}
+
+/* ---- when it takes too long --------------------------------------------------------------------------- */
+
+static void a_request_that_waits_too_long_is_503_and_its_late_verdict_is_dropped(void **state)
+{
+    (void)state;
+    served.serve->answer_ms = 1500; /* enough for the poll below */
+    int fd = post("", "polled");
+    poll_for(1);
+    struct reply reply = served_reply(fd);
+    assert_true(strstr(reply.head, "\r\nRetry-After: ") != NULL);
+    assert_reply(reply, 503, "later");
+    told_and_ack(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+
+    fd = post("", "never polled");
+    assert_reply(served_reply(fd), 503, "later");
+    size_t got;
+    assert_int_equal(semel_broker_poll(broker, 10, 0, &arena, &deliveries, &got, &served.err), SEMEL_OK);
+    assert_int_equal(got, 0);
+}
+
+static void a_batch_of_which_a_part_waits_too_long_tells_the_rest(void **state)
+{
+    (void)state;
+    served.serve->answer_ms = 1500;
+    char *text = events(3);
+    int fd = post("Content-Type: application/x-ndjson\r\n", text);
+    free(text);
+    poll_for(2);
+    told_and_ack(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    struct reply reply = served_reply(fd);
+    assert_non_null(strstr(reply.body, "[{\"status\":\"accepted\",\"code\":202"));
+    assert_non_null(strstr(reply.body, "{\"status\":\"later\",\"code\":503},\n{\"status\":\"later\",\"code\":503}]"));
+    assert_reply(reply, 200, "");
+    told_and_ack(1, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+}
+
+static void wait_until_waiting(size_t n)
+{
+    struct semel_ingest *ingest = served.serve->ingests;
+    size_t waiting = 0;
+    while (!semel__str_eqz(ingest->route->name, "in"))
+        ingest = semel__ingest_next(ingest);
+    for (int i = 0; i < WAIT_S * 1000 && waiting != n; i++) {
+        (void)poll(NULL, 0, 1);
+        pthread_mutex_lock(&ingest->lock);
+        waiting = ingest->waiting;
+        pthread_mutex_unlock(&ingest->lock);
+    }
+    assert_int_equal(waiting, n);
+}
+
+static void closing_answers_what_waits_and_what_flies(void **state)
+{
+    (void)state;
+    int flies = post("", "a");
+    poll_for(1);
+    int waits = post("", "b");
+    wait_until_waiting(2);
+    semel_broker_close(broker);
+    broker = NULL;
+    assert_reply(served_reply(flies), 503, "later");
+    assert_reply(served_reply(waits), 503, "later");
+    assert_reply(served_reply(post("", "c")), 503, "not running");
+    broker = semel__serve_ingest(served.serve, served_route(&served, "in"));
+    int fd = post("", "d");
+    poll_for(1);
+    told_and_ack(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    assert_reply(served_reply(fd), 202, "accepted");
+}
+
+static void a_full_door_says_so_and_opens_again(void **state)
+{
+    (void)state;
+    int fds[SEMEL_INGEST_PARTS / SEMEL_INGEST_BATCH];
+    char *text = events(SEMEL_INGEST_BATCH);
+    for (size_t i = 0; i < COUNT(fds); i++)
+        fds[i] = post("Content-Type: application/x-ndjson\r\n", text);
+    for (size_t i = 0; i < COUNT(fds); i++) { /* polled, they still count */
+        poll_for(SEMEL_INGEST_BATCH);
+        for (size_t k = 0; i == 0 && k < n_deliveries; k++)
+            told_and_ack(k, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+        if (i == 0) {
+            assert_reply(served_reply(fds[0]), 200, "accepted");
+            fds[0] = post("Content-Type: application/x-ndjson\r\n", text);
+        }
+    }
+    poll_for(SEMEL_INGEST_BATCH);
+    struct reply reply = served_reply(post("Content-Type: application/x-ndjson\r\n", text));
+    free(text);
+    assert_true(reply_has(&reply, "Retry-After: 1"));
+    assert_reply(reply, 503, "too many messages wait");
+    semel_broker_close(broker);
+    broker = NULL;
+    for (size_t i = 0; i < COUNT(fds); i++)
+        close(fds[i]);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, up, down)
+    const struct CMUnitTest tests[] = {
+        CASE(a_request_is_answered_when_it_was_acknowledged),
+        CASE(every_why_has_its_answer),
+        CASE(a_duplicate_brings_the_outcome_of_the_first),
+        CASE(what_goes_back_is_503_with_the_time_to_wait),
+        CASE(a_body_of_no_bytes_is_a_message),
+        CASE(binary_mode_becomes_headers_with_underscores),
+        CASE(structured_mode_gives_attributes_and_data_as_it_was_written),
+        CASE(data_may_be_text_or_bytes),
+        CASE(a_batch_is_answered_together_and_in_order),
+        CASE(what_is_no_event_is_refused_with_the_reason),
+        CASE(bounds_are_told),
+        CASE(strangers_are_not_heard),
+        CASE(a_request_that_waits_too_long_is_503_and_its_late_verdict_is_dropped),
+        CASE(a_batch_of_which_a_part_waits_too_long_tells_the_rest),
+        CASE(closing_answers_what_waits_and_what_flies),
+        CASE(a_full_door_says_so_and_opens_again),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
