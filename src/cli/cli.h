@@ -71,8 +71,9 @@ struct cli_command {
     int (*run)(struct cli *cli, const struct cli_args *args);
 };
 
+extern const struct cli_command cli_check, cli_init, cli_run;
 extern const struct cli_command cli_demo, cli_migrate, cli_send, cli_status, cli_inbox, cli_bench, cli_consumer,
-    cli_completion, cli_version;
+    cli_completion, cli_rewind, cli_version;
 
 /* ---- talking ---- */
 
@@ -81,6 +82,8 @@ __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *fmt, ..
 /* "DOING: TEXT" for a status of the store or of core. The exit code follows from it: STORE when the world fails,
  * REFUSED when the call is not allowed, FAILED when nobody knows. */
 int cli_fail_error(semel_status status, const struct semel_error *err, const char *doing);
+/* Who acts, for the audit: $SEMEL_USER, else login@host, in the arena. 0, or an exit code. */
+int cli_who(struct cli *cli, struct semel_str *ret);
 /* What errno says, in words. */
 const char *cli_errno(void);
 /* A line on stdout for people, whose control characters are replaced, and its newline; nothing with --json. */
@@ -105,6 +108,8 @@ int cli_input(struct cli *cli, const char *operand, const char *what, size_t max
 /* --store URL or the environment's SEMEL_STORE, opened as it is. NULL: cli_fail has spoken, *ret_code is the exit
  * code. */
 struct semel_store *cli_store_open(const struct cli_args *args, bool create_and_migrate, int *ret_code);
+/* The drivers that this program has; ended by NULL. */
+const struct semel_store_ops *const *cli_store_drivers(void);
 /* The URL alone, for what opens by itself. NULL: none was given, or it cannot be one; *ret_code is the exit code. */
 const char *cli_store_url(const struct cli_args *args, int *ret_code);
 /* Opens without a word. */

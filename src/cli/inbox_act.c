@@ -22,7 +22,7 @@ const char *const inbox_word_names[] = {"retry", "discard", "resolve"};
 
 /* ---- the actor ----------------------------------------------------------------------------------- */
 
-static int find_who(struct cli *cli, struct semel_str *ret)
+int cli_who(struct cli *cli, struct semel_str *ret)
 {
     struct semel_error err = {0};
     struct passwd entry, *user = NULL;
@@ -46,7 +46,7 @@ int inbox_actor_init(struct inbox_actor *actor, struct cli *cli, struct semel_st
     semel__arena_init(&actor->arena, (size_t)64 << 20);
     if (!semel__random_seed_os(&actor->rng))
         return cli_fail(CLI_FAILED, "the system gives no random numbers");
-    return find_who(cli, &actor->who);
+    return cli_who(cli, &actor->who);
 }
 
 static void forget_consumer(struct inbox_actor *actor)

@@ -45,6 +45,11 @@ static bool is_url(const char *url)
     return false;
 }
 
+const struct semel_store_ops *const *cli_store_drivers(void)
+{
+    return drivers;
+}
+
 const struct cli_store_kind *cli_store_kind(const char *name)
 {
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * init.c: `semel init`: a file of settings to start with, written from the table of the settings; with --json the table
+ * itself, from which docs/settings.md is made.
+ *
+ * Invariants: a file that is there is never overwritten, not even by another process at the same moment.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "conf/conf.h"
+
+/* ---- the table ----------------------------------------------------------------------------------- */
+
+static void add_setting(void *ctx, const struct semel_conf_shown *shown)
+{
+    struct semel_buf *buf = ctx;
+    struct cli_object object;
+    cli_object_init(&object);
+    cli_object_text(&object, "path", semel__str(shown->path));
+    cli_object_text(&object, "choice", semel__str(shown->choice));
+    cli_object_text(&object, "type", semel__str(shown->type));
+    cli_object_text(&object, "default", semel__str(shown->other));
+    cli_object_bool(&object, "computed", shown->computed);
+    cli_object_bool(&object, "required", shown->required);
+    cli_object_bool(&object, "secret", shown->secret);
+    cli_object_bool(&object, "group", shown->group);
+    cli_object_text(&object, "help", semel__str(shown->help));
+    struct semel_str text = cli_object_end(&object);
+    semel__buf_addz(buf, buf->n > 1 ? ",\n" : "");
+    semel__buf_add(buf, text.p, text.n);
+    buf->failed |= object.buf.failed;
+    cli_object_done(&object);
+}
+
+static int print_table(void)
+{
+    struct cli_object object;
+    struct semel_buf settings, properties;
+    const char *const *names;
+    size_t n = semel__conf_properties(&names);
+    semel__buf_init(&settings, (size_t)1 << 20);
+    semel__buf_init(&properties, (size_t)1 << 16);
+    semel__buf_addz(&properties, "[");
+    for (size_t i = 0; i < n; i++)
+        semel__buf_addf(&properties, "%s\"%s\"", i > 0 ? "," : "", names[i]);
+    semel__buf_addz(&properties, "]");
+    semel__buf_addz(&settings, "[");
+    semel__conf_settings(add_setting, &settings);
+    semel__buf_addz(&settings, "]");
+    cli_object_init(&object);
+    cli_object_raw(&object, "settings", semel__buf_str(&settings));
+    cli_object_raw(&object, "kafka_properties", semel__buf_str(&properties));
+    object.buf.failed |= settings.failed || properties.failed;
+    semel__buf_done(&settings);
+    semel__buf_done(&properties);
+    return cli_object_print(&object);
+}
+
+/* ---- the file ------------------------------------------------------------------------------------ */
+
+static bool write_all(int fd, struct semel_str text)
+{
+    while (text.n > 0) {
+        ssize_t n = write(fd, text.p, text.n);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return false;
+        text.p += n;
+        text.n -= (size_t)n;
+    }
+    return true;
+}
+
+static int write_file(const struct cli *cli, const char *path, struct semel_str text)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd < 0 && errno == EEXIST)
+        return cli_fail(CLI_REFUSED, "%s is there already and is left as it is; name another file", path);
+    if (fd < 0)
+        return cli_fail(CLI_FAILED, "making %s: %s", path, cli_errno());
+    bool ok = write_all(fd, text);
+    int code = ok ? CLI_OK : cli_fail(CLI_FAILED, "writing %s: %s", path, cli_errno());
+    if (close(fd) != 0 && ok)
+        code = cli_fail(CLI_FAILED, "writing %s: %s", path, cli_errno());
+    if (code != CLI_OK)
+        unlink(path); /* half a file would be taken for a whole one */
+    else
+        cli_say(cli, "%s is written; semel check %s says what it promises", path, path);
+    return code;
+}
+
+static int run(struct cli *cli, const struct cli_args *args)
+{
+    const char *from = cli_value(args, "from"), *handler = cli_value(args, "do"), *out = cli_value(args, "out");
+    enum semel_source_kind source_kind = SEMEL_SOURCE_KAFKA;
+    enum semel_do_kind do_kind = SEMEL_DO_SQL;
+    struct semel_buf buf;
+    if (from != NULL && !semel__source_parse(semel__str(from), &source_kind))
+        return cli_fail(CLI_USAGE, "--from is '%s'; it must be kafka, amqp, sqs or listen", from);
+    if (handler != NULL && !semel__do_parse(semel__str(handler), &do_kind))
+        return cli_fail(CLI_USAGE, "--do is '%s'; it must be sql, http, exec or pull", handler);
+    if (cli->json && (out != NULL || from != NULL || handler != NULL))
+        return cli_fail(CLI_USAGE, "--json prints the table of all settings; it goes with no other option");
+    if (cli->json)
+        return print_table();
+    semel__buf_init(&buf, (size_t)1 << 20);
+    semel__conf_example(source_kind, do_kind, &buf);
+    int code = CLI_OK;
+    if (buf.failed)
+        code = cli_fail(CLI_FAILED, "out of memory");
+    else if (out != NULL)
+        code = write_file(cli, out, semel__buf_str(&buf));
+    else
+        fwrite(buf.p, 1, buf.n, stdout);
+    semel__buf_done(&buf);
+    return code;
+}
+
+static const struct cli_option options[] = {
+    {"from", 0, "SOURCE", "where messages come from: kafka (default), amqp, sqs or listen"},
+    {"do", 0, "HANDLER", "what is done with them: sql (default), http, exec or pull"},
+    {"out", 'o', "FILE", "write to this file, which must not be there yet, instead of stdout"},
+    {NULL, 0, NULL, NULL},
+};
+
+const struct cli_command cli_init = {
+    .name = "init",
+    .summary = "print a file of settings to start with",
+    .options = options,
+    .help = "Every setting of the chosen source and handler is there with its meaning; what need not be said is a\n"
+            "comment. With --json the table of all settings is printed instead.\n"
+            "Exit code 4: the file of --out is there already.\n"
+            "\n"
+            "Examples\n"
+            "  semel init --out semel.yaml\n"
+            "  semel init --from amqp --do http",
+    .run = run,
+};

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * run.c: `semel run`: reads the settings and gives them to the daemon.
+ *
+ * Invariants: a file with a mistake starts nothing. What the daemon says goes to stderr, in the format that the
+ * settings ask for.
+ */
+#include <malloc.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/point.h"
+#include "cli/frame.h"
+#include "cli/settings.h"
+#include "daemon/daemon.h"
+
+static int fail_to_start(const struct semel_conf *conf, semel_status status, const struct semel_error *err)
+{
+    if (err->code <= SEMEL_STORE_NO_SCHEMA && err->code >= SEMEL_STORE_NO_DATABASE && status == SEMEL_INVALID)
+        return cli_store_fail(conf->store.p, status, err);
+    return cli_fail_error(status, err, "semel cannot start");
+}
+
+/* The settings anew, for SIGHUP. A mistake in them is told and changes nothing. */
+static struct semel_conf *reread(void *ctx)
+{
+    struct semel_conf_mistakes *mistakes = semel__calloc(1, sizeof(*mistakes));
+    struct semel_conf *conf = NULL;
+    struct semel_error err = {0};
+    if (mistakes == NULL || strcmp(ctx, "-") == 0) { /* stdin was read already */
+        semel__free(mistakes);
+        return NULL;
+    }
+    semel__conf_mistakes_init(mistakes);
+    if (semel__conf_load(ctx, &conf, mistakes, &err) != SEMEL_OK) {
+        if (mistakes->n > 0)
+            (void)cli_conf_mistakes(ctx, mistakes);
+        else
+            (void)cli_fail(CLI_FAILED, "%s", err.text);
+    }
+    semel__conf_mistakes_done(mistakes);
+    semel__free(mistakes);
+    return conf;
+}
+
+static int run_daemon(char *file, const struct semel_conf *conf)
+{
+    struct semel_daemon_options options = {.stores = cli_store_drivers(), .reread = reread, .ctx = file};
+    struct semel_error err = {0};
+    struct semel_daemon *daemon = NULL;
+    bool clean = true;
+    semel_status status = semel__log_new(&options.log, STDERR_FILENO, conf->log.format, conf->log.level, NULL, &err);
+    if (status == SEMEL_OK)
+        status = semel__daemon_new(&daemon, conf, &options, &err);
+    int code = status == SEMEL_OK ? CLI_OK : fail_to_start(conf, status, &err);
+    if (status == SEMEL_OK) {
+        status = semel__daemon_run(daemon, &clean, &err);
+        if (status != SEMEL_OK)
+            code = cli_fail_error(status, &err, "semel stopped");
+    }
+    semel__daemon_free(daemon);
+    semel__log_free(options.log);
+    return code;
+}
+
+/* Every thread of a route and of its client library would get an arena of its own, each of which keeps what it once
+ * needed. */
+static void bound_arenas(void)
+{
+#ifdef M_ARENA_MAX
+    (void)mallopt(M_ARENA_MAX, 2);
+#endif
+}
+
+static int run(struct cli *cli, const struct cli_args *args)
+{
+    char *file = (char *)(uintptr_t)cli_operand(args, 0);
+    struct semel_conf_mistakes *mistakes = semel__arena_alloc(&cli->arena, 1, sizeof(*mistakes));
+    struct semel_conf *conf = NULL;
+    struct semel_error err = {0};
+    if (mistakes == NULL)
+        return cli_fail(CLI_FAILED, "out of memory");
+#ifdef SEMEL_POINTS
+    if (!semel__point_from_env())
+        return CLI_USAGE;
+#endif
+    bound_arenas();
+    semel__conf_mistakes_init(mistakes);
+    semel_status status = semel__conf_load(file, &conf, mistakes, &err);
+    int code;
+    if (status == SEMEL_OK)
+        code = run_daemon(file, conf);
+    else if (mistakes->n > 0)
+        code = cli_conf_mistakes(file, mistakes);
+    else
+        code = cli_fail(CLI_FAILED, "%s", err.text);
+    semel__conf_free(conf);
+    semel__conf_mistakes_done(mistakes);
+    return code;
+}
+
+const struct cli_command cli_run = {
+    .name = "run",
+    .summary = "consume, handle, retry, recover and purge, as a file of settings says",
+    .operands = "FILE",
+    .operands_min = 1,
+    .operands_max = 1,
+    .no_json = true,
+    .help = "Each route reads its source, admits every message through the inbox of the store, and runs its handler.\n"
+            "Retries, recovery of stuck work, missing versions and purging happen by themselves, in every process;\n"
+            "any number of processes on any number of machines may run the same routes. `semel check FILE` says\n"
+            "beforehand what is wrong with the settings and what each route promises. The store must have been\n"
+            "made by `semel migrate`. FILE may be - for stdin.\n"
+            "\n"
+            "Signals\n"
+            "  TERM, INT   take nothing new, finish what runs or give it back, within stop_within; the second one,\n"
+            "              or the end of that time, stops at once: what ran is rolled back and comes again\n"
+            "  HUP         read certificates and tokens again\n"
+            "The process can be killed at any moment: nothing is lost, and nothing takes effect twice.\n"
+            "\n"
+            "Exit code 0: stopped, and everything was finished or given back. 128 + the signal: stopped at once.\n"
+            "\n"
+            "Example\n"
+            "  semel run semel.yaml",
+    .run = run,
+};

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * open.c: from settings to stores, brokers and callers. Settings were checked when they were read; what a driver still
+ * refuses is told as it says it.
+ */
+#include "base/error.h"
+#include "base/str.h"
+#include "daemon/options.h"
+#include "daemon/positions.h"
+#include "daemon/run.h"
+
+static const char *text_of(struct semel_str s)
+{
+    return s.n > 0 ? s.p : NULL;
+}
+
+semel_status run_open_store(struct semel_daemon *daemon, struct semel_store **ret, struct semel_error *err)
+{
+    struct semel_store_options options = {0};
+    semel_status status = SEMEL_OK;
+    if (daemon->conf->store_kind != SEMEL_CONF_STORE_SQLITE)
+        return semel_store_open(ret, daemon->options.stores, daemon->conf->store.p, &options, err);
+    if (daemon->shared == NULL) /* the first, before there are threads */
+        status = semel__shared_open(&daemon->shared, daemon->options.stores, daemon->conf->store.p, &options, err);
+    if (status != SEMEL_OK)
+        return status;
+    *ret = semel__shared_handle(daemon->shared);
+    return *ret != NULL ? SEMEL_OK : semel__fail_memory(err);
+}
+
+/* ---- sources ------------------------------------------------------------------------------------- */
+
+static semel_status left_out(const struct run_route *route, struct semel_error *err)
+{
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "this program was built without %s",
+                       semel__source_name(route->conf->from.kind));
+}
+
+#ifdef SEMEL_WITH_KAFKA
+static void kafka_logs(void *ctx, int level, const char *facility, const char *text)
+{
+    struct run_route *route = ctx;
+    SEMEL__LOG(route->daemon->log,
+               level <= 3   ? SEMEL_LOG_WARN
+               : level <= 5 ? SEMEL_LOG_INFO
+                            : SEMEL_LOG_DEBUG,
+               "librdkafka says", SEMEL_F_STR("consumer", route->conf->name), SEMEL_F_Z("facility", facility),
+               SEMEL_F_Z("said", text));
+}
+
+static semel_status open_kafka(struct run_route *route, struct semel_broker **ret, struct semel_error *err)
+{
+    struct run_kafka_options kafka;
+    struct semel_positions *positions = atomic_load(&route->positions);
+    run_kafka_options(&route->conf->from.u.kafka, &kafka);
+    kafka.options.log = kafka_logs;
+    kafka.options.log_ctx = route;
+    if (positions != NULL)
+        kafka.options.hooks = (struct semel_kafka_hooks){positions, semel__positions_assigned,
+                                                         semel__positions_revoked};
+    return semel__broker_kafka_open(ret, &kafka.options, err);
+}
+#endif
+
+#ifdef SEMEL_WITH_AMQP
+static semel_status open_amqp(struct run_route *route, struct semel_broker **ret, struct semel_error *err)
+{
+    struct semel_amqp_options options;
+    run_amqp_options(&route->conf->from.u.amqp, &options);
+    return semel__broker_amqp_open(ret, &options, err);
+}
+#endif
+
+#ifdef SEMEL_WITH_SQS
+static semel_status open_sqs(struct run_route *route, struct semel_broker **ret, struct semel_error *err)
+{
+    struct semel_sqs_options options;
+    run_sqs_options(&route->conf->from.u.sqs, &options);
+    return semel__broker_sqs_open(ret, &options, err);
+}
+#endif
+
+static semel_status open_listen(struct run_route *route, struct semel_broker **ret, struct semel_error *err)
+{
+    *ret = semel__serve_ingest(route->daemon->serve, route->conf);
+    return *ret != NULL ? SEMEL_OK : semel__fail_memory(err);
+}
+
+semel_status run_open_broker(struct run_route *route, struct semel_broker **ret, struct semel_error *err)
+{
+    switch (route->conf->from.kind) {
+    case SEMEL_SOURCE_KAFKA:
+#ifdef SEMEL_WITH_KAFKA
+        return open_kafka(route, ret, err);
+#else
+        break;
+#endif
+    case SEMEL_SOURCE_AMQP:
+#ifdef SEMEL_WITH_AMQP
+        return open_amqp(route, ret, err);
+#else
+        break;
+#endif
+    case SEMEL_SOURCE_SQS:
+#ifdef SEMEL_WITH_SQS
+        return open_sqs(route, ret, err);
+#else
+        break;
+#endif
+    case SEMEL_SOURCE_LISTEN:
+        return open_listen(route, ret, err);
+    }
+    return left_out(route, err);
+}
+
+/* ---- callers ------------------------------------------------------------------------------------- */
+
+static semel_status open_http(const struct semel_conf_http *conf, struct semel_caller **ret, struct semel_error *err)
+{
+    struct semel_http_caller_settings settings = {
+        .url = conf->url.p,
+        .reconcile_url = text_of(conf->reconcile),
+        .timeout_us = conf->timeout_us,
+        .concurrency = (size_t)conf->concurrency,
+        .headers = conf->headers.at,
+        .n_headers = conf->headers.n,
+        .idempotent = conf->idempotent,
+        .ca_file = text_of(conf->tls.ca_file),
+        .cert_file = text_of(conf->tls.cert_file),
+        .key_file = text_of(conf->tls.key_file),
+        .key_password = text_of(conf->tls.key_password),
+        .verify = !conf->tls.on || conf->tls.verify,
+    };
+    return semel__http_caller_new(ret, &settings, err);
+}
+
+static void words(const struct semel_conf_list *list, const char **argv)
+{
+    for (size_t i = 0; i < list->n; i++)
+        argv[i] = list->at[i].p;
+    argv[list->n] = NULL;
+}
+
+static semel_status open_exec(const struct semel_conf_exec *conf, struct semel_caller **ret, struct semel_error *err)
+{
+    const char *argv[SEMEL_CONF_LIST_MAX + 1], *reconcile[SEMEL_CONF_LIST_MAX + 1];
+    struct semel_exec_caller_settings settings = {
+        .argv = argv,
+        .reconcile_argv = conf->reconcile.n > 0 ? reconcile : NULL,
+        .program = conf->program.p,
+        .reconcile_program = text_of(conf->reconcile_program),
+        .timeout_us = conf->timeout_us,
+        .concurrency = (size_t)conf->concurrency,
+        .env = conf->env.at,
+        .n_env = conf->env.n,
+        .idempotent = conf->idempotent,
+    };
+    words(&conf->argv, argv);
+    words(&conf->reconcile, reconcile);
+    return semel__exec_caller_new(ret, &settings, err);
+}
+
+semel_status run_open_caller(struct run_route *route, struct semel_caller **ret, struct semel_error *err)
+{
+    const struct semel_do *handler = &route->conf->handler;
+    if (handler->kind == SEMEL_DO_HTTP)
+        return open_http(&handler->u.http, ret, err);
+    return open_exec(&handler->u.exec, ret, err);
+}

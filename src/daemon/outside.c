@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * outside.c: a worker whose effects are outside the database: it claims, calls, renews and commits the ends.
+ *
+ * Invariants: a call starts only after its claim was committed, and at most `concurrency` run. Leases are renewed at a
+ * third of their time, whatever the calls do. An end is committed, or tried again until it is: what a call came to is
+ * not forgotten while this process lives; if it dies, the lease runs out. No message is charged for a call that
+ * certainly did nothing. What is unknown is asked for (E2) and never repeated on a guess.
+ */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/str.h"
+#include "core/look.h"
+#include "daemon/run.h"
+
+#define ARENA_MAX ((size_t)128 << 20)
+/* Of what is taken at once. More than the inbox reads at once: it must not be here, after the commit, that memory
+ * ends. */
+#define TAKEN_MAX ((size_t)2 << 30)
+#define ASK_FIRST_US (INT64_C(2) * 1000000)
+#define ASK_CEILING_US (INT64_C(60) * 1000000)
+#define ENDS_MAX 64
+
+enum slot_state { SLOT_FREE, SLOT_CALLS, SLOT_ENDED, SLOT_UNTOUCHED };
+
+struct slot {
+    enum slot_state state;
+    struct semel_arena arena;
+    struct semel_call call;
+    struct semel_lease lease;   /* of a call that is no reconcile */
+    struct semel_ending ending; /* ENDED */
+    int64_t started_us, renew_us;
+    int64_t updated_us; /* of the row that is asked for */
+};
+
+struct outside {
+    struct run_worker *worker;
+    struct semel_caller *caller;
+    struct semel_arena arena;
+    struct slot *slots;
+    struct semel_lease *leases; /* room for as many as there are slots */
+    struct semel_ending *endings;
+    size_t *which;
+    size_t n, used;
+    bool look; /* something may be due */
+    bool cancelled;
+    int64_t next_ask_us, ask_every_us;
+    int64_t ask_after; /* the arrival that was asked for last: each has its turn; SEMEL_NONE */
+    int64_t rest_us;   /* the world fails: the store is left alone until then */
+};
+
+/* Calls go on and leases are renewed whatever the store does: so nothing sleeps here, as run_worker_note would. */
+static void note(struct outside *o, semel_status status, const struct semel_error *err)
+{
+    int64_t wait_us = (int64_t)run_worker_told(o->worker, status, err) * 1000;
+    int64_t most_us = o->worker->route->conf->policy.lease_us / 10;
+    if (wait_us > 0)
+        o->rest_us = semel__steady_us() + (wait_us < most_us ? wait_us : most_us);
+}
+
+/* ---- slots --------------------------------------------------------------------------------------- */
+
+static struct slot *free_slot(struct outside *o)
+{
+    for (size_t i = 0; i < o->n; i++)
+        if (o->slots[i].state == SLOT_FREE)
+            return &o->slots[i];
+    return NULL;
+}
+
+static void slot_free(struct outside *o, struct slot *slot)
+{
+    slot->state = SLOT_FREE;
+    semel__arena_reset(&slot->arena);
+    o->used--;
+}
+
+static bool slot_fill(struct outside *o, struct slot *slot, const struct semel__msg *msg, int attempt, bool ask)
+{
+    struct run_route *route = o->worker->route;
+    if (!semel__msg_copy(&slot->arena, msg, &slot->lease.msg) ||
+        !semel__step_key(route->conf->name, msg->source, msg->id, SEMEL_STR("effect"), slot->call.key))
+        return false;
+    slot->call.tag = slot;
+    slot->call.consumer = route->conf->name;
+    slot->call.msg = &slot->lease.msg;
+    slot->call.attempt = attempt;
+    slot->call.ask = ask;
+    slot->started_us = semel__steady_us();
+    return true;
+}
+
+/* Leases that were claimed or taken begin to run. Their time runs since `from_us`, before the claim was begun: one that
+ * has lost half of it already is given back, for it could run out before it is renewed. */
+static void start_all(struct outside *o, struct semel_lease *leases, size_t n, int64_t from_us)
+{
+    int64_t lease_us = o->worker->route->conf->policy.lease_us;
+    for (size_t i = 0; i < n; i++) {
+        struct slot *slot = free_slot(o);
+        o->used++;
+        slot->lease = leases[i];
+        slot->lease.live.error_text = slot->lease.live.outcome = (struct semel_str){0};
+        slot->lease.live.lease_owner = semel__str(o->worker->owner);
+        slot->renew_us = from_us + lease_us / 3;
+        if (!slot_fill(o, slot, &leases[i].msg, leases[i].live.attempts, false)) {
+            struct semel_error ignored = {0}; /* no memory to keep it: given back now, or the lease runs out */
+            (void)semel__pump_release(&o->worker->pump, semel__now(&semel__clock_real), &leases[i], 1, &ignored);
+            slot_free(o, slot);
+            continue;
+        }
+        slot->state = slot->started_us - from_us > lease_us / 2 ? SLOT_UNTOUCHED : SLOT_CALLS;
+        if (slot->state == SLOT_CALLS)
+            o->caller->ops->start(o->caller, &slot->call);
+    }
+}
+
+/* ---- new work ------------------------------------------------------------------------------------ */
+
+static void claim(struct outside *o, int64_t now_us)
+{
+    struct semel_error err = {0};
+    size_t n = 0;
+    int64_t from_us = semel__steady_us();
+    semel__arena_reset(&o->arena);
+    o->worker->pump.wait_ms = 0;
+    semel_status status = semel__pump_claim(&o->worker->pump, now_us, o->n - o->used, &o->arena, o->leases, &n, &err);
+    start_all(o, o->leases, n, from_us);
+    note(o, status, &err);
+}
+
+static void take_due(struct outside *o, int64_t now_us)
+{
+    struct semel_error err = {0};
+    size_t n = 0, room = o->n - o->used;
+    int64_t from_us = semel__steady_us();
+    semel__arena_reset(&o->arena);
+    semel_status status = semel__pump_take(&o->worker->pump, now_us, room, &o->arena, o->leases, &n, &err);
+    start_all(o, o->leases, n, from_us);
+    o->look = status == SEMEL_OK && n > 0;
+    note(o, status, &err);
+}
+
+static void tick(struct outside *o, int64_t now_us)
+{
+    struct run_worker *worker = o->worker;
+    struct semel_error err = {0};
+    size_t n = 0;
+    semel_status status = semel__pump_tick(&worker->pump, now_us, &n, &err);
+    run_worker_ticked(worker, now_us, n == 0 && o->used == 0);
+    o->look = status == SEMEL_OK;
+    note(o, status, &err);
+}
+
+/* ---- what is unknown ----------------------------------------------------------------------------- */
+
+/* Asked for already; or our own call of it, whose lease was lost, runs on: the other side could only say "not yet". */
+static bool in_work(const struct outside *o, const struct semel_row *row)
+{
+    for (size_t i = 0; i < o->n; i++)
+        if (o->slots[i].state != SLOT_FREE && semel__str_eq(o->slots[i].lease.msg.id, row->id) &&
+            semel__str_eq(o->slots[i].lease.msg.source, row->source))
+            return true;
+    return false;
+}
+
+/* Nobody has told its end: whoever began the call may be cut off from the store, and his call may run until its time is
+ * over. Only then does "not done" mean what it says. */
+static bool may_run_still(const struct outside *o, const struct semel_row *row)
+{
+    const struct semel_do *handler = &o->worker->route->conf->handler;
+    int64_t timeout_us = handler->kind == SEMEL_DO_HTTP ? handler->u.http.timeout_us : handler->u.exec.timeout_us;
+    int64_t age_us = semel__now(&semel__clock_real) - row->updated_us;
+    return row->live.error_class == SEMEL_CLASS_LEASE && age_us >= 0 && age_us < timeout_us;
+}
+
+static void ask_row(struct outside *o, const struct semel_row *row)
+{
+    struct semel__msg msg;
+    struct slot *slot = free_slot(o);
+    if (slot == NULL || in_work(o, row))
+        return;
+    if (may_run_still(o, row)) {
+        o->ask_every_us = ASK_FIRST_US;
+        return;
+    }
+    semel__row_msg(row, &msg);
+    o->used++;
+    slot->updated_us = row->updated_us;
+    if (!slot_fill(o, slot, &msg, row->live.attempts, true)) {
+        slot_free(o, slot);
+        return;
+    }
+    slot->state = SLOT_CALLS;
+    o->caller->ops->start(o->caller, &slot->call);
+}
+
+static void ask(struct outside *o)
+{
+    struct run_worker *worker = o->worker;
+    struct semel_filter filter = {.consumer = worker->route->conf->name,
+                                  .states = 1u << SEMEL_STATE_UNKNOWN,
+                                  .received_before_us = SEMEL_NONE,
+                                  .received_after_us = SEMEL_NONE};
+    struct semel_error err = {0};
+    struct semel_row *rows;
+    size_t n = 0, damaged, room = o->n - o->used;
+    int64_t now_us = semel__steady_us();
+    if (!o->caller->can_ask || now_us < o->next_ask_us || o->used == o->n || worker->pump.store_down)
+        return;
+    o->next_ask_us = now_us + o->ask_every_us;
+    o->ask_every_us = o->ask_every_us * 2 < ASK_CEILING_US ? o->ask_every_us * 2 : ASK_CEILING_US;
+    semel__arena_reset(&o->arena);
+    semel_status status = semel_look_list(worker->store, &filter, o->ask_after, room, false, &o->arena, &rows, &n,
+                                          &damaged, &err);
+    if (status != SEMEL_OK)
+        run_log_failure(worker->route, SEMEL_LOG_WARN, "unknown outcomes cannot be listed", status, &err);
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        ask_row(o, &rows[i]);
+    if (status == SEMEL_OK && o->ask_after != SEMEL_NONE && n == 0)
+        o->next_ask_us = now_us; /* begin again with the first */
+    if (status == SEMEL_OK)
+        o->ask_after = n > 0 ? rows[n - 1].arrival : SEMEL_NONE;
+}
+
+/* The other side has answered: what was unknown is known, or stays so. */
+static void answered(struct outside *o, struct slot *slot, const struct semel_call_end *end)
+{
+    struct run_worker *worker = o->worker;
+    struct semel_command command = {.source = slot->lease.msg.source,
+                                    .id = slot->lease.msg.id,
+                                    .who = SEMEL_STR("reconcile"),
+                                    .if_updated_us = slot->updated_us};
+    struct semel_error err = {0};
+    enum semel_state state;
+    bool done = false;
+    if (end->status != SEMEL_OK || end->result == SEMEL_MAYBE || end->result == SEMEL_PERMANENT) {
+        slot_free(o, slot);
+        return;
+    }
+    command.word = end->result == SEMEL_DONE       ? SEMEL_WORD_RESOLVE
+                   : end->result == SEMEL_REJECTED ? SEMEL_WORD_DISCARD
+                                                   : SEMEL_WORD_REPLAY;
+    command.reason = end->result == SEMEL_DONE       ? SEMEL_STR("the other side says that it was done")
+                     : end->result == SEMEL_REJECTED ? SEMEL_STR("the other side says that it was refused")
+                                                     : SEMEL_STR("the other side says that it was not done");
+    command.outcome = end->outcome;
+    semel_status status = semel__inbox_command(&worker->inbox, &command, &done, &state, &err);
+    if (status == SEMEL_OK && done)
+        SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_INFO, "an unknown outcome is known",
+                   SEMEL_F_STR("consumer", worker->route->conf->name), SEMEL_F_STR("source", command.source),
+                   SEMEL_F_STR("id", command.id), SEMEL_F_STR("why", command.reason));
+    else if (status != SEMEL_OK)
+        run_log_failure(worker->route, SEMEL_LOG_WARN, "what the reconcile said cannot be recorded", status, &err);
+    worker->pump.store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
+    o->ask_every_us = ASK_FIRST_US;
+    o->look = true;
+    slot_free(o, slot);
+}
+
+/* ---- ends ---------------------------------------------------------------------------------------- */
+
+static void ended(struct outside *o, const struct semel_call_end *end)
+{
+    struct slot *slot = end->tag;
+    struct run_route *route = o->worker->route;
+    semel__stats_call(route->stats, end->status == SEMEL_OK ? end->result : SEMEL_TRANSIENT, end->ask, end->refused_key,
+                      semel__steady_us() - slot->started_us);
+    if (end->ask) {
+        answered(o, slot, end);
+        return;
+    }
+    slot->state = SLOT_ENDED;
+    slot->ending = (struct semel_ending){.result = end->result};
+    if (end->status != SEMEL_OK) {
+        slot->state = SLOT_UNTOUCHED;
+        semel__pump_worldly(&o->worker->pump, end->err.cls, semel__now(&semel__clock_real));
+        run_log_failure(route, end->err.cls == SEMEL_CLASS_BROKEN ? SEMEL_LOG_ERROR : SEMEL_LOG_WARN,
+                        "a call could not be made", end->status, &end->err);
+        return;
+    }
+    (void)semel__arena_copy(&slot->arena, end->reason, &slot->ending.text);
+    (void)semel__arena_copy(&slot->arena, end->outcome, &slot->ending.outcome);
+    if (end->result == SEMEL_MAYBE) {
+        o->ask_every_us = ASK_FIRST_US;
+        o->next_ask_us = semel__steady_us() + ASK_FIRST_US;
+    }
+}
+
+static size_t gather(struct outside *o, enum slot_state state)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < o->n; i++) {
+        if (o->slots[i].state != state)
+            continue;
+        o->leases[n] = o->slots[i].lease;
+        o->endings[n] = o->slots[i].ending;
+        o->which[n++] = i;
+    }
+    return n;
+}
+
+/* Commits what has ended and gives back what was not touched; what could not be is tried again. */
+static void settle(struct outside *o)
+{
+    struct run_worker *worker = o->worker;
+    struct semel_error err = {0};
+    int64_t now_us = semel__now(&semel__clock_real);
+    semel_status status = SEMEL_OK;
+    size_t n = gather(o, SLOT_ENDED);
+    bool tried = n > 0;
+    if (n > 0)
+        status = semel__pump_finish(&worker->pump, now_us, o->leases, o->endings, n, &err);
+    for (size_t i = 0; i < n; i++) {
+        /* One that others hold locked does not keep the rest from being committed. */
+        if (status != SEMEL_OK && !o->leases[i].lost && o->leases[i].live.state == SEMEL_STATE_PROCESSING)
+            continue;
+        semel__stats_ended(worker->route->stats, o->leases[i].live.state, o->leases[i].live.error_class);
+        slot_free(o, &o->slots[o->which[i]]);
+        o->look = true; /* the next of its key may run */
+    }
+    n = status == SEMEL_OK ? gather(o, SLOT_UNTOUCHED) : 0;
+    tried |= n > 0;
+    if (n > 0)
+        status = semel__pump_release(&worker->pump, now_us, o->leases, n, &err);
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        slot_free(o, &o->slots[o->which[i]]);
+    if (tried)
+        note(o, status, &err);
+}
+
+static void renew(struct outside *o)
+{
+    struct run_worker *worker = o->worker;
+    struct semel_error err = {0};
+    int64_t now_us = semel__steady_us();
+    size_t n = 0;
+    for (size_t i = 0; i < o->n; i++) {
+        struct slot *slot = &o->slots[i];
+        if (slot->state != SLOT_CALLS || slot->call.ask || slot->lease.lost || slot->renew_us > now_us)
+            continue;
+        o->leases[n] = slot->lease;
+        o->which[n++] = i;
+    }
+    if (n == 0)
+        return;
+    semel_status status = semel__pump_renew(&worker->pump, semel__now(&semel__clock_real), o->leases, n, &err);
+    for (size_t i = 0; i < n; i++) {
+        struct slot *slot = &o->slots[o->which[i]];
+        slot->renew_us = now_us + worker->route->conf->policy.lease_us / (status == SEMEL_OK ? 3 : 10);
+        slot->lease.live.lease_until_us = o->leases[i].live.lease_until_us;
+        slot->lease.lost = o->leases[i].lost;
+        if (status == SEMEL_OK && slot->lease.lost)
+            SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_WARN, "a lease was lost while its call runs",
+                       SEMEL_F_STR("consumer", worker->route->conf->name), SEMEL_F_STR("id", slot->lease.msg.id));
+    }
+    note(o, status, &err);
+}
+
+/* ---- turning ------------------------------------------------------------------------------------- */
+
+static bool rests(const struct outside *o)
+{
+    return semel__steady_us() < o->rest_us;
+}
+
+static int wait_of(const struct outside *o, bool stopping)
+{
+    int64_t now_us = semel__steady_us();
+    int64_t wait_ms = stopping ? 100 : run_worker_wait_ms(o->worker, semel__now(&semel__clock_real));
+    if (!stopping && now_us < o->rest_us)
+        wait_ms = (o->rest_us - now_us) / 1000 + 1;
+    for (size_t i = 0; i < o->n; i++) {
+        const struct slot *slot = &o->slots[i];
+        int64_t left_ms = (slot->renew_us - now_us) / 1000;
+        if (slot->state == SLOT_CALLS && !slot->call.ask && !slot->lease.lost && left_ms < wait_ms)
+            wait_ms = left_ms > 0 ? left_ms : 0;
+    }
+    return (int)wait_ms;
+}
+
+static void wait_ends(struct outside *o, bool stopping)
+{
+    struct semel_call_end ends[ENDS_MAX];
+    int64_t now_us = semel__now(&semel__clock_real);
+    bool open = !stopping && !rests(o) && o->used < o->n && semel__pump_until(&o->worker->pump, now_us) == SEMEL_NONE;
+    bool again = open && o->look;
+    size_t n = o->caller->ops->wait(o->caller, again ? 0 : wait_of(o, stopping),
+                                    open ? semel__hand_fd(o->worker->side) : -1, ends, ENDS_MAX);
+    for (size_t i = 0; i < n; i++)
+        ended(o, &ends[i]);
+}
+
+static void turn(struct outside *o)
+{
+    int64_t now_us = semel__now(&semel__clock_real);
+    if (!rests(o) && run_worker_wait_ms(o->worker, now_us) == 0)
+        tick(o, now_us);
+    if (!rests(o) && o->look && o->used < o->n)
+        take_due(o, now_us);
+    if (!rests(o) && o->used < o->n)
+        claim(o, now_us);
+    if (!rests(o))
+        ask(o);
+    wait_ends(o, false);
+    renew(o);
+    if (!rests(o))
+        settle(o);
+}
+
+/* What runs is waited for, as long as there is patience; then it is given up and recorded as what it is. */
+static void finish(struct outside *o)
+{
+    struct semel_daemon *daemon = o->worker->route->daemon;
+    while (o->used > 0) {
+        run_beat(&o->worker->thread);
+        if (!o->cancelled && atomic_load(&daemon->cancel)) {
+            o->cancelled = true;
+            o->caller->ops->cancel(o->caller);
+        }
+        wait_ends(o, true);
+        renew(o);
+        settle(o); /* there is no time for a rest */
+        if (o->cancelled && semel__steady_us() > atomic_load(&daemon->stop_us))
+            return;
+    }
+}
+
+/* ---- life ---------------------------------------------------------------------------------------- */
+
+static bool open_caller(struct outside *o)
+{
+    struct run_route *route = o->worker->route;
+    for (int failures = 1; !run_stopping(route->daemon); failures++) {
+        struct semel_error err = {0};
+        run_beat(&o->worker->thread);
+        semel_status status = run_open_caller(route, &o->caller, &err);
+        if (status == SEMEL_OK)
+            return true;
+        run_log_failure(route, SEMEL_LOG_ERROR, "the route cannot start", status, &err);
+        run_sleep(route->daemon, run_backoff_ms(failures, &o->worker->rng));
+    }
+    return false;
+}
+
+static bool make_slots(struct outside *o)
+{
+    o->n = o->caller->concurrency;
+    o->slots = semel__calloc(o->n, sizeof *o->slots);
+    o->leases = semel__calloc(o->n, sizeof *o->leases);
+    o->endings = semel__calloc(o->n, sizeof *o->endings);
+    o->which = semel__calloc(o->n, sizeof *o->which);
+    if (o->slots == NULL || o->leases == NULL || o->endings == NULL || o->which == NULL)
+        return false;
+    for (size_t i = 0; i < o->n; i++)
+        semel__arena_init(&o->slots[i].arena, ARENA_MAX);
+    return true;
+}
+
+static void done(struct outside *o)
+{
+    for (size_t i = 0; o->slots != NULL && i < o->n; i++)
+        semel__arena_done(&o->slots[i].arena);
+    semel__free(o->slots);
+    semel__free(o->leases);
+    semel__free(o->endings);
+    semel__free(o->which);
+    semel__arena_done(&o->arena);
+    if (o->caller != NULL)
+        o->caller->ops->free(o->caller);
+}
+
+void *run_outside(void *arg)
+{
+    struct outside o = {.worker = arg, .look = true, .ask_every_us = ASK_FIRST_US, .ask_after = SEMEL_NONE};
+    struct run_worker *worker = arg;
+    semel__arena_init(&o.arena, TAKEN_MAX);
+    if (open_caller(&o) && run_worker_open(worker)) {
+        if (make_slots(&o)) {
+            while (!run_stopping(worker->route->daemon)) {
+                run_beat(&worker->thread);
+                turn(&o);
+            }
+            finish(&o);
+        }
+        run_worker_close(worker);
+    }
+    done(&o);
+    atomic_store(&worker->thread.up, false);
+    atomic_store(&worker->thread.ended, true);
+    return NULL;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * pull.c: the thread of a `pull` route that answers those who fetch: one store connection, one inbox. What they fetch
+ * was stored by the route's workers.
+ */
+#include "base/error.h"
+#include "daemon/run.h"
+
+#define STEP_MS 250
+
+void *run_pull(void *arg)
+{
+    struct run_worker *worker = arg;
+    struct run_route *route = worker->route;
+    if (run_worker_open(worker)) {
+        while (!run_stopping(route->daemon)) {
+            struct semel_error err = {0};
+            size_t n = 0;
+            semel_status status = SEMEL_OK;
+            run_beat(&worker->thread);
+            if (worker->pump.store_down) {
+                status = semel_store_reopen(worker->store, &err);
+                worker->pump.store_down = status != SEMEL_OK;
+            }
+            if (status == SEMEL_OK)
+                status = semel__pull_step(route->pull, &worker->inbox, STEP_MS, &n, &err);
+            worker->pump.store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
+            run_worker_note(worker, status, &err);
+        }
+        run_worker_close(worker);
+    }
+    semel__pull_close(route->pull);
+    atomic_store(&worker->thread.up, false);
+    atomic_store(&worker->thread.ended, true);
+    return NULL;
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * run.h: private to the daemon: what runs, and who may touch it.
+ */
+#ifndef SEMEL_DAEMON_RUN_H
+#define SEMEL_DAEMON_RUN_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "admin/serve.h"
+#include "admin/stats.h"
+#include "base/wait.h"
+#include "core/pump.h"
+#include "daemon/daemon.h"
+#include "daemon/hand.h"
+#include "daemon/shared.h"
+#include "handler/caller.h"
+#include "handler/sql.h"
+
+struct semel_positions;
+
+struct run_route;
+
+/* What others may know of a thread. */
+struct run_thread {
+    pthread_t id;
+    atomic_bool started;
+    atomic_bool up; /* connected, and able to do its work */
+    atomic_bool ended;
+    _Atomic int64_t beat_us; /* monotonic: when it last came round */
+};
+
+struct run_worker {
+    struct run_thread thread;
+    struct run_route *route;
+    size_t index;
+    _Atomic int breaker; /* enum semel_breaker_state */
+    char owner[128];     /* of leases: unique to this incarnation */
+    /* Of its thread alone. */
+    struct semel_store *store;
+    struct semel_random rng;
+    struct semel_inbox inbox;
+    struct semel_pump pump;
+    struct semel_broker *side;
+    struct semel_worker_stats *stats;
+    struct semel_sql *sql;
+    struct semel__handler handler;
+    int64_t next_tick_us;
+    int quiet;             /* ticks in a row that found nothing while nothing came */
+    uint64_t trouble;      /* what has failed or waits, as counted at the last tick */
+    int64_t wary_until_us; /* something has, a while ago: retries are to be in time */
+    int failures;          /* of the world, in a row */
+};
+
+struct run_route {
+    struct semel_daemon *daemon;
+    const struct semel_route *conf;
+    struct semel_hand *hand;
+    struct semel_broker *broker; /* of the source thread, once that has begun */
+    struct semel_pull *pull;
+    struct semel_positions *_Atomic positions; /* of the source thread, for workers to tell it that one was taken */
+    struct run_thread source;
+    struct run_worker *workers;
+    size_t n_workers;
+    struct semel_route_stats *stats;
+};
+
+struct semel_daemon {
+    const struct semel_conf *conf;
+    struct semel_daemon_options options;
+    struct semel_log *log;
+    struct semel_stats *stats;
+    struct semel_serve *serve;
+    struct semel_shared *shared; /* SQLite */
+    struct run_route *routes;
+    size_t n_routes;
+    struct semel_serve_view view;
+    struct run_thread http, watch;
+    pthread_mutex_t lock; /* for who waits for the stop */
+    pthread_cond_t stops;
+    atomic_bool stopping, cancel; /* cancel: what still runs is given up */
+    _Atomic int64_t stop_us;      /* monotonic: when patience ends */
+};
+
+/* The beat of a thread that is alive. */
+void run_beat(struct run_thread *thread);
+bool run_stopping(const struct semel_daemon *daemon);
+/* Waits until it stops, but not longer; for threads that have nothing else to wait for. */
+void run_sleep(struct semel_daemon *daemon, int ms);
+/* How long to wait after the n-th failure in a row, with jitter: 50 ms to 5 s. */
+int run_backoff_ms(int failures, struct semel_random *rng);
+void run_log_failure(struct run_route *route, enum semel_log_level level, const char *text, semel_status status,
+                     const struct semel_error *err);
+
+/* open.c: from settings to drivers. */
+semel_status run_open_broker(struct run_route *route, struct semel_broker **ret, struct semel_error *err);
+semel_status run_open_store(struct semel_daemon *daemon, struct semel_store **ret, struct semel_error *err);
+semel_status run_open_caller(struct run_route *route, struct semel_caller **ret, struct semel_error *err);
+
+/* The threads. Each takes its route, worker or daemon. */
+void *run_source(void *route);
+void *run_worker(void *worker);  /* effects in the database, and what is stored for pull */
+void *run_outside(void *worker); /* http, exec */
+void *run_pull(void *worker);    /* answers those who pull */
+void *run_watch(void *daemon);   /* looks at the store for the gauges */
+
+/* worker.c: a store, an inbox and a pump for the thread. Waits and tries again until it succeeds; false: stopped. */
+bool run_worker_open(struct run_worker *worker);
+void run_worker_close(struct run_worker *worker);
+/* What a step or tick came to: told and counted; returns how long to leave the world alone, in milliseconds. */
+int run_worker_told(struct run_worker *worker, semel_status status, const struct semel_error *err);
+/* The same, and waits for as long. */
+void run_worker_note(struct run_worker *worker, semel_status status, const struct semel_error *err);
+/* When it ticks again: after the set time, and where nothing happens after up to eight times as long. */
+void run_worker_ticked(struct run_worker *worker, int64_t now_us, bool idle);
+/* Milliseconds until the next tick; one that is due is 0. */
+int run_worker_wait_ms(const struct run_worker *worker, int64_t now_us);
+
+#endif

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * worker.c: a worker whose effects are in the database: core's pump on a side of the hand. It reads top to bottom.
+ *
+ * The first worker of a route also ticks: recovery, stored work that is due, purge. Every process does, and core makes
+ * that safe.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "core/consumer.h"
+#include "daemon/run.h"
+#ifdef SEMEL_WITH_KAFKA
+#include "daemon/positions.h"
+#endif
+
+#define LATER_MS 1000
+#define QUIET_MAX 3
+#define WARY_US (INT64_C(120) * 1000000)
+#define TICK_ROWS 100
+#define QUIET_MS 1000 /* the longest wait of a worker that does not tick */
+
+/* ---- opening ------------------------------------------------------------------------------------- */
+
+static void alerted(void *ctx, enum semel_alert alert, const struct semel__msg *msg, struct semel_str text)
+{
+    static const char *const names[SEMEL_ALERT_COUNT] = {
+        [SEMEL_ALERT_DEAD] = "a message is dead",
+        [SEMEL_ALERT_CONFLICT] = "the same id came with another payload",
+        [SEMEL_ALERT_QUARANTINED] = "a message was put into quarantine",
+        [SEMEL_ALERT_UNKNOWN] = "nobody knows whether a message had its effect",
+        [SEMEL_ALERT_GAP] = "a missing version did not come in time",
+        [SEMEL_ALERT_DAMAGED] = "a stored row cannot be read",
+        [SEMEL_ALERT_PARKED_FULL] = "too many messages wait: the source pauses",
+    };
+    struct run_worker *worker = ctx;
+    struct run_route *route = worker->route;
+    semel__stats_alert(route->stats, alert);
+    SEMEL__LOG(route->daemon->log, SEMEL_LOG_WARN, names[alert], SEMEL_F_STR("consumer", route->conf->name),
+               SEMEL_F_STR("source", msg != NULL ? msg->source : (struct semel_str){0}),
+               SEMEL_F_STR("id", msg != NULL ? msg->id : (struct semel_str){0}),
+               SEMEL_F_STR("type", msg != NULL ? msg->type : (struct semel_str){0}),
+               SEMEL_F_STR("traceparent", msg != NULL ? msg->traceparent : (struct semel_str){0}),
+               SEMEL_F_STR("why", text));
+}
+
+static void observed(void *ctx, const struct semel__msg *msgs, const struct semel_settled *settled, size_t n)
+{
+    struct run_worker *worker = ctx;
+    semel__stats_told(worker->stats, msgs, settled, n, semel__hand_age_us(worker->side));
+}
+
+/* The source thread takes the partition again, or finds that it is not ours. */
+static void fenced(void *ctx, struct semel_str source, int32_t partition, int64_t epoch)
+{
+#ifdef SEMEL_WITH_KAFKA
+    struct run_route *route = ctx;
+    struct semel_positions *positions = atomic_load(&route->positions);
+    if (positions != NULL)
+        semel__positions_fenced(positions, source, partition, epoch);
+#else
+    (void)ctx, (void)source, (void)partition, (void)epoch;
+#endif
+}
+
+/* The gauge is the route's: it is up when every worker is. */
+static bool all_up(const struct run_route *route)
+{
+    for (size_t i = 0; i < route->n_workers; i++)
+        if (!atomic_load(&route->workers[i].thread.up))
+            return false;
+    return true;
+}
+
+/* What the route says of its consumer is what every other door goes by. */
+static semel_status save_settings(struct run_worker *worker, struct semel_error *err)
+{
+    const struct semel_route *conf = worker->route->conf;
+    int64_t now_us;
+    semel_status status = semel_store_begin(worker->store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel__consumer_save(worker->store, conf->name, conf->settings, now_us, err);
+    if (status == SEMEL_OK)
+        return semel_store_commit(worker->store, err);
+    semel_store_rollback(worker->store);
+    return status;
+}
+
+/* A batch of slow statements is no thread that hangs. */
+static semel_status each(void *ctx, struct semel_store *store, const struct semel__msg *msg, int attempt,
+                         struct semel__reply *reply, struct semel_error *err)
+{
+    struct run_worker *worker = ctx;
+    const struct semel__handler *sql = semel__sql_handler(worker->sql);
+    run_beat(&worker->thread);
+    return sql->each(sql->ctx, store, msg, attempt, reply, err);
+}
+
+static semel_status set(void *ctx, struct semel_store *store, const struct semel__msg *const *msgs, size_t n,
+                        struct semel_set *handled, struct semel_error *err)
+{
+    struct run_worker *worker = ctx;
+    const struct semel__handler *sql = semel__sql_handler(worker->sql);
+    run_beat(&worker->thread);
+    return sql->set(sql->ctx, store, msgs, n, handled, err);
+}
+
+static semel_status open_sql(struct run_worker *worker, struct semel_error *err)
+{
+    const struct semel_route *conf = worker->route->conf;
+    struct semel_shared *shared = worker->route->daemon->shared;
+    struct semel_sql_desc desc = {
+        .statement = conf->handler.u.sql.statement,
+        .mode = conf->handler.u.sql.set ? SEMEL_SQL_SET : SEMEL_SQL_EACH,
+        .values = conf->values.at,
+        .n_values = conf->values.n,
+        .ordered = conf->policy.order != SEMEL_ORDER_NONE,
+    };
+    if (shared != NULL)
+        semel__shared_lock(shared);
+    semel_status status = semel__sql_handler_new(&worker->sql, &desc, worker->store, err);
+    if (shared != NULL)
+        semel__shared_unlock(shared);
+    if (status == SEMEL_OK)
+        worker->handler = (struct semel__handler){.ctx = worker,
+                                                  .each = each,
+                                                  .set = semel__sql_handler(worker->sql)->set != NULL ? set : NULL};
+    return status;
+}
+
+static semel_status open_all(struct run_worker *worker, struct semel_error *err)
+{
+    struct run_route *route = worker->route;
+    semel_status status = SEMEL_OK;
+    if (worker->store == NULL)
+        status = run_open_store(route->daemon, &worker->store, err);
+    if (status == SEMEL_OK && worker->index == 0)
+        status = save_settings(worker, err);
+    if (status == SEMEL_OK && route->conf->handler.kind == SEMEL_DO_SQL)
+        status = open_sql(worker, err);
+    if (status != SEMEL_OK && worker->store != NULL) {
+        semel_store_close(worker->store);
+        worker->store = NULL;
+    }
+    return status;
+}
+
+static void close_all(struct run_worker *worker)
+{
+    struct semel_shared *shared = worker->route->daemon->shared;
+    if (shared != NULL)
+        semel__shared_lock(shared);
+    semel__sql_handler_free(worker->sql);
+    if (shared != NULL)
+        semel__shared_unlock(shared);
+    semel_store_close(worker->store);
+    worker->sql = NULL;
+    worker->store = NULL;
+}
+
+static void set_pump(struct run_worker *worker)
+{
+    const struct semel_route *conf = worker->route->conf;
+    const struct semel_conf *all = worker->route->daemon->conf;
+    struct semel_pump *pump = &worker->pump;
+    semel__inbox_init(&worker->inbox, worker->store, &conf->policy, &worker->handler, &worker->rng,
+                      semel__str(worker->owner));
+    worker->inbox.observer = (struct semel_observer){worker, alerted};
+    semel__pump_init(pump, &worker->inbox, worker->side, &conf->rules);
+    semel__breaker_init(&pump->breaker, (int)conf->breaker.failures, conf->breaker.first_us, conf->breaker.ceiling_us);
+    pump->batch_max = (size_t)conf->batch;
+    /* In pieces, between which it may stop. */
+    pump->tick_max = all->schedule.rows < TICK_ROWS ? (size_t)all->schedule.rows : TICK_ROWS;
+    pump->purge_every_us = all->schedule.purge_us;
+    pump->later_ms = LATER_MS;
+    pump->put_only = conf->handler.kind != SEMEL_DO_SQL;
+    /* Kafka's driver says of which deliveries somebody else may have died. */
+    pump->doubt = conf->from.kind != SEMEL_SOURCE_KAFKA;
+    pump->observe = observed;
+    pump->observe_ctx = worker;
+    pump->marks.fenced = fenced;
+    pump->marks.fenced_ctx = worker->route;
+}
+
+bool run_worker_open(struct run_worker *worker)
+{
+    struct run_route *route = worker->route;
+    semel__random_seed_os(&worker->rng);
+    while (!run_stopping(route->daemon)) {
+        struct semel_error err = {0};
+        run_beat(&worker->thread);
+        semel_status status = open_all(worker, &err);
+        if (status == SEMEL_OK) {
+            set_pump(worker);
+            atomic_store(&worker->thread.up, true);
+            semel__stats_store_up(route->stats, all_up(route));
+            worker->failures = 0;
+            return true;
+        }
+        run_log_failure(route, status == SEMEL_INVALID ? SEMEL_LOG_ERROR : SEMEL_LOG_WARN, "the route cannot start",
+                        status, &err);
+        semel__stats_store_up(route->stats, false);
+        run_sleep(route->daemon, run_backoff_ms(++worker->failures, &worker->rng));
+    }
+    return false;
+}
+
+void run_worker_close(struct run_worker *worker)
+{
+    semel__pump_done(&worker->pump);
+    semel__inbox_done(&worker->inbox);
+    close_all(worker);
+}
+
+/* ---- turning ------------------------------------------------------------------------------------- */
+
+/* The route's breaker is as far open as the worst of its workers'. */
+static void note_breaker(struct run_worker *worker)
+{
+    struct run_route *route = worker->route;
+    const struct semel_breaker *breaker = &worker->pump.breaker;
+    if (atomic_exchange(&worker->breaker, (int)breaker->state) == (int)breaker->state)
+        return;
+    int worst = SEMEL_BREAKER_CLOSED;
+    for (size_t i = 0; i < route->n_workers; i++) {
+        int state = atomic_load(&route->workers[i].breaker);
+        if (state == SEMEL_BREAKER_OPEN || worst == SEMEL_BREAKER_CLOSED)
+            worst = state;
+    }
+    semel__stats_breaker(route->stats, (enum semel_breaker_state)worst);
+    if (breaker->state == SEMEL_BREAKER_CLOSED)
+        SEMEL__LOG(route->daemon->log, SEMEL_LOG_INFO, "the route goes on", SEMEL_F_STR("consumer", route->conf->name));
+    else if (breaker->state == SEMEL_BREAKER_OPEN)
+        SEMEL__LOG(route->daemon->log, SEMEL_LOG_ERROR, "too much fails in a row: the route pauses and probes",
+                   SEMEL_F_STR("consumer", route->conf->name), SEMEL_F_INT("failures", breaker->failures),
+                   SEMEL_F_Z("cause", semel__class_name(breaker->cause)),
+                   SEMEL_F_INT("until_ms", breaker->next_us / 1000));
+}
+
+int run_worker_told(struct run_worker *worker, semel_status status, const struct semel_error *err)
+{
+    struct run_route *route = worker->route;
+    if (atomic_exchange(&worker->thread.up, !worker->pump.store_down) == worker->pump.store_down)
+        semel__stats_store_up(route->stats, all_up(route));
+    semel__stats_counts(worker->stats, &worker->inbox.counts);
+    note_breaker(worker);
+    if (status == SEMEL_OK) {
+        worker->failures = 0;
+        return 0;
+    }
+    run_log_failure(route, status == SEMEL_FENCED ? SEMEL_LOG_INFO : SEMEL_LOG_WARN,
+                    status == SEMEL_FENCED ? "a partition has gone to somebody else" : "the world fails", status, err);
+    worker->failures++;
+    return run_backoff_ms(worker->failures, &worker->rng);
+}
+
+void run_worker_note(struct run_worker *worker, semel_status status, const struct semel_error *err)
+{
+    int wait_ms = run_worker_told(worker, status, err);
+    if (wait_ms > 0 && worker->side != NULL)
+        semel__hand_nap(worker->side, wait_ms);
+    else if (wait_ms > 0)
+        run_sleep(worker->route->daemon, wait_ms);
+}
+
+void run_worker_ticked(struct run_worker *worker, int64_t now_us, bool idle)
+{
+    const struct semel_counts *counts = &worker->inbox.counts;
+    uint64_t trouble = counts->failed + counts->recovered + counts->why[SEMEL_WHY_BLOCKED] + counts->why[SEMEL_WHY_GAP];
+    if (trouble != worker->trouble)
+        worker->wary_until_us = now_us + WARY_US;
+    worker->trouble = trouble;
+    bool wary = now_us < worker->wary_until_us && worker->wary_until_us - now_us <= WARY_US;
+    worker->quiet = !idle || wary ? 0 : worker->quiet < QUIET_MAX ? worker->quiet + 1 : QUIET_MAX;
+    worker->next_tick_us = now_us + (worker->route->daemon->conf->schedule.every_us << worker->quiet);
+}
+
+int run_worker_wait_ms(const struct run_worker *worker, int64_t now_us)
+{
+    if (worker->index > 0)
+        return QUIET_MS;
+    int64_t left_us = worker->next_tick_us - now_us;
+    int64_t every_us = worker->route->daemon->conf->schedule.every_us;
+    if (left_us <= 0 || left_us > every_us << QUIET_MAX) /* a clock that jumped back */
+        return 0;
+    return (int)((left_us + 999) / 1000);
+}
+
+static void tick(struct run_worker *worker, int64_t now_us)
+{
+    struct semel_error err = {0};
+    size_t n = 0;
+    semel_status status = semel__pump_tick(&worker->pump, now_us, &n, &err);
+    bool more = status == SEMEL_OK && n >= worker->pump.tick_max;
+    run_worker_ticked(worker, now_us, n == 0);
+    if (more)
+        worker->next_tick_us = now_us;
+    run_worker_note(worker, status, &err);
+    if (n > 0 && worker->route->pull != NULL)
+        semel__pull_wake(worker->route->pull);
+}
+
+static void step(struct run_worker *worker, int64_t now_us, int wait_ms)
+{
+    struct semel_error err = {0};
+    size_t n = 0;
+    worker->pump.wait_ms = wait_ms;
+    semel_status status = semel__pump_step(&worker->pump, now_us, &n, &err);
+    run_worker_note(worker, status, &err);
+    worker->quiet = n > 0 ? 0 : worker->quiet;
+    if (n > 0 && worker->route->pull != NULL)
+        semel__pull_wake(worker->route->pull);
+}
+
+void *run_worker(void *arg)
+{
+    struct run_worker *worker = arg;
+    if (run_worker_open(worker)) {
+        while (!run_stopping(worker->route->daemon)) {
+            run_beat(&worker->thread);
+            int64_t now_us = semel__now(&semel__clock_real);
+            if (run_worker_wait_ms(worker, now_us) == 0) {
+                tick(worker, now_us);
+                now_us = semel__now(&semel__clock_real);
+            }
+            int wait_ms = run_worker_wait_ms(worker, now_us); /* 0: more is due, and deliveries have their turn too */
+            int64_t until_us = semel__pump_until(&worker->pump, now_us);
+            if (until_us != SEMEL_NONE)
+                semel__hand_nap(worker->side, until_us - now_us < (int64_t)wait_ms * 1000
+                                                  ? (int)((until_us - now_us) / 1000) + 1
+                                                  : wait_ms);
+            else
+                step(worker, now_us, wait_ms);
+        }
+        run_worker_close(worker);
+    }
+    atomic_store(&worker->thread.up, false);
+    atomic_store(&worker->thread.ended, true);
+    return NULL;
+}
