@@ -88,7 +88,8 @@ def test_interrupted_growth_gives_no_result(empty_pg):  # noqa: F811
 # ---- bench/run ---------------------------------------------------------------------------------------------
 
 SCRIPT = pathlib.Path(os.environ["SEMEL_SOURCE"]) / "bench" / "run"
-TINY = ("--messages", 60, "--rounds", 2, "--batch", 25, "--connections", 1, "--rows", 200, "--steps", 2)
+TINY = ("--messages", 60, "--rounds", 2, "--batch", 25, "--connections", 1, "--rows", 200, "--steps", 2,
+        "--only", "inbox-sqlite,inbox-postgres,growth-postgres")
 
 
 def test_bench_run_writes_one_file_a_benchmark_and_removes_its_stores(pg_server, tmp_path):  # noqa: F811
@@ -120,3 +121,13 @@ def test_interrupted_bench_run_ends_its_server(pg_server, tmp_path):  # noqa: F8
     assert not pathlib.Path(f"/proc/{pids[0]}").exists()
     assert not data.parent.exists()
     assert {path.name for path in (tmp_path / "out").rglob("*")} == {"inbox-sqlite.json", "inbox-postgres.json", "tmp"}
+
+
+@pytest.mark.skipif(os.environ.get("SEMEL_LONG") != "1", reason="SEMEL_LONG=1 runs it")
+def test_the_benchmark_of_the_daemon_writes_its_cases(tmp_path):
+    done = subprocess.run([SCRIPT, "--only", "run-kafka-postgres", "--kafka-messages", "5000", "--kafka-rounds", "1"],
+                          capture_output=True, text=True, check=False, timeout=600,
+                          env=dict(os.environ, BENCH_OUT=str(tmp_path / "out")))
+    assert done.returncode == 0, Result(done)
+    told = json.loads((tmp_path / "out" / "run-kafka-postgres.json").read_text())
+    assert {"handwritten", "semel"} <= {case["case"] for case in told["cases"]}
