@@ -9,7 +9,7 @@ import pytest
 
 from conftest import Store, binary, run
 
-NEWEST = 3
+NEWEST = 4
 
 
 @pytest.fixture

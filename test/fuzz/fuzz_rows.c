@@ -184,7 +184,7 @@ static semel_status count_run(void *ctx, struct semel_store *store, const struct
     (void)reply;
     (void)err;
     runs->m += semel__str_eqz(m->id, "m");
-    runs->n += semel__str_eqz(m->id, "n");
+    runs->n += semel__str_eqz(m->id, "n") && semel__str_eqz(m->source, "s"); /* the planted row may be called so too */
     runs->o += semel__str_eqz(m->id, "o");
     return SEMEL_OK;
 }

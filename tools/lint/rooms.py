@@ -23,11 +23,19 @@ NARROW = {
 
 # Headers of client libraries, and the only files that may include them.
 CLIENTS = {
-    "openssl/*": "src/base/*",
+    "openssl/*": ("src/base/*", "src/net/*", "src/broker/amqp_tls.c"),
+    "uv.h": "src/net/*",
+    "llhttp.h": "src/net/*",
+    "libfyaml.h": "src/conf/yaml.c",
     "libsmartcols/*": "src/cli/table.c",
-    "libpq-fe.h": ("src/store/pg*", "src/handler/sql_pg.c", "src/cli/bench_*"),
+    "libpq-fe.h": ("src/store/pg*", "src/handler/sql_pg.c", "src/cli/bench_*", "bench/*"),
     "sqlite3.h": ("src/store/sqlite*", "src/handler/sql_sqlite.c", "src/broker/spool*", "src/cli/bench_*",
                   "src/cli/demo_*"),
+    "librdkafka/*": ("src/broker/kafka*", "bench/*"),
+    "amqp.h": "src/broker/amqp*",
+    "amqp_*.h": "src/broker/amqp*",
+    "rabbitmq-c/*": "src/broker/amqp*",
+    "curl/*": ("src/broker/sqs*", "src/handler/http*"),
     "sqlite3ext.h": ("src/store/sqlite.h", "src/ext/*"),
 }
 

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: MIT
+"""`semel init` and `semel check`: a file of settings to start with, its mistakes, and what its routes promise."""
+import json
+import os
+import pathlib
+import stat
+import subprocess
+
+import pytest
+
+from conftest import binary, run
+
+SOURCE = pathlib.Path(os.environ["SEMEL_SOURCE"])
+SECRETS = {"SEMEL_TOKEN": "0123456789abcdefgh", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+GOOD = """\
+store: ${DATABASE_URL}
+routes:
+  billing:
+    from: {kafka: "k1:9092,k2:9092", topic: payments, group: billing}
+    id: header:ce_id
+    timed_ids: true
+    order: json:/order_id
+    values: [json:/order_id, json:/cents]
+    do: {sql: "INSERT INTO ledger (order_id, cents) VALUES ($1, $2::bigint)"}
+  mailer:
+    from: {listen: "127.0.0.1:8090", token_file: token}
+    do: {http: "https://mail.example/send"}
+"""
+DATABASE = {"DATABASE_URL": "postgres://app:hunter2@db/shop"}
+
+
+@pytest.fixture
+def good(tmp_path):
+    path = tmp_path / "semel.yaml"
+    path.write_text(GOOD)
+    (tmp_path / "token").write_text("0123456789abcdefgh\n")
+    return path
+
+
+# ---- init ----
+
+
+@pytest.mark.parametrize("source", ["kafka", "amqp", "sqs", "listen"])
+@pytest.mark.parametrize("handler", ["sql", "http", "exec", "pull"])
+def test_what_init_prints_has_no_mistakes(source, handler):
+    printed = run("init", "--from", source, "--do", handler)
+    assert printed.code == 0 and printed.err == ""
+    checked = run("check", "-", "--json", stdin=printed.out, env=SECRETS)
+    assert checked.code == 0, checked
+    route = checked.json["routes"][0]
+    assert (route["source"], route["handler"]) == (source, handler)
+
+
+def test_init_explains_every_setting_of_its_kinds():
+    printed = run("init", "--from", "amqp", "--do", "exec").out
+    for setting in run("init", "--json").json["settings"]:
+        if setting["choice"] in (None, "amqp", "exec"):
+            assert setting["path"].split(".")[-1] + ":" in printed, setting
+    assert "topic:" not in printed
+
+
+def test_init_never_overwrites(tmp_path):
+    path = tmp_path / "semel.yaml"
+    first = run("init", "--out", path)
+    assert first.code == 0 and path.read_text() == run("init").out
+    path.write_text("mine\n")
+    again = run("init", "--out", path)
+    assert again.code == 4 and "is there already" in again.err
+    assert path.read_text() == "mine\n"
+    assert run("init", "--out", tmp_path / "no" / "where").code == 1
+
+
+def test_init_refuses_kinds_that_there_are_not():
+    assert run("init", "--from", "nats").code == 2
+    assert run("init", "--do", "magic").code == 2
+    assert run("init", "--json", "--from", "amqp").code == 2
+
+
+def test_the_page_of_the_settings_says_what_the_program_says():
+    done = subprocess.run([SOURCE / "tools" / "settings_docs.py", binary(), "--check"], capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# ---- check ----
+
+
+def test_check_prints_what_each_route_promises(good):
+    shown = run("check", good, env=DATABASE)
+    assert shown.code == 0 and shown.err == ""
+    assert "billing: ATOMIC (from kafka, do sql)\n" in shown.out
+    assert "mailer: BOUNDED (from listen, do http)\n" in shown.out
+    assert "it rests on the order of a Kafka partition" in shown.out
+    assert "45d against a horizon of 30d" in shown.out
+    assert shown.out.endswith("2 routes, no mistakes\n")
+
+
+def test_check_prints_the_same_for_programs(good):
+    told = run("check", good, "--json", env=DATABASE).json
+    assert told["ok"] is True and told["mistakes"] == []
+    billing, mailer = told["routes"]
+    assert (billing["route"], billing["guarantee"], billing["order"]) == ("billing", "ATOMIC", "source")
+    assert billing["retention_us"] > billing["horizon_us"] >= 3600 * 10**6
+    assert billing["settings"] == {"effect": "atomic", "order": "arrival"}
+    assert mailer["settings"]["effect"] == "outside"
+    assert set(billing["checklist"]) == {"key", "business_key", "store", "transaction", "retention", "outside_calls",
+                                         "order", "failures"}
+    assert billing["checklist"]["store"] == "PostgreSQL, ${DATABASE_URL}"
+
+
+def test_check_never_prints_a_secret(good):
+    for more in ([], ["--json"]):
+        shown = run("check", good, *more, env=DATABASE)
+        assert "hunter2" not in shown.out + shown.err and "0123456789" not in shown.out + shown.err
+    good.write_text(GOOD.replace("${DATABASE_URL}", "postgres://app:hunter2@db/shop"))
+    for more in ([], ["--json"]):
+        shown = run("check", good, *more)
+        assert shown.code == 1
+        assert "hunter2" not in shown.out + shown.err and "***" in shown.err or more
+
+
+def test_check_shows_every_mistake_with_its_line_and_a_caret(good):
+    good.write_text(GOOD.replace("topic:", "tpoic:").replace("timed_ids: true", "timed_ids: maybe"))
+    shown = run("check", good, env=DATABASE)
+    assert shown.code == 1 and shown.out == ""
+    assert f"{good}:4:38: routes.billing.from has no setting \"tpoic\"; did you mean topic?\n" in shown.err
+    assert "    4 |     from: {kafka: \"k1:9092,k2:9092\", tpoic: payments, group: billing}\n" in shown.err
+    assert "      |" + " " * 38 + "^~~~~\n" in shown.err
+    assert f"{good}:6:16: routes.billing.timed_ids is maybe; it must be true or false\n" in shown.err
+    assert shown.err.endswith(f"semel: {good}: 2 mistakes\n")
+    told = run("check", good, "--json", env=DATABASE)
+    assert told.code == 1 and told.json["ok"] is False and told.json["routes"] == []
+    assert [(m["line"], m["column"], m["path"]) for m in told.json["mistakes"]] == [
+        (4, 38, "routes.billing.from.tpoic"), (6, 16, "routes.billing.timed_ids")]
+
+
+# I18
+def test_check_refuses_a_retention_below_the_horizon_with_the_figure_that_would_do(good):
+    good.write_text(GOOD.replace("timed_ids: true", "keep: {completed: 10d}"))
+    shown = run("check", good, env=DATABASE)
+    assert shown.code == 1 and "shorter than the horizon" in shown.err and "30d would do" in shown.err
+    good.write_text(GOOD.replace("timed_ids: true", "keep: {completed: 30d}"))
+    assert run("check", good, env=DATABASE).code == 0
+
+
+def test_what_is_missing_outside_the_file_is_a_mistake_in_it(good):
+    shown = run("check", good)
+    assert shown.code == 1 and "the environment has no variable DATABASE_URL" in shown.err
+    (good.parent / "token").unlink()
+    shown = run("check", good, env=DATABASE)
+    assert shown.code == 1
+    assert "routes.mailer.from.token_file: the secret file token cannot be read: No such file" in shown.err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read every file")
+def test_a_secret_file_that_may_not_be_read_is_a_mistake(good):
+    (good.parent / "token").chmod(stat.S_IWUSR)
+    shown = run("check", good, env=DATABASE)
+    assert shown.code == 1 and "Permission denied" in shown.err
+
+
+def test_names_of_files_are_relative_to_the_folder_of_the_settings(good, monkeypatch):
+    monkeypatch.chdir("/")
+    assert run("check", good, env=DATABASE).code == 0
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path):
+    missing = run("check", tmp_path / "no.yaml")
+    assert missing.code == 1 and "no.yaml cannot be read: No such file or directory" in missing.err
+    assert "it is a directory" in run("check", tmp_path).err
+    large = tmp_path / "large.yaml"
+    large.write_text("#" * (1 << 20) + "\n")
+    assert "it has more than 1 MiB" in run("check", large).err
+    assert run("check").code == 2 and run("check", "a", "b").code == 2
+
+
+def test_a_billion_laughs_are_not_laughed(tmp_path):
+    path = tmp_path / "laughs.yaml"
+    path.write_text("a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi")))
+    shown = run("check", path, "--json")
+    assert shown.code == 1
+    assert "anchors and aliases have no meaning here" in shown.json["mistakes"][0]["text"]
+    assert shown.json["not_shown"] > 0
+
+
+def test_the_example_on_the_page_is_right(tmp_path):
+    page = (SOURCE / "docs" / "settings.md").read_text(encoding="utf-8")
+    example = page.split("```yaml\n")[1].split("```")[0]
+    checked = run("check", "-", "--json", stdin=example, env=DATABASE)
+    assert checked.code == 0, checked
+    assert json.loads(checked.out)["routes"][0]["guarantee"] == "ATOMIC"

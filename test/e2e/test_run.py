@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: MIT
+"""`semel run` itself: starting, stopping, bad input, and a broken route beside a sound one. The source is `listen`."""
+import json
+import signal
+
+import pytest
+
+import scenes
+from conftest import Store, run
+from daemon import Daemon, thread_sanitizer
+from listen import OTHER_TOKEN, Listen
+
+
+@pytest.fixture
+def books(store):
+    return scenes.Books(store)
+
+
+@pytest.fixture
+def listen():
+    return Listen()
+
+
+def event(n, key="k1"):
+    return {"k": key, "n": n}
+
+
+# ---- starting
+
+
+def test_a_file_with_a_mistake_starts_nothing(tmp_path):
+    file = tmp_path / "semel.yaml"
+    file.write_text("store: sqlite:x.db\nroutes:\n  a: {from: {listen: nowhere}, do: {sql: SELECT 1}}\n")
+    result = run("run", file)
+    assert result.code == 1
+    assert f"{file}:3:" in result.err and "^" in result.err
+
+
+def test_a_store_without_tables_is_refused_with_the_command_that_helps(tmp_path, listen):
+    books = Store(tmp_path / "nothing.db")
+    books.sql("CREATE TABLE t (a)")
+    daemon = Daemon(tmp_path, {"store": books.url, "routes": {"books": {
+        "from": listen.settings(), "do": {"sql": "SELECT 1"}}}})
+    assert daemon.start().wait() == 5
+    assert "migrate" in daemon.log()
+
+
+def test_an_address_that_is_taken_is_told(tmp_path, books, listen):
+    settings = scenes.settings(books, listen)
+    with Daemon(tmp_path, settings) as first:
+        first.ready()
+        second = Daemon(tmp_path, settings, name="second").start()
+        assert second.wait() != 0
+        assert str(listen.port) in second.log()
+
+
+# ---- what comes in
+
+
+def test_a_message_is_answered_after_its_commit(tmp_path, books, listen):
+    # I9, I11
+    with Daemon(tmp_path, scenes.settings(books, listen)) as daemon:
+        daemon.ready()
+        assert listen.post(event(1), id="m1")[0] == 202
+        assert books.rows() == [("m1", "k1", 1)]
+        status, answer = listen.post(event(1), id="m1")
+        assert (status, answer["status"]) == (200, "duplicate")
+        assert listen.post(event(2), id="m1")[0] == 409
+        assert listen.post(event(3), id="m3", token="wrong-token-wrong")[0] == 401
+        assert listen.post(event(3), id="m3", token=None)[0] == 401
+        assert books.rows() == [("m1", "k1", 1)]
+        daemon.until(lambda: daemon.metric("semel_alerts_total", kind="conflict") == 1, "the conflict is counted")
+
+
+def test_what_no_message_should_be_is_kept_and_stops_nobody(tmp_path, books, listen):
+    # I15, M
+    with Daemon(tmp_path, scenes.settings(books, listen, payload_max=1000)) as daemon:
+        daemon.ready()
+        assert listen.post(event(1))[0] == 422  # no id
+        assert listen.post(event(1), id="i" * 300)[0] in (202, 422)
+        status, answer = listen.post(b"this is no JSON", id="bad-json")
+        assert status in (202, 422), answer
+        assert listen.post(b"", id="empty")[0] in (202, 422)
+        assert listen.post(b"\xff\xfe", id="not-utf8")[0] in (202, 422)
+        fits = json.dumps({"k": "k1", "n": 7, "fill": ""}).encode()
+        fits = fits[:-2] + b"x" * (1000 - len(fits)) + fits[-2:]
+        assert len(fits) == 1000
+        assert listen.post(fits, id="just-fits")[0] == 202
+        assert listen.post(fits[:-2] + b"y" + fits[-2:], id="one-too-many")[0] in (202, 413, 422)
+        assert listen.post(event(8), id="many", **{f"x{i}": "1" for i in range(10000)})[0] == 431
+        assert listen.post(event(9), id="good")[0] == 202
+        assert [row[0] for row in books.rows()] == ["just-fits", "good"]
+        states = books.states()
+        assert states["completed"] == 2 and sum(states.values()) >= 6, states
+        assert daemon.running()
+
+
+def test_neither_payloads_nor_tokens_are_in_the_log(tmp_path, books, listen):
+    # M, P71
+    with Daemon(tmp_path, scenes.settings(books, listen)) as daemon:
+        daemon.ready()
+        listen.post({"k": "card-4111111111111111", "n": -5}, id="secret")
+        listen.post({"k": "card-4111111111111111", "n": "x"}, id="secret2")
+        daemon.until(lambda: daemon.lines("a message is dead"), "a line about it")
+    assert "4111111111111111" not in daemon.log()
+    assert "a-token-of-the-tests" not in daemon.log()
+    assert all("time" in line and "level" in line for line in daemon.lines())
+
+
+# ---- a route beside another
+
+
+def test_a_broken_route_stops_no_other_and_comes_back_when_it_is_mended(tmp_path, books, listen):
+    # P63
+    settings = scenes.settings(books, listen, batch=5)
+    broken = dict(settings["routes"]["books"], **{
+        "from": listen.settings(path="/broken", token="${OTHER_TOKEN}"),
+        "do": {"sql": "INSERT INTO missing (id, k, n) VALUES ($1, $2, $3)"}})
+    settings["routes"]["broken"] = broken
+    with Daemon(tmp_path, settings) as daemon:
+        daemon.until(lambda: daemon.lines("the route cannot start"), "the broken route says so")
+        assert listen.post(event(1), id="m1")[0] == 202
+        status, body = daemon.get("/readyz")
+        assert status == 503 and "broken" in body
+        assert daemon.get("/healthz")[0] == 200
+        books.sql("CREATE TABLE missing (id text, k text, n integer)")
+        daemon.ready()
+        assert listen.post(event(2), path="/broken", token=OTHER_TOKEN, id="m2")[0] == 202
+        books.sql("DROP TABLE missing")
+        posted = listen.post(event(3), path="/broken", token=OTHER_TOKEN, id="m3", timeout=90)
+        assert posted[0] == 503
+        assert listen.post(event(4), id="m4")[0] == 202
+        assert books.states("broken") == {"completed": 1}  # nothing was drained into dead letters
+        books.sql("CREATE TABLE missing (id text, k text, n integer)")
+        daemon.until(lambda: listen.post(event(3), path="/broken", token=OTHER_TOKEN, id="m3")[0]
+                     in (200, 202), "it goes on")
+    assert books.sql("SELECT id FROM missing") == [("m3",)]
+
+
+# ---- stopping
+
+
+def slow(tmp_path, seconds):
+    """An exec handler that leaves a mark when it begins and one when it is done."""
+    if thread_sanitizer():
+        pytest.skip("an exec handler under the thread sanitizer")
+    script = tmp_path / "slow.sh"
+    script.write_text(f"#!/bin/sh\ncat >/dev/null\ntouch {tmp_path}/begun\nsleep {seconds}\ntouch {tmp_path}/done\n")
+    script.chmod(0o755)
+    return {"exec": [str(script)], "timeout": "120s"}
+
+
+def begin(tmp_path, daemon, listen):
+    daemon.ready()
+    assert listen.post(event(1), id="m1")[0] == 202
+    daemon.until((tmp_path / "begun").exists, "the handler runs")
+
+
+def test_a_stop_waits_for_what_runs(tmp_path, books, listen):
+    with Daemon(tmp_path, scenes.settings(books, listen, do=slow(tmp_path, 1), values=None)) as daemon:
+        begin(tmp_path, daemon, listen)
+        daemon.stop()
+        assert (tmp_path / "done").exists()
+        assert books.states() == {"completed": 1}
+
+
+def test_what_does_not_end_in_time_is_given_up_and_unknown(tmp_path, books, listen):
+    # I14, E2
+    settings = scenes.settings(books, listen, do=slow(tmp_path, 60), values=None)
+    with Daemon(tmp_path, {**settings, "stop_within": "2s"}) as daemon:
+        begin(tmp_path, daemon, listen)
+        daemon.stop()
+        assert not (tmp_path / "done").exists()
+        assert books.states() == {"unknown": 1}
+
+
+def test_a_second_signal_stops_at_once_and_nothing_is_lost(tmp_path, books, listen):
+    # I7, T4
+    settings = scenes.settings(books, listen, do=dict(slow(tmp_path, 60), idempotent=True), values=None, lease="1s")
+    daemon = Daemon(tmp_path, settings)
+    with daemon:
+        begin(tmp_path, daemon, listen)
+        daemon.signal(signal.SIGTERM)
+        daemon.until(lambda: daemon.lines("stopping"), "it is stopping")
+        daemon.stop(expect=128 + signal.SIGTERM)
+    assert books.states() == {"processing": 1}
+    (tmp_path / "slow.sh").write_text("#!/bin/sh\ncat >/dev/null\n")
+    with daemon:
+        daemon.until(lambda: books.states() == {"completed": 1}, "recovered, retried and done")
+
+
+def test_a_clean_stop_gives_back_what_was_not_begun(tmp_path, books, listen):
+    items = scenes.messages(200)
+    with Daemon(tmp_path, scenes.settings(books, listen, batch=5)) as daemon:
+        daemon.ready()
+        listen.send(items)
+        daemon.stop()
+    assert books.count() == 200

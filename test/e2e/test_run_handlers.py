@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: MIT
+"""Effects outside the database, by `semel run`: http, exec and pull, with the other side failing in every way."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import threading
+
+import pytest
+
+import scenes
+from daemon import Daemon
+from listen import OTHER_TOKEN, Listen, Other
+from pg import free_port, wait_for
+
+
+@pytest.fixture
+def books(store):
+    return scenes.Books(store)
+
+
+@pytest.fixture
+def listen():
+    return Listen()
+
+
+def outside(books, listen, do, **route):
+    return scenes.settings(books, listen, do=do, values=None, **route)
+
+
+def post(listen, *ids, **headers):
+    for id in ids:
+        assert listen.post({"k": "k1", "n": 1}, id=id, **headers)[0] == 202, id
+
+
+# ---- http
+
+
+def test_a_call_carries_the_same_key_until_it_succeeds(tmp_path, books, listen):
+    # E1, I6
+    answers = iter([503, 500, 200])
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    with Other(lambda call: (next(answers), b'{"charge": 7}')) as other:
+        with Daemon(tmp_path, outside(books, listen, {"http": other.url})) as daemon:
+            daemon.ready()
+            post(listen, "m1", traceparent=trace)
+            daemon.until(lambda: books.states() == {"completed": 1}, "the third attempt succeeds")
+            calls = other.of("m1")
+            assert len(calls) == 3
+            assert len({call["headers"]["Idempotency-Key"] for call in calls}) == 1
+            assert [call["headers"]["Semel-Attempt"] for call in calls] == ["1", "2", "3"]
+            for call in calls:  # the same trace, another span
+                assert call["headers"]["traceparent"].split("-")[1] == trace.split("-")[1]
+                assert call["headers"]["traceparent"].split("-")[2] != trace.split("-")[2]
+            status, answer = listen.post({"k": "k1", "n": 1}, id="m1")
+            assert (status, answer["outcome"]) == (200, {"charge": 7})  # I9
+            assert len(other.of("m1")) == 3
+
+
+def test_an_unknown_outcome_is_asked_for_and_never_repeated_on_a_guess(tmp_path, books, listen):
+    # E2, T11, P47
+    known = {}
+    def answer(call):
+        if call["method"] == "GET":
+            return 200, json.dumps({"state": known.get(call["path"].rsplit("/", 1)[1], "unknown")}).encode()
+        return None, b""  # hangs up after it has read the request
+    with Other(answer) as other:
+        do = {"http": other.url + "/charges", "reconcile": other.url + "/charges/{id}"}
+        with Daemon(tmp_path, outside(books, listen, do)) as daemon:
+            daemon.ready()
+            post(listen, "was-done", "was-not", "still-unknown")
+            daemon.until(lambda: books.states() == {"unknown": 3}, "nobody knows")
+            known["was-done"] = "done"
+            daemon.until(lambda: books.states().get("completed") == 1, "one is known to be done")
+            assert len([call for call in other.of("was-done") if call["method"] == "POST"]) == 1
+            known["was-not"] = "not_done"
+            def again():
+                return len([call for call in other.of("was-not") if call["method"] == "POST"]) == 2
+            daemon.until(again, "the one that was not done runs again")
+            known["was-not"] = "unknown"
+            daemon.until(lambda: books.states() == {"unknown": 2, "completed": 1}, "and is unknown again")
+            assert len([call for call in other.of("still-unknown") if call["method"] == "POST"]) == 1
+            assert daemon.lines("an unknown outcome is known")
+
+
+def test_a_server_that_is_down_charges_nobody_and_the_route_waits(tmp_path, books, listen):
+    # I6, P63
+    port = free_port()
+    settings = outside(books, listen, {"http": f"http://127.0.0.1:{port}/"}, breaker={"failures": 3, "first": "100ms",
+                                                                                     "ceiling": "500ms"})
+    with Daemon(tmp_path, settings) as daemon:
+        daemon.ready()
+        post(listen, "m1", "m2", "m3")
+        daemon.until(lambda: daemon.lines("too much fails in a row: the route pauses and probes"), "the breaker opens")
+        assert "dead" not in books.states() and "failed" not in books.states()
+        with OnPort(port):
+            daemon.until(lambda: books.states() == {"completed": 3}, "all are done once it is there")
+
+
+class OnPort:
+    """Answers 204 to everything."""
+
+    def __init__(self, port):
+        import http.server
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *args):
+                pass
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def __exit__(self, *args):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def test_calls_run_side_by_side_and_no_more_than_allowed(tmp_path, books, listen):
+    gate, now, most, lock = threading.Event(), [0], [0], threading.Lock()
+    def answer(call):
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        gate.wait(30)
+        with lock:
+            now[0] -= 1
+        return 200, b""
+    with Other(answer) as other:
+        with Daemon(tmp_path, outside(books, listen, {"http": other.url, "concurrency": 4})) as daemon:
+            daemon.ready()
+            post(listen, *(f"m{i}" for i in range(4)))
+            daemon.until(lambda: most[0] == 4, "four at a time")
+            sender = threading.Thread(target=post, args=(listen, "m4", "m5", "m6"))
+            sender.start()
+            gate.set()
+            sender.join()
+            daemon.until(lambda: books.states() == {"completed": 7}, "all are done")
+    assert most[0] == 4
+
+
+def test_a_call_that_outlasts_the_lease_keeps_it(tmp_path, books, listen):
+    # I7, P39
+    gate = threading.Event()
+    with Other(lambda call: (200 if gate.wait(60) else 500, b"")) as other:
+        with Daemon(tmp_path, outside(books, listen, {"http": other.url, "timeout": "60s"}, lease="500ms")) as daemon:
+            daemon.ready()
+            post(listen, "m1")
+            daemon.until(lambda: other.of("m1"), "the call runs")
+            table = books.sql("SELECT lease_until FROM semel_inbox")
+            daemon.until(lambda: books.sql("SELECT lease_until FROM semel_inbox") > table, "renewed once")
+            table = books.sql("SELECT lease_until FROM semel_inbox")
+            daemon.until(lambda: books.sql("SELECT lease_until FROM semel_inbox") > table, "renewed again")
+            gate.set()
+            daemon.until(lambda: books.states() == {"completed": 1}, "done under its first claim")
+            assert len(other.of("m1")) == 1
+
+
+def test_an_ordered_key_has_one_call_at_a_time_and_in_order(tmp_path, books, listen):
+    # I13
+    with Other(lambda call: (200, b"")) as other:
+        with Daemon(tmp_path, outside(books, listen, {"http": other.url}, order="json:/k")) as daemon:
+            daemon.ready()
+            for i in range(12):
+                assert listen.post({"k": f"k{i % 2}", "n": i}, id=f"m{i:02}")[0] == 202
+            daemon.until(lambda: books.states() == {"completed": 12}, "all are done")
+    bodies = [json.loads(call["body"]) for call in other.calls]
+    for key in ("k0", "k1"):
+        assert [body["n"] for body in bodies if body["k"] == key] == list(range(int(key[1]), 12, 2))
+
+
+# ---- exec
+
+
+def script(tmp_path, text):
+    file = tmp_path / "handler.sh"
+    file.write_text("#!/bin/sh\n" + text)
+    file.chmod(0o755)
+    return {"exec": [str(file)], "timeout": "2s"}
+
+
+@pytest.mark.parametrize("text, state", [
+    ("cat >/dev/null; exit 0", "completed"),
+    ("exit 65", "dead"),
+    ("exit 69", "unknown"),
+    ("cat >/dev/null; head -c 200000 /dev/urandom; exit 0", "completed"),
+    ("exec sleep 600", "unknown"),
+    ("exec yes", "unknown"),
+    ("kill -9 $$", "unknown"),
+])
+def test_a_program_ends_as_it_says(tmp_path, books, listen, text, state):
+    # I14, E2
+    with Daemon(tmp_path, outside(books, listen, script(tmp_path, text))) as daemon:
+        daemon.ready()
+        post(listen, "m1")
+        daemon.until(lambda: books.states() == {state: 1}, state)
+
+
+def test_a_program_that_vanishes_stops_its_route_and_loses_nothing(tmp_path, books, listen):
+    # P63
+    do = script(tmp_path, "exit 0")
+    with Daemon(tmp_path, outside(books, listen, do, breaker={"first": "100ms", "ceiling": "300ms"})) as daemon:
+        daemon.ready()
+        os.rename(do["exec"][0], tmp_path / "gone")
+        post(listen, "m1")
+        daemon.until(lambda: daemon.lines("a call could not be made"), "it is told")
+        assert not set(books.states()) & {"dead", "failed", "unknown"}
+        os.rename(tmp_path / "gone", do["exec"][0])
+        daemon.until(lambda: books.states() == {"completed": 1}, "done when it is back")
+
+
+# ---- pull
+
+
+def pull_settings(books, listen, **do):
+    port = free_port()
+    return port, outside(books, listen, {"pull": f"127.0.0.1:{port}", "path": "/work", "token": "${OTHER_TOKEN}", **do})
+
+
+def test_a_worker_in_twenty_lines_of_shell_takes_and_settles(tmp_path, books, listen):
+    # E1
+    worker = pathlib.Path(os.environ["SEMEL_SOURCE"]) / "examples/pull/worker.sh"
+    assert len(worker.read_text().splitlines()) <= 20
+    port, settings = pull_settings(books, listen)
+    program = tmp_path / "effect.sh"
+    program.write_text(f"#!/bin/sh\ncat >>{tmp_path}/effects\n")
+    program.chmod(0o755)
+    with Daemon(tmp_path, settings) as daemon:
+        daemon.ready()
+        post(listen, *(f"m{i}" for i in range(10)))
+        post_again = listen.post({"k": "k1", "n": 1}, id="m3")
+        assert post_again[0] == 200
+        shell = subprocess.Popen(["sh", worker, f"http://127.0.0.1:{port}/work", program],
+                                 env={**os.environ, "SEMEL_TOKEN": OTHER_TOKEN}, start_new_session=True)
+        try:
+            daemon.until(lambda: books.states() == {"completed": 10}, "all are settled")
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)
+            shell.wait(60)
+    taken = [json.loads(line)[0]["id"] for line in (tmp_path / "effects").read_text().splitlines()]
+    assert sorted(taken) == sorted(f"m{i}" for i in range(10))
+
+
+def test_a_puller_that_dies_leaves_an_unknown_outcome_and_a_late_one_is_refused(tmp_path, books, listen):
+    # I7, P39
+    port, settings = pull_settings(books, listen)
+    pull = Listen()
+    pull.port = port
+    with Daemon(tmp_path, settings) as daemon:
+        daemon.ready()
+        post(listen, "m1")
+        taken = daemon.until(lambda: pull.post(b"", "/work/take?lease=1s", OTHER_TOKEN)[1], "a message is taken")
+        assert pull.post(b"", "/work/take", "a-wrong-token-entirely")[0] == 401
+        daemon.until(lambda: books.states() == {"unknown": 1}, "its lease ran out")
+        assert pull.post({"token": taken[0]["token"], "result": "done"}, "/work/settle", OTHER_TOKEN)[0] == 409
+        assert books.states() == {"unknown": 1}
+    assert wait_for(lambda: not daemon.running(), "stopped")

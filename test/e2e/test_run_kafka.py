@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: MIT
+"""`semel run` from a real Apache Kafka into a real database: whatever breaks, effects equal single delivery."""
+import json
+
+import pytest
+
+import scenes
+from daemon import Daemon
+from kafka import Server, kafka  # noqa: F401
+from pg import pg_server  # noqa: F401
+
+POINTS = ["batch.settled:1", "batch.committed:2", "pump.before_ack:1"]
+ALL_POINTS = ["batch.begun", "batch.admitted", "batch.handled", "batch.settled", "batch.committed", "claim.admitted",
+              "claim.committed", "lease.run", "pump.polled", "pump.before_ack", "pump.acked"]
+
+
+class Topic:
+    """A topic of the server, whose partition is chosen by the key, as producers do."""
+    made = 0
+
+    def __init__(self, server, partitions=4):
+        Topic.made += 1
+        self.server, self.name = server, f"payments-{Topic.made}"
+        server.topic(self.name, partitions)
+
+    def settings(self, **more):
+        return {"kafka": self.server.address, "topic": self.name, "group": f"books-{self.name}", "first": "earliest",
+                "properties": {"session.timeout.ms": "3000", "heartbeat.interval.ms": "300"}, **more}
+
+    def send(self, messages):
+        self.server.send(self.name, [(-1, body["k"], json.dumps(body), {"id": id}) for id, body in messages])
+
+    def restart(self, how):
+        self.server.restart(how)
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def books(request, tmp_path):
+    return scenes.databases(request, tmp_path)
+
+
+@pytest.fixture
+def topic(kafka):  # noqa: F811
+    return Topic(kafka)
+
+
+def test_everything_twice_and_shuffled_equals_once(tmp_path, books, topic):
+    # I1, I2, I5, I9, T6, T14
+    scenes.duplicates(tmp_path, books, topic)
+
+
+def test_a_poison_message_is_dead_and_the_others_go_on(tmp_path, books, topic):
+    # I6, I15, T5
+    scenes.poison(tmp_path, books, topic)
+
+
+def test_a_failing_key_waits_and_keeps_its_order(tmp_path, books, topic):
+    # I13, T3
+    scenes.order_under_retries(tmp_path, books, topic)
+
+
+def test_killed_at_labelled_points_nothing_is_lost_or_repeated(tmp_path, books, topic):
+    # T1, T7
+    points = [f"{point}:{visit}" for point in ALL_POINTS for visit in (1, 3)] if scenes.LONG else POINTS
+    scenes.crashes(tmp_path, books, topic, points)
+
+
+def test_a_message_that_kills_its_process_is_counted(tmp_path, books, topic):
+    # I6
+    scenes.a_killer(tmp_path, books, topic)
+
+
+def test_the_broker_is_killed_in_the_middle(tmp_path, books, topic):
+    # T14
+    scenes.broker_restart(tmp_path, books, topic)
+
+
+def test_a_statement_emits_events_with_its_effect(tmp_path, books, topic):
+    # I21
+    if books.sqlite:
+        pytest.skip("the statement calls a function that PostgreSQL has")
+    items, bad = scenes.messages(100), [("bad-1", {"k": "k1", "n": -1})]
+    topic.send(scenes.twice(items + bad, 5))
+    do = {"sql": "WITH sent AS (SELECT semel.outbox_put('account', $2, 'booked', jsonb_build_object('n', $3::int)))"
+                 " INSERT INTO ledger (id, k, n) SELECT $1, $2, $3::int FROM sent"}
+    with Daemon(tmp_path, scenes.settings(books, topic, do=do)) as daemon:
+        scenes.expect_exact(books, items, daemon.ready())
+        daemon.until(lambda: books.states().get("dead") == 1, "the bad one is dead")
+    events = books.sql("SELECT aggregateid, convert_from(payload, 'UTF8')::jsonb->>'n' FROM semel.outbox")
+    assert sorted(events) == sorted((body["k"], str(body["n"])) for _, body in items)  # and none of the bad one
+
+
+def test_three_processes_and_one_is_killed_every_few_seconds(tmp_path, books, kafka):  # noqa: F811
+    # T2, T7, T14, P27, P39, P67
+    if books.sqlite and not scenes.LONG:
+        pytest.skip("SEMEL_LONG=1 runs it on SQLite too")
+    topic = Topic(kafka, 12)
+    size = {"kills": 12, "total": 20000} if scenes.LONG else {"kills": 3, "total": 3000}
+    rows = scenes.storm(tmp_path, books, topic, order="json:/k", **size)
+    scenes.expect_order(rows)
+
+
+# ---- positions in the store
+
+
+def group(topic):
+    return f"books-{topic.name}"
+
+
+def test_a_position_in_the_store_is_resumed_from_and_can_be_set_back(tmp_path, books, topic):
+    # I23
+    topic.settings = lambda more=topic.settings: more(offsets="store")
+    items = scenes.messages(300)
+    topic.send(items[:200])
+    daemon = Daemon(tmp_path, scenes.settings(books, topic))
+    with daemon:
+        scenes.expect_exact(books, items[:200], daemon.ready())
+        daemon.until(lambda: positions(books) == 200, "the positions are behind the last one")
+    topic.send(items[200:])
+    with daemon:
+        scenes.expect_exact(books, items, daemon.ready())
+        daemon.until(lambda: positions(books) == 300, "moved on")
+        before = daemon.metric("semel_messages_total", why="duplicate")
+        assert before == 0  # nothing was read again
+        result = books.store.semel("rewind", "books", "--all", "--to", "earliest", "--reason", "a drill", "--yes")
+        assert result.code == 0, result
+        daemon.until(lambda: daemon.metric("semel_messages_total", why="duplicate") >= 300, "all is read again")
+        daemon.until(lambda: positions(books) == 300, "and behind the last one again")
+    scenes.expect_exact(books, items)
+
+
+def positions(books):
+    return sum(item["offset"] or 0 for item in books.store.semel("rewind", "books", "--json").json)
+
+
+def test_killed_with_positions_in_the_store_the_books_are_exact(tmp_path, books, topic):
+    # I23, T7
+    topic.settings = lambda more=topic.settings: more(offsets="store")
+    points = ["batch.settled:2", "batch.committed:1", "pump.before_ack:2"]
+    scenes.crashes(tmp_path, books, topic, points)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+"""`semel run` from a real RabbitMQ into a real database: whatever breaks, effects equal single delivery."""
+import json
+
+import pytest
+
+import scenes
+from pg import pg_server  # noqa: F401
+from rabbit import rabbit  # noqa: F401
+
+POINTS = ["batch.settled:1", "batch.committed:2", "pump.before_ack:1"]
+ALL_POINTS = [f"{point}:{visit}" for point in (
+    "batch.begun", "batch.admitted", "batch.handled", "batch.settled", "batch.committed", "claim.admitted",
+    "claim.committed", "lease.run", "pump.polled", "pump.before_ack", "pump.acked") for visit in (1, 3)]
+
+
+class Queue:
+    """A queue of the server; ordered where it has a single active consumer."""
+    made = 0
+
+    def __init__(self, server, kind="classic", single_active=False):
+        Queue.made += 1
+        self.server, self.name, self.single_active = server, f"payments-{Queue.made}", single_active
+        server.queue(self.name, kind, single_active)
+
+    def settings(self):
+        return {"amqp": f"amqp://127.0.0.1:{self.server.port}", "queue": self.name, "prefetch": 300,
+                "single_active": self.single_active, "heartbeat": "2s"}
+
+    def send(self, messages):
+        self.server.send(self.name, [(id, json.dumps(body), None) for id, body in messages])
+
+    def restart(self, how):
+        self.server.restart(how)
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def books(request, tmp_path):
+    return scenes.databases(request, tmp_path)
+
+
+@pytest.fixture
+def queue(rabbit):  # noqa: F811
+    return Queue(rabbit)
+
+
+def test_everything_twice_and_shuffled_equals_once(tmp_path, books, queue):
+    # I1, I2, I5, I9, T6, T14
+    scenes.duplicates(tmp_path, books, queue)
+
+
+def test_a_poison_message_is_dead_and_the_others_go_on(tmp_path, books, queue):
+    # I6, I15, T5
+    scenes.poison(tmp_path, books, queue)
+
+
+def test_a_failing_key_waits_and_keeps_its_order(tmp_path, books, rabbit):  # noqa: F811
+    # I13, T3
+    scenes.order_under_retries(tmp_path, books, Queue(rabbit, "quorum", single_active=True))
+
+
+def test_killed_at_labelled_points_nothing_is_lost_or_repeated(tmp_path, books, queue):
+    # T1, T7, P30
+    if books.sqlite and not scenes.LONG:
+        pytest.skip("SEMEL_LONG=1 runs it on SQLite too")
+    scenes.crashes(tmp_path, books, queue, ALL_POINTS if scenes.LONG else POINTS)
+
+
+def test_the_broker_is_killed_in_the_middle(tmp_path, books, queue):
+    # T14, P31
+    if books.sqlite and not scenes.LONG:
+        pytest.skip("SEMEL_LONG=1 runs it on SQLite too")
+    scenes.broker_restart(tmp_path, books, queue)
+
+
+def test_three_processes_and_one_is_killed_every_few_seconds(tmp_path, books, rabbit):  # noqa: F811
+    # T2, T7, T14
+    if books.sqlite and not scenes.LONG:
+        pytest.skip("SEMEL_LONG=1 runs it on SQLite too")
+    size = {"kills": 12, "total": 20000} if scenes.LONG else {"kills": 3, "total": 2000, "every_s": 1.0}
+    scenes.storm(tmp_path, books, Queue(rabbit), **size)
