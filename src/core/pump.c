@@ -93,9 +93,6 @@ static void bound_failures(struct semel_pump *pump)
 static void note_ends(struct semel_pump *pump, const struct semel_settled *settled, size_t n, int64_t now_us)
 {
     for (size_t i = 0; i < n; i++) {
-        bool parking = settled[i].why == SEMEL_WHY_BLOCKED || settled[i].why == SEMEL_WHY_GAP;
-        if (parking && settled[i].act == SEMEL_LATER)
-            pump->resume_us = semel__time_add(now_us, (int64_t)pump->later_ms * 1000);
         bool ran = settled[i].why == SEMEL_WHY_NEW || settled[i].why == SEMEL_WHY_RETRIED;
         if (!ran)
             continue;
@@ -167,17 +164,26 @@ static void keep_positions(struct semel_pump *pump, const struct pump_batch *bat
 
 /* Somebody works on it, and its row has its payload: recovery has it if he dies. The broker would only bring it again
  * and again, and hold up what comes behind it. */
-void semel__pump_let_go(struct pump_batch *batch)
+static bool elsewhere(const struct semel_settled *settled)
+{
+    return settled->state == SEMEL_STATE_PROCESSING && settled->kept;
+}
+
+void semel__pump_let_go(struct semel_pump *pump, struct pump_batch *batch, int64_t now_us)
 {
     for (size_t i = 0; i < batch->n; i++) {
         struct semel_settled *settled = &batch->settled[i];
-        if (settled->act == SEMEL_LATER && settled->state == SEMEL_STATE_PROCESSING && settled->kept)
+        if (settled->act != SEMEL_LATER)
+            continue;
+        if (elsewhere(settled))
             settled->act = SEMEL_ACK;
+        else if (settled->why == SEMEL_WHY_BLOCKED || settled->why == SEMEL_WHY_GAP)
+            pump->resume_us = semel__time_add(now_us, (int64_t)pump->later_ms * 1000);
     }
 }
 
-semel_status semel__pump_answer(struct semel_pump *pump, struct pump_batch *batch, size_t *ret_acked,
-                                struct semel_error *err)
+static semel_status answer_all(struct semel_pump *pump, struct pump_batch *batch, size_t *ret_acked,
+                               struct semel_error *err)
 {
     size_t later;
     keep_positions(pump, batch);
@@ -194,38 +200,43 @@ semel_status semel__pump_answer(struct semel_pump *pump, struct pump_batch *batc
     return status != SEMEL_OK ? status : back;
 }
 
+semel_status semel__pump_conclude(struct semel_pump *pump, struct pump_batch *batch, semel_status status,
+                                  int64_t now_us, size_t *ret_acked, struct semel_error *err)
+{
+    struct semel_error own = {0};
+    semel_status answered = SEMEL_OK;
+    (void)semel__pump_note_store(pump, status, err, now_us);
+    pump->doubt = pump->doubt && status != SEMEL_OK;
+    if (batch->settled != NULL && batch->tags != NULL && batch->told != NULL)
+        answered = answer_all(pump, batch, ret_acked, &own);
+    else
+        pump->broker_down = true; /* no memory to give them back one by one: closing gives back all */
+    if (status == SEMEL_OK && answered != SEMEL_OK)
+        *err = own;
+    return status != SEMEL_OK ? status : answered;
+}
+
 static semel_status pump_batch(struct semel_pump *pump, struct pump_batch *batch, int64_t now_us, size_t *ret_n,
                                struct semel_error *err)
 {
-    struct semel_error world = {0}, ignored = {0};
-    semel_status status = semel__pump_prepare(pump, batch, &world);
+    semel_status status = semel__pump_prepare(pump, batch, err);
     if (status == SEMEL_OK) {
 #ifdef SEMEL_MUTANT_EARLY_ACK
         for (size_t i = 0; i < batch->n; i++)
             batch->tags[i] = batch->deliveries[i].tag;
+        struct semel_error ignored = {0};
         (void)semel_broker_ack(pump->broker, batch->tags, batch->n, &ignored);
 #endif
         bound_failures(pump);
-        status = semel__marks_begin(&pump->marks, pump->inbox, batch->deliveries, batch->n, &world);
+        status = semel__marks_begin(&pump->marks, pump->inbox, batch->deliveries, batch->n, err);
     }
     if (status == SEMEL_OK) {
-        status = pump->put_only ? semel__inbox_put_all(pump->inbox, batch->msgs, batch->n, batch->settled, &world)
-                                : semel__inbox_process(pump->inbox, batch->msgs, batch->n, batch->settled, &world);
-        semel__pump_let_go(batch);
+        status = pump->put_only ? semel__inbox_put_all(pump->inbox, batch->msgs, batch->n, batch->settled, err)
+                                : semel__inbox_process(pump->inbox, batch->msgs, batch->n, batch->settled, err);
+        semel__pump_let_go(pump, batch, now_us);
         note_ends(pump, batch->settled, batch->n, now_us);
     }
-    (void)semel__pump_note_store(pump, status, &world, now_us);
-    pump->doubt = pump->doubt && status != SEMEL_OK;
-    semel_status acked = SEMEL_OK;
-    if (batch->settled != NULL && batch->tags != NULL && batch->told != NULL)
-        acked = semel__pump_answer(pump, batch, ret_n, &ignored);
-    else
-        pump->broker_down = true; /* no memory to give them back one by one: closing gives back all */
-    if (err != NULL && status != SEMEL_OK)
-        *err = world;
-    else if (err != NULL && acked != SEMEL_OK)
-        *err = ignored;
-    return status != SEMEL_OK ? status : acked;
+    return semel__pump_conclude(pump, batch, status, now_us, ret_n, err);
 }
 
 bool semel__pump_paused(const struct semel_pump *pump, int64_t now_us)

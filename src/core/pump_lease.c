@@ -24,7 +24,7 @@ static void acknowledge_claims(struct pump_batch *batch, const struct semel_leas
             if (k != place && !same(&batch->msgs[k], &batch->msgs[place]))
                 continue;
             if (k != place && semel__fp_differs(&batch->msgs[k].fp, &batch->msgs[place].fp))
-                continue; /* a conflict, which was told already */
+                continue; /* a conflict: it goes back, and is told when it comes again */
             if (batch->settled[k].act == SEMEL_LATER)
                 batch->settled[k].why = k == place ? SEMEL_WHY_NEW : SEMEL_WHY_DUPLICATE;
             batch->settled[k].act = SEMEL_ACK;
@@ -36,30 +36,15 @@ static semel_status claim_batch(struct semel_pump *pump, struct pump_batch *batc
                                 struct semel_arena *arena, struct semel_lease *ret_leases, size_t *ret_n,
                                 struct semel_error *err)
 {
-    struct semel_error ignored = {0};
     size_t acked;
     semel_status status = semel__pump_prepare(pump, batch, err);
     if (status == SEMEL_OK) {
         status = semel__lease_claim(pump->inbox, batch->msgs, batch->n, true, arena, ret_leases, ret_n, batch->settled,
                                     err);
-        semel__pump_let_go(batch);
         acknowledge_claims(batch, ret_leases, *ret_n);
-        for (size_t i = 0; i < batch->n; i++) {
-            enum semel_why why = batch->settled[i].why;
-            if (batch->settled[i].act == SEMEL_LATER && (why == SEMEL_WHY_BLOCKED || why == SEMEL_WHY_GAP))
-                pump->resume_us = semel__time_add(now_us, (int64_t)pump->later_ms * 1000);
-        }
+        semel__pump_let_go(pump, batch, now_us);
     }
-    (void)semel__pump_note_store(pump, status, err, now_us);
-    pump->doubt = pump->doubt && status != SEMEL_OK;
-    semel_status answered = SEMEL_OK;
-    if (batch->settled != NULL && batch->tags != NULL && batch->told != NULL)
-        answered = semel__pump_answer(pump, batch, &acked, &ignored);
-    else
-        pump->broker_down = true;
-    if (status == SEMEL_OK && answered != SEMEL_OK)
-        *err = ignored;
-    return status != SEMEL_OK ? status : answered;
+    return semel__pump_conclude(pump, batch, status, now_us, &acked, err);
 }
 
 semel_status semel__pump_claim(struct semel_pump *pump, int64_t now_us, size_t max, struct semel_arena *arena,

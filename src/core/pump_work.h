@@ -28,10 +28,11 @@ void semel__pump_end_probe(struct semel_pump *pump, int64_t now_us);
 bool semel__pump_paused(const struct semel_pump *pump, int64_t now_us);
 /* Room and messages for the deliveries; every one is LATER until something else is known. */
 semel_status semel__pump_prepare(struct semel_pump *pump, struct pump_batch *batch, struct semel_error *err);
-/* What others have claimed, with its payload, is acknowledged. */
-void semel__pump_let_go(struct pump_batch *batch);
-/* Tells, acknowledges and gives back, by `settled`. */
-semel_status semel__pump_answer(struct semel_pump *pump, struct pump_batch *batch, size_t *ret_acked,
-                                struct semel_error *err);
+/* What others have claimed, with its payload, is acknowledged. Where too much is parked the pump pauses. */
+void semel__pump_let_go(struct semel_pump *pump, struct pump_batch *batch, int64_t now_us);
+/* The end of a batch that was processed or claimed with `status`, of which err tells: the world is noted, and all are
+ * told, acknowledged and given back, by `settled`. */
+semel_status semel__pump_conclude(struct semel_pump *pump, struct pump_batch *batch, semel_status status,
+                                  int64_t now_us, size_t *ret_acked, struct semel_error *err);
 
 #endif

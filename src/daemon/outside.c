@@ -7,8 +7,6 @@
  * not forgotten while this process lives; if it dies, the lease runs out. No message is charged for a call that
  * certainly did nothing. What is unknown is asked for (E2) and never repeated on a guess.
  */
-#include <string.h>
-
 #include "base/error.h"
 #include "base/str.h"
 #include "core/look.h"

@@ -3,11 +3,10 @@
  * source.c: the source thread of a route: polls the broker, hands deliveries to the workers, applies their answers.
  *
  * Invariants: nothing but this thread touches the broker. It never waits for a worker: when the hand is full it keeps
- * polling, for nothing, so that the membership, heartbeats and visibility are kept. An
- * acknowledgement is sent only for what a worker has answered, and it answers after its commit.
+ * polling, for nothing, so that the membership, heartbeats and visibility are kept. An acknowledgement is sent only for
+ * what a worker has answered, and it answers after its commit.
  */
 #include "base/error.h"
-#include "base/point.h"
 #include "daemon/run.h"
 #ifdef SEMEL_WITH_KAFKA
 #include "broker/kafka.h"

@@ -5,10 +5,6 @@
  * The first worker of a route also ticks: recovery, stored work that is due, purge. Every process does, and core makes
  * that safe.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "base/error.h"
 #include "core/consumer.h"
 #include "daemon/run.h"
