@@ -122,7 +122,7 @@ static size_t choose(const struct semel_hand *hand, const struct semel_delivery 
     return best;
 }
 
-size_t semel__delivery_weight(const struct semel_delivery *delivery)
+static size_t weight_of(const struct semel_delivery *delivery)
 {
     size_t bytes = delivery->payload.n + delivery->position.n;
     for (size_t i = 0; i < delivery->n_headers; i++)
@@ -146,8 +146,8 @@ void semel__side_wake(struct side *side)
 }
 
 /* Sorts the deliveries into one chunk a side; all of it in the parcel's arena. */
-static bool sort_out(struct semel_hand *hand, struct parcel *parcel, const struct semel_delivery *deliveries, size_t n,
-                     struct chunk **chunks)
+static bool sort_out(struct semel_hand *hand, struct parcel *parcel, const struct semel_delivery *deliveries,
+                     const size_t *weights, size_t n, struct chunk **chunks)
 {
     size_t *which = semel__arena_alloc(&parcel->arena, n, sizeof *which);
     if (which == NULL)
@@ -165,13 +165,16 @@ static bool sort_out(struct semel_hand *hand, struct parcel *parcel, const struc
             continue;
         struct chunk *chunk = semel__arena_alloc(&parcel->arena, 1, sizeof *chunk);
         struct semel_delivery *at = semel__arena_alloc(&parcel->arena, count, sizeof *at);
-        ok = chunk != NULL && at != NULL;
+        size_t *heavy = semel__arena_alloc(&parcel->arena, count, sizeof *heavy);
+        ok = chunk != NULL && at != NULL && heavy != NULL;
         if (!ok)
             continue;
-        *chunk = (struct chunk){.parcel = parcel, .at = at, .epoch = hand->epoch};
+        *chunk = (struct chunk){.parcel = parcel, .at = at, .weights = heavy, .epoch = hand->epoch};
         for (size_t i = 0; i < n; i++)
-            if (which[i] == s)
+            if (which[i] == s) {
+                heavy[chunk->n] = weights[i];
                 at[chunk->n++] = deliveries[i];
+            }
         chunks[s] = chunk;
     }
     return ok;
@@ -186,13 +189,13 @@ semel_status semel__hand_give_take(struct semel_hand *hand, struct semel_arena *
     if (parcel == NULL)
         return semel__fail_memory(err);
     *parcel = (struct parcel){.arena = *arena, .given_us = semel__steady_us(), .refs = n};
-    parcel->arena.max += n * (sizeof(size_t) + sizeof(struct semel_delivery) + 64) + 4096;
+    parcel->arena.max += n * (3 * sizeof(size_t) + sizeof(struct semel_delivery) + 64) + 4096;
     struct chunk **chunks = semel__arena_alloc(&parcel->arena, hand->n_sides, sizeof(struct chunk *));
-    size_t bytes = 0;
-    for (size_t i = 0; i < n; i++)
-        bytes += semel__delivery_weight(&deliveries[i]);
+    size_t bytes = 0, *weights = semel__arena_alloc(&parcel->arena, n, sizeof *weights);
+    for (size_t i = 0; weights != NULL && i < n; i++)
+        bytes += weights[i] = weight_of(&deliveries[i]);
     pthread_mutex_lock(&hand->lock);
-    bool ok = chunks != NULL && sort_out(hand, parcel, deliveries, n, chunks);
+    bool ok = chunks != NULL && weights != NULL && sort_out(hand, parcel, deliveries, weights, n, chunks);
     for (size_t s = 0; ok && s < hand->n_sides; s++) {
         if (chunks[s] == NULL)
             continue;

@@ -21,6 +21,7 @@ struct chunk {
     struct chunk *next;
     struct parcel *parcel; /* NULL: a mark: what was given back of `lane` has been applied */
     struct semel_delivery *at;
+    size_t *weights; /* bytes of each */
     size_t n, done;
     uint64_t epoch, lane;
 };
@@ -74,8 +75,7 @@ struct semel_hand {
 extern const struct semel_broker_ops semel__hand_side_ops;
 
 void semel__parcel_drop(struct parcel *parcel, size_t n);
-void semel__side_wake(struct side *side);                             /* under the lock */
-size_t semel__delivery_weight(const struct semel_delivery *delivery); /* its bytes */
+void semel__side_wake(struct side *side); /* under the lock */
 void semel__answer_free(struct semel_answer *answer);
 void semel__side_forget(struct side *side); /* what is queued and what is held */
 

@@ -232,7 +232,7 @@ static bool take_one(struct side *side, struct semel_answer *back, struct semel_
 {
     struct chunk *chunk = side->chunks;
     const struct semel_delivery *delivery = &chunk->at[chunk->done];
-    size_t bytes = semel__delivery_weight(delivery);
+    size_t bytes = chunk->weights[chunk->done];
     if (side->n_returned > 0 && returned_of(side, delivery->lane) != NULL) {
         if (!mark_lane(side, back, delivery->lane))
             return false;
