@@ -37,7 +37,7 @@ import urllib.request
 
 import pytest
 
-from kafka import free_port
+from pg import free_port
 
 SOURCE = pathlib.Path(os.environ["SEMEL_SOURCE"])
 RULES = SOURCE / "alerts" / "semel.rules.yml"

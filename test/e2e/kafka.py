@@ -23,12 +23,13 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 
 import pytest
+
+from pg import free_port
 
 SOURCE = pathlib.Path(os.environ["SEMEL_SOURCE"])
 BUILD = pathlib.Path(os.environ["SEMEL_BUILD"]) / "test" / "kafka"
@@ -61,17 +62,11 @@ message.max.bytes=10485760
 """
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def archives():
-    """The class path, or None: where tools/jars puts them."""
+def archives(name):
+    """The class path of tools/NAME.list, or None: where tools/jars puts them."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = pathlib.Path(os.environ.get("SEMEL_JARS") or f"{cache}/semel/jars")
-    paths = [folder / line.split()[1] for line in (SOURCE / "tools/kafka.list").read_text().splitlines() if line]
+    paths = [folder / line.split()[1] for line in (SOURCE / f"tools/{name}.list").read_text().splitlines() if line]
     return paths if all(path.is_file() for path in paths) else None
 
 
@@ -80,7 +75,7 @@ class Server:
 
     def __init__(self):
         self.java = os.environ.get("SEMEL_JAVA") or shutil.which("java")
-        self.jars, self.process = archives(), None
+        self.jars, self.process = archives("kafka"), None
         if self.java is None:
             pytest.skip("Java is not installed (apt-get install openjdk-17-jre-headless; or SEMEL_JAVA=PROGRAM)")
         if self.jars is None:

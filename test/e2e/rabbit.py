@@ -9,12 +9,13 @@ import os
 import pathlib
 import pwd
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 
 import pytest
+
+from pg import free_port
 
 SOURCE = pathlib.Path(os.environ["SEMEL_SOURCE"])
 TOOL = pathlib.Path(os.environ["SEMEL_BUILD"]) / "test" / "rabbit" / "rabbit_tool"
@@ -30,12 +31,6 @@ disk_free_limit.absolute = 1MB
 vm_memory_high_watermark.absolute = 1GB
 num_acceptors.tcp = 2
 """
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def server_user():

@@ -10,7 +10,6 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,9 @@ import urllib.request
 import uuid
 
 import pytest
+
+from kafka import archives
+from pg import free_port
 
 SOURCE = pathlib.Path(os.environ["SEMEL_SOURCE"])
 READY_S = 120
@@ -38,26 +40,12 @@ LOGGING = """\
 """
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def archives():
-    """The class path, or None: where tools/jars puts them."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = pathlib.Path(os.environ.get("SEMEL_JARS") or f"{cache}/semel/jars")
-    paths = [folder / line.split()[1] for line in (SOURCE / "tools/sqs.list").read_text().splitlines() if line]
-    return paths if all(path.is_file() for path in paths) else None
-
-
 class Server:
     """A running server; see sqs/server.h. `url(queue)` is what a route's `sqs:` wants."""
 
     def __init__(self):
         self.java = os.environ.get("SEMEL_JAVA") or shutil.which("java")
-        self.jars, self.process = archives(), None
+        self.jars, self.process = archives("sqs"), None
         if self.java is None:
             pytest.skip("Java is not installed (apt-get install openjdk-17-jre-headless; or SEMEL_JAVA=PROGRAM)")
         if self.jars is None:
