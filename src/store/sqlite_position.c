@@ -25,6 +25,16 @@ static bool read_int(sqlite3_stmt *stmt, int column, int64_t low, bool may_be_nu
 
 /* ---- writing ------------------------------------------------------------------------------------- */
 
+/* Which row it is about: parameters 1 to 3. */
+static void start(struct sqlite_run *run, struct semel_store *store, enum sqlite_q q, const char *doing,
+                  struct semel_str consumer, const struct semel_position *item)
+{
+    semel__sqlite_start(run, semel__sqlite_of(store), q, doing);
+    semel__sqlite_text(run, 1, consumer);
+    semel__sqlite_text(run, 2, item->source);
+    semel__sqlite_int(run, 3, item->partition);
+}
+
 static semel_status raise_epoch(struct sqlite_run *run, struct semel_str consumer, struct semel_position *item,
                                 struct semel_error *err)
 {
@@ -48,10 +58,7 @@ semel_status semel__sqlite_positions_take(struct semel_store *store, struct seme
     semel_status status = SEMEL_OK;
     for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
         struct sqlite_run run;
-        semel__sqlite_start(&run, semel__sqlite_of(store), Q_POSITION_TAKE, "taking a position");
-        semel__sqlite_text(&run, 1, consumer);
-        semel__sqlite_text(&run, 2, items[i].source);
-        semel__sqlite_int(&run, 3, items[i].partition);
+        start(&run, store, Q_POSITION_TAKE, "taking a position", consumer, &items[i]);
         semel__sqlite_int(&run, 4, now_us);
         status = raise_epoch(&run, consumer, &items[i], err);
         semel__sqlite_end(&run);
@@ -66,10 +73,7 @@ semel_status semel__sqlite_positions_set(struct semel_store *store, struct semel
     semel_status status = SEMEL_OK;
     for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
         struct sqlite_run run;
-        semel__sqlite_start(&run, semel__sqlite_of(store), Q_POSITION_SET, "setting a position");
-        semel__sqlite_text(&run, 1, consumer);
-        semel__sqlite_text(&run, 2, items[i].source);
-        semel__sqlite_int(&run, 3, items[i].partition);
+        start(&run, store, Q_POSITION_SET, "setting a position", consumer, &items[i]);
         semel__sqlite_int(&run, 4, items[i].offset);
         semel__sqlite_int(&run, 5, now_us);
         status = raise_epoch(&run, consumer, &items[i], err);
@@ -86,10 +90,7 @@ semel_status semel__sqlite_positions_move(struct semel_store *store, struct seme
     for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
         struct sqlite_run run;
         size_t changes = 0;
-        semel__sqlite_start(&run, semel__sqlite_of(store), Q_POSITION_MOVE, "moving a position");
-        semel__sqlite_text(&run, 1, consumer);
-        semel__sqlite_text(&run, 2, items[i].source);
-        semel__sqlite_int(&run, 3, items[i].partition);
+        start(&run, store, Q_POSITION_MOVE, "moving a position", consumer, &items[i]);
         semel__sqlite_int(&run, 4, items[i].epoch);
         semel__sqlite_int(&run, 5, items[i].offset);
         semel__sqlite_int(&run, 6, now_us);

@@ -9,7 +9,7 @@
 
     alerts.firing(9464, "SemelDeadLetters")               # the same in one step, for what is a gauge in the rules
 
-Prometheus is private: its own folder, a free port of loopback, ended and removed by test/kafka/leash.sh even when
+Prometheus is private: its own folder, a free port of loopback, ended and removed by test/server/leash.sh even when
 pytest is killed. It needs some five seconds for its first scrape, then scrapes every 400 ms and evaluates every 200 ms:
 let a module share one. It takes alerts/semel.rules.yml with these changes, so that a test need not wait for hours:
 
@@ -82,7 +82,7 @@ class Watch:
         self.targets = [f"127.0.0.1:{port}" for port in ports]
         prometheus = program()
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="semel-prometheus-", dir="/tmp"))
-        self.leash = subprocess.Popen(["sh", SOURCE / "test/kafka/leash.sh", self.dir], stdin=subprocess.PIPE,
+        self.leash = subprocess.Popen(["sh", SOURCE / "test/server/leash.sh", self.dir], stdin=subprocess.PIPE,
                                       start_new_session=True)
         (self.dir / "rules.yml").write_text(impatient(RULES.read_text(), window, instead))
         (self.dir / "prometheus.yml").write_text(SETTINGS.format(dir=self.dir, targets=json.dumps(self.targets)))

@@ -3,42 +3,13 @@
  * test_kafka_server.c: the Kafka driver while its server is stopped, killed or frozen and comes back: nothing is lost,
  * and publishing never claims what it does not know.
  */
+#include <signal.h>
 #include <stdlib.h>
 
-#include "kafka/side.h"
-
-static struct kafka_server server;
-static struct kafka_client client;
-static char topic[32];
-
-static int group_setup(void **state)
-{
-    char address[KAFKA_SERVER_TEXT];
-
-    (void)state;
-    kafka_server_start(&server);
-    kafka_client_open(&client, kafka_server_address(&server, address));
-    return 0;
-}
-
-static int group_teardown(void **state)
-{
-    (void)state;
-    kafka_client_close(&client);
-    kafka_server_done(&server);
-    return 0;
-}
+#include "fault/test_kafka.h"
 
 /* The group forgets a member soon, and members hear of each other soon. */
 #define BRISK "&first=earliest&session.timeout.ms=3000&heartbeat.interval.ms=300"
-
-static void make_topic(int partitions)
-{
-    static int count;
-
-    snprintf(topic, sizeof topic, "server-%d", ++count);
-    kafka_client_topic(&client, topic, partitions, NULL);
-}
 
 static size_t acked_of(const struct kafka_side *side, int partition, int64_t n)
 {
@@ -59,7 +30,7 @@ static void finish(struct kafka_side *side, int64_t n)
 }
 
 /* Some acknowledged, some in flight, some not fetched when the server goes; then more is sent. */
-static void loses_nothing(enum kafka_stop how)
+static void loses_nothing(int signal)
 {
     struct kafka_side side;
 
@@ -71,13 +42,13 @@ static void loses_nothing(enum kafka_stop how)
     for (size_t i = 0; i < 200; i++)
         assert_int_equal(kafka_side_ack(&side, i), SEMEL_OK);
     kafka_side_poll(&side, 1, 0);
-    kafka_server_stop(&server, how);
+    server_stop(&server.process, signal);
     for (int i = 0; i < 10; i++) {
         kafka_side_poll(&side, 100, KAFKA_SIDE_STEP_MS);
         if (i == 5)
             kafka_side_ack_all(&side); /* some of it was acknowledged while nobody was there */
     }
-    kafka_server_again(&server);
+    server_again(&server.process);
     kafka_client_send_many(&client, topic, 0, "n", 100);
     kafka_client_send_many(&client, topic, 1, "n", 100);
     finish(&side, 1100);
@@ -97,13 +68,13 @@ static void restart_of_the_server_loses_nothing(void **state)
     (void)state;
     if (getenv("SEMEL_LONG") == NULL)
         skip();
-    loses_nothing(KAFKA_STOP);
+    loses_nothing(SIGTERM);
 }
 
 static void death_of_the_server_loses_nothing(void **state)
 {
     (void)state;
-    loses_nothing(KAFKA_STOP_KILL);
+    loses_nothing(SIGKILL);
 }
 
 /* Neither hangs nor loses: opening, reopening and closing are possible while nobody answers. */
@@ -117,14 +88,14 @@ static void handle_can_be_opened_and_closed_while_the_server_does_not_answer(voi
     kafka_client_send_many(&client, topic, 1, "m", 100);
     kafka_side_open(&a, &server, topic, BRISK);
     kafka_side_wait(&a, 200);
-    kafka_server_freeze(&server);
+    server_freeze(&server.process);
     kafka_side_ack_all(&a); /* handed over, and perhaps never arrived */
     kafka_side_poll(&a, 1, 10);
     kafka_side_close(&a);
     kafka_side_open(&b, &server, topic, BRISK);
     kafka_side_poll(&b, 1, 10);
     assert_int_equal(semel_broker_reopen(b.broker, &b.err), SEMEL_OK);
-    kafka_server_thaw(&server);
+    server_thaw(&server.process);
     kafka_client_send_many(&client, topic, 0, "n", 1);
     kafka_client_send_many(&client, topic, 1, "n", 1);
     for (int i = 0; !kafka_side_has_acked(&b, 0, 100) || !kafka_side_has_acked(&b, 1, 100); i++) {
@@ -190,14 +161,14 @@ static void publishing_to_a_server_that_does_not_answer_claims_nothing(void **st
         items[i] = item_to(topic, SEMEL_STR("m"));
     assert_int_equal(semel_broker_publish(side.broker, items, 1, &side.err), SEMEL_OK);
     assert_int_equal(items[0].status, SEMEL_OK);
-    kafka_server_freeze(&server); /* what is sent now is taken by the kernel, and read when it wakes up */
+    server_freeze(&server.process); /* what is sent now is taken by the kernel, and read when it wakes up */
     assert_int_equal(semel_broker_publish(side.broker, items, 1, &side.err), SEMEL_OK);
     assert_int_equal(items[0].status, SEMEL_UNKNOWN);
     /* Whoever has not been answered yet has sent nothing, and knows it. */
     assert_int_equal(semel_broker_publish(late.broker, items, COUNT(items), &late.err), SEMEL_OK);
     for (size_t i = 0; i < COUNT(items); i++)
         assert_int_equal(items[i].status, SEMEL_RETRY);
-    kafka_server_thaw(&server);
+    server_thaw(&server.process);
     kafka_side_close(&late);
     for (int i = 0; claimed < 3; i++) {
         assert_true(i < 60);

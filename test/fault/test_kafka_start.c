@@ -3,37 +3,7 @@
  * test_kafka_start.c: where the Kafka driver begins to read a partition, and where it refuses to: never at the latest,
  * never behind a hole; and what can be asked before.
  */
-#include "kafka/side.h"
-
-static struct kafka_server server;
-static struct kafka_client client;
-static char topic[32];
-
-static int group_setup(void **state)
-{
-    char address[KAFKA_SERVER_TEXT];
-
-    (void)state;
-    kafka_server_start(&server);
-    kafka_client_open(&client, kafka_server_address(&server, address));
-    return 0;
-}
-
-static int group_teardown(void **state)
-{
-    (void)state;
-    kafka_client_close(&client);
-    kafka_server_done(&server);
-    return 0;
-}
-
-static void make_topic(int partitions)
-{
-    static int count;
-
-    snprintf(topic, sizeof topic, "start-%d", ++count);
-    kafka_client_topic(&client, topic, partitions, NULL);
-}
+#include "fault/test_kafka.h"
 
 static void wait_told(struct kafka_side *side)
 {

@@ -11,7 +11,7 @@
 
 #include "fault/world.h"
 #include "fault/world_pg.h"
-#include "pg/program.h"
+#include "pg/server.h"
 
 #define MESSAGES 40
 
@@ -55,8 +55,8 @@ static void make_bookings_wide(struct world *w, int rows)
 
 static void small_disk(char *dir, size_t size, const char *options)
 {
-    snprintf(dir, size, "%s/small", world_server.dir);
-    if (!pg_program_folder(dir, options)) {
+    snprintf(dir, size, "%s/small", world_server.process.dir);
+    if (!pg_server_disk(&world_server, dir, options)) {
         print_message("skipped: a small file system cannot be mounted here\n");
         skip();
     }
@@ -111,7 +111,7 @@ static void full_disk_pauses_the_route_and_charges_nobody(void **state)
 static bool log_says(const char *text)
 {
     static char line[4096];
-    FILE *f = fopen(world_server.log, "re");
+    FILE *f = fopen(world_server.process.log, "re");
     bool found = false;
 
     while (f != NULL && !found && fgets(line, sizeof line, f) != NULL)
@@ -132,7 +132,8 @@ static void move_log(const char *dir)
     pg_server_stop(&world_server, PG_STOP_FAST);
     snprintf(command, sizeof command, "cp -a %s/pg_wal %s/pg_wal && rm -r %s/pg_wal && ln -s %s/pg_wal %s/pg_wal",
              world_server.data, dir, world_server.data, dir, world_server.data);
-    assert_true(pg_program_run(PG_AS_SERVER, world_server.log, (const char *const[]){"/bin/sh", "-c", command, NULL}));
+    assert_true(
+        server_run(&world_server.process, SERVER_AS_ITSELF, (const char *const[]){"/bin/sh", "-c", command, NULL}));
     pg_server_again(&world_server);
     pg_server_sql(&world_server, NULL, "SELECT pg_create_physical_replication_slot('keeper', true)");
 }

@@ -85,7 +85,7 @@ static void follow(const char *names)
 static void lose_the_primary(void)
 {
     pg_server_stop(&world_server, PG_STOP_KILL);
-    if (standby.pid == 0)
+    if (standby.process.pid == 0)
         pg_server_again(&standby);
     pg_server_promote(&standby);
 }
@@ -265,7 +265,7 @@ static int close_all(void **state)
     world_close(&world);
     pg_pooler_done(&pooler);
     pg_server_done(&standby);
-    if (world_server.pid == 0)
+    if (world_server.process.pid == 0)
         pg_server_again(&world_server);
     pg_server_sql(&world_server, NULL, "ALTER SYSTEM RESET synchronous_standby_names");
     pg_server_sql(&world_server, NULL, "SELECT pg_reload_conf()");

@@ -508,7 +508,7 @@ static void run_nothing(struct racer *r)
 static void make_empty(struct world *w, int round)
 {
 #ifdef SEMEL_WITH_POSTGRES
-    if (world_server.pid != 0) {
+    if (world_server.process.pid != 0) {
         char url[PG_SERVER_TEXT];
         pg_server_database(&world_server, "empty");
         snprintf(w->store, sizeof w->store, "%s", pg_server_url(&world_server, "empty", url));

@@ -3,6 +3,7 @@
  * test_sqs.c: the SQS driver on a real server (ElasticMQ, which keeps nothing when it is killed): slow and late
  * readers, competitors, groups that must stay in order, and a server that goes away.
  */
+#include <signal.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -257,11 +258,11 @@ static void server_that_was_killed_is_found_again(void **state)
     sqs_side_open(&a, url, "?wait_ms=1000");
     sqs_side_wait(&a, 3);
     assert_int_equal(sqs_side_ack(&a, 0), SEMEL_OK);
-    sqs_server_kill(&server);
+    server_stop(&server.process, SIGKILL);
     assert_int_equal(sqs_side_ack(&a, 1), SEMEL_OK); /* handed over; it would come again */
     assert_int_equal(sqs_side_wait_error(&a), SEMEL_RETRY);
     assert_int_equal(a.err.cls, SEMEL_CLASS_ENVIRONMENT);
-    sqs_server_again(&server);
+    server_again(&server.process);
     sqs_server_queue(&server, queue);
     sqs_server_send_many(&server, queue, NULL, "n", 2);
     sqs_side_wait(&a, 5);
@@ -269,7 +270,7 @@ static void server_that_was_killed_is_found_again(void **state)
     assert_int_equal(sqs_side_ack(&a, 4), SEMEL_OK);
     sqs_side_settle(&a);
     assert_int_equal(sqs_server_count(&server, queue), 0);
-    sqs_server_kill(&server); /* closing does not need it */
+    server_stop(&server.process, SIGKILL); /* closing does not need it */
     sqs_side_close(&a);
 }
 
@@ -280,12 +281,12 @@ static void frozen_server_holds_up_nobody_and_loses_nothing(void **state)
     sqs_server_send_many(&server, queue, NULL, "m", 5);
     sqs_side_open(&a, url, "?wait_ms=1000");
     sqs_side_wait(&a, 5);
-    sqs_server_freeze(&server);
+    server_freeze(&server.process);
     for (size_t i = 0; i < 5; i++)
         assert_int_equal(sqs_side_ack(&a, i), SEMEL_OK);
     for (int i = 0; i < 5; i++)
         assert_int_equal(sqs_side_poll(&a, 10, 20), SEMEL_OK);
-    sqs_server_thaw(&server);
+    server_thaw(&server.process);
     sqs_side_settle(&a);
     sqs_side_close(&a);
     assert_int_equal(sqs_server_count(&server, queue), 0);

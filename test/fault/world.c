@@ -59,7 +59,7 @@ void world_open(struct world *w, uint64_t seed)
     assert_non_null(mkdtemp(w->dir));
     snprintf(w->spool, sizeof w->spool, "%s/spool.db", w->dir);
 #ifdef SEMEL_WITH_POSTGRES
-    if (world_server.pid != 0) {
+    if (world_server.process.pid != 0) {
         world_pg_database(w->store);
         return;
     }

@@ -13,14 +13,7 @@
 #include <string.h>
 
 #include "kafka/client.h"
-
-#define HEADERS_MAX 64
-
-static _Noreturn void fail_usage(const char *what)
-{
-    fprintf(stderr, "kafka_tool: %s\n", what);
-    exit(2);
-}
+#include "server/lines.h"
 
 static int number(const char *text)
 {
@@ -28,81 +21,34 @@ static int number(const char *text)
     const long n = strtol(text, &end, 10);
 
     if (*text == '\0' || *end != '\0' || n < -1 || n > 100000)
-        fail_usage("a number is expected");
+        lines_fail("a number is expected");
     return (int)n;
 }
 
-static int digit(char c)
+struct sending {
+    struct kafka_client *client;
+    const char *topic;
+};
+
+static void send_line(void *ctx, char *line)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-/* Decodes in place. */
-static struct semel_str bytes_of(char *text)
-{
-    size_t n = 0;
-
-    if (strcmp(text, "-") == 0)
-        return (struct semel_str){NULL, 0};
-    if (text[0] != 'x')
-        fail_usage("\"-\" or \"x\" and hexadecimal digits are expected");
-    for (const char *p = text + 1; *p != '\0'; p += 2) {
-        const int high = digit(p[0]), low = high < 0 ? -1 : digit(p[1]);
-        if (low < 0)
-            fail_usage("\"-\" or \"x\" and hexadecimal digits are expected");
-        text[n++] = (char)(high * 16 + low);
-    }
-    return (struct semel_str){text, n};
-}
-
-/* The next word of the line, which is cut off; NULL: there is none. */
-static char *next_word(char **rest)
-{
-    char *word = *rest, *end;
-
-    if (word == NULL || *word == '\0')
-        return NULL;
-    end = strchr(word, ' ');
-    if (end != NULL)
-        *end++ = '\0';
-    *rest = end;
-    return word;
-}
-
-static void send_line(struct kafka_client *client, const char *topic, char *line)
-{
-    struct kafka_record record = {.topic = topic};
-    struct semel_pair headers[HEADERS_MAX];
-    char *partition = next_word(&line), *key = next_word(&line), *payload = next_word(&line), *header;
+    const struct sending *to = ctx;
+    struct semel_pair headers[LINES_HEADERS];
+    struct kafka_record record = {.topic = to->topic, .headers = headers};
+    char *partition = lines_word(&line), *key = lines_word(&line), *payload = lines_word(&line);
 
     if (payload == NULL)
-        fail_usage("a line must be PARTITION KEY PAYLOAD [NAME=VALUE]...");
+        lines_fail("a line must be PARTITION KEY PAYLOAD [NAME=VALUE]...");
     record.partition = number(partition);
-    record.key = bytes_of(key);
-    record.payload = bytes_of(payload);
-    while ((header = next_word(&line)) != NULL) {
-        char *value = strchr(header, '=');
-        if (value == NULL || record.n_headers == HEADERS_MAX)
-            fail_usage("a header must be NAME=VALUE, and there are 64 at most");
-        *value++ = '\0';
-        headers[record.n_headers++] = (struct semel_pair){bytes_of(header), bytes_of(value)};
-    }
-    record.headers = headers;
-    kafka_client_send_soon(client, &record);
+    record.key = lines_bytes(key);
+    record.payload = lines_bytes(payload);
+    record.n_headers = lines_headers(&line, headers);
+    kafka_client_send_soon(to->client, &record);
 }
 
 static void send_all(struct kafka_client *client, const char *topic)
 {
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t n;
-
-    while ((n = getline(&line, &cap, stdin)) > 0) {
-        if (line[n - 1] == '\n')
-            line[n - 1] = '\0';
-        send_line(client, topic, line);
-    }
-    free(line);
+    lines_each(send_line, &(struct sending){client, topic});
     kafka_client_sent_all(client);
 }
 
@@ -123,7 +69,7 @@ static int run(struct kafka_client *client, int argc, char **argv)
     else if (argc == 4 && strcmp(argv[0], "committed") == 0)
         print_committed(client, argv[1], argv[2], number(argv[3]));
     else
-        fail_usage("BROKERS answers | topic NAME PARTITIONS [NAME VALUE]... | send TOPIC | "
+        lines_fail("BROKERS answers | topic NAME PARTITIONS [NAME VALUE]... | send TOPIC | "
                    "committed GROUP TOPIC PARTITIONS");
     return 0;
 }
@@ -134,7 +80,7 @@ int main(int argc, char **argv)
     int code;
 
     if (argc < 3)
-        fail_usage("BROKERS COMMAND ...");
+        lines_fail("BROKERS COMMAND ...");
     kafka_client_open(&client, argv[1]);
     code = run(&client, argc - 2, argv + 2);
     kafka_client_close(&client);

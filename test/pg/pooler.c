@@ -4,20 +4,13 @@
  */
 #include "pg/pooler.h"
 
-#include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <libpq-fe.h>
 
-#include "pg/program.h"
-
-#define READY_MS 30000
-#define STEP_MS 5
+#define SETTINGS "pgbouncer.ini"
 
 static const char *find_pgbouncer(void)
 {
@@ -26,61 +19,49 @@ static const char *find_pgbouncer(void)
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
         if (access(places[i], X_OK) == 0)
             return places[i];
-    pg_program_skip("pgbouncer is not installed (apt-get install pgbouncer)");
+    server_skip("pgbouncer is not installed (apt-get install pgbouncer)");
 }
 
-static void write_settings(const char *path, const struct pg_server *server, int port, int connections)
+static void write_settings(const struct pg_pooler *pooler, const struct pg_server *server)
 {
-    FILE *f = fopen(path, "we");
+    char text[512];
 
-    if (f == NULL) {
-        fprintf(stderr, "pgbouncer of this test: %s cannot be written\n", path);
-        exit(1);
-    }
-    fprintf(f,
-            "[databases]\n* = host=127.0.0.1 port=%d user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
-            "listen_port = %d\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n"
-            "default_pool_size = %d\nmax_client_conn = 200\nserver_round_robin = 1\n",
-            server->port, port, connections);
-    fclose(f);
+    snprintf(text, sizeof text,
+             "[databases]\n* = host=127.0.0.1 port=%d user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+             "listen_port = %d\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n"
+             "default_pool_size = %d\nmax_client_conn = 200\nserver_round_robin = 1\n",
+             server->port, pooler->port, pooler->connections);
+    server_write(pooler->home, SETTINGS, text);
+}
+
+static bool answers(void *at)
+{
+    const struct pg_pooler *pooler = at;
+    char conninfo[128];
+
+    snprintf(conninfo, sizeof conninfo, "host=127.0.0.1 port=%d user=postgres dbname=postgres", pooler->port);
+    return PQping(conninfo) == PQPING_OK;
 }
 
 void pg_pooler_start(struct pg_pooler *pooler, const struct pg_server *server, int connections)
 {
-    char log[128], conninfo[128];
     const char *program = find_pgbouncer();
 
-    pooler->port = pg_program_port();
-    pooler->connections = connections;
-    snprintf(pooler->settings, sizeof pooler->settings, "%s/pgbouncer.ini", server->dir);
-    snprintf(log, sizeof log, "%s/pgbouncer.log", server->dir);
-    write_settings(pooler->settings, server, pooler->port, connections);
-    pooler->pid = pg_program_start(PG_AS_SERVER, log, (const char *const[]){program, pooler->settings, NULL});
-    snprintf(conninfo, sizeof conninfo, "host=127.0.0.1 port=%d user=postgres dbname=postgres", pooler->port);
-    for (int waited_ms = 0; PQping(conninfo) != PQPING_OK; waited_ms += STEP_MS) {
-        int status;
-        if (waited_ms > READY_MS || waitpid(pooler->pid, &status, WNOHANG) == pooler->pid) {
-            fprintf(stderr, "pgbouncer of this test does not become ready; see %s\n", log);
-            exit(1);
-        }
-        poll(NULL, 0, STEP_MS);
-    }
+    *pooler = (struct pg_pooler){.home = &server->process, .port = server_port(), .connections = connections};
+    write_settings(pooler, server);
+    pooler->pid = server_spawn(pooler->home, SERVER_AS_ITSELF, (const char *const[]){program, SETTINGS, NULL});
+    if (!server_wait(pooler->home, &pooler->pid, answers, pooler))
+        server_fail(pooler->home, "its pgbouncer does not start");
 }
 
 void pg_pooler_point(struct pg_pooler *pooler, const struct pg_server *server)
 {
-    write_settings(pooler->settings, server, pooler->port, pooler->connections);
+    write_settings(pooler, server);
     kill(pooler->pid, SIGHUP);
 }
 
 void pg_pooler_done(struct pg_pooler *pooler)
 {
-    int status;
-
-    if (pooler->pid == 0)
-        return;
-    kill(pooler->pid, SIGKILL);
-    while (waitpid(pooler->pid, &status, 0) < 0 && errno == EINTR)
-        ;
+    server_end(pooler->home, &pooler->pid, SIGKILL);
     *pooler = (struct pg_pooler){0};
 }

@@ -9,9 +9,9 @@
 #include "pg/server.h"
 
 struct pg_pooler {
+    const struct server_process *home; /* of the server that it was started with, which must outlive it */
     int port, connections;
     pid_t pid;
-    char settings[128]; /* the file */
 };
 
 /* At most `connections` to the server, shared by all clients, a transaction at a time. */

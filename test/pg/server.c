@@ -1,110 +1,30 @@
 /* SPDX-License-Identifier: MIT
  *
  * server.c: private PostgreSQL servers for tests. See server.h.
- *
- * Invariants: a server that this process started is a child of it, and known by its pid; the folder has a leash before
- * the server starts, so that nothing is left behind whenever the test dies.
  */
-#define _GNU_SOURCE /* pipe2 */
 #include "pg/server.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
-#include <sys/wait.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <libpq-fe.h>
 
 #include "pg/program.h"
 
-#define READY_MS 60000
-#define STEP_MS 5
-#define PORT_TRIES 5
-
-/* ---- the end ------------------------------------------------------------------------------------------ */
-
-static void print_log(const struct pg_server *server)
-{
-    char text[4096];
-    int fd = open(server->log, O_RDONLY | O_CLOEXEC);
-    off_t end = fd < 0 ? 0 : lseek(fd, 0, SEEK_END);
-    ssize_t n = fd < 0 ? 0 : pread(fd, text, sizeof text - 1, end < 4095 ? 0 : end - 4095);
-
-    if (n > 0)
-        fprintf(stderr, "--- the end of its log\n%.*s---\n", (int)n, text);
-    if (fd >= 0)
-        close(fd);
-}
-
-static _Noreturn void fail_server(const struct pg_server *server, const char *what)
-{
-    fprintf(stderr, "PostgreSQL server of this test: %s\n", what);
-    print_log(server);
-    exit(1);
-}
-
-static void put_on_leash(struct pg_server *server)
-{
-    int ends[2];
-
-    if (pipe2(ends, O_CLOEXEC) != 0)
-        fail_server(server, "no pipe");
-    server->leash = ends[1];
-    server->leash_pid = fork();
-    if (server->leash_pid == 0) {
-        setsid(); /* what is sent to the test's group does not concern it */
-        if (dup2(ends[0], 0) == 0)
-            execl("/bin/sh", "sh", PG_LEASH, server->dir, (char *)NULL);
-        _exit(127);
-    }
-    close(ends[0]);
-    if (server->leash_pid < 0)
-        fail_server(server, "no process for its leash");
-}
-
-void pg_server_done(struct pg_server *server)
-{
-    int status;
-
-    if (server->dir[0] == '\0')
-        return;
-    if (server->pid != 0)
-        pg_server_stop(server, PG_STOP_IMMEDIATE);
-    close(server->leash);
-    while (waitpid(server->leash_pid, &status, 0) < 0 && errno == EINTR)
-        ;
-    *server = (struct pg_server){0};
-}
-
 /* ---- the folder --------------------------------------------------------------------------------------- */
-
-static void make_folder(struct pg_server *server, unsigned flags)
-{
-    const char *tmp = getenv("TMPDIR");
-
-    *server = (struct pg_server){.flags = flags};
-    /* The path of a unix socket has no room for a long one. */
-    snprintf(server->dir, sizeof server->dir, "%s/semel-pg-XXXXXX", tmp != NULL && strlen(tmp) < 32 ? tmp : "/tmp");
-    if (mkdtemp(server->dir) == NULL) {
-        server->dir[0] = '\0';
-        fail_server(server, "no folder for it");
-    }
-    snprintf(server->data, sizeof server->data, "%s/data", server->dir);
-    snprintf(server->log, sizeof server->log, "%s/log", server->dir);
-    put_on_leash(server);
-    pg_program_own(server->dir);
-}
 
 /* The template, made by the first who needs it; the lock is for the others, who wait. */
 static void copy_template(struct pg_server *server)
 {
-    char template[512], lock[520], made[560];
+    const struct server_process *process = &server->process;
+    char template[512], lock[520], made[560], initdb[PG_PROGRAM_TEXT];
     int fd;
 
     pg_program_template(template, sizeof template);
@@ -112,29 +32,58 @@ static void copy_template(struct pg_server *server)
     snprintf(made, sizeof made, "%s.%ld", template, (long)getpid());
     fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0 || flock(fd, LOCK_EX) != 0)
-        fail_server(server, "no lock for the template of its data directory");
+        server_fail(process, "no lock for the template of its data directory");
     if (access(template, F_OK) != 0) {
         /* Made in our own folder, because user postgres may not enter the build folder. */
-        const char *const init[] = {"initdb",   "-D", server->data, "-A",         "trust",     "-U",
-                                    "postgres", "-E", "UTF8",       "--locale=C", "--no-sync", NULL};
-        if (!pg_program_run(PG_AS_SERVER, server->log, init) ||
-            !pg_program_run(PG_AS_OURSELVES, server->log,
-                            (const char *const[]){"cp", "-a", server->data, made, NULL}) ||
+        const char *const init[] = {pg_program("initdb", initdb),
+                                    "-D",
+                                    server->data,
+                                    "-A",
+                                    "trust",
+                                    "-U",
+                                    "postgres",
+                                    "-E",
+                                    "UTF8",
+                                    "--locale=C",
+                                    "--no-sync",
+                                    NULL};
+        if (!server_run(process, SERVER_AS_ITSELF, init) ||
+            !server_run(process, SERVER_AS_OURSELVES, (const char *const[]){"cp", "-a", server->data, made, NULL}) ||
             rename(made, template) != 0)
-            fail_server(server, "initdb, or the copy of its work, failed");
-    } else if (!pg_program_run(PG_AS_OURSELVES, server->log,
-                               (const char *const[]){"cp", "-a", "--reflink=auto", template, server->data, NULL})) {
-        fail_server(server, "the template of its data directory cannot be copied");
+            server_fail(process, "initdb, or the copy of its work, failed");
+    } else if (!server_run(process, SERVER_AS_OURSELVES,
+                           (const char *const[]){"cp", "-a", "--reflink=auto", template, server->data, NULL})) {
+        server_fail(process, "the template of its data directory cannot be copied");
     }
     close(fd);
 }
 
+bool pg_server_disk(const struct pg_server *server, const char *dir, const char *options)
+{
+    if (mkdir(dir, 0700) != 0)
+        return false;
+    if (mount("tmpfs", dir, "tmpfs", MS_NOSUID | MS_NODEV, options) != 0 || chmod(dir, 0700) != 0 ||
+        chown(dir, server->process.uid, server->process.gid) != 0) {
+        rmdir(dir);
+        return false;
+    }
+    return true;
+}
+
 /* ---- starting ----------------------------------------------------------------------------------------- */
 
-static void launch(struct pg_server *server)
+static void prepare(void *at)
 {
-    char port[16], sockets[96];
-    const char *argv[16 + 2 * PG_SERVER_SETTINGS] = {"postgres",
+    struct pg_server *server = at;
+
+    server->port = server_port();
+}
+
+static void launch(void *at)
+{
+    struct pg_server *server = at;
+    char postgres[PG_PROGRAM_TEXT], port[16], sockets[96];
+    const char *argv[16 + 2 * PG_SERVER_SETTINGS] = {pg_program("postgres", postgres),
                                                      "-D",
                                                      server->data,
                                                      "-p",
@@ -150,67 +99,46 @@ static void launch(struct pg_server *server)
     size_t n = 13;
 
     snprintf(port, sizeof port, "%d", server->port);
-    snprintf(sockets, sizeof sockets, "unix_socket_directories=%s", server->dir);
+    snprintf(sockets, sizeof sockets, "unix_socket_directories=%s", server->process.dir);
     for (int i = 0; i < server->n_settings; i++) {
         argv[n++] = "-c";
         argv[n++] = server->settings[i];
     }
-    argv[n] = NULL;
-    server->pid = pg_program_start(PG_AS_SERVER, server->log, argv);
-    if (server->pid < 0)
-        fail_server(server, "no process for it");
+    server_launch(&server->process, argv);
 }
 
-/* False: it has ended. */
-static bool wait_ready(struct pg_server *server)
+static bool answers(void *at)
 {
+    const struct pg_server *server = at;
     char conninfo[PG_SERVER_TEXT];
 
-    pg_server_conninfo(server, NULL, conninfo);
-    for (int waited_ms = 0; PQping(conninfo) != PQPING_OK; waited_ms += STEP_MS) {
-        int status;
-        if (waitpid(server->pid, &status, WNOHANG) == server->pid) {
-            server->pid = 0;
-            return false;
-        }
-        if (waited_ms > READY_MS)
-            fail_server(server, "it does not become ready");
-        poll(NULL, 0, STEP_MS);
-    }
-    return true;
+    return PQping(pg_server_conninfo(server, NULL, conninfo)) == PQPING_OK;
 }
 
-void pg_server_again(struct pg_server *server)
-{
-    /* After a kill, the last of the old processes may need a moment to notice. */
-    for (int tries = 0; tries < 100; tries++) {
-        launch(server);
-        if (wait_ready(server))
-            return;
-        poll(NULL, 0, 50);
-    }
-    fail_server(server, "it does not start again");
-}
+static const struct server_kind kind = {.name = "PostgreSQL",
+                                        .folder = "pg",
+                                        .user = "postgres",
+                                        .leash = PG_LEASH,
+                                        .death = SIGQUIT,
+                                        .prepare = prepare,
+                                        .launch = launch,
+                                        .answers = answers};
 
-static void first_start(struct pg_server *server)
+static void make(struct pg_server *server, unsigned flags)
 {
-    for (int tries = 0; tries < PORT_TRIES; tries++) {
-        server->port = pg_program_port(); /* somebody else may take it before we do */
-        launch(server);
-        if (wait_ready(server))
-            return;
-    }
-    fail_server(server, "it does not start");
+    pg_program_need();
+    *server = (struct pg_server){.flags = flags};
+    server_make(&server->process, &kind);
+    snprintf(server->data, sizeof server->data, "%s/data", server->process.dir);
 }
 
 void pg_server_start_with(struct pg_server *server, unsigned flags, const char *const *settings)
 {
-    pg_program_need();
-    make_folder(server, flags);
+    make(server, flags);
     for (; settings != NULL && *settings != NULL && server->n_settings < PG_SERVER_SETTINGS; settings++)
         server->settings[server->n_settings++] = *settings;
     copy_template(server);
-    first_start(server);
+    server_start(&server->process);
 }
 
 void pg_server_start(struct pg_server *server, unsigned flags)
@@ -218,24 +146,26 @@ void pg_server_start(struct pg_server *server, unsigned flags)
     pg_server_start_with(server, flags, NULL);
 }
 
+void pg_server_again(struct pg_server *server)
+{
+    /* After a kill, the last of the old processes may need a moment to notice. */
+    for (int tries = 0; tries < 100; tries++) {
+        if (server_up(&server->process))
+            return;
+        poll(NULL, 0, 50);
+    }
+    server_fail(&server->process, "it does not start again");
+}
+
 /* ---- stopping ----------------------------------------------------------------------------------------- */
 
 void pg_server_stop(struct pg_server *server, enum pg_stop how)
 {
     static const int signals[] = {[PG_STOP_FAST] = SIGINT, [PG_STOP_IMMEDIATE] = SIGQUIT, [PG_STOP_KILL] = SIGKILL};
-    int status;
 
-    if (server->pid == 0)
-        return;
-    if (how == PG_STOP_KILL)
-        pg_program_kill_children(server->pid);
-    kill(server->pid, signals[how]);
-    for (int waited_ms = 0; waitpid(server->pid, &status, WNOHANG) != server->pid; waited_ms += STEP_MS) {
-        if (waited_ms > READY_MS)
-            fail_server(server, "it does not stop");
-        poll(NULL, 0, STEP_MS);
-    }
-    server->pid = 0;
+    if (how == PG_STOP_KILL && server->process.pid != 0)
+        pg_program_kill_children(server->process.pid);
+    server_stop(&server->process, signals[how]);
 }
 
 void pg_server_restart(struct pg_server *server, enum pg_stop how)
@@ -244,31 +174,37 @@ void pg_server_restart(struct pg_server *server, enum pg_stop how)
     pg_server_again(server);
 }
 
+void pg_server_done(struct pg_server *server)
+{
+    server_done(&server->process, SIGQUIT);
+    *server = (struct pg_server){0};
+}
+
 /* ---- standbys ----------------------------------------------------------------------------------------- */
 
 void pg_server_standby(struct pg_server *standby, struct pg_server *primary, unsigned flags)
 {
-    char conninfo[PG_SERVER_TEXT], named[PG_SERVER_TEXT + 32];
+    char program[PG_PROGRAM_TEXT], conninfo[PG_SERVER_TEXT], named[PG_SERVER_TEXT + 32];
 
-    pg_program_need();
-    make_folder(standby, flags);
+    make(standby, flags);
     snprintf(named, sizeof named, "%s application_name=standby", pg_server_conninfo(primary, NULL, conninfo));
-    if (!pg_program_run(PG_AS_SERVER, standby->log,
-                        (const char *const[]){"pg_basebackup", "-D", standby->data, "-d", named, "-R", "-X", "stream",
-                                              "-c", "fast", "--no-sync", NULL}))
-        fail_server(standby, "pg_basebackup failed");
-    first_start(standby);
+    if (!server_run(&standby->process, SERVER_AS_ITSELF,
+                    (const char *const[]){pg_program("pg_basebackup", program), "-D", standby->data, "-d", named, "-R",
+                                          "-X", "stream", "-c", "fast", "--no-sync", NULL}))
+        server_fail(&standby->process, "pg_basebackup failed");
+    server_start(&standby->process);
+}
+
+static bool is_promoted(void *at)
+{
+    return pg_server_ask(at, NULL, "SELECT pg_is_in_recovery()::int") == 0;
 }
 
 void pg_server_promote(struct pg_server *standby)
 {
     pg_server_sql(standby, NULL, "SELECT pg_promote(true, 60)");
-    for (int waited_ms = 0; pg_server_ask(standby, NULL, "SELECT pg_is_in_recovery()::int") != 0;
-         waited_ms += STEP_MS) {
-        if (waited_ms > READY_MS)
-            fail_server(standby, "it is not promoted");
-        poll(NULL, 0, STEP_MS);
-    }
+    if (!server_wait(&standby->process, &standby->process.pid, is_promoted, standby))
+        server_fail(&standby->process, "it ends instead of being promoted");
 }
 
 /* ---- talking to it ------------------------------------------------------------------------------------ */

@@ -6,29 +6,22 @@
  * postgres when the test runs as root, which PostgreSQL refuses. Connections are trusted; the superuser is
  * `postgres`. It listens on 127.0.0.1 and on a unix socket in its folder. Times and texts are UTC and C; fsync is on.
  *
- * Whatever happens to the test, the server is ended and its folder removed: a child of the test (leash.sh) waits for
- * the end of a pipe. Which server: the folder in SEMEL_PG_BIN, else the newest of Debian's.
- *
- * A machine without PostgreSQL: the functions that start one say so and leave with exit code 77, skipped. A server that
- * cannot be started or does not answer is a failure: they print the end of its log and leave with exit code 1.
+ * Which server: the folder in SEMEL_PG_BIN, else the newest of Debian's. Its folder and its leash: server/process.h.
  */
 #ifndef SEMEL_TEST_PG_SERVER_H
 #define SEMEL_TEST_PG_SERVER_H
 
-#include <stdbool.h>
-#include <sys/types.h>
+#include "server/process.h"
 
 #define PG_SERVER_NO_FSYNC 1u /* a commit need not survive the machine: for tests that are about something else */
 
 #define PG_SERVER_SETTINGS 16
 
 struct pg_server {
-    char dir[64], data[80], log[80];
+    struct server_process process;
+    char data[80];
     int port;
-    pid_t pid; /* 0: it is stopped */
     unsigned flags;
-    int leash;                                /* its end is the end of the server and of its folder */
-    pid_t leash_pid;                          /* of leash.sh */
     const char *settings[PG_SERVER_SETTINGS]; /* NAME=VALUE, borrowed; for every start from now on */
     int n_settings;
 };
@@ -54,6 +47,10 @@ void pg_server_restart(struct pg_server *server, enum pg_stop how);
  * synchronous_standby_names says otherwise. */
 void pg_server_standby(struct pg_server *standby, struct pg_server *primary, unsigned flags);
 void pg_server_promote(struct pg_server *standby); /* returns when it takes writes */
+
+/* A file system of its own for the server, in memory, with options such as "size=40m"; false: that is not allowed
+ * here. `dir` is DIR/small, which the leash unmounts. */
+bool pg_server_disk(const struct pg_server *server, const char *dir, const char *options);
 
 /* For libpq ("host=127.0.0.1 port=... user=postgres dbname=...") and for Semel ("postgres://postgres@127.0.0.1:...").
  * `database` NULL: postgres. The text lies in `out`. */

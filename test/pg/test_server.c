@@ -97,7 +97,7 @@ static void server_and_folder_go_when_the_test_is_killed(void **state)
     assert_int_equal(read(ends[0], &theirs, sizeof theirs), sizeof theirs);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFSIGNALED(status));
-    wait_gone(theirs.dir, theirs.pid);
+    wait_gone(theirs.process.dir, theirs.process.pid);
     close(ends[0]);
     close(ends[1]);
 }

@@ -18,7 +18,7 @@
 #endif
 
 #define CHANNEL 1
-#define HEADERS_MAX 64
+#define HEADERS_MAX 10240
 
 static const struct timeval patience = {.tv_sec = 60};
 

@@ -53,7 +53,7 @@ static long told_of_duplicates(void)
     static long before;
     char line[4096];
     long n = 0, last = before;
-    FILE *log = fopen(server.log, "r");
+    FILE *log = fopen(server.process.log, "r");
 
     assert_non_null(log);
     while (fgets(line, sizeof line, log) != NULL)

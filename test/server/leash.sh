@@ -1,12 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # leash.sh DIR: waits until its standard input ends, which is when whoever started it is done with the server in DIR or
-# is dead; then ends the server and its epmd by their pids, if they are still these, and removes the folder.
+# is dead; then ends the processes whose pids are in DIR/pid and DIR/*.pid, if they still run in DIR, and removes the
+# folder.
 dir=$1
 while read -r _; do :; done
 
-for name in pid epmd.pid; do
-  if pid=$(cat "$dir/$name" 2>/dev/null) && [ "$(readlink "/proc/$pid/cwd")" = "$dir" ]; then
+for file in "$dir/pid" "$dir"/*.pid; do
+  if pid=$(cat "$file" 2>/dev/null) && [ "$(readlink "/proc/$pid/cwd")" = "$dir" ]; then
     kill -KILL "$pid" 2>/dev/null
     tries=0
     while [ "$(readlink "/proc/$pid/cwd")" = "$dir" ] && [ $tries -lt 500 ]; do
