@@ -8,6 +8,8 @@
  */
 #include "broker/amqp_private.h"
 
+#include <poll.h>
+
 #include "base/clock.h"
 
 #define POLL_MAX 1000
@@ -323,6 +325,25 @@ static int64_t quiet_us(const struct amqp *amqp, int64_t until_us)
     return until_us - semel__amqp_now_us();
 }
 
+/* A message is here and not wanted, and what comes behind it stays where it is. So librabbitmq is not asked, and it is
+ * librabbitmq that sends our heartbeats. */
+static semel_status rest(struct amqp *amqp, int64_t wait_us, struct semel_error *err)
+{
+    const int64_t every_us = (int64_t)amqp_get_heartbeat(amqp->reader.conn) * 1000000 / 2;
+    const int64_t now_us = semel__amqp_now_us(), left_us = amqp->beat_us - now_us;
+    const amqp_frame_t beat = {.frame_type = AMQP_FRAME_HEARTBEAT};
+    int code = AMQP_STATUS_OK;
+
+    if (every_us > 0 && left_us <= 0) {
+        amqp->beat_us = now_us + every_us;
+        code = semel__amqp_has_room(&amqp->reader) ? amqp_send_frame(amqp->reader.conn, &beat) : AMQP_STATUS_TIMEOUT;
+    } else if (wait_us > 0) {
+        wait_us = every_us > 0 && left_us < wait_us ? left_us : wait_us;
+        (void)poll(NULL, 0, (int)((wait_us + 999) / 1000));
+    }
+    return code == AMQP_STATUS_OK ? SEMEL_OK : semel__amqp_fail_library(code, "sending", err);
+}
+
 static semel_status amqp_poll(struct semel_broker *broker, size_t max, int wait_ms, struct semel_arena *arena,
                               struct semel_delivery **ret_deliveries, size_t *ret_n, struct semel_error *err)
 {
@@ -349,7 +370,8 @@ static semel_status amqp_poll(struct semel_broker *broker, size_t max, int wait_
         if (n > 0 || (read && semel__amqp_now_us() >= until_us))
             break;
         read = true;
-        status = take_frame(amqp, quiet_us(amqp, until_us), &got, &amqp->error);
+        status = amqp->build.stage == AMQP_STAGE_WHOLE ? rest(amqp, quiet_us(amqp, until_us), &amqp->error)
+                                                       : take_frame(amqp, quiet_us(amqp, until_us), &got, &amqp->error);
         if (status != SEMEL_OK)
             return die(amqp, &amqp->error, err);
     }

@@ -44,7 +44,7 @@ enum semel_amqp_declare { SEMEL_AMQP_DECLARE_NEVER, SEMEL_AMQP_DECLARE_QUORUM, S
 struct semel_amqp_options {
     const char *url;             /* amqp://HOST:PORT/VHOST or amqps:// */
     const char *queue;           /* what is read; NULL: a sink only */
-    const char *user, *password; /* instead of the URL's; neither has any: guest */
+    const char *user, *password; /* instead of the URL's; neither has any: the certificate's (EXTERNAL), else guest */
     int prefetch;                /* 1 to 65535; 0: 1000 */
     bool single_active;          /* the queue has a single active consumer: capability ORDERED */
     enum semel_amqp_declare declare;

@@ -183,6 +183,7 @@ static void take_rest(struct amqp_conf *conf, const struct semel_amqp_options *o
         conf->user = keep(conf, o->user);
         conf->password = keep(conf, o->password);
     }
+    conf->external = conf->tls && conf->user == NULL && o->tls_cert_file != NULL;
     conf->user = conf->user != NULL ? conf->user : "guest";
     conf->password = conf->password != NULL ? conf->password : "guest";
     conf->queue = keep(conf, o->queue);

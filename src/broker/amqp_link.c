@@ -11,6 +11,7 @@
  */
 #define _GNU_SOURCE /* memmem */
 #include "broker/amqp_private.h"
+#include "broker/tls_why.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -144,11 +145,20 @@ static void set_socket(int fd, int patience_ms)
     set_option(fd, SOL_SOCKET, SO_SNDBUF, SEND_BUFFER);
 }
 
+/* Whether by TLS is often the mistake. */
+static void show_place(char *out, size_t n, const char *doing, const struct amqp_conf *conf)
+{
+    char host[80];
+
+    semel__str_show(host, sizeof host, semel__str(conf->host));
+    snprintf(out, n, "%s %s, port %d, %s TLS", doing, host, conf->port, conf->tls ? "by" : "without");
+}
+
 static semel_status open_socket(struct amqp_link *link, const struct amqp_conf *conf, struct semel_error *err)
 {
     const struct timeval timeout = semel__amqp_timeval((int64_t)conf->timeout_ms * 1000);
     amqp_socket_t *socket = NULL;
-    char what[160], host[100];
+    char what[160];
     int code;
 
     if (conf->tls) {
@@ -165,8 +175,10 @@ static semel_status open_socket(struct amqp_link *link, const struct amqp_conf *
         set_socket(amqp_get_sockfd(link->conn), conf->timeout_ms);
         return SEMEL_OK;
     }
-    semel__str_show(host, sizeof host, semel__str(conf->host));
-    snprintf(what, sizeof what, "connecting to %s, port %d", host, conf->port);
+    show_place(what, sizeof what, "connecting to", conf);
+    if (link->x509 != 0)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "amqp: %s: its certificate is not believed: %s",
+                           what, semel__tls_why(link->x509));
     return semel__amqp_fail_library(code, what, err);
 }
 
@@ -174,6 +186,18 @@ static amqp_table_entry_t flag_entry(const char *name)
 {
     return (amqp_table_entry_t){.key = amqp_cstring_bytes(name),
                                 .value = {.kind = AMQP_FIELD_KIND_BOOLEAN, .value.boolean = 1}};
+}
+
+static semel_status fail_login(const struct amqp_conf *conf, amqp_rpc_reply_t reply, struct semel_error *err)
+{
+    char what[256], place[200], doing[80], user[48], vhost[48];
+
+    semel__str_show(user, sizeof user, conf->external ? SEMEL_STR("the certificate says") : semel__str(conf->user));
+    semel__str_show(vhost, sizeof vhost, semel__str(conf->vhost));
+    snprintf(doing, sizeof doing, "logging in as %s at", user);
+    show_place(place, sizeof place, doing, conf);
+    snprintf(what, sizeof what, "%s, vhost %s", place, vhost);
+    return semel__amqp_fail_reply(reply, what, err);
 }
 
 static semel_status log_in(struct amqp_link *link, const struct amqp_conf *conf, int heartbeat_s,
@@ -188,16 +212,15 @@ static semel_status log_in(struct amqp_link *link, const struct amqp_conf *conf,
          .value = {.kind = AMQP_FIELD_KIND_TABLE, .value.table = {.num_entries = 4, .entries = can}}},
     };
     const amqp_table_t table = {.num_entries = 2, .entries = about};
-    char what[160], user[60], vhost[60];
-    amqp_rpc_reply_t reply = amqp_login_with_properties(link->conn, conf->vhost, 0, FRAME_MAX_BYTES, heartbeat_s,
-                                                        &table, AMQP_SASL_METHOD_PLAIN, conf->user, conf->password);
+    amqp_rpc_reply_t reply;
 
-    if (reply.reply_type == AMQP_RESPONSE_NORMAL)
-        return SEMEL_OK;
-    semel__str_show(user, sizeof user, semel__str(conf->user));
-    semel__str_show(vhost, sizeof vhost, semel__str(conf->vhost));
-    snprintf(what, sizeof what, "logging in as %s at vhost %s", user, vhost);
-    return semel__amqp_fail_reply(reply, what, err);
+    if (conf->external)
+        reply = amqp_login_with_properties(link->conn, conf->vhost, 0, FRAME_MAX_BYTES, heartbeat_s, &table,
+                                           AMQP_SASL_METHOD_EXTERNAL, " "); /* the library cannot send nothing */
+    else
+        reply = amqp_login_with_properties(link->conn, conf->vhost, 0, FRAME_MAX_BYTES, heartbeat_s, &table,
+                                           AMQP_SASL_METHOD_PLAIN, conf->user, conf->password);
+    return reply.reply_type == AMQP_RESPONSE_NORMAL ? SEMEL_OK : fail_login(conf, reply, err);
 }
 
 semel_status semel__amqp_open_channel(struct amqp_link *link, struct semel_error *err)

@@ -50,6 +50,7 @@ struct amqp_conf {
     int prefetch, heartbeat_s, timeout_ms;
     enum semel_amqp_declare declare;
     bool single_active, tls, no_verify;
+    bool external; /* the certificate says who we are, and there is no user */
 };
 
 semel_status semel__amqp_configure(struct amqp_conf *conf, const struct semel_amqp_options *options,
@@ -134,6 +135,7 @@ struct amqp_link {
     amqp_connection_state_t conn; /* NULL: not connected */
     int timeout_ms;
     bool blocked; /* the server takes no messages */
+    int x509;     /* why its certificate is not believed, as OpenSSL counts; 0: it was not refused */
 };
 
 int64_t semel__amqp_now_us(void); /* monotonic */
@@ -163,7 +165,8 @@ semel_status semel__amqp_fail_library(int code, const char *what, struct semel_e
 /* A method of channel 0 that every connection meets: remembers whether it is blocked. Not OK: the server closes. */
 semel_status semel__amqp_link_method(struct amqp_link *link, const amqp_method_t *method, struct semel_error *err);
 
-/* amqp_tls.c: a socket for the link, which is deleted with it. Reason: why the last handshake failed, or "". */
+/* amqp_tls.c: a socket for the link, which is deleted with it. Reason: why the last handshake failed, or ""; for the
+ * server's certificate link->x509 says more. */
 semel_status semel__amqp_tls_socket(struct amqp_link *link, const struct amqp_conf *conf, amqp_socket_t **ret,
                                     struct semel_error *err);
 const char *semel__amqp_tls_reason(void);
@@ -179,6 +182,7 @@ struct amqp {
     struct amqp_build build;
     bool tried;               /* connecting; until reopened nobody tries again */
     int64_t again_us;         /* single_active: no channel before; SEMEL_NONE: there is no need for a new one */
+    int64_t beat_us;          /* while a message is here that nobody wants: no heartbeat before */
     struct semel_error error; /* why it is not connected */
 
     struct amqp_link sender;

@@ -20,6 +20,7 @@
 
 #define ALONE_BYTES ((size_t)1 << 20)
 #define FRAME_REST 2048 /* of a frame: all that is not the table of headers */
+#define FRAME_ENDS 8    /* of a frame: what is before and behind its payload */
 #define LOOK_EVERY 16
 
 struct ticket {
@@ -127,11 +128,21 @@ static semel_status send_header(struct amqp_link *link, const struct semel_publi
     return status;
 }
 
+/* As much of a body as goes into a frame. The server says how long a frame may be, and librabbitmq's buffer is no
+ * longer than that. What is sent fits(), so there is room for more than the frame's ends. */
+static size_t part_of(const struct amqp_link *link)
+{
+    const size_t room = (size_t)amqp_get_frame_max(link->conn) - FRAME_ENDS;
+
+    return room < AMQP_FRAME_PART ? room : AMQP_FRAME_PART;
+}
+
 /* Not OK: part of it may have been sent, and the connection is of no use any more. */
 static semel_status send_item(struct sending *s, size_t at, const struct place *place, struct semel_error *err)
 {
     struct amqp_link *link = &s->amqp->sender;
     struct semel_publish *item = &s->items[at];
+    const size_t part = part_of(link);
     amqp_basic_publish_t publish = {.exchange = semel__amqp_bytes(place->exchange),
                                     .routing_key = semel__amqp_bytes(place->routing_key),
                                     .mandatory = 1};
@@ -143,7 +154,7 @@ static semel_status send_item(struct sending *s, size_t at, const struct place *
     s->tickets[s->sent++] = (struct ticket){.item = at};
     s->amqp->published++;
     for (size_t i = 0; status == SEMEL_OK && i < item->payload.n;) {
-        const size_t n = item->payload.n - i < AMQP_FRAME_PART ? item->payload.n - i : AMQP_FRAME_PART;
+        const size_t n = item->payload.n - i < part ? item->payload.n - i : part;
         amqp_frame_t frame = {.frame_type = AMQP_FRAME_BODY, .channel = AMQP_CHANNEL};
         frame.payload.body_fragment = semel__amqp_bytes((struct semel_str){item->payload.p + i, n});
         status = send_frame(link, &frame, err);

@@ -194,7 +194,7 @@ static void walk(struct flat *flat, size_t n, const amqp_field_value_t *value, i
     }
     for (int i = 0; i < n_entries && depth < DEPTH_MAX && flat->n < flat->max && !flat->no_memory; i++) {
         char index[16];
-        struct semel_str part = semel__str(index);
+        struct semel_str part = {index, 0};
         size_t longer;
         if (table) {
             part = semel__amqp_str(value->value.table.entries[i].key);

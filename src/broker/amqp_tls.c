@@ -26,13 +26,24 @@ const char *semel__amqp_tls_reason(void)
     return reason != NULL ? reason : "";
 }
 
-static semel_status wrong_file(const char *what, const char *file, struct semel_error *err)
+static semel_status wrong_file(const char *what, const char *file, const char *hint, struct semel_error *err)
 {
     char shown[120];
 
     semel__str_show(shown, sizeof shown, semel__str(file));
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "amqp: %s %s cannot be used: %s", what, shown,
-                       semel__amqp_tls_reason());
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "amqp: %s %s cannot be used: %s%s", what, shown,
+                       semel__amqp_tls_reason(), hint);
+}
+
+/* Believes what OpenSSL believes, and remembers why it does not. */
+static int remember(int ok, X509_STORE_CTX *chain)
+{
+    const SSL *ssl = X509_STORE_CTX_get_ex_data(chain, SSL_get_ex_data_X509_STORE_CTX_idx());
+    struct amqp_link *link = SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
+
+    if (!ok)
+        link->x509 = X509_STORE_CTX_get_error(chain);
+    return ok;
 }
 
 static bool is_address(const char *host)
@@ -51,9 +62,9 @@ static semel_status verify(SSL_CTX *tls, const struct amqp_conf *conf, struct se
         SSL_CTX_set_verify(tls, SSL_VERIFY_NONE, NULL);
         return SEMEL_OK;
     }
-    SSL_CTX_set_verify(tls, SSL_VERIFY_PEER, NULL);
+    SSL_CTX_set_verify(tls, SSL_VERIFY_PEER, remember);
     if (conf->ca_file != NULL && SSL_CTX_load_verify_locations(tls, conf->ca_file, NULL) != 1)
-        return wrong_file("the authorities' file", conf->ca_file, err);
+        return wrong_file("the authorities' file", conf->ca_file, "", err);
     if (conf->ca_file == NULL && SSL_CTX_set_default_verify_paths(tls) != 1)
         return semel__fail_memory(err);
     X509_VERIFY_PARAM_set_hostflags(param, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
@@ -69,9 +80,10 @@ static semel_status identify(SSL_CTX *tls, amqp_socket_t *socket, const struct a
     /* Without one OpenSSL would ask at the terminal. */
     amqp_ssl_socket_set_key_passwd(socket, conf->key_password != NULL ? conf->key_password : "");
     if (SSL_CTX_use_certificate_chain_file(tls, conf->cert_file) != 1)
-        return wrong_file("the certificate", conf->cert_file, err);
+        return wrong_file("the certificate", conf->cert_file, "", err);
     if (SSL_CTX_use_PrivateKey_file(tls, conf->key_file, SSL_FILETYPE_PEM) != 1 || SSL_CTX_check_private_key(tls) != 1)
-        return wrong_file("the key", conf->key_file, err);
+        return wrong_file("the key", conf->key_file, "; is it PEM, the certificate's, and opened by key_password?",
+                          err);
     return SEMEL_OK;
 }
 
@@ -85,6 +97,7 @@ semel_status semel__amqp_tls_socket(struct amqp_link *link, const struct amqp_co
     ERR_clear_error();
     if (tls == NULL || SSL_CTX_set_min_proto_version(tls, TLS1_2_VERSION) != 1)
         return semel__fail_memory(err);
+    SSL_CTX_set_app_data(tls, link);
     amqp_ssl_socket_set_verify_peer(socket, !conf->no_verify);
     amqp_ssl_socket_set_verify_hostname(socket, 0);
     status = verify(tls, conf, err);

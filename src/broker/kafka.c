@@ -6,18 +6,12 @@
  */
 #include "broker/kafka_private.h"
 
-#ifdef __linux__
-#include <sys/prctl.h>
-#endif
-
-#define CLOSE_MS 5000
 #define POLL_MAX ((size_t)4096)
 #define POLL_BYTES ((size_t)1 << 20) /* a batch ends early when it has become as large as this */
 #define LOOK_AGAIN_MS 100
-#define LOOK_IDLY_MS 400
+#define LOOK_IDLY_MS 1000
 #define WAKE_FROM 64 /* records in the queue, or bytes taken from it, after which a fetcher may sleep */
 #define WAKE_BYTES ((size_t)64 << 10)
-#define SLACK_NS 2000000ul
 
 static struct kafka *self(struct semel_broker *broker)
 {
@@ -29,44 +23,6 @@ static struct kafka *self(struct semel_broker *broker)
 static semel_status refuse(const char *text, struct semel_error *err)
 {
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "kafka: %s", text);
-}
-
-/* The library's threads sleep for whole milliseconds and spin for the rest of the last one, three times a second. When
- * their sleep may end a little late, as what they inherit from us then says, there is no rest to spin for. */
-static rd_kafka_t *new_reader(rd_kafka_conf_t *conf, char *text, size_t n)
-{
-#ifdef __linux__
-    const int before = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
-    rd_kafka_t *rk;
-
-    (void)prctl(PR_SET_TIMERSLACK, SLACK_NS, 0, 0, 0);
-    rk = rd_kafka_new(RD_KAFKA_CONSUMER, conf, text, n);
-    (void)prctl(PR_SET_TIMERSLACK, before > 0 ? (unsigned long)before : 0ul, 0, 0, 0);
-    return rk;
-#else
-    return rd_kafka_new(RD_KAFKA_CONSUMER, conf, text, n);
-#endif
-}
-
-static semel_status connect_reader(struct kafka *kafka, struct semel_error *err)
-{
-    rd_kafka_conf_t *conf = rd_kafka_conf_dup(kafka->reader);
-    rd_kafka_resp_err_t code;
-    char text[sizeof err->text];
-
-    kafka->rk = new_reader(conf, text, sizeof text);
-    if (kafka->rk == NULL) {
-        rd_kafka_conf_destroy(conf);
-        return refuse(text, err);
-    }
-    rd_kafka_poll_set_consumer(kafka->rk);
-    if (kafka->log != NULL)
-        rd_kafka_set_log_queue(kafka->rk, NULL); /* its lines come by the consumer's queue */
-    kafka->messages = rd_kafka_queue_new(kafka->rk);
-    kafka->commits = rd_kafka_queue_new(kafka->rk);
-    kafka->polled_us = SEMEL_NONE;
-    code = rd_kafka_subscribe(kafka->rk, kafka->topics);
-    return code == RD_KAFKA_RESP_ERR_NO_ERROR ? SEMEL_OK : refuse(rd_kafka_err2str(code), err);
 }
 
 void semel__kafka_forget(struct kafka *kafka, const struct kafka_lane *lane)
@@ -85,83 +41,9 @@ void semel__kafka_forget(struct kafka *kafka, const struct kafka_lane *lane)
     kafka->n_pending = kept;
 }
 
-static bool is_member(struct kafka *kafka)
-{
-    char *id = rd_kafka_memberid(kafka->rk);
-    const bool member = id != NULL && id[0] != '\0';
-
-    if (id != NULL)
-        rd_kafka_mem_free(kafka->rk, id);
-    return member;
-}
-
-static void serve_while(struct kafka *kafka, bool (*wanted)(struct kafka *kafka), int64_t from_us)
-{
-    while (wanted(kafka) && semel__kafka_left_ms(from_us, CLOSE_MS / 2) > 0) {
-        rd_kafka_message_t *message = rd_kafka_consumer_poll(kafka->rk, LOOK_AGAIN_MS / 5);
-        if (message != NULL)
-            rd_kafka_message_destroy(message);
-    }
-}
-
-static bool is_joining(struct kafka *kafka)
-{
-    return !kafka->joined && is_member(kafka);
-}
-
-static bool has_not_left(struct kafka *kafka)
-{
-    struct semel_kafka_view view;
-
-    semel__kafka_look(&kafka->base, &view);
-    return view.assigned > 0 || is_member(kafka);
-}
-
-/* Leaves the group, if that can be done in time; if not, the group's patience with us will end. Not by consumer_close:
- * once begun it must be waited for, however long the server takes, or destroying hangs.
- *
- * Before 2.3 the library aborts the process when a consumer is destroyed that has joined its group and was not yet told
- * its share. So we wait for that. If it does not come, the consumer leaves but is never destroyed; false says so. */
-static bool leave(struct kafka *kafka)
-{
-    const int64_t from_us = semel__kafka_now_us();
-    bool may_destroy;
-
-    kafka->dead = true; /* whatever is assigned from now on begins nothing */
-    if (rd_kafka_version() < 0x020300ff)
-        serve_while(kafka, is_joining, from_us);
-    may_destroy = rd_kafka_version() >= 0x020300ff || !is_joining(kafka);
-    rd_kafka_unsubscribe(kafka->rk);
-    serve_while(kafka, has_not_left, from_us);
-    return may_destroy;
-}
-
-static void disconnect(struct kafka *kafka)
-{
-    bool may_destroy;
-
-    if (kafka->rk == NULL)
-        return;
-    semel__kafka_flush(kafka, CLOSE_MS / 2);
-    semel__kafka_forget(kafka, NULL);
-    may_destroy = leave(kafka);
-    semel__kafka_abandon(kafka);
-    rd_kafka_queue_destroy(kafka->messages);
-    rd_kafka_queue_destroy(kafka->commits);
-    if (may_destroy)
-        rd_kafka_destroy_flags(kafka->rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
-    kafka->rk = NULL;
-    kafka->joined = false;
-    kafka->lost = false;
-    kafka->committing = false;
-    kafka->noted = kafka->away = kafka->dead = false;
-    kafka->high = 0;
-    kafka->high_bytes = 0;
-}
-
 static void release(struct kafka *kafka)
 {
-    disconnect(kafka);
+    semel__kafka_disconnect(kafka);
     semel__kafka_sender_close(kafka);
     semel__kafka_unconfigure(kafka);
 }
@@ -169,7 +51,7 @@ static void release(struct kafka *kafka)
 static semel_status finish_open(struct kafka *kafka, semel_status status, struct semel_error *err)
 {
     if (status == SEMEL_OK && kafka->reader != NULL)
-        status = connect_reader(kafka, err);
+        status = semel__kafka_connect(kafka, err);
     if (status != SEMEL_OK)
         release(kafka);
     return status;
@@ -204,8 +86,8 @@ static void kafka_close(struct semel_broker *broker)
 
 static semel_status kafka_reopen(struct semel_broker *broker, struct semel_error *err)
 {
-    disconnect(self(broker));
-    return self(broker)->reader != NULL ? connect_reader(self(broker), err) : SEMEL_OK;
+    semel__kafka_disconnect(self(broker));
+    return self(broker)->reader != NULL ? semel__kafka_connect(self(broker), err) : SEMEL_OK;
 }
 
 static semel_status ready(const struct kafka *kafka, struct semel_error *err)
@@ -233,9 +115,9 @@ void semel__kafka_wake(struct kafka *kafka)
     /* Not set: they stay empty, and nothing uses them. */
     (void)rd_kafka_conf_get(kafka->reader, "sasl.username", user, &n_user);
     (void)rd_kafka_conf_get(kafka->reader, "sasl.password", password, &n_password);
-    if (n_user > sizeof user || n_password > sizeof password)
-        return;
-    error = rd_kafka_sasl_set_credentials(kafka->rk, user, password);
+    error = n_user <= sizeof user && n_password <= sizeof password
+                ? rd_kafka_sasl_set_credentials(kafka->rk, user, password)
+                : NULL;
     explicit_bzero(password, sizeof password);
     if (error != NULL)
         rd_kafka_error_destroy(error);
@@ -402,6 +284,8 @@ static semel_status kafka_poll(struct semel_broker *broker, size_t max, int wait
     }
     *ret_deliveries = deliveries;
     *ret_n = n;
+    if (n > 0 && kafka->away)
+        semel__kafka_is_there(kafka);
     return status == SEMEL_OK && n == 0 ? semel__kafka_away(kafka, err) : status;
 }
 

@@ -109,6 +109,9 @@ semel_status semel__kafka_ask(const struct semel_kafka_options *options, int tim
 
 /* The names that `properties` and the URL may use, for the settings' reference. */
 size_t semel__kafka_properties(const char *const **ret_names);
+/* Whether librdkafka takes the value for the property, by itself; err is its word, which may quote the value. RETRY: no
+ * memory. */
+semel_status semel__kafka_property(const char *name, const char *value, struct semel_error *err);
 
 struct semel_kafka_view {
     size_t assigned;  /* partitions that are ours */

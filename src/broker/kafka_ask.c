@@ -182,7 +182,7 @@ static semel_status ask_all(struct asking *asking, struct semel_kafka_topic *top
     asking->rk = rd_kafka_new(RD_KAFKA_CONSUMER, conf, text, sizeof text);
     if (asking->rk == NULL) {
         rd_kafka_conf_destroy(conf);
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "kafka: %s", text);
+        return semel__kafka_refused(text, err);
     }
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
         status = ask_topic(asking, &topics[i], err);

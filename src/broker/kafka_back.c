@@ -12,15 +12,28 @@
 #define SEEK_MS 5000
 #define EXPECT_TRIES 3
 
-static semel_status seek(struct kafka *kafka, rd_kafka_topic_partition_list_t *list, struct semel_error *err)
+static rd_kafka_resp_err_t try_to_seek(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list)
 {
-    rd_kafka_error_t *error = rd_kafka_seek_partitions(kafka->rk, list, SEEK_MS);
+    rd_kafka_error_t *error = rd_kafka_seek_partitions(rk, list, SEEK_MS);
     rd_kafka_resp_err_t code = error != NULL ? rd_kafka_error_code(error) : RD_KAFKA_RESP_ERR_NO_ERROR;
 
     for (int i = 0; code == RD_KAFKA_RESP_ERR_NO_ERROR && i < list->cnt; i++)
         code = list->elems[i].err;
     if (error != NULL)
         rd_kafka_error_destroy(error);
+    return code;
+}
+
+/* Before 2.1 the library waits for a thousandth of the time that it is given, which a busy machine exceeds. Who seeks
+ * the same place twice is there. */
+static semel_status seek(struct kafka *kafka, rd_kafka_topic_partition_list_t *list, struct semel_error *err)
+{
+    const int64_t from_us = semel__kafka_now_us();
+    rd_kafka_resp_err_t code;
+
+    do
+        code = try_to_seek(kafka->rk, list);
+    while (code == RD_KAFKA_RESP_ERR__TIMED_OUT && semel__kafka_left_ms(from_us, SEEK_MS) > 0);
     if (code == RD_KAFKA_RESP_ERR_NO_ERROR)
         return SEMEL_OK;
     semel__kafka_kill_because(kafka, code, SEMEL_CLASS_ENVIRONMENT, "going back failed: %s", rd_kafka_err2str(code));

@@ -20,6 +20,7 @@
 #define URL_MAX 8192
 #define PROPERTIES_MAX 64
 #define IN_FLIGHT 10000
+#define DEBUG_LEVEL 7
 
 #define READ 1u
 #define WRITE 2u
@@ -43,17 +44,21 @@ static const struct setting fixed[] = {
     /* With more than one, a batch that is to be sent again to a partition which knows nothing of us yet may find the
      * next one there already. The server then takes it for a duplicate, and what was lost is confirmed. */
     {WRITE, "max.in.flight.requests.per.connection", "1"},
-    {BOTH, "log.connection.close", "false"},
+    {WRITE, "log.connection.close", "false"}, /* of a reader's connections it is a reason, see kafka_why.c */
     {READ, "message.max.bytes", "262144"}, /* a writer's bound, but fetch.max.bytes may not be less; bounds no record */
 };
 
 static const struct setting defaults[] = {
     {BOTH, "client.id", "semel"},
     {BOTH, "socket.keepalive.enable", "true"},
+    {BOTH, "ssl.endpoint.identification.algorithm", "https"}, /* the certificate must have the name of the server */
     {BOTH, "socket.timeout.ms", "30000"},
     {BOTH, "reconnect.backoff.max.ms", "2000"},
+    /* TLS 1.2 at least: the library has no setting for that, but what is left has no meaning before. */
+    {BOTH, "ssl.cipher.suites", "DEFAULT:!TLSv1.0:!SSLv3"},
     {READ, "partition.assignment.strategy", "cooperative-sticky"},
     {READ, "session.timeout.ms", "10000"},
+    {READ, "fetch.wait.max.ms", "1000"}, /* how long the server keeps an idle fetch; what comes is sent at once */
     {READ, "queued.min.messages", "500"},
     {READ, "queued.max.messages.kbytes", "512"},
     {READ, "fetch.max.bytes", "524288"},
@@ -121,6 +126,20 @@ size_t semel__kafka_properties(const char *const **ret_names)
     return COUNT(allowed);
 }
 
+semel_status semel__kafka_property(const char *name, const char *value, struct semel_error *err)
+{
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    semel_status status = SEMEL_OK;
+    char text[TEXT];
+
+    if (conf == NULL)
+        return semel__fail_memory(err);
+    if (rd_kafka_conf_set(conf, name, value, text, sizeof text) != RD_KAFKA_CONF_OK)
+        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s", text);
+    rd_kafka_conf_destroy(conf);
+    return status;
+}
+
 /* ---- librdkafka's settings ---------------------------------------------------------------------------- */
 
 static semel_status wrong(struct semel_error *err, const char *what)
@@ -178,19 +197,32 @@ static int64_t number_of(const rd_kafka_conf_t *conf, const char *name)
 }
 
 /* Three beats a session at least. */
+static semel_status set_at_most(struct kafka *kafka, const char *name, int64_t most, struct semel_error *err)
+{
+    char text[24];
+
+    if (number_of(kafka->reader, name) <= most)
+        return SEMEL_OK;
+    snprintf(text, sizeof text, "%lld", (long long)most);
+    return set(kafka, READ, name, text, err);
+}
+
+/* Times that follow from others, whoever has set those. The library itself refuses an idle fetch that is not over a
+ * second before we lose patience with the server. */
 static semel_status set_times(struct kafka *kafka, struct semel_error *err)
 {
-    int64_t session_ms;
-    char text[24];
+    int64_t session_ms, socket_ms;
+    semel_status status;
 
     if (kafka->reader == NULL)
         return SEMEL_OK;
     kafka->patience_us = number_of(kafka->reader, "max.poll.interval.ms") * 1000;
     session_ms = number_of(kafka->reader, "session.timeout.ms");
-    if (number_of(kafka->reader, "heartbeat.interval.ms") <= session_ms / 3)
-        return SEMEL_OK;
-    snprintf(text, sizeof text, "%lld", (long long)(session_ms >= 6 ? session_ms / 3 : 1));
-    return set(kafka, READ, "heartbeat.interval.ms", text, err);
+    socket_ms = number_of(kafka->reader, "socket.timeout.ms");
+    status = set_at_most(kafka, "heartbeat.interval.ms", session_ms >= 6 ? session_ms / 3 : 1, err);
+    if (status == SEMEL_OK && socket_ms >= 1000)
+        status = set_at_most(kafka, "fetch.wait.max.ms", socket_ms - 1000, err);
+    return status;
 }
 
 static semel_status set_security(struct kafka *kafka, const struct semel_kafka_options *o, struct semel_error *err)
@@ -261,8 +293,11 @@ static semel_status check(const struct semel_kafka_options *o, struct semel_erro
 
 static void log_line(const rd_kafka_t *rk, int level, const char *facility, const char *text)
 {
-    const struct kafka *kafka = rd_kafka_opaque(rk);
+    const struct kafka *kafka = ((const struct kafka_ear *)rd_kafka_opaque(rk))->kafka;
 
+    /* At each attempt to connect, and poll says it as well. */
+    if (strcmp(facility, "SSLCERTVRFY") == 0)
+        level = DEBUG_LEVEL;
     kafka->log(kafka->log_ctx, level, facility, text);
 }
 
@@ -280,13 +315,14 @@ static void set_log(const struct kafka *kafka, rd_kafka_conf_t *conf)
 
 static void set_callbacks(struct kafka *kafka)
 {
-    rd_kafka_conf_set_opaque(kafka->writer, kafka);
+    rd_kafka_conf_set_opaque(kafka->writer, kafka->ear);
     rd_kafka_conf_set_dr_msg_cb(kafka->writer, semel__kafka_delivered);
     set_log(kafka, kafka->writer);
     if (kafka->reader == NULL)
         return;
-    rd_kafka_conf_set_opaque(kafka->reader, kafka);
+    rd_kafka_conf_set_opaque(kafka->reader, kafka->ear);
     rd_kafka_conf_set_error_cb(kafka->reader, semel__kafka_error);
+    (void)rd_kafka_conf_set_ssl_cert_verify_cb(kafka->reader, semel__kafka_certificate); /* refused: there is no TLS */
     rd_kafka_conf_set_rebalance_cb(kafka->reader, semel__kafka_rebalance);
     set_log(kafka, kafka->reader);
     /* Later versions look again by themselves when a full queue may have room; before 2.2 they sleep for a second. */
@@ -299,6 +335,10 @@ semel_status semel__kafka_configure(struct kafka *kafka, const struct semel_kafk
 
     if (status != SEMEL_OK)
         return status;
+    kafka->ear = semel__calloc(1, sizeof *kafka->ear);
+    if (kafka->ear == NULL)
+        return semel__fail_memory(err);
+    kafka->ear->kafka = kafka;
     kafka->first = o->first;
     kafka->in_flight_max = o->in_flight_max > 0 ? o->in_flight_max : IN_FLIGHT;
     kafka->hooks = o->hooks;
@@ -333,6 +373,8 @@ void semel__kafka_unconfigure(struct kafka *kafka)
         rd_kafka_conf_destroy(kafka->writer);
     if (kafka->topics != NULL)
         rd_kafka_topic_partition_list_destroy(kafka->topics);
+    if (kafka->ear != NULL && !kafka->ear->outlives)
+        semel__free(kafka->ear);
 }
 
 /* ---- the URL ------------------------------------------------------------------------------------------ */

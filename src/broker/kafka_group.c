@@ -15,6 +15,7 @@
 
 #define ASK_EVERY_US 1000000 /* while no server can be reached */
 #define ASK_MS 100
+#define ASK_MAX_MS 3200
 #define COMMIT_MS 100
 #define REBALANCE_MS 5000
 #define SERVE_MAX 1000
@@ -61,14 +62,24 @@ void semel__kafka_kill_because(struct kafka *kafka, int code, enum semel_class c
     semel__kafka_kill(kafka, &why);
 }
 
-/* Told by the next poll; the first of several. */
-static void note(struct kafka *kafka, int code, enum semel_class cls, const char *text)
+/* Told by the next poll; the first of several, but what somebody must mend comes before what mends itself. */
+static void note_error(struct kafka *kafka, const struct semel_error *error)
 {
-    if (kafka->noted || kafka->dead)
+    const bool worse = error->cls == SEMEL_CLASS_BROKEN && kafka->error.cls != SEMEL_CLASS_BROKEN;
+
+    if (kafka->dead || (kafka->noted && !worse))
         return;
     kafka->noted = true;
-    semel__fail(&kafka->error, SEMEL_RETRY, cls, "kafka: %s", text);
-    kafka->error.code = code;
+    kafka->error = *error;
+}
+
+static void note(struct kafka *kafka, int code, enum semel_class cls, const char *text)
+{
+    struct semel_error error = {0};
+
+    semel__fail(&error, SEMEL_RETRY, cls, "kafka: %s", text);
+    error.code = code;
+    note_error(kafka, &error);
 }
 
 /* ---- errors ------------------------------------------------------------------------------------------- */
@@ -97,7 +108,7 @@ static enum semel_class class_of(rd_kafka_resp_err_t code)
 
 void semel__kafka_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
 {
-    struct kafka *kafka = opaque;
+    struct kafka *kafka = ((const struct kafka_ear *)opaque)->kafka;
 
     (void)rk;
     if (code == RD_KAFKA_RESP_ERR__FATAL) {
@@ -105,10 +116,24 @@ void semel__kafka_error(rd_kafka_t *rk, int code, const char *reason, void *opaq
         return;
     }
     kafka->away |= code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN;
-    if (code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN || class_of(code) == SEMEL_CLASS_BROKEN)
-        note(kafka, code, class_of(code), reason); /* one broker of several that is down is no news */
+    if (code != RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN)
+        semel__kafka_explain(kafka, code, class_of(code), reason);
+    if (code != RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN && kafka->why.cls != SEMEL_CLASS_BROKEN)
+        return; /* one broker of several that is down is no news */
+    if (kafka->why.status != SEMEL_OK)
+        note_error(kafka, &kafka->why);
+    else
+        note(kafka, code, class_of(code), reason);
 }
 
+void semel__kafka_is_there(struct kafka *kafka)
+{
+    kafka->away = false;
+    kafka->ask_ms = 0;
+    kafka->why = (struct semel_error){0};
+}
+
+/* Whoever is far away, or busy, needs longer than a moment to answer; so each question waits longer than the last. */
 semel_status semel__kafka_away(struct kafka *kafka, struct semel_error *err)
 {
     const struct rd_kafka_metadata *found;
@@ -116,13 +141,19 @@ semel_status semel__kafka_away(struct kafka *kafka, struct semel_error *err)
 
     if (!kafka->away)
         return SEMEL_OK;
-    if (now_us >= kafka->ask_us) {
+    if (now_us >= kafka->ask_us || kafka->ask_us - now_us > ASK_EVERY_US) { /* the clock may have been set back */
         kafka->ask_us = now_us + ASK_EVERY_US;
-        if (rd_kafka_metadata(kafka->rk, 0, NULL, &found, ASK_MS) == RD_KAFKA_RESP_ERR_NO_ERROR) {
+        kafka->ask_ms = kafka->ask_ms < ASK_MS ? ASK_MS : kafka->ask_ms < ASK_MAX_MS ? 2 * kafka->ask_ms : ASK_MAX_MS;
+        if (rd_kafka_metadata(kafka->rk, 0, NULL, &found, kafka->ask_ms) == RD_KAFKA_RESP_ERR_NO_ERROR) {
             rd_kafka_metadata_destroy(found);
-            kafka->away = false;
+            semel__kafka_is_there(kafka);
             return SEMEL_OK;
         }
+    }
+    if (kafka->why.status != SEMEL_OK) {
+        if (err != NULL)
+            *err = kafka->why;
+        return SEMEL_RETRY;
     }
     return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "kafka: no server can be reached");
 }
@@ -165,9 +196,13 @@ void semel__kafka_note(struct kafka *kafka, const rd_kafka_message_t *message)
 static void committed(rd_kafka_t *rk, rd_kafka_resp_err_t code, rd_kafka_topic_partition_list_t *list, void *opaque)
 {
     struct kafka *kafka = opaque;
+    rd_kafka_resp_err_t refused = code;
 
     (void)rk;
     kafka->committing = false;
+    for (int i = 0; list != NULL && i < list->cnt && refused == RD_KAFKA_RESP_ERR_NO_ERROR; i++)
+        refused = list->elems[i].err;
+    semel__kafka_tell_commit(kafka, refused);
     for (int i = 0; list != NULL && i < list->cnt; i++) {
         const rd_kafka_topic_partition_t *at = &list->elems[i];
         struct kafka_lane *lane = semel__kafka_lane_find(&kafka->lanes, at->topic, at->partition);
@@ -226,11 +261,15 @@ void semel__kafka_commit(struct kafka *kafka, bool now)
 void semel__kafka_flush(struct kafka *kafka, int wait_ms)
 {
     const int64_t from_us = semel__kafka_now_us();
+    bool again = false;
 
     while (!semel__kafka_is_lost(kafka)) {
         const int left_ms = semel__kafka_left_ms(from_us, wait_ms);
-        semel__kafka_commit(kafka, true);
-        if (!kafka->committing || left_ms == 0)
+        if (!kafka->committing) {
+            semel__kafka_commit(kafka, !again); /* one that was refused is not sent again at once */
+            again = true;
+        }
+        if ((!kafka->committing && !wants_commit(kafka)) || left_ms == 0)
             return;
         rd_kafka_queue_poll_callback(kafka->commits, left_ms < 50 ? left_ms : 50);
     }
@@ -412,7 +451,7 @@ static void revoke(struct kafka *kafka, rd_kafka_topic_partition_list_t *list)
 void semel__kafka_rebalance(rd_kafka_t *rk, rd_kafka_resp_err_t code, rd_kafka_topic_partition_list_t *list,
                             void *opaque)
 {
-    struct kafka *kafka = opaque;
+    struct kafka *kafka = ((const struct kafka_ear *)opaque)->kafka;
 
     if (code == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS) {
         kafka->joined = true;

@@ -7,7 +7,9 @@
  *   kafka_group.c  rebalances, commits, errors
  *   kafka_back.c   going back
  *   kafka_record.c from a record to a delivery
+ *   kafka_link.c   joining and leaving
  *   kafka_send.c   publish
+ *   kafka_why.c    why there is no connection
  *   kafka_ask.c    questions to the servers before there is a handle
  *
  * librdkafka's threads fetch into one queue of ours, `messages`, to which every partition is forwarded. Group
@@ -21,6 +23,7 @@
 #define SEMEL_BROKER_KAFKA_PRIVATE_H
 
 #include <librdkafka/rdkafka.h>
+#include <stdatomic.h>
 
 #include "base/error.h"
 #include "base/str.h"
@@ -91,6 +94,14 @@ int64_t semel__kafka_lane_rewind(struct kafka_lanes *lanes, struct kafka_lane *l
 
 /* ---- the handle --------------------------------------------------------------------------------------- */
 
+/* What the library's callbacks are given. A consumer that is never destroyed (kafka_link.c: leave) has threads that
+ * outlive the handle, and they may still look at a certificate: then it is never freed. */
+struct kafka_ear {
+    struct kafka *kafka; /* for callbacks that our own thread serves */
+    atomic_int x509;     /* the last certificate that was not believed, and why; told by any thread */
+    bool outlives;
+};
+
 struct kafka {
     struct semel_broker base;
     rd_kafka_conf_t *reader, *writer; /* for every connection anew; reader NULL: no source */
@@ -115,11 +126,15 @@ struct kafka {
     bool joined;       /* the group has assigned something, be it nothing */
     bool committing;   /* one commit is on its way */
     int64_t next_commit_us;
-    bool dead;                /* CLOSED until reopen, with this error */
-    bool away;                /* no server was reached, and none has answered since */
-    int64_t ask_us;           /* then: when one is asked again */
-    bool noted;               /* an error to be told by the next poll */
-    struct semel_error error; /* of `dead` or `noted` */
+    bool dead;                   /* CLOSED until reopen, with this error */
+    bool away;                   /* no server was reached, and none has answered since */
+    int ask_ms;                  /* and how long was waited for an answer the last time */
+    int64_t ask_us;              /* then: when one is asked again */
+    rd_kafka_resp_err_t refused; /* what the last commit was refused for */
+    bool noted;                  /* an error to be told by the next poll */
+    struct semel_error error;    /* of `dead` or `noted` */
+    struct semel_error why;      /* what was said last of a connection; status OK: nothing */
+    struct kafka_ear *ear;
 
     rd_kafka_t *sender; /* opened by the first publish */
 };
@@ -135,6 +150,7 @@ semel_status semel__kafka_configure_url(struct kafka *kafka, struct semel_str lo
 
 /* kafka_group.c */
 /* Of a poll that delivers nothing: RETRY while no server can be reached. */
+void semel__kafka_is_there(struct kafka *kafka);
 semel_status semel__kafka_away(struct kafka *kafka, struct semel_error *err);
 void semel__kafka_rebalance(rd_kafka_t *rk, rd_kafka_resp_err_t code, rd_kafka_topic_partition_list_t *list,
                             void *opaque);
@@ -153,6 +169,9 @@ bool semel__kafka_is_lost(const struct kafka *kafka); /* whatever was assigned m
 void semel__kafka_kill(struct kafka *kafka, const struct semel_error *why);
 __attribute__((format(printf, 4, 5))) void semel__kafka_kill_because(struct kafka *kafka, int code,
                                                                      enum semel_class cls, const char *fmt, ...);
+/* Opens the reader and joins the group; leaves it, as well as can be done in a few seconds. */
+semel_status semel__kafka_connect(struct kafka *kafka, struct semel_error *err);
+void semel__kafka_disconnect(struct kafka *kafka);
 void semel__kafka_forget(struct kafka *kafka, const struct kafka_lane *lane); /* pending records of it; NULL: of all */
 
 /* kafka_back.c */
@@ -165,6 +184,17 @@ void semel__kafka_end_pauses(struct kafka *kafka); /* those that are over */
 /* kafka_record.c: `source` is the topic, in the arena already. false: no memory. */
 bool semel__kafka_record(const rd_kafka_message_t *message, struct semel_str source, struct semel_arena *arena,
                          struct semel_delivery *ret);
+
+/* kafka_why.c */
+/* What the library says of a connection becomes kafka->why, with the class `cls` unless more is known. */
+void semel__kafka_explain(struct kafka *kafka, int code, enum semel_class cls, const char *reason);
+/* What came of a commit; into the log, when it is news. */
+void semel__kafka_tell_commit(struct kafka *kafka, rd_kafka_resp_err_t code);
+/* INVALID: the library does not take its settings. */
+semel_status semel__kafka_refused(const char *text, struct semel_error *err);
+/* Believes what OpenSSL believes, and remembers why it does not. */
+int semel__kafka_certificate(rd_kafka_t *rk, const char *broker, int32_t id, int *x509_error, int depth,
+                             const char *buf, size_t size, char *text, size_t n_text, void *opaque);
 
 /* kafka_send.c */
 semel_status semel__kafka_publish(struct semel_broker *broker, struct semel_publish *items, size_t n,

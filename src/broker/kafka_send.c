@@ -85,7 +85,7 @@ static semel_status open_sender(struct kafka *kafka, struct semel_error *err)
         return SEMEL_OK;
     }
     rd_kafka_conf_destroy(conf);
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "kafka: %s", text);
+    return semel__kafka_refused(text, err);
 }
 
 /* ---- one item ----------------------------------------------------------------------------------------- */

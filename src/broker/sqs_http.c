@@ -21,6 +21,7 @@
 #define CONNECT_MS 5000L
 #define IDLE_S 20L /* a connection that was idle for longer is not used again */
 #define SAID 128
+#define BEGIN 12 /* so much of a secret is known for it */
 
 static size_t give(char *out, size_t size, size_t count, void *ctx)
 {
@@ -227,9 +228,15 @@ static semel_status not_answered(const struct sqs_call *call, struct semel_error
     }
 }
 
+/* The text may end in the middle of it. */
 static bool holds(const char *text, const char *secret)
 {
-    return secret != NULL && strlen(secret) >= 4 && strstr(text, secret) != NULL;
+    char begin[BEGIN + 1] = "";
+
+    if (secret == NULL || strlen(secret) < 4)
+        return false;
+    snprintf(begin, sizeof begin, "%s", secret);
+    return strstr(text, begin) != NULL;
 }
 
 static semel_status refused(const struct sqs_call *call, const struct sqs_conf *conf, long http,

@@ -4,6 +4,7 @@
  * nothing is lost, nothing is answered twice, nothing hangs, and publishing never claims what it does not know.
  */
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -108,7 +109,7 @@ static void death_of_the_server_loses_nothing_and_fences_every_tag(void **state)
     mark(acked, &side, 0);
     memset(acked + 50, 0, sizeof acked - 50);
     rabbit_client_close(&client);
-    rabbit_server_stop(&server, RABBIT_STOP_KILL);
+    server_stop(&server.process, SIGKILL);
     rabbit_side_wait_status(&side, SEMEL_CLOSED);
     assert_int_equal(side.err.cls, SEMEL_CLASS_ENVIRONMENT);
     before = side.n_got;
@@ -116,7 +117,7 @@ static void death_of_the_server_loses_nothing_and_fences_every_tag(void **state)
     assert_int_equal(rabbit_side_later(&side, 50, 30, 0), SEMEL_FENCED);
     assert_int_equal(semel_broker_reopen(side.broker, &side.err), SEMEL_RETRY);
     assert_int_equal(rabbit_side_poll(&side, 1, 0), SEMEL_CLOSED);
-    rabbit_server_again(&server);
+    server_again(&server.process);
     rabbit_client_open(&client, server.port);
     rabbit_side_reopen(&side);
     assert_int_equal(rabbit_side_ack(&side, 50, 30), SEMEL_FENCED);
@@ -351,6 +352,26 @@ static void no_more_than_prefetch_is_with_us(void **state)
     }
 }
 
+/* It stays connected, whatever comes, until there is room again. */
+static void poll_that_wants_nothing_leaves_all_that_comes_where_it_is(void **state)
+{
+    struct rabbit_side side;
+
+    (void)state;
+    make_queue("classic", false);
+    rabbit_client_send_many(&client, queue, "m", 5);
+    rabbit_side_open(&side, server.port, queue, "&heartbeat_s=1");
+    rabbit_side_wait(&side, 1);
+    for (int i = 0; i < 50; i++) /* the server gives up who is silent for two heartbeats */
+        assert_int_equal(rabbit_side_poll(&side, 0, i < 10 ? 0 : RABBIT_SIDE_STEP_MS), SEMEL_OK);
+    assert_int_equal(rabbit_side_ack(&side, 0, 1), SEMEL_OK);
+    rabbit_side_wait(&side, 5);
+    assert_string_equal(rabbit_side_texts(&side, 0), "m0 m1 m2 m3 m4");
+    assert_int_equal(rabbit_side_ack(&side, 1, 4), SEMEL_OK);
+    rabbit_side_close(&side);
+    assert_int_equal(rabbit_client_length(&client, queue), 0);
+}
+
 static void given_back_the_next_consumer_goes_on_in_order(void **state)
 {
     struct rabbit_side a, b;
@@ -455,6 +476,32 @@ static void each_published_item_has_its_own_status(void **state) /* P32 */
     semel__free(bytes);
 }
 
+static void large_message_is_cut_into_frames_as_short_as_the_server_wants_them(void **state)
+{
+    static const char *const tight[] = {"eval", "application:set_env(rabbit, frame_max, 4096).", NULL};
+    static const char *const wide[] = {"eval", "application:set_env(rabbit, frame_max, 131072).", NULL};
+    const size_t size = 100000;
+    char *bytes = semel__alloc(size);
+    struct semel_publish item;
+    struct rabbit_side side;
+
+    (void)state;
+    make_queue("classic", false);
+    for (size_t i = 0; i < size; i++)
+        bytes[i] = (char)('a' + i % 23);
+    item = item_to(queue, (struct semel_str){bytes, size});
+    assert_true(rabbit_server_ctl(&server, tight));
+    rabbit_side_open(&side, server.port, queue, "");
+    assert_int_equal(semel_broker_publish(side.broker, &item, 1, &side.err), SEMEL_OK);
+    assert_int_equal(item.status, SEMEL_OK);
+    rabbit_side_wait(&side, 1);
+    assert_int_equal(side.d[0].payload.n, size);
+    assert_memory_equal(side.d[0].payload.p, bytes, size);
+    rabbit_side_close(&side);
+    assert_true(rabbit_server_ctl(&server, wide));
+    semel__free(bytes);
+}
+
 static void publishing_to_a_server_that_does_not_answer_claims_nothing(void **state) /* P31, P32 */
 {
     struct rabbit_side side;
@@ -466,13 +513,13 @@ static void publishing_to_a_server_that_does_not_answer_claims_nothing(void **st
     items[0] = items[1] = item_to(queue, SEMEL_STR("m"));
     assert_int_equal(semel_broker_publish(side.broker, items, 1, &side.err), SEMEL_OK);
     assert_int_equal(items[0].status, SEMEL_OK);
-    rabbit_server_freeze(&server);
+    server_freeze(&server.process);
     assert_int_equal(semel_broker_publish(side.broker, items, 2, &side.err), SEMEL_OK);
     assert_int_equal(items[0].status, SEMEL_UNKNOWN);
     assert_int_equal(items[1].status, SEMEL_UNKNOWN);
     assert_int_equal(semel_broker_publish(side.broker, items, 2, &side.err), SEMEL_RETRY); /* it does not connect */
     assert_int_equal(items[0].status, SEMEL_RETRY);
-    rabbit_server_thaw(&server);
+    server_thaw(&server.process);
     for (int i = 0; items[0].status != SEMEL_OK; i++) {
         assert_true(i < RABBIT_SIDE_TRIES);
         (void)semel_broker_publish(side.broker, items, 1, &side.err);
@@ -528,9 +575,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(stranger_is_not_trusted_and_a_trusted_server_is),
         cmocka_unit_test(silent_server_is_given_up_after_two_heartbeats),
         cmocka_unit_test(no_more_than_prefetch_is_with_us),
+        cmocka_unit_test(poll_that_wants_nothing_leaves_all_that_comes_where_it_is),
         cmocka_unit_test(given_back_the_next_consumer_goes_on_in_order),
         cmocka_unit_test(headers_nested_without_end_harm_nobody),
         cmocka_unit_test(each_published_item_has_its_own_status),
+        cmocka_unit_test(large_message_is_cut_into_frames_as_short_as_the_server_wants_them),
         cmocka_unit_test(publishing_to_a_server_that_does_not_answer_claims_nothing),
         cmocka_unit_test(server_that_takes_no_messages_does_not_hang_us),
         cmocka_unit_test(death_of_the_server_loses_nothing_and_fences_every_tag),

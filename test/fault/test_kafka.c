@@ -3,42 +3,57 @@
  * test_kafka.c: the Kafka driver on a real server, among several members of a group and with slow and odd readers:
  * nothing is lost, and nothing is acknowledged early.
  */
+#define _GNU_SOURCE /* RTLD_NEXT */
+#include <dlfcn.h>
 #include <stdlib.h>
 
-#include "kafka/side.h"
-
-static struct kafka_server server;
-static struct kafka_client client;
-static char topic[32]; /* of the test that runs, and its group */
-
-static int group_setup(void **state)
-{
-    char address[KAFKA_SERVER_TEXT];
-
-    (void)state;
-    kafka_server_start(&server);
-    kafka_client_open(&client, kafka_server_address(&server, address));
-    return 0;
-}
-
-static int group_teardown(void **state)
-{
-    (void)state;
-    kafka_client_close(&client);
-    kafka_server_done(&server);
-    return 0;
-}
-
-static void make_topic(int partitions)
-{
-    static int count;
-
-    snprintf(topic, sizeof topic, "fault-%d", ++count);
-    kafka_client_topic(&client, topic, partitions, NULL);
-}
+#include "broker/kafka_private.h"
+#include "fault/test_kafka.h"
 
 #define EARLIEST "&first=earliest"
 #define BRISK EARLIEST "&heartbeat.interval.ms=200" /* a member hears of the others by its heartbeat */
+
+/* ---- the library on a busy machine -------------------------------------------------------------------- */
+
+static int late_seeks, commits, far_ms;
+
+/* Does it, and says that it was not done in time, as librdkafka 2.0 does when its thread is five milliseconds late. */
+rd_kafka_error_t *rd_kafka_seek_partitions(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list, int timeout_ms)
+{
+    rd_kafka_error_t *(*real)(rd_kafka_t *, rd_kafka_topic_partition_list_t *, int);
+    rd_kafka_error_t *error;
+
+    *(void **)&real = dlsym(RTLD_NEXT, "rd_kafka_seek_partitions");
+    error = real(rk, list, timeout_ms);
+    if (late_seeks == 0)
+        return error;
+    late_seeks--;
+    rd_kafka_error_destroy(error);
+    return rd_kafka_error_new(RD_KAFKA_RESP_ERR__TIMED_OUT, "late");
+}
+
+rd_kafka_resp_err_t rd_kafka_commit_queue(
+    rd_kafka_t *rk, const rd_kafka_topic_partition_list_t *list, rd_kafka_queue_t *queue,
+    void (*done)(rd_kafka_t *, rd_kafka_resp_err_t, rd_kafka_topic_partition_list_t *, void *), void *opaque)
+{
+    rd_kafka_resp_err_t (*real)(rd_kafka_t *, const rd_kafka_topic_partition_list_t *, rd_kafka_queue_t *,
+                                void (*)(rd_kafka_t *, rd_kafka_resp_err_t, rd_kafka_topic_partition_list_t *, void *),
+                                void *);
+
+    *(void **)&real = dlsym(RTLD_NEXT, "rd_kafka_commit_queue");
+    commits++;
+    return real(rk, list, queue, done, opaque);
+}
+
+/* An answer takes far_ms. */
+rd_kafka_resp_err_t rd_kafka_metadata(rd_kafka_t *rk, int all, rd_kafka_topic_t *only,
+                                      const struct rd_kafka_metadata **found, int timeout_ms)
+{
+    rd_kafka_resp_err_t (*real)(rd_kafka_t *, int, rd_kafka_topic_t *, const struct rd_kafka_metadata **, int);
+
+    *(void **)&real = dlsym(RTLD_NEXT, "rd_kafka_metadata");
+    return timeout_ms < far_ms ? RD_KAFKA_RESP_ERR__TIMED_OUT : real(rk, all, only, found, timeout_ms);
+}
 
 /* The lowest offset of the partition that the side has not acknowledged. */
 static int64_t prefix_of(const struct kafka_side *side, int partition)
@@ -337,9 +352,83 @@ static void what_is_given_back_comes_again_in_order_and_nothing_is_skipped(void 
     assert_int_equal(kafka_client_committed(&client, topic, topic, 1), 600);
 }
 
+static void going_back_outlives_a_library_that_is_late(void **state)
+{
+    struct kafka_side side;
+
+    (void)state;
+    make_topic(1);
+    kafka_client_send_many(&client, topic, 0, "m", 20);
+    kafka_side_open(&side, &server, topic, EARLIEST);
+    kafka_side_wait(&side, 20);
+    for (size_t i = 0; i < 5; i++)
+        assert_int_equal(kafka_side_ack(&side, i), SEMEL_OK);
+    late_seeks = 3;
+    assert_int_equal(semel_broker_later(side.broker, &side.got[5].tag, 1, 0, &side.err), SEMEL_OK);
+    assert_int_equal(late_seeks, 0);
+    kafka_side_wait(&side, 35);
+    for (size_t i = 20; i < 35; i++)
+        assert_int_equal(side.got[i].offset, (int64_t)i - 15);
+    kafka_side_ack_all(&side);
+    kafka_side_close(&side);
+    assert_int_equal(kafka_client_committed(&client, topic, topic, 0), 20);
+}
+
+static void count_refusals(void *ctx, int level, const char *facility, const char *text)
+{
+    (void)level;
+    if (strcmp(facility, "COMMIT") == 0 && strstr(text, "the group's offsets cannot be committed") != NULL)
+        ++*(int *)ctx;
+}
+
+/* As of a member whose instance another one has taken. */
+static void commit_that_is_refused_is_told_once_and_not_sent_again_and_again(void **state)
+{
+    struct kafka_side side;
+    int told = 0;
+
+    (void)state;
+    make_topic(1);
+    kafka_client_send_many(&client, topic, 0, "m", 1);
+    kafka_side_open(&side, &server, topic, EARLIEST "&group.instance.id=one");
+    kafka_side_wait(&side, 1);
+    rd_kafka_test_fatal_error(((struct kafka *)side.broker)->rk, RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID, "a test's");
+    assert_int_equal(kafka_side_ack(&side, 0), SEMEL_OK);
+    commits = 0;
+    ((struct kafka *)side.broker)->log = count_refusals;
+    ((struct kafka *)side.broker)->log_ctx = &told;
+    kafka_side_close(&side);
+    assert_true(commits > 1);
+    assert_true(commits < 100);
+    assert_int_equal(told, 1);
+    assert_int_equal(kafka_client_committed(&client, topic, topic, 0), -1);
+}
+
+static void server_that_is_far_away_is_found_again(void **state)
+{
+    struct semel_arena arena;
+    struct semel_delivery *deliveries;
+    struct kafka_side side;
+    size_t n;
+
+    (void)state;
+    make_topic(1);
+    kafka_side_open(&side, &server, topic, EARLIEST);
+    kafka_side_wait_assigned(&side, 1);
+    semel__arena_init(&arena, (size_t)1 << 20);
+    far_ms = 700;
+    ((struct kafka *)side.broker)->away = true; /* as after all of them were down */
+    assert_int_equal(semel_broker_poll(side.broker, 8, 10, &arena, &deliveries, &n, &side.err), SEMEL_RETRY);
+    for (int i = 0; semel_broker_poll(side.broker, 8, 200, &arena, &deliveries, &n, &side.err) != SEMEL_OK; i++)
+        assert_true(i < 300);
+    far_ms = 0;
+    semel__arena_done(&arena);
+    kafka_side_close(&side);
+}
+
 /* ---- odd records -------------------------------------------------------------------------------------- */
 
-static void send(struct semel_str payload, const struct semel_pair *headers, size_t n_headers)
+static void send_record(struct semel_str payload, const struct semel_pair *headers, size_t n_headers)
 {
     const struct kafka_record record = {.topic = topic, .payload = payload, .headers = headers, .n_headers = n_headers};
 
@@ -356,11 +445,11 @@ static void empty_payload_null_payload_and_large_ones_come_as_they_are(void **st
     assert_non_null(bytes);
     memset(bytes, 'x', large);
     make_topic(1);
-    send((struct semel_str){"", 0}, NULL, 0);
-    send((struct semel_str){NULL, 0}, NULL, 0);
-    send((struct semel_str){bytes, large}, NULL, 0);
-    send((struct semel_str){bytes, large - 1}, NULL, 0);
-    send((struct semel_str){"end", 3}, NULL, 0);
+    send_record((struct semel_str){"", 0}, NULL, 0);
+    send_record((struct semel_str){NULL, 0}, NULL, 0);
+    send_record((struct semel_str){bytes, large}, NULL, 0);
+    send_record((struct semel_str){bytes, large - 1}, NULL, 0);
+    send_record((struct semel_str){"end", 3}, NULL, 0);
     kafka_side_open(&side, &server, topic, EARLIEST);
     for (size_t i = 0; i < 5; i++) {
         const size_t sizes[] = {0, 0, large, large - 1, 3};
@@ -388,7 +477,7 @@ static void ten_thousand_headers_come_in_their_order(void **state)
                                                                           : (struct semel_str){names[i], i % 3 - 1}};
     }
     make_topic(1);
-    send(SEMEL_STR("x"), headers, COUNT(headers));
+    send_record(SEMEL_STR("x"), headers, COUNT(headers));
     kafka_side_open(&side, &server, topic, EARLIEST);
     kafka_side_wait(&side, 1);
     assert_int_equal(side.d[0].n_headers, COUNT(headers));
@@ -443,6 +532,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(handle_that_never_polled_can_be_closed),
         cmocka_unit_test(full_handle_takes_nothing_and_stays_a_member),
         cmocka_unit_test(what_is_given_back_comes_again_in_order_and_nothing_is_skipped),
+        cmocka_unit_test(going_back_outlives_a_library_that_is_late),
+        cmocka_unit_test(commit_that_is_refused_is_told_once_and_not_sent_again_and_again),
+        cmocka_unit_test(server_that_is_far_away_is_found_again),
         cmocka_unit_test(empty_payload_null_payload_and_large_ones_come_as_they_are),
         cmocka_unit_test(ten_thousand_headers_come_in_their_order),
         cmocka_unit_test(aborted_transactions_are_not_delivered),

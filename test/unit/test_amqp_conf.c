@@ -116,6 +116,28 @@ static void settings_behind_the_url_are_read(void **state)
     semel__amqp_conf_done(&conf);
 }
 
+static void certificate_says_who_we_are_where_nobody_else_does(void **state)
+{
+    static const struct {
+        struct semel_amqp_options options;
+        bool external;
+    } rows[] = {
+        {{.url = "amqps://h", .tls_cert_file = "c", .tls_key_file = "k"}, true},
+        {{.url = "amqps://h", .tls_cert_file = "c", .tls_key_file = "k", .user = "u", .password = "p"}, false},
+        {{.url = "amqps://u:p@h", .tls_cert_file = "c", .tls_key_file = "k"}, false},
+        {{.url = "amqps://h"}, false},
+        {{.url = "amqp://h", .tls_cert_file = "c", .tls_key_file = "k"}, false},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct amqp_conf conf;
+        assert_int_equal(semel__amqp_configure(&conf, &rows[i].options, NULL), SEMEL_OK);
+        assert_int_equal(conf.external, rows[i].external);
+        semel__amqp_conf_done(&conf);
+    }
+}
+
 static void bad_settings_behind_the_url_are_refused(void **state)
 {
     static const char *const rows[] = {
@@ -172,6 +194,7 @@ int main(void)
         cmocka_unit_test(bad_url_is_refused_and_its_password_not_told),
         cmocka_unit_test(options_out_of_range_are_refused),
         cmocka_unit_test(settings_behind_the_url_are_read),
+        cmocka_unit_test(certificate_says_who_we_are_where_nobody_else_does),
         cmocka_unit_test(bad_settings_behind_the_url_are_refused),
         cmocka_unit_test(order_is_a_capability_of_a_single_active_consumer),
         cmocka_unit_test(handle_without_a_queue_has_nothing_to_poll),
