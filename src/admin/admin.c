@@ -7,7 +7,7 @@
  */
 #include "admin/serve_private.h"
 
-#define WHY_MAX 1024
+#define WHY_MAX 2048 /* some eight routes; the log has all of them */
 
 static void handle_metrics(void *ctx, struct semel_http_exchange *x)
 {

@@ -3,7 +3,8 @@
  * ingest.c: the door of a `listen` route, and the broker that the daemon polls.
  *
  * Invariants: a request that does not fit whole is refused whole; whatever was polled keeps its slot until its end is
- * told, also when nobody waits for it any more; no answer says "accepted" before ack, which comes after the commit.
+ * told, also when nobody waits for it any more; no answer says "accepted" before ack, which comes after the commit;
+ * while the route pauses nobody waits, but for one request when something is needed to probe with.
  */
 #include "admin/ingest.h"
 
@@ -151,9 +152,23 @@ void semel__ingest_free(struct semel_ingest *ingest)
 
 /* ---- requests in ----------------------------------------------------------------------------------- */
 
-/* NULL: it waits now. Otherwise why not. */
-static const char *enter(struct semel_ingest *ingest, struct ingest_request *request)
+/* 0: come in. Otherwise in how many seconds to come again. */
+static int paused_s(const struct semel_ingest *ingest)
 {
+    if (ingest->pause.state == SEMEL_BREAKER_CLOSED)
+        return 0;
+    int64_t now_us = semel__now(&semel__clock_real), until_us = semel__breaker_until(&ingest->pause, now_us);
+    if (until_us == SEMEL_NONE)
+        return ingest->waiting > 0 ? FULL_AFTER_S : 0;
+    return ingest->pause.state == SEMEL_BREAKER_PROBING ? FULL_AFTER_S : (int)((until_us - now_us) / 1000000) + 1;
+}
+
+/* NULL: it waits now. Otherwise why not. *ret_paused_s: as of paused_s. */
+static const char *enter(struct semel_ingest *ingest, struct ingest_request *request, int *ret_paused_s)
+{
+    *ret_paused_s = ingest->broker != NULL ? paused_s(ingest) : 0;
+    if (*ret_paused_s > 0)
+        return "the route pauses because its handler fails; send it again later";
     if (ingest->broker == NULL)
         return "the route is not running at the moment; send it again later";
     if (ingest->waiting + request->n > SEMEL_INGEST_PARTS || ingest->bytes + request->bytes > SEMEL_INGEST_BYTES)
@@ -173,11 +188,22 @@ static const char *enter(struct semel_ingest *ingest, struct ingest_request *req
     return NULL;
 }
 
-static void refuse(struct semel_ingest *ingest, struct ingest_request *request, const char *why)
+static void refuse(struct semel_ingest *ingest, struct ingest_request *request, int after_s, const char *why)
 {
     semel__door_count(ingest->serve, SEMEL_FAMILY_INGEST, ingest->route->name, "later", NULL,
                       request->n > 0 ? request->n : 1);
-    semel__door_later(request->x, FULL_AFTER_S, why);
+    semel__door_later(request->x, after_s, why);
+    request_free(request);
+}
+
+/* A batch whose every message is told to come again. */
+static void put_off(struct semel_ingest *ingest, struct ingest_request *request, int after_s)
+{
+    for (size_t i = 0; i < request->n; i++) {
+        request->parts[i].later = true;
+        request->parts[i].delay_ms = after_s * 1000;
+    }
+    semel__ingest_answer(ingest, request);
     request_free(request);
 }
 
@@ -196,7 +222,7 @@ void semel__ingest_handle(void *ctx, struct semel_http_exchange *x)
     semel__arena_init(&request->arena, (size_t)1 << 30);
     int refused = semel__ingest_read(request, (size_t)ingest->route->from.u.listen.body_max, &err);
     if (refused == 503) {
-        refuse(ingest, request, err.text);
+        refuse(ingest, request, FULL_AFTER_S, err.text);
         return;
     }
     if (refused != 0) {
@@ -212,10 +238,13 @@ void semel__ingest_handle(void *ctx, struct semel_http_exchange *x)
         return;
     }
     pthread_mutex_lock(&ingest->lock);
-    const char *why = enter(ingest, request);
+    int after_s;
+    const char *why = enter(ingest, request, &after_s);
     pthread_mutex_unlock(&ingest->lock);
-    if (why != NULL)
-        refuse(ingest, request, why);
+    if (after_s > 0 && request->batch)
+        put_off(ingest, request, after_s);
+    else if (why != NULL)
+        refuse(ingest, request, after_s > 0 ? after_s : FULL_AFTER_S, why);
 }
 
 /* ---- deliveries out -------------------------------------------------------------------------------- */
@@ -232,11 +261,20 @@ static bool copy_pairs(struct semel_arena *arena, const struct semel_pair *pairs
     return copies != NULL;
 }
 
+/* A CloudEvent says where it comes from, and its id is unique there only. */
+static struct semel_str source_of(const struct semel_ingest *ingest, const struct ingest_part *part)
+{
+    for (size_t i = 0; i < part->n_headers; i++)
+        if (semel__str_eqz(part->headers[i].name, "ce_source") && part->headers[i].value.n > 0)
+            return part->headers[i].value;
+    return ingest->route->from.u.listen.source;
+}
+
 static bool deliver(struct semel_ingest *ingest, const struct ingest_part *part, struct semel_arena *arena,
                     struct semel_delivery *ret)
 {
     *ret = (struct semel_delivery){.n_headers = part->n_headers, .n_properties = part->keyed ? 1 : 0};
-    return semel__arena_copy(arena, ingest->route->from.u.listen.source, &ret->source) &&
+    return semel__arena_copy(arena, source_of(ingest, part), &ret->source) &&
            semel__arena_copy(arena, part->payload, &ret->payload) &&
            copy_pairs(arena, part->headers, part->n_headers, &ret->headers) &&
            copy_pairs(arena, &part->property, part->keyed ? 1 : 0, &ret->properties);
@@ -423,11 +461,27 @@ static const struct semel_broker_ops ingest_ops = {
     .publish = ingest_publish,
 };
 
-struct semel_broker *semel__serve_ingest(struct semel_serve *serve, const struct semel_route *route)
+static struct semel_ingest *ingest_of(const struct semel_serve *serve, const struct semel_route *route)
 {
     struct semel_ingest *ingest = serve->ingests;
     while (ingest != NULL && !semel__str_eq(ingest->route->name, route->name))
         ingest = ingest->next;
+    return ingest;
+}
+
+void semel__serve_paused(struct semel_serve *serve, const struct semel_route *route, const struct semel_breaker *now)
+{
+    struct semel_ingest *ingest = ingest_of(serve, route);
+    if (ingest == NULL)
+        return;
+    pthread_mutex_lock(&ingest->lock);
+    ingest->pause = *now;
+    pthread_mutex_unlock(&ingest->lock);
+}
+
+struct semel_broker *semel__serve_ingest(struct semel_serve *serve, const struct semel_route *route)
+{
+    struct semel_ingest *ingest = ingest_of(serve, route);
     struct ingest_broker *broker = ingest != NULL ? semel__calloc(1, sizeof(*broker)) : NULL;
     if (broker == NULL)
         return NULL;

@@ -59,6 +59,7 @@ struct semel_ingest {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct semel_broker *broker; /* NULL: nobody takes anything */
+    struct semel_breaker pause;  /* the route's, as it was told last */
     struct ingest_request *first, *last;
     struct ingest_part *queue, **queue_end;
     bool woken;                 /* a poll that waits returns */

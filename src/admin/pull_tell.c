@@ -106,13 +106,6 @@ void semel__pull_tell_later(struct pull_call *call, const char *why)
     semel__pull_call_free(call);
 }
 
-static void count_failure(struct semel_pull *pull, const struct pull_call *call)
-{
-    if (call->op == PULL_SETTLE && !call->lost && call->ending.result != SEMEL_DONE)
-        semel__door_count(pull->serve, SEMEL_FAMILY_FAILURES, pull->route->name,
-                          semel__class_name(call->lease.live.error_class), NULL, 1);
-}
-
 void semel__pull_tell_end(struct semel_pull *pull, struct pull_call *call)
 {
     static const char *const words[] = {
@@ -129,7 +122,6 @@ void semel__pull_tell_end(struct semel_pull *pull, struct pull_call *call)
     }
     semel__buf_addz(buf, "}\n");
     count(pull, call->op, call->lost ? "lost" : "ok", 1);
-    count_failure(pull, call);
     semel__http_answer(call->x, call->lost ? 409 : 200);
     semel__pull_call_free(call);
 }

@@ -59,6 +59,10 @@ unsigned semel__serve_port(const struct semel_serve *serve, struct semel_str whe
  * waiting with 503. It is the caller's; requests that come when there is none are 503. NULL: no memory. */
 struct semel_broker *semel__serve_ingest(struct semel_serve *serve, const struct semel_route *route);
 
+/* The breaker of a `listen` route has changed. While it is not closed requests are answered 503 at once, with the time
+ * to come again, but for one at a time when a probe is due. Any thread. */
+void semel__serve_paused(struct semel_serve *serve, const struct semel_route *route, const struct semel_breaker *now);
+
 /* The requests of a `pull` route, served by one thread that owns the inbox: takes, renewals and ends wait in a queue.
  * Waits at most wait_ms for the first; answers everything that it took, or holds it (long polls) until a later call.
  * *ret_n: calls that had an effect. A status other than OK is the store's, and whom it concerns has been told 503: on

@@ -292,13 +292,6 @@ static bool ran(const struct semel_settled *settled)
     return settled->why == SEMEL_WHY_NEW || settled->why == SEMEL_WHY_RETRIED;
 }
 
-static void failed(struct semel_route_stats *route, enum semel_state state, enum semel_class cls)
-{
-    if (state == SEMEL_STATE_FAILED || state == SEMEL_STATE_DEAD || state == SEMEL_STATE_REJECTED ||
-        state == SEMEL_STATE_UNKNOWN)
-        semel__count(two(route, SEMEL_FAMILY_FAILURES, semel__class_name(cls)), 1);
-}
-
 void semel__stats_told(struct semel_worker_stats *worker, const struct semel__msg *msgs,
                        const struct semel_settled *settled, size_t n, int64_t took_us)
 {
@@ -311,17 +304,9 @@ void semel__stats_told(struct semel_worker_stats *worker, const struct semel__ms
     semel__observe(route->batch, took_s);
     for (size_t i = 0; i < n; i++) {
         semel__observe(route->handling, took_s);
-        if (!ran(&settled[i]))
-            continue;
-        failed(route, settled[i].state, settled[i].cls);
-        if (settled[i].state == SEMEL_STATE_COMPLETED && msgs[i].message_time_us != SEMEL_NONE)
+        if (ran(&settled[i]) && settled[i].state == SEMEL_STATE_COMPLETED && msgs[i].message_time_us != SEMEL_NONE)
             semel__observe(route->age, (double)(now_us - msgs[i].message_time_us) / 1e6);
     }
-}
-
-void semel__stats_ended(struct semel_route_stats *route, enum semel_state state, enum semel_class cls)
-{
-    failed(route, state, cls);
 }
 
 /* ---- what an inbox has counted --------------------------------------------------------------------- */
@@ -347,6 +332,10 @@ void semel__stats_counts(struct semel_worker_stats *worker, const struct semel_c
     add(route->transactions, now->transactions, last->transactions);
     add(route->cuts, now->cuts, last->cuts);
     add(route->contention, now->contention, last->contention);
+    for (size_t i = 0; i <= SEMEL_CLASS_DISCARDED; i++)
+        if (now->classes[i] != last->classes[i])
+            add(two(route, SEMEL_FAMILY_FAILURES, semel__class_name((enum semel_class)i)), now->classes[i],
+                last->classes[i]);
     worker->last = *now;
 }
 
@@ -371,7 +360,7 @@ void semel__stats_breaker(struct semel_route_stats *route, enum semel_breaker_st
     int before = atomic_exchange(&route->breaker_now, (int)state);
     for (int i = 0; i < BREAKERS; i++)
         semel__gauge_set(route->breaker[i], i == (int)state ? 1 : 0);
-    if (before != SEMEL_BREAKER_OPEN && state == SEMEL_BREAKER_OPEN)
+    if (before == SEMEL_BREAKER_CLOSED && state == SEMEL_BREAKER_OPEN)
         semel__count(route->openings, 1);
 }
 

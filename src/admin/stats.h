@@ -29,10 +29,8 @@ struct semel_worker_stats *semel__stats_worker(struct semel_route_stats *route);
 /* A batch was decided: what came of each message, by why, type and source; took_us from its delivery to the commit. */
 void semel__stats_told(struct semel_worker_stats *worker, const struct semel__msg *msgs,
                        const struct semel_settled *settled, size_t n, int64_t took_us);
-/* A leased attempt ended outside of a told batch, and this is what the row became: failures are counted by class. */
-void semel__stats_ended(struct semel_route_stats *route, enum semel_state state, enum semel_class cls);
-/* What the inbox has counted since the last time: done, failed, recovered, purged, fenced, cuts, transactions ... Its
- * alerts are counted by semel__stats_alert, not here. */
+/* What the inbox has counted since the last time: done, failed (by class as well), recovered, purged, fenced, cuts,
+ * transactions ... Its alerts are counted by semel__stats_alert, not here. */
 void semel__stats_counts(struct semel_worker_stats *worker, const struct semel_counts *now);
 void semel__stats_alert(struct semel_route_stats *route, enum semel_alert alert);
 /* One outside call ended. */

@@ -69,11 +69,10 @@ const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
     [SEMEL_FAMILY_ATTEMPTS] = COUNTER("semel_attempts_total",
                                       "Runs of the handler that were committed: done, failed or rejected.",
                                       result_labels, PER_ROUTE * 3),
-    [SEMEL_FAMILY_FAILURES] = COUNTER(
-        "semel_failures_total",
-        "Runs that did not succeed, by class, as deliveries and ends of leases told them; retries that ran from the "
-        "store inside the database are in semel_attempts_total alone.",
-        class_labels, PER_ROUTE * 16),
+    [SEMEL_FAMILY_FAILURES] =
+        COUNTER("semel_failures_total",
+                "Runs that did not succeed, by class: those of semel_attempts_total that failed or were rejected.",
+                class_labels, PER_ROUTE * 16),
     [SEMEL_FAMILY_DEAD] = COUNTER("semel_dead_letters_total", "Messages that became dead letters.", consumer_label,
                                   PER_ROUTE),
     [SEMEL_FAMILY_CONFLICTS] = COUNTER("semel_conflicts_total", "Deliveries of a known id with another payload.",
@@ -124,8 +123,10 @@ const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
 
     [SEMEL_FAMILY_BREAKER] = GAUGE("semel_breaker_state", "1 for the state that the route's breaker is in.",
                                    state_labels, PER_ROUTE * 3),
-    [SEMEL_FAMILY_OPENINGS] = COUNTER("semel_breaker_openings_total", "How many times the route's breaker opened.",
-                                      consumer_label, PER_ROUTE),
+    [SEMEL_FAMILY_OPENINGS] =
+        COUNTER("semel_breaker_openings_total",
+                "How many times the route's breaker opened; a probe that fails does not open it again.", consumer_label,
+                PER_ROUTE),
     [SEMEL_FAMILY_STORE_UP] = GAUGE("semel_store_up", "1: the route is connected to its store.", consumer_label,
                                     PER_ROUTE),
     [SEMEL_FAMILY_STORE_LOST] = COUNTER("semel_store_lost_total", "How many times the connection was lost.",

@@ -194,7 +194,7 @@ static void pump(struct life *life)
 
     semel__inbox_init(&inbox, life->store, &life->policy, &handler, &life->rng, semel__str(life->owner));
     semel__pump_init(&pump, &inbox, life->broker, &rules);
-    semel__breaker_init(&pump.breaker, BREAKER_FAILURES, BREAKER_FIRST_US, BREAKER_CEILING_US);
+    semel__route_breaker_init(&pump.own, BREAKER_FAILURES, BREAKER_FIRST_US, BREAKER_CEILING_US);
     pump.batch_max = BATCH;
     pump.wait_ms = WAIT_MS;
     pump.later_ms = LATER_MS;

@@ -82,6 +82,7 @@ struct semel_counts {
     uint64_t transactions, cuts, contention;
     uint64_t done, failed, rejected, recovered, fenced, purged;
     uint64_t alerts[SEMEL_ALERT_COUNT];
+    uint64_t classes[SEMEL_CLASS_DISCARDED + 1]; /* of failed and rejected: their sum, by class */
 };
 
 struct semel_observer {

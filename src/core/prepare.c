@@ -2,10 +2,10 @@
  *
  * prepare.c: from deliveries to the items of a batch.
  *
- * A message whose id cannot be used is kept under its position, or under the digest of its payload where it has none,
- * so that nothing is lost (the verdict is `no_id`). Copies of one id hang on the first of them and share its fate; a
- * copy with another payload is a conflict. Items are sorted by order key, else by lock key, in arrival order within a
- * key (P61).
+ * A message whose id cannot be used is kept under its position, or under the digest of its payload and of that id where
+ * it has none, so that nothing is lost (the verdict is `no_id`). An id whose source cannot be used is such an id.
+ * Copies of one id hang on the first of them and share its fate; a copy with another payload is a conflict. Items are
+ * sorted by order key, else by lock key, in arrival order within a key (P61).
  */
 #include <assert.h>
 #include <stdio.h>
@@ -19,18 +19,22 @@
 
 /* ---- fit messages -------------------------------------------------------------------------------- */
 
+/* The gravest is told, of equal ones the first. What is too large is not read, so that fields are missing as well. */
 static semel_status flaw(struct semel_arena *arena, struct semel__msg *msg, enum semel_defect defect,
                          const struct semel_error *why, struct semel_error *err)
 {
-    if (msg->defect == SEMEL_DEFECT_NO_ID || (msg->defect != SEMEL_DEFECT_NONE && defect != SEMEL_DEFECT_NO_ID))
-        return SEMEL_OK; /* the first one found is the one to tell, but a missing id outranks the others */
+    static const int weight[] = {
+        [SEMEL_DEFECT_NONE] = 0, [SEMEL_DEFECT_FIELD] = 1, [SEMEL_DEFECT_SIZE] = 2, [SEMEL_DEFECT_NO_ID] = 3};
+    if (weight[defect] <= weight[msg->defect])
+        return SEMEL_OK;
     msg->defect = defect;
     if (!semel__arena_copy(arena, semel__str(why->text), &msg->defect_text))
         return semel__fail_memory(err);
     return SEMEL_OK;
 }
 
-/* An id for what has none: its position, else the digest of its payload; both marked, so as not to meet a real id. */
+/* An id for what has none: its position, else the digest of its payload; both marked, so as not to meet a real id. An
+ * id or a source that cannot be used still tells messages apart. */
 static semel_status substitute_id(struct semel_arena *arena, struct semel__msg *msg, struct semel_error *err)
 {
     char text[SEMEL_ID_MAX + 1];
@@ -39,7 +43,9 @@ static semel_status substitute_id(struct semel_arena *arena, struct semel__msg *
                      msg->position.n > 0 ? msg->position.p : "");
     bool fits = n > 0 && (size_t)n < sizeof text && semel__id_check("position", msg->position, 1, NULL) == SEMEL_OK;
     if (!fits) {
-        if (!semel__sha256(&msg->payload, 1, digest))
+        const bool foreign = semel__id_check("source", msg->source, 0, NULL) != SEMEL_OK;
+        const struct semel_str parts[] = {msg->payload, msg->id, msg->source};
+        if (!semel__sha256(parts, foreign ? 3 : 2, digest))
             return semel__fail_memory(err);
         snprintf(text, sizeof text, "sha256:");
         semel__hex(digest, sizeof digest, text + strlen(text));
@@ -117,15 +123,16 @@ static semel_status fit(const struct semel_policy *policy, struct semel_arena *a
     drop_unfit(msg);
     if (!semel__str_given(msg->payload))
         msg->payload = (struct semel_str){"", 0}; /* kept as an empty one, so that it can be run again */
-    if (policy->one_source || semel__id_check("source", msg->source, 0, NULL) != SEMEL_OK)
-        msg->source = (struct semel_str){"", 0};
-    if (!semel__str_given(msg->source))
+    if (policy->one_source || !semel__str_given(msg->source))
         msg->source = (struct semel_str){"", 0};
     semel_status status = SEMEL_OK;
-    if (semel__id_check("message id", msg->id, 1, &why) != SEMEL_OK)
+    if (semel__id_check("message id", msg->id, 1, &why) != SEMEL_OK ||
+        semel__id_check("source", msg->source, 0, &why) != SEMEL_OK) /* an id is one of its source */
         status = flaw(arena, msg, SEMEL_DEFECT_NO_ID, &why, err);
     if (status == SEMEL_OK && msg->defect == SEMEL_DEFECT_NO_ID)
         status = substitute_id(arena, msg, err);
+    if (semel__id_check("source", msg->source, 0, NULL) != SEMEL_OK)
+        msg->source = (struct semel_str){"", 0};
     if (status == SEMEL_OK)
         status = check_key(arena, msg, "order key", &msg->order_key, err);
     for (size_t i = 0; status == SEMEL_OK && i < msg->n_business; i++)

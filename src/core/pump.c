@@ -24,7 +24,8 @@ void semel__pump_init(struct semel_pump *pump, struct semel_inbox *inbox, struct
                                 .next_purge_us = SEMEL_NONE,
                                 .resume_us = SEMEL_NONE,
                                 .doubt = true};
-    semel__breaker_init(&pump->breaker, 10, 1000000, INT64_C(60) * 1000000);
+    semel__route_breaker_init(&pump->own, 10, 1000000, INT64_C(60) * 1000000);
+    pump->breaker = &pump->own;
     semel__marks_init(&pump->marks);
     semel__arena_init(&pump->arena, ARENA_MAX);
 }
@@ -45,7 +46,7 @@ semel_status semel__pump_note_store(struct semel_pump *pump, semel_status status
     pump->store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
     pump->doubt |= pump->store_down;
     if (err->cls != SEMEL_CLASS_TRANSIENT)
-        semel__breaker_failure(&pump->breaker, err->cls, now_us, pump->inbox->rng);
+        semel__pump_failure(pump, err->cls, now_us);
     return status;
 }
 
@@ -64,8 +65,8 @@ semel_status semel__pump_connect_store(struct semel_pump *pump, int64_t now_us, 
     semel_status status = semel_store_reopen(pump->inbox->store, err);
     pump->store_down = status != SEMEL_OK;
     /* What opened the breaker is over; an idle route would have nothing to probe with. */
-    if (status == SEMEL_OK && pump->breaker.cause == SEMEL_CLASS_ENVIRONMENT)
-        semel__breaker_success(&pump->breaker);
+    if (status == SEMEL_OK && semel__route_breaker_look(pump->breaker).cause == SEMEL_CLASS_ENVIRONMENT)
+        semel__route_breaker_success(pump->breaker);
     return semel__pump_note_store(pump, status, err, now_us);
 }
 
@@ -84,32 +85,39 @@ semel_status semel__pump_connect(struct semel_pump *pump, int64_t now_us, struct
 /* A probe is let through however many have failed before it. */
 static void bound_failures(struct semel_pump *pump)
 {
-    bool probing = pump->breaker.state == SEMEL_BREAKER_PROBING;
-    pump->inbox->failures_max = pump->breaker.threshold;
-    pump->inbox->failures = probing ? 0 : pump->breaker.failures;
+    pump->inbox->failures_max = semel__route_breaker_look(pump->breaker).threshold;
+    pump->inbox->failures = semel__route_breaker_failures(pump->breaker, pump);
 }
 
-/* What the ends of this batch say about the handler. Duplicates say nothing. */
+/* What the ends of this batch say about the handler. Duplicates say nothing, a success after another nothing
+ * new. */
 static void note_ends(struct semel_pump *pump, const struct semel_settled *settled, size_t n, int64_t now_us)
 {
+    bool good = false;
     for (size_t i = 0; i < n; i++) {
         bool ran = settled[i].why == SEMEL_WHY_NEW || settled[i].why == SEMEL_WHY_RETRIED;
         if (!ran)
             continue;
-        if (settled[i].state == SEMEL_STATE_COMPLETED || settled[i].state == SEMEL_STATE_REJECTED)
-            semel__breaker_success(&pump->breaker);
-        else if (settled[i].state == SEMEL_STATE_FAILED || settled[i].state == SEMEL_STATE_DEAD)
-            semel__breaker_failure(&pump->breaker, settled[i].cls, now_us, pump->inbox->rng);
+        if (settled[i].state == SEMEL_STATE_COMPLETED || settled[i].state == SEMEL_STATE_REJECTED) {
+            if (!good)
+                semel__route_breaker_success(pump->breaker);
+            good = true;
+        } else if (settled[i].state == SEMEL_STATE_FAILED || settled[i].state == SEMEL_STATE_DEAD) {
+            semel__pump_failure(pump, settled[i].cls, now_us);
+            good = false;
+        }
     }
+}
+
+void semel__pump_failure(struct semel_pump *pump, enum semel_class cls, int64_t now_us)
+{
+    semel__route_breaker_failure(pump->breaker, pump, cls, now_us, pump->inbox->rng);
 }
 
 /* A probe that met only duplicates, or nothing, has told nothing: the next step probes again. */
 void semel__pump_end_probe(struct semel_pump *pump, int64_t now_us)
 {
-    if (pump->breaker.state != SEMEL_BREAKER_PROBING)
-        return;
-    pump->breaker.state = SEMEL_BREAKER_OPEN;
-    pump->breaker.next_us = now_us;
+    semel__route_breaker_end(pump->breaker, pump, now_us);
 }
 
 /* ---- a step -------------------------------------------------------------------------------------- */
@@ -248,12 +256,16 @@ bool semel__pump_paused(const struct semel_pump *pump, int64_t now_us)
 
 int64_t semel__pump_until(const struct semel_pump *pump, int64_t now_us)
 {
-    const struct semel_breaker *breaker = &pump->breaker;
     if (semel__pump_paused(pump, now_us))
         return pump->resume_us;
-    bool shut = breaker->state != SEMEL_BREAKER_CLOSED && now_us < breaker->next_us &&
-                breaker->next_us - now_us <= breaker->ceiling_us;
-    return shut ? breaker->next_us : SEMEL_NONE;
+    const struct semel_breaker now = semel__route_breaker_look(pump->breaker);
+    return semel__breaker_until(&now, now_us);
+}
+
+bool semel__pump_probes(const struct semel_pump *pump, int64_t now_us)
+{
+    const struct semel_breaker now = semel__route_breaker_look(pump->breaker);
+    return now.state != SEMEL_BREAKER_CLOSED && semel__breaker_until(&now, now_us) == SEMEL_NONE;
 }
 
 semel_status semel__pump_step(struct semel_pump *pump, int64_t now_us, size_t *ret_n, struct semel_error *err)
@@ -264,7 +276,7 @@ semel_status semel__pump_step(struct semel_pump *pump, int64_t now_us, size_t *r
     *ret_n = 0;
     if (semel__pump_paused(pump, now_us))
         return SEMEL_OK;
-    enum semel_gate gate = semel__breaker_ask(&pump->breaker, now_us);
+    enum semel_gate gate = semel__route_breaker_ask(pump->breaker, pump, now_us);
     if (gate == SEMEL_GATE_WAIT)
         return SEMEL_OK;
     semel__arena_reset(&pump->arena);
@@ -302,7 +314,7 @@ semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *r
     size_t n = 0;
     err = err != NULL ? err : &local;
     *ret_n = 0;
-    enum semel_gate gate = semel__breaker_ask(&pump->breaker, now_us);
+    enum semel_gate gate = semel__route_breaker_ask(pump->breaker, pump, now_us);
     if (gate == SEMEL_GATE_WAIT)
         return SEMEL_OK;
     uint64_t done = pump->inbox->counts.done, failed = pump->inbox->counts.failed;
@@ -318,9 +330,9 @@ semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *r
     else if (status == SEMEL_OK) {
         status = semel__inbox_work(pump->inbox, gate == SEMEL_GATE_PROBE ? 1 : pump->tick_max, ret_n, err);
         if (pump->inbox->counts.done > done)
-            semel__breaker_success(&pump->breaker);
+            semel__route_breaker_success(pump->breaker);
         else if (pump->inbox->counts.failed > failed)
-            semel__breaker_failure(&pump->breaker, SEMEL_CLASS_TRANSIENT, now_us, pump->inbox->rng);
+            semel__pump_failure(pump, SEMEL_CLASS_TRANSIENT, now_us);
     }
     *ret_n += n;
     if (status == SEMEL_OK)

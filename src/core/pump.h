@@ -8,23 +8,23 @@
  *
  * Invariants: no acknowledgement before the commit was answered OK. A dead connection is opened anew at the next
  * step. While the breaker is open nothing is polled; a probe is one message. The world's failures are counted by the
- * breaker alone.
+ * breaker alone, which several pumps of a route may share (breaker.h).
  */
 #ifndef SEMEL_CORE_PUMP_H
 #define SEMEL_CORE_PUMP_H
 
+#include "core/breaker.h"
 #include "core/broker.h"
 #include "core/extract.h"
 #include "core/inbox.h"
 #include "core/mark.h"
-#include "core/retry.h"
 
 struct semel_pump {
     struct semel_inbox *inbox;
     struct semel_broker *broker; /* NULL: only ticks */
     const struct semel_rules *rules;
-    struct semel_breaker breaker;
-    size_t batch_max, tick_max; /* messages a step, rows a tick */
+    struct semel_route_breaker *breaker, own; /* its own, unless it is given the route's */
+    size_t batch_max, tick_max;               /* messages a step, rows a tick */
     int wait_ms, later_ms;
     int64_t purge_every_us, next_purge_us;
     int64_t resume_us; /* too many are parked: nothing is polled before; SEMEL_NONE */
@@ -50,6 +50,8 @@ semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *r
 
 /* Until when nothing is polled: the breaker is open, or too many are parked. SEMEL_NONE: no pause. */
 int64_t semel__pump_until(const struct semel_pump *pump, int64_t now_us);
+/* The next step is a probe, unless another pump is faster: so it should not wait for its message while it has it. */
+bool semel__pump_probes(const struct semel_pump *pump, int64_t now_us);
 
 /* ---- for effects outside the database, of which several run at a time (pump_lease.c) ------------------ */
 

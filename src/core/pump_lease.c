@@ -56,7 +56,7 @@ semel_status semel__pump_claim(struct semel_pump *pump, int64_t now_us, size_t m
     *ret_n = 0;
     if (semel__pump_paused(pump, now_us))
         return SEMEL_OK;
-    enum semel_gate gate = semel__breaker_ask(&pump->breaker, now_us);
+    enum semel_gate gate = semel__route_breaker_ask(pump->breaker, pump, now_us);
     if (gate == SEMEL_GATE_WAIT)
         return SEMEL_OK;
     semel__arena_reset(&pump->arena);
@@ -80,7 +80,7 @@ semel_status semel__pump_take(struct semel_pump *pump, int64_t now_us, size_t ma
     struct semel_error local = {0};
     err = err != NULL ? err : &local;
     *ret_n = 0;
-    enum semel_gate gate = semel__breaker_ask(&pump->breaker, now_us);
+    enum semel_gate gate = semel__route_breaker_ask(pump->breaker, pump, now_us);
     if (gate == SEMEL_GATE_WAIT)
         return SEMEL_OK;
     semel_status status = semel__pump_connect_store(pump, now_us, err);
@@ -106,12 +106,12 @@ semel_status semel__pump_finish(struct semel_pump *pump, int64_t now_us, struct 
         switch (endings[i].result) {
         case SEMEL_DONE:
         case SEMEL_REJECTED:
-            semel__breaker_success(&pump->breaker);
+            semel__route_breaker_success(pump->breaker);
             break;
         case SEMEL_TRANSIENT:
         case SEMEL_PERMANENT:
         case SEMEL_MAYBE:
-            semel__breaker_failure(&pump->breaker, SEMEL_CLASS_TRANSIENT, now_us, pump->inbox->rng);
+            semel__pump_failure(pump, SEMEL_CLASS_TRANSIENT, now_us);
             break;
         }
     }
@@ -142,5 +142,5 @@ semel_status semel__pump_release(struct semel_pump *pump, int64_t now_us, struct
 
 void semel__pump_worldly(struct semel_pump *pump, enum semel_class cls, int64_t now_us)
 {
-    semel__breaker_failure(&pump->breaker, cls, now_us, pump->inbox->rng);
+    semel__pump_failure(pump, cls, now_us);
 }

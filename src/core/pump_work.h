@@ -23,6 +23,8 @@ semel_status semel__pump_note_store(struct semel_pump *pump, semel_status status
 semel_status semel__pump_note_broker(struct semel_pump *pump, semel_status status);
 semel_status semel__pump_connect_store(struct semel_pump *pump, int64_t now_us, struct semel_error *err);
 semel_status semel__pump_connect(struct semel_pump *pump, int64_t now_us, struct semel_error *err);
+/* A failure for the breaker. */
+void semel__pump_failure(struct semel_pump *pump, enum semel_class cls, int64_t now_us);
 /* A probe that met only duplicates, or nothing, has told nothing: the next step probes again. */
 void semel__pump_end_probe(struct semel_pump *pump, int64_t now_us);
 bool semel__pump_paused(const struct semel_pump *pump, int64_t now_us);

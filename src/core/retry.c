@@ -7,6 +7,7 @@
 #include "base/clock.h"
 
 #define MILLISECOND_US 1000
+#define ORDER_US INT64_C(1000000)
 
 static int64_t doubled(int64_t first_us, int64_t ceiling_us, int times)
 {
@@ -32,12 +33,20 @@ void semel__breaker_init(struct semel_breaker *breaker, int threshold, int64_t f
                                       .ceiling_us = ceiling_us};
 }
 
+int64_t semel__breaker_until(const struct semel_breaker *breaker, int64_t now_us)
+{
+    /* A clock that jumped back must not keep it shut for much longer than its ceiling. Of two threads the one that has
+     * looked at the clock first may ask last, and that is no jump. */
+    bool shut = breaker->state != SEMEL_BREAKER_CLOSED && now_us < breaker->next_us &&
+                breaker->next_us - now_us <= semel__time_add(breaker->ceiling_us, ORDER_US);
+    return shut ? breaker->next_us : SEMEL_NONE;
+}
+
 enum semel_gate semel__breaker_ask(struct semel_breaker *breaker, int64_t now_us)
 {
     if (breaker->state == SEMEL_BREAKER_CLOSED)
         return SEMEL_GATE_GO;
-    /* A clock that jumped back must not keep it shut for longer than its ceiling. */
-    if (now_us < breaker->next_us && breaker->next_us - now_us <= breaker->ceiling_us)
+    if (semel__breaker_until(breaker, now_us) != SEMEL_NONE)
         return SEMEL_GATE_WAIT;
     breaker->state = SEMEL_BREAKER_PROBING;
     breaker->next_us = semel__time_add(now_us, breaker->ceiling_us);

@@ -37,6 +37,8 @@ struct semel_breaker {
 void semel__breaker_init(struct semel_breaker *breaker, int threshold, int64_t first_us, int64_t ceiling_us);
 /* GO: any number; PROBE: one message, and its end must be reported; WAIT: nothing before breaker->next_us. */
 enum semel_gate semel__breaker_ask(struct semel_breaker *breaker, int64_t now_us);
+/* Until when nobody need ask: WAIT until then. SEMEL_NONE: it is closed, or a probe is due. */
+int64_t semel__breaker_until(const struct semel_breaker *breaker, int64_t now_us);
 void semel__breaker_success(struct semel_breaker *breaker);
 void semel__breaker_failure(struct semel_breaker *breaker, enum semel_class cls, int64_t now_us,
                             struct semel_random *rng);

@@ -95,6 +95,17 @@ semel_status semel_store_begin(struct semel_store *store, enum semel_tx tx, int6
     return status;
 }
 
+semel_status semel_store_now(struct semel_store *store, int64_t *ret_now_us, struct semel_error *err)
+{
+    int64_t now_us;
+    semel_status status = semel_store_begin(store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    semel_store_rollback(store);
+    *ret_now_us = now_us;
+    return SEMEL_OK;
+}
+
 semel_status semel_store_commit(struct semel_store *store, struct semel_error *err)
 {
     assert(store->in_tx && (!store->joined || store->joining));

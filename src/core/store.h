@@ -346,6 +346,8 @@ void *semel_store_native(struct semel_store *store);
 semel_status semel_store_migrate(struct semel_store *store, int *ret_from, int *ret_to, struct semel_error *err);
 semel_status semel_store_begin(struct semel_store *store, enum semel_tx tx, int64_t *ret_now_us,
                                struct semel_error *err);
+/* What time it is by the store's clock. Not within a transaction. */
+semel_status semel_store_now(struct semel_store *store, int64_t *ret_now_us, struct semel_error *err);
 semel_status semel_store_commit(struct semel_store *store, struct semel_error *err);
 void semel_store_rollback(struct semel_store *store);
 void semel_store_leave(struct semel_store *store); /* the end of a JOIN: the transaction stays the caller's */

@@ -47,6 +47,7 @@ static void count_end(struct semel_inbox *inbox, const struct item *item)
     inbox->counts.done += live->state == SEMEL_STATE_COMPLETED;
     inbox->counts.failed += item->ended && live->state != SEMEL_STATE_REJECTED;
     inbox->counts.rejected += live->state == SEMEL_STATE_REJECTED;
+    inbox->counts.classes[live->error_class] += item->ended || live->state == SEMEL_STATE_REJECTED;
 }
 
 static void raise_alerts(struct semel_inbox *inbox, const struct item *item)

@@ -79,28 +79,44 @@ static bool alive(void *ctx, struct semel_buf *why)
     return true;
 }
 
-static bool route_ready(const struct run_route *route, struct semel_buf *why)
+void run_source_down(struct run_route *route, const struct semel_error *err)
 {
-    const char *what = atomic_load(&route->source.up) ? NULL : "the source is not connected";
-    for (size_t k = 0; what == NULL && k < route->n_workers; k++)
+    pthread_mutex_lock(&route->daemon->lock);
+    snprintf(route->why_down, sizeof(route->why_down), "%s", err->text);
+    pthread_mutex_unlock(&route->daemon->lock);
+}
+
+/* Whoever reads it needs no token: an error's text has neither ids nor secrets in it. */
+static bool route_ready(struct run_route *route, struct semel_buf *why)
+{
+    const char *what = NULL;
+    char down[sizeof(route->why_down)] = "";
+    for (size_t k = 0; k < route->n_workers; k++)
         if (!atomic_load(&route->workers[k].thread.up))
             what = "the store is not connected, or the handler cannot be used";
+    if (!atomic_load(&route->source.up)) {
+        what = "the source is not connected";
+        pthread_mutex_lock(&route->daemon->lock);
+        memcpy(down, route->why_down, sizeof(down));
+        pthread_mutex_unlock(&route->daemon->lock);
+    }
     if (what != NULL)
-        semel__buf_addf(why, "route %.*s: %s", (int)route->conf->name.n, route->conf->name.p, what);
+        semel__buf_addf(why, "%sroute %.*s: %s%s%s", why->n > 0 ? "; " : "", (int)route->conf->name.n,
+                        route->conf->name.p, what, down[0] != '\0' ? ": " : "", down);
     return what == NULL;
 }
 
 static bool ready(void *ctx, struct semel_buf *why)
 {
     const struct semel_daemon *daemon = ctx;
+    bool all = true;
     if (run_stopping(daemon)) {
         semel__buf_addz(why, "stopping");
         return false;
     }
     for (size_t i = 0; i < daemon->n_routes; i++)
-        if (!route_ready(&daemon->routes[i], why))
-            return false;
-    return true;
+        all = route_ready(&daemon->routes[i], why) && all;
+    return all;
 }
 
 static void list_routes(void *ctx, struct semel_buf *json)
@@ -119,16 +135,17 @@ static void list_routes(void *ctx, struct semel_buf *json)
                         semel__source_name(route->conf->from.kind), semel__do_name(route->conf->handler.kind),
                         semel__guarantee_name(route->conf->promise.guarantee),
                         semel__order_rests_name(route->conf->promise.order),
-                        states[atomic_load(&route->workers[0].breaker)],
+                        states[semel__route_breaker_look(&route->breaker).state],
                         atomic_load(&route->source.up) ? "true" : "false", store ? "true" : "false");
     }
 }
 
 /* ---- building ------------------------------------------------------------------------------------ */
 
+/* Beside the batch that it works on, the next one of each worker waits. */
 static size_t in_flight(const struct semel_route *conf)
 {
-    size_t wanted = (size_t)((conf->workers + 1) * conf->batch);
+    size_t wanted = (size_t)(2 * conf->workers * conf->batch);
     switch (conf->from.kind) {
     case SEMEL_SOURCE_KAFKA:
         return wanted < (size_t)conf->from.u.kafka.in_flight ? wanted : (size_t)conf->from.u.kafka.in_flight;
@@ -197,6 +214,8 @@ static semel_status build_routes(struct semel_daemon *daemon, struct semel_error
         if (route->stats == NULL)
             return semel__fail_memory(err);
         status = build_workers(route, err);
+        if (status == SEMEL_OK)
+            status = run_breaker_init(route, err);
         if (status == SEMEL_OK && route->conf->handler.kind == SEMEL_DO_PULL) {
             route->pull = semel__serve_pull(daemon->serve, route->conf);
             if (route->pull == NULL)
@@ -271,6 +290,7 @@ void semel__daemon_free(struct semel_daemon *daemon)
     if (daemon == NULL)
         return;
     for (size_t i = 0; i < daemon->n_routes; i++) {
+        run_breaker_done(&daemon->routes[i]);
         semel__hand_free(daemon->routes[i].hand);
         semel__free(daemon->routes[i].workers);
     }

@@ -268,6 +268,15 @@ bool semel__hand_wants_void(struct semel_hand *hand)
     return wants;
 }
 
+void semel__hand_nudge(struct semel_hand *hand)
+{
+    pthread_mutex_lock(&hand->lock);
+    hand->nudges++;
+    for (size_t i = 0; i < hand->n_sides; i++)
+        pthread_cond_broadcast(&hand->sides[i].given);
+    pthread_mutex_unlock(&hand->lock);
+}
+
 void semel__hand_close(struct semel_hand *hand)
 {
     pthread_mutex_lock(&hand->lock);

@@ -71,7 +71,14 @@ struct semel_broker *semel__hand_side(struct semel_hand *hand, size_t i);
 int semel__hand_fd(struct semel_broker *side);
 /* How long ago the oldest of the deliveries that the last poll took was given. */
 int64_t semel__hand_age_us(struct semel_broker *side);
-/* Waits like a poll, and takes nothing. Returns at once when the hand is closed. */
+/* Waits like a poll, and takes nothing, whatever is given. Returns at once when the hand is closed, or is nudged. */
 void semel__hand_nap(struct semel_broker *side, int wait_ms);
+/* Waits until a poll would find something, and takes nothing. false: there was nothing in time, or it was closed or
+ * nudged. */
+bool semel__hand_wait(struct semel_broker *side, int wait_ms);
+/* Gives back, to come again after delay_ms, all that the side was given and nobody has polled. */
+semel_status semel__hand_return(struct semel_broker *side, int delay_ms, struct semel_error *err);
+/* Who naps or waits looks around. From any thread. */
+void semel__hand_nudge(struct semel_hand *hand);
 
 #endif

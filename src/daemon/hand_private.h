@@ -67,7 +67,7 @@ struct semel_hand {
     bool keep_lanes, keep_answers, closed, wants_void;
     size_t out, bytes; /* given and not answered */
     uint64_t seen, seen_bytes;
-    uint64_t epoch;
+    uint64_t epoch, nudges;
     struct semel_answer *answers, **answers_end;
     struct semel_broker *source; /* to be woken */
 };

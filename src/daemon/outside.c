@@ -13,8 +13,7 @@
 #include "daemon/run.h"
 
 #define ARENA_MAX ((size_t)128 << 20)
-/* Of what is taken at once. More than the inbox reads at once: it must not be here, after the commit, that memory
- * ends. */
+/* Of what is taken at once; more than the inbox reads: memory must not end here, after the commit. */
 #define TAKEN_MAX ((size_t)2 << 30)
 #define ASK_FIRST_US (INT64_C(2) * 1000000)
 #define ASK_CEILING_US (INT64_C(60) * 1000000)
@@ -163,13 +162,14 @@ static bool in_work(const struct outside *o, const struct semel_row *row)
 }
 
 /* Nobody has told its end: whoever began the call may be cut off from the store, and his call may run until its time is
- * over. Only then does "not done" mean what it says. */
+ * over, by the store's clock (P45). Only then does "not done" mean what it says. */
 static bool may_run_still(const struct outside *o, const struct semel_row *row)
 {
     const struct semel_do *handler = &o->worker->route->conf->handler;
     int64_t timeout_us = handler->kind == SEMEL_DO_HTTP ? handler->u.http.timeout_us : handler->u.exec.timeout_us;
-    int64_t age_us = semel__now(&semel__clock_real) - row->updated_us;
-    return row->live.error_class == SEMEL_CLASS_LEASE && age_us >= 0 && age_us < timeout_us;
+    int64_t now_us;
+    return row->live.error_class == SEMEL_CLASS_LEASE &&
+           (semel_store_now(o->worker->store, &now_us, NULL) != SEMEL_OK || now_us - row->updated_us < timeout_us);
 }
 
 static void ask_row(struct outside *o, const struct semel_row *row)
@@ -313,7 +313,6 @@ static void settle(struct outside *o)
         /* One that others hold locked does not keep the rest from being committed. */
         if (status != SEMEL_OK && !o->leases[i].lost && o->leases[i].live.state == SEMEL_STATE_PROCESSING)
             continue;
-        semel__stats_ended(worker->route->stats, o->leases[i].live.state, o->leases[i].live.error_class);
         slot_free(o, &o->slots[o->which[i]]);
         o->look = true; /* the next of its key may run */
     }
@@ -377,14 +376,23 @@ static int wait_of(const struct outside *o, bool stopping)
     return (int)wait_ms;
 }
 
+/* While the route pauses, nobody waits for it in vain. */
+static void give_back(struct outside *o, int64_t now_us)
+{
+    int64_t until_us = semel__pump_until(&o->worker->pump, now_us);
+    if (until_us != SEMEL_NONE && !run_give_back(o->worker, until_us, now_us))
+        o->rest_us = semel__steady_us() + o->worker->route->conf->policy.lease_us / 10;
+}
+
 static void wait_ends(struct outside *o, bool stopping)
 {
     struct semel_call_end ends[ENDS_MAX];
     int64_t now_us = semel__now(&semel__clock_real);
-    bool open = !stopping && !rests(o) && o->used < o->n && semel__pump_until(&o->worker->pump, now_us) == SEMEL_NONE;
-    bool again = open && o->look;
+    bool paused = semel__pump_until(&o->worker->pump, now_us) != SEMEL_NONE;
+    bool open = !stopping && !rests(o) && !paused && o->used < o->n, again = open && o->look;
+    bool heed = open || (paused && !stopping && !rests(o) && run_gives_back(o->worker->route));
     size_t n = o->caller->ops->wait(o->caller, again ? 0 : wait_of(o, stopping),
-                                    open ? semel__hand_fd(o->worker->side) : -1, ends, ENDS_MAX);
+                                    heed ? semel__hand_fd(o->worker->side) : -1, ends, ENDS_MAX);
     for (size_t i = 0; i < n; i++)
         ended(o, &ends[i]);
 }
@@ -398,6 +406,8 @@ static void turn(struct outside *o)
         take_due(o, now_us);
     if (!rests(o) && o->used < o->n)
         claim(o, now_us);
+    if (!rests(o))
+        give_back(o, now_us);
     if (!rests(o))
         ask(o);
     wait_ends(o, false);

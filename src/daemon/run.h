@@ -35,8 +35,7 @@ struct run_worker {
     struct run_thread thread;
     struct run_route *route;
     size_t index;
-    _Atomic int breaker; /* enum semel_breaker_state */
-    char owner[128];     /* of leases: unique to this incarnation */
+    char owner[128]; /* of leases: unique to this incarnation */
     /* Of its thread alone. */
     struct semel_store *store;
     struct semel_random rng;
@@ -61,9 +60,13 @@ struct run_route {
     struct semel_pull *pull;
     struct semel_positions *_Atomic positions; /* of the source thread, for workers to tell it that one was taken */
     struct run_thread source;
+    char why_down[256]; /* what the source said last; under the daemon's lock */
     struct run_worker *workers;
     size_t n_workers;
     struct semel_route_stats *stats;
+    struct semel_route_breaker breaker; /* of all its workers */
+    pthread_mutex_t breaker_lock;
+    int openings; /* as they were told last; under that lock */
 };
 
 struct semel_daemon {
@@ -77,7 +80,7 @@ struct semel_daemon {
     size_t n_routes;
     struct semel_serve_view view;
     struct run_thread http, watch;
-    pthread_mutex_t lock; /* for who waits for the stop */
+    pthread_mutex_t lock; /* for who waits for the stop, and for why_down */
     pthread_cond_t stops;
     atomic_bool stopping, cancel; /* cancel: what still runs is given up */
     _Atomic int64_t stop_us;      /* monotonic: when patience ends */
@@ -93,6 +96,9 @@ int run_backoff_ms(int failures, struct semel_random *rng);
 void run_log_failure(struct run_route *route, enum semel_log_level level, const char *text, semel_status status,
                      const struct semel_error *err);
 
+/* What /readyz says until the source is up again. */
+void run_source_down(struct run_route *route, const struct semel_error *err);
+
 /* open.c: from settings to drivers. */
 semel_status run_open_broker(struct run_route *route, struct semel_broker **ret, struct semel_error *err);
 semel_status run_open_store(struct semel_daemon *daemon, struct semel_store **ret, struct semel_error *err);
@@ -104,6 +110,14 @@ void *run_worker(void *worker);  /* effects in the database, and what is stored 
 void *run_outside(void *worker); /* http, exec */
 void *run_pull(void *worker);    /* answers those who pull */
 void *run_watch(void *daemon);   /* looks at the store for the gauges */
+
+/* breaker.c: after the hand and the stats of the route are there, before its threads. */
+semel_status run_breaker_init(struct run_route *route, struct semel_error *err);
+void run_breaker_done(struct run_route *route);
+/* Whether a route that pauses gives back what waits: who sent it by HTTP is told at once. */
+bool run_gives_back(const struct run_route *route);
+/* Does so, when it does; it pauses until then. false: it could not be given back, and that was logged. */
+bool run_give_back(struct run_worker *worker, int64_t until_us, int64_t now_us);
 
 /* worker.c: a store, an inbox and a pump for the thread. Waits and tries again until it succeeds; false: stopped. */
 bool run_worker_open(struct run_worker *worker);

@@ -11,6 +11,8 @@
 #include "base/wait.h"
 #include "daemon/hand_private.h"
 
+#define RETURN_MAX 500
+
 static struct side *side_of(struct semel_broker *broker)
 {
     return (struct side *)broker;
@@ -213,15 +215,16 @@ static void clear_fd(struct side *side)
 }
 
 /* Under the lock: waits until there is something to take. */
-static bool wait_given(struct side *side, int wait_ms)
+static bool wait_given(struct side *side, int wait_ms, bool nudged)
 {
     struct semel_hand *hand = side->hand;
+    uint64_t nudges = hand->nudges;
     int64_t until_us = semel__steady_us() + (int64_t)wait_ms * 1000;
     for (bool in_time = wait_ms > 0;;) {
         catch_up(side);
         if (hand->closed || (side->chunks != NULL && !side->stuck))
             return !hand->closed;
-        if (!in_time)
+        if (!in_time || (nudged && hand->nudges != nudges))
             return false;
         in_time = semel__cond_wait(&side->given, &hand->lock, until_us);
     }
@@ -304,7 +307,7 @@ static semel_status side_poll(struct semel_broker *broker, size_t max, int wait_
     }
     pthread_mutex_lock(&hand->lock);
     bool ok = true;
-    if (wait_given(side, wait_ms)) {
+    if (wait_given(side, wait_ms, false)) {
         back->epoch = side->epoch;
         ok = take(side, max, back, deliveries, ret_n);
     }
@@ -384,9 +387,44 @@ int64_t semel__hand_age_us(struct semel_broker *broker)
 void semel__hand_nap(struct semel_broker *broker, int wait_ms)
 {
     struct side *side = side_of(broker);
+    struct semel_hand *hand = side->hand;
     int64_t until_us = semel__steady_us() + (int64_t)wait_ms * 1000;
-    pthread_mutex_lock(&side->hand->lock);
-    while (!side->hand->closed && semel__cond_wait(&side->given, &side->hand->lock, until_us))
+    pthread_mutex_lock(&hand->lock);
+    uint64_t nudges = hand->nudges;
+    while (!hand->closed && hand->nudges == nudges && semel__cond_wait(&side->given, &hand->lock, until_us))
         ;
+    pthread_mutex_unlock(&hand->lock);
+}
+
+bool semel__hand_wait(struct semel_broker *broker, int wait_ms)
+{
+    struct side *side = side_of(broker);
+    pthread_mutex_lock(&side->hand->lock);
+    bool given = wait_given(side, wait_ms, true);
     pthread_mutex_unlock(&side->hand->lock);
+    return given;
+}
+
+semel_status semel__hand_return(struct semel_broker *broker, int delay_ms, struct semel_error *err)
+{
+    struct side *side = side_of(broker);
+    struct semel_arena arena;
+    semel_status status = SEMEL_OK;
+    semel__arena_init(&arena, RETURN_MAX * (sizeof(struct semel_delivery) + sizeof(uint64_t)) + 4096);
+    for (size_t n = RETURN_MAX; status == SEMEL_OK && n > 0;) {
+        struct semel_delivery *deliveries;
+        semel__arena_reset(&arena);
+        status = side_poll(broker, RETURN_MAX, 0, &arena, &deliveries, &n, err);
+        uint64_t *tags = semel__arena_alloc(&arena, n, sizeof *tags);
+        for (size_t i = 0; tags != NULL && i < n; i++)
+            tags[i] = deliveries[i].tag;
+        if (status == SEMEL_OK && tags == NULL)
+            status = semel__fail_memory(err);
+        if (status == SEMEL_OK && n > 0)
+            status = answer_some(side, tags, n, false, delay_ms, err);
+        if (status != SEMEL_OK && n > 0)
+            (void)side_reopen(broker, NULL); /* what was taken and not given back would never come again */
+    }
+    semel__arena_done(&arena);
+    return status;
 }

@@ -74,9 +74,10 @@ static void apply_all(struct source *source, struct semel_answer *answers)
 
 /* ---- the world ----------------------------------------------------------------------------------- */
 
-static void wait_out(struct source *source)
+static void wait_out(struct source *source, const struct semel_error *err)
 {
     source->failures++;
+    run_source_down(source->route, err);
     set_up(source, false);
     run_sleep(daemon_of(source), run_backoff_ms(source->failures, &source->rng));
 }
@@ -86,8 +87,9 @@ static bool reopen(struct source *source)
     struct semel_error err = {0};
     semel_status status = semel_broker_reopen(source->broker, &err);
     if (status != SEMEL_OK) {
-        run_log_failure(source->route, SEMEL_LOG_WARN, "the source cannot be reached", status, &err);
-        wait_out(source);
+        run_log_failure(source->route, err.cls == SEMEL_CLASS_BROKEN ? SEMEL_LOG_ERROR : SEMEL_LOG_WARN,
+                        "the source cannot be reached", status, &err);
+        wait_out(source, &err);
         return false;
     }
     semel__hand_void(source->route->hand);
@@ -106,7 +108,7 @@ static bool open_broker(struct source *source)
             return true;
         run_log_failure(route, status == SEMEL_INVALID ? SEMEL_LOG_ERROR : SEMEL_LOG_WARN,
                         "the source cannot be opened", status, &err);
-        wait_out(source);
+        wait_out(source, &err);
     }
     return false;
 }
@@ -127,7 +129,7 @@ static bool open_positions(struct source *source)
             return atomic_load(&route->positions) != NULL;
         }
         run_log_failure(route, SEMEL_LOG_WARN, "the store of the positions cannot be opened", status, &err);
-        wait_out(source);
+        wait_out(source, &err);
     }
     return !wanted;
 #else
@@ -196,17 +198,21 @@ static void look(struct source *source)
 
 /* ---- a turn -------------------------------------------------------------------------------------- */
 
+/* What the server refuses may be mended there, so INVALID means opening anew as well; but not while there is something
+ * that can still be acknowledged. */
 static void polled(struct source *source, semel_status status, const struct semel_error *err)
 {
+    size_t out;
     if (status == SEMEL_OK) {
         source->failures = 0;
         set_up(source, true);
         return;
     }
-    source->down |= status == SEMEL_CLOSED;
+    (void)semel__hand_room(source->route->hand, &out);
+    source->down |= status == SEMEL_CLOSED || (status == SEMEL_INVALID && out == 0);
     run_log_failure(source->route, err->cls == SEMEL_CLASS_BROKEN ? SEMEL_LOG_ERROR : SEMEL_LOG_WARN,
                     "the source delivers nothing", status, err);
-    wait_out(source);
+    wait_out(source, err);
 }
 
 /* Applies what was answered. Each poll has a parcel of its own, and one for a handful is mostly waste: while the

@@ -166,7 +166,7 @@ static void set_pump(struct run_worker *worker)
                       semel__str(worker->owner));
     worker->inbox.observer = (struct semel_observer){worker, alerted};
     semel__pump_init(pump, &worker->inbox, worker->side, &conf->rules);
-    semel__breaker_init(&pump->breaker, (int)conf->breaker.failures, conf->breaker.first_us, conf->breaker.ceiling_us);
+    pump->breaker = &worker->route->breaker;
     pump->batch_max = (size_t)conf->batch;
     /* In pieces, between which it may stop. */
     pump->tick_max = all->schedule.rows < TICK_ROWS ? (size_t)all->schedule.rows : TICK_ROWS;
@@ -213,36 +213,12 @@ void run_worker_close(struct run_worker *worker)
 
 /* ---- turning ------------------------------------------------------------------------------------- */
 
-/* The route's breaker is as far open as the worst of its workers'. */
-static void note_breaker(struct run_worker *worker)
-{
-    struct run_route *route = worker->route;
-    const struct semel_breaker *breaker = &worker->pump.breaker;
-    if (atomic_exchange(&worker->breaker, (int)breaker->state) == (int)breaker->state)
-        return;
-    int worst = SEMEL_BREAKER_CLOSED;
-    for (size_t i = 0; i < route->n_workers; i++) {
-        int state = atomic_load(&route->workers[i].breaker);
-        if (state == SEMEL_BREAKER_OPEN || worst == SEMEL_BREAKER_CLOSED)
-            worst = state;
-    }
-    semel__stats_breaker(route->stats, (enum semel_breaker_state)worst);
-    if (breaker->state == SEMEL_BREAKER_CLOSED)
-        SEMEL__LOG(route->daemon->log, SEMEL_LOG_INFO, "the route goes on", SEMEL_F_STR("consumer", route->conf->name));
-    else if (breaker->state == SEMEL_BREAKER_OPEN)
-        SEMEL__LOG(route->daemon->log, SEMEL_LOG_ERROR, "too much fails in a row: the route pauses and probes",
-                   SEMEL_F_STR("consumer", route->conf->name), SEMEL_F_INT("failures", breaker->failures),
-                   SEMEL_F_Z("cause", semel__class_name(breaker->cause)),
-                   SEMEL_F_INT("until_ms", breaker->next_us / 1000));
-}
-
 int run_worker_told(struct run_worker *worker, semel_status status, const struct semel_error *err)
 {
     struct run_route *route = worker->route;
     if (atomic_exchange(&worker->thread.up, !worker->pump.store_down) == worker->pump.store_down)
         semel__stats_store_up(route->stats, all_up(route));
     semel__stats_counts(worker->stats, &worker->inbox.counts);
-    note_breaker(worker);
     if (status == SEMEL_OK) {
         worker->failures = 0;
         return 0;
@@ -311,25 +287,49 @@ static void step(struct run_worker *worker, int64_t now_us, int wait_ms)
         semel__pull_wake(worker->route->pull);
 }
 
+static void rest(struct run_worker *worker, int64_t until_us, int64_t now_us, int wait_ms)
+{
+    int64_t left_us = until_us - now_us;
+    if (left_us < (int64_t)wait_ms * 1000)
+        wait_ms = (int)(left_us / 1000) + 1;
+    if (!run_gives_back(worker->route))
+        semel__hand_nap(worker->side, wait_ms);
+    else if (semel__hand_wait(worker->side, wait_ms) && !run_give_back(worker, until_us, now_us))
+        semel__hand_nap(worker->side, wait_ms);
+}
+
+/* Whoever has the probe keeps it from the others: so only who has a message takes it, or who must connect first. */
+static void probe(struct run_worker *worker, int wait_ms)
+{
+    bool down = worker->pump.store_down || worker->pump.broker_down;
+    if (down || semel__hand_wait(worker->side, wait_ms))
+        step(worker, semel__now(&semel__clock_real), 0);
+}
+
+static void turn(struct run_worker *worker)
+{
+    int64_t now_us = semel__now(&semel__clock_real);
+    if (run_worker_wait_ms(worker, now_us) == 0) {
+        tick(worker, now_us);
+        now_us = semel__now(&semel__clock_real);
+    }
+    int wait_ms = run_worker_wait_ms(worker, now_us); /* 0: more is due, and deliveries have their turn too */
+    int64_t until_us = semel__pump_until(&worker->pump, now_us);
+    if (until_us != SEMEL_NONE)
+        rest(worker, until_us, now_us, wait_ms);
+    else if (semel__pump_probes(&worker->pump, now_us))
+        probe(worker, wait_ms);
+    else
+        step(worker, now_us, wait_ms);
+}
+
 void *run_worker(void *arg)
 {
     struct run_worker *worker = arg;
     if (run_worker_open(worker)) {
         while (!run_stopping(worker->route->daemon)) {
             run_beat(&worker->thread);
-            int64_t now_us = semel__now(&semel__clock_real);
-            if (run_worker_wait_ms(worker, now_us) == 0) {
-                tick(worker, now_us);
-                now_us = semel__now(&semel__clock_real);
-            }
-            int wait_ms = run_worker_wait_ms(worker, now_us); /* 0: more is due, and deliveries have their turn too */
-            int64_t until_us = semel__pump_until(&worker->pump, now_us);
-            if (until_us != SEMEL_NONE)
-                semel__hand_nap(worker->side, until_us - now_us < (int64_t)wait_ms * 1000
-                                                  ? (int)((until_us - now_us) / 1000) + 1
-                                                  : wait_ms);
-            else
-                step(worker, now_us, wait_ms);
+            turn(worker);
         }
         run_worker_close(worker);
     }

@@ -14,7 +14,7 @@
 #include "net/gate.h"
 
 #define LINES_MAX 8192
-#define DETAIL_MAX 512
+#define DETAIL_MAX 2048
 
 const char *semel__http_method_name(enum semel_http_method method)
 {

@@ -249,6 +249,58 @@ static void answers_carry_what_came_of_each(void **state)
     semel__hand_free(hand);
 }
 
+static void a_side_gives_back_all_that_nobody_has_polled(void **state)
+{
+    (void)state;
+    struct semel_hand *hand = hand_of(2, 2000, false, true);
+    struct semel_error err;
+    size_t out, n = 0;
+    give(hand, 0, 1, 1200, 10);
+    assert_true(semel__hand_wait(semel__hand_side(hand, 0), 0));
+    assert_int_equal(semel__hand_return(semel__hand_side(hand, 0), 4000, &err), SEMEL_OK);
+    assert_false(semel__hand_wait(semel__hand_side(hand, 0), 0));
+    for (struct semel_answer *answers = semel__hand_answers(hand, 0); answers != NULL;) {
+        struct semel_answer *answer = answers;
+        answers = answer->next;
+        assert_false(answer->ack);
+        assert_int_equal(answer->delay_ms, 4000);
+        n += answer->n;
+        semel__hand_applied(hand, answer);
+    }
+    assert_int_equal(n, 600);
+    (void)semel__hand_room(hand, &out);
+    assert_int_equal(out, 600);
+    assert_true(semel__hand_wait(semel__hand_side(hand, 1), 0)); /* the other side keeps what it has */
+    semel__hand_free(hand);
+}
+
+struct napper {
+    struct semel_hand *hand;
+    atomic_bool awake;
+};
+
+static void *nudge_until_told(void *arg)
+{
+    struct napper *napper = arg;
+    while (!atomic_load(&napper->awake))
+        semel__hand_nudge(napper->hand);
+    return NULL;
+}
+
+/* The waits are far longer than the test may take. */
+static void who_naps_is_nudged_awake(void **state)
+{
+    (void)state;
+    struct napper napper = {.hand = hand_of(1, 10, false, false)};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, nudge_until_told, &napper), 0);
+    semel__hand_nap(semel__hand_side(napper.hand, 0), 3600 * 1000);
+    assert_false(semel__hand_wait(semel__hand_side(napper.hand, 0), 3600 * 1000));
+    atomic_store(&napper.awake, true);
+    pthread_join(thread, NULL);
+    semel__hand_free(napper.hand);
+}
+
 static void a_closed_hand_delivers_nothing(void **state)
 {
     (void)state;
@@ -470,6 +522,8 @@ int main(void)
         cmocka_unit_test(a_side_that_reopens_gets_nothing_until_the_source_has_done_so),
         cmocka_unit_test(room_is_bounded_by_number_and_by_bytes),
         cmocka_unit_test(answers_carry_what_came_of_each),
+        cmocka_unit_test(a_side_gives_back_all_that_nobody_has_polled),
+        cmocka_unit_test(who_naps_is_nudged_awake),
         cmocka_unit_test(a_closed_hand_delivers_nothing),
         cmocka_unit_test(without_memory_nothing_is_lost),
         cmocka_unit_test(no_thread_overtakes_and_nothing_is_lost),

@@ -256,7 +256,7 @@ static void open_all(struct worker *w)
     semel__inbox_init(&w->inbox, w->store, &w->policy, &w->handler, &w->rng, semel__str(w->owner));
     w->inbox.observer = (struct semel_observer){.ctx = w, .alert = on_alert};
     semel__pump_init(&w->pump, &w->inbox, w->broker, &w->rules);
-    semel__breaker_init(&w->pump.breaker, (int)w->set.breaker, w->set.breaker_ms * 1000, w->set.breaker_ms * 2000);
+    semel__route_breaker_init(&w->pump.own, (int)w->set.breaker, w->set.breaker_ms * 1000, w->set.breaker_ms * 2000);
     w->pump.batch_max = (size_t)w->set.batch;
     w->pump.wait_ms = 5;
     w->pump.later_ms = (int)w->set.later_ms;
@@ -306,10 +306,10 @@ static void watch_breaker(struct worker *w, enum semel_breaker_state *state)
 {
     char line[64];
 
-    if (w->pump.breaker.state == *state)
+    if (w->pump.own.now.state == *state)
         return;
-    *state = w->pump.breaker.state;
-    snprintf(line, sizeof line, "breaker %d %s\n", (int)*state, semel__class_name(w->pump.breaker.cause));
+    *state = w->pump.own.now.state;
+    snprintf(line, sizeof line, "breaker %d %s\n", (int)*state, semel__class_name(w->pump.own.now.cause));
     say_to(w, "alerts", "ae", line);
 }
 

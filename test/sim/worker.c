@@ -20,7 +20,7 @@ static void open_pump(struct sim_actor *actor)
         sim_broken(world, "memory", "%s", err.text);
     semel__broker_mem_set_hook(actor->broker, sim_broker_hook, actor);
     semel__pump_init(&actor->pump, &actor->inbox, actor->broker, &world->scene.rules);
-    semel__breaker_init(&actor->pump.breaker, (int)sim_between(world, 3, 20), 100 * SIM_MS, 5 * SIM_SECOND);
+    semel__route_breaker_init(&actor->pump.own, (int)sim_between(world, 3, 20), 100 * SIM_MS, 5 * SIM_SECOND);
     actor->pump.batch_max = world->scene.batch_max;
     actor->pump.tick_max = (size_t)sim_between(world, 1, 40);
     actor->pump.later_ms = (int)sim_between(world, 10, 1000);

@@ -253,6 +253,38 @@ static void message_without_id_and_position_is_kept_under_the_digest_of_its_payl
                      SEMEL_STATE_QUARANTINED);
 }
 
+static void messages_with_unusable_ids_are_kept_apart(void **state)
+{
+    struct engine *e = *state;
+
+    process_one(e, msg("\xff", "ok"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_STATE_QUARANTINED);
+    process_one(e, msg("\xfe", "ok"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_STATE_QUARANTINED);
+    /* sha256 of the payload and the id */
+    assert_int_equal(state_of(e, "sha256:0bf10424c1a31a1c2ae74ff87421d6214c999789b6b16ec601077617be19953e"),
+                     SEMEL_STATE_QUARANTINED);
+    assert_int_equal(state_of(e, "sha256:e0431d000aac29d1dcb71f8dd620dcc90c409e97221404d6cebb6188dd63614b"),
+                     SEMEL_STATE_QUARANTINED);
+}
+
+/* Else the id of one source would pass for that of another. */
+static void message_whose_source_cannot_be_used_is_kept_and_does_not_run(void **state)
+{
+    struct engine *e = *state;
+    static char source[256];
+
+    for (size_t i = 0; i < 2; i++) {
+        struct semel__msg m = msg("a", "ok");
+        memset(source, i == 0 ? 'x' : 'y', sizeof source);
+        m.source = (struct semel_str){source, sizeof source};
+        process_one(e, m);
+        assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_STATE_QUARANTINED);
+    }
+    assert_int_equal(effects_of(e, NULL), 0);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_QUARANTINED], 2); /* they are two */
+}
+
 static void id_of_255_bytes_is_taken(void **state)
 {
     struct engine *e = *state;
@@ -278,6 +310,18 @@ static void payload_beyond_the_routes_limit_is_kept_dead(void **state)
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 1);
     process_one(e, msg("b", "1234"));
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+}
+
+static void what_is_too_large_is_not_called_unreadable(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg m = msg("a", "12345");
+
+    e->policy.payload_max = 4;
+    m.defect = SEMEL_DEFECT_FIELD;
+    m.defect_text = SEMEL_STR("order key: the payload is not JSON");
+    process_one(e, m);
+    assert_str(row_of(e, "a").live.error_text, "the payload has 5 bytes; the route allows 4");
 }
 
 /* More than a row can hold: 64 MiB and one byte. */
@@ -415,8 +459,11 @@ int main(int argc, char **argv)
         ON_EACH(bad_ids_are_kept_with_their_reason_and_acknowledged),
         ON_EACH(position_of_a_message_without_id_is_no_real_id),
         ON_EACH(message_without_id_and_position_is_kept_under_the_digest_of_its_payload),
+        ON_EACH(messages_with_unusable_ids_are_kept_apart),
+        ON_EACH(message_whose_source_cannot_be_used_is_kept_and_does_not_run),
         ON_EACH(id_of_255_bytes_is_taken),
         ON_EACH(payload_beyond_the_routes_limit_is_kept_dead),
+        ON_EACH(what_is_too_large_is_not_called_unreadable),
         ON_EACH(giant_stays_with_its_broker_and_hinders_nobody),
         ON_EACH(unfit_keys_are_kept_dead_and_unfit_extras_are_dropped),
         ON_EACH(damaged_row_is_later_with_an_alert_and_the_others_go_on),

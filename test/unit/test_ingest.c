@@ -428,6 +428,59 @@ static void closing_answers_what_waits_and_what_flies(void **state)
     assert_reply(served_reply(fd), 202, "accepted");
 }
 
+/* ---- a route that pauses ------------------------------------------------------------------------------ */
+
+static void pause_route(enum semel_breaker_state state, int64_t left_us)
+{
+    const struct semel_breaker breaker = {.state = state,
+                                          .ceiling_us = INT64_C(3600) * 1000000,
+                                          .next_us = semel__now(&semel__clock_real) + left_us};
+    semel__serve_paused(served.serve, served_route(&served, "in"), &breaker);
+}
+
+static void poll_nothing(void)
+{
+    assert_int_equal(semel_broker_poll(broker, 10, 0, &arena, &deliveries, &n_deliveries, &served.err), SEMEL_OK);
+    assert_int_equal(n_deliveries, 0);
+}
+
+/* P63: nobody waits for a handler that is known to fail, and nothing of it is taken. */
+static void while_the_route_pauses_requests_are_503_at_once(void **state)
+{
+    (void)state;
+    pause_route(SEMEL_BREAKER_OPEN, INT64_C(1800) * 1000000);
+    struct reply reply = served_reply(post("", "x"));
+    assert_true(reply_has(&reply, "Retry-After: 1800"));
+    assert_reply(reply, 503, "the route pauses");
+    reply = served_reply(post("Content-Type: application/cloudevents-batch+json\r\n",
+                              "[{\"specversion\":\"1.0\",\"id\":\"a\",\"source\":\"s\",\"type\":\"t\"},"
+                              "{\"specversion\":\"1.0\",\"id\":\"b\",\"source\":\"s\",\"type\":\"t\"}]"));
+    assert_true(reply_has(&reply, "Retry-After: 1800"));
+    assert_reply(reply, 200, "[{\"status\":\"later\",\"code\":503},\n{\"status\":\"later\",\"code\":503}]\n");
+    assert_reply(served_reply(post("Content-Type: application/cloudevents+json\r\n", "{")), 400, "");
+    pause_route(SEMEL_BREAKER_PROBING, INT64_C(1800) * 1000000);
+    reply = served_reply(post("", "x"));
+    assert_true(reply_has(&reply, "Retry-After: 1"));
+    assert_reply(reply, 503, "the route pauses");
+    poll_nothing();
+}
+
+static void when_a_probe_is_due_one_request_comes_in(void **state)
+{
+    (void)state;
+    pause_route(SEMEL_BREAKER_OPEN, -1);
+    int fd = post("", "the probe");
+    poll_for(1);
+    assert_reply(served_reply(post("", "another")), 503, "the route pauses");
+    poll_nothing();
+    pause_route(SEMEL_BREAKER_CLOSED, 0);
+    int next = post("", "next");
+    poll_for(1);
+    told_and_ack(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    assert_reply(served_reply(next), 202, "accepted");
+    close(fd);
+}
+
 static void a_full_door_says_so_and_opens_again(void **state)
 {
     (void)state;
@@ -474,6 +527,8 @@ int main(void)
         CASE(a_request_that_waits_too_long_is_503_and_its_late_verdict_is_dropped),
         CASE(a_batch_of_which_a_part_waits_too_long_tells_the_rest),
         CASE(closing_answers_what_waits_and_what_flies),
+        CASE(while_the_route_pauses_requests_are_503_at_once),
+        CASE(when_a_probe_is_due_one_request_comes_in),
         CASE(a_full_door_says_so_and_opens_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

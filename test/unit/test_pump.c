@@ -254,21 +254,21 @@ static void breaker_pauses_and_probes_with_one_message(void **state)
     assert_int_equal(step(e, &n), SEMEL_RETRY);
     assert_int_equal(n, 10);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 10);
-    assert_int_equal(route.pump.breaker.state, SEMEL_BREAKER_OPEN);
+    assert_int_equal(route.pump.own.now.state, SEMEL_BREAKER_OPEN);
     forget(e);
     step_ok(e, 0);
     assert_string_equal(e->trace, "");
 
-    e->now_us = route.pump.breaker.next_us + 10 * SECOND_US; /* the others may come again by now, too */
+    e->now_us = route.pump.own.now.next_us + 10 * SECOND_US; /* the others may come again by now, too */
     assert_ok(e, step(e, &n));
     assert_int_equal(n, 1);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 11);
-    assert_int_equal(route.pump.breaker.state, SEMEL_BREAKER_OPEN);
+    assert_int_equal(route.pump.own.now.state, SEMEL_BREAKER_OPEN);
 
     e->mended = true;
-    e->now_us = route.pump.breaker.next_us + 10 * SECOND_US;
+    e->now_us = route.pump.own.now.next_us + 10 * SECOND_US;
     step_ok(e, 1);
-    assert_int_equal(route.pump.breaker.state, SEMEL_BREAKER_CLOSED);
+    assert_int_equal(route.pump.own.now.state, SEMEL_BREAKER_CLOSED);
     step_ok(e, 3); /* and now all that is left */
     assert_int_equal(owed(), 0);
     assert_int_equal(effects_of(e, NULL), 4);
@@ -284,8 +284,8 @@ static void broken_handler_opens_the_breaker_at_once(void **state)
     push(e, "b", "ok");
     assert_int_equal(step(e, &n), SEMEL_INVALID);
     assert_int_equal(n, 0);
-    assert_int_equal(route.pump.breaker.state, SEMEL_BREAKER_OPEN);
-    assert_int_equal(route.pump.breaker.cause, SEMEL_CLASS_BROKEN);
+    assert_int_equal(route.pump.own.now.state, SEMEL_BREAKER_OPEN);
+    assert_int_equal(route.pump.own.now.cause, SEMEL_CLASS_BROKEN);
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_ABSENT);
     assert_int_equal(owed(), 2);
 }
@@ -299,14 +299,14 @@ static void probe_without_an_answer_is_tried_again(void **state)
     push(e, "a", "broken");
     route.pump.later_ms = 60000;
     assert_int_equal(step(e, &n), SEMEL_INVALID);
-    e->now_us = route.pump.breaker.next_us; /* before the message may come again */
+    e->now_us = route.pump.own.now.next_us; /* before the message may come again */
     e->mended = true;
     step_ok(e, 0);
-    assert_int_equal(route.pump.breaker.state, SEMEL_BREAKER_OPEN);
-    assert_int_equal(route.pump.breaker.next_us, e->now_us);
+    assert_int_equal(route.pump.own.now.state, SEMEL_BREAKER_OPEN);
+    assert_int_equal(route.pump.own.now.next_us, e->now_us);
     e->now_us += 60 * SECOND_US;
     step_ok(e, 1);
-    assert_int_equal(route.pump.breaker.state, SEMEL_BREAKER_CLOSED);
+    assert_int_equal(route.pump.own.now.state, SEMEL_BREAKER_CLOSED);
 }
 
 /* The source pauses while too many are parked. */
@@ -369,17 +369,17 @@ static void tick_of_an_open_breaker_probes_with_one_row(void **state)
 
     process(e, msgs, 3);
     e->now_us += 10 * SECOND_US;
-    semel__breaker_failure(&route.pump.breaker, SEMEL_CLASS_BROKEN, e->now_us, &e->rng);
+    semel__pump_worldly(&route.pump, SEMEL_CLASS_BROKEN, e->now_us);
     assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
     assert_int_equal(n, 0);
-    e->now_us = route.pump.breaker.next_us;
+    e->now_us = route.pump.own.now.next_us;
     assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
     assert_int_equal(n, 1);
-    assert_int_equal(route.pump.breaker.state, SEMEL_BREAKER_OPEN);
+    assert_int_equal(route.pump.own.now.state, SEMEL_BREAKER_OPEN);
     e->mended = true;
-    e->now_us = route.pump.breaker.next_us;
+    e->now_us = route.pump.own.now.next_us;
     assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
-    assert_int_equal(route.pump.breaker.state, SEMEL_BREAKER_CLOSED);
+    assert_int_equal(route.pump.own.now.state, SEMEL_BREAKER_CLOSED);
 }
 
 #define ON_ROUTES(test) \

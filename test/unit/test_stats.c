@@ -90,22 +90,21 @@ static void deliveries_are_counted_by_source_type_and_why(void **state)
     assert_line("semel_handling_seconds_count{consumer=\"billing\"} 12");
 }
 
-static void failures_are_counted_by_class_and_only_of_what_ran(void **state)
+static void failures_are_counted_by_class_and_add_up_to_the_attempts(void **state)
 {
     (void)state;
-    struct semel__msg msgs[4] = {msg("s", "t"), msg("s", "t"), msg("s", "t"), msg("s", "t")};
-    const struct semel_settled ends[4] = {
-        settled(SEMEL_WHY_NEW, SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT),
-        settled(SEMEL_WHY_RETRIED, SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT),
-        settled(SEMEL_WHY_BACKOFF, SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT),
-        settled(SEMEL_WHY_NEW, SEMEL_STATE_WAITING, SEMEL_CLASS_NONE),
-    };
-    semel__stats_told(worker, msgs, ends, 4, 1);
-    semel__stats_ended(route, SEMEL_STATE_UNKNOWN, SEMEL_CLASS_UNKNOWN);
-    semel__stats_ended(route, SEMEL_STATE_COMPLETED, SEMEL_CLASS_NONE);
-    assert_line("semel_failures_total{consumer=\"billing\",class=\"transient\"} 1");
-    assert_line("semel_failures_total{consumer=\"billing\",class=\"permanent\"} 1");
+    struct semel_counts counts = {.done = 1, .failed = 3, .rejected = 1};
+    counts.classes[SEMEL_CLASS_TRANSIENT] = 2;
+    counts.classes[SEMEL_CLASS_UNKNOWN] = 1;
+    counts.classes[SEMEL_CLASS_REJECTED] = 1;
+    semel__stats_counts(worker, &counts);
+    counts.failed++;
+    counts.classes[SEMEL_CLASS_TRANSIENT]++;
+    semel__stats_counts(worker, &counts);
+    assert_line("semel_failures_total{consumer=\"billing\",class=\"transient\"} 3");
     assert_line("semel_failures_total{consumer=\"billing\",class=\"unknown\"} 1");
+    assert_line("semel_failures_total{consumer=\"billing\",class=\"rejected\"} 1");
+    assert_line("semel_attempts_total{consumer=\"billing\",result=\"failed\"} 4");
     assert_null(strstr(shown(), "class=\"none\""));
 }
 
@@ -208,6 +207,9 @@ static void alerts_calls_and_the_breaker_are_shown(void **state)
     semel__stats_breaker(route, SEMEL_BREAKER_OPEN);
     assert_line("semel_breaker_state{consumer=\"billing\",state=\"open\"} 1");
     assert_line("semel_breaker_state{consumer=\"billing\",state=\"closed\"} 0");
+    assert_line("semel_breaker_openings_total{consumer=\"billing\"} 1"); /* a probe that fails is no opening */
+    semel__stats_breaker(route, SEMEL_BREAKER_CLOSED);
+    semel__stats_breaker(route, SEMEL_BREAKER_OPEN);
     assert_line("semel_breaker_openings_total{consumer=\"billing\"} 2");
 }
 
@@ -299,6 +301,7 @@ static void *count_up(void *arg)
         }
         semel__stats_told(arg, msgs, ends, EACH, 100);
         struct semel_counts counts = {.done = round + 1};
+        counts.classes[SEMEL_CLASS_TRANSIENT] = (round + 1) * EACH;
         semel__stats_counts(arg, &counts);
         semel__stats_store_up(route, round % 2 == 0);
         semel__stats_breaker(route, round % 2 == 0 ? SEMEL_BREAKER_OPEN : SEMEL_BREAKER_CLOSED);
@@ -355,7 +358,7 @@ int main(void)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, up, down)
     const struct CMUnitTest tests[] = {
         CASE(deliveries_are_counted_by_source_type_and_why),
-        CASE(failures_are_counted_by_class_and_only_of_what_ran),
+        CASE(failures_are_counted_by_class_and_add_up_to_the_attempts),
         CASE(the_age_of_a_message_runs_from_its_own_time),
         CASE(strange_labels_cost_no_count_and_no_memory),
         CASE(what_an_inbox_counted_is_added_once),
