@@ -213,8 +213,9 @@ const struct cli_command cli_check = {
     .options = options,
     .help =
         "Each mistake is shown with its place, the line and a caret. A file without any gets an answer for each\n"
-        "route: its guarantee, what its order rests on, and the checklist: the key, the store, whether the effect\n"
-        "is in the same transaction, the retention against the horizon, calls to the outside and their keys.\n"
+        "route: its guarantee, what its order rests on, and the checklist: the key, whether others can read what is\n"
+        "on the way, the store, whether the effect is in the same transaction, the retention against the horizon,\n"
+        "calls to the outside and their keys.\n"
         "Environment variables and secret files that the settings name must be there; no secret is shown. FILE may\n"
         "be - for stdin.\n"
         "\n"

@@ -191,6 +191,7 @@ enum semel_order_rests { SEMEL_ORDER_RESTS_NONE, SEMEL_ORDER_RESTS_SOURCE, SEMEL
 #define SEMEL_CHECKLIST_MAP(X)    \
     X(KEY, "key")                 \
     X(BUSINESS, "business_key")   \
+    X(CONNECTION, "connection")   \
     X(STORE, "store")             \
     X(TRANSACTION, "transaction") \
     X(RETENTION, "retention")     \

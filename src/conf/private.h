@@ -173,6 +173,7 @@ bool semel__conf_hosts_ok(struct semel_str list); /* HOST:PORT,HOST:PORT */
 bool semel__conf_header_name(struct semel_str name, const char **ret_why);
 bool semel__conf_variable_name(struct semel_str name, const char **ret_why);
 bool semel__conf_property_name(struct semel_str name, const char **ret_why);
+bool semel__conf_property_value(struct semel_str name, struct semel_str value, struct semel_error *ret_why);
 
 /* read.c */
 void semel__conf_walk(struct conf_reader *r);

@@ -272,6 +272,69 @@ static void answer_business(const struct asked *a)
     keep(a, &buf, &a->route->promise.answers[SEMEL_CHECKLIST_BUSINESS]);
 }
 
+/* What others see on the way; `says` is what else is on it besides messages. */
+static void put_encrypted(struct semel_buf *buf, bool tls, bool verify, const char *says)
+{
+    if (!tls)
+        semel__buf_addf(buf, "no TLS: messages%s can be read on the way", says);
+    else
+        semel__buf_addz(buf,
+                        verify ? "TLS" : "TLS, but whoever is on the way can pretend to be the server: verify is off");
+}
+
+static void put_kafka(struct semel_buf *buf, const struct asked *a)
+{
+    const struct semel_conf_kafka *kafka = &a->route->from.u.kafka;
+    const bool in_clear = kafka->sasl.on && kafka->sasl.mechanism == SEMEL_CONF_PLAIN;
+    put_encrypted(buf, kafka->tls.on, kafka->tls.verify, in_clear ? " and the password" : "");
+    if (kafka->sasl.on) {
+        semel__buf_addz(buf, "; we are ");
+        put_said(buf, a->node, "from.sasl.user");
+        semel__buf_addf(buf, ", by %s", semel__conf_mechanism_name(kafka->sasl.mechanism));
+        return;
+    }
+    semel__buf_addz(buf, kafka->tls.cert_file.n > 0 ? "; we are whom the certificate names" : "; nobody logs in");
+}
+
+static void put_listen(struct semel_buf *buf, const struct semel_conf_server *server)
+{
+    if (server->tls.on)
+        semel__buf_addz(buf, "TLS, and a token");
+    else
+        semel__buf_addz(buf, server->address.local ? "a token; only this machine can reach it"
+                                                   : "a token; no TLS: messages and the token can be read on the way");
+    if (server->tls.on && server->tls.client_ca_file.n > 0)
+        semel__buf_addz(buf, ", and a certificate of the sender");
+}
+
+static bool is_https(struct semel_str url)
+{
+    return url.n > 6 && memcmp(url.p, "https:", 6) == 0;
+}
+
+static void answer_connection(const struct asked *a)
+{
+    const struct semel_source *from = &a->route->from;
+    struct semel_buf buf;
+    semel__buf_init(&buf, 1024);
+    switch (from->kind) {
+    case SEMEL_SOURCE_KAFKA:
+        put_kafka(&buf, a);
+        break;
+    case SEMEL_SOURCE_AMQP:
+        put_encrypted(&buf, from->u.amqp.tls.on, from->u.amqp.tls.verify, " and the password");
+        break;
+    case SEMEL_SOURCE_SQS:
+        put_encrypted(&buf, is_https(from->u.sqs.url), from->u.sqs.tls.verify, "");
+        semel__buf_addz(&buf, "; requests are signed");
+        break;
+    case SEMEL_SOURCE_LISTEN:
+        put_listen(&buf, &from->u.listen.server);
+        break;
+    }
+    keep(a, &buf, &a->route->promise.answers[SEMEL_CHECKLIST_CONNECTION]);
+}
+
 static void answer_store(const struct asked *a)
 {
     const struct semel_conf *conf = &a->r->owned->conf;
@@ -343,7 +406,7 @@ static void answer_outside(const struct asked *a)
     case SEMEL_DO_EXEC:
         semel__buf_addz(&buf, "runs ");
         put_said(&buf, a->node, "do.exec");
-        semel__buf_addz(&buf, " with SEMEL_STEP_KEY, the same on every retry");
+        semel__buf_addz(&buf, " with SEMEL_KEY, the same on every retry");
         put_unknown(a, &buf, handler->u.exec.reconcile.n > 0);
         break;
     case SEMEL_DO_PULL:
@@ -373,6 +436,7 @@ void semel__conf_promise(struct conf_reader *r, struct semel_route *route, const
         order,
         answer_key,
         answer_business,
+        answer_connection,
         answer_store,
         answer_transaction,
         answer_retention,

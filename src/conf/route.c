@@ -109,6 +109,10 @@ static void check_kafka(const struct look *l, struct semel_conf_kafka *kafka)
     if (!semel__conf_hosts_ok(kafka->brokers))
         WRONG(l, "from.kafka", "%s.from.kafka must be HOST:PORT, or several with commas between and no blanks",
               l->r->path);
+    for (size_t i = 1; i < kafka->topics.n; i++)
+        for (size_t k = 0; k < i; k++)
+            if (semel__str_eq(kafka->topics.at[i], kafka->topics.at[k]))
+                WRONG(l, "from.topic", "%s.from.topic has a topic twice; once is enough", l->r->path);
     for (size_t i = 0; i < kafka->topics.n; i++)
         if (!topic_ok(kafka->topics.at[i])) {
             WRONG(l, "from.topic",
@@ -176,6 +180,25 @@ static void check_headers(const struct look *l)
                                      l->r->path, secret[i]);
 }
 
+/* What is not replaced would go to the other side with its braces, which no URL has. */
+static void check_reconcile(const struct look *l, struct semel_str url)
+{
+    static const char *const names[] = {"{key}", "{id}"};
+    for (size_t i = 0; i < url.n; i++) {
+        size_t k = 0, n = 1;
+        if (url.p[i] != '{' && url.p[i] != '}')
+            continue;
+        while (k < CONF_COUNT(names) && (n = strlen(names[k]), n > url.n - i || memcmp(url.p + i, names[k], n) != 0))
+            k++;
+        if (k == CONF_COUNT(names)) {
+            WRONG(l, "do.reconcile",
+                  "%s.do.reconcile: only {key} and {id} are replaced; write %%7B and %%7D for braces", l->r->path);
+            return;
+        }
+        i += n - 1;
+    }
+}
+
 static void check_handler(const struct look *l)
 {
     struct semel_do *handler = &l->route->handler;
@@ -190,6 +213,7 @@ static void check_handler(const struct look *l)
         return;
     case SEMEL_DO_HTTP:
         check_headers(l);
+        check_reconcile(l, handler->u.http.reconcile);
         check_tls_url(l, "do.tls", "http", handler->u.http.url, &handler->u.http.tls);
         break;
     case SEMEL_DO_EXEC:

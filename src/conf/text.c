@@ -148,3 +148,13 @@ bool semel__conf_property_name(struct semel_str name, const char **ret_why)
             return true;
     return false;
 }
+
+bool semel__conf_property_value(struct semel_str name, struct semel_str value, struct semel_error *ret_why)
+{
+#ifdef SEMEL_WITH_KAFKA
+    return semel__kafka_property(name.p, value.p, ret_why) == SEMEL_OK;
+#else
+    (void)name, (void)value, (void)ret_why;
+    return true;
+#endif
+}

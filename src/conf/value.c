@@ -33,7 +33,8 @@ void semel__conf_show(const struct conf_node *node, char *out, size_t size)
 {
     char text[SHOWN];
     if (node->shape != CONF_SCALAR) {
-        snprintf(out, size, "%s", node->shape == CONF_LIST ? "a list" : "a mapping");
+        snprintf(out, size, "%s %s", node->first != NULL ? "a" : "an empty",
+                 node->shape == CONF_LIST ? "list" : "mapping");
         return;
     }
     if (is_empty(node)) {
@@ -337,6 +338,17 @@ static bool take_texts(struct conf_reader *r, const struct conf_setting *s, stru
     return ok;
 }
 
+/* What came from elsewhere is not quoted. */
+static bool property_ok(struct conf_reader *r, const struct conf_node *each, const char *name)
+{
+    struct semel_error why;
+    if (semel__conf_property_value(each->key, each->text, &why))
+        return true;
+    semel__conf_wrong(r, semel__conf_place(r, each), "%s: librdkafka does not take this value for \"%s\"%s%s", r->path,
+                      name, each->outside ? "" : ": ", each->outside ? "" : why.text);
+    return false;
+}
+
 static bool pair_ok(struct conf_reader *r, const struct conf_setting *s, const struct conf_node *map,
                     const struct conf_node *each)
 {
@@ -355,7 +367,7 @@ static bool pair_ok(struct conf_reader *r, const struct conf_setting *s, const s
         semel__conf_wrong(r, each->key_place, "%s: \"%s\" cannot be a name here; it must be %s", r->path, name, why);
         return false;
     }
-    return !each->bad && check_text(r, s, each);
+    return !each->bad && check_text(r, s, each) && ((s->flags & CONF_KAFKA) == 0 || property_ok(r, each, name));
 }
 
 static bool take_pairs(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)

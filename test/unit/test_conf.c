@@ -337,7 +337,14 @@ static void what_is_no_file_of_settings_is_refused(void **state)
     refused("store: [\n", "this is not YAML");
     refused("a: \"\\0\"\n", "has a NUL");
     refused("store: sqlite:x.db\nroutes: {}\n",
-            "routes is a mapping; it must be a mapping of 1 to 256 names to routes");
+            "routes is an empty mapping; it must be a mapping of 1 to 256 names to routes");
+    refused("store: sqlite:x.db\nroutes: {r: {from: {kafka: \"k:1\", topic: [a, b, a]}, do: {exec: [cat]}}}\n",
+            "routes.r.from.topic has a topic twice; once is enough");
+    refused("store: sqlite:x.db\nroutes: {r: {from: {kafka: \"k:1\", topic: a}, do: {exec: []}}}\n",
+            "routes.r.do.exec is an empty list; it must be a program and its arguments");
+    refused("store: sqlite:x.db\nroutes: {r: {from: {kafka: \"k:1\", topic: a}, do: {http: \"http://h/\", "
+            "reconcile: \"http://h/{key}/{nope}\"}}}\n",
+            "routes.r.do.reconcile: only {key} and {id} are replaced");
     refused("store: sqlite:x.db\nroutes: {r: }\n", "routes.r is empty; it must be a mapping");
     refused("store: sqlite:x.db\nroutes: {\"\": {}}\n", "the name of a route");
 }

@@ -208,6 +208,8 @@ static const struct {
     {ONE(KAFKA ", tls: {cert_file: /bin/sh}", SQL), "is said without key_file"},
     {ONE(KAFKA ", tls: {verify: false}", SQL), "Kafka's certificates are always checked"},
     {ONE(KAFKA ", properties: {enable.auto.commit: \"true\"}", SQL), "one of those that the driver lets through"},
+    {ONE(KAFKA ", properties: {session.timeout.ms: abc}", SQL), "librdkafka does not take this value for"},
+    {ONE(KAFKA ", properties: {session.timeout.ms: 0}", SQL), "value 0 is outside allowed range 1..3600000"},
     {ONE("amqp: \"amqp://h\", queue: q, tls: true", SQL), "the URL begins with amqp:; it must be amqps:"},
     {ONE("amqp: \"amqps://h\", queue: q, tls: false", SQL), "but the URL begins with amqps:"},
     {ONE("amqp: \"amqp://h\", queue: q, password: \"${KEY}\"", SQL), "a password without a user"},
