@@ -92,7 +92,7 @@ def free_port():
 
 
 class Kafka:
-    """A private server, ended and removed by test/kafka/leash.sh even when this process is killed."""
+    """A private server, ended and removed by test/server/leash.sh even when this process is killed."""
 
     def __init__(self, fill):
         self.fill, self.process = fill, None
@@ -105,7 +105,7 @@ class Kafka:
         if not all(jar.is_file() for jar in jars):
             raise Skip("no Apache Kafka (tools/jars kafka; or SEMEL_JARS=FOLDER)")
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="semel-bench-", dir=os.environ.get("TMPDIR", "/var/tmp")))
-        self.leash = subprocess.Popen(["sh", SOURCE / "test/kafka/leash.sh", self.dir], stdin=subprocess.PIPE,
+        self.leash = subprocess.Popen(["sh", SOURCE / "test/server/leash.sh", self.dir], stdin=subprocess.PIPE,
                                       start_new_session=True)
         port = free_port()
         self.address = f"127.0.0.1:{port}"
@@ -138,7 +138,19 @@ class Database:
 
     def __init__(self, psql, url, name):
         self.psql, self.server, self.name = psql, url, name
-        self.url = url.rpartition("/")[0] + "/" + name
+        self.url, self.session = url.rpartition("/")[0] + "/" + name, None
+
+    def ask(self, text):
+        """A number, by a session that stays: a new one each time takes a noticeable part of a core."""
+        if self.session is None:
+            self.session = subprocess.Popen([self.psql, "-XAtq", "-d", self.url], stdin=subprocess.PIPE,
+                                            stdout=subprocess.PIPE, text=True, bufsize=1)
+        self.session.stdin.write(text + "\n")
+        self.session.stdin.flush()
+        line = self.session.stdout.readline()
+        if not line:
+            raise Failed(f"psql ended at: {text}")
+        return int(line)
 
     def sql(self, text, url=None):
         done = subprocess.run([self.psql, "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", url or self.url], input=text,
@@ -153,6 +165,9 @@ class Database:
         return self
 
     def __exit__(self, *_):
+        if self.session is not None:
+            self.session.stdin.close()
+            self.session.wait()
         self.sql(f"DROP DATABASE {self.name} WITH (FORCE);", self.server)
 
     def expect(self, table, messages):
@@ -205,8 +220,8 @@ class Semel:
                 return False
             next_look = time.monotonic() + ASK_S
             # Counting is left until it may be over: it takes time from those who work.
-            return int(self.database.sql(f"SELECT least({given});")) >= messages and all(
-                int(self.database.sql(f"SELECT count(*) FROM {name};")) >= messages for name in self.ledgers)
+            return self.database.ask(f"SELECT least({given});") >= messages and all(
+                self.database.ask(f"SELECT count(*) FROM {name};") >= messages for name in self.ledgers)
         wait_for(complete, "all messages are handled")
 
     def stop(self):
@@ -268,7 +283,7 @@ class Bench:
     def each(self):
         with self.database() as database:
             out = json.loads(self.semel("bench", "inbox", "--cases", "each", "--connections", WORKERS, "--messages",
-                                        max(self.options.messages // 4, 1), "--rounds", 1, "--json", "--store",
+                                        self.options.messages, "--rounds", 1, "--json", "--store",
                                         database.url))
         self.commit_us.append(out["commit_us"])
         return next(case["per_s"] for case in out["cases"]

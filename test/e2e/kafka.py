@@ -2,7 +2,7 @@
 """A private Apache Kafka for end-to-end tests, and sending to it.
 
 What test/kafka/server.h is for C: one process that is broker and controller (KRaft), from the archives of
-tools/kafka.list, on free ports of loopback, with a small heap, ended and removed by test/kafka/leash.sh even when
+tools/kafka.list, on free ports of loopback, with a small heap, ended and removed by test/server/leash.sh even when
 pytest is killed. Topics, sending and looking go through the program `kafka_tool` (test/kafka/tool.c), on librdkafka.
 
     from kafka import kafka             # the fixture: one server a module; skips where Java or the archives are missing
@@ -16,13 +16,21 @@ pytest is killed. Topics, sending and looking go through the program `kafka_tool
         kafka.kill(); kafka.start()     # as after a crash; stop() and restart() are the peaceful ones
         kafka.freeze(); kafka.thaw()    # it is there, and does not answer
 
+    server = Server(Authority(folder), {"app": "password"})    # besides the plain listener two with TLS, for localhost:
+    server.sasl                         # "localhost:PORT", for users: by PLAIN those above, by SCRAM those below
+    server.scram("SCRAM-SHA-512", "app", "password")           # the same call changes the password
+    server.mutual                       # "localhost:PORT", for who has a certificate of the authority
+
 A start takes three to five seconds, a call of the tool a tenth of one, and it sends tens of thousands of records a
 second; so send in bulk.
 """
+import hashlib
 import os
 import pathlib
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -61,6 +69,25 @@ log.cleaner.dedupe.buffer.size=2097152
 message.max.bytes=10485760
 """
 
+# Behind the others: the last of two settings counts.
+TLS_SETTINGS = """\
+listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://127.0.0.1:{sasl},SSL://127.0.0.1:{mutual},\
+CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://localhost:{sasl},SSL://localhost:{mutual}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL
+ssl.keystore.type=PEM
+ssl.keystore.location={dir}/server.pem
+ssl.truststore.type=PEM
+ssl.truststore.location={authority}
+listener.name.ssl.ssl.client.auth=required
+listener.name.sasl_ssl.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
+listener.name.sasl_ssl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required {users};
+listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config={scram} required;
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={scram} required;
+"""
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+MECHANISMS = {"SCRAM-SHA-256": (1, "sha256"), "SCRAM-SHA-512": (2, "sha512")}  # as Kafka counts them
+
 
 def archives(name):
     """The class path of tools/NAME.list, or None: where tools/jars puts them."""
@@ -73,7 +100,7 @@ def archives(name):
 class Server:
     """A running server; see kafka/server.h."""
 
-    def __init__(self):
+    def __init__(self, authority=None, users=None):
         self.java = os.environ.get("SEMEL_JAVA") or shutil.which("java")
         self.jars, self.process = archives("kafka"), None
         if self.java is None:
@@ -81,16 +108,45 @@ class Server:
         if self.jars is None:
             pytest.skip("Apache Kafka's archives are not here (tools/jars kafka; or SEMEL_JARS=FOLDER)")
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="semel-kafka-", dir="/tmp"))
-        self.leash = subprocess.Popen(["sh", SOURCE / "test/kafka/leash.sh", self.dir], stdin=subprocess.PIPE,
+        self.leash = subprocess.Popen(["sh", SOURCE / "test/server/leash.sh", self.dir], stdin=subprocess.PIPE,
                                       start_new_session=True)
         (self.dir / "data").mkdir()
         (self.dir / "data/meta.properties").write_text("version=1\ncluster.id=c2VtZWwtdGVzdHMtMDAwMQ\nnode.id=1\n")
         self.port, controller = free_port(), free_port()
         self.address = f"127.0.0.1:{self.port}"
         (self.dir / "server.properties").write_text(
-            SETTINGS.format(port=self.port, controller=controller, dir=self.dir))
+            SETTINGS.format(port=self.port, controller=controller, dir=self.dir) +
+            (self.guard(authority, users or {}, controller) if authority is not None else ""))
         self.log = open(self.dir / "log", "ab")
         self.start()
+
+    def guard(self, authority, users, controller):
+        """The settings of the listeners with TLS."""
+        sasl, mutual = free_port(), free_port()
+        self.sasl, self.mutual = f"localhost:{sasl}", f"localhost:{mutual}"
+        crt, key = authority.issue("kafka", "DNS:localhost")
+        (self.dir / "server.pem").write_text(key.read_text() + crt.read_text())
+        return TLS_SETTINGS.format(
+            port=self.port, controller=controller, sasl=sasl, mutual=mutual, dir=self.dir, authority=authority.file,
+            scram=SCRAM_MODULE, users=" ".join(f'user_{name}="{password}"' for name, password in users.items()))
+
+    def scram(self, mechanism, user, password):
+        """Makes the user, or changes its password: AlterUserScramCredentials, version 0, by the plain listener. From
+        the salted password on the server computes by itself."""
+        number, digest = MECHANISMS[mechanism]
+        salt, rounds = os.urandom(16), 4096
+        salted = hashlib.pbkdf2_hmac(digest, password.encode(), salt, rounds)
+        def sized(raw):
+            return bytes([len(raw) + 1]) + raw  # a compact string
+        head = struct.pack(">hhih", 51, 0, 1, -1) + b"\0"  # the request, its version and number; no client, no tags
+        body = b"\1" + b"\2" + sized(user.encode()) + struct.pack(">bi", number, rounds) + sized(salt) + sized(salted)
+        request = head + body + b"\0\0"  # no tags
+        with socket.create_connection(("127.0.0.1", self.port), READY_S) as connection:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            answer = connection.makefile("rb")
+            said = answer.read(*struct.unpack(">i", answer.read(4)))
+        code, = struct.unpack(">h", said[4 + 1 + 4 + 1 + len(sized(user.encode())):][:2])  # of the only user
+        assert code == 0, said
 
     def start(self):
         """Starts it, or starts it again on the same ports, and waits until it answers."""

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Sending to a `listen` route as producers do, and a server that plays the other side of an `http` handler."""
+"""Sending to a `listen` route as producers do, and a server that plays the other side of an `http` handler.
+
+`Listen` is one address, and posts once. `Posts` is the source of scenes: producers that post until they are answered.
+"""
+import collections
+import http.client
 import http.server
 import json
 import threading
 import urllib.error
 import urllib.request
+import zlib
 
 from pg import free_port
 
@@ -41,11 +47,101 @@ class Listen:
 
     def send(self, messages):
         """All of them, as CloudEvents in batches; what is not taken is sent again."""
-        left = [{"specversion": "1.0", "id": id, "source": "shop", "type": "t", "data": body} for id, body in messages]
+        left = [event(id, body) for id, body in messages]
         while left:
             status, answers = self.post(left[:200], Content_Type="application/cloudevents-batch+json")
             assert status == 200, (status, answers)
-            left = [event for event, answer in zip(left[:200], answers) if answer["code"] == 503] + left[200:]
+            left = [sent for sent, answer in zip(left[:200], answers) if answer["code"] == 503] + left[200:]
+
+
+def event(id, body):
+    return {"specversion": "1.0", "id": id, "source": "shop", "type": "t", "data": body}
+
+
+class Posts:
+    """Producers of a route that several processes have, each at an address of its own. What is sent waits until
+    somebody answers: it is posted to one address after the other, and posted again when the connection is refused or
+    lost, when no answer comes, or when the answer says later. Of a key one message is under way at a time, so that its
+    order is kept. `told` has every answer as (id, code, status); `unanswered` counts posts that nobody answered after
+    they had been sent."""
+
+    PATIENCE_S, PACE_S, BATCH = 5, 0.02, 200
+
+    def __init__(self, processes=1):
+        self.doors = [Listen() for _ in range(processes)]
+        self.lanes = [collections.defaultdict(collections.deque) for _ in self.doors]  # by key, for each producer
+        self.changed, self.closed, self.told, self.unanswered = threading.Condition(), False, [], 0
+        self.threads = [threading.Thread(target=self.produce, args=(i,)) for i in range(processes)]
+        for thread in self.threads:
+            thread.start()
+
+    def at(self, process):
+        return self.doors[process]
+
+    def settings(self):
+        return self.doors[0].settings()
+
+    def restart(self, how, daemon):
+        """There is no broker: the process that is posted to is ended, and started again."""
+        daemon.signal(how)
+        daemon.wait()
+        daemon.start()
+
+    def send(self, messages):
+        with self.changed:
+            for id, body in messages:
+                lane = self.lanes[zlib.crc32(body["k"].encode()) % len(self.lanes)]
+                lane[body["k"]].append(event(id, body))
+            self.changed.notify_all()
+
+    def answers(self, id):
+        with self.changed:
+            return [told[1:] for told in self.told if told[0] == id]
+
+    def wait_answered(self, seconds=60):
+        with self.changed:
+            assert self.changed.wait_for(lambda: not any(map(any, map(dict.values, self.lanes))), seconds), self.lanes
+
+    def close(self):
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+        for thread in self.threads:
+            thread.join()
+
+    def produce(self, number):
+        """The life of one producer."""
+        lane, turn = self.lanes[number], number
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.closed or any(lane.values()))
+                if self.closed:
+                    return
+                batch = [queue[0] for queue in lane.values() if queue][:self.BATCH]
+            answers = self.post(self.doors[turn % len(self.doors)], batch)
+            turn += 1
+            with self.changed:
+                for sent, answer in zip(batch, answers or []):
+                    if answer["code"] != 503:
+                        lane[sent["data"]["k"]].popleft()
+                        self.told.append((sent["id"], answer["code"], answer["status"]))
+                self.changed.notify_all()
+                if answers is None:
+                    self.changed.wait_for(lambda: self.closed, self.PACE_S)
+
+    def post(self, door, batch):
+        """The answer of each, or None: nobody answered, or not now."""
+        try:
+            status, answers = door.post(batch, timeout=self.PATIENCE_S,
+                                        Content_Type="application/cloudevents-batch+json")
+        except urllib.error.URLError:  # not even a connection
+            return None
+        except (OSError, http.client.HTTPException):
+            with self.changed:
+                self.unanswered += 1
+            return None
+        assert status in (200, 503), (status, answers)
+        return answers if status == 200 else None
 
 
 class Other:
@@ -57,6 +153,12 @@ class Other:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def handle(self):
+                try:
+                    super().handle()
+                except ConnectionError:  # who called was killed
+                    pass
 
             def serve(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

@@ -2,9 +2,16 @@
 """A private RabbitMQ for end-to-end tests, and sending to it.
 
 What test/rabbit/server.h is for C: one node with its own epmd, on free ports of loopback, as user rabbitmq when we are
-root, ended and removed by test/rabbit/leash.sh even when pytest is killed. Queues, sending and counting go through the
+root, ended and removed by test/server/leash.sh even when pytest is killed. Queues, sending and counting go through the
 program `rabbit_tool` (test/rabbit/tool.c). Import the fixture `rabbit` (a server a module) by name.
+
+    server = Server(Authority(folder), {"app": "password", "robot": None})      # listens with TLS too, as localhost:
+    server.tls_url                      # "amqps://localhost:PORT"
+    server.password("app", "another")   # from now on; this takes seconds
+
+A certificate of the authority is a user's who has its common name (EXTERNAL), and nobody needs one.
 """
+import json
 import os
 import pathlib
 import pwd
@@ -32,6 +39,29 @@ vm_memory_high_watermark.absolute = 1GB
 num_acceptors.tcp = 2
 """
 
+TLS_SETTINGS = """\
+listeners.ssl.1 = 127.0.0.1:{port}
+ssl_options.cacertfile = {dir}/authority.pem
+ssl_options.certfile = {dir}/server.crt
+ssl_options.keyfile = {dir}/server.key
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = false
+ssl_cert_login_from = common_name
+auth_mechanisms.1 = PLAIN
+auth_mechanisms.2 = EXTERNAL
+load_definitions = {dir}/definitions.json
+"""
+
+
+def definitions(users):
+    """These, and the one whom `rabbit_tool` is; None: no password opens it."""
+    return json.dumps({
+        "vhosts": [{"name": "/"}],
+        "users": [{"name": name, "tags": "", **({"password": password} if password else {"password_hash": ""})}
+                  for name, password in {"guest": "guest", **users}.items()],
+        "permissions": [{"user": name, "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+                        for name in ("guest", *users)]})
+
 
 def server_user():
     """Who runs the server, as Popen wants it; nothing when that is ourselves."""
@@ -47,19 +77,20 @@ def server_user():
 class Server:
     """A running server; see rabbit/server.h."""
 
-    def __init__(self):
+    def __init__(self, authority=None, users=None):
         self.process = self.epmd = None
         if not os.access(PROGRAM, os.X_OK):
             pytest.skip("RabbitMQ is not installed (apt-get install rabbitmq-server)")
         self.user = server_user()
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="semel-rabbit-", dir="/tmp"))
-        self.leash = subprocess.Popen(["sh", SOURCE / "test/rabbit/leash.sh", self.dir], stdin=subprocess.PIPE,
+        self.leash = subprocess.Popen(["sh", SOURCE / "test/server/leash.sh", self.dir], stdin=subprocess.PIPE,
                                       start_new_session=True)
         self.dir.chmod(0o755)
         self.port, self.epmd_port, dist = free_port(), free_port(), free_port()
         self.url = f"amqp://127.0.0.1:{self.port}"
-        (self.dir / "rabbitmq.conf").write_text(SETTINGS.format(port=self.port))
-        (self.dir / "enabled_plugins").write_text("[].\n")
+        tls = self.guard(authority, users or {}) if authority is not None else ""
+        (self.dir / "rabbitmq.conf").write_text(SETTINGS.format(port=self.port) + tls)
+        (self.dir / "enabled_plugins").write_text("[rabbitmq_auth_mechanism_ssl].\n" if tls else "[].\n")
         if self.user:
             os.chown(self.dir, self.user["user"], self.user["group"])
         self.env = {
@@ -77,6 +108,24 @@ class Server:
         self.log = open(self.dir / "log", "ab")
         self.epmd = self.launch(["epmd", "-port", str(self.epmd_port), "-address", "127.0.0.1"], "epmd.pid")
         self.start()
+
+    def guard(self, authority, users):
+        """The settings of the listener with TLS, and the files that they name."""
+        port = free_port()
+        self.tls_url = f"amqps://localhost:{port}"
+        crt, key = authority.issue("rabbit", "DNS:localhost")
+        for name, text in {"authority.pem": authority.file.read_text(), "server.crt": crt.read_text(),
+                           "server.key": key.read_text(), "definitions.json": definitions(users)}.items():
+            (self.dir / name).write_text(text)
+            if self.user:
+                os.chown(self.dir / name, self.user["user"], self.user["group"])
+        return TLS_SETTINGS.format(port=port, dir=self.dir)
+
+    def password(self, user, password):
+        """rabbitmqctl, which is slow."""
+        done = subprocess.run(["/usr/lib/rabbitmq/bin/rabbitmqctl", "change_password", user, password], cwd=self.dir,
+                              env=self.env, capture_output=True, text=True, check=False, timeout=READY_S, **self.user)
+        assert done.returncode == 0, done.stdout + done.stderr
 
     def launch(self, argv, pid_file):
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, cwd=self.dir,
@@ -122,7 +171,8 @@ class Server:
         return done
 
     def queue(self, name, kind="classic", single_active=False):
-        """Durable. A quorum queue of one node does not always come back after a kill."""
+        """Durable. A quorum queue is gone after a kill (3.10.8) until its name has reached the disk, which takes
+        seconds or a peaceful restart."""
         self.tool("queue", name, kind, *(["single"] if single_active else []))
 
     def delete(self, name):

@@ -1,26 +1,59 @@
 # SPDX-License-Identifier: MIT
 """Scenes that every source must survive on every store: what comes in, what is broken, and what must be in the books.
 
-A source has `settings()` (of `from`), `send(messages)` with messages of (id, payload as a dict), and `restart(how)`.
-Books are a table without any constraint on the id, so that an effect that happened twice is seen twice.
+A source has `settings()` (of `from`), `send(messages)` with messages of (id, payload as a dict), `at(process)`, the
+source as that process has it, and `restart(how, daemon)`, which ends and starts the broker, or where there is none the
+daemon itself. Books are a table without any constraint on the id, so that an effect that happened twice is seen twice;
+effects outside the database are counted by `Ledger`, the other side of an `http` handler.
 """
+import collections
+import json
 import os
 import random
 import signal
+import threading
+
+import pytest
 
 from conftest import Store
 from daemon import Daemon, pause
+from listen import Other
 from pg import Database, wait_for
 
 LONG = os.environ.get("SEMEL_LONG") == "1"
 
 ROUTE = {"values": ["id", "json:/k", "json:/n"], "do": {"sql": "INSERT INTO ledger (id, k, n) VALUES ($1, $2, $3)"},
          "retry": {"max": 20, "first": "50ms", "ceiling": "500ms"}, "lease": "2s"}
+
+# Where a process is killed: the label, and at which visit. POINTS is what every run has, ALL_POINTS what the long ones
+# have. A crash behind a claim leaves a lease, and those behind it in its chain are about what becomes of that.
+POINTS = ["batch.settled:1", "batch.committed:2", "pump.before_ack:1"]
+ALL_POINTS = [f"{label}:{visit}" for label in (
+    "batch.begun", "batch.admitted", "batch.handled", "batch.settled", "batch.committed", "claim.admitted",
+    "claim.committed", "lease.run", "pump.polled", "pump.before_ack", "pump.acked") for visit in (1, 3)] + [
+    "batch.halved:1", "single.failed:1", "single.recorded:1", "purge.watermarked:1", "purge.deleted:1",
+    ("claim.committed:1", "recover.settled:1", "recover.committed:1", "take.settled:1", "take.committed:1")]
+OUTSIDE_POINTS = ["claim.committed:1", "finish.begun:1"]
+ALL_OUTSIDE_POINTS = [
+    "pump.polled:1", "claim.admitted:1", "pump.before_ack:1", "pump.acked:1", "finish.begun:1", "finish.settled:1",
+    "finish.committed:1", "finish.begun:3",
+    ("claim.committed:1", "recover.settled:1", "recover.committed:1", "replay.settled:1", "replay.committed:1",
+     "take.settled:1", "take.committed:1")]
 TABLES = """
 CREATE TABLE ledger (seq %s, id text NOT NULL, k text NOT NULL, n integer NOT NULL CHECK (n >= 0));
 CREATE TABLE account (k text PRIMARY KEY);
 CREATE TABLE entry (seq %s, id text NOT NULL, k text NOT NULL REFERENCES account (k), n integer NOT NULL);
 """
+
+
+class Source:
+    """A broker's: every process reads the same."""
+
+    def at(self, process):
+        return self
+
+    def restart(self, how, daemon):
+        self.server.restart(how)
 
 
 class Books:
@@ -46,14 +79,74 @@ class Books:
     def count(self, table="ledger"):
         return int(self.sql(f"SELECT count(*) FROM {table}")[0][0])
 
+    def table(self, name):
+        return f"semel_{name}" if self.sqlite else f"semel.{name}"
+
     def states(self, consumer="books"):
-        table = "semel_inbox" if self.sqlite else "semel.inbox"
         return {row[0]: int(row[1]) for row in self.sql(
-            f"SELECT status, count(*) FROM {table} WHERE consumer = '{consumer}' GROUP BY status")}
+            f"SELECT status, count(*) FROM {self.table('inbox')} WHERE consumer = '{consumer}' GROUP BY status")}
+
+    def lease(self, id):
+        """Until when the message is held, in seconds, and under which token; None: it is not."""
+        until = "lease_until / 1e6" if self.sqlite else "extract(epoch FROM lease_until)"
+        rows = self.sql(f"SELECT {until}, lease_token FROM {self.table('inbox')} WHERE message_id = '{id}'"
+                        " AND status = 'processing'")
+        return (float(rows[0][0]), rows[0][1]) if rows else None
+
+    def deadlocks(self):
+        """How many the server has broken up; when all have gone, it has counted all."""
+        return 0 if self.sqlite else int(self.sql(
+            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")[0][0])
+
+    def attempts(self, id):
+        """What is told of its attempts: (class, text) of each that was recorded."""
+        return self.sql(f"SELECT coalesce(error_class, ''), coalesce(error_text, '') FROM {self.table('attempt')}"
+                        f" WHERE message_id = '{id}' ORDER BY id")
 
 
-def messages(n, keys=10, prefix="m"):
-    return [(f"{prefix}-{i:06}", {"k": f"k{i % keys}", "n": i}) for i in range(n)]
+class Ledger:
+    """The other side of an `http` handler: POST has an effect under its key, GET /KEY says whether it had. `slow(call)`
+    may hold up the answer to a POST."""
+
+    def __init__(self, slow=None):
+        self.slow, self.lock, self.calls = slow, threading.Lock(), collections.defaultdict(list)  # ids, by key
+        self.other = Other(self.answer)
+
+    def __enter__(self):
+        self.other.__enter__()
+        return self
+
+    def __exit__(self, *args):
+        self.other.__exit__(*args)
+
+    def answer(self, call):
+        if call["method"] == "GET":
+            with self.lock:
+                state = "done" if call["path"].rsplit("/", 1)[1] in self.calls else "not_done"
+            return 200, json.dumps({"state": state}).encode()
+        with self.lock:
+            self.calls[call["headers"]["Idempotency-Key"]].append(call["headers"]["Semel-Message-Id"])
+        if self.slow is not None:
+            self.slow(call)
+        return 200, b""
+
+    def handler(self, **more):
+        return {"http": self.other.url + "/effects", "reconcile": self.other.url + "/effects/{key}", **more}
+
+    def of(self, id):
+        """The calls of a message, each by its key."""
+        with self.lock:
+            return [key for key, ids in self.calls.items() for one in ids if one == id]
+
+
+def short_on(books, *stores):
+    """Without SEMEL_LONG=1 a scene runs on these stores only."""
+    if not LONG and ("sqlite" if books.sqlite else "postgres") not in stores:
+        pytest.skip("SEMEL_LONG=1 runs it")
+
+
+def messages(n, keys=10, start=0):
+    return [(f"m-{i:06}", {"k": f"k{i % keys}", "n": i}) for i in range(start, start + n)]
 
 
 def twice(items, seed):
@@ -75,7 +168,13 @@ def twice(items, seed):
 
 def settings(books, source, **route):
     made = {key: value for key, value in {**ROUTE, "from": source.settings(), **route}.items() if value is not None}
-    return {"store": books.url, "schedule": {"every": "100ms"}, "stop_within": "20s", "routes": {"books": made}}
+    schedule = {"every": "100ms", "purge": "1s"}
+    return {"store": books.url, "schedule": schedule, "stop_within": "20s", "routes": {"books": made}}
+
+
+def outside(books, source, do, **route):
+    """Settings of a route whose effects are outside the database."""
+    return settings(books, source, do=do, values=None, **route)
 
 
 def expect_exact(books, items, daemon=None, seconds=90):
@@ -129,18 +228,76 @@ def poison(tmp_path, books, source):
         assert [line["id"] for line in daemon.lines("a message is dead")] == ["bad-1"]
 
 
+def dies_at(daemon, point, done):
+    """Started, and killed at the point. False: the work was done without going there, and it was killed afterwards."""
+    daemon.start(SEMEL_CRASH_AT=point)
+    wait_for(lambda: not daemon.running() or done(), f"{point}, or all is done", 90)
+    try:
+        wait_for(lambda: not daemon.running(), point, 5)  # it may be there yet, behind the last effect
+    except AssertionError:
+        daemon.kill()
+        return False
+    assert daemon.wait() == -signal.SIGKILL, daemon.log()[-4000:]
+    return True
+
+
+def crash_all(daemon, points, work, done):
+    """At each of the points, or chains of them, with new work each time. Who died before may have left too little
+    undone to go there: then the point, or its chain, is tried again."""
+    def at(point):
+        work()
+        return dies_at(daemon, point, done)
+    for chain in points:
+        for _ in range(4):
+            if all(map(at, [chain] if isinstance(chain, str) else chain)):
+                break
+        else:
+            raise AssertionError(f"never visited: {chain}\n{daemon.log()[-4000:]}")
+
+
 def crashes(tmp_path, books, source, points):
-    """T1, T7: killed at labelled points, again and again."""
-    items = messages(40 * (len(points) + 1))
+    """T1, T7: killed at labelled points, again and again, with one message a time that fails for good."""
+    items, bad = [], []
+    def work():
+        new = messages(40, start=len(items))
+        bad.append((f"bad-{len(bad)}", {"k": "k1", "n": -1}))
+        items.extend(new)
+        source.send(twice(new, len(bad)) + bad[-1:])
+    def done():
+        return books.states() == {"completed": len(items), "dead": len(bad)}
     daemon = Daemon(tmp_path, settings(books, source, batch=20))
-    for i, point in enumerate(points):
-        source.send(twice(items[40 * i:40 * (i + 1)], i))
-        daemon.start(SEMEL_CRASH_AT=point)
-        assert daemon.wait() == -signal.SIGKILL, point
-    source.send(items[40 * len(points):])
+    crash_all(daemon, points, work, done)
+    work()
     with daemon:
         rows = expect_exact(books, items, daemon.ready())
+        daemon.until(done, "and the bad ones are dead")
     return rows
+
+
+def outside_crashes(tmp_path, books, source, points, idempotent=False):
+    """T1, T11, E1, E2: killed at labelled points around calls. One whose end nobody has told is unknown until the other
+    side was asked, so that no key is called twice; unless the handler says that this does no harm."""
+    items = []
+    def work():
+        new = messages(10, start=len(items))
+        items.extend(new)
+        source.send(twice(new, len(items)))
+    def done():
+        return books.states() == {"completed": len(items)}
+    with Ledger() as ledger:
+        do = ledger.handler(timeout="1s", concurrency=4, idempotent=idempotent)
+        daemon = Daemon(tmp_path, outside(books, source, do, lease="500ms", batch=10))
+        crash_all(daemon, points, work, done)
+        work()
+        with daemon:
+            daemon.until(done, "all are done", 90)
+    keys = {id: ledger.of(id) for id, _ in items}
+    assert all(len(set(calls)) == 1 for calls in keys.values()), keys  # the key is the same whoever calls
+    assert len({calls[0] for calls in keys.values()}) == len(items)
+    again = [id for id, calls in keys.items() if len(calls) > 1]
+    assert bool(again) == idempotent, again
+    known = books.sql(f"SELECT count(*) FROM {books.table('audit')} WHERE who = 'reconcile'")
+    assert (int(known[0][0]) > 0) != idempotent, known
 
 
 def order_under_retries(tmp_path, books, source):
@@ -161,20 +318,25 @@ def order_under_retries(tmp_path, books, source):
     expect_order(rows)
 
 
-def a_killer(tmp_path, books, source):
-    """I6: a message of which every process dies is counted, and is dead in the end; the others are done."""
+def a_killer(tmp_path, books, source, at_once=1, point="batch.handled:1"):
+    """I6: a message of which every process dies is counted, and is dead in the end; the others are done. at_once: how
+    many are there meanwhile, where the one that was interrupted is sure to come before the others."""
     items = messages(30)
-    source.send(items)
+    source.send(items[:at_once])
     retry = {"max": 3, "first": "1ms", "ceiling": "1ms"}
     daemon = Daemon(tmp_path, settings(books, source, lease="200ms", retry=retry))
-    for _ in range(20):
-        daemon.start(SEMEL_CRASH_AT="lease.run:1")
-        assert daemon.wait() == -signal.SIGKILL
-        if books.states().get("dead"):
-            break
-    assert books.states().get("dead") == 1, books.states()
+    deaths = 0
+    while not books.states().get("dead"):
+        daemon.start(SEMEL_CRASH_AT=point)
+        wait_for(lambda: not daemon.running() or books.states().get("dead"), "it dies, or the message does")
+        deaths += not daemon.running()
+        assert deaths < 20, books.states()
+    daemon.kill()
+    assert deaths >= 3
+    source.send(items[at_once:])
     with daemon:
         daemon.until(lambda: books.states() == {"dead": 1, "completed": 29}, "the others are done")
+    assert books.count() == 29
 
 
 def broker_restart(tmp_path, books, source):
@@ -184,17 +346,18 @@ def broker_restart(tmp_path, books, source):
     with Daemon(tmp_path, settings(books, source, batch=10)) as daemon:
         daemon.ready()
         daemon.until(lambda: books.count() >= 50, "some are done")
-        source.restart(signal.SIGKILL)
+        source.restart(signal.SIGKILL, daemon)
         source.send(twice(items[200:], 4))
         expect_exact(books, items, daemon, 120)
 
 
 def storm(tmp_path, books, source, processes=3, kills=4, total=3000, every_s=2.0, **route):
-    """T14, T7: several processes, one of them killed every few seconds; the books are exact."""
+    """T14, T7, P67: several processes, one of them killed every few seconds; the books are exact, and nobody waited
+    for the other in a circle."""
     items = messages(total, keys=50)
     mixed, daemons = twice(items, 7), []
     for i in range(processes):
-        daemons.append(Daemon(tmp_path, settings(books, source, batch=25, **route), name=f"semel{i}"))
+        daemons.append(Daemon(tmp_path, settings(books, source.at(i), batch=25, **route), name=f"semel{i}"))
         daemons[-1].start()
     try:
         for i in range(kills):
@@ -210,7 +373,69 @@ def storm(tmp_path, books, source, processes=3, kills=4, total=3000, every_s=2.0
                 daemon.stop()
     for daemon in daemons:
         assert "Sanitizer" not in daemon.log(), daemon.log()[-4000:]
+    assert books.deadlocks() == 0
     return rows
+
+
+# ---- handlers that outlast their lease
+
+
+def outlasts_its_lease(tmp_path, books, source):
+    """I7, P39: calls that take several leases keep their claims, whatever comes meanwhile: one call each."""
+    items, held = messages(3), {}
+    def slow(call):
+        id = call["headers"]["Semel-Message-Id"]
+        first, token = books.lease(id)
+        def renewed():
+            until, now = books.lease(id)
+            assert now == token, (id, now, token)
+            return until > first + 2  # the lease is one second: two more went by
+        wait_for(renewed, "renewed for as long as the call takes")
+        held[id] = token
+    with Ledger(slow) as ledger:
+        with Daemon(tmp_path, outside(books, source, ledger.handler(timeout="60s"), lease="1s")) as daemon:
+            daemon.ready()
+            source.send(items)
+            daemon.until(lambda: all(ledger.of(id) for id, _ in items), "all are called")
+            source.send(items)  # copies, while the first ones are under way
+            daemon.until(lambda: books.states() == {"completed": 3}, "done under their first claims")
+            def copies():
+                return sum(daemon.metric("semel_messages_total", why=why) for why in ("busy", "duplicate"))
+            daemon.until(lambda: copies() >= 3, "the copies were looked at")
+            assert not daemon.lines("a lease was lost while its call runs")
+    assert sorted(held) == [id for id, _ in items]  # no call ended otherwise
+    assert all(len(ledger.of(id)) == 1 for id, _ in items), ledger.calls
+
+
+def stale(books, id):
+    return [text for _, text in books.attempts(id) if "stale token" in text]
+
+
+def stopped_past_its_lease(tmp_path, books, source, idempotent=False):
+    """I7, P39, T2: a process that stands still past its lease is overtaken. What it says then is refused, and kept."""
+    (id, body), gate, lock, seen = ("m-1", {"k": "k1", "n": 1}), threading.Event(), threading.Lock(), []
+    def slow(call):
+        with lock:
+            seen.append(call)
+            first = len(seen) == 1
+        assert not first or gate.wait(120)
+    with Ledger(slow) as ledger:
+        do = {"http": ledger.handler()["http"], "timeout": "120s", "idempotent": idempotent}
+        late, other = [Daemon(tmp_path, outside(books, source.at(i), do, lease="1s"), name=f"semel{i}") for i in (0, 1)]
+        source.send([(id, body)])
+        with late:
+            late.until(lambda: ledger.of(id), "it calls")
+            with other:
+                other.ready()
+                late.signal(signal.SIGSTOP)
+                wanted = {"completed": 1} if idempotent else {"unknown": 1}
+                other.until(lambda: books.states() == wanted, "the other one finds the lease expired")
+                gate.set()
+                late.signal(signal.SIGCONT)
+                late.until(lambda: stale(books, id), "its word is refused")
+                assert stale(books, id) == ["refused under a stale token: the late worker said done"]
+                assert books.states() == wanted
+    assert len(ledger.of(id)) == (2 if idempotent else 1) and len(set(ledger.of(id))) == 1
 
 
 def databases(request, tmp_path):

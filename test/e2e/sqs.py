@@ -2,8 +2,9 @@
 """A private ElasticMQ (SQS) for end-to-end tests, and talking to it by plain urllib.
 
 What test/sqs/server.h is for C: one process from the archives of tools/sqs.list, on a free port of loopback, with a
-small heap and its queues in memory, ended and removed by test/kafka/leash.sh even when pytest is killed.
-Import the fixture `sqs` (a server a module) by name.
+small heap and its queues in memory, ended and removed by test/server/leash.sh even when pytest is killed.
+Import the fixture `sqs` (a server a module) by name; `lasting_sqs` (a server a test) keeps queues and messages in
+files, and has them after restart(), even after SIGKILL.
 """
 import json
 import os
@@ -31,8 +32,16 @@ node-address {{ protocol = http, host = "127.0.0.1", port = {port}, context-path
 rest-sqs {{ enabled = true, bind-port = {port}, bind-hostname = "127.0.0.1", sqs-limits = strict }}
 rest-stats {{ enabled = false }}
 generate-node-address = false
-queues-storage {{ enabled = false }}
-messages-storage {{ enabled = false }}
+"""
+IN_MEMORY = """\
+queues-storage { enabled = false }
+messages-storage { enabled = false }
+"""
+# Without WRITE_DELAY=0 the database answers before it has written, and a kill costs what came in the last half second.
+IN_FILES = """\
+queues-storage { enabled = true, path = "queues.conf" }
+messages-storage { enabled = true, driver-class = "org.h2.Driver", uri = "jdbc:h2:./messages;WRITE_DELAY=0"
+  username = "", password = "", prune-data-on-init = false }
 """
 LOGGING = """\
 <configuration><appender name="A" class="ch.qos.logback.core.ConsoleAppender"><encoder><pattern>%d %level
@@ -43,7 +52,7 @@ LOGGING = """\
 class Server:
     """A running server; see sqs/server.h. `url(queue)` is what a route's `sqs:` wants."""
 
-    def __init__(self):
+    def __init__(self, lasting=False):
         self.java = os.environ.get("SEMEL_JAVA") or shutil.which("java")
         self.jars, self.process = archives("sqs"), None
         if self.java is None:
@@ -51,16 +60,16 @@ class Server:
         if self.jars is None:
             pytest.skip("ElasticMQ's archives are not here (tools/jars sqs; or SEMEL_JARS=FOLDER)")
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="semel-sqs-", dir="/tmp"))
-        self.leash = subprocess.Popen(["sh", SOURCE / "test/kafka/leash.sh", self.dir], stdin=subprocess.PIPE,
+        self.leash = subprocess.Popen(["sh", SOURCE / "test/server/leash.sh", self.dir], stdin=subprocess.PIPE,
                                       start_new_session=True)
         self.port = free_port()
-        (self.dir / "sqs.conf").write_text(SETTINGS.format(port=self.port))
+        (self.dir / "sqs.conf").write_text(SETTINGS.format(port=self.port) + (IN_FILES if lasting else IN_MEMORY))
         (self.dir / "logback.xml").write_text(LOGGING)
         self.log = open(self.dir / "log", "ab")
         self.start()
 
     def start(self):
-        """Starts it, or starts it again on the same port and without a queue, and waits until it answers."""
+        """Starts it, or starts it again on the same port, and waits until it answers."""
         self.process = subprocess.Popen(
             [self.java, "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
              "-Dconfig.file=sqs.conf", "-Dlogback.configurationFile=logback.xml", "-cp", ":".join(map(str, self.jars)),
@@ -81,10 +90,14 @@ class Server:
             return False
 
     def stop(self, how=signal.SIGTERM):
-        """What it held is gone, however it is stopped."""
+        """What it held is gone, however it is stopped, unless it is lasting."""
         self.process.send_signal(signal.SIGCONT)
         self.process.send_signal(how)
         self.process.wait(READY_S)
+
+    def restart(self, how=signal.SIGTERM):
+        self.stop(how)
+        self.start()
 
     def done(self):
         if self.process is not None and self.process.poll() is None:
@@ -136,5 +149,12 @@ class Server:
 @pytest.fixture(scope="module")
 def sqs():
     server = Server()
+    yield server
+    server.done()
+
+
+@pytest.fixture
+def lasting_sqs():
+    server = Server(lasting=True)
     yield server
     server.done()

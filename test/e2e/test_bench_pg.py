@@ -130,4 +130,4 @@ def test_the_benchmark_of_the_daemon_writes_its_cases(tmp_path):
                           env=dict(os.environ, BENCH_OUT=str(tmp_path / "out")))
     assert done.returncode == 0, Result(done)
     told = json.loads((tmp_path / "out" / "run-kafka-postgres.json").read_text())
-    assert {"handwritten", "semel"} <= {case["case"] for case in told["cases"]}
+    assert {"handwritten", "semel"} <= {case["name"] for case in told["cases"]}

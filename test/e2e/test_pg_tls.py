@@ -1,32 +1,24 @@
 # SPDX-License-Identifier: MIT
 """TLS is libpq's: what the URL asks for is what there is, and a server that cannot prove itself gets nothing."""
 import shutil
-import subprocess
 
 import pytest
 
+from certs import Authority
 from conftest import run
 from pg import Database, Server
 
 
-def certificate(folder, name):
-    """A certificate for localhost that has signed itself, and its key."""
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-                    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "2", "-keyout",
-                    folder / f"{name}.key", "-out", folder / f"{name}.crt"], check=True, capture_output=True)
-    return folder / f"{name}.crt", folder / f"{name}.key"
-
-
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
-    """A database that only TLS leads to, and the certificate of its server."""
-    if shutil.which("openssl") is None or shutil.which("psql") is None:
-        pytest.skip("openssl or psql is not installed (apt-get install openssl postgresql-client)")
+    """A database that only TLS leads to, and the authority of its server's certificate."""
+    if shutil.which("psql") is None:
+        pytest.skip("psql is not installed (apt-get install postgresql-client)")
+    authority = Authority(tmp_path_factory.mktemp("authority"))
     server = Server()
     try:
         database = Database(server, "shop")
-        crt, key = certificate(tmp_path_factory.mktemp("server"), "server")
-        for path in (crt, key):
+        for path in authority.issue("server", "DNS:localhost"):
             copy = server.data / path.name
             shutil.copy(path, copy)
             copy.chmod(0o600)
@@ -35,7 +27,7 @@ def guarded(tmp_path_factory):
         hba = server.data / "pg_hba.conf"
         hba.write_text("hostssl shop all all trust\nhost shop all all reject\n" + hba.read_text())
         server.psql("postgres", "ALTER SYSTEM SET ssl = on; SELECT pg_reload_conf()")
-        yield database, crt
+        yield database, authority
     finally:
         server.done()
 
@@ -46,8 +38,8 @@ def url(database, **parameters):
 
 
 def test_verified_connection_is_encrypted_and_works(guarded):
-    database, crt = guarded
-    store = url(database, sslmode="verify-full", sslrootcert=crt)
+    database, authority = guarded
+    store = url(database, sslmode="verify-full", sslrootcert=authority.file)
     done = run("migrate", "--store", store)
     assert done.code == 0, done
     sent = run("send", "--store", store, "--consumer", "c", "--id", "m1", "{}")
@@ -64,6 +56,6 @@ def test_connection_without_tls_is_refused_by_such_a_server(guarded):
 
 def test_server_with_another_certificate_gets_nothing(guarded, tmp_path):
     database, _ = guarded
-    other, _ = certificate(tmp_path, "other")
-    stranger = run("migrate", "--store", url(database, sslmode="verify-full", sslrootcert=other))
+    other = Authority(tmp_path, "other")
+    stranger = run("migrate", "--store", url(database, sslmode="verify-full", sslrootcert=other.file))
     assert stranger.code == 5 and "certificate verify failed" in stranger.err, stranger

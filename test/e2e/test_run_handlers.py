@@ -25,10 +25,6 @@ def listen():
     return Listen()
 
 
-def outside(books, listen, do, **route):
-    return scenes.settings(books, listen, do=do, values=None, **route)
-
-
 def post(listen, *ids, **headers):
     for id in ids:
         assert listen.post({"k": "k1", "n": 1}, id=id, **headers)[0] == 202, id
@@ -42,7 +38,7 @@ def test_a_call_carries_the_same_key_until_it_succeeds(tmp_path, books, listen):
     answers = iter([503, 500, 200])
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     with Other(lambda call: (next(answers), b'{"charge": 7}')) as other:
-        with Daemon(tmp_path, outside(books, listen, {"http": other.url})) as daemon:
+        with Daemon(tmp_path, scenes.outside(books, listen, {"http": other.url})) as daemon:
             daemon.ready()
             post(listen, "m1", traceparent=trace)
             daemon.until(lambda: books.states() == {"completed": 1}, "the third attempt succeeds")
@@ -67,7 +63,7 @@ def test_an_unknown_outcome_is_asked_for_and_never_repeated_on_a_guess(tmp_path,
         return None, b""  # hangs up after it has read the request
     with Other(answer) as other:
         do = {"http": other.url + "/charges", "reconcile": other.url + "/charges/{id}"}
-        with Daemon(tmp_path, outside(books, listen, do)) as daemon:
+        with Daemon(tmp_path, scenes.outside(books, listen, do)) as daemon:
             daemon.ready()
             post(listen, "was-done", "was-not", "still-unknown")
             daemon.until(lambda: books.states() == {"unknown": 3}, "nobody knows")
@@ -87,8 +83,8 @@ def test_an_unknown_outcome_is_asked_for_and_never_repeated_on_a_guess(tmp_path,
 def test_a_server_that_is_down_charges_nobody_and_the_route_waits(tmp_path, books, listen):
     # I6, P63
     port = free_port()
-    settings = outside(books, listen, {"http": f"http://127.0.0.1:{port}/"}, breaker={"failures": 3, "first": "100ms",
-                                                                                     "ceiling": "500ms"})
+    breaker = {"failures": 3, "first": "100ms", "ceiling": "500ms"}
+    settings = scenes.outside(books, listen, {"http": f"http://127.0.0.1:{port}/"}, breaker=breaker)
     with Daemon(tmp_path, settings) as daemon:
         daemon.ready()
         post(listen, "m1", "m2", "m3")
@@ -133,7 +129,7 @@ def test_calls_run_side_by_side_and_no_more_than_allowed(tmp_path, books, listen
             now[0] -= 1
         return 200, b""
     with Other(answer) as other:
-        with Daemon(tmp_path, outside(books, listen, {"http": other.url, "concurrency": 4})) as daemon:
+        with Daemon(tmp_path, scenes.outside(books, listen, {"http": other.url, "concurrency": 4})) as daemon:
             daemon.ready()
             post(listen, *(f"m{i}" for i in range(4)))
             daemon.until(lambda: most[0] == 4, "four at a time")
@@ -145,27 +141,10 @@ def test_calls_run_side_by_side_and_no_more_than_allowed(tmp_path, books, listen
     assert most[0] == 4
 
 
-def test_a_call_that_outlasts_the_lease_keeps_it(tmp_path, books, listen):
-    # I7, P39
-    gate = threading.Event()
-    with Other(lambda call: (200 if gate.wait(60) else 500, b"")) as other:
-        with Daemon(tmp_path, outside(books, listen, {"http": other.url, "timeout": "60s"}, lease="500ms")) as daemon:
-            daemon.ready()
-            post(listen, "m1")
-            daemon.until(lambda: other.of("m1"), "the call runs")
-            table = books.sql("SELECT lease_until FROM semel_inbox")
-            daemon.until(lambda: books.sql("SELECT lease_until FROM semel_inbox") > table, "renewed once")
-            table = books.sql("SELECT lease_until FROM semel_inbox")
-            daemon.until(lambda: books.sql("SELECT lease_until FROM semel_inbox") > table, "renewed again")
-            gate.set()
-            daemon.until(lambda: books.states() == {"completed": 1}, "done under its first claim")
-            assert len(other.of("m1")) == 1
-
-
 def test_an_ordered_key_has_one_call_at_a_time_and_in_order(tmp_path, books, listen):
     # I13
     with Other(lambda call: (200, b"")) as other:
-        with Daemon(tmp_path, outside(books, listen, {"http": other.url}, order="json:/k")) as daemon:
+        with Daemon(tmp_path, scenes.outside(books, listen, {"http": other.url}, order="json:/k")) as daemon:
             daemon.ready()
             for i in range(12):
                 assert listen.post({"k": f"k{i % 2}", "n": i}, id=f"m{i:02}")[0] == 202
@@ -196,7 +175,7 @@ def script(tmp_path, text):
 ])
 def test_a_program_ends_as_it_says(tmp_path, books, listen, text, state):
     # I14, E2
-    with Daemon(tmp_path, outside(books, listen, script(tmp_path, text))) as daemon:
+    with Daemon(tmp_path, scenes.outside(books, listen, script(tmp_path, text))) as daemon:
         daemon.ready()
         post(listen, "m1")
         daemon.until(lambda: books.states() == {state: 1}, state)
@@ -205,7 +184,7 @@ def test_a_program_ends_as_it_says(tmp_path, books, listen, text, state):
 def test_a_program_that_vanishes_stops_its_route_and_loses_nothing(tmp_path, books, listen):
     # P63
     do = script(tmp_path, "exit 0")
-    with Daemon(tmp_path, outside(books, listen, do, breaker={"first": "100ms", "ceiling": "300ms"})) as daemon:
+    with Daemon(tmp_path, scenes.outside(books, listen, do, breaker={"first": "100ms", "ceiling": "300ms"})) as daemon:
         daemon.ready()
         os.rename(do["exec"][0], tmp_path / "gone")
         post(listen, "m1")
@@ -215,36 +194,91 @@ def test_a_program_that_vanishes_stops_its_route_and_loses_nothing(tmp_path, boo
         daemon.until(lambda: books.states() == {"completed": 1}, "done when it is back")
 
 
+# ---- all at once
+
+
+def memory(daemon):
+    """What the process has of its own, in MB."""
+    text = pathlib.Path(f"/proc/{daemon.process.pid}/status").read_text()
+    return int(text.split("RssAnon:")[1].split()[0]) // 1024
+
+
+def test_bad_handlers_stay_among_themselves(tmp_path, books, listen):
+    # P63, I14
+    gate = threading.Event()
+    def answer(call):
+        if call["path"] == "/never":
+            gate.wait(60)
+        return (200, b"\0\xff" * 100) if call["path"] == "/garbage" else (200, b"x" * (1 << 28))
+    def program(name, text):
+        (tmp_path / name).mkdir()
+        return {**script(tmp_path / name, text), "timeout": "20s"}
+    with Other(answer) as other:
+        bad = {"giant": {"http": other.url + "/giant"}, "garbage": {"http": other.url + "/garbage"},
+               "never": {"http": other.url + "/never", "timeout": "1s"}, "nobody": {"http": "http://nobody.invalid/"},
+               "prints": program("prints", "head -c 1000000000 /dev/zero"),
+               "sleeps": {**program("sleeps", "exec sleep 600"), "timeout": "1s"}}
+        settings = scenes.settings(books, listen)
+        for name, do in bad.items():
+            route = scenes.outside(books, listen, do)["routes"]["books"]
+            settings["routes"][name] = {**route, "from": listen.settings(path=f"/{name}")}
+        with Daemon(tmp_path, settings) as daemon:
+            daemon.ready()
+            before = memory(daemon)
+            for i in range(3):
+                for name in bad:
+                    status = listen.post({"k": "k1", "n": i}, f"/{name}", id=f"m{i}")[0]
+                    assert status == 202 or name == "nobody" and status == 503, (name, status)
+                assert listen.post({"k": "k1", "n": i}, id=f"m{i}")[0] == 202
+            for name, state in {"giant": "completed", "garbage": "completed", "never": "unknown", "prints": "completed",
+                                "sleeps": "unknown"}.items():
+                daemon.until(lambda name=name, state=state: books.states(name) == {state: 3}, f"{name} is {state}")
+            assert not set(books.states("nobody")) & {"dead", "unknown", "completed"}
+            assert books.states() == {"completed": 3}
+            assert memory(daemon) < before + 64
+        gate.set()
+
+
 # ---- pull
 
 
 def pull_settings(books, listen, **do):
     port = free_port()
-    return port, outside(books, listen, {"pull": f"127.0.0.1:{port}", "path": "/work", "token": "${OTHER_TOKEN}", **do})
+    do = {"pull": f"127.0.0.1:{port}", "path": "/work", "token": "${OTHER_TOKEN}", **do}
+    return port, scenes.outside(books, listen, do)
 
 
 def test_a_worker_in_twenty_lines_of_shell_takes_and_settles(tmp_path, books, listen):
-    # E1
+    # E1, E2
     worker = pathlib.Path(os.environ["SEMEL_SOURCE"]) / "examples/pull/worker.sh"
     assert len(worker.read_text().splitlines()) <= 20
     port, settings = pull_settings(books, listen)
-    program = tmp_path / "effect.sh"
-    program.write_text(f"#!/bin/sh\ncat >>{tmp_path}/effects\n")
+    program = tmp_path / "effect.sh"  # later succeeds the second time
+    program.write_text(f"""#!/bin/sh
+msg=$(cat); echo "$msg" >>{tmp_path}/effects
+case $msg in
+    *'"id":"killed"'*) kill -9 $$ ;;
+    *'"id":"failed"'*) exit 1 ;;
+    *'"id":"never"'*) exit 65 ;;
+    *'"id":"later"'*) [ "$(grep -c '"id":"later"' {tmp_path}/effects)" = 2 ] || exit 75 ;;
+esac
+""")
     program.chmod(0o755)
+    ids = [*(f"m{i}" for i in range(6)), "killed", "failed", "never", "later"]
     with Daemon(tmp_path, settings) as daemon:
         daemon.ready()
-        post(listen, *(f"m{i}" for i in range(10)))
+        post(listen, *ids)
         post_again = listen.post({"k": "k1", "n": 1}, id="m3")
         assert post_again[0] == 200
         shell = subprocess.Popen(["sh", worker, f"http://127.0.0.1:{port}/work", program],
                                  env={**os.environ, "SEMEL_TOKEN": OTHER_TOKEN}, start_new_session=True)
         try:
-            daemon.until(lambda: books.states() == {"completed": 10}, "all are settled")
+            daemon.until(lambda: books.states() == {"completed": 7, "unknown": 2, "dead": 1}, "all are settled")
         finally:
             os.killpg(shell.pid, signal.SIGKILL)
             shell.wait(60)
     taken = [json.loads(line)[0]["id"] for line in (tmp_path / "effects").read_text().splitlines()]
-    assert sorted(taken) == sorted(f"m{i}" for i in range(10))
+    assert sorted(taken) == sorted([*ids, "later"])
 
 
 def test_a_puller_that_dies_leaves_an_unknown_outcome_and_a_late_one_is_refused(tmp_path, books, listen):

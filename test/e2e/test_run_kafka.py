@@ -9,12 +9,8 @@ from daemon import Daemon
 from kafka import Server, kafka  # noqa: F401
 from pg import pg_server  # noqa: F401
 
-POINTS = ["batch.settled:1", "batch.committed:2", "pump.before_ack:1"]
-ALL_POINTS = ["batch.begun", "batch.admitted", "batch.handled", "batch.settled", "batch.committed", "claim.admitted",
-              "claim.committed", "lease.run", "pump.polled", "pump.before_ack", "pump.acked"]
 
-
-class Topic:
+class Topic(scenes.Source):
     """A topic of the server, whose partition is chosen by the key, as producers do."""
     made = 0
 
@@ -29,9 +25,6 @@ class Topic:
 
     def send(self, messages):
         self.server.send(self.name, [(-1, body["k"], json.dumps(body), {"id": id}) for id, body in messages])
-
-    def restart(self, how):
-        self.server.restart(how)
 
 
 @pytest.fixture(params=["postgres", "sqlite"])
@@ -61,17 +54,44 @@ def test_a_failing_key_waits_and_keeps_its_order(tmp_path, books, topic):
 
 def test_killed_at_labelled_points_nothing_is_lost_or_repeated(tmp_path, books, topic):
     # T1, T7
-    points = [f"{point}:{visit}" for point in ALL_POINTS for visit in (1, 3)] if scenes.LONG else POINTS
-    scenes.crashes(tmp_path, books, topic, points)
+    scenes.short_on(books, "postgres")
+    scenes.crashes(tmp_path, books, topic, scenes.ALL_POINTS if scenes.LONG else scenes.POINTS)
+
+
+def test_killed_around_its_calls_no_key_is_called_twice(tmp_path, books, topic):
+    # E1, E2, T1, T7, T11, P47
+    scenes.short_on(books, "postgres")
+    scenes.outside_crashes(tmp_path, books, topic, scenes.ALL_OUTSIDE_POINTS if scenes.LONG else scenes.OUTSIDE_POINTS)
+
+
+def test_killed_around_calls_that_may_be_repeated_they_are_repeated(tmp_path, books, topic):
+    # E1, T7
+    scenes.short_on(books)
+    scenes.outside_crashes(tmp_path, books, topic, ["claim.committed:1", "finish.begun:1"], idempotent=True)
+
+
+def test_a_handler_outlasts_its_lease_and_is_called_once(tmp_path, books, topic):
+    # I7, P39
+    scenes.short_on(books, "postgres")
+    scenes.outlasts_its_lease(tmp_path, books, topic)
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_a_process_stopped_past_its_lease_is_refused(tmp_path, books, topic, idempotent):
+    # I7, P39, T2
+    scenes.short_on(books)
+    scenes.stopped_past_its_lease(tmp_path, books, topic, idempotent)
 
 
 def test_a_message_that_kills_its_process_is_counted(tmp_path, books, topic):
     # I6
-    scenes.a_killer(tmp_path, books, topic)
+    scenes.short_on(books, "postgres")
+    scenes.a_killer(tmp_path, books, topic, at_once=30, point="lease.run:1")
 
 
 def test_the_broker_is_killed_in_the_middle(tmp_path, books, topic):
     # T14
+    scenes.short_on(books, "postgres")
     scenes.broker_restart(tmp_path, books, topic)
 
 
@@ -92,8 +112,7 @@ def test_a_statement_emits_events_with_its_effect(tmp_path, books, topic):
 
 def test_three_processes_and_one_is_killed_every_few_seconds(tmp_path, books, kafka):  # noqa: F811
     # T2, T7, T14, P27, P39, P67
-    if books.sqlite and not scenes.LONG:
-        pytest.skip("SEMEL_LONG=1 runs it on SQLite too")
+    scenes.short_on(books, "postgres")
     topic = Topic(kafka, 12)
     size = {"kills": 12, "total": 20000} if scenes.LONG else {"kills": 3, "total": 3000}
     rows = scenes.storm(tmp_path, books, topic, order="json:/k", **size)
@@ -135,6 +154,7 @@ def positions(books):
 
 def test_killed_with_positions_in_the_store_the_books_are_exact(tmp_path, books, topic):
     # I23, T7
+    scenes.short_on(books, "postgres")
     topic.settings = lambda more=topic.settings: more(offsets="store")
     points = ["batch.settled:2", "batch.committed:1", "pump.before_ack:2"]
     scenes.crashes(tmp_path, books, topic, points)

@@ -8,13 +8,8 @@ import scenes
 from pg import pg_server  # noqa: F401
 from rabbit import rabbit  # noqa: F401
 
-POINTS = ["batch.settled:1", "batch.committed:2", "pump.before_ack:1"]
-ALL_POINTS = [f"{point}:{visit}" for point in (
-    "batch.begun", "batch.admitted", "batch.handled", "batch.settled", "batch.committed", "claim.admitted",
-    "claim.committed", "lease.run", "pump.polled", "pump.before_ack", "pump.acked") for visit in (1, 3)]
 
-
-class Queue:
+class Queue(scenes.Source):
     """A queue of the server; ordered where it has a single active consumer."""
     made = 0
 
@@ -29,9 +24,6 @@ class Queue:
 
     def send(self, messages):
         self.server.send(self.name, [(id, json.dumps(body), None) for id, body in messages])
-
-    def restart(self, how):
-        self.server.restart(how)
 
 
 @pytest.fixture(params=["postgres", "sqlite"])
@@ -61,21 +53,59 @@ def test_a_failing_key_waits_and_keeps_its_order(tmp_path, books, rabbit):  # no
 
 def test_killed_at_labelled_points_nothing_is_lost_or_repeated(tmp_path, books, queue):
     # T1, T7, P30
-    if books.sqlite and not scenes.LONG:
-        pytest.skip("SEMEL_LONG=1 runs it on SQLite too")
-    scenes.crashes(tmp_path, books, queue, ALL_POINTS if scenes.LONG else POINTS)
+    scenes.short_on(books, "postgres")
+    scenes.crashes(tmp_path, books, queue, scenes.ALL_POINTS if scenes.LONG else scenes.POINTS)
 
 
 def test_the_broker_is_killed_in_the_middle(tmp_path, books, queue):
     # T14, P31
-    if books.sqlite and not scenes.LONG:
-        pytest.skip("SEMEL_LONG=1 runs it on SQLite too")
+    scenes.short_on(books, "postgres")
+    scenes.broker_restart(tmp_path, books, queue)
+
+
+def test_the_broker_of_a_quorum_queue_is_killed_in_the_middle(tmp_path, books, rabbit):  # noqa: F811
+    # T14, P31
+    scenes.short_on(books)
+    queue = Queue(rabbit, "quorum")
+    rabbit.restart()  # see Server.queue
     scenes.broker_restart(tmp_path, books, queue)
 
 
 def test_three_processes_and_one_is_killed_every_few_seconds(tmp_path, books, rabbit):  # noqa: F811
-    # T2, T7, T14
-    if books.sqlite and not scenes.LONG:
-        pytest.skip("SEMEL_LONG=1 runs it on SQLite too")
+    # T2, T7, T14, P67
+    scenes.short_on(books, "postgres")
     size = {"kills": 12, "total": 20000} if scenes.LONG else {"kills": 3, "total": 2000, "every_s": 1.0}
-    scenes.storm(tmp_path, books, Queue(rabbit), **size)
+    scenes.storm(tmp_path, books, Queue(rabbit), order="json:/k", **size)  # keys meet in several processes
+
+
+def test_a_handler_outlasts_its_lease_and_is_called_once(tmp_path, books, queue):
+    # I7, P39
+    scenes.short_on(books, "postgres")
+    scenes.outlasts_its_lease(tmp_path, books, queue)
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_a_process_stopped_past_its_lease_is_refused(tmp_path, books, queue, idempotent):
+    # I7, P39, T2
+    scenes.short_on(books)
+    scenes.stopped_past_its_lease(tmp_path, books, queue, idempotent)
+
+
+def test_killed_around_its_calls_no_key_is_called_twice(tmp_path, books, queue):
+    # E1, E2, T1, T7, T11, P47
+    scenes.short_on(books)
+    scenes.outside_crashes(tmp_path, books, queue, scenes.ALL_OUTSIDE_POINTS)
+
+
+def test_a_message_that_kills_its_process_is_counted(tmp_path, books, queue):
+    # I6
+    scenes.short_on(books, "postgres")
+    scenes.a_killer(tmp_path, books, queue)
+
+
+def test_three_processes_keep_the_order_of_a_single_active_consumer(tmp_path, books, rabbit):  # noqa: F811
+    # I13, T2, T7, T14
+    scenes.short_on(books)
+    queue = Queue(rabbit, "quorum", single_active=True)
+    rows = scenes.storm(tmp_path, books, queue, order="json:/k", kills=8, total=6000)
+    scenes.expect_order(rows)
