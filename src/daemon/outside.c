@@ -163,22 +163,20 @@ static bool in_work(const struct outside *o, const struct semel_row *row)
 
 /* Nobody has told its end: whoever began the call may be cut off from the store, and his call may run until its time is
  * over, by the store's clock (P45). Only then does "not done" mean what it says. */
-static bool may_run_still(const struct outside *o, const struct semel_row *row)
+static bool may_run_still(const struct outside *o, const struct semel_row *row, int64_t store_us)
 {
     const struct semel_do *handler = &o->worker->route->conf->handler;
     int64_t timeout_us = handler->kind == SEMEL_DO_HTTP ? handler->u.http.timeout_us : handler->u.exec.timeout_us;
-    int64_t now_us;
-    return row->live.error_class == SEMEL_CLASS_LEASE &&
-           (semel_store_now(o->worker->store, &now_us, NULL) != SEMEL_OK || now_us - row->updated_us < timeout_us);
+    return row->live.error_class == SEMEL_CLASS_LEASE && store_us - row->updated_us < timeout_us;
 }
 
-static void ask_row(struct outside *o, const struct semel_row *row)
+static void ask_row(struct outside *o, const struct semel_row *row, int64_t store_us)
 {
     struct semel__msg msg;
     struct slot *slot = free_slot(o);
     if (slot == NULL || in_work(o, row))
         return;
-    if (may_run_still(o, row)) {
+    if (may_run_still(o, row, store_us)) {
         o->ask_every_us = ASK_FIRST_US;
         return;
     }
@@ -203,7 +201,7 @@ static void ask(struct outside *o)
     struct semel_error err = {0};
     struct semel_row *rows;
     size_t n = 0, damaged, room = o->n - o->used;
-    int64_t now_us = semel__steady_us();
+    int64_t now_us = semel__steady_us(), store_us = 0;
     if (!o->caller->can_ask || now_us < o->next_ask_us || o->used == o->n || worker->pump.store_down)
         return;
     o->next_ask_us = now_us + o->ask_every_us;
@@ -211,10 +209,12 @@ static void ask(struct outside *o)
     semel__arena_reset(&o->arena);
     semel_status status = semel_look_list(worker->store, &filter, o->ask_after, room, false, &o->arena, &rows, &n,
                                           &damaged, &err);
+    if (status == SEMEL_OK && n > 0)
+        status = semel_store_now(worker->store, &store_us, &err);
     if (status != SEMEL_OK)
         run_log_failure(worker->route, SEMEL_LOG_WARN, "unknown outcomes cannot be listed", status, &err);
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
-        ask_row(o, &rows[i]);
+        ask_row(o, &rows[i], store_us);
     if (status == SEMEL_OK && o->ask_after != SEMEL_NONE && n == 0)
         o->next_ask_us = now_us; /* begin again with the first */
     if (status == SEMEL_OK)
