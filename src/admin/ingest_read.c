@@ -101,15 +101,6 @@ static bool hops(struct semel_str connection, struct semel_str name)
     return false;
 }
 
-static int hex(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 /* In binary mode what is not ASCII is escaped with percent signs; what is no escape stays. */
 static bool unescape(struct semel_arena *arena, struct semel_str value, struct semel_str *ret)
 {
@@ -118,8 +109,8 @@ static bool unescape(struct semel_arena *arena, struct semel_str value, struct s
     if (out == NULL)
         return false;
     for (size_t i = 0; i < value.n; i++) {
-        int high = value.p[i] == '%' && value.n - i > 2 ? hex(value.p[i + 1]) : -1;
-        int low = high >= 0 ? hex(value.p[i + 2]) : -1;
+        int high = value.p[i] == '%' && value.n - i > 2 ? semel__hex_value(value.p[i + 1]) : -1;
+        int low = high >= 0 ? semel__hex_value(value.p[i + 2]) : -1;
         char c = value.p[i];
         if (low >= 0) {
             c = (char)(high << 4 | low);

@@ -10,6 +10,8 @@
  */
 #include "base/ids.h"
 
+#include "base/str.h"
+
 #define UUID_CHARS (SEMEL_UUID_TEXT - 1)
 #define UUID_VERSION_AT 14
 #define UUID_VARIANT_AT 19
@@ -18,15 +20,6 @@
 
 static const char hex_digits[] = "0123456789abcdef";
 static const char crockford_digits[] = "0123456789abcdefghjkmnpqrstvwxyz";
-
-/* The value of c in either case; -1: not a digit. */
-static int hex_value(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    char lower = (char)(c | 0x20);
-    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-}
 
 static int crockford_value(char c)
 {
@@ -47,19 +40,19 @@ bool semel__uuid_valid(struct semel_str s)
     if (s.p == NULL || s.n != UUID_CHARS)
         return false;
     for (size_t i = 0; i < s.n; i++)
-        if (uuid_dash_at(i) ? s.p[i] != '-' : hex_value(s.p[i]) < 0)
+        if (uuid_dash_at(i) ? s.p[i] != '-' : semel__hex_value(s.p[i]) < 0)
             return false;
     return true;
 }
 
 static bool uuid7_time_ms(struct semel_str id, int64_t *ret_ms)
 {
-    if (!semel__uuid_valid(id) || id.p[UUID_VERSION_AT] != '7' || hex_value(id.p[UUID_VARIANT_AT]) >> 2 != 2)
+    if (!semel__uuid_valid(id) || id.p[UUID_VERSION_AT] != '7' || semel__hex_value(id.p[UUID_VARIANT_AT]) >> 2 != 2)
         return false;
     uint64_t ms = 0;
     for (size_t i = 0; i < UUID_VERSION_AT; i++)
         if (!uuid_dash_at(i))
-            ms = ms << 4 | (uint64_t)hex_value(id.p[i]);
+            ms = ms << 4 | (uint64_t)semel__hex_value(id.p[i]);
     *ret_ms = (int64_t)ms;
     return true;
 }

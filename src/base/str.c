@@ -34,6 +34,32 @@ bool semel__str_eqz(struct semel_str a, const char *z)
     return semel__str_eq(a, semel__str(z));
 }
 
+int semel__hex_value(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+bool semel__unescape(char *text)
+{
+    char *out = text;
+    for (; *text != '\0'; text++, out++) {
+        *out = *text;
+        if (*text != '%')
+            continue;
+        int high = semel__hex_value(text[1]), low = high >= 0 ? semel__hex_value(text[2]) : -1;
+        if (low < 0 || (high | low) == 0)
+            return false;
+        *out = (char)(high << 4 | low);
+        text += 2;
+    }
+    *out = '\0';
+    return true;
+}
+
 bool semel__str_int64(struct semel_str s, int64_t *ret)
 {
     bool negative = s.n > 0 && s.p[0] == '-';

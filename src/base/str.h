@@ -29,6 +29,10 @@ bool semel__str_eq(struct semel_str a, struct semel_str b); /* not given equals 
 bool semel__str_eqz(struct semel_str a, const char *z);
 /* A whole decimal int64, no blanks, no plus sign; false when it is anything else. */
 bool semel__str_int64(struct semel_str s, int64_t *ret);
+/* The value of a hexadecimal digit in either case; -1: it is none. */
+int semel__hex_value(char c);
+/* %41 becomes A, in place. false: no such escape, or a NUL. */
+bool semel__unescape(char *text);
 /* Well-formed UTF-8 without NUL, overlongs and surrogates. */
 bool semel__utf8_valid(struct semel_str s);
 /* The length of the well-formed character that s begins with, and the character; 0: there is none. NUL is one. */

@@ -32,34 +32,6 @@ static semel_status wrong_url(struct semel_error *err)
 
 /* ---- taking a URL apart ------------------------------------------------------------------------------- */
 
-static int digit(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
-/* %41 becomes A, in place. false: no such escape, or a NUL. */
-static bool decode(char *text)
-{
-    char *out = text;
-
-    for (; *text != '\0'; text++, out++) {
-        *out = *text;
-        if (*text != '%')
-            continue;
-        if (digit(text[1]) < 0 || digit(text[2]) < 0)
-            return false;
-        *out = (char)(digit(text[1]) * 16 + digit(text[2]));
-        text += 2;
-        if (*out == '\0')
-            return false;
-    }
-    *out = '\0';
-    return true;
-}
-
 /* Cuts the text at `found`; what is behind it, or NULL. */
 static char *cut(char *found)
 {
@@ -96,7 +68,7 @@ static bool take_host(struct amqp_conf *conf, char *text)
     if (port != NULL && !number_in(port, 1, 65535, &conf->port))
         return false;
     conf->host = text[0] != '\0' ? text : "localhost";
-    return decode(text);
+    return semel__unescape(text);
 }
 
 /* USER:PASSWORD@HOST:PORT/VHOST; `text` is ours and stays. */
@@ -107,12 +79,12 @@ static bool take_place(struct amqp_conf *conf, char *text)
 
     if (host != NULL) {
         char *password = cut(strchr(text, ':'));
-        if (!decode(text) || (password != NULL && !decode(password)))
+        if (!semel__unescape(text) || (password != NULL && !semel__unescape(password)))
             return false;
         conf->user = text;
         conf->password = password;
     }
-    if (vhost != NULL && (strchr(vhost, '/') != NULL || !decode(vhost)))
+    if (vhost != NULL && (strchr(vhost, '/') != NULL || !semel__unescape(vhost)))
         return false;
     conf->vhost = vhost != NULL && vhost[0] != '\0' ? vhost : "/";
     return take_host(conf, host != NULL ? host : text);
@@ -238,7 +210,7 @@ static semel_status take_setting(struct semel_amqp_options *o, char *name, struc
 {
     static const char *const names[] = {"queue", "prefetch", "single_active", "declare", "heartbeat_s", "timeout_ms"};
     char *value = cut(strchr(name, '='));
-    bool right = value != NULL && decode(value);
+    bool right = value != NULL && semel__unescape(value);
     size_t i = 0;
 
     while (i < sizeof names / sizeof names[0] && strcmp(name, names[i]) != 0)

@@ -386,34 +386,6 @@ struct url {
     struct semel_kafka_options options;
 };
 
-static int digit(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
-/* %41 becomes A, in place. false: no such escape, or a NUL. */
-static bool decode(char *text)
-{
-    char *out = text;
-
-    for (; *text != '\0'; text++, out++) {
-        *out = *text;
-        if (*text != '%')
-            continue;
-        if (digit(text[1]) < 0 || digit(text[2]) < 0)
-            return false;
-        *out = (char)(digit(text[1]) * 16 + digit(text[2]));
-        text += 2;
-        if (*out == '\0')
-            return false;
-    }
-    *out = '\0';
-    return true;
-}
-
 /* Cuts the text at the first `at`; what is behind it, or NULL. */
 static char *split(char *text, char at)
 {
@@ -428,7 +400,7 @@ static semel_status take_setting(struct url *url, char *name, struct semel_error
 {
     char *value = split(name, '=');
 
-    if (value == NULL || !decode(value))
+    if (value == NULL || !semel__unescape(value))
         return wrong(err, "a setting of the URL must look like NAME=VALUE, with %XX for odd bytes");
     if (strcmp(name, "group") == 0) {
         url->options.group = value;

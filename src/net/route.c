@@ -18,15 +18,6 @@ static struct semel_str cut(struct semel_str *rest, char end)
     return part;
 }
 
-static int hex_value(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 /* The decoded text in the arena. 0, 400 or 503. */
 static int decode(struct semel_arena *arena, struct semel_str raw, bool plus, struct semel_str *ret)
 {
@@ -39,8 +30,8 @@ static int decode(struct semel_arena *arena, struct semel_str raw, bool plus, st
         if (c == '+' && plus)
             c = ' ';
         if (c == '%') {
-            int high = i + 2 < raw.n ? hex_value(raw.p[i + 1]) : -1;
-            int low = high >= 0 ? hex_value(raw.p[i + 2]) : -1;
+            int high = i + 2 < raw.n ? semel__hex_value(raw.p[i + 1]) : -1;
+            int low = high >= 0 ? semel__hex_value(raw.p[i + 2]) : -1;
             if (low < 0)
                 return 400;
             c = (char)(high << 4 | low);

@@ -6,34 +6,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "unit/httpd.h"
+#include "unit/httpd_each.h"
 
 #define HOST "Host: localhost\r\n"
 #define SMUGGLED "GET /smuggled HTTP/1.1\r\n" HOST "\r\n"
 #define CHUNKED "POST /echo HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked\r\n\r\n"
-
-static struct httpd httpd;
-
-static int set_up(void **state)
-{
-    (void)state;
-    httpd_init(&httpd);
-    return 0;
-}
-
-static int set_up_running(void **state)
-{
-    set_up(state);
-    httpd_start(&httpd);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    httpd_done(&httpd);
-    return 0;
-}
 
 static void assert_asked(const char *text, int status, const char *body)
 {
@@ -412,8 +389,8 @@ static void a_host_that_is_not_ours_is_sent_away(void **state)
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up_running, tear_down)
-#define OWN(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, httpd_up_running, httpd_down)
+#define OWN(name) cmocka_unit_test_setup_teardown(name, httpd_up, httpd_down)
     const struct CMUnitTest tests[] = {
         CASE(a_request_is_answered_with_what_its_handler_said),
         CASE(a_body_comes_whole_however_it_was_framed),

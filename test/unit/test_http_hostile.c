@@ -10,35 +10,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "unit/httpd.h"
+#include "unit/httpd_each.h"
 
 #define HOST "Host: localhost\r\n"
 #define SMUGGLED "GET /smuggled HTTP/1.1\r\n" HOST "\r\n"
 #define POST "POST /echo HTTP/1.1\r\n" HOST
 #define CHUNKED POST "Transfer-Encoding: chunked\r\n\r\n"
-
-static struct httpd httpd;
-
-static int set_up(void **state)
-{
-    (void)state;
-    httpd_init(&httpd);
-    return 0;
-}
-
-static int set_up_running(void **state)
-{
-    set_up(state);
-    httpd_start(&httpd);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    httpd_done(&httpd);
-    return 0;
-}
 
 struct hostile {
     struct semel_str bytes;
@@ -416,8 +393,8 @@ static void bodies_past_the_budget_are_put_off(void **state)
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up_running, tear_down)
-#define OWN(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, httpd_up_running, httpd_down)
+#define OWN(name) cmocka_unit_test_setup_teardown(name, httpd_up, httpd_down)
     const struct CMUnitTest tests[] = {
         CASE(a_body_whose_length_is_in_doubt_is_refused),
         CASE(chunks_that_are_not_framed_to_the_letter_are_refused),

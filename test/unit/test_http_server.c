@@ -13,33 +13,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "unit/httpd.h"
+#include "unit/httpd_each.h"
 
 #define HOST "Host: localhost\r\n"
 #define CLIENTS 4
-
-static struct httpd httpd;
-
-static int set_up(void **state)
-{
-    (void)state;
-    httpd_init(&httpd);
-    return 0;
-}
-
-static int set_up_running(void **state)
-{
-    set_up(state);
-    httpd_start(&httpd);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    httpd_done(&httpd);
-    return 0;
-}
 
 /* Polls the condition; fails after WAIT_S. */
 #define WAIT_FOR(condition)                             \
@@ -445,8 +422,8 @@ static void a_unix_socket_is_its_owners_and_needs_no_token(void **state)
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up_running, tear_down)
-#define OWN(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, httpd_up_running, httpd_down)
+#define OWN(name) cmocka_unit_test_setup_teardown(name, httpd_up, httpd_down)
     const struct CMUnitTest tests[] = {
         CASE(an_answer_may_come_later_from_another_thread),
         CASE(an_exchange_learns_that_its_client_has_hung_up),

@@ -280,9 +280,23 @@ static void a_buffer_takes_bytes_text_and_formats(void **state)
     semel__buf_done(&buf);
 }
 
+static void escapes_become_their_bytes_and_what_is_none_is_refused(void **state)
+{
+    static const char *const wrong[] = {"%", "%4", "%4g", "%g4", "a%00", "%%41"};
+    char text[32] = "a%41%2f%2Fz%fF";
+    (void)state;
+    assert_true(semel__unescape(text));
+    assert_string_equal(text, "aA//z\xff");
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        snprintf(text, sizeof text, "%s", wrong[i]);
+        assert_false(semel__unescape(text));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(escapes_become_their_bytes_and_what_is_none_is_refused),
         cmocka_unit_test(strings_compare_by_unsigned_bytes),
         cmocka_unit_test(ids_that_differ_in_one_byte_are_not_equal),
         cmocka_unit_test(not_given_equals_only_not_given),
