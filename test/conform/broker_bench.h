@@ -34,6 +34,7 @@ struct broker_driver {
     const struct semel_pair *properties;                 /* the first that a delivery under key '0' must have */
     size_t n_properties;
     bool no_count; /* it cannot tell how often it has delivered something */
+    bool repeats;  /* when a partition goes to another handle, the last acknowledgements may be lost */
     /* What a message may hold besides: NULL: broker_headers. Texts only: UTF-8, without NUL, not empty. */
     const struct semel_pair *headers;
     size_t n_headers;

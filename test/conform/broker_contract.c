@@ -536,32 +536,45 @@ static void delayed_message_holds_back_its_partition_and_no_other(void **state)
 
 /* ---- several handles ---------------------------------------------------------------------------------- */
 
+#define KEYS 4
+
+/* Nothing is skipped, and nothing comes again but what the driver may repeat. `seen` counts the letters of each key. */
+static void count_in_order(const struct broker_bench *bench, const struct got *got, size_t seen[KEYS])
+{
+    for (size_t i = 0; i < got->n; i++) {
+        size_t *count = &seen[got->d[i].payload.p[1] - '0'];
+        const size_t at = (size_t)(got->letters[i] - 'a');
+        assert_true(bench->driver->repeats ? at <= *count : at == *count);
+        *count = at + 1;
+    }
+}
+
 static void two_handles_share_the_work_and_keep_the_order_of_each_partition(void **state)
 {
     struct broker_bench *bench = *state;
-    char seen[4][32] = {{0}};
-    size_t total = 0;
+    const char *letters = "abcdefgh";
+    const size_t n = strlen(letters);
+    size_t seen[KEYS] = {0}, done = 0;
 
     if (bench->driver->any_order || (bench->driver->one_lane && !ordered(bench)))
         skip();
     bench->b = bench->driver->open(bench);
-    for (const char *letter = "abcdefgh"; *letter != '\0'; letter++)
-        for (char key = '0'; key < '4'; key++) {
+    for (const char *letter = letters; *letter != '\0'; letter++)
+        for (char key = '0'; key < '0' + KEYS; key++) {
             const char payload[] = {*letter, key};
             bench->driver->push(bench, key, payload, 2);
         }
-    for (size_t round = 0; round < 300 && total < 32; round++) {
+    for (size_t round = 0; round < 300 && done < KEYS; round++) {
         struct semel_broker *broker = round % 2 == 0 ? bench->a : bench->b;
         struct got got = poll(bench, broker, 5, 0);
-        for (size_t i = 0; i < got.n; i++) {
-            char *list = seen[got.d[i].payload.p[1] - '0'];
-            list[strlen(list)] = got.letters[i];
-        }
-        assert_int_equal(ack(bench, broker, got.tags, got.n), SEMEL_OK);
-        total += got.n;
+        semel_status status = ack(bench, broker, got.tags, got.n);
+        assert_true(status == SEMEL_OK || (bench->driver->repeats && status == SEMEL_FENCED));
+        count_in_order(bench, &got, seen);
+        done = 0;
+        for (size_t i = 0; i < KEYS; i++)
+            done += seen[i] == n;
     }
-    for (size_t i = 0; i < 4; i++)
-        assert_string_equal(seen[i], "abcdefgh");
+    assert_int_equal(done, KEYS);
 }
 
 /* ---- publish ------------------------------------------------------------------------------------------ */

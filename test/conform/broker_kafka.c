@@ -90,6 +90,7 @@ const struct broker_driver broker_driver_kafka = {
     .properties = properties,
     .n_properties = COUNT(properties),
     .no_count = true,
+    .repeats = true,
     .quiet_ms = 200,
     .begin = begin,
     .end = end,
