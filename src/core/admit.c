@@ -269,12 +269,12 @@ static void adopt(const struct work *work, struct item *item)
                                             .due_us = SEMEL_NONE};
 }
 
-/* A message that failed before, or was caught in a crash, starts behind a committed claim, never within a batch; one
- * whose end is known already does not start at all. */
+/* A message that failed before, or was caught in a crash, starts behind a committed claim of its own, never together
+ * with others; one whose end is known already does not start at all. */
 static void defer(const struct work *work, struct item *item)
 {
-    item->deferred = false;
-    if (work->claiming || item->forced || item->row == NULL || item->verdict.act != SEMEL_RUN || !item->row->live.alone)
+    const bool together = !work->alone && !work->storing;
+    if (!together || item->forced || item->row == NULL || item->verdict.act != SEMEL_RUN || !item->row->live.alone)
         return;
     item->deferred = true;
     item->verdict = (struct semel__verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
@@ -314,6 +314,7 @@ static semel_status judge_delivery(struct work *work, struct item *item, struct 
 static semel_status judge(struct work *work, struct item *item, struct semel_error *err)
 {
     struct semel_admit *admit = item->admit;
+    item->deferred = false;
     item->row = admit->inserted || admit->damaged ? NULL : &admit->found;
     item->had_head = item->key != NULL && item->key->head_arrival != SEMEL_NONE;
     item->damage = admit->damage;

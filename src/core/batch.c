@@ -137,14 +137,22 @@ size_t semel__items_held(const struct semel_inbox *inbox, struct item **items, s
     return held;
 }
 
+semel_status semel__items_may_run(const struct semel_inbox *inbox, struct semel_error *err)
+{
+    if (inbox->failures_max <= 0 || inbox->failures < inbox->failures_max)
+        return SEMEL_OK;
+    return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "%d messages failed in a row: the route pauses",
+                       inbox->failures);
+}
+
 semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
 {
     while (n > 0) {
         struct work work = {.inbox = inbox, .items = items, .n = n, .running = true};
-        if (inbox->failures_max > 0 && inbox->failures >= inbox->failures_max)
-            return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT,
-                               "%d messages failed in a row: the route pauses", inbox->failures);
-        semel_status status = run_piece(&work, err);
+        semel_status status = semel__items_may_run(inbox, err);
+        if (status != SEMEL_OK)
+            return status;
+        status = run_piece(&work, err);
         size_t culprit = work.culprit;
         if (status == SEMEL_OK)
             count_failures(inbox, items, n);

@@ -11,6 +11,7 @@
 #include "core/work.h"
 
 #define ARENA_MAX ((size_t)1 << 30)
+#define TOGETHER_MAX 100 /* suspects behind one claim: so many run alone when one of them kills the process */
 
 void semel__inbox_init(struct semel_inbox *inbox, struct semel_store *store, const struct semel_policy *policy,
                        const struct semel__handler *handler, struct semel_random *rng, struct semel_str owner)
@@ -100,31 +101,99 @@ static semel_status sift(struct semel_inbox *inbox, struct item **suspects, size
 /* Behind a committed claim, one at a time: if it kills the process its start has been counted. */
 static semel_status run_alone(struct semel_inbox *inbox, struct item *item, struct semel_error *err)
 {
-    struct semel_error ignored;
     semel_status status = semel__items_claim(inbox, &item, 1, true, err);
     if (status != SEMEL_OK || item->lease == NULL)
         return status;
     SEMEL_POINT(LEASE_RUN);
     status = semel__items_run(inbox, &item, 1, err);
-    if (status != SEMEL_OK && status != SEMEL_CLOSED)
-        semel__items_lease(inbox, &item, 1, LEASE_RELEASE, &ignored); /* the world failed: the attempt is given back */
+    if (status != SEMEL_OK)
+        semel__items_give_back(inbox, &item, 1, status);
+    return status;
+}
+
+static bool share_business(const struct semel__msg *a, const struct semel__msg *b)
+{
+    for (size_t i = 0; i < a->n_business; i++)
+        for (size_t j = 0; j < b->n_business; j++)
+            if (semel__str_eq(a->business[i], b->business[j]))
+                return true;
+    return false;
+}
+
+/* Must it see what becomes of one of these first? Items of one order key are neighbours. */
+static bool has_to_wait(const struct item *item, const struct item *last, struct item **picked, size_t n)
+{
+    const struct semel_str key = item->msg->order_key;
+    if (last != NULL && semel__str_given(key) && semel__str_eq(last->msg->order_key, key))
+        return true;
+    for (size_t i = 0; item->msg->n_business > 0 && i < n; i++)
+        if (share_business(item->msg, picked[i]->msg))
+            return true;
+    return false;
+}
+
+/* Those that have no end yet, of each order key and each business key the first. Behind one that was not accepted the
+ * rest of its order key stays with the source. */
+static size_t pick_round(const struct semel_inbox *inbox, struct item **suspects, size_t n, struct item **ret)
+{
+    const struct item *last = NULL;
+    size_t picked = 0;
+    for (size_t i = 0; i < n && picked < TOGETHER_MAX; i++) {
+        if (i > 0 && suspects[i - 1]->removed)
+            i += semel__items_held(inbox, suspects, i, n);
+        if (i >= n || suspects[i]->settled)
+            continue;
+        if (!has_to_wait(suspects[i], last, ret, picked))
+            ret[picked++] = suspects[i];
+        last = suspects[i]; /* also one that waits: what follows it waits, too */
+    }
+    return picked;
+}
+
+/* Behind one committed claim. If one of them kills the process nobody knows which: nobody is charged, and after the
+ * lease each runs alone. */
+static semel_status run_together(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
+{
+    struct item **claimed = semel__arena_alloc(&inbox->arena, n, sizeof *claimed);
+    struct semel_error local;
+    size_t k = 0;
+    if (claimed == NULL)
+        return semel__fail_memory(err);
+    semel_status status = semel__items_claim(inbox, items, n, false, err), ran = SEMEL_OK;
+    for (size_t i = 0; i < n; i++)
+        if (items[i]->lease != NULL)
+            claimed[k++] = items[i];
+    if (k > 0) { /* also what was claimed before the rest could not be */
+        SEMEL_POINT(LEASE_RUN);
+        ran = semel__items_run(inbox, claimed, k, status == SEMEL_OK ? err : &local);
+    }
+    if (ran != SEMEL_OK)
+        semel__items_give_back(inbox, claimed, k, ran);
+    status = status == SEMEL_OK ? ran : status;
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        if (items[i]->deferred && !items[i]->settled)
+            status = run_alone(inbox, items[i], err);
     return status;
 }
 
 static semel_status run_suspects(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
 {
     struct item **suspects = semel__arena_alloc(&inbox->arena, n, sizeof *suspects);
+    struct item **round = semel__arena_alloc(&inbox->arena, n, sizeof *round);
     size_t k = 0;
-    if (suspects == NULL)
+    if (suspects == NULL || round == NULL)
         return semel__fail_memory(err);
     for (size_t i = 0; i < n; i++)
         if (items[i]->suspect && !items[i]->settled)
             suspects[k++] = items[i];
     semel_status status = k > 0 ? sift(inbox, suspects, k, err) : SEMEL_OK;
-    for (size_t i = 0; status == SEMEL_OK && i < k; i++) {
-        if (!suspects[i]->settled)
-            status = run_alone(inbox, suspects[i], err);
-        i += semel__items_held(inbox, suspects, i + 1, k);
+    for (size_t rounds = 0; status == SEMEL_OK && rounds < k; rounds++) {
+        const size_t picked = pick_round(inbox, suspects, k, round);
+        if (picked == 0)
+            break;
+        status = semel__items_may_run(inbox, err);
+        if (status == SEMEL_OK)
+            status = picked == 1 ? run_alone(inbox, round[0], err) : run_together(inbox, round, picked, err);
     }
     return status;
 }

@@ -17,7 +17,9 @@
  * The leased path (effects outside, redelivered messages, everything the scheduler runs): a claim is committed first,
  * with a lease and a fencing token; the handler runs with no transaction open; the end is committed under the token.
  * On an ATOMIC route the handler runs inside the transaction of the end. A message that came again after its process
- * or connection was lost may be what killed it: it is claimed alone, so that its start is counted.
+ * or connection was lost may be what killed it: those that did are claimed before they run, some together, and of an
+ * order key one at a time. If their process dies, too, nobody is charged, and each is then claimed alone, so that its
+ * start is counted.
  *
  * Invariants
  *  - An act of ACK is given only after a commit that was answered OK.
@@ -99,8 +101,9 @@ struct semel_inbox {
     struct semel_random *rng;
     struct semel_str owner; /* of leases: unique to this worker's incarnation */
     struct semel_observer observer;
-    /* Failures in a row, and how many of them stop the call with ENVIRONMENT, whatever is left then being LATER: a
-     * broken handler must not drain a batch into dead letters (P63). 0: no bound. The pump sets both from its
+    /* Failures in a row, and how many of them stop the call with ENVIRONMENT, whatever is left then being LATER,
+     * but for what was claimed, which is stored: a broken handler must not drain a batch into dead letters (P63). 0: no
+     * bound. The pump sets both from its
      * breaker. */
     int failures, failures_max;
     struct semel_counts counts;
@@ -161,7 +164,8 @@ struct semel_lease {
     bool lost;    /* renew, finish: somebody else owns it now */
 };
 
-/* Claims what may run, in one transaction. ret_leases has room for n; *ret_n are filled. Settles the others. */
+/* Claims what may run, in one transaction. ret_leases has room for n; *ret_n are filled. Settles the others. Not
+ * `alone`: to run together, and a row that must run alone is left as it is, for later. */
 semel_status semel__lease_claim(struct semel_inbox *inbox, const struct semel__msg *msgs, size_t n, bool alone,
                                 struct semel_arena *arena, struct semel_lease *ret_leases, size_t *ret_n,
                                 struct semel_settled *ret_settled, struct semel_error *err);

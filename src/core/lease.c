@@ -110,6 +110,10 @@ static void apply(struct work *work, struct item *item, enum lease_op op)
     case LEASE_RELEASE:
         semel__live_release(&before, work->now_us, &item->live);
         break;
+    case LEASE_APART:
+        semel__live_release(&before, work->now_us, &item->live);
+        item->live.alone = true;
+        break;
     case LEASE_RENEW:
         item->live.lease_until_us = semel__time_add(work->now_us, policy->lease_us);
         break;
@@ -247,6 +251,18 @@ semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, 
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
         report(items[i], op);
     return status == SEMEL_OK ? semel__work_tell(&work, err) : status;
+}
+
+void semel__items_give_back(struct semel_inbox *inbox, struct item **items, size_t n, semel_status status)
+{
+    struct semel_error ignored;
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!items[i]->settled)
+            items[k++] = items[i];
+    const bool alone = k == 1 && items[0]->lease->live.alone;
+    if (k > 0 && !(alone && status == SEMEL_CLOSED))
+        (void)semel__items_lease(inbox, items, k, alone ? LEASE_RELEASE : LEASE_APART, &ignored);
 }
 
 /* ---- for leases that live outside the engine ----------------------------------------------------- */

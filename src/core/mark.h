@@ -4,7 +4,7 @@
  *
  * A delivery with an epoch comes from a partition whose position is kept in the store. When one transaction takes a
  * whole batch to its end, and every delivery of it will be acknowledged, the positions are moved in that transaction.
- * Else (it was cut, something was given back, it was claimed first) they are moved afterwards, by a small transaction,
+ * Else (it was cut, something was given back or was claimed first) they are moved afterwards, by a small transaction,
  * to the end of the longest run of acknowledged deliveries of each partition.
  *
  * Invariants

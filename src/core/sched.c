@@ -60,7 +60,7 @@ semel_status semel__inbox_recover(struct semel_inbox *inbox, size_t max, size_t 
 static semel_status run_leases(struct semel_inbox *inbox, struct semel_lease *leases, size_t n, struct semel_error *err)
 {
     struct item **items;
-    struct semel_error ignored, local = {0};
+    struct semel_error local = {0};
     err = err != NULL ? err : &local;
     semel_status status = semel__items_of_leases(inbox, leases, NULL, n, &items, err);
     if (status != SEMEL_OK)
@@ -69,13 +69,8 @@ static semel_status run_leases(struct semel_inbox *inbox, struct semel_lease *le
         return semel__items_outside(inbox, items, n, err);
     SEMEL_POINT(LEASE_RUN);
     status = semel__items_run(inbox, items, n, err);
-    if (status == SEMEL_OK || status == SEMEL_CLOSED)
-        return status;
-    size_t k = 0;
-    for (size_t i = 0; i < n; i++)
-        if (!items[i]->settled)
-            items[k++] = items[i];
-    (void)semel__items_lease(inbox, items, k, LEASE_RELEASE, &ignored); /* the world failed: nobody is charged */
+    if (status != SEMEL_OK)
+        semel__items_give_back(inbox, items, n, status);
     return status;
 }
 

@@ -94,6 +94,8 @@ semel_status semel__work_run(struct work *work, bool single, struct semel_error 
 
 void semel__item_end(struct work *work, struct item *item); /* what the row becomes by item->ending */
 
+/* Not OK: so many have failed in a row that the route pauses. */
+semel_status semel__items_may_run(const struct semel_inbox *inbox, struct semel_error *err);
 /* batch.c: transactions over items until every one is settled, cut as needed. */
 /* When one of the key of items[done - 1] was not accepted (the parking bound), those of the key from `done` on stay
  * with the source too, although their turn may have come meanwhile: how many that are. */
@@ -103,9 +105,14 @@ semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, si
 /* lease.c: claims in one transaction; ends of leases in one transaction. */
 semel_status semel__items_claim(struct semel_inbox *inbox, struct item **items, size_t n, bool alone,
                                 struct semel_error *err);
-enum lease_op { LEASE_FINISH, LEASE_RELEASE, LEASE_RENEW, LEASE_RECOVER };
+/* APART: a release, and next it runs alone. */
+enum lease_op { LEASE_FINISH, LEASE_RELEASE, LEASE_APART, LEASE_RENEW, LEASE_RECOVER };
 semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, size_t n, enum lease_op op,
                                 struct semel_error *err);
+/* The world failed in the middle of a run, with `status`: the leases of what has no end yet are given back, and nobody
+ * is charged. What ran together runs alone next: if it was a message after all, it stands in nobody's way. One that
+ * ran alone and lost its connection keeps its lease: its start counts. */
+void semel__items_give_back(struct semel_inbox *inbox, struct item **items, size_t n, semel_status status);
 /* Items for leases, with their endings if there are any, sorted into run order; memory from the inbox's arena. */
 semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_lease *leases,
                                     const struct semel_ending *endings, size_t n, struct item ***ret_items,

@@ -86,7 +86,14 @@ def test_a_process_stopped_past_its_lease_is_refused(tmp_path, books, topic, ide
 def test_a_message_that_kills_its_process_is_counted(tmp_path, books, topic):
     # I6
     scenes.short_on(books, "postgres")
-    scenes.a_killer(tmp_path, books, topic, at_once=30, point="lease.run:1")
+    scenes.a_killer(tmp_path, books, topic, point="lease.run:1")
+
+
+def test_a_message_that_kills_its_process_is_found_among_others(tmp_path, books, topic):
+    # I6, I15
+    if books.sqlite:
+        pytest.skip("the server tells when the message is at work")
+    scenes.a_killer_among_others(tmp_path, books, topic)
 
 
 def test_the_broker_is_killed_in_the_middle(tmp_path, books, topic):

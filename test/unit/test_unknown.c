@@ -91,8 +91,8 @@ static void no_new_connection_after_an_unknown_commit_is_closed(void **state)
 
 /* ---- what came again ---------------------------------------------------------------------------------- */
 
-/* a and b came again: a claim and a run each; c did not: one transaction. 2 + 2 + 1 = 5. */
-static void redelivered_messages_run_alone_behind_a_committed_claim(void **state)
+/* a and b came again: one claim and one run; c did not: one transaction. 2 + 1 = 3. */
+static void redelivered_messages_run_behind_a_committed_claim(void **state)
 {
     struct engine *e = *state;
     struct semel__msg msgs[] = {again("a", "ok"), again("b", "ok"), msg("c", "ok")};
@@ -101,13 +101,233 @@ static void redelivered_messages_run_alone_behind_a_committed_claim(void **state
     assert_once(e, 0, "a");
     assert_once(e, 1, "b");
     assert_once(e, 2, "c");
-    assert_string_equal(e->trace, "begin rollback begin commit begin run:a commit begin commit begin run:b commit "
-                                  "begin run:c commit ");
-    assert_int_equal(e->inbox.counts.transactions, 5);
+    assert_string_equal(e->trace, "begin rollback begin commit begin run:a run:b commit begin run:c commit ");
+    assert_int_equal(e->inbox.counts.transactions, 3);
     assert_int_equal(e->inbox.counts.done, 3);
 }
 
-static void copy_that_came_again_makes_the_first_run_alone_too(void **state)
+/* Of a key one after the other, so that each sees what became of the one before; of several keys together. */
+static void redelivered_messages_of_one_key_run_in_turns(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {again("a1", "ok"), again("a2", "fail"), again("a3", "ok"), again("b1", "ok")};
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    for (size_t i = 0; i < COUNT(msgs); i++)
+        msgs[i].order_key = i < 3 ? SEMEL_STR("a") : SEMEL_STR("b");
+    process(e, msgs, COUNT(msgs));
+    assert_string_equal(e->trace, "begin rollback begin commit begin run:a1 run:b1 commit begin commit begin run:a2 "
+                                  "commit begin commit ");
+    assert_int_equal(state_of(e, "a2"), SEMEL_STATE_FAILED);
+    assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+}
+
+/* When one of a key is not accepted, what follows it stays with the source, too, although the key is free again. */
+static void redelivered_messages_behind_one_that_is_not_accepted_stay_with_the_source(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {again("a2", "ok"), again("a3", "ok"), again("a4", "ok"), again("b1", "ok")};
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    e->policy.parked_key_max = 1;
+    for (size_t i = 0; i < COUNT(msgs); i++)
+        msgs[i].order_key = i < 3 ? SEMEL_STR("a") : SEMEL_STR("b");
+    process_one(e, keyed("a1", "bad", "a", SEMEL_NONE));
+    process(e, msgs, COUNT(msgs));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_STATE_ABSENT);
+    assert_int_equal(e->settled[2].act, SEMEL_LATER);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_PARKED_FULL], 1); /* a4 was not even asked about */
+    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+}
+
+/* One that has failed before has its own claim, also when it comes again together with others. */
+static void redelivered_message_that_must_run_alone_does(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {again("a", "ok"), again("b", "fail@1"), again("c", "ok")};
+
+    process_one(e, msgs[1]);
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_FAILED);
+    e->now_us = row_of(e, "b").live.due_us;
+    forget(e);
+    process(e, msgs, 3);
+    assert_string_equal(e->trace, "begin rollback begin commit begin run:a run:c commit begin commit begin run:b "
+                                  "commit ");
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_RETRIED, SEMEL_STATE_COMPLETED);
+}
+
+/* The world failed: what was claimed together is stored, for whoever comes next, and nobody is charged. If it was one
+ * of them after all, it stands in nobody's way: each goes on alone. */
+static void redelivered_messages_are_given_back_when_the_world_fails(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {again("a", "ok"), again("b", "world"), again("c", "ok")};
+    const char *ids[] = {"a", "b", "c"};
+    size_t n;
+
+    assert_int_equal(try_process(e, msgs, 3), SEMEL_RETRY);
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(e->settled[i].act, SEMEL_ACK);
+        assert_int_equal(state_of(e, ids[i]), SEMEL_STATE_WAITING);
+        assert_int_equal(row_of(e, ids[i]).live.attempts, 0);
+        assert_true(row_of(e, ids[i]).live.alone);
+    }
+    for (size_t i = 0; i < 3; i++, e->now_us++)
+        (void)semel__inbox_work(&e->inbox, 10, &n, &e->err);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, "c"), SEMEL_STATE_COMPLETED);
+}
+
+/* The next of a business key runs when the first was rejected, and is prevented when it was done. */
+static void redelivered_messages_of_one_business_key_see_what_became_of_the_first(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {again("a", "reject"), again("b", "ok"), again("c", "ok"), again("d", "ok")};
+
+    for (size_t i = 0; i < 3; i++) {
+        msgs[i].business[0] = SEMEL_STR("pay-1");
+        msgs[i].n_business = 1;
+    }
+    process(e, msgs, COUNT(msgs));
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_REJECTED);
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "c"), SEMEL_STATE_PREVENTED);
+    assert_int_equal(state_of(e, "d"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(effects_of(e, "b"), 1);
+}
+
+static void redelivered_message_that_fails_is_cut_out_of_its_claim(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {again("a", "ok"), again("b", "fail"), again("c", "ok")};
+
+    process(e, msgs, 3);
+    assert_once(e, 0, "a");
+    assert_once(e, 2, "c");
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_int_equal(row_of(e, "b").live.attempts, 1);
+    assert_int_equal(attempts_of(e, "b"), 1);
+    assert_int_equal(e->inbox.counts.failed, 1);
+}
+
+static void unknown_commit_of_a_claim_or_run_together_has_its_effects_once(void **state)
+{
+    struct engine *e = *state;
+    char ids[8][8];
+
+    for (size_t i = 0; i < 4; i++) { /* the claim, then the run; done, then lost */
+        snprintf(ids[2 * i], sizeof ids[0], "a%zu", i);
+        snprintf(ids[2 * i + 1], sizeof ids[0], "b%zu", i);
+        struct semel__msg msgs[] = {again(ids[2 * i], "ok"), again(ids[2 * i + 1], "ok")};
+        fail_at(e, "commit", 1 + (int)(i / 2), unknowns[i % 2]);
+        process(e, msgs, 2);
+        assert_once(e, 0, ids[2 * i]);
+        assert_once(e, 1, ids[2 * i + 1]);
+    }
+}
+
+/* At most a hundred behind one claim: so many go on alone when one of them kills the process. */
+static void many_redelivered_messages_are_claimed_by_hundreds(void **state)
+{
+    struct engine *e = *state;
+    static char ids[250][8];
+    struct semel__msg msgs[250];
+
+    for (size_t i = 0; i < COUNT(msgs); i++) {
+        snprintf(ids[i], sizeof ids[i], "m%03zu", i);
+        msgs[i] = again(ids[i], "ok");
+    }
+    process(e, msgs, COUNT(msgs));
+    assert_int_equal(effects_of(e, NULL), 250);
+    assert_int_equal(e->inbox.counts.transactions, 6); /* three claims, three runs */
+}
+
+/* The route pauses: what is left is not even claimed. */
+static void redelivered_messages_stay_with_the_source_when_too_many_have_failed(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {again("a1", "fail"), again("a2", "ok"), again("b1", "fail"), again("b2", "ok")};
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    e->inbox.failures_max = 2;
+    for (size_t i = 0; i < COUNT(msgs); i++)
+        msgs[i].order_key = i < 2 ? SEMEL_STR("a") : SEMEL_STR("b");
+    assert_int_equal(try_process(e, msgs, COUNT(msgs)), SEMEL_RETRY);
+    assert_int_equal(state_of(e, "a1"), SEMEL_STATE_FAILED);
+    assert_int_equal(state_of(e, "b1"), SEMEL_STATE_FAILED);
+    assert_int_equal(e->settled[1].act, SEMEL_LATER);
+    assert_int_equal(state_of(e, "a2"), SEMEL_STATE_ABSENT);
+}
+
+/* A payload that is never kept comes from its broker again, and then runs alone. */
+static void redelivered_message_that_is_not_kept_runs_alone_after_a_death(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {again("a", "ok"), again("b", "closed@1")};
+    size_t n;
+
+    e->policy.keep = SEMEL_KEEP_NEVER;
+    e->then = (struct plan){.op = "reopen", .nth = 1, .fault = FAULT_CLOSED};
+    assert_int_equal(try_process(e, msgs, 2), SEMEL_CLOSED);
+    assert_ok(e, semel_store_reopen(e->store, &e->err));
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_PROCESSING);
+    e->now_us += e->policy.lease_us + 1;
+    assert_ok(e, semel__inbox_recover(&e->inbox, 10, &n, &e->err));
+    assert_int_equal(n, 2);
+    e->mended = true;
+    forget(e);
+    process(e, msgs, 2);
+    assert_string_equal(e->trace, "begin rollback begin commit begin commit begin run:a commit begin commit begin "
+                                  "run:b commit ");
+    assert_once(e, 0, "a");
+    assert_once(e, 1, "b");
+}
+
+/* One of several kills the process. Nobody knows which: nobody is charged, each goes on alone, and then the
+ * starts of the one are counted until it is dead. `dies`: nobody is left to give the leases back. */
+static void find_poison(struct engine *e, bool dies)
+{
+    struct semel__msg msgs[] = {again("a", "ok"), again("b", "closed"), again("c", "ok")};
+    size_t n;
+
+    e->policy.retry_max = 2;
+    if (dies)
+        fail_at(e, "reopen", 1, FAULT_CLOSED);
+    assert_int_equal(try_process(e, msgs, 3), SEMEL_CLOSED);
+    for (int crash = 0; crash < 3; crash++) {
+        assert_ok(e, semel_store_reopen(e->store, &e->err));
+        e->now_us += e->policy.lease_us + 1;
+        assert_ok(e, semel__inbox_recover(&e->inbox, 10, &n, &e->err));
+        assert_int_equal(n, crash > 0 ? 1 : dies ? 3 : 0);
+        assert_int_equal(row_of(e, "b").live.attempts, crash);
+        e->now_us += e->policy.retry_ceiling_us;
+        for (int i = 0; i < 3; i++) /* what it leaves when it is lost is for the next */
+            if (semel__inbox_work(&e->inbox, 10, &n, &e->err) != SEMEL_OK)
+                assert_ok(e, semel_store_reopen(e->store, &e->err));
+    }
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_DEAD);
+    for (size_t i = 0; i < 3; i += 2) {
+        assert_int_equal(state_of(e, i == 0 ? "a" : "c"), SEMEL_STATE_COMPLETED);
+        assert_int_equal(row_of(e, i == 0 ? "a" : "c").live.attempts, 1);
+        assert_int_equal(effects_of(e, i == 0 ? "a" : "c"), 1);
+    }
+}
+
+/* I6, I15 */
+static void poison_among_redelivered_messages_that_kills_the_process_is_found(void **state)
+{
+    find_poison(*state, true);
+}
+
+/* I6, I15 */
+static void poison_among_redelivered_messages_that_kills_the_connection_is_found(void **state)
+{
+    find_poison(*state, false);
+}
+
+static void copy_that_came_again_makes_the_first_run_behind_a_claim_too(void **state)
 {
     struct engine *e = *state;
     struct semel__msg msgs[] = {msg("a", "ok"), again("a", "ok")};
@@ -257,8 +477,20 @@ int main(int argc, char **argv)
         ON_EACH(unknown_commit_of_a_failure_charges_it_once),
         ON_EACH(commit_that_stays_unknown_is_given_up_and_nothing_is_acknowledged),
         ON_EACH(no_new_connection_after_an_unknown_commit_is_closed),
-        ON_EACH(redelivered_messages_run_alone_behind_a_committed_claim),
-        ON_EACH(copy_that_came_again_makes_the_first_run_alone_too),
+        ON_EACH(redelivered_messages_run_behind_a_committed_claim),
+        ON_EACH(redelivered_messages_of_one_key_run_in_turns),
+        ON_EACH(redelivered_messages_behind_one_that_is_not_accepted_stay_with_the_source),
+        ON_EACH(redelivered_message_that_must_run_alone_does),
+        ON_EACH(redelivered_messages_are_given_back_when_the_world_fails),
+        ON_EACH(redelivered_messages_of_one_business_key_see_what_became_of_the_first),
+        ON_EACH(redelivered_message_that_fails_is_cut_out_of_its_claim),
+        ON_EACH(unknown_commit_of_a_claim_or_run_together_has_its_effects_once),
+        ON_EACH(many_redelivered_messages_are_claimed_by_hundreds),
+        ON_EACH(redelivered_messages_stay_with_the_source_when_too_many_have_failed),
+        ON_EACH(redelivered_message_that_is_not_kept_runs_alone_after_a_death),
+        ON_EACH(poison_among_redelivered_messages_that_kills_the_process_is_found),
+        ON_EACH(poison_among_redelivered_messages_that_kills_the_connection_is_found),
+        ON_EACH(copy_that_came_again_makes_the_first_run_behind_a_claim_too),
         ON_EACH(finished_ones_that_came_again_are_sifted_in_one_look),
         ON_EACH(message_that_loses_its_connection_leaves_a_counted_start),
         ON_EACH(claim_is_given_back_when_the_world_fails),
