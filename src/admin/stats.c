@@ -165,7 +165,8 @@ static void take_counters(struct semel_route_stats *r)
         r->alerts[i] = two(r, SEMEL_FAMILY_ALERTS, alert_names[i]);
 }
 
-static bool ages(enum semel_state state)
+/* What is final has counters, and a gauge of it would have to read far too many rows. */
+static bool is_open(enum semel_state state)
 {
     return semel__state_unfinished(state) || state == SEMEL_STATE_QUARANTINED;
 }
@@ -173,10 +174,11 @@ static bool ages(enum semel_state state)
 static void take_gauges(struct semel_route_stats *r)
 {
     for (enum semel_state s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
+        if (!is_open(s))
+            continue;
         r->rows[s] = two(r, SEMEL_FAMILY_ROWS, semel__state_name(s));
         r->capped[s] = two(r, SEMEL_FAMILY_CAPPED, semel__state_name(s));
-        if (ages(s))
-            r->oldest[s] = two(r, SEMEL_FAMILY_OLDEST, semel__state_name(s));
+        r->oldest[s] = two(r, SEMEL_FAMILY_OLDEST, semel__state_name(s));
     }
     r->looked = one(r, SEMEL_FAMILY_LOOKED);
     for (size_t i = 0; i < BREAKERS; i++)
@@ -396,13 +398,13 @@ void semel__stats_look(struct semel_route_stats *route, const struct semel_count
 {
     for (enum semel_state s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
         const struct semel_count *found = NULL;
+        if (!is_open(s))
+            continue;
         for (size_t i = 0; i < n; i++)
             if (counts[i].state == s && semel__str_eq(counts[i].consumer, route->consumer))
                 found = &counts[i];
         semel__gauge_set(route->rows[s], found != NULL ? (double)found->n : 0);
         semel__gauge_set(route->capped[s], found != NULL && found->capped ? 1 : 0);
-        if (route->oldest[s] == NULL)
-            continue;
         bool aged = found != NULL && found->oldest_us != SEMEL_NONE && found->oldest_us < now_us;
         semel__gauge_set(route->oldest[s], aged ? (double)(now_us - found->oldest_us) / 1e6 : 0);
     }

@@ -96,10 +96,11 @@ const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
                                         "Of these, those that met others: deadlocks, lock time-outs, serialization.",
                                         consumer_label, PER_ROUTE),
 
-    [SEMEL_FAMILY_ROWS] = GAUGE("semel_rows",
-                                "Rows of the inbox by state: failed is waiting for a retry, dead for an operator, "
-                                "unknown for a reconcile. At least so many where semel_rows_capped is 1.",
-                                state_labels, PER_ROUTE * 10),
+    [SEMEL_FAMILY_ROWS] =
+        GAUGE("semel_rows",
+              "Rows of the inbox that are not final, by state: failed is waiting for a retry, dead for an operator, "
+              "unknown for a reconcile. At least so many where semel_rows_capped is 1.",
+              state_labels, PER_ROUTE * 10),
     [SEMEL_FAMILY_CAPPED] = GAUGE("semel_rows_capped", "1: the count of semel_rows stopped at its bound.", state_labels,
                                   PER_ROUTE * 10),
     [SEMEL_FAMILY_OLDEST] = GAUGE("semel_oldest_row_age_seconds",

@@ -154,7 +154,7 @@ static semel_status known(struct semel_store *store, struct semel_str name, stru
     size_t n = 0;
     semel_status status = semel_store_consumer_get(store, name, arena, &settings, err);
     if (status == SEMEL_OK && !semel__str_given(settings))
-        status = semel_look_counts(store, name, 1, arena, &counts, &n, err);
+        status = semel_look_counts(store, name, 1, 1, arena, &counts, &n, err);
     *ret_known = semel__str_given(settings) || n > 0;
     return status;
 }

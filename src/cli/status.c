@@ -89,7 +89,7 @@ static semel_status read_view(struct semel_store *store, struct semel_str only, 
     if (status == SEMEL_OK)
         status = read_guarantees(store, arena, view, err);
     if (status == SEMEL_OK)
-        status = semel_look_counts(store, only, CAP, arena, &view->counts, &view->n_counts, err);
+        status = semel_look_counts(store, only, CAP, CAP, arena, &view->counts, &view->n_counts, err);
     if (status == SEMEL_OK)
         status = semel_look_outbox(store, CAP, &view->events, &view->events_since_us, err);
     if (status == SEMEL_OK)

@@ -17,14 +17,14 @@ static semel_status blind(const struct semel_store *store, struct semel_error *e
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "this store (%s) cannot be looked at", store->ops->name);
 }
 
-semel_status semel_look_counts(struct semel_store *store, struct semel_str consumer, int64_t cap,
+semel_status semel_look_counts(struct semel_store *store, struct semel_str consumer, int64_t cap, int64_t final_cap,
                                struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
                                struct semel_error *err)
 {
-    assert(cap > 0);
+    assert(cap > 0 && final_cap >= 0);
     if (store->ops->look == NULL)
         return blind(store, err);
-    return store->ops->look->counts(store, consumer, cap, arena, ret, ret_n, err);
+    return store->ops->look->counts(store, consumer, cap, final_cap, arena, ret, ret_n, err);
 }
 
 semel_status semel_look_list(struct semel_store *store, const struct semel_filter *filter, int64_t after_arrival,

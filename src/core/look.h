@@ -93,9 +93,9 @@ struct semel_selected {
 
 struct semel_look_ops {
     /* Of one consumer, or of all (consumer not given); states without rows are left out. Final states are counted to
-     * at most `cap` rows a consumer, the others to `cap` each. By consumer, ascending. */
-    semel_status (*counts)(struct semel_store *store, struct semel_str consumer, int64_t cap, struct semel_arena *arena,
-                           struct semel_count **ret, size_t *ret_n, struct semel_error *err);
+     * at most `final_cap` rows a consumer, which may be none, the others to `cap` each. By consumer, ascending. */
+    semel_status (*counts)(struct semel_store *store, struct semel_str consumer, int64_t cap, int64_t final_cap,
+                           struct semel_arena *arena, struct semel_count **ret, size_t *ret_n, struct semel_error *err);
     /* By arrival, newest last, from `after_arrival` (exclusive; SEMEL_NONE: the first). Damaged rows are counted and
      * left out. */
     semel_status (*list)(struct semel_store *store, const struct semel_filter *filter, int64_t after_arrival,
@@ -132,7 +132,7 @@ struct semel_look_ops {
 
 /* INVALID: the store has no eyes for operators. */
 
-semel_status semel_look_counts(struct semel_store *store, struct semel_str consumer, int64_t cap,
+semel_status semel_look_counts(struct semel_store *store, struct semel_str consumer, int64_t cap, int64_t final_cap,
                                struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
                                struct semel_error *err);
 semel_status semel_look_list(struct semel_store *store, const struct semel_filter *filter, int64_t after_arrival,

@@ -326,10 +326,10 @@ static semel_status shared_positions_list(struct semel_store *store, struct seme
 }
 
 static semel_status shared_look_counts(struct semel_store *store, struct semel_str consumer, int64_t cap,
-                                       struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
-                                       struct semel_error *err)
+                                       int64_t final_cap, struct semel_arena *arena, struct semel_count **ret,
+                                       size_t *ret_n, struct semel_error *err)
 {
-    FORWARD(ops->look->counts(inner, consumer, cap, arena, ret, ret_n, err));
+    FORWARD(ops->look->counts(inner, consumer, cap, final_cap, arena, ret, ret_n, err));
 }
 
 static semel_status shared_look_list(struct semel_store *store, const struct semel_filter *filter,

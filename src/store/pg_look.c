@@ -33,12 +33,12 @@ static const struct pg_sql count_all = {
     "(SELECT i.received_at, i.due_at FROM semel.inbox AS i WHERE i.consumer = c.name AND i.status = s.state "
     "AND " PG_HELD "ORDER BY i.arrival LIMIT $2) AS r) AS x "
     "UNION ALL "
-    "SELECT c.name, x.status, x.n, sum(x.n) OVER (PARTITION BY c.name) >= $2, NULL, NULL FROM names AS c "
+    "SELECT c.name, x.status, x.n, sum(x.n) OVER (PARTITION BY c.name) >= $3::bigint, NULL, NULL FROM names AS c "
     "CROSS JOIN LATERAL (SELECT r.status, count(*) AS n FROM ((SELECT i.status FROM semel.inbox AS i "
     "WHERE i.consumer = c.name AND i.message_time IS NOT NULL AND i." PG_FINAL
-    " ORDER BY i.source, i.message_time::timestamptz(0) LIMIT $2) UNION ALL (SELECT i.status FROM semel.inbox AS i "
+    " ORDER BY i.source, i.message_time::timestamptz(0) LIMIT $3) UNION ALL (SELECT i.status FROM semel.inbox AS i "
     "WHERE i.consumer = c.name AND i.message_time IS NULL AND i." PG_FINAL
-    " ORDER BY i.source, i.processed_at::timestamptz(0) LIMIT $2) LIMIT $2) AS r "
+    " ORDER BY i.source, i.processed_at::timestamptz(0) LIMIT $3) LIMIT $3) AS r "
     "GROUP BY r.status) AS x) AS counted WHERE n > 0 ORDER BY name, status"};
 
 static semel_status read_counts(const PGresult *res, struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
@@ -66,7 +66,7 @@ static semel_status read_counts(const PGresult *res, struct semel_arena *arena, 
     return SEMEL_OK;
 }
 
-static semel_status look_counts(struct semel_store *store, struct semel_str consumer, int64_t cap,
+static semel_status look_counts(struct semel_store *store, struct semel_str consumer, int64_t cap, int64_t final_cap,
                                 struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
                                 struct semel_error *err)
 {
@@ -82,6 +82,7 @@ static semel_status look_counts(struct semel_store *store, struct semel_str cons
         semel__pg_bounds_add(&trip, &filter, PG_WAY_OPEN, &bounds);
         semel__pg_text(&trip, consumer);
         semel__pg_int(&trip, cap);
+        semel__pg_int(&trip, final_cap);
         at = semel__pg_add(&trip, &count_all);
         status = semel__pg_run(&trip, err);
         if (status == SEMEL_OK)

@@ -20,7 +20,7 @@
 struct counting {
     struct sqlite_store *d;
     struct semel_str consumer; /* in the arena */
-    int64_t cap;
+    int64_t cap, final_cap;
     struct sqlite_list counts;
 };
 
@@ -96,19 +96,19 @@ static semel_status read_final(struct sqlite_run *run, int64_t n[SEMEL_STATE_COU
     return status;
 }
 
-/* All final states by one look at `cap` rows. */
+/* All final states by one look at `final_cap` rows. */
 static semel_status count_final(struct counting *c, struct semel_error *err)
 {
     int64_t n[SEMEL_STATE_COUNT] = {0}, sum = 0;
     struct sqlite_run run;
     semel__sqlite_start(&run, c->d, Q_COUNT_FINAL, "counting the inbox");
     semel__sqlite_text(&run, 1, c->consumer);
-    semel__sqlite_int(&run, 2, c->cap);
+    semel__sqlite_int(&run, 2, c->final_cap);
     semel_status status = read_final(&run, n, &sum, err);
     for (unsigned i = 0; status == SEMEL_OK && i < SEMEL_STATE_COUNT; i++) {
         struct semel_count count = {.state = (enum semel_state)i,
                                     .n = n[i],
-                                    .capped = sum >= c->cap,
+                                    .capped = sum >= c->final_cap,
                                     .oldest_us = SEMEL_NONE,
                                     .next_us = SEMEL_NONE};
         status = add_count(c, count, err);
@@ -122,14 +122,14 @@ static semel_status count_consumer(struct counting *c, struct semel_error *err)
     for (unsigned i = SEMEL_STATE_ABSENT + 1; status == SEMEL_OK && i < SEMEL_STATE_COUNT; i++)
         if (!semel__state_final((enum semel_state)i))
             status = count_state(c, (enum semel_state)i, err);
-    return status == SEMEL_OK ? count_final(c, err) : status;
+    return status == SEMEL_OK && c->final_cap > 0 ? count_final(c, err) : status;
 }
 
-static semel_status look_counts(struct semel_store *store, struct semel_str consumer, int64_t cap,
+static semel_status look_counts(struct semel_store *store, struct semel_str consumer, int64_t cap, int64_t final_cap,
                                 struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
                                 struct semel_error *err)
 {
-    struct counting c = {.d = semel__sqlite_of(store), .cap = cap};
+    struct counting c = {.d = semel__sqlite_of(store), .cap = cap, .final_cap = final_cap};
     struct sqlite_consumers all;
     bool row = true;
     void *given = NULL;

@@ -17,7 +17,7 @@ static size_t counts(struct engine *e, struct semel_str consumer, int64_t cap, s
 {
     size_t n = 0;
     semel__arena_reset(&e->arena);
-    assert_ok(e, semel_look_counts(e->store, consumer, cap, &e->arena, ret, &n, &e->err));
+    assert_ok(e, semel_look_counts(e->store, consumer, cap, cap, &e->arena, ret, &n, &e->err));
     return n;
 }
 
@@ -41,6 +41,19 @@ static void assert_count(const struct semel_count *c, int64_t n, bool capped, in
     assert_int_equal(c->capped, capped);
     assert_int_equal(c->oldest_us, oldest_us);
     assert_int_equal(c->next_us, next_us);
+}
+
+/* P44: who looks every few seconds does not read what is final. */
+static void counts_leave_out_what_is_final_when_they_are_told_to(void **state)
+{
+    struct engine *e = *state;
+    struct semel_count *all = NULL;
+    size_t n = 0;
+    process_one(e, msg("c", "ok"));
+    process_one(e, msg("d", "bad"));
+    assert_ok(e, semel_look_counts(e->store, (struct semel_str){0}, 10, 0, &e->arena, &all, &n, &e->err));
+    assert_int_equal(n, 1);
+    assert_int_equal(all[0].state, SEMEL_STATE_DEAD);
 }
 
 static void counts_are_those_of_what_the_engine_left(void **state)
@@ -587,7 +600,7 @@ static void lack_of_memory_is_told_and_nothing_is_kept(void **state)
             semel__arena_done(&e->arena);
             fail_nth_begin(&fail, at);
             if (what == 0)
-                status = semel_look_counts(e->store, filter.consumer, 10, &e->arena, &counted, &n, &e->err);
+                status = semel_look_counts(e->store, filter.consumer, 10, 10, &e->arena, &counted, &n, &e->err);
             else if (what <= 2)
                 status = semel_look_list(e->store, &filter, SEMEL_NONE, 9, what == 2, &e->arena, &rows, &n, &damaged,
                                          &e->err);
@@ -622,6 +635,7 @@ static void store_without_eyes_says_so(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        ON_TABLES(counts_leave_out_what_is_final_when_they_are_told_to),
         ON_TABLES(counts_are_those_of_what_the_engine_left),
         ON_TABLES(counts_stop_at_the_cap_and_say_so),
         ON_TABLES(outbox_is_counted_to_the_cap_with_its_oldest),

@@ -112,7 +112,7 @@ static void ask_the_rest(struct engine *e)
     struct semel_history h;
     size_t n = 0;
     int64_t parked = 0;
-    assert_ok(e, semel_look_counts(e->store, (struct semel_str){0}, 100, &e->arena, &counts, &n, &e->err));
+    assert_ok(e, semel_look_counts(e->store, (struct semel_str){0}, 100, 100, &e->arena, &counts, &n, &e->err));
     assert_int_equal(walks(e), 0);
     assert_ok(e, semel_store_parked(e->store, SEMEL_STR("c1"), 10, &parked, &e->err));
     assert_int_equal(parked, 10);

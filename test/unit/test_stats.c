@@ -242,14 +242,15 @@ static void rows_by_state_fall_back_to_nothing(void **state)
     (void)state;
     const int64_t now_us = INT64_C(1700000000000000);
     const struct semel_count counts[] = {
-        {SEMEL_STR("billing"), SEMEL_STATE_FAILED, 7, false, now_us - 90 * INT64_C(1000000), SEMEL_NONE},
+        {SEMEL_STR("billing"), SEMEL_STATE_FAILED, 7, true, now_us - 90 * INT64_C(1000000), SEMEL_NONE},
         {SEMEL_STR("billing"), SEMEL_STATE_COMPLETED, 1000, true, SEMEL_NONE, SEMEL_NONE},
         {SEMEL_STR("another"), SEMEL_STATE_DEAD, 99, false, 1, SEMEL_NONE},
     };
     semel__stats_look(route, counts, COUNT(counts), now_us);
     assert_line("semel_rows{consumer=\"billing\",state=\"failed\"} 7");
     assert_line("semel_rows{consumer=\"billing\",state=\"dead\"} 0");
-    assert_line("semel_rows_capped{consumer=\"billing\",state=\"completed\"} 1");
+    assert_line("semel_rows_capped{consumer=\"billing\",state=\"failed\"} 1");
+    assert_null(strstr(shown(), "semel_rows{consumer=\"billing\",state=\"completed\"}")); /* they have counters */
     assert_line("semel_oldest_row_age_seconds{consumer=\"billing\",state=\"failed\"} 90");
     assert_line("semel_rows_read_timestamp_seconds{consumer=\"billing\"} 1700000000");
     semel__stats_look(route, NULL, 0, now_us);
