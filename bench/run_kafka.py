@@ -114,8 +114,9 @@ class Kafka:
         (self.dir / "server.properties").write_text(SERVER.format(port=port, controller=free_port(), dir=self.dir))
         with open(self.dir / "log", "wb") as log:
             self.process = subprocess.Popen(
-                [java, "-Xmx512m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp",
-                 ":".join(map(str, jars)), "kafka.Kafka", "server.properties"],
+                [java, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",  # it does not live to be worth more
+                 "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", ":".join(map(str, jars)), "kafka.Kafka",
+                 "server.properties"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.dir)
         (self.dir / "pid").write_text(f"{self.process.pid}\n")
         wait_for(self.answers, "Kafka answers", 120)
