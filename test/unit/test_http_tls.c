@@ -217,7 +217,7 @@ static void pipelined_requests_wait_inside_tls(void **state)
         all.n--;
         found = 0;
         for (const char *p = all.p; (p = strstr(p, "\r\n\r\n")) != NULL; p += 4, found++) {
-            char expected[4];
+            char expected[16];
             snprintf(expected, sizeof(expected), "%03d", found);
             if ((size_t)(p + 7 - all.p) > all.n)
                 break;
