@@ -46,9 +46,9 @@ semel_status semel__fail(struct semel_error *err, semel_status status, enum seme
     return status;
 }
 
-semel_status semel__fail_memory(struct semel_error *err)
+void semel__error_memory(struct semel_error *err)
 {
-    return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "out of memory");
+    (void)semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "out of memory");
 }
 
 void semel__error_clear(struct semel_error *err)

@@ -77,7 +77,7 @@ static semel_status declare(struct amqp *amqp, struct semel_error *err)
 /* The channel is open; from now on there are tags. */
 static semel_status consume(struct amqp *amqp, struct semel_error *err)
 {
-    const amqp_connection_state_t conn = amqp->reader.conn;
+    amqp_connection_state_t conn = amqp->reader.conn;
     semel_status status = declare(amqp, err);
 
     if (status != SEMEL_OK)

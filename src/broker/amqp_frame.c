@@ -111,7 +111,8 @@ semel_status semel__amqp_build_content(struct amqp_build *build, const amqp_fram
         return build->stage == AMQP_STAGE_HEADER ? take_header(build, frame, err) : misplaced(err);
     if (build->stage != AMQP_STAGE_BODY || piece.n > build->n_body - build->have)
         return misplaced(err);
-    memcpy(build->body + build->have, piece.p, piece.n);
+    if (piece.n > 0)
+        memcpy(build->body + build->have, piece.p, piece.n);
     build->have += piece.n;
     check_whole(build);
     return SEMEL_OK;

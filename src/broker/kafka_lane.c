@@ -92,6 +92,7 @@ struct kafka_lane *semel__kafka_lane_find(struct kafka_lanes *lanes, const char 
 
 static struct kafka_slot *slot_at(const struct kafka_lane *lane, size_t i)
 {
+    assert(lane->cap > 0);
     return &lane->slots[(lane->first + i) % lane->cap];
 }
 

@@ -78,6 +78,7 @@ semel_status semel__kafka_refused(const char *text, struct semel_error *err)
                        key ? "; is it PEM, the key of tls.cert_file, and opened by tls.key_password?" : "");
 }
 
+/* NOLINTNEXTLINE(readability-non-const-parameter): the type is librdkafka's */
 int semel__kafka_certificate(rd_kafka_t *rk, const char *broker, int32_t id, int *x509_error, int depth,
                              const char *buf, size_t size, char *text, size_t n_text, void *opaque)
 {

@@ -101,10 +101,12 @@ static void add_answers(struct cli_object *to, const struct semel_conf *conf, co
     semel__buf_addz(&array, "[");
     for (size_t i = 0; i < online->n; i++) {
         const struct online_answer *a = online->at[i];
+        struct semel_str route = {0};
         struct cli_object object;
+        if (a->route != ONLINE_STORE)
+            route = conf->routes[a->route].name;
         cli_object_init(&object);
-        cli_object_text(&object, "route",
-                        a->route == ONLINE_STORE ? (struct semel_str){0} : conf->routes[a->route].name);
+        cli_object_text(&object, "route", route);
         cli_object_text(&object, "question", semel__str(a->question));
         cli_object_text(&object, "result", semel__str(online_result_name(a->result)));
         cli_object_text(&object, "text", semel__str(a->text));

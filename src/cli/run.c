@@ -43,6 +43,7 @@ static struct semel_conf *reread(void *ctx)
     return conf;
 }
 
+/* NOLINTNEXTLINE(readability-non-const-parameter): it becomes a void * */
 static int run_daemon(char *file, const struct semel_conf *conf)
 {
     struct semel_daemon_options options = {.stores = cli_store_drivers(), .reread = reread, .ctx = file};
@@ -68,7 +69,7 @@ static int run_daemon(char *file, const struct semel_conf *conf)
 static void bound_arenas(void)
 {
 #ifdef M_ARENA_MAX
-    (void)mallopt(M_ARENA_MAX, 2);
+    (void)mallopt(M_ARENA_MAX, 2); /* NOLINT(concurrency-mt-unsafe): there are no threads yet */
 #endif
 }
 

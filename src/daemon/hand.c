@@ -69,7 +69,7 @@ void semel__hand_free(struct semel_hand *hand)
 {
     if (hand == NULL)
         return;
-    for (size_t i = 0; i < hand->n_sides; i++) {
+    for (size_t i = 0; hand->sides != NULL && i < hand->n_sides; i++) {
         struct side *side = &hand->sides[i];
         semel__side_forget(side);
         pthread_cond_destroy(&side->given);

@@ -64,6 +64,7 @@ static semel_status read_watchdog(struct semel_notify *notify, const char *inter
 semel_status semel__notify_init(struct semel_notify *notify, struct semel_error *err)
 {
     *notify = (struct semel_notify){.fd = -1, .sent_us = SEMEL_NONE};
+    /* NOLINTBEGIN(concurrency-mt-unsafe): there are no threads yet */
     const char *path = getenv("NOTIFY_SOCKET");
     semel_status status = SEMEL_OK;
     if (path != NULL && path[0] != '\0') {
@@ -74,6 +75,7 @@ semel_status semel__notify_init(struct semel_notify *notify, struct semel_error 
     unsetenv("NOTIFY_SOCKET");
     unsetenv("WATCHDOG_USEC");
     unsetenv("WATCHDOG_PID");
+    /* NOLINTEND(concurrency-mt-unsafe) */
     return status;
 }
 
@@ -137,7 +139,7 @@ void semel__notify_beat(struct semel_notify *notify, int64_t steady_us)
     if (notify->every_us == 0 || (notify->sent_us != SEMEL_NONE && steady_us - notify->sent_us < notify->every_us))
         return;
     char text[64];
-    snprintf(text, sizeof(text), "EXTEND_TIMEOUT_USEC=%lld", (long long)(2 * notify->every_us));
+    snprintf(text, sizeof(text), "EXTEND_TIMEOUT_USEC=%lld", 2 * (long long)notify->every_us);
     if (notify_send(notify, notify->ready ? "WATCHDOG=1" : text))
         notify->sent_us = steady_us;
 }
