@@ -18,7 +18,7 @@
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
 
 /* fy_token_get_text (libfyaml 0.7) forgets a buffer when a quoted scalar has many escapes. */
-const char *__lsan_default_suppressions(void);
+__attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
     return "leak:libfyaml.so";
