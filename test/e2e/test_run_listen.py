@@ -54,7 +54,10 @@ def test_a_failing_key_waits_and_keeps_its_order(tmp_path, books, posts):
 def test_killed_at_labelled_points_nothing_is_lost_or_repeated(tmp_path, books, posts):
     # T1, T7
     scenes.short_on(books, "postgres")
-    scenes.crashes(tmp_path, books, posts, scenes.ALL_POINTS if scenes.LONG else scenes.POINTS)
+    # Only the first batch of a process is in doubt, and that is one claim.
+    beyond = {"claim.admitted:3", "claim.committed:3", "lease.run:3"}
+    points = [point for point in scenes.ALL_POINTS if point not in beyond] if scenes.LONG else scenes.POINTS
+    scenes.crashes(tmp_path, books, posts, points)
     assert posts.unanswered > 0
 
 
