@@ -12,6 +12,8 @@
 #include "base/point.h"
 #include "core/work.h"
 
+#define KEEP_MAX 3
+
 static semel_status now_of(struct semel_inbox *inbox, int64_t *ret_now_us, struct semel_error *err)
 {
     semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, ret_now_us, err);
@@ -20,16 +22,22 @@ static semel_status now_of(struct semel_inbox *inbox, int64_t *ret_now_us, struc
     return status;
 }
 
-/* Renews the rest of the group when half the lease of the next one is gone. */
+/* Renews the rest of the group when half the lease of the next one is gone. The renewal itself may take long, above all
+ * when it goes one by one: so it is looked at again. */
 static semel_status keep_leases(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
 {
-    int64_t now_us;
-    semel_status status = now_of(inbox, &now_us, err);
-    if (status != SEMEL_OK)
-        return status;
-    if (items[0]->lease->live.lease_until_us - now_us > inbox->policy->lease_us / 2)
-        return SEMEL_OK;
-    return semel__items_lease(inbox, items, n, LEASE_RENEW, err);
+    for (int tries = 0; tries < KEEP_MAX; tries++) {
+        int64_t now_us;
+        semel_status status = now_of(inbox, &now_us, err);
+        if (status != SEMEL_OK)
+            return status;
+        if (items[0]->lease->lost || items[0]->lease->live.lease_until_us - now_us > inbox->policy->lease_us / 2)
+            return SEMEL_OK;
+        status = semel__items_lease(inbox, items, n, LEASE_RENEW, err);
+        if (status != SEMEL_OK)
+            return status;
+    }
+    return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "renewing a lease takes longer than half of it");
 }
 
 /* false: the world failed and the message was not touched. */

@@ -69,6 +69,7 @@ static semel_status answer(struct semel_store *store, enum fault fault, struct s
 {
     switch (fault) {
     case FAULT_NONE:
+    case FAULT_STALL:
         break;
     case FAULT_CONTENTION:
         return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_TRANSIENT, "spy: contention");
@@ -108,10 +109,12 @@ static semel_status spy_commit(struct semel_store *store, struct semel_error *er
     enum fault fault = spy.e->dead ? FAULT_CLOSED : planned("commit", 1);
     spy.e->seen.commits++;
     note_op(spy.e, "commit");
-    if (fault == FAULT_UNKNOWN_DONE) {
+    if (fault == FAULT_UNKNOWN_DONE || fault == FAULT_STALL) {
         semel_status status = spy.real->commit(store, err);
         if (status != SEMEL_OK)
             return status;
+        if (fault == FAULT_STALL)
+            spy.e->now_us += spy.e->policy.lease_us + 1;
     } else if (fault != FAULT_NONE) {
         spy.real->rollback(store);
     }

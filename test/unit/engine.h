@@ -35,7 +35,8 @@ enum fault {
     FAULT_BROKEN,     /* INVALID, BROKEN */
     FAULT_CLOSED,     /* rolled back, CLOSED until reopen */
     FAULT_UNKNOWN_DONE,
-    FAULT_UNKNOWN_LOST
+    FAULT_UNKNOWN_LOST,
+    FAULT_STALL /* of commit: it succeeds, and a lease goes by before it is answered */
 };
 
 /* Which call fails: the `nth` of `op` since it was set (from 1), or with `on` every one from there; of admit only those

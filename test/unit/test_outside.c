@@ -109,6 +109,40 @@ static void lease_is_renewed_before_the_next_handler_starts(void **state)
     assert_int_equal(n, 0);
 }
 
+static void take_time_and_look(struct engine *e, const struct semel__msg *m)
+{
+    assert_true(row_of(e, m->id.p[0] == 'a' ? "a" : "b").live.lease_until_us > e->now_us);
+    e->now_us += 40 * SECOND_US;
+}
+
+/* I7: a renewal that took longer than the lease is worth nothing: no handler starts under it. */
+static void lease_that_ran_out_while_it_was_renewed_is_renewed_again(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
+
+    e->on_run = take_time_and_look;
+    fail_at(e, "commit", 2, FAULT_STALL);
+    process(e, msgs, 2);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_int_equal(e->seen.commits, 4); /* the claim, two renewals, the ends */
+}
+
+/* The world is too slow: what was not started is given back. */
+static void lease_that_cannot_be_kept_is_given_back(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
+
+    e->on_run = take_time_and_look;
+    e->plan = (struct plan){.op = "commit", .nth = 2, .on = true, .fault = FAULT_STALL};
+    assert_int_equal(try_process(e, msgs, 2), SEMEL_RETRY);
+    assert_int_equal(e->inbox.counts.done + e->inbox.counts.fenced,
+                     1); /* a: by its end, or by what came of the stall */
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_WAITING);
+    assert_int_equal(row_of(e, "b").live.attempts, 0);
+}
+
 static void stall_and_be_recovered(struct engine *e, const struct semel__msg *m)
 {
     struct semel_inbox other;
@@ -167,6 +201,8 @@ int main(int argc, char **argv)
         ON_EACH_OUTSIDE(each_result_has_its_state),
         ON_EACH_OUTSIDE(world_gives_back_what_was_not_touched_and_keeps_what_ended),
         ON_EACH_OUTSIDE(lease_is_renewed_before_the_next_handler_starts),
+        ON_EACH_OUTSIDE(lease_that_ran_out_while_it_was_renewed_is_renewed_again),
+        ON_EACH_OUTSIDE(lease_that_cannot_be_kept_is_given_back),
         ON_EACH_OUTSIDE(message_whose_lease_was_lost_is_not_started),
         ON_EACH_OUTSIDE(second_of_a_key_waits_for_the_first),
     };
