@@ -166,15 +166,10 @@ static void take_counters(struct semel_route_stats *r)
 }
 
 /* What is final has counters, and a gauge of it would have to read far too many rows. */
-static bool is_open(enum semel_state state)
-{
-    return semel__state_unfinished(state) || state == SEMEL_STATE_QUARANTINED;
-}
-
 static void take_gauges(struct semel_route_stats *r)
 {
     for (enum semel_state s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
-        if (!is_open(s))
+        if (semel__state_final(s))
             continue;
         r->rows[s] = two(r, SEMEL_FAMILY_ROWS, semel__state_name(s));
         r->capped[s] = two(r, SEMEL_FAMILY_CAPPED, semel__state_name(s));
@@ -398,7 +393,7 @@ void semel__stats_look(struct semel_route_stats *route, const struct semel_count
 {
     for (enum semel_state s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
         const struct semel_count *found = NULL;
-        if (!is_open(s))
+        if (semel__state_final(s))
             continue;
         for (size_t i = 0; i < n; i++)
             if (counts[i].state == s && semel__str_eq(counts[i].consumer, route->consumer))

@@ -137,6 +137,15 @@ size_t semel__items_held(const struct semel_inbox *inbox, struct item **items, s
     return held;
 }
 
+size_t semel__items_open(struct item **items, size_t n)
+{
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!items[i]->settled)
+            items[k++] = items[i];
+    return k;
+}
+
 semel_status semel__items_may_run(const struct semel_inbox *inbox, struct semel_error *err)
 {
     if (inbox->failures_max <= 0 || inbox->failures < inbox->failures_max)

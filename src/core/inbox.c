@@ -214,15 +214,6 @@ static void refuse_giants(struct semel_inbox *inbox, struct item **items, size_t
     }
 }
 
-static size_t open_items(struct item **items, size_t n)
-{
-    size_t k = 0;
-    for (size_t i = 0; i < n; i++)
-        if (!items[i]->settled)
-            items[k++] = items[i];
-    return k;
-}
-
 static semel_status process_items(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
 {
     if (inbox->policy->effect != SEMEL_EFFECT_ATOMIC) {
@@ -270,7 +261,7 @@ semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_
     if (inbox->marks != NULL)
         inbox->marks->whole = n;
     refuse_giants(inbox, items, n);
-    n = open_items(items, n);
+    n = semel__items_open(items, n);
     status = n > 0 ? process_items(inbox, items, n, err) : SEMEL_OK;
     if (status == SEMEL_OK)
         semel__error_clear(err); /* what was cut out on the way is told by its own end */

@@ -103,8 +103,7 @@ struct semel_inbox {
     struct semel_observer observer;
     /* Failures in a row, and how many of them stop the call with ENVIRONMENT, whatever is left then being LATER,
      * but for what was claimed, which is stored: a broken handler must not drain a batch into dead letters (P63). 0: no
-     * bound. The pump sets both from its
-     * breaker. */
+     * bound. The pump sets both from its breaker. */
     int failures, failures_max;
     struct semel_counts counts;
     struct semel_marks *marks;  /* NULL, or: positions that go with this batch; set by mark.c alone */

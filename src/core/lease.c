@@ -256,10 +256,7 @@ semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, 
 void semel__items_give_back(struct semel_inbox *inbox, struct item **items, size_t n, semel_status status)
 {
     struct semel_error ignored;
-    size_t k = 0;
-    for (size_t i = 0; i < n; i++)
-        if (!items[i]->settled)
-            items[k++] = items[i];
+    const size_t k = semel__items_open(items, n);
     const bool alone = k == 1 && items[0]->lease->live.alone;
     if (k > 0 && !(alone && status == SEMEL_CLOSED))
         (void)semel__items_lease(inbox, items, k, alone ? LEASE_RELEASE : LEASE_APART, &ignored);

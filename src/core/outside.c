@@ -12,7 +12,7 @@
 #include "base/point.h"
 #include "core/work.h"
 
-#define KEEP_MAX 3
+#define KEEP_MAX 3 /* renewals in a row that come too late */
 
 static semel_status now_of(struct semel_inbox *inbox, int64_t *ret_now_us, struct semel_error *err)
 {
@@ -67,10 +67,8 @@ semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items
     struct semel_error ignored, kept = {0};
     size_t done = 0, i = 0;
     for (; i < n && world == SEMEL_OK; i++) {
-        if (inbox->failures_max > 0 && inbox->failures >= inbox->failures_max)
-            status = semel__fail(&kept, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT,
-                                 "%d messages failed in a row: the route pauses", inbox->failures);
-        else
+        status = semel__items_may_run(inbox, &kept);
+        if (status == SEMEL_OK)
             status = keep_leases(inbox, items + i, n - i, &kept);
         if (status != SEMEL_OK)
             break;

@@ -94,9 +94,11 @@ semel_status semel__work_run(struct work *work, bool single, struct semel_error 
 
 void semel__item_end(struct work *work, struct item *item); /* what the row becomes by item->ending */
 
+/* batch.c: transactions over items until every one is settled, cut as needed. */
+/* Moves those that have no end yet to the front, in their order: how many they are. */
+size_t semel__items_open(struct item **items, size_t n);
 /* Not OK: so many have failed in a row that the route pauses. */
 semel_status semel__items_may_run(const struct semel_inbox *inbox, struct semel_error *err);
-/* batch.c: transactions over items until every one is settled, cut as needed. */
 /* When one of the key of items[done - 1] was not accepted (the parking bound), those of the key from `done` on stay
  * with the source too, although their turn may have come meanwhile: how many that are. */
 size_t semel__items_held(const struct semel_inbox *inbox, struct item **items, size_t done, size_t n);
