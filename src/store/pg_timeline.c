@@ -5,7 +5,7 @@
  * A standby that is promoted, and a server that is restored to an earlier moment, begin a new timeline. What their
  * predecessor had committed and they did not get is gone, effect and record alike (P16). That cannot be mended here. It
  * is noticed, and told three times: to the audit and the table semel.timeline, by whoever sees it first
- * (sql/postgres/010_timeline.sql); to whoever uses a handle that has seen another timeline before, by one RETRY; to
+ * (sql/postgres/013_ground.sql); to whoever uses a handle that has seen another timeline before, by one RETRY; to
  * whoever asks for the status, for a while.
  *
  * A server that keeps its log to itself has no timeline, and nothing is noticed.

@@ -250,4 +250,4 @@ BEGIN
     RETURN m;
 END $$;
 
-INSERT INTO semel.schema (version, name) VALUES (5, 'message');
+INSERT INTO semel.schema (version, name) VALUES (14, 'message');

@@ -1,13 +1,6 @@
 -- SPDX-License-Identifier: MIT
 --
--- Semel on PostgreSQL: what consumers promise, and what operators have chosen.
-
--- The settings of a consumer, read by every door; a consumer without a row has the defaults.
-CREATE TABLE semel.consumer (
-    consumer   text COLLATE "C" PRIMARY KEY,
-    settings   jsonb NOT NULL CHECK (jsonb_typeof(settings) = 'object' AND octet_length(settings::text) <= 4096),
-    updated_at timestamptz NOT NULL
-);
+-- Semel on PostgreSQL: what operators have chosen.
 
 -- A frozen selection: what a bulk command was given to do, to which rows, by whom and why.
 CREATE TABLE semel.selection (
@@ -32,4 +25,4 @@ CREATE TABLE semel.selected (
 
 CREATE INDEX selected_left ON semel.selected (number, place) WHERE result IS NULL;
 
-INSERT INTO semel.schema (version, name) VALUES (3, 'operators');
+INSERT INTO semel.schema (version, name) VALUES (8, 'selection');

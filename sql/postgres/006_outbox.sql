@@ -16,4 +16,4 @@ CREATE TABLE semel.outbox (
     traceparent   text
 );
 
-INSERT INTO semel.schema (version, name) VALUES (2, 'outbox');
+INSERT INTO semel.schema (version, name) VALUES (6, 'outbox');

@@ -285,4 +285,4 @@ BEGIN
                                                business_key, order_key, version, fingerprint, message_time, delivery);
 END $$;
 
-INSERT INTO semel.schema (version, name) VALUES (8, 'calls');
+INSERT INTO semel.schema (version, name) VALUES (17, 'calls');

@@ -368,4 +368,4 @@ END $$;
 -- Nobody but the owner; roles.sql grants what an application needs.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM PUBLIC;
 
-INSERT INTO semel.schema (version, name) VALUES (9, 'work');
+INSERT INTO semel.schema (version, name) VALUES (18, 'work');

@@ -4,7 +4,7 @@
 --
 -- The functions give an application the inbox and the outbox inside its own transaction. They know the rules of the C
 -- library and write the same rows; spec/cases.txt holds both to one table. A name that begins with an underscore is
--- internal and granted to nobody; what applications call is in 007 and 008, and docs/sql-postgres.md describes it.
+-- internal and granted to nobody; what applications call is in 017 and 018, and docs/sql-postgres.md describes it.
 --
 -- Invariants: a refusal has SQLSTATE 22023, names the function and the argument, and says what would be right; text is
 -- compared by bytes whatever the collation of what the caller passes.
@@ -338,4 +338,54 @@ BEGIN
     RETURN p;
 END $$;
 
-INSERT INTO semel.schema (version, name) VALUES (4, 'ground');
+-- ---- was the server promoted? -------------------------------------------------------------------------------------
+
+CREATE FUNCTION semel._timeline_note() RETURNS trigger LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    last semel.timeline;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('semel.timeline', 0));   -- one notices, the others find it noticed
+    SELECT t.* INTO last FROM semel.timeline AS t ORDER BY t.number DESC LIMIT 1;
+    IF last.timeline = NEW.timeline THEN
+        RETURN NULL;
+    END IF;
+    NEW.former := last.timeline;
+    NEW.noticed_at := semel._now();
+    NEW.kept_until := NULL;
+    NEW.note := NULL;
+    IF NEW.former IS NOT NULL THEN
+        NEW.kept_until := pg_last_xact_replay_timestamp();
+        NEW.note := format('the server was promoted or restored (timeline %s to %s): anything committed %s lost',
+            NEW.former, NEW.timeline,
+            coalesce('after ' || to_char(NEW.kept_until AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') || ' UTC is',
+                     'shortly before may be'));
+        INSERT INTO semel.audit (at, who, what, reason) VALUES (NEW.noticed_at, session_user, 'timeline', NEW.note);
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE TRIGGER timeline_is_noted BEFORE INSERT ON semel.timeline
+FOR EACH ROW EXECUTE FUNCTION semel._timeline_note();
+
+-- What nobody had noticed so far; NULL: nothing new, or the server keeps its log to itself.
+CREATE FUNCTION semel._timeline() RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    now_on bigint;
+    told text;
+BEGIN
+    BEGIN
+        now_on := ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint;
+    EXCEPTION WHEN undefined_function OR insufficient_privilege OR feature_not_supported OR
+                   object_not_in_prerequisite_state THEN
+        RETURN NULL;
+    END;
+    IF now_on IS DISTINCT FROM (SELECT t.timeline FROM semel.timeline AS t ORDER BY t.number DESC LIMIT 1) THEN
+        INSERT INTO semel.timeline (timeline) VALUES (now_on) RETURNING note INTO told;
+    END IF;
+    RETURN told;
+END $$;
+
+DO $$ BEGIN PERFORM semel._timeline(); END $$;
+
+INSERT INTO semel.schema (version, name) VALUES (13, 'ground');

@@ -383,4 +383,4 @@ BEGIN
     RETURN r;
 END $$;
 
-INSERT INTO semel.schema (version, name) VALUES (6, 'rules');
+INSERT INTO semel.schema (version, name) VALUES (15, 'rules');

@@ -1,0 +1,19 @@
+-- SPDX-License-Identifier: MIT
+--
+-- Semel on PostgreSQL: what people did.
+
+-- Who did what to which row, and why.
+CREATE TABLE semel.audit (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at         timestamptz NOT NULL,
+    who        text NOT NULL,
+    what       text NOT NULL,
+    reason     text NOT NULL,
+    consumer   text COLLATE "C",
+    source     text COLLATE "C",
+    message_id text COLLATE "C"
+);
+
+CREATE INDEX audit_message ON semel.audit (consumer, source, message_id);
+
+INSERT INTO semel.schema (version, name) VALUES (5, 'audit');

@@ -1,0 +1,12 @@
+-- SPDX-License-Identifier: MIT
+--
+-- Semel on PostgreSQL: what consumers promise.
+
+-- The settings of a consumer, read by every door; a consumer without a row has the defaults.
+CREATE TABLE semel.consumer (
+    consumer   text COLLATE "C" PRIMARY KEY,
+    settings   jsonb NOT NULL CHECK (jsonb_typeof(settings) = 'object' AND octet_length(settings::text) <= 4096),
+    updated_at timestamptz NOT NULL
+);
+
+INSERT INTO semel.schema (version, name) VALUES (7, 'consumer');

@@ -1,0 +1,33 @@
+-- SPDX-License-Identifier: MIT
+--
+-- Semel on PostgreSQL: what transactions and workers hold at the moment.
+
+-- What was begun, until its end, and what was claimed, so that a late end leaves evidence. Rows of `begun` are never
+-- committed. Unlogged: after a crash the former have been rolled back, and the latter lose their evidence only.
+CREATE UNLOGGED TABLE semel.held (
+    token      bigint PRIMARY KEY,
+    kind       text COLLATE "C" NOT NULL CHECK (kind IN ('begun', 'loose', 'claimed')),
+    consumer   text COLLATE "C" NOT NULL,
+    source     text COLLATE "C" NOT NULL,
+    message_id text COLLATE "C" NOT NULL,
+    attempt    integer NOT NULL,
+    at         timestamptz NOT NULL
+);
+
+ALTER TABLE semel.held SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
+
+-- The same for a message that had no row and has no order key: its row is inserted as `completed` at once, which nobody
+-- else can see before the COMMIT, and only a failure or an outcome writes it again. The payload is kept here for the
+-- former. No row of this table is ever committed.
+CREATE UNLOGGED TABLE semel.begun (
+    consumer   text COLLATE "C" NOT NULL,
+    source     text COLLATE "C" NOT NULL,
+    message_id text COLLATE "C" NOT NULL,
+    headers    text,
+    payload    bytea,
+    PRIMARY KEY (consumer, source, message_id)
+);
+
+ALTER TABLE semel.begun SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
+
+INSERT INTO semel.schema (version, name) VALUES (9, 'held');

@@ -1,0 +1,30 @@
+-- SPDX-License-Identifier: MIT
+--
+-- Semel on PostgreSQL: what the rules of 013 and later need of the tables.
+--
+-- The files before this one hold tables, those after it functions and the types they pass on. A database that was made
+-- before this division has older functions, which are dropped here and defined anew; grants on them go with them, so
+-- run roles.sql again.
+
+DROP TRIGGER IF EXISTS consumer_written ON semel.consumer;
+ALTER TABLE semel.consumer DROP COLUMN IF EXISTS policy;
+DROP TRIGGER IF EXISTS begun_has_its_end ON semel.held;
+DROP TRIGGER IF EXISTS begun_has_its_end ON semel.begun;
+DROP TRIGGER IF EXISTS timeline_is_noted ON semel.timeline;
+
+DO $$
+DECLARE
+    old record;
+BEGIN
+    FOR old IN SELECT p.oid::pg_catalog.regprocedure AS name FROM pg_catalog.pg_proc AS p
+               WHERE p.pronamespace = 'semel'::pg_catalog.regnamespace AND p.proname <> '_position_holds' LOOP
+        EXECUTE pg_catalog.format('DROP FUNCTION %s', old.name);
+    END LOOP;
+    FOR old IN SELECT t.oid::pg_catalog.regtype AS name
+               FROM pg_catalog.pg_type AS t JOIN pg_catalog.pg_class AS c ON c.oid = t.typrelid
+               WHERE t.typnamespace = 'semel'::pg_catalog.regnamespace AND c.relkind = 'c' LOOP
+        EXECUTE pg_catalog.format('DROP TYPE %s', old.name);
+    END LOOP;
+END $$;
+
+INSERT INTO semel.schema (version, name) VALUES (12, 'edges');
