@@ -4,7 +4,8 @@
  *
  * Invariants: enter() is the only place where a phase changes; a request is judged (Host, route, token, length)
  * as soon as its head is there and before a byte of its body is kept; whatever is refused ends the
- * connection when bytes of the request may still come; `out` has all its room from the beginning and
+ * connection when bytes of the request may still come; a body is charged to its route's share as its bytes come, never
+ * before, so that what is only announced takes no room from others (P87); `out` has all its room from the beginning and
  * never moves, for somebody may be writing from it.
  */
 #include "net/conn.h"
@@ -19,12 +20,36 @@
 #define IN_KEPT 4096 /* bytes of room that an idle connection keeps */
 #define CONTINUE "HTTP/1.1 100 Continue\r\n\r\n"
 
+static const char no_room[] = "too many bodies are in memory for this path; send it again later";
+
 static void advance(struct semel_conn *conn);
 
 static void enter(struct semel_conn *conn, enum semel_conn_phase phase)
 {
     conn->phase = phase;
     conn->serial++;
+}
+
+bool semel__conn_share_out(struct semel_conn_env *env)
+{
+    double all = 0;
+    env->shares = semel__calloc(env->n_routes + 1, sizeof(*env->shares));
+    if (env->shares == NULL)
+        return false;
+    for (size_t i = 0; i < env->n_routes; i++)
+        all += (double)env->routes[i].body_max;
+    for (size_t i = 0; i < env->n_routes; i++) {
+        size_t body_max = env->routes[i].body_max;
+        double part = body_max > 0 ? (double)env->limits.held_bytes * ((double)body_max / all) : 0;
+        env->shares[i].max = part > (double)body_max ? (size_t)part : body_max;
+    }
+    return true;
+}
+
+void semel__conn_env_done(struct semel_conn_env *env)
+{
+    semel__free(env->shares);
+    env->shares = NULL;
 }
 
 static void copy_text(char *out, size_t size, const char *text, struct semel_str *ret)
@@ -57,8 +82,12 @@ void semel__conn_retire(struct semel_conn_env *env, struct semel_http_exchange *
 {
     if (x == NULL)
         return;
-    assert(env->held >= x->held);
-    env->held -= x->held;
+    if (x->held > 0) {
+        struct semel_conn_share *share = &env->shares[x->req.route - env->routes];
+        assert(env->held >= x->held && share->held >= x->held);
+        env->held -= x->held;
+        share->held -= x->held;
+    }
     semel__exchange_free(x);
 }
 
@@ -196,14 +225,23 @@ static void dispatch(struct semel_conn *conn)
     x->req.route->handle(x->req.route->ctx, x);
 }
 
-/* Takes n bytes of the listener's budget for bodies. */
-static bool hold(struct semel_conn *conn, size_t n)
+/* Is there room for n bytes more in the route's share? */
+static bool fits(const struct semel_conn *conn, size_t n)
 {
-    struct semel_conn_env *env = conn->env;
-    if (n > env->limits.held_bytes || env->held > env->limits.held_bytes - n)
+    const struct semel_conn_share *share = &conn->env->shares[conn->x->req.route - conn->env->routes];
+    return n <= share->max && share->held <= share->max - n;
+}
+
+/* Counts the bytes of the body that have come since the last time. */
+static bool charge(struct semel_conn *conn)
+{
+    struct semel_http_exchange *x = conn->x;
+    size_t n = x->body.n - x->held;
+    if (!fits(conn, n))
         return false;
-    env->held += n;
-    conn->x->held += n;
+    conn->env->shares[x->req.route - conn->env->routes].held += n;
+    conn->env->held += n;
+    x->held += n;
     return true;
 }
 
@@ -215,8 +253,8 @@ static void begin_body(struct semel_conn *conn)
         refuse(conn, 413, max == 0 ? "this takes no body" : "the body is too large", 0);
         return;
     }
-    if (!hold(conn, parse->chunked ? max : parse->length)) {
-        refuse(conn, 503, "too many bodies at a time", 0);
+    if (!fits(conn, parse->length)) {
+        refuse(conn, 503, no_room, 0);
         return;
     }
     semel__buf_init(&conn->x->body, max);
@@ -269,8 +307,9 @@ static void take_head(struct semel_conn *conn, size_t n)
     conn->x = x;
     consume(conn, n);
     int status = semel__parse_head(&conn->parse, x, head, env->limits.head_fields);
-    if (++conn->requests >= env->limits.requests || !conn->parse.keep_alive || conn->parse.http_1_0)
-        conn->last = true;
+    if (++conn->requests >= env->limits.requests || !conn->parse.keep_alive || conn->parse.http_1_0 ||
+        x->req.method == SEMEL_HTTP_CONNECT)
+        conn->last = true; /* behind a CONNECT somebody may take the connection for a tunnel */
     if (status != 0) {
         conn->last = true;
         refuse(conn, status, conn->parse.reason, 0);
@@ -308,7 +347,9 @@ static void read_body(struct semel_conn *conn)
         return;
     }
     consume(conn, used);
-    if (conn->parse.complete)
+    if (!charge(conn))
+        refuse(conn, 503, no_room, 0);
+    else if (conn->parse.complete)
         dispatch(conn);
 }
 

@@ -35,7 +35,7 @@ enum semel_conn_phase {
     SEMEL_CONN_CLOSED
 };
 
-/* What the connections of a listener share. `used` is touched by the loop's thread alone. */
+/* What the connections of a listener share. `held` and `shares` are touched by the loop's thread alone. */
 struct semel_conn_env {
     const struct semel_http_route *routes;
     size_t n_routes;
@@ -44,7 +44,12 @@ struct semel_conn_env {
     const struct semel_clock *clock;
     semel_http_observer observe;
     void *observe_ctx;
-    size_t held; /* bytes of bodies, against limits.held_bytes */
+    size_t held; /* bytes of bodies that are in memory */
+    /* One for each route: what it holds of `held`, and how much it may. Routes share limits.held_bytes out by their
+     * body_max; a share always holds one body. */
+    struct semel_conn_share {
+        size_t held, max;
+    } *shares;
     /* Wired into each exchange: see exchange.h. */
     void (*back)(void *ctx, struct semel_http_exchange *x);
     void (*take)(void *ctx); /* an exchange was made that will say `gone`; or NULL */
@@ -71,6 +76,10 @@ struct semel_conn {
     struct semel_str remote, local;
     char remote_text[72], local_text[64];
 };
+
+/* Shares out limits.held_bytes among the routes. false: no memory. */
+bool semel__conn_share_out(struct semel_conn_env *env);
+void semel__conn_env_done(struct semel_conn_env *env);
 
 /* NULL: no memory. The texts are copied; local is without a port, or NULL. */
 struct semel_conn *semel__conn_new(struct semel_conn_env *env, const char *remote, const char *local);

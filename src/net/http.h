@@ -23,7 +23,7 @@
  * transfer coding other than `chunked`, chunk extensions, trailers, no Host or two, a target that is
  * not a path (absolute-form and authority-form too), a bad percent-escape. 408: a head or body that is
  * too slow. 413, 431: too large. 417: another expectation. 421: a Host that is not ours. 501: a method
- * that is not HTTP's. 505: another version. 503: too many connections, or too many bytes of bodies in
+ * that is not HTTP's. 505: another version. 503: too many connections, or too many bytes of the path's bodies in
  * memory. Without or with a wrong token 401, with one of another scope 403; both before the body is
  * read. A refusal closes the connection, unless the request was whole and its end beyond doubt.
  *
@@ -116,7 +116,7 @@ struct semel_http_limits {
     size_t requests;    /* of one connection; the last one's reply closes it */
     size_t head_bytes;  /* request line and headers */
     size_t head_fields; /* headers, and pairs of the query */
-    size_t held_bytes;  /* of all bodies of requests at a time; beyond it: 503 */
+    size_t held_bytes;  /* of all bodies in memory at a time; each route has a share, beyond it: 503 */
     size_t reply_max;   /* bytes of a reply's body */
     uint64_t idle_ms;   /* between two requests */
     uint64_t head_ms;   /* from its first byte, or from the connection, to the end of a head; TLS included */

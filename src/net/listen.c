@@ -209,6 +209,8 @@ semel_status semel__http_listen(struct semel_http *http, const struct semel_http
         return semel__fail_memory(err);
     env_init(listener, settings);
     status = semel__access_init(&listener->env.access, settings, address.storage.ss_family == AF_UNIX, err);
+    if (status == SEMEL_OK && !semel__conn_share_out(&listener->env))
+        status = semel__fail_memory(err);
     if (status == SEMEL_OK)
         status = tls_init(listener, settings, err);
     if (status == SEMEL_OK)
@@ -256,6 +258,7 @@ void semel__listener_close(struct semel_http_listener *listener)
 void semel__listener_free(struct semel_http_listener *listener)
 {
     semel__access_done(&listener->env.access);
+    semel__conn_env_done(&listener->env);
     semel__tls_context_unref(listener->tls);
     pthread_mutex_destroy(&listener->tls_lock);
     semel__free(listener->cert_file);

@@ -198,6 +198,7 @@ static void init(struct run *run)
     run->env.limits.head_fields = 8;
     run->env.limits.requests = 20;
     run->env.limits.held_bytes = BODY_MAX;
+    MUST(semel__conn_share_out(&run->env));
     run->env.clock = &clock;
     run->env.back = came_back;
     run->env.take = took;
@@ -230,5 +231,6 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
     semel__buf_done(&whole);
     semel__buf_done(&bytes);
     semel__access_done(&run.env.access);
+    semel__conn_env_done(&run.env);
     return 0;
 }

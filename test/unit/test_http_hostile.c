@@ -367,28 +367,79 @@ static void one_connection_too_many_is_told_so(void **state)
     close(two);
 }
 
-static void bodies_past_the_budget_are_put_off(void **state)
+#define LATER "POST /later HTTP/1.1\r\n" HOST
+
+/* B6 P87. /echo has a share of 1024 bytes: its body_max. */
+static void bodies_past_a_share_are_refused_at_once_and_other_routes_go_on(void **state)
 {
     (void)state;
     httpd.settings.limits.held_bytes = 1500;
     httpd_start(&httpd);
     int slow = client_open(&httpd);
     struct reply reply;
+    char bytes[1000];
+    memset(bytes, 'y', sizeof(bytes));
     client_sendz(slow, POST "Content-Length: 1000\r\nExpect: 100-continue\r\n\r\n");
-    assert_true(client_reply(slow, &reply, true)); /* its bytes are counted now */
+    assert_true(client_reply(slow, &reply, true));
     assert_int_equal(reply.status, 100);
     reply_done(&reply);
-    ask_padded(POST "Content-Length: 501\r\n\r\n", 'x', 501, "", 503);
-    ask_padded(POST "Content-Length: 500\r\n\r\n", 'x', 500, "", 200);
-    ask_padded(CHUNKED "1\r\n", 'x', 1, "\r\n0\r\n\r\n", 503);
-    char rest[1000];
-    memset(rest, 'y', sizeof(rest));
-    client_send(slow, rest, sizeof(rest));
+    ask_padded(POST "Content-Length: 1024\r\n\r\n", 'x', 1024, "", 200); /* nothing of the slow one is there yet */
+    client_send(slow, bytes, 600);
+    int status = 200; /* until the 600 bytes were read */
+    for (unsigned rounds = 0; status == 200; rounds++) {
+        reply = client_ask(&httpd, POST "Content-Length: 425\r\nExpect: 100-continue\r\n\r\n");
+        status = reply.status == 100 ? 200 : reply.status;
+        reply_done(&reply);
+        assert_true(rounds < 10000);
+    }
+    assert_int_equal(status, 503); /* before a byte of it was sent */
+    ask_padded(POST "Content-Length: 424\r\n\r\n", 'x', 424, "", 200);
+    ask_padded(CHUNKED "1a9\r\n", 'x', 425, "\r\n0\r\n\r\n", 503);
+    ask_padded(LATER "Content-Length: 1200\r\n\r\n", 'x', 1200, "", 200);
+    client_send(slow, bytes, 400);
     assert_true(client_reply(slow, &reply, false));
     assert_int_equal(reply.n, 1000);
     reply_done(&reply);
-    ask_padded(CHUNKED "1\r\n", 'x', 1, "\r\n0\r\n\r\n", 200);
+    ask_padded(CHUNKED "1a9\r\n", 'x', 425, "\r\n0\r\n\r\n", 200);
     close(slow);
+}
+
+/* B6 P87 */
+static void requests_that_only_announce_a_body_take_no_room(void **state)
+{
+    (void)state;
+    static const char *const heads[] = {CHUNKED, POST "Content-Length: 1024\r\n\r\n"};
+    httpd.settings.limits.held_bytes = 4096;
+    httpd_start(&httpd);
+    int idle[20];
+    for (size_t i = 0; i < COUNT(idle); i++) {
+        idle[i] = client_open(&httpd);
+        client_sendz(idle[i], heads[i % 2]);
+    }
+    ask_padded(POST "Content-Length: 1024\r\n\r\n", 'x', 1024, "", 200);
+    for (size_t i = 0; i < COUNT(idle); i++)
+        close(idle[i]);
+}
+
+/* B9: whoever believes to have a tunnel now must not find the next request's answer in it. */
+static void connect_closes(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"CONNECT /hello HTTP/1.1\r\n" HOST "\r\n",
+                                        "CONNECT localhost:80 HTTP/1.1\r\n" HOST "\r\n"};
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        struct reply reply;
+        int fd = client_open(&httpd);
+        client_sendz(fd, texts[i]);
+        client_sendz(fd, "GET /smuggled HTTP/1.1\r\n" HOST "\r\n");
+        assert_true(client_reply(fd, &reply, false));
+        assert_int_equal(reply.status, i == 0 ? 405 : 400);
+        assert_true(reply_has(&reply, "Connection: close"));
+        assert_true(client_closed(fd));
+        reply_done(&reply);
+        close(fd);
+    }
+    assert_int_equal(atomic_load(&httpd.smuggled), 0);
 }
 
 int main(void)
@@ -406,7 +457,9 @@ int main(void)
         OWN(a_silent_client_is_hung_up_on),
         OWN(whoever_does_not_read_his_answer_is_cut_off),
         OWN(one_connection_too_many_is_told_so),
-        OWN(bodies_past_the_budget_are_put_off),
+        OWN(bodies_past_a_share_are_refused_at_once_and_other_routes_go_on),
+        OWN(requests_that_only_announce_a_body_take_no_room),
+        CASE(connect_closes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
