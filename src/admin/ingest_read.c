@@ -8,7 +8,8 @@
  *   anything else                        the body is the payload; headers ce-NAME become ce_NAME (binary mode)
  *
  * The other headers of the request come along, in lower case, without those that belong to the connection or to who
- * sends. What an event says of itself stands before them and wins.
+ * sends. What an event says of itself stands before them and wins. Its attributes have one spelling: names in JSON are
+ * lower case letters and digits, ce_NAME is no header of HTTP, ce-NAME comes once.
  *
  * Invariants: a refusal says what is wrong, where, and what would be right, and quotes no payload; one bad event of a
  * batch refuses the batch, for its sender must know which ones were taken.
@@ -135,12 +136,48 @@ static bool lowered(struct semel_arena *arena, const char *prefix, struct semel_
     return true;
 }
 
+/* An attribute's name is letters and digits; header names have no case, names in JSON are lower case. */
+static bool attribute_named(struct semel_str name, bool header)
+{
+    for (size_t i = 0; i < name.n; i++) {
+        char c = name.p[i];
+        if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (header && c >= 'A' && c <= 'Z')))
+            return false;
+    }
+    return name.n > 0;
+}
+
+static bool came_before(const struct semel_http_request *req, size_t at)
+{
+    struct semel_str name = req->headers[at].name;
+    for (size_t i = 0; i < at; i++)
+        if (req->headers[i].name.n == name.n && strncasecmp(req->headers[i].name.p, name.p, name.n) == 0)
+            return true;
+    return false;
+}
+
+/* Two attributes of one name, or two spellings of it, would leave it open which of them is the event's. 0 or 400. */
+static int check_header(const struct reading *r, size_t at)
+{
+    struct semel_str name = r->req->headers[at].name;
+    char shown[64];
+    semel__str_show(shown, sizeof(shown), name);
+    if (semel__begins_with(name, "ce_"))
+        return wrong(r, 0, "the header %s: over HTTP an attribute's header begins with ce-", shown);
+    if (!semel__begins_with(name, "ce-"))
+        return 0;
+    if (!attribute_named((struct semel_str){name.p + 3, name.n - 3}, true))
+        return wrong(r, 0, "the header %s: an attribute's name is letters and digits", shown);
+    return came_before(r->req, at) ? wrong(r, 0, "the header %s is repeated; an event has each attribute once", shown)
+                                   : 0;
+}
+
 /* One header of the request. false: no memory. `plain`: the event is in the headers and the body is its data. */
 static bool take_header(struct reading *r, const struct semel_http_pair *header, bool plain)
 {
     struct semel_pair *at = &r->common[r->n_common];
     struct semel_str name = header->name;
-    bool event = semel__begins_with(name, "ce-") || semel__begins_with(name, "ce_");
+    bool event = semel__begins_with(name, "ce-");
     if (!plain && (event || semel__same_word(name, "content-type")))
         return true; /* the event has its own */
     r->n_common++;
@@ -162,6 +199,9 @@ static int take_headers(struct reading *r, bool plain)
     for (size_t i = 0; i < req->n_headers; i++) {
         if (stays_behind(req->headers[i].name) || hops(connection, req->headers[i].name))
             continue;
+        int status = check_header(r, i);
+        if (status != 0)
+            return status;
         if (!take_header(r, &req->headers[i], plain))
             return no_memory(r);
     }
@@ -248,10 +288,13 @@ static int take_attributes(struct reading *r, size_t index, const struct semel_j
     for (const struct semel_json_node *node = event->u.first; node != NULL; node = node->next) {
         struct semel_str value;
         char shown[64];
-        if (semel__str_eqz(node->key, "data") || semel__str_eqz(node->key, "data_base64") ||
-            node->tag == SEMEL_JSON_TAG_NULL)
+        if (semel__str_eqz(node->key, "data") || semel__str_eqz(node->key, "data_base64"))
             continue;
         semel__str_show(shown, sizeof(shown), node->key);
+        if (!attribute_named(node->key, false))
+            return wrong(r, index, "its attribute \"%s\": a name is lower case letters and digits", shown);
+        if (node->tag == SEMEL_JSON_TAG_NULL)
+            continue;
         if (!attribute_text(node, &value))
             return wrong(r, index, "its attribute \"%s\" must be a string, a number or true or false", shown);
         bool trace = semel__str_eqz(node->key, "traceparent");
@@ -410,10 +453,10 @@ int semel__ingest_read(struct ingest_request *request, size_t body_max, struct s
     bool structured = semel__same_word(type, "application/cloudevents+json");
     bool batch = semel__same_word(type, "application/cloudevents-batch+json");
     bool lines = semel__same_word(type, "application/x-ndjson");
-    request->batch = batch || lines;
-    int status = take_headers(&r, !structured && !request->batch);
+    int status = take_headers(&r, !structured && !batch && !lines);
     if (status != 0)
         return status;
+    request->batch = batch || lines;
     if (batch)
         status = read_batch(&r, req->body);
     else if (lines)

@@ -15,6 +15,7 @@
 #define TOKENS_MAX 16
 #define PULL_BODY_MAX ((size_t)256 << 10) /* an outcome of 64 KiB, escaped */
 #define TAKE_BODY_MAX 4096                /* nothing is read of it */
+#define ASIDE_ABOVE ((size_t)32 << 10)    /* a larger body is read by another thread than the loop's */
 
 /* The most that a route can put into a listener's table. */
 #define PATHS_A_ROUTE 5
@@ -73,6 +74,7 @@ static semel_status add_path(struct semel_serve *serve, struct semel_serve_liste
         return refuse(err, route, "its address has more than 16 different tokens; share some, or use two addresses");
     spec.path = text;
     spec.methods = SEMEL_HTTP_BIT(POST);
+    spec.aside_above = ASIDE_ABOVE;
     l->routes[l->n_routes++] = spec;
     if (l->body_max < spec.body_max)
         l->body_max = spec.body_max;

@@ -222,7 +222,10 @@ static void dispatch(struct semel_conn *conn)
     }
     x->conn = conn;
     enter(conn, SEMEL_CONN_HANDLING);
-    x->req.route->handle(x->req.route->ctx, x);
+    const struct semel_http_route *route = x->req.route;
+    bool large = route->aside_above > 0 && x->body.n > route->aside_above;
+    if (!large || conn->env->aside == NULL || !conn->env->aside(conn->env->back_ctx, x))
+        route->handle(route->ctx, x);
 }
 
 /* Is there room for n bytes more in the route's share? */

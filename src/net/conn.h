@@ -49,11 +49,12 @@ struct semel_conn_env {
      * body_max; a share always holds one body. */
     struct semel_conn_share {
         size_t held, max;
-    } *shares;
+    } * shares;
     /* Wired into each exchange: see exchange.h. */
     void (*back)(void *ctx, struct semel_http_exchange *x);
     void (*take)(void *ctx); /* an exchange was made that will say `gone`; or NULL */
     void (*gone)(void *ctx);
+    bool (*aside)(void *ctx, struct semel_http_exchange *x); /* handled elsewhere; false: it cannot be. Or NULL */
     void *back_ctx;
 };
 

@@ -8,7 +8,7 @@
  * its body, before its handler sees it, and so is a reply before it is sent.
  *
  * Threads: the caller owns the thread that runs semel__http_run; handlers run in it and must not
- * block. A handler answers at once, or keeps the exchange and gives it to another thread, which
+ * block, but for requests that are set aside (route.aside_above), of which several may be handled at a time. A handler answers at once, or keeps the exchange and gives it to another thread, which
  * answers later. Between the handler's call and the answer an exchange belongs to one thread at a
  * time; it may outlive its connection and even the server. Every exchange must be answered exactly
  * once, or it leaks and its connection waits until the server stops.
@@ -63,6 +63,9 @@ struct semel_http_route {
     const char *path;
     unsigned needs;  /* a token that has one of these scopes; 0: open to whoever can connect */
     size_t body_max; /* bytes; 0: a request with a body is refused */
+    /* A request whose body has more bytes is handled by a thread of a pool: reading it would hold the loop up (P104).
+     * 0: never. */
+    size_t aside_above;
     void (*handle)(void *ctx, struct semel_http_exchange *x);
     void *ctx;
 };

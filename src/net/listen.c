@@ -171,6 +171,7 @@ static void env_init(struct semel_http_listener *listener, const struct semel_ht
     env->back = semel__mail_back;
     env->take = semel__mail_take;
     env->gone = semel__mail_gone;
+    env->aside = semel__mail_aside;
     env->back_ctx = listener->http->mail;
 }
 

@@ -53,6 +53,38 @@ void semel__mail_back(void *ctx, struct semel_http_exchange *x)
         semel__exchange_free(x);
 }
 
+/* One request with one of libuv's threads. The loop does not end before it is done. */
+struct aside {
+    uv_work_t work;
+    struct semel_http_exchange *x;
+};
+
+static void aside_work(uv_work_t *work)
+{
+    struct semel_http_exchange *x = ((struct aside *)work->data)->x;
+    x->req.route->handle(x->req.route->ctx, x);
+}
+
+static void aside_done(uv_work_t *work, int status)
+{
+    (void)status;
+    semel__free(work->data);
+}
+
+bool semel__mail_aside(void *ctx, struct semel_http_exchange *x)
+{
+    struct semel_mail *mail = ctx;
+    struct aside *aside = semel__alloc(sizeof(*aside));
+    if (aside == NULL)
+        return false;
+    aside->x = x;
+    aside->work.data = aside;
+    if (uv_queue_work(mail->wake->loop, &aside->work, aside_work, aside_done) == 0)
+        return true;
+    semel__free(aside);
+    return false;
+}
+
 static struct semel_http_exchange *mail_empty(struct semel_mail *mail)
 {
     struct semel_http_exchange *first = mail->first;

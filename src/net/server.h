@@ -87,6 +87,7 @@ struct semel_http {
 void semel__mail_back(void *mail, struct semel_http_exchange *x);
 void semel__mail_take(void *mail);
 void semel__mail_gone(void *mail);
+bool semel__mail_aside(void *mail, struct semel_http_exchange *x);
 void semel__server_peer_gone(struct semel_http *http); /* perhaps it was the last */
 
 /* listen.c */

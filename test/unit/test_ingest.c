@@ -298,6 +298,13 @@ static void what_is_no_event_is_refused_with_the_reason(void **state)
         {"application/cloudevents+json", "{\"specversion\":\"1.0\",\"data_base64\":\"AR==\"}", 400, "base64"},
         {"application/cloudevents+json", "{\"specversion\":\"1.0\",\"data_base64\":7}", 400, "base64"},
         {"application/cloudevents+json", "{\"specversion\":\"1.0\",\"d\\u0061ta\":1}", 400, "without escapes"},
+        /* B9: one spelling of a name */
+        {"application/cloudevents+json", "{\"specversion\":\"1.0\",\"id\":\"a\",\"ID\":\"b\"}", 400, "lower case"},
+        {"application/cloudevents+json", "{\"specversion\":\"1.0\",\"Type\":null}", 400, "lower case"},
+        {"application/cloudevents+json", "{\"specversion\":\"1.0\",\"a_b\":1}", 400, "lower case"},
+        {"application/cloudevents+json", "{\"specversion\":\"1.0\",\"\":1}", 400, "lower case"},
+        {"application/cloudevents+json", "{\"specversion\":\"1.0\",\"Data\":1}", 400, "lower case"},
+        {"application/cloudevents-batch+json", "[{\"specversion\":\"1.0\",\"Id\":1}]", 400, "event 1: its attribute"},
         {"application/cloudevents-batch+json", "{}", 400, "JSON array"},
         {"application/cloudevents-batch+json", "[{\"specversion\":\"1.0\"},7]", 400, "event 2: a CloudEvent is"},
         {"application/x-ndjson", "{\"specversion\":\"1.0\"}\nx", 400, "event 2: it is not JSON"},
@@ -310,6 +317,59 @@ static void what_is_no_event_is_refused_with_the_reason(void **state)
     size_t got;
     assert_int_equal(semel_broker_poll(broker, 10, 0, &arena, &deliveries, &got, &served.err), SEMEL_OK);
     assert_int_equal(got, 0);
+}
+
+/* B9: who reads another spelling, or the other one of two, sees another event. */
+static void headers_of_an_event_have_one_spelling_and_come_once(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *more, *says;
+    } cases[] = {
+        {"ce_id: a\r\n", "begins with ce-"},
+        {"CE_Source: a\r\nce-source: b\r\n", "begins with ce-"},
+        {"Content-Type: application/cloudevents+json\r\nce_id: a\r\n", "begins with ce-"},
+        {"ce-id: a\r\nce-id: b\r\n", "ce-id is repeated"},
+        {"ce-id: a\r\nX: y\r\nCE-Id: a\r\n", "CE-Id is repeated"},
+        {"ce-: a\r\n", "letters and digits"},
+        {"ce-a-b: a\r\n", "letters and digits"},
+        {"ce-a_b: a\r\n", "letters and digits"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++)
+        assert_reply(served_reply(post(cases[i].more, "{\"specversion\":\"1.0\"}")), 400, cases[i].says);
+    size_t got;
+    assert_int_equal(semel_broker_poll(broker, 10, 0, &arena, &deliveries, &got, &served.err), SEMEL_OK);
+    assert_int_equal(got, 0);
+}
+
+/* B9 P104: a large batch is read by another thread, which the test holds up at the door's lock behind the reading;
+ * the loop goes on meanwhile. */
+static void large_events_are_read_off_the_loop(void **state)
+{
+    (void)state;
+    struct semel_ingest *ingest = served.serve->ingests;
+    while (!semel__str_eqz(ingest->route->name, "in"))
+        ingest = ingest->next;
+    char *text = malloc(100001);
+    assert_non_null(text);
+    memset(text, ' ', 100000);
+    snprintf(text + 99000, 1001,
+             "{\"specversion\":\"1.0\",\"id\":\"a\",\"data\":1}\n"
+             "{\"specversion\":\"1.0\",\"id\":\"b\",\"data\":2}");
+    pthread_mutex_lock(&ingest->lock);
+    int fd = post("Content-Type: application/x-ndjson\r\n", text);
+    for (int i = 0; i < 3; i++)
+        assert_reply(client_ask(&served.client, "GET /none HTTP/1.1\r\nHost: localhost\r\n\r\n"), 404, "Not Found");
+    pthread_mutex_unlock(&ingest->lock);
+    poll_for(2);
+    assert_header(0, "ce_id", "a");
+    assert_header(1, "ce_id", "b");
+    for (size_t i = 0; i < 2; i++)
+        told_and_ack(i, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    assert_reply(served_reply(fd), 200, "accepted");
+    memcpy(text + 99000, "[", 1); /* refusals too */
+    assert_reply(served_reply(post("Content-Type: application/x-ndjson\r\n", text)), 400, "event 1: it is not JSON");
+    free(text);
 }
 
 static char *events(size_t n)
@@ -522,6 +582,8 @@ int main(void)
         CASE(data_may_be_text_or_bytes),
         CASE(a_batch_is_answered_together_and_in_order),
         CASE(what_is_no_event_is_refused_with_the_reason),
+        CASE(headers_of_an_event_have_one_spelling_and_come_once),
+        CASE(large_events_are_read_off_the_loop),
         CASE(bounds_are_told),
         CASE(strangers_are_not_heard),
         CASE(a_request_that_waits_too_long_is_503_and_its_late_verdict_is_dropped),
