@@ -16,7 +16,8 @@ CREATE TABLE semel.position (
     CHECK (octet_length(consumer) BETWEEN 1 AND 255 AND octet_length(source) <= 255)
 );
 
-CREATE FUNCTION semel._position_holds() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION semel._position_holds() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, semel, pg_temp AS $$
 BEGIN
     IF NEW.epoch < OLD.epoch OR (NEW.epoch = OLD.epoch AND OLD.next_offset IS NOT NULL
                                  AND (NEW.next_offset IS NULL OR NEW.next_offset < OLD.next_offset)) THEN

@@ -388,4 +388,7 @@ END $$;
 
 DO $$ BEGIN PERFORM semel._timeline(); END $$;
 
+-- Nobody but the owner may call what is made here; roles.sql grants what an application needs.
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM PUBLIC;
+
 INSERT INTO semel.schema (version, name) VALUES (13, 'ground');

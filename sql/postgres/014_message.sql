@@ -250,4 +250,7 @@ BEGIN
     RETURN m;
 END $$;
 
+-- Nobody but the owner may call what is made here; roles.sql grants what an application needs.
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM PUBLIC;
+
 INSERT INTO semel.schema (version, name) VALUES (14, 'message');

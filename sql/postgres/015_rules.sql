@@ -383,4 +383,7 @@ BEGIN
     RETURN r;
 END $$;
 
+-- Nobody but the owner may call what is made here; roles.sql grants what an application needs.
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM PUBLIC;
+
 INSERT INTO semel.schema (version, name) VALUES (15, 'rules');

@@ -409,4 +409,7 @@ BEGIN
     RETURN semel._end(p, r, how, reason, outcome, CASE began WHEN 'begun' THEN 'ours' ELSE 'wait' END);
 END $$;
 
+-- Nobody but the owner may call what is made here; roles.sql grants what an application needs.
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM PUBLIC;
+
 INSERT INTO semel.schema (version, name) VALUES (16, 'deliver');

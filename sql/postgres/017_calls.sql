@@ -285,4 +285,7 @@ BEGIN
                                                business_key, order_key, version, fingerprint, message_time, delivery);
 END $$;
 
+-- Nobody but the owner may call what is made here; roles.sql grants what an application needs.
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM PUBLIC;
+
 INSERT INTO semel.schema (version, name) VALUES (17, 'calls');

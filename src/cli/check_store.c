@@ -90,6 +90,10 @@ static void ask_rights(const struct online_asker *asker, struct semel_store *sto
                     rights.missing);
     else
         online_tell(asker, ONLINE_OK, "rights", "role %s may do what routes need", rights.role);
+    if (rights.public_writable)
+        online_tell(asker, ONLINE_WARNING, "public",
+                    "everybody may create functions in the schema public, which your statements may call unawares: "
+                    "REVOKE CREATE ON SCHEMA public FROM PUBLIC");
     if (rights.unsafe)
         online_tell(asker, ONLINE_FAILED, "durability",
                     "synchronous_commit is off for role %s: what was answered as committed could be lost; set it to on "

@@ -24,15 +24,15 @@ struct part {
     size_t n;
 };
 
-#define MARKS                                                                                              \
-    "SELECT b.n, w.watermark FROM unnest($2::text[]) WITH ORDINALITY AS b (source, n) CROSS JOIN LATERAL " \
+#define MARKS                                                                                                         \
+    "SELECT b.n, w.watermark FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS b (source, n) CROSS JOIN LATERAL " \
     "(SELECT watermark FROM semel.watermark WHERE consumer = $1::text AND source = b.source "
 static const struct pg_sql sql_watermarks = {"semel_watermarks", MARKS "OFFSET 0) AS w ORDER BY b.n"};
 /* Above READ COMMITTED a watermark that was raised after our snapshot has to be noticed: both fail with 40001 then. */
 static const struct pg_sql sql_watermarks_put = {
     "semel_watermarks_put",
     "INSERT INTO semel.watermark (consumer, source, watermark, updated_at) SELECT $1::text, b.source, '-infinity', "
-    "$3::timestamptz FROM unnest($2::text[]) WITH ORDINALITY AS b (source, n) ORDER BY b.n "
+    "$3::timestamptz FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS b (source, n) ORDER BY b.n "
     "ON CONFLICT (consumer, source) DO NOTHING"};
 static const struct pg_sql sql_watermarks_share = {"semel_watermarks_share", MARKS "FOR SHARE) AS w ORDER BY b.n"};
 

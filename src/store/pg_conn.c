@@ -170,10 +170,33 @@ static semel_status parameter_is_utf8(PGconn *conn, const char *name, const char
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s is %s; %s", name, shown, right);
 }
 
+/* Our statements name what they call, and give it the types of pg_catalog, so that its operators are found first (P85);
+ * not where another schema is searched before it. `path` is the schemas in their order, after that of the session's
+ * temporary tables, which has no operators. */
+static semel_status catalog_first(struct semel_str path, struct semel_error *err)
+{
+    static const char temp[] = "pg_temp_", catalog[] = "pg_catalog";
+    const char *comma = path.n > 0 ? memchr(path.p, ',', path.n) : NULL;
+    char shown[120];
+    semel__str_show(shown, sizeof(shown), path);
+    if (comma != NULL && strncmp(path.p, temp, sizeof(temp) - 1) == 0)
+        path = (struct semel_str){comma + 1, path.n - (size_t)(comma + 1 - path.p)};
+    if (path.n >= sizeof(catalog) - 1 && memcmp(path.p, catalog, sizeof(catalog) - 1) == 0 &&
+        (path.n == sizeof(catalog) - 1 || path.p[sizeof(catalog) - 1] == ','))
+        return SEMEL_OK;
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                       "search_path has pg_catalog behind another schema (%s), whose functions and operators would be "
+                       "called instead: leave pg_catalog out of search_path, or name it first",
+                       shown);
+}
+
 static semel_status writable(struct pg_store *d, struct semel_error *err)
 {
-    static const struct pg_sql sql = {"semel_writable",
-                                      "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'"};
+    /* Also safe under the search_path that is to be refused. */
+    static const struct pg_sql sql = {
+        "semel_writable", "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only') "
+                          "OPERATOR(pg_catalog.=) 'on'::pg_catalog.text, "
+                          "pg_catalog.array_to_string(pg_catalog.current_schemas(true), ',')"};
     struct pg_trip trip;
     semel__pg_start(&trip, d, "looking at the server");
     size_t at = semel__pg_add(&trip, &sql);
@@ -186,6 +209,8 @@ static semel_status writable(struct pg_store *d, struct semel_error *err)
         status = semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT,
                              "transactions here are read-only: set default_transaction_read_only to off for this role "
                              "and database");
+    else if (status == SEMEL_OK)
+        status = catalog_first(semel__pg_get_text(trip.results[at], 0, 2), err);
     semel__pg_end(&trip);
     return status;
 }

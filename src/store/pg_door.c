@@ -16,8 +16,9 @@ bool semel__pg_is(const struct semel_store *store)
 /* ---- what is held -------------------------------------------------------------------------------- */
 
 static const struct pg_sql hold = {
-    "semel_hold", "INSERT INTO semel.held (token, kind, consumer, source, message_id, attempt, at) "
-                  "VALUES ($1::bigint, 'begun', $2::text, $3::text, $4::text, $5::bigint, clock_timestamp())"};
+    "semel_hold",
+    "INSERT INTO semel.held (token, kind, consumer, source, message_id, attempt, at) "
+    "VALUES ($1::bigint, 'begun', $2::text, $3::text, $4::text, $5::bigint, pg_catalog.clock_timestamp())"};
 static const struct pg_sql unhold = {"semel_unhold",
                                      "DELETE FROM semel.held WHERE token = $1::bigint AND kind <> 'claimed'"};
 
@@ -50,9 +51,9 @@ semel_status semel__pg_unhold(struct semel_store *store, int64_t token, struct s
 
 /* ---- what is said -------------------------------------------------------------------------------- */
 
-static const struct pg_sql about = {"semel_about",
-                                    "SELECT current_setting('synchronous_commit'), current_setting('fsync'), "
-                                    "current_setting('synchronous_standby_names')"};
+static const struct pg_sql about = {
+    "semel_about", "SELECT pg_catalog.current_setting('synchronous_commit'), pg_catalog.current_setting('fsync'), "
+                   "pg_catalog.current_setting('synchronous_standby_names')"};
 
 void semel__pg_about(struct semel_store *store, char *out, size_t size)
 {

@@ -122,8 +122,9 @@ static uint64_t shape_key(const struct shape *shape)
 
 static void put_names(struct semel_buf *out, const struct shape *shape)
 {
-    semel__buf_addz(out, "WITH drawn AS MATERIALIZED (SELECT nextval('semel.arrival') AS v) "
-                         "INSERT INTO semel.inbox (consumer, arrival, message_id, fingerprint");
+    semel__buf_addz(out,
+                    "WITH drawn AS MATERIALIZED (SELECT pg_catalog.nextval('semel.arrival'::pg_catalog.regclass) AS v) "
+                    "INSERT INTO semel.inbox (consumer, arrival, message_id, fingerprint");
     for (size_t i = 0; i < COUNT(columns); i++)
         if (shape->spread[i] != SPREAD_NONE)
             semel__buf_addf(out, ", %s", columns[i].name);
@@ -154,7 +155,7 @@ static void put_values(struct semel_buf *out, const struct shape *shape)
         if (columns[i].field.kind == PG_FIELD_STATE) {
             semel__buf_addz(out, ", CASE WHEN ");
             put_value(out, shape, i, status);
-            semel__buf_addz(out, " = 'processing' THEN nextval('semel.token') END");
+            semel__buf_addz(out, " = 'processing' THEN pg_catalog.nextval('semel.token'::pg_catalog.regclass) END");
         }
 }
 

@@ -18,7 +18,7 @@ semel_status semel__pg_watermark(struct semel_store *store, struct semel_str con
     static const struct pg_sql sql = {
         "semel_watermark",
         "INSERT INTO semel.watermark AS w (consumer, source, watermark, updated_at) "
-        "VALUES ($1, $2, $3::timestamptz, coalesce($4::timestamptz, clock_timestamp())) "
+        "VALUES ($1, $2, $3::timestamptz, coalesce($4::timestamptz, pg_catalog.clock_timestamp())) "
         "ON CONFLICT (consumer, source) DO UPDATE SET "
         "watermark = excluded.watermark, updated_at = excluded.updated_at WHERE w.watermark < excluded.watermark"};
     struct pg_store *d = semel__pg_of(store);
@@ -44,7 +44,7 @@ semel_status semel__pg_watermark(struct semel_store *store, struct semel_str con
     "LIMIT $3::bigint FOR UPDATE SKIP LOCKED)) RETURNING message_id), "                                               \
     "tries AS (DELETE FROM semel.attempt WHERE id = ANY (ARRAY(SELECT a.id FROM gone AS g CROSS JOIN LATERAL "        \
     "(SELECT id FROM semel.attempt WHERE consumer = $1 AND source = $2 AND message_id = g.message_id "                \
-    "OFFSET 0) AS a))) SELECT count(*) FROM gone"
+    "OFFSET 0) AS a))) SELECT pg_catalog.count(*) FROM gone"
 #define WATERMARK "(SELECT watermark FROM semel.watermark WHERE consumer = $1 AND source = $2)"
 
 static const struct pg_sql sql_aged = {"semel_purge_aged",

@@ -17,17 +17,18 @@
 #define UNFINISHED(alias) "AND " alias "." PG_UNFINISHED " "
 
 static const struct pg_sql sql_put = {
-    "semel_key_put", "INSERT INTO semel.order_key (consumer, order_key) SELECT $1::text, b.k FROM unnest($2::text[]) "
-                     "WITH ORDINALITY AS b (k, n) ORDER BY b.n ON CONFLICT (consumer, order_key) DO NOTHING"};
+    "semel_key_put",
+    "INSERT INTO semel.order_key (consumer, order_key) SELECT $1::text, b.k FROM pg_catalog.unnest($2::text[]) "
+    "WITH ORDINALITY AS b (k, n) ORDER BY b.n ON CONFLICT (consumer, order_key) DO NOTHING"};
 
 static const struct pg_sql sql_lock = {
-    "semel_key_lock", "SELECT b.n, o.last_version FROM unnest($2::text[]) WITH ORDINALITY AS b (k, n) "
+    "semel_key_lock", "SELECT b.n, o.last_version FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS b (k, n) "
                       "CROSS JOIN LATERAL (SELECT last_version FROM semel.order_key WHERE consumer = $1::text "
                       "AND order_key = b.k FOR UPDATE) AS o ORDER BY b.n"};
 
 static const struct pg_sql sql_facts = {
     "semel_key_facts",
-    "SELECT b.n, (SELECT count(*) FROM (SELECT 1 FROM semel.inbox AS w WHERE " OF_KEY("w") NOT_OWN(
+    "SELECT b.n, (SELECT pg_catalog.count(*) FROM (SELECT 1 FROM semel.inbox AS w WHERE " OF_KEY("w") NOT_OWN(
         "w") "AND w.status = 'waiting' LIMIT 100000) AS p), "
              "EXISTS (SELECT 1 FROM semel.inbox AS o WHERE " OF_KEY("o") NOT_OWN("o") UNFINISHED(
                  "o") "AND o.status IN ('processing', 'unknown')), h.arrival, h.version "
@@ -112,9 +113,10 @@ static const struct pg_sql sql_take = {
     "RETURNING t.business_key"};
 
 static const struct pg_sql sql_holders = {
-    "semel_business_holders", "SELECT b.n, h.source, h.message_id FROM unnest($2::text[]) WITH ORDINALITY AS b (k, n) "
-                              "CROSS JOIN LATERAL (SELECT source, message_id FROM semel.business_key "
-                              "WHERE consumer = $1::text AND business_key = b.k OFFSET 0) AS h ORDER BY b.n"};
+    "semel_business_holders",
+    "SELECT b.n, h.source, h.message_id FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS b (k, n) "
+    "CROSS JOIN LATERAL (SELECT source, message_id FROM semel.business_key "
+    "WHERE consumer = $1::text AND business_key = b.k OFFSET 0) AS h ORDER BY b.n"};
 
 static const struct pg_column business_columns[] = {
     {.kind = PG_FIELD_KEY, .offset = offsetof(struct semel_business, key)},

@@ -21,20 +21,24 @@ static const struct pg_sql count_all = {
     "look_counts", PG_NAMES
     " SELECT name, status, n, capped, oldest, next FROM ("
     "SELECT c.name, 'processing' AS status, x.n, x.n >= $2::bigint AS capped, x.oldest, x.next FROM names AS c "
-    "CROSS JOIN LATERAL (SELECT count(*) AS n, min(r.received_at) AS oldest, min(r.lease_until) AS next FROM "
+    "CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS n, pg_catalog.min(r.received_at) AS oldest, "
+    "pg_catalog.min(r.lease_until) AS next FROM "
     "(SELECT i.received_at, i.lease_until FROM semel.inbox AS i WHERE i.consumer = c.name AND i.status = 'processing' "
     "ORDER BY i.lease_until LIMIT $2) AS r) AS x "
     "UNION ALL "
     "SELECT c.name, s.state, x.n, x.n >= $2, x.oldest, CASE WHEN x.n >= $2 AND s.state IN ('failed', 'waiting') THEN "
     "(SELECT d.due_at FROM (SELECT i.due_at, i.status FROM semel.inbox AS i WHERE i.consumer = c.name AND "
     "i.due_at IS NOT NULL ORDER BY i.due_at LIMIT $2) AS d WHERE d.status = s.state ORDER BY d.due_at LIMIT 1) "
-    "ELSE x.next END FROM names AS c CROSS JOIN unnest(ARRAY['failed', 'waiting', 'unknown', 'dead', 'quarantined']) "
-    "AS s (state) CROSS JOIN LATERAL (SELECT count(*) AS n, min(r.received_at) AS oldest, min(r.due_at) AS next FROM "
+    "ELSE x.next END FROM names AS c "
+    "CROSS JOIN pg_catalog.unnest(ARRAY['failed', 'waiting', 'unknown', 'dead', 'quarantined']) "
+    "AS s (state) CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS n, pg_catalog.min(r.received_at) AS oldest, "
+    "pg_catalog.min(r.due_at) AS next FROM "
     "(SELECT i.received_at, i.due_at FROM semel.inbox AS i WHERE i.consumer = c.name AND i.status = s.state "
     "AND " PG_HELD "ORDER BY i.arrival LIMIT $2) AS r) AS x "
     "UNION ALL "
-    "SELECT c.name, x.status, x.n, sum(x.n) OVER (PARTITION BY c.name) >= $3::bigint, NULL, NULL FROM names AS c "
-    "CROSS JOIN LATERAL (SELECT r.status, count(*) AS n FROM ((SELECT i.status FROM semel.inbox AS i "
+    "SELECT c.name, x.status, x.n, (pg_catalog.sum(x.n) OVER (PARTITION BY c.name))::bigint >= $3::bigint, NULL, NULL "
+    "FROM names AS c "
+    "CROSS JOIN LATERAL (SELECT r.status, pg_catalog.count(*) AS n FROM ((SELECT i.status FROM semel.inbox AS i "
     "WHERE i.consumer = c.name AND i.message_time IS NOT NULL AND i." PG_FINAL
     " ORDER BY i.source, i.message_time::timestamptz(0) LIMIT $3) UNION ALL (SELECT i.status FROM semel.inbox AS i "
     "WHERE i.consumer = c.name AND i.message_time IS NULL AND i." PG_FINAL
@@ -226,15 +230,17 @@ static semel_status look_list(struct semel_store *store, const struct semel_filt
 /* One row more is looked at than may be, to know whether there is one. The oldest of a group is its example. */
 #define LOOKED                                                                                                  \
     ", looked AS MATERIALIZED (SELECT i.arrival, i.received_at, i.consumer, i.source, i.message_id, i.status, " \
-    "i.type, i.order_key, i.error_class, i.error_text, row_number() OVER () AS k "
+    "i.type, i.order_key, i.error_class, i.error_text, pg_catalog.row_number() OVER () AS k "
 #define GROUPED                                                                                                    \
-    "LIMIT $3::bigint + 1), grouped AS (SELECT i.consumer, i.status, i.error_class, i.error_text, count(*) AS n, " \
-    "min(i.received_at) AS first, max(i.received_at) AS last, min(i.arrival) AS arrival FROM looked AS i "         \
+    "LIMIT $3::bigint + 1), grouped AS (SELECT i.consumer, i.status, i.error_class, i.error_text, "                \
+    "pg_catalog.count(*) AS n, "                                                                                   \
+    "pg_catalog.min(i.received_at) AS first, pg_catalog.max(i.received_at) AS last, pg_catalog.min(i.arrival) AS " \
+    "arrival FROM looked AS i "                                                                                    \
     "WHERE i.k <= $3 " PG_FILTER PG_STATES                                                                         \
-    "GROUP BY 1, 2, 3, 4 ORDER BY count(*) DESC, min(i.arrival) LIMIT $13::bigint) "                               \
+    "GROUP BY 1, 2, 3, 4 ORDER BY pg_catalog.count(*) DESC, pg_catalog.min(i.arrival) LIMIT $13::bigint) "         \
     "SELECT t.n > $3, g.consumer, g.status, g.error_class, g.error_text, g.n, g.first, g.last, e.source, "         \
     "e.message_id "                                                                                                \
-    "FROM (SELECT count(*) AS n FROM looked) AS t LEFT JOIN grouped AS g ON true "                                 \
+    "FROM (SELECT pg_catalog.count(*) AS n FROM looked) AS t LEFT JOIN grouped AS g ON true "                      \
     "LEFT JOIN looked AS e ON e.arrival = g.arrival ORDER BY g.n DESC, g.arrival"
 #define X(name, text, names, where, states) \
     [PG_WAY_##name] = {"look_groups_" text, PG_NAMES LOOKED PG_FROM(names, where, "", "LIMIT $3::bigint + 1") GROUPED},
@@ -319,8 +325,9 @@ static semel_status look_groups(struct semel_store *store, const struct semel_fi
 /* ---- outbox ------------------------------------------------------------------------------------- */
 
 static const struct pg_sql count_outbox = {
-    "look_outbox", "SELECT count(*), min(o.created_at) FROM (SELECT created_at FROM semel.outbox ORDER BY seq "
-                   "LIMIT $1::bigint) AS o"};
+    "look_outbox",
+    "SELECT pg_catalog.count(*), pg_catalog.min(o.created_at) FROM (SELECT created_at FROM semel.outbox ORDER BY seq "
+    "LIMIT $1::bigint) AS o"};
 
 static semel_status look_outbox(struct semel_store *store, int64_t cap, int64_t *ret_n, int64_t *ret_oldest_us,
                                 struct semel_error *err)

@@ -31,12 +31,12 @@
 /* ---- the parts of a statement ------------------------------------------------------------------- */
 
 /* $1 the consumer, $2 after which arrival, $3 a limit, $4 to $12 the rest of the filter. What is NULL matches all. */
-#define PG_FILTER                                                                              \
-    "AND i.arrival > $2::bigint AND ($4::text IS NULL OR i.source = $4) "                      \
-    "AND ($5::text IS NULL OR i.message_id = $5) AND ($6::text IS NULL OR i.type = $6) "       \
-    "AND ($7::text IS NULL OR i.order_key = $7) AND ($9::text IS NULL OR i.error_class = $9) " \
-    "AND ($10::bytea IS NULL OR position($10 IN convert_to(i.error_text, 'UTF8')) > 0) "       \
-    "AND ($11::timestamptz IS NULL OR i.received_at < $11) "                                   \
+#define PG_FILTER                                                                                   \
+    "AND i.arrival > $2::bigint AND ($4::text IS NULL OR i.source = $4) "                           \
+    "AND ($5::text IS NULL OR i.message_id = $5) AND ($6::text IS NULL OR i.type = $6) "            \
+    "AND ($7::text IS NULL OR i.order_key = $7) AND ($9::text IS NULL OR i.error_class = $9) "      \
+    "AND ($10::bytea IS NULL OR position($10 IN pg_catalog.convert_to(i.error_text, 'UTF8')) > 0) " \
+    "AND ($11::timestamptz IS NULL OR i.received_at < $11) "                                        \
     "AND ($12::timestamptz IS NULL OR i.received_at > $12) "
 /* Apart, for the way that goes by states already: said twice, the planner would take it for much rarer than it is. */
 #define PG_STATES "AND ($8::text[] IS NULL OR i.status = ANY ($8)) "
@@ -44,15 +44,16 @@
 #define PG_FIRST "ORDER BY i.arrival LIMIT $3::bigint "
 
 /* `names`: the consumers, or the one that is given; `places`: each of their sources, and the empty one. */
-#define PG_NAMES                                                                                                      \
-    "WITH RECURSIVE hop (name) AS (SELECT coalesce($1::text COLLATE \"C\", (SELECT min(consumer) FROM semel.inbox)) " \
-    "UNION ALL SELECT (SELECT min(n.consumer) FROM semel.inbox AS n WHERE n.consumer > hop.name) "                    \
-    "FROM hop WHERE hop.name IS NOT NULL AND $1 IS NULL), "                                                           \
-    "names AS (SELECT name FROM hop WHERE name IS NOT NULL LIMIT 10001), "                                            \
-    "leap (name, source) AS (SELECT coalesce($1::text COLLATE \"C\", ''), ''::text COLLATE \"C\" "                    \
-    "UNION ALL SELECT n.consumer, n.source FROM leap CROSS JOIN LATERAL (SELECT k.consumer, k.source "                \
-    "FROM semel.inbox AS k WHERE (k.consumer, k.source) > (leap.name, leap.source) "                                  \
-    "ORDER BY k.consumer, k.source LIMIT 1) AS n WHERE $1 IS NULL OR n.consumer = $1), "                              \
+#define PG_NAMES                                                                                                   \
+    "WITH RECURSIVE hop (name) AS (SELECT coalesce($1::text COLLATE \"C\", (SELECT pg_catalog.min(consumer) FROM " \
+    "semel.inbox)) "                                                                                               \
+    "UNION ALL SELECT (SELECT pg_catalog.min(n.consumer) FROM semel.inbox AS n WHERE n.consumer > hop.name) "      \
+    "FROM hop WHERE hop.name IS NOT NULL AND $1 IS NULL), "                                                        \
+    "names AS (SELECT name FROM hop WHERE name IS NOT NULL LIMIT 10001), "                                         \
+    "leap (name, source) AS (SELECT coalesce($1::text COLLATE \"C\", ''), ''::text COLLATE \"C\" "                 \
+    "UNION ALL SELECT n.consumer, n.source FROM leap CROSS JOIN LATERAL (SELECT k.consumer, k.source "             \
+    "FROM semel.inbox AS k WHERE (k.consumer, k.source) > (leap.name, leap.source) "                               \
+    "ORDER BY k.consumer, k.source LIMIT 1) AS n WHERE $1 IS NULL OR n.consumer = $1), "                           \
     "places AS (SELECT name, source FROM leap LIMIT 100001)"
 
 #define PG_HELD "i.status IN ('failed', 'waiting', 'unknown', 'dead', 'quarantined') "
@@ -67,7 +68,7 @@
     X(AT, "at", "names AS c", PG_OF_NAME "i.source = $4::text AND i.message_id = $5::text ", PG_STATES)  \
     X(ID, "id", "places AS c", PG_OF_NAME "i.source = c.source AND i.message_id = $5::text ", PG_STATES) \
     X(KEY, "key", "names AS c", PG_OF_NAME PG_OF_KEY, PG_STATES)                                         \
-    X(HELD, "held", "names AS c CROSS JOIN unnest($8::text[]) AS s (state)",                             \
+    X(HELD, "held", "names AS c CROSS JOIN pg_catalog.unnest($8::text[]) AS s (state)",                  \
       PG_OF_NAME "i.status = s.state AND " PG_HELD, "")                                                  \
     X(OPEN, "open", "names AS c", PG_OF_NAME PG_UNENDED, PG_STATES)                                      \
     X(ALL, "all", "(SELECT 1) AS c", "($1::text IS NULL OR i.consumer = $1) ", PG_STATES)

@@ -15,16 +15,20 @@
 #define SAME "SELECT,INSERT,UPDATE"
 static const struct pg_sql rights = {
     "semel_rights",
-    "SELECT current_user::text, current_setting('synchronous_commit') = 'off', current_setting('fsync') = 'off', "
-    "(SELECT string_agg(w.what || ' on semel.' || n.name, ', ' ORDER BY n.name, w.what) FROM (VALUES "
+    "SELECT current_user::text, pg_catalog.current_setting('synchronous_commit') = 'off', "
+    "pg_catalog.current_setting('fsync') = 'off', "
+    "(SELECT pg_catalog.string_agg(w.what || ' on semel.' || n.name, ', ' ORDER BY n.name, w.what) FROM (VALUES "
     "('inbox', 'SELECT,INSERT,UPDATE,DELETE'), ('business_key', 'SELECT,INSERT,UPDATE,DELETE'), "
     "('order_key', '" SAME "'), ('watermark', '" SAME "'), ('consumer', '" SAME "'), ('conflict', '" SAME "'), "
     "('attempt', 'SELECT,INSERT,DELETE'), ('position', '" SAME "'), ('arrival', 'USAGE'), ('token', 'USAGE')) "
-    "AS n (name, whats) CROSS JOIN LATERAL unnest(string_to_array(n.whats, ',')) AS w (what) "
+    "AS n (name, whats) CROSS JOIN LATERAL pg_catalog.unnest(pg_catalog.string_to_array(n.whats, ',')) AS w (what) "
     "LEFT JOIN pg_catalog.pg_class AS c ON c.relname = n.name "
     "AND c.relnamespace = (SELECT s.oid FROM pg_catalog.pg_namespace AS s WHERE s.nspname = 'semel') "
     "WHERE (n.name <> 'position' OR $1::boolean) AND NOT coalesce(CASE w.what "
-    "WHEN 'USAGE' THEN has_sequence_privilege(c.oid, w.what) ELSE has_table_privilege(c.oid, w.what) END, false))"};
+    "WHEN 'USAGE' THEN pg_catalog.has_sequence_privilege(c.oid, w.what) ELSE pg_catalog.has_table_privilege(c.oid, "
+    "w.what) END, false)), "
+    "(SELECT pg_catalog.has_schema_privilege('public', n.oid, 'CREATE') FROM pg_catalog.pg_namespace AS n "
+    "WHERE n.nspname = 'public')"};
 
 semel_status semel__pg_rights(struct semel_store *store, bool positions, struct semel_pg_rights *ret,
                               struct semel_error *err)
@@ -40,6 +44,7 @@ semel_status semel__pg_rights(struct semel_store *store, bool positions, struct 
         semel__str_show(ret->missing, sizeof(ret->missing), semel__pg_get_text(res, 0, 3));
         ret->unsafe = semel__pg_get_bool(res, 0, 1);
         ret->fsync_off = semel__pg_get_bool(res, 0, 2);
+        ret->public_writable = semel__pg_get_bool(res, 0, 4);
     }
     semel__pg_end(&trip);
     return status;

@@ -9,10 +9,11 @@
 #include "store/pg_store.h"
 
 struct semel_pg_rights {
-    char role[128];    /* as which we are connected */
-    char missing[512]; /* "DELETE on semel.inbox, USAGE on semel.arrival", possibly cut; "": nothing is */
-    bool unsafe;       /* synchronous_commit is off: no transaction will begin (P72) */
-    bool fsync_off;    /* a power failure can lose or damage everything */
+    char role[128];       /* as which we are connected */
+    char missing[512];    /* "DELETE on semel.inbox, USAGE on semel.arrival", possibly cut; "": nothing is */
+    bool unsafe;          /* synchronous_commit is off: no transaction will begin (P72) */
+    bool fsync_off;       /* a power failure can lose or damage everything */
+    bool public_writable; /* everybody may create in the schema public (P85) */
 };
 
 /* On an open store of PostgreSQL, outside of a transaction. `positions`: the place in the source is kept there, too. */

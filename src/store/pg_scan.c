@@ -193,7 +193,7 @@ semel_status semel__pg_parked(struct semel_store *store, struct semel_str consum
                               struct semel_error *err)
 {
     static const struct pg_sql sql = {"semel_parked",
-                                      "SELECT count(*) FROM (SELECT 1 FROM semel.inbox "
+                                      "SELECT pg_catalog.count(*) FROM (SELECT 1 FROM semel.inbox "
                                       "WHERE consumer = $1 AND status = 'waiting' LIMIT $2::bigint) AS w"};
     struct pg_trip trip;
     semel__pg_start(&trip, semel__pg_of(store), "counting parked messages");

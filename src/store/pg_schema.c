@@ -29,10 +29,11 @@ static semel_status number(struct pg_store *d, const struct pg_sql *sql, int64_t
 static semel_status newest(struct pg_store *d, int64_t *ret_version, struct semel_error *err)
 {
     static const struct pg_sql sql_there = {
-        "semel_there", "SELECT count(*) FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace "
+        "semel_there", "SELECT pg_catalog.count(*) FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace "
                        "AS n ON n.oid = c.relnamespace WHERE n.nspname = 'semel' AND c.relname = "
                        "'schema'"};
-    static const struct pg_sql sql_newest = {"semel_newest", "SELECT coalesce(max(version), 0) FROM semel.schema"};
+    static const struct pg_sql sql_newest = {"semel_newest",
+                                             "SELECT coalesce(pg_catalog.max(version), 0) FROM semel.schema"};
     int64_t there = 0, version = 0;
     semel_status status = number(d, &sql_there, &there, err);
     if (status == SEMEL_OK && there > 0)
@@ -127,13 +128,16 @@ static semel_status record(struct pg_store *d, const struct semel_migration *m, 
     return status;
 }
 
+/* Nothing else has to be found while a migration runs (P85). */
 static semel_status lock(struct pg_store *d, struct semel_error *err)
 {
-    static const struct pg_sql sql = {"semel_migrate_lock", "SELECT pg_advisory_xact_lock($1::bigint)"};
+    static const struct pg_sql sql_path = {"semel_migrate_path", "SET LOCAL search_path = pg_catalog, pg_temp"};
+    static const struct pg_sql sql = {"semel_migrate_lock", "SELECT pg_catalog.pg_advisory_xact_lock($1::bigint)"};
     struct pg_trip trip;
     semel__pg_start(&trip, d, "waiting for another migration");
     semel__pg_int(&trip, LOCK);
     semel__pg_add(&trip, &sql);
+    semel__pg_add(&trip, &sql_path);
     semel_status status = semel__pg_run(&trip, err);
     semel__pg_end(&trip);
     return status;

@@ -14,14 +14,14 @@
 
 /* $3 is one more than may be chosen; with that many nothing is written. */
 #define CHOSEN ", chosen AS MATERIALIZED (SELECT i.arrival, i.consumer, i.source, i.message_id, i.updated_at "
-#define FREEZE                                                                                                  \
-    "), made AS (INSERT INTO semel.selection (word, who, reason, force, made_at) SELECT $13::text, $14::text, " \
-    "$15::text, $16::boolean, $17::timestamptz FROM (SELECT count(*) AS n FROM chosen) AS t "                   \
-    "WHERE t.n BETWEEN 1 AND $3 - 1 RETURNING number), "                                                        \
-    "put AS (INSERT INTO semel.selected (number, place, consumer, source, message_id, updated_at) "             \
-    "SELECT made.number, row_number() OVER (ORDER BY chosen.arrival), chosen.consumer, chosen.source, "         \
-    "chosen.message_id, chosen.updated_at FROM chosen CROSS JOIN made) "                                        \
-    "SELECT (SELECT count(*) FROM chosen), (SELECT number FROM made)"
+#define FREEZE                                                                                                     \
+    "), made AS (INSERT INTO semel.selection (word, who, reason, force, made_at) SELECT $13::text, $14::text, "    \
+    "$15::text, $16::boolean, $17::timestamptz FROM (SELECT pg_catalog.count(*) AS n FROM chosen) AS t "           \
+    "WHERE t.n BETWEEN 1 AND $3 - 1 RETURNING number), "                                                           \
+    "put AS (INSERT INTO semel.selected (number, place, consumer, source, message_id, updated_at) "                \
+    "SELECT made.number, pg_catalog.row_number() OVER (ORDER BY chosen.arrival), chosen.consumer, chosen.source, " \
+    "chosen.message_id, chosen.updated_at FROM chosen CROSS JOIN made) "                                           \
+    "SELECT (SELECT pg_catalog.count(*) FROM chosen), (SELECT number FROM made)"
 #define X(name, text, names, where, states) \
     [PG_WAY_##name] = {"look_select_" text, \
                        PG_NAMES CHOSEN PG_FROM(names, where, PG_FILTER states, PG_FIRST) PG_FIRST FREEZE},
@@ -84,8 +84,10 @@ semel_status semel__pg_select(struct semel_store *store, const struct semel_filt
 static const struct pg_sql get_selection = {
     "look_selection",
     "SELECT s.word, s.who, s.reason, s.force, s.made_at, t.n, t.done, t.skipped, t.refused FROM semel.selection AS s "
-    "CROSS JOIN LATERAL (SELECT count(*) AS n, count(*) FILTER (WHERE m.result = 'done') AS done, "
-    "count(*) FILTER (WHERE m.result = 'skipped') AS skipped, count(*) FILTER (WHERE m.result = 'refused') AS refused "
+    "CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS n, pg_catalog.count(*) FILTER (WHERE m.result = 'done') AS "
+    "done, "
+    "pg_catalog.count(*) FILTER (WHERE m.result = 'skipped') AS skipped, pg_catalog.count(*) FILTER (WHERE m.result = "
+    "'refused') AS refused "
     "FROM semel.selected AS m WHERE m.number = s.number) AS t WHERE s.number = $1::bigint"};
 
 static semel_status no_selection(int64_t number, struct semel_error *err)

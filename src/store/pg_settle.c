@@ -25,7 +25,8 @@ static const struct pg_sql sql_update = {
     "replays = coalesce(b.replays, $17::bigint)::integer, alone = coalesce(b.alone, $19::boolean), "
     "due_at = coalesce(b.due_at, $21::timestamptz), processed_at = coalesce(b.processed_at, $23::timestamptz), "
     "lease_owner = coalesce(b.lease_owner, $25::text), lease_until = coalesce(b.lease_until, $27::timestamptz), "
-    "lease_token = CASE WHEN coalesce(b.new_token, $31::boolean) THEN nextval('semel.token') "
+    "lease_token = CASE WHEN coalesce(b.new_token, $31::boolean) THEN "
+    "pg_catalog.nextval('semel.token'::pg_catalog.regclass) "
     "ELSE coalesce(b.lease_token, $29::bigint) END, error_class = coalesce(b.error_class, $33::text), "
     "error_text = coalesce(b.error_text, $35::text), outcome = coalesce(b.outcome, $37::text), updated_at = $3, "
     "headers = CASE WHEN coalesce(b.touch, $39::boolean) THEN coalesce(b.headers, $41::text) ELSE t.headers END, "
@@ -201,7 +202,8 @@ static const struct pg_sql sql_conflict = {
     "semel_conflict",
     "INSERT INTO semel.conflict AS c (consumer, source, message_id, fingerprint, count, first_at, last_at, type, "
     "position, headers, payload, traceparent) SELECT DISTINCT ON (b.source, b.id, b.fp) $1::text, b.source, b.id, "
-    "b.fp, count(*) OVER (PARTITION BY b.source, b.id, b.fp), $2::timestamptz, $2, b.type, b.position, b.headers, "
+    "b.fp, pg_catalog.count(*) OVER (PARTITION BY b.source, b.id, b.fp), $2::timestamptz, $2, b.type, b.position, "
+    "b.headers, "
     "b.payload, b.traceparent FROM unnest($3::text[] COLLATE \"C\", $4::text[] COLLATE \"C\", $5::bytea[], $6::text[], "
     "$7::text[], $8::text[], $9::bytea[], $10::text[]) "
     "AS b (source, id, fp, type, position, headers, payload, traceparent) ORDER BY b.source, b.id, b.fp "
@@ -313,10 +315,11 @@ static const struct pg_sql sql_keys = {
     "ON CONFLICT (consumer, order_key) DO UPDATE SET "
     "last_version = greatest(o.last_version, excluded.last_version), changes = o.changes + 1"};
 
-#define WAKE(order)                                                                                               \
-    "UPDATE semel.inbox AS t SET due_at = $3::timestamptz, updated_at = $3, error_class = 'blocked' "             \
-    "FROM unnest($2::text[]) AS b (k) CROSS JOIN LATERAL (SELECT i.source, i.message_id FROM semel.inbox AS i "   \
-    "WHERE i.consumer = $1::text AND i.order_key = b.k AND i." PG_UNFINISHED " ORDER BY " order " LIMIT 1) AS h " \
+#define WAKE(order)                                                                                                   \
+    "UPDATE semel.inbox AS t SET due_at = $3::timestamptz, updated_at = $3, error_class = 'blocked' "                 \
+    "FROM pg_catalog.unnest($2::text[]) AS b (k) CROSS JOIN LATERAL (SELECT i.source, i.message_id FROM semel.inbox " \
+    "AS i "                                                                                                           \
+    "WHERE i.consumer = $1::text AND i.order_key = b.k AND i." PG_UNFINISHED " ORDER BY " order " LIMIT 1) AS h "     \
     "WHERE t.consumer = $1 AND t.source = h.source AND t.message_id = h.message_id AND t.status = 'waiting'"
 
 static const struct pg_sql sql_wake_arrival = {"semel_wake", WAKE("i.arrival")};

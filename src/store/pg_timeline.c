@@ -19,15 +19,16 @@
 
 #define TOLD_FOR "interval '7 days'"
 
-#define NOW_ON "('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint"
+#define NOW_ON \
+    "('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8))::bit(32)::bigint"
 
 static const struct pg_sql sql_look = {
     "semel_timeline_look",
-    "SELECT now_on, last.timeline, last.note, has_table_privilege('semel.timeline', 'INSERT'), "
-    "last.noticed_at > clock_timestamp() - " TOLD_FOR " FROM (SELECT " NOW_ON " AS now_on) AS n LEFT JOIN "
+    "SELECT now_on, last.timeline, last.note, pg_catalog.has_table_privilege('semel.timeline', 'INSERT'), "
+    "last.noticed_at > pg_catalog.clock_timestamp() - " TOLD_FOR " FROM (SELECT " NOW_ON " AS now_on) AS n LEFT JOIN "
     "(SELECT * FROM semel.timeline ORDER BY number DESC LIMIT 1) AS last ON true"};
 static const struct pg_sql sql_hurry = {"semel_timeline_hurry",
-                                        "SELECT set_config('synchronous_commit', 'local', true)"};
+                                        "SELECT pg_catalog.set_config('synchronous_commit', 'local', true)"};
 static const struct pg_sql sql_note = {"semel_timeline_note", "INSERT INTO semel.timeline (timeline) SELECT " NOW_ON};
 
 struct timeline {

@@ -27,9 +27,9 @@
 enum { SLOT_PREPARE = -1, SLOT_OURS = -2 };
 
 /* For what runs outside a transaction of ours. Compiling what operators ask would take longer than answering it. */
-static const struct pg_sql sql_limits = {
-    "semel_limits", "SELECT set_config('statement_timeout', '60000', true), set_config('lock_timeout', '5000', true), "
-                    "set_config('jit', 'off', true)"};
+static const struct pg_sql sql_limits = {"semel_limits", "SELECT pg_catalog.set_config('statement_timeout', '60000', "
+                                                         "true), pg_catalog.set_config('lock_timeout', '5000', true), "
+                                                         "pg_catalog.set_config('jit', 'off', true)"};
 
 /* ---- what state it is in ------------------------------------------------------------------------- */
 

@@ -26,27 +26,29 @@ static const struct pg_sql sql_replan = {"semel_replan", "DISCARD PLANS"};
 static const struct pg_sql sql_commit = {"semel_commit", "COMMIT"};
 static const struct pg_sql sql_rollback = {"semel_rollback", "ROLLBACK"};
 /* What the role or the database has set to less than a minute stays. */
-#define LIMIT(name)                                                                                           \
-    "set_config('" name "', CASE WHEN current_setting('" name "')::interval BETWEEN '1 ms' AND '1 min' THEN " \
-    "current_setting('" name "') ELSE '1min' END, true)"
+#define LIMIT(name)                                                                 \
+    "pg_catalog.set_config('" name "', CASE WHEN pg_catalog.current_setting('" name \
+    "')::interval BETWEEN '1 ms' AND '1 min' THEN "                                 \
+    "pg_catalog.current_setting('" name "') ELSE '1min' END, true)"
 #define LIMITS LIMIT("statement_timeout") ", " LIMIT("idle_in_transaction_session_timeout")
 static const struct pg_sql sql_settings = {
-    "semel_settings",
-    "SELECT clock_timestamp(), current_setting('synchronous_commit'), "
-    "current_setting('synchronous_standby_names') <> '', set_config('lock_timeout', $1, true), " LIMITS};
-static const struct pg_sql sql_joined = {"semel_joined",
-                                         "SELECT clock_timestamp(), current_setting('transaction_isolation'), "
-                                         "current_setting('synchronous_standby_names') <> ''"};
+    "semel_settings", "SELECT pg_catalog.clock_timestamp(), pg_catalog.current_setting('synchronous_commit'), "
+                      "pg_catalog.current_setting('synchronous_standby_names') <> '', "
+                      "pg_catalog.set_config('lock_timeout', $1, true), " LIMITS};
+static const struct pg_sql sql_joined = {
+    "semel_joined", "SELECT pg_catalog.clock_timestamp(), pg_catalog.current_setting('transaction_isolation'), "
+                    "pg_catalog.current_setting('synchronous_standby_names') <> ''"};
 /* pg_backend_pid() keeps the planner from trying it. */
 static const struct pg_sql sql_guard = {
-    "semel_guard", "DECLARE " GUARD_NAME " NO SCROLL CURSOR WITH HOLD FOR "
-                   "SELECT ('a handler must not end the transaction: ' || pg_backend_pid())::integer"};
-static const struct pg_sql sql_guarded = {"semel_guarded",
-                                          "SELECT count(*) FROM pg_catalog.pg_cursors WHERE name = '" GUARD_NAME "'"};
+    "semel_guard",
+    "DECLARE " GUARD_NAME " NO SCROLL CURSOR WITH HOLD FOR "
+    "SELECT ('a handler must not end the transaction: '::text || pg_catalog.pg_backend_pid()::text)::integer"};
+static const struct pg_sql sql_guarded = {
+    "semel_guarded", "SELECT pg_catalog.count(*) FROM pg_catalog.pg_cursors WHERE name = '" GUARD_NAME "'"};
 static const struct pg_sql sql_unguard = {"semel_unguard", "CLOSE " GUARD_NAME};
 /* Fails when the COMMIT behind it would not be durable. */
-static const struct pg_sql sql_durable = {"semel_durable",
-                                          "SELECT 1 / (current_setting('synchronous_commit') <> 'off')::integer"};
+static const struct pg_sql sql_durable = {
+    "semel_durable", "SELECT 1 / (pg_catalog.current_setting('synchronous_commit') <> 'off')::integer"};
 
 static const struct pg_sql sql_save_join = {"semel_save_join", "SAVEPOINT semel_join"};
 static const struct pg_sql sql_back_join = {"semel_back_join", "ROLLBACK TO SAVEPOINT semel_join"};

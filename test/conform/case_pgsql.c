@@ -134,7 +134,7 @@ static void add_msg(struct sql_door *door, struct args *args)
 #define MSG_ARGS                                                                                     \
     "consumer => $1, message_id => $2::text, source => $3, type => $4, payload => $5::jsonb, "       \
     "raw => $6::bytea, business_key => $7, order_key => $8, version => $9::bigint, message_time => " \
-    "'epoch'::timestamptz + $10::bigint * interval '1 microsecond', delivery => $11::integer"
+    "'epoch'::timestamptz + $10::double precision * interval '1 microsecond', delivery => $11::integer"
 
 /* ---- the words ------------------------------------------------------------------------------------ */
 
@@ -276,7 +276,7 @@ static void stop_clock(struct sql_door *door)
 
     snprintf(sql, sizeof sql,
              "CREATE OR REPLACE FUNCTION semel._now() RETURNS timestamptz LANGUAGE sql VOLATILE AS "
-             "$$ SELECT 'epoch'::timestamptz + %lld * interval '1 microsecond' $$",
+             "$$ SELECT 'epoch'::timestamptz + %lld::double precision * interval '1 microsecond' $$",
              (long long)CASE_NOW);
     exec(door, sql);
 }

@@ -209,6 +209,27 @@ static void end_server(void)
     pg_server_done(&server);
 }
 
+/* B3 P85: what is planted in `public`, before anything of ours is there; in its end none of it may have been called. */
+static void plant(void)
+{
+    const char *path = getenv("SEMEL_PLANTED");
+    static char text[1 << 16];
+    FILE *file = path != NULL ? fopen(path, "r") : NULL;
+
+    if (path == NULL)
+        return;
+    assert_non_null(file);
+    assert_true(fread(text, 1, sizeof text - 1, file) > 0);
+    fclose(file);
+    pg_server_sql(&server, "conform", text);
+}
+
+static void nothing_planted_was_called(void)
+{
+    if (getenv("SEMEL_PLANTED") != NULL)
+        assert_int_equal(pg_server_ask(&server, "conform", "SELECT is_called::integer FROM public.planted"), 0);
+}
+
 /* The database of all tests, made and migrated by the first. */
 static void need_server(struct world *world, char url[PG_SERVER_TEXT])
 {
@@ -221,6 +242,7 @@ static void need_server(struct world *world, char url[PG_SERVER_TEXT])
     pg_server_start(&server, PG_SERVER_NO_FSYNC);
     atexit(end_server);
     pg_server_database(&server, "conform");
+    plant();
     pg_server_url(&server, "conform", url);
     assert_ok(world, semel_store_open(&world->store, linked, url, &world->options, &world->err));
     semel_store_close(world->store);
@@ -232,8 +254,8 @@ static void empty_tables(void)
     pg_server_sql(&server, "conform",
                   "SET session_replication_role = replica; DO $$ DECLARE t record; BEGIN "
                   "FOR t IN SELECT tablename FROM pg_tables WHERE schemaname = 'semel' AND tablename <> 'schema' LOOP "
-                  "EXECUTE format('DELETE FROM semel.%I', t.tablename); END LOOP; "
-                  "PERFORM setval(oid::regclass, 1, false) FROM pg_class WHERE relkind = 'S' "
+                  "EXECUTE pg_catalog.format('DELETE FROM semel.%I', t.tablename); END LOOP; "
+                  "PERFORM pg_catalog.setval(oid::regclass, 1, false) FROM pg_class WHERE relkind = 'S' "
                   "AND relnamespace = 'semel'::regnamespace; END $$");
 }
 
@@ -257,6 +279,7 @@ static void postgres_teardown(struct world *world)
     semel_store_close(world->other);
     PQfinish(world->place);
     semel_store_close(world->store);
+    nothing_planted_was_called();
 }
 
 /* The first column of the one row of `sql`, with $1 and $2 bound; through the first handle, so that it sees an open

@@ -195,6 +195,15 @@ def test_rights_that_a_role_lacks_are_named(tmp_path, shop):
     assert result == "failed" and "permission denied for schema semel" in text
 
 
+# B3 P85
+def test_a_schema_public_in_which_everybody_may_create_is_warned_of(tmp_path, shop):
+    shop.sql("GRANT CREATE ON SCHEMA public TO PUBLIC")
+    result, text = answers(tmp_path, as_worker(shop), {"r": route()})[None, "public"]
+    assert result == "warning" and text.endswith("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    shop.sql("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    assert (None, "public") not in answers(tmp_path, as_worker(shop), {"r": route()})
+
+
 # P72
 def test_commits_that_would_not_last_are_refused(tmp_path, shop):
     shop.sql("ALTER ROLE w SET synchronous_commit TO off")

@@ -91,6 +91,21 @@ static void read_only_database_is_refused_until_it_takes_writes(void **state)
     ok(w, open_as(w, w->url, true));
 }
 
+/* B3 P85 */
+static void search_path_that_has_pg_catalog_behind_another_schema_is_refused(void **state)
+{
+    struct world *w = *state;
+    sql("ALTER DATABASE t SET search_path = public, pg_catalog");
+    assert_int_equal(open_as(w, w->url, true), SEMEL_INVALID);
+    assert_says(w, SEMEL_CLASS_BROKEN, "search_path has pg_catalog behind another schema (public,pg_catalog)");
+    sql("ALTER DATABASE t SET search_path = pg_catalog, public");
+    ok(w, open_as(w, w->url, true));
+    sql("ALTER DATABASE t SET search_path = ''");
+    ok(w, open_as(w, w->url, true));
+    sql("ALTER DATABASE t RESET search_path");
+    ok(w, open_as(w, w->url, true));
+}
+
 static void standby_is_refused_by_name(void **state)
 {
     struct world *w = *state;
@@ -248,6 +263,7 @@ int main(void)
         BARE(newer_and_older_schemas_are_told_apart),
         BARE(other_encodings_are_refused),
         BARE(read_only_database_is_refused_until_it_takes_writes),
+        BARE(search_path_that_has_pg_catalog_behind_another_schema_is_refused),
         BARE(standby_is_refused_by_name),
         BARE(role_without_rights_is_told),
         BARE(migrations_run_by_hand_are_recognised),
