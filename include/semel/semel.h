@@ -67,7 +67,7 @@ struct semel_msg {
     struct semel_str source;   /* the stream that the id belongs to; "" when not given */
     struct semel_str id;       /* of the event, never of the entity */
     struct semel_str type;
-    struct semel_str payload;      /* any bytes */
+    struct semel_str payload;      /* any bytes; empty is content, not given is not kept: see semel_inbox_fail */
     struct semel_str headers;      /* the text of a JSON object */
     struct semel_str business_key; /* the intent: another message with it is a business duplicate */
     struct semel_str order_key;    /* messages of one key run one at a time and in order */
@@ -92,6 +92,7 @@ struct semel_verdict {
     int64_t due_us;           /* when it is looked at again; SEMEL_NONE */
     enum semel_class cls;     /* of its last failure */
     struct semel_str outcome; /* of the first run, for a duplicate that wants the same answer */
+    struct semel_str hint;    /* in words, where there is something to say: why the broker has to bring it again */
 };
 SEMEL_API void semel_verdict_init(struct semel_verdict *verdict);
 

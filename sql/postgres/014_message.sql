@@ -134,7 +134,7 @@ CREATE TYPE semel._message AS (
     source       text COLLATE "C",
     message_id   text COLLATE "C",
     type         text COLLATE "C",
-    payload      bytea,
+    payload      bytea,                                     -- NULL: none was given; empty is content
     headers      text,
     business_key text COLLATE "C",
     order_key    text COLLATE "C",
@@ -182,7 +182,7 @@ END $$;
 CREATE FUNCTION semel._defect(p semel._policy, m semel._message) RETURNS semel._message LANGUAGE plpgsql AS $$
 BEGIN
     IF m.message_id IS NULL THEN
-        m.message_id := 'sha256:' || encode(sha256(m.payload), 'hex');
+        m.message_id := 'sha256:' || encode(sha256(coalesce(m.payload, '')), 'hex');
         m.defect := 'no_id';
         m.defect_text := 'message id is empty; it must have 1 to 255 bytes';
     ELSIF p.ord = 'version' AND m.order_key IS NULL THEN
@@ -234,7 +234,7 @@ BEGIN
         PERFORM semel._check_message(who, message_id, source, type, payload IS NOT NULL AND raw IS NOT NULL, bytes,
                                      headers, business_key, version, fingerprint, message_time, delivery);
     END IF;
-    m := (CASE WHEN p.one_source THEN '' ELSE coalesce(source, '') END, message_id, type, coalesce(bytes, ''),
+    m := (CASE WHEN p.one_source THEN '' ELSE coalesce(source, '') END, message_id, type, bytes,
           headers::text, business_key, CASE WHEN p.ord <> 'none' THEN order_key END, version,
           CASE WHEN fingerprint IS NOT NULL THEN '\x63'::bytea || fingerprint
                WHEN octet_length(bytes) <= p.payload_max THEN semel._fingerprint(payload, bytes) END,

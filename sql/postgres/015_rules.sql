@@ -309,6 +309,13 @@ CREATE FUNCTION semel._stays(p semel._policy, status text) RETURNS boolean LANGU
         OR (p.keep = 'unfinished' AND status NOT IN ('completed', 'rejected', 'stale', 'prevented'))
 $$;
 
+-- Does the message bring the payload that its row was stored without? Not for a row that runs, or is final.
+CREATE FUNCTION semel._adopts(p semel._policy, m semel._message, r semel.inbox)
+RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT m.payload IS NOT NULL AND r.payload IS NULL AND p.keep <> 'never'
+       AND r.status IN ('failed', 'waiting', 'unknown', 'dead', 'quarantined')
+$$;
+
 -- ---- writing ------------------------------------------------------------------------------------------------------
 
 CREATE FUNCTION semel._unfinished(status text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
@@ -345,24 +352,28 @@ BEGIN
     END IF;
 END $$;
 
--- The row as it is now, from what it was; m brings a payload that was not kept. fresh: this call has inserted it.
+-- The row as it is now, from what it was; m brings a payload that was not kept. One that is stored goes only when the
+-- row becomes final, whatever the settings say by then. fresh: this call has inserted it.
 CREATE FUNCTION semel._write(p semel._policy, k semel._key, was semel.inbox, r semel.inbox, m semel._message,
                              fresh boolean, turn boolean, ended boolean)
 RETURNS semel.inbox LANGUAGE plpgsql AS $$
 BEGIN
-    IF NOT semel._stays(p, r.status) THEN
+    IF semel._stays(p, r.status) THEN
+        IF was.payload IS NULL AND m.payload IS NOT NULL THEN
+            r.payload := m.payload;
+            r.headers := m.headers;
+            r.fingerprint := coalesce(r.fingerprint, m.fingerprint);
+        END IF;
+    ELSIF r.processed_at IS NOT NULL THEN
         r.payload := NULL;
         r.headers := NULL;
-    ELSIF was.payload IS NULL AND m.payload IS NOT NULL THEN
-        r.payload := m.payload;
-        r.headers := m.headers;
     END IF;
     UPDATE semel.inbox AS i
     SET status = r.status, attempts = r.attempts, attempts_before = r.attempts_before, replays = r.replays,
         alone = r.alone, due_at = r.due_at, processed_at = r.processed_at, lease_owner = r.lease_owner,
         lease_until = r.lease_until, lease_token = r.lease_token, error_class = r.error_class,
         error_text = r.error_text, outcome = r.outcome, updated_at = r.updated_at, headers = r.headers,
-        payload = r.payload
+        payload = r.payload, fingerprint = r.fingerprint
     WHERE i.consumer = was.consumer AND i.source = was.source AND i.message_id = was.message_id
       AND i.status = was.status AND i.lease_token IS NOT DISTINCT FROM was.lease_token;
     IF NOT FOUND THEN

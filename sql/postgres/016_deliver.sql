@@ -153,6 +153,8 @@ BEGIN
         IF v.becomes = 'waiting' THEN
             IF semel._parking_full(p, k.order_key) THEN
                 v := ('later', v.why, 0, 'absent', NULL, NULL);
+            ELSIF m.payload IS NULL THEN                    -- it has its place, and its broker brings it again
+                v.act := 'later';
             END IF;
         END IF;
     END IF;
@@ -164,6 +166,9 @@ RETURNS semel._verdict LANGUAGE plpgsql AS $$
 DECLARE
     v semel._verdict;
 BEGIN
+    IF semel._adopts(p, m, r) THEN                          -- judged as the row that it becomes by that
+        r.payload := m.payload;
+    END IF;
     IF semel._damaged(r) THEN
         v := ('later', 'damaged', 0, NULL, NULL, NULL);
     ELSIF r.status = 'completed' AND EXISTS (SELECT FROM semel.begun AS b
@@ -219,6 +224,9 @@ BEGIN
         r.error_class := v.class;
         r.error_text := coalesce(m.defect_text, semel._verdict_text(v));
         r := semel._write(p, k, was, r, m, fresh, semel._takes_turn(p, k, m, v), false);
+    ELSIF v.why NOT IN ('damaged', 'conflict') AND semel._adopts(p, m, was) THEN
+        r.updated_at := now;
+        r := semel._write(p, k, was, r, m, false, false, false);
     END IF;
     a := (v.act, v.why, 0, r.outcome, NULL,
           CASE WHEN v.why = 'damaged' THEN 'absent' ELSE coalesce(r.status, 'absent') END, r.due_at);
@@ -238,7 +246,7 @@ BEGIN
         RETURN semel._apply_verdict(p, k, m, v, was, true, now);
     ELSIF mode = 'put' THEN
         v := ('ack', 'duplicate', 0, NULL, NULL, NULL);
-        IF was.payload IS NULL THEN                         -- which only a broker could have brought
+        IF semel._adopts(p, m, was) THEN
             r.updated_at := now;
             r := semel._write(p, k, was, r, m, false, false, false);
         END IF;
@@ -309,14 +317,14 @@ END $$;
 
 -- how: done, transient ... as the worker says; released; recovered. NULL: the row is not under this token any more.
 -- patience: wait for locks; skip, where somebody else has the row or its key at this moment; ours, of a row that this
--- transaction has written, and nobody else can have.
-CREATE FUNCTION semel._end(p semel._policy, held semel.inbox, how text, reason text, outcome text, patience text)
+-- transaction has written, and nobody else can have. m: brings the payload that was not given before.
+CREATE FUNCTION semel._end(p semel._policy, held semel.inbox, how text, reason text, outcome text, patience text,
+                           m semel._message = NULL)
 RETURNS semel.inbox LANGUAGE plpgsql AS $$
 DECLARE
     k semel._key;
     was semel.inbox;
     r semel.inbox;
-    nothing semel._message;
     now timestamptz;
 BEGIN
     IF p.ord <> 'none' AND held.order_key IS NOT NULL THEN
@@ -345,7 +353,7 @@ BEGIN
     END IF;
     r := CASE how WHEN 'released' THEN semel._released(was, now) WHEN 'recovered' THEN semel._recovered(p, was, now)
                   ELSE semel._ended(p, was, how, NULL, reason, outcome, now) END;
-    RETURN semel._write(p, k, was, r, nothing, false, false,
+    RETURN semel._write(p, k, was, r, m, false, false,
                         CASE how WHEN 'done' THEN false WHEN 'released' THEN false
                                  WHEN 'recovered' THEN r.attempts = was.attempts ELSE true END);
 END $$;
@@ -367,46 +375,54 @@ BEGIN
     RETURN begun;
 END $$;
 
--- The same, of what has failed; NULL: it was not begun that way.
-CREATE FUNCTION semel._fail_begun(p semel._policy, from_source text, id text, how text, reason text)
+-- The same, of what has failed, with the payload of its begin, else with that of m; NULL: it was not begun that way.
+CREATE FUNCTION semel._fail_begun(p semel._policy, m semel._message, id text, how text, reason text)
 RETURNS semel.inbox LANGUAGE plpgsql AS $$
 DECLARE
     k semel._key;
-    m semel._message;
     r semel.inbox;
+    began semel.begun;
 BEGIN
     DELETE FROM semel.begun AS b
-    WHERE b.consumer = p.consumer AND b.source = from_source COLLATE "C" AND b.message_id = id COLLATE "C"
-    RETURNING b.headers, b.payload INTO m.headers, m.payload;
+    WHERE b.consumer = p.consumer AND b.source = m.source AND b.message_id = id COLLATE "C"
+    RETURNING b.* INTO began;
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
     SELECT i.* INTO r FROM semel.inbox AS i
-    WHERE i.consumer = p.consumer AND i.source = from_source COLLATE "C" AND i.message_id = id COLLATE "C";
+    WHERE i.consumer = p.consumer AND i.source = m.source AND i.message_id = id COLLATE "C";
+    IF began.payload IS NOT NULL OR semel._conflicts(m.fingerprint, r.fingerprint) THEN
+        m.headers := began.headers;
+        m.payload := began.payload;
+    END IF;
     RETURN semel._write(p, k, r, semel._ended(p, r, how, NULL, reason, NULL, semel._now()), m, false, false, true);
 END $$;
 
--- Ends what was begun in this transaction, or loosely in another one; NULL: it was not begun.
-CREATE FUNCTION semel._end_begun(p semel._policy, from_source text, id text, how text, reason text, outcome text)
+-- Ends what was begun in this transaction, or loosely in another one; NULL: it was not begun. Of m only the source is
+-- needed; a payload is taken where the begin had none.
+CREATE FUNCTION semel._end_begun(p semel._policy, m semel._message, id text, how text, reason text, outcome text)
 RETURNS semel.inbox LANGUAGE plpgsql AS $$
 DECLARE
     r semel.inbox;
     began text COLLATE "C";
 BEGIN
     IF how <> 'done' THEN
-        r := semel._fail_begun(p, from_source, id, how, reason);
+        r := semel._fail_begun(p, m, id, how, reason);
         IF r.arrival IS NOT NULL THEN
             RETURN r;
         END IF;
     END IF;
     SELECT i.* INTO r FROM semel.inbox AS i
-    WHERE i.consumer = p.consumer AND i.source = from_source COLLATE "C" AND i.message_id = id COLLATE "C"
+    WHERE i.consumer = p.consumer AND i.source = m.source AND i.message_id = id COLLATE "C"
       AND i.status = 'processing';
     DELETE FROM semel.held AS h WHERE h.token = r.lease_token AND h.kind <> 'claimed' RETURNING h.kind INTO began;
     IF began IS NULL THEN
         RETURN NULL;
     END IF;
-    RETURN semel._end(p, r, how, reason, outcome, CASE began WHEN 'begun' THEN 'ours' ELSE 'wait' END);
+    IF semel._conflicts(m.fingerprint, r.fingerprint) THEN
+        m.payload := NULL;
+    END IF;
+    RETURN semel._end(p, r, how, reason, outcome, CASE began WHEN 'begun' THEN 'ours' ELSE 'wait' END, m);
 END $$;
 
 -- Nobody but the owner may call what is made here; roles.sql grants what an application needs.

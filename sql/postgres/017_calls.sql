@@ -40,6 +40,7 @@ DECLARE
     said text := semel._check_outcome('inbox_done', outcome);
     from_source text := coalesce(source, '');
     p semel._policy;
+    m semel._message;
     r semel.inbox;
 BEGIN
     IF semel._done_begun(consumer, from_source, message_id, said) THEN
@@ -54,7 +55,8 @@ BEGIN
     IF p.one_source AND semel._done_begun(consumer, from_source, message_id, said) THEN
         RETURN;
     END IF;
-    r := semel._end_begun(p, from_source, message_id, 'done', NULL, said);
+    m.source := from_source;
+    r := semel._end_begun(p, m, message_id, 'done', NULL, said);
     IF r.arrival IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = 'inbox_done: the message was not begun in this transaction, or its begin was rolled back';
@@ -66,7 +68,7 @@ CREATE FUNCTION semel.inbox_fail(
     headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
     fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, class text = NULL,
     reason text = NULL)
-RETURNS TABLE (act text, due_at timestamptz, why text, state text) LANGUAGE plpgsql ROWS 1
+RETURNS TABLE (act text, due_at timestamptz, why text, state text, hint text) LANGUAGE plpgsql ROWS 1
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
     result text := semel._check_class('inbox_fail', class, false);
@@ -79,7 +81,7 @@ BEGIN
     p := semel._policy_for('inbox_fail', consumer, order_key, version);
     m := semel._message('inbox_fail', p, message_id, source, type, payload, raw, headers, business_key, order_key,
                         version, fingerprint, message_time, delivery);
-    r := semel._end_begun(p, m.source, message_id, result, reason, NULL);
+    r := semel._end_begun(p, m, message_id, result, reason, NULL);
     IF r.arrival IS NULL THEN
         a := semel._deliver(p, m, 'record', p.lease, result, reason);
     ELSE
@@ -90,6 +92,10 @@ BEGIN
     due_at := a.due_at;
     why := a.why;
     state := a.status;
+    IF a.act = 'later' AND a.status IN ('failed', 'waiting', 'unknown') THEN
+        hint := 'its payload is not stored, because none was given or keep_payload is never: the broker has to bring '
+                'the message again';
+    END IF;
     RETURN NEXT;
 END $$;
 
@@ -144,6 +150,8 @@ BEGIN
     IF p.keep = 'never' THEN
         PERFORM semel._refuse('inbox_put: the consumer keeps no payloads (keep_payload): what is stored could never '
                               'be run');
+    ELSIF m.payload IS NULL THEN
+        PERFORM semel._refuse('inbox_put: payload or raw is needed, which may be empty: nobody would bring it later');
     END IF;
     a := semel._deliver(p, m, 'put', p.lease, NULL, NULL);
     act := a.act;
@@ -257,7 +265,7 @@ CREATE FUNCTION semel.inbox_fail(
     headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
     fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, class text = NULL,
     reason text = NULL)
-RETURNS TABLE (act text, due_at timestamptz, why text, state text) LANGUAGE plpgsql ROWS 1 AS $$
+RETURNS TABLE (act text, due_at timestamptz, why text, state text, hint text) LANGUAGE plpgsql ROWS 1 AS $$
 BEGIN
     RETURN QUERY SELECT * FROM semel.inbox_fail(consumer, message_id::text, source, type, payload, raw, headers,
                                                 business_key, order_key, version, fingerprint, message_time, delivery,

@@ -109,9 +109,6 @@ BEGIN
     PERFORM semel._check_text('inbox_take', 'consumer', consumer, 1);
     PERFORM semel._check_max('inbox_take', max, 1000);
     p := semel._policy(consumer);
-    IF p.keep = 'never' THEN
-        RETURN;                                             -- only its broker can bring them again
-    END IF;
     FOR r IN SELECT * FROM semel._take(p, max, coalesce(lease_us, p.lease)) LOOP
         m.source := r.source;
         m.message_id := r.message_id;

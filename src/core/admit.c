@@ -139,7 +139,7 @@ static void fill_row(const struct work *work, const struct item *item, struct se
         semel__live_claim(policy, &before, work->inbox->owner, work->alone, work->now_us, &row->live);
     else
         semel__live_complete(&before, work->now_us, &row->live);
-    row->kept = semel__payload_stays(policy, row->live.state);
+    row->kept = semel__payload_stays(policy, row->live.state) && semel__str_given(msg->payload);
 }
 
 static int cmp_place(const void *va, const void *vb)
@@ -280,6 +280,13 @@ static void defer(const struct work *work, struct item *item)
     item->verdict = (struct semel__verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
 }
 
+/* Does it bring the payload of its row? */
+static bool adopts(const struct work *work, const struct item *item)
+{
+    return item->verdict.why != SEMEL_WHY_CONFLICT && !item->deferred &&
+           semel__payload_adopts(work->inbox->policy, item->msg, item->row);
+}
+
 /* The same message under another order key or version than its row has: the row keeps its place, the store runs it. */
 static bool strays(const struct work *work, const struct item *item)
 {
@@ -330,7 +337,7 @@ static semel_status judge(struct work *work, struct item *item, struct semel_err
     if (status != SEMEL_OK)
         return status;
     if (strays(work, item) && item->verdict.why != SEMEL_WHY_CONFLICT)
-        item->verdict = (struct semel__verdict){.act = item->row->kept ? SEMEL_ACK : SEMEL_LATER,
+        item->verdict = (struct semel__verdict){.act = item->row->kept || adopts(work, item) ? SEMEL_ACK : SEMEL_LATER,
                                                 .why = item->row->live.state == SEMEL_STATE_WAITING ? SEMEL_WHY_BLOCKED
                                                                                                     : SEMEL_WHY_BACKOFF,
                                                 .due_us = SEMEL_NONE};
@@ -373,7 +380,7 @@ static void plan(struct work *work, struct item *item)
     const struct semel__verdict *v = &item->verdict;
     const struct semel_live *before = item->row != NULL ? &item->row->live : &item->admit->row.live;
     struct semel_live unborn = item->admit->row.live;
-    item->changed = item->removed = item->ended = item->fenced = false;
+    item->changed = item->removed = item->ended = item->fenced = item->adopted = false;
     item->live = *before;
     if (v->act == SEMEL_RUN) {
         if (item->row == NULL || item->row->live.state == SEMEL_STATE_PROCESSING)
@@ -390,6 +397,8 @@ static void plan(struct work *work, struct item *item)
         unborn.alone = false;
         semel__live_verdict(v, item->row != NULL ? before : &unborn, reason(item), work->now_us, &item->live);
         item->changed = true;
+    } else {
+        item->changed = item->adopted = adopts(work, item);
     }
 }
 

@@ -62,7 +62,8 @@ static bool has_conflict(const struct item *item)
 static void sift_item(struct work *work, struct item *item, size_t *kept)
 {
     const struct semel_row *row = item->row;
-    if (row == NULL || !decided(row->live.state) || has_conflict(item) || semel__fp_differs(&row->fp, &item->msg->fp))
+    if (row == NULL || !decided(row->live.state) || has_conflict(item) || semel__fp_differs(&row->fp, &item->msg->fp) ||
+        semel__payload_adopts(work->inbox->policy, item->msg, row))
         return;
     struct semel_facts facts = {.now_us = work->now_us, .row = row, .watermark_us = SEMEL_NONE};
     semel__verdict_deliver(work->inbox->policy, item->msg, &facts, &item->verdict);

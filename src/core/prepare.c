@@ -121,8 +121,6 @@ static semel_status fit(const struct semel_policy *policy, struct semel_arena *a
     struct semel_error why;
     *msg = *given;
     drop_unfit(msg);
-    if (!semel__str_given(msg->payload))
-        msg->payload = (struct semel_str){"", 0}; /* kept as an empty one, so that it can be run again */
     if (policy->one_source || !semel__str_given(msg->source))
         msg->source = (struct semel_str){"", 0};
     semel_status status = SEMEL_OK;

@@ -20,7 +20,7 @@ static void hold(struct work *work, struct item *item)
     item->verdict = (struct semel__verdict){.act = SEMEL_ACK, .why = SEMEL_WHY_DUPLICATE, .due_us = SEMEL_NONE};
     if (item->row != NULL) {
         item->live = item->row->live;
-        item->changed = !item->row->kept; /* its payload, which only a broker could have brought */
+        item->changed = item->adopted = semel__payload_adopts(work->inbox->policy, item->msg, item->row);
         return;
     }
     struct semel_live unborn = item->live;
@@ -96,6 +96,10 @@ semel_status semel__inbox_put_all(struct semel_inbox *inbox, const struct semel_
     if (inbox->policy->keep == SEMEL_KEEP_NEVER)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                            "the consumer keeps no payloads (keep_payload): what is stored could never be run");
+    for (size_t i = 0; i < n; i++)
+        if (!semel__str_given(msgs[i].payload))
+            return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                               "a payload is needed, which may be empty: nobody would bring it later");
     semel__arena_reset(&inbox->arena);
     for (size_t i = 0; i < n; i++)
         ret_settled[i] = (struct semel_settled){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};

@@ -83,8 +83,6 @@ semel_status semel__lease_run(struct semel_inbox *inbox, struct semel_lease *lea
 semel_status semel__inbox_work(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err)
 {
     *ret_n = 0;
-    if (inbox->policy->keep == SEMEL_KEEP_NEVER)
-        return SEMEL_OK; /* only the broker can bring them again */
     if (max > SEMEL_BATCH_MAX)
         max = SEMEL_BATCH_MAX;
     while (*ret_n < max) {

@@ -30,8 +30,8 @@ static enum semel_payload payload_action(const struct work *work, const struct i
 {
     bool stored = fresh(item) ? item->admit->row.kept : item->row->kept;
     bool stays = semel__payload_stays(work->inbox->policy, item->live.state);
-    if (stored && !stays)
-        return SEMEL_PAYLOAD_CLEAR;
+    if (stored && !stays && semel__state_final(item->live.state))
+        return SEMEL_PAYLOAD_CLEAR; /* not before, whatever the route has come to say of payloads */
     return !stored && stays && semel__str_given(item->msg->payload) ? SEMEL_PAYLOAD_PUT : SEMEL_PAYLOAD_AS_IS;
 }
 

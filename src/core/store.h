@@ -113,7 +113,7 @@ struct semel_change {
     bool new_token;         /* out in live.lease_token: a new token, higher than every earlier one */
     bool remove;            /* take the fresh row away again (parking bound); live is ignored */
     enum semel_payload payload;
-    const struct semel__msg *put; /* for PAYLOAD_PUT: whose payload and headers */
+    const struct semel__msg *put; /* for PAYLOAD_PUT: whose payload and headers, and fingerprint if the row has none */
     bool log_attempt;             /* add an attempt row: number live.attempts, who `worker`, class and text of live */
     bool release_business;        /* free the business keys that this message holds */
     bool applied;                 /* out: false when the row was not `from` or not under `token` any more */
@@ -171,6 +171,7 @@ struct semel_scan {
     int64_t now_us, token, after_arrival;
     struct semel_str order_key, type; /* not given: any (ALL) */
     bool by_version;
+    bool kept;       /* DUE: only rows that have their payload */
     unsigned states; /* ALL: bit mask 1 << state; 0: any */
     bool with_payload;
     size_t max;

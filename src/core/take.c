@@ -58,16 +58,6 @@ static semel_status add_followers(struct take *take, const struct semel_row *hea
     return status;
 }
 
-/* Only its broker can bring a row without its payload; it must not stand in the way of the others. */
-static size_t drop_unkept(struct semel_row *due, size_t n)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < n; i++)
-        if (due[i].kept)
-            due[kept++] = due[i];
-    return kept;
-}
-
 static int cmp_arrival(const void *va, const void *vb)
 {
     const struct semel_row *a = va, *b = vb;
@@ -254,17 +244,20 @@ static semel_status find(struct take *take, struct semel_error *err)
     semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
     if (status != SEMEL_OK)
         return status;
-    struct semel_scan scan = {.kind = SEMEL_SCAN_DUE, .consumer = inbox->policy->consumer, .now_us = now_us};
+    struct semel_scan scan = {.kind = SEMEL_SCAN_DUE,
+                              .consumer = inbox->policy->consumer,
+                              .now_us = now_us,
+                              .kept = true};
     /* The oldest first: if it must run alone the others need not be read. */
     scan.max = 1 + take->skip;
     status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
-    bool alone = status == SEMEL_OK && together(inbox) && damaged == 0 && n > take->skip && due[take->skip].kept &&
+    bool alone = status == SEMEL_OK && together(inbox) && damaged == 0 && n > take->skip &&
                  must_be_alone(&due[take->skip]);
     if (status == SEMEL_OK && !alone) {
         scan.max = take->room + take->skip;
         status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
     }
-    if (status == SEMEL_OK && (n = drop_unkept(due, n)) > take->skip)
+    if (status == SEMEL_OK && n > take->skip)
         status = choose(take, due + take->skip, n - take->skip, err);
     semel_store_rollback(inbox->store);
     return status;

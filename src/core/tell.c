@@ -38,7 +38,9 @@ void semel__alert(struct semel_inbox *inbox, enum semel_alert alert, const struc
 
 static bool kept(const struct work *work, const struct item *item)
 {
-    return semel__payload_stays(work->inbox->policy, item->live.state) || (item->row != NULL && item->row->kept);
+    bool brought = semel__str_given(item->msg->payload);
+    return (brought && semel__payload_stays(work->inbox->policy, item->live.state)) ||
+           (item->row != NULL && item->row->kept);
 }
 
 static void count_end(struct semel_inbox *inbox, const struct item *item)
@@ -60,7 +62,7 @@ static void raise_alerts(struct semel_inbox *inbox, const struct item *item)
     if (item->removed)
         semel__alert(inbox, SEMEL_ALERT_PARKED_FULL, item->msg,
                      SEMEL_STR("too many messages are parked: the source pauses"));
-    if (!item->changed)
+    if (!item->changed || item->adopted)
         return;
     if (live->state == SEMEL_STATE_DEAD)
         semel__alert(inbox, SEMEL_ALERT_DEAD, item->msg, live->error_text);

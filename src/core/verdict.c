@@ -31,16 +31,11 @@ static void run(struct semel__verdict *v, const struct semel_row *row)
     v->attempt = before + 1;
 }
 
-static bool will_keep(const struct semel_policy *policy, const struct semel_row *row)
-{
-    return row != NULL ? row->kept : policy->keep != SEMEL_KEEP_NEVER;
-}
-
 /* Held by the store when its payload is there, else the broker has to bring it again. */
-static void hold(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_row *row,
-                 enum semel_why why)
+static void hold(struct semel__verdict *v, const struct semel_facts *facts, enum semel_why why)
 {
-    say(v, will_keep(policy, row) ? SEMEL_ACK : SEMEL_LATER, why);
+    bool kept = facts->row != NULL && facts->row->kept;
+    say(v, kept || facts->payload ? SEMEL_ACK : SEMEL_LATER, why);
 }
 
 /* ---- place in the order of the key --------------------------------------------------------------- */
@@ -102,7 +97,7 @@ static void park(struct semel__verdict *v, const struct semel_policy *policy, co
 {
     const struct semel_row *row = facts->row;
     bool blocked = why == SEMEL_WHY_BLOCKED;
-    hold(v, policy, row, why);
+    hold(v, facts, why);
     if (row == NULL && parking_full(policy, facts)) {
         v->act = SEMEL_LATER;
         becomes(v, SEMEL_STATE_ABSENT, SEMEL_CLASS_NONE, SEMEL_NONE);
@@ -141,7 +136,7 @@ static void judge_gap(struct semel__verdict *v, const struct semel_policy *polic
         return;
     }
     if (row->live.due_us > facts->now_us) {
-        hold(v, policy, row, SEMEL_WHY_GAP);
+        hold(v, facts, SEMEL_WHY_GAP);
         return;
     }
     switch (policy->on_gap) {
@@ -208,13 +203,13 @@ static void judge_row(struct semel__verdict *v, const struct semel_policy *polic
         say(v, SEMEL_LATER, SEMEL_WHY_BUSY);
         return;
     case SEMEL_STATE_UNKNOWN:
-        hold(v, policy, row, SEMEL_WHY_UNKNOWN);
+        hold(v, facts, SEMEL_WHY_UNKNOWN);
         return;
     case SEMEL_STATE_FAILED:
         if (row->live.due_us != SEMEL_NONE && row->live.due_us <= facts->now_us)
             judge_place(v, policy, facts, row->version);
         else
-            hold(v, policy, row, SEMEL_WHY_BACKOFF);
+            hold(v, facts, SEMEL_WHY_BACKOFF);
         return;
     case SEMEL_STATE_WAITING:
         judge_place(v, policy, facts, row->version);
@@ -254,9 +249,19 @@ static void judge_new(struct semel__verdict *v, const struct semel_policy *polic
     }
 }
 
-void semel__verdict_deliver(const struct semel_policy *policy, const struct semel__msg *msg,
-                            const struct semel_facts *facts, struct semel__verdict *ret)
+bool semel__payload_adopts(const struct semel_policy *policy, const struct semel__msg *msg, const struct semel_row *row)
 {
+    if (row == NULL || row->kept || !semel__str_given(msg->payload) || policy->keep == SEMEL_KEEP_NEVER)
+        return false;
+    return row->live.state == SEMEL_STATE_QUARANTINED ||
+           (semel__state_unfinished(row->live.state) && row->live.state != SEMEL_STATE_PROCESSING);
+}
+
+void semel__verdict_deliver(const struct semel_policy *policy, const struct semel__msg *msg,
+                            const struct semel_facts *given, struct semel__verdict *ret)
+{
+    struct semel_facts copy = *given, *facts = &copy;
+    facts->payload = semel__str_given(msg->payload) && policy->keep != SEMEL_KEEP_NEVER;
     if (facts->damaged)
         say(ret, SEMEL_LATER, SEMEL_WHY_DAMAGED);
     else if (facts->row != NULL && semel__fp_differs(&msg->fp, &facts->row->fp))

@@ -26,7 +26,8 @@
  *   none          otherwise                        run     new
  *
  *   open: waiting or failed.
- *   * ack when the payload is kept in the row, so that the store can run it; later when it is not.
+ *   * ack when the payload is kept in the row, so that the store can run it, or comes with this delivery and is stored
+ *     with the row from now on (semel__payload_adopts; of a dead or quarantined row as well); later when it is not.
  *   Past the bound of parked messages blocked and gap are `later`, and no row is written: the source pauses.
  *
  * What a row becomes afterwards is computed by the semel__live_* functions, one for each event.
@@ -49,6 +50,7 @@ struct semel_facts {
     bool business_taken;
     const struct semel_key *key; /* NULL: the message has no order key, or the route no order */
     int64_t route_parked;
+    bool payload; /* the delivery brings one, and the route keeps payloads; set by semel__verdict_deliver */
 };
 
 struct semel__verdict {
@@ -106,7 +108,11 @@ void semel__live_resolve(const struct semel_live *before, struct semel_str outco
 void semel__live_discard(const struct semel_live *before, struct semel_str reason, int64_t now_us,
                          struct semel_live *ret);
 
-/* The payload after a move to `state`, by the route's policy. */
+/* Does a payload that comes now stay after a move to `state`? One that is stored already goes only when the row becomes
+ * final, whatever the policy says by then. */
 bool semel__payload_stays(const struct semel_policy *policy, enum semel_state state);
+/* Does the delivery bring the payload that its row was stored without? Not for a row that runs, or is final. */
+bool semel__payload_adopts(const struct semel_policy *policy, const struct semel__msg *msg,
+                           const struct semel_row *row);
 
 #endif

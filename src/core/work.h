@@ -40,6 +40,7 @@ struct item {
     struct semel__verdict verdict;
     struct semel_live live; /* what the row will be when the transaction commits */
     bool changed;           /* `live` has to be written */
+    bool adopted;           /* ... as it was: only the payload is stored, which the row was without */
     bool removed;
     bool turn;  /* prevented, and its version counts as applied */
     bool ended; /* ran and reported an end other than success */

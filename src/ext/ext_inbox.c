@@ -165,7 +165,7 @@ static semel_status run_claim(struct ext_call *call, struct semel_error *err)
     return status;
 }
 
-enum { FAIL_ACT, FAIL_DUE_AT, FAIL_WHY, FAIL_STATE };
+enum { FAIL_ACT, FAIL_DUE_AT, FAIL_WHY, FAIL_STATE, FAIL_HINT };
 
 static semel_status run_fail(struct ext_call *call, struct semel_error *err)
 {
@@ -192,6 +192,7 @@ static semel_status run_fail(struct ext_call *call, struct semel_error *err)
     semel__ext_put_int(&row[FAIL_DUE_AT], verdict.due_us);
     semel__ext_put(call, &row[FAIL_WHY], semel_str(semel_why_name(verdict.why)), false);
     semel__ext_put(call, &row[FAIL_STATE], semel_str(semel_state_name(verdict.state)), false);
+    semel__ext_put(call, &row[FAIL_HINT], verdict.hint, false);
     return status;
 }
 
@@ -284,10 +285,10 @@ const struct ext_table semel__ext_tables[] = {
     },
     {
         .name = "semel_inbox_fail",
-        .columns = "CREATE TABLE semel_inbox_fail (act, due_at, why, state, " MSG_COLUMNS
+        .columns = "CREATE TABLE semel_inbox_fail (act, due_at, why, state, hint, " MSG_COLUMNS
                    ", class HIDDEN, reason HIDDEN)",
         .args = fail_args,
-        .n_out = 4,
+        .n_out = 5,
         .n_args = EXT_COUNT(fail_args),
         .required = REQUIRED_MSG | REQUIRED(ARG_MORE),
         .run = run_fail,

@@ -178,12 +178,24 @@ static void note_end(struct semel *s, struct held *held)
     semel__held_move(&s->pending, &s->ended, held);
 }
 
-/* *ret says what the broker is to be told. */
+/* The payload that the begin did not have; not given: there is none. */
+static void add_payload(const struct semel_row *row, const struct semel__msg *brought, struct semel__msg *msg)
+{
+    if (row->kept || brought == NULL || semel__fp_differs(&row->fp, &brought->fp))
+        return;
+    msg->payload = brought->payload;
+    msg->headers = brought->headers;
+    msg->fp = brought->fp;
+}
+
+/* *ret says what the broker is to be told. brought: NULL, or the message as it was given with its end. */
 static semel_status end(struct semel *s, struct held *held, const struct semel_row *row,
-                        const struct semel_ending *ending, struct semel_verdict *ret, struct semel_error *err)
+                        const struct semel__msg *brought, const struct semel_ending *ending, struct semel_verdict *ret,
+                        struct semel_error *err)
 {
     struct semel_lease lease = {.live = row->live, .arrival = row->arrival};
     semel__row_msg(row, &lease.msg);
+    add_payload(row, brought, &lease.msg);
     semel_status status = semel__lease_finish(&s->inbox, &lease, ending, 1, err);
     if (status == SEMEL_OK && lease.lost)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "the message was changed by other hands");
@@ -192,7 +204,8 @@ static semel_status end(struct semel *s, struct held *held, const struct semel_r
     if (status != SEMEL_OK)
         return status;
     note_end(s, held);
-    bool kept = row->kept || semel__payload_stays(&s->policy, lease.live.state);
+    bool kept = row->kept ||
+                (semel__str_given(lease.msg.payload) && semel__payload_stays(&s->policy, lease.live.state));
     struct semel_settled settled = {.act = semel__act_for(lease.live.state, kept),
                                     .why = lease.live.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW,
                                     .state = lease.live.state,
@@ -223,7 +236,7 @@ static semel_status done(struct semel *s, const struct semel_msg *msg, struct se
     if (held == NULL)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                            "the message was not begun in this transaction, or its begin was rolled back");
-    return end(s, held, row, &ending, &verdict, err);
+    return end(s, held, row, NULL, &ending, &verdict, err);
 }
 
 semel_status semel_inbox_done(struct semel *s, const struct semel_msg *msg, struct semel_str outcome,
@@ -236,16 +249,13 @@ semel_status semel_inbox_done(struct semel *s, const struct semel_msg *msg, stru
 /* ---- fail ---------------------------------------------------------------------------------------- */
 
 /* The begin is gone: the attempt and its end are recorded at once. */
-static semel_status record(struct semel *s, const struct semel_msg *msg, const struct semel_ending *ending,
+static semel_status record(struct semel *s, const struct semel__msg *msg, const struct semel_ending *ending,
                            struct semel_verdict *ret, struct semel_error *err)
 {
-    struct semel__msg m;
     struct semel_settled settled;
-    semel_status status = semel__take_msg(s, msg, true, &m, err);
+    semel_status status = semel__use_order(s, msg, err);
     if (status == SEMEL_OK)
-        status = semel__use_order(s, &m, err);
-    if (status == SEMEL_OK)
-        status = semel__inbox_record(&s->inbox, &m, ending, &settled, err);
+        status = semel__inbox_record(&s->inbox, msg, ending, &settled, err);
     if (status == SEMEL_OK)
         semel__show_settled(&settled, ret);
     return status;
@@ -254,13 +264,15 @@ static semel_status record(struct semel *s, const struct semel_msg *msg, const s
 static semel_status fail(struct semel *s, const struct semel_msg *msg, enum semel_result result,
                          struct semel_str reason, struct semel_verdict *ret, struct semel_error *err)
 {
-    struct semel__msg name;
+    struct semel__msg m;
     struct held *held = NULL;
     struct semel_row *row = NULL;
     struct semel_ending ending = {.result = result};
     semel_status status = semel__take_consumer(s, msg, err);
     if (status == SEMEL_OK)
-        status = semel__take_name(s, msg, &name, err);
+        status = semel__take_name(s, msg, &m, err);
+    if (status == SEMEL_OK)
+        status = semel__take_msg(s, msg, true, &m, err);
     if (status == SEMEL_OK)
         status = semel__check_result(result, false, err);
     if (status == SEMEL_OK)
@@ -268,10 +280,10 @@ static semel_status fail(struct semel *s, const struct semel_msg *msg, enum seme
     if (status == SEMEL_OK && !semel__clean_text(&s->arena, reason, &ending.text))
         status = semel__fail_memory(err);
     if (status == SEMEL_OK)
-        status = find(s, &name, &held, &row, err);
+        status = find(s, &m, &held, &row, err);
     if (status != SEMEL_OK)
         return status;
-    return held != NULL ? end(s, held, row, &ending, ret, err) : record(s, msg, &ending, ret, err);
+    return held != NULL ? end(s, held, row, &m, &ending, ret, err) : record(s, &m, &ending, ret, err);
 }
 
 semel_status semel_inbox_fail(struct semel *s, const struct semel_msg *msg, enum semel_result result,

@@ -230,8 +230,6 @@ static semel_status take(struct semel *s, const char *consumer, size_t max, int6
     if (max < 1 || max > SEMEL_PROCESS_MAX)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "max is %zu; it must be 1 to %d", max,
                            SEMEL_PROCESS_MAX);
-    if (s->policy.keep == SEMEL_KEEP_NEVER)
-        return SEMEL_OK;                     /* only its broker can bring them again */
     s->policy.effect = SEMEL_EFFECT_OUTSIDE; /* one message a key: nobody knows in which order they end */
     taking->leases = semel__arena_alloc(&taking->arena, max, sizeof *taking->leases);
     if (taking->leases == NULL)

@@ -293,6 +293,10 @@ void semel__show_settled(const struct semel_settled *settled, struct semel_verdi
     ret->due_us = settled->due_us;
     ret->cls = settled->cls;
     ret->outcome = settled->outcome;
+    if (settled->act == SEMEL_LATER && (settled->state == SEMEL_STATE_FAILED || settled->state == SEMEL_STATE_WAITING ||
+                                        settled->state == SEMEL_STATE_UNKNOWN))
+        ret->hint = SEMEL_STR("its payload is not stored, because none was given or keep_payload is never: the broker "
+                              "has to bring the message again");
 }
 
 void semel__show_lease(const struct semel_lease *lease, struct semel_verdict *ret)

@@ -280,6 +280,8 @@ static bool write_row(struct semel_mem_db *db, struct mem_row *row, struct semel
         proto.row.payload = change->put->payload;
         proto.row.headers = change->put->headers;
         proto.row.kept = true;
+        if (proto.row.fp.kind == SEMEL_FP_NONE)
+            proto.row.fp = change->put->fp;
         break;
     }
     image = semel__mem_image(MEM_ROW, &proto);

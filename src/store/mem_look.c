@@ -40,7 +40,7 @@ static bool matches(const struct haul *haul, const struct mem_row *row)
     switch (scan->kind) {
     case SEMEL_SCAN_DUE:
         return (live->state == SEMEL_STATE_FAILED || live->state == SEMEL_STATE_WAITING) &&
-               live->due_us != SEMEL_NONE && live->due_us <= scan->now_us;
+               live->due_us != SEMEL_NONE && live->due_us <= scan->now_us && (!scan->kept || row->row.kept);
     case SEMEL_SCAN_EXPIRED:
         return live->state == SEMEL_STATE_PROCESSING && live->lease_until_us < scan->now_us;
     case SEMEL_SCAN_TOKEN:

@@ -63,7 +63,9 @@ static struct value get(const struct pg_column *column, const void *item)
 
 static bool same(struct value a, struct value b)
 {
-    return a.text ? semel__str_eq(a.s, b.s) : a.v == b.v;
+    if (!a.text)
+        return a.v == b.v;
+    return semel__str_given(a.s) == semel__str_given(b.s) && semel__str_eq(a.s, b.s); /* empty is not NULL */
 }
 
 static enum pg_kind array_kind(const struct pg_column *column)

@@ -21,7 +21,8 @@
 
 static const struct pg_sql sql_due = {
     "semel_scan_due",
-    ROWS "i.consumer = $3 AND i.due_at IS NOT NULL AND i.due_at <= $4 ORDER BY i.due_at, i.arrival" LIMIT};
+    ROWS "i.consumer = $3 AND i.due_at IS NOT NULL AND i.due_at <= $4 AND (NOT $5::boolean OR i.payload IS NOT NULL) "
+         "ORDER BY i.due_at, i.arrival" LIMIT};
 static const struct pg_sql sql_expired = {"semel_scan_expired",
                                           ROWS "i.consumer = $3 AND i.status = 'processing' AND i.lease_until < $4 "
                                                "ORDER BY i.lease_until, i.arrival" LIMIT};
@@ -66,7 +67,10 @@ static size_t add_scan(struct pg_trip *trip, const struct semel_scan *scan, size
     case SEMEL_SCAN_EXPIRED:
         semel__pg_text(trip, scan->consumer);
         semel__pg_time(trip, scan->now_us);
-        return semel__pg_add(trip, scan->kind == SEMEL_SCAN_DUE ? &sql_due : &sql_expired);
+        if (scan->kind == SEMEL_SCAN_EXPIRED)
+            return semel__pg_add(trip, &sql_expired);
+        semel__pg_bool(trip, scan->kept);
+        return semel__pg_add(trip, &sql_due);
     case SEMEL_SCAN_TOKEN:
         semel__pg_int(trip, scan->token);
         return semel__pg_add(trip, &sql_token);

@@ -30,13 +30,15 @@ static const struct pg_sql sql_update = {
     "ELSE coalesce(b.lease_token, $29::bigint) END, error_class = coalesce(b.error_class, $33::text), "
     "error_text = coalesce(b.error_text, $35::text), outcome = coalesce(b.outcome, $37::text), updated_at = $3, "
     "headers = CASE WHEN coalesce(b.touch, $39::boolean) THEN coalesce(b.headers, $41::text) ELSE t.headers END, "
-    "payload = CASE WHEN coalesce(b.touch, $39::boolean) THEN coalesce(b.payload, $43::bytea) ELSE t.payload END "
+    "payload = CASE WHEN coalesce(b.touch, $39::boolean) THEN coalesce(b.payload, $43::bytea) ELSE t.payload END, "
+    "fingerprint = coalesce(t.fingerprint, b.fingerprint, $49::bytea) "
     "FROM unnest($4::text[], $6::text[], $8::text[], $10::bigint[], $12::text[], $14::bigint[], $16::bigint[], "
     "$18::bigint[], $20::boolean[], $22::timestamptz[], $24::timestamptz[], $26::text[], $28::timestamptz[], "
     "$30::bigint[], $32::boolean[], $34::text[], $36::text[], $38::text[], $40::boolean[], $42::text[], "
-    "$44::bytea[], $46::boolean[], $48::boolean[]) WITH ORDINALITY AS b (id, source, was, token, status, attempts, "
+    "$44::bytea[], $46::boolean[], $48::boolean[], $50::bytea[]) WITH ORDINALITY AS b (id, source, was, token, status, "
+    "attempts, "
     "attempts_before, replays, alone, due_at, processed_at, lease_owner, lease_until, lease_token, new_token, "
-    "error_class, error_text, outcome, touch, headers, payload, logged, release, n) "
+    "error_class, error_text, outcome, touch, headers, payload, logged, release, fingerprint, n) "
     "WHERE t.consumer = $1::text AND t.source = coalesce(b.source, $5::text) AND t.message_id = b.id "
     "AND t.status = coalesce(b.was, $7::text) AND (coalesce(b.token, $9::bigint) IS NULL "
     "OR t.lease_token = coalesce(b.token, $9::bigint)) "
@@ -81,7 +83,15 @@ static struct semel_str put_payload(const void *item)
 struct derived {
     int64_t token;
     bool touch;
+    size_t fp_n; /* 0: none is put */
+    unsigned char fp[1 + SEMEL_FP_MAX];
 };
+
+static struct semel_str put_fingerprint(const void *item)
+{
+    const struct derived *derived = item;
+    return (struct semel_str){derived->fp_n > 0 ? (const char *)derived->fp : NULL, derived->fp_n};
+}
 
 #define FIELD(kind_, member)                                                      \
     {                                                                             \
@@ -91,6 +101,7 @@ static const struct pg_column id_column = FIELD(TEXT, id), source_column = FIELD
                               from_column = FIELD(STATE, from), release_column = FIELD(BOOL, release_business);
 static const struct pg_column token_column = {.kind = PG_FIELD_INT64, .offset = offsetof(struct derived, token)};
 static const struct pg_column touch_column = {.kind = PG_FIELD_BOOL, .offset = offsetof(struct derived, touch)};
+static const struct pg_column fp_column = {.kind = PG_FIELD_BYTES_OF, .get = put_fingerprint};
 static const struct pg_column live_columns[] = {
     FIELD(STATE, live.state),       FIELD(INT, live.attempts),     FIELD(INT, live.attempts_before),
     FIELD(INT, live.replays),       FIELD(BOOL, live.alone),       FIELD(TIME, live.due_us),
@@ -131,6 +142,8 @@ static semel_status part(struct parts *p, const struct semel_settle_batch *batch
         }
         p->values[p->n_updates] = (struct derived){.token = wanted_token(change),
                                                    .touch = change->payload != SEMEL_PAYLOAD_AS_IS};
+        if (change->payload == SEMEL_PAYLOAD_PUT)
+            p->values[p->n_updates].fp_n = semel__fp_encode(&change->put->fp, p->values[p->n_updates].fp);
         p->derived[p->n_updates] = &p->values[p->n_updates];
         p->updates[p->n_updates++] = change;
     }
@@ -160,6 +173,7 @@ static void add_updates(struct pg_trip *trip, const struct semel_settle_batch *b
     semel__pg_columns(trip, live_columns, COUNT(live_columns), p->updates, n);
     semel__pg_columns(trip, &touch_column, 1, p->derived, n);
     semel__pg_columns(trip, payload_columns, COUNT(payload_columns), p->updates, n);
+    semel__pg_columns(trip, &fp_column, 1, p->derived, n);
     p->at_updates = semel__pg_add(trip, &sql_update);
 }
 

@@ -91,6 +91,8 @@ static void start_scan(struct sqlite_run *run, struct sqlite_store *d, const str
         semel__sqlite_start(run, d, scan->kind == SEMEL_SCAN_DUE ? Q_SCAN_DUE : Q_SCAN_EXPIRED, "scanning the inbox");
         semel__sqlite_text(run, 2, scan->consumer);
         semel__sqlite_int(run, 3, scan->now_us);
+        if (scan->kind == SEMEL_SCAN_DUE)
+            semel__sqlite_int(run, 4, scan->kept);
         break;
     case SEMEL_SCAN_TOKEN:
         semel__sqlite_start(run, d, Q_SCAN_TOKEN, "finding a token");

@@ -33,7 +33,8 @@ static semel_status update(struct sqlite_store *d, const struct semel_settle_bat
 #ifdef SEMEL_MUTANT_NO_TOKEN
     token = SEMEL_NONE;
 #endif
-    size_t changes = 0;
+    unsigned char fp[1 + SEMEL_FP_MAX];
+    size_t changes = 0, fp_n = 0;
     struct sqlite_run run;
     semel__sqlite_start(&run, d, Q_UPDATE, "updating the inbox");
     bind_key(&run, batch->consumer, change->source, change->id);
@@ -56,8 +57,10 @@ static semel_status update(struct sqlite_store *d, const struct semel_settle_bat
     if (change->payload == SEMEL_PAYLOAD_PUT) {
         semel__sqlite_text(&run, 20, change->put->headers);
         semel__sqlite_blob(&run, 21, semel__str_given(change->put->payload) ? change->put->payload : SEMEL_STR(""));
+        fp_n = semel__fp_encode(&change->put->fp, fp);
     }
     semel__sqlite_int(&run, 22, token);
+    semel__sqlite_blob(&run, 23, (struct semel_str){fp_n > 0 ? (const char *)fp : NULL, fp_n});
     semel_status status = semel__sqlite_exec(&run, &changes, err);
     change->applied = status == SEMEL_OK && changes > 0;
     return status;

@@ -109,7 +109,7 @@ static const char *const texts[Q_COUNT] = {
         "alone = ?9, due_at = ?10, processed_at = ?11, lease_owner = ?12, lease_until = ?13, lease_token = ?14, "
         "error_class = ?15, error_text = ?16, outcome = ?17, updated_at = ?18, "
         "headers = CASE ?19 WHEN 0 THEN headers ELSE ?20 END, "
-        "payload = CASE ?19 WHEN 0 THEN payload ELSE ?21 END "
+        "payload = CASE ?19 WHEN 0 THEN payload ELSE ?21 END, fingerprint = coalesce(fingerprint, ?23) "
         "WHERE " THIS_ROW "AND status = ?4 AND (?22 IS NULL OR lease_token = ?22)",
     [Q_REMOVE] = "DELETE FROM main.semel_inbox WHERE " THIS_ROW "AND status = ?4",
     [Q_ATTEMPT] =
@@ -128,7 +128,8 @@ static const char *const texts[Q_COUNT] = {
         "ON CONFLICT (consumer, source, message_id, fingerprint) DO UPDATE SET count = count + 1, "
         "last_at = excluded.last_at",
 
-    [Q_SCAN_DUE] = SELECT_ROW "WHERE consumer = ?2 AND due_at IS NOT NULL AND due_at <= ?3 ORDER BY due_at, arrival",
+    [Q_SCAN_DUE] = SELECT_ROW "WHERE consumer = ?2 AND due_at IS NOT NULL AND due_at <= ?3 "
+                              "AND (NOT ?4 OR payload IS NOT NULL) ORDER BY due_at, arrival",
     [Q_SCAN_EXPIRED] = SELECT_ROW
     "WHERE consumer = ?2 AND status = 'processing' AND lease_until < ?3 ORDER BY lease_until, arrival",
     [Q_SCAN_TOKEN] = SELECT_ROW "WHERE lease_token = ?2",

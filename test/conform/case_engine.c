@@ -416,6 +416,21 @@ static void compare_facts(struct engine *engine)
         compare_alerts(engine);
 }
 
+static void compare_payload(struct engine *engine, const struct semel_row *after)
+{
+    const struct kase *kase = engine->kase;
+    struct semel_str expected = case_payload(kase->given.row.body != UNSAID ? kase->given.row.body : BODY_A);
+    bool tombstone = kase->when.tombstone == 1;
+
+    if (!after->kept || kase->when.body != UNSAID)
+        return;
+    if (!semel__str_given(after->payload) || !semel__str_eq(after->payload, tombstone ? SEMEL_STR("") : expected))
+        differ(engine->finding, "the payload that is kept is another one");
+    if (tombstone && !semel__str_eqz(after->headers, "{\"semel_tombstone\":\"true\"}") &&
+        !semel__str_eqz(after->headers, "{\"semel_tombstone\": \"true\"}")) /* as jsonb writes it */
+        differ(engine->finding, "nothing says that it is a tombstone");
+}
+
 static void compare_row(struct engine *engine, struct move *ret_move)
 {
     const struct case_row *said = &engine->kase->becomes.row;
@@ -434,10 +449,7 @@ static void compare_row(struct engine *engine, struct move *ret_move)
     expect(engine, "kept", said->kept, after.kept);
     if (engine->kase->becomes.unchanged == 1)
         expect(engine, "kept", engine->before.kept, after.kept);
-    if (after.kept && engine->kase->when.body == UNSAID &&
-        !semel__str_eq(after.payload,
-                       case_payload(engine->kase->given.row.body != UNSAID ? engine->kase->given.row.body : BODY_A)))
-        differ(engine->finding, "the payload that is kept is another one");
+    compare_payload(engine, &after);
     if (said->token != UNSAID &&
         (after.live.lease_token == engine->before.live.lease_token) != (said->token == TOKEN_SAME))
         differ(engine->finding, "token: expected %s", said->token == TOKEN_SAME ? "the same" : "a new one");

@@ -94,7 +94,7 @@ static void bind_msg(struct sql_door *door, sqlite3_stmt *stmt)
     const struct case_when *when = &door->engine->kase->when;
     struct semel__msg msg;
     struct semel_str none = {0};
-    bool raw = when->body == BODY_RAW, given = when->body != BODY_NONE;
+    bool raw = when->body == BODY_RAW || when->tombstone == 1, given = when->body != BODY_NONE;
 
     case_msg_of(door->engine->kase, &door->engine->policy, &msg);
     bind_str(stmt, 1, SEMEL_STR("c"), false);
@@ -103,6 +103,7 @@ static void bind_msg(struct sql_door *door, sqlite3_stmt *stmt)
     bind_str(stmt, 4, msg.type, false);
     bind_str(stmt, 5, given && !raw ? msg.payload : none, false);
     bind_str(stmt, 6, given && raw ? msg.payload : none, true);
+    bind_str(stmt, 7, msg.headers, false);
     bind_str(stmt, 8, msg.n_business > 0 ? msg.business[0] : none, false);
     bind_str(stmt, 9, msg.order_key, false);
     bind_int(stmt, 10, msg.version);

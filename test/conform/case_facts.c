@@ -178,6 +178,15 @@ void case_msg_of(const struct kase *kase, const struct semel_policy *policy, str
         ret->order_key = SEMEL_STR("k");
     if (when->business == 1)
         ret->business[ret->n_business++] = SEMEL_STR("intent");
+    if (when->no_payload == 1) {
+        ret->payload = (struct semel_str){0};
+        ret->fp = (struct semel_fp){0};
+    } else if (when->tombstone == 1) {
+        ret->payload = SEMEL_STR("");
+        ret->headers = SEMEL_STR("{\"semel_tombstone\":\"true\"}");
+        if (semel__fp_compute(ret->payload, &ret->fp, NULL) != SEMEL_OK)
+            fail_msg("no fingerprint");
+    }
     if (when->no_id == 1) {
         ret->id = (struct semel_str){0};
         ret->position = SEMEL_STR("m"); /* under which it is kept */

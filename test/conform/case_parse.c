@@ -211,6 +211,8 @@ static const struct word when_words[] = {
     {"result", read_result, AT(case_when, result)},
     {"force", NULL, AT(case_when, force)},
     {"no_reason", NULL, AT(case_when, no_reason)},
+    {"no_payload", NULL, AT(case_when, no_payload)},
+    {"tombstone", NULL, AT(case_when, tombstone)},
     {NULL, NULL, 0},
 };
 

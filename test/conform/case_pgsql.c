@@ -115,7 +115,7 @@ static void add_msg(struct sql_door *door, struct args *args)
     struct semel__msg msg;
     struct semel_str none = {0};
     bool given = when->body != BODY_NONE;
-    bool json = when->body != UNSAID && when->body != BODY_RAW && kase->line % 3 == 0;
+    bool json = when->body != UNSAID && when->body != BODY_RAW && when->tombstone != 1 && kase->line % 3 == 0;
 
     case_msg_of(kase, &door->engine->policy, &msg);
     add_str(door, args, SEMEL_STR("c"));
@@ -129,12 +129,14 @@ static void add_msg(struct sql_door *door, struct args *args)
     add_int(door, args, msg.version);
     add_int(door, args, msg.message_time_us);
     add_int(door, args, when->alone == 1 ? 2 : msg.delivery);
+    add_str(door, args, msg.headers);
 }
 
-#define MSG_ARGS                                                                                     \
-    "consumer => $1, message_id => $2::text, source => $3, type => $4, payload => $5::jsonb, "       \
-    "raw => $6::bytea, business_key => $7, order_key => $8, version => $9::bigint, message_time => " \
-    "'epoch'::timestamptz + $10::double precision * interval '1 microsecond', delivery => $11::integer"
+#define MSG_ARGS                                                                                          \
+    "consumer => $1, message_id => $2::text, source => $3, type => $4, payload => $5::jsonb, "            \
+    "raw => $6::bytea, business_key => $7, order_key => $8, version => $9::bigint, message_time => "      \
+    "'epoch'::timestamptz + $10::double precision * interval '1 microsecond', delivery => $11::integer, " \
+    "headers => $12::jsonb"
 
 /* ---- the words ------------------------------------------------------------------------------------ */
 
@@ -188,7 +190,7 @@ static bool pgsql_fail(struct sql_door *door, const char *cls, enum semel_act *r
     add_msg(door, &args);
     add_str(door, &args, semel__str(cls));
     result = query(door,
-                   "SELECT act, state FROM semel.inbox_fail(" MSG_ARGS ", class => $12::text, reason => 'because')",
+                   "SELECT act, state FROM semel.inbox_fail(" MSG_ARGS ", class => $13::text, reason => 'because')",
                    &args);
     told = semel__act_parse(column(result, 0, 0), ret_act) && semel__state_parse(column(result, 0, 1), ret_state);
     PQclear(result);

@@ -107,6 +107,15 @@ static void expect_then(struct sql_door *door, enum semel_act act)
                semel__act_name(act));
 }
 
+/* Nothing runs. To roll back what is told `later` is allowed, and to commit it, which keeps its place in the order. */
+static void end_unrun(struct sql_door *door, enum semel_act act)
+{
+    const struct kase *kase = door->engine->kase;
+    bool commit = act == SEMEL_ACK || kase->when.no_payload == 1 || kase->line % 2 == 0;
+
+    exec(door, commit ? "COMMIT" : "ROLLBACK");
+}
+
 /* ---- in a transaction ----------------------------------------------------------------------------- */
 
 static void say_done(struct sql_door *door)
@@ -141,7 +150,7 @@ static void deliver(struct sql_door *door)
     struct sql_told told = ask(door, false);
 
     if (told.act != SEMEL_RUN) {
-        exec(door, told.act == SEMEL_ACK ? "COMMIT" : "ROLLBACK");
+        end_unrun(door, told.act);
     } else if (door->engine->says == SEMEL_DONE) {
         say_done(door);
     } else if (door->engine->says < HANDLER_ENVIRONMENT) {
@@ -158,7 +167,10 @@ static struct sql_told claim(struct sql_door *door)
 {
     struct sql_told told = ask(door, true);
 
-    exec(door, told.act == SEMEL_LATER ? "ROLLBACK" : "COMMIT");
+    if (told.act == SEMEL_RUN)
+        exec(door, "COMMIT");
+    else
+        end_unrun(door, told.act);
     return told;
 }
 
@@ -184,7 +196,9 @@ static void deliver_leased(struct sql_door *door)
     if (told.act != SEMEL_RUN)
         return;
     end_as_said(door, told.token, door->engine->says);
-    expect_then(door, SEMEL_ACK);
+    /* Without a payload only what is done may be acknowledged, which whoever claimed it knows. */
+    expect_then(door,
+                door->engine->kase->when.no_payload == 1 && door->engine->says != SEMEL_DONE ? SEMEL_LATER : SEMEL_ACK);
 }
 
 static void end_lease(struct sql_door *door)

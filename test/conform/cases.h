@@ -66,7 +66,7 @@ struct case_given {
 
 struct case_when {
     int64_t op, body, version, time, handler, delivery, no_id, no_field, too_large, business, outcome, alone, with;
-    int64_t token, result, force, no_reason;
+    int64_t token, result, force, no_reason, no_payload, tombstone;
 };
 
 struct case_verdict {

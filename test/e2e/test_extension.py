@@ -419,10 +419,24 @@ def test_payload_comes_back_as_text_where_it_is_json_and_as_bytes_where_it_is_no
     assert taken["j"]["attempt"] == 1 and taken["j"]["lease_until"] > 0
 
 
+# A4 P76
+def test_no_payload_and_an_empty_one_are_two_things(db):
+    db.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.OperationalError, match="payload is needed"):
+        call(db, "semel_inbox_put", consumer="c", message_id="i")
+    assert call(db, "semel_inbox_put", consumer="c", message_id="e", raw=b"") == [{"act": "ack", "why": "new"}]
+    assert call(db, "semel_inbox_begin", consumer="c", message_id="n")[0]["act"] == "run"
+    told = call(db, "semel_inbox_fail", consumer="c", message_id="n", **{"class": "transient"})[0]
+    assert (told["act"], told["state"]) == ("later", "failed") and "payload" in told["hint"]
+    db.execute("COMMIT")
+    taken = in_transaction(db, "SELECT message_id, payload FROM semel_inbox_take('c', 10)")
+    assert taken == [("e", b"")]
+
+
 def test_time_may_be_microseconds_or_text(db):
     db.execute("BEGIN IMMEDIATE")
     for message_id, when in [("a", 1763235480000000), ("b", "2025-11-15T19:38:00Z")]:
-        call(db, "semel_inbox_put", consumer="c", message_id=message_id, message_time=when)
+        call(db, "semel_inbox_put", consumer="c", message_id=message_id, payload="1", message_time=when)
     db.execute("COMMIT")
     assert db.execute("SELECT DISTINCT message_time FROM semel_inbox").fetchall() == [(1763235480000000,)]
 

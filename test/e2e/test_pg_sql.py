@@ -262,7 +262,7 @@ def test_message_that_another_transaction_holds_is_busy_and_nobody_waits(shop, a
     assert (told["act"], told["why"]) == ("later", "busy")
     any_db.rollback()
     for function in ["inbox_claim", "inbox_put"]:
-        told = call(any_db, function, consumer="billing", message_id="id-1")[0]
+        told = call(any_db, function, consumer="billing", message_id="id-1", payload="{}")[0]
         assert (told["act"], told["why"]) == ("later", "busy")
         any_db.rollback()
     assert (fail(any_db, "id-1", "transient")["why"]) == "busy"
@@ -609,6 +609,60 @@ def test_message_without_an_id_is_quarantined_and_never_runs(db):
     assert count(db, "ledger") == 0
 
 
+# A4 P76
+@pytest.mark.parametrize("order", ["none", "arrival"])
+def test_failure_without_a_payload_is_left_to_the_broker_which_brings_it(db, order):
+    consumer(db, "billing", order=order)
+    key = {"order_key": "k"} if order != "none" else {}
+    begin(db, "id-1", **key)
+    told = fail(db, "id-1", "transient", **key)
+    db.commit()
+    assert (told["act"], told["state"]) == ("later", "failed") and "payload" in told["hint"]
+    assert committed(db, "SELECT attempts, payload, fingerprint FROM semel.inbox") == [(1, None, None)]
+    told = begin(db, "id-1", payload="[1]", headers='{"h": "1"}', **key)
+    db.commit()
+    assert (told["act"], told["why"]) == ("ack", "backoff")
+    assert committed(db, "SELECT attempts, payload, headers, fingerprint IS NOT NULL FROM semel.inbox")[0][0] == 1
+    rows = committed(db, "SELECT convert_from(payload, 'UTF8'), headers, fingerprint IS NOT NULL FROM semel.inbox")
+    assert rows == [("[1]", '{"h": "1"}', True)]
+    assert begin(db, "id-1", payload="[2]", **key)["why"] == "conflict"
+
+
+@pytest.mark.parametrize("order", ["none", "arrival"])
+def test_failure_takes_the_payload_of_its_begin_else_its_own(db, order):
+    consumer(db, "billing", order=order)
+    begin(db, "id-1", payload='{"n": 1}', **({"order_key": "a"} if order != "none" else {}))
+    begin(db, "id-2", **({"order_key": "b"} if order != "none" else {}))
+    assert fail(db, "id-1", "transient", **({"order_key": "a"} if order != "none" else {}))["act"] == "ack"
+    told = fail(db, "id-2", "transient", payload='{"n": 2}', **({"order_key": "b"} if order != "none" else {}))
+    assert told["act"] == "ack" and told["hint"] is None
+    db.commit()
+    rows = committed(db, "SELECT convert_from(payload, 'UTF8'), fingerprint IS NOT NULL FROM semel.inbox "
+                         "ORDER BY arrival")
+    assert rows == [('{"n": 1}', True), ('{"n": 2}', True)]
+
+
+def test_put_without_a_payload_is_refused_and_an_empty_one_is_kept(db):
+    with pytest.raises(errors.InvalidParameterValue, match="payload or raw is needed"):
+        call(db, "inbox_put", consumer="billing", message_id="id-1")
+    db.rollback()
+    assert call(db, "inbox_put", consumer="billing", message_id="id-2", raw=b"")[0]["why"] == "new"
+    taken = call(db, "inbox_take", consumer="billing")
+    assert [(row["message_id"], bytes(row["raw"])) for row in taken] == [("id-2", b"")]
+    db.commit()
+
+
+# A3 A4
+def test_what_is_stored_is_taken_whatever_the_setting_says(db):
+    call(db, "inbox_put", consumer="billing", message_id="id-1", payload="{}")
+    consumer(db, "billing", keep_payload="never")
+    taken = call(db, "inbox_take", consumer="billing")
+    assert [row["message_id"] for row in taken] == ["id-1"]
+    assert ask(db, "SELECT semel.inbox_finish(%s, 'transient')", taken[0]["token"]) == [(True,)]
+    db.commit()
+    assert committed(db, "SELECT status, payload IS NOT NULL FROM semel.inbox") == [("failed", True)]
+
+
 def test_uuid_is_the_id_of_its_text(db):
     consumer(db, "billing", effect="atomic")
     key = "018F0000-0000-7000-8000-00000000000A"
@@ -619,7 +673,8 @@ def test_uuid_is_the_id_of_its_text(db):
     assert handle(db, key.lower()) == ("ack", "duplicate")
     assert committed(db, "SELECT message_id, message_time FROM semel.inbox")[0][0] == key.lower()
     for function in ["inbox_claim", "inbox_put"]:
-        assert ask(db, f"SELECT act, why FROM semel.{function}('billing', %s::uuid)", key) == [("ack", "duplicate")]
+        assert ask(db, f"SELECT act, why FROM semel.{function}('billing', %s::uuid, raw => '')", key) == [
+            ("ack", "duplicate")]
     assert ask(db, "SELECT why FROM semel.inbox_fail('billing', %s::uuid, class => 'transient')", key) == [
         ("duplicate",)]
     assert ask(db, "SELECT semel.step_key('c', %s::uuid, 's') = semel.step_key('c', %s, 's')", key, key.lower()) == [

@@ -68,6 +68,74 @@ static void put_survives_an_unknown_commit(void **state)
     assert_int_equal(effects_of(e, NULL), 2);
 }
 
+static struct semel__msg bare(const char *id)
+{
+    struct semel__msg m = msg(id, "ok");
+    m.payload = (struct semel_str){0};
+    m.fp = (struct semel_fp){0};
+    return m;
+}
+
+static void put_without_a_payload_is_refused(void **state)
+{
+    /* A4 P76: nobody would bring it; an empty one is a payload */
+    struct engine *e = *state;
+    struct semel__msg m = bare("a");
+    assert_int_equal(semel__inbox_put(&e->inbox, &m, &e->settled[0], &e->err), SEMEL_INVALID);
+    assert_non_null(strstr(e->err.text, "payload"));
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_ABSENT);
+    m.payload = SEMEL_STR("");
+    put(e, m, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    assert_true(row_of(e, "a").kept);
+    assert_int_equal(work(e), 1);
+}
+
+static void failures_without_payloads_do_not_stand_before_those_with_one(void **state)
+{
+    /* A4 P76: only their broker can bring them, so that they are due for ever */
+    struct engine *e = *state;
+    const struct semel_ending failed = {.result = SEMEL_TRANSIENT, .text = SEMEL_STR("no")};
+    char ids[BATCH][8];
+    for (size_t i = 0; i < 120; i++) {
+        snprintf(ids[i], sizeof ids[i], "m%zu", i);
+        struct semel__msg m = bare(ids[i]);
+        assert_ok(e, semel__inbox_record(&e->inbox, &m, &failed, &e->settled[0], &e->err));
+        assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    }
+    e->now_us += 20 * SECOND_US;
+    struct semel__msg last = msg("z", "ok");
+    put(e, last, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    assert_int_equal(work(e), 1);
+    assert_int_equal(state_of(e, "z"), SEMEL_STATE_COMPLETED);
+}
+
+static void adopted_payload_brings_its_headers_and_the_missing_fingerprint(void **state)
+{
+    /* A4 P76 */
+    struct engine *e = *state;
+    const struct semel_ending failed = {.result = SEMEL_TRANSIENT, .text = SEMEL_STR("no")};
+    struct semel__msg m = bare("a"), whole = msg("a", "ok"), empty = msg("b", "ok");
+    assert_ok(e, semel__inbox_record(&e->inbox, &m, &failed, &e->settled[0], &e->err));
+    assert_int_equal(row_of(e, "a").fp.kind, SEMEL_FP_NONE);
+    whole.headers = SEMEL_STR("{\"h\":\"1\"}");
+    process_one(e, whole);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BACKOFF, SEMEL_STATE_FAILED);
+    struct semel_row row = row_of(e, "a");
+    assert_true(row.kept && semel__str_eqz(row.payload, "ok") && semel__str_eq(row.headers, whole.headers));
+    assert_memory_equal(row.fp.bytes, whole.fp.bytes, whole.fp.n);
+    process_one(e, msg("a", "other"));
+    assert_int_equal(e->settled[0].why, SEMEL_WHY_CONFLICT);
+    m = bare("b");
+    assert_ok(e, semel__inbox_record(&e->inbox, &m, &failed, &e->settled[0], &e->err));
+    empty.payload = SEMEL_STR("");
+    const struct semel__msg both[] = {whole, empty}; /* an empty one beside others stays what it is */
+    assert_ok(e, semel__inbox_process(&e->inbox, both, 2, e->settled, &e->err));
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BACKOFF, SEMEL_STATE_FAILED);
+    assert_true(row_of(e, "b").kept && row_of(e, "b").payload.n == 0);
+    e->now_us += 20 * SECOND_US;
+    assert_int_equal(work(e), 2);
+}
+
 static void put_brings_the_payload_that_was_not_kept(void **state)
 {
     struct engine *e = *state;
@@ -218,6 +286,9 @@ int main(int argc, char **argv)
         ON_EACH(put_keeps_its_place_in_the_order_of_its_key),
         ON_EACH(put_survives_an_unknown_commit),
         ON_EACH(put_brings_the_payload_that_was_not_kept),
+        ON_EACH(put_without_a_payload_is_refused),
+        ON_EACH(failures_without_payloads_do_not_stand_before_those_with_one),
+        ON_EACH(adopted_payload_brings_its_headers_and_the_missing_fingerprint),
         ON_EACH(recorded_end_counts_one_attempt),
         ON_EACH(recorded_end_of_a_row_that_failed_before_counts_the_next_attempt),
         ON_EACH(recorded_end_of_a_finished_message_changes_nothing),

@@ -451,6 +451,48 @@ static void results_end_where_their_class_says(void **state)
         }
 }
 
+static void failure_without_a_payload_is_left_to_the_broker(void **state)
+{
+    /* A4 P76 */
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x"), bare = mail("a", "x");
+    bare.payload = semel_str(NULL);
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &bare, SEMEL_RUN, SEMEL_WHY_NEW);
+    assert_fine(d, semel_inbox_fail(d->s, &bare, SEMEL_TRANSIENT, semel_str("no"), &d->v, &d->err));
+    assert_verdict(&d->v, SEMEL_LATER, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_true(d->v.hint.n > 0);
+    sql(d, "COMMIT");
+    assert_int_equal(sql_int(d, "SELECT attempts = 1 AND payload IS NULL FROM semel_inbox"), 1);
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &m, SEMEL_ACK, SEMEL_WHY_BACKOFF);
+    assert_int_equal(d->v.hint.n, 0);
+    sql(d, "COMMIT");
+    assert_int_equal(sql_int(d, "SELECT attempts = 1 AND payload = CAST('x' AS BLOB) FROM semel_inbox"), 1);
+}
+
+static void failure_brings_the_payload_that_its_begin_did_not_have(void **state)
+{
+    /* A4 P76: the begin's, else its own */
+    struct door *d = *state;
+    struct semel_msg a = mail("a", "x"), b = mail("b", "x");
+    a.payload = semel_str(NULL);
+    sql(d, "BEGIN IMMEDIATE");
+    begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
+    begin(d, &b, SEMEL_RUN, SEMEL_WHY_NEW);
+    a.payload = semel_str("own");
+    b.payload = semel_str(NULL);
+    assert_fine(d, semel_inbox_fail(d->s, &a, SEMEL_TRANSIENT, semel_str("no"), &d->v, &d->err));
+    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_fine(d, semel_inbox_fail(d->s, &b, SEMEL_TRANSIENT, semel_str("no"), &d->v, &d->err));
+    assert_verdict(&d->v, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    sql(d, "COMMIT");
+    assert_int_equal(sql_int(d, "SELECT payload = CAST('own' AS BLOB) AND fingerprint IS NOT NULL FROM semel_inbox "
+                                "WHERE message_id = 'a'"),
+                     1);
+    assert_int_equal(sql_int(d, "SELECT payload = CAST('x' AS BLOB) FROM semel_inbox WHERE message_id = 'b'"), 1);
+}
+
 static void success_is_no_way_to_fail(void **state)
 {
     struct door *d = *state;
@@ -522,6 +564,8 @@ int main(void)
         ON_BOTH(failure_in_another_transaction_is_recorded),
         ON_BOTH(second_failure_in_another_transaction_counts_too),
         ON_BOTH(results_end_where_their_class_says),
+        ON_BOTH(failure_without_a_payload_is_left_to_the_broker),
+        ON_BOTH(failure_brings_the_payload_that_its_begin_did_not_have),
         ON_OWN(success_is_no_way_to_fail),
         ON_OWN(failure_of_a_finished_message_tells_that_it_is_finished),
         ON_OWN(outcome_must_be_json_within_its_bound),

@@ -16,11 +16,11 @@ static const char *const matrix[SEMEL_STATE_COUNT] = {
     /* failed      */ "-xxxxxxxx--",
     /* waiting     */ "-xxxxxxxx--",
     /* rejected    */ "x----------",
-    /* unknown     */ "--xx-x-----",
-    /* dead        */ "--xx-x-----",
+    /* unknown     */ "--xx-xx----",
+    /* dead        */ "--xx-x-x---",
     /* stale       */ "x----------",
     /* prevented   */ "x----------",
-    /* quarantined */ "--xx-x-----",
+    /* quarantined */ "--xx-x----x",
 };
 
 static void every_move_is_legal_or_not_as_the_table_says(void **state)
