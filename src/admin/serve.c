@@ -13,10 +13,14 @@
 #include "admin/ingest.h"
 #include "admin/pull.h"
 #include "admin/serve_private.h"
+#include "base/descriptors.h"
 #include "base/error.h"
 #include "base/wait.h"
 
 #define WATCH_MS 100
+#define CONNECTIONS_MAX 4096 /* of all listeners, if there are twice as many descriptors */
+#define ADMIN_RESERVE 32
+#define LOG_EVERY_MS 1000
 #define REPLY_MAX ((size_t)96 << 20) /* the largest payload that a row may have, in base64, and what stands around it */
 
 /* ---- what doors share ------------------------------------------------------------------------------ */
@@ -43,6 +47,40 @@ void semel__door_count(struct semel_serve *serve, enum semel_family family, stru
 
 /* ---- opening --------------------------------------------------------------------------------------- */
 
+/* At most one line a second of a kind, which says how many there were: strangers decide how often these happen. */
+static bool may_log(struct semel_seldom *seldom, uint64_t *ret_n)
+{
+    int64_t now_ms = semel__door_now_ms();
+    seldom->n++;
+    if (now_ms < seldom->next_ms)
+        return false;
+    *ret_n = seldom->n;
+    *seldom = (struct semel_seldom){.next_ms = now_ms + LOG_EVERY_MS};
+    return true;
+}
+
+/* No token, a wrong one, or one of another route. What was sent is not logged: it may be a good token of another place. */
+static void log_stranger(struct semel_serve *serve, const struct semel_http_request *req, int status)
+{
+    uint64_t n;
+    if (may_log(&serve->strangers, &n))
+        SEMEL__LOG(serve->log, SEMEL_LOG_WARN, "a token is missing or wrong", SEMEL_F_STR("peer", req->remote),
+                   SEMEL_F_Z("path", req->route->path), SEMEL_F_INT("status", status), SEMEL_F_INT("requests", n));
+}
+
+static void crowded(void *ctx, bool gave_way, struct semel_str remote)
+{
+    struct semel_serve *serve = ctx;
+    uint64_t n;
+    struct semel_str how = gave_way ? SEMEL_STR("gave_way") : SEMEL_STR("refused");
+    semel__count(semel__metric_at(semel__stats_family(serve->stats, SEMEL_FAMILY_CROWDED), &how), 1);
+    if (may_log(&serve->crowd, &n))
+        SEMEL__LOG(serve->log, SEMEL_LOG_WARN,
+                   gave_way ? "too many connections: the oldest without a request is closed"
+                            : "too many connections, and all are at work: a new one is refused",
+                   SEMEL_F_STR("peer", remote), SEMEL_F_INT("connections", n));
+}
+
 static void observe(void *ctx, const struct semel_http_request *req, int status, int64_t took_us)
 {
     struct semel_serve *serve = ctx;
@@ -51,9 +89,18 @@ static void observe(void *ctx, const struct semel_http_request *req, int status,
     snprintf(code, sizeof(code), "%d", status);
     struct semel_str values[] = {known ? semel__str(req->route->path) : SEMEL_STR("none"), semel__str(code)};
     semel__count(semel__metric_at(semel__stats_family(serve->stats, SEMEL_FAMILY_HTTP), values), 1);
+    if (known && (status == 401 || status == 403))
+        log_stranger(serve, req, status);
     if (known)
         semel__observe(semel__metric_at(semel__stats_family(serve->stats, SEMEL_FAMILY_HTTP_TIME), values),
                        (double)took_us / 1e6);
+}
+
+/* Half of the descriptors: stores, brokers and handlers need theirs. */
+static size_t connections_max(void)
+{
+    size_t half = semel__descriptors_max() / 2;
+    return half < CONNECTIONS_MAX ? half : CONNECTIONS_MAX;
 }
 
 static semel_status open_listener(struct semel_serve *serve, struct semel_serve_listener *l, struct semel_error *err)
@@ -75,9 +122,12 @@ static semel_status open_listener(struct semel_serve *serve, struct semel_serve_
     settings.routes = l->routes;
     settings.n_routes = l->n_routes;
     settings.observe = observe;
+    settings.crowded = crowded;
     settings.observe_ctx = serve;
     settings.limits.reply_max = REPLY_MAX;
-    if (!l->admin)
+    if (l->admin)
+        settings.limits.reserve = connections_max() / 4 < ADMIN_RESERVE ? connections_max() / 4 : ADMIN_RESERVE;
+    else
         settings.limits.connections = 1024;
     if (settings.limits.held_bytes < 4 * l->body_max)
         settings.limits.held_bytes = 4 * l->body_max;
@@ -110,6 +160,8 @@ semel_status semel__serve_new(struct semel_serve **ret, const struct semel_conf 
     semel_status status = semel__serve_plan(serve, err);
     if (status == SEMEL_OK && serve->n_listeners > 0)
         status = semel__http_new(&serve->http, NULL, err);
+    if (status == SEMEL_OK && serve->n_listeners > 0)
+        semel__http_bound(serve->http, connections_max());
     for (size_t i = 0; status == SEMEL_OK && i < serve->n_listeners; i++)
         status = open_listener(serve, &serve->listeners[i], err);
     if (status != SEMEL_OK || serve->n_listeners == 0) {

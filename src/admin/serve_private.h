@@ -34,6 +34,12 @@ struct semel_serve_listener {
     size_t body_max;
 };
 
+/* When a line may be logged again, and what happened since the last. Of the loop's thread. */
+struct semel_seldom {
+    int64_t next_ms;
+    uint64_t n;
+};
+
 struct semel_serve {
     const struct semel_conf *conf;
     struct semel_stats *stats;
@@ -46,6 +52,7 @@ struct semel_serve {
     struct semel_pull *pulls;
     struct semel_arena arena; /* paths */
     int64_t answer_ms;        /* SEMEL_ANSWER_MS; tests are less patient */
+    struct semel_seldom strangers, crowd;
     atomic_bool stopping;
     pthread_t watch;
     bool watching;

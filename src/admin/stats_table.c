@@ -20,6 +20,7 @@ static const char *const status_labels[] = {"consumer", "status"};
 static const char *const pull_labels[] = {"consumer", "call", "result"};
 static const char *const http_labels[] = {"path", "code"};
 static const char *const path_label[] = {"path"};
+static const char *const how_label[] = {"how"};
 
 /* A batch or a call: from a millisecond to the longest time-out. */
 static const double work_seconds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
@@ -160,4 +161,8 @@ const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
     [SEMEL_FAMILY_HTTP_TIME] = HISTOGRAM("semel_http_request_seconds",
                                          "From the end of a request's head to its answer.", path_label, work_seconds,
                                          1100),
+    [SEMEL_FAMILY_CROWDED] = COUNTER("semel_http_connections_dropped_total",
+                                     "Connections that were closed for want of room: gave_way, because it had not sent "
+                                     "a request, or refused, because all others were at work.",
+                                     how_label, 2),
 };

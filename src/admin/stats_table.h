@@ -52,7 +52,8 @@
     X(WAITING)              \
     X(PULL)                 \
     X(HTTP)                 \
-    X(HTTP_TIME)
+    X(HTTP_TIME)            \
+    X(CROWDED)
 
 enum semel_family {
 #define X(name) SEMEL_FAMILY_##name,

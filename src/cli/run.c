@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/descriptors.h"
 #include "base/point.h"
 #include "cli/frame.h"
 #include "cli/settings.h"
@@ -86,6 +87,7 @@ static int run(struct cli *cli, const struct cli_args *args)
         return CLI_USAGE;
 #endif
     bound_arenas();
+    semel__descriptors_raise();
     semel__conf_mistakes_init(mistakes);
     semel_status status = semel__conf_load(file, &conf, mistakes, &err);
     int code;

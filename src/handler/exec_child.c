@@ -8,7 +8,7 @@
  * of ours can run in it, and it makes system calls and nothing else.
  *
  * A child gets: three pipes and no other descriptor; a process group of its own; every signal's default and none
- * blocked; a file and an argument vector, no shell; the configured environment, PATH and SEMEL_*.
+ * blocked; the limit of descriptors that we were started with; a file and an argument vector, no shell; the configured environment, PATH and SEMEL_*.
  *
  * When we die: PR_SET_PDEATHSIG kills a program with SIGKILL when the thread that started it ends, however it ends.
  * That it is the thread's end and not the process's is what is wanted here: a caller belongs to one thread, and
@@ -29,6 +29,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/descriptors.h"
 #include "base/error.h"
 #include "handler/exec_private.h"
 
@@ -130,6 +131,7 @@ __attribute__((no_sanitize("address"), no_sanitize("undefined"))) static int chi
         if (getppid() != c->parent)
             _exit(1); /* nobody is there any more to be told */
         reset_signals();
+        semel__descriptors_restore();
         execve(c->file, c->argv, c->env);
     }
     c->code = errno;

@@ -215,7 +215,6 @@ static void dispatch(struct semel_conn *conn)
 {
     struct semel_http_exchange *x = conn->x;
     x->req.body = semel__buf_str(&x->body);
-    x->req.remote = conn->remote;
     if (!semel__arena_copy(&x->arena, conn->remote, &x->req.remote)) {
         refuse(conn, 503, "there is no memory for the request", 0);
         return;
@@ -301,6 +300,7 @@ static void take_head(struct semel_conn *conn, size_t n)
         return;
     }
     x->env = env;
+    x->req.remote = conn->remote;
     x->back = env->back;
     x->back_ctx = env->back_ctx;
     x->gone = env->gone;

@@ -84,7 +84,7 @@ struct semel_http_request {
     const struct semel_http_pair *headers;
     size_t n_headers;
     struct semel_str body;
-    struct semel_str remote; /* "127.0.0.1:40112", "[::1]:40112" or "unix" */
+    struct semel_str remote; /* "127.0.0.1:40112", "[::1]:40112" or "unix"; for an observer, too */
     unsigned scopes;         /* of the token that opened a route which needs one; on a unix socket all */
 };
 
@@ -115,7 +115,8 @@ struct semel_http_token {
 };
 
 struct semel_http_limits {
-    size_t connections; /* beyond it: 503 */
+    size_t connections; /* of the listener; see semel__http_bound */
+    size_t reserve;     /* connections that no other listener of the loop may use up */
     size_t requests;    /* of one connection; the last one's reply closes it */
     size_t head_bytes;  /* request line and headers */
     size_t head_fields; /* headers, and pairs of the query */
@@ -132,6 +133,10 @@ struct semel_http_limits {
  * end of the head. Called in the loop's thread. */
 typedef void (*semel_http_observer)(void *ctx, const struct semel_http_request *req, int status, int64_t took_us);
 
+/* There was no room for a new connection: an older one gave way to it, or the new one was refused. `remote` is the one
+ * that had to go. Called in the loop's thread. */
+typedef void (*semel_http_crowded)(void *ctx, bool gave_way, struct semel_str remote);
+
 /* Everything is borrowed: files and strings until _listen returns (a reload reads the files again by the names it
  * copied), routes as long as there are exchanges. */
 struct semel_http_settings {
@@ -147,6 +152,7 @@ struct semel_http_settings {
     size_t n_routes;
     struct semel_http_limits limits;
     semel_http_observer observe; /* or NULL */
+    semel_http_crowded crowded;  /* or NULL */
     void *observe_ctx;
 };
 void semel__http_settings_init(struct semel_http_settings *settings); /* the default limits, all else empty */
@@ -160,6 +166,10 @@ semel_status semel__http_new(struct semel_http **ret, const struct semel_clock *
  * would be right. RETRY: the address is taken, or no memory. *ret_listener (may be NULL) lives as long as the loop. */
 semel_status semel__http_listen(struct semel_http *http, const struct semel_http_settings *settings,
                                 struct semel_http_listener **ret_listener, struct semel_error *err);
+/* So many connections have all listeners together; without it as many as there are. One connection more, or one more than
+ * its listener may have: the oldest that has not sent a whole request gives way, then the oldest that is idle or has been
+ * answered for the last time. Where all are at work the new one is 503. Before _run. */
+void semel__http_bound(struct semel_http *http, size_t connections);
 unsigned semel__http_port(const struct semel_http_listener *listener); /* 0: a unix socket */
 /* Serves until it is stopped. Once. */
 semel_status semel__http_run(struct semel_http *http, struct semel_error *err);

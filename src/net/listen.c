@@ -168,6 +168,7 @@ static void env_init(struct semel_http_listener *listener, const struct semel_ht
     env->clock = listener->http->clock;
     env->observe = settings->observe;
     env->observe_ctx = settings->observe_ctx;
+    listener->crowded = settings->crowded;
     env->back = semel__mail_back;
     env->take = semel__mail_take;
     env->gone = semel__mail_gone;

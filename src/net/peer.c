@@ -5,6 +5,9 @@
  * Every callback of libuv tells the connection what happened and then calls pump, which brings the
  * socket in line with the connection's phase: decrypt, write, shut down, read or not, the timer.
  *
+ * Idle connections cost descriptors, which handlers and stores need too (P88): there is a bound over all listeners, and
+ * when it is reached whoever has sent nothing yet gives way to who comes.
+ *
  * Invariants: one write at a time, from memory that stays as it is until it ended; ciphertext is read
  * only while none is waiting to be decrypted, so a peer holds at most one read of it; after close
  * nothing is started, and the memory goes when both handles are closed.
@@ -13,7 +16,7 @@
 
 #include <assert.h>
 
-#define REFUSING 32 /* connections past the limit that are told so; more are just closed */
+#define REFUSING 32 /* connections past the bound that are told so; more are just closed */
 #define PLAIN_SLICE 16384
 #define RETRY_MS 100
 
@@ -40,7 +43,8 @@ static void handle_closed(uv_handle_t *handle)
         http->peers = peer->next;
     if (peer->next != NULL)
         peer->next->prev = peer->prev;
-    peer->listener->n_peers--;
+    else
+        http->oldest = peer->prev;
     semel__conn_free(peer->conn);
     semel__tls_free(peer->tls);
     semel__free(peer->cipher);
@@ -48,11 +52,23 @@ static void handle_closed(uv_handle_t *handle)
     semel__server_peer_gone(http);
 }
 
+/* Its descriptor is closed at once, though its memory goes later. */
+static void uncount(const struct semel_peer *peer)
+{
+    if (peer->told) {
+        peer->http->n_told--;
+        return;
+    }
+    peer->http->n_peers--;
+    peer->listener->n_peers--;
+}
+
 void semel__peer_close(struct semel_peer *peer)
 {
     if (peer->closing)
         return;
     peer->closing = true;
+    uncount(peer);
     uv_close(&peer->u.handle, handle_closed);
     uv_close((uv_handle_t *)&peer->timer, handle_closed);
 }
@@ -246,7 +262,10 @@ static struct semel_peer *peer_new(struct semel_http_listener *listener)
     peer->u.handle.data = peer->timer.data = peer;
     if (http->peers != NULL)
         http->peers->prev = peer;
+    else
+        http->oldest = peer;
     http->peers = peer;
+    http->n_peers++;
     listener->n_peers++;
     return peer;
 }
@@ -286,23 +305,103 @@ static void retry_accept(uv_timer_t *timer)
     semel__peer_accept(&listener->u.stream, 0);
 }
 
+/* ---- too many connections -------------------------------------------------------------------------- */
+
+/* Connections that the other listeners may still want of their reserves. */
+static size_t set_aside(const struct semel_http_listener *listener)
+{
+    size_t n = 0;
+    for (const struct semel_http_listener *l = listener->http->listeners; l != NULL; l = l->next)
+        if (l != listener && l->n_peers < l->env.limits.reserve)
+            n += l->env.limits.reserve - l->n_peers;
+    return n;
+}
+
+static bool full_itself(const struct semel_http_listener *listener)
+{
+    return listener->n_peers > listener->env.limits.connections;
+}
+
+static bool crowded(const struct semel_http_listener *listener)
+{
+    size_t aside = set_aside(listener), max = listener->http->max_peers;
+    return full_itself(listener) || aside > max || listener->http->n_peers > max - aside;
+}
+
+/* Who may have to go so that the listener gets a connection: not what another one has of its reserve. */
+static bool may_go(const struct semel_peer *peer, const struct semel_http_listener *listener)
+{
+    const struct semel_http_listener *own = peer->listener;
+    if (peer->closing || peer->told || peer->conn == NULL)
+        return false;
+    return own == listener || (!full_itself(listener) && own->n_peers > own->env.limits.reserve);
+}
+
+/* The oldest that has not sent a whole head; else the oldest between two requests, or after its last. */
+static struct semel_peer *oldest_without_work(const struct semel_http_listener *listener)
+{
+    struct semel_peer *idle = NULL;
+    for (struct semel_peer *peer = listener->http->oldest; peer != NULL; peer = peer->prev) {
+        if (!may_go(peer, listener))
+            continue;
+        enum semel_conn_phase phase = peer->conn->phase;
+        if (phase == SEMEL_CONN_HEAD && peer->conn->requests == 0)
+            return peer;
+        bool waits = phase == SEMEL_CONN_HEAD || phase == SEMEL_CONN_IDLE || phase == SEMEL_CONN_LINGER;
+        if (waits && idle == NULL)
+            idle = peer;
+    }
+    return idle;
+}
+
+static void report(const struct semel_http_listener *listener, bool gave_way, const struct semel_peer *peer)
+{
+    if (listener->crowded != NULL)
+        listener->crowded(listener->env.observe_ctx, gave_way, peer->conn->remote);
+}
+
+/* false: everybody is at work, and there is no room. */
+static bool make_room(struct semel_http_listener *listener)
+{
+    while (crowded(listener)) {
+        struct semel_peer *peer = oldest_without_work(listener);
+        if (peer == NULL)
+            return false;
+        report(listener, true, peer);
+        semel__peer_close(peer);
+    }
+    return true;
+}
+
+static void tell_full(struct semel_peer *peer)
+{
+    report(peer->listener, false, peer);
+    if (peer->tls != NULL || peer->http->n_told == REFUSING) {
+        semel__peer_close(peer);
+        return;
+    }
+    uncount(peer);
+    peer->told = true;
+    peer->http->n_told++;
+    semel__conn_refuse(peer->conn, 503, "too many connections");
+    semel__peer_pump(peer);
+}
+
 void semel__peer_accept(uv_stream_t *stream, int status)
 {
     struct semel_http_listener *listener = stream->data;
     if (status < 0)
         return; /* libuv goes on listening */
-    size_t limit = listener->env.limits.connections;
     struct semel_peer *peer = peer_new(listener);
     if (peer == NULL) { /* libuv waits until this one is accepted */
         uv_timer_start(&listener->retry, retry_accept, RETRY_MS, 0);
         return;
     }
-    bool full = listener->n_peers > limit, flooded = listener->n_peers > limit + REFUSING;
-    if (uv_accept(stream, &peer->u.stream) < 0 || flooded || !peer_connect(peer) || (full && peer->tls != NULL)) {
+    bool room = make_room(listener); /* before it has its conn, so that it does not go itself */
+    if (uv_accept(stream, &peer->u.stream) < 0 || !peer_connect(peer))
         semel__peer_close(peer);
-        return;
-    }
-    if (full)
-        semel__conn_refuse(peer->conn, 503, "too many connections");
-    semel__peer_pump(peer);
+    else if (!room)
+        tell_full(peer);
+    else
+        semel__peer_pump(peer);
 }

@@ -220,9 +220,16 @@ semel_status semel__http_new(struct semel_http **ret, const struct semel_clock *
     }
     uv_timer_init(&http->loop, &http->deadline);
     http->wake.data = http->deadline.data = http;
+    http->max_peers = SIZE_MAX;
     http->clock = clock != NULL ? clock : &semel__clock_real;
     *ret = http;
     return SEMEL_OK;
+}
+
+void semel__http_bound(struct semel_http *http, size_t connections)
+{
+    assert(!http->ran);
+    http->max_peers = connections;
 }
 
 /* libuv writes with write(2), which raises SIGPIPE in the thread that calls it: it is blocked meanwhile, and one that

@@ -46,7 +46,8 @@ struct semel_http_listener {
     struct semel_address address; /* as it was bound */
     dev_t dev;                    /* of the unix socket's file */
     ino_t ino;
-    size_t n_peers;
+    size_t n_peers; /* without those that are told that there is no room */
+    semel_http_crowded crowded;
     pthread_mutex_t tls_lock;
     struct semel_tls_context *tls; /* NULL: plain */
     char *cert_file, *key_file, *client_ca_file;
@@ -68,6 +69,7 @@ struct semel_peer {
     unsigned serial;  /* of the phase whose timer runs */
     int handles;      /* that are not closed yet */
     bool reading, writing, shut, closing;
+    bool told; /* that there is no room for it */
 };
 
 struct semel_http {
@@ -77,7 +79,9 @@ struct semel_http {
     struct semel_mail *mail;
     const struct semel_clock *clock;
     struct semel_http_listener *listeners;
-    struct semel_peer *peers;
+    struct semel_peer *peers, *oldest; /* linked from the newest to the oldest */
+    size_t n_peers, max_peers;         /* as a listener's */
+    size_t n_told;
     bool ran, stopping, finished;
     uint64_t stop_at; /* in the loop's time */
     char read_space[SEMEL_CONN_READ], plain_space[SEMEL_CONN_READ];

@@ -25,7 +25,9 @@ PATIENCE_S = 60
 
 
 class Daemon:
-    def __init__(self, folder, settings, env=None, name="semel"):
+    def __init__(self, folder, settings, env=None, name="semel", before=()):
+        """before: a command that starts the program."""
+        self.before = before
         self.folder, self.port, self.process, self.ended = pathlib.Path(folder), free_port(), None, []
         self.log_path, self.env = self.folder / f"{name}.log", env or {}
         self.file = self.folder / f"{name}.yaml"
@@ -38,8 +40,8 @@ class Daemon:
         full = {**os.environ, **tokens, **self.env, **env}
         full.pop("SEMEL_STORE", None)
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen([binary(), "run", self.file], stdin=subprocess.DEVNULL, stdout=log,
-                                            stderr=log, env=full)
+            self.process = subprocess.Popen([*self.before, binary(), "run", self.file], stdin=subprocess.DEVNULL,
+                                            stdout=log, stderr=log, env=full)
         return self
 
     def __enter__(self):

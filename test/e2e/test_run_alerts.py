@@ -7,6 +7,7 @@ was seen is kept: the last test names the alerts that nothing provokes. The brok
 """
 import contextlib
 import json
+import socket
 import subprocess
 
 import pytest
@@ -197,6 +198,20 @@ def test_they_fall_silent_when_their_runbooks_were_followed(world):  # M
     world.post("versions", "first", 1)
     world.silent()
     assert int(world.store.sql("SELECT count(*) FROM entry;")[0][0]) == FAILING
+
+
+# ---- strangers --------------------------------------------------------------------------------------------
+
+
+def test_wrong_tokens_and_too_many_connections_are_told(world):
+    # B5, B9, P88
+    for _ in range(30):
+        assert world.listen.post({}, token="wrong-token-wrong")[0] == 401
+    sockets = [socket.create_connection(("127.0.0.1", world.daemon.port)) for _ in range(300)]
+    world.fires(("SemelTokensRefused", None), ("SemelConnectionsFull", None))
+    for each in sockets:
+        each.close()
+    world.silent()
 
 
 # ---- the world --------------------------------------------------------------------------------------------

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Effects outside the database, by `semel run`: http, exec and pull, with the other side failing in every way."""
+import contextlib
 import json
 import os
 import pathlib
+import resource
 import signal
+import socket
 import subprocess
 import threading
 
@@ -192,6 +195,63 @@ def test_a_program_that_vanishes_stops_its_route_and_loses_nothing(tmp_path, boo
         assert not set(books.states()) & {"dead", "failed", "unknown"}
         os.rename(tmp_path / "gone", do["exec"][0])
         daemon.until(lambda: books.states() == {"completed": 1}, "done when it is back")
+
+
+# ---- strangers
+
+
+@contextlib.contextmanager
+def silent_connections(n, *ports):
+    """So many connections to each port that send nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    sockets = []
+    try:
+        for port in ports:
+            sockets += [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(n)]
+        yield
+    finally:
+        for each in sockets:
+            each.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_idle_connections_stop_neither_handlers_nor_health(tmp_path, books, listen):
+    # B5, P88
+    limits = ["sh", "-c", 'ulimit -Sn 150; ulimit -Hn 300; exec "$@"', "sh"]
+    with Other(lambda call: (200, b"{}")) as other:
+        settings = scenes.outside(books, listen, script(tmp_path, "ulimit -Sn"))
+        calls = scenes.outside(books, listen, {"http": other.url})["routes"]["books"]
+        settings["routes"]["calls"] = {**calls, "from": listen.settings(path="/calls")}
+        with Daemon(tmp_path, settings, before=limits) as daemon:
+            daemon.ready()
+            assert "300                  300" in pathlib.Path(f"/proc/{daemon.process.pid}/limits").read_text()
+            with silent_connections(1100, listen.port, daemon.port):
+                assert daemon.get("/healthz")[0] == 200
+                for i in range(10):
+                    post(listen, f"m{i}")
+                    assert listen.post({"k": "k1", "n": 1}, "/calls", id=f"m{i}")[0] == 202
+                daemon.until(lambda: books.states() == {"completed": 10}, "the programs run")
+                daemon.until(lambda: books.states("calls") == {"completed": 10}, "the calls are made")
+                assert daemon.get("/healthz")[0] == 200
+                assert daemon.metric("semel_http_connections_dropped_total", how="gave_way") > 1900
+                lines = daemon.lines("too many connections: the oldest without a request is closed")
+                assert 0 < len(lines) < 200 and lines[0]["peer"].startswith("127.0.0.1:")
+            status, answer = listen.post({"k": "k1", "n": 1}, id="m0")
+            assert (status, answer["outcome"]) == (200, 150), "a program has the limit that the daemon was given"
+
+
+def test_requests_without_a_good_token_are_told_and_counted(tmp_path, books, listen):
+    # B9
+    with Daemon(tmp_path, scenes.settings(books, listen)) as daemon:
+        daemon.ready()
+        for token in [None, "wrong-token-wrong"] * 50:
+            assert listen.post({"k": "k1", "n": 1}, id="m1", token=token)[0] == 401
+        assert daemon.metric("semel_http_requests_total", path="/books", code="401") == 100
+        lines = daemon.lines("a token is missing or wrong")
+        assert 1 <= len(lines) <= 20
+        assert lines[0]["peer"].startswith("127.0.0.1:") and lines[0]["path"] == "/books" and lines[0]["status"] == 401
+        assert "wrong-token-wrong" not in daemon.log()
 
 
 # ---- all at once

@@ -131,6 +131,13 @@ static void observe(void *ctx, const struct semel_http_request *req, int status,
         atomic_fetch_add(&httpd->observed, 1);
 }
 
+static void crowded(void *ctx, bool gave_way, struct semel_str remote)
+{
+    struct httpd *httpd = ctx;
+    assert_true(remote.n > 0);
+    atomic_fetch_add(gave_way ? &httpd->gave_way : &httpd->refused, 1);
+}
+
 static const struct semel_http_token tokens[] = {{{TOKEN, sizeof(TOKEN) - 1}, 1},
                                                  {{NEXT_TOKEN, sizeof(NEXT_TOKEN) - 1}, 1},
                                                  {{ADMIN_TOKEN, sizeof(ADMIN_TOKEN) - 1}, 3}};
@@ -168,6 +175,7 @@ void httpd_init(struct httpd *httpd)
     httpd->settings.tokens = tokens;
     httpd->settings.n_tokens = COUNT(tokens);
     httpd->settings.observe = observe;
+    httpd->settings.crowded = crowded;
     httpd->settings.observe_ctx = httpd;
 }
 
@@ -204,6 +212,13 @@ void httpd_start(struct httpd *httpd)
     if (status != SEMEL_OK)
         fail_msg("%s", err.text);
     httpd->port = semel__http_port(httpd->listener);
+    if (httpd->bound > 0)
+        semel__http_bound(httpd->http, httpd->bound);
+    if (httpd->second.address != NULL) {
+        struct semel_http_listener *second;
+        assert_int_equal(semel__http_listen(httpd->http, &httpd->second, &second, &err), SEMEL_OK);
+        httpd->second_port = semel__http_port(second);
+    }
     for (size_t i = 0; i < COUNT(httpd->workers); i++)
         assert_int_equal(pthread_create(&httpd->workers[i], NULL, work, httpd), 0);
     assert_int_equal(pthread_create(&httpd->thread, NULL, run, httpd), 0);

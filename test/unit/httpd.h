@@ -24,11 +24,13 @@
 
 struct httpd {
     struct semel_http_settings settings; /* may be changed between httpd_init and httpd_start */
+    struct semel_http_settings second;   /* of another listener of the loop, if it has an address */
+    size_t bound;                        /* of connections; 0: none */
     struct semel_http *http;
     struct semel_http_listener *listener;
-    unsigned port;
+    unsigned port, second_port;
     pthread_t thread, workers[2];
-    atomic_uint handled, smuggled, observed;
+    atomic_uint handled, smuggled, observed, gave_way, refused;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct semel_http_exchange *held[64], *queue[256];

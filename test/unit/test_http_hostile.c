@@ -367,6 +367,111 @@ static void one_connection_too_many_is_told_so(void **state)
     close(two);
 }
 
+#define HOLD "GET /hold HTTP/1.1\r\n" HOST "\r\n"
+#define HELLO "GET /hello HTTP/1.1\r\n" HOST "\r\n"
+
+static int status_on(int fd, const char *text)
+{
+    struct reply reply;
+    client_sendz(fd, text);
+    assert_true(client_reply(fd, &reply, false));
+    reply_done(&reply);
+    return reply.status;
+}
+
+/* B5 P88 */
+static void the_oldest_connection_without_a_request_gives_way(void **state)
+{
+    (void)state;
+    httpd.settings.limits.connections = 6;
+    httpd_start(&httpd);
+    int busy = client_open(&httpd), idle = client_open(&httpd), silent[20];
+    client_sendz(busy, HOLD);
+    httpd_wait_held(&httpd, 1);
+    assert_int_equal(status_on(idle, HELLO), 200);
+    for (size_t i = 0; i < COUNT(silent); i++) {
+        silent[i] = client_open(&httpd);
+        if (i % 2 == 1)
+            client_sendz(silent[i], "GET /hel"); /* half a head is none */
+    }
+    assert_int_equal(status_on(idle, HELLO), 200); /* it was silent for longer, but not from the start */
+    struct reply reply = client_ask(&httpd, HELLO);
+    assert_int_equal(reply.status, 200);
+    reply_done(&reply);
+    assert_int_equal(atomic_load(&httpd.gave_way), COUNT(silent) - 4 + 1);
+    assert_int_equal(atomic_load(&httpd.refused), 0);
+    for (size_t i = 0; i <= COUNT(silent) - 4; i++)
+        assert_true(client_closed(silent[i]));
+    assert_int_equal(status_on(silent[COUNT(silent) - 2], HELLO), 200);
+    for (size_t i = 0; i < COUNT(silent); i++)
+        close(silent[i]);
+    httpd_release(&httpd);
+    assert_true(client_reply(busy, &reply, false));
+    reply_done(&reply);
+    close(busy);
+    close(idle);
+}
+
+/* B5 P88: nobody without a token can keep others out by requests that are refused, either. */
+static void an_idle_connection_gives_way_when_all_have_sent_a_request(void **state)
+{
+    (void)state;
+    httpd.settings.limits.connections = 3;
+    httpd_start(&httpd);
+    int fds[3];
+    for (size_t i = 0; i < COUNT(fds); i++) {
+        fds[i] = client_open(&httpd);
+        assert_int_equal(status_on(fds[i], "GET /none HTTP/1.1\r\n" HOST "\r\n"), 404);
+    }
+    struct reply reply = client_ask(&httpd, HELLO);
+    assert_int_equal(reply.status, 200);
+    reply_done(&reply);
+    assert_true(client_closed(fds[0]));
+    assert_int_equal(status_on(fds[1], HELLO), 200);
+    for (size_t i = 0; i < COUNT(fds); i++)
+        close(fds[i]);
+}
+
+/* B5 P88 */
+static void listeners_share_a_bound_and_a_reserve_is_kept(void **state)
+{
+    (void)state;
+    httpd.bound = 10;
+    httpd.second = httpd.settings;
+    httpd.second.limits.reserve = 4;
+    httpd_start(&httpd);
+    struct httpd second = {.port = httpd.second_port};
+    int fds[20];
+    size_t n = 0;
+    for (; n < 6; n++)
+        client_sendz(fds[n] = client_open(&httpd), HOLD);
+    httpd_wait_held(&httpd, 6);
+    struct reply reply = client_ask(&httpd, HELLO); /* the rest is reserved */
+    assert_int_equal(reply.status, 503);
+    reply_done(&reply);
+    for (; n < 10; n++)
+        client_sendz(fds[n] = client_open(&second), HOLD);
+    httpd_wait_held(&httpd, 10);
+    reply = client_ask(&second, HELLO);
+    assert_int_equal(reply.status, 503);
+    reply_done(&reply);
+    assert_int_equal(atomic_load(&httpd.refused), 2);
+    httpd_release(&httpd);
+    for (size_t i = 0; i < n; i++) {
+        assert_true(client_reply(fds[i], &reply, false));
+        reply_done(&reply);
+    }
+    int silent[20]; /* all of the first are idle now: its silent ones take nothing of what the second has */
+    for (size_t i = 0; i < COUNT(silent); i++)
+        silent[i] = client_open(&httpd);
+    for (size_t i = 6; i < n; i++)
+        assert_int_equal(status_on(fds[i], HELLO), 200);
+    for (size_t i = 0; i < COUNT(silent); i++)
+        close(silent[i]);
+    for (size_t i = 0; i < n; i++)
+        close(fds[i]);
+}
+
 #define LATER "POST /later HTTP/1.1\r\n" HOST
 
 /* B6 P87. /echo has a share of 1024 bytes: its body_max. */
@@ -457,6 +562,9 @@ int main(void)
         OWN(a_silent_client_is_hung_up_on),
         OWN(whoever_does_not_read_his_answer_is_cut_off),
         OWN(one_connection_too_many_is_told_so),
+        OWN(the_oldest_connection_without_a_request_gives_way),
+        OWN(an_idle_connection_gives_way_when_all_have_sent_a_request),
+        OWN(listeners_share_a_bound_and_a_reserve_is_kept),
         OWN(bodies_past_a_share_are_refused_at_once_and_other_routes_go_on),
         OWN(requests_that_only_announce_a_body_take_no_room),
         CASE(connect_closes),
