@@ -249,21 +249,30 @@ static void slot_fill(struct slot *slot, struct semel_str source, struct semel_s
         memcpy(slot->bytes + source.n, type.p, type.n);
 }
 
+static struct slot *slot_at(struct semel_worker_stats *worker, struct semel_str source, struct semel_str type,
+                            enum semel_why why)
+{
+    uint32_t hash = mix(mix(UINT32_C(2166136261) ^ (uint32_t)why, source), type);
+    return &worker->slots[(hash ^ hash >> 16) % SLOTS];
+}
+
 static struct semel_series *series_of(struct semel_worker_stats *worker, struct semel_str source, struct semel_str type,
                                       enum semel_why why, unsigned *misses)
 {
-    struct semel_str other = SEMEL_STR("_other");
     bool fits = source.n <= SEMEL_LABEL_MAX && type.n <= SEMEL_LABEL_MAX;
-    uint32_t hash = fits ? mix(mix(UINT32_C(2166136261) ^ (uint32_t)why, source), type) : 0;
-    struct slot *slot = &worker->slots[(hash ^ hash >> 16) % SLOTS];
+    struct slot *slot = fits ? slot_at(worker, source, type, why) : NULL;
     if (fits && slot_is(slot, source, type, why))
         return slot->series;
-    if (++*misses > MISSES_MAX) {
-        struct semel_str values[] = {other, other, other, other};
-        return semel__metric_at(worker->route->stats->families[SEMEL_FAMILY_MESSAGES], values);
+    if (*misses == MISSES_MAX) {
+        source = type = SEMEL_STR("_other");
+        slot = slot_at(worker, source, type, why);
+        if (slot_is(slot, source, type, why))
+            return slot->series;
+    } else {
+        ++*misses;
     }
     struct semel_series *series = series_at(worker->route, source, type, why);
-    if (fits)
+    if (slot != NULL)
         slot_fill(slot, source, type, why, series);
     return series;
 }

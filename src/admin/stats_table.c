@@ -6,7 +6,8 @@
 
 /* Bounds: a consumer is a route (at most 256); source and type come with messages and may be anything. */
 #define PER_ROUTE 256
-#define PER_MESSAGE 1000
+#define MESSAGES_EACH 200
+#define WHYS 32 /* and more */
 
 static const char *const version_label[] = {"version"};
 static const char *const consumer_label[] = {"consumer"};
@@ -52,11 +53,15 @@ const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
     [SEMEL_FAMILY_ROUTE] = GAUGE("semel_route_info", "1, with what the route promises: atomic, guarded or bounded.",
                                  route_labels, PER_ROUTE),
 
-    [SEMEL_FAMILY_MESSAGES] = COUNTER(
-        "semel_messages_total",
-        "Deliveries that were decided, by the reason. Duplicates are why=\"duplicate\", \"business_duplicate\" and "
-        "\"stale\"; their part of all is the hit ratio. Past 1000 series every label is \"_other\".",
-        message_labels, PER_MESSAGE),
+    [SEMEL_FAMILY_MESSAGES] = {.kind = SEMEL_COUNTER,
+                               .name = "semel_messages_total",
+                               .help = "Deliveries that were decided, by the reason. Duplicates are why=\"duplicate\", "
+                                       "\"business_duplicate\" and \"stale\"; their part of all is the hit ratio. Past "
+                                       "200 series of a consumer source and type are \"_other\".",
+                               LABELS(message_labels),
+                               .max_series = PER_ROUTE * (MESSAGES_EACH + WHYS),
+                               .max_each = MESSAGES_EACH,
+                               .outside = 1u << 1 | 1u << 2},
     [SEMEL_FAMILY_BATCH] = HISTOGRAM("semel_batch_seconds", "From the delivery of a batch to its commit, a batch.",
                                      consumer_label, work_seconds, PER_ROUTE),
     [SEMEL_FAMILY_HANDLING] = HISTOGRAM("semel_handling_seconds",

@@ -3,7 +3,7 @@
  * metrics.c: the registry: families, series and counting. The text is metrics_text.c.
  *
  * The series of a family are a list to which only the family's lock appends; the first is "_other".
- * A look-up walks it under the lock: callers keep what they found, and the list is bounded.
+ * A look-up walks the heads, then the siblings of one: callers keep what they found, and both lists are bounded.
  *
  * Invariants: the memory of a series is one block and is never moved; counts are relaxed atomics,
  * for they order nothing.
@@ -191,18 +191,48 @@ static bool same(const struct semel_series *series, const struct semel_str *valu
     return true;
 }
 
-static struct semel_series *find_or_add(struct semel_metric *metric, const struct semel_str *values)
+/* Adds it behind the last, and to its group; no group: it is the head of a new one. */
+static struct semel_series *add(struct semel_metric *metric, struct semel_series *head, const struct semel_str *values)
 {
-    for (struct semel_series *s = metric->first; s != NULL; s = s->next)
-        if (same(s, values, metric->spec.n_labels))
-            return s;
     struct semel_series *series = metric->count < metric->max ? series_new(metric, values) : NULL;
     if (series == NULL)
         return metric->first;
+    if (head == NULL) {
+        head = series;
+        series->head = metric->first->head;
+        metric->first->head = series;
+    } else {
+        series->sibling = head->sibling;
+        head->sibling = series;
+    }
+    head->in_group++;
     metric->last->next = series;
     metric->last = series;
     metric->count++;
     return series;
+}
+
+static struct semel_series *find(struct semel_series *head, const struct semel_str *values, size_t n)
+{
+    while (head != NULL && !same(head, values, n))
+        head = head->sibling;
+    return head;
+}
+
+static struct semel_series *find_or_add(struct semel_metric *metric, struct semel_str *values)
+{
+    const struct semel_metric_spec *spec = &metric->spec;
+    struct semel_series *head = metric->first;
+    while (head != NULL && !semel__str_eq(head->values[0], values[0]))
+        head = head->head;
+    struct semel_series *series = find(head, values, spec->n_labels);
+    if (series == NULL && head != NULL && spec->max_each > 0 && head->in_group >= spec->max_each) {
+        for (size_t i = 0; i < spec->n_labels; i++)
+            if (spec->outside >> i & 1u)
+                values[i] = SEMEL_STR(OTHER);
+        series = find(head, values, spec->n_labels);
+    }
+    return series != NULL ? series : add(metric, head, values);
 }
 
 struct semel_series *semel__metric_at(struct semel_metric *metric, const struct semel_str *values)

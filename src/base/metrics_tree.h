@@ -3,7 +3,7 @@
  * metrics_tree.h: the registry from the inside, for metrics.c and metrics_text.c alone.
  *
  * Invariants: families are linked before threads start; `first` of a family is its "_other", or its only series when
- * it has no labels; `next` and `used` of a series are read and written under the family's lock.
+ * it has no labels, and the first of the heads: a head is the first series of its first label's value; `next` and `used` of a series are read and written under the family's lock.
  */
 #ifndef SEMEL_BASE_METRICS_TREE_H
 #define SEMEL_BASE_METRICS_TREE_H
@@ -16,6 +16,8 @@
 struct semel_series {
     const struct semel_metric *metric;
     struct semel_series *next;
+    struct semel_series *sibling, *head;          /* the next of the same first label; of a head, the next head */
+    size_t in_group;                              /* of a head: how many have its first label */
     struct semel_str values[SEMEL_METRIC_LABELS]; /* their bytes stand behind the counts */
     bool used;                                    /* "_other" is not shown before it was asked for */
     _Atomic double value;                         /* a gauge, or the sum of a histogram */

@@ -171,6 +171,35 @@ static void labels_past_the_bound_are_counted_as_other(void **state)
                        "c_total{route=\"_other\"} 2\nc_total{route=\"a\"} 2\nc_total{route=\"b\"} 1\n");
 }
 
+/* B9 */
+static void one_value_of_the_first_label_cannot_crowd_out_another(void **state)
+{
+    struct shelf *shelf = *state;
+    static const char *const labels[] = {"consumer", "type", "why"};
+    struct semel_metric *m = add(shelf, (struct semel_metric_spec){.kind = SEMEL_COUNTER,
+                                                                   .name = "c_total",
+                                                                   .help = "C.",
+                                                                   .labels = labels,
+                                                                   .n_labels = 3,
+                                                                   .max_series = 100,
+                                                                   .max_each = 2,
+                                                                   .outside = 1u << 1});
+    static const char *const said[][3] = {{"a", "t1", "new"}, {"a", "t2", "new"}, {"a", "t3", "new"},
+                                          {"a", "t4", "old"}, {"a", "t5", "new"}, {"b", "t3", "new"},
+                                          {"a", "t1", "new"}, {"b", "t4", "new"}};
+    for (size_t i = 0; i < COUNT(said); i++) {
+        struct semel_str values[] = {semel__str(said[i][0]), semel__str(said[i][1]), semel__str(said[i][2])};
+        semel__count(semel__metric_at(m, values), 1);
+    }
+    assert_text(shelf, "# HELP c_total C.\n# TYPE c_total counter\n"
+                       "c_total{consumer=\"a\",type=\"t1\",why=\"new\"} 2\n"
+                       "c_total{consumer=\"a\",type=\"t2\",why=\"new\"} 1\n"
+                       "c_total{consumer=\"a\",type=\"_other\",why=\"new\"} 2\n"
+                       "c_total{consumer=\"a\",type=\"_other\",why=\"old\"} 1\n"
+                       "c_total{consumer=\"b\",type=\"t3\",why=\"new\"} 1\n"
+                       "c_total{consumer=\"b\",type=\"t4\",why=\"new\"} 1\n");
+}
+
 static void a_long_value_is_cut_between_characters(void **state)
 {
     struct shelf *shelf = *state;
@@ -313,6 +342,7 @@ int main(void)
         CASE(gauges_show_every_double),
         CASE(a_histogram_cumulates_its_buckets),
         CASE(labels_past_the_bound_are_counted_as_other),
+        CASE(one_value_of_the_first_label_cannot_crowd_out_another),
         CASE(a_long_value_is_cut_between_characters),
         CASE(a_family_that_the_format_forbids_is_refused),
         CASE(without_memory_nothing_is_lost_but_the_label),
