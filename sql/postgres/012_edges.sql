@@ -27,4 +27,14 @@ BEGIN
     END LOOP;
 END $$;
 
+-- ---- who may act for whom -----------------------------------------------------------------------------------------
+
+-- Which role may act for which consumer through the functions; `*` is every consumer, and whoever is a member of the
+-- role may, too. Empty: everybody who may call the functions acts for every consumer.
+CREATE TABLE semel.access (
+    consumer text COLLATE "C" NOT NULL,
+    role     name NOT NULL,
+    PRIMARY KEY (consumer, role)
+);
+
 INSERT INTO semel.schema (version, name) VALUES (12, 'edges');

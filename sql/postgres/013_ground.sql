@@ -57,6 +57,34 @@ BEGIN
     END IF;
 END $$;
 
+-- ---- who may act for whom -----------------------------------------------------------------------------------------
+
+-- The role that is SET, else the one that logged in: inside of these functions current_user is their owner.
+CREATE FUNCTION semel._actor() RETURNS name LANGUAGE sql STABLE AS $$
+    SELECT CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role')::name END
+$$;
+
+-- By semel.access. In plpgsql, whose plan for the empty table is kept.
+CREATE FUNCTION semel._may_act(for_consumer text) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM semel.access) THEN
+        RETURN true;
+    END IF;
+    RETURN EXISTS (SELECT FROM semel.access AS a JOIN pg_roles AS r ON r.rolname = a.role
+                   WHERE a.consumer IN (for_consumer COLLATE "C", '*')
+                     AND pg_has_role(semel._actor(), r.oid, 'MEMBER'));
+END $$;
+
+CREATE FUNCTION semel._check_access(who text, for_consumer text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT semel._may_act(for_consumer) THEN
+        RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('%s: role "%s" may not act for consumer "%s"', who, semel._actor(),
+                             semel._show(for_consumer, 255)),
+            HINT = 'The table semel.access lists which role may act for which consumer.';
+    END IF;
+END $$;
+
 -- In microseconds; NULL where it is not given: the consumer's own.
 CREATE FUNCTION semel._check_lease(who text, lease interval) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE

@@ -211,6 +211,7 @@ BEGIN
         PERFORM semel._check_text(who, 'consumer', consumer, 1);
         PERFORM semel._check_text(who, 'order_key', order_key, 1);
     END IF;
+    PERFORM semel._check_access(who, consumer);
     p := semel._policy(consumer);
     IF order_key IS NOT NULL AND NOT p.order_said THEN
         p := semel._policy_settle(p, version IS NOT NULL);

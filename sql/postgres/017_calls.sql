@@ -48,6 +48,7 @@ BEGIN
     END IF;
     PERFORM semel._check_given('inbox_done', 'consumer', consumer IS NOT NULL);
     PERFORM semel._check_given('inbox_done', 'message_id', message_id IS NOT NULL);
+    PERFORM semel._check_access('inbox_done', consumer);
     p := semel._policy(consumer);
     IF p.one_source THEN
         from_source := '';
@@ -169,18 +170,20 @@ BEGIN
     END IF;
 END $$;
 
+-- The token of a consumer for which the caller may not act is an unknown one.
 CREATE FUNCTION semel._by_token(wanted bigint) RETURNS semel.inbox LANGUAGE plpgsql AS $$
 DECLARE
     r semel.inbox;
 BEGIN
     SELECT i.* INTO r FROM semel.inbox AS i WHERE i.lease_token = wanted;
-    RETURN r;
+    RETURN CASE WHEN semel._may_act(r.consumer) THEN r END;
 END $$;
 
 -- A late end is refused, and what it said is kept for the reconcile.
 CREATE FUNCTION semel._keep_evidence(stale bigint, result text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    WITH gone AS (DELETE FROM semel.held AS h WHERE h.token = stale AND h.kind = 'claimed' RETURNING h.*)
+    WITH gone AS (DELETE FROM semel.held AS h WHERE h.token = stale AND h.kind = 'claimed'
+                                                          AND semel._may_act(h.consumer) RETURNING h.*)
     INSERT INTO semel.attempt (consumer, source, message_id, attempt, at, worker, error_class, error_text)
     SELECT g.consumer, g.source, g.message_id, g.attempt, semel._now(), semel._owner(), 'lease_expired',
            'refused under a stale token: the late worker said ' || result

@@ -108,6 +108,7 @@ BEGIN
     PERFORM semel._check_given('inbox_take', 'consumer', consumer IS NOT NULL);
     PERFORM semel._check_text('inbox_take', 'consumer', consumer, 1);
     PERFORM semel._check_max('inbox_take', max, 1000);
+    PERFORM semel._check_access('inbox_take', consumer);
     p := semel._policy(consumer);
     FOR r IN SELECT * FROM semel._take(p, max, coalesce(lease_us, p.lease)) LOOP
         m.source := r.source;
@@ -344,8 +345,18 @@ END $$;
 CREATE FUNCTION semel.step_key(consumer text, message_id uuid, step text, source text = '') RETURNS text
 LANGUAGE sql STABLE AS $$ SELECT semel.step_key(consumer, message_id::text, step, source) $$;
 
--- All settings that hold for the consumer; with settings, these replace what was there first.
-CREATE FUNCTION semel.consumer(consumer text, settings jsonb = NULL) RETURNS jsonb LANGUAGE plpgsql
+-- All settings that hold for the consumer.
+CREATE FUNCTION semel.consumer(consumer text) RETURNS jsonb LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+BEGIN
+    PERFORM semel._check_given('consumer', 'consumer', consumer IS NOT NULL);
+    PERFORM semel._check_text('consumer', 'consumer', consumer, 1);
+    PERFORM semel._check_access('consumer', consumer);
+    RETURN semel._policy_json(semel._policy(consumer));
+END $$;
+
+-- The same; settings replace what was there first. roles.sql does not grant this to applications.
+CREATE FUNCTION semel.consumer(consumer text, settings jsonb) RETURNS jsonb LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 #variable_conflict use_column
 BEGIN

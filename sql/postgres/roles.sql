@@ -5,7 +5,10 @@
 --     psql -v owner=semel_owner -v app=shop -v operator=shop_ops -f roles.sql DATABASE
 --
 --   owner     has the schema and migrates it. Run the migrations as this role: SET ROLE semel_owner.
---   app       calls the functions, and touches no table: neither the records of others nor its own can be forged.
+--   app       calls the functions, and touches no table. While the table semel.access is empty, it acts for every
+--             consumer, and whoever may call the functions must trust all others who may. To make a boundary of it, list
+--             there which role may act for which consumer: INSERT INTO semel.access VALUES ('billing', 'shop').
+--             It reads settings and does not write them.
 --   operator  reads everything, and replays, discards, resolves and rewinds through the command line. It cannot make a
 --             record, nor take one away.
 --   worker    (only where -v worker=NAME is given) the C library and the daemon, which write the tables themselves.
@@ -52,12 +55,13 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'semel') AS migrated, :'
     REVOKE ALL ON ALL TABLES IN SCHEMA semel FROM PUBLIC;
     REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM PUBLIC;
 
-    -- The application: what has no underscore before its name.
+    -- The application: what has no underscore before its name, but for the writing of settings.
     GRANT USAGE ON SCHEMA semel TO :"app";
     SELECT format('GRANT EXECUTE ON FUNCTION %s TO %I', p.oid::regprocedure, :'app')
     FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
-    WHERE n.nspname = 'semel' AND left(p.proname, 1) <> '_'
+    WHERE n.nspname = 'semel' AND left(p.proname, 1) <> '_' AND p.oid <> 'semel.consumer(text, jsonb)'::regprocedure
     \gexec
+    REVOKE ALL ON FUNCTION semel.consumer(text, jsonb) FROM :"app";
 
     -- The operator: `semel inbox ls, show, retry, discard, resolve`, `semel status` and `semel rewind`.
     GRANT USAGE ON SCHEMA semel TO :"operator";
@@ -70,7 +74,7 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'semel') AS migrated, :'
     \if :with_worker
         GRANT USAGE ON SCHEMA semel TO :"worker";
         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA semel TO :"worker";
-        REVOKE INSERT, UPDATE, DELETE ON semel.schema FROM :"worker";
+        REVOKE INSERT, UPDATE, DELETE ON semel.schema, semel.access FROM :"worker";
         REVOKE UPDATE, DELETE ON semel.audit FROM :"worker";
         GRANT USAGE ON ALL SEQUENCES IN SCHEMA semel TO :"worker";
     \endif

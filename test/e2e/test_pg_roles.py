@@ -4,6 +4,8 @@ import os
 import pathlib
 import re
 
+import pytest
+
 from pg import empty_pg, pg, pg_server  # noqa: F401 (fixtures)
 
 SOURCE = pathlib.Path(os.environ["SEMEL_SOURCE"])
@@ -91,3 +93,81 @@ def test_no_migration_leaves_a_function_to_everybody_for_a_moment(empty_pg):
             SELECT p.oid::regprocedure FROM pg_proc AS p WHERE p.pronamespace = 'semel'::regnamespace
               AND (p.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(p.proacl) AS a WHERE a.grantee = 0))""")
         assert everybody == [], path.name
+
+
+# ---- which role acts for which consumer ----
+
+
+@pytest.fixture
+def shops(empty_pg):
+    """A database with its owner, two applications that log in, and roles.sql applied."""
+    roles = (SOURCE / "sql" / "postgres" / "roles.sql").read_text()
+    empty_pg.server.psql("postgres", "".join(
+        f"DROP ROLE IF EXISTS {role}; CREATE ROLE {role} LOGIN;" for role in ("its_owner", "shop", "mill", "ops")))
+    setup = "\\set owner its_owner\n\\set app semel_app\n\\set operator semel_operator\n" + roles
+    empty_pg.server.psql(empty_pg.name, setup)
+    for path in FILES:
+        empty_pg.server.psql(empty_pg.name, "SET ROLE its_owner; BEGIN;\n" + path.read_text() + "\nCOMMIT;")
+    empty_pg.server.psql(empty_pg.name, setup + "\nGRANT semel_app TO shop, mill; GRANT semel_operator TO ops;")
+    yield empty_pg
+    empty_pg.server.psql("postgres", f'DROP DATABASE "{empty_pg.name}" WITH (FORCE);')
+    empty_pg.server.psql("postgres", "DROP OWNED BY its_owner, semel_app, semel_operator CASCADE;"
+                                     "DROP ROLE its_owner, shop, mill, ops, semel_app, semel_operator;")
+
+
+def refused(shops, text, role):
+    """What the server said of it."""
+    done = shops.server.psql(shops.name, "\\set VERBOSITY verbose\n" + text, check=False, role=role)
+    assert done.returncode != 0, done.stdout
+    return done.stderr
+
+
+CALLS = [
+    "SELECT semel.inbox_begin('billing', 'm2')", "SELECT semel.inbox_done('billing', 'm1')",
+    "SELECT semel.inbox_fail('billing', 'm2', class => 'permanent')", "SELECT semel.inbox_claim('billing', 'm2')",
+    "SELECT semel.inbox_put('billing', 'm2', payload => '{}')", "SELECT semel.inbox_take('billing')",
+    "SELECT semel.consumer('billing')",
+    "SELECT semel.inbox_begin('billing', 'f1f2f3f4-0000-4000-8000-000000000000'::uuid)",
+]
+
+
+# B2 P86
+def test_role_acts_only_for_the_consumers_that_are_listed_for_it(shops):
+    shops.sql("SELECT semel.consumer('billing', '{\"effect\": \"outside\"}'), semel.consumer('mail', '{\"effect\": "
+              "\"outside\"}');")
+    assert shops.sql("SELECT act FROM semel.inbox_put('billing', 'm1', payload => '{}')", role="mill") == [("ack",)]
+    shops.sql("INSERT INTO semel.access (role, consumer) VALUES ('shop', 'billing'), ('mill', 'mail')")
+    for text in CALLS:
+        told = refused(shops, text, "mill")
+        assert "42501" in told and 'role "mill" may not act for consumer "billing"' in told, told
+    (token, payload), = shops.sql("SELECT token, payload FROM semel.inbox_take('billing', 10)", role="shop")
+    assert payload == "{}"
+    for text in (f"semel.inbox_renew({token})", f"semel.inbox_release({token})",
+                 f"semel.inbox_finish({token}, 'transient')"):
+        assert shops.sql(f"SELECT {text}", role="mill") == [("f",)]
+    assert shops.sql("SELECT count(*) FROM semel.attempt") == [("0",)]
+    assert shops.sql(f"SELECT semel.inbox_renew({token}), semel.inbox_finish({token})", role="shop") == [("t", "t")]
+    assert shops.sql("SELECT act FROM semel.inbox_put('mail', 'm1', payload => '{}')", role="mill") == [("ack",)]
+    assert shops.sql("SELECT semel.tick() >= 0", role="mill") == [("t",)]
+
+
+# B2 P86
+def test_membership_counts_and_a_role_that_is_set_counts_alone(shops):
+    shops.sql("INSERT INTO semel.access (role, consumer) VALUES ('shop', 'billing'), ('gone', '*'), ('ops', '*')")
+    put = "SELECT act FROM semel.inbox_put('billing', 'm1', payload => '{}')"
+    assert "may not act" in refused(shops, put, "mill")
+    shops.sql("GRANT shop TO mill")
+    assert shops.sql(put, role="mill") == [("ack",)]
+    assert shops.sql("SET ROLE shop; " + put, role="mill") == [("ack",)]
+    told = refused(shops, "SET ROLE semel_app; " + put, "mill")
+    assert 'role "semel_app" may not act for consumer "billing"' in told, told
+    shops.sql("GRANT semel_app TO ops")
+    assert shops.sql("SELECT act FROM semel.inbox_put('any', 'm1', payload => '{}')", role="ops") == [("ack",)]
+
+
+# B2 P86
+def test_application_does_not_write_settings(shops):
+    told = refused(shops, "SELECT semel.consumer('billing', '{\"retention\": \"1h\"}')", "shop")
+    assert "permission denied for function consumer" in told
+    assert shops.sql("SELECT semel.consumer('billing') ->> 'retention'", role="shop") == [("45d",)]
+    assert "permission denied for table access" in refused(shops, "INSERT INTO semel.access VALUES ('*', 'shop')", "shop")

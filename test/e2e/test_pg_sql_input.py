@@ -328,10 +328,12 @@ def test_application_does_its_work_by_functions_alone(granted):
     begin(db, "id-2")
     refused(db, None, error=psycopg2.IntegrityError)
     call(db, "inbox_fail", consumer="billing", message_id="id-3", payload="{}", **{"class": "transient"})
-    consumer(db, "billing", effect="outside")
+    owner = as_role(granted, "owner")
+    consumer(owner, "billing", effect="outside", retry_max=2)
+    owner.close()
     told = call(db, "inbox_claim", consumer="billing", message_id="id-4")[0]
     ask(db, "SELECT semel.inbox_renew(%s), semel.inbox_release(%s)", told["token"], told["token"])
-    ask(db, "SELECT semel.consumer('billing', '{\"retry_max\": 2}'), semel.tick(), semel.step_key('c', 'i', 's'), "
+    ask(db, "SELECT semel.consumer('billing'), semel.tick(), semel.step_key('c', 'i', 's'), "
             "semel.outbox_put('a', 'b', 'c')")
     call(db, "inbox_put", consumer="billing", message_id="id-5")
     call(db, "inbox_take", consumer="billing", max=9)
@@ -340,7 +342,7 @@ def test_application_does_its_work_by_functions_alone(granted):
 
 
 TABLES = ["inbox", "attempt", "audit", "begun", "business_key", "conflict", "consumer", "held", "order_key", "outbox",
-          "schema", "selected", "selection", "watermark"]
+          "schema", "selected", "selection", "watermark", "access"]
 COLUMN = {"schema": "name", "outbox": "type", "selection": "word", "selected": "result", "audit": "who"}
 MAY = {
     "app": set(),
@@ -349,7 +351,8 @@ MAY = {
         ("INSERT", "attempt"), ("INSERT", "audit"), ("INSERT", "selection"), ("INSERT", "selected"),
         ("DELETE", "business_key")},
     "worker": {(word, table) for word in ("SELECT", "INSERT", "UPDATE", "DELETE") for table in TABLES} - {
-        ("INSERT", "schema"), ("UPDATE", "schema"), ("DELETE", "schema"), ("UPDATE", "audit"), ("DELETE", "audit")},
+        ("INSERT", "schema"), ("UPDATE", "schema"), ("DELETE", "schema"), ("UPDATE", "audit"), ("DELETE", "audit"),
+        ("INSERT", "access"), ("UPDATE", "access"), ("DELETE", "access")},
 }
 
 
