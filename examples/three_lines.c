@@ -41,7 +41,7 @@ static int handle(sqlite3 *db, struct semel *s, const struct semel_msg *msg, con
     if (rc == SQLITE_OK && v.act == SEMEL_RUN && semel_inbox_done(s, msg, semel_str(NULL), &err) != SEMEL_OK) /* 3 */
         rc = SQLITE_ERROR;
     if (rc == SQLITE_OK)
-        rc = run(db, v.act == SEMEL_LATER ? "ROLLBACK" : "COMMIT", NULL);
+        rc = run(db, "COMMIT", NULL);
     if (rc != SQLITE_OK) {
         run(db, "ROLLBACK", NULL);
         return -1;

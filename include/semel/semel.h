@@ -165,7 +165,8 @@ SEMEL_API semel_status semel_consumer_get(struct semel *s, const char *consumer,
 /* ---- the inbox in your transaction --------------------------------------------------------------- */
 
 /* SEMEL_RUN: write the effect now, in the same transaction, then call done or fail, then commit, then acknowledge.
- * SEMEL_ACK: commit, then acknowledge. SEMEL_LATER: roll back, and let the broker bring it again. */
+ * SEMEL_ACK: commit, then acknowledge. SEMEL_LATER: commit, and let the broker bring it again (to roll back is as good,
+ * but a message that waits for its turn then loses its place). */
 SEMEL_API semel_status semel_inbox_begin(struct semel *s, const struct semel_msg *msg, struct semel_verdict *ret,
                                          struct semel_error *err);
 /* The effect is written. `outcome` (JSON text of at most 64 KiB, or not given) is what a duplicate will be told. Of msg
@@ -176,7 +177,9 @@ SEMEL_API semel_status semel_inbox_done(struct semel *s, const struct semel_msg 
                                         struct semel_error *err);
 /* The effect is not written, and why: SEMEL_TRANSIENT, SEMEL_PERMANENT, SEMEL_REJECTED or SEMEL_MAYBE. Undo what you
  * wrote first: roll back to a savepoint, or all of it and open another transaction. Works whether the begin is still
- * there or was rolled back. ret (may be NULL) says what the broker is to be told, and when it is tried again. */
+ * there or was rolled back. ret (may be NULL) says what the broker is to be told, and when it is tried again. Commit
+ * whatever it says: a rollback would count no attempt. Where neither the begin nor this has a payload none is kept, and
+ * SEMEL_LATER is told: only the broker can bring it, and the delivery that does is stored with the row. */
 SEMEL_API semel_status semel_inbox_fail(struct semel *s, const struct semel_msg *msg, enum semel_result result,
                                         struct semel_str reason, struct semel_verdict *ret, struct semel_error *err);
 
@@ -232,7 +235,8 @@ SEMEL_API semel_status semel_inbox_work(struct semel *s, const char *consumer, s
  * finish under ret->token. lease_ms 0: the consumer's. Joined: nothing may run before your commit. What a lease that
  * ran out means is the consumer's `effect`, which must have been said by semel_consumer_set: `outside` (the outcome is
  * unknown), `keyed` (it is tried again under the same key) or `atomic` (it is tried again because nothing can have
- * happened: finish in the very transaction that writes the effect). INVALID where it was not. */
+ * happened: finish in the very transaction that writes the effect). INVALID where it was not. Acknowledge after the
+ * commit of the claim; without a payload only what is done: nothing else could be tried again. */
 SEMEL_API semel_status semel_inbox_claim(struct semel *s, const struct semel_msg *msg, int64_t lease_ms,
                                          struct semel_verdict *ret, struct semel_error *err);
 /* Prolongs the lease from now. FENCED: it is somebody else's now; stop. */
@@ -250,7 +254,7 @@ typedef void (*semel_taken)(void *ctx, const struct semel_msg *msg, const struct
 SEMEL_API semel_status semel_inbox_take(struct semel *s, const char *consumer, size_t max, int64_t lease_ms,
                                         semel_taken taken, void *ctx, size_t *ret_n, struct semel_error *err);
 /* Stores a message to be taken later, as if its broker had delivered it. SEMEL_ACK, new: it is stored, and due now; no
- * attempt is counted. INVALID: the consumer keeps no payloads. */
+ * attempt is counted. INVALID: there is no payload (an empty one is one), or the consumer keeps none. */
 SEMEL_API semel_status semel_inbox_put(struct semel *s, const struct semel_msg *msg, struct semel_verdict *ret,
                                        struct semel_error *err);
 

@@ -5,7 +5,7 @@
 -- A fingerprint says "the same payload". It carries its kind, and only equal kinds are compared, so that what one door
 -- can compute and another cannot makes no false conflict:
 --     c...   what the caller gave
---     j...   SHA-256 of the canonical form of a JSON object or array (RFC 8785), as the C library computes it
+--     j...   SHA-256 of the canonical form of JSON (RFC 8785), as the C library computes it
 --     r...   SHA-256 of the bytes
 --     NULL   not compared: there is no payload, or it is jsonb with a number that is not exact as a double
 
@@ -99,7 +99,7 @@ $$;
 
 CREATE FUNCTION semel._canonical_digest(value jsonb) RETURNS bytea LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
-    form text COLLATE "C" := semel._canonical(value, 1);
+    form text COLLATE "C" := semel._canonical_part(value, value::text, 0);
 BEGIN
     IF octet_length(form) > length(form) AND form ~ '[\U00010000-\U0010ffff]' AND form ~ '[\ue000-\uffff]' THEN
         RETURN NULL;
@@ -112,9 +112,11 @@ DECLARE
     inner_bytes bytea := btrim(bytes, '\x20090a0d');
     found bytea;
 BEGIN
-    IF jsonb_typeof(payload) IN ('object', 'array') THEN
+    IF payload IS NOT NULL THEN
         RETURN semel._canonical_digest(payload);
-    ELSIF payload IS NULL AND octet_length(inner_bytes) > 0 AND get_byte(inner_bytes, 0) IN (91, 123) THEN
+    ELSIF octet_length(inner_bytes) > 0
+          AND (get_byte(inner_bytes, 0) IN (34, 45, 91, 102, 110, 116, 123)     -- "-[fnt{
+               OR get_byte(inner_bytes, 0) BETWEEN 48 AND 57) THEN
         BEGIN
             found := semel._canonical_digest(convert_from(bytes, 'UTF8')::jsonb);
         EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
@@ -236,7 +238,7 @@ BEGIN
                                      headers, business_key, version, fingerprint, message_time, delivery);
     END IF;
     m := (CASE WHEN p.one_source THEN '' ELSE coalesce(source, '') END, message_id, type, bytes,
-          headers::text, business_key, CASE WHEN p.ord <> 'none' THEN order_key END, version,
+          CASE WHEN bytes = '' THEN headers ELSE headers - 'semel_tombstone' END::text, business_key, CASE WHEN p.ord <> 'none' THEN order_key END, version,
           CASE WHEN fingerprint IS NOT NULL THEN '\x63'::bytea || fingerprint
                WHEN octet_length(bytes) <= p.payload_max THEN semel._fingerprint(payload, bytes) END,
           CASE WHEN message_time IS NOT NULL THEN message_time

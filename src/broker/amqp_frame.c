@@ -80,7 +80,7 @@ static void check_whole(struct amqp_build *build)
 {
     if (build->have < build->n_body)
         return;
-    build->d.payload = (struct semel_str){build->body, build->n_body};
+    build->d.payload = build->n_body > 0 ? (struct semel_str){build->body, build->n_body} : SEMEL_STR("");
     build->stage = AMQP_STAGE_WHOLE;
 }
 

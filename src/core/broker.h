@@ -33,7 +33,7 @@ struct semel_delivery {
     uint64_t tag;
     struct semel_str source;   /* topic, queue: the stream that the id belongs to */
     struct semel_str position; /* unique and stable within the source where the broker has one; else not given */
-    struct semel_str payload;
+    struct semel_str payload;  /* not given: a record without a value, which is content too; an empty one is given */
     const struct semel_pair *headers;
     size_t n_headers;
     const struct semel_pair *properties;

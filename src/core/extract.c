@@ -310,8 +310,7 @@ static semel_status take_fields(struct extraction *x, struct semel_error *err)
 static semel_status take_headers(struct extraction *x, struct semel_error *err)
 {
     struct semel_error why;
-    semel_status status = semel__headers_json(x->delivery->headers, x->delivery->n_headers, x->arena, &x->msg->headers,
-                                              &why);
+    semel_status status = semel__headers_of(x->delivery, x->arena, &x->msg->headers, &why);
     if (status == SEMEL_INVALID)
         return note_defect(x, SEMEL_DEFECT_SIZE, "headers", &why, err);
     if (status != SEMEL_OK && err != NULL)
@@ -326,7 +325,7 @@ semel_status semel__extract(const struct semel_rules *rules, const struct semel_
         .rules = rules, .delivery = delivery, .arena = arena, .msg = ret_msg, .payload_max = payload_max};
     semel__msg_init(ret_msg);
     ret_msg->source = delivery->source;
-    ret_msg->payload = delivery->payload;
+    ret_msg->payload = semel__str_given(delivery->payload) ? delivery->payload : SEMEL_STR("");
     ret_msg->position = delivery->position;
     ret_msg->delivery = delivery->delivery;
     ret_msg->traceparent = semel__pair_find(delivery->headers, delivery->n_headers, SEMEL_STR("traceparent"));
@@ -334,7 +333,7 @@ semel_status semel__extract(const struct semel_rules *rules, const struct semel_
     if (status == SEMEL_OK)
         status = take_fields(&x, err);
     if (status == SEMEL_OK && !rules->no_fingerprint && delivery->payload.n <= payload_max)
-        status = semel__fp_compute_json(delivery->payload, x.parsed ? x.json : NULL, x.parsed, &ret_msg->fp, err);
+        status = semel__fp_compute_json(ret_msg->payload, x.parsed ? x.json : NULL, x.parsed, &ret_msg->fp, err);
     semel__json_free(x.json);
     return status;
 }

@@ -2,7 +2,10 @@
  *
  * headers.c: the kept form of headers.
  */
+#define _GNU_SOURCE /* memmem */
 #include "core/headers.h"
+
+#include <string.h>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -120,4 +123,31 @@ semel_status semel__headers_json(const struct semel_pair *pairs, size_t n, struc
         status = semel__fail_memory(err);
     semel__buf_done(&buf);
     return status;
+}
+
+semel_status semel__headers_of(const struct semel_delivery *delivery, struct semel_arena *arena, struct semel_str *ret,
+                               struct semel_error *err)
+{
+    const bool tombstone = !semel__str_given(delivery->payload);
+    const struct semel_str reserved = SEMEL_STR(SEMEL_TOMBSTONE);
+    size_t n = delivery->n_headers, kept = 0;
+    if (!tombstone && !semel__str_given(semel__pair_find(delivery->headers, n, reserved)))
+        return semel__headers_json(delivery->headers, n, arena, ret, err);
+    struct semel_pair *pairs = semel__arena_alloc(arena, n + 1, sizeof *pairs);
+    if (pairs == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < n; i++)
+        if (!semel__str_given(semel__pair_find(&delivery->headers[i], 1, reserved)))
+            pairs[kept++] = delivery->headers[i];
+    if (tombstone)
+        pairs[kept++] = (struct semel_pair){reserved, SEMEL_STR("true")};
+    return semel__headers_json(pairs, kept, arena, ret, err);
+}
+
+/* As a name it is followed by a colon; in a value its quotes would be escaped. */
+bool semel__is_tombstone(const struct semel__msg *msg)
+{
+    static const char name[] = "\"" SEMEL_TOMBSTONE "\":";
+    return msg->payload.n == 0 && msg->headers.n > 0 &&
+           memmem(msg->headers.p, msg->headers.n, name, sizeof name - 1) != NULL;
 }

@@ -5,11 +5,17 @@
  * The kept form is a JSON object: a name that comes once has its value as a string, one that comes several times has
  * an array; a value that is not UTF-8 is {"hex": "..."}. Names that are not UTF-8 are kept under their hexadecimal
  * digits, together with a name that is written so.
+ *
+ * The name semel_tombstone is reserved: it says that a record had no value at all, where an empty payload is kept. No
+ * source can set it from outside.
  */
 #ifndef SEMEL_CORE_HEADERS_H
 #define SEMEL_CORE_HEADERS_H
 
 #include "core/broker.h"
+#include "core/msg.h"
+
+#define SEMEL_TOMBSTONE "semel_tombstone"
 
 /* The first with this name, ASCII letters compared without case; not given: none. */
 struct semel_str semel__pair_find(const struct semel_pair *pairs, size_t n, struct semel_str name);
@@ -17,5 +23,11 @@ struct semel_str semel__pair_find(const struct semel_pair *pairs, size_t n, stru
 /* INVALID: too many, or too large. No headers at all: *ret is not given. */
 semel_status semel__headers_json(const struct semel_pair *pairs, size_t n, struct semel_arena *arena,
                                  struct semel_str *ret, struct semel_error *err);
+
+/* The headers of a delivery, without what is reserved, and with it where the delivery has no value. */
+semel_status semel__headers_of(const struct semel_delivery *delivery, struct semel_arena *arena, struct semel_str *ret,
+                               struct semel_error *err);
+/* Was the message a record without a value? */
+bool semel__is_tombstone(const struct semel__msg *msg);
 
 #endif

@@ -41,7 +41,8 @@ static bool looks_like_json(struct semel_str payload)
     for (size_t i = 0; i < payload.n; i++) {
         char c = payload.p[i];
         if (c != ' ' && c != '\t' && c != '\n' && c != '\r')
-            return c == '{' || c == '[';
+            return c == '{' || c == '[' || c == '"' || c == '-' || (c >= '0' && c <= '9') || c == 't' || c == 'f' ||
+                   c == 'n';
     }
     return false;
 }
@@ -72,7 +73,7 @@ semel_status semel__fp_compute_json(struct semel_str payload, const struct semel
 {
     struct semel_fp fp = {.n = SEMEL_SHA256};
     if (!looks_like_json(payload))
-        json = NULL; /* a bare number or string is compared by its bytes */
+        json = NULL;
     else if (!parsed)
         return semel__fp_compute(payload, ret, err);
     semel_status status = json != NULL ? json_digest(payload, json, &fp, err) : SEMEL_OK;

@@ -31,6 +31,7 @@
 
 #include "base/descriptors.h"
 #include "base/error.h"
+#include "core/headers.h"
 #include "handler/exec_private.h"
 
 #define KERNEL_SIGNALS 64
@@ -74,6 +75,8 @@ static void put_call(struct exec_caller *exec, const struct semel_call *call, st
     put(v, "SEMEL_KEY", semel__str(call->key));
     put(v, "SEMEL_TRACEPARENT", semel__str(trace));
     put_number(v, "SEMEL_TIMEOUT_MS", exec->timeout_us / 1000);
+    if (semel__is_tombstone(call->msg))
+        put(v, "SEMEL_TOMBSTONE", SEMEL_STR("true"));
 }
 
 /* The vector for execve, to be freed; its strings are v's and the caller's. NULL: no memory. */

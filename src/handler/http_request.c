@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/json_tree.h"
+#include "core/headers.h"
 #include "core/row.h"
 #include "handler/http_private.h"
 
@@ -107,7 +108,8 @@ static bool is_ours(struct semel_str name)
                                        "traceparent",
                                        "Semel-Consumer",
                                        "Semel-Message-Id",
-                                       "Semel-Attempt"};
+                                       "Semel-Attempt",
+                                       "Semel-Tombstone"};
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
         if (is_named(name, ours[i]))
             return true;
@@ -275,6 +277,8 @@ static bool add_lines(struct http_call *c, const struct semel_json *headers)
         ok = add_text(c, c->http->fixed[i]);
     if (call->ask)
         return ok;
+    if (ok && semel__is_tombstone(call->msg))
+        ok = add_text(c, "Semel-Tombstone: true");
     return ok && add_text(c, "Expect:") && add_content_type(c, headers) && add_events(c, headers);
 }
 

@@ -652,6 +652,32 @@ def test_put_without_a_payload_is_refused_and_an_empty_one_is_kept(db):
     db.commit()
 
 
+# A11
+@pytest.mark.parametrize("payload, raw, other", [
+    ('"x"', ' "x" ', '"y"'), ("1", "1.0", "2"), ("100", "\n1e2", "-100"), ("null", "null\t", "false"),
+    ('"A"', r'"\u0041"', '"B"')])
+def test_json_is_one_payload_whichever_way_it_is_passed(db, payload, raw, other):
+    consumer(db, "billing", keep_payload="never")
+    begin(db, "id-1", payload=payload)
+    ask(db, "SELECT semel.inbox_done('billing', 'id-1')")
+    db.commit()
+    assert begin(db, "id-1", raw=raw.encode())["why"] == "duplicate"
+    assert begin(db, "id-1", raw=other.encode())["why"] == "conflict"
+    assert begin(db, "id-1", payload=other)["why"] == "conflict"
+    db.rollback()
+
+
+# A4
+def test_tombstone_is_said_by_a_header_that_goes_with_an_empty_payload_only(db):
+    for message_id, raw in [("id-1", b""), ("id-2", b"x")]:
+        call(db, "inbox_put", consumer="billing", message_id=message_id, raw=raw,
+             headers='{"h": "1", "semel_tombstone": "true"}')
+    taken = call(db, "inbox_take", consumer="billing", max=2)
+    assert [row["headers"] for row in sorted(taken, key=lambda row: row["message_id"])] == [
+        {"h": "1", "semel_tombstone": "true"}, {"h": "1"}]
+    db.commit()
+
+
 # A3 A4
 def test_what_is_stored_is_taken_whatever_the_setting_says(db):
     call(db, "inbox_put", consumer="billing", message_id="id-1", payload="{}")

@@ -7,6 +7,7 @@ import pytest
 import scenes
 from daemon import Daemon
 from kafka import Server, kafka  # noqa: F401
+from listen import Other
 from pg import pg_server  # noqa: F401
 
 
@@ -115,6 +116,32 @@ def test_a_statement_emits_events_with_its_effect(tmp_path, books, topic):
         daemon.until(lambda: books.states().get("dead") == 1, "the bad one is dead")
     events = books.sql("SELECT aggregateid, convert_from(payload, 'UTF8')::jsonb->>'n' FROM semel.outbox")
     assert sorted(events) == sorted((body["k"], str(body["n"])) for _, body in items)  # and none of the bad one
+
+
+def test_a_tombstone_is_content_and_handlers_can_tell_it(tmp_path, books, topic):
+    # A4, P76
+    calls = tmp_path / "calls"
+    program = tmp_path / "handler.sh"
+    program.write_text(f'#!/bin/sh\n[ "$SEMEL_ATTEMPT" = 1 ] && exit 75\n'
+                       f'echo "$SEMEL_MESSAGE_ID ${{SEMEL_TOMBSTONE:-none}} $(wc -c)" >>{calls}\n')
+    program.chmod(0o755)
+    statement = {"sql": "INSERT INTO ledger (id, k, n) VALUES ($1, coalesce($2, 'none'), length($3))"}
+    with Other(lambda call: (200, b"")) as other:
+        made = scenes.settings(books, topic, do=statement, values=["id", "optional:header:semel_tombstone", "body"])
+        made["routes"] |= {name: {**scenes.outside(books, topic, do)["routes"]["books"],
+                                  "from": topic.settings(group=f"{name}-{topic.name}")}
+                           for name, do in {"http": {"http": other.url}, "exec": {"exec": [str(program)]}}.items()}
+        topic.server.send(topic.name, [(0, "k", None, {"id": "stone"}), (0, "k", "", {"id": "empty"}),
+                                       (0, "k", "", {"id": "forged", "Semel_Tombstone": "true"})])
+        with Daemon(tmp_path, made) as daemon:
+            daemon.ready()
+            daemon.until(lambda: all(books.states(name) == {"completed": 3} for name in ["books", "http", "exec"]),
+                         "three messages on three routes", 90)
+        told = {call["headers"]["Semel-Message-Id"]: (call["headers"].get("Semel-Tombstone"), call["body"])
+                for call in other.calls}
+    assert sorted(books.rows()) == [("empty", "none", 0), ("forged", "none", 0), ("stone", "true", 0)]
+    assert told == {"stone": ("true", b""), "empty": (None, b""), "forged": (None, b"")}
+    assert sorted(calls.read_text().split("\n"))[1:] == ["empty none 0", "forged none 0", "stone true 0"]
 
 
 def test_three_processes_and_one_is_killed_every_few_seconds(tmp_path, books, kafka):  # noqa: F811

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "core/extract.h"
+#include "core/headers.h"
 #include "core/row.h"
 
 #define PAYLOAD_MAX (1 << 20)
@@ -526,6 +527,29 @@ static void a_payload_beyond_the_limit_is_neither_parsed_nor_fingerprinted(void 
 
 /* ---- hostile ------------------------------------------------------------------------------------------ */
 
+static void a_record_without_a_value_is_a_tombstone_and_nobody_else_can_say_so(void **state)
+{
+    /* A4 P76 */
+    struct fixture *f = *state;
+    const struct semel_pair pairs[] = {PAIR("id", "m"), PAIR("Semel_Tombstone", "forged"), PAIR("h", "1")};
+
+    headers(f, pairs, 3);
+    f->delivery.payload = SEMEL_STR("");
+    extract(f);
+    assert_str(f->msg.headers, "{\"id\":\"m\",\"h\":\"1\"}");
+    assert_true(semel__str_given(f->msg.payload) && f->msg.payload.n == 0);
+    assert_false(semel__is_tombstone(&f->msg));
+    f->delivery.payload = (struct semel_str){0};
+    extract(f);
+    assert_int_equal(f->msg.defect, SEMEL_DEFECT_NONE);
+    assert_str(f->msg.headers, "{\"id\":\"m\",\"h\":\"1\",\"semel_tombstone\":\"true\"}");
+    assert_true(semel__str_given(f->msg.payload) && f->msg.payload.n == 0);
+    assert_true(semel__is_tombstone(&f->msg));
+    assert_int_equal(f->msg.fp.kind, SEMEL_FP_RAW);
+    f->msg.headers = SEMEL_STR("{\"x\":\"\\\"semel_tombstone\\\":\",\"y\":\"semel_tombstone\"}");
+    assert_false(semel__is_tombstone(&f->msg));
+}
+
 static void too_many_headers_are_a_defect(void **state)
 {
     static struct semel_pair pairs[SEMEL_HEADER_COUNT_MAX + 1];
@@ -688,6 +712,7 @@ int main(void)
         TEST(a_time_without_a_zone_or_form_is_a_defect),
         TEST(the_fingerprint_is_taken_unless_the_route_wants_none),
         TEST(a_payload_beyond_the_limit_is_neither_parsed_nor_fingerprinted),
+        TEST(a_record_without_a_value_is_a_tombstone_and_nobody_else_can_say_so),
         TEST(too_many_headers_are_a_defect),
         TEST(the_first_defect_is_the_one_that_is_told),
         TEST(deep_and_huge_json_is_a_defect),
