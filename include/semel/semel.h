@@ -146,7 +146,8 @@ SEMEL_API void semel_close(struct semel *s);
  * call of a handler: on a connection of ours it is another one after an unknown commit, and a statement that was
  * prepared on the former one would write outside the transaction. On a connection of yours it never changes. */
 SEMEL_API void *semel_native(struct semel *s);
-/* How many messages were begun in the open transaction and have no end yet. May be called from a commit hook. On
+/* How many messages were begun in the open transaction and have no end yet; on SQLite, ends that were refused and keep
+ * it from committing (semel_inbox_finish) count too. May be called from a commit hook. On
  * PostgreSQL it may count messages of a transaction that is over, until the next call. */
 SEMEL_API int semel_pending(const struct semel *s);
 /* SEMEL_LOOSE: tells that the transaction has ended, whichever way; for your own hooks, after semel_pending. Elsewhere
@@ -242,7 +243,10 @@ SEMEL_API semel_status semel_inbox_claim(struct semel *s, const struct semel_msg
 /* Prolongs the lease from now. FENCED: it is somebody else's now; stop. */
 SEMEL_API semel_status semel_inbox_renew(struct semel *s, int64_t token, int64_t lease_ms, struct semel_error *err);
 /* The end. FENCED: refused, because the lease ran out and somebody else decides; where this handle made the claim, what
- * you say is kept as evidence among the attempts. */
+ * you say is kept as evidence among the attempts. Joined, a SEMEL_DONE that is refused where the effect is `atomic`
+ * (the token tells, even when its row is gone) keeps your transaction from committing, whose effect would be a second
+ * one: ROLLBACK. So call this first, then write the effect. INVALID: no token was ever like that; one that a program
+ * held in a double has been rounded. */
 SEMEL_API semel_status semel_inbox_finish(struct semel *s, int64_t token, enum semel_result result,
                                           struct semel_str outcome, struct semel_str reason, struct semel_error *err);
 /* Gives the message back unrun: the attempt does not count. FENCED as above. */

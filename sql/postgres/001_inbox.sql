@@ -29,7 +29,7 @@ CREATE TABLE semel.schema (
 
 -- A batch draws one number; a message's arrival is that number times 16384, plus its place in the batch.
 CREATE SEQUENCE semel.arrival;
--- Fencing tokens: each is higher than every earlier one.
+-- Fencing tokens, until 012.
 CREATE SEQUENCE semel.token;
 
 -- One row a message and consumer, kept until it is final and old enough to be purged.

@@ -37,4 +37,14 @@ CREATE TABLE semel.access (
     PRIMARY KEY (consumer, role)
 );
 
+-- ---- tokens and refused ends --------------------------------------------------------------------------------------
+
+-- A fencing token is made of the clock, the effect of its claim and chance (semel._token): a sequence would begin anew
+-- in a restored database. Those that are held stay valid.
+DROP SEQUENCE IF EXISTS semel.token;
+
+-- refused: an end that came too late, whose transaction must not commit.
+ALTER TABLE semel.held DROP CONSTRAINT held_kind_check;
+ALTER TABLE semel.held ADD CONSTRAINT held_kind_check CHECK (kind IN ('begun', 'loose', 'claimed', 'refused'));
+
 INSERT INTO semel.schema (version, name) VALUES (12, 'edges');

@@ -15,6 +15,37 @@ CREATE FUNCTION semel._now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELEC
 CREATE FUNCTION semel._later(at timestamptz, us bigint) RETURNS timestamptz LANGUAGE sql STABLE
 AS $$ SELECT at + us * interval '1 microsecond' $$;
 
+-- The time of a change, after the one before: updated_at never falls, even if the clock does.
+CREATE FUNCTION semel._touched(before timestamptz, now timestamptz) RETURNS timestamptz LANGUAGE sql IMMUTABLE
+AS $$ SELECT CASE WHEN before > now THEN before + interval '1 microsecond' ELSE now END $$;
+
+-- ---- fencing tokens: the layout stands in src/core/token.h ----------------------------------------------------------
+
+-- Units of 1.024 ms since 2020.
+CREATE FUNCTION semel._token_clock(at timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT greatest(((extract(epoch FROM at) - 1577836800) * 1000000)::bigint >> 10, 262144)
+$$;
+
+-- updated: of the row; NULL: it has none yet. The counter is the microsecond; no two rows of a session have the same.
+CREATE FUNCTION semel._token(effect text, now timestamptz, updated timestamptz)
+RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT (greatest(semel._token_clock(now), semel._token_clock(updated) + 1) << 22)
+         | (((extract(epoch FROM clock_timestamp()) * 1000000)::bigint & 1023) << 12)
+         | (array_position('{atomic,outside,keyed}', effect)::bigint << 10)
+         | ((r.bits & 7) << 7) | (1 + (r.bits >> 3) % 127)
+    FROM (SELECT ('x' || right(gen_random_uuid()::text, 8))::bit(32)::bigint AS bits) AS r
+$$;
+
+-- The moment of its clock.
+CREATE FUNCTION semel._token_time(token bigint) RETURNS timestamptz LANGUAGE sql IMMUTABLE AS $$
+    SELECT timestamptz '2020-01-01 00:00:00+00' + (token >> 22 << 10) * interval '1 microsecond'
+$$;
+
+-- The effect that a message was claimed under; NULL: the token does not say it.
+CREATE FUNCTION semel._token_effect(token bigint) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN token >= 1099511627776 THEN ('{atomic,outside,keyed}'::text[])[token >> 10 & 3] END
+$$;
+
 -- ---- texts --------------------------------------------------------------------------------------------------------
 
 CREATE FUNCTION semel._refuse(text text) RETURNS void LANGUAGE plpgsql AS $$

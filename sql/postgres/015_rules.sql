@@ -210,7 +210,7 @@ $$;
 CREATE FUNCTION semel._moved(r semel.inbox, status text, now timestamptz) RETURNS semel.inbox LANGUAGE plpgsql AS $$
 BEGIN
     r.status := status;
-    r.updated_at := now;
+    r.updated_at := semel._touched(r.updated_at, now);
     r.due_at := NULL;
     r.processed_at := CASE WHEN r.status IN ('completed', 'rejected', 'stale', 'prevented') THEN now END;
     r.lease_owner := NULL;
@@ -228,16 +228,17 @@ CREATE FUNCTION semel._owner() RETURNS text LANGUAGE sql STABLE AS $$
 $$;
 
 -- A start under a lease. The last error stays to be seen while the next attempt runs.
-CREATE FUNCTION semel._claimed(r semel.inbox, lease bigint, now timestamptz) RETURNS semel.inbox LANGUAGE plpgsql AS $$
+CREATE FUNCTION semel._claimed(p semel._policy, r semel.inbox, lease bigint, now timestamptz)
+RETURNS semel.inbox LANGUAGE plpgsql AS $$
 BEGIN
     r.status := 'processing';
-    r.updated_at := now;
+    r.lease_token := semel._token(p.effect, now, r.updated_at);
+    r.updated_at := greatest(now, semel._token_time(r.lease_token));
     r.due_at := NULL;
     r.attempts := r.attempts + 1;
     r.alone := true;
     r.lease_owner := semel._owner();
     r.lease_until := semel._later(now, lease);
-    r.lease_token := nextval('semel.token');
     RETURN r;
 END $$;
 
@@ -247,16 +248,18 @@ CREATE FUNCTION semel._backoff(p semel._policy, n integer) RETURNS bigint LANGUA
                                                          p.retry_first * power(2, least(n - 1, 60)))) - 999))::bigint
 $$;
 
--- The end of an attempt that is counted in r.attempts. class: NULL, where it is the result's own.
+-- The end of an attempt that is counted in r.attempts. Here and for a recovery, what nobody knows goes by the effect
+-- that the message was claimed under, whatever the consumer's is now. class: NULL, where it is the result's own.
 CREATE FUNCTION semel._ended(p semel._policy, r semel.inbox, result text, class text, reason text, outcome text,
                              now timestamptz)
 RETURNS semel.inbox LANGUAGE plpgsql AS $$
 DECLARE
     used integer := r.attempts - r.attempts_before;
+    effect text COLLATE "C" := coalesce(semel._token_effect(r.lease_token), p.effect);
     dead boolean := used >= CASE WHEN result = 'permanent' THEN p.permanent_max ELSE p.retry_max END;
 BEGIN
     r := semel._moved(r, CASE WHEN result = 'done' THEN 'completed' WHEN result = 'rejected' THEN 'rejected'
-                              WHEN result = 'maybe' AND p.effect <> 'keyed' THEN 'unknown'
+                              WHEN result = 'maybe' AND effect <> 'keyed' THEN 'unknown'
                               WHEN dead THEN 'dead' ELSE 'failed' END, now);
     r.outcome := outcome;
     IF r.status <> 'completed' THEN
@@ -285,8 +288,10 @@ END $$;
 -- A lease that ran out.
 CREATE FUNCTION semel._recovered(p semel._policy, r semel.inbox, now timestamptz)
 RETURNS semel.inbox LANGUAGE plpgsql AS $$
+DECLARE
+    effect text COLLATE "C" := coalesce(semel._token_effect(r.lease_token), p.effect);
 BEGIN
-    IF p.effect = 'atomic' AND NOT r.alone THEN
+    IF effect = 'atomic' AND NOT r.alone THEN
         -- It ran together with others and nobody knows whose fault it was: nobody is charged, each goes on alone.
         r := semel._released(r, now);
         r.alone := true;
@@ -294,7 +299,7 @@ BEGIN
         r.error_text := 'its worker died or stalled while it ran this one together with others; next it runs alone';
         RETURN r;
     END IF;
-    RETURN semel._ended(p, r, CASE WHEN p.effect = 'outside' THEN 'maybe' ELSE 'transient' END, 'lease_expired',
+    RETURN semel._ended(p, r, CASE WHEN effect = 'outside' THEN 'maybe' ELSE 'transient' END, 'lease_expired',
                         'its worker died or stalled: the lease ran out before it reported an end', r.outcome, now);
 END $$;
 
@@ -346,7 +351,8 @@ BEGIN
     WHERE o.consumer = p.consumer AND o.order_key = k.order_key;
     IF wake THEN
         SELECT * INTO head FROM semel._first(p, k.order_key);
-        UPDATE semel.inbox AS i SET due_at = now, updated_at = now, error_class = 'blocked'
+        UPDATE semel.inbox AS i
+        SET due_at = now, error_class = 'blocked', updated_at = semel._touched(i.updated_at, now)
         WHERE i.consumer = head.consumer AND i.source = head.source AND i.message_id = head.message_id
           AND i.status = 'waiting';
     END IF;
@@ -389,7 +395,8 @@ BEGIN
         WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id;
     END IF;
     IF k.order_key IS NOT NULL THEN
-        PERFORM semel._key_changed(p, k, CASE WHEN NOT fresh THEN was.status END, r, turn, r.updated_at);
+        PERFORM semel._key_changed(p, k, CASE WHEN NOT fresh THEN was.status END, r, turn,
+                                   least(r.updated_at, semel._now()));
     END IF;
     RETURN r;
 END $$;

@@ -13,6 +13,16 @@
 
 -- ---- who holds what -----------------------------------------------------------------------------------------------
 
+-- An end that came too late, of an effect in this database: the transaction that made it must not commit.
+CREATE FUNCTION semel._refuse_end(token bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = 'object_not_in_prerequisite_state',
+        MESSAGE = format('no message is held under token %s: its lease ran out, or it has its end; the effect of this '
+                         'transaction must not be committed', token),
+        HINT = 'Roll back. Call inbox_finish first and have the effect after it, in one transaction.';
+END $$;
+
 CREATE FUNCTION semel._held_at_commit() RETURNS trigger LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
@@ -23,6 +33,9 @@ BEGIN
                                                        AND b.message_id = NEW.message_id);
     ELSE
         open := EXISTS (SELECT FROM semel.held AS h WHERE h.token = NEW.token);
+        IF NEW.kind = 'refused' THEN
+            PERFORM semel._refuse_end(NEW.token);
+        END IF;
     END IF;
     IF open THEN
         RAISE EXCEPTION USING
@@ -38,7 +51,7 @@ BEGIN
 END $$;
 
 CREATE CONSTRAINT TRIGGER begun_has_its_end AFTER INSERT ON semel.held DEFERRABLE INITIALLY DEFERRED
-FOR EACH ROW WHEN (NEW.kind = 'begun') EXECUTE FUNCTION semel._held_at_commit();
+FOR EACH ROW WHEN (NEW.kind IN ('begun', 'refused')) EXECUTE FUNCTION semel._held_at_commit();
 CREATE CONSTRAINT TRIGGER begun_has_its_end AFTER INSERT ON semel.begun DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW EXECUTE FUNCTION semel._held_at_commit();
 
@@ -98,7 +111,8 @@ BEGIN
             alone, consumer, source, message_id, status, type, fingerprint, order_key, lease_owner, headers, payload)
         VALUES (nextval('semel.arrival') * 16384, now, now, CASE WHEN whole THEN now END, m.message_time, m.version,
                 CASE WHEN NOT whole THEN semel._later(now, lease) END,
-                CASE WHEN NOT whole THEN nextval('semel.token') END, 1, true, p.consumer, m.source, m.message_id,
+                CASE WHEN NOT whole THEN semel._token(p.effect, now, NULL) END, 1,
+                true, p.consumer, m.source, m.message_id,
                 CASE WHEN whole THEN 'completed' ELSE 'processing' END, m.type, m.fingerprint, m.order_key,
                 CASE WHEN NOT whole THEN semel._owner() END, CASE WHEN kept THEN m.headers END,
                 CASE WHEN kept THEN m.payload END)
@@ -247,7 +261,7 @@ BEGIN
     ELSIF mode = 'put' THEN
         v := ('ack', 'duplicate', 0, NULL, NULL, NULL);
         IF semel._adopts(p, m, was) THEN
-            r.updated_at := now;
+            r.updated_at := semel._touched(r.updated_at, now);
             r := semel._write(p, k, was, r, m, false, false, false);
         END IF;
     ELSIF mode = 'record' THEN
@@ -257,7 +271,7 @@ BEGIN
         r := semel._write(p, k, was, semel._ended(p, r, result, NULL, reason, NULL, now), m, fresh, false, true);
         v.act := semel._act_for(r.status, r.payload IS NOT NULL);
     ELSIF NOT fresh THEN
-        r := semel._write(p, k, was, semel._claimed(r, lease, now), m, false, false, false);
+        r := semel._write(p, k, was, semel._claimed(p, r, lease, now), m, false, false, false);
     ELSIF r.status = 'completed' THEN
         INSERT INTO semel.begun (consumer, source, message_id, headers, payload)
         VALUES (p.consumer, m.source, m.message_id, CASE WHEN p.keep = 'unfinished' THEN m.headers END,

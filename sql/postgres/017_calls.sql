@@ -167,6 +167,9 @@ BEGIN
     PERFORM semel._check_given(who, 'token', token IS NOT NULL);
     IF token < 1 THEN
         PERFORM semel._refuse(format('%s: token is %s; tokens are numbers from 1', who, token));
+    ELSIF token > 9007199254740992 AND token & 127 = 0 THEN
+        PERFORM semel._refuse(format('%s: token is %s, which the client has rounded: a double holds 53 bits, so keep '
+                                     'tokens in 64-bit integers or in strings', who, token));
     END IF;
 END $$;
 
@@ -178,6 +181,13 @@ BEGIN
     SELECT i.* INTO r FROM semel.inbox AS i WHERE i.lease_token = wanted;
     RETURN CASE WHEN semel._may_act(r.consumer) THEN r END;
 END $$;
+
+-- Is what this token was given for in the caller's own transaction? What says nothing of its effect may be.
+CREATE FUNCTION semel._is_atomic(stale bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT coalesce(semel._token_effect(stale),
+                    (SELECT (semel._policy(h.consumer)).effect FROM semel.held AS h WHERE h.token = stale), 'atomic')
+           = 'atomic'
+$$;
 
 -- A late end is refused, and what it said is kept for the reconcile.
 CREATE FUNCTION semel._keep_evidence(stale bigint, result text) RETURNS void LANGUAGE plpgsql AS $$
@@ -201,7 +211,8 @@ BEGIN
     r := semel._by_token(token);
     lease_us := coalesce(lease_us, (semel._policy(r.consumer)).lease);
     now := semel._now();
-    UPDATE semel.inbox AS i SET lease_until = semel._later(now, lease_us), updated_at = now
+    UPDATE semel.inbox AS i
+    SET lease_until = semel._later(now, lease_us), updated_at = semel._touched(i.updated_at, now)
     WHERE i.consumer = r.consumer AND i.source = r.source AND i.message_id = r.message_id
       AND i.lease_token = r.lease_token;
     RETURN FOUND;
@@ -220,6 +231,9 @@ BEGIN
         r := semel._end(semel._policy(r.consumer), r, result, reason, said, 'wait');
     END IF;
     IF r.arrival IS NULL THEN
+        IF result = 'done' AND semel._is_atomic(token) THEN
+            PERFORM semel._refuse_end(token);
+        END IF;
         PERFORM semel._keep_evidence(token, result);
         RETURN false;
     END IF;

@@ -56,7 +56,7 @@ BEGIN
     ran := v.act = 'run' AND was.payload IS NOT NULL AND NOT deciding;
     changed := ran OR (v.act <> 'run' AND v.becomes IS NOT NULL);
     IF ran THEN
-        r := semel._claimed(was, lease, now);
+        r := semel._claimed(p, was, lease, now);
     ELSIF changed THEN
         r := semel._moved(was, v.becomes, now);
         r.due_at := v.due_at;

@@ -16,7 +16,7 @@ CREATE TABLE semel_schema (
 
 -- The next number to be drawn. Drawn numbers are never given out twice.
 CREATE TABLE semel_counter (
-    name  TEXT NOT NULL PRIMARY KEY,            -- arrival: the place of a message; token: a fencing token
+    name  TEXT NOT NULL PRIMARY KEY,            -- arrival: the place of a message
     value INTEGER NOT NULL CHECK (value > 0)
 ) STRICT, WITHOUT ROWID;
 

@@ -36,8 +36,7 @@ static void remember(struct semel_pull *pull, const struct semel_lease *lease)
     semel__held_add(&pull->claims, held);
 }
 
-/* The inbox under another lease, and never as an atomic route: one message a key, for nobody knows in which order they
- * end. */
+/* The inbox under another lease, and one message per key. */
 struct bent {
     struct semel_policy policy;
     const struct semel_policy *real;
@@ -47,8 +46,7 @@ static void bend(struct bent *bent, struct semel_inbox *inbox, int64_t lease_us,
 {
     bent->real = inbox->policy;
     bent->policy = *inbox->policy;
-    if (bent->policy.effect == SEMEL_EFFECT_ATOMIC)
-        bent->policy.effect = SEMEL_EFFECT_OUTSIDE;
+    bent->policy.one_by_one = true;
     if (lease_us > 0)
         bent->policy.lease_us = lease_us;
     if (bent->policy.lease_us > lease_max_us)

@@ -112,7 +112,7 @@ static int cmp_seat(const void *va, const void *vb)
 }
 
 /* The row as it is inserted: completed when the handler runs in this transaction, processing when it is claimed. */
-static void fill_row(const struct work *work, const struct item *item, struct semel_row *row)
+static void fill_row(struct work *work, const struct item *item, struct semel_row *row)
 {
     const struct semel__msg *msg = item->msg;
     const struct semel_policy *policy = work->inbox->policy;
@@ -135,10 +135,13 @@ static void fill_row(const struct work *work, const struct item *item, struct se
         .payload = msg->payload,
         .traceparent = msg->traceparent,
     };
-    if (work->claiming)
-        semel__live_claim(policy, &before, work->inbox->owner, work->alone, work->now_us, &row->live);
-    else
+    if (!work->claiming) {
         semel__live_complete(&before, work->now_us, &row->live);
+    } else {
+        int64_t token = semel__work_token(work, NULL), given_us = semel__token_us(token);
+        semel__live_claim(policy, &before, work->inbox->owner, work->alone, token, work->now_us, &row->live);
+        row->updated_us = given_us > work->now_us ? given_us : work->now_us;
+    }
     row->kept = semel__payload_stays(policy, row->live.state) && semel__str_given(msg->payload);
 }
 
@@ -386,7 +389,8 @@ static void plan(struct work *work, struct item *item)
         if (item->row == NULL || item->row->live.state == SEMEL_STATE_PROCESSING)
             return; /* inserted so, or adopted */
         if (work->claiming)
-            semel__live_claim(work->inbox->policy, before, work->inbox->owner, work->alone, work->now_us, &item->live);
+            semel__live_claim(work->inbox->policy, before, work->inbox->owner, work->alone,
+                              semel__work_token(work, item->row), work->now_us, &item->live);
         else
             semel__live_complete(before, work->now_us, &item->live);
         item->changed = true;

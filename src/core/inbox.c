@@ -27,6 +27,13 @@ void semel__inbox_done(struct semel_inbox *inbox)
     semel__arena_done(&inbox->scratch);
 }
 
+int64_t semel__work_token(struct work *work, const struct semel_row *row)
+{
+    struct semel_inbox *inbox = work->inbox;
+    return semel__token_new(&inbox->tokens, inbox->rng, inbox->policy->effect, work->now_us,
+                            row != NULL ? row->updated_us : SEMEL_NONE);
+}
+
 /* ---- messages that came again -------------------------------------------------------------------- */
 
 /* Most of what comes again is finished already: that much one look tells, without a transaction each. */

@@ -33,6 +33,7 @@
 
 #include "core/retry.h"
 #include "core/store.h"
+#include "core/token.h"
 #include "core/verdict.h"
 
 struct semel_marks; /* mark.h */
@@ -99,6 +100,7 @@ struct semel_inbox {
     const struct semel_policy *policy;
     const struct semel__handler *handler;
     struct semel_random *rng;
+    struct semel_tokens tokens;
     struct semel_str owner; /* of leases: unique to this worker's incarnation */
     struct semel_observer observer;
     /* Failures in a row, and how many of them stop the call with ENVIRONMENT, whatever is left then being LATER,
@@ -161,6 +163,8 @@ struct semel_lease {
     int64_t arrival;
     size_t index; /* claim: which of the messages; take: 0 */
     bool lost;    /* renew, finish: somebody else owns it now */
+    bool refused; /* finish: it is lost, and says `done` of an effect in the store's own transaction, which must then
+                   * not be committed (P80) */
 };
 
 /* Claims what may run, in one transaction. ret_leases has room for n; *ret_n are filled. Settles the others. Not

@@ -193,10 +193,12 @@ static semel_status lease_once(struct work *work, enum lease_op op, struct semel
     return status;
 }
 
-static void report(const struct item *item, enum lease_op op)
+static void report(const struct semel_policy *policy, const struct item *item, enum lease_op op)
 {
     struct semel_live *live = &item->lease->live;
     item->lease->lost = item->fenced;
+    item->lease->refused = item->fenced && op == LEASE_FINISH && item->ending.result == SEMEL_DONE &&
+                           semel__effect_of(policy, live->lease_token) == SEMEL_EFFECT_ATOMIC;
     if (item->fenced)
         return;
     if (op == LEASE_RENEW) {
@@ -249,7 +251,7 @@ semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, 
     if (status == SEMEL_RETRY && err->cls == SEMEL_CLASS_TRANSIENT && n > 1)
         return one_by_one(inbox, items, n, op, err);
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
-        report(items[i], op);
+        report(inbox->policy, items[i], op);
     return status == SEMEL_OK ? semel__work_tell(&work, err) : status;
 }
 

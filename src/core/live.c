@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "core/retry.h"
 #include "core/state.h"
+#include "core/token.h"
 #include "core/verdict.h"
 
 static struct semel_str cut(struct semel_str s, size_t max)
@@ -55,7 +56,7 @@ void semel__live_verdict(const struct semel__verdict *verdict, const struct seme
 }
 
 void semel__live_claim(const struct semel_policy *policy, const struct semel_live *before, struct semel_str owner,
-                       bool alone, int64_t now_us, struct semel_live *ret)
+                       bool alone, int64_t token, int64_t now_us, struct semel_live *ret)
 {
     enum semel_class cls = before->error_class;
     struct semel_str text = before->error_text;
@@ -65,6 +66,7 @@ void semel__live_claim(const struct semel_policy *policy, const struct semel_liv
     ret->alone = alone;
     ret->lease_owner = owner;
     ret->lease_until_us = semel__time_add(now_us, policy->lease_us);
+    ret->lease_token = token;
 }
 
 void semel__live_complete(const struct semel_live *before, int64_t now_us, struct semel_live *ret)
@@ -90,7 +92,7 @@ static enum semel_state ending_state(const struct semel_policy *policy, const st
     case SEMEL_REJECTED:
         return SEMEL_STATE_REJECTED;
     case SEMEL_MAYBE:
-        if (policy->effect != SEMEL_EFFECT_KEYED)
+        if (semel__effect_of(policy, before->lease_token) != SEMEL_EFFECT_KEYED)
             return SEMEL_STATE_UNKNOWN;
         return failed_or_dead(policy, before, SEMEL_TRANSIENT);
     case SEMEL_TRANSIENT:
@@ -129,8 +131,9 @@ void semel__live_finish(const struct semel_policy *policy, const struct semel_li
 void semel__live_recover(const struct semel_policy *policy, const struct semel_live *before, int64_t now_us,
                          struct semel_random *rng, struct semel_live *ret)
 {
+    const enum semel_effect effect = semel__effect_of(policy, before->lease_token);
     assert(before->state == SEMEL_STATE_PROCESSING);
-    if (policy->effect == SEMEL_EFFECT_ATOMIC && !before->alone) {
+    if (effect == SEMEL_EFFECT_ATOMIC && !before->alone) {
         /* It ran together with others and nobody knows whose fault it was: nobody is charged, each goes on alone. */
         semel__live_release(before, now_us, ret);
         ret->alone = true;
@@ -139,7 +142,7 @@ void semel__live_recover(const struct semel_policy *policy, const struct semel_l
         return;
     }
     struct semel_ending ending = {
-        .result = policy->effect == SEMEL_EFFECT_OUTSIDE ? SEMEL_MAYBE : SEMEL_TRANSIENT,
+        .result = effect == SEMEL_EFFECT_OUTSIDE ? SEMEL_MAYBE : SEMEL_TRANSIENT,
         .cls = SEMEL_CLASS_LEASE,
         .text = SEMEL_STR("its worker died or stalled: the lease ran out before it reported an end"),
         .outcome = before->outcome,

@@ -38,7 +38,8 @@ struct semel_policy {
     size_t payload_max;
     int64_t retention_us;          /* how long a final row is kept */
     int64_t business_retention_us; /* SEMEL_NONE: for ever */
-    bool one_source;               /* ids are unique across sources: `source` is not part of the key */
+    bool one_by_one; /* no setting: one message per key is taken at a time, for nobody knows in which order they end */
+    bool one_source; /* ids are unique across sources: `source` is not part of the key */
 };
 
 /* The defaults of a route named `consumer`. */

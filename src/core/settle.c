@@ -35,6 +35,15 @@ static enum semel_payload payload_action(const struct work *work, const struct i
     return !stored && stays && semel__str_given(item->msg->payload) ? SEMEL_PAYLOAD_PUT : SEMEL_PAYLOAD_AS_IS;
 }
 
+/* A clock that stepped back shows no two changes alike; what was claimed is not older than its token. */
+static int64_t updated_us(const struct work *work, const struct item *item)
+{
+    int64_t before = fresh(item) ? item->admit->row.updated_us : item->row->updated_us;
+    int64_t now = work->now_us >= before ? work->now_us : before + 1;
+    int64_t given = item->live.lease_token != SEMEL_NONE ? semel__token_us(item->live.lease_token) : now;
+    return given > now ? given : now;
+}
+
 static void fill_change(const struct work *work, const struct item *item, struct semel_change *change)
 {
     *change = (struct semel_change){
@@ -44,7 +53,7 @@ static void fill_change(const struct work *work, const struct item *item, struct
         .fresh = fresh(item),
         .token = item->lease != NULL ? item->lease->live.lease_token : SEMEL_NONE,
         .live = item->live,
-        .new_token = item->live.state == SEMEL_STATE_PROCESSING && item->live.lease_token == SEMEL_NONE,
+        .updated_us = updated_us(work, item),
         .remove = item->removed,
         .payload = item->removed ? SEMEL_PAYLOAD_AS_IS : payload_action(work, item),
         .put = item->msg,
@@ -180,19 +189,11 @@ static void list_notes(const struct work *work, struct semel_note *notes, size_t
     }
 }
 
-static semel_status check_applied(struct work *work, const struct semel_settle_batch *batch, struct semel_error *err)
+static semel_status check_applied(const struct semel_settle_batch *batch, struct semel_error *err)
 {
     for (size_t i = 0; i < batch->n_changes; i++)
         if (!batch->changes[i].applied)
             return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_TRANSIENT, "an inbox row changed while it was held");
-    for (size_t i = 0; i < work->n; i++) { /* tokens were drawn while writing */
-        struct item *item = work->items[i];
-        if (!item->changed || item->live.state != SEMEL_STATE_PROCESSING)
-            continue;
-        const struct semel_change key = {.source = item->msg->source, .id = item->msg->id};
-        const struct semel_change *change = bsearch(&key, batch->changes, batch->n_changes, sizeof key, cmp_change);
-        item->live.lease_token = change->live.lease_token;
-    }
     return SEMEL_OK;
 }
 
@@ -229,5 +230,5 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err)
     if (batch.n_changes + batch.n_keys + batch.n_drop + batch.n_conflicts + batch.n_notes == 0)
         return SEMEL_OK;
     semel_status status = semel_store_settle(inbox->store, &batch, err);
-    return status == SEMEL_OK ? check_applied(work, &batch, err) : status;
+    return status == SEMEL_OK ? check_applied(&batch, err) : status;
 }

@@ -209,13 +209,13 @@ semel_status semel_store_admit(struct semel_store *store, struct semel_admit_bat
         assert(prev == NULL || cmp_row_key(prev->source, prev->id, row->source, row->id) < 0); /* P14 */
         assert(row->id.n >= 1 && row->id.n <= SEMEL_ID_MAX);
         assert(semel__move_legal(SEMEL_STATE_ABSENT, row->live.state));
+        assert((row->live.state == SEMEL_STATE_PROCESSING) == (row->live.lease_token != SEMEL_NONE));
         (void)prev;
     }
     semel_status status = store->ops->admit(store, batch, arena, err);
     for (size_t i = 0; status == SEMEL_OK && i < batch->n_items; i++) {
         const struct semel_admit *item = &batch->items[i];
         assert(!item->inserted || item->row.arrival > 0);
-        assert(!item->inserted || item->row.live.state != SEMEL_STATE_PROCESSING || item->row.live.lease_token > 0);
         (void)item;
     }
     return status;

@@ -60,12 +60,12 @@ struct semel_business {
     struct semel_str held_source, held_id; /* out, when taken */
 };
 
-/* One arrival. In: `row` whole but for arrival and, for a claim (row.live.state == PROCESSING), the token.
+/* One arrival. In: `row` whole but for arrival.
  * The payload and headers in `row` are stored only when row.kept. */
 struct semel_admit {
     struct semel_row row;
     size_t place;  /* in: its place in the order of arrival within the batch */
-    bool inserted; /* out: there was none; row.arrival (and the token of a claim) are filled in */
+    bool inserted; /* out: there was none; row.arrival is filled in */
     /* Out, when not inserted: the row that is there, locked. A final row never changes: it need not be locked, and only
      * its key, arrival, fingerprint, live, received, updated and kept need be given. */
     struct semel_row found;
@@ -110,7 +110,7 @@ struct semel_change {
     bool fresh;             /* this transaction inserted it: judged as a move from ABSENT */
     int64_t token;          /* SEMEL_NONE, or the fencing token that the row must still carry */
     struct semel_live live; /* the new values, all of them */
-    bool new_token;         /* out in live.lease_token: a new token, higher than every earlier one */
+    int64_t updated_us;     /* its updated_at, which never falls */
     bool remove;            /* take the fresh row away again (parking bound); live is ignored */
     enum semel_payload payload;
     const struct semel__msg *put; /* for PAYLOAD_PUT: whose payload and headers, and fingerprint if the row has none */

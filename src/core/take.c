@@ -29,7 +29,7 @@ struct take {
 
 static bool together(const struct semel_inbox *inbox)
 {
-    return inbox->policy->effect == SEMEL_EFFECT_ATOMIC;
+    return inbox->policy->effect == SEMEL_EFFECT_ATOMIC && !inbox->policy->one_by_one;
 }
 
 static bool must_be_alone(const struct semel_row *row)
@@ -127,7 +127,8 @@ static void judge(struct work *work, struct item *item, bool stopped)
         return;
     semel__verdict_take(inbox->policy, &facts, &item->verdict);
     if (item->verdict.act == SEMEL_RUN) {
-        semel__live_claim(inbox->policy, &item->row->live, inbox->owner, work->alone, work->now_us, &item->live);
+        semel__live_claim(inbox->policy, &item->row->live, inbox->owner, work->alone,
+                          semel__work_token(work, item->row), work->now_us, &item->live);
         item->changed = true;
     } else if (item->verdict.changes) {
         semel__live_verdict(&item->verdict, &item->row->live, semel__verdict_text(&item->verdict), work->now_us,

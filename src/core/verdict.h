@@ -79,9 +79,9 @@ struct semel_str semel__verdict_text(const struct semel__verdict *verdict);
  * given. */
 void semel__live_verdict(const struct semel__verdict *verdict, const struct semel_live *before, struct semel_str text,
                          int64_t now_us, struct semel_live *ret);
-/* A start: processing under a lease, attempts + 1. The token is the store's. */
+/* A start: processing under a lease and a token, attempts + 1. */
 void semel__live_claim(const struct semel_policy *policy, const struct semel_live *before, struct semel_str owner,
-                       bool alone, int64_t now_us, struct semel_live *ret);
+                       bool alone, int64_t token, int64_t now_us, struct semel_live *ret);
 /* A start and its success in one transaction: completed, attempts + 1. */
 void semel__live_complete(const struct semel_live *before, int64_t now_us, struct semel_live *ret);
 
@@ -90,7 +90,8 @@ struct semel_ending {
     enum semel_class cls; /* NONE: the result's own class */
     struct semel_str text, outcome;
 };
-/* The end of an attempt that is counted in before->attempts. */
+/* The end of an attempt that is counted in before->attempts. Here and for a recovery, what nobody knows goes by the
+ * effect that the message was claimed under, whatever the consumer's is now. */
 void semel__live_finish(const struct semel_policy *policy, const struct semel_live *before,
                         const struct semel_ending *ending, int64_t now_us, struct semel_random *rng,
                         struct semel_live *ret);

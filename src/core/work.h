@@ -77,6 +77,9 @@ semel_status semel__items_prepare(struct semel_inbox *inbox, struct semel_arena 
 semel_status semel__work_keys(struct work *work, struct semel_error *err);
 semel_status semel__work_admit(struct work *work, struct semel_error *err);
 
+/* A token for a claim of this row; NULL: it has none yet. */
+int64_t semel__work_token(struct work *work, const struct semel_row *row);
+
 /* fetch.c: inside a transaction: leased items read again under lock, those with a stale token fenced off. */
 semel_status semel__work_fetch(struct work *work, struct semel_error *err);
 

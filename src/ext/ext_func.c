@@ -103,9 +103,16 @@ static void inbox_finish(sqlite3_context *context, int n, sqlite3_value **values
         status = semel__ext_json(&args, 2, &outcome, &err);
     if (status == SEMEL_OK)
         status = semel__ext_text(&args, 3, &reason, &err);
-    if (status == SEMEL_OK)
-        status = semel_inbox_finish(s, token, result, outcome, reason, &err);
-    answer(context, status, &err);
+    if (status != SEMEL_OK) {
+        report(context, &err);
+        return;
+    }
+    const int pending = semel_pending(s);
+    status = semel_inbox_finish(s, token, result, outcome, reason, &err);
+    if (status == SEMEL_FENCED && semel_pending(s) > pending)
+        report(context, &err); /* its effect is in this transaction, which cannot commit any more */
+    else
+        answer(context, status, &err);
 }
 
 static void inbox_release(sqlite3_context *context, int n, sqlite3_value **values)

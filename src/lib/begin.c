@@ -5,8 +5,7 @@
  * A begin claims the message under a token, in the caller's transaction, and notes it as pending. Its end is written
  * under that token. A savepoint of the caller's may have taken the begin or the end back meanwhile, which nobody tells.
  * But what is taken back is always what was written last: the stale ones are at the end of the list of what is pending
- * and of the list of what has ended, and looking at the last one of each is enough to find out. The counter of tokens
- * is taken back too, so that a token may come to name another message: only with its name does it mean anything.
+ * and of the list of what has ended, and looking at the last one of each is enough to find out.
  *
  * Invariants: every pending message is `processing` in this transaction, as far as the last call knew; a message is in
  * one of the two lists, once; a call that fails leaves both lists and rows as they were.
@@ -34,7 +33,7 @@ static void put_back(struct semel *s, struct held *held)
 {
     struct held **items = s->pending.items;
     semel__held_move(&s->ended, &s->pending, held);
-    for (size_t i = s->pending.n - 1; i > 0 && items[i] == held && items[i - 1]->token > held->token; i--) {
+    for (size_t i = s->pending.n - 1; i > 0 && items[i] == held && items[i - 1]->number > held->number; i--) {
         items[i] = items[i - 1];
         items[i - 1] = held;
     }
@@ -102,6 +101,7 @@ static semel_status claim(struct semel *s, const struct semel__msg *msg, struct 
         return status;
     }
     held->token = lease.live.lease_token;
+    held->number = ++s->begins;
     held->attempt = lease.live.attempts;
     status = semel__hold(s, held, err);
     if (status != SEMEL_OK) { /* the transaction has failed, and the claim goes with it */

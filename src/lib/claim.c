@@ -22,11 +22,9 @@ static void forget(struct semel *s, int64_t token)
         semel__held_drop(&s->claims, held);
 }
 
-/* Best effort: without memory the token works all the same, only its late end leaves no evidence. A claim that was
- * rolled back gave its token back too: then it is this one's now. */
+/* Best effort: without memory the token works all the same, only its late end leaves no evidence. */
 static void remember(struct semel *s, const struct semel_lease *lease)
 {
-    forget(s, lease->live.lease_token);
     if (s->claims.n == SEMEL_CLAIMS_MAX)
         semel__held_drop(&s->claims, s->claims.items[0]);
     struct held *held = semel__held_room(&s->claims) ? semel__held_new(s->policy.consumer, &lease->msg) : NULL;
@@ -106,17 +104,17 @@ static semel_status lease_of(struct semel *s, int64_t token, struct semel_lease 
     size_t n, damaged;
     struct semel_scan scan = {.kind = SEMEL_SCAN_TOKEN, .token = token, .max = 1};
     *ret_known = false;
-    if (token < 1)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "token is %lld; tokens are numbers from 1",
-                           (long long)token);
-    semel_status status = semel_store_scan(s->store, &scan, &s->arena, &rows, &n, &damaged, err);
+    semel_status status = semel__token_check(token, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel_store_scan(s->store, &scan, &s->arena, &rows, &n, &damaged, err);
     if (status != SEMEL_OK)
         return status;
     *ret = (struct semel_lease){0};
     const struct held *held = semel__held_by_token(&s->claims, token);
     if (n == 1 && held != NULL &&
         (!semel__held_is(held, &rows[0]) || !semel__str_eq(rows[0].live.lease_owner, semel__str(s->owner))))
-        return stale(token, err); /* our claim was rolled back, and somebody else drew the token again */
+        return stale(token, err); /* our claim was rolled back, and the row is somebody else's */
     if (n == 1) {
         semel__row_msg(&rows[0], &ret->msg);
         ret->live = rows[0].live;
@@ -173,11 +171,34 @@ semel_status semel_inbox_release(struct semel *s, int64_t token, struct semel_er
     return status == SEMEL_OK ? semel__leave(s, release(s, token, err), err) : status;
 }
 
+/* Is what was claimed under this token an effect in the caller's own transaction? The token tells, even when its row is
+ * gone; one that does not, and that this handle does not know, may be. */
+static bool is_atomic(const struct semel *s, int64_t token, bool known)
+{
+    enum semel_effect effect = known ? s->policy.effect : SEMEL_EFFECT_ATOMIC;
+    (void)semel__token_effect(token, &effect);
+    return effect == SEMEL_EFFECT_ATOMIC;
+}
+
+/* The effect is in the caller's transaction, and somebody else has had it, or will: it must not be committed (P80). */
+static semel_status refuse(struct semel *s, int64_t token, struct semel_error *err)
+{
+    semel_status status = semel__hold_back(s, token, err);
+    if (status != SEMEL_OK)
+        return status;
+    return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_LEASE,
+                       "no message is held under token %lld: its lease ran out, or it has its end; the effect of this "
+                       "transaction must not be committed: ROLLBACK",
+                       (long long)token);
+}
+
 static semel_status finish(struct semel *s, int64_t token, const struct semel_ending *ending, struct semel_error *err)
 {
     struct semel_lease lease;
     bool known;
     semel_status status = lease_of(s, token, &lease, &known, err);
+    if (status == SEMEL_FENCED && ending->result == SEMEL_DONE && s->store->joining && is_atomic(s, token, known))
+        return refuse(s, token, err);
     if (status == SEMEL_FENCED && known) {
         struct semel_error ignored;
         if (semel__lease_finish(&s->inbox, &lease, ending, 1, &ignored) == SEMEL_OK)
@@ -189,6 +210,8 @@ static semel_status finish(struct semel *s, int64_t token, const struct semel_en
     if (status != SEMEL_OK)
         return status;
     forget(s, token);
+    if (lease.refused && s->store->joining)
+        return refuse(s, token, err);
     return lease.lost ? stale(token, err) : SEMEL_OK;
 }
 
@@ -230,7 +253,7 @@ static semel_status take(struct semel *s, const char *consumer, size_t max, int6
     if (max < 1 || max > SEMEL_PROCESS_MAX)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "max is %zu; it must be 1 to %d", max,
                            SEMEL_PROCESS_MAX);
-    s->policy.effect = SEMEL_EFFECT_OUTSIDE; /* one message a key: nobody knows in which order they end */
+    s->policy.one_by_one = true;
     taking->leases = semel__arena_alloc(&taking->arena, max, sizeof *taking->leases);
     if (taking->leases == NULL)
         return semel__fail_memory(err);

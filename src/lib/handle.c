@@ -43,7 +43,7 @@ static const struct semel_store_ops *const drivers[] = {
 static bool may_commit(void *ctx)
 {
     const struct semel *s = ctx;
-    return s->pending.n == 0;
+    return s->pending.n == 0 && s->refused == 0;
 }
 #endif
 
@@ -52,6 +52,7 @@ static void ended(void *ctx)
     struct semel *s = ctx;
     semel__held_clear(&s->pending);
     semel__held_clear(&s->ended);
+    s->refused = 0;
 }
 
 /* The host for people who read a row; what makes it unique is the number behind it. */
@@ -241,6 +242,18 @@ semel_status semel__unhold(struct semel *s, const struct held *held, struct seme
     return SEMEL_OK;
 }
 
+semel_status semel__hold_back(struct semel *s, int64_t token, struct semel_error *err)
+{
+#ifdef SEMEL_WITH_POSTGRES
+    if (semel__pg_is(s->store))
+        return semel__pg_hold_back(s->store, token, err);
+#endif
+    (void)token;
+    (void)err;
+    s->refused++;
+    return SEMEL_OK;
+}
+
 semel_status semel_open(struct semel **ret, const char *url, unsigned flags, struct semel_error *err)
 {
     return semel__handle_open(ret, url, flags, NULL, err);
@@ -273,7 +286,7 @@ void *semel_native(struct semel *s)
 
 int semel_pending(const struct semel *s)
 {
-    return s != NULL ? (int)s->pending.n : 0;
+    return s != NULL ? (int)s->pending.n + s->refused : 0;
 }
 
 void semel_ended(struct semel *s)

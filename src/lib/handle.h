@@ -32,6 +32,7 @@
 struct held {
     struct semel_str consumer, source, id;
     int64_t token;
+    uint64_t number; /* of its begin: which came first */
     int attempt;
     char bytes[];
 };
@@ -60,6 +61,8 @@ struct semel {
     struct semel_arena sheet;              /* lives as long as one call of a set-based handler */
     struct held_list pending;              /* begun in the open transaction, no end yet */
     struct held_list ended;                /* the last ones that had their end in it, which a savepoint may take back */
+    uint64_t begins;                       /* so far */
+    int refused;                           /* ends in the open transaction that keep it from committing */
     struct held_list claims;               /* the last ones, so that a late end can be kept as evidence */
     struct semel_buf known;                /* the settings that were read last, of known_consumer */
     char known_consumer[SEMEL_ID_MAX + 1]; /* "": none are known */
@@ -113,6 +116,8 @@ void semel__held_done(struct held_list *list);
 bool semel__held_in_store(const struct semel *s);
 semel_status semel__hold(struct semel *s, const struct held *held, struct semel_error *err);
 semel_status semel__unhold(struct semel *s, const struct held *held, struct semel_error *err);
+/* An end under this token was refused, and the caller's transaction cannot commit from now on. */
+semel_status semel__hold_back(struct semel *s, int64_t token, struct semel_error *err);
 
 /* ---- message.c ---- */
 

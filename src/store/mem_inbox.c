@@ -135,8 +135,6 @@ static bool admit_item(struct semel_mem_db *db, struct mem_consumer *consumer, s
     if (there != NULL)
         return read_row(there, arena, &item->found, &item->damaged, &item->damage);
     item->row.arrival = first_arrival + (int64_t)item->place;
-    if (item->row.live.state == SEMEL_STATE_PROCESSING)
-        item->row.live.lease_token = ++db->last_token;
     item->inserted = insert_row(db, consumer, &item->row);
     return item->inserted;
 }
@@ -260,15 +258,13 @@ static bool fits(const struct mem_row *row, const struct semel_change *change)
     return true;
 }
 
-static bool write_row(struct semel_mem_db *db, struct mem_row *row, struct semel_change *change, int64_t now_us)
+static bool write_row(struct semel_mem_db *db, struct mem_row *row, const struct semel_change *change)
 {
     struct mem_row proto = *row;
     struct mem_row *image;
 
-    if (change->new_token)
-        change->live.lease_token = ++db->last_token;
     proto.row.live = change->live;
-    proto.row.updated_us = now_us;
+    proto.row.updated_us = change->updated_us;
     switch (change->payload) {
     case SEMEL_PAYLOAD_AS_IS:
         break;
@@ -301,7 +297,7 @@ static bool settle_row(struct semel_mem_db *db, struct mem_consumer *consumer, s
     if (change->remove) {
         if (!semel__mem_put(db, MEM_ROW, row, NULL))
             return false;
-    } else if (!write_row(db, row, change, batch->now_us)) {
+    } else if (!write_row(db, row, change)) {
         return false;
     }
     if (change->log_attempt && !put_attempt(db, consumer, batch, &note))
@@ -325,7 +321,7 @@ static bool wake_first(struct semel_mem_db *db, struct mem_consumer *consumer, c
     proto = *first;
     proto.row.live.due_us = now_us;
     proto.row.live.error_class = SEMEL_CLASS_BLOCKED;
-    proto.row.updated_us = now_us;
+    proto.row.updated_us = now_us >= first->row.updated_us ? now_us : first->row.updated_us + 1;
     image = semel__mem_image(MEM_ROW, &proto);
     return image != NULL && semel__mem_put(db, MEM_ROW, first, image);
 }

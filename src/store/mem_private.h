@@ -131,7 +131,7 @@ struct semel_mem_db {
     size_t n_undo, cap_undo;
     struct mem_store *writer; /* whose transaction is open */
     uint64_t tx;              /* the number of the open or last transaction */
-    int64_t last_arrival, last_token, last_seq;
+    int64_t last_arrival, last_seq;
     size_t handles;
 };
 

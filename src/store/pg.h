@@ -375,7 +375,7 @@ semel_status semel__pg_business_read(const struct pg_trip *trip, struct semel_ad
                                      const struct pg_business_trip *at, struct semel_arena *arena,
                                      struct semel_error *err);
 
-/* Adds the insert of n rows (n > 0); its result has the arrival of each that was inserted, and the token if it claims.
+/* Adds the insert of n rows (n > 0); its result has the arrival of each that was inserted.
  * `rows` are those of `items`. */
 size_t semel__pg_insert(struct pg_trip *trip, struct semel_str consumer, struct semel_admit *const *items,
                         const void *const *rows, size_t n);

@@ -58,8 +58,6 @@ static semel_status read_inserted(struct pg_store *d, const PGresult *res, const
 #ifdef SEMEL_MUTANT_NO_INSERT
         item->inserted = true;
         item->row.arrival = 1;
-        if (item->row.live.state == SEMEL_STATE_PROCESSING)
-            item->row.live.lease_token = 1;
 #endif
     }
     for (int row = 0; row < PQntuples(res); row++) {
@@ -70,8 +68,6 @@ static semel_status read_inserted(struct pg_store *d, const PGresult *res, const
                                "damaged sequence semel.arrival: it must give numbers of 1 or more");
         part->items[i]->inserted = true;
         part->items[i]->row.arrival = arrival;
-        if (part->items[i]->row.live.state == SEMEL_STATE_PROCESSING)
-            part->items[i]->row.live.lease_token = semel__pg_get_int(res, row, 1);
     }
     if (PQntuples(res) > 0) /* it was drawn once */
         d->draws[d->n_draws++] = semel__pg_get_int(res, 0, 0) / PG_PLACES;

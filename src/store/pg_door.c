@@ -49,6 +49,24 @@ semel_status semel__pg_unhold(struct semel_store *store, int64_t token, struct s
     return status;
 }
 
+static const struct pg_sql forget_claim = {"semel_forget_claim", "DELETE FROM semel.held WHERE token = $1::bigint"};
+static const struct pg_sql hold_back = {
+    "semel_hold_back", "INSERT INTO semel.held (token, kind, consumer, source, message_id, attempt, at) "
+                       "VALUES ($1::bigint, 'refused', '', '', '', 0, pg_catalog.clock_timestamp())"};
+
+semel_status semel__pg_hold_back(struct semel_store *store, int64_t token, struct semel_error *err)
+{
+    struct pg_trip trip;
+    semel__pg_start(&trip, semel__pg_of(store), "refusing an end");
+    semel__pg_int(&trip, token);
+    semel__pg_add(&trip, &forget_claim);
+    semel__pg_int(&trip, token);
+    semel__pg_add(&trip, &hold_back);
+    semel_status status = semel__pg_run(&trip, err);
+    semel__pg_end(&trip);
+    return status;
+}
+
 /* ---- what is said -------------------------------------------------------------------------------- */
 
 static const struct pg_sql about = {

@@ -18,6 +18,8 @@ bool semel__pg_is(const struct semel_store *store);
 semel_status semel__pg_hold(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                             struct semel_str id, int64_t token, int attempt, struct semel_error *err);
 semel_status semel__pg_unhold(struct semel_store *store, int64_t token, struct semel_error *err);
+/* An end under this token was refused: the same trigger refuses the COMMIT (P80). */
+semel_status semel__pg_hold_back(struct semel_store *store, int64_t token, struct semel_error *err);
 
 /* The version of the schema that was there when the store was opened, before it was migrated; 0: there was none. */
 int semel__pg_schema_found(struct semel_store *store);

@@ -187,9 +187,17 @@ semel_status semel__pg_fail(struct pg_conn *conn, const struct pg_result *result
     return status;
 }
 
-/* Some codes mean something else when the statement is ours, or there is more to say. */
-static void rejudge(const struct pg_store *d, const char *doing, struct semel_error *why)
+/* Two claims of the same moment may draw one token: then one of them draws again. */
+static bool token_is_taken(const PGresult *result)
 {
+    const char *constraint = PQresultErrorField(result, PG_DIAG_CONSTRAINT_NAME);
+    return constraint != NULL && strcmp(constraint, "inbox_token") == 0;
+}
+
+/* Some codes mean something else when the statement is ours, or there is more to say. */
+static void rejudge(const struct pg_store *d, const PGresult *result, const char *doing, struct semel_error *why)
+{
+    bool again;
     switch (why->code) {
     case SEMEL_SQLSTATE('2', '5', 'P', '0', '2'):
         semel__fail(why, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
@@ -197,8 +205,9 @@ static void rejudge(const struct pg_store *d, const char *doing, struct semel_er
         why->code = SEMEL_SQLSTATE('2', '5', 'P', '0', '2');
         break;
     case SEMEL_SQLSTATE('2', '3', '5', '0', '5'): /* the winner of the race is not in our snapshot (P13) */
-        why->status = d->strict ? SEMEL_RETRY : SEMEL_INVALID;
-        why->cls = d->strict ? SEMEL_CLASS_TRANSIENT : SEMEL_CLASS_BROKEN;
+        again = d->strict || token_is_taken(result);
+        why->status = again ? SEMEL_RETRY : SEMEL_INVALID;
+        why->cls = again ? SEMEL_CLASS_TRANSIENT : SEMEL_CLASS_BROKEN;
         break;
     case SEMEL_SQLSTATE('4', '2', '5', '0', '1'):
         snprintf(why->text + strlen(why->text), sizeof(why->text) - strlen(why->text),
@@ -221,7 +230,7 @@ semel_status semel__pg_own_fail(struct pg_store *d, const PGresult *result, cons
     semel_status status = semel__pg_fail(d->conn, result, doing, &why);
     if (status == SEMEL_INVALID) {
         why.cls = SEMEL_CLASS_BROKEN;
-        rejudge(d, doing, &why);
+        rejudge(d, result, doing, &why);
     }
     if (err != NULL)
         *err = why;

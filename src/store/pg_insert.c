@@ -56,7 +56,7 @@ static const struct semel_fp *fingerprint(const void *item)
     {                                                                          \
         .kind = PG_FIELD_##kind_, .offset = offsetof(struct semel_row, member) \
     }
-/* All but arrival, consumer, message_id, fingerprint and lease_token, which are always treated alike. */
+/* All but arrival, consumer, message_id and fingerprint, which are always treated alike. */
 static const struct inserted_column columns[] = {
     {"source", "text", FIELD(KEY, source)},
     {"type", "text", FIELD(TEXT, type)},
@@ -74,6 +74,7 @@ static const struct inserted_column columns[] = {
     {"due_at", "timestamptz", FIELD(TIME, live.due_us)},
     {"lease_owner", "text", FIELD(TEXT, live.lease_owner)},
     {"lease_until", "timestamptz", FIELD(TIME, live.lease_until_us)},
+    {"lease_token", "bigint", FIELD(INT64, live.lease_token)},
     {"error_class", "text", FIELD(CLASS, live.error_class)},
     {"error_text", "text", FIELD(TEXT, live.error_text)},
     {"outcome", "text", FIELD(TEXT, live.outcome)},
@@ -89,7 +90,6 @@ enum spread { SPREAD_NONE, SPREAD_SAME, SPREAD_EACH };
 
 struct shape {
     enum spread spread[COUNT(columns)];
-    bool claims;
 };
 
 /* ---- the shape ----------------------------------------------------------------------------------- */
@@ -104,13 +104,12 @@ static void measure(struct shape *shape, const void *const *rows, size_t n)
         for (size_t i = 0; i < COUNT(columns); i++)
             if (shape->spread[i] != SPREAD_EACH && !semel__pg_same(&columns[i].field, rows[0], rows[row]))
                 shape->spread[i] = SPREAD_EACH;
-        shape->claims = shape->claims || ((const struct semel_row *)rows[row])->live.state == SEMEL_STATE_PROCESSING;
     }
 }
 
 static uint64_t shape_key(const struct shape *shape)
 {
-    uint64_t key = (uint64_t)shape->claims;
+    uint64_t key = 0;
     for (size_t i = 0; i < COUNT(columns); i++)
         key = key << 2 | (uint64_t)shape->spread[i];
     return key;
@@ -128,7 +127,7 @@ static void put_names(struct semel_buf *out, const struct shape *shape)
     for (size_t i = 0; i < COUNT(columns); i++)
         if (shape->spread[i] != SPREAD_NONE)
             semel__buf_addf(out, ", %s", columns[i].name);
-    semel__buf_addz(out, shape->claims ? ", lease_token)" : ")");
+    semel__buf_addz(out, ")");
 }
 
 static void put_value(struct semel_buf *out, const struct shape *shape, size_t column, int parameter)
@@ -141,22 +140,14 @@ static void put_value(struct semel_buf *out, const struct shape *shape, size_t c
 
 static void put_values(struct semel_buf *out, const struct shape *shape)
 {
-    int parameter = FIRST_OF_COLUMNS, status = 0;
+    int parameter = FIRST_OF_COLUMNS;
     semel__buf_addz(out, " SELECT $1::text, (SELECT v FROM drawn) * 16384 + b.place, b.message_id, b.fingerprint");
     for (size_t i = 0; i < COUNT(columns); i++) {
         if (shape->spread[i] == SPREAD_NONE)
             continue;
-        if (columns[i].field.kind == PG_FIELD_STATE)
-            status = parameter;
         semel__buf_addz(out, ", ");
         put_value(out, shape, i, parameter++);
     }
-    for (size_t i = 0; shape->claims && i < COUNT(columns); i++)
-        if (columns[i].field.kind == PG_FIELD_STATE) {
-            semel__buf_addz(out, ", CASE WHEN ");
-            put_value(out, shape, i, status);
-            semel__buf_addz(out, " = 'processing' THEN pg_catalog.nextval('semel.token'::pg_catalog.regclass) END");
-        }
 }
 
 static void put_rows(struct semel_buf *out, const struct shape *shape)
@@ -173,7 +164,6 @@ static void put_rows(struct semel_buf *out, const struct shape *shape)
         if (shape->spread[i] == SPREAD_EACH)
             semel__buf_addf(out, ", %s", columns[i].name);
     semel__buf_addz(out, ") ON CONFLICT (consumer, source, message_id) DO NOTHING RETURNING arrival");
-    semel__buf_addz(out, shape->claims ? ", lease_token" : "");
 }
 
 /* NULL: no memory. */

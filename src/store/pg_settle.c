@@ -25,28 +25,27 @@ static const struct pg_sql sql_update = {
     "replays = coalesce(b.replays, $17::bigint)::integer, alone = coalesce(b.alone, $19::boolean), "
     "due_at = coalesce(b.due_at, $21::timestamptz), processed_at = coalesce(b.processed_at, $23::timestamptz), "
     "lease_owner = coalesce(b.lease_owner, $25::text), lease_until = coalesce(b.lease_until, $27::timestamptz), "
-    "lease_token = CASE WHEN coalesce(b.new_token, $31::boolean) THEN "
-    "pg_catalog.nextval('semel.token'::pg_catalog.regclass) "
-    "ELSE coalesce(b.lease_token, $29::bigint) END, error_class = coalesce(b.error_class, $33::text), "
-    "error_text = coalesce(b.error_text, $35::text), outcome = coalesce(b.outcome, $37::text), updated_at = $3, "
+    "lease_token = coalesce(b.lease_token, $29::bigint), updated_at = coalesce(b.updated_at, $31::timestamptz), "
+    "error_class = coalesce(b.error_class, $33::text), "
+    "error_text = coalesce(b.error_text, $35::text), outcome = coalesce(b.outcome, $37::text), "
     "headers = CASE WHEN coalesce(b.touch, $39::boolean) THEN coalesce(b.headers, $41::text) ELSE t.headers END, "
     "payload = CASE WHEN coalesce(b.touch, $39::boolean) THEN coalesce(b.payload, $43::bytea) ELSE t.payload END, "
     "fingerprint = coalesce(t.fingerprint, b.fingerprint, $49::bytea) "
     "FROM unnest($4::text[], $6::text[], $8::text[], $10::bigint[], $12::text[], $14::bigint[], $16::bigint[], "
     "$18::bigint[], $20::boolean[], $22::timestamptz[], $24::timestamptz[], $26::text[], $28::timestamptz[], "
-    "$30::bigint[], $32::boolean[], $34::text[], $36::text[], $38::text[], $40::boolean[], $42::text[], "
+    "$30::bigint[], $32::timestamptz[], $34::text[], $36::text[], $38::text[], $40::boolean[], $42::text[], "
     "$44::bytea[], $46::boolean[], $48::boolean[], $50::bytea[]) WITH ORDINALITY AS b (id, source, was, token, status, "
     "attempts, "
-    "attempts_before, replays, alone, due_at, processed_at, lease_owner, lease_until, lease_token, new_token, "
+    "attempts_before, replays, alone, due_at, processed_at, lease_owner, lease_until, lease_token, updated_at, "
     "error_class, error_text, outcome, touch, headers, payload, logged, release, fingerprint, n) "
     "WHERE t.consumer = $1::text AND t.source = coalesce(b.source, $5::text) AND t.message_id = b.id "
     "AND t.status = coalesce(b.was, $7::text) AND (coalesce(b.token, $9::bigint) IS NULL "
     "OR t.lease_token = coalesce(b.token, $9::bigint)) "
-    "RETURNING b.n, t.lease_token, t.source, t.message_id, t.attempts, t.error_class, t.error_text, "
+    "RETURNING b.n, t.source, t.message_id, t.attempts, t.error_class, t.error_text, "
     "coalesce(b.logged, $45::boolean) AS logged, coalesce(b.release, $47::boolean) AS release), "
     "logged AS (INSERT INTO semel.attempt (consumer, source, message_id, attempt, at, worker, error_class, error_text) "
     "SELECT $1, done.source, done.message_id, done.attempts, $3::timestamptz, $2::text, done.error_class, "
-    "done.error_text FROM done WHERE done.logged ORDER BY done.n), " RELEASED "SELECT n, lease_token FROM done"};
+    "done.error_text FROM done WHERE done.logged ORDER BY done.n), " RELEASED "SELECT n FROM done"};
 
 static const struct pg_sql sql_remove = {
     "semel_remove",
@@ -106,7 +105,7 @@ static const struct pg_column live_columns[] = {
     FIELD(STATE, live.state),       FIELD(INT, live.attempts),     FIELD(INT, live.attempts_before),
     FIELD(INT, live.replays),       FIELD(BOOL, live.alone),       FIELD(TIME, live.due_us),
     FIELD(TIME, live.processed_us), FIELD(TEXT, live.lease_owner), FIELD(TIME, live.lease_until_us),
-    FIELD(INT64, live.lease_token), FIELD(BOOL, new_token),        FIELD(CLASS, live.error_class),
+    FIELD(INT64, live.lease_token), FIELD(TIME, updated_us),       FIELD(CLASS, live.error_class),
     FIELD(TEXT, live.error_text),   FIELD(TEXT, live.outcome),
 };
 static const struct pg_column payload_columns[] = {
@@ -191,7 +190,7 @@ static void add_removes(struct pg_trip *trip, const struct semel_settle_batch *b
 }
 
 /* RETURNING names the ones that applied (P7). */
-static void read_applied(const PGresult *res, const void **changes, size_t n, bool tokens)
+static void read_applied(const PGresult *res, const void **changes, size_t n)
 {
     for (int row = 0; row < PQntuples(res); row++) {
         int64_t at = semel__pg_get_int(res, row, 0);
@@ -200,8 +199,6 @@ static void read_applied(const PGresult *res, const void **changes, size_t n, bo
         struct semel_change *change = (struct semel_change *)
             changes[at - 1]; /* the batch's own, which is ours to fill */
         change->applied = true;
-        if (tokens && change->new_token)
-            change->live.lease_token = semel__pg_get_int(res, row, 1);
     }
 }
 
@@ -330,7 +327,8 @@ static const struct pg_sql sql_keys = {
     "last_version = greatest(o.last_version, excluded.last_version), changes = o.changes + 1"};
 
 #define WAKE(order)                                                                                                   \
-    "UPDATE semel.inbox AS t SET due_at = $3::timestamptz, updated_at = $3, error_class = 'blocked' "                 \
+    "UPDATE semel.inbox AS t SET due_at = $3::timestamptz, error_class = 'blocked', updated_at = CASE WHEN "          \
+    "t.updated_at > $3 THEN t.updated_at + interval '1 microsecond' ELSE $3 END "                                     \
     "FROM pg_catalog.unnest($2::text[]) AS b (k) CROSS JOIN LATERAL (SELECT i.source, i.message_id FROM semel.inbox " \
     "AS i "                                                                                                           \
     "WHERE i.consumer = $1::text AND i.order_key = b.k AND i." PG_UNFINISHED " ORDER BY " order " LIMIT 1) AS h "     \
@@ -390,9 +388,9 @@ static semel_status settle(struct pg_store *d, struct semel_settle_batch *batch,
     for (size_t i = 0; i < batch->n_changes; i++)
         batch->changes[i].applied = false;
     if (status == SEMEL_OK && p->n_updates > 0)
-        read_applied(trip.results[p->at_updates], p->updates, p->n_updates, true);
+        read_applied(trip.results[p->at_updates], p->updates, p->n_updates);
     if (status == SEMEL_OK && p->n_removes > 0)
-        read_applied(trip.results[p->at_removes], p->removes, p->n_removes, false);
+        read_applied(trip.results[p->at_removes], p->removes, p->n_removes);
     semel__pg_end(&trip);
     return status;
 }

@@ -6,8 +6,8 @@
  * of keys leave out what this transaction inserted: its arrivals are the highest. The watermarks are read after the
  * rows were inserted (P60).
  *
- * Invariants: a message that is new costs one statement; one that is there costs one more. Arrivals and tokens
- * are drawn once a batch. A row that was refused and cannot be found is damage, not "new".
+ * Invariants: a message that is new costs one statement; one that is there costs one more. Arrivals are
+ * drawn once per batch. A row that was refused and cannot be found is damage, not "new".
  */
 #include "store/sqlite.h"
 
@@ -248,16 +248,13 @@ static semel_status read_row(struct sqlite_store *d, struct semel_str consumer, 
 
 static semel_status draw_numbers(struct sqlite_store *d, struct semel_admit_batch *batch, struct semel_error *err)
 {
-    size_t places = 0, claims = 0;
-    int64_t arrival = 0, token = 0;
+    size_t places = 0;
+    int64_t arrival = 0;
     for (size_t i = 0; i < batch->n_items; i++) {
         const struct semel_admit *item = &batch->items[i];
         places = item->place >= places ? item->place + 1 : places;
-        claims += item->row.live.state == SEMEL_STATE_PROCESSING;
     }
     semel_status status = places > 0 ? semel__sqlite_draw(d, "arrival", places, &arrival, err) : SEMEL_OK;
-    if (status == SEMEL_OK && claims > 0)
-        status = semel__sqlite_draw(d, "token", claims, &token, err);
     if (status != SEMEL_OK)
         return status;
     if (places > 0 && arrival < d->first_arrival)
@@ -265,8 +262,6 @@ static semel_status draw_numbers(struct sqlite_store *d, struct semel_admit_batc
     for (size_t i = 0; i < batch->n_items; i++) {
         struct semel_admit *item = &batch->items[i];
         item->row.arrival = arrival + (int64_t)item->place;
-        if (item->row.live.state == SEMEL_STATE_PROCESSING)
-            item->row.live.lease_token = token++;
     }
     return SEMEL_OK;
 }

@@ -113,6 +113,11 @@ semel_status semel__sqlite_own_fail(struct sqlite_store *d, int rc, const char *
                     "%s: the database is locked by another program (waited %d ms)", doing, d->timeout_ms);
         err->code = code;
     }
+    /* Two claims of the same moment may draw one token: then one of them draws again. */
+    if (code == SQLITE_CONSTRAINT_UNIQUE && strstr(err->text, "lease_token") != NULL) {
+        err->cls = SEMEL_CLASS_TRANSIENT;
+        return err->status = SEMEL_RETRY;
+    }
     /* Core checks what it gives us: a constraint that is violated all the same was broken by other hands. */
     if (status == SEMEL_INVALID)
         err->cls = SEMEL_CLASS_BROKEN;

@@ -52,7 +52,7 @@ static semel_status update(struct sqlite_store *d, const struct semel_settle_bat
     bind_class(&run, 15, live->error_class);
     semel__sqlite_text(&run, 16, live->error_text);
     semel__sqlite_text(&run, 17, live->outcome);
-    semel__sqlite_int(&run, 18, batch->now_us);
+    semel__sqlite_int(&run, 18, change->updated_us);
     semel__sqlite_int(&run, 19, change->payload != SEMEL_PAYLOAD_AS_IS);
     if (change->payload == SEMEL_PAYLOAD_PUT) {
         semel__sqlite_text(&run, 20, change->put->headers);
@@ -119,19 +119,6 @@ static semel_status apply(struct sqlite_store *d, const struct semel_settle_batc
     return status == SEMEL_OK && change->release_business ? release(d, batch, change, err) : status;
 }
 
-static semel_status draw_tokens(struct sqlite_store *d, struct semel_settle_batch *batch, struct semel_error *err)
-{
-    size_t n = 0;
-    int64_t token = 0;
-    for (size_t i = 0; i < batch->n_changes; i++)
-        n += batch->changes[i].new_token;
-    semel_status status = n > 0 ? semel__sqlite_draw(d, "token", n, &token, err) : SEMEL_OK;
-    for (size_t i = 0; status == SEMEL_OK && i < batch->n_changes; i++)
-        if (batch->changes[i].new_token)
-            batch->changes[i].live.lease_token = token++;
-    return status;
-}
-
 static semel_status change_key(struct sqlite_store *d, const struct semel_settle_batch *batch,
                                const struct semel_key_change *key, struct semel_error *err)
 {
@@ -184,7 +171,7 @@ static semel_status conflict(struct sqlite_store *d, const struct semel_settle_b
 semel_status semel__sqlite_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err)
 {
     struct sqlite_store *d = semel__sqlite_of(store);
-    semel_status status = draw_tokens(d, batch, err);
+    semel_status status = SEMEL_OK;
     for (size_t i = 0; status == SEMEL_OK && i < batch->n_changes; i++)
         status = apply(d, batch, &batch->changes[i], err);
     for (size_t i = 0; status == SEMEL_OK && i < batch->n_drop; i++)

@@ -33,8 +33,9 @@
     "arrival > ?3 AND (?4 IS NULL OR order_key = ?4) AND (?5 IS NULL OR type = ?5) " \
     "AND (?6 IS NULL OR instr(?6, '|' || status || '|') > 0) "
 
-#define WAKE                                                                                   \
-    "UPDATE main.semel_inbox SET due_at = ?3, updated_at = ?3, error_class = 'blocked' WHERE " \
+#define WAKE                                                                                                 \
+    "UPDATE main.semel_inbox SET due_at = ?3, "                                                              \
+    "updated_at = CASE WHEN updated_at > ?3 THEN updated_at + 1 ELSE ?3 END, error_class = 'blocked' WHERE " \
     "status = 'waiting' "
 #define FIRST "SELECT arrival FROM main.semel_inbox WHERE consumer = ?1 AND order_key = ?2 AND " UNFINISHED " "
 

@@ -244,8 +244,12 @@ static void end_lease(struct engine *engine)
     struct semel_error err = {0};
     semel_status status;
 
-    semel__row_msg(&engine->before, &lease.msg);
-    lease.live.lease_token = when->token == TOKEN_OWN ? engine->before.live.lease_token : 0;
+    if (engine->there)
+        semel__row_msg(&engine->before, &lease.msg);
+    else
+        case_msg_of(engine->kase, &engine->policy, &lease.msg);
+    lease.live.lease_token = when->token == TOKEN_OWN ? engine->before.live.lease_token
+                                                      : case_stale_token(engine->kase, &engine->policy);
     if (when->outcome == 1)
         ending.outcome = SEMEL_STR("{\"o\":2}");
     if (when->op == OP_FINISH)
@@ -255,7 +259,7 @@ static void end_lease(struct engine *engine)
     else
         status = semel__lease_release(&engine->inbox, &lease, 1, &err);
     expect_ok(engine, status, &err);
-    expect_verdict(engine, lease.lost ? SAYS_FENCED : SAYS_DONE, SEMEL_WHY_UNSET);
+    expect_verdict(engine, lease.refused ? SAYS_REFUSED : lease.lost ? SAYS_FENCED : SAYS_DONE, SEMEL_WHY_UNSET);
 }
 
 static void take(struct engine *engine)
@@ -450,6 +454,8 @@ static void compare_row(struct engine *engine, struct move *ret_move)
     if (engine->kase->becomes.unchanged == 1)
         expect(engine, "kept", engine->before.kept, after.kept);
     compare_payload(engine, &after);
+    if (said->token == TOKEN_NEW && after.live.lease_token <= engine->before.live.lease_token)
+        differ(engine->finding, "token: it is not above the last one");
     if (said->token != UNSAID &&
         (after.live.lease_token == engine->before.live.lease_token) != (said->token == TOKEN_SAME))
         differ(engine->finding, "token: expected %s", said->token == TOKEN_SAME ? "the same" : "a new one");

@@ -16,8 +16,6 @@
 
 #include "core/consumer.h"
 
-#define STALE_TOKEN 1000000000
-
 static bool clock_stands;
 
 /* Also for what is loaded: the program is linked so that its symbols come first. */
@@ -163,13 +161,14 @@ static bool ext_fail(struct sql_door *door, const char *cls, enum semel_act *ret
     return told;
 }
 
-static bool ext_end(struct sql_door *door, enum case_op op, int64_t token, const char *result, const char *outcome)
+static int64_t ext_end(struct sql_door *door, enum case_op op, int64_t token, const char *result, const char *outcome)
 {
     static const char *const sqls[] = {[OP_FINISH] = "SELECT semel_inbox_finish(?1, ?2, ?3, 'because')",
                                        [OP_RENEW] = "SELECT semel_inbox_renew(?1)",
                                        [OP_RELEASE] = "SELECT semel_inbox_release(?1)"};
     sqlite3_stmt *stmt = prepare(door, sqls[op]);
-    bool held;
+    int64_t says;
+    int rc;
 
     exec(door, "BEGIN IMMEDIATE");
     sqlite3_bind_int64(stmt, 1, token);
@@ -177,10 +176,16 @@ static bool ext_end(struct sql_door *door, enum case_op op, int64_t token, const
         sqlite3_bind_text(stmt, 2, result, -1, SQLITE_STATIC);
         sqlite3_bind_text(stmt, 3, outcome, -1, SQLITE_STATIC);
     }
-    held = step(door, stmt) && sqlite3_column_int(stmt, 0) == 1;
+    rc = sqlite3_step(stmt);
+    if (rc != SQLITE_ROW && strstr(sqlite3_errmsg(door->conn), "must not be committed") == NULL)
+        sql_failed(door, sqls[op]);
+    says = rc != SQLITE_ROW ? SAYS_REFUSED : sqlite3_column_int(stmt, 0) == 1 ? SAYS_DONE : SAYS_FENCED;
     sqlite3_finalize(stmt);
-    exec(door, "COMMIT");
-    return held;
+    if (says != SAYS_REFUSED)
+        exec(door, "COMMIT");
+    else if (sqlite3_exec(door->conn, "COMMIT", NULL, NULL, NULL) == SQLITE_OK)
+        differ(door->engine->finding, "the transaction of a refused end was committed");
+    return says;
 }
 
 static int ext_take(struct sql_door *door, struct sql_taken taken[SQL_TAKEN])
@@ -209,10 +214,11 @@ static bool ext_tick(struct sql_door *door)
     return touched;
 }
 
-static int64_t ext_stale_token(struct sql_door *door)
+/* A token that this connection never held. */
+static void ext_plant_stale(struct sql_door *door, int64_t token)
 {
     (void)door;
-    return STALE_TOKEN;
+    (void)token;
 }
 
 static const struct sql_words words = {
@@ -224,7 +230,7 @@ static const struct sql_words words = {
     .end = ext_end,
     .take = ext_take,
     .tick = ext_tick,
-    .stale_token = ext_stale_token,
+    .plant_stale = ext_plant_stale,
 };
 
 /* ---- a case --------------------------------------------------------------------------------------- */
@@ -271,7 +277,7 @@ static struct sql_account account = {.expected = {[ABSENT_OPERATOR] = 55,
                                                   [ABSENT_DEFECT] = 4,
                                                   [ABSENT_POSITION] = 4,
                                                   [ABSENT_OUTCOME] = 1,
-                                                  [ABSENT_EVIDENCE] = 3,
+                                                  [ABSENT_EVIDENCE] = 9,
                                                   [ABSENT_TOGETHER] = 2}};
 
 bool case_run_ext(const struct kase *kase, const char *so, struct finding *finding, struct move *ret_move)

@@ -99,6 +99,27 @@ static int64_t default_attempts(enum semel_state state)
            state == SEMEL_STATE_REJECTED || state == SEMEL_STATE_UNKNOWN || state == SEMEL_STATE_DEAD;
 }
 
+int64_t case_token(const char *id, int64_t claimed)
+{
+    struct semel_tokens tokens = {0};
+    struct semel_random rng;
+    uint64_t seed = 0;
+
+    for (const char *p = id; *p != '\0'; p++)
+        seed = seed * 31 + (unsigned char)*p;
+    semel__random_seed(&rng, seed);
+    if (claimed == CLAIMED_OLD)
+        return (int64_t)(2 + seed % 1000000);
+    return semel__token_new(&tokens, &rng, (enum semel_effect)claimed, CASE_NOW - 60 * SECOND, SEMEL_NONE);
+}
+
+int64_t case_stale_token(const struct kase *kase, const struct semel_policy *policy)
+{
+    int64_t claimed = or_else(kase->given.row.claimed, policy->effect);
+
+    return case_token(CASE_ID, claimed) - (claimed == CLAIMED_OLD ? 1 : INT64_C(1) << 22);
+}
+
 static void fill_row(const char *id, const struct case_row *said, const struct semel_policy *policy,
                      struct semel_row *row)
 {
@@ -128,7 +149,7 @@ static void fill_row(const char *id, const struct case_row *said, const struct s
         .processed_us = semel__state_final(state) ? case_at(or_else(said->processed, -60 * SECOND)) : SEMEL_NONE,
         .lease_owner = leased ? SEMEL_STR("worker-0") : (struct semel_str){0},
         .lease_until_us = leased ? case_at(or_else(said->lease, 60 * SECOND)) : SEMEL_NONE,
-        .lease_token = leased ? 7 : SEMEL_NONE, /* a store draws its own */
+        .lease_token = leased ? case_token(id, or_else(said->claimed, policy->effect)) : SEMEL_NONE,
         .error_class = (enum semel_class)or_else(said->cls, default_class(state)),
         .outcome = said->outcome == 1 ? SEMEL_STR("{\"o\":1}") : (struct semel_str){0},
     };

@@ -40,6 +40,7 @@ static bool pick(struct semel_str value, const char *const *names, int64_t *ret)
 PICKER(read_order, "none", "arrival", "version")
 PICKER(read_gap, "dead", "apply", "alert")
 PICKER(read_effect, "atomic", "outside", "keyed")
+PICKER(read_claimed, "atomic", "outside", "keyed", "old")
 PICKER(read_keep, "unfinished", "always", "never")
 PICKER(read_bool, "no", "yes")
 PICKER(read_token, "own", "stale", "new", "same")
@@ -174,6 +175,7 @@ static const struct word given_words[] = {
     {"alone", NULL, AT(case_given, row.alone)},
     {"due", read_time, AT(case_given, row.due)},
     {"lease", read_time, AT(case_given, row.lease)},
+    {"claimed", read_claimed, AT(case_given, row.claimed)},
     {"class", read_class, AT(case_given, row.cls)},
     {"kept", read_bool, AT(case_given, row.kept)},
     {"outcome", NULL, AT(case_given, row.outcome)},

@@ -17,8 +17,6 @@
 #include "base/digest.h"
 #include "core/consumer.h"
 
-#define STALE_TOKEN 1000000000
-
 /* ---- SQL ------------------------------------------------------------------------------------------ */
 
 #define ARGS_MAX 16
@@ -197,7 +195,7 @@ static bool pgsql_fail(struct sql_door *door, const char *cls, enum semel_act *r
     return told;
 }
 
-static bool pgsql_end(struct sql_door *door, enum case_op op, int64_t token, const char *name, const char *outcome)
+static int64_t pgsql_end(struct sql_door *door, enum case_op op, int64_t token, const char *name, const char *outcome)
 {
     static const char *const sqls[] = {
         [OP_FINISH] = "SELECT semel.inbox_finish($1::bigint, $2::text, $3::jsonb, 'because')",
@@ -205,18 +203,26 @@ static bool pgsql_end(struct sql_door *door, enum case_op op, int64_t token, con
         [OP_RELEASE] = "SELECT semel.inbox_release($1::bigint)",
     };
     struct args args = {.n = 0};
-    PGresult *answer;
-    bool held;
+    PGresult *answer, *commit;
+    int64_t says = SAYS_REFUSED;
 
     add_int(door, &args, token);
     if (op == OP_FINISH) {
         add_str(door, &args, semel__str(name));
         add_str(door, &args, semel__str(outcome));
     }
-    answer = query(door, sqls[op], &args);
-    held = semel__str_eqz(column(answer, 0, 0), "t");
+    exec(door, "BEGIN");
+    answer = PQexecParams(door->conn, sqls[op], args.n, NULL, args.values, NULL, NULL, 0);
+    if (PQresultStatus(answer) == PGRES_TUPLES_OK)
+        says = semel__str_eqz(column(answer, 0, 0), "t") ? SAYS_DONE : SAYS_FENCED;
+    else if (strcmp(PQresultErrorField(answer, PG_DIAG_SQLSTATE), "55000") != 0)
+        sql_failed(door, sqls[op]);
     PQclear(answer);
-    return held;
+    commit = query(door, "COMMIT", NULL);
+    if ((says == SAYS_REFUSED) != (strcmp(PQcmdStatus(commit), "ROLLBACK") == 0))
+        differ(door->engine->finding, "COMMIT: %s", PQcmdStatus(commit));
+    PQclear(commit);
+    return says;
 }
 
 static int pgsql_take(struct sql_door *door, struct sql_taken taken[SQL_TAKEN])
@@ -240,13 +246,12 @@ static bool pgsql_tick(struct sql_door *door)
     return touched;
 }
 
-static int64_t pgsql_stale_token(struct sql_door *door)
+static void pgsql_plant_stale(struct sql_door *door, int64_t token)
 {
     struct args args = {.n = 0};
 
-    add_int(door, &args, STALE_TOKEN);
+    add_int(door, &args, token);
     PQclear(query(door, "INSERT INTO semel.held VALUES ($1, 'claimed', 'c', 's', '" CASE_ID "', 1, now())", &args));
-    return STALE_TOKEN;
 }
 
 static const struct sql_words words = {
@@ -258,7 +263,7 @@ static const struct sql_words words = {
     .end = pgsql_end,
     .take = pgsql_take,
     .tick = pgsql_tick,
-    .stale_token = pgsql_stale_token,
+    .plant_stale = pgsql_plant_stale,
 };
 
 /* ---- a case --------------------------------------------------------------------------------------- */

@@ -96,8 +96,8 @@ static void claim(struct rules *rules, bool alone)
 {
     struct semel_live before = rules->there ? rules->live : unborn();
 
-    semel__live_claim(&rules->policy, &before, SEMEL_STR("worker-1"), alone, CASE_NOW, &rules->live);
-    rules->live.lease_token = 8; /* the store's */
+    semel__live_claim(&rules->policy, &before, SEMEL_STR("worker-1"), alone, case_token("again", rules->policy.effect),
+                      CASE_NOW, &rules->live);
     rules->there = true;
 }
 

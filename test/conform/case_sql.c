@@ -174,7 +174,7 @@ static struct sql_told claim(struct sql_door *door)
     return told;
 }
 
-static bool end(struct sql_door *door, enum case_op op, int64_t token, int64_t result)
+static int64_t end(struct sql_door *door, enum case_op op, int64_t token, int64_t result)
 {
     return door->words->end(door, op, token, op == OP_FINISH ? semel__result_name((enum semel_result)result) : NULL,
                             handler_outcome(door));
@@ -185,7 +185,7 @@ static void end_as_said(struct sql_door *door, int64_t token, int64_t says)
 {
     enum case_op op = says < HANDLER_ENVIRONMENT ? OP_FINISH : OP_RELEASE;
 
-    if (!end(door, op, token, says))
+    if (end(door, op, token, says) != SAYS_DONE)
         differ(door->engine->finding, "the end was refused");
 }
 
@@ -204,10 +204,13 @@ static void deliver_leased(struct sql_door *door)
 static void end_lease(struct sql_door *door)
 {
     const struct case_when *when = &door->engine->kase->when;
-    int64_t token = when->token == TOKEN_STALE ? door->words->stale_token(door) : door->engine->before.live.lease_token;
-    bool held = end(door, (enum case_op)when->op, token, when->result);
+    int64_t token = door->engine->before.live.lease_token;
 
-    expect_verdict(door->engine, held ? SAYS_DONE : SAYS_FENCED, SEMEL_WHY_UNSET);
+    if (when->token == TOKEN_STALE) {
+        token = case_stale_token(door->engine->kase, &door->engine->policy);
+        door->words->plant_stale(door, token);
+    }
+    expect_verdict(door->engine, end(door, (enum case_op)when->op, token, when->result), SEMEL_WHY_UNSET);
 }
 
 /* All that is due is taken once, or, `run`, until there is no more. */

@@ -45,11 +45,12 @@ struct sql_words {
     struct sql_told (*ask)(struct sql_door *door, bool claim);
     void (*done)(struct sql_door *door, const char *outcome);
     bool (*failed)(struct sql_door *door, const char *cls, enum semel_act *ret_act, enum semel_state *ret_state);
-    /* In a transaction of their own. end: finish, renew or release; false: fenced. tick: whether anything was done. */
-    bool (*end)(struct sql_door *door, enum case_op op, int64_t token, const char *result, const char *outcome);
+    /* In a transaction of their own. end: finish, renew or release: SAYS_DONE, SAYS_FENCED, or SAYS_REFUSED where the
+     * transaction could not commit. tick: whether anything was done. */
+    int64_t (*end)(struct sql_door *door, enum case_op op, int64_t token, const char *result, const char *outcome);
     int (*take)(struct sql_door *door, struct sql_taken taken[SQL_TAKEN]);
     bool (*tick)(struct sql_door *door);
-    int64_t (*stale_token)(struct sql_door *door);
+    void (*plant_stale)(struct sql_door *door, int64_t token); /* as a claim of the message that ran out */
 };
 
 void case_sql_happen(struct sql_door *door);

@@ -56,6 +56,7 @@ struct case_policy {
 /* The row before (given) and after (becomes). */
 struct case_row {
     int64_t state, attempts, before, replays, alone, due, lease, token, cls, kept, outcome;
+    int64_t claimed;                                           /* given only: the effect that it was claimed under */
     int64_t version, time, received, processed, body, damaged; /* given only */
 };
 
@@ -106,6 +107,10 @@ struct finding {
 __attribute__((format(printf, 2, 3))) void differ(struct finding *finding, const char *fmt, ...);
 
 #define CASE_NOW T0
+#define CLAIMED_OLD 3 /* beyond enum semel_effect: under a token that was counted */
+/* Of a row that is held under this effect; and one under which the message was claimed before. */
+int64_t case_token(const char *id, int64_t claimed);
+int64_t case_stale_token(const struct kase *kase, const struct semel_policy *policy);
 int64_t case_at(int64_t relative); /* NEVER stays SEMEL_NONE */
 void case_policy_of(const struct kase *kase, struct semel_policy *ret);
 struct semel_str case_payload(int64_t body);

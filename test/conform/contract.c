@@ -48,6 +48,7 @@ struct semel_str text(const char *z)
 
 struct semel_live live_as(enum semel_state state)
 {
+    static int64_t last_token;
     struct semel_live live = {.state = state,
                               .due_us = SEMEL_NONE,
                               .processed_us = semel__state_final(state) ? T0 : SEMEL_NONE,
@@ -58,7 +59,7 @@ struct semel_live live_as(enum semel_state state)
         live.attempts = 1;
         live.lease_owner = SEMEL_STR("worker-1");
         live.lease_until_us = T0 + 60 * SECOND;
-        live.lease_token = 1; /* to be replaced by the store's */
+        live.lease_token = ++last_token; /* no two alike, as core gives them */
     }
     if (state == SEMEL_STATE_FAILED) {
         live.attempts = 1;
@@ -194,6 +195,8 @@ void settle(struct world *world, struct semel_change *changes, size_t n)
                                        .changes = changes,
                                        .n_changes = n};
 
+    for (size_t i = 0; i < n; i++)
+        changes[i].updated_us = world->now_us;
     assert_ok(world, semel_store_settle(world->store, &batch, &world->err));
 }
 
@@ -212,7 +215,6 @@ bool move(struct world *world, const char *id, enum semel_state from, enum semel
 {
     struct semel_change change = change_of(id, from, to);
 
-    change.new_token = to == SEMEL_STATE_PROCESSING;
     begin(world);
     settle(world, &change, 1);
     commit(world);

@@ -281,8 +281,10 @@ static void scan_of_the_expired_gives_leases_that_have_run_out_oldest_first(void
     live.lease_until_us = T0 + 9;
     put_live(world, "a", live);
     live.lease_until_us = T0 + 10;
+    live.lease_token++;
     put_live(world, "b", live);
     live.lease_until_us = T0;
+    live.lease_token++;
     put_live(world, "c", live);
     put_live(world, "d", live_as(SEMEL_STATE_FAILED));
     assert_string_equal(scan_ids(world, &scan), "c a ");

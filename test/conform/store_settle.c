@@ -77,28 +77,22 @@ static void change_applies_only_under_the_token_that_the_row_carries(void **stat
     assert_int_equal(fetch(world, "m")->live.state, SEMEL_STATE_COMPLETED);
 }
 
-static void new_tokens_ascend_over_every_earlier_one(void **state)
+/* A7: what a clock that stepped back must not do to a row, core sees to. */
+static void a_change_writes_its_token_and_its_time_as_they_stand(void **state)
 {
     struct world *world = *state;
-    struct semel_change changes[] = {change_of("a", SEMEL_STATE_PROCESSING, SEMEL_STATE_PROCESSING),
-                                     change_of("b", SEMEL_STATE_FAILED, SEMEL_STATE_PROCESSING)};
-    int64_t token;
+    struct semel_change change = change_of("b", SEMEL_STATE_FAILED, SEMEL_STATE_PROCESSING);
+    struct semel_settle_batch batch = {
+        .consumer = SEMEL_STR("c"), .worker = SEMEL_STR("worker-1"), .now_us = T0, .changes = &change, .n_changes = 1};
 
-    put(world, "a", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
     put(world, "b", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
-    token = fetch(world, "a")->live.lease_token;
-    changes[0].new_token = changes[1].new_token = true;
+    change.live.lease_token = INT64_MAX - 1;
+    change.updated_us = T0 + 9 * SECOND;
     begin(world);
-    settle(world, changes, 2);
+    assert_ok(world, semel_store_settle(world->store, &batch, &world->err));
     commit(world);
-    assert_true(changes[0].live.lease_token > token && changes[1].live.lease_token > token);
-    assert_int_not_equal(changes[0].live.lease_token, changes[1].live.lease_token);
-    assert_int_equal(fetch(world, "a")->live.lease_token, changes[0].live.lease_token);
-    assert_int_equal(fetch(world, "b")->live.lease_token, changes[1].live.lease_token);
-    token = changes[0].live.lease_token > changes[1].live.lease_token ? changes[0].live.lease_token
-                                                                      : changes[1].live.lease_token;
-    put(world, "c", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
-    assert_true(fetch(world, "c")->live.lease_token > token);
+    assert_int_equal(fetch(world, "b")->live.lease_token, INT64_MAX - 1);
+    assert_int_equal(fetch(world, "b")->updated_us, T0 + 9 * SECOND);
 }
 
 static void renewed_lease_keeps_its_token(void **state)
@@ -434,7 +428,7 @@ const struct CMUnitTest settle_tests[] = {
     TEST(settle_writes_every_value_as_it_stands),
     TEST(change_applies_only_to_a_row_that_still_is_what_it_was),
     TEST(change_applies_only_under_the_token_that_the_row_carries),
-    TEST(new_tokens_ascend_over_every_earlier_one),
+    TEST(a_change_writes_its_token_and_its_time_as_they_stand),
     TEST(renewed_lease_keeps_its_token),
     TEST(one_change_that_does_not_fit_spares_the_others),
     TEST(payload_is_left_cleared_or_put),

@@ -128,9 +128,9 @@ static void token_that_nobody_has_is_fenced(void **state)
     assert_int_equal(sql_int(d, "SELECT count(*) FROM semel_attempt"), 0);
 }
 
-static void token_of_a_claim_that_was_rolled_back_ends_nobody_elses_message(void **state)
+/* I7 A7 P79: nothing that a rollback takes back could give it out once more */
+static void token_of_a_claim_that_was_rolled_back_is_never_given_again(void **state)
 {
-    /* I7: somebody else draws the same token, for the same message even */
     struct door *d = *state;
     struct semel *other;
     struct semel_msg m = mail("a", "x");
@@ -139,29 +139,95 @@ static void token_of_a_claim_that_was_rolled_back_ends_nobody_elses_message(void
     sql(d, "ROLLBACK");
     assert_fine(d, semel__handle_wrap(&other, d->db, SEMEL_LOOSE, &d->options, &d->err));
     assert_fine(d, semel_inbox_claim(other, &m, 0, &d->v, &d->err));
-    assert_int_equal(d->v.token, token);
+    int64_t next = d->v.token;
+    assert_int_not_equal(next, token);
     assert_refused(d, finish(d, token, SEMEL_DONE), SEMEL_FENCED, "token");
     assert_refused(d, semel_inbox_renew(d->s, token, 0, &d->err), SEMEL_FENCED, "token");
     assert_refused(d, semel_inbox_release(d->s, token, &d->err), SEMEL_FENCED, "token");
-    assert_fine(d, semel_inbox_finish(other, token, SEMEL_DONE, NOTHING, NOTHING, &d->err));
+    assert_fine(d, semel_inbox_finish(other, next, SEMEL_DONE, NOTHING, NOTHING, &d->err));
     semel_close(other);
     assert_string_equal(state_of(d, "a"), "completed");
 }
 
-static void token_that_was_drawn_again_names_the_later_claim(void **state)
+/* A7 P79 */
+static void token_that_a_client_rounded_is_an_error_that_says_so(void **state)
+{
+    struct door *d = *state;
+    pass(d, 1000 * 86400 * SECOND_US); /* tokens exceed 2^59, where a double is a multiple of 128 */
+    int64_t token = claim(d, mail("a", "x"));
+    double rounded = (double)token;
+    assert_true((int64_t)rounded != token);
+    assert_refused(d, finish(d, (int64_t)rounded, SEMEL_DONE), SEMEL_INVALID, "rounded");
+    assert_refused(d, semel_inbox_renew(d->s, (int64_t)rounded, 0, &d->err), SEMEL_INVALID, "rounded");
+    assert_refused(d, semel_inbox_release(d->s, (int64_t)rounded, &d->err), SEMEL_INVALID, "rounded");
+    assert_fine(d, finish(d, token, SEMEL_DONE));
+}
+
+/* A7 P79: tokens of a message rise even where the clock does not */
+static void tokens_of_a_message_rise_although_the_clock_steps_back(void **state)
+{
+    struct door *d = *state;
+    struct semel_msg m = mail("a", "x");
+    int64_t last = claim(d, m), updated = sql_int(d, "SELECT updated_at FROM semel_inbox");
+    for (int i = 0; i < 5; i++) {
+        pass(d, -3600 * SECOND_US);
+        assert_fine(d, semel_inbox_release(d->s, last, &d->err));
+        assert_true(sql_int(d, "SELECT updated_at FROM semel_inbox") > updated);
+        updated = sql_int(d, "SELECT updated_at FROM semel_inbox");
+        int64_t next = claim(d, m);
+        assert_true(next > last);
+        last = next;
+    }
+}
+
+/* A8 P80: the token tells, even when its row is gone */
+static void late_done_keeps_the_effect_from_being_committed(void **state)
 {
     struct door *d = *state;
     size_t n;
-    sql(d, "BEGIN IMMEDIATE");
-    int64_t token = claim(d, mail("a", "x"));
-    sql(d, "ROLLBACK");
-    assert_int_equal(claim(d, mail("b", "x")), token);
-    assert_fine(d, semel_inbox_renew(d->s, token, 0, &d->err));
+    int64_t late = claim(d, mail("a", "x"));
     pass(d, 61 * SECOND_US);
     assert_fine(d, semel_tick(d->s, 100, &n, &d->err));
-    assert_refused(d, finish(d, token, SEMEL_DONE), SEMEL_FENCED, "token");
-    assert_int_equal(
-        sql_int(d, "SELECT count(*) FROM semel_attempt WHERE message_id = 'b' AND error_text LIKE 'refused%'"), 1);
+    for (int gone = 0; gone < 2; gone++) {
+        sql(d, "BEGIN IMMEDIATE");
+        effect(d, "a");
+        assert_refused(d, finish(d, late, SEMEL_DONE), SEMEL_FENCED, "must not be committed");
+        assert_int_equal(semel_pending(d->s), 1);
+        sql(d, "SAVEPOINT mine; ROLLBACK TO mine; RELEASE mine");
+        assert_int_equal(sql_try(d, "COMMIT"), SQLITE_CONSTRAINT_COMMITHOOK);
+        assert_int_equal(effects(d, "a"), 0);
+        assert_int_equal(semel_pending(d->s), 0);
+        sql(d, "BEGIN IMMEDIATE");
+        assert_refused(d, finish(d, late, SEMEL_DONE), SEMEL_FENCED, "must not be committed");
+        sql(d, "ROLLBACK; DELETE FROM semel_inbox"); /* and the next transaction commits */
+    }
+}
+
+/* A8 P80: other ends, and the ends of what is elsewhere, leave the transaction alone */
+static void late_end_of_anything_else_is_a_value(void **state)
+{
+    struct door *d = *state;
+    size_t n;
+    int64_t atomic = claim(d, mail("a", "x"));
+    set(d, "{\"effect\": \"outside\"}");
+    int64_t outside = claim(d, mail("b", "x"));
+    set(d, "{\"effect\": \"keyed\"}");
+    int64_t keyed_one = claim(d, mail("c", "x"));
+    pass(d, 61 * SECOND_US);
+    assert_fine(d, semel_tick(d->s, 100, &n, &d->err));
+    assert_string_equal(state_of(d, "a"), "failed"); /* A3: each by the effect that it was claimed under */
+    assert_string_equal(state_of(d, "b"), "unknown");
+    assert_string_equal(state_of(d, "c"), "failed");
+    sql(d, "BEGIN IMMEDIATE");
+    effect(d, "z");
+    assert_refused(d, finish(d, atomic, SEMEL_TRANSIENT), SEMEL_FENCED, "lease ran out");
+    assert_refused(d, semel_inbox_renew(d->s, atomic, 0, &d->err), SEMEL_FENCED, "lease ran out");
+    assert_refused(d, semel_inbox_release(d->s, atomic, &d->err), SEMEL_FENCED, "lease ran out");
+    assert_refused(d, finish(d, outside, SEMEL_DONE), SEMEL_FENCED, "lease ran out");
+    assert_refused(d, finish(d, keyed_one, SEMEL_DONE), SEMEL_FENCED, "lease ran out");
+    sql(d, "COMMIT");
+    assert_int_equal(effects(d, "z"), 1);
+    assert_int_equal(sql_int(d, "SELECT count(*) FROM semel_attempt WHERE error_text LIKE 'refused under%'"), 3);
 }
 
 static void claim_is_refused_until_the_consumer_has_said_where_its_effect_is(void **state)
@@ -406,8 +472,11 @@ int main(void)
         ON_BOTH(renewed_lease_outlives_recovery),
         ON_BOTH(late_worker_is_fenced_and_its_word_is_kept),
         ON_OWN(token_that_nobody_has_is_fenced),
-        ON_BOTH(token_of_a_claim_that_was_rolled_back_ends_nobody_elses_message),
-        ON_BOTH(token_that_was_drawn_again_names_the_later_claim),
+        ON_BOTH(token_of_a_claim_that_was_rolled_back_is_never_given_again),
+        ON_OWN(token_that_a_client_rounded_is_an_error_that_says_so),
+        ON_OWN(tokens_of_a_message_rise_although_the_clock_steps_back),
+        ON_BOTH(late_done_keeps_the_effect_from_being_committed),
+        ON_BOTH(late_end_of_anything_else_is_a_value),
         ON_OWN(claim_is_refused_until_the_consumer_has_said_where_its_effect_is),
         ON_OWN(expired_lease_of_an_outside_effect_is_unknown),
         ON_OWN(released_message_counts_no_attempt),

@@ -8,6 +8,7 @@
 
 #include <libpq-fe.h>
 
+#include "core/token.h"
 #include "unit/pg_lib.h"
 
 struct door {
@@ -406,11 +407,47 @@ static void claim_is_committed_and_finished_under_its_token(void **state)
     assert_int_equal(d->v.act, SEMEL_RUN);
     assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE status = 'processing'"), 1);
     assert_fine(d, semel_inbox_renew(d->s, d->v.token, 1000, &d->err));
-    assert_int_equal(semel_inbox_finish(d->s, d->v.token + 1, SEMEL_DONE, semel_str(NULL), semel_str(NULL), &d->err),
+    assert_int_equal(semel_inbox_finish(d->s, d->v.token + 4096, SEMEL_DONE, semel_str(NULL), semel_str(NULL), &d->err),
                      SEMEL_FENCED);
     assert_fine(d, semel_inbox_finish(d->s, d->v.token, SEMEL_DONE, semel_str("{\"n\":1}"), semel_str(NULL), &d->err));
     assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE status = 'completed'"), 1);
     assert_fine(d, semel_tick(d->s, 100, NULL, &d->err));
+}
+
+/* A8 P80: the token tells that its effect is in this database, whoever claimed it and even when its row is gone. */
+static void late_done_keeps_the_effect_from_being_committed(void **state)
+{
+    struct door *d = *state;
+    const struct semel_msg m = mail("a");
+    int64_t tokens[2];
+
+    assert_fine(d, semel_consumer_set(d->s, "c", "{\"effect\": \"atomic\"}", &d->err));
+    assert_fine(d, semel_inbox_claim(d->s, &m, 0, &d->v, &d->err));
+    tokens[0] = d->v.token;
+    tokens[1] = ask("SELECT token FROM semel.inbox_claim('c', 'b')");
+    for (int i = 0; i < 2; i++) { /* A7: both doors make the same kind */
+        enum semel_effect effect;
+        assert_true(semel__token_effect(tokens[i], &effect) && effect == SEMEL_EFFECT_ATOMIC);
+        assert_true(llabs(semel__token_us(tokens[i]) / 1000000 - ask("SELECT extract(epoch FROM now())::bigint")) < 60);
+        assert_true((tokens[i] & 127) != 0);
+    }
+    ask("WITH gone AS (DELETE FROM semel.inbox RETURNING 1) SELECT count(*) FROM gone");
+    for (int i = 0; i < 2; i++) {
+        sql(d, "BEGIN");
+        assert_int_equal(semel_inbox_finish(d->s, tokens[i], SEMEL_TRANSIENT, semel_str(NULL), semel_str(NULL),
+                                            &d->err),
+                         SEMEL_FENCED);
+        sql(d, "COMMIT"); /* a failure that comes late has no effect */
+        sql(d, "BEGIN");
+        assert_int_equal(semel_inbox_finish(d->s, tokens[i], SEMEL_DONE, semel_str(NULL), semel_str(NULL), &d->err),
+                         SEMEL_FENCED);
+        assert_non_null(strstr(d->err.text, "must not be committed"));
+        sql(d, "INSERT INTO effect VALUES ('a')");
+        assert_string_equal(sql_try(d, "COMMIT"), "55000");
+        assert_int_equal(ask("SELECT count(*) FROM effect"), 0);
+    }
+    sql(d, "BEGIN; INSERT INTO effect VALUES ('a'); COMMIT");
+    assert_int_equal(ask("SELECT count(*) FROM effect"), 1);
 }
 
 /* I21 */
@@ -476,6 +513,7 @@ int main(void)
         TEST(batch_on_a_connection_of_its_own_does_the_same),
         TEST(claim_without_a_word_about_the_effect_is_refused),
         TEST(claim_is_committed_and_finished_under_its_token),
+        TEST(late_done_keeps_the_effect_from_being_committed),
         TEST(event_leaves_only_with_the_commit),
         TEST(wrong_calls_are_refused_in_words),
     };

@@ -116,8 +116,6 @@ static void assert_fit(const struct scene *s, const struct semel_live *before, c
     if (!semel__move_legal(before->state, after->state))
         fail_msg("%s -> %s", semel__state_name(before->state), semel__state_name(after->state));
     row.live = *after;
-    if (row.live.state == SEMEL_STATE_PROCESSING)
-        row.live.lease_token = 9; /* the store's */
     if (semel__row_check(&row, &err) != SEMEL_OK)
         fail_msg("%s", err.text);
     assert_true(after->attempts >= before->attempts);
@@ -130,7 +128,7 @@ static void assert_follows(const struct scene *s, const struct semel__verdict *v
 
     if (v->act == SEMEL_RUN) {
         assert_int_equal(v->attempt, before.attempts + 1);
-        semel__live_claim(&s->policy, &before, SEMEL_STR("w"), true, NOW, &claimed);
+        semel__live_claim(&s->policy, &before, SEMEL_STR("w"), true, 9, NOW, &claimed);
         assert_fit(s, &before, &claimed);
         for (int result = SEMEL_DONE; result <= SEMEL_MAYBE; result++) {
             struct semel_ending ending = {.result = (enum semel_result)result};
@@ -294,12 +292,12 @@ static void a_claim_shows_the_last_error_while_it_runs(void **state)
     (void)state;
     before.error_class = SEMEL_CLASS_TRANSIENT;
     before.error_text = SEMEL_STR("no answer");
-    semel__live_claim(&policy, &before, SEMEL_STR("worker-1"), false, NOW, &after);
+    semel__live_claim(&policy, &before, SEMEL_STR("worker-1"), false, 9, NOW, &after);
     assert_int_equal(after.error_class, SEMEL_CLASS_TRANSIENT);
     assert_str(after.error_text, "no answer");
     assert_str(after.lease_owner, "worker-1");
     assert_int_equal(after.lease_until_us, NOW + policy.lease_us);
-    assert_int_equal(after.lease_token, SEMEL_NONE); /* the store draws it */
+    assert_int_equal(after.lease_token, 9);
 }
 
 static void an_ending_may_name_its_own_class(void **state)
@@ -324,7 +322,7 @@ static void times_at_the_end_of_the_range_do_not_overflow(void **state)
 
     (void)state;
     semel__random_seed(&rng, 1);
-    semel__live_claim(&policy, &before, SEMEL_STR("w"), true, INT64_MAX - 1, &after);
+    semel__live_claim(&policy, &before, SEMEL_STR("w"), true, 9, INT64_MAX - 1, &after);
     assert_true(after.lease_until_us >= INT64_MAX - 1);
     before = after;
     semel__live_finish(&policy, &before, &ending, INT64_MAX - 1, &rng, &after);
