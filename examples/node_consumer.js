@@ -5,7 +5,9 @@ const readline = require('readline')
 
 const effect = "INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int FROM (SELECT $1::jsonb) AS m (e)"
 
-async function deliver (db, id, payload) {
+const fail = "SELECT act, why FROM semel.inbox_fail('billing', $1, payload => $2, class => 'permanent', reason => $3)"
+
+async function handle (db, id, payload) {
   await db.query('BEGIN') // one transaction for the record and the effect
   const begun = await db.query("SELECT act, why FROM semel.inbox_begin('billing', $1, payload => $2)", [id, payload])
   const { act, why } = begun.rows[0]
@@ -14,6 +16,15 @@ async function deliver (db, id, payload) {
     await db.query("SELECT semel.inbox_done('billing', $1)", [id])
   }
   await db.query('COMMIT')
+  return { act, why }
+}
+
+async function deliver (db, id, payload) {
+  const { act, why } = await handle(db, id, payload).catch(async error => {
+    if (!/^2[23]/.test(error.code)) throw error
+    await db.query('ROLLBACK') // the message's fault: the effect is undone, and the failure commits whatever it answers
+    return (await db.query(fail, [id, payload, error.message])).rows[0]
+  })
   console.log(id, act, why) // run and ack: acknowledge it now; later: let the broker bring it again
 }
 

@@ -8,11 +8,17 @@ import psycopg2
 db = psycopg2.connect(os.environ["DATABASE_URL"])
 for line in sys.stdin:
     message_id, payload = line.split(" ", 1)
-    with db, db.cursor() as tx:  # one transaction for the record and the effect
-        tx.execute("SELECT act, why FROM semel.inbox_begin('billing', %s, payload => %s)", (message_id, payload))
-        act, why = tx.fetchone()
-        if act == "run":
-            tx.execute("INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int FROM (SELECT %s::jsonb) AS m (e)",
-                       (payload,))
-            tx.execute("SELECT semel.inbox_done('billing', %s)", (message_id,))
+    try:
+        with db, db.cursor() as tx:  # one transaction for the record and the effect
+            tx.execute("SELECT act, why FROM semel.inbox_begin('billing', %s, payload => %s)", (message_id, payload))
+            act, why = tx.fetchone()
+            if act == "run":
+                tx.execute("INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int "
+                           "FROM (SELECT %s::jsonb) AS m (e)", (payload,))
+                tx.execute("SELECT semel.inbox_done('billing', %s)", (message_id,))
+    except (psycopg2.DataError, psycopg2.IntegrityError) as error:  # the message's fault; its effect is rolled back
+        with db, db.cursor() as tx:  # committed whatever the answer is: a rollback would count no attempt
+            tx.execute("SELECT act, why FROM semel.inbox_fail('billing', %s, payload => %s, class => 'permanent', "
+                       "reason => %s)", (message_id, payload, str(error)))
+            act, why = tx.fetchone()
     print(message_id, act, why)  # committed; run and ack: acknowledge it now, later: let the broker bring it again

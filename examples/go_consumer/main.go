@@ -6,18 +6,21 @@ package main
 import (
 	"bufio"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log"
 	"os"
 	"strings"
 
-	_ "github.com/lib/pq"
+	"github.com/lib/pq"
 )
 
 const begin = "SELECT act, why FROM semel.inbox_begin('billing', $1, payload => $2)"
 const effect = "INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int FROM (SELECT $1::jsonb) AS m (e)"
 
-func deliver(db *sql.DB, id, payload string) (act, why string, err error) {
+const fail = "SELECT act, why FROM semel.inbox_fail('billing', $1, payload => $2, class => 'permanent', reason => $3)"
+
+func handle(db *sql.DB, id, payload string) (act, why string, err error) {
 	tx, err := db.Begin() // one transaction for the record and the effect
 	if err != nil {
 		return
@@ -32,6 +35,16 @@ func deliver(db *sql.DB, id, payload string) (act, why string, err error) {
 	}
 	if err == nil {
 		err = tx.Commit()
+	}
+	return
+}
+
+func deliver(db *sql.DB, id, payload string) (act, why string, err error) {
+	act, why, err = handle(db, id, payload)
+	var bad *pq.Error
+	if errors.As(err, &bad) && (bad.Code.Class() == "22" || bad.Code.Class() == "23") {
+		// The message's fault: the effect is undone, and the failure commits by itself, whatever it answers.
+		err = db.QueryRow(fail, id, payload, bad.Message).Scan(&act, &why)
 	}
 	return
 }

@@ -4,6 +4,7 @@ import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
+import java.sql.SQLException;
 import java.util.Scanner;
 
 /** A consumer in Java with JDBC: a delivery is a line of standard input, `ID PAYLOAD`. See examples/README.md. */
@@ -11,6 +12,8 @@ public class Consumer {
     static final String BEGIN = "SELECT act, why FROM semel.inbox_begin('billing', ?, payload => ?::jsonb)";
     static final String EFFECT =
         "INSERT INTO ledger SELECT e->>'account', (e->>'cents')::int FROM (SELECT ?::jsonb) AS m (e)";
+    static final String FAIL =
+        "SELECT act, why FROM semel.inbox_fail('billing', ?, payload => ?::jsonb, class => 'permanent', reason => ?)";
     static final String DONE = "SELECT semel.inbox_done('billing', ?)";
 
     static PreparedStatement prepare(Connection db, String sql, String... values) throws Exception {
@@ -21,14 +24,29 @@ public class Consumer {
         return statement;
     }
 
-    static void deliver(Connection db, String id, String payload) throws Exception {
+    static ResultSet handle(Connection db, String id, String payload) throws Exception {
         ResultSet told = prepare(db, BEGIN, id, payload).executeQuery(); // autocommit is off: this opens a transaction
         told.next();
         if (told.getString("act").equals("run")) {
             prepare(db, EFFECT, payload).executeUpdate();
             prepare(db, DONE, id).executeQuery();
         }
-        db.commit(); // one transaction for the record and the effect
+        return told;
+    }
+
+    static void deliver(Connection db, String id, String payload) throws Exception {
+        ResultSet told;
+        try {
+            told = handle(db, id, payload);
+        } catch (SQLException error) {
+            if (!error.getSQLState().startsWith("22") && !error.getSQLState().startsWith("23")) {
+                throw error;
+            }
+            db.rollback(); // the message's fault: the effect is undone, the failure recorded
+            told = prepare(db, FAIL, id, payload, error.getMessage()).executeQuery();
+            told.next();
+        }
+        db.commit(); // one transaction for the record and the effect; a failure, too, whatever it answers
         System.out.println(id + " " + told.getString("act") + " " + told.getString("why"));
     }
 

@@ -238,7 +238,8 @@ BEGIN
                                      headers, business_key, version, fingerprint, message_time, delivery);
     END IF;
     m := (CASE WHEN p.one_source THEN '' ELSE coalesce(source, '') END, message_id, type, bytes,
-          CASE WHEN bytes = '' THEN headers ELSE headers - 'semel_tombstone' END::text, business_key, CASE WHEN p.ord <> 'none' THEN order_key END, version,
+          CASE WHEN bytes = '' THEN headers ELSE headers - 'semel_tombstone' END::text, business_key,
+          CASE WHEN p.ord <> 'none' THEN order_key END, version,
           CASE WHEN fingerprint IS NOT NULL THEN '\x63'::bytea || fingerprint
                WHEN octet_length(bytes) <= p.payload_max THEN semel._fingerprint(payload, bytes) END,
           CASE WHEN message_time IS NOT NULL THEN message_time

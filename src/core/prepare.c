@@ -192,6 +192,10 @@ static semel_status merge(struct semel_arena *arena, struct item **items, size_t
             return semel__fail_memory(err);
         *copy = (struct copy){items[i]->msg, items[i]->out, semel__fp_differs(&first->msg->fp, &items[i]->msg->fp),
                               first->copies};
+        if (!semel__str_given(first->msg->payload) && semel__str_given(copy->msg->payload)) {
+            copy->msg = first->msg; /* the one that brings the payload stands for all */
+            first->msg = items[i]->msg;
+        }
         first->copies = copy;
         first->suspect |= items[i]->suspect;
     }

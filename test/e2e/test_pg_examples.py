@@ -85,3 +85,8 @@ def test_every_message_delivered_twice_takes_effect_once_and_never_again(pg_serv
         assert sorted(shop.sql("SELECT account, cents FROM ledger")) == sorted(
             (f"a{n % 3}", str(n)) for n in range(1, 41))
     assert shop.sql("SELECT status, count(*) FROM semel.inbox GROUP BY 1") == [("completed", "40")]
+    # A4: the failure of one that is bad is committed, with its payload
+    bad = {"evt-bad": '{"account": "a0", "cents": "none"}'}
+    assert deliver(command, env, bad, [*bad] * 2) == [["evt-bad", "ack", "new"], ["evt-bad", "ack", "dead"]]
+    assert shop.sql("SELECT status, attempts, payload IS NOT NULL FROM semel.inbox WHERE message_id = 'evt-bad'") == [
+        ("dead", "1", "t")]

@@ -609,7 +609,7 @@ def test_message_without_an_id_is_quarantined_and_never_runs(db):
     assert count(db, "ledger") == 0
 
 
-# A4 P76
+# A4 P76, I4
 @pytest.mark.parametrize("order", ["none", "arrival"])
 def test_failure_without_a_payload_is_left_to_the_broker_which_brings_it(db, order):
     consumer(db, "billing", order=order)
@@ -678,7 +678,7 @@ def test_tombstone_is_said_by_a_header_that_goes_with_an_empty_payload_only(db):
     db.commit()
 
 
-# A3 A4
+# A3 A4, I4
 def test_what_is_stored_is_taken_whatever_the_setting_says(db):
     call(db, "inbox_put", consumer="billing", message_id="id-1", payload="{}")
     consumer(db, "billing", keep_payload="never")

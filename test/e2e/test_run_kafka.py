@@ -119,7 +119,7 @@ def test_a_statement_emits_events_with_its_effect(tmp_path, books, topic):
 
 
 def test_a_tombstone_is_content_and_handlers_can_tell_it(tmp_path, books, topic):
-    # A4, P76
+    # A4, P76, I4
     calls = tmp_path / "calls"
     program = tmp_path / "handler.sh"
     program.write_text(f'#!/bin/sh\n[ "$SEMEL_ATTEMPT" = 1 ] && exit 75\n'

@@ -30,7 +30,7 @@ static bool hopeless(const struct sim_event *event)
 static bool decide(struct sim_world *world, const struct sim_event *event, struct semel_command *command)
 {
     const struct semel_policy *policy = &world->scene.policy;
-    bool kept = policy->keep != SEMEL_KEEP_NEVER;
+    const bool kept = event->kept;
 
     command->word = SEMEL_WORD_REPLAY;
     if (needs_push(world, event)) {

@@ -145,6 +145,9 @@ static void check_row(struct sim_world *world, const struct sim_event *event, co
     if (row->live.attempts - row->live.attempts_before > cap)
         sim_broken(world, "attempts stay below the cap", "event %d: %d attempts, %d of them before the last replay",
                    event->n, row->live.attempts, row->live.attempts_before);
+    if (event->there && event->kept && !row->kept && !semel__state_final(row->live.state))
+        sim_broken(world, "a stored payload stays until the end", "event %d is %s without it", event->n,
+                   semel__state_name(row->live.state));
     if (row->live.replays < event->replays)
         sim_broken(world, "replays are counted", "event %d: %d after %d", event->n, row->live.replays, event->replays);
 }
@@ -180,6 +183,7 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
     event->attempts_before = live->attempts_before;
     event->replays = live->replays;
     event->alone = live->alone;
+    event->kept = row->kept;
     event->prevented |= live->state == SEMEL_STATE_PREVENTED;
     event->accepted |= semel__state_unfinished(live->state) || live->state == SEMEL_STATE_COMPLETED ||
                        live->state == SEMEL_STATE_REJECTED;

@@ -109,9 +109,20 @@ static void failures_without_payloads_do_not_stand_before_those_with_one(void **
     assert_int_equal(state_of(e, "z"), SEMEL_STATE_COMPLETED);
 }
 
-static void adopted_payload_brings_its_headers_and_the_missing_fingerprint(void **state)
+static void copy_with_a_payload_stands_for_one_without(void **state)
 {
     /* A4 P76 */
+    struct engine *e = *state;
+    const struct semel__msg both[] = {bare("a"), msg("a", "fail@1")};
+    assert_ok(e, semel__inbox_process(&e->inbox, both, 2, e->settled, &e->err));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_FAILED);
+    assert_true(row_of(e, "a").kept);
+}
+
+static void adopted_payload_brings_its_headers_and_the_missing_fingerprint(void **state)
+{
+    /* A4 P76, I4 */
     struct engine *e = *state;
     const struct semel_ending failed = {.result = SEMEL_TRANSIENT, .text = SEMEL_STR("no")};
     struct semel__msg m = bare("a"), whole = msg("a", "ok"), empty = msg("b", "ok");
@@ -288,6 +299,7 @@ int main(int argc, char **argv)
         ON_EACH(put_brings_the_payload_that_was_not_kept),
         ON_EACH(put_without_a_payload_is_refused),
         ON_EACH(failures_without_payloads_do_not_stand_before_those_with_one),
+        ON_EACH(copy_with_a_payload_stands_for_one_without),
         ON_EACH(adopted_payload_brings_its_headers_and_the_missing_fingerprint),
         ON_EACH(recorded_end_counts_one_attempt),
         ON_EACH(recorded_end_of_a_row_that_failed_before_counts_the_next_attempt),

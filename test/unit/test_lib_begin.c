@@ -452,7 +452,7 @@ static void results_end_where_their_class_says(void **state)
 
 static void failure_without_a_payload_is_left_to_the_broker(void **state)
 {
-    /* A4 P76 */
+    /* A4 P76, I4 */
     struct door *d = *state;
     struct semel_msg m = mail("a", "x"), bare = mail("a", "x");
     bare.payload = semel_str(NULL);
@@ -472,7 +472,7 @@ static void failure_without_a_payload_is_left_to_the_broker(void **state)
 
 static void failure_brings_the_payload_that_its_begin_did_not_have(void **state)
 {
-    /* A4 P76: the begin's, else its own */
+    /* A4 P76, I4: the begin's, else its own */
     struct door *d = *state;
     struct semel_msg a = mail("a", "x"), b = mail("b", "x");
     a.payload = semel_str(NULL);
