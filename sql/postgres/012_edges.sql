@@ -47,4 +47,9 @@ DROP SEQUENCE IF EXISTS semel.token;
 ALTER TABLE semel.held DROP CONSTRAINT held_kind_check;
 ALTER TABLE semel.held ADD CONSTRAINT held_kind_check CHECK (kind IN ('begun', 'loose', 'claimed', 'refused'));
 
+-- ---- versions ------------------------------------------------------------------------------------------------------
+
+-- Versions of the key that ended without effect while earlier ones are missing, ascending; nearly always NULL.
+ALTER TABLE semel.order_key ADD COLUMN skipped bigint[];
+
 INSERT INTO semel.schema (version, name) VALUES (12, 'edges');

@@ -23,6 +23,7 @@ CREATE TYPE semel._verdict AS (
 CREATE TYPE semel._key AS (
     order_key    text COLLATE "C",                          -- NULL: the message has none, or the consumer no order
     last_version bigint,
+    skipped      bigint[],                                  -- versions above it that ended without effect, ascending
     head_arrival bigint,                                    -- of the first unfinished row
     head_version bigint,
     open         boolean                                    -- a row of the key is processing or unknown
@@ -37,15 +38,18 @@ DECLARE
 BEGIN
     IF patient THEN
         INSERT INTO semel.order_key (consumer, order_key) VALUES (p.consumer, wanted) ON CONFLICT DO NOTHING;
-        SELECT o.order_key, o.last_version INTO k.order_key, k.last_version
+        SELECT o.order_key, o.last_version, o.skipped INTO k.order_key, k.last_version, k.skipped
         FROM semel.order_key AS o WHERE o.consumer = p.consumer AND o.order_key = wanted COLLATE "C" FOR UPDATE;
     ELSE
-        SELECT o.order_key, o.last_version INTO k.order_key, k.last_version
+        SELECT o.order_key, o.last_version, o.skipped INTO k.order_key, k.last_version, k.skipped
         FROM semel.order_key AS o WHERE o.consumer = p.consumer AND o.order_key = wanted COLLATE "C"
         FOR UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
             RETURN k;
         END IF;
+    END IF;
+    IF k.last_version NOT BETWEEN 0 AND 9223372036854775806 OR k.skipped IS NOT NULL THEN
+        PERFORM semel._check_versions(k);
     END IF;
     SELECT i.arrival, i.version INTO k.head_arrival, k.head_version FROM semel._first(p, wanted) AS i;
     k.open := EXISTS (SELECT FROM semel.inbox AS i
@@ -53,6 +57,19 @@ BEGIN
                         AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead')
                         AND i.status IN ('processing', 'unknown'));
     RETURN k;
+END $$;
+
+-- A key that is none of ours: somebody else has written it, and no rule may read it.
+CREATE FUNCTION semel._check_versions(k semel._key) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF k.last_version NOT BETWEEN 0 AND 9223372036854775806 OR cardinality(k.skipped) > 1000
+       OR k.skipped IS DISTINCT FROM ARRAY(SELECT DISTINCT s.version FROM unnest(k.skipped) AS s (version)
+                                           WHERE s.version > coalesce(k.last_version, -1)
+                                             AND s.version < 9223372036854775807 ORDER BY s.version) THEN
+        RAISE EXCEPTION USING ERRCODE = 'data_corrupted',
+            MESSAGE = 'damaged order key: last_version must be a whole number from 0, and skipped at most 1000 '
+                      'versions above it in ascending order';
+    END IF;
 END $$;
 
 -- The first unfinished row of a key. A row without a version comes before all that have one.
@@ -99,16 +116,62 @@ $$;
 
 -- ---- verdicts -----------------------------------------------------------------------------------------------------
 
+-- The version that the next one has to follow; NULL: any may be the first, and none was applied.
+CREATE FUNCTION semel._last_version(p semel._policy, k semel._key) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    last bigint := coalesce(k.last_version, p.first_version - 1);
+BEGIN
+    WHILE coalesce(last + 1 = ANY (k.skipped), false) LOOP
+        last := last + 1;
+    END LOOP;
+    RETURN last;
+END $$;
+
+-- Is there no room to remember that this version ended without effect?
+CREATE FUNCTION semel._skipped_full(p semel._policy, k semel._key, version bigint)
+RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN coalesce(p.ord = 'version' AND cardinality(k.skipped) >= 1000 AND version > semel._last_version(p, k) + 1
+                    AND version <> ALL (k.skipped), false);
+END $$;
+
+-- The key after a message of this version has become `status` (NULL: it found no room); fresh: it was not there before.
+-- The rules stand in src/core/version.h.
+CREATE FUNCTION semel._version_moved(p semel._policy, k semel._key, version bigint, status text, fresh boolean)
+RETURNS semel._key LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    last bigint := semel._last_version(p, k);
+BEGIN
+    IF status IN ('completed', 'rejected', 'prevented') THEN
+        IF coalesce(version <= last, false) THEN
+            NULL;
+        ELSIF status = 'completed' OR version = last + 1 THEN
+            k.last_version := version;
+            IF k.skipped IS NOT NULL THEN
+                k.last_version := semel._last_version(p, k);
+                k.skipped := nullif(ARRAY(SELECT s.version FROM unnest(k.skipped) AS s (version)
+                                          WHERE s.version > k.last_version ORDER BY s.version), '{}');
+            END IF;
+        ELSIF last IS NOT NULL AND NOT semel._skipped_full(p, k, version) THEN
+            k.skipped := ARRAY(SELECT DISTINCT s.version FROM unnest(k.skipped || version) AS s (version)
+                               ORDER BY s.version);
+        END IF;
+    ELSIF fresh AND version = ANY (k.skipped) AND coalesce(status NOT IN ('stale', 'quarantined'), true) THEN
+        k.skipped := nullif(array_remove(k.skipped, version), '{}');
+    END IF;
+    RETURN k;
+END $$;
+
 -- Where a version stands in the order of its key.
 CREATE FUNCTION semel._place(p semel._policy, k semel._key, others boolean, version bigint)
 RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
-    last bigint := coalesce(k.last_version, p.first_version - 1);
+    last bigint := semel._last_version(p, k);
 BEGIN
-    IF p.ord = 'arrival' THEN
+    IF p.ord = 'arrival' OR version IS NULL THEN            -- stored before the route went by versions: as by arrival
         RETURN CASE WHEN others OR k.open THEN 'blocked' ELSE 'first' END;
-    ELSIF version IS NULL THEN
-        RETURN 'older';
+    ELSIF k.last_version IS NULL AND version < p.first_version THEN
+        RETURN 'below';
     END IF;
     last := coalesce(last, least(k.head_version, version) - 1);         -- any first version: the lowest one there is
     IF version <= last THEN
@@ -118,8 +181,8 @@ BEGIN
         RETURN CASE WHEN k.open OR (others AND coalesce(k.head_version <= version, true)) THEN 'blocked'
                     ELSE 'first' END;
     END IF;
-    -- The timer of a gap does not run while the missing one is stored unfinished.
-    RETURN CASE WHEN others AND k.head_version = last + 1 THEN 'blocked' ELSE 'gap' END;
+    -- The timer of a gap does not run while the missing one is stored unfinished, or one before it.
+    RETURN CASE WHEN others AND coalesce(k.head_version <= last + 1, true) THEN 'blocked' ELSE 'gap' END;
 END $$;
 
 -- For a message without a row (r.status IS NULL), or with one that is waiting, or failed and due. The bound of parked
@@ -141,6 +204,8 @@ BEGIN
                       WHEN p.on_gap = 'dead' THEN 'over' ELSE 'gap' END;
     ELSIF place = 'gap' AND timing THEN
         RETURN v;
+    ELSIF place = 'below' AND had_turn THEN
+        place := CASE WHEN k.open OR others THEN 'blocked' ELSE 'first' END;
     END IF;
     CASE place
     WHEN 'first' THEN
@@ -156,6 +221,8 @@ BEGIN
         v := (held, 'gap', 0, 'waiting', semel._later(now, p.gap_timeout), 'gap');
     WHEN 'over' THEN
         v := ('ack', 'gap', 0, 'dead', NULL, 'gap');
+    WHEN 'below' THEN                                       -- it runs only by force
+        v := ('ack', 'dead', 0, 'dead', NULL, 'permanent');
     WHEN 'same' THEN
         v := ('ack', 'duplicate', 0, 'stale', NULL, 'stale');
     WHEN 'older' THEN
@@ -200,6 +267,8 @@ CREATE FUNCTION semel._verdict_text(v semel._verdict) RETURNS text LANGUAGE sql 
         WHEN 'business_duplicate' THEN 'another message with the same business key came before it'
         WHEN 'stale' THEN 'its version is not above the last one applied'
         WHEN 'blocked' THEN 'an unfinished message of its key comes before it'
+        WHEN 'permanent' THEN 'its version is below the route''s first_version, and nothing of its key was applied '
+                              'yet: it was not run'
         WHEN 'gap' THEN CASE WHEN v.becomes = 'dead' THEN 'versions before it did not come in time'
                              ELSE 'versions before it are missing' END END
 $$;
@@ -328,26 +397,25 @@ CREATE FUNCTION semel._unfinished(status text) RETURNS boolean LANGUAGE sql IMMU
 $$;
 
 -- The key after a row of it has changed: its version, its mark, and whoever comes first now. before: NULL, where this
--- call has inserted the row. turn: it was prevented, and its version counts as applied.
-CREATE FUNCTION semel._key_changed(p semel._policy, k semel._key, before text, r semel.inbox, turn boolean,
-                                   now timestamptz)
+-- call has inserted the row.
+CREATE FUNCTION semel._key_changed(p semel._policy, k semel._key, before text, r semel.inbox, now timestamptz)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     was boolean := semel._unfinished(before);
     is_now boolean := semel._unfinished(r.status);
-    advance boolean := p.ord = 'version' AND r.version IS NOT NULL
-                       AND (r.status IN ('completed', 'rejected') OR (turn AND r.status = 'prevented'));
+    moved semel._key := CASE WHEN p.ord = 'version' AND r.version IS NOT NULL
+                             THEN semel._version_moved(p, k, r.version, r.status, before IS NULL) ELSE k END;
+    advance boolean := moved.last_version IS DISTINCT FROM k.last_version;
     made_way boolean := coalesce(before IN ('processing', 'unknown') AND r.status NOT IN ('processing', 'unknown')
                                  AND k.head_arrival <> r.arrival, false);
     wake boolean := (was AND NOT is_now) OR (advance AND k.head_arrival IS NOT NULL) OR made_way;
     head semel.inbox;
 BEGIN
-    IF was = is_now AND NOT advance AND NOT wake THEN
+    IF was = is_now AND NOT advance AND NOT wake AND moved.skipped IS NOT DISTINCT FROM k.skipped THEN
         RETURN;
     END IF;
     UPDATE semel.order_key AS o
-    SET changes = o.changes + 1,
-        last_version = CASE WHEN advance THEN greatest(o.last_version, r.version) ELSE o.last_version END
+    SET changes = o.changes + 1, last_version = moved.last_version, skipped = moved.skipped
     WHERE o.consumer = p.consumer AND o.order_key = k.order_key;
     IF wake THEN
         SELECT * INTO head FROM semel._first(p, k.order_key);
@@ -361,7 +429,7 @@ END $$;
 -- The row as it is now, from what it was; m brings a payload that was not kept. One that is stored goes only when the
 -- row becomes final, whatever the settings say by then. fresh: this call has inserted it.
 CREATE FUNCTION semel._write(p semel._policy, k semel._key, was semel.inbox, r semel.inbox, m semel._message,
-                             fresh boolean, turn boolean, ended boolean)
+                             fresh boolean, ended boolean)
 RETURNS semel.inbox LANGUAGE plpgsql AS $$
 BEGIN
     IF semel._stays(p, r.status) THEN
@@ -395,7 +463,7 @@ BEGIN
         WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id;
     END IF;
     IF k.order_key IS NOT NULL THEN
-        PERFORM semel._key_changed(p, k, CASE WHEN NOT fresh THEN was.status END, r, turn,
+        PERFORM semel._key_changed(p, k, CASE WHEN NOT fresh THEN was.status END, r,
                                    least(r.updated_at, semel._now()));
     END IF;
     RETURN r;

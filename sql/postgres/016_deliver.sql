@@ -158,7 +158,7 @@ BEGIN
         v := ('ack', 'too_old', 0, 'quarantined', NULL, 'too_old');
     ELSIF m.defect IS NOT NULL THEN
         v := ('ack', 'dead', 0, 'dead', NULL, 'permanent');
-    ELSIF taken THEN
+    ELSIF taken AND NOT semel._skipped_full(p, k, m.version) THEN
         v := ('ack', 'business_duplicate', 0, 'prevented', NULL, 'business_duplicate');
     ELSIF k.order_key IS NULL THEN
         v := ('run', 'new', 1, NULL, NULL, NULL);
@@ -209,13 +209,6 @@ BEGIN
     RETURN v;
 END $$;
 
--- What was prevented was done under another id: if it is the next version, it has had its turn.
-CREATE FUNCTION semel._takes_turn(p semel._policy, k semel._key, m semel._message, v semel._verdict)
-RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT coalesce(v.becomes = 'prevented' AND p.ord = 'version'
-                    AND m.version = coalesce(k.last_version + 1, p.first_version), false)
-$$;
-
 -- It does not run: the row becomes what the verdict says, and the caller is told.
 CREATE FUNCTION semel._apply_verdict(p semel._policy, k semel._key, m semel._message, v semel._verdict, was semel.inbox,
                                      fresh boolean, now timestamptz)
@@ -228,6 +221,7 @@ BEGIN
         DELETE FROM semel.inbox AS i
         WHERE i.consumer = was.consumer AND i.source = was.source AND i.message_id = was.message_id;
         r.status := NULL;
+        PERFORM semel._key_changed(p, k, NULL, r, now);
     ELSIF v.becomes IS NOT NULL THEN
         IF fresh THEN                                       -- it was inserted as if it would run
             r.attempts := 0;
@@ -236,11 +230,11 @@ BEGIN
         r := semel._moved(r, v.becomes, now);
         r.due_at := v.due_at;
         r.error_class := v.class;
-        r.error_text := coalesce(m.defect_text, semel._verdict_text(v));
-        r := semel._write(p, k, was, r, m, fresh, semel._takes_turn(p, k, m, v), false);
+        r.error_text := coalesce(CASE WHEN fresh THEN m.defect_text END, semel._verdict_text(v));
+        r := semel._write(p, k, was, r, m, fresh, false);
     ELSIF v.why NOT IN ('damaged', 'conflict') AND semel._adopts(p, m, was) THEN
         r.updated_at := now;
-        r := semel._write(p, k, was, r, m, false, false, false);
+        r := semel._write(p, k, was, r, m, false, false);
     END IF;
     a := (v.act, v.why, 0, r.outcome, NULL,
           CASE WHEN v.why = 'damaged' THEN 'absent' ELSE coalesce(r.status, 'absent') END, r.due_at);
@@ -262,22 +256,22 @@ BEGIN
         v := ('ack', 'duplicate', 0, NULL, NULL, NULL);
         IF semel._adopts(p, m, was) THEN
             r.updated_at := semel._touched(r.updated_at, now);
-            r := semel._write(p, k, was, r, m, false, false, false);
+            r := semel._write(p, k, was, r, m, false, false);
         END IF;
     ELSIF mode = 'record' THEN
         IF NOT fresh THEN
             r.attempts := r.attempts + 1;
         END IF;
-        r := semel._write(p, k, was, semel._ended(p, r, result, NULL, reason, NULL, now), m, fresh, false, true);
+        r := semel._write(p, k, was, semel._ended(p, r, result, NULL, reason, NULL, now), m, fresh, true);
         v.act := semel._act_for(r.status, r.payload IS NOT NULL);
     ELSIF NOT fresh THEN
-        r := semel._write(p, k, was, semel._claimed(p, r, lease, now), m, false, false, false);
+        r := semel._write(p, k, was, semel._claimed(p, r, lease, now), m, false, false);
     ELSIF r.status = 'completed' THEN
         INSERT INTO semel.begun (consumer, source, message_id, headers, payload)
         VALUES (p.consumer, m.source, m.message_id, CASE WHEN p.keep = 'unfinished' THEN m.headers END,
                 CASE WHEN p.keep = 'unfinished' THEN m.payload END);
     ELSIF k.order_key IS NOT NULL THEN
-        PERFORM semel._key_changed(p, k, NULL, r, false, now);
+        PERFORM semel._key_changed(p, k, NULL, r, now);
     END IF;
     a := (v.act, v.why, v.attempt, r.outcome, r.lease_token, r.status, r.due_at);
     RETURN a;
@@ -367,7 +361,7 @@ BEGIN
     END IF;
     r := CASE how WHEN 'released' THEN semel._released(was, now) WHEN 'recovered' THEN semel._recovered(p, was, now)
                   ELSE semel._ended(p, was, how, NULL, reason, outcome, now) END;
-    RETURN semel._write(p, k, was, r, m, false, false,
+    RETURN semel._write(p, k, was, r, m, false,
                         CASE how WHEN 'done' THEN false WHEN 'released' THEN false
                                  WHEN 'recovered' THEN r.attempts = was.attempts ELSE true END);
 END $$;
@@ -409,7 +403,7 @@ BEGIN
         m.headers := began.headers;
         m.payload := began.payload;
     END IF;
-    RETURN semel._write(p, k, r, semel._ended(p, r, how, NULL, reason, NULL, semel._now()), m, false, false, true);
+    RETURN semel._write(p, k, r, semel._ended(p, r, how, NULL, reason, NULL, semel._now()), m, false, true);
 END $$;
 
 -- Ends what was begun in this transaction, or loosely in another one; NULL: it was not begun. Of m only the source is

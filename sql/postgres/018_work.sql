@@ -64,7 +64,7 @@ BEGIN
         r.error_text := semel._verdict_text(v);
     END IF;
     IF changed THEN
-        r := semel._write(p, k, was, r, nothing, false, false, false);
+        r := semel._write(p, k, was, r, nothing, false, false);
     END IF;
 END $$;
 

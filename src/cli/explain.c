@@ -3,6 +3,7 @@
  * explain.c: one function a status, each of them a few sentences. The contract stands in explain.h.
  */
 #include "cli/explain.h"
+#include "core/version.h"
 
 #include <stdio.h>
 
@@ -226,27 +227,35 @@ static void tell_failed(const struct cli_facts *f, struct semel_buf *why, struct
     }
 }
 
-/* The last version that was applied, or the one before the first; SEMEL_NONE: any may be the first. */
-static int64_t last_version(const struct cli_facts *f)
+bool cli_put_missing(const struct cli_facts *f, struct semel_buf *buf)
 {
-    if (f->history->last_version != SEMEL_NONE || f->policy->first_version == SEMEL_FIRST_VERSION_ANY)
-        return f->history->last_version;
-    return f->policy->first_version - 1;
+    const struct semel_key key = {.last_version = f->history->last_version,
+                                  .skipped = f->history->skipped,
+                                  .n_skipped = f->history->n_skipped};
+    return semel__version_missing(f->policy, &key, f->row->version, buf);
 }
 
 static void put_missing(const struct cli_facts *f, struct semel_buf *why)
 {
-    int64_t last = last_version(f), version = f->row->version;
-    semel__buf_addf(why, "It is not running because it is version %lld of ", (long long)version);
+    size_t skipped = 0;
+    semel__buf_addf(why, "It is not running because it is version %lld of ", (long long)f->row->version);
     put_key(why, f->row);
-    if (last == SEMEL_NONE || version == SEMEL_NONE || last >= version - 1)
-        semel__buf_addz(why, ", and versions before it are missing. ");
-    else if (last == version - 2)
-        semel__buf_addf(why, ", and version %lld is missing. ", (long long)version - 1);
+    semel__buf_addz(why, ", and ");
+    size_t at = why->n;
+    if (!cli_put_missing(f, why))
+        semel__buf_addz(why, "versions before it are missing. ");
     else
-        semel__buf_addf(why, ", and versions %lld to %lld are missing. ", (long long)last + 1, (long long)version - 1);
+        semel__buf_addz(why,
+                        why->failed || memcmp(why->p + at, "version ", 8) != 0 ? " are missing. " : " is missing. ");
     if (f->history->last_version != SEMEL_NONE)
         semel__buf_addf(why, "The last one applied is %lld. ", (long long)f->history->last_version);
+    while (skipped < f->history->n_skipped && f->history->skipped[skipped] < f->row->version)
+        skipped++;
+    if (skipped > 0) {
+        semel__buf_addz(why, "Without effect ended ");
+        semel__version_write(f->history->skipped, skipped, why);
+        semel__buf_addz(why, ". ");
+    }
 }
 
 static const char *after_gap(const struct semel_policy *policy)
@@ -273,8 +282,8 @@ static void tell_gap(const struct cli_facts *f, struct semel_buf *why, struct se
     if (over && due_us < f->now_us - LATE_US)
         semel__buf_addz(next, "Nobody has looked since: start a worker for the consumer. ");
     semel__buf_addz(next, "Have its producer send what is missing.");
-    suggest(f, next, f->row, "To run it without", "retry", "--force " REASON);
-    suggest(f, next, f->row, "To give it up", "discard", REASON);
+    suggest(f, next, f->row, "To run it without; what is missing will be stale then", "retry", "--force " REASON);
+    suggest(f, next, f->row, "To give it up; what is missing is still waited for", "discard", REASON);
 }
 
 static void tell_waiting(const struct cli_facts *f, struct semel_buf *why, struct semel_buf *next)
@@ -332,6 +341,22 @@ static void advise_end(const struct cli_facts *f, struct semel_buf *next)
     suggest(f, next, f->row, "If its effect was made by other means", "resolve", REASON);
 }
 
+/* It died of a gap: a retry has it judged again, only force runs it past what is missing. */
+static void advise_gap(const struct cli_facts *f, struct semel_buf *next)
+{
+    char text[900];
+    struct semel_buf missing;
+    semel__buf_init(&missing, 600);
+    bool known = cli_put_missing(f, &missing) && !missing.failed;
+    semel__buf_addz(next, "Have its producer send what is missing.");
+    if (!cli_facts_too_old(f))
+        suggest(f, next, f->row, "Then, or to wait for it once more", "retry", REASON);
+    snprintf(text, sizeof text, "To run it without: %.*s will be stale then", known ? (int)missing.n : 13,
+             known ? missing.p : "what is older");
+    suggest(f, next, f->row, text, "retry", "--force " REASON);
+    semel__buf_done(&missing);
+}
+
 static void tell_dead(const struct cli_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_live *live = &f->row->live;
@@ -350,9 +375,12 @@ static void tell_dead(const struct cli_facts *f, struct semel_buf *why, struct s
     }
     semel__buf_addz(why, " Nothing runs it again by itself.");
     put_behind(f, why);
-    advise_retry(f, next,
-                 cli_facts_unfit(f) ? "Have it sent again with what it lacks; or, if the handler can do without,"
-                                    : "Mend the cause, then");
+    if (live->error_class == SEMEL_CLASS_GAP && f->row->kept)
+        advise_gap(f, next);
+    else
+        advise_retry(f, next,
+                     cli_facts_unfit(f) ? "Have it sent again with what it lacks; or, if the handler can do without,"
+                                        : "Mend the cause, then");
     advise_end(f, next);
 }
 

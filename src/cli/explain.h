@@ -55,6 +55,10 @@ void cli_put_count(struct semel_buf *buf, size_t n, const char *one, const char 
 /* "semel inbox WORD ID --consumer C [--source S] MORE [--store URL]". */
 void cli_put_command(struct semel_buf *buf, const char *store, const char *word, const struct semel_row *row,
                      const char *more);
+/* "version 5" or "versions 5 to 8": those that are missing before it. false: none is, or nobody knows. */
+bool cli_put_missing(const struct cli_facts *facts, struct semel_buf *buf);
+/* "; stale once it has run: versions 5 to 8", or nothing. */
+void cli_put_stale(const struct cli_facts *facts, struct semel_buf *buf);
 /* "it was made at ..., and the consumer keeps its records for ...": the figures behind "too old". */
 void cli_put_age(struct semel_buf *buf, const struct semel_row *row, const struct semel_policy *policy, int64_t now_us);
 

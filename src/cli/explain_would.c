@@ -5,6 +5,7 @@
  */
 #include "base/error.h"
 #include "cli/explain.h"
+#include "core/version.h"
 
 static bool allowed(const struct semel_live *live, enum semel_order_word word, bool force)
 {
@@ -46,20 +47,86 @@ static bool refuse_retry(const struct cli_facts *f, bool force, struct semel_buf
     return true;
 }
 
-/* An earlier version is stored and has had no turn: a later one must not be ended before it. */
-static bool refuse_overtaking(const struct cli_facts *f, enum semel_order_word word, struct semel_buf *text)
+static bool by_version(const struct cli_facts *f)
 {
-    enum semel_state state = f->row->live.state;
-    if (f->policy->order != SEMEL_ORDER_VERSION || !semel__str_given(f->row->order_key) || f->head == NULL ||
-        f->head->arrival == f->row->arrival || f->head->version >= f->row->version)
+    return f->policy->order == SEMEL_ORDER_VERSION && semel__str_given(f->row->order_key);
+}
+
+/* Another one is at its effect, and an earlier one is unfinished: no later one may be called done meanwhile. */
+static bool refuse_resolve(const struct cli_facts *f, struct semel_buf *text)
+{
+    if (!by_version(f) || f->row->version == SEMEL_NONE || f->head == NULL || f->open == NULL ||
+        f->head->arrival == f->row->arrival || f->head->version >= f->row->version ||
+        f->row->live.state == SEMEL_STATE_UNKNOWN)
         return false;
-    if (state == SEMEL_STATE_QUARANTINED || state == SEMEL_STATE_UNKNOWN)
-        return false;
-    if (word == SEMEL_WORD_RESOLVE && f->open == NULL)
-        return false;
-    semel__buf_addf(text, "would be refused: version %lld of the same key is stored and unfinished",
-                    (long long)f->head->version);
+    if (f->head->version == SEMEL_NONE)
+        semel__buf_addz(text, "would be refused: a message without a version of the same key is stored and unfinished");
+    else
+        semel__buf_addf(text, "would be refused: version %lld of the same key is stored and unfinished",
+                        (long long)f->head->version);
     return true;
+}
+
+static bool refuse_discard(const struct cli_facts *f, struct semel_buf *text)
+{
+    const struct semel_key key = {.last_version = f->history->last_version,
+                                  .skipped = f->history->skipped,
+                                  .n_skipped = f->history->n_skipped};
+    if (!by_version(f) || !semel__version_full(f->policy, &key, f->row->version))
+        return false;
+    semel__buf_addf(text, "would be refused: %d versions of the same key were discarded already ahead of the gap",
+                    SEMEL_SKIPPED_MAX);
+    return true;
+}
+
+static bool refuse(const struct cli_facts *f, enum semel_order_word word, bool force, struct semel_buf *text)
+{
+    switch (word) {
+    case SEMEL_WORD_REPLAY:
+        return refuse_retry(f, force, text);
+    case SEMEL_WORD_DISCARD:
+        return refuse_discard(f, text);
+    case SEMEL_WORD_RESOLVE:
+        return refuse_resolve(f, text);
+    }
+    return false;
+}
+
+static void tell_retry(const struct cli_facts *f, bool force, struct semel_buf *text)
+{
+    const struct semel_live *live = &f->row->live;
+    bool gap = live->error_class == SEMEL_CLASS_GAP;
+    semel__buf_addf(text, "is %s: it would ", semel__state_name(live->state));
+    if (gap && !force) {
+        semel__buf_addz(text, "be judged again at once");
+        size_t at = text->n;
+        semel__buf_addz(text, ", and wait anew for ");
+        if (!cli_put_missing(f, text) && !text->failed)
+            text->n = at;
+        return;
+    }
+    semel__buf_addf(text, "be due at once, with up to %d attempts more", f->policy->retry_max);
+    if (gap)
+        cli_put_stale(f, text);
+}
+
+static void tell_discard(const struct cli_facts *f, struct semel_buf *text)
+{
+    semel__buf_addf(text, "is %s: it would be rejected, and never run", semel__state_name(f->row->live.state));
+    size_t at = text->n;
+    if (!by_version(f))
+        return;
+    semel__buf_addz(text, "; still waited for: ");
+    if (!cli_put_missing(f, text) && !text->failed)
+        text->n = at;
+}
+
+void cli_put_stale(const struct cli_facts *f, struct semel_buf *text)
+{
+    size_t at = text->n;
+    semel__buf_addz(text, "; stale once it has run: ");
+    if (!by_version(f) || (!cli_put_missing(f, text) && !text->failed))
+        text->n = at;
 }
 
 enum cli_would cli_explain_would(const struct cli_facts *f, enum semel_order_word word, bool force,
@@ -74,15 +141,14 @@ enum cli_would cli_explain_would(const struct cli_facts *f, enum semel_order_wor
             semel__buf_addf(text, "is %s: there is nothing to %s", semel__state_name(live->state), names[word]);
         return CLI_WOULD_NOTHING;
     }
-    if (word == SEMEL_WORD_REPLAY ? refuse_retry(f, force, text) : refuse_overtaking(f, word, text))
+    if (refuse(f, word, force, text))
         return CLI_WOULD_REFUSE;
     switch (word) {
     case SEMEL_WORD_REPLAY:
-        semel__buf_addf(text, "is %s: it would be due at once, with up to %d attempts more",
-                        semel__state_name(live->state), f->policy->retry_max);
+        tell_retry(f, force, text);
         break;
     case SEMEL_WORD_DISCARD:
-        semel__buf_addf(text, "is %s: it would be rejected, and never run", semel__state_name(live->state));
+        tell_discard(f, text);
         break;
     case SEMEL_WORD_RESOLVE:
         semel__buf_addf(text, "is %s: it would be completed without being run", semel__state_name(live->state));

@@ -162,7 +162,26 @@ struct told {
     char text[600];
 };
 
-static int act_on(struct inbox_actor *actor, const struct semel_row *row, struct told *told)
+/* A forced retry runs past a gap: which versions it will leave behind. */
+static int stale_after(struct cli *cli, const struct cli_args *args, struct inbox_actor *actor, struct semel_row *row,
+                       char *ret, size_t size)
+{
+    struct cli_facts facts;
+    struct semel_buf text;
+    ret[0] = '\0';
+    if (!actor->force || row->live.error_class != SEMEL_CLASS_GAP)
+        return CLI_OK;
+    int code = inbox_facts(cli, args, actor->store, row, &facts);
+    if (code != CLI_OK)
+        return code;
+    semel__buf_init(&text, size);
+    cli_put_stale(&facts, &text);
+    semel__str_show(ret, size, semel__buf_str(&text));
+    semel__buf_done(&text);
+    return CLI_OK;
+}
+
+static int act_on(struct inbox_actor *actor, const struct semel_row *row, const char *stale, struct told *told)
 {
     static const char *const done[] = {"will be retried: it is due at once", "is discarded: it will never run",
                                        "is resolved: it is completed"};
@@ -177,8 +196,12 @@ static int act_on(struct inbox_actor *actor, const struct semel_row *row, struct
         return cli_fail_error(status, &err, inbox_word_names[actor->word]);
     told->result = semel__str(inbox_result_names[answer.result]);
     told->status = semel__str(semel__state_name(answer.state));
-    if (answer.result == INBOX_DONE)
-        snprintf(told->text, sizeof told->text, "%s", done[actor->word]);
+    if (answer.result == INBOX_DONE && actor->word == SEMEL_WORD_REPLAY && answer.state == SEMEL_STATE_WAITING)
+        snprintf(
+            told->text, sizeof told->text,
+            "is judged again: it runs if nothing is missing any more, else it waits anew; --force runs it without");
+    else if (answer.result == INBOX_DONE)
+        snprintf(told->text, sizeof told->text, "%s%s", done[actor->word], stale);
     else if (strncmp(answer.text, "is ", 3) == 0)
         snprintf(told->text, sizeof told->text, "%s", answer.text);
     else
@@ -209,6 +232,7 @@ static int one(struct cli *cli, const struct cli_args *args, struct inbox_actor 
 {
     struct semel_row *row = NULL;
     bool damaged = false;
+    char stale[400];
     int code = inbox_find(cli, args, actor->store, id, false, &row, &damaged);
     if (code == CLI_OK && damaged)
         code = cli_fail(CLI_FAILED, "the row of '%s' cannot be read, and is left alone; semel inbox show says more",
@@ -218,7 +242,11 @@ static int one(struct cli *cli, const struct cli_args *args, struct inbox_actor 
     told->id = row->id;
     told->consumer = row->consumer;
     told->source = row->source;
-    code = cli_flag(args, "dry-run") ? would_on(cli, args, actor, row, told) : act_on(actor, row, told);
+    bool dry = cli_flag(args, "dry-run");
+    if (!dry)
+        code = stale_after(cli, args, actor, row, stale, sizeof stale);
+    if (code == CLI_OK)
+        code = dry ? would_on(cli, args, actor, row, told) : act_on(actor, row, stale, told);
     if (told->text[0] == '\0')
         return code;
     if (code != CLI_OK)
@@ -363,7 +391,9 @@ const struct cli_command inbox_retry = {
     .operands = "[ID]...",
     .operands_max = 10000,
     .options = retry_options,
-    .help = "With ids, each message is made due at once, with a new budget of attempts. With filters instead of ids, "
+    .help = "With ids, each message is made due at once, with a new budget of attempts; one that died of missing "
+            "versions waits\n"
+            "for them anew, and only --force runs it without, which leaves them stale. With filters instead of ids, "
             "what matches\n"
             "is counted, written down as a numbered selection, and worked through: the first message alone, and the "
             "rest only\n"
@@ -385,7 +415,8 @@ const struct cli_command inbox_discard = {
     .options = discard_options,
     .help = "A discarded message is rejected: it never runs, its business keys are free again, and what waited behind "
             "it in\n"
-            "its key goes on. With filters instead of ids a numbered selection is made, as for retry.\n"
+            "its key goes on. On a route by versions earlier ones that are missing are still waited for. With filters "
+            "instead of ids a numbered selection is made, as for retry.\n"
             "\n"
             "Examples:\n"
             "  semel inbox discard pay-17 --reason 'test data'\n"

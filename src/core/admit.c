@@ -14,8 +14,8 @@
 #include "base/error.h"
 #include "base/sort.h"
 #include "base/str.h"
-#include "core/natural.h"
 #include "core/state.h"
+#include "core/version.h"
 #include "core/work.h"
 
 /* ---- the three lists ----------------------------------------------------------------------------- */
@@ -28,7 +28,7 @@ static bool ordered(const struct work *work, const struct item *item)
 /* Items come in run order, so equal keys are neighbours and keys ascend. */
 semel_status semel__work_keys(struct work *work, struct semel_error *err)
 {
-    struct semel_key *keys = semel__arena_alloc(&work->inbox->scratch, work->n, sizeof *keys);
+    struct semel_key *keys = semel__arena_alloc(&work->inbox->scratch, 2 * work->n, sizeof *keys);
     if (keys == NULL)
         return semel__fail_memory(err);
     size_t n = 0;
@@ -46,8 +46,15 @@ semel_status semel__work_keys(struct work *work, struct semel_error *err)
         item->key = &keys[n - 1];
     }
     work->keys = keys;
+    work->found = keys + work->n;
     work->n_keys = n;
     return SEMEL_OK;
+}
+
+void semel__work_keys_read(struct work *work)
+{
+    for (size_t i = 0; i < work->n_keys; i++)
+        work->found[i] = work->keys[i];
 }
 
 struct want {
@@ -214,17 +221,18 @@ static bool accepted(const struct work *work, const struct item *item)
     return item->row == NULL && item->verdict.changes && item->verdict.becomes == SEMEL_STATE_WAITING;
 }
 
-/* What was prevented was done under another id: if it is the next version, it has had its turn. */
-static bool takes_turn(const struct work *work, const struct item *item)
+/* The versions of the key, as the next item of this batch must see them. false: no memory. */
+static bool move_key(struct work *work, const struct item *item)
 {
-    const struct semel_key *key = item->key;
-    int64_t first = work->inbox->policy->first_version;
-    if (!key->by_version || item->row != NULL || !item->verdict.changes ||
-        item->verdict.becomes != SEMEL_STATE_PREVENTED)
-        return false;
-    if (key->last_version == SEMEL_NONE)
-        return first != SEMEL_FIRST_VERSION_ANY && item->msg->version == first;
-    return semel__version_compare(key->last_version, item->msg->version) == SEMEL_VERSION_NEXT;
+    const struct semel__verdict *v = &item->verdict;
+    bool runs = v->act == SEMEL_RUN;
+    if (item->key == NULL || !item->key->by_version || !(runs || v->changes))
+        return true;
+    return semel__version_move(work->inbox->policy, item->key, item->msg->version,
+                               !runs            ? v->becomes
+                               : work->claiming ? SEMEL_STATE_PROCESSING
+                                                : SEMEL_STATE_COMPLETED,
+                               item->row == NULL, &work->inbox->scratch);
 }
 
 /* The facts of the key, as the next item of this batch must see them. */
@@ -237,12 +245,8 @@ static void run_on(struct work *work, struct item *item)
     int64_t version = item->msg->version;
     if (key == NULL)
         return;
-    item->turn = takes_turn(work, item);
-    if (item->turn || (item->verdict.act == SEMEL_RUN && !work->claiming)) {
-        if (key->by_version && (key->last_version == SEMEL_NONE || key->last_version < version))
-            key->last_version = version;
+    if (item->verdict.act == SEMEL_RUN && !work->claiming)
         return;
-    }
     bool holds_place = parked || item->verdict.act == SEMEL_RUN;
     if (!holds_place)
         return;
@@ -349,7 +353,7 @@ static semel_status judge(struct work *work, struct item *item, struct semel_err
     adopt(work, item);
     defer(work, item);
     run_on(work, item);
-    return SEMEL_OK;
+    return move_key(work, item) ? SEMEL_OK : semel__fail_memory(err);
 }
 
 /* RETRY, contention: somebody was judged by a business key that its holder in this batch does not get. */
@@ -372,7 +376,7 @@ static semel_status check_business(struct work *work, struct semel_error *err)
 
 static struct semel_str reason(const struct item *item)
 {
-    if (semel__str_given(item->msg->defect_text))
+    if (item->row == NULL && semel__str_given(item->msg->defect_text))
         return item->msg->defect_text;
     return semel__verdict_text(&item->verdict);
 }
@@ -423,6 +427,7 @@ semel_status semel__work_admit(struct work *work, struct semel_error *err)
     status = semel_store_admit(inbox->store, &work->batch, &inbox->scratch, err);
     if (status != SEMEL_OK)
         return status;
+    semel__work_keys_read(work);
     for (size_t i = 0; status == SEMEL_OK && i < work->n; i++)
         status = judge(work, work->items[i], err);
     if (status == SEMEL_OK)

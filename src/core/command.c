@@ -9,6 +9,7 @@
 #include "base/point.h"
 #include "base/str.h"
 #include "core/state.h"
+#include "core/version.h"
 #include "core/work.h"
 
 static semel_status check_command(const struct semel_command *command, struct semel_error *err)
@@ -62,24 +63,49 @@ static semel_status refuse_replay(const struct semel_inbox *inbox, const struct 
     return SEMEL_OK;
 }
 
-/* To skip a later version would make the earlier ones stale, which are stored and have had no turn. What is resolved
- * has had its effect, and an unknown one may have: there the earlier ones are stale indeed, but not while one of them
- * is at its effect. */
-static semel_status refuse_overtaking(const struct semel_command *command, const struct item *item,
-                                      struct semel_error *err)
+/* What is resolved has had its effect: the earlier versions are stale then, but not while one of them is at its
+ * effect. An unknown one may have had it already. */
+static semel_status refuse_resolve(const struct item *item, struct semel_error *err)
 {
     const struct semel_key *key = item->key;
-    enum semel_state state = item->row->live.state;
-    if (command->word == SEMEL_WORD_REPLAY || key == NULL || !key->by_version || key->head_arrival == SEMEL_NONE)
+    const struct semel_row *row = item->row;
+    if (key == NULL || !key->by_version || !key->open || row->version == SEMEL_NONE)
         return SEMEL_OK;
-    if (state == SEMEL_STATE_QUARANTINED || state == SEMEL_STATE_UNKNOWN || key->head_arrival == item->row->arrival ||
-        key->head_version >= item->row->version)
+    if (row->live.state == SEMEL_STATE_UNKNOWN || key->head_arrival == row->arrival ||
+        key->head_version >= row->version)
         return SEMEL_OK;
-    if (command->word == SEMEL_WORD_RESOLVE && !key->open)
-        return SEMEL_OK;
+    if (key->head_version == SEMEL_NONE)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BLOCKED,
+                           "a message without a version of the same key is stored and unfinished: end that one first");
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BLOCKED,
                        "version %lld of the same key is stored and unfinished: end that one first",
                        (long long)key->head_version);
+}
+
+/* A version that is discarded ahead of a gap has to be remembered until the gap closes. */
+static semel_status refuse_discard(const struct semel_policy *policy, const struct item *item, struct semel_error *err)
+{
+    if (item->key == NULL || !item->key->by_version || !semel__version_full(policy, item->key, item->row->version))
+        return SEMEL_OK;
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BLOCKED,
+                       "%d versions of the same key were discarded already while version %lld is missing: that one has "
+                       "to come, or a later one has to run past it (retry --force)",
+                       SEMEL_SKIPPED_MAX, (long long)semel__version_last(policy, item->key) + 1);
+}
+
+static semel_status refuse(const struct work *work, const struct item *item, const struct semel_command *command,
+                           struct semel_error *err)
+{
+    const struct semel_policy *policy = work->inbox->policy;
+    switch (command->word) {
+    case SEMEL_WORD_REPLAY:
+        return refuse_replay(work->inbox, item->row, work->now_us, command->force, err);
+    case SEMEL_WORD_DISCARD:
+        return refuse_discard(policy, item, err);
+    case SEMEL_WORD_RESOLVE:
+        return refuse_resolve(item, err);
+    }
+    return SEMEL_OK;
 }
 
 static void change_live(const struct semel_command *command, const struct semel_live *before, int64_t now_us,
@@ -87,7 +113,10 @@ static void change_live(const struct semel_command *command, const struct semel_
 {
     switch (command->word) {
     case SEMEL_WORD_REPLAY:
-        semel__live_replay(before, now_us, live);
+        if (before->state == SEMEL_STATE_DEAD && before->error_class == SEMEL_CLASS_GAP && !command->force)
+            semel__live_rejudge(before, now_us, live);
+        else
+            semel__live_replay(before, now_us, live);
         return;
     case SEMEL_WORD_DISCARD:
         semel__live_discard(before, command->reason, now_us, live);
@@ -109,7 +138,6 @@ static semel_status apply(struct work *work, struct item *item, const struct sem
                           struct semel_error *err)
 {
     struct semel_inbox *inbox = work->inbox;
-    semel_status status = SEMEL_OK;
     *ret_done = false;
     if (item->damage.status != SEMEL_OK) {
         *err = item->damage;
@@ -123,10 +151,7 @@ static semel_status apply(struct work *work, struct item *item, const struct sem
     if (!allowed(command, &item->row->live))
         return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE, "the message is %s: there is nothing to %s",
                            semel__state_name(item->row->live.state), word_name(command->word));
-    if (command->word == SEMEL_WORD_REPLAY)
-        status = refuse_replay(inbox, item->row, work->now_us, command->force, err);
-    else
-        status = refuse_overtaking(command, item, err);
+    semel_status status = refuse(work, item, command, err);
     if (status != SEMEL_OK)
         return status;
     change_live(command, &item->row->live, work->now_us, &item->live);

@@ -97,6 +97,7 @@ semel_status semel__work_fetch(struct work *work, struct semel_error *err)
                                       .items = found,
                                       .n_items = work->n};
     status = semel_store_fetch(work->inbox->store, &batch, arena, err);
+    semel__work_keys_read(work);
     for (size_t i = 0; status == SEMEL_OK && i < work->n; i++)
         judge(sorted[i], &found[i]);
     if (status == SEMEL_OK && work->running)

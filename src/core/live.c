@@ -174,6 +174,15 @@ void semel__live_replay(const struct semel_live *before, int64_t now_us, struct 
     ret->due_us = now_us;
 }
 
+void semel__live_rejudge(const struct semel_live *before, int64_t now_us, struct semel_live *ret)
+{
+    move(ret, before, SEMEL_STATE_WAITING, now_us);
+    blame(ret, SEMEL_CLASS_BLOCKED, SEMEL_STR("an operator has its place in the order judged again"));
+    ret->attempts_before = before->attempts;
+    ret->replays = before->replays + 1;
+    ret->due_us = now_us;
+}
+
 void semel__live_resolve(const struct semel_live *before, struct semel_str outcome, int64_t now_us,
                          struct semel_live *ret)
 {

@@ -74,7 +74,9 @@ struct semel_history {
     struct semel_str head_source, head_id;
     enum semel_state head_state;
     int64_t head_version, last_version; /* SEMEL_NONE */
-    int64_t watermark_us;               /* SEMEL_NONE */
+    const int64_t *skipped;             /* versions above the last one that ended without effect, ascending */
+    size_t n_skipped;
+    int64_t watermark_us; /* SEMEL_NONE */
 };
 
 struct semel_selection {

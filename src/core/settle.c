@@ -12,6 +12,7 @@
 #include "base/sort.h"
 #include "base/str.h"
 #include "core/state.h"
+#include "core/version.h"
 #include "core/work.h"
 
 /* ---- writing ------------------------------------------------------------------------------------- */
@@ -69,33 +70,14 @@ static int cmp_change(const void *va, const void *vb)
     return c != 0 ? c : semel__str_cmp(a->id, b->id);
 }
 
-/* Does this end count as the version's turn? What was prevented was done under another id. */
-static bool advances(const struct item *item)
+/* How far the key has come by this item. false: no memory. */
+static bool move_key(const struct work *work, const struct item *item, struct semel_key *key)
 {
-    const struct semel_key *key = item->key;
-    if (!key->by_version || item->msg->version == SEMEL_NONE || !(item->changed || fresh(item)))
-        return false;
-    /* A quarantined row had no place in the order: what is said of it moves the key only if it is the next. */
-    if (item->row != NULL && item->row->live.state == SEMEL_STATE_QUARANTINED)
-        return key->last_version != SEMEL_NONE && key->last_version + 1 == item->msg->version;
-    switch (item->live.state) {
-    case SEMEL_STATE_COMPLETED:
-    case SEMEL_STATE_REJECTED:
+    if (!key->by_version || !(item->changed || fresh(item)))
         return true;
-    case SEMEL_STATE_PREVENTED:
-        return item->turn;
-    case SEMEL_STATE_ABSENT:
-    case SEMEL_STATE_PROCESSING:
-    case SEMEL_STATE_FAILED:
-    case SEMEL_STATE_WAITING:
-    case SEMEL_STATE_UNKNOWN:
-    case SEMEL_STATE_DEAD:
-    case SEMEL_STATE_STALE:
-    case SEMEL_STATE_QUARANTINED:
-    case SEMEL_STATE_COUNT:
-        return false;
-    }
-    return false;
+    return semel__version_move(work->inbox->policy, key, item->msg->version,
+                               item->removed ? SEMEL_STATE_ABSENT : item->live.state, fresh(item),
+                               &work->inbox->scratch);
 }
 
 static bool open_(enum semel_state state)
@@ -110,24 +92,33 @@ static bool made_way(const struct item *item)
            item->key->head_arrival != item->row->arrival;
 }
 
-static void add_key_change(const struct item *item, struct semel_key_change *keys, size_t *n)
+static semel_status add_key_change(const struct work *work, const struct item *item, struct semel_key_change *keys,
+                                   size_t *n, struct semel_error *err)
 {
-    if (item->key == NULL || item->removed || item->fenced)
-        return;
+    if (item->key == NULL || item->fenced)
+        return SEMEL_OK;
+    struct semel_key *key = &work->found[item->key - work->keys], before = *key;
+    if (!move_key(work, item, key))
+        return semel__fail_memory(err);
     bool was = semel__state_unfinished(state_before(item));
-    bool is = (item->changed || fresh(item)) ? semel__state_unfinished(item->live.state) : was;
-    bool advance = advances(item);
+    bool is = (item->changed || fresh(item)) ? !item->removed && semel__state_unfinished(item->live.state) : was;
+    bool advance = key->last_version != before.last_version;
+    bool skips = key->skipped != before.skipped || key->n_skipped != before.n_skipped;
     bool wake = (was && !is) || (advance && item->had_head) || made_way(item);
-    if (was == is && !advance && !wake)
-        return;
-    if (*n == 0 || !semel__str_eq(keys[*n - 1].key, item->key->key))
-        keys[(*n)++] = (struct semel_key_change){.key = item->key->key,
+    if (was == is && !advance && !skips && !wake)
+        return SEMEL_OK;
+    if (*n == 0 || !semel__str_eq(keys[*n - 1].key, key->key))
+        keys[(*n)++] = (struct semel_key_change){.key = key->key,
                                                  .last_version = SEMEL_NONE,
-                                                 .by_version = item->key->by_version};
-    struct semel_key_change *key = &keys[*n - 1];
-    if (advance && (key->last_version == SEMEL_NONE || key->last_version < item->msg->version))
-        key->last_version = item->msg->version;
-    key->wake |= wake;
+                                                 .by_version = key->by_version};
+    struct semel_key_change *change = &keys[*n - 1];
+    if (advance)
+        change->last_version = key->last_version;
+    change->skips |= skips;
+    change->skipped = key->skipped;
+    change->n_skipped = key->n_skipped;
+    change->wake |= wake;
+    return SEMEL_OK;
 }
 
 /* Business keys that this transaction took for a message which then was not accepted. */
@@ -212,11 +203,14 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err)
     struct semel_note *notes = semel__arena_alloc(arena, work->n, sizeof *notes);
     if (batch.changes == NULL || batch.keys == NULL || drop == NULL || conflicts == NULL || notes == NULL)
         return semel__fail_memory(err);
-    for (size_t i = 0; i < work->n; i++) {
+    semel_status status = SEMEL_OK;
+    for (size_t i = 0; status == SEMEL_OK && i < work->n; i++) {
         if (work->items[i]->changed || work->items[i]->removed)
             fill_change(work, work->items[i], &batch.changes[batch.n_changes++]);
-        add_key_change(work->items[i], batch.keys, &batch.n_keys);
+        status = add_key_change(work, work->items[i], batch.keys, &batch.n_keys, err);
     }
+    if (status != SEMEL_OK)
+        return status;
     semel__sort(batch.changes, batch.n_changes, sizeof *batch.changes, cmp_change);
     batch.drop = drop;
     batch.n_drop = list_drops(work, drop);
@@ -229,6 +223,6 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err)
     list_notes(work, notes, &batch.n_notes);
     if (batch.n_changes + batch.n_keys + batch.n_drop + batch.n_conflicts + batch.n_notes == 0)
         return SEMEL_OK;
-    semel_status status = semel_store_settle(inbox->store, &batch, err);
+    status = semel_store_settle(inbox->store, &batch, err);
     return status == SEMEL_OK ? check_applied(&batch, err) : status;
 }

@@ -11,6 +11,7 @@
 #include "base/ids.h"
 #include "base/str.h"
 #include "core/state.h"
+#include "core/version.h"
 
 /* ---- opening ----------------------------------------------------------------------------------- */
 
@@ -196,6 +197,14 @@ static void assert_keys_ascend(const struct semel_key *keys, size_t n)
     (void)keys;
 }
 
+static semel_status check_keys(const struct semel_key *keys, size_t n, struct semel_error *err)
+{
+    semel_status status = SEMEL_OK;
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        status = semel__version_check(&keys[i], err);
+    return status;
+}
+
 semel_status semel_store_admit(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
                                struct semel_error *err)
 {
@@ -213,6 +222,8 @@ semel_status semel_store_admit(struct semel_store *store, struct semel_admit_bat
         (void)prev;
     }
     semel_status status = store->ops->admit(store, batch, arena, err);
+    if (status == SEMEL_OK)
+        status = check_keys(batch->keys, batch->n_keys, err);
     for (size_t i = 0; status == SEMEL_OK && i < batch->n_items; i++) {
         const struct semel_admit *item = &batch->items[i];
         assert(!item->inserted || item->row.arrival > 0);
@@ -229,7 +240,8 @@ semel_status semel_store_fetch(struct semel_store *store, struct semel_fetch_bat
     for (size_t i = 1; i < batch->n_items; i++)
         assert(cmp_row_key(batch->items[i - 1].source, batch->items[i - 1].id, batch->items[i].source,
                            batch->items[i].id) < 0);
-    return store->ops->fetch(store, batch, arena, err);
+    semel_status status = store->ops->fetch(store, batch, arena, err);
+    return status == SEMEL_OK ? check_keys(batch->keys, batch->n_keys, err) : status;
 }
 
 semel_status semel_store_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err)

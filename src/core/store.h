@@ -37,6 +37,8 @@ struct semel_look_ops;
 
 /* ---- facts and changes ---------------------------------------------------------------------------- */
 
+#define SEMEL_SKIPPED_MAX 1000 /* versions of a key that ended without effect ahead of a gap */
+
 /* An order key of this batch. In: `key`, `by_version`. Out (admit, fetch), read under its lock and not counting rows
  * that this transaction inserted. The head is the first unfinished row in the key's order: by (version, arrival) when
  * by_version, else by arrival. */
@@ -44,6 +46,9 @@ struct semel_key {
     struct semel_str key;
     bool by_version;
     int64_t last_version; /* out: highest version applied; SEMEL_NONE: none yet */
+    /* Out: versions above the last one that ended without effect ahead of a gap, ascending (version.h). */
+    const int64_t *skipped;
+    size_t n_skipped;
     int64_t head_arrival; /* out: arrival of the head; SEMEL_NONE: no row is unfinished */
     int64_t head_version; /* out: version of the head; SEMEL_NONE: it has none, or there is no head */
     int64_t parked;       /* out: how many rows of the key are `waiting` (counting may stop at 100,000) */
@@ -126,6 +131,9 @@ struct semel_key_change {
     bool wake;            /* the unfinished row that comes first (by version when by_version, else by arrival), if it is
                            * `waiting`, gets due_us = now and error_class BLOCKED */
     bool by_version;
+    bool skips; /* the list of skipped versions becomes this one */
+    const int64_t *skipped;
+    size_t n_skipped;
 };
 
 /* The same id with another payload (I11), kept under (consumer, source, id, fingerprint); a repeat raises its count. */

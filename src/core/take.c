@@ -16,6 +16,7 @@
 #include "base/sort.h"
 #include "base/point.h"
 #include "base/str.h"
+#include "core/version.h"
 #include "core/work.h"
 
 struct take {
@@ -130,7 +131,7 @@ static void judge(struct work *work, struct item *item, bool stopped)
         semel__live_claim(inbox->policy, &item->row->live, inbox->owner, work->alone,
                           semel__work_token(work, item->row), work->now_us, &item->live);
         item->changed = true;
-    } else if (item->verdict.changes) {
+    } else if (item->verdict.changes && !follower) { /* the one before it has not run yet: it may end without effect */
         semel__live_verdict(&item->verdict, &item->row->live, semel__verdict_text(&item->verdict), work->now_us,
                             &item->live);
         item->changed = true;
@@ -155,9 +156,8 @@ static void judge_all(struct work *work)
         }
         /* It will have run when the next one does. */
         item->key->head_arrival = item->key->head_version = SEMEL_NONE;
-        if (item->key->by_version &&
-            (item->key->last_version == SEMEL_NONE || item->key->last_version < item->msg->version))
-            item->key->last_version = item->msg->version;
+        if (item->key->by_version)
+            semel__version_applied(work->inbox->policy, item->key, item->msg->version);
     }
 }
 

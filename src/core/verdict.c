@@ -10,6 +10,7 @@
 #include "base/str.h"
 #include "core/natural.h"
 #include "core/state.h"
+#include "core/version.h"
 
 static void say(struct semel__verdict *v, enum semel_act act, enum semel_why why)
 {
@@ -40,16 +41,14 @@ static void hold(struct semel__verdict *v, const struct semel_facts *facts, enum
 
 /* ---- place in the order of the key --------------------------------------------------------------- */
 
-enum place { PLACE_FIRST, PLACE_BLOCKED, PLACE_GAP, PLACE_SAME, PLACE_OLDER };
+enum place { PLACE_FIRST, PLACE_BLOCKED, PLACE_GAP, PLACE_SAME, PLACE_OLDER, PLACE_BELOW };
 
-/* The highest version applied, or the one before the first. A route that takes any first version starts with the lowest
- * one it has. */
+/* The version that the next one follows. A route that takes any first version starts with the lowest one it has. */
 static int64_t last_version(const struct semel_policy *policy, const struct semel_key *key, int64_t version)
 {
-    if (key->last_version != SEMEL_NONE)
-        return key->last_version;
-    if (policy->first_version != SEMEL_FIRST_VERSION_ANY)
-        return policy->first_version - 1;
+    int64_t last = semel__version_last(policy, key);
+    if (last != SEMEL_NONE)
+        return last;
     bool behind = key->head_version != SEMEL_NONE && key->head_version < version;
     return (behind ? key->head_version : version) - 1;
 }
@@ -58,6 +57,11 @@ static enum place place_by_version(const struct semel_policy *policy, const stru
                                    int64_t version)
 {
     int64_t last = last_version(policy, key, version);
+    if (version == SEMEL_NONE) /* stored before the route went by versions: as by arrival */
+        return other_heads || key->open ? PLACE_BLOCKED : PLACE_FIRST;
+    if (key->last_version == SEMEL_NONE && policy->first_version != SEMEL_FIRST_VERSION_ANY &&
+        version < policy->first_version)
+        return PLACE_BELOW;
     switch (semel__version_compare(last, version)) {
     case SEMEL_VERSION_OLDER:
         return PLACE_OLDER;
@@ -67,8 +71,8 @@ static enum place place_by_version(const struct semel_policy *policy, const stru
         /* A later version may be at its effect, by policy or by force: one at a time, and none after a later one. */
         return key->open || (other_heads && key->head_version <= version) ? PLACE_BLOCKED : PLACE_FIRST;
     case SEMEL_VERSION_AHEAD:
-        /* The timer of a gap does not run while the missing one is stored unfinished. */
-        return other_heads && key->head_version == last + 1 ? PLACE_BLOCKED : PLACE_GAP;
+        /* The timer of a gap does not run while the missing one is stored unfinished, or one before it. */
+        return other_heads && key->head_version <= last + 1 ? PLACE_BLOCKED : PLACE_GAP;
     }
     return PLACE_BLOCKED;
 }
@@ -153,6 +157,21 @@ static void judge_gap(struct semel__verdict *v, const struct semel_policy *polic
     }
 }
 
+/* Below the first version of a key that has none yet: nobody knows whether it is old, or the route's setting is wrong.
+ * It runs only by force. */
+static void judge_below(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts)
+{
+    bool forced = facts->row != NULL && facts->row->live.state == SEMEL_STATE_FAILED;
+    if (forced && (facts->key->open || stored_before(facts))) {
+        park(v, policy, facts, SEMEL_WHY_BLOCKED);
+    } else if (forced) {
+        run(v, facts->row);
+    } else {
+        say(v, SEMEL_ACK, SEMEL_WHY_DEAD);
+        becomes(v, SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT, SEMEL_NONE);
+    }
+}
+
 static void judge_place(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts,
                         int64_t version)
 {
@@ -173,6 +192,9 @@ static void judge_place(struct semel__verdict *v, const struct semel_policy *pol
     case PLACE_OLDER:
         say(v, SEMEL_ACK, SEMEL_WHY_STALE);
         becomes(v, SEMEL_STATE_STALE, SEMEL_CLASS_STALE, SEMEL_NONE);
+        return;
+    case PLACE_BELOW:
+        judge_below(v, policy, facts);
         return;
     }
 }
@@ -229,6 +251,13 @@ static bool too_old(const struct semel__msg *msg, const struct semel_facts *fact
            msg->message_time_us < facts->watermark_us;
 }
 
+/* Nothing remembers that a version ended without effect: it has to wait for the gap. */
+static bool must_wait(const struct semel_policy *policy, const struct semel__msg *msg, const struct semel_facts *facts)
+{
+    return facts->key != NULL && policy->order == SEMEL_ORDER_VERSION &&
+           semel__version_full(policy, facts->key, msg->version);
+}
+
 static void judge_new(struct semel__verdict *v, const struct semel_policy *policy, const struct semel__msg *msg,
                       const struct semel_facts *facts)
 {
@@ -241,7 +270,7 @@ static void judge_new(struct semel__verdict *v, const struct semel_policy *polic
     } else if (msg->defect != SEMEL_DEFECT_NONE) {
         say(v, SEMEL_ACK, SEMEL_WHY_DEAD);
         becomes(v, SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT, SEMEL_NONE);
-    } else if (facts->business_taken) {
+    } else if (facts->business_taken && !must_wait(policy, msg, facts)) {
         say(v, SEMEL_ACK, SEMEL_WHY_BUSINESS);
         becomes(v, SEMEL_STATE_PREVENTED, SEMEL_CLASS_BUSINESS, SEMEL_NONE);
     } else {
@@ -299,9 +328,12 @@ struct semel_str semel__verdict_text(const struct semel__verdict *verdict)
     case SEMEL_CLASS_GAP:
         return verdict->becomes == SEMEL_STATE_DEAD ? SEMEL_STR("versions before it did not come in time")
                                                     : SEMEL_STR("versions before it are missing");
+    case SEMEL_CLASS_PERMANENT:
+        return SEMEL_STR(
+            "its version is below the route's first_version, and nothing of its key was applied yet: it was "
+            "not run");
     case SEMEL_CLASS_NONE:
     case SEMEL_CLASS_TRANSIENT:
-    case SEMEL_CLASS_PERMANENT:
     case SEMEL_CLASS_REJECTED:
     case SEMEL_CLASS_UNKNOWN:
     case SEMEL_CLASS_ENVIRONMENT:

@@ -19,6 +19,7 @@
  *   none          older than the watermark         ack     too_old              quarantined
  *   none          a field it needs cannot be had   ack     dead                 dead
  *   none          its business key is taken        ack     business_duplicate   prevented
+ *   none or open  version below the first, no last ack     dead                 dead
  *   none or open  version below the last           ack     stale                stale
  *   none or open  version equal to the last        ack     duplicate            stale
  *   none or open  an unfinished one comes first    *       blocked              waiting, woken when that one ends
@@ -26,6 +27,7 @@
  *   none          otherwise                        run     new
  *
  *   open: waiting or failed.
+ *   A row without a version on a route by version comes before all versions, by arrival; it is never stale.
  *   * ack when the payload is kept in the row, so that the store can run it, or comes with this delivery and is stored
  *     with the row from now on (semel__payload_adopts; of a dead or quarantined row as well); later when it is not.
  *   Past the bound of parked messages blocked and gap are `later`, and no row is written: the source pauses.
@@ -102,6 +104,8 @@ void semel__live_recover(const struct semel_policy *policy, const struct semel_l
 void semel__live_release(const struct semel_live *before, int64_t now_us, struct semel_live *ret);
 /* Dead, quarantined or unknown (not done) to failed, due now, with a new budget of attempts (P41). */
 void semel__live_replay(const struct semel_live *before, int64_t now_us, struct semel_live *ret);
+/* Dead of a gap to waiting, due now: its place is judged again. */
+void semel__live_rejudge(const struct semel_live *before, int64_t now_us, struct semel_live *ret);
 /* An operator's or a reconcile's word: completed. */
 void semel__live_resolve(const struct semel_live *before, struct semel_str outcome, int64_t now_us,
                          struct semel_live *ret);

@@ -42,7 +42,6 @@ struct item {
     bool changed;           /* `live` has to be written */
     bool adopted;           /* ... as it was: only the payload is stored, which the row was without */
     bool removed;
-    bool turn;  /* prevented, and its version counts as applied */
     bool ended; /* ran and reported an end other than success */
     bool fenced;
     struct semel_error damage;
@@ -63,6 +62,7 @@ struct work {
     struct semel_admit_batch batch;
     const struct item **holders; /* of batch.business, one each: the first item that wants it */
     struct semel_key *keys;
+    struct semel_key *found; /* the same keys as the store gave them; settle.c moves them on by what has ended */
     size_t n_keys;
     int64_t parked; /* rows of the route that wait, those that this work parks included; SEMEL_NONE: not counted yet */
     size_t culprit; /* index of the item whose handler failed; n: nobody knows */
@@ -75,6 +75,7 @@ semel_status semel__items_prepare(struct semel_inbox *inbox, struct semel_arena 
 
 /* admit.c: inside a transaction: the order keys of the items, and the rows admitted, with a verdict for every item. */
 semel_status semel__work_keys(struct work *work, struct semel_error *err);
+void semel__work_keys_read(struct work *work); /* after the store has filled them in */
 semel_status semel__work_admit(struct work *work, struct semel_error *err);
 
 /* A token for a claim of this row; NULL: it has none yet. */

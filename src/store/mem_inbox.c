@@ -42,13 +42,31 @@ static bool before(const struct semel_row *a, const struct semel_row *b, bool by
     return a->arrival < b->arrival;
 }
 
-static void read_keys(struct semel_mem_db *db, struct mem_consumer *consumer, struct semel_key *keys, size_t n_keys)
+/* false: no memory. */
+static bool read_versions(const struct mem_order_key *stored, struct semel_arena *arena, struct semel_key *key)
+{
+    key->last_version = stored != NULL ? stored->last_version : SEMEL_NONE;
+    key->skipped = NULL;
+    key->n_skipped = stored != NULL ? stored->skipped.n / sizeof *key->skipped : 0;
+    if (key->n_skipped == 0)
+        return true;
+    int64_t *skipped = semel__arena_alloc(arena, key->n_skipped, sizeof *skipped);
+    if (skipped != NULL)
+        memcpy(skipped, stored->skipped.p, stored->skipped.n);
+    key->skipped = skipped;
+    return skipped != NULL;
+}
+
+/* false: no memory. */
+static bool read_keys(struct semel_mem_db *db, struct mem_consumer *consumer, struct semel_key *keys, size_t n_keys,
+                      struct semel_arena *arena)
 {
     for (size_t i = 0; i < n_keys; i++) {
         struct semel_key *key = &keys[i];
         const struct mem_order_key *stored = semel__mem_find(db, MEM_KEY, consumer, key->key, MEM_NO_STR, MEM_NO_STR);
 
-        key->last_version = stored != NULL ? stored->last_version : SEMEL_NONE;
+        if (!read_versions(stored, arena, key))
+            return false;
         const struct semel_row *head = NULL;
         key->parked = 0;
         key->open = false;
@@ -65,6 +83,7 @@ static void read_keys(struct semel_mem_db *db, struct mem_consumer *consumer, st
         key->head_arrival = head != NULL ? head->arrival : SEMEL_NONE;
         key->head_version = head != NULL ? head->version : SEMEL_NONE;
     }
+    return true;
 }
 
 /* false: no memory. */
@@ -161,9 +180,8 @@ static bool admit(struct semel_mem_db *db, struct semel_admit_batch *batch, stru
     struct mem_consumer *consumer = semel__mem_consumer_make(db, batch->consumer);
     const int64_t first_arrival = db->last_arrival + 1;
 
-    if (consumer == NULL)
+    if (consumer == NULL || !read_keys(db, consumer, batch->keys, batch->n_keys, arena))
         return false;
-    read_keys(db, consumer, batch->keys, batch->n_keys);
     for (size_t i = 0; i < batch->n_items; i++)
         if (first_arrival + (int64_t)batch->items[i].place > db->last_arrival)
             db->last_arrival = first_arrival + (int64_t)batch->items[i].place;
@@ -204,7 +222,8 @@ semel_status semel__mem_fetch(struct semel_store *store, struct semel_fetch_batc
 
     if (status != SEMEL_OK)
         return status;
-    read_keys(db, consumer, batch->keys, batch->n_keys);
+    if (!read_keys(db, consumer, batch->keys, batch->n_keys, arena))
+        return semel__fail_memory(err);
     for (size_t i = 0; i < batch->n_items; i++) {
         struct semel_fetched *item = &batch->items[i];
         const struct mem_row *there = semel__mem_find(db, MEM_ROW, consumer, item->source, item->id, MEM_NO_STR);
@@ -330,11 +349,17 @@ static bool settle_key(struct semel_mem_db *db, struct mem_consumer *consumer, c
                        int64_t now_us)
 {
     struct mem_order_key *stored = semel__mem_find(db, MEM_KEY, consumer, key->key, MEM_NO_STR, MEM_NO_STR);
-    const struct mem_order_key proto = {.rec.key.consumer = consumer,
-                                        .key = key->key,
-                                        .last_version = key->last_version};
+    struct mem_order_key proto = {.rec.key.consumer = consumer,
+                                  .key = key->key,
+                                  .last_version = stored != NULL ? stored->last_version : SEMEL_NONE,
+                                  .skipped = stored != NULL ? stored->skipped : MEM_NO_STR};
+    bool raise = key->last_version != SEMEL_NONE && proto.last_version < key->last_version;
 
-    if (key->last_version != SEMEL_NONE && (stored == NULL || stored->last_version < key->last_version)) {
+    if (raise)
+        proto.last_version = key->last_version;
+    if (key->skips)
+        proto.skipped = (struct semel_str){(const char *)key->skipped, key->n_skipped * sizeof *key->skipped};
+    if (raise || key->skips) {
         struct mem_order_key *image = semel__mem_image(MEM_KEY, &proto);
         if (image == NULL || !semel__mem_put(db, MEM_KEY, stored, image))
             return false;

@@ -72,6 +72,7 @@ struct mem_order_key {
     struct mem_rec rec;
     struct semel_str key;
     int64_t last_version;
+    struct semel_str skipped; /* the bytes of n int64_t */
 };
 struct mem_business {
     struct mem_rec rec;

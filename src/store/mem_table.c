@@ -116,7 +116,7 @@ static const size_t row_strs[] = {ROW(source),          ROW(id),          ROW(ty
                                   ROW(order_key),       ROW(position),    ROW(headers),
                                   ROW(payload),         ROW(traceparent), ROW(live.lease_owner),
                                   ROW(live.error_text), ROW(live.outcome)};
-static const size_t order_key_strs[] = {offsetof(struct mem_order_key, key)};
+static const size_t order_key_strs[] = {offsetof(struct mem_order_key, key), offsetof(struct mem_order_key, skipped)};
 static const size_t business_strs[] = {offsetof(struct mem_business, key), offsetof(struct mem_business, source),
                                        offsetof(struct mem_business, id)};
 static const size_t watermark_strs[] = {offsetof(struct mem_watermark, source)};

@@ -202,7 +202,10 @@ void semel__pg_fingerprints(struct pg_trip *trip, const struct semel_fp *(*get_f
 /* bigint or integer; SEMEL_NONE: NULL, or no such number. */
 int64_t semel__pg_get_int(const PGresult *res, int row, int col);
 int64_t semel__pg_get_time(const PGresult *res, int row, int col); /* us since 1970; SEMEL_NONE: NULL */
-bool semel__pg_get_bool(const PGresult *res, int row, int col);    /* NULL: false */
+/* A cell of bigint[] with at most `max` items; null: none. INVALID: it is something else, or has nulls. */
+semel_status semel__pg_get_ints(const PGresult *res, int row, int col, size_t max, struct semel_arena *arena,
+                                const int64_t **ret, size_t *ret_n, struct semel_error *err);
+bool semel__pg_get_bool(const PGresult *res, int row, int col); /* NULL: false */
 /* Text or bytes, borrowed until the trip ends; NULL: not given. */
 struct semel_str semel__pg_get_text(const PGresult *res, int row, int col);
 /* The same, copied; what is longer than max is cut there. */
@@ -366,7 +369,10 @@ struct pg_key_trip {
 void semel__pg_keys_add(struct pg_trip *trip, struct semel_str consumer, const struct semel_key *keys, size_t n,
                         struct pg_key_trip *at);
 semel_status semel__pg_keys_read(const struct pg_trip *trip, struct semel_key *keys, size_t n,
-                                 const struct pg_key_trip *at, struct semel_error *err);
+                                 const struct pg_key_trip *at, struct semel_arena *arena, struct semel_error *err);
+/* The skipped versions of a key, from a cell of bigint[]. INVALID, BROKEN: they are damaged. */
+semel_status semel__pg_get_skipped(const PGresult *res, int row, int col, struct semel_arena *arena,
+                                   struct semel_key *key, struct semel_error *err);
 struct pg_business_trip {
     size_t taken, holders;
 };

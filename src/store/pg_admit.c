@@ -160,7 +160,7 @@ static void add_locks(struct first_trip *t, const struct semel_admit_batch *batc
 static semel_status read_locks(const struct first_trip *t, struct semel_admit_batch *batch, struct semel_arena *arena,
                                struct semel_error *err)
 {
-    semel_status status = semel__pg_keys_read(&t->trip, batch->keys, batch->n_keys, &t->keys, err);
+    semel_status status = semel__pg_keys_read(&t->trip, batch->keys, batch->n_keys, &t->keys, arena, err);
     return status == SEMEL_OK ? semel__pg_business_read(&t->trip, batch, &t->business, arena, err) : status;
 }
 

@@ -177,7 +177,7 @@ semel_status semel__pg_fetch(struct semel_store *store, struct semel_fetch_batch
     }
     semel_status status = semel__pg_run(&trip, err);
     if (status == SEMEL_OK)
-        status = semel__pg_keys_read(&trip, batch->keys, batch->n_keys, &keys, err);
+        status = semel__pg_keys_read(&trip, batch->keys, batch->n_keys, &keys, arena, err);
     if (status == SEMEL_OK && batch->n_items > 0)
         status = read_fetched(trip.results[rows], batch, arena, err);
     semel__pg_end(&trip);

@@ -27,7 +27,9 @@ static const struct pg_sql business = {"look_business", "SELECT business_key FRO
 #define PLACE(order)                                                                                   \
     "SELECT (SELECT watermark FROM semel.watermark WHERE consumer = $1::text AND source = $2::text), " \
     "(SELECT last_version FROM semel.order_key WHERE consumer = $1 AND order_key = $3::text), "        \
-    "h.source, h.message_id, h.status, h.version FROM (SELECT 1) AS one LEFT JOIN LATERAL "            \
+    "h.source, h.message_id, h.status, h.version, "                                                    \
+    "(SELECT skipped FROM semel.order_key WHERE consumer = $1 AND order_key = $3) "                    \
+    "FROM (SELECT 1) AS one LEFT JOIN LATERAL "                                                        \
     "(SELECT i.source, i.message_id, i.status, i.version FROM semel.inbox AS i WHERE i.consumer = $1 " \
     "AND i.order_key = $3 AND i." PG_UNFINISHED " ORDER BY " order "i.arrival LIMIT 1) AS h ON true"
 static const struct pg_sql place_by_arrival = {"look_place", PLACE("")};
@@ -142,6 +144,12 @@ static void ask(struct pg_trip *trip, const struct past *past)
 static semel_status read_place(const struct past *past, const PGresult *res, struct semel_history *h)
 {
     const struct part parts[] = {{2, SEMEL_ID_MAX, &h->head_source}, {3, SEMEL_ID_MAX, &h->head_id}};
+    struct semel_key key;
+    semel_status status = semel__pg_get_skipped(res, 0, 6, past->arena, &key, past->err);
+    if (status != SEMEL_OK)
+        return status;
+    h->skipped = key.skipped;
+    h->n_skipped = key.n_skipped;
     h->watermark_us = semel__pg_get_time(res, 0, 0);
     h->last_version = semel__pg_get_int(res, 0, 1);
     h->has_head = semel__state_parse(semel__pg_get_text(res, 0, 4), &h->head_state);

@@ -10,6 +10,7 @@
  * Invariants: rows are visited in the order of the array, which is sorted; what this transaction inserted is known by
  * the numbers that it drew, not by their size: another one may have drawn a higher one and committed earlier.
  */
+#include "core/version.h"
 #include "store/pg.h"
 
 #define OF_KEY(alias) alias ".consumer = $1 AND " alias ".order_key = b.k "
@@ -22,9 +23,10 @@ static const struct pg_sql sql_put = {
     "WITH ORDINALITY AS b (k, n) ORDER BY b.n ON CONFLICT (consumer, order_key) DO NOTHING"};
 
 static const struct pg_sql sql_lock = {
-    "semel_key_lock", "SELECT b.n, o.last_version FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS b (k, n) "
-                      "CROSS JOIN LATERAL (SELECT last_version FROM semel.order_key WHERE consumer = $1::text "
-                      "AND order_key = b.k FOR UPDATE) AS o ORDER BY b.n"};
+    "semel_key_lock",
+    "SELECT b.n, o.last_version, o.skipped FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS b (k, n) "
+    "CROSS JOIN LATERAL (SELECT last_version, skipped FROM semel.order_key WHERE consumer = $1::text "
+    "AND order_key = b.k FOR UPDATE) AS o ORDER BY b.n"};
 
 static const struct pg_sql sql_facts = {
     "semel_key_facts",
@@ -81,8 +83,23 @@ void semel__pg_keys_add(struct pg_trip *trip, struct semel_str consumer, const s
     add_facts(trip, consumer, keys, n, at);
 }
 
+semel_status semel__pg_get_skipped(const PGresult *res, int row, int col, struct semel_arena *arena,
+                                   struct semel_key *key, struct semel_error *err)
+{
+    const int64_t *list = NULL;
+    size_t n = 0;
+    key->skipped = NULL;
+    key->n_skipped = 0;
+    semel_status status = semel__pg_get_ints(res, row, col, SEMEL_SKIPPED_MAX, arena, &list, &n, err);
+    if (status == SEMEL_INVALID)
+        return semel__version_damaged(err);
+    key->skipped = list;
+    key->n_skipped = n;
+    return status;
+}
+
 semel_status semel__pg_keys_read(const struct pg_trip *trip, struct semel_key *keys, size_t n,
-                                 const struct pg_key_trip *at, struct semel_error *err)
+                                 const struct pg_key_trip *at, struct semel_arena *arena, struct semel_error *err)
 {
     if (n == 0)
         return SEMEL_OK;
@@ -96,6 +113,9 @@ semel_status semel__pg_keys_read(const struct pg_trip *trip, struct semel_key *k
         keys[i].open = semel__pg_get_bool(facts, row, 2);
         keys[i].head_arrival = semel__pg_get_int(facts, row, 3);
         keys[i].head_version = semel__pg_get_int(facts, row, 4);
+        semel_status status = semel__pg_get_skipped(locks, row, 2, arena, &keys[i], err);
+        if (status != SEMEL_OK)
+            return status;
     }
     return SEMEL_OK;
 }

@@ -7,6 +7,7 @@
  * the same statement. A key's row changes with every change of its unfinished set. Keys are woken after all rows have
  * changed. The rows are locked since admit or fetch, so that the order of updates cannot deadlock.
  */
+#include "core/version.h"
 #include "store/pg.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -326,6 +327,11 @@ static const struct pg_sql sql_keys = {
     "ON CONFLICT (consumer, order_key) DO UPDATE SET "
     "last_version = greatest(o.last_version, excluded.last_version), changes = o.changes + 1"};
 
+static const struct pg_sql sql_skip = {"semel_key_skip",
+                                       "UPDATE semel.order_key AS o SET skipped = b.list::bigint[] "
+                                       "FROM unnest($2::text[], $3::text[]) AS b (k, list) WHERE o.consumer = $1::text "
+                                       "AND o.order_key = b.k"};
+
 #define WAKE(order)                                                                                                   \
     "UPDATE semel.inbox AS t SET due_at = $3::timestamptz, error_class = 'blocked', updated_at = CASE WHEN "          \
     "t.updated_at > $3 THEN t.updated_at + interval '1 microsecond' ELSE $3 END "                                     \
@@ -354,6 +360,41 @@ static void add_wake(struct pg_trip *trip, const struct semel_settle_batch *batc
     semel__pg_add(trip, by_version ? &sql_wake_version : &sql_wake_arrival);
 }
 
+/* {1,2,3}, or NULL for an empty list. */
+static void put_skipped(struct pg_trip *trip, const struct semel_key_change *key)
+{
+    struct semel_buf text;
+    semel__buf_init(&text, SEMEL_SKIPPED_TEXT_MAX + 2);
+    semel__buf_addz(&text, "{");
+    semel__version_write(key->skipped, key->n_skipped, &text);
+    semel__buf_addz(&text, "}");
+    if (text.failed && trip->status == SEMEL_OK)
+        trip->status = semel__fail_memory(&trip->err);
+    semel__pg_item_text(trip, key->n_skipped > 0 ? semel__buf_str(&text) : (struct semel_str){0});
+    semel__buf_done(&text);
+}
+
+static void add_skipped(struct pg_trip *trip, const struct semel_settle_batch *batch)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < batch->n_keys; i++)
+        n += batch->keys[i].skips;
+    if (n == 0)
+        return;
+    semel__pg_text(trip, batch->consumer);
+    semel__pg_array(trip, PG_TEXTS, n);
+    for (size_t i = 0; i < batch->n_keys; i++)
+        if (batch->keys[i].skips)
+            semel__pg_item_key(trip, batch->keys[i].key);
+    semel__pg_array_end(trip);
+    semel__pg_array(trip, PG_TEXTS, n);
+    for (size_t i = 0; i < batch->n_keys; i++)
+        if (batch->keys[i].skips)
+            put_skipped(trip, &batch->keys[i]);
+    semel__pg_array_end(trip);
+    semel__pg_add(trip, &sql_skip);
+}
+
 static void add_keys(struct pg_trip *trip, const struct semel_settle_batch *batch)
 {
     static const struct pg_column columns[] = {
@@ -367,6 +408,7 @@ static void add_keys(struct pg_trip *trip, const struct semel_settle_batch *batc
     arrays(trip, columns, COUNT(columns), items, batch->n_keys);
     semel__pg_add(trip, &sql_keys);
     semel__free(items);
+    add_skipped(trip, batch);
     add_wake(trip, batch, false);
     add_wake(trip, batch, true);
 }

@@ -61,6 +61,7 @@ enum sqlite_q {
     Q_BUSINESS_RELEASE,
     Q_BUSINESS_DROP,
     Q_KEY_RAISE,
+    Q_KEY_SKIP,
     Q_WAKE_ARRIVAL,
     Q_WAKE_VERSION,
     Q_CONFLICT,
@@ -245,6 +246,9 @@ semel_status semel__sqlite_admit(struct semel_store *store, struct semel_admit_b
 semel_status semel__sqlite_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
                                  struct semel_error *err);
 /* Draws n numbers; *ret_first is the lowest of them. */
+/* The skipped versions of a key, from a column. INVALID, BROKEN: they are damaged. */
+semel_status semel__sqlite_skipped(sqlite3_stmt *stmt, int col, struct semel_arena *arena, struct semel_key *key,
+                                   struct semel_error *err);
 semel_status semel__sqlite_draw(struct sqlite_store *d, const char *counter, size_t n, int64_t *ret_first,
                                 struct semel_error *err);
 semel_status semel__sqlite_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);

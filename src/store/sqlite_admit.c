@@ -9,6 +9,7 @@
  * Invariants: a message that is new costs one statement; one that is there costs one more. Arrivals are
  * drawn once per batch. A row that was refused and cannot be found is damage, not "new".
  */
+#include "core/version.h"
 #include "store/sqlite.h"
 
 semel_status semel__sqlite_draw(struct sqlite_store *d, const char *counter, size_t n, int64_t *ret_first,
@@ -56,8 +57,20 @@ static semel_status key_head(struct sqlite_store *d, struct semel_str consumer, 
     return SEMEL_OK;
 }
 
+semel_status semel__sqlite_skipped(sqlite3_stmt *stmt, int col, struct semel_arena *arena, struct semel_key *key,
+                                   struct semel_error *err)
+{
+    int type = sqlite3_column_type(stmt, col);
+    if (type != SQLITE_TEXT && type != SQLITE_NULL)
+        return semel__version_damaged(err);
+    const char *p = (const char *)sqlite3_column_text(stmt, col);
+    if (p == NULL && type == SQLITE_TEXT)
+        return semel__fail_memory(err);
+    return semel__version_read((struct semel_str){p, (size_t)sqlite3_column_bytes(stmt, col)}, arena, key, err);
+}
+
 static semel_status key_facts(struct sqlite_store *d, struct semel_str consumer, struct semel_key *key,
-                              struct semel_error *err)
+                              struct semel_arena *arena, struct semel_error *err)
 {
     struct sqlite_run run;
     bool row = false;
@@ -77,8 +90,9 @@ static semel_status key_facts(struct sqlite_store *d, struct semel_str consumer,
     key->last_version = fact(&run, 0);
     key->parked = fact(&run, 1);
     key->open = fact(&run, 2) == 1;
+    status = semel__sqlite_skipped(run.stmt, 3, arena, key, err);
     semel__sqlite_end(&run);
-    return key_head(d, consumer, key, err);
+    return status == SEMEL_OK ? key_head(d, consumer, key, err) : status;
 }
 
 semel_status semel__sqlite_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
@@ -99,11 +113,11 @@ semel_status semel__sqlite_parked(struct semel_store *store, struct semel_str co
 }
 
 static semel_status all_keys(struct sqlite_store *d, struct semel_str consumer, struct semel_key *keys, size_t n,
-                             struct semel_error *err)
+                             struct semel_arena *arena, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
-        status = key_facts(d, consumer, &keys[i], err);
+        status = key_facts(d, consumer, &keys[i], arena, err);
     return status;
 }
 
@@ -333,7 +347,7 @@ semel_status semel__sqlite_admit(struct semel_store *store, struct semel_admit_b
                                  struct semel_error *err)
 {
     struct sqlite_store *d = semel__sqlite_of(store);
-    semel_status status = all_keys(d, batch->consumer, batch->keys, batch->n_keys, err);
+    semel_status status = all_keys(d, batch->consumer, batch->keys, batch->n_keys, arena, err);
     for (size_t i = 0; status == SEMEL_OK && i < batch->n_business; i++)
         status = take_business(d, batch, &batch->business[i], arena, err);
     if (status == SEMEL_OK)
@@ -345,7 +359,7 @@ semel_status semel__sqlite_fetch(struct semel_store *store, struct semel_fetch_b
                                  struct semel_error *err)
 {
     struct sqlite_store *d = semel__sqlite_of(store);
-    semel_status status = all_keys(d, batch->consumer, batch->keys, batch->n_keys, err);
+    semel_status status = all_keys(d, batch->consumer, batch->keys, batch->n_keys, arena, err);
     for (size_t i = 0; status == SEMEL_OK && i < batch->n_items; i++) {
         struct semel_fetched *item = &batch->items[i];
         status = read_row(d, batch->consumer, item->source, item->id, arena, &item->row, &item->present, &item->damaged,

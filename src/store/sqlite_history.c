@@ -200,6 +200,24 @@ static semel_status read_number(struct sqlite_run *run, int64_t *ret, struct sem
     return status;
 }
 
+static semel_status read_versions(const struct past *past, struct semel_history *h, struct semel_error *err)
+{
+    struct semel_key key = {.key = past->row->order_key};
+    struct sqlite_run run;
+    bool row = false;
+    start(&run, past, Q_HISTORY_VERSION);
+    semel__sqlite_text(&run, 2, past->row->order_key);
+    semel_status status = semel__sqlite_step(&run, &row, err);
+    if (status != SEMEL_OK || !row)
+        return status;
+    h->last_version = semel__sqlite_number(run.stmt, 0);
+    status = semel__sqlite_skipped(run.stmt, 1, past->arena, &key, err);
+    semel__sqlite_end(&run);
+    h->skipped = key.skipped;
+    h->n_skipped = key.n_skipped;
+    return status;
+}
+
 static semel_status read_place(const struct past *past, struct semel_history *h, struct semel_error *err)
 {
     struct sqlite_run run;
@@ -208,9 +226,7 @@ static semel_status read_place(const struct past *past, struct semel_history *h,
     if (status != SEMEL_OK || !semel__str_given(past->row->order_key) ||
         !semel__state_unfinished(past->row->live.state))
         return status;
-    start(&run, past, Q_HISTORY_VERSION);
-    semel__sqlite_text(&run, 2, past->row->order_key);
-    status = read_number(&run, &h->last_version, err);
+    status = read_versions(past, h, err);
     return status == SEMEL_OK ? read_head(past, h, err) : status;
 }
 

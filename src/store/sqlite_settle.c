@@ -5,6 +5,7 @@
  * Invariants: a change applies only to a row that still is what core saw (status and, where given, fencing token);
  * one that does not apply has no side effects. Keys are woken after all rows have changed.
  */
+#include "core/version.h"
 #include "store/sqlite.h"
 
 static struct semel_str source_of(struct semel_str source)
@@ -119,6 +120,27 @@ static semel_status apply(struct sqlite_store *d, const struct semel_settle_batc
     return status == SEMEL_OK && change->release_business ? release(d, batch, change, err) : status;
 }
 
+static semel_status write_skipped(struct sqlite_store *d, const struct semel_settle_batch *batch,
+                                  const struct semel_key_change *key, struct semel_error *err)
+{
+    struct sqlite_run run;
+    struct semel_buf text;
+    semel__buf_init(&text, SEMEL_SKIPPED_TEXT_MAX);
+    semel__version_write(key->skipped, key->n_skipped, &text);
+    if (text.failed) {
+        semel__buf_done(&text);
+        return semel__fail_memory(err);
+    }
+    semel__sqlite_start(&run, d, Q_KEY_SKIP, "writing a key's skipped versions");
+    semel__sqlite_text(&run, 1, batch->consumer);
+    semel__sqlite_text(&run, 2, key->key);
+    if (key->n_skipped > 0)
+        semel__sqlite_text(&run, 3, semel__buf_str(&text));
+    semel_status status = semel__sqlite_exec(&run, NULL, err);
+    semel__buf_done(&text);
+    return status;
+}
+
 static semel_status change_key(struct sqlite_store *d, const struct semel_settle_batch *batch,
                                const struct semel_key_change *key, struct semel_error *err)
 {
@@ -131,6 +153,8 @@ static semel_status change_key(struct sqlite_store *d, const struct semel_settle
         semel__sqlite_int(&run, 3, key->last_version);
         status = semel__sqlite_exec(&run, NULL, err);
     }
+    if (status == SEMEL_OK && key->skips)
+        status = write_skipped(d, batch, key, err);
     if (status != SEMEL_OK || !key->wake)
         return status;
     semel__sqlite_start(&run, d, key->by_version ? Q_WAKE_VERSION : Q_WAKE_ARRIVAL, "waking a key");

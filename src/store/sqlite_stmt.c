@@ -75,11 +75,12 @@ static const char *const texts[Q_COUNT] = {
 
     [Q_KEY_PUT] = "INSERT INTO main.semel_order_key (consumer, order_key) VALUES (?1, ?2) "
                   "ON CONFLICT (consumer, order_key) DO NOTHING",
-    [Q_KEY_FACTS] = "SELECT (SELECT last_version FROM main.semel_order_key WHERE consumer = ?1 AND order_key = ?2), "
+    [Q_KEY_FACTS] = "SELECT k.last_version, "
                     "(SELECT count(*) FROM (SELECT 1 FROM main.semel_inbox WHERE " EARLIER
                     "AND status = 'waiting' LIMIT 100000)), "
                     "EXISTS (SELECT 1 FROM main.semel_inbox WHERE " EARLIER "AND " UNFINISHED
-                    " AND status IN ('processing', 'unknown'))", /* the first condition is the index's own */
+                    " AND status IN ('processing', 'unknown')), " /* the first condition is the index's own */
+                    "k.skipped FROM main.semel_order_key AS k WHERE k.consumer = ?1 AND k.order_key = ?2",
     [Q_HEAD_ARRIVAL] = "SELECT arrival, version FROM main.semel_inbox WHERE " EARLIER "AND " UNFINISHED
                        " ORDER BY arrival LIMIT 1",
     /* The plus: the index by version gives this order, the one by arrival would have to be sorted. */
@@ -121,6 +122,8 @@ static const char *const texts[Q_COUNT] = {
     [Q_KEY_RAISE] = "INSERT INTO main.semel_order_key (consumer, order_key, last_version) VALUES (?1, ?2, ?3) "
                     "ON CONFLICT (consumer, order_key) DO UPDATE SET last_version = excluded.last_version "
                     "WHERE last_version IS NULL OR last_version < excluded.last_version",
+    [Q_KEY_SKIP] = "INSERT INTO main.semel_order_key (consumer, order_key, skipped) VALUES (?1, ?2, ?3) "
+                   "ON CONFLICT (consumer, order_key) DO UPDATE SET skipped = excluded.skipped",
     [Q_WAKE_ARRIVAL] = WAKE "AND arrival = (" FIRST "ORDER BY arrival LIMIT 1)",
     [Q_WAKE_VERSION] = WAKE "AND arrival = (" FIRST "ORDER BY version, arrival LIMIT 1)",
     [Q_CONFLICT] =
@@ -201,7 +204,8 @@ static const char *const texts[Q_COUNT] = {
                             "ORDER BY fingerprint LIMIT ?4",
     [Q_HISTORY_BUSINESS] = "SELECT business_key FROM main.semel_business_key WHERE " THIS_ROW
                            "ORDER BY business_key LIMIT ?4",
-    [Q_HISTORY_VERSION] = "SELECT last_version FROM main.semel_order_key WHERE consumer = ?1 AND order_key = ?2",
+    [Q_HISTORY_VERSION] =
+        "SELECT last_version, skipped FROM main.semel_order_key WHERE consumer = ?1 AND order_key = ?2",
     [Q_SELECTION_PUT] = "INSERT INTO main.semel_selection (word, who, reason, force, made_at) "
                         "VALUES (?1, ?2, ?3, ?4, ?5) RETURNING number",
     [Q_SELECTION_GET] = "SELECT s.word, s.who, s.reason, s.force, s.made_at, count(m.place), "

@@ -52,16 +52,21 @@ static void plant(struct world *world, const struct semel_row *row, const char *
     commit(world);
 }
 
-static void plant_last(struct world *world, int64_t last)
+static void plant_versions(struct world *world, int64_t last, int64_t skipped)
 {
+    int64_t list[SEMEL_SKIPPED_MAX];
     struct semel_key key = {.key = SEMEL_STR("k")};
-    struct semel_key_change change = {.key = SEMEL_STR("k"), .last_version = last};
+    struct semel_key_change change = {.key = SEMEL_STR("k"),
+                                      .last_version = last != UNSAID ? last : SEMEL_NONE,
+                                      .skips = skipped != UNSAID,
+                                      .skipped = list};
     struct semel_settle_batch batch = {.consumer = SEMEL_STR("c"),
                                        .worker = SEMEL_STR("worker-0"),
                                        .now_us = world->now_us,
                                        .keys = &change,
                                        .n_keys = 1};
 
+    case_skipped(skipped, list, &change.n_skipped);
     begin(world);
     admit_keyed(world, NULL, 0, &key, 1);
     assert_ok(world, semel_store_settle(world->store, &batch, &world->err));
@@ -113,8 +118,8 @@ static void plant_all(struct engine *engine)
         plant(world, &row, given->business == HELD_OWN ? "intent" : NULL);
     }
     plant_other(engine, "b", given->behind, given->behind_due);
-    if (given->last != UNSAID)
-        plant_last(world, given->last);
+    if (given->last != UNSAID || given->skipped != UNSAID)
+        plant_versions(world, given->last, given->skipped);
     if (given->watermark != UNSAID) {
         begin(world);
         assert_ok(world, semel_store_watermark(world->store, SEMEL_STR("c"), SEMEL_STR("s"), case_at(given->watermark),
@@ -398,13 +403,31 @@ static void compare_alerts(struct engine *engine)
     }
 }
 
+static void compare_versions(struct engine *engine)
+{
+    const struct case_becomes *said = &engine->kase->becomes;
+    int64_t list[SEMEL_SKIPPED_MAX];
+    struct semel_key key;
+    size_t n;
+
+    if (said->last == UNSAID && said->skipped == UNSAID)
+        return;
+    key = facts(engine->world, "k", false);
+    expect(engine, "the key's last version", said->last, key.last_version);
+    if (said->skipped == UNSAID)
+        return;
+    case_skipped(said->skipped, list, &n);
+    if (n != key.n_skipped || (n > 0 && memcmp(list, key.skipped, n * sizeof *list) != 0))
+        differ(engine->finding, "skipped: expected %zu versions from %lld on, found %zu from %lld on", n,
+               n > 0 ? (long long)list[0] : -1, key.n_skipped, key.n_skipped > 0 ? (long long)key.skipped[0] : -1);
+}
+
 static void compare_facts(struct engine *engine)
 {
     const struct case_becomes *said = &engine->kase->becomes;
     struct world *world = engine->world;
 
-    if (said->last != UNSAID)
-        expect(engine, "the key's last version", said->last, facts(world, "k", false).last_version);
+    compare_versions(engine);
     compare_other(engine, "a", said->ahead, UNSAID, UNSAID);
     compare_other(engine, "b", said->behind, said->behind_due, said->behind_cls);
     compare_other(engine, "w", said->with, UNSAID, said->with_cls);

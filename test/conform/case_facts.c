@@ -182,6 +182,13 @@ void case_other_row(const char *id, int64_t other, const struct semel_policy *po
     fill_row(id, &said, policy, ret);
 }
 
+void case_skipped(int64_t said, int64_t ret[SEMEL_SKIPPED_MAX], size_t *ret_n)
+{
+    *ret_n = said != UNSAID && said != NO_VERSION ? (size_t)SKIPPED_N(said) : 0;
+    for (size_t i = 0; i < *ret_n; i++)
+        ret[i] = SKIPPED_FROM(said) + (int64_t)i;
+}
+
 void case_msg_of(const struct kase *kase, const struct semel_policy *policy, struct semel__msg *ret)
 {
     const struct case_when *when = &kase->when;
@@ -207,6 +214,10 @@ void case_msg_of(const struct kase *kase, const struct semel_policy *policy, str
         ret->headers = SEMEL_STR("{\"semel_tombstone\":\"true\"}");
         if (semel__fp_compute(ret->payload, &ret->fp, NULL) != SEMEL_OK)
             fail_msg("no fingerprint");
+    }
+    if (when->version == NO_VERSION) {
+        ret->defect = SEMEL_DEFECT_FIELD;
+        ret->defect_text = SEMEL_STR("version: it is missing");
     }
     if (when->no_id == 1) {
         ret->id = (struct semel_str){0};

@@ -53,6 +53,35 @@ static bool read_number(struct semel_str value, int64_t *ret)
     return semel__str_int64(value, ret) && *ret >= 0;
 }
 
+/* A number, or none. */
+static bool read_version(struct semel_str value, int64_t *ret)
+{
+    if (!semel__str_eqz(value, "none"))
+        return read_number(value, ret);
+    *ret = NO_VERSION;
+    return true;
+}
+
+/* none, N, or N..M: all versions from N to M. */
+static bool read_skipped(struct semel_str value, int64_t *ret)
+{
+    const char *dots = memchr(value.p, '.', value.n);
+    struct semel_str low = {value.p, dots != NULL ? (size_t)(dots - value.p) : value.n};
+    int64_t from, to;
+
+    *ret = NO_VERSION;
+    if (semel__str_eqz(value, "none"))
+        return true;
+    if (!read_number(low, &from))
+        return false;
+    to = from;
+    if (dots != NULL &&
+        (value.n < low.n + 3 || dots[1] != '.' || !read_number((struct semel_str){dots + 2, value.n - low.n - 2}, &to)))
+        return false;
+    *ret = ((to - from + 1) << 40) + from;
+    return to >= from && to - from < SEMEL_SKIPPED_MAX && to < INT64_C(1) << 40;
+}
+
 static bool read_first(struct semel_str value, int64_t *ret)
 {
     if (!semel__str_eqz(value, "any"))
@@ -179,13 +208,14 @@ static const struct word given_words[] = {
     {"class", read_class, AT(case_given, row.cls)},
     {"kept", read_bool, AT(case_given, row.kept)},
     {"outcome", NULL, AT(case_given, row.outcome)},
-    {"version", read_number, AT(case_given, row.version)},
+    {"version", read_version, AT(case_given, row.version)},
     {"time", read_time, AT(case_given, row.time)},
     {"received", read_time, AT(case_given, row.received)},
     {"processed", read_time, AT(case_given, row.processed)},
     {"fp", read_body, AT(case_given, row.body)},
     {"damaged", NULL, AT(case_given, row.damaged)},
     {"last", read_number, AT(case_given, last)},
+    {"skipped", read_skipped, AT(case_given, skipped)},
     {"ahead", read_other, AT(case_given, ahead)},
     {"behind", read_other, AT(case_given, behind)},
     {"behind_due", read_time, AT(case_given, behind_due)},
@@ -198,7 +228,7 @@ static const struct word given_words[] = {
 
 static const struct word when_words[] = {
     {"fp", read_body, AT(case_when, body)},
-    {"version", read_number, AT(case_when, version)},
+    {"version", read_version, AT(case_when, version)},
     {"time", read_time, AT(case_when, time)},
     {"handler", read_handler, AT(case_when, handler)},
     {"delivery", read_number, AT(case_when, delivery)},
@@ -229,7 +259,8 @@ static const struct word becomes_words[] = {
     {"class", read_class, AT(case_becomes, row.cls)},
     {"kept", read_bool, AT(case_becomes, row.kept)},
     {"outcome", read_bool, AT(case_becomes, row.outcome)},
-    {"last", read_number, AT(case_becomes, last)},
+    {"last", read_version, AT(case_becomes, last)},
+    {"skipped", read_skipped, AT(case_becomes, skipped)},
     {"ahead", read_other, AT(case_becomes, ahead)},
     {"behind", read_other, AT(case_becomes, behind)},
     {"behind_due", read_time, AT(case_becomes, behind_due)},

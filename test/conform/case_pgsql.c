@@ -317,8 +317,8 @@ static void happen_in_sql(struct engine *engine)
     PQfinish(door->conn);
 }
 
-static struct sql_account account = {.expected = {[ABSENT_OPERATOR] = 55,
-                                                  [ABSENT_BATCH] = 3,
+static struct sql_account account = {.expected = {[ABSENT_OPERATOR] = 70,
+                                                  [ABSENT_BATCH] = 5,
                                                   [ABSENT_DEFECT] = 4,
                                                   [ABSENT_POSITION] = 4,
                                                   [ABSENT_OUTCOME] = 1,

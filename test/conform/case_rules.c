@@ -18,6 +18,7 @@ struct rules {
     struct semel__msg msg;
     struct semel_row row;
     struct semel_key key;
+    int64_t skipped[SEMEL_SKIPPED_MAX];
     struct semel_facts facts;
     struct semel_random rng;
     struct semel_live live; /* what the row becomes */
@@ -47,8 +48,10 @@ static void find_key(struct rules *rules)
     rules->key = (struct semel_key){.key = SEMEL_STR("k"),
                                     .by_version = rules->policy.order == SEMEL_ORDER_VERSION,
                                     .last_version = given->last != UNSAID ? given->last : SEMEL_NONE,
+                                    .skipped = rules->skipped,
                                     .head_arrival = SEMEL_NONE,
                                     .head_version = SEMEL_NONE};
+    case_skipped(given->skipped, rules->skipped, &rules->key.n_skipped);
     if (given->ahead != UNSAID)
         stand(&rules->key, OTHER_STATE(given->ahead), ARRIVAL_AHEAD, OTHER_VERSION(given->ahead));
     for (int64_t i = 0; given->parked != UNSAID && i < given->parked; i++, rules->key.parked++)
@@ -216,7 +219,10 @@ static bool happen(struct rules *rules, struct finding *finding)
         semel__live_recover(&rules->policy, &before, CASE_NOW, &rules->rng, &rules->live);
         return true;
     case OP_REPLAY:
-        semel__live_replay(&before, CASE_NOW, &rules->live);
+        if (before.state == SEMEL_STATE_DEAD && before.error_class == SEMEL_CLASS_GAP && rules->kase->when.force != 1)
+            semel__live_rejudge(&before, CASE_NOW, &rules->live);
+        else
+            semel__live_replay(&before, CASE_NOW, &rules->live);
         return true;
     case OP_DISCARD:
         semel__live_discard(&before, SEMEL_STR("because"), CASE_NOW, &rules->live);

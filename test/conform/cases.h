@@ -18,6 +18,7 @@
 #define NEVER SEMEL_NONE       /* the time `none` */
 #define SOON (INT64_MAX - 1)   /* the time `+`: within the backoff of the route */
 #define ANY_VERSION SEMEL_NONE /* first=any */
+#define NO_VERSION SEMEL_NONE  /* version=none, skipped=none */
 
 enum case_op {
     OP_DELIVER,
@@ -46,6 +47,10 @@ enum { BODY_NONE, BODY_A, BODY_B, BODY_RAW };
 #define OTHER_STATE(other) ((enum semel_state)((other) % 16))
 #define OTHER_VERSION(other) ((other) / 16 - 1 < 0 ? SEMEL_NONE : (other) / 16 - 1)
 
+/* Versions from one to another, in one number. */
+#define SKIPPED_FROM(skipped) ((skipped) % (INT64_C(1) << 40))
+#define SKIPPED_N(skipped) ((skipped) >> 40)
+
 /* The id of the message: the one that a message without an id is kept under, so that both are one in the table. */
 #define CASE_ID "position:m"
 
@@ -62,7 +67,7 @@ struct case_row {
 
 struct case_given {
     struct case_row row;
-    int64_t none, last, ahead, behind, behind_due, business, watermark, parked, parked_elsewhere;
+    int64_t none, last, skipped, ahead, behind, behind_due, business, watermark, parked, parked_elsewhere;
 };
 
 struct case_when {
@@ -77,7 +82,7 @@ struct case_verdict {
 struct case_becomes {
     struct case_row row;
     int64_t unchanged, absent;
-    int64_t last, ahead, behind, behind_due, behind_cls, with, with_cls, business, watermark;
+    int64_t last, skipped, ahead, behind, behind_due, behind_cls, with, with_cls, business, watermark;
     int64_t conflicts, attempt_rows, audits, alert, answer;
 };
 
@@ -119,6 +124,8 @@ struct semel_fp case_fp(int64_t body);
 /* The row of the message, and another row; ids: m, and "a" (ahead) or "b" (behind). */
 void case_row_of(const struct kase *kase, const struct semel_policy *policy, struct semel_row *ret);
 void case_other_row(const char *id, int64_t other, const struct semel_policy *policy, struct semel_row *ret);
+/* The versions that the word `skipped` names; UNSAID and none: there are none. */
+void case_skipped(int64_t said, int64_t ret[SEMEL_SKIPPED_MAX], size_t *ret_n);
 void case_msg_of(const struct kase *kase, const struct semel_policy *policy, struct semel__msg *ret);
 bool case_has_row(const struct kase *kase);
 

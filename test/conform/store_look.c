@@ -95,7 +95,7 @@ static void write_everything(struct world *world)
     struct semel_admit item = item_of("m", SEMEL_STATE_WAITING, "k", 1);
     struct semel_key key = {.key = SEMEL_STR("k")};
     struct semel_change change = change_of("old", SEMEL_STATE_FAILED, SEMEL_STATE_COMPLETED);
-    struct semel_key_change key_change = {SEMEL_STR("k"), 5, true, false};
+    struct semel_key_change key_change = {.key = SEMEL_STR("k"), .last_version = 5, .wake = true};
     struct semel__msg msg;
     struct semel_conflict conflict = {&msg};
     struct semel_settle_batch batch = {.consumer = SEMEL_STR("c"),

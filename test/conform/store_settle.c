@@ -336,14 +336,14 @@ static void last_version_is_raised_and_never_lowered(void **state)
 {
     struct world *world = *state;
 
-    settle_key(world, (struct semel_key_change){SEMEL_STR("k"), SEMEL_NONE, false, false});
+    settle_key(world, (struct semel_key_change){.key = SEMEL_STR("k"), .last_version = SEMEL_NONE});
     assert_int_equal(facts(world, "k", false).last_version, SEMEL_NONE);
-    settle_key(world, (struct semel_key_change){SEMEL_STR("k"), 0, false, false});
+    settle_key(world, (struct semel_key_change){.key = SEMEL_STR("k"), .last_version = 0});
     assert_int_equal(facts(world, "k", false).last_version, 0);
-    settle_key(world, (struct semel_key_change){SEMEL_STR("k"), 7, false, false});
+    settle_key(world, (struct semel_key_change){.key = SEMEL_STR("k"), .last_version = 7});
     assert_int_equal(facts(world, "k", false).last_version, 7);
-    settle_key(world, (struct semel_key_change){SEMEL_STR("k"), 6, false, false});
-    settle_key(world, (struct semel_key_change){SEMEL_STR("k"), SEMEL_NONE, false, false});
+    settle_key(world, (struct semel_key_change){.key = SEMEL_STR("k"), .last_version = 6});
+    settle_key(world, (struct semel_key_change){.key = SEMEL_STR("k"), .last_version = SEMEL_NONE});
     assert_int_equal(facts(world, "k", false).last_version, 7);
     assert_int_equal(facts(world, "k2", false).last_version, SEMEL_NONE);
 }
@@ -365,7 +365,7 @@ static void wake_makes_the_first_waiting_row_of_its_key_due_and_no_other(void **
     put(world, "b", SEMEL_STATE_WAITING, "k", 2);
     put(world, "c", SEMEL_STATE_WAITING, "k2", 1);
     world->now_us += SECOND;
-    settle_key(world, (struct semel_key_change){SEMEL_STR("k"), SEMEL_NONE, true, false});
+    settle_key(world, (struct semel_key_change){.key = SEMEL_STR("k"), .last_version = SEMEL_NONE, .wake = true});
     assert_woken(world, "a", true);
     assert_woken(world, "b", false);
     assert_woken(world, "c", false);
@@ -379,9 +379,57 @@ static void wake_by_version_takes_the_lowest_version(void **state)
 
     put(world, "a", SEMEL_STATE_WAITING, "k", 9);
     put(world, "b", SEMEL_STATE_WAITING, "k", 2);
-    settle_key(world, (struct semel_key_change){SEMEL_STR("k"), SEMEL_NONE, true, true});
+    settle_key(world, (struct semel_key_change){
+                          .key = SEMEL_STR("k"), .last_version = SEMEL_NONE, .wake = true, .by_version = true});
     assert_woken(world, "a", false);
     assert_woken(world, "b", true);
+}
+
+/* I12 P74 */
+static void skipped_versions_are_kept_with_the_key(void **state)
+{
+    static const int64_t some[] = {7, 9, 20261116, INT64_MAX - 1};
+    struct world *world = *state;
+    struct semel_key key;
+
+    settle_key(world, (struct semel_key_change){.key = SEMEL_STR("k"),
+                                                .last_version = SEMEL_NONE,
+                                                .skips = true,
+                                                .skipped = some,
+                                                .n_skipped = COUNT(some)});
+    key = facts(world, "k", false);
+    assert_int_equal(key.last_version, SEMEL_NONE);
+    assert_int_equal(key.n_skipped, COUNT(some));
+    assert_memory_equal(key.skipped, some, sizeof some);
+    settle_key(world, (struct semel_key_change){.key = SEMEL_STR("k"), .last_version = 5}); /* stays as it is */
+    assert_int_equal(facts(world, "k", false).n_skipped, COUNT(some));
+    settle_key(world,
+               (struct semel_key_change){
+                   .key = SEMEL_STR("k"), .last_version = 8, .skips = true, .skipped = some + 1, .n_skipped = 1});
+    key = facts(world, "k", false);
+    assert_int_equal(key.last_version, 8);
+    assert_int_equal(key.n_skipped, 1);
+    assert_int_equal(key.skipped[0], 9);
+    settle_key(world, (struct semel_key_change){.key = SEMEL_STR("k"), .last_version = SEMEL_NONE, .skips = true});
+    assert_int_equal(facts(world, "k", false).n_skipped, 0);
+    assert_int_equal(facts(world, "k", false).last_version, 8);
+}
+
+/* I12 P74 */
+static void as_many_versions_are_skipped_as_there_may_be(void **state)
+{
+    struct world *world = *state;
+    int64_t many[SEMEL_SKIPPED_MAX];
+    struct semel_key key;
+
+    for (size_t i = 0; i < COUNT(many); i++)
+        many[i] = INT64_MAX - 2 * (int64_t)(COUNT(many) - i);
+    settle_key(world,
+               (struct semel_key_change){
+                   .key = SEMEL_STR("k"), .last_version = 1, .skips = true, .skipped = many, .n_skipped = COUNT(many)});
+    key = facts(world, "k", false);
+    assert_int_equal(key.n_skipped, COUNT(many));
+    assert_memory_equal(key.skipped, many, sizeof many);
 }
 
 /* I13 */
@@ -391,7 +439,7 @@ static void wake_wakes_nobody_behind_an_unfinished_row(void **state)
 
     put(world, "a", SEMEL_STATE_DEAD, "k", SEMEL_NONE);
     put(world, "b", SEMEL_STATE_WAITING, "k", SEMEL_NONE);
-    settle_key(world, (struct semel_key_change){SEMEL_STR("k"), SEMEL_NONE, true, false});
+    settle_key(world, (struct semel_key_change){.key = SEMEL_STR("k"), .last_version = SEMEL_NONE, .wake = true});
     assert_woken(world, "b", false);
 }
 
@@ -399,7 +447,7 @@ static void wake_sees_what_the_same_settle_has_finished(void **state)
 {
     struct world *world = *state;
     struct semel_change change = change_of("a", SEMEL_STATE_FAILED, SEMEL_STATE_COMPLETED);
-    struct semel_key_change key = {SEMEL_STR("k"), SEMEL_NONE, true, false};
+    struct semel_key_change key = {.key = SEMEL_STR("k"), .last_version = SEMEL_NONE, .wake = true};
     struct semel_settle_batch batch = {.consumer = SEMEL_STR("c"),
                                        .worker = SEMEL_STR("w"),
                                        .now_us = T0,
@@ -418,7 +466,7 @@ static void wake_sees_what_the_same_settle_has_finished(void **state)
 
 static void wake_of_a_key_without_rows_does_nothing(void **state)
 {
-    settle_key(*state, (struct semel_key_change){SEMEL_STR("nobody"), SEMEL_NONE, true, false});
+    settle_key(*state, (struct semel_key_change){.key = SEMEL_STR("nobody"), .last_version = SEMEL_NONE, .wake = true});
     assert_string_equal(all_ids(*state), "");
 }
 
@@ -439,6 +487,8 @@ const struct CMUnitTest settle_tests[] = {
     TEST(business_keys_stay_with_a_change_that_does_not_release_them),
     TEST(business_key_that_this_transaction_took_can_be_dropped_again),
     TEST(last_version_is_raised_and_never_lowered),
+    TEST(skipped_versions_are_kept_with_the_key),
+    TEST(as_many_versions_are_skipped_as_there_may_be),
     TEST(wake_makes_the_first_waiting_row_of_its_key_due_and_no_other),
     TEST(wake_by_version_takes_the_lowest_version),
     TEST(wake_wakes_nobody_behind_an_unfinished_row),

@@ -15,6 +15,12 @@ static bool needs_care(const struct sim_event *event)
                             event->state == SEMEL_STATE_QUARANTINED);
 }
 
+/* A version that waits for earlier ones may be given up: those are waited for all the same. */
+static bool may_be_given_up(const struct sim_world *world, const struct sim_event *event)
+{
+    return !world->quiet && event->there && event->gap;
+}
+
 /* Where nothing else ends a gap somebody has to: in the end, when what could come has come. */
 static bool needs_push(const struct sim_world *world, const struct sim_event *event)
 {
@@ -39,6 +45,10 @@ static bool decide(struct sim_world *world, const struct sim_event *event, struc
     }
     if (policy->effect != SEMEL_EFFECT_ATOMIC && !sim_nobody_holds(world, event))
         return false;
+    if (may_be_given_up(world, event)) {
+        command->word = SEMEL_WORD_DISCARD;
+        return sim_chance(world, 200);
+    }
     if (event->effects > 0) {
         command->word = SEMEL_WORD_RESOLVE;
     } else if (event->state == SEMEL_STATE_QUARANTINED) {
@@ -51,7 +61,9 @@ static bool decide(struct sim_world *world, const struct sim_event *event, struc
     } else if (!world->quiet && sim_chance(world, 50)) {
         command->word = SEMEL_WORD_DISCARD;
     } else {
-        command->force = world->scene.purge; /* it may be older than the retention */
+        command->force = world->scene.purge;       /* it may be older than the retention */
+        if (event->error_class == SEMEL_CLASS_GAP) /* in the end nobody else goes past what never comes */
+            command->force |= world->quiet || sim_chance(world, 300);
     }
     return true;
 }
@@ -120,12 +132,12 @@ static void care_for_one(struct sim_actor *actor)
     int n = 0, chosen;
 
     for (int i = 0; i < world->to_push; i++)
-        n += needs_care(&world->events[i]);
+        n += needs_care(&world->events[i]) || may_be_given_up(world, &world->events[i]);
     if (n == 0)
         return;
     chosen = (int)sim_between(world, 0, n - 1);
     for (int i = 0; i < world->to_push; i++)
-        if (needs_care(&world->events[i]) && chosen-- == 0) {
+        if ((needs_care(&world->events[i]) || may_be_given_up(world, &world->events[i])) && chosen-- == 0) {
             care(actor, &world->events[i]);
             return;
         }

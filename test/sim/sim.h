@@ -120,8 +120,9 @@ struct sim_event {
     int effects, starts;
     bool there; /* a committed row is there, as below */
     enum semel_state state;
-    bool gap;  /* it waits for versions that are missing */
-    bool kept; /* its payload is stored */
+    bool gap;    /* it waits for versions that are missing */
+    bool kept;   /* its payload is stored */
+    bool judged; /* the last commit made it stale, or had it wait for or die of missing versions */
     int attempts, attempts_before, replays;
     int64_t token, lease_until_us, processed_us, updated_us;
     enum semel_class error_class;

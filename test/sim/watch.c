@@ -152,6 +152,82 @@ static void check_row(struct sim_world *world, const struct sim_event *event, co
         sim_broken(world, "replays are counted", "event %d: %d after %d", event->n, row->live.replays, event->replays);
 }
 
+/* ---- versions (P74) ---- */
+
+/* It is recorded, now or before it was purged, that it took effect. */
+static bool applied(const struct sim_event *event)
+{
+    return (event->was_final && event->effects > 0) || (event->there && event->state == SEMEL_STATE_COMPLETED);
+}
+
+static bool over(const struct sim_event *event)
+{
+    return event->was_final || (event->there && semel__state_final(event->state));
+}
+
+/* Only what had an effect leaves an earlier version behind; else its own version has had its turn under another id. */
+static void check_stale(const struct sim_world *world, const struct sim_event *event)
+{
+    if (event->was_final)
+        return; /* so it was itself, before it was purged and forced */
+    for (int i = 0; i < world->to_push; i++) {
+        const struct sim_event *other = &world->events[i];
+        if (other->key != event->key || other == event)
+            continue;
+        if ((applied(other) && other->version >= event->version) || (other->version == event->version && over(other)))
+            return;
+    }
+    sim_broken(world, "no version is left behind by what had no effect",
+               "event %d, version %lld of key %d, is stale, and no later one had an effect", event->n,
+               (long long)event->version, event->key);
+}
+
+/* All messages of this version have ended, and there was one. */
+static bool version_over(const struct sim_world *world, int key, int64_t version)
+{
+    bool one = false;
+
+    for (int i = 0; i < world->scene.n_events; i++) {
+        const struct sim_event *other = &world->events[i];
+        if (other->key != key || other->version != version)
+            continue;
+        if (!over(other))
+            return false;
+        one = true;
+    }
+    return one;
+}
+
+/* What ended without effect is stepped over: whoever waits for versions waits for one that has not ended. */
+static void check_gap(const struct sim_world *world, const struct sim_event *event)
+{
+    int64_t last = world->scene.policy.first_version - 1;
+
+    if (world->scene.policy.first_version == SEMEL_FIRST_VERSION_ANY)
+        return; /* nothing is remembered until something was applied */
+    for (int i = 0; i < world->to_push; i++) {
+        const struct sim_event *other = &world->events[i];
+        if (other->key == event->key && applied(other) && other->version > last && other->version < event->version)
+            last = other->version;
+    }
+    for (int64_t version = last + 1; version < event->version; version++)
+        if (!version_over(world, event->key, version))
+            return;
+    sim_broken(world, "a gap is one", "event %d, version %lld of key %d, waits for versions, and all before it ended",
+               event->n, (long long)event->version, event->key);
+}
+
+static void check_versions(const struct sim_world *world, struct sim_event *event)
+{
+    if (!event->judged)
+        return;
+    event->judged = false;
+    if (event->state == SEMEL_STATE_STALE)
+        check_stale(world, event);
+    else
+        check_gap(world, event);
+}
+
 static void look_at_row(void *ctx, struct semel_str consumer, const struct semel_row *row)
 {
     struct sim_world *world = ctx;
@@ -175,6 +251,9 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
                   event->there ? semel__state_name(event->state) : "absent", semel__state_name(live->state),
                   live->attempts, semel__class_name(live->error_class), world->committed->owner);
     find_owner(world, row, event);
+    event->judged = live->state == SEMEL_STATE_STALE ||
+                    (live->error_class == SEMEL_CLASS_GAP &&
+                     (live->state == SEMEL_STATE_DEAD || live->state == SEMEL_STATE_WAITING));
     if (live->state == SEMEL_STATE_COMPLETED && late_version(world) && world->last_of_key[event->key] < event->version)
         world->last_of_key[event->key] = event->version;
     event->there = true;
@@ -234,6 +313,8 @@ void sim_watch(struct sim_world *world)
         struct sim_event *event = &world->events[i];
         if (event->there && event->mark != world->looks)
             check_gone(world, event);
+        if (event->there)
+            check_versions(world, event);
         if (event->there && event->state == SEMEL_STATE_COMPLETED && event->effects == 0)
             sim_broken(world, "effect and record are one", "event %d is completed and had no effect", event->n);
     }

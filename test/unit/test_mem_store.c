@@ -331,7 +331,7 @@ static semel_status admit_and_settle(struct semel_store *store, struct semel_are
                                   .live = item.row.live,
                                   .log_attempt = true,
                                   .release_business = true};
-    struct semel_key_change key_change = {SEMEL_STR("k"), 3, true, false};
+    struct semel_key_change key_change = {.key = SEMEL_STR("k"), .last_version = 3, .wake = true};
     struct semel__msg msg;
     struct semel_conflict conflict = {&msg};
     struct semel_settle_batch out = {.consumer = SEMEL_STR("c"),

@@ -17,7 +17,7 @@ static const char *const matrix[SEMEL_STATE_COUNT] = {
     /* waiting     */ "-xxxxxxxx--",
     /* rejected    */ "x----------",
     /* unknown     */ "--xx-xx----",
-    /* dead        */ "--xx-x-x---",
+    /* dead        */ "--xxxx-x---",
     /* stale       */ "x----------",
     /* prevented   */ "x----------",
     /* quarantined */ "--xx-x----x",
