@@ -43,6 +43,16 @@ CREATE TABLE semel.access (
 -- in a restored database. Those that are held stay valid.
 DROP SEQUENCE IF EXISTS semel.token;
 
+-- Sequences do not follow their tables through a dump of data, a logical switchover or a blue/green deployment.
+-- semel._sequences notices and moves them past what is stored; this index tells at next to no cost whether there is a
+-- row beyond the sequence, and this table what was noticed.
+CREATE INDEX inbox_arrival ON semel.inbox USING brin (arrival) WITH (autosummarize = on);
+
+CREATE TABLE semel.restart (
+    noticed_at timestamptz PRIMARY KEY,
+    note       text NOT NULL
+);
+
 -- refused: an end that came too late, whose transaction must not commit.
 ALTER TABLE semel.held DROP CONSTRAINT held_kind_check;
 ALTER TABLE semel.held ADD CONSTRAINT held_kind_check CHECK (kind IN ('begun', 'loose', 'claimed', 'refused'));

@@ -445,9 +445,90 @@ BEGIN
     RETURN told;
 END $$;
 
-DO $$ BEGIN PERFORM semel._timeline(); END $$;
+-- ---- do the sequences stand behind what is stored? ----------------------------------------------------------------
+
+-- In one statement each: what the snapshot shows was drawn before the sequence is read. A number beyond the sequence of
+-- the arrivals, and not below the bound; NULL: there is none.
+CREATE FUNCTION semel._arrival_beyond(bound bigint) RETURNS bigint LANGUAGE sql STABLE
+SET enable_seqscan = off SET jit = off AS $$
+    SELECT i.arrival FROM semel.inbox AS i
+    WHERE i.arrival >= greatest(bound, (SELECT (q.last_value + CASE WHEN q.is_called THEN 1 ELSE 0 END) * 16384
+                                         FROM semel.arrival AS q)) LIMIT 1
+$$;
+
+CREATE FUNCTION semel._identity_beyond(tab text, col text, seq regclass) RETURNS bigint LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    top bigint;
+BEGIN
+    EXECUTE format('SELECT max(t.%1$I) FROM semel.%2$I AS t HAVING max(t.%1$I) > (SELECT q.last_value - '
+                   'CASE WHEN q.is_called THEN 0 ELSE 1 END FROM %3$s AS q)', col, tab, seq) INTO top;
+    RETURN top;
+END $$;
+
+-- Past the highest arrival, by a sixty-fourth at most; seen: one that is beyond the sequence.
+CREATE FUNCTION semel._arrival_past(seen bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    low bigint := seen;
+    high bigint := seen + 16384;
+BEGIN
+    LOOP
+        seen := semel._arrival_beyond(high);
+        EXIT WHEN seen IS NULL;
+        low := seen;
+        high := 2 * seen;
+    END LOOP;
+    WHILE high - low > low / 64 + 16384 LOOP
+        seen := semel._arrival_beyond(low + (high - low) / 2);
+        IF seen IS NULL THEN
+            high := low + (high - low) / 2;
+        ELSE
+            low := seen;
+        END IF;
+    END LOOP;
+    RETURN high;
+END $$;
+
+-- Moves what began anew past what is stored, and never back; what was noticed, else NULL. Of several sessions one does.
+CREATE FUNCTION semel._sequences() RETURNS text LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    key bigint := hashtextextended('semel.sequences', 0);
+    s record;
+    top bigint := semel._arrival_beyond(0);
+    moved text[] := '{}';
+    told text;
+BEGIN
+    IF top IS NOT NULL AND pg_try_advisory_xact_lock(key) AND semel._arrival_beyond(0) IS NOT NULL THEN
+        PERFORM setval('semel.arrival'::regclass, semel._arrival_past(top) / 16384 + 1);
+        moved := moved || 'arrival'::text;
+    END IF;
+    FOR s IN SELECT v.tab, v.col, ('semel.' || v.tab || '_' || v.col || '_seq')::regclass AS seq
+             FROM (VALUES ('attempt', 'id'), ('audit', 'id'), ('outbox', 'seq'), ('selection', 'number'),
+                          ('timeline', 'number')) AS v (tab, col) LOOP
+        top := semel._identity_beyond(s.tab, s.col, s.seq);
+        IF top IS NOT NULL AND pg_try_advisory_xact_lock(key)
+           AND semel._identity_beyond(s.tab, s.col, s.seq) IS NOT NULL THEN
+            PERFORM setval(s.seq, top);
+            moved := moved || s.tab;
+        END IF;
+    END LOOP;
+    IF moved <> '{}' THEN
+        told := format('the database was restored or switched over without its sequences (%s): they were moved past '
+                       'what is stored', array_to_string(moved, ', '));
+        INSERT INTO semel.restart VALUES (semel._now(), told) ON CONFLICT DO NOTHING;
+        INSERT INTO semel.audit (at, who, what, reason) VALUES (semel._now(), session_user, 'sequences', told);
+    END IF;
+    RETURN told;
+END $$;
 
 -- Nobody but the owner may call what is made here; roles.sql grants what an application needs.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM PUBLIC;
+
+DO $$
+BEGIN
+    PERFORM semel._sequences();
+    PERFORM semel._timeline();
+END $$;
 
 INSERT INTO semel.schema (version, name) VALUES (13, 'ground');

@@ -245,10 +245,14 @@ DECLARE
     p semel._policy;
     name text;
     bad text;
+    restarted text := semel._sequences();                   -- first: the timeline has a sequence, too
     promoted text := semel._timeline();
     n bigint := 0;
 BEGIN
     PERFORM semel._check_max('tick', max, 1000000);
+    IF restarted IS NOT NULL THEN
+        RAISE WARNING USING MESSAGE = 'tick: ' || restarted;
+    END IF;
     IF promoted IS NOT NULL THEN
         RAISE WARNING USING MESSAGE = 'tick: ' || promoted;
     END IF;

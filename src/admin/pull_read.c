@@ -84,10 +84,9 @@ static bool read_query(const struct reading *r, const struct semel_http_request 
 
 static bool read_token(const struct reading *r, const struct semel_json_node *node)
 {
-    bool text = node->tag == SEMEL_JSON_TAG_STRING || node->tag == SEMEL_JSON_TAG_INTEGER;
-    if (!text || !semel__str_int64(node->u.text, &r->call->token) || r->call->token < 1)
-        return wrong(r, "token must be the one that take gave, a number or a string of digits");
-    return true;
+    if (node->tag != SEMEL_JSON_TAG_STRING || !semel__str_int64(node->u.text, &r->call->token) || r->call->token < 1)
+        return wrong(r, "token must be the one that take gave, a string of digits: clients round such numbers");
+    return semel__token_check(r->call->token, r->err) == SEMEL_OK;
 }
 
 static bool read_result(const struct reading *r, const struct semel_json_node *node)

@@ -327,6 +327,8 @@ semel_status semel__pg_migrate(struct semel_store *store, int *ret_from, int *re
 /* RETRY, ENVIRONMENT, once: the server was promoted since this handle last looked, err says what may be lost. Inside a
  * transaction: OK, and nothing is looked at. */
 semel_status semel__pg_timeline(struct pg_store *d, struct semel_error *err);
+/* Moves sequences that began anew past what is stored. CLOSED: the connection is gone. */
+semel_status semel__pg_sequences(struct pg_store *d, struct semel_error *err);
 /* "; the server was promoted ..." when that was noticed lately; else empty. */
 void semel__pg_timeline_about(struct pg_store *d, char *out, size_t size);
 

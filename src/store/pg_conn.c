@@ -235,6 +235,8 @@ semel_status semel__pg_suitable(struct pg_store *d, struct semel_error *err)
         status = semel__pg_schema_check(d, d->store.options.migrate, err);
     if (status == SEMEL_OK && d->store.options.migrate)
         status = semel__pg_migrate(&d->store, NULL, NULL, err);
+    if (status == SEMEL_OK)
+        status = semel__pg_sequences(d, err);
     return status == SEMEL_OK ? semel__pg_timeline(d, err) : status;
 }
 

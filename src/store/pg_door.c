@@ -78,7 +78,7 @@ void semel__pg_about(struct semel_store *store, char *out, size_t size)
     struct pg_store *d = semel__pg_of(store);
     struct pg_trip trip;
     const char *version = d->conn != NULL ? PQparameterStatus(d->conn, "server_version") : NULL;
-    char shown[64], promoted[220];
+    char shown[64], promoted[440];
     semel__str_show(shown, sizeof(shown), semel__str(version != NULL ? version : "of unknown version"));
     snprintf(out, size, "PostgreSQL %s", shown);
     semel__pg_start(&trip, d, "looking at the server");

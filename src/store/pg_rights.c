@@ -20,7 +20,7 @@ static const struct pg_sql rights = {
     "(SELECT pg_catalog.string_agg(w.what || ' on semel.' || n.name, ', ' ORDER BY n.name, w.what) FROM (VALUES "
     "('inbox', 'SELECT,INSERT,UPDATE,DELETE'), ('business_key', 'SELECT,INSERT,UPDATE,DELETE'), "
     "('order_key', '" SAME "'), ('watermark', '" SAME "'), ('consumer', '" SAME "'), ('conflict', '" SAME "'), "
-    "('attempt', 'SELECT,INSERT,DELETE'), ('position', '" SAME "'), ('arrival', 'USAGE'), ('token', 'USAGE')) "
+    "('attempt', 'SELECT,INSERT,DELETE'), ('position', '" SAME "'), ('arrival', 'USAGE')) "
     "AS n (name, whats) CROSS JOIN LATERAL pg_catalog.unnest(pg_catalog.string_to_array(n.whats, ',')) AS w (what) "
     "LEFT JOIN pg_catalog.pg_class AS c ON c.relname = n.name "
     "AND c.relnamespace = (SELECT s.oid FROM pg_catalog.pg_namespace AS s WHERE s.nspname = 'semel') "

@@ -10,6 +10,10 @@
  *
  * A server that keeps its log to itself has no timeline, and nothing is noticed.
  *
+ * A database that was restored from a dump of its data, or that took over by logical replication, has the rows and not
+ * the sequences (P79): arrivals and the numbers of attempts would repeat. semel._sequences looks at every opening and
+ * moves them past what is stored. Nothing is lost by it, so that it is told to who asks for the status alone.
+ *
  * Invariants: a handle tells of each change once; looking fails only when the connection does; nothing is done inside a
  * transaction, and the note waits for no standby.
  */
@@ -30,6 +34,14 @@ static const struct pg_sql sql_look = {
 static const struct pg_sql sql_hurry = {"semel_timeline_hurry",
                                         "SELECT pg_catalog.set_config('synchronous_commit', 'local', true)"};
 static const struct pg_sql sql_note = {"semel_timeline_note", "INSERT INTO semel.timeline (timeline) SELECT " NOW_ON};
+
+static const struct pg_sql sql_may_move = {
+    "semel_may_move", "SELECT pg_catalog.has_function_privilege('semel._sequences()'::text, 'EXECUTE'::text)"};
+static const struct pg_sql sql_sequences = {"semel_sequences", "SELECT semel._sequences()"};
+static const struct pg_sql sql_restart = {
+    "semel_restart",
+    "SELECT r.note FROM semel.restart AS r WHERE r.noticed_at > pg_catalog.clock_timestamp() - " TOLD_FOR
+    " ORDER BY r.noticed_at DESC LIMIT 1"};
 
 struct timeline {
     int64_t now_on, last; /* SEMEL_NONE: none */
@@ -98,6 +110,35 @@ semel_status semel__pg_timeline(struct pg_store *d, struct semel_error *err)
                        d->standby ? "; commits waited for a standby" : "");
 }
 
+semel_status semel__pg_sequences(struct pg_store *d, struct semel_error *err)
+{
+    semel_status status = SEMEL_OK;
+    bool may = !semel__pg_in_tx(d);
+    for (int step = 0; step < 2 && may && status == SEMEL_OK; step++) {
+        struct pg_trip trip;
+        semel__pg_start(&trip, d, "looking at the sequences");
+        size_t at = semel__pg_add(&trip, step == 0 ? &sql_may_move : &sql_sequences);
+        status = semel__pg_run(&trip, err);
+        may = step == 0 && status == SEMEL_OK && semel__pg_get_bool(trip.results[at], 0, 0);
+        semel__pg_end(&trip);
+    }
+    return status == SEMEL_CLOSED ? status : SEMEL_OK;
+}
+
+/* What was noticed lately, behind what is in `out`. */
+static void restart_about(struct pg_store *d, char *out, size_t size)
+{
+    struct pg_trip trip;
+    char note[200];
+    semel__pg_start(&trip, d, "looking at the sequences");
+    size_t at = semel__pg_add(&trip, &sql_restart);
+    if (semel__pg_run(&trip, NULL) == SEMEL_OK && PQntuples(trip.results[at]) == 1) {
+        semel__str_show(note, sizeof(note), semel__pg_get_text(trip.results[at], 0, 0));
+        snprintf(out + strlen(out), size - strlen(out), "; %s", note);
+    }
+    semel__pg_end(&trip);
+}
+
 void semel__pg_timeline_about(struct pg_store *d, char *out, size_t size)
 {
     struct timeline t;
@@ -106,4 +147,6 @@ void semel__pg_timeline_about(struct pg_store *d, char *out, size_t size)
         out[0] = '\0';
     if (learn(d, &t, &ignored) == SEMEL_OK && t.recent && t.note[0] != '\0')
         snprintf(out, size, "; %s", t.note);
+    if (size > 0)
+        restart_about(d, out, size);
 }

@@ -186,10 +186,10 @@ def test_a_worker_role_may_do_what_routes_need_and_its_statements_are_tried(tmp_
 
 
 def test_rights_that_a_role_lacks_are_named(tmp_path, shop):
-    shop.sql("REVOKE DELETE ON semel.inbox FROM w; REVOKE USAGE ON SEQUENCE semel.token FROM w")
+    shop.sql("REVOKE DELETE ON semel.inbox FROM w; REVOKE USAGE ON SEQUENCE semel.arrival FROM w")
     result, text = answers(tmp_path, as_worker(shop), {"r": route()})[None, "rights"]
     assert result == "failed"
-    assert text.startswith("role w lacks DELETE on semel.inbox, USAGE on semel.token; sql/postgres/roles.sql")
+    assert text.startswith("role w lacks USAGE on semel.arrival, DELETE on semel.inbox; sql/postgres/roles.sql")
     shop.sql("REVOKE USAGE ON SCHEMA semel FROM w")
     result, text = answers(tmp_path, as_worker(shop), {"r": route()})[None, "rights"]
     assert result == "failed" and "permission denied for schema semel" in text

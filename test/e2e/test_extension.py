@@ -519,6 +519,33 @@ def test_lease_that_ran_out_is_recovered_and_its_former_owner_is_fenced(db):
     assert db.execute("SELECT status, outcome FROM semel_inbox").fetchall() == [("completed", '{"sent":1}')]
 
 
+# A8 P80: until ROLLBACK; a savepoint does not swallow it
+def test_late_done_of_an_effect_in_this_database_is_an_error_and_nothing_commits(db):
+    in_transaction(db, "SELECT semel_consumer('mail', '{\"effect\": \"atomic\"}')")
+    db.execute("BEGIN IMMEDIATE")
+    token = call(db, "semel_inbox_claim", consumer="mail", message_id="id-1", payload="{}", lease="1ms")[0]["token"]
+    db.execute("COMMIT")
+    poll(lambda: in_transaction(db, "SELECT semel_tick()")[0][0])
+    for gone in (False, True):
+        assert in_transaction(db, "SELECT semel_inbox_finish(?, 'transient')", token) == [(0,)]
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("CREATE TABLE effect (id)")
+        db.execute("SAVEPOINT mine")
+        with pytest.raises(sqlite3.OperationalError, match="must not be committed"):
+            db.execute("SELECT semel_inbox_finish(?)", (token,)).fetchall()
+        db.execute("ROLLBACK TO mine")
+        with pytest.raises(sqlite3.IntegrityError):
+            db.execute("COMMIT")
+        assert db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'effect'").fetchall() == [(0,)]
+        in_transaction(db, "DELETE FROM semel_inbox")
+    rounded = int(float(token))
+    if rounded > 2**59:
+        db.execute("BEGIN IMMEDIATE")
+        with pytest.raises(sqlite3.OperationalError, match="rounded"):
+            db.execute("SELECT semel_inbox_finish(?)", (rounded,)).fetchall()
+        db.execute("ROLLBACK")
+
+
 def test_claim_that_was_rolled_back_was_never_made(db):
     in_transaction(db, "SELECT semel_consumer('c', '{\"effect\": \"outside\"}')")
     db.execute("BEGIN IMMEDIATE")

@@ -488,6 +488,78 @@ def test_lease_that_ran_out_is_recovered_and_its_former_owner_is_fenced(db):
     assert count(db, "semel.held") == 0
 
 
+# A7 P79: the clock, a counter, the effect, chance; what a client made a double of is an error that says so
+@pytest.mark.parametrize("bits, effect", [(1, "atomic"), (2, "outside"), (3, "keyed")])
+def test_token_holds_the_clock_and_the_effect_of_its_claim(db, bits, effect):
+    consumer(db, "mail", effect=effect)
+    claim = "SELECT token FROM semel.inbox_claim('mail', %s, payload => '{}')"
+    tokens = [committed(db, claim, f"id-{i}")[0][0] for i in range(300)]
+    assert len(set(tokens)) == 300
+    now = committed(db, "SELECT (extract(epoch FROM now()) * 1000)::bigint")[0][0]
+    for token in tokens:
+        assert token > 2**53 and token % 128 != 0 and token >> 10 & 3 == bits
+        assert abs((token >> 22) * 1.024 + 1577836800000 - now) < 60000
+    assert len({token & 1023 for token in tokens}) > 100
+    error = refused(db, "SELECT semel.inbox_finish(%s)", int(float(tokens[0])))
+    assert error.pgcode == "22023" and "which the client has rounded" in error.diag.message_primary
+    assert committed(db, "SELECT semel.inbox_finish(%s)", tokens[0]) == [(True,)]
+
+
+# A7 P79
+def test_tokens_of_a_message_rise_although_the_clock_steps_back(db):
+    consumer(db, "mail", effect="outside")
+    tokens = [committed(db, "SELECT token FROM semel.inbox_claim('mail', 'id-1', payload => '{}')")[0][0]]
+    for days in range(1, 5):
+        committed(db, "CREATE OR REPLACE FUNCTION semel._now() RETURNS timestamptz LANGUAGE sql VOLATILE AS "
+                      f"$$ SELECT pg_catalog.clock_timestamp() - interval '{days} days' $$")
+        before = committed(db, "SELECT updated_at FROM semel.inbox")
+        assert committed(db, "SELECT semel.inbox_release(%s)", tokens[-1]) == [(True,)]
+        assert committed(db, "SELECT updated_at FROM semel.inbox") > before
+        tokens.append(committed(db, "SELECT token FROM semel.inbox_claim('mail', 'id-1', payload => '{}')")[0][0])
+    assert tokens == sorted(set(tokens))
+
+
+# A8 P80: also where the row is gone; a savepoint before both takes back both
+def test_late_done_of_an_effect_in_this_database_is_an_error_and_nothing_commits(db):
+    consumer(db, "mail", effect="atomic")
+    token = committed(db, "SELECT token FROM semel.inbox_claim('mail', 'id-1', payload => '{}', lease => '1ms')")[0][0]
+    poll(lambda: committed(db, "SELECT semel.tick()")[0][0])
+    for _ in range(2):
+        assert committed(db, "SELECT semel.inbox_finish(%s, 'transient')", token) == [(False,)]
+        ask(db, "INSERT INTO ledger VALUES ('id-1', 7)")
+        error = refused(db, "SELECT semel.inbox_finish(%s)", token, error=psycopg2.Error)
+        assert error.pgcode == "55000" and "must not be committed" in error.diag.message_primary
+        assert count(db, "ledger") == 0
+        committed(db, "DELETE FROM semel.inbox")
+
+
+# A7 P79: sequences do not follow their tables through a logical switchover or a dump of the data
+def test_sequences_that_began_anew_are_moved_past_what_is_stored(db, shop):
+    consumer(db, "billing", order="arrival")
+    for i in range(40):
+        handle(db, f"old-{i}", order_key="k")
+    begin(db, "id-1", order_key="k")
+    committed(db, "SELECT * FROM semel.inbox_fail('billing', 'id-1', order_key => 'k', payload => '{}', "
+                  "class => 'transient')")
+    sequences = [row[0] for row in committed(db, "SELECT oid::regclass::text FROM pg_class WHERE relkind = 'S' "
+                                                 "AND relnamespace = 'semel'::regnamespace")]
+    stored = committed(db, "SELECT max(arrival) FROM semel.inbox")[0][0]
+    for sequence in sequences:
+        committed(db, f"ALTER SEQUENCE {sequence} RESTART")
+    committed(db, "SELECT semel.tick()")
+    assert any("without its sequences (arrival, attempt" in notice for notice in db.notices)
+    assert committed(db, "SELECT count(*) FROM semel.restart") == [(1,)]
+    begin(db, "id-2", order_key="k", payload="{}")
+    db.commit()
+    assert committed(db, "SELECT arrival > %s FROM semel.inbox WHERE message_id = 'id-2'", stored) == [(True,)]
+    assert committed(db, "SELECT count(*) - count(DISTINCT arrival) FROM semel.inbox") == [(0,)]
+    committed(db, "SELECT * FROM semel.inbox_fail('billing', 'id-9', payload => '{}', class => 'transient')")
+    places = committed(db, "SELECT last_value FROM semel.arrival")
+    committed(db, "SELECT semel.tick()")  # and it is noticed once
+    assert committed(db, "SELECT last_value FROM semel.arrival") == places
+    assert committed(db, "SELECT count(*) FROM semel.restart") == [(1,)]
+
+
 # I7, T4
 def test_claim_is_refused_until_its_consumer_has_said_where_the_effect_is(db):
     claim = "SELECT act, why FROM semel.inbox_claim('mail', 'id-1', payload => '{}')"

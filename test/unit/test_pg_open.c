@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "store/migrations.h"
+#include "store/pg_door.h"
 #include "unit/test_pg.h"
 
 static semel_status open_as(struct world *w, const char *url, bool migrate)
@@ -242,6 +243,34 @@ static void connection_in_the_middle_of_something_is_refused(void **state)
     assert_int_equal(semel__store_pg_wrap(&wrapped, NULL, &usual, &w->err), SEMEL_CLOSED);
 }
 
+/* A7 P79: a dump of the data, a logical switchover and a blue/green deployment bring the rows and not the sequences. */
+static void sequences_that_began_anew_are_moved_past_what_is_stored(void **state)
+{
+    struct world *w = *state;
+    char about[600];
+    ok(w, open_as(w, w->url, true));
+    sql("INSERT INTO semel.inbox (arrival, received_at, updated_at, processed_at, consumer, source, message_id, "
+        "status) "
+        "SELECT i * 16384, now(), now(), now(), 'c', 's', i::text, 'completed' FROM generate_series(1, 5000) AS i; "
+        "INSERT INTO semel.attempt (consumer, source, message_id, attempt, at) SELECT 'c', 's', 'm', 1, now() "
+        "FROM generate_series(1, 30); SELECT setval('semel.arrival', 1, false); "
+        "ALTER SEQUENCE semel.attempt_id_seq RESTART");
+    ok(w, open_as(w, w->url, false));
+    assert_int_equal(ask("SELECT count(*) FROM semel.restart WHERE note LIKE '%(arrival, attempt)%'"), 1);
+    assert_true(ask("SELECT nextval('semel.arrival')") > 5000);
+    assert_true(ask("SELECT nextval('semel.arrival')") < 5200); /* and not far beyond: there are not that many */
+    assert_int_equal(ask("SELECT nextval('semel.attempt_id_seq')"), 31);
+    semel__pg_about(w->store, about, sizeof(about));
+    assert_non_null(strstr(about, "without its sequences (arrival, attempt): they were moved past what is stored"));
+    sql("SELECT setval('semel.arrival', 9999999)");
+    ok(w, open_as(w, w->url, false)); /* never back */
+    assert_int_equal(ask("SELECT last_value FROM semel.arrival"), 9999999);
+    assert_int_equal(ask("SELECT count(*) FROM semel.restart"), 1);
+    sql("SELECT setval('semel.arrival', 1)");
+    ok(w, semel_store_reopen(w->store, &w->err)); /* and at a reconnect */
+    assert_true(ask("SELECT nextval('semel.arrival')") > 5000);
+}
+
 static void both_schemes_and_keywords_open_the_same_store(void **state)
 {
     struct world *w = *state;
@@ -272,6 +301,7 @@ int main(void)
         OPEN(handle_from_before_fork_is_dead_in_the_child_and_alive_in_the_parent),
         OPEN(wrapped_connection_is_left_as_it_was),
         OPEN(connection_in_the_middle_of_something_is_refused),
+        BARE(sequences_that_began_anew_are_moved_past_what_is_stored),
         OPEN(both_schemes_and_keywords_open_the_same_store),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

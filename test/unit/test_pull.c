@@ -151,7 +151,7 @@ static void a_process_that_did_not_give_the_lease_settles_it_by_its_token(void *
     take_token("take", token);
     semel__pull_close(pull); /* forgets what was taken here */
     pull = semel__serve_pull(served.serve, served_route(&served, "both"));
-    snprintf(body, sizeof(body), "{\"token\":%s,\"result\":\"done\"}", token); /* a number will do */
+    snprintf(body, sizeof(body), "{\"token\":\"%s\",\"result\":\"done\"}", token);
     assert_reply(call("settle", body), 200, "settled");
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
     assert_reply(call("settle", body), 409, "{\"status\":\"lost\"}");
@@ -437,6 +437,9 @@ static void calls_that_make_no_sense_are_refused_with_the_reason(void **state)
         {"settle", "{\"token\":\"1\",\"result\":\"good\"}", "result must be"},
         {"settle", "{\"token\":\"-1\",\"result\":\"done\"}", "token must be"},
         {"settle", "{\"token\":1.5,\"result\":\"done\"}", "token must be"},
+        {"settle", "{\"token\":910584836366108801,\"result\":\"done\"}", "a string of digits"}, /* A7 P79 */
+        {"settle", "{\"token\":\"910584836366108800\",\"result\":\"done\"}", "the client has rounded"},
+        {"renew", "{\"token\":\"910584836366108800\"}", "the client has rounded"},
         {"settle", "{\"token\":99999999999999999999,\"result\":\"done\"}", "token must be"},
         {"settle", "{\"token\":{},\"result\":\"done\"}", "token must be"},
         {"settle", "{\"token\":\"1\",\"result\":\"done\",\"reason\":7}", "reason must be"},
