@@ -516,7 +516,6 @@ BEGIN
     IF moved <> '{}' THEN
         told := format('the database was restored or switched over without its sequences (%s): they were moved past '
                        'what is stored', array_to_string(moved, ', '));
-        INSERT INTO semel.restart VALUES (semel._now(), told) ON CONFLICT DO NOTHING;
         INSERT INTO semel.audit (at, who, what, reason) VALUES (semel._now(), session_user, 'sequences', told);
     END IF;
     RETURN told;
@@ -525,9 +524,21 @@ END $$;
 -- Nobody but the owner may call what is made here; roles.sql grants what an application needs.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM PUBLIC;
 
+-- Who inserts a row has looked; it stays only where something was noticed. So a worker needs no right to the function.
+CREATE FUNCTION semel._restart_note() RETURNS trigger LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+BEGIN
+    NEW.note := semel._sequences();
+    NEW.noticed_at := semel._now();
+    RETURN CASE WHEN NEW.note IS NOT NULL THEN NEW END;
+END $$;
+
+CREATE TRIGGER restart_is_noted BEFORE INSERT ON semel.restart
+FOR EACH ROW EXECUTE FUNCTION semel._restart_note();
+
 DO $$
 BEGIN
-    PERFORM semel._sequences();
+    INSERT INTO semel.restart (note) VALUES ('');
     PERFORM semel._timeline();
 END $$;
 

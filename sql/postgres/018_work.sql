@@ -245,11 +245,13 @@ DECLARE
     p semel._policy;
     name text;
     bad text;
-    restarted text := semel._sequences();                   -- first: the timeline has a sequence, too
-    promoted text := semel._timeline();
+    restarted text;
+    promoted text;
     n bigint := 0;
 BEGIN
     PERFORM semel._check_max('tick', max, 1000000);
+    INSERT INTO semel.restart (note) VALUES ('') RETURNING note INTO restarted;
+    promoted := semel._timeline();                          -- after it: the timeline has a sequence, too
     IF restarted IS NOT NULL THEN
         RAISE WARNING USING MESSAGE = 'tick: ' || restarted;
     END IF;

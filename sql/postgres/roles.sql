@@ -70,7 +70,6 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'semel') AS migrated, :'
     GRANT INSERT ON semel.order_key, semel.attempt, semel.audit, semel.selection, semel.selected, semel.position
         TO :"operator";
     GRANT DELETE ON semel.business_key TO :"operator";
-    GRANT EXECUTE ON FUNCTION semel._sequences() TO :"operator";
 
     \if :with_worker
         GRANT USAGE ON SCHEMA semel TO :"worker";
@@ -78,7 +77,6 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'semel') AS migrated, :'
         REVOKE INSERT, UPDATE, DELETE ON semel.schema, semel.access FROM :"worker";
         REVOKE UPDATE, DELETE ON semel.audit FROM :"worker";
         GRANT USAGE ON ALL SEQUENCES IN SCHEMA semel TO :"worker";
-        GRANT EXECUTE ON FUNCTION semel._sequences() TO :"worker";
     \endif
     COMMIT;
     \echo the roles are there, and have their rights

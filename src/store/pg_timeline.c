@@ -11,8 +11,8 @@
  * A server that keeps its log to itself has no timeline, and nothing is noticed.
  *
  * A database that was restored from a dump of its data, or that took over by logical replication, has the rows and not
- * the sequences (P79): arrivals and the numbers of attempts would repeat. semel._sequences looks at every opening and
- * moves them past what is stored. Nothing is lost by it, so that it is told to who asks for the status alone.
+ * the sequences (P79): arrivals and the numbers of attempts would repeat. A trigger of semel.restart looks at every
+ * opening and moves them past what is stored. Nothing is lost by it: it is told to who asks for the status alone.
  *
  * Invariants: a handle tells of each change once; looking fails only when the connection does; nothing is done inside a
  * transaction, and the note waits for no standby.
@@ -36,8 +36,8 @@ static const struct pg_sql sql_hurry = {"semel_timeline_hurry",
 static const struct pg_sql sql_note = {"semel_timeline_note", "INSERT INTO semel.timeline (timeline) SELECT " NOW_ON};
 
 static const struct pg_sql sql_may_move = {
-    "semel_may_move", "SELECT pg_catalog.has_function_privilege('semel._sequences()'::text, 'EXECUTE'::text)"};
-static const struct pg_sql sql_sequences = {"semel_sequences", "SELECT semel._sequences()"};
+    "semel_may_move", "SELECT pg_catalog.has_table_privilege('semel.restart'::text, 'INSERT'::text)"};
+static const struct pg_sql sql_sequences = {"semel_sequences", "INSERT INTO semel.restart (note) VALUES ('')"};
 static const struct pg_sql sql_restart = {
     "semel_restart",
     "SELECT r.note FROM semel.restart AS r WHERE r.noticed_at > pg_catalog.clock_timestamp() - " TOLD_FOR
