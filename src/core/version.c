@@ -60,7 +60,8 @@ bool semel__version_missing(const struct semel_policy *policy, const struct seme
     int64_t last = semel__version_last(policy, key);
     if (last == SEMEL_NONE || version == SEMEL_NONE || version <= last + 1)
         return false;
-    semel__buf_addz(text, version == last + 2 ? "version " : "versions ");
+    int64_t known = (int64_t)(place_of(key, version) - place_of(key, last + 1));
+    semel__buf_addz(text, version - last - 1 - known == 1 ? "version " : "versions ");
     int ranges = 0;
     for (size_t i = place_of(key, last + 1); last + 1 < version; i++) {
         int64_t end = i < key->n_skipped && key->skipped[i] < version ? key->skipped[i] : version;

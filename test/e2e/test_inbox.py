@@ -129,7 +129,7 @@ def test_show_names_the_first_of_the_key_that_holds_it_up(store):
 def test_show_says_which_version_is_missing(store):
     # I12
     store.semel("consumer", "set", "billing", '{"order":"version","on_gap":"apply"}')
-    store.sql("INSERT INTO semel_order_key VALUES ('billing', 'order-9', 3)")
+    store.sql("INSERT INTO semel_order_key (consumer, order_key, last_version) VALUES ('billing', 'order-9', 3)")
     add(store, "v6", "waiting", order_key="order-9", version=6, attempts=0, error_class="gap",
         due_at=now_us() + 300 * SECOND)
     result = store.semel("inbox", "show", "v6")
@@ -319,11 +319,33 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing(store):
 def test_a_gap_can_be_forced(store):
     # I12
     store.semel("consumer", "set", "billing", '{"order":"version"}')
-    store.sql("INSERT INTO semel_order_key VALUES ('billing', 'k', 3)")
+    store.sql("INSERT INTO semel_order_key (consumer, order_key, last_version) VALUES ('billing', 'k', 3)")
     add(store, "v6", "waiting", order_key="k", version=6, attempts=0, error_class="gap", due_at=now_us() + DAY)
     assert store.semel("inbox", "retry", "v6", "--reason", "x").code == 4
-    assert store.semel("inbox", "retry", "v6", "--reason", "x", "--force").code == 0
+    would = store.semel("inbox", "retry", "v6", "--dry-run", "--force")
+    assert would.code == 0 and "stale once it has run: versions 4 to 5" in would.out
+    done = store.semel("inbox", "retry", "v6", "--reason", "x", "--force")
+    assert done.code == 0 and "stale once it has run: versions 4 to 5" in done.out
     assert status_of(store, "v6") == "failed"
+
+
+def test_a_version_is_discarded_ahead_of_a_gap_and_what_died_of_one_waits_again(store):
+    # A2 P74
+    store.semel("consumer", "set", "billing", '{"order":"version"}')
+    store.sql("INSERT INTO semel_order_key (consumer, order_key, last_version) VALUES ('billing', 'k', 3)")
+    add(store, "v5", "waiting", order_key="k", version=5, attempts=0, error_class="gap", due_at=now_us() + DAY)
+    add(store, "v7", "dead", order_key="k", version=7, attempts=0, error_class="gap")
+    assert "still waited for: version 4" in store.semel("inbox", "discard", "v5", "--dry-run").out
+    assert store.semel("inbox", "discard", "v5", "--reason", "x").code == 0
+    assert store.sql("SELECT last_version, skipped FROM semel_order_key") == [(3, "5")]
+    assert "versions 4, 6 will be stale then" in store.semel("inbox", "show", "v7").out
+    assert "wait anew for versions 4, 6" in store.semel("inbox", "retry", "v7", "--dry-run").out
+    again = store.semel("inbox", "retry", "v7", "--reason", "x")
+    assert again.code == 0 and "is judged again" in again.out
+    assert status_of(store, "v7") == "waiting"
+    store.sql("UPDATE semel_order_key SET skipped = '9,5'")
+    damaged = store.semel("inbox", "discard", "v7", "--reason", "x")
+    assert damaged.code != 0 and "damaged order key" in damaged.err
 
 
 def test_ids_and_filters_do_not_go_together(store):

@@ -315,6 +315,80 @@ static void version_advances_when_its_message_is_discarded(void **state)
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_STALE, SEMEL_STATE_STALE);
 }
 
+/* A2 P74: v1 is applied, v7 waits and is discarded: v2 to v6 are still to come, and v7 is stepped over. */
+static void discard_ahead_of_a_gap_leaves_the_missing_versions_their_turn(void **state)
+{
+    struct engine *e = *state;
+    char id[8];
+
+    e->policy.order = SEMEL_ORDER_VERSION;
+    process_one(e, keyed("v1", "ok", "k", 1));
+    process_one(e, keyed("v7", "ok", "k", 7));
+    process_one(e, keyed("bogus", "ok", "k", 20261116));
+    obeyed(e, SEMEL_WORD_DISCARD, "v7", SEMEL_STATE_REJECTED);
+    obeyed(e, SEMEL_WORD_DISCARD, "bogus", SEMEL_STATE_REJECTED);
+    for (int64_t v = 2; v <= 9; v++) {
+        snprintf(id, sizeof id, "n%d", (int)v);
+        if (v != 7)
+            process_one(e, keyed(id, "ok", "k", v));
+        if (v != 7)
+            assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    }
+    process_one(e, keyed("v7 again", "ok", "k", 7));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_STALE, SEMEL_STATE_STALE);
+}
+
+/* A2 P74 */
+static void retry_of_a_gap_waits_again_and_only_force_runs_past_it(void **state)
+{
+    struct engine *e = *state;
+    struct semel_command force = {.word = SEMEL_WORD_REPLAY,
+                                  .source = SEMEL_STR("s"),
+                                  .id = SEMEL_STR("v3"),
+                                  .who = SEMEL_STR("ops"),
+                                  .reason = SEMEL_STR("v2 was never sent"),
+                                  .force = true};
+    enum semel_state after;
+    bool done;
+
+    e->policy.order = SEMEL_ORDER_VERSION;
+    process_one(e, keyed("v1", "ok", "k", 1));
+    process_one(e, keyed("v3", "ok", "k", 3));
+    e->now_us += e->policy.gap_timeout_us + 1;
+    work(e, 0);
+    assert_int_equal(state_of(e, "v3"), SEMEL_STATE_DEAD);
+    obeyed(e, SEMEL_WORD_REPLAY, "v3", SEMEL_STATE_WAITING);
+    work(e, 0);
+    assert_int_equal(state_of(e, "v3"), SEMEL_STATE_WAITING); /* under a new timer */
+    e->now_us += e->policy.gap_timeout_us + 1;
+    work(e, 0);
+    assert_int_equal(state_of(e, "v3"), SEMEL_STATE_DEAD);
+    assert_ok(e, semel__inbox_command(&e->inbox, &force, &done, &after, &e->err));
+    assert_true(done);
+    work(e, 1);
+    assert_int_equal(state_of(e, "v3"), SEMEL_STATE_COMPLETED);
+    process_one(e, keyed("v2", "ok", "k", 2));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_STALE, SEMEL_STATE_STALE);
+}
+
+/* A2: a version that was skipped comes again and finds no room to park: it is to be waited for all the same. */
+static void skipped_version_that_finds_no_room_is_waited_for(void **state)
+{
+    struct engine *e = *state;
+
+    e->policy.order = SEMEL_ORDER_VERSION;
+    process_one(e, keyed("v1", "ok", "k", 1));
+    process_one(e, keyed("v3", "ok", "k", 3));
+    obeyed(e, SEMEL_WORD_DISCARD, "v3", SEMEL_STATE_REJECTED);
+    e->policy.parked_key_max = 1;
+    process_one(e, keyed("v9", "ok", "k", 9));
+    process_one(e, keyed("v3 again", "ok", "k", 3));
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_GAP, SEMEL_STATE_ABSENT);
+    process_one(e, keyed("v2", "ok", "k", 2));
+    process_one(e, keyed("v3 again", "ok", "k", 3));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+}
+
 /* A replayed head runs before what waits behind it. */
 static void replayed_head_runs_before_its_successors(void **state)
 {
@@ -424,6 +498,9 @@ int main(int argc, char **argv)
         ON_EACH(replay_without_a_kept_payload_is_refused),
         ON_EACH(successors_are_woken),
         ON_EACH(version_advances_when_its_message_is_discarded),
+        ON_EACH(discard_ahead_of_a_gap_leaves_the_missing_versions_their_turn),
+        ON_EACH(retry_of_a_gap_waits_again_and_only_force_runs_past_it),
+        ON_EACH(skipped_version_that_finds_no_room_is_waited_for),
         ON_EACH(replayed_head_runs_before_its_successors),
         ON_EACH(discarded_message_gives_its_business_key_up),
         ON_MEM(audit_says_who_did_what_and_why),
