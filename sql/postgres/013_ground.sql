@@ -521,9 +521,6 @@ BEGIN
     RETURN told;
 END $$;
 
--- Nobody but the owner may call what is made here; roles.sql grants what an application needs.
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM PUBLIC;
-
 -- Who inserts a row has looked; it stays only where something was noticed. So a worker needs no right to the function.
 CREATE FUNCTION semel._restart_note() RETURNS trigger LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
@@ -535,6 +532,9 @@ END $$;
 
 CREATE TRIGGER restart_is_noted BEFORE INSERT ON semel.restart
 FOR EACH ROW EXECUTE FUNCTION semel._restart_note();
+
+-- Nobody but the owner may call what is made here; roles.sql grants what an application needs.
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM PUBLIC;
 
 DO $$
 BEGIN
