@@ -40,7 +40,7 @@ struct semel_call {
 
 struct semel_call_end {
     void *tag;
-    bool ask;
+    bool ask, not_asked; /* not_asked: nothing was sent, because no URL can hold the message's id */
     semel_status status;
     struct semel_error err; /* when status is not OK */
     enum semel_result result;
@@ -87,7 +87,9 @@ struct semel_http_caller_settings {
     size_t concurrency;
     const struct semel_pair *headers; /* fixed ones, besides ours */
     size_t n_headers;
-    bool idempotent; /* the other side honours the key: an unknown outcome is TRANSIENT */
+    bool idempotent;      /* the other side honours the key: an unknown outcome is TRANSIENT */
+    const int *transient; /* statuses, 5xx, after which certainly nothing was done */
+    size_t n_transient;
     const char *ca_file, *cert_file, *key_file, *key_password;
     bool verify; /* the other side's certificate */
 };

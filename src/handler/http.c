@@ -6,8 +6,8 @@
  * first byte of the answer (P54), so two things stand in its way, of which each is enough where both apply. The body
  * comes from a callback that cannot be rewound, and an empty one, which has nothing to rewind, gets a connection of its
  * own; and the callback before a request refuses to let a second one go, also when nothing but the headers of the first
- * had left. A connection that was idle for longer than the shortest usual keep-alive is not used
- * again, so that the case stays rare.
+ * had left. A connection is used again only while its server will not close it yet: when it was idle for at most half
+ * of the server's `Keep-Alive: timeout`, or for 1 s (P94), so that the case stays rare.
  *
  * Invariants: a call ends once; what was certainly not sent ends as ENVIRONMENT or BROKEN, what may have been sent by
  * what the answer says, or as unknown (P47).
@@ -77,12 +77,29 @@ static void http_start(struct semel_caller *caller, const struct semel_call *cal
     semel__buf_init(&c->body, SEMEL_CALL_ANSWER_MAX);
     semel__buf_init(&c->outcome, SEMEL_CALL_ANSWER_MAX);
     semel_status status = semel__http_prepare(c, &c->end.err);
+    if (status == SEMEL_INVALID && call->ask) {
+        semel__http_not_asked(c);
+        c->state = CALL_ENDED;
+        return;
+    }
     if (status == SEMEL_OK && curl_multi_add_handle(http->multi, c->easy) != CURLM_OK)
         status = semel__fail_memory(&c->end.err);
     if (status == SEMEL_OK)
         return;
     c->end.status = status;
     c->state = CALL_ENDED;
+}
+
+/* Nothing was sent on the connection that curl had chosen: once more, on a new one. */
+static bool on_another_line(struct http_call *c)
+{
+    if (!c->stale)
+        return false;
+    c->stale = false;
+    c->fresh = true;
+    curl_multi_remove_handle(c->http->multi, c->easy);
+    return curl_easy_setopt(c->easy, CURLOPT_FRESH_CONNECT, 1L) == CURLE_OK &&
+           curl_multi_add_handle(c->http->multi, c->easy) == CURLM_OK;
 }
 
 /* Takes from curl whatever has ended. */
@@ -93,7 +110,10 @@ static void collect(struct http_caller *http)
         struct http_call *c = NULL;
         CURLcode code = said->data.result;
         curl_easy_getinfo(said->easy_handle, CURLINFO_PRIVATE, &c);
+        if (on_another_line(c))
+            continue;
         semel__http_judge(c, code);
+        semel__http_keep_line(c);
         c->state = CALL_ENDED;
         drop_transfer(c);
     }
@@ -186,6 +206,8 @@ static void http_free(struct semel_caller *caller)
     semel__call_wipe(http->key_password);
     semel__free(http->fixed);
     semel__free(http->calls);
+    semel__free(http->lines);
+    semel__free(http->transient);
     semel__free(http);
     semel__pipe_release(&hold);
 }
@@ -217,8 +239,12 @@ static semel_status copy_settings(struct http_caller *http, const struct semel_h
                   copy_text(&http->key_password, settings->key_password);
     http->fixed = semel__calloc(settings->n_headers, sizeof *http->fixed);
     http->calls = semel__calloc(n_calls(http), sizeof *http->calls);
-    if (!copied || http->fixed == NULL || http->calls == NULL)
+    http->lines = semel__calloc(n_calls(http), sizeof *http->lines);
+    http->transient = semel__calloc(settings->n_transient + 1, sizeof *http->transient);
+    if (!copied || http->fixed == NULL || http->calls == NULL || http->lines == NULL || http->transient == NULL)
         return semel__fail_memory(err);
+    for (; http->n_transient < settings->n_transient; http->n_transient++)
+        http->transient[http->n_transient] = settings->transient[http->n_transient];
     for (size_t i = 0; i < n_calls(http); i++)
         http->calls[i].http = http;
     semel_status status = semel__http_check_url("the URL", http->url, err);

@@ -3,9 +3,11 @@
  * http_answer.c: what came back, and what it means.
  *
  *     2xx                                  done; the body is the outcome where it is JSON and was kept whole
- *     408 409 425 429 500 503              transient
+ *     408 409 425 429                      transient
  *     other 4xx, 3xx                       permanent: nothing was done, and the same again would fare no better
- *     502 504, any other                   unknown
+ *     5xx that the route calls transient   transient
+ *     any other 5xx, any other             unknown: a 500 may come after the effect, and middleware answers 503 while
+ *                                          the handler runs on (P81, P92)
  *     no answer, or not the whole of it    unknown, once the first byte may have been sent (P47)
  * The header Semel-Outcome (rejected, transient, permanent, unknown, key-mismatch) is believed before the status; a
  * word that is none of these is not. An answer that is too long is cut off by us, and its status counts. Where the
@@ -20,6 +22,9 @@
 #include "base/error.h"
 #include "base/json_tree.h"
 #include "handler/http_private.h"
+
+#define SECOND_US INT64_C(1000000)
+#define IDLE_MAX_S INT64_C(120)
 
 /* ---- taking -------------------------------------------------------------------------------------- */
 
@@ -50,6 +55,21 @@ static void keep_word(struct http_call *c, struct semel_str value)
     c->word[value.n] = '\0';
 }
 
+/* "timeout=5, max=100": half of it. A server that names no time may close after two seconds (gunicorn does). */
+static int64_t idle_of(struct semel_str value)
+{
+    static const char word[] = "timeout=";
+    int64_t seconds = 0;
+    for (size_t i = 0; i + sizeof word - 1 < value.n; i++) {
+        if (strncasecmp(value.p + i, word, sizeof word - 1) != 0)
+            continue;
+        for (size_t k = i + sizeof word - 1; k < value.n && value.p[k] >= '0' && value.p[k] <= '9'; k++)
+            seconds = seconds < IDLE_MAX_S ? 10 * seconds + (value.p[k] - '0') : IDLE_MAX_S;
+        return (seconds < IDLE_MAX_S ? seconds : IDLE_MAX_S) * SECOND_US / 2;
+    }
+    return HTTP_IDLE_US;
+}
+
 /* NOLINTNEXTLINE(readability-non-const-parameter): the type is curl's */
 size_t semel__http_take_head(char *p, size_t size, size_t n, void *ctx)
 {
@@ -64,6 +84,7 @@ size_t semel__http_take_head(char *p, size_t size, size_t n, void *ctx)
     if (line.n >= 5 && memcmp(line.p, "HTTP/", 5) == 0) { /* whatever came before was 1xx */
         c->word[0] = c->said[0] = '\0';
         c->problem = c->headed = false;
+        c->idle_us = HTTP_IDLE_US;
     } else if (line.n <= 2) {
         c->headed = true;
     } else if (named(line, "Semel-Outcome", &value)) {
@@ -72,6 +93,8 @@ size_t semel__http_take_head(char *p, size_t size, size_t n, void *ctx)
         semel__str_show(c->said, sizeof c->said, value);
     } else if (named(line, "Content-Type", &value)) {
         c->problem = value.n >= sizeof problem - 1 && strncasecmp(value.p, problem, sizeof problem - 1) == 0;
+    } else if (named(line, "Keep-Alive", &value)) {
+        c->idle_us = idle_of(value);
     }
     return line.n;
 }
@@ -92,9 +115,12 @@ size_t semel__http_take_body(char *p, size_t size, size_t n, void *ctx)
 
 static enum semel_result by_status(const struct http_call *c, long status)
 {
-    static const long transient[] = {408, 409, 425, 429, 500, 503};
+    static const long transient[] = {408, 409, 425, 429};
     for (size_t i = 0; i < sizeof transient / sizeof transient[0]; i++)
         if (status == transient[i])
+            return SEMEL_TRANSIENT;
+    for (size_t i = 0; i < c->http->n_transient; i++)
+        if (status == c->http->transient[i])
             return SEMEL_TRANSIENT;
     if (status >= 200 && status < 300)
         return SEMEL_DONE;
@@ -264,6 +290,13 @@ void semel__http_judge(struct http_call *c, CURLcode code)
     } else {
         judge_call(c, status);
     }
+}
+
+void semel__http_not_asked(struct http_call *c)
+{
+    c->end.status = SEMEL_OK;
+    c->end.not_asked = true;
+    semel__call_says(&c->end, c->reason, SEMEL_MAYBE, "not asked", semel__str(c->end.err.text));
 }
 
 void semel__http_give_up(struct http_call *c)

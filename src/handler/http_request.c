@@ -4,13 +4,16 @@
  *
  * Invariants: no byte of a message gets into a header line unless it is visible ASCII (else it is written as %XX, or
  * the header is left out), so no message can add a header or a request. What the route's fixed headers name is not
- * said a second time by a message. No error text holds the value of a header or a part of a URL.
+ * said a second time by a message. No error text holds the value of a header or a part of a URL. A message's id is one
+ * segment of the path, or a part of one, whatever bytes it has: what a server could take for another path is not asked
+ * (P84).
  */
 #include <string.h>
 #include <strings.h>
 
 #include "base/error.h"
 #include "base/json_tree.h"
+#include "base/wait.h"
 #include "core/headers.h"
 #include "core/row.h"
 #include "handler/http_private.h"
@@ -20,7 +23,6 @@
 #define ASKED_MAX_BYTES ((size_t)1 << 20) /* with key and id in it, as often as it names them */
 #define VALUE_MAX 1024                    /* bytes of a message's header that is sent on */
 #define CONNECT_MS 10000
-#define IDLE_S 4 /* many servers close a connection that was idle for five seconds */
 
 /* ---- settings ------------------------------------------------------------------------------------ */
 
@@ -38,6 +40,90 @@ static bool put_url(struct semel_buf *buf, const char *url, struct semel_str key
         }
     }
     return semel__buf_add(buf, "", 1);
+}
+
+/* Where the path begins, behind scheme and host; where it ends; and where host and port end. */
+static const char *path_of(const char *url, const char **ret_end)
+{
+    const char *host = strstr(url, "://");
+    host = host != NULL ? host + 3 : url;
+    const char *path = host + strcspn(host, "/?#");
+    *ret_end = path + strcspn(path, "?#");
+    return path;
+}
+
+/* The byte that stands at *p in a URL or in an id, however often its % was encoded; *p moves behind it. */
+static char plain_byte(const char **p, const char *end)
+{
+    const char *at = *p;
+    if (*at != '%' || end - at < 3) {
+        *p = at + 1;
+        return *at;
+    }
+    const char *digits = at + 1;
+    while (end - digits >= 4 && digits[0] == '2' && digits[1] == '5') /* %25 is a % */
+        digits += 2;
+    int high = semel__hex_value(digits[0]), low = semel__hex_value(digits[1]);
+    *p = high < 0 || low < 0 ? at + 1 : digits + 2;
+    return (char)(high < 0 || low < 0 ? '%' : high * 16 + low);
+}
+
+/* How many dots it is; -1: something else is in it. */
+static int dots_of(struct semel_str s)
+{
+    int n = 0;
+    for (const char *p = s.p, *end = s.p + s.n; p < end; n++)
+        if (plain_byte(&p, end) != '.')
+            return -1;
+    return n;
+}
+
+static bool has_slash(struct semel_str s)
+{
+    for (const char *p = s.p, *end = s.p + s.n; p < end;) {
+        char c = plain_byte(&p, end);
+        if (c == '/' || c == '\\')
+            return true;
+    }
+    return false;
+}
+
+/* How many dots a segment of the path is with the id in it; -1: it is not all dots, or has no id. */
+static int segment_dots(const char *p, const char *end, struct semel_str id)
+{
+    bool named = false;
+    int dots = 0;
+    while (p < end && dots >= 0) {
+        int more = -1;
+        if (end - p >= 4 && memcmp(p, "{id}", 4) == 0) {
+            more = dots_of(id);
+            named = true;
+            p += 4;
+        } else if (plain_byte(&p, end) == '.') {
+            more = 1;
+        }
+        dots = more < 0 ? -1 : dots + more;
+    }
+    return named ? dots : -1;
+}
+
+/* What servers, and proxies before them, would make another path of: a segment of dots, a slash within the id. NULL:
+ * the id can be asked for. */
+static const char *path_fault(const char *url, struct semel_str id)
+{
+    const char *end, *p = path_of(url, &end), *place = strstr(p, "{id}");
+    if (place == NULL || place >= end)
+        return NULL;
+    if (has_slash(id))
+        return "the id has a slash or backslash in it, which a segment of a path cannot hold";
+    while (p < end) {
+        size_t n = strcspn(p, "/?#");
+        int dots = segment_dots(p, p + n, id);
+        if (dots == 1 || dots == 2)
+            return "the id makes a segment . or .. of the path";
+        p += n + 1;
+    }
+    return NULL;
 }
 
 static bool url_fits(const char *url)
@@ -61,6 +147,10 @@ semel_status semel__http_check_url(const char *what, const char *url, struct sem
     semel__buf_done(&buf);
     if (memory)
         return semel__fail_memory(err);
+    const char *end, *path = path_of(url, &end), *brace = strchr(url, '{');
+    if (brace != NULL && brace < path)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "%s has a message's key or id in its host; they can stand in the path and behind it", what);
     return fits ? SEMEL_OK
                 : semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                               "%s is none that can be called; it must be http://HOST/PATH or https://HOST/PATH, of at "
@@ -295,15 +385,51 @@ static size_t give_payload(char *p, size_t size, size_t n, void *ctx)
     return take;
 }
 
-/* Called when a connection stands and nothing was sent: once. A second time is curl sending it again. */
+static struct http_line *find_line(const struct http_caller *http, const struct http_line *line)
+{
+    for (size_t i = 0; i < 2 * http->base.concurrency; i++) {
+        struct http_line *each = &http->lines[i];
+        if (each->our_port == line->our_port && each->port == line->port && strcmp(each->address, line->address) == 0)
+            return each;
+    }
+    return NULL;
+}
+
+void semel__http_keep_line(const struct http_call *c)
+{
+    struct http_caller *http = c->http;
+    struct http_line *line = c->line.our_port != 0 ? find_line(http, &c->line) : NULL;
+    if (c->line.our_port == 0)
+        return;
+    for (size_t i = 0; line == NULL && i < 2 * http->base.concurrency; i++)
+        if (http->lines[i].our_port == 0)
+            line = &http->lines[i];
+    if (line == NULL) { /* the oldest goes: curl keeps fewer than there is room for */
+        line = &http->lines[0];
+        for (size_t i = 1; i < 2 * http->base.concurrency; i++)
+            if (http->lines[i].fresh_until_us < line->fresh_until_us)
+                line = &http->lines[i];
+    }
+    *line = c->line;
+    line->fresh_until_us = semel__steady_us() + c->idle_us;
+}
+
+/* Called when a connection stands and nothing was sent: once. A second time is curl sending it again. A connection that
+ * was idle for too long may be closed by its server while the request is on its way (P94): nothing is sent on it. */
 /* NOLINTNEXTLINE(readability-non-const-parameter): the type is curl's */
 static int before_request(void *ctx, char *their_address, char *our_address, int their_port, int our_port)
 {
     struct http_call *c = ctx;
-    (void)their_address, (void)our_address, (void)their_port, (void)our_port;
+    (void)our_address;
     bool again = c->begun && !c->call.ask;
+    c->line = (struct http_line){.port = their_port, .our_port = our_port};
+    snprintf(c->line.address, sizeof c->line.address, "%s", their_address);
+    struct http_line *used = c->fresh ? NULL : find_line(c->http, &c->line);
+    c->stale = !again && used != NULL && semel__steady_us() > used->fresh_until_us;
+    if (again || c->stale)
+        return CURL_PREREQFUNC_ABORT;
     c->begun = true;
-    return again ? CURL_PREREQFUNC_ABORT : CURL_PREREQFUNC_OK;
+    return CURL_PREREQFUNC_OK;
 }
 
 #define SET(option, value) (code = code == CURLE_OK ? curl_easy_setopt(c->easy, option, value) : code)
@@ -338,7 +464,7 @@ static CURLcode set_rules(struct http_call *c)
     SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     SET(CURLOPT_TIMEOUT_MS, c->http->timeout_ms);
     SET(CURLOPT_CONNECTTIMEOUT_MS, c->http->timeout_ms < CONNECT_MS ? c->http->timeout_ms : (long)CONNECT_MS);
-    SET(CURLOPT_MAXAGE_CONN, (long)IDLE_S);
+    SET(CURLOPT_PATH_AS_IS, 1L); /* dots in a path are not folded (P84) */
 #if LIBCURL_VERSION_NUM >= 0x075700
     SET(CURLOPT_QUICK_EXIT, 1L); /* do not wait for a name server that does not answer */
 #endif
@@ -370,17 +496,24 @@ static CURLcode set_payload(struct http_call *c)
     return code;
 }
 
-static CURLcode set_target(struct http_call *c)
+static semel_status set_target(struct http_call *c, struct semel_error *err)
 {
     struct semel_buf url;
+    const char *fault = NULL;
     CURLcode code = CURLE_OUT_OF_MEMORY;
-    if (!c->call.ask)
-        return curl_easy_setopt(c->easy, CURLOPT_URL, c->http->url);
+    if (!c->call.ask) {
+        code = curl_easy_setopt(c->easy, CURLOPT_URL, c->http->url);
+        return code == CURLE_OK ? SEMEL_OK : semel__fail_memory(err);
+    }
     semel__buf_init(&url, ASKED_MAX_BYTES);
-    if (put_url(&url, c->http->reconcile_url, semel__str(c->call.key), c->call.msg->id))
+    if (put_url(&url, c->http->reconcile_url, semel__str(c->call.key), c->call.msg->id)) {
+        fault = path_fault(c->http->reconcile_url, c->call.msg->id);
         code = curl_easy_setopt(c->easy, CURLOPT_URL, url.p);
+    }
     semel__buf_done(&url);
-    return code;
+    if (fault != NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s", fault);
+    return code == CURLE_OK ? SEMEL_OK : semel__fail_memory(err);
 }
 
 semel_status semel__http_prepare(struct http_call *c, struct semel_error *err)
@@ -394,8 +527,12 @@ semel_status semel__http_prepare(struct http_call *c, struct semel_error *err)
     if (!ok)
         return semel__fail_memory(err);
     c->easy = curl_easy_init();
-    if (c->easy == NULL || set_target(c) != CURLE_OK || set_rules(c) != CURLE_OK)
+    c->idle_us = HTTP_IDLE_US;
+    if (c->easy == NULL || set_rules(c) != CURLE_OK)
         return semel__fail_memory(err);
+    semel_status status = set_target(c, err);
+    if (status != SEMEL_OK)
+        return status;
     if (!c->call.ask && set_payload(c) != CURLE_OK)
         return semel__fail_memory(err);
     return SEMEL_OK;

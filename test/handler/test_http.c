@@ -35,7 +35,7 @@ static const char *status_answer(int status, const char *more)
 
 /* ---- statuses ------------------------------------------------------------------------------------ */
 
-/* I14, P47 */
+/* I14, P47, A10: P81, P92 */
 static void each_status_has_its_result(void **state)
 {
     static const struct {
@@ -46,7 +46,7 @@ static void each_status_has_its_result(void **state)
         {204, SEMEL_DONE, SEMEL_DONE},           {299, SEMEL_DONE, SEMEL_DONE},
         {408, SEMEL_TRANSIENT, SEMEL_TRANSIENT}, {409, SEMEL_TRANSIENT, SEMEL_TRANSIENT},
         {425, SEMEL_TRANSIENT, SEMEL_TRANSIENT}, {429, SEMEL_TRANSIENT, SEMEL_TRANSIENT},
-        {500, SEMEL_TRANSIENT, SEMEL_TRANSIENT}, {503, SEMEL_TRANSIENT, SEMEL_TRANSIENT},
+        {500, SEMEL_MAYBE, SEMEL_TRANSIENT},     {503, SEMEL_MAYBE, SEMEL_TRANSIENT},
         {400, SEMEL_PERMANENT, SEMEL_PERMANENT}, {401, SEMEL_PERMANENT, SEMEL_PERMANENT},
         {404, SEMEL_PERMANENT, SEMEL_PERMANENT}, {410, SEMEL_PERMANENT, SEMEL_PERMANENT},
         {422, SEMEL_PERMANENT, SEMEL_PERMANENT}, {301, SEMEL_PERMANENT, SEMEL_PERMANENT},
@@ -74,6 +74,25 @@ static void each_status_has_its_result(void **state)
     assert_int_equal(rig.up.requests, 2 * COUNT(rows));
 }
 
+/* A10 */
+static void a_route_may_call_some_5xx_transient_and_no_other_is(void **state)
+{
+    static const int transient[] = {503, 529};
+    static const struct {
+        int status;
+        const char *more;
+        enum semel_result result;
+    } rows[] = {
+        {503, "", SEMEL_TRANSIENT}, {529, "", SEMEL_TRANSIENT}, {500, "", SEMEL_MAYBE},
+        {502, "", SEMEL_MAYBE},     {504, "", SEMEL_MAYBE},     {503, "Semel-Outcome: unknown\r\n", SEMEL_MAYBE},
+    };
+    (void)state;
+    rig.settings.transient = transient;
+    rig.settings.n_transient = COUNT(transient);
+    for (size_t i = 0; i < COUNT(rows); i++)
+        assert_result(rig_answer(&rig, status_answer(rows[i].status, rows[i].more)), rows[i].result);
+}
+
 static void redirects_are_not_followed(void **state)
 {
     (void)state;
@@ -98,7 +117,10 @@ static void the_header_semel_outcome_is_believed_before_the_status(void **state)
         {400, "rejected  ", SEMEL_REJECTED, false},
         {409, "key-mismatch", SEMEL_PERMANENT, true},
         {200, "no such word", SEMEL_DONE, false},
-        {503, "", SEMEL_TRANSIENT, false},
+        {503, "", SEMEL_MAYBE, false},
+        {503, "transient", SEMEL_TRANSIENT, false},
+        {500, "rejected", SEMEL_REJECTED, false},
+        {500, "unknown", SEMEL_MAYBE, false},
         {200, "0123456789012345678901234567890123456789", SEMEL_DONE, false},
     };
     (void)state;
@@ -154,7 +176,7 @@ static void a_reason_is_short_and_printable_and_never_the_body(void **state)
     memset(many, 'x', sizeof many - 1);
     struct semel_call_end *end = rig_answer(
         &rig, "HTTP/1.1 500 X\r\nSemel-Reason: out of \x1b[31mstock\r\nContent-Length: 16\r\n\r\ncard 41111111111");
-    assert_result(end, SEMEL_TRANSIENT);
+    assert_result(end, SEMEL_MAYBE);
     assert_str(end->reason, "HTTP 500: out of ?[31mstock");
     snprintf(answer, sizeof answer, "HTTP/1.1 400 X\r\nSemel-Reason: %s\r\nContent-Length: 0\r\n\r\n", many);
     end = rig_answer(&rig, answer);
@@ -176,7 +198,7 @@ static bool script_endless(struct link *link)
 static bool script_gigabyte(struct link *link)
 {
     static char zeros[65536];
-    if (!link_sendz(link, "HTTP/1.1 503 X\r\nContent-Length: 1073741824\r\n\r\n"))
+    if (!link_sendz(link, "HTTP/1.1 429 X\r\nContent-Length: 1073741824\r\n\r\n"))
         return false;
     for (int i = 0; i < 16384 && link_send(link, zeros, sizeof zeros); i++)
         continue;
@@ -344,6 +366,51 @@ static void a_reconcile_asks_by_the_key_and_tells_what_has_become(void **state)
     assert_true(rig_saw(&rig, line));
 }
 
+/* B1 P84 */
+static void an_id_that_makes_another_path_is_not_asked_for(void **state)
+{
+    static const struct {
+        const char *path, *id, *line; /* line NULL: not asked */
+    } rows[] = {
+        {"/ask/{id}", "..", NULL},
+        {"/ask/{id}", ".", NULL},
+        {"/ask/{id}/state", "..", NULL},
+        {"/ask/.{id}", ".", NULL},
+        {"/ask/%2E{id}", ".", NULL},
+        {"/ask/{id}{id}", ".", NULL},
+        {"/ask/{id}", "%2e%2E", NULL},
+        {"/ask/{id}", "%252e.", NULL},
+        {"/ask/{id}", "a/b", NULL},
+        {"/ask/{id}", "a\\b", NULL},
+        {"/ask/{id}", "../../other", NULL},
+        {"/ask/{id}", "a%2fb", NULL},
+        {"/ask/{id}", "a%255Cb", NULL},
+        {"/ask/x-{id}", "a/b", NULL},
+        {"/ask/{id}?at=1", "..", NULL},
+        {"/ask/{id}", "...", "GET /ask/... HTTP/1.1\r\n"},
+        {"/ask/{id}", "%", "GET /ask/%25 HTTP/1.1\r\n"},
+        {"/ask/{id}", "%zz", "GET /ask/%25zz HTTP/1.1\r\n"},
+        {"/ask/x{id}", "..", "GET /ask/x.. HTTP/1.1\r\n"},
+        {"/ask?id={id}", "../a", "GET /ask?id=..%2Fa HTTP/1.1\r\n"},
+        {"/a%2Fb/../{id}", "m", "GET /a%2Fb/../m HTTP/1.1\r\n"}, /* as the route says; curl folds nothing */
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        unsigned before = rig.up.requests;
+        snprintf(rig.reconcile, sizeof rig.reconcile, "http://127.0.0.1:%u%s", rig.up.port, rows[i].path);
+        rig.msg.id = semel__str(rows[i].id);
+        struct semel_call_end *end = ask_state(404, "");
+        assert_int_equal(end->not_asked, rows[i].line == NULL);
+        assert_result(end, rows[i].line == NULL ? SEMEL_MAYBE : SEMEL_TRANSIENT);
+        assert_int_equal(rig.up.requests - before, rows[i].line != NULL);
+        if (rows[i].line == NULL)
+            assert_non_null(memmem(end->reason.p, end->reason.n, "not asked: the id ", 18));
+        else
+            assert_memory_equal(rig.up.head, rows[i].line, strlen(rows[i].line));
+        rig_drop(&rig);
+    }
+}
+
 static void a_reconcile_may_tell_the_outcome(void **state)
 {
     (void)state;
@@ -371,6 +438,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON_RIG(each_status_has_its_result),
+        ON_RIG(a_route_may_call_some_5xx_transient_and_no_other_is),
         ON_RIG(redirects_are_not_followed),
         ON_RIG(the_header_semel_outcome_is_believed_before_the_status),
         ON_RIG(a_problem_about_the_key_is_a_mismatch),
@@ -384,6 +452,7 @@ int main(void)
         ON_RIG(a_cut_answer_is_unknown_whatever_its_status),
         ON_RIG(a_refused_connection_and_a_missing_name_are_the_worlds_fault),
         ON_RIG(a_reconcile_asks_by_the_key_and_tells_what_has_become),
+        ON_RIG(an_id_that_makes_another_path_is_not_asked_for),
         ON_RIG(a_reconcile_may_tell_the_outcome),
         ON_RIG(a_reconcile_that_reaches_nobody_says_nothing),
     };

@@ -170,6 +170,21 @@ static void bad_settings_are_refused_without_telling_secrets(void **state)
     }
 }
 
+/* B1: the id would choose the server. */
+static void a_reconcile_has_no_part_of_a_message_in_its_host(void **state)
+{
+    static const char *const urls[] = {"http://{id}/", "http://{key}.example.com/x", "https://example.com:{id}/x",
+                                       "http://{id}@example.com/x"};
+    (void)state;
+    for (size_t i = 0; i < COUNT(urls); i++) {
+        struct semel_caller *caller = NULL;
+        struct semel_error err;
+        rig.settings.reconcile_url = urls[i];
+        assert_int_equal(semel__http_caller_new(&caller, &rig.settings, &err), SEMEL_INVALID);
+        assert_non_null(strstr(err.text, "in its host"));
+    }
+}
+
 static void an_error_does_not_tell_secrets(void **state)
 {
     const struct semel_pair pair = {SEMEL_STR("Authorization"), SEMEL_STR("Bearer s3cret")};
@@ -247,6 +262,63 @@ static void an_empty_body_gets_a_connection_of_its_own(void **state)
     rig_drop(&rig);
     assert_int_equal(rig.up.most, 1);
     assert_int_equal(rig.up.heads, 2);
+}
+
+static void pause_ms(int ms)
+{
+    struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    nanosleep(&time, NULL);
+}
+
+/* A10 P94 */
+static void a_connection_is_used_again_only_while_its_server_will_keep_it(void **state)
+{
+    static const struct {
+        const char *hint;
+        int idle_ms;
+        bool again;
+    } rows[] = {
+        {"", 200, true},
+        {"", 1100, false},
+        {"Keep-Alive: max=5\r\n", 1100, false},
+        {"Keep-Alive: timeout=4, max=100\r\n", 1300, true},
+        {"keep-alive: TIMEOUT=2\r\n", 1100, false},
+        {"Keep-Alive: timeout=1\r\n", 600, false},
+        {"Keep-Alive: timeout=1\r\n", 200, true},
+        {"Keep-Alive: timeout=0\r\n", 10, false},
+        {"Keep-Alive: timeout=99999999999999999999\r\n", 1300, true},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        char answer[160];
+        snprintf(answer, sizeof answer, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n%s\r\n", rows[i].hint);
+        rig.up.most = 0;
+        assert_result(rig_answer(&rig, answer), SEMEL_DONE);
+        pause_ms(rows[i].idle_ms);
+        assert_result(rig_answer(&rig, answer), SEMEL_DONE);
+        rig_drop(&rig);
+        assert_int_equal(rig.up.most, rows[i].again ? 2 : 1);
+    }
+    assert_int_equal(rig.up.requests, 2 * COUNT(rows)); /* what found its connection too old was sent once, too */
+}
+
+/* A10 P94: what was sent into a connection that is being closed would be unknown. */
+static void a_server_that_closes_idle_connections_after_two_seconds_loses_no_call(void **state)
+{
+    enum { CALLS = 8 };
+    static const int idle_ms[] = {1985, 1995, 2000, 2005};
+    (void)state;
+    rig.settings.concurrency = CALLS;
+    rig.up.idle_ms = 2000;
+    for (size_t i = 0; i <= COUNT(idle_ms); i++) {
+        for (size_t k = 0; k < CALLS; k++)
+            rig_call(&rig, &rig.msg, false);
+        for (size_t k = 0; k < CALLS; k++)
+            assert_result(rig_wait(&rig), SEMEL_DONE);
+        if (i < COUNT(idle_ms))
+            pause_ms(idle_ms[i]);
+    }
+    assert_int_equal(rig.up.requests, CALLS * (COUNT(idle_ms) + 1));
 }
 
 /* A process whose SIGPIPE is not ignored is not killed by it. */
@@ -404,11 +476,14 @@ int main(void)
         ON_RIG(no_message_can_add_a_header),
         ON_RIG(fixed_headers_are_sent_and_stand_above_the_messages),
         ON_RIG(bad_settings_are_refused_without_telling_secrets),
+        ON_RIG(a_reconcile_has_no_part_of_a_message_in_its_host),
         ON_RIG(an_error_does_not_tell_secrets),
         ON_RIG(proxies_of_the_environment_are_not_used),
         ON_RIG(curl_does_not_send_a_post_again_when_a_reused_connection_dies),
         ON_RIG(a_body_that_breaks_off_on_a_reused_connection_is_not_sent_again),
         ON_RIG(an_empty_body_gets_a_connection_of_its_own),
+        ON_RIG(a_connection_is_used_again_only_while_its_server_will_keep_it),
+        ON_RIG(a_server_that_closes_idle_connections_after_two_seconds_loses_no_call),
         ON_RIG(a_server_that_does_not_read_is_unknown_and_kills_nobody),
         ON_RIG(fifty_calls_run_at_a_time),
         ON_RIG(a_wait_ends_when_it_is_woken_or_its_time_is_over),

@@ -108,7 +108,8 @@ static void *serve(void *ctx)
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE);
     pthread_sigmask(SIG_BLOCK, &pipe, NULL);
-    struct timeval limit = {.tv_sec = WAIT_MS / 1000};
+    int idle_ms = link->up->idle_ms > 0 ? link->up->idle_ms : WAIT_MS;
+    struct timeval limit = {.tv_sec = idle_ms / 1000, .tv_usec = (long)(idle_ms % 1000) * 1000};
     setsockopt(link->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     setsockopt(link->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     bool ready = true;

@@ -37,6 +37,7 @@ struct upstream {
     upstream_script early;  /* asked when only the head was read; false: close */
     const char *answer;
     SSL_CTX *tls;
+    int idle_ms; /* after which a connection is closed; 0: late */
     int listener;
     unsigned port;
     pthread_t thread;
