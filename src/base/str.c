@@ -7,7 +7,9 @@
  */
 #include "base/str.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
+#include <strings.h>
 
 #include "base/mem.h"
 
@@ -209,6 +211,22 @@ static size_t edits(struct semel_str a, struct semel_str b)
         }
     }
     return row[b.n];
+}
+
+bool semel__host_is_local(struct semel_str host)
+{
+    char name[INET6_ADDRSTRLEN];
+    struct in_addr four;
+    struct in6_addr six;
+    if (host.n == 0 || host.n >= sizeof name)
+        return false;
+    memcpy(name, host.p, host.n);
+    name[host.n] = '\0';
+    if (strcasecmp(name, "localhost") == 0)
+        return true;
+    if (inet_pton(AF_INET, name, &four) == 1)
+        return ntohl(four.s_addr) >> 24 == 127;
+    return inet_pton(AF_INET6, name, &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
 }
 
 const char *semel__nearest(const char *word, const char *const *names, size_t n)

@@ -31,6 +31,8 @@ bool semel__str_eqz(struct semel_str a, const char *z);
 bool semel__str_int64(struct semel_str s, int64_t *ret);
 /* The value of a hexadecimal digit in either case; -1: it is none. */
 int semel__hex_value(char c);
+/* This machine for certain: localhost, 127.0.0.1 and its like, ::1. */
+bool semel__host_is_local(struct semel_str host);
 /* %41 becomes A, in place. false: no such escape, or a NUL. */
 bool semel__unescape(char *text);
 /* Well-formed UTF-8 without NUL, overlongs and surrogates. */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "cli/frame.h"
+#include "conf/conf.h"
 #include "store/migrations.h"
 #include "store/sqlite_store.h"
 #ifdef SEMEL_WITH_POSTGRES
@@ -93,6 +94,15 @@ static const char *userinfo_secret(const char *url, const char **ret_end)
     return colon != NULL && at != NULL && colon < at ? colon + 1 : NULL;
 }
 
+/* Does the name of a parameter begin here that is, or was meant to be, a secret? */
+static bool secret_name(const char *url, const char *p)
+{
+    if (p == url || strchr("?& :\t", p[-1]) == NULL)
+        return false;
+    size_t n = strcspn(p, "=?&:/@ \t");
+    return p[n + strspn(p + n, " ")] == '=' && semel__conf_secret_parameter((struct semel_str){p, n});
+}
+
 const char *cli_store_shown(const char *url)
 {
     static char out[URL_SHOWN];
@@ -104,8 +114,8 @@ const char *cli_store_shown(const char *url)
         if (p == secret) {
             hide(out, &n);
             p = secret_end;
-        } else if (strncmp(p, "password", 8) == 0 && p != url && strncmp(url, "postgres", 8) == 0) {
-            for (size_t i = 0; i < 8 && n + 1 < sizeof(out); i++)
+        } else if (strncmp(url, "postgres", 8) == 0 && secret_name(url, p)) {
+            while (*p != '=' && *p != ' ' && n + 1 < sizeof(out))
                 out[n++] = *p++;
             while ((*p == ' ' || *p == '=') && n + 1 < sizeof(out))
                 out[n++] = *p++;
@@ -171,6 +181,12 @@ int cli_store_refused(const struct cli_args *args, const char *url, semel_status
 semel_status cli_store_try(const char *url, bool create_and_migrate, struct semel_store **ret, struct semel_error *err)
 {
     struct semel_store_options options = {.create = create_and_migrate, .migrate = create_and_migrate};
+#ifdef SEMEL_WITH_POSTGRES
+    if (strncmp(url, "postgres", 8) == 0 && semel__pg_exposed(url))
+        fprintf(stderr, "semel: warning: the store is on another host, and its certificate is not checked: a fake "
+                        "server could take the "
+                        "password; add sslmode=verify-full to the URL\n");
+#endif
     return semel_store_open(ret, drivers, url, &options, err);
 }
 

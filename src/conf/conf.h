@@ -150,8 +150,10 @@ struct semel_conf_http {
     int64_t timeout_us;
     int64_t concurrency;
     bool idempotent;
+    struct semel_conf_list transient; /* of 5xx, three digits each: those after which nothing was done */
     struct semel_conf_pairs headers;
     struct semel_str reconcile; /* a URL; not given: a person decides */
+    bool plain;                 /* another host is called without TLS, and that is meant */
     struct semel_conf_tls tls;
 };
 
@@ -231,6 +233,7 @@ struct semel_route {
     struct semel_str settings;    /* what was said of the policy, as semel__consumer_save wants it */
     struct semel_horizon horizon; /* broker_us is SEMEL_NONE: the source keeps for ever */
     int64_t batch, workers;
+    int64_t unknown_max; /* rows of this state at which nothing new is taken */
     struct semel_conf_breaker breaker;
     struct semel_promise promise;
 };
@@ -258,6 +261,7 @@ struct semel_conf {
     struct semel_str store; /* a secret: it may hold a password */
     enum semel_conf_store store_kind;
     struct semel_str store_said; /* as the file has it, fit to be shown */
+    bool store_plain;            /* it is on another host without a certificate that is checked, and that is meant */
     struct semel_route *routes;  /* in the order of the file */
     size_t n_routes;
     struct semel_conf_admin admin;
@@ -334,6 +338,8 @@ bool semel__source_parse(struct semel_str name, enum semel_source_kind *ret);
 bool semel__do_parse(struct semel_str name, enum semel_do_kind *ret);
 /* Why a copy of a message is known for one even after its record is gone, in a clause; NULL: it is not. */
 const char *semel__route_lasting(const struct semel_route *route);
+/* Is this parameter of a store's URL a secret, or a misspelt one? */
+bool semel__conf_secret_parameter(struct semel_str name);
 const char *semel__guarantee_name(enum semel_guarantee guarantee);
 const char *semel__order_rests_name(enum semel_order_rests rests); /* none, source, versions */
 const char *semel__checklist_name(enum semel_checklist item);

@@ -108,18 +108,44 @@ static bool userinfo_password(struct semel_str url, struct semel_str *ret)
     return true;
 }
 
+static bool in_key(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+}
+
+static bool is_secret(struct semel_str key)
+{
+    char word[32];
+    if (key.n == 0 || key.n >= sizeof(word))
+        return false;
+    for (size_t i = 0; i < key.n; i++)
+        word[i] = (char)(key.p[i] >= 'A' && key.p[i] <= 'Z' ? key.p[i] - 'A' + 'a' : key.p[i]);
+    word[key.n] = '\0';
+    return semel__nearest(word, secret_keys, CONF_COUNT(secret_keys)) != NULL;
+}
+
+/* However it is written: `passwrd` was meant for a password. */
+bool semel__conf_secret_parameter(struct semel_str name)
+{
+    static const char *const parts[] = {"pass", "pwd"};
+    for (size_t i = 0; i < CONF_COUNT(parts); i++)
+        for (size_t k = 0, n = strlen(parts[i]); k + n <= name.n; k++)
+            if (strncasecmp(name.p + k, parts[i], n) == 0)
+                return !semel__str_eqz(name, "passfile");
+    return is_secret(name);
+}
+
 /* Of ?password=SECRET&, and of libpq's other form: password = 'SECRET'. */
 static bool parameter_password(struct semel_str url, struct semel_str *ret)
 {
-    static const char word[] = "password";
-    const size_t n = sizeof(word) - 1;
-    for (size_t i = 0; i + n < url.n; i++) {
-        size_t at = i + n;
-        if (memcmp(url.p + i, word, n) != 0)
+    for (size_t i = 0; i < url.n; i++) {
+        size_t first = i, at;
+        while (i < url.n && in_key(url.p[i]))
+            i++;
+        struct semel_str name = {url.p + first, i - first};
+        for (at = i; at < url.n && url.p[at] == ' '; at++)
             continue;
-        while (at < url.n && url.p[at] == ' ')
-            at++;
-        if (at == url.n || url.p[at++] != '=')
+        if (at == url.n || url.p[at++] != '=' || !semel__conf_secret_parameter(name))
             continue;
         while (at < url.n && url.p[at] == ' ')
             at++;
@@ -137,22 +163,6 @@ bool semel__conf_password(struct semel_str url)
 {
     struct semel_str ignored;
     return userinfo_password(url, &ignored) || parameter_password(url, &ignored);
-}
-
-static bool in_key(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
-}
-
-static bool is_secret(struct semel_str key)
-{
-    char word[32];
-    if (key.n == 0 || key.n >= sizeof(word))
-        return false;
-    for (size_t i = 0; i < key.n; i++)
-        word[i] = (char)(key.p[i] >= 'A' && key.p[i] <= 'Z' ? key.p[i] - 'A' + 'a' : key.p[i]);
-    word[key.n] = '\0';
-    return semel__nearest(word, secret_keys, CONF_COUNT(secret_keys)) != NULL;
 }
 
 /* Where the value that begins at `from` ends on this line: behind its quote, before what ends a flow or a comment. */

@@ -169,6 +169,7 @@ void semel__conf_must(struct conf_reader *r, const struct conf_node *node, const
 
 /* text.c: what has a form of its own. false: *ret_why says what would be right. */
 bool semel__conf_url(struct semel_str text, const char *const *schemes, const char **ret_why);
+bool semel__conf_url_local(struct semel_str url); /* SCHEME://HOST...: is the host this machine? */
 bool semel__conf_hosts_ok(struct semel_str list); /* HOST:PORT,HOST:PORT */
 bool semel__conf_header_name(struct semel_str name, const char **ret_why);
 bool semel__conf_variable_name(struct semel_str name, const char **ret_why);

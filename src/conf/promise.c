@@ -342,6 +342,8 @@ static void answer_store(const struct asked *a)
     semel__buf_init(&buf, 1024);
     semel__buf_addf(&buf, "%s, ", conf->store_kind == SEMEL_CONF_STORE_SQLITE ? "SQLite" : "PostgreSQL");
     put_shown(&buf, conf->store_said);
+    if (conf->store_plain)
+        semel__buf_addz(&buf, ", whose certificate need not be checked: store_plain is true");
     keep(a, &buf, &a->route->promise.answers[SEMEL_CHECKLIST_STORE]);
 }
 
@@ -388,11 +390,29 @@ static void put_unknown(const struct asked *a, struct semel_buf *buf, bool recon
         semel__buf_addz(buf, "; an unknown outcome waits for a person");
 }
 
+/* What a 5xx is taken for, and why. */
+static void put_5xx(const struct asked *a, struct semel_buf *buf)
+{
+    const struct semel_conf_http *http = &a->route->handler.u.http;
+    if (http->idempotent) {
+        semel__buf_addz(buf, "; a 5xx is repeated, because the other side honours the key");
+        return;
+    }
+    semel__buf_addz(buf, "; a 5xx is an unknown outcome, because it may come after the effect");
+    if (http->transient.n > 0) {
+        semel__buf_addz(buf, ", but ");
+        put_said(buf, a->node, "do.transient");
+        semel__buf_addz(buf, ", after which nothing was done, as do.transient says");
+    }
+    semel__buf_addz(buf, http->transient.n > 0 ? ", and but where the answer has Semel-Outcome"
+                                               : ", unless the answer has Semel-Outcome, or do.transient lists it");
+}
+
 static void answer_outside(const struct asked *a)
 {
     const struct semel_do *handler = &a->route->handler;
     struct semel_buf buf;
-    semel__buf_init(&buf, 1024);
+    semel__buf_init(&buf, 2048);
     switch (handler->kind) {
     case SEMEL_DO_SQL:
         semel__buf_addz(&buf, "none");
@@ -401,6 +421,9 @@ static void answer_outside(const struct asked *a)
         semel__buf_addz(&buf, "POST ");
         put_said(&buf, a->node, "do.http");
         semel__buf_addz(&buf, " with Idempotency-Key, the same on every retry");
+        if (handler->u.http.plain)
+            semel__buf_addz(&buf, "; without TLS, as do.plain says: messages can be read on the way");
+        put_5xx(a, &buf);
         put_unknown(a, &buf, semel__str_given(handler->u.http.reconcile));
         break;
     case SEMEL_DO_EXEC:
@@ -426,6 +449,9 @@ static void answer_failures(const struct asked *a)
     put_time(&buf, policy->retry_ceiling_us);
     semel__buf_addf(&buf, ", then a dead letter; a permanent failure after %d; %lld failures in a row stop the route",
                     policy->permanent_max, (long long)a->route->breaker.failures);
+    if (policy->effect == SEMEL_EFFECT_OUTSIDE)
+        semel__buf_addf(&buf, ", and %lld unknown outcomes keep it from taking new messages",
+                        (long long)a->route->unknown_max);
     keep(a, &buf, &a->route->promise.answers[SEMEL_CHECKLIST_FAILURES]);
 }
 

@@ -6,12 +6,16 @@
  * setting for itself is right, so that every mistake told here is one of its own.
  *
  * Invariants: what would lose messages in silence is refused: two routes that share one queue would each see a part of
- * it. What others can reach is encrypted and asks for a token.
+ * it. What others can reach is encrypted and asks for a token; a password, or a message for a handler, goes to another
+ * host only when its certificate is checked, unless that is asked for.
  */
 #include <stdio.h>
 #include <strings.h>
 
 #include "conf/private.h"
+#ifdef SEMEL_WITH_POSTGRES
+#include "store/pg_store.h"
+#endif
 
 struct look {
     struct conf_reader *r;
@@ -181,7 +185,7 @@ static void check_headers(const struct look *l)
 }
 
 /* What is not replaced would go to the other side with its braces, which no URL has. */
-static void check_reconcile(const struct look *l, struct semel_str url)
+static void check_braces(const struct look *l, struct semel_str url)
 {
     static const char *const names[] = {"{key}", "{id}"};
     for (size_t i = 0; i < url.n; i++) {
@@ -199,6 +203,57 @@ static void check_reconcile(const struct look *l, struct semel_str url)
     }
 }
 
+/* Up to its path a URL says who is asked; no message says that. */
+static void check_reconcile(const struct look *l, struct semel_str url)
+{
+    size_t host = 0, slashes = 0;
+    while (host < url.n && (url.p[host] != '/' || ++slashes < 3) && strchr("?#", url.p[host]) == NULL)
+        host++;
+    if (host > 0 && memchr(url.p, '{', host) != NULL)
+        WRONG(l, "do.reconcile",
+              "%s.do.reconcile has {key} or {id} in its host; they can stand in the path and behind it", l->r->path);
+    else
+        check_braces(l, url);
+}
+
+static void check_transient(const struct look *l, const struct semel_conf_http *http)
+{
+    for (size_t i = 0; i < http->transient.n; i++) {
+        int64_t status;
+        if (!semel__str_int64(http->transient.at[i], &status) || status < 500 || status > 599) {
+            WRONG(l, "do.transient", "%s.do.transient: statuses of 500 to 599 are listed there, such as [503]",
+                  l->r->path);
+            return;
+        }
+    }
+    if (http->transient.n > 0 && http->idempotent)
+        WRONG(l, "do.transient",
+              "%s.do.transient is said, but with `idempotent: true` every 5xx is repeated; leave one of them out",
+              l->r->path);
+}
+
+/* A fake server would get the messages, and its answers would be believed. */
+static void check_plain(const struct look *l, const char *below, struct semel_str url)
+{
+    if (!semel__str_given(url) || !scheme_is(url, "http") || semel__conf_url_local(url))
+        return;
+    WRONG(l, below,
+          "%s.%s calls another host without TLS; it must begin with https:, or do.plain must be true if that is meant",
+          l->r->path, below);
+}
+
+static void check_http(const struct look *l, struct semel_conf_http *http)
+{
+    check_headers(l);
+    check_reconcile(l, http->reconcile);
+    check_transient(l, http);
+    check_tls_url(l, "do.tls", "http", http->url, &http->tls);
+    if (!http->plain) {
+        check_plain(l, "do.http", http->url);
+        check_plain(l, "do.reconcile", http->reconcile);
+    }
+}
+
 static void check_handler(const struct look *l)
 {
     struct semel_do *handler = &l->route->handler;
@@ -212,9 +267,7 @@ static void check_handler(const struct look *l)
 #endif
         return;
     case SEMEL_DO_HTTP:
-        check_headers(l);
-        check_reconcile(l, handler->u.http.reconcile);
-        check_tls_url(l, "do.tls", "http", handler->u.http.url, &handler->u.http.tls);
+        check_http(l, &handler->u.http);
         break;
     case SEMEL_DO_EXEC:
         break;
@@ -399,10 +452,26 @@ static void check_admin(struct conf_reader *r, const struct semel_route *route)
                              doors[i].below);
 }
 
+static void check_store(const struct look *top)
+{
+#ifdef SEMEL_WITH_POSTGRES
+    const struct semel_conf *conf = &top->r->owned->conf;
+    if (conf->store_kind != SEMEL_CONF_STORE_POSTGRES || conf->store_plain || !semel__pg_exposed(conf->store.p))
+        return;
+    WRONG(top, "store",
+          "store is on another host, and its certificate would not be checked: a fake server could take the password; "
+          "add sslmode=verify-full to the URL, or say store_plain: true if that is meant");
+#else
+    (void)top;
+#endif
+}
+
 void semel__conf_between(struct conf_reader *r)
 {
     struct semel_conf *conf = &r->owned->conf;
     const struct look top = {r, NULL, r->tree};
+    if (semel__str_given(conf->store))
+        check_store(&top);
     if (conf->admin.on && semel__str_given(conf->admin.server.address.text))
         check_reach(&top, "admin.listen", &conf->admin.server);
     for (size_t i = 0; i < conf->n_routes && r->routes != NULL && !r->failed; i++) {

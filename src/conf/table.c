@@ -230,11 +230,16 @@ static const struct conf_setting http[] = {
     TIMEOUT(semel_conf_http),
     CONCURRENCY(semel_conf_http, "16"),
     IDEMPOTENT(semel_conf_http),
+    {"transient", CONF_TEXTS, 0, IN(semel_conf_http, transient), RANGE(3, 3),
+     .help = "statuses of 500 to 599 after which certainly nothing was done, such as 503 of a load balancer: repeated. "
+             "Any other 5xx is an unknown outcome, unless the answer has the header Semel-Outcome"},
     {"headers", CONF_PAIRS, 0, IN(semel_conf_http, headers), RANGE(1, 8192),
      .help = "headers to send besides; secrets among them come from the environment"},
     {"reconcile", CONF_URL, 0, IN(semel_conf_http, reconcile), .words = http_schemes,
      .help = "where to ask, by GET with the same key, what became of an unknown outcome before it is repeated; {key} "
              "and {id} in it become the step key and the id of the message"},
+    {"plain", CONF_FLAG, 0, IN(semel_conf_http, plain), .other = "false",
+     .help = "another host is called by http:, without TLS, and that is meant: something on the way encrypts"},
     TLS(semel_conf_http),
 };
 static const struct conf_group http_group = CHOICE_OF("http", http);
@@ -376,6 +381,9 @@ static const struct conf_setting route[] = {
      .help = "how many messages one transaction takes"},
     {"workers", CONF_NUMBER, 0, IN(semel_route, workers), RANGE(1, 64), .other = "1",
      .help = "how many threads, each with a connection of its own, handle messages"},
+    {"unknown_max", CONF_NUMBER, 0, IN(semel_route, unknown_max), RANGE(1, 10000), .other = "100",
+     .help = "how many unknown outcomes the consumer may have; then an http or exec route takes nothing new until some "
+             "are reconciled or resolved"},
     {"breaker", CONF_GROUP, 0, IN(semel_route, breaker), .group = &breaker_group,
      .help = "when a failing handler stops the route instead of filling the dead letters"},
 };
@@ -417,6 +425,9 @@ static const struct conf_group schedule_group = GROUP_OF(schedule);
 static const struct conf_setting root[] = {
     {"store", CONF_URL, CONF_REQUIRED | CONF_SECRET | CONF_LITERAL, IN(semel_conf, store), .words = store_schemes,
      .example = "sqlite:semel.db", .help = "the database that holds the inbox, and the effects of sql handlers"},
+    {"store_plain", CONF_FLAG, 0, IN(semel_conf, store_plain), .other = "false",
+     .help = "the store is on another host without sslmode=verify-full or verify-ca, and that is meant: whoever is on "
+             "the way could take the password"},
     {"routes", CONF_ROUTES, CONF_REQUIRED, IN(semel_conf, routes), .group = &route_group,
      .help = "by name; the name is the consumer's and part of every key"},
     {"admin", CONF_GROUP, CONF_SWITCH, IN(semel_conf, admin), .group = &admin_group, .example = "",

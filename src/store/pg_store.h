@@ -55,6 +55,11 @@ struct semel_pg_statement {
 semel_status semel__pg_queue(struct semel_store *store, const struct semel_pg_statement *statement,
                              struct semel_error *err);
 
+/* Whether a connection by this URL, as the environment and a service complete it, could be answered by another server
+ * than the one that is meant: it goes to another host, and no certificate is checked (sslmode). What is no URL is not.
+ */
+bool semel__pg_exposed(const char *url);
+
 /* How many round trips this handle has made; for a benchmark. */
 int64_t semel__pg_trips(struct semel_store *store);
 

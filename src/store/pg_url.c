@@ -214,6 +214,62 @@ semel_status semel__pg_url(struct pg_store *d, struct semel_str location, struct
     return status;
 }
 
+/* ---- who may answer ------------------------------------------------------------------------------ */
+
+static const char *option(const PQconninfoOption *said, const PQconninfoOption *defaults, const char *name)
+{
+    for (const PQconninfoOption *o = said; o != NULL && o->keyword != NULL; o++)
+        if (strcmp(o->keyword, name) == 0 && o->val != NULL && o->val[0] != '\0')
+            return o->val;
+    return defaults != NULL ? option(defaults, NULL, name) : "";
+}
+
+/* The next of "a,b"; *list is behind it, NULL after the last. */
+static struct semel_str next_of(const char **list)
+{
+    size_t n = *list != NULL ? strcspn(*list, ",") : 0;
+    struct semel_str s = {*list, n};
+    if (*list != NULL)
+        *list = (*list)[n] == ',' ? *list + n + 1 : NULL;
+    return s;
+}
+
+/* Sockets have a path for a host, or none at all. */
+static bool all_local(const char *hosts, const char *addresses)
+{
+    bool local = true;
+    while (hosts != NULL || addresses != NULL) {
+        struct semel_str host = next_of(&hosts), address = next_of(&addresses);
+        if (address.n > 0)
+            local &= semel__host_is_local(address);
+        else
+            local &= host.n == 0 || host.p[0] == '/' || host.p[0] == '@' || semel__host_is_local(host);
+    }
+    return local;
+}
+
+bool semel__pg_exposed(const char *url)
+{
+    struct pg_store *d = semel__calloc(1, sizeof *d);
+    struct semel_error ignored;
+    const char *colon = strchr(url, ':');
+    bool exposed = false;
+    if (d != NULL && colon != NULL && semel__pg_url(d, semel__str(colon + 1), &ignored) == SEMEL_OK) {
+        PQconninfoOption *said = PQconninfoParse(d->conninfo, NULL), *defaults = PQconndefaults();
+        const char *mode = option(said, defaults, "sslmode");
+        bool checked = strcmp(mode, "verify-full") == 0 || strcmp(mode, "verify-ca") == 0;
+        bool elsewhere = option(said, NULL, "service")[0] != '\0'; /* its file may say anything */
+        exposed = !checked &&
+                  (elsewhere || !all_local(option(said, defaults, "host"), option(said, defaults, "hostaddr")));
+        PQconninfoFree(said);
+        PQconninfoFree(defaults);
+    }
+    if (d != NULL)
+        semel__pg_forget_url(d);
+    semel__free(d);
+    return exposed;
+}
+
 void semel__pg_forget_url(struct pg_store *d)
 {
     if (d->conninfo != NULL)

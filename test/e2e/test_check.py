@@ -26,7 +26,7 @@ routes:
     from: {listen: "127.0.0.1:8090", token_file: token}
     do: {http: "https://mail.example/send"}
 """
-DATABASE = {"DATABASE_URL": "postgres://app:hunter2@db/shop"}
+DATABASE = {"DATABASE_URL": "postgres://app:hunter2@db/shop?sslmode=verify-full"}
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_check_never_prints_a_secret(good):
     for more in ([], ["--json"]):
         shown = run("check", good, *more, env=DATABASE)
         assert "hunter2" not in shown.out + shown.err and "0123456789" not in shown.out + shown.err
-    good.write_text(GOOD.replace("${DATABASE_URL}", "postgres://app:hunter2@db/shop"))
+    good.write_text(GOOD.replace("${DATABASE_URL}", "postgres://app:hunter2@db/shop?sslmode=verify-full"))
     for more in ([], ["--json"]):
         shown = run("check", good, *more)
         assert shown.code == 1

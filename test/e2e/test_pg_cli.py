@@ -103,12 +103,28 @@ def test_a_role_that_may_not_create_a_schema_is_told(empty_pg):
 ])
 def test_a_wrong_url_is_told_in_one_line(url, code, said):
     refused = run("status", "--store", url)
-    assert refused.code == code and said in refused.err and refused.err.count("\n") == 1, refused
+    lines = [line for line in refused.err.splitlines() if not line.startswith("semel: warning: ")]
+    assert refused.code == code and len(lines) == 1 and said in lines[0], refused
+
+
+@pytest.mark.parametrize("url, warned", [
+    ("postgres://postgres@no-such-host.invalid/shop", True),
+    ("postgres://postgres@no-such-host.invalid/shop?sslmode=require", True),
+    ("postgres://postgres@no-such-host.invalid/shop?sslmode=verify-full&sslrootcert=/dev/null", False),
+    ("postgres://postgres@127.0.0.1:1/shop", False),
+])
+def test_a_store_that_anybody_could_pretend_to_be_is_warned_of(url, warned):
+    # B8
+    for command in ("status", "migrate"):
+        refused = run(command, "--store", url)
+        assert refused.code == 5 and ("a fake server could take the password" in refused.err) == warned, refused
 
 
 @pytest.mark.parametrize("url", [
     "postgres://me:s3cret@127.0.0.1:1/shop", "postgres://127.0.0.1:1/shop?user=me&password=s3cret",
     "postgres:host=127.0.0.1 port=1 user=me password=s3cret dbname=shop",
+    "postgres://me@127.0.0.1:1/shop?passwrd=s3cret", "postgres:host=127.0.0.1 user=me passwd = s3cret",  # B9
+    "postgres://me@127.0.0.1:1/shop?sslmode=disable&PWD=s3cret", "postgres:pasword='s3cret'",
     "postgres:host=127.0.0.1 port=1 user=me password='s3 s3cret' dbname=shop", "mysql://me:s3cret@127.0.0.1/shop",
 ])
 def test_a_password_is_never_printed(url):

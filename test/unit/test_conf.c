@@ -37,8 +37,8 @@ static const char whole[] =
     "    timed_ids: true\n"
     "log: {format: json, level: warn}\n";
 
-static const char *const whole_env[] = {"DATABASE_URL", "postgres://app:hunter2@db/shop", "TOKEN", "0123456789abcdefgh",
-                                        NULL};
+static const char *const whole_env[] = {"DATABASE_URL", "postgres://app:hunter2@db/shop?sslmode=verify-full", "TOKEN",
+                                        "0123456789abcdefgh", NULL};
 
 /* ---- what is read -------------------------------------------------------------------------------- */
 
@@ -48,7 +48,7 @@ static void a_whole_file_becomes_typed_settings(void **state)
     struct semel_conf *conf = reading_ok(&reading, whole);
     const struct semel_route *a = &conf->routes[0], *b = &conf->routes[1];
     (void)state;
-    assert_str(conf->store, "postgres://app:hunter2@db/shop");
+    assert_str(conf->store, "postgres://app:hunter2@db/shop?sslmode=verify-full");
     assert_str(conf->store_said, "${DATABASE_URL}");
     assert_int_equal(conf->store_kind, SEMEL_CONF_STORE_POSTGRES);
     assert_int_equal(conf->n_routes, 2);
@@ -342,8 +342,8 @@ static void what_is_no_file_of_settings_is_refused(void **state)
             "routes.r.from.topic has a topic twice; once is enough");
     refused("store: sqlite:x.db\nroutes: {r: {from: {kafka: \"k:1\", topic: a}, do: {exec: []}}}\n",
             "routes.r.do.exec is an empty list; it must be a program and its arguments");
-    refused("store: sqlite:x.db\nroutes: {r: {from: {kafka: \"k:1\", topic: a}, do: {http: \"http://h/\", "
-            "reconcile: \"http://h/{key}/{nope}\"}}}\n",
+    refused("store: sqlite:x.db\nroutes: {r: {from: {kafka: \"k:1\", topic: a}, do: {http: \"https://h/\", "
+            "reconcile: \"https://h/{key}/{nope}\"}}}\n",
             "routes.r.do.reconcile: only {key} and {id} are replaced");
     refused("store: sqlite:x.db\nroutes: {r: }\n", "routes.r is empty; it must be a mapping");
     refused("store: sqlite:x.db\nroutes: {\"\": {}}\n", "the name of a route");

@@ -6,8 +6,8 @@
 #include "unit/conf.h"
 
 static const char *const env[] = {"TOKEN", "0123456789abcdefgh",
-                                  "U",     "http://secret-host/",
-                                  "DB",    "postgres://app:hunter2@db/shop",
+                                  "U",     "https://secret-host/",
+                                  "DB",    "postgres://app:hunter2@db/shop?sslmode=verify-full",
                                   NULL};
 
 #define FILE_OF(from, handler, more) "store: ${DB}\nroutes:\n  r:\n    from: {" from "}\n    do: {" handler "}\n" more
@@ -26,7 +26,7 @@ static const struct {
     {FILE_OF(KAFKA, "sql: SELECT 1", "    order: json:/o\n    version: json:/v\n"), SEMEL_GUARANTEE_ATOMIC},
     {FILE_OF(KAFKA, "exec: [cat]", "    timed_ids: true\n"), SEMEL_GUARANTEE_GUARDED},
     {FILE_OF(KAFKA, "exec: [cat], idempotent: true", "    timed_ids: true\n"), SEMEL_GUARANTEE_GUARDED},
-    {FILE_OF(KAFKA, "http: \"http://h/\"", "    timed_ids: true\n"), SEMEL_GUARANTEE_GUARDED},
+    {FILE_OF(KAFKA, "http: \"https://h/\"", "    timed_ids: true\n"), SEMEL_GUARANTEE_GUARDED},
     {FILE_OF(KAFKA, "pull: \"localhost:2\", token: \"${TOKEN}\"", "    timed_ids: true\n"), SEMEL_GUARANTEE_GUARDED},
     /* The record may be forgotten while a copy can still come. */
     {FILE_OF(KAFKA, "sql: SELECT 1", ""), SEMEL_GUARANTEE_BOUNDED},
@@ -120,9 +120,25 @@ static const struct {
      SEMEL_CHECKLIST_RETENTION, "45d against a horizon of for ever; the age of every message is known"},
     {FILE_OF(KAFKA, "sql: SELECT 1", ""), SEMEL_CHECKLIST_OUTSIDE, "none"},
     {FILE_OF(KAFKA, "http: \"${U}\"", ""), SEMEL_CHECKLIST_OUTSIDE,
-     "POST ${U} with Idempotency-Key, the same on every retry; an unknown outcome waits for a person"},
-    {FILE_OF(KAFKA, "http: \"http://h/\", reconcile: \"http://h/ask\"", ""), SEMEL_CHECKLIST_OUTSIDE,
-     "an unknown outcome is asked for at http://h/ask"},
+     "POST ${U} with Idempotency-Key, the same on every retry; a 5xx is an unknown outcome, because it may come after "
+     "the effect, unless the answer has Semel-Outcome, or do.transient lists it; an unknown outcome waits for a "
+     "person"},
+    /* A10 */
+    {FILE_OF(KAFKA, "http: \"${U}\", transient: [503, 529]", ""), SEMEL_CHECKLIST_OUTSIDE,
+     "after the effect, but 503 529, after which nothing was done, as do.transient says, and but where the answer has "
+     "Semel-Outcome; an unknown outcome waits for a person"},
+    {FILE_OF(KAFKA, "http: \"${U}\", idempotent: true", ""), SEMEL_CHECKLIST_OUTSIDE,
+     "a 5xx is repeated, because the other side honours the key; an unknown outcome is repeated under the same key"},
+    {FILE_OF(KAFKA, "http: \"${U}\"", "    unknown_max: 7\n"), SEMEL_CHECKLIST_FAILURES,
+     "10 failures in a row stop the route, and 7 unknown outcomes keep it from taking new messages"},
+    /* B8 */
+    {FILE_OF(KAFKA, "http: \"http://h/\", plain: true", ""), SEMEL_CHECKLIST_OUTSIDE,
+     "; without TLS, as do.plain says: messages can be read on the way; a 5xx"},
+    {"store: postgres://app@db/shop\nstore_plain: true\nroutes: {r: {from: {" KAFKA "}, do: {sql: SELECT 1}}}\n",
+     SEMEL_CHECKLIST_STORE,
+     "PostgreSQL, postgres://app@db/shop, whose certificate need not be checked: store_plain is"},
+    {FILE_OF(KAFKA, "http: \"https://h/\", reconcile: \"https://h/ask\"", ""), SEMEL_CHECKLIST_OUTSIDE,
+     "an unknown outcome is asked for at https://h/ask"},
     {FILE_OF(KAFKA, "exec: [cat, -u], idempotent: true", ""), SEMEL_CHECKLIST_OUTSIDE,
      "runs cat -u with SEMEL_KEY, the same on every retry; an unknown outcome is repeated under the same key"},
     {FILE_OF(KAFKA, "sql: SELECT 1", "    retry: {max: 3, permanent: 2}\n"), SEMEL_CHECKLIST_FAILURES,

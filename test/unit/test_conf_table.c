@@ -9,7 +9,8 @@
 
 #define CHAIN_MAX 8
 
-static const char *const env[] = {"SECRET", "0123456789abcdefgh", "URL", "postgres://u:p@h/d", NULL};
+static const char *const env[] = {"SECRET", "0123456789abcdefgh", "URL", "postgres://u:p@h/d?sslmode=verify-full",
+                                  NULL};
 
 /* The way from the root to a setting; of a choice, which group. */
 struct chain {
