@@ -36,6 +36,7 @@ void semel__stats_alert(struct semel_route_stats *route, enum semel_alert alert)
 /* One outside call ended. */
 void semel__stats_call(struct semel_route_stats *route, enum semel_result result, bool asked, bool refused_key,
                        int64_t took_us);
+void semel__stats_full(struct semel_route_stats *route, bool full); /* unknown_max is reached */
 void semel__stats_breaker(struct semel_route_stats *route, enum semel_breaker_state state);
 /* The world: is the connection to the store and to the source up, and how many times was it lost. */
 void semel__stats_store_up(struct semel_route_stats *route, bool up);

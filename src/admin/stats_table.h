@@ -40,6 +40,7 @@
     X(CALL)                 \
     X(BREAKER)              \
     X(OPENINGS)             \
+    X(FULL)                 \
     X(STORE_UP)             \
     X(STORE_LOST)           \
     X(SOURCE_UP)            \

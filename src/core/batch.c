@@ -118,7 +118,8 @@ static void count_failures(struct semel_inbox *inbox, struct item **items, size_
     for (size_t i = 0; i < n; i++) {
         if (items[i]->verdict.act != SEMEL_RUN)
             continue;
-        bool failed = items[i]->live.state == SEMEL_STATE_FAILED || items[i]->live.state == SEMEL_STATE_DEAD;
+        bool failed = items[i]->live.state == SEMEL_STATE_FAILED || items[i]->live.state == SEMEL_STATE_DEAD ||
+                      items[i]->live.state == SEMEL_STATE_UNKNOWN;
         inbox->failures = failed ? inbox->failures + 1 : 0;
     }
 }

@@ -76,7 +76,7 @@ semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items
             continue;
         if (!run_outside(inbox, items[i], &world, err))
             break;
-        bool failed = items[i]->ending.result == SEMEL_TRANSIENT || items[i]->ending.result == SEMEL_PERMANENT;
+        bool failed = items[i]->ending.result != SEMEL_DONE && items[i]->ending.result != SEMEL_REJECTED;
         inbox->failures = failed ? inbox->failures + 1 : 0;
         struct item *swap = items[done];
         items[done++] = items[i];

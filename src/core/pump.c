@@ -102,7 +102,8 @@ static void note_ends(struct semel_pump *pump, const struct semel_settled *settl
             if (!good)
                 semel__route_breaker_success(pump->breaker);
             good = true;
-        } else if (settled[i].state == SEMEL_STATE_FAILED || settled[i].state == SEMEL_STATE_DEAD) {
+        } else if (settled[i].state == SEMEL_STATE_FAILED || settled[i].state == SEMEL_STATE_DEAD ||
+                   settled[i].state == SEMEL_STATE_UNKNOWN) {
             semel__pump_failure(pump, settled[i].cls, now_us);
             good = false;
         }

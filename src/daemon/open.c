@@ -117,7 +117,10 @@ semel_status run_open_broker(struct run_route *route, struct semel_broker **ret,
 
 static semel_status open_http(const struct semel_conf_http *conf, struct semel_caller **ret, struct semel_error *err)
 {
+    int transient[SEMEL_CONF_LIST_MAX];
     struct semel_http_caller_settings settings = {
+        .transient = transient,
+        .n_transient = conf->transient.n,
         .url = conf->url.p,
         .reconcile_url = text_of(conf->reconcile),
         .timeout_us = conf->timeout_us,
@@ -131,6 +134,11 @@ static semel_status open_http(const struct semel_conf_http *conf, struct semel_c
         .key_password = text_of(conf->tls.key_password),
         .verify = !conf->tls.on || conf->tls.verify,
     };
+    for (size_t i = 0; i < conf->transient.n; i++) {
+        int64_t status = 0;
+        (void)semel__str_int64(conf->transient.at[i], &status); /* checked when it was read */
+        transient[i] = (int)status;
+    }
     return semel__http_caller_new(ret, &settings, err);
 }
 

@@ -5,7 +5,8 @@
  * Invariants: a call starts only after its claim was committed, and at most `concurrency` run. Leases are renewed at a
  * third of their time, whatever the calls do. An end is committed, or tried again until it is: what a call came to is
  * not forgotten while this process lives; if it dies, the lease runs out. No message is charged for a call that
- * certainly did nothing. What is unknown is asked for (E2) and never repeated on a guess.
+ * certainly did nothing. What is unknown is asked for (E2) and never repeated on a guess. An outage makes few unknown
+ * outcomes: a route that pauses asks for one of them before it tries a message, and at `unknown_max` nothing starts.
  */
 #include "base/error.h"
 #include "base/str.h"
@@ -18,6 +19,11 @@
 #define ASK_FIRST_US (INT64_C(2) * 1000000)
 #define ASK_CEILING_US (INT64_C(60) * 1000000)
 #define ENDS_MAX 64
+#define COUNT_EVERY_US INT64_C(1000000)
+#define COUNT_PAUSE_US INT64_C(1000000)
+#define ASK_ROWS 16
+#define UNHEARD_MAX \
+    10 /* probes that asked in vain, before a message has to find out: the reconcile alone may be down */
 
 enum slot_state { SLOT_FREE, SLOT_CALLS, SLOT_ENDED, SLOT_UNTOUCHED };
 
@@ -29,6 +35,7 @@ struct slot {
     struct semel_ending ending; /* ENDED */
     int64_t started_us, renew_us;
     int64_t updated_us; /* of the row that is asked for */
+    bool probe;         /* its answer says whether the other side is back */
 };
 
 struct outside {
@@ -45,6 +52,10 @@ struct outside {
     int64_t next_ask_us, ask_every_us;
     int64_t ask_after; /* the arrival that was asked for last: each has its turn; SEMEL_NONE */
     int64_t rest_us;   /* the world fails: the store is left alone until then */
+    bool full;         /* as many outcomes are unknown as may be: nothing starts */
+    int64_t next_count_us;
+    bool asking, heard; /* while the route pauses: a probe asks; one was answered, so a message may be tried */
+    int unheard;        /* probes in a row that asked in vain */
 };
 
 /* Calls go on and leases are renewed whatever the store does: so nothing sleeps here, as run_worker_note would. */
@@ -122,6 +133,7 @@ static void claim(struct outside *o, int64_t now_us)
     semel__arena_reset(&o->arena);
     o->worker->pump.wait_ms = 0;
     semel_status status = semel__pump_claim(&o->worker->pump, now_us, o->n - o->used, &o->arena, o->leases, &n, &err);
+    o->heard &= n == 0; /* its end says more than an answer of before */
     start_all(o, o->leases, n, from_us);
     note(o, status, &err);
 }
@@ -133,6 +145,7 @@ static void take_due(struct outside *o, int64_t now_us)
     int64_t from_us = semel__steady_us();
     semel__arena_reset(&o->arena);
     semel_status status = semel__pump_take(&o->worker->pump, now_us, room, &o->arena, o->leases, &n, &err);
+    o->heard &= n == 0;
     start_all(o, o->leases, n, from_us);
     o->look = status == SEMEL_OK && n > 0;
     note(o, status, &err);
@@ -170,28 +183,33 @@ static bool may_run_still(const struct outside *o, const struct semel_row *row, 
     return row->live.error_class == SEMEL_CLASS_LEASE && store_us - row->updated_us < timeout_us;
 }
 
-static void ask_row(struct outside *o, const struct semel_row *row, int64_t store_us)
+/* false: it is not asked for now. */
+static bool ask_row(struct outside *o, const struct semel_row *row, int64_t store_us, bool probe)
 {
     struct semel__msg msg;
     struct slot *slot = free_slot(o);
     if (slot == NULL || in_work(o, row))
-        return;
+        return false;
     if (may_run_still(o, row, store_us)) {
         o->ask_every_us = ASK_FIRST_US;
-        return;
+        return false;
     }
     semel__row_msg(row, &msg);
     o->used++;
     slot->updated_us = row->updated_us;
+    slot->probe = probe;
     if (!slot_fill(o, slot, &msg, row->live.attempts, true)) {
         slot_free(o, slot);
-        return;
+        return false;
     }
     slot->state = SLOT_CALLS;
     o->caller->ops->start(o->caller, &slot->call);
+    return true;
 }
 
-static void ask(struct outside *o)
+/* The next unknown ones after those that were listed last; by the store's clock it is *ret_store_us then. */
+static semel_status list_unknown(struct outside *o, size_t max, struct semel_row **ret, size_t *ret_n,
+                                 int64_t *ret_store_us)
 {
     struct run_worker *worker = o->worker;
     struct semel_filter filter = {.consumer = worker->route->conf->name,
@@ -199,26 +217,129 @@ static void ask(struct outside *o)
                                   .received_before_us = SEMEL_NONE,
                                   .received_after_us = SEMEL_NONE};
     struct semel_error err = {0};
-    struct semel_row *rows;
-    size_t n = 0, damaged, room = o->n - o->used;
-    int64_t now_us = semel__steady_us(), store_us = 0;
-    if (!o->caller->can_ask || now_us < o->next_ask_us || o->used == o->n || worker->pump.store_down)
-        return;
-    o->next_ask_us = now_us + o->ask_every_us;
-    o->ask_every_us = o->ask_every_us * 2 < ASK_CEILING_US ? o->ask_every_us * 2 : ASK_CEILING_US;
+    size_t damaged;
+    *ret_n = 0;
     semel__arena_reset(&o->arena);
-    semel_status status = semel_look_list(worker->store, &filter, o->ask_after, room, false, &o->arena, &rows, &n,
+    semel_status status = semel_look_list(worker->store, &filter, o->ask_after, max, false, &o->arena, ret, ret_n,
                                           &damaged, &err);
-    if (status == SEMEL_OK && n > 0)
-        status = semel_store_now(worker->store, &store_us, &err);
+    if (status == SEMEL_OK && *ret_n > 0)
+        status = semel_store_now(worker->store, ret_store_us, &err);
     if (status != SEMEL_OK)
         run_log_failure(worker->route, SEMEL_LOG_WARN, "unknown outcomes cannot be listed", status, &err);
-    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
-        ask_row(o, &rows[i], store_us);
-    if (status == SEMEL_OK && o->ask_after != SEMEL_NONE && n == 0)
+    return status;
+}
+
+static bool pauses(const struct outside *o)
+{
+    return semel__route_breaker_look(o->worker->pump.breaker).state != SEMEL_BREAKER_CLOSED;
+}
+
+static void ask(struct outside *o)
+{
+    struct semel_row *rows;
+    size_t n;
+    int64_t now_us = semel__steady_us(), store_us = 0;
+    if (!o->caller->can_ask || now_us < o->next_ask_us || o->used == o->n || o->worker->pump.store_down)
+        return;
+    if (pauses(o) && !o->heard)
+        return; /* the probe asks */
+    o->next_ask_us = now_us + o->ask_every_us;
+    o->ask_every_us = o->ask_every_us * 2 < ASK_CEILING_US ? o->ask_every_us * 2 : ASK_CEILING_US;
+    if (list_unknown(o, o->n - o->used, &rows, &n, &store_us) != SEMEL_OK)
+        return;
+    for (size_t i = 0; i < n; i++)
+        (void)ask_row(o, &rows[i], store_us, false);
+    if (o->ask_after != SEMEL_NONE && n == 0)
         o->next_ask_us = now_us; /* begin again with the first */
-    if (status == SEMEL_OK)
-        o->ask_after = n > 0 ? rows[n - 1].arrival : SEMEL_NONE;
+    o->ask_after = n > 0 ? rows[n - 1].arrival : SEMEL_NONE;
+}
+
+/* ---- while the route pauses ---------------------------------------------------------------------- */
+
+/* Asks for one that is unknown; each has its turn. false: there is none to ask for. */
+static bool ask_one(struct outside *o)
+{
+    struct semel_row *rows;
+    size_t n;
+    int64_t store_us = 0;
+    for (bool again = true; again;) {
+        again = o->ask_after != SEMEL_NONE;
+        if (list_unknown(o, ASK_ROWS, &rows, &n, &store_us) != SEMEL_OK)
+            return false;
+        for (size_t i = 0; i < n; i++) {
+            o->ask_after = rows[i].arrival;
+            if (ask_row(o, &rows[i], store_us, true))
+                return true;
+        }
+        if (n < ASK_ROWS)
+            o->ask_after = SEMEL_NONE;
+    }
+    return false;
+}
+
+/* May messages be taken? While the route pauses only after a reconcile was answered: a message that is tried while the
+ * other side is down is one more unknown outcome. */
+static bool may_start(struct outside *o, int64_t now_us)
+{
+    struct semel_pump *pump = &o->worker->pump;
+    if (o->full)
+        return false;
+    if (!pauses(o))
+        o->heard = false;
+    if (!pauses(o) || !o->caller->can_ask || o->heard || pump->store_down)
+        return true;
+    if (o->asking || o->used == o->n || semel__route_breaker_ask(pump->breaker, pump, now_us) != SEMEL_GATE_PROBE)
+        return false;
+    o->asking = ask_one(o);
+    if (!o->asking) { /* nothing is unknown: a message has to find out */
+        o->heard = true;
+        semel__route_breaker_end(pump->breaker, pump, now_us);
+    }
+    return o->heard;
+}
+
+/* A probe has asked. */
+static void probed(struct outside *o, const struct semel_call_end *end)
+{
+    struct semel_pump *pump = &o->worker->pump;
+    int64_t now_us = semel__now(&semel__clock_real);
+    bool heard = end->not_asked || (end->status == SEMEL_OK && end->heard);
+    o->asking = false;
+    o->unheard = heard ? 0 : o->unheard + 1;
+    if (heard || o->unheard > UNHEARD_MAX) {
+        o->heard = true;
+        o->unheard = 0;
+        semel__route_breaker_end(pump->breaker, pump, now_us);
+    } else {
+        semel__pump_worldly(pump, SEMEL_CLASS_UNKNOWN, now_us);
+    }
+}
+
+/* How many are unknown is looked up once a second, and after each that was added. */
+static void count_unknown(struct outside *o)
+{
+    struct run_worker *worker = o->worker;
+    const struct semel_route *conf = worker->route->conf;
+    struct semel_error err = {0};
+    struct semel_count *counts;
+    size_t n = 0;
+    bool full = false;
+    int64_t now_us = semel__steady_us();
+    if (conf->policy.effect != SEMEL_EFFECT_OUTSIDE || now_us < o->next_count_us || worker->pump.store_down)
+        return;
+    o->next_count_us = now_us + COUNT_EVERY_US;
+    semel__arena_reset(&o->arena);
+    if (semel_look_counts(worker->store, conf->name, conf->unknown_max, 0, &o->arena, &counts, &n, &err) != SEMEL_OK)
+        return; /* it stays as it was; whoever needs the store says what is wrong with it */
+    for (size_t i = 0; i < n; i++)
+        full |= counts[i].state == SEMEL_STATE_UNKNOWN && counts[i].n >= conf->unknown_max;
+    if (full != o->full)
+        SEMEL__LOG(worker->route->daemon->log, full ? SEMEL_LOG_ERROR : SEMEL_LOG_INFO,
+                   full ? "unknown_max is reached: the route takes nothing new until unknown outcomes are resolved"
+                        : "fewer outcomes are unknown than unknown_max: the route takes messages again",
+                   SEMEL_F_STR("consumer", conf->name), SEMEL_F_INT("unknown_max", conf->unknown_max));
+    o->full = full;
+    semel__stats_full(worker->route->stats, full);
 }
 
 /* The other side has answered: what was unknown is known, or stays so. */
@@ -232,6 +353,13 @@ static void answered(struct outside *o, struct slot *slot, const struct semel_ca
     struct semel_error err = {0};
     enum semel_state state;
     bool done = false;
+    if (slot->probe)
+        probed(o, end);
+    if (end->not_asked)
+        SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_WARN,
+                   "an unknown outcome cannot be asked for and stays unknown",
+                   SEMEL_F_STR("consumer", worker->route->conf->name), SEMEL_F_STR("source", command.source),
+                   SEMEL_F_STR("id", command.id), SEMEL_F_STR("why", end->reason));
     if (end->status != SEMEL_OK || end->result == SEMEL_MAYBE || end->result == SEMEL_PERMANENT) {
         slot_free(o, slot);
         return;
@@ -280,6 +408,7 @@ static void ended(struct outside *o, const struct semel_call_end *end)
     (void)semel__arena_copy(&slot->arena, end->reason, &slot->ending.text);
     (void)semel__arena_copy(&slot->arena, end->outcome, &slot->ending.outcome);
     if (end->result == SEMEL_MAYBE) {
+        o->next_count_us = 0;
         o->ask_every_us = ASK_FIRST_US;
         o->next_ask_us = semel__steady_us() + ASK_FIRST_US;
     }
@@ -402,9 +531,14 @@ static void turn(struct outside *o)
     int64_t now_us = semel__now(&semel__clock_real);
     if (!rests(o) && run_worker_wait_ms(o->worker, now_us) == 0)
         tick(o, now_us);
-    if (!rests(o) && o->look && o->used < o->n)
+    if (!rests(o))
+        count_unknown(o);
+    if (o->full)
+        o->worker->pump.resume_us = now_us + COUNT_PAUSE_US;
+    bool start = !rests(o) && may_start(o, now_us);
+    if (start && o->look && o->used < o->n)
         take_due(o, now_us);
-    if (!rests(o) && o->used < o->n)
+    if (start && !rests(o) && o->used < o->n)
         claim(o, now_us);
     if (!rests(o))
         give_back(o, now_us);

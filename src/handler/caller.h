@@ -44,6 +44,7 @@ struct semel_call_end {
     semel_status status;
     struct semel_error err; /* when status is not OK */
     enum semel_result result;
+    bool heard;                       /* of a reconcile: the other side answered it, if only that it does not know */
     bool refused_key;                 /* the other side says that the key was used for something else */
     struct semel_str reason, outcome; /* live until the next wait; outcome is JSON or not given */
 };

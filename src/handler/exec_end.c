@@ -76,6 +76,7 @@ void semel__exec_judge(const struct exec_caller *exec, struct exec_call *c, cons
         snprintf(what, sizeof what, "ended, and nobody knows how");
     else if (info->si_code == CLD_EXITED) {
         result = by_exit(exec, c, info->si_status);
+        c->end.heard = c->call.ask && (result != SEMEL_MAYBE || info->si_status == EX_UNAVAILABLE);
         snprintf(what, sizeof what, "exit %d", info->si_status);
     } else
         snprintf(what, sizeof what, "killed by signal %d", info->si_status);

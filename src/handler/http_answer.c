@@ -240,6 +240,7 @@ static void judge_ask(struct http_call *c, long status)
     enum semel_result result = status == 200 ? by_state(c) : status == 404 ? SEMEL_TRANSIENT : SEMEL_MAYBE;
     read_problem(c, status);
     c->end.refused_key = false;
+    c->end.heard = status < 500;
     snprintf(what, sizeof what, "the reconcile answered HTTP %ld", status);
     semel__call_says(&c->end, c->reason, result, what, semel__str(c->said));
 }

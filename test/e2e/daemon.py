@@ -25,9 +25,9 @@ PATIENCE_S = 60
 
 
 class Daemon:
-    def __init__(self, folder, settings, env=None, name="semel", before=()):
-        """before: a command that starts the program."""
-        self.before = before
+    def __init__(self, folder, settings, env=None, name="semel", before=(), **process):
+        """before: a command that starts the program; process: for Popen."""
+        self.before, self.how = before, process
         self.folder, self.port, self.process, self.ended = pathlib.Path(folder), free_port(), None, []
         self.log_path, self.env = self.folder / f"{name}.log", env or {}
         self.file = self.folder / f"{name}.yaml"
@@ -41,7 +41,7 @@ class Daemon:
         full.pop("SEMEL_STORE", None)
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen([*self.before, binary(), "run", self.file], stdin=subprocess.DEVNULL,
-                                            stdout=log, stderr=log, env=full)
+                                            stdout=log, stderr=log, env=full, **self.how)
         return self
 
     def __enter__(self):

@@ -5,14 +5,17 @@ import json
 import os
 import pathlib
 import resource
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 
 import pytest
 
 import scenes
+from conftest import binary
 from daemon import Daemon
 from listen import OTHER_TOKEN, Listen, Other
 from pg import free_port, wait_for
@@ -38,10 +41,11 @@ def post(listen, *ids, **headers):
 
 def test_a_call_carries_the_same_key_until_it_succeeds(tmp_path, books, listen):
     # E1, I6
-    answers = iter([503, 500, 200])
+    answers = iter([503, 429, 200])
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     with Other(lambda call: (next(answers), b'{"charge": 7}')) as other:
-        with Daemon(tmp_path, scenes.outside(books, listen, {"http": other.url})) as daemon:
+        do = {"http": other.url, "transient": [503]}
+        with Daemon(tmp_path, scenes.outside(books, listen, do)) as daemon:
             daemon.ready()
             post(listen, "m1", traceparent=trace)
             daemon.until(lambda: books.states() == {"completed": 1}, "the third attempt succeeds")
@@ -81,6 +85,81 @@ def test_an_unknown_outcome_is_asked_for_and_never_repeated_on_a_guess(tmp_path,
             daemon.until(lambda: books.states() == {"unknown": 2, "completed": 1}, "and is unknown again")
             assert len([call for call in other.of("still-unknown") if call["method"] == "POST"]) == 1
             assert daemon.lines("an unknown outcome is known")
+
+
+def posts(other):
+    return [call for call in other.calls if call["method"] == "POST"]
+
+
+def test_a_5xx_is_not_repeated_on_a_guess(tmp_path, books, listen):
+    # A10, P81, P92
+    with Other(lambda call: (int(call["headers"]["Semel-Message-Id"][1:]), b"")) as other:
+        do = {"http": other.url, "transient": [529]}
+        with Daemon(tmp_path, scenes.outside(books, listen, do, retry={"max": 2, "first": "10ms"})) as daemon:
+            daemon.ready()
+            post(listen, "m500", "m503", "m502", "m529", "m200")
+            daemon.until(lambda: books.states() == {"unknown": 3, "dead": 1, "completed": 1}, "each has its end")
+            assert [len(other.of(id)) for id in ("m500", "m503", "m502", "m529")] == [1, 1, 1, 2]
+
+
+def test_an_outage_makes_a_handful_of_unknown_outcomes_and_is_probed_by_the_reconcile(tmp_path, books, listen):
+    # A10
+    up = threading.Event()
+    def answer(call):
+        if not up.is_set():
+            return 503, b""
+        return (404, b"") if call["method"] == "GET" else (200, b"")
+    with Other(answer) as other:
+        do = {"http": other.url + "/charges", "reconcile": other.url + "/charges/{key}", "concurrency": 2}
+        breaker = {"failures": 3, "first": "100ms", "ceiling": "1s"}
+        with Daemon(tmp_path, scenes.outside(books, listen, do, breaker=breaker)) as daemon:
+            daemon.ready()
+            ids = iter(range(1000))
+            def asked():
+                listen.post({"k": "k1", "n": 1}, id=f"m{next(ids)}")
+                return len(other.calls) - len(posts(other))
+            daemon.until(lambda: asked() >= 5, "the paused route asks")
+            down = len(posts(other))
+            assert 3 <= down <= 5 and books.states() == {"unknown": down}
+            up.set()
+            daemon.until(lambda: listen.post({"k": "k1", "n": 1}, id="last")[0] in (200, 202), "it goes on")
+            daemon.until(lambda: set(books.states()) == {"completed"}, "what was not done runs again")
+            assert all(len([call for call in other.of(id) if call["method"] == "POST"]) == 2
+                       for id in {call["headers"]["Semel-Message-Id"] for call in posts(other)[:down]})
+
+
+def test_at_unknown_max_nothing_new_is_taken(tmp_path, books, listen):
+    # A10
+    with Other(lambda call: (500 if call["headers"]["Semel-Message-Id"].endswith("bad") else 200, b"")) as other:
+        do = {"http": other.url, "concurrency": 1}
+        with Daemon(tmp_path, scenes.outside(books, listen, do, unknown_max=3)) as daemon:
+            daemon.ready()
+            for i in range(3):
+                post(listen, f"m{i}-good", f"m{i}-bad")
+            full = "unknown_max is reached: the route takes nothing new until unknown outcomes are resolved"
+            daemon.until(lambda: daemon.lines(full), "it is told")
+            daemon.until(lambda: daemon.metric("semel_unknown_full", consumer="books") == 1, "and counted")
+            assert listen.post({"k": "k1", "n": 1}, id="late")[0] == 503 and not other.of("late")
+            assert books.states() == {"completed": 3, "unknown": 3}
+            books.store.semel("inbox", "resolve", "m0-bad", "--reason", "it was done")
+            daemon.until(lambda: listen.post({"k": "k1", "n": 1}, id="late")[0] in (200, 202), "it goes on")
+            daemon.until(lambda: books.states() == {"completed": 5, "unknown": 2}, "and runs")
+            daemon.until(lambda: daemon.metric("semel_unknown_full", consumer="books") == 0, "which is counted, too")
+
+
+def test_an_id_that_would_be_another_path_is_not_asked_for(tmp_path, books, listen):
+    # B1, P84: the 404 of another URL would mean "not done"
+    def answer(call):
+        return (404, b"") if call["method"] == "GET" else (None, b"")
+    with Other(answer) as other:
+        do = {"http": other.url + "/charges", "reconcile": other.url + "/charges/{id}"}
+        with Daemon(tmp_path, scenes.outside(books, listen, do, breaker={"failures": 100})) as daemon:
+            daemon.ready()
+            post(listen, "..", "a/b", "%2e%2e", ".")
+            told = "an unknown outcome cannot be asked for and stays unknown"
+            daemon.until(lambda: len(daemon.lines(told)) >= 4, "it is told")
+            assert books.states() == {"unknown": 4}
+            assert len(posts(other)) == 4 == len(other.calls)
 
 
 def test_a_server_that_is_down_charges_nobody_and_the_route_waits(tmp_path, books, listen):
@@ -254,6 +333,34 @@ def test_requests_without_a_good_token_are_told_and_counted(tmp_path, books, lis
         assert "wrong-token-wrong" not in daemon.log()
 
 
+NOBODY = 65534
+
+
+def test_a_program_reads_nothing_of_the_daemon(tmp_path, listen):
+    # B7, P89
+    folder = pathlib.Path(tempfile.mkdtemp())
+    try:
+        folder.chmod(0o777)
+        subprocess.run([binary(), "migrate", "--store", f"sqlite:{folder}/books.db"], check=True)
+        reads = f"cat /proc/$PPID/environ /proc/$PPID/maps >{folder}/read 2>{folder}/why"
+        do = script(folder, f"{reads}; id -u >{folder}/id")
+        route = {"from": listen.settings(), "do": do}
+        as_nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
+        daemon = Daemon(folder, {"store": f"sqlite:{folder}/books.db", "routes": {"books": route}}, **as_nobody)
+        for file in folder.iterdir():
+            file.chmod(0o777)
+        with daemon:
+            daemon.ready()
+            limits = pathlib.Path(f"/proc/{daemon.process.pid}/limits").read_text()
+            assert [line.split()[4] for line in limits.splitlines() if line.startswith("Max core file")] == ["0"]
+            post(listen, "m1")
+            wait_for(lambda: (folder / "id").exists() and (folder / "id").read_text(), "the program has run")
+            assert (folder / "id").read_text().strip() == str(NOBODY if as_nobody else os.getuid())
+            assert (folder / "read").read_text() == "" and (folder / "why").read_text().count("Permission denied") == 2
+    finally:
+        shutil.rmtree(folder)
+
+
 # ---- all at once
 
 
@@ -275,7 +382,7 @@ def test_bad_handlers_stay_among_themselves(tmp_path, books, listen):
         return {**script(tmp_path / name, text), "timeout": "20s"}
     with Other(answer) as other:
         bad = {"giant": {"http": other.url + "/giant"}, "garbage": {"http": other.url + "/garbage"},
-               "never": {"http": other.url + "/never", "timeout": "1s"}, "nobody": {"http": "http://nobody.invalid/"},
+               "never": {"http": other.url + "/never", "timeout": "1s"}, "nobody": {"http": "https://nobody.invalid/"},
                "prints": program("prints", "head -c 1000000000 /dev/zero"),
                "sleeps": {**program("sleeps", "exec sleep 600"), "timeout": "1s"}}
         settings = scenes.settings(books, listen)

@@ -141,7 +141,7 @@ def test_leases_and_retries_go_by_the_clock_of_the_database(tmp_path, books, pos
     calls, gate = [], threading.Event()
     def answer(call):
         calls.append(call)
-        return (503, b"") if len(calls) == 1 else (200, b"") if gate.wait(60) else (500, b"")
+        return (429, b"") if len(calls) == 1 else (200, b"") if gate.wait(60) else (500, b"")
     with Other(answer) as other:
         with Daemon(tmp_path, scenes.outside(books, posts, {"http": other.url})) as daemon:
             posts.send([("m1", {"k": "k1", "n": 1})])

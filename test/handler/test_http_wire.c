@@ -3,6 +3,7 @@
  * test_http_wire.c: what is sent, that it is sent once, and many calls at a time.
  */
 #define _GNU_SOURCE /* strcasestr */
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -264,12 +265,6 @@ static void an_empty_body_gets_a_connection_of_its_own(void **state)
     assert_int_equal(rig.up.heads, 2);
 }
 
-static void pause_ms(int ms)
-{
-    struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
-    nanosleep(&time, NULL);
-}
-
 /* A10 P94 */
 static void a_connection_is_used_again_only_while_its_server_will_keep_it(void **state)
 {
@@ -294,7 +289,7 @@ static void a_connection_is_used_again_only_while_its_server_will_keep_it(void *
         snprintf(answer, sizeof answer, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n%s\r\n", rows[i].hint);
         rig.up.most = 0;
         assert_result(rig_answer(&rig, answer), SEMEL_DONE);
-        pause_ms(rows[i].idle_ms);
+        poll(NULL, 0, rows[i].idle_ms);
         assert_result(rig_answer(&rig, answer), SEMEL_DONE);
         rig_drop(&rig);
         assert_int_equal(rig.up.most, rows[i].again ? 2 : 1);
@@ -316,7 +311,7 @@ static void a_server_that_closes_idle_connections_after_two_seconds_loses_no_cal
         for (size_t k = 0; k < CALLS; k++)
             assert_result(rig_wait(&rig), SEMEL_DONE);
         if (i < COUNT(idle_ms))
-            pause_ms(idle_ms[i]);
+            poll(NULL, 0, idle_ms[i]);
     }
     assert_int_equal(rig.up.requests, CALLS * (COUNT(idle_ms) + 1));
 }

@@ -113,6 +113,21 @@ static void failures_in_a_row_are_counted_over_all_pumps(void **state)
     assert_told(0, SEMEL_BREAKER_CLOSED, SEMEL_BREAKER_OPEN);
 }
 
+/* A10: an outage makes a handful of unknown outcomes, not a batch of them. */
+static void unknown_outcomes_open_the_breaker_in_the_middle_of_a_batch(void **state)
+{
+    struct engine *e = *state;
+
+    e->policy.effect = SEMEL_EFFECT_OUTSIDE;
+    push_some(e, "m", 30, "maybe");
+    (void)step(e, 0);
+    assert_int_equal(route.breaker.now.state, SEMEL_BREAKER_OPEN);
+    assert_int_equal(step(e, 1), 0);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_UNKNOWN], 10);
+    assert_int_equal(effects_of(e, "m09"), 1);
+    assert_int_equal(effects_of(e, "m10"), 0);
+}
+
 static void a_success_of_any_pump_ends_the_row(void **state)
 {
     struct engine *e = *state;
@@ -240,6 +255,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(failures_in_a_row_are_counted_over_all_pumps),
+        CASE(unknown_outcomes_open_the_breaker_in_the_middle_of_a_batch),
         CASE(a_success_of_any_pump_ends_the_row),
         CASE(one_pump_probes_and_its_success_opens_the_way_for_all),
         CASE(late_failures_of_another_pump_change_nothing),
