@@ -109,7 +109,6 @@ static const struct setting allowed[] = {
     {BOTH, "socket.timeout.ms", NULL},
     {BOTH, "ssl.cipher.suites", NULL},
     {BOTH, "ssl.crl.location", NULL},
-    {BOTH, "ssl.endpoint.identification.algorithm", NULL},
     {WRITE, "topic.metadata.propagation.max.ms", NULL},
     {BOTH, "topic.metadata.refresh.interval.ms", NULL},
 };
@@ -126,6 +125,12 @@ size_t semel__kafka_properties(const char *const **ret_names)
     return COUNT(allowed);
 }
 
+/* At OpenSSL's level 0 there are ciphers without a certificate, and so without a name that is checked. */
+static bool unchecked(const char *name, const char *value)
+{
+    return strcmp(name, "ssl.cipher.suites") == 0 && strstr(value, "@SECLEVEL") != NULL;
+}
+
 semel_status semel__kafka_property(const char *name, const char *value, struct semel_error *err)
 {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
@@ -134,7 +139,10 @@ semel_status semel__kafka_property(const char *name, const char *value, struct s
 
     if (conf == NULL)
         return semel__fail_memory(err);
-    if (rd_kafka_conf_set(conf, name, value, text, sizeof text) != RD_KAFKA_CONF_OK)
+    if (unchecked(name, value))
+        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                             "a security level of its own could let a server in that shows no certificate");
+    else if (rd_kafka_conf_set(conf, name, value, text, sizeof text) != RD_KAFKA_CONF_OK)
         status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s", text);
     rd_kafka_conf_destroy(conf);
     return status;
@@ -178,7 +186,7 @@ static semel_status set_property(struct kafka *kafka, const struct semel_kafka_p
     char shown[64];
 
     for (size_t i = 0; i < n; i++)
-        if (strcmp(property->name, names[i]) == 0)
+        if (strcmp(property->name, names[i]) == 0 && !unchecked(property->name, property->value))
             return set(kafka, allowed[i].who, property->name, property->value, err);
     semel__str_show(shown, sizeof shown, semel__str(property->name));
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "kafka: the property \"%s\" cannot be set here%s%s%s",

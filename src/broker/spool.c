@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/random.h"
 
 #define BUSY_TIMEOUT_MS 5000
@@ -126,6 +127,7 @@ static semel_status connect_file(struct spool *spool, struct semel_error *err)
         return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "spool: no randomness for a name");
     snprintf(spool->name, sizeof spool->name, "%ld-%016llx", (long)getpid(),
              (unsigned long long)semel__random_next(&rng));
+    semel__file_make_private(spool->path);
     if (sqlite3_open_v2(spool->path, &spool->db, flags, NULL) != SQLITE_OK || spool->db == NULL)
         status = semel__spool_fail(spool, "open", err);
     else if (sqlite3_busy_timeout(spool->db, BUSY_TIMEOUT_MS) != SQLITE_OK || !set_up(spool))

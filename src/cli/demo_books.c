@@ -20,6 +20,7 @@
 #include <sqlite3.h>
 
 #include "base/error.h"
+#include "base/file.h"
 
 #define BUSY_MS 5000
 
@@ -49,7 +50,9 @@ bool demo_db_open(const char *path, enum demo_mode mode, sqlite3 **ret, struct s
 {
     sqlite3 *db = NULL;
 
-    if (sqlite3_open_v2(path, &db, open_flags(mode), NULL) != SQLITE_OK ||
+    if (mode == DEMO_CREATE)
+        semel__file_make_private(path);
+    if (sqlite3_open_v2(path, &db, open_flags(mode) | SQLITE_OPEN_NOFOLLOW, NULL) != SQLITE_OK ||
         sqlite3_busy_timeout(db, BUSY_MS) != SQLITE_OK ||
         (mode == DEMO_READ && sqlite3_exec(db, "PRAGMA query_only = ON", NULL, NULL, NULL) != SQLITE_OK)) {
         demo_db_failed(db, path, err);
@@ -185,7 +188,8 @@ static bool count_rest(sqlite3 *db, const struct demo_settings *set, struct demo
 
 static bool keep_query(const struct demo_settings *set, struct semel_error *err)
 {
-    FILE *f = fopen(set->files->books, "we");
+    const int fd = open(set->files->books, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
     const bool ok = f != NULL &&
                     fprintf(f, "ATTACH '%s' AS sent;\n%s", set->files->sent, demo_books_query(set->without)) > 0;
 

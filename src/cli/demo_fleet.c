@@ -31,7 +31,7 @@
 bool demo_fleet_open(struct demo_fleet *fleet, const struct demo_settings *set, struct semel_error *err)
 {
     *fleet = (struct demo_fleet){.set = set, .n = (int)set->workers};
-    fleet->log_fd = open(DEMO_LOG, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
+    fleet->log_fd = open(DEMO_LOG, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fleet->log_fd < 0)
         semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "the file " DEMO_LOG " cannot be made: error %d", errno);
     return fleet->log_fd >= 0;

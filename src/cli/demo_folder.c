@@ -3,7 +3,8 @@
  * demo_folder.c: the folder of the demo. Makes it, or takes one over that an earlier demo has made, and nothing else.
  *
  * A marker file says that a folder is a demo's; it is locked for as long as a demo runs in it. Only files with the
- * demo's own names are removed, and only those of the kind of run that begins.
+ * demo's own names are removed, and only those of the kind of run that begins. No symlink is followed, neither of the
+ * folder nor of a file in it, and a folder of somebody else is left alone.
  */
 #include "cli/demo.h"
 
@@ -49,7 +50,8 @@ static bool remove_file(const char *name, const char *ending)
 
 static bool remove_database(const char *name)
 {
-    return remove_file(name, "") && remove_file(name, "-wal") && remove_file(name, "-shm");
+    return remove_file(name, "") && remove_file(name, "-wal") && remove_file(name, "-shm") &&
+           remove_file(name, "-journal");
 }
 
 static int clear(const struct demo_settings *set)
@@ -57,7 +59,7 @@ static int clear(const struct demo_settings *set)
     const struct demo_files *files = set->files;
 
     if (remove_database(files->store) && remove_database(files->broker) && remove_database(files->sent) &&
-        remove_file(files->books, ""))
+        remove_file(files->books, "") && remove_file(DEMO_LOG, ""))
         return CLI_OK;
     return cli_fail(CLI_FAILED, "%s: what an earlier demo left cannot be removed: %s", set->dir, cli_errno());
 }
@@ -80,15 +82,33 @@ static int lock(const struct demo_settings *set, int *ret_fd)
     return CLI_OK;
 }
 
+static int enter(const struct demo_settings *set)
+{
+    struct stat st;
+    const int fd = open(set->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int code = CLI_OK;
+
+    if (fd < 0)
+        return errno == ENOTDIR || errno == ELOOP
+                   ? cli_fail(CLI_REFUSED, "%s is not a folder; give another --dir", set->dir)
+                   : cli_fail(CLI_FAILED, "%s cannot be entered: %s", set->dir, cli_errno());
+    if (fstat(fd, &st) != 0 || fchdir(fd) != 0)
+        code = cli_fail(CLI_FAILED, "%s cannot be entered: %s", set->dir, cli_errno());
+    else if (st.st_uid != geteuid())
+        code = cli_fail(CLI_REFUSED, "the folder %s is somebody else's; give another --dir", set->dir);
+    close(fd);
+    return code;
+}
+
 int demo_folder_enter(const struct demo_settings *set, int *ret_lock_fd)
 {
     int code;
 
-    if (mkdir(set->dir, 0777) != 0 && errno != EEXIST)
+    if (mkdir(set->dir, 0700) != 0 && errno != EEXIST)
         return cli_fail(CLI_FAILED, "the folder %s cannot be made: %s", set->dir, cli_errno());
-    if (chdir(set->dir) != 0)
-        return errno == ENOTDIR ? cli_fail(CLI_REFUSED, "%s is not a folder; give another --dir", set->dir)
-                                : cli_fail(CLI_FAILED, "%s cannot be entered: %s", set->dir, cli_errno());
+    code = enter(set);
+    if (code != CLI_OK)
+        return code;
     if (!demo_folder_here() && !is_empty())
         return cli_fail(CLI_REFUSED, "the folder %s is there already and no demo has made it; give another --dir",
                         set->dir);

@@ -7,6 +7,8 @@
  */
 #include <malloc.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/descriptors.h"
@@ -74,6 +76,18 @@ static void bound_arenas(void)
 #endif
 }
 
+/* Programs of exec handlers run as the same user: the kernel keeps them from our memory and environment, and no core
+ * holds a token (P89). What they start with is theirs: a program that is executed is dumpable again. */
+static void keep_to_ourselves(void)
+{
+    struct rlimit cores;
+    (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    if (getrlimit(RLIMIT_CORE, &cores) == 0) {
+        cores.rlim_cur = 0;
+        (void)setrlimit(RLIMIT_CORE, &cores);
+    }
+}
+
 static int run(struct cli *cli, const struct cli_args *args)
 {
     char *file = (char *)(uintptr_t)cli_operand(args, 0);
@@ -88,6 +102,7 @@ static int run(struct cli *cli, const struct cli_args *args)
 #endif
     bound_arenas();
     semel__descriptors_raise();
+    keep_to_ourselves();
     semel__conf_mistakes_init(mistakes);
     semel_status status = semel__conf_load(file, &conf, mistakes, &err);
     int code;

@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "store/sqlite.h"
 
 #define TIMEOUT_MS 5000
@@ -208,6 +209,8 @@ static semel_status connect_own(struct sqlite_store *d, struct semel_error *err)
     semel_status status = d->memory ? SEMEL_OK : look(d, err);
     if (status != SEMEL_OK)
         return status;
+    if (!d->memory && d->store.options.create)
+        semel__file_make_private(d->path);
     int rc = sqlite3_open_v2(d->memory ? ":memory:" : d->path, &d->db, d->memory ? flags | SQLITE_OPEN_CREATE : flags,
                              NULL);
     if (rc != SQLITE_OK)

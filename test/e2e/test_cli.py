@@ -23,6 +23,12 @@ def options(command):
     return {option["name"] for option in command["options"]}
 
 
+def test_the_program_has_no_address_that_is_written_to_later():
+    # B9: full RELRO, and at a place of its own each time
+    elf = subprocess.run(["readelf", "-hdlW", binary()], capture_output=True, text=True, check=True).stdout
+    assert "GNU_RELRO" in elf and re.search(r"BIND_NOW|FLAGS.*\bNOW\b", elf) and "DYN (" in elf
+
+
 # ---- help ----
 
 

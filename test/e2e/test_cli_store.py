@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Stores as a user meets them: migrating, what is no store, status, and the settings of consumers."""
 import json
+import os
 import shlex
 import sqlite3
 import subprocess
@@ -45,6 +46,20 @@ def test_migrate_makes_the_database_and_says_from_where_to_where(nowhere):
     again = nowhere.semel("migrate")
     assert (again.code, again.out) == (0, f"schema {NEWEST}: nothing to do\n")
     assert nowhere.semel("migrate", "--json").json == {"from": NEWEST, "to": NEWEST}
+
+
+def test_only_the_owner_may_read_a_database_and_what_goes_with_it(nowhere):
+    # B9
+    before = os.umask(0)
+    try:
+        assert nowhere.semel("migrate").code == 0
+        with sqlite3.connect(nowhere.path) as db:  # the mode of the database is that of its companions
+            db.execute("CREATE TABLE more (n)")
+            names = files(nowhere.path)
+            assert {name[len(nowhere.path.name):] for name in names} >= {"", "-wal", "-shm"}
+            assert all((nowhere.path.parent / name).stat().st_mode & 0o777 == 0o600 for name in names)
+    finally:
+        os.umask(before)
 
 
 def test_migrate_says_the_same_as_json(nowhere):

@@ -282,6 +282,25 @@ def test_a_folder_that_no_demo_has_made_is_refused_and_left_as_it_is(tmp_path):
     assert result.code == 1 and "cannot be made" in result.err, result
 
 
+def test_no_symlink_is_followed(tmp_path):
+    # B9
+    precious, elsewhere, here = tmp_path / "precious", tmp_path / "elsewhere", tmp_path / "here"
+    precious.write_text("mine")
+    elsewhere.mkdir()
+    (tmp_path / "link").symlink_to(elsewhere)
+    result = demo(tmp_path / "link")
+    assert result.code == 4 and "is not a folder" in result.err and not os.listdir(elsewhere), result
+    here.mkdir()
+    (here / ".semel-demo").touch(0o600)
+    for name in ("workers.log", "demo.db", "demo.db-wal", "demo.db-journal", "broker.db", "sent.db", "books.sql"):
+        (here / name).symlink_to(precious)
+    result = demo(here, "--seconds", "2", "--workers", "1")
+    assert result.code == 0 and precious.read_text() == "mine", result
+    assert not [file for file in here.iterdir() if file.is_symlink()]
+    for file in here.iterdir():  # and others cannot read them
+        assert file.stat().st_mode & 0o077 == 0, file
+
+
 def test_a_worker_is_not_started_by_hand(tmp_path):
     for kind in ("with", "without"):
         done = subprocess.run([binary(), "demo", "worker", kind, "1", "1"], cwd=tmp_path, capture_output=True,
