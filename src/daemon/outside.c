@@ -278,24 +278,22 @@ static bool ask_one(struct outside *o)
 }
 
 /* May messages be taken? While the route pauses only after a reconcile was answered: a message that is tried while the
- * other side is down is one more unknown outcome. */
+ * other side is down is one more unknown outcome. Where too many are unknown, it asks nevertheless. */
 static bool may_start(struct outside *o, int64_t now_us)
 {
     struct semel_pump *pump = &o->worker->pump;
-    if (o->full)
-        return false;
     if (!pauses(o))
         o->heard = false;
-    if (!pauses(o) || !o->caller->can_ask || o->heard || pump->store_down)
-        return true;
-    if (o->asking || o->used == o->n || semel__route_breaker_ask(pump->breaker, pump, now_us) != SEMEL_GATE_PROBE)
-        return false;
-    o->asking = ask_one(o);
-    if (!o->asking) { /* nothing is unknown: a message has to find out */
-        o->heard = true;
+    else if (o->caller->can_ask && !o->heard && !pump->store_down) {
+        if (o->asking || o->used == o->n || semel__route_breaker_ask(pump->breaker, pump, now_us) != SEMEL_GATE_PROBE)
+            return false;
+        o->asking = ask_one(o);
+        if (o->asking)
+            return false;
+        o->heard = true; /* nothing is unknown: a message has to find out */
         semel__route_breaker_end(pump->breaker, pump, now_us);
     }
-    return o->heard;
+    return !o->full;
 }
 
 /* A probe has asked. */

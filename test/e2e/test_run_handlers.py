@@ -102,7 +102,9 @@ def test_a_5xx_is_not_repeated_on_a_guess(tmp_path, books, listen):
             assert [len(other.of(id)) for id in ("m500", "m503", "m502", "m529")] == [1, 1, 1, 2]
 
 
-def test_an_outage_makes_a_handful_of_unknown_outcomes_and_is_probed_by_the_reconcile(tmp_path, books, listen):
+@pytest.mark.parametrize("unknown_max", [100, 3])
+def test_an_outage_makes_a_handful_of_unknown_outcomes_and_is_probed_by_the_reconcile(tmp_path, books, listen,
+                                                                                      unknown_max):
     # A10
     up = threading.Event()
     def answer(call):
@@ -112,7 +114,8 @@ def test_an_outage_makes_a_handful_of_unknown_outcomes_and_is_probed_by_the_reco
     with Other(answer) as other:
         do = {"http": other.url + "/charges", "reconcile": other.url + "/charges/{key}", "concurrency": 2}
         breaker = {"failures": 3, "first": "100ms", "ceiling": "1s"}
-        with Daemon(tmp_path, scenes.outside(books, listen, do, breaker=breaker)) as daemon:
+        settings = scenes.outside(books, listen, do, breaker=breaker, unknown_max=unknown_max)
+        with Daemon(tmp_path, settings) as daemon:
             daemon.ready()
             ids = iter(range(1000))
             def asked():
