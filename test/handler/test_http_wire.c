@@ -285,7 +285,7 @@ static void a_connection_is_used_again_only_while_its_server_will_keep_it(void *
     };
     (void)state;
     for (size_t i = 0; i < COUNT(rows); i++) {
-        char answer[160];
+        static char answer[160]; /* the server may look at it after it was sent */
         snprintf(answer, sizeof answer, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n%s\r\n", rows[i].hint);
         rig.up.most = 0;
         assert_result(rig_answer(&rig, answer), SEMEL_DONE);
