@@ -62,4 +62,29 @@ ALTER TABLE semel.held ADD CONSTRAINT held_kind_check CHECK (kind IN ('begun', '
 -- Versions of the key that ended without effect while earlier ones are missing, ascending; nearly always NULL.
 ALTER TABLE semel.order_key ADD COLUMN skipped bigint[];
 
+-- ---- business keys ------------------------------------------------------------------------------------------------
+
+-- Business keys that a message wants and does not hold: it is stored and has not started. Its start takes them.
+CREATE TABLE semel.business_want (
+    consumer     text COLLATE "C" NOT NULL,
+    business_key text COLLATE "C" NOT NULL,
+    source       text COLLATE "C" NOT NULL,
+    message_id   text COLLATE "C" NOT NULL,
+    PRIMARY KEY (consumer, business_key, source, message_id)
+);
+
+CREATE INDEX business_want_message ON semel.business_want (consumer, source, message_id);
+
+-- Keys were taken by an arrival before: those of messages that never started become wishes. And a key does not expire
+-- while its holder is unfinished.
+INSERT INTO semel.business_want (consumer, business_key, source, message_id)
+SELECT b.consumer, b.business_key, b.source, b.message_id
+FROM semel.business_key AS b JOIN semel.inbox AS i USING (consumer, source, message_id)
+WHERE i.attempts = 0 AND i.status IN ('waiting', 'quarantined', 'dead', 'failed');
+DELETE FROM semel.business_key AS b USING semel.business_want AS w
+WHERE w.consumer = b.consumer AND w.business_key = b.business_key;
+UPDATE semel.business_key AS b SET expires_at = NULL FROM semel.inbox AS i
+WHERE b.expires_at IS NOT NULL AND i.consumer = b.consumer AND i.source = b.source AND i.message_id = b.message_id
+  AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead');
+
 INSERT INTO semel.schema (version, name) VALUES (12, 'edges');

@@ -72,18 +72,20 @@ BEGIN
     END IF;
 END $$;
 
--- The first unfinished row of a key. A row without a version comes before all that have one.
+-- The first unfinished row of a key, waiters left out. A row without a version comes before all that have one.
 CREATE FUNCTION semel._first(p semel._policy, wanted text) RETURNS SETOF semel.inbox LANGUAGE plpgsql ROWS 1 AS $$
 BEGIN
     IF p.ord = 'version' THEN
         RETURN QUERY SELECT i.* FROM semel.inbox AS i
                      WHERE i.consumer = p.consumer AND i.order_key = wanted COLLATE "C"
                        AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead')
+                       AND i.error_class IS DISTINCT FROM 'business_duplicate'
                      ORDER BY i.version NULLS FIRST, i.arrival LIMIT 1;
     ELSE
         RETURN QUERY SELECT i.* FROM semel.inbox AS i
                      WHERE i.consumer = p.consumer AND i.order_key = wanted COLLATE "C"
                        AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead')
+                       AND i.error_class IS DISTINCT FROM 'business_duplicate'
                      ORDER BY i.arrival LIMIT 1;
     END IF;
 END $$;
@@ -93,10 +95,41 @@ CREATE FUNCTION semel._parking_full(p semel._policy, wanted text) RETURNS boolea
 BEGIN
     RETURN (SELECT count(*) FROM (SELECT FROM semel.inbox AS i
                                   WHERE i.consumer = p.consumer AND i.order_key = wanted COLLATE "C"
-                                    AND i.status = 'waiting' LIMIT p.parked_key_max) AS k) >= p.parked_key_max
+                                    AND i.status = 'waiting' AND i.error_class IS DISTINCT FROM 'business_duplicate'
+                                  LIMIT p.parked_key_max) AS k) >= p.parked_key_max
         OR (SELECT count(*) FROM (SELECT FROM semel.inbox AS i
                                   WHERE i.consumer = p.consumer AND i.status = 'waiting'
                                   LIMIT p.parked_consumer_max) AS c) >= p.parked_consumer_max;
+END $$;
+
+-- May one more message wait for a business key?
+CREATE FUNCTION semel._waiters_full(p semel._policy, wanted text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (SELECT count(*) FROM (SELECT FROM semel.business_want AS w
+                                  WHERE w.consumer = p.consumer AND w.business_key = wanted COLLATE "C"
+                                  LIMIT p.parked_key_max) AS k) >= p.parked_key_max
+        OR (SELECT count(*) FROM (SELECT FROM semel.inbox AS i
+                                  WHERE i.consumer = p.consumer AND i.status = 'waiting'
+                                  LIMIT p.parked_consumer_max) AS c) >= p.parked_consumer_max;
+END $$;
+
+-- Who stands behind a business key: free, own, busy (an unfinished message) or done (one that is final, or has no row).
+-- What was begun in this transaction has not come to its end.
+CREATE FUNCTION semel._intent(p semel._policy, wanted text, of_source text, id text, now timestamptz)
+RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    h semel.business_key;
+BEGIN
+    SELECT b.* INTO h FROM semel.business_key AS b
+    WHERE b.consumer = p.consumer AND b.business_key = wanted COLLATE "C" AND (b.expires_at > now) IS NOT FALSE;
+    RETURN CASE WHEN NOT FOUND THEN 'free'
+                WHEN h.source = of_source COLLATE "C" AND h.message_id = id COLLATE "C" THEN 'own'
+                WHEN EXISTS (SELECT FROM semel.inbox AS i
+                             WHERE i.consumer = p.consumer AND i.source = h.source AND i.message_id = h.message_id
+                               AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead'))
+                     OR EXISTS (SELECT FROM semel.begun AS b
+                                WHERE b.consumer = p.consumer AND b.source = h.source AND b.message_id = h.message_id)
+                THEN 'busy' ELSE 'done' END;
 END $$;
 
 -- A row that is none of ours: somebody else has written it, and no rule may read it.
@@ -190,7 +223,12 @@ END $$;
 CREATE FUNCTION semel._verdict_place(p semel._policy, k semel._key, r semel.inbox, version bigint, now timestamptz)
 RETURNS semel._verdict LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    others boolean := k.head_arrival IS NOT NULL AND k.head_arrival IS DISTINCT FROM r.arrival;
+    -- A waiter that comes back may itself stand before the head.
+    others boolean := k.head_arrival IS NOT NULL
+                      AND CASE WHEN r.status IS NULL THEN true
+                               WHEN p.ord = 'version' AND k.head_version IS DISTINCT FROM r.version
+                               THEN coalesce(k.head_version < r.version, k.head_version IS NULL)
+                               ELSE k.head_arrival < r.arrival END;
     place text COLLATE "C" := CASE WHEN k.order_key IS NULL THEN 'first' ELSE semel._place(p, k, others, version) END;
     held text COLLATE "C" := CASE WHEN CASE WHEN r.status IS NULL THEN p.keep <> 'never' ELSE r.payload IS NOT NULL END
                                   THEN 'ack' ELSE 'later' END;
@@ -231,14 +269,46 @@ BEGIN
     RETURN v;
 END $$;
 
+CREATE FUNCTION semel._waiter(r semel.inbox) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(r.status = 'waiting' AND r.error_class = 'business_duplicate', false)
+$$;
+
+-- The same, and what its intent says. A waiter looks again after as long as it has waited so far. Room is for the caller
+-- to see to.
+CREATE FUNCTION semel._verdict_turn(p semel._policy, k semel._key, r semel.inbox, version bigint, intent text,
+                                    now timestamptz)
+RETURNS semel._verdict LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v semel._verdict;
+BEGIN
+    IF intent = 'done' AND NOT semel._skipped_full(p, k, version) THEN
+        v := ('ack', 'business_duplicate', 0, 'prevented', NULL, 'business_duplicate');
+        RETURN v;
+    ELSIF k.order_key IS NULL AND r.status IS NULL AND intent <> 'busy' THEN
+        v := ('run', 'new', 1, NULL, NULL, NULL);
+        RETURN v;
+    END IF;
+    v := semel._verdict_place(p, k, r, version, now);
+    IF intent = 'busy' AND (v.act = 'run' OR semel._waiter(r)) THEN
+        v := (CASE WHEN CASE WHEN r.status IS NULL THEN p.keep <> 'never' ELSE r.payload IS NOT NULL END
+                   THEN 'ack' ELSE 'later' END, 'business_duplicate', 0, NULL, NULL, NULL);
+        IF NOT semel._waiter(r) OR (r.due_at > now) IS NOT TRUE THEN
+            v.becomes := 'waiting';
+            v.class := 'business_duplicate';
+            v.due_at := now + least(greatest(now - r.received_at, interval '1 second'), interval '10 minutes');
+        END IF;
+    END IF;
+    RETURN v;
+END $$;
+
 -- For a row that is there.
-CREATE FUNCTION semel._verdict_row(p semel._policy, k semel._key, r semel.inbox, now timestamptz)
+CREATE FUNCTION semel._verdict_row(p semel._policy, k semel._key, r semel.inbox, intent text, now timestamptz)
 RETURNS semel._verdict LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v semel._verdict := ('ack', r.status, 0, NULL, NULL, NULL);
 BEGIN
     IF r.status = 'waiting' OR (r.status = 'failed' AND r.due_at <= now) THEN
-        RETURN semel._verdict_place(p, k, r, r.version, now);
+        RETURN semel._verdict_turn(p, k, r, r.version, intent, now);
     END IF;
     CASE r.status
     WHEN 'completed', 'rejected' THEN
@@ -264,7 +334,9 @@ CREATE FUNCTION semel._verdict_text(v semel._verdict) RETURNS text LANGUAGE sql 
     SELECT CASE v.class
         WHEN 'too_old' THEN 'older than the watermark: its record may have been purged, so it was not run'
         WHEN 'no_id' THEN 'it has no id that can be used'
-        WHEN 'business_duplicate' THEN 'another message with the same business key came before it'
+        WHEN 'business_duplicate' THEN
+            CASE WHEN v.becomes = 'waiting' THEN 'another message holds its business key and is unfinished'
+                 ELSE 'another message with the same business key came before it' END
         WHEN 'stale' THEN 'its version is not above the last one applied'
         WHEN 'blocked' THEN 'an unfinished message of its key comes before it'
         WHEN 'permanent' THEN 'its version is below the route''s first_version, and nothing of its key was applied '
@@ -300,6 +372,10 @@ $$;
 CREATE FUNCTION semel._claimed(p semel._policy, r semel.inbox, lease bigint, now timestamptz)
 RETURNS semel.inbox LANGUAGE plpgsql AS $$
 BEGIN
+    IF semel._waiter(r) THEN                                -- it has a place in its order from now on
+        r.error_class := NULL;
+        r.error_text := NULL;
+    END IF;
     r.status := 'processing';
     r.lease_token := semel._token(p.effect, now, r.updated_at);
     r.updated_at := greatest(now, semel._token_time(r.lease_token));
@@ -396,17 +472,58 @@ CREATE FUNCTION semel._unfinished(status text) RETURNS boolean LANGUAGE sql IMMU
     SELECT coalesce(status IN ('processing', 'failed', 'waiting', 'unknown', 'dead'), false)
 $$;
 
+-- Does the row have a place in the order of its key?
+CREATE FUNCTION semel._in_order(r semel.inbox) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT semel._unfinished(r.status) AND NOT semel._waiter(r)
+$$;
+
+-- The business keys of a message that is rejected are free, and those that wait for one look at once.
+CREATE FUNCTION semel._free_business(r semel.inbox) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    now timestamptz := semel._now();
+BEGIN
+    UPDATE semel.inbox AS t SET due_at = now, updated_at = semel._touched(t.updated_at, now)
+    WHERE t.ctid = ANY (ARRAY(
+        SELECT i.ctid FROM semel.business_key AS b
+        JOIN semel.business_want AS w ON w.consumer = b.consumer AND w.business_key = b.business_key
+        JOIN semel.inbox AS i ON i.consumer = w.consumer AND i.source = w.source AND i.message_id = w.message_id
+        WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id
+          AND i.status = 'waiting' AND i.error_class = 'business_duplicate'
+        FOR UPDATE OF i SKIP LOCKED));
+    DELETE FROM semel.business_key AS b
+    WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id;
+END $$;
+
+-- The business keys and wishes of a row that was `was`. A key does not expire while its holder is unfinished: its time
+-- counts from the holder's end.
+CREATE FUNCTION semel._business_changed(p semel._policy, was semel.inbox, r semel.inbox) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF r.status = 'rejected' THEN
+        PERFORM semel._free_business(r);
+    ELSIF p.business_retention IS NOT NULL THEN
+        UPDATE semel.business_key AS b
+        SET expires_at = CASE WHEN r.processed_at IS NOT NULL THEN semel._later(r.processed_at, p.business_retention) END
+        WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id;
+    END IF;
+    IF was.status IN ('waiting', 'failed', 'dead', 'quarantined')
+       AND (r.attempts > was.attempts OR r.processed_at IS NOT NULL) THEN
+        DELETE FROM semel.business_want AS w
+        WHERE w.consumer = r.consumer AND w.source = r.source AND w.message_id = r.message_id;
+    END IF;
+END $$;
+
 -- The key after a row of it has changed: its version, its mark, and whoever comes first now. before: NULL, where this
 -- call has inserted the row.
-CREATE FUNCTION semel._key_changed(p semel._policy, k semel._key, before text, r semel.inbox, now timestamptz)
+CREATE FUNCTION semel._key_changed(p semel._policy, k semel._key, before semel.inbox, r semel.inbox, now timestamptz)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    was boolean := semel._unfinished(before);
-    is_now boolean := semel._unfinished(r.status);
+    was boolean := semel._in_order(before);
+    is_now boolean := semel._in_order(r);
     moved semel._key := CASE WHEN p.ord = 'version' AND r.version IS NOT NULL
-                             THEN semel._version_moved(p, k, r.version, r.status, before IS NULL) ELSE k END;
+                             THEN semel._version_moved(p, k, r.version, r.status, before.status IS NULL) ELSE k END;
     advance boolean := moved.last_version IS DISTINCT FROM k.last_version;
-    made_way boolean := coalesce(before IN ('processing', 'unknown') AND r.status NOT IN ('processing', 'unknown')
+    made_way boolean := coalesce(before.status IN ('processing', 'unknown') AND r.status NOT IN ('processing', 'unknown')
                                  AND k.head_arrival <> r.arrival, false);
     wake boolean := (was AND NOT is_now) OR (advance AND k.head_arrival IS NOT NULL) OR made_way;
     head semel.inbox;
@@ -458,13 +575,12 @@ BEGIN
         VALUES (r.consumer, r.source, r.message_id, r.attempts, r.updated_at, semel._owner(), r.error_class,
                 r.error_text);
     END IF;
-    IF r.status = 'rejected' THEN
-        DELETE FROM semel.business_key AS b
-        WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id;
-    END IF;
+    PERFORM semel._business_changed(p, was, r);
     IF k.order_key IS NOT NULL THEN
-        PERFORM semel._key_changed(p, k, CASE WHEN NOT fresh THEN was.status END, r,
-                                   least(r.updated_at, semel._now()));
+        IF fresh THEN
+            was := NULL;
+        END IF;
+        PERFORM semel._key_changed(p, k, was, r, least(r.updated_at, semel._now()));
     END IF;
     RETURN r;
 END $$;

@@ -79,21 +79,53 @@ CREATE TYPE semel._answer AS (
     due_at  timestamptz
 );
 
--- taken: another message holds the business key; took: it was free, and is this message's now.
-CREATE FUNCTION semel._take_business(p semel._policy, m semel._message, now timestamptz,
-                                     OUT taken boolean, OUT took boolean)
+-- took: the business key was free, and is this message's now; intent: else who has it. It expires where the message
+-- ends in this transaction.
+CREATE FUNCTION semel._take_business(p semel._policy, m semel._message, ends boolean, now timestamptz,
+                                     OUT intent text, OUT took boolean)
 LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO semel.business_key AS b (consumer, business_key, source, message_id, taken_at, expires_at)
-    VALUES (p.consumer, m.business_key, m.source, m.message_id, now, semel._later(now, p.business_retention))
+    VALUES (p.consumer, m.business_key, m.source, m.message_id, now,
+            CASE WHEN ends THEN semel._later(now, p.business_retention) END)
     ON CONFLICT (consumer, business_key) DO UPDATE
     SET source = excluded.source, message_id = excluded.message_id, taken_at = excluded.taken_at,
         expires_at = excluded.expires_at
     WHERE b.expires_at <= excluded.taken_at;
     took := FOUND;
-    taken := NOT took AND EXISTS (SELECT FROM semel.business_key AS b
-                                  WHERE b.consumer = p.consumer AND b.business_key = m.business_key
-                                    AND (b.source, b.message_id) <> (m.source, m.message_id));
+    intent := CASE WHEN took THEN 'free' ELSE semel._intent(p, m.business_key, m.source, m.message_id, now) END;
+END $$;
+
+-- All business keys that a stored message wants, for its start; false: one is not to be had, or is being taken at the
+-- moment, which nobody waits for.
+CREATE FUNCTION semel._take_wanted(p semel._policy, r semel.inbox, now timestamptz) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    patience text := current_setting('lock_timeout');
+    n bigint;
+BEGIN
+    IF NOT EXISTS (SELECT FROM semel.business_want AS w
+                   WHERE w.consumer = r.consumer AND w.source = r.source AND w.message_id = r.message_id) THEN
+        RETURN true;
+    END IF;
+    PERFORM set_config('lock_timeout', '1', true);
+    INSERT INTO semel.business_key AS b (consumer, business_key, source, message_id, taken_at)
+    SELECT w.consumer, w.business_key, w.source, w.message_id, now FROM semel.business_want AS w
+    WHERE w.consumer = r.consumer AND w.source = r.source AND w.message_id = r.message_id
+    ORDER BY w.business_key
+    ON CONFLICT (consumer, business_key) DO UPDATE
+    SET source = excluded.source, message_id = excluded.message_id, taken_at = excluded.taken_at, expires_at = NULL
+    WHERE b.expires_at <= excluded.taken_at
+       OR (b.source = excluded.source AND b.message_id = excluded.message_id);
+    GET DIAGNOSTICS n = ROW_COUNT;
+    IF n < (SELECT count(*) FROM semel.business_want AS w
+            WHERE w.consumer = r.consumer AND w.source = r.source AND w.message_id = r.message_id) THEN
+        RAISE lock_not_available;                           -- gives back what it has taken
+    END IF;
+    PERFORM set_config('lock_timeout', patience, true);
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
 END $$;
 
 -- The row, inserted as if the message would run (fresh), or as it was found and locked. NULL: somebody else has it.
@@ -146,7 +178,7 @@ BEGIN
     RETURN coalesce(m.message_time < mark, false);
 END $$;
 
-CREATE FUNCTION semel._verdict_new(p semel._policy, k semel._key, m semel._message, taken boolean, now timestamptz)
+CREATE FUNCTION semel._verdict_new(p semel._policy, k semel._key, m semel._message, intent text, now timestamptz)
 RETURNS semel._verdict LANGUAGE plpgsql AS $$
 DECLARE
     v semel._verdict;
@@ -158,14 +190,11 @@ BEGIN
         v := ('ack', 'too_old', 0, 'quarantined', NULL, 'too_old');
     ELSIF m.defect IS NOT NULL THEN
         v := ('ack', 'dead', 0, 'dead', NULL, 'permanent');
-    ELSIF taken AND NOT semel._skipped_full(p, k, m.version) THEN
-        v := ('ack', 'business_duplicate', 0, 'prevented', NULL, 'business_duplicate');
-    ELSIF k.order_key IS NULL THEN
-        v := ('run', 'new', 1, NULL, NULL, NULL);
     ELSE
-        v := semel._verdict_place(p, k, nothing, m.version, now);
+        v := semel._verdict_turn(p, k, nothing, m.version, intent, now);
         IF v.becomes = 'waiting' THEN
-            IF semel._parking_full(p, k.order_key) THEN
+            IF (CASE WHEN v.why = 'business_duplicate' THEN v.act = 'later' OR semel._waiters_full(p, m.business_key)
+                     ELSE semel._parking_full(p, k.order_key) END) THEN
                 v := ('later', v.why, 0, 'absent', NULL, NULL);
             ELSIF m.payload IS NULL THEN                    -- it has its place, and its broker brings it again
                 v.act := 'later';
@@ -175,7 +204,8 @@ BEGIN
     RETURN v;
 END $$;
 
-CREATE FUNCTION semel._verdict_old(p semel._policy, k semel._key, m semel._message, r semel.inbox, now timestamptz)
+CREATE FUNCTION semel._verdict_old(p semel._policy, k semel._key, m semel._message, r semel.inbox, intent text,
+                                   now timestamptz)
 RETURNS semel._verdict LANGUAGE plpgsql AS $$
 DECLARE
     v semel._verdict;
@@ -197,14 +227,18 @@ BEGIN
                 CASE WHEN p.keep <> 'never' THEN m.headers END, CASE WHEN p.keep <> 'never' THEN m.payload END)
         ON CONFLICT (consumer, source, message_id, fingerprint) DO UPDATE
         SET count = c.count + 1, last_at = excluded.last_at;
-    ELSIF p.ord <> 'none' AND r.status IN ('failed', 'waiting')
-          AND (r.order_key IS DISTINCT FROM m.order_key
-               OR (p.ord = 'version' AND r.version IS DISTINCT FROM m.version)) THEN
-        -- Under another key or version than its row has: the row keeps its place, the store runs it.
+    ELSIF r.status IN ('failed', 'waiting')
+          AND ((p.ord <> 'none' AND r.order_key IS DISTINCT FROM m.order_key)
+               OR (p.ord = 'version' AND r.version IS DISTINCT FROM m.version)
+               OR EXISTS (SELECT FROM semel.business_want AS w
+                          WHERE w.consumer = r.consumer AND w.source = r.source AND w.message_id = r.message_id
+                            AND w.business_key IS DISTINCT FROM m.business_key)) THEN
+        -- Under another key or version than its row has, or without the business keys that it wants: the row keeps its
+        -- place, the store runs it.
         v := (CASE WHEN r.payload IS NOT NULL THEN 'ack' ELSE 'later' END,
               CASE WHEN r.status = 'waiting' THEN 'blocked' ELSE 'backoff' END, 0, NULL, NULL, NULL);
     ELSE
-        v := semel._verdict_row(p, k, r, now);
+        v := semel._verdict_row(p, k, r, intent, now);
     END IF;
     RETURN v;
 END $$;
@@ -232,6 +266,10 @@ BEGIN
         r.error_class := v.class;
         r.error_text := coalesce(CASE WHEN fresh THEN m.defect_text END, semel._verdict_text(v));
         r := semel._write(p, k, was, r, m, fresh, false);
+        IF fresh AND m.business_key IS NOT NULL AND r.status IN ('waiting', 'quarantined', 'dead') THEN
+            INSERT INTO semel.business_want (consumer, business_key, source, message_id)
+            VALUES (p.consumer, m.business_key, m.source, m.message_id);
+        END IF;
     ELSIF v.why NOT IN ('damaged', 'conflict') AND semel._adopts(p, m, was) THEN
         r.updated_at := now;
         r := semel._write(p, k, was, r, m, false, false);
@@ -247,6 +285,7 @@ CREATE FUNCTION semel._apply_run(p semel._policy, k semel._key, m semel._message
 RETURNS semel._answer LANGUAGE plpgsql AS $$
 DECLARE
     r semel.inbox := was;
+    nothing semel.inbox;
     a semel._answer;
 BEGIN
     IF mode = 'put' AND fresh THEN
@@ -271,7 +310,7 @@ BEGIN
         VALUES (p.consumer, m.source, m.message_id, CASE WHEN p.keep = 'unfinished' THEN m.headers END,
                 CASE WHEN p.keep = 'unfinished' THEN m.payload END);
     ELSIF k.order_key IS NOT NULL THEN
-        PERFORM semel._key_changed(p, k, NULL, r, now);
+        PERFORM semel._key_changed(p, k, nothing, r, now);
     END IF;
     a := (v.act, v.why, v.attempt, r.outcome, r.lease_token, r.status, r.due_at);
     RETURN a;
@@ -287,7 +326,7 @@ DECLARE
     got record;
     v semel._verdict := ('later', 'busy', 0, NULL, NULL, NULL);
     was semel.inbox;
-    taken boolean := false;
+    intent text COLLATE "C" := 'free';
     took boolean := false;
     fresh boolean := false;
     a semel._answer;
@@ -297,15 +336,16 @@ BEGIN
             k := semel._key(p, m.order_key, true);
         END IF;
         IF m.business_key IS NOT NULL AND m.defect IS NULL THEN
-            SELECT b.taken, b.took INTO taken, took FROM semel._take_business(p, m, now) AS b;
+            SELECT b.intent, b.took INTO intent, took FROM semel._take_business(p, m, mode = 'begin', now) AS b;
         END IF;
         got := semel._admit(p, m, lease, mode = 'begin' AND m.order_key IS NULL AND m.defect IS NULL, now);
         was := got.r;
         fresh := got.fresh;
         IF fresh THEN
-            v := semel._verdict_new(p, k, m, taken, now);
+            -- A key of its own without a row beside it was left by a purge: what it stands for is done.
+            v := semel._verdict_new(p, k, m, CASE WHEN intent = 'own' THEN 'done' ELSE intent END, now);
         ELSIF was.arrival IS NOT NULL THEN
-            v := semel._verdict_old(p, k, m, was, now);
+            v := semel._verdict_old(p, k, m, was, intent, now);
         END IF;
     END IF;
     IF v.act = 'run' THEN
@@ -313,8 +353,8 @@ BEGIN
     ELSE
         a := semel._apply_verdict(p, k, m, v, was, fresh, now);
     END IF;
-    IF took AND a.act <> 'run' AND NOT (fresh AND a.status = 'waiting') AND (v.act <> 'run' OR mode <> 'record') THEN
-        DELETE FROM semel.business_key AS b             -- it was taken for a message that was not accepted
+    IF took AND (v.act <> 'run' OR mode = 'put') THEN
+        DELETE FROM semel.business_key AS b             -- it was taken for a message that does not start
         WHERE b.consumer = p.consumer AND b.source = m.source AND b.message_id = m.message_id
           AND b.business_key = m.business_key;
     END IF;
@@ -340,6 +380,11 @@ BEGIN
         IF k.order_key IS NULL THEN
             RETURN NULL;
         END IF;
+    END IF;
+    IF how = 'rejected' AND patience = 'wait' THEN          -- keys before rows
+        PERFORM FROM semel.business_key AS b
+        WHERE b.consumer = held.consumer AND b.source = held.source AND b.message_id = held.message_id
+        ORDER BY b.business_key FOR UPDATE;
     END IF;
     IF patience = 'ours' THEN
         was := held;

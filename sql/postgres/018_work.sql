@@ -34,6 +34,7 @@ DECLARE
     v semel._verdict;
     was semel.inbox;
     nothing semel._message;
+    intent text COLLATE "C";
     now timestamptz := semel._now();
 BEGIN
     ran := false;
@@ -52,8 +53,15 @@ BEGIN
     IF was.arrival IS NULL OR semel._damaged(was) THEN
         RETURN;
     END IF;
-    v := semel._verdict_row(p, k, was, now);
+    SELECT CASE WHEN bool_or(i.said = 'done') THEN 'done' WHEN bool_or(i.said = 'busy') THEN 'busy' ELSE 'free' END
+    INTO intent
+    FROM (SELECT semel._intent(p, w.business_key, w.source, w.message_id, now) AS said FROM semel.business_want AS w
+          WHERE w.consumer = was.consumer AND w.source = was.source AND w.message_id = was.message_id) AS i;
+    v := semel._verdict_row(p, k, was, intent, now);
     ran := v.act = 'run' AND was.payload IS NOT NULL AND NOT deciding;
+    IF ran THEN
+        ran := semel._take_wanted(p, was, now);
+    END IF;
     changed := ran OR (v.act <> 'run' AND v.becomes IS NOT NULL);
     IF ran THEN
         r := semel._claimed(p, was, lease, now);
@@ -146,7 +154,7 @@ BEGIN
     RETURN n;
 END $$;
 
--- Gaps that timed out and will not run.
+-- Gaps that timed out and will not run, and waiters whose intent is done.
 CREATE FUNCTION semel._gaps(p semel._policy, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     until timestamptz := semel._now();
@@ -157,10 +165,12 @@ DECLARE
 BEGIN
     FOR c IN SELECT i.* FROM semel.inbox AS i
              WHERE i.consumer = p.consumer AND i.due_at IS NOT NULL AND i.due_at <= until AND i.status = 'waiting'
-               AND i.error_class = 'gap'
+               AND i.error_class IN ('gap', 'business_duplicate')
              ORDER BY i.order_key, i.version, i.arrival LIMIT most LOOP
-        CONTINUE WHEN c.order_key = ANY (keys);
-        keys := keys || c.order_key;
+        IF c.error_class = 'gap' THEN
+            CONTINUE WHEN c.order_key = ANY (keys);
+            keys := keys || c.order_key;
+        END IF;
         one := semel._take_one(p, c, p.lease, true);
         n := n + CASE WHEN one.changed THEN 1 ELSE 0 END;
     END LOOP;

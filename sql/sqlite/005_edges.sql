@@ -9,3 +9,31 @@ DELETE FROM semel_counter WHERE name = 'token';
 
 -- Versions of the key that ended without effect while earlier ones are missing: ascending, with commas in between.
 ALTER TABLE semel_order_key ADD COLUMN skipped TEXT;
+
+-- Business keys that a message wants and does not hold: it is stored and has not started. Its start takes them.
+CREATE TABLE semel_business_want (
+    consumer     TEXT NOT NULL,
+    business_key TEXT NOT NULL,
+    source       TEXT NOT NULL,
+    message_id   TEXT NOT NULL,
+    PRIMARY KEY (consumer, business_key, source, message_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX semel_business_want_message ON semel_business_want (consumer, source, message_id);
+
+-- Keys were taken by an arrival before: those of messages that never started become wishes. And a key does not expire
+-- while its holder is unfinished.
+INSERT INTO semel_business_want (consumer, business_key, source, message_id)
+SELECT b.consumer, b.business_key, b.source, b.message_id
+FROM semel_business_key AS b JOIN semel_inbox AS i USING (consumer, source, message_id)
+WHERE i.attempts = 0 AND (i.status = 'waiting' OR i.status = 'quarantined' OR i.status = 'dead' OR i.status = 'failed');
+DELETE FROM semel_business_key
+WHERE EXISTS (SELECT 1 FROM semel_business_want AS w
+              WHERE w.consumer = semel_business_key.consumer AND w.business_key = semel_business_key.business_key);
+UPDATE semel_business_key SET expires_at = NULL
+WHERE expires_at IS NOT NULL
+  AND EXISTS (SELECT 1 FROM semel_inbox AS i
+              WHERE i.consumer = semel_business_key.consumer AND i.source = semel_business_key.source
+                AND i.message_id = semel_business_key.message_id
+                AND (i.status = 'processing' OR i.status = 'failed' OR i.status = 'waiting' OR i.status = 'unknown'
+                     OR i.status = 'dead'));

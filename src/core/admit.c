@@ -6,8 +6,9 @@
  * batch. Within the batch the facts run on: a message that is parked blocks those of its key behind it, one that runs
  * raises the version of its key. So items are judged one after the other, in run order.
  *
- * Invariant: an item whose business key was claimed by another item of the same batch is `prevented` only if that other
- * one was accepted; otherwise the work is cut, and each is judged without the other.
+ * Invariants: a business key is taken by a start, in its transaction: it is inserted for the first item that wants it, and
+ * given up again when that one does not start. An item is `prevented` by another one of the same batch only if that
+ * one completes in this transaction; otherwise the work is cut, and each is judged without the other.
  */
 #include <stdlib.h>
 
@@ -69,7 +70,7 @@ static int cmp_want(const void *va, const void *vb)
     return c != 0 ? c : (a->item->place > b->item->place) - (a->item->place < b->item->place);
 }
 
-static semel_status list_business(struct work *work, struct semel_error *err)
+semel_status semel__work_business(struct work *work, struct semel_error *err)
 {
     struct semel_arena *arena = &work->inbox->scratch;
     size_t n = 0, kept = 0;
@@ -88,7 +89,8 @@ static semel_status list_business(struct work *work, struct semel_error *err)
             if (semel__str_given(work->items[i]->msg->business[k]) && work->items[i]->msg->defect == SEMEL_DEFECT_NONE)
                 wants[n++] = (struct want){work->items[i]->msg->business[k], work->items[i]};
     semel__sort(wants, n, sizeof *wants, cmp_want);
-    int64_t keep_us = work->inbox->policy->business_retention_us;
+    /* What does not end in this transaction holds its keys without a limit. */
+    int64_t keep_us = work->claiming ? SEMEL_NONE : work->inbox->policy->business_retention_us;
     for (size_t i = 0; i < n; i++) {
         if (kept > 0 && semel__str_eq(business[kept - 1].key, wants[i].key))
             continue;
@@ -199,26 +201,35 @@ static struct semel_business *find_business(const struct work *work, struct seme
     return NULL;
 }
 
-static bool holds(const struct semel_business *business, const struct semel__msg *msg)
+static bool names(struct semel_str source, struct semel_str id, const struct semel__msg *msg)
 {
-    return semel__str_eq(business->source, msg->source) && semel__str_eq(business->id, msg->id);
+    return semel__str_eq(source, msg->source) && semel__str_eq(id, msg->id);
 }
 
-static bool business_taken(const struct work *work, const struct item *item)
+/* A key that is its own and has no row beside it was left by a purge: what it stands for is done (P73). */
+static enum semel_intent intent_of(const struct work *work, const struct item *item,
+                                   const struct semel_business *business)
 {
+    if (business->taken && !names(business->held_source, business->held_id, item->msg))
+        return business->unfinished ? SEMEL_INTENT_BUSY : SEMEL_INTENT_DONE;
+    if (business->taken || names(business->source, business->id, item->msg))
+        return business->inserted || item->row != NULL ? SEMEL_INTENT_FREE : SEMEL_INTENT_DONE;
+    if (work->storing)
+        return SEMEL_INTENT_FREE; /* nobody starts here */
+    return work->claiming || work->starting ? SEMEL_INTENT_BUSY : SEMEL_INTENT_DONE;
+}
+
+void semel__item_intent(const struct work *work, const struct item *item, struct semel_facts *facts)
+{
+    facts->intent = SEMEL_INTENT_FREE;
+    facts->intent_full = false;
     for (size_t i = 0; i < item->msg->n_business; i++) {
         const struct semel_business *business = find_business(work, item->msg->business[i]);
-        if (business != NULL && (business->taken || !holds(business, item->msg)))
-            return true;
+        enum semel_intent intent = business != NULL ? intent_of(work, item, business) : SEMEL_INTENT_FREE;
+        if (intent > facts->intent)
+            facts->intent = intent;
+        facts->intent_full |= intent == SEMEL_INTENT_BUSY && business->wanted >= work->inbox->policy->parked_key_max;
     }
-    return false;
-}
-
-static bool accepted(const struct work *work, const struct item *item)
-{
-    if (item->verdict.act == SEMEL_RUN)
-        return !work->storing || item->row == NULL; /* a row that is stored already stays as it is */
-    return item->row == NULL && item->verdict.changes && item->verdict.becomes == SEMEL_STATE_WAITING;
 }
 
 /* The versions of the key, as the next item of this batch must see them. false: no memory. */
@@ -239,10 +250,14 @@ static bool move_key(struct work *work, const struct item *item)
 static void run_on(struct work *work, struct item *item)
 {
     struct semel_key *key = item->key;
+    bool waiter = item->verdict.changes && item->verdict.becomes == SEMEL_STATE_WAITING &&
+                  item->verdict.cls == SEMEL_CLASS_BUSINESS;
     bool parked = item->row == NULL && item->verdict.changes && semel__state_unfinished(item->verdict.becomes) &&
-                  item->verdict.act != SEMEL_RUN;
+                  item->verdict.act != SEMEL_RUN && !waiter;
     int64_t arrival = item->row != NULL ? item->row->arrival : item->admit->row.arrival;
     int64_t version = item->msg->version;
+    if (waiter && item->row == NULL && work->parked != SEMEL_NONE)
+        work->parked++;
     if (key == NULL)
         return;
     if (item->verdict.act == SEMEL_RUN && !work->claiming)
@@ -294,13 +309,30 @@ static bool adopts(const struct work *work, const struct item *item)
            semel__payload_adopts(work->inbox->policy, item->msg, item->row);
 }
 
-/* The same message under another order key or version than its row has: the row keeps its place, the store runs it. */
+/* Does the row wish for a business key that the delivery does not name? It was not asked for in this transaction. */
+static bool wishes_more(const struct semel_row *row, const struct semel__msg *msg)
+{
+    for (size_t i = 0; i < row->n_wants; i++) {
+        bool named = false;
+        for (size_t k = 0; !named && k < msg->n_business; k++)
+            named = semel__str_eq(row->wants[i], msg->business[k]);
+        if (!named)
+            return true;
+    }
+    return false;
+}
+
+/* The same message under another order key or version than its row has, or without the business keys that it wants: the
+ * row keeps its place, the store runs it. */
 static bool strays(const struct work *work, const struct item *item)
 {
     const struct semel_policy *policy = work->inbox->policy;
     const struct semel_row *row = item->row;
-    if (row == NULL || policy->order == SEMEL_ORDER_NONE ||
-        (row->live.state != SEMEL_STATE_FAILED && row->live.state != SEMEL_STATE_WAITING))
+    if (row == NULL || (row->live.state != SEMEL_STATE_FAILED && row->live.state != SEMEL_STATE_WAITING))
+        return false;
+    if (wishes_more(row, item->msg))
+        return true;
+    if (policy->order == SEMEL_ORDER_NONE)
         return false;
     if (!semel__str_eq(row->order_key, item->msg->order_key))
         return true;
@@ -337,9 +369,9 @@ static semel_status judge(struct work *work, struct item *item, struct semel_err
         .row = item->row,
         .damaged = admit->damaged,
         .watermark_us = admit->watermark_us,
-        .business_taken = business_taken(work, item),
         .key = item->key,
     };
+    semel__item_intent(work, item, &facts);
     semel_status status = judge_delivery(work, item, &facts, err);
     if (status != SEMEL_OK)
         return status;
@@ -356,19 +388,27 @@ static semel_status judge(struct work *work, struct item *item, struct semel_err
     return move_key(work, item) ? SEMEL_OK : semel__fail_memory(err);
 }
 
+/* Does this item of the batch, for which the key was taken, do what others were judged by? It starts here; or the key
+ * was its own already, and a purge has left it. */
+static bool keeps_key(const struct semel_business *business, const struct item *holder)
+{
+    return holder->verdict.act == SEMEL_RUN || (!business->inserted && holder->row == NULL);
+}
+
 /* RETRY, contention: somebody was judged by a business key that its holder in this batch does not get. */
 static semel_status check_business(struct work *work, struct semel_error *err)
 {
     for (size_t i = 0; i < work->n; i++) {
         const struct item *item = work->items[i];
-        for (size_t k = 0; item->verdict.why == SEMEL_WHY_BUSINESS && item->row == NULL && k < item->msg->n_business;
-             k++) {
+        for (size_t k = 0;
+             item->verdict.why == SEMEL_WHY_BUSINESS && item->verdict.changes && k < item->msg->n_business; k++) {
             const struct semel_business *business = find_business(work, item->msg->business[k]);
-            if (business == NULL || business->taken || !business->inserted || holds(business, item->msg))
+            if (business == NULL || business->taken || names(business->source, business->id, item->msg))
                 continue;
-            if (!accepted(work, work->holders[business - work->batch.business]))
-                return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_TRANSIENT,
-                                   "two messages of a batch share a business key, and the first of them is refused");
+            if (!keeps_key(business, work->holders[business - work->batch.business]))
+                return semel__fail(
+                    err, SEMEL_RETRY, SEMEL_CLASS_TRANSIENT,
+                    "two messages of a batch share a business key, and the first of them does not start");
         }
     }
     return SEMEL_OK;
@@ -417,7 +457,7 @@ semel_status semel__work_admit(struct work *work, struct semel_error *err)
     work->parked = SEMEL_NONE;
     semel_status status = semel__work_keys(work, err);
     if (status == SEMEL_OK)
-        status = list_business(work, err);
+        status = semel__work_business(work, err);
     if (status == SEMEL_OK)
         status = list_rows(work, err);
     if (status != SEMEL_OK)

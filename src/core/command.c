@@ -63,6 +63,20 @@ static semel_status refuse_replay(const struct semel_inbox *inbox, const struct 
     return SEMEL_OK;
 }
 
+/* It takes its business keys when it starts: not while another message has one. */
+static semel_status refuse_taken(const struct work *work, struct semel_error *err)
+{
+    for (size_t i = 0; i < work->batch.n_business; i++) {
+        const struct semel_business *business = &work->batch.business[i];
+        if (business->taken)
+            return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BUSINESS,
+                               "message \"%.*s\" has its business key \"%.*s\": running this one would repeat what "
+                               "that one stands for",
+                               (int)business->held_id.n, business->held_id.p, (int)business->key.n, business->key.p);
+    }
+    return SEMEL_OK;
+}
+
 /* What is resolved has had its effect: the earlier versions are stale then, but not while one of them is at its
  * effect. An unknown one may have had it already. */
 static semel_status refuse_resolve(const struct item *item, struct semel_error *err)
@@ -98,8 +112,10 @@ static semel_status refuse(const struct work *work, const struct item *item, con
 {
     const struct semel_policy *policy = work->inbox->policy;
     switch (command->word) {
-    case SEMEL_WORD_REPLAY:
-        return refuse_replay(work->inbox, item->row, work->now_us, command->force, err);
+    case SEMEL_WORD_REPLAY: {
+        semel_status status = refuse_replay(work->inbox, item->row, work->now_us, command->force, err);
+        return status == SEMEL_OK ? refuse_taken(work, err) : status;
+    }
     case SEMEL_WORD_DISCARD:
         return refuse_discard(policy, item, err);
     case SEMEL_WORD_RESOLVE:
@@ -185,6 +201,10 @@ static semel_status read_order_key(struct work *work, struct semel__msg *msg, st
         msg->version = row->version;
         if (!semel__arena_copy(&inbox->arena, row->order_key, &msg->order_key))
             return semel__fail_memory(err);
+        msg->n_business = row->n_wants;
+        for (size_t i = 0; i < row->n_wants; i++)
+            if (!semel__arena_copy(&inbox->arena, row->wants[i], &msg->business[i]))
+                return semel__fail_memory(err);
     }
     return status;
 }
@@ -213,6 +233,8 @@ semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_
         status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work.now_us, err);
     if (status != SEMEL_OK)
         return status;
+    work.starting = true;
+    item.frees = command->word == SEMEL_WORD_DISCARD;
     status = semel__work_fetch(&work, err);
     if (status == SEMEL_OK)
         status = apply(&work, &item, command, ret_done, err);

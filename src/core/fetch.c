@@ -82,7 +82,10 @@ semel_status semel__work_fetch(struct work *work, struct semel_error *err)
     struct semel_fetched *found = semel__arena_alloc(arena, work->n, sizeof *found);
     if (sorted == NULL || found == NULL)
         return semel__fail_memory(err);
+    work->batch = (struct semel_admit_batch){.consumer = work->inbox->policy->consumer, .now_us = work->now_us};
     semel_status status = semel__work_keys(work, err);
+    if (status == SEMEL_OK && work->starting)
+        status = semel__work_business(work, err);
     if (status != SEMEL_OK)
         return status;
     memcpy(sorted, work->items, work->n * sizeof *sorted);
@@ -90,10 +93,14 @@ semel_status semel__work_fetch(struct work *work, struct semel_error *err)
     for (size_t i = 0; i < work->n; i++) {
         found[i].source = sorted[i]->msg->source;
         found[i].id = sorted[i]->msg->id;
+        found[i].frees = sorted[i]->frees || work->running;
     }
     struct semel_fetch_batch batch = {.consumer = work->inbox->policy->consumer,
+                                      .now_us = work->now_us,
                                       .keys = work->keys,
                                       .n_keys = work->n_keys,
+                                      .business = work->batch.business,
+                                      .n_business = work->batch.n_business,
                                       .items = found,
                                       .n_items = work->n};
     status = semel_store_fetch(work->inbox->store, &batch, arena, err);

@@ -193,8 +193,8 @@ semel_status semel__lease_run(struct semel_inbox *inbox, struct semel_lease *lea
 
 /* Ends leases that ran out, at most max. */
 semel_status semel__inbox_recover(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
-/* Decides gaps that timed out, at most max, as far as no message has to run for it: dead-letters or alerts. What may
- * run is left to who takes it. */
+/* Decides gaps that timed out and waiters whose intent is done, at most max, as far as no message has to run for it:
+ * dead-letters, alerts, prevents. What may run is left to who takes it. */
 semel_status semel__inbox_gaps(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
 /* Takes and runs stored work that is due, at most max. */
 semel_status semel__inbox_work(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);

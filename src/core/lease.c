@@ -161,6 +161,8 @@ static semel_status lease_once(struct work *work, enum lease_op op, struct semel
         return status;
     if (op == LEASE_FINISH)
         SEMEL_POINT(FINISH_BEGUN);
+    for (size_t i = 0; i < work->n; i++)
+        work->items[i]->frees = op == LEASE_FINISH && work->items[i]->ending.result == SEMEL_REJECTED;
     status = semel__work_fetch(work, err);
     for (size_t i = 0; status == SEMEL_OK && i < work->n; i++) {
         struct item *item = work->items[i];

@@ -61,7 +61,8 @@ void semel__live_claim(const struct semel_policy *policy, const struct semel_liv
     enum semel_class cls = before->error_class;
     struct semel_str text = before->error_text;
     move(ret, before, SEMEL_STATE_PROCESSING, now_us);
-    blame(ret, cls, text); /* the last error stays to be seen while the next attempt runs */
+    if (!semel__live_waits_for_intent(before))
+        blame(ret, cls, text); /* the last error stays to be seen while the next attempt runs */
     ret->attempts = before->attempts + 1;
     ret->alone = alone;
     ret->lease_owner = owner;

@@ -52,6 +52,9 @@ static semel_status check_texts(const struct semel_row *row, struct semel_error 
             return damaged(err, texts[i].name, "UTF-8 text within its limit");
     if (row->payload.n > SEMEL_PAYLOAD_HARD_MAX)
         return damaged(err, "payload", "at most 64 MiB");
+    for (size_t i = 0; i < row->n_wants; i++)
+        if (row->wants[i].n < 1 || row->wants[i].n > SEMEL_ID_MAX || !semel__utf8_valid(row->wants[i]))
+            return damaged(err, "business_key of a wish", "UTF-8 text within its limit");
     return SEMEL_OK;
 }
 
@@ -97,6 +100,29 @@ semel_status semel__row_check(const struct semel_row *row, struct semel_error *e
     return SEMEL_OK;
 }
 
+bool semel__wants_read(struct semel_str text, struct semel_row *row)
+{
+    for (row->n_wants = 0; text.n > 0; row->n_wants++) {
+        int64_t n = 0;
+        if (row->n_wants == SEMEL_BUSINESS_MAX || text.n < 3 || !semel__str_int64((struct semel_str){text.p, 3}, &n) ||
+            n < 1 || (size_t)n > text.n - 3)
+            return false;
+        row->wants[row->n_wants] = (struct semel_str){text.p + 3, (size_t)n};
+        text = (struct semel_str){text.p + 3 + n, text.n - 3 - (size_t)n};
+    }
+    return true;
+}
+
+bool semel__live_waits_for_intent(const struct semel_live *live)
+{
+    return live->state == SEMEL_STATE_WAITING && live->error_class == SEMEL_CLASS_BUSINESS;
+}
+
+bool semel__live_in_order(const struct semel_live *live)
+{
+    return semel__state_unfinished(live->state) && !semel__live_waits_for_intent(live);
+}
+
 void semel__row_msg(const struct semel_row *row, struct semel__msg *ret_msg)
 {
     semel__msg_init(ret_msg);
@@ -105,6 +131,9 @@ void semel__row_msg(const struct semel_row *row, struct semel__msg *ret_msg)
     ret_msg->type = row->type;
     ret_msg->payload = row->payload;
     ret_msg->headers = row->headers;
+    ret_msg->n_business = row->n_wants;
+    for (size_t i = 0; i < row->n_wants; i++)
+        ret_msg->business[i] = row->wants[i];
     ret_msg->position = row->position;
     ret_msg->traceparent = row->traceparent;
     ret_msg->order_key = row->order_key;

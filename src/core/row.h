@@ -39,8 +39,17 @@ struct semel_row {
     int64_t version, message_time_us, received_us, updated_us;
     struct semel_str position, headers, payload, traceparent;
     bool kept; /* the payload is stored: the row can be run without its broker */
+    /* Business keys that it wants and does not hold, ascending: it has not started yet. Not read of final rows. */
+    struct semel_str wants[SEMEL_BUSINESS_MAX];
+    size_t n_wants;
     struct semel_live live;
 };
+
+/* A waiter: another message, which is unfinished, holds a business key that it wants. It has no place in the order of
+ * its key: it is no head and holds nobody up. */
+bool semel__live_waits_for_intent(const struct semel_live *live);
+/* Does a row in this state have a place in the order of its key? */
+bool semel__live_in_order(const struct semel_live *live);
 
 #define SEMEL_ERROR_TEXT_MAX 1000
 #define SEMEL_OUTCOME_MAX 65536
@@ -52,6 +61,8 @@ struct semel_row {
 semel_status semel__row_check(const struct semel_row *row, struct semel_error *err);
 /* Is this text fit to be an id, a key, a source or a consumer's name? INVALID names `what`. `min` is 0 or 1. */
 semel_status semel__id_check(const char *what, struct semel_str id, size_t min, struct semel_error *err);
+/* The wishes of a row as one text of a query: each after its length in three digits, ascending. false: it is none. */
+bool semel__wants_read(struct semel_str text, struct semel_row *row);
 /* The message of a stored row, for a run from the store; strings are borrowed from the row. */
 void semel__row_msg(const struct semel_row *row, struct semel__msg *ret_msg);
 

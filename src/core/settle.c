@@ -22,11 +22,6 @@ static bool fresh(const struct item *item)
     return item->admit != NULL && item->admit->inserted;
 }
 
-static enum semel_state state_before(const struct item *item)
-{
-    return fresh(item) || item->row == NULL ? SEMEL_STATE_ABSENT : item->row->live.state;
-}
-
 static enum semel_payload payload_action(const struct work *work, const struct item *item)
 {
     bool stored = fresh(item) ? item->admit->row.kept : item->row->kept;
@@ -100,8 +95,8 @@ static semel_status add_key_change(const struct work *work, const struct item *i
     struct semel_key *key = &work->found[item->key - work->keys], before = *key;
     if (!move_key(work, item, key))
         return semel__fail_memory(err);
-    bool was = semel__state_unfinished(state_before(item));
-    bool is = (item->changed || fresh(item)) ? !item->removed && semel__state_unfinished(item->live.state) : was;
+    bool was = item->row != NULL && !fresh(item) && semel__live_in_order(&item->row->live);
+    bool is = (item->changed || fresh(item)) ? !item->removed && semel__live_in_order(&item->live) : was;
     bool advance = key->last_version != before.last_version;
     bool skips = key->skipped != before.skipped || key->n_skipped != before.n_skipped;
     bool wake = (was && !is) || (advance && item->had_head) || made_way(item);
@@ -121,18 +116,79 @@ static semel_status add_key_change(const struct work *work, const struct item *i
     return SEMEL_OK;
 }
 
-/* Business keys that this transaction took for a message which then was not accepted. */
+/* ---- business keys ------------------------------------------------------------------------------- */
+
+/* Business keys that this transaction took for a message which then did not start, and was not called done. */
 static size_t list_drops(const struct work *work, struct semel_business *drop)
 {
     size_t n = 0;
     for (size_t i = 0; i < work->batch.n_business; i++) {
         const struct item *holder = work->holders[i];
-        bool parked = fresh(holder) && !holder->removed && holder->live.state == SEMEL_STATE_WAITING;
-        if (work->batch.business[i].inserted && holder->verdict.act != SEMEL_RUN && !parked)
+        bool resolved = holder->changed && holder->live.state == SEMEL_STATE_COMPLETED;
+        if (work->batch.business[i].inserted && holder->verdict.act != SEMEL_RUN && !resolved)
             drop[n++] = work->batch.business[i];
     }
     return n;
 }
+
+/* It is stored and has not started: what it wants is remembered until then. */
+static bool keeps_wishes(const struct item *item)
+{
+    return fresh(item) && item->changed && item->verdict.act != SEMEL_RUN && !semel__state_final(item->live.state);
+}
+
+/* It starts, or has reached its end. */
+static bool loses_wishes(const struct item *item)
+{
+    return !fresh(item) && item->row != NULL && item->row->n_wants > 0 && item->changed &&
+           (item->verdict.act == SEMEL_RUN || semel__state_final(item->live.state));
+}
+
+static semel_status list_wishes(struct work *work, struct semel_settle_batch *batch, struct semel_error *err)
+{
+    size_t room = 0;
+    for (size_t i = 0; i < work->n; i++)
+        room += keeps_wishes(work->items[i]) ? work->items[i]->msg->n_business : 0;
+    struct semel_want *wants = semel__arena_alloc(&work->inbox->scratch, room + 1, sizeof *wants);
+    struct semel_want *granted = semel__arena_alloc(&work->inbox->scratch, work->n, sizeof *granted);
+    if (wants == NULL || granted == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < work->n; i++) {
+        const struct semel__msg *msg = work->items[i]->msg;
+        for (size_t k = 0; keeps_wishes(work->items[i]) && k < msg->n_business; k++)
+            if (semel__str_given(msg->business[k]))
+                wants[batch->n_wants++] = (struct semel_want){msg->business[k], msg->source, msg->id};
+        if (loses_wishes(work->items[i]))
+            granted[batch->n_granted++] = (struct semel_want){.source = msg->source, .id = msg->id};
+    }
+    batch->wants = wants;
+    batch->granted = granted;
+    return SEMEL_OK;
+}
+
+/* A key does not expire while its holder is unfinished: its time counts from the holder's end. */
+static semel_status list_holds(struct work *work, struct semel_settle_batch *batch, struct semel_error *err)
+{
+    int64_t keep_us = work->inbox->policy->business_retention_us;
+    if (keep_us == SEMEL_NONE)
+        return SEMEL_OK;
+    struct semel_hold *holds = semel__arena_alloc(&work->inbox->scratch, work->n, sizeof *holds);
+    if (holds == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < work->n; i++) {
+        const struct item *item = work->items[i];
+        if (!item->changed || item->removed || item->live.state == SEMEL_STATE_REJECTED)
+            continue;
+        holds[batch->n_holds++] = (struct semel_hold){item->msg->source, item->msg->id,
+                                                      semel__state_final(item->live.state)
+                                                          ? semel__time_add(work->now_us, keep_us)
+                                                          : SEMEL_NONE};
+    }
+    batch->holds = holds;
+    return SEMEL_OK;
+}
+
+/* ---- evidence ------------------------------------------------------------------------------------ */
 
 /* The message as it may be kept: without its payload where the route never keeps one. */
 static const struct semel__msg *evidence(const struct work *work, const struct semel__msg *msg)
@@ -221,6 +277,11 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err)
             return semel__fail_memory(err);
     batch.notes = notes;
     list_notes(work, notes, &batch.n_notes);
+    status = list_wishes(work, &batch, err);
+    if (status == SEMEL_OK)
+        status = list_holds(work, &batch, err);
+    if (status != SEMEL_OK)
+        return status;
     if (batch.n_changes + batch.n_keys + batch.n_drop + batch.n_conflicts + batch.n_notes == 0)
         return SEMEL_OK;
     status = semel_store_settle(inbox->store, &batch, err);

@@ -190,6 +190,12 @@ static int cmp_row_key(struct semel_str source_a, struct semel_str id_a, struct 
     return c != 0 ? c : semel__str_cmp(id_a, id_b);
 }
 
+static void assert_business_ascends(const struct semel_business *business, size_t n)
+{
+    for (size_t i = 1; i < n; i++)
+        assert(semel__str_cmp(business[i - 1].key, business[i].key) < 0);
+}
+
 static void assert_keys_ascend(const struct semel_key *keys, size_t n)
 {
     for (size_t i = 1; i < n; i++)
@@ -210,8 +216,7 @@ semel_status semel_store_admit(struct semel_store *store, struct semel_admit_bat
 {
     assert(store->in_tx);
     assert_keys_ascend(batch->keys, batch->n_keys);
-    for (size_t i = 1; i < batch->n_business; i++)
-        assert(semel__str_cmp(batch->business[i - 1].key, batch->business[i].key) < 0);
+    assert_business_ascends(batch->business, batch->n_business);
     for (size_t i = 0; i < batch->n_items; i++) {
         const struct semel_row *row = &batch->items[i].row;
         const struct semel_row *prev = i > 0 ? &batch->items[i - 1].row : NULL;
@@ -237,6 +242,7 @@ semel_status semel_store_fetch(struct semel_store *store, struct semel_fetch_bat
 {
     assert(store->in_tx);
     assert_keys_ascend(batch->keys, batch->n_keys);
+    assert_business_ascends(batch->business, batch->n_business);
     for (size_t i = 1; i < batch->n_items; i++)
         assert(cmp_row_key(batch->items[i - 1].source, batch->items[i - 1].id, batch->items[i].source,
                            batch->items[i].id) < 0);

@@ -40,8 +40,8 @@ struct semel_look_ops;
 #define SEMEL_SKIPPED_MAX 1000 /* versions of a key that ended without effect ahead of a gap */
 
 /* An order key of this batch. In: `key`, `by_version`. Out (admit, fetch), read under its lock and not counting rows
- * that this transaction inserted. The head is the first unfinished row in the key's order: by (version, arrival) when
- * by_version, else by arrival. */
+ * that this transaction inserted. The head is the first row in the key's order (semel__live_in_order): by (version,
+ * arrival) when by_version, else by arrival. */
 struct semel_key {
     struct semel_str key;
     bool by_version;
@@ -51,11 +51,11 @@ struct semel_key {
     size_t n_skipped;
     int64_t head_arrival; /* out: arrival of the head; SEMEL_NONE: no row is unfinished */
     int64_t head_version; /* out: version of the head; SEMEL_NONE: it has none, or there is no head */
-    int64_t parked;       /* out: how many rows of the key are `waiting` (counting may stop at 100,000) */
+    int64_t parked;       /* out: how many rows in its order are `waiting` (counting may stop at 100,000) */
     bool open;            /* out: a row of the key is `processing` or `unknown`: its effect may come, or have come */
 };
 
-/* A business key of this batch, to be held by message (source, id). In: all but held_*. */
+/* A business key of this batch, to be held by message (source, id). In: all but what is marked `out`. */
 struct semel_business {
     struct semel_str key;
     struct semel_str source, id;
@@ -63,6 +63,8 @@ struct semel_business {
     bool taken;                            /* out: another message holds it (an expired holder does not) */
     bool inserted;                         /* out: it was free and is now held by (source, id) */
     struct semel_str held_source, held_id; /* out, when taken */
+    bool unfinished;                       /* out, when taken: the holder's row is there, and unfinished */
+    int64_t wanted; /* out, when taken: how many messages wish for it (counting may stop at 100,000) */
 };
 
 /* One arrival. In: `row` whole but for arrival.
@@ -90,9 +92,10 @@ struct semel_admit_batch {
     size_t n_items;
 };
 
-/* Rows to be read again under lock. In: source and id of each. */
+/* Rows to be read again under lock. In: source, id and `frees` of each. */
 struct semel_fetched {
     struct semel_str source, id;
+    bool frees;            /* its end may free its business keys: they are locked before the rows */
     bool present, damaged; /* out */
     struct semel_row row;  /* out; with payload and headers */
     struct semel_error damage;
@@ -100,10 +103,25 @@ struct semel_fetched {
 
 struct semel_fetch_batch {
     struct semel_str consumer;
+    int64_t now_us;
     struct semel_key *keys; /* locked first; facts out, as in admit */
     size_t n_keys;
+    /* Taken next, as in admit, but without waiting for somebody who is taking one at the moment: RETRY, contention. */
+    struct semel_business *business;
+    size_t n_business;
     struct semel_fetched *items;
     size_t n_items;
+};
+
+/* A wish of message (source, id) for a business key, which it takes when it starts. */
+struct semel_want {
+    struct semel_str key, source, id;
+};
+
+/* The business keys that message (source, id) holds expire at until_us; SEMEL_NONE: never. */
+struct semel_hold {
+    struct semel_str source, id;
+    int64_t until_us;
 };
 
 enum semel_payload { SEMEL_PAYLOAD_AS_IS, SEMEL_PAYLOAD_CLEAR, SEMEL_PAYLOAD_PUT };
@@ -120,7 +138,7 @@ struct semel_change {
     enum semel_payload payload;
     const struct semel__msg *put; /* for PAYLOAD_PUT: whose payload and headers, and fingerprint if the row has none */
     bool log_attempt;             /* add an attempt row: number live.attempts, who `worker`, class and text of live */
-    bool release_business;        /* free the business keys that this message holds */
+    bool release_business;        /* free the business keys that this message holds, and make due who waits for one */
     bool applied;                 /* out: false when the row was not `from` or not under `token` any more */
 };
 
@@ -128,7 +146,7 @@ struct semel_change {
 struct semel_key_change {
     struct semel_str key;
     int64_t last_version; /* SEMEL_NONE: as it is; else raised to this, never lowered */
-    bool wake;            /* the unfinished row that comes first (by version when by_version, else by arrival), if it is
+    bool wake; /* the row that comes first in its order (by version when by_version, else by arrival), if it is
                            * `waiting`, gets due_us = now and error_class BLOCKED */
     bool by_version;
     bool skips; /* the list of skipped versions becomes this one */
@@ -158,6 +176,12 @@ struct semel_settle_batch {
     size_t n_keys;
     const struct semel_business *drop; /* business keys inserted by this transaction that are given up again */
     size_t n_drop;
+    const struct semel_want *wants; /* wishes to be kept */
+    size_t n_wants;
+    const struct semel_want *granted; /* messages whose wishes, all of them, are over; `key` is not given */
+    size_t n_granted;
+    const struct semel_hold *holds;
+    size_t n_holds;
     const struct semel_conflict *conflicts;
     size_t n_conflicts;
     const struct semel_note *notes;
@@ -166,10 +190,11 @@ struct semel_settle_batch {
 
 /* A bounded, unlocked look. */
 enum semel_scan_kind {
-    SEMEL_SCAN_DUE,     /* failed and waiting with due_us <= now, oldest due first */
+    SEMEL_SCAN_DUE,     /* failed and waiting with due_us <= now, oldest due first; with their wishes */
     SEMEL_SCAN_EXPIRED, /* processing with lease_until_us < now, oldest first */
     SEMEL_SCAN_TOKEN,   /* the one with lease_token = token, of whatever consumer */
-    SEMEL_SCAN_KEY,     /* the unfinished of order_key, by version when by_version, else by arrival */
+    SEMEL_SCAN_KEY,     /* those in the order of order_key, by version when by_version, else by arrival; with their
+                         * wishes */
     SEMEL_SCAN_ALL      /* by arrival, after `after_arrival`, filtered by the fields below */
 };
 

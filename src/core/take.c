@@ -7,8 +7,11 @@
  * that must run alone is claimed by itself; others together, and with the first of a key those that follow it,
  * because they will run in one transaction in that order.
  *
- * A gap that timed out and will not run is decided on the way; semel__inbox_gaps does only that, for consumers whose
- * messages nobody takes at the moment.
+ * A row that wants business keys takes them here, in the transaction of its claim, and without waiting for somebody who
+ * is taking one: such rows are then left for another time.
+ *
+ * A gap that timed out and will not run, and a waiter whose intent is done, are decided on the way; semel__inbox_gaps does
+ * only that, for consumers whose messages nobody takes at the moment.
  */
 #include <stdlib.h>
 
@@ -26,6 +29,8 @@ struct take {
     /* How many of the oldest are passed over: they were looked at under lock, and can neither run nor move. */
     size_t skip;
     bool alone, moved;
+    bool wishes; /* among the candidates are rows that want business keys */
+    bool plain;  /* such rows are passed over */
 };
 
 static bool together(const struct semel_inbox *inbox)
@@ -52,11 +57,27 @@ static semel_status add_followers(struct take *take, const struct semel_row *hea
     if (status != SEMEL_OK || n == 0 || rows[0].arrival != head->arrival)
         return status; /* it is not the first: judged by itself, so that it goes back to waiting */
     for (size_t i = 1; i < n && take->n < take->room; i++) {
-        if (rows[i].live.state != SEMEL_STATE_WAITING || must_be_alone(&rows[i]))
+        if (rows[i].live.state != SEMEL_STATE_WAITING || must_be_alone(&rows[i]) ||
+            (take->plain && rows[i].n_wants > 0))
             break;
         take->rows[take->n++] = rows[i];
     }
     return status;
+}
+
+/* Rows that want a business key which is being taken are passed over. */
+static bool may_be_taken(const struct take *take, const struct semel_row *row)
+{
+    return !(take->plain && row->n_wants > 0);
+}
+
+static size_t drop_others(const struct take *take, struct semel_row *due, size_t n)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++)
+        if (may_be_taken(take, &due[i]))
+            due[kept++] = due[i];
+    return kept;
 }
 
 static int cmp_arrival(const void *va, const void *vb)
@@ -121,11 +142,13 @@ static void judge(struct work *work, struct item *item, bool stopped)
     const struct semel_inbox *inbox = work->inbox;
     struct semel_facts facts = {.now_us = work->now_us, .row = item->row, .watermark_us = SEMEL_NONE, .key = item->key};
     bool due = item->row != NULL && item->row->live.due_us != SEMEL_NONE && item->row->live.due_us <= work->now_us;
-    bool follower = item->row != NULL && item->key != NULL && item->key->head_arrival == SEMEL_NONE;
+    bool follower = item->row != NULL && item->key != NULL && item->key->head_arrival == SEMEL_NONE &&
+                    semel__live_in_order(&item->row->live);
     item->fenced = false;
     item->verdict = (struct semel__verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
     if (item->row == NULL || stopped || (!due && !follower))
         return;
+    semel__item_intent(work, item, &facts);
     semel__verdict_take(inbox->policy, &facts, &item->verdict);
     if (item->verdict.act == SEMEL_RUN) {
         semel__live_claim(inbox->policy, &item->row->live, inbox->owner, work->alone,
@@ -208,6 +231,7 @@ static bool copy_lease(const struct semel_inbox *inbox, const struct item *item,
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (!semel__arena_copy(arena, *texts[i], texts[i]))
             return false;
+    msg->n_business = 0; /* they were taken when it started */
     lease->live = item->live;
     lease->live.lease_owner = inbox->owner;
     lease->live.error_text = lease->live.outcome = (struct semel_str){0};
@@ -229,6 +253,7 @@ static semel_status items_of_rows(struct take *take, struct semel_lease *nobody,
         return semel__fail_memory(err);
     for (size_t i = 0; i < take->n; i++) {
         semel__row_msg(&take->rows[i], &msgs[i]);
+        take->wishes |= take->rows[i].n_wants > 0;
         all[i] = (struct item){.msg = &msgs[i], .place = i, .lease = nobody, .adopt_until_us = SEMEL_NONE};
         items[i] = &all[i];
     }
@@ -253,12 +278,12 @@ static semel_status find(struct take *take, struct semel_error *err)
     scan.max = 1 + take->skip;
     status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
     bool alone = status == SEMEL_OK && together(inbox) && damaged == 0 && n > take->skip &&
-                 must_be_alone(&due[take->skip]);
+                 may_be_taken(take, &due[take->skip]) && must_be_alone(&due[take->skip]);
     if (status == SEMEL_OK && !alone) {
         scan.max = take->room + take->skip;
         status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
     }
-    if (status == SEMEL_OK && n > take->skip)
+    if (status == SEMEL_OK && (n = drop_others(take, due, n)) > take->skip)
         status = choose(take, due + take->skip, n - take->skip, err);
     semel_store_rollback(inbox->store);
     return status;
@@ -269,9 +294,10 @@ static semel_status take_some(struct take *take, struct semel_arena *arena, stru
 {
     struct semel_inbox *inbox = take->inbox;
     struct semel_lease nobody = {.live.lease_token = SEMEL_NONE};
-    struct work work = {.inbox = inbox};
+    struct work work = {.inbox = inbox, .starting = true};
     semel__arena_reset(&inbox->scratch);
     take->n = 0;
+    take->wishes = false;
     take->rows = semel__arena_alloc(&inbox->scratch, take->room, sizeof *take->rows);
     if (take->rows == NULL)
         return semel__fail_memory(err);
@@ -302,6 +328,10 @@ semel_status semel__lease_take(struct semel_inbox *inbox, size_t max, struct sem
     *ret_n = 0;
     for (;; take.skip++) { /* a row that is damaged where only the lock shows it must not hold up the others */
         semel_status status = take_some(&take, arena, ret_leases, ret_n, err);
+        if (status == SEMEL_RETRY && err->cls == SEMEL_CLASS_TRANSIENT && take.wishes && !take.plain) {
+            take.plain = true;
+            status = take_some(&take, arena, ret_leases, ret_n, err);
+        }
         if (status != SEMEL_OK || take.n == 0 || take.moved)
             return status;
     }
@@ -309,12 +339,14 @@ semel_status semel__lease_take(struct semel_inbox *inbox, size_t max, struct sem
 
 /* ---- what needs no handler ----------------------------------------------------------------------- */
 
-static size_t only_gaps(struct semel_row *due, size_t n)
+static size_t only_decidable(struct semel_row *due, size_t n)
 {
     size_t kept = 0;
-    for (size_t i = 0; i < n; i++)
-        if (due[i].live.state == SEMEL_STATE_WAITING && due[i].live.error_class == SEMEL_CLASS_GAP)
+    for (size_t i = 0; i < n; i++) {
+        bool gap = due[i].live.state == SEMEL_STATE_WAITING && due[i].live.error_class == SEMEL_CLASS_GAP;
+        if (gap || semel__live_waits_for_intent(&due[i].live))
             due[kept++] = due[i];
+    }
     return kept;
 }
 
@@ -333,7 +365,7 @@ static semel_status find_gaps(struct take *take, struct semel_error *err)
                               .now_us = now_us,
                               .max = SEMEL_BATCH_MAX};
     status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
-    if (status == SEMEL_OK && (n = only_gaps(due, n)) > 0)
+    if (status == SEMEL_OK && (n = only_decidable(due, n)) > 0)
         status = choose_group(take, due, n, err);
     semel_store_rollback(inbox->store);
     return status;
@@ -343,7 +375,7 @@ semel_status semel__inbox_gaps(struct semel_inbox *inbox, size_t max, size_t *re
 {
     struct take take = {.inbox = inbox, .room = max < SEMEL_BATCH_MAX ? max : SEMEL_BATCH_MAX, .alone = true};
     struct semel_lease nobody = {.live.lease_token = SEMEL_NONE};
-    struct work work = {.inbox = inbox, .alone = true, .deciding = true};
+    struct work work = {.inbox = inbox, .alone = true, .deciding = true, .starting = true};
     *ret_n = 0;
     semel__arena_reset(&inbox->scratch);
     take.rows = semel__arena_alloc(&inbox->scratch, take.room, sizeof *take.rows);

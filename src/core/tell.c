@@ -59,7 +59,7 @@ static void raise_alerts(struct semel_inbox *inbox, const struct item *item)
         semel__alert(inbox, SEMEL_ALERT_DAMAGED, item->msg, semel__str(item->damage.text));
     if (item->verdict.why == SEMEL_WHY_CONFLICT)
         semel__alert(inbox, SEMEL_ALERT_CONFLICT, item->msg, SEMEL_STR("the same id came with another payload"));
-    if (item->removed)
+    if (item->removed && item->verdict.full)
         semel__alert(inbox, SEMEL_ALERT_PARKED_FULL, item->msg,
                      SEMEL_STR("too many messages are parked: the source pauses"));
     if (!item->changed || item->adopted)

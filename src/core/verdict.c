@@ -77,13 +77,25 @@ static enum place place_by_version(const struct semel_policy *policy, const stru
     return PLACE_BLOCKED;
 }
 
+/* Does the head of the key come before this row, or before one that is yet to come? A waiter that comes back may itself
+ * stand before the head. */
+static bool comes_before(const struct semel_key *key, const struct semel_row *row)
+{
+    if (key->head_arrival == SEMEL_NONE)
+        return false;
+    if (row == NULL)
+        return true;
+    if (key->by_version && key->head_version != row->version)
+        return key->head_version < row->version;
+    return key->head_arrival < row->arrival;
+}
+
 static enum place find_place(const struct semel_policy *policy, const struct semel_facts *facts, int64_t version)
 {
     const struct semel_key *key = facts->key;
     if (key == NULL || policy->order == SEMEL_ORDER_NONE)
         return PLACE_FIRST;
-    bool other_heads = key->head_arrival != SEMEL_NONE &&
-                       (facts->row == NULL || key->head_arrival != facts->row->arrival);
+    bool other_heads = comes_before(key, facts->row);
     if (policy->order == SEMEL_ORDER_ARRIVAL)
         /* A replayed quarantined row may come before one that is at its effect: still one at a time. */
         return other_heads || key->open ? PLACE_BLOCKED : PLACE_FIRST;
@@ -95,6 +107,14 @@ static bool parking_full(const struct semel_policy *policy, const struct semel_f
     return facts->key->parked >= policy->parked_key_max || facts->route_parked >= policy->parked_route_max;
 }
 
+/* No row is written. */
+static void stay_with_broker(struct semel__verdict *v, bool full)
+{
+    v->act = SEMEL_LATER;
+    v->full = full;
+    becomes(v, SEMEL_STATE_ABSENT, SEMEL_CLASS_NONE, SEMEL_NONE);
+}
+
 /* Blocked: woken by its key, so it has no due time. A gap: due when the timer ends. */
 static void park(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts,
                  enum semel_why why)
@@ -103,21 +123,13 @@ static void park(struct semel__verdict *v, const struct semel_policy *policy, co
     bool blocked = why == SEMEL_WHY_BLOCKED;
     hold(v, facts, why);
     if (row == NULL && parking_full(policy, facts)) {
-        v->act = SEMEL_LATER;
-        becomes(v, SEMEL_STATE_ABSENT, SEMEL_CLASS_NONE, SEMEL_NONE);
+        stay_with_broker(v, true);
         return;
     }
     if (blocked && row != NULL && row->live.state == SEMEL_STATE_WAITING && row->live.due_us == SEMEL_NONE)
         return; /* as it is */
     becomes(v, SEMEL_STATE_WAITING, blocked ? SEMEL_CLASS_BLOCKED : SEMEL_CLASS_GAP,
             blocked ? SEMEL_NONE : semel__time_add(facts->now_us, policy->gap_timeout_us));
-}
-
-/* Is another row the first of the key? */
-static bool stored_before(const struct semel_facts *facts)
-{
-    return facts->key->head_arrival != SEMEL_NONE &&
-           (facts->row == NULL || facts->key->head_arrival != facts->row->arrival);
 }
 
 /* A gap: the timer starts, runs, or has run out. */
@@ -127,7 +139,7 @@ static void judge_gap(struct semel__verdict *v, const struct semel_policy *polic
     bool turn = row != NULL && row->live.state == SEMEL_STATE_FAILED; /* it has had it already, by policy or by force */
     bool timing = row != NULL && row->live.error_class == SEMEL_CLASS_GAP && row->live.due_us != SEMEL_NONE;
     bool over = turn || (timing && row->live.due_us <= facts->now_us);
-    if (over && (facts->key->open || stored_before(facts))) {
+    if (over && (facts->key->open || comes_before(facts->key, row))) {
         park(v, policy, facts, SEMEL_WHY_BLOCKED); /* a stored one is not skipped by a later one */
         return;
     }
@@ -162,7 +174,7 @@ static void judge_gap(struct semel__verdict *v, const struct semel_policy *polic
 static void judge_below(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts)
 {
     bool forced = facts->row != NULL && facts->row->live.state == SEMEL_STATE_FAILED;
-    if (forced && (facts->key->open || stored_before(facts))) {
+    if (forced && (facts->key->open || comes_before(facts->key, facts->row))) {
         park(v, policy, facts, SEMEL_WHY_BLOCKED);
     } else if (forced) {
         run(v, facts->row);
@@ -199,6 +211,55 @@ static void judge_place(struct semel__verdict *v, const struct semel_policy *pol
     }
 }
 
+/* ---- the intent behind it ------------------------------------------------------------------------ */
+
+#define LOOK_FIRST_US INT64_C(1000000)
+#define LOOK_CEILING_US INT64_C(600000000)
+
+/* A waiter looks again after as long as it has waited so far. */
+static int64_t look_again(const struct semel_facts *facts)
+{
+    int64_t waited_us = facts->row != NULL ? facts->now_us - facts->row->received_us : 0;
+    if (waited_us < LOOK_FIRST_US)
+        waited_us = LOOK_FIRST_US;
+    return semel__time_add(facts->now_us, waited_us < LOOK_CEILING_US ? waited_us : LOOK_CEILING_US);
+}
+
+static void wait_for_holder(struct semel__verdict *v, const struct semel_policy *policy,
+                            const struct semel_facts *facts)
+{
+    const struct semel_row *row = facts->row;
+    bool full = facts->intent_full || facts->route_parked >= policy->parked_route_max;
+    hold(v, facts, SEMEL_WHY_BUSINESS);
+    if (row == NULL && (full || v->act == SEMEL_LATER))
+        stay_with_broker(v, full);
+    else if (row == NULL || !semel__live_waits_for_intent(&row->live) || row->live.due_us == SEMEL_NONE ||
+             row->live.due_us <= facts->now_us)
+        becomes(v, SEMEL_STATE_WAITING, SEMEL_CLASS_BUSINESS, look_again(facts));
+}
+
+/* Nothing remembers that a version ended without effect: it has to wait for the gap. */
+static bool must_wait(const struct semel_policy *policy, const struct semel_facts *facts, int64_t version)
+{
+    return facts->key != NULL && policy->order == SEMEL_ORDER_VERSION &&
+           semel__version_full(policy, facts->key, version);
+}
+
+/* May it run, as far as its intent and the order of its key are concerned? */
+static void judge_turn(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts,
+                       int64_t version)
+{
+    bool waiter = facts->row != NULL && semel__live_waits_for_intent(&facts->row->live);
+    if (facts->intent == SEMEL_INTENT_DONE && !must_wait(policy, facts, version)) {
+        say(v, SEMEL_ACK, SEMEL_WHY_BUSINESS);
+        becomes(v, SEMEL_STATE_PREVENTED, SEMEL_CLASS_BUSINESS, SEMEL_NONE);
+        return;
+    }
+    judge_place(v, policy, facts, version);
+    if (facts->intent == SEMEL_INTENT_BUSY && (waiter || v->act == SEMEL_RUN))
+        wait_for_holder(v, policy, facts);
+}
+
 /* ---- a row is there ------------------------------------------------------------------------------ */
 
 static void judge_row(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts)
@@ -229,12 +290,12 @@ static void judge_row(struct semel__verdict *v, const struct semel_policy *polic
         return;
     case SEMEL_STATE_FAILED:
         if (row->live.due_us != SEMEL_NONE && row->live.due_us <= facts->now_us)
-            judge_place(v, policy, facts, row->version);
+            judge_turn(v, policy, facts, row->version);
         else
             hold(v, facts, SEMEL_WHY_BACKOFF);
         return;
     case SEMEL_STATE_WAITING:
-        judge_place(v, policy, facts, row->version);
+        judge_turn(v, policy, facts, row->version);
         return;
     case SEMEL_STATE_ABSENT:
     case SEMEL_STATE_COUNT:
@@ -251,13 +312,6 @@ static bool too_old(const struct semel__msg *msg, const struct semel_facts *fact
            msg->message_time_us < facts->watermark_us;
 }
 
-/* Nothing remembers that a version ended without effect: it has to wait for the gap. */
-static bool must_wait(const struct semel_policy *policy, const struct semel__msg *msg, const struct semel_facts *facts)
-{
-    return facts->key != NULL && policy->order == SEMEL_ORDER_VERSION &&
-           semel__version_full(policy, facts->key, msg->version);
-}
-
 static void judge_new(struct semel__verdict *v, const struct semel_policy *policy, const struct semel__msg *msg,
                       const struct semel_facts *facts)
 {
@@ -270,11 +324,8 @@ static void judge_new(struct semel__verdict *v, const struct semel_policy *polic
     } else if (msg->defect != SEMEL_DEFECT_NONE) {
         say(v, SEMEL_ACK, SEMEL_WHY_DEAD);
         becomes(v, SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT, SEMEL_NONE);
-    } else if (facts->business_taken && !must_wait(policy, msg, facts)) {
-        say(v, SEMEL_ACK, SEMEL_WHY_BUSINESS);
-        becomes(v, SEMEL_STATE_PREVENTED, SEMEL_CLASS_BUSINESS, SEMEL_NONE);
     } else {
-        judge_place(v, policy, facts, msg->version);
+        judge_turn(v, policy, facts, msg->version);
     }
 }
 
@@ -320,7 +371,9 @@ struct semel_str semel__verdict_text(const struct semel__verdict *verdict)
     case SEMEL_CLASS_NO_ID:
         return SEMEL_STR("it has no id that can be used");
     case SEMEL_CLASS_BUSINESS:
-        return SEMEL_STR("another message with the same business key came before it");
+        return verdict->becomes == SEMEL_STATE_WAITING
+                   ? SEMEL_STR("another message holds its business key and is unfinished")
+                   : SEMEL_STR("another message with the same business key came before it");
     case SEMEL_CLASS_STALE:
         return SEMEL_STR("its version is not above the last one applied");
     case SEMEL_CLASS_BLOCKED:

@@ -13,21 +13,25 @@
  *   processing                                     later   busy                 as it is; only recovery ends a lease
  *   unknown                                        *       unknown              as it is; a reconcile decides
  *   failed        not due yet                      *       backoff              as it is
- *   failed        due, first of its key            run     retry
- *   waiting       first of its key, no gap         run     new (or retry)
  *   none          the message has no id            ack     no_id                quarantined
  *   none          older than the watermark         ack     too_old              quarantined
  *   none          a field it needs cannot be had   ack     dead                 dead
- *   none          its business key is taken        ack     business_duplicate   prevented
+ *   none or open  its intent is done (1)           ack     business_duplicate   prevented
  *   none or open  version below the first, no last ack     dead                 dead
  *   none or open  version below the last           ack     stale                stale
  *   none or open  version equal to the last        ack     duplicate            stale
  *   none or open  an unfinished one comes first    *       blocked              waiting, woken when that one ends
  *   none/waiting  versions are missing before it   *       gap                  waiting, due when the gap times out
- *   none          otherwise                        run     new
+ *   none or open  its intent is under way (2)      *       business_duplicate   waiting as a waiter, looks again later
+ *   none or open  otherwise                        run     new, or retry        takes all its business keys
  *
- *   open: waiting or failed.
+ *   open: waiting, or failed and due.
  *   A row without a version on a route by version comes before all versions, by arrival; it is never stale.
+ *   (1) One of its business keys is held by a message that is final or has no row any more: also by itself, when its own
+ *       row was purged (P73).
+ *   (2) One is held by a message that is unfinished, which may still come to nothing (P78). The message waits, without a
+ *       key and without a place in its order, so that nobody waits for a waiter; a row that is a waiter stays one
+ *       whatever its order says. Where its payload is not kept no row is written: its broker brings it again.
  *   * ack when the payload is kept in the row, so that the store can run it, or comes with this delivery and is stored
  *     with the row from now on (semel__payload_adopts; of a dead or quarantined row as well); later when it is not.
  *   Past the bound of parked messages blocked and gap are `later`, and no row is written: the source pauses.
@@ -44,12 +48,16 @@
 #include "core/policy.h"
 #include "core/store.h"
 
+/* Is what the message wants done, or being done, under another id? */
+enum semel_intent { SEMEL_INTENT_FREE, SEMEL_INTENT_BUSY, SEMEL_INTENT_DONE };
+
 struct semel_facts {
     int64_t now_us;
     const struct semel_row *row; /* NULL: there was none */
     bool damaged;
     int64_t watermark_us;
-    bool business_taken;
+    enum semel_intent intent;
+    bool intent_full;            /* so many messages wish for a business key of it that no further one may wait */
     const struct semel_key *key; /* NULL: the message has no order key, or the route no order */
     int64_t route_parked;
     bool payload; /* the delivery brings one, and the route keeps payloads; set by semel__verdict_deliver */
@@ -63,6 +71,7 @@ struct semel__verdict {
     enum semel_state becomes;
     int64_t due_us;
     enum semel_class cls;
+    bool full; /* it would have waited, and there was no room: the source pauses */
 };
 
 /* For a delivery. */

@@ -25,6 +25,7 @@ struct item {
     struct semel_settled *out;
     struct semel_lease *lease; /* NULL: a delivery that is not claimed */
     bool settled;              /* has its end: left out of everything that follows */
+    bool frees;                /* its end may free its business keys */
     bool suspect;
     bool deferred; /* a stored row that must run alone: left out of its batch, and run after it */
     bool forced;   /* its transaction could not even be kept open: record `ending`, do not run it again */
@@ -56,6 +57,7 @@ struct work {
     bool alone;    /* claims must run alone */
     bool running;  /* leased items are about to run: each must still be the first of its key */
     bool deciding; /* take.c: what may run is left alone */
+    bool starting; /* stored rows are fetched to start: the business keys that they want are taken */
     bool begun;
     bool marked; /* the positions of the whole batch were moved in this transaction */
     int64_t now_us;
@@ -76,6 +78,10 @@ semel_status semel__items_prepare(struct semel_inbox *inbox, struct semel_arena 
 /* admit.c: inside a transaction: the order keys of the items, and the rows admitted, with a verdict for every item. */
 semel_status semel__work_keys(struct work *work, struct semel_error *err);
 void semel__work_keys_read(struct work *work); /* after the store has filled them in */
+/* The business keys that the items want, into work->batch and work->holders. */
+semel_status semel__work_business(struct work *work, struct semel_error *err);
+/* What is known of them, for the verdict on this item. */
+void semel__item_intent(const struct work *work, const struct item *item, struct semel_facts *facts);
 semel_status semel__work_admit(struct work *work, struct semel_error *err);
 
 /* A token for a claim of this row; NULL: it has none yet. */

@@ -29,6 +29,9 @@ bool semel__mem_row_copy(struct semel_arena *arena, const struct semel_row *row,
     for (size_t i = 0; i < sizeof strs / sizeof strs[0]; i++)
         if (!semel__arena_copy(arena, *strs[i], strs[i]))
             return false;
+    for (size_t i = 0; i < copy.n_wants; i++)
+        if (!semel__arena_copy(arena, copy.wants[i], &copy.wants[i]))
+            return false;
     *ret = copy;
     return true;
 }
@@ -101,6 +104,23 @@ static bool expired(const struct mem_business *held, int64_t now_us)
     return held->expires_us != SEMEL_NONE && held->expires_us <= now_us;
 }
 
+static bool wishes_for(const struct semel_row *row, struct semel_str key)
+{
+    for (size_t i = 0; i < row->n_wants; i++)
+        if (semel__str_eq(row->wants[i], key))
+            return true;
+    return false;
+}
+
+static void read_holder(struct semel_mem_db *db, struct mem_consumer *consumer, const struct mem_business *held,
+                        struct semel_business *business)
+{
+    const struct mem_row *row = semel__mem_find(db, MEM_ROW, consumer, held->source, held->id, MEM_NO_STR);
+    business->unfinished = row != NULL && semel__state_unfinished(row->row.live.state);
+    for (const struct mem_row *other = consumer->unfinished; other != NULL; other = other->next)
+        business->wanted += wishes_for(&other->row, held->key);
+}
+
 static bool take_business(struct semel_mem_db *db, struct mem_consumer *consumer, struct semel_business *business,
                           int64_t now_us, struct semel_arena *arena)
 {
@@ -112,10 +132,13 @@ static bool take_business(struct semel_mem_db *db, struct mem_consumer *consumer
                                        .expires_us = business->expires_us};
     struct mem_business *image;
 
-    business->taken = business->inserted = false;
+    business->taken = business->inserted = business->unfinished = false;
+    business->wanted = 0;
     business->held_source = business->held_id = MEM_NO_STR;
     if (held != NULL && !expired(held, now_us)) {
         business->taken = !semel__str_eq(held->source, business->source) || !semel__str_eq(held->id, business->id);
+        if (business->taken)
+            read_holder(db, consumer, held, business);
         return !business->taken || (semel__arena_copy(arena, held->source, &business->held_source) &&
                                     semel__arena_copy(arena, held->id, &business->held_id));
     }
@@ -219,11 +242,17 @@ semel_status semel__mem_fetch(struct semel_store *store, struct semel_fetch_batc
     struct semel_mem_db *db = self(store)->db;
     semel_status status = semel__mem_enter(self(store), "fetch", true, err);
     struct mem_consumer *consumer = semel__mem_consumer(db, batch->consumer);
+    const size_t mark = db->n_undo;
 
     if (status != SEMEL_OK)
         return status;
     if (!read_keys(db, consumer, batch->keys, batch->n_keys, arena))
         return semel__fail_memory(err);
+    for (size_t i = 0; i < batch->n_business; i++)
+        if (!take_business(db, consumer, &batch->business[i], batch->now_us, arena)) {
+            semel__mem_undo_to(db, mark);
+            return semel__fail_memory(err);
+        }
     for (size_t i = 0; i < batch->n_items; i++) {
         struct semel_fetched *item = &batch->items[i];
         const struct mem_row *there = semel__mem_find(db, MEM_ROW, consumer, item->source, item->id, MEM_NO_STR);
@@ -255,15 +284,67 @@ static bool put_attempt(struct semel_mem_db *db, struct mem_consumer *consumer, 
     return image != NULL && semel__mem_put(db, MEM_ATTEMPT, NULL, image);
 }
 
+/* Those that wait for the key look at once. */
+static bool make_due(struct semel_mem_db *db, const struct mem_consumer *consumer, struct semel_str key, int64_t now_us)
+{
+    for (struct mem_row *row = consumer->unfinished, *next; row != NULL; row = next) {
+        struct mem_row proto = *row, *image;
+        next = row->next;
+        if (!semel__live_waits_for_intent(&row->row.live) || !wishes_for(&row->row, key))
+            continue;
+        proto.row.live.due_us = now_us;
+        proto.row.updated_us = now_us >= row->row.updated_us ? now_us : row->row.updated_us + 1;
+        image = semel__mem_image(MEM_ROW, &proto);
+        if (image == NULL || !semel__mem_put(db, MEM_ROW, row, image))
+            return false;
+    }
+    return true;
+}
+
 static bool release_business(struct semel_mem_db *db, struct mem_consumer *consumer, struct semel_str source,
-                             struct semel_str id)
+                             struct semel_str id, int64_t now_us)
 {
     struct mem_rec *rec;
 
     while ((rec = semel__mem_side_first(db, MEM_BUSINESS, consumer, source, id)) != NULL)
-        if (!semel__mem_put(db, MEM_BUSINESS, rec, NULL))
+        if (!make_due(db, consumer, ((struct mem_business *)rec)->key, now_us) ||
+            !semel__mem_put(db, MEM_BUSINESS, rec, NULL))
             return false;
     return true;
+}
+
+static bool hold_until(struct semel_mem_db *db, struct mem_consumer *consumer, const struct semel_hold *hold)
+{
+    /* An image goes to the front of its bucket: no key is met twice. */
+    for (struct mem_rec *rec = semel__mem_side_first(db, MEM_BUSINESS, consumer, hold->source, hold->id), *next;
+         rec != NULL; rec = next) {
+        struct mem_business proto = *(struct mem_business *)rec, *image;
+        next = semel__mem_side_next(rec);
+        proto.expires_us = hold->until_us;
+        image = semel__mem_image(MEM_BUSINESS, &proto);
+        if (image == NULL || !semel__mem_put(db, MEM_BUSINESS, rec, image))
+            return false;
+    }
+    return true;
+}
+
+/* key not given: none of its wishes is left. */
+static bool put_want(struct semel_mem_db *db, struct mem_consumer *consumer, const struct semel_want *want)
+{
+    struct mem_row *row = semel__mem_find(db, MEM_ROW, consumer, want->source, want->id, MEM_NO_STR);
+    struct mem_row proto, *image;
+
+    if (row == NULL || (semel__str_given(want->key) && wishes_for(&row->row, want->key)))
+        return true;
+    proto = *row;
+    if (!semel__str_given(want->key)) {
+        proto.row.n_wants = 0;
+        memset(proto.row.wants, 0, sizeof proto.row.wants);
+    } else {
+        proto.row.wants[proto.row.n_wants++] = want->key;
+    }
+    image = semel__mem_image(MEM_ROW, &proto);
+    return image != NULL && semel__mem_put(db, MEM_ROW, row, image);
 }
 
 static bool fits(const struct mem_row *row, const struct semel_change *change)
@@ -321,7 +402,7 @@ static bool settle_row(struct semel_mem_db *db, struct mem_consumer *consumer, s
     }
     if (change->log_attempt && !put_attempt(db, consumer, batch, &note))
         return false;
-    return !change->release_business || release_business(db, consumer, change->source, change->id);
+    return !change->release_business || release_business(db, consumer, change->source, change->id, batch->now_us);
 }
 
 static bool wake_first(struct semel_mem_db *db, struct mem_consumer *consumer, const struct semel_key_change *key,
@@ -407,6 +488,15 @@ static bool settle(struct semel_mem_db *db, struct semel_settle_batch *batch)
         return false;
     for (size_t i = 0; i < batch->n_changes; i++)
         if (!settle_row(db, consumer, batch, &batch->changes[i]))
+            return false;
+    for (size_t i = 0; i < batch->n_granted; i++)
+        if (!put_want(db, consumer, &batch->granted[i]))
+            return false;
+    for (size_t i = 0; i < batch->n_wants; i++)
+        if (!put_want(db, consumer, &batch->wants[i]))
+            return false;
+    for (size_t i = 0; i < batch->n_holds; i++)
+        if (!hold_until(db, consumer, &batch->holds[i]))
             return false;
     for (size_t i = 0; i < batch->n_keys; i++)
         if (!settle_key(db, consumer, &batch->keys[i], batch->now_us))

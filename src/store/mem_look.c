@@ -46,7 +46,7 @@ static bool matches(const struct haul *haul, const struct mem_row *row)
     case SEMEL_SCAN_TOKEN:
         return live->lease_token != SEMEL_NONE && live->lease_token == scan->token;
     case SEMEL_SCAN_KEY:
-        return semel__state_unfinished(live->state) && semel__str_eq(row->row.order_key, scan->order_key);
+        return semel__live_in_order(live) && semel__str_eq(row->row.order_key, scan->order_key);
     case SEMEL_SCAN_ALL:
         return row->row.arrival > scan->after_arrival &&
                (scan->states == 0 || (scan->states >> live->state & 1) != 0) &&

@@ -23,7 +23,7 @@
 #include "store/mem.h"
 
 enum mem_kind {
-    MEM_ROW,       /* (consumer, source, id); side: (consumer, order_key) while unfinished */
+    MEM_ROW,       /* (consumer, source, id); side: (consumer, order_key) while it is in its order */
     MEM_KEY,       /* (consumer, key) */
     MEM_BUSINESS,  /* (consumer, key); side: its holder (consumer, source, id) */
     MEM_WATERMARK, /* (consumer, source) */

@@ -40,7 +40,7 @@ static void name_row(struct mem_rec *rec)
 
     rec->key.part[0] = row->source;
     rec->key.part[1] = row->id;
-    rec->has_side = semel__str_given(row->order_key) && semel__state_unfinished(row->live.state);
+    rec->has_side = semel__str_given(row->order_key) && semel__live_in_order(&row->live);
     rec->side.part[0] = row->order_key;
 }
 
@@ -112,10 +112,12 @@ static void name_position(struct mem_rec *rec)
 #define EVENT(f) offsetof(struct mem_event, event.event.f)
 #define AUDIT(f) offsetof(struct semel_mem_audit, line.f)
 
-static const size_t row_strs[] = {ROW(source),          ROW(id),          ROW(type),
-                                  ROW(order_key),       ROW(position),    ROW(headers),
-                                  ROW(payload),         ROW(traceparent), ROW(live.lease_owner),
-                                  ROW(live.error_text), ROW(live.outcome)};
+static const size_t row_strs[] = {ROW(source),          ROW(id),           ROW(type),
+                                  ROW(order_key),       ROW(position),     ROW(headers),
+                                  ROW(payload),         ROW(traceparent),  ROW(live.lease_owner),
+                                  ROW(live.error_text), ROW(live.outcome), ROW(wants[0]),
+                                  ROW(wants[1]),        ROW(wants[2]),     ROW(wants[3])};
+_Static_assert(SEMEL_BUSINESS_MAX == 4, "each wish is one string of the row");
 static const size_t order_key_strs[] = {offsetof(struct mem_order_key, key), offsetof(struct mem_order_key, skipped)};
 static const size_t business_strs[] = {offsetof(struct mem_business, key), offsetof(struct mem_business, source),
                                        offsetof(struct mem_business, id)};

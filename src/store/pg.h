@@ -217,6 +217,8 @@ size_t semel__pg_affected(const PGresult *res); /* rows inserted, updated, delet
 
 /* What is spelled so is found by the partial indexes of sql/postgres/001_inbox.sql. */
 #define PG_UNFINISHED "status IN ('processing', 'failed', 'waiting', 'unknown', 'dead')"
+/* Has a place in the order of its key: it does not wait for a business key. */
+#define PG_IN_ORDER(alias) alias "." PG_UNFINISHED " AND " alias ".error_class IS DISTINCT FROM 'business_duplicate'"
 #define PG_OPEN "status IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined')"
 #define PG_FINAL "status IN ('completed', 'rejected', 'stale', 'prevented')"
 
@@ -256,16 +258,23 @@ enum pg_col {
         PG_COL_kept,
     PG_COL_headers,
     PG_COL_payload,
+    PG_COL_wants,
     PG_COL_COUNT
 };
 
 /* The select list over `semel.inbox AS i`. `with` is SQL that says whether headers and payload are wanted: "true", or
  * "$1::boolean". */
+/* The wishes of a row that has not started, each after its length in three digits. */
+#define PG_WANTS                                                                                                    \
+    "CASE WHEN i.status IN ('waiting', 'failed', 'dead', 'quarantined') THEN (SELECT pg_catalog.string_agg("        \
+    "pg_catalog.lpad(pg_catalog.octet_length(w.business_key)::text, 3, '0') || w.business_key, '' "                 \
+    "ORDER BY w.business_key) FROM semel.business_want AS w WHERE w.consumer = i.consumer AND w.source = i.source " \
+    "AND w.message_id = i.message_id) END"
 #define PG_COLUMN_(name) "i." #name ", "
 #define PG_COLUMNS(with)                                             \
     PG_ROW_MAP(PG_COLUMN_)                                           \
     "i.payload IS NOT NULL, CASE WHEN " with " THEN i.headers END, " \
-    "CASE WHEN " with " THEN i.payload END"
+    "CASE WHEN " with " THEN i.payload END, " PG_WANTS
 
 /* A row as it was given, the columns above from `first` on, copied to the arena. INVALID, BROKEN: it is damaged, err
  * says where. RETRY: no memory. */
@@ -378,8 +387,13 @@ semel_status semel__pg_get_skipped(const PGresult *res, int row, int col, struct
 struct pg_business_trip {
     size_t taken, holders;
 };
-void semel__pg_business_add(struct pg_trip *trip, const struct semel_admit_batch *batch, struct pg_business_trip *at);
-semel_status semel__pg_business_read(const struct pg_trip *trip, struct semel_admit_batch *batch,
+void semel__pg_business_add(struct pg_trip *trip, struct semel_str consumer, int64_t now_us,
+                            const struct semel_business *business, size_t n, struct pg_business_trip *at);
+/* The same without waiting for who is taking one: then the trip ends with contention. */
+void semel__pg_business_try(struct pg_trip *trip, const struct semel_fetch_batch *batch, struct pg_business_trip *at);
+/* Locks the keys of the items whose end may free them. */
+void semel__pg_business_hold(struct pg_trip *trip, const struct semel_fetch_batch *batch);
+semel_status semel__pg_business_read(const struct pg_trip *trip, struct semel_business *business, size_t n,
                                      const struct pg_business_trip *at, struct semel_arena *arena,
                                      struct semel_error *err);
 

@@ -154,14 +154,16 @@ struct first_trip {
 static void add_locks(struct first_trip *t, const struct semel_admit_batch *batch)
 {
     semel__pg_keys_add(&t->trip, batch->consumer, batch->keys, batch->n_keys, &t->keys);
-    semel__pg_business_add(&t->trip, batch, &t->business);
+    semel__pg_business_add(&t->trip, batch->consumer, batch->now_us, batch->business, batch->n_business, &t->business);
 }
 
 static semel_status read_locks(const struct first_trip *t, struct semel_admit_batch *batch, struct semel_arena *arena,
                                struct semel_error *err)
 {
     semel_status status = semel__pg_keys_read(&t->trip, batch->keys, batch->n_keys, &t->keys, arena, err);
-    return status == SEMEL_OK ? semel__pg_business_read(&t->trip, batch, &t->business, arena, err) : status;
+    if (status == SEMEL_OK)
+        status = semel__pg_business_read(&t->trip, batch->business, batch->n_business, &t->business, arena, err);
+    return status;
 }
 
 static semel_status read_rows(struct first_trip *t, struct semel_admit_batch *batch, const struct part *part,

@@ -166,9 +166,12 @@ semel_status semel__pg_fetch(struct semel_store *store, struct semel_fetch_batch
     struct pg_store *d = semel__pg_of(store);
     struct pg_trip trip;
     struct pg_key_trip keys;
+    struct pg_business_trip business;
     size_t rows = 0;
     semel__pg_start(&trip, d, "reading the inbox");
     semel__pg_keys_add(&trip, batch->consumer, batch->keys, batch->n_keys, &keys);
+    semel__pg_business_try(&trip, batch, &business);
+    semel__pg_business_hold(&trip, batch);
     if (batch->n_items > 0) {
         put_fetched(&trip, batch);
         semel__pg_add(&trip, &sql_lock_all);
@@ -178,6 +181,8 @@ semel_status semel__pg_fetch(struct semel_store *store, struct semel_fetch_batch
     semel_status status = semel__pg_run(&trip, err);
     if (status == SEMEL_OK)
         status = semel__pg_keys_read(&trip, batch->keys, batch->n_keys, &keys, arena, err);
+    if (status == SEMEL_OK)
+        status = semel__pg_business_read(&trip, batch->business, batch->n_business, &business, arena, err);
     if (status == SEMEL_OK && batch->n_items > 0)
         status = read_fetched(trip.results[rows], batch, arena, err);
     semel__pg_end(&trip);

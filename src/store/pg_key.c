@@ -15,6 +15,7 @@
 
 #define OF_KEY(alias) alias ".consumer = $1 AND " alias ".order_key = b.k "
 #define NOT_OWN(alias) "AND NOT (" alias ".arrival / 16384 = ANY ($4::bigint[])) "
+#define IN_ORDER(alias) "AND " PG_IN_ORDER(alias) " "
 #define UNFINISHED(alias) "AND " alias "." PG_UNFINISHED " "
 
 static const struct pg_sql sql_put = {
@@ -31,17 +32,17 @@ static const struct pg_sql sql_lock = {
 static const struct pg_sql sql_facts = {
     "semel_key_facts",
     "SELECT b.n, (SELECT pg_catalog.count(*) FROM (SELECT 1 FROM semel.inbox AS w WHERE " OF_KEY("w") NOT_OWN(
-        "w") "AND w.status = 'waiting' LIMIT 100000) AS p), "
+        "w") "AND w.status = 'waiting' AND w.error_class IS DISTINCT FROM 'business_duplicate' LIMIT 100000) AS p), "
              "EXISTS (SELECT 1 FROM semel.inbox AS o WHERE " OF_KEY("o") NOT_OWN("o") UNFINISHED(
                  "o") "AND o.status IN ('processing', 'unknown')), h.arrival, h.version "
                       "FROM unnest($2::text[], $3::boolean[]) WITH ORDINALITY AS b (k, by_version, n) LEFT JOIN "
                       "LATERAL ("
                       "(SELECT a.arrival, a.version FROM semel.inbox AS a WHERE " OF_KEY("a") NOT_OWN("a")
-                          UNFINISHED("a") "AND NOT b.by_version ORDER BY a.arrival LIMIT 1) UNION ALL "
-                                          "(SELECT v.arrival, v.version FROM semel.inbox AS v WHERE " OF_KEY("v")
-                                              NOT_OWN("v")
-                                                  UNFINISHED("v") "AND b.by_version ORDER BY v.version NULLS FIRST, "
-                                                                  "v.arrival LIMIT 1)) AS h ON true ORDER BY b.n"};
+                          IN_ORDER("a") "AND NOT b.by_version ORDER BY a.arrival LIMIT 1) UNION ALL "
+                                        "(SELECT v.arrival, v.version FROM semel.inbox AS v WHERE " OF_KEY("v")
+                                            NOT_OWN("v")
+                                                IN_ORDER("v") "AND b.by_version ORDER BY v.version NULLS FIRST, "
+                                                              "v.arrival LIMIT 1)) AS h ON true ORDER BY b.n"};
 
 static void put_keys(struct pg_trip *trip, const struct semel_key *keys, size_t n)
 {
@@ -134,9 +135,27 @@ static const struct pg_sql sql_take = {
 
 static const struct pg_sql sql_holders = {
     "semel_business_holders",
-    "SELECT b.n, h.source, h.message_id FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS b (k, n) "
-    "CROSS JOIN LATERAL (SELECT source, message_id FROM semel.business_key "
-    "WHERE consumer = $1::text AND business_key = b.k OFFSET 0) AS h ORDER BY b.n"};
+    "SELECT b.n, h.source, h.message_id, CASE WHEN h.other THEN EXISTS (SELECT 1 FROM semel.inbox AS i WHERE "
+    "i.consumer "
+    "= $1 AND i.source = h.source AND i.message_id = h.message_id AND i." PG_UNFINISHED ") END, CASE WHEN h.other THEN "
+    "(SELECT pg_catalog.count(*) FROM (SELECT 1 FROM semel.business_want AS w WHERE w.consumer = $1 AND w.business_key "
+    "= b.k LIMIT 100000) AS c) END FROM unnest($2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS b (k, "
+    "source, id, n) CROSS JOIN LATERAL (SELECT t.source, t.message_id, t.source <> b.source OR t.message_id <> b.id AS "
+    "other FROM semel.business_key AS t WHERE t.consumer = $1::text AND t.business_key = b.k OFFSET 0) AS h "
+    "ORDER BY b.n"};
+/* Whoever is taking a key at the moment is not waited for. */
+static const struct pg_sql sql_impatient = {
+    "semel_impatient", "SELECT pg_catalog.set_config('semel.patience'::text, pg_catalog.current_setting("
+                       "'lock_timeout'::text), true), pg_catalog.set_config('lock_timeout'::text, '20'::text, true)"};
+static const struct pg_sql sql_patient = {
+    "semel_patient", "SELECT pg_catalog.set_config('lock_timeout'::text, pg_catalog.current_setting("
+                     "'semel.patience'::text), true)"};
+/* Before the rows: the order of locks. */
+static const struct pg_sql sql_hold = {
+    "semel_business_lock",
+    "SELECT k.business_key FROM unnest($2::text[], $3::text[]) AS b (source, id) JOIN "
+    "semel.business_key AS k ON k.consumer = $1::text AND k.source = b.source AND k.message_id = "
+    "b.id ORDER BY k.business_key FOR UPDATE OF k"};
 
 static const struct pg_column business_columns[] = {
     {.kind = PG_FIELD_KEY, .offset = offsetof(struct semel_business, key)},
@@ -145,9 +164,9 @@ static const struct pg_column business_columns[] = {
     {.kind = PG_FIELD_TIME, .offset = offsetof(struct semel_business, expires_us)},
 };
 
-void semel__pg_business_add(struct pg_trip *trip, const struct semel_admit_batch *batch, struct pg_business_trip *at)
+void semel__pg_business_add(struct pg_trip *trip, struct semel_str consumer, int64_t now_us,
+                            const struct semel_business *business, size_t n, struct pg_business_trip *at)
 {
-    size_t n = batch->n_business;
     *at = (struct pg_business_trip){0};
     if (n == 0)
         return;
@@ -157,26 +176,57 @@ void semel__pg_business_add(struct pg_trip *trip, const struct semel_admit_batch
         return;
     }
     for (size_t i = 0; i < n; i++)
-        items[i] = &batch->business[i];
-    semel__pg_text(trip, batch->consumer);
-    semel__pg_time(trip, batch->now_us);
+        items[i] = &business[i];
+    semel__pg_text(trip, consumer);
+    semel__pg_time(trip, now_us);
     for (size_t i = 0; i < sizeof(business_columns) / sizeof(business_columns[0]); i++)
         semel__pg_array_of(trip, &business_columns[i], items, n);
     at->taken = semel__pg_add(trip, &sql_take);
-    semel__pg_text(trip, batch->consumer);
-    semel__pg_array_of(trip, &business_columns[0], items, n);
+    semel__pg_text(trip, consumer);
+    for (size_t i = 0; i < 3; i++)
+        semel__pg_array_of(trip, &business_columns[i], items, n);
     at->holders = semel__pg_add(trip, &sql_holders);
     semel__free(items);
 }
 
-static struct semel_business *find(struct semel_admit_batch *batch, struct semel_str key)
+void semel__pg_business_try(struct pg_trip *trip, const struct semel_fetch_batch *batch, struct pg_business_trip *at)
 {
-    size_t low = 0, high = batch->n_business;
+    if (batch->n_business > 0)
+        semel__pg_add(trip, &sql_impatient);
+    semel__pg_business_add(trip, batch->consumer, batch->now_us, batch->business, batch->n_business, at);
+    if (batch->n_business > 0)
+        semel__pg_add(trip, &sql_patient);
+}
+
+void semel__pg_business_hold(struct pg_trip *trip, const struct semel_fetch_batch *batch)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < batch->n_items; i++)
+        n += batch->items[i].frees;
+    if (n == 0)
+        return;
+    semel__pg_text(trip, batch->consumer);
+    semel__pg_array(trip, PG_TEXTS, n);
+    for (size_t i = 0; i < batch->n_items; i++)
+        if (batch->items[i].frees)
+            semel__pg_item_key(trip, batch->items[i].source);
+    semel__pg_array_end(trip);
+    semel__pg_array(trip, PG_TEXTS, n);
+    for (size_t i = 0; i < batch->n_items; i++)
+        if (batch->items[i].frees)
+            semel__pg_item_key(trip, batch->items[i].id);
+    semel__pg_array_end(trip);
+    semel__pg_add(trip, &sql_hold);
+}
+
+static struct semel_business *find(struct semel_business *business, size_t n, struct semel_str key)
+{
+    size_t low = 0, high = n;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        int c = semel__str_cmp(batch->business[middle].key, key);
+        int c = semel__str_cmp(business[middle].key, key);
         if (c == 0)
-            return &batch->business[middle];
+            return &business[middle];
         if (c < 0)
             low = middle + 1;
         else
@@ -195,29 +245,32 @@ static semel_status holder(const PGresult *res, int row, struct semel_business *
         status = semel__pg_copy(res, row, 2, SEMEL_ID_MAX, arena, &b->held_id, err);
     struct semel_str source = semel__str_given(b->source) ? b->source : SEMEL_STR("");
     b->taken = !semel__str_eq(b->held_source, source) || !semel__str_eq(b->held_id, b->id);
+    b->unfinished = b->taken && semel__pg_get_bool(res, row, 3);
+    b->wanted = b->taken ? semel__pg_get_int(res, row, 4) : 0;
     return status;
 }
 
-semel_status semel__pg_business_read(const struct pg_trip *trip, struct semel_admit_batch *batch,
+semel_status semel__pg_business_read(const struct pg_trip *trip, struct semel_business *business, size_t n,
                                      const struct pg_business_trip *at, struct semel_arena *arena,
                                      struct semel_error *err)
 {
-    if (batch->n_business == 0)
+    if (n == 0)
         return SEMEL_OK;
     const PGresult *taken = trip->results[at->taken], *holders = trip->results[at->holders];
-    for (size_t i = 0; i < batch->n_business; i++) {
-        batch->business[i].taken = batch->business[i].inserted = false;
-        batch->business[i].held_source = batch->business[i].held_id = (struct semel_str){0};
+    for (size_t i = 0; i < n; i++) {
+        business[i].taken = business[i].inserted = business[i].unfinished = false;
+        business[i].held_source = business[i].held_id = (struct semel_str){0};
+        business[i].wanted = 0;
     }
     for (int row = 0; row < PQntuples(taken); row++) {
-        struct semel_business *b = find(batch, semel__pg_get_text(taken, row, 0));
+        struct semel_business *b = find(business, n, semel__pg_get_text(taken, row, 0));
         if (b != NULL)
             b->inserted = true;
     }
-    if (PQntuples(holders) != (int)batch->n_business)
+    if (PQntuples(holders) != (int)n)
         return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_TRANSIENT, "a business key was released meanwhile");
     semel_status status = SEMEL_OK;
-    for (size_t i = 0; status == SEMEL_OK && i < batch->n_business; i++)
-        status = holder(holders, (int)i, &batch->business[i], arena, err);
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        status = holder(holders, (int)i, &business[i], arena, err);
     return status;
 }

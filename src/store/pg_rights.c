@@ -19,6 +19,7 @@ static const struct pg_sql rights = {
     "pg_catalog.current_setting('fsync') = 'off', "
     "(SELECT pg_catalog.string_agg(w.what || ' on semel.' || n.name, ', ' ORDER BY n.name, w.what) FROM (VALUES "
     "('inbox', 'SELECT,INSERT,UPDATE,DELETE'), ('business_key', 'SELECT,INSERT,UPDATE,DELETE'), "
+    "('business_want', 'SELECT,INSERT,DELETE'), "
     "('order_key', '" SAME "'), ('watermark', '" SAME "'), ('consumer', '" SAME "'), ('conflict', '" SAME "'), "
     "('attempt', 'SELECT,INSERT,DELETE'), ('position', '" SAME "'), ('arrival', 'USAGE')) "
     "AS n (name, whats) CROSS JOIN LATERAL pg_catalog.unnest(pg_catalog.string_to_array(n.whats, ',')) AS w (what) "

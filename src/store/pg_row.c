@@ -27,7 +27,7 @@ static const char *const names[] = {
     PG_ROW_MAP(X)
 #undef X
         "payload",
-    "headers", "payload"};
+    "headers", "payload", "business_key of a wish"};
 
 bool semel__pg_damaged(semel_status status)
 {
@@ -137,6 +137,9 @@ static void keep(struct reader *r, struct semel_row *row)
     for (size_t i = 0; r->status == SEMEL_OK && i < sizeof(all) / sizeof(all[0]); i++)
         if (!semel__arena_copy(r->arena, *all[i], all[i]))
             r->status = semel__fail_memory(r->err);
+    for (size_t i = 0; r->status == SEMEL_OK && i < row->n_wants; i++)
+        if (!semel__arena_copy(r->arena, row->wants[i], &row->wants[i]))
+            r->status = semel__fail_memory(r->err);
 }
 
 static void read_fixed(struct reader *r, struct semel_row *row)
@@ -155,6 +158,8 @@ static void read_fixed(struct reader *r, struct semel_row *row)
     row->kept = flag(r, PG_COL_kept);
     row->headers = bytes(r, PG_COL_headers, SEMEL_HEADERS_MAX);
     row->payload = bytes(r, PG_COL_payload, SEMEL_PAYLOAD_HARD_MAX);
+    if (!semel__wants_read(bytes(r, PG_COL_wants, SEMEL_BUSINESS_MAX * (3 + SEMEL_ID_MAX)), row))
+        damage(r, names[PG_COL_wants], "given at most 4 times");
 }
 
 /* All but the key. */
@@ -178,7 +183,8 @@ semel_status semel__pg_read(const PGresult *res, int row, int first, struct seme
                             struct semel_error *err)
 {
 #define X(name) PG_COL_##name,
-    static const signed char at[PG_COL_COUNT] = {PG_ROW_MAP(X) PG_COL_kept, PG_COL_headers, PG_COL_payload};
+    static const signed char at[PG_COL_COUNT] = {PG_ROW_MAP(X) PG_COL_kept, PG_COL_headers, PG_COL_payload,
+                                                 PG_COL_wants};
 #undef X
     struct reader r = {.res = res, .row = row, .first = first, .at = at, .arena = arena, .err = err};
     struct semel_row read = {0};

@@ -14,7 +14,7 @@
 /* $1: with payload; $2: how many. */
 #define ROWS "SELECT " PG_COLUMNS("$1::boolean") " FROM semel.inbox AS i WHERE "
 #define LIMIT " LIMIT $2::bigint"
-#define OF_KEY "i.consumer = $3 AND i.order_key = $4 AND i." PG_UNFINISHED
+#define OF_KEY "i.consumer = $3 AND i.order_key = $4 AND " PG_IN_ORDER("i")
 #define OF_ALL                                                                               \
     "i.consumer = $3 AND i.arrival > $4::bigint AND ($5::text IS NULL OR i.order_key = $5) " \
     "AND ($6::text IS NULL OR i.type = $6) AND ($7::text[] IS NULL OR i.status = ANY ($7)) ORDER BY i.arrival" LIMIT

@@ -318,6 +318,81 @@ static void add_notes(struct pg_trip *trip, const struct semel_settle_batch *bat
     semel__free(items);
 }
 
+/* ---- business keys ------------------------------------------------------------------------------- */
+
+/* Those that wait for a key of these messages look at once. Nobody is waited for: they look by themselves later. */
+static const struct pg_sql sql_waiters = {
+    "semel_waiters_due",
+    "UPDATE semel.inbox AS t SET due_at = $2::timestamptz, updated_at = CASE WHEN t.updated_at > $2 THEN t.updated_at "
+    "+ interval '1 microsecond' ELSE $2 END WHERE t.ctid = ANY (ARRAY(SELECT i.ctid "
+    "FROM unnest($3::text[], $4::text[]) AS b (source, id) JOIN semel.business_key AS k ON k.consumer = "
+    "$1::text AND k.source = b.source AND k.message_id = b.id JOIN semel.business_want AS w ON w.consumer = k.consumer "
+    "AND w.business_key = k.business_key JOIN semel.inbox AS i ON i.consumer = w.consumer AND i.source = w.source AND "
+    "i.message_id = w.message_id WHERE i.status = 'waiting' AND i.error_class = 'business_duplicate' "
+    "FOR UPDATE OF i SKIP LOCKED))"};
+static const struct pg_sql sql_want = {
+    "semel_want", "INSERT INTO semel.business_want (consumer, business_key, source, message_id) SELECT $1::text, b.k, "
+                  "b.source, b.id FROM unnest($2::text[], $3::text[], $4::text[]) AS b (k, source, id) "
+                  "ON CONFLICT DO NOTHING"};
+static const struct pg_sql sql_grant = {
+    "semel_want_grant",
+    "DELETE FROM semel.business_want AS w USING unnest($2::text[], $3::text[]) "
+    "AS b (source, id) WHERE w.consumer = $1::text AND w.source = b.source AND w.message_id = b.id"};
+static const struct pg_sql sql_until = {
+    "semel_business_until", "UPDATE semel.business_key AS k SET expires_at = b.until FROM unnest($2::text[], "
+                            "$3::text[], $4::timestamptz[]) AS b (source, id, until) WHERE k.consumer = $1::text "
+                            "AND k.source = b.source AND k.message_id = b.id"};
+
+#define WANT(member)                                                        \
+    {                                                                       \
+        .kind = PG_FIELD_KEY, .offset = offsetof(struct semel_want, member) \
+    }
+#define HOLD(kind_, member)                                                     \
+    {                                                                           \
+        .kind = PG_FIELD_##kind_, .offset = offsetof(struct semel_hold, member) \
+    }
+
+static void add_freed(struct pg_trip *trip, const struct semel_settle_batch *batch)
+{
+    size_t n = 0;
+    const void **items = batch->n_changes > 0
+                             ? pointers(trip, batch->changes, sizeof(*batch->changes), batch->n_changes)
+                             : NULL;
+    for (size_t i = 0; items != NULL && i < batch->n_changes; i++)
+        if (batch->changes[i].release_business)
+            items[n++] = &batch->changes[i];
+    if (n > 0) {
+        semel__pg_text(trip, batch->consumer);
+        semel__pg_time(trip, batch->now_us);
+        semel__pg_array_of(trip, &source_column, items, n);
+        semel__pg_array_of(trip, &id_column, items, n);
+        semel__pg_add(trip, &sql_waiters);
+    }
+    semel__free(items);
+}
+
+static void add_list(struct pg_trip *trip, struct semel_str consumer, const struct pg_sql *sql,
+                     const struct pg_column *columns, size_t n_columns, const void *list, size_t size, size_t n)
+{
+    const void **items = n > 0 ? pointers(trip, list, size, n) : NULL;
+    if (items == NULL)
+        return;
+    semel__pg_text(trip, consumer);
+    arrays(trip, columns, n_columns, items, n);
+    semel__pg_add(trip, sql);
+    semel__free(items);
+}
+
+static void add_business(struct pg_trip *trip, const struct semel_settle_batch *batch)
+{
+    static const struct pg_column message[] = {WANT(source), WANT(id)}, want[] = {WANT(key), WANT(source), WANT(id)},
+                                  hold[] = {HOLD(KEY, source), HOLD(KEY, id), HOLD(TIME, until_us)};
+    add_list(trip, batch->consumer, &sql_grant, message, COUNT(message), batch->granted, sizeof(*batch->granted),
+             batch->n_granted);
+    add_list(trip, batch->consumer, &sql_want, want, COUNT(want), batch->wants, sizeof(*batch->wants), batch->n_wants);
+    add_list(trip, batch->consumer, &sql_until, hold, COUNT(hold), batch->holds, sizeof(*batch->holds), batch->n_holds);
+}
+
 /* ---- keys ---------------------------------------------------------------------------------------- */
 
 static const struct pg_sql sql_keys = {
@@ -337,8 +412,9 @@ static const struct pg_sql sql_skip = {"semel_key_skip",
     "t.updated_at > $3 THEN t.updated_at + interval '1 microsecond' ELSE $3 END "                                     \
     "FROM pg_catalog.unnest($2::text[]) AS b (k) CROSS JOIN LATERAL (SELECT i.source, i.message_id FROM semel.inbox " \
     "AS i "                                                                                                           \
-    "WHERE i.consumer = $1::text AND i.order_key = b.k AND i." PG_UNFINISHED " ORDER BY " order " LIMIT 1) AS h "     \
-    "WHERE t.consumer = $1 AND t.source = h.source AND t.message_id = h.message_id AND t.status = 'waiting'"
+    "WHERE i.consumer = $1::text AND i.order_key = b.k AND " PG_IN_ORDER(                                             \
+        "i") " ORDER BY " order " LIMIT 1) AS h "                                                                     \
+             "WHERE t.consumer = $1 AND t.source = h.source AND t.message_id = h.message_id AND t.status = 'waiting'"
 
 static const struct pg_sql sql_wake_arrival = {"semel_wake", WAKE("i.arrival")};
 static const struct pg_sql sql_wake_version = {"semel_wake_version", WAKE("i.version NULLS FIRST, i.arrival")};
@@ -420,9 +496,11 @@ static semel_status settle(struct pg_store *d, struct semel_settle_batch *batch,
 {
     struct pg_trip trip;
     semel__pg_start(&trip, d, "updating the inbox");
+    add_freed(&trip, batch);
     add_updates(&trip, batch, p);
     add_removes(&trip, batch, p);
     add_drops(&trip, batch);
+    add_business(&trip, batch);
     add_conflicts(&trip, batch);
     add_notes(&trip, batch);
     add_keys(&trip, batch);

@@ -59,6 +59,10 @@ enum sqlite_q {
     Q_REMOVE,
     Q_ATTEMPT,
     Q_BUSINESS_RELEASE,
+    Q_WAITERS_DUE,
+    Q_BUSINESS_UNTIL,
+    Q_WANT_PUT,
+    Q_WANT_GRANT,
     Q_BUSINESS_DROP,
     Q_KEY_RAISE,
     Q_KEY_SKIP,
@@ -149,7 +153,8 @@ enum sqlite_col {
 #undef X
         COL_kept,
     COL_headers,
-    COL_payload
+    COL_payload,
+    COL_wants
 };
 
 struct sqlite_store {

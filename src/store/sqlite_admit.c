@@ -154,30 +154,33 @@ static semel_status holder(struct sqlite_store *d, struct semel_str consumer, st
     status = column_id(&run, 0, arena, &b->held_source, err);
     if (status == SEMEL_OK)
         status = column_id(&run, 1, arena, &b->held_id, err);
+    b->unfinished = fact(&run, 2) == 1;
+    b->wanted = fact(&run, 3);
     semel__sqlite_end(&run);
     b->taken = !semel__str_eq(b->held_source, b->source) || !semel__str_eq(b->held_id, b->id);
     return status;
 }
 
-static semel_status take_business(struct sqlite_store *d, struct semel_admit_batch *batch, struct semel_business *b,
-                                  struct semel_arena *arena, struct semel_error *err)
+static semel_status take_business(struct sqlite_store *d, struct semel_str consumer, int64_t now_us,
+                                  struct semel_business *b, struct semel_arena *arena, struct semel_error *err)
 {
     struct sqlite_run run;
     size_t changes = 0;
     semel__sqlite_start(&run, d, Q_BUSINESS_TAKE, "taking a business key");
-    semel__sqlite_text(&run, 1, batch->consumer);
+    semel__sqlite_text(&run, 1, consumer);
     semel__sqlite_text(&run, 2, b->key);
     semel__sqlite_text(&run, 3, b->source);
     semel__sqlite_text(&run, 4, b->id);
-    semel__sqlite_int(&run, 5, batch->now_us);
+    semel__sqlite_int(&run, 5, now_us);
     semel__sqlite_int(&run, 6, b->expires_us);
     semel_status status = semel__sqlite_exec(&run, &changes, err);
     if (status != SEMEL_OK)
         return status;
-    b->taken = false;
+    b->taken = b->unfinished = false;
+    b->wanted = 0;
     b->inserted = changes > 0;
     b->held_source = b->held_id = (struct semel_str){0};
-    return b->inserted ? SEMEL_OK : holder(d, batch->consumer, b, arena, err);
+    return b->inserted ? SEMEL_OK : holder(d, consumer, b, arena, err);
 }
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
@@ -349,7 +352,7 @@ semel_status semel__sqlite_admit(struct semel_store *store, struct semel_admit_b
     struct sqlite_store *d = semel__sqlite_of(store);
     semel_status status = all_keys(d, batch->consumer, batch->keys, batch->n_keys, arena, err);
     for (size_t i = 0; status == SEMEL_OK && i < batch->n_business; i++)
-        status = take_business(d, batch, &batch->business[i], arena, err);
+        status = take_business(d, batch->consumer, batch->now_us, &batch->business[i], arena, err);
     if (status == SEMEL_OK)
         status = admit_rows(d, batch, arena, err);
     return status == SEMEL_OK ? watermarks(d, batch, err) : status;
@@ -360,6 +363,8 @@ semel_status semel__sqlite_fetch(struct semel_store *store, struct semel_fetch_b
 {
     struct sqlite_store *d = semel__sqlite_of(store);
     semel_status status = all_keys(d, batch->consumer, batch->keys, batch->n_keys, arena, err);
+    for (size_t i = 0; status == SEMEL_OK && i < batch->n_business; i++)
+        status = take_business(d, batch->consumer, batch->now_us, &batch->business[i], arena, err);
     for (size_t i = 0; status == SEMEL_OK && i < batch->n_items; i++) {
         struct semel_fetched *item = &batch->items[i];
         status = read_row(d, batch->consumer, item->source, item->id, arena, &item->row, &item->present, &item->damaged,

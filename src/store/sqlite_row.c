@@ -24,7 +24,7 @@ static const char *const names[] = {
     SQLITE_ROW_MAP(X)
 #undef X
         "payload",
-    "headers", "payload"};
+    "headers", "payload", "business_key of a wish"};
 
 bool semel__sqlite_damaged(semel_status status)
 {
@@ -149,6 +149,9 @@ static void keep(struct reader *r, struct semel_row *row)
     for (size_t i = 0; r->status == SEMEL_OK && i < sizeof(all) / sizeof(all[0]); i++)
         if (!semel__arena_copy(r->arena, *all[i], all[i]))
             r->status = semel__fail_memory(r->err);
+    for (size_t i = 0; r->status == SEMEL_OK && i < row->n_wants; i++)
+        if (!semel__arena_copy(r->arena, row->wants[i], &row->wants[i]))
+            r->status = semel__fail_memory(r->err);
 }
 
 semel_status semel__sqlite_read(sqlite3_stmt *stmt, struct semel_arena *arena, struct semel_row *ret,
@@ -175,6 +178,8 @@ semel_status semel__sqlite_read(sqlite3_stmt *stmt, struct semel_arena *arena, s
     row.kept = small(&r, COL_kept, 1) != 0;
     row.headers = text(&r, COL_headers, SEMEL_HEADERS_MAX);
     row.payload = bytes(&r, COL_payload, SQLITE_BLOB, SEMEL_PAYLOAD_HARD_MAX);
+    if (!semel__wants_read(text(&r, COL_wants, SEMEL_BUSINESS_MAX * (3 + SEMEL_ID_MAX)), &row))
+        damage(&r, names[COL_wants], "given at most 4 times");
 
     struct semel_error why;
     if (r.status == SEMEL_OK && semel__row_check(&row, &why) != SEMEL_OK) {

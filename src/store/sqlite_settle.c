@@ -94,12 +94,42 @@ static semel_status attempt(struct sqlite_store *d, const struct semel_settle_ba
     return semel__sqlite_exec(&run, NULL, err);
 }
 
+/* Those that wait for one of its keys look at once. */
 static semel_status release(struct sqlite_store *d, const struct semel_settle_batch *batch,
                             const struct semel_change *change, struct semel_error *err)
 {
     struct sqlite_run run;
+    semel__sqlite_start(&run, d, Q_WAITERS_DUE, "waking who waits for a business key");
+    bind_key(&run, batch->consumer, change->source, change->id);
+    semel__sqlite_int(&run, 4, batch->now_us);
+    semel_status status = semel__sqlite_exec(&run, NULL, err);
+    if (status != SEMEL_OK)
+        return status;
     semel__sqlite_start(&run, d, Q_BUSINESS_RELEASE, "releasing business keys");
     bind_key(&run, batch->consumer, change->source, change->id);
+    return semel__sqlite_exec(&run, NULL, err);
+}
+
+/* key not given: its wishes are over. */
+static semel_status want(struct sqlite_store *d, const struct semel_settle_batch *batch, const struct semel_want *want,
+                         struct semel_error *err)
+{
+    bool put = semel__str_given(want->key);
+    struct sqlite_run run;
+    semel__sqlite_start(&run, d, put ? Q_WANT_PUT : Q_WANT_GRANT, "remembering a business key");
+    bind_key(&run, batch->consumer, want->source, want->id);
+    if (put)
+        semel__sqlite_text(&run, 4, want->key);
+    return semel__sqlite_exec(&run, NULL, err);
+}
+
+static semel_status hold(struct sqlite_store *d, const struct semel_settle_batch *batch, const struct semel_hold *hold,
+                         struct semel_error *err)
+{
+    struct sqlite_run run;
+    semel__sqlite_start(&run, d, Q_BUSINESS_UNTIL, "keeping business keys");
+    bind_key(&run, batch->consumer, hold->source, hold->id);
+    semel__sqlite_int(&run, 4, hold->until_us);
     return semel__sqlite_exec(&run, NULL, err);
 }
 
@@ -200,6 +230,12 @@ semel_status semel__sqlite_settle(struct semel_store *store, struct semel_settle
         status = apply(d, batch, &batch->changes[i], err);
     for (size_t i = 0; status == SEMEL_OK && i < batch->n_drop; i++)
         status = drop(d, batch, &batch->drop[i], err);
+    for (size_t i = 0; status == SEMEL_OK && i < batch->n_granted; i++)
+        status = want(d, batch, &batch->granted[i], err);
+    for (size_t i = 0; status == SEMEL_OK && i < batch->n_wants; i++)
+        status = want(d, batch, &batch->wants[i], err);
+    for (size_t i = 0; status == SEMEL_OK && i < batch->n_holds; i++)
+        status = hold(d, batch, &batch->holds[i], err);
     for (size_t i = 0; status == SEMEL_OK && i < batch->n_conflicts; i++)
         status = conflict(d, batch, batch->conflicts[i].msg, err);
     for (size_t i = 0; status == SEMEL_OK && i < batch->n_notes; i++)

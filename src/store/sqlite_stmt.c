@@ -14,21 +14,30 @@
 
 #define UNFINISHED \
     "(status = 'processing' OR status = 'failed' OR status = 'waiting' OR status = 'unknown' OR status = 'dead')"
+/* Has a place in the order of its key: it does not wait for a business key. */
+#define IN_ORDER UNFINISHED " AND error_class IS NOT 'business_duplicate'"
 #define OPEN                                                                                                      \
     "(status = 'processing' OR status = 'failed' OR status = 'waiting' OR status = 'unknown' OR status = 'dead' " \
     "OR status = 'quarantined')"
 #define FINAL "(status = 'completed' OR status = 'rejected' OR status = 'stale' OR status = 'prevented')"
 
+/* The wishes of a row that has not started, each after its length in three digits. */
+#define WANTS                                                                                                      \
+    "CASE WHEN status = 'waiting' OR status = 'failed' OR status = 'dead' OR status = 'quarantined' THEN (SELECT " \
+    "group_concat(printf('%03d', length(CAST(k AS BLOB))) || k, '') FROM (SELECT w.business_key AS k FROM "        \
+    "main.semel_business_want AS w WHERE w.consumer = semel_inbox.consumer AND w.source = semel_inbox.source AND " \
+    "w.message_id = semel_inbox.message_id ORDER BY k)) END "
 /* ?1 says whether headers and payload are wanted. */
 #define X(name) #name ", "
-#define SELECT_ROW                                                                                                   \
-    "SELECT " SQLITE_ROW_MAP(X) "payload IS NOT NULL, CASE WHEN ?1 THEN headers END, CASE WHEN ?1 THEN payload END " \
-                                "FROM main.semel_inbox "
+#define SELECT_ROW                                                                                     \
+    "SELECT " SQLITE_ROW_MAP(                                                                          \
+        X) "payload IS NOT NULL, CASE WHEN ?1 THEN headers END, CASE WHEN ?1 THEN payload END, " WANTS \
+           "FROM main.semel_inbox "
 
 #define THIS_ROW "consumer = ?1 AND source = ?2 AND message_id = ?3 "
 /* Rows of a key that were there before this transaction drew its first arrival, ?3. */
 #define EARLIER "consumer = ?1 AND order_key = ?2 AND arrival < ?3 "
-#define OF_KEY "consumer = ?2 AND order_key = ?3 AND " UNFINISHED " "
+#define OF_KEY "consumer = ?2 AND order_key = ?3 AND " IN_ORDER " "
 #define OF_ALL                                                                       \
     "arrival > ?3 AND (?4 IS NULL OR order_key = ?4) AND (?5 IS NULL OR type = ?5) " \
     "AND (?6 IS NULL OR instr(?6, '|' || status || '|') > 0) "
@@ -37,7 +46,7 @@
     "UPDATE main.semel_inbox SET due_at = ?3, "                                                              \
     "updated_at = CASE WHEN updated_at > ?3 THEN updated_at + 1 ELSE ?3 END, error_class = 'blocked' WHERE " \
     "status = 'waiting' "
-#define FIRST "SELECT arrival FROM main.semel_inbox WHERE consumer = ?1 AND order_key = ?2 AND " UNFINISHED " "
+#define FIRST "SELECT arrival FROM main.semel_inbox WHERE consumer = ?1 AND order_key = ?2 AND " IN_ORDER " "
 
 #define AGED                                                                                                \
     "FROM main.semel_inbox WHERE consumer = ?1 AND source = ?2 AND message_time IS NOT NULL AND " FINAL     \
@@ -77,15 +86,15 @@ static const char *const texts[Q_COUNT] = {
                   "ON CONFLICT (consumer, order_key) DO NOTHING",
     [Q_KEY_FACTS] = "SELECT k.last_version, "
                     "(SELECT count(*) FROM (SELECT 1 FROM main.semel_inbox WHERE " EARLIER
-                    "AND status = 'waiting' LIMIT 100000)), "
+                    "AND status = 'waiting' AND error_class IS NOT 'business_duplicate' LIMIT 100000)), "
                     "EXISTS (SELECT 1 FROM main.semel_inbox WHERE " EARLIER "AND " UNFINISHED
                     " AND status IN ('processing', 'unknown')), " /* the first condition is the index's own */
                     "k.skipped FROM main.semel_order_key AS k WHERE k.consumer = ?1 AND k.order_key = ?2",
-    [Q_HEAD_ARRIVAL] = "SELECT arrival, version FROM main.semel_inbox WHERE " EARLIER "AND " UNFINISHED
+    [Q_HEAD_ARRIVAL] = "SELECT arrival, version FROM main.semel_inbox WHERE " EARLIER "AND " IN_ORDER
                        " ORDER BY arrival LIMIT 1",
     /* The plus: the index by version gives this order, the one by arrival would have to be sorted. */
     [Q_HEAD_VERSION] = "SELECT arrival, version FROM main.semel_inbox WHERE consumer = ?1 AND order_key = ?2 "
-                       "AND +arrival < ?3 AND " UNFINISHED " ORDER BY version, arrival LIMIT 1",
+                       "AND +arrival < ?3 AND " IN_ORDER " ORDER BY version, arrival LIMIT 1",
     [Q_ROUTE_PARKED] = "SELECT count(*) FROM (SELECT 1 FROM main.semel_inbox WHERE consumer = ?1 "
                        "AND status = 'waiting' LIMIT ?2)",
     [Q_BUSINESS_TAKE] =
@@ -93,8 +102,11 @@ static const char *const texts[Q_COUNT] = {
         "VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (consumer, business_key) DO UPDATE SET "
         "source = excluded.source, message_id = excluded.message_id, taken_at = excluded.taken_at, "
         "expires_at = excluded.expires_at WHERE expires_at <= ?5",
-    [Q_BUSINESS_HOLDER] = "SELECT source, message_id FROM main.semel_business_key WHERE consumer = ?1 "
-                          "AND business_key = ?2",
+    [Q_BUSINESS_HOLDER] = "SELECT source, message_id, EXISTS (SELECT 1 FROM main.semel_inbox AS i WHERE "
+                          "i.consumer = ?1 AND i.source = k.source AND i.message_id = k.message_id AND " UNFINISHED
+                          "), (SELECT count(*) FROM (SELECT 1 FROM main.semel_business_want WHERE consumer = ?1 "
+                          "AND business_key = ?2 LIMIT 100000)) "
+                          "FROM main.semel_business_key AS k WHERE consumer = ?1 AND business_key = ?2",
     /* Only the key may clash: an arrival or a token that is there already is damage, and an error. */
     [Q_INSERT] =
         "INSERT INTO main.semel_inbox (consumer, source, message_id, type, status, attempts, attempts_before, replays, "
@@ -118,6 +130,16 @@ static const char *const texts[Q_COUNT] = {
         "INSERT INTO main.semel_attempt (consumer, source, message_id, attempt, at, worker, error_class, error_text) "
         "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     [Q_BUSINESS_RELEASE] = "DELETE FROM main.semel_business_key WHERE " THIS_ROW,
+    [Q_WAITERS_DUE] =
+        "UPDATE main.semel_inbox SET due_at = ?4, updated_at = max(?4, updated_at + 1) WHERE status = 'waiting' AND "
+        "error_class = 'business_duplicate' AND arrival IN (SELECT i.arrival FROM main.semel_business_key AS k JOIN "
+        "main.semel_business_want AS w ON w.consumer = k.consumer AND w.business_key = k.business_key JOIN "
+        "main.semel_inbox AS i ON i.consumer = w.consumer AND i.source = w.source AND i.message_id = w.message_id "
+        "WHERE k.consumer = ?1 AND k.source = ?2 AND k.message_id = ?3)",
+    [Q_BUSINESS_UNTIL] = "UPDATE main.semel_business_key SET expires_at = ?4 WHERE " THIS_ROW,
+    [Q_WANT_PUT] = "INSERT INTO main.semel_business_want (consumer, source, message_id, business_key) "
+                   "VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
+    [Q_WANT_GRANT] = "DELETE FROM main.semel_business_want WHERE " THIS_ROW,
     [Q_BUSINESS_DROP] = "DELETE FROM main.semel_business_key WHERE " THIS_ROW "AND business_key = ?4",
     [Q_KEY_RAISE] = "INSERT INTO main.semel_order_key (consumer, order_key, last_version) VALUES (?1, ?2, ?3) "
                     "ON CONFLICT (consumer, order_key) DO UPDATE SET last_version = excluded.last_version "

@@ -52,6 +52,37 @@ static void plant(struct world *world, const struct semel_row *row, const char *
     commit(world);
 }
 
+/* The business key is held by a message that has no row. */
+static void plant_holder(struct world *world, const char *id)
+{
+    struct semel_business held = {.key = SEMEL_STR("intent"),
+                                  .source = SEMEL_STR("s"),
+                                  .id = text(id),
+                                  .expires_us = SEMEL_NONE};
+    struct semel_admit_batch batch = {.consumer = SEMEL_STR("c"),
+                                      .now_us = world->now_us,
+                                      .business = &held,
+                                      .n_business = 1};
+
+    begin(world);
+    assert_ok(world, semel_store_admit(world->store, &batch, &world->arena, &world->err));
+    commit(world);
+}
+
+static void plant_want(struct world *world, const char *id)
+{
+    struct semel_want want = {SEMEL_STR("intent"), SEMEL_STR("s"), text(id)};
+    struct semel_settle_batch batch = {.consumer = SEMEL_STR("c"),
+                                       .worker = SEMEL_STR("worker-0"),
+                                       .now_us = world->now_us,
+                                       .wants = &want,
+                                       .n_wants = 1};
+
+    begin(world);
+    assert_ok(world, semel_store_settle(world->store, &batch, &world->err));
+    commit(world);
+}
+
 static void plant_versions(struct world *world, int64_t last, int64_t skipped)
 {
     int64_t list[SEMEL_SKIPPED_MAX];
@@ -108,18 +139,27 @@ static void plant_all(struct engine *engine)
     plant_other(engine, "a", given->ahead, UNSAID);
     plant_parked(engine, given->parked, "p", "k");
     plant_parked(engine, given->parked_elsewhere, "q", "elsewhere");
-    if (given->business == HELD_OTHER) {
-        case_other_row("x", SEMEL_STATE_COMPLETED, &engine->policy, &row);
+    if (given->business == HELD_OTHER || given->business == HELD_BUSY) {
+        case_other_row("x", given->business == HELD_BUSY ? SEMEL_STATE_FAILED : SEMEL_STATE_COMPLETED, &engine->policy,
+                       &row);
         row.order_key = (struct semel_str){0};
         plant(world, &row, "intent");
     }
+    if (given->business == HELD_GONE)
+        plant_holder(world, "x");
+    if (given->business == HELD_OWN && !case_has_row(engine->kase))
+        plant_holder(world, CASE_ID);
     if (case_has_row(engine->kase)) {
         case_row_of(engine->kase, &engine->policy, &row);
         plant(world, &row, given->business == HELD_OWN ? "intent" : NULL);
     }
+    if (given->wants == 1)
+        plant_want(world, CASE_ID);
     plant_other(engine, "b", given->behind, given->behind_due);
     if (given->last != UNSAID || given->skipped != UNSAID)
         plant_versions(world, given->last, given->skipped);
+    if (given->behind_wants == 1)
+        plant_want(world, "b");
     if (given->watermark != UNSAID) {
         begin(world);
         assert_ok(world, semel_store_watermark(world->store, SEMEL_STR("c"), SEMEL_STR("s"), case_at(given->watermark),
@@ -362,6 +402,9 @@ static void happen(struct engine *engine)
     case OP_PURGE:
         scheduled(engine, semel__inbox_purge);
         return;
+    case OP_TICK:
+        scheduled(engine, semel__inbox_gaps);
+        return;
     }
 }
 
@@ -474,6 +517,7 @@ static void compare_row(struct engine *engine, struct move *ret_move)
     if (!there)
         return;
     expect(engine, "kept", said->kept, after.kept);
+    expect(engine, "wants", engine->kase->becomes.wants, after.n_wants > 0);
     if (engine->kase->becomes.unchanged == 1)
         expect(engine, "kept", engine->before.kept, after.kept);
     compare_payload(engine, &after);

@@ -178,6 +178,10 @@ void case_other_row(const char *id, int64_t other, const struct semel_policy *po
     for (size_t i = 0; i < sizeof said / sizeof(int64_t); i++)
         ((int64_t *)&said)[i] = UNSAID;
     said.state = OTHER_STATE(other);
+    if (other % 16 == OTHER_WAITER) {
+        said.cls = SEMEL_CLASS_BUSINESS;
+        said.due = 30 * SECOND;
+    }
     said.version = OTHER_VERSION(other);
     fill_row(id, &said, policy, ret);
 }

@@ -44,7 +44,7 @@ PICKER(read_claimed, "atomic", "outside", "keyed", "old")
 PICKER(read_keep, "unfinished", "always", "never")
 PICKER(read_bool, "no", "yes")
 PICKER(read_token, "own", "stale", "new", "same")
-PICKER(read_held, "free", "own", "other")
+PICKER(read_held, "free", "own", "other", "busy", "gone")
 PICKER(read_body, "none", "A", "B", "raw")
 PICKER(read_alert, "dead", "conflict", "quarantined", "unknown", "gap", "damaged", "parked_full")
 
@@ -161,14 +161,16 @@ static bool read_handler(struct semel_str value, int64_t *ret)
     return true;
 }
 
-/* STATUS or STATUS:VERSION. */
+/* STATUS or STATUS:VERSION; waiter is a status here. */
 static bool read_other(struct semel_str value, int64_t *ret)
 {
     const char *colon = memchr(value.p, ':', value.n);
     struct semel_str name = {value.p, colon != NULL ? (size_t)(colon - value.p) : value.n};
     int64_t state, version = -1;
 
-    if (!read_state(name, &state))
+    if (semel__str_eqz(name, "waiter"))
+        state = OTHER_WAITER;
+    else if (!read_state(name, &state))
         return false;
     if (colon != NULL && !read_number((struct semel_str){colon + 1, value.n - name.n - 1}, &version))
         return false;
@@ -219,7 +221,9 @@ static const struct word given_words[] = {
     {"ahead", read_other, AT(case_given, ahead)},
     {"behind", read_other, AT(case_given, behind)},
     {"behind_due", read_time, AT(case_given, behind_due)},
+    {"behind_wants", NULL, AT(case_given, behind_wants)},
     {"business", read_held, AT(case_given, business)},
+    {"wants", NULL, AT(case_given, wants)},
     {"watermark", read_time, AT(case_given, watermark)},
     {"parked", read_number, AT(case_given, parked)},
     {"parked_elsewhere", read_number, AT(case_given, parked_elsewhere)},
@@ -268,6 +272,7 @@ static const struct word becomes_words[] = {
     {"with", read_state, AT(case_becomes, with)},
     {"with_class", read_class, AT(case_becomes, with_cls)},
     {"business", read_held, AT(case_becomes, business)},
+    {"wants", read_bool, AT(case_becomes, wants)},
     {"watermark", read_time, AT(case_becomes, watermark)},
     {"conflicts", read_number, AT(case_becomes, conflicts)},
     {"attempt_rows", read_number, AT(case_becomes, attempt_rows)},
@@ -326,7 +331,7 @@ static bool say_all(const struct word *words, char *column, void *into, char *co
 static bool parse_when(char *column, struct case_when *when, char *complaint, size_t size)
 {
     static const char *const ops[] = {"deliver", "claim",  "finish",  "renew",   "release", "recover", "take",
-                                      "work",    "replay", "discard", "resolve", "purge",   NULL};
+                                      "work",    "replay", "discard", "resolve", "purge",   "tick",    NULL};
     char *word = next_word(&column);
 
     if (word == NULL || !pick(semel__str(word), ops, &when->op)) {

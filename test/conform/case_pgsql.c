@@ -317,9 +317,9 @@ static void happen_in_sql(struct engine *engine)
     PQfinish(door->conn);
 }
 
-static struct sql_account account = {.expected = {[ABSENT_OPERATOR] = 70,
+static struct sql_account account = {.expected = {[ABSENT_OPERATOR] = 76,
                                                   [ABSENT_BATCH] = 5,
-                                                  [ABSENT_DEFECT] = 4,
+                                                  [ABSENT_DEFECT] = 5,
                                                   [ABSENT_POSITION] = 4,
                                                   [ABSENT_OUTCOME] = 1,
                                                   [ABSENT_TOGETHER] = 2}};

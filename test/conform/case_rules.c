@@ -53,13 +53,25 @@ static void find_key(struct rules *rules)
                                     .head_version = SEMEL_NONE};
     case_skipped(given->skipped, rules->skipped, &rules->key.n_skipped);
     if (given->ahead != UNSAID)
-        stand(&rules->key, OTHER_STATE(given->ahead), ARRIVAL_AHEAD, OTHER_VERSION(given->ahead));
+        stand(&rules->key, given->ahead % 16 == OTHER_WAITER ? SEMEL_STATE_STALE : OTHER_STATE(given->ahead),
+              ARRIVAL_AHEAD, OTHER_VERSION(given->ahead));
     for (int64_t i = 0; given->parked != UNSAID && i < given->parked; i++, rules->key.parked++)
         stand(&rules->key, SEMEL_STATE_WAITING, ARRIVAL_PARKED + i, rules->key.by_version ? 1000 + i : SEMEL_NONE);
-    if (case_has_row(rules->kase))
+    if (case_has_row(rules->kase) && semel__live_in_order(&rules->row.live))
         stand(&rules->key, rules->row.live.state, ARRIVAL_M, rules->row.version);
     if (given->behind != UNSAID)
         stand(&rules->key, OTHER_STATE(given->behind), ARRIVAL_BEHIND, OTHER_VERSION(given->behind));
+}
+
+static enum semel_intent intent_of(const struct rules *rules)
+{
+    const struct case_given *given = &rules->kase->given;
+
+    if (given->business == UNSAID || (rules->kase->when.business != 1 && given->wants != 1))
+        return SEMEL_INTENT_FREE;
+    if (given->business == HELD_OWN)
+        return case_has_row(rules->kase) ? SEMEL_INTENT_FREE : SEMEL_INTENT_DONE;
+    return given->business == HELD_BUSY ? SEMEL_INTENT_BUSY : SEMEL_INTENT_DONE;
 }
 
 static void find_facts(struct rules *rules)
@@ -79,7 +91,8 @@ static void find_facts(struct rules *rules)
         .row = case_has_row(rules->kase) && given->row.damaged != 1 ? &rules->row : NULL,
         .damaged = given->row.damaged == 1,
         .watermark_us = given->watermark != UNSAID ? case_at(given->watermark) : SEMEL_NONE,
-        .business_taken = given->business == HELD_OTHER && rules->kase->when.business == 1,
+        .intent = intent_of(rules),
+        .intent_full = given->behind_wants == 1 && rules->policy.parked_key_max == 1,
         .key = ordered ? &rules->key : NULL,
         .route_parked = rules->key.parked + (given->parked_elsewhere != UNSAID ? given->parked_elsewhere : 0),
     };
@@ -233,6 +246,7 @@ static bool happen(struct rules *rules, struct finding *finding)
         return true;
     case OP_RENEW:
     case OP_PURGE:
+    case OP_TICK:
         return false;
     }
     return false;
@@ -247,6 +261,8 @@ bool case_run_rules(const struct kase *kase, struct finding *finding, struct mov
 
     if (!judged && kase->verdict.says != SAYS_DONE)
         return false; /* refused by something other than a rule */
+    if (kase->when.op == OP_DELIVER && kase->given.wants == 1 && kase->when.business != 1)
+        return false; /* the engine compares the wishes */
     case_policy_of(kase, &rules.policy);
     semel__random_seed(&rules.rng, (uint64_t)kase->line);
     find_facts(&rules);

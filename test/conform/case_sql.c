@@ -265,6 +265,7 @@ void case_sql_happen(struct sql_door *door)
         return;
     case OP_RECOVER:
     case OP_PURGE:
+    case OP_TICK:
         expect_verdict(door->engine, door->words->tick(door) ? SAYS_DONE : SAYS_NOTHING, SEMEL_WHY_UNSET);
         return;
     case OP_REPLAY:

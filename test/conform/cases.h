@@ -32,7 +32,8 @@ enum case_op {
     OP_REPLAY,
     OP_DISCARD,
     OP_RESOLVE,
-    OP_PURGE
+    OP_PURGE,
+    OP_TICK
 };
 
 /* A handler's words beyond enum semel_result. */
@@ -40,11 +41,12 @@ enum { HANDLER_ENVIRONMENT = 100, HANDLER_BROKEN };
 
 enum { SAYS_RUN, SAYS_ACK, SAYS_LATER, SAYS_DONE, SAYS_NOTHING, SAYS_REFUSED, SAYS_FENCED };
 enum { TOKEN_OWN, TOKEN_STALE, TOKEN_NEW, TOKEN_SAME };
-enum { HELD_FREE, HELD_OWN, HELD_OTHER };
+enum { HELD_FREE, HELD_OWN, HELD_OTHER, HELD_BUSY, HELD_GONE };
 enum { BODY_NONE, BODY_A, BODY_B, BODY_RAW };
 
 /* Another row of the same key: its status and version in one number. */
-#define OTHER_STATE(other) ((enum semel_state)((other) % 16))
+#define OTHER_WAITER 15 /* waiting for a business key */
+#define OTHER_STATE(other) ((other) % 16 == OTHER_WAITER ? SEMEL_STATE_WAITING : (enum semel_state)((other) % 16))
 #define OTHER_VERSION(other) ((other) / 16 - 1 < 0 ? SEMEL_NONE : (other) / 16 - 1)
 
 /* Versions from one to another, in one number. */
@@ -67,7 +69,8 @@ struct case_row {
 
 struct case_given {
     struct case_row row;
-    int64_t none, last, skipped, ahead, behind, behind_due, business, watermark, parked, parked_elsewhere;
+    int64_t none, last, skipped, ahead, behind, behind_due, behind_wants, business, wants, watermark, parked,
+        parked_elsewhere;
 };
 
 struct case_when {
@@ -82,7 +85,7 @@ struct case_verdict {
 struct case_becomes {
     struct case_row row;
     int64_t unchanged, absent;
-    int64_t last, skipped, ahead, behind, behind_due, behind_cls, with, with_cls, business, watermark;
+    int64_t last, skipped, ahead, behind, behind_due, behind_cls, with, with_cls, business, wants, watermark;
     int64_t conflicts, attempt_rows, audits, alert, answer;
 };
 

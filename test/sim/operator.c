@@ -56,6 +56,8 @@ static bool decide(struct sim_world *world, const struct sim_event *event, struc
         if (!harmless || sim_chance(world, 200))
             command->word = SEMEL_WORD_DISCARD;
         command->force = !sim_chance(world, 300);
+    } else if (event->superseded) {
+        command->word = SEMEL_WORD_DISCARD; /* another message has its business key */
     } else if (!kept || (hopeless(event) && (world->quiet || sim_chance(world, 500)))) {
         command->word = SEMEL_WORD_DISCARD;
     } else if (!world->quiet && sim_chance(world, 50)) {
@@ -83,7 +85,7 @@ static void count(struct sim_world *world, enum semel_order_word word)
     }
 }
 
-static void give_order(struct sim_actor *actor, const struct sim_event *event, const struct semel_command *command)
+static void give_order(struct sim_actor *actor, struct sim_event *event, const struct semel_command *command)
 {
     static const char *const words[] = {"replay", "discard", "resolve"};
     struct sim_world *world = actor->world;
@@ -101,6 +103,7 @@ static void give_order(struct sim_actor *actor, const struct sim_event *event, c
         world->counts[SIM_LATE_ORDERS]++;
     else if (status == SEMEL_INVALID)
         world->counts[SIM_REFUSED]++;
+    event->superseded = status == SEMEL_INVALID && err.cls == SEMEL_CLASS_BUSINESS;
     if (status == SEMEL_CLOSED || status == SEMEL_UNKNOWN)
         (void)semel_store_reopen(actor->store, &err);
     sim_trace(world, "%s event %d: %s%s", actor->owner, event->n, semel__status_name(status), done ? ", done" : "");

@@ -131,8 +131,9 @@ struct sim_event {
     uint64_t held[SIM_ACTORS];    /* the actor's serial when it last held the lease */
     bool was_final;               /* a final row was there and was purged */
     bool alone;                   /* its lease is that of a message which runs by itself */
-    bool accepted, prevented;     /* ever */
+    bool prevented;               /* ever */
     bool contradicted;            /* the same id was sent with another payload */
+    bool superseded;              /* its replay was refused because of its business key */
 };
 
 /* Chances in a thousand. */

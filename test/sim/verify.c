@@ -49,13 +49,13 @@ static void verify_fate(const struct sim_world *world, const struct sim_event *e
     sim_broken(world, "none is lost", "event %d has no status", event->n);
 }
 
-/* Who was prevented was so by one that was accepted. */
+/* Who was prevented was so by one that took effect: by itself where its record was purged (P73, P78). */
 static void verify_prevented(const struct sim_world *world, const struct sim_event *event)
 {
     for (int i = 0; i < world->scene.n_events; i++)
-        if (i != event->n && world->events[i].business == event->business && world->events[i].accepted)
+        if (world->events[i].business == event->business && world->events[i].effects > 0)
             return;
-    sim_broken(world, "prevented by somebody", "event %d was prevented, and nobody had its business key", event->n);
+    sim_broken(world, "prevented by an effect", "event %d was prevented, and nobody did what it stands for", event->n);
 }
 
 static void clear_conflict(void *ctx, const struct semel_mem_conflict *conflict)

@@ -41,6 +41,15 @@ static bool late_version(const struct sim_world *world)
     return world->scene.policy.effect == SEMEL_EFFECT_KEYED && world->scene.policy.order == SEMEL_ORDER_VERSION;
 }
 
+/* One that waits for a business key, in the store or with its broker, has no place in its order. */
+static bool shares_intent(const struct sim_world *world, const struct sim_event *event)
+{
+    for (int i = 0; world->scene.business && i < world->scene.n_events; i++)
+        if (i != event->n && world->events[i].business == event->business)
+            return true;
+    return false;
+}
+
 void sim_note_effect(struct sim_world *world, struct sim_event *event, bool late)
 {
     enum semel_order order = world->scene.policy.order;
@@ -55,6 +64,8 @@ void sim_note_effect(struct sim_world *world, struct sim_event *event, bool late
                    event->n);
     if (late && late_version(world))
         return; /* no fence reaches the outside world: its row may be stale by now */
+    if (order == SEMEL_ORDER_ARRIVAL && shares_intent(world, event))
+        return;
     if (order != SEMEL_ORDER_NONE && place <= *last)
         sim_broken(world, "order per key", "key %d: the effect of event %d at place %lld came after place %lld",
                    event->key, event->n, (long long)place, (long long)*last);
@@ -123,7 +134,8 @@ static void check_move(struct sim_world *world, const struct sim_event *event, c
     if (!semel__move_legal(event->there ? event->state : SEMEL_STATE_ABSENT, to))
         sim_broken(world, "every move is legal", "event %d went from %s to %s", event->n,
                    semel__state_name(event->there ? event->state : SEMEL_STATE_ABSENT), semel__state_name(to));
-    if (event->was_final && !event->there && to != SEMEL_STATE_QUARANTINED)
+    bool stopped = to == SEMEL_STATE_QUARANTINED || (world->scene.business && to == SEMEL_STATE_PREVENTED);
+    if (event->was_final && !event->there && !stopped)
         sim_broken(world, "purging reopens nothing", "event %d was purged and is %s now", event->n,
                    semel__state_name(to));
     if (to == SEMEL_STATE_PROCESSING && event->token != SEMEL_NONE && row->live.lease_token < event->token)
@@ -264,8 +276,6 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
     event->alone = live->alone;
     event->kept = row->kept;
     event->prevented |= live->state == SEMEL_STATE_PREVENTED;
-    event->accepted |= semel__state_unfinished(live->state) || live->state == SEMEL_STATE_COMPLETED ||
-                       live->state == SEMEL_STATE_REJECTED;
     if (live->lease_token != SEMEL_NONE)
         event->token = live->lease_token; /* the last one stays to be compared */
     event->lease_until_us = live->lease_until_us;

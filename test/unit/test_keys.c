@@ -59,10 +59,38 @@ static void failed_holder_keeps_its_key(void **state)
 
     process(e, msgs, 2);
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
-    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
     e->now_us += 10 * SECOND_US;
     work(e, 1);
+    work(e, 0);
     assert_int_equal(effects_of(e, "a"), 1);
+    assert_int_equal(effects_of(e, "b"), 0);
+    e->now_us += 60 * SECOND_US;
+    work(e, 0);
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_PREVENTED);
+}
+
+/* A6 P78: the holder comes to nothing, and the one that waited for it does what both stand for. */
+static void who_waited_runs_when_the_holder_is_discarded(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {business("a", "bad", "pay-1"), business("b", "ok", "pay-1")};
+    struct semel_command discard = {.word = SEMEL_WORD_DISCARD,
+                                    .source = SEMEL_STR("s"),
+                                    .id = SEMEL_STR("a"),
+                                    .who = SEMEL_STR("ops@example.com"),
+                                    .reason = SEMEL_STR("ticket 7")};
+    enum semel_state now;
+    bool done = false;
+
+    process(e, msgs, 2);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_DEAD);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
+    assert_ok(e, semel__inbox_command(&e->inbox, &discard, &done, &now, &e->err));
+    assert_true(done);
+    work(e, 1);
+    assert_int_equal(effects_of(e, "b"), 1);
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_COMPLETED);
 }
 
 /* The holder is refused by its handler in the same batch: the other one runs. */
@@ -297,6 +325,7 @@ int main(int argc, char **argv)
         ON_EACH(business_duplicate_within_a_batch_is_prevented),
         ON_EACH(business_duplicate_in_a_later_batch_is_prevented),
         ON_EACH(failed_holder_keeps_its_key),
+        ON_EACH(who_waited_runs_when_the_holder_is_discarded),
         ON_EACH(other_message_runs_when_the_holder_is_rejected),
         ON_EACH(other_message_runs_when_the_holder_is_stale),
         ON_EACH(message_with_two_keys_is_prevented_by_either_and_takes_neither),

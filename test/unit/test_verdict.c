@@ -96,7 +96,7 @@ static void draw(struct semel_random *rng, struct scene *s)
                                     .row = pick(rng, 3) == 0 ? NULL : &s->row,
                                     .damaged = pick(rng, 20) == 0,
                                     .watermark_us = pick(rng, 3) == 0 ? NOW : SEMEL_NONE,
-                                    .business_taken = pick(rng, 4) == 0,
+                                    .intent = (enum semel_intent)(pick(rng, 4) == 0 ? 1 + pick(rng, 2) : 0),
                                     .key = s->policy.order != SEMEL_ORDER_NONE ? &s->key : NULL};
 }
 
@@ -210,7 +210,7 @@ static void no_facts_make_a_finished_row_run(void **state)
             assert_false(semel__fp_differs(&s.msg.fp, &s.row.fp));
         } else {
             assert_int_equal(s.msg.defect, SEMEL_DEFECT_NONE);
-            assert_false(s.facts.business_taken);
+            assert_int_equal(s.facts.intent, SEMEL_INTENT_FREE);
         }
         if (s.facts.key != NULL && s.key.by_version && s.key.last_version != SEMEL_NONE)
             assert_true(s.msg.version > s.key.last_version); /* I12: a stale message never regresses state */
