@@ -273,8 +273,8 @@ CREATE FUNCTION semel._waiter(r semel.inbox) RETURNS boolean LANGUAGE sql IMMUTA
     SELECT coalesce(r.status = 'waiting' AND r.error_class = 'business_duplicate', false)
 $$;
 
--- The same, and what its intent says. A waiter looks again after as long as it has waited so far. Room is for the caller
--- to see to.
+-- The same, and what its intent says. A waiter looks again after as long as it has waited so far. Room is for the
+-- caller to see to.
 CREATE FUNCTION semel._verdict_turn(p semel._policy, k semel._key, r semel.inbox, version bigint, intent text,
                                     now timestamptz)
 RETURNS semel._verdict LANGUAGE plpgsql STABLE AS $$
@@ -503,7 +503,8 @@ BEGIN
         PERFORM semel._free_business(r);
     ELSIF p.business_retention IS NOT NULL THEN
         UPDATE semel.business_key AS b
-        SET expires_at = CASE WHEN r.processed_at IS NOT NULL THEN semel._later(r.processed_at, p.business_retention) END
+        SET expires_at = CASE WHEN r.processed_at IS NOT NULL
+                              THEN semel._later(r.processed_at, p.business_retention) END
         WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id;
     END IF;
     IF was.status IN ('waiting', 'failed', 'dead', 'quarantined')
@@ -523,7 +524,8 @@ DECLARE
     moved semel._key := CASE WHEN p.ord = 'version' AND r.version IS NOT NULL
                              THEN semel._version_moved(p, k, r.version, r.status, before.status IS NULL) ELSE k END;
     advance boolean := moved.last_version IS DISTINCT FROM k.last_version;
-    made_way boolean := coalesce(before.status IN ('processing', 'unknown') AND r.status NOT IN ('processing', 'unknown')
+    made_way boolean := coalesce(before.status IN ('processing', 'unknown')
+                                 AND r.status NOT IN ('processing', 'unknown')
                                  AND k.head_arrival <> r.arrival, false);
     wake boolean := (was AND NOT is_now) OR (advance AND k.head_arrival IS NOT NULL) OR made_way;
     head semel.inbox;

@@ -59,7 +59,7 @@ static bool may_log(struct semel_seldom *seldom, uint64_t *ret_n)
     return true;
 }
 
-/* No token, a wrong one, or one of another route. What was sent is not logged: it may be a good token of another place. */
+/* No token, a wrong one, or one of another route. What was sent is not logged: it may be a good token elsewhere. */
 static void log_stranger(struct semel_serve *serve, const struct semel_http_request *req, int status)
 {
     uint64_t n;

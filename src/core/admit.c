@@ -6,8 +6,8 @@
  * batch. Within the batch the facts run on: a message that is parked blocks those of its key behind it, one that runs
  * raises the version of its key. So items are judged one after the other, in run order.
  *
- * Invariants: a business key is taken by a start, in its transaction: it is inserted for the first item that wants it, and
- * given up again when that one does not start. An item is `prevented` by another one of the same batch only if that
+ * Invariants: a business key is taken by a start, in its transaction: it is inserted for the first item that wants it,
+ * and given up again when that one does not start. An item is `prevented` by another one of the same batch only if that
  * one completes in this transaction; otherwise the work is cut, and each is judged without the other.
  */
 #include <stdlib.h>

@@ -10,8 +10,8 @@
  * A row that wants business keys takes them here, in the transaction of its claim, and without waiting for somebody who
  * is taking one: such rows are then left for another time.
  *
- * A gap that timed out and will not run, and a waiter whose intent is done, are decided on the way; semel__inbox_gaps does
- * only that, for consumers whose messages nobody takes at the moment.
+ * A gap that timed out and will not run, and a waiter whose intent is done, are decided on the way; semel__inbox_gaps
+ * does only that, for consumers whose messages nobody takes at the moment.
  */
 #include <stdlib.h>
 

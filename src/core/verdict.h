@@ -27,10 +27,10 @@
  *
  *   open: waiting, or failed and due.
  *   A row without a version on a route by version comes before all versions, by arrival; it is never stale.
- *   (1) One of its business keys is held by a message that is final or has no row any more: also by itself, when its own
- *       row was purged (P73).
- *   (2) One is held by a message that is unfinished, which may still come to nothing (P78). The message waits, without a
- *       key and without a place in its order, so that nobody waits for a waiter; a row that is a waiter stays one
+ *   (1) One of its business keys is held by a message that is final or has no row any more: also by itself, when its
+ *       own row was purged (P73).
+ *   (2) One is held by a message that is unfinished, which may still come to nothing (P78). The message waits, without
+ *       a key and without a place in its order, so that nobody waits for a waiter; a row that is a waiter stays one
  *       whatever its order says. Where its payload is not kept no row is written: its broker brings it again.
  *   * ack when the payload is kept in the row, so that the store can run it, or comes with this delivery and is stored
  *     with the row from now on (semel__payload_adopts; of a dead or quarantined row as well); later when it is not.

@@ -8,7 +8,8 @@
  * of ours can run in it, and it makes system calls and nothing else.
  *
  * A child gets: three pipes and no other descriptor; a process group of its own; every signal's default and none
- * blocked; the limit of descriptors that we were started with; a file and an argument vector, no shell; the configured environment, PATH and SEMEL_*.
+ * blocked; the limit of descriptors that we were started with; a file and an argument vector, no shell; the configured
+ * environment, PATH and SEMEL_*.
  *
  * When we die: PR_SET_PDEATHSIG kills a program with SIGKILL when the thread that started it ends, however it ends.
  * That it is the thread's end and not the process's is what is wanted here: a caller belongs to one thread, and

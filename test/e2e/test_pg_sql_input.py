@@ -335,7 +335,7 @@ def test_application_does_its_work_by_functions_alone(granted):
     ask(db, "SELECT semel.inbox_renew(%s), semel.inbox_release(%s)", told["token"], told["token"])
     ask(db, "SELECT semel.consumer('billing'), semel.tick(), semel.step_key('c', 'i', 's'), "
             "semel.outbox_put('a', 'b', 'c')")
-    call(db, "inbox_put", consumer="billing", message_id="id-5")
+    call(db, "inbox_put", consumer="billing", message_id="id-5", raw=b"x")
     call(db, "inbox_take", consumer="billing", max=9)
     db.commit()
     db.close()

@@ -318,6 +318,7 @@ static void version_advances_when_its_message_is_discarded(void **state)
 /* A2 P74: v1 is applied, v7 waits and is discarded: v2 to v6 are still to come, and v7 is stepped over. */
 static void discard_ahead_of_a_gap_leaves_the_missing_versions_their_turn(void **state)
 {
+    /* I12 */
     struct engine *e = *state;
     char id[8];
 
@@ -341,6 +342,7 @@ static void discard_ahead_of_a_gap_leaves_the_missing_versions_their_turn(void *
 /* A2 P74 */
 static void retry_of_a_gap_waits_again_and_only_force_runs_past_it(void **state)
 {
+    /* I12 */
     struct engine *e = *state;
     struct semel_command force = {.word = SEMEL_WORD_REPLAY,
                                   .source = SEMEL_STR("s"),
@@ -374,6 +376,7 @@ static void retry_of_a_gap_waits_again_and_only_force_runs_past_it(void **state)
 /* A2: a version that was skipped comes again and finds no room to park: it is to be waited for all the same. */
 static void skipped_version_that_finds_no_room_is_waited_for(void **state)
 {
+    /* I12 */
     struct engine *e = *state;
 
     e->policy.order = SEMEL_ORDER_VERSION;

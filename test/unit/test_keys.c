@@ -70,7 +70,7 @@ static void failed_holder_keeps_its_key(void **state)
     assert_int_equal(state_of(e, "b"), SEMEL_STATE_PREVENTED);
 }
 
-/* A6 P78: the holder comes to nothing, and the one that waited for it does what both stand for. */
+/* I10 A6 P78: the holder comes to nothing, and the one that waited for it does what both stand for. */
 static void who_waited_runs_when_the_holder_is_discarded(void **state)
 {
     struct engine *e = *state;

@@ -44,6 +44,7 @@ static void assert_key(const struct semel_key *key, int64_t last, const char *sk
 /* A2 P74: every order in which the versions 1 to 6 end, each with or without effect, against the table in words. */
 static void only_an_effect_moves_a_key_past_a_gap(void **state)
 {
+    /* I12 */
     const struct semel_policy policy = policy_of(1);
     for (unsigned seed = 0; seed < 20000; seed++) {
         struct semel_key key = {.last_version = SEMEL_NONE};
@@ -72,6 +73,7 @@ static void only_an_effect_moves_a_key_past_a_gap(void **state)
 
 static void new_message_of_a_skipped_version_is_waited_for(void **state)
 {
+    /* I12 */
     static const int64_t skipped[] = {7, 9, 11};
     const struct semel_policy policy = policy_of(1);
     const struct semel_key before = {.last_version = 4, .skipped = skipped, .n_skipped = 3};
@@ -139,6 +141,7 @@ static void missing_versions_are_named(void **state)
 /* Every byte from outside is hostile. */
 static void damaged_lists_are_refused(void **state)
 {
+    /* I12 */
     static const char *const texts[] = {"",
                                         ",",
                                         "7,",
