@@ -55,14 +55,19 @@ def test_every_field_reaches_the_row(store):
     assert json.loads(row[4]) == {"a": ["1", "2"], "b": "="}
     assert store.sql("SELECT datetime(message_time / 1000000, 'unixepoch') FROM semel_inbox") == [
         ("2026-11-15 21:48:07",)]
-    assert store.sql("SELECT count(*) FROM semel_business_key") == [(1,)]
+    assert store.sql("SELECT count(*) FROM semel_business_want") == [(1,)]
 
 
 def test_the_same_intent_under_another_id_is_prevented(store):  # I10, T8
     send(store, "--id", "m1", "--business-key", "settle-9", "x")
+    held = "INSERT INTO semel_business_key VALUES (?, 'settle-9', '', 'm1', 1, NULL)"  # as its start does
+    store.sql(held, store.sql("SELECT consumer FROM semel_inbox")[0][0])
     other = send(store, "--id", "m2", "--business-key", "settle-9", "x", "--json")
     assert other.code == 0 and other.json["result"] == "business_duplicate"
-    assert rows(store, "message_id, status") == [("m1", "waiting"), ("m2", "prevented")]
+    assert rows(store, "message_id, status") == [("m1", "waiting"), ("m2", "waiting")]
+    store.sql("DELETE FROM semel_inbox WHERE message_id = 'm1'")  # done, and purged
+    send(store, "--id", "m3", "--business-key", "settle-9", "x")
+    assert rows(store, "message_id, status") == [("m2", "waiting"), ("m3", "prevented")]
 
 
 def test_a_message_behind_its_key_waits_and_is_accepted(store):  # I12, I13
