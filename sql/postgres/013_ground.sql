@@ -4,7 +4,8 @@
 --
 -- The functions give an application the inbox and the outbox inside its own transaction. They know the rules of the C
 -- library and write the same rows; spec/cases.txt holds both to one table. A name that begins with an underscore is
--- internal and granted to nobody; what applications call is in 017 and 018, and docs/sql-postgres.md describes it.
+-- internal and granted to nobody, but for what operators do (018); what applications call is in 017 and 018, and
+-- docs/sql-postgres.md describes it.
 --
 -- Invariants: a refusal has SQLSTATE 22023, names the function and the argument, and says what would be right; text is
 -- compared by bytes whatever the collation of what the caller passes.

@@ -387,6 +387,160 @@ BEGIN
     RETURN semel._policy_json(semel._policy(consumer.consumer));
 END $$;
 
+-- ---- what operators do --------------------------------------------------------------------------------------------
+
+-- For the command line, by a role that only reads the tables (roles.sql): retry, discard, resolve, rewind. The program
+-- judges, under the locks that it takes by these functions; they make the change that a command may make and no other,
+-- and write its line of the audit. Who did it is the role that logged in, whatever the program says.
+--
+-- Invariants: no change without its line and its reason; an id never changes, a payload stays or goes.
+
+CREATE FUNCTION semel._operator_line(what text, reason text, of_consumer text, of_source text, id text)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF octet_length(coalesce(reason, '')) NOT BETWEEN 1 AND 1000 THEN
+        PERFORM semel._refuse('say why, in 1 to 1000 bytes: the reason goes into the audit');
+    END IF;
+    INSERT INTO semel.audit (at, who, what, reason, consumer, source, message_id)
+    VALUES (semel._now(), session_user, what, reason, of_consumer, of_source, id);
+END $$;
+
+-- Locks order keys, in their order, and makes those that are missing.
+CREATE FUNCTION semel._operator_keys(of_consumer text, keys text[]) RETURNS void LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    wanted text COLLATE "C";
+BEGIN
+    FOR wanted IN SELECT DISTINCT k.k COLLATE "C" FROM unnest(keys) AS k (k) ORDER BY 1 LOOP
+        INSERT INTO semel.order_key (consumer, order_key) VALUES (of_consumer, wanted) ON CONFLICT DO NOTHING;
+        PERFORM FROM semel.order_key AS o WHERE o.consumer = of_consumer COLLATE "C" AND o.order_key = wanted
+        FOR UPDATE;
+    END LOOP;
+END $$;
+
+CREATE FUNCTION semel._operator_rows(of_consumer text, sources text[], ids text[]) RETURNS void LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+BEGIN
+    FOR place IN 1..cardinality(ids) LOOP
+        PERFORM FROM semel.inbox AS i
+        WHERE i.consumer = of_consumer COLLATE "C" AND i.source = sources[place] COLLATE "C"
+          AND i.message_id = ids[place] COLLATE "C" FOR UPDATE;
+    END LOOP;
+END $$;
+
+-- May a command make this of the row? completed: resolve; rejected: discard; failed, waiting: retry.
+CREATE FUNCTION semel._operator_may(r semel.inbox, becomes text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE becomes WHEN 'completed' THEN r.status IN ('dead', 'quarantined', 'unknown')
+                        WHEN 'rejected' THEN r.status IN ('dead', 'quarantined', 'unknown', 'failed', 'waiting')
+                        WHEN 'failed' THEN r.status IN ('dead', 'quarantined', 'unknown', 'failed', 'waiting')
+                                           AND r.payload IS NOT NULL
+                        WHEN 'waiting' THEN r.status = 'dead' AND r.error_class = 'gap' AND r.payload IS NOT NULL
+                        ELSE false END
+$$;
+
+CREATE FUNCTION semel._operated(before semel.inbox, becomes text, said text, reason text, now timestamptz)
+RETURNS semel.inbox LANGUAGE plpgsql AS $$
+DECLARE
+    r semel.inbox := semel._moved(before, becomes, now);
+BEGIN
+    IF becomes = 'completed' THEN
+        r.outcome := coalesce(said, before.outcome);
+    ELSIF becomes = 'rejected' THEN
+        r.error_class := 'discarded';
+        r.error_text := semel._show(reason, 1000);
+    ELSE
+        r.error_class := CASE becomes WHEN 'failed' THEN before.error_class ELSE 'blocked' END;
+        r.error_text := CASE becomes WHEN 'failed' THEN before.error_text
+                                     ELSE 'an operator has its place in the order judged again' END;
+        r.attempts_before := before.attempts;
+        r.replays := before.replays + 1;
+        r.alone := before.alone OR becomes = 'failed';
+        r.due_at := now;
+    END IF;
+    RETURN r;
+END $$;
+
+-- false: the row is not as it was judged.
+CREATE FUNCTION semel._operate(of_consumer text, of_source text, id text, was text, becomes text, said text,
+                               reason text)
+RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    p semel._policy := semel._policy(of_consumer);
+    k semel._key;
+    before semel.inbox;
+    r semel.inbox;
+    nothing semel._message;
+BEGIN
+    SELECT i.* INTO r FROM semel.inbox AS i
+    WHERE i.consumer = of_consumer COLLATE "C" AND i.source = of_source COLLATE "C" AND i.message_id = id COLLATE "C";
+    IF p.ord <> 'none' AND r.order_key IS NOT NULL THEN
+        k := semel._key(p, r.order_key, true);
+    END IF;
+    SELECT i.* INTO before FROM semel.inbox AS i
+    WHERE i.consumer = r.consumer AND i.source = r.source AND i.message_id = r.message_id FOR UPDATE;
+    IF before.status IS DISTINCT FROM was COLLATE "C" OR semel._damaged(before) THEN
+        RETURN false;
+    ELSIF NOT semel._operator_may(before, becomes) THEN
+        PERFORM semel._refuse(format('a message that is %s does not become %s by a command', was, becomes));
+    ELSIF octet_length(said) > 65536 THEN
+        PERFORM semel._refuse('the outcome has more than 65536 bytes');
+    END IF;
+    PERFORM semel._operator_line(CASE becomes WHEN 'completed' THEN 'resolve' WHEN 'rejected' THEN 'discard'
+                                              ELSE 'replay' END, reason, of_consumer, of_source, id);
+    PERFORM semel._write(p, k, before, semel._operated(before, becomes, said, reason, semel._now()), nothing, false,
+                         false);
+    RETURN true;
+END $$;
+
+CREATE FUNCTION semel._operator_rewind(of_consumer text, sources text[], partitions integer[], offsets bigint[],
+                                       reason text)
+RETURNS SETOF semel.position LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    old semel.position;
+    made semel.position;
+BEGIN
+    FOR place IN 1..cardinality(sources) LOOP
+        SELECT o.* INTO old FROM semel.position AS o
+        WHERE o.consumer = of_consumer COLLATE "C" AND o.source = sources[place] COLLATE "C"
+          AND o.partition = partitions[place] FOR UPDATE;
+        INSERT INTO semel.position AS o (consumer, source, partition, next_offset, epoch, updated_at)
+        VALUES (of_consumer, sources[place], partitions[place], offsets[place], 1, semel._now())
+        ON CONFLICT (consumer, source, partition) DO UPDATE
+        SET next_offset = excluded.next_offset, epoch = o.epoch + 1, updated_at = excluded.updated_at
+        RETURNING o.* INTO made;
+        PERFORM semel._operator_line(format('rewind: partition %s from %s to %s', partitions[place],
+                                            coalesce(old.next_offset::text, 'none'),
+                                            coalesce(offsets[place]::text, 'none')),
+                                     reason, of_consumer, sources[place], NULL);
+        RETURN NEXT made;
+    END LOOP;
+END $$;
+
+-- A frozen selection of messages; its number.
+CREATE FUNCTION semel._operator_select(word text, reason text, force boolean, consumers text[], sources text[],
+                                       ids text[], touched timestamptz[])
+RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    made bigint;
+BEGIN
+    INSERT INTO semel.selection (word, who, reason, force, made_at)
+    VALUES (_operator_select.word, session_user, _operator_select.reason, _operator_select.force, semel._now())
+    RETURNING number INTO made;
+    INSERT INTO semel.selected (number, place, consumer, source, message_id, updated_at)
+    SELECT made, c.place, c.consumer, c.source, c.id, c.touched
+    FROM unnest(consumers, sources, ids, touched) WITH ORDINALITY AS c (consumer, source, id, touched, place);
+    PERFORM semel._operator_line(format('selection %s: %s of %s messages', made, word, cardinality(ids)), reason, NULL,
+                                 NULL, NULL);
+    RETURN made;
+END $$;
+
+CREATE FUNCTION semel._operator_mark(of_selection bigint, at_place bigint, said text) RETURNS SETOF bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+BEGIN
+    RETURN QUERY UPDATE semel.selected AS s SET result = coalesce(s.result, said)
+                 WHERE s.number = of_selection AND s.place = at_place RETURNING s.place;
+END $$;
+
 -- ---- who may call -------------------------------------------------------------------------------------------------
 
 -- Nobody but the owner; roles.sql grants what an application needs.

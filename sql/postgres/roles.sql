@@ -9,8 +9,10 @@
 --             consumer, and whoever may call the functions must trust all others who may. To make a boundary of it, list
 --             there which role may act for which consumer: INSERT INTO semel.access VALUES ('billing', 'shop').
 --             It reads settings and does not write them.
---   operator  reads everything, and replays, discards, resolves and rewinds through the command line. It cannot make a
---             record, nor take one away.
+--   operator  reads everything, and replays, discards, resolves and rewinds through the command line: by functions that
+--             change a row only as these commands may, and write who did it (the role that logged in) into the audit. It
+--             cannot make a record, nor take one away, nor change an id or a payload. Give each person a login of
+--             their own.
 --   worker    (only where -v worker=NAME is given) the C library and the daemon, which write the tables themselves.
 --             They cannot change the schema.
 --
@@ -66,10 +68,13 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'semel') AS migrated, :'
     -- The operator: `semel inbox ls, show, retry, discard, resolve`, `semel status` and `semel rewind`.
     GRANT USAGE ON SCHEMA semel TO :"operator";
     GRANT SELECT ON ALL TABLES IN SCHEMA semel TO :"operator";
-    GRANT UPDATE ON semel.inbox, semel.order_key, semel.selected, semel.position TO :"operator";
-    GRANT INSERT ON semel.order_key, semel.attempt, semel.audit, semel.selection, semel.selected, semel.position
-        TO :"operator";
-    GRANT DELETE ON semel.business_key TO :"operator";
+    REVOKE INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA semel FROM :"operator";
+    GRANT EXECUTE ON FUNCTION
+        semel._operator_keys(text, text[]), semel._operator_rows(text, text[], text[]),
+        semel._operate(text, text, text, text, text, text, text),
+        semel._operator_rewind(text, text[], integer[], bigint[], text),
+        semel._operator_select(text, text, boolean, text[], text[], text[], timestamptz[]),
+        semel._operator_mark(bigint, bigint, text) TO :"operator";
 
     \if :with_worker
         GRANT USAGE ON SCHEMA semel TO :"worker";

@@ -148,7 +148,6 @@ static void offset_text(int64_t offset, char out[32])
 static semel_status write_turn(const struct rewind *r, struct turn *turn, int64_t now_us, struct semel_error *err)
 {
     char what[128], from[32], to[32];
-    semel_status status = semel_store_positions_set(r->store, r->consumer, &turn->position, 1, now_us, err);
     offset_text(turn->from, from);
     offset_text(turn->position.offset, to);
     snprintf(what, sizeof what, "rewind: partition %d from %s to %s", turn->position.partition, from, to);
@@ -157,7 +156,9 @@ static semel_status write_turn(const struct rewind *r, struct turn *turn, int64_
                                .who = r->who,
                                .what = semel__str(what),
                                .reason = r->reason};
-    return status == SEMEL_OK ? semel_store_audit(r->store, &line, now_us, err) : status;
+    semel_status status = semel_store_audit(r->store, &line, now_us, err);
+    return status == SEMEL_OK ? semel_store_positions_set(r->store, r->consumer, &turn->position, 1, now_us, err)
+                              : status;
 }
 
 static int write_all(const struct rewind *r, struct turn **ret, size_t *ret_n)

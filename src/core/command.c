@@ -174,9 +174,6 @@ static semel_status apply(struct work *work, struct item *item, const struct sem
     item->changed = true;
     item->lease = NULL; /* no token: the status itself is the condition */
     item->fenced = false;
-    status = semel__work_settle(work, err);
-    if (status != SEMEL_OK)
-        return status;
     struct semel_audit line = {.consumer = inbox->policy->consumer,
                                .source = command->source,
                                .id = command->id,
@@ -184,7 +181,8 @@ static semel_status apply(struct work *work, struct item *item, const struct sem
                                .what = semel__str(word_name(command->word)),
                                .reason = command->reason};
     *ret_done = true;
-    return semel_store_audit(inbox->store, &line, work->now_us, err);
+    status = semel_store_audit(inbox->store, &line, work->now_us, err); /* first: a store may write both at once */
+    return status == SEMEL_OK ? semel__work_settle(work, err) : status;
 }
 
 /* The order key has to be locked before the row, and only the row knows it. */

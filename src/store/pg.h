@@ -50,6 +50,8 @@
 
 /* A statement of the driver: constant, one object a statement. The name is that of the prepared statement and unique
  * within the driver. Types are said by casts in the text: $2::text[]. */
+#define PG_REASON_SIZE 1024
+
 struct pg_sql {
     const char *name; /* NULL: never kept prepared */
     const char *text;
@@ -70,13 +72,15 @@ struct pg_store {
     bool joined;      /* the open transaction is the caller's */
     bool strict;      /* it is above READ COMMITTED */
     bool standby;     /* commits wait for a standby */
+    bool operator_;   /* the role has no rights on the tables but to read them: pg_operate.c */
     bool undone;      /* nothing happened since the last rollback_to */
     bool cursor;      /* the guard is set in a joined transaction */
     int saved;        /* how many savepoints are set */
     bool lost_wait;   /* a notice said that the wait for a standby was cancelled */
     int timeout_ms;   /* for locks */
     int schema_found; /* when it was opened, before a migration */
-    int64_t timeline; /* of the server, as it was seen last; 0: not yet */
+    char reason[PG_REASON_SIZE]; /* an operator's, for the change that follows */
+    int64_t timeline;            /* of the server, as it was seen last; 0: not yet */
     pid_t pid;
     int64_t trips;
     uint64_t begins;             /* own transactions so far */
@@ -416,6 +420,12 @@ semel_status semel__pg_admit(struct semel_store *store, struct semel_admit_batch
                              struct semel_error *err);
 semel_status semel__pg_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
                              struct semel_error *err);
+/* pg_operate.c: what an operator's role runs in the place of a statement; the statement itself where there is none. */
+const struct pg_sql *semel__pg_instead(const struct pg_sql *sql);
+semel_status semel__pg_operate(struct pg_store *d, struct semel_settle_batch *batch, struct semel_error *err);
+/* The reason of the change that follows in this transaction, whose line of the audit the database writes. */
+semel_status semel__pg_operator_line(struct pg_store *d, const struct semel_audit *line, struct semel_error *err);
+
 semel_status semel__pg_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
 semel_status semel__pg_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
                             struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged, struct semel_error *err);

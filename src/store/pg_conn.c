@@ -215,6 +215,27 @@ static semel_status writable(struct pg_store *d, struct semel_error *err)
     return status;
 }
 
+/* A role that reads the tables and may call what operators do. */
+static semel_status look_at_role(struct pg_store *d, struct semel_error *err)
+{
+    static const struct pg_sql sql = {
+        "semel_operator",
+        "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n "
+        "ON n.oid = c.relnamespace WHERE n.nspname = 'semel' AND c.relname = 'inbox' "
+        "AND NOT pg_catalog.has_table_privilege(c.oid, 'UPDATE')) AND EXISTS (SELECT 1 FROM pg_catalog.pg_proc AS p "
+        "JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace WHERE n.nspname = 'semel' "
+        "AND p.proname = '_operate' AND pg_catalog.has_function_privilege(p.oid, 'EXECUTE'))"};
+    struct pg_trip trip;
+    d->operator_ = false;
+    semel__pg_start(&trip, d, "looking at the role");
+    size_t at = semel__pg_add(&trip, &sql);
+    semel_status status = semel__pg_run(&trip, err);
+    if (status == SEMEL_OK)
+        d->operator_ = semel__pg_get_bool(trip.results[at], 0, 0);
+    semel__pg_end(&trip);
+    return status;
+}
+
 semel_status semel__pg_suitable(struct pg_store *d, struct semel_error *err)
 {
     if (PQserverVersion(d->conn) < SERVER_NEEDED) {
@@ -231,6 +252,8 @@ semel_status semel__pg_suitable(struct pg_store *d, struct semel_error *err)
         status = parameter_is_utf8(d->conn, "client_encoding", "set it to UTF8 on this connection", err);
     if (status == SEMEL_OK)
         status = writable(d, err);
+    if (status == SEMEL_OK)
+        status = look_at_role(d, err);
     if (status == SEMEL_OK)
         status = semel__pg_schema_check(d, d->store.options.migrate, err);
     if (status == SEMEL_OK && d->store.options.migrate)

@@ -158,6 +158,8 @@ semel_status semel__pg_audit(struct semel_store *store, const struct semel_audit
                                       "VALUES ($1::timestamptz, $2, $3, $4, $5, $6, $7)"};
     const struct semel_str texts[] = {line->who, line->what, line->reason, line->consumer, line->source, line->id};
     struct pg_trip trip;
+    if (semel__pg_of(store)->operator_)
+        return semel__pg_operator_line(semel__pg_of(store), line, err);
     semel__pg_start(&trip, semel__pg_of(store), "writing the audit");
     semel__pg_time(&trip, now_us);
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)

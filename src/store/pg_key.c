@@ -23,11 +23,13 @@ static const struct pg_sql sql_put = {
     "INSERT INTO semel.order_key (consumer, order_key) SELECT $1::text, b.k FROM pg_catalog.unnest($2::text[]) "
     "WITH ORDINALITY AS b (k, n) ORDER BY b.n ON CONFLICT (consumer, order_key) DO NOTHING"};
 
-static const struct pg_sql sql_lock = {
-    "semel_key_lock",
-    "SELECT b.n, o.last_version, o.skipped FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS b (k, n) "
-    "CROSS JOIN LATERAL (SELECT last_version, skipped FROM semel.order_key WHERE consumer = $1::text "
-    "AND order_key = b.k FOR UPDATE) AS o ORDER BY b.n"};
+#define LOCK(how)                                                                                           \
+    "SELECT b.n, o.last_version, o.skipped FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS b (k, n) " \
+    "CROSS JOIN LATERAL (SELECT last_version, skipped FROM semel.order_key WHERE consumer = $1::text "      \
+    "AND order_key = b.k " how ") AS o ORDER BY b.n"
+static const struct pg_sql sql_lock = {"semel_key_lock", LOCK("FOR UPDATE")};
+/* For an operator's role, which has the keys locked by sql_put already. */
+static const struct pg_sql sql_locked = {"semel_key_locked", LOCK("OFFSET 0")};
 
 static const struct pg_sql sql_facts = {
     "semel_key_facts",
@@ -80,7 +82,7 @@ void semel__pg_keys_add(struct pg_trip *trip, struct semel_str consumer, const s
     semel__pg_add(trip, &sql_put);
     semel__pg_text(trip, consumer);
     put_keys(trip, keys, n);
-    at->locks = semel__pg_add(trip, &sql_lock);
+    at->locks = semel__pg_add(trip, trip->d->operator_ ? &sql_locked : &sql_lock);
     add_facts(trip, consumer, keys, n, at);
 }
 

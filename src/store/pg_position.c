@@ -122,11 +122,15 @@ semel_status semel__pg_positions_take(struct semel_store *store, struct semel_st
 semel_status semel__pg_positions_set(struct semel_store *store, struct semel_str consumer, struct semel_position *items,
                                      size_t n, int64_t now_us, struct semel_error *err)
 {
+    struct pg_store *d = semel__pg_of(store);
     struct pg_trip trip;
-    semel__pg_start(&trip, semel__pg_of(store), "setting positions");
+    semel__pg_start(&trip, d, "setting positions");
     add_items(&trip, consumer, items, n);
     add_offsets(&trip, items, n);
-    semel__pg_time(&trip, now_us);
+    if (d->operator_)
+        semel__pg_text(&trip, semel__str(d->reason));
+    else
+        semel__pg_time(&trip, now_us);
     size_t at = semel__pg_add(&trip, &sql_set);
     semel_status status = semel__pg_run(&trip, err);
     if (status == SEMEL_OK)

@@ -22,6 +22,19 @@
     "SELECT made.number, pg_catalog.row_number() OVER (ORDER BY chosen.arrival), chosen.consumer, chosen.source, " \
     "chosen.message_id, chosen.updated_at FROM chosen CROSS JOIN made) "                                           \
     "SELECT (SELECT pg_catalog.count(*) FROM chosen), (SELECT number FROM made)"
+/* The same by an operator's role. */
+#define FREEZE_BY                                                                                                \
+    "), picked AS (SELECT pg_catalog.count(*) AS n, pg_catalog.array_agg(c.consumer ORDER BY c.arrival) AS c, "  \
+    "pg_catalog.array_agg(c.source ORDER BY c.arrival) AS s, "                                                   \
+    "pg_catalog.array_agg(c.message_id ORDER BY c.arrival) AS i, "                                               \
+    "pg_catalog.array_agg(c.updated_at ORDER BY c.arrival) AS u FROM chosen AS c) "                              \
+    "SELECT p.n, CASE WHEN p.n BETWEEN 1 AND $3 - 1 AND $14::text IS NOT NULL AND $17::timestamptz IS NOT NULL " \
+    "THEN semel._operator_select($13::text, $15::text, $16::boolean, p.c, p.s, p.i, p.u) END FROM picked AS p"
+#define X(name, text, names, where, states)   \
+    [PG_WAY_##name] = {"look_operator_" text, \
+                       PG_NAMES CHOSEN PG_FROM(names, where, PG_FILTER states, PG_FIRST) PG_FIRST FREEZE_BY},
+static const struct pg_sql operator_selects[PG_WAYS] = {PG_WAY_MAP(X)};
+#undef X
 #define X(name, text, names, where, states) \
     [PG_WAY_##name] = {"look_select_" text, \
                        PG_NAMES CHOSEN PG_FROM(names, where, PG_FILTER states, PG_FIRST) PG_FIRST FREEZE},
@@ -69,7 +82,7 @@ semel_status semel__pg_select(struct semel_store *store, const struct semel_filt
     semel__pg_text(&trip, selection->reason);
     semel__pg_bool(&trip, selection->force);
     semel__pg_time(&trip, now_us);
-    at = semel__pg_add(&trip, &selects[way]);
+    at = semel__pg_add(&trip, trip.d->operator_ ? &operator_selects[way] : &selects[way]);
     semel_status status = semel__pg_run(&trip, err);
     if (status == SEMEL_OK)
         status = semel__pg_bounds_read(&trip, bounds, err);

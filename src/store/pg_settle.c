@@ -518,6 +518,8 @@ static semel_status settle(struct pg_store *d, struct semel_settle_batch *batch,
 semel_status semel__pg_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err)
 {
     struct parts p;
+    if (semel__pg_of(store)->operator_)
+        return semel__pg_operate(semel__pg_of(store), batch, err);
     semel_status status = part(&p, batch, err);
     if (status == SEMEL_OK)
         status = settle(semel__pg_of(store), batch, &p, err);

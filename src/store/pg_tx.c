@@ -171,6 +171,7 @@ semel_status semel__pg_begin(struct semel_store *store, enum semel_tx tx, int64_
     d->saved = 0;
     d->cursor = d->undone = false;
     d->n_draws = 0;
+    d->reason[0] = '\0';
     status = tx == SEMEL_TX_OWN ? begin_own(d, ret_now_us, err) : begin_joined(d, ret_now_us, err);
     if (status == SEMEL_OK && d->clock != NULL)
         *ret_now_us = semel__now(d->clock);

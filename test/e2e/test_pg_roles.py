@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from conftest import run
 from pg import empty_pg, pg, pg_server  # noqa: F401 (fixtures)
 
 SOURCE = pathlib.Path(os.environ["SEMEL_SOURCE"])
@@ -171,3 +172,95 @@ def test_application_does_not_write_settings(shops):
     assert "permission denied for function consumer" in told
     assert shops.sql("SELECT semel.consumer('billing') ->> 'retention'", role="shop") == [("45d",)]
     assert "permission denied for table access" in refused(shops, "INSERT INTO semel.access VALUES ('*', 'shop')", "shop")
+
+
+# ---- what operators do ----
+
+
+@pytest.fixture
+def letters(shops):
+    """Dead letters d1 to d4, an unknown one and a failed one, each by the functions; and how `ops` runs a command."""
+    shops.sql("SELECT semel.consumer('billing', '{\"effect\": \"outside\", \"order\": \"arrival\"}');"
+              "SELECT semel.consumer('mail', '{\"effect\": \"outside\"}');")
+    for i in (1, 2, 3, 4):
+        shops.sql(f"SELECT semel.inbox_fail('billing', 'd{i}', payload => '{{\"n\": {i}}}', order_key => 'k{i}', "
+                  f"business_key => 'b{i}', class => 'permanent', reason => 'no')", role="shop")
+    shops.sql("SELECT semel.inbox_put('billing', 'w1', payload => '{}', order_key => 'k1')", role="shop")
+    shops.sql("SELECT semel.inbox_fail('mail', 'u1', payload => '{}', class => 'unknown')", role="shop")
+    shops.sql("SELECT semel.inbox_fail('mail', 'f1', payload => '{}', class => 'transient')", role="shop")
+    shops.as_ops = lambda *args: run(*args, "--store", shops.server.url(shops.name, "ops"),
+                                     env={"SEMEL_USER": "somebody else"})
+    return shops
+
+
+def row(shops, id):
+    found, = shops.sql(f"SELECT status, replays, payload IS NOT NULL FROM semel.inbox WHERE message_id = '{id}'")
+    return found
+
+
+def audit(shops):
+    return shops.sql("SELECT who, what, reason, message_id FROM semel.audit WHERE what <> 'timeline' ORDER BY id")
+
+
+# B4
+def test_operator_gives_commands_and_the_audit_names_its_login(letters):
+    for args in (["retry", "d1", "-c", "billing"], ["discard", "d2", "-c", "billing"],
+                 ["resolve", "u1", "-c", "mail", "--outcome", '{"paid": 1}'], ["discard", "f1", "-c", "mail"]):
+        done = letters.as_ops("inbox", *args, "--reason", "because")
+        assert done.code == 0, (args, done)
+    assert row(letters, "d1") == ("failed", "1", "t")
+    assert row(letters, "d2") == ("rejected", "0", "f")
+    assert row(letters, "u1") == ("completed", "0", "f")
+    assert row(letters, "f1") == ("rejected", "0", "f")
+    assert letters.sql("SELECT outcome FROM semel.inbox WHERE message_id = 'u1'") == [('{"paid":1}',)] or \
+        letters.sql("SELECT outcome FROM semel.inbox WHERE message_id = 'u1'") == [('{"paid": 1}',)]
+    assert letters.sql("SELECT business_key FROM semel.business_key WHERE message_id = 'd2'") == []
+    assert audit(letters) == [("ops", "replay", "because", "d1"), ("ops", "discard", "because", "d2"),
+                              ("ops", "resolve", "because", "u1"), ("ops", "discard", "because", "f1")]
+    again = letters.as_ops("inbox", "retry", "d2", "-c", "billing", "--reason", "because")
+    assert again.code == 4 and len(audit(letters)) == 4, again
+
+
+# B4
+def test_operator_discards_the_first_of_a_key_and_the_next_is_woken(letters):
+    assert letters.as_ops("inbox", "discard", "d1", "-c", "billing", "--reason", "x").code == 0
+    assert letters.sql("SELECT status, due_at IS NOT NULL FROM semel.inbox WHERE message_id = 'w1'") == [("waiting", "t")]
+
+
+# B4
+def test_operator_gives_commands_about_many_and_rewinds(letters):
+    done = letters.as_ops("inbox", "retry", "--dead", "-c", "billing", "--reason", "many", "--yes", "--no-probe")
+    assert done.code == 0, done
+    assert [row(letters, f"d{i}")[0] for i in (1, 2, 3, 4)] == ["failed"] * 4
+    lines = audit(letters)
+    assert lines[0] == ("ops", "selection 1: retry of 4 messages", "many", "")
+    assert [line[3] for line in lines[1:]] == ["d1", "d2", "d3", "d4"]
+    assert letters.sql("SELECT who, word, reason FROM semel.selection") == [("ops", "retry", "many")]
+    assert letters.sql("SELECT count(*) FROM semel.selected WHERE result = 'done'") == [("4",)]
+    letters.sql("INSERT INTO semel.position VALUES ('billing', 'payments', 0, 7, 3, now())")
+    done = letters.as_ops("rewind", "billing", "--source", "payments", "-p", 0, "--to", 2, "--reason", "again", "-y")
+    assert done.code == 0, done
+    assert letters.sql("SELECT next_offset, epoch FROM semel.position") == [("2", "4")]
+    assert audit(letters)[-1] == ("ops", "rewind: partition 0 from 7 to 2", "again", "")
+
+
+# B4
+def test_operator_cannot_write_by_hand_what_no_command_writes(letters):
+    for text in ("UPDATE semel.inbox SET payload = 'x'", "UPDATE semel.inbox SET message_id = 'x'",
+                 "INSERT INTO semel.audit (at, who, what, reason) VALUES (now(), 'boss', 'discard', 'x')",
+                 "DELETE FROM semel.inbox", "UPDATE semel.audit SET who = 'boss'", "SELECT FROM semel.inbox FOR UPDATE",
+                 "INSERT INTO semel.selection (word, who, reason, made_at) VALUES ('retry', 'boss', 'x', now())",
+                 "DELETE FROM semel.business_key", "UPDATE semel.position SET epoch = 9",
+                 "SELECT semel._operator_line('a', 'b', 'c', 'd', 'e')", "SELECT semel.tick()"):
+        assert "42501" in refused(letters, text, "ops"), text
+    judged = "SELECT semel._operate('billing', '', 'd1', 'dead', {}, NULL, {})"
+    assert "say why" in refused(letters, judged.format("'rejected'", "''"), "ops")
+    for status in ("processing", "stale", "prevented", "quarantined", "dead"):
+        assert "22023" in refused(letters, judged.format(f"'{status}'", "'x'"), "ops")
+    assert letters.sql("SELECT semel._operate('billing', '', 'd1', 'failed', 'rejected', NULL, 'x')",
+                       role="ops") == [("f",)]
+    assert letters.sql("SELECT semel._operate('billing', '', 'none', 'dead', 'rejected', NULL, 'x')",
+                       role="ops") == [("f",)]
+    assert audit(letters) == [] and row(letters, "d1") == ("dead", "0", "t")
+    sent = letters.as_ops("send", "-c", "billing", "--id", "new", "{}")
+    assert sent.code != 0 and letters.sql("SELECT count(*) FROM semel.inbox WHERE message_id = 'new'") == [("0",)], sent
