@@ -49,7 +49,7 @@ enum cli_would cli_explain_would(const struct cli_facts *facts, enum semel_order
 
 /* Pieces, for those who suggest commands themselves. */
 void cli_put_shown(struct semel_buf *buf, struct semel_str s); /* without control characters */
-void cli_put_word(struct semel_buf *buf, struct semel_str s);  /* one word of a shell command */
+void cli_put_word(struct semel_buf *buf, struct semel_str s);  /* one word of a shell command, every byte of it */
 void cli_put_when(struct semel_buf *buf, int64_t us, int64_t now_us);
 void cli_put_count(struct semel_buf *buf, size_t n, const char *one, const char *many); /* "1 message" */
 /* "semel inbox WORD ID --consumer C [--source S] MORE [--store URL]". */

@@ -21,6 +21,18 @@ static bool plain(char c)
            (c != '\0' && strchr("_-./:@%+=,", c) != NULL);
 }
 
+/* What a terminal would not show as it is (A11): each byte that is no plain character by its number. */
+static void put_escaped(struct semel_buf *buf, struct semel_str s)
+{
+    semel__buf_addz(buf, "$'");
+    for (size_t i = 0; i < s.n; i++)
+        if (plain(s.p[i]) || s.p[i] == ' ')
+            semel__buf_add(buf, &s.p[i], 1);
+        else
+            semel__buf_addf(buf, "\\%03o", (unsigned)(unsigned char)s.p[i]);
+    semel__buf_addz(buf, "'");
+}
+
 void cli_put_word(struct semel_buf *buf, struct semel_str s)
 {
     char text[4 * SEMEL_ERROR_TEXT_MAX];
@@ -30,6 +42,10 @@ void cli_put_word(struct semel_buf *buf, struct semel_str s)
     semel__str_show(text, sizeof text, s);
     if (bare) {
         semel__buf_add(buf, s.p, s.n);
+        return;
+    }
+    if (!semel__str_eqz(s, text)) {
+        put_escaped(buf, s);
         return;
     }
     semel__buf_addz(buf, "'");

@@ -14,7 +14,7 @@
 #include "cli/frame.h"
 #include "core/consumer.h"
 
-#define LINE_BYTES 4096
+#define LINE_BYTES 8192
 #define COMMAND_BYTES 65536
 
 /* ---- lines --------------------------------------------------------------------------------------- */

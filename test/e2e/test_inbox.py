@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: MIT
 """`semel inbox ls|show|retry|discard|resolve` on one message at a time, on real files."""
 import json
+import os
 import re
 import sqlite3
+import subprocess
 import time
 
-from conftest import run, run_on_terminal
+import pytest
+
+from conftest import binary, run, run_on_terminal
 from inbox_rows import DAY, SECOND, add, add_many, audits, now_us, status_of
 
 # ---- ls ------------------------------------------------------------------------------------------------
@@ -354,3 +358,25 @@ def test_ids_and_filters_do_not_go_together(store):
         result = store.semel("inbox", "retry", *args, "--reason", "x")
         assert result.code == 2 and "ids or filters" in result.err, result
     assert status_of(store, "a") == "dead"
+
+
+# ---- commands to paste ----------------------------------------------------------------------------------
+
+
+# A11
+@pytest.mark.parametrize("id", [
+    "two\nlines", "ends with a newline\n", "zero\u200bwidth", "\u202ereversed", "tab\tand bell\a", "it's", "-x", "--", "-\u200b",
+    "$(touch hacked)\u200b", "`touch hacked`", "back\\slash\\n\u200b", "'\n'", "m\u00fcller \u65e5\u672c", "\u200b" * 85, "!!\x01",
+])
+def test_a_command_that_show_prints_names_the_very_id_when_it_is_pasted(store, tmp_path, id):
+    add(store, id, "dead", consumer="bill\u200bing", source="a\nb")
+    add(store, id.replace("\u200b", "?").replace("\n", "?") + "?", "dead")     # what it looks like is another one
+    shown = run("inbox", "show", "--consumer", "bill\u200bing", "--store", store.url, "--", id)
+    assert shown.code == 0, shown
+    command, = re.findall(r"semel (inbox retry .*)", shown.out)
+    assert command.isprintable()
+    pasted = subprocess.run(["bash", "-c", f'"{binary()}" {command.replace("REASON", "r")}'], cwd=tmp_path,
+                            capture_output=True, text=True, check=False)
+    assert pasted.returncode == 0, (command, pasted)
+    assert not os.path.exists(tmp_path / "hacked")
+    assert store.sql("SELECT message_id FROM semel_inbox WHERE status = 'failed'") == [(id,)]

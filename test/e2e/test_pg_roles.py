@@ -132,7 +132,7 @@ CALLS = [
 ]
 
 
-# B2 P86
+# B2 P86 I27
 def test_role_acts_only_for_the_consumers_that_are_listed_for_it(shops):
     shops.sql("SELECT semel.consumer('billing', '{\"effect\": \"outside\"}'), semel.consumer('mail', '{\"effect\": "
               "\"outside\"}');")
@@ -152,7 +152,7 @@ def test_role_acts_only_for_the_consumers_that_are_listed_for_it(shops):
     assert shops.sql("SELECT semel.tick() >= 0", role="mill") == [("t",)]
 
 
-# B2 P86
+# B2 P86 I27
 def test_membership_counts_and_a_role_that_is_set_counts_alone(shops):
     shops.sql("INSERT INTO semel.access (role, consumer) VALUES ('shop', 'billing'), ('gone', '*'), ('ops', '*')")
     put = "SELECT act FROM semel.inbox_put('billing', 'm1', payload => '{}')"
@@ -166,7 +166,7 @@ def test_membership_counts_and_a_role_that_is_set_counts_alone(shops):
     assert shops.sql("SELECT act FROM semel.inbox_put('any', 'm1', payload => '{}')", role="ops") == [("ack",)]
 
 
-# B2 P86
+# B2 P86 I27
 def test_application_does_not_write_settings(shops):
     told = refused(shops, "SELECT semel.consumer('billing', '{\"retention\": \"1h\"}')", "shop")
     assert "permission denied for function consumer" in told
@@ -202,7 +202,7 @@ def audit(shops):
     return shops.sql("SELECT who, what, reason, message_id FROM semel.audit WHERE what <> 'timeline' ORDER BY id")
 
 
-# B4
+# B4 I27
 def test_operator_gives_commands_and_the_audit_names_its_login(letters):
     for args in (["retry", "d1", "-c", "billing"], ["discard", "d2", "-c", "billing"],
                  ["resolve", "u1", "-c", "mail", "--outcome", '{"paid": 1}'], ["discard", "f1", "-c", "mail"]):
@@ -221,13 +221,13 @@ def test_operator_gives_commands_and_the_audit_names_its_login(letters):
     assert again.code == 4 and len(audit(letters)) == 4, again
 
 
-# B4
+# B4 I27
 def test_operator_discards_the_first_of_a_key_and_the_next_is_woken(letters):
     assert letters.as_ops("inbox", "discard", "d1", "-c", "billing", "--reason", "x").code == 0
     assert letters.sql("SELECT status, due_at IS NOT NULL FROM semel.inbox WHERE message_id = 'w1'") == [("waiting", "t")]
 
 
-# B4
+# B4 I27
 def test_operator_gives_commands_about_many_and_rewinds(letters):
     done = letters.as_ops("inbox", "retry", "--dead", "-c", "billing", "--reason", "many", "--yes", "--no-probe")
     assert done.code == 0, done
@@ -244,7 +244,7 @@ def test_operator_gives_commands_about_many_and_rewinds(letters):
     assert audit(letters)[-1] == ("ops", "rewind: partition 0 from 7 to 2", "again", "")
 
 
-# B4
+# B4 I27
 def test_operator_cannot_write_by_hand_what_no_command_writes(letters):
     for text in ("UPDATE semel.inbox SET payload = 'x'", "UPDATE semel.inbox SET message_id = 'x'",
                  "INSERT INTO semel.audit (at, who, what, reason) VALUES (now(), 'boss', 'discard', 'x')",

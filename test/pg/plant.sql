@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: MIT
 --
 -- What an attacker who may create in `public` plants there: functions and operators that match what our statements call
--- better than those of pg_catalog do, wherever a statement leaves a name or a type open (P85). Whoever calls one of them
--- fails, and the sequence public.planted remembers it, whatever is rolled back.
+-- better than those of pg_catalog do, wherever a statement leaves a name or a type open (P85). Whoever calls one of
+-- them fails, and the sequence public.planted remembers it, whatever is rolled back.
 --
 -- `names` is what our statements and functions call; test_pg_roles.py holds it against the sources.
 
@@ -20,8 +20,8 @@ DECLARE
         pg_try_advisory_xact_lock,pg_walfile_name,position,power,quote_ident,random,regexp_match,regexp_replace,
         replace,right,row_number,rtrim,set_config,setval,sha256,split_part,string_agg,string_to_array,strpos,substr,
         substring,sum,to_char,to_hex,to_jsonb,to_regclass,trim_scale,trunc,unnest,upper,abs}';
-    types text[] := '{text,varchar,name,integer,bigint,numeric,boolean,timestamptz,interval,bytea,jsonb,uuid,oid,regclass,
-        pg_lsn,text[],bigint[],integer[],boolean[],bytea[],timestamptz[]}';
+    types text[] := '{text,varchar,name,integer,bigint,numeric,boolean,timestamptz,interval,bytea,jsonb,uuid,oid,
+        regclass,pg_lsn,text[],bigint[],integer[],boolean[],bytea[],timestamptz[]}';
     few text[] := '{text,varchar,integer,bigint,boolean,oid}';
     fewest text[] := '{text,integer,boolean}';
     compared text[] := '{text,varchar,name,smallint,integer,bigint,numeric,double precision,boolean,timestamptz,
@@ -46,7 +46,8 @@ BEGIN
     END LOOP;
     FOR one IN SELECT l.t AS l, r.t AS r FROM pg_catalog.unnest(compared) AS l (t),
                                               pg_catalog.unnest(compared) AS r (t) LOOP
-        EXECUTE pg_catalog.format('CREATE FUNCTION public.planted_operator(%s, %s) RETURNS boolean LANGUAGE plpgsql AS %L',
+        EXECUTE pg_catalog.format('CREATE FUNCTION public.planted_operator(%s, %s) RETURNS boolean LANGUAGE plpgsql '
+                                  'AS %L',
                                   one.l, one.r, pg_catalog.replace(body, '%L', pg_catalog.quote_literal(
                                       'an operator of ' || one.l || ' and ' || one.r)));
     END LOOP;

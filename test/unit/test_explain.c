@@ -487,6 +487,7 @@ static void damaged_row_says_what_is_wrong_with_it(void **state)
 
 /* ---- hostile bytes ------------------------------------------------------------------------------------ */
 
+/* A11: what cannot be shown is named by its bytes, so that the command is about this id and no other. */
 static void suggested_commands_are_quoted_and_control_characters_are_not_passed_on(void **state)
 {
     struct scene s;
@@ -497,8 +498,11 @@ static void suggested_commands_are_quoted_and_control_characters_are_not_passed_
     s.row.source = SEMEL_STR("two words");
     s.facts.store = "sqlite:/tmp/my shop.db";
     explain(&s);
-    assert_has(&s.next, "semel inbox retry 'a'\\''b; rm -rf ?]0;x? $(id)' --consumer billing --source 'two words' "
-                        "--reason \"...\" --store 'sqlite:/tmp/my shop.db'");
+    assert_has(&s.next, "semel inbox retry $'a\\047b\\073 rm -rf \\033\\1350\\073x\\007 \\044\\050id\\051' "
+                        "--consumer billing --source 'two words' --reason \"...\" --store 'sqlite:/tmp/my shop.db'");
+    s.row.id = SEMEL_STR("a'b; rm -rf $(id)");
+    explain(&s);
+    assert_has(&s.next, "semel inbox retry 'a'\\''b; rm -rf $(id)' --consumer billing");
     for (size_t i = 0; i + 1 < s.why.n; i++)
         assert_true((unsigned char)s.why.p[i] >= 0x20);
     s.row.id = SEMEL_STR("--force");
