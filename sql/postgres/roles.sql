@@ -6,12 +6,12 @@
 --
 --   owner     has the schema and migrates it. Run the migrations as this role: SET ROLE semel_owner.
 --   app       calls the functions, and touches no table. While the table semel.access is empty, it acts for every
---             consumer, and whoever may call the functions must trust all others who may. To make a boundary of it, list
---             there which role may act for which consumer: INSERT INTO semel.access VALUES ('billing', 'shop').
+--             consumer, and whoever may call the functions must trust all others who may. To make a boundary of it,
+--             list there which role may act for which consumer: INSERT INTO semel.access VALUES ('billing', 'shop').
 --             It reads settings and does not write them.
 --   operator  reads everything, and replays, discards, resolves and rewinds through the command line: by functions that
---             change a row only as these commands may, and write who did it (the role that logged in) into the audit. It
---             cannot make a record, nor take one away, nor change an id or a payload. Give each person a login of
+--             change a row only as these commands may, and write who did it (the role that logged in) into the audit.
+--             It cannot make a record, nor take one away, nor change an id or a payload. Give each person a login of
 --             their own.
 --   worker    (only where -v worker=NAME is given) the C library and the daemon, which write the tables themselves.
 --             They cannot change the schema.

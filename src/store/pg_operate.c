@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * pg_operate.c: the commands of people whose role has no rights on the tables but to read them (sql/postgres/roles.sql).
+ * pg_operate.c: the commands of people whose role only reads the tables (sql/postgres/roles.sql).
  *
  * Core judges as ever. What it locks and writes on the way goes through functions of the owner (018_work.sql), which
  * make a change only as a command may, and write its line of the audit with the role that logged in. So a line comes
@@ -54,7 +54,7 @@ semel_status semel__pg_operate(struct pg_store *d, struct semel_settle_batch *ba
                                       "$6::text, $7::text)"};
     struct semel_change *change = &batch->changes[0];
     struct pg_trip trip;
-    if (batch->n_changes != 1 || change->remove || change->new_token)
+    if (batch->n_changes != 1 || change->remove || change->live.state == SEMEL_STATE_PROCESSING)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "this role may give commands about stored messages, and handle none: it has no rights on "
                            "semel.inbox but to read it");

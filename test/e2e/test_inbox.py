@@ -365,8 +365,10 @@ def test_ids_and_filters_do_not_go_together(store):
 
 # A11
 @pytest.mark.parametrize("id", [
-    "two\nlines", "ends with a newline\n", "zero\u200bwidth", "\u202ereversed", "tab\tand bell\a", "it's", "-x", "--", "-\u200b",
-    "$(touch hacked)\u200b", "`touch hacked`", "back\\slash\\n\u200b", "'\n'", "m\u00fcller \u65e5\u672c", "\u200b" * 85, "!!\x01",
+    "two\nlines", "ends with a newline\n", "zero\u200bwidth", "\u202ereversed", "tab\tand bell\a", "it's", "-x", "--",
+    "-\u200b",
+    "$(touch hacked)\u200b", "`touch hacked`", "back\\slash\\n\u200b", "'\n'", "m\u00fcller \u65e5\u672c",
+    "\u200b" * 85, "!!\x01",
 ])
 def test_a_command_that_show_prints_names_the_very_id_when_it_is_pasted(store, tmp_path, id):
     add(store, id, "dead", consumer="bill\u200bing", source="a\nb")
