@@ -428,11 +428,36 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Locks the business keys of messages; between order keys and rows, as everywhere.
+CREATE FUNCTION semel._operator_business(of_consumer text, sources text[], ids text[]) RETURNS void LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+BEGIN
+    PERFORM FROM unnest(sources, ids) AS m (source, id)
+    JOIN semel.business_key AS b ON b.consumer = of_consumer COLLATE "C" AND b.source = m.source COLLATE "C"
+                                AND b.message_id = m.id COLLATE "C"
+    ORDER BY b.business_key FOR UPDATE OF b;
+END $$;
+
+-- A message that never started is called done: it has the business keys that it wants, but for those of others. Whoever
+-- is taking one at the moment is not waited for.
+CREATE FUNCTION semel._operator_takes(r semel.inbox, now timestamptz) RETURNS void LANGUAGE plpgsql
+SET lock_timeout = '20ms' AS $$
+BEGIN
+    INSERT INTO semel.business_key AS b (consumer, business_key, source, message_id, taken_at)
+    SELECT w.consumer, w.business_key, w.source, w.message_id, now FROM semel.business_want AS w
+    WHERE w.consumer = r.consumer AND w.source = r.source AND w.message_id = r.message_id
+    ORDER BY w.business_key
+    ON CONFLICT (consumer, business_key) DO UPDATE
+    SET source = excluded.source, message_id = excluded.message_id, taken_at = excluded.taken_at, expires_at = NULL
+    WHERE b.expires_at <= excluded.taken_at;
+END $$;
+
 -- May a command make this of the row? completed: resolve; rejected: discard; failed, waiting: retry.
 CREATE FUNCTION semel._operator_may(r semel.inbox, becomes text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE becomes WHEN 'completed' THEN r.status IN ('dead', 'quarantined', 'unknown')
                         WHEN 'rejected' THEN r.status IN ('dead', 'quarantined', 'unknown', 'failed', 'waiting')
-                        WHEN 'failed' THEN r.status IN ('dead', 'quarantined', 'unknown', 'failed', 'waiting')
+                        WHEN 'failed' THEN (r.status IN ('dead', 'quarantined', 'unknown', 'failed')
+                                            OR (r.status = 'waiting' AND r.error_class = 'gap'))
                                            AND r.payload IS NOT NULL
                         WHEN 'waiting' THEN r.status = 'dead' AND r.error_class = 'gap' AND r.payload IS NOT NULL
                         ELSE false END
@@ -487,6 +512,9 @@ BEGIN
     END IF;
     PERFORM semel._operator_line(CASE becomes WHEN 'completed' THEN 'resolve' WHEN 'rejected' THEN 'discard'
                                               ELSE 'replay' END, reason, of_consumer, of_source, id);
+    IF becomes = 'completed' THEN
+        PERFORM semel._operator_takes(before, semel._now());
+    END IF;
     PERFORM semel._write(p, k, before, semel._operated(before, becomes, said, reason, semel._now()), nothing, false,
                          false);
     RETURN true;

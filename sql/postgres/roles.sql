@@ -71,7 +71,7 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'semel') AS migrated, :'
     REVOKE INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA semel FROM :"operator";
     GRANT EXECUTE ON FUNCTION
         semel._operator_keys(text, text[]), semel._operator_rows(text, text[], text[]),
-        semel._operate(text, text, text, text, text, text, text),
+        semel._operator_business(text, text[], text[]), semel._operate(text, text, text, text, text, text, text),
         semel._operator_rewind(text, text[], integer[], bigint[], text),
         semel._operator_select(text, text, boolean, text[], text[], text[], timestamptz[]),
         semel._operator_mark(bigint, bigint, text) TO :"operator";

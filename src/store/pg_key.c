@@ -142,9 +142,9 @@ static const struct pg_sql sql_holders = {
     "= $1 AND i.source = h.source AND i.message_id = h.message_id AND i." PG_UNFINISHED ") END, CASE WHEN h.other THEN "
     "(SELECT pg_catalog.count(*) FROM (SELECT 1 FROM semel.business_want AS w WHERE w.consumer = $1 AND w.business_key "
     "= b.k LIMIT 100000) AS c) END FROM unnest($2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS b (k, "
-    "source, id, n) CROSS JOIN LATERAL (SELECT t.source, t.message_id, t.source <> b.source OR t.message_id <> b.id AS "
+    "source, id, n) LEFT JOIN LATERAL (SELECT t.source, t.message_id, t.source <> b.source OR t.message_id <> b.id AS "
     "other FROM semel.business_key AS t WHERE t.consumer = $1::text AND t.business_key = b.k OFFSET 0) AS h "
-    "ORDER BY b.n"};
+    "ON true ORDER BY b.n"};
 /* Whoever is taking a key at the moment is not waited for. */
 static const struct pg_sql sql_impatient = {
     "semel_impatient", "SELECT pg_catalog.set_config('semel.patience'::text, pg_catalog.current_setting("
@@ -242,6 +242,8 @@ static semel_status holder(const PGresult *res, int row, struct semel_business *
 {
     if (b->inserted)
         return SEMEL_OK;
+    if (PQgetisnull(res, row, 1))
+        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_TRANSIENT, "a business key was released meanwhile");
     semel_status status = semel__pg_copy(res, row, 1, SEMEL_ID_MAX, arena, &b->held_source, err);
     if (status == SEMEL_OK)
         status = semel__pg_copy(res, row, 2, SEMEL_ID_MAX, arena, &b->held_id, err);
@@ -270,7 +272,7 @@ semel_status semel__pg_business_read(const struct pg_trip *trip, struct semel_bu
             b->inserted = true;
     }
     if (PQntuples(holders) != (int)n)
-        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_TRANSIENT, "a business key was released meanwhile");
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "reading business keys: a row is missing");
     semel_status status = SEMEL_OK;
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
         status = holder(holders, (int)i, &business[i], arena, err);

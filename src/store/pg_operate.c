@@ -20,6 +20,14 @@ static const struct {
 } instead[] = {
     {"semel_key_put", {"semel_operator_keys", "SELECT semel._operator_keys($1::text, $2::text[])"}},
     {"semel_lock_all", {"semel_operator_rows", "SELECT semel._operator_rows($1::text, $2::text[], $3::text[])"}},
+    /* Which ones are free: nothing is taken before the change itself. */
+    {"semel_business_take",
+     {"semel_operator_free", "SELECT b.k FROM unnest($3::text[], $4::text[], $5::text[], $6::timestamptz[]) "
+                             "AS b (k, source, id, expires_at) WHERE NOT EXISTS (SELECT 1 FROM semel.business_key AS t "
+                             "WHERE t.consumer = $1::text AND t.business_key = b.k "
+                             "AND (t.expires_at > $2::timestamptz) IS NOT FALSE)"}},
+    {"semel_business_lock",
+     {"semel_operator_business", "SELECT semel._operator_business($1::text, $2::text[], $3::text[])"}},
     {"semel_position_set",
      {"semel_operator_rewind", "SELECT r.source, r.partition, r.epoch, r.next_offset FROM "
                                "semel._operator_rewind($1::text, $2::text[], $3::integer[], $4::bigint[], $5::text) "

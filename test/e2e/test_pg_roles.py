@@ -247,13 +247,42 @@ def test_operator_gives_commands_about_many_and_rewinds(letters):
     assert audit(letters)[-1] == ("ops", "rewind: partition 0 from 7 to 2", "again", "")
 
 
+# B4 I27 P78
+def test_operator_meets_business_keys_as_everybody_does(letters):
+    put = "SELECT semel.inbox_put('mail', '{}', payload => '{{}}', business_key => '{}')"
+    letters.sql("SELECT semel.inbox_fail('mail', 'm1', payload => '{}', business_key => 'bm', class => 'permanent', "
+                "reason => 'no')", role="shop")
+    for id, key in (("m2", "bm"), ("m3", "bm"), ("m4", "free")):
+        letters.sql(put.format(id, key), role="shop")
+    letters.sql("UPDATE semel.inbox SET status = 'dead', due_at = NULL, error_class = 'transient', error_text = 'x' "
+                "WHERE message_id IN ('m3', 'm4')")
+    wants = "SELECT message_id FROM semel.business_want ORDER BY 1"
+    keys = "SELECT business_key, message_id FROM semel.business_key WHERE consumer = 'mail' ORDER BY 1"
+    assert letters.sql(wants) == [("m2",), ("m3",), ("m4",)] and letters.sql(keys) == [("bm", "m1")]
+
+    taken = letters.as_ops("inbox", "retry", "m3", "-c", "mail", "--reason", "x")
+    assert taken.code != 0 and "has its business key" in taken.err and row(letters, "m3")[0] == "dead", taken
+    done = letters.as_ops("inbox", "retry", "m4", "-c", "mail", "--reason", "x")
+    assert done.code == 0 and row(letters, "m4") == ("failed", "1", "t"), done
+    assert letters.sql(wants) == [("m2",), ("m3",), ("m4",)] and letters.sql(keys) == [("bm", "m1")]
+
+    letters.sql("UPDATE semel.inbox SET due_at = now() + interval '1 hour' WHERE message_id = 'm2'")
+    assert letters.as_ops("inbox", "discard", "m1", "-c", "mail", "--reason", "x").code == 0
+    assert letters.sql(keys) == []
+    assert letters.sql("SELECT due_at <= now() FROM semel.inbox WHERE message_id = 'm2'") == [("t",)]
+    assert letters.as_ops("inbox", "resolve", "m3", "-c", "mail", "--reason", "x").code == 0
+    assert row(letters, "m3")[0] == "completed"
+    assert letters.sql(keys) == [("bm", "m3")] and letters.sql(wants) == [("m2",), ("m4",)]
+
+
 # B4 I27
 def test_operator_cannot_write_by_hand_what_no_command_writes(letters):
     for text in ("UPDATE semel.inbox SET payload = 'x'", "UPDATE semel.inbox SET message_id = 'x'",
                  "INSERT INTO semel.audit (at, who, what, reason) VALUES (now(), 'boss', 'discard', 'x')",
                  "DELETE FROM semel.inbox", "UPDATE semel.audit SET who = 'boss'", "SELECT FROM semel.inbox FOR UPDATE",
                  "INSERT INTO semel.selection (word, who, reason, made_at) VALUES ('retry', 'boss', 'x', now())",
-                 "DELETE FROM semel.business_key", "UPDATE semel.position SET epoch = 9",
+                 "DELETE FROM semel.business_key", "DELETE FROM semel.business_want",
+                 "UPDATE semel.position SET epoch = 9",
                  "SELECT semel._operator_line('a', 'b', 'c', 'd', 'e')", "SELECT semel.tick()"):
         assert "42501" in refused(letters, text, "ops"), text
     judged = "SELECT semel._operate('billing', '', 'd1', 'dead', {}, NULL, {})"
