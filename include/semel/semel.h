@@ -155,8 +155,10 @@ SEMEL_API int semel_pending(const struct semel *s);
 SEMEL_API void semel_ended(struct semel *s);
 
 /* What a consumer promises and allows, as the text of a JSON object; docs/settings-consumer.md lists the members.
- * Stored in the database, so that every process, door and operator has the same. Replaces what was there; {} is the
- * default. INVALID names the member and what would be right. */
+ * Stored in the database, so that every process, door and operator has the same. What is said is changed, the rest
+ * stays; null takes one away, {} changes nothing. INVALID names the member and what would be right; or what is stored
+ * speaks against it: messages that would mean something else, with their number, or a route's file that sets the
+ * consumer. A change is written to the audit. */
 SEMEL_API semel_status semel_consumer_set(struct semel *s, const char *consumer, const char *settings,
                                           struct semel_error *err);
 /* All settings that hold for the consumer, defaults included. */

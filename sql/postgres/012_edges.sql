@@ -87,4 +87,10 @@ UPDATE semel.business_key AS b SET expires_at = NULL FROM semel.inbox AS i
 WHERE b.expires_at IS NOT NULL AND i.consumer = b.consumer AND i.source = b.source AND i.message_id = b.message_id
   AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead');
 
+-- ---- settings under stored rows -----------------------------------------------------------------------------------
+
+-- Which route's file set the consumer last, on which machine and when; NULL: none did, or a person has set it since.
+ALTER TABLE semel.consumer ADD COLUMN set_by_host text, ADD COLUMN set_by_file text,
+    ADD COLUMN set_by_at timestamptz;
+
 INSERT INTO semel.schema (version, name) VALUES (12, 'edges');

@@ -248,8 +248,8 @@ BEGIN
         m := semel._defect(p, m);
     END IF;
     IF p.ord = 'arrival' AND order_key IS NOT NULL AND version IS NOT NULL AND m.defect IS NULL THEN
-        PERFORM semel._bad_settings('settings', p.consumer, 'order is arrival, and a message has a version; set order '
-                                                            'to version, or give no versions');
+        PERFORM semel._bad_settings('settings', p.consumer, 'order is arrival, and a message has a version; give none, '
+            'or set order to version (and first_version to any where keys begin later)');
     END IF;
     RETURN m;
 END $$;

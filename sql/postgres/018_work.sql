@@ -371,18 +371,173 @@ BEGIN
     RETURN semel._policy_json(semel._policy(consumer));
 END $$;
 
--- The same; settings replace what was there first. roles.sql does not grant this to applications.
+-- ---- settings under stored rows -----------------------------------------------------------------------------------
+
+-- How many rows a change would reinterpret; counting stops at 10,001. By an index, never by all rows.
+CREATE FUNCTION semel._affected(who text, what text, below bigint = NULL) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    most CONSTANT integer := 10001;
+    n bigint;
+BEGIN
+    IF what = 'ordered' THEN
+        SELECT count(*) INTO n FROM (
+            SELECT FROM semel.inbox AS i WHERE i.consumer = who COLLATE "C" AND i.order_key IS NOT NULL
+                   AND i.status IN ('processing', 'failed', 'waiting') LIMIT most) AS r;
+    ELSIF what = 'below' THEN
+        SELECT count(*) INTO n FROM (
+            SELECT FROM semel.inbox AS i WHERE i.consumer = who COLLATE "C" AND i.order_key IS NOT NULL
+                   AND i.status IN ('failed', 'waiting') AND i.version < below
+                   AND NOT EXISTS (SELECT FROM semel.order_key AS k
+                                   WHERE k.consumer = i.consumer AND k.order_key = i.order_key
+                                         AND k.last_version IS NOT NULL) LIMIT most) AS r;
+    ELSIF what = 'doubted' THEN
+        SELECT count(*) INTO n FROM (
+            SELECT FROM semel.inbox AS i WHERE i.consumer = who COLLATE "C" AND i.status = 'failed'
+                   AND i.error_class IN ('unknown', 'lease_expired') LIMIT most) AS r;
+    ELSIF what = 'sourced' THEN
+        SELECT count(*) INTO n FROM (
+            SELECT FROM semel.inbox AS i WHERE i.consumer = who COLLATE "C" AND i.source > '' LIMIT most) AS r;
+    ELSIF what = 'sourceless' THEN
+        SELECT count(*) INTO n FROM (
+            SELECT FROM semel.inbox AS i WHERE i.consumer = who COLLATE "C" AND i.source = '' LIMIT most) AS r;
+    ELSIF what = 'keys' THEN
+        SELECT count(*) INTO n FROM (
+            SELECT FROM semel.order_key AS k WHERE k.consumer = who COLLATE "C" LIMIT most) AS r;
+    ELSE
+        SELECT count(*) INTO n FROM (
+            SELECT FROM semel.watermark AS w WHERE w.consumer = who COLLATE "C" LIMIT most) AS r;
+    END IF;
+    RETURN n;
+END $$;
+
+CREATE FUNCTION semel._settings_refuse(text text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state', MESSAGE = text,
+        HINT = 'To do it all the same: semel consumer set CONSUMER JSON --force --reason TEXT';
+END $$;
+
+-- A change from f to t that would make stored rows mean something else is refused with their number. The same table as
+-- in src/core/consumer_set.c, but for the lines about routes.
+CREATE FUNCTION semel._settings_judge(f semel._policy, t semel._policy) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    elsewhere CONSTANT text := 'use another consumer, or stop its processes and force it';
+    rule record;
+    n bigint;
+BEGIN
+    FOR rule IN
+        SELECT * FROM (VALUES
+            ('order', f.ord::text, t.ord::text,
+             (f.ord <> 'none' AND t.ord = 'none') OR (f.ord = 'version' AND t.ord = 'arrival'), 'ordered',
+             'messages with an order key that wait, failed or run', 'let them end first'),
+            ('first_version', coalesce(f.first_version::text, 'any'), coalesce(t.first_version::text, 'any'),
+             t.ord = 'version' AND t.first_version > coalesce(f.first_version, -1), 'below',
+             'messages below it that wait or failed, of keys without a last version', 'let them end first'),
+            ('effect', f.effect, t.effect, f.effect = 'keyed' AND t.effect <> 'keyed', 'doubted',
+             'messages that may have had their effect and are to be repeated', 'let them end first'),
+            ('one_source', 'false', 'true', t.one_source AND NOT f.one_source, 'sourced',
+             'records with a source, which would be forgotten', elsewhere),
+            ('one_source', 'true', 'false', f.one_source AND NOT t.one_source, 'sourceless',
+             'records without a source, which would be forgotten', elsewhere)
+        ) AS r (member, was, becomes, applies, affected, which, todo) WHERE r.applies LOOP
+        n := semel._affected(t.consumer, rule.affected, t.first_version);
+        IF n > 0 THEN
+            PERFORM semel._settings_refuse(format('consumer "%s": %s cannot go from %s to %s; %s: %s; %s',
+                semel._show(t.consumer, 40), rule.member, rule.was, rule.becomes, rule.which,
+                CASE WHEN n > 10000 THEN 'more than 10000' ELSE n::text END, rule.todo));
+        END IF;
+    END LOOP;
+END $$;
+
+-- What is stored, with the change over it: null takes one away.
+CREATE FUNCTION semel._settings_merge(who text, stored jsonb, change jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    wrong text;
+    damaged jsonb;
+BEGIN
+    IF jsonb_typeof(change) <> 'object' THEN
+        PERFORM semel._policy_read('settings', who, change);
+    END IF;
+    SELECT jsonb_build_object(s.key, s.value) INTO damaged
+    FROM jsonb_each(stored) AS s LEFT JOIN semel._members() AS m ON m.name = s.key
+    WHERE NOT change ? s.key
+          AND semel._member_value(m.kind, m.words, m.low, m.high, m.absent, s.value) IS NULL LIMIT 1;
+    IF FOUND THEN                                           -- it is mended by naming it, and not thrown away otherwise
+        PERFORM semel._policy_read('stored settings', who, damaged);
+    END IF;
+    SELECT c.key INTO wrong FROM jsonb_each(change) AS c
+    WHERE jsonb_typeof(c.value) = 'null' AND NOT stored ? c.key
+          AND NOT EXISTS (SELECT FROM semel._members() AS m WHERE m.name = c.key) LIMIT 1;
+    IF FOUND THEN
+        PERFORM semel._bad_settings('settings', who, format(
+            'there is no setting "%s"; docs/settings-consumer.md lists them', semel._show(wrong, 40)));
+    END IF;
+    RETURN (SELECT coalesce(jsonb_object_agg(s.key, s.value), '{}') FROM jsonb_each(stored || change) AS s
+            WHERE jsonb_typeof(s.value) <> 'null');
+END $$;
+
+-- The change that makes the new settings of the old ones; NULL: there is none.
+CREATE FUNCTION semel._settings_diff(was jsonb, becomes jsonb) RETURNS jsonb LANGUAGE sql AS $$
+    SELECT jsonb_object_agg(k.key, coalesce(becomes -> k.key, 'null'))
+    FROM jsonb_object_keys(was || becomes) AS k (key) LEFT JOIN semel._members() AS m ON m.name = k.key
+    WHERE was ? k.key <> becomes ? k.key
+          OR semel._member_value(m.kind, m.words, m.low, m.high, m.absent, was -> k.key)
+             IS DISTINCT FROM semel._member_value(m.kind, m.words, m.low, m.high, m.absent, becomes -> k.key)
+$$;
+
+-- What rows were stored by, as far as it can be read.
+CREATE FUNCTION semel._policy_known(who text, settings jsonb) RETURNS semel._policy LANGUAGE plpgsql AS $$
+DECLARE
+    p semel._policy;
+BEGIN
+    p := semel._policy_read('stored settings', who, (
+        SELECT coalesce(jsonb_object_agg(s.key, s.value), '{}')
+        FROM jsonb_each(settings) AS s JOIN semel._members() AS m ON m.name = s.key
+        WHERE m.name IN ('effect', 'order', 'first_version', 'one_source')
+              AND semel._member_value(m.kind, m.words, m.low, m.high, m.absent, s.value) IS NOT NULL));
+    RETURN p;
+END $$;
+
+-- Under the lock of the consumer's row: judge, change, write it down.
+CREATE FUNCTION semel._settings_change(who text, change jsonb) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    stored semel.consumer;
+    becomes jsonb;
+    diff jsonb;
+    p semel._policy;
+    was semel._policy;
+BEGIN
+    INSERT INTO semel.consumer AS c (consumer, settings, updated_at) VALUES (who, '{}', semel._now())
+    ON CONFLICT (consumer) DO NOTHING;
+    SELECT c.* INTO stored FROM semel.consumer AS c WHERE c.consumer = who COLLATE "C" FOR UPDATE;
+    becomes := semel._settings_merge(who, stored.settings, change);
+    p := semel._policy_read('settings', who, becomes);
+    diff := semel._settings_diff(stored.settings, becomes);
+    IF diff IS NULL THEN
+        RETURN;
+    ELSIF stored.set_by_file IS NOT NULL THEN
+        PERFORM semel._settings_refuse(format('consumer "%s" is set by the file %s on %s: change it there',
+            semel._show(who, 40), semel._show(stored.set_by_file, 96), semel._show(stored.set_by_host, 64)));
+    END IF;
+    was := semel._policy_known(who, stored.settings);
+    PERFORM semel._settings_judge(was, p);
+    IF p.ord = 'version' AND p.first_version IS NOT NULL AND (was.ord <> 'version' OR was.first_version IS DISTINCT FROM
+       p.first_version) AND semel._affected(who, 'keys') > 0 THEN
+        RAISE NOTICE 'order keys exist already: is first_version "any" right for them?';
+    END IF;
+    UPDATE semel.consumer AS c SET settings = becomes, updated_at = semel._now() WHERE c.consumer = who COLLATE "C";
+    INSERT INTO semel.audit (at, who, what, reason, consumer)
+    VALUES (semel._now(), session_user, 'set ' || diff::text, '', _settings_change.who);
+END $$;
+
+-- The same; settings are changed first, and the others stay as they are: null takes one away, {} changes nothing. What
+-- stored rows or a route's file speak against is refused. roles.sql does not grant this to applications.
 CREATE FUNCTION semel.consumer(consumer text, settings jsonb) RETURNS jsonb LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
-#variable_conflict use_column
 BEGIN
     PERFORM semel._check_given('consumer', 'consumer', consumer.consumer IS NOT NULL);
     PERFORM semel._check_text('consumer', 'consumer', consumer.consumer, 1);
     IF consumer.settings IS NOT NULL THEN
-        PERFORM semel._policy_read('settings', consumer.consumer, consumer.settings);
-        INSERT INTO semel.consumer AS c (consumer, settings, updated_at)
-        VALUES (consumer.consumer, consumer.settings, semel._now())
-        ON CONFLICT (consumer) DO UPDATE SET settings = excluded.settings, updated_at = excluded.updated_at;
+        PERFORM semel._settings_change(consumer.consumer, consumer.settings);
     END IF;
     RETURN semel._policy_json(semel._policy(consumer.consumer));
 END $$;

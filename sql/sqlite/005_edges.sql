@@ -37,3 +37,10 @@ WHERE expires_at IS NOT NULL
                 AND i.message_id = semel_business_key.message_id
                 AND (i.status = 'processing' OR i.status = 'failed' OR i.status = 'waiting' OR i.status = 'unknown'
                      OR i.status = 'dead'));
+
+-- ---- settings under stored rows -----------------------------------------------------------------------------------
+
+-- Which route's file set the consumer last, on which machine and when; NULL: none did, or a person has set it since.
+ALTER TABLE semel_consumer ADD COLUMN set_by_host TEXT;
+ALTER TABLE semel_consumer ADD COLUMN set_by_file TEXT;
+ALTER TABLE semel_consumer ADD COLUMN set_by_at INTEGER;

@@ -59,7 +59,7 @@ struct semel_route_stats {
     struct semel_series *recovered, *fenced, *purged, *transactions, *cuts, *contention;
     struct semel_series *alerts[SEMEL_ALERT_COUNT];
     struct semel_series *rows[SEMEL_STATE_COUNT], *capped[SEMEL_STATE_COUNT], *oldest[SEMEL_STATE_COUNT], *looked;
-    struct semel_series *breaker[BREAKERS], *openings, *full;
+    struct semel_series *breaker[BREAKERS], *openings, *full, *held;
     struct semel_series *store_up, *store_lost, *source_up, *source_lost, *in_flight;
     _Atomic int breaker_now;
     _Atomic bool store_was_up, source_was_up;
@@ -181,6 +181,7 @@ static void take_gauges(struct semel_route_stats *r)
     semel__gauge_set(r->breaker[SEMEL_BREAKER_CLOSED], 1);
     r->openings = one(r, SEMEL_FAMILY_OPENINGS);
     r->full = one(r, SEMEL_FAMILY_FULL);
+    r->held = one(r, SEMEL_FAMILY_HELD);
     r->store_up = one(r, SEMEL_FAMILY_STORE_UP);
     r->store_lost = one(r, SEMEL_FAMILY_STORE_LOST);
     r->source_up = one(r, SEMEL_FAMILY_SOURCE_UP);
@@ -374,6 +375,11 @@ void semel__stats_breaker(struct semel_route_stats *route, enum semel_breaker_st
 void semel__stats_full(struct semel_route_stats *route, bool full)
 {
     semel__gauge_set(route->full, full ? 1 : 0);
+}
+
+void semel__stats_held(struct semel_route_stats *route, bool held)
+{
+    semel__gauge_set(route->held, held ? 1 : 0);
 }
 
 void semel__stats_store_up(struct semel_route_stats *route, bool up)

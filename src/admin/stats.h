@@ -39,6 +39,8 @@ void semel__stats_call(struct semel_route_stats *route, enum semel_result result
 void semel__stats_full(struct semel_route_stats *route, bool full); /* unknown_max is reached */
 void semel__stats_breaker(struct semel_route_stats *route, enum semel_breaker_state state);
 /* The world: is the connection to the store and to the source up, and how many times was it lost. */
+/* 1: its settings are not those that are stored, and it waits. */
+void semel__stats_held(struct semel_route_stats *route, bool held);
 void semel__stats_store_up(struct semel_route_stats *route, bool up);
 void semel__stats_source_up(struct semel_route_stats *route, bool up);
 /* behind, assigned, stopped: -1 where the source cannot tell. */

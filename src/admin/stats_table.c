@@ -137,6 +137,8 @@ const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
     [SEMEL_FAMILY_FULL] = GAUGE("semel_unknown_full",
                                 "1: the consumer has unknown_max unknown outcomes, and the route takes nothing new.",
                                 consumer_label, PER_ROUTE),
+    [SEMEL_FAMILY_HELD] = GAUGE("semel_route_held", "1: the route's settings are not those that are stored: it waits.",
+                                consumer_label, PER_ROUTE),
     [SEMEL_FAMILY_STORE_UP] = GAUGE("semel_store_up", "1: the route is connected to its store.", consumer_label,
                                     PER_ROUTE),
     [SEMEL_FAMILY_STORE_LOST] = COUNTER("semel_store_lost_total", "How many times the connection was lost.",

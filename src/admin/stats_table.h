@@ -41,6 +41,7 @@
     X(BREAKER)              \
     X(OPENINGS)             \
     X(FULL)                 \
+    X(HELD)                 \
     X(STORE_UP)             \
     X(STORE_LOST)           \
     X(SOURCE_UP)            \

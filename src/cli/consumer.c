@@ -4,7 +4,7 @@
  * their texts are core/consumer.h's; nothing here knows one by its name but `effect`, of which the guarantee follows.
  */
 #include "cli/cli.h"
-#include "core/consumer.h"
+#include "core/consumer_set.h"
 #include "core/look.h"
 
 #define PAGE 500
@@ -114,7 +114,23 @@ static void show_member(void *ctx, const char *name, const char *kind, const cha
     cli_table_text(shown->table, semel__str(help));
 }
 
-static int show(struct cli *cli, const struct semel_policy *policy)
+/* Which file sets it, and since when. */
+static void show_by(struct cli *cli, const struct semel_set_by *by, struct cli_object *object)
+{
+    char at[40];
+    if (by == NULL || !semel__str_given(by->file))
+        return;
+    semel__time_format(by->at_us, at);
+    if (object == NULL) {
+        cli_say(cli, "set by %.*s on %.*s, %s", (int)by->file.n, by->file.p, (int)by->host.n, by->host.p, at);
+        return;
+    }
+    cli_object_text(object, "set_by_host", by->host);
+    cli_object_text(object, "set_by_file", by->file);
+    cli_object_text(object, "set_by_at", semel__str(at));
+}
+
+static int show(struct cli *cli, const struct semel_policy *policy, const struct semel_set_by *by)
 {
     static const struct cli_column columns[] = {
         {"setting", CLI_TEXT, false}, {"value", CLI_TEXT, false},  {"default", CLI_TEXT, false},
@@ -133,10 +149,12 @@ static int show(struct cli *cli, const struct semel_policy *policy)
         cli_object_text(&object, "consumer", policy->consumer);
         cli_object_text(&object, "guarantee", semel__str(cli_guarantee(policy)));
         cli_object_raw(&object, "settings", semel__str(buf.p));
+        show_by(cli, by, &object);
         code = cli_object_print(&object);
     } else {
         struct shown shown = {cli_table_new(cli, columns, 5), buf.p};
         cli_say(cli, "%.*s: %s", (int)policy->consumer.n, policy->consumer.p, cli_guarantee(policy));
+        show_by(cli, by, NULL);
         if (shown.table != NULL)
             semel__policy_members(show_member, &shown);
         code = cli_table_print(shown.table, NULL);
@@ -147,15 +165,14 @@ static int show(struct cli *cli, const struct semel_policy *policy)
 
 /* A consumer is known by its settings or by its messages. */
 static semel_status known(struct semel_store *store, struct semel_str name, struct semel_arena *arena, bool *ret_known,
-                          struct semel_error *err)
+                          struct semel_consumer *ret, struct semel_error *err)
 {
-    struct semel_str settings = {0};
     struct semel_count *counts = NULL;
     size_t n = 0;
-    semel_status status = semel_store_consumer_get(store, name, arena, &settings, err);
-    if (status == SEMEL_OK && !semel__str_given(settings))
+    semel_status status = semel_store_consumer_read(store, name, false, arena, ret, err);
+    if (status == SEMEL_OK && !semel__str_given(ret->settings))
         status = semel_look_counts(store, name, 1, 1, arena, &counts, &n, err);
-    *ret_known = semel__str_given(settings) || n > 0;
+    *ret_known = semel__str_given(ret->settings) || n > 0;
     return status;
 }
 
@@ -163,59 +180,79 @@ static int run_show(struct cli *cli, const struct cli_args *args)
 {
     struct semel_str name = semel__str(cli_operand(args, 0));
     struct semel_policy policy;
+    struct semel_consumer stored = {0};
     struct semel_error err = {0};
     bool is_known = false;
     int code = CLI_OK;
     struct semel_store *store = cli_store_open(args, false, &code);
     if (store == NULL)
         return code;
-    semel_status status = known(store, name, &cli->arena, &is_known, &err);
+    semel_status status = known(store, name, &cli->arena, &is_known, &stored, &err);
     if (status == SEMEL_OK && is_known)
-        status = semel__consumer_load(store, name, &cli->arena, &policy, NULL, &err);
+        status = semel__consumer_use(name, stored.settings, &policy, NULL, &err);
     semel_store_close(store);
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "reading the settings");
     if (!is_known)
         return cli_fail(CLI_NOTHING, "there is no consumer '%s': it has neither messages nor settings", name.p);
-    return show(cli, &policy);
+    return show(cli, &policy, &stored.by);
 }
 
 /* ---- set ----------------------------------------------------------------------------------------- */
 
-static semel_status save(struct semel_store *store, struct semel_str name, struct semel_str settings,
-                         struct semel_error *err)
+/* What is stored speaks against it; the command that would do it all the same. */
+static int fail_refused(struct cli *cli, const struct cli_args *args, const struct semel_setting *now,
+                        const struct semel_error *err)
 {
-    int64_t now_us = 0;
-    semel_status status = semel_store_begin(store, SEMEL_TX_OWN, &now_us, err);
-    if (status != SEMEL_OK)
-        return status;
-    status = semel__consumer_save(store, name, settings, now_us, err);
-    if (status == SEMEL_OK)
-        return semel_store_commit(store, err);
-    semel_store_rollback(store);
-    return status;
+    struct semel_buf words;
+    semel__buf_init(&words, (size_t)2 * SEMEL_SETTINGS_MAX);
+    semel__buf_addf(&words, "consumer set %s ", cli_word(cli, cli_operand(args, 0)));
+    semel__buf_addf(&words, "%s --force --reason '...'", cli_word(cli, now->change.p));
+    semel__buf_add(&words, "", 1);
+    int code = words.failed ? cli_fail(CLI_REFUSED, "%s", err->text)
+                            : cli_fail(CLI_REFUSED, "%s; to do it all the same: %s", err->text,
+                                       cli_again(cli, words.p, cli_value(args, "store")));
+    semel__buf_done(&words);
+    return code;
+}
+
+static int set_by_person(struct cli *cli, const struct cli_args *args, struct semel_str settings,
+                         struct semel_setting *ret)
+{
+    struct semel_setter by = {.reason = semel__str(cli_value(args, "reason")), .force = cli_flag(args, "force")};
+    struct semel_error err = {0};
+    int code = cli_who(cli, &by.who);
+    if (code != CLI_OK)
+        return code;
+    if (by.force && by.reason.n == 0)
+        return cli_fail(CLI_REFUSED, "say why: --reason TEXT goes into the audit");
+    struct semel_store *store = cli_store_open(args, false, &code);
+    if (store == NULL)
+        return code;
+    semel_status status = semel__consumer_change(store, semel__str(cli_operand(args, 0)), settings, &by, &cli->arena,
+                                                 ret, &err);
+    semel_store_close(store);
+    if (ret->refused)
+        return fail_refused(cli, args, ret, &err);
+    if (status == SEMEL_INVALID && err.code == 0)
+        return cli_fail(CLI_USAGE, "%s", err.text);
+    return status == SEMEL_OK ? CLI_OK : cli_fail_error(status, &err, "storing the settings");
 }
 
 static int run_set(struct cli *cli, const struct cli_args *args)
 {
-    struct semel_str name = semel__str(cli_operand(args, 0)), settings;
-    struct semel_policy policy;
-    struct semel_error err = {0};
-    char line[SEMEL_SETTINGS_MAX + 1];
+    struct semel_str settings;
+    struct semel_setting now;
     int code = cli_input(cli, cli_operand(args, 1), "the settings", SEMEL_SETTINGS_MAX, &settings);
+    if (code == CLI_OK)
+        code = set_by_person(cli, args, settings, &now);
     if (code != CLI_OK)
         return code;
-    if (semel__policy_read(name, settings, &policy, NULL, &err) != SEMEL_OK)
-        return cli_fail(CLI_USAGE, "%s", err.text);
-    struct semel_store *store = cli_store_open(args, false, &code);
-    if (store == NULL)
-        return code;
-    semel_status status = save(store, name, settings, &err);
-    semel_store_close(store);
-    if (status != SEMEL_OK)
-        return cli_fail_error(status, &err, "storing the settings");
-    cli_say(cli, "%s: %s, %s", name.p, cli_guarantee(&policy), one_line(settings, line).p);
-    return cli->json ? show(cli, &policy) : CLI_OK;
+    cli_say(cli, "%s: %s, %s", cli_operand(args, 0), cli_guarantee(&now.policy),
+            now.changed ? now.change.p : "nothing changed");
+    if (now.hint != NULL)
+        cli_say(cli, "note: %s", now.hint);
+    return cli->json ? show(cli, &now.policy, NULL) : CLI_OK;
 }
 
 /* ---- the commands -------------------------------------------------------------------------------- */
@@ -253,21 +290,34 @@ static const struct cli_command show_command = {
     .run = run_show,
 };
 
+static const struct cli_option set_options[] = {
+    {"force", 0, NULL, "also what stored messages or a route's file speak against; needs --reason"},
+    {"reason", 'r', "TEXT", "why; goes into the audit with your name ($SEMEL_USER, else your login)"},
+    CLI_STORE_OPTION,
+    {NULL, 0, NULL, NULL},
+};
+
 static const struct cli_command set = {
     .name = "set",
-    .summary = "replace the settings of a consumer",
+    .summary = "change settings of a consumer",
     .operands = "CONSUMER JSON|@FILE|-",
     .operands_min = 2,
     .operands_max = 2,
-    .options = options,
+    .options = set_options,
     .help =
-        "JSON is an object with the settings that differ from the defaults; semel consumer show lists all of them.\n"
-        "It replaces what was set before; {} restores the defaults. What is unknown or out of range is refused\n"
-        "with exit code 2, and nothing is changed.\n"
+        "JSON is an object with the settings that are to change; semel consumer show lists all of them. The others\n"
+        "stay as they are; null takes one back to its default, {} changes nothing. What is unknown or out of range\n"
+        "is refused with exit code 2, and nothing is changed.\n"
+        "\n"
+        "Exit code 4: messages that are stored would mean something else under the new settings, and their number\n"
+        "is told; or a route's file sets the consumer, and must be changed instead. --force does it all the same,\n"
+        "and the consumer is no longer the file's until a route sets it again. Every change goes into the audit.\n"
+        "docs/settings-consumer.md lists which changes are refused.\n"
         "\n"
         "Examples\n"
         "  semel consumer set billing '{\"retry_max\": 12, \"retention\": \"90d\"}' --store sqlite:shop.db\n"
-        "  semel consumer set mailer '{\"effect\": \"keyed\"}' --store sqlite:shop.db",
+        "  semel consumer set billing '{\"retry_max\": null}' --store sqlite:shop.db\n"
+        "  semel consumer set orders '{\"order\": \"none\"}' --force --reason 'ticket 811' --store sqlite:shop.db",
     .run = run_set,
 };
 

@@ -20,7 +20,7 @@
 
 #include "base/error.h"
 #include "broker/spool.h"
-#include "core/consumer.h"
+#include "core/consumer_set.h"
 #include "core/pump.h"
 #include "store/sqlite_store.h"
 
@@ -87,6 +87,19 @@ semel_status demo_broker_open(struct semel_broker **ret, const char *file, struc
     return semel_broker_open(ret, brokers, url, err);
 }
 
+static semel_status set_consumer(struct semel_store *store, int64_t now_us, struct semel_error *err)
+{
+    const struct semel_setter by = {.who = SEMEL_STR("semel demo")};
+    struct semel_arena arena;
+    struct semel_setting now;
+
+    semel__arena_init(&arena, 1 << 16);
+    semel_status status = semel__consumer_set(store, SEMEL_STR(DEMO_CONSUMER), SEMEL_STR(settings), &by, now_us, &arena,
+                                              &now, err);
+    semel__arena_done(&arena);
+    return status;
+}
+
 /* Tables, accounts and the consumer's settings, in one transaction. */
 bool demo_worker_prepare(struct semel_error *err)
 {
@@ -101,7 +114,7 @@ bool demo_worker_prepare(struct semel_error *err)
         if (!demo_db_exec(semel_store_native(store), demo_business_schema, err))
             status = SEMEL_INVALID;
         if (status == SEMEL_OK)
-            status = semel__consumer_save(store, SEMEL_STR(DEMO_CONSUMER), SEMEL_STR(settings), now_us, err);
+            status = set_consumer(store, now_us, err);
         if (status == SEMEL_OK)
             status = semel_store_commit(store, err);
         else

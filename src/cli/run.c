@@ -5,7 +5,9 @@
  * Invariants: a file with a mistake starts nothing. What the daemon says goes to stderr, in the format that the
  * settings ask for.
  */
+#include <limits.h>
 #include <malloc.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -49,10 +51,13 @@ static struct semel_conf *reread(void *ctx)
 /* NOLINTNEXTLINE(readability-non-const-parameter): it becomes a void * */
 static int run_daemon(char *file, const struct semel_conf *conf)
 {
-    struct semel_daemon_options options = {.stores = cli_store_drivers(), .reread = reread, .ctx = file};
+    char path[PATH_MAX] = "stdin";
+    struct semel_daemon_options options = {.stores = cli_store_drivers(), .file = path, .reread = reread, .ctx = file};
     struct semel_error err = {0};
     struct semel_daemon *daemon = NULL;
     bool clean = true;
+    if (strcmp(file, "-") != 0 && realpath(file, path) == NULL)
+        snprintf(path, sizeof path, "%s", file);
     semel_status status = semel__log_new(&options.log, STDERR_FILENO, conf->log.format, conf->log.level, NULL, &err);
     if (status == SEMEL_OK)
         status = semel__daemon_new(&daemon, conf, &options, &err);

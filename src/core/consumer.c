@@ -86,7 +86,7 @@ static const struct member members[] = {
     {"retention", IS_TIME(retention_us, SEMEL_HORIZON_MIN_US, 36500 * DAY_US),
      .help = "how long a finished message is remembered; longer than a duplicate of it can come"},
     {"business_retention", IS_TIME(business_retention_us, 1000, 36500 * DAY_US), .none = "forever",
-     .help = "how long a business key is held"},
+     .help = "how long a business key is held after its message ended"},
     {"one_source", IS_FLAG(one_source), .help = "ids are unique across sources: the source is not part of the key"},
 };
 
@@ -292,16 +292,24 @@ static semel_status unknown_member(struct semel_str key, struct semel_error *why
                        near != NULL ? near : "");
 }
 
+/* MEMBERS: there is none. */
+static size_t member_of(struct semel_str key)
+{
+    size_t i = 0;
+
+    while (i < MEMBERS && !semel__str_eqz(key, members[i].name))
+        i++;
+    return i;
+}
+
 static semel_status read_member(const struct semel_json_node *node, struct semel_policy *policy, uint32_t *said,
                                 struct semel_error *why)
 {
     static const char *const right[] = {"one of ", "a whole number, ", "a duration such as \"90s\", ", ""};
     char is[SHOWN + 8], range[96], must[160];
-    size_t i = 0;
+    const size_t i = member_of(node->key);
     int64_t value;
 
-    while (i < MEMBERS && !semel__str_eqz(node->key, members[i].name))
-        i++;
     if (i == MEMBERS)
         return unknown_member(node->key, why);
     if (take(&members[i], node, &value)) {
@@ -315,28 +323,37 @@ static semel_status read_member(const struct semel_json_node *node, struct semel
     return bad(why, members[i].name, is, must);
 }
 
-static semel_status read_object(struct semel_str settings, struct semel_policy *policy, uint32_t *said,
-                                struct semel_error *why)
+/* NULL in *ret: nothing was given. */
+static semel_status parse_object(struct semel_str settings, struct semel_json **ret, struct semel_error *why)
 {
-    struct semel_json *json = NULL;
     char is[SHOWN + 8];
 
+    *ret = NULL;
+    if (!semel__str_given(settings))
+        return SEMEL_OK;
     if (settings.n > SEMEL_SETTINGS_MAX)
         return semel__fail(why, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "they have %zu bytes; at most %d are allowed",
                            settings.n, SEMEL_SETTINGS_MAX);
-    semel_status status = semel__json_parse(&json, settings, SEMEL_SETTINGS_MAX, why);
-    if (status != SEMEL_OK)
+    semel_status status = semel__json_parse(ret, settings, SEMEL_SETTINGS_MAX, why);
+    if (status != SEMEL_OK || (*ret)->root->tag == SEMEL_JSON_TAG_OBJECT)
         return status;
-    if (json->root->tag == SEMEL_JSON_TAG_OBJECT) {
-        const struct semel_json_node *node = json->root->u.first;
-        for (; status == SEMEL_OK && node != NULL; node = node->next)
-            status = read_member(node, policy, said, why);
-    } else {
-        show_node(json->root, is, sizeof is);
-        status = bad(why, "what was given", is, "a JSON object such as {\"retry_max\": 5}");
-    }
-    semel__json_free(json);
-    return status;
+    show_node((*ret)->root, is, sizeof is);
+    semel__json_free(*ret);
+    *ret = NULL;
+    return bad(why, "what was given", is, "a JSON object such as {\"retry_max\": 5}");
+}
+
+static const struct semel_json_node *first_of(const struct semel_json *json)
+{
+    return json != NULL ? json->root->u.first : NULL;
+}
+
+static bool has(const struct semel_json *json, struct semel_str key)
+{
+    for (const struct semel_json_node *node = first_of(json); node != NULL; node = node->next)
+        if (semel__str_eq(node->key, key))
+            return true;
+    return false;
 }
 
 /* What one member says of another, in the members' names; then all that policy.c knows. */
@@ -358,16 +375,41 @@ static semel_status check_policy(const struct semel_policy *policy, struct semel
     return semel__policy_check(policy, why);
 }
 
-static semel_status read_settings(struct semel_str consumer, struct semel_str settings, struct semel_policy *ret,
-                                  uint32_t *ret_said, struct semel_error *why)
+/* Every member of `json` but those that `hidden` has too. */
+static semel_status read_but(const struct semel_json *json, const struct semel_json *hidden, struct semel_said *said,
+                             struct semel_error *why)
 {
     semel_status status = SEMEL_OK;
 
-    semel__policy_init(ret, consumer);
-    *ret_said = 0;
-    if (semel__str_given(settings))
-        status = read_object(settings, ret, ret_said, why);
-    return status == SEMEL_OK ? check_policy(ret, why) : status;
+    for (const struct semel_json_node *node = first_of(json); status == SEMEL_OK && node != NULL; node = node->next)
+        if (!has(hidden, node->key))
+            status = read_member(node, &said->policy, &said->members, why);
+    return status;
+}
+
+static void said_init(struct semel_said *said, struct semel_str consumer)
+{
+    semel__policy_init(&said->policy, consumer);
+    said->members = 0;
+}
+
+static void said_note(struct semel_said *said)
+{
+    said->policy.effect_said = (said->members & EFFECT_SAID) != 0;
+}
+
+static semel_status read_settings(struct semel_str consumer, struct semel_str settings, struct semel_said *ret,
+                                  struct semel_error *why)
+{
+    struct semel_json *json = NULL;
+    semel_status status = parse_object(settings, &json, why);
+
+    said_init(ret, consumer);
+    if (status == SEMEL_OK)
+        status = read_but(json, NULL, ret, why);
+    semel__json_free(json);
+    said_note(ret);
+    return status == SEMEL_OK ? check_policy(&ret->policy, why) : status;
 }
 
 /* Puts whose settings they are before what is wrong with them; a failure of the world stays as it is. */
@@ -388,16 +430,14 @@ static semel_status blame(const char *what, struct semel_str consumer, const str
 static semel_status read_policy(const char *what, struct semel_str consumer, struct semel_str settings,
                                 struct semel_policy *ret, bool *ret_order_said, struct semel_error *err)
 {
-    struct semel_policy policy;
+    struct semel_said said;
     struct semel_error why;
-    uint32_t said;
 
-    if (read_settings(consumer, settings, &policy, &said, &why) != SEMEL_OK)
+    if (read_settings(consumer, settings, &said, &why) != SEMEL_OK)
         return blame(what, consumer, &why, err);
-    *ret = policy;
-    ret->effect_said = (said & EFFECT_SAID) != 0;
+    *ret = said.policy;
     if (ret_order_said != NULL)
-        *ret_order_said = (said & ORDER_SAID) != 0;
+        *ret_order_said = (said.members & ORDER_SAID) != 0;
     return SEMEL_OK;
 }
 
@@ -405,6 +445,105 @@ semel_status semel__policy_read(struct semel_str consumer, struct semel_str sett
                                 bool *ret_order_said, struct semel_error *err)
 {
     return read_policy("settings", consumer, settings, ret, ret_order_said, err);
+}
+
+/* ---- changes ------------------------------------------------------------------------------------------- */
+
+semel_status semel__said_read(struct semel_str consumer, struct semel_str settings, struct semel_said *ret,
+                              struct semel_error *err)
+{
+    struct semel_error why;
+
+    return read_settings(consumer, settings, ret, &why) == SEMEL_OK ? SEMEL_OK : blame("settings", consumer, &why, err);
+}
+
+void semel__said_known(struct semel_str consumer, struct semel_str stored, struct semel_said *ret)
+{
+    struct semel_json *json = NULL;
+
+    said_init(ret, consumer);
+    (void)parse_object(stored, &json, NULL);
+    for (const struct semel_json_node *node = first_of(json); node != NULL; node = node->next)
+        (void)read_member(node, &ret->policy, &ret->members, NULL);
+    semel__json_free(json);
+    said_note(ret);
+}
+
+/* null takes one away: also one that nobody knows, if it is there. */
+static semel_status read_change(const struct semel_json *change, const struct semel_json *stored,
+                                struct semel_said *said, struct semel_error *why)
+{
+    semel_status status = SEMEL_OK;
+
+    for (const struct semel_json_node *node = first_of(change); status == SEMEL_OK && node != NULL; node = node->next) {
+        if (node->tag != SEMEL_JSON_TAG_NULL)
+            status = read_member(node, &said->policy, &said->members, why);
+        else if (!has(stored, node->key) && member_of(node->key) == MEMBERS)
+            status = unknown_member(node->key, why);
+    }
+    return status;
+}
+
+semel_status semel__said_merge(struct semel_str consumer, struct semel_str stored, struct semel_str change,
+                               struct semel_said *ret, struct semel_error *err)
+{
+    struct semel_json *old = NULL, *new = NULL;
+    const char *what = "settings";
+    struct semel_error why = {0};
+    semel_status status = parse_object(change, &new, &why);
+
+    said_init(ret, consumer);
+    if (status == SEMEL_OK) {
+        what = "stored settings";
+        status = parse_object(stored, &old, &why);
+        status = status == SEMEL_INVALID ? SEMEL_OK : status; /* it has nothing that could be kept */
+    }
+    if (status == SEMEL_OK)
+        status = read_but(old, new, ret, &why);
+    if (status == SEMEL_OK) {
+        what = "settings";
+        status = read_change(new, old, ret, &why);
+    }
+    semel__json_free(old);
+    semel__json_free(new);
+    said_note(ret);
+    if (status == SEMEL_OK)
+        status = check_policy(&ret->policy, &why);
+    return status == SEMEL_OK ? SEMEL_OK : blame(what, consumer, &why, err);
+}
+
+void semel__said_write(const struct semel_said *said, struct semel_buf *buf)
+{
+    write_members(&said->policy, said->members, buf);
+}
+
+bool semel__said_diff(const struct semel_said *from, const struct semel_said *to, struct semel_buf *buf)
+{
+    const char *between = "{";
+
+    for (size_t i = 0; i < MEMBERS; i++) {
+        const struct member *m = &members[i];
+        const bool was = (from->members >> i & 1) != 0, is = (to->members >> i & 1) != 0;
+        char text[64] = "null";
+        const char *quote = "";
+        if (was == is && (!is || get(&from->policy, m) == get(&to->policy, m)))
+            continue;
+        if (is)
+            quote = value_text(m, get(&to->policy, m), text, sizeof text) ? "\"" : "";
+        semel__buf_addf(buf, "%s\"%s\": %s%s%s", between, m->name, quote, text, quote);
+        between = ", ";
+    }
+    semel__buf_addz(buf, between[0] == ',' ? "}" : "{}");
+    return between[0] == ',';
+}
+
+void semel__setting_show(const struct semel_policy *policy, const char *name, char *out, size_t size)
+{
+    const size_t i = member_of(semel__str(name));
+
+    out[0] = '\0';
+    if (i < MEMBERS)
+        value_text(&members[i], get(policy, &members[i]), out, size);
 }
 
 /* ---- the store ----------------------------------------------------------------------------------------- */
@@ -424,30 +563,18 @@ semel_status semel__consumer_load(struct semel_store *store, struct semel_str co
     return status == SEMEL_OK ? read_policy("stored settings", consumer, settings, ret, ret_order_said, err) : status;
 }
 
-semel_status semel__consumer_save(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
-                                  int64_t now_us, struct semel_error *err)
-{
-    struct semel_policy policy;
-    semel_status status = semel__policy_read(consumer, settings, &policy, NULL, err);
-
-    if (status != SEMEL_OK)
-        return status;
-    return semel_store_consumer_put(store, consumer, semel__str_given(settings) ? settings : SEMEL_STR("{}"), now_us,
-                                    err);
-}
-
-static semel_status put_members(struct semel_store *store, const struct semel_policy *policy, uint32_t said,
-                                int64_t now_us, struct semel_error *err)
+static semel_status put_said(struct semel_store *store, const struct semel_said *said, int64_t now_us,
+                             struct semel_error *err)
 {
     struct semel_buf buf;
     semel_status status;
 
     semel__buf_init(&buf, SEMEL_SETTINGS_MAX);
-    write_members(policy, said, &buf);
+    semel__said_write(said, &buf);
     if (buf.failed)
         status = semel__fail_memory(err); /* all members together are far from the bound */
     else
-        status = semel_store_consumer_put(store, policy->consumer, semel__buf_str(&buf), now_us, err);
+        status = semel_store_consumer_put(store, said->policy.consumer, semel__buf_str(&buf), now_us, err);
     semel__buf_done(&buf);
     return status;
 }
@@ -457,24 +584,24 @@ static semel_status settle_order(struct semel_store *store, const struct semel__
                                  int64_t now_us, struct semel_error *err)
 {
     struct semel_arena arena;
-    struct semel_str settings = {0};
-    struct semel_policy fresh;
+    struct semel_consumer stored;
+    struct semel_said fresh;
     struct semel_error why;
-    uint32_t said;
 
     semel__arena_init(&arena, 4 * SEMEL_SETTINGS_MAX);
-    semel_status status = semel_store_consumer_get(store, policy->consumer, &arena, &settings, err);
-    if (status == SEMEL_OK && read_settings(policy->consumer, settings, &fresh, &said, &why) != SEMEL_OK)
+    semel_status status = semel_store_consumer_read(store, policy->consumer, true, &arena, &stored, err);
+    if (status == SEMEL_OK && read_settings(policy->consumer, stored.settings, &fresh, &why) != SEMEL_OK)
         status = blame("stored settings", policy->consumer, &why, err);
-    if (status == SEMEL_OK && (said & ORDER_SAID) == 0) {
-        fresh.order = msg->version != SEMEL_NONE ? SEMEL_ORDER_VERSION : SEMEL_ORDER_ARRIVAL;
-        if (check_policy(&fresh, &why) != SEMEL_OK)
+    if (status == SEMEL_OK && (fresh.members & ORDER_SAID) == 0) {
+        fresh.policy.order = msg->version != SEMEL_NONE ? SEMEL_ORDER_VERSION : SEMEL_ORDER_ARRIVAL;
+        fresh.members |= ORDER_SAID;
+        if (check_policy(&fresh.policy, &why) != SEMEL_OK)
             status = blame("a message has an order key; settings", policy->consumer, &why, err);
         else
-            status = put_members(store, &fresh, said | ORDER_SAID, now_us, err);
+            status = put_said(store, &fresh, now_us, err);
     }
     if (status == SEMEL_OK)
-        *policy = fresh;
+        *policy = fresh.policy;
     semel__arena_done(&arena);
     return status;
 }
@@ -492,7 +619,9 @@ semel_status semel__consumer_order(struct semel_store *store, const struct semel
     if (status != SEMEL_OK || policy->order != SEMEL_ORDER_ARRIVAL || msg->version == SEMEL_NONE ||
         msg->defect != SEMEL_DEFECT_NONE) /* it will not run */
         return status;
-    semel__fail(&why, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-                "order is arrival, and a message has a version; set order to version, or give no versions");
+    semel__fail(
+        &why, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+        "order is arrival, and a message has a version; give none, or set order to version (and first_version to "
+        "any where keys begin later)");
     return blame("settings", policy->consumer, &why, err);
 }

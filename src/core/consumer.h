@@ -40,16 +40,33 @@ bool semel__duration_parse(struct semel_str text, int64_t *ret_us);
 /* The shortest exact form: "45d", "90s", "1500ms". */
 void semel__duration_format(int64_t us, char *out, size_t size);
 
+/* Settings, and which of them were said, a bit each: the others have their defaults. */
+struct semel_said {
+    struct semel_policy policy;
+    uint32_t members;
+};
+
+semel_status semel__said_read(struct semel_str consumer, struct semel_str settings, struct semel_said *ret,
+                              struct semel_error *err);
+/* What can be read of stored settings, whatever else is there. */
+void semel__said_known(struct semel_str consumer, struct semel_str stored, struct semel_said *ret);
+/* `change` over `stored`: null takes one away, {} changes nothing. What is stored is checked but for what is changed,
+ * so that a damaged member can be mended. */
+semel_status semel__said_merge(struct semel_str consumer, struct semel_str stored, struct semel_str change,
+                               struct semel_said *ret, struct semel_error *err);
+void semel__said_write(const struct semel_said *said, struct semel_buf *buf);
+/* The change that makes `to` of `from`. false: there is none, and {} was written. */
+bool semel__said_diff(const struct semel_said *from, const struct semel_said *to, struct semel_buf *buf);
+/* One value, for a person. */
+void semel__setting_show(const struct semel_policy *policy, const char *name, char *out, size_t size);
+
 /* What stored settings say, as semel__consumer_load reads them. */
 semel_status semel__consumer_use(struct semel_str consumer, struct semel_str settings, struct semel_policy *ret,
                                  bool *ret_order_said, struct semel_error *err);
 /* The stored policy of the consumer; the consumer's name is borrowed, nothing else. Needs no transaction. */
 semel_status semel__consumer_load(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
                                   struct semel_policy *ret, bool *ret_order_said, struct semel_error *err);
-/* Checks and stores, in the place of what was there; not given is {}. Inside a transaction. */
-semel_status semel__consumer_save(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
-                                  int64_t now_us, struct semel_error *err);
-/* The same for one message: settles `order` by what it gives where the consumer has not said it, and stores that;
+/* For one message: settles `order` by what it gives where the consumer has not said it, and stores that;
  * inside a transaction, with whose rollback it is undone. What others stored since `policy` was read is taken over.
  * INVALID: the message contradicts the order that was settled: a version where it is `arrival`. A message that lacks
  * what `version` needs is no contradiction but a bad message, which the inbox keeps; `none` takes every message.

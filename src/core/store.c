@@ -371,6 +371,27 @@ semel_status semel_store_consumer_put(struct semel_store *store, struct semel_st
     return store->ops->consumer_put(store, consumer, settings, now_us, err);
 }
 
+semel_status semel_store_consumer_read(struct semel_store *store, struct semel_str consumer, bool lock,
+                                       struct semel_arena *arena, struct semel_consumer *ret, struct semel_error *err)
+{
+    assert(store->in_tx || !lock);
+    return store->ops->consumer_read(store, consumer, lock, arena, ret, err);
+}
+
+semel_status semel_store_consumer_mark(struct semel_store *store, struct semel_str consumer,
+                                       const struct semel_set_by *by, struct semel_error *err)
+{
+    assert(store->in_tx);
+    return store->ops->consumer_mark(store, consumer, by, err);
+}
+
+semel_status semel_store_affected(struct semel_store *store, struct semel_str consumer, enum semel_affected what,
+                                  int64_t version, int64_t max, int64_t *ret_n, struct semel_error *err)
+{
+    assert(store->in_tx && what < SEMEL_AFFECTED_COUNT && max > 0);
+    return store->ops->affected(store, consumer, what, version, max, ret_n, err);
+}
+
 semel_status semel_store_consumers(struct semel_store *store, struct semel_str after, size_t max,
                                    struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
                                    struct semel_error *err)

@@ -221,6 +221,31 @@ struct semel_audit {
     struct semel_str who, what, reason;
 };
 
+/* A route's file, which set a consumer (consumer.h). Not given: none did. */
+struct semel_set_by {
+    struct semel_str host, file;
+    int64_t at_us;
+};
+
+/* What is stored of a consumer. */
+struct semel_consumer {
+    struct semel_str settings; /* not given: none */
+    struct semel_set_by by;
+};
+
+/* What a change of settings may reinterpret (consumer_set.h). */
+enum semel_affected {
+    SEMEL_AFFECTED_ORDERED,    /* rows with an order key that are waiting, failed or processing */
+    SEMEL_AFFECTED_BELOW,      /* waiting and failed rows below a version, of keys without a last version */
+    SEMEL_AFFECTED_DOUBTED,    /* failed rows of class unknown or lease_expired */
+    SEMEL_AFFECTED_SOURCED,    /* rows with a source */
+    SEMEL_AFFECTED_SOURCELESS, /* rows without one */
+    SEMEL_AFFECTED_ANY,        /* rows */
+    SEMEL_AFFECTED_KEYS,       /* order keys */
+    SEMEL_AFFECTED_WATERMARKS,
+    SEMEL_AFFECTED_COUNT
+};
+
 /* How far a consumer has come in one partition of a source (I23). The epoch is raised by whoever gets the partition,
  * and by an operator who sets the position: a worker of an earlier epoch is fenced. */
 struct semel_position {
@@ -337,8 +362,19 @@ struct semel_store_ops {
     /* The settings of a consumer (consumer.h); not given: none are stored. Needs no transaction. */
     semel_status (*consumer_get)(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
                                  struct semel_str *ret_settings, struct semel_error *err);
+    /* What set them stays as it is. */
     semel_status (*consumer_put)(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
                                  int64_t now_us, struct semel_error *err);
+    /* All that is stored of a consumer. With `lock`, inside a transaction: nobody else reads it so, or writes it, until
+     * the end; the driver may store {} where nothing was. */
+    semel_status (*consumer_read)(struct semel_store *store, struct semel_str consumer, bool lock,
+                                  struct semel_arena *arena, struct semel_consumer *ret, struct semel_error *err);
+    /* Says of a consumer that has settings which file set it; not given: none. */
+    semel_status (*consumer_mark)(struct semel_store *store, struct semel_str consumer, const struct semel_set_by *by,
+                                  struct semel_error *err);
+    /* How many there are; counting stops at `max`. `version` is for BELOW. By an index, never by all rows. */
+    semel_status (*affected)(struct semel_store *store, struct semel_str consumer, enum semel_affected what,
+                             int64_t version, int64_t max, int64_t *ret_n, struct semel_error *err);
     /* The names of consumers that have rows or settings, ascending, after `after` (not given: from the first), at most
      * max. Needs no transaction, and does not walk the rows. */
     semel_status (*consumers)(struct semel_store *store, struct semel_str after, size_t max, struct semel_arena *arena,
@@ -423,6 +459,12 @@ semel_status semel_store_consumer_get(struct semel_store *store, struct semel_st
                                       struct semel_str *ret_settings, struct semel_error *err);
 semel_status semel_store_consumer_put(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
                                       int64_t now_us, struct semel_error *err);
+semel_status semel_store_consumer_read(struct semel_store *store, struct semel_str consumer, bool lock,
+                                       struct semel_arena *arena, struct semel_consumer *ret, struct semel_error *err);
+semel_status semel_store_consumer_mark(struct semel_store *store, struct semel_str consumer,
+                                       const struct semel_set_by *by, struct semel_error *err);
+semel_status semel_store_affected(struct semel_store *store, struct semel_str consumer, enum semel_affected what,
+                                  int64_t version, int64_t max, int64_t *ret_n, struct semel_error *err);
 semel_status semel_store_consumers(struct semel_store *store, struct semel_str after, size_t max,
                                    struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
                                    struct semel_error *err);

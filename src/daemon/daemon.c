@@ -86,20 +86,36 @@ void run_source_down(struct run_route *route, const struct semel_error *err)
     pthread_mutex_unlock(&route->daemon->lock);
 }
 
+/* The route is held, and it is known why. */
+static bool held_why(struct run_route *route, char why[sizeof(route->why_held)])
+{
+    if (!atomic_load(&route->held))
+        return false;
+    pthread_mutex_lock(&route->daemon->lock);
+    bool told = route->why_held[0] != '\0';
+    if (told)
+        memcpy(why, route->why_held, sizeof(route->why_held));
+    pthread_mutex_unlock(&route->daemon->lock);
+    return told;
+}
+
 /* Whoever reads it needs no token: an error's text has neither ids nor secrets in it. */
 static bool route_ready(struct run_route *route, struct semel_buf *why)
 {
     const char *what = NULL;
-    char down[sizeof(route->why_down)] = "";
+    char down[sizeof(route->why_held)] = "";
+    _Static_assert(sizeof(route->why_held) >= sizeof(route->why_down), "either fits");
     for (size_t k = 0; k < route->n_workers; k++)
         if (!atomic_load(&route->workers[k].thread.up))
             what = "the store is not connected, or the handler cannot be used";
     if (!atomic_load(&route->source.up)) {
         what = "the source is not connected";
         pthread_mutex_lock(&route->daemon->lock);
-        memcpy(down, route->why_down, sizeof(down));
+        memcpy(down, route->why_down, sizeof(route->why_down));
         pthread_mutex_unlock(&route->daemon->lock);
     }
+    if (held_why(route, down))
+        what = "its settings are not those that are stored";
     if (what != NULL)
         semel__buf_addf(why, "%sroute %.*s: %s%s%s", why->n > 0 ? "; " : "", (int)route->conf->name.n,
                         route->conf->name.p, what, down[0] != '\0' ? ": " : "", down);
@@ -119,6 +135,19 @@ static bool ready(void *ctx, struct semel_buf *why)
     return all;
 }
 
+bool run_started(struct semel_daemon *daemon)
+{
+    bool all = true;
+    for (size_t i = 0; all && i < daemon->n_routes; i++) {
+        char why[sizeof(daemon->routes[i].why_held)];
+        struct semel_buf ignored;
+        semel__buf_init(&ignored, 1024);
+        all = held_why(&daemon->routes[i], why) || route_ready(&daemon->routes[i], &ignored);
+        semel__buf_done(&ignored);
+    }
+    return all;
+}
+
 static void list_routes(void *ctx, struct semel_buf *json)
 {
     static const char *const states[] = {"closed", "open", "probing"};
@@ -130,13 +159,14 @@ static void list_routes(void *ctx, struct semel_buf *json)
             store = store && atomic_load(&route->workers[k].thread.up);
         semel__buf_addf(json,
                         "%s{\"name\":\"%.*s\",\"source\":\"%s\",\"handler\":\"%s\",\"guarantee\":\"%s\","
-                        "\"order\":\"%s\",\"breaker\":\"%s\",\"source_up\":%s,\"store_up\":%s}",
+                        "\"order\":\"%s\",\"breaker\":\"%s\",\"source_up\":%s,\"store_up\":%s,\"held\":%s}",
                         i > 0 ? "," : "", (int)route->conf->name.n, route->conf->name.p,
                         semel__source_name(route->conf->from.kind), semel__do_name(route->conf->handler.kind),
                         semel__guarantee_name(route->conf->promise.guarantee),
                         semel__order_rests_name(route->conf->promise.order),
                         states[semel__route_breaker_look(&route->breaker).state],
-                        atomic_load(&route->source.up) ? "true" : "false", store ? "true" : "false");
+                        atomic_load(&route->source.up) ? "true" : "false", store ? "true" : "false",
+                        atomic_load(&route->held) ? "true" : "false");
     }
 }
 
@@ -171,8 +201,6 @@ static semel_status build_workers(struct run_route *route, struct semel_error *e
     bool outside = conf->handler.kind == SEMEL_DO_HTTP || conf->handler.kind == SEMEL_DO_EXEC;
     size_t sides = outside ? 1 : (size_t)conf->workers;
     struct semel_random rng;
-    char host[64] = "";
-    (void)gethostname(host, sizeof host - 1);
     semel__random_seed_os(&rng);
     semel_status status = semel__hand_new(&route->hand, sides, in_flight(conf),
                                           conf->policy.order != SEMEL_ORDER_NONE || keeps_positions(conf),
@@ -191,7 +219,7 @@ static semel_status build_workers(struct run_route *route, struct semel_error *e
         worker->stats = semel__stats_worker(route->stats);
         if (worker->stats == NULL)
             return semel__fail_memory(err);
-        snprintf(worker->owner, sizeof worker->owner, "%s/%ld/%08x/%zu", host, (long)getpid(),
+        snprintf(worker->owner, sizeof worker->owner, "%s/%ld/%08x/%zu", route->daemon->host, (long)getpid(),
                  (unsigned)semel__random_next(&rng), i);
     }
     return SEMEL_OK;
@@ -208,6 +236,7 @@ static semel_status build_routes(struct semel_daemon *daemon, struct semel_error
         struct run_route *route = &daemon->routes[i];
         route->daemon = daemon;
         route->conf = &conf->routes[i];
+        route->held = true; /* until its settings are stored */
         daemon->n_routes++;
         route->stats = semel__stats_route(daemon->stats, route->conf->name,
                                           semel__guarantee_name(route->conf->promise.guarantee));
@@ -269,6 +298,7 @@ semel_status semel__daemon_new(struct semel_daemon **ret, const struct semel_con
     daemon->conf = conf;
     daemon->options = *options;
     daemon->log = options->log;
+    (void)gethostname(daemon->host, sizeof daemon->host - 1);
     daemon->view = (struct semel_serve_view){daemon, alive, ready, list_routes};
     semel_status status = semel__stats_new(&daemon->stats, err);
     if (status == SEMEL_OK)

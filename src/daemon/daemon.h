@@ -26,6 +26,7 @@ struct semel_daemon;
 struct semel_daemon_options {
     const struct semel_store_ops *const *stores; /* ended by NULL */
     struct semel_log *log;                       /* or NULL */
+    const char *file;                            /* where the settings are from, for the mark of consumers */
     /* NULL, or: the settings as they are now, for the tokens in them. It returns NULL when they cannot be used, and has
      * told why. */
     struct semel_conf *(*reread)(void *ctx);

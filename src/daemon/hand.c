@@ -233,6 +233,14 @@ struct semel_answer *semel__hand_answers(struct semel_hand *hand, int wait_ms)
     return answers;
 }
 
+bool semel__hand_stale(struct semel_hand *hand, const struct semel_answer *answer)
+{
+    pthread_mutex_lock(&hand->lock);
+    bool stale = answer->epoch != hand->epoch;
+    pthread_mutex_unlock(&hand->lock);
+    return stale;
+}
+
 void semel__hand_applied(struct semel_hand *hand, struct semel_answer *answer)
 {
     pthread_mutex_lock(&hand->lock);

@@ -53,6 +53,8 @@ struct semel_answer {
 };
 /* What was answered since, in order; waits at most wait_ms for the first. NULL: nothing. */
 struct semel_answer *semel__hand_answers(struct semel_hand *hand, int wait_ms);
+/* It is about deliveries from before the last void: the broker knows nothing of them. */
+bool semel__hand_stale(struct semel_hand *hand, const struct semel_answer *answer);
 /* The first of them was applied by the broker, or its tags were fenced: what was given back comes again from now on. */
 void semel__hand_applied(struct semel_hand *hand, struct semel_answer *answer);
 /* The real broker was opened anew. */

@@ -157,6 +157,8 @@ static void tick(struct outside *o, int64_t now_us)
     struct semel_error err = {0};
     size_t n = 0;
     semel_status status = semel__pump_tick(&worker->pump, now_us, &n, &err);
+    if (status == SEMEL_OK)
+        status = run_settings_ask(worker, &err);
     run_worker_ticked(worker, now_us, n == 0 && o->used == 0);
     o->look = status == SEMEL_OK;
     note(o, status, &err);
@@ -491,7 +493,9 @@ static bool rests(const struct outside *o)
 static int wait_of(const struct outside *o, bool stopping)
 {
     int64_t now_us = semel__steady_us();
-    int64_t wait_ms = stopping ? 100 : run_worker_wait_ms(o->worker, semel__now(&semel__clock_real));
+    int64_t wait_ms = stopping || atomic_load(&o->worker->route->held)
+                          ? 100
+                          : run_worker_wait_ms(o->worker, semel__now(&semel__clock_real));
     if (!stopping && now_us < o->rest_us)
         wait_ms = (o->rest_us - now_us) / 1000 + 1;
     for (size_t i = 0; i < o->n; i++) {
@@ -516,16 +520,31 @@ static void wait_ends(struct outside *o, bool stopping)
     struct semel_call_end ends[ENDS_MAX];
     int64_t now_us = semel__now(&semel__clock_real);
     bool paused = semel__pump_until(&o->worker->pump, now_us) != SEMEL_NONE;
-    bool open = !stopping && !rests(o) && !paused && o->used < o->n, again = open && o->look;
-    bool heed = open || (paused && !stopping && !rests(o) && run_gives_back(o->worker->route));
+    bool held = atomic_load(&o->worker->route->held);
+    bool open = !stopping && !held && !rests(o) && !paused && o->used < o->n, again = open && o->look;
+    bool heed = open || (paused && !held && !stopping && !rests(o) && run_gives_back(o->worker->route));
     size_t n = o->caller->ops->wait(o->caller, again ? 0 : wait_of(o, stopping),
                                     heed ? semel__hand_fd(o->worker->side) : -1, ends, ENDS_MAX);
     for (size_t i = 0; i < n; i++)
         ended(o, &ends[i]);
 }
 
+/* Calls that run come to their end; nothing is begun. */
+static void turn_held(struct outside *o)
+{
+    atomic_store(&o->worker->rests, o->used == 0);
+    wait_ends(o, false);
+    renew(o);
+    if (!rests(o))
+        settle(o);
+}
+
 static void turn(struct outside *o)
 {
+    if (run_settings_hold(o->worker)) {
+        turn_held(o);
+        return;
+    }
     int64_t now_us = semel__now(&semel__clock_real);
     if (!rests(o) && run_worker_wait_ms(o->worker, now_us) == 0)
         tick(o, now_us);

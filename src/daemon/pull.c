@@ -18,6 +18,12 @@ void *run_pull(void *arg)
             size_t n = 0;
             semel_status status = SEMEL_OK;
             run_beat(&worker->thread);
+            if (run_settings_hold(worker)) {
+                semel__pull_close(route->pull);
+                run_sleep(route->daemon, STEP_MS);
+                (void)semel__serve_pull(route->daemon->serve, route->conf);
+                continue;
+            }
             if (worker->pump.store_down) {
                 status = semel_store_reopen(worker->store, &err);
                 worker->pump.store_down = status != SEMEL_OK;

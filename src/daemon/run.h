@@ -43,6 +43,7 @@ struct run_worker {
     struct semel_pump pump;
     struct semel_broker *side;
     struct semel_worker_stats *stats;
+    atomic_bool rests; /* its route is held, and it has nothing that it could still answer; for the source */
     struct semel_sql *sql;
     struct semel__handler handler;
     int64_t next_tick_us;
@@ -66,7 +67,11 @@ struct run_route {
     struct semel_route_stats *stats;
     struct semel_route_breaker breaker; /* of all its workers */
     pthread_mutex_t breaker_lock;
-    int openings; /* as they were told last; under that lock */
+    int openings;                 /* as they were told last; under that lock */
+    atomic_bool held;             /* what is stored is not what the file says: nothing is taken (settings.c) */
+    char why_held[300];           /* "": not known yet; under the daemon's lock */
+    bool stored;                  /* the file's settings were stored; of the first worker's thread, as is the next */
+    int64_t next_ask_us, rest_us; /* monotonic */
 };
 
 struct semel_daemon {
@@ -79,6 +84,7 @@ struct semel_daemon {
     struct run_route *routes;
     size_t n_routes;
     struct semel_serve_view view;
+    char host[64];
     struct run_thread http, watch;
     pthread_mutex_t lock; /* for who waits for the stop, and for why_down */
     pthread_cond_t stops;
@@ -110,6 +116,16 @@ void *run_worker(void *worker);  /* effects in the database, and what is stored 
 void *run_outside(void *worker); /* http, exec */
 void *run_pull(void *worker);    /* answers those who pull */
 void *run_watch(void *daemon);   /* looks at the store for the gauges */
+
+/* settings.c: whether the route may run. Asks the store, and holds the route or lets it run: by the first worker, at
+ * every tick. */
+semel_status run_settings_ask(struct run_worker *worker, struct semel_error *err);
+/* The turn of a worker whose route is held: gives back what waits, keeps house, asks again. false: it is not held. */
+bool run_settings_hold(struct run_worker *worker);
+/* The route is held, and no worker has anything to answer. */
+bool run_settings_rest(const struct run_route *route);
+/* Every route runs, or is held and says why. */
+bool run_started(struct semel_daemon *daemon);
 
 /* breaker.c: after the hand and the stats of the route are there, before its threads. */
 semel_status run_breaker_init(struct run_route *route, struct semel_error *err);

@@ -290,6 +290,24 @@ static semel_status shared_consumer_put(struct semel_store *store, struct semel_
     FORWARD(ops->consumer_put(inner, consumer, settings, now_us, err));
 }
 
+static semel_status shared_consumer_read(struct semel_store *store, struct semel_str consumer, bool lock,
+                                         struct semel_arena *arena, struct semel_consumer *ret, struct semel_error *err)
+{
+    FORWARD(ops->consumer_read(inner, consumer, lock, arena, ret, err));
+}
+
+static semel_status shared_consumer_mark(struct semel_store *store, struct semel_str consumer,
+                                         const struct semel_set_by *by, struct semel_error *err)
+{
+    FORWARD(ops->consumer_mark(inner, consumer, by, err));
+}
+
+static semel_status shared_affected(struct semel_store *store, struct semel_str consumer, enum semel_affected what,
+                                    int64_t version, int64_t max, int64_t *ret_n, struct semel_error *err)
+{
+    FORWARD(ops->affected(inner, consumer, what, version, max, ret_n, err));
+}
+
 static semel_status shared_consumers(struct semel_store *store, struct semel_str after, size_t max,
                                      struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
                                      struct semel_error *err)
@@ -353,7 +371,7 @@ static bool shared_busy(struct semel_store *store)
 }
 
 /* A new operation of the contract must be forwarded, too. */
-_Static_assert(sizeof(struct semel_store_ops) == 38 * sizeof(void *), "an operation is not forwarded");
+_Static_assert(sizeof(struct semel_store_ops) == 41 * sizeof(void *), "an operation is not forwarded");
 
 /* What the daemon looks at; operators have a program and a connection of their own. */
 static const struct semel_look_ops look_ops = {
@@ -392,6 +410,9 @@ static const struct semel_store_ops shared_ops = {
     .audit = shared_audit,
     .consumer_get = shared_consumer_get,
     .consumer_put = shared_consumer_put,
+    .consumer_read = shared_consumer_read,
+    .consumer_mark = shared_consumer_mark,
+    .affected = shared_affected,
     .consumers = shared_consumers,
     .positions_take = shared_positions_take,
     .positions_move = shared_positions_move,

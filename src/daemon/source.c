@@ -17,6 +17,7 @@
 #define IDLE_MS 1000 /* the longest wait: for new deliveries, or for a stop */
 #define BUSY_MS 10   /* while workers have something, their answers are due soon */
 #define FULL_MS 100  /* the longest wait for room that is worth a poll */
+#define HELD_MS 50
 #define LOOK_US 1000000
 #define ARENA_MAX ((size_t)256 << 20)
 
@@ -66,7 +67,7 @@ static void apply_all(struct source *source, struct semel_answer *answers)
     while (answers != NULL) {
         struct semel_answer *answer = answers;
         answers = answer->next;
-        if (!source->down)
+        if (!source->down && !semel__hand_stale(source->route->hand, answer))
             (void)apply(source, answer);
         semel__hand_applied(source->route->hand, answer);
     }
@@ -286,24 +287,69 @@ static void finish(struct source *source)
     apply_all(source, semel__hand_answers(source->route->hand, 0));
 }
 
+/* ---- a route that is held ------------------------------------------------------------------------ */
+
+/* Nothing is read before the route may run: others may have the partitions. */
+static bool wait_to_run(struct source *source)
+{
+    while (!run_stopping(daemon_of(source)) && atomic_load(&source->route->held)) {
+        run_beat(&source->route->source);
+        run_sleep(daemon_of(source), HELD_MS);
+    }
+    return !run_stopping(daemon_of(source));
+}
+
+/* An answer must not meet the tags of another connection: the source stays open until nobody has one left. */
+static bool let_go(struct source *source)
+{
+    while (!run_stopping(daemon_of(source)) && atomic_load(&source->route->held)) {
+        bool rest = run_settings_rest(source->route);
+        run_beat(&source->route->source);
+        apply_all(source, semel__hand_answers(source->route->hand, rest ? 0 : BUSY_MS));
+        if (rest && run_settings_rest(source->route))
+            return true;
+        keep_alive(source);
+    }
+    return false;
+}
+
+static void close_broker(struct source *source)
+{
+    semel__hand_source(source->route->hand, NULL);
+    semel_broker_close(source->broker);
+    source->broker = NULL;
+    source->down = false;
+    semel__hand_void(source->route->hand);
+    set_up(source, false);
+}
+
+/* Until it stops, or the route is held. */
+static void serve(struct source *source)
+{
+    struct run_route *route = source->route;
+    SEMEL__LOG(route->daemon->log, SEMEL_LOG_INFO, "the source is open", SEMEL_F_STR("consumer", route->conf->name),
+               SEMEL_F_Z("kind", semel__source_name(route->conf->from.kind)));
+    semel__hand_source(route->hand, source->broker);
+    while (!run_stopping(route->daemon)) {
+        run_beat(&route->source);
+        if (atomic_load(&route->held) && let_go(source))
+            break;
+        turn(source);
+    }
+    if (run_stopping(route->daemon))
+        finish(source);
+    close_broker(source);
+}
+
 void *run_source(void *arg)
 {
     struct source source = {.route = arg};
     struct run_route *route = arg;
     semel__random_seed_os(&source.rng);
     semel__arena_init(&source.arena, ARENA_MAX);
-    if (open_positions(&source) && open_broker(&source)) {
-        SEMEL__LOG(route->daemon->log, SEMEL_LOG_INFO, "the source is open", SEMEL_F_STR("consumer", route->conf->name),
-                   SEMEL_F_Z("kind", semel__source_name(route->conf->from.kind)));
-        semel__hand_source(route->hand, source.broker);
-        while (!run_stopping(route->daemon)) {
-            run_beat(&route->source);
-            turn(&source);
-        }
-        finish(&source);
-        semel__hand_source(route->hand, NULL);
-        semel_broker_close(source.broker);
-    }
+    if (wait_to_run(&source) && open_positions(&source))
+        while (wait_to_run(&source) && open_broker(&source))
+            serve(&source);
     close_positions(&source);
     semel__arena_done(&source.arena);
     set_up(&source, false);

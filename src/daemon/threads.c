@@ -130,10 +130,13 @@ static int serve_until_stopped(struct semel_daemon *daemon, struct semel_notify 
         else if (signal != 0)
             return signal;
         semel__buf_init(&why, 1024);
-        if (!told && daemon->view.ready(daemon, &why)) {
+        if (!told && run_started(daemon)) {
+            bool all = daemon->view.ready(daemon, &why);
             told = true;
             semel__notify_ready(notify);
-            SEMEL__LOG(daemon->log, SEMEL_LOG_INFO, "all routes run", SEMEL_F_INT("routes", daemon->n_routes));
+            SEMEL__LOG(daemon->log, all ? SEMEL_LOG_INFO : SEMEL_LOG_WARN,
+                       all ? "all routes run" : "all routes run but those that wait",
+                       SEMEL_F_INT("routes", daemon->n_routes));
         }
         if (daemon->view.alive(daemon, &why))
             semel__notify_beat(notify, semel__steady_us());

@@ -6,7 +6,6 @@
  * that safe.
  */
 #include "base/error.h"
-#include "core/consumer.h"
 #include "daemon/run.h"
 #ifdef SEMEL_WITH_KAFKA
 #include "daemon/positions.h"
@@ -16,6 +15,7 @@
 #define QUIET_MAX 3
 #define WARY_US (INT64_C(120) * 1000000)
 #define TICK_ROWS 100
+#define HELD_MS 200
 #define QUIET_MS 1000 /* the longest wait of a worker that does not tick */
 
 /* ---- opening ------------------------------------------------------------------------------------- */
@@ -70,21 +70,6 @@ static bool all_up(const struct run_route *route)
     return true;
 }
 
-/* What the route says of its consumer is what every other door goes by. */
-static semel_status save_settings(struct run_worker *worker, struct semel_error *err)
-{
-    const struct semel_route *conf = worker->route->conf;
-    int64_t now_us;
-    semel_status status = semel_store_begin(worker->store, SEMEL_TX_OWN, &now_us, err);
-    if (status != SEMEL_OK)
-        return status;
-    status = semel__consumer_save(worker->store, conf->name, conf->settings, now_us, err);
-    if (status == SEMEL_OK)
-        return semel_store_commit(worker->store, err);
-    semel_store_rollback(worker->store);
-    return status;
-}
-
 /* A batch of slow statements is no thread that hangs. */
 static semel_status each(void *ctx, struct semel_store *store, const struct semel__msg *msg, int attempt,
                          struct semel__reply *reply, struct semel_error *err)
@@ -133,8 +118,6 @@ static semel_status open_all(struct run_worker *worker, struct semel_error *err)
     semel_status status = SEMEL_OK;
     if (worker->store == NULL)
         status = run_open_store(route->daemon, &worker->store, err);
-    if (status == SEMEL_OK && worker->index == 0)
-        status = save_settings(worker, err);
     if (status == SEMEL_OK && route->conf->handler.kind == SEMEL_DO_SQL)
         status = open_sql(worker, err);
     if (status != SEMEL_OK && worker->store != NULL) {
@@ -266,6 +249,8 @@ static void tick(struct run_worker *worker, int64_t now_us)
     struct semel_error err = {0};
     size_t n = 0;
     semel_status status = semel__pump_tick(&worker->pump, now_us, &n, &err);
+    if (status == SEMEL_OK)
+        status = run_settings_ask(worker, &err);
     bool more = status == SEMEL_OK && n >= worker->pump.tick_max;
     run_worker_ticked(worker, now_us, n == 0);
     if (more)
@@ -308,6 +293,11 @@ static void probe(struct run_worker *worker, int wait_ms)
 
 static void turn(struct run_worker *worker)
 {
+    if (run_settings_hold(worker)) {
+        atomic_store(&worker->rests, true);
+        semel__hand_nap(worker->side, HELD_MS);
+        return;
+    }
     int64_t now_us = semel__now(&semel__clock_real);
     if (run_worker_wait_ms(worker, now_us) == 0) {
         tick(worker, now_us);

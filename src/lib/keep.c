@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/str.h"
+#include "core/consumer_set.h"
 #include "lib/handle.h"
 
 #define PAGE 100
@@ -18,16 +19,18 @@
 
 static semel_status set(struct semel *s, const char *consumer, const char *settings, struct semel_error *err)
 {
+    const struct semel_setter by = {.who = semel__str(s->owner)};
+    struct semel_setting now;
     int64_t now_us;
     struct semel_str name = semel__str(consumer);
     if (settings == NULL)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "settings is NULL; {} is the default");
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "settings is NULL; {} changes nothing");
     semel_status status = semel__id_check("consumer", name, 1, err);
     if (status == SEMEL_OK)
         status = semel_store_begin(s->store, SEMEL_TX_OWN, &now_us, err);
     if (status != SEMEL_OK)
         return status;
-    status = semel__consumer_save(s->store, name, semel__str(settings), now_us, err);
+    status = semel__consumer_set(s->store, name, semel__str(settings), &by, now_us, &s->arena, &now, err);
     if (status == SEMEL_OK)
         return semel__commit(s, err);
     semel_store_rollback(s->store);

@@ -126,7 +126,9 @@ static const size_t conflict_strs[] = {CONFLICT(source), CONFLICT(id), CONFLICT(
 static const size_t attempt_strs[] = {ATTEMPT(source), ATTEMPT(id), ATTEMPT(who), ATTEMPT(text)};
 static const size_t event_strs[] = {EVENT(id),      EVENT(aggregatetype), EVENT(aggregateid), EVENT(type),
                                     EVENT(payload), EVENT(headers),       EVENT(destination), EVENT(traceparent)};
-static const size_t settings_strs[] = {offsetof(struct mem_settings, settings)};
+static const size_t settings_strs[] = {offsetof(struct mem_settings, stored.settings),
+                                       offsetof(struct mem_settings, stored.by.host),
+                                       offsetof(struct mem_settings, stored.by.file)};
 static const size_t position_strs[] = {offsetof(struct mem_position, position.source)};
 static const size_t effect_strs[] = {offsetof(struct semel_mem_effect, key), offsetof(struct semel_mem_effect, value)};
 static const size_t audit_strs[] = {AUDIT(consumer), AUDIT(source), AUDIT(id), AUDIT(who), AUDIT(what), AUDIT(reason)};

@@ -124,9 +124,10 @@ int64_t semel__pg_trips(struct semel_store *store)
         .purge = semel__pg_purge, .purge_business = semel__pg_purge_business, .outbox_put = semel__pg_outbox_put,      \
         .audit = semel__pg_audit, .busy = semel__pg_busy, .ahead = semel__pg_ahead,                                    \
         .consumer_get = semel__pg_consumer_get, .consumer_put = semel__pg_consumer_put,                                \
-        .consumers = semel__pg_consumers, .positions_take = semel__pg_positions_take,                                  \
-        .positions_move = semel__pg_positions_move, .positions_set = semel__pg_positions_set,                          \
-        .positions_list = semel__pg_positions_list, .look = &semel__pg_look,                                           \
+        .consumer_read = semel__pg_consumer_read, .consumer_mark = semel__pg_consumer_mark,                            \
+        .affected = semel__pg_count_affected, .consumers = semel__pg_consumers,                                        \
+        .positions_take = semel__pg_positions_take, .positions_move = semel__pg_positions_move,                        \
+        .positions_set = semel__pg_positions_set, .positions_list = semel__pg_positions_list, .look = &semel__pg_look, \
     }
 
 const struct semel_store_ops semel__store_postgres = OPS("postgres");

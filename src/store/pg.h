@@ -448,6 +448,12 @@ semel_status semel__pg_consumer_get(struct semel_store *store, struct semel_str 
 size_t semel__pg_consumer_add(struct pg_trip *trip, struct semel_str consumer);
 semel_status semel__pg_consumer_put(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
                                     int64_t now_us, struct semel_error *err);
+semel_status semel__pg_consumer_read(struct semel_store *store, struct semel_str consumer, bool lock,
+                                     struct semel_arena *arena, struct semel_consumer *ret, struct semel_error *err);
+semel_status semel__pg_consumer_mark(struct semel_store *store, struct semel_str consumer,
+                                     const struct semel_set_by *by, struct semel_error *err);
+semel_status semel__pg_count_affected(struct semel_store *store, struct semel_str consumer, enum semel_affected what,
+                                      int64_t version, int64_t max, int64_t *ret_n, struct semel_error *err);
 semel_status semel__pg_consumers(struct semel_store *store, struct semel_str after, size_t max,
                                  struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
                                  struct semel_error *err);

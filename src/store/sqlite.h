@@ -110,6 +110,10 @@ enum sqlite_q {
     Q_SELECTED_MARK,
     Q_CONSUMER_GET,
     Q_CONSUMER_PUT,
+    Q_CONSUMER_READ,
+    Q_CONSUMER_MARK,
+    Q_AFFECTED, /* and one after the other as enum semel_affected has them */
+    Q_AFFECTED_LAST = Q_AFFECTED + SEMEL_AFFECTED_COUNT - 1,
     Q_CONSUMERS,
     Q_POSITION_TAKE,
     Q_POSITION_MOVE,
@@ -278,6 +282,13 @@ semel_status semel__sqlite_consumer_get(struct semel_store *store, struct semel_
                                         struct semel_str *ret_settings, struct semel_error *err);
 semel_status semel__sqlite_consumer_put(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
                                         int64_t now_us, struct semel_error *err);
+semel_status semel__sqlite_consumer_read(struct semel_store *store, struct semel_str consumer, bool lock,
+                                         struct semel_arena *arena, struct semel_consumer *ret,
+                                         struct semel_error *err);
+semel_status semel__sqlite_consumer_mark(struct semel_store *store, struct semel_str consumer,
+                                         const struct semel_set_by *by, struct semel_error *err);
+semel_status semel__sqlite_affected(struct semel_store *store, struct semel_str consumer, enum semel_affected what,
+                                    int64_t version, int64_t max, int64_t *ret_n, struct semel_error *err);
 semel_status semel__sqlite_consumers(struct semel_store *store, struct semel_str after, size_t max,
                                      struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
                                      struct semel_error *err);

@@ -58,6 +58,71 @@ semel_status semel__sqlite_consumer_put(struct semel_store *store, struct semel_
     return semel__sqlite_exec(&run, NULL, err);
 }
 
+static bool copy_text(struct sqlite_run *run, int column, struct semel_arena *arena, struct semel_str *ret)
+{
+    const char *p = (const char *)sqlite3_column_text(run->stmt, column);
+    return p == NULL ||
+           semel__arena_copy(arena, (struct semel_str){p, (size_t)sqlite3_column_bytes(run->stmt, column)}, ret);
+}
+
+/* The transaction has the only write lock there is. */
+semel_status semel__sqlite_consumer_read(struct semel_store *store, struct semel_str consumer, bool lock,
+                                         struct semel_arena *arena, struct semel_consumer *ret, struct semel_error *err)
+{
+    struct sqlite_store *d = semel__sqlite_of(store);
+    struct semel_consumer stored = {.by.at_us = SEMEL_NONE};
+    struct sqlite_run run;
+    bool row = false;
+    semel_status status = semel__sqlite_usable(d, err);
+    (void)lock;
+    if (status != SEMEL_OK)
+        return status;
+    semel__sqlite_start(&run, d, Q_CONSUMER_READ, "reading a consumer's settings");
+    semel__sqlite_text(&run, 1, consumer);
+    status = semel__sqlite_step(&run, &row, err);
+    if (status == SEMEL_OK && row)
+        status = read_settings(&run, consumer, arena, &stored.settings, err);
+    if (status == SEMEL_OK && row && sqlite3_column_type(run.stmt, 3) == SQLITE_INTEGER) {
+        stored.by.at_us = sqlite3_column_int64(run.stmt, 3);
+        if (!copy_text(&run, 1, arena, &stored.by.host) || !copy_text(&run, 2, arena, &stored.by.file))
+            status = semel__fail_memory(err);
+    }
+    semel__sqlite_end(&run);
+    if (status == SEMEL_OK)
+        *ret = stored;
+    return status;
+}
+
+semel_status semel__sqlite_consumer_mark(struct semel_store *store, struct semel_str consumer,
+                                         const struct semel_set_by *by, struct semel_error *err)
+{
+    struct sqlite_run run;
+    semel__sqlite_start(&run, semel__sqlite_of(store), Q_CONSUMER_MARK, "marking a consumer");
+    semel__sqlite_text(&run, 1, consumer);
+    semel__sqlite_text(&run, 2, by->host);
+    semel__sqlite_text(&run, 3, by->file);
+    semel__sqlite_int(&run, 4, by->at_us);
+    return semel__sqlite_exec(&run, NULL, err);
+}
+
+semel_status semel__sqlite_affected(struct semel_store *store, struct semel_str consumer, enum semel_affected what,
+                                    int64_t version, int64_t max, int64_t *ret_n, struct semel_error *err)
+{
+    struct sqlite_run run;
+    bool row = false;
+    semel__sqlite_start(&run, semel__sqlite_of(store), (enum sqlite_q)((int)Q_AFFECTED + (int)what),
+                        "counting what a change would touch");
+    semel__sqlite_text(&run, 1, consumer);
+    semel__sqlite_int(&run, 2, max);
+    if (what == SEMEL_AFFECTED_BELOW)
+        semel__sqlite_int(&run, 3, version);
+    semel_status status = semel__sqlite_step(&run, &row, err);
+    if (status == SEMEL_OK)
+        *ret_n = sqlite3_column_int64(run.stmt, 0);
+    semel__sqlite_end(&run);
+    return status;
+}
+
 /* A name as it is found, in the arena; how many there are is known at the end. */
 struct found {
     struct found *next;

@@ -71,6 +71,10 @@
     "AND (?12 IS NULL OR received_at < ?12) AND (?13 IS NULL OR received_at > ?13) FROM main.semel_inbox WHERE "
 #define CHOOSE_FROM "AND arrival > ?2 AND arrival <= ?3 ORDER BY arrival"
 
+/* At most ?2 of a consumer, ?1. */
+#define COUNTED(of) "SELECT count(*) FROM (SELECT 1 FROM " of " LIMIT ?2)"
+#define AFFECTED(which) COUNTED("main.semel_inbox AS i WHERE consumer = ?1 " which)
+
 static const char *const texts[Q_COUNT] = {
     [Q_BEGIN] = "BEGIN IMMEDIATE",
     [Q_COMMIT] = "COMMIT",
@@ -192,6 +196,24 @@ static const char *const texts[Q_COUNT] = {
     [Q_CONSUMER_PUT] = "INSERT INTO main.semel_consumer (consumer, settings, updated_at) VALUES (?1, ?2, ?3) "
                        "ON CONFLICT (consumer) DO UPDATE SET settings = excluded.settings, "
                        "updated_at = excluded.updated_at",
+    [Q_CONSUMER_READ] = "SELECT settings, set_by_host, set_by_file, set_by_at FROM main.semel_consumer "
+                        "WHERE consumer = ?1",
+    [Q_CONSUMER_MARK] = "UPDATE main.semel_consumer SET set_by_host = ?2, set_by_file = ?3, set_by_at = ?4 "
+                        "WHERE consumer = ?1",
+    [Q_AFFECTED + SEMEL_AFFECTED_ORDERED] = AFFECTED("AND order_key IS NOT NULL AND " UNFINISHED
+                                                     " AND status <> 'unknown' AND status <> 'dead'"),
+    [Q_AFFECTED + SEMEL_AFFECTED_BELOW] = AFFECTED(
+        "AND order_key IS NOT NULL AND " UNFINISHED
+        " AND status <> 'unknown' AND status <> 'dead' AND status <> 'processing' AND version < ?3 "
+        "AND (SELECT k.last_version FROM main.semel_order_key AS k WHERE k.consumer = i.consumer "
+        "AND k.order_key = i.order_key) IS NULL"),
+    [Q_AFFECTED + SEMEL_AFFECTED_DOUBTED] = AFFECTED("AND " HELD "AND status = 'failed' "
+                                                     "AND (error_class = 'unknown' OR error_class = 'lease_expired')"),
+    [Q_AFFECTED + SEMEL_AFFECTED_SOURCED] = AFFECTED("AND source > ''"),
+    [Q_AFFECTED + SEMEL_AFFECTED_SOURCELESS] = AFFECTED("AND source = ''"),
+    [Q_AFFECTED + SEMEL_AFFECTED_ANY] = AFFECTED(""),
+    [Q_AFFECTED + SEMEL_AFFECTED_KEYS] = COUNTED("main.semel_order_key WHERE consumer = ?1"),
+    [Q_AFFECTED + SEMEL_AFFECTED_WATERMARKS] = COUNTED("main.semel_watermark WHERE consumer = ?1"),
     /* One step into each index a name; ?1 itself comes first and is left out. */
     [Q_CONSUMERS] = "WITH RECURSIVE c (name) AS (SELECT ?1 UNION ALL SELECT (SELECT min(n) FROM ("
                     "SELECT min(i.consumer) AS n FROM main.semel_inbox AS i WHERE i.consumer > c.name UNION ALL "

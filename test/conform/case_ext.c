@@ -235,17 +235,25 @@ static const struct sql_words words = {
 
 /* ---- a case --------------------------------------------------------------------------------------- */
 
+/* The case's rows were stored under its settings, which the door then finds as they are. */
 static void set_policy(struct sql_door *door)
 {
+    static const char *const texts[] = {
+        "INSERT INTO semel_consumer (consumer, settings, updated_at) VALUES ('c', ?1, 0) "
+        "ON CONFLICT (consumer) DO UPDATE SET settings = excluded.settings",
+        "SELECT semel_consumer('c', ?1)",
+    };
     struct semel_buf settings;
-    sqlite3_stmt *stmt = prepare(door, "SELECT semel_consumer('c', ?1)");
 
     semel__buf_init(&settings, SEMEL_SETTINGS_MAX);
     semel__policy_write(&door->engine->policy, &settings);
     exec(door, "BEGIN IMMEDIATE");
-    bind_str(stmt, 1, semel__buf_str(&settings), false);
-    step(door, stmt);
-    sqlite3_finalize(stmt);
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        sqlite3_stmt *stmt = prepare(door, texts[i]);
+        bind_str(stmt, 1, semel__buf_str(&settings), false);
+        step(door, stmt);
+        sqlite3_finalize(stmt);
+    }
     exec(door, "COMMIT");
     semel__buf_done(&settings);
 }

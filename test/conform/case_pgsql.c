@@ -288,6 +288,7 @@ static void stop_clock(struct sql_door *door)
     exec(door, sql);
 }
 
+/* The case's rows were stored under its settings, which the door then finds as they are. */
 static void set_policy(struct sql_door *door)
 {
     struct semel_buf settings;
@@ -296,6 +297,10 @@ static void set_policy(struct sql_door *door)
     semel__buf_init(&settings, SEMEL_SETTINGS_MAX);
     semel__policy_write(&door->engine->policy, &settings);
     add_str(door, &args, semel__buf_str(&settings));
+    PQclear(query(door,
+                  "INSERT INTO semel.consumer (consumer, settings, updated_at) VALUES ('c', $1::jsonb, 'epoch') "
+                  "ON CONFLICT (consumer) DO UPDATE SET settings = excluded.settings",
+                  &args));
     PQclear(query(door, "SELECT semel.consumer('c', $1::jsonb)", &args));
     semel__buf_done(&settings);
 }

@@ -92,6 +92,7 @@ void assert_found_is(const struct semel_row *row,
 void assert_row_is(const struct semel_row *row, const struct semel_row *expected);
 
 /* The tests of each file, ended by one with no name. */
-extern const struct CMUnitTest admit_tests[], settle_tests[], look_tests[], consumer_tests[], position_tests[];
+extern const struct CMUnitTest admit_tests[], settle_tests[], look_tests[], consumer_tests[], position_tests[],
+    setting_tests[];
 
 #endif

@@ -6,7 +6,7 @@
  * whole; what a driver cannot do is printed as skipped. What it is not: a test of anything special to one driver.
  *
  * The tests: store_admit.c (transactions, admit, fetch), store_settle.c (settle), store_look.c (scans, purge, outbox),
- * store_consumer.c (settings and names of consumers).
+ * store_consumer.c (settings and names of consumers), store_setting.c (their change under stored rows).
  */
 #include <stdlib.h>
 
@@ -44,6 +44,7 @@ int main(int argc, char **argv)
     n = collect(all, n, look_tests);
     n = collect(all, n, consumer_tests);
     n = collect(all, n, position_tests);
+    n = collect(all, n, setting_tests);
     if (argc > 2)
         cmocka_set_test_filter(argv[2]);
     snprintf(group, sizeof group, "store_contract %s", world_driver->name);

@@ -10,7 +10,7 @@ import pytest
 
 from conftest import Store, binary, run
 
-NEWEST = 4
+NEWEST = 5
 
 
 @pytest.fixture
@@ -289,17 +289,53 @@ def test_what_is_shown_can_be_set_again(store):
     assert store.semel("consumer", "show", "copy", "--json").json["settings"] == first
 
 
-def test_settings_may_come_from_a_file_and_replace_what_was_there(store, tmp_path):
+# A3 I24 P75
+def test_settings_may_come_from_a_file_and_change_what_they_say(store, tmp_path):
     (tmp_path / "settings.json").write_text('{"lease": "5m"}', encoding="utf-8")
     store.semel("consumer", "set", "billing", '{"retry_max": 3}')
     told = store.semel("consumer", "set", "billing", f"@{tmp_path}/settings.json", "--json").json
     assert told["settings"]["lease"] == "5m"
-    assert store.semel("consumer", "show", "billing", "--json").json["settings"]["retry_max"] == 8
+    assert store.semel("consumer", "show", "billing", "--json").json["settings"]["retry_max"] == 3
     assert store.semel("consumer", "set", "billing", "@/nonexistent").code == 1
-    (tmp_path / "settings.json").write_text('{\n\t"lease": "5m"\n}\n', encoding="utf-8")
+    (tmp_path / "settings.json").write_text('{\n\t"lease": "6m", "retry_max": null\n}\n', encoding="utf-8")
     put = store.semel("consumer", "set", "billing", f"@{tmp_path}/settings.json")
-    assert put.out == 'billing: ATOMIC, {  "lease": "5m" }\n'
-    assert store.semel("consumer", "ls").out.splitlines()[1].endswith('{  "lease": "5m" }')
+    assert put.out == 'billing: ATOMIC, {"retry_max": null, "lease": "6m"}\n'
+    assert store.semel("consumer", "ls").out.splitlines()[1].endswith('{"lease":"6m"}')
+    assert store.semel("consumer", "set", "billing", "{}").out == "billing: ATOMIC, nothing changed\n"
+
+
+# A3 I24 P75
+def test_what_stored_messages_speak_against_is_refused_unless_it_is_forced(store):
+    store.semel("consumer", "set", "orders", '{"order": "arrival", "effect": "outside"}')
+    for name in ("a", "b", "c"):
+        store.semel("send", "-c", "orders", "--id", name, "--order-key", "k", "x")
+    assert store.semel("consumer", "set", "orders", '{"retry_max": 20}').code == 0  # and the order is not forgotten
+    for change in ('{"order": "none"}', '{"order": null}'):
+        put = store.semel("consumer", "set", "orders", change)
+        assert put.code == 4 and "order cannot go from arrival to none" in put.err and ": 3;" in put.err, put
+        assert "--force --reason" in put.err and str(store.path) in put.err, put
+    assert store.semel("consumer", "show", "orders", "--json").json["settings"]["order"] == "arrival"
+    put = store.semel("consumer", "set", "orders", '{"order": "none"}', "--force")
+    assert put.code == 4 and "--reason" in put.err
+    put = store.semel("consumer", "set", "orders", '{"order": "none"}', "--force", "--reason", "ticket 811")
+    assert put.code == 0 and put.out == 'orders: GUARDED, {"order": "none"}\n', put
+    with sqlite3.connect(store.path) as db:
+        lines = db.execute("SELECT what, reason FROM semel_audit WHERE consumer = 'orders' ORDER BY id").fetchall()
+    assert lines == [('set {"effect": "outside", "order": "arrival"}', ""), ('set {"retry_max": 20}', ""),
+                     ('set {"order": "none"}, forced past 3', "ticket 811")]
+
+
+# A3 I24 P75
+def test_what_a_routes_file_sets_is_changed_there(store):
+    store.semel("consumer", "set", "orders", "{}")
+    store.sql("UPDATE semel_consumer SET set_by_host = 'h1', set_by_file = '/etc/semel.yaml', set_by_at = 1")
+    put = store.semel("consumer", "set", "orders", '{"retry_max": 3}')
+    assert put.code == 4 and "set by the file /etc/semel.yaml on h1: change it there" in put.err, put
+    assert store.semel("consumer", "set", "orders", "{}").code == 0
+    assert "set by /etc/semel.yaml on h1, 1970-01-01T" in store.semel("consumer", "show", "orders").out
+    assert store.semel("consumer", "show", "orders", "--json").json["set_by_file"] == "/etc/semel.yaml"
+    assert store.semel("consumer", "set", "orders", '{"retry_max": 3}', "--force", "--reason", "now").code == 0
+    assert "set_by_file" not in store.semel("consumer", "show", "orders", "--json").json
 
 
 @pytest.mark.parametrize("settings, said", [

@@ -635,3 +635,30 @@ def test_message_begun_in_sql_is_a_duplicate_for_the_command_and_the_other_way_r
     assert in_transaction(db, "SELECT semel_inbox_finish(?)", token) == [(1,)]
     assert handle(db, "cli-1", 5) == ("ack", "duplicate")
     db.close()
+
+
+# A3 I24 P75
+def test_settings_merge_and_what_stored_rows_speak_against_is_refused(db):
+    def put(settings):
+        return in_transaction(db, "SELECT semel_consumer('billing', ?)", json.dumps(settings))
+
+    def not_put(settings, words):
+        db.execute("BEGIN IMMEDIATE")
+        with pytest.raises(sqlite3.Error, match=re.escape(words)):
+            db.execute("SELECT semel_consumer('billing', ?)", (json.dumps(settings),))
+        db.execute("ROLLBACK")
+
+    put({"order": "arrival", "retry_max": 3})
+    put({"lease": "5s"})
+    put({})
+    put({"retry_max": None})
+    assert json.loads(db.execute("SELECT settings FROM semel_consumer").fetchone()[0]) == {
+        "order": "arrival", "lease": "5s"}
+    db.execute("INSERT INTO semel_inbox (arrival, consumer, source, message_id, status, order_key, received_at, "
+               "updated_at) VALUES (1, 'billing', '', 'm', 'waiting', 'k', 1, 1)")
+    not_put({"order": "none"}, "order cannot go from arrival to none; messages with an order key that wait, failed or "
+                               "run: 1;")
+    put({"order": "version"})
+    assert db.execute("SELECT count(*) FROM semel_audit").fetchone() == (4,)
+    db.execute("UPDATE semel_consumer SET set_by_host = 'h1', set_by_file = '/etc/semel.yaml', set_by_at = 1")
+    not_put({"retry_max": 5}, "is set by the file /etc/semel.yaml on h1: change it there")

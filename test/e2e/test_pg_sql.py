@@ -788,3 +788,129 @@ def test_age_of_a_message_is_in_its_id(db):
     ulid_ms = functools.reduce(lambda ms, c: ms * 32 + digits.index(c), "01HW000000", 0)
     assert committed(db, "SELECT extract(epoch FROM message_time) * 1000 FROM semel.inbox ORDER BY arrival") == [
         (0x018f00000000,), (ulid_ms,), (None,), (None,)]
+
+
+# ---- settings under stored rows ------------------------------------------------------------------------
+
+def row(db, message_id, status, order_key=None, version=None, error_class=None, source=""):
+    """As some door has stored it."""
+    lease = 1000 + count(db) if status == "processing" else None
+    committed(db, "INSERT INTO semel.inbox (arrival, consumer, source, message_id, status, order_key, version, "
+                  "error_class, lease_token, lease_until, received_at, updated_at) "
+                  "VALUES (nextval('semel.arrival'), 'c', %s, %s, %s, %s, %s, %s, %s, now(), now(), now())",
+              source, message_id, status, order_key, version, error_class, lease)
+
+
+def not_set(db, words, **settings):
+    text = str(refused(db, "SELECT semel.consumer('c', %s)", json.dumps(settings),
+                       error=errors.ObjectNotInPrerequisiteState))
+    assert words in text and "--force --reason" in text, text
+
+
+def settings_of(db):
+    return committed(db, "SELECT settings FROM semel.consumer WHERE consumer = 'c'")[0][0]
+
+
+# A3 I24 P75
+def test_settings_merge_null_takes_one_away_and_each_change_has_its_audit_line(db):
+    consumer(db, "c", order="version", effect="outside")
+    consumer(db, "c", retry_max=20)
+    consumer(db, "c")
+    consumer(db, "c", retry_max=20, lease=None)
+    assert settings_of(db) == {"order": "version", "effect": "outside", "retry_max": 20}
+    consumer(db, "c", retry_max=None, lease="60s")
+    consumer(db, "c", lease="1m")  # as it is
+    assert settings_of(db) == {"order": "version", "effect": "outside", "lease": "60s"}
+    assert committed(db, "SELECT who, what, reason FROM semel.audit WHERE consumer = 'c' ORDER BY id") == [
+        ("postgres", 'set {"order": "version", "effect": "outside"}', ""), ("postgres", 'set {"retry_max": 20}', ""),
+        ("postgres", 'set {"lease": "60s", "retry_max": null}', "")]
+    assert "retry_ceiling" in str(refused(db, "SELECT semel.consumer('c', '{\"retry_ceiling\": \"1ms\"}')"))
+    assert 'no setting "retries"' in str(refused(db, "SELECT semel.consumer('c', '{\"retries\": null}')"))
+
+
+# A3 I24 P75
+def test_order_is_kept_while_messages_of_keys_have_no_end(db):
+    consumer(db, "c", order="version")
+    row(db, "done", "completed", "k", 1)
+    row(db, "dead", "dead", "k", 2)
+    consumer(db, "c", order="none")
+    consumer(db, "c", order="version")
+    for n, status in enumerate(("waiting", "failed", "processing")):
+        row(db, status, status, f"k{n}", 3)
+    not_set(db, "order cannot go from version to none; messages with an order key that wait, failed or run: 3;",
+            order="none")
+    not_set(db, "order cannot go from version to arrival", order="arrival")
+    not_set(db, "order cannot go from version to none", order=None)
+    consumer(db, "c", retry_max=20)
+    assert settings_of(db) == {"order": "version", "retry_max": 20}
+
+
+# A3 I24 P75
+def test_first_version_is_not_raised_over_messages_that_wait(db):
+    consumer(db, "c", order="version")
+    row(db, "a", "waiting", "k", 4)
+    row(db, "b", "failed", "l", 4)
+    consumer(db, "c", first_version=4)
+    not_set(db, "first_version cannot go from 4 to 5; messages below it that wait or failed", first_version=5)
+    committed(db, "INSERT INTO semel.order_key (consumer, order_key, last_version) VALUES ('c', 'k', 3)")
+    not_set(db, "last version: 1;", first_version=5)
+    consumer(db, "c", first_version="any")
+    not_set(db, "from any to 5", first_version=5)
+    db.notices.clear()
+    consumer(db, "c", first_version=2)
+    assert any('is first_version "any" right' in notice for notice in db.notices), db.notices
+
+
+# A3 I24 P75
+def test_a_keyed_effect_and_the_sources_are_kept_while_rows_depend_on_them(db):
+    consumer(db, "c", effect="keyed")
+    row(db, "a", "failed", error_class="transient")
+    consumer(db, "c", effect="outside")
+    consumer(db, "c", effect="keyed")
+    row(db, "b", "failed", error_class="lease_expired")
+    row(db, "d", "failed", error_class="unknown")
+    not_set(db, "effect cannot go from keyed to outside; messages that may have had their effect and are to be "
+                "repeated: 2;", effect="outside")
+    not_set(db, "from keyed to atomic", effect=None)
+    consumer(db, "c", one_source=True)
+    not_set(db, "one_source cannot go from true to false; records without a source, which would be forgotten: 3;",
+            one_source=False)
+    committed(db, "UPDATE semel.inbox SET source = 's'")
+    consumer(db, "c", one_source=None)
+    not_set(db, "one_source cannot go from false to true", one_source=True)
+    consumer(db, "c", keep_payload="always")
+
+
+# A3 I24 P75
+def test_more_than_ten_thousand_rows_are_not_counted(db):
+    consumer(db, "c", order="arrival")
+    committed(db, "INSERT INTO semel.inbox (arrival, consumer, source, message_id, status, order_key, received_at, "
+                  "updated_at) SELECT i, 'c', '', i, 'waiting', 'k', now(), now() FROM generate_series(1, 10500) AS i")
+    not_set(db, ": more than 10000;", order="none")
+
+
+# A3 I24 P75
+def test_what_a_routes_file_sets_is_changed_there(db):
+    consumer(db, "c", effect="outside")
+    committed(db, "UPDATE semel.consumer SET set_by_host = 'h1', set_by_file = '/etc/semel.yaml', set_by_at = now()")
+    not_set(db, 'consumer "c" is set by the file /etc/semel.yaml on h1: change it there', retry_max=3)
+    consumer(db, "c", effect="outside")
+    consumer(db, "c")
+
+
+# A3 I24 P75
+def test_two_changes_of_a_consumer_wait_for_each_other_and_none_is_lost(shop, db):
+    other = shop.connect()
+    for existing in (False, True):
+        name = f"new-{existing}"
+        if existing:
+            consumer(db, name, effect="outside")
+        ask(db, "SELECT semel.consumer(%s, '{\"retry_max\": 3}')", name)
+        with other.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '200ms'")
+        assert "lock timeout" in str(refused(other, "SELECT semel.consumer(%s, '{\"lease\": \"5s\"}')", name))
+        db.commit()
+        consumer(other, name, lease="5s")
+        shown = committed(db, "SELECT semel.consumer(%s)", name)[0][0]
+        assert (shown["retry_max"], shown["lease"]) == (3, "5s")
+    other.close()

@@ -202,7 +202,7 @@ def test_settings_are_those_of_the_c_library(db):
     assert {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in shown.items()} == {
         name: value for name, _, value in rows}
     for name, kind, _ in rows:
-        text = str(refused(db, "SELECT semel.consumer('c', %s)", json.dumps({name: None})))
+        text = str(refused(db, "SELECT semel.consumer('c', %s)", json.dumps({name: []})))
         assert kind.replace("\\|", "|").removeprefix("duration, ") in text, name
 
 
@@ -210,8 +210,11 @@ def test_settings_that_other_hands_have_broken_are_named_when_they_are_read(db):
     committed(db, "INSERT INTO semel.consumer (consumer, settings, updated_at) VALUES ('billing', '{\"x\":1}', now())")
     assert 'stored settings of consumer "billing": there is no setting "x"' in str(
         refused(db, "SELECT * FROM semel.inbox_begin('billing', 'i')"))
-    consumer(db, "billing", retry_max=2)
+    assert 'stored settings of consumer "billing": there is no setting "x"' in str(
+        refused(db, "SELECT semel.consumer('billing', '{\"retry_max\": 2}')"))
+    consumer(db, "billing", retry_max=2, x=None)  # A3: what is damaged is named to be mended
     assert handle(db, "i") == ("run", "new")
+    assert ask(db, "SELECT settings FROM semel.consumer") == [({"retry_max": 2},)]
 
 
 # ---- keys and fingerprints -----------------------------------------------------------------------------

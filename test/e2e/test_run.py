@@ -138,7 +138,7 @@ def test_a_broken_route_stops_no_other_and_comes_back_when_it_is_mended(tmp_path
     settings["routes"]["broken"] = broken
     with Daemon(tmp_path, settings) as daemon:
         daemon.until(lambda: daemon.lines("the route cannot start"), "the broken route says so")
-        assert listen.post(event(1), id="m1")[0] == 202
+        daemon.until(lambda: listen.post(event(1), id="m1")[0] == 202, "the other one runs")
         status, body = daemon.get("/readyz")
         assert status == 503 and "broken" in body
         assert daemon.get("/healthz")[0] == 200

@@ -5,7 +5,7 @@
 #include "unit/unit.h"
 
 #include "base/error.h"
-#include "core/consumer.h"
+#include "core/consumer_set.h"
 #include "store/mem.h"
 
 #define SECOND INT64_C(1000000)
@@ -69,12 +69,26 @@ static void put(struct place *place, const char *settings)
     commit(place);
 }
 
+static semel_status set_by(struct place *place, const char *settings, const char *file)
+{
+    const struct semel_setter by = {.who = SEMEL_STR("ann"), .host = SEMEL_STR("h1"), .file = semel__str(file)};
+    struct semel_setting now;
+
+    return semel__consumer_change(place->store, BILLING, semel__str(settings), &by, &place->arena, &now, &place->err);
+}
+
+/* All of them, as a route's file says them. */
 static void save(struct place *place, const char *settings)
 {
-    begin(place);
-    if (semel__consumer_save(place->store, BILLING, semel__str(settings), place->now_us, &place->err) != SEMEL_OK)
+    if (set_by(place, settings, "/etc/semel.yaml") != SEMEL_OK)
         fail_msg("%s", place->err.text);
-    commit(place);
+}
+
+/* As a person says what is to change. */
+static void change(struct place *place, const char *settings)
+{
+    if (set_by(place, settings, NULL) != SEMEL_OK)
+        fail_msg("%s", place->err.text);
 }
 
 static const char *stored(struct place *place)
@@ -94,7 +108,8 @@ static struct semel_policy load(struct place *place, bool *ret_order_said)
     return policy;
 }
 
-static void what_is_saved_is_loaded(void **state)
+/* A3 I24 */
+static void what_is_said_is_changed_and_the_rest_stays(void **state)
 {
     struct place *place = *state;
     bool said = true;
@@ -102,19 +117,38 @@ static void what_is_saved_is_loaded(void **state)
     assert_null(stored(place));
     assert_int_equal(load(place, &said).retry_max, 8);
     assert_false(said);
-    save(place, "{\"retry_max\": 5, \"order\": \"version\"}");
+    change(place, "{\"retry_max\": 5, \"order\": \"version\"}");
+    change(place, "{\"retry_max\": 20}");
     struct semel_policy policy = load(place, &said);
     assert_true(said);
     assert_str(policy.consumer, "billing");
-    assert_int_equal(policy.retry_max, 5);
+    assert_int_equal(policy.retry_max, 20);
     assert_int_equal(policy.order, SEMEL_ORDER_VERSION);
-    /* What is set anew replaces all that was there. */
-    save(place, "{\"lease\": \"5s\"}");
+    change(place, "{\"lease\": \"5s\", \"order\": null}");
     policy = load(place, &said);
     assert_false(said);
-    assert_int_equal(policy.retry_max, 8);
+    assert_int_equal(policy.retry_max, 20);
     assert_int_equal(policy.lease_us, 5 * SECOND);
-    assert_string_equal(stored(place), "{\"lease\": \"5s\"}");
+    change(place, "{}");
+    change(place, NULL);
+    change(place, "{\"effect\": null}"); /* it is not there */
+    assert_string_equal(stored(place), "{\"retry_max\":20,\"lease\":\"5s\"}");
+    change(place, "{\"retry_max\":null,\"lease\":null}");
+    assert_string_equal(stored(place), "{}");
+}
+
+/* A3 I24 */
+static void a_file_says_everything(void **state)
+{
+    struct place *place = *state;
+    bool said;
+
+    change(place, "{\"retry_max\": 5}");
+    save(place, "{\"lease\": \"5s\"}");
+    assert_int_equal(load(place, &said).retry_max, 8);
+    assert_string_equal(stored(place), "{\"lease\":\"5s\"}");
+    assert_int_equal(set_by(place, "{\"lease\": null}", "/etc/semel.yaml"), SEMEL_INVALID); /* a file has no null */
+    assert_text(&place->err, "lease is null", "duration");
     save(place, NULL);
     assert_string_equal(stored(place), "{}");
 }
@@ -123,13 +157,34 @@ static void what_is_refused_is_not_stored(void **state)
 {
     struct place *place = *state;
 
-    save(place, "{\"retry_max\":5}");
-    begin(place);
-    assert_int_equal(semel__consumer_save(place->store, BILLING, SEMEL_STR("{\"retry_max\":0}"), 1, &place->err),
-                     SEMEL_INVALID);
+    change(place, "{\"retry_max\":5}");
+    assert_int_equal(set_by(place, "{\"retry_max\":0}", NULL), SEMEL_INVALID);
     assert_text(&place->err, "retry_max is 0", "1 to 1000");
-    commit(place);
+    assert_int_equal(set_by(place, "{\"lease\":\"1s\",\"retry_mx\":null}", NULL), SEMEL_INVALID);
+    assert_text(&place->err, "there is no setting \"retry_mx\"", "retry_max");
+    assert_int_equal(set_by(place, "{\"retry_ceiling\":\"1ms\"}", NULL), SEMEL_INVALID); /* the two do not fit */
+    assert_text(&place->err, "retry_ceiling is 1ms", "retry_first");
     assert_string_equal(stored(place), "{\"retry_max\":5}");
+}
+
+/* A3: what cannot be read is mended by naming it; what is not named is not thrown away. */
+static void stored_damage_is_mended_by_a_change_of_it(void **state)
+{
+    struct place *place = *state;
+
+    put(place, "{\"retry_max\":0,\"x\":1,\"lease\":\"5s\"}");
+    assert_int_equal(set_by(place, "{\"retry_max\":5}", NULL), SEMEL_INVALID);
+    assert_text(&place->err, "stored settings", "there is no setting \"x\"");
+    assert_int_equal(set_by(place, "{\"x\":null}", NULL), SEMEL_INVALID);
+    assert_text(&place->err, "stored settings", "retry_max is 0");
+    change(place, "{\"x\":null,\"retry_max\":null}");
+    assert_string_equal(stored(place), "{\"lease\":\"5s\"}");
+    put(place, "{");
+    change(place, "{\"retry_max\":5}");
+    assert_string_equal(stored(place), "{\"retry_max\":5}");
+    put(place, "{\"x\":1}");
+    save(place, "{\"retry_max\":6}");
+    assert_string_equal(stored(place), "{\"retry_max\":6}");
 }
 
 static void stored_damage_is_refused_when_it_is_read(void **state)
@@ -302,7 +357,10 @@ static semel_status read_save_load_settle(struct place *place)
     struct semel_policy policy;
     struct semel__msg msg;
     bool said;
-    semel_status status = semel__consumer_save(place->store, BILLING, settings, 1, &place->err);
+    const struct semel_setter by = {.who = SEMEL_STR("ann")};
+    struct semel_setting now;
+    semel_status status = semel__consumer_set(place->store, BILLING, settings, &by, 1, &place->arena, &now,
+                                              &place->err);
 
     semel__msg_init(&msg);
     msg.order_key = SEMEL_STR("k");
@@ -340,7 +398,9 @@ static void without_memory_it_may_be_tried_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(what_is_saved_is_loaded, open_place, close_place),
+        cmocka_unit_test_setup_teardown(what_is_said_is_changed_and_the_rest_stays, open_place, close_place),
+        cmocka_unit_test_setup_teardown(a_file_says_everything, open_place, close_place),
+        cmocka_unit_test_setup_teardown(stored_damage_is_mended_by_a_change_of_it, open_place, close_place),
         cmocka_unit_test_setup_teardown(what_is_refused_is_not_stored, open_place, close_place),
         cmocka_unit_test_setup_teardown(stored_damage_is_refused_when_it_is_read, open_place, close_place),
         cmocka_unit_test_setup_teardown(the_first_message_with_an_order_key_settles_the_order, open_place, close_place),

@@ -82,8 +82,11 @@ static void same_id_of_two_sources_is_two_messages(void **state)
     b.source = semel_str("two");
     run_once(d, &a);
     run_once(d, &b);
-    set(d, "{\"one_source\": true}");
-    run_once(d, &a); /* now kept under no source at all */
+    /* A3 I24: both records would be forgotten */
+    assert_refused(d, semel_consumer_set(d->s, "c", "{\"one_source\": true}", &d->err), SEMEL_INVALID, ": 2;");
+    assert_fine(d, semel_consumer_set(d->s, "e", "{\"one_source\": true}", &d->err));
+    a.consumer = b.consumer = semel_str("e");
+    run_once(d, &a); /* kept under no source at all */
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &b, SEMEL_ACK, SEMEL_WHY_DUPLICATE);
     sql(d, "COMMIT");

@@ -234,7 +234,7 @@ static void claim_is_refused_until_the_consumer_has_said_where_its_effect_is(voi
 {
     struct door *d = *state;
     struct semel_msg m = mail("a", "{}");
-    assert_fine(d, semel_consumer_set(d->s, "c", "{}", &d->err));
+    assert_fine(d, semel_consumer_set(d->s, "c", "{\"effect\": null}", &d->err));
     assert_refused(d, semel_inbox_claim(d->s, &m, 0, &d->v, &d->err), SEMEL_INVALID, "set effect to outside");
     assert_string_equal(state_of(d, "a"), "absent");
     set(d, "{\"effect\": \"outside\"}");

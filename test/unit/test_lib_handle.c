@@ -339,7 +339,8 @@ static void tick_goes_on_past_a_consumer_whose_settings_are_damaged(void **state
     size_t n;
     claim_for(d, "bad");
     claim_for(d, "good");
-    sql(d, "INSERT OR REPLACE INTO semel_consumer VALUES ('bad', '{\"lease\": 7}', 0)");
+    sql(d,
+        "INSERT OR REPLACE INTO semel_consumer (consumer, settings, updated_at) VALUES ('bad', '{\"lease\": 7}', 0)");
     pass(d, 61 * SECOND_US);
     assert_refused(d, semel_tick(d->s, 100, &n, &d->err), SEMEL_INVALID, "lease");
     assert_int_equal(n, 1);

@@ -332,8 +332,8 @@ static void history_names_the_first_of_the_key(void **state)
     process_one(e, keyed("second", "ok", "k", 3));
     process_one(e, keyed("elsewhere", "ok", "l", 1));
     begin(e);
-    assert_ok(e, semel__consumer_save(e->store, e->policy.consumer, SEMEL_STR("{\"order\":\"arrival\"}"), e->now_us,
-                                      &e->err));
+    assert_ok(e, semel_store_consumer_put(e->store, e->policy.consumer, SEMEL_STR("{\"order\":\"arrival\"}"), e->now_us,
+                                          &e->err));
     commit(e);
     struct semel_history h = history(e, "second", 10);
     assert_true(h.has_head);

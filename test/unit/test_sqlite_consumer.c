@@ -63,7 +63,8 @@ static void damaged_settings_are_refused_and_say_whose_they_are(void **state)
 {
     struct place *place = *state;
 
-    sql(place, "INSERT INTO semel_consumer VALUES ('long', printf('{%5000s}', ''), 1), ('broken', '{\"lease\":', 1), "
+    sql(place, "INSERT INTO semel_consumer (consumer, settings, updated_at) VALUES ('long', printf('{%5000s}', ''), "
+               "1), ('broken', '{\"lease\":', 1), "
                "('wrong', '{\"retry_max\":-1}', 1), ('binary', CAST(x'7b22ff223a317d' AS TEXT), 1), "
                "('nul', CAST(x'7b7d00' AS TEXT), 1)");
     assert_damaged(place, "long", "at most 4096 bytes");
@@ -92,7 +93,8 @@ static void names_that_are_none_are_left_out_and_hide_nobody(void **state)
 {
     struct place *place = *state;
 
-    sql(place, "INSERT INTO semel_consumer VALUES ('', '{}', 1), ('a', '{}', 1), (printf('b%300s', ''), '{}', 1), "
+    sql(place, "INSERT INTO semel_consumer (consumer, settings, updated_at) VALUES ('', '{}', 1), ('a', '{}', 1), "
+               "(printf('b%300s', ''), '{}', 1), "
                "(CAST(x'62ff' AS TEXT), '{}', 1), (CAST(x'620063' AS TEXT), '{}', 1), ('c', '{}', 1)");
     assert_string_equal(names(place), "a c ");
 }
@@ -139,7 +141,7 @@ static void listing_consumers_costs_the_same_however_many_rows_they_have(void **
 {
     struct place *place = *state;
 
-    sql(place, "INSERT INTO semel_consumer VALUES ('c', '{}', 1)");
+    sql(place, "INSERT INTO semel_consumer (consumer, settings, updated_at) VALUES ('c', '{}', 1)");
     sql(place, ROWS(1, 10));
     const int few = listing_steps(place);
     sql(place, ROWS(11, 3000));

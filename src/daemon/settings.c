@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * settings.c: whether a route may run: only while what its file says of the consumer is what is stored (I24).
+ *
+ * The first worker of a route stores the file's settings. Where stored messages speak against them the route is held:
+ * it takes nothing and calls nobody, but it keeps house under the settings that are stored, so that leases run out and
+ * waiting versions are decided; and it asks again. A route that runs looks at every tick. When somebody else has stored
+ * another order, effect, source rule or first version, it is held until they are again as its file says: of two files
+ * the one that is not as stored pauses. It never writes them back by itself: two would do so in turn for ever.
+ *
+ * Invariants: only the first worker's thread decides; the others and the source read one flag. A held route lets what
+ * runs end, and has its source closed once no worker can answer any more.
+ */
+#include <stdio.h>
+
+#include "base/error.h"
+#include "base/str.h"
+#include "core/consumer_set.h"
+#include "daemon/run.h"
+
+#define ASK_US (INT64_C(10) * 1000000)
+#define HOUSE_ROWS 100
+#define LATER_MS 1000
+
+/* ---- telling ------------------------------------------------------------------------------------- */
+
+/* One word of a shell command: pasted, it runs nothing. */
+static void put_word(struct semel_buf *buf, struct semel_str s)
+{
+    semel__buf_addz(buf, "'");
+    for (size_t i = 0; i < s.n; i++)
+        if (s.p[i] == '\'')
+            semel__buf_addz(buf, "'\\''");
+        else
+            semel__buf_add(buf, s.p + i, 1);
+    semel__buf_addz(buf, "'");
+}
+
+static void log_held(struct run_route *route, const char *why, const char *command)
+{
+    SEMEL__LOG(route->daemon->log, SEMEL_LOG_ERROR, "the route waits: its settings are not those that are stored",
+               SEMEL_F_STR("consumer", route->conf->name), SEMEL_F_Z("error", why), SEMEL_F_Z("to_force", command));
+}
+
+/* Logged when it is news. */
+static void hold(struct run_route *route, const char *why, const char *command)
+{
+    bool news;
+    pthread_mutex_lock(&route->daemon->lock);
+    news = strcmp(route->why_held, why) != 0;
+    snprintf(route->why_held, sizeof route->why_held, "%s", why);
+    pthread_mutex_unlock(&route->daemon->lock);
+    atomic_store(&route->held, true);
+    semel__stats_held(route->stats, true);
+    semel__hand_nudge(route->hand);
+    if (news)
+        log_held(route, why, command);
+}
+
+static void let_run(struct run_route *route)
+{
+    bool was_told;
+    pthread_mutex_lock(&route->daemon->lock);
+    was_told = route->why_held[0] != '\0';
+    route->why_held[0] = '\0';
+    pthread_mutex_unlock(&route->daemon->lock);
+    atomic_store(&route->held, false);
+    semel__stats_held(route->stats, false);
+    semel__hand_nudge(route->hand);
+    if (was_told)
+        SEMEL__LOG(route->daemon->log, SEMEL_LOG_INFO, "the route goes on: its settings are stored",
+                   SEMEL_F_STR("consumer", route->conf->name));
+}
+
+static void hold_refused(struct run_route *route, const struct semel_setting *now, const struct semel_error *err)
+{
+    struct semel_buf command;
+    semel__buf_init(&command, (size_t)2 * SEMEL_SETTINGS_MAX);
+    semel__buf_addz(&command, "semel consumer set ");
+    put_word(&command, route->conf->name);
+    semel__buf_addz(&command, " ");
+    put_word(&command, now->change);
+    semel__buf_addz(&command, " --force --reason '...' --store ");
+    put_word(&command, route->daemon->conf->store_said);
+    semel__buf_add(&command, "", 1);
+    hold(route, err->text, command.failed ? "semel consumer set --force --reason" : command.p);
+    semel__buf_done(&command);
+}
+
+/* The first of the four that differs. */
+static void hold_changed(struct run_route *route, const struct semel_policy *stored)
+{
+    static const char *const names[] = {"order", "effect", "one_source", "first_version"};
+    char ours[32] = "", theirs[32] = "", why[160];
+    const char *name = names[0];
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && strcmp(ours, theirs) == 0; i++) {
+        name = names[i];
+        semel__setting_show(&route->conf->policy, name, ours, sizeof ours);
+        semel__setting_show(stored, name, theirs, sizeof theirs);
+    }
+    snprintf(why, sizeof why, "%s is %s in the route's file, and %s is stored", name, ours, theirs);
+    hold(route, why, "");
+}
+
+/* ---- deciding ------------------------------------------------------------------------------------ */
+
+static semel_status load(struct run_worker *worker, struct semel_policy *ret, struct semel_error *err)
+{
+    struct semel_arena arena;
+    semel__arena_init(&arena, (size_t)4 * SEMEL_SETTINGS_MAX);
+    semel_status status = semel__consumer_load(worker->store, worker->route->conf->name, &arena, ret, NULL, err);
+    semel__arena_done(&arena);
+    return status;
+}
+
+/* The file's settings become those that every door goes by, or the route is held. */
+static semel_status store_settings(struct run_worker *worker, struct semel_error *err)
+{
+    struct run_route *route = worker->route;
+    const struct semel_daemon *daemon = route->daemon;
+    const struct semel_setter by = {.who = semel__str(worker->owner),
+                                    .reason = SEMEL_STR("the settings of a route's file"),
+                                    .host = semel__str(daemon->host),
+                                    .file = semel__str(daemon->options.file)};
+    struct semel_setting now;
+    struct semel_arena arena;
+    semel__arena_init(&arena, (size_t)8 * SEMEL_SETTINGS_MAX);
+    semel_status status = semel__consumer_change(worker->store, route->conf->name, route->conf->settings, &by, &arena,
+                                                 &now, err);
+    if (status == SEMEL_OK) {
+        if (now.changed)
+            SEMEL__LOG(daemon->log, SEMEL_LOG_INFO, "the route's settings are stored",
+                       SEMEL_F_STR("consumer", route->conf->name), SEMEL_F_STR("change", now.change),
+                       SEMEL_F_Z("hint", now.hint != NULL ? now.hint : ""));
+        route->stored = true;
+        let_run(route);
+    } else if (now.refused) {
+        hold_refused(route, &now, err);
+        status = SEMEL_OK;
+    }
+    semel__arena_done(&arena);
+    return status;
+}
+
+static semel_status compare(struct run_worker *worker, struct semel_error *err)
+{
+    struct semel_policy stored;
+    semel_status status = load(worker, &stored, err);
+    if (status == SEMEL_INVALID) { /* nobody can say what the rows mean */
+        hold(worker->route, err->text, "");
+        return SEMEL_OK;
+    }
+    if (status != SEMEL_OK)
+        return status;
+    if (!semel__policy_same(&stored, &worker->route->conf->policy))
+        hold_changed(worker->route, &stored);
+    else if (atomic_load(&worker->route->held))
+        let_run(worker->route);
+    return SEMEL_OK;
+}
+
+semel_status run_settings_ask(struct run_worker *worker, struct semel_error *err)
+{
+    semel_status status = worker->route->stored ? compare(worker, err) : store_settings(worker, err);
+    worker->pump.store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
+    return status;
+}
+
+/* ---- held ---------------------------------------------------------------------------------------- */
+
+/* What time does by itself, by the rules under which the rows were stored. */
+static semel_status keep_house(struct run_worker *worker, size_t *ret_n, struct semel_error *err)
+{
+    struct semel_inbox *inbox = &worker->inbox;
+    struct semel_policy stored;
+    size_t n = 0;
+    semel_status status = load(worker, &stored, err);
+    *ret_n = 0;
+    if (status != SEMEL_OK)
+        return status == SEMEL_INVALID ? SEMEL_OK : status; /* whoever asks has told it */
+    stored.consumer = worker->route->conf->name;
+    inbox->policy = &stored;
+    status = semel__inbox_recover(inbox, HOUSE_ROWS, &n, err);
+    *ret_n += n;
+    if (status == SEMEL_OK)
+        status = semel__inbox_gaps(inbox, HOUSE_ROWS, &n, err);
+    *ret_n += n;
+    if (status == SEMEL_OK)
+        status = semel__inbox_purge(inbox, HOUSE_ROWS, &n, err);
+    *ret_n += n;
+    inbox->policy = &worker->route->conf->policy;
+    return status;
+}
+
+/* The first worker's round: what is due, and now and then the question. */
+static void round_of_first(struct run_worker *worker)
+{
+    struct run_route *route = worker->route;
+    struct semel_error err = {0};
+    int64_t steady_us = semel__steady_us(), now_us = semel__now(&semel__clock_real);
+    semel_status status = SEMEL_OK;
+    size_t n = 0;
+    if (steady_us < route->rest_us)
+        return;
+    if (worker->pump.store_down) {
+        status = semel_store_reopen(worker->store, &err);
+        worker->pump.store_down = status != SEMEL_OK;
+    }
+    if (status == SEMEL_OK && steady_us >= route->next_ask_us) {
+        route->next_ask_us = steady_us + ASK_US;
+        status = run_settings_ask(worker, &err);
+    }
+    if (status == SEMEL_OK && atomic_load(&route->held) && run_worker_wait_ms(worker, now_us) == 0) {
+        status = keep_house(worker, &n, &err);
+        run_worker_ticked(worker, now_us, n == 0);
+    }
+    worker->pump.store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
+    if (status != SEMEL_OK)
+        route->next_ask_us = 0;                                                         /* nobody has answered */
+    route->rest_us = steady_us + (int64_t)run_worker_told(worker, status, &err) * 1000; /* others must not sleep here */
+}
+
+bool run_settings_hold(struct run_worker *worker)
+{
+    struct semel_error err = {0};
+    if (!atomic_load(&worker->route->held)) {
+        atomic_store(&worker->rests, false);
+        return false;
+    }
+    if (worker->side != NULL && semel__hand_return(worker->side, LATER_MS, &err) != SEMEL_OK)
+        run_log_failure(worker->route, SEMEL_LOG_WARN, "what waits cannot be given back", err.status, &err);
+    if (worker->index == 0)
+        round_of_first(worker);
+    return true;
+}
+
+bool run_settings_rest(const struct run_route *route)
+{
+    bool all = atomic_load(&route->held);
+    for (size_t i = 0; all && i < route->n_workers; i++)
+        all = route->workers[i].side == NULL || atomic_load(&route->workers[i].rests) ||
+              atomic_load(&route->workers[i].thread.ended);
+    return all;
+}
