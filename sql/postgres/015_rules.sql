@@ -132,6 +132,14 @@ BEGIN
                 THEN 'busy' ELSE 'done' END;
 END $$;
 
+-- What exceeds payload_max is kept whole, and waits for a person. Are so many kept that one more is not?
+CREATE FUNCTION semel._large_full(p semel._policy) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (SELECT count(*) FROM (SELECT FROM semel.inbox AS i
+                                  WHERE i.consumer = p.consumer AND i.status IN ('dead', 'quarantined')
+                                    AND octet_length(i.payload) > p.payload_max LIMIT 100) AS l) >= 100;
+END $$;
+
 -- A row that is none of ours: somebody else has written it, and no rule may read it.
 CREATE FUNCTION semel._damaged(r semel.inbox) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT r.arrival < 1 OR octet_length(r.message_id) < 1

@@ -184,7 +184,9 @@ DECLARE
     v semel._verdict;
     nothing semel.inbox;
 BEGIN
-    IF m.defect = 'no_id' THEN
+    IF (CASE WHEN octet_length(m.payload) > p.payload_max THEN semel._large_full(p) END) THEN
+        v := ('later', 'dead', 0, 'absent', NULL, NULL);
+    ELSIF m.defect = 'no_id' THEN
         v := ('ack', 'no_id', 0, 'quarantined', NULL, 'no_id');
     ELSIF (CASE WHEN m.message_time IS NOT NULL THEN semel._too_old(p, m, now) END) THEN
         v := ('ack', 'too_old', 0, 'quarantined', NULL, 'too_old');

@@ -339,18 +339,33 @@ static bool strays(const struct work *work, const struct item *item)
     return policy->order == SEMEL_ORDER_VERSION && row->version != item->msg->version;
 }
 
+/* Messages above payload_max are counted only when one more comes. */
+static semel_status count_large(struct work *work, const struct item *item, struct semel_error *err)
+{
+    const struct semel_policy *policy = work->inbox->policy;
+    if (work->large != SEMEL_NONE || item->row != NULL || !semel__msg_large(policy, item->msg))
+        return SEMEL_OK;
+    return semel_store_large(work->inbox->store, policy->consumer, policy->payload_max, SEMEL_LARGE_MAX, &work->large,
+                             err);
+}
+
 /* Parked messages are counted only when one more is about to be parked: a route may have many. */
 static semel_status judge_delivery(struct work *work, struct item *item, struct semel_facts *facts,
                                    struct semel_error *err)
 {
     const struct semel_policy *policy = work->inbox->policy;
+    semel_status status = count_large(work, item, err);
+    if (status != SEMEL_OK)
+        return status;
+    facts->large = work->large;
     facts->route_parked = work->parked == SEMEL_NONE ? 0 : work->parked;
     semel__verdict_deliver(policy, item->msg, facts, &item->verdict);
     bool parks = item->row == NULL && item->verdict.changes && item->verdict.becomes == SEMEL_STATE_WAITING;
+    if (work->large != SEMEL_NONE && item->row == NULL && semel__msg_large(policy, item->msg))
+        work->large++;
     if (!parks || work->parked != SEMEL_NONE)
         return SEMEL_OK;
-    semel_status status = semel_store_parked(work->inbox->store, policy->consumer, policy->parked_route_max,
-                                             &work->parked, err);
+    status = semel_store_parked(work->inbox->store, policy->consumer, policy->parked_route_max, &work->parked, err);
     facts->route_parked = work->parked;
     if (status == SEMEL_OK)
         semel__verdict_deliver(policy, item->msg, facts, &item->verdict);
@@ -454,7 +469,7 @@ semel_status semel__work_admit(struct work *work, struct semel_error *err)
 {
     struct semel_inbox *inbox = work->inbox;
     work->batch = (struct semel_admit_batch){.consumer = inbox->policy->consumer, .now_us = work->now_us};
-    work->parked = SEMEL_NONE;
+    work->parked = work->large = SEMEL_NONE;
     semel_status status = semel__work_keys(work, err);
     if (status == SEMEL_OK)
         status = semel__work_business(work, err);

@@ -131,6 +131,8 @@ size_t semel__items_held(const struct semel_inbox *inbox, struct item **items, s
     if (inbox->policy->order != SEMEL_ORDER_ARRIVAL || done == 0)
         return 0;
     struct semel_str key = items[done - 1]->msg->order_key;
+    if (!semel__str_given(key))
+        return 0;
     for (size_t i = done; i > 0 && !refused && semel__str_eq(items[i - 1]->msg->order_key, key); i--)
         refused = items[i - 1]->removed;
     for (; refused && done + held < n && semel__str_eq(items[done + held]->msg->order_key, key); held++)

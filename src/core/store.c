@@ -276,6 +276,13 @@ semel_status semel_store_parked(struct semel_store *store, struct semel_str cons
     return store->ops->parked(store, consumer, max, ret_n, err);
 }
 
+semel_status semel_store_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
+                               int64_t *ret_n, struct semel_error *err)
+{
+    assert(store->in_tx && max > 0);
+    return store->ops->large(store, consumer, bytes, max, ret_n, err);
+}
+
 semel_status semel_store_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
                               struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged, struct semel_error *err)
 {

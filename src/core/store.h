@@ -329,6 +329,10 @@ struct semel_store_ops {
     /* How many rows of the consumer are `waiting`; counting stops at `max`. Asked only before one more is parked. */
     semel_status (*parked)(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
                            struct semel_error *err);
+    /* How many dead or quarantined rows of the consumer have a payload of more than `bytes`; counting stops at `max`.
+     * Asked only before one more is kept. */
+    semel_status (*large)(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
+                          int64_t *ret_n, struct semel_error *err);
     /* At most scan->max rows. Needs no transaction. A damaged row is left out and counted. */
     semel_status (*scan)(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
                          struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
@@ -439,6 +443,8 @@ semel_status semel_store_fetch(struct semel_store *store, struct semel_fetch_bat
 semel_status semel_store_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
 semel_status semel_store_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
                                 struct semel_error *err);
+semel_status semel_store_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
+                               int64_t *ret_n, struct semel_error *err);
 semel_status semel_store_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
                               struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
 semel_status semel_store_sources(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,

@@ -61,7 +61,9 @@ static void raise_alerts(struct semel_inbox *inbox, const struct item *item)
         semel__alert(inbox, SEMEL_ALERT_CONFLICT, item->msg, SEMEL_STR("the same id came with another payload"));
     if (item->removed && item->verdict.full)
         semel__alert(inbox, SEMEL_ALERT_PARKED_FULL, item->msg,
-                     SEMEL_STR("too many messages are parked: the source pauses"));
+                     semel__msg_large(inbox->policy, item->msg)
+                         ? SEMEL_STR("100 messages above payload_max are kept already: the source pauses")
+                         : SEMEL_STR("too many messages are parked: the source pauses"));
     if (!item->changed || item->adopted)
         return;
     if (live->state == SEMEL_STATE_DEAD)

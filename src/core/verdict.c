@@ -312,10 +312,18 @@ static bool too_old(const struct semel__msg *msg, const struct semel_facts *fact
            msg->message_time_us < facts->watermark_us;
 }
 
+bool semel__msg_large(const struct semel_policy *policy, const struct semel__msg *msg)
+{
+    return msg->payload.n > policy->payload_max;
+}
+
 static void judge_new(struct semel__verdict *v, const struct semel_policy *policy, const struct semel__msg *msg,
                       const struct semel_facts *facts)
 {
-    if (msg->defect == SEMEL_DEFECT_NO_ID) {
+    if (semel__msg_large(policy, msg) && facts->large >= SEMEL_LARGE_MAX) {
+        say(v, SEMEL_LATER, SEMEL_WHY_DEAD);
+        becomes(v, SEMEL_STATE_ABSENT, SEMEL_CLASS_NONE, SEMEL_NONE);
+    } else if (msg->defect == SEMEL_DEFECT_NO_ID) {
         say(v, SEMEL_ACK, SEMEL_WHY_NO_ID);
         becomes(v, SEMEL_STATE_QUARANTINED, SEMEL_CLASS_NO_ID, SEMEL_NONE);
     } else if (too_old(msg, facts)) {

@@ -34,7 +34,8 @@
  *       whatever its order says. Where its payload is not kept no row is written: its broker brings it again.
  *   * ack when the payload is kept in the row, so that the store can run it, or comes with this delivery and is stored
  *     with the row from now on (semel__payload_adopts; of a dead or quarantined row as well); later when it is not.
- *   Past the bound of parked messages blocked and gap are `later`, and no row is written: the source pauses.
+ *   Past the bound of parked messages blocked and gap are `later`, and no row is written: the source pauses. So is what
+ *   exceeds the route's payload_max, which is kept whole, when SEMEL_LARGE_MAX such messages are kept already.
  *
  * What a row becomes afterwards is computed by the semel__live_* functions, one for each event.
  *
@@ -51,6 +52,8 @@
 /* Is what the message wants done, or being done, under another id? */
 enum semel_intent { SEMEL_INTENT_FREE, SEMEL_INTENT_BUSY, SEMEL_INTENT_DONE };
 
+#define SEMEL_LARGE_MAX 100 /* dead or quarantined rows of a consumer whose payload exceeds its payload_max */
+
 struct semel_facts {
     int64_t now_us;
     const struct semel_row *row; /* NULL: there was none */
@@ -60,7 +63,8 @@ struct semel_facts {
     bool intent_full;            /* so many messages wish for a business key of it that no further one may wait */
     const struct semel_key *key; /* NULL: the message has no order key, or the route no order */
     int64_t route_parked;
-    bool payload; /* the delivery brings one, and the route keeps payloads; set by semel__verdict_deliver */
+    int64_t large; /* messages above payload_max that are kept; only asked for when this is one */
+    bool payload;  /* the delivery brings one, and the route keeps payloads; set by semel__verdict_deliver */
 };
 
 struct semel__verdict {
@@ -80,6 +84,9 @@ void semel__verdict_deliver(const struct semel_policy *policy, const struct seme
 /* For a stored row that the scheduler looks at: RUN, or what it becomes instead. */
 void semel__verdict_take(const struct semel_policy *policy, const struct semel_facts *facts,
                          struct semel__verdict *ret);
+
+/* Its payload exceeds what the route allows: it is kept, and does not run. */
+bool semel__msg_large(const struct semel_policy *policy, const struct semel__msg *msg);
 
 /* Why the message does not run, in words for the row; not given when it runs. */
 struct semel_str semel__verdict_text(const struct semel__verdict *verdict);

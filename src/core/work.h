@@ -67,6 +67,7 @@ struct work {
     struct semel_key *found; /* the same keys as the store gave them; settle.c moves them on by what has ended */
     size_t n_keys;
     int64_t parked; /* rows of the route that wait, those that this work parks included; SEMEL_NONE: not counted yet */
+    int64_t large;  /* likewise, those above payload_max that are kept */
     size_t culprit; /* index of the item whose handler failed; n: nobody knows */
 };
 

@@ -235,6 +235,12 @@ static semel_status shared_parked(struct semel_store *store, struct semel_str co
     FORWARD(ops->parked(inner, consumer, max, ret_n, err));
 }
 
+static semel_status shared_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
+                                 int64_t *ret_n, struct semel_error *err)
+{
+    FORWARD(ops->large(inner, consumer, bytes, max, ret_n, err));
+}
+
 static semel_status shared_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
                                 struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged,
                                 struct semel_error *err)
@@ -371,7 +377,7 @@ static bool shared_busy(struct semel_store *store)
 }
 
 /* A new operation of the contract must be forwarded, too. */
-_Static_assert(sizeof(struct semel_store_ops) == 41 * sizeof(void *), "an operation is not forwarded");
+_Static_assert(sizeof(struct semel_store_ops) == 42 * sizeof(void *), "an operation is not forwarded");
 
 /* What the daemon looks at; operators have a program and a connection of their own. */
 static const struct semel_look_ops look_ops = {
@@ -401,6 +407,7 @@ static const struct semel_store_ops shared_ops = {
     .fetch = shared_fetch,
     .settle = shared_settle,
     .parked = shared_parked,
+    .large = shared_large,
     .scan = shared_scan,
     .sources = shared_sources,
     .watermark = shared_watermark,

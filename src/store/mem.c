@@ -321,6 +321,7 @@ const struct semel_store_ops semel__store_mem = {
     .watermark = semel__mem_raise,
     .purge = semel__mem_purge,
     .parked = semel__mem_parked,
+    .large = semel__mem_large,
     .purge_business = semel__mem_purge_business,
     .outbox_put = semel__mem_outbox_put,
     .audit = semel__mem_audit,

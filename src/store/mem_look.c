@@ -301,6 +301,24 @@ semel_status semel__mem_parked(struct semel_store *store, struct semel_str consu
     return SEMEL_OK;
 }
 
+semel_status semel__mem_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
+                              int64_t *ret_n, struct semel_error *err)
+{
+    semel_status status = semel__mem_enter(self(store), "large", true, err);
+    if (status != SEMEL_OK)
+        return status;
+    struct semel_mem_db *db = self(store)->db;
+    const struct mem_consumer *known = semel__mem_consumer(db, consumer);
+    int64_t n = 0;
+    for (struct mem_rec *rec = NULL; n < max && (rec = semel__mem_next(db, MEM_ROW, rec)) != NULL;) {
+        const struct semel_row *row = &((struct mem_row *)rec)->row;
+        bool held = row->live.state == SEMEL_STATE_DEAD || row->live.state == SEMEL_STATE_QUARANTINED;
+        n += held && rec->key.consumer == known && row->kept && row->payload.n > bytes;
+    }
+    *ret_n = n;
+    return SEMEL_OK;
+}
+
 semel_status semel__mem_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us, size_t max,
                                        size_t *ret_deleted, struct semel_error *err)
 {

@@ -198,6 +198,8 @@ semel_status semel__mem_raise(struct semel_store *store, struct semel_str consum
                               int64_t watermark_us, struct semel_error *err);
 semel_status semel__mem_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                               int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err);
+semel_status semel__mem_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
+                              int64_t *ret_n, struct semel_error *err);
 semel_status semel__mem_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
                                struct semel_error *err);
 semel_status semel__mem_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us, size_t max,

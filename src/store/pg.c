@@ -120,10 +120,10 @@ int64_t semel__pg_trips(struct semel_store *store)
         .rollback = semel__pg_rollback, .savepoint = semel__pg_savepoint, .rollback_to = semel__pg_rollback_to,        \
         .leave = semel__pg_leave, .guard = semel__pg_guard, .collect = semel__pg_collect, .check = semel__pg_check,    \
         .admit = semel__pg_admit, .fetch = semel__pg_fetch, .settle = semel__pg_settle, .parked = semel__pg_parked,    \
-        .scan = semel__pg_scan, .sources = semel__pg_sources, .watermark = semel__pg_watermark,                        \
-        .purge = semel__pg_purge, .purge_business = semel__pg_purge_business, .outbox_put = semel__pg_outbox_put,      \
-        .audit = semel__pg_audit, .busy = semel__pg_busy, .ahead = semel__pg_ahead,                                    \
-        .consumer_get = semel__pg_consumer_get, .consumer_put = semel__pg_consumer_put,                                \
+        .large = semel__pg_large, .scan = semel__pg_scan, .sources = semel__pg_sources,                                \
+        .watermark = semel__pg_watermark, .purge = semel__pg_purge, .purge_business = semel__pg_purge_business,        \
+        .outbox_put = semel__pg_outbox_put, .audit = semel__pg_audit, .busy = semel__pg_busy,                          \
+        .ahead = semel__pg_ahead, .consumer_get = semel__pg_consumer_get, .consumer_put = semel__pg_consumer_put,      \
         .consumer_read = semel__pg_consumer_read, .consumer_mark = semel__pg_consumer_mark,                            \
         .affected = semel__pg_count_affected, .consumers = semel__pg_consumers,                                        \
         .positions_take = semel__pg_positions_take, .positions_move = semel__pg_positions_move,                        \

@@ -431,6 +431,8 @@ semel_status semel__pg_scan(struct semel_store *store, const struct semel_scan *
                             struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
 semel_status semel__pg_sources(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
                                struct semel_str **ret_sources, size_t *ret_n, struct semel_error *err);
+semel_status semel__pg_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
+                             int64_t *ret_n, struct semel_error *err);
 semel_status semel__pg_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
                               struct semel_error *err);
 semel_status semel__pg_watermark(struct semel_store *store, struct semel_str consumer, struct semel_str source,

@@ -210,3 +210,24 @@ semel_status semel__pg_parked(struct semel_store *store, struct semel_str consum
     semel__pg_end(&trip);
     return status;
 }
+
+/* octet_length reads no more of a large value than its header. */
+semel_status semel__pg_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
+                             int64_t *ret_n, struct semel_error *err)
+{
+    static const struct pg_sql sql = {"semel_large",
+                                      "SELECT pg_catalog.count(*) FROM (SELECT 1 FROM semel.inbox WHERE consumer = $1 "
+                                      "AND status IN ('dead', 'quarantined') "
+                                      "AND pg_catalog.octet_length(payload) > $2::bigint LIMIT $3::bigint) AS w"};
+    struct pg_trip trip;
+    semel__pg_start(&trip, semel__pg_of(store), "counting messages above payload_max");
+    semel__pg_text(&trip, consumer);
+    semel__pg_int(&trip, (int64_t)bytes);
+    semel__pg_int(&trip, max);
+    size_t at = semel__pg_add(&trip, &sql);
+    semel_status status = semel__pg_run(&trip, err);
+    if (status == SEMEL_OK)
+        *ret_n = semel__pg_get_int(trip.results[at], 0, 0);
+    semel__pg_end(&trip);
+    return status;
+}

@@ -360,6 +360,7 @@ const struct semel_store_ops semel__store_sqlite = {
     .watermark = semel__sqlite_watermark,
     .purge = semel__sqlite_purge,
     .parked = semel__sqlite_parked,
+    .large = semel__sqlite_large,
     .purge_business = semel__sqlite_purge_business,
     .outbox_put = semel__sqlite_outbox_put,
     .audit = semel__sqlite_audit,

@@ -50,6 +50,7 @@ enum sqlite_q {
     Q_HEAD_ARRIVAL,
     Q_HEAD_VERSION,
     Q_ROUTE_PARKED,
+    Q_ROUTE_LARGE,
     Q_BUSINESS_TAKE,
     Q_BUSINESS_HOLDER,
     Q_INSERT,
@@ -270,6 +271,8 @@ semel_status semel__sqlite_watermark(struct semel_store *store, struct semel_str
                                      int64_t watermark_us, struct semel_error *err);
 semel_status semel__sqlite_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                                  int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err);
+semel_status semel__sqlite_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
+                                 int64_t *ret_n, struct semel_error *err);
 semel_status semel__sqlite_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
                                   struct semel_error *err);
 semel_status semel__sqlite_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us,

@@ -118,6 +118,20 @@ static void plant_parked(struct engine *engine, int64_t n, const char *prefix, c
     }
 }
 
+/* B9: they have no key, and every payload of a case is larger than the limit of a case about too_large. */
+static void plant_large(struct engine *engine, int64_t n)
+{
+    struct semel_row row;
+    char id[32];
+
+    for (int64_t i = 0; n != UNSAID && i < n; i++) {
+        snprintf(id, sizeof id, "l%lld", (long long)i);
+        case_other_row(id, i % 2 == 0 ? SEMEL_STATE_DEAD : SEMEL_STATE_QUARANTINED, &engine->policy, &row);
+        row.order_key = (struct semel_str){0};
+        plant(engine->world, &row, NULL);
+    }
+}
+
 static void plant_other(struct engine *engine, const char *id, int64_t other, int64_t due)
 {
     struct semel_row row;
@@ -139,6 +153,7 @@ static void plant_all(struct engine *engine)
     plant_other(engine, "a", given->ahead, UNSAID);
     plant_parked(engine, given->parked, "p", "k");
     plant_parked(engine, given->parked_elsewhere, "q", "elsewhere");
+    plant_large(engine, given->large);
     if (given->business == HELD_OTHER || given->business == HELD_BUSY) {
         case_other_row("x", given->business == HELD_BUSY ? SEMEL_STATE_FAILED : SEMEL_STATE_COMPLETED, &engine->policy,
                        &row);

@@ -283,7 +283,7 @@ static void happen_in_sql(struct engine *engine)
 static struct sql_account account = {.expected = {[ABSENT_OPERATOR] = 76,
                                                   [ABSENT_BATCH] = 5,
                                                   [ABSENT_DEFECT] = 5,
-                                                  [ABSENT_POSITION] = 4,
+                                                  [ABSENT_POSITION] = 5,
                                                   [ABSENT_OUTCOME] = 1,
                                                   [ABSENT_EVIDENCE] = 9,
                                                   [ABSENT_TOGETHER] = 2}};

@@ -227,6 +227,7 @@ static const struct word given_words[] = {
     {"watermark", read_time, AT(case_given, watermark)},
     {"parked", read_number, AT(case_given, parked)},
     {"parked_elsewhere", read_number, AT(case_given, parked_elsewhere)},
+    {"large", read_number, AT(case_given, large)},
     {NULL, NULL, 0},
 };
 

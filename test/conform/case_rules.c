@@ -94,6 +94,7 @@ static void find_facts(struct rules *rules)
         .intent = intent_of(rules),
         .intent_full = given->behind_wants == 1 && rules->policy.parked_key_max == 1,
         .key = ordered ? &rules->key : NULL,
+        .large = given->large != UNSAID ? given->large : 0,
         .route_parked = rules->key.parked + (given->parked_elsewhere != UNSAID ? given->parked_elsewhere : 0),
     };
 }

@@ -70,7 +70,7 @@ struct case_row {
 struct case_given {
     struct case_row row;
     int64_t none, last, skipped, ahead, behind, behind_due, behind_wants, business, wants, watermark, parked,
-        parked_elsewhere;
+        parked_elsewhere, large;
 };
 
 struct case_when {

@@ -343,6 +343,40 @@ static void parked_rows_of_the_route_are_counted_up_to_a_bound(void **state)
     commit(world);
 }
 
+static void put_payload(struct world *world, const char *id, enum semel_state state, const char *payload)
+{
+    struct semel_admit item = item_of(id, state, NULL, SEMEL_NONE);
+
+    item.row.payload = text(payload);
+    item.row.kept = true;
+    begin(world);
+    admit_keyed(world, &item, 1, NULL, 0);
+    commit(world);
+}
+
+/* B9 */
+static void large_rows_that_nobody_runs_are_counted_up_to_a_bound(void **state)
+{
+    struct world *world = *state;
+    int64_t n = 0;
+
+    put_payload(world, "a", SEMEL_STATE_DEAD, "12345");
+    put_payload(world, "b", SEMEL_STATE_QUARANTINED, "12345");
+    put_payload(world, "c", SEMEL_STATE_FAILED, "12345");
+    put_payload(world, "d", SEMEL_STATE_DEAD, "123456");
+    put(world, "e", SEMEL_STATE_DEAD, NULL, SEMEL_NONE);
+    begin(world);
+    assert_ok(world, semel_store_large(world->store, SEMEL_STR("c"), 4, 100, &n, &world->err));
+    assert_int_equal(n, 3);
+    assert_ok(world, semel_store_large(world->store, SEMEL_STR("c"), 4, 2, &n, &world->err));
+    assert_int_equal(n, 2);
+    assert_ok(world, semel_store_large(world->store, SEMEL_STR("c"), 5, 100, &n, &world->err));
+    assert_int_equal(n, 1);
+    assert_ok(world, semel_store_large(world->store, SEMEL_STR("nobody"), 0, 2, &n, &world->err));
+    assert_int_equal(n, 0);
+    commit(world);
+}
+
 /* ---- business keys ------------------------------------------------------------------------------------ */
 
 /* Takes one key for message `id` in a transaction of its own. */
@@ -512,6 +546,7 @@ const struct CMUnitTest admit_tests[] = {
     TEST(facts_do_not_count_rows_of_an_earlier_admit_in_this_transaction),
     TEST(facts_of_one_consumer_are_not_those_of_another),
     TEST(parked_rows_of_the_route_are_counted_up_to_a_bound),
+    TEST(large_rows_that_nobody_runs_are_counted_up_to_a_bound),
     TEST(business_key_is_held_by_the_first_message_that_takes_it),
     TEST(expired_business_key_does_not_hold),
     TEST(business_key_of_a_rolled_back_transaction_is_free),

@@ -114,6 +114,28 @@ def test_what_no_message_should_be_is_kept_and_stops_nobody(tmp_path, books, lis
         assert daemon.running()
 
 
+def test_what_is_too_large_is_kept_whole_a_hundred_times_and_then_stays_with_its_sender(tmp_path, books, listen):
+    # B9
+    def large(i):
+        return listen.post({"k": "k1", "n": i, "fill": "x" * 1000}, id=f"large-{i}")[0]
+    with Daemon(tmp_path, scenes.settings(books, listen, payload_max=1000)) as daemon:
+        daemon.ready()
+        assert [large(i) for i in range(100)] == [422] * 100
+        assert large(100) == 503
+        assert listen.post(event(1), id="good")[0] == 202
+        daemon.until(lambda: daemon.metric("semel_alerts_total", kind="parked_full") >= 1, "the bound is told")
+        assert books.store.semel("inbox", "discard", "large-7", "--reason", "not needed", "--yes").code == 0
+        assert large(100) == 422 and large(101) == 503
+        table = "semel_inbox" if books.sqlite else "semel.inbox"
+        sizes = books.sql(f"SELECT min(length(payload)) FROM {table} WHERE status = 'dead'")
+        assert int(sizes[0][0]) > 1000
+    settings = scenes.settings(books, listen, payload_max=10000)
+    with Daemon(tmp_path, settings) as daemon:  # when the route allows it they can be run
+        daemon.ready()
+        assert books.store.semel("inbox", "retry", "--dead", "--yes", "--reason", "allowed now").code == 0
+        daemon.until(lambda: books.states()["completed"] == 101, "all run")
+
+
 def test_neither_payloads_nor_tokens_are_in_the_log(tmp_path, books, listen):
     # M, P71
     with Daemon(tmp_path, scenes.settings(books, listen)) as daemon:

@@ -312,6 +312,35 @@ static void payload_beyond_the_routes_limit_is_kept_dead(void **state)
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
 }
 
+/* B9: a batch of one more than are kept, and what comes when one of them was discarded. */
+static void past_a_hundred_payloads_beyond_the_limit_the_source_pauses(void **state)
+{
+    struct engine *e = *state;
+    enum { N = SEMEL_LARGE_MAX + 1 };
+    static struct semel__msg msgs[N + 1];
+    static char ids[N][8];
+
+    e->policy.payload_max = 4;
+    for (size_t i = 0; i < N; i++) {
+        snprintf(ids[i], sizeof ids[i], "m%03zu", i);
+        msgs[i] = msg(ids[i], "12345");
+    }
+    msgs[N] = msg("small", "1234");
+    process(e, msgs, N + 1);
+    for (size_t i = 0; i < SEMEL_LARGE_MAX; i++)
+        assert_settled(e, i, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
+    assert_settled(e, SEMEL_LARGE_MAX, SEMEL_LATER, SEMEL_WHY_DEAD, SEMEL_STATE_ABSENT);
+    assert_settled(e, N, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, ids[N - 1]), SEMEL_STATE_ABSENT);
+    assert_str(row_of(e, ids[0]).payload, "12345");
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_PARKED_FULL], 1);
+    e->policy.payload_max = 5; /* what the route allows now is not counted */
+    process_one(e, msg("larger", "123456"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
+    process_one(e, msgs[N - 1]);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+}
+
 static void what_is_too_large_is_not_called_unreadable(void **state)
 {
     struct engine *e = *state;
@@ -463,6 +492,7 @@ int main(int argc, char **argv)
         ON_EACH(message_whose_source_cannot_be_used_is_kept_and_does_not_run),
         ON_EACH(id_of_255_bytes_is_taken),
         ON_EACH(payload_beyond_the_routes_limit_is_kept_dead),
+        ON_EACH(past_a_hundred_payloads_beyond_the_limit_the_source_pauses),
         ON_EACH(what_is_too_large_is_not_called_unreadable),
         ON_EACH(giant_stays_with_its_broker_and_hinders_nobody),
         ON_EACH(unfit_keys_are_kept_dead_and_unfit_extras_are_dropped),
