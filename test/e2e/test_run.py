@@ -132,7 +132,7 @@ def test_what_is_too_large_is_kept_whole_a_hundred_times_and_then_stays_with_its
     settings = scenes.settings(books, listen, payload_max=10000)
     with Daemon(tmp_path, settings) as daemon:  # when the route allows it they can be run
         daemon.ready()
-        assert books.store.semel("inbox", "retry", "--dead", "--yes", "--reason", "allowed now").code == 0
+        assert books.store.semel("inbox", "retry", "--dead", "--force", "--yes", "--reason", "allowed now").code == 0
         daemon.until(lambda: books.states()["completed"] == 101, "all run")
 
 
