@@ -323,6 +323,7 @@ static void judge_new(struct semel__verdict *v, const struct semel_policy *polic
     if (semel__msg_large(policy, msg) && facts->large >= SEMEL_LARGE_MAX) {
         say(v, SEMEL_LATER, SEMEL_WHY_DEAD);
         becomes(v, SEMEL_STATE_ABSENT, SEMEL_CLASS_NONE, SEMEL_NONE);
+        v->full = true;
     } else if (msg->defect == SEMEL_DEFECT_NO_ID) {
         say(v, SEMEL_ACK, SEMEL_WHY_NO_ID);
         becomes(v, SEMEL_STATE_QUARANTINED, SEMEL_CLASS_NO_ID, SEMEL_NONE);
