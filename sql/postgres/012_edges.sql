@@ -93,4 +93,17 @@ WHERE b.expires_at IS NOT NULL AND i.consumer = b.consumer AND i.source = b.sour
 ALTER TABLE semel.consumer ADD COLUMN set_by_host text, ADD COLUMN set_by_file text,
     ADD COLUMN set_by_at timestamptz;
 
+-- ---- housekeeping -------------------------------------------------------------------------------------------------
+
+-- The sweep: what waits without a due time.
+CREATE INDEX inbox_still ON semel.inbox (consumer, order_key) WHERE status = 'waiting' AND due_at IS NULL;
+
+-- Where housekeeping in steps goes on: the key that the last step of `what` ended with.
+CREATE TABLE semel.place (
+    consumer text COLLATE "C" NOT NULL,
+    what     text COLLATE "C" NOT NULL,                     -- sweep
+    place    text COLLATE "C" NOT NULL,
+    PRIMARY KEY (consumer, what)
+);
+
 INSERT INTO semel.schema (version, name) VALUES (12, 'edges');

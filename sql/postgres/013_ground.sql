@@ -440,7 +440,8 @@ BEGIN
                    object_not_in_prerequisite_state THEN
         RETURN NULL;
     END;
-    IF now_on IS DISTINCT FROM (SELECT t.timeline FROM semel.timeline AS t ORDER BY t.number DESC LIMIT 1) THEN
+    IF now_on IS DISTINCT FROM (SELECT t.timeline FROM semel.timeline AS t ORDER BY t.number DESC LIMIT 1)
+       AND pg_try_advisory_xact_lock(hashtextextended('semel.timeline', 0)) THEN      -- else somebody else notices it
         INSERT INTO semel.timeline (timeline) VALUES (now_on) RETURNING note INTO told;
     END IF;
     RETURN told;

@@ -546,10 +546,12 @@ BEGIN
     WHERE o.consumer = p.consumer AND o.order_key = k.order_key;
     IF wake THEN
         SELECT * INTO head FROM semel._first(p, k.order_key);
+        -- Who has its row without its key (a copy under another key) is not waited for: a tick wakes it later.
         UPDATE semel.inbox AS i
         SET due_at = now, error_class = 'blocked', updated_at = semel._touched(i.updated_at, now)
-        WHERE i.consumer = head.consumer AND i.source = head.source AND i.message_id = head.message_id
-          AND i.status = 'waiting';
+        WHERE i.ctid = (SELECT w.ctid FROM semel.inbox AS w
+                        WHERE w.consumer = head.consumer AND w.source = head.source AND w.message_id = head.message_id
+                          AND w.status = 'waiting' FOR UPDATE SKIP LOCKED);
     END IF;
 END $$;
 

@@ -61,10 +61,24 @@ BEGIN
     INSERT INTO semel.held VALUES (token, kind, p.consumer, m.source, m.message_id, attempt, semel._now());
 END $$;
 
--- Until the end of the transaction; false: another one has it.
-CREATE FUNCTION semel._try_lock(consumer text, source text, message_id text) RETURNS boolean LANGUAGE sql VOLATILE AS $$
-    SELECT pg_try_advisory_xact_lock(hashtextextended(message_id COLLATE "C", hashtextextended(
-        source COLLATE "C", hashtextextended(consumer COLLATE "C", 1936026989))))
+-- Until the end of the transaction; false: another one has it. Only the first 32 messages of a transaction are locked:
+-- the lock table is the whole cluster's. A copy of a later one waits for its row instead of being told `busy`.
+CREATE FUNCTION semel._try_lock(consumer text, source text, message_id text) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    said text := current_setting('semel.locks', true);
+    n integer := CASE WHEN said ~ '^[0-9]{1,2}$' THEN said::integer ELSE 0 END;
+BEGIN
+    IF n >= 32 THEN
+        RETURN true;
+    END IF;
+    PERFORM set_config('semel.locks', (n + 1)::text, true);
+    RETURN pg_try_advisory_xact_lock(hashtextextended(message_id COLLATE "C", hashtextextended(
+        source COLLATE "C", hashtextextended(consumer COLLATE "C", 1936026989))));
+END $$;
+
+-- The name of a watermark's row, for who makes it.
+CREATE FUNCTION semel._watermark_lock(consumer text, source text) RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT hashtextextended(source COLLATE "C", hashtextextended(consumer COLLATE "C", 1936026992))
 $$;
 
 -- ---- a delivery ---------------------------------------------------------------------------------------------------
@@ -171,7 +185,8 @@ BEGIN
     IF current_setting('transaction_isolation') = 'read committed' OR m.message_time > now - interval '1 hour' THEN
         SELECT w.watermark INTO mark FROM semel.watermark AS w WHERE w.consumer = p.consumer AND w.source = m.source;
     ELSE
-        INSERT INTO semel.watermark VALUES (p.consumer, m.source, 'epoch', now) ON CONFLICT DO NOTHING;
+        PERFORM pg_advisory_xact_lock_shared(semel._watermark_lock(p.consumer, m.source));
+        INSERT INTO semel.watermark VALUES (p.consumer, m.source, '-infinity', now) ON CONFLICT DO NOTHING;
         SELECT w.watermark INTO mark FROM semel.watermark AS w WHERE w.consumer = p.consumer AND w.source = m.source
         FOR SHARE;
     END IF;

@@ -4,7 +4,7 @@
 -- calls, the settings. docs/sql-postgres.md describes them.
 --
 -- Any number of sessions may do this at once: candidates are read without locks, their keys and rows are try-locked,
--- and each is judged anew. Taking waits for nobody.
+-- and each is judged anew. Taking and housekeeping wait for nobody.
 --
 -- Invariants: a message is taken only as the first of its key, and one of each key; the watermark rises before anything
 -- is deleted, and both become visible at once.
@@ -136,6 +136,9 @@ EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
 END $$;
 
 -- ---- housekeeping -------------------------------------------------------------------------------------------------
+-- Any number of sessions tick at once, each in a transaction that may stay open: so a tick waits for no lock. Rows,
+-- order keys and watermarks that somebody else has are left for the next time (SKIP LOCKED); only the purge of a
+-- consumer, and the place of its sweep, belong to one session at a time, by a try-lock.
 
 -- Leases that ran out.
 CREATE FUNCTION semel._recover(p semel._policy, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
@@ -147,9 +150,9 @@ BEGIN
     FOR c IN SELECT i.* FROM semel.inbox AS i
              WHERE i.consumer = p.consumer AND i.status = 'processing' AND i.lease_until < semel._now()
              ORDER BY i.lease_until, i.arrival LOOP
+        EXIT WHEN n >= most;
         r := semel._end(p, c, 'recovered', NULL, NULL, 'skip');
         n := n + CASE WHEN r.arrival IS NOT NULL THEN 1 ELSE 0 END;
-        EXIT WHEN n >= most;
     END LOOP;
     RETURN n;
 END $$;
@@ -177,6 +180,87 @@ BEGIN
     RETURN n;
 END $$;
 
+-- A place in the keys of a consumer at which `what` (sweep, keys) goes on, and whether this session may move it: until
+-- its transaction ends, nobody else does.
+CREATE FUNCTION semel._place_of(p semel._policy, of_what text, OUT at text, OUT mine boolean) LANGUAGE plpgsql AS $$
+BEGIN
+    mine := pg_try_advisory_xact_lock(hashtextextended(of_what, hashtextextended(p.consumer, 1936026991)));
+    SELECT l.place INTO at FROM semel.place AS l WHERE l.consumer = p.consumer AND l.what = of_what COLLATE "C";
+    at := coalesce(at, '');
+END $$;
+
+CREATE FUNCTION semel._place_move(p semel._policy, of_what text, at text) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO semel.place AS l (consumer, what, place) VALUES (p.consumer, of_what, at)
+    ON CONFLICT (consumer, what) DO UPDATE SET place = excluded.place WHERE l.place <> excluded.place
+$$;
+
+-- Makes rows due by their places, which are locked; how many.
+CREATE FUNCTION semel._wake(places tid[]) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    now timestamptz := semel._now();
+BEGIN
+    UPDATE semel.inbox AS i
+    SET due_at = now, error_class = 'blocked', updated_at = semel._touched(i.updated_at, now)
+    WHERE i.ctid = ANY (places);
+    RETURN cardinality(places);
+END $$;
+
+-- Wakes the first of a key if it waits without a due time, whatever made it so; behind another one it waits rightly.
+-- Where the consumer keeps no order, all of them are first.
+CREATE FUNCTION semel._wake_head(p semel._policy, wanted text, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    k semel._key;
+BEGIN
+    IF p.ord <> 'none' AND NOT EXISTS (SELECT FROM semel._first(p, wanted) AS i
+                                       WHERE i.status = 'waiting' AND i.due_at IS NULL) THEN
+        RETURN 0;
+    ELSIF p.ord <> 'none' THEN
+        k := semel._key(p, wanted, false);
+        IF k.order_key IS NULL THEN
+            RETURN 0;
+        END IF;
+    END IF;
+    RETURN semel._wake(ARRAY(
+        SELECT w.ctid FROM semel.inbox AS w
+        WHERE w.consumer = p.consumer AND w.order_key = wanted COLLATE "C" AND w.status = 'waiting'
+          AND w.due_at IS NULL AND w.payload IS NOT NULL AND w.error_class IS DISTINCT FROM 'business_duplicate'
+          AND (p.ord = 'none' OR w.arrival = k.head_arrival)
+        LIMIT most FOR UPDATE SKIP LOCKED));
+END $$;
+
+-- A hundred keys, from where the last sweep stopped, and around.
+CREATE FUNCTION semel._sweep(p semel._policy, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    start record;
+    at text COLLATE "C";
+    next text COLLATE "C";
+    around boolean := false;
+    n bigint := semel._wake(ARRAY(
+        SELECT w.ctid FROM semel.inbox AS w
+        WHERE w.consumer = p.consumer AND w.order_key IS NULL AND w.status = 'waiting' AND w.due_at IS NULL
+          AND w.payload IS NOT NULL AND w.error_class IS DISTINCT FROM 'business_duplicate'
+        LIMIT least(most, 100) FOR UPDATE SKIP LOCKED));
+BEGIN
+    SELECT * INTO start FROM semel._place_of(p, 'sweep');
+    at := start.at;
+    FOR i IN 1..100 LOOP
+        SELECT min(w.order_key) INTO next FROM semel.inbox AS w
+        WHERE w.consumer = p.consumer AND w.status = 'waiting' AND w.due_at IS NULL AND w.order_key > at;
+        IF next IS NULL AND NOT around THEN
+            around := true;
+            SELECT min(w.order_key) INTO next FROM semel.inbox AS w
+            WHERE w.consumer = p.consumer AND w.status = 'waiting' AND w.due_at IS NULL AND w.order_key IS NOT NULL;
+        END IF;
+        EXIT WHEN n >= most OR next IS NULL OR (around AND next > start.at);
+        at := next;
+        n := n + semel._wake_head(p, at, most - n);
+    END LOOP;
+    IF start.mine AND at <> start.at THEN
+        PERFORM semel._place_move(p, 'sweep', at);
+    END IF;
+    RETURN n;
+END $$;
+
 -- Deletes rows by their places, which are locked, and their attempts; how many.
 CREATE FUNCTION semel._delete(p semel._policy, of_source text, places tid[]) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -189,6 +273,21 @@ BEGIN
     RETURN coalesce(cardinality(gone), 0);
 END $$;
 
+-- Locks the watermark of a source, or makes one that stops nothing; false: somebody else has it at this moment. Whoever
+-- makes a row holds the lock of its name, shared by deliveries, so that no insert here waits for another one.
+CREATE FUNCTION semel._watermark_held(p semel._policy, of_source text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM semel.watermark AS w WHERE w.consumer = p.consumer AND w.source = of_source COLLATE "C"
+    FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        RETURN true;
+    ELSIF NOT pg_try_advisory_xact_lock(semel._watermark_lock(p.consumer, of_source)) THEN
+        RETURN false;
+    END IF;
+    INSERT INTO semel.watermark VALUES (p.consumer, of_source, '-infinity', semel._now()) ON CONFLICT DO NOTHING;
+    RETURN FOUND;
+END $$;
+
 -- Final rows that are old enough, by the time of the event, or by their end where it has none.
 CREATE FUNCTION semel._purge_source(p semel._policy, of_source text, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -197,9 +296,11 @@ DECLARE
     raised timestamptz;
     n bigint;
 BEGIN
-    INSERT INTO semel.watermark AS w VALUES (p.consumer, of_source, mark, now)
-    ON CONFLICT (consumer, source) DO UPDATE SET watermark = excluded.watermark, updated_at = excluded.updated_at
-    WHERE w.watermark < excluded.watermark;
+    IF NOT semel._watermark_held(p, of_source) THEN
+        RETURN 0;
+    END IF;
+    UPDATE semel.watermark AS w SET watermark = mark, updated_at = now
+    WHERE w.consumer = p.consumer AND w.source = of_source COLLATE "C" AND w.watermark < mark;
     SELECT w.watermark INTO raised FROM semel.watermark AS w
     WHERE w.consumer = p.consumer AND w.source = of_source COLLATE "C";
     n := semel._delete(p, of_source, ARRAY(
@@ -218,13 +319,16 @@ END $$;
 
 CREATE FUNCTION semel._purge(p semel._policy, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-    next text COLLATE "C";
+    sources text[] COLLATE "C" := ARRAY(SELECT s FROM semel._sources(p) AS s);
+    first integer := floor(random() * cardinality(sources))::integer;
     n bigint := 0;
 BEGIN
-    SELECT min(i.source) INTO next FROM semel.inbox AS i WHERE i.consumer = p.consumer;
-    WHILE next IS NOT NULL AND n < most LOOP
-        n := n + semel._purge_source(p, next, most - n);
-        SELECT min(i.source) INTO next FROM semel.inbox AS i WHERE i.consumer = p.consumer AND i.source > next;
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('purge', hashtextextended(p.consumer, 1936026991))) THEN
+        RETURN 0;
+    END IF;
+    FOR i IN 1..cardinality(sources) LOOP
+        EXIT WHEN n >= most;
+        n := n + semel._purge_source(p, sources[(first + i - 1) % cardinality(sources) + 1], most - n);
     END LOOP;
     DELETE FROM semel.business_key AS b
     WHERE b.consumer = p.consumer
@@ -234,7 +338,18 @@ BEGIN
     RETURN n;
 END $$;
 
--- Every consumer that has a row or a setting, by one step into each index a name.
+-- The sources of a consumer, and the consumers that have a row or a setting: by one step into each index a name.
+CREATE FUNCTION semel._sources(p semel._policy) RETURNS SETOF text LANGUAGE plpgsql AS $$
+DECLARE
+    next text COLLATE "C";
+BEGIN
+    SELECT min(i.source) INTO next FROM semel.inbox AS i WHERE i.consumer = p.consumer;
+    WHILE next IS NOT NULL LOOP
+        RETURN NEXT next;
+        SELECT min(i.source) INTO next FROM semel.inbox AS i WHERE i.consumer = p.consumer AND i.source > next;
+    END LOOP;
+END $$;
+
 CREATE FUNCTION semel._consumers() RETURNS SETOF text LANGUAGE plpgsql AS $$
 DECLARE
     last text COLLATE "C" := '';
@@ -249,12 +364,30 @@ BEGIN
     END LOOP;
 END $$;
 
+-- The settings of all consumers, from a random one on, and around, so that a busy one does not keep the others from
+-- their turn; bad: what is wrong with those that cannot be read.
+CREATE FUNCTION semel._policies(OUT all_of semel._policy[], OUT bad text) LANGUAGE plpgsql AS $$
+DECLARE
+    name text;
+    n integer;
+BEGIN
+    all_of := '{}';
+    FOR name IN SELECT c.name FROM semel._consumers() AS c (name) LOOP
+        BEGIN
+            all_of := all_of || semel._policy(name);
+        EXCEPTION WHEN invalid_parameter_value THEN         -- told at the end, after the others had their turn
+            bad := coalesce(bad, SQLERRM);
+        END;
+    END LOOP;
+    n := floor(random() * cardinality(all_of))::integer;
+    all_of := all_of[n + 1:] || all_of[:n];
+END $$;
+
 CREATE FUNCTION semel.tick(max integer = 1000) RETURNS bigint LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
     p semel._policy;
-    name text;
-    bad text;
+    policies record;
     restarted text;
     promoted text;
     n bigint := 0;
@@ -268,25 +401,24 @@ BEGIN
     IF promoted IS NOT NULL THEN
         RAISE WARNING USING MESSAGE = 'tick: ' || promoted;
     END IF;
-    -- Each time in another order, so that a busy consumer does not keep the others from theirs.
-    FOR name IN SELECT c.name FROM semel._consumers() AS c (name) ORDER BY random() LOOP
-        EXIT WHEN n >= max;
-        BEGIN
-            p := semel._policy(name);
-        EXCEPTION WHEN invalid_parameter_value THEN         -- told at the end, after the others had their turn
-            bad := coalesce(bad, SQLERRM);
-            CONTINUE;
-        END;
+    SELECT * INTO policies FROM semel._policies();
+    FOREACH p IN ARRAY policies.all_of LOOP                 -- what holds up messages comes first, for all of them
         n := n + semel._recover(p, max - n);
+    END LOOP;
+    FOREACH p IN ARRAY policies.all_of LOOP
         n := n + semel._gaps(p, max - n);
+        n := n + semel._sweep(p, max - n);
+    END LOOP;
+    FOREACH p IN ARRAY policies.all_of LOOP
+        EXIT WHEN n >= max;
         n := n + semel._purge(p, max - n);
     END LOOP;
     DELETE FROM semel.held AS h
     WHERE h.token IN (SELECT o.token FROM semel.held AS o ORDER BY o.token LIMIT 100 FOR UPDATE SKIP LOCKED)
       AND h.at < semel._now() - interval '7 days'
       AND NOT EXISTS (SELECT FROM semel.inbox AS i WHERE i.lease_token = h.token);
-    IF bad IS NOT NULL THEN
-        RAISE WARNING USING MESSAGE = 'tick: ' || bad;
+    IF policies.bad IS NOT NULL THEN
+        RAISE WARNING USING MESSAGE = 'tick: ' || policies.bad;
     END IF;
     RETURN n;
 END $$;
