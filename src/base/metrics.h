@@ -13,8 +13,8 @@
  * - A family has at most `max_series` series and one more, in which every label reads "_other": what
  *   comes past the bound is counted there, so that sums stay true and hostile labels cannot eat
  *   the memory (label values are cut to SEMEL_LABEL_MAX bytes besides).
- * - Series that share the first label are at most `max_each`, where that is set. What comes past it keeps its labels but
- *   for those that strangers choose (`outside`), which read "_other": one consumer's cannot crowd out another's.
+ * - Series that share the first label are at most `max_each`, where that is set. What comes past it keeps its labels
+ *   but for those that strangers choose (`outside`), which read "_other": one consumer's cannot crowd out another's.
  * - What is rendered is well-formed: names were checked when the family was added, values are
  *   escaped, bad UTF-8 becomes '?', each family stands together under its HELP and TYPE, and a
  *   histogram's +Inf bucket equals its count.

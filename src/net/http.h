@@ -8,8 +8,8 @@
  * its body, before its handler sees it, and so is a reply before it is sent.
  *
  * Threads: the caller owns the thread that runs semel__http_run; handlers run in it and must not
- * block, but for requests that are set aside (route.aside_above), of which several may be handled at a time. A handler answers at once, or keeps the exchange and gives it to another thread, which
- * answers later. Between the handler's call and the answer an exchange belongs to one thread at a
+ * block, but for requests that are set aside (route.aside_above), of which several may be handled at a time. A handler
+ * answers at once, or keeps the exchange and gives it to another thread, which answers later. Between the handler's call and the answer an exchange belongs to one thread at a
  * time; it may outlive its connection and even the server. Every exchange must be answered exactly
  * once, or it leaks and its connection waits until the server stops.
  *
@@ -166,9 +166,9 @@ semel_status semel__http_new(struct semel_http **ret, const struct semel_clock *
  * would be right. RETRY: the address is taken, or no memory. *ret_listener (may be NULL) lives as long as the loop. */
 semel_status semel__http_listen(struct semel_http *http, const struct semel_http_settings *settings,
                                 struct semel_http_listener **ret_listener, struct semel_error *err);
-/* So many connections have all listeners together; without it as many as there are. One connection more, or one more than
- * its listener may have: the oldest that has not sent a whole request gives way, then the oldest that is idle or has been
- * answered for the last time. Where all are at work the new one is 503. Before _run. */
+/* So many connections have all listeners together; without it as many as there are. One connection more, or one more
+ * than its listener may have: the oldest that has not sent a whole request gives way, then the oldest that is idle or
+ * has been answered for the last time. Where all are at work the new one is 503. Before _run. */
 void semel__http_bound(struct semel_http *http, size_t connections);
 unsigned semel__http_port(const struct semel_http_listener *listener); /* 0: a unix socket */
 /* Serves until it is stopped. Once. */
