@@ -3,8 +3,8 @@
  * metrics_tree.h: the registry from the inside, for metrics.c and metrics_text.c alone.
  *
  * Invariants: families are linked before threads start; `first` of a family is its "_other", or its only series when
- * it has no labels, and the first of the heads: a head is the first series of its first label's value; `next` and `used`
- * of a series are read and written under the family's lock.
+ * it has no labels, and the first of the heads: a head is the first series of its first label's value; `next` and
+ * `used` of a series are read and written under the family's lock.
  */
 #ifndef SEMEL_BASE_METRICS_TREE_H
 #define SEMEL_BASE_METRICS_TREE_H

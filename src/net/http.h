@@ -9,9 +9,9 @@
  *
  * Threads: the caller owns the thread that runs semel__http_run; handlers run in it and must not
  * block, but for requests that are set aside (route.aside_above), of which several may be handled at a time. A handler
- * answers at once, or keeps the exchange and gives it to another thread, which answers later. Between the handler's call and the answer an exchange belongs to one thread at a
- * time; it may outlive its connection and even the server. Every exchange must be answered exactly
- * once, or it leaks and its connection waits until the server stops.
+ * answers at once, or keeps the exchange and gives it to another thread, which answers later. Between the handler's
+ * call and the answer an exchange belongs to one thread at a time; it may outlive its connection and even the server.
+ * Every exchange must be answered exactly once, or it leaks and its connection waits until the server stops.
  *
  * What a client may count on: HTTP/1.1 and 1.0, keep-alive, pipelining (one request in work at a
  * time, the rest waits unread), HEAD wherever GET is, chunked bodies, Expect: 100-continue,

@@ -65,6 +65,7 @@ class World:
             "versions": route("versions", order="json:/k", version="json:/n", parked={"key": 1},
                               gap={"timeout": "100ms", "then": "alert"}),
             "calls": {"from": self.listen.settings(path="/calls"), "do": {"http": self.other.url}},
+            "strict": {"from": self.listen.settings(path="/strict"), "do": {"http": self.other.url}, "unknown_max": 1},
             "slow": route("slow", "slow", topic("slow")),
             "away": route("away", source={"amqp": f"amqp://127.0.0.1:{free_port()}", "queue": "nowhere"}),
             "lost": route("lost", "ledger", topic("lost", offsets="store")),
@@ -125,6 +126,7 @@ def dead(world):
 
 def unknown(world):
     world.post("calls", "nobody-knows")
+    world.post("strict", "nobody-knows")
 
 
 def quarantined(world):
@@ -181,7 +183,8 @@ def test_every_alert_about_messages_fires(world):
     for provoke in (dead, unknown, quarantined, retries, breaker, duplicates, conflict, damaged, key_refused,
                     gap_and_parked):
         provoke(world)
-    world.fires(("SemelDeadLetters", "books"), ("SemelUnknownOutcomes", "calls"), ("SemelQuarantined", "books"),
+    world.fires(("SemelDeadLetters", "books"), ("SemelUnknownOutcomes", "calls"), ("SemelUnknownFull", "strict"),
+                ("SemelQuarantined", "books"),
                 ("SemelConflicts", "books"), ("SemelDamagedRows", "books"), ("SemelKeysRefused", "calls"),
                 ("SemelVersionGap", "versions"), ("SemelParkedFull", "versions"), ("SemelRetriesRising", "entries"),
                 ("SemelOldestUnprocessed", "entries"), ("SemelDuplicatesJump", "books"),
@@ -190,7 +193,8 @@ def test_every_alert_about_messages_fires(world):
 
 def test_they_fall_silent_when_their_runbooks_were_followed(world):  # M
     world.semel("inbox", "discard", "--status", "dead,quarantined", "--reason", "a drill", "--yes")
-    world.semel("inbox", "resolve", "nobody-knows", "--reason", "it was done")
+    for consumer in ("calls", "strict"):
+        world.semel("inbox", "resolve", "nobody-knows", "--consumer", consumer, "--reason", "it was done")
     world.store.sql("UPDATE semel.inbox SET version = NULL, error_class = NULL WHERE message_id = 'damaged';")
     world.store.sql("INSERT INTO account VALUES ('k1');")
     world.store.sql(FRAGILE)
