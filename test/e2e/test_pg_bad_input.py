@@ -28,7 +28,7 @@ def all_refuse(url, *said, code=5):
 # ---- the URL -------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("url, said", [
-    ("postgres://postgres@no-such-host.invalid/shop", "is the server up, and the URL right?"),
+    ("postgres://postgres@no-such-host.invalid/shop?sslmode=verify-full", "is the server up, and the URL right?"),
     ("postgres://postgres@127.0.0.1:1/shop", "port 1 failed: Connection refused; is the server up"),
     ("postgres://postgres@127.0.0.1:99999/shop", 'invalid port number: "99999"'),
     ("postgres://postgres@127.0.0.1:port/shop", "port must be a number"),
