@@ -415,7 +415,7 @@ const struct cli_command inbox_discard = {
     .options = discard_options,
     .help = "A discarded message is rejected: it never runs, its business keys are free again, and what waited behind "
             "it in\n"
-            "its key goes on. On a route by versions earlier ones that are missing are still waited for. With filters "
+            "its key goes on. On a route by versions earlier ones that are missing are still waited for. With filters\n"
             "instead of ids a numbered selection is made, as for retry.\n"
             "\n"
             "Examples:\n"

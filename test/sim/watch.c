@@ -213,10 +213,9 @@ static bool version_over(const struct sim_world *world, int key, int64_t version
 /* What ended without effect is stepped over: whoever waits for versions waits for one that has not ended. */
 static void check_gap(const struct sim_world *world, const struct sim_event *event)
 {
-    int64_t last = world->scene.policy.first_version - 1;
-
     if (world->scene.policy.first_version == SEMEL_FIRST_VERSION_ANY)
         return; /* nothing is remembered until something was applied */
+    int64_t last = world->scene.policy.first_version - 1;
     for (int i = 0; i < world->to_push; i++) {
         const struct sim_event *other = &world->events[i];
         if (other->key == event->key && applied(other) && other->version > last && other->version < event->version)
