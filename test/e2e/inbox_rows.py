@@ -58,7 +58,8 @@ def statuses(store):
 
 def audits(store):
     """How often each message was the subject of a command."""
-    return dict(store.sql("SELECT message_id, count(*) FROM semel_audit WHERE message_id IS NOT NULL GROUP BY message_id"))
+    return dict(store.sql("SELECT message_id, count(*) FROM semel_audit WHERE message_id IS NOT NULL "
+                          "GROUP BY message_id"))
 
 
 def wait_for(probe, what):
