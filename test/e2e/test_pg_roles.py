@@ -201,7 +201,8 @@ def row(shops, id):
 
 
 def audit(shops):
-    return shops.sql("SELECT who, what, reason, message_id FROM semel.audit WHERE what <> 'timeline' ORDER BY id")
+    return shops.sql("SELECT who, what, reason, message_id FROM semel.audit WHERE what <> 'timeline' "
+                     "AND what NOT LIKE 'set %' ORDER BY id")
 
 
 # B4 I27
