@@ -68,11 +68,15 @@ static semel_status refuse_taken(const struct work *work, struct semel_error *er
 {
     for (size_t i = 0; i < work->batch.n_business; i++) {
         const struct semel_business *business = &work->batch.business[i];
-        if (business->taken)
-            return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BUSINESS,
-                               "message \"%.*s\" has its business key \"%.*s\": running this one would repeat what "
-                               "that one stands for",
-                               (int)business->held_id.n, business->held_id.p, (int)business->key.n, business->key.p);
+        if (!business->taken)
+            continue;
+        char holder[72], key[72]; /* strangers chose both */
+        semel__str_show(holder, sizeof holder, business->held_id);
+        semel__str_show(key, sizeof key, business->key);
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BUSINESS,
+                           "message \"%s\" has its business key \"%s\": running this one would repeat what that one "
+                           "stands for",
+                           holder, key);
     }
     return SEMEL_OK;
 }
