@@ -28,6 +28,10 @@ GOOD = {
 }
 
 
+MUTANT = ("mutant no_check\nbreaks all\nin src/base/mem.c\nby mem nobody_notices\n"
+          "<<<<\nif (checked)\n====\nif (true)\n>>>>\n")
+
+
 def c(body):
     return HEAD + body
 
@@ -61,6 +65,8 @@ BAD = [
     ("sizes", "src/core/x.c", c("int " + "x" * 117 + ";\n"), "line of 122 columns"),
     ("listed", "src/core/x.c", c("int x;\n"), "no meson.build lists it"),
     ("listed", "test/unit/meson.build", "unit_tests = ['mem', 'gone']\n", "lists gone"),
+    ("mutants", "test/mutant/mutants.txt", MUTANT, "the guard of no_check does not stand once"),
+    ("mutants", "test/mutant/mutants.txt", MUTANT, "no test is named nobody_notices"),
     ("requirements", "docs/requirements.md", "nothing\n", "no requirement found"),
     ("requirements", "docs/requirements.md", "| I1 | a | |\n", "I1 has no tests"),
     ("requirements", "docs/requirements.md", "| I1 | a | - |\n| I1 | a | - |\n", "keep one row"),
