@@ -19,7 +19,8 @@ def main():
         line = common.read(path).split(f"mutant {name}\n")[0].count("\n") + 1
         guarded = root / mutant["file"]
         if not guarded.exists() or mutate.mutated(mutant, common.read(guarded)) is None:
-            report.add(path, line, f"the guard of {name} does not stand once in {mutant['file']}; write it as it is there")
+            report.add(path, line,
+                       f"the guard of {name} does not stand once in {mutant['file']}; write it as it is there")
         if f"{mutant['test']}(" not in tests:
             report.add(path, line, f"no test is named {mutant['test']}; name the one that must notice {name}")
     report.exit()
