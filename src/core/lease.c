@@ -303,17 +303,45 @@ semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_leas
     return SEMEL_OK;
 }
 
+static int cmp_id(const void *va, const void *vb)
+{
+    const struct semel_lease *a = *(struct semel_lease *const *)va, *b = *(struct semel_lease *const *)vb;
+    int c = semel__str_cmp(a->msg.source, b->msg.source);
+    return c != 0 ? c : semel__str_cmp(a->msg.id, b->msg.id);
+}
+
+/* Of one message there may be two leases: one that was lost while its call ran on, and one that was taken since. */
+static semel_status any_twice(struct semel_inbox *inbox, struct semel_lease *leases, size_t n, bool *ret,
+                              struct semel_error *err)
+{
+    struct semel_lease **sorted = semel__arena_alloc(&inbox->arena, n, sizeof *sorted);
+    *ret = false;
+    if (sorted == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < n; i++)
+        sorted[i] = &leases[i];
+    semel__sort(sorted, n, sizeof *sorted, cmp_id);
+    for (size_t i = 1; i < n; i++)
+        *ret |= cmp_id(&sorted[i - 1], &sorted[i]) == 0;
+    return SEMEL_OK;
+}
+
 static semel_status on_leases(struct semel_inbox *inbox, struct semel_lease *leases, const struct semel_ending *endings,
                               size_t n, enum lease_op op, struct semel_error *err)
 {
     struct item **items = NULL;
+    struct semel_error local = {0};
+    bool twice = false;
+    err = err != NULL ? err : &local;
     semel__arena_reset(&inbox->arena);
     if (n == 0)
         return SEMEL_OK;
     semel_status status = semel__items_of_leases(inbox, leases, endings, n, &items, err);
+    if (status == SEMEL_OK)
+        status = any_twice(inbox, leases, n, &twice, err);
     if (status != SEMEL_OK || items == NULL)
         return status;
-    return semel__items_lease(inbox, items, n, op, err);
+    return twice ? one_by_one(inbox, items, n, op, err) : semel__items_lease(inbox, items, n, op, err);
 }
 
 semel_status semel__lease_renew(struct semel_inbox *inbox, struct semel_lease *leases, size_t n,

@@ -10,12 +10,7 @@
 
 #include <stdlib.h>
 
-struct ending {
-    enum semel_result result;
-    bool effect;
-};
-
-static struct sim_event *event_of(struct sim_actor *actor, const struct semel__msg *msg)
+struct sim_event *sim_event_whole(struct sim_actor *actor, const struct semel__msg *msg)
 {
     struct sim_event *event = sim_event_of(actor->world, msg->id);
     char *end;
@@ -26,7 +21,7 @@ static struct sim_event *event_of(struct sim_actor *actor, const struct semel__m
 }
 
 /* Its starts are counted but for the first, and for one in the company of others. */
-static void kill_worker(struct sim_actor *actor, struct sim_event *event)
+void sim_kill_worker(struct sim_actor *actor, struct sim_event *event)
 {
     struct sim_world *world = actor->world;
 
@@ -38,7 +33,7 @@ static void kill_worker(struct sim_actor *actor, struct sim_event *event)
     actor->dead = true;
 }
 
-static bool misbehaves(struct sim_event *event)
+bool sim_misbehaves(struct sim_event *event)
 {
     if (event->trouble <= 0)
         return false;
@@ -46,56 +41,64 @@ static bool misbehaves(struct sim_event *event)
     return true;
 }
 
-static struct ending decide(struct sim_actor *actor, struct sim_event *event)
+struct sim_ending sim_outcome(struct sim_world *world, struct sim_event *event)
 {
-    struct sim_world *world = actor->world;
-    bool atomic = world->scene.policy.effect == SEMEL_EFFECT_ATOMIC;
-    bool early = atomic && sim_chance(world, 500); /* the effect is written, and must be undone */
-
     switch (event->kind) {
     case SIM_GOOD:
     case SIM_KILLER:
+    case SIM_SLOW:
         break;
     case SIM_FLAKY:
-        if (misbehaves(event))
-            return (struct ending){SEMEL_TRANSIENT, early};
+        if (sim_misbehaves(event))
+            return (struct sim_ending){SEMEL_TRANSIENT, false};
         break;
     case SIM_STUBBORN:
-        if (misbehaves(event))
-            return (struct ending){SEMEL_PERMANENT, early};
+        if (sim_misbehaves(event))
+            return (struct sim_ending){SEMEL_PERMANENT, false};
         break;
     case SIM_POISON:
-        return (struct ending){event->transient ? SEMEL_TRANSIENT : SEMEL_PERMANENT, early};
+        return (struct sim_ending){event->transient ? SEMEL_TRANSIENT : SEMEL_PERMANENT, false};
     case SIM_REJECT:
-        return (struct ending){SEMEL_REJECTED, early};
+        return (struct sim_ending){SEMEL_REJECTED, false};
     case SIM_UNSURE:
-        if (misbehaves(event))
-            return (struct ending){SEMEL_MAYBE, sim_chance(world, 500)};
-        break;
-    case SIM_SLOW:
-        if (!world->quiet && misbehaves(event)) {
-            world->counts[SIM_OUTLASTED]++;
-            sim_stall(actor, sim_between(world, world->scene.policy.lease_us, 3 * world->scene.policy.lease_us));
-        }
+        if (sim_misbehaves(event))
+            return (struct sim_ending){SEMEL_MAYBE, sim_chance(world, 500)};
         break;
     }
-    return (struct ending){SEMEL_DONE, true};
+    return (struct sim_ending){SEMEL_DONE, true};
+}
+
+static struct sim_ending decide(struct sim_actor *actor, struct sim_event *event)
+{
+    struct sim_world *world = actor->world;
+
+    if (event->kind == SIM_SLOW && !world->quiet && sim_misbehaves(event)) {
+        world->counts[SIM_OUTLASTED]++;
+        sim_stall(actor, sim_between(world, actor->policy.lease_us, 3 * actor->policy.lease_us));
+    }
+    struct sim_ending ending = sim_outcome(world, event);
+    /* The effect is written, and must be undone. */
+    if (actor->policy.effect == SEMEL_EFFECT_ATOMIC && ending.result != SEMEL_DONE && ending.result != SEMEL_MAYBE)
+        ending.effect = sim_chance(world, 500);
+    return ending;
+}
+
+void sim_effect_outside(struct sim_world *world, struct sim_event *event, bool keyed, bool late)
+{
+    if (keyed && event->effects > 0)
+        world->counts[SIM_KEYED_REPEATS]++;
+    else
+        sim_note_effect(world, event, late);
 }
 
 static semel_status have_effect(struct sim_actor *actor, struct semel_store *store, struct sim_event *event,
                                 struct semel_error *err)
 {
-    struct sim_world *world = actor->world;
-
-    if (world->scene.policy.effect == SEMEL_EFFECT_ATOMIC)
+    if (actor->policy.effect == SEMEL_EFFECT_ATOMIC)
         return semel__mem_effect_add(store, semel__str(event->id), semel__str(event->payload), err);
-    if (actor->dead)
-        return SEMEL_OK; /* too late: the process is gone */
-    if (world->scene.policy.effect == SEMEL_EFFECT_KEYED && event->effects > 0) {
-        world->counts[SIM_KEYED_REPEATS]++;
-        return SEMEL_OK;
-    }
-    sim_note_effect(world, event, event->state != SEMEL_STATE_PROCESSING || event->owner != actor->number);
+    if (!actor->dead) /* else too late: the process is gone */
+        sim_effect_outside(actor->world, event, actor->policy.effect == SEMEL_EFFECT_KEYED,
+                           event->state != SEMEL_STATE_PROCESSING || event->owner != actor->number);
     return SEMEL_OK;
 }
 
@@ -106,11 +109,11 @@ static semel_status fail_closed(struct semel_error *err)
 
 /* Outside of a transaction a handler starts only under a lease that was just looked at; what happened since then,
  * nobody can know. */
-static void check_lease(const struct sim_actor *actor, const struct sim_event *event)
+void sim_check_lease(const struct sim_actor *actor, const struct sim_event *event)
 {
     const struct sim_world *world = actor->world;
 
-    if (world->scene.policy.effect == SEMEL_EFFECT_ATOMIC || actor->dead || actor->left != actor->left_at_begin)
+    if (actor->policy.effect == SEMEL_EFFECT_ATOMIC || actor->dead || actor->left != actor->left_at_begin)
         return;
     if (world->counts[SIM_BACKWARD] > 0)
         return; /* a lease that was recovered may look alive again */
@@ -121,23 +124,23 @@ static void check_lease(const struct sim_actor *actor, const struct sim_event *e
 
 /* Runs one message as far as its ending. */
 static semel_status handle(struct sim_actor *actor, struct semel_store *store, const struct semel__msg *msg,
-                           struct ending *ret, struct semel_error *err)
+                           struct sim_ending *ret, struct semel_error *err)
 {
     struct sim_world *world = actor->world;
-    struct sim_event *event = event_of(actor, msg);
+    struct sim_event *event = sim_event_whole(actor, msg);
 
     if (world->committed != NULL)
         sim_watch(world);
-    check_lease(actor, event);
+    sim_check_lease(actor, event);
     sim_pause(actor, "handler");
     if (actor->dead)
         return fail_closed(err);
     event->starts++;
     sim_trace(world, "%s handles event %d (%s)", actor->owner, event->n, event->id);
     if (!world->quiet && sim_chance(world, world->scene.faults.handler_stall))
-        sim_stall(actor, sim_between(world, world->scene.policy.lease_us / 2, 2 * world->scene.policy.lease_us));
+        sim_stall(actor, sim_between(world, actor->policy.lease_us / 2, 2 * actor->policy.lease_us));
     if (event->kind == SIM_KILLER) {
-        kill_worker(actor, event);
+        sim_kill_worker(actor, event);
         return fail_closed(err);
     }
     if (!world->quiet && sim_chance(world, world->scene.faults.handler_world))
@@ -148,7 +151,7 @@ static semel_status handle(struct sim_actor *actor, struct semel_store *store, c
     semel_status status = ret->effect ? have_effect(actor, store, event, err) : SEMEL_OK;
     if (status == SEMEL_OK)
         sim_trace(world, "%s event %d: %s", actor->owner, event->n, semel__result_name(ret->result));
-    if (world->scene.policy.effect != SEMEL_EFFECT_ATOMIC)
+    if (actor->policy.effect != SEMEL_EFFECT_ATOMIC)
         sim_pause(actor, "handled");
     return status;
 }
@@ -167,7 +170,7 @@ semel_status sim_handle_each(void *ctx, struct semel_store *store, const struct 
                              struct semel__reply *reply, struct semel_error *err)
 {
     struct sim_actor *actor = ctx;
-    struct ending ending = {SEMEL_DONE, false};
+    struct sim_ending ending = {SEMEL_DONE, false};
 
     (void)attempt;
     semel_status status = handle(actor, store, msg, &ending, err);
@@ -176,8 +179,7 @@ semel_status sim_handle_each(void *ctx, struct semel_store *store, const struct 
     bool plain = ending.result == SEMEL_TRANSIENT || ending.result == SEMEL_PERMANENT;
     if (plain && sim_chance(actor->world, 300))
         return say_by_error(ending.result, err);
-    if (ending.result == SEMEL_MAYBE && sim_chance(actor->world, 300) &&
-        actor->world->scene.policy.effect != SEMEL_EFFECT_ATOMIC)
+    if (ending.result == SEMEL_MAYBE && sim_chance(actor->world, 300) && actor->policy.effect != SEMEL_EFFECT_ATOMIC)
         return semel__fail(err, SEMEL_UNKNOWN, SEMEL_CLASS_UNKNOWN, "no answer");
     if (!semel__reply_set(reply, ending.result, SEMEL_STR("so it went"), (struct semel_str){0}))
         return semel__fail_memory(err);
@@ -203,7 +205,7 @@ semel_status sim_handle_set(void *ctx, struct semel_store *store, const struct s
 
     check_set(actor, msgs, n);
     for (size_t i = 0; i < n; i++) {
-        struct ending ending = {SEMEL_DONE, false};
+        struct sim_ending ending = {SEMEL_DONE, false};
         semel_status status = handle(actor, store, msgs[i], &ending, err);
         if (status != SEMEL_OK)
             return status;

@@ -60,6 +60,20 @@ static void draw_source(struct sim_world *world)
         policy->parked_route_max = sim_between(world, 1, 6);
 }
 
+/* What is not kept cannot be stored for others; an effect in the transaction has nobody else to run it. */
+static void draw_lives(struct sim_world *world)
+{
+    struct sim_scene *scene = &world->scene;
+    bool outside = scene->policy.effect != SEMEL_EFFECT_ATOMIC, kept = scene->policy.keep != SEMEL_KEEP_NEVER;
+    unsigned leased = outside ? maybe(world, 700, 200, 1000) : 0, by_hand = kept ? maybe(world, 300, 100, 1000) : 0;
+
+    for (int i = 0; i < scene->n_workers; i++) {
+        scene->lives[i] = sim_chance(world, leased) ? SIM_LEASES : SIM_STEPS;
+        if (sim_chance(world, by_hand))
+            scene->lives[i] = SIM_HANDS;
+    }
+}
+
 static void name_fields(struct sim_scene *scene)
 {
     struct semel_rules *rules = &scene->rules;
@@ -167,6 +181,7 @@ void sim_scene_draw(struct sim_world *world)
     scene->two_sources = sim_chance(world, 300);
     draw_policy(world);
     draw_source(world);
+    draw_lives(world);
     name_fields(scene);
     draw_faults(world);
     draw_events(world);

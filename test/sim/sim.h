@@ -11,7 +11,8 @@
  *   world.c   the clock, the queue's side, who runs next        handler.c   what handlers do
  *   faults.c  what goes wrong before an operation, at a point   operator.c  people and reconciles
  *   watch.c   what must hold after every commit                 verify.c    what must hold in the end
- *   fiber.c   several actors on one thread                      main.c      seeds, processes, counters
+ *   leased.c  workers that claim and have others run it         fiber.c     several actors on one thread
+ *   main.c    seeds, processes, counters
  *
  * Invariants: everything random comes from world->rng, everything timed from world->now_us, and nothing depends on an
  * address, so the same seed gives the same run in every build.
@@ -34,6 +35,8 @@
 #define SIM_ACTORS (SIM_WORKERS + SIM_OPERATORS)
 #define SIM_EVENTS 60
 #define SIM_KEYS 8
+#define SIM_SLOTS 6
+#define SIM_CALLS 256
 
 #define SIM_MS INT64_C(1000)
 #define SIM_SECOND (1000 * SIM_MS)
@@ -83,7 +86,19 @@
     X(PURGED, "purged")                     \
     X(QUARANTINED, "quarantined")           \
     X(CUTS, "cut batches")                  \
-    X(OUTLASTED, "outlasted leases")
+    X(OUTLASTED, "outlasted leases")        \
+    X(CLAIMED, "claimed by the pump")       \
+    X(TAKEN, "taken by the pump")           \
+    X(CALLS_MADE, "calls")                  \
+    X(ORPHANS, "calls without a worker")    \
+    X(LATE_EFFECTS, "late effects")         \
+    X(RENEWED, "renewed leases")            \
+    X(LOST_LEASES, "lost leases")           \
+    X(RELEASED, "leases given back")        \
+    X(FINISHED, "ends by the pump")         \
+    X(HELD_OVER, "ends tried again")        \
+    X(PUT, "stored to be taken")            \
+    X(HAND_RUN, "run by hand")
 
 enum sim_count {
 #define X(name, text) SIM_##name,
@@ -136,6 +151,13 @@ struct sim_event {
     bool superseded;              /* its replay was refused because of its business key */
 };
 
+/* How a worker lives. */
+enum sim_life {
+    SIM_STEPS,  /* step and tick: the handler runs within the pump's call */
+    SIM_LEASES, /* claims and takes, has somebody else run it, renews, commits the ends (pump_lease.c) */
+    SIM_HANDS   /* stores what comes; takes by hand, renews, gives back, runs */
+};
+
 /* Chances in a thousand. */
 struct sim_faults {
     unsigned yield, yield_in_tx, crash, point_crash, stall, retry, close, unknown, queue_error, queue_close, lost_ack;
@@ -144,6 +166,7 @@ struct sim_faults {
 
 struct sim_scene {
     int n_workers, n_operators, n_events, n_keys;
+    enum sim_life lives[SIM_WORKERS];
     enum semel_queue_mode mode;
     size_t partitions;
     bool business, set, purge, two_sources;
@@ -158,8 +181,35 @@ struct sim_scene {
 
 struct sim_world;
 
+struct sim_ending {
+    enum semel_result result;
+    bool effect;
+};
+
+/* Somebody who was asked to have an effect. He may go on when the worker that asked him is gone. */
+struct sim_call {
+    struct sim_event *event;
+    bool open, ended;
+    bool orphan; /* nobody waits for the answer */
+    int actor, incarnation;
+    int64_t end_us; /* by the steady clock */
+    struct sim_ending ending;
+};
+
+enum sim_slot_state { SIM_SLOT_FREE, SIM_SLOT_CALLS, SIM_SLOT_ENDED, SIM_SLOT_UNTOUCHED };
+
+struct sim_slot {
+    enum sim_slot_state state;
+    struct semel_arena arena;
+    struct semel_lease lease;
+    struct semel_ending ending;
+    struct sim_call *call;
+    int64_t renew_us;
+};
+
 struct sim_actor {
     struct sim_world *world;
+    enum sim_life life;
     int number;
     bool is_operator;
     struct fiber *fiber;
@@ -180,7 +230,11 @@ struct sim_actor {
     struct semel_broker *broker;
     struct semel_inbox inbox;
     struct semel_pump pump;
+    struct semel_policy policy; /* as it reads its settings */
     struct semel__handler handler;
+    struct sim_slot slots[SIM_SLOTS]; /* not of one that steps */
+    struct semel_arena arena;         /* of what was claimed last */
+    int n_slots;
 };
 
 struct sim_world {
@@ -188,7 +242,7 @@ struct sim_world {
     bool verbose;
     const char *program;
     struct semel_random rng;
-    int64_t now_us;
+    int64_t now_us, jumped_us; /* the clock, and how far it is from a steady one */
     struct semel_clock clock;
     struct sim_scene scene;
     struct sim_event events[SIM_EVENTS];
@@ -196,6 +250,7 @@ struct sim_world {
     struct semel_mem_queue *queue;
     struct sim_actor actors[SIM_ACTORS];
     int n_actors;
+    struct sim_call calls[SIM_CALLS];
     bool quiet, stopping;
     struct sim_actor *committed; /* who has just committed: to be looked at before anything else happens */
     uint64_t looks;
@@ -229,7 +284,17 @@ void sim_point_actor(struct sim_actor *actor); /* whose points these are */
 void sim_pause(struct sim_actor *actor, const char *what);
 void sim_stall(struct sim_actor *actor, int64_t for_us);
 
+/* leased.c */
+void sim_leased_main(void *arg);
+void sim_hands_main(void *arg);
+void sim_slots_open(struct sim_actor *actor);
+void sim_slots_close(struct sim_actor *actor);
+void sim_calls_end(struct sim_world *world); /* those whose time has come */
+int64_t sim_calls_next(const struct sim_world *world);
+
 /* worker.c */
+void sim_tell(const struct sim_actor *actor, const char *what, semel_status status, size_t n,
+              const struct semel_error *err);
 void sim_actor_open(struct sim_actor *actor);
 void sim_actor_close(struct sim_actor *actor);
 void sim_worker_main(void *arg);
@@ -238,6 +303,12 @@ void sim_worker_main(void *arg);
 void sim_operator_main(void *arg);
 
 /* handler.c */
+struct sim_ending sim_outcome(struct sim_world *world, struct sim_event *event);
+void sim_effect_outside(struct sim_world *world, struct sim_event *event, bool keyed, bool late);
+bool sim_misbehaves(struct sim_event *event);
+void sim_kill_worker(struct sim_actor *actor, struct sim_event *event);
+struct sim_event *sim_event_whole(struct sim_actor *actor, const struct semel__msg *msg); /* as it was sent */
+void sim_check_lease(const struct sim_actor *actor, const struct sim_event *event);
 semel_status sim_handle_each(void *ctx, struct semel_store *store, const struct semel__msg *msg, int attempt,
                              struct semel__reply *reply, struct semel_error *err);
 semel_status sim_handle_set(void *ctx, struct semel_store *store, const struct semel__msg *const *msgs, size_t n,

@@ -29,6 +29,9 @@ bool sim_nobody_holds(const struct sim_world *world, const struct sim_event *eve
     for (int i = 0; i < world->n_actors; i++)
         if (event->held[i] == world->actors[i].serial && world->actors[i].alive)
             return false;
+    for (int i = 0; i < SIM_CALLS; i++)
+        if (world->calls[i].open && world->calls[i].event == event && !world->calls[i].ended)
+            return false;
     return true;
 }
 
@@ -146,6 +149,18 @@ static void check_move(struct sim_world *world, const struct sim_event *event, c
         check_end_of_lease(world, event, row);
 }
 
+/* The same claim with another end of its lease. */
+static void check_renewal(const struct sim_world *world, const struct sim_event *event, const struct semel_row *row)
+{
+    const struct sim_actor *by = world->committed;
+
+    if (!event->there || event->state != SEMEL_STATE_PROCESSING || row->live.state != SEMEL_STATE_PROCESSING ||
+        row->live.lease_token != event->token || row->live.lease_until_us == event->lease_until_us)
+        return;
+    if (event->owner != by->number || event->owner_incarnation != by->incarnation)
+        sim_broken(world, "a lease is renewed by its owner", "event %d was renewed by %s", event->n, by->owner);
+}
+
 static void check_row(struct sim_world *world, const struct sim_event *event, const struct semel_row *row)
 {
     const struct semel_policy *policy = &world->scene.policy;
@@ -257,6 +272,7 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
         return;
     check_row(world, event, row);
     check_move(world, event, row);
+    check_renewal(world, event, row);
     if (!event->there || event->state != live->state)
         sim_trace(world, "event %d: %s -> %s (attempts %d, %s) by %s", event->n,
                   event->there ? semel__state_name(event->state) : "absent", semel__state_name(live->state),

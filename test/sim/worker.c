@@ -24,11 +24,13 @@ static void open_pump(struct sim_actor *actor)
     actor->pump.batch_max = world->scene.batch_max;
     actor->pump.tick_max = (size_t)sim_between(world, 1, 40);
     actor->pump.later_ms = (int)sim_between(world, 10, 1000);
+    actor->pump.put_only = actor->life != SIM_STEPS;
     actor->pump.purge_every_us = world->scene.purge ? 600 * SIM_SECOND : 24 * SIM_HOUR;
 }
 
 void sim_actor_open(struct sim_actor *actor)
 {
+    static void (*const mains[])(void *) = {sim_worker_main, sim_leased_main, sim_hands_main};
     struct sim_world *world = actor->world;
     const struct semel_store_options options = {.clock = &world->clock, .rng = &world->rng};
     struct semel_error err;
@@ -45,10 +47,14 @@ void sim_actor_open(struct sim_actor *actor)
     actor->handler = (struct semel__handler){.ctx = actor,
                                              .each = sim_handle_each,
                                              .set = world->scene.set ? sim_handle_set : NULL};
-    semel__inbox_init(&actor->inbox, actor->store, &world->scene.policy, &actor->handler, &world->rng, owner_of(actor));
+    actor->policy = world->scene.policy;
+    actor->policy.one_by_one = actor->life == SIM_HANDS && sim_chance(world, 500);
+    semel__inbox_init(&actor->inbox, actor->store, &actor->policy, &actor->handler, &world->rng, owner_of(actor));
     if (!actor->is_operator)
         open_pump(actor);
-    fiber_start(actor->fiber, actor->is_operator ? sim_operator_main : sim_worker_main, actor);
+    if (actor->life != SIM_STEPS)
+        sim_slots_open(actor);
+    fiber_start(actor->fiber, actor->is_operator ? sim_operator_main : mains[actor->life], actor);
     actor->alive = true;
 }
 
@@ -76,6 +82,8 @@ static void add_counts(struct sim_world *world, const struct semel_counts *count
 void sim_actor_close(struct sim_actor *actor)
 {
     add_counts(actor->world, &actor->inbox.counts);
+    if (actor->life != SIM_STEPS)
+        sim_slots_close(actor);
     if (!actor->is_operator) {
         semel__pump_done(&actor->pump);
         semel_broker_close(actor->broker);
@@ -88,8 +96,8 @@ void sim_actor_close(struct sim_actor *actor)
     actor->serial++;
 }
 
-static void tell(struct sim_actor *actor, const char *what, semel_status status, size_t n,
-                 const struct semel_error *err)
+void sim_tell(const struct sim_actor *actor, const char *what, semel_status status, size_t n,
+              const struct semel_error *err)
 {
     if (status != SEMEL_OK)
         sim_trace(actor->world, "%s %s: %s (%s), %zu decided", actor->owner, what, semel__status_name(status),
@@ -108,11 +116,11 @@ void sim_worker_main(void *arg)
         size_t stepped = 0, ticked = 0;
         actor->serial++;
         semel_status status = semel__pump_step(&actor->pump, world->now_us, &stepped, &err);
-        tell(actor, "step", status, stepped, &err);
+        sim_tell(actor, "step", status, stepped, &err);
         if (actor->dead)
             break;
         status = semel__pump_tick(&actor->pump, world->now_us, &ticked, &err);
-        tell(actor, "tick", status, ticked, &err);
+        sim_tell(actor, "tick", status, ticked, &err);
         if (actor->dead)
             break;
         if (world->committed != NULL)

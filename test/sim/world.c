@@ -106,6 +106,7 @@ static void jump(struct sim_world *world, int64_t by_us)
     world->counts[by_us > 0 ? SIM_JUMPS : SIM_BACKWARD]++;
     sim_trace(world, "the clock jumps by %lld ms", (long long)(by_us / SIM_MS));
     world->now_us += by_us;
+    world->jumped_us += by_us;
     for (int i = world->to_push; i < world->scene.n_events; i++)
         world->events[i].push_at_us += by_us;
 }
@@ -195,6 +196,7 @@ static void sleep_all(struct sim_world *world)
     }
     if (world->to_push < world->scene.n_events)
         sooner(&next_us, world->events[world->to_push].push_at_us);
+    sooner(&next_us, sim_calls_next(world));
     if (next_us > world->now_us)
         world->now_us = next_us;
 }
@@ -229,6 +231,7 @@ static void chaos(struct sim_world *world)
 
     for (int turns = 0; turns < TURNS_MAX && world->now_us < end_us; turns++) {
         end_us += happen(world);
+        sim_calls_end(world);
         turn(world);
     }
 }
@@ -242,6 +245,7 @@ static void round_of_all(struct sim_world *world)
         if (!actor->alive)
             sim_actor_open(actor);
         resume(world, actor);
+        sim_calls_end(world);
     }
 }
 
@@ -305,6 +309,7 @@ static void create(struct sim_world *world, struct fiber **fibers)
         struct sim_actor *actor = &world->actors[i];
         *actor = (struct sim_actor){.world = world, .number = i, .fiber = fibers[i], .wake_us = world->now_us};
         actor->is_operator = i >= scene->n_workers;
+        actor->life = actor->is_operator ? SIM_STEPS : scene->lives[i];
         sim_actor_open(actor);
     }
     for (int i = 0; i < SIM_KEYS; i++)

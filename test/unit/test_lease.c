@@ -106,6 +106,32 @@ static void renewed_lease_is_not_recovered(void **state)
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
 }
 
+/* A lease that was lost while its call ran on, and the one that was taken since, come to their ends together. */
+static void two_leases_of_one_message_end_each_for_itself(void **state)
+{
+    struct engine *e = *state;
+    struct held first, second;
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok")};
+    const struct semel_ending endings[] = {{.result = SEMEL_PERMANENT}, {.result = SEMEL_DONE}, {.result = SEMEL_DONE}};
+
+    e->policy.effect = SEMEL_EFFECT_KEYED;
+    claim(e, &first, msgs, 2, true);
+    assert_int_equal(first.n, 2);
+    expire(e);
+    assert_int_equal(recover(e), 2);
+    e->now_us += e->policy.retry_ceiling_us;
+    take(e, &second, 1);
+    assert_int_equal(second.n, 1);
+    const bool is_a = semel__str_eqz(second.leases[0].msg.id, "a");
+    struct semel_lease both[] = {first.leases[0], second.leases[0], first.leases[1]};
+    assert_ok(e, semel__lease_renew(&e->inbox, both, 3, &e->err));
+    assert_true(both[0].lost && !both[1].lost && both[2].lost);
+    assert_ok(e, semel__lease_finish(&e->inbox, both, endings, 3, &e->err));
+    assert_true(both[0].lost && !both[1].lost && both[2].lost);
+    assert_int_equal(state_of(e, is_a ? "a" : "b"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, is_a ? "b" : "a"), SEMEL_STATE_FAILED);
+}
+
 /* I6: a graceful release gives the attempt back. */
 static void released_message_is_not_charged_and_is_due_at_once(void **state)
 {
@@ -434,6 +460,7 @@ int main(int argc, char **argv)
         ON_EACH(claims_and_ends_are_group_commits),
         ON_EACH(claim_settles_what_may_not_run),
         ON_EACH(renewed_lease_is_not_recovered),
+        ON_EACH(two_leases_of_one_message_end_each_for_itself),
         ON_EACH(released_message_is_not_charged_and_is_due_at_once),
         ON_EACH(end_under_a_stale_token_is_refused_and_kept_as_evidence),
         ON_MEM(late_word_over_an_ended_row_changes_nothing),
