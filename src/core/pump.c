@@ -89,24 +89,18 @@ static void bound_failures(struct semel_pump *pump)
     pump->inbox->failures = semel__route_breaker_failures(pump->breaker, pump);
 }
 
-/* What the ends of this batch say about the handler. Duplicates say nothing, a success after another nothing
- * new. */
+/* What the ends of this batch say about the handler. Duplicates say nothing. */
 static void note_ends(struct semel_pump *pump, const struct semel_settled *settled, size_t n, int64_t now_us)
 {
-    bool good = false;
     for (size_t i = 0; i < n; i++) {
         bool ran = settled[i].why == SEMEL_WHY_NEW || settled[i].why == SEMEL_WHY_RETRIED;
         if (!ran)
             continue;
-        if (settled[i].state == SEMEL_STATE_COMPLETED || settled[i].state == SEMEL_STATE_REJECTED) {
-            if (!good)
-                semel__route_breaker_success(pump->breaker);
-            good = true;
-        } else if (settled[i].state == SEMEL_STATE_FAILED || settled[i].state == SEMEL_STATE_DEAD ||
-                   settled[i].state == SEMEL_STATE_UNKNOWN) {
+        if (settled[i].state == SEMEL_STATE_COMPLETED || settled[i].state == SEMEL_STATE_REJECTED)
+            semel__route_breaker_success(pump->breaker);
+        else if (settled[i].state == SEMEL_STATE_FAILED || settled[i].state == SEMEL_STATE_DEAD ||
+                 settled[i].state == SEMEL_STATE_UNKNOWN)
             semel__pump_failure(pump, settled[i].cls, now_us);
-            good = false;
-        }
     }
 }
 
@@ -272,8 +266,6 @@ bool semel__pump_probes(const struct semel_pump *pump, int64_t now_us)
 semel_status semel__pump_step(struct semel_pump *pump, int64_t now_us, size_t *ret_n, struct semel_error *err)
 {
     struct pump_batch batch = {0};
-    struct semel_error local = {0};
-    err = err != NULL ? err : &local;
     *ret_n = 0;
     if (semel__pump_paused(pump, now_us))
         return SEMEL_OK;
@@ -311,9 +303,7 @@ static semel_status purge(struct semel_pump *pump, int64_t now_us, size_t *ret_n
 
 semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *ret_n, struct semel_error *err)
 {
-    struct semel_error local = {0};
     size_t n = 0;
-    err = err != NULL ? err : &local;
     *ret_n = 0;
     enum semel_gate gate = semel__route_breaker_ask(pump->breaker, pump, now_us);
     if (gate == SEMEL_GATE_WAIT)

@@ -51,8 +51,6 @@ semel_status semel__pump_claim(struct semel_pump *pump, int64_t now_us, size_t m
                                struct semel_lease *ret_leases, size_t *ret_n, struct semel_error *err)
 {
     struct pump_batch batch = {0};
-    struct semel_error local = {0};
-    err = err != NULL ? err : &local;
     *ret_n = 0;
     if (semel__pump_paused(pump, now_us))
         return SEMEL_OK;
@@ -77,8 +75,6 @@ semel_status semel__pump_claim(struct semel_pump *pump, int64_t now_us, size_t m
 semel_status semel__pump_take(struct semel_pump *pump, int64_t now_us, size_t max, struct semel_arena *arena,
                               struct semel_lease *ret_leases, size_t *ret_n, struct semel_error *err)
 {
-    struct semel_error local = {0};
-    err = err != NULL ? err : &local;
     *ret_n = 0;
     enum semel_gate gate = semel__route_breaker_ask(pump->breaker, pump, now_us);
     if (gate == SEMEL_GATE_WAIT)
@@ -97,8 +93,6 @@ semel_status semel__pump_take(struct semel_pump *pump, int64_t now_us, size_t ma
 semel_status semel__pump_finish(struct semel_pump *pump, int64_t now_us, struct semel_lease *leases,
                                 const struct semel_ending *endings, size_t n, struct semel_error *err)
 {
-    struct semel_error local = {0};
-    err = err != NULL ? err : &local;
     semel_status status = semel__pump_connect_store(pump, now_us, err);
     if (status == SEMEL_OK)
         status = semel__pump_note_store(pump, semel__lease_finish(pump->inbox, leases, endings, n, err), err, now_us);
@@ -121,8 +115,6 @@ semel_status semel__pump_finish(struct semel_pump *pump, int64_t now_us, struct 
 semel_status semel__pump_renew(struct semel_pump *pump, int64_t now_us, struct semel_lease *leases, size_t n,
                                struct semel_error *err)
 {
-    struct semel_error local = {0};
-    err = err != NULL ? err : &local;
     semel_status status = semel__pump_connect_store(pump, now_us, err);
     return status != SEMEL_OK
                ? status
@@ -132,8 +124,6 @@ semel_status semel__pump_renew(struct semel_pump *pump, int64_t now_us, struct s
 semel_status semel__pump_release(struct semel_pump *pump, int64_t now_us, struct semel_lease *leases, size_t n,
                                  struct semel_error *err)
 {
-    struct semel_error local = {0};
-    err = err != NULL ? err : &local;
     semel_status status = semel__pump_connect_store(pump, now_us, err);
     return status != SEMEL_OK
                ? status

@@ -64,6 +64,11 @@ static void white_space_member_order_and_spelling_make_no_conflict(void **state)
     assert_false(differ("[\"\\u0041\"]", "[\"A\"]"));
     assert_false(differ(" \"x\" ", "\"x\"")); /* A11: as it is through jsonb */
     assert_false(differ("1e2", "100\n"));
+    assert_false(differ("0", " 0.0"));
+    assert_false(differ("9", "9.0 "));
+    assert_false(differ("-1", " -1.0"));
+    assert_false(differ("[1]", " [1.0]"));
+    assert_false(differ("true", "true "));
     assert_true(differ("\"x\"", "\"y\""));
     assert_true(differ("null", "false"));
 }

@@ -463,6 +463,206 @@ static void deliveries_that_met_a_lack_of_memory_come_again(void **state)
     }
 }
 
+/* ---- leases: somebody else runs ----------------------------------------------------------------------- */
+
+static struct semel_lease leases[8];
+
+static semel_status claim(struct engine *e, size_t max, size_t *ret_n)
+{
+    return semel__pump_claim(&route.pump, e->now_us, max, &e->keep, leases, ret_n, &e->err);
+}
+
+static size_t claimed(struct engine *e, size_t max)
+{
+    size_t n = 99;
+    e->policy.effect = SEMEL_EFFECT_OUTSIDE;
+    assert_ok(e, claim(e, max, &n));
+    return n;
+}
+
+static size_t taken(struct engine *e, size_t max)
+{
+    size_t n = 99;
+    assert_ok(e, semel__pump_take(&route.pump, e->now_us, max, &e->keep, leases, &n, &e->err));
+    return n;
+}
+
+static semel_status finish(struct engine *e, enum semel_result result, size_t n)
+{
+    struct semel_ending endings[8];
+    for (size_t i = 0; i < n; i++)
+        endings[i] = (struct semel_ending){.result = result};
+    return semel__pump_finish(&route.pump, e->now_us, leases, endings, n, &e->err);
+}
+
+static enum semel_breaker_state breaker(void)
+{
+    return route.pump.own.now.state;
+}
+
+/* I2, T7: the claim keeps the payload, so nobody needs the broker for it any more; a copy of it neither, but what only
+ * has its id. */
+static void claimed_deliveries_are_acknowledged_after_the_commit_of_their_claim(void **state)
+{
+    struct engine *e = *state;
+
+    push(e, "a", "ok");
+    push(e, "b", "ok");
+    push(e, "a", "ok");
+    push(e, "b", "another");
+    assert_int_equal(claimed(e, 8), 2);
+    assert_string_equal(e->trace, "poll begin commit ack later ");
+    assert_int_equal(owed(), 1);
+    assert_int_equal(effects_of(e, NULL), 0);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_PROCESSING);
+    assert_ok(e, finish(e, SEMEL_DONE, 2));
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_COMPLETED);
+    e->now_us += 60 * SECOND_US;
+    assert_int_equal(claimed(e, 8), 0); /* the other b is told now */
+    assert_int_equal(owed(), 0);
+    assert_int_equal(conflicts_of(e, "b"), 2); /* once per delivery */
+}
+
+static void claim_that_was_not_committed_acknowledges_nothing(void **state)
+{
+    struct engine *e = *state;
+    size_t n = 99;
+
+    e->policy.effect = SEMEL_EFFECT_OUTSIDE;
+    push(e, "a", "ok");
+    fail_at(e, "commit", 1, FAULT_CLOSED);
+    assert_int_equal(claim(e, 8, &n), SEMEL_CLOSED);
+    assert_int_equal(n, 0);
+    assert_int_equal(owed(), 1);
+    e->now_us += 60 * SECOND_US;
+    assert_int_equal(claimed(e, 8), 1); /* over a new connection */
+    assert_int_equal(owed(), 0);
+}
+
+/* I13: what handlers say elsewhere counts as what they say in a step. */
+static void ends_of_leases_open_and_close_the_breaker(void **state)
+{
+    struct engine *e = *state;
+    const enum semel_result bad[] = {SEMEL_TRANSIENT, SEMEL_PERMANENT, SEMEL_MAYBE};
+    const enum semel_result good[] = {SEMEL_DONE, SEMEL_REJECTED};
+    char id[16];
+
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(breaker(), SEMEL_BREAKER_CLOSED);
+        snprintf(id, sizeof id, "m%d", i);
+        push(e, id, "ok");
+        assert_int_equal(claimed(e, 1), 1);
+        assert_ok(e, finish(e, bad[i % 3], 1));
+    }
+    assert_int_equal(breaker(), SEMEL_BREAKER_OPEN);
+    for (int i = 0; i < 2; i++) {
+        snprintf(id, sizeof id, "p%d", i);
+        push(e, id, "ok");
+        push(e, id, "ok");
+        forget(e);
+        assert_int_equal(claimed(e, 8), 0);
+        assert_int_equal(taken(e, 8), 0);
+        assert_string_equal(e->trace, "");
+        e->now_us = route.pump.own.now.next_us;
+        assert_int_equal(claimed(e, 8), 1); /* a probe is one message, and goes on until its end */
+        assert_int_equal(breaker(), SEMEL_BREAKER_PROBING);
+        assert_int_equal(claimed(e, 8), 0);
+        assert_ok(e, finish(e, good[i], 1));
+        assert_int_equal(breaker(), SEMEL_BREAKER_CLOSED);
+        assert_int_equal(claimed(e, 8), 0); /* the copy */
+        for (int k = 0; k < 10; k++)
+            semel__pump_worldly(&route.pump, SEMEL_CLASS_TRANSIENT, e->now_us);
+        assert_int_equal(breaker(), SEMEL_BREAKER_OPEN);
+    }
+}
+
+/* A probe by stored work is one row; one that found nothing leaves the breaker open, to be probed at once. */
+static void take_under_an_open_breaker_is_one_row_or_nothing(void **state)
+{
+    struct engine *e = *state;
+
+    push(e, "a", "ok");
+    push(e, "b", "ok");
+    assert_int_equal(claimed(e, 8), 2);
+    assert_ok(e, finish(e, SEMEL_TRANSIENT, 2));
+    for (int k = 0; k < 10; k++)
+        semel__pump_worldly(&route.pump, SEMEL_CLASS_TRANSIENT, e->now_us);
+    assert_int_equal(breaker(), SEMEL_BREAKER_OPEN);
+    e->now_us = route.pump.own.now.next_us;
+    if (row_of(e, "a").live.due_us > e->now_us && row_of(e, "b").live.due_us > e->now_us) {
+        assert_int_equal(taken(e, 8), 0);
+        assert_int_equal(breaker(), SEMEL_BREAKER_OPEN);
+        assert_int_equal(claimed(e, 8), 0);
+        assert_int_equal(breaker(), SEMEL_BREAKER_OPEN);
+    }
+    e->now_us += 3600 * SECOND_US;
+    assert_int_equal(taken(e, 8), 1);
+    assert_int_equal(breaker(), SEMEL_BREAKER_PROBING);
+    assert_int_equal(taken(e, 8), 0);
+    assert_ok(e, finish(e, SEMEL_DONE, 1));
+    assert_int_equal(taken(e, 8), 1);
+    assert_ok(e, finish(e, SEMEL_DONE, 1));
+    assert_int_equal(effects_of(e, NULL), 0); /* a lease runs nothing by itself */
+}
+
+/* The connection is lost, and cannot be opened the next time. */
+static void lose(struct engine *e)
+{
+    e->dead = true;
+    fail_at(e, "reopen", 1, FAULT_CLOSED);
+}
+
+/* P63: each call on leases notes that the connection is lost, and the next one opens it. */
+static void store_that_is_lost_under_leases_is_opened_by_the_next_call(void **state)
+{
+    struct engine *e = *state;
+    size_t n;
+
+    push(e, "a", "ok");
+    assert_int_equal(claimed(e, 8), 1);
+    lose(e);
+    assert_int_equal(semel__pump_renew(&route.pump, e->now_us, leases, 1, &e->err), SEMEL_CLOSED);
+    assert_true(route.pump.store_down);
+    assert_ok(e, semel__pump_renew(&route.pump, e->now_us, leases, 1, &e->err));
+    assert_false(route.pump.store_down);
+    lose(e);
+    assert_int_equal(finish(e, SEMEL_DONE, 1), SEMEL_CLOSED);
+    assert_true(route.pump.store_down);
+    assert_ok(e, finish(e, SEMEL_TRANSIENT, 1));
+    e->now_us += 3600 * SECOND_US;
+    e->dead = true; /* a take holds nothing that would be worth a second connection */
+    assert_int_equal(semel__pump_take(&route.pump, e->now_us, 8, &e->keep, leases, &n, &e->err), SEMEL_CLOSED);
+    assert_true(route.pump.store_down);
+    assert_int_equal(taken(e, 8), 1);
+    lose(e);
+    assert_int_equal(semel__pump_release(&route.pump, e->now_us, leases, 1, &e->err), SEMEL_CLOSED);
+    assert_true(route.pump.store_down);
+    assert_ok(e, semel__pump_release(&route.pump, e->now_us, leases, 1, &e->err));
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_FAILED);
+    assert_int_equal(taken(e, 8), 1); /* due at once */
+    assert_ok(e, finish(e, SEMEL_DONE, 1));
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
+}
+
+/* A pause ends at its time, and a clock that was set back does not prolong it. */
+static void paused_route_claims_nothing_until_its_time(void **state)
+{
+    struct engine *e = *state;
+
+    push(e, "a", "ok");
+    route.pump.later_ms = 5000;
+    route.pump.resume_us = e->now_us + 5 * SECOND_US;
+    assert_int_equal(claimed(e, 8), 0);
+    assert_int_equal(semel__pump_until(&route.pump, e->now_us), route.pump.resume_us);
+    assert_string_equal(e->trace, "");
+    e->now_us--;
+    assert_int_equal(semel__pump_until(&route.pump, e->now_us), SEMEL_NONE);
+    e->now_us = route.pump.resume_us;
+    assert_int_equal(semel__pump_until(&route.pump, e->now_us), SEMEL_NONE);
+    assert_int_equal(claimed(e, 8), 1);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -483,6 +683,12 @@ int main(int argc, char **argv)
         ON_ROUTES(source_pauses_when_parking_is_full),
         ON_ROUTES(tick_recovers_works_and_purges),
         ON_ROUTES(tick_of_an_open_breaker_probes_with_one_row),
+        ON_ROUTES(claimed_deliveries_are_acknowledged_after_the_commit_of_their_claim),
+        ON_ROUTES(claim_that_was_not_committed_acknowledges_nothing),
+        ON_ROUTES(ends_of_leases_open_and_close_the_breaker),
+        ON_ROUTES(take_under_an_open_breaker_is_one_row_or_nothing),
+        ON_ROUTES(store_that_is_lost_under_leases_is_opened_by_the_next_call),
+        ON_ROUTES(paused_route_claims_nothing_until_its_time),
     };
     engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
