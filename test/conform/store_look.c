@@ -582,6 +582,29 @@ static void event_gets_an_id_that_carries_its_time_unless_it_brings_one(void **s
     assert_int_equal(world->driver->events(world), 2);
 }
 
+/* O4: nothing that the relay could not publish is put. */
+static void event_with_an_unfit_field_is_refused(void **state)
+{
+    struct world *world = *state;
+    const struct semel_str unfit = {"\xff", 1};
+    const struct semel__event good = {.aggregatetype = SEMEL_STR("order"),
+                                      .aggregateid = SEMEL_STR("1"),
+                                      .type = SEMEL_STR("Placed"),
+                                      .payload = SEMEL_STR("x")};
+    struct semel__event bad[] = {good, good, good, good, good, good, good};
+    char id[37];
+
+    bad[0].aggregatetype = bad[1].aggregateid = bad[2].type = bad[3].destination = unfit;
+    bad[4].traceparent = bad[5].headers = unfit;
+    bad[6].id = SEMEL_STR("1");
+    begin(world);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(semel_store_outbox_put(world->store, &bad[i], T0, id, &world->err), SEMEL_INVALID);
+    assert_ok(world, semel_store_outbox_put(world->store, &good, T0, id, &world->err));
+    commit(world);
+    assert_int_equal(world->driver->events(world), 1);
+}
+
 static void audit_lines_are_kept(void **state)
 {
     struct world *world = *state;
@@ -620,6 +643,7 @@ const struct CMUnitTest look_tests[] = {
     TEST(purge_takes_the_attempts_with_the_row),
     TEST(purge_of_business_keys_takes_the_expired_only_and_is_bounded),
     TEST(event_gets_an_id_that_carries_its_time_unless_it_brings_one),
+    TEST(event_with_an_unfit_field_is_refused),
     TEST(audit_lines_are_kept),
     {.name = NULL},
 };

@@ -108,6 +108,8 @@ static void order_of_arrival_may_become_that_of_versions(void **state)
 {
     struct world *world = *state;
 
+    person(world, "{\"order\": \"version\"}");
+    assert_null(now.hint); /* there is no key yet */
     person(world, "{\"order\": \"arrival\"}");
     put(world, "waits", SEMEL_STATE_WAITING, "k", SEMEL_NONE);
     set_last(world, "k", 3);

@@ -164,6 +164,13 @@ static semel_status spy_settle(struct semel_store *store, struct semel_settle_ba
     return status == SEMEL_OK ? spy.real->settle(store, batch, err) : status;
 }
 
+static semel_status spy_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret,
+                               struct semel_error *err)
+{
+    note_op(spy.e, "parked");
+    return spy.real->parked(store, consumer, max, ret, err);
+}
+
 static void spy_on(struct engine *e)
 {
     spy.e = e;
@@ -176,6 +183,7 @@ static void spy_on(struct engine *e)
     spy.ops.admit = spy_admit;
     spy.ops.fetch = spy_fetch;
     spy.ops.settle = spy_settle;
+    spy.ops.parked = spy_parked;
     e->store->ops = &spy.ops;
 }
 

@@ -383,6 +383,12 @@ static void unfit_keys_are_kept_dead_and_unfit_extras_are_dropped(void **state)
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
     assert_str(row_of(e, "a").live.error_text, "business key is not UTF-8 text without NUL");
 
+    m = msg("k", "ok");
+    m.order_key = (struct semel_str){"\xff", 1};
+    process_one(e, m);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
+    assert_str(row_of(e, "k").live.error_text, "order key is not UTF-8 text without NUL");
+
     m = msg("b", "ok");
     m.type = m.traceparent = m.headers = m.position = (struct semel_str){"\xff", 1};
     process_one(e, m);

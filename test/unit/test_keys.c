@@ -147,6 +147,8 @@ static void business_key_that_has_expired_is_free_again(void **state)
     e->now_us += 59 * SECOND_US;
     process_one(e, business("b", "ok", "pay-1"));
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+    process_one(e, business("a", "ok", "pay-1")); /* a copy of its holder does not prolong it */
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED);
     e->now_us += 2 * SECOND_US;
     process_one(e, business("c", "ok", "pay-1"));
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
@@ -220,7 +222,10 @@ static void parking_is_bounded_by_route(void **state)
 
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     e->policy.parked_route_max = 1;
+    process_one(e, keyed("z1", "ok", "z", SEMEL_NONE));
+    assert_null(strstr(e->trace, "parked")); /* a route may have many: they are counted where one more would park */
     process(e, msgs, 4);
+    assert_non_null(strstr(e->trace, "parked"));
     assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
     assert_settled(e, 3, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_STATE_ABSENT);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_PARKED_FULL], 1);
