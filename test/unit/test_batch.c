@@ -341,6 +341,23 @@ static void past_a_hundred_payloads_beyond_the_limit_the_source_pauses(void **st
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
 }
 
+static void only_what_is_too_large_counts_toward_the_hundred(void **state)
+{
+    struct engine *e = *state;
+    enum { N = SEMEL_LARGE_MAX + 2 };
+    static struct semel__msg msgs[N];
+    static char ids[N][8];
+
+    e->policy.payload_max = 4;
+    for (size_t i = 0; i < N; i++) {
+        snprintf(ids[i], sizeof ids[i], "m%03zu", i);
+        msgs[i] = msg(ids[i], i == 0 || i == N - 1 ? "12345" : "1234");
+    }
+    process(e, msgs, N);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, N - 1, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
+}
+
 static void what_is_too_large_is_not_called_unreadable(void **state)
 {
     struct engine *e = *state;
@@ -499,6 +516,7 @@ int main(int argc, char **argv)
         ON_EACH(id_of_255_bytes_is_taken),
         ON_EACH(payload_beyond_the_routes_limit_is_kept_dead),
         ON_EACH(past_a_hundred_payloads_beyond_the_limit_the_source_pauses),
+        ON_EACH(only_what_is_too_large_counts_toward_the_hundred),
         ON_EACH(what_is_too_large_is_not_called_unreadable),
         ON_EACH(giant_stays_with_its_broker_and_hinders_nobody),
         ON_EACH(unfit_keys_are_kept_dead_and_unfit_extras_are_dropped),
