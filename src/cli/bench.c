@@ -191,6 +191,9 @@ static int print(struct cli *cli, const struct bench_options *options, const str
         say_ratio(cli, result, "sets / limit: the same with one statement a batch", "sets", "limit");
         say_ratio(cli, result, "limit / blind: what not failing on a duplicate costs", "limit", "blind");
     }
+    say_ratio(cli, result, "sets / handwritten-sets: what the record costs", "sets", "handwritten-sets");
+    say_ratio(cli, result, "each / handwritten-sets: the same with a statement per message", "each",
+              "handwritten-sets");
     say_ratio(cli, result, "sets / each: one statement a batch instead of one a message", "sets", "each");
     say_ratio(cli, result, "duplicates / each: refusing instead of handling", "duplicates", "each");
     say_ratio(cli, result, "updates / each: an account instead of a line in the ledger", "updates", "each");
@@ -287,8 +290,8 @@ static int measure_server(struct cli *cli, const struct cli_args *args, struct b
 }
 #endif
 
-static const char *const case_names[] = {"handwritten", "each",  "sets",    "duplicates",
-                                         "limit",       "blind", "updates", "poison"};
+static const char *const case_names[] = {"handwritten", "handwritten-sets", "each",  "sets", "duplicates", "limit",
+                                         "blind",       "updates",          "poison"};
 
 /* The first of the names, up to a comma. */
 static size_t name_bytes(const char *names)
@@ -363,6 +366,7 @@ static const struct cli_command bench_inbox_command = {
     .help =
         "The cases, each with time-ordered (UUIDv7) and with random ids (UUIDv4):\n"
         "  handwritten  the usual inbox: one transaction a message\n"
+        "  handwritten-sets  the same over batches: one statement for the ids of a batch, one for the effects\n"
         "  each         the batch path, with a handler's statement a message\n"
         "  sets         the batch path, with a handler's statement a batch\n"
         "  duplicates   the batch path, with messages only that were completed before\n"

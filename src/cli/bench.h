@@ -60,6 +60,8 @@ struct bench_stream {
     struct semel_random rng;
     int64_t first_us; /* the time in the first id */
 };
+/* A name for tables and consumers out of a case's and its ids': letters, digits and '_'. */
+void bench_name(char *out, size_t size, const char *name, enum bench_ids ids);
 /* The next messages are those of the moments just passed. */
 void bench_stream_from(struct bench_stream *stream, size_t messages);
 /* The message i of a round; `place` is its place within its batch. */
@@ -82,8 +84,16 @@ extern const struct cli_command bench_growth_command;
 /* ---- bench_sqlite.c: an int is a result code of SQLite, SQLITE_OK (0) when all is well ---- */
 
 struct bench_sql;
-/* BLIND: the limit, if a duplicate could not come. */
-enum bench_work { BENCH_HANDWRITTEN, BENCH_LEDGER, BENCH_SETS, BENCH_LIMIT, BENCH_BLIND, BENCH_UPDATES };
+/* HAND_SETS: a handwritten inbox over whole batches. BLIND: the limit, if a duplicate could not come. */
+enum bench_work {
+    BENCH_HANDWRITTEN,
+    BENCH_HAND_SETS,
+    BENCH_LEDGER,
+    BENCH_SETS,
+    BENCH_LIMIT,
+    BENCH_BLIND,
+    BENCH_UPDATES
+};
 /* Tables and statements of one lane; *ret is to be freed in any case. `name` is ours, not a user's. */
 int bench_sql_new(struct bench_sql **ret, struct semel *s, enum bench_work work, const char *name);
 void bench_sql_free(struct bench_sql *sql);
@@ -92,6 +102,8 @@ void bench_sql_free(struct bench_sql *sql);
 int bench_sql_handwritten(struct bench_sql *sql, const struct bench_msg *msg, int64_t now_us);
 /* Rows of the handwritten inbox and their effects, many in a transaction: what grew before the clock was started. */
 int bench_sql_fill(struct bench_sql *sql, const struct bench_msg *msgs, size_t n, int64_t now_us);
+/* One transaction: one statement for the ids, one for the effects of those that are new. *ret_new: how many are. */
+int bench_sql_hand_sets(struct bench_sql *sql, const struct bench_msg *msgs, size_t n, int64_t now_us, size_t *ret_new);
 /* One transaction with the rows that the inbox would have written. */
 int bench_sql_limit(struct bench_sql *sql, struct semel_str consumer, const struct bench_msg *msgs, size_t n,
                     int64_t now_us);

@@ -97,6 +97,14 @@ static semel_status handwritten(struct bench *b, struct lane *lane, size_t first
     return rc == 0 ? SEMEL_OK : sql_failed(b, lane, rc, err);
 }
 
+static semel_status hand_sets(struct bench *b, struct lane *lane, size_t first, size_t n, struct semel_error *err)
+{
+    size_t fresh = 0;
+    int rc = bench_sql_hand_sets(lane->sql, b->msgs + first, n, semel__now(&semel__clock_real), &fresh);
+    lane->effects += (int64_t)fresh;
+    return rc == 0 ? SEMEL_OK : sql_failed(b, lane, rc, err);
+}
+
 static semel_status limit(struct bench *b, struct lane *lane, size_t first, size_t n, struct semel_error *err)
 {
     int rc = bench_sql_limit(lane->sql, semel__str(lane->consumer), b->msgs + first, n, semel__now(&semel__clock_real));
@@ -158,6 +166,7 @@ static const struct kind kinds[] = {
     {"handwritten", handwritten, BENCH_HANDWRITTEN, false, false},
     {"each", ours, BENCH_LEDGER, false, false},
     {"limit", limit, BENCH_LIMIT, false, false},
+    {"handwritten-sets", hand_sets, BENCH_HAND_SETS, false, false},
     {"sets", ours, BENCH_SETS, false, false},
     {"duplicates", ours, BENCH_LEDGER, true, false},
     {"updates", ours, BENCH_UPDATES, false, false},
@@ -278,7 +287,7 @@ static semel_status open_lane(struct bench *b, const struct kind *kind, enum ben
     struct lane *lane = &b->lanes[b->n_lanes++];
     size_t rounds = (size_t)b->options->rounds;
     *lane = (struct lane){.kind = kind, .ids = ids};
-    snprintf(lane->name, sizeof lane->name, "%s_%s", kind->name, bench_ids_names[ids]);
+    bench_name(lane->name, sizeof lane->name, kind->name, ids);
     snprintf(lane->consumer, sizeof lane->consumer, "bench-%s-%s", kind->name, bench_ids_names[ids]);
     lane->stream = (struct bench_stream){.ids = ids, .poison = kind->poison};
     semel__random_seed(&lane->stream.rng, SEED + (uint64_t)(lane - b->lanes));

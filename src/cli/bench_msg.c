@@ -39,6 +39,14 @@ static void write_payload(struct bench_msg *msg, int account, int amount)
     memcpy(msg->payload + BENCH_PAYLOAD - 2, "\"}", 3);
 }
 
+void bench_name(char *out, size_t size, const char *name, enum bench_ids ids)
+{
+    snprintf(out, size, "%s_%s", name, bench_ids_names[ids]);
+    for (char *c = out; *c != '\0'; c++)
+        if (*c == '-')
+            *c = '_';
+}
+
 void bench_stream_from(struct bench_stream *stream, size_t messages)
 {
     stream->first_us = semel__now(&semel__clock_real) - (int64_t)messages * ID_DISTANCE_US;

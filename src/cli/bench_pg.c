@@ -29,6 +29,7 @@
 static const struct bench_pg_kind kinds[] = {
     {"handwritten", BENCH_HANDWRITTEN, false, false},
     {"each", BENCH_LEDGER, false, false},
+    {"handwritten-sets", BENCH_HAND_SETS, false, false},
     {"sets", BENCH_SETS, false, false},
     {"duplicates", BENCH_LEDGER, true, false},
     {"limit", BENCH_LIMIT, false, false},
@@ -218,7 +219,8 @@ static semel_status open_lane(struct bench *b, const struct bench_pg_kind *kind,
     *tally = (struct tally){.rates = semel__calloc((size_t)b->plan.options->rounds, sizeof(double))};
     if (tally->rates == NULL)
         return semel__fail_memory(err);
-    snprintf(lane->name, sizeof lane->name, "%s_%s_%d", kind->name, bench_ids_names[ids], b->plan.connections);
+    bench_name(lane->name, sizeof lane->name, kind->name, ids);
+    snprintf(lane->name + strlen(lane->name), sizeof lane->name - strlen(lane->name), "_%d", b->plan.connections);
     snprintf(lane->consumer, sizeof lane->consumer, "bench-%s-%s-%d", kind->name, bench_ids_names[ids],
              b->plan.connections);
     semel_status status = bench_pg_tables(b->conn, kind->work, lane->name, err);

@@ -18,7 +18,7 @@
 #include "core/store.h"
 
 #define BENCH_PG_SEED UINT64_C(20261116)
-#define BENCH_PG_LANES 16
+#define BENCH_PG_LANES 18
 
 /* ---- bench_pg.c ---- */
 
@@ -89,6 +89,9 @@ semel_status bench_pg_sql_init(struct bench_pg_sql *sql, PGconn *conn, const str
 void bench_pg_sql_done(struct bench_pg_sql *sql);
 /* One transaction, a round trip a statement. */
 semel_status bench_pg_handwritten(struct bench_pg_sql *sql, const struct bench_msg *msg, struct semel_error *err);
+/* One transaction, a round trip for the ids of a batch and one for the effects of those that are new. */
+semel_status bench_pg_hand_sets(struct bench_pg_sql *sql, const struct bench_msg *msgs, size_t n, size_t *ret_new,
+                                struct semel_error *err);
 /* Rows of the handwritten inbox and their effects: what grew before the clock was started. */
 semel_status bench_pg_fill(struct bench_pg_sql *sql, const struct bench_msg *msgs, size_t n, struct semel_error *err);
 /* One transaction and one round trip, with the rows that the inbox would have written. */

@@ -84,7 +84,7 @@ static bool at_limit(const struct track *track)
 
 static bool is_ours(const struct track *track)
 {
-    return !by_hand(track) && !at_limit(track);
+    return !by_hand(track) && !at_limit(track) && track->lane->kind->work != BENCH_HAND_SETS;
 }
 
 /* libsemel has parsed the payload for the fingerprint. */
@@ -177,7 +177,11 @@ static semel_status ours(struct worker *w, struct track *track, size_t first, si
 static semel_status run_batch(struct worker *w, struct track *track, size_t first, size_t n, struct semel_error *err)
 {
     semel_status status;
+    size_t effects = n;
     switch (track->lane->kind->work) {
+    case BENCH_HAND_SETS:
+        status = bench_pg_hand_sets(&track->sql, w->msgs + first, n, &effects, err);
+        break;
     case BENCH_HANDWRITTEN:
         status = bench_pg_handwritten(&track->sql, &w->msgs[first], err);
         break;
@@ -192,7 +196,7 @@ static semel_status run_batch(struct worker *w, struct track *track, size_t firs
     default:
         return ours(w, track, first, n, err);
     }
-    w->effects += (int64_t)n;
+    w->effects += (int64_t)effects;
     return status;
 }
 
