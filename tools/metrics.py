@@ -73,8 +73,8 @@ def main():
         print(f"{name:<10}{lines[name]:>8} lines{files[name]:>6} files")
     product = sum(n for name, n in lines.items() if name not in APART)
     print(f"{'product':<10}{product:>8} lines; with {' and '.join(APART)} {sum(lines.values())}")
-    print(f"exported functions: {len(homes)}; used by siblings only: {len(sibling)}; by siblings or their own room only: "
-          f"{len(sibling) + len(room)}; by no file of src but their own: {len(nobody)}")
+    print(f"exported functions: {len(homes)}; used by siblings only: {len(sibling)}; by siblings or their own room "
+          f"only: {len(sibling) + len(room)}; by no file of src but their own: {len(nobody)}")
     by_family = collections.Counter("/".join(family(homes[name])) for name in sibling)
     print("siblings only: " + ", ".join(f"{name} {n}" for name, n in by_family.most_common(12)))
     if sys.argv[1:] == ["--list"]:

@@ -97,7 +97,8 @@ def test_people_get_a_table_ratios_memory_and_the_cost_of_an_fsync(tmp_path):
     assert lines[0].split()[:2] == ["CASE", "IDS"]
     assert [tuple(line.split()[:2]) for line in lines[1:17]] == [(c, i) for i in IDS for c in CASES]
     assert {line.split()[3] for line in (lines[1], lines[9])} == {"1.00"}  # what the others are measured by
-    for word in ("each / handwritten", "each / limit", "sets / each", "sets / handwritten-sets", "each / handwritten-sets", "duplicates / each", "updates / each",
+    for word in ("each / handwritten", "each / limit", "sets / each", "sets / handwritten-sets",
+                 "each / handwritten-sets", "duplicates / each", "updates / each",
                  "poison / each", "memory: ", "an fsync takes "):
         assert word in result.out, word
 
