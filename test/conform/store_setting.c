@@ -121,6 +121,17 @@ static void order_of_arrival_may_become_that_of_versions(void **state)
     refused(world, set_by_person(world, "{\"order\": \"arrival\"}"), "version to arrival", ": 1;");
 }
 
+static void first_version_any_needs_no_hint(void **state)
+{
+    struct world *world = *state;
+
+    person(world, "{\"order\": \"arrival\"}");
+    put(world, "waits", SEMEL_STATE_WAITING, "k", SEMEL_NONE);
+    set_last(world, "k", 3);
+    person(world, "{\"order\": \"version\", \"first_version\": \"any\"}");
+    assert_null(now.hint);
+}
+
 /* A3 I24 P75 */
 static void what_is_said_of_another_setting_forgets_nothing(void **state)
 {
@@ -317,6 +328,7 @@ static void no_more_is_counted_than_is_told(void **state)
 const struct CMUnitTest setting_tests[] = {
     TEST(order_is_kept_while_messages_of_keys_have_no_end),
     TEST(order_of_arrival_may_become_that_of_versions),
+    TEST(first_version_any_needs_no_hint),
     TEST(what_is_said_of_another_setting_forgets_nothing),
     TEST(first_version_is_not_raised_over_messages_that_wait),
     TEST(keyed_effect_is_kept_while_something_is_to_be_repeated),

@@ -192,6 +192,17 @@ static void recorded_end_counts_one_attempt(void **state)
     }
 }
 
+/* An inbox that lives for months forgets what a call needed. */
+static void calls_leave_no_memory_behind(void **state)
+{
+    struct engine *e = *state;
+    record(e, msg("a", "ok"), SEMEL_TRANSIENT);
+    const size_t used = e->inbox.arena.used;
+    for (int i = 0; i < 10; i++)
+        record(e, msg("a", "ok"), SEMEL_TRANSIENT);
+    assert_int_equal(e->inbox.arena.used, used);
+}
+
 static void recorded_end_of_a_row_that_failed_before_counts_the_next_attempt(void **state)
 {
     struct engine *e = *state;
@@ -294,6 +305,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         ON_EACH(put_message_waits_and_runs_once),
+        ON_EACH(calls_leave_no_memory_behind),
         ON_EACH(put_keeps_its_place_in_the_order_of_its_key),
         ON_EACH(put_survives_an_unknown_commit),
         ON_EACH(put_brings_the_payload_that_was_not_kept),

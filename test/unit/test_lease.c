@@ -4,6 +4,8 @@
  */
 #include "unit/engine.h"
 
+#include "base/point.h"
+
 struct held {
     struct semel_lease leases[16];
     size_t n;
@@ -294,6 +296,38 @@ static void stalled_run_outside_is_unknown_and_a_keyed_one_is_failed(void **stat
     assert_int_equal(state_of(e, "b"), SEMEL_STATE_FAILED);
 }
 
+/* The labels at which a process is killed (test/fault) lie where they say. */
+static void labels_of_an_end_and_of_a_recovery_are_passed_by_these_alone(void **state)
+{
+    struct engine *e = *state;
+    struct held h;
+    struct semel__msg m = msg("a", "ok");
+    const enum semel_point labels[] = {SEMEL_AT_FINISH_SETTLED, SEMEL_AT_FINISH_COMMITTED, SEMEL_AT_RECOVER_SETTLED,
+                                       SEMEL_AT_RECOVER_COMMITTED};
+    unsigned long before[4];
+
+#ifndef SEMEL_POINTS
+    skip();
+#endif
+    e->policy.effect = SEMEL_EFFECT_KEYED;
+    claim(e, &h, &m, 1, true);
+    for (size_t i = 0; i < 4; i++)
+        before[i] = semel__point_visits(labels[i]);
+    assert_ok(e, semel__lease_renew(&e->inbox, h.leases, 1, &e->err));
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(semel__point_visits(labels[i]), before[i]);
+    expire(e);
+    assert_int_equal(recover(e), 1);
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(semel__point_visits(labels[i]) - before[i], i >= 2);
+    e->now_us += 10 * SECOND_US;
+    take(e, &h, 1);
+    const struct semel_ending done = {.result = SEMEL_DONE};
+    assert_ok(e, semel__lease_finish(&e->inbox, h.leases, &done, 1, &e->err));
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(semel__point_visits(labels[i]) - before[i], 1);
+}
+
 /* P40: by expiry only. */
 static void live_lease_is_not_recovered(void **state)
 {
@@ -468,6 +502,7 @@ int main(int argc, char **argv)
         ON_EACH(lone_run_that_stalls_is_charged_and_then_completed),
         ON_EACH(stalled_run_outside_is_unknown_and_a_keyed_one_is_failed),
         ON_EACH(live_lease_is_not_recovered),
+        ON_EACH(labels_of_an_end_and_of_a_recovery_are_passed_by_these_alone),
         ON_EACH(consecutive_heads_of_a_key_run_in_one_transaction),
         ON_EACH(failed_head_gives_its_followers_back),
         ON_EACH(retry_is_taken_alone_and_only_when_due),
