@@ -95,13 +95,22 @@ ALTER TABLE semel.consumer ADD COLUMN set_by_host text, ADD COLUMN set_by_file t
 
 -- ---- housekeeping -------------------------------------------------------------------------------------------------
 
+-- Purge: final rows by their end, to the second, so that many rows share an entry. The time of the event is looked at
+-- in the row.
+DROP INDEX IF EXISTS semel.inbox_aged, semel.inbox_timeless;
+CREATE INDEX inbox_final ON semel.inbox (consumer, source, (processed_at::timestamptz(0)))
+    WHERE status IN ('completed', 'rejected', 'stale', 'prevented');
 -- The sweep: what waits without a due time.
 CREATE INDEX inbox_still ON semel.inbox (consumer, order_key) WHERE status = 'waiting' AND due_at IS NULL;
+CREATE INDEX conflict_age ON semel.conflict (consumer, last_at);
+
+-- When the key's unfinished set or its version changed last: what says nothing any more is purged by it.
+ALTER TABLE semel.order_key ADD COLUMN updated_at timestamptz NOT NULL DEFAULT clock_timestamp();
 
 -- Where housekeeping in steps goes on: the key that the last step of `what` ended with.
 CREATE TABLE semel.place (
     consumer text COLLATE "C" NOT NULL,
-    what     text COLLATE "C" NOT NULL,                     -- sweep
+    what     text COLLATE "C" NOT NULL,                     -- sweep or keys
     place    text COLLATE "C" NOT NULL,
     PRIMARY KEY (consumer, what)
 );

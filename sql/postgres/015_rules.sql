@@ -37,9 +37,12 @@ DECLARE
     k semel._key;
 BEGIN
     IF patient THEN
-        INSERT INTO semel.order_key (consumer, order_key) VALUES (p.consumer, wanted) ON CONFLICT DO NOTHING;
-        SELECT o.order_key, o.last_version, o.skipped INTO k.order_key, k.last_version, k.skipped
-        FROM semel.order_key AS o WHERE o.consumer = p.consumer AND o.order_key = wanted COLLATE "C" FOR UPDATE;
+        LOOP                                                -- again when it is purged between the two
+            INSERT INTO semel.order_key (consumer, order_key) VALUES (p.consumer, wanted) ON CONFLICT DO NOTHING;
+            SELECT o.order_key, o.last_version, o.skipped INTO k.order_key, k.last_version, k.skipped
+            FROM semel.order_key AS o WHERE o.consumer = p.consumer AND o.order_key = wanted COLLATE "C" FOR UPDATE;
+            EXIT WHEN FOUND;
+        END LOOP;
     ELSE
         SELECT o.order_key, o.last_version, o.skipped INTO k.order_key, k.last_version, k.skipped
         FROM semel.order_key AS o WHERE o.consumer = p.consumer AND o.order_key = wanted COLLATE "C"
@@ -542,7 +545,7 @@ BEGIN
         RETURN;
     END IF;
     UPDATE semel.order_key AS o
-    SET changes = o.changes + 1, last_version = moved.last_version, skipped = moved.skipped
+    SET changes = o.changes + 1, updated_at = now, last_version = moved.last_version, skipped = moved.skipped
     WHERE o.consumer = p.consumer AND o.order_key = k.order_key;
     IF wake THEN
         SELECT * INTO head FROM semel._first(p, k.order_key);

@@ -244,6 +244,10 @@ BEGIN
                 CASE WHEN p.keep <> 'never' THEN m.headers END, CASE WHEN p.keep <> 'never' THEN m.payload END)
         ON CONFLICT (consumer, source, message_id, fingerprint) DO UPDATE
         SET count = c.count + 1, last_at = excluded.last_at;
+        DELETE FROM semel.conflict AS c WHERE c.ctid = ANY (ARRAY(  -- beyond 100, the one that came longest ago
+            SELECT o.ctid FROM semel.conflict AS o
+            WHERE o.consumer = p.consumer AND o.source = m.source AND o.message_id = m.message_id
+            ORDER BY o.last_at DESC OFFSET 100));
     ELSIF r.status IN ('failed', 'waiting')
           AND ((p.ord <> 'none' AND r.order_key IS DISTINCT FROM m.order_key)
                OR (p.ord = 'version' AND r.version IS DISTINCT FROM m.version)

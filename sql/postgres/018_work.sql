@@ -288,53 +288,93 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Final rows that are old enough, by the time of the event, or by their end where it has none.
-CREATE FUNCTION semel._purge_source(p semel._policy, of_source text, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+-- Final rows whose end and whose message lie before the cut. The watermark rises to the youngest that really goes;
+-- where none goes, nothing is written.
+CREATE FUNCTION semel._purge_source(p semel._policy, of_source text, cut timestamptz, most bigint, looks bigint,
+                                    OUT gone bigint, OUT looked bigint)
+LANGUAGE plpgsql AS $$
 DECLARE
-    now timestamptz := semel._now();
-    mark timestamptz := semel._later(now, -p.retention);
-    raised timestamptz;
-    n bigint;
+    places tid[];
+    latest timestamptz;
+    timed boolean;
 BEGIN
-    IF NOT semel._watermark_held(p, of_source) THEN
-        RETURN 0;
+    gone := 0;
+    SELECT array_agg(s.ctid) FILTER (WHERE s.message_time IS NULL OR s.message_time < cut), count(*),
+           bool_or(s.message_time < cut)
+    INTO places, looked, timed
+    FROM (SELECT i.ctid, i.message_time FROM semel.inbox AS i
+          WHERE i.consumer = p.consumer AND i.source = of_source COLLATE "C" AND i.processed_at < cut
+            AND i.status IN ('completed', 'rejected', 'stale', 'prevented')
+            AND i.processed_at::timestamptz(0) <= cut::timestamptz(0)
+          ORDER BY i.processed_at::timestamptz(0) LIMIT looks) AS s;
+    IF places IS NULL THEN
+        RETURN;
+    ELSIF timed AND NOT semel._watermark_held(p, of_source) THEN
+        RETURN;
     END IF;
-    UPDATE semel.watermark AS w SET watermark = mark, updated_at = now
-    WHERE w.consumer = p.consumer AND w.source = of_source COLLATE "C" AND w.watermark < mark;
-    SELECT w.watermark INTO raised FROM semel.watermark AS w
-    WHERE w.consumer = p.consumer AND w.source = of_source COLLATE "C";
-    n := semel._delete(p, of_source, ARRAY(
-        SELECT i.ctid FROM semel.inbox AS i
-        WHERE i.consumer = p.consumer AND i.source = of_source COLLATE "C" AND i.message_time IS NOT NULL
-          AND i.status IN ('completed', 'rejected', 'stale', 'prevented') AND i.message_time < raised
-          AND i.message_time::timestamptz(0) <= raised::timestamptz(0)
-        ORDER BY i.message_time::timestamptz(0) LIMIT most FOR UPDATE SKIP LOCKED));
-    RETURN n + semel._delete(p, of_source, ARRAY(
-        SELECT i.ctid FROM semel.inbox AS i
-        WHERE i.consumer = p.consumer AND i.source = of_source COLLATE "C" AND i.message_time IS NULL
-          AND i.status IN ('completed', 'rejected', 'stale', 'prevented') AND i.processed_at < mark
-          AND i.processed_at::timestamptz(0) <= mark::timestamptz(0)
-        ORDER BY i.processed_at::timestamptz(0) LIMIT most - n FOR UPDATE SKIP LOCKED));
+    SELECT array_agg(s.ctid), max(s.message_time) INTO places, latest
+    FROM (SELECT i.ctid, i.message_time FROM semel.inbox AS i
+          WHERE i.ctid = ANY (places[1:most]) AND i.consumer = p.consumer AND i.source = of_source COLLATE "C"
+            AND i.processed_at < cut AND i.status IN ('completed', 'rejected', 'stale', 'prevented')
+            AND (i.message_time IS NULL OR i.message_time < cut)
+          FOR UPDATE SKIP LOCKED) AS s;
+    UPDATE semel.watermark AS w SET watermark = latest + interval '1 microsecond', updated_at = semel._now()
+    WHERE w.consumer = p.consumer AND w.source = of_source COLLATE "C" AND w.watermark <= latest;
+    gone := semel._delete(p, of_source, places);
+END $$;
+
+-- Order keys that say nothing: no version was applied, nothing is unfinished, and nobody has changed them for as long
+-- as messages are remembered. A last version is kept for ever: it tells old from new.
+CREATE FUNCTION semel._purge_keys(p semel._policy, cut timestamptz, most bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    start record;
+    seen text[] COLLATE "C";
+BEGIN
+    SELECT * INTO start FROM semel._place_of(p, 'keys');
+    seen := ARRAY(SELECT o.order_key FROM semel.order_key AS o WHERE o.consumer = p.consumer AND o.order_key > start.at
+                  ORDER BY o.order_key LIMIT most);
+    -- A change of the key's unfinished set moves updated_at, which the lock looks at again.
+    DELETE FROM semel.order_key AS o WHERE o.ctid = ANY (ARRAY(
+        SELECT k.ctid FROM semel.order_key AS k
+        WHERE k.consumer = p.consumer AND k.order_key = ANY (seen) AND k.last_version IS NULL AND k.skipped IS NULL
+          AND k.updated_at < cut
+          AND NOT EXISTS (SELECT FROM semel.inbox AS i
+                          WHERE i.consumer = p.consumer AND i.order_key = k.order_key
+                            AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead'))
+        FOR UPDATE SKIP LOCKED));
+    IF start.mine THEN
+        PERFORM semel._place_move(p, 'keys', CASE WHEN cardinality(seen) = most THEN seen[most] ELSE '' END);
+    END IF;
 END $$;
 
 CREATE FUNCTION semel._purge(p semel._policy, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
+    cut timestamptz := to_timestamp(floor(extract(epoch FROM semel._later(semel._now(), -p.retention)) / 60) * 60);
     sources text[] COLLATE "C" := ARRAY(SELECT s FROM semel._sources(p) AS s);
     first integer := floor(random() * cardinality(sources))::integer;
+    looks bigint := 10 * most;
+    one record;
     n bigint := 0;
 BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtextextended('purge', hashtextextended(p.consumer, 1936026991))) THEN
         RETURN 0;
     END IF;
     FOR i IN 1..cardinality(sources) LOOP
-        EXIT WHEN n >= most;
-        n := n + semel._purge_source(p, sources[(first + i - 1) % cardinality(sources) + 1], most - n);
+        EXIT WHEN n >= most OR looks < 1;
+        SELECT * INTO one FROM semel._purge_source(p, sources[(first + i - 1) % cardinality(sources) + 1], cut,
+                                                   most - n, looks);
+        n := n + one.gone;
+        looks := looks - one.looked;
     END LOOP;
     DELETE FROM semel.business_key AS b
     WHERE b.consumer = p.consumer
       AND b.business_key IN (SELECT e.business_key FROM semel.business_key AS e
                              WHERE e.consumer = p.consumer AND e.expires_at <= semel._now()
                              ORDER BY e.expires_at LIMIT most FOR UPDATE SKIP LOCKED);
+    DELETE FROM semel.conflict AS c WHERE c.ctid = ANY (ARRAY(
+        SELECT o.ctid FROM semel.conflict AS o WHERE o.consumer = p.consumer AND o.last_at < cut
+        ORDER BY o.last_at LIMIT most FOR UPDATE SKIP LOCKED));
+    PERFORM semel._purge_keys(p, cut, 10 * most);
     RETURN n;
 END $$;
 
@@ -699,9 +739,12 @@ DECLARE
     wanted text COLLATE "C";
 BEGIN
     FOR wanted IN SELECT DISTINCT k.k COLLATE "C" FROM unnest(keys) AS k (k) ORDER BY 1 LOOP
-        INSERT INTO semel.order_key (consumer, order_key) VALUES (of_consumer, wanted) ON CONFLICT DO NOTHING;
-        PERFORM FROM semel.order_key AS o WHERE o.consumer = of_consumer COLLATE "C" AND o.order_key = wanted
-        FOR UPDATE;
+        LOOP                                                -- again when it is purged between the two
+            INSERT INTO semel.order_key (consumer, order_key) VALUES (of_consumer, wanted) ON CONFLICT DO NOTHING;
+            PERFORM FROM semel.order_key AS o WHERE o.consumer = of_consumer COLLATE "C" AND o.order_key = wanted
+            FOR UPDATE;
+            EXIT WHEN FOUND;
+        END LOOP;
     END LOOP;
 END $$;
 

@@ -44,3 +44,14 @@ WHERE expires_at IS NOT NULL
 ALTER TABLE semel_consumer ADD COLUMN set_by_host TEXT;
 ALTER TABLE semel_consumer ADD COLUMN set_by_file TEXT;
 ALTER TABLE semel_consumer ADD COLUMN set_by_at INTEGER;
+
+-- ---- housekeeping --------------------------------------------------------------------------------
+
+-- Purge: final rows by their end; the time of the event is looked at in the row.
+DROP INDEX semel_inbox_aged;
+DROP INDEX semel_inbox_timeless;
+CREATE INDEX semel_inbox_final ON semel_inbox (consumer, source, processed_at)
+    WHERE (status = 'completed' OR status = 'rejected' OR status = 'stale' OR status = 'prevented');
+-- The sweep: what waits without a due time.
+CREATE INDEX semel_inbox_still ON semel_inbox (consumer, order_key) WHERE status = 'waiting' AND due_at IS NULL;
+CREATE INDEX semel_conflict_age ON semel_conflict (consumer, last_at);

@@ -33,8 +33,9 @@ static bool still_ours(const struct item *item, const struct semel_fetched *foun
 #endif
 }
 
-static void judge(struct item *item, const struct semel_fetched *found)
+static void judge(struct item *item, struct semel_fetched *found)
 {
+    found->present = found->present && (item->key == NULL || !item->key->busy);
     bool ours = still_ours(item, found);
     item->row = found->present && !found->damaged ? &found->row : NULL;
     item->damage = found->damaged ? found->damage : (struct semel_error){0};
@@ -97,6 +98,7 @@ semel_status semel__work_fetch(struct work *work, struct semel_error *err)
     }
     struct semel_fetch_batch batch = {.consumer = work->inbox->policy->consumer,
                                       .now_us = work->now_us,
+                                      .impatient = work->impatient,
                                       .keys = work->keys,
                                       .n_keys = work->n_keys,
                                       .business = work->batch.business,

@@ -95,6 +95,11 @@ struct semel_observer {
 
 /* ---- the engine ---- */
 
+/* The order keys behind which housekeeping in steps goes on, the purge of keys and the sweep; "": from the first. */
+struct semel_places {
+    char keys[SEMEL_ID_MAX + 1], sweep[SEMEL_ID_MAX + 1];
+};
+
 struct semel_inbox {
     struct semel_store *store;
     const struct semel_policy *policy;
@@ -108,6 +113,7 @@ struct semel_inbox {
      * bound. The pump sets both from its breaker. */
     int failures, failures_max;
     struct semel_counts counts;
+    struct semel_places places;
     struct semel_marks *marks;  /* NULL, or: positions that go with this batch; set by mark.c alone */
     struct semel_arena arena;   /* lives as long as one call */
     struct semel_arena scratch; /* lives as long as one transaction */
@@ -198,6 +204,9 @@ semel_status semel__inbox_recover(struct semel_inbox *inbox, size_t max, size_t 
 semel_status semel__inbox_gaps(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
 /* Takes and runs stored work that is due, at most max. */
 semel_status semel__inbox_work(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
+/* Wakes what waits without a due time although it is the first of its key, or has none: a hundred keys a call, from
+ * where the last one stopped. */
+semel_status semel__inbox_sweep(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
 /* Moves the watermarks, then deletes old final rows and expired business keys, at most max of each. */
 semel_status semel__inbox_purge(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
 

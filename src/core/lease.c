@@ -230,7 +230,7 @@ static semel_status one_by_one(struct semel_inbox *inbox, struct item **items, s
 semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, size_t n, enum lease_op op,
                                 struct semel_error *err)
 {
-    struct work work = {.inbox = inbox, .items = items, .n = n};
+    struct work work = {.inbox = inbox, .items = items, .n = n, .impatient = op == LEASE_RECOVER};
     struct semel_error local = {0};
     semel_status status;
     err = err != NULL ? err : &local;

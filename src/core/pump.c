@@ -327,6 +327,8 @@ semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *r
     }
     *ret_n += n;
     if (status == SEMEL_OK)
+        status = semel__inbox_sweep(pump->inbox, pump->tick_max, &n, err);
+    if (status == SEMEL_OK)
         status = purge(pump, now_us, &n, err);
     (void)semel__pump_note_store(pump, status, err, now_us);
     semel__pump_end_probe(pump, now_us);

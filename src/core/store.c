@@ -305,6 +305,16 @@ semel_status semel_store_watermark(struct semel_store *store, struct semel_str c
     return store->ops->watermark(store, consumer, source, watermark_us, err);
 }
 
+semel_status semel_store_aged(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                              int64_t before_us, size_t max, size_t *ret_n, int64_t *ret_latest_us,
+                              struct semel_error *err)
+{
+    assert(store->in_tx && max > 0);
+    semel_status status = store->ops->aged(store, consumer, source, before_us, max, ret_n, ret_latest_us, err);
+    assert(status != SEMEL_OK || (*ret_n <= max && (*ret_latest_us == SEMEL_NONE || *ret_latest_us < before_us)));
+    return status;
+}
+
 semel_status semel_store_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                                int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err)
 {
@@ -319,6 +329,13 @@ semel_status semel_store_purge_business(struct semel_store *store, struct semel_
 {
     assert(store->in_tx && max > 0);
     return store->ops->purge_business(store, consumer, now_us, max, ret_deleted, err);
+}
+
+semel_status semel_store_purge_side(struct semel_store *store, struct semel_str consumer, int64_t before_us, size_t max,
+                                    char place[SEMEL_ID_MAX + 1], struct semel_error *err)
+{
+    assert(store->in_tx && max > 0);
+    return store->ops->purge_side(store, consumer, before_us, max, place, err);
 }
 
 static semel_status event_check(const struct semel__event *event, struct semel_error *err)

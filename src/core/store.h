@@ -53,6 +53,7 @@ struct semel_key {
     int64_t head_version; /* out: version of the head; SEMEL_NONE: it has none, or there is no head */
     int64_t parked;       /* out: how many rows in its order are `waiting` (counting may stop at 100,000) */
     bool open;            /* out: a row of the key is `processing` or `unknown`: its effect may come, or have come */
+    bool busy;            /* out: somebody else has it, and it was not waited for; nothing else is known of it then */
 };
 
 /* A business key of this batch, to be held by message (source, id). In: all but what is marked `out`. */
@@ -104,6 +105,7 @@ struct semel_fetched {
 struct semel_fetch_batch {
     struct semel_str consumer;
     int64_t now_us;
+    bool impatient;         /* wait for no lock: a key that somebody else has is `busy`, a row is not `present` */
     struct semel_key *keys; /* locked first; facts out, as in admit */
     size_t n_keys;
     /* Taken next, as in admit, but without waiting for somebody who is taking one at the moment: RETRY, contention. */
@@ -195,6 +197,9 @@ enum semel_scan_kind {
     SEMEL_SCAN_TOKEN,   /* the one with lease_token = token, of whatever consumer */
     SEMEL_SCAN_KEY,     /* those in the order of order_key, by version when by_version, else by arrival; with their
                          * wishes */
+    SEMEL_SCAN_STILL,   /* order_key given: of the first `max` keys behind it of which a row waits without a due time,
+                         * the first in its order; not given: what waits so with its payload and without a key, or
+                         * with any_key whatever its key is */
     SEMEL_SCAN_ALL      /* by arrival, after `after_arrival`, filtered by the fields below */
 };
 
@@ -204,6 +209,7 @@ struct semel_scan {
     int64_t now_us, token, after_arrival;
     struct semel_str order_key, type; /* not given: any (ALL) */
     bool by_version;
+    bool any_key;    /* STILL */
     bool kept;       /* DUE: only rows that have their payload */
     unsigned states; /* ALL: bit mask 1 << state; 0: any */
     bool with_payload;
@@ -257,6 +263,7 @@ struct semel_position {
     bool fenced; /* out of move: the epoch is another one */
 };
 
+#define SEMEL_CONFLICTS_MAX 100    /* of a message: when one more comes, the one that came longest ago goes */
 #define SEMEL_POSITIONS_MAX 100000 /* of a consumer */
 
 /* ---- the driver ------------------------------------------------------------------------------------- */
@@ -340,16 +347,28 @@ struct semel_store_ops {
     /* The distinct sources of a consumer. Needs no transaction. */
     semel_status (*sources)(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
                             struct semel_str **ret_sources, size_t *ret_n, struct semel_error *err);
-    /* Raises the watermark, never lowers it. */
+    /* Raises the watermark, never lowers it. RETRY, TRANSIENT: somebody has it at this moment, and is not waited
+     * for. */
     semel_status (*watermark)(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                               int64_t watermark_us, struct semel_error *err);
-    /* Deletes at most `max` final rows of (consumer, source): those with message_time_us < the stored watermark,
-     * and those without a time that were processed before `before_us`; with their attempts. */
+    /* Final rows of (consumer, source) that ended before `before_us`, and whose message, if it has a time, was made
+     * before it too: how many, at most `max`, and the latest of these times (SEMEL_NONE: none has one). Looks at
+     * 10 * max rows at the most. */
+    semel_status (*aged)(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                         int64_t before_us, size_t max, size_t *ret_n, int64_t *ret_latest_us, struct semel_error *err);
+    /* Deletes at most `max` of the same rows with their attempts; those with a time only below the stored
+     * watermark. */
     semel_status (*purge)(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                           int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err);
     /* Deletes at most `max` business keys that have expired. */
     semel_status (*purge_business)(struct semel_store *store, struct semel_str consumer, int64_t now_us, size_t max,
                                    size_t *ret_deleted, struct semel_error *err);
+
+    /* Deletes at most `max` conflicts that came last before `before_us`; and of 10 * max order keys behind `place`, to
+     * which it moves on ("": from the first), those that say nothing: no version was applied, nothing of theirs is
+     * unfinished, and they have not changed since `before_us`. */
+    semel_status (*purge_side)(struct semel_store *store, struct semel_str consumer, int64_t before_us, size_t max,
+                               char place[SEMEL_ID_MAX + 1], struct semel_error *err);
 
     semel_status (*outbox_put)(struct semel_store *store, const struct semel__event *event, int64_t now_us,
                                char ret_id[37], struct semel_error *err);
@@ -451,8 +470,13 @@ semel_status semel_store_sources(struct semel_store *store, struct semel_str con
                                  struct semel_str **ret_sources, size_t *ret_n, struct semel_error *err);
 semel_status semel_store_watermark(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                                    int64_t watermark_us, struct semel_error *err);
+semel_status semel_store_aged(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                              int64_t before_us, size_t max, size_t *ret_n, int64_t *ret_latest_us,
+                              struct semel_error *err);
 semel_status semel_store_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                                int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err);
+semel_status semel_store_purge_side(struct semel_store *store, struct semel_str consumer, int64_t before_us, size_t max,
+                                    char place[SEMEL_ID_MAX + 1], struct semel_error *err);
 semel_status semel_store_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us,
                                         size_t max, size_t *ret_deleted, struct semel_error *err);
 semel_status semel_store_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,

@@ -11,8 +11,12 @@
  * is taking one: such rows are then left for another time.
  *
  * A gap that timed out and will not run, and a waiter whose intent is done, are decided on the way; semel__inbox_gaps
- * does only that, for consumers whose messages nobody takes at the moment.
+ * does only that, for consumers whose messages nobody takes at the moment. The sweep makes heads due that wait without
+ * a due time, whatever made them so: a wake that was skipped, other settings.
+ *
+ * Nothing here waits for a lock: what somebody else has is left for the next time.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -21,6 +25,9 @@
 #include "base/str.h"
 #include "core/version.h"
 #include "core/work.h"
+
+/* Others hold what is due: whoever asks for more comes back. */
+#define BUSY_MAX 100
 
 struct take {
     struct semel_inbox *inbox;
@@ -31,6 +38,7 @@ struct take {
     bool alone, moved;
     bool wishes; /* among the candidates are rows that want business keys */
     bool plain;  /* such rows are passed over */
+    size_t busy; /* how often all candidates were somebody else's */
 };
 
 static bool together(const struct semel_inbox *inbox)
@@ -294,7 +302,7 @@ static semel_status take_some(struct take *take, struct semel_arena *arena, stru
 {
     struct semel_inbox *inbox = take->inbox;
     struct semel_lease nobody = {.live.lease_token = SEMEL_NONE};
-    struct work work = {.inbox = inbox, .starting = true};
+    struct work work = {.inbox = inbox, .starting = true, .impatient = true};
     semel__arena_reset(&inbox->scratch);
     take->n = 0;
     take->wishes = false;
@@ -309,8 +317,10 @@ static semel_status take_some(struct take *take, struct semel_arena *arena, stru
     work.alone = take->alone;
     if (status == SEMEL_OK)
         status = claim(&work, err); /* unknown: the lease runs out and recovery decides */
+    bool busy = true;
     for (size_t i = 0; status == SEMEL_OK && i < work.n; i++) {
         take->moved |= work.items[i]->changed;
+        busy = busy && work.items[i]->row == NULL && work.items[i]->damage.status == SEMEL_OK;
         if (work.items[i]->verdict.act != SEMEL_RUN)
             continue;
         if (!copy_lease(inbox, work.items[i], arena, &ret_leases[*ret_n]))
@@ -318,6 +328,7 @@ static semel_status take_some(struct take *take, struct semel_arena *arena, stru
         ++*ret_n;
         work.items[i]->verdict.act = SEMEL_LATER; /* told when it ends */
     }
+    take->busy += busy;
     return status == SEMEL_OK ? semel__work_tell(&work, err) : status;
 }
 
@@ -332,19 +343,19 @@ semel_status semel__lease_take(struct semel_inbox *inbox, size_t max, struct sem
             take.plain = true;
             status = take_some(&take, arena, ret_leases, ret_n, err);
         }
-        if (status != SEMEL_OK || take.n == 0 || take.moved)
+        if (status != SEMEL_OK || take.n == 0 || take.moved || take.busy == BUSY_MAX)
             return status;
     }
 }
 
 /* ---- what needs no handler ----------------------------------------------------------------------- */
 
-static size_t only_decidable(struct semel_row *due, size_t n)
+static size_t only_decidable(const struct take *take, struct semel_row *due, size_t n)
 {
     size_t kept = 0;
     for (size_t i = 0; i < n; i++) {
         bool gap = due[i].live.state == SEMEL_STATE_WAITING && due[i].live.error_class == SEMEL_CLASS_GAP;
-        if (gap || semel__live_waits_for_intent(&due[i].live))
+        if ((gap || semel__live_waits_for_intent(&due[i].live)) && may_be_taken(take, &due[i]))
             due[kept++] = due[i];
     }
     return kept;
@@ -365,30 +376,145 @@ static semel_status find_gaps(struct take *take, struct semel_error *err)
                               .now_us = now_us,
                               .max = SEMEL_BATCH_MAX};
     status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
-    if (status == SEMEL_OK && (n = only_decidable(due, n)) > 0)
+    if (status == SEMEL_OK && (n = only_decidable(take, due, n)) > 0)
         status = choose_group(take, due, n, err);
     semel_store_rollback(inbox->store);
     return status;
 }
 
-semel_status semel__inbox_gaps(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err)
+static semel_status decide(struct take *take, size_t *ret_n, struct semel_error *err)
 {
-    struct take take = {.inbox = inbox, .room = max < SEMEL_BATCH_MAX ? max : SEMEL_BATCH_MAX, .alone = true};
+    struct semel_inbox *inbox = take->inbox;
     struct semel_lease nobody = {.live.lease_token = SEMEL_NONE};
-    struct work work = {.inbox = inbox, .alone = true, .deciding = true, .starting = true};
-    *ret_n = 0;
+    struct work work = {.inbox = inbox, .alone = true, .deciding = true, .starting = true, .impatient = true};
     semel__arena_reset(&inbox->scratch);
-    take.rows = semel__arena_alloc(&inbox->scratch, take.room, sizeof *take.rows);
-    if (take.rows == NULL)
+    take->rows = semel__arena_alloc(&inbox->scratch, take->room, sizeof *take->rows);
+    if (take->rows == NULL)
         return semel__fail_memory(err);
-    semel_status status = find_gaps(&take, err);
-    if (status != SEMEL_OK || take.n == 0)
+    semel_status status = find_gaps(take, err);
+    if (status != SEMEL_OK || take->n == 0)
         return status;
-    status = items_of_rows(&take, &nobody, &work.items, err);
-    work.n = take.n;
+    status = items_of_rows(take, &nobody, &work.items, err);
+    work.n = take->n;
     if (status == SEMEL_OK)
         status = claim(&work, err); /* unknown: it is looked at again the next time */
     for (size_t i = 0; status == SEMEL_OK && i < work.n; i++)
         *ret_n += work.items[i]->changed;
     return status == SEMEL_OK ? semel__work_tell(&work, err) : status;
+}
+
+semel_status semel__inbox_gaps(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err)
+{
+    struct take take = {.inbox = inbox, .room = max < SEMEL_BATCH_MAX ? max : SEMEL_BATCH_MAX, .alone = true};
+    struct semel_error local = {0};
+    err = err != NULL ? err : &local;
+    *ret_n = 0;
+    semel_status status = decide(&take, ret_n, err);
+    if (status != SEMEL_RETRY || err->cls != SEMEL_CLASS_TRANSIENT || !take.wishes)
+        return status;
+    take.plain = true;
+    take.n = 0;
+    return decide(&take, ret_n, err);
+}
+
+/* ---- the sweep ----------------------------------------------------------------------------------- */
+
+#define SWEEP_KEYS 100
+
+static bool still(const struct semel_row *row)
+{
+    return row->live.state == SEMEL_STATE_WAITING && row->live.due_us == SEMEL_NONE && row->kept &&
+           row->live.error_class != SEMEL_CLASS_BUSINESS;
+}
+
+/* The rows that look as if they had been forgotten; *place moves on. */
+static semel_status find_still(struct take *take, char place[SEMEL_ID_MAX + 1], struct semel_error *err)
+{
+    struct semel_inbox *inbox = take->inbox;
+    struct semel_row *rows = NULL;
+    size_t n = 0, damaged;
+    struct semel_scan scan = {.kind = SEMEL_SCAN_STILL,
+                              .consumer = inbox->policy->consumer,
+                              .any_key = inbox->policy->order == SEMEL_ORDER_NONE, /* all of them are first */
+                              .by_version = inbox->policy->order == SEMEL_ORDER_VERSION,
+                              .max = SWEEP_KEYS};
+    place[0] = '\0'; /* from the first one again, when this was the end */
+    semel_status status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &rows, &n, &damaged, err);
+    for (size_t i = 0; status == SEMEL_OK && i < n && take->n < take->room; i++)
+        if (still(&rows[i]))
+            take->rows[take->n++] = rows[i];
+    if (status != SEMEL_OK || scan.any_key)
+        return status;
+    scan.order_key = semel__str(inbox->places.sweep);
+    status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &rows, &n, &damaged, err);
+    if (status == SEMEL_OK)
+        semel__sort(rows, n, sizeof *rows, cmp_arrival);
+    for (size_t i = 0; status == SEMEL_OK && i < n && take->n < take->room; i++) {
+        if (still(&rows[i]))
+            take->rows[take->n++] = rows[i];
+        if (n == SWEEP_KEYS || i + 1 < n)
+            snprintf(place, SEMEL_ID_MAX + 1, "%.*s", (int)rows[i].order_key.n, rows[i].order_key.p);
+        else
+            place[0] = '\0';
+    }
+    return status;
+}
+
+/* Under lock: is it still the first of its key, and without a due time? */
+static void wake(struct work *work)
+{
+    for (size_t i = 0; i < work->n; i++) {
+        struct item *item = work->items[i];
+        const struct semel_row *row = item->row;
+        item->fenced = false;
+        item->verdict = (struct semel__verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BLOCKED, .due_us = SEMEL_NONE};
+        if (row == NULL || !still(row) || (item->key != NULL && item->key->head_arrival != row->arrival))
+            continue;
+        item->live = row->live;
+        item->live.due_us = work->now_us;
+        item->live.error_class = SEMEL_CLASS_BLOCKED;
+        item->changed = true;
+    }
+}
+
+static semel_status wake_all(struct work *work, struct semel_error *err)
+{
+    struct semel_store *store = work->inbox->store;
+    semel_status status = semel_store_begin(store, SEMEL_TX_OWN, &work->now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel__work_fetch(work, err);
+    if (status == SEMEL_OK) {
+        wake(work);
+        status = semel__work_settle(work, err);
+    }
+    if (status == SEMEL_OK)
+        return semel_store_commit(store, err);
+    semel_store_rollback(store);
+    return status;
+}
+
+semel_status semel__inbox_sweep(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err)
+{
+    struct take take = {.inbox = inbox, .room = max < 2 * SWEEP_KEYS ? max : 2 * SWEEP_KEYS};
+    struct semel_lease nobody = {.live.lease_token = SEMEL_NONE};
+    struct work work = {.inbox = inbox, .impatient = true};
+    char place[SEMEL_ID_MAX + 1];
+    *ret_n = 0;
+    semel__arena_reset(&inbox->scratch);
+    take.rows = semel__arena_alloc(&inbox->scratch, take.room, sizeof *take.rows);
+    if (take.rows == NULL)
+        return semel__fail_memory(err);
+    semel_status status = find_still(&take, place, err);
+    if (status == SEMEL_OK && take.n > 0) {
+        status = items_of_rows(&take, &nobody, &work.items, err);
+        work.n = take.n;
+        if (status == SEMEL_OK)
+            status = wake_all(&work, err);
+        for (size_t i = 0; status == SEMEL_OK && i < work.n; i++)
+            *ret_n += work.items[i]->changed;
+    }
+    if (status == SEMEL_OK)
+        memcpy(inbox->places.sweep, place, sizeof place);
+    return status;
 }

@@ -52,12 +52,13 @@ struct work {
     struct semel_inbox *inbox;
     struct item **items;
     size_t n;
-    bool claiming; /* rows are inserted as `processing` instead of `completed` */
-    bool storing;  /* what may run is stored to be run later (put.c): it keeps its place and is not at its effect */
-    bool alone;    /* claims must run alone */
-    bool running;  /* leased items are about to run: each must still be the first of its key */
-    bool deciding; /* take.c: what may run is left alone */
-    bool starting; /* stored rows are fetched to start: the business keys that they want are taken */
+    bool claiming;  /* rows are inserted as `processing` instead of `completed` */
+    bool storing;   /* what may run is stored to be run later (put.c): it keeps its place and is not at its effect */
+    bool alone;     /* claims must run alone */
+    bool running;   /* leased items are about to run: each must still be the first of its key */
+    bool deciding;  /* take.c: what may run is left alone */
+    bool impatient; /* fetch waits for nobody: what somebody else has is left alone */
+    bool starting;  /* stored rows are fetched to start: the business keys that they want are taken */
     bool begun;
     bool marked; /* the positions of the whole batch were moved in this transaction */
     int64_t now_us;

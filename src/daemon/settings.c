@@ -186,6 +186,9 @@ static semel_status keep_house(struct run_worker *worker, size_t *ret_n, struct 
         status = semel__inbox_gaps(inbox, HOUSE_ROWS, &n, err);
     *ret_n += n;
     if (status == SEMEL_OK)
+        status = semel__inbox_sweep(inbox, HOUSE_ROWS, &n, err);
+    *ret_n += n;
+    if (status == SEMEL_OK)
         status = semel__inbox_purge(inbox, HOUSE_ROWS, &n, err);
     *ret_n += n;
     inbox->policy = &worker->route->conf->policy;

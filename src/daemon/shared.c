@@ -260,6 +260,13 @@ static semel_status shared_watermark(struct semel_store *store, struct semel_str
     FORWARD(ops->watermark(inner, consumer, source, watermark_us, err));
 }
 
+static semel_status shared_aged(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                                int64_t before_us, size_t max, size_t *ret_n, int64_t *ret_latest_us,
+                                struct semel_error *err)
+{
+    FORWARD(ops->aged(inner, consumer, source, before_us, max, ret_n, ret_latest_us, err));
+}
+
 static semel_status shared_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                                  int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err)
 {
@@ -270,6 +277,12 @@ static semel_status shared_purge_business(struct semel_store *store, struct seme
                                           size_t max, size_t *ret_deleted, struct semel_error *err)
 {
     FORWARD(ops->purge_business(inner, consumer, now_us, max, ret_deleted, err));
+}
+
+static semel_status shared_purge_side(struct semel_store *store, struct semel_str consumer, int64_t before_us,
+                                      size_t max, char place[SEMEL_ID_MAX + 1], struct semel_error *err)
+{
+    FORWARD(ops->purge_side(inner, consumer, before_us, max, place, err));
 }
 
 static semel_status shared_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
@@ -377,7 +390,7 @@ static bool shared_busy(struct semel_store *store)
 }
 
 /* A new operation of the contract must be forwarded, too. */
-_Static_assert(sizeof(struct semel_store_ops) == 42 * sizeof(void *), "an operation is not forwarded");
+_Static_assert(sizeof(struct semel_store_ops) == 44 * sizeof(void *), "an operation is not forwarded");
 
 /* What the daemon looks at; operators have a program and a connection of their own. */
 static const struct semel_look_ops look_ops = {
@@ -411,8 +424,10 @@ static const struct semel_store_ops shared_ops = {
     .scan = shared_scan,
     .sources = shared_sources,
     .watermark = shared_watermark,
+    .aged = shared_aged,
     .purge = shared_purge,
     .purge_business = shared_purge_business,
+    .purge_side = shared_purge_side,
     .outbox_put = shared_outbox_put,
     .audit = shared_audit,
     .consumer_get = shared_consumer_get,

@@ -273,6 +273,7 @@ void semel_close(struct semel *s)
     semel__arena_done(&s->arena);
     semel__arena_done(&s->sheet);
     semel__buf_done(&s->known);
+    semel__free(s->places);
     semel__held_done(&s->pending);
     semel__held_done(&s->ended);
     semel__held_done(&s->claims);

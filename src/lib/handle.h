@@ -43,6 +43,12 @@ struct held_list {
     size_t n, cap;
 };
 
+/* Where a tick goes on with a consumer. */
+struct place {
+    char consumer[SEMEL_ID_MAX + 1];
+    struct semel_places at;
+};
+
 struct semel {
     struct semel_store *store;
     struct semel_random rng;
@@ -66,7 +72,8 @@ struct semel {
     struct held_list claims;               /* the last ones, so that a late end can be kept as evidence */
     struct semel_buf known;                /* the settings that were read last, of known_consumer */
     char known_consumer[SEMEL_ID_MAX + 1]; /* "": none are known */
-    char after[SEMEL_ID_MAX + 1];          /* tick: the consumer that was the last one, "" before the first */
+    struct place *places;                  /* one a consumer that was ticked */
+    size_t n_places;
 };
 
 /* ---- handle.c ---- */

@@ -3,9 +3,10 @@
  * keep.c: what is kept beside the inbox: the settings of consumers, events for the outbox; and what time does by
  * itself to all of it.
  *
- * A tick goes through the consumers in turn and begins where the last one stopped, so that a busy consumer does not
- * keep the others from theirs. One whose settings cannot be read is told at the end, after the others had their turn.
+ * A tick goes through all consumers, from a random one on, so that a busy one does not keep the others from their turn.
+ * One whose settings cannot be read is told at the end.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -69,83 +70,97 @@ semel_status semel_consumer_get(struct semel *s, const char *consumer, struct se
 
 typedef semel_status (*step)(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
 
-static semel_status tick_consumer(struct semel *s, struct semel_str consumer, size_t max, size_t *n,
-                                  struct semel_error *err)
-{
-    static const step steps[] = {semel__inbox_recover, semel__inbox_gaps, semel__inbox_purge};
-    semel_status status = semel__use_consumer(s, consumer, err);
-    for (size_t i = 0; status == SEMEL_OK && i < sizeof steps / sizeof steps[0] && *n < max; i++) {
-        size_t touched = 0;
-        status = steps[i](&s->inbox, max - *n, &touched, err);
-        *n += touched;
-    }
-    return status;
-}
-
+/* All consumers, from a random one on, and around. */
 struct round {
-    size_t max, n;                /* rows that may be touched, and that were */
-    char start[SEMEL_ID_MAX + 1]; /* the consumer behind which it began; "": with the first */
-    bool again;                   /* from the first one to there */
-    bool end;                     /* there are no more */
-    struct semel_error damage;    /* the first consumer that could not be read */
+    struct semel_str *names;
+    size_t n_names, first;
+    size_t max, n;             /* rows that may be touched, and that were */
+    struct semel_error damage; /* the first consumer that could not be read */
 };
 
-static bool past(const struct round *round, struct semel_str name)
+static semel_status add_names(struct semel *s, struct round *round, size_t *room, const struct semel_str *names,
+                              size_t n, struct semel_error *err)
 {
-    return round->again && semel__str_cmp(name, semel__str(round->start)) > 0;
+    if (round->n_names + n > *room) {
+        *room = 2 * *room + n;
+        struct semel_str *more = semel__arena_alloc(&s->arena, *room, sizeof *more);
+        if (more == NULL)
+            return semel__fail_memory(err);
+        if (round->n_names > 0)
+            memcpy(more, round->names, round->n_names * sizeof *more);
+        round->names = more;
+    }
+    for (size_t i = 0; i < n; i++)
+        round->names[round->n_names++] = names[i];
+    return SEMEL_OK;
 }
 
-/* One page of names, behind s->after. */
-static semel_status tick_page(struct semel *s, struct round *round, struct semel_error *err)
+static semel_status list_consumers(struct semel *s, struct round *round, struct semel_error *err)
 {
-    struct semel_str *names = NULL, after = semel__str(s->after[0] != '\0' ? s->after : NULL);
-    size_t n = 0;
+    struct semel_str after = {0}, *page = NULL;
+    size_t n = PAGE, room = 0;
+    semel_status status = SEMEL_OK;
     semel__arena_reset(&s->arena);
-    semel_status status = semel_store_consumers(s->store, after, PAGE, &s->arena, &names, &n, err);
-    for (size_t i = 0; status == SEMEL_OK && i < n && round->n < round->max; i++) {
-        round->end = past(round, names[i]);
-        if (round->end)
-            return SEMEL_OK;
-        status = tick_consumer(s, names[i], round->max, &round->n, err);
-        if (status == SEMEL_INVALID) {
-            if (round->damage.status == SEMEL_OK)
-                round->damage = *err;
-            status = SEMEL_OK;
-        }
-        if (status == SEMEL_OK && names[i].n <= SEMEL_ID_MAX) {
-            memcpy(s->after, names[i].p, names[i].n);
-            s->after[names[i].n] = '\0';
+    while (status == SEMEL_OK && n == PAGE) {
+        status = semel_store_consumers(s->store, after, PAGE, &s->arena, &page, &n, err);
+        if (status == SEMEL_OK && n > 0) {
+            status = add_names(s, round, &room, page, n, err);
+            after = page[n - 1];
         }
     }
-    bool stuck = n > 0 && names[n - 1].n > SEMEL_ID_MAX; /* no name of ours: the next page would be the same */
-    round->end = status == SEMEL_OK && (n < PAGE || stuck);
+    if (status == SEMEL_OK && round->n_names > 0)
+        round->first = (size_t)(semel__random_next(&s->rng) % round->n_names);
     return status;
 }
 
-static semel_status tick_pages(struct semel *s, struct round *round, struct semel_error *err)
+/* Where the steps of this consumer go on; NULL: no memory. */
+static struct place *place_of(struct semel *s, struct semel_str consumer)
 {
-    semel_status status = SEMEL_OK;
-    round->end = false;
-    while (status == SEMEL_OK && !round->end && round->n < round->max)
-        status = tick_page(s, round, err);
-    return status;
+    for (size_t i = 0; i < s->n_places; i++)
+        if (semel__str_eqz(consumer, s->places[i].consumer))
+            return &s->places[i];
+    struct place *more = semel__realloc(s->places, s->n_places + 1, sizeof *more);
+    if (more == NULL)
+        return NULL;
+    s->places = more;
+    more[s->n_places] = (struct place){0};
+    snprintf(more[s->n_places].consumer, sizeof more->consumer, "%.*s", (int)consumer.n, consumer.p);
+    return &more[s->n_places++];
 }
 
-/* From where the last one stopped to the end, then from the start to there. */
+static semel_status tick_consumer(struct semel *s, struct semel_str consumer, step run, struct round *round,
+                                  struct semel_error *err)
+{
+    size_t touched = 0;
+    semel_status status = semel__use_consumer(s, consumer, err);
+    struct place *place = status == SEMEL_OK ? place_of(s, consumer) : NULL;
+    if (status == SEMEL_OK && place == NULL)
+        return semel__fail_memory(err);
+    if (status == SEMEL_OK) {
+        s->inbox.places = place->at;
+        status = run(&s->inbox, round->max - round->n, &touched, err);
+        place->at = s->inbox.places;
+    }
+    round->n += touched;
+    if (status != SEMEL_INVALID)
+        return status;
+    if (round->damage.status == SEMEL_OK)
+        round->damage = *err;
+    return SEMEL_OK;
+}
+
+/* What holds up messages comes first, for all consumers: a purge of one must not delay the recovery of another. */
 static semel_status tick(struct semel *s, struct round *round, struct semel_error *err)
 {
+    static const step steps[] = {semel__inbox_recover, semel__inbox_gaps, semel__inbox_sweep, semel__inbox_purge};
     struct semel_error local = {0};
     err = err != NULL ? err : &local;
     if (round->max < 1)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "max is 0; it must be 1 or more");
-    memcpy(round->start, s->after, sizeof round->start);
-    semel_status status = tick_pages(s, round, err);
-    if (status == SEMEL_OK && round->n < round->max) {
-        s->after[0] = '\0';
-        round->again = true;
-        if (round->start[0] != '\0')
-            status = tick_pages(s, round, err);
-    }
+    semel_status status = list_consumers(s, round, err);
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++)
+        for (size_t c = 0; status == SEMEL_OK && c < round->n_names && round->n < round->max; c++)
+            status = tick_consumer(s, round->names[(round->first + c) % round->n_names], steps[i], round, err);
     if (status != SEMEL_OK || round->damage.status == SEMEL_OK)
         return status;
     *err = round->damage;

@@ -457,6 +457,23 @@ static bool drop_business(struct semel_mem_db *db, struct mem_consumer *consumer
     return semel__mem_put(db, MEM_BUSINESS, held, NULL);
 }
 
+/* Room for one more conflict of the message: the one that came longest ago goes. */
+static bool bound_conflicts(struct semel_mem_db *db, const struct mem_consumer *consumer, const struct semel__msg *msg)
+{
+    struct mem_conflict *oldest = NULL;
+    size_t n = 0;
+    for (struct mem_rec *rec = NULL; (rec = semel__mem_next(db, MEM_CONFLICT, rec)) != NULL;) {
+        struct mem_conflict *one = (struct mem_conflict *)rec;
+        if (rec->key.consumer != consumer || !semel__str_eq(one->conflict.id, msg->id) ||
+            !semel__str_eq(one->conflict.source, msg->source))
+            continue;
+        n++;
+        if (oldest == NULL || one->conflict.last_us < oldest->conflict.last_us)
+            oldest = one;
+    }
+    return n < SEMEL_CONFLICTS_MAX || semel__mem_put(db, MEM_CONFLICT, oldest, NULL);
+}
+
 static bool count_conflict(struct semel_mem_db *db, struct mem_consumer *consumer, const struct semel__msg *msg,
                            int64_t now_us)
 {
@@ -474,6 +491,8 @@ static bool count_conflict(struct semel_mem_db *db, struct mem_consumer *consume
 
     if (stored != NULL)
         proto.conflict = stored->conflict;
+    else if (!bound_conflicts(db, consumer, msg))
+        return false;
     proto.conflict.count++;
     proto.conflict.last_us = now_us;
     image = semel__mem_image(MEM_CONFLICT, &proto);

@@ -30,6 +30,11 @@ struct haul {
     bool failed;
 };
 
+static bool still(const struct semel_row *row)
+{
+    return row->live.state == SEMEL_STATE_WAITING && row->live.due_us == SEMEL_NONE;
+}
+
 static bool matches(const struct haul *haul, const struct mem_row *row)
 {
     const struct semel_scan *scan = haul->scan;
@@ -47,6 +52,11 @@ static bool matches(const struct haul *haul, const struct mem_row *row)
         return live->lease_token != SEMEL_NONE && live->lease_token == scan->token;
     case SEMEL_SCAN_KEY:
         return semel__live_in_order(live) && semel__str_eq(row->row.order_key, scan->order_key);
+    case SEMEL_SCAN_STILL:
+        if (!semel__str_given(scan->order_key))
+            return still(&row->row) && row->row.kept && (scan->any_key || !semel__str_given(row->row.order_key));
+        return semel__live_in_order(live) && semel__str_given(row->row.order_key) &&
+               semel__str_cmp(row->row.order_key, scan->order_key) > 0;
     case SEMEL_SCAN_ALL:
         return row->row.arrival > scan->after_arrival &&
                (scan->states == 0 || (scan->states >> live->state & 1) != 0) &&
@@ -128,6 +138,33 @@ static int cmp_version(const void *a, const void *b)
     return cmp != 0 ? cmp : cmp_arrival(a, b);
 }
 
+static int cmp_key(const void *a, const void *b)
+{
+    int cmp = semel__str_cmp(row_at(a)->order_key, row_at(b)->order_key);
+    return cmp != 0 ? cmp : cmp_arrival(a, b);
+}
+
+static int cmp_key_version(const void *a, const void *b)
+{
+    int cmp = semel__str_cmp(row_at(a)->order_key, row_at(b)->order_key);
+    return cmp != 0 ? cmp : cmp_version(a, b);
+}
+
+/* Of rows that are sorted by key: the first of each key of which one waits without a due time. */
+static void keep_heads(struct haul *haul)
+{
+    size_t kept = 0;
+    for (size_t i = 0, end; i < haul->n; i = end) {
+        bool wanted = false;
+        for (end = i; end < haul->n && semel__str_eq(haul->rows[end]->row.order_key, haul->rows[i]->row.order_key);
+             end++)
+            wanted |= still(&haul->rows[end]->row);
+        if (wanted)
+            haul->rows[kept++] = haul->rows[i];
+    }
+    haul->n = kept;
+}
+
 static int (*order_of(const struct semel_scan *scan))(const void *, const void *)
 {
     switch (scan->kind) {
@@ -137,6 +174,8 @@ static int (*order_of(const struct semel_scan *scan))(const void *, const void *
         return cmp_lease;
     case SEMEL_SCAN_KEY:
         return scan->by_version ? cmp_version : cmp_arrival;
+    case SEMEL_SCAN_STILL:
+        return scan->by_version ? cmp_key_version : cmp_key;
     case SEMEL_SCAN_TOKEN:
     case SEMEL_SCAN_ALL:
         break;
@@ -178,6 +217,8 @@ semel_status semel__mem_scan(struct semel_store *store, const struct semel_scan 
     walk(&haul);
     if (haul.n > 1)
         qsort(haul.rows, haul.n, sizeof(const struct mem_row *), order_of(scan));
+    if (scan->kind == SEMEL_SCAN_STILL && semel__str_given(scan->order_key))
+        keep_heads(&haul);
     status = haul.failed ? semel__fail_memory(err) : copy_haul(&haul, arena, ret_rows, ret_n, ret_damaged, err);
     semel__free(haul.rows);
     return status;
@@ -242,13 +283,37 @@ semel_status semel__mem_raise(struct semel_store *store, struct semel_str consum
     return SEMEL_OK;
 }
 
+/* Its end and its message lie before `before_us`, and the message before `watermark_us` too. */
 static bool purgeable(const struct semel_row *row, int64_t watermark_us, int64_t before_us)
 {
-    if (!semel__state_final(row->live.state))
+    if (!semel__state_final(row->live.state) || row->live.processed_us >= before_us)
         return false;
-    if (row->message_time_us == SEMEL_NONE)
-        return row->live.processed_us < before_us;
-    return watermark_us != SEMEL_NONE && row->message_time_us < watermark_us;
+    return row->message_time_us == SEMEL_NONE ||
+           (row->message_time_us < before_us && row->message_time_us < watermark_us);
+}
+
+semel_status semel__mem_aged(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                             int64_t before_us, size_t max, size_t *ret_n, int64_t *ret_latest_us,
+                             struct semel_error *err)
+{
+    struct semel_mem_db *db = self(store)->db;
+    semel_status status = semel__mem_enter(self(store), "aged", true, err);
+    const struct mem_consumer *known = semel__mem_consumer(db, consumer);
+
+    if (status != SEMEL_OK)
+        return status;
+    *ret_n = 0;
+    *ret_latest_us = SEMEL_NONE;
+    for (struct mem_rec *rec = NULL; *ret_n < max && (rec = semel__mem_next(db, MEM_ROW, rec)) != NULL;) {
+        const struct semel_row *row = &((struct mem_row *)rec)->row;
+        if (rec->key.consumer != known || !semel__str_eq(rec->key.part[0], source) ||
+            !purgeable(row, INT64_MAX, before_us))
+            continue;
+        ++*ret_n;
+        if (*ret_latest_us == SEMEL_NONE || row->message_time_us > *ret_latest_us)
+            *ret_latest_us = row->message_time_us;
+    }
+    return SEMEL_OK;
 }
 
 static bool delete_row(struct semel_mem_db *db, struct mem_rec *rec)
@@ -286,6 +351,33 @@ semel_status semel__mem_purge(struct semel_store *store, struct semel_str consum
         deleted++;
     }
     *ret_deleted = deleted;
+    return SEMEL_OK;
+}
+
+/* A key is stored here only with a version, or with skipped ones, which are kept for ever. */
+semel_status semel__mem_purge_side(struct semel_store *store, struct semel_str consumer, int64_t before_us, size_t max,
+                                   char place[SEMEL_ID_MAX + 1], struct semel_error *err)
+{
+    struct semel_mem_db *db = self(store)->db;
+    semel_status status = semel__mem_enter(self(store), "purge_side", true, err);
+    const struct mem_consumer *known = semel__mem_consumer(db, consumer);
+    const size_t mark = db->n_undo;
+    size_t deleted = 0;
+
+    (void)place;
+    if (status != SEMEL_OK)
+        return status;
+    for (struct mem_rec *rec = semel__mem_next(db, MEM_CONFLICT, NULL), *next; rec != NULL && deleted < max;
+         rec = next) {
+        next = semel__mem_next(db, MEM_CONFLICT, rec);
+        if (rec->key.consumer != known || ((struct mem_conflict *)rec)->conflict.last_us >= before_us)
+            continue;
+        if (!semel__mem_put(db, MEM_CONFLICT, rec, NULL)) {
+            semel__mem_undo_to(db, mark);
+            return semel__fail_memory(err);
+        }
+        deleted++;
+    }
     return SEMEL_OK;
 }
 

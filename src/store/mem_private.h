@@ -196,6 +196,11 @@ semel_status semel__mem_sources(struct semel_store *store, struct semel_str cons
                                 struct semel_str **ret_sources, size_t *ret_n, struct semel_error *err);
 semel_status semel__mem_raise(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                               int64_t watermark_us, struct semel_error *err);
+semel_status semel__mem_aged(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                             int64_t before_us, size_t max, size_t *ret_n, int64_t *ret_latest_us,
+                             struct semel_error *err);
+semel_status semel__mem_purge_side(struct semel_store *store, struct semel_str consumer, int64_t before_us, size_t max,
+                                   char place[SEMEL_ID_MAX + 1], struct semel_error *err);
 semel_status semel__mem_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                               int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err);
 semel_status semel__mem_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,

@@ -380,9 +380,10 @@ void semel__pg_queue_free(struct pg_store *d);
 /* Adds the locks and facts of keys to a trip; reads them from it. */
 struct pg_key_trip {
     size_t locks, facts;
+    bool patient; /* all keys are locked, and made where they are missing; else those that are free */
 };
 void semel__pg_keys_add(struct pg_trip *trip, struct semel_str consumer, const struct semel_key *keys, size_t n,
-                        struct pg_key_trip *at);
+                        bool patient, struct pg_key_trip *at);
 semel_status semel__pg_keys_read(const struct pg_trip *trip, struct semel_key *keys, size_t n,
                                  const struct pg_key_trip *at, struct semel_arena *arena, struct semel_error *err);
 /* The skipped versions of a key, from a cell of bigint[]. INVALID, BROKEN: they are damaged. */
@@ -435,8 +436,17 @@ semel_status semel__pg_large(struct semel_store *store, struct semel_str consume
                              int64_t *ret_n, struct semel_error *err);
 semel_status semel__pg_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
                               struct semel_error *err);
+/* The name of a watermark's row, for who makes it; 016_deliver.sql has the same. */
+#define PG_MARK_LOCK(consumer, source)                                                                  \
+    "pg_catalog.hashtextextended(" source "::text COLLATE \"C\", pg_catalog.hashtextextended(" consumer \
+    "::text COLLATE \"C\", 1936026992))"
 semel_status semel__pg_watermark(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                                  int64_t watermark_us, struct semel_error *err);
+semel_status semel__pg_aged(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                            int64_t before_us, size_t max, size_t *ret_n, int64_t *ret_latest_us,
+                            struct semel_error *err);
+semel_status semel__pg_purge_side(struct semel_store *store, struct semel_str consumer, int64_t before_us, size_t max,
+                                  char place[SEMEL_ID_MAX + 1], struct semel_error *err);
 semel_status semel__pg_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                              int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err);
 semel_status semel__pg_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us, size_t max,

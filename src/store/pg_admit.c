@@ -28,7 +28,13 @@ struct part {
     "SELECT b.n, w.watermark FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS b (source, n) CROSS JOIN LATERAL " \
     "(SELECT watermark FROM semel.watermark WHERE consumer = $1::text AND source = b.source "
 static const struct pg_sql sql_watermarks = {"semel_watermarks", MARKS "OFFSET 0) AS w ORDER BY b.n"};
-/* Above READ COMMITTED a watermark that was raised after our snapshot has to be noticed: both fail with 40001 then. */
+/* Above READ COMMITTED a watermark that was raised after our snapshot has to be noticed: both fail with 40001 then. The
+ * lock is there so that a purge, which waits for nobody, does not insert while we do. */
+#define MARK_LOCK PG_MARK_LOCK("$1", "b.source")
+static const struct pg_sql sql_watermarks_lock = {"semel_watermarks_lock",
+                                                  "SELECT pg_catalog.pg_advisory_xact_lock_shared(" MARK_LOCK
+                                                  ") FROM pg_catalog.unnest($2::text[]) "
+                                                  "WITH ORDINALITY AS b (source, n) ORDER BY b.n"};
 static const struct pg_sql sql_watermarks_put = {
     "semel_watermarks_put",
     "INSERT INTO semel.watermark (consumer, source, watermark, updated_at) SELECT $1::text, b.source, '-infinity', "
@@ -100,6 +106,9 @@ static size_t add_watermarks(struct pg_trip *trip, const struct semel_admit_batc
     if (strict) {
         semel__pg_text(trip, batch->consumer);
         put_sources(trip, batch);
+        semel__pg_add(trip, &sql_watermarks_lock);
+        semel__pg_text(trip, batch->consumer);
+        put_sources(trip, batch);
         semel__pg_time(trip, batch->now_us);
         semel__pg_add(trip, &sql_watermarks_put);
     }
@@ -153,7 +162,7 @@ struct first_trip {
 
 static void add_locks(struct first_trip *t, const struct semel_admit_batch *batch)
 {
-    semel__pg_keys_add(&t->trip, batch->consumer, batch->keys, batch->n_keys, &t->keys);
+    semel__pg_keys_add(&t->trip, batch->consumer, batch->keys, batch->n_keys, true, &t->keys);
     semel__pg_business_add(&t->trip, batch->consumer, batch->now_us, batch->business, batch->n_business, &t->business);
 }
 

@@ -22,6 +22,8 @@ static const struct pg_sql sql_lock_open = {"semel_lock_open", "SELECT b.n " ROW
                                                                " FOR UPDATE) AS i ORDER BY b.n"};
 static const struct pg_sql sql_lock_all = {"semel_lock_all",
                                            "SELECT b.n " ROWS_OF "arrival " ROW_OF_B "FOR UPDATE) AS i ORDER BY b.n"};
+static const struct pg_sql sql_lock_free = {"semel_lock_free", "SELECT b.n " ROWS_OF "arrival " ROW_OF_B
+                                                               "FOR UPDATE SKIP LOCKED) AS i ORDER BY b.n"};
 static const struct pg_sql sql_read = {"semel_read", "SELECT b.n, " PG_COLUMNS("true") " " ROWS_OF "* " ROW_OF_B
                                                                                        "OFFSET 0) AS i ORDER BY b.n"};
 
@@ -145,17 +147,27 @@ static void put_fetched(struct pg_trip *trip, const struct semel_fetch_batch *ba
     semel__pg_array_end(trip);
 }
 
-static semel_status read_fetched(const PGresult *res, struct semel_fetch_batch *batch, struct semel_arena *arena,
-                                 struct semel_error *err)
+/* Does row *at of the result belong to item i? Then the next one is looked at from now on. */
+static bool is_of(const PGresult *res, int *at, size_t i)
+{
+    bool is = *at < PQntuples(res) && semel__pg_get_int(res, *at, 0) == (int64_t)i + 1;
+    *at += is;
+    return is;
+}
+
+/* A row that was not locked is not there: it is somebody else's, or came after the lock. */
+static semel_status read_fetched(const PGresult *locked, const PGresult *res, struct semel_fetch_batch *batch,
+                                 struct semel_arena *arena, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
-    int row = 0;
+    int row = 0, lock = 0;
     for (size_t i = 0; status == SEMEL_OK && i < batch->n_items; i++) {
         struct semel_fetched *item = &batch->items[i];
-        item->present = row < PQntuples(res) && semel__pg_get_int(res, row, 0) == (int64_t)i + 1;
+        bool found = is_of(res, &row, i), held = is_of(locked, &lock, i);
+        item->present = found && (held || !batch->impatient);
         item->damaged = false;
         if (item->present)
-            status = read_row(res, row++, arena, &item->row, &item->damaged, &item->damage, err);
+            status = read_row(res, row - 1, arena, &item->row, &item->damaged, &item->damage, err);
     }
     return status;
 }
@@ -167,14 +179,14 @@ semel_status semel__pg_fetch(struct semel_store *store, struct semel_fetch_batch
     struct pg_trip trip;
     struct pg_key_trip keys;
     struct pg_business_trip business;
-    size_t rows = 0;
+    size_t rows = 0, locks = 0;
     semel__pg_start(&trip, d, "reading the inbox");
-    semel__pg_keys_add(&trip, batch->consumer, batch->keys, batch->n_keys, &keys);
+    semel__pg_keys_add(&trip, batch->consumer, batch->keys, batch->n_keys, !batch->impatient, &keys);
     semel__pg_business_try(&trip, batch, &business);
     semel__pg_business_hold(&trip, batch);
     if (batch->n_items > 0) {
         put_fetched(&trip, batch);
-        semel__pg_add(&trip, &sql_lock_all);
+        locks = semel__pg_add(&trip, batch->impatient ? &sql_lock_free : &sql_lock_all);
         put_fetched(&trip, batch);
         rows = semel__pg_add(&trip, &sql_read);
     }
@@ -184,7 +196,7 @@ semel_status semel__pg_fetch(struct semel_store *store, struct semel_fetch_batch
     if (status == SEMEL_OK)
         status = semel__pg_business_read(&trip, batch->business, batch->n_business, &business, arena, err);
     if (status == SEMEL_OK && batch->n_items > 0)
-        status = read_fetched(trip.results[rows], batch, arena, err);
+        status = read_fetched(trip.results[locks], trip.results[rows], batch, arena, err);
     semel__pg_end(&trip);
     return status;
 }

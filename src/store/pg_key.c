@@ -28,6 +28,7 @@ static const struct pg_sql sql_put = {
     "CROSS JOIN LATERAL (SELECT last_version, skipped FROM semel.order_key WHERE consumer = $1::text "      \
     "AND order_key = b.k " how ") AS o ORDER BY b.n"
 static const struct pg_sql sql_lock = {"semel_key_lock", LOCK("FOR UPDATE")};
+static const struct pg_sql sql_lock_free = {"semel_key_lock_free", LOCK("FOR UPDATE SKIP LOCKED")};
 /* For an operator's role, which has the keys locked by sql_put already. */
 static const struct pg_sql sql_locked = {"semel_key_locked", LOCK("OFFSET 0")};
 
@@ -72,17 +73,19 @@ static void add_facts(struct pg_trip *trip, struct semel_str consumer, const str
 }
 
 void semel__pg_keys_add(struct pg_trip *trip, struct semel_str consumer, const struct semel_key *keys, size_t n,
-                        struct pg_key_trip *at)
+                        bool patient, struct pg_key_trip *at)
 {
-    *at = (struct pg_key_trip){0};
+    *at = (struct pg_key_trip){.patient = patient};
     if (n == 0)
         return;
+    if (patient) { /* a row in the order has its key, and an insert would wait for that of another one */
+        semel__pg_text(trip, consumer);
+        put_keys(trip, keys, n);
+        semel__pg_add(trip, &sql_put);
+    }
     semel__pg_text(trip, consumer);
     put_keys(trip, keys, n);
-    semel__pg_add(trip, &sql_put);
-    semel__pg_text(trip, consumer);
-    put_keys(trip, keys, n);
-    at->locks = semel__pg_add(trip, trip->d->operator_ ? &sql_locked : &sql_lock);
+    at->locks = semel__pg_add(trip, !patient ? &sql_lock_free : trip->d->operator_ ? &sql_locked : &sql_lock);
     add_facts(trip, consumer, keys, n, at);
 }
 
@@ -107,16 +110,20 @@ semel_status semel__pg_keys_read(const struct pg_trip *trip, struct semel_key *k
     if (n == 0)
         return SEMEL_OK;
     const PGresult *locks = trip->results[at->locks], *facts = trip->results[at->facts];
-    if (PQntuples(locks) != (int)n || PQntuples(facts) != (int)n) /* somebody deletes keys: look again */
+    int lock = 0;
+    if ((at->patient && PQntuples(locks) != (int)n) || PQntuples(facts) != (int)n) /* it was purged: look again */
         return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_TRANSIENT, "an order key was deleted meanwhile");
     for (size_t i = 0; i < n; i++) {
         int row = (int)i;
-        keys[i].last_version = semel__pg_get_int(locks, row, 1);
+        semel_status status = SEMEL_OK;
+        keys[i].busy = lock >= PQntuples(locks) || semel__pg_get_int(locks, lock, 0) != (int64_t)i + 1;
+        keys[i].last_version = keys[i].busy ? SEMEL_NONE : semel__pg_get_int(locks, lock, 1);
+        if (!keys[i].busy)
+            status = semel__pg_get_skipped(locks, lock++, 2, arena, &keys[i], err);
         keys[i].parked = semel__pg_get_int(facts, row, 1);
         keys[i].open = semel__pg_get_bool(facts, row, 2);
         keys[i].head_arrival = semel__pg_get_int(facts, row, 3);
         keys[i].head_version = semel__pg_get_int(facts, row, 4);
-        semel_status status = semel__pg_get_skipped(locks, row, 2, arena, &keys[i], err);
         if (status != SEMEL_OK)
             return status;
     }

@@ -37,12 +37,9 @@ static const struct pg_sql count_all = {
     "AND " PG_HELD "ORDER BY i.arrival LIMIT $2) AS r) AS x "
     "UNION ALL "
     "SELECT c.name, x.status, x.n, (pg_catalog.sum(x.n) OVER (PARTITION BY c.name))::bigint >= $3::bigint, NULL, NULL "
-    "FROM names AS c "
-    "CROSS JOIN LATERAL (SELECT r.status, pg_catalog.count(*) AS n FROM ((SELECT i.status FROM semel.inbox AS i "
-    "WHERE i.consumer = c.name AND i.message_time IS NOT NULL AND i." PG_FINAL
-    " ORDER BY i.source, i.message_time::timestamptz(0) LIMIT $3) UNION ALL (SELECT i.status FROM semel.inbox AS i "
-    "WHERE i.consumer = c.name AND i.message_time IS NULL AND i." PG_FINAL
-    " ORDER BY i.source, i.processed_at::timestamptz(0) LIMIT $3) LIMIT $3) AS r "
+    "FROM names AS c CROSS JOIN LATERAL (SELECT r.status, pg_catalog.count(*) AS n FROM (SELECT i.status FROM "
+    "semel.inbox AS i "
+    "WHERE i.consumer = c.name AND i." PG_FINAL " ORDER BY i.source, i.processed_at::timestamptz(0) LIMIT $3) AS r "
     "GROUP BY r.status) AS x) AS counted WHERE n > 0 ORDER BY name, status"};
 
 static semel_status read_counts(const PGresult *res, struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,

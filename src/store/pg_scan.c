@@ -30,6 +30,22 @@ static const struct pg_sql sql_token = {"semel_scan_token", ROWS "i.lease_token 
 static const struct pg_sql sql_key_arrival = {"semel_scan_key", ROWS OF_KEY " ORDER BY i.arrival" LIMIT};
 static const struct pg_sql sql_key_version = {"semel_scan_version",
                                               ROWS OF_KEY " ORDER BY i.version NULLS FIRST, i.arrival" LIMIT};
+#define STILL(table) table "consumer = $3 AND " table "status = 'waiting' AND " table "due_at IS NULL AND "
+#define NEXT_KEY(after) \
+    "SELECT pg_catalog.min(w.order_key) FROM semel.inbox AS w WHERE " STILL("w.") "w.order_key > " after
+#define HEAD(order) \
+    "SELECT h.* FROM semel.inbox AS h WHERE h.consumer = $3 AND h.order_key = k.k AND " PG_IN_ORDER("h") " " order
+/* One step into the index a key, however many rows it has. */
+#define KEYS                                                                                        \
+    "WITH RECURSIVE k (k, n) AS (SELECT (" NEXT_KEY("$4::text") "), 1 UNION ALL SELECT (" NEXT_KEY( \
+        "k.k") "), k.n + 1 FROM k WHERE k.k IS NOT NULL AND k.n < $2::bigint) "
+#define STILL_KEYS(order) \
+    KEYS "SELECT " PG_COLUMNS("$1::boolean") " FROM k CROSS JOIN LATERAL (" HEAD(order) " LIMIT 1) AS i"
+static const struct pg_sql sql_still = {
+    "semel_scan_still", ROWS STILL("i.") "($4::boolean OR i.order_key IS NULL) AND i.payload IS NOT NULL" LIMIT};
+static const struct pg_sql sql_still_arrival = {"semel_scan_still_keys", STILL_KEYS("ORDER BY h.arrival")};
+static const struct pg_sql sql_still_version = {"semel_scan_still_versions",
+                                                STILL_KEYS("ORDER BY h.version NULLS FIRST, h.arrival")};
 static const struct pg_sql sql_all = {"semel_scan_all", ROWS OF_ALL};
 static const struct pg_sql sql_open = {"semel_scan_open", ROWS "i." PG_OPEN " AND " OF_ALL};
 
@@ -78,6 +94,14 @@ static size_t add_scan(struct pg_trip *trip, const struct semel_scan *scan, size
         semel__pg_text(trip, scan->consumer);
         semel__pg_text(trip, scan->order_key);
         return semel__pg_add(trip, scan->by_version ? &sql_key_version : &sql_key_arrival);
+    case SEMEL_SCAN_STILL:
+        semel__pg_text(trip, scan->consumer);
+        if (!semel__str_given(scan->order_key)) {
+            semel__pg_bool(trip, scan->any_key);
+            return semel__pg_add(trip, &sql_still);
+        }
+        semel__pg_text(trip, scan->order_key);
+        return semel__pg_add(trip, scan->by_version ? &sql_still_version : &sql_still_arrival);
     case SEMEL_SCAN_ALL:
         break;
     }

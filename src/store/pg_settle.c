@@ -221,6 +221,12 @@ static const struct pg_sql sql_conflict = {
     "AS b (source, id, fp, type, position, headers, payload, traceparent) ORDER BY b.source, b.id, b.fp "
     "ON CONFLICT (consumer, source, message_id, fingerprint) DO UPDATE SET count = c.count + excluded.count, "
     "last_at = excluded.last_at"};
+static const struct pg_sql sql_conflict_bound = {
+    "semel_conflict_bound",
+    "DELETE FROM semel.conflict WHERE ctid = ANY (ARRAY(SELECT o.ctid FROM (SELECT DISTINCT s, i FROM "
+    "unnest($2::text[] COLLATE \"C\", $3::text[] COLLATE \"C\") AS u (s, i)) AS b CROSS JOIN LATERAL (SELECT ctid "
+    "FROM semel.conflict WHERE consumer = $1::text AND source = b.s AND message_id = b.i ORDER BY last_at DESC "
+    "OFFSET $4::bigint) AS o))"};
 static const struct pg_sql sql_note = {
     "semel_note", "INSERT INTO semel.attempt (consumer, source, message_id, attempt, at, worker, error_class, "
                   "error_text) SELECT $1::text, b.source, b.id, b.attempt, $2::timestamptz, $3::text, b.class, b.text "
@@ -295,6 +301,10 @@ static void add_conflicts(struct pg_trip *trip, const struct semel_settle_batch 
     semel__pg_fingerprints(trip, msg_fingerprint, items, n);
     arrays(trip, rest, COUNT(rest), items, n);
     semel__pg_add(trip, &sql_conflict);
+    semel__pg_text(trip, batch->consumer);
+    arrays(trip, keys, COUNT(keys), items, n);
+    semel__pg_int(trip, SEMEL_CONFLICTS_MAX);
+    semel__pg_add(trip, &sql_conflict_bound);
     semel__free(items);
 }
 
@@ -397,27 +407,30 @@ static void add_business(struct pg_trip *trip, const struct semel_settle_batch *
 
 static const struct pg_sql sql_keys = {
     "semel_key_change",
-    "INSERT INTO semel.order_key AS o (consumer, order_key, last_version, changes) SELECT $1::text, b.k, b.version, 1 "
+    "INSERT INTO semel.order_key AS o (consumer, order_key, last_version, changes, updated_at) "
+    "SELECT $1::text, b.k, b.version, 1, $4::timestamptz "
     "FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS b (k, version, n) ORDER BY b.n "
     "ON CONFLICT (consumer, order_key) DO UPDATE SET "
-    "last_version = greatest(o.last_version, excluded.last_version), changes = o.changes + 1"};
+    "last_version = greatest(o.last_version, excluded.last_version), changes = o.changes + 1, updated_at = $4"};
 
 static const struct pg_sql sql_skip = {"semel_key_skip",
                                        "UPDATE semel.order_key AS o SET skipped = b.list::bigint[] "
                                        "FROM unnest($2::text[], $3::text[]) AS b (k, list) WHERE o.consumer = $1::text "
                                        "AND o.order_key = b.k"};
 
-#define WAKE(order)                                                                                                   \
-    "UPDATE semel.inbox AS t SET due_at = $3::timestamptz, error_class = 'blocked', updated_at = CASE WHEN "          \
-    "t.updated_at > $3 THEN t.updated_at + interval '1 microsecond' ELSE $3 END "                                     \
-    "FROM pg_catalog.unnest($2::text[]) AS b (k) CROSS JOIN LATERAL (SELECT i.source, i.message_id FROM semel.inbox " \
-    "AS i "                                                                                                           \
-    "WHERE i.consumer = $1::text AND i.order_key = b.k AND " PG_IN_ORDER(                                             \
-        "i") " ORDER BY " order " LIMIT 1) AS h "                                                                     \
-             "WHERE t.consumer = $1 AND t.source = h.source AND t.message_id = h.message_id AND t.status = 'waiting'"
+#define FIRST_OF_KEY                                                                                         \
+    "SELECT i.source, i.message_id FROM semel.inbox AS i WHERE i.consumer = $1::text AND i.order_key = b.k " \
+    "AND " PG_IN_ORDER("i")
+/* Who has its row without its key (a copy under another key) is not waited for: a sweep wakes it later. */
+#define WAKE(order)                                                                                          \
+    "UPDATE semel.inbox AS u SET due_at = $3::timestamptz, error_class = 'blocked', updated_at = CASE WHEN " \
+    "u.updated_at > $3 THEN u.updated_at + interval '1 microsecond' ELSE $3 END WHERE u.ctid = ANY (ARRAY("  \
+    "SELECT t.ctid FROM pg_catalog.unnest($2::text[]) AS b (k) CROSS JOIN LATERAL (" FIRST_OF_KEY " " order  \
+    " LIMIT 1) AS h JOIN semel.inbox AS t ON t.consumer = $1 AND t.source = h.source AND t.message_id = "    \
+    "h.message_id WHERE t.status = 'waiting' FOR UPDATE OF t SKIP LOCKED))"
 
-static const struct pg_sql sql_wake_arrival = {"semel_wake", WAKE("i.arrival")};
-static const struct pg_sql sql_wake_version = {"semel_wake_version", WAKE("i.version NULLS FIRST, i.arrival")};
+static const struct pg_sql sql_wake_arrival = {"semel_wake", WAKE("ORDER BY i.arrival")};
+static const struct pg_sql sql_wake_version = {"semel_wake_version", WAKE("ORDER BY i.version NULLS FIRST, i.arrival")};
 
 static void add_wake(struct pg_trip *trip, const struct semel_settle_batch *batch, bool by_version)
 {
@@ -482,6 +495,7 @@ static void add_keys(struct pg_trip *trip, const struct semel_settle_batch *batc
         return;
     semel__pg_text(trip, batch->consumer);
     arrays(trip, columns, COUNT(columns), items, batch->n_keys);
+    semel__pg_time(trip, batch->now_us);
     semel__pg_add(trip, &sql_keys);
     semel__free(items);
     add_skipped(trip, batch);

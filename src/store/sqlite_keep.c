@@ -6,6 +6,7 @@
  * rows just before: both statements choose the same victims because nothing changes between them.
  */
 #include <ctype.h>
+#include <stdio.h>
 
 #include "base/ids.h"
 #include "store/sqlite.h"
@@ -30,42 +31,49 @@ semel_status semel__sqlite_watermark(struct semel_store *store, struct semel_str
 
 struct victims {
     struct semel_str consumer, source;
-    int64_t before_us; /* SEMEL_NONE: the statement has no such parameter */
+    int64_t before_us;
     size_t max;
 };
 
-static semel_status purge_by(struct sqlite_store *d, enum sqlite_q q, const struct victims *v, size_t *ret_n,
-                             struct semel_error *err)
+static void start_purge(struct sqlite_run *run, struct sqlite_store *d, enum sqlite_q q, const struct victims *v)
 {
+    semel__sqlite_start(run, d, q, "purging the inbox");
+    semel__sqlite_text(run, 1, v->consumer);
+    semel__sqlite_text(run, 2, source_of(v->source));
+    semel__sqlite_int(run, 3, (int64_t)v->max);
+    semel__sqlite_int(run, 4, v->before_us);
+}
+
+semel_status semel__sqlite_aged(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                                int64_t before_us, size_t max, size_t *ret_n, int64_t *ret_latest_us,
+                                struct semel_error *err)
+{
+    const struct victims v = {.consumer = consumer, .source = source, .before_us = before_us, .max = max};
     struct sqlite_run run;
-    semel__sqlite_start(&run, d, q, "purging the inbox");
-    semel__sqlite_text(&run, 1, v->consumer);
-    semel__sqlite_text(&run, 2, source_of(v->source));
-    semel__sqlite_int(&run, 3, (int64_t)v->max);
-    if (v->before_us != SEMEL_NONE)
-        semel__sqlite_int(&run, 4, v->before_us);
-    return semel__sqlite_exec(&run, ret_n, err);
+    start_purge(&run, semel__sqlite_of(store), Q_AGED, &v);
+    bool more = false;
+    semel_status status = semel__sqlite_step(&run, &more, err);
+    if (status == SEMEL_OK && more) {
+        *ret_n = (size_t)sqlite3_column_int64(run.stmt, 0);
+        *ret_latest_us = sqlite3_column_type(run.stmt, 1) != SQLITE_NULL ? sqlite3_column_int64(run.stmt, 1)
+                                                                         : SEMEL_NONE;
+    }
+    semel__sqlite_end(&run);
+    return status;
 }
 
 semel_status semel__sqlite_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                                  int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err)
 {
+    const struct victims v = {.consumer = consumer, .source = source, .before_us = before_us, .max = max};
     struct sqlite_store *d = semel__sqlite_of(store);
-    size_t aged = 0, timeless = 0;
-    struct victims v = {.consumer = consumer, .source = source, .before_us = SEMEL_NONE, .max = max};
-    semel_status status = purge_by(d, Q_PURGE_AGED_ATTEMPTS, &v, NULL, err);
-    if (status == SEMEL_OK)
-        status = purge_by(d, Q_PURGE_AGED, &v, &aged, err);
-    v.max -= aged;
-    v.before_us = before_us;
-    if (status == SEMEL_OK && v.max > 0 && before_us != SEMEL_NONE) {
-        status = purge_by(d, Q_PURGE_TIMELESS_ATTEMPTS, &v, NULL, err);
-        if (status == SEMEL_OK)
-            status = purge_by(d, Q_PURGE_TIMELESS, &v, &timeless, err);
-    }
-    if (status == SEMEL_OK)
-        *ret_deleted = aged + timeless;
-    return status;
+    struct sqlite_run run;
+    start_purge(&run, d, Q_PURGE_ATTEMPTS, &v);
+    semel_status status = semel__sqlite_exec(&run, NULL, err);
+    if (status != SEMEL_OK)
+        return status;
+    start_purge(&run, d, Q_PURGE, &v);
+    return semel__sqlite_exec(&run, ret_deleted, err);
 }
 
 semel_status semel__sqlite_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us,
@@ -80,6 +88,55 @@ semel_status semel__sqlite_purge_business(struct semel_store *store, struct seme
     semel_status status = semel__sqlite_exec(&run, &n, err);
     if (status == SEMEL_OK)
         *ret_deleted = n;
+    return status;
+}
+
+/* The last of the keys that are looked at this time; "": there are none behind `place`. */
+static semel_status last_key(struct sqlite_store *d, struct semel_str consumer, const char *place, size_t max,
+                             char ret[SEMEL_ID_MAX + 1], bool *ret_more, struct semel_error *err)
+{
+    struct sqlite_run run;
+    bool row = false;
+    semel__sqlite_start(&run, d, Q_PURGE_KEYS_END, "looking for old order keys");
+    semel__sqlite_text(&run, 1, consumer);
+    semel__sqlite_text(&run, 2, semel__str(place));
+    semel__sqlite_int(&run, 3, (int64_t)max);
+    semel_status status = semel__sqlite_step(&run, &row, err);
+    ret[0] = '\0';
+    *ret_more = false;
+    if (status == SEMEL_OK && row) {
+        const char *key = (const char *)sqlite3_column_text(run.stmt, 0);
+        *ret_more = sqlite3_column_int64(run.stmt, 1) == (int64_t)max;
+        if (key != NULL)
+            snprintf(ret, SEMEL_ID_MAX + 1, "%s", key);
+    }
+    semel__sqlite_end(&run);
+    return status;
+}
+
+semel_status semel__sqlite_purge_side(struct semel_store *store, struct semel_str consumer, int64_t before_us,
+                                      size_t max, char place[SEMEL_ID_MAX + 1], struct semel_error *err)
+{
+    struct sqlite_store *d = semel__sqlite_of(store);
+    struct sqlite_run run;
+    char last[SEMEL_ID_MAX + 1];
+    bool more;
+    semel__sqlite_start(&run, d, Q_PURGE_CONFLICTS, "purging conflicts");
+    semel__sqlite_text(&run, 1, consumer);
+    semel__sqlite_int(&run, 2, before_us);
+    semel__sqlite_int(&run, 3, (int64_t)max);
+    semel_status status = semel__sqlite_exec(&run, NULL, err);
+    if (status == SEMEL_OK)
+        status = last_key(d, consumer, place, 10 * max, last, &more, err);
+    if (status != SEMEL_OK)
+        return status;
+    semel__sqlite_start(&run, d, Q_PURGE_KEYS, "purging order keys");
+    semel__sqlite_text(&run, 1, consumer);
+    semel__sqlite_text(&run, 2, semel__str(place));
+    semel__sqlite_text(&run, 3, semel__str(last));
+    status = semel__sqlite_exec(&run, NULL, err);
+    if (status == SEMEL_OK)
+        snprintf(place, SEMEL_ID_MAX + 1, "%s", more ? last : "");
     return status;
 }
 

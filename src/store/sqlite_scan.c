@@ -82,6 +82,23 @@ static void start_all(struct sqlite_run *run, struct sqlite_store *d, const stru
     semel__sqlite_text(run, 6, states_text(scan->states, states));
 }
 
+static void start_still(struct sqlite_run *run, struct sqlite_store *d, const struct semel_scan *scan)
+{
+    bool keys = semel__str_given(scan->order_key);
+    semel__sqlite_start(run, d,
+                        !keys              ? Q_SCAN_STILL
+                        : scan->by_version ? Q_SCAN_STILL_VERSION
+                                           : Q_SCAN_STILL_ARRIVAL,
+                        "looking for what waits without a due time");
+    semel__sqlite_text(run, 2, scan->consumer);
+    if (keys) {
+        semel__sqlite_text(run, 3, scan->order_key);
+        semel__sqlite_int(run, 4, (int64_t)scan->max);
+    } else {
+        semel__sqlite_int(run, 3, scan->any_key);
+    }
+}
+
 static void start_scan(struct sqlite_run *run, struct sqlite_store *d, const struct semel_scan *scan,
                        char states[STATES_TEXT])
 {
@@ -103,6 +120,9 @@ static void start_scan(struct sqlite_run *run, struct sqlite_store *d, const str
                             "scanning an order key");
         semel__sqlite_text(run, 2, scan->consumer);
         semel__sqlite_text(run, 3, scan->order_key);
+        break;
+    case SEMEL_SCAN_STILL:
+        start_still(run, d, scan);
         break;
     case SEMEL_SCAN_ALL:
         start_all(run, d, scan, states);

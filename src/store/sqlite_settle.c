@@ -219,6 +219,12 @@ static semel_status conflict(struct sqlite_store *d, const struct semel_settle_b
     semel__sqlite_text(&run, 8, msg->headers);
     semel__sqlite_blob(&run, 9, msg->payload);
     semel__sqlite_text(&run, 10, msg->traceparent);
+    semel_status status = semel__sqlite_exec(&run, NULL, err);
+    if (status != SEMEL_OK)
+        return status;
+    semel__sqlite_start(&run, d, Q_CONFLICT_BOUND, "forgetting the oldest conflict");
+    bind_key(&run, batch->consumer, msg->source, msg->id);
+    semel__sqlite_int(&run, 4, SEMEL_CONFLICTS_MAX);
     return semel__sqlite_exec(&run, NULL, err);
 }
 

@@ -42,19 +42,29 @@
     "arrival > ?3 AND (?4 IS NULL OR order_key = ?4) AND (?5 IS NULL OR type = ?5) " \
     "AND (?6 IS NULL OR instr(?6, '|' || status || '|') > 0) "
 
+#define STILL "consumer = ?2 AND status = 'waiting' AND due_at IS NULL AND "
+#define NEXT_KEY(after) "SELECT min(order_key) FROM main.semel_inbox WHERE " STILL "order_key > " after
+/* One step into the index a key, however many rows it has. */
+#define STILL_KEYS(order)                                                                                              \
+    "WITH RECURSIVE k (k, n) AS (SELECT (" NEXT_KEY("?3") "), 1 UNION ALL SELECT (" NEXT_KEY(                          \
+        "k.k") "), k.n + 1 FROM k WHERE k.k IS NOT NULL AND k.n < ?4) " SELECT_ROW "WHERE arrival IN (SELECT (SELECT " \
+               "arrival FROM main.semel_inbox WHERE consumer = ?2 AND order_key = k.k AND " IN_ORDER                   \
+               " ORDER BY " order " LIMIT 1) FROM k)"
+
 #define WAKE                                                                                                 \
     "UPDATE main.semel_inbox SET due_at = ?3, "                                                              \
     "updated_at = CASE WHEN updated_at > ?3 THEN updated_at + 1 ELSE ?3 END, error_class = 'blocked' WHERE " \
     "status = 'waiting' "
 #define FIRST "SELECT arrival FROM main.semel_inbox WHERE consumer = ?1 AND order_key = ?2 AND " IN_ORDER " "
 
-#define AGED                                                                                                \
-    "FROM main.semel_inbox WHERE consumer = ?1 AND source = ?2 AND message_time IS NOT NULL AND " FINAL     \
-    " AND message_time < (SELECT watermark FROM main.semel_watermark WHERE consumer = ?1 AND source = ?2) " \
-    "ORDER BY message_time, arrival LIMIT ?3"
-#define TIMELESS                                                                                    \
-    "FROM main.semel_inbox WHERE consumer = ?1 AND source = ?2 AND message_time IS NULL AND " FINAL \
-    " AND processed_at < ?4 ORDER BY processed_at, arrival LIMIT ?3"
+/* By their end; the time of the message is looked at in the row. */
+#define AGED(before)                                                                                            \
+    "FROM (SELECT arrival, message_id, message_time FROM main.semel_inbox WHERE consumer = ?1 AND source = ?2 " \
+    "AND " FINAL " AND processed_at < ?4 ORDER BY processed_at, arrival LIMIT 10 * ?3) "                        \
+    "WHERE message_time IS NULL OR message_time < " before " LIMIT ?3"
+#define BELOW_WATERMARK                                                                                 \
+    "min(?4, ifnull((SELECT watermark FROM main.semel_watermark WHERE consumer = ?1 AND source = ?2), " \
+    "-9223372036854775807))"
 #define ATTEMPTS_OF(victims)                                                                 \
     "DELETE FROM main.semel_attempt WHERE consumer = ?1 AND source = ?2 AND message_id IN (" \
     "SELECT message_id " victims ")"
@@ -160,6 +170,10 @@ static const char *const texts[Q_COUNT] = {
         "ON CONFLICT (consumer, source, message_id, fingerprint) DO UPDATE SET count = count + 1, "
         "last_at = excluded.last_at",
 
+    [Q_CONFLICT_BOUND] =
+        "DELETE FROM main.semel_conflict WHERE rowid IN (SELECT rowid FROM main.semel_conflict WHERE " THIS_ROW
+        "ORDER BY last_at DESC, rowid DESC LIMIT -1 OFFSET ?4)",
+
     [Q_SCAN_DUE] = SELECT_ROW "WHERE consumer = ?2 AND due_at IS NOT NULL AND due_at <= ?3 "
                               "AND (NOT ?4 OR payload IS NOT NULL) ORDER BY due_at, arrival",
     [Q_SCAN_EXPIRED] = SELECT_ROW
@@ -167,6 +181,9 @@ static const char *const texts[Q_COUNT] = {
     [Q_SCAN_TOKEN] = SELECT_ROW "WHERE lease_token = ?2",
     [Q_SCAN_KEY_ARRIVAL] = SELECT_ROW "WHERE " OF_KEY "ORDER BY arrival",
     [Q_SCAN_KEY_VERSION] = SELECT_ROW "WHERE " OF_KEY "ORDER BY version, arrival",
+    [Q_SCAN_STILL] = SELECT_ROW "WHERE " STILL "(?3 OR order_key IS NULL) AND payload IS NOT NULL",
+    [Q_SCAN_STILL_ARRIVAL] = STILL_KEYS("arrival"),
+    [Q_SCAN_STILL_VERSION] = STILL_KEYS("version, arrival"),
     /* The plus keeps SQLite from collecting all rows of the consumer to sort them: they lie in this order already. */
     [Q_SCAN_ALL] = SELECT_ROW "WHERE +consumer = ?2 AND " OF_ALL "ORDER BY arrival",
     [Q_SCAN_OPEN] = SELECT_ROW "WHERE " OPEN " AND consumer = ?2 AND " OF_ALL "ORDER BY arrival",
@@ -180,10 +197,19 @@ static const char *const texts[Q_COUNT] = {
         "INSERT INTO main.semel_watermark (consumer, source, watermark, updated_at) VALUES (?1, ?2, ?3, ?4) "
         "ON CONFLICT (consumer, source) DO UPDATE SET watermark = excluded.watermark, "
         "updated_at = excluded.updated_at WHERE watermark < excluded.watermark",
-    [Q_PURGE_AGED_ATTEMPTS] = ATTEMPTS_OF(AGED),
-    [Q_PURGE_AGED] = "DELETE FROM main.semel_inbox WHERE arrival IN (SELECT arrival " AGED ")",
-    [Q_PURGE_TIMELESS_ATTEMPTS] = ATTEMPTS_OF(TIMELESS),
-    [Q_PURGE_TIMELESS] = "DELETE FROM main.semel_inbox WHERE arrival IN (SELECT arrival " TIMELESS ")",
+    [Q_AGED] = "SELECT count(*), max(message_time) FROM (SELECT message_time " AGED("?4") ")",
+    [Q_PURGE_ATTEMPTS] = ATTEMPTS_OF(AGED(BELOW_WATERMARK)),
+    [Q_PURGE] = "DELETE FROM main.semel_inbox WHERE arrival IN (SELECT arrival " AGED(BELOW_WATERMARK) ")",
+    [Q_PURGE_CONFLICTS] = "DELETE FROM main.semel_conflict WHERE rowid IN (SELECT rowid FROM main.semel_conflict "
+                          "WHERE consumer = ?1 AND last_at < ?2 ORDER BY last_at LIMIT ?3)",
+    [Q_PURGE_KEYS_END] =
+        "SELECT max(order_key), count(*) FROM (SELECT order_key FROM main.semel_order_key WHERE consumer = ?1 "
+        "AND order_key > ?2 ORDER BY order_key LIMIT ?3)",
+    /* A key is written to here, not locked: without a version it says nothing once nothing of it is unfinished. */
+    [Q_PURGE_KEYS] =
+        "DELETE FROM main.semel_order_key WHERE consumer = ?1 AND order_key > ?2 AND order_key <= ?3 "
+        "AND last_version IS NULL AND skipped IS NULL AND NOT EXISTS (SELECT 1 FROM main.semel_inbox AS i WHERE "
+        "i.consumer = ?1 AND i.order_key = semel_order_key.order_key AND " UNFINISHED ")",
     [Q_PURGE_BUSINESS] =
         "DELETE FROM main.semel_business_key WHERE consumer = ?1 AND business_key IN (SELECT business_key "
         "FROM main.semel_business_key WHERE consumer = ?1 AND expires_at <= ?2 ORDER BY expires_at LIMIT ?3)",
@@ -236,9 +262,8 @@ static const char *const texts[Q_COUNT] = {
                            "LIMIT ?2)",
     [Q_COUNT_HELD] = "SELECT count(*), min(received_at), min(due_at) FROM (SELECT received_at, due_at "
                      "FROM main.semel_inbox WHERE " HELD "AND status = ?3 ORDER BY arrival LIMIT ?2)",
-    [Q_COUNT_FINAL] = "SELECT status, count(*) FROM (SELECT status FROM main.semel_inbox WHERE consumer = ?1 AND "
-                      "message_time IS NOT NULL AND " FINAL " UNION ALL SELECT status FROM main.semel_inbox WHERE "
-                      "consumer = ?1 AND message_time IS NULL AND " FINAL " LIMIT ?2) GROUP BY status",
+    [Q_COUNT_FINAL] = "SELECT status, count(*) FROM (SELECT status FROM main.semel_inbox WHERE consumer = ?1 AND " FINAL
+                      " LIMIT ?2) GROUP BY status",
     [Q_COUNT_OUTBOX] = "SELECT count(*), min(created_at) FROM (SELECT created_at FROM main.semel_outbox WHERE seq > 0 "
                        "ORDER BY seq LIMIT ?1)",
     [Q_NEXT_DUE] = "SELECT due_at FROM (SELECT due_at, status FROM main.semel_inbox WHERE consumer = ?1 AND "

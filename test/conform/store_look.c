@@ -340,6 +340,48 @@ static void scan_of_a_key_gives_its_unfinished_rows_by_arrival_or_by_version(voi
     assert_string_equal(scan_ids(world, &scan), "c d ");
 }
 
+static void put_still(struct world *world, const char *id, const char *order_key, enum semel_class cls)
+{
+    struct semel_admit item = item_of(id, SEMEL_STATE_WAITING, order_key, 1);
+    struct semel_key key = {.key = text(order_key)};
+
+    item.row.payload = SEMEL_STR("p");
+    item.row.kept = true;
+    item.row.live.error_class = cls;
+    begin(world);
+    admit_keyed(world, &item, 1, &key, order_key != NULL ? 1 : 0);
+    commit(world);
+}
+
+/* A5: the first of every key of which a row waits without a due time; and those without a key, or of whatever key. */
+static void scan_of_what_is_still_gives_the_first_of_each_key_behind_a_place(void **state)
+{
+    struct world *world = *state;
+    struct semel_scan scan = {.kind = SEMEL_SCAN_STILL, .consumer = SEMEL_STR("c"), .max = 10};
+
+    put(world, "a", SEMEL_STATE_DEAD, "k1", 9);
+    put(world, "b", SEMEL_STATE_WAITING, "k1", 8);
+    put(world, "c", SEMEL_STATE_WAITING, "k2", 3);
+    put(world, "d", SEMEL_STATE_COMPLETED, "k2", 1);
+    put(world, "e", SEMEL_STATE_FAILED, "k3", 2);
+    put(world, "f", SEMEL_STATE_WAITING, "k4", 2);
+    put(world, "n", SEMEL_STATE_WAITING, NULL, SEMEL_NONE); /* without its payload */
+    put_still(world, "g", NULL, SEMEL_CLASS_BLOCKED);
+    put_still(world, "h", "k5", SEMEL_CLASS_BUSINESS); /* has no place in its order */
+    put_still(world, "i", "k5", SEMEL_CLASS_BLOCKED);
+    assert_string_equal(scan_ids(world, &scan), "g ");
+    scan.any_key = true;
+    assert_int_equal(strlen(scan_ids(world, &scan)), strlen("g h i ")); /* in any order */
+    scan.order_key = SEMEL_STR("");
+    assert_string_equal(scan_ids(world, &scan), "a c f i ");
+    scan.by_version = true;
+    assert_string_equal(scan_ids(world, &scan), "b c f i ");
+    scan.max = 2;
+    assert_string_equal(scan_ids(world, &scan), "b c ");
+    scan.order_key = SEMEL_STR("k4");
+    assert_string_equal(scan_ids(world, &scan), "i ");
+}
+
 /* I8 */
 static void scan_of_all_is_paged_by_arrival_and_filtered(void **state)
 {
@@ -459,10 +501,22 @@ static size_t purge(struct world *world, const char *source, int64_t before_us, 
     return deleted;
 }
 
-/* I18 */
+static size_t aged(struct world *world, const char *source, int64_t before_us, size_t max, int64_t *ret_latest_us)
+{
+    size_t n = 99;
+
+    begin(world);
+    assert_ok(world, semel_store_aged(world->store, SEMEL_STR("c"), text(source), before_us, max, &n, ret_latest_us,
+                                      &world->err));
+    commit(world);
+    return n;
+}
+
+/* I18, A11: their end, which is at T0, and their time lie before the cut. */
 static void purge_takes_only_final_rows_that_are_older_than_the_watermark(void **state)
 {
     struct world *world = *state;
+    int64_t latest_us;
 
     put_timed(world, "a", SEMEL_STATE_COMPLETED, T0 - 10);
     put_timed(world, "b", SEMEL_STATE_REJECTED, T0 - 9);
@@ -471,22 +525,33 @@ static void purge_takes_only_final_rows_that_are_older_than_the_watermark(void *
     put_timed(world, "e", SEMEL_STATE_FAILED, T0 - 10);
     put_timed(world, "f", SEMEL_STATE_QUARANTINED, T0 - 10);
     put_timed(world, "g", SEMEL_STATE_PREVENTED, T0 - 10);
+    put_timed(world, "h", SEMEL_STATE_COMPLETED, T0 + SECOND);
+    assert_int_equal(aged(world, "s", T0, 10, &latest_us), 0); /* they ended at T0, however old they are */
+    assert_int_equal(latest_us, SEMEL_NONE);
+    assert_int_equal(aged(world, "s", T0 + 1, 10, &latest_us), 4);
+    assert_int_equal(latest_us, T0 - 5);
+    assert_int_equal(aged(world, "s", T0 + 1, 2, &latest_us), 2);
+    assert_int_equal(aged(world, "other", T0 + 1, 10, &latest_us), 0);
     assert_int_equal(purge(world, "s", T0 + SECOND, 10), 0); /* no watermark yet */
     begin(world);
     assert_ok(world, semel_store_watermark(world->store, SEMEL_STR("c"), SEMEL_STR("s"), T0 - 5, &world->err));
     commit(world);
     assert_int_equal(purge(world, "other", T0 + SECOND, 10), 0);
-    assert_int_equal(purge(world, "s", SEMEL_NONE + 1, 10), 3);
-    assert_string_equal(all_ids(world), "c d e f ");
+    assert_int_equal(purge(world, "s", T0, 10), 0);
+    assert_int_equal(purge(world, "s", T0 + SECOND, 10), 3);
+    assert_string_equal(all_ids(world), "c d e f h ");
 }
 
 static void purge_takes_rows_without_a_time_by_when_they_became_final(void **state)
 {
     struct world *world = *state;
+    int64_t latest_us = 1;
 
     put(world, "a", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE); /* processed at T0 */
     put(world, "b", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
     assert_int_equal(purge(world, "s", T0, 10), 0);
+    assert_int_equal(aged(world, "s", T0 + 1, 10, &latest_us), 1);
+    assert_int_equal(latest_us, SEMEL_NONE);
     assert_int_equal(purge(world, "s", T0 + 1, 10), 1);
     assert_string_equal(all_ids(world), "b ");
 }
@@ -549,6 +614,41 @@ static void purge_of_business_keys_takes_the_expired_only_and_is_bounded(void **
         assert_int_equal(deleted, expected[i]);
     }
     commit(world);
+}
+
+static void record_conflict(struct world *world, const char *id, int number, int64_t now_us)
+{
+    struct semel__msg msg = {.source = SEMEL_STR("s"), .id = text(id), .payload = SEMEL_STR("x")};
+    const struct semel_conflict conflict = {&msg};
+    struct semel_settle_batch batch = {.consumer = SEMEL_STR("c"),
+                                       .worker = SEMEL_STR("w"),
+                                       .now_us = now_us,
+                                       .conflicts = &conflict,
+                                       .n_conflicts = 1};
+
+    msg.fp.kind = SEMEL_FP_RAW;
+    msg.fp.n = 32;
+    memcpy(msg.fp.bytes, &number, sizeof number);
+    begin(world);
+    assert_ok(world, semel_store_settle(world->store, &batch, &world->err));
+    commit(world);
+}
+
+/* A11: evidence goes by its age, and is bounded for one message. */
+static void conflicts_go_by_age_and_at_most_a_hundred_of_a_message_are_kept(void **state)
+{
+    struct world *world = *state;
+    char place[SEMEL_ID_MAX + 1] = "";
+
+    for (int i = 0; i < SEMEL_CONFLICTS_MAX + 5; i++)
+        record_conflict(world, "a", i, T0 + i);
+    record_conflict(world, "b", 1, T0);
+    assert_int_equal(world->driver->conflicts(world, "s", "a"), SEMEL_CONFLICTS_MAX);
+    begin(world); /* the five that came longest ago are gone already */
+    assert_ok(world, semel_store_purge_side(world->store, SEMEL_STR("c"), T0 + 10, 100, place, &world->err));
+    commit(world);
+    assert_int_equal(world->driver->conflicts(world, "s", "a"), SEMEL_CONFLICTS_MAX - 5);
+    assert_int_equal(world->driver->conflicts(world, "s", "b"), 0);
 }
 
 /* ---- outbox and audit --------------------------------------------------------------------------------- */
@@ -633,6 +733,7 @@ const struct CMUnitTest look_tests[] = {
     TEST(scan_of_the_expired_gives_leases_that_have_run_out_oldest_first),
     TEST(scan_by_token_finds_the_one_that_carries_it),
     TEST(scan_of_a_key_gives_its_unfinished_rows_by_arrival_or_by_version),
+    TEST(scan_of_what_is_still_gives_the_first_of_each_key_behind_a_place),
     TEST(scan_of_all_is_paged_by_arrival_and_filtered),
     TEST(scan_brings_the_payload_only_when_asked),
     TEST(scan_leaves_out_a_damaged_row_and_counts_it),
@@ -642,6 +743,7 @@ const struct CMUnitTest look_tests[] = {
     TEST(purge_is_bounded),
     TEST(purge_takes_the_attempts_with_the_row),
     TEST(purge_of_business_keys_takes_the_expired_only_and_is_bounded),
+    TEST(conflicts_go_by_age_and_at_most_a_hundred_of_a_message_are_kept),
     TEST(event_gets_an_id_that_carries_its_time_unless_it_brings_one),
     TEST(event_with_an_unfit_field_is_refused),
     TEST(audit_lines_are_kept),

@@ -141,6 +141,7 @@ static void prepare_old(struct world *w, const struct workload *load, const char
     }
     push_twice(w, true);
     world_run(w, args_of(load, "batch=8", seed));
+    world_age(w, 7200);
 }
 
 static void finish_run(struct world *w, const struct workload *load, const char *seed)

@@ -141,6 +141,7 @@ static void plan_old(struct world *w, int n)
         world_send(w, id, booking(TASK_OK, 0, "acc-0", 100 + i), 1);
     }
     world_run(w, ARGS("effect=atomic"));
+    world_age(w, 7200);
 }
 
 /* P60: it has waited for the row of its first run to go, and the watermark that came with that is seen. */

@@ -150,6 +150,7 @@ static void a_message_whose_record_was_purged_is_quarantined_and_does_not_run(vo
     world_send(w, old, booking(TASK_OK, 0, "a", 5), 1);
     world_send(w, young, booking(TASK_OK, 0, "a", 6), 1);
     world_run(w, ARGS("retention_s=3600"));
+    world_age(w, 7200);
     world_run(w, ARGS("retention_s=3600", "mode=purge"));
     assert_int_equal(world_report(w, "worker", "purged"), 1);
     world_requeue(w);

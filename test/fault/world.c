@@ -212,6 +212,18 @@ void world_sql(struct world *w, const char *sql)
     books_close(books);
 }
 
+void world_age(struct world *w, int seconds)
+{
+    char sql[160];
+
+    if (books_on_postgres(w->store))
+        snprintf(sql, sizeof sql, "UPDATE semel.inbox SET processed_at = processed_at - interval '%d seconds'",
+                 seconds);
+    else
+        snprintf(sql, sizeof sql, "UPDATE semel_inbox SET processed_at = processed_at - %d * 1000000", seconds);
+    world_sql(w, sql);
+}
+
 int64_t world_count(struct world *w, const char *sql)
 {
     struct books *books = books_open(w->store);

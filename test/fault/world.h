@@ -81,8 +81,9 @@ bool world_has(struct world *w, const char *file);
 
 /* ---- books ---- */
 
-void world_sql(struct world *w, const char *sql);                          /* on the store */
-int64_t world_count(struct world *w, const char *sql);                     /* the one number it gives */
+void world_sql(struct world *w, const char *sql);      /* on the store */
+void world_age(struct world *w, int seconds);          /* as if what is final had ended so long before */
+int64_t world_count(struct world *w, const char *sql); /* the one number it gives */
 void world_text(struct world *w, const char *sql, char *out, size_t size); /* all rows, columns with | between them */
 void world_until(struct world *w, const char *sql);    /* waits until it gives something else than 0 */
 int64_t world_spool(struct world *w, const char *sql); /* the same of the spool's file */
