@@ -252,9 +252,11 @@ def test_order_key_that_goes_while_it_is_wanted_is_made_again(shop, db):  # noqa
 
 # ---- the lock table ------------------------------------------------------------------------------------
 
+LONG = pytest.mark.skipif(os.environ.get("SEMEL_LONG") != "1", reason="SEMEL_LONG=1 runs it")
+
+
 # A11 P83
-@pytest.mark.parametrize("n", [pytest.param(40), pytest.param(15000, marks=pytest.mark.skipif(
-    os.environ.get("SEMEL_LONG") != "1", reason="SEMEL_LONG=1 runs it"))])
+@pytest.mark.parametrize("n", [40, pytest.param(15000, marks=LONG)])
 def test_transaction_of_many_messages_leaves_the_lock_table_to_the_others(shop, db, n):  # noqa: F811
     other = shop.connect()
     consumer(db, "billing", effect="atomic")
