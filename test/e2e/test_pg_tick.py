@@ -172,7 +172,7 @@ def age(database, message_id, processed):
               message_id)
 
 
-# A11
+# A11 I18
 def test_new_consumer_of_an_old_topic_runs_everything_slow_partitions_too(db):  # noqa: F811
     consumer(db, "billing", retention="1h")
     assert handle(db, "fast", message_time="2020-01-02 00:00+00") == ("run", "new")

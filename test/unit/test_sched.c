@@ -323,7 +323,7 @@ static void purge_takes_old_final_rows_only(void **state)
     assert_int_equal(attempts_of(e, "dead"), 1);
 }
 
-/* A11: a new consumer of an old topic runs everything, a slow partition too: the watermark never passes what was
+/* A11 I18: a new consumer of an old topic runs everything, a slow partition too: the watermark never passes what was
  * really purged. */
 static void slow_partition_of_an_old_topic_runs_everything(void **state)
 {
