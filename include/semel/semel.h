@@ -75,7 +75,7 @@ struct semel_msg {
     struct semel_str position;     /* where the broker keeps it */
     struct semel_str traceparent;  /* W3C trace context */
     int64_t version;               /* of the order key's state; SEMEL_NONE: none */
-    int64_t message_time_us;       /* when the event was made; SEMEL_NONE: from the id if it is a UUIDv7 or ULID */
+    int64_t message_time_us;       /* when the event was made; SEMEL_NONE: from the id, as timed_ids says */
     int delivery;                  /* 1: the first, more: again; 0: the source cannot tell */
 };
 SEMEL_API void semel_msg_init(struct semel_msg *msg);

@@ -93,6 +93,41 @@ WHERE b.expires_at IS NOT NULL AND i.consumer = b.consumer AND i.source = b.sour
 ALTER TABLE semel.consumer ADD COLUMN set_by_host text, ADD COLUMN set_by_file text,
     ADD COLUMN set_by_at timestamptz;
 
+-- ULIDs were recognised unasked before. Where they are among the newest messages of a source that had a time, they stay
+-- so: without it, copies of what was purged would run again. By the index of what a purge takes, a hundred rows each.
+WITH RECURSIVE place AS (
+    (SELECT i.consumer, i.source FROM semel.inbox AS i
+     WHERE i.message_time IS NOT NULL AND i.status IN ('completed', 'rejected', 'stale', 'prevented')
+     ORDER BY i.consumer, i.source LIMIT 1)
+    UNION ALL
+    SELECT n.consumer, n.source
+    FROM place AS p CROSS JOIN LATERAL (
+        SELECT i.consumer, i.source FROM semel.inbox AS i
+        WHERE (i.consumer, i.source) > (p.consumer, p.source)
+              AND i.message_time IS NOT NULL AND i.status IN ('completed', 'rejected', 'stale', 'prevented')
+        ORDER BY i.consumer, i.source LIMIT 1) AS n
+), newest AS (
+    SELECT p.consumer, pg_catalog.upper(n.message_id) COLLATE "C" AS id, n.message_time
+    FROM place AS p CROSS JOIN LATERAL (
+        SELECT i.message_id, i.message_time FROM semel.inbox AS i
+        WHERE i.consumer = p.consumer AND i.source = p.source
+              AND i.message_time::timestamp(0) with time zone < pg_catalog.now() + interval '1 day'
+              AND i.message_time IS NOT NULL AND i.status IN ('completed', 'rejected', 'stale', 'prevented')
+        ORDER BY i.message_time::timestamp(0) with time zone DESC LIMIT 100) AS n
+), ulids AS (
+    SELECT DISTINCT n.consumer
+    FROM newest AS n CROSS JOIN LATERAL (
+        SELECT pg_catalog.sum((pg_catalog.strpos('0123456789ABCDEFGHJKMNPQRSTVWXYZ',
+                                                 pg_catalog.substr(n.id, d.place, 1)) - 1)::bigint
+                              << 5 * (10 - d.place)) AS ms
+        FROM pg_catalog.generate_series(1, 10) AS d (place)) AS t
+    WHERE n.id ~ '^[0-7][0-9A-HJKMNP-TV-Z]{25}$' AND t.ms >= 1262304000000
+          AND n.message_time = timestamptz 'epoch' + t.ms::bigint * interval '1 millisecond'
+)
+INSERT INTO semel.consumer AS c (consumer, settings, updated_at)
+SELECT u.consumer, '{"timed_ids": true}', pg_catalog.now() FROM ulids AS u
+ON CONFLICT (consumer) DO UPDATE SET settings = c.settings || excluded.settings, updated_at = excluded.updated_at;
+
 -- ---- housekeeping -------------------------------------------------------------------------------------------------
 
 -- Purge: final rows by their end, to the second, so that many rows share an entry. The time of the event is looked at

@@ -187,6 +187,7 @@ CREATE TYPE semel._policy AS (
     payload_max         integer,
     retention           bigint,
     business_retention  bigint,
+    timed_ids           text COLLATE "C",                   -- uuidv7, true, false or ulid
     one_source          boolean,
     effect_said         boolean,
     order_said          boolean
@@ -212,7 +213,8 @@ RETURNS SETOF record LANGUAGE sql IMMUTABLE ROWS 17 AS $$
            (14, 'payload_max', 'count', NULL, 1, 67108864, NULL, '1048576'),
            (15, 'retention', 'time', NULL, 3600000000, 3153600000000000, NULL, '3888000000000'),
            (16, 'business_retention', 'time', NULL, 1000, 3153600000000000, 'forever', NULL),
-           (17, 'one_source', 'flag', NULL, NULL, NULL, NULL, 'false')
+           (17, 'timed_ids', 'word', '{uuidv7,false,true,ulid}', NULL, NULL, NULL, 'uuidv7'),
+           (18, 'one_source', 'flag', NULL, NULL, NULL, NULL, 'false')
 $$;
 
 -- A whole number and a unit; NULL: it is no duration, or too long.
@@ -243,7 +245,9 @@ BEGIN
     IF kind = 'flag' THEN
         RETURN CASE WHEN jsonb_typeof(given) = 'boolean' THEN said END;
     ELSIF kind = 'word' THEN
-        RETURN CASE WHEN is_text AND said = ANY (words) THEN said END;
+        RETURN CASE WHEN said = ANY (words)
+                         AND jsonb_typeof(given) = CASE WHEN said IN ('true', 'false') THEN 'boolean'
+                                                        ELSE 'string' END THEN said END;
     ELSIF is_text AND said = absent THEN
         RETURN absent;
     ELSIF kind = 'time' AND is_text THEN
@@ -323,7 +327,7 @@ BEGIN
         v[said.place] := nullif(said.got, said.absent);
     END LOOP;
     p := (who, v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11], v[12], v[13], v[14], v[15], v[16],
-          v[17], settings ? 'effect', settings ? 'order');
+          v[17], v[18], settings ? 'effect', settings ? 'order');
     PERFORM semel._policy_check(what, p);
     RETURN p;
 END $$;
@@ -378,6 +382,7 @@ CREATE FUNCTION semel._policy_json(p semel._policy) RETURNS jsonb LANGUAGE sql I
         'parked_key_max', p.parked_key_max, 'parked_consumer_max', p.parked_consumer_max, 'keep_payload', p.keep,
         'payload_max', p.payload_max, 'retention', semel._duration_text(p.retention),
         'business_retention', coalesce(semel._duration_text(p.business_retention), 'forever'),
+        'timed_ids', CASE WHEN p.timed_ids IN ('true', 'false') THEN p.timed_ids::jsonb ELSE to_jsonb(p.timed_ids) END,
         'one_source', p.one_source)
 $$;
 

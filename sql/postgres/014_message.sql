@@ -11,19 +11,22 @@
 
 -- ---- ids with a time ----------------------------------------------------------------------------------------------
 
--- The time inside a UUIDv7 or a ULID; NULL: the id has none.
-CREATE FUNCTION semel._id_time(id text) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
+-- The time inside a UUIDv7, or a ULID where those count, if it lies from 2010 to tomorrow; NULL: the id has none.
+CREATE FUNCTION semel._id_time(id text, ulids boolean) RETURNS timestamptz LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     upper_id text COLLATE "C" := upper(id COLLATE "C");
     ms bigint := 0;
 BEGIN
     IF octet_length(id) = 36 AND upper_id ~ '^[0-9A-F]{8}-[0-9A-F]{4}-7[0-9A-F]{3}-[89AB][0-9A-F]{3}-[0-9A-F]{12}$' THEN
         ms := ('x' || substr(upper_id, 1, 8) || substr(upper_id, 10, 4))::bit(48)::bigint;
-    ELSIF octet_length(id) = 26 AND upper_id ~ '^[0-7][0-9A-HJKMNP-TV-Z]{25}$' THEN
+    ELSIF ulids AND octet_length(id) = 26 AND upper_id ~ '^[0-7][0-9A-HJKMNP-TV-Z]{25}$' THEN
         FOR i IN 1..10 LOOP
             ms := ms * 32 + strpos('0123456789ABCDEFGHJKMNPQRSTVWXYZ', substr(upper_id, i, 1)) - 1;
         END LOOP;
     ELSE
+        RETURN NULL;
+    END IF;
+    IF ms < 1262304000000 OR semel._later('epoch', ms * 1000) > semel._now() + interval '24 hours' THEN
         RETURN NULL;
     END IF;
     RETURN semel._later('epoch', ms * 1000);
@@ -243,7 +246,8 @@ BEGIN
           CASE WHEN fingerprint IS NOT NULL THEN '\x63'::bytea || fingerprint
                WHEN octet_length(bytes) <= p.payload_max THEN semel._fingerprint(payload, bytes) END,
           CASE WHEN message_time IS NOT NULL THEN message_time
-               WHEN octet_length(message_id) IN (26, 36) THEN semel._id_time(message_id) END, NULL, NULL);
+               WHEN p.timed_ids <> 'false' AND octet_length(message_id) IN (26, 36)
+               THEN semel._id_time(message_id, p.timed_ids <> 'uuidv7') END, NULL, NULL);
     IF message_id IS NULL OR p.ord = 'version' OR octet_length(bytes) > p.payload_max THEN
         m := semel._defect(p, m);
     END IF;

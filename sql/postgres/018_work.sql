@@ -609,7 +609,11 @@ BEGIN
             ('one_source', 'false', 'true', t.one_source AND NOT f.one_source, 'sourced',
              'records with a source, which would be forgotten', elsewhere),
             ('one_source', 'true', 'false', f.one_source AND NOT t.one_source, 'sourceless',
-             'records without a source, which would be forgotten', elsewhere)
+             'records without a source, which would be forgotten', elsewhere),
+            ('timed_ids', f.timed_ids, t.timed_ids, f.timed_ids <> t.timed_ids AND f.timed_ids <> 'false'
+             AND t.timed_ids IN ('uuidv7', 'false'), 'watermarks',
+             'sources of which records were purged, whose copies only the time in their ids tells from new messages',
+             'leave it as it is')
         ) AS r (member, was, becomes, applies, affected, which, todo) WHERE r.applies LOOP
         n := semel._affected(t.consumer, rule.affected, t.first_version);
         IF n > 0 THEN
@@ -664,7 +668,7 @@ BEGIN
     p := semel._policy_read('stored settings', who, (
         SELECT coalesce(jsonb_object_agg(s.key, s.value), '{}')
         FROM jsonb_each(settings) AS s JOIN semel._members() AS m ON m.name = s.key
-        WHERE m.name IN ('effect', 'order', 'first_version', 'one_source')
+        WHERE m.name IN ('effect', 'order', 'first_version', 'one_source', 'timed_ids')
               AND semel._member_value(m.kind, m.words, m.low, m.high, m.absent, s.value) IS NOT NULL));
     RETURN p;
 END $$;

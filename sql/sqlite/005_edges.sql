@@ -45,6 +45,48 @@ ALTER TABLE semel_consumer ADD COLUMN set_by_host TEXT;
 ALTER TABLE semel_consumer ADD COLUMN set_by_file TEXT;
 ALTER TABLE semel_consumer ADD COLUMN set_by_at INTEGER;
 
+-- ULIDs were recognised unasked before. Where they are among the newest messages of a source that had a time, they stay
+-- so: without it, copies of what was purged would run again. By the index of what a purge takes, a hundred rows each.
+WITH RECURSIVE place (consumer, source) AS (
+    SELECT i.consumer, i.source FROM semel_inbox AS i WHERE i.arrival = (
+        SELECT n.arrival FROM semel_inbox AS n
+        WHERE n.message_time IS NOT NULL AND (n.status = 'completed' OR n.status = 'rejected' OR n.status = 'stale'
+              OR n.status = 'prevented')
+        ORDER BY n.consumer, n.source LIMIT 1)
+    UNION ALL
+    SELECT i.consumer, i.source FROM place AS p JOIN semel_inbox AS i ON i.arrival = coalesce(
+        (SELECT n.arrival FROM semel_inbox AS n
+         WHERE n.consumer = p.consumer AND n.source > p.source
+           AND n.message_time IS NOT NULL AND (n.status = 'completed' OR n.status = 'rejected' OR n.status = 'stale'
+               OR n.status = 'prevented')
+         ORDER BY n.source LIMIT 1),
+        (SELECT n.arrival FROM semel_inbox AS n
+         WHERE n.consumer > p.consumer
+           AND n.message_time IS NOT NULL AND (n.status = 'completed' OR n.status = 'rejected' OR n.status = 'stale'
+               OR n.status = 'prevented')
+         ORDER BY n.consumer, n.source LIMIT 1))
+), digit (n) AS (
+    VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10)
+)
+INSERT INTO semel_consumer (consumer, settings, updated_at)
+SELECT DISTINCT p.consumer, '{"timed_ids":true}', CAST(strftime('%s', 'now') AS INTEGER) * 1000000
+FROM place AS p
+WHERE EXISTS (
+    SELECT 1 FROM (SELECT upper(i.message_id) AS id, i.message_time FROM semel_inbox AS i
+                   WHERE i.consumer = p.consumer AND i.source = p.source
+                     AND i.message_time < (CAST(strftime('%s', 'now') AS INTEGER) + 86400) * 1000000
+                     AND i.message_time IS NOT NULL AND (i.status = 'completed' OR i.status = 'rejected'
+                         OR i.status = 'stale' OR i.status = 'prevented')
+                   ORDER BY i.message_time DESC LIMIT 100) AS t
+    WHERE length(t.id) = 26 AND t.id GLOB '[0-7]*' AND t.id NOT GLOB '*[^0-9A-HJKMNP-TV-Z]*'
+      AND t.message_time >= 1262304000000000
+      AND t.message_time = 1000 * (SELECT sum((instr('0123456789ABCDEFGHJKMNPQRSTVWXYZ', substr(t.id, d.n, 1)) - 1)
+                                              << (5 * (10 - d.n))) FROM digit AS d))
+ON CONFLICT (consumer) DO UPDATE
+SET settings = CASE settings WHEN '{}' THEN excluded.settings ELSE '{"timed_ids":true,' || substr(settings, 2) END,
+    updated_at = excluded.updated_at
+WHERE settings = '{}' OR (settings GLOB '{"*' AND length(settings) < 4000);
+
 -- ---- housekeeping --------------------------------------------------------------------------------
 
 -- Purge: final rows by their end; the time of the event is looked at in the row.

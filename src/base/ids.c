@@ -10,6 +10,7 @@
  */
 #include "base/ids.h"
 
+#include "base/clock.h"
 #include "base/str.h"
 
 #define UUID_CHARS (SEMEL_UUID_TEXT - 1)
@@ -17,6 +18,8 @@
 #define UUID_VARIANT_AT 19
 #define ULID_CHARS 26
 #define ULID_TIME_CHARS 10
+#define FIRST_MS INT64_C(1262304000000) /* 2010 */
+#define DAY_US (INT64_C(86400) * 1000000)
 
 static const char hex_digits[] = "0123456789abcdef";
 static const char crockford_digits[] = "0123456789abcdefghjkmnpqrstvwxyz";
@@ -73,10 +76,12 @@ static bool ulid_time_ms(struct semel_str id, int64_t *ret_ms)
     return true;
 }
 
-bool semel__id_time(struct semel_str id, int64_t *ret_us)
+bool semel__id_time(struct semel_str id, bool ulids, int64_t now_us, int64_t *ret_us)
 {
     int64_t ms;
-    if (!uuid7_time_ms(id, &ms) && !ulid_time_ms(id, &ms))
+    if (!uuid7_time_ms(id, &ms) && !(ulids && ulid_time_ms(id, &ms)))
+        return false;
+    if (ms < FIRST_MS || ms > semel__time_add(now_us, DAY_US) / 1000)
         return false;
     *ret_us = ms * 1000; /* 2^48 ms is far below the end of int64 */
     return true;

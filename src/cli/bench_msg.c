@@ -66,7 +66,7 @@ semel_status bench_msg_make(struct bench_stream *stream, size_t i, size_t place,
         semel__uuid7_new(stream->first_us + (int64_t)i * ID_DISTANCE_US, rng, msg->id);
     else
         random_uuid(rng, msg->id);
-    semel__id_time(semel__str(msg->id), &msg->time_us);
+    semel__id_time(semel__str(msg->id), false, INT64_MAX, &msg->time_us);
     write_payload(msg, account, amount);
     return semel__fp_compute((struct semel_str){msg->payload, BENCH_PAYLOAD}, &msg->fp, err);
 }

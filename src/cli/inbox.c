@@ -7,9 +7,10 @@
  */
 #include "cli/inbox.h"
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/ids.h"
 #include "core/consumer.h"
+#include "core/verdict.h"
 
 #define HOMONYMS_MAX 20 /* messages of one id that are told apart by name */
 #define HISTORY_MAX 100
@@ -176,10 +177,19 @@ static bool tell_purged(struct cli *cli, struct semel_store *store, const char *
 }
 
 static bool purged_from(struct cli *cli, struct semel_store *store, const char *id, struct semel_str consumer,
-                        struct semel_str only, int64_t made_us)
+                        struct semel_str only)
 {
+    struct semel__msg msg;
+    struct semel_policy policy;
     struct semel_str *sources;
     size_t n;
+    semel__msg_init(&msg);
+    msg.id = semel__str(id);
+    if (semel__consumer_load(store, consumer, &cli->arena, &policy, NULL, NULL) != SEMEL_OK)
+        return false;
+    const int64_t made_us = semel__msg_time(&policy, &msg, semel__now(&semel__clock_real));
+    if (made_us == SEMEL_NONE)
+        return false;
     if (semel_store_sources(store, consumer, &cli->arena, &sources, &n, NULL) != SEMEL_OK)
         return false;
     for (size_t i = 0; i < n && i < PLACES_MAX; i++)
@@ -193,17 +203,14 @@ static int tell_none(struct cli *cli, const struct cli_args *args, struct semel_
 {
     struct semel_str consumer = value(args, "consumer"), *consumers = &consumer;
     size_t n = 1;
-    int64_t made_us;
     int code = cli_fail(CLI_NOTHING, "there is no message '%s'%s", id,
                         semel__str_given(consumer) || cli_value(args, "source") != NULL ? " of that consumer and source"
                                                                                         : "");
-    if (!semel__id_time(semel__str(id), &made_us))
-        return code;
     if (!semel__str_given(consumer) &&
         semel_store_consumers(store, (struct semel_str){0}, PLACES_MAX, &cli->arena, &consumers, &n, NULL) != SEMEL_OK)
         return code;
     for (size_t i = 0; i < n; i++)
-        if (purged_from(cli, store, id, consumers[i], value(args, "source"), made_us))
+        if (purged_from(cli, store, id, consumers[i], value(args, "source")))
             break;
     return code;
 }

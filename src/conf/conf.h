@@ -226,7 +226,6 @@ struct semel_route {
     struct semel_str name; /* the consumer */
     struct semel_source from;
     struct semel_rules rules;
-    bool timed_ids; /* said: ids are UUIDv7 or ULID, or ce_time is there */
     struct semel_conf_list values;
     struct semel_do handler;
     struct semel_policy policy;

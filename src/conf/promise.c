@@ -81,7 +81,7 @@ static void keep(const struct asked *a, struct semel_buf *buf, struct semel_str 
 
 static bool age_known(const struct semel_route *route)
 {
-    return route->timed_ids || route->rules.time.kind != SEMEL_RULE_DEFAULT;
+    return route->rules.timed || route->rules.time.kind != SEMEL_RULE_DEFAULT;
 }
 
 const char *semel__route_lasting(const struct semel_route *route)

@@ -304,7 +304,7 @@ static void check_breaker(const struct look *l)
 void semel__conf_route(struct conf_reader *r, struct semel_route *route, const struct conf_node *node)
 {
     const struct look l = {r, route, node};
-    route->rules.timed = route->timed_ids;
+    route->rules.timed = route->policy.timed_ids == SEMEL_TIMED_ALL;
     check_source(&l);
     check_handler(&l);
     check_rules(&l);

@@ -154,6 +154,17 @@ static void fill_row(struct work *work, const struct item *item, struct semel_ro
     row->kept = semel__payload_stays(policy, row->live.state) && semel__str_given(msg->payload);
 }
 
+/* What a message says of its age counts by the clock of the store. */
+static void take_time(const struct work *work, struct semel__msg *msg)
+{
+    msg->message_time_us = semel__msg_time(work->inbox->policy, msg, work->now_us);
+    if (!msg->timed || msg->message_time_us != SEMEL_NONE || msg->defect != SEMEL_DEFECT_NONE)
+        return;
+    msg->defect = SEMEL_DEFECT_FIELD;
+    msg->defect_text = SEMEL_STR("time: there is none: the id is no UUIDv7 or ULID from 2010 to tomorrow, and there is "
+                                 "no header ce_time (timed_ids)");
+}
+
 static int cmp_place(const void *va, const void *vb)
 {
     const struct item *a = ((const struct seat *)va)->item, *b = ((const struct seat *)vb)->item;
@@ -166,8 +177,10 @@ static semel_status list_rows(struct work *work, struct semel_error *err)
     struct seat *seats = semel__arena_alloc(&work->inbox->scratch, work->n, sizeof *seats);
     if (rows == NULL || seats == NULL)
         return semel__fail_memory(err);
-    for (size_t i = 0; i < work->n; i++)
+    for (size_t i = 0; i < work->n; i++) {
+        take_time(work, work->items[i]->msg);
         seats[i].item = work->items[i];
+    }
     semel__sort(seats, work->n, sizeof *seats, cmp_place);
     for (size_t i = 0; i < work->n; i++)
         seats[i].place = i;

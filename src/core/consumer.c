@@ -47,6 +47,12 @@ static const char *const gaps[] = {
 static const char *const keeps[] = {
     [SEMEL_KEEP_UNFINISHED] = "unfinished", [SEMEL_KEEP_ALWAYS] = "always", [SEMEL_KEEP_NEVER] = "never", NULL};
 
+static const char *const timed[] = {[SEMEL_TIMED_UUID7] = "uuidv7",
+                                    [SEMEL_TIMED_NONE] = "false",
+                                    [SEMEL_TIMED_ALL] = "true",
+                                    [SEMEL_TIMED_ULID] = "ulid",
+                                    NULL};
+
 #define AT(field) .offset = offsetof(struct semel_policy, field), .size = sizeof(((struct semel_policy *)0)->field)
 #define IS_WORD(field, values) .kind = WORD, AT(field), .words = (values)
 #define IS_COUNT(field, min, max) .kind = COUNT, AT(field), .low = (min), .high = (max)
@@ -88,6 +94,9 @@ static const struct member members[] = {
      .help = "how long a finished message is remembered; longer than a duplicate of it can come"},
     {"business_retention", IS_TIME(business_retention_us, 1000, 36500 * DAY_US), .none = "forever",
      .help = "how long a business key is held after its message ended"},
+    {"timed_ids", IS_WORD(timed_ids, timed),
+     .help = "which ids tell when a message was made: UUIDv7, none (false), UUIDv7 and ULID (true; in a route's file "
+             "every message must tell it, by its id or ce_time), or both among other ids (ulid)"},
     {"one_source", IS_FLAG(one_source), .help = "ids are unique across sources: the source is not part of the key"},
 };
 
@@ -128,13 +137,19 @@ static void set(struct semel_policy *policy, const struct member *m, int64_t val
 
 /* ---- as text ------------------------------------------------------------------------------------------- */
 
+/* A word that JSON has of its own. */
+static bool is_flag(const char *word)
+{
+    return strcmp(word, "true") == 0 || strcmp(word, "false") == 0;
+}
+
 /* Whether JSON wants quotes around it. */
 static bool value_text(const struct member *m, int64_t value, char *out, size_t size)
 {
     switch (m->kind) {
     case WORD:
         snprintf(out, size, "%s", m->words[value]);
-        return true;
+        return !is_flag(m->words[value]);
     case FLAG:
         snprintf(out, size, "%s", value != 0 ? "true" : "false");
         return false;
@@ -240,8 +255,15 @@ static void show_node(const struct semel_json_node *node, char *out, size_t size
 
 static bool take_word(const struct member *m, const struct semel_json_node *node, int64_t *ret)
 {
-    for (int64_t i = 0; node->tag == SEMEL_JSON_TAG_STRING && m->words[i] != NULL; i++)
-        if (semel__str_eqz(node->u.text, m->words[i])) {
+    const bool flag = node->tag == SEMEL_JSON_TAG_TRUE || node->tag == SEMEL_JSON_TAG_FALSE;
+    struct semel_str word = SEMEL_STR("");
+
+    if (node->tag == SEMEL_JSON_TAG_STRING)
+        word = node->u.text;
+    else if (flag)
+        word = node->tag == SEMEL_JSON_TAG_TRUE ? SEMEL_STR("true") : SEMEL_STR("false");
+    for (int64_t i = 0; m->words[i] != NULL; i++)
+        if (semel__str_eqz(word, m->words[i]) && is_flag(m->words[i]) == flag) {
             *ret = i;
             return true;
         }

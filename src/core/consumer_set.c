@@ -51,6 +51,19 @@ static bool source_added(const struct change *c)
     return c->from->one_source && !c->to->one_source;
 }
 
+/* How many kinds of ids have a time. */
+static int timed_kinds(const struct semel_policy *policy)
+{
+    static const int kinds[] = {
+        [SEMEL_TIMED_NONE] = 0, [SEMEL_TIMED_UUID7] = 1, [SEMEL_TIMED_ALL] = 2, [SEMEL_TIMED_ULID] = 2};
+    return kinds[policy->timed_ids];
+}
+
+static bool time_lost(const struct change *c)
+{
+    return timed_kinds(c->to) < timed_kinds(c->from);
+}
+
 static bool takes_other_effect(const struct change *c)
 {
     return c->takes_over && c->from->effect != c->to->effect;
@@ -84,6 +97,9 @@ static const struct rule {
      "use another consumer, or stop its processes and force it"},
     {"one_source", source_added, SEMEL_AFFECTED_SOURCELESS, "records without a source, which would be forgotten",
      "use another consumer, or stop its processes and force it"},
+    {"timed_ids", time_lost, SEMEL_AFFECTED_WATERMARKS,
+     "sources of which records were purged, whose copies only the time in their ids tells from new messages",
+     "leave it as it is"},
     {"effect", takes_other_effect, SEMEL_AFFECTED_ANY, NOT_ITS_OWN},
     {"order", takes_other_order, SEMEL_AFFECTED_ANY, NOT_ITS_OWN},
     {"one_source", takes_other_source, SEMEL_AFFECTED_ANY, NOT_ITS_OWN},

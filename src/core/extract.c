@@ -9,7 +9,6 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/error.h"
-#include "base/ids.h"
 #include "base/json.h"
 #include "base/str.h"
 #include "core/headers.h"
@@ -258,25 +257,24 @@ static semel_status take_time(struct extraction *x, struct semel_error *err)
 {
     struct semel_str text;
     struct semel_error why;
+    int64_t *to = &x->msg->message_time_us;
     semel_status status = look_up(x, &x->rules->time, &text, &why, err);
     if (status != SEMEL_OK)
         return status;
     if (x->rules->time.kind == SEMEL_RULE_DEFAULT) {
         text = semel__pair_find(x->delivery->headers, x->delivery->n_headers, SEMEL_STR("ce_time"));
-        if (x->msg->defect != SEMEL_DEFECT_NO_ID && semel__id_time(x->msg->id, &x->msg->message_time_us))
+        x->msg->timed = x->rules->timed;
+        to = &x->msg->envelope_time_us;
+        if (!semel__str_given(text))
             return SEMEL_OK;
-        if (!semel__str_given(text) && !x->rules->timed)
-            return SEMEL_OK;
-        semel__fail(&why, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                    "there is none: the id is no UUIDv7 or ULID, and there is no header ce_time (timed_ids)");
     }
     if (semel__str_given(text)) {
-        if (semel__time_parse(text, &x->msg->message_time_us))
+        if (semel__time_parse(text, to))
             return SEMEL_OK;
         semel__fail(&why, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                     "it must be an RFC 3339 time such as 2026-11-15T19:38:00Z");
     }
-    x->msg->message_time_us = SEMEL_NONE;
+    *to = SEMEL_NONE;
     return note_defect(x, SEMEL_DEFECT_FIELD, "time", &why, err);
 }
 

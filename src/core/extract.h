@@ -5,9 +5,8 @@
  * A rule says where a field is: `header:NAME`, `property:NAME`, `json:/POINTER`, `position`, `digest`. Names of
  * headers are compared without regard to case (ASCII), as HTTP does. Without a rule the id is looked for in the
  * header `ce_id`, the header `id`, the property `message_id` and the header `webhook-id`; the type in `ce_type` and
- * the property `type`; the trace in `traceparent`. The time is the one inside a UUIDv7 or ULID, else CloudEvents'
- * `ce_time`, unless a rule says otherwise: both stay the same when an event is sent again, a broker's own time does
- * not.
+ * the property `type`; the trace in `traceparent`. Unless a rule says the time, the inbox takes it from the id, else
+ * from CloudEvents' `ce_time`: both stay the same when an event is sent again, a broker's own time does not.
  *
  * Invariants: the delivery is hostile. Whatever is wrong with it becomes a defect of the message, which says what,
  * where and what would be right; the message is then kept with that reason and is never run. The call itself fails

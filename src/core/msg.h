@@ -44,7 +44,9 @@ struct semel__msg {
     struct semel_str business[SEMEL_BUSINESS_MAX];
     size_t n_business;
     struct semel_fp fp;
-    int64_t version, message_time_us; /* SEMEL_NONE: not given */
+    int64_t version, message_time_us; /* SEMEL_NONE: not given; the time becomes that of its id when it is admitted */
+    int64_t envelope_time_us;         /* counts where its id has no time, either */
+    bool timed;                       /* it must tell its age */
     int delivery;                     /* 1: the first, more: again, 0: the source cannot tell */
     enum semel_defect defect;
     struct semel_str defect_text;

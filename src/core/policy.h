@@ -19,6 +19,9 @@ enum semel_gap { SEMEL_GAP_DEAD, SEMEL_GAP_APPLY, SEMEL_GAP_ALERT };
 
 enum semel_keep { SEMEL_KEEP_UNFINISHED, SEMEL_KEEP_ALWAYS, SEMEL_KEEP_NEVER };
 
+/* Which ids have a time in them: those that show it by their form alone, none; UUIDv7 and ULID, all of them or some. */
+enum semel_timed { SEMEL_TIMED_UUID7, SEMEL_TIMED_NONE, SEMEL_TIMED_ALL, SEMEL_TIMED_ULID };
+
 #define SEMEL_FIRST_VERSION_ANY INT64_MIN
 
 struct semel_policy {
@@ -39,6 +42,7 @@ struct semel_policy {
     int64_t retention_us;          /* how long a final row is kept */
     int64_t business_retention_us; /* SEMEL_NONE: for ever */
     bool one_by_one; /* no setting: one message per key is taken at a time, for nobody knows in which order they end */
+    enum semel_timed timed_ids;
     bool one_source; /* ids are unique across sources: `source` is not part of the key */
 };
 

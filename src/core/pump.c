@@ -185,7 +185,17 @@ void semel__pump_let_go(struct semel_pump *pump, struct pump_batch *batch, int64
     }
 }
 
-static semel_status answer_all(struct semel_pump *pump, struct pump_batch *batch, size_t *ret_acked,
+/* Who observes sees the age of a message as the inbox did. */
+static void show(struct semel_pump *pump, struct pump_batch *batch, int64_t now_us)
+{
+    if (pump->observe == NULL || !batch->prepared)
+        return;
+    for (size_t i = 0; i < batch->n; i++)
+        batch->msgs[i].message_time_us = semel__msg_time(pump->inbox->policy, &batch->msgs[i], now_us);
+    pump->observe(pump->observe_ctx, batch->msgs, batch->settled, batch->n);
+}
+
+static semel_status answer_all(struct semel_pump *pump, struct pump_batch *batch, int64_t now_us, size_t *ret_acked,
                                struct semel_error *err)
 {
     size_t later;
@@ -193,8 +203,7 @@ static semel_status answer_all(struct semel_pump *pump, struct pump_batch *batch
     for (size_t i = 0; i < batch->n; i++)
         batch->told[i] = batch->deliveries[i].tag;
     semel_broker_told(pump->broker, batch->told, batch->settled, batch->n);
-    if (pump->observe != NULL && batch->prepared)
-        pump->observe(pump->observe_ctx, batch->msgs, batch->settled, batch->n);
+    show(pump, batch, now_us);
     SEMEL_POINT(PUMP_BEFORE_ACK);
     semel_status status = answer(pump, batch, SEMEL_ACK, ret_acked, err);
     if (status == SEMEL_OK)
@@ -211,7 +220,7 @@ semel_status semel__pump_conclude(struct semel_pump *pump, struct pump_batch *ba
     (void)semel__pump_note_store(pump, status, err, now_us);
     pump->doubt = pump->doubt && status != SEMEL_OK;
     if (batch->settled != NULL && batch->tags != NULL && batch->told != NULL)
-        answered = answer_all(pump, batch, ret_acked, &own);
+        answered = answer_all(pump, batch, now_us, ret_acked, &own);
     else
         pump->broker_down = true; /* no memory to give them back one by one: closing gives back all */
     if (status == SEMEL_OK && answered != SEMEL_OK)

@@ -7,6 +7,7 @@
 #include <assert.h>
 
 #include "base/clock.h"
+#include "base/ids.h"
 #include "base/str.h"
 #include "core/natural.h"
 #include "core/state.h"
@@ -310,6 +311,17 @@ static bool too_old(const struct semel__msg *msg, const struct semel_facts *fact
 {
     return facts->watermark_us != SEMEL_NONE && msg->message_time_us != SEMEL_NONE &&
            msg->message_time_us < facts->watermark_us;
+}
+
+int64_t semel__msg_time(const struct semel_policy *policy, const struct semel__msg *msg, int64_t now_us)
+{
+    const bool ulids = policy->timed_ids == SEMEL_TIMED_ALL || policy->timed_ids == SEMEL_TIMED_ULID;
+    int64_t made_us;
+    if (msg->message_time_us != SEMEL_NONE)
+        return msg->message_time_us;
+    if (policy->timed_ids != SEMEL_TIMED_NONE && semel__id_time(msg->id, ulids, now_us, &made_us))
+        return made_us;
+    return msg->envelope_time_us;
 }
 
 bool semel__msg_large(const struct semel_policy *policy, const struct semel__msg *msg)

@@ -85,6 +85,9 @@ void semel__verdict_deliver(const struct semel_policy *policy, const struct seme
 void semel__verdict_take(const struct semel_policy *policy, const struct semel_facts *facts,
                          struct semel__verdict *ret);
 
+/* When it was made, as it says, or by its id, or by its envelope; SEMEL_NONE: nobody knows. */
+int64_t semel__msg_time(const struct semel_policy *policy, const struct semel__msg *msg, int64_t now_us);
+
 /* Its payload exceeds what the route allows: it is kept, and does not run. */
 bool semel__msg_large(const struct semel_policy *policy, const struct semel__msg *msg);
 

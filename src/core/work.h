@@ -19,7 +19,7 @@ struct copy {
 };
 
 struct item {
-    const struct semel__msg *msg;
+    struct semel__msg *msg;
     size_t place; /* in order of arrival */
     struct copy *copies;
     struct semel_settled *out;

@@ -8,7 +8,6 @@
  * that it does not stall the others (I15).
  */
 #include "base/error.h"
-#include "base/ids.h"
 #include "base/json.h"
 #include "base/str.h"
 #include "lib/handle.h"
@@ -239,8 +238,6 @@ semel_status semel__take_msg(struct semel *s, const struct semel_msg *msg, bool 
         }
         status = keep_defect(s, ret, &why, err);
     }
-    if (status == SEMEL_OK && ret->message_time_us == SEMEL_NONE)
-        (void)semel__id_time(ret->id, &ret->message_time_us);
     return status == SEMEL_OK ? take_fingerprint(s, msg, &ret->fp, err) : status;
 }
 

@@ -12,7 +12,7 @@ static semel_status handle(void *ctx, struct semel_store *store, const struct se
     struct semel_str outcome = {0};
 
     (void)store;
-    if (!semel__str_eqz(msg->id, CASE_ID))
+    if (!semel__str_eqz(msg->id, engine->kase->id))
         return SEMEL_OK;
     engine->runs++;
     if (attempt != (engine->there ? engine->before.live.attempts : 0) + 1)
@@ -512,8 +512,8 @@ static void compare_facts(struct engine *engine)
         expect(engine, "the business key's holder", said->business, holder(world));
     if (said->watermark != UNSAID)
         expect(engine, "watermark", case_at(said->watermark), watermark(world) - raised(engine));
-    expect(engine, "conflicts", said->conflicts, world->driver->conflicts(world, "s", CASE_ID));
-    expect(engine, "attempt rows", said->attempt_rows, world->driver->attempts(world, "s", CASE_ID));
+    expect(engine, "conflicts", said->conflicts, world->driver->conflicts(world, "s", engine->kase->id));
+    expect(engine, "attempt rows", said->attempt_rows, world->driver->attempts(world, "s", engine->kase->id));
     expect(engine, "audit lines", said->audits, world->driver->audits(world));
     expect(engine, "the stored outcome was told", said->answer, semel__str_eqz(engine->answer, "{\"o\":1}"));
     if (!engine->no_alerts)
@@ -540,7 +540,7 @@ static void compare_row(struct engine *engine, struct move *ret_move)
     const struct case_row *said = &engine->kase->becomes.row;
     const struct semel_live *before = engine->there ? &engine->before.live : NULL;
     struct semel_row after;
-    bool damaged = false, there = look(engine->world, CASE_ID, &after, &damaged);
+    bool damaged = false, there = look(engine->world, engine->kase->id, &after, &damaged);
 
     *ret_move = (struct move){before != NULL ? before->state : SEMEL_STATE_ABSENT,
                               there && !damaged ? after.live.state : SEMEL_STATE_ABSENT,
@@ -552,6 +552,8 @@ static void compare_row(struct engine *engine, struct move *ret_move)
         return;
     expect(engine, "kept", said->kept, after.kept);
     expect(engine, "wants", engine->kase->becomes.wants, after.n_wants > 0);
+    if (said->time != UNSAID)
+        expect(engine, "time", case_at(said->time), after.message_time_us);
     if (engine->kase->becomes.unchanged == 1)
         expect(engine, "kept", engine->before.kept, after.kept);
     compare_payload(engine, &after);
@@ -577,7 +579,7 @@ static void prepare(struct engine *engine)
     engine->says = engine->kase->when.handler != UNSAID ? engine->kase->when.handler : SEMEL_DONE;
     engine->handler = (struct semel__handler){.ctx = engine, .each = handle};
     plant_all(engine);
-    engine->there = look(world, CASE_ID, &engine->before, &damaged);
+    engine->there = look(world, engine->kase->id, &engine->before, &damaged);
     if (engine->kase->given.row.damaged == 1 && !world->driver->damage(world, "s", CASE_ID))
         differ(engine->finding, "the row could not be damaged");
     semel__inbox_init(&engine->inbox, world->store, &engine->policy, &engine->handler, &world->rng,

@@ -140,9 +140,10 @@ static struct sql_told ext_ask(struct sql_door *door, bool claim)
 
 static void ext_done(struct sql_door *door, const char *outcome)
 {
-    sqlite3_stmt *stmt = prepare(door, "SELECT semel_inbox_done('c', '" CASE_ID "', 's', ?1)");
+    sqlite3_stmt *stmt = prepare(door, "SELECT semel_inbox_done('c', ?2, 's', ?1)");
 
     sqlite3_bind_text(stmt, 1, outcome, -1, SQLITE_STATIC);
+    bind_str(stmt, 2, semel__str(door->engine->kase->id), false);
     step(door, stmt);
     sqlite3_finalize(stmt);
 }

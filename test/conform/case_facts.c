@@ -59,6 +59,7 @@ void case_policy_of(const struct kase *kase, struct semel_policy *ret)
     ret->parked_route_max = or_else(said->parked_route, ret->parked_route_max);
     ret->retry_ceiling_us = or_else(said->ceiling, ret->retry_ceiling_us);
     ret->retention_us = or_else(said->retention, ret->retention_us);
+    ret->timed_ids = (enum semel_timed)or_else(said->timed_ids, ret->timed_ids);
     if (kase->when.too_large == 1)
         ret->payload_max = 3;
 }
@@ -199,12 +200,12 @@ void case_msg_of(const struct kase *kase, const struct semel_policy *policy, str
 
     semel__msg_init(ret);
     ret->source = SEMEL_STR("s");
-    ret->id = SEMEL_STR(CASE_ID);
+    ret->id = semel__str(kase->id);
     ret->type = SEMEL_STR("t");
     ret->payload = case_payload(or_else(when->body, BODY_A));
     ret->fp = case_fp(or_else(when->body, BODY_A));
     ret->version = or_else(when->version, default_version(kase, policy));
-    ret->message_time_us = case_at(or_else(when->time, NEVER));
+    ret->message_time_us = when->id == UNSAID ? case_at(or_else(when->time, NEVER)) : SEMEL_NONE;
     ret->delivery = (int)or_else(when->delivery, 1);
     if (policy->order != SEMEL_ORDER_NONE)
         ret->order_key = SEMEL_STR("k");

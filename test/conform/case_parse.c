@@ -42,6 +42,8 @@ PICKER(read_gap, "dead", "apply", "alert")
 PICKER(read_effect, "atomic", "outside", "keyed")
 PICKER(read_claimed, "atomic", "outside", "keyed", "old")
 PICKER(read_keep, "unfinished", "always", "never")
+PICKER(read_timed, "uuidv7", "false", "true", "ulid")
+PICKER(read_id, "uuidv7", "ulid", "number")
 PICKER(read_bool, "no", "yes")
 PICKER(read_token, "own", "stale", "new", "same")
 PICKER(read_held, "free", "own", "other", "busy", "gone")
@@ -194,6 +196,7 @@ static const struct word policy_words[] = {
     {"parked_route", read_number, AT(case_policy, parked_route)},
     {"ceiling", read_time, AT(case_policy, ceiling)},
     {"retention", read_time, AT(case_policy, retention)},
+    {"timed_ids", read_timed, AT(case_policy, timed_ids)},
     {NULL, NULL, 0},
 };
 
@@ -250,6 +253,7 @@ static const struct word when_words[] = {
     {"no_reason", NULL, AT(case_when, no_reason)},
     {"no_payload", NULL, AT(case_when, no_payload)},
     {"tombstone", NULL, AT(case_when, tombstone)},
+    {"id", read_id, AT(case_when, id)},
     {NULL, NULL, 0},
 };
 
@@ -264,6 +268,7 @@ static const struct word becomes_words[] = {
     {"class", read_class, AT(case_becomes, row.cls)},
     {"kept", read_bool, AT(case_becomes, row.kept)},
     {"outcome", read_bool, AT(case_becomes, row.outcome)},
+    {"time", read_time, AT(case_becomes, row.time)},
     {"last", read_version, AT(case_becomes, last)},
     {"skipped", read_skipped, AT(case_becomes, skipped)},
     {"ahead", read_other, AT(case_becomes, ahead)},
@@ -417,9 +422,28 @@ static bool fits(const struct kase *kase, char *complaint, size_t size)
         wrong = "finish needs token= and result=, renew and release need token=, nothing else has them";
     else if (kase->when.handler != UNSAID && kase->when.op != OP_DELIVER && kase->when.op != OP_WORK)
         wrong = "only deliver and work have a handler";
+    else if (kase->when.id != UNSAID &&
+             (given->none != 1 || (kase->when.id == ID_NUMBER) != (kase->when.time == UNSAID)))
+        wrong = "an id is said of a message without a row; one with a time in it needs time=";
     if (wrong != NULL)
         snprintf(complaint, size, "%s", wrong);
     return wrong == NULL;
+}
+
+/* The id that the case says: with that time in it, or a number padded with zeros. */
+static void make_id(struct kase *kase)
+{
+    static const char digits[] = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+    const int64_t ms = kase->when.time != UNSAID ? case_at(kase->when.time) / 1000 : 0;
+
+    snprintf(kase->id, sizeof kase->id, "%s", CASE_ID);
+    if (kase->when.id == ID_UUID7)
+        snprintf(kase->id, sizeof kase->id, "%08llx-%04llx-7000-8000-00000000006d", (unsigned long long)ms >> 16,
+                 (unsigned long long)ms & 0xFFFF);
+    else if (kase->when.id != UNSAID)
+        snprintf(kase->id, sizeof kase->id, "%026d", 12345);
+    for (int i = 0; kase->when.id == ID_ULID && i < 10; i++)
+        kase->id[i] = digits[ms >> 5 * (9 - i) & 31];
 }
 
 bool case_parse(char *line, struct kase *ret, bool *ret_is, char *complaint, size_t size)
@@ -447,10 +471,13 @@ bool case_parse(char *line, struct kase *ret, bool *ret_is, char *complaint, siz
     unsay(&ret->when, sizeof ret->when);
     unsay(&ret->verdict, sizeof ret->verdict);
     unsay(&ret->becomes, sizeof ret->becomes);
-    return parse_name(columns[0], ret, complaint, size) &&
-           say_all(policy_words, columns[1], &ret->policy, complaint, size) &&
-           say_all(given_words, columns[2], &ret->given, complaint, size) &&
-           parse_when(columns[3], &ret->when, complaint, size) &&
-           parse_verdict(columns[4], &ret->verdict, complaint, size) &&
-           parse_becomes(columns[5], &ret->becomes, complaint, size) && fits(ret, complaint, size);
+    if (!parse_name(columns[0], ret, complaint, size) ||
+        !say_all(policy_words, columns[1], &ret->policy, complaint, size) ||
+        !say_all(given_words, columns[2], &ret->given, complaint, size) ||
+        !parse_when(columns[3], &ret->when, complaint, size) ||
+        !parse_verdict(columns[4], &ret->verdict, complaint, size) ||
+        !parse_becomes(columns[5], &ret->becomes, complaint, size) || !fits(ret, complaint, size))
+        return false;
+    make_id(ret);
+    return true;
 }

@@ -174,9 +174,9 @@ static struct sql_told pgsql_ask(struct sql_door *door, bool claim)
 
 static void pgsql_done(struct sql_door *door, const char *outcome)
 {
-    const struct args args = {.values = {outcome}, .n = 1};
+    const struct args args = {.values = {outcome, door->engine->kase->id}, .n = 2};
 
-    PQclear(query(door, "SELECT semel.inbox_done('c', '" CASE_ID "', 's', $1::jsonb)", &args));
+    PQclear(query(door, "SELECT semel.inbox_done('c', $2::text, 's', $1::jsonb)", &args));
 }
 
 static bool pgsql_fail(struct sql_door *door, const char *cls, enum semel_act *ret_act, enum semel_state *ret_state)

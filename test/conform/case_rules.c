@@ -180,6 +180,10 @@ static bool deliver(struct rules *rules, struct finding *finding)
     struct semel__verdict verdict;
 
     case_msg_of(rules->kase, &rules->policy, &rules->msg);
+    rules->msg.message_time_us = semel__msg_time(&rules->policy, &rules->msg, CASE_NOW);
+    if (rules->kase->becomes.row.time != UNSAID && case_at(rules->kase->becomes.row.time) != rules->msg.message_time_us)
+        differ(finding, "time: expected %lld, found %lld", (long long)case_at(rules->kase->becomes.row.time),
+               (long long)rules->msg.message_time_us);
     semel__verdict_deliver(&rules->policy, &rules->msg, &rules->facts, &verdict);
     compare_verdict(rules, &verdict, finding);
     if (verdict.act != SEMEL_RUN)

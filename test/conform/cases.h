@@ -43,6 +43,7 @@ enum { SAYS_RUN, SAYS_ACK, SAYS_LATER, SAYS_DONE, SAYS_NOTHING, SAYS_REFUSED, SA
 enum { TOKEN_OWN, TOKEN_STALE, TOKEN_NEW, TOKEN_SAME };
 enum { HELD_FREE, HELD_OWN, HELD_OTHER, HELD_BUSY, HELD_GONE };
 enum { BODY_NONE, BODY_A, BODY_B, BODY_RAW };
+enum { ID_UUID7, ID_ULID, ID_NUMBER };
 
 /* Another row of the same key: its status and version in one number. */
 #define OTHER_WAITER 15 /* waiting for a business key */
@@ -58,13 +59,15 @@ enum { BODY_NONE, BODY_A, BODY_B, BODY_RAW };
 
 struct case_policy {
     int64_t order, first, gap, effect, keep, retry, permanent, parked_key, parked_route, ceiling, retention;
+    int64_t timed_ids;
 };
 
 /* The row before (given) and after (becomes). */
 struct case_row {
     int64_t state, attempts, before, replays, alone, due, lease, token, cls, kept, outcome;
-    int64_t claimed;                                           /* given only: the effect that it was claimed under */
-    int64_t version, time, received, processed, body, damaged; /* given only */
+    int64_t claimed;                                     /* given only: the effect that it was claimed under */
+    int64_t time;                                        /* that the message tells */
+    int64_t version, received, processed, body, damaged; /* given only */
 };
 
 struct case_given {
@@ -75,7 +78,7 @@ struct case_given {
 
 struct case_when {
     int64_t op, body, version, time, handler, delivery, no_id, no_field, too_large, business, outcome, alone, with;
-    int64_t token, result, force, no_reason, no_payload, tombstone;
+    int64_t token, result, force, no_reason, no_payload, tombstone, id;
 };
 
 struct case_verdict {
@@ -92,6 +95,7 @@ struct case_becomes {
 struct kase {
     int line;
     char name[128];
+    char id[40]; /* of the message */
     struct case_policy policy;
     struct case_given given;
     struct case_when when;

@@ -669,7 +669,7 @@ static void event_gets_an_id_that_carries_its_time_unless_it_brings_one(void **s
 
     begin(world);
     assert_ok(world, semel_store_outbox_put(world->store, &event, T0, first, &world->err));
-    assert_true(semel__id_time(text(first), &time_us));
+    assert_true(semel__id_time(text(first), false, T0, &time_us));
     assert_int_equal(time_us, T0 / 1000 * 1000);
     event.id = SEMEL_STR("0189f7ea-ae2c-7809-8aeb-b819cf5e9e7f");
     assert_ok(world, semel_store_outbox_put(world->store, &event, T0, second, &world->err));

@@ -218,6 +218,40 @@ static void sources_count_or_do_not_while_there_are_records(void **state)
 /* ---- files ---------------------------------------------------------------------------------------------- */
 
 /* A3 I24 P75 */
+static void mark(struct world *world, const char *source)
+{
+    begin(world);
+    assert_ok(world, semel_store_watermark(world->store, text("c"), text(source), T0, &world->err));
+    commit(world);
+}
+
+/* A11 I24 P82: what was purged is known by its age alone. */
+static void ids_keep_their_time_where_records_were_purged(void **state)
+{
+    struct world *world = *state;
+
+    person(world, "{\"timed_ids\": true}");
+    person(world, "{\"timed_ids\": false}"); /* nothing was purged */
+    person(world, "{\"timed_ids\": null}");
+    mark(world, "s");
+    mark(world, "t");
+    refused(world, set_by_person(world, "{\"timed_ids\": false}"), "timed_ids cannot go from uuidv7 to false", ": 2;");
+    person(world, "{\"timed_ids\": \"ulid\"}"); /* more of them */
+    person(world, "{\"timed_ids\": true}");
+    person(world, "{\"timed_ids\": \"ulid\"}"); /* as many */
+    person(world, "{\"timed_ids\": true}");
+    refused(world, set_by_person(world, "{\"timed_ids\": null}"), "from true to uuidv7", ": 2;");
+    refused(world, set_by_person(world, "{\"timed_ids\": \"uuidv7\"}"), "from true to uuidv7", "leave it as it is");
+    refused(world, set_by_person(world, "{\"timed_ids\": false}"), "from true to false", ": 2;");
+    refused(world, set_by_file(world, "{\"retry_max\": 4}", FILE_A), "from true to uuidv7", ": 2;");
+    assert_int_equal(stored(world).timed_ids, SEMEL_TIMED_ALL);
+    assert_ok(world, set_by_file(world, "{\"timed_ids\": \"ulid\"}", FILE_A));
+    assert_ok(world, set_as(world, "{\"timed_ids\": false}",
+                            &(struct semel_setter){.who = text("ann"), .force = true, .reason = text("811")}));
+    assert_int_equal(stored(world).timed_ids, SEMEL_TIMED_NONE);
+    person(world, "{\"timed_ids\": null}");
+}
+
 static void what_a_file_sets_is_changed_there(void **state)
 {
     struct world *world = *state;
@@ -334,6 +368,7 @@ const struct CMUnitTest setting_tests[] = {
     TEST(keyed_effect_is_kept_while_something_is_to_be_repeated),
     TEST(other_effects_and_payloads_may_change),
     TEST(sources_count_or_do_not_while_there_are_records),
+    TEST(ids_keep_their_time_where_records_were_purged),
     TEST(what_a_file_sets_is_changed_there),
     TEST(route_that_takes_over_a_consumer_keeps_its_guarantee),
     TEST(route_may_take_over_what_has_no_messages),

@@ -14,6 +14,23 @@ def now_us():
     return time.time_ns() // 1000
 
 
+def ulid(at_us, n=0):
+    digits, ms, text = "0123456789ABCDEFGHJKMNPQRSTVWXYZ", at_us // 1000, ""
+    for _ in range(10):
+        ms, text = ms // 32, digits[ms % 32] + text
+    return f"{text}{n:016}"
+
+
+def ulid_rows():
+    """Rows of before A11: consumer, source, id and time. ULIDs are among the newest of the consumers mixed and old."""
+    now = now_us() // 1000 * 1000
+    uuid = f"{now // 1000 >> 16:08x}-{now // 1000 & 0xFFFF:04x}-7000-8000-00000000000"
+    return ([("mixed", "s", f"{uuid}{n}", now) for n in range(3)] + [("mixed", "t", ulid(now - SECOND), now - SECOND)]
+            + [("old", "s", ulid(now).lower(), now), ("uuids", "s", uuid + "0", now), ("numbers", "s", f"{12345:026}", 0),
+               ("said", "s", ulid(now), now - DAY), ("future", "s", ulid(now + 2 * DAY), now + 2 * DAY)]
+            + [("long ago", "s", f"id-{n}", now - n) for n in range(100)] + [("long ago", "s", ulid(now - DAY), now - DAY)])
+
+
 def add(store, message_id, status="dead", **columns):
     """One row, with what its status needs."""
     now = now_us()

@@ -101,7 +101,7 @@ def test_check_prints_the_same_for_programs(good):
     billing, mailer = told["routes"]
     assert (billing["route"], billing["guarantee"], billing["order"]) == ("billing", "ATOMIC", "source")
     assert billing["retention_us"] > billing["horizon_us"] >= 3600 * 10**6
-    assert billing["settings"] == {"effect": "atomic", "order": "arrival"}
+    assert billing["settings"] == {"effect": "atomic", "order": "arrival", "timed_ids": True}
     assert mailer["settings"]["effect"] == "outside"
     assert set(billing["checklist"]) == {"key", "business_key", "connection", "store", "transaction", "retention",
                                          "outside_calls", "order", "failures"}
@@ -126,7 +126,7 @@ def test_check_shows_every_mistake_with_its_line_and_a_caret(good):
     assert f"{good}:4:38: routes.billing.from has no setting \"tpoic\"; did you mean topic?\n" in shown.err
     assert "    4 |     from: {kafka: \"k1:9092,k2:9092\", tpoic: payments, group: billing}\n" in shown.err
     assert "      |" + " " * 38 + "^~~~~\n" in shown.err
-    assert f"{good}:6:16: routes.billing.timed_ids is maybe; it must be true or false\n" in shown.err
+    assert f"{good}:6:16: routes.billing.timed_ids is maybe; it must be one of uuidv7, false, true, ulid\n" in shown.err
     assert shown.err.endswith(f"semel: {good}: 2 mistakes\n")
     told = run("check", good, "--json", env=DATABASE)
     assert told.code == 1 and told.json["ok"] is False and told.json["routes"] == []

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from conftest import Store, binary, run
+from inbox_rows import ulid_rows
 
 NEWEST = 5
 
@@ -87,6 +88,21 @@ def test_an_older_schema_is_named_and_brought_up_to_date(store, nowhere):
     assert refused.err.startswith(f"semel: {nowhere.url}: ")
     assert pasted(refused.err.split("migrate it first: ")[1]).out == f"schema 1 -> {NEWEST}\n"
     assert schema(nowhere.path) == schema(store.path)
+
+
+# A11 P82
+def test_ulids_that_are_in_use_stay_so_after_a_migration(nowhere):
+    printed = run("migrate", "--print").out
+    later = run("migrate", "--print", "--from", 4).out
+    with sqlite3.connect(nowhere.path) as db:
+        db.executescript(printed[: -len(later)])
+        db.execute("INSERT INTO semel_consumer VALUES ('old', '{\"retry_max\":3}', 0)")
+        db.executemany("INSERT INTO semel_inbox (consumer, source, message_id, status, message_time, received_at, "
+                       "updated_at, processed_at) VALUES (?, ?, ?, 'completed', ?, 0, 0, 0)", ulid_rows())
+    assert nowhere.semel("migrate").code == 0
+    assert nowhere.sql("SELECT consumer, settings FROM semel_consumer ORDER BY 1") == [
+        ("mixed", '{"timed_ids":true}'), ("old", '{"timed_ids":true,"retry_max":3}')]
+    assert nowhere.semel("consumer", "show", "old", "--json").json["settings"]["timed_ids"] is True
 
 
 @pytest.mark.parametrize("args, said", [
@@ -323,6 +339,29 @@ def test_what_stored_messages_speak_against_is_refused_unless_it_is_forced(store
         lines = db.execute("SELECT what, reason FROM semel_audit WHERE consumer = 'orders' ORDER BY id").fetchall()
     assert lines == [('set {"effect": "outside", "order": "arrival"}', ""), ('set {"retry_max": 20}', ""),
                      ('set {"order": "none"}, forced past 3', "ticket 811")]
+
+
+# A11 I24 P82
+def test_ids_keep_their_time_where_records_were_purged_unless_it_is_forced(store):
+    put = store.semel("consumer", "set", "orders", '{"timed_ids": true}')
+    assert put.code == 0 and put.out == 'orders: ATOMIC, {"timed_ids": true}\n', put
+    store.sql("INSERT INTO semel_watermark (consumer, source, watermark, updated_at) VALUES ('orders', 's', 1, 1)")
+    put = store.semel("consumer", "set", "orders", '{"timed_ids": null}')
+    assert put.code == 4 and "timed_ids cannot go from true to uuidv7" in put.err and ": 1;" in put.err, put
+    put = store.semel("consumer", "set", "orders", '{"timed_ids": null}', "--force", "--reason", "ticket 811")
+    assert put.code == 0 and store.semel("consumer", "show", "orders", "--json").json["settings"]["timed_ids"] == "uuidv7"
+    put = store.semel("consumer", "set", "orders", '{"timed_ids": "yes"}')
+    assert put.code == 2 and "it must be one of uuidv7|false|true|ulid" in put.err, put
+
+
+# A3 P75: "keys exist: first_version any?"
+def test_versions_over_keys_that_exist_make_think_of_the_first_version(store):
+    store.semel("consumer", "set", "orders", '{"order": "arrival"}')
+    store.semel("send", "-c", "orders", "--id", "a", "--order-key", "k", "x")
+    put = store.semel("consumer", "set", "orders", '{"order": "version"}')
+    assert put.code == 0 and 'note: order keys exist already: is first_version "any" right for them?' in put.out, put
+    put = store.semel("consumer", "set", "orders", '{"first_version": "any"}')
+    assert put.code == 0 and "note:" not in put.out, put
 
 
 # A3 I24 P75

@@ -660,5 +660,9 @@ def test_settings_merge_and_what_stored_rows_speak_against_is_refused(db):
                                "run: 1;")
     put({"order": "version"})
     assert db.execute("SELECT count(*) FROM semel_audit").fetchone() == (4,)
+    put({"timed_ids": True})  # A11 P82
+    db.execute("INSERT INTO semel_watermark (consumer, source, watermark, updated_at) VALUES ('billing', 's', 1, 1)")
+    not_put({"timed_ids": None}, "timed_ids cannot go from true to uuidv7; sources of which records were purged")
+    not_put({"timed_ids": False}, "new messages: 1; leave it as it is")
     db.execute("UPDATE semel_consumer SET set_by_host = 'h1', set_by_file = '/etc/semel.yaml', set_by_at = 1")
     not_put({"retry_max": 5}, "is set by the file /etc/semel.yaml on h1: change it there")

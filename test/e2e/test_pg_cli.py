@@ -8,6 +8,7 @@ import shlex
 import pytest
 
 from conftest import binary, run
+from inbox_rows import ulid_rows
 from pg import Database, empty_pg, pg, pg_server  # noqa: F401 (fixtures)
 
 FILES = sorted((pathlib.Path(os.environ["SEMEL_SOURCE"]) / "sql" / "postgres").glob("[0-9]*.sql"))
@@ -63,6 +64,23 @@ def test_an_older_schema_is_named_and_brought_up_to_date(pg, empty_pg):
     assert refused.err.startswith(f"semel: {empty_pg.url}: ")
     assert pasted(refused.err.split("migrate it first: ")[1]).out == f"schema 1 -> {NEWEST}\n"
     assert objects(empty_pg) == objects(pg)
+
+
+# A11 P82
+def test_ulids_that_are_in_use_stay_so_after_a_migration(empty_pg):
+    printed = run("migrate", "--print", "--store-kind", "postgres").out
+    later = run("migrate", "--print", "--store-kind", "postgres", "--from", 11).out
+    empty_pg.server.psql(empty_pg.name, printed[: -len(later)])
+    empty_pg.sql("INSERT INTO semel.consumer VALUES ('old', '{\"retry_max\": 3}', now())")
+    values = ", ".join(f"({n}, '{consumer}', '{source}', '{message_id}', {at_us})"
+                       for n, (consumer, source, message_id, at_us) in enumerate(ulid_rows()))
+    empty_pg.sql("INSERT INTO semel.inbox (arrival, consumer, source, message_id, status, message_time, received_at, "
+                 "updated_at, processed_at) SELECT n, consumer, source, id, 'completed', timestamptz 'epoch' + us * "
+                 f"interval '1 microsecond', now(), now(), now() FROM (VALUES {values}) AS v (n, consumer, source, id, us)")
+    assert empty_pg.semel("migrate").code == 0
+    assert empty_pg.sql("SELECT consumer, settings FROM semel.consumer ORDER BY 1") == [
+        ("mixed", '{"timed_ids": true}'), ("old", '{"retry_max": 3, "timed_ids": true}')]
+    assert empty_pg.sql("SELECT (policy).timed_ids FROM semel.consumer") == [("true",)] * 2
 
 
 def test_newer_tables_are_refused_and_left_alone(pg):

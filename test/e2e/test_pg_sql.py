@@ -727,7 +727,7 @@ def test_put_without_a_payload_is_refused_and_an_empty_one_is_kept(db):
     db.commit()
 
 
-# A11
+# A11 P82
 @pytest.mark.parametrize("payload, raw, other", [
     ('"x"', ' "x" ', '"y"'), ("1", "1.0", "2"), ("100", "\n1e2", "-100"), ("null", "null\t", "false"),
     ('"A"', r'"\u0041"', '"B"')])
@@ -783,14 +783,23 @@ def test_uuid_is_the_id_of_its_text(db):
     db.rollback()
 
 
-def test_age_of_a_message_is_in_its_id(db):
-    for message_id in ["018f0000-0000-7000-8000-000000000001", "01HW0000000000000000000ZZZ",
-                       "018f0000-0000-4000-8000-000000000001", "01HW0000000000000000000OZZ"]:
-        handle(db, message_id)
+# A11 P82
+def test_age_of_a_message_is_in_its_id_where_the_consumer_says_so(db):
     digits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
     ulid_ms = functools.reduce(lambda ms, c: ms * 32 + digits.index(c), "01HW000000", 0)
-    assert committed(db, "SELECT extract(epoch FROM message_time) * 1000 FROM semel.inbox ORDER BY arrival") == [
-        (0x018f00000000,), (ulid_ms,), (None,), (None,)]
+    uuid_ms = 0x018f00000000
+    for n, (said, known) in enumerate([(None, (uuid_ms, None)), ("uuidv7", (uuid_ms, None)), (False, (None, None)),
+                                       (True, (uuid_ms, ulid_ms)), ("ulid", (uuid_ms, ulid_ms))]):
+        consumer(db, f"c{n}", timed_ids=said)
+        assert committed(db, "SELECT semel.consumer(%s) -> 'timed_ids'", f"c{n}") == [(said if n else "uuidv7",)]
+        for message_id in ["018f0000-0000-7000-8000-000000000001", "01HW0000000000000000000ZZZ",
+                           "018f0000-0000-4000-8000-000000000001", "01HW0000000000000000000OZZ",
+                           "00000000000000000000012345", "7ZZZZZZZZZZZZZZZZZZZZZZZZZ",
+                           "0125e72e-77ff-7000-8000-000000000001", "ffffffff-0000-7000-8000-000000000001"]:
+            handle(db, message_id, consumer=f"c{n}")
+        assert committed(db, "SELECT extract(epoch FROM message_time) * 1000 FROM semel.inbox WHERE consumer = %s "
+                             "ORDER BY arrival", f"c{n}") == [(known[0],), (known[1],)] + 6 * [(None,)], said
+    assert "uuidv7|false|true|ulid" in str(refused(db, "SELECT semel.consumer('c', '{\"timed_ids\": \"true\"}')"))
 
 
 # ---- settings under stored rows ------------------------------------------------------------------------
@@ -882,6 +891,23 @@ def test_a_keyed_effect_and_the_sources_are_kept_while_rows_depend_on_them(db):
     consumer(db, "c", one_source=None)
     not_set(db, "one_source cannot go from false to true", one_source=True)
     consumer(db, "c", keep_payload="always")
+
+
+# A11 I24 P82
+def test_ids_keep_their_time_where_records_were_purged(db):
+    consumer(db, "c", timed_ids=True)
+    consumer(db, "c", timed_ids=False)
+    consumer(db, "c", timed_ids=None)
+    committed(db, "INSERT INTO semel.watermark VALUES ('c', 's', now(), now()), ('c', 't', now(), now())")
+    not_set(db, "timed_ids cannot go from uuidv7 to false; sources of which records were purged", timed_ids=False)
+    consumer(db, "c", timed_ids="ulid")
+    consumer(db, "c", timed_ids=True)
+    consumer(db, "c", timed_ids="ulid")
+    not_set(db, "from ulid to uuidv7", timed_ids="uuidv7")
+    consumer(db, "c", timed_ids=True)
+    not_set(db, "new messages: 2; leave it as it is", timed_ids=None)
+    not_set(db, "from true to false", timed_ids=False)
+    assert settings_of(db) == {"timed_ids": True}
 
 
 # A3 I24 P75

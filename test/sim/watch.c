@@ -305,7 +305,8 @@ static void check_gone(struct sim_world *world, struct sim_event *event)
 
     if (!semel__state_final(event->state))
         sim_broken(world, "only final rows are purged", "event %d was %s", event->n, semel__state_name(event->state));
-    if (!semel__id_time(semel__str(event->id), &time_us) || watermark_us == SEMEL_NONE || time_us >= watermark_us)
+    if (!semel__id_time(semel__str(event->id), false, world->now_us, &time_us) || watermark_us == SEMEL_NONE ||
+        time_us >= watermark_us)
         sim_broken(world, "purged below the watermark", "event %d is gone", event->n);
     event->there = false;
     event->was_final = true;

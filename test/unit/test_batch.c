@@ -8,6 +8,8 @@
 
 #include <stdlib.h>
 
+#include "base/ids.h"
+
 /* ---- copies ------------------------------------------------------------------------------------------- */
 
 static void copies_of_one_id_are_merged_and_share_its_fate(void **state)
@@ -285,6 +287,34 @@ static void message_whose_source_cannot_be_used_is_kept_and_does_not_run(void **
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_QUARANTINED], 2); /* they are two */
 }
 
+/* I18 A11 P82: a route that counts on the age of its messages runs none without. */
+static void message_that_must_tell_its_age_and_does_not_is_kept_dead(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("b", "ok"), msg("c", "ok"), msg("d", "ok"), msg("e", "ok")};
+    const int64_t now_us = 1000 * (e->now_us / 1000), day_us = INT64_C(86400000000);
+    struct semel_random rng;
+    char ids[2][SEMEL_UUID_TEXT];
+
+    semel__random_seed(&rng, 1);
+    semel__uuid7_new(now_us, &rng, ids[0]);
+    semel__uuid7_new(now_us + 2 * day_us, &rng, ids[1]);
+    e->policy.timed_ids = SEMEL_TIMED_ALL;
+    msgs[0].id = semel__str(ids[0]);
+    msgs[1].id = semel__str(ids[1]);
+    msgs[2].id = SEMEL_STR("00000000000000000000012345");
+    msgs[3].envelope_time_us = now_us;
+    msgs[4].message_time_us = now_us + 2 * day_us; /* said, not read from an id */
+    for (size_t i = 0; i < COUNT(msgs); i++)
+        msgs[i].timed = true;
+    process(e, msgs, COUNT(msgs));
+    for (size_t i = 0; i < COUNT(msgs); i++) {
+        const bool bad = i == 1 || i == 2;
+        assert_int_equal(e->settled[i].state, bad ? SEMEL_STATE_DEAD : SEMEL_STATE_COMPLETED);
+        assert_int_equal(e->settled[i].act, SEMEL_ACK);
+    }
+}
+
 static void id_of_255_bytes_is_taken(void **state)
 {
     struct engine *e = *state;
@@ -513,6 +543,7 @@ int main(int argc, char **argv)
         ON_EACH(message_without_id_and_position_is_kept_under_the_digest_of_its_payload),
         ON_EACH(messages_with_unusable_ids_are_kept_apart),
         ON_EACH(message_whose_source_cannot_be_used_is_kept_and_does_not_run),
+        ON_EACH(message_that_must_tell_its_age_and_does_not_is_kept_dead),
         ON_EACH(id_of_255_bytes_is_taken),
         ON_EACH(payload_beyond_the_routes_limit_is_kept_dead),
         ON_EACH(past_a_hundred_payloads_beyond_the_limit_the_source_pauses),

@@ -106,6 +106,10 @@ static const struct {
      "",
      {"\"1ms\"", "\"36500d\"", "\"forever\""},
      {NO_DURATION, "\"999us\"", "\"36501d\"", "\"ever\""}},
+    {"timed_ids",
+     "",
+     {"\"uuidv7\"", "false", "true", "\"ulid\""},
+     {"\"\"", "\"true\"", "\"false\"", "\"ULID\"", "0", "1", "1.5", "null", "[]", "{}"}},
     {"one_source", "", {"true", "false"}, {WRONG_KINDS, "0", "1", "\"true\"", "\"\"", "1.5"}},
 };
 
@@ -237,7 +241,8 @@ static void the_defaults_are_written_as_people_would(void **state)
         "{\"effect\":\"atomic\",\"order\":\"none\",\"first_version\":1,\"on_gap\":\"dead\",\"gap_timeout\":\"5m\","
         "\"retry_max\":8,\"permanent_max\":1,\"retry_first\":\"1s\",\"retry_ceiling\":\"10m\",\"lease\":\"1m\","
         "\"parked_key_max\":1000,\"parked_consumer_max\":100000,\"keep_payload\":\"unfinished\","
-        "\"payload_max\":1048576,\"retention\":\"45d\",\"business_retention\":\"forever\",\"one_source\":false}");
+        "\"payload_max\":1048576,\"retention\":\"45d\",\"business_retention\":\"forever\","
+        "\"timed_ids\":\"uuidv7\",\"one_source\":false}");
 }
 
 static void what_is_no_object_is_refused(void **state)

@@ -5,19 +5,27 @@
 #include "base/ids.h"
 #include "unit.h"
 
+#define DAY INT64_C(86400000000)
+#define NOW INT64_C(1800000000000000) /* 2027 */
+
+/* With ULIDs, as seen from a time. */
+static bool told(struct semel_str id, int64_t now_us, int64_t *ret_us)
+{
+    return semel__id_time(id, true, now_us, ret_us);
+}
+
 static void a_uuid7_tells_its_time(void **state)
 {
     (void)state;
     int64_t us;
     /* RFC 9562, appendix A.6: 2022-02-22T14:22:22-05:00. */
-    assert_true(semel__id_time(SEMEL_STR("017F22E2-79B0-7CC3-98C4-DC0C0C07398F"), &us));
+    assert_true(told(SEMEL_STR("017F22E2-79B0-7CC3-98C4-DC0C0C07398F"), NOW, &us));
     assert_true(us == INT64_C(1645557742000000));
-    assert_true(semel__id_time(SEMEL_STR("017f22e2-79b0-7cc3-b8c4-dc0c0c07398f"), &us));
+    assert_true(told(SEMEL_STR("017f22e2-79b0-7cc3-b8c4-dc0c0c07398f"), NOW, &us));
     assert_true(us == INT64_C(1645557742000000));
-    assert_true(semel__id_time(SEMEL_STR("ffffffff-ffff-7fff-bfff-ffffffffffff"), &us));
+    assert_true(semel__id_time(SEMEL_STR("017f22e2-79b0-7cc3-b8c4-dc0c0c07398f"), false, NOW, &us));
+    assert_true(told(SEMEL_STR("ffffffff-ffff-7fff-bfff-ffffffffffff"), INT64_MAX, &us));
     assert_true(us == INT64_C(281474976710655000));
-    assert_true(semel__id_time(SEMEL_STR("00000000-0000-7000-8000-000000000000"), &us));
-    assert_int_equal(us, 0);
 }
 
 static void a_ulid_tells_its_time(void **state)
@@ -25,12 +33,43 @@ static void a_ulid_tells_its_time(void **state)
     (void)state;
     int64_t us;
     /* The example of the ULID specification. */
-    assert_true(semel__id_time(SEMEL_STR("01ARZ3NDEKTSV4RRFFQ69G5FAV"), &us));
+    assert_true(told(SEMEL_STR("01ARZ3NDEKTSV4RRFFQ69G5FAV"), NOW, &us));
     assert_true(us == INT64_C(1469922850259000));
-    assert_true(semel__id_time(SEMEL_STR("01arz3ndektsv4rrffq69g5fav"), &us));
+    assert_true(told(SEMEL_STR("01arz3ndektsv4rrffq69g5fav"), NOW, &us));
     assert_true(us == INT64_C(1469922850259000));
-    assert_true(semel__id_time(SEMEL_STR("7ZZZZZZZZZZZZZZZZZZZZZZZZZ"), &us));
+    assert_true(told(SEMEL_STR("7ZZZZZZZZZZZZZZZZZZZZZZZZZ"), INT64_MAX, &us));
     assert_true(us == INT64_C(281474976710655000));
+}
+
+/* A11 P82: nothing but its form tells a ULID, and a number may have it. */
+static void a_ulid_counts_only_where_it_is_asked_for(void **state)
+{
+    (void)state;
+    int64_t us = 7;
+    assert_false(semel__id_time(SEMEL_STR("01ARZ3NDEKTSV4RRFFQ69G5FAV"), false, NOW, &us));
+    assert_int_equal(us, 7);
+}
+
+/* A11 P82: a number of 26 digits was taken for a ULID of 1970. */
+static void a_time_counts_from_2010_to_tomorrow(void **state)
+{
+    (void)state;
+    const int64_t made = INT64_C(0x01890a5dac96) * 1000;
+    const struct semel_str id = SEMEL_STR("01890a5d-ac96-774b-bcce-b302099a8057");
+    int64_t us = 7;
+    assert_false(told(SEMEL_STR("00000000000000000000012345"), NOW, &us));
+    assert_false(told(SEMEL_STR("00000000-0000-7000-8000-000000000000"), NOW, &us));
+    assert_false(told(SEMEL_STR("0125e72e-77ff-7000-8000-000000000000"), NOW, &us)); /* the last of 2009 */
+    assert_int_equal(us, 7);
+    assert_true(told(SEMEL_STR("0125e72e-7800-7000-8000-000000000000"), NOW, &us));
+    assert_true(us == INT64_C(1262304000000000));
+    assert_true(told(SEMEL_STR("014QKJWY000000000000000000"), NOW, &us));
+    assert_true(us == INT64_C(1262304000000000));
+    assert_true(told(id, made - DAY, &us));
+    assert_true(us == made);
+    us = 7;
+    assert_false(told(id, made - DAY - 1000, &us));
+    assert_int_equal(us, 7);
 }
 
 /* I18: the watermark would stand on a random number. */
@@ -48,7 +87,7 @@ static void a_random_uuid_is_not_mistaken_for_one_with_a_time(void **state)
     int64_t us = 7;
     for (size_t i = 0; i < COUNT(others); i++) {
         assert_true(semel__uuid_valid(semel__str(others[i])));
-        assert_false(semel__id_time(semel__str(others[i]), &us));
+        assert_false(told(semel__str(others[i]), NOW, &us));
     }
     assert_int_equal(us, 7);
 }
@@ -75,13 +114,13 @@ static void what_only_looks_like_an_id_with_a_time_has_none(void **state)
     };
     int64_t us = 7;
     for (size_t i = 0; i < COUNT(bad); i++)
-        assert_false(semel__id_time(semel__str(bad[i]), &us));
-    assert_false(semel__id_time((struct semel_str){NULL, 0}, &us));
+        assert_false(told(semel__str(bad[i]), NOW, &us));
+    assert_false(told((struct semel_str){NULL, 0}, NOW, &us));
     assert_int_equal(us, 7);
     char nul[26];
     memcpy(nul, "01ARZ3NDEKTSV4RRFFQ69G5FAV", sizeof(nul));
     nul[20] = '\0';
-    assert_false(semel__id_time((struct semel_str){nul, sizeof(nul)}, &us));
+    assert_false(told((struct semel_str){nul, sizeof(nul)}, NOW, &us));
 }
 
 static void a_new_uuid7_is_valid_and_carries_the_time_it_was_given(void **state)
@@ -90,13 +129,14 @@ static void a_new_uuid7_is_valid_and_carries_the_time_it_was_given(void **state)
     struct semel_random rng;
     semel__random_seed(&rng, 1);
     char last[SEMEL_UUID_TEXT] = "";
-    for (int64_t now_us = 0; now_us < INT64_C(281474976710655000); now_us += INT64_C(281474976710655000) / 1000) {
+    const int64_t first_us = INT64_C(1262304000000000), last_us = INT64_C(281474976710655000);
+    for (int64_t now_us = first_us; now_us < last_us; now_us += last_us / 1000) {
         char id[SEMEL_UUID_TEXT];
         int64_t us;
         semel__uuid7_new(now_us, &rng, id);
         assert_int_equal(strlen(id), 36);
         assert_true(semel__uuid_valid(semel__str(id)));
-        assert_true(semel__id_time(semel__str(id), &us));
+        assert_true(told(semel__str(id), now_us, &us));
         assert_true(us == now_us / 1000 * 1000);
         assert_true(strcmp(last, id) < 0); /* in the order of time */
         memcpy(last, id, sizeof(last));
@@ -140,10 +180,8 @@ static void a_time_before_1970_becomes_the_first_instant(void **state)
     struct semel_random rng;
     semel__random_seed(&rng, 1);
     char id[SEMEL_UUID_TEXT];
-    int64_t us;
     semel__uuid7_new(SEMEL_NONE, &rng, id);
-    assert_true(semel__id_time(semel__str(id), &us));
-    assert_int_equal(us, 0);
+    assert_memory_equal(id, "00000000-0000-7", 15);
 }
 
 int main(void)
@@ -151,6 +189,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_uuid7_tells_its_time),
         cmocka_unit_test(a_ulid_tells_its_time),
+        cmocka_unit_test(a_ulid_counts_only_where_it_is_asked_for),
+        cmocka_unit_test(a_time_counts_from_2010_to_tomorrow),
         cmocka_unit_test(a_random_uuid_is_not_mistaken_for_one_with_a_time),
         cmocka_unit_test(what_only_looks_like_an_id_with_a_time_has_none),
         cmocka_unit_test(a_new_uuid7_is_valid_and_carries_the_time_it_was_given),

@@ -134,6 +134,11 @@ static void time_is_taken_from_the_id(void **state)
     assert_int_equal(sql_int(d, "SELECT message_time FROM semel_inbox WHERE arrival = 1"), START_US);
     assert_int_equal(sql_int(d, "SELECT message_time FROM semel_inbox WHERE arrival = 2"), START_US - SECOND_US);
     assert_int_equal(sql_int(d, "SELECT message_time IS NULL FROM semel_inbox WHERE arrival = 3"), 1);
+    answer(d, mail("01HF7YAT000000000000000000", "x"), SEMEL_RUN, SEMEL_WHY_NEW); /* A11 P82: a ULID of START_US */
+    set(d, "{\"timed_ids\": true}");
+    answer(d, mail("01HF7YAT000000000000000001", "x"), SEMEL_RUN, SEMEL_WHY_NEW);
+    assert_int_equal(sql_int(d, "SELECT message_time IS NULL FROM semel_inbox WHERE arrival = 4"), 1);
+    assert_int_equal(sql_int(d, "SELECT message_time FROM semel_inbox WHERE arrival = 5"), START_US);
 }
 
 static void too_old_message_is_quarantined(void **state)
