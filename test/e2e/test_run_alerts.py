@@ -204,6 +204,15 @@ def test_they_fall_silent_when_their_runbooks_were_followed(world):  # M
     assert int(world.store.sql("SELECT count(*) FROM entry;")[0][0]) == FAILING
 
 
+def test_a_route_whose_settings_are_not_those_that_are_stored_is_told(world):
+    # A3, I24, P75
+    world.semel("consumer", "set", "fragile", '{"order": "arrival"}', "--force", "--reason", "a drill")
+    world.fires(("SemelRouteHeld", "fragile"))
+    world.semel("consumer", "set", "fragile", '{"order": "none"}')
+    world.silent()
+    probe(world, "after the drill")
+
+
 # ---- strangers --------------------------------------------------------------------------------------------
 
 

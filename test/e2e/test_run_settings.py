@@ -3,6 +3,7 @@
 waits and keeps house, the others run; of two files the one that is not as stored pauses."""
 import json
 import shlex
+import threading
 
 import pytest
 
@@ -111,6 +112,32 @@ def test_of_two_files_the_one_that_is_not_as_stored_pauses(tmp_path, books):
         one.ready()
         assert first.post(event(4), id="m4")[0] == 202
     assert [row[0] for row in books.rows()] == ["m1", "m2", "m3", "m4"]
+
+
+@pytest.mark.parametrize("answer, becomes", [((200, b""), "completed"), ((None, b""), "failed")])
+def test_a_call_that_is_under_way_when_a_route_pauses_has_its_end_recorded(tmp_path, books, answer, becomes):
+    # A3 I24 P75: under the effect that it was claimed by, which was keyed: nobody knows, so it is to be repeated
+    called, go = threading.Event(), threading.Event()
+    def slow(call):
+        called.set()
+        assert go.wait(60)
+        return answer
+    listen, other = Listen(), Other(slow)
+    with other, Daemon(tmp_path, scenes.outside(books, listen, {"http": other.url, "idempotent": True},
+                                                lease="60s")) as daemon:
+        daemon.ready()
+        sender = threading.Thread(target=listen.post, args=(event(1),), kwargs={"id": "m1"})
+        sender.start()
+        assert called.wait(60)
+        put = books.store.semel("consumer", "set", "books", '{"effect": "outside"}', "--force", "--reason", "a test")
+        assert put.code == 0, put
+        daemon.until(lambda: daemon.lines(HELD), "it pauses while the call is under way")
+        assert state(books, "m1") == "processing"
+        go.set()
+        daemon.until(lambda: state(books, "m1") == becomes, "the end of the call is recorded")
+        sender.join(60)
+        daemon.until(lambda: listen.post(event(2), id="m2")[0] == 503, "it takes nothing")
+        assert len(other.calls) == 1 and held_in(daemon)
 
 
 def test_route_pauses_while_another_effect_is_stored_and_goes_on_after(tmp_path, books):
