@@ -111,16 +111,16 @@ WITH RECURSIVE place AS (
     FROM place AS p CROSS JOIN LATERAL (
         SELECT i.message_id, i.message_time FROM semel.inbox AS i
         WHERE i.consumer = p.consumer AND i.source = p.source
-              AND i.message_time::timestamp(0) with time zone < pg_catalog.now() + interval '1 day'
+              AND i.message_time::timestamptz(0) < pg_catalog.now() + interval '1 day'
               AND i.message_time IS NOT NULL AND i.status IN ('completed', 'rejected', 'stale', 'prevented')
-        ORDER BY i.message_time::timestamp(0) with time zone DESC LIMIT 100) AS n
+        ORDER BY i.message_time::timestamptz(0) DESC LIMIT 100) AS n
 ), ulids AS (
     SELECT DISTINCT n.consumer
     FROM newest AS n CROSS JOIN LATERAL (
         SELECT pg_catalog.sum((pg_catalog.strpos('0123456789ABCDEFGHJKMNPQRSTVWXYZ',
                                                  pg_catalog.substr(n.id, d.place, 1)) - 1)::bigint
                               << 5 * (10 - d.place)) AS ms
-        FROM pg_catalog.generate_series(1, 10) AS d (place)) AS t
+        FROM (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10)) AS d (place)) AS t
     WHERE n.id ~ '^[0-7][0-9A-HJKMNP-TV-Z]{25}$' AND t.ms >= 1262304000000
           AND n.message_time = timestamptz 'epoch' + t.ms::bigint * interval '1 millisecond'
 )

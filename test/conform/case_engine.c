@@ -4,6 +4,7 @@
  * the event happens through the functions of inbox.h, and everything that the case names is read back.
  */
 #include "conform/cases.h"
+#include "core/consumer_set.h"
 
 static semel_status handle(void *ctx, struct semel_store *store, const struct semel__msg *msg, int attempt,
                            struct semel__reply *reply, struct semel_error *err)
@@ -372,6 +373,27 @@ static void command(struct engine *engine, enum semel_order_word word)
     expect_verdict(engine, status == SEMEL_INVALID ? SAYS_REFUSED : done ? SAYS_DONE : SAYS_NOTHING, SEMEL_WHY_UNSET);
 }
 
+/* By a person. */
+static void set(struct engine *engine)
+{
+    struct world *world = engine->world;
+    struct semel_setting now;
+    const struct semel_setter by = {.who = SEMEL_STR("operator")};
+    const struct semel_str stored = case_settings(&engine->policy, &world->arena);
+    struct semel_error err = {0};
+    semel_status status;
+
+    begin(world);
+    assert_ok(world, semel_store_consumer_put(world->store, SEMEL_STR("c"), stored, CASE_NOW, &world->err));
+    commit(world);
+    status = semel__consumer_change(world->store, SEMEL_STR("c"),
+                                    case_change(engine->kase, &engine->policy, &world->arena), &by, &world->arena, &now,
+                                    &err);
+    if (!now.refused)
+        expect_ok(engine, status, &err);
+    expect_verdict(engine, now.refused ? SAYS_REFUSED : SAYS_DONE, SEMEL_WHY_UNSET);
+}
+
 static void scheduled(struct engine *engine,
                       semel_status (*job)(struct semel_inbox *, size_t, size_t *, struct semel_error *))
 {
@@ -430,6 +452,9 @@ static void happen(struct engine *engine)
         return;
     case OP_TICK:
         scheduled(engine, tick);
+        return;
+    case OP_SET:
+        set(engine);
         return;
     }
 }

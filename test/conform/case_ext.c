@@ -215,6 +215,21 @@ static bool ext_tick(struct sql_door *door)
     return touched;
 }
 
+static bool ext_set(struct sql_door *door, const char *settings)
+{
+    sqlite3_stmt *stmt = prepare(door, "SELECT semel_consumer('c', ?1)");
+    bool done;
+
+    exec(door, "BEGIN IMMEDIATE");
+    sqlite3_bind_text(stmt, 1, settings, -1, SQLITE_STATIC);
+    done = sqlite3_step(stmt) == SQLITE_ROW;
+    if (!done && strstr(sqlite3_errmsg(door->conn), "cannot go from") == NULL)
+        sql_failed(door, "semel_consumer");
+    sqlite3_finalize(stmt);
+    exec(door, done ? "COMMIT" : "ROLLBACK");
+    return done;
+}
+
 /* A token that this connection never held. */
 static void ext_plant_stale(struct sql_door *door, int64_t token)
 {
@@ -231,6 +246,7 @@ static const struct sql_words words = {
     .end = ext_end,
     .take = ext_take,
     .tick = ext_tick,
+    .set = ext_set,
     .plant_stale = ext_plant_stale,
 };
 

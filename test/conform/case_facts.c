@@ -6,6 +6,7 @@
  */
 #include "conform/cases.h"
 
+#include "core/consumer.h"
 #include "core/retry.h"
 
 void differ(struct finding *finding, const char *fmt, ...)
@@ -43,11 +44,8 @@ bool case_has_row(const struct kase *kase)
     return kase->given.row.state != UNSAID;
 }
 
-void case_policy_of(const struct kase *kase, struct semel_policy *ret)
+static void say_policy(const struct case_policy *said, struct semel_policy *ret)
 {
-    const struct case_policy *said = &kase->policy;
-
-    semel__policy_init(ret, SEMEL_STR("c"));
     ret->order = (enum semel_order)or_else(said->order, ret->order);
     ret->first_version = or_else(said->first, ret->first_version);
     ret->on_gap = (enum semel_gap)or_else(said->gap, ret->on_gap);
@@ -60,8 +58,38 @@ void case_policy_of(const struct kase *kase, struct semel_policy *ret)
     ret->retry_ceiling_us = or_else(said->ceiling, ret->retry_ceiling_us);
     ret->retention_us = or_else(said->retention, ret->retention_us);
     ret->timed_ids = (enum semel_timed)or_else(said->timed_ids, ret->timed_ids);
+    ret->one_source = or_else(said->one_source, ret->one_source) != 0;
+}
+
+void case_policy_of(const struct kase *kase, struct semel_policy *ret)
+{
+    semel__policy_init(ret, SEMEL_STR("c"));
+    say_policy(&kase->policy, ret);
     if (kase->when.too_large == 1)
         ret->payload_max = 3;
+}
+
+struct semel_str case_settings(const struct semel_policy *policy, struct semel_arena *arena)
+{
+    struct semel_str copy = {0};
+    struct semel_buf buf;
+
+    semel__buf_init(&buf, SEMEL_SETTINGS_MAX);
+    semel__policy_write(policy, &buf);
+    semel__buf_add(&buf, "", 1);
+    if (buf.failed || !semel__arena_copy(arena, semel__buf_str(&buf), &copy))
+        fail_msg("no memory");
+    semel__buf_done(&buf);
+    copy.n--;
+    return copy;
+}
+
+struct semel_str case_change(const struct kase *kase, const struct semel_policy *policy, struct semel_arena *arena)
+{
+    struct semel_policy to = *policy;
+
+    say_policy(&kase->when.set, &to);
+    return case_settings(&to, arena);
 }
 
 struct semel_str case_payload(int64_t body)

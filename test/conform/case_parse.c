@@ -197,6 +197,7 @@ static const struct word policy_words[] = {
     {"ceiling", read_time, AT(case_policy, ceiling)},
     {"retention", read_time, AT(case_policy, retention)},
     {"timed_ids", read_timed, AT(case_policy, timed_ids)},
+    {"one_source", read_bool, AT(case_policy, one_source)},
     {NULL, NULL, 0},
 };
 
@@ -336,14 +337,16 @@ static bool say_all(const struct word *words, char *column, void *into, char *co
 
 static bool parse_when(char *column, struct case_when *when, char *complaint, size_t size)
 {
-    static const char *const ops[] = {"deliver", "claim",  "finish",  "renew",   "release", "recover", "take",
-                                      "work",    "replay", "discard", "resolve", "purge",   "tick",    NULL};
+    static const char *const ops[] = {"deliver", "claim",   "finish",  "renew", "release", "recover", "take", "work",
+                                      "replay",  "discard", "resolve", "purge", "tick",    "set",     NULL};
     char *word = next_word(&column);
 
     if (word == NULL || !pick(semel__str(word), ops, &when->op)) {
         snprintf(complaint, size, "%s: nothing of that name can happen", word != NULL ? word : "(empty)");
         return false;
     }
+    if (when->op == OP_SET)
+        return say_all(policy_words, column, &when->set, complaint, size);
     return say_all(when_words, column, when, complaint, size);
 }
 

@@ -246,6 +246,18 @@ static bool pgsql_tick(struct sql_door *door)
     return touched;
 }
 
+static bool pgsql_set(struct sql_door *door, const char *settings)
+{
+    PGresult *answer = PQexecParams(door->conn, "SELECT semel.consumer('c', $1::jsonb)", 1, NULL, &settings, NULL, NULL,
+                                    0);
+    bool done = PQresultStatus(answer) == PGRES_TUPLES_OK;
+
+    if (!done && strcmp(PQresultErrorField(answer, PG_DIAG_SQLSTATE), "55000") != 0)
+        sql_failed(door, "semel.consumer");
+    PQclear(answer);
+    return done;
+}
+
 static void pgsql_plant_stale(struct sql_door *door, int64_t token)
 {
     struct args args = {.n = 0};
@@ -263,6 +275,7 @@ static const struct sql_words words = {
     .end = pgsql_end,
     .take = pgsql_take,
     .tick = pgsql_tick,
+    .set = pgsql_set,
     .plant_stale = pgsql_plant_stale,
 };
 

@@ -252,6 +252,7 @@ static bool happen(struct rules *rules, struct finding *finding)
     case OP_RENEW:
     case OP_PURGE:
     case OP_TICK:
+    case OP_SET:
         return false;
     }
     return false;

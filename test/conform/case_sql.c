@@ -243,6 +243,7 @@ void case_sql_happen(struct sql_door *door)
     const struct case_when *when = &engine->kase->when;
     bool leased = engine->policy.effect != SEMEL_EFFECT_ATOMIC || (when->delivery != UNSAID && when->delivery > 1) ||
                   (engine->there && engine->before.live.alone);
+    struct semel_str change;
 
     switch ((enum case_op)when->op) {
     case OP_DELIVER:
@@ -267,6 +268,10 @@ void case_sql_happen(struct sql_door *door)
     case OP_PURGE:
     case OP_TICK:
         expect_verdict(door->engine, door->words->tick(door) ? SAYS_DONE : SAYS_NOTHING, SEMEL_WHY_UNSET);
+        return;
+    case OP_SET:
+        change = case_change(engine->kase, &engine->policy, &engine->world->arena);
+        expect_verdict(door->engine, door->words->set(door, change.p) ? SAYS_DONE : SAYS_REFUSED, SEMEL_WHY_UNSET);
         return;
     case OP_REPLAY:
     case OP_DISCARD:

@@ -33,7 +33,8 @@ enum case_op {
     OP_DISCARD,
     OP_RESOLVE,
     OP_PURGE,
-    OP_TICK
+    OP_TICK,
+    OP_SET
 };
 
 /* A handler's words beyond enum semel_result. */
@@ -59,7 +60,7 @@ enum { ID_UUID7, ID_ULID, ID_NUMBER };
 
 struct case_policy {
     int64_t order, first, gap, effect, keep, retry, permanent, parked_key, parked_route, ceiling, retention;
-    int64_t timed_ids;
+    int64_t timed_ids, one_source;
 };
 
 /* The row before (given) and after (becomes). */
@@ -79,6 +80,7 @@ struct case_given {
 struct case_when {
     int64_t op, body, version, time, handler, delivery, no_id, no_field, too_large, business, outcome, alone, with;
     int64_t token, result, force, no_reason, no_payload, tombstone, id;
+    struct case_policy set;
 };
 
 struct case_verdict {
@@ -125,6 +127,9 @@ int64_t case_token(const char *id, int64_t claimed);
 int64_t case_stale_token(const struct kase *kase, const struct semel_policy *policy);
 int64_t case_at(int64_t relative); /* NEVER stays SEMEL_NONE */
 void case_policy_of(const struct kase *kase, struct semel_policy *ret);
+/* Settings: those of the policy, and those that `set` makes of them; in the arena, NUL-terminated. */
+struct semel_str case_settings(const struct semel_policy *policy, struct semel_arena *arena);
+struct semel_str case_change(const struct kase *kase, const struct semel_policy *policy, struct semel_arena *arena);
 struct semel_str case_payload(int64_t body);
 /* The fingerprint that goes with it. */
 struct semel_fp case_fp(int64_t body);

@@ -796,7 +796,7 @@ def test_age_of_a_message_is_in_its_id_where_the_consumer_says_so(db):
                            "018f0000-0000-4000-8000-000000000001", "01HW0000000000000000000OZZ",
                            "00000000000000000000012345", "7ZZZZZZZZZZZZZZZZZZZZZZZZZ",
                            "0125e72e-77ff-7000-8000-000000000001", "ffffffff-0000-7000-8000-000000000001"]:
-            handle(db, message_id, consumer=f"c{n}")
+            committed(db, "SELECT * FROM semel.inbox_put(%s, %s, raw => '')", f"c{n}", message_id)
         assert committed(db, "SELECT extract(epoch FROM message_time) * 1000 FROM semel.inbox WHERE consumer = %s "
                              "ORDER BY arrival", f"c{n}") == [(known[0],), (known[1],)] + 6 * [(None,)], said
     assert "uuidv7|false|true|ulid" in str(refused(db, "SELECT semel.consumer('c', '{\"timed_ids\": \"true\"}')"))

@@ -197,7 +197,7 @@ def test_settings_of_a_consumer_are_shown_with_their_defaults(db):
 # The page is what the C library's own table prints, which a test of the library compares.
 def test_settings_are_those_of_the_c_library(db):
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| `(.+?)` \|", documentation("settings-consumer.md"), re.MULTILINE)
-    assert len(rows) == 17
+    assert len(rows) == 18
     shown = ask(db, "SELECT semel.consumer('any')")[0][0]
     assert {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in shown.items()} == {
         name: value for name, _, value in rows}
