@@ -98,14 +98,14 @@ ALTER TABLE semel.consumer ADD COLUMN set_by_host text, ADD COLUMN set_by_file t
 WITH RECURSIVE place AS (
     (SELECT i.consumer, i.source FROM semel.inbox AS i
      WHERE i.message_time IS NOT NULL AND i.status IN ('completed', 'rejected', 'stale', 'prevented')
-     ORDER BY i.consumer, i.source LIMIT 1)
+     ORDER BY i.consumer, i.source, i.message_time::timestamptz(0) LIMIT 1)
     UNION ALL
     SELECT n.consumer, n.source
     FROM place AS p CROSS JOIN LATERAL (
         SELECT i.consumer, i.source FROM semel.inbox AS i
         WHERE (i.consumer, i.source) > (p.consumer, p.source)
               AND i.message_time IS NOT NULL AND i.status IN ('completed', 'rejected', 'stale', 'prevented')
-        ORDER BY i.consumer, i.source LIMIT 1) AS n
+        ORDER BY i.consumer, i.source, i.message_time::timestamptz(0) LIMIT 1) AS n
 ), newest AS (
     SELECT p.consumer, pg_catalog.upper(n.message_id) COLLATE "C" AS id, n.message_time
     FROM place AS p CROSS JOIN LATERAL (

@@ -9,7 +9,8 @@
  * Members: effect (atomic|outside|keyed), order (none|arrival|version), first_version (N|"any"), on_gap
  * (dead|apply|alert), gap_timeout, retry_max, permanent_max, retry_first, retry_ceiling, lease, parked_key_max,
  * parked_consumer_max, keep_payload (unfinished|always|never), payload_max, retention, business_retention
- * (duration or "forever"), timed_ids ("uuidv7"|false|true|"ulid"), one_source (true|false). Durations are text: a whole number and us, ms, s, m, h or d.
+ * (duration or "forever"), timed_ids ("uuidv7"|false|true|"ulid"), one_source (true|false). Durations are text: a whole
+ * number and us, ms, s, m, h or d.
  *
  * Invariants: an unknown member, a wrong type and a value out of range are refused with the member's name, and what
  * is stored is checked again when it is read. What is not said has the default of semel__policy_init, and is not

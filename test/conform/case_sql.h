@@ -50,7 +50,7 @@ struct sql_words {
     int64_t (*end)(struct sql_door *door, enum case_op op, int64_t token, const char *result, const char *outcome);
     int (*take)(struct sql_door *door, struct sql_taken taken[SQL_TAKEN]);
     bool (*tick)(struct sql_door *door);
-    bool (*set)(struct sql_door *door, const char *settings); /* false: refused by what is stored */
+    bool (*set)(struct sql_door *door, const char *settings);  /* false: refused by what is stored */
     void (*plant_stale)(struct sql_door *door, int64_t token); /* as a claim of the message that ran out */
 };
 

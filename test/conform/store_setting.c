@@ -217,7 +217,6 @@ static void sources_count_or_do_not_while_there_are_records(void **state)
 
 /* ---- files ---------------------------------------------------------------------------------------------- */
 
-/* A3 I24 P75 */
 static void mark(struct world *world, const char *source)
 {
     begin(world);
@@ -252,6 +251,7 @@ static void ids_keep_their_time_where_records_were_purged(void **state)
     person(world, "{\"timed_ids\": null}");
 }
 
+/* A3 I24 P75 */
 static void what_a_file_sets_is_changed_there(void **state)
 {
     struct world *world = *state;

@@ -26,9 +26,11 @@ def ulid_rows():
     now = now_us() // 1000 * 1000
     uuid = f"{now // 1000 >> 16:08x}-{now // 1000 & 0xFFFF:04x}-7000-8000-00000000000"
     return ([("mixed", "s", f"{uuid}{n}", now) for n in range(3)] + [("mixed", "t", ulid(now - SECOND), now - SECOND)]
-            + [("old", "s", ulid(now).lower(), now), ("uuids", "s", uuid + "0", now), ("numbers", "s", f"{12345:026}", 0),
-               ("said", "s", ulid(now), now - DAY), ("future", "s", ulid(now + 2 * DAY), now + 2 * DAY)]
-            + [("long ago", "s", f"id-{n}", now - n) for n in range(100)] + [("long ago", "s", ulid(now - DAY), now - DAY)])
+            + [("old", "s", ulid(now).lower(), now), ("uuids", "s", uuid + "0", now),
+               ("numbers", "s", f"{12345:026}", 0), ("said", "s", ulid(now), now - DAY),
+               ("future", "s", ulid(now + 2 * DAY), now + 2 * DAY)]
+            + [("long ago", "s", f"id-{n}", now - n) for n in range(100)]
+            + [("long ago", "s", ulid(now - DAY), now - DAY)])
 
 
 def add(store, message_id, status="dead", **columns):

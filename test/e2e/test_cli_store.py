@@ -349,7 +349,8 @@ def test_ids_keep_their_time_where_records_were_purged_unless_it_is_forced(store
     put = store.semel("consumer", "set", "orders", '{"timed_ids": null}')
     assert put.code == 4 and "timed_ids cannot go from true to uuidv7" in put.err and ": 1;" in put.err, put
     put = store.semel("consumer", "set", "orders", '{"timed_ids": null}', "--force", "--reason", "ticket 811")
-    assert put.code == 0 and store.semel("consumer", "show", "orders", "--json").json["settings"]["timed_ids"] == "uuidv7"
+    shown = store.semel("consumer", "show", "orders", "--json").json
+    assert put.code == 0 and shown["settings"]["timed_ids"] == "uuidv7"
     put = store.semel("consumer", "set", "orders", '{"timed_ids": "yes"}')
     assert put.code == 2 and "it must be one of uuidv7|false|true|ulid" in put.err, put
 

@@ -76,7 +76,8 @@ def test_ulids_that_are_in_use_stay_so_after_a_migration(empty_pg):
                        for n, (consumer, source, message_id, at_us) in enumerate(ulid_rows()))
     empty_pg.sql("INSERT INTO semel.inbox (arrival, consumer, source, message_id, status, message_time, received_at, "
                  "updated_at, processed_at) SELECT n, consumer, source, id, 'completed', timestamptz 'epoch' + us * "
-                 f"interval '1 microsecond', now(), now(), now() FROM (VALUES {values}) AS v (n, consumer, source, id, us)")
+                 "interval '1 microsecond', now(), now(), now() "
+                 f"FROM (VALUES {values}) AS v (n, consumer, source, id, us)")
     assert empty_pg.semel("migrate").code == 0
     assert empty_pg.sql("SELECT consumer, settings FROM semel.consumer ORDER BY 1") == [
         ("mixed", '{"timed_ids": true}'), ("old", '{"retry_max": 3, "timed_ids": true}')]

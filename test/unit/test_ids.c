@@ -41,7 +41,7 @@ static void a_ulid_tells_its_time(void **state)
     assert_true(us == INT64_C(281474976710655000));
 }
 
-/* A11 P82: nothing but its form tells a ULID, and a number may have it. */
+/* I18 A11 P82: nothing but its form tells a ULID, and a number may have it. */
 static void a_ulid_counts_only_where_it_is_asked_for(void **state)
 {
     (void)state;
@@ -50,7 +50,7 @@ static void a_ulid_counts_only_where_it_is_asked_for(void **state)
     assert_int_equal(us, 7);
 }
 
-/* A11 P82: a number of 26 digits was taken for a ULID of 1970. */
+/* I18 A11 P82: a number of 26 digits was taken for a ULID of 1970. */
 static void a_time_counts_from_2010_to_tomorrow(void **state)
 {
     (void)state;
