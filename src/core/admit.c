@@ -275,7 +275,8 @@ static void run_on(struct work *work, struct item *item)
         return;
     if (item->verdict.act == SEMEL_RUN && !work->claiming)
         return;
-    bool holds_place = parked || item->verdict.act == SEMEL_RUN;
+    bool left = work->storing && item->row != NULL; /* as it is: with a place, which the key tells of, or without */
+    bool holds_place = parked || (item->verdict.act == SEMEL_RUN && !left);
     if (!holds_place)
         return;
     if (key->head_arrival == SEMEL_NONE || (key->by_version && version < key->head_version)) {

@@ -58,6 +58,32 @@ static void lose_connection(struct mem_store *store)
     store->dead = true;
 }
 
+semel_status semel__mem_db_copy(struct semel_mem_db *db, struct semel_mem_db **ret)
+{
+    if (db->writer != NULL || semel__mem_db_new(ret, db->clock) != SEMEL_OK)
+        return SEMEL_RETRY;
+    (*ret)->last_arrival = db->last_arrival;
+    (*ret)->last_seq = db->last_seq;
+    (*ret)->tx = db->tx;
+    if (semel__mem_add_all(*ret, db))
+        return SEMEL_OK;
+    semel__mem_db_free(*ret);
+    return SEMEL_RETRY;
+}
+
+semel_status semel__mem_db_restore(struct semel_mem_db *db, struct semel_mem_db *backup)
+{
+    if (db->writer != NULL)
+        lose_connection(db->writer);
+    semel__mem_clear(db);
+    *db = (struct semel_mem_db){.clock = db->clock,
+                                .tx = db->tx,
+                                .last_arrival = backup->last_arrival,
+                                .last_seq = backup->last_seq,
+                                .handles = db->handles};
+    return semel__mem_add_all(db, backup) ? SEMEL_OK : SEMEL_RETRY;
+}
+
 void semel__mem_break(struct semel_store *store)
 {
     if (self(store)->db->writer == self(store))

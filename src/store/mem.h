@@ -47,6 +47,12 @@ void semel__mem_set_hook(struct semel_store *store, semel_mem_hook hook, void *c
  * connection cut, so that the handle answers CLOSED until reopen. Nothing happens to a handle without one. */
 void semel__mem_break(struct semel_store *store);
 
+/* A backup: what is committed. RETRY: a transaction is open, or there is no memory. Freed by semel__mem_db_free. */
+semel_status semel__mem_db_copy(struct semel_mem_db *db, struct semel_mem_db **ret);
+/* As it was when the backup was made, sequences too; an open transaction is lost, with its connection. RETRY: no memory,
+ * and the database is empty. */
+semel_status semel__mem_db_restore(struct semel_mem_db *db, struct semel_mem_db *backup);
+
 /* Spoils a stored row, as a stranger's UPDATE would: it is `damaged` from then on. false: there is no such row. */
 bool semel__mem_damage(struct semel_mem_db *db, struct semel_str consumer, struct semel_str source,
                        struct semel_str id);

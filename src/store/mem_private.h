@@ -171,6 +171,8 @@ bool semel__mem_append(struct semel_mem_db *db, enum mem_kind kind, const void *
 void semel__mem_undo_to(struct semel_mem_db *db, size_t mark);
 void semel__mem_keep(struct semel_mem_db *db); /* the log is final: frees what was replaced */
 void semel__mem_clear(struct semel_mem_db *db);
+/* Adds all that is in `from`. false: no memory. */
+bool semel__mem_add_all(struct semel_mem_db *db, struct semel_mem_db *from);
 
 /* ---- mem.c -------------------------------------------------------------------------------------------- */
 

@@ -499,3 +499,46 @@ void semel__mem_clear(struct semel_mem_db *db)
         semel__free(consumer);
     }
 }
+
+static bool add_table(struct semel_mem_db *db, struct semel_mem_db *from, enum mem_kind kind)
+{
+    for (struct mem_rec *rec = NULL; (rec = semel__mem_next(from, kind, rec)) != NULL;) {
+        struct mem_consumer *consumer = NULL;
+        struct mem_rec *image = semel__mem_image(kind, rec);
+
+        if (rec->key.consumer != NULL)
+            consumer = semel__mem_consumer_make(db, rec->key.consumer->name);
+        if (image == NULL || (rec->key.consumer != NULL && consumer == NULL) || !table_reserve(&db->tables[kind])) {
+            semel__free(image);
+            return false;
+        }
+        image->key.consumer = image->side.consumer = consumer; /* equal names have equal hashes */
+        if (kind == MEM_ATTEMPT)
+            ((struct mem_attempt *)image)->attempt.consumer = consumer->name;
+        if (kind == MEM_CONFLICT)
+            ((struct mem_conflict *)image)->conflict.consumer = consumer->name;
+        link_rec(db, kind, image);
+    }
+    return true;
+}
+
+static bool add_list(struct semel_mem_db *db, struct semel_mem_db *from, enum mem_kind kind)
+{
+    const struct mem_list *list = list_of(from, kind);
+
+    for (size_t i = 0; i < list->n; i++)
+        if (!semel__mem_append(db, kind, list->items + i * kinds[kind].size))
+            return false;
+    return true;
+}
+
+bool semel__mem_add_all(struct semel_mem_db *db, struct semel_mem_db *from)
+{
+    bool ok = true;
+
+    for (int kind = 0; ok && kind < MEM_TABLES; kind++)
+        ok = add_table(db, from, kind);
+    ok = ok && add_list(db, from, MEM_EFFECT) && add_list(db, from, MEM_AUDIT);
+    semel__mem_keep(db);
+    return ok;
+}

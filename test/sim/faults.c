@@ -118,7 +118,9 @@ enum semel_mem_fault sim_store_hook(void *ctx, const char *op)
     if (!alive)
         return SEMEL_MEM_CLOSE;
     if (named(op, "reopen"))
-        actor->lost = false;
+        actor->lost = actor->cut = false;
+    if (actor->cut)
+        return SEMEL_MEM_CLOSE;
     if (named(op, "begin"))
         actor->left_at_begin = actor->left;
     if (actor->lost)

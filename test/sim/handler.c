@@ -83,12 +83,16 @@ static struct sim_ending decide(struct sim_actor *actor, struct sim_event *event
     return ending;
 }
 
-void sim_effect_outside(struct sim_world *world, struct sim_event *event, bool keyed, bool late)
+void sim_effect_outside(struct sim_world *world, struct sim_event *event, bool keyed, bool late, uint64_t born)
 {
-    if (keyed && event->effects > 0)
+    if (sim_forgotten(world, born)) {
+        world->counts[SIM_FOREGONE]++;
+        event->foregone = true;
+    } else if (keyed && event->effects > 0) {
         world->counts[SIM_KEYED_REPEATS]++;
-    else
+    } else {
         sim_note_effect(world, event, late);
+    }
 }
 
 static semel_status have_effect(struct sim_actor *actor, struct semel_store *store, struct sim_event *event,
@@ -98,7 +102,8 @@ static semel_status have_effect(struct sim_actor *actor, struct semel_store *sto
         return semel__mem_effect_add(store, semel__str(event->id), semel__str(event->payload), err);
     if (!actor->dead) /* else too late: the process is gone */
         sim_effect_outside(actor->world, event, actor->policy.effect == SEMEL_EFFECT_KEYED,
-                           event->state != SEMEL_STATE_PROCESSING || event->owner != actor->number);
+                           event->state != SEMEL_STATE_PROCESSING || event->owner != actor->number,
+                           event->claimed[actor->number]);
     return SEMEL_OK;
 }
 

@@ -38,7 +38,7 @@ static void call_end(struct sim_world *world, struct sim_call *call)
               call->orphan ? ", and nobody listens" : "");
     if (call->ending.effect) {
         world->counts[SIM_LATE_EFFECTS] += late;
-        sim_effect_outside(world, event, world->scene.policy.effect == SEMEL_EFFECT_KEYED, late);
+        sim_effect_outside(world, event, world->scene.policy.effect == SEMEL_EFFECT_KEYED, late, call->born);
     }
     if (call->orphan)
         call->open = false;
@@ -253,6 +253,7 @@ static void start_call(struct sim_actor *actor, struct sim_slot *slot, struct si
                                     .open = true,
                                     .actor = actor->number,
                                     .incarnation = actor->incarnation,
+                                    .born = event->claimed[actor->number],
                                     .end_us = steady_us(world) + (world->quiet ? 0 : for_us)};
     event->starts++;
     world->counts[SIM_CALLS_MADE]++;

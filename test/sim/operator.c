@@ -49,7 +49,7 @@ static bool decide(struct sim_world *world, const struct sim_event *event, struc
         command->word = SEMEL_WORD_DISCARD;
         return sim_chance(world, 200);
     }
-    if (event->effects > 0) {
+    if (event->effects > 0 || event->foregone) {
         command->word = SEMEL_WORD_RESOLVE;
     } else if (event->state == SEMEL_STATE_QUARANTINED) {
         bool harmless = kept && !world->scene.business && policy->order != SEMEL_ORDER_ARRIVAL;

@@ -111,6 +111,9 @@ static void draw_faults(struct sim_world *world)
     f->big_jump = world->scene.purge ? (unsigned)sim_between(world, 1, 6) : 0;
     f->handler_stall = maybe(world, 300, 2, 30);
     f->handler_world = maybe(world, 300, 5, 60);
+    f->backup = maybe(world, 250, 2, 20);
+    f->restore = f->backup > 0 ? (unsigned)sim_between(world, 1, 6) : 0;
+    f->sit = maybe(world, 300, 20, 200);
 }
 
 static enum sim_kind draw_kind(struct sim_world *world, unsigned troubled)
@@ -175,6 +178,7 @@ void sim_scene_draw(struct sim_world *world)
 
     *scene = (struct sim_scene){.n_workers = (int)sim_between(world, 1, SIM_WORKERS),
                                 .n_operators = (int)sim_between(world, 1, SIM_OPERATORS),
+                                .n_tickers = sim_chance(world, 400) ? (int)sim_between(world, 1, SIM_TICKERS) : 0,
                                 .n_events = (int)sim_between(world, 5, sim_chance(world, 300) ? SIM_EVENTS : 25),
                                 .n_keys = (int)sim_between(world, 1, SIM_KEYS),
                                 .chaos_us = sim_between(world, 10, 40) * SIM_SECOND};

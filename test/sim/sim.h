@@ -12,6 +12,7 @@
  *   faults.c  what goes wrong before an operation, at a point   operator.c  people and reconciles
  *   watch.c   what must hold after every commit                 verify.c    what must hold in the end
  *   leased.c  workers that claim and have others run it         fiber.c     several actors on one thread
+ *   ticker.c  other sessions that only tick                     past.c      backups and restores
  *   main.c    seeds, processes, counters
  *
  * Invariants: everything random comes from world->rng, everything timed from world->now_us, and nothing depends on an
@@ -32,11 +33,14 @@
 
 #define SIM_WORKERS 4
 #define SIM_OPERATORS 2
-#define SIM_ACTORS (SIM_WORKERS + SIM_OPERATORS)
+#define SIM_TICKERS 3
+#define SIM_ACTORS (SIM_WORKERS + SIM_OPERATORS + SIM_TICKERS)
 #define SIM_EVENTS 60
 #define SIM_KEYS 8
 #define SIM_SLOTS 6
 #define SIM_CALLS 256
+#define SIM_RESTORES_MAX 3
+#define SIM_TOKENS 4096
 
 #define SIM_MS INT64_C(1000)
 #define SIM_SECOND (1000 * SIM_MS)
@@ -98,7 +102,13 @@
     X(FINISHED, "ends by the pump")         \
     X(HELD_OVER, "ends tried again")        \
     X(PUT, "stored to be taken")            \
-    X(HAND_RUN, "run by hand")
+    X(HAND_RUN, "run by hand")              \
+    X(TICKS, "ticks of other sessions")     \
+    X(SITTERS, "open transactions")         \
+    X(BACKUPS, "backups")                   \
+    X(RESTORES, "restores")                 \
+    X(FORGOTTEN, "forgotten claims")        \
+    X(FOREGONE, "effects of a lost future")
 
 enum sim_count {
 #define X(name, text) SIM_##name,
@@ -144,6 +154,8 @@ struct sim_event {
     int owner, owner_incarnation; /* the actor that holds the lease, or -1 */
     uint64_t mark;                /* of the last look at which its row was there */
     uint64_t held[SIM_ACTORS];    /* the actor's serial when it last held the lease */
+    uint64_t claimed[SIM_ACTORS]; /* the look at which the actor's last claim of it was seen */
+    bool foregone;                /* it took effect outside in a future that a restore took back */
     bool was_final;               /* a final row was there and was purged */
     bool alone;                   /* its lease is that of a message which runs by itself */
     bool prevented;               /* ever */
@@ -162,10 +174,11 @@ enum sim_life {
 struct sim_faults {
     unsigned yield, yield_in_tx, crash, point_crash, stall, retry, close, unknown, queue_error, queue_close, lost_ack;
     unsigned redeliver, conflict, jump, backward, big_jump, handler_stall, handler_world;
+    unsigned backup, restore, sit;
 };
 
 struct sim_scene {
-    int n_workers, n_operators, n_events, n_keys;
+    int n_workers, n_operators, n_tickers, n_events, n_keys;
     enum sim_life lives[SIM_WORKERS];
     enum semel_queue_mode mode;
     size_t partitions;
@@ -192,6 +205,7 @@ struct sim_call {
     bool open, ended;
     bool orphan; /* nobody waits for the answer */
     int actor, incarnation;
+    uint64_t born;  /* the look at which its claim was seen */
     int64_t end_us; /* by the steady clock */
     struct sim_ending ending;
 };
@@ -207,17 +221,20 @@ struct sim_slot {
     int64_t renew_us;
 };
 
+enum sim_role { SIM_WORKER, SIM_OPERATOR, SIM_TICKER };
+
 struct sim_actor {
     struct sim_world *world;
+    enum sim_role role;
     enum sim_life life;
     int number;
-    bool is_operator;
     struct fiber *fiber;
     bool alive;      /* handles are open, the fiber is not done */
     bool dead;       /* crashed: every operation answers CLOSED from now on */
     bool atomic;     /* is not left now */
     bool ending;     /* is about to commit or to roll back */
     bool lost;       /* the server ended its transaction; until it connects anew */
+    bool cut;        /* its connection is gone; until then, too */
     uint64_t serial; /* one more with each turn of its loop and with each incarnation */
     int incarnation;
     char owner[32];
@@ -235,6 +252,16 @@ struct sim_actor {
     struct sim_slot slots[SIM_SLOTS]; /* not of one that steps */
     struct semel_arena arena;         /* of what was claimed last */
     int n_slots;
+};
+
+/* What is known of a database at the moment of its backup. */
+struct sim_past {
+    struct semel_mem_db *db; /* NULL: there is none */
+    struct sim_event events[SIM_EVENTS];
+    uint64_t look;
+    size_t effects_seen;
+    int64_t last_of_key[SIM_KEYS];
+    int business_effects[SIM_EVENTS];
 };
 
 struct sim_world {
@@ -258,6 +285,13 @@ struct sim_world {
     int64_t last_of_key[SIM_KEYS]; /* the event, or its version, whose effect came last */
     int business_effects[SIM_EVENTS];
     int to_push; /* the first event that is not pushed yet */
+    struct sim_past past;
+    struct {
+        uint64_t from, at; /* what was seen after one look, up to the other, is forgotten */
+    } restores[SIM_RESTORES_MAX];
+    int n_restores;
+    int64_t tokens[SIM_TOKENS]; /* all that were ever seen */
+    size_t n_tokens;
     uint64_t counts[SIM_COUNTS];
 };
 
@@ -273,6 +307,7 @@ void sim_scene_draw(struct sim_world *world);
 void sim_scene_describe(const struct sim_world *world, char *out, size_t size);
 
 /* world.c */
+void sim_redeliver(struct sim_world *world, struct sim_event *event);
 void sim_run(struct sim_world *world, struct fiber **fibers, uint64_t seed);
 
 /* faults.c */
@@ -299,12 +334,22 @@ void sim_actor_open(struct sim_actor *actor);
 void sim_actor_close(struct sim_actor *actor);
 void sim_worker_main(void *arg);
 
+/* ticker.c */
+void sim_ticker_main(void *arg);
+
+/* past.c */
+void sim_backup(struct sim_world *world);
+void sim_restore(struct sim_world *world);
+void sim_past_done(struct sim_world *world);
+bool sim_forgotten(const struct sim_world *world, uint64_t look); /* a restore took back what was seen at that look */
+
 /* operator.c */
 void sim_operator_main(void *arg);
 
 /* handler.c */
 struct sim_ending sim_outcome(struct sim_world *world, struct sim_event *event);
-void sim_effect_outside(struct sim_world *world, struct sim_event *event, bool keyed, bool late);
+/* `born`: the look at which the claim was seen. */
+void sim_effect_outside(struct sim_world *world, struct sim_event *event, bool keyed, bool late, uint64_t born);
 bool sim_misbehaves(struct sim_event *event);
 void sim_kill_worker(struct sim_actor *actor, struct sim_event *event);
 struct sim_event *sim_event_whole(struct sim_actor *actor, const struct semel__msg *msg); /* as it was sent */

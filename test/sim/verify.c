@@ -26,7 +26,7 @@ static void verify_fate(const struct sim_world *world, const struct sim_event *e
         sim_broken(world, "none is lost", "event %d has neither effect nor record", event->n);
     switch (event->state) {
     case SEMEL_STATE_COMPLETED:
-        if (event->effects != 1)
+        if (event->effects != 1 && !(event->foregone && event->effects == 0))
             sim_broken(world, "none is lost", "event %d is completed and took effect %d times", event->n,
                        event->effects);
         return;
@@ -53,7 +53,7 @@ static void verify_fate(const struct sim_world *world, const struct sim_event *e
 static void verify_prevented(const struct sim_world *world, const struct sim_event *event)
 {
     for (int i = 0; i < world->scene.n_events; i++)
-        if (world->events[i].business == event->business && world->events[i].effects > 0)
+        if (world->events[i].business == event->business && (world->events[i].effects > 0 || world->events[i].foregone))
             return;
     sim_broken(world, "prevented by an effect", "event %d was prevented, and nobody did what it stands for", event->n);
 }

@@ -67,8 +67,8 @@ void sim_note_effect(struct sim_world *world, struct sim_event *event, bool late
                    event->n);
     if (late && late_version(world))
         return; /* no fence reaches the outside world: its row may be stale by now */
-    if (order == SEMEL_ORDER_ARRIVAL && shares_intent(world, event))
-        return;
+    if (order == SEMEL_ORDER_ARRIVAL && (shares_intent(world, event) || world->n_restores > 0))
+        return; /* a restore brings again what came before */
     if (order != SEMEL_ORDER_NONE && place <= *last)
         sim_broken(world, "order per key", "key %d: the effect of event %d at place %lld came after place %lld",
                    event->key, event->n, (long long)place, (long long)*last);
@@ -106,7 +106,23 @@ static void find_owner(struct sim_world *world, const struct semel_row *row, str
         event->owner = i;
         event->owner_incarnation = actor->incarnation;
         event->held[i] = actor->serial;
+        if (!event->there || event->token != row->live.lease_token)
+            event->claimed[i] = world->looks;
     }
+}
+
+/* No two claims ever have the same token, whatever was restored (P79). */
+static void check_token(struct sim_world *world, const struct sim_event *event, const struct semel_row *row)
+{
+    int64_t token = row->live.lease_token;
+
+    if (token == SEMEL_NONE || token == event->token)
+        return;
+    for (size_t i = 0; i < world->n_tokens && i < SIM_TOKENS; i++)
+        if (world->tokens[i] == token)
+            sim_broken(world, "a token is given once", "event %d has token %lld, which was given before", event->n,
+                       (long long)token);
+    world->tokens[world->n_tokens++ % SIM_TOKENS] = token;
 }
 
 /* A lease that was there ends. */
@@ -184,7 +200,8 @@ static void check_row(struct sim_world *world, const struct sim_event *event, co
 /* It is recorded, now or before it was purged, that it took effect. */
 static bool applied(const struct sim_event *event)
 {
-    return (event->was_final && event->effects > 0) || (event->there && event->state == SEMEL_STATE_COMPLETED);
+    return (event->was_final && (event->effects > 0 || event->foregone)) ||
+           (event->there && event->state == SEMEL_STATE_COMPLETED);
 }
 
 static bool over(const struct sim_event *event)
@@ -273,6 +290,7 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
     check_row(world, event, row);
     check_move(world, event, row);
     check_renewal(world, event, row);
+    check_token(world, event, row);
     if (!event->there || event->state != live->state)
         sim_trace(world, "event %d: %s -> %s (attempts %d, %s) by %s", event->n,
                   event->there ? semel__state_name(event->state) : "absent", semel__state_name(live->state),
@@ -341,7 +359,7 @@ void sim_watch(struct sim_world *world)
             check_gone(world, event);
         if (event->there)
             check_versions(world, event);
-        if (event->there && event->state == SEMEL_STATE_COMPLETED && event->effects == 0)
+        if (event->there && event->state == SEMEL_STATE_COMPLETED && event->effects == 0 && !event->foregone)
             sim_broken(world, "effect and record are one", "event %d is completed and had no effect", event->n);
     }
     if (world->scene.policy.order != SEMEL_ORDER_NONE && world->scene.policy.effect != SEMEL_EFFECT_ATOMIC)

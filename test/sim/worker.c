@@ -30,17 +30,18 @@ static void open_pump(struct sim_actor *actor)
 
 void sim_actor_open(struct sim_actor *actor)
 {
-    static void (*const mains[])(void *) = {sim_worker_main, sim_leased_main, sim_hands_main};
+    static void (*const lives[])(void *) = {sim_worker_main, sim_leased_main, sim_hands_main};
+    static void (*const roles[])(void *) = {NULL, sim_operator_main, sim_ticker_main};
+    static const char *const names[] = {"w", "o", "t"};
     struct sim_world *world = actor->world;
     const struct semel_store_options options = {.clock = &world->clock, .rng = &world->rng};
     struct semel_error err;
 
     actor->incarnation++;
     actor->serial++;
-    actor->dead = actor->atomic = actor->ending = actor->lost = false;
+    actor->dead = actor->atomic = actor->ending = actor->lost = actor->cut = false;
     actor->break_at_us = actor->expel_at_us = SEMEL_NONE;
-    snprintf(actor->owner, sizeof actor->owner, "%s%d.%d", actor->is_operator ? "o" : "w", actor->number,
-             actor->incarnation);
+    snprintf(actor->owner, sizeof actor->owner, "%s%d.%d", names[actor->role], actor->number, actor->incarnation);
     if (semel__store_mem_open(&actor->store, world->db, &options, &err) != SEMEL_OK)
         sim_broken(world, "memory", "%s", err.text);
     semel__mem_set_hook(actor->store, sim_store_hook, actor);
@@ -50,11 +51,11 @@ void sim_actor_open(struct sim_actor *actor)
     actor->policy = world->scene.policy;
     actor->policy.one_by_one = actor->life == SIM_HANDS && sim_chance(world, 500);
     semel__inbox_init(&actor->inbox, actor->store, &actor->policy, &actor->handler, &world->rng, owner_of(actor));
-    if (!actor->is_operator)
+    if (actor->role == SIM_WORKER)
         open_pump(actor);
     if (actor->life != SIM_STEPS)
         sim_slots_open(actor);
-    fiber_start(actor->fiber, actor->is_operator ? sim_operator_main : mains[actor->life], actor);
+    fiber_start(actor->fiber, actor->role == SIM_WORKER ? lives[actor->life] : roles[actor->role], actor);
     actor->alive = true;
 }
 
@@ -84,7 +85,7 @@ void sim_actor_close(struct sim_actor *actor)
     add_counts(actor->world, &actor->inbox.counts);
     if (actor->life != SIM_STEPS)
         sim_slots_close(actor);
-    if (!actor->is_operator) {
+    if (actor->role == SIM_WORKER) {
         semel__pump_done(&actor->pump);
         semel_broker_close(actor->broker);
         actor->broker = NULL;

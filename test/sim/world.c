@@ -70,16 +70,20 @@ static void push_next(struct sim_world *world)
               event->key, (long long)event->version, event->business, (int)event->kind);
 }
 
-static void redeliver(struct sim_world *world, struct sim_event *event)
+void sim_redeliver(struct sim_world *world, struct sim_event *event)
 {
     struct semel_error err;
 
-    if (!event->there && !event->was_final)
-        return; /* it is still on its way */
     if (semel__mem_queue_redeliver(world->queue, event->number, &err) != SEMEL_OK)
         sim_broken(world, "memory", "%s", err.text);
     world->counts[SIM_REDELIVERED]++;
     sim_trace(world, "event %d is delivered once more", event->n);
+}
+
+static void redeliver(struct sim_world *world, struct sim_event *event)
+{
+    if (event->there || event->was_final) /* else it is still on its way */
+        sim_redeliver(world, event);
 }
 
 static struct sim_event *any_event(struct sim_world *world)
@@ -125,6 +129,10 @@ static int64_t happen(struct sim_world *world)
         redeliver(world, any_event(world));
     if (sim_chance(world, faults->conflict))
         send_conflict(world, any_event(world));
+    if (sim_chance(world, faults->backup))
+        sim_backup(world);
+    if (sim_chance(world, faults->restore))
+        sim_restore(world);
     if (sim_chance(world, faults->jump))
         by_us = sim_between(world, 1, 3 * world->scene.policy.lease_us);
     else if (sim_chance(world, faults->backward))
@@ -301,15 +309,17 @@ static void create(struct sim_world *world, struct fiber **fibers)
 {
     const struct sim_scene *scene = &world->scene;
 
-    world->n_actors = scene->n_workers + scene->n_operators;
+    world->n_actors = scene->n_workers + scene->n_operators + scene->n_tickers;
     if (semel__mem_db_new(&world->db, &world->clock) != SEMEL_OK ||
         semel__mem_queue_new(&world->queue, scene->mode, scene->partitions, &world->clock) != SEMEL_OK)
         sim_broken(world, "memory", "there is none");
     for (int i = 0; i < world->n_actors; i++) {
         struct sim_actor *actor = &world->actors[i];
         *actor = (struct sim_actor){.world = world, .number = i, .fiber = fibers[i], .wake_us = world->now_us};
-        actor->is_operator = i >= scene->n_workers;
-        actor->life = actor->is_operator ? SIM_STEPS : scene->lives[i];
+        actor->role = i < scene->n_workers                        ? SIM_WORKER
+                      : i < scene->n_workers + scene->n_operators ? SIM_OPERATOR
+                                                                  : SIM_TICKER;
+        actor->life = actor->role == SIM_WORKER ? scene->lives[i] : SIM_STEPS;
         sim_actor_open(actor);
     }
     for (int i = 0; i < SIM_KEYS; i++)
@@ -322,6 +332,7 @@ static void destroy(struct sim_world *world)
     for (int i = 0; i < world->n_actors; i++)
         while (world->actors[i].alive)
             resume(world, &world->actors[i]);
+    sim_past_done(world);
     semel__mem_db_free(world->db);
     semel__mem_queue_free(world->queue);
 }

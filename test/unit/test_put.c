@@ -73,6 +73,34 @@ static void messages_of_a_key_are_parked_behind_the_first(void **state)
     assert_true(a != NULL && b != NULL && c != NULL && a < b && b < c);
 }
 
+static void a_waiter_that_comes_again_has_no_place_in_its_key(void **state)
+{
+    /* A6 P78: it is left as it is, and nobody would wake what parked behind it. */
+    struct engine *e = *state;
+    struct semel__msg holder = msg("h", "fail@1"), waiter = keyed("w", "ok", "k", SEMEL_NONE);
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    holder.business[0] = waiter.business[0] = SEMEL_STR("inv-1");
+    holder.n_business = waiter.n_business = 1;
+    process_one(e, holder);
+    process_one(e, waiter);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
+    const struct semel_command discard = {.word = SEMEL_WORD_DISCARD,
+                                          .source = holder.source,
+                                          .id = holder.id,
+                                          .who = SEMEL_STR("me"),
+                                          .reason = SEMEL_STR("no")};
+    enum semel_state now;
+    bool done = false;
+    assert_ok(e, semel__inbox_command(&e->inbox, &discard, &done, &now, &e->err));
+    assert_true(done);
+    const struct semel__msg msgs[] = {waiter, keyed("x", "ok", "k", SEMEL_NONE)};
+    put_all(e, msgs, COUNT(msgs));
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
+    while (work(e) > 0)
+        continue;
+    assert_int_equal(state_of(e, "x"), SEMEL_STATE_COMPLETED);
+}
+
 static void a_lower_version_behind_a_higher_one_is_not_locked_out(void **state)
 {
     /* I12: nobody is at the effect of the higher one, so the lower one goes first; neither may wait for the other. */
@@ -233,6 +261,7 @@ int main(int argc, char **argv)
         ON_EACH(a_batch_is_stored_in_one_transaction_and_runs_later),
         ON_EACH(an_id_with_another_payload_is_a_conflict_and_the_first_stays),
         ON_EACH(messages_of_a_key_are_parked_behind_the_first),
+        ON_EACH(a_waiter_that_comes_again_has_no_place_in_its_key),
         ON_EACH(a_lower_version_behind_a_higher_one_is_not_locked_out),
         ON_EACH(contention_cuts_the_batch_and_loses_nothing),
         ON_EACH(an_unknown_commit_is_read_again),
