@@ -405,7 +405,8 @@ CREATE FUNCTION semel._backoff(p semel._policy, n integer) RETURNS bigint LANGUA
 $$;
 
 -- The end of an attempt that is counted in r.attempts. Here and for a recovery, what nobody knows goes by the effect
--- that the message was claimed under, whatever the consumer's is now. class: NULL, where it is the result's own.
+-- that the message was claimed under, whatever the consumer's is now; but it is repeated only by a consumer that still
+-- has a key for it. class: NULL, where it is the result's own.
 CREATE FUNCTION semel._ended(p semel._policy, r semel.inbox, result text, class text, reason text, outcome text,
                              now timestamptz)
 RETURNS semel.inbox LANGUAGE plpgsql AS $$
@@ -415,7 +416,7 @@ DECLARE
     dead boolean := used >= CASE WHEN result = 'permanent' THEN p.permanent_max ELSE p.retry_max END;
 BEGIN
     r := semel._moved(r, CASE WHEN result = 'done' THEN 'completed' WHEN result = 'rejected' THEN 'rejected'
-                              WHEN result = 'maybe' AND effect <> 'keyed' THEN 'unknown'
+                              WHEN result = 'maybe' AND (effect <> 'keyed' OR p.effect <> 'keyed') THEN 'unknown'
                               WHEN dead THEN 'dead' ELSE 'failed' END, now);
     r.outcome := outcome;
     IF r.status <> 'completed' THEN
@@ -455,7 +456,8 @@ BEGIN
         r.error_text := 'its worker died or stalled while it ran this one together with others; next it runs alone';
         RETURN r;
     END IF;
-    RETURN semel._ended(p, r, CASE WHEN effect = 'outside' THEN 'maybe' ELSE 'transient' END, 'lease_expired',
+    RETURN semel._ended(p, r, CASE WHEN effect = 'atomic' OR (effect = 'keyed' AND p.effect = 'keyed') THEN 'transient'
+                                   ELSE 'maybe' END, 'lease_expired',
                         'its worker died or stalled: the lease ran out before it reported an end', r.outcome, now);
 END $$;
 

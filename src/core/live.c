@@ -84,6 +84,12 @@ static enum semel_state failed_or_dead(const struct semel_policy *policy, const 
     return used >= max ? SEMEL_STATE_DEAD : SEMEL_STATE_FAILED;
 }
 
+/* What may have had its effect is repeated only where it was called with its key, and will be again. */
+static bool repeats_by_key(const struct semel_policy *policy, int64_t token)
+{
+    return semel__effect_of(policy, token) == SEMEL_EFFECT_KEYED && policy->effect == SEMEL_EFFECT_KEYED;
+}
+
 static enum semel_state ending_state(const struct semel_policy *policy, const struct semel_live *before,
                                      enum semel_result result)
 {
@@ -93,7 +99,7 @@ static enum semel_state ending_state(const struct semel_policy *policy, const st
     case SEMEL_REJECTED:
         return SEMEL_STATE_REJECTED;
     case SEMEL_MAYBE:
-        if (semel__effect_of(policy, before->lease_token) != SEMEL_EFFECT_KEYED)
+        if (!repeats_by_key(policy, before->lease_token))
             return SEMEL_STATE_UNKNOWN;
         return failed_or_dead(policy, before, SEMEL_TRANSIENT);
     case SEMEL_TRANSIENT:
@@ -143,7 +149,8 @@ void semel__live_recover(const struct semel_policy *policy, const struct semel_l
         return;
     }
     struct semel_ending ending = {
-        .result = effect == SEMEL_EFFECT_OUTSIDE ? SEMEL_MAYBE : SEMEL_TRANSIENT,
+        .result = effect == SEMEL_EFFECT_ATOMIC || repeats_by_key(policy, before->lease_token) ? SEMEL_TRANSIENT
+                                                                                               : SEMEL_MAYBE,
         .cls = SEMEL_CLASS_LEASE,
         .text = SEMEL_STR("its worker died or stalled: the lease ran out before it reported an end"),
         .outcome = before->outcome,

@@ -25,9 +25,9 @@ void sim_kill_worker(struct sim_actor *actor, struct sim_event *event)
 {
     struct sim_world *world = actor->world;
 
-    if (event->starts > (event->replays + 1) * world->scene.policy.retry_max + 2)
+    if (event->starts > (event->replays + 1) * world->cap + 2)
         sim_broken(world, "a killer is stopped", "event %d has killed %d workers with %d retries and %d replays",
-                   event->n, event->starts, world->scene.policy.retry_max, event->replays);
+                   event->n, event->starts, world->cap, event->replays);
     world->counts[SIM_KILLED]++;
     sim_trace(world, "%s is killed by event %d", actor->owner, event->n);
     actor->dead = true;
@@ -83,7 +83,8 @@ static struct sim_ending decide(struct sim_actor *actor, struct sim_event *event
     return ending;
 }
 
-void sim_effect_outside(struct sim_world *world, struct sim_event *event, bool keyed, bool late, uint64_t born)
+void sim_effect_outside(struct sim_world *world, struct sim_event *event, bool keyed, bool late, uint64_t born,
+                        enum semel_order order)
 {
     if (sim_forgotten(world, born)) {
         world->counts[SIM_FOREGONE]++;
@@ -91,7 +92,8 @@ void sim_effect_outside(struct sim_world *world, struct sim_event *event, bool k
     } else if (keyed && event->effects > 0) {
         world->counts[SIM_KEYED_REPEATS]++;
     } else {
-        sim_note_effect(world, event, late);
+        event->outside = true;
+        sim_note_effect(world, event, late, order);
     }
 }
 
@@ -103,7 +105,7 @@ static semel_status have_effect(struct sim_actor *actor, struct semel_store *sto
     if (!actor->dead) /* else too late: the process is gone */
         sim_effect_outside(actor->world, event, actor->policy.effect == SEMEL_EFFECT_KEYED,
                            event->state != SEMEL_STATE_PROCESSING || event->owner != actor->number,
-                           event->claimed[actor->number]);
+                           event->claimed[actor->number], actor->policy.order);
     return SEMEL_OK;
 }
 
@@ -194,11 +196,11 @@ semel_status sim_handle_each(void *ctx, struct semel_store *store, const struct 
 /* P57: on an ordered route a key occurs at most once a statement. */
 static void check_set(const struct sim_actor *actor, const struct semel__msg *const *msgs, size_t n)
 {
-    if (actor->world->scene.policy.order == SEMEL_ORDER_NONE)
+    if (actor->policy.order == SEMEL_ORDER_NONE)
         return;
     for (size_t i = 1; i < n; i++)
         for (size_t k = 0; k < i; k++)
-            if (semel__str_eq(msgs[i]->order_key, msgs[k]->order_key))
+            if (semel__str_given(msgs[i]->order_key) && semel__str_eq(msgs[i]->order_key, msgs[k]->order_key))
                 sim_broken(actor->world, "a key occurs once a statement", "it came twice");
 }
 

@@ -38,7 +38,7 @@ static void call_end(struct sim_world *world, struct sim_call *call)
               call->orphan ? ", and nobody listens" : "");
     if (call->ending.effect) {
         world->counts[SIM_LATE_EFFECTS] += late;
-        sim_effect_outside(world, event, world->scene.policy.effect == SEMEL_EFFECT_KEYED, late, call->born);
+        sim_effect_outside(world, event, call->keyed, late, call->born, call->order);
     }
     if (call->orphan)
         call->open = false;
@@ -200,8 +200,9 @@ static void check_released(struct sim_actor *actor, const struct some *some)
     }
 }
 
-static bool fits(const struct sim_actor *actor, enum semel_result result, enum semel_state state)
+static bool fits(const struct sim_actor *actor, const struct semel_lease *lease, enum semel_result result)
 {
+    enum semel_state state = lease->live.state;
     bool tried = state == SEMEL_STATE_FAILED || state == SEMEL_STATE_DEAD;
 
     switch (result) {
@@ -210,7 +211,10 @@ static bool fits(const struct sim_actor *actor, enum semel_result result, enum s
     case SEMEL_REJECTED:
         return state == SEMEL_STATE_REJECTED;
     case SEMEL_MAYBE:
-        return actor->policy.effect == SEMEL_EFFECT_KEYED ? tried : state == SEMEL_STATE_UNKNOWN;
+        return semel__effect_of(&actor->policy, lease->live.lease_token) == SEMEL_EFFECT_KEYED &&
+                       actor->policy.effect == SEMEL_EFFECT_KEYED
+                   ? tried
+                   : state == SEMEL_STATE_UNKNOWN;
     case SEMEL_TRANSIENT:
     case SEMEL_PERMANENT:
         return tried;
@@ -228,7 +232,7 @@ static void check_finished(struct sim_actor *actor, const struct some *some)
         world->counts[some->leases[i].lost ? SIM_LOST_LEASES : SIM_FINISHED]++;
         if (some->leases[i].lost)
             continue;
-        if (!fits(actor, some->endings[i].result, some->leases[i].live.state) ||
+        if (!fits(actor, &some->leases[i], some->endings[i].result) ||
             (certain && event->there && event->state != some->leases[i].live.state))
             sim_broken(world, "an end is what it was said to be", "event %d: %s, and it is said to be %s and is %s",
                        event->n, semel__result_name(some->endings[i].result),
@@ -254,6 +258,8 @@ static void start_call(struct sim_actor *actor, struct sim_slot *slot, struct si
                                     .actor = actor->number,
                                     .incarnation = actor->incarnation,
                                     .born = event->claimed[actor->number],
+                                    .keyed = actor->policy.effect == SEMEL_EFFECT_KEYED,
+                                    .order = actor->policy.order,
                                     .end_us = steady_us(world) + (world->quiet ? 0 : for_us)};
     event->starts++;
     world->counts[SIM_CALLS_MADE]++;
@@ -406,6 +412,17 @@ static void wait_for_ends(struct sim_actor *actor, bool busy)
     fiber_yield();
 }
 
+/* There is nobody else to have an effect in the transaction. */
+static size_t step(struct sim_actor *actor)
+{
+    struct semel_error err;
+    size_t n = 0;
+    semel_status status = semel__pump_step(&actor->pump, actor->world->now_us, &n, &err);
+
+    sim_tell(actor, "step", status, n, &err);
+    return n;
+}
+
 void sim_leased_main(void *arg)
 {
     struct sim_actor *actor = arg;
@@ -415,10 +432,13 @@ void sim_leased_main(void *arg)
     while (!actor->dead && !world->stopping) {
         size_t ticked = 0, begun = 0;
         actor->serial++;
-        semel_status status = semel__pump_tick(&actor->pump, world->now_us, &ticked, &err);
-        sim_tell(actor, "tick", status, ticked, &err);
-        if (!actor->dead)
-            begun = begin_work(actor);
+        bool goes = sim_settings_round(actor);
+        if (goes && !actor->dead) {
+            semel_status status = semel__pump_tick(&actor->pump, world->now_us, &ticked, &err);
+            sim_tell(actor, "tick", status, ticked, &err);
+        }
+        if (goes && !actor->dead)
+            begun = actor->policy.effect == SEMEL_EFFECT_ATOMIC ? step(actor) : begin_work(actor);
         if (actor->dead)
             break;
         wait_for_ends(actor, ticked + begun > 0);
@@ -486,14 +506,19 @@ void sim_hands_main(void *arg)
 
     while (!actor->dead && !world->stopping) {
         size_t stored = 0, ticked = 0, run = 0;
+        semel_status status = SEMEL_OK;
         actor->serial++;
-        semel_status status = semel__pump_step(&actor->pump, world->now_us, &stored, &err);
-        sim_tell(actor, "step", status, stored, &err);
+        bool goes = sim_settings_round(actor);
+        if (goes && !actor->dead) {
+            status = semel__pump_step(&actor->pump, world->now_us, &stored, &err);
+            sim_tell(actor, "step", status, stored, &err);
+        }
         world->counts[SIM_PUT] += stored;
-        if (!actor->dead)
+        if (goes && !actor->dead) {
             status = semel__pump_tick(&actor->pump, world->now_us, &ticked, &err);
-        sim_tell(actor, "tick", status, ticked, &err);
-        if (!actor->dead && !actor->pump.store_down)
+            sim_tell(actor, "tick", status, ticked, &err);
+        }
+        if (goes && !actor->dead && !actor->pump.store_down)
             status = run_taken(actor, &run, &err);
         actor->pump.store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
         if (actor->dead)

@@ -32,10 +32,15 @@ static bool hopeless(const struct sim_event *event)
     return event->kind == SIM_POISON || event->kind == SIM_KILLER;
 }
 
+/* All effects, whatever anybody may come to say. */
+static bool in_database(const struct sim_world *world)
+{
+    return world->scene.settings == SIM_FIXED && world->scene.policy.effect == SEMEL_EFFECT_ATOMIC;
+}
+
 /* false: nothing can be said now. */
 static bool decide(struct sim_world *world, const struct sim_event *event, struct semel_command *command)
 {
-    const struct semel_policy *policy = &world->scene.policy;
     const bool kept = event->kept;
 
     command->word = SEMEL_WORD_REPLAY;
@@ -43,7 +48,7 @@ static bool decide(struct sim_world *world, const struct sim_event *event, struc
         command->force = true;
         return true;
     }
-    if (policy->effect != SEMEL_EFFECT_ATOMIC && !sim_nobody_holds(world, event))
+    if (!in_database(world) && !sim_nobody_holds(world, event))
         return false;
     if (may_be_given_up(world, event)) {
         command->word = SEMEL_WORD_DISCARD;
@@ -52,7 +57,7 @@ static bool decide(struct sim_world *world, const struct sim_event *event, struc
     if (event->effects > 0 || event->foregone) {
         command->word = SEMEL_WORD_RESOLVE;
     } else if (event->state == SEMEL_STATE_QUARANTINED) {
-        bool harmless = kept && !world->scene.business && policy->order != SEMEL_ORDER_ARRIVAL;
+        bool harmless = kept && !world->scene.business && (world->orders & 1u << SEMEL_ORDER_ARRIVAL) == 0;
         if (!harmless || sim_chance(world, 200))
             command->word = SEMEL_WORD_DISCARD;
         command->force = !sim_chance(world, 300);
@@ -119,12 +124,12 @@ static void care(struct sim_actor *actor, struct sim_event *event)
 
     if (!decide(world, event, &command))
         return;
-    bool in_database = world->scene.policy.effect == SEMEL_EFFECT_ATOMIC && !command.force;
-    actor->atomic = !in_database;
+    bool certain = in_database(world) && !command.force;
+    actor->atomic = !certain;
     give_order(actor, event, &command);
     actor->atomic = false;
     /* A second click; where the effect is outside or force is used, only on a command that cannot repeat it. */
-    bool harmless = in_database || command.word != SEMEL_WORD_REPLAY;
+    bool harmless = certain || command.word != SEMEL_WORD_REPLAY;
     if (!actor->dead && !world->quiet && harmless && sim_chance(world, 300))
         give_order(actor, event, &command);
 }
@@ -157,8 +162,13 @@ void sim_operator_main(void *arg)
         fiber_yield();
         if (world->stopping)
             break;
+        if (!sim_settings_round(actor))
+            continue;
         if (!world->quiet) {
-            care_for_one(actor);
+            if (sim_chance(world, world->scene.faults.set))
+                sim_person_sets(actor);
+            else
+                care_for_one(actor);
             continue;
         }
         for (int i = 0; i < world->to_push && !actor->dead; i++)

@@ -30,7 +30,8 @@ void sim_backup(struct sim_world *world)
     past->look = world->looks;
     past->effects_seen = world->effects_seen;
     memcpy(past->events, world->events, sizeof past->events);
-    memcpy(past->last_of_key, world->last_of_key, sizeof past->last_of_key);
+    memcpy(past->last_arrival, world->last_arrival, sizeof past->last_arrival);
+    memcpy(past->last_version, world->last_version, sizeof past->last_version);
     memcpy(past->business_effects, world->business_effects, sizeof past->business_effects);
     world->counts[SIM_BACKUPS]++;
     sim_trace(world, "a backup is made");
@@ -60,15 +61,17 @@ static void go_back(struct sim_event *event, const struct sim_event *was)
     event->alone = was->alone;
     event->prevented = was->prevented;
     event->superseded = was->superseded;
+    event->keyed = was->keyed;
+    event->versioned = was->versioned;
+    event->ordered = was->ordered;
+    event->outside = was->outside;
     event->contradicted = false; /* nobody knows any more */
 }
 
 /* An effect outside stays done, whatever the database has forgotten. */
 static void forget(struct sim_world *world, struct sim_event *event, const struct sim_event *was)
 {
-    bool outside = world->scene.policy.effect != SEMEL_EFFECT_ATOMIC;
-
-    event->foregone |= outside && event->effects > was->effects;
+    event->foregone |= event->outside && event->effects > was->effects;
     world->counts[SIM_FORGOTTEN] += event->there && event->state == SEMEL_STATE_PROCESSING &&
                                     !(was->there && was->token == event->token);
     go_back(event, was);
@@ -91,7 +94,8 @@ void sim_restore(struct sim_world *world)
     for (int i = 0; i < world->n_actors; i++)
         world->actors[i].cut = true;
     world->effects_seen = past->effects_seen;
-    memcpy(world->last_of_key, past->last_of_key, sizeof past->last_of_key);
+    memcpy(world->last_arrival, past->last_arrival, sizeof past->last_arrival);
+    memcpy(world->last_version, past->last_version, sizeof past->last_version);
     memcpy(world->business_effects, past->business_effects, sizeof past->business_effects);
     for (int i = 0; i < world->scene.n_events; i++)
         forget(world, &world->events[i], &past->events[i]);

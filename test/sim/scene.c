@@ -74,18 +74,47 @@ static void draw_lives(struct sim_world *world)
     }
 }
 
-static void name_fields(struct sim_scene *scene)
+/* Another word about one thing. */
+static void change_one(struct sim_world *world, struct semel_policy *policy)
 {
-    struct semel_rules *rules = &scene->rules;
-    const struct semel_rule key = {SEMEL_RULE_HEADER, SEMEL_STR("key")};
+    switch (sim_between(world, 0, SIM_ORDER_CHANGES ? 4 : 3)) {
+    case 0:
+        if (policy->effect != SEMEL_EFFECT_KEYED) /* who takes the key away has to stop the others first */
+            policy->effect = (enum semel_effect)sim_between(world, SEMEL_EFFECT_ATOMIC, SEMEL_EFFECT_OUTSIDE);
+        return;
+    case 1:
+        policy->first_version = policy->first_version == 1 ? SEMEL_FIRST_VERSION_ANY : 1;
+        return;
+    case 2:
+        policy->retry_max = (int)sim_between(world, 1, 5);
+        return;
+    case 3:
+        policy->lease_us = sim_between(world, 2, 8) * SIM_SECOND;
+        return;
+    default:
+        policy->order = world->scene.mode == SEMEL_QUEUE_ORDERED || sim_chance(world, 500)
+                            ? (enum semel_order)sim_between(world, SEMEL_ORDER_NONE, SEMEL_ORDER_VERSION)
+                            : SEMEL_ORDER_VERSION;
+        if (policy->order == SEMEL_ORDER_ARRIVAL && world->scene.mode != SEMEL_QUEUE_ORDERED)
+            policy->order = SEMEL_ORDER_NONE;
+    }
+}
 
-    *rules = (struct semel_rules){.id = {SEMEL_RULE_HEADER, SEMEL_STR("id")}, .lock = key};
-    if (scene->policy.order != SEMEL_ORDER_NONE)
-        rules->order = key;
-    if (scene->policy.order == SEMEL_ORDER_VERSION || scene->partitions > 2) /* also where it says nothing */
-        rules->version = (struct semel_rule){SEMEL_RULE_HEADER, SEMEL_STR("version")};
-    if (scene->business)
-        rules->business[rules->n_business++] = (struct semel_rule){SEMEL_RULE_HEADER, SEMEL_STR("business")};
+/* Where the order may change, whoever waits for versions for ever would do so by design. */
+static void draw_settings(struct sim_world *world)
+{
+    struct sim_scene *scene = &world->scene;
+    struct semel_error err;
+
+    if (sim_chance(world, 400))
+        scene->settings = sim_chance(world, 500) ? SIM_PERSONS : SIM_FILES;
+    if (scene->settings != SIM_FIXED && scene->policy.on_gap == SEMEL_GAP_ALERT)
+        scene->policy.on_gap = SEMEL_GAP_APPLY;
+    scene->files[0] = scene->files[1] = scene->policy;
+    for (int n = (int)sim_between(world, 1, 2); scene->settings == SIM_FILES && n > 0; n--)
+        change_one(world, &scene->files[1]);
+    if (semel__policy_check(&scene->files[1], &err) != SEMEL_OK)
+        scene->files[1] = scene->policy;
 }
 
 static void draw_faults(struct sim_world *world)
@@ -111,9 +140,12 @@ static void draw_faults(struct sim_world *world)
     f->big_jump = world->scene.purge ? (unsigned)sim_between(world, 1, 6) : 0;
     f->handler_stall = maybe(world, 300, 2, 30);
     f->handler_world = maybe(world, 300, 5, 60);
-    f->backup = maybe(world, 250, 2, 20);
+    /* What is brought again comes last: one whose payload is with its source may wait for a key of one behind it. */
+    if (!(world->scene.business && world->scene.policy.keep == SEMEL_KEEP_NEVER))
+        f->backup = maybe(world, 250, 2, 20);
     f->restore = f->backup > 0 ? (unsigned)sim_between(world, 1, 6) : 0;
     f->sit = maybe(world, 300, 20, 200);
+    f->set = world->scene.settings != SIM_FIXED ? (unsigned)sim_between(world, 50, 500) : 0;
 }
 
 static enum sim_kind draw_kind(struct sim_world *world, unsigned troubled)
@@ -185,8 +217,8 @@ void sim_scene_draw(struct sim_world *world)
     scene->two_sources = sim_chance(world, 300);
     draw_policy(world);
     draw_source(world);
+    draw_settings(world);
     draw_lives(world);
-    name_fields(scene);
     draw_faults(world);
     draw_events(world);
 }
@@ -195,16 +227,17 @@ void sim_scene_describe(const struct sim_world *world, char *out, size_t size)
 {
     static const char *const effects[] = {"atomic", "outside", "keyed"}, *const orders[] = {"none", "arrival",
                                                                                             "version"};
+    static const char *const sets[] = {"", " persons,", " files,"};
     static const char *const gaps[] = {"dead", "apply", "alert"}, *const keeps[] = {"unfinished", "always", "never"};
     const struct sim_scene *s = &world->scene;
     const struct semel_policy *p = &s->policy;
 
     snprintf(out, size,
-             "effect %s, order %s, gap %s, queue %s/%zu, workers %d, messages %d, keys %d, batch %zu, keep %s,%s%s%s "
+             "effect %s, order %s, gap %s, queue %s/%zu, workers %d, messages %d, keys %d, batch %zu, keep %s,%s%s%s%s "
              "retries %d, lease %llds, parked %lld/%lld",
              effects[p->effect], orders[p->order], gaps[p->on_gap],
              s->mode == SEMEL_QUEUE_ORDERED ? "ordered" : "unordered", s->partitions, s->n_workers, s->n_events,
              s->n_keys, s->batch_max, keeps[p->keep], s->business ? " business," : "", s->set ? " set," : "",
-             s->purge ? " purge," : "", p->retry_max, (long long)(p->lease_us / SIM_SECOND),
+             s->purge ? " purge," : "", sets[s->settings], p->retry_max, (long long)(p->lease_us / SIM_SECOND),
              (long long)p->parked_key_max, (long long)p->parked_route_max);
 }

@@ -13,7 +13,7 @@
  *   watch.c   what must hold after every commit                 verify.c    what must hold in the end
  *   leased.c  workers that claim and have others run it         fiber.c     several actors on one thread
  *   ticker.c  other sessions that only tick                     past.c      backups and restores
- *   main.c    seeds, processes, counters
+ *   settings.c  who says what the consumer promises             main.c      seeds, processes, counters
  *
  * Invariants: everything random comes from world->rng, everything timed from world->now_us, and nothing depends on an
  * address, so the same seed gives the same run in every build.
@@ -27,6 +27,7 @@
 #include "base/random.h"
 #include "base/str.h"
 #include "broker/mem.h"
+#include "core/consumer_set.h"
 #include "core/pump.h"
 #include "fiber.h"
 #include "store/mem.h"
@@ -41,6 +42,7 @@
 #define SIM_CALLS 256
 #define SIM_RESTORES_MAX 3
 #define SIM_TOKENS 4096
+#define SIM_ORDER_CHANGES false /* who parks by an order that is no more is woken by nobody yet */
 
 #define SIM_MS INT64_C(1000)
 #define SIM_SECOND (1000 * SIM_MS)
@@ -108,7 +110,15 @@
     X(BACKUPS, "backups")                   \
     X(RESTORES, "restores")                 \
     X(FORGOTTEN, "forgotten claims")        \
-    X(FOREGONE, "effects of a lost future")
+    X(FOREGONE, "effects of a lost future") \
+    X(SETTINGS, "settings changed")         \
+    X(SET_REFUSED, "settings refused")      \
+    X(SET_SAME, "settings as they were")    \
+    X(FILE_REFUSED, "files refused")        \
+    X(PAUSED, "workers held")               \
+    X(WENT_ON, "workers let go on")         \
+    X(HOUSES, "houses kept")                \
+    X(STOPPED, "stopped workers")
 
 enum sim_count {
 #define X(name, text) SIM_##name,
@@ -161,6 +171,9 @@ struct sim_event {
     bool prevented;               /* ever */
     bool contradicted;            /* the same id was sent with another payload */
     bool superseded;              /* its replay was refused because of its business key */
+    bool keyed, versioned;        /* its row has an order key, and a version */
+    bool ordered;                 /* it was claimed by one that goes by an order */
+    bool outside;                 /* its effect was outside */
 };
 
 /* How a worker lives. */
@@ -170,11 +183,18 @@ enum sim_life {
     SIM_HANDS   /* stores what comes; takes by hand, renews, gives back, runs */
 };
 
+/* Who says what the consumer promises. */
+enum sim_settings {
+    SIM_FIXED,   /* nobody: nothing is stored, and everybody has the same */
+    SIM_PERSONS, /* people, who change their minds; workers read what is stored */
+    SIM_FILES    /* the files of the workers, of which there are two */
+};
+
 /* Chances in a thousand. */
 struct sim_faults {
     unsigned yield, yield_in_tx, crash, point_crash, stall, retry, close, unknown, queue_error, queue_close, lost_ack;
     unsigned redeliver, conflict, jump, backward, big_jump, handler_stall, handler_world;
-    unsigned backup, restore, sit;
+    unsigned backup, restore, sit, set;
 };
 
 struct sim_scene {
@@ -185,8 +205,8 @@ struct sim_scene {
     bool business, set, purge, two_sources;
     size_t batch_max;
     int64_t chaos_us;
-    struct semel_policy policy;
-    struct semel_rules rules;
+    struct semel_policy policy, files[2];
+    enum sim_settings settings;
     struct sim_faults faults;
 };
 
@@ -205,7 +225,9 @@ struct sim_call {
     bool open, ended;
     bool orphan; /* nobody waits for the answer */
     int actor, incarnation;
-    uint64_t born;  /* the look at which its claim was seen */
+    uint64_t born; /* the look at which its claim was seen */
+    bool keyed;
+    enum semel_order order;
     int64_t end_us; /* by the steady clock */
     struct sim_ending ending;
 };
@@ -248,6 +270,11 @@ struct sim_actor {
     struct semel_inbox inbox;
     struct semel_pump pump;
     struct semel_policy policy; /* as it reads its settings */
+    struct semel_rules rules;
+    int file;
+    bool stored; /* the settings of its file */
+    bool held;   /* its settings are not those that are stored */
+    int64_t ask_us;
     struct semel__handler handler;
     struct sim_slot slots[SIM_SLOTS]; /* not of one that steps */
     struct semel_arena arena;         /* of what was claimed last */
@@ -260,7 +287,7 @@ struct sim_past {
     struct sim_event events[SIM_EVENTS];
     uint64_t look;
     size_t effects_seen;
-    int64_t last_of_key[SIM_KEYS];
+    int64_t last_arrival[SIM_KEYS], last_version[SIM_KEYS];
     int business_effects[SIM_EVENTS];
 };
 
@@ -281,8 +308,8 @@ struct sim_world {
     bool quiet, stopping;
     struct sim_actor *committed; /* who has just committed: to be looked at before anything else happens */
     uint64_t looks;
-    size_t effects_seen;           /* of the database's list */
-    int64_t last_of_key[SIM_KEYS]; /* the event, or its version, whose effect came last */
+    size_t effects_seen;                                    /* of the database's list */
+    int64_t last_arrival[SIM_KEYS], last_version[SIM_KEYS]; /* the event, and the version, whose effect came last */
     int business_effects[SIM_EVENTS];
     int to_push; /* the first event that is not pushed yet */
     struct sim_past past;
@@ -292,6 +319,10 @@ struct sim_world {
     int n_restores;
     int64_t tokens[SIM_TOKENS]; /* all that were ever seen */
     size_t n_tokens;
+    struct semel_store *eye;  /* to look at settings */
+    unsigned effects, orders; /* a bit for each that was ever in use */
+    int cap;                  /* the most attempts that were ever allowed */
+    bool reordered;           /* versions have begun, ended, or have another first */
     uint64_t counts[SIM_COUNTS];
 };
 
@@ -337,6 +368,15 @@ void sim_worker_main(void *arg);
 /* ticker.c */
 void sim_ticker_main(void *arg);
 
+/* settings.c */
+void sim_settings_open(struct sim_world *world);
+void sim_settings_close(struct sim_world *world);
+void sim_settings_of(struct sim_actor *actor); /* as it begins */
+/* A schedule round: reads, stores or compares. false: nothing is to be begun now. */
+bool sim_settings_round(struct sim_actor *actor);
+void sim_keep_house(struct sim_actor *actor); /* of one that is held */
+void sim_person_sets(struct sim_actor *actor);
+
 /* past.c */
 void sim_backup(struct sim_world *world);
 void sim_restore(struct sim_world *world);
@@ -349,7 +389,8 @@ void sim_operator_main(void *arg);
 /* handler.c */
 struct sim_ending sim_outcome(struct sim_world *world, struct sim_event *event);
 /* `born`: the look at which the claim was seen. */
-void sim_effect_outside(struct sim_world *world, struct sim_event *event, bool keyed, bool late, uint64_t born);
+void sim_effect_outside(struct sim_world *world, struct sim_event *event, bool keyed, bool late, uint64_t born,
+                        enum semel_order order);
 bool sim_misbehaves(struct sim_event *event);
 void sim_kill_worker(struct sim_actor *actor, struct sim_event *event);
 struct sim_event *sim_event_whole(struct sim_actor *actor, const struct semel__msg *msg); /* as it was sent */
@@ -361,8 +402,8 @@ semel_status sim_handle_set(void *ctx, struct semel_store *store, const struct s
 
 /* watch.c */
 void sim_watch(struct sim_world *world); /* after a commit, before anybody else runs */
-/* `late`: by a worker whose lease ran out meanwhile. */
-void sim_note_effect(struct sim_world *world, struct sim_event *event, bool late);
+/* `late`: by a worker whose lease ran out meanwhile. `order`: by which it ran. */
+void sim_note_effect(struct sim_world *world, struct sim_event *event, bool late, enum semel_order order);
 struct sim_event *sim_event_of(struct sim_world *world, struct semel_str id); /* NULL: none of ours */
 bool sim_nobody_holds(const struct sim_world *world, const struct sim_event *event);
 

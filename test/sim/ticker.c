@@ -37,12 +37,14 @@ void sim_ticker_main(void *arg)
 {
     struct sim_actor *actor = arg;
     struct sim_world *world = actor->world;
-    struct semel_error err;
+    struct semel_error err = {0};
     bool down = false;
 
     while (!actor->dead && !world->stopping) {
         actor->serial++;
         semel_status status = down ? semel_store_reopen(actor->store, &err) : SEMEL_OK;
+        if (status == SEMEL_OK && !actor->dead && !sim_settings_round(actor))
+            status = SEMEL_CLOSED;
         if (status == SEMEL_OK && !actor->dead)
             status = !world->quiet && sim_chance(world, world->scene.faults.sit) ? sit(actor, &err) : tick(actor, &err);
         sim_tell(actor, "tick", status, 0, &err);

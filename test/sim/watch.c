@@ -41,7 +41,7 @@ bool sim_nobody_holds(const struct sim_world *world, const struct sim_event *eve
  * when its row says so. */
 static bool late_version(const struct sim_world *world)
 {
-    return world->scene.policy.effect == SEMEL_EFFECT_KEYED && world->scene.policy.order == SEMEL_ORDER_VERSION;
+    return (world->effects & 1u << SEMEL_EFFECT_KEYED) != 0 && (world->orders & 1u << SEMEL_ORDER_VERSION) != 0;
 }
 
 /* One that waits for a business key, in the store or with its broker, has no place in its order. */
@@ -53,11 +53,16 @@ static bool shares_intent(const struct sim_world *world, const struct sim_event 
     return false;
 }
 
-void sim_note_effect(struct sim_world *world, struct sim_event *event, bool late)
+/* Rows that were stored without an order key, or without a version, have no place among those that have one. */
+static bool has_place(const struct sim_event *event, enum semel_order order)
 {
-    enum semel_order order = world->scene.policy.order;
+    return order != SEMEL_ORDER_NONE && event->keyed && (order != SEMEL_ORDER_VERSION || event->versioned);
+}
+
+void sim_note_effect(struct sim_world *world, struct sim_event *event, bool late, enum semel_order order)
+{
     int64_t place = order == SEMEL_ORDER_VERSION ? event->version : event->n;
-    int64_t *last = &world->last_of_key[event->key];
+    int64_t *last = order == SEMEL_ORDER_VERSION ? &world->last_version[event->key] : &world->last_arrival[event->key];
 
     world->counts[SIM_EFFECTS]++;
     if (++event->effects > 1)
@@ -69,10 +74,12 @@ void sim_note_effect(struct sim_world *world, struct sim_event *event, bool late
         return; /* no fence reaches the outside world: its row may be stale by now */
     if (order == SEMEL_ORDER_ARRIVAL && (shares_intent(world, event) || world->n_restores > 0))
         return; /* a restore brings again what came before */
-    if (order != SEMEL_ORDER_NONE && place <= *last)
+    if (!has_place(event, order))
+        return;
+    if (place <= *last)
         sim_broken(world, "order per key", "key %d: the effect of event %d at place %lld came after place %lld",
                    event->key, event->n, (long long)place, (long long)*last);
-    if (!late_version(world))
+    if (!late_version(world) || order == SEMEL_ORDER_ARRIVAL || !event->outside)
         *last = place;
 }
 
@@ -85,7 +92,7 @@ static void look_at_effects(struct sim_world *world)
         struct sim_event *event = sim_event_of(world, effects[world->effects_seen].key);
         if (event == NULL)
             sim_broken(world, "the message is whole", "an effect of nobody");
-        sim_note_effect(world, event, false);
+        sim_note_effect(world, event, false, world->committed->policy.order);
         if (!event->there || event->state != SEMEL_STATE_COMPLETED)
             sim_broken(world, "effect and record are one", "event %d took effect, and its row is %s", event->n,
                        event->there ? semel__state_name(event->state) : "not there");
@@ -106,8 +113,10 @@ static void find_owner(struct sim_world *world, const struct semel_row *row, str
         event->owner = i;
         event->owner_incarnation = actor->incarnation;
         event->held[i] = actor->serial;
-        if (!event->there || event->token != row->live.lease_token)
+        if (!event->there || event->token != row->live.lease_token) {
             event->claimed[i] = world->looks;
+            event->ordered = actor->policy.order != SEMEL_ORDER_NONE;
+        }
     }
 }
 
@@ -125,6 +134,14 @@ static void check_token(struct sim_world *world, const struct sim_event *event, 
     world->tokens[world->n_tokens++ % SIM_TOKENS] = token;
 }
 
+/* By what its last token says. */
+static bool claimed_atomic(const struct sim_event *event)
+{
+    enum semel_effect effect = SEMEL_EFFECT_ATOMIC;
+
+    return !semel__token_effect(event->token, &effect) || effect == SEMEL_EFFECT_ATOMIC;
+}
+
 /* A lease that was there ends. */
 static void check_end_of_lease(struct sim_world *world, const struct sim_event *event, const struct semel_row *row)
 {
@@ -133,7 +150,7 @@ static void check_end_of_lease(struct sim_world *world, const struct sim_event *
 
     if (own)
         return;
-    if (world->scene.policy.effect == SEMEL_EFFECT_ATOMIC && !event->alone && row->live.attempts >= event->attempts)
+    if (claimed_atomic(event) && !event->alone && row->live.attempts >= event->attempts)
         sim_broken(world, "nobody is charged for others", "event %d ran together with others and is charged", event->n);
     if (row->live.state == SEMEL_STATE_COMPLETED || row->live.state == SEMEL_STATE_REJECTED)
         sim_broken(world, "no completion under a stale token", "event %d became %s by %s, who had no lease", event->n,
@@ -179,13 +196,11 @@ static void check_renewal(const struct sim_world *world, const struct sim_event 
 
 static void check_row(struct sim_world *world, const struct sim_event *event, const struct semel_row *row)
 {
-    const struct semel_policy *policy = &world->scene.policy;
-    int cap = policy->retry_max > policy->permanent_max ? policy->retry_max : policy->permanent_max;
     struct semel_error err;
 
     if (semel__row_check(row, &err) != SEMEL_OK)
         sim_broken(world, "rows are sound", "event %d: %s", event->n, err.text);
-    if (row->live.attempts - row->live.attempts_before > cap)
+    if (row->live.attempts - row->live.attempts_before > world->cap)
         sim_broken(world, "attempts stay below the cap", "event %d: %d attempts, %d of them before the last replay",
                    event->n, row->live.attempts, row->live.attempts_before);
     if (event->there && event->kept && !row->kept && !semel__state_final(row->live.state))
@@ -245,7 +260,7 @@ static bool version_over(const struct sim_world *world, int key, int64_t version
 /* What ended without effect is stepped over: whoever waits for versions waits for one that has not ended. */
 static void check_gap(const struct sim_world *world, const struct sim_event *event)
 {
-    if (world->scene.policy.first_version == SEMEL_FIRST_VERSION_ANY)
+    if (world->scene.policy.first_version == SEMEL_FIRST_VERSION_ANY || world->reordered)
         return; /* nothing is remembered until something was applied */
     int64_t last = world->scene.policy.first_version - 1;
     for (int i = 0; i < world->to_push; i++) {
@@ -299,8 +314,12 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
     event->judged = live->state == SEMEL_STATE_STALE ||
                     (live->error_class == SEMEL_CLASS_GAP &&
                      (live->state == SEMEL_STATE_DEAD || live->state == SEMEL_STATE_WAITING));
-    if (live->state == SEMEL_STATE_COMPLETED && late_version(world) && world->last_of_key[event->key] < event->version)
-        world->last_of_key[event->key] = event->version;
+    event->keyed = semel__str_given(row->order_key);
+    event->versioned = row->version != SEMEL_NONE;
+    if (live->state == SEMEL_STATE_COMPLETED && late_version(world) && event->versioned && event->outside &&
+        world->committed->inbox.policy->order == SEMEL_ORDER_VERSION &&
+        world->last_version[event->key] < event->version)
+        world->last_version[event->key] = event->version;
     event->there = true;
     event->state = live->state;
     event->attempts = live->attempts;
@@ -338,7 +357,8 @@ static void check_keys(struct sim_world *world)
 
     for (int i = 0; i < world->to_push; i++) {
         const struct sim_event *event = &world->events[i];
-        if (!event->there || event->state != SEMEL_STATE_PROCESSING)
+        if (!event->there || event->state != SEMEL_STATE_PROCESSING || !event->keyed || !event->ordered ||
+            claimed_atomic(event))
             continue;
         const struct sim_event *other = holders[event->key];
         if (other != NULL)
@@ -362,7 +382,6 @@ void sim_watch(struct sim_world *world)
         if (event->there && event->state == SEMEL_STATE_COMPLETED && event->effects == 0 && !event->foregone)
             sim_broken(world, "effect and record are one", "event %d is completed and had no effect", event->n);
     }
-    if (world->scene.policy.order != SEMEL_ORDER_NONE && world->scene.policy.effect != SEMEL_EFFECT_ATOMIC)
-        check_keys(world);
+    check_keys(world);
     world->committed = NULL;
 }

@@ -11,6 +11,17 @@ static struct semel_str owner_of(const struct sim_actor *actor)
     return semel__str(actor->owner);
 }
 
+static void observe(void *ctx, const struct semel__msg *msgs, const struct semel_settled *settled, size_t n)
+{
+    struct sim_actor *actor = ctx;
+
+    for (size_t i = 0; i < n; i++) {
+        const struct sim_event *event = sim_event_of(actor->world, msgs[i].id);
+        sim_trace(actor->world, "%s event %d: %s, %s", actor->owner, event != NULL ? event->n : -1,
+                  semel__act_name(settled[i].act), semel__why_name(settled[i].why));
+    }
+}
+
 static void open_pump(struct sim_actor *actor)
 {
     struct sim_world *world = actor->world;
@@ -19,12 +30,13 @@ static void open_pump(struct sim_actor *actor)
     if (semel__broker_mem_open(&actor->broker, world->queue, &err) != SEMEL_OK)
         sim_broken(world, "memory", "%s", err.text);
     semel__broker_mem_set_hook(actor->broker, sim_broker_hook, actor);
-    semel__pump_init(&actor->pump, &actor->inbox, actor->broker, &world->scene.rules);
+    semel__pump_init(&actor->pump, &actor->inbox, actor->broker, &actor->rules);
     semel__route_breaker_init(&actor->pump.own, (int)sim_between(world, 3, 20), 100 * SIM_MS, 5 * SIM_SECOND);
+    actor->pump.observe = actor->world->verbose ? observe : NULL;
+    actor->pump.observe_ctx = actor;
     actor->pump.batch_max = world->scene.batch_max;
     actor->pump.tick_max = (size_t)sim_between(world, 1, 40);
     actor->pump.later_ms = (int)sim_between(world, 10, 1000);
-    actor->pump.put_only = actor->life != SIM_STEPS;
     actor->pump.purge_every_us = world->scene.purge ? 600 * SIM_SECOND : 24 * SIM_HOUR;
 }
 
@@ -48,11 +60,10 @@ void sim_actor_open(struct sim_actor *actor)
     actor->handler = (struct semel__handler){.ctx = actor,
                                              .each = sim_handle_each,
                                              .set = world->scene.set ? sim_handle_set : NULL};
-    actor->policy = world->scene.policy;
-    actor->policy.one_by_one = actor->life == SIM_HANDS && sim_chance(world, 500);
     semel__inbox_init(&actor->inbox, actor->store, &actor->policy, &actor->handler, &world->rng, owner_of(actor));
     if (actor->role == SIM_WORKER)
         open_pump(actor);
+    sim_settings_of(actor);
     if (actor->life != SIM_STEPS)
         sim_slots_open(actor);
     fiber_start(actor->fiber, actor->role == SIM_WORKER ? lives[actor->life] : roles[actor->role], actor);
@@ -116,12 +127,15 @@ void sim_worker_main(void *arg)
     while (!actor->dead && !world->stopping) {
         size_t stepped = 0, ticked = 0;
         actor->serial++;
-        semel_status status = semel__pump_step(&actor->pump, world->now_us, &stepped, &err);
-        sim_tell(actor, "step", status, stepped, &err);
-        if (actor->dead)
-            break;
-        status = semel__pump_tick(&actor->pump, world->now_us, &ticked, &err);
-        sim_tell(actor, "tick", status, ticked, &err);
+        bool goes = sim_settings_round(actor);
+        if (goes && !actor->dead) {
+            semel_status status = semel__pump_step(&actor->pump, world->now_us, &stepped, &err);
+            sim_tell(actor, "step", status, stepped, &err);
+        }
+        if (goes && !actor->dead) {
+            semel_status status = semel__pump_tick(&actor->pump, world->now_us, &ticked, &err);
+            sim_tell(actor, "tick", status, ticked, &err);
+        }
         if (actor->dead)
             break;
         if (world->committed != NULL)

@@ -313,6 +313,7 @@ static void create(struct sim_world *world, struct fiber **fibers)
     if (semel__mem_db_new(&world->db, &world->clock) != SEMEL_OK ||
         semel__mem_queue_new(&world->queue, scene->mode, scene->partitions, &world->clock) != SEMEL_OK)
         sim_broken(world, "memory", "there is none");
+    sim_settings_open(world);
     for (int i = 0; i < world->n_actors; i++) {
         struct sim_actor *actor = &world->actors[i];
         *actor = (struct sim_actor){.world = world, .number = i, .fiber = fibers[i], .wake_us = world->now_us};
@@ -323,7 +324,7 @@ static void create(struct sim_world *world, struct fiber **fibers)
         sim_actor_open(actor);
     }
     for (int i = 0; i < SIM_KEYS; i++)
-        world->last_of_key[i] = -1;
+        world->last_arrival[i] = world->last_version[i] = -1;
 }
 
 static void destroy(struct sim_world *world)
@@ -333,6 +334,7 @@ static void destroy(struct sim_world *world)
         while (world->actors[i].alive)
             resume(world, &world->actors[i]);
     sim_past_done(world);
+    sim_settings_close(world);
     semel__mem_db_free(world->db);
     semel__mem_queue_free(world->queue);
 }

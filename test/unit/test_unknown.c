@@ -117,7 +117,7 @@ static void redelivered_messages_of_one_key_run_in_turns(void **state)
         msgs[i].order_key = i < 3 ? SEMEL_STR("a") : SEMEL_STR("b");
     process(e, msgs, COUNT(msgs));
     assert_string_equal(e->trace, "begin rollback begin commit begin run:a1 run:b1 commit begin commit begin run:a2 "
-                                  "commit begin commit ");
+                                  "commit begin parked commit ");
     assert_int_equal(state_of(e, "a2"), SEMEL_STATE_FAILED);
     assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
 }
