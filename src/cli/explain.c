@@ -3,6 +3,7 @@
  * explain.c: one function a status, each of them a few sentences. The contract stands in explain.h.
  */
 #include "cli/explain.h"
+#include "core/state.h"
 #include "core/version.h"
 
 #include <stdio.h>
@@ -286,11 +287,43 @@ static void tell_gap(const struct cli_facts *f, struct semel_buf *why, struct se
     suggest(f, next, f->row, "To give it up; what is missing is still waited for", "discard", REASON);
 }
 
+/* It has no place in its order: it waits for the end of another message, which has its business key (A6). */
+static void tell_waiter(const struct cli_facts *f, struct semel_buf *why, struct semel_buf *next)
+{
+    const struct semel_rival *rival = cli_facts_waiters(f) > 0 ? &f->history->rivals[0] : NULL;
+    bool open = rival != NULL && semel__state_unfinished(rival->state);
+    semel__buf_addz(why, open ? "It is not running because " : "It was waiting because ");
+    if (rival != NULL)
+        cli_put_shown(why, rival->id);
+    else
+        semel__buf_addz(why, "another message");
+    if (open)
+        semel__buf_addf(why, ", which is %s,", semel__state_name(rival->state));
+    semel__buf_addz(why, open ? " has its business key" : " had its business key");
+    if (rival != NULL) {
+        semel__buf_addz(why, " ");
+        cli_put_shown(why, rival->key);
+    }
+    semel__buf_addz(why, open ? ". If that one has its effect, this one is prevented; if that one is rejected or "
+                                "discarded, this one runs. It looks again at "
+                              : ". What came of that one decides with the next look of a worker, at ");
+    cli_put_when(why, f->row->live.due_us, f->now_us);
+    semel__buf_addz(why, ".");
+    if (open)
+        suggest(f, next, &(struct semel_row){.consumer = f->row->consumer, .source = rival->source, .id = rival->id},
+                "See what that one waits for", "show", "");
+    else
+        semel__buf_addz(next, "Nothing has to be done as long as a worker runs.");
+    suggest(f, next, f->row, "To give this one up", "discard", REASON);
+}
+
 static void tell_waiting(const struct cli_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_live *live = &f->row->live;
     if (live->error_class == SEMEL_CLASS_GAP)
         tell_gap(f, why, next);
+    else if (semel__live_waits_for_intent(live))
+        tell_waiter(f, why, next);
     else if (live->due_us == SEMEL_NONE || behind_another(f))
         tell_blocked(f, why, next);
     else

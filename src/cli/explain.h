@@ -16,7 +16,8 @@
 #include "core/look.h"
 
 #define CLI_EXPLAIN_MAX 16384
-#define CLI_KEY_MAX 1000 /* rows of an order key that are looked at */
+#define CLI_KEY_MAX 1000   /* rows of an order key that are looked at */
+#define CLI_WAITERS_MAX 10 /* named of those who wait for a business key; the others are counted */
 
 struct cli_facts {
     const struct semel_row *row;
@@ -57,6 +58,13 @@ void cli_put_command(struct semel_buf *buf, const char *store, const char *word,
                      const char *more);
 /* "version 5" or "versions 5 to 8": those that are missing before it. false: none is, or nobody knows. */
 bool cli_put_missing(const struct cli_facts *facts, struct semel_buf *buf);
+/* "pay-2, pay-3 (source eu) and 4 more": those who wait for a business key that it has, or that it wants too. Returns
+ * how many there are. */
+size_t cli_put_waiters(const struct cli_facts *facts, struct semel_buf *buf);
+/* Of the history's rivals: where those who wait begin; before it are those that have a key. */
+size_t cli_facts_waiters(const struct cli_facts *facts);
+/* "; due then, because they wait for its business key: pay-2", or nothing: what a discard sets free. */
+void cli_put_freed(const struct cli_facts *facts, struct semel_buf *buf);
 /* "; stale once it has run: versions 5 to 8", or nothing. */
 void cli_put_stale(const struct cli_facts *facts, struct semel_buf *buf);
 /* "it was made at ..., and the consumer keeps its records for ...": the figures behind "too old". */

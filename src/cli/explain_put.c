@@ -147,7 +147,38 @@ void cli_put_age(struct semel_buf *buf, const struct semel_row *row, const struc
     semel__buf_addf(buf, ", and the retention is %s", kept);
 }
 
+static void put_rival(struct semel_buf *buf, const struct semel_rival *rival)
+{
+    cli_put_shown(buf, rival->id);
+    if (rival->source.n == 0)
+        return;
+    semel__buf_addz(buf, " (source ");
+    cli_put_shown(buf, rival->source);
+    semel__buf_addz(buf, ")");
+}
+
+size_t cli_put_waiters(const struct cli_facts *f, struct semel_buf *buf)
+{
+    const struct semel_history *h = f->history;
+    size_t first = cli_facts_waiters(f), n = h->n_rivals - first;
+    for (size_t i = 0; i < n && i < CLI_WAITERS_MAX; i++) {
+        semel__buf_addz(buf, i > 0 ? ", " : "");
+        put_rival(buf, &h->rivals[first + i]);
+    }
+    if (n > CLI_WAITERS_MAX)
+        semel__buf_addf(buf, " and %s%zu more", h->more ? "at least " : "", n - CLI_WAITERS_MAX);
+    return n;
+}
+
 /* ---- facts ---- */
+
+size_t cli_facts_waiters(const struct cli_facts *facts)
+{
+    size_t i = 0;
+    while (i < facts->history->n_rivals && facts->history->rivals[i].holds)
+        i++;
+    return i;
+}
 
 void cli_facts_key(struct cli_facts *facts, const struct semel_row *rows, size_t n, bool more)
 {

@@ -110,9 +110,18 @@ static void tell_retry(const struct cli_facts *f, bool force, struct semel_buf *
         cli_put_stale(f, text);
 }
 
+void cli_put_freed(const struct cli_facts *f, struct semel_buf *text)
+{
+    size_t at = text->n;
+    semel__buf_addz(text, "; due then, because they wait for its business key: ");
+    if (f->history->n_business == 0 || (cli_put_waiters(f, text) == 0 && !text->failed))
+        text->n = at;
+}
+
 static void tell_discard(const struct cli_facts *f, struct semel_buf *text)
 {
     semel__buf_addf(text, "is %s: it would be rejected, and never run", semel__state_name(f->row->live.state));
+    cli_put_freed(f, text);
     size_t at = text->n;
     if (!by_version(f))
         return;

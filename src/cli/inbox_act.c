@@ -159,29 +159,34 @@ semel_status inbox_act(struct inbox_actor *actor, const struct semel_selected *r
 
 struct told {
     struct semel_str id, consumer, source, result, status;
-    char text[600];
+    char text[1200];
 };
 
-/* A forced retry runs past a gap: which versions it will leave behind. */
-static int stale_after(struct cli *cli, const struct cli_args *args, struct inbox_actor *actor, struct semel_row *row,
-                       char *ret, size_t size)
+/* What it does to others: a forced retry leaves versions behind that are missing, a discard frees business keys that
+ * others wait for (A6). */
+static int besides(struct cli *cli, const struct cli_args *args, struct inbox_actor *actor, struct semel_row *row,
+                   char *ret, size_t size)
 {
     struct cli_facts facts;
     struct semel_buf text;
     ret[0] = '\0';
-    if (!actor->force || row->live.error_class != SEMEL_CLASS_GAP)
+    bool discard = actor->word == SEMEL_WORD_DISCARD;
+    if (!discard && (!actor->force || row->live.error_class != SEMEL_CLASS_GAP))
         return CLI_OK;
     int code = inbox_facts(cli, args, actor->store, row, &facts);
     if (code != CLI_OK)
         return code;
     semel__buf_init(&text, size);
-    cli_put_stale(&facts, &text);
+    if (discard)
+        cli_put_freed(&facts, &text);
+    else
+        cli_put_stale(&facts, &text);
     semel__str_show(ret, size, semel__buf_str(&text));
     semel__buf_done(&text);
     return CLI_OK;
 }
 
-static int act_on(struct inbox_actor *actor, const struct semel_row *row, const char *stale, struct told *told)
+static int act_on(struct inbox_actor *actor, const struct semel_row *row, const char *more, struct told *told)
 {
     static const char *const done[] = {"will be retried: it is due at once", "is discarded: it will never run",
                                        "is resolved: it is completed"};
@@ -201,7 +206,7 @@ static int act_on(struct inbox_actor *actor, const struct semel_row *row, const 
             told->text, sizeof told->text,
             "is judged again: it runs if nothing is missing any more, else it waits anew; --force runs it without");
     else if (answer.result == INBOX_DONE)
-        snprintf(told->text, sizeof told->text, "%s%s", done[actor->word], stale);
+        snprintf(told->text, sizeof told->text, "%s%s", done[actor->word], more);
     else if (strncmp(answer.text, "is ", 3) == 0)
         snprintf(told->text, sizeof told->text, "%s", answer.text);
     else
@@ -232,7 +237,7 @@ static int one(struct cli *cli, const struct cli_args *args, struct inbox_actor 
 {
     struct semel_row *row = NULL;
     bool damaged = false;
-    char stale[400];
+    char more[1000];
     int code = inbox_find(cli, args, actor->store, id, false, &row, &damaged);
     if (code == CLI_OK && damaged)
         code = cli_fail(CLI_FAILED, "the row of '%s' cannot be read, and is left alone; semel inbox show says more",
@@ -244,9 +249,9 @@ static int one(struct cli *cli, const struct cli_args *args, struct inbox_actor 
     told->source = row->source;
     bool dry = cli_flag(args, "dry-run");
     if (!dry)
-        code = stale_after(cli, args, actor, row, stale, sizeof stale);
+        code = besides(cli, args, actor, row, more, sizeof more);
     if (code == CLI_OK)
-        code = dry ? would_on(cli, args, actor, row, told) : act_on(actor, row, stale, told);
+        code = dry ? would_on(cli, args, actor, row, told) : act_on(actor, row, more, told);
     if (told->text[0] == '\0')
         return code;
     if (code != CLI_OK)

@@ -92,11 +92,26 @@ static void say_row(const struct cli *cli, const struct cli_facts *f)
         cli_say(cli, "%-14s%zu bytes that are not text; --payload writes them", "payload", row->payload.n);
 }
 
-static void say_history(const struct cli *cli, const struct semel_history *h)
+/* Who waits for a business key that it has, or that it wants like them (A6). */
+static void say_waiters(const struct cli *cli, const struct cli_facts *f)
 {
+    struct semel_buf buf;
+    semel__buf_init(&buf, CLI_EXPLAIN_MAX);
+    size_t n = cli_put_waiters(f, &buf);
+    if (n > 0)
+        cli_say(cli, "%-14s%.*s", f->row->n_wants > 0 ? "waiters too" : "waiters", (int)buf.n, buf.p);
+    semel__buf_done(&buf);
+}
+
+static void say_history(const struct cli *cli, const struct cli_facts *f)
+{
+    const struct semel_history *h = f->history;
     char at[40], who[SEMEL_ID_MAX + 1], text[SEMEL_ERROR_TEXT_MAX + 1], what[64];
     for (size_t i = 0; i < h->n_business; i++)
         field(cli, "business key", h->business[i]);
+    for (size_t i = 0; i < f->row->n_wants; i++)
+        field(cli, "wanted key", f->row->wants[i]);
+    say_waiters(cli, f);
     for (size_t i = 0; i < h->n_tries; i++) {
         cli_time(h->tries[i].at_us, at, sizeof at);
         semel__str_show(who, sizeof who, h->tries[i].worker);
@@ -175,17 +190,40 @@ static void fill_conflict(struct cli_object *one, const struct semel_history *h,
     cli_object_time(one, "last", h->conflicts[i].last_us);
 }
 
-static void put_business(struct cli_object *object, const struct semel_history *h)
+static void fill_rival(struct cli_object *one, const struct semel_history *h, size_t i)
+{
+    const struct semel_rival *rival = &h->rivals[i];
+    cli_object_text(one, "id", rival->id);
+    cli_object_text(one, "source", rival->source);
+    cli_object_text(one, "business_key", rival->key);
+    cli_object_text(one, "status",
+                    rival->state != SEMEL_STATE_ABSENT ? semel__str(semel__state_name(rival->state))
+                                                       : (struct semel_str){0});
+}
+
+/* Those that have a business key that it wants; those who wait for one, the first of them and how many there are. */
+static void put_rivals(struct cli_object *object, const struct cli_facts *f)
+{
+    struct semel_history part = *f->history;
+    size_t holders = cli_facts_waiters(f), waiters = part.n_rivals - holders;
+    put_list(object, "holders", &part, holders, fill_rival);
+    if (holders > 0)
+        part.rivals += holders;
+    put_list(object, "waiters", &part, waiters < CLI_WAITERS_MAX ? waiters : CLI_WAITERS_MAX, fill_rival);
+    cli_object_number(object, "waiters_count", (int64_t)waiters);
+}
+
+static void put_keys(struct cli_object *object, const char *name, const struct semel_str *keys, size_t n)
 {
     struct semel_buf list;
     semel__buf_init(&list, 1 << 20);
     semel__buf_addz(&list, "[");
-    for (size_t i = 0; i < h->n_business; i++) {
+    for (size_t i = 0; i < n; i++) {
         semel__buf_addz(&list, i > 0 ? "," : "");
-        cli_json_string(&list, h->business[i]);
+        cli_json_string(&list, keys[i]);
     }
     semel__buf_addz(&list, "]");
-    cli_object_raw(object, "business_keys", semel__buf_str(&list));
+    cli_object_raw(object, name, semel__buf_str(&list));
     object->buf.failed |= list.failed;
     semel__buf_done(&list);
 }
@@ -231,7 +269,9 @@ static int print_object(const struct cli_facts *f, const struct semel_buf *why, 
     struct cli_object o;
     cli_object_init(&o);
     put_row(&o, f->row);
-    put_business(&o, h);
+    put_keys(&o, "business_keys", h->business, h->n_business);
+    put_keys(&o, "wanted_keys", f->row->wants, f->row->n_wants);
+    put_rivals(&o, f);
     put_list(&o, "failures", h, h->n_tries, fill_try);
     put_list(&o, "audit", h, h->n_acts, fill_act);
     put_list(&o, "conflicts", h, h->n_conflicts, fill_conflict);
@@ -275,7 +315,7 @@ static int print_all(const struct cli *cli, const struct cli_facts *f)
         code = print_object(f, &why, &next);
     } else {
         say_row(cli, f);
-        say_history(cli, f->history);
+        say_history(cli, f);
         cli_say(cli, "%s", "");
         say_lines(cli, &why);
         say_lines(cli, &next);

@@ -56,6 +56,14 @@ struct semel_conflict_line {
     int64_t n, first_us, last_us;
 };
 
+/* Another message with a business key that this one holds or wants (A6). One that has the key may have no row any more:
+ * ABSENT. Else it waits until the key's holder ends. */
+struct semel_rival {
+    struct semel_str key, source, id;
+    enum semel_state state;
+    bool holds;
+};
+
 /* What else is known of one message: the latest `max` attempts and acts, oldest first; conflicts, oldest first. */
 struct semel_history {
     struct semel_try *tries;
@@ -66,6 +74,8 @@ struct semel_history {
     size_t n_conflicts;
     struct semel_str *business; /* keys that it holds */
     size_t n_business;
+    struct semel_rival *rivals; /* each once: the holders first, then those who wait, by arrival */
+    size_t n_rivals;
     bool more; /* one of the lists was cut at `max` */
     /* Where it has an order key and is unfinished: the first unfinished of the key, and the last version applied. The
      * order is that of the consumer's settings; if they do not say it (a store does not ask them), by version where the

@@ -23,6 +23,18 @@ static const struct pg_sql conflicts = {
                       "ORDER BY fingerprint LIMIT $4::bigint) AS c ORDER BY first_at, fingerprint"};
 static const struct pg_sql business = {"look_business", "SELECT business_key FROM semel.business_key " THIS
                                                         "ORDER BY business_key LIMIT $4::bigint"};
+static const struct pg_sql rivals = {
+    "look_rivals",
+    "WITH k AS (SELECT business_key FROM semel.business_key " THIS
+    "UNION SELECT business_key FROM semel.business_want " THIS
+    ") SELECT pg_catalog.min(r.business_key), r.source, r.message_id, i.status, r.holds FROM (SELECT h.business_key, "
+    "h.source, h.message_id, true AS holds FROM k JOIN semel.business_key AS h ON h.consumer = $1 AND "
+    "h.business_key = k.business_key UNION ALL SELECT w.business_key, w.source, w.message_id, false FROM k JOIN "
+    "semel.business_want AS w ON w.consumer = $1 AND w.business_key = k.business_key) AS r "
+    "LEFT JOIN semel.inbox AS i ON i.consumer = $1 AND i.source = r.source AND i.message_id = r.message_id "
+    "WHERE (r.source, r.message_id) <> ($2, $3) AND (r.holds OR (i.status = 'waiting' AND "
+    "i.error_class = 'business_duplicate')) GROUP BY r.holds, i.arrival, r.source, r.message_id, i.status "
+    "ORDER BY r.holds DESC, i.arrival, r.source, r.message_id LIMIT $4::bigint"};
 /* One row: the watermark, the last version; and the head of the key where one was asked for. */
 #define PLACE(order)                                                                                   \
     "SELECT (SELECT watermark FROM semel.watermark WHERE consumer = $1::text AND source = $2::text), " \
@@ -99,6 +111,18 @@ static semel_status read_business(const struct past *past, const PGresult *res, 
     return semel__pg_copy(res, row, 0, SEMEL_ID_MAX, past->arena, line, past->err);
 }
 
+static semel_status read_rival(const struct past *past, const PGresult *res, int row, void *line)
+{
+    struct semel_rival *rival = line;
+    const struct part parts[] = {{0, SEMEL_ID_MAX, &rival->key},
+                                 {1, SEMEL_ID_MAX, &rival->source},
+                                 {2, SEMEL_ID_MAX, &rival->id}};
+    if (!semel__state_parse(semel__pg_get_text(res, row, 3), &rival->state))
+        rival->state = SEMEL_STATE_ABSENT;
+    rival->holds = semel__pg_get_bool(res, row, 4);
+    return copy_parts(past, res, row, parts, 3);
+}
+
 /* `latest`: they come latest first, and are given oldest first. */
 static semel_status read_lines(struct past *past, const PGresult *res, size_t size, read_line read, bool latest,
                                void **ret, size_t *ret_n)
@@ -121,11 +145,11 @@ static semel_status read_lines(struct past *past, const PGresult *res, size_t si
 
 /* ---- all of it ------------------------------------------------------------------------------------ */
 
-enum { T_TRIES, T_ACTS, T_CONFLICTS, T_BUSINESS, T_PLACE, T_COUNT };
+enum { T_TRIES, T_ACTS, T_CONFLICTS, T_BUSINESS, T_RIVALS, T_PLACE, T_COUNT };
 
 static void ask(struct pg_trip *trip, const struct past *past)
 {
-    static const struct pg_sql *const lists[] = {&tries, &acts, &conflicts, &business};
+    static const struct pg_sql *const lists[] = {&tries, &acts, &conflicts, &business, &rivals};
     const struct semel_row *row = past->row;
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         semel__pg_text(trip, row->consumer);
@@ -171,10 +195,14 @@ static semel_status read_all(struct past *past, const struct pg_trip *trip, stru
     if (status == SEMEL_OK)
         status = read_lines(past, trip->results[T_BUSINESS], sizeof(struct semel_str), read_business, false,
                             &lines[T_BUSINESS], &h->n_business);
+    if (status == SEMEL_OK)
+        status = read_lines(past, trip->results[T_RIVALS], sizeof(struct semel_rival), read_rival, false,
+                            &lines[T_RIVALS], &h->n_rivals);
     h->tries = lines[T_TRIES];
     h->acts = lines[T_ACTS];
     h->conflicts = lines[T_CONFLICTS];
     h->business = lines[T_BUSINESS];
+    h->rivals = lines[T_RIVALS];
     h->more = past->more;
     return status == SEMEL_OK ? read_place(past, trip->results[T_PLACE], h) : status;
 }

@@ -77,6 +77,20 @@ static semel_status read_business(sqlite3_stmt *stmt, struct semel_arena *arena,
     return semel__sqlite_copy(stmt, 0, SEMEL_ID_MAX, arena, line, err);
 }
 
+static semel_status read_rival(sqlite3_stmt *stmt, struct semel_arena *arena, void *line, struct semel_error *err)
+{
+    struct semel_rival *rival = line;
+    struct semel_str state = {0};
+    const struct part parts[] = {{0, SEMEL_ID_MAX, &rival->key},
+                                 {1, SEMEL_ID_MAX, &rival->source},
+                                 {2, SEMEL_ID_MAX, &rival->id}};
+    semel_status status = semel__sqlite_peek(stmt, 3, SEMEL_ID_MAX, &state, err);
+    if (status != SEMEL_OK || !semel__state_parse(state, &rival->state))
+        rival->state = SEMEL_STATE_ABSENT;
+    rival->holds = sqlite3_column_int(stmt, 4) == 0;
+    return status == SEMEL_OK ? copy_parts(stmt, arena, parts, 3, err) : status;
+}
+
 /* ---- lists -------------------------------------------------------------------------------------- */
 
 static void start(struct sqlite_run *run, const struct past *past, enum sqlite_q q)
@@ -138,7 +152,7 @@ static int cmp_conflict(const void *a, const void *b)
 
 static semel_status read_lists(struct past *past, struct semel_history *h, struct semel_error *err)
 {
-    void *tries = NULL, *acts = NULL, *conflicts = NULL, *business = NULL;
+    void *tries = NULL, *acts = NULL, *conflicts = NULL, *business = NULL, *rivals = NULL;
     semel_status status = read_lines(past, Q_HISTORY_TRIES, sizeof(struct semel_try), read_try, &tries, &h->n_tries,
                                      err);
     if (status == SEMEL_OK)
@@ -149,6 +163,8 @@ static semel_status read_lists(struct past *past, struct semel_history *h, struc
     if (status == SEMEL_OK)
         status = read_lines(past, Q_HISTORY_BUSINESS, sizeof(struct semel_str), read_business, &business,
                             &h->n_business, err);
+    if (status == SEMEL_OK)
+        status = read_lines(past, Q_HISTORY_RIVALS, sizeof(struct semel_rival), read_rival, &rivals, &h->n_rivals, err);
     if (status != SEMEL_OK)
         return status;
     reverse(tries, h->n_tries, sizeof(struct semel_try));
@@ -159,6 +175,7 @@ static semel_status read_lists(struct past *past, struct semel_history *h, struc
     h->acts = acts;
     h->conflicts = conflicts;
     h->business = business;
+    h->rivals = rivals;
     h->more = past->more;
     return SEMEL_OK;
 }

@@ -141,6 +141,44 @@ def test_show_says_which_version_is_missing(store):
     assert "then it runs without them" in result.out and "--force" in result.out
 
 
+# A6 P78
+def test_show_and_discard_name_those_who_wait_for_a_business_key(store):
+    add(store, "pay-1", "dead")
+    add(store, "pay-99", "dead")  # has a key that nobody wants
+    store.sql("INSERT INTO semel_business_key VALUES ('billing', 'inv-1', '', 'pay-1', 1, NULL)")
+    store.sql("INSERT INTO semel_business_key VALUES ('billing', 'inv-2', '', 'pay-99', 1, NULL)")
+    for i in range(2, 14):
+        add(store, f"pay-{i}", "waiting", attempts=0, source="eu" if i == 3 else "", error_class="business_duplicate",
+            due_at=now_us() + 60 * SECOND)
+        store.sql("INSERT INTO semel_business_want VALUES ('billing', 'inv-1', ?, ?)", "eu" if i == 3 else "",
+                  f"pay-{i}")
+    add(store, "late", "quarantined", error_class="too_old")  # wants it too, and waits for nothing
+    store.sql("INSERT INTO semel_business_want VALUES ('billing', 'inv-1', '', 'late')")
+
+    named = "pay-2, pay-3 (source eu), pay-4, pay-5, pay-6, pay-7, pay-8, pay-9, pay-10, pay-11 and 2 more"
+    assert f"waiters       {named}\n" in store.semel("inbox", "show", "pay-1").out
+    holder = store.semel("inbox", "show", "pay-1", "--json").json
+    assert holder["business_keys"] == ["inv-1"] and holder["wanted_keys"] == [] and holder["holders"] == []
+    assert len(holder["waiters"]) == 10 and holder["waiters_count"] == 12
+    assert holder["waiters"][1] == {"id": "pay-3", "source": "eu", "business_key": "inv-1", "status": "waiting"}
+
+    shown = store.semel("inbox", "show", "pay-2")
+    assert "wanted key    inv-1\n" in shown.out and "waiters too   pay-3 (source eu), pay-4" in shown.out
+    assert "It is not running because pay-1, which is dead, has its business key inv-1." in shown.out
+    assert "semel inbox show pay-1 --consumer billing" in shown.out
+    waiter = store.semel("inbox", "show", "pay-2", "--json").json
+    assert waiter["wanted_keys"] == ["inv-1"] and waiter["waiters_count"] == 11
+    assert waiter["holders"] == [{"id": "pay-1", "source": "", "business_key": "inv-1", "status": "dead"}]
+
+    dry = store.semel("inbox", "discard", "pay-1", "--dry-run")
+    assert f"never run; due then, because they wait for its business key: {named}\n" in dry.out
+    done = store.semel("inbox", "discard", "pay-1", "-r", "test data", "--json")
+    assert done.json[0]["text"].endswith(f"never run; due then, because they wait for its business key: {named}")
+    assert store.sql("SELECT count(*) FROM semel_inbox WHERE status = 'waiting' AND due_at <= ?", now_us()) == [(12,)]
+    assert "due then" not in store.semel("inbox", "discard", "pay-99", "-r", "test data").out
+    assert "What came of that one decides" not in store.semel("inbox", "show", "pay-99").out
+
+
 def test_show_knows_every_status(store):
     words = {"processing": "holds it until", "completed": "It is completed", "failed": "waits for its next attempt",
              "waiting": "none of them is unfinished", "rejected": "handler rejected it",

@@ -257,3 +257,26 @@ def test_dead_letters_are_listed_grouped_and_retried_with_a_reason(pg):
     assert rest.code == 0, rest
     assert pg.sql("SELECT count(*) FROM semel.inbox WHERE status = 'rejected'") == [("2",)]
     assert pg.sql("SELECT count(*) FROM semel.selected WHERE result = 'done'") == [("2",)]
+
+
+# A6 P78
+def test_show_and_discard_name_those_who_wait_for_a_business_key(pg):
+    pg.sql("SELECT semel.inbox_fail('billing', 'pay-1', payload => '{}', business_key => 'inv-1', "
+           "class => 'permanent', reason => 'no')")
+    for i in range(2, 14):
+        pg.sql(f"SELECT semel.inbox_put('billing', 'pay-{i}', payload => '{{}}', business_key => 'inv-1', "
+               f"source => '{'eu' if i == 3 else ''}')")
+    named = "pay-2, pay-3 (source eu), pay-4, pay-5, pay-6, pay-7, pay-8, pay-9, pay-10, pay-11 and 2 more"
+    assert f"waiters       {named}\n" in pg.semel("inbox", "show", "pay-1").out
+    holder = pg.semel("inbox", "show", "pay-1", "--json").json
+    assert holder["business_keys"] == ["inv-1"] and holder["waiters_count"] == 12 and len(holder["waiters"]) == 10
+    assert holder["waiters"][1] == {"id": "pay-3", "source": "eu", "business_key": "inv-1", "status": "waiting"}
+    shown = pg.semel("inbox", "show", "pay-2")
+    assert "It is not running because pay-1, which is dead, has its business key inv-1." in shown.out, shown
+    waiter = pg.semel("inbox", "show", "pay-2", "--json").json
+    assert waiter["wanted_keys"] == ["inv-1"] and waiter["waiters_count"] == 11
+    assert waiter["holders"] == [{"id": "pay-1", "source": "", "business_key": "inv-1", "status": "dead"}]
+    done = pg.semel("inbox", "discard", "pay-1", "-r", "test data")
+    assert f"never run; due then, because they wait for its business key: {named}\n" in done.out, done
+    assert pg.sql("SELECT count(*) FROM semel.inbox WHERE status = 'waiting' AND due_at <= now()") == [("12",)]
+    assert "holders" in pg.semel("inbox", "show", "pay-2", "--json").out
