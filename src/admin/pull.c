@@ -89,6 +89,16 @@ struct semel_pull *semel__serve_pull(struct semel_serve *serve, const struct sem
     return pull;
 }
 
+void semel__pull_full(struct semel_pull *pull, bool full)
+{
+    pull->full = full;
+}
+
+bool semel__pull_unknown(const struct semel_pull *pull)
+{
+    return pull->unknown;
+}
+
 void semel__pull_wake(struct semel_pull *pull)
 {
     pthread_mutex_lock(&pull->lock);
@@ -246,6 +256,10 @@ static semel_status serve_takes(struct semel_pull *pull, struct semel_inbox *inb
             semel__pull_tell_none(call);
             continue;
         }
+        if (pull->full) {
+            semel__pull_tell_later(call, "unknown_max is reached: resolve unknown outcomes first");
+            continue;
+        }
         status = semel__pull_one(pull, inbox, call, &n, err);
         *ret_n += status == SEMEL_OK && n > 0;
         if (status == SEMEL_OK && n == 0) {
@@ -260,6 +274,7 @@ semel_status semel__pull_step(struct semel_pull *pull, struct semel_inbox *inbox
                               struct semel_error *err)
 {
     *ret_n = 0;
+    pull->unknown = false;
     pthread_mutex_lock(&pull->lock);
     bool look = wait_for_work(pull, semel__door_now_ms() + wait_ms);
     struct pull_call *ends = take_ends(pull);
@@ -277,5 +292,9 @@ semel_status semel__pull_step(struct semel_pull *pull, struct semel_inbox *inbox
     for (const struct pull_call *call = ends; call != NULL; call = call->next)
         ++*ret_n;
     semel_status status = semel__pull_ends(pull, inbox, ends, err);
+    if (pull->unknown) { /* takes wait for the next step, which knows how many there are now */
+        semel__pull_wake(pull);
+        return status;
+    }
     return status == SEMEL_OK && look ? serve_takes(pull, inbox, ret_n, err) : status;
 }

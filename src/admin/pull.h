@@ -52,6 +52,7 @@ struct semel_pull {
     bool open, fresh, woken; /* fresh: calls came that nobody has looked at */
     int64_t looked_ms;       /* when held takes were tried last */
     /* of the thread that steps */
+    bool full, unknown; /* unknown_max is reached; an end of the last step left an unknown outcome */
     struct semel_arena arena;
     struct held_list claims; /* the last ones that were taken here, so that a late end is kept as evidence */
 };

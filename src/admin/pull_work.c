@@ -202,6 +202,7 @@ static void tell(struct semel_pull *pull, struct pull_call **group, size_t n, se
             semel__pull_tell_later(group[i], "the store did not answer; ask again with the same token");
             continue;
         }
+        pull->unknown |= !group[i]->lost && group[i]->state == SEMEL_STATE_UNKNOWN;
         if (!group[i]->lost && group[i]->op == PULL_RELEASE)
             forget(pull, group[i]->token);
         semel__pull_tell_end(pull, group[i]);

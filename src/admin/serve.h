@@ -70,6 +70,10 @@ void semel__serve_paused(struct semel_serve *serve, const struct semel_route *ro
 struct semel_pull *semel__serve_pull(struct semel_serve *serve, const struct semel_route *route);
 semel_status semel__pull_step(struct semel_pull *pull, struct semel_inbox *inbox, int wait_ms, size_t *ret_n,
                               struct semel_error *err);
+/* As many outcomes are unknown as may be: takes are answered 503 with the reason, ends go on. By who steps. */
+void semel__pull_full(struct semel_pull *pull, bool full);
+/* Did an end of the last step leave an unknown outcome? That step has handed nothing out after it. By who steps. */
+bool semel__pull_unknown(const struct semel_pull *pull);
 void semel__pull_wake(struct semel_pull *pull); /* something is due: long polls look again. Any thread. */
 /* Everything that waits is answered with 503. By the thread that steps, or after it. */
 void semel__pull_close(struct semel_pull *pull);

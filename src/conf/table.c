@@ -381,8 +381,9 @@ static const struct conf_setting route[] = {
     {"workers", CONF_NUMBER, 0, IN(semel_route, workers), RANGE(1, 64), .other = "1",
      .help = "how many threads, each with a connection of its own, handle messages"},
     {"unknown_max", CONF_NUMBER, 0, IN(semel_route, unknown_max), RANGE(1, 10000), .other = "100",
-     .help = "how many unknown outcomes the consumer may have; then an http or exec route takes nothing new until some "
-             "are reconciled or resolved"},
+     .help =
+         "how many unknown outcomes the consumer may have; then an http, exec or pull route takes nothing new until "
+         "some are reconciled or resolved"},
     {"breaker", CONF_GROUP, 0, IN(semel_route, breaker), .group = &breaker_group,
      .help = "when a failing handler stops the route instead of filling the dead letters"},
 };

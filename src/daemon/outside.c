@@ -19,7 +19,6 @@
 #define ASK_FIRST_US (INT64_C(2) * 1000000)
 #define ASK_CEILING_US (INT64_C(60) * 1000000)
 #define ENDS_MAX 64
-#define COUNT_EVERY_US INT64_C(1000000)
 #define COUNT_PAUSE_US INT64_C(1000000)
 #define ASK_ROWS 16
 #define UNHEARD_MAX \
@@ -50,10 +49,8 @@ struct outside {
     bool look; /* something may be due */
     bool cancelled;
     int64_t next_ask_us, ask_every_us;
-    int64_t ask_after; /* the arrival that was asked for last: each has its turn; SEMEL_NONE */
-    int64_t rest_us;   /* the world fails: the store is left alone until then */
-    bool full;         /* as many outcomes are unknown as may be: nothing starts */
-    int64_t next_count_us;
+    int64_t ask_after;  /* the arrival that was asked for last: each has its turn; SEMEL_NONE */
+    int64_t rest_us;    /* the world fails: the store is left alone until then */
     bool asking, heard; /* while the route pauses: a probe asks; one was answered, so a message may be tried */
     int unheard;        /* probes in a row that asked in vain */
 };
@@ -295,7 +292,7 @@ static bool may_start(struct outside *o, int64_t now_us)
         o->heard = true; /* nothing is unknown: a message has to find out */
         semel__route_breaker_end(pump->breaker, pump, now_us);
     }
-    return !o->full;
+    return !o->worker->unknown.full;
 }
 
 /* A probe has asked. */
@@ -313,33 +310,6 @@ static void probed(struct outside *o, const struct semel_call_end *end)
     } else {
         semel__pump_worldly(pump, SEMEL_CLASS_UNKNOWN, now_us);
     }
-}
-
-/* How many are unknown is looked up once a second, and after each that was added. */
-static void count_unknown(struct outside *o)
-{
-    struct run_worker *worker = o->worker;
-    const struct semel_route *conf = worker->route->conf;
-    struct semel_error err = {0};
-    struct semel_count *counts;
-    size_t n = 0;
-    bool full = false;
-    int64_t now_us = semel__steady_us();
-    if (conf->policy.effect != SEMEL_EFFECT_OUTSIDE || now_us < o->next_count_us || worker->pump.store_down)
-        return;
-    o->next_count_us = now_us + COUNT_EVERY_US;
-    semel__arena_reset(&o->arena);
-    if (semel_look_counts(worker->store, conf->name, conf->unknown_max, 0, &o->arena, &counts, &n, &err) != SEMEL_OK)
-        return; /* it stays as it was; whoever needs the store says what is wrong with it */
-    for (size_t i = 0; i < n; i++)
-        full |= counts[i].state == SEMEL_STATE_UNKNOWN && counts[i].n >= conf->unknown_max;
-    if (full != o->full)
-        SEMEL__LOG(worker->route->daemon->log, full ? SEMEL_LOG_ERROR : SEMEL_LOG_INFO,
-                   full ? "unknown_max is reached: the route takes nothing new until unknown outcomes are resolved"
-                        : "fewer outcomes are unknown than unknown_max: the route takes messages again",
-                   SEMEL_F_STR("consumer", conf->name), SEMEL_F_INT("unknown_max", conf->unknown_max));
-    o->full = full;
-    semel__stats_full(worker->route->stats, full);
 }
 
 /* The other side has answered: what was unknown is known, or stays so. */
@@ -408,7 +378,7 @@ static void ended(struct outside *o, const struct semel_call_end *end)
     (void)semel__arena_copy(&slot->arena, end->reason, &slot->ending.text);
     (void)semel__arena_copy(&slot->arena, end->outcome, &slot->ending.outcome);
     if (end->result == SEMEL_MAYBE) {
-        o->next_count_us = 0;
+        o->worker->unknown.next_us = 0;
         o->ask_every_us = ASK_FIRST_US;
         o->next_ask_us = semel__steady_us() + ASK_FIRST_US;
     }
@@ -549,8 +519,8 @@ static void turn(struct outside *o)
     if (!rests(o) && run_worker_wait_ms(o->worker, now_us) == 0)
         tick(o, now_us);
     if (!rests(o))
-        count_unknown(o);
-    if (o->full)
+        run_unknown_count(o->worker, &o->arena);
+    if (o->worker->unknown.full)
         o->worker->pump.resume_us = now_us + COUNT_PAUSE_US;
     bool start = !rests(o) && may_start(o, now_us);
     if (start && o->look && o->used < o->n)

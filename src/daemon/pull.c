@@ -12,6 +12,8 @@ void *run_pull(void *arg)
 {
     struct run_worker *worker = arg;
     struct run_route *route = worker->route;
+    struct semel_arena arena;
+    semel__arena_init(&arena, (size_t)1 << 24);
     if (run_worker_open(worker)) {
         while (!run_stopping(route->daemon)) {
             struct semel_error err = {0};
@@ -28,6 +30,10 @@ void *run_pull(void *arg)
                 status = semel_store_reopen(worker->store, &err);
                 worker->pump.store_down = status != SEMEL_OK;
             }
+            if (semel__pull_unknown(route->pull))
+                worker->unknown.next_us = 0;
+            run_unknown_count(worker, &arena);
+            semel__pull_full(route->pull, worker->unknown.full);
             if (status == SEMEL_OK)
                 status = semel__pull_step(route->pull, &worker->inbox, STEP_MS, &n, &err);
             worker->pump.store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
@@ -36,6 +42,7 @@ void *run_pull(void *arg)
         run_worker_close(worker);
     }
     semel__pull_close(route->pull);
+    semel__arena_done(&arena);
     atomic_store(&worker->thread.up, false);
     atomic_store(&worker->thread.ended, true);
     return NULL;

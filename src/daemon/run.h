@@ -51,6 +51,10 @@ struct run_worker {
     uint64_t trouble;      /* what has failed or waits, as counted at the last tick */
     int64_t wary_until_us; /* something has, a while ago: retries are to be in time */
     int failures;          /* of the world, in a row */
+    struct {
+        bool full; /* as many outcomes are unknown as may be: nothing starts */
+        int64_t next_us;
+    } unknown;
 };
 
 struct run_route {
@@ -141,6 +145,9 @@ void run_worker_close(struct run_worker *worker);
 /* What a step or tick came to: told and counted; returns how long to leave the world alone, in milliseconds. */
 int run_worker_told(struct run_worker *worker, semel_status status, const struct semel_error *err);
 /* The same, and waits for as long. */
+/* Counts the unknown outcomes of the route, at most once a second (unknown.next_us is 0: now), and tells when there are
+ * unknown_max of them, or fewer again: into worker->unknown.full, the log and the metrics (A10). */
+void run_unknown_count(struct run_worker *worker, struct semel_arena *arena);
 void run_worker_note(struct run_worker *worker, semel_status status, const struct semel_error *err);
 /* When it ticks again: after the set time, and where nothing happens after up to eight times as long. */
 void run_worker_ticked(struct run_worker *worker, int64_t now_us, bool idle);

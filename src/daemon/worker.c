@@ -13,6 +13,7 @@
 
 #define LATER_MS 1000
 #define QUIET_MAX 3
+#define COUNT_EVERY_US INT64_C(1000000)
 #define WARY_US (INT64_C(120) * 1000000)
 #define TICK_ROWS 100
 #define HELD_MS 200
@@ -210,6 +211,31 @@ int run_worker_told(struct run_worker *worker, semel_status status, const struct
                     status == SEMEL_FENCED ? "a partition has gone to somebody else" : "the world fails", status, err);
     worker->failures++;
     return run_backoff_ms(worker->failures, &worker->rng);
+}
+
+void run_unknown_count(struct run_worker *worker, struct semel_arena *arena)
+{
+    const struct semel_route *conf = worker->route->conf;
+    struct semel_error err = {0};
+    struct semel_count *counts;
+    size_t n = 0;
+    bool full = false;
+    int64_t now_us = semel__steady_us();
+    if (conf->policy.effect != SEMEL_EFFECT_OUTSIDE || now_us < worker->unknown.next_us || worker->pump.store_down)
+        return;
+    worker->unknown.next_us = now_us + COUNT_EVERY_US;
+    semel__arena_reset(arena);
+    if (semel_look_counts(worker->store, conf->name, conf->unknown_max, 0, arena, &counts, &n, &err) != SEMEL_OK)
+        return; /* it stays as it was; whoever needs the store says what is wrong with it */
+    for (size_t i = 0; i < n; i++)
+        full |= counts[i].state == SEMEL_STATE_UNKNOWN && counts[i].n >= conf->unknown_max;
+    if (full != worker->unknown.full)
+        SEMEL__LOG(worker->route->daemon->log, full ? SEMEL_LOG_ERROR : SEMEL_LOG_INFO,
+                   full ? "unknown_max is reached: the route takes nothing new until unknown outcomes are resolved"
+                        : "fewer outcomes are unknown than unknown_max: the route takes messages again",
+                   SEMEL_F_STR("consumer", conf->name), SEMEL_F_INT("unknown_max", conf->unknown_max));
+    worker->unknown.full = full;
+    semel__stats_full(worker->route->stats, full);
 }
 
 void run_worker_note(struct run_worker *worker, semel_status status, const struct semel_error *err)

@@ -465,3 +465,38 @@ def test_a_puller_that_dies_leaves_an_unknown_outcome_and_a_late_one_is_refused(
         assert pull.post({"token": taken[0]["token"], "result": "done"}, "/work/settle", OTHER_TOKEN)[0] == 409
         assert books.states() == {"unknown": 1}
     assert wait_for(lambda: not daemon.running(), "stopped")
+
+
+def test_at_unknown_max_nothing_new_is_handed_out(tmp_path, books, listen):
+    # A10
+    port, settings = pull_settings(books, listen)
+    settings["routes"]["books"]["unknown_max"] = 2
+    pull = Listen()
+    pull.port = port
+    def take(**more):
+        return pull.post(b"", "/work/take?max=1" + "".join(f"&{k}={v}" for k, v in more.items()), OTHER_TOKEN)
+    def settle(taken, result):
+        return pull.post({"token": taken[0]["token"], "result": result}, "/work/settle", OTHER_TOKEN)
+    with Daemon(tmp_path, settings) as daemon:
+        daemon.ready()
+        listen.post({"k": "k1", "n": 1}, id="m1")
+        for i in range(2, 6):
+            listen.post({"k": f"k{i}", "n": 1}, id=f"m{i}")
+        first, second, third = (daemon.until(lambda: take()[1], "one is taken") for _ in range(3))
+        assert settle(first, "unknown")[0] == 200
+        last = take()
+        assert last[0] == 200 and last[1]  # one is unknown: below the bound
+        assert settle(second, "unknown")[0] == 200
+        status, told = take()[:2]
+        assert status == 503 and "unknown_max is reached" in json.dumps(told)  # at once: the next one would be too many
+        assert take(wait="1s")[0] == 503
+        daemon.until(lambda: daemon.metric("semel_unknown_full", consumer="books") == 1, "it is counted")
+        renewed = pull.post({"token": third[0]["token"]}, "/work/renew", OTHER_TOKEN)
+        assert renewed[0] == 200 and settle(third, "done")[0] == 200 and settle(last[1], "done")[0] == 200
+        assert books.states() == {"unknown": 2, "completed": 2, "waiting": 1}
+        books.store.semel("inbox", "resolve", first[0]["id"], "--reason", "it was done")
+        def goes_on():
+            status, told = take()[:2]
+            return status == 200 and [one["id"] for one in told]
+        assert daemon.until(goes_on, "it goes on") == ["m5"]
+        daemon.until(lambda: daemon.metric("semel_unknown_full", consumer="books") == 0, "which is counted, too")
