@@ -167,8 +167,9 @@ semel_status semel__http_new(struct semel_http **ret, const struct semel_clock *
 semel_status semel__http_listen(struct semel_http *http, const struct semel_http_settings *settings,
                                 struct semel_http_listener **ret_listener, struct semel_error *err);
 /* So many connections have all listeners together; without it as many as there are. One connection more, or one more
- * than its listener may have: the oldest that has not sent a whole request gives way, then the oldest that is idle or
- * has been answered for the last time. Where all are at work the new one is 503. Before _run. */
+ * than its listener may have: the oldest that has not sent a whole request gives way, then the oldest that is idle, has
+ * been answered for the last time, or does not read a reply that needs no token. Where all are at work the new one is
+ * 503. Before _run. */
 void semel__http_bound(struct semel_http *http, size_t connections);
 unsigned semel__http_port(const struct semel_http_listener *listener); /* 0: a unix socket */
 /* Serves until it is stopped. Once. */

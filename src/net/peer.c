@@ -337,18 +337,35 @@ static bool may_go(const struct semel_peer *peer, const struct semel_http_listen
     return own == listener || (!full_itself(listener) && own->n_peers > own->env.limits.reserve);
 }
 
-/* The oldest that has not sent a whole head; else the oldest between two requests, or after its last. */
+/* Does nobody with a token lose anything by its end? Between two requests, after the last, or in a reply that anybody
+ * gets, such as a refusal, which may be stuck because its client does not read. */
+static bool is_free(const struct semel_conn *conn)
+{
+    switch (conn->phase) {
+    case SEMEL_CONN_HEAD:
+    case SEMEL_CONN_IDLE:
+    case SEMEL_CONN_LINGER:
+        return true;
+    case SEMEL_CONN_WRITING:
+        return conn->x == NULL || conn->x->req.route->needs == 0;
+    case SEMEL_CONN_BODY:
+    case SEMEL_CONN_HANDLING:
+    case SEMEL_CONN_CLOSED:
+        return false;
+    }
+    return false;
+}
+
+/* The oldest that has not sent a whole head; else the oldest that is free. */
 static struct semel_peer *oldest_without_work(const struct semel_http_listener *listener)
 {
     struct semel_peer *idle = NULL;
     for (struct semel_peer *peer = listener->http->oldest; peer != NULL; peer = peer->prev) {
         if (!may_go(peer, listener))
             continue;
-        enum semel_conn_phase phase = peer->conn->phase;
-        if (phase == SEMEL_CONN_HEAD && peer->conn->requests == 0)
+        if (peer->conn->phase == SEMEL_CONN_HEAD && peer->conn->requests == 0)
             return peer;
-        bool waits = phase == SEMEL_CONN_HEAD || phase == SEMEL_CONN_IDLE || phase == SEMEL_CONN_LINGER;
-        if (waits && idle == NULL)
+        if (idle == NULL && is_free(peer->conn))
             idle = peer;
     }
     return idle;

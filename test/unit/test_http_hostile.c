@@ -432,6 +432,40 @@ static void an_idle_connection_gives_way_when_all_have_sent_a_request(void **sta
         close(fds[i]);
 }
 
+/* B5 P88: nor by not reading what they are told: refusals, or a large reply that needs no token. */
+static void who_does_not_read_its_replies_gives_way(void **state)
+{
+    static const char none[] = "GET /none HTTP/1.1\r\n" HOST "\r\n";
+    static char many[500 * (sizeof(none) - 1)];
+    (void)state;
+    for (size_t i = 0; i < sizeof(many); i++)
+        many[i] = none[i % (sizeof(none) - 1)];
+    httpd.settings.limits.connections = 2;
+    httpd.settings.limits.requests = SIZE_MAX;
+    httpd_start(&httpd);
+    int fds[2], small = 4096;
+    for (size_t i = 0; i < COUNT(fds); i++) {
+        fds[i] = client_open(&httpd);
+        assert_int_equal(setsockopt(fds[i], SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
+    }
+    client_sendz(fds[0], "GET /big HTTP/1.1\r\n" HOST "\r\n");
+    struct pollfd pfd = {.fd = fds[1], .events = POLLOUT};
+    while (poll(&pfd, 1, 500) > 0) /* until nobody reads it, because a refusal cannot leave */
+        assert_true(send(fds[1], many, sizeof(many), MSG_DONTWAIT | MSG_NOSIGNAL) > 0);
+    for (int i = 1; i <= 2; i++) {
+        int fd = client_open(&httpd);
+        assert_int_equal(status_on(fd, HELLO), 200);
+        client_sendz(fd, HOLD);
+        httpd_wait_held(&httpd, (size_t)i);
+        assert_int_equal(atomic_load(&httpd.gave_way), i);
+        close(fd);
+    }
+    assert_int_equal(atomic_load(&httpd.refused), 0);
+    httpd_release(&httpd);
+    for (size_t i = 0; i < COUNT(fds); i++)
+        close(fds[i]);
+}
+
 /* B5 P88 */
 static void listeners_share_a_bound_and_a_reserve_is_kept(void **state)
 {
@@ -564,6 +598,7 @@ int main(void)
         OWN(one_connection_too_many_is_told_so),
         OWN(the_oldest_connection_without_a_request_gives_way),
         OWN(an_idle_connection_gives_way_when_all_have_sent_a_request),
+        OWN(who_does_not_read_its_replies_gives_way),
         OWN(listeners_share_a_bound_and_a_reserve_is_kept),
         OWN(bodies_past_a_share_are_refused_at_once_and_other_routes_go_on),
         OWN(requests_that_only_announce_a_body_take_no_room),
