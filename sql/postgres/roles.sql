@@ -37,6 +37,9 @@
     \set worker ''
 \endif
 
+-- What somebody has created in `public` is not called.
+SET search_path = pg_catalog, pg_temp;
+
 -- ---- the roles ----------------------------------------------------------------------------------------------------
 
 SELECT format('CREATE ROLE %I NOLOGIN', r.name)
@@ -88,3 +91,4 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'semel') AS migrated, :'
 \else
     \echo the roles are there; migrate now, then run this file again
 \endif
+RESET search_path;

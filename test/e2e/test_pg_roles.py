@@ -87,6 +87,17 @@ def test_nothing_that_is_planted_in_public_is_called_by_migrations_functions_and
     assert empty_pg.sql("SELECT is_called FROM public.planted") == [("f",)]
 
 
+# B3 P85: who runs it may create roles, and perhaps everything
+def test_nothing_that_is_planted_in_public_is_called_by_the_file_of_the_roles(empty_pg):
+    assert empty_pg.semel("migrate").code == 0
+    empty_pg.server.psql(empty_pg.name, PLANT)
+    roles = (SOURCE / "sql" / "postgres" / "roles.sql").read_text()
+    done = empty_pg.server.psql(empty_pg.name, "\\set owner postgres\n\\set app postgres\n\\set operator postgres\n"
+                                + roles + "\nSHOW search_path;", check=False)
+    assert done.returncode == 0 and '"$user", public' in done.stdout, done
+    assert empty_pg.sql("SELECT is_called FROM public.planted") == [("f",)]
+
+
 # B9
 def test_no_migration_leaves_a_function_to_everybody_for_a_moment(empty_pg):
     for path in FILES:
