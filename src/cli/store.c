@@ -83,46 +83,67 @@ static void hide(char *out, size_t *n)
         out[(*n)++] = *star;
 }
 
-/* Of //user:SECRET@host: where the secret begins; NULL: there is none. It ends at the last `@` there is: what was not
- * escaped as it should be is a part of it. */
-static const char *userinfo_secret(const char *url, const char **ret_end)
+/* What libpq takes for a blank between name = 'value' ... */
+static bool blank(char c)
 {
-    const char *slashes = strstr(url, "://");
-    const char *colon = slashes != NULL ? strchr(slashes + 3, ':') : NULL;
-    const char *at = slashes != NULL ? strchr(slashes + 3, '@') : NULL;
-    *ret_end = slashes != NULL ? strrchr(slashes + 3, '@') : NULL;
-    return colon != NULL && at != NULL && colon < at ? colon + 1 : NULL;
+    return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* Does the name of a parameter begin here that is, or was meant to be, a secret? */
-static bool secret_name(const char *url, const char *p)
+/* Of //user:SECRET@host: where the secret begins; NULL: there is none. It ends at the last `@` there is: what was not
+ * escaped as it should be, in the user's name or in the secret, is a part of it. */
+static const char *userinfo_secret(const char *url, const char **ret_end)
 {
-    if (p == url || strchr("?& :\t", p[-1]) == NULL)
-        return false;
-    size_t n = strcspn(p, "=?&:/@ \t");
-    return p[n + strspn(p + n, " ")] == '=' && semel__conf_secret_parameter((struct semel_str){p, n});
+    const char *slashes = strstr(url, "//");
+    const char *colon = slashes != NULL ? strchr(slashes + 2, ':') : NULL;
+    *ret_end = slashes != NULL ? strrchr(slashes + 2, '@') : NULL;
+    return colon != NULL && *ret_end != NULL && colon < *ret_end ? colon + 1 : NULL;
+}
+
+/* Does the name of a parameter begin here that is, or was meant to be, a secret? Then where its value begins, else
+ * NULL. */
+static const char *secret_value(const char *url, const char *p)
+{
+    if (p != url && strchr("?&:'", p[-1]) == NULL && !blank(p[-1]))
+        return NULL;
+    size_t n = strcspn(p, "=?&:/@ \t\n\v\f\r");
+    const char *value = p + n;
+    while (blank(*value))
+        value++;
+    if (*value != '=' || (memchr(p, '%', n) == NULL && !semel__conf_secret_parameter((struct semel_str){p, n})))
+        return NULL;
+    value++;
+    while (blank(*value))
+        value++;
+    return value;
+}
+
+/* Where the value ends: in a URL before the next &, in libpq's other form behind its quote or before a blank. */
+static const char *value_end(const char *p, bool in_url)
+{
+    bool quoted = !in_url && *p == '\'';
+    p += quoted;
+    while (*p != '\0' && (in_url ? *p != '&' : quoted ? *p != '\'' : !blank(*p)))
+        p += !in_url && *p == '\\' && p[1] != '\0' ? 2 : 1;
+    return p + (quoted && *p != '\0');
 }
 
 const char *cli_store_shown(const char *url)
 {
     static char out[URL_SHOWN];
-    const char *secret_end, *secret = userinfo_secret(url, &secret_end);
+    const char *secret_end, *secret = userinfo_secret(url, &secret_end), *value;
+    bool in_url = strstr(url, "//") != NULL;
     size_t n = 0;
-    if (secret == NULL && strncmp(url, "postgres", 8) != 0)
+    if (strncmp(url, "sqlite:", 7) == 0)
         return url; /* however long it is */
     for (const char *p = url; *p != '\0' && n + 1 < sizeof(out);) {
         if (p == secret) {
             hide(out, &n);
             p = secret_end;
-        } else if (strncmp(url, "postgres", 8) == 0 && secret_name(url, p)) {
-            while (*p != '=' && *p != ' ' && n + 1 < sizeof(out))
+        } else if ((value = secret_value(url, p)) != NULL) {
+            while (p < value && n + 1 < sizeof(out))
                 out[n++] = *p++;
-            while ((*p == ' ' || *p == '=') && n + 1 < sizeof(out))
-                out[n++] = *p++;
-            bool quoted = *p == '\'';
             hide(out, &n);
-            p += quoted;
-            p += strcspn(p, quoted ? "'" : "& \t");
+            p = value_end(value, in_url);
         } else
             out[n++] = *p++;
     }

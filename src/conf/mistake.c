@@ -127,12 +127,27 @@ static bool is_secret(struct semel_str key)
 /* However it is written: `passwrd` was meant for a password. */
 bool semel__conf_secret_parameter(struct semel_str name)
 {
-    static const char *const parts[] = {"pass", "pwd"};
+    static const char *const parts[] = {"pass", "pwd", "secret", "scram"};
     for (size_t i = 0; i < CONF_COUNT(parts); i++)
         for (size_t k = 0, n = strlen(parts[i]); k + n <= name.n; k++)
             if (strncasecmp(name.p + k, parts[i], n) == 0)
                 return !semel__str_eqz(name, "passfile");
     return is_secret(name);
+}
+
+/* Where the value that begins at `from` ends at the latest: a line may have it inside of a YAML string, whose escapes
+ * come on top of libpq's. */
+static size_t password_end(struct semel_str url, size_t from)
+{
+    size_t end = url.n;
+    if (from < url.n && url.p[from] == '\'') {
+        while (end > from + 1 && url.p[end - 1] != '\'')
+            end--;
+        return end > from + 1 ? end : url.n;
+    }
+    for (end = from; end < url.n && url.p[end] != '"' && (url.p[end] != ' ' || url.p[end - 1] == '\\'); end++)
+        continue;
+    return end;
 }
 
 /* Of ?password=SECRET&, and of libpq's other form: password = 'SECRET'. */
@@ -149,11 +164,7 @@ static bool parameter_password(struct semel_str url, struct semel_str *ret)
             continue;
         while (at < url.n && url.p[at] == ' ')
             at++;
-        bool quoted = at < url.n && url.p[at] == '\'';
-        size_t end = at + quoted;
-        while (end < url.n && (quoted ? url.p[end] != '\'' : strchr("& \"',}", url.p[end]) == NULL))
-            end++;
-        *ret = (struct semel_str){url.p + at, end - at};
+        *ret = (struct semel_str){url.p + at, password_end(url, at) - at};
         return true;
     }
     return false;
