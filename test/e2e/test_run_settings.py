@@ -114,6 +114,19 @@ def test_of_two_files_the_one_that_is_not_as_stored_pauses(tmp_path, books):
     assert [row[0] for row in books.rows()] == ["m1", "m2", "m3", "m4"]
 
 
+def test_a_route_that_begins_to_go_by_versions_is_told_that_keys_exist(tmp_path, books):
+    # A3 I24 P75
+    listen = Listen()
+    def hints(daemon):
+        return [line["hint"] for line in daemon.lines("the route's settings are stored")]
+    with Daemon(tmp_path, scenes.settings(books, listen, order="json:/k"), name="one") as daemon:
+        daemon.ready()
+        assert hints(daemon) == [""] and listen.post(event(7), id="m1")[0] == 202
+    with Daemon(tmp_path, scenes.settings(books, listen, order="json:/k", version="json:/n"), name="two") as daemon:
+        daemon.ready()
+        assert hints(daemon) == ['order keys exist already: is first_version "any" right for them?']
+
+
 @pytest.mark.parametrize("answer, becomes", [((200, b""), "completed"), ((None, b""), "failed")])
 def test_a_call_that_is_under_way_when_a_route_pauses_has_its_end_recorded(tmp_path, books, answer, becomes):
     # A3 I24 P75: under the effect that it was claimed by, which was keyed: nobody knows, so it is to be repeated

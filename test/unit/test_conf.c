@@ -118,6 +118,8 @@ static void what_core_keeps_for_a_consumer_is_read_by_core(void **state)
     assert_int_equal(stored.retry_max, 5);
     assert_int_equal(stored.order, SEMEL_ORDER_VERSION);
     assert_int_equal(reading.conf->routes[1].policy.effect, SEMEL_EFFECT_KEYED);
+    assert_int_equal(reading.conf->routes[1].policy.timed_ids, SEMEL_TIMED_ALL);
+    assert_true(reading.conf->routes[1].rules.timed);
     reading_done(&reading);
 }
 
@@ -181,6 +183,8 @@ static void the_defaults_of_the_table_are_right_values(void **state)
     assert_int_equal(route->horizon.broker_us, INT64_C(7) * 86400 * 1000000);
     assert_int_equal(reading.conf->schedule.rows, 1000);
     assert_int_equal(route->policy.retention_us, INT64_C(45) * 86400 * 1000000);
+    assert_int_equal(route->policy.timed_ids, SEMEL_TIMED_UUID7);
+    assert_false(route->rules.timed);
     reading_done(&reading);
 }
 

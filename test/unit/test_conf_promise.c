@@ -30,6 +30,9 @@ static const struct {
     {FILE_OF(KAFKA, "pull: \"localhost:2\", token: \"${TOKEN}\"", "    timed_ids: true\n"), SEMEL_GUARANTEE_GUARDED},
     /* The record may be forgotten while a copy can still come. */
     {FILE_OF(KAFKA, "sql: SELECT 1", ""), SEMEL_GUARANTEE_BOUNDED},
+    {FILE_OF(KAFKA, "sql: SELECT 1", "    timed_ids: false\n"), SEMEL_GUARANTEE_BOUNDED},
+    {FILE_OF(KAFKA, "sql: SELECT 1", "    timed_ids: uuidv7\n"), SEMEL_GUARANTEE_BOUNDED},
+    {FILE_OF(KAFKA, "sql: SELECT 1", "    timed_ids: ulid\n"), SEMEL_GUARANTEE_BOUNDED}, /* of some */
     {FILE_OF(KAFKA, "exec: [cat], idempotent: true", ""), SEMEL_GUARANTEE_BOUNDED},
     {FILE_OF(KAFKA, "sql: SELECT 1", "    business_key: json:/b\n    keep: {business: 90d}\n"),
      SEMEL_GUARANTEE_BOUNDED},
