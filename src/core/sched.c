@@ -163,8 +163,10 @@ static semel_status purge_chunk(struct semel_inbox *inbox, struct semel_str sour
     status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
     if (status != SEMEL_OK)
         return status;
+    /* Not n: it has to look as far as the one that has counted them. */
     status = end(inbox,
-                 semel_store_purge(inbox->store, inbox->policy->consumer, source, before_us, n, ret_deleted, err), err);
+                 semel_store_purge(inbox->store, inbox->policy->consumer, source, before_us, max, ret_deleted, err),
+                 err);
     if (status == SEMEL_OK)
         SEMEL_POINT(PURGE_DELETED);
     return status;

@@ -333,6 +333,24 @@ static void tick_gives_every_consumer_its_turn(void **state)
     assert_refused(d, semel_tick(d->s, 0, &n, &d->err), SEMEL_INVALID, "max");
 }
 
+static void tick_recovers_for_all_before_it_purges(void **state)
+{
+    /* A5: what holds up messages must not starve behind what is old */
+    struct door *d = *state;
+    size_t n;
+    sql(d, "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20) INSERT INTO semel_inbox "
+           "(arrival, consumer, source, message_id, status, attempts, received_at, updated_at, processed_at) SELECT "
+           "1000 + i, iif(i % 2, 'one', 'two'), 's', 'old-' || i, 'completed', 1, 1, 1, 1 FROM n");
+    claim_for(d, "one");
+    claim_for(d, "two");
+    pass(d, 61 * SECOND_US);
+    assert_fine(d, semel_tick(d->s, 2, &n, &d->err));
+    assert_int_equal(n, 2);
+    assert_int_equal(sql_int(d, "SELECT count(*) FROM semel_inbox WHERE status = 'failed'"), 2);
+    assert_fine(d, semel_tick(d->s, 100, &n, &d->err));
+    assert_int_equal(n, 20);
+}
+
 static void tick_goes_on_past_a_consumer_whose_settings_are_damaged(void **state)
 {
     struct door *d = *state;
@@ -446,6 +464,7 @@ int main(void)
         ON_BOTH(tick_decides_gaps_that_timed_out),
         ON_OWN(tick_leaves_to_the_workers_what_may_run),
         ON_OWN(tick_gives_every_consumer_its_turn),
+        ON_OWN(tick_recovers_for_all_before_it_purges),
         ON_OWN(tick_goes_on_past_a_consumer_whose_settings_are_damaged),
         ON_BOTH(event_leaves_only_with_the_commit),
         cmocka_unit_test(step_key_is_the_same_everywhere),

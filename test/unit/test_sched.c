@@ -345,6 +345,64 @@ static void slow_partition_of_an_old_topic_runs_everything(void **state)
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
 }
 
+/* A11: at most ten times as many rows are looked at as may be deleted; and no watermark moves for what then stays. */
+static void purge_looks_at_ten_times_as_many_rows_as_it_may_delete(void **state)
+{
+    struct engine *e = *state;
+    static char ids[42][8];
+    struct semel__msg msgs[42];
+    int64_t old_us = e->now_us;
+
+    e->policy.retention_us = HOUR_US;
+    for (size_t i = 0; i < 42; i++) {
+        snprintf(ids[i], sizeof ids[i], "m%02zu", i);
+        msgs[i] = dated(ids[i], "ok", i < 40 ? e->now_us + 1000 * HOUR_US : old_us);
+    }
+    process(e, msgs, 40);
+    e->now_us += MINUTE_US;
+    process(e, msgs + 40, 2);
+    e->now_us += 2 * HOUR_US;
+    if (e->db == NULL) { /* in memory there is no index to look along */
+        assert_int_equal(purge(e, 3), 0);
+        process_one(e, dated("before", "ok", old_us));
+        assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    }
+    assert_int_equal(purge(e, 5), 2);
+    assert_int_equal(state_of(e, "m41"), SEMEL_STATE_ABSENT);
+    process_one(e, dated("behind", "ok", old_us));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_TOO_OLD, SEMEL_STATE_QUARANTINED);
+}
+
+/* A11: a last version tells old from new for ever; nothing of the others is said by a key. */
+static void order_keys_that_say_nothing_are_purged(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {keyed("a", "ok", "done", 1), keyed("b", "fail", "open", 1)};
+
+    e->policy.retention_us = HOUR_US;
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    process(e, msgs, COUNT(msgs));
+    e->policy.order = SEMEL_ORDER_VERSION;
+    process_one(e, keyed("c", "ok", "version", 1));
+    sql_either(e,
+               "INSERT INTO semel_order_key (consumer, order_key, skipped) SELECT consumer, 'skipped', '7' FROM "
+               "semel_order_key WHERE order_key = 'done'",
+               "INSERT INTO semel.order_key (consumer, order_key, skipped) SELECT consumer, 'skipped', '{7}' FROM "
+               "semel.order_key WHERE order_key = 'done'");
+    if (is_postgres(e)) { /* SQLite has one writer, and forgets them at once */
+        purge(e, 100);
+        assert_int_equal(sql_int(e, "SELECT count(*) FROM semel.order_key"), 4);
+        sql_run(e, "UPDATE semel.order_key SET updated_at = updated_at - interval '100 years'");
+    }
+    purge(e, 100);
+    assert_int_equal(sql_int(e, is_postgres(e) ? "SELECT count(*) FROM semel.order_key"
+                                               : "SELECT count(*) FROM semel_order_key"),
+                     3);
+    assert_int_equal(sql_int(e, is_postgres(e) ? "SELECT count(*) FROM semel.order_key WHERE order_key = 'done'"
+                                               : "SELECT count(*) FROM semel_order_key WHERE order_key = 'done'"),
+                     0);
+}
+
 static void purge_is_bounded(void **state)
 {
     struct engine *e = *state;
@@ -422,6 +480,8 @@ int main(int argc, char **argv)
         ON_EACH(purge_takes_old_final_rows_only),
         ON_EACH(slow_partition_of_an_old_topic_runs_everything),
         ON_EACH(purge_is_bounded),
+        ON_EACH(purge_looks_at_ten_times_as_many_rows_as_it_may_delete),
+        ON_TABLES(order_keys_that_say_nothing_are_purged),
         ON_MEM(expired_business_keys_are_purged_and_others_stay),
         ON_EACH(watermark_counts_for_its_source_only),
     };
