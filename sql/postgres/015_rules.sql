@@ -117,22 +117,22 @@ BEGIN
 END $$;
 
 -- Who stands behind a business key: free, own, busy (an unfinished message) or done (one that is final, or has no row).
--- What was begun in this transaction has not come to its end.
+-- What was begun in this transaction has not come to its end. One statement: between two, a holder that is rejected
+-- would look like one that holds its key and is final.
 CREATE FUNCTION semel._intent(p semel._policy, wanted text, of_source text, id text, now timestamptz)
 RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-    h semel.business_key;
 BEGIN
-    SELECT b.* INTO h FROM semel.business_key AS b
-    WHERE b.consumer = p.consumer AND b.business_key = wanted COLLATE "C" AND (b.expires_at > now) IS NOT FALSE;
-    RETURN CASE WHEN NOT FOUND THEN 'free'
-                WHEN h.source = of_source COLLATE "C" AND h.message_id = id COLLATE "C" THEN 'own'
-                WHEN EXISTS (SELECT FROM semel.inbox AS i
-                             WHERE i.consumer = p.consumer AND i.source = h.source AND i.message_id = h.message_id
-                               AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead'))
-                     OR EXISTS (SELECT FROM semel.begun AS b
-                                WHERE b.consumer = p.consumer AND b.source = h.source AND b.message_id = h.message_id)
-                THEN 'busy' ELSE 'done' END;
+    RETURN coalesce((
+        SELECT CASE WHEN h.source = of_source COLLATE "C" AND h.message_id = id COLLATE "C" THEN 'own'
+                    WHEN EXISTS (SELECT FROM semel.inbox AS i
+                                 WHERE i.consumer = p.consumer AND i.source = h.source AND i.message_id = h.message_id
+                                   AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead'))
+                         OR EXISTS (SELECT FROM semel.begun AS b WHERE b.consumer = p.consumer AND b.source = h.source
+                                                                   AND b.message_id = h.message_id)
+                    THEN 'busy' ELSE 'done' END
+        FROM semel.business_key AS h
+        WHERE h.consumer = p.consumer AND h.business_key = wanted COLLATE "C" AND (h.expires_at > now) IS NOT FALSE),
+        'free');
 END $$;
 
 -- What exceeds payload_max is kept whole, and waits for a person. Are so many kept that one more is not?
@@ -300,7 +300,10 @@ BEGIN
         RETURN v;
     END IF;
     v := semel._verdict_place(p, k, r, version, now);
-    IF intent = 'busy' AND (v.act = 'run' OR semel._waiter(r)) THEN
+    IF intent = 'done' AND v.act = 'run' THEN               -- past a gap: what is done is not done again
+        v := (CASE WHEN r.payload IS NOT NULL THEN 'ack' ELSE 'later' END, 'gap', 0, 'waiting',
+              semel._later(now, p.gap_timeout), 'gap');
+    ELSIF intent = 'busy' AND (v.act = 'run' OR semel._waiter(r)) THEN
         v := (CASE WHEN CASE WHEN r.status IS NULL THEN p.keep <> 'never' ELSE r.payload IS NOT NULL END
                    THEN 'ack' ELSE 'later' END, 'business_duplicate', 0, NULL, NULL, NULL);
         IF NOT semel._waiter(r) OR (r.due_at > now) IS NOT TRUE THEN
@@ -511,14 +514,16 @@ END $$;
 -- counts from the holder's end.
 CREATE FUNCTION semel._business_changed(p semel._policy, was semel.inbox, r semel.inbox) RETURNS void
 LANGUAGE plpgsql AS $$
+DECLARE
+    until timestamptz := CASE WHEN r.processed_at IS NOT NULL
+                              THEN semel._later(r.processed_at, p.business_retention) END;
 BEGIN
     IF r.status = 'rejected' THEN
         PERFORM semel._free_business(r);
-    ELSIF p.business_retention IS NOT NULL THEN
-        UPDATE semel.business_key AS b
-        SET expires_at = CASE WHEN r.processed_at IS NOT NULL
-                              THEN semel._later(r.processed_at, p.business_retention) END
-        WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id;
+    ELSIF p.business_retention IS NOT NULL THEN             -- a start or a failure changes no key, and locks none
+        UPDATE semel.business_key AS b SET expires_at = until
+        WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id
+          AND b.expires_at IS DISTINCT FROM until;
     END IF;
     IF was.status IN ('waiting', 'failed', 'dead', 'quarantined')
        AND (r.attempts > was.attempts OR r.processed_at IS NOT NULL) THEN
@@ -541,9 +546,13 @@ DECLARE
                                  AND r.status NOT IN ('processing', 'unknown')
                                  AND k.head_arrival <> r.arrival, false);
     wake boolean := (was AND NOT is_now) OR (advance AND k.head_arrival IS NOT NULL) OR made_way;
+    -- By versions, an earlier one may come while a later one is at its effect: who has an older snapshot has to notice.
+    opens boolean := p.ord = 'version' AND coalesce(before.status IN ('processing', 'unknown'), false)
+                                           IS DISTINCT FROM coalesce(r.status IN ('processing', 'unknown'), false);
     head semel.inbox;
 BEGIN
-    IF was = is_now AND NOT advance AND NOT wake AND moved.skipped IS NOT DISTINCT FROM k.skipped THEN
+    IF was = is_now AND NOT advance AND NOT wake AND NOT opens
+       AND moved.skipped IS NOT DISTINCT FROM k.skipped THEN
         RETURN;
     END IF;
     UPDATE semel.order_key AS o

@@ -210,7 +210,8 @@ BEGIN
     ELSE
         v := semel._verdict_turn(p, k, nothing, m.version, intent, now);
         IF v.becomes = 'waiting' THEN
-            IF (CASE WHEN v.why = 'business_duplicate' THEN v.act = 'later' OR semel._waiters_full(p, m.business_key)
+            IF (CASE WHEN v.why = 'business_duplicate'
+                     THEN v.act = 'later' OR m.payload IS NULL OR semel._waiters_full(p, m.business_key)
                      ELSE semel._parking_full(p, k.order_key) END) THEN
                 v := ('later', v.why, 0, 'absent', NULL, NULL);
             ELSIF m.payload IS NULL THEN                    -- it has its place, and its broker brings it again
@@ -287,12 +288,13 @@ BEGIN
         r.error_class := v.class;
         r.error_text := coalesce(CASE WHEN fresh THEN m.defect_text END, semel._verdict_text(v));
         r := semel._write(p, k, was, r, m, fresh, false);
-        IF fresh AND m.business_key IS NOT NULL AND r.status IN ('waiting', 'quarantined', 'dead') THEN
+        IF m.business_key IS NOT NULL
+           AND (semel._waiter(r) OR (fresh AND r.status IN ('waiting', 'quarantined', 'dead'))) THEN
             INSERT INTO semel.business_want (consumer, business_key, source, message_id)
-            VALUES (p.consumer, m.business_key, m.source, m.message_id);
+            VALUES (p.consumer, m.business_key, m.source, m.message_id) ON CONFLICT DO NOTHING;
         END IF;
     ELSIF v.why NOT IN ('damaged', 'conflict') AND semel._adopts(p, m, was) THEN
-        r.updated_at := now;
+        r.updated_at := semel._touched(r.updated_at, now);
         r := semel._write(p, k, was, r, m, false, false);
     END IF;
     a := (v.act, v.why, 0, r.outcome, NULL,
@@ -402,7 +404,8 @@ BEGIN
             RETURN NULL;
         END IF;
     END IF;
-    IF how = 'rejected' AND patience = 'wait' THEN          -- keys before rows
+    IF patience = 'wait' AND (how = 'rejected' OR (how = 'done' AND p.business_retention IS NOT NULL)) THEN
+        -- Keys before rows.
         PERFORM FROM semel.business_key AS b
         WHERE b.consumer = held.consumer AND b.source = held.source AND b.message_id = held.message_id
         ORDER BY b.business_key FOR UPDATE;

@@ -236,7 +236,7 @@ semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_
     if (status != SEMEL_OK)
         return status;
     work.starting = true;
-    item.frees = command->word == SEMEL_WORD_DISCARD;
+    item.frees = command->word != SEMEL_WORD_REPLAY;
     status = semel__work_fetch(&work, err);
     if (status == SEMEL_OK)
         status = apply(&work, &item, command, ret_done, err);

@@ -151,6 +151,12 @@ static void keep_evidence(struct item *item)
     item->ending.text = texts[item->ending.result];
 }
 
+/* Does this end free the business keys, or have them expire? */
+static bool changes_business(const struct semel_policy *policy, enum semel_result result)
+{
+    return result == SEMEL_REJECTED || (result == SEMEL_DONE && policy->business_retention_us != SEMEL_NONE);
+}
+
 static semel_status lease_once(struct work *work, enum lease_op op, struct semel_error *err)
 {
     struct semel_inbox *inbox = work->inbox;
@@ -162,7 +168,7 @@ static semel_status lease_once(struct work *work, enum lease_op op, struct semel
     if (op == LEASE_FINISH)
         SEMEL_POINT(FINISH_BEGUN);
     for (size_t i = 0; i < work->n; i++)
-        work->items[i]->frees = op == LEASE_FINISH && work->items[i]->ending.result == SEMEL_REJECTED;
+        work->items[i]->frees = op == LEASE_FINISH && changes_business(inbox->policy, work->items[i]->ending.result);
     status = semel__work_fetch(work, err);
     for (size_t i = 0; status == SEMEL_OK && i < work->n; i++) {
         struct item *item = work->items[i];

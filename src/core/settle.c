@@ -87,6 +87,13 @@ static bool made_way(const struct item *item)
            item->key->head_arrival != item->row->arrival;
 }
 
+/* By versions, an earlier one may come while a later one is at its effect: who has an older snapshot has to notice. */
+static bool opens(const struct item *item)
+{
+    return item->changed && item->row != NULL && item->key->by_version &&
+           open_(item->row->live.state) != open_(item->live.state);
+}
+
 static semel_status add_key_change(const struct work *work, const struct item *item, struct semel_key_change *keys,
                                    size_t *n, struct semel_error *err)
 {
@@ -100,7 +107,7 @@ static semel_status add_key_change(const struct work *work, const struct item *i
     bool advance = key->last_version != before.last_version;
     bool skips = key->skipped != before.skipped || key->n_skipped != before.n_skipped;
     bool wake = (was && !is) || (advance && item->had_head) || made_way(item);
-    if (was == is && !advance && !skips && !wake)
+    if (was == is && !advance && !skips && !wake && !opens(item))
         return SEMEL_OK;
     if (*n == 0 || !semel__str_eq(keys[*n - 1].key, key->key))
         keys[(*n)++] = (struct semel_key_change){.key = key->key,
@@ -131,10 +138,12 @@ static size_t list_drops(const struct work *work, struct semel_business *drop)
     return n;
 }
 
-/* It is stored and has not started: what it wants is remembered until then. */
+/* It is stored and has not started, or waits for a key that it did not name before: what it wants is remembered until
+ * its start. */
 static bool keeps_wishes(const struct item *item)
 {
-    return fresh(item) && item->changed && item->verdict.act != SEMEL_RUN && !semel__state_final(item->live.state);
+    return item->changed && item->verdict.act != SEMEL_RUN && !semel__state_final(item->live.state) &&
+           (fresh(item) || semel__live_waits_for_intent(&item->live));
 }
 
 /* It starts, or has reached its end. */

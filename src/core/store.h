@@ -96,7 +96,7 @@ struct semel_admit_batch {
 /* Rows to be read again under lock. In: source, id and `frees` of each. */
 struct semel_fetched {
     struct semel_str source, id;
-    bool frees;            /* its end may free its business keys: they are locked before the rows */
+    bool frees;            /* its end may change its business keys: they are locked before the rows */
     bool present, damaged; /* out */
     struct semel_row row;  /* out; with payload and headers */
     struct semel_error damage;

@@ -57,9 +57,9 @@ static int64_t last_version(const struct semel_policy *policy, const struct seme
 static enum place place_by_version(const struct semel_policy *policy, const struct semel_key *key, bool other_heads,
                                    int64_t version)
 {
-    int64_t last = last_version(policy, key, version);
     if (version == SEMEL_NONE) /* stored before the route went by versions: as by arrival */
         return other_heads || key->open ? PLACE_BLOCKED : PLACE_FIRST;
+    int64_t last = last_version(policy, key, version);
     if (key->last_version == SEMEL_NONE && policy->first_version != SEMEL_FIRST_VERSION_ANY &&
         version < policy->first_version)
         return PLACE_BELOW;
@@ -257,7 +257,9 @@ static void judge_turn(struct semel__verdict *v, const struct semel_policy *poli
         return;
     }
     judge_place(v, policy, facts, version);
-    if (facts->intent == SEMEL_INTENT_BUSY && (waiter || v->act == SEMEL_RUN))
+    if (facts->intent == SEMEL_INTENT_DONE && v->act == SEMEL_RUN)
+        park(v, policy, facts, SEMEL_WHY_GAP); /* past the gap: what is done is not done again */
+    else if (facts->intent == SEMEL_INTENT_BUSY && (waiter || v->act == SEMEL_RUN))
         wait_for_holder(v, policy, facts);
 }
 

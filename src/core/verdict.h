@@ -28,7 +28,8 @@
  *   open: waiting, or failed and due.
  *   A row without a version on a route by version comes before all versions, by arrival; it is never stale.
  *   (1) One of its business keys is held by a message that is final or has no row any more: also by itself, when its
- *       own row was purged (P73).
+ *       own row was purged (P73). Where a key cannot remember one more version that ended without effect, it waits
+ *       for the gap instead, and never runs past it.
  *   (2) One is held by a message that is unfinished, which may still come to nothing (P78). The message waits, without
  *       a key and without a place in its order, so that nobody waits for a waiter; a row that is a waiter stays one
  *       whatever its order says. Where its payload is not kept no row is written: its broker brings it again.

@@ -25,7 +25,7 @@ struct item {
     struct semel_settled *out;
     struct semel_lease *lease; /* NULL: a delivery that is not claimed */
     bool settled;              /* has its end: left out of everything that follows */
-    bool frees;                /* its end may free its business keys */
+    bool frees;                /* its end may free its business keys, or have them expire */
     bool suspect;
     bool deferred; /* a stored row that must run alone: left out of its batch, and run after it */
     bool forced;   /* its transaction could not even be kept open: record `ending`, do not run it again */

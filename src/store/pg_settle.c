@@ -351,7 +351,8 @@ static const struct pg_sql sql_grant = {
 static const struct pg_sql sql_until = {
     "semel_business_until", "UPDATE semel.business_key AS k SET expires_at = b.until FROM unnest($2::text[], "
                             "$3::text[], $4::timestamptz[]) AS b (source, id, until) WHERE k.consumer = $1::text "
-                            "AND k.source = b.source AND k.message_id = b.id"};
+                            "AND k.source = b.source AND k.message_id = b.id AND k.expires_at IS DISTINCT FROM "
+                            "b.until"};
 
 #define WANT(member)                                                        \
     {                                                                       \

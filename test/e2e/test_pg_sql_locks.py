@@ -59,3 +59,83 @@ def test_former_owner_ends_nothing_that_has_been_taken_again(two):
         assert committed(db, f"SELECT semel.{function}(%s)", former) == [(False,)]
     assert committed(db, "SELECT status, lease_token FROM semel.inbox") == [("processing", token)]
     assert committed(db, "SELECT semel.inbox_finish(%s)", token) == [(True,)]
+
+
+def waits(db, session):
+    """Does the session wait for a lock?"""
+    return poll(lambda: ask(db, "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid = %s "
+                                "AND pg_stat_clear_snapshot() IS NOT NULL", session.info.backend_pid))
+
+
+def holder_and_waiter(db, **settings):
+    """id-1 has the business key `pay` and runs; id-2 waits for it, and is due: the token of id-1."""
+    consumer(db, "mail", effect="keyed", **settings)
+    token = call(db, "inbox_claim", consumer="mail", message_id="id-1", payload="{}", business_key="pay")[0]["token"]
+    told = call(db, "inbox_claim", consumer="mail", message_id="id-2", payload="{}", business_key="pay")[0]
+    assert (told["act"], told["why"]) == ("ack", "business_duplicate")
+    committed(db, "UPDATE semel.inbox SET due_at = now() WHERE message_id = 'id-2'")
+    return token
+
+
+# A6 P78: the key and the row of its holder are read at one moment
+def test_waiter_runs_when_its_holder_is_rejected_while_it_looks(shop, two):  # noqa: F811
+    first, second = two
+    token = holder_and_waiter(first)
+    ask(second, "SET lock_timeout = 0")
+    lock = shop.connect()
+    ask(lock, "LOCK TABLE semel.begun IN ACCESS EXCLUSIVE MODE")  # who looks for a holder stops here
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        took = pool.submit(committed, second, "SELECT message_id FROM semel.inbox_take('mail')")
+        waits(first, second)
+        first.commit()
+        assert committed(first, "SELECT semel.inbox_finish(%s, 'rejected')", token) == [(True,)]
+        lock.commit()
+        assert took.result() == [("id-2",)]
+    lock.close()
+
+
+# A5 A6: a key whose holder goes on is not touched, and whoever sits on it is not waited for
+def test_tick_and_take_wait_for_no_business_key(shop, two):  # noqa: F811
+    first, second = two
+    holder_and_waiter(first, business_retention="1d", retry_first="1ms", retry_ceiling="1ms")
+    committed(first, "UPDATE semel.inbox SET lease_until = now() - interval '1s' WHERE message_id = 'id-1'")
+    sitter = shop.connect()
+    assert begin(sitter, "id-3", consumer="mail", payload="{}", business_key="pay")["why"] == "business_duplicate"
+    assert poll(lambda: committed(second, "SELECT semel.tick()")[0][0])
+    assert poll(lambda: committed(second, "SELECT message_id FROM semel.inbox_take('mail')")) == [("id-1",)]
+    sitter.close()
+
+
+# A6: business keys before rows, also where the end has them expire
+@pytest.mark.parametrize("word", ["done", "rejected"])
+def test_end_waits_for_a_business_key_before_it_holds_its_row(shop, two, word):  # noqa: F811
+    first, second = two
+    token = holder_and_waiter(first, business_retention="1d")
+    ask(second, "SET lock_timeout = 0")
+    sitter = shop.connect()
+    begin(sitter, "id-3", consumer="mail", payload="{}", business_key="pay")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(committed, second, "SELECT semel.inbox_finish(%s, %s)", token, word)
+        waits(first, second)
+        assert ask(first, "SELECT message_id FROM semel.inbox WHERE message_id = 'id-1' FOR UPDATE NOWAIT")
+        first.rollback()
+        sitter.rollback()
+        assert ended.result() == [(True,)]
+    sitter.close()
+
+
+# P65: whether a later version is at its effect is a fact of the key
+def test_older_snapshot_does_not_run_beside_a_later_version(shop, two):  # noqa: F811
+    first, _ = two
+    consumer(first, "stock", order="version", effect="outside")
+    committed(first, """
+        INSERT INTO semel.inbox (arrival, received_at, updated_at, due_at, version, replays, consumer, source,
+                                 message_id, status, order_key, payload)
+        VALUES (nextval('semel.arrival') * 16384, now(), now(), now(), 7, 1, 'stock', '', 'v7', 'failed', 'k', '{}')""")
+    committed(first, "INSERT INTO semel.order_key (consumer, order_key, last_version) VALUES ('stock', 'k', 4)")
+    older = shop.connect("REPEATABLE READ")
+    ask(older, "SELECT count(*) FROM semel.inbox")
+    assert committed(first, "SELECT message_id FROM semel.inbox_take('stock')") == [("v7",)]
+    with pytest.raises(psycopg2.errors.SerializationFailure):
+        call(older, "inbox_claim", consumer="stock", message_id="v5", order_key="k", version=5, payload="{}")
+    older.close()

@@ -152,6 +152,8 @@ static semel_status spy_fetch(struct semel_store *store, struct semel_fetch_batc
                               struct semel_error *err)
 {
     spy.e->seen.fetches++;
+    for (size_t i = 0; i < batch->n_items; i++)
+        spy.e->seen.frees += batch->items[i].frees;
     semel_status status = enter(store, "fetch", batch->n_items, err);
     return status == SEMEL_OK ? spy.real->fetch(store, batch, arena, err) : status;
 }

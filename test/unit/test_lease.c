@@ -328,6 +328,36 @@ static void labels_of_an_end_and_of_a_recovery_are_passed_by_these_alone(void **
         assert_int_equal(semel__point_visits(labels[i]) - before[i], 1);
 }
 
+/* A6: business keys are locked before rows where the end frees them, or has them expire; else nobody waits for one. */
+static void end_that_changes_its_business_keys_locks_them_first(void **state)
+{
+    struct engine *e = *state;
+    static const struct {
+        int64_t retention_us;
+        enum semel_result result;
+        unsigned frees;
+    } ends[] = {{SEMEL_NONE, SEMEL_DONE, 0},
+                {SEMEL_NONE, SEMEL_REJECTED, 1},
+                {INT64_C(1000000), SEMEL_DONE, 1},
+                {INT64_C(1000000), SEMEL_TRANSIENT, 0}};
+    e->policy.effect = SEMEL_EFFECT_KEYED;
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        struct held h;
+        char id[2] = {(char)('a' + i), '\0'};
+        struct semel__msg m = msg(id, "ok");
+        struct semel_ending ending = {.result = ends[i].result};
+        e->policy.business_retention_us = ends[i].retention_us;
+        m.business[0] = m.id;
+        m.n_business = 1;
+        claim(e, &h, &m, 1, true);
+        forget(e);
+        assert_ok(e, semel__lease_renew(&e->inbox, h.leases, 1, &e->err));
+        assert_int_equal(e->seen.frees, 0);
+        assert_ok(e, semel__lease_finish(&e->inbox, h.leases, &ending, 1, &e->err));
+        assert_int_equal(e->seen.frees, ends[i].frees);
+    }
+}
+
 /* P40: by expiry only. */
 static void live_lease_is_not_recovered(void **state)
 {
@@ -501,6 +531,7 @@ int main(int argc, char **argv)
         ON_EACH(atomic_group_is_given_back_uncharged_and_runs_alone_next),
         ON_EACH(lone_run_that_stalls_is_charged_and_then_completed),
         ON_EACH(stalled_run_outside_is_unknown_and_a_keyed_one_is_failed),
+        ON_EACH(end_that_changes_its_business_keys_locks_them_first),
         ON_EACH(live_lease_is_not_recovered),
         ON_EACH(labels_of_an_end_and_of_a_recovery_are_passed_by_these_alone),
         ON_EACH(consecutive_heads_of_a_key_run_in_one_transaction),
