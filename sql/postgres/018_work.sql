@@ -839,7 +839,7 @@ BEGIN
     WHERE i.consumer = r.consumer AND i.source = r.source AND i.message_id = r.message_id FOR UPDATE;
     IF before.status IS DISTINCT FROM was COLLATE "C" OR semel._damaged(before) THEN
         RETURN false;
-    ELSIF NOT semel._operator_may(before, becomes) THEN
+    ELSIF semel._operator_may(before, becomes) IS NOT TRUE THEN
         PERFORM semel._refuse(format('a message that is %s does not become %s by a command', was, becomes));
     ELSIF octet_length(said) > 65536 THEN
         PERFORM semel._refuse('the outcome has more than 65536 bytes');

@@ -133,7 +133,10 @@ void inbox_put_filters(struct semel_buf *buf, const struct cli_args *args)
         semel__buf_addz(buf, " --dead");
     for (size_t i = 0; i < sizeof filter_names / sizeof filter_names[0]; i++)
         put_option(buf, args, filter_names[i]);
-    put_option(buf, args, "store");
+    if (cli_value(args, "store") != NULL) {
+        semel__buf_addz(buf, " --store=");
+        cli_put_word(buf, semel__str(cli_store_shown(cli_value(args, "store"))));
+    }
 }
 
 /* ---- one message --------------------------------------------------------------------------------- */
@@ -262,7 +265,8 @@ int inbox_facts(struct cli *cli, const struct cli_args *args, struct semel_store
                               .policy = policy,
                               .history = history,
                               .now_us = semel__now(&semel__clock_real),
-                              .store = cli_value(args, "store")};
+                              .store = cli_value(args, "store") != NULL ? cli_store_shown(cli_value(args, "store"))
+                                                                        : NULL};
     if (status == SEMEL_OK && semel__str_given(row->order_key) && policy->order != SEMEL_ORDER_NONE) {
         struct semel_scan scan = {.kind = SEMEL_SCAN_KEY,
                                   .consumer = row->consumer,

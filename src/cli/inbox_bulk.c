@@ -361,7 +361,7 @@ static int report(struct bulk *b)
     semel__buf_addf(&resume, "semel inbox %s --resume %lld", inbox_word_names[b->actor.word], (long long)now.number);
     if (cli_value(b->args, "store") != NULL) {
         semel__buf_addz(&resume, " --store ");
-        cli_put_word(&resume, semel__str(cli_value(b->args, "store")));
+        cli_put_word(&resume, semel__str(cli_store_shown(cli_value(b->args, "store"))));
     }
     struct semel_str go_on = semel__buf_str(&resume);
     if (b->cli->json) {

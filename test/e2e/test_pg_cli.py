@@ -169,6 +169,11 @@ def test_a_password_is_not_in_a_command_to_be_pasted_either(empty_pg):
     empty_pg.sql("UPDATE semel.inbox SET status = 'dead', due_at = NULL, error_class = 'permanent'")
     told = run("status", "--store", secret)
     assert told.code == 0 and "inbox ls --dead --store" in told.out and "s3cret" not in told.out, told
+    assert run("send", "-c", "b", "--id", "n", "x", "--store", secret).code == 0
+    for args in (["inbox", "show", "m"], ["inbox", "ls", "--limit", "1"],
+                 ["inbox", "retry", "--dead", "--reason", "x", "--yes", "--json"]):
+        told = run(*args, "--store", secret)
+        assert ("--store" in told.out + told.err or "--json" in args) and "s3cret" not in told.out + told.err, told
 
 
 # ---- working on it ----

@@ -306,5 +306,8 @@ def test_operator_cannot_write_by_hand_what_no_command_writes(letters):
     assert letters.sql("SELECT semel._operate('billing', '', 'none', 'dead', 'rejected', NULL, 'x')",
                        role="ops") == [("f",)]
     assert audit(letters) == [] and row(letters, "d1") == ("dead", "0", "t")
+    put = "SELECT act FROM semel.inbox_put('mail', 'p1', payload => '{}')"  # it waits, and has no class
+    assert letters.sql(put, role="shop") == [("ack",)]
+    assert "22023" in refused(letters, "SELECT semel._operate('mail', '', 'p1', 'waiting', 'failed', NULL, 'x')", "ops")
     sent = letters.as_ops("send", "-c", "billing", "--id", "new", "{}")
     assert sent.code != 0 and letters.sql("SELECT count(*) FROM semel.inbox WHERE message_id = 'new'") == [("0",)], sent
