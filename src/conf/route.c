@@ -212,6 +212,12 @@ static void check_reconcile(const struct look *l, struct semel_str url)
     if (host > 0 && memchr(url.p, '{', host) != NULL)
         WRONG(l, "do.reconcile",
               "%s.do.reconcile has {key} or {id} in its host; they can stand in the path and behind it", l->r->path);
+    else if (url.n > 0 && memchr(url.p, '#', url.n) != NULL)
+        WRONG(
+            l, "do.reconcile",
+            "%s.do.reconcile has a # in it, and what stands behind that is not sent: every message would be asked for "
+            "at one URL; leave it out, or write %%23",
+            l->r->path);
     else
         check_braces(l, url);
 }

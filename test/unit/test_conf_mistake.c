@@ -233,6 +233,7 @@ static const struct {
     /* B1 */
     {ONE(KAFKA, "    do: {http: \"https://h/\", reconcile: \"https://{id}/\"}\n"), "has {key} or {id} in its host"},
     {ONE(KAFKA, "    do: {http: \"https://h/\", reconcile: \"https://h:{id}?a\"}\n"), "has {key} or {id} in its host"},
+    {ONE(KAFKA, "    do: {http: \"https://h/\", reconcile: \"https://h/p#{id}\"}\n"), "has a # in it"},
     /* B8 */
     {ONE(KAFKA, "    do: {http: \"http://h/\"}\n"),
      "r.do.http calls another host without TLS; it must begin with https:"},
