@@ -106,14 +106,16 @@ static void reload(struct semel_daemon *daemon, struct semel_notify *notify)
     semel_status status = SEMEL_OK;
     if (daemon->serve != NULL)
         status = semel__serve_reload(daemon->serve, &err);
-    if (daemon->serve != NULL && status == SEMEL_OK && fresh != NULL)
-        status = semel__serve_tokens(daemon->serve, fresh, &err);
+    if (daemon->serve != NULL && status == SEMEL_OK) /* who takes a token back must not believe that it is gone */
+        status = fresh != NULL ? semel__serve_tokens(daemon->serve, fresh, &err)
+                               : semel__fail(&err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                                             "the settings could not be read again: every token stays as it was");
     semel__conf_free(fresh);
     if (status == SEMEL_OK)
         SEMEL__LOG(daemon->log, SEMEL_LOG_INFO, "certificates and tokens were read again",
                    SEMEL_F_INT("routes", daemon->n_routes));
     else
-        SEMEL__LOG(daemon->log, SEMEL_LOG_ERROR, "certificates and tokens stay as they were",
+        SEMEL__LOG(daemon->log, SEMEL_LOG_ERROR, "not all certificates and tokens were read again",
                    SEMEL_F_Z("error", err.text));
     semel__notify_ready(notify);
 }

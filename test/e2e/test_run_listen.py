@@ -125,6 +125,30 @@ def test_three_processes_and_one_is_killed_every_few_seconds(tmp_path, books, th
     scenes.expect_order(rows)
 
 
+def test_a_token_that_was_not_read_again_is_not_said_to_be(tmp_path, books):
+    # B9
+    scenes.short_on(books, "sqlite")
+    door, secret = Listen(), tmp_path / "token"
+    secret.write_text("the-first-token-of-it")
+    source = door.settings(token_file=str(secret))
+    del source["token"]
+    with Daemon(tmp_path, {"store": books.url, "routes": {"r": {"from": source, "do": {"exec": ["/bin/true"]},
+                                                                "horizon": {"broker": "1d"}}}}) as daemon:
+        daemon.ready()
+        good = daemon.file.read_text()
+        secret.write_text("the-second-token-of-it")
+        daemon.file.write_text(good.replace('"horizon"', '"horizno"'))
+        daemon.signal(signal.SIGHUP)
+        told, = daemon.until(lambda: daemon.lines("not all certificates and tokens were read again"), "it is told")
+        assert told["level"] == "error" and "every token stays as it was" in told["error"]
+        assert door.post({}, token="the-second-token-of-it")[0] == 401
+        daemon.file.write_text(good)
+        daemon.signal(signal.SIGHUP)
+        daemon.until(lambda: daemon.lines("certificates and tokens were read again"), "it is read")
+        assert door.post({}, token="the-first-token-of-it")[0] == 401
+        assert door.post({}, token="the-second-token-of-it")[0] != 401
+
+
 # Every statement calls the clock by its full name, and no schema may be searched before pg_catalog.
 SKEW = """
 SET allow_system_table_mods = on;
