@@ -590,7 +590,9 @@ END $$;
 
 -- A change from f to t that would make stored rows mean something else is refused with their number. The same table as
 -- in src/core/consumer_set.c, but for the lines about routes.
-CREATE FUNCTION semel._settings_judge(f semel._policy, t semel._policy) RETURNS void LANGUAGE plpgsql AS $$
+-- Forced: the number of the first line that has rows, else 0.
+CREATE FUNCTION semel._settings_judge(f semel._policy, t semel._policy, force boolean) RETURNS bigint LANGUAGE plpgsql
+AS $$
 DECLARE
     elsewhere CONSTANT text := 'use another consumer, or stop its processes and force it';
     rule record;
@@ -616,12 +618,15 @@ BEGIN
              'leave it as it is')
         ) AS r (member, was, becomes, applies, affected, which, todo) WHERE r.applies LOOP
         n := semel._affected(t.consumer, rule.affected, t.first_version);
-        IF n > 0 THEN
+        IF n > 0 AND force THEN
+            RETURN n;
+        ELSIF n > 0 THEN
             PERFORM semel._settings_refuse(format('consumer "%s": %s cannot go from %s to %s; %s: %s; %s',
                 semel._show(t.consumer, 40), rule.member, rule.was, rule.becomes, rule.which,
                 CASE WHEN n > 10000 THEN 'more than 10000' ELSE n::text END, rule.todo));
         END IF;
     END LOOP;
+    RETURN 0;
 END $$;
 
 -- What is stored, with the change over it: null takes one away.
@@ -673,36 +678,42 @@ BEGIN
     RETURN p;
 END $$;
 
--- Under the lock of the consumer's row: judge, change, write it down.
-CREATE FUNCTION semel._settings_change(who text, change jsonb) RETURNS void LANGUAGE plpgsql AS $$
+-- Under the lock of the consumer's row: judge, change, write it down. force: past what speaks against it; a route's file
+-- has set the consumer no more. whole: the change is what is to be stored, not what is to be changed of it.
+CREATE FUNCTION semel._settings_change(who text, change jsonb, whole boolean = false, force boolean = false,
+                                       reason text = '')
+RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     stored semel.consumer;
     becomes jsonb;
     diff jsonb;
     p semel._policy;
     was semel._policy;
+    past bigint;
 BEGIN
     INSERT INTO semel.consumer AS c (consumer, settings, updated_at) VALUES (who, '{}', semel._now())
     ON CONFLICT (consumer) DO NOTHING;
     SELECT c.* INTO stored FROM semel.consumer AS c WHERE c.consumer = who COLLATE "C" FOR UPDATE;
-    becomes := semel._settings_merge(who, stored.settings, change);
+    becomes := CASE WHEN whole THEN change ELSE semel._settings_merge(who, stored.settings, change) END;
     p := semel._policy_read('settings', who, becomes);
     diff := semel._settings_diff(stored.settings, becomes);
-    IF diff IS NULL THEN
+    IF diff IS NULL AND NOT (force AND stored.set_by_file IS NOT NULL) THEN
         RETURN;
-    ELSIF stored.set_by_file IS NOT NULL THEN
+    ELSIF stored.set_by_file IS NOT NULL AND NOT force THEN
         PERFORM semel._settings_refuse(format('consumer "%s" is set by the file %s on %s: change it there',
             semel._show(who, 40), semel._show(stored.set_by_file, 96), semel._show(stored.set_by_host, 64)));
     END IF;
     was := semel._policy_known(who, stored.settings);
-    PERFORM semel._settings_judge(was, p);
+    past := semel._settings_judge(was, p, force);
     IF p.ord = 'version' AND p.first_version IS NOT NULL AND (was.ord <> 'version' OR was.first_version IS DISTINCT FROM
        p.first_version) AND semel._affected(who, 'keys') > 0 THEN
         RAISE NOTICE 'order keys exist already: is first_version "any" right for them?';
     END IF;
-    UPDATE semel.consumer AS c SET settings = becomes, updated_at = semel._now() WHERE c.consumer = who COLLATE "C";
+    UPDATE semel.consumer AS c SET settings = becomes, updated_at = semel._now(), set_by_host = NULL, set_by_file = NULL,
+                                   set_by_at = NULL WHERE c.consumer = who COLLATE "C";
     INSERT INTO semel.audit (at, who, what, reason, consumer)
-    VALUES (semel._now(), session_user, 'set ' || diff::text, '', _settings_change.who);
+    VALUES (semel._now(), session_user, format('set %s%s', coalesce(diff, '{}'), CASE WHEN past > 0
+            THEN ', forced past ' || past WHEN force THEN ', forced' ELSE '' END), reason, _settings_change.who);
 END $$;
 
 -- The same; settings are changed first, and the others stay as they are: null takes one away, {} changes nothing. What
@@ -716,6 +727,17 @@ BEGIN
         PERFORM semel._settings_change(consumer.consumer, consumer.settings);
     END IF;
     RETURN semel._policy_json(semel._policy(consumer.consumer));
+END $$;
+
+-- The same for `semel consumer set` by an operator. settings: all that is to be stored; NULL: as it is.
+CREATE FUNCTION semel._operator_consumer(of_consumer text, settings jsonb, force boolean, reason text)
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+BEGIN
+    PERFORM semel._check_text('consumer', 'consumer', of_consumer, 1);
+    IF octet_length(coalesce(reason, '')) NOT BETWEEN force::integer AND 1000 THEN
+        PERFORM semel._refuse('say why, in 1 to 1000 bytes: the reason goes into the audit');
+    END IF;
+    PERFORM semel._settings_change(of_consumer, coalesce(settings, '{}'), settings IS NOT NULL, force, reason);
 END $$;
 
 -- ---- what operators do --------------------------------------------------------------------------------------------
@@ -819,6 +841,21 @@ BEGIN
     RETURN r;
 END $$;
 
+-- What the order of its key speaks against, as in src/core/command.c: a discard that could not be remembered, and to
+-- call one done while another is at its effect and an earlier one is unfinished.
+CREATE FUNCTION semel._operator_order(p semel._policy, k semel._key, r semel.inbox, becomes text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF becomes = 'rejected' AND semel._skipped_full(p, k, r.version) THEN
+        PERFORM semel._refuse(format('1000 versions of the same key were discarded already while version %s is missing',
+                                     semel._last_version(p, k) + 1));
+    ELSIF becomes = 'completed' AND p.ord = 'version' AND k.open AND r.version IS NOT NULL AND r.status <> 'unknown'
+          AND k.head_arrival <> r.arrival AND coalesce(k.head_version < r.version, true) THEN
+        PERFORM semel._refuse(format('%s of the same key is stored and unfinished: end that one first',
+                                     coalesce('version ' || k.head_version, 'a message without a version')));
+    END IF;
+END $$;
+
 -- false: the row is not as it was judged.
 CREATE FUNCTION semel._operate(of_consumer text, of_source text, id text, was text, becomes text, said text,
                                reason text)
@@ -844,6 +881,7 @@ BEGIN
     ELSIF octet_length(said) > 65536 THEN
         PERFORM semel._refuse('the outcome has more than 65536 bytes');
     END IF;
+    PERFORM semel._operator_order(p, k, before, becomes);
     PERFORM semel._operator_line(CASE becomes WHEN 'completed' THEN 'resolve' WHEN 'rejected' THEN 'discard'
                                               ELSE 'replay' END, reason, of_consumer, of_source, id);
     IF becomes = 'completed' THEN

@@ -9,8 +9,9 @@
 --             consumer, and whoever may call the functions must trust all others who may. To make a boundary of it,
 --             list there which role may act for which consumer: INSERT INTO semel.access VALUES ('billing', 'shop').
 --             It reads settings and does not write them.
---   operator  reads everything, and replays, discards, resolves and rewinds through the command line: by functions that
---             change a row only as these commands may, and write who did it (the role that logged in) into the audit.
+--   operator  reads everything, and replays, discards, resolves, rewinds and changes settings through the command line:
+--             by functions that change a row only as these commands may, and write who did it (the role that logged in)
+--             into the audit. semel.consumer(text, jsonb) is its to call.
 --             It cannot make a record, nor take one away, nor change an id or a payload. Give each person a login of
 --             their own.
 --   worker    (only where -v worker=NAME is given) the C library and the daemon, which write the tables themselves.
@@ -68,7 +69,8 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'semel') AS migrated, :'
     \gexec
     REVOKE ALL ON FUNCTION semel.consumer(text, jsonb) FROM :"app";
 
-    -- The operator: `semel inbox ls, show, retry, discard, resolve`, `semel status` and `semel rewind`.
+    -- The operator: `semel inbox ls, show, retry, discard, resolve`, `semel status`, `semel rewind` and
+    -- `semel consumer`.
     GRANT USAGE ON SCHEMA semel TO :"operator";
     GRANT SELECT ON ALL TABLES IN SCHEMA semel TO :"operator";
     REVOKE INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA semel FROM :"operator";
@@ -77,7 +79,8 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'semel') AS migrated, :'
         semel._operator_business(text, text[], text[]), semel._operate(text, text, text, text, text, text, text),
         semel._operator_rewind(text, text[], integer[], bigint[], text),
         semel._operator_select(text, text, boolean, text[], text[], text[], timestamptz[]),
-        semel._operator_mark(bigint, bigint, text) TO :"operator";
+        semel._operator_mark(bigint, bigint, text), semel._operator_consumer(text, jsonb, boolean, text),
+        semel.consumer(text), semel.consumer(text, jsonb) TO :"operator";
 
     \if :with_worker
         GRANT USAGE ON SCHEMA semel TO :"worker";

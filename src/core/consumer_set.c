@@ -226,6 +226,7 @@ static semel_status audit(const struct setting *s, struct semel_error *err)
     char what[WHAT_MAX], past[64] = "";
     struct semel_audit line = {.consumer = s->to.policy.consumer,
                                .who = s->by->who,
+                               .forced = s->by->force,
                                .reason = semel__str_given(s->by->reason) ? s->by->reason : SEMEL_STR("")};
 
     if (s->past > 0)
@@ -256,12 +257,12 @@ static semel_status store_all(const struct setting *s, struct semel_error *err)
     const bool unmark = s->by->force && semel__str_given(s->stored.by.file);
     semel_status status = SEMEL_OK;
 
-    if (s->ret->changed || !semel__str_given(s->stored.settings))
+    if (s->ret->changed || unmark) /* first: a store may write both at once */
+        status = audit(s, err);
+    if (status == SEMEL_OK && (s->ret->changed || !semel__str_given(s->stored.settings)))
         status = put(s, err);
     if (status == SEMEL_OK && (is_file(s) || unmark))
         status = semel_store_consumer_mark(s->store, s->to.policy.consumer, is_file(s) ? &mark : &none, err);
-    if (status == SEMEL_OK && (s->ret->changed || unmark))
-        status = audit(s, err);
     return status;
 }
 

@@ -7,6 +7,7 @@
 #include "core/look.h"
 
 #include <assert.h>
+#include <stdio.h>
 
 #include "base/error.h"
 #include "base/str.h"
@@ -121,6 +122,17 @@ static semel_status check_selection(const struct semel_selection *s, struct seme
     return semel__id_check("who", s->who, 1, err);
 }
 
+/* A person has chosen: a line, besides those of the messages (B4). */
+static semel_status audit_selection(struct semel_store *store, const struct semel_selection *s, int64_t now_us,
+                                    struct semel_error *err)
+{
+    char what[100];
+    snprintf(what, sizeof what, "selection %lld: %.*s of %lld messages", (long long)s->number, (int)s->word.n,
+             s->word.p, (long long)s->n);
+    struct semel_audit line = {.who = s->who, .what = semel__str(what), .reason = s->reason};
+    return semel_store_audit(store, &line, now_us, err);
+}
+
 semel_status semel_look_select(struct semel_store *store, const struct semel_filter *filter, size_t max, int64_t now_us,
                                struct semel_selection *selection, struct semel_error *err)
 {
@@ -130,6 +142,8 @@ semel_status semel_look_select(struct semel_store *store, const struct semel_fil
     semel_status status = check_selection(selection, err);
     if (status == SEMEL_OK)
         status = store->ops->look->select(store, filter, max, now_us, selection, err);
+    if (status == SEMEL_OK && selection->n > 0)
+        status = audit_selection(store, selection, now_us, err);
     assert(status != SEMEL_OK || (selection->n <= (int64_t)max && selection->left == selection->n));
     return status;
 }

@@ -225,6 +225,7 @@ struct semel__event {
 struct semel_audit {
     struct semel_str consumer, source, id;
     struct semel_str who, what, reason;
+    bool forced; /* past what spoke against the change */
 };
 
 /* A route's file, which set a consumer (consumer.h). Not given: none did. */

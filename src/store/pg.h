@@ -80,6 +80,7 @@ struct pg_store {
     int timeout_ms;   /* for locks */
     int schema_found; /* when it was opened, before a migration */
     char reason[PG_REASON_SIZE]; /* an operator's, for the change that follows */
+    bool forced;                 /* likewise */
     int64_t timeline;            /* of the server, as it was seen last; 0: not yet */
     pid_t pid;
     int64_t trips;
@@ -424,6 +425,9 @@ semel_status semel__pg_fetch(struct semel_store *store, struct semel_fetch_batch
 /* pg_operate.c: what an operator's role runs in the place of a statement; the statement itself where there is none. */
 const struct pg_sql *semel__pg_instead(const struct pg_sql *sql);
 semel_status semel__pg_operate(struct pg_store *d, struct semel_settle_batch *batch, struct semel_error *err);
+/* settings: all of them; not given: they stay, and no file has set the consumer any more. */
+semel_status semel__pg_operate_consumer(struct pg_store *d, struct semel_str consumer, struct semel_str settings,
+                                        struct semel_error *err);
 /* The reason of the change that follows in this transaction, whose line of the audit the database writes. */
 semel_status semel__pg_operator_line(struct pg_store *d, const struct semel_audit *line, struct semel_error *err);
 

@@ -60,6 +60,8 @@ semel_status semel__pg_consumer_put(struct semel_store *store, struct semel_str 
         "INSERT INTO semel.consumer (consumer, settings, updated_at) VALUES ($1, $2::text::jsonb, $3::timestamptz) "
         "ON CONFLICT (consumer) DO UPDATE SET settings = excluded.settings, updated_at = excluded.updated_at"};
     struct pg_trip trip;
+    if (semel__pg_of(store)->operator_)
+        return semel__pg_operate_consumer(semel__pg_of(store), consumer, settings, err);
     semel__pg_start(&trip, semel__pg_of(store), "storing a consumer's settings");
     semel__pg_text(&trip, consumer);
     semel__pg_text(&trip, settings);
@@ -97,6 +99,7 @@ semel_status semel__pg_consumer_read(struct semel_store *store, struct semel_str
 #undef READ
     struct semel_consumer stored;
     struct pg_trip trip;
+    lock = lock && !semel__pg_of(store)->operator_; /* the function that makes the change locks and judges itself */
     semel__pg_start(&trip, semel__pg_of(store), "reading a consumer's settings");
     if (lock) {
         semel__pg_text(&trip, consumer);
@@ -120,6 +123,11 @@ semel_status semel__pg_consumer_mark(struct semel_store *store, struct semel_str
                                       "UPDATE semel.consumer SET set_by_host = $2::text, set_by_file = $3::text, "
                                       "set_by_at = $4::timestamptz WHERE consumer = $1"};
     struct pg_trip trip;
+    if (semel__pg_of(store)->operator_ && semel__str_given(by->file))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "this role may change settings by hand, and run no routes");
+    if (semel__pg_of(store)->operator_)
+        return semel__pg_operate_consumer(semel__pg_of(store), consumer, (struct semel_str){0}, err);
     semel__pg_start(&trip, semel__pg_of(store), "marking a consumer");
     semel__pg_text(&trip, consumer);
     semel__pg_text(&trip, by->host);

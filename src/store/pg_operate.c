@@ -51,7 +51,26 @@ semel_status semel__pg_operator_line(struct pg_store *d, const struct semel_audi
     if (line->reason.n > 0)
         memcpy(d->reason, line->reason.p, line->reason.n);
     d->reason[line->reason.n] = '\0';
+    d->forced = line->forced;
     return SEMEL_OK;
+}
+
+semel_status semel__pg_operate_consumer(struct pg_store *d, struct semel_str consumer, struct semel_str settings,
+                                        struct semel_error *err)
+{
+    static const struct pg_sql sql = {"semel_operator_consumer",
+                                      "SELECT semel._operator_consumer($1::text, $2::text::jsonb, $3::boolean, "
+                                      "$4::text)"};
+    struct pg_trip trip;
+    semel__pg_start(&trip, d, "storing a consumer's settings");
+    semel__pg_text(&trip, consumer);
+    semel__pg_text(&trip, settings);
+    semel__pg_bool(&trip, d->forced);
+    semel__pg_text(&trip, semel__str(d->reason));
+    semel__pg_add(&trip, &sql);
+    semel_status status = semel__pg_run(&trip, err);
+    semel__pg_end(&trip);
+    return status;
 }
 
 /* One command about one row. Keys, business keys and the audit are the function's. */

@@ -83,8 +83,12 @@ static void outbox_put_one(struct world *world)
 
 static void audit_one(struct world *world)
 {
-    const struct semel_audit line = {SEMEL_STR("c"),         SEMEL_STR("s"),     SEMEL_STR("m"),
-                                     SEMEL_STR("o'perator"), SEMEL_STR("retry"), SEMEL_STR("fixed \xE2\x9C\x93")};
+    const struct semel_audit line = {.consumer = SEMEL_STR("c"),
+                                     .source = SEMEL_STR("s"),
+                                     .id = SEMEL_STR("m"),
+                                     .who = SEMEL_STR("o'perator"),
+                                     .what = SEMEL_STR("retry"),
+                                     .reason = SEMEL_STR("fixed \xE2\x9C\x93")};
 
     assert_ok(world, semel_store_audit(world->store, &line, T0, &world->err));
 }

@@ -128,7 +128,8 @@ def test_a_run_retries_each_once_under_its_own_id_with_an_audit_line(store, exte
     assert sorted(worker.handled) == sorted(names)
     assert "selection 1: 12 messages" in result.out and "selection 1: 0 of 12 messages are left" in result.out
     assert audits(store) == dict.fromkeys(names, 1)
-    assert set(store.sql("SELECT who, what, reason FROM semel_audit")) == {("mara", "replay", "ticket 811")}
+    assert set(store.sql("SELECT who, what, reason FROM semel_audit")) == {
+        ("mara", "replay", "ticket 811"), ("mara", "selection 1: retry of 12 messages", "ticket 811")}
     assert store.sql("SELECT word, who, reason, force FROM semel_selection") == [("retry", "mara", "ticket 811", 0)]
 
 
@@ -164,7 +165,10 @@ def test_discard_and_resolve_work_in_bulk_without_a_probe(store):
     result = store.semel("inbox", "resolve", "--dead", "--reason", "made by hand", "--yes", "--rate", "0")
     assert result.code == 0, result
     assert statuses(store) == {"rejected": 2, "completed": 3}
-    assert store.sql("SELECT what, count(*) FROM semel_audit GROUP BY what") == [("discard", 2), ("resolve", 3)]
+    assert store.sql("SELECT what, count(*) FROM semel_audit WHERE message_id IS NOT NULL GROUP BY what") == [
+        ("discard", 2), ("resolve", 3)]
+    assert store.sql("SELECT what FROM semel_audit WHERE message_id IS NULL ORDER BY id") == [
+        ("selection 1: discard of 2 messages",), ("selection 2: resolve of 3 messages",)]  # B4
 
 
 def test_what_is_too_old_is_refused_counted_and_listed_unless_forced(store):

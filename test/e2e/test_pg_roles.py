@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Who may do what on PostgreSQL: the roles of roles.sql, which role acts for which consumer, and planted functions."""
+import json
 import os
 import pathlib
 import re
@@ -311,3 +312,64 @@ def test_operator_cannot_write_by_hand_what_no_command_writes(letters):
     assert "22023" in refused(letters, "SELECT semel._operate('mail', '', 'p1', 'waiting', 'failed', NULL, 'x')", "ops")
     sent = letters.as_ops("send", "-c", "billing", "--id", "new", "{}")
     assert sent.code != 0 and letters.sql("SELECT count(*) FROM semel.inbox WHERE message_id = 'new'") == [("0",)], sent
+
+
+def settings_of(shops, consumer):
+    return json.loads(shops.sql(f"SELECT settings FROM semel.consumer WHERE consumer = '{consumer}'")[0][0])
+
+
+# B4 A3 I27
+def test_operator_changes_settings_and_the_audit_names_its_login(letters):
+    lines = "SELECT who, what, reason FROM semel.audit WHERE what LIKE 'set %' AND who = 'ops' ORDER BY id"
+    done = letters.as_ops("consumer", "set", "billing", '{"retry_max": 20, "lease": "90s"}')
+    assert done.code == 0 and settings_of(letters, "billing") == {"effect": "outside", "order": "arrival",
+                                                                  "retry_max": 20, "lease": "90s"}, done
+    assert letters.as_ops("consumer", "set", "billing", '{"retry_max": null}').code == 0
+    assert settings_of(letters, "billing") == {"effect": "outside", "order": "arrival", "lease": "90s"}
+    assert letters.as_ops("consumer", "set", "billing", '{"lease": "90s"}').code == 0  # changes nothing
+    assert [line[0] for line in letters.sql(lines)] == ["ops", "ops"]
+    assert json.loads(letters.sql(lines)[1][1][4:]) == {"retry_max": None}
+
+    refused_ = letters.as_ops("consumer", "set", "billing", '{"order": "none"}')
+    assert refused_.code != 0 and "order cannot go from arrival to none" in refused_.err, refused_
+    unsaid = "SELECT semel._operator_consumer('billing', '{\"order\": \"none\"}', true, '')"
+    assert "say why" in refused(letters, unsaid, "ops")
+    by_hand = "SELECT semel._operator_consumer('billing', '{\"effect\": \"outside\", \"order\": \"none\"}', false, 'x')"
+    assert "order cannot go from arrival to none" in refused(letters, by_hand, "ops")
+    assert len(letters.sql(lines)) == 2 and settings_of(letters, "billing")["order"] == "arrival"
+    forced = letters.as_ops("consumer", "set", "billing", '{"order": "none"}', "--force", "--reason", "I know")
+    assert forced.code == 0 and settings_of(letters, "billing")["order"] == "none", forced
+    assert letters.sql(lines)[2] == ("ops", 'set {"order": "none"}, forced past 1', "I know")
+
+    letters.sql("UPDATE semel.consumer SET set_by_host = 'h', set_by_file = '/f.yml', set_by_at = now() "
+                "WHERE consumer = 'mail'")
+    marked = letters.as_ops("consumer", "set", "mail", '{"retry_max": 9}')
+    assert marked.code != 0 and "is set by the file /f.yml on h" in marked.err
+    forced = letters.as_ops("consumer", "set", "mail", '{"retry_max": 9}', "--force", "--reason", "the host is gone")
+    assert forced.code == 0 and settings_of(letters, "mail") == {"effect": "outside", "retry_max": 9}, forced
+    assert letters.sql("SELECT set_by_file FROM semel.consumer WHERE consumer = 'mail'") == [("",)]
+    assert letters.sql(lines)[3] == ("ops", 'set {"retry_max": 9}, forced', "the host is gone")
+    for text in ("UPDATE semel.consumer SET settings = '{}'", "DELETE FROM semel.consumer",
+                 "SELECT semel._settings_change('mail', '{}')"):
+        assert "42501" in refused(letters, text, "ops"), text
+    assert letters.sql("SELECT semel.consumer('mail', '{\"retry_max\": 8}') ->> 'retry_max'", role="ops") == [("8",)]
+    assert letters.sql(lines)[4][:2] == ("ops", 'set {"retry_max": 8}')
+
+
+# B4 A2 I27: what the program refuses the function refuses too
+def test_operator_meets_the_order_of_versions_as_everybody_does(letters):
+    letters.sql("SELECT semel.consumer('v', '{\"effect\": \"outside\", \"order\": \"version\"}')")
+    for version, status in ((2, "unknown"), (5, "dead")):
+        letters.sql(f"SELECT semel.inbox_put('v', 'v{version}', payload => '{{}}', order_key => 'k', "
+                    f"version => {version})")
+        letters.sql(f"UPDATE semel.inbox SET status = '{status}', due_at = NULL, attempts = 1, "
+                    f"error_class = 'transient', error_text = 'x' WHERE message_id = 'v{version}'")
+    by_hand = "SELECT semel._operate('v', '', 'v5', 'dead', {}, NULL, 'x')"
+    said = letters.as_ops("inbox", "resolve", "v5", "-c", "v", "--reason", "x")
+    assert said.code != 0 and "version 2 of the same key is stored and unfinished" in said.err, said
+    assert "version 2 of the same key is stored and unfinished" in refused(letters, by_hand.format("'completed'"), "ops")
+    letters.sql("UPDATE semel.order_key SET skipped = ARRAY(SELECT generate_series(100, 1099)) WHERE consumer = 'v'")
+    said = letters.as_ops("inbox", "discard", "v5", "-c", "v", "--reason", "x")
+    assert said.code != 0 and "1000 versions of the same key were discarded already" in said.err, said
+    assert "1000 versions of the same key" in refused(letters, by_hand.format("'rejected'"), "ops")
+    assert row(letters, "v5")[0] == "dead" and audit(letters) == []
