@@ -150,4 +150,9 @@ CREATE TABLE semel.place (
     PRIMARY KEY (consumer, what)
 );
 
+-- ---- what exceeds payload_max -------------------------------------------------------------------------------------
+
+-- How many messages above a consumer's payload_max are kept is counted when one more comes, however many are dead.
+CREATE INDEX inbox_large ON semel.inbox (consumer, (octet_length(payload))) WHERE status IN ('dead', 'quarantined');
+
 INSERT INTO semel.schema (version, name) VALUES (12, 'edges');

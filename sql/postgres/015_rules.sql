@@ -140,7 +140,8 @@ CREATE FUNCTION semel._large_full(p semel._policy) RETURNS boolean LANGUAGE plpg
 BEGIN
     RETURN (SELECT count(*) FROM (SELECT FROM semel.inbox AS i
                                   WHERE i.consumer = p.consumer AND i.status IN ('dead', 'quarantined')
-                                    AND octet_length(i.payload) > p.payload_max LIMIT 100) AS l) >= 100;
+                                    AND octet_length(i.payload) > p.payload_max
+                                  ORDER BY octet_length(i.payload) DESC LIMIT 100) AS l) >= 100;
 END $$;
 
 -- A row that is none of ours: somebody else has written it, and no rule may read it.
@@ -575,7 +576,8 @@ CREATE FUNCTION semel._write(p semel._policy, k semel._key, was semel.inbox, r s
                              fresh boolean, ended boolean)
 RETURNS semel.inbox LANGUAGE plpgsql AS $$
 BEGIN
-    IF semel._stays(p, r.status) THEN
+    IF semel._stays(p, r.status)
+       OR (r.status IN ('dead', 'quarantined') AND octet_length(m.payload) > p.payload_max) THEN  -- else nobody has it
         IF was.payload IS NULL AND m.payload IS NOT NULL THEN
             r.payload := m.payload;
             r.headers := m.headers;

@@ -377,6 +377,8 @@ static semel_status judge_delivery(struct work *work, struct item *item, struct 
     bool parks = item->row == NULL && item->verdict.changes && item->verdict.becomes == SEMEL_STATE_WAITING;
     if (work->large != SEMEL_NONE && item->row == NULL && semel__msg_large(policy, item->msg))
         work->large++;
+    if (item->key != NULL && item->row == NULL && item->verdict.full && semel__msg_large(policy, item->msg))
+        item->key->shut = true;
     if (!parks || work->parked != SEMEL_NONE)
         return SEMEL_OK;
     status = semel_store_parked(work->inbox->store, policy->consumer, policy->parked_route_max, &work->parked, err);

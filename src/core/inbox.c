@@ -208,6 +208,20 @@ static semel_status run_suspects(struct semel_inbox *inbox, struct item **items,
 
 /* ---- the door ------------------------------------------------------------------------------------ */
 
+/* What follows it by arrival must not overtake it. */
+static void hold_behind(const struct semel_inbox *inbox, struct item **items, size_t i, size_t n)
+{
+    const struct semel_str key = items[i]->msg->order_key;
+    if (inbox->policy->order != SEMEL_ORDER_ARRIVAL || !semel__str_given(key))
+        return;
+    for (size_t j = i + 1; j < n; j++) {
+        if (items[j]->settled || !semel__str_eq(items[j]->msg->order_key, key))
+            continue;
+        items[j]->settled = true;
+        items[j]->out->why = SEMEL_WHY_BLOCKED;
+    }
+}
+
 /* What no row can hold stays with its broker. */
 static void refuse_giants(struct semel_inbox *inbox, struct item **items, size_t n)
 {
@@ -219,6 +233,7 @@ static void refuse_giants(struct semel_inbox *inbox, struct item **items, size_t
         items[i]->out->cls = SEMEL_CLASS_PERMANENT;
         semel__alert(inbox, SEMEL_ALERT_DEAD, items[i]->msg,
                      SEMEL_STR("the payload is larger than 64 MiB and cannot be kept: it stays with the broker"));
+        hold_behind(inbox, items, i, n);
     }
 }
 

@@ -25,7 +25,10 @@ static bool fresh(const struct item *item)
 static enum semel_payload payload_action(const struct work *work, const struct item *item)
 {
     bool stored = fresh(item) ? item->admit->row.kept : item->row->kept;
-    bool stays = semel__payload_stays(work->inbox->policy, item->live.state);
+    bool held = item->live.state == SEMEL_STATE_DEAD || item->live.state == SEMEL_STATE_QUARANTINED;
+    bool stays = semel__payload_stays(work->inbox->policy, item->live.state) ||
+                 (held &&
+                  semel__msg_large(work->inbox->policy, item->msg)); /* else nobody has it: it is acknowledged */
     if (stored && !stays && semel__state_final(item->live.state))
         return SEMEL_PAYLOAD_CLEAR; /* not before, whatever the route has come to say of payloads */
     return !stored && stays && semel__str_given(item->msg->payload) ? SEMEL_PAYLOAD_PUT : SEMEL_PAYLOAD_AS_IS;

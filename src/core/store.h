@@ -54,6 +54,7 @@ struct semel_key {
     int64_t parked;       /* out: how many rows in its order are `waiting` (counting may stop at 100,000) */
     bool open;            /* out: a row of the key is `processing` or `unknown`: its effect may come, or have come */
     bool busy;            /* out: somebody else has it, and it was not waited for; nothing else is known of it then */
+    bool shut;            /* core's: an earlier message of the key, in this batch, stays with its source */
 };
 
 /* A business key of this batch, to be held by message (source, id). In: all but what is marked `out`. */

@@ -338,6 +338,9 @@ static void judge_new(struct semel__verdict *v, const struct semel_policy *polic
         say(v, SEMEL_LATER, SEMEL_WHY_DEAD);
         becomes(v, SEMEL_STATE_ABSENT, SEMEL_CLASS_NONE, SEMEL_NONE);
         v->full = true;
+    } else if (facts->key != NULL && facts->key->shut && !facts->key->by_version) {
+        say(v, SEMEL_LATER, SEMEL_WHY_BLOCKED);
+        becomes(v, SEMEL_STATE_ABSENT, SEMEL_CLASS_NONE, SEMEL_NONE);
     } else if (msg->defect == SEMEL_DEFECT_NO_ID) {
         say(v, SEMEL_ACK, SEMEL_WHY_NO_ID);
         becomes(v, SEMEL_STATE_QUARANTINED, SEMEL_CLASS_NO_ID, SEMEL_NONE);

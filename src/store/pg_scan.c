@@ -235,14 +235,15 @@ semel_status semel__pg_parked(struct semel_store *store, struct semel_str consum
     return status;
 }
 
-/* octet_length reads no more of a large value than its header. */
+/* The largest first: that is an order which only inbox_large has, so that the table is not read instead. */
 semel_status semel__pg_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
                              int64_t *ret_n, struct semel_error *err)
 {
     static const struct pg_sql sql = {"semel_large",
                                       "SELECT pg_catalog.count(*) FROM (SELECT 1 FROM semel.inbox WHERE consumer = $1 "
                                       "AND status IN ('dead', 'quarantined') "
-                                      "AND pg_catalog.octet_length(payload) > $2::bigint LIMIT $3::bigint) AS w"};
+                                      "AND pg_catalog.octet_length(payload) > $2::bigint "
+                                      "ORDER BY pg_catalog.octet_length(payload) DESC LIMIT $3::bigint) AS w"};
     struct pg_trip trip;
     semel__pg_start(&trip, semel__pg_of(store), "counting messages above payload_max");
     semel__pg_text(&trip, consumer);

@@ -943,3 +943,12 @@ def test_two_changes_of_a_consumer_wait_for_each_other_and_none_is_lost(shop, db
         shown = committed(db, "SELECT semel.consumer(%s)", name)[0][0]
         assert (shown["retry_max"], shown["lease"]) == (3, "5s")
     other.close()
+
+
+# B9
+def test_what_is_too_large_is_kept_where_payloads_never_are(db):
+    consumer(db, "billing", payload_max=10, keep_payload="never")
+    told = begin(db, "large", payload='{"fill": "0123456789"}')
+    assert (told["act"], told["why"]) == ("ack", "dead")
+    assert ask(db, "SELECT status, convert_from(payload, 'UTF8')::jsonb FROM semel.inbox WHERE message_id = 'large'") \
+        == [("dead", {"fill": "0123456789"})]

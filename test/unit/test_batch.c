@@ -388,6 +388,53 @@ static void only_what_is_too_large_counts_toward_the_hundred(void **state)
     assert_settled(e, N - 1, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
 }
 
+/* B9: it is acknowledged, so somebody has to have it. */
+static void what_is_too_large_is_kept_where_payloads_never_are(void **state)
+{
+    struct engine *e = *state;
+
+    e->policy.payload_max = 4;
+    e->policy.keep = SEMEL_KEEP_NEVER;
+    process_one(e, msg("large", "12345"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
+    assert_true(row_of(e, "large").kept);
+    assert_str(row_of(e, "large").payload, "12345");
+    e->policy.permanent_max = 1;
+    process_one(e, msg("bad", "bad"));
+    assert_false(row_of(e, "bad").kept);
+}
+
+/* B9: what follows it by arrival stays with the source as well. */
+static void what_stays_with_its_source_is_not_overtaken_in_its_batch(void **state)
+{
+    struct engine *e = *state;
+    static struct semel__msg msgs[SEMEL_LARGE_MAX + 4];
+    static char ids[SEMEL_LARGE_MAX][8];
+    const size_t n = SEMEL_LARGE_MAX;
+
+    e->policy.payload_max = 4;
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    for (size_t i = 0; i < n; i++) {
+        snprintf(ids[i], sizeof ids[i], "m%03zu", i);
+        msgs[i] = msg(ids[i], "12345");
+        msgs[i].order_key = semel__str(ids[i]);
+    }
+    msgs[n] = msg("k-1", "1");
+    msgs[n + 1] = msg("k-2", "12345");
+    msgs[n + 2] = msg("k-3", "3");
+    msgs[n + 3] = msg("l-1", "1");
+    for (size_t i = 0; i < 3; i++)
+        msgs[n + i].order_key = SEMEL_STR("k");
+    msgs[n + 3].order_key = SEMEL_STR("l");
+    process(e, msgs, n);
+    process(e, msgs + n, 4);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 1, SEMEL_LATER, SEMEL_WHY_DEAD, SEMEL_STATE_ABSENT);
+    assert_settled(e, 2, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_STATE_ABSENT);
+    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "k-3"), SEMEL_STATE_ABSENT);
+}
+
 static void what_is_too_large_is_not_called_unreadable(void **state)
 {
     struct engine *e = *state;
@@ -444,6 +491,26 @@ static void unfit_keys_are_kept_dead_and_unfit_extras_are_dropped(void **state)
     assert_null(row.type.p);
     assert_null(row.traceparent.p);
     assert_null(row.position.p);
+}
+
+static void giant_is_not_overtaken_in_its_batch(void **state) /* B9 */
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {msg("a", "ok"), msg("giant", "ok"), msg("b", "ok"), msg("c", "ok")};
+    const size_t n = (size_t)SEMEL_PAYLOAD_HARD_MAX + 1;
+    char *bytes = calloc(1, n);
+
+    assert_non_null(bytes);
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    for (size_t i = 0; i < 4; i++)
+        msgs[i].order_key = i < 3 ? SEMEL_STR("k") : SEMEL_STR("l");
+    msgs[1].payload = (struct semel_str){bytes, n};
+    process(e, msgs, 4);
+    free(bytes);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 2, SEMEL_LATER, SEMEL_WHY_BLOCKED, SEMEL_STATE_ABSENT);
+    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_ABSENT);
 }
 
 /* ---- rows that are there ------------------------------------------------------------------------------ */
@@ -548,8 +615,11 @@ int main(int argc, char **argv)
         ON_EACH(payload_beyond_the_routes_limit_is_kept_dead),
         ON_EACH(past_a_hundred_payloads_beyond_the_limit_the_source_pauses),
         ON_EACH(only_what_is_too_large_counts_toward_the_hundred),
+        ON_EACH(what_is_too_large_is_kept_where_payloads_never_are),
+        ON_EACH(what_stays_with_its_source_is_not_overtaken_in_its_batch),
         ON_EACH(what_is_too_large_is_not_called_unreadable),
         ON_EACH(giant_stays_with_its_broker_and_hinders_nobody),
+        ON_EACH(giant_is_not_overtaken_in_its_batch),
         ON_EACH(unfit_keys_are_kept_dead_and_unfit_extras_are_dropped),
         ON_EACH(damaged_row_is_later_with_an_alert_and_the_others_go_on),
         ON_EACH(payload_that_is_never_kept_stays_with_the_broker_until_it_is_done),
