@@ -678,8 +678,8 @@ BEGIN
     RETURN p;
 END $$;
 
--- Under the lock of the consumer's row: judge, change, write it down. force: past what speaks against it; a route's file
--- has set the consumer no more. whole: the change is what is to be stored, not what is to be changed of it.
+-- Under the lock of the consumer's row: judge, change, write it down. force: past what speaks against it; no route's
+-- file has set the consumer any more. whole: the change is what is to be stored, not what is to be changed of it.
 CREATE FUNCTION semel._settings_change(who text, change jsonb, whole boolean = false, force boolean = false,
                                        reason text = '')
 RETURNS void LANGUAGE plpgsql AS $$
@@ -709,8 +709,9 @@ BEGIN
        p.first_version) AND semel._affected(who, 'keys') > 0 THEN
         RAISE NOTICE 'order keys exist already: is first_version "any" right for them?';
     END IF;
-    UPDATE semel.consumer AS c SET settings = becomes, updated_at = semel._now(), set_by_host = NULL, set_by_file = NULL,
-                                   set_by_at = NULL WHERE c.consumer = who COLLATE "C";
+    UPDATE semel.consumer AS c
+    SET settings = becomes, updated_at = semel._now(), set_by_host = NULL, set_by_file = NULL, set_by_at = NULL
+    WHERE c.consumer = who COLLATE "C";
     INSERT INTO semel.audit (at, who, what, reason, consumer)
     VALUES (semel._now(), session_user, format('set %s%s', coalesce(diff, '{}'), CASE WHEN past > 0
             THEN ', forced past ' || past WHEN force THEN ', forced' ELSE '' END), reason, _settings_change.who);

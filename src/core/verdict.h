@@ -36,8 +36,8 @@
  *   * ack when the payload is kept in the row, so that the store can run it, or comes with this delivery and is stored
  *     with the row from now on (semel__payload_adopts; of a dead or quarantined row as well); later when it is not.
  *   Past the bound of parked messages blocked and gap are `later`, and no row is written: the source pauses. So is what
- *   exceeds the route's payload_max, which is kept whole, whatever keep_payload says, when SEMEL_LARGE_MAX such messages
- *   are kept already; and what follows it by arrival in its batch.
+ *   exceeds the route's payload_max, which is kept whole, whatever keep_payload says, when SEMEL_LARGE_MAX such
+ *   messages are kept already; and what follows it by arrival in its batch.
  *
  * What a row becomes afterwards is computed by the semel__live_* functions, one for each event.
  *

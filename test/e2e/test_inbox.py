@@ -141,7 +141,7 @@ def test_show_says_which_version_is_missing(store):
     assert "then it runs without them" in result.out and "--force" in result.out
 
 
-# A6 P78
+# I10, A6 P78
 def test_show_and_discard_name_those_who_wait_for_a_business_key(store):
     add(store, "pay-1", "dead")
     add(store, "pay-99", "dead")  # has a key that nobody wants

@@ -271,7 +271,7 @@ def test_dead_letters_are_listed_grouped_and_retried_with_a_reason(pg):
     assert pg.sql("SELECT count(*) FROM semel.selected WHERE result = 'done'") == [("2",)]
 
 
-# A6 P78
+# I10, A6 P78
 def test_show_and_discard_name_those_who_wait_for_a_business_key(pg):
     pg.sql("SELECT semel.inbox_fail('billing', 'pay-1', payload => '{}', business_key => 'inv-1', "
            "class => 'permanent', reason => 'no')")

@@ -356,7 +356,7 @@ def test_operator_changes_settings_and_the_audit_names_its_login(letters):
     assert letters.sql(lines)[4][:2] == ("ops", 'set {"retry_max": 8}')
 
 
-# B4 A2 I27: what the program refuses the function refuses too
+# P74, B4 A2 I27: what the program refuses the function refuses too
 def test_operator_meets_the_order_of_versions_as_everybody_does(letters):
     letters.sql("SELECT semel.consumer('v', '{\"effect\": \"outside\", \"order\": \"version\"}')")
     for version, status in ((2, "unknown"), (5, "dead")):
@@ -367,7 +367,8 @@ def test_operator_meets_the_order_of_versions_as_everybody_does(letters):
     by_hand = "SELECT semel._operate('v', '', 'v5', 'dead', {}, NULL, 'x')"
     said = letters.as_ops("inbox", "resolve", "v5", "-c", "v", "--reason", "x")
     assert said.code != 0 and "version 2 of the same key is stored and unfinished" in said.err, said
-    assert "version 2 of the same key is stored and unfinished" in refused(letters, by_hand.format("'completed'"), "ops")
+    told = refused(letters, by_hand.format("'completed'"), "ops")
+    assert "version 2 of the same key is stored and unfinished" in told
     letters.sql("UPDATE semel.order_key SET skipped = ARRAY(SELECT generate_series(100, 1099)) WHERE consumer = 'v'")
     said = letters.as_ops("inbox", "discard", "v5", "-c", "v", "--reason", "x")
     assert said.code != 0 and "1000 versions of the same key were discarded already" in said.err, said

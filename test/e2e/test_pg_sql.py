@@ -945,7 +945,7 @@ def test_two_changes_of_a_consumer_wait_for_each_other_and_none_is_lost(shop, db
     other.close()
 
 
-# B9
+# I4, B9
 def test_what_is_too_large_is_kept_where_payloads_never_are(db):
     consumer(db, "billing", payload_max=10, keep_payload="never")
     told = begin(db, "large", payload='{"fill": "0123456789"}')

@@ -132,7 +132,7 @@ def test_an_outage_makes_a_handful_of_unknown_outcomes_and_is_probed_by_the_reco
 
 
 def test_at_unknown_max_nothing_new_is_taken(tmp_path, books, listen):
-    # A10
+    # I14, A10
     with Other(lambda call: (500 if call["headers"]["Semel-Message-Id"].endswith("bad") else 200, b"")) as other:
         do = {"http": other.url, "concurrency": 1}
         with Daemon(tmp_path, scenes.outside(books, listen, do, unknown_max=3)) as daemon:
@@ -468,7 +468,7 @@ def test_a_puller_that_dies_leaves_an_unknown_outcome_and_a_late_one_is_refused(
 
 
 def test_at_unknown_max_nothing_new_is_handed_out(tmp_path, books, listen):
-    # A10
+    # I14, A10
     port, settings = pull_settings(books, listen)
     settings["routes"]["books"]["unknown_max"] = 2
     pull = Listen()

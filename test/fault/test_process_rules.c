@@ -163,7 +163,7 @@ static void a_message_whose_record_was_purged_is_quarantined_and_does_not_run(vo
     world_balances(w);
 }
 
-/* T10 I10 */
+/* P73 T10 I10 */
 static void a_business_key_outlives_the_record_of_its_message(void **state)
 {
     struct world *w = *state;

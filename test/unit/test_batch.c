@@ -388,7 +388,7 @@ static void only_what_is_too_large_counts_toward_the_hundred(void **state)
     assert_settled(e, N - 1, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
 }
 
-/* B9: it is acknowledged, so somebody has to have it. */
+/* I4 B9: it is acknowledged, so somebody has to have it. */
 static void what_is_too_large_is_kept_where_payloads_never_are(void **state)
 {
     struct engine *e = *state;
@@ -404,7 +404,7 @@ static void what_is_too_large_is_kept_where_payloads_never_are(void **state)
     assert_false(row_of(e, "bad").kept);
 }
 
-/* B9: what follows it by arrival stays with the source as well. */
+/* I13 B9: what follows it by arrival stays with the source as well. */
 static void what_stays_with_its_source_is_not_overtaken_in_its_batch(void **state)
 {
     struct engine *e = *state;
@@ -493,7 +493,7 @@ static void unfit_keys_are_kept_dead_and_unfit_extras_are_dropped(void **state)
     assert_null(row.position.p);
 }
 
-static void giant_is_not_overtaken_in_its_batch(void **state) /* B9 */
+static void giant_is_not_overtaken_in_its_batch(void **state) /* B9 I13 */
 {
     struct engine *e = *state;
     struct semel__msg msgs[] = {msg("a", "ok"), msg("giant", "ok"), msg("b", "ok"), msg("c", "ok")};

@@ -373,7 +373,7 @@ static void retry_of_a_gap_waits_again_and_only_force_runs_past_it(void **state)
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_STALE, SEMEL_STATE_STALE);
 }
 
-/* A2: a version that was skipped comes again and finds no room to park: it is to be waited for all the same. */
+/* P74 A2: a version that was skipped comes again and finds no room to park: it is to be waited for all the same. */
 static void skipped_version_that_finds_no_room_is_waited_for(void **state)
 {
     /* I12 */

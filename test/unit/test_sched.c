@@ -447,6 +447,27 @@ static void expired_business_keys_are_purged_and_others_stay(void **state)
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
 }
 
+/* A1 P73: a message without a time comes again after its record was purged; its own key stops it. */
+static void purged_message_is_stopped_by_its_own_business_key(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg m = msg("pay-1", "ok");
+
+    m.business[0] = SEMEL_STR("inv-1");
+    m.n_business = 1;
+    process_one(e, m);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    e->now_us += 2 * e->policy.retention_us;
+    assert_int_equal(purge(e, 100), 1);
+    assert_int_equal(state_of(e, "pay-1"), SEMEL_STATE_ABSENT);
+    process_one(e, m);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+    assert_int_equal(effects_of(e, "pay-1"), 1);
+    process_one(e, m); /* the key stays its own, and the row says it from now on */
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
+    assert_int_equal(effects_of(e, "pay-1"), 1);
+}
+
 /* The watermark is one per source: another stream is not affected. */
 static void watermark_counts_for_its_source_only(void **state)
 {
@@ -483,6 +504,7 @@ int main(int argc, char **argv)
         ON_EACH(purge_looks_at_ten_times_as_many_rows_as_it_may_delete),
         ON_TABLES(order_keys_that_say_nothing_are_purged),
         ON_MEM(expired_business_keys_are_purged_and_others_stay),
+        ON_EACH(purged_message_is_stopped_by_its_own_business_key),
         ON_EACH(watermark_counts_for_its_source_only),
     };
     engine_stores(argc, argv);
