@@ -49,7 +49,7 @@ void semel__mem_break(struct semel_store *store);
 
 /* A backup: what is committed. RETRY: a transaction is open, or there is no memory. Freed by semel__mem_db_free. */
 semel_status semel__mem_db_copy(struct semel_mem_db *db, struct semel_mem_db **ret);
-/* As it was when the backup was made, sequences too; an open transaction is lost, with its connection. RETRY: no memory,
+/* As it was when the backup was made, sequences too; an open transaction is lost, with its connection. RETRY: memory,
  * and the database is empty. */
 semel_status semel__mem_db_restore(struct semel_mem_db *db, struct semel_mem_db *backup);
 

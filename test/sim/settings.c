@@ -2,8 +2,8 @@
  *
  * settings.c: who says what the consumer promises, while its workers run.
  *
- * People say one thing after the other; workers then read what is stored, now and then, and go by it. Or each worker has
- * a file, of which there are two: it stores what the file says when it starts, and is held while that is refused, or is
+ * People say one thing after the other; workers then read what is stored, now and then, and go by it. Or each worker
+ * has a file, of which there are two: it stores what the file says when it starts, and is held while that is refused, or is
  * not as stored; then it keeps house under what is stored (as src/daemon/settings.c does).
  *
  * Invariants: what is refused changes nothing; what is allowed leaves no row behind that would mean something else.
@@ -179,7 +179,7 @@ static void draw_change(struct sim_world *world, char *out, size_t size)
     }
 }
 
-/* Whoever takes the key away stops the workers first: one that does not know it yet would have its messages repeated. */
+/* Whoever takes the key away stops the workers first: one that does not know it yet would repeat its messages. */
 static void stop_workers(struct sim_world *world)
 {
     for (int i = 0; i < world->scene.n_workers; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * ticker.c: sessions that only tick: what happens by itself is done by many at once. Now and then one of them sits in an
- * open transaction.
+ * ticker.c: sessions that only tick: what happens by itself is done by many at once. Now and then one of them sits in
+ * an open transaction.
  */
 #include "sim.h"
 
