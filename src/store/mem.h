@@ -49,8 +49,8 @@ void semel__mem_break(struct semel_store *store);
 
 /* A backup: what is committed. RETRY: a transaction is open, or there is no memory. Freed by semel__mem_db_free. */
 semel_status semel__mem_db_copy(struct semel_mem_db *db, struct semel_mem_db **ret);
-/* As it was when the backup was made, sequences too; an open transaction is lost, with its connection. RETRY: memory,
- * and the database is empty. */
+/* As it was when the backup was made, sequences too; an open transaction is lost, with its connection. RETRY: there is
+ * no memory, and the database is empty. */
 semel_status semel__mem_db_restore(struct semel_mem_db *db, struct semel_mem_db *backup);
 
 /* Spoils a stored row, as a stranger's UPDATE would: it is `damaged` from then on. false: there is no such row. */

@@ -3,8 +3,8 @@
  * settings.c: who says what the consumer promises, while its workers run.
  *
  * People say one thing after the other; workers then read what is stored, now and then, and go by it. Or each worker
- * has a file, of which there are two: it stores what the file says when it starts, and is held while that is refused, or is
- * not as stored; then it keeps house under what is stored (as src/daemon/settings.c does).
+ * has a file, of which there are two: it stores what the file says when it starts, and is held while that is refused,
+ * or is not as stored; then it keeps house under what is stored (as src/daemon/settings.c does).
  *
  * Invariants: what is refused changes nothing; what is allowed leaves no row behind that would mean something else.
  */
