@@ -158,10 +158,17 @@ BEGIN
     RETURN outcome::text;
 END $$;
 
+-- Does the JSON have a number that jsonb writes out in thousands of digits, such as 1e131000? A few of them in a small
+-- payload would cost minutes and gigabytes. No double has such an exponent.
+CREATE FUNCTION semel._huge(text text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT text ~ '[0-9][eE][+-]?([4-9][0-9]{2}|[0-9]{4})'
+       AND regexp_replace(text, '"(?:[^"\\]|\\.)*"', '', 'g') ~ '[0-9][eE][+-]?([4-9][0-9]{2}|[0-9]{4})'
+$$;
+
 -- Text that another door may have written; NULL where it is no JSON that this server can hold.
 CREATE FUNCTION semel._jsonb(text text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-    RETURN text::jsonb;
+    RETURN CASE WHEN NOT semel._huge(text) THEN text::jsonb END;
 EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
     RETURN NULL;
 END $$;

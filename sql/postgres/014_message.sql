@@ -121,7 +121,7 @@ BEGIN
           AND (get_byte(inner_bytes, 0) IN (34, 45, 91, 102, 110, 116, 123)     -- "-[fnt{
                OR get_byte(inner_bytes, 0) BETWEEN 48 AND 57) THEN
         BEGIN
-            found := semel._canonical_digest(convert_from(bytes, 'UTF8')::jsonb);
+            found := semel._canonical_digest(semel._jsonb(convert_from(bytes, 'UTF8')));
         EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
             found := NULL;                                  -- not JSON: compared by its bytes
         END;

@@ -130,7 +130,7 @@ END $$;
 -- NULL: the bytes are no JSON.
 CREATE FUNCTION semel._payload_json(bytes bytea) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-    RETURN convert_from(bytes, 'UTF8')::jsonb;
+    RETURN semel._jsonb(convert_from(bytes, 'UTF8'));
 EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
     RETURN NULL;
 END $$;

@@ -276,6 +276,30 @@ def test_deeply_nested_payload_has_a_fingerprint_in_time(db, depth, kind):
         assert found == kind.encode() + hashlib.sha256(raw).digest()
 
 
+# jsonb would write each out with 131,001 digits: minutes for its fingerprint, gigabytes for whoever takes it.
+@pytest.mark.parametrize("number", ["1e131000", "-1.5E+131000", "1e-16000", "0e-16000"])
+def test_numbers_with_enormous_exponents_cost_nothing(db, number):
+    raw = ("[[" + ",".join([number] * 30000) + "]]").encode()
+    ask(db, "SET statement_timeout = '20s'")
+    consumer(db, "billing", effect="outside")
+    told = call(db, "inbox_put", consumer="billing", message_id="i", raw=psycopg2.Binary(raw))[0]
+    assert (told["act"], told["why"]) == ("ack", "new")
+    db.commit()
+    taken, = call(db, "inbox_take", consumer="billing")
+    assert taken["payload"] is None and bytes(taken["raw"]) == raw
+    assert ask(db, "SELECT semel.inbox_finish(%s)", taken["token"]) == [(True,)]
+    db.commit()
+
+
+def test_what_looks_like_such_a_number_within_a_string_is_json(db):
+    many = {str(i): f"{i}e{i:04}" for i in range(9999)}
+    raw = json.dumps({"id": "0e1234\\", "k1e9999": ['"1e5000', 1e300, 5e-324], **many})
+    assert ask(db, "SELECT semel._huge(%s), semel._payload_json(convert_to(%s, 'UTF8')) = %s::jsonb", raw, raw,
+               raw) == [(False, True)]
+    for text, huge in [("1e399", False), ("1e400", True), ("[1,2E-1000]", True), ('"a"', False), ("", False)]:
+        assert ask(db, "SELECT semel._huge(%s)", text) == [(huge,)], text
+
+
 # I11, P56
 @pytest.mark.parametrize("first, second, why", [
     ({"payload": '{"n": 1}'}, {"raw": b'{ "n":1.0 }'}, "duplicate"),
