@@ -31,7 +31,8 @@ CREATE TYPE semel._key AS (
 
 -- ---- facts --------------------------------------------------------------------------------------------------------
 
--- Locks the key and reads what is known of it. patient = false: NULL order_key when somebody else has it.
+-- Locks the key and reads what is known of it. patient = false: NULL order_key when somebody else has it, or when it is
+-- none of ours: then the other keys have their turn.
 CREATE FUNCTION semel._key(p semel._policy, wanted text, patient boolean) RETURNS semel._key LANGUAGE plpgsql AS $$
 DECLARE
     k semel._key;
@@ -51,8 +52,10 @@ BEGIN
             RETURN k;
         END IF;
     END IF;
-    IF k.last_version NOT BETWEEN 0 AND 9223372036854775806 OR k.skipped IS NOT NULL THEN
-        PERFORM semel._check_versions(k);
+    IF (CASE WHEN k.last_version NOT BETWEEN 0 AND 9223372036854775806 OR k.skipped IS NOT NULL
+             THEN NOT semel._versions_fit(k, patient) END) THEN
+        k.order_key := NULL;
+        RETURN k;
     END IF;
     SELECT i.arrival, i.version INTO k.head_arrival, k.head_version FROM semel._first(p, wanted) AS i;
     k.open := EXISTS (SELECT FROM semel.inbox AS i
@@ -62,17 +65,24 @@ BEGIN
     RETURN k;
 END $$;
 
--- A key that is none of ours: somebody else has written it, and no rule may read it.
-CREATE FUNCTION semel._check_versions(k semel._key) RETURNS void LANGUAGE plpgsql AS $$
+-- A key that does not fit is none of ours: somebody else has written it, and no rule may read it. Where others wait for
+-- their turn it is a warning.
+CREATE FUNCTION semel._versions_fit(k semel._key, strict boolean) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    damage CONSTANT text := 'damaged order key: last_version must be a whole number from 0, and skipped at most 1000 '
+                            'versions above it in ascending order';
 BEGIN
     IF k.last_version NOT BETWEEN 0 AND 9223372036854775806 OR cardinality(k.skipped) > 1000
        OR k.skipped IS DISTINCT FROM ARRAY(SELECT DISTINCT s.version FROM unnest(k.skipped) AS s (version)
                                            WHERE s.version > coalesce(k.last_version, -1)
                                              AND s.version < 9223372036854775807 ORDER BY s.version) THEN
-        RAISE EXCEPTION USING ERRCODE = 'data_corrupted',
-            MESSAGE = 'damaged order key: last_version must be a whole number from 0, and skipped at most 1000 '
-                      'versions above it in ascending order';
+        IF strict THEN
+            RAISE EXCEPTION USING ERRCODE = 'data_corrupted', MESSAGE = damage;
+        END IF;
+        RAISE WARNING USING MESSAGE = damage;
+        RETURN false;
     END IF;
+    RETURN true;
 END $$;
 
 -- The first unfinished row of a key, waiters left out. A row without a version comes before all that have one.

@@ -255,6 +255,24 @@ def test_order_key_that_goes_while_it_is_wanted_is_made_again(shop, db):  # noqa
 LONG = pytest.mark.skipif(os.environ.get("SEMEL_LONG") != "1", reason="SEMEL_LONG=1 runs it")
 
 
+# A2 A5: a key that somebody else has written stops nobody but its own messages
+def test_damaged_order_key_stops_neither_tick_nor_take(shop, db):  # noqa: F811
+    for name, key in (("a", "bad"), ("a", "good"), ("b", "good")):
+        consumer(db, name, effect="keyed", order="version", retry_first="1ms", retry_ceiling="1ms")
+        call(db, "inbox_claim", consumer=name, message_id=f"m-{key}", payload="{}", order_key=key, version=1,
+             lease="1ms")
+        db.commit()
+    committed(db, "UPDATE semel.order_key SET skipped = '{5,5}' WHERE order_key = 'bad'")
+    poll(lambda: committed(db, "SELECT semel.tick()") and committed(
+        db, "SELECT count(*) FROM semel.inbox WHERE status = 'failed'") == [(2,)])
+    assert any("damaged order key" in notice for notice in db.notices)
+    committed(db, "UPDATE semel.inbox SET status = 'failed', due_at = now() - interval '1h', lease_until = NULL, "
+                  "lease_owner = NULL, lease_token = NULL WHERE message_id = 'm-bad'")
+    assert poll(lambda: committed(db, "SELECT message_id FROM semel.inbox_take('a')")) == [("m-good",)]
+    with pytest.raises(psycopg2.errors.DataCorrupted):
+        call(db, "inbox_claim", consumer="a", message_id="m-2", payload="{}", order_key="bad", version=2)
+
+
 # A11 P83
 @pytest.mark.parametrize("n", [40, pytest.param(15000, marks=LONG)])
 def test_transaction_of_many_messages_leaves_the_lock_table_to_the_others(shop, db, n):  # noqa: F811
