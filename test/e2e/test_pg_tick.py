@@ -68,7 +68,7 @@ def test_sixteen_sessions_in_step_never_deadlock_and_recover_within_two_periods(
     ask(sitter, "SELECT semel.tick(50)")  # and stays open, with what it has recovered and purged
     sessions = [shop.connect() for _ in range(SESSIONS)]
     for session in sessions:
-        committed(session, "SET lock_timeout = '200ms'")
+        committed(session, "SET lock_timeout = '2s'")  # of the server's own: the growth of a table takes one, too
     barrier = threading.Barrier(SESSIONS + 1)
     rounds = 6
     with concurrent.futures.ThreadPoolExecutor(SESSIONS) as pool:
