@@ -137,6 +137,8 @@ static bool is_affected(struct semel_mem_db *db, const struct mem_row *row, enum
         return keyed && waits && row->row.version != SEMEL_NONE && row->row.version < version &&
                without_last(db, row->rec.key.consumer, row->row.order_key);
     case SEMEL_AFFECTED_DOUBTED:
+        if (live->state == SEMEL_STATE_WAITING)
+            return live->attempts > live->attempts_before;
         return live->state == SEMEL_STATE_FAILED &&
                (live->error_class == SEMEL_CLASS_UNKNOWN || live->error_class == SEMEL_CLASS_LEASE);
     case SEMEL_AFFECTED_SOURCED:

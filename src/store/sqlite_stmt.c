@@ -235,8 +235,9 @@ static const char *const texts[Q_COUNT] = {
         " AND status <> 'unknown' AND status <> 'dead' AND status <> 'processing' AND version < ?3 "
         "AND (SELECT k.last_version FROM main.semel_order_key AS k WHERE k.consumer = i.consumer "
         "AND k.order_key = i.order_key) IS NULL"),
-    [Q_AFFECTED + SEMEL_AFFECTED_DOUBTED] = AFFECTED("AND " HELD "AND status = 'failed' "
-                                                     "AND (error_class = 'unknown' OR error_class = 'lease_expired')"),
+    [Q_AFFECTED + SEMEL_AFFECTED_DOUBTED] = AFFECTED(
+        "AND " HELD "AND (status = 'failed' AND (error_class = 'unknown' OR error_class = 'lease_expired') "
+        "OR status = 'waiting' AND attempts > attempts_before)"),
     [Q_AFFECTED + SEMEL_AFFECTED_SOURCED] = AFFECTED("AND source > ''"),
     [Q_AFFECTED + SEMEL_AFFECTED_SOURCELESS] = AFFECTED("AND source = ''"),
     [Q_AFFECTED + SEMEL_AFFECTED_ANY] = AFFECTED(""),

@@ -56,6 +56,18 @@ static void put_class(struct world *world, const char *id, enum semel_class cls)
     commit(world);
 }
 
+/* It was tried, and then had to wait for its place in the order. */
+static void put_tried(struct world *world, const char *id, int attempts, int before)
+{
+    struct semel_admit item = item_of(id, SEMEL_STATE_WAITING, NULL, SEMEL_NONE);
+    item.row.live.error_class = SEMEL_CLASS_BLOCKED;
+    item.row.live.attempts = attempts;
+    item.row.live.attempts_before = before;
+    begin(world);
+    admit(world, &item, 1);
+    commit(world);
+}
+
 static void put_source(struct world *world, const char *source, const char *id)
 {
     struct semel_admit item = item_of(id, SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
@@ -176,6 +188,8 @@ static void keyed_effect_is_kept_while_something_is_to_be_repeated(void **state)
 
     person(world, "{\"effect\": \"keyed\"}");
     put_class(world, "a", SEMEL_CLASS_TRANSIENT);
+    put_tried(world, "new", 0, 0);
+    put_tried(world, "judged again", 2, 2);
     person(world, "{\"effect\": \"outside\"}");
     person(world, "{\"effect\": \"keyed\"}");
     put_class(world, "b", SEMEL_CLASS_LEASE);
@@ -183,6 +197,8 @@ static void keyed_effect_is_kept_while_something_is_to_be_repeated(void **state)
     refused(world, set_by_person(world, "{\"effect\": \"outside\"}"), "effect cannot go from keyed to outside", ": 2;");
     refused(world, set_by_person(world, "{\"effect\": \"atomic\"}"), "keyed to atomic", ": 2;");
     refused(world, set_by_person(world, "{\"effect\": null}"), "keyed to atomic", ": 2;");
+    put_tried(world, "d", 1, 0);
+    refused(world, set_by_person(world, "{\"effect\": \"outside\"}"), "effect cannot go from keyed to outside", ": 3;");
     person(world, "{\"effect\": \"keyed\"}");
     assert_false(now.changed);
 }

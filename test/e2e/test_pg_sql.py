@@ -884,6 +884,11 @@ def test_a_keyed_effect_and_the_sources_are_kept_while_rows_depend_on_them(db):
     not_set(db, "effect cannot go from keyed to outside; messages that may have had their effect and are to be "
                 "repeated: 2;", effect="outside")
     not_set(db, "from keyed to atomic", effect=None)
+    row(db, "e", "waiting", error_class="blocked")
+    not_set(db, "repeated: 2;", effect="outside")
+    committed(db, "UPDATE semel.inbox SET attempts = 1 WHERE message_id = 'e'")  # it was tried, and waits again
+    not_set(db, "repeated: 3;", effect="outside")
+    committed(db, "DELETE FROM semel.inbox WHERE message_id = 'e'")
     consumer(db, "c", one_source=True)
     not_set(db, "one_source cannot go from true to false; records without a source, which would be forgotten: 3;",
             one_source=False)

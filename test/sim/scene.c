@@ -77,7 +77,7 @@ static void draw_lives(struct sim_world *world)
 /* Another word about one thing. */
 static void change_one(struct sim_world *world, struct semel_policy *policy)
 {
-    switch (sim_between(world, 0, SIM_ORDER_CHANGES ? 4 : 3)) {
+    switch (sim_between(world, 0, 4)) {
     case 0:
         if (policy->effect != SEMEL_EFFECT_KEYED) /* who takes the key away has to stop the others first */
             policy->effect = (enum semel_effect)sim_between(world, SEMEL_EFFECT_ATOMIC, SEMEL_EFFECT_OUTSIDE);

@@ -42,8 +42,8 @@ static void note_cap(struct sim_world *world, const struct semel_policy *policy)
 
 static void note_use(struct sim_world *world, const struct semel_policy *policy)
 {
-    world->reordered |= world->orders != 0 && (world->orders != 1u << policy->order ||
-                                               policy->first_version != world->scene.policy.first_version);
+    world->reordered |= (world->orders != 0 && world->orders != 1u << policy->order) ||
+                        policy->first_version != world->scene.policy.first_version;
     world->effects |= 1u << policy->effect;
     world->orders |= 1u << policy->order;
 }
@@ -81,8 +81,9 @@ static bool speaks_against(const struct sim_event *event, const struct semel_pol
                            const struct semel_policy *to)
 {
     bool waits = event->state == SEMEL_STATE_WAITING || event->state == SEMEL_STATE_FAILED;
-    bool doubted = event->state == SEMEL_STATE_FAILED &&
-                   (event->error_class == SEMEL_CLASS_UNKNOWN || event->error_class == SEMEL_CLASS_LEASE);
+    bool doubted = event->state == SEMEL_STATE_FAILED
+                       ? event->error_class == SEMEL_CLASS_UNKNOWN || event->error_class == SEMEL_CLASS_LEASE
+                       : waits && event->attempts > event->attempts_before;
 
     if (!event->there)
         return false;
@@ -151,7 +152,7 @@ static void draw_change(struct sim_world *world, char *out, size_t size)
 
     if (order == SEMEL_ORDER_ARRIVAL && world->scene.mode != SEMEL_QUEUE_ORDERED)
         order = SEMEL_ORDER_NONE;
-    switch (sim_between(world, SIM_ORDER_CHANGES ? 0 : 1, 8)) {
+    switch (sim_between(world, 0, 8)) {
     case 0:
         snprintf(out, size, "{\"order\": \"%s\"}", orders[order]);
         return;
@@ -179,12 +180,16 @@ static void draw_change(struct sim_world *world, char *out, size_t size)
     }
 }
 
-/* Whoever takes the key away stops the workers first: one that does not know it yet would repeat its messages. */
-static void stop_workers(struct sim_world *world)
+/* Whoever gives a key or takes it away stops the processes first: one that does not know it yet would repeat a message
+ * without its key, or have it repeated. */
+static void stop_all(struct sim_world *world)
 {
-    for (int i = 0; i < world->scene.n_workers; i++) {
-        world->counts[SIM_STOPPED] += world->actors[i].alive && !world->actors[i].dead;
-        world->actors[i].dead = true;
+    for (int i = 0; i < world->n_actors; i++) {
+        struct sim_actor *actor = &world->actors[i];
+        if (actor->role == SIM_OPERATOR)
+            continue;
+        world->counts[SIM_STOPPED] += actor->alive && !actor->dead;
+        actor->dead = true;
     }
 }
 
@@ -207,8 +212,8 @@ void sim_person_sets(struct sim_actor *actor)
         draw_harmless(world, text, sizeof text);
     else
         draw_change(world, text, sizeof text);
-    if (!marked && strstr(text, "effect") != NULL && strstr(text, "keyed") == NULL)
-        stop_workers(world);
+    if (!marked && strstr(text, "effect") != NULL)
+        stop_all(world);
     semel_status status = change(actor, semel__str(text), &by, &setting, &err);
     if (status == SEMEL_OK)
         world->counts[setting.changed ? SIM_SETTINGS : SIM_SET_SAME]++;
@@ -274,6 +279,8 @@ void sim_keep_house(struct sim_actor *actor)
         status = semel__inbox_recover(&actor->inbox, 40, &n, &err);
         if (status == SEMEL_OK && !actor->dead)
             status = semel__inbox_gaps(&actor->inbox, 40, &n, &err);
+        if (status == SEMEL_OK && !actor->dead)
+            status = semel__inbox_sweep(&actor->inbox, 40, &n, &err);
         if (status == SEMEL_OK && !actor->dead)
             status = semel__inbox_purge(&actor->inbox, 40, &n, &err);
         actor->inbox.policy = &actor->policy;

@@ -42,7 +42,6 @@
 #define SIM_CALLS 256
 #define SIM_RESTORES_MAX 3
 #define SIM_TOKENS 4096
-#define SIM_ORDER_CHANGES false /* who parks by an order that is no more is woken by nobody yet */
 
 #define SIM_MS INT64_C(1000)
 #define SIM_SECOND (1000 * SIM_MS)
@@ -107,6 +106,7 @@
     X(HAND_RUN, "run by hand")              \
     X(TICKS, "ticks of other sessions")     \
     X(SITTERS, "open transactions")         \
+    X(SWEPT, "swept heads")                 \
     X(BACKUPS, "backups")                   \
     X(RESTORES, "restores")                 \
     X(FORGOTTEN, "forgotten claims")        \
@@ -118,7 +118,7 @@
     X(PAUSED, "workers held")               \
     X(WENT_ON, "workers let go on")         \
     X(HOUSES, "houses kept")                \
-    X(STOPPED, "stopped workers")
+    X(STOPPED, "stopped processes")
 
 enum sim_count {
 #define X(name, text) SIM_##name,

@@ -13,6 +13,10 @@ static semel_status tick(struct sim_actor *actor, struct semel_error *err)
 
     if (status == SEMEL_OK && !actor->dead)
         status = semel__inbox_gaps(&actor->inbox, max, &n, err);
+    if (status == SEMEL_OK && !actor->dead) {
+        status = semel__inbox_sweep(&actor->inbox, max, &n, err);
+        world->counts[SIM_SWEPT] += status == SEMEL_OK ? n : 0;
+    }
     if (status == SEMEL_OK && !actor->dead && sim_chance(world, 300))
         status = semel__inbox_purge(&actor->inbox, max, &n, err);
     world->counts[SIM_TICKS] += status == SEMEL_OK;

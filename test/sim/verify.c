@@ -49,11 +49,23 @@ static void verify_fate(const struct sim_world *world, const struct sim_event *e
     sim_broken(world, "none is lost", "event %d has no status", event->n);
 }
 
+/* It had begun when its version had its turn under another id: it keeps its business key, and no effect comes of it. */
+static bool left_behind(const struct sim_world *world, const struct sim_event *event)
+{
+    if (event->state != SEMEL_STATE_STALE || event->attempts == 0)
+        return false;
+    for (int i = 0; i < world->scene.n_events; i++)
+        if (i != event->n && world->events[i].key == event->key && world->events[i].version == event->version)
+            return true;
+    return false;
+}
+
 /* Who was prevented was so by one that took effect: by itself where its record was purged (P73, P78). */
 static void verify_prevented(const struct sim_world *world, const struct sim_event *event)
 {
     for (int i = 0; i < world->scene.n_events; i++)
-        if (world->events[i].business == event->business && (world->events[i].effects > 0 || world->events[i].foregone))
+        if (world->events[i].business == event->business &&
+            (world->events[i].effects > 0 || world->events[i].foregone || left_behind(world, &world->events[i])))
             return;
     sim_broken(world, "prevented by an effect", "event %d was prevented, and nobody did what it stands for", event->n);
 }
