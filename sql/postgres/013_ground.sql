@@ -24,7 +24,10 @@ AS $$ SELECT CASE WHEN before > now THEN before + interval '1 microsecond' ELSE 
 
 -- Units of 1.024 ms since 2020.
 CREATE FUNCTION semel._token_clock(at timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
-    SELECT greatest(((extract(epoch FROM at) - 1577836800) * 1000000)::bigint >> 10, 262144)
+    SELECT CASE WHEN at > timestamptz '2020-01-02 00:00:00+00'
+                THEN ((extract(epoch FROM least(at, timestamptz '2090-01-01 00:00:00+00')) - 1577836800)
+                      * 1000000)::bigint >> 10
+                ELSE 262144 END
 $$;
 
 -- updated: of the row; NULL: it has none yet. The counter is the microsecond; no two rows of a session have the same.

@@ -161,7 +161,7 @@ CREATE FUNCTION semel._damaged(r semel.inbox) RETURNS boolean LANGUAGE sql STABL
                     octet_length(r.traceparent)) > 255
         OR octet_length(r.position) > 1000 OR octet_length(r.error_text) > 1000 OR octet_length(r.outcome) > 65536
         OR r.attempts NOT BETWEEN 0 AND 1000000 OR (r.status = 'processing' AND r.attempts = 0)
-        OR r.attempts_before > r.attempts OR r.replays > 1000000 OR r.version < 0
+        OR r.attempts_before > r.attempts OR r.replays > 1000000 OR r.version NOT BETWEEN 0 AND 9223372036854775806
         OR octet_length(r.fingerprint) NOT BETWEEN 2 AND 65 OR get_byte(r.fingerprint, 0) NOT IN (99, 106, 114)
         OR CASE WHEN r.status = 'processing' THEN r.lease_until IS NULL OR coalesce(r.lease_owner, '') = ''
                 ELSE r.lease_until IS NOT NULL OR r.lease_owner IS NOT NULL END

@@ -391,14 +391,17 @@ static semel_status judge_delivery(struct work *work, struct item *item, struct 
 static semel_status judge(struct work *work, struct item *item, struct semel_error *err)
 {
     struct semel_admit *admit = item->admit;
+    const bool bad_key = item->key != NULL && item->key->damaged, damaged = admit->damaged || bad_key;
     item->deferred = false;
-    item->row = admit->inserted || admit->damaged ? NULL : &admit->found;
+    item->row = admit->inserted || damaged ? NULL : &admit->found;
     item->had_head = item->key != NULL && item->key->head_arrival != SEMEL_NONE;
     item->damage = admit->damage;
+    if (bad_key)
+        semel__version_damaged(&item->damage);
     struct semel_facts facts = {
         .now_us = work->now_us,
         .row = item->row,
-        .damaged = admit->damaged,
+        .damaged = damaged,
         .watermark_us = admit->watermark_us,
         .key = item->key,
     };
@@ -411,8 +414,11 @@ static semel_status judge(struct work *work, struct item *item, struct semel_err
                                                 .why = item->row->live.state == SEMEL_STATE_WAITING ? SEMEL_WHY_BLOCKED
                                                                                                     : SEMEL_WHY_BACKOFF,
                                                 .due_us = SEMEL_NONE};
-    if (admit->damaged)
+    if (damaged) {
+        item->verdict.changes = admit->inserted; /* the row goes, and the message stays with its source */
+        item->verdict.becomes = SEMEL_STATE_ABSENT;
         return SEMEL_OK;
+    }
     adopt(work, item);
     defer(work, item);
     run_on(work, item);

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/sort.h"
 #include "base/str.h"
+#include "core/version.h"
 #include "core/work.h"
 
 static int cmp_id(const void *va, const void *vb)
@@ -36,6 +37,10 @@ static bool still_ours(const struct item *item, const struct semel_fetched *foun
 static void judge(struct item *item, struct semel_fetched *found)
 {
     found->present = found->present && (item->key == NULL || !item->key->busy);
+    if (found->present && !found->damaged && item->key != NULL && item->key->damaged) {
+        found->damaged = true;
+        semel__version_damaged(&found->damage);
+    }
     bool ours = still_ours(item, found);
     item->row = found->present && !found->damaged ? &found->row : NULL;
     item->damage = found->damaged ? found->damage : (struct semel_error){0};

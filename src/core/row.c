@@ -71,8 +71,8 @@ static semel_status check_numbers(const struct semel_row *row, struct semel_erro
         return damaged(err, "attempts_before", "0 to attempts");
     if (live->replays < 0 || live->replays > ATTEMPTS_MAX)
         return damaged(err, "replays", "0 to 1000000");
-    if (row->version != SEMEL_NONE && row->version < 0)
-        return damaged(err, "version", "0 or more, or NULL");
+    if (row->version != SEMEL_NONE && (row->version < 0 || row->version == INT64_MAX))
+        return damaged(err, "version", "from 0 to 2^63-2, or NULL");
     if (row->received_us == SEMEL_NONE || row->updated_us == SEMEL_NONE)
         return damaged(err, "received_at and updated_at", "times");
     return SEMEL_OK;

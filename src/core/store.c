@@ -203,12 +203,23 @@ static void assert_keys_ascend(const struct semel_key *keys, size_t n)
     (void)keys;
 }
 
-static semel_status check_keys(const struct semel_key *keys, size_t n, struct semel_error *err)
+static void trust_keys(struct semel_key *keys, size_t n)
 {
-    semel_status status = SEMEL_OK;
-    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
-        status = semel__version_check(&keys[i], err);
-    return status;
+    for (size_t i = 0; i < n; i++)
+        keys[i].damaged = false;
+}
+
+/* A key that somebody else has written stops its own messages, and nobody else's. */
+static void check_keys(struct semel_key *keys, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        keys[i].damaged = keys[i].damaged || semel__version_check(&keys[i], NULL) != SEMEL_OK;
+        if (!keys[i].damaged)
+            continue;
+        keys[i].last_version = SEMEL_NONE;
+        keys[i].skipped = NULL;
+        keys[i].n_skipped = 0;
+    }
 }
 
 semel_status semel_store_admit(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
@@ -226,9 +237,10 @@ semel_status semel_store_admit(struct semel_store *store, struct semel_admit_bat
         assert((row->live.state == SEMEL_STATE_PROCESSING) == (row->live.lease_token != SEMEL_NONE));
         (void)prev;
     }
+    trust_keys(batch->keys, batch->n_keys);
     semel_status status = store->ops->admit(store, batch, arena, err);
     if (status == SEMEL_OK)
-        status = check_keys(batch->keys, batch->n_keys, err);
+        check_keys(batch->keys, batch->n_keys);
     for (size_t i = 0; status == SEMEL_OK && i < batch->n_items; i++) {
         const struct semel_admit *item = &batch->items[i];
         assert(!item->inserted || item->row.arrival > 0);
@@ -246,8 +258,11 @@ semel_status semel_store_fetch(struct semel_store *store, struct semel_fetch_bat
     for (size_t i = 1; i < batch->n_items; i++)
         assert(cmp_row_key(batch->items[i - 1].source, batch->items[i - 1].id, batch->items[i].source,
                            batch->items[i].id) < 0);
+    trust_keys(batch->keys, batch->n_keys);
     semel_status status = store->ops->fetch(store, batch, arena, err);
-    return status == SEMEL_OK ? check_keys(batch->keys, batch->n_keys, err) : status;
+    if (status == SEMEL_OK)
+        check_keys(batch->keys, batch->n_keys);
+    return status;
 }
 
 semel_status semel_store_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err)

@@ -53,6 +53,7 @@ struct semel_key {
     int64_t head_version; /* out: version of the head; SEMEL_NONE: it has none, or there is no head */
     int64_t parked;       /* out: how many rows in its order are `waiting` (counting may stop at 100,000) */
     bool open;            /* out: a row of the key is `processing` or `unknown`: its effect may come, or have come */
+    bool damaged;         /* out: what it says of versions is none of ours, and left out: no rule may go by it */
     bool busy;            /* out: somebody else has it, and it was not waited for; nothing else is known of it then */
     bool shut;            /* core's: an earlier message of the key, in this batch, stays with its source */
 };

@@ -125,7 +125,7 @@ static semel_status tell_item(struct work *work, struct item *item, struct semel
     inbox->counts.why[item->verdict.why]++;
     if ((ran || item->row != NULL) && !semel__arena_copy(&inbox->arena, item->live.outcome, &outcome))
         return semel__fail_memory(err);
-    bool known = item->admit == NULL ? item->row != NULL : !item->admit->damaged;
+    bool known = item->admit == NULL ? item->row != NULL : item->damage.status == SEMEL_OK;
     *item->out = (struct semel_settled){
         .act = semel__item_act(work, item),
         .why = item->verdict.why,

@@ -120,11 +120,12 @@ semel_status semel__pg_keys_read(const struct pg_trip *trip, struct semel_key *k
         keys[i].last_version = keys[i].busy ? SEMEL_NONE : semel__pg_get_int(locks, lock, 1);
         if (!keys[i].busy)
             status = semel__pg_get_skipped(locks, lock++, 2, arena, &keys[i], err);
+        keys[i].damaged = status == SEMEL_INVALID;
         keys[i].parked = semel__pg_get_int(facts, row, 1);
         keys[i].open = semel__pg_get_bool(facts, row, 2);
         keys[i].head_arrival = semel__pg_get_int(facts, row, 3);
         keys[i].head_version = semel__pg_get_int(facts, row, 4);
-        if (status != SEMEL_OK)
+        if (status != SEMEL_OK && !keys[i].damaged)
             return status;
     }
     return SEMEL_OK;

@@ -91,8 +91,9 @@ static semel_status key_facts(struct sqlite_store *d, struct semel_str consumer,
     key->parked = fact(&run, 1);
     key->open = fact(&run, 2) == 1;
     status = semel__sqlite_skipped(run.stmt, 3, arena, key, err);
+    key->damaged = status == SEMEL_INVALID;
     semel__sqlite_end(&run);
-    return status == SEMEL_OK ? key_head(d, consumer, key, err) : status;
+    return status == SEMEL_OK || key->damaged ? key_head(d, consumer, key, err) : status;
 }
 
 semel_status semel__sqlite_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,

@@ -506,6 +506,13 @@ def test_token_holds_the_clock_and_the_effect_of_its_claim(db, bits, effect):
     assert committed(db, "SELECT semel.inbox_finish(%s)", tokens[0]) == [(True,)]
 
 
+# A7: a row that somebody else has written gets a token all the same, one of ours
+@pytest.mark.parametrize("moment", ["infinity", "-infinity", "9999-01-01", "1970-01-01"])
+def test_row_of_a_moment_that_cannot_be_gets_a_token(db, moment):
+    token = committed(db, "SELECT semel._token('keyed', semel._now(), %s)", moment)[0][0]
+    assert 2 ** 53 < token < 2 ** 63 and token >> 10 & 3 == 3 and token & 127 != 0
+
+
 # A7 P79
 def test_tokens_of_a_message_rise_although_the_clock_steps_back(db):
     consumer(db, "mail", effect="outside")

@@ -324,6 +324,68 @@ static void message_without_version_or_key_is_kept_dead(void **state)
     assert_int_equal(effects_of(e, "c"), 1);
 }
 
+/* A2: a key that somebody else has written stops its own messages, and nobody else's. */
+static void damaged_order_key_stops_its_own_messages_only(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg first[] = {keyed("bad-1", "fail@1", "bad", 1), keyed("good-1", "fail@1", "good", 1)};
+    struct semel__msg next[] = {keyed("bad-2", "ok", "bad", 2), keyed("fine", "ok", "fine", 1)};
+    struct semel_command discard = {.word = SEMEL_WORD_DISCARD,
+                                    .source = SEMEL_STR("s"),
+                                    .id = SEMEL_STR("bad-1"),
+                                    .who = SEMEL_STR("test"),
+                                    .reason = SEMEL_STR("test")};
+    enum semel_state now;
+    bool done;
+    size_t n = 0;
+
+    e->policy.order = SEMEL_ORDER_VERSION;
+    process(e, first, 2);
+    sql_either(e, "UPDATE semel_order_key SET skipped = '5,5' WHERE order_key = 'bad'",
+               "UPDATE semel.order_key SET skipped = '{5,5}' WHERE order_key = 'bad'");
+    process(e, next, 2);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_DAMAGED, SEMEL_STATE_ABSENT);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DAMAGED], 1);
+    assert_non_null(strstr(e->alert_text, "damaged order key"));
+    assert_int_equal(state_of(e, "bad-2"), SEMEL_STATE_ABSENT);
+    e->now_us += 3600 * SECOND_US;
+    process_one(e, first[0]);
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_DAMAGED, SEMEL_STATE_ABSENT);
+    assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
+    assert_int_equal(state_of(e, "good-1"), SEMEL_STATE_COMPLETED);
+    assert_int_equal(state_of(e, "bad-1"), SEMEL_STATE_FAILED);
+    assert_int_equal(semel__inbox_command(&e->inbox, &discard, &done, &now, &e->err), SEMEL_INVALID);
+    assert_non_null(strstr(e->err.text, "damaged order key"));
+    sql_either(e, "UPDATE semel_order_key SET skipped = NULL", "UPDATE semel.order_key SET skipped = NULL");
+    assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
+    assert_int_equal(state_of(e, "bad-1"), SEMEL_STATE_COMPLETED);
+}
+
+/* The same for leases that ran out. */
+static void lease_under_a_damaged_order_key_is_left_and_the_others_are_recovered(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {keyed("bad-1", "ok", "bad", 1), keyed("good-1", "ok", "good", 1)};
+    struct semel_lease leases[2];
+    size_t n = 0;
+
+    e->policy.order = SEMEL_ORDER_VERSION;
+    e->policy.effect = SEMEL_EFFECT_KEYED;
+    assert_ok(e, semel__lease_claim(&e->inbox, msgs, 2, true, &e->keep, leases, &n, e->settled, &e->err));
+    assert_int_equal(n, 2);
+    sql_either(e, "UPDATE semel_order_key SET skipped = '5,5' WHERE order_key = 'bad'",
+               "UPDATE semel.order_key SET skipped = '{5,5}' WHERE order_key = 'bad'");
+    e->now_us += e->policy.lease_us + 1;
+    assert_ok(e, semel__inbox_recover(&e->inbox, 10, &n, &e->err));
+    assert_int_equal(n, 1);
+    assert_int_equal(state_of(e, "good-1"), SEMEL_STATE_FAILED);
+    assert_int_equal(state_of(e, "bad-1"), SEMEL_STATE_PROCESSING);
+    sql_either(e, "UPDATE semel_order_key SET skipped = NULL", "UPDATE semel.order_key SET skipped = NULL");
+    assert_ok(e, semel__inbox_recover(&e->inbox, 10, &n, &e->err));
+    assert_int_equal(n, 1);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -344,6 +406,8 @@ int main(int argc, char **argv)
         ON_EACH(versions_are_applied_in_order_whatever_the_order_of_arrival),
         ON_EACH(gap_that_times_out_follows_the_policy),
         ON_EACH(message_without_version_or_key_is_kept_dead),
+        ON_TABLES(damaged_order_key_stops_its_own_messages_only),
+        ON_TABLES(lease_under_a_damaged_order_key_is_left_and_the_others_are_recovered),
     };
     engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);

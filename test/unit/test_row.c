@@ -193,6 +193,8 @@ static void a_number_out_of_range_is_damage(void **state)
     row = fine;
     row.version = -7;
     assert_damaged(&row, "version");
+    row.version = INT64_MAX; /* nothing comes after it */
+    assert_damaged(&row, "version");
     row = fine;
     row.received_us = SEMEL_NONE;
     assert_damaged(&row, "received_at");
