@@ -130,6 +130,8 @@ static semel_status change(struct sim_actor *actor, struct semel_str settings, c
     if (load(world->eye, &after, err) != SEMEL_OK)
         sim_broken(world, "settings can be read", "%s", err->text);
     note_cap(world, &after);
+    world->reordered |= after.order != world->scene.policy.order ||
+                        after.first_version != world->scene.policy.first_version;
     if (status == SEMEL_INVALID && !same(&before, &after))
         sim_broken(world, "what is refused changes nothing", "%.*s", (int)settings.n, settings.p);
     if (status == SEMEL_OK && !same(&ret->policy, &after))
