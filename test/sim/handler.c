@@ -20,12 +20,12 @@ struct sim_event *sim_event_whole(struct sim_actor *actor, const struct semel__m
     return event;
 }
 
-/* Its starts are counted but for the first, and for one in the company of others. */
+/* Its starts are counted but for the first, and for one in the company of others; a restore forgets some. */
 void sim_kill_worker(struct sim_actor *actor, struct sim_event *event)
 {
     struct sim_world *world = actor->world;
 
-    if (event->starts > (event->replays + 1) * world->cap + 2)
+    if (event->starts > (event->replays + 1) * world->cap + 2 + 2 * world->n_restores)
         sim_broken(world, "a killer is stopped", "event %d has killed %d workers with %d retries and %d replays",
                    event->n, event->starts, world->cap, event->replays);
     world->counts[SIM_KILLED]++;

@@ -214,7 +214,7 @@ void sim_person_sets(struct sim_actor *actor)
         draw_harmless(world, text, sizeof text);
     else
         draw_change(world, text, sizeof text);
-    if (!marked && strstr(text, "effect") != NULL)
+    if (strstr(text, "effect") != NULL) /* also where a file set it: another person may have forced something */
         stop_all(world);
     semel_status status = change(actor, semel__str(text), &by, &setting, &err);
     if (status == SEMEL_OK)
