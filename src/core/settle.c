@@ -43,6 +43,16 @@ static int64_t updated_us(const struct work *work, const struct item *item)
     return given > now ? given : now;
 }
 
+/* What ends without an effect gives its business keys back. One that began and is stale since may have had one where a
+ * failure leaves that open: then they stay (P78). */
+static bool frees_business(const struct work *work, const struct item *item)
+{
+    if (item->live.state != SEMEL_STATE_STALE || item->row == NULL)
+        return item->live.state == SEMEL_STATE_REJECTED;
+    return work->inbox->policy->effect != SEMEL_EFFECT_KEYED &&
+           item->row->live.error_class != SEMEL_CLASS_UNKNOWN && item->row->live.error_class != SEMEL_CLASS_LEASE;
+}
+
 static void fill_change(const struct work *work, const struct item *item, struct semel_change *change)
 {
     *change = (struct semel_change){
@@ -57,7 +67,7 @@ static void fill_change(const struct work *work, const struct item *item, struct
         .payload = item->removed ? SEMEL_PAYLOAD_AS_IS : payload_action(work, item),
         .put = item->msg,
         .log_attempt = item->ended,
-        .release_business = item->live.state == SEMEL_STATE_REJECTED,
+        .release_business = frees_business(work, item),
     };
 }
 
@@ -189,7 +199,7 @@ static semel_status list_holds(struct work *work, struct semel_settle_batch *bat
         return semel__fail_memory(err);
     for (size_t i = 0; i < work->n; i++) {
         const struct item *item = work->items[i];
-        if (!item->changed || item->removed || item->live.state == SEMEL_STATE_REJECTED)
+        if (!item->changed || item->removed || frees_business(work, item))
             continue;
         holds[batch->n_holds++] = (struct semel_hold){item->msg->source, item->msg->id,
                                                       semel__state_final(item->live.state)

@@ -49,15 +49,11 @@ static void verify_fate(const struct sim_world *world, const struct sim_event *e
     sim_broken(world, "none is lost", "event %d has no status", event->n);
 }
 
-/* It had begun when its version had its turn under another id: it keeps its business key, and no effect comes of it. */
-static bool left_behind(const struct sim_world *world, const struct sim_event *event)
+/* It began, and is stale since: where a call may be repeated by its key, nobody knows whether one of them had its
+ * effect, and the business key stays. */
+static bool in_doubt(const struct sim_world *world, const struct sim_event *event)
 {
-    if (event->state != SEMEL_STATE_STALE || event->attempts == 0)
-        return false;
-    for (int i = 0; i < world->scene.n_events; i++)
-        if (i != event->n && world->events[i].key == event->key && world->events[i].version == event->version)
-            return true;
-    return false;
+    return event->state == SEMEL_STATE_STALE && event->attempts > 0 && (world->effects & 1u << SEMEL_EFFECT_KEYED) != 0;
 }
 
 /* Who was prevented was so by one that took effect: by itself where its record was purged (P73, P78). */
@@ -65,7 +61,7 @@ static void verify_prevented(const struct sim_world *world, const struct sim_eve
 {
     for (int i = 0; i < world->scene.n_events; i++)
         if (world->events[i].business == event->business &&
-            (world->events[i].effects > 0 || world->events[i].foregone || left_behind(world, &world->events[i])))
+            (world->events[i].effects > 0 || world->events[i].foregone || in_doubt(world, &world->events[i])))
             return;
     sim_broken(world, "prevented by an effect", "event %d was prevented, and nobody did what it stands for", event->n);
 }
