@@ -523,15 +523,14 @@ END $$;
 
 -- The business keys and wishes of a row that was `was`. A key does not expire while its holder is unfinished: its time
 -- counts from the holder's end. What ends without an effect gives its keys back; one that began and is stale since may
--- have had one where a failure leaves that open.
+-- have had one where a call may be repeated by its key.
 CREATE FUNCTION semel._business_changed(p semel._policy, was semel.inbox, r semel.inbox) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     until timestamptz := CASE WHEN r.processed_at IS NOT NULL
                               THEN semel._later(r.processed_at, p.business_retention) END;
 BEGIN
-    IF r.status = 'rejected' OR (r.status = 'stale' AND was.status IS NOT NULL AND p.effect <> 'keyed'
-                                 AND coalesce(was.error_class NOT IN ('unknown', 'lease_expired'), true)) THEN
+    IF r.status = 'rejected' OR (r.status = 'stale' AND was.status IS NOT NULL AND p.effect <> 'keyed') THEN
         PERFORM semel._free_business(r);
     ELSIF p.business_retention IS NOT NULL THEN             -- a start or a failure changes no key, and locks none
         UPDATE semel.business_key AS b SET expires_at = until

@@ -43,14 +43,13 @@ static int64_t updated_us(const struct work *work, const struct item *item)
     return given > now ? given : now;
 }
 
-/* What ends without an effect gives its business keys back. One that began and is stale since may have had one where a
- * failure leaves that open: then they stay (P78). */
+/* What ends without an effect gives its business keys back (P78). One that began and is stale since may have had one
+ * where a call may be repeated by its key, and is then not asked about: they stay. */
 static bool frees_business(const struct work *work, const struct item *item)
 {
     if (item->live.state != SEMEL_STATE_STALE || item->row == NULL)
         return item->live.state == SEMEL_STATE_REJECTED;
-    return work->inbox->policy->effect != SEMEL_EFFECT_KEYED &&
-           item->row->live.error_class != SEMEL_CLASS_UNKNOWN && item->row->live.error_class != SEMEL_CLASS_LEASE;
+    return work->inbox->policy->effect != SEMEL_EFFECT_KEYED;
 }
 
 static void fill_change(const struct work *work, const struct item *item, struct semel_change *change)
