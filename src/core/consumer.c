@@ -108,17 +108,20 @@ static const struct member members[] = {
 static int64_t get(const struct semel_policy *policy, const struct member *m)
 {
     const char *at = (const char *)policy + m->offset;
-    int64_t wide = 0;
-    int narrow = 0;
-    bool flag = false;
+    int64_t wide;
+    int narrow;
+    bool flag;
 
-    if (m->size == sizeof flag)
+    if (m->size == sizeof flag) {
         memcpy(&flag, at, sizeof flag);
-    else if (m->size == sizeof narrow)
+        return flag;
+    }
+    if (m->size == sizeof narrow) {
         memcpy(&narrow, at, sizeof narrow);
-    else
-        memcpy(&wide, at, sizeof wide);
-    return flag + narrow + wide;
+        return narrow;
+    }
+    memcpy(&wide, at, sizeof wide);
+    return wide;
 }
 
 static void set(struct semel_policy *policy, const struct member *m, int64_t value)
@@ -546,10 +549,11 @@ bool semel__said_diff(const struct semel_said *from, const struct semel_said *to
 
     for (size_t i = 0; i < MEMBERS; i++) {
         const struct member *m = &members[i];
-        const bool was = (from->members >> i & 1) != 0, is = (to->members >> i & 1) != 0;
+        const uint32_t bit = UINT32_C(1) << i; /* gcc 12 at -O2 takes two bits for different that were shifted down */
+        const bool is = (to->members & bit) != 0;
         char text[64] = "null";
         const char *quote = "";
-        if (was == is && (!is || get(&from->policy, m) == get(&to->policy, m)))
+        if (is == ((from->members & bit) != 0) && (!is || get(&from->policy, m) == get(&to->policy, m)))
             continue;
         if (is)
             quote = value_text(m, get(&to->policy, m), text, sizeof text) ? "\"" : "";

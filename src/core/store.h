@@ -246,7 +246,8 @@ struct semel_consumer {
 enum semel_affected {
     SEMEL_AFFECTED_ORDERED,    /* rows with an order key that are waiting, failed or processing */
     SEMEL_AFFECTED_BELOW,      /* waiting and failed rows below a version, of keys without a last version */
-    SEMEL_AFFECTED_DOUBTED,    /* failed rows of class unknown or lease_expired, and tried ones that wait again */
+    SEMEL_AFFECTED_DOUBTED,    /* waiting and failed rows of which an attempt may have had its effect: all that were
+                                * tried, but those whose only attempt reported that it failed */
     SEMEL_AFFECTED_SOURCED,    /* rows with a source */
     SEMEL_AFFECTED_SOURCELESS, /* rows without one */
     SEMEL_AFFECTED_ANY,        /* rows */

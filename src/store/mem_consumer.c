@@ -137,10 +137,11 @@ static bool is_affected(struct semel_mem_db *db, const struct mem_row *row, enum
         return keyed && waits && row->row.version != SEMEL_NONE && row->row.version < version &&
                without_last(db, row->rec.key.consumer, row->row.order_key);
     case SEMEL_AFFECTED_DOUBTED:
-        if (live->state == SEMEL_STATE_WAITING)
-            return live->attempts > live->attempts_before;
+        if (live->attempts == 0 || live->state == SEMEL_STATE_WAITING)
+            return live->attempts > 0;
         return live->state == SEMEL_STATE_FAILED &&
-               (live->error_class == SEMEL_CLASS_UNKNOWN || live->error_class == SEMEL_CLASS_LEASE);
+               (live->attempts > 1 || live->error_class == SEMEL_CLASS_UNKNOWN ||
+                live->error_class == SEMEL_CLASS_LEASE || live->error_class == SEMEL_CLASS_RELEASED);
     case SEMEL_AFFECTED_SOURCED:
         return row->row.source.n > 0;
     case SEMEL_AFFECTED_SOURCELESS:

@@ -152,9 +152,9 @@ static const struct pg_sql affected[SEMEL_AFFECTED_COUNT] = {
                                        "WHERE k.consumer = i.consumer AND k.order_key = i.order_key "
                                        "AND k.last_version IS NOT NULL)")},
     [SEMEL_AFFECTED_DOUBTED] = {"semel_affected_doubted",
-                                AFFECTED("AND i.status IN ('failed', 'waiting') AND CASE i.status WHEN 'failed' "
-                                         "THEN i.error_class IN ('unknown', 'lease_expired') "
-                                         "ELSE i.attempts > i.attempts_before END")},
+                                AFFECTED("AND i.status IN ('failed', 'waiting') AND i.attempts > 0 "
+                                         "AND (i.status = 'waiting' OR i.attempts > 1 "
+                                         "OR i.error_class IN ('unknown', 'lease_expired', 'released'))")},
     [SEMEL_AFFECTED_SOURCED] = {"semel_affected_sourced", AFFECTED("AND i.source > ''")},
     [SEMEL_AFFECTED_SOURCELESS] = {"semel_affected_sourceless", AFFECTED("AND i.source = ''")},
     [SEMEL_AFFECTED_ANY] = {"semel_affected_any", AFFECTED("")},

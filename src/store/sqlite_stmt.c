@@ -236,8 +236,8 @@ static const char *const texts[Q_COUNT] = {
         "AND (SELECT k.last_version FROM main.semel_order_key AS k WHERE k.consumer = i.consumer "
         "AND k.order_key = i.order_key) IS NULL"),
     [Q_AFFECTED + SEMEL_AFFECTED_DOUBTED] = AFFECTED(
-        "AND " HELD "AND (status = 'failed' AND (error_class = 'unknown' OR error_class = 'lease_expired') "
-        "OR status = 'waiting' AND attempts > attempts_before)"),
+        "AND " HELD "AND (status = 'failed' OR status = 'waiting') AND attempts > 0 "
+        "AND (status = 'waiting' OR attempts > 1 OR error_class IN ('unknown', 'lease_expired', 'released'))"),
     [Q_AFFECTED + SEMEL_AFFECTED_SOURCED] = AFFECTED("AND source > ''"),
     [Q_AFFECTED + SEMEL_AFFECTED_SOURCELESS] = AFFECTED("AND source = ''"),
     [Q_AFFECTED + SEMEL_AFFECTED_ANY] = AFFECTED(""),

@@ -441,8 +441,8 @@ static void make_id(struct kase *kase)
 
     snprintf(kase->id, sizeof kase->id, "%s", CASE_ID);
     if (kase->when.id == ID_UUID7)
-        snprintf(kase->id, sizeof kase->id, "%08llx-%04llx-7000-8000-00000000006d", (unsigned long long)ms >> 16,
-                 (unsigned long long)ms & 0xFFFF);
+        snprintf(kase->id, sizeof kase->id, "%08llx-%04llx-7000-8000-00000000006d",
+                 (unsigned long long)ms >> 16 & 0xFFFFFFFF, (unsigned long long)ms & 0xFFFF);
     else if (kase->when.id != UNSAID)
         snprintf(kase->id, sizeof kase->id, "%026d", 12345);
     for (int i = 0; kase->when.id == ID_ULID && i < 10; i++)

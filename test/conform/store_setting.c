@@ -189,7 +189,6 @@ static void keyed_effect_is_kept_while_something_is_to_be_repeated(void **state)
     person(world, "{\"effect\": \"keyed\"}");
     put_class(world, "a", SEMEL_CLASS_TRANSIENT);
     put_tried(world, "new", 0, 0);
-    put_tried(world, "judged again", 2, 2);
     person(world, "{\"effect\": \"outside\"}");
     person(world, "{\"effect\": \"keyed\"}");
     put_class(world, "b", SEMEL_CLASS_LEASE);
@@ -198,7 +197,8 @@ static void keyed_effect_is_kept_while_something_is_to_be_repeated(void **state)
     refused(world, set_by_person(world, "{\"effect\": \"atomic\"}"), "keyed to atomic", ": 2;");
     refused(world, set_by_person(world, "{\"effect\": null}"), "keyed to atomic", ": 2;");
     put_tried(world, "d", 1, 0);
-    refused(world, set_by_person(world, "{\"effect\": \"outside\"}"), "effect cannot go from keyed to outside", ": 3;");
+    put_tried(world, "judged again", 2, 2);
+    refused(world, set_by_person(world, "{\"effect\": \"outside\"}"), "effect cannot go from keyed to outside", ": 4;");
     person(world, "{\"effect\": \"keyed\"}");
     assert_false(now.changed);
 }

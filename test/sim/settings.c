@@ -81,9 +81,10 @@ static bool speaks_against(const struct sim_event *event, const struct semel_pol
                            const struct semel_policy *to)
 {
     bool waits = event->state == SEMEL_STATE_WAITING || event->state == SEMEL_STATE_FAILED;
-    bool doubted = event->state == SEMEL_STATE_FAILED
-                       ? event->error_class == SEMEL_CLASS_UNKNOWN || event->error_class == SEMEL_CLASS_LEASE
-                       : waits && event->attempts > event->attempts_before;
+    bool sure = event->state == SEMEL_STATE_FAILED && event->attempts == 1 &&
+                event->error_class != SEMEL_CLASS_UNKNOWN && event->error_class != SEMEL_CLASS_LEASE &&
+                event->error_class != SEMEL_CLASS_RELEASED;
+    bool doubted = waits && event->attempts > 0 && !sure;
 
     if (!event->there)
         return false;
