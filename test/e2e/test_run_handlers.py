@@ -348,7 +348,9 @@ def test_a_program_reads_nothing_of_the_daemon(tmp_path, listen):
         reads = f"cat /proc/$PPID/environ /proc/$PPID/maps >{folder}/read 2>{folder}/why"
         do = script(folder, f"{reads}; id -u >{folder}/id")
         route = {"from": listen.settings(), "do": do}
-        as_nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
+        shutil.copy(binary(), folder / "semel")  # nobody may not look into the build of somebody else
+        as_nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": [], "cwd": folder,
+                     "executable": folder / "semel"} if os.getuid() == 0 else {}
         daemon = Daemon(folder, {"store": f"sqlite:{folder}/books.db", "routes": {"books": route}}, **as_nobody)
         for file in folder.iterdir():
             file.chmod(0o777)
