@@ -269,7 +269,11 @@ void server_stop(struct server_process *process, int signal)
 
 void server_freeze(const struct server_process *process)
 {
-    kill(process->pid, SIGSTOP);
+    siginfo_t info = {0};
+
+    /* On a busy machine a thread of it runs on for a while. */
+    if (kill(process->pid, SIGSTOP) == 0)
+        waitid(P_PID, (id_t)process->pid, &info, WSTOPPED | WEXITED | WNOWAIT);
 }
 
 void server_thaw(const struct server_process *process)

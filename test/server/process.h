@@ -65,7 +65,7 @@ bool server_up(struct server_process *process);
 void server_again(struct server_process *process);
 
 void server_stop(struct server_process *process, int signal); /* returns when it has ended */
-/* SIGSTOP and SIGCONT: it is there, and does not answer. */
+/* SIGSTOP, returns when it has stopped, and SIGCONT: it is there, and does not answer. */
 void server_freeze(const struct server_process *process);
 void server_thaw(const struct server_process *process);
 
