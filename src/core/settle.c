@@ -38,7 +38,7 @@ static enum semel_payload payload_action(const struct work *work, const struct i
 static int64_t updated_us(const struct work *work, const struct item *item)
 {
     int64_t before = fresh(item) ? item->admit->row.updated_us : item->row->updated_us;
-    int64_t now = work->now_us >= before ? work->now_us : before + 1;
+    int64_t now = work->now_us >= before ? work->now_us : semel__time_add(before, 1);
     int64_t given = item->live.lease_token != SEMEL_NONE ? semel__token_us(item->live.lease_token) : now;
     return given > now ? given : now;
 }

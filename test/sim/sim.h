@@ -318,7 +318,7 @@ struct sim_world {
     } restores[SIM_RESTORES_MAX];
     int n_restores;
     int64_t tokens[SIM_TOKENS]; /* all that were ever seen */
-    size_t n_tokens;
+    size_t n_tokens, n_chances;
     struct semel_store *eye;  /* to look at settings */
     unsigned effects, orders; /* a bit for each that was ever in use */
     int cap;                  /* the most attempts that were ever allowed */
