@@ -564,7 +564,8 @@ BEGIN
                                          AND k.last_version IS NOT NULL) LIMIT most) AS r;
     ELSIF what = 'doubted' THEN
         SELECT count(*) INTO n FROM (
-            SELECT FROM semel.inbox AS i WHERE i.consumer = who COLLATE "C" AND i.status IN ('failed', 'waiting') AND i.attempts > 0
+            SELECT FROM semel.inbox AS i
+            WHERE i.consumer = who COLLATE "C" AND i.status IN ('failed', 'waiting') AND i.attempts > 0
                    AND (i.status = 'waiting' OR i.attempts > 1
                         OR i.error_class IN ('unknown', 'lease_expired', 'released')) LIMIT most) AS r;
     ELSIF what = 'sourced' THEN
