@@ -884,10 +884,12 @@ def test_first_version_is_not_raised_over_messages_that_wait(db):
 def test_a_keyed_effect_and_the_sources_are_kept_while_rows_depend_on_them(db):
     consumer(db, "c", effect="keyed")
     row(db, "a", "failed", error_class="transient")
+    committed(db, "UPDATE semel.inbox SET attempts = 1")
     consumer(db, "c", effect="outside")
     consumer(db, "c", effect="keyed")
     row(db, "b", "failed", error_class="lease_expired")
     row(db, "d", "failed", error_class="unknown")
+    committed(db, "UPDATE semel.inbox SET attempts = 1")
     not_set(db, "effect cannot go from keyed to outside; messages that may have had their effect and are to be "
                 "repeated: 2;", effect="outside")
     not_set(db, "from keyed to atomic", effect=None)
