@@ -108,20 +108,17 @@ static const struct member members[] = {
 static int64_t get(const struct semel_policy *policy, const struct member *m)
 {
     const char *at = (const char *)policy + m->offset;
-    int64_t wide;
-    int narrow;
-    bool flag;
+    int64_t wide = 0;
+    int narrow = 0;
+    bool flag = false;
 
-    if (m->size == sizeof flag) {
+    if (m->size == sizeof flag)
         memcpy(&flag, at, sizeof flag);
-        return flag;
-    }
-    if (m->size == sizeof narrow) {
+    else if (m->size == sizeof narrow)
         memcpy(&narrow, at, sizeof narrow);
-        return narrow;
-    }
-    memcpy(&wide, at, sizeof wide);
-    return wide;
+    else
+        memcpy(&wide, at, sizeof wide);
+    return flag + narrow + wide;
 }
 
 static void set(struct semel_policy *policy, const struct member *m, int64_t value)
@@ -549,7 +546,8 @@ bool semel__said_diff(const struct semel_said *from, const struct semel_said *to
 
     for (size_t i = 0; i < MEMBERS; i++) {
         const struct member *m = &members[i];
-        const uint32_t bit = UINT32_C(1) << i; /* gcc 12 at -O2 takes two bits for different that were shifted down */
+        /* A mask, not `members >> i & 1`: gcc 12.2 at -O2 (-ftree-vrp) miscompiles a comparison of two such shifts. */
+        const uint32_t bit = UINT32_C(1) << i;
         const bool is = (to->members & bit) != 0;
         char text[64] = "null";
         const char *quote = "";

@@ -89,18 +89,24 @@ static void bound_failures(struct semel_pump *pump)
     pump->inbox->failures = semel__route_breaker_failures(pump->breaker, pump);
 }
 
-/* What the ends of this batch say about the handler. Duplicates say nothing. */
+/* What the ends of this batch say about the handler. Duplicates say nothing. The breaker has a lock that all workers of
+ * the route share: of successes in a row only the first is reported to it. */
 static void note_ends(struct semel_pump *pump, const struct semel_settled *settled, size_t n, int64_t now_us)
 {
+    bool good = false;
     for (size_t i = 0; i < n; i++) {
         bool ran = settled[i].why == SEMEL_WHY_NEW || settled[i].why == SEMEL_WHY_RETRIED;
         if (!ran)
             continue;
-        if (settled[i].state == SEMEL_STATE_COMPLETED || settled[i].state == SEMEL_STATE_REJECTED)
-            semel__route_breaker_success(pump->breaker);
-        else if (settled[i].state == SEMEL_STATE_FAILED || settled[i].state == SEMEL_STATE_DEAD ||
-                 settled[i].state == SEMEL_STATE_UNKNOWN)
+        if (settled[i].state == SEMEL_STATE_COMPLETED || settled[i].state == SEMEL_STATE_REJECTED) {
+            if (!good)
+                semel__route_breaker_success(pump->breaker);
+            good = true;
+        } else if (settled[i].state == SEMEL_STATE_FAILED || settled[i].state == SEMEL_STATE_DEAD ||
+                   settled[i].state == SEMEL_STATE_UNKNOWN) {
             semel__pump_failure(pump, settled[i].cls, now_us);
+            good = false;
+        }
     }
 }
 

@@ -8,7 +8,8 @@
  *
  * Invariants: no acknowledgement before the commit was answered OK. A dead connection is opened anew at the next
  * step. While the breaker is open nothing is polled; a probe is one message. The world's failures are counted by the
- * breaker alone, which several pumps of a route may share (breaker.h).
+ * breaker alone, which several pumps of a route may share (breaker.h). `err` is read by the pump itself: it must not
+ * be NULL.
  */
 #ifndef SEMEL_CORE_PUMP_H
 #define SEMEL_CORE_PUMP_H

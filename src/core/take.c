@@ -193,8 +193,9 @@ static void judge_all(struct work *work)
 }
 
 /* Only what changes without running is decided. */
-static void leave_runnable(struct work *work)
+static void judge_gaps(struct work *work)
 {
+    judge_all(work);
     for (size_t i = 0; i < work->n; i++) {
         struct item *item = work->items[i];
         if (item->verdict.act != SEMEL_RUN)
@@ -205,7 +206,8 @@ static void leave_runnable(struct work *work)
     }
 }
 
-static semel_status claim(struct work *work, struct semel_error *err)
+/* Reads the rows under lock, has them judged and writes what changes. OK: the transaction is open, to be committed. */
+static semel_status settle_by(struct work *work, void (*decide)(struct work *work), struct semel_error *err)
 {
     struct semel_store *store = work->inbox->store;
     semel_status status = semel_store_begin(store, SEMEL_TX_OWN, &work->now_us, err);
@@ -213,17 +215,21 @@ static semel_status claim(struct work *work, struct semel_error *err)
         return status;
     status = semel__work_fetch(work, err);
     if (status == SEMEL_OK) {
-        judge_all(work);
-        if (work->deciding)
-            leave_runnable(work);
+        decide(work);
         status = semel__work_settle(work, err);
     }
-    if (status != SEMEL_OK) {
+    if (status != SEMEL_OK)
         semel_store_rollback(store);
+    return status;
+}
+
+static semel_status claim(struct work *work, struct semel_error *err)
+{
+    semel_status status = settle_by(work, work->deciding ? judge_gaps : judge_all, err);
+    if (status != SEMEL_OK)
         return status;
-    }
     SEMEL_POINT(TAKE_SETTLED);
-    status = semel_store_commit(store, err);
+    status = semel_store_commit(work->inbox->store, err);
     if (status == SEMEL_OK)
         SEMEL_POINT(TAKE_COMMITTED);
     return status;
@@ -477,23 +483,6 @@ static void wake(struct work *work)
     }
 }
 
-static semel_status wake_all(struct work *work, struct semel_error *err)
-{
-    struct semel_store *store = work->inbox->store;
-    semel_status status = semel_store_begin(store, SEMEL_TX_OWN, &work->now_us, err);
-    if (status != SEMEL_OK)
-        return status;
-    status = semel__work_fetch(work, err);
-    if (status == SEMEL_OK) {
-        wake(work);
-        status = semel__work_settle(work, err);
-    }
-    if (status == SEMEL_OK)
-        return semel_store_commit(store, err);
-    semel_store_rollback(store);
-    return status;
-}
-
 semel_status semel__inbox_sweep(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err)
 {
     struct take take = {.inbox = inbox, .room = max < 2 * SWEEP_KEYS ? max : 2 * SWEEP_KEYS};
@@ -510,7 +499,9 @@ semel_status semel__inbox_sweep(struct semel_inbox *inbox, size_t max, size_t *r
         status = items_of_rows(&take, &nobody, &work.items, err);
         work.n = take.n;
         if (status == SEMEL_OK)
-            status = wake_all(&work, err);
+            status = settle_by(&work, wake, err);
+        if (status == SEMEL_OK)
+            status = semel_store_commit(inbox->store, err);
         for (size_t i = 0; status == SEMEL_OK && i < work.n; i++)
             *ret_n += work.items[i]->changed;
     }
