@@ -555,6 +555,10 @@ BEGIN
         SELECT count(*) INTO n FROM (
             SELECT FROM semel.inbox AS i WHERE i.consumer = who COLLATE "C" AND i.order_key IS NOT NULL
                    AND i.status IN ('processing', 'failed', 'waiting') LIMIT most) AS r;
+    ELSIF what = 'versioned' THEN
+        SELECT count(*) INTO n FROM (
+            SELECT FROM semel.inbox AS i WHERE i.consumer = who COLLATE "C" AND i.order_key IS NOT NULL
+                   AND i.version IS NOT NULL AND i.status IN ('unknown', 'dead') LIMIT most) AS r;
     ELSIF what = 'below' THEN
         SELECT count(*) INTO n FROM (
             SELECT FROM semel.inbox AS i WHERE i.consumer = who COLLATE "C" AND i.order_key IS NOT NULL
@@ -605,6 +609,8 @@ BEGIN
             ('order', f.ord::text, t.ord::text,
              (f.ord <> 'none' AND t.ord = 'none') OR (f.ord = 'version' AND t.ord = 'arrival'), 'ordered',
              'messages with an order key that wait, failed or run', 'let them end first'),
+            ('order', f.ord::text, t.ord::text, f.ord = 'version' AND t.ord <> 'version', 'versioned',
+             'messages with a version that are dead or of unknown outcome', 'resolve, retry or discard them first'),
             ('first_version', coalesce(f.first_version::text, 'any'), coalesce(t.first_version::text, 'any'),
              t.ord = 'version' AND t.first_version > coalesce(f.first_version, -1), 'below',
              'messages below it that wait or failed, of keys without a last version', 'let them end first'),

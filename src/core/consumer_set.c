@@ -31,6 +31,11 @@ static bool order_lost(const struct change *c)
     return c->from->order != SEMEL_ORDER_NONE && c->to->order < c->from->order;
 }
 
+static bool versions_lost(const struct change *c)
+{
+    return c->from->order == SEMEL_ORDER_VERSION && c->to->order != SEMEL_ORDER_VERSION;
+}
+
 static bool first_version_raised(const struct change *c)
 {
     return c->to->order == SEMEL_ORDER_VERSION && c->to->first_version > c->from->first_version;
@@ -89,6 +94,9 @@ static const struct rule {
 } rules[] = {
     {"order", order_lost, SEMEL_AFFECTED_ORDERED, "messages with an order key that wait, failed or run",
      "let them end first"},
+    /* An operator may resolve them: under another order that would not move the last version of their key. */
+    {"order", versions_lost, SEMEL_AFFECTED_VERSIONED, "messages with a version that are dead or of unknown outcome",
+     "resolve, retry or discard them first"},
     {"first_version", first_version_raised, SEMEL_AFFECTED_BELOW,
      "messages below it that wait or failed, of keys without a last version", "let them end first"},
     {"effect", key_lost, SEMEL_AFFECTED_DOUBTED, "messages that may have had their effect and are to be repeated",

@@ -245,6 +245,7 @@ struct semel_consumer {
 /* What a change of settings may reinterpret (consumer_set.h). */
 enum semel_affected {
     SEMEL_AFFECTED_ORDERED,    /* rows with an order key that are waiting, failed or processing */
+    SEMEL_AFFECTED_VERSIONED,  /* rows with an order key and a version that are unknown or dead */
     SEMEL_AFFECTED_BELOW,      /* waiting and failed rows below a version, of keys without a last version */
     SEMEL_AFFECTED_DOUBTED,    /* waiting and failed rows of which an attempt may have had its effect: all that were
                                 * tried, but those whose only attempt reported that it failed */

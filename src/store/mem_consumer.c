@@ -133,6 +133,9 @@ static bool is_affected(struct semel_mem_db *db, const struct mem_row *row, enum
     switch (what) {
     case SEMEL_AFFECTED_ORDERED:
         return keyed && (waits || live->state == SEMEL_STATE_PROCESSING);
+    case SEMEL_AFFECTED_VERSIONED:
+        return keyed && row->row.version != SEMEL_NONE &&
+               (live->state == SEMEL_STATE_UNKNOWN || live->state == SEMEL_STATE_DEAD);
     case SEMEL_AFFECTED_BELOW:
         return keyed && waits && row->row.version != SEMEL_NONE && row->row.version < version &&
                without_last(db, row->rec.key.consumer, row->row.order_key);

@@ -146,6 +146,9 @@ static const struct pg_sql affected[SEMEL_AFFECTED_COUNT] = {
     [SEMEL_AFFECTED_ORDERED] = {"semel_affected_ordered",
                                 AFFECTED("AND i.order_key IS NOT NULL AND i.status IN ('processing', 'failed', "
                                          "'waiting')")},
+    [SEMEL_AFFECTED_VERSIONED] = {"semel_affected_versioned",
+                                  AFFECTED("AND i.order_key IS NOT NULL AND i.version IS NOT NULL "
+                                           "AND i.status IN ('unknown', 'dead')")},
     [SEMEL_AFFECTED_BELOW] = {"semel_affected_below",
                               AFFECTED("AND i.order_key IS NOT NULL AND i.status IN ('failed', 'waiting') "
                                        "AND i.version < $3::bigint AND NOT EXISTS (SELECT 1 FROM semel.order_key AS k "

@@ -99,7 +99,7 @@ static void order_is_kept_while_messages_of_keys_have_no_end(void **state)
 
     person(world, "{\"order\": \"version\", \"first_version\": \"any\"}");
     put(world, "done", SEMEL_STATE_COMPLETED, "k", 1);
-    put(world, "dead", SEMEL_STATE_DEAD, "k", 2);
+    put(world, "dead", SEMEL_STATE_DEAD, "k", SEMEL_NONE);
     put(world, "free", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
     person(world, "{\"order\": \"arrival\"}"); /* nobody would be forgotten */
     person(world, "{\"order\": \"none\"}");
@@ -114,6 +114,22 @@ static void order_is_kept_while_messages_of_keys_have_no_end(void **state)
     assert_int_equal(stored(world).order, SEMEL_ORDER_VERSION);
     assert_true(move(world, "waits", SEMEL_STATE_WAITING, SEMEL_STATE_REJECTED));
     refused(world, set_by_person(world, "{\"order\": \"arrival\"}"), "from version to arrival", ": 2;");
+}
+
+/* A version that is resolved under another order would not count as the last one of its key. */
+static void versions_are_kept_while_one_may_still_be_resolved(void **state)
+{
+    struct world *world = *state;
+
+    person(world, "{\"order\": \"version\", \"first_version\": \"any\"}");
+    put(world, "dead", SEMEL_STATE_DEAD, "k", 2);
+    put(world, "doubt", SEMEL_STATE_UNKNOWN, "l", 5);
+    put(world, "keyless", SEMEL_STATE_DEAD, NULL, 3);
+    refused(world, set_by_person(world, "{\"order\": \"arrival\"}"), "from version to arrival", "outcome: 2; resolve");
+    refused(world, set_by_file(world, "{\"order\": \"none\"}", FILE_A), "from version to none", "outcome: 2;");
+    assert_true(move(world, "doubt", SEMEL_STATE_UNKNOWN, SEMEL_STATE_COMPLETED));
+    assert_true(move(world, "dead", SEMEL_STATE_DEAD, SEMEL_STATE_REJECTED));
+    person(world, "{\"order\": \"arrival\"}");
 }
 
 static void order_of_arrival_may_become_that_of_versions(void **state)
@@ -377,6 +393,7 @@ static void no_more_is_counted_than_is_told(void **state)
 
 const struct CMUnitTest setting_tests[] = {
     TEST(order_is_kept_while_messages_of_keys_have_no_end),
+    TEST(versions_are_kept_while_one_may_still_be_resolved),
     TEST(order_of_arrival_may_become_that_of_versions),
     TEST(first_version_any_needs_no_hint),
     TEST(what_is_said_of_another_setting_forgets_nothing),

@@ -92,6 +92,9 @@ static bool speaks_against(const struct sim_event *event, const struct semel_pol
         return true;
     if (to->order < from->order && event->keyed && (waits || event->state == SEMEL_STATE_PROCESSING))
         return true;
+    if (from->order == SEMEL_ORDER_VERSION && to->order != SEMEL_ORDER_VERSION && event->keyed && event->versioned &&
+        (event->state == SEMEL_STATE_UNKNOWN || event->state == SEMEL_STATE_DEAD))
+        return true;
     return from->effect == SEMEL_EFFECT_KEYED && to->effect != SEMEL_EFFECT_KEYED && doubted;
 }
 
