@@ -230,9 +230,9 @@ static const char *const texts[Q_COUNT] = {
                         "WHERE consumer = ?1",
     [Q_AFFECTED + SEMEL_AFFECTED_ORDERED] = AFFECTED("AND order_key IS NOT NULL AND " UNFINISHED
                                                      " AND status <> 'unknown' AND status <> 'dead'"),
-    [Q_AFFECTED + SEMEL_AFFECTED_VERSIONED] =
-        AFFECTED("AND order_key IS NOT NULL AND version IS NOT NULL AND " UNFINISHED
-                 " AND (status = 'unknown' OR status = 'dead')"),
+    [Q_AFFECTED +
+        SEMEL_AFFECTED_VERSIONED] = AFFECTED("AND order_key IS NOT NULL AND version IS NOT NULL AND " UNFINISHED
+                                             " AND (status = 'unknown' OR status = 'dead')"),
     [Q_AFFECTED + SEMEL_AFFECTED_BELOW] = AFFECTED(
         "AND order_key IS NOT NULL AND " UNFINISHED
         " AND status <> 'unknown' AND status <> 'dead' AND status <> 'processing' AND version < ?3 "
