@@ -2,8 +2,8 @@
  *
  * conf.h: the settings of `semel run`: one YAML file in, plain typed structs out.
  *
- * Reading: the file becomes a tree (yaml.c), ${NAME} in its values is replaced from the environment (expand.c), and
- * one table (table.c) says of each setting its type, range, default and help; reading, docs/settings.md and `semel
+ * Reading: the file becomes a tree and ${NAME} in its values is replaced from the environment (read.c); one
+ * table (table.c) says of each setting its type, range, default and help; reading, docs/settings.md and `semel
  * init` walk that table. What a consumer promises and allows is not described here once more: those settings are
  * members of core/consumer.h and are checked there.
  *

@@ -332,6 +332,21 @@ static void show_line(struct conf_reader *r, struct conf_place place, struct sem
 
 /* ---- telling ------------------------------------------------------------------------------------- */
 
+/* The last one to its place among the others: by line and column, and of one place in the order in which they were
+ * found. There are few of them. */
+static void sort_last(struct semel_conf_mistakes *mistakes)
+{
+    size_t k = mistakes->n - 1;
+    struct semel_conf_mistake m = mistakes->at[k];
+    for (; k > 0; k--) {
+        const struct semel_conf_mistake *before = &mistakes->at[k - 1];
+        if (before->line < m.line || (before->line == m.line && before->column <= m.column))
+            break;
+        mistakes->at[k] = *before;
+    }
+    mistakes->at[k] = m;
+}
+
 __attribute__((format(printf, 4, 0))) static void add(struct conf_reader *r, struct conf_place place, const char *below,
                                                       const char *fmt, va_list args)
 {
@@ -359,6 +374,7 @@ __attribute__((format(printf, 4, 0))) static void add(struct conf_reader *r, str
         r->failed |= !semel__arena_copy(&mistakes->arena, semel__str(path), &m->path);
     show_line(r, place, m);
     mistakes->n++;
+    sort_last(mistakes);
 }
 
 void semel__conf_wrong(struct conf_reader *r, struct conf_place place, const char *fmt, ...)
@@ -389,22 +405,6 @@ void semel__conf_mistakes_done(struct semel_conf_mistakes *mistakes)
 {
     semel__arena_done(&mistakes->arena);
     mistakes->n = mistakes->more = 0;
-}
-
-/* By place, and of one place in the order in which they were found: there are few of them. */
-void semel__conf_mistakes_sort(struct semel_conf_mistakes *mistakes)
-{
-    for (size_t i = 1; i < mistakes->n; i++) {
-        struct semel_conf_mistake m = mistakes->at[i];
-        size_t k = i;
-        for (; k > 0; k--) {
-            const struct semel_conf_mistake *before = &mistakes->at[k - 1];
-            if (before->line < m.line || (before->line == m.line && before->column <= m.column))
-                break;
-            mistakes->at[k] = *before;
-        }
-        mistakes->at[k] = m;
-    }
 }
 
 void semel__conf_mistakes_print(const struct semel_conf_mistakes *mistakes, struct semel_buf *buf)

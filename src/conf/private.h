@@ -139,7 +139,6 @@ __attribute__((format(printf, 3, 4))) void semel__conf_wrong(struct conf_reader 
 /* The same below the reader's path. */
 __attribute__((format(printf, 4, 5))) void semel__conf_wrong_at(struct conf_reader *r, struct conf_place place,
                                                                 const char *below, const char *fmt, ...);
-void semel__conf_mistakes_sort(struct semel_conf_mistakes *mistakes);
 /* Where the mistakes of a node are shown: at its key where it begins on another line or is empty. */
 struct conf_place semel__conf_place(const struct conf_reader *r, const struct conf_node *node);
 /* The offset of a line and column, both from 1. */
@@ -147,16 +146,11 @@ size_t semel__conf_offset(struct semel_str text, int line, int column);
 /* Is there a password in it? */
 bool semel__conf_password(struct semel_str url);
 
-/* yaml.c: NULL: there are mistakes, or no memory. */
-struct conf_node *semel__conf_tree(struct conf_reader *r);
-
-/* expand.c */
-void semel__conf_expand(struct conf_reader *r, struct conf_node *node);
-/* The text of a secret file, in the place of `node`'s own. */
-void semel__conf_secret_file(struct conf_reader *r, struct conf_node *node);
+/* read.c */
 /* A file name as it is seen from the folder of the settings; false: no memory. */
 bool semel__conf_resolve(struct conf_reader *r, struct semel_str name, struct semel_str *ret);
-void semel__conf_secrets_free(struct conf_owned *owned);
+/* The node at "keep.completed" below a mapping; where there is none, the deepest that there is on the way. */
+const struct conf_node *semel__conf_find(const struct conf_node *node, const char *path);
 
 /* value.c: one value into its place; false: the mistake has been told. */
 bool semel__conf_take(struct conf_reader *r, const struct conf_setting *setting, struct conf_node *node, void *at);
@@ -166,32 +160,15 @@ void semel__conf_show(const struct conf_node *node, char *out, size_t size);
 void semel__conf_type(const struct conf_setting *setting, char *out, size_t size);
 /* "PATH is VALUE; it must be RIGHT" */
 void semel__conf_must(struct conf_reader *r, const struct conf_node *node, const char *right);
-
-/* text.c: what has a form of its own. false: *ret_why says what would be right. */
-bool semel__conf_url(struct semel_str text, const char *const *schemes, const char **ret_why);
 bool semel__conf_url_local(struct semel_str url); /* SCHEME://HOST...: is the host this machine? */
 bool semel__conf_hosts_ok(struct semel_str list); /* HOST:PORT,HOST:PORT */
-bool semel__conf_header_name(struct semel_str name, const char **ret_why);
-bool semel__conf_variable_name(struct semel_str name, const char **ret_why);
-bool semel__conf_property_name(struct semel_str name, const char **ret_why);
-bool semel__conf_property_value(struct semel_str name, struct semel_str value, struct semel_error *ret_why);
 
-/* read.c */
-void semel__conf_walk(struct conf_reader *r);
-/* The node at "keep.completed" below a mapping; where there is none, the deepest that there is on the way. */
-const struct conf_node *semel__conf_find(const struct conf_node *node, const char *path);
-
-/* member.c */
+/* route.c: what one setting says of another. */
 /* A text of core's with the names that the file has for its members. */
 void semel__conf_translate(const char *text, char *out, size_t size);
 void semel__conf_policy(struct conf_reader *r, struct semel_route *route, const struct conf_node *node);
-
-/* route.c: what one setting says of another. */
 void semel__conf_route(struct conf_reader *r, struct semel_route *route, const struct conf_node *node);
 void semel__conf_between(struct conf_reader *r);
-
-/* statement.c: where there is a sql handler to ask. */
-void semel__conf_statement(struct conf_reader *r, const struct semel_route *route, const struct conf_node *node);
 
 /* promise.c */
 void semel__conf_promise(struct conf_reader *r, struct semel_route *route, const struct conf_node *node);

@@ -1,18 +1,596 @@
 /* SPDX-License-Identifier: MIT
  *
- * read.c: walks the tree of a file along the table of the settings.
+ * read.c: from a file to settings: its bytes become a tree, ${NAME} in the tree is replaced, and the tree is walked
+ * along the table of the settings into structs.
  *
- * A mapping is read by one group of the table: defaults first, then each key by its setting. What is unknown, said
- * twice or missing is told here, what is wrong with a value in value.c, what one setting says of another in route.c.
+ * It knows no setting by its name. What is wrong with a value is reported by value.c, what one setting says of another
+ * by route.c, and every mistake is written down by mistake.c.
  *
- * Invariants: every key of the file is either read or told. A setting whose value is bad counts as said, so that one
- * mistake is not told twice.
+ * Invariants: what is given out has no mistake; otherwise nothing is given out. Memory that held secrets is wiped
+ * before it is freed, on every way out.
  */
+#include <errno.h>
+#include <fcntl.h>
+#include <libfyaml.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "conf/private.h"
 #include "core/row.h"
+
+/* ==== the tree ======================================================================================
+ *
+ * From the text of a file to a tree of ours, by the events of libfyaml's parser.
+ *
+ * Not its documents: those resolve anchors and build whatever a file asks for. Of the events we take what settings are
+ * made of (mappings with keys of text, lists, scalars) and refuse the rest where it stands.
+ *
+ * Invariants: the text is UTF-8 without control characters before libfyaml sees it. Nothing recurses: the depth of a
+ * file is bounded by a stack of our own. libfyaml's first complaint ends the reading, because what it would say next
+ * follows from it.
+ */
+
+struct builder {
+    struct conf_reader *r;
+    struct conf_node *stack[CONF_DEPTH_MAX];
+    struct conf_node *last[CONF_DEPTH_MAX]; /* the last child, on each level */
+    struct conf_node *key[CONF_DEPTH_MAX];  /* of a mapping: its key has come, its value has not */
+    size_t depth;
+    struct conf_node *root;
+    size_t documents;
+    bool over; /* too much of something: no more is read */
+};
+
+/* ---- before the parser --------------------------------------------------------------------------- */
+
+/* Where a byte stands that has no business in a text file; n: nowhere. */
+static size_t foreign_byte(struct semel_str text)
+{
+    size_t i = 0;
+    while (i < text.n) {
+        uint32_t c = 0;
+        size_t n = semel__utf8_next((struct semel_str){text.p + i, text.n - i}, &c);
+        bool bom = i == 0 && c == 0xFEFF;
+        if (n == 0 || (!semel__utf8_shown(c) && !bom && c != '\n' && c != '\t' && c != '\r'))
+            return i;
+        i += n;
+    }
+    return text.n;
+}
+
+static bool readable(struct conf_reader *r)
+{
+    struct semel_str text = r->input->text;
+    if (text.n > SEMEL_CONF_TEXT_MAX) {
+        semel__conf_wrong(r, (struct conf_place){0, 0}, "the file has %zu bytes; at most %zu are allowed", text.n,
+                          SEMEL_CONF_TEXT_MAX);
+        return false;
+    }
+    size_t at = foreign_byte(text);
+    if (at < text.n)
+        semel__conf_wrong(r, (struct conf_place){at, 1},
+                          "a byte that is no text stands here (0x%02x); the file must be UTF-8 without control and "
+                          "invisible characters",
+                          (unsigned char)text.p[at]);
+    return at == text.n;
+}
+
+/* ---- nodes --------------------------------------------------------------------------------------- */
+
+static struct conf_node *node_new(struct builder *b, enum conf_shape shape, struct conf_place place)
+{
+    struct conf_reader *r = b->r;
+    if (++r->nodes > CONF_NODES_MAX) {
+        semel__conf_wrong(r, place, "there is too much in this file; at most %d values are allowed", CONF_NODES_MAX);
+        b->over = true;
+        return NULL;
+    }
+    struct conf_node *node = semel__arena_alloc(&r->owned->arena, 1, sizeof(*node));
+    r->failed |= node == NULL;
+    if (node != NULL)
+        *node = (struct conf_node){.shape = shape, .place = place};
+    return node;
+}
+
+static void take_key(struct builder *b, size_t level, struct conf_node *node)
+{
+    if (node->shape != CONF_SCALAR) {
+        semel__conf_wrong(b->r, node->place, "a key must be text, not a mapping or a list");
+        b->over = true;
+    }
+    b->key[level] = node;
+}
+
+/* Hangs it below what is open: as a key, as a value of the last key, or as an element. */
+static void hang(struct builder *b, struct conf_node *node)
+{
+    if (b->depth == 0) {
+        b->root = node;
+        return;
+    }
+    size_t level = b->depth - 1;
+    struct conf_node *parent = b->stack[level], *key = b->key[level];
+    if (parent->shape == CONF_MAPPING && key == NULL) {
+        take_key(b, level, node);
+        return;
+    }
+    if (key != NULL) {
+        node->key = key->text;
+        node->key_place = key->place;
+        if (node->place.n == 0 && node->shape == CONF_SCALAR)
+            node->place = key->place;
+        b->key[level] = NULL;
+    }
+    if (b->last[level] == NULL)
+        parent->first = node;
+    else
+        b->last[level]->next = node;
+    b->last[level] = node;
+}
+
+static void open_node(struct builder *b, struct conf_node *node)
+{
+    hang(b, node);
+    if (b->over)
+        return;
+    if (b->depth == CONF_DEPTH_MAX) {
+        semel__conf_wrong(b->r, node->place, "this is nested too deep; at most %d levels are allowed", CONF_DEPTH_MAX);
+        b->over = true;
+        return;
+    }
+    b->stack[b->depth] = node;
+    b->last[b->depth] = NULL;
+    b->key[b->depth] = NULL;
+    b->depth++;
+}
+
+/* ---- events -------------------------------------------------------------------------------------- */
+
+static struct conf_place token_place(const struct builder *b, struct fy_token *token)
+{
+    const struct fy_mark *start = token != NULL ? fy_token_start_mark(token) : NULL;
+    const struct fy_mark *end = token != NULL ? fy_token_end_mark(token) : NULL;
+    size_t n = b->r->input->text.n;
+    if (start == NULL || end == NULL || start->input_pos > n || end->input_pos > n || end->input_pos < start->input_pos)
+        return (struct conf_place){0, 0};
+    return (struct conf_place){start->input_pos, end->input_pos - start->input_pos};
+}
+
+/* libfyaml's marks stand inside the quotes. */
+static struct conf_place scalar_place(const struct builder *b, struct fy_token *token, enum fy_scalar_style style)
+{
+    struct conf_place place = token_place(b, token);
+    bool quoted = style == FYSS_SINGLE_QUOTED || style == FYSS_DOUBLE_QUOTED;
+    if (quoted && place.at > 0 && place.at + place.n < b->r->input->text.n)
+        place = (struct conf_place){place.at - 1, place.n + 2};
+    return place;
+}
+
+/* Anchors and tags: told where they stand, together with the sign before them. */
+static bool decorated(struct builder *b, struct fy_event *event)
+{
+    struct fy_token *anchor = fy_event_get_anchor_token(event), *tag = fy_event_get_tag_token(event);
+    if (event->type == FYET_ALIAS)
+        anchor = NULL;
+    if (anchor != NULL)
+        semel__conf_wrong(b->r, token_place(b, anchor),
+                          "anchors and aliases have no meaning here; write the value out");
+    if (tag != NULL)
+        semel__conf_wrong(b->r, token_place(b, tag), "tags have no meaning here; the setting itself says its type");
+    return anchor != NULL || tag != NULL;
+}
+
+static void on_scalar(struct builder *b, struct fy_event *event)
+{
+    struct fy_token *token = event->scalar.value;
+    enum fy_scalar_style style = token != NULL ? fy_token_scalar_style(token) : FYSS_PLAIN;
+    size_t n = 0;
+    const char *p = token != NULL ? fy_token_get_text(token, &n) : NULL;
+    struct semel_str text = {p != NULL ? p : "", p != NULL ? n : 0};
+    struct conf_node *node = node_new(b, CONF_SCALAR, scalar_place(b, token, style));
+    if (node == NULL)
+        return;
+    node->plain = style == FYSS_PLAIN;
+    node->bad = decorated(b, event);
+    b->r->failed |= !semel__arena_copy(&b->r->owned->arena, text, &node->text);
+    node->said = node->text;
+    if (!node->bad && !semel__utf8_valid(node->text)) { /* an escape: "\0", "\xff" */
+        semel__conf_wrong(b->r, node->place, "this text has a NUL or is not UTF-8 when its escapes are read");
+        node->bad = true;
+    }
+    hang(b, node);
+}
+
+static void on_alias(struct builder *b, struct fy_event *event)
+{
+    struct conf_node *node = node_new(b, CONF_SCALAR, token_place(b, event->alias.anchor));
+    if (node == NULL)
+        return;
+    semel__conf_wrong(b->r, node->place, "anchors and aliases have no meaning here; write the value out");
+    node->text = node->said = SEMEL_STR("");
+    node->bad = true;
+    hang(b, node);
+}
+
+static void on_open(struct builder *b, struct fy_event *event, enum conf_shape shape)
+{
+    struct conf_node *node = node_new(b, shape, token_place(b, fy_event_get_token(event)));
+    if (node == NULL)
+        return;
+    node->bad = decorated(b, event);
+    open_node(b, node);
+}
+
+static void on_document(struct builder *b, struct fy_event *event)
+{
+    if (++b->documents == 1)
+        return;
+    semel__conf_wrong(b->r, token_place(b, event->document_start.document_start),
+                      "a second document begins here; the settings are one document");
+    b->over = true;
+}
+
+static void on_event(struct builder *b, struct fy_event *event)
+{
+    switch (event->type) {
+    case FYET_SCALAR:
+        on_scalar(b, event);
+        break;
+    case FYET_ALIAS:
+        on_alias(b, event);
+        break;
+    case FYET_MAPPING_START:
+        on_open(b, event, CONF_MAPPING);
+        break;
+    case FYET_SEQUENCE_START:
+        on_open(b, event, CONF_LIST);
+        break;
+    case FYET_MAPPING_END:
+    case FYET_SEQUENCE_END:
+        b->depth -= b->depth > 0;
+        break;
+    case FYET_DOCUMENT_START:
+        on_document(b, event);
+        break;
+    case FYET_NONE:
+    case FYET_STREAM_START:
+    case FYET_STREAM_END:
+    case FYET_DOCUMENT_END:
+        break;
+    }
+}
+
+/* ---- all of them --------------------------------------------------------------------------------- */
+
+/* What the library said first; of a wrong %YAML it says nothing. */
+static void tell_library(struct builder *b, struct fy_diag *diag)
+{
+    void *at = NULL;
+    const struct fy_diag_error *error = fy_diag_errors_iterate(diag, &at);
+    if (error == NULL || error->msg == NULL) {
+        semel__conf_wrong(b->r, (struct conf_place){0, 0},
+                          "this cannot be read as YAML; if it begins with a line of %%, take that out");
+        return;
+    }
+    size_t offset = semel__conf_offset(b->r->input->text, error->line, error->column);
+    struct semel_str text = b->r->input->text;
+    bool variable = offset > 0 && offset < text.n && text.p[offset] == '{' && text.p[offset - 1] == '$';
+    if (variable)
+        semel__conf_wrong(b->r, (struct conf_place){offset - 1, 2},
+                          "this is not YAML: inside { } and [ ] a value with ${...} must stand in quotes");
+    else
+        semel__conf_wrong(b->r, (struct conf_place){offset, 1}, "this is not YAML: %s", error->msg);
+}
+
+static void parse(struct builder *b, struct fy_parser *parser, struct fy_diag *diag)
+{
+    struct fy_event *event;
+    if (fy_parser_set_string(parser, b->r->input->text.p, b->r->input->text.n) != 0) {
+        b->r->failed = true;
+        return;
+    }
+    while (!b->over && !b->r->failed && (event = fy_parser_parse(parser)) != NULL) {
+        on_event(b, event);
+        fy_parser_event_free(parser, event);
+    }
+    if (!b->over && !b->r->failed && fy_parser_get_stream_error(parser)) {
+        b->over = true;
+        tell_library(b, diag);
+    }
+}
+
+static struct conf_node *build_tree(struct conf_reader *r)
+{
+    struct builder b = {.r = r};
+    struct fy_diag_cfg quiet;
+    if (!readable(r))
+        return NULL;
+    fy_diag_cfg_default(&quiet);
+    quiet.fp = NULL;
+    quiet.colorize = false;
+    struct fy_diag *diag = fy_diag_create(&quiet);
+    if (diag != NULL)
+        fy_diag_set_collect_errors(diag, true);
+    struct fy_parse_cfg how = {.flags = FYPCF_QUIET | FYPCF_COLLECT_DIAG | FYPCF_JSON_NONE, .diag = diag};
+    struct fy_parser *parser = diag != NULL && r->input->text.n > 0 ? fy_parser_create(&how) : NULL;
+    r->failed |= diag == NULL || (parser == NULL && r->input->text.n > 0);
+    if (parser != NULL) {
+        parse(&b, parser, diag);
+        fy_parser_destroy(parser);
+    }
+    if (diag != NULL)
+        fy_diag_destroy(diag);
+    if (b.over || r->failed)
+        return NULL;
+    if (b.root == NULL || (b.root->shape == CONF_SCALAR && b.root->text.n == 0 && !b.root->bad)) {
+        semel__conf_wrong(r, (struct conf_place){0, 0}, "the file says nothing; semel init prints one to start with");
+        return NULL;
+    }
+    return b.root;
+}
+
+/* ==== what comes from elsewhere =====================================================================
+ *
+ * What comes into the settings from elsewhere: ${NAME} from the environment, secrets from files.
+ *
+ * ${NAME} is replaced in values only, after the file was parsed: whatever a variable holds, it stays one value and
+ * cannot bring keys of its own. $${ stands for ${ itself.
+ *
+ * Invariants: what was replaced lies in memory that is wiped when the settings are freed, its node is marked as
+ * `outside`, and no text quotes it. A variable that is not set is a mistake, not an empty text.
+ */
+
+#define NAME_MAX_BYTES 128
+
+struct conf_secret {
+    struct conf_secret *next;
+    size_t n;
+    char bytes[];
+};
+
+/* ---- memory -------------------------------------------------------------------------------------- */
+
+/* n bytes and a NUL. NULL: no memory. */
+static char *secret_new(struct conf_reader *r, size_t n)
+{
+    struct conf_secret *secret = semel__alloc(sizeof(*secret) + n + 1);
+    r->failed |= secret == NULL;
+    if (secret == NULL)
+        return NULL;
+    secret->n = n + 1;
+    secret->next = r->owned->secrets;
+    r->owned->secrets = secret;
+    memset(secret->bytes, 0, n + 1);
+    return secret->bytes;
+}
+
+static void secrets_free(struct conf_owned *owned)
+{
+    while (owned->secrets != NULL) {
+        struct conf_secret *next = owned->secrets->next;
+        explicit_bzero(owned->secrets->bytes, owned->secrets->n);
+        semel__free(owned->secrets);
+        owned->secrets = next;
+    }
+}
+
+/* ---- the environment ----------------------------------------------------------------------------- */
+
+static bool name_char(char c, bool first)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (!first && c >= '0' && c <= '9');
+}
+
+/* ${NAME} at the beginning of s: how long it is, and the name; 0: it is none. */
+static size_t variable(struct semel_str s, char name[NAME_MAX_BYTES])
+{
+    size_t n = 0;
+    while (n + 2 < s.n && n + 1 < NAME_MAX_BYTES && name_char(s.p[2 + n], n == 0))
+        n++;
+    if (n == 0 || n + 2 >= s.n || s.p[2 + n] != '}')
+        return 0;
+    memcpy(name, s.p + 2, n);
+    name[n] = '\0';
+    return n + 3;
+}
+
+/* Where the i-th "${" of a node stands in the text, from 0; the node itself where it cannot be told. */
+static struct conf_place variable_place(const struct conf_reader *r, const struct conf_node *node, size_t i, size_t n)
+{
+    const char *p = r->input->text.p + node->place.at, *end = p + node->place.n;
+    for (; p + 1 < end; p++)
+        if (p[0] == '$' && p[1] == '{' && i-- == 0)
+            return (struct conf_place){(size_t)(p - r->input->text.p), n};
+    return semel__conf_place(r, node);
+}
+
+struct expansion {
+    struct conf_reader *r;
+    struct conf_node *node;
+    size_t seen; /* how many ${ have been met */
+    char *out;   /* NULL: only counting */
+    size_t n;
+    bool outside;
+};
+
+static void put_bytes(struct expansion *x, const char *p, size_t n)
+{
+    if (x->out != NULL)
+        memcpy(x->out + x->n, p, n);
+    x->n += n;
+}
+
+/* One ${...}; returns how many bytes of the text it has. */
+static size_t put_variable(struct expansion *x, struct semel_str rest)
+{
+    char name[NAME_MAX_BYTES];
+    size_t n = variable(rest, name);
+    const struct semel_conf_input *input = x->r->input;
+    const char *value = n > 0 && input->env != NULL ? input->env(input->env_ctx, name) : NULL;
+    struct conf_place place = variable_place(x->r, x->node, x->seen++, n > 0 ? n : 2);
+    if (value != NULL) {
+        put_bytes(x, value, strlen(value));
+        x->outside = true;
+        return n;
+    }
+    if (x->out == NULL && n > 0)
+        semel__conf_wrong(x->r, place, "the environment has no variable %s; set it, or write $${ for ${ itself", name);
+    else if (x->out == NULL)
+        semel__conf_wrong(x->r, place,
+                          "${ must be followed by the name of an environment variable and }; write $${ for ${ itself");
+    x->node->bad = true;
+    return n > 0 ? n : 2;
+}
+
+/* Twice: to count and tell mistakes, then to write. */
+static void replace(struct expansion *x)
+{
+    struct semel_str s = x->node->said;
+    x->n = x->seen = 0;
+    for (size_t i = 0; i < s.n;) {
+        struct semel_str rest = {s.p + i, s.n - i};
+        bool opens = rest.n > 1 && rest.p[0] == '$' && rest.p[1] == '{';
+        if (rest.n > 2 && rest.p[0] == '$' && rest.p[1] == '$' && rest.p[2] == '{') {
+            put_bytes(x, "${", 2);
+            x->seen++;
+            i += 3;
+        } else if (opens)
+            i += put_variable(x, rest);
+        else {
+            put_bytes(x, rest.p, 1);
+            i++;
+        }
+    }
+}
+
+static void expand_scalar(struct conf_reader *r, struct conf_node *node)
+{
+    struct expansion x = {.r = r, .node = node};
+    if (node->bad || memchr(node->said.p, '$', node->said.n) == NULL)
+        return;
+    replace(&x);
+    size_t n = x.n;
+    if (node->bad || (x.out = secret_new(r, n)) == NULL)
+        return;
+    replace(&x);
+    node->text = (struct semel_str){x.out, n};
+    node->outside = x.outside;
+    if (semel__utf8_valid(node->text) || n == 0)
+        return;
+    semel__conf_wrong(r, semel__conf_place(r, node), "what the environment has for this value is not UTF-8 text");
+    node->bad = true;
+}
+
+static void expand(struct conf_reader *r, struct conf_node *node)
+{
+    if (node->shape == CONF_SCALAR)
+        expand_scalar(r, node);
+    for (struct conf_node *child = node->first; child != NULL && !r->failed; child = child->next)
+        expand(r, child); /* as deep as CONF_DEPTH_MAX */
+}
+
+/* ---- files --------------------------------------------------------------------------------------- */
+
+bool semel__conf_resolve(struct conf_reader *r, struct semel_str name, struct semel_str *ret)
+{
+    struct semel_buf buf;
+    const char *folder = r->input->folder;
+    semel__buf_init(&buf, 2 * CONF_TEXT_MAX);
+    if (folder != NULL && name.n > 0 && name.p[0] != '/')
+        semel__buf_addf(&buf, "%s/", folder);
+    semel__buf_add(&buf, name.p, name.n);
+    bool ok = !buf.failed && semel__arena_copy(&r->owned->arena, semel__buf_str(&buf), ret);
+    semel__buf_done(&buf);
+    r->failed |= !ok;
+    return ok;
+}
+
+/* Up to CONF_SECRET_MAX bytes and one more. Below 0: errno. */
+static ssize_t slurp(const char *path, char *out)
+{
+    struct stat st;
+    ssize_t total = 0, n = 1;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return -1;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        errno = EINVAL;
+        total = -1;
+    }
+    while (total >= 0 && n != 0 && total <= CONF_SECRET_MAX) {
+        n = read(fd, out + total, (size_t)(CONF_SECRET_MAX + 1 - total));
+        if (n < 0 && errno == EINTR)
+            continue;
+        total = n < 0 ? -1 : total + n;
+    }
+    int saved = errno;
+    close(fd);
+    errno = saved;
+    return total;
+}
+
+static const char *complaint(ssize_t n, struct semel_str content)
+{
+    if (n < 0)
+        return errno == EINVAL ? "it is not a regular file" : strerror(errno); /* NOLINT(concurrency-mt-unsafe) */
+    if (n > CONF_SECRET_MAX)
+        return "it is too large for a secret; at most 65536 bytes are allowed";
+    if (content.n == 0)
+        return "it is empty";
+    if (!semel__utf8_valid(content))
+        return "it is not UTF-8 text";
+    return NULL;
+}
+
+/* The content without its last line break. `bytes` has room for CONF_SECRET_MAX + 1. */
+static const char *read_secret(const char *path, char *bytes, struct semel_str *ret)
+{
+    ssize_t n = slurp(path, bytes);
+    *ret = (struct semel_str){bytes, n > 0 ? (size_t)n : 0};
+    if (ret->n > 0 && bytes[ret->n - 1] == '\n')
+        ret->n--;
+    if (ret->n > 0 && bytes[ret->n - 1] == '\r')
+        ret->n--;
+    return complaint(n, *ret);
+}
+
+/* The text of a secret file, in the place of `node`'s own. */
+static void take_secret_file(struct conf_reader *r, struct conf_node *node)
+{
+    struct semel_str path, content;
+    char *bytes = semel__alloc(CONF_SECRET_MAX + 1), shown[128];
+    r->failed |= bytes == NULL;
+    if (bytes == NULL || !semel__conf_resolve(r, node->text, &path)) {
+        semel__free(bytes);
+        return;
+    }
+    const char *why = read_secret(path.p, bytes, &content);
+    char *kept = why == NULL ? secret_new(r, content.n) : NULL;
+    if (kept != NULL) {
+        memcpy(kept, content.p, content.n);
+        node->text = (struct semel_str){kept, content.n};
+        node->outside = true;
+        node->plain = false;
+    }
+    explicit_bzero(bytes, CONF_SECRET_MAX + 1);
+    semel__free(bytes);
+    if (why == NULL)
+        return;
+    semel__str_show(shown, sizeof(shown), node->said);
+    semel__conf_wrong(r, semel__conf_place(r, node), "%s: the secret file %s cannot be read: %s", r->path, shown, why);
+    node->bad = true;
+}
+
+/* ==== the walk ======================================================================================
+ *
+ * A mapping is read by one group of the table: defaults first, then each key by its setting.
+ *
+ * Invariants: every key of the file is either read or reported. A setting whose value is bad counts as said, so that
+ * one mistake is not reported twice.
+ */
 
 /* What was found for the settings of one group. */
 struct found {
@@ -293,7 +871,7 @@ static void read_setting(struct conf_reader *r, const struct conf_setting *s, st
         if (node->shape != CONF_SCALAR || node->text.n == 0)
             semel__conf_must(r, node, "the name of a file");
         else
-            semel__conf_secret_file(r, node);
+            take_secret_file(r, node);
         node->bad |= !node->outside;
     }
     if (node->bad || r->failed) {
@@ -382,7 +960,7 @@ static void again_route(struct conf_reader *r, size_t i)
     leave(r, back);
 }
 
-void semel__conf_walk(struct conf_reader *r)
+static void walk(struct conf_reader *r)
 {
     struct semel_conf *conf = &r->owned->conf;
     r->path[0] = '\0';
@@ -402,4 +980,116 @@ void semel__conf_walk(struct conf_reader *r)
         if (r->routes[i] != NULL)
             again_route(r, i);
     semel__conf_between(r);
+}
+
+/* ==== all of it ================================================================================== */
+
+/* ---- from text ----------------------------------------------------------------------------------- */
+
+void semel__conf_free(struct semel_conf *conf)
+{
+    struct conf_owned *owned = (struct conf_owned *)conf;
+    if (owned == NULL)
+        return;
+    secrets_free(owned);
+    semel__arena_done(&owned->arena);
+    semel__free(owned);
+}
+
+semel_status semel__conf_read(const struct semel_conf_input *input, struct semel_conf **ret,
+                              struct semel_conf_mistakes *mistakes, struct semel_error *err)
+{
+    struct conf_owned *owned = semel__calloc(1, sizeof(*owned));
+    struct conf_reader *r = semel__calloc(1, sizeof(*r)); /* too large for a stack */
+    semel_status status = SEMEL_OK;
+    mistakes->file = input->name;
+    if (owned == NULL || r == NULL) {
+        semel__free(owned);
+        semel__free(r);
+        return semel__fail_memory(err);
+    }
+    semel__arena_init(&owned->arena, CONF_ARENA_MAX);
+    *r = (struct conf_reader){.input = input, .owned = owned, .mistakes = mistakes};
+    r->tree = build_tree(r);
+    if (r->tree != NULL)
+        expand(r, r->tree);
+    if (r->tree != NULL && !r->failed)
+        walk(r);
+    if (r->failed)
+        status = semel__fail_memory(err);
+    else if (mistakes->n > 0)
+        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s: there are %zu mistakes in the settings",
+                             input->name, mistakes->n + mistakes->more);
+    if (status == SEMEL_OK)
+        *ret = &owned->conf;
+    else
+        semel__conf_free(&owned->conf);
+    semel__free(r);
+    return status;
+}
+
+/* ---- from a file --------------------------------------------------------------------------------- */
+
+static const char *from_environment(void *ctx, const char *name)
+{
+    (void)ctx;
+    return getenv(name); /* NOLINT(concurrency-mt-unsafe): settings are read before there are threads */
+}
+
+static semel_status unreadable(const char *file, const char *why, struct semel_error *err)
+{
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s cannot be read: %s", file, why);
+}
+
+static semel_status drain(int fd, const char *file, struct semel_buf *buf, struct semel_error *err)
+{
+    char chunk[16384];
+    struct stat st;
+    if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode))
+        return unreadable(file, "it is a directory", err);
+    for (;;) {
+        ssize_t n = read(fd, chunk, sizeof(chunk));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return unreadable(file, strerror(errno), err); /* NOLINT(concurrency-mt-unsafe) */
+        if (n == 0)
+            return SEMEL_OK;
+        if (!semel__buf_add(buf, chunk, (size_t)n))
+            return buf->full ? unreadable(file, "it has more than 1 MiB", err) : semel__fail_memory(err);
+    }
+}
+
+/* The folder of a file, for the relative names in it; NULL: the working directory. */
+static const char *folder_of(const char *file, char *out, size_t size)
+{
+    const char *slash = strrchr(file, '/');
+    if (slash == NULL || (size_t)(slash - file) >= size)
+        return NULL;
+    snprintf(out, size, "%.*s", slash == file ? 1 : (int)(slash - file), file);
+    return out;
+}
+
+semel_status semel__conf_load(const char *file, struct semel_conf **ret, struct semel_conf_mistakes *mistakes,
+                              struct semel_error *err)
+{
+    bool is_stdin = strcmp(file, "-") == 0;
+    char folder[4096];
+    struct semel_conf_input input = {.name = is_stdin ? "stdin" : file, .env = from_environment};
+    struct semel_buf buf;
+    int fd = is_stdin ? STDIN_FILENO : open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0)
+        return unreadable(file, strerror(errno), err); /* NOLINT(concurrency-mt-unsafe) */
+    semel__buf_init(&buf, SEMEL_CONF_TEXT_MAX);
+    semel_status status = drain(fd, input.name, &buf, err);
+    if (!is_stdin)
+        close(fd);
+    input.text = semel__buf_str(&buf);
+    input.folder = is_stdin ? NULL : folder_of(file, folder, sizeof(folder));
+    if (status == SEMEL_OK)
+        status = semel__conf_read(&input, ret, mistakes, err);
+    if (buf.p != NULL)
+        explicit_bzero(buf.p, buf.n);
+    semel__buf_done(&buf);
+    return status;
 }

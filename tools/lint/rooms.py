@@ -26,7 +26,7 @@ CLIENTS = {
     "openssl/*": ("src/base/*", "src/net/*", "src/broker/amqp_tls.c", "src/broker/tls_why.c"),
     "uv.h": "src/net/*",
     "llhttp.h": "src/net/*",
-    "libfyaml.h": "src/conf/yaml.c",
+    "libfyaml.h": "src/conf/read.c",
     "libsmartcols/*": "src/cli/table.c",
     "libpq-fe.h": ("src/store/pg*", "src/handler/sql_pg.c", "src/cli/bench_*", "bench/*"),
     "sqlite3.h": ("src/store/sqlite*", "src/handler/sql_sqlite.c", "src/broker/spool*", "src/cli/bench_*",
