@@ -9,7 +9,6 @@
 #include <stdio.h>
 
 #include "base/error.h"
-#include "net/http.h"
 
 #define UNIX_PREFIX "unix:"
 
@@ -116,13 +115,4 @@ void semel__address_show(const struct sockaddr_storage *storage, bool with_port,
     int n = snprintf(out, SEMEL_ADDRESS_TEXT, "%s%s%s", six ? "[" : "", host, six ? "]" : "");
     if (with_port && n > 0 && n < SEMEL_ADDRESS_TEXT)
         snprintf(out + n, SEMEL_ADDRESS_TEXT - (size_t)n, ":%u", semel__address_port(storage));
-}
-
-semel_status semel__http_address_check(const char *address, bool *ret_loopback, struct semel_error *err)
-{
-    struct semel_address parsed = {.loopback = false};
-    semel_status status = semel__address_parse(&parsed, address, err);
-    if (status == SEMEL_OK)
-        *ret_loopback = parsed.loopback;
-    return status;
 }

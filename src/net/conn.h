@@ -19,9 +19,74 @@
 #ifndef SEMEL_NET_CONN_H
 #define SEMEL_NET_CONN_H
 
-#include "net/access.h"
-#include "net/gate.h"
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/digest.h"
+#include "base/mem.h"
 #include "net/parse.h"
+
+/* ---- one request and its reply ----
+ *
+ * A connection makes an exchange when a head is sound, fills its body and hands it to the handler. From then on it is
+ * the handler's, until the answer gives it back through `back`, which may be called in any thread. `conn`, `env`,
+ * `held` and `started_us` are touched by the loop's thread alone.
+ *
+ * Invariants: an exchange owns everything that its request shows, so it survives its connection (conn is NULL then);
+ * nothing in `lines` contains a control character besides the CR LF that we put there. */
+
+struct semel_conn;
+struct semel_conn_env;
+
+struct semel_http_exchange {
+    struct semel_http_request req;
+    struct semel_arena arena; /* of the head and what was decoded from it */
+    struct semel_buf body;    /* of the request */
+    struct semel_buf reply;   /* the reply's body */
+    struct semel_buf lines;   /* the handler's headers of the reply */
+    const char *type;         /* of the reply's body */
+    int status;               /* 0: not answered yet */
+    _Atomic bool hung_up;
+    struct semel_conn *conn;
+    struct semel_conn_env *env; /* of the listener; not to be followed once the server is gone */
+    size_t held;                /* bytes of the body that the listener's budget counts */
+    int64_t started_us;         /* the end of the head */
+    void (*back)(void *ctx, struct semel_http_exchange *x);
+    void *back_ctx;
+    void (*gone)(void *ctx); /* the last word of an exchange to back_ctx; or NULL */
+    struct semel_http_exchange *next;
+};
+
+void semel__exchange_free(struct semel_http_exchange *x);
+
+const char *semel__http_method_name(enum semel_http_method method);
+bool semel__http_name_eq(struct semel_str a, const char *z); /* ASCII letters in either case */
+
+/* ---- who may ask ----
+ *
+ * Host is checked against a list, because a page of a stranger can make a browser connect to us under a name of its own
+ * (DNS rebinding); an address that the client really connected to cannot be forged that way, and is allowed.
+ *
+ * Invariants: tokens are kept as SHA-256 digests, and every one is compared in full whatever was sent; the set of
+ * tokens is replaced whole, under a lock; the port of a Host is checked for its form only. */
+
+#define SEMEL_ACCESS_TOKENS 16
+#define SEMEL_ACCESS_TOKEN_MAX 4096
+
+struct semel_access {
+    char **hosts; /* copies */
+    size_t n_hosts;
+    bool trusted; /* a unix socket: whoever could open it needs no token */
+    pthread_mutex_t lock;
+    unsigned char digests[SEMEL_ACCESS_TOKENS][SEMEL_SHA256];
+    unsigned scopes[SEMEL_ACCESS_TOKENS];
+    size_t n_tokens;
+};
+
+semel_status semel__access_set_tokens(struct semel_access *access, const struct semel_http_token *tokens, size_t n,
+                                      struct semel_error *err);
+
+/* ---- the connection ---- */
 
 #define SEMEL_CONN_READ 32768 /* the most bytes of one semel__conn_input */
 
@@ -50,7 +115,7 @@ struct semel_conn_env {
     struct semel_conn_share {
         size_t held, max;
     } * shares;
-    /* Wired into each exchange: see exchange.h. */
+    /* Wired into each exchange. */
     void (*back)(void *ctx, struct semel_http_exchange *x);
     void (*take)(void *ctx); /* an exchange was made that will say `gone`; or NULL */
     void (*gone)(void *ctx);
@@ -78,8 +143,11 @@ struct semel_conn {
     char remote_text[72], local_text[64];
 };
 
-/* Shares out limits.held_bytes among the routes. false: no memory. */
-bool semel__conn_share_out(struct semel_conn_env *env);
+/* Takes routes, limits, observer, hosts and tokens from the settings; the caller sets the clock and what is wired into
+ * exchanges. `trusted`: a unix socket. INVALID: a route or a token that cannot work; err names it. On failure, too,
+ * env_done frees what was made. */
+semel_status semel__conn_env_init(struct semel_conn_env *env, const struct semel_http_settings *settings, bool trusted,
+                                  struct semel_error *err);
 void semel__conn_env_done(struct semel_conn_env *env);
 
 /* NULL: no memory. The texts are copied; local is without a port, or NULL. */

@@ -46,7 +46,6 @@ enum semel_http_method {
         SEMEL_HTTP_METHODS
 };
 #define SEMEL_HTTP_BIT(name) (1u << SEMEL_HTTP_##name)
-const char *semel__http_method_name(enum semel_http_method method);
 
 struct semel_http;          /* the loop */
 struct semel_http_listener; /* one address */
@@ -156,9 +155,6 @@ struct semel_http_settings {
     void *observe_ctx;
 };
 void semel__http_settings_init(struct semel_http_settings *settings); /* the default limits, all else empty */
-
-/* For checks without a server. INVALID: not an address. Where *ret_loopback is false, TLS or `plain` is needed. */
-semel_status semel__http_address_check(const char *address, bool *ret_loopback, struct semel_error *err);
 
 /* The clock is borrowed, and for the Date header and the observer; NULL is the real one. */
 semel_status semel__http_new(struct semel_http **ret, const struct semel_clock *clock, struct semel_error *err);

@@ -1,33 +1,327 @@
 /* SPDX-License-Identifier: MIT
  *
- * server.c: the loop, the mail from other threads, stopping, reloading.
+ * server.c: the HTTP server of http.h: one libuv loop with its listeners, the sockets of their clients, and TLS.
+ *
+ * Threads: the mail is what other threads may touch: answered exchanges and the wish to stop, under its lock. It is
+ * counted: the server and every exchange hold it, so an answer finds it even when the server is gone. `wake` is NULL
+ * then, and the answer goes nowhere.
  *
  * Stopping: the listeners close, idle connections with them; the rest close by themselves after their reply; at
  * the deadline whatever is left is cut off. When the last one is gone the mail is closed, and the loop ends
  * because nothing keeps it.
  *
  * Invariants: libuv's loop is touched by its own thread alone, but for uv_async_send, which is called under the
- * mail's lock and only while the handle is open.
+ * mail's lock and only while the handle is open. Everything else belongs to the loop's thread while it runs, but for a
+ * listener's TLS context and tokens, which have locks of their own.
  */
-#include "net/server.h"
-
 #include <assert.h>
+#include <errno.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
+#include <uv.h>
 
 #include "base/error.h"
+#include "base/mem.h"
+#include "net/address.h"
+#include "net/conn.h"
 
-void semel__mail_take(void *ctx)
+/* ==== TLS ===========================================================================================
+ *
+ * OpenSSL over memory: ciphertext in and out, plaintext out and in. A context is what a listener has (certificate, key,
+ * CAs); a session is what a connection has. A session keeps its context, so a new one can take its place at any time.
+ *
+ * Invariants: TLS 1.2 at least, AEAD suites with forward secrecy only below 1.3; no renegotiation, no compression, no
+ * session tickets or cache (a client certificate is seen in every handshake); the only protocol that is negotiated is
+ * http/1.1; a key with a passphrase is refused instead of asking the terminal. The thread's error queue is emptied
+ * before each call whose error is asked for; the memory BIOs never block; OpenSSL counts the references to a context,
+ * so a session outlives the listener's.
+ */
+
+#define CIPHERS_1_2 "ECDHE+AESGCM:ECDHE+CHACHA20"
+
+enum tls_state {
+    SEMEL_TLS_OPEN,   /* goes on */
+    SEMEL_TLS_ENDED,  /* the client has closed its side properly */
+    SEMEL_TLS_PLAIN,  /* the client speaks HTTP without TLS */
+    SEMEL_TLS_BROKEN, /* nothing more can be said, except what is waiting to be sent (an alert) */
+};
+
+struct tls {
+    SSL *ssl;
+    BIO *in, *out; /* the session's own */
+    bool broken;
+};
+
+static int no_passphrase(char *buf, int size, int writing, void *ctx)
 {
-    struct semel_mail *mail = ctx;
+    (void)writing;
+    (void)ctx;
+    if (size > 0)
+        buf[0] = '\0';
+    return -1;
+}
+
+static int choose_protocol(SSL *ssl, const unsigned char **out, unsigned char *out_n, const unsigned char *in,
+                           unsigned in_n, void *ctx)
+{
+    static const unsigned char ours[] = "\x08http/1.1";
+    (void)ssl;
+    (void)ctx;
+    int found = SSL_select_next_proto((unsigned char **)out, out_n, ours, sizeof(ours) - 1, in, in_n);
+    return found == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
+}
+
+static semel_status tls_fail(struct semel_error *err, const char *what, const char *file)
+{
+    unsigned long code = ERR_peek_last_error();
+    const char *reason = ERR_reason_error_string(code);
+    semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "%s %s: %s", what, file,
+                reason != NULL ? reason : "cannot be used");
+    ERR_clear_error();
+    return SEMEL_INVALID;
+}
+
+static semel_status tls_load(SSL_CTX *ctx, const char *cert_file, const char *key_file, const char *client_ca_file,
+                             struct semel_error *err)
+{
+    ERR_clear_error();
+    if (SSL_CTX_use_certificate_chain_file(ctx, cert_file) != 1)
+        return tls_fail(err, "certificate", cert_file);
+    if (SSL_CTX_use_PrivateKey_file(ctx, key_file, SSL_FILETYPE_PEM) != 1)
+        return tls_fail(err, "private key (PEM, without a passphrase)", key_file);
+    if (SSL_CTX_check_private_key(ctx) != 1)
+        return tls_fail(err, "private key does not belong to the certificate:", key_file);
+    if (client_ca_file == NULL)
+        return SEMEL_OK;
+    STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(client_ca_file);
+    if (names == NULL || SSL_CTX_load_verify_locations(ctx, client_ca_file, NULL) != 1) {
+        sk_X509_NAME_pop_free(names, X509_NAME_free);
+        return tls_fail(err, "client CA", client_ca_file);
+    }
+    SSL_CTX_set_client_CA_list(ctx, names);
+    SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    return SEMEL_OK;
+}
+
+/* INVALID: a file that cannot be read or used; err names it. client_ca may be NULL. */
+static semel_status tls_context_new(SSL_CTX **ret, const char *cert_file, const char *key_file,
+                                    const char *client_ca_file, struct semel_error *err)
+{
+    SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
+    if (ctx == NULL)
+        return semel__fail_memory(err);
+    SSL_CTX_set_default_passwd_cb(ctx, no_passphrase);
+    SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_NO_TICKET |
+                                 SSL_OP_CIPHER_SERVER_PREFERENCE);
+    SSL_CTX_set_num_tickets(ctx, 0);
+    SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_alpn_select_cb(ctx, choose_protocol, NULL);
+    semel_status status = SEMEL_OK;
+    if (SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) != 1 || SSL_CTX_set_cipher_list(ctx, CIPHERS_1_2) != 1)
+        status = tls_fail(err, "TLS", "1.2");
+    if (status == SEMEL_OK)
+        status = tls_load(ctx, cert_file, key_file, client_ca_file, err);
+    if (status != SEMEL_OK) {
+        SSL_CTX_free(ctx);
+        return status;
+    }
+    *ret = ctx;
+    return SEMEL_OK;
+}
+
+static SSL_CTX *tls_context_ref(SSL_CTX *context)
+{
+    if (context != NULL)
+        SSL_CTX_up_ref(context);
+    return context;
+}
+
+/* NULL: no memory */
+static struct tls *tls_new(SSL_CTX *context)
+{
+    struct tls *tls = semel__calloc(1, sizeof(*tls));
+    if (tls == NULL)
+        return NULL;
+    tls->ssl = SSL_new(context);
+    tls->in = BIO_new(BIO_s_mem());
+    tls->out = BIO_new(BIO_s_mem());
+    if (tls->ssl == NULL || tls->in == NULL || tls->out == NULL) {
+        BIO_free(tls->in);
+        BIO_free(tls->out);
+        SSL_free(tls->ssl);
+        semel__free(tls);
+        return NULL;
+    }
+    SSL_set_bio(tls->ssl, tls->in, tls->out);
+    SSL_set_accept_state(tls->ssl);
+    return tls;
+}
+
+static void tls_free(struct tls *tls)
+{
+    if (tls == NULL)
+        return;
+    SSL_free(tls->ssl);
+    semel__free(tls);
+}
+
+/* Ciphertext that has arrived. false: no memory. */
+static bool tls_feed(struct tls *tls, const char *p, size_t n)
+{
+    return n <= INT32_MAX && BIO_write(tls->in, p, (int)n) == (int)n;
+}
+
+/* Bytes that were fed and not looked at yet. */
+static size_t tls_waiting(const struct tls *tls)
+{
+    return BIO_ctrl_pending(tls->in);
+}
+
+/* Plaintext, up to size bytes; *ret_n = 0: none now. Drives the handshake too. */
+static enum tls_state tls_read(struct tls *tls, char *out, size_t size, size_t *ret_n)
+{
+    *ret_n = 0;
+    if (tls->broken)
+        return SEMEL_TLS_BROKEN;
+    ERR_clear_error();
+    if (SSL_read_ex(tls->ssl, out, size, ret_n) == 1)
+        return SEMEL_TLS_OPEN;
+    int error = SSL_get_error(tls->ssl, 0);
+    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE)
+        return SEMEL_TLS_OPEN;
+    if (error == SSL_ERROR_ZERO_RETURN)
+        return SEMEL_TLS_ENDED;
+    tls->broken = true;
+    unsigned long code = ERR_peek_error();
+    ERR_clear_error();
+    return ERR_GET_LIB(code) == ERR_LIB_SSL && ERR_GET_REASON(code) == SSL_R_HTTP_REQUEST ? SEMEL_TLS_PLAIN
+                                                                                          : SEMEL_TLS_BROKEN;
+}
+
+/* Encrypts p whole. false: not now (handshake), or broken. */
+static bool tls_write(struct tls *tls, const char *p, size_t n)
+{
+    size_t done = 0;
+    if (tls->broken || !SSL_is_init_finished(tls->ssl))
+        return false;
+    ERR_clear_error();
+    if (SSL_write_ex(tls->ssl, p, n, &done) == 1 && done == n)
+        return true;
+    tls->broken = true;
+    ERR_clear_error();
+    return false;
+}
+
+/* close_notify */
+static void tls_shutdown(struct tls *tls)
+{
+    if (tls->broken || !SSL_is_init_finished(tls->ssl))
+        return;
+    SSL_shutdown(tls->ssl);
+    ERR_clear_error();
+}
+
+/* Ciphertext to be sent: up to size bytes are moved to out. */
+static size_t tls_take(struct tls *tls, char *out, size_t size)
+{
+    int n = BIO_read(tls->out, out, size <= INT32_MAX ? (int)size : INT32_MAX);
+    return n > 0 ? (size_t)n : 0;
+}
+
+/* ==== what there is ============================================================================== */
+
+#define CIPHER_MAX 20480 /* a record of TLS and some more */
+
+struct mail {
+    pthread_mutex_t lock;
+    size_t refs;
+    uv_async_t *wake;
+    struct semel_http_exchange *first, **last;
+    bool stop;
+    uint64_t stop_ms;
+};
+
+union semel_stream {
+    uv_handle_t handle;
+    uv_stream_t stream;
+    uv_tcp_t tcp;
+    uv_pipe_t pipe;
+};
+
+struct semel_http_listener {
+    struct semel_http *http;
+    struct semel_http_listener *next;
+    union semel_stream u;
+    uv_timer_t retry; /* to accept again, after there was no memory */
+    struct semel_conn_env env;
+    struct semel_address address; /* as it was bound */
+    dev_t dev;                    /* of the unix socket's file */
+    ino_t ino;
+    size_t n_peers; /* without those that are told that there is no room */
+    semel_http_crowded crowded;
+    pthread_mutex_t tls_lock;
+    SSL_CTX *tls; /* NULL: plain */
+    char *cert_file, *key_file, *client_ca_file;
+};
+
+/* One client's socket. */
+struct peer {
+    struct semel_http *http;
+    struct semel_http_listener *listener;
+    struct peer *prev, *next;
+    union semel_stream u;
+    uv_timer_t timer;
+    uv_write_t write;
+    uv_shutdown_t shutdown;
+    struct semel_conn *conn;
+    struct tls *tls;
+    char *cipher;     /* what is being written, of a TLS session */
+    size_t in_flight; /* bytes of the connection's output in the write */
+    unsigned serial;  /* of the phase whose timer runs */
+    int handles;      /* that are not closed yet */
+    bool reading, writing, shut, closing;
+    bool told; /* that there is no room for it */
+};
+
+struct semel_http {
+    uv_loop_t loop;
+    uv_async_t wake;
+    uv_timer_t deadline;
+    struct mail *mail;
+    const struct semel_clock *clock;
+    struct semel_http_listener *listeners;
+    struct peer *peers, *oldest; /* linked from the newest to the oldest */
+    size_t n_peers, max_peers;   /* as a listener's */
+    size_t n_told;
+    bool ran, stopping, finished;
+    uint64_t stop_at; /* in the loop's time */
+    char read_space[SEMEL_CONN_READ], plain_space[SEMEL_CONN_READ];
+};
+
+static void peer_pump(struct peer *peer);
+static void peer_accept(uv_stream_t *stream, int status);
+static void peer_gone(struct semel_http *http);
+
+/* ==== the mail =================================================================================== */
+
+static void mail_take(void *ctx)
+{
+    struct mail *mail = ctx;
     pthread_mutex_lock(&mail->lock);
     mail->refs++;
     pthread_mutex_unlock(&mail->lock);
 }
 
-void semel__mail_gone(void *ctx)
+static void mail_gone(void *ctx)
 {
-    struct semel_mail *mail = ctx;
+    struct mail *mail = ctx;
     pthread_mutex_lock(&mail->lock);
     bool last = --mail->refs == 0;
     pthread_mutex_unlock(&mail->lock);
@@ -37,9 +331,9 @@ void semel__mail_gone(void *ctx)
     semel__free(mail);
 }
 
-void semel__mail_back(void *ctx, struct semel_http_exchange *x)
+static void mail_back(void *ctx, struct semel_http_exchange *x)
 {
-    struct semel_mail *mail = ctx;
+    struct mail *mail = ctx;
     pthread_mutex_lock(&mail->lock);
     bool open = mail->wake != NULL;
     if (open) {
@@ -71,9 +365,9 @@ static void aside_done(uv_work_t *work, int status)
     semel__free(work->data);
 }
 
-bool semel__mail_aside(void *ctx, struct semel_http_exchange *x)
+static bool mail_aside(void *ctx, struct semel_http_exchange *x)
 {
-    struct semel_mail *mail = ctx;
+    struct mail *mail = ctx;
     struct aside *aside = semel__alloc(sizeof(*aside));
     if (aside == NULL)
         return false;
@@ -85,13 +379,693 @@ bool semel__mail_aside(void *ctx, struct semel_http_exchange *x)
     return false;
 }
 
-static struct semel_http_exchange *mail_empty(struct semel_mail *mail)
+static struct semel_http_exchange *mail_empty(struct mail *mail)
 {
     struct semel_http_exchange *first = mail->first;
     mail->first = NULL;
     mail->last = &mail->first;
     return first;
 }
+
+/* ==== a client's socket =============================================================================
+ *
+ * A client's socket: it moves bytes between libuv, TLS and the connection's state machine.
+ *
+ * Every callback of libuv tells the connection what happened and then calls pump, which brings the
+ * socket in line with the connection's phase: decrypt, write, shut down, read or not, the timer.
+ *
+ * Idle connections cost descriptors, which handlers and stores need too (P88): there is a bound over all listeners, and
+ * when it is reached whoever has sent nothing yet gives way to who comes.
+ *
+ * Invariants: one write at a time, from memory that stays as it is until it ended; ciphertext is read
+ * only while none is waiting to be decrypted, so a peer holds at most one read of it; after close
+ * nothing is started, and the memory goes when both handles are closed.
+ */
+
+#define REFUSING 32 /* connections past the bound that are told so; more are just closed */
+#define PLAIN_SLICE 16384
+#define RETRY_MS 100
+
+static bool lingers(const struct peer *peer)
+{
+    return peer->conn->phase == SEMEL_CONN_LINGER;
+}
+
+static void drop_tls(struct peer *peer)
+{
+    tls_free(peer->tls);
+    peer->tls = NULL;
+}
+
+static void handle_closed(uv_handle_t *handle)
+{
+    struct peer *peer = handle->data;
+    if (--peer->handles > 0)
+        return;
+    struct semel_http *http = peer->http;
+    if (peer->prev != NULL)
+        peer->prev->next = peer->next;
+    else
+        http->peers = peer->next;
+    if (peer->next != NULL)
+        peer->next->prev = peer->prev;
+    else
+        http->oldest = peer->prev;
+    semel__conn_free(peer->conn);
+    tls_free(peer->tls);
+    semel__free(peer->cipher);
+    semel__free(peer);
+    peer_gone(http);
+}
+
+/* Its descriptor is closed at once, though its memory goes later. */
+static void uncount(const struct peer *peer)
+{
+    if (peer->told) {
+        peer->http->n_told--;
+        return;
+    }
+    peer->http->n_peers--;
+    peer->listener->n_peers--;
+}
+
+static void peer_close(struct peer *peer)
+{
+    if (peer->closing)
+        return;
+    peer->closing = true;
+    uncount(peer);
+    uv_close(&peer->u.handle, handle_closed);
+    uv_close((uv_handle_t *)&peer->timer, handle_closed);
+}
+
+/* Plaintext for the connection, as long as it wants some. */
+static void decrypt(struct peer *peer)
+{
+    size_t n = 1;
+    while (n > 0 && peer->tls != NULL && !lingers(peer) && semel__conn_wants(peer->conn)) {
+        char *space = peer->http->plain_space;
+        switch (tls_read(peer->tls, space, SEMEL_CONN_READ, &n)) {
+        case SEMEL_TLS_OPEN:
+            if (n > 0)
+                semel__conn_input(peer->conn, space, n);
+            break;
+        case SEMEL_TLS_ENDED:
+            semel__conn_ended(peer->conn);
+            break;
+        case SEMEL_TLS_PLAIN:
+            drop_tls(peer);
+            semel__conn_refuse(peer->conn, 400, "this port speaks TLS: use https");
+            break;
+        case SEMEL_TLS_BROKEN:
+            semel__conn_abandon(peer->conn);
+            break;
+        }
+    }
+}
+
+static void on_written(uv_write_t *write, int status)
+{
+    struct peer *peer = write->data;
+    peer->writing = false;
+    if (peer->closing)
+        return;
+    if (status < 0)
+        semel__conn_lost(peer->conn);
+    else
+        semel__conn_sent(peer->conn, peer->in_flight);
+    peer_pump(peer);
+}
+
+static void write_bufs(struct peer *peer, const uv_buf_t *bufs, unsigned n, size_t in_flight)
+{
+    peer->write.data = peer;
+    peer->in_flight = in_flight;
+    peer->writing = uv_write(&peer->write, &peer->u.stream, bufs, n, on_written) == 0;
+    if (!peer->writing)
+        semel__conn_lost(peer->conn);
+}
+
+static void write_plain(struct peer *peer)
+{
+    struct semel_str pieces[2];
+    size_t n = semel__conn_output(peer->conn, pieces);
+    if (n == 0)
+        return;
+    uv_buf_t bufs[2];
+    unsigned used = 0;
+    for (int i = 0; i < 2; i++)
+        if (pieces[i].n > 0) /* an empty one would cost a system call of its own */
+            bufs[used++] = (uv_buf_t){.base = (char *)pieces[i].p, .len = pieces[i].n};
+    write_bufs(peer, bufs, used, n);
+}
+
+/* What the session has to say by itself goes first; else a slice of the output is encrypted. */
+static void write_tls(struct peer *peer)
+{
+    struct semel_str pieces[2];
+    size_t slice = 0, n = tls_take(peer->tls, peer->cipher, CIPHER_MAX);
+    if (n == 0 && semel__conn_output(peer->conn, pieces) > 0) {
+        struct semel_str piece = pieces[0].n > 0 ? pieces[0] : pieces[1];
+        slice = piece.n < PLAIN_SLICE ? piece.n : PLAIN_SLICE;
+        if (!tls_write(peer->tls, piece.p, slice)) {
+            semel__conn_abandon(peer->conn);
+            slice = 0;
+        }
+        n = tls_take(peer->tls, peer->cipher, CIPHER_MAX);
+    }
+    uv_buf_t buf = {.base = peer->cipher, .len = n};
+    if (n > 0)
+        write_bufs(peer, &buf, 1, slice);
+}
+
+static void on_shut(uv_shutdown_t *shutdown, int status)
+{
+    (void)shutdown;
+    (void)status; /* the time-out of lingering does what a failure would */
+}
+
+/* Our side is done: the last words of TLS, then the end of our half. */
+static void shut(struct peer *peer)
+{
+    if (peer->shut)
+        return;
+    peer->shut = true;
+    if (peer->tls != NULL) {
+        tls_shutdown(peer->tls);
+        size_t n = tls_take(peer->tls, peer->cipher, CIPHER_MAX);
+        uv_buf_t buf = {.base = peer->cipher, .len = n};
+        if (n > 0)
+            write_bufs(peer, &buf, 1, 0);
+    }
+    if (uv_shutdown(&peer->shutdown, &peer->u.stream, on_shut) < 0) /* behind the write */
+        semel__conn_lost(peer->conn);
+}
+
+static void give_space(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
+{
+    struct peer *peer = handle->data;
+    (void)suggested;
+    *buf = uv_buf_init(peer->http->read_space, sizeof(peer->http->read_space));
+}
+
+static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
+{
+    struct peer *peer = stream->data;
+    if (n == 0 || peer->closing)
+        return;
+    if (n == UV_EOF)
+        semel__conn_ended(peer->conn);
+    else if (n < 0)
+        semel__conn_lost(peer->conn);
+    else if (peer->tls == NULL || lingers(peer))
+        semel__conn_input(peer->conn, buf->base, (size_t)n);
+    else if (!tls_feed(peer->tls, buf->base, (size_t)n))
+        semel__conn_lost(peer->conn);
+    peer_pump(peer);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct peer *peer = timer->data;
+    semel__conn_expired(peer->conn);
+    peer_pump(peer);
+}
+
+static void set_timer(struct peer *peer)
+{
+    uint64_t ms = semel__conn_timeout_ms(peer->conn);
+    if (peer->serial == peer->conn->serial)
+        return;
+    peer->serial = peer->conn->serial;
+    if (ms > 0)
+        uv_timer_start(&peer->timer, on_timer, ms, 0);
+    else
+        uv_timer_stop(&peer->timer);
+}
+
+static void set_reading(struct peer *peer)
+{
+    bool want = semel__conn_wants(peer->conn) && (peer->tls == NULL || lingers(peer) || tls_waiting(peer->tls) == 0);
+    if (want && !peer->reading && uv_read_start(&peer->u.stream, give_space, on_read) < 0)
+        semel__conn_lost(peer->conn);
+    if (!want && peer->reading)
+        uv_read_stop(&peer->u.stream);
+    peer->reading = want;
+}
+
+/* Does whatever can be done now. */
+static void peer_pump(struct peer *peer)
+{
+    if (peer->closing)
+        return;
+    decrypt(peer);
+    if (!peer->writing && peer->tls != NULL && !peer->shut)
+        write_tls(peer);
+    else if (!peer->writing && peer->tls == NULL)
+        write_plain(peer);
+    if (lingers(peer) && !peer->writing)
+        shut(peer);
+    set_reading(peer);
+    set_timer(peer);
+    if (peer->conn->phase == SEMEL_CONN_CLOSED)
+        peer_close(peer);
+}
+
+/* NULL: no memory. Its handles are initialised: it must be closed, not freed. */
+static struct peer *peer_new(struct semel_http_listener *listener)
+{
+    struct semel_http *http = listener->http;
+    struct peer *peer = semel__calloc(1, sizeof(*peer));
+    if (peer == NULL)
+        return NULL;
+    *peer = (struct peer){.http = http, .listener = listener, .next = http->peers, .handles = 2};
+    if (listener->address.storage.ss_family == AF_UNIX)
+        uv_pipe_init(&http->loop, &peer->u.pipe, 0);
+    else
+        uv_tcp_init(&http->loop, &peer->u.tcp);
+    uv_timer_init(&http->loop, &peer->timer);
+    peer->u.handle.data = peer->timer.data = peer;
+    if (http->peers != NULL)
+        http->peers->prev = peer;
+    else
+        http->oldest = peer;
+    http->peers = peer;
+    http->n_peers++;
+    listener->n_peers++;
+    return peer;
+}
+
+static bool peer_connect(struct peer *peer)
+{
+    struct semel_http_listener *listener = peer->listener;
+    struct sockaddr_storage remote = {.ss_family = AF_UNIX}, local = {.ss_family = AF_UNIX};
+    char remote_text[SEMEL_ADDRESS_TEXT], local_text[SEMEL_ADDRESS_TEXT];
+    bool tcp = listener->address.storage.ss_family != AF_UNIX;
+    int n = sizeof(remote), m = sizeof(local);
+    if (tcp) {
+        uv_tcp_nodelay(&peer->u.tcp, 1);
+        if (uv_tcp_getpeername(&peer->u.tcp, (struct sockaddr *)&remote, &n) < 0 ||
+            uv_tcp_getsockname(&peer->u.tcp, (struct sockaddr *)&local, &m) < 0)
+            return false; /* it is gone already */
+    }
+    semel__address_show(&remote, true, remote_text);
+    semel__address_show(&local, false, local_text);
+    peer->conn = semel__conn_new(&listener->env, remote_text, tcp ? local_text : NULL);
+    if (peer->conn != NULL)
+        peer->conn->owner = peer;
+    pthread_mutex_lock(&listener->tls_lock);
+    SSL_CTX *context = tls_context_ref(listener->tls);
+    pthread_mutex_unlock(&listener->tls_lock);
+    if (context != NULL) {
+        peer->tls = tls_new(context);
+        peer->cipher = semel__alloc(CIPHER_MAX);
+        SSL_CTX_free(context);
+    }
+    return peer->conn != NULL && (context == NULL || (peer->tls != NULL && peer->cipher != NULL));
+}
+
+static void retry_accept(uv_timer_t *timer)
+{
+    struct semel_http_listener *listener = timer->data;
+    peer_accept(&listener->u.stream, 0);
+}
+
+/* ---- too many connections -------------------------------------------------------------------------- */
+
+/* Connections that the other listeners may still want of their reserves. */
+static size_t set_aside(const struct semel_http_listener *listener)
+{
+    size_t n = 0;
+    for (const struct semel_http_listener *l = listener->http->listeners; l != NULL; l = l->next)
+        if (l != listener && l->n_peers < l->env.limits.reserve)
+            n += l->env.limits.reserve - l->n_peers;
+    return n;
+}
+
+static bool full_itself(const struct semel_http_listener *listener)
+{
+    return listener->n_peers > listener->env.limits.connections;
+}
+
+static bool crowded(const struct semel_http_listener *listener)
+{
+    size_t aside = set_aside(listener), max = listener->http->max_peers;
+    return full_itself(listener) || aside > max || listener->http->n_peers > max - aside;
+}
+
+/* Who may have to go so that the listener gets a connection: not what another one has of its reserve. */
+static bool may_go(const struct peer *peer, const struct semel_http_listener *listener)
+{
+    const struct semel_http_listener *own = peer->listener;
+    if (peer->closing || peer->told || peer->conn == NULL)
+        return false;
+    return own == listener || (!full_itself(listener) && own->n_peers > own->env.limits.reserve);
+}
+
+/* Does nobody with a token lose anything by its end? Between two requests, after the last, or in a reply that anybody
+ * gets, such as a refusal, which may be stuck because its client does not read. */
+static bool is_free(const struct semel_conn *conn)
+{
+    switch (conn->phase) {
+    case SEMEL_CONN_HEAD:
+    case SEMEL_CONN_IDLE:
+    case SEMEL_CONN_LINGER:
+        return true;
+    case SEMEL_CONN_WRITING:
+        return conn->x == NULL || conn->x->req.route->needs == 0;
+    case SEMEL_CONN_BODY:
+    case SEMEL_CONN_HANDLING:
+    case SEMEL_CONN_CLOSED:
+        return false;
+    }
+    return false;
+}
+
+/* The oldest that has not sent a whole head; else the oldest that is free. */
+static struct peer *oldest_without_work(const struct semel_http_listener *listener)
+{
+    struct peer *idle = NULL;
+    for (struct peer *peer = listener->http->oldest; peer != NULL; peer = peer->prev) {
+        if (!may_go(peer, listener))
+            continue;
+        if (peer->conn->phase == SEMEL_CONN_HEAD && peer->conn->requests == 0)
+            return peer;
+        if (idle == NULL && is_free(peer->conn))
+            idle = peer;
+    }
+    return idle;
+}
+
+static void report(const struct semel_http_listener *listener, bool gave_way, const struct peer *peer)
+{
+    if (listener->crowded != NULL)
+        listener->crowded(listener->env.observe_ctx, gave_way, peer->conn->remote);
+}
+
+/* false: everybody is at work, and there is no room. */
+static bool make_room(struct semel_http_listener *listener)
+{
+    while (crowded(listener)) {
+        struct peer *peer = oldest_without_work(listener);
+        if (peer == NULL)
+            return false;
+        report(listener, true, peer);
+        peer_close(peer);
+    }
+    return true;
+}
+
+static void tell_full(struct peer *peer)
+{
+    report(peer->listener, false, peer);
+    if (peer->tls != NULL || peer->http->n_told == REFUSING) {
+        peer_close(peer);
+        return;
+    }
+    uncount(peer);
+    peer->told = true;
+    peer->http->n_told++;
+    semel__conn_refuse(peer->conn, 503, "too many connections");
+    peer_pump(peer);
+}
+
+/* libuv's connection callback. */
+static void peer_accept(uv_stream_t *stream, int status)
+{
+    struct semel_http_listener *listener = stream->data;
+    if (status < 0)
+        return; /* libuv goes on listening */
+    struct peer *peer = peer_new(listener);
+    if (peer == NULL) { /* libuv waits until this one is accepted */
+        uv_timer_start(&listener->retry, retry_accept, RETRY_MS, 0);
+        return;
+    }
+    bool room = make_room(listener); /* before it has its conn, so that it does not go itself */
+    if (uv_accept(stream, &peer->u.stream) < 0 || !peer_connect(peer))
+        peer_close(peer);
+    else if (!room)
+        tell_full(peer);
+    else
+        peer_pump(peer);
+}
+
+/* ==== a listener ====================================================================================
+ *
+ * A listener: what its settings must say, its socket, its TLS context.
+ *
+ * A unix socket's file has mode 0600 from its first moment: Linux makes it with the mode of the socket, which
+ * is set before the bind. A file that a dead server left behind is replaced; a living server's is not, nor is anything
+ * that is not a socket.
+ *
+ * Invariants: an address that is not loopback has TLS, or `plain` said that it shall not.
+ */
+
+#define BACKLOG 128
+
+void semel__http_settings_init(struct semel_http_settings *settings)
+{
+    *settings = (struct semel_http_settings){
+        .limits = {.connections = 256,
+                   .requests = 10000,
+                   .head_bytes = 16384,
+                   .head_fields = 100,
+                   .held_bytes = (size_t)16 << 20,
+                   .reply_max = (size_t)16 << 20,
+                   .idle_ms = 60000,
+                   .head_ms = 10000,
+                   .body_ms = 30000,
+                   .write_ms = 30000,
+                   .linger_ms = 2000},
+    };
+}
+
+static semel_status invalid(struct semel_error *err, const char *address, const char *why)
+{
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "listener %s: %s", address, why);
+}
+
+static semel_status settings_check(const struct semel_http_settings *s, const struct semel_address *address,
+                                   struct semel_error *err)
+{
+    const struct semel_http_limits *l = &s->limits;
+    if ((s->cert_file == NULL) != (s->key_file == NULL))
+        return invalid(err, s->address, "a certificate and its key belong together");
+    if (s->client_ca_file != NULL && s->cert_file == NULL)
+        return invalid(err, s->address, "a client CA needs TLS: give a certificate and a key");
+    if (address->storage.ss_family == AF_UNIX && s->cert_file != NULL)
+        return invalid(err, s->address, "a unix socket has no TLS");
+    if (!address->loopback && s->cert_file == NULL && !s->plain)
+        return invalid(err, s->address, "not loopback: give a certificate and a key, or say plain: true");
+    if (l->connections == 0 || l->requests == 0 || l->head_bytes < 256 || l->head_fields == 0 || l->idle_ms == 0 ||
+        l->head_ms == 0 || l->body_ms == 0 || l->write_ms == 0 || l->linger_ms == 0)
+        return invalid(err, s->address, "every limit must be above 0, and a head have room for 256 bytes");
+    return SEMEL_OK;
+}
+
+static bool copy(char **ret, const char *text)
+{
+    size_t n = text != NULL ? strlen(text) + 1 : 0;
+    if (n == 0)
+        return true;
+    *ret = semel__alloc(n);
+    if (*ret != NULL)
+        memcpy(*ret, text, n);
+    return *ret != NULL;
+}
+
+static semel_status tls_init(struct semel_http_listener *listener, const struct semel_http_settings *settings,
+                             struct semel_error *err)
+{
+    if (settings->cert_file == NULL)
+        return SEMEL_OK;
+    if (!copy(&listener->cert_file, settings->cert_file) || !copy(&listener->key_file, settings->key_file) ||
+        !copy(&listener->client_ca_file, settings->client_ca_file))
+        return semel__fail_memory(err);
+    return tls_context_new(&listener->tls, listener->cert_file, listener->key_file, listener->client_ca_file, err);
+}
+
+/* Taken, not allowed, no such directory: what the kernel says. RETRY where waiting may help. */
+static semel_status bind_fault(struct semel_error *err, const char *address, int error)
+{
+    semel_status status = error == EADDRINUSE || error == EADDRNOTAVAIL || error == EMFILE || error == ENOMEM
+                              ? SEMEL_RETRY
+                              : SEMEL_INVALID;
+    enum semel_class cls = status == SEMEL_RETRY ? SEMEL_CLASS_ENVIRONMENT : SEMEL_CLASS_PERMANENT;
+    semel__fail(err, status, cls, "listener %s: %s", address, uv_strerror(-error));
+    if (err != NULL)
+        err->code = error;
+    return status;
+}
+
+/* Whether a server answers there. What is there and dead is removed. */
+static int clear_path(const struct sockaddr_un *un)
+{
+    struct stat st;
+    if (lstat(un->sun_path, &st) != 0)
+        return errno == ENOENT ? 0 : errno;
+    if (!S_ISSOCK(st.st_mode))
+        return EEXIST;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return errno;
+    bool dead = connect(fd, (const struct sockaddr *)un, sizeof(*un)) != 0 && errno == ECONNREFUSED;
+    close(fd);
+    if (!dead)
+        return EADDRINUSE;
+    return unlink(un->sun_path) == 0 || errno == ENOENT ? 0 : errno;
+}
+
+static int bind_unix(struct semel_http_listener *listener)
+{
+    const struct sockaddr_un *un = (const struct sockaddr_un *)&listener->address.storage;
+    struct stat st;
+    int error = clear_path(un);
+    if (error != 0)
+        return error;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return errno;
+    bool bound = fchmod(fd, S_IRUSR | S_IWUSR) == 0 && bind(fd, (const struct sockaddr *)un, sizeof(*un)) == 0;
+    if (bound && lstat(un->sun_path, &st) == 0 && (st.st_mode & (S_IRWXG | S_IRWXO)) == 0) {
+        listener->dev = st.st_dev;
+        listener->ino = st.st_ino;
+        error = -uv_pipe_open(&listener->u.pipe, fd);
+    } else {
+        error = bound ? EPERM : errno;
+    }
+    if (error != 0)
+        close(fd);
+    return error;
+}
+
+static int bind_tcp(struct semel_http_listener *listener)
+{
+    struct sockaddr_storage *storage = &listener->address.storage;
+    int n = sizeof(*storage);
+    int error = uv_tcp_bind(&listener->u.tcp, (const struct sockaddr *)storage,
+                            storage->ss_family == AF_INET6 ? UV_TCP_IPV6ONLY : 0);
+    return -error != 0 ? -error : -uv_tcp_getsockname(&listener->u.tcp, (struct sockaddr *)storage, &n);
+}
+
+static semel_status open_socket(struct semel_http_listener *listener, const char *text, struct semel_error *err)
+{
+    bool is_unix = listener->address.storage.ss_family == AF_UNIX;
+    int error = is_unix ? bind_unix(listener) : bind_tcp(listener);
+    if (error == 0)
+        error = -uv_listen(&listener->u.stream, BACKLOG, peer_accept);
+    if (error == 0 && !is_unix) { /* a port of 0 was chosen by the bind */
+        int n = sizeof(listener->address.storage);
+        error = -uv_tcp_getsockname(&listener->u.tcp, (struct sockaddr *)&listener->address.storage, &n);
+    }
+    return error == 0 ? SEMEL_OK : bind_fault(err, text, error);
+}
+
+static semel_status env_init(struct semel_http_listener *listener, const struct semel_http_settings *settings,
+                             struct semel_error *err)
+{
+    struct semel_conn_env *env = &listener->env;
+    env->clock = listener->http->clock;
+    env->back = mail_back;
+    env->take = mail_take;
+    env->gone = mail_gone;
+    env->aside = mail_aside;
+    env->back_ctx = listener->http->mail;
+    listener->crowded = settings->crowded;
+    return semel__conn_env_init(env, settings, listener->address.storage.ss_family == AF_UNIX, err);
+}
+
+/* Its handles are initialised and it is in the list: it must be closed in the loop. */
+static struct semel_http_listener *listener_new(struct semel_http *http, const struct semel_address *address)
+{
+    struct semel_http_listener *listener = semel__calloc(1, sizeof(*listener));
+    if (listener == NULL)
+        return NULL;
+    listener->http = http;
+    listener->address = *address;
+    pthread_mutex_init(&listener->tls_lock, NULL);
+    if (address->storage.ss_family == AF_UNIX)
+        uv_pipe_init(&http->loop, &listener->u.pipe, 0);
+    else
+        uv_tcp_init(&http->loop, &listener->u.tcp);
+    uv_timer_init(&http->loop, &listener->retry);
+    listener->u.handle.data = listener->retry.data = listener;
+    listener->next = http->listeners;
+    http->listeners = listener;
+    return listener;
+}
+
+/* The file goes only if it is still ours: a successor may have taken the path. */
+static void remove_path(struct semel_http_listener *listener)
+{
+    const struct sockaddr_un *un = (const struct sockaddr_un *)&listener->address.storage;
+    struct stat st;
+    if (listener->ino != 0 && lstat(un->sun_path, &st) == 0 && st.st_dev == listener->dev && st.st_ino == listener->ino)
+        unlink(un->sun_path);
+    listener->ino = 0;
+}
+
+/* No new connections; the handle closes in the loop. */
+static void listener_close(struct semel_http_listener *listener)
+{
+    if (uv_is_closing(&listener->u.handle))
+        return;
+    if (listener->address.storage.ss_family == AF_UNIX)
+        remove_path(listener);
+    uv_close(&listener->u.handle, NULL);
+    uv_close((uv_handle_t *)&listener->retry, NULL);
+}
+
+semel_status semel__http_listen(struct semel_http *http, const struct semel_http_settings *settings,
+                                struct semel_http_listener **ret_listener, struct semel_error *err)
+{
+    struct semel_address address;
+    assert(!http->ran);
+    semel_status status = semel__address_parse(&address, settings->address, err);
+    if (status == SEMEL_OK)
+        status = settings_check(settings, &address, err);
+    if (status != SEMEL_OK)
+        return status;
+    struct semel_http_listener *listener = listener_new(http, &address);
+    if (listener == NULL)
+        return semel__fail_memory(err);
+    status = env_init(listener, settings, err);
+    if (status == SEMEL_OK)
+        status = tls_init(listener, settings, err);
+    if (status == SEMEL_OK)
+        status = open_socket(listener, settings->address, err);
+    if (status != SEMEL_OK) {
+        listener_close(listener);
+        return status;
+    }
+    if (ret_listener != NULL)
+        *ret_listener = listener;
+    return SEMEL_OK;
+}
+
+unsigned semel__http_port(const struct semel_http_listener *listener)
+{
+    return semel__address_port(&listener->address.storage);
+}
+
+semel_status semel__http_set_tokens(struct semel_http_listener *listener, const struct semel_http_token *tokens,
+                                    size_t n_tokens, struct semel_error *err)
+{
+    return semel__access_set_tokens(&listener->env.access, tokens, n_tokens, err);
+}
+
+static void listener_free(struct semel_http_listener *listener)
+{
+    semel__conn_env_done(&listener->env);
+    SSL_CTX_free(listener->tls);
+    pthread_mutex_destroy(&listener->tls_lock);
+    semel__free(listener->cert_file);
+    semel__free(listener->key_file);
+    semel__free(listener->client_ca_file);
+    semel__free(listener);
+}
+
+/* ==== the loop =================================================================================== */
 
 static void answer_all(struct semel_http_exchange *x)
 {
@@ -102,7 +1076,7 @@ static void answer_all(struct semel_http_exchange *x)
             semel__conn_retire(x->env, x);
         } else {
             semel__conn_answered(conn, x);
-            semel__peer_pump(conn->owner);
+            peer_pump(conn->owner);
         }
         x = next;
     }
@@ -123,7 +1097,8 @@ static void finish(struct semel_http *http)
     uv_close((uv_handle_t *)&http->deadline, NULL);
 }
 
-void semel__server_peer_gone(struct semel_http *http)
+/* Perhaps it was the last. */
+static void peer_gone(struct semel_http *http)
 {
     if (http->stopping && http->peers == NULL)
         finish(http);
@@ -132,8 +1107,8 @@ void semel__server_peer_gone(struct semel_http *http)
 static void on_deadline(uv_timer_t *timer)
 {
     struct semel_http *http = timer->data;
-    for (struct semel_peer *peer = http->peers; peer != NULL; peer = peer->next)
-        semel__peer_close(peer);
+    for (struct peer *peer = http->peers; peer != NULL; peer = peer->next)
+        peer_close(peer);
 }
 
 static void stop_now(struct semel_http *http, uint64_t deadline_ms)
@@ -146,19 +1121,19 @@ static void stop_now(struct semel_http *http, uint64_t deadline_ms)
     }
     http->stopping = true;
     for (struct semel_http_listener *listener = http->listeners; listener != NULL; listener = listener->next)
-        semel__listener_close(listener);
-    for (struct semel_peer *peer = http->peers; peer != NULL; peer = peer->next) {
+        listener_close(listener);
+    for (struct peer *peer = http->peers; peer != NULL; peer = peer->next) {
         if (peer->conn != NULL)
             semel__conn_drain(peer->conn);
-        semel__peer_pump(peer);
+        peer_pump(peer);
     }
-    semel__server_peer_gone(http);
+    peer_gone(http);
 }
 
 static void on_wake(uv_async_t *wake)
 {
     struct semel_http *http = wake->data;
-    struct semel_mail *mail = http->mail;
+    struct mail *mail = http->mail;
     pthread_mutex_lock(&mail->lock);
     struct semel_http_exchange *x = mail_empty(mail);
     bool stop = mail->stop;
@@ -172,7 +1147,7 @@ static void on_wake(uv_async_t *wake)
 
 void semel__http_stop(struct semel_http *http, uint64_t deadline_ms)
 {
-    struct semel_mail *mail = http->mail;
+    struct mail *mail = http->mail;
     pthread_mutex_lock(&mail->lock);
     if (!mail->stop || deadline_ms < mail->stop_ms)
         mail->stop_ms = deadline_ms;
@@ -187,12 +1162,12 @@ static semel_status uv_fault(struct semel_error *err, const char *what, int erro
     return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "%s: %s", what, uv_strerror(error));
 }
 
-static struct semel_mail *mail_new(uv_async_t *wake)
+static struct mail *mail_new(uv_async_t *wake)
 {
-    struct semel_mail *mail = semel__calloc(1, sizeof(*mail));
+    struct mail *mail = semel__calloc(1, sizeof(*mail));
     if (mail == NULL)
         return NULL;
-    *mail = (struct semel_mail){.refs = 1, .wake = wake, .last = &mail->first};
+    *mail = (struct mail){.refs = 1, .wake = wake, .last = &mail->first};
     pthread_mutex_init(&mail->lock, NULL);
     return mail;
 }
@@ -214,7 +1189,7 @@ semel_status semel__http_new(struct semel_http **ret, const struct semel_clock *
     if (error < 0) {
         if (looped)
             uv_loop_close(&http->loop);
-        semel__mail_gone(http->mail);
+        mail_gone(http->mail);
         semel__free(http);
         return uv_fault(err, "event loop", error);
     }
@@ -255,27 +1230,27 @@ semel_status semel__http_run(struct semel_http *http, struct semel_error *err)
 
 semel_status semel__http_reload(struct semel_http *http, struct semel_error *err)
 {
-    struct semel_tls_context **fresh;
+    SSL_CTX **fresh;
     size_t n = 0, done = 0;
     for (const struct semel_http_listener *l = http->listeners; l != NULL; l = l->next)
         n++;
-    fresh = semel__calloc(n + 1, sizeof(struct semel_tls_context *));
+    fresh = semel__calloc(n + 1, sizeof(SSL_CTX *));
     if (fresh == NULL)
         return semel__fail_memory(err);
     semel_status status = SEMEL_OK;
     for (const struct semel_http_listener *l = http->listeners; l != NULL && status == SEMEL_OK; l = l->next, done++)
         if (l->cert_file != NULL)
-            status = semel__tls_context_new(&fresh[done], l->cert_file, l->key_file, l->client_ca_file, err);
+            status = tls_context_new(&fresh[done], l->cert_file, l->key_file, l->client_ca_file, err);
     size_t i = 0;
     for (struct semel_http_listener *l = http->listeners; l != NULL; l = l->next, i++) {
-        struct semel_tls_context *old = fresh[i];
+        SSL_CTX *old = fresh[i];
         if (status == SEMEL_OK && fresh[i] != NULL) {
             pthread_mutex_lock(&l->tls_lock);
             old = l->tls;
             l->tls = fresh[i];
             pthread_mutex_unlock(&l->tls_lock);
         }
-        semel__tls_context_unref(old);
+        SSL_CTX_free(old);
     }
     semel__free(fresh);
     return status;
@@ -288,10 +1263,10 @@ void semel__http_free(struct semel_http *http)
     if (!http->finished) { /* it never ran, or was never stopped */
         http->stopping = true;
         for (struct semel_http_listener *l = http->listeners; l != NULL; l = l->next)
-            semel__listener_close(l);
-        for (struct semel_peer *peer = http->peers; peer != NULL; peer = peer->next)
-            semel__peer_close(peer);
-        semel__server_peer_gone(http);
+            listener_close(l);
+        for (struct peer *peer = http->peers; peer != NULL; peer = peer->next)
+            peer_close(peer);
+        peer_gone(http);
         uv_run(&http->loop, UV_RUN_DEFAULT);
     }
     int error = uv_loop_close(&http->loop);
@@ -300,9 +1275,9 @@ void semel__http_free(struct semel_http *http)
     struct semel_http_listener *listener = http->listeners;
     while (listener != NULL) {
         struct semel_http_listener *next = listener->next;
-        semel__listener_free(listener);
+        listener_free(listener);
         listener = next;
     }
-    semel__mail_gone(http->mail);
+    mail_gone(http->mail);
     semel__free(http);
 }

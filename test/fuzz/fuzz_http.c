@@ -189,16 +189,16 @@ static void init(struct run *run)
     semel__http_settings_init(&settings);
     settings.tokens = tokens;
     settings.n_tokens = 1;
-    *run = (struct run){.env = {.routes = routes, .n_routes = sizeof(routes) / sizeof(routes[0])}};
-    for (size_t i = 0; i < run->env.n_routes; i++)
+    settings.routes = routes;
+    settings.n_routes = sizeof(routes) / sizeof(routes[0]);
+    settings.limits.head_bytes = 512;
+    settings.limits.head_fields = 8;
+    settings.limits.requests = 20;
+    settings.limits.held_bytes = BODY_MAX;
+    *run = (struct run){.disturbed = false};
+    for (size_t i = 0; i < settings.n_routes; i++)
         routes[i].ctx = run;
-    MUST(semel__access_init(&run->env.access, &settings, false, NULL) == SEMEL_OK);
-    run->env.limits = settings.limits;
-    run->env.limits.head_bytes = 512;
-    run->env.limits.head_fields = 8;
-    run->env.limits.requests = 20;
-    run->env.limits.held_bytes = BODY_MAX;
-    MUST(semel__conn_share_out(&run->env));
+    MUST(semel__conn_env_init(&run->env, &settings, false, NULL) == SEMEL_OK);
     run->env.clock = &clock;
     run->env.back = came_back;
     run->env.take = took;
@@ -230,7 +230,6 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
     }
     semel__buf_done(&whole);
     semel__buf_done(&bytes);
-    semel__access_done(&run.env.access);
     semel__conn_env_done(&run.env);
     return 0;
 }

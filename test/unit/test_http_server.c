@@ -13,6 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "net/address.h"
 #include "unit/httpd_each.h"
 
 #define HOST "Host: localhost\r\n"
@@ -349,23 +350,23 @@ static void addresses_are_understood_or_refused(void **state)
                                       "unix:relative",
                                       "127.0.0.1:+80"};
     struct semel_error err;
-    bool loopback;
+    struct semel_address address;
     for (size_t i = 0; i < COUNT(good); i++) {
-        loopback = false;
-        assert_int_equal(semel__http_address_check(good[i], &loopback, &err), SEMEL_OK);
-        assert_true(loopback);
+        address.loopback = false;
+        assert_int_equal(semel__address_parse(&address, good[i], &err), SEMEL_OK);
+        assert_true(address.loopback);
     }
     for (size_t i = 0; i < COUNT(far); i++) {
-        loopback = true;
-        assert_int_equal(semel__http_address_check(far[i], &loopback, &err), SEMEL_OK);
-        assert_false(loopback);
+        address.loopback = true;
+        assert_int_equal(semel__address_parse(&address, far[i], &err), SEMEL_OK);
+        assert_false(address.loopback);
     }
     for (size_t i = 0; i < COUNT(bad); i++)
-        if (semel__http_address_check(bad[i], &loopback, &err) != SEMEL_INVALID)
+        if (semel__address_parse(&address, bad[i], &err) != SEMEL_INVALID)
             fail_msg("taken: %s", bad[i]);
     char path[200] = "unix:/";
     memset(path + 6, 'x', 150);
-    assert_int_equal(semel__http_address_check(path, &loopback, &err), SEMEL_INVALID);
+    assert_int_equal(semel__address_parse(&address, path, &err), SEMEL_INVALID);
 }
 
 static void a_unix_socket_is_its_owners_and_needs_no_token(void **state)
