@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * digest.c: SHA-256 by OpenSSL's EVP interface.
+ * digest.c: SHA-256 and MD5 by OpenSSL's EVP interface.
  *
  * The algorithm is looked up once a process and kept until it ends: the look-up costs more than the digest of a
  * short message. Where it failed, for lack of memory, every digest looks it up by itself.
@@ -37,6 +37,17 @@ bool semel__sha256(const struct semel_str *parts, size_t n_parts, unsigned char 
         memcpy(out, digest, sizeof(digest));
     EVP_MD_CTX_free(ctx);
     return ok;
+}
+
+bool semel__md5_hex(struct semel_str text, char out[33])
+{
+    unsigned char digest[16];
+    size_t n = 0;
+
+    if (EVP_Q_digest(NULL, "MD5", NULL, text.p != NULL ? text.p : "", text.n, digest, &n) != 1 || n != sizeof digest)
+        return false;
+    semel__hex(digest, sizeof digest, out);
+    return true;
 }
 
 void semel__hex(const unsigned char *bytes, size_t n, char *out)

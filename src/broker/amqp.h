@@ -9,7 +9,7 @@
  * What is promised
  *  - A delivery's source is the queue. AMQP has no positions. The properties are those of the message that were given:
  *    `message_id`, `type`, `correlation_id`, `timestamp` (RFC 3339), `content_type`, `app_id`; and always `routing_key`
- *    and `exchange`. Headers are text (amqp_table.c); those of CloudEvents' binding are called `ce_NAME`. `delivery`
+ *    and `exchange`. Headers are text (amqp_message.c); those of CloudEvents' binding are called `ce_NAME`. `delivery`
  *    is 1, or for a redelivered message 2, or what a quorum queue has counted.
  *  - A tag belongs to one channel (P30). When the channel or its connection is gone, whoever closed it, all of its tags
  *    are fenced and nothing is sent for them; no delivery is answered twice.

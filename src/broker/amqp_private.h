@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
  * amqp_private.h: the inside of the AMQP driver:
- *   amqp.c         opening, closing, poll and the answers to deliveries
- *   amqp_ask.c     what the server says of a queue
- *   amqp_conf.c    the URL and the options
- *   amqp_link.c    a connection: connecting, logging in, sending without hanging, what an error means
- *   amqp_tls.c     the connection's TLS
- *   amqp_frame.c   from frames to messages
- *   amqp_table.c   a message's headers and properties as text; knows nothing of connections
+ *   amqp.c         the source: opening, closing, poll and the answers to deliveries
+ *   amqp_link.c    a connection: settings, connecting, TLS, sending without hanging, what an error means, questions
+ *   amqp_message.c from frames to messages, and their headers and properties as text; knows nothing of connections
  *   amqp_window.c  which deliveries have no answer yet; knows nothing of librabbitmq's connections
- *   amqp_send.c    publish
+ *   amqp_send.c    the sink: publish
  *
  * librabbitmq is not used where it would wait for ever: messages are put together from frames here, and a frame is
  * sent only when the socket has room for it (AMQP_FRAME_PART).
@@ -139,9 +135,7 @@ struct amqp_link {
 };
 
 int64_t semel__amqp_now_us(void); /* monotonic */
-struct timeval semel__amqp_timeval(int64_t us);
 struct semel_str semel__amqp_str(amqp_bytes_t bytes);
-amqp_bytes_t semel__amqp_bytes(struct semel_str s);
 
 /* Connects, logs in, opens AMQP_CHANNEL. Not OK (RETRY, INVALID): the link is closed. heartbeat_s 0: none. */
 semel_status semel__amqp_link_open(struct amqp_link *link, const struct amqp_conf *conf, int heartbeat_s,
@@ -164,12 +158,6 @@ semel_status semel__amqp_fail_reply(amqp_rpc_reply_t reply, const char *what, st
 semel_status semel__amqp_fail_library(int code, const char *what, struct semel_error *err);
 /* A method of channel 0 that every connection meets: remembers whether it is blocked. Not OK: the server closes. */
 semel_status semel__amqp_link_method(struct amqp_link *link, const amqp_method_t *method, struct semel_error *err);
-
-/* amqp_tls.c: a socket for the link, which is deleted with it. Reason: why the last handshake failed, or ""; for the
- * server's certificate link->x509 says more. */
-semel_status semel__amqp_tls_socket(struct amqp_link *link, const struct amqp_conf *conf, amqp_socket_t **ret,
-                                    struct semel_error *err);
-const char *semel__amqp_tls_reason(void);
 
 /* ---- the handle --------------------------------------------------------------------------------------- */
 

@@ -23,6 +23,11 @@
 #define FRAME_ENDS 8    /* of a frame: what is before and behind its payload */
 #define LOOK_EVERY 16
 
+static amqp_bytes_t bytes_of(struct semel_str s)
+{
+    return (amqp_bytes_t){.len = s.n, .bytes = (void *)(uintptr_t)s.p}; /* they are only read */
+}
+
 struct ticket {
     size_t item;
     bool answered;
@@ -61,8 +66,8 @@ static bool find_place(const struct semel_publish *item, struct place *ret)
 
 static amqp_table_entry_t entry_of(struct semel_str name, struct semel_str value)
 {
-    return (amqp_table_entry_t){.key = semel__amqp_bytes(name),
-                                .value = {.kind = AMQP_FIELD_KIND_UTF8, .value.bytes = semel__amqp_bytes(value)}};
+    return (amqp_table_entry_t){.key = bytes_of(name),
+                                .value = {.kind = AMQP_FIELD_KIND_UTF8, .value.bytes = bytes_of(value)}};
 }
 
 /* false: it can never be sent. */
@@ -118,7 +123,7 @@ static semel_status send_header(struct amqp_link *link, const struct semel_publi
         return semel__fail_memory(err);
     if (semel__str_given(item->id) && item->id.n <= AMQP_SHORT_MAX) {
         properties._flags |= AMQP_BASIC_MESSAGE_ID_FLAG;
-        properties.message_id = semel__amqp_bytes(item->id);
+        properties.message_id = bytes_of(item->id);
     }
     frame.payload.properties.class_id = AMQP_BASIC_CLASS;
     frame.payload.properties.body_size = item->payload.n;
@@ -143,8 +148,8 @@ static semel_status send_item(struct sending *s, size_t at, const struct place *
     struct amqp_link *link = &s->amqp->sender;
     struct semel_publish *item = &s->items[at];
     const size_t part = part_of(link);
-    amqp_basic_publish_t publish = {.exchange = semel__amqp_bytes(place->exchange),
-                                    .routing_key = semel__amqp_bytes(place->routing_key),
+    amqp_basic_publish_t publish = {.exchange = bytes_of(place->exchange),
+                                    .routing_key = bytes_of(place->routing_key),
                                     .mandatory = 1};
     semel_status status = semel__amqp_send(link, AMQP_CHANNEL, AMQP_BASIC_PUBLISH_METHOD, &publish, err);
 
@@ -156,7 +161,7 @@ static semel_status send_item(struct sending *s, size_t at, const struct place *
     for (size_t i = 0; status == SEMEL_OK && i < item->payload.n;) {
         const size_t n = item->payload.n - i < part ? item->payload.n - i : part;
         amqp_frame_t frame = {.frame_type = AMQP_FRAME_BODY, .channel = AMQP_CHANNEL};
-        frame.payload.body_fragment = semel__amqp_bytes((struct semel_str){item->payload.p + i, n});
+        frame.payload.body_fragment = bytes_of((struct semel_str){item->payload.p + i, n});
         status = send_frame(link, &frame, err);
         i += n;
     }

@@ -1,10 +1,33 @@
 /* SPDX-License-Identifier: MIT
  *
- * kafka.c: the Kafka driver: opening and closing, poll, and the answers. See kafka.h.
+ * kafka.c: Kafka as a source: joining the group and leaving it, partitions that come and go, commits, poll, answers,
+ * and going back. See kafka.h.
  *
- * Invariants: a record leaves `pending` by being delivered, or by being stale.
+ * librdkafka's threads fetch into one queue of ours, `messages`, to which every partition is forwarded. Group
+ * membership, errors and answers come by the consumer's own queue. So a handle that is full can stay a member without
+ * taking anything, and the fetchers stop by themselves when `messages` is full.
+ *
+ * A partition begins where the hook says, else where the group left off, else, when `first` allows it, at its
+ * beginning. The driver asks for the group's offsets itself, because the library has one setting for "there is none"
+ * and "it is out of range", and the second must never be answered by a jump.
+ *
+ * Invariants: callbacks run in the thread that owns the handle, inside poll, close or reopen. A lane exists for exactly
+ * the partitions that are assigned. What is committed is lane->done of a lane that is ours; one commit is on its way at
+ * a time, but for the last one of a partition that is given up, which the library sends before it tells the group. A
+ * record leaves `pending` by being delivered, or by being stale. A lane that goes back is paused before it seeks: the
+ * other way round the pause would overwrite the place. What comes first after a seek is what was sought, or it is
+ * sought again. What a delivery points to lies in the arena. The library's threads touch `messages` only until it is
+ * destroyed; a reader that cannot be destroyed without taking the process along is left behind, and is silent.
  */
+#define _GNU_SOURCE /* memrchr */
 #include "broker/kafka_private.h"
+
+#include <stdio.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+#include "base/clock.h"
 
 #define POLL_MAX ((size_t)4096)
 #define POLL_BYTES ((size_t)1 << 20) /* a batch ends early when it has become as large as this */
@@ -12,20 +35,301 @@
 #define LOOK_IDLY_MS 1000
 #define WAKE_FROM 64 /* records in the queue, or bytes taken from it, after which a fetcher may sleep */
 #define WAKE_BYTES ((size_t)64 << 10)
+#define ASK_EVERY_US 1000000 /* while no server can be reached */
+#define ASK_MS 100
+#define ASK_MAX_MS 3200
+#define COMMIT_MS 100
+#define REBALANCE_MS 5000
+#define SERVE_MAX 1000
+#define SEEK_MS 5000
+#define EXPECT_TRIES 3
+#define CLOSE_MS 5000
+#define SERVE_MS 20
+#define SLACK_NS 2000000ul
+#define LONG_SLACK_NS 50000000ul
+#define NUMBER_MAX 20 /* -9223372036854775808 */
+#define WARN_LEVEL 3  /* as syslog counts */
 
 static struct kafka *self(struct semel_broker *broker)
 {
     return (struct kafka *)broker;
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------ */
-
-static semel_status refuse(const char *text, struct semel_error *err)
+int64_t semel__kafka_now_us(void)
 {
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "kafka: %s", text);
+    return semel__now(&semel__clock_real);
 }
 
-void semel__kafka_forget(struct kafka *kafka, const struct kafka_lane *lane)
+int semel__kafka_left_ms(int64_t from_us, int wait_ms)
+{
+    const int64_t past_us = semel__kafka_now_us() - from_us;
+
+    return past_us < 0 || past_us >= (int64_t)wait_ms * 1000 ? 0 : wait_ms - (int)(past_us / 1000);
+}
+
+/* The library says so, but not while it waits for a rebalance to be served; so we look at the time ourselves. */
+static bool is_lost(const struct kafka *kafka)
+{
+    return kafka->lost || rd_kafka_assignment_lost(kafka->rk) != 0 ||
+           (kafka->polled_us != SEMEL_NONE && semel__kafka_now_us() - kafka->polled_us > kafka->patience_us);
+}
+
+static void die(struct kafka *kafka, const struct semel_error *why)
+{
+    if (kafka->dead)
+        return;
+    kafka->dead = true;
+    kafka->error = *why;
+    kafka->error.status = SEMEL_CLOSED;
+}
+
+__attribute__((format(printf, 4, 5))) static void die_because(struct kafka *kafka, int code, enum semel_class cls,
+                                                              const char *fmt, ...)
+{
+    struct semel_error why = {0};
+    char text[sizeof why.text];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    semel__fail(&why, SEMEL_CLOSED, cls, "kafka: %s", text);
+    why.code = code;
+    die(kafka, &why);
+}
+
+/* Told by the next poll; the first of several, but what somebody must mend comes before what mends itself. */
+static void note_error(struct kafka *kafka, const struct semel_error *error)
+{
+    const bool worse = error->cls == SEMEL_CLASS_BROKEN && kafka->error.cls != SEMEL_CLASS_BROKEN;
+
+    if (kafka->dead || (kafka->noted && !worse))
+        return;
+    kafka->noted = true;
+    kafka->error = *error;
+}
+
+static void note(struct kafka *kafka, int code, enum semel_class cls, const char *text)
+{
+    struct semel_error error = {0};
+
+    semel__fail(&error, SEMEL_RETRY, cls, "kafka: %s", text);
+    error.code = code;
+    note_error(kafka, &error);
+}
+
+/* ---- errors -------------------------------------------------------------------------------------------- */
+
+/* Whom to blame: the world, which mends itself, or somebody's settings, here or on the server. */
+static enum semel_class class_of(rd_kafka_resp_err_t code)
+{
+    switch ((int)code) {
+    case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
+    case RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC:
+    case RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION:
+    case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
+    case RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED:
+    case RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED:
+    case RD_KAFKA_RESP_ERR_SASL_AUTHENTICATION_FAILED:
+    case RD_KAFKA_RESP_ERR_UNSUPPORTED_SASL_MECHANISM:
+    case RD_KAFKA_RESP_ERR_INCONSISTENT_GROUP_PROTOCOL:
+    case RD_KAFKA_RESP_ERR_INVALID_SESSION_TIMEOUT:
+    case RD_KAFKA_RESP_ERR__AUTHENTICATION:
+    case RD_KAFKA_RESP_ERR__SSL:
+        return SEMEL_CLASS_BROKEN;
+    default:
+        return SEMEL_CLASS_ENVIRONMENT;
+    }
+}
+
+void semel__kafka_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
+{
+    struct kafka *kafka = ((const struct kafka_ear *)opaque)->kafka;
+
+    (void)rk;
+    if (code == RD_KAFKA_RESP_ERR__FATAL) {
+        die_because(kafka, code, SEMEL_CLASS_BROKEN, "the client cannot go on: %s", reason);
+        return;
+    }
+    kafka->away |= code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN;
+    if (code != RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN)
+        semel__kafka_explain(kafka, code, class_of(code), reason);
+    if (code != RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN && kafka->why.cls != SEMEL_CLASS_BROKEN)
+        return; /* one broker of several that is down is no news */
+    if (kafka->why.status != SEMEL_OK)
+        note_error(kafka, &kafka->why);
+    else
+        note(kafka, code, class_of(code), reason);
+}
+
+static void is_there(struct kafka *kafka)
+{
+    kafka->away = false;
+    kafka->ask_ms = 0;
+    kafka->why = (struct semel_error){0};
+}
+
+/* Whoever is far away, or busy, needs longer than a moment to answer; so each question waits longer than the last. */
+static semel_status away(struct kafka *kafka, struct semel_error *err)
+{
+    const struct rd_kafka_metadata *found;
+    const int64_t now_us = semel__kafka_now_us();
+
+    if (!kafka->away)
+        return SEMEL_OK;
+    if (now_us >= kafka->ask_us || kafka->ask_us - now_us > ASK_EVERY_US) { /* the clock may have been set back */
+        kafka->ask_us = now_us + ASK_EVERY_US;
+        kafka->ask_ms = kafka->ask_ms < ASK_MS ? ASK_MS : kafka->ask_ms < ASK_MAX_MS ? 2 * kafka->ask_ms : ASK_MAX_MS;
+        if (rd_kafka_metadata(kafka->rk, 0, NULL, &found, kafka->ask_ms) == RD_KAFKA_RESP_ERR_NO_ERROR) {
+            rd_kafka_metadata_destroy(found);
+            is_there(kafka);
+            return SEMEL_OK;
+        }
+    }
+    if (kafka->why.status != SEMEL_OK) {
+        if (err != NULL)
+            *err = kafka->why;
+        return SEMEL_RETRY;
+    }
+    return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "kafka: no server can be reached");
+}
+
+static void stop(struct kafka *kafka, struct kafka_lane *lane, const char *why)
+{
+    char text[sizeof kafka->error.text];
+
+    /* There may be no offset yet, and then it must start at the beginning; or where that is could not be asked. */
+    if (lane->unsure || (lane->from_beginning && lane->next == 0)) {
+        die_because(kafka, RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET, SEMEL_CLASS_ENVIRONMENT,
+                    "%s/%d: where to start could not be asked", lane->topic, (int)lane->partition);
+        return;
+    }
+    lane->stopped = true;
+    snprintf(text, sizeof text, "%s/%d is not read on: %s", lane->topic, (int)lane->partition, why);
+    note(kafka, RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET, SEMEL_CLASS_BROKEN, text);
+}
+
+static void note_message(struct kafka *kafka, const rd_kafka_message_t *message)
+{
+    const char *text = rd_kafka_message_errstr(message);
+    struct kafka_lane *lane = NULL;
+
+    kafka->lost |= message->err == RD_KAFKA_RESP_ERR__MAX_POLL_EXCEEDED;
+    if (message->rkt != NULL)
+        lane = semel__kafka_lane_find(&kafka->lanes, rd_kafka_topic_name(message->rkt), message->partition);
+    if (message->err == RD_KAFKA_RESP_ERR__FATAL)
+        die_because(kafka, message->err, SEMEL_CLASS_BROKEN, "the client cannot go on: %s", text);
+    else if (message->err == RD_KAFKA_RESP_ERR__MAX_POLL_EXCEEDED)
+        die_because(kafka, message->err, SEMEL_CLASS_ENVIRONMENT, "%s", text);
+    else if (message->err != RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET)
+        note(kafka, message->err, class_of(message->err), text);
+    else if (lane != NULL)
+        stop(kafka, lane, text);
+}
+
+/* ---- commits ------------------------------------------------------------------------------------------- */
+
+/* Reading goes on, and what is not committed comes again after a restart. A group that is changing refuses as well, and
+ * that is no news. */
+static void report_commit(struct kafka *kafka, rd_kafka_resp_err_t code)
+{
+    char text[160];
+    const bool news = code != kafka->refused;
+
+    kafka->refused = code;
+    if (!news || kafka->log == NULL || code == RD_KAFKA_RESP_ERR_NO_ERROR || code == RD_KAFKA_RESP_ERR__NO_OFFSET ||
+        code == RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS || code == RD_KAFKA_RESP_ERR_ILLEGAL_GENERATION ||
+        code == RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID || code == RD_KAFKA_RESP_ERR__ASSIGNMENT_LOST)
+        return;
+    snprintf(text, sizeof text, "the group's offsets cannot be committed: %s", rd_kafka_err2str(code));
+    kafka->log(kafka->log_ctx, WARN_LEVEL, "COMMIT", text);
+}
+
+static void committed(rd_kafka_t *rk, rd_kafka_resp_err_t code, rd_kafka_topic_partition_list_t *list, void *opaque)
+{
+    struct kafka *kafka = opaque;
+    rd_kafka_resp_err_t refused = code;
+
+    (void)rk;
+    kafka->committing = false;
+    for (int i = 0; list != NULL && i < list->cnt && refused == RD_KAFKA_RESP_ERR_NO_ERROR; i++)
+        refused = list->elems[i].err;
+    report_commit(kafka, refused);
+    for (int i = 0; list != NULL && i < list->cnt; i++) {
+        const rd_kafka_topic_partition_t *at = &list->elems[i];
+        struct kafka_lane *lane = semel__kafka_lane_find(&kafka->lanes, at->topic, at->partition);
+        if (lane != NULL && (code != RD_KAFKA_RESP_ERR_NO_ERROR || at->err != RD_KAFKA_RESP_ERR_NO_ERROR))
+            lane->sent = -1; /* once more, if it is still ours then */
+    }
+}
+
+static void send_commit(struct kafka *kafka, const rd_kafka_topic_partition_list_t *list)
+{
+    kafka->committing = rd_kafka_commit_queue(kafka->rk, list, kafka->commits, committed, kafka) ==
+                        RD_KAFKA_RESP_ERR_NO_ERROR;
+    kafka->next_commit_us = semel__time_add(semel__kafka_now_us(), COMMIT_MS * 1000);
+}
+
+static bool add_commit(rd_kafka_topic_partition_list_t *list, struct kafka_lane *lane)
+{
+    if (lane->topic == NULL || lane->done < 0 || lane->done <= lane->sent)
+        return false;
+    rd_kafka_topic_partition_list_add(list, lane->topic, lane->partition)->offset = lane->done;
+    lane->sent = lane->done;
+    return true;
+}
+
+static bool wants_commit(const struct kafka *kafka)
+{
+    for (size_t i = 0; i < kafka->lanes.n; i++)
+        if (kafka->lanes.at[i].topic != NULL && kafka->lanes.at[i].done > kafka->lanes.at[i].sent)
+            return true;
+    return false;
+}
+
+static bool is_idle(const struct kafka *kafka)
+{
+    for (size_t i = 0; i < kafka->lanes.n; i++)
+        if (kafka->lanes.at[i].topic != NULL && kafka->lanes.at[i].held_until_us != SEMEL_NONE)
+            return false;
+    return kafka->joined && kafka->lanes.in_flight == 0 && !kafka->committing && !wants_commit(kafka);
+}
+
+static void commit_offsets(struct kafka *kafka, bool now)
+{
+    const int64_t wait_us = kafka->next_commit_us - semel__kafka_now_us();
+    rd_kafka_topic_partition_list_t *list;
+
+    /* A clock that was set back must not hold it up. */
+    if (kafka->committing || (!now && wait_us > 0 && wait_us <= COMMIT_MS * 1000) || !wants_commit(kafka))
+        return;
+    list = rd_kafka_topic_partition_list_new((int)kafka->lanes.n);
+    for (size_t i = 0; i < kafka->lanes.n; i++)
+        add_commit(list, &kafka->lanes.at[i]);
+    send_commit(kafka, list);
+    rd_kafka_topic_partition_list_destroy(list);
+}
+
+static void flush_commits(struct kafka *kafka, int wait_ms)
+{
+    const int64_t from_us = semel__kafka_now_us();
+    bool again = false;
+
+    while (!is_lost(kafka)) {
+        const int left_ms = semel__kafka_left_ms(from_us, wait_ms);
+        if (!kafka->committing) {
+            commit_offsets(kafka, !again); /* one that was refused is not sent again at once */
+            again = true;
+        }
+        if ((!kafka->committing && !wants_commit(kafka)) || left_ms == 0)
+            return;
+        rd_kafka_queue_poll_callback(kafka->commits, left_ms < 50 ? left_ms : 50);
+    }
+}
+
+/* ---- going back ---------------------------------------------------------------------------------------- */
+
+static void forget_pending(struct kafka *kafka, const struct kafka_lane *lane)
 {
     size_t kept = 0;
 
@@ -41,9 +345,630 @@ void semel__kafka_forget(struct kafka *kafka, const struct kafka_lane *lane)
     kafka->n_pending = kept;
 }
 
+/* The one call that wakes the fetchers and changes nothing is to set the credentials to what they are. */
+static void wake_fetchers(struct kafka *kafka)
+{
+    char user[512] = "", password[512] = "";
+    size_t n_user = sizeof user, n_password = sizeof password;
+    rd_kafka_error_t *error;
+
+    /* Not set: they stay empty, and nothing uses them. */
+    (void)rd_kafka_conf_get(kafka->reader, "sasl.username", user, &n_user);
+    (void)rd_kafka_conf_get(kafka->reader, "sasl.password", password, &n_password);
+    error = n_user <= sizeof user && n_password <= sizeof password
+                ? rd_kafka_sasl_set_credentials(kafka->rk, user, password)
+                : NULL;
+    explicit_bzero(password, sizeof password);
+    if (error != NULL)
+        rd_kafka_error_destroy(error);
+}
+
+static rd_kafka_resp_err_t try_to_seek(rd_kafka_t *rk, rd_kafka_topic_partition_list_t *list)
+{
+    rd_kafka_error_t *error = rd_kafka_seek_partitions(rk, list, SEEK_MS);
+    rd_kafka_resp_err_t code = error != NULL ? rd_kafka_error_code(error) : RD_KAFKA_RESP_ERR_NO_ERROR;
+
+    for (int i = 0; code == RD_KAFKA_RESP_ERR_NO_ERROR && i < list->cnt; i++)
+        code = list->elems[i].err;
+    if (error != NULL)
+        rd_kafka_error_destroy(error);
+    return code;
+}
+
+/* Before 2.1 the library waits for a thousandth of the time that it is given, which a busy machine exceeds. Who seeks
+ * the same place twice is there. */
+static semel_status seek(struct kafka *kafka, rd_kafka_topic_partition_list_t *list, struct semel_error *err)
+{
+    const int64_t from_us = semel__kafka_now_us();
+    rd_kafka_resp_err_t code;
+
+    do
+        code = try_to_seek(kafka->rk, list);
+    while (code == RD_KAFKA_RESP_ERR__TIMED_OUT && semel__kafka_left_ms(from_us, SEEK_MS) > 0);
+    if (code == RD_KAFKA_RESP_ERR_NO_ERROR)
+        return SEMEL_OK;
+    die_because(kafka, code, SEMEL_CLASS_ENVIRONMENT, "going back failed: %s", rd_kafka_err2str(code));
+    if (err != NULL)
+        *err = kafka->error;
+    return SEMEL_CLOSED;
+}
+
+static void hold(struct kafka_lane *lane, int delay_ms)
+{
+    const int64_t now_us = semel__kafka_now_us(), until_us = semel__time_add(now_us, (int64_t)delay_ms * 1000);
+
+    if (lane->held_until_us != SEMEL_NONE && lane->held_until_us >= until_us)
+        return;
+    lane->held_until_us = until_us;
+    lane->held_us = (int64_t)delay_ms * 1000;
+}
+
+static semel_status go_back(struct kafka *kafka, int delay_ms, struct semel_error *err)
+{
+    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new((int)kafka->lanes.n);
+    semel_status status = SEMEL_OK;
+
+    for (size_t i = 0; i < kafka->lanes.n; i++) {
+        struct kafka_lane *lane = &kafka->lanes.at[i];
+        if (lane->topic == NULL || !lane->back)
+            continue;
+        rd_kafka_topic_partition_list_add(list, lane->topic, lane->partition)->offset =
+            semel__kafka_lane_rewind(&kafka->lanes, lane);
+        forget_pending(kafka, lane);
+        lane->stopped = false; /* what is given back is read again; if it is gone, that is told again */
+        if (delay_ms > 0)
+            hold(lane, delay_ms);
+    }
+    if (delay_ms > 0 && list->cnt > 0)
+        rd_kafka_pause_partitions(kafka->rk, list);
+    if (list->cnt > 0)
+        status = seek(kafka, list, err);
+    if (delay_ms == 0 && list->cnt > 0 && status == SEMEL_OK)
+        wake_fetchers(kafka);
+    rd_kafka_topic_partition_list_destroy(list);
+    return status;
+}
+
+static void seek_again(struct kafka *kafka, struct kafka_lane *lane)
+{
+    rd_kafka_topic_partition_list_t *list;
+
+    if (lane->expect_tries++ >= EXPECT_TRIES) { /* compacted or expired since: there is nothing to wait for */
+        lane->expect = -1;
+        return;
+    }
+    list = rd_kafka_topic_partition_list_new(1);
+    rd_kafka_topic_partition_list_add(list, lane->topic, lane->partition)->offset = lane->expect;
+    forget_pending(kafka, lane);
+    seek(kafka, list, NULL);
+    rd_kafka_topic_partition_list_destroy(list);
+}
+
+static void end_pauses(struct kafka *kafka)
+{
+    const int64_t now_us = semel__kafka_now_us();
+    rd_kafka_topic_partition_list_t *list = NULL;
+
+    for (size_t i = 0; i < kafka->lanes.n; i++) {
+        struct kafka_lane *lane = &kafka->lanes.at[i];
+        if (lane->topic == NULL || lane->held_until_us == SEMEL_NONE)
+            continue;
+        if (now_us < lane->held_until_us && lane->held_until_us - now_us <= lane->held_us)
+            continue;
+        lane->held_until_us = SEMEL_NONE;
+        list = list != NULL ? list : rd_kafka_topic_partition_list_new(1);
+        rd_kafka_topic_partition_list_add(list, lane->topic, lane->partition);
+    }
+    if (list == NULL)
+        return;
+    rd_kafka_resume_partitions(kafka->rk, list);
+    wake_fetchers(kafka); /* whoever fetches may sleep, because there was nothing to fetch for */
+    rd_kafka_topic_partition_list_destroy(list);
+}
+
+/* ---- partitions come ----------------------------------------------------------------------------------- */
+
+/* Our own queue instead of the consumer's, before the fetching starts. */
+static bool forward(struct kafka *kafka, const char *topic, int32_t partition)
+{
+    rd_kafka_queue_t *queue = rd_kafka_queue_get_partition(kafka->rk, topic, partition);
+
+    if (queue == NULL)
+        return false;
+    rd_kafka_queue_forward(queue, kafka->messages);
+    rd_kafka_queue_destroy(queue);
+    return true;
+}
+
+static semel_status ask_hook(struct kafka *kafka, rd_kafka_topic_partition_list_t *list)
+{
+    struct semel_error why = {.cls = SEMEL_CLASS_ENVIRONMENT};
+    struct semel_kafka_start *starts;
+    semel_status status;
+
+    if (kafka->hooks.assigned == NULL || list->cnt == 0)
+        return SEMEL_OK;
+    starts = semel__calloc((size_t)list->cnt, sizeof *starts);
+    for (int i = 0; starts != NULL && i < list->cnt; i++) {
+        const rd_kafka_topic_partition_t *at = &list->elems[i];
+        starts[i] = (struct semel_kafka_start){semel__str(at->topic), at->partition,
+                                               at->offset >= 0 ? at->offset : SEMEL_NONE};
+    }
+    status = starts == NULL ? semel__fail_memory(&why)
+                            : kafka->hooks.assigned(kafka->hooks.ctx, starts, (size_t)list->cnt, &why);
+    for (int i = 0; status == SEMEL_OK && i < list->cnt; i++)
+        list->elems[i].offset = starts[i].offset >= 0 ? starts[i].offset : RD_KAFKA_OFFSET_INVALID;
+    semel__free(starts);
+    if (status != SEMEL_OK)
+        die(kafka, &why);
+    return status;
+}
+
+/* Fills in where to start; it may kill the handle. */
+static void find_starts(struct kafka *kafka, rd_kafka_topic_partition_list_t *list)
+{
+    bool unsure = rd_kafka_committed(kafka->rk, list, REBALANCE_MS) != RD_KAFKA_RESP_ERR_NO_ERROR;
+
+    for (int i = 0; i < list->cnt; i++)
+        unsure |= list->elems[i].err != RD_KAFKA_RESP_ERR_NO_ERROR;
+    if (unsure && kafka->hooks.assigned != NULL)
+        die_because(kafka, 0, SEMEL_CLASS_ENVIRONMENT, "where the group left off could not be asked");
+    else if (ask_hook(kafka, list) != SEMEL_OK)
+        return;
+    for (int i = 0; i < list->cnt; i++) {
+        rd_kafka_topic_partition_t *at = &list->elems[i];
+        struct kafka_lane *lane = semel__kafka_lane_find(&kafka->lanes, at->topic, at->partition);
+        at->err = RD_KAFKA_RESP_ERR_NO_ERROR;
+        if (unsure)
+            at->offset = RD_KAFKA_OFFSET_STORED; /* the library goes on asking */
+        else if (at->offset < 0)
+            at->offset = kafka->first == SEMEL_KAFKA_FIRST_EARLIEST ? RD_KAFKA_OFFSET_BEGINNING
+                                                                    : RD_KAFKA_OFFSET_INVALID; /* which is an error */
+        if (lane != NULL)
+            lane->unsure = unsure;
+        if (lane != NULL)
+            lane->from_beginning = at->offset == RD_KAFKA_OFFSET_BEGINNING;
+        if (lane != NULL && at->offset > 0)
+            lane->next = at->offset;
+    }
+}
+
+/* The topic's place in the subscription, which stays, and the partition. */
+static uint64_t lane_number(const struct kafka *kafka, const char *topic, int32_t partition)
+{
+    int at = 0;
+
+    while (at < kafka->topics->cnt && strcmp(kafka->topics->elems[at].topic, topic) != 0)
+        at++;
+    return (uint64_t)at << 32 | (uint32_t)partition;
+}
+
+static bool add_lanes(struct kafka *kafka, const rd_kafka_topic_partition_list_t *list)
+{
+    for (int i = 0; i < list->cnt; i++) {
+        const char *topic = list->elems[i].topic;
+        const int32_t partition = list->elems[i].partition;
+        struct kafka_lane *lane;
+        if (semel__kafka_lane_find(&kafka->lanes, topic, partition) != NULL)
+            continue;
+        lane = semel__kafka_lane_add(&kafka->lanes, topic, partition);
+        if (lane == NULL || !forward(kafka, topic, partition))
+            return false;
+        lane->number = lane_number(kafka, topic, partition);
+    }
+    return true;
+}
+
+static bool cooperative(rd_kafka_t *rk)
+{
+    const char *protocol = rd_kafka_rebalance_protocol(rk);
+
+    return protocol != NULL && strcmp(protocol, "COOPERATIVE") == 0;
+}
+
+/* The group waits for this, whatever has become of the handle. */
+static rd_kafka_resp_err_t apply(rd_kafka_t *rk, const rd_kafka_topic_partition_list_t *list, bool ours)
+{
+    rd_kafka_resp_err_t code;
+    rd_kafka_error_t *error;
+
+    if (!cooperative(rk))
+        return rd_kafka_assign(rk, ours ? list : NULL);
+    error = ours ? rd_kafka_incremental_assign(rk, list) : rd_kafka_incremental_unassign(rk, list);
+    code = error != NULL ? rd_kafka_error_code(error) : RD_KAFKA_RESP_ERR_NO_ERROR;
+    if (error != NULL)
+        rd_kafka_error_destroy(error);
+    return code;
+}
+
+static void assign(struct kafka *kafka, rd_kafka_topic_partition_list_t *list)
+{
+    rd_kafka_resp_err_t code;
+
+    if (!kafka->dead && !add_lanes(kafka, list))
+        die_because(kafka, 0, SEMEL_CLASS_ENVIRONMENT, "no memory for %d partitions, or they are too many", list->cnt);
+    if (!kafka->dead)
+        find_starts(kafka, list);
+    code = apply(kafka->rk, list, true);
+    if (code != RD_KAFKA_RESP_ERR_NO_ERROR)
+        die_because(kafka, code, SEMEL_CLASS_ENVIRONMENT, "the assignment failed: %s", rd_kafka_err2str(code));
+}
+
+/* ---- partitions go ------------------------------------------------------------------------------------- */
+
+static void drop(struct kafka *kafka, struct kafka_lane *lane, bool lost)
+{
+    const struct semel_kafka_start start = {semel__str(lane->topic), lane->partition, SEMEL_NONE};
+
+    forget_pending(kafka, lane);
+    if (kafka->hooks.revoked != NULL)
+        kafka->hooks.revoked(kafka->hooks.ctx, &start, 1, lost);
+    semel__kafka_lane_drop(&kafka->lanes, lane);
+}
+
+static void abandon_lanes(struct kafka *kafka)
+{
+    for (size_t i = 0; i < kafka->lanes.n; i++)
+        if (kafka->lanes.at[i].topic != NULL)
+            drop(kafka, &kafka->lanes.at[i], true);
+    semel__kafka_lanes_done(&kafka->lanes);
+}
+
+static void revoke(struct kafka *kafka, rd_kafka_topic_partition_list_t *list)
+{
+    const bool lost = is_lost(kafka);
+    rd_kafka_topic_partition_list_t *last = rd_kafka_topic_partition_list_new(list->cnt);
+
+    rd_kafka_queue_poll_callback(kafka->commits, 0);
+    for (int i = 0; i < list->cnt; i++) {
+        struct kafka_lane *lane = semel__kafka_lane_find(&kafka->lanes, list->elems[i].topic, list->elems[i].partition);
+        if (lane == NULL)
+            continue;
+        if (kafka->committing) /* the group may refuse that one, as it does in the middle of a rebalance */
+            lane->sent = -1;
+        if (!lost)
+            add_commit(last, lane);
+        drop(kafka, lane, lost);
+    }
+    if (last->cnt > 0)
+        send_commit(kafka, last);
+    rd_kafka_topic_partition_list_destroy(last);
+    rd_kafka_resume_partitions(kafka->rk, list); /* whoever gets it next, perhaps we, does not get the pause */
+    (void)apply(kafka->rk, list, false);         /* it fails only for what is not assigned anyway */
+}
+
+void semel__kafka_rebalance(rd_kafka_t *rk, rd_kafka_resp_err_t code, rd_kafka_topic_partition_list_t *list,
+                            void *opaque)
+{
+    struct kafka *kafka = ((const struct kafka_ear *)opaque)->kafka;
+
+    if (code == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS) {
+        kafka->joined = true;
+        assign(kafka, list);
+    } else if (code == RD_KAFKA_RESP_ERR__REVOKE_PARTITIONS) {
+        revoke(kafka, list);
+    } else {
+        rd_kafka_assign(rk, NULL);
+        note(kafka, code, class_of(code), rd_kafka_err2str(code));
+    }
+}
+
+/* ---- the group ----------------------------------------------------------------------------------------- */
+
+static void serve(struct kafka *kafka, int wait_ms)
+{
+    rd_kafka_message_t *message;
+
+    if (is_lost(kafka) && !rd_kafka_assignment_lost(kafka->rk)) {
+        kafka->lost = true;
+        die_because(kafka, RD_KAFKA_RESP_ERR__MAX_POLL_EXCEEDED, SEMEL_CLASS_ENVIRONMENT,
+                    "nobody polled for longer than max.poll.interval.ms; the group has gone on without this member");
+    }
+    kafka->polled_us = semel__kafka_now_us();
+    for (int i = 0; i < SERVE_MAX && !kafka->dead; i++, wait_ms = 0) {
+        message = rd_kafka_consumer_poll(kafka->rk, wait_ms);
+        if (message == NULL)
+            break;
+        /* A record here would be one of a partition that is not forwarded, which does not happen. Were it to, the lane
+         * would miss it, and so it is as good as an assignment that failed. */
+        if (message->err == RD_KAFKA_RESP_ERR_NO_ERROR)
+            die_because(kafka, 0, SEMEL_CLASS_ENVIRONMENT, "a record came by the wrong queue");
+        else
+            note_message(kafka, message);
+        rd_kafka_message_destroy(message);
+    }
+    rd_kafka_queue_poll_callback(kafka->commits, 0);
+    if (kafka->dead)
+        return;
+    end_pauses(kafka);
+    commit_offsets(kafka, false);
+}
+
+/* ---- what is behind ------------------------------------------------------------------------------------ */
+
+static int64_t behind(struct kafka *kafka, const struct kafka_lane *lane)
+{
+    int64_t low = 0, high = 0;
+
+    if (rd_kafka_get_watermark_offsets(kafka->rk, lane->topic, lane->partition, &low, &high) !=
+            RD_KAFKA_RESP_ERR_NO_ERROR ||
+        high < 0)
+        return 0;
+    low = lane->next > low ? lane->next : low;
+    return (high > low ? high - low : 0) + (int64_t)lane->n;
+}
+
+void semel__kafka_look(struct semel_broker *broker, struct semel_kafka_view *ret)
+{
+    const struct kafka_lanes *lanes = &self(broker)->lanes;
+
+    *ret = (struct semel_kafka_view){.in_flight = lanes->in_flight};
+    for (size_t i = 0; i < lanes->n; i++) {
+        const struct kafka_lane *lane = &lanes->at[i];
+        if (lane->topic == NULL)
+            continue;
+        ret->assigned++;
+        ret->stopped += lane->stopped;
+        ret->delayed += lane->held_until_us != SEMEL_NONE;
+        ret->behind += behind(self(broker), lane);
+    }
+}
+
+/* ---- joining and leaving ------------------------------------------------------------------------------- */
+
+/* The library's threads sleep for whole milliseconds and spin for the rest of the last one, three times a second. When
+ * their sleep may end a little late, as what they inherit from us then says, there is no rest to spin for, and those of
+ * many routes wake together. A version that looks every few milliseconds whether a full queue has room must not be
+ * late by much; what comes from the server or from us wakes them at once in any case. */
+static rd_kafka_t *new_reader(const struct kafka *kafka, rd_kafka_conf_t *conf, char *text, size_t n)
+{
+#ifdef __linux__
+    const int before = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
+    rd_kafka_t *rk;
+
+    (void)prctl(PR_SET_TIMERSLACK, kafka->must_wake ? LONG_SLACK_NS : SLACK_NS, 0, 0, 0);
+    rk = rd_kafka_new(RD_KAFKA_CONSUMER, conf, text, n);
+    (void)prctl(PR_SET_TIMERSLACK, before > 0 ? (unsigned long)before : 0ul, 0, 0, 0);
+    return rk;
+#else
+    (void)kafka;
+    return rd_kafka_new(RD_KAFKA_CONSUMER, conf, text, n);
+#endif
+}
+
+/* What happens to the group comes by a queue of its own, and who waits for a record does not see it: he is woken. The
+ * library's own threads call this. */
+static void group_has_news(rd_kafka_t *rk, void *messages)
+{
+    (void)rk;
+    rd_kafka_queue_yield(messages);
+}
+
+static void listen_to_group(rd_kafka_t *rk, rd_kafka_queue_t *messages)
+{
+    rd_kafka_queue_t *group = rd_kafka_queue_get_consumer(rk);
+
+    rd_kafka_queue_cb_event_enable(group, messages != NULL ? group_has_news : NULL, messages);
+    rd_kafka_queue_destroy(group);
+}
+
+static semel_status join_group(struct kafka *kafka, struct semel_error *err)
+{
+    rd_kafka_conf_t *conf = rd_kafka_conf_dup(kafka->reader);
+    rd_kafka_resp_err_t code;
+    char text[sizeof err->text];
+
+    kafka->rk = new_reader(kafka, conf, text, sizeof text);
+    if (kafka->rk == NULL) {
+        rd_kafka_conf_destroy(conf);
+        return semel__kafka_refused(text, err);
+    }
+    rd_kafka_poll_set_consumer(kafka->rk);
+    if (kafka->log != NULL)
+        rd_kafka_set_log_queue(kafka->rk, NULL); /* its lines come by the consumer's queue */
+    kafka->messages = rd_kafka_queue_new(kafka->rk);
+    kafka->commits = rd_kafka_queue_new(kafka->rk);
+    listen_to_group(kafka->rk, kafka->messages);
+    kafka->polled_us = SEMEL_NONE;
+    code = rd_kafka_subscribe(kafka->rk, kafka->topics);
+    return code == RD_KAFKA_RESP_ERR_NO_ERROR ? SEMEL_OK : semel__kafka_refused(rd_kafka_err2str(code), err);
+}
+
+static bool is_member(struct kafka *kafka)
+{
+    char *id = rd_kafka_memberid(kafka->rk);
+    const bool member = id != NULL && id[0] != '\0';
+
+    if (id != NULL)
+        rd_kafka_mem_free(kafka->rk, id);
+    return member;
+}
+
+static void serve_while(struct kafka *kafka, bool (*wanted)(struct kafka *kafka), int64_t from_us)
+{
+    while (wanted(kafka) && semel__kafka_left_ms(from_us, CLOSE_MS / 2) > 0) {
+        rd_kafka_message_t *message = rd_kafka_consumer_poll(kafka->rk, SERVE_MS);
+        if (message != NULL)
+            rd_kafka_message_destroy(message);
+    }
+}
+
+static bool is_joining(struct kafka *kafka)
+{
+    return !kafka->joined && is_member(kafka);
+}
+
+static bool has_not_left(struct kafka *kafka)
+{
+    struct semel_kafka_view view;
+
+    semel__kafka_look(&kafka->base, &view);
+    return view.assigned > 0 || is_member(kafka);
+}
+
+/* Leaves the group, if that can be done in time; if not, the group's patience with us will end. Not by consumer_close:
+ * once begun it must be waited for, however long the server takes, or destroying hangs.
+ *
+ * Before 2.3 the library aborts the process when a consumer is destroyed that has joined its group and was not yet told
+ * its share. So we wait for that. If it does not come, the consumer leaves but is never destroyed; false says so. */
+static bool leave(struct kafka *kafka)
+{
+    const int64_t from_us = semel__kafka_now_us();
+    bool may_destroy;
+
+    kafka->dead = true; /* whatever is assigned from now on begins nothing */
+    if (rd_kafka_version() < 0x020300ff)
+        serve_while(kafka, is_joining, from_us);
+    may_destroy = rd_kafka_version() >= 0x020300ff || !is_joining(kafka);
+    rd_kafka_unsubscribe(kafka->rk);
+    serve_while(kafka, has_not_left, from_us);
+    return may_destroy;
+}
+
+static void leave_group(struct kafka *kafka)
+{
+    bool may_destroy;
+
+    if (kafka->rk == NULL)
+        return;
+    flush_commits(kafka, CLOSE_MS / 2);
+    forget_pending(kafka, NULL);
+    may_destroy = leave(kafka);
+    abandon_lanes(kafka);
+    listen_to_group(kafka->rk, NULL);
+    rd_kafka_queue_destroy(kafka->messages);
+    rd_kafka_queue_destroy(kafka->commits);
+    if (may_destroy)
+        rd_kafka_destroy_flags(kafka->rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
+    else
+        kafka->ear->outlives = true;
+    kafka->rk = NULL;
+    kafka->joined = false;
+    kafka->lost = false;
+    kafka->committing = false;
+    kafka->noted = kafka->away = kafka->dead = false;
+    kafka->why = (struct semel_error){0};
+    kafka->high = 0;
+    kafka->high_bytes = 0;
+}
+
+/* ---- from a record to a delivery ----------------------------------------------------------------------- */
+
+/* Writes the digits and returns their end; printf would be most of the cost of a small record. */
+static char *put_number(char *out, int64_t number)
+{
+    uint64_t left = number < 0 ? -(uint64_t)number : (uint64_t)number;
+    char digits[NUMBER_MAX];
+    size_t n = 0;
+
+    do
+        digits[n++] = (char)('0' + left % 10);
+    while ((left /= 10) != 0);
+    if (number < 0)
+        *out++ = '-';
+    while (n > 0)
+        *out++ = digits[--n];
+    return out;
+}
+
+static bool copy_headers(const rd_kafka_message_t *message, struct semel_arena *arena, struct semel_delivery *d)
+{
+    rd_kafka_headers_t *headers = NULL;
+    struct semel_pair *pairs;
+    size_t n;
+
+    /* Headers that cannot be read are none: the message is then kept as one without an id. */
+    if (rd_kafka_message_headers(message, &headers) != RD_KAFKA_RESP_ERR_NO_ERROR)
+        return true;
+    n = rd_kafka_header_cnt(headers);
+    pairs = semel__arena_alloc(arena, n, sizeof *pairs);
+    for (size_t i = 0; pairs != NULL && i < n; i++) {
+        const char *name;
+        const void *value;
+        size_t size;
+        if (rd_kafka_header_get_all(headers, i, &name, &value, &size) != RD_KAFKA_RESP_ERR_NO_ERROR)
+            break;
+        if (!semel__arena_copy(arena, semel__str(name), &pairs[i].name) ||
+            !semel__arena_copy(arena, (struct semel_str){value, size}, &pairs[i].value))
+            return false;
+        d->n_headers = i + 1;
+    }
+    d->headers = pairs;
+    return pairs != NULL;
+}
+
+/* The position, and the properties that are numbers. `pairs` has room for three. */
+static bool copy_numbers(const rd_kafka_message_t *message, struct semel_arena *arena, struct semel_delivery *d,
+                         struct semel_pair *pairs, size_t *ret_n)
+{
+    char text[KAFKA_TOPIC_MAX + 2 * NUMBER_MAX + 3], *partition, *offset, *end;
+    rd_kafka_timestamp_type_t type;
+    const int64_t time_ms = rd_kafka_message_timestamp(message, &type);
+
+    memcpy(text, d->source.p, d->source.n);
+    text[d->source.n] = '/';
+    partition = text + d->source.n + 1;
+    offset = put_number(partition, message->partition);
+    *offset++ = '/';
+    end = put_number(offset, message->offset);
+    if (!semel__arena_copy(arena, (struct semel_str){text, (size_t)(end - text)}, &d->position))
+        return false;
+    pairs[0] = (struct semel_pair){SEMEL_STR("partition"),
+                                   {d->position.p + (partition - text), (size_t)(offset - partition - 1)}};
+    pairs[1] = (struct semel_pair){SEMEL_STR("offset"), {d->position.p + (offset - text), (size_t)(end - offset)}};
+    *ret_n = 2;
+    if (type == RD_KAFKA_TIMESTAMP_NOT_AVAILABLE)
+        return true;
+    pairs[(*ret_n)++].name = SEMEL_STR("timestamp");
+    end = put_number(text, time_ms);
+    return semel__arena_copy(arena, (struct semel_str){text, (size_t)(end - text)}, &pairs[2].value);
+}
+
+static bool make_delivery(const rd_kafka_message_t *message, struct semel_str source, struct semel_arena *arena,
+                          struct semel_delivery *d)
+{
+    const bool keyed = message->key != NULL;
+    struct semel_pair *pairs = semel__arena_alloc(arena, 4, sizeof *pairs);
+    size_t n = 0;
+
+    *d = (struct semel_delivery){.source = source,
+                                 .properties = pairs,
+                                 .partition = message->partition,
+                                 .offset = message->offset};
+    if (pairs == NULL || source.n > KAFKA_TOPIC_MAX || !copy_numbers(message, arena, d, pairs + keyed, &n))
+        return false;
+    d->n_properties = n + keyed;
+    pairs[0].name = keyed ? SEMEL_STR("key") : pairs[0].name;
+    return (!keyed || semel__arena_copy(arena, (struct semel_str){message->key, message->key_len}, &pairs[0].value)) &&
+           semel__arena_copy(arena, (struct semel_str){message->payload, message->len}, &d->payload) &&
+           copy_headers(message, arena, d);
+}
+
+bool semel__kafka_position(struct semel_str position, struct semel_kafka_start *ret)
+{
+    const char *second = position.n > 0 ? memrchr(position.p, '/', position.n) : NULL;
+    const char *first = second != NULL ? memrchr(position.p, '/', (size_t)(second - position.p)) : NULL;
+    int64_t partition, offset;
+
+    if (first == NULL || first == position.p ||
+        !semel__str_int64((struct semel_str){first + 1, (size_t)(second - first) - 1}, &partition) ||
+        !semel__str_int64((struct semel_str){second + 1, position.n - (size_t)(second - position.p) - 1}, &offset) ||
+        partition < 0 || partition > INT32_MAX || offset < 0)
+        return false;
+    *ret = (struct semel_kafka_start){{position.p, (size_t)(first - position.p)}, (int32_t)partition, offset};
+    return true;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------- */
+
+static semel_status refuse(const char *text, struct semel_error *err)
+{
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "kafka: %s", text);
+}
+
 static void release(struct kafka *kafka)
 {
-    semel__kafka_disconnect(kafka);
+    leave_group(kafka);
     semel__kafka_sender_close(kafka);
     semel__kafka_unconfigure(kafka);
 }
@@ -51,7 +976,7 @@ static void release(struct kafka *kafka)
 static semel_status finish_open(struct kafka *kafka, semel_status status, struct semel_error *err)
 {
     if (status == SEMEL_OK && kafka->reader != NULL)
-        status = semel__kafka_connect(kafka, err);
+        status = join_group(kafka, err);
     if (status != SEMEL_OK)
         release(kafka);
     return status;
@@ -86,8 +1011,8 @@ static void kafka_close(struct semel_broker *broker)
 
 static semel_status kafka_reopen(struct semel_broker *broker, struct semel_error *err)
 {
-    semel__kafka_disconnect(self(broker));
-    return self(broker)->reader != NULL ? semel__kafka_connect(self(broker), err) : SEMEL_OK;
+    leave_group(self(broker));
+    return self(broker)->reader != NULL ? join_group(self(broker), err) : SEMEL_OK;
 }
 
 static semel_status ready(const struct kafka *kafka, struct semel_error *err)
@@ -103,25 +1028,7 @@ static semel_status ready(const struct kafka *kafka, struct semel_error *err)
     return SEMEL_CLOSED;
 }
 
-/* ---- poll --------------------------------------------------------------------------------------------- */
-
-/* The one call that wakes the fetchers and changes nothing is to set the credentials to what they are. */
-void semel__kafka_wake(struct kafka *kafka)
-{
-    char user[512] = "", password[512] = "";
-    size_t n_user = sizeof user, n_password = sizeof password;
-    rd_kafka_error_t *error;
-
-    /* Not set: they stay empty, and nothing uses them. */
-    (void)rd_kafka_conf_get(kafka->reader, "sasl.username", user, &n_user);
-    (void)rd_kafka_conf_get(kafka->reader, "sasl.password", password, &n_password);
-    error = n_user <= sizeof user && n_password <= sizeof password
-                ? rd_kafka_sasl_set_credentials(kafka->rk, user, password)
-                : NULL;
-    explicit_bzero(password, sizeof password);
-    if (error != NULL)
-        rd_kafka_error_destroy(error);
-}
+/* ---- poll ---------------------------------------------------------------------------------------------- */
 
 /* Up to 2.1 a fetcher that met a full queue sleeps for a second, unless somebody wakes it. */
 static void make_fetch(struct kafka *kafka)
@@ -135,7 +1042,7 @@ static void make_fetch(struct kafka *kafka)
         return;
     kafka->high = length;
     kafka->high_bytes = 0;
-    semel__kafka_wake(kafka);
+    wake_fetchers(kafka);
 }
 
 static bool refill(struct kafka *kafka, size_t max, int wait_ms)
@@ -162,7 +1069,7 @@ static bool deliver(struct kafka *kafka, struct kafka_lane *lane, const rd_kafka
         return false;
     lane->batch = kafka->batch;
     const bool doubt = lane->next_seq < SEMEL_KAFKA_DOUBT || message->offset <= lane->highest;
-    if (!semel__kafka_record(message, lane->source, arena, ret) ||
+    if (!make_delivery(message, lane->source, arena, ret) ||
         !semel__kafka_lane_take(&kafka->lanes, lane, message->offset, &ret->tag))
         return false;
     ret->lane = lane->number;
@@ -179,12 +1086,12 @@ static enum taken take_one(struct kafka *kafka, struct semel_arena *arena, struc
     struct kafka_lane *lane;
 
     if (message->err != RD_KAFKA_RESP_ERR_NO_ERROR) {
-        semel__kafka_note(kafka, message);
+        note_message(kafka, message);
     } else if ((lane = semel__kafka_lane_find(&kafka->lanes, rd_kafka_topic_name(message->rkt), message->partition)) !=
                NULL) {
         const enum kafka_offer offer = semel__kafka_lane_offer(lane, message->offset);
         if (offer == KAFKA_MISSING) {
-            semel__kafka_seek_again(kafka, lane);
+            seek_again(kafka, lane);
             return PASSED_OVER; /* it was forgotten, or is looked at again */
         }
         if (offer == KAFKA_TAKE) {
@@ -249,14 +1156,14 @@ static semel_status tell(struct kafka *kafka, struct semel_error *err)
 /* Waits for a record where there is room for one; commits, pauses and the group are served in between. */
 static void wait_a_while(struct kafka *kafka, int wait_ms)
 {
-    const int look_ms = semel__kafka_is_idle(kafka) ? LOOK_IDLY_MS : LOOK_AGAIN_MS;
+    const int look_ms = is_idle(kafka) ? LOOK_IDLY_MS : LOOK_AGAIN_MS;
 
     wait_ms = wait_ms < look_ms ? wait_ms : look_ms;
     if (kafka->lanes.in_flight < kafka->in_flight_max) {
         (void)refill(kafka, 1, wait_ms);
         wait_ms = 0;
     }
-    semel__kafka_serve(kafka, wait_ms);
+    serve(kafka, wait_ms);
 }
 
 static semel_status kafka_poll(struct semel_broker *broker, size_t max, int wait_ms, struct semel_arena *arena,
@@ -271,7 +1178,7 @@ static semel_status kafka_poll(struct semel_broker *broker, size_t max, int wait
     if (status != SEMEL_OK)
         return status;
     kafka->batch++;
-    semel__kafka_serve(kafka, 0);
+    serve(kafka, 0);
     for (;;) {
         int left_ms;
         status = tell(kafka, err);
@@ -285,11 +1192,11 @@ static semel_status kafka_poll(struct semel_broker *broker, size_t max, int wait
     *ret_deliveries = deliveries;
     *ret_n = n;
     if (n > 0 && kafka->away)
-        semel__kafka_is_there(kafka);
-    return status == SEMEL_OK && n == 0 ? semel__kafka_away(kafka, err) : status;
+        is_there(kafka);
+    return status == SEMEL_OK && n == 0 ? away(kafka, err) : status;
 }
 
-/* ---- answers ------------------------------------------------------------------------------------------ */
+/* ---- answers ------------------------------------------------------------------------------------------- */
 
 static semel_status fenced(size_t n_fenced, size_t n, struct semel_error *err)
 {
@@ -307,11 +1214,11 @@ static semel_status kafka_ack(struct semel_broker *broker, const uint64_t *tags,
 
     if (status != SEMEL_OK)
         return status;
-    if (semel__kafka_is_lost(kafka)) /* the next poll will hear of it */
+    if (is_lost(kafka)) /* the next poll will hear of it */
         return fenced(n, n, err);
     for (size_t i = 0; i < n; i++)
         n_fenced += !semel__kafka_lane_ack(&kafka->lanes, tags[i]);
-    semel__kafka_commit(kafka, false);
+    commit_offsets(kafka, false);
     return fenced(n_fenced, n, err);
 }
 
@@ -324,40 +1231,12 @@ static semel_status kafka_later(struct semel_broker *broker, const uint64_t *tag
 
     if (status != SEMEL_OK)
         return status;
-    if (semel__kafka_is_lost(kafka))
+    if (is_lost(kafka))
         return fenced(n, n, err);
     for (size_t i = 0; i < n; i++)
         n_fenced += !semel__kafka_lane_back(&kafka->lanes, tags[i]);
-    status = semel__kafka_go_back(kafka, delay_ms, err);
+    status = go_back(kafka, delay_ms, err);
     return status != SEMEL_OK ? status : fenced(n_fenced, n, err);
-}
-
-static int64_t behind(struct kafka *kafka, const struct kafka_lane *lane)
-{
-    int64_t low = 0, high = 0;
-
-    if (rd_kafka_get_watermark_offsets(kafka->rk, lane->topic, lane->partition, &low, &high) !=
-            RD_KAFKA_RESP_ERR_NO_ERROR ||
-        high < 0)
-        return 0;
-    low = lane->next > low ? lane->next : low;
-    return (high > low ? high - low : 0) + (int64_t)lane->n;
-}
-
-void semel__kafka_look(struct semel_broker *broker, struct semel_kafka_view *ret)
-{
-    const struct kafka_lanes *lanes = &self(broker)->lanes;
-
-    *ret = (struct semel_kafka_view){.in_flight = lanes->in_flight};
-    for (size_t i = 0; i < lanes->n; i++) {
-        const struct kafka_lane *lane = &lanes->at[i];
-        if (lane->topic == NULL)
-            continue;
-        ret->assigned++;
-        ret->stopped += lane->stopped;
-        ret->delayed += lane->held_until_us != SEMEL_NONE;
-        ret->behind += behind(self(broker), lane);
-    }
 }
 
 const struct semel_broker_ops semel__broker_kafka = {

@@ -1,26 +1,37 @@
 /* SPDX-License-Identifier: MIT
  *
- * kafka_conf.c: the URL and the options of a Kafka handle as librdkafka's settings.
+ * kafka_conf.c: the options of a Kafka handle as librdkafka's settings; what librdkafka says of them and of a
+ * connection, in words that name our settings; and questions to the servers before there is a handle.
  *
- * Three layers: what the driver's promises rest on (nobody may change it), what keeps a handle small (`defaults`, which
- * a property of the same name replaces), and the properties of `allowed` that a user gave. A fetched record lies in one
- * queue, which is filled up while it is shorter than 500 records and 512 KB, by answers of at most 512 KB each, so that
- * ten sources stay small. A record that is larger than all that still comes, alone.
+ * Three layers of settings: what the driver's promises rest on (nobody may change it), what keeps a handle small
+ * (`defaults`, which a property of the same name replaces), and the properties of `allowed` that a user gave. A fetched
+ * record lies in one queue, which is filled up while it is shorter than 500 records and 512 KB, by answers of at most
+ * 512 KB each, so that ten sources stay small. A record that is larger than all that still comes, alone.
  *
- * Invariants: no secret is ever part of an error's text; a topic name is checked, because librdkafka takes one that
- * begins with '^' for a pattern.
+ * A reason of librdkafka reads "PROTOCOL://HOST:PORT/ID: TEXT (after N ms in state STATE)", without the protocol where
+ * it is "plaintext". What a server has said may be in it.
+ *
+ * Who asks joins no group, reads nothing, and makes no topic, whatever the servers allow.
+ *
+ * Invariants: no secret is ever part of an error's text, and no control character; a topic name is checked, because
+ * librdkafka takes one that begins with '^' for a pattern. Every wait of a question counts against one time-out; what a
+ * server does not tell stays "not told", never a guess.
  */
+#define _GNU_SOURCE /* memrchr */
 #include "broker/kafka_private.h"
 
 #include <stdio.h>
 
+#include "broker/tls_why.h"
+
 #define TEXT 512
-#define TOPIC_MAX 249
 #define TOPICS_MAX 256
 #define URL_MAX 8192
 #define PROPERTIES_MAX 64
 #define IN_FLIGHT 10000
 #define DEBUG_LEVEL 7
+#define SAID 160
+#define STEP_MS 500
 
 #define READ 1u
 #define WRITE 2u
@@ -44,7 +55,7 @@ static const struct setting fixed[] = {
     /* With more than one, a batch that is to be sent again to a partition which knows nothing of us yet may find the
      * next one there already. The server then takes it for a duplicate, and what was lost is confirmed. */
     {WRITE, "max.in.flight.requests.per.connection", "1"},
-    {WRITE, "log.connection.close", "false"}, /* of a reader's connections it is a reason, see kafka_why.c */
+    {WRITE, "log.connection.close", "false"}, /* of a reader's connections it is a reason, see semel__kafka_explain */
     {READ, "message.max.bytes", "262144"}, /* a writer's bound, but fetch.max.bytes may not be less; bounds no record */
 };
 
@@ -256,14 +267,135 @@ static semel_status set_security(struct kafka *kafka, const struct semel_kafka_o
     return status;
 }
 
-/* ---- ours --------------------------------------------------------------------------------------------- */
+/* ---- why there is no connection ------------------------------------------------------------------------ */
+
+/* Reasons with words of ours; those that have `says` replace the text, the others go behind it. */
+static const struct {
+    const char *has, *says, *hint;
+    bool broken; /* somebody's settings are wrong; if not, a server that goes down looks the same */
+} known[] = {
+    {"alert bad certificate", NULL, "; it wants a certificate that it trusts, by tls.cert_file and tls.key_file", true},
+    {"certificate required", NULL, "; it wants a certificate that it trusts, by tls.cert_file and tls.key_file", true},
+    {"alert unknown ca", NULL, "; it does not trust the authority of tls.cert_file", true},
+    {"alert certificate unknown", NULL, "; it does not trust the certificate of tls.cert_file", true},
+    {"unexpected eof", "the server hung up in the TLS handshake", "; is TLS spoken at that port? else say no tls",
+     true},
+    {"wrong version number", "TLS is not spoken at that port", "; say no tls, or take the port that has it", true},
+    {"PLAINTEXT broker listener", "TLS is not spoken at that port", "; say no tls, or take the port that has it", true},
+    {"SASL authentication error", NULL, "; see sasl.user, sasl.password and sasl.mechanism", true},
+    {"connecting to a SSL listener", "the server hung up at the first request",
+     "; does that port want tls, or no sasl?", false},
+    {"might require SASL", "the server hung up", "; does that port want sasl?", false},
+};
+
+static const struct {
+    const char *theirs, *ours;
+} names[] = {
+    {"ssl.ca.location", "tls.ca_file"},
+    {"ssl.certificate.location", "tls.cert_file"},
+    {"ssl.key.location", "tls.key_file"},
+    {"ssl.key.password", "tls.key_password"},
+};
+
+/* The settings have other names with us. `out` has n bytes. */
+static void rename_settings(char *out, size_t n, const char *text)
+{
+    size_t used = 0;
+
+    while (*text != '\0' && used + 1 < n) {
+        size_t i = 0;
+        while (i < COUNT(names) && strncmp(text, names[i].theirs, strlen(names[i].theirs)) != 0)
+            i++;
+        if (i == COUNT(names)) {
+            out[used++] = *text++;
+            continue;
+        }
+        used += (size_t)snprintf(out + used, n - used, "%s", names[i].ours);
+        used = used < n ? used : n - 1;
+        text += strlen(names[i].theirs);
+    }
+    out[used] = '\0';
+}
+
+semel_status semel__kafka_refused(const char *text, struct semel_error *err)
+{
+    char shown[SAID], said[SAID];
+    const bool key = strstr(text, "ssl.key.location") != NULL;
+
+    semel__str_show(shown, sizeof shown, semel__str(text));
+    rename_settings(said, sizeof said, shown);
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "kafka: %s%s", said,
+                       key ? "; is it PEM, the key of tls.cert_file, and opened by tls.key_password?" : "");
+}
+
+/* NOLINTNEXTLINE(readability-non-const-parameter): the type is librdkafka's */
+int semel__kafka_certificate(rd_kafka_t *rk, const char *broker, int32_t id, int *x509_error, int depth,
+                             const char *buf, size_t size, char *text, size_t n_text, void *opaque)
+{
+    struct kafka_ear *ear = opaque;
+
+    (void)rk, (void)broker, (void)id, (void)depth, (void)buf, (void)size;
+    if (*x509_error == 0)
+        return 1;
+    atomic_store(&ear->x509, *x509_error);
+    snprintf(text, n_text, "%s", semel__tls_why(*x509_error));
+    return 0;
+}
+
+/* Where, without the number of the broker, which is "bootstrap" for those of the settings; what was said, without the
+ * time that it took. */
+static void take_apart(const char *reason, struct semel_str *ret_where, struct semel_str *ret_said)
+{
+    const char *end = strstr(reason, ": "), *time;
+    const size_t n = end != NULL ? (size_t)(end - reason) : 0;
+
+    *ret_where = SEMEL_STR("the servers");
+    if (n > 0 && memchr(reason, ' ', n) == NULL) {
+        const char *slash = memrchr(reason, '/', n);
+        const bool numbered = slash > reason && slash[-1] != '/';
+        *ret_where = (struct semel_str){reason, numbered ? (size_t)(slash - reason) : n};
+        reason = end + 2;
+    }
+    time = strstr(reason, " (after ");
+    *ret_said = (struct semel_str){reason, time != NULL ? (size_t)(time - reason) : strlen(reason)};
+}
+
+void semel__kafka_explain(struct kafka *kafka, int code, enum semel_class cls, const char *reason)
+{
+    const int x509 = strstr(reason, "certificate verify failed") != NULL ? atomic_load(&kafka->ear->x509) : 0;
+    struct semel_str where, said;
+    char at[96], text[SAID], ours[SAID];
+    const char *hint = "";
+
+    take_apart(reason, &where, &said);
+    semel__str_show(at, sizeof at, where);
+    semel__str_show(text, sizeof text, said);
+    rename_settings(ours, sizeof ours, text);
+    for (size_t i = 0; x509 == 0 && i < COUNT(known); i++) {
+        if (strstr(reason, known[i].has) == NULL)
+            continue;
+        if (known[i].says != NULL)
+            snprintf(ours, sizeof ours, "%s", known[i].says);
+        hint = known[i].hint;
+        cls = known[i].broken ? SEMEL_CLASS_BROKEN : cls;
+        break;
+    }
+    if (x509 != 0)
+        semel__fail(&kafka->why, SEMEL_RETRY, SEMEL_CLASS_BROKEN, "kafka: %s: its certificate is not believed: %s", at,
+                    semel__tls_why(x509));
+    else
+        semel__fail(&kafka->why, SEMEL_RETRY, cls, "kafka: %s: %s%s", at, ours, hint);
+    kafka->why.code = code;
+}
+
+/* ---- ours ---------------------------------------------------------------------------------------------- */
 
 static bool topic_is_valid(const char *topic)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
     const size_t n = strlen(topic);
 
-    return n > 0 && n <= TOPIC_MAX && strspn(topic, letters) == n && strcmp(topic, ".") != 0 &&
+    return n > 0 && n <= KAFKA_TOPIC_MAX && strspn(topic, letters) == n && strcmp(topic, ".") != 0 &&
            strcmp(topic, "..") != 0;
 }
 
@@ -385,7 +517,213 @@ void semel__kafka_unconfigure(struct kafka *kafka)
         semel__free(kafka->ear);
 }
 
-/* ---- the URL ------------------------------------------------------------------------------------------ */
+/* ---- questions: topics and partitions ------------------------------------------------------------------ */
+
+struct asking {
+    struct kafka kafka; /* for its settings, and for what went wrong */
+    rd_kafka_t *rk;
+    int64_t from_us;
+    int timeout_ms;
+};
+
+static int left_ms(const struct asking *asking)
+{
+    return semel__kafka_left_ms(asking->from_us, asking->timeout_ms);
+}
+
+/* The reason that the library gave, where it gave one. */
+static semel_status no_answer(struct asking *asking, rd_kafka_resp_err_t code, struct semel_error *err)
+{
+    if (!asking->kafka.noted && !asking->kafka.dead)
+        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "kafka: no answer within %d ms: %s",
+                           asking->timeout_ms, rd_kafka_err2str(code));
+    if (err != NULL)
+        *err = asking->kafka.error;
+    if (err != NULL)
+        err->status = SEMEL_RETRY;
+    return SEMEL_RETRY;
+}
+
+static semel_status read_metadata(const struct rd_kafka_metadata *metadata, struct semel_kafka_topic *ret,
+                                  struct semel_error *err)
+{
+    const rd_kafka_resp_err_t code = metadata->topic_cnt == 1 ? metadata->topics[0].err
+                                                              : RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+
+    switch ((int)code) {
+    case RD_KAFKA_RESP_ERR_NO_ERROR:
+    case RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE: /* it was made this moment */
+        ret->exists = true;
+        ret->partitions = metadata->topics[0].partition_cnt;
+        return SEMEL_OK;
+    case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
+        return SEMEL_OK;
+    default:
+        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_BROKEN, "kafka: %s: %s", ret->topic, rd_kafka_err2str(code));
+    }
+}
+
+static semel_status ask_topic(struct asking *asking, struct semel_kafka_topic *ret, struct semel_error *err)
+{
+    rd_kafka_topic_t *topic = rd_kafka_topic_new(asking->rk, ret->topic, NULL);
+    rd_kafka_resp_err_t code = topic != NULL ? RD_KAFKA_RESP_ERR__TIMED_OUT : rd_kafka_last_error();
+    const struct rd_kafka_metadata *metadata = NULL;
+    semel_status status;
+
+    while (topic != NULL && metadata == NULL && left_ms(asking) > 0) {
+        const int wait_ms = left_ms(asking) < STEP_MS ? left_ms(asking) : STEP_MS;
+        code = rd_kafka_metadata(asking->rk, 0, topic, &metadata, wait_ms);
+        rd_kafka_poll(asking->rk, 0); /* says what is wrong, if it is known */
+        if (asking->kafka.dead || (asking->kafka.noted && asking->kafka.error.cls == SEMEL_CLASS_BROKEN))
+            break;
+    }
+    status = metadata != NULL ? read_metadata(metadata, ret, err) : no_answer(asking, code, err);
+    if (metadata != NULL)
+        rd_kafka_metadata_destroy(metadata);
+    if (topic != NULL)
+        rd_kafka_topic_destroy(topic);
+    return status;
+}
+
+/* ---- questions: their settings ------------------------------------------------------------------------- */
+
+static void read_entry(const rd_kafka_ConfigEntry_t *entry, struct semel_kafka_topic *ret)
+{
+    const char *name = rd_kafka_ConfigEntry_name(entry), *value = rd_kafka_ConfigEntry_value(entry);
+
+    if (value == NULL)
+        return;
+    if (strcmp(name, "retention.ms") == 0) {
+        (void)semel__str_int64(semel__str(value), &ret->retention_ms);
+    } else if (strcmp(name, "retention.bytes") == 0) {
+        (void)semel__str_int64(semel__str(value), &ret->retention_bytes);
+    } else if (strcmp(name, "cleanup.policy") == 0) {
+        ret->deletes = strstr(value, "delete") != NULL;
+        ret->compacts = strstr(value, "compact") != NULL;
+    }
+}
+
+/* A server that does not let us see the settings of a topic is no failure: they are not told. */
+static void read_resource(const rd_kafka_ConfigResource_t *resource, struct semel_kafka_topic *topics, size_t n)
+{
+    const char *name = rd_kafka_ConfigResource_name(resource);
+    const rd_kafka_ConfigEntry_t **entries;
+    size_t n_entries = 0;
+
+    if (rd_kafka_ConfigResource_error(resource) != RD_KAFKA_RESP_ERR_NO_ERROR)
+        return;
+    entries = rd_kafka_ConfigResource_configs(resource, &n_entries);
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(topics[i].topic, name) != 0)
+            continue;
+        topics[i].told = true;
+        for (size_t j = 0; j < n_entries; j++)
+            read_entry(entries[j], &topics[i]);
+    }
+}
+
+static semel_status read_answer(struct asking *asking, rd_kafka_event_t *event, struct semel_kafka_topic *topics,
+                                size_t n, struct semel_error *err)
+{
+    const rd_kafka_resp_err_t code = event != NULL ? rd_kafka_event_error(event) : RD_KAFKA_RESP_ERR__TIMED_OUT;
+    const rd_kafka_ConfigResource_t **resources;
+    size_t n_resources = 0;
+
+    if (code == RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED)
+        return SEMEL_OK;
+    if (code != RD_KAFKA_RESP_ERR_NO_ERROR)
+        return no_answer(asking, code, err);
+    resources = rd_kafka_DescribeConfigs_result_resources(rd_kafka_event_DescribeConfigs_result(event), &n_resources);
+    for (size_t i = 0; i < n_resources; i++)
+        read_resource(resources[i], topics, n);
+    return SEMEL_OK;
+}
+
+static semel_status send_question(struct asking *asking, rd_kafka_ConfigResource_t **resources, size_t n_resources,
+                                  struct semel_kafka_topic *topics, size_t n, struct semel_error *err)
+{
+    const int wait_ms = left_ms(asking) > 0 ? left_ms(asking) : 1;
+    rd_kafka_AdminOptions_t *options = rd_kafka_AdminOptions_new(asking->rk, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS);
+    rd_kafka_queue_t *answers = rd_kafka_queue_new(asking->rk);
+    rd_kafka_event_t *event;
+    semel_status status;
+
+    (void)rd_kafka_AdminOptions_set_request_timeout(options, wait_ms, NULL, 0);
+    rd_kafka_DescribeConfigs(asking->rk, resources, n_resources, options, answers);
+    event = rd_kafka_queue_poll(answers, wait_ms + STEP_MS); /* the library answers for a server that does not */
+    status = read_answer(asking, event, topics, n, err);
+    if (event != NULL)
+        rd_kafka_event_destroy(event);
+    rd_kafka_queue_destroy(answers);
+    rd_kafka_AdminOptions_destroy(options);
+    return status;
+}
+
+static semel_status ask_settings(struct asking *asking, struct semel_kafka_topic *topics, size_t n,
+                                 struct semel_error *err)
+{
+    rd_kafka_ConfigResource_t **resources = semel__calloc(n, sizeof(rd_kafka_ConfigResource_t *));
+    semel_status status = SEMEL_OK;
+    size_t n_resources = 0;
+
+    if (resources == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < n; i++)
+        if (topics[i].exists)
+            resources[n_resources++] = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, topics[i].topic);
+    if (n_resources > 0)
+        status = send_question(asking, resources, n_resources, topics, n, err);
+    rd_kafka_ConfigResource_destroy_array(resources, n_resources);
+    semel__free(resources);
+    return status;
+}
+
+/* ---- questions ----------------------------------------------------------------------------------------- */
+
+static semel_status ask_all(struct asking *asking, struct semel_kafka_topic *topics, size_t n, struct semel_error *err)
+{
+    rd_kafka_conf_t *conf = rd_kafka_conf_dup(asking->kafka.reader);
+    semel_status status = SEMEL_OK;
+    char text[sizeof err->text];
+
+    asking->rk = rd_kafka_new(RD_KAFKA_CONSUMER, conf, text, sizeof text);
+    if (asking->rk == NULL) {
+        rd_kafka_conf_destroy(conf);
+        return semel__kafka_refused(text, err);
+    }
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        status = ask_topic(asking, &topics[i], err);
+    if (status == SEMEL_OK)
+        status = ask_settings(asking, topics, n, err);
+    rd_kafka_destroy_flags(asking->rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
+    return status;
+}
+
+semel_status semel__kafka_ask(const struct semel_kafka_options *options, int timeout_ms, struct semel_kafka_topic *ret,
+                              struct semel_error *err)
+{
+    struct semel_kafka_options quiet = *options;
+    struct asking *asking = semel__calloc(1, sizeof *asking);
+    semel_status status;
+
+    if (asking == NULL)
+        return semel__fail_memory(err);
+    quiet.log = NULL;
+    asking->timeout_ms = timeout_ms;
+    asking->from_us = semel__kafka_now_us();
+    for (size_t i = 0; i < options->n_topics; i++)
+        ret[i] = (struct semel_kafka_topic){.topic = options->topics[i],
+                                            .retention_ms = SEMEL_NONE,
+                                            .retention_bytes = SEMEL_NONE};
+    status = semel__kafka_configure(&asking->kafka, &quiet, err);
+    if (status == SEMEL_OK && options->n_topics > 0)
+        status = ask_all(asking, ret, options->n_topics, err);
+    semel__kafka_unconfigure(&asking->kafka);
+    semel__free(asking);
+    return status;
+}
+
+/* ---- the URL ------------------------------------------------------------------------------------------- */
 
 struct url {
     char text[URL_MAX]; /* taken apart in place */

@@ -1,23 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * kafka_private.h: the inside of the Kafka driver:
- *   kafka.c        opening, closing, poll and the answers
- *   kafka_conf.c   the URL and the options as librdkafka's settings
+ *   kafka.c        the source: the group, commits, poll and the answers
+ *   kafka_conf.c   the options as librdkafka's settings, why there is no connection, questions to the servers
  *   kafka_lane.c   what was delivered of each partition and what was acknowledged; knows nothing of librdkafka
- *   kafka_group.c  rebalances, commits, errors
- *   kafka_back.c   going back
- *   kafka_record.c from a record to a delivery
- *   kafka_link.c   joining and leaving
- *   kafka_send.c   publish
- *   kafka_why.c    why there is no connection
- *   kafka_ask.c    questions to the servers before there is a handle
- *
- * librdkafka's threads fetch into one queue of ours, `messages`, to which every partition is forwarded. Group
- * membership, errors and answers come by the consumer's own queue. So a handle that is full can stay a member without
- * taking anything, and the fetchers stop by themselves when `messages` is full.
- *
- * Invariants: callbacks run in the thread that owns the handle, inside poll, close or reopen. A lane exists for exactly
- * the partitions that are assigned. No offset is committed but lane->done.
+ *   kafka_send.c   the sink: publish
  */
 #ifndef SEMEL_BROKER_KAFKA_PRIVATE_H
 #define SEMEL_BROKER_KAFKA_PRIVATE_H
@@ -32,6 +19,7 @@
 #define KAFKA_LANES_MAX ((size_t)1 << 14)
 #define KAFKA_IN_FLIGHT_MAX ((size_t)1 << 20)
 #define KAFKA_PENDING 256
+#define KAFKA_TOPIC_MAX 249
 
 /* ---- lanes -------------------------------------------------------------------------------------------- */
 
@@ -94,7 +82,7 @@ int64_t semel__kafka_lane_rewind(struct kafka_lanes *lanes, struct kafka_lane *l
 
 /* ---- the handle --------------------------------------------------------------------------------------- */
 
-/* What the library's callbacks are given. A consumer that is never destroyed (kafka_link.c: leave) has threads that
+/* What the library's callbacks are given. A consumer that is never destroyed (kafka.c: leave) has threads that
  * outlive the handle, and they may still look at a certificate: then it is never freed. */
 struct kafka_ear {
     struct kafka *kafka; /* for callbacks that our own thread serves */
@@ -139,57 +127,21 @@ struct kafka {
     rd_kafka_t *sender; /* opened by the first publish */
 };
 
-/* kafka.c: lets the library's threads look for what can be fetched now. */
-void semel__kafka_wake(struct kafka *kafka);
+/* kafka.c */
+void semel__kafka_rebalance(rd_kafka_t *rk, rd_kafka_resp_err_t code, rd_kafka_topic_partition_list_t *list,
+                            void *opaque);
+void semel__kafka_error(rd_kafka_t *rk, int code, const char *reason, void *opaque);
+int64_t semel__kafka_now_us(void);
+/* What is left of wait_ms that began at from_us; nothing when the clock was set back. */
+int semel__kafka_left_ms(int64_t from_us, int wait_ms);
 
 /* kafka_conf.c: fills reader, writer, topics and what else the options say. */
 semel_status semel__kafka_configure(struct kafka *kafka, const struct semel_kafka_options *options,
                                     struct semel_error *err);
 void semel__kafka_unconfigure(struct kafka *kafka);
 semel_status semel__kafka_configure_url(struct kafka *kafka, struct semel_str location, struct semel_error *err);
-
-/* kafka_group.c */
-/* Of a poll that delivers nothing: RETRY while no server can be reached. */
-void semel__kafka_is_there(struct kafka *kafka);
-semel_status semel__kafka_away(struct kafka *kafka, struct semel_error *err);
-void semel__kafka_rebalance(rd_kafka_t *rk, rd_kafka_resp_err_t code, rd_kafka_topic_partition_list_t *list,
-                            void *opaque);
-void semel__kafka_error(rd_kafka_t *rk, int code, const char *reason, void *opaque);
-void semel__kafka_note(struct kafka *kafka, const rd_kafka_message_t *message); /* an error in a record's place */
-/* Everything that is not a record: membership, answers, commits that are due, pauses that are over. */
-void semel__kafka_serve(struct kafka *kafka, int wait_ms);
-void semel__kafka_commit(struct kafka *kafka, bool now);
-bool semel__kafka_is_idle(const struct kafka *kafka); /* nothing is due that is not a record or a rebalance */
-void semel__kafka_abandon(struct kafka *kafka);       /* lanes that are still there when nobody can be asked any more */
-void semel__kafka_flush(struct kafka *kafka, int wait_ms); /* commits, and waits for the answer */
-int64_t semel__kafka_now_us(void);
-/* What is left of wait_ms that began at from_us; nothing when the clock was set back. */
-int semel__kafka_left_ms(int64_t from_us, int wait_ms);
-bool semel__kafka_is_lost(const struct kafka *kafka); /* whatever was assigned may be somebody else's now */
-void semel__kafka_kill(struct kafka *kafka, const struct semel_error *why);
-__attribute__((format(printf, 4, 5))) void semel__kafka_kill_because(struct kafka *kafka, int code,
-                                                                     enum semel_class cls, const char *fmt, ...);
-/* Opens the reader and joins the group; leaves it, as well as can be done in a few seconds. */
-semel_status semel__kafka_connect(struct kafka *kafka, struct semel_error *err);
-void semel__kafka_disconnect(struct kafka *kafka);
-void semel__kafka_forget(struct kafka *kafka, const struct kafka_lane *lane); /* pending records of it; NULL: of all */
-
-/* kafka_back.c */
-/* Goes back in every lane that is chosen. Not OK: the handle is dead. */
-semel_status semel__kafka_go_back(struct kafka *kafka, int delay_ms, struct semel_error *err);
-/* Something that was there has not come: seek once more. */
-void semel__kafka_seek_again(struct kafka *kafka, struct kafka_lane *lane);
-void semel__kafka_end_pauses(struct kafka *kafka); /* those that are over */
-
-/* kafka_record.c: `source` is the topic, in the arena already. false: no memory. */
-bool semel__kafka_record(const rd_kafka_message_t *message, struct semel_str source, struct semel_arena *arena,
-                         struct semel_delivery *ret);
-
-/* kafka_why.c */
 /* What the library says of a connection becomes kafka->why, with the class `cls` unless more is known. */
 void semel__kafka_explain(struct kafka *kafka, int code, enum semel_class cls, const char *reason);
-/* What came of a commit; into the log, when it is news. */
-void semel__kafka_tell_commit(struct kafka *kafka, rd_kafka_resp_err_t code);
 /* INVALID: the library does not take its settings. */
 semel_status semel__kafka_refused(const char *text, struct semel_error *err);
 /* Believes what OpenSSL believes, and remembers why it does not. */

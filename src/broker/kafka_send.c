@@ -14,7 +14,6 @@
 
 #define STEP_MS 50
 #define GRACE_MS 5000
-#define TOPIC_MAX 249
 
 /* Of one publish; the reports of its items count down. */
 struct sending {
@@ -118,12 +117,12 @@ static void *bytes_of(struct semel_str s)
 /* OK: there will be a report. */
 static rd_kafka_resp_err_t produce(struct kafka *kafka, const struct semel_publish *item, struct ticket *ticket)
 {
-    char topic[TOPIC_MAX + 1];
+    char topic[KAFKA_TOPIC_MAX + 1];
     rd_kafka_headers_t *headers = NULL;
     rd_kafka_resp_err_t code;
     rd_kafka_error_t *error;
 
-    if (item->destination.n == 0 || item->destination.n > TOPIC_MAX ||
+    if (item->destination.n == 0 || item->destination.n > KAFKA_TOPIC_MAX ||
         memchr(item->destination.p, '\0', item->destination.n) != NULL)
         return RD_KAFKA_RESP_ERR__INVALID_ARG;
     memcpy(topic, item->destination.p, item->destination.n);

@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
  * sqs_private.h: the inside of the SQS driver:
- *   sqs.c         opening, closing, poll, answers, and from a message to a delivery
- *   sqs_conf.c    the URL and the options
- *   sqs_http.c    one signed request by curl, and what a refusal means
+ *   sqs.c         the source: opening, closing, receiving and the chores, poll, answers
+ *   sqs_http.c    the options, one signed request by curl, what a refusal means, what a queue says of itself
  *   sqs_answer.c  SQS's answers, which are hostile JSON, as structs
  *   sqs_held.c    what was received and not answered, and what is to be done about it; knows nothing of curl
- *   sqs_work.c    the requests that go on by themselves: receiving, deleting, changing visibility
- *   sqs_send.c    publish
- *   sqs_ask.c     what the queue says of itself
- *   sqs_md5.c     the checksum of bodies
+ *   sqs_send.c    the sink: publish
  *
  * All requests of a handle are one curl multi, driven by whoever calls; no thread, no request behind the caller's back.
  * A request is "AWS JSON 1.0": POST to the endpoint's root, the action in a header, JSON in and out.
@@ -80,9 +76,6 @@ semel_status semel__sqs_read_verdicts(struct semel_str text, size_t n, struct sq
 semel_status semel__sqs_read_facts(struct semel_str text, struct semel_sqs_facts *ret, struct semel_error *err);
 /* The code ("QueueDoesNotExist") and the message of a refusal; "" where there is none. */
 void semel__sqs_read_error(struct semel_str text, char *code, size_t n_code, char *message, size_t n_message);
-
-/* 32 lower-case digits and a NUL. */
-void semel__sqs_md5(struct semel_str text, char out[33]);
 
 /* ---- what is held ------------------------------------------------------------------------------------- */
 
@@ -171,7 +164,7 @@ struct sqs_call {
     bool active, ended;
     CURLcode code;
     int64_t begun_us;
-    /* Of sqs_work.c. */
+    /* Of sqs.c. */
     size_t asked; /* of a receive: how many messages */
     enum sqs_duty duty;
     struct sqs_entry entries[SQS_BATCH];
@@ -211,15 +204,6 @@ struct sqs {
     int64_t receive_us; /* not before then */
     int64_t last_us, skew_us;
 };
-
-int64_t semel__sqs_now(struct sqs *sqs); /* never goes back (P45) */
-
-/* sqs_work.c: begins what is due, reads what has come. At most `room` messages are asked for. */
-void semel__sqs_work(struct sqs *sqs, size_t room);
-/* How long nothing needs to be begun. */
-int64_t semel__sqs_work_next(struct sqs *sqs);
-bool semel__sqs_is_receiving(const struct sqs *sqs);
-void semel__sqs_work_stop(struct sqs *sqs);
 
 /* sqs_send.c */
 semel_status semel__sqs_publish(struct semel_broker *broker, struct semel_publish *items, size_t n,

@@ -200,8 +200,10 @@ static semel_status status_of(const struct semel_publish *item, const struct sqs
 
     switch (verdicts->at[at]) {
     case SQS_DONE:
-        semel__sqs_md5(item->payload, sum);
-        return verdicts->md5[at][0] == '\0' || strcmp(verdicts->md5[at], sum) == 0 ? SEMEL_OK : SEMEL_UNKNOWN;
+        return verdicts->md5[at][0] == '\0' || !semel__md5_hex(item->payload, sum) ||
+                       strcmp(verdicts->md5[at], sum) == 0
+                   ? SEMEL_OK
+                   : SEMEL_UNKNOWN;
     case SQS_AGAIN:
         return SEMEL_RETRY;
     case SQS_GONE:

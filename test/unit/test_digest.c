@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_digest.c: SHA-256 known answers (FIPS 180-2, appendix B; NIST's examples).
+ * test_digest.c: SHA-256 known answers (FIPS 180-2, appendix B; NIST's examples), and those of MD5 (RFC 1321).
  */
 #include "base/digest.h"
 #include "unit.h"
@@ -50,6 +50,35 @@ static void parts_are_hashed_one_after_the_other(void **state)
     assert_sha256(parts, 3, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
+/* The test suite of RFC 1321, and lengths around the end of a block. */
+static void md5_is_that_of_the_rfc(void **state)
+{
+    static const char *const known[][2] = {
+        {"", "d41d8cd98f00b204e9800998ecf8427e"},
+        {"a", "0cc175b9c0f1b6a831c399e269772661"},
+        {"abc", "900150983cd24fb0d6963f7d28e17f72"},
+        {"message digest", "f96b697d7cb7938d525a2f31aaf161d0"},
+        {"abcdefghijklmnopqrstuvwxyz", "c3fcd3d76192e4007dfb496cca67e13b"},
+        {"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", "d174ab98d277d9f5a5611c2c9f419d9f"},
+        {"12345678901234567890123456789012345678901234567890123456789012345678901234567890",
+         "57edf4a22be3c955ac49da2e2107b67a"},
+    };
+    char sum[33], many[130];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(known); i++) {
+        assert_true(semel__md5_hex(semel__str(known[i][0]), sum));
+        assert_string_equal(sum, known[i][1]);
+    }
+    memset(many, 'a', sizeof many);
+    assert_true(semel__md5_hex((struct semel_str){many, 55}, sum));
+    assert_string_equal(sum, "ef1772b6dff9a122358552954ad0df65");
+    assert_true(semel__md5_hex((struct semel_str){many, 56}, sum));
+    assert_string_equal(sum, "3b0c8ac703f828b04c6c197006d17218");
+    assert_true(semel__md5_hex((struct semel_str){many, 64}, sum));
+    assert_string_equal(sum, "014842d480b571495a4a0363793f7367");
+}
+
 static void hexadecimal_is_in_lower_case_and_ends_with_nul(void **state)
 {
     (void)state;
@@ -67,6 +96,7 @@ int main(void)
         cmocka_unit_test(sha256_of_a_million_a_is_the_known_answer),
         cmocka_unit_test(sha256_of_nothing_is_that_of_the_empty_string),
         cmocka_unit_test(parts_are_hashed_one_after_the_other),
+        cmocka_unit_test(md5_is_that_of_the_rfc),
         cmocka_unit_test(hexadecimal_is_in_lower_case_and_ends_with_nul),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

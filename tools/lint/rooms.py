@@ -23,7 +23,7 @@ NARROW = {
 
 # Headers of client libraries, and the only files that may include them.
 CLIENTS = {
-    "openssl/*": ("src/base/*", "src/net/*", "src/broker/amqp_tls.c", "src/broker/tls_why.c"),
+    "openssl/*": ("src/base/*", "src/net/*", "src/broker/amqp_link.c", "src/broker/tls_why.c"),
     "uv.h": "src/net/*",
     "llhttp.h": "src/net/*",
     "libfyaml.h": "src/conf/read.c",
