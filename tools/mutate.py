@@ -5,7 +5,7 @@
 usage: mutate.py list MUTANTS               one line a mutant: NAME FILE PROGRAM TEST LENGTH
        mutate.py apply MUTANTS NAME FILE OUT    FILE with the guard replaced
        mutate.py sql MUTANTS NAME FOLDER OUT    the migrations of FOLDER, copied to the folder OUT, one of them mutated
-       mutate.py defined SYMBOL FOLDER      the C files of FOLDER that have the symbol, for mutants by #ifdef
+       mutate.py defined SYMBOL FOLDER...   the C files of the folders that have the symbol, for mutants by #ifdef
 
 A mutant, up to the next one:
 
@@ -85,9 +85,9 @@ def main():
         apply(read(sys.argv[2])[sys.argv[3]], sys.argv[4], sys.argv[5])
     elif len(sys.argv) == 6 and sys.argv[1] == "sql":
         sys.exit(0 if sql(read(sys.argv[2])[sys.argv[3]], sys.argv[4], sys.argv[5]) else 1)
-    elif len(sys.argv) == 4 and sys.argv[1] == "defined":
+    elif len(sys.argv) >= 4 and sys.argv[1] == "defined":
         word = re.compile(rf"\b{re.escape(sys.argv[2])}\b")
-        for path in sorted(pathlib.Path(sys.argv[3]).rglob("*.c")):
+        for path in sorted(path for folder in sys.argv[3:] for path in pathlib.Path(folder).rglob("*.c")):
             if word.search(path.read_text(encoding="utf-8")):
                 print(path)
     else:

@@ -6,7 +6,7 @@
 #define SEMEL_TEST_CONFORM_BROKER_BENCH_H
 
 #include "base/clock.h"
-#include "broker/mem.h"
+#include "support/mem_broker.h"
 #include "unit/unit.h"
 
 struct broker_driver;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "store/mem.h"
+#include "support/mem_store.h"
 #ifdef SEMEL_WITH_SQLITE
 #include <sqlite3.h>
 

@@ -18,7 +18,7 @@
 #include "base/json.h"
 #include "core/extract.h"
 #include "core/inbox.h"
-#include "store/mem.h"
+#include "support/mem_store.h"
 
 #define PAIRS 300
 #define MUST(condition) ((condition) ? (void)0 : broken(#condition, __LINE__))

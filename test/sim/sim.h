@@ -26,11 +26,11 @@
 #include "base/point.h"
 #include "base/random.h"
 #include "base/str.h"
-#include "broker/mem.h"
+#include "support/mem_broker.h"
 #include "core/consumer_set.h"
 #include "core/pump.h"
 #include "fiber.h"
-#include "store/mem.h"
+#include "support/mem_store.h"
 
 #define SIM_WORKERS 4
 #define SIM_OPERATORS 2

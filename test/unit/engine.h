@@ -21,7 +21,7 @@
 #include "base/error.h"
 #include "core/inbox.h"
 #include "core/pump.h"
-#include "store/mem.h"
+#include "support/mem_store.h"
 #include "store/sqlite_store.h"
 
 #define START_US INT64_C(1700000000000000)

@@ -5,7 +5,7 @@
  */
 #include "unit/engine.h"
 
-#include "broker/mem.h"
+#include "support/mem_broker.h"
 
 #define TURNS 8
 

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "core/consumer_set.h"
-#include "store/mem.h"
+#include "support/mem_store.h"
 
 #define SECOND INT64_C(1000000)
 #define BILLING SEMEL_STR("billing")

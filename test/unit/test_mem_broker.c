@@ -4,7 +4,7 @@
  * and no memory at any moment. The contract of every broker is in test/conform.
  */
 #include "base/error.h"
-#include "broker/mem.h"
+#include "support/mem_broker.h"
 #include "unit.h"
 
 static const struct semel_broker_ops *const linked[] = {&semel__broker_mem, &semel__broker_mem_unordered, NULL};

@@ -4,7 +4,7 @@
  * The contract of every store is in test/conform.
  */
 #include "base/error.h"
-#include "store/mem.h"
+#include "support/mem_store.h"
 #include "unit.h"
 
 static const struct semel_store_ops *const linked[] = {&semel__store_mem, NULL};

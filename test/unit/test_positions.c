@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "daemon/positions.h"
-#include "store/mem.h"
+#include "support/mem_store.h"
 #include "store/sqlite_store.h"
 #include "unit/unit.h"
 

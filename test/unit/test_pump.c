@@ -6,7 +6,7 @@
  */
 #include "unit/engine.h"
 
-#include "broker/mem.h"
+#include "support/mem_broker.h"
 
 struct route {
     struct engine *e;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * mem.h: the in-memory broker, for teaching and for the simulator.
+ * mem_broker.h: the in-memory broker, for teaching, tests and the simulator.
  *
  * What it is: a queue in the heap that several handles share, with the two characters that real brokers have:
  *   ORDERED    like a Kafka topic. A message goes to a partition; a partition belongs to one handle at a time and is
@@ -14,8 +14,8 @@
  * Invariants: a tag is never used twice in a queue; a tag that is not outstanding in its handle is FENCED; a
  * message leaves only by an acknowledgement that arrived.
  */
-#ifndef SEMEL_BROKER_MEM_H
-#define SEMEL_BROKER_MEM_H
+#ifndef SEMEL_TEST_SUPPORT_MEM_BROKER_H
+#define SEMEL_TEST_SUPPORT_MEM_BROKER_H
 
 #include "base/clock.h"
 #include "core/broker.h"

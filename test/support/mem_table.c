@@ -2,13 +2,15 @@
  *
  * mem_table.c: images, hash tables and the undo log of the in-memory store.
  *
- * What it is: the part that knows nothing of messages but which fields of a record are strings and which make
- * its keys. What it is not: a general container.
+ * What it is: the database itself, which knows nothing of messages but which fields of a record are strings and which
+ * make its keys; and what tests look at in it. What it is not: a general container, or a driver (mem_store.c).
  *
  * Invariants: every function that can fail allocates before it changes anything; undoing needs no memory. The hash
  * covers contents only, never an address, so that a run can be repeated exactly.
  */
-#include "store/mem_private.h"
+#include "support/mem_table.h"
+
+#include <assert.h>
 
 /* ---- keys --------------------------------------------------------------------------------------------- */
 
@@ -163,7 +165,8 @@ static void name_rec(enum mem_kind kind, struct mem_rec *rec)
     rec->side_hash = rec->has_side ? hash_key(&rec->side) : 0;
 }
 
-void *semel__mem_image(enum mem_kind kind, const void *proto)
+/* A copy of `proto` (a struct of that kind, its key's consumer set) with strings of its own and its keys named. */
+static void *mem_image(enum mem_kind kind, const void *proto)
 {
     size_t total = kinds[kind].size;
     char *image, *at;
@@ -415,6 +418,12 @@ bool semel__mem_put(struct semel_mem_db *db, enum mem_kind kind, void *was, void
     return true;
 }
 
+bool semel__mem_write(struct semel_mem_db *db, enum mem_kind kind, void *was, const void *proto)
+{
+    void *image = mem_image(kind, proto);
+    return image != NULL && semel__mem_put(db, kind, was, image);
+}
+
 static struct mem_list *list_of(struct semel_mem_db *db, enum mem_kind kind)
 {
     return kind == MEM_EFFECT ? &db->effects : &db->audits;
@@ -436,7 +445,7 @@ bool semel__mem_append(struct semel_mem_db *db, enum mem_kind kind, const void *
         list->items = items;
         list->cap = cap;
     }
-    image = semel__mem_image(kind, proto);
+    image = mem_image(kind, proto);
     if (image == NULL)
         return false;
     memcpy(list->items + list->n * size, image, size);
@@ -504,7 +513,7 @@ static bool add_table(struct semel_mem_db *db, struct semel_mem_db *from, enum m
 {
     for (struct mem_rec *rec = NULL; (rec = semel__mem_next(from, kind, rec)) != NULL;) {
         struct mem_consumer *consumer = NULL;
-        struct mem_rec *image = semel__mem_image(kind, rec);
+        struct mem_rec *image = mem_image(kind, rec);
 
         if (rec->key.consumer != NULL)
             consumer = semel__mem_consumer_make(db, rec->key.consumer->name);
@@ -541,4 +550,126 @@ bool semel__mem_add_all(struct semel_mem_db *db, struct semel_mem_db *from)
     ok = ok && add_list(db, from, MEM_EFFECT) && add_list(db, from, MEM_AUDIT);
     semel__mem_keep(db);
     return ok;
+}
+
+/* ---- the database ------------------------------------------------------------------------------------- */
+
+semel_status semel__mem_db_new(struct semel_mem_db **ret, const struct semel_clock *clock)
+{
+    struct semel_mem_db *db = semel__calloc(1, sizeof *db);
+
+    if (db == NULL)
+        return SEMEL_RETRY;
+    db->clock = clock != NULL ? clock : &semel__clock_real;
+    *ret = db;
+    return SEMEL_OK;
+}
+
+void semel__mem_db_free(struct semel_mem_db *db)
+{
+    if (db == NULL)
+        return;
+    assert(db->handles == 0);
+    semel__mem_clear(db);
+    semel__free(db);
+}
+
+semel_status semel__mem_db_copy(struct semel_mem_db *db, struct semel_mem_db **ret)
+{
+    if (db->writer != NULL || semel__mem_db_new(ret, db->clock) != SEMEL_OK)
+        return SEMEL_RETRY;
+    (*ret)->last_arrival = db->last_arrival;
+    (*ret)->last_seq = db->last_seq;
+    (*ret)->tx = db->tx;
+    if (semel__mem_add_all(*ret, db))
+        return SEMEL_OK;
+    semel__mem_db_free(*ret);
+    return SEMEL_RETRY;
+}
+
+/* ---- what a handle may see ---------------------------------------------------------------------------- */
+
+bool semel__mem_foreign(const struct mem_store *store)
+{
+    return store->db->writer != NULL && store->db->writer != store;
+}
+
+const struct mem_rec *semel__mem_visible(const struct mem_store *store, enum mem_kind kind, const struct mem_rec *rec)
+{
+    const struct semel_mem_db *db = store->db;
+
+    if (!semel__mem_foreign(store) || rec->tx != db->tx)
+        return rec;
+    for (size_t i = 0; i < db->n_undo; i++) {
+        const struct mem_rec *was = db->undo[i].was;
+        if (db->undo[i].kind == kind && was != NULL && was->tx != db->tx && key_eq(&was->key, &rec->key))
+            return was;
+    }
+    return NULL;
+}
+
+/* ---- what tests look at ------------------------------------------------------------------------------- */
+
+size_t semel__mem_effects(struct semel_mem_db *db, const struct semel_mem_effect **ret)
+{
+    if (ret != NULL)
+        *ret = (const void *)db->effects.items;
+    return db->effects.n;
+}
+
+size_t semel__mem_audits(struct semel_mem_db *db, const struct semel_mem_audit **ret)
+{
+    if (ret != NULL)
+        *ret = (const void *)db->audits.items;
+    return db->audits.n;
+}
+
+size_t semel__mem_rows(struct semel_mem_db *db, semel_mem_row_fn fn, void *ctx)
+{
+    for (struct mem_rec *rec = NULL; fn != NULL && (rec = semel__mem_next(db, MEM_ROW, rec)) != NULL;)
+        fn(ctx, rec->key.consumer->name, &((struct mem_row *)rec)->row);
+    return db->tables[MEM_ROW].n;
+}
+
+size_t semel__mem_attempts(struct semel_mem_db *db, semel_mem_attempt_fn fn, void *ctx)
+{
+    for (struct mem_rec *rec = NULL; fn != NULL && (rec = semel__mem_next(db, MEM_ATTEMPT, rec)) != NULL;)
+        fn(ctx, &((struct mem_attempt *)rec)->attempt);
+    return db->tables[MEM_ATTEMPT].n;
+}
+
+size_t semel__mem_conflicts(struct semel_mem_db *db, semel_mem_conflict_fn fn, void *ctx)
+{
+    for (struct mem_rec *rec = NULL; fn != NULL && (rec = semel__mem_next(db, MEM_CONFLICT, rec)) != NULL;)
+        fn(ctx, &((struct mem_conflict *)rec)->conflict);
+    return db->tables[MEM_CONFLICT].n;
+}
+
+size_t semel__mem_events(struct semel_mem_db *db, semel_mem_event_fn fn, void *ctx)
+{
+    for (struct mem_rec *rec = NULL; fn != NULL && (rec = semel__mem_next(db, MEM_EVENT, rec)) != NULL;)
+        fn(ctx, &((struct mem_event *)rec)->event);
+    return db->tables[MEM_EVENT].n;
+}
+
+int64_t semel__mem_watermark(struct semel_mem_db *db, struct semel_str consumer, struct semel_str source)
+{
+    const struct mem_watermark *stored = semel__mem_find(db, MEM_WATERMARK, semel__mem_consumer(db, consumer), source,
+                                                         MEM_NO_STR, MEM_NO_STR);
+
+    return stored != NULL ? stored->watermark_us : SEMEL_NONE;
+}
+
+size_t semel__mem_business_count(struct semel_mem_db *db)
+{
+    return db->tables[MEM_BUSINESS].n;
+}
+
+bool semel__mem_damage(struct semel_mem_db *db, struct semel_str consumer, struct semel_str source, struct semel_str id)
+{
+    struct mem_row *row = semel__mem_find(db, MEM_ROW, semel__mem_consumer(db, consumer), source, id, MEM_NO_STR);
+
+    if (row != NULL)
+        row->row.live.attempts = -1;
+    return row != NULL;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * mem.h: the in-memory store, for teaching and for the simulator.
+ * mem_store.h: the in-memory store, for teaching, tests and the simulator.
  *
  * What it is: a database in the heap that several handles share, with real transactions (undo log), one
  * writer at a time, and faults on demand. What it is not: durable, safe between threads, or able to join a
@@ -10,8 +10,8 @@
  * leaves nothing behind but used-up numbers (arrivals, tokens), as the sequences of a real database do; the
  * same calls give the same answers in the same order, whatever the addresses were.
  */
-#ifndef SEMEL_STORE_MEM_H
-#define SEMEL_STORE_MEM_H
+#ifndef SEMEL_TEST_SUPPORT_MEM_STORE_H
+#define SEMEL_TEST_SUPPORT_MEM_STORE_H
 
 #include "core/store.h"
 

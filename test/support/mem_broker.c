@@ -1,19 +1,402 @@
 /* SPDX-License-Identifier: MIT
  *
- * mem_handle.c: the driver of the in-memory broker: open, poll, ack, later, publish.
+ * mem_broker.c: the in-memory broker: its queue (messages, lanes, which member has which lane) and the driver.
  *
- * What it is: one handle's side of a queue (mem.c). What it is not: able to wait.
+ * A message is kept for the life of its queue. An entry is one promise to deliver it: a push makes one, redeliver
+ * makes another. Entries stand in lanes: a lane per partition when ORDERED, a single lane when UNORDERED.
  *
- * Invariants: an operation allocates before it changes anything; the hook is called before an operation looks at
- * anything; tags are handed out in ascending order, so that a handle's outstanding deliveries are sorted by tag.
+ * What it is not: able to wait.
+ *
+ * Invariants: entries below lane->floor are acknowledged; ORDERED: lane->next >= lane->floor, and what is
+ * outstanding lies in [floor, next) of lanes that the handle owns; UNORDERED: entry->taken_by is the handle in whose
+ * list the entry is outstanding, or NULL. ORDERED: with m members, lane l belongs to member number l mod m, so a change
+ * of membership moves some lanes at once, and a lane that moves starts again at its floor. Nothing depends on an
+ * address. An operation allocates before it changes anything; the hook is called before an operation looks at anything;
+ * tags are handed out in ascending order, so that a handle's outstanding deliveries are sorted by tag.
  */
-#include "broker/mem_private.h"
+#include "support/mem_broker.h"
 
 #include <assert.h>
+#include <stdio.h>
+
+#include "base/error.h"
+#include "base/str.h"
+
+struct mem_broker;
+
+struct mem_message { /* one allocation, strings and pairs behind it */
+    struct semel_str source, key, position, payload;
+    struct semel_pair *headers, *properties;
+    size_t n_headers, n_properties;
+    size_t lane;
+    int deliveries;
+    char position_text[48];
+};
+
+struct mem_entry {
+    struct mem_message *msg;
+    bool acked;                  /* ORDERED: in the view of the lane's owner */
+    struct mem_broker *taken_by; /* UNORDERED */
+    int64_t not_before_us;       /* UNORDERED */
+};
+
+struct mem_lane {
+    struct mem_entry *entries;
+    size_t n, cap;
+    size_t floor; /* below it all is acknowledged, in the broker's view */
+    size_t next;  /* ORDERED: what the owner is given next */
+    struct mem_broker *owner;
+    int64_t not_before_us; /* ORDERED */
+};
+
+struct mem_link {
+    struct mem_link *older;
+    struct semel_mem_queue *target;
+    struct semel_str destination;
+};
+
+struct semel_mem_queue {
+    enum semel_queue_mode mode;
+    const struct semel_clock *clock;
+    struct mem_lane *lanes;
+    size_t n_lanes;
+    struct mem_message **messages;
+    size_t n_messages, cap_messages;
+    struct mem_broker *members; /* those that share the lanes, in the order of joining */
+    uint64_t last_tag;
+    size_t handles;
+    struct mem_link *links;
+    struct semel_mem_published *published;
+    size_t n_published, cap_published;
+};
+
+struct mem_out {  /* one outstanding delivery */
+    uint64_t tag; /* ascending */
+    size_t lane, at;
+    bool chosen; /* by the call that is going on */
+};
+
+struct mem_broker {
+    struct semel_broker base;
+    struct semel_mem_queue *queue;
+    bool owns_queue, dead, member;
+    struct mem_broker *next_member;
+    struct mem_out *outs;
+    size_t n_outs, cap_outs;
+    size_t turn; /* the lane that poll starts with, for fairness */
+    semel_queue_hook hook;
+    void *hook_ctx;
+};
 
 static struct mem_broker *self(struct semel_broker *broker)
 {
     return (struct mem_broker *)broker;
+}
+
+/* ---- messages ----------------------------------------------------------------------------------------- */
+
+static bool add_size(size_t *total, struct semel_str s)
+{
+    return !__builtin_add_overflow(*total, s.n, total) && !__builtin_add_overflow(*total, 1, total);
+}
+
+static bool add_pairs_size(size_t *total, const struct semel_pair *pairs, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!add_size(total, pairs[i].name) || !add_size(total, pairs[i].value) ||
+            __builtin_add_overflow(*total, sizeof *pairs, total))
+            return false;
+    return true;
+}
+
+static struct semel_str keep_str(char **at, struct semel_str s)
+{
+    char *copy = *at;
+
+    if (!semel__str_given(s))
+        return s;
+    if (s.n > 0)
+        memcpy(copy, s.p, s.n);
+    copy[s.n] = '\0';
+    *at += s.n + 1;
+    return (struct semel_str){copy, s.n};
+}
+
+static void keep_pairs(char **at, struct semel_pair *copies, const struct semel_pair *pairs, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        copies[i].name = keep_str(at, pairs[i].name);
+        copies[i].value = keep_str(at, pairs[i].value);
+    }
+}
+
+static struct mem_message *message_new(const struct semel_mem_push *push)
+{
+    size_t total = sizeof(struct mem_message);
+    struct mem_message *msg;
+    char *at;
+
+    if (!add_size(&total, push->source) || !add_size(&total, push->key) || !add_size(&total, push->position) ||
+        !add_size(&total, push->payload) || !add_pairs_size(&total, push->headers, push->n_headers) ||
+        !add_pairs_size(&total, push->properties, push->n_properties))
+        return NULL;
+    msg = semel__alloc(total);
+    if (msg == NULL)
+        return NULL;
+    *msg = (struct mem_message){.n_headers = push->n_headers, .n_properties = push->n_properties};
+    msg->headers = (struct semel_pair *)(msg + 1);
+    msg->properties = msg->headers + push->n_headers;
+    at = (char *)(msg->properties + push->n_properties);
+    msg->source = keep_str(&at, push->source);
+    msg->key = keep_str(&at, push->key);
+    msg->position = keep_str(&at, push->position);
+    msg->payload = keep_str(&at, push->payload);
+    keep_pairs(&at, msg->headers, push->headers, push->n_headers);
+    keep_pairs(&at, msg->properties, push->properties, push->n_properties);
+    return msg;
+}
+
+static bool lane_reserve(struct mem_lane *lane)
+{
+    size_t cap = lane->cap > 0 ? lane->cap * 2 : 16;
+    struct mem_entry *entries;
+
+    if (lane->n < lane->cap)
+        return true;
+    entries = semel__realloc(lane->entries, cap, sizeof *entries);
+    if (entries == NULL)
+        return false;
+    lane->entries = entries;
+    lane->cap = cap;
+    return true;
+}
+
+static size_t lane_of(const struct semel_mem_queue *queue, struct semel_str key)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+
+    for (size_t i = 0; i < key.n; i++)
+        hash = (hash ^ (unsigned char)key.p[i]) * UINT64_C(0x100000001b3);
+    return semel__str_given(key) ? (size_t)((hash ^ (hash >> 32)) % queue->n_lanes) : 0;
+}
+
+static bool push_one(struct semel_mem_queue *queue, const struct semel_mem_push *push)
+{
+    const size_t number = lane_of(queue, push->key);
+    struct mem_lane *lane = &queue->lanes[number];
+    struct mem_message *msg;
+
+    if (queue->n_messages == queue->cap_messages) {
+        size_t cap = queue->cap_messages > 0 ? queue->cap_messages * 2 : 16;
+        struct mem_message **messages = semel__realloc(queue->messages, cap, sizeof(struct mem_message *));
+        if (messages == NULL)
+            return false;
+        queue->messages = messages;
+        queue->cap_messages = cap;
+    }
+    if (!lane_reserve(lane) || (msg = message_new(push)) == NULL)
+        return false;
+    msg->lane = number;
+    if (!semel__str_given(msg->position) && queue->mode == SEMEL_QUEUE_ORDERED) {
+        int n = snprintf(msg->position_text, sizeof msg->position_text, "%zu/%zu", number, lane->n);
+        msg->position = (struct semel_str){msg->position_text, (size_t)n};
+    }
+    lane->entries[lane->n++] = (struct mem_entry){.msg = msg, .not_before_us = INT64_MIN};
+    queue->messages[queue->n_messages++] = msg;
+    return true;
+}
+
+semel_status semel__mem_queue_push(struct semel_mem_queue *queue, const struct semel_mem_push *messages, size_t n,
+                                   struct semel_error *err)
+{
+    const size_t before = queue->n_messages;
+
+    for (size_t i = 0; i < n; i++) {
+        if (push_one(queue, &messages[i]))
+            continue;
+        while (queue->n_messages > before) { /* nobody has seen them: each is the last of its lane */
+            struct mem_message *msg = queue->messages[--queue->n_messages];
+            queue->lanes[msg->lane].n--;
+            semel__free(msg);
+        }
+        return semel__fail_memory(err);
+    }
+    return SEMEL_OK;
+}
+
+semel_status semel__mem_queue_redeliver(struct semel_mem_queue *queue, size_t index, struct semel_error *err)
+{
+    struct mem_lane *lane;
+
+    if (index >= queue->n_messages)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "mem: there is no message number %zu", index);
+    lane = &queue->lanes[queue->messages[index]->lane];
+    if (!lane_reserve(lane))
+        return semel__fail_memory(err);
+    lane->entries[lane->n++] = (struct mem_entry){.msg = queue->messages[index], .not_before_us = INT64_MIN};
+    return SEMEL_OK;
+}
+
+size_t semel__mem_queue_count(const struct semel_mem_queue *queue)
+{
+    return queue->n_messages;
+}
+
+size_t semel__mem_queue_unacked(const struct semel_mem_queue *queue)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < queue->n_lanes; i++)
+        for (size_t at = queue->lanes[i].floor; at < queue->lanes[i].n; at++)
+            n += queue->mode == SEMEL_QUEUE_ORDERED || !queue->lanes[i].entries[at].acked;
+    return n;
+}
+
+/* ---- members ------------------------------------------------------------------------------------------ */
+
+/* Takes the lane from its owner: its tags are gone, and so are acknowledgements that the broker never saw. */
+static void rewind_to_floor(struct mem_lane *lane, size_t number)
+{
+    struct mem_broker *owner = lane->owner;
+    size_t n = 0;
+
+    for (size_t i = 0; owner != NULL && i < owner->n_outs; i++)
+        if (owner->outs[i].lane != number)
+            owner->outs[n++] = owner->outs[i];
+    if (owner != NULL)
+        owner->n_outs = n;
+    for (size_t at = lane->floor; at < lane->next; at++)
+        lane->entries[at].acked = false;
+    lane->next = lane->floor;
+    lane->not_before_us = INT64_MIN;
+    lane->owner = NULL;
+}
+
+static void share_lanes(struct semel_mem_queue *queue)
+{
+    struct mem_broker *member = queue->members;
+
+    for (size_t i = 0; queue->mode == SEMEL_QUEUE_ORDERED && i < queue->n_lanes; i++) {
+        if (queue->lanes[i].owner != member) {
+            rewind_to_floor(&queue->lanes[i], i);
+            queue->lanes[i].owner = member;
+        }
+        if (member != NULL)
+            member = member->next_member != NULL ? member->next_member : queue->members;
+    }
+}
+
+static void join(struct mem_broker *broker)
+{
+    struct mem_broker **last = &broker->queue->members;
+
+    if (broker->member)
+        return;
+    while (*last != NULL)
+        last = &(*last)->next_member;
+    *last = broker;
+    broker->next_member = NULL;
+    broker->member = true;
+    share_lanes(broker->queue);
+}
+
+static void leave(struct mem_broker *broker)
+{
+    struct semel_mem_queue *queue = broker->queue;
+    struct mem_broker **at = &queue->members;
+
+    if (!broker->member)
+        return;
+    for (size_t i = 0; queue->mode == SEMEL_QUEUE_UNORDERED && i < broker->n_outs; i++)
+        queue->lanes[0].entries[broker->outs[i].at].taken_by = NULL;
+    while (*at != broker)
+        at = &(*at)->next_member;
+    *at = broker->next_member;
+    broker->member = false;
+    share_lanes(queue);
+    broker->n_outs = 0;
+}
+
+void semel__mem_queue_expel(struct semel_mem_queue *queue, struct semel_broker *broker)
+{
+    assert(self(broker)->queue == queue);
+    (void)queue;
+    leave(self(broker));
+}
+
+/* ---- the queue ---------------------------------------------------------------------------------------- */
+
+semel_status semel__mem_queue_new(struct semel_mem_queue **ret, enum semel_queue_mode mode, size_t n_partitions,
+                                  const struct semel_clock *clock)
+{
+    struct semel_mem_queue *queue = semel__calloc(1, sizeof *queue);
+
+    if (queue == NULL)
+        return SEMEL_RETRY;
+    queue->mode = mode;
+    queue->clock = clock != NULL ? clock : &semel__clock_real;
+    queue->n_lanes = mode == SEMEL_QUEUE_ORDERED && n_partitions > 1 ? n_partitions : 1;
+    queue->lanes = semel__calloc(queue->n_lanes, sizeof *queue->lanes);
+    if (queue->lanes == NULL) {
+        semel__free(queue);
+        return SEMEL_RETRY;
+    }
+    for (size_t i = 0; i < queue->n_lanes; i++)
+        queue->lanes[i].not_before_us = INT64_MIN;
+    *ret = queue;
+    return SEMEL_OK;
+}
+
+void semel__mem_queue_free(struct semel_mem_queue *queue)
+{
+    if (queue == NULL)
+        return;
+    assert(queue->handles == 0);
+    for (size_t i = 0; i < queue->n_lanes; i++)
+        semel__free(queue->lanes[i].entries);
+    semel__free(queue->lanes);
+    for (size_t i = 0; i < queue->n_messages; i++)
+        semel__free(queue->messages[i]);
+    semel__free(queue->messages);
+    for (struct mem_link *link = queue->links, *older; link != NULL; link = older) {
+        older = link->older;
+        semel__free(link);
+    }
+    for (size_t i = 0; i < queue->n_published; i++)
+        semel__free(queue->published[i].owned);
+    semel__free(queue->published);
+    semel__free(queue);
+}
+
+semel_status semel__mem_queue_link(struct semel_mem_queue *queue, struct semel_str destination,
+                                   struct semel_mem_queue *target, struct semel_error *err)
+{
+    struct mem_link *link;
+    size_t size;
+    char *at;
+
+    if (__builtin_add_overflow(sizeof *link + 1, destination.n, &size) || (link = semel__alloc(size)) == NULL)
+        return semel__fail_memory(err);
+    at = (char *)(link + 1);
+    *link = (struct mem_link){queue->links, target, keep_str(&at, destination)};
+    queue->links = link;
+    return SEMEL_OK;
+}
+
+static struct semel_mem_queue *target_of(const struct semel_mem_queue *queue, struct semel_str destination)
+{
+    const struct mem_link *link = queue->links;
+
+    while (link != NULL && !semel__str_eq(link->destination, destination))
+        link = link->older;
+    return link != NULL ? link->target : NULL;
+}
+
+size_t semel__mem_queue_published(const struct semel_mem_queue *queue, const struct semel_mem_published **ret)
+{
+    if (ret != NULL)
+        *ret = queue->published;
+    return queue->n_published;
 }
 
 void semel__broker_mem_set_hook(struct semel_broker *broker, semel_queue_hook hook, void *ctx)
@@ -29,7 +412,7 @@ struct semel_mem_queue *semel__mem_queue_of(struct semel_broker *broker)
 
 static void lose_connection(struct mem_broker *broker)
 {
-    semel__mem_queue_leave(broker);
+    leave(broker);
     broker->dead = true;
 }
 
@@ -52,7 +435,7 @@ static void attach(struct mem_broker *broker, struct semel_mem_queue *queue)
 {
     broker->queue = queue;
     queue->handles++;
-    semel__mem_queue_join(broker);
+    join(broker);
 }
 
 semel_status semel__broker_mem_open(struct semel_broker **ret, struct semel_mem_queue *queue, struct semel_error *err)
@@ -87,7 +470,7 @@ static void mem_close(struct semel_broker *broker)
 {
     struct semel_mem_queue *queue = self(broker)->queue;
 
-    semel__mem_queue_leave(self(broker));
+    leave(self(broker));
     semel__free(self(broker)->outs);
     queue->handles--;
     if (self(broker)->owns_queue)
@@ -105,7 +488,7 @@ static semel_status mem_reopen(struct semel_broker *broker, struct semel_error *
     if (status != SEMEL_OK)
         return status;
     self(broker)->dead = false;
-    semel__mem_queue_join(self(broker));
+    join(self(broker));
     return SEMEL_OK;
 }
 
@@ -232,7 +615,7 @@ static semel_status mem_poll(struct semel_broker *broker, size_t max, int wait_m
     (void)wait_ms;
     if (status != SEMEL_OK)
         return status;
-    semel__mem_queue_join(self(broker)); /* again, if it was expelled */
+    join(self(broker)); /* again, if it was expelled */
     now_us = semel__now(self(broker)->queue->clock);
     available = pick_all(self(broker), &picked, now_us, true);
     picked.max = available < max ? available : max;
@@ -417,7 +800,7 @@ static semel_status record(struct semel_mem_queue *queue, const struct semel_pub
         queue->published = published;
         queue->cap_published = cap;
     }
-    msg = semel__mem_message_new(&push);
+    msg = message_new(&push);
     if (msg == NULL)
         return semel__fail_memory(err);
     queue->published[queue->n_published++] = (struct semel_mem_published){msg,           msg->source,  msg->key,
@@ -434,7 +817,7 @@ static semel_status mem_publish(struct semel_broker *broker, struct semel_publis
     semel_status status = enter(self(broker), "publish", &fault, err);
 
     for (size_t i = 0; i < n; i++) {
-        struct semel_mem_queue *target = semel__mem_queue_target(queue, items[i].destination);
+        struct semel_mem_queue *target = target_of(queue, items[i].destination);
         if (status != SEMEL_OK)
             items[i].status = SEMEL_RETRY;
         else
