@@ -337,56 +337,38 @@ static struct ingest_part *part_of(struct semel_ingest *ingest, uint64_t tag)
     return part != NULL && part->tag == tag ? part : NULL;
 }
 
-static void ingest_told(struct semel_broker *broker, const uint64_t *tags, const struct semel_settled *settled,
-                        size_t n)
+/* What came of it goes with it to who sent it. */
+static void end_part(struct semel_ingest *ingest, struct ingest_part *part, const struct semel_reply *reply)
 {
-    struct semel_ingest *ingest = ((struct ingest_broker *)broker)->ingest;
-    pthread_mutex_lock(&ingest->lock);
-    for (size_t i = 0; i < n; i++) {
-        struct ingest_part *part = part_of(ingest, tags[i]);
-        if (part == NULL || part->request->x == NULL)
-            continue;
-        part->told = true;
-        part->settled = settled[i];
-        if (!semel__arena_copy(&part->request->arena, settled[i].outcome, &part->settled.outcome))
+    size_t slot = (size_t)(part->tag & UINT32_MAX);
+    ingest->slots[slot] = NULL;
+    ingest->unused[ingest->n_unused++] = slot;
+    part->later = !semel__reply_acks(reply);
+    part->delay_ms = reply->delay_ms;
+    if (part->request->x != NULL && reply->settled != NULL) {
+        part->settled = *reply->settled;
+        if (!semel__arena_copy(&part->request->arena, reply->settled->outcome, &part->settled.outcome))
             part->settled.outcome = (struct semel_str){NULL, 0};
     }
-    pthread_mutex_unlock(&ingest->lock);
+    part_done(ingest, part);
+    if (part->request->open == 0)
+        close_request(ingest, part->request);
 }
 
-static semel_status land(struct semel_ingest *ingest, const uint64_t *tags, size_t n, bool later, int delay_ms,
-                         struct semel_error *err)
+static semel_status ingest_answer(struct semel_broker *broker, const struct semel_reply *replies, size_t n,
+                                  struct semel_error *err)
 {
-    bool fenced = false;
+    struct semel_ingest *ingest = ((struct ingest_broker *)broker)->ingest;
+    size_t n_fenced = 0;
     pthread_mutex_lock(&ingest->lock);
     for (size_t i = 0; i < n; i++) {
-        struct ingest_part *part = part_of(ingest, tags[i]);
-        fenced |= part == NULL;
-        if (part == NULL)
-            continue;
-        size_t slot = (size_t)(part->tag & UINT32_MAX);
-        ingest->slots[slot] = NULL;
-        ingest->unused[ingest->n_unused++] = slot;
-        part->later = later;
-        part->delay_ms = delay_ms;
-        part_done(ingest, part);
-        if (part->request->open == 0)
-            close_request(ingest, part->request);
+        struct ingest_part *part = part_of(ingest, replies[i].tag);
+        n_fenced += part == NULL;
+        if (part != NULL)
+            end_part(ingest, part, &replies[i]);
     }
     pthread_mutex_unlock(&ingest->lock);
-    return fenced ? semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_ENVIRONMENT, "a tag that names no request in work")
-                  : SEMEL_OK;
-}
-
-static semel_status ingest_ack(struct semel_broker *broker, const uint64_t *tags, size_t n, struct semel_error *err)
-{
-    return land(((struct ingest_broker *)broker)->ingest, tags, n, false, 0, err);
-}
-
-static semel_status ingest_later(struct semel_broker *broker, const uint64_t *tags, size_t n, int delay_ms,
-                                 struct semel_error *err)
-{
-    return land(((struct ingest_broker *)broker)->ingest, tags, n, true, delay_ms, err);
+    return semel__broker_fenced("listen", n_fenced, n, err);
 }
 
 /* ---- the broker ------------------------------------------------------------------------------------ */
@@ -396,14 +378,6 @@ static semel_status ingest_open(struct semel_broker *broker, struct semel_str lo
     (void)broker;
     (void)location;
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "requests are had from semel__serve_ingest");
-}
-
-static uint64_t tag_at(struct semel_ingest *ingest, size_t slot)
-{
-    pthread_mutex_lock(&ingest->lock);
-    uint64_t tag = ingest->slots[slot] != NULL ? ingest->slots[slot]->tag : 0;
-    pthread_mutex_unlock(&ingest->lock);
-    return tag;
 }
 
 static void ingest_wake(struct semel_broker *broker)
@@ -418,13 +392,14 @@ static void ingest_wake(struct semel_broker *broker)
 static semel_status ingest_reopen(struct semel_broker *broker, struct semel_error *err)
 {
     struct semel_ingest *ingest = ((struct ingest_broker *)broker)->ingest;
+    const struct semel_reply again = {0};
     (void)err;
-    for (size_t slot = 0; slot < SEMEL_INGEST_PARTS; slot++) {
-        /* Nothing is connected. Who waits for what nobody will answer any more is told to send it again. */
-        uint64_t tag = tag_at(ingest, slot);
-        if (tag != 0)
-            (void)land(ingest, &tag, 1, true, 0, NULL);
-    }
+    /* Nothing is connected. Who waits for what nobody will answer any more is told to send it again. */
+    pthread_mutex_lock(&ingest->lock);
+    for (size_t slot = 0; slot < SEMEL_INGEST_PARTS; slot++)
+        if (ingest->slots[slot] != NULL)
+            end_part(ingest, ingest->slots[slot], &again);
+    pthread_mutex_unlock(&ingest->lock);
     return SEMEL_OK;
 }
 
@@ -454,9 +429,7 @@ static const struct semel_broker_ops ingest_ops = {
     .close = ingest_close,
     .reopen = ingest_reopen,
     .poll = ingest_poll,
-    .ack = ingest_ack,
-    .later = ingest_later,
-    .told = ingest_told,
+    .answer = ingest_answer,
     .wake = ingest_wake,
     .publish = ingest_publish,
 };

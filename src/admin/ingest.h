@@ -36,8 +36,8 @@ struct ingest_part {
     struct semel_pair property; /* message_id, where an Idempotency-Key came */
     bool keyed;
     struct semel_str payload;
-    bool told, later;
-    struct semel_settled settled; /* when told; the outcome lives in the request's arena */
+    bool later;                   /* it was given back */
+    struct semel_settled settled; /* when done and not later; the outcome lives in the request's arena */
     int delay_ms;                 /* when later */
 };
 

@@ -31,8 +31,6 @@ static struct word word_of(const struct ingest_part *part)
 {
     if (part->state != INGEST_DONE || part->later)
         return later;
-    if (!part->told)
-        return accepted; /* it was acknowledged, and nobody said more */
     switch (part->settled.why) {
     case SEMEL_WHY_NEW:
     case SEMEL_WHY_RETRIED:
@@ -64,7 +62,7 @@ static void put_part(struct semel_buf *buf, const struct ingest_part *part, cons
     semel__buf_addf(buf, "{\"status\":\"%s\"", word->text);
     if (with_code)
         semel__buf_addf(buf, ",\"code\":%d", word->code);
-    if (part->told && word->code != 503) {
+    if (word->code != 503) {
         semel__json_put_pair(buf, "why", semel__str(semel__why_name(part->settled.why)));
         if (part->settled.state != SEMEL_STATE_ABSENT)
             semel__json_put_pair(buf, "state", semel__str(semel__state_name(part->settled.state)));

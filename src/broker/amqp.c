@@ -382,14 +382,6 @@ static semel_status amqp_poll(struct semel_broker *broker, size_t max, int wait_
 
 /* ---- answers ------------------------------------------------------------------------------------------ */
 
-static semel_status fenced(size_t n_fenced, size_t n, struct semel_error *err)
-{
-    if (n_fenced == 0)
-        return SEMEL_OK;
-    return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_NONE, "amqp: %zu of %zu deliveries are no longer ours", n_fenced,
-                       n);
-}
-
 static semel_status send_acks(struct amqp *amqp, struct semel_error *err)
 {
     amqp_basic_ack_t ack = {0};
@@ -403,58 +395,62 @@ static semel_status send_acks(struct amqp *amqp, struct semel_error *err)
     return status;
 }
 
-static semel_status amqp_ack(struct semel_broker *broker, const uint64_t *tags, size_t n, struct semel_error *err)
+/* Several of one call count, wherever the lowest of them makes the cut. */
+static size_t cut_all(struct amqp *amqp, const struct semel_reply *replies, size_t n)
+{
+    const int64_t now_us = semel__amqp_now_us();
+    uint64_t lowest = UINT64_MAX;
+    size_t n_fenced = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const int64_t again_us = now_us + (int64_t)replies[i].delay_ms * 1000;
+        if (semel__reply_acks(&replies[i]))
+            continue;
+        if (!semel__amqp_window_has(&amqp->window, replies[i].tag)) {
+            n_fenced++;
+            continue;
+        }
+        lowest = replies[i].tag < lowest ? replies[i].tag : lowest;
+        amqp->again_us = amqp->again_us > again_us ? amqp->again_us : again_us; /* SEMEL_NONE is below all times */
+    }
+    if (lowest < UINT64_MAX)
+        (void)semel__amqp_window_cut(&amqp->window, lowest);
+    return n_fenced;
+}
+
+static size_t hold_all(struct amqp *amqp, const struct semel_reply *replies, size_t n)
+{
+    const int64_t now_us = semel__amqp_now_us();
+    size_t n_fenced = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const int64_t hold_ms = replies[i].delay_ms < LATER_MS ? replies[i].delay_ms : LATER_MS;
+        if (!semel__reply_acks(&replies[i]))
+            n_fenced += !semel__amqp_window_hold(&amqp->window, replies[i].tag, now_us + hold_ms * 1000);
+    }
+    return n_fenced;
+}
+
+static semel_status amqp_answer(struct semel_broker *broker, const struct semel_reply *replies, size_t n,
+                                struct semel_error *err)
 {
     struct amqp *amqp = self(broker);
     semel_status status;
     size_t n_fenced = 0;
 
     for (size_t i = 0; i < n; i++)
-        n_fenced += !semel__amqp_window_ack(&amqp->window, tags[i]);
-    status = n_fenced < n ? send_acks(amqp, &amqp->error) : SEMEL_OK;
+        if (semel__reply_acks(&replies[i]))
+            n_fenced += !semel__amqp_window_ack(&amqp->window, replies[i].tag);
+    status = send_acks(amqp, &amqp->error);
+    if (status == SEMEL_OK) {
+        n_fenced += amqp->conf.single_active ? cut_all(amqp, replies, n) : hold_all(amqp, replies, n);
+        if (n_fenced == n)
+            return semel__broker_fenced("amqp", n_fenced, n, err);
+        status = requeue_due(amqp, &amqp->error);
+    }
     if (status == SEMEL_OK)
         status = close_channel(amqp, &amqp->error);
-    return status == SEMEL_OK ? fenced(n_fenced, n, err) : die(amqp, &amqp->error, err);
-}
-
-/* Several of one call count, wherever the lowest of them makes the cut. */
-static size_t cut_all(struct amqp *amqp, const uint64_t *tags, size_t n, int64_t again_us)
-{
-    uint64_t lowest = UINT64_MAX;
-    size_t n_fenced = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        const bool ours = semel__amqp_window_has(&amqp->window, tags[i]);
-        n_fenced += !ours;
-        lowest = ours && tags[i] < lowest ? tags[i] : lowest;
-    }
-    if (n_fenced < n) {
-        (void)semel__amqp_window_cut(&amqp->window, lowest);
-        amqp->again_us = amqp->again_us > again_us ? amqp->again_us : again_us; /* SEMEL_NONE is below all times */
-    }
-    return n_fenced;
-}
-
-static semel_status amqp_later(struct semel_broker *broker, const uint64_t *tags, size_t n, int delay_ms,
-                               struct semel_error *err)
-{
-    struct amqp *amqp = self(broker);
-    const int64_t hold_ms = delay_ms < LATER_MS ? delay_ms : LATER_MS;
-    const int64_t due_us = semel__amqp_now_us() + hold_ms * 1000;
-    semel_status status;
-    size_t n_fenced = 0;
-
-    if (amqp->conf.single_active)
-        n_fenced = cut_all(amqp, tags, n, semel__amqp_now_us() + (int64_t)delay_ms * 1000);
-    else
-        for (size_t i = 0; i < n; i++)
-            n_fenced += !semel__amqp_window_hold(&amqp->window, tags[i], due_us);
-    if (n_fenced == n)
-        return fenced(n_fenced, n, err);
-    status = requeue_due(amqp, &amqp->error);
-    if (status == SEMEL_OK)
-        status = close_channel(amqp, &amqp->error);
-    return status == SEMEL_OK ? fenced(n_fenced, n, err) : die(amqp, &amqp->error, err);
+    return status == SEMEL_OK ? semel__broker_fenced("amqp", n_fenced, n, err) : die(amqp, &amqp->error, err);
 }
 
 /* ---- looking ------------------------------------------------------------------------------------------ */
@@ -471,7 +467,7 @@ void semel__amqp_look(struct semel_broker *broker, struct semel_amqp_view *ret)
 #define OPS(the_name, the_capabilities)                                                                         \
     {                                                                                                           \
         .name = (the_name), .capabilities = (the_capabilities), .size = sizeof(struct amqp), .open = amqp_open, \
-        .close = amqp_close, .reopen = amqp_reopen, .poll = amqp_poll, .ack = amqp_ack, .later = amqp_later,    \
+        .close = amqp_close, .reopen = amqp_reopen, .poll = amqp_poll, .answer = amqp_answer,                   \
         .publish = semel__amqp_publish,                                                                         \
     }
 

@@ -13,10 +13,10 @@
  *    is 1, or for a redelivered message 2, or what a quorum queue has counted.
  *  - A tag belongs to one channel (P30). When the channel or its connection is gone, whoever closed it, all of its tags
  *    are fenced and nothing is sent for them; no delivery is answered twice.
- *  - Unanswered deliveries, and those that `later` holds, are `prefetch` at most: the server sends no more.
- *  - `later` on a queue without a single active consumer requeues each message when its delay is over, LATER_MS at
+ *  - Unanswered deliveries, and those that were given back and are held, are `prefetch` at most: the server sends no more.
+ *  - Giving back on a queue without a single active consumer requeues each message when its delay is over, LATER_MS at
  *    most, because the server gives up a channel that holds one for too long. Order is not kept.
- *  - `later` with `single_active` gives back the message and all behind it, in order, by closing the channel as soon as
+ *  - With `single_active` the message and all behind it are given back, in order, by closing the channel as soon as
  *    everything before it has its answer; the next channel is opened when the delay is over. Meanwhile another consumer
  *    of the queue may become the active one.
  *  - The first poll connects; it may take timeout_ms. After that a poll keeps to its wait. Nothing waits for ever: each
@@ -61,7 +61,7 @@ semel_status semel__broker_amqp_open(struct semel_broker **ret, const struct sem
 struct semel_amqp_view {
     bool connected;
     size_t in_flight; /* deliveries without an answer, those held too */
-    size_t held;      /* by `later` */
+    size_t held;      /* given back, and their delay is not over */
 };
 void semel__amqp_look(struct semel_broker *broker, struct semel_amqp_view *ret);
 

@@ -403,28 +403,36 @@ static void hold(struct kafka_lane *lane, int delay_ms)
     lane->held_us = (int64_t)delay_ms * 1000;
 }
 
-static semel_status go_back(struct kafka *kafka, int delay_ms, struct semel_error *err)
+/* Goes back in every lane that is chosen. Not OK: the handle is dead. */
+static semel_status go_back(struct kafka *kafka, struct semel_error *err)
 {
-    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new((int)kafka->lanes.n);
-    semel_status status = SEMEL_OK;
+    rd_kafka_topic_partition_list_t *list = NULL, *held = NULL;
+    semel_status status;
 
     for (size_t i = 0; i < kafka->lanes.n; i++) {
         struct kafka_lane *lane = &kafka->lanes.at[i];
         if (lane->topic == NULL || !lane->back)
             continue;
+        list = list != NULL ? list : rd_kafka_topic_partition_list_new(1);
         rd_kafka_topic_partition_list_add(list, lane->topic, lane->partition)->offset =
             semel__kafka_lane_rewind(&kafka->lanes, lane);
         forget_pending(kafka, lane);
         lane->stopped = false; /* what is given back is read again; if it is gone, that is told again */
-        if (delay_ms > 0)
-            hold(lane, delay_ms);
+        if (lane->back_ms == 0)
+            continue;
+        hold(lane, lane->back_ms);
+        held = held != NULL ? held : rd_kafka_topic_partition_list_new(1);
+        rd_kafka_topic_partition_list_add(held, lane->topic, lane->partition);
     }
-    if (delay_ms > 0 && list->cnt > 0)
-        rd_kafka_pause_partitions(kafka->rk, list);
-    if (list->cnt > 0)
-        status = seek(kafka, list, err);
-    if (delay_ms == 0 && list->cnt > 0 && status == SEMEL_OK)
+    if (list == NULL)
+        return SEMEL_OK;
+    if (held != NULL)
+        rd_kafka_pause_partitions(kafka->rk, held);
+    status = seek(kafka, list, err);
+    if (status == SEMEL_OK && (held == NULL || held->cnt < list->cnt))
         wake_fetchers(kafka);
+    if (held != NULL)
+        rd_kafka_topic_partition_list_destroy(held);
     rd_kafka_topic_partition_list_destroy(list);
     return status;
 }
@@ -1198,15 +1206,8 @@ static semel_status kafka_poll(struct semel_broker *broker, size_t max, int wait
 
 /* ---- answers ------------------------------------------------------------------------------------------- */
 
-static semel_status fenced(size_t n_fenced, size_t n, struct semel_error *err)
-{
-    if (n_fenced == 0)
-        return SEMEL_OK;
-    return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_NONE, "kafka: %zu of %zu deliveries are no longer ours", n_fenced,
-                       n);
-}
-
-static semel_status kafka_ack(struct semel_broker *broker, const uint64_t *tags, size_t n, struct semel_error *err)
+static semel_status kafka_answer(struct semel_broker *broker, const struct semel_reply *replies, size_t n,
+                                 struct semel_error *err)
 {
     struct kafka *kafka = self(broker);
     semel_status status = ready(kafka, err);
@@ -1215,28 +1216,16 @@ static semel_status kafka_ack(struct semel_broker *broker, const uint64_t *tags,
     if (status != SEMEL_OK)
         return status;
     if (is_lost(kafka)) /* the next poll will hear of it */
-        return fenced(n, n, err);
+        return semel__broker_fenced("kafka", n, n, err);
     for (size_t i = 0; i < n; i++)
-        n_fenced += !semel__kafka_lane_ack(&kafka->lanes, tags[i]);
+        if (semel__reply_acks(&replies[i]))
+            n_fenced += !semel__kafka_lane_ack(&kafka->lanes, replies[i].tag);
     commit_offsets(kafka, false);
-    return fenced(n_fenced, n, err);
-}
-
-static semel_status kafka_later(struct semel_broker *broker, const uint64_t *tags, size_t n, int delay_ms,
-                                struct semel_error *err)
-{
-    struct kafka *kafka = self(broker);
-    semel_status status = ready(kafka, err);
-    size_t n_fenced = 0;
-
-    if (status != SEMEL_OK)
-        return status;
-    if (is_lost(kafka))
-        return fenced(n, n, err);
     for (size_t i = 0; i < n; i++)
-        n_fenced += !semel__kafka_lane_back(&kafka->lanes, tags[i]);
-    status = go_back(kafka, delay_ms, err);
-    return status != SEMEL_OK ? status : fenced(n_fenced, n, err);
+        if (!semel__reply_acks(&replies[i]))
+            n_fenced += !semel__kafka_lane_back(&kafka->lanes, replies[i].tag, replies[i].delay_ms);
+    status = go_back(kafka, err);
+    return status == SEMEL_OK ? semel__broker_fenced("kafka", n_fenced, n, err) : status;
 }
 
 const struct semel_broker_ops semel__broker_kafka = {
@@ -1247,7 +1236,6 @@ const struct semel_broker_ops semel__broker_kafka = {
     .close = kafka_close,
     .reopen = kafka_reopen,
     .poll = kafka_poll,
-    .ack = kafka_ack,
-    .later = kafka_later,
+    .answer = kafka_answer,
     .publish = semel__kafka_publish,
 };

@@ -213,7 +213,7 @@ bool semel__kafka_lane_ack(struct kafka_lanes *lanes, uint64_t tag)
     return true;
 }
 
-bool semel__kafka_lane_back(struct kafka_lanes *lanes, uint64_t tag)
+bool semel__kafka_lane_back(struct kafka_lanes *lanes, uint64_t tag, int delay_ms)
 {
     struct kafka_lane *lane;
     size_t i;
@@ -221,6 +221,7 @@ bool semel__kafka_lane_back(struct kafka_lanes *lanes, uint64_t tag)
     if (find_slot(lanes, tag, &lane, &i) == NULL)
         return false;
     lane->back_to = lane->back && lane->back_to < i ? lane->back_to : i;
+    lane->back_ms = lane->back && lane->back_ms > delay_ms ? lane->back_ms : delay_ms;
     lane->back = true;
     return true;
 }

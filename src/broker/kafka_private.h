@@ -48,8 +48,9 @@ struct kafka_lane {
     bool stopped;
     bool unsure;         /* it starts where the library found, because we could not ask */
     bool from_beginning; /* it starts at what is then the beginning */
-    bool back;           /* `later` goes on here, to back_to */
+    bool back;           /* it goes back, to back_to, and rests for back_ms */
     size_t back_to;
+    int back_ms;
     struct semel_str source; /* the topic, in the arena of this poll: */
     uint64_t batch;
 };
@@ -75,8 +76,9 @@ void semel__kafka_lanes_done(struct kafka_lanes *lanes);
 enum kafka_offer semel__kafka_lane_offer(const struct kafka_lane *lane, int64_t offset);
 /* false: no memory, and nothing has changed. */
 bool semel__kafka_lane_take(struct kafka_lanes *lanes, struct kafka_lane *lane, int64_t offset, uint64_t *ret_tag);
-bool semel__kafka_lane_ack(struct kafka_lanes *lanes, uint64_t tag);  /* false: fenced */
-bool semel__kafka_lane_back(struct kafka_lanes *lanes, uint64_t tag); /* chooses it for going back; false: fenced */
+bool semel__kafka_lane_ack(struct kafka_lanes *lanes, uint64_t tag); /* false: fenced */
+/* Chooses it for going back, to rest for delay_ms at least; false: fenced. No acknowledgement may come before the rewind. */
+bool semel__kafka_lane_back(struct kafka_lanes *lanes, uint64_t tag, int delay_ms);
 /* Forgets everything from back_to on; the offset to go on from. */
 int64_t semel__kafka_lane_rewind(struct kafka_lanes *lanes, struct kafka_lane *lane);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * spool.c: a broker in one SQLite file, shared by processes: opening, poll, ack and later. See spool.h.
+ * spool.c: a broker in one SQLite file, shared by processes: opening, poll and answers. See spool.h.
  *
- * A message is ready (0), taken (1) or acked (2). poll takes with one IMMEDIATE transaction, ack and later change only
+ * A message is ready (0), taken (1) or acked (2). poll takes with one IMMEDIATE transaction, answers change only
  * what is still taken by this handle under the delivery that the tag names. WAL and synchronous=NORMAL: what was
  * committed survives the death of any process, though perhaps not that of the machine.
  *
@@ -381,22 +381,25 @@ static semel_status spool_poll(struct semel_broker *broker, size_t max, int wait
     return SEMEL_OK;
 }
 
-/* ---- ack and later ------------------------------------------------------------------------------------ */
+/* ---- answers ------------------------------------------------------------------------------------ */
 
-/* Runs `sql` for each tag: ?1 seq, ?2 deliveries, ?3 this handle, ?4 `value`. *ret_untouched: those without effect. */
-static semel_status for_each_tag(struct spool *spool, const char *sql, const uint64_t *tags, size_t n, int64_t value,
-                                 size_t *ret_untouched, struct semel_error *err)
+/* Runs `sql` for each reply that acknowledges, or for each that gives back: ?1 seq, ?2 deliveries, ?3 this handle, ?4 not
+ * before. *ret_untouched: those without effect. */
+static semel_status for_each(struct spool *spool, const char *sql, const struct semel_reply *replies, size_t n,
+                             bool acks, size_t *ret_untouched, struct semel_error *err)
 {
     sqlite3_stmt *stmt = semel__spool_prepare(spool, sql);
+    const int64_t now_us = semel__now(&semel__clock_real);
     semel_status status = stmt != NULL ? SEMEL_OK : semel__spool_fail(spool, "settling", err);
 
-    *ret_untouched = 0;
     for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
-        sqlite3_bind_int64(stmt, 1, (int64_t)(tags[i] >> 16));
-        sqlite3_bind_int64(stmt, 2, (int64_t)(tags[i] & 0xffff));
+        if (semel__reply_acks(&replies[i]) != acks)
+            continue;
+        sqlite3_bind_int64(stmt, 1, (int64_t)(replies[i].tag >> 16));
+        sqlite3_bind_int64(stmt, 2, (int64_t)(replies[i].tag & 0xffff));
         sqlite3_bind_text(stmt, 3, spool->name, -1, SQLITE_STATIC);
         if (sqlite3_bind_parameter_count(stmt) > 3)
-            sqlite3_bind_int64(stmt, 4, value);
+            sqlite3_bind_int64(stmt, 4, semel__time_add(now_us, (int64_t)replies[i].delay_ms * 1000));
         if (sqlite3_step(stmt) != SQLITE_DONE)
             status = semel__spool_fail(spool, "settling", err);
         else if (sqlite3_changes(spool->db) == 0)
@@ -409,54 +412,31 @@ static semel_status for_each_tag(struct spool *spool, const char *sql, const uin
 
 #define STILL_OURS " WHERE seq = ?1 AND state = 1 AND (deliveries & 65535) = ?2 AND taken_by = ?3"
 
-static semel_status fenced(size_t n_fenced, size_t n, struct semel_error *err)
+/* Given back are first all that are named, then whatever this handle still has behind one of them in its partition. */
+static semel_status spool_answer(struct semel_broker *broker, const struct semel_reply *replies, size_t n,
+                                 struct semel_error *err)
 {
-    if (n_fenced == 0)
-        return SEMEL_OK;
-    return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_NONE, "spool: %zu of %zu deliveries are no longer ours", n_fenced,
-                       n);
-}
-
-static semel_status spool_ack(struct semel_broker *broker, const uint64_t *tags, size_t n, struct semel_error *err)
-{
-    struct spool *spool = self(broker);
-    semel_status status = semel__spool_ready(spool, err);
-    size_t n_fenced = 0;
-
-    if (status == SEMEL_OK)
-        status = semel__spool_begin(spool, err);
-    if (status != SEMEL_OK)
-        return status;
-    status = for_each_tag(spool, "UPDATE message SET state = 2, taken_by = NULL" STILL_OURS, tags, n, 0, &n_fenced,
-                          err);
-    if (status == SEMEL_OK)
-        status = fenced(n_fenced, n, err);
-    return semel__spool_end(spool, status, err);
-}
-
-/* First all that are named, then whatever this handle still has behind one of them in its partition. */
-static semel_status spool_later(struct semel_broker *broker, const uint64_t *tags, size_t n, int delay_ms,
-                                struct semel_error *err)
-{
+    static const char ack[] = "UPDATE message SET state = 2, taken_by = NULL" STILL_OURS;
+    static const char back[] = "UPDATE message SET state = 0, taken_by = NULL, not_before = ?4" STILL_OURS;
     static const char followers[] =
         "UPDATE message AS f SET state = 0, taken_by = NULL WHERE f.state = 1 AND f.taken_by = ?3 AND ?2 = ?2"
         " AND EXISTS (SELECT 1 FROM message AS e WHERE e.seq = ?1 AND e.state = 0 AND e.source = f.source"
         " AND e.partition = f.partition AND e.seq < f.seq)";
     struct spool *spool = self(broker);
-    const int64_t until_us = semel__time_add(semel__now(&semel__clock_real), (int64_t)delay_ms * 1000);
     semel_status status = semel__spool_ready(spool, err);
-    size_t n_fenced = 0, unused;
+    size_t n_fenced = 0, unused = 0;
 
     if (status == SEMEL_OK)
         status = semel__spool_begin(spool, err);
     if (status != SEMEL_OK)
         return status;
-    status = for_each_tag(spool, "UPDATE message SET state = 0, taken_by = NULL, not_before = ?4" STILL_OURS, tags, n,
-                          until_us, &n_fenced, err);
+    status = for_each(spool, ack, replies, n, true, &n_fenced, err);
     if (status == SEMEL_OK)
-        status = for_each_tag(spool, followers, tags, n, 0, &unused, err);
+        status = for_each(spool, back, replies, n, false, &n_fenced, err);
     if (status == SEMEL_OK)
-        status = fenced(n_fenced, n, err);
+        status = for_each(spool, followers, replies, n, false, &unused, err);
+    if (status == SEMEL_OK)
+        status = semel__broker_fenced("spool", n_fenced, n, err);
     return semel__spool_end(spool, status, err);
 }
 
@@ -468,7 +448,6 @@ const struct semel_broker_ops semel__broker_spool = {
     .close = spool_close,
     .reopen = spool_reopen,
     .poll = spool_poll,
-    .ack = spool_ack,
-    .later = spool_later,
+    .answer = spool_answer,
     .publish = semel__spool_publish,
 };

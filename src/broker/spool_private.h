@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * spool_private.h: the inside of the spool, shared by its two files:
- *   spool.c      opening, transactions, poll, ack, later         spool_file.c  pairs as text, push, publish, the rest
+ *   spool.c      opening, transactions, poll, answers         spool_file.c  pairs as text, push, publish, the rest
  */
 #ifndef SEMEL_BROKER_SPOOL_PRIVATE_H
 #define SEMEL_BROKER_SPOOL_PRIVATE_H

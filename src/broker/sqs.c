@@ -597,49 +597,33 @@ static semel_status sqs_poll(struct semel_broker *broker, size_t max, int wait_m
 
 /* ---- answers ------------------------------------------------------------------------------------------- */
 
-static semel_status fenced(size_t n_fenced, size_t n, struct semel_error *err)
-{
-    if (n_fenced == 0)
-        return SEMEL_OK;
-    return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_NONE, "sqs: %zu of %zu deliveries are no longer ours", n_fenced,
-                       n);
-}
-
-static semel_status sqs_ack(struct semel_broker *broker, const uint64_t *tags, size_t n, struct semel_error *err)
+static semel_status sqs_answer(struct semel_broker *broker, const struct semel_reply *replies, size_t n,
+                               struct semel_error *err)
 {
     struct sqs *sqs = self(broker);
-    const int64_t now_us = now(sqs);
-    size_t n_fenced = 0;
-
-    for (size_t i = 0; i < n; i++)
-        n_fenced += !semel__sqs_held_ack(&sqs->held, tags[i], now_us);
-    work(sqs, 0);
-    return fenced(n_fenced, n, err);
-}
-
-static semel_status sqs_later(struct semel_broker *broker, const uint64_t *tags, size_t n, int delay_ms,
-                              struct semel_error *err)
-{
-    struct sqs *sqs = self(broker);
-    const int delay_s = delay_ms / 1000 + (delay_ms % 1000 > 0);
     const int64_t now_us = now(sqs);
     size_t n_fenced = 0;
 
     for (size_t i = 0; i < n; i++) {
-        const struct sqs_slot *slot = semel__sqs_held_find(&sqs->held, tags[i]);
-        n_fenced += slot == NULL || slot->state != SQS_OUT;
+        const struct sqs_slot *slot = semel__sqs_held_find(&sqs->held, replies[i].tag);
+        if (semel__reply_acks(&replies[i]))
+            n_fenced += !semel__sqs_held_ack(&sqs->held, replies[i].tag, now_us);
+        else
+            n_fenced += slot == NULL || slot->state != SQS_OUT;
     }
     for (size_t i = 0; i < n; i++) /* one may give back another */
-        (void)semel__sqs_held_back(&sqs->held, tags[i], delay_s, now_us);
+        if (!semel__reply_acks(&replies[i]))
+            (void)semel__sqs_held_back(&sqs->held, replies[i].tag,
+                                       replies[i].delay_ms / 1000 + (replies[i].delay_ms % 1000 > 0), now_us);
     work(sqs, 0);
-    return fenced(n_fenced, n, err);
+    return semel__broker_fenced("sqs", n_fenced, n, err);
 }
 
 #define SQS_OPS(more)                                                                                                \
     {                                                                                                                \
         .name = "sqs", .capabilities = SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK | (more), .size = sizeof(struct sqs), \
-        .open = sqs_open, .close = sqs_close, .reopen = sqs_reopen, .poll = sqs_poll, .ack = sqs_ack,                \
-        .later = sqs_later, .publish = semel__sqs_publish,                                                           \
+        .open = sqs_open, .close = sqs_close, .reopen = sqs_reopen, .poll = sqs_poll, .answer = sqs_answer,          \
+        .publish = semel__sqs_publish,                                                                               \
     }
 
 const struct semel_broker_ops semel__broker_sqs = SQS_OPS(0);

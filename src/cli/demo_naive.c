@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "core/inbox.h"
 
 #define BATCH 8
 #define WAIT_MS 20
@@ -181,9 +182,11 @@ static void consume(struct consumer *c)
         if (semel_broker_poll(c->broker, BATCH, WAIT_MS, &c->arena, &deliveries, &n, &err) != SEMEL_OK)
             fprintf(stderr, "poll: %s\n", err.text);
         for (size_t i = 0; i < n; i++) {
+            static const struct semel_settled done = {.act = SEMEL_ACK};
+            const struct semel_reply reply = {.tag = deliveries[i].tag, .settled = &done};
             semel_status status;
             handle(c, &deliveries[i]);
-            status = semel_broker_ack(c->broker, &deliveries[i].tag, 1, &err);
+            status = semel_broker_answer(c->broker, &reply, 1, &err);
             if (status != SEMEL_OK && status != SEMEL_FENCED)
                 fprintf(stderr, "ack: %s\n", err.text);
         }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/str.h"
+#include "core/inbox.h"
 
 semel_status semel_broker_open(struct semel_broker **ret, const struct semel_broker_ops *const *drivers,
                                const char *url, struct semel_error *err)
@@ -58,28 +59,31 @@ semel_status semel_broker_poll(struct semel_broker *broker, size_t max, int wait
     return status;
 }
 
-semel_status semel_broker_ack(struct semel_broker *broker, const uint64_t *tags, size_t n, struct semel_error *err)
+semel_status semel_broker_answer(struct semel_broker *broker, const struct semel_reply *replies, size_t n,
+                                 struct semel_error *err)
 {
-    return n == 0 ? SEMEL_OK : broker->ops->ack(broker, tags, n, err);
+    for (size_t i = 0; i < n; i++)
+        assert(replies[i].delay_ms >= 0);
+    return n == 0 ? SEMEL_OK : broker->ops->answer(broker, replies, n, err);
 }
 
-semel_status semel_broker_later(struct semel_broker *broker, const uint64_t *tags, size_t n, int delay_ms,
-                                struct semel_error *err)
+bool semel__reply_acks(const struct semel_reply *reply)
 {
-    assert(delay_ms >= 0);
-    return n == 0 ? SEMEL_OK : broker->ops->later(broker, tags, n, delay_ms, err);
+    return reply->settled != NULL && reply->settled->act == SEMEL_ACK;
+}
+
+semel_status semel__broker_fenced(const char *driver, size_t n_fenced, size_t n, struct semel_error *err)
+{
+    if (n_fenced == 0)
+        return SEMEL_OK;
+    return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_NONE, "%s: %zu of %zu deliveries are no longer ours", driver,
+                       n_fenced, n);
 }
 
 void semel_broker_wake(struct semel_broker *broker)
 {
     if (broker->ops->wake != NULL)
         broker->ops->wake(broker);
-}
-
-void semel_broker_told(struct semel_broker *broker, const uint64_t *tags, const struct semel_settled *settled, size_t n)
-{
-    if (broker->ops->told != NULL && n > 0)
-        broker->ops->told(broker, tags, settled, n);
 }
 
 semel_status semel_broker_publish(struct semel_broker *broker, struct semel_publish *items, size_t n,

@@ -8,10 +8,10 @@
  * Rules for all functions
  *  - A handle belongs to one thread. poll blocks for at most wait_ms, the others for the handle's time-outs.
  *  - A tag names one delivery to this handle in its present epoch (connection, assignment). After a
- *    reconnect or a lost assignment old tags are fenced: ack and later answer FENCED for them and do nothing.
- *  - OK from ack means "handed to the broker", not "arrived": an acknowledgement may be lost, and the
+ *    reconnect or a lost assignment old tags are fenced: answer does nothing about them and returns FENCED.
+ *  - OK from answer means "handed to the broker", not "arrived": an acknowledgement may be lost, and the
  *    message then comes again.
- *  - later gives the delivery back: it will come again, not before delay_ms where the broker can wait, and in the
+ *  - A delivery that is given back (LATER) will come again, not before delay_ms where the broker can wait, and in the
  *    source's order where it has one (then everything after it in its partition comes again as well).
  *  - Statuses: RETRY (the world; try again), FENCED, CLOSED (reopen; everything unacknowledged will come
  *    again), INVALID (settings).
@@ -24,6 +24,13 @@
 
 struct semel_broker;
 struct semel_settled; /* core/inbox.h */
+
+/* The answer to one delivery. */
+struct semel_reply {
+    uint64_t tag;
+    const struct semel_settled *settled; /* what came of it: act, why, state, cls, outcome; NULL: given back unread */
+    int delay_ms;                        /* of one that is given back */
+};
 
 struct semel_pair {
     struct semel_str name, value;
@@ -58,7 +65,7 @@ struct semel_publish {
 
 #define SEMEL_BROKER_SOURCE 1u
 #define SEMEL_BROKER_SINK 2u
-#define SEMEL_BROKER_ORDERED 4u /* deliveries of one partition come in order, also after `later` */
+#define SEMEL_BROKER_ORDERED 4u /* deliveries of one partition come in order, also of those that were given back */
 
 struct semel_broker_ops {
     const char *name;
@@ -71,12 +78,11 @@ struct semel_broker_ops {
      * the membership and what was delivered alive. */
     semel_status (*poll)(struct semel_broker *broker, size_t max, int wait_ms, struct semel_arena *arena,
                          struct semel_delivery **ret_deliveries, size_t *ret_n, struct semel_error *err);
-    semel_status (*ack)(struct semel_broker *broker, const uint64_t *tags, size_t n, struct semel_error *err);
-    semel_status (*later)(struct semel_broker *broker, const uint64_t *tags, size_t n, int delay_ms,
-                          struct semel_error *err);
-    /* NULL, or: what came of these deliveries, for a source that answers whoever sent them. Called after the commit and
-     * before ack and later; those that are not told are known to nobody. */
-    void (*told)(struct semel_broker *broker, const uint64_t *tags, const struct semel_settled *settled, size_t n);
+    /* After the commit: acknowledges those that are to be (semel__reply_acks), then gives back the others, in the order
+     * of the array. FENCED: some tags name deliveries that are no longer ours; the rest was applied. Any other status
+     * but OK: reopen, and everything unacknowledged comes again. */
+    semel_status (*answer)(struct semel_broker *broker, const struct semel_reply *replies, size_t n,
+                           struct semel_error *err);
     /* NULL, or: a poll that waits returns soon. From any thread. */
     void (*wake)(struct semel_broker *broker);
     /* Each item gets its own status; the call's status is OK when every item has one. */
@@ -94,13 +100,15 @@ void semel_broker_close(struct semel_broker *broker);
 semel_status semel_broker_reopen(struct semel_broker *broker, struct semel_error *err);
 semel_status semel_broker_poll(struct semel_broker *broker, size_t max, int wait_ms, struct semel_arena *arena,
                                struct semel_delivery **ret_deliveries, size_t *ret_n, struct semel_error *err);
-semel_status semel_broker_ack(struct semel_broker *broker, const uint64_t *tags, size_t n, struct semel_error *err);
-semel_status semel_broker_later(struct semel_broker *broker, const uint64_t *tags, size_t n, int delay_ms,
-                                struct semel_error *err);
+semel_status semel_broker_answer(struct semel_broker *broker, const struct semel_reply *replies, size_t n,
+                                 struct semel_error *err);
 void semel_broker_wake(struct semel_broker *broker);
-void semel_broker_told(struct semel_broker *broker, const uint64_t *tags, const struct semel_settled *settled,
-                       size_t n);
 semel_status semel_broker_publish(struct semel_broker *broker, struct semel_publish *items, size_t n,
                                   struct semel_error *err);
+
+/* For drivers. Does the reply acknowledge its delivery? If not, it gives it back. */
+bool semel__reply_acks(const struct semel_reply *reply);
+/* FENCED, with words, when some of n were; else OK. */
+semel_status semel__broker_fenced(const char *driver, size_t n_fenced, size_t n, struct semel_error *err);
 
 #endif

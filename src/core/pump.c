@@ -127,9 +127,8 @@ semel_status semel__pump_prepare(struct semel_pump *pump, struct pump_batch *bat
 {
     batch->msgs = semel__arena_alloc(&pump->arena, batch->n, sizeof *batch->msgs);
     batch->settled = semel__arena_alloc(&pump->arena, batch->n, sizeof *batch->settled);
-    batch->tags = semel__arena_alloc(&pump->arena, batch->n, sizeof *batch->tags);
-    batch->told = semel__arena_alloc(&pump->arena, batch->n, sizeof *batch->told);
-    if (batch->msgs == NULL || batch->settled == NULL || batch->tags == NULL || batch->told == NULL)
+    batch->replies = semel__arena_alloc(&pump->arena, batch->n, sizeof *batch->replies);
+    if (batch->msgs == NULL || batch->settled == NULL || batch->replies == NULL)
         return semel__fail_memory(err);
     for (size_t i = 0; i < batch->n; i++)
         batch->settled[i].act = SEMEL_LATER; /* what never reaches the inbox is given back too */
@@ -145,16 +144,15 @@ semel_status semel__pump_prepare(struct semel_pump *pump, struct pump_batch *bat
     return SEMEL_OK;
 }
 
-static semel_status answer(struct semel_pump *pump, struct pump_batch *batch, enum semel_act act, size_t *ret_n,
+static semel_status answer(struct semel_pump *pump, struct pump_batch *batch, size_t *ret_acked,
                            struct semel_error *err)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < batch->n; i++)
-        if (batch->settled[i].act == act)
-            batch->tags[n++] = batch->deliveries[i].tag;
-    *ret_n = n;
-    semel_status status = act == SEMEL_ACK ? semel_broker_ack(pump->broker, batch->tags, n, err)
-                                           : semel_broker_later(pump->broker, batch->tags, n, pump->later_ms, err);
+    *ret_acked = 0;
+    for (size_t i = 0; i < batch->n; i++) {
+        batch->replies[i] = (struct semel_reply){batch->deliveries[i].tag, &batch->settled[i], pump->later_ms};
+        *ret_acked += batch->settled[i].act == SEMEL_ACK;
+    }
+    semel_status status = semel_broker_answer(pump->broker, batch->replies, batch->n, err);
     /* What could not be given back would be overtaken by the next poll and never come again: closing gives it back. */
     pump->broker_down |= status != SEMEL_OK && status != SEMEL_FENCED;
     return semel__pump_note_broker(pump, status);
@@ -204,18 +202,13 @@ static void show(struct semel_pump *pump, struct pump_batch *batch, int64_t now_
 static semel_status answer_all(struct semel_pump *pump, struct pump_batch *batch, int64_t now_us, size_t *ret_acked,
                                struct semel_error *err)
 {
-    size_t later;
     keep_positions(pump, batch);
-    for (size_t i = 0; i < batch->n; i++)
-        batch->told[i] = batch->deliveries[i].tag;
-    semel_broker_told(pump->broker, batch->told, batch->settled, batch->n);
     show(pump, batch, now_us);
     SEMEL_POINT(PUMP_BEFORE_ACK);
-    semel_status status = answer(pump, batch, SEMEL_ACK, ret_acked, err);
+    semel_status status = answer(pump, batch, ret_acked, err);
     if (status == SEMEL_OK)
         SEMEL_POINT(PUMP_ACKED);
-    semel_status back = answer(pump, batch, SEMEL_LATER, &later, err);
-    return status != SEMEL_OK ? status : back;
+    return status;
 }
 
 semel_status semel__pump_conclude(struct semel_pump *pump, struct pump_batch *batch, semel_status status,
@@ -225,7 +218,7 @@ semel_status semel__pump_conclude(struct semel_pump *pump, struct pump_batch *ba
     semel_status answered = SEMEL_OK;
     (void)semel__pump_note_store(pump, status, err, now_us);
     pump->doubt = pump->doubt && status != SEMEL_OK;
-    if (batch->settled != NULL && batch->tags != NULL && batch->told != NULL)
+    if (batch->settled != NULL && batch->replies != NULL)
         answered = answer_all(pump, batch, now_us, ret_acked, &own);
     else
         pump->broker_down = true; /* no memory to give them back one by one: closing gives back all */
@@ -240,10 +233,11 @@ static semel_status pump_batch(struct semel_pump *pump, struct pump_batch *batch
     semel_status status = semel__pump_prepare(pump, batch, err);
     if (status == SEMEL_OK) {
 #ifdef SEMEL_MUTANT_EARLY_ACK
+        static const struct semel_settled early = {.act = SEMEL_ACK};
         for (size_t i = 0; i < batch->n; i++)
-            batch->tags[i] = batch->deliveries[i].tag;
+            batch->replies[i] = (struct semel_reply){.tag = batch->deliveries[i].tag, .settled = &early};
         struct semel_error ignored = {0};
-        (void)semel_broker_ack(pump->broker, batch->tags, batch->n, &ignored);
+        (void)semel_broker_answer(pump->broker, batch->replies, batch->n, &ignored);
 #endif
         bound_failures(pump);
         status = semel__marks_begin(&pump->marks, pump->inbox, batch->deliveries, batch->n, err);

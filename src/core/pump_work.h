@@ -12,7 +12,7 @@ struct pump_batch {
     struct semel_delivery *deliveries;
     struct semel__msg *msgs;
     struct semel_settled *settled;
-    uint64_t *tags, *told;
+    struct semel_reply *replies;
     size_t n;
     bool prepared;
 };
@@ -33,7 +33,7 @@ semel_status semel__pump_prepare(struct semel_pump *pump, struct pump_batch *bat
 /* What others have claimed, with its payload, is acknowledged. Where too much is parked the pump pauses. */
 void semel__pump_let_go(struct semel_pump *pump, struct pump_batch *batch, int64_t now_us);
 /* The end of a batch that was processed or claimed with `status`, of which err tells: the world is noted, and all are
- * told, acknowledged and given back, by `settled`. */
+ * answered, by `settled`. */
 semel_status semel__pump_conclude(struct semel_pump *pump, struct pump_batch *batch, semel_status status,
                                   int64_t now_us, size_t *ret_acked, struct semel_error *err);
 

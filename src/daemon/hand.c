@@ -56,7 +56,7 @@ void semel__answer_free(struct semel_answer *answer)
     for (size_t i = 0; answer->settled != NULL && i < answer->n; i++)
         semel__free((void *)(uintptr_t)answer->settled[i].outcome.p);
     semel__free(answer->settled);
-    semel__free(answer->tags);
+    semel__free(answer->replies);
     while (answer->marks != NULL) {
         struct chunk *mark = answer->marks;
         answer->marks = mark->next;

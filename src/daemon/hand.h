@@ -24,7 +24,7 @@
 
 struct semel_hand;
 
-/* `keep_answers`: the source wants to be told what came of each delivery. */
+/* `keep_answers`: the source wants to know what came of each delivery. */
 semel_status semel__hand_new(struct semel_hand **ret, size_t sides, size_t max, bool keep_lanes, bool keep_answers,
                              struct semel_error *err);
 void semel__hand_free(struct semel_hand *hand); /* no thread uses it any more */
@@ -39,16 +39,15 @@ size_t semel__hand_room(struct semel_hand *hand, size_t *ret_out);
 semel_status semel__hand_give_take(struct semel_hand *hand, struct semel_arena *arena,
                                    struct semel_delivery *deliveries, size_t n, struct semel_error *err);
 
-/* A run of answers of one kind. Freed by semel__hand_applied. */
+/* What a side answered at once. Freed by semel__hand_applied. */
 struct semel_answer {
     struct semel_answer *next;
-    bool ack;
-    int delay_ms; /* later */
-    uint64_t *tags;
-    struct semel_settled *settled; /* keep_answers; only act, why, state, cls and outcome are set; else NULL */
+    /* keep_answers: what came of each has act, why, state, cls and outcome; else the act alone. */
+    struct semel_reply *replies;
     size_t n;
-    size_t side;         /* private from here on */
-    struct chunk *marks; /* for the side's queue, once it was applied */
+    size_t side;                   /* private from here on */
+    struct semel_settled *settled; /* keep_answers; else NULL */
+    struct chunk *marks;           /* for the side's queue, once it was applied */
     uint64_t epoch;
 };
 /* What was answered since, in order; waits at most wait_ms for the first. NULL: nothing. */
@@ -66,8 +65,8 @@ void semel__hand_close(struct semel_hand *hand);
 
 /* ---- a worker ---- */
 
-/* The i-th side. It is the hand's: semel_broker_close must not be called. poll, ack, later and told as in broker.h;
- * reopen asks the source to open the real broker anew, and until then nothing is delivered. */
+/* The i-th side. It is the hand's: semel_broker_close must not be called. poll and answer as in broker.h; reopen
+ * asks the source to open the real broker anew, and until then nothing is delivered. */
 struct semel_broker *semel__hand_side(struct semel_hand *hand, size_t i);
 /* Readable while the side has deliveries, was closed or woken. For who waits for other things as well. */
 int semel__hand_fd(struct semel_broker *side);

@@ -52,11 +52,8 @@ struct side {
     size_t n_held, held_max;
     struct returned *returned;
     size_t n_returned, returned_max;
-    uint64_t epoch;            /* of what is held */
-    bool stuck;                /* nothing is taken before the next epoch */
-    const uint64_t *told_tags; /* from told until ack and later */
-    const struct semel_settled *told;
-    size_t n_told;
+    uint64_t epoch; /* of what is held */
+    bool stuck;     /* nothing is taken before the next epoch */
 };
 
 struct semel_hand {

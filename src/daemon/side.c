@@ -56,16 +56,16 @@ static void lane_marked(struct side *side, uint64_t lane)
 
 /* ---- answers ------------------------------------------------------------------------------------- */
 
-static struct semel_answer *answer_new(const struct side *side, bool ack, size_t max)
+static struct semel_answer *answer_new(const struct side *side, size_t max)
 {
     struct semel_answer *answer = semel__calloc(1, sizeof *answer);
     if (answer == NULL)
         return NULL;
-    *answer = (struct semel_answer){.ack = ack, .side = side->index, .epoch = side->epoch};
-    answer->tags = semel__calloc(max, sizeof *answer->tags);
+    *answer = (struct semel_answer){.side = side->index, .epoch = side->epoch};
+    answer->replies = semel__calloc(max, sizeof *answer->replies);
     if (side->hand->keep_answers)
         answer->settled = semel__calloc(max, sizeof *answer->settled);
-    if (answer->tags != NULL && (answer->settled != NULL || !side->hand->keep_answers))
+    if (answer->replies != NULL && (answer->settled != NULL || !side->hand->keep_answers))
         return answer;
     semel__answer_free(answer);
     return NULL;
@@ -97,44 +97,46 @@ static void post(struct semel_hand *hand, struct semel_answer *answer)
         semel_broker_wake(hand->source);
 }
 
-static bool settled_of(const struct side *side, uint64_t tag, size_t *cursor, struct semel_settled *ret)
+/* One more reply, of which the answer keeps what its source wants to know. */
+static bool add_reply(struct semel_answer *answer, const struct semel_reply *reply)
 {
-    for (; *cursor < side->n_told; (*cursor)++) {
-        if (side->told_tags[*cursor] != tag)
-            continue;
-        const struct semel_settled *told = &side->told[*cursor];
-        *ret = (struct semel_settled){.act = told->act, .why = told->why, .state = told->state, .cls = told->cls};
-        if (told->outcome.p == NULL)
-            return true;
-        char *copy = semel__alloc(told->outcome.n + 1);
-        if (copy == NULL)
+    static const struct semel_settled acked = {.act = SEMEL_ACK};
+    const struct semel_settled *from = reply->settled;
+    struct semel_reply *copy = &answer->replies[answer->n];
+    *copy = (struct semel_reply){reply->tag, semel__reply_acks(reply) ? &acked : NULL, reply->delay_ms};
+    if (answer->settled != NULL && from != NULL) {
+        struct semel_settled *to = &answer->settled[answer->n];
+        *to = (struct semel_settled){.act = from->act, .why = from->why, .state = from->state, .cls = from->cls};
+        char *outcome = from->outcome.p != NULL ? semel__alloc(from->outcome.n + 1) : NULL;
+        if (from->outcome.p != NULL && outcome == NULL)
             return false;
-        memcpy(copy, told->outcome.p, told->outcome.n);
-        ret->outcome = (struct semel_str){copy, told->outcome.n};
-        return true;
+        if (outcome != NULL) {
+            memcpy(outcome, from->outcome.p, from->outcome.n);
+            to->outcome = (struct semel_str){outcome, from->outcome.n};
+        }
+        copy->settled = to;
     }
+    answer->n++;
     return true;
 }
 
-static semel_status answer_some(struct side *side, const uint64_t *tags, size_t n, bool ack, int delay_ms,
+static semel_status side_answer(struct semel_broker *broker, const struct semel_reply *replies, size_t n,
                                 struct semel_error *err)
 {
+    struct side *side = side_of(broker);
     struct semel_hand *hand = side->hand;
-    struct semel_answer *answer = answer_new(side, ack, n);
-    size_t held = 0, told = 0, bytes = 0;
+    struct semel_answer *answer = answer_new(side, n);
+    size_t held = 0, bytes = 0;
     if (answer == NULL)
         return semel__fail_memory(err);
-    answer->delay_ms = delay_ms;
     for (size_t i = 0; i < n; i++) {
-        while (held < side->n_held && side->held[held].tag != tags[i])
+        while (held < side->n_held && side->held[held].tag != replies[i].tag)
             held++;
         if (held == side->n_held)
             break; /* not ours: it was never delivered here */
         bytes += side->held[held].bytes;
-        answer->tags[answer->n] = tags[i];
-        bool ok = answer->settled == NULL || settled_of(side, tags[i], &told, &answer->settled[answer->n]);
-        answer->n++;
-        if (!ok || (!ack && hand->keep_lanes && !mark_lane(side, answer, side->held[held].lane))) {
+        if (!add_reply(answer, &replies[i]) ||
+            (!semel__reply_acks(&replies[i]) && hand->keep_lanes && !mark_lane(side, answer, side->held[held].lane))) {
             semel__answer_free(answer);
             return semel__fail_memory(err);
         }
@@ -147,32 +149,13 @@ static semel_status answer_some(struct side *side, const uint64_t *tags, size_t 
     return SEMEL_OK;
 }
 
-static semel_status side_ack(struct semel_broker *broker, const uint64_t *tags, size_t n, struct semel_error *err)
-{
-    return answer_some(side_of(broker), tags, n, true, 0, err);
-}
-
-static semel_status side_later(struct semel_broker *broker, const uint64_t *tags, size_t n, int delay_ms,
-                               struct semel_error *err)
-{
-    return answer_some(side_of(broker), tags, n, false, delay_ms, err);
-}
-
-static void side_told(struct semel_broker *broker, const uint64_t *tags, const struct semel_settled *settled, size_t n)
-{
-    struct side *side = side_of(broker);
-    side->told_tags = tags;
-    side->told = settled;
-    side->n_told = n;
-}
-
 /* ---- polling ------------------------------------------------------------------------------------- */
 
 static void release_held(struct side *side)
 {
     for (size_t i = 0; i < side->n_held; i++)
         semel__parcel_drop(side->held[i].parcel, 1);
-    side->n_held = side->n_told = 0;
+    side->n_held = 0;
 }
 
 static void chunk_drop(struct side *side)
@@ -239,7 +222,7 @@ static bool take_one(struct side *side, struct semel_answer *back, struct semel_
     if (side->n_returned > 0 && returned_of(side, delivery->lane) != NULL) {
         if (!mark_lane(side, back, delivery->lane))
             return false;
-        back->tags[back->n++] = delivery->tag;
+        back->replies[back->n++] = (struct semel_reply){.tag = delivery->tag};
         side->hand->bytes -= bytes < side->hand->bytes ? bytes : side->hand->bytes;
         semel__parcel_drop(chunk->parcel, 1);
     } else {
@@ -300,7 +283,7 @@ static semel_status side_poll(struct semel_broker *broker, size_t max, int wait_
     *ret_n = 0;
     release_held(side);
     struct semel_delivery *deliveries = semel__arena_alloc(arena, max, sizeof *deliveries);
-    struct semel_answer *back = answer_new(side, false, max);
+    struct semel_answer *back = answer_new(side, max);
     if (deliveries == NULL || back == NULL || !make_room(side, max)) {
         semel__answer_free(back);
         return semel__fail_memory(err);
@@ -363,9 +346,7 @@ const struct semel_broker_ops semel__hand_side_ops = {
     .close = side_close,
     .reopen = side_reopen,
     .poll = side_poll,
-    .ack = side_ack,
-    .later = side_later,
-    .told = side_told,
+    .answer = side_answer,
 };
 
 struct semel_broker *semel__hand_side(struct semel_hand *hand, size_t i)
@@ -407,21 +388,20 @@ bool semel__hand_wait(struct semel_broker *broker, int wait_ms)
 
 semel_status semel__hand_return(struct semel_broker *broker, int delay_ms, struct semel_error *err)
 {
-    struct side *side = side_of(broker);
     struct semel_arena arena;
     semel_status status = SEMEL_OK;
-    semel__arena_init(&arena, RETURN_MAX * (sizeof(struct semel_delivery) + sizeof(uint64_t)) + 4096);
+    semel__arena_init(&arena, RETURN_MAX * (sizeof(struct semel_delivery) + sizeof(struct semel_reply)) + 4096);
     for (size_t n = RETURN_MAX; status == SEMEL_OK && n > 0;) {
         struct semel_delivery *deliveries;
         semel__arena_reset(&arena);
         status = side_poll(broker, RETURN_MAX, 0, &arena, &deliveries, &n, err);
-        uint64_t *tags = semel__arena_alloc(&arena, n, sizeof *tags);
-        for (size_t i = 0; tags != NULL && i < n; i++)
-            tags[i] = deliveries[i].tag;
-        if (status == SEMEL_OK && tags == NULL)
+        struct semel_reply *replies = semel__arena_alloc(&arena, n, sizeof *replies);
+        for (size_t i = 0; replies != NULL && i < n; i++)
+            replies[i] = (struct semel_reply){.tag = deliveries[i].tag, .delay_ms = delay_ms};
+        if (status == SEMEL_OK && replies == NULL)
             status = semel__fail_memory(err);
         if (status == SEMEL_OK && n > 0)
-            status = answer_some(side, tags, n, false, delay_ms, err);
+            status = side_answer(broker, replies, n, err);
         if (status != SEMEL_OK && n > 0)
             (void)side_reopen(broker, NULL); /* what was taken and not given back would never come again */
     }

@@ -50,11 +50,7 @@ static void set_up(struct source *source, bool up)
 static bool apply(struct source *source, const struct semel_answer *answer)
 {
     struct semel_error err = {0};
-    if (answer->settled != NULL)
-        semel_broker_told(source->broker, answer->tags, answer->settled, answer->n);
-    semel_status status = answer->ack
-                              ? semel_broker_ack(source->broker, answer->tags, answer->n, &err)
-                              : semel_broker_later(source->broker, answer->tags, answer->n, answer->delay_ms, &err);
+    semel_status status = semel_broker_answer(source->broker, answer->replies, answer->n, &err);
     if (status == SEMEL_OK || status == SEMEL_FENCED)
         return true;
     run_log_failure(source->route, SEMEL_LOG_WARN, "the source took no answer", status, &err);

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "broker/spool.h"
 #include "conform/broker_bench.h"
+#include "support/answer.h"
 
 const struct semel_pair broker_headers[BROKER_HEADERS] = {{SEMEL_STR("ce_id"), SEMEL_STR("it's \xF0\x9F\x90\x98")},
                                                           {SEMEL_STR("empty"), SEMEL_STR("")},
@@ -263,12 +264,12 @@ static void assert_delivery(const struct broker_bench *bench, const struct semel
 
 static semel_status ack(struct broker_bench *bench, struct semel_broker *broker, const uint64_t *tags, size_t n)
 {
-    return semel_broker_ack(broker, tags, n, &bench->err);
+    return answer_ack(broker, tags, n, &bench->err);
 }
 
 static semel_status later(struct broker_bench *bench, const uint64_t *tags, size_t n, int delay_ms)
 {
-    return semel_broker_later(bench->a, tags, n, delay_ms, &bench->err);
+    return answer_later(bench->a, tags, n, delay_ms, &bench->err);
 }
 
 static void assert_pairs(const struct semel_pair *pairs, size_t n, const struct semel_pair *expected, size_t n_expected)
@@ -519,6 +520,29 @@ static void several_of_a_partition_are_given_back_in_one_call(void **state)
     assert_string_equal(poll(bench, bench->a, 8, 3).letters, "bcd");
 }
 
+/* Acknowledged and given back at once, each with its own delay, and one tag that is nobody's. */
+static void one_answer_acknowledges_and_gives_back(void **state)
+{
+    static const struct semel_settled acked = {.act = SEMEL_ACK}, back = {.act = SEMEL_LATER};
+    struct broker_bench *bench = *state;
+    struct semel_reply replies[4] = {{.settled = &back}, {.settled = &acked}, {.settled = &acked}, {.settled = NULL}};
+    struct got got;
+
+    push(bench, '0', "abc");
+    got = poll(bench, bench->a, 8, 3);
+    replies[0].tag = got.tags[2];
+    replies[1].tag = got.tags[0];
+    replies[2].tag = UINT64_C(999) << 32;
+    replies[3].tag = got.tags[1];
+    assert_int_equal(semel_broker_answer(bench->a, replies, 4, &bench->err), SEMEL_FENCED);
+    got = poll(bench, bench->a, 8, 2);
+    assert_string_equal(got.letters, "bc");
+    assert_int_equal(ack(bench, bench->a, got.tags, 2), SEMEL_OK);
+    assert_int_equal(semel_broker_reopen(bench->a, &bench->err), SEMEL_OK);
+    push(bench, '0', "d");
+    assert_string_equal(poll(bench, bench->a, 8, 1).letters, "d");
+}
+
 static void delayed_message_holds_back_its_partition_and_no_other(void **state)
 {
     struct broker_bench *bench = *state;
@@ -626,6 +650,7 @@ int main(int argc, char **argv)
         TEST(given_back_it_comes_again_but_not_before_the_delay),
         TEST(given_back_in_a_partition_everything_after_it_comes_again_in_order),
         TEST(several_of_a_partition_are_given_back_in_one_call),
+        TEST(one_answer_acknowledges_and_gives_back),
         TEST(delayed_message_holds_back_its_partition_and_no_other),
         TEST(two_handles_share_the_work_and_keep_the_order_of_each_partition),
         TEST(what_is_published_arrives_with_its_id),

@@ -5,9 +5,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/random.h"
 #include "daemon/hand.h"
+#include "support/answer.h"
 #include "unit/unit.h"
 
 #define SIDE_MAX 100
@@ -74,7 +76,7 @@ static void apply_all(struct semel_hand *hand)
 static void later(struct semel_broker *side, uint64_t tag)
 {
     struct semel_error err;
-    assert_int_equal(semel_broker_later(side, &tag, 1, 7, &err), SEMEL_OK);
+    assert_int_equal(answer_later(side, &tag, 1, 7, &err), SEMEL_OK);
 }
 
 /* ---- one thread ---------------------------------------------------------------------------------- */
@@ -137,10 +139,10 @@ static void what_follows_a_delivery_that_went_back_goes_back_too(void **state)
     expect(side, 1, 4); /* not 2 and 3: they would overtake 1 */
     struct semel_answer *answers = semel__hand_answers(hand, 0);
     assert_non_null(answers);
-    assert_int_equal(answers->tags[0], 1);
-    assert_int_equal(answers->delay_ms, 7);
+    assert_int_equal(answers->replies[0].tag, 1);
+    assert_int_equal(answers->replies[0].delay_ms, 7);
     assert_int_equal(answers->next->n, 2);
-    assert_int_equal(answers->next->tags[1], 3);
+    assert_int_equal(answers->next->replies[1].tag, 3);
     give(hand, 1, 5, 2, 0); /* given before the source had gone back: neither may these */
     expect(side, 0);
     struct semel_answer *second = answers->next;
@@ -205,7 +207,7 @@ static void room_is_bounded_by_number_and_by_bytes(void **state)
     assert_int_equal(semel__hand_room(hand, &out), 0);
     assert_int_equal(out, 10);
     assert_int_equal(poll_tags(side, 4, 0, tags), 4);
-    assert_int_equal(semel_broker_ack(side, tags, 4, &err), SEMEL_OK);
+    assert_int_equal(answer_ack(side, tags, 4, &err), SEMEL_OK);
     assert_int_equal(semel__hand_room(hand, &out), 0); /* not before the source has applied it */
     apply_all(hand);
     assert_int_equal(semel__hand_room(hand, &out), 4);
@@ -230,22 +232,23 @@ static void answers_carry_what_came_of_each(void **state)
         {.act = SEMEL_ACK, .why = SEMEL_WHY_DUPLICATE, .outcome = {"{\"n\":1}", 7}},
     };
     struct semel_error err;
-    uint64_t tags[SIDE_MAX], acked[] = {1, 3}, back[] = {2};
+    uint64_t tags[SIDE_MAX];
     give(hand, 1, 1, 3, 0);
     assert_int_equal(poll_tags(side, 10, 0, tags), 3);
-    semel_broker_told(side, tags, settled, 3);
-    assert_int_equal(semel_broker_ack(side, acked, 2, &err), SEMEL_OK);
-    assert_int_equal(semel_broker_later(side, back, 1, 5, &err), SEMEL_OK);
+    const struct semel_reply replies[] = {{1, &settled[0], 5}, {2, &settled[1], 5}, {3, &settled[2], 5}};
+    assert_int_equal(semel_broker_answer(side, replies, 3, &err), SEMEL_OK);
+    memset(settled, 0xff, sizeof settled); /* the answer has its own */
     struct semel_answer *answers = semel__hand_answers(hand, 0);
-    assert_true(answers->ack);
-    assert_int_equal(answers->settled[0].why, SEMEL_WHY_NEW);
-    assert_int_equal(answers->settled[1].why, SEMEL_WHY_DUPLICATE);
-    assert_str(answers->settled[1].outcome, "{\"n\":1}");
-    assert_false(answers->next->ack);
-    assert_int_equal(answers->next->settled[0].why, SEMEL_WHY_BUSY);
-    struct semel_answer *second = answers->next;
+    assert_int_equal(answers->n, 3);
+    assert_null(answers->next);
+    assert_true(semel__reply_acks(&answers->replies[0]));
+    assert_int_equal(answers->replies[0].settled->why, SEMEL_WHY_NEW);
+    assert_false(semel__reply_acks(&answers->replies[1]));
+    assert_int_equal(answers->replies[1].settled->why, SEMEL_WHY_BUSY);
+    assert_int_equal(answers->replies[1].delay_ms, 5);
+    assert_int_equal(answers->replies[2].settled->why, SEMEL_WHY_DUPLICATE);
+    assert_str(answers->replies[2].settled->outcome, "{\"n\":1}");
     semel__hand_applied(hand, answers);
-    semel__hand_applied(hand, second);
     semel__hand_free(hand);
 }
 
@@ -262,8 +265,10 @@ static void a_side_gives_back_all_that_nobody_has_polled(void **state)
     for (struct semel_answer *answers = semel__hand_answers(hand, 0); answers != NULL;) {
         struct semel_answer *answer = answers;
         answers = answer->next;
-        assert_false(answer->ack);
-        assert_int_equal(answer->delay_ms, 4000);
+        for (size_t i = 0; i < answer->n; i++) {
+            assert_null(answer->replies[i].settled);
+            assert_int_equal(answer->replies[i].delay_ms, 4000);
+        }
         n += answer->n;
         semel__hand_applied(hand, answer);
     }
@@ -370,10 +375,10 @@ static void toy_back(struct toy *toy, uint32_t lane, uint32_t offset)
 static void toy_answer(struct toy *toy, const struct semel_answer *answer)
 {
     for (size_t i = 0; i < answer->n; i++) {
-        const struct toy_tag *tag = &toy->tags[answer->tags[i]];
+        const struct toy_tag *tag = &toy->tags[answer->replies[i].tag];
         if (tag->generation != toy->generation[tag->lane])
             continue; /* fenced */
-        if (!answer->ack) {
+        if (!semel__reply_acks(&answer->replies[i])) {
             toy_back(toy, tag->lane, tag->offset);
             continue;
         }
@@ -420,25 +425,22 @@ static void toy_do(struct toy_worker *worker, const struct semel_delivery *deliv
 {
     struct toy *toy = worker->toy;
     struct semel_error err;
-    uint64_t acks[64], back[64];
-    size_t n_acks = 0, n_back = 0;
+    static const struct semel_settled acked = {.act = SEMEL_ACK};
+    struct semel_reply replies[64];
     bool closed[LANES] = {false};
     for (size_t i = 0; i < n; i++) {
         uint32_t lane = (uint32_t)deliveries[i].lane, offset = toy->tags[deliveries[i].tag].offset;
         closed[lane] |= semel__random_chance(&worker->rng, 20);
-        if (closed[lane]) {
-            back[n_back++] = deliveries[i].tag;
+        replies[i] = (struct semel_reply){.tag = deliveries[i].tag, .settled = closed[lane] ? NULL : &acked};
+        if (closed[lane])
             continue;
-        }
         uint32_t done = atomic_load(&toy->done[lane]);
         if (offset > done)
             atomic_store(&toy->broken, true); /* it overtook its predecessor */
         if (offset == done)
             atomic_store(&toy->done[lane], done + 1);
-        acks[n_acks++] = deliveries[i].tag;
     }
-    (void)semel_broker_ack(worker->side, acks, n_acks, &err);
-    (void)semel_broker_later(worker->side, back, n_back, 0, &err);
+    (void)semel_broker_answer(worker->side, replies, n, &err);
 }
 
 static void *toy_work(void *arg)

@@ -9,6 +9,7 @@
 
 #include "broker/kafka_private.h"
 #include "fault/test_kafka.h"
+#include "support/answer.h"
 
 #define EARLIEST "&first=earliest"
 #define BRISK EARLIEST "&heartbeat.interval.ms=200" /* a member hears of the others by its heartbeat */
@@ -191,7 +192,7 @@ static void member_that_did_not_poll_in_time_is_fenced_and_comes_back(void **sta
     while (b.got[b.n_got - 1].offset < 19);
     assert_true(b.got[0].offset <= 5);
     assert_int_equal(kafka_side_ack(&a, 5), SEMEL_FENCED);
-    assert_int_equal(semel_broker_later(a.broker, &a.got[6].tag, 1, 0, &a.err), SEMEL_FENCED);
+    assert_int_equal(answer_later(a.broker, &a.got[6].tag, 1, 0, &a.err), SEMEL_FENCED);
     assert_true(kafka_client_committed(&client, topic, topic, 0) <= 5);
     kafka_side_ack_all(&b);
     kafka_side_close(&b);
@@ -338,8 +339,7 @@ static void what_is_given_back_comes_again_in_order_and_nothing_is_skipped(void 
             assert_int_equal(got->offset, next[got->partition]);
             if ((i - first) % 70 == 50) {
                 back[got->partition] = true;
-                assert_int_equal(semel_broker_later(side.broker, &got->tag, 1, given_back++ % 4 * 30, &side.err),
-                                 SEMEL_OK);
+                assert_int_equal(answer_later(side.broker, &got->tag, 1, given_back++ % 4 * 30, &side.err), SEMEL_OK);
             } else {
                 assert_int_equal(kafka_side_ack(&side, i), SEMEL_OK);
                 next[got->partition]++;
@@ -364,7 +364,7 @@ static void going_back_outlives_a_library_that_is_late(void **state)
     for (size_t i = 0; i < 5; i++)
         assert_int_equal(kafka_side_ack(&side, i), SEMEL_OK);
     late_seeks = 3;
-    assert_int_equal(semel_broker_later(side.broker, &side.got[5].tag, 1, 0, &side.err), SEMEL_OK);
+    assert_int_equal(answer_later(side.broker, &side.got[5].tag, 1, 0, &side.err), SEMEL_OK);
     assert_int_equal(late_seeks, 0);
     kafka_side_wait(&side, 35);
     for (size_t i = 20; i < 35; i++)
@@ -510,7 +510,7 @@ static void aborted_transactions_are_not_delivered(void **state)
             assert_memory_equal(side.d[0].payload.p, "done", 4);
     }
     /* Back over the marks. */
-    assert_int_equal(semel_broker_later(side.broker, &side.got[1].tag, 1, 0, &side.err), SEMEL_OK);
+    assert_int_equal(answer_later(side.broker, &side.got[1].tag, 1, 0, &side.err), SEMEL_OK);
     kafka_side_wait(&side, 7);
     for (size_t i = 4; i < 7; i++)
         assert_int_equal(side.got[i].offset, side.got[i - 3].offset);

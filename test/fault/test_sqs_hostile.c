@@ -10,6 +10,7 @@
 #include "base/digest.h"
 #include "sqs/hostile.h"
 #include "sqs/side.h"
+#include "support/answer.h"
 
 #define KEY "AKIDEXAMPLE"
 #define SECRET "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
@@ -557,7 +558,7 @@ static void live_once(void)
         status = semel_broker_poll(side.broker, 10, SQS_SIDE_STEP_MS, &side.arena, &d, &n, &err);
         assert_true(status == SEMEL_OK || (status == SEMEL_RETRY && n == 0));
     }
-    (void)semel_broker_ack(side.broker, &d[0].tag, 1, &err);
+    (void)answer_ack(side.broker, &d[0].tag, 1, &err);
     status = semel_broker_publish(side.broker, &item, 1, &err);
     assert_true(status == SEMEL_OK || status == SEMEL_RETRY);
     assert_true(item.status == SEMEL_OK || item.status == SEMEL_RETRY || item.status == SEMEL_UNKNOWN);

@@ -4,6 +4,8 @@
  */
 #include "kafka/side.h"
 
+#include "support/answer.h"
+
 #include <stdlib.h>
 
 #define ARENA_MAX ((size_t)64 << 20)
@@ -94,7 +96,7 @@ void kafka_side_wait_assigned(struct kafka_side *side, size_t n)
 
 semel_status kafka_side_ack(struct kafka_side *side, size_t i)
 {
-    const semel_status status = semel_broker_ack(side->broker, &side->got[i].tag, 1, &side->err);
+    const semel_status status = answer_ack(side->broker, &side->got[i].tag, 1, &side->err);
 
     side->got[i].acked |= status == SEMEL_OK;
     return status;

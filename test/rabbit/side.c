@@ -4,6 +4,8 @@
  */
 #include "rabbit/side.h"
 
+#include "support/answer.h"
+
 #include <poll.h>
 
 #define ARENA_MAX ((size_t)64 << 20)
@@ -104,7 +106,7 @@ semel_status rabbit_side_ack(struct rabbit_side *side, size_t i, size_t n)
     uint64_t tags[4096];
 
     tags_of(side, i, n, tags);
-    return semel_broker_ack(side->broker, tags, n, &side->err);
+    return answer_ack(side->broker, tags, n, &side->err);
 }
 
 semel_status rabbit_side_later(struct rabbit_side *side, size_t i, size_t n, int delay_ms)
@@ -112,7 +114,7 @@ semel_status rabbit_side_later(struct rabbit_side *side, size_t i, size_t n, int
     uint64_t tags[4096];
 
     tags_of(side, i, n, tags);
-    return semel_broker_later(side->broker, tags, n, delay_ms, &side->err);
+    return answer_later(side->broker, tags, n, delay_ms, &side->err);
 }
 
 const char *rabbit_side_texts(const struct rabbit_side *side, size_t i)

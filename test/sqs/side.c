@@ -4,6 +4,8 @@
  */
 #include "sqs/side.h"
 
+#include "support/answer.h"
+
 #define ARENA_MAX ((size_t)64 << 20)
 
 static void reset(struct sqs_side *side)
@@ -94,10 +96,10 @@ void sqs_side_settle(struct sqs_side *side)
 
 semel_status sqs_side_ack(struct sqs_side *side, size_t i)
 {
-    return semel_broker_ack(side->broker, &side->got[i].tag, 1, &side->err);
+    return answer_ack(side->broker, &side->got[i].tag, 1, &side->err);
 }
 
 semel_status sqs_side_later(struct sqs_side *side, size_t i, int delay_ms)
 {
-    return semel_broker_later(side->broker, &side->got[i].tag, 1, delay_ms, &side->err);
+    return answer_later(side->broker, &side->got[i].tag, 1, delay_ms, &side->err);
 }

@@ -632,7 +632,7 @@ static semel_status mem_poll(struct semel_broker *broker, size_t max, int wait_m
     return SEMEL_OK;
 }
 
-/* ---- ack and later ------------------------------------------------------------------------------------ */
+/* ---- answers ------------------------------------------------------------------------------------ */
 
 static struct mem_out *find_out(struct mem_broker *broker, uint64_t tag)
 {
@@ -646,24 +646,6 @@ static struct mem_out *find_out(struct mem_broker *broker, uint64_t tag)
             high = mid;
     }
     return low < broker->n_outs && broker->outs[low].tag == tag ? &broker->outs[low] : NULL;
-}
-
-/* Marks the outstanding deliveries that the tags name. FENCED when one of them is no longer there. */
-static semel_status choose(struct mem_broker *broker, const uint64_t *tags, size_t n, struct semel_error *err)
-{
-    size_t fenced = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        struct mem_out *out = find_out(broker, tags[i]);
-        if (out != NULL)
-            out->chosen = true;
-        else
-            fenced++;
-    }
-    if (fenced > 0)
-        return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_NONE, "mem: %zu of %zu deliveries are no longer ours", fenced,
-                           n);
-    return SEMEL_OK;
 }
 
 static void forget_chosen(struct mem_broker *broker)
@@ -689,31 +671,6 @@ static void raise_floors(struct mem_broker *broker)
     }
 }
 
-static semel_status mem_ack(struct semel_broker *broker, const uint64_t *tags, size_t n, struct semel_error *err)
-{
-    struct semel_mem_queue *queue = self(broker)->queue;
-    enum semel_queue_fault fault;
-    semel_status status = enter(self(broker), "ack", &fault, err);
-
-    if (status != SEMEL_OK)
-        return status;
-    if (fault == SEMEL_QUEUE_LOST && queue->mode == SEMEL_QUEUE_UNORDERED)
-        return SEMEL_OK; /* still taken: it comes again when the connection ends */
-    status = choose(self(broker), tags, n, err);
-    for (size_t i = 0; i < self(broker)->n_outs; i++) {
-        const struct mem_out *out = &self(broker)->outs[i];
-        if (out->chosen) {
-            queue->lanes[out->lane].entries[out->at].acked = true;
-            queue->lanes[out->lane].entries[out->at].taken_by = NULL;
-        }
-    }
-    forget_chosen(self(broker));
-    if (fault == SEMEL_QUEUE_LOST)
-        return SEMEL_OK; /* the handle knows it, the broker's floor does not: the next one that arrives may tell it */
-    raise_floors(self(broker));
-    return status;
-}
-
 static void give_back(struct mem_broker *broker, const struct mem_out *out, int64_t not_before_us)
 {
     struct mem_lane *lane = &broker->queue->lanes[out->lane];
@@ -731,27 +688,70 @@ static void give_back(struct mem_broker *broker, const struct mem_out *out, int6
         lane->not_before_us = not_before_us;
 }
 
-static semel_status mem_later(struct semel_broker *broker, const uint64_t *tags, size_t n, int delay_ms,
-                              struct semel_error *err)
+/* LOST: the handle knows it, the broker does not. UNORDERED it is still taken, and comes again when the connection ends;
+ * ORDERED the next acknowledgement that arrives may tell the broker's floor. How many are fenced. */
+static size_t acknowledge(struct mem_broker *broker, const struct semel_reply *replies, size_t n, bool lost)
 {
-    struct semel_mem_queue *queue = self(broker)->queue;
-    enum semel_queue_fault fault;
-    semel_status status = enter(self(broker), "later", &fault, err);
-    int64_t not_before_us;
+    struct semel_mem_queue *queue = broker->queue;
+    size_t fenced = 0;
 
-    if (status != SEMEL_OK)
-        return status;
-    not_before_us = semel__time_add(semel__now(queue->clock), (int64_t)delay_ms * 1000);
-    status = choose(self(broker), tags, n, err);
-    for (size_t i = 0; i < self(broker)->n_outs; i++)
-        if (self(broker)->outs[i].chosen)
-            give_back(self(broker), &self(broker)->outs[i], not_before_us);
-    for (size_t i = 0; queue->mode == SEMEL_QUEUE_ORDERED && i < self(broker)->n_outs; i++) {
-        struct mem_out *out = &self(broker)->outs[i];
+    if (lost && queue->mode == SEMEL_QUEUE_UNORDERED)
+        return 0;
+    for (size_t i = 0; i < n; i++) {
+        struct mem_out *out = semel__reply_acks(&replies[i]) ? find_out(broker, replies[i].tag) : NULL;
+        fenced += semel__reply_acks(&replies[i]) && out == NULL;
+        if (out == NULL)
+            continue;
+        queue->lanes[out->lane].entries[out->at].acked = true;
+        queue->lanes[out->lane].entries[out->at].taken_by = NULL;
+        out->chosen = true;
+    }
+    forget_chosen(broker);
+    if (!lost)
+        raise_floors(broker);
+    return lost ? 0 : fenced;
+}
+
+static size_t give_back_all(struct mem_broker *broker, const struct semel_reply *replies, size_t n)
+{
+    struct semel_mem_queue *queue = broker->queue;
+    const int64_t now_us = semel__now(queue->clock);
+    size_t fenced = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        struct mem_out *out = !semel__reply_acks(&replies[i]) ? find_out(broker, replies[i].tag) : NULL;
+        fenced += !semel__reply_acks(&replies[i]) && out == NULL;
+        if (out == NULL)
+            continue;
+        give_back(broker, out, semel__time_add(now_us, (int64_t)replies[i].delay_ms * 1000));
+        out->chosen = true;
+    }
+    for (size_t i = 0; queue->mode == SEMEL_QUEUE_ORDERED && i < broker->n_outs; i++) {
+        struct mem_out *out = &broker->outs[i];
         out->chosen = out->at >= queue->lanes[out->lane].next; /* all that comes again has a new tag */
     }
-    forget_chosen(self(broker));
-    return status;
+    forget_chosen(broker);
+    return fenced;
+}
+
+static semel_status mem_answer(struct semel_broker *broker, const struct semel_reply *replies, size_t n,
+                               struct semel_error *err)
+{
+    enum semel_queue_fault fault = SEMEL_QUEUE_GO;
+    semel_status status = SEMEL_OK;
+    size_t fenced = 0, n_acks = 0;
+
+    for (size_t i = 0; i < n; i++)
+        n_acks += semel__reply_acks(&replies[i]);
+    if (n_acks > 0)
+        status = enter(self(broker), "ack", &fault, err);
+    if (status == SEMEL_OK && n_acks > 0)
+        fenced = acknowledge(self(broker), replies, n, fault == SEMEL_QUEUE_LOST);
+    if (status == SEMEL_OK && n_acks < n)
+        status = enter(self(broker), "later", &fault, err);
+    if (status == SEMEL_OK && n_acks < n)
+        fenced += give_back_all(self(broker), replies, n);
+    return status == SEMEL_OK ? semel__broker_fenced("mem", fenced, n, err) : status;
 }
 
 /* ---- publish ------------------------------------------------------------------------------------------ */
@@ -832,7 +832,7 @@ static semel_status mem_publish(struct semel_broker *broker, struct semel_publis
     {                                                                                                  \
         .name = scheme, .capabilities = SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK | (more),              \
         .size = sizeof(struct mem_broker), .open = mem_open, .close = mem_close, .reopen = mem_reopen, \
-        .poll = mem_poll, .ack = mem_ack, .later = mem_later, .publish = mem_publish                   \
+        .poll = mem_poll, .answer = mem_answer, .publish = mem_publish                                 \
     }
 
 const struct semel_broker_ops semel__broker_mem = MEM_BROKER_OPS("mem", SEMEL_BROKER_ORDERED);

@@ -7,6 +7,7 @@
 
 #include "admin/ingest.h"
 #include "core/extract.h"
+#include "support/answer.h"
 #include "unit/served.h"
 
 static struct served served;
@@ -58,11 +59,10 @@ static void poll_for(size_t n)
     deliveries = all;
 }
 
-static void told_and_ack(size_t i, enum semel_why why, enum semel_state state, const char *outcome)
+static void ack_with(size_t i, enum semel_why why, enum semel_state state, const char *outcome)
 {
     struct semel_settled settled = {.act = SEMEL_ACK, .why = why, .state = state, .outcome = semel__str(outcome)};
-    semel_broker_told(broker, &deliveries[i].tag, &settled, 1);
-    assert_int_equal(semel_broker_ack(broker, &deliveries[i].tag, 1, &served.err), SEMEL_OK);
+    assert_int_equal(answer_tags(broker, &deliveries[i].tag, 1, &settled, 0, &served.err), SEMEL_OK);
 }
 
 static void assert_header(size_t i, const char *name, const char *value)
@@ -106,15 +106,13 @@ static void a_request_is_answered_when_it_was_acknowledged(void **state)
     static const char *const behind[] = {"authorization", "cookie", "host", "content-length", "connection", "x-hop"};
     for (size_t i = 0; i < COUNT(behind); i++)
         assert_header(0, behind[i], NULL);
-    struct semel_settled settled = {.act = SEMEL_ACK, .why = SEMEL_WHY_NEW, .state = SEMEL_STATE_COMPLETED};
-    semel_broker_told(broker, &deliveries[0].tag, &settled, 1);
     assert_true(nothing_yet(fd));
-    assert_int_equal(semel_broker_ack(broker, &deliveries[0].tag, 1, &served.err), SEMEL_OK);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
     struct reply reply = served_reply(fd);
     assert_int_equal(reply.status, 202);
     assert_string_equal(reply.body, "{\"status\":\"accepted\",\"why\":\"new\",\"state\":\"completed\"}\n");
     reply_done(&reply);
-    assert_int_equal(semel_broker_ack(broker, &deliveries[0].tag, 1, &served.err), SEMEL_FENCED);
+    assert_int_equal(answer_ack(broker, &deliveries[0].tag, 1, &served.err), SEMEL_FENCED);
 }
 
 static void every_why_has_its_answer(void **state)
@@ -139,7 +137,7 @@ static void every_why_has_its_answer(void **state)
     for (size_t i = 0; i < COUNT(cases); i++) {
         int fd = post("", "x");
         poll_for(1);
-        told_and_ack(0, cases[i].why, SEMEL_STATE_ABSENT, NULL);
+        ack_with(0, cases[i].why, SEMEL_STATE_ABSENT, NULL);
         assert_reply(served_reply(fd), cases[i].status, cases[i].word);
     }
 }
@@ -150,11 +148,11 @@ static void a_duplicate_brings_the_outcome_of_the_first(void **state)
     (void)state;
     int fd = post("id: a\r\n", "x");
     poll_for(1);
-    told_and_ack(0, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED, "{\"order\":  7}");
+    ack_with(0, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED, "{\"order\":  7}");
     assert_reply(served_reply(fd), 200, "\"state\":\"completed\",\"outcome\":{\"order\":  7}}");
     fd = post("id: a\r\n", "x");
     poll_for(1);
-    told_and_ack(0, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED, "{broken");
+    ack_with(0, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED, "{broken");
     assert_reply(served_reply(fd), 200, "\"state\":\"completed\"}\n");
 }
 
@@ -163,7 +161,7 @@ static void what_goes_back_is_503_with_the_time_to_wait(void **state)
     (void)state;
     int fd = post("", "x");
     poll_for(1);
-    assert_int_equal(semel_broker_later(broker, &deliveries[0].tag, 1, 2500, &served.err), SEMEL_OK);
+    assert_int_equal(answer_later(broker, &deliveries[0].tag, 1, 2500, &served.err), SEMEL_OK);
     struct reply reply = served_reply(fd);
     assert_true(reply_has(&reply, "Retry-After: 3"));
     assert_reply(reply, 503, "later");
@@ -176,7 +174,7 @@ static void a_body_of_no_bytes_is_a_message(void **state)
     poll_for(1);
     assert_str(deliveries[0].payload, "");
     assert_str(deliveries[0].properties[0].value, "bare-key");
-    told_and_ack(0, SEMEL_WHY_NEW, SEMEL_STATE_WAITING, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_WAITING, NULL);
     assert_reply(served_reply(fd), 202, "waiting");
 }
 
@@ -197,7 +195,7 @@ static void binary_mode_becomes_headers_with_underscores(void **state)
     assert_int_equal(semel__extract(&rules, &deliveries[0], 1 << 20, &arena, &msg, &served.err), SEMEL_OK);
     assert_str(msg.id, "a b%");
     assert_str(msg.type, "t");
-    told_and_ack(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
     assert_reply(served_reply(fd), 202, "accepted");
 }
 
@@ -217,7 +215,7 @@ static void structured_mode_gives_attributes_and_data_as_it_was_written(void **s
     assert_header(0, "ce_nothing", NULL);
     assert_header(0, "traceparent", "tp");
     assert_header(0, "x-kind", "y");
-    told_and_ack(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
     assert_reply(served_reply(fd), 202, "accepted");
 }
 
@@ -238,7 +236,7 @@ static void data_may_be_text_or_bytes(void **state)
         int fd = post(STRUCTURED, cases[i].event);
         poll_for(1);
         assert_str(deliveries[0].payload, cases[i].payload);
-        told_and_ack(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+        ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
         assert_reply(served_reply(fd), 202, "accepted");
     }
 }
@@ -261,10 +259,10 @@ static void a_batch_is_answered_together_and_in_order(void **state)
         assert_str(deliveries[1].payload, "[2]");
         assert_str(deliveries[2].payload, "\"]\"");
         assert_int_equal(deliveries[0].n_properties, 0);
-        told_and_ack(2, SEMEL_WHY_CONFLICT, SEMEL_STATE_COMPLETED, NULL);
-        assert_int_equal(semel_broker_later(broker, &deliveries[0].tag, 1, 0, &served.err), SEMEL_OK);
+        ack_with(2, SEMEL_WHY_CONFLICT, SEMEL_STATE_COMPLETED, NULL);
+        assert_int_equal(answer_later(broker, &deliveries[0].tag, 1, 0, &served.err), SEMEL_OK);
         assert_true(nothing_yet(fd));
-        told_and_ack(1, SEMEL_WHY_NEW, SEMEL_STATE_WAITING, NULL);
+        ack_with(1, SEMEL_WHY_NEW, SEMEL_STATE_WAITING, NULL);
         struct reply reply = served_reply(fd);
         assert_int_equal(reply.status, 200);
         assert_string_equal(reply.body,
@@ -365,7 +363,7 @@ static void large_events_are_read_off_the_loop(void **state)
     assert_header(0, "ce_id", "a");
     assert_header(1, "ce_id", "b");
     for (size_t i = 0; i < 2; i++)
-        told_and_ack(i, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+        ack_with(i, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
     assert_reply(served_reply(fd), 200, "accepted");
     memcpy(text + 99000, "[", 1); /* refusals too */
     assert_reply(served_reply(post("Content-Type: application/x-ndjson\r\n", text)), 400, "event 1: it is not JSON");
@@ -396,7 +394,7 @@ static void bounds_are_told(void **state)
     int fd = served_post(&served, "/in", IN_TOKEN, "", text, 200000);
     poll_for(1);
     assert_int_equal(deliveries[0].payload.n, 200000);
-    told_and_ack(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
     assert_reply(served_reply(fd), 202, "accepted");
     free(text);
 
@@ -429,7 +427,7 @@ static void a_request_that_waits_too_long_is_503_and_its_late_verdict_is_dropped
     struct reply reply = served_reply(fd);
     assert_true(strstr(reply.head, "\r\nRetry-After: ") != NULL);
     assert_reply(reply, 503, "later");
-    told_and_ack(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
 
     fd = post("", "never polled");
     assert_reply(served_reply(fd), 503, "later");
@@ -446,12 +444,12 @@ static void a_batch_of_which_a_part_waits_too_long_tells_the_rest(void **state)
     int fd = post("Content-Type: application/x-ndjson\r\n", text);
     free(text);
     poll_for(2);
-    told_and_ack(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
     struct reply reply = served_reply(fd);
     assert_non_null(strstr(reply.body, "[{\"status\":\"accepted\",\"code\":202"));
     assert_non_null(strstr(reply.body, "{\"status\":\"later\",\"code\":503},\n{\"status\":\"later\",\"code\":503}]"));
     assert_reply(reply, 200, "");
-    told_and_ack(1, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(1, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
 }
 
 static void wait_until_waiting(size_t n)
@@ -484,7 +482,7 @@ static void closing_answers_what_waits_and_what_flies(void **state)
     broker = semel__serve_ingest(served.serve, served_route(&served, "in"));
     int fd = post("", "d");
     poll_for(1);
-    told_and_ack(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
     assert_reply(served_reply(fd), 202, "accepted");
 }
 
@@ -536,7 +534,7 @@ static void when_a_probe_is_due_one_request_comes_in(void **state)
     pause_route(SEMEL_BREAKER_CLOSED, 0);
     int next = post("", "next");
     poll_for(1);
-    told_and_ack(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
     assert_reply(served_reply(next), 202, "accepted");
     close(fd);
 }
@@ -551,7 +549,7 @@ static void a_full_door_says_so_and_opens_again(void **state)
     for (size_t i = 0; i < COUNT(fds); i++) { /* polled, they still count */
         poll_for(SEMEL_INGEST_BATCH);
         for (size_t k = 0; i == 0 && k < n_deliveries; k++)
-            told_and_ack(k, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+            ack_with(k, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
         if (i == 0) {
             assert_reply(served_reply(fds[0]), 200, "accepted");
             fds[0] = post("Content-Type: application/x-ndjson\r\n", text);

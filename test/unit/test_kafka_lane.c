@@ -80,7 +80,7 @@ static void tag_counts_once(void **state)
     assert_false(ack(bench, 1)); /* waits for 0 */
     assert_true(ack(bench, 0));
     assert_false(ack(bench, 0)); /* has left */
-    assert_false(semel__kafka_lane_back(&bench->lanes, bench->tags[1]));
+    assert_false(semel__kafka_lane_back(&bench->lanes, bench->tags[1], 0));
     assert_int_equal(bench->lanes.in_flight, 1);
 }
 
@@ -98,7 +98,7 @@ static void tags_of_a_partition_that_went_and_came_again_are_fenced(void **state
     lane = semel__kafka_lane_add(&bench->lanes, "t", 0);
     deliver(bench, lane, 0, 1, 1);
     assert_false(semel__kafka_lane_ack(&bench->lanes, old));
-    assert_false(semel__kafka_lane_back(&bench->lanes, old));
+    assert_false(semel__kafka_lane_back(&bench->lanes, old, 0));
     assert_int_equal(lane->done, -1);
     assert_true(ack(bench, 0));
 }
@@ -112,8 +112,8 @@ static void going_back_forgets_all_behind_it_and_keeps_all_before_it(void **stat
     deliver(bench, lane, 0, 1, 6);
     memcpy(old, bench->tags, sizeof old);
     assert_true(ack(bench, 4));
-    assert_true(semel__kafka_lane_back(&bench->lanes, old[3]));
-    assert_true(semel__kafka_lane_back(&bench->lanes, old[2]));
+    assert_true(semel__kafka_lane_back(&bench->lanes, old[3], 0));
+    assert_true(semel__kafka_lane_back(&bench->lanes, old[2], 0));
     assert_int_equal(semel__kafka_lane_rewind(&bench->lanes, lane), 2);
     assert_int_equal(bench->lanes.in_flight, 2);
     assert_int_equal(semel__kafka_lane_offer(lane, 1), KAFKA_STALE);

@@ -117,31 +117,26 @@ static semel_status journal_poll(struct semel_broker *broker, size_t max, int wa
     return SEMEL_OK;
 }
 
-static semel_status journal_ack(struct semel_broker *broker, const uint64_t *tags, size_t n, struct semel_error *err)
+static semel_status journal_answer(struct semel_broker *broker, const struct semel_reply *replies, size_t n,
+                                   struct semel_error *err)
 {
-    (void)broker;
-    (void)tags;
-    (void)err;
-    if (n > 0)
-        note(journal.e, "ack", (struct semel_str){0});
-    return SEMEL_OK;
-}
+    size_t n_acks = 0;
 
-static semel_status journal_later(struct semel_broker *broker, const uint64_t *tags, size_t n, int delay_ms,
-                                  struct semel_error *err)
-{
     (void)broker;
-    (void)delay_ms;
     (void)err;
     for (size_t i = 0; i < n; i++) {
-        const struct record *r = &journal.records[tags[i] - 1];
+        const struct record *r = &journal.records[replies[i].tag - 1];
         int64_t *back = &journal.back[r->partition];
-        if (*back == SEMEL_NONE || *back > r->offset)
+        n_acks += semel__reply_acks(&replies[i]);
+        if (!semel__reply_acks(&replies[i]) && (*back == SEMEL_NONE || *back > r->offset))
             *back = r->offset;
     }
+    if (n_acks > 0)
+        note(journal.e, "ack", (struct semel_str){0});
+    if (n_acks == n)
+        return SEMEL_OK;
     journal.wait = journal.lag;
-    if (n > 0)
-        note(journal.e, "later", (struct semel_str){0});
+    note(journal.e, "later", (struct semel_str){0});
     return SEMEL_OK;
 }
 
@@ -150,8 +145,7 @@ static const struct semel_broker_ops journal_ops = {
     .capabilities = SEMEL_BROKER_SOURCE | SEMEL_BROKER_ORDERED,
     .reopen = journal_reopen,
     .poll = journal_poll,
-    .ack = journal_ack,
-    .later = journal_later,
+    .answer = journal_answer,
 };
 
 /* ---- the world ---------------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
  * and no memory at any moment. The contract of every broker is in test/conform.
  */
 #include "base/error.h"
+#include "support/answer.h"
 #include "support/mem_broker.h"
 #include "unit.h"
 
@@ -72,7 +73,7 @@ static const char *polled(struct semel_broker *broker)
 
 static semel_status ack(struct semel_broker *broker, size_t from, size_t n)
 {
-    return semel_broker_ack(broker, f.tags + from, n, &f.err);
+    return answer_ack(broker, f.tags + from, n, &f.err);
 }
 
 struct plan {
@@ -235,8 +236,8 @@ static void expelled_handle_is_fenced_and_its_work_goes_to_the_others(void **sta
         semel__mem_queue_expel(f.queue, f.a);
         assert_string_equal(polled(f.b), "ab");
         assert_int_equal(f.d[0].delivery, 2);
-        assert_int_equal(semel_broker_ack(f.a, old, 2, &f.err), SEMEL_FENCED);
-        assert_int_equal(semel_broker_later(f.a, old, 2, 0, &f.err), SEMEL_FENCED);
+        assert_int_equal(answer_ack(f.a, old, 2, &f.err), SEMEL_FENCED);
+        assert_int_equal(answer_later(f.a, old, 2, 0, &f.err), SEMEL_FENCED);
         assert_int_equal(semel__mem_queue_unacked(f.queue), 2);
         assert_int_equal(ack(f.b, 0, 2), SEMEL_OK);
         assert_int_equal(semel__mem_queue_unacked(f.queue), 0);

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "broker/spool.h"
+#include "support/answer.h"
 #include "unit.h"
 
 static const struct semel_broker_ops *const linked[] = {&semel__broker_spool, NULL};
@@ -125,7 +126,7 @@ static void messages_are_counted_by_their_state(void **state)
     assert_stats(broker, 3, 0, 0);
     assert_int_equal(poll(broker, 2, 0, &d), 2);
     assert_stats(broker, 1, 2, 0);
-    assert_int_equal(semel_broker_ack(broker, &d[0].tag, 1, &err), SEMEL_OK);
+    assert_int_equal(answer_ack(broker, &d[0].tag, 1, &err), SEMEL_OK);
     assert_stats(broker, 1, 1, 1);
     semel_broker_close(broker);
     broker = spool_open("");
@@ -144,9 +145,9 @@ static void visibility_runs_out_and_the_former_taker_is_fenced(void **state)
     assert_int_equal(poll(quick, 8, 0, &d), 0);
     assert_int_equal(poll(quick, 8, 10000, &d), 1);
     assert_int_equal(d[0].delivery, 2);
-    assert_int_equal(semel_broker_ack(slow, &old[0].tag, 1, &err), SEMEL_FENCED);
+    assert_int_equal(answer_ack(slow, &old[0].tag, 1, &err), SEMEL_FENCED);
     assert_stats(quick, 0, 1, 0);
-    assert_int_equal(semel_broker_ack(quick, &d[0].tag, 1, &err), SEMEL_OK);
+    assert_int_equal(answer_ack(quick, &d[0].tag, 1, &err), SEMEL_OK);
     semel_broker_close(slow);
     semel_broker_close(quick);
 }
@@ -161,7 +162,7 @@ static void slow_taker_that_nobody_replaced_may_still_acknowledge(void **state)
     assert_int_equal(poll(slow, 8, 0, &d), 1);
     for (int64_t until_us = now_us() + 2000; now_us() < until_us;)
         ;
-    assert_int_equal(semel_broker_ack(slow, &d[0].tag, 1, &err), SEMEL_OK);
+    assert_int_equal(answer_ack(slow, &d[0].tag, 1, &err), SEMEL_OK);
     semel_broker_close(slow);
 }
 
@@ -177,7 +178,7 @@ static void partition_is_held_back_until_what_came_before_is_acknowledged(void *
     assert_str(d[0].payload, "1");
     assert_str(d[2].payload, "5");
     assert_int_equal(poll(a, 8, 0, &d), 0);
-    assert_int_equal(semel_broker_ack(a, &first[0].tag, 1, &err), SEMEL_OK);
+    assert_int_equal(answer_ack(a, &first[0].tag, 1, &err), SEMEL_OK);
     assert_int_equal(poll(b, 8, 0, &d), 2);
     assert_str(d[0].payload, "2");
     semel_broker_close(a);
@@ -222,7 +223,7 @@ static void acknowledged_message_can_be_made_to_come_again(void **state)
     (void)state;
     assert_int_equal(semel__spool_requeue(broker, seq, &err), SEMEL_INVALID);
     assert_int_equal(poll(broker, 1, 0, &d), 1);
-    assert_int_equal(semel_broker_ack(broker, &d[0].tag, 1, &err), SEMEL_OK);
+    assert_int_equal(answer_ack(broker, &d[0].tag, 1, &err), SEMEL_OK);
     assert_int_equal(semel__spool_requeue(broker, seq, &err), SEMEL_OK);
     assert_int_equal(poll(broker, 1, 0, &d), 1);
     assert_str(d[0].payload, "0");
@@ -328,7 +329,7 @@ static void consume(int out, int die_after)
             const unsigned char number = (unsigned char)strtol(d[i].payload.p, NULL, 10);
             if (die_after-- == 0)
                 kill(getpid(), SIGKILL); /* with messages taken and not acknowledged */
-            if (semel_broker_ack(broker, &d[i].tag, 1, &err) == SEMEL_OK && write(out, &number, 1) != 1)
+            if (answer_ack(broker, &d[i].tag, 1, &err) == SEMEL_OK && write(out, &number, 1) != 1)
                 _exit(1);
         }
     semel_broker_close(broker);
