@@ -116,7 +116,7 @@ static void start_all(struct outside *o, struct semel_lease *leases, size_t n, i
         }
         slot->state = slot->started_us - from_us > lease_us / 2 ? SLOT_UNTOUCHED : SLOT_CALLS;
         if (slot->state == SLOT_CALLS)
-            o->caller->ops->start(o->caller, &slot->call);
+            semel__caller_start(o->caller, &slot->call);
     }
 }
 
@@ -202,7 +202,7 @@ static bool ask_row(struct outside *o, const struct semel_row *row, int64_t stor
         return false;
     }
     slot->state = SLOT_CALLS;
-    o->caller->ops->start(o->caller, &slot->call);
+    semel__caller_start(o->caller, &slot->call);
     return true;
 }
 
@@ -493,8 +493,8 @@ static void wait_ends(struct outside *o, bool stopping)
     bool held = atomic_load(&o->worker->route->held);
     bool open = !stopping && !held && !rests(o) && !paused && o->used < o->n, again = open && o->look;
     bool heed = open || (paused && !held && !stopping && !rests(o) && run_gives_back(o->worker->route));
-    size_t n = o->caller->ops->wait(o->caller, again ? 0 : wait_of(o, stopping),
-                                    heed ? semel__hand_fd(o->worker->side) : -1, ends, ENDS_MAX);
+    size_t n = semel__caller_wait(o->caller, again ? 0 : wait_of(o, stopping),
+                                  heed ? semel__hand_fd(o->worker->side) : -1, ends, ENDS_MAX);
     for (size_t i = 0; i < n; i++)
         ended(o, &ends[i]);
 }
@@ -545,7 +545,7 @@ static void finish(struct outside *o)
         run_beat(&o->worker->thread);
         if (!o->cancelled && atomic_load(&daemon->cancel)) {
             o->cancelled = true;
-            o->caller->ops->cancel(o->caller);
+            semel__caller_cancel(o->caller);
         }
         wait_ends(o, true);
         renew(o);
@@ -596,7 +596,7 @@ static void done(struct outside *o)
     semel__free(o->which);
     semel__arena_done(&o->arena);
     if (o->caller != NULL)
-        o->caller->ops->free(o->caller);
+        semel__caller_free(o->caller);
 }
 
 void *run_outside(void *arg)

@@ -19,7 +19,7 @@
  * driver or by its library (P54); what came back is bounded (an answer of a gigabyte is cut off and still has its
  * end); the key is the same on every attempt and on every machine (E1). A caller belongs to one thread: that which
  * starts a call also waits for it, and lives until it has ended (a program is killed with the thread that started it,
- * see exec_child.c).
+ * see exec.c).
  */
 #ifndef SEMEL_HANDLER_CALLER_H
 #define SEMEL_HANDLER_CALLER_H

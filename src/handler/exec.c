@@ -10,16 +10,401 @@
  * Invariants: nothing here blocks but poll; a group is signalled only while its leader is not reaped, so that the
  * number cannot be somebody else's.
  */
+#define _GNU_SOURCE 1 /* clone, pipe2, close_range */
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
 #include <sys/wait.h>
+#include <sysexits.h>
 #include <unistd.h>
 
+#include "base/descriptors.h"
 #include "base/error.h"
-#include "handler/exec_private.h"
+#include "core/headers.h"
+#include "handler/caller_private.h"
+
+#define EXEC_TAIL 1024 /* bytes of stderr's end that are looked at */
+#define EXEC_CHILD_STACK ((size_t)64 * 1024)
+
+/* RUNS: as it likes. ASKED: SIGTERM was sent. KILLED: SIGKILL was sent. */
+enum exec_stage { EXEC_RUNS, EXEC_ASKED, EXEC_KILLED };
+
+/* The descriptors of a call. */
+enum exec_fd { EXEC_PID, EXEC_IN, EXEC_OUT, EXEC_ERR, EXEC_TIMER, EXEC_FDS };
+
+struct exec_call {
+    enum call_state state;
+    struct semel_call call;
+    enum exec_stage stage;
+    bool cancelled; /* why it was killed, if not for the time */
+    pid_t pid;
+    int pidfd; /* -1: this kernel has none */
+    int in, out, err, timer;
+    short ready[EXEC_FDS]; /* what poll said of them */
+    size_t given;          /* bytes of the payload that it has taken */
+    struct semel_buf said; /* what it printed */
+    bool over;             /* more than is kept, or no memory for it */
+    char tail[EXEC_TAIL];
+    size_t n_tail;
+
+    struct semel_call_end end;
+    char reason[CALL_REASON_TEXT];
+};
+
+struct exec_program {
+    char *file;
+    char **argv; /* ended by NULL */
+};
+
+struct exec_caller {
+    struct semel_caller base;
+    struct exec_program effect, reconcile;
+    char **env; /* "NAME=value", ended by NULL; may be secret */
+    int64_t timeout_us;
+    bool idempotent;
+    int timer;
+    struct semel_random rng;
+    char *stack;        /* of a child, until it has become its program */
+    struct pollfd *fds; /* 2, and EXEC_FDS a running call */
+    short **ready;      /* where what poll says of them goes */
+    size_t n_fds;
+    pid_t *lingering; /* killed, and not gone: the call has ended without them */
+    size_t n_lingering;
+    struct exec_call *calls; /* twice base.concurrency */
+};
+
+/* ==== starting a program ============================================================================
+ *
+ * How a program is started from a process with many threads.
+ *
+ * By clone with CLONE_VM and CLONE_VFORK, as posix_spawn does it: nothing is copied, and this thread stands still
+ * until the child has become its program or has failed. posix_spawn itself will not do because of one call between the
+ * two: PR_SET_PDEATHSIG. Between clone and execve the child shares our memory, so all signals are blocked, no handler
+ * of ours can run in it, and it makes system calls and nothing else.
+ *
+ * A child gets: three pipes and no other descriptor; a process group of its own; every signal's default and none
+ * blocked; the limit of descriptors that we were started with; a file and an argument vector, no shell; the configured
+ * environment, PATH and SEMEL_*.
+ *
+ * When we die: PR_SET_PDEATHSIG kills a program with SIGKILL when the thread that started it ends, however it ends.
+ * That it is the thread's end and not the process's is what is wanted here: a caller belongs to one thread, and
+ * without it nobody would ever tell what became of the call, whose lease runs out and whose outcome is then unknown.
+ * SIGKILL, because nobody would be left to follow up a SIGTERM that is ignored, and a program that lingers would run
+ * beside its own repetition. It does not reach what the program itself has started, nor a program with the set-uid
+ * bit.
+ */
+
+#define KERNEL_SIGNALS 64
+#define KERNEL_SIGSET (KERNEL_SIGNALS / 8)
+#define ENV_MAX_BYTES ((size_t)1 << 20)
+
+/* ---- the environment ----------------------------------------------------------------------------- */
+
+struct variables {
+    struct semel_buf text;
+    size_t at[16], n;
+    const char *bad; /* the name of one that cannot be said */
+};
+
+static void put_text(struct variables *v, const char *name, struct semel_str value)
+{
+    if (value.n > 0 && memchr(value.p, '\0', value.n) != NULL)
+        v->bad = name;
+    v->at[v->n++] = v->text.n;
+    semel__buf_addf(&v->text, "%s=", name);
+    semel__buf_add(&v->text, value.p, value.n);
+    semel__buf_add(&v->text, "", 1);
+}
+
+static void put_number(struct variables *v, const char *name, int64_t number)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)number);
+    put_text(v, name, semel__str(text));
+}
+
+static void put_call(struct exec_caller *exec, const struct semel_call *call, struct variables *v)
+{
+    char trace[SEMEL_TRACE_TEXT];
+    semel__call_trace(call->msg, &exec->rng, trace);
+    put_text(v, "SEMEL_CONSUMER", call->consumer);
+    put_text(v, "SEMEL_MESSAGE_ID", call->msg->id);
+    put_text(v, "SEMEL_SOURCE", call->msg->source);
+    put_text(v, "SEMEL_TYPE", call->msg->type);
+    put_number(v, "SEMEL_ATTEMPT", call->attempt);
+    put_text(v, "SEMEL_KEY", semel__str(call->key));
+    put_text(v, "SEMEL_TRACEPARENT", semel__str(trace));
+    put_number(v, "SEMEL_TIMEOUT_MS", exec->timeout_us / 1000);
+    if (semel__is_tombstone(call->msg))
+        put_text(v, "SEMEL_TOMBSTONE", SEMEL_STR("true"));
+}
+
+/* The vector for execve, to be freed; its strings are v's and the caller's. NULL: no memory. */
+static char **vector(const struct exec_caller *exec, const struct variables *v)
+{
+    size_t n = 0, fixed = 0;
+    while (exec->env[fixed] != NULL)
+        fixed++;
+    char **env = v->text.failed ? NULL : semel__calloc(fixed + v->n + 1, sizeof *env);
+    if (env == NULL)
+        return NULL;
+    for (; n < fixed; n++)
+        env[n] = exec->env[n];
+    for (size_t i = 0; i < v->n; i++)
+        env[n++] = v->text.p + v->at[i];
+    return env;
+}
+
+/* ---- the child ----------------------------------------------------------------------------------- */
+
+struct child {
+    const char *file;
+    char **argv, **env;
+    int in, out, err;
+    pid_t parent;
+    int code; /* out: errno of what failed; 0: it runs */
+};
+
+/* Not by sigaction: a sanitizer's notes on handlers are in the memory that we share. All zero is the default. */
+static void reset_signals(void)
+{
+    static const unsigned long zero[16] = {0};
+    for (int i = 1; i <= KERNEL_SIGNALS; i++)
+        syscall(SYS_rt_sigaction, i, zero, NULL, KERNEL_SIGSET);
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, zero, NULL, KERNEL_SIGSET);
+}
+
+/* Any of the three may stand where another has to go, when we run without a standard input. */
+static bool place(struct child *c)
+{
+    int in = fcntl(c->in, F_DUPFD, 3), out = fcntl(c->out, F_DUPFD, 3), err = fcntl(c->err, F_DUPFD, 3);
+    if (in < 0 || out < 0 || err < 0 || dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0)
+        return false;
+    close_range(3, ~0U, 0); /* an old kernel cannot; all that is ours closes itself */
+    close(in);
+    close(out);
+    close(err);
+    return true;
+}
+
+__attribute__((no_sanitize("address"), no_sanitize("undefined"))) static int child_main(void *ctx)
+{
+    struct child *c = ctx;
+    if (setpgid(0, 0) == 0 && place(c) && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0) {
+        if (getppid() != c->parent)
+            _exit(1); /* nobody is there any more to be told */
+        reset_signals();
+        semel__descriptors_restore();
+        execve(c->file, c->argv, c->env);
+    }
+    c->code = errno;
+    _exit(127);
+}
+
+/* ---- starting ------------------------------------------------------------------------------------ */
+
+static void close_pipes(int pipes[3][2])
+{
+    for (size_t i = 0; i < 3; i++)
+        for (size_t k = 0; k < 2; k++)
+            if (pipes[i][k] >= 0)
+                close(pipes[i][k]);
+}
+
+/* Ours are pipes[0][1], pipes[1][0] and pipes[2][0]: they do not block. The others are the child's, and do. */
+static bool open_pipes(int pipes[3][2])
+{
+    memset(pipes, 0xff, sizeof(int[3][2]));
+    for (size_t i = 0; i < 3; i++)
+        if (pipe2(pipes[i], O_CLOEXEC) != 0 || fcntl(pipes[i][i == 0 ? 1 : 0], F_SETFL, O_NONBLOCK) != 0)
+            return false;
+    return true;
+}
+
+static pid_t start(struct exec_caller *exec, struct child *child, int *ret_pidfd)
+{
+    sigset_t all, was;
+    *ret_pidfd = -1;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &was);
+    pid_t pid = clone(child_main, exec->stack + EXEC_CHILD_STACK, CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, child,
+                      ret_pidfd);
+    if (pid < 0)
+        child->code = errno;
+    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    return pid;
+}
+
+static semel_status not_started(const char *file, int code, struct semel_error *err)
+{
+    static const int broken[] = {ENOENT, EACCES,       EPERM, ENOEXEC, ENOTDIR, EISDIR,
+                                 ELOOP,  ENAMETOOLONG, E2BIG, EINVAL,  ELIBBAD};
+    char shown[128], why[CALL_ERRNO_TEXT];
+    semel__str_show(shown, sizeof shown, semel__str(file));
+    semel_status status = SEMEL_RETRY;
+    for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++)
+        if (code == broken[i])
+            status = SEMEL_INVALID;
+    enum semel_class cls = status == SEMEL_INVALID ? SEMEL_CLASS_BROKEN : SEMEL_CLASS_ENVIRONMENT;
+    semel__fail(err, status, cls, "%s could not be started: %s", shown, semel__call_errno(code, why));
+    if (err != NULL)
+        err->code = code;
+    return status;
+}
+
+static semel_status spawn(struct exec_caller *exec, struct exec_call *c, char **env, struct semel_error *err)
+{
+    const struct exec_program *program = c->call.ask ? &exec->reconcile : &exec->effect;
+    int pipes[3][2], pidfd = -1;
+    if (!open_pipes(pipes)) {
+        int code = errno;
+        close_pipes(pipes);
+        return not_started(program->file, code, err);
+    }
+    struct child child = {.file = program->file,
+                          .argv = program->argv,
+                          .env = env,
+                          .in = pipes[0][0],
+                          .out = pipes[1][1],
+                          .err = pipes[2][1],
+                          .parent = getpid()};
+    pid_t pid = start(exec, &child, &pidfd);
+    if (child.code != 0) {
+        siginfo_t gone;
+        while (pid > 0 && waitid(P_PID, (id_t)pid, &gone, WEXITED) != 0 && errno == EINTR)
+            continue;
+        if (pidfd >= 0)
+            close(pidfd);
+        close_pipes(pipes);
+        return not_started(program->file, child.code, err);
+    }
+    close(pipes[0][0]);
+    close(pipes[1][1]);
+    close(pipes[2][1]);
+    c->pid = pid;
+    c->pidfd = pidfd;
+    c->in = pipes[0][1];
+    c->out = pipes[1][0];
+    c->err = pipes[2][0];
+    return SEMEL_OK;
+}
+
+/* Starts the program of the call. On OK pid, pidfd, in, out and err are set, and the descriptors do not block.
+ * RETRY: certainly not started, ENVIRONMENT. INVALID: cannot be started, BROKEN; or, with class PERMANENT, not for
+ * this message. */
+static semel_status exec_spawn(struct exec_caller *exec, struct exec_call *c, struct semel_error *err)
+{
+    struct variables v = {0};
+    semel_status status;
+    semel__buf_init(&v.text, ENV_MAX_BYTES);
+    put_call(exec, &c->call, &v);
+    char **env = vector(exec, &v);
+    if (v.bad != NULL)
+        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                             "%s of the message has a NUL byte, which no environment can hold", v.bad);
+    else if (env == NULL)
+        status = semel__fail_memory(err);
+    else
+        status = spawn(exec, c, env, err);
+    semel__free(env);
+    semel__buf_done(&v.text);
+    return status;
+}
+
+/* ==== the end of a program ==========================================================================
+ *
+ * What a program printed, and what its end means.
+ *
+ *     exit 0     done; what it printed is the outcome where it is JSON and was kept whole
+ *     exit 75    transient: nothing was done, try again         (EX_TEMPFAIL of sysexits.h)
+ *     exit 65    permanent: it will never be done               (EX_DATAERR)
+ *     exit 77    rejected by the business: a final outcome      (EX_NOPERM)
+ *     exit 69    unknown: it may have been done                 (EX_UNAVAILABLE)
+ *     any other exit, a signal, the time-out: unknown as well
+ * Where the program honours the key, unknown is transient. Of a reconcile: 0 it has happened, 75 it certainly has not,
+ * 77 it was refused for good, any other unknown.
+ *
+ * Invariants: after it was told to stop no exit is believed, for a program that tidies up on SIGTERM and exits with 0
+ * is usual; the reason is stderr's last line, cut and without control characters.
+ */
+
+static void take_said(struct exec_call *c, const char *p, size_t n)
+{
+    if (!c->over)
+        c->over = !semel__buf_add(&c->said, p, n);
+}
+
+static void take_tail(struct exec_call *c, const char *p, size_t n)
+{
+    if (n >= EXEC_TAIL) {
+        memcpy(c->tail, p + n - EXEC_TAIL, EXEC_TAIL);
+        c->n_tail = EXEC_TAIL;
+        return;
+    }
+    size_t keep = c->n_tail + n > EXEC_TAIL ? EXEC_TAIL - n : c->n_tail;
+    memmove(c->tail, c->tail + c->n_tail - keep, keep);
+    memcpy(c->tail + keep, p, n);
+    c->n_tail = keep + n;
+}
+
+static struct semel_str last_line(const struct exec_call *c)
+{
+    size_t end = c->n_tail;
+    while (end > 0 && strchr("\r\n \t", c->tail[end - 1]) != NULL && c->tail[end - 1] != '\0')
+        end--;
+    size_t begin = end;
+    while (begin > 0 && c->tail[begin - 1] != '\n' && c->tail[begin - 1] != '\r')
+        begin--;
+    return (struct semel_str){c->tail + begin, end - begin};
+}
+
+static enum semel_result by_exit(const struct exec_caller *exec, const struct exec_call *c, int status)
+{
+    switch (status) {
+    case EX_OK:
+        return SEMEL_DONE;
+    case EX_TEMPFAIL:
+        return SEMEL_TRANSIENT;
+    case EX_NOPERM:
+        return SEMEL_REJECTED;
+    case EX_DATAERR:
+        return c->call.ask ? SEMEL_MAYBE : SEMEL_PERMANENT;
+    default:
+        return semel__call_unknown(&c->call, exec->idempotent);
+    }
+}
+
+/* What its end means; info is NULL: nobody knows how it ended. */
+static void exec_judge(const struct exec_caller *exec, struct exec_call *c, const siginfo_t *info)
+{
+    enum semel_result result = semel__call_unknown(&c->call, exec->idempotent);
+    char what[64];
+    if (c->stage != EXEC_RUNS)
+        snprintf(what, sizeof what, c->cancelled ? "given up before it ended" : "stopped, for its time was over");
+    else if (info == NULL)
+        snprintf(what, sizeof what, "ended, and nobody knows how");
+    else if (info->si_code == CLD_EXITED) {
+        result = by_exit(exec, c, info->si_status);
+        c->end.heard = c->call.ask && (result != SEMEL_MAYBE || info->si_status == EX_UNAVAILABLE);
+        snprintf(what, sizeof what, "exit %d", info->si_status);
+    } else
+        snprintf(what, sizeof what, "killed by signal %d", info->si_status);
+    semel__call_says(&c->end, c->reason, result, what, last_line(c));
+    struct semel_str said = semel__buf_str(&c->said);
+    if (result == SEMEL_DONE && !c->over && semel__call_outcome(said))
+        c->end.outcome = said;
+}
+
+/* ==== the calls ================================================================================== */
 
 #define EXEC_GRACE_US 2000000
 #define EXEC_LOOK_MS 20 /* how often a child is looked at where there is no pidfd */
@@ -78,7 +463,7 @@ static semel_status begin_call(struct exec_caller *exec, struct exec_call *c, st
     c->timer = semel__timer_new();
     if (c->timer < 0)
         return no_timer(err);
-    semel_status status = semel__exec_spawn(exec, c, err);
+    semel_status status = exec_spawn(exec, c, err);
     if (status == SEMEL_OK)
         semel__timer_set(c->timer, exec->timeout_us);
     return status;
@@ -145,9 +530,9 @@ static void drain(struct exec_call *c, int *fd, take_fn take, size_t max)
 
 static void end_call(struct exec_caller *exec, struct exec_call *c, const siginfo_t *info)
 {
-    drain(c, &c->out, semel__exec_take_said, EXEC_DRAIN_MAX);
-    drain(c, &c->err, semel__exec_take_tail, EXEC_DRAIN_MAX);
-    semel__exec_judge(exec, c, info);
+    drain(c, &c->out, take_said, EXEC_DRAIN_MAX);
+    drain(c, &c->err, take_tail, EXEC_DRAIN_MAX);
+    exec_judge(exec, c, info);
     shut_all(c);
     c->state = CALL_ENDED;
 }
@@ -214,9 +599,9 @@ static void serve(struct exec_caller *exec, struct exec_call *c)
     if (c->ready[EXEC_IN] != 0)
         feed(c);
     if (c->ready[EXEC_OUT] != 0)
-        drain(c, &c->out, semel__exec_take_said, EXEC_READ);
+        drain(c, &c->out, take_said, EXEC_READ);
     if (c->ready[EXEC_ERR] != 0)
-        drain(c, &c->err, semel__exec_take_tail, EXEC_READ);
+        drain(c, &c->err, take_tail, EXEC_READ);
     if (c->ready[EXEC_PID] != 0 || c->pidfd < 0)
         reap(exec, c);
     if (c->state == CALL_RUNS && c->ready[EXEC_TIMER] != 0)

@@ -35,7 +35,7 @@ CLIENTS = {
     "amqp.h": "src/broker/amqp*",
     "amqp_*.h": "src/broker/amqp*",
     "rabbitmq-c/*": "src/broker/amqp*",
-    "curl/*": ("src/broker/sqs*", "src/handler/http*"),
+    "curl/*": ("src/broker/sqs*", "src/handler/http.c"),
     "sqlite3ext.h": ("src/store/sqlite.h", "src/ext/*"),
 }
 
