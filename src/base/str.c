@@ -317,3 +317,19 @@ bool semel__buf_addf(struct semel_buf *buf, const char *fmt, ...)
     va_end(again);
     return ok;
 }
+
+bool semel__url_secret(struct semel_str url, struct semel_str *ret)
+{
+    const char *end = url.p + url.n, *from = NULL, *colon = NULL, *at = NULL;
+    for (const char *p = url.p; p + 1 < end && from == NULL; p++)
+        if (p[0] == '/' && p[1] == '/')
+            from = p + 2;
+    for (const char *p = from; p != NULL && p < end; p++) {
+        colon = colon == NULL && *p == ':' ? p : colon;
+        at = *p == '@' ? p : at;
+    }
+    if (colon == NULL || at == NULL || colon > at)
+        return false;
+    *ret = (struct semel_str){colon + 1, (size_t)(at - colon - 1)};
+    return true;
+}

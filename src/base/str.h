@@ -66,4 +66,8 @@ static inline struct semel_str semel__buf_str(const struct semel_buf *buf)
     return (struct semel_str){buf->p != NULL ? buf->p : "", buf->n};
 }
 
+/* Of //user:SECRET@host, in a URL or a line that has one: what may be the secret. In doubt it is all from the first
+ * colon to the last `@`: what should have been escaped is a part of it. false: there is none. */
+bool semel__url_secret(struct semel_str url, struct semel_str *ret);
+
 #endif

@@ -89,16 +89,6 @@ static bool blank(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* Of //user:SECRET@host: where the secret begins; NULL: there is none. It ends at the last `@` there is: what was not
- * escaped as it should be, in the user's name or in the secret, is a part of it. */
-static const char *userinfo_secret(const char *url, const char **ret_end)
-{
-    const char *slashes = strstr(url, "//");
-    const char *colon = slashes != NULL ? strchr(slashes + 2, ':') : NULL;
-    *ret_end = slashes != NULL ? strrchr(slashes + 2, '@') : NULL;
-    return colon != NULL && *ret_end != NULL && colon < *ret_end ? colon + 1 : NULL;
-}
-
 /* Does the name of a parameter begin here that is, or was meant to be, a secret? Then where its value begins, else
  * NULL. */
 static const char *secret_value(const char *url, const char *p)
@@ -130,15 +120,18 @@ static const char *value_end(const char *p, bool in_url)
 const char *cli_store_shown(const char *url)
 {
     static char out[URL_SHOWN];
-    const char *secret_end, *secret = userinfo_secret(url, &secret_end), *value;
+    struct semel_str secret = {0};
+    const char *value;
     bool in_url = strstr(url, "//") != NULL;
     size_t n = 0;
     if (strncmp(url, "sqlite:", 7) == 0)
         return url; /* however long it is */
+    bool has = semel__url_secret(semel__str(url), &secret);
     for (const char *p = url; *p != '\0' && n + 1 < sizeof(out);) {
-        if (p == secret) {
+        if (has && p == secret.p) {
             hide(out, &n);
-            p = secret_end;
+            p += secret.n;
+            has = false;
         } else if ((value = secret_value(url, p)) != NULL) {
             while (p < value && n + 1 < sizeof(out))
                 out[n++] = *p++;

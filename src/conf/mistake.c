@@ -87,25 +87,16 @@ static void hide(struct hidden *hidden, size_t from, size_t to)
         hidden->at[hidden->n++] = (struct conf_place){from, to - from};
 }
 
-/* Of //user:SECRET@host. */
-static bool userinfo_password(struct semel_str url, struct semel_str *ret)
+/* A port and an `@` in a path look like a password, too: a file is not refused for them, and they are not shown. */
+static bool surely_password(struct semel_str url)
 {
-    const char *end = url.p + url.n, *from = url.p, *at = NULL, *colon = NULL;
-    for (const char *p = url.p; p + 2 < end && from == url.p; p++)
-        if (p[0] == ':' && p[1] == '/' && p[2] == '/')
-            from = p + 3;
-    if (from == url.p)
+    struct semel_str secret;
+    if (!semel__url_secret(url, &secret))
         return false;
-    for (const char *p = from; p < end && *p != '/' && *p != '?' && *p != '#'; p++) {
-        if (*p == '@')
-            at = p;
-        if (*p == ':' && colon == NULL)
-            colon = p;
-    }
-    if (at == NULL || colon == NULL || colon >= at)
-        return false;
-    *ret = (struct semel_str){colon + 1, (size_t)(at - colon - 1)};
-    return true;
+    size_t digits = 0;
+    while (digits < secret.n && secret.p[digits] >= '0' && secret.p[digits] <= '9')
+        digits++;
+    return digits == secret.n || strchr("/?#", secret.p[digits]) == NULL;
 }
 
 static bool in_key(char c)
@@ -173,7 +164,7 @@ static bool parameter_password(struct semel_str url, struct semel_str *ret)
 bool semel__conf_password(struct semel_str url)
 {
     struct semel_str ignored;
-    return userinfo_password(url, &ignored) || parameter_password(url, &ignored);
+    return surely_password(url) || parameter_password(url, &ignored);
 }
 
 /* Where the value that begins at `from` ends on this line: behind its quote, before what ends a flow or a comment. */
@@ -237,7 +228,7 @@ static void find_hidden(struct semel_str text, size_t start, size_t end, struct 
 {
     bool open = false;
     size_t above = start;
-    hide_passwords(text, start, end, userinfo_password, hidden);
+    hide_passwords(text, start, end, semel__url_secret, hidden);
     hide_passwords(text, start, end, parameter_password, hidden);
     if (start > 0) { /* the line above may have opened a secret of several lines */
         struct hidden ignored = {.n = 0};

@@ -75,12 +75,18 @@ static const char *question_mark(struct semel_str url)
     return memchr(p, '?', (size_t)(end - p));
 }
 
-/* libpq would take a part of the password for a part of the host, and name it. */
+/* libpq would take a part of the password for a part of the host or for the database, and name it. */
 static semel_status one_at(struct semel_str url, struct semel_error *err)
 {
+    const char *p = url.p + 2, *end = url.p + url.n;
     int n = 0;
-    for (const char *p = url.p + 2; p < url.p + url.n && *p != '/' && (n == 0 || *p != '?'); p++)
+    for (; p < end && *p != '/' && (n == 0 || *p != '?'); p++)
         n += *p == '@';
+    for (; p < end && *p != '?'; p++)
+        if (*p == '@')
+            return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                               "the store's URL has an @ behind a /; a / in a password is %%2F, an @ in the name of a "
+                               "database %%40");
     return n < 2 ? SEMEL_OK
                  : semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                                "the store's URL has more than one @ before its host; an @ in a password is %%40");

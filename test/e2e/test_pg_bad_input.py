@@ -55,6 +55,7 @@ def test_password_that_is_not_escaped_is_not_printed_either(password):
 
 def test_two_at_signs_are_one_too_many():
     all_refuse("postgres://me:a@b@127.0.0.1:1/shop", "more than one @", "an @ in a password is %40")
+    all_refuse("postgres://me:a/b@127.0.0.1:1/shop", "an @ behind a /", "a / in a password is %2F")
 
 
 def test_missing_database_and_role_are_named_with_what_to_do(pg_server):

@@ -130,6 +130,10 @@ static void nothing_that_may_be_a_secret_is_shown(void **state)
     static const char *const files[] = {
         "store: postgres://app:hunter2@db/shop\nroutes: 1\n",
         "store: postgres://app@db/shop?password=hunter2&sslmode=require\nroutes: 1\n",
+        "store: postgres://app:pa/hunter2@db/shop\nroutes: 1\n",
+        "store: postgres://app:12/hunter2@db/shop\nroutes: 1\n",
+        "store: postgres://app:pa?hunter2@db/shop\nroutes: 1\n",
+        "store: postgres://app:pa#hunter2@hunter2@db/shop\nroutes: 1\n",
         "store: \"postgres:host=h password = 'hunter2' user=u\"\nroutes: 1\n",
         /* B9 */
         "store: postgres://app@db/shop?passwrd=hunter2&sslmode=require\nroutes: 1\n",
@@ -277,6 +281,8 @@ static const struct {
     {ONE("amqp: \"amqp://h\", queue: q", SQL) "  s:\n    from: {amqp: \"amqp://h\", queue: q}\n" SQL,
      "give it a queue of its own"},
     {"store: postgres://app@db/shop?password=hunter2\nroutes: {r: {from: {" KAFKA "}, do: {sql: SELECT 1}}}\n",
+     "store has a password in it"},
+    {"store: postgres://app:pa/hunter2@db/shop\nroutes: {r: {from: {" KAFKA "}, do: {sql: SELECT 1}}}\n",
      "store has a password in it"},
     {ONE(KAFKA, SQL "    lease: 0000000000000000000000000000000000000001dx\n"), "it must be a duration"},
     {ONE(KAFKA, SQL "    horizon: {broker: forever}\n"), "the route needs versions, a business key kept for ever"},

@@ -293,9 +293,35 @@ static void escapes_become_their_bytes_and_what_is_none_is_refused(void **state)
     }
 }
 
+static void a_secret_of_a_url_reaches_to_the_last_at(void **state)
+{
+    static const struct {
+        const char *url, *secret;
+    } urls[] = {
+        {"postgres://me:secret@host/db", "secret"},
+        {"postgres://me:pa/secret@host/db", "pa/secret"},
+        {"postgres://me:12/secret@host/db", "12/secret"},
+        {"postgres://me:pa?se#cret@host/db", "pa?se#cret"},
+        {"//me:pa@secret@host", "pa@secret"},
+        {"//me:@host", ""},
+        {"postgres://me@host:5432/db", NULL},
+        {"postgres://host:5432/db", NULL},
+        {"me:secret@host", NULL},
+        {"//", NULL},
+        {"", NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof urls / sizeof urls[0]; i++) {
+        struct semel_str found = {0};
+        assert_int_equal(semel__url_secret(semel__str(urls[i].url), &found), urls[i].secret != NULL);
+        assert_true(urls[i].secret == NULL || semel__str_eqz(found, urls[i].secret));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_secret_of_a_url_reaches_to_the_last_at),
         cmocka_unit_test(escapes_become_their_bytes_and_what_is_none_is_refused),
         cmocka_unit_test(strings_compare_by_unsigned_bytes),
         cmocka_unit_test(ids_that_differ_in_one_byte_are_not_equal),
