@@ -504,8 +504,37 @@ CREATE FUNCTION semel._in_order(r semel.inbox) RETURNS boolean LANGUAGE sql IMMU
     SELECT semel._unfinished(r.status) AND NOT semel._waiter(r)
 $$;
 
--- The business keys of a message that is rejected are free, and those that wait for one look at once.
-CREATE FUNCTION semel._free_business(r semel.inbox) RETURNS void LANGUAGE plpgsql AS $$
+-- Locks the business keys that a message holds; false: somebody else has one at this moment, and is not waited for.
+CREATE FUNCTION semel._hold_business(r semel.inbox, patient boolean) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    n bigint;
+BEGIN
+    IF patient THEN
+        PERFORM FROM semel.business_key AS b
+        WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id
+        ORDER BY b.business_key FOR UPDATE;
+        RETURN true;
+    END IF;
+    SELECT count(*) INTO n FROM (SELECT FROM semel.business_key AS b
+                                 WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id
+                                 FOR UPDATE SKIP LOCKED) AS h;
+    RETURN n = (SELECT count(*) FROM semel.business_key AS b
+                WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id);
+END $$;
+
+-- Does a row that was `was` give its business keys back? free: it ended without an effect; one that began and is stale
+-- since may have had one where a call may be repeated by its key. wish: it goes back to waiting, and a parked message
+-- holds no key; but where an earlier attempt may have had an effect in that way, they stay.
+CREATE FUNCTION semel._gives_back(p semel._policy, was semel.inbox, r semel.inbox) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN r.status = 'rejected' OR (r.status = 'stale' AND was.status IS NOT NULL AND p.effect <> 'keyed')
+                THEN 'free'
+                WHEN r.status = 'waiting' AND was.status <> 'waiting' AND (p.effect <> 'keyed' OR r.attempts = 0)
+                THEN 'wish' END
+$$;
+
+-- The business keys of a message are free, and those that wait for one look at once. wish: it wants them from now on.
+CREATE FUNCTION semel._free_business(r semel.inbox, wish boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     now timestamptz := semel._now();
 BEGIN
@@ -517,27 +546,30 @@ BEGIN
         WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id
           AND i.status = 'waiting' AND i.error_class = 'business_duplicate'
         FOR UPDATE OF i SKIP LOCKED));
-    DELETE FROM semel.business_key AS b
-    WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id;
+    WITH freed AS (DELETE FROM semel.business_key AS b
+                   WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id
+                   RETURNING b.business_key)
+    INSERT INTO semel.business_want (consumer, business_key, source, message_id)
+    SELECT r.consumer, f.business_key, r.source, r.message_id FROM freed AS f WHERE wish ON CONFLICT DO NOTHING;
 END $$;
 
--- The business keys and wishes of a row that was `was`. A key does not expire while its holder is unfinished: its time
--- counts from the holder's end. What ends without an effect gives its keys back; one that began and is stale since may
--- have had one where a call may be repeated by its key.
+-- The business keys and wishes of a row that was `was`; NULL: this call has inserted it. A key does not expire while
+-- its holder is unfinished: its time counts from the holder's end.
 CREATE FUNCTION semel._business_changed(p semel._policy, was semel.inbox, r semel.inbox) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     until timestamptz := CASE WHEN r.processed_at IS NOT NULL
                               THEN semel._later(r.processed_at, p.business_retention) END;
+    back text COLLATE "C" := semel._gives_back(p, was, r);
 BEGIN
-    IF r.status = 'rejected' OR (r.status = 'stale' AND was.status IS NOT NULL AND p.effect <> 'keyed') THEN
-        PERFORM semel._free_business(r);
+    IF back IS NOT NULL THEN
+        PERFORM semel._free_business(r, back = 'wish');
     ELSIF p.business_retention IS NOT NULL THEN             -- a start or a failure changes no key, and locks none
         UPDATE semel.business_key AS b SET expires_at = until
         WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id
           AND b.expires_at IS DISTINCT FROM until;
     END IF;
-    IF was.status IN ('waiting', 'failed', 'dead', 'quarantined')
+    IF was.status IN ('waiting', 'failed', 'unknown', 'dead', 'quarantined')
        AND (r.attempts > was.attempts OR r.processed_at IS NOT NULL) THEN
         DELETE FROM semel.business_want AS w
         WHERE w.consumer = r.consumer AND w.source = r.source AND w.message_id = r.message_id;
@@ -614,11 +646,11 @@ BEGIN
         VALUES (r.consumer, r.source, r.message_id, r.attempts, r.updated_at, semel._owner(), r.error_class,
                 r.error_text);
     END IF;
+    IF fresh THEN
+        was := NULL;
+    END IF;
     PERFORM semel._business_changed(p, was, r);
     IF k.order_key IS NOT NULL THEN
-        IF fresh THEN
-            was := NULL;
-        END IF;
         PERFORM semel._key_changed(p, k, was, r, least(r.updated_at, semel._now()));
     END IF;
     RETURN r;

@@ -166,6 +166,11 @@ BEGIN
         RETURNING * INTO r;
         fresh := FOUND;
         EXIT WHEN fresh;
+        PERFORM FROM semel.inbox AS i                       -- keys before rows: its end may free what it holds
+        JOIN semel.business_key AS b ON b.consumer = i.consumer AND b.source = i.source AND b.message_id = i.message_id
+        WHERE i.consumer = p.consumer AND i.source = m.source AND i.message_id = m.message_id
+          AND i.status IN ('failed', 'waiting')
+        ORDER BY b.business_key FOR UPDATE OF b;
         SELECT i.* INTO r FROM semel.inbox AS i
         WHERE i.consumer = p.consumer AND i.source = m.source AND i.message_id = m.message_id
         FOR UPDATE SKIP LOCKED;
@@ -288,11 +293,6 @@ BEGIN
         r.error_class := v.class;
         r.error_text := coalesce(CASE WHEN fresh THEN m.defect_text END, semel._verdict_text(v));
         r := semel._write(p, k, was, r, m, fresh, false);
-        IF m.business_key IS NOT NULL
-           AND (semel._waiter(r) OR (fresh AND r.status IN ('waiting', 'quarantined', 'dead'))) THEN
-            INSERT INTO semel.business_want (consumer, business_key, source, message_id)
-            VALUES (p.consumer, m.business_key, m.source, m.message_id) ON CONFLICT DO NOTHING;
-        END IF;
     ELSIF v.why NOT IN ('damaged', 'conflict') AND semel._adopts(p, m, was) THEN
         r.updated_at := semel._touched(r.updated_at, now);
         r := semel._write(p, k, was, r, m, false, false);
@@ -339,6 +339,20 @@ BEGIN
     RETURN a;
 END $$;
 
+-- Does a delivery that does not start bring a wish for its business key? Not if its row holds that one, or wishes for
+-- others already: a message has few.
+CREATE FUNCTION semel._wishes(m semel._message, v semel._verdict, was semel.inbox, fresh boolean, intent text)
+RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF m.business_key IS NULL OR was.arrival IS NULL OR v.why IN ('conflict', 'damaged') THEN
+        RETURN false;
+    END IF;
+    RETURN fresh OR (m.defect IS NULL AND intent <> 'own'
+                     AND NOT EXISTS (SELECT FROM semel.business_want AS w
+                                     WHERE w.consumer = was.consumer AND w.source = was.source
+                                       AND w.message_id = was.message_id AND w.business_key <> m.business_key));
+END $$;
+
 -- mode: begin, to be ended in this transaction; claim; put, to be run later; record, of a run that has ended with
 -- `result`.
 CREATE FUNCTION semel._deliver(p semel._policy, m semel._message, mode text, lease bigint, result text, reason text)
@@ -352,6 +366,8 @@ DECLARE
     intent text COLLATE "C" := 'free';
     took boolean := false;
     fresh boolean := false;
+    starts boolean;
+    wish boolean;
     a semel._answer;
 BEGIN
     IF semel._try_lock(p.consumer, m.source, m.message_id) THEN
@@ -371,12 +387,18 @@ BEGIN
             v := semel._verdict_old(p, k, m, was, intent, now);
         END IF;
     END IF;
+    starts := v.act = 'run' AND mode <> 'put';
+    wish := NOT starts AND semel._wishes(m, v, was, fresh, intent);
     IF v.act = 'run' THEN
         a := semel._apply_run(p, k, m, v, was, fresh, mode, lease, result, reason, now);
     ELSE
         a := semel._apply_verdict(p, k, m, v, was, fresh, now);
     END IF;
-    IF took AND (v.act <> 'run' OR mode = 'put') THEN
+    IF wish AND a.status IN ('failed', 'waiting', 'unknown', 'dead', 'quarantined') THEN
+        INSERT INTO semel.business_want (consumer, business_key, source, message_id)
+        VALUES (p.consumer, m.business_key, m.source, m.message_id) ON CONFLICT DO NOTHING;
+    END IF;
+    IF took AND NOT starts THEN
         DELETE FROM semel.business_key AS b             -- it was taken for a message that does not start
         WHERE b.consumer = p.consumer AND b.source = m.source AND b.message_id = m.message_id
           AND b.business_key = m.business_key;
@@ -404,11 +426,9 @@ BEGIN
             RETURN NULL;
         END IF;
     END IF;
-    IF patience = 'wait' AND (how = 'rejected' OR (how = 'done' AND p.business_retention IS NOT NULL)) THEN
-        -- Keys before rows.
-        PERFORM FROM semel.business_key AS b
-        WHERE b.consumer = held.consumer AND b.source = held.source AND b.message_id = held.message_id
-        ORDER BY b.business_key FOR UPDATE;
+    IF patience = 'wait'
+       AND (how IN ('rejected', 'released') OR (how = 'done' AND p.business_retention IS NOT NULL)) THEN
+        PERFORM semel._hold_business(held, true);           -- keys before rows
     END IF;
     IF patience = 'ours' THEN
         was := held;
@@ -430,6 +450,9 @@ BEGIN
     END IF;
     r := CASE how WHEN 'released' THEN semel._released(was, now) WHEN 'recovered' THEN semel._recovered(p, was, now)
                   ELSE semel._ended(p, was, how, NULL, reason, outcome, now) END;
+    IF patience = 'skip' AND semel._gives_back(p, was, r) IS NOT NULL AND NOT semel._hold_business(was, false) THEN
+        RETURN NULL;
+    END IF;
     RETURN semel._write(p, k, was, r, m, false,
                         CASE how WHEN 'done' THEN false WHEN 'released' THEN false
                                  WHEN 'recovered' THEN r.attempts = was.attempts ELSE true END);

@@ -245,6 +245,27 @@ void semel__item_intent(const struct work *work, const struct item *item, struct
     }
 }
 
+bool semel__item_wishes_more(const struct item *item)
+{
+    for (size_t i = 0; i < item->row->n_wants; i++) {
+        bool named = false;
+        for (size_t k = 0; !named && k < item->msg->n_business; k++)
+            named = semel__str_eq(item->row->wants[i], item->msg->business[k]);
+        if (!named)
+            return true;
+    }
+    return false;
+}
+
+bool semel__item_holds(const struct work *work, const struct item *item, struct semel_str key)
+{
+    const struct semel_business *business = find_business(work, key);
+    if (business == NULL || business->inserted)
+        return false;
+    return business->taken ? names(business->held_source, business->held_id, item->msg)
+                           : names(business->source, business->id, item->msg);
+}
+
 /* The versions of the key, as the next item of this batch must see them. false: no memory. */
 static bool move_key(struct work *work, const struct item *item)
 {
@@ -323,19 +344,6 @@ static bool adopts(const struct work *work, const struct item *item)
            semel__payload_adopts(work->inbox->policy, item->msg, item->row);
 }
 
-/* Does the row wish for a business key that the delivery does not name? It was not asked for in this transaction. */
-static bool wishes_more(const struct semel_row *row, const struct semel__msg *msg)
-{
-    for (size_t i = 0; i < row->n_wants; i++) {
-        bool named = false;
-        for (size_t k = 0; !named && k < msg->n_business; k++)
-            named = semel__str_eq(row->wants[i], msg->business[k]);
-        if (!named)
-            return true;
-    }
-    return false;
-}
-
 /* The same message under another order key or version than its row has, or without the business keys that it wants: the
  * row keeps its place, the store runs it. */
 static bool strays(const struct work *work, const struct item *item)
@@ -344,7 +352,7 @@ static bool strays(const struct work *work, const struct item *item)
     const struct semel_row *row = item->row;
     if (row == NULL || (row->live.state != SEMEL_STATE_FAILED && row->live.state != SEMEL_STATE_WAITING))
         return false;
-    if (wishes_more(row, item->msg))
+    if (semel__item_wishes_more(item))
         return true;
     if (policy->order == SEMEL_ORDER_NONE)
         return false;

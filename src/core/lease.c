@@ -151,9 +151,11 @@ static void keep_evidence(struct item *item)
     item->ending.text = texts[item->ending.result];
 }
 
-/* Does this end free the business keys, or have them expire? */
-static bool changes_business(const struct semel_policy *policy, enum semel_result result)
+/* Does this end free the business keys, or have them expire? (A recovery may, too: it does not wait for them.) */
+static bool changes_business(const struct semel_policy *policy, enum lease_op op, enum semel_result result)
 {
+    if (op != LEASE_FINISH)
+        return op == LEASE_RELEASE || op == LEASE_APART;
     return result == SEMEL_REJECTED || (result == SEMEL_DONE && policy->business_retention_us != SEMEL_NONE);
 }
 
@@ -168,7 +170,7 @@ static semel_status lease_once(struct work *work, enum lease_op op, struct semel
     if (op == LEASE_FINISH)
         SEMEL_POINT(FINISH_BEGUN);
     for (size_t i = 0; i < work->n; i++)
-        work->items[i]->frees = op == LEASE_FINISH && changes_business(inbox->policy, work->items[i]->ending.result);
+        work->items[i]->frees = changes_business(inbox->policy, op, work->items[i]->ending.result);
     status = semel__work_fetch(work, err);
     for (size_t i = 0; status == SEMEL_OK && i < work->n; i++) {
         struct item *item = work->items[i];

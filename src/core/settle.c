@@ -52,6 +52,15 @@ static bool frees_business(const struct work *work, const struct item *item)
     return work->inbox->policy->effect != SEMEL_EFFECT_KEYED;
 }
 
+/* What goes back to waiting has had no effect, and a parked message holds no business key: it wishes for its keys. But
+ * an earlier attempt may have had one where a call may be repeated by its key: they stay. */
+static bool returns_business(const struct work *work, const struct item *item)
+{
+    return item->changed && item->row != NULL && item->live.state == SEMEL_STATE_WAITING &&
+           item->row->live.state != SEMEL_STATE_WAITING &&
+           (work->inbox->policy->effect != SEMEL_EFFECT_KEYED || item->live.attempts == 0);
+}
+
 static void fill_change(const struct work *work, const struct item *item, struct semel_change *change)
 {
     *change = (struct semel_change){
@@ -66,7 +75,8 @@ static void fill_change(const struct work *work, const struct item *item, struct
         .payload = item->removed ? SEMEL_PAYLOAD_AS_IS : payload_action(work, item),
         .put = item->msg,
         .log_attempt = item->ended,
-        .release_business = frees_business(work, item),
+        .release_business = frees_business(work, item) || returns_business(work, item),
+        .wish_business = returns_business(work, item),
     };
 }
 
@@ -150,12 +160,27 @@ static size_t list_drops(const struct work *work, struct semel_business *drop)
     return n;
 }
 
-/* It is stored and has not started, or waits for a key that it did not name before: what it wants is remembered until
- * its start. */
+/* A delivery that is stored, or finds its row stored, and does not start here: what it names is remembered until its
+ * start. Not from one that names other keys than its row wishes for already: a message has few. */
 static bool keeps_wishes(const struct item *item)
 {
-    return item->changed && item->verdict.act != SEMEL_RUN && !semel__state_final(item->live.state) &&
-           (fresh(item) || semel__live_waits_for_intent(&item->live));
+    if (item->admit == NULL || item->verdict.act == SEMEL_RUN || semel__state_final(item->live.state))
+        return false;
+    if (item->row == NULL)
+        return fresh(item) && item->changed;
+    return item->live.state != SEMEL_STATE_PROCESSING && item->verdict.why != SEMEL_WHY_CONFLICT && !item->deferred &&
+           !semel__item_wishes_more(item);
+}
+
+/* Its own and those that it wishes for already are not repeated. What is not fit to run was not asked for here. */
+static bool is_new_wish(const struct work *work, const struct item *item, struct semel_str key)
+{
+    if (!semel__str_given(key) || item->row == NULL)
+        return semel__str_given(key);
+    for (size_t i = 0; i < item->row->n_wants; i++)
+        if (semel__str_eq(item->row->wants[i], key))
+            return false;
+    return item->msg->defect == SEMEL_DEFECT_NONE && !semel__item_holds(work, item, key);
 }
 
 /* It starts, or has reached its end. */
@@ -177,7 +202,7 @@ static semel_status list_wishes(struct work *work, struct semel_settle_batch *ba
     for (size_t i = 0; i < work->n; i++) {
         const struct semel__msg *msg = work->items[i]->msg;
         for (size_t k = 0; keeps_wishes(work->items[i]) && k < msg->n_business; k++)
-            if (semel__str_given(msg->business[k]))
+            if (is_new_wish(work, work->items[i], msg->business[k]))
                 wants[batch->n_wants++] = (struct semel_want){msg->business[k], msg->source, msg->id};
         if (loses_wishes(work->items[i]))
             granted[batch->n_granted++] = (struct semel_want){.source = msg->source, .id = msg->id};
@@ -198,7 +223,7 @@ static semel_status list_holds(struct work *work, struct semel_settle_batch *bat
         return semel__fail_memory(err);
     for (size_t i = 0; i < work->n; i++) {
         const struct item *item = work->items[i];
-        if (!item->changed || item->removed || frees_business(work, item))
+        if (!item->changed || item->removed || frees_business(work, item) || returns_business(work, item))
             continue;
         holds[batch->n_holds++] = (struct semel_hold){item->msg->source, item->msg->id,
                                                       semel__state_final(item->live.state)
@@ -271,7 +296,8 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err)
     struct semel_arena *arena = &inbox->scratch;
     struct semel_settle_batch batch = {.consumer = inbox->policy->consumer,
                                        .worker = inbox->owner,
-                                       .now_us = work->now_us};
+                                       .now_us = work->now_us,
+                                       .impatient = work->impatient};
     size_t n_conflicts = list_conflicts(work, NULL);
     batch.changes = semel__arena_alloc(arena, work->n, sizeof *batch.changes);
     batch.keys = semel__arena_alloc(arena, work->n, sizeof *batch.keys);
@@ -303,7 +329,7 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err)
         status = list_holds(work, &batch, err);
     if (status != SEMEL_OK)
         return status;
-    if (batch.n_changes + batch.n_keys + batch.n_drop + batch.n_conflicts + batch.n_notes == 0)
+    if (batch.n_changes + batch.n_keys + batch.n_drop + batch.n_wants + batch.n_conflicts + batch.n_notes == 0)
         return SEMEL_OK;
     status = semel_store_settle(inbox->store, &batch, err);
     return status == SEMEL_OK ? check_applied(&batch, err) : status;

@@ -143,6 +143,7 @@ struct semel_change {
     const struct semel__msg *put; /* for PAYLOAD_PUT: whose payload and headers, and fingerprint if the row has none */
     bool log_attempt;             /* add an attempt row: number live.attempts, who `worker`, class and text of live */
     bool release_business;        /* free the business keys that this message holds, and make due who waits for one */
+    bool wish_business;           /* ... and it wishes for them from now on */
     bool applied;                 /* out: false when the row was not `from` or not under `token` any more */
 };
 
@@ -174,6 +175,7 @@ struct semel_note {
 struct semel_settle_batch {
     struct semel_str consumer, worker;
     int64_t now_us;
+    bool impatient;               /* a business key that is to be freed is not waited for: RETRY, contention */
     struct semel_change *changes; /* ascending by (source, id) */
     size_t n_changes;
     struct semel_key_change *keys; /* ascending; each key of which a row entered or left the unfinished set */

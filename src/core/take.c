@@ -154,7 +154,7 @@ static void judge(struct work *work, struct item *item, bool stopped)
                     semel__live_in_order(&item->row->live);
     item->fenced = false;
     item->verdict = (struct semel__verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
-    if (item->row == NULL || stopped || (!due && !follower) || item->row->n_wants > item->msg->n_business)
+    if (item->row == NULL || stopped || (!due && !follower) || semel__item_wishes_more(item))
         return; /* the last: it has come to want a key that was not asked for here */
     semel__item_intent(work, item, &facts);
     semel__verdict_take(inbox->policy, &facts, &item->verdict);

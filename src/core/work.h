@@ -84,6 +84,10 @@ void semel__work_keys_read(struct work *work); /* after the store has filled the
 semel_status semel__work_business(struct work *work, struct semel_error *err);
 /* What is known of them, for the verdict on this item. */
 void semel__item_intent(const struct work *work, const struct item *item, struct semel_facts *facts);
+/* Does the row wish for a business key that the message does not name? It was not asked for in this transaction. */
+bool semel__item_wishes_more(const struct item *item);
+/* Does the message hold this business key, which it names? */
+bool semel__item_holds(const struct work *work, const struct item *item, struct semel_str key);
 semel_status semel__work_admit(struct work *work, struct semel_error *err);
 
 /* A token for a claim of this row; NULL: it has none yet. */

@@ -269,12 +269,13 @@ enum pg_col {
 
 /* The select list over `semel.inbox AS i`. `with` is SQL that says whether headers and payload are wanted: "true", or
  * "$1::boolean". */
-/* The wishes of a row that has not started, each after its length in three digits. */
-#define PG_WANTS                                                                                                    \
-    "CASE WHEN i.status IN ('waiting', 'failed', 'dead', 'quarantined') THEN (SELECT pg_catalog.string_agg("        \
-    "pg_catalog.lpad(pg_catalog.octet_length(w.business_key)::text, 3, '0') || w.business_key, '' "                 \
-    "ORDER BY w.business_key) FROM semel.business_want AS w WHERE w.consumer = i.consumer AND w.source = i.source " \
-    "AND w.message_id = i.message_id) END"
+/* The wishes of a row that does not run, each after its length in three digits. Of more than four, which redeliveries
+ * under ever other keys may leave, the first. */
+#define PG_WANTS                                                                                                     \
+    "CASE WHEN i.status IN ('waiting', 'failed', 'unknown', 'dead', 'quarantined') THEN (SELECT "                    \
+    "pg_catalog.string_agg(pg_catalog.lpad(pg_catalog.octet_length(w.business_key)::text, 3, '0') || "               \
+    "w.business_key, '' ORDER BY w.business_key) FROM (SELECT business_key FROM semel.business_want WHERE consumer " \
+    "= i.consumer AND source = i.source AND message_id = i.message_id ORDER BY business_key LIMIT 4) AS w) END"
 #define PG_COLUMN_(name) "i." #name ", "
 #define PG_COLUMNS(with)                                             \
     PG_ROW_MAP(PG_COLUMN_)                                           \
@@ -397,7 +398,11 @@ void semel__pg_business_add(struct pg_trip *trip, struct semel_str consumer, int
                             const struct semel_business *business, size_t n, struct pg_business_trip *at);
 /* The same without waiting for who is taking one: then the trip ends with contention. */
 void semel__pg_business_try(struct pg_trip *trip, const struct semel_fetch_batch *batch, struct pg_business_trip *at);
-/* Locks the keys of the items whose end may free them. */
+/* Whether the statements that follow wait for locks; if not, the trip may end with contention. */
+void semel__pg_patience(struct pg_trip *trip, bool patient);
+/* Locks the keys that messages hold, before their rows. The parameters are there: consumer, sources, ids. */
+void semel__pg_business_lock(struct pg_trip *trip);
+/* ... of the items whose end may free them. */
 void semel__pg_business_hold(struct pg_trip *trip, const struct semel_fetch_batch *batch);
 semel_status semel__pg_business_read(const struct pg_trip *trip, struct semel_business *business, size_t n,
                                      const struct pg_business_trip *at, struct semel_arena *arena,

@@ -122,6 +122,8 @@ semel_status semel__pg_find_locked(struct pg_store *d, struct semel_str consumer
     struct pg_trip trip;
     semel__pg_start(&trip, d, "reading the inbox");
     put_row_keys(&trip, consumer, rows, n);
+    semel__pg_business_lock(&trip); /* what runs now may end so that they are free */
+    put_row_keys(&trip, consumer, rows, n);
     size_t locks = semel__pg_add(&trip, d->standby ? &sql_lock_all : &sql_lock_open);
     put_row_keys(&trip, consumer, rows, n);
     size_t found = semel__pg_add(&trip, &sql_read);

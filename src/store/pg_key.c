@@ -199,13 +199,23 @@ void semel__pg_business_add(struct pg_trip *trip, struct semel_str consumer, int
     semel__free(items);
 }
 
+void semel__pg_patience(struct pg_trip *trip, bool patient)
+{
+    semel__pg_add(trip, patient ? &sql_patient : &sql_impatient);
+}
+
 void semel__pg_business_try(struct pg_trip *trip, const struct semel_fetch_batch *batch, struct pg_business_trip *at)
 {
     if (batch->n_business > 0)
-        semel__pg_add(trip, &sql_impatient);
+        semel__pg_patience(trip, false);
     semel__pg_business_add(trip, batch->consumer, batch->now_us, batch->business, batch->n_business, at);
     if (batch->n_business > 0)
-        semel__pg_add(trip, &sql_patient);
+        semel__pg_patience(trip, true);
+}
+
+void semel__pg_business_lock(struct pg_trip *trip)
+{
+    semel__pg_add(trip, &sql_hold);
 }
 
 void semel__pg_business_hold(struct pg_trip *trip, const struct semel_fetch_batch *batch)
@@ -226,7 +236,7 @@ void semel__pg_business_hold(struct pg_trip *trip, const struct semel_fetch_batc
         if (batch->items[i].frees)
             semel__pg_item_key(trip, batch->items[i].id);
     semel__pg_array_end(trip);
-    semel__pg_add(trip, &sql_hold);
+    semel__pg_business_lock(trip);
 }
 
 static struct semel_business *find(struct semel_business *business, size_t n, struct semel_str key)

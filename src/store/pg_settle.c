@@ -344,6 +344,12 @@ static const struct pg_sql sql_want = {
     "semel_want", "INSERT INTO semel.business_want (consumer, business_key, source, message_id) SELECT $1::text, b.k, "
                   "b.source, b.id FROM unnest($2::text[], $3::text[], $4::text[]) AS b (k, source, id) "
                   "ON CONFLICT DO NOTHING"};
+static const struct pg_sql sql_want_held = {
+    "semel_want_held",
+    "INSERT INTO semel.business_want (consumer, business_key, source, message_id) SELECT k.consumer, "
+    "k.business_key, k.source, k.message_id FROM unnest($2::text[], $3::text[]) AS b (source, id) "
+    "JOIN semel.business_key AS k ON k.consumer = $1::text AND k.source = b.source AND "
+    "k.message_id = b.id ON CONFLICT DO NOTHING"};
 static const struct pg_sql sql_grant = {
     "semel_want_grant",
     "DELETE FROM semel.business_want AS w USING unnest($2::text[], $3::text[]) "
@@ -363,15 +369,18 @@ static const struct pg_sql sql_until = {
         .kind = PG_FIELD_##kind_, .offset = offsetof(struct semel_hold, member) \
     }
 
-static void add_freed(struct pg_trip *trip, const struct semel_settle_batch *batch)
+/* Before the rows change. Whether any key is freed. */
+static bool add_freed(struct pg_trip *trip, const struct semel_settle_batch *batch)
 {
-    size_t n = 0;
+    size_t n = 0, wish = 0;
     const void **items = batch->n_changes > 0
                              ? pointers(trip, batch->changes, sizeof(*batch->changes), batch->n_changes)
                              : NULL;
     for (size_t i = 0; items != NULL && i < batch->n_changes; i++)
         if (batch->changes[i].release_business)
             items[n++] = &batch->changes[i];
+    if (n > 0 && batch->impatient)
+        semel__pg_patience(trip, false);
     if (n > 0) {
         semel__pg_text(trip, batch->consumer);
         semel__pg_time(trip, batch->now_us);
@@ -379,7 +388,17 @@ static void add_freed(struct pg_trip *trip, const struct semel_settle_batch *bat
         semel__pg_array_of(trip, &id_column, items, n);
         semel__pg_add(trip, &sql_waiters);
     }
+    for (size_t i = 0; i < n; i++)
+        if (((const struct semel_change *)items[i])->wish_business)
+            items[wish++] = items[i];
+    if (wish > 0) {
+        semel__pg_text(trip, batch->consumer);
+        semel__pg_array_of(trip, &source_column, items, wish);
+        semel__pg_array_of(trip, &id_column, items, wish);
+        semel__pg_add(trip, &sql_want_held);
+    }
     semel__free(items);
+    return n > 0;
 }
 
 static void add_list(struct pg_trip *trip, struct semel_str consumer, const struct pg_sql *sql,
@@ -511,9 +530,11 @@ static semel_status settle(struct pg_store *d, struct semel_settle_batch *batch,
 {
     struct pg_trip trip;
     semel__pg_start(&trip, d, "updating the inbox");
-    add_freed(&trip, batch);
+    bool freed = add_freed(&trip, batch);
     add_updates(&trip, batch, p);
     add_removes(&trip, batch, p);
+    if (freed && batch->impatient)
+        semel__pg_patience(&trip, true);
     add_drops(&trip, batch);
     add_business(&trip, batch);
     add_conflicts(&trip, batch);

@@ -63,6 +63,7 @@ enum sqlite_q {
     Q_WAITERS_DUE,
     Q_BUSINESS_UNTIL,
     Q_WANT_PUT,
+    Q_WANT_HELD,
     Q_WANT_GRANT,
     Q_BUSINESS_DROP,
     Q_KEY_RAISE,

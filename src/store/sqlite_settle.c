@@ -103,6 +103,11 @@ static semel_status release(struct sqlite_store *d, const struct semel_settle_ba
     bind_key(&run, batch->consumer, change->source, change->id);
     semel__sqlite_int(&run, 4, batch->now_us);
     semel_status status = semel__sqlite_exec(&run, NULL, err);
+    if (status == SEMEL_OK && change->wish_business) {
+        semel__sqlite_start(&run, d, Q_WANT_HELD, "remembering business keys");
+        bind_key(&run, batch->consumer, change->source, change->id);
+        status = semel__sqlite_exec(&run, NULL, err);
+    }
     if (status != SEMEL_OK)
         return status;
     semel__sqlite_start(&run, d, Q_BUSINESS_RELEASE, "releasing business keys");

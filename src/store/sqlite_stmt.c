@@ -21,12 +21,13 @@
     "OR status = 'quarantined')"
 #define FINAL "(status = 'completed' OR status = 'rejected' OR status = 'stale' OR status = 'prevented')"
 
-/* The wishes of a row that has not started, each after its length in three digits. */
+/* The wishes of a row that does not run, each after its length in three digits. Of more than four, which redeliveries
+ * under ever other keys may leave, the first. */
 #define WANTS                                                                                                      \
-    "CASE WHEN status = 'waiting' OR status = 'failed' OR status = 'dead' OR status = 'quarantined' THEN (SELECT " \
+    "CASE WHEN " OPEN " AND status <> 'processing' THEN (SELECT "                                                  \
     "group_concat(printf('%03d', length(CAST(k AS BLOB))) || k, '') FROM (SELECT w.business_key AS k FROM "        \
     "main.semel_business_want AS w WHERE w.consumer = semel_inbox.consumer AND w.source = semel_inbox.source AND " \
-    "w.message_id = semel_inbox.message_id ORDER BY k)) END "
+    "w.message_id = semel_inbox.message_id ORDER BY k LIMIT 4)) END "
 /* ?1 says whether headers and payload are wanted. */
 #define X(name) #name ", "
 #define SELECT_ROW                                                                                     \
@@ -155,6 +156,9 @@ static const char *const texts[Q_COUNT] = {
     [Q_BUSINESS_UNTIL] = "UPDATE main.semel_business_key SET expires_at = ?4 WHERE " THIS_ROW,
     [Q_WANT_PUT] = "INSERT INTO main.semel_business_want (consumer, source, message_id, business_key) "
                    "VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
+    [Q_WANT_HELD] = "INSERT INTO main.semel_business_want (consumer, source, message_id, business_key) SELECT "
+                    "consumer, source, message_id, business_key FROM main.semel_business_key WHERE " THIS_ROW
+                    "ON CONFLICT DO NOTHING",
     [Q_WANT_GRANT] = "DELETE FROM main.semel_business_want WHERE " THIS_ROW,
     [Q_BUSINESS_DROP] = "DELETE FROM main.semel_business_key WHERE " THIS_ROW "AND business_key = ?4",
     [Q_KEY_RAISE] = "INSERT INTO main.semel_order_key (consumer, order_key, last_version) VALUES (?1, ?2, ?3) "

@@ -572,18 +572,6 @@ static bool make_due(struct semel_mem_db *db, const struct mem_consumer *consume
     return true;
 }
 
-static bool release_business(struct semel_mem_db *db, struct mem_consumer *consumer, struct semel_str source,
-                             struct semel_str id, int64_t now_us)
-{
-    struct mem_rec *rec;
-
-    while ((rec = semel__mem_side_first(db, MEM_BUSINESS, consumer, source, id)) != NULL)
-        if (!make_due(db, consumer, ((struct mem_business *)rec)->key, now_us) ||
-            !semel__mem_put(db, MEM_BUSINESS, rec, NULL))
-            return false;
-    return true;
-}
-
 static bool hold_until(struct semel_mem_db *db, struct mem_consumer *consumer, const struct semel_hold *hold)
 {
     /* An image goes to the front of its bucket: no key is met twice. */
@@ -610,10 +598,24 @@ static bool put_want(struct semel_mem_db *db, struct mem_consumer *consumer, con
     if (!semel__str_given(want->key)) {
         proto.row.n_wants = 0;
         memset(proto.row.wants, 0, sizeof proto.row.wants);
-    } else {
+    } else if (row->row.n_wants < SEMEL_BUSINESS_MAX) {
         proto.row.wants[proto.row.n_wants++] = want->key;
     }
     return semel__mem_write(db, MEM_ROW, row, &proto);
+}
+
+static bool release_business(struct semel_mem_db *db, struct mem_consumer *consumer, const struct semel_change *change,
+                             int64_t now_us)
+{
+    struct mem_rec *rec;
+
+    while ((rec = semel__mem_side_first(db, MEM_BUSINESS, consumer, change->source, change->id)) != NULL) {
+        const struct semel_want want = {((struct mem_business *)rec)->key, change->source, change->id};
+        if (!make_due(db, consumer, want.key, now_us) || (change->wish_business && !put_want(db, consumer, &want)) ||
+            !semel__mem_put(db, MEM_BUSINESS, rec, NULL))
+            return false;
+    }
+    return true;
 }
 
 static bool fits(const struct mem_row *row, const struct semel_change *change)
@@ -669,7 +671,7 @@ static bool settle_row(struct semel_mem_db *db, struct mem_consumer *consumer, s
     }
     if (change->log_attempt && !put_attempt(db, consumer, batch, &note))
         return false;
-    return !change->release_business || release_business(db, consumer, change->source, change->id, batch->now_us);
+    return !change->release_business || release_business(db, consumer, change, batch->now_us);
 }
 
 static bool wake_first(struct semel_mem_db *db, struct mem_consumer *consumer, const struct semel_key_change *key,
