@@ -189,26 +189,51 @@ static semel_status apply(struct work *work, struct item *item, const struct sem
     return status == SEMEL_OK ? semel__work_settle(work, err) : status;
 }
 
-/* The order key has to be locked before the row, and only the row knows it. */
-static semel_status read_order_key(struct work *work, struct semel__msg *msg, struct semel_error *err)
+/* ---- one command --------------------------------------------------------------------------------- */
+
+#define LOOKS_MAX 4
+
+/* What has to be locked or taken before the row, and only the row knows. */
+static semel_status learn(struct semel_inbox *inbox, const struct semel_row *row, struct semel__msg *msg,
+                          struct semel_error *err)
+{
+    msg->version = row->version;
+    if (!semel__arena_copy(&inbox->arena, row->order_key, &msg->order_key))
+        return semel__fail_memory(err);
+    msg->n_business = row->n_wants;
+    for (size_t i = 0; i < row->n_wants; i++)
+        if (!semel__arena_copy(&inbox->arena, row->wants[i], &msg->business[i]))
+            return semel__fail_memory(err);
+    return SEMEL_OK;
+}
+
+/* Was the row read behind its order key, and behind the business keys that it wants? One that is not there is. */
+static bool agrees(const struct item *item)
+{
+    const struct semel_row *row = item->row;
+    return row == NULL || (semel__str_eq(row->order_key, item->msg->order_key) && row->version == item->msg->version &&
+                           row->n_wants == item->msg->n_business && !semel__item_wishes_more(item));
+}
+
+/* Begins a transaction that has the row, locked in the order of locks. The first look learns what comes before it; the
+ * row may come, or change, between two looks. Not OK: no transaction is open. */
+static semel_status look(struct work *work, struct item *item, struct semel_error *err)
 {
     struct semel_inbox *inbox = work->inbox;
-    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work->now_us, err);
-    if (status != SEMEL_OK)
-        return status;
-    status = semel__work_fetch(work, err);
-    semel_store_rollback(inbox->store);
-    const struct semel_row *row = work->items[0]->row;
-    if (status == SEMEL_OK && row != NULL) {
-        msg->version = row->version;
-        if (!semel__arena_copy(&inbox->arena, row->order_key, &msg->order_key))
-            return semel__fail_memory(err);
-        msg->n_business = row->n_wants;
-        for (size_t i = 0; i < row->n_wants; i++)
-            if (!semel__arena_copy(&inbox->arena, row->wants[i], &msg->business[i]))
-                return semel__fail_memory(err);
+    for (int looks = 0; looks < LOOKS_MAX; looks++) {
+        semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work->now_us, err);
+        if (status != SEMEL_OK)
+            return status;
+        status = semel__work_fetch(work, err);
+        if (status == SEMEL_OK && agrees(item))
+            return SEMEL_OK;
+        semel_store_rollback(inbox->store);
+        if (status == SEMEL_OK)
+            status = learn(inbox, item->row, item->msg, err);
+        if (status != SEMEL_OK)
+            return status;
     }
-    return status;
+    return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_TRANSIENT, "the message changes faster than it is looked at");
 }
 
 semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_command *command, bool *ret_done,
@@ -216,8 +241,8 @@ semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_
 {
     struct semel_lease nobody = {.live.lease_token = SEMEL_NONE};
     struct semel__msg msg;
-    struct item item = {.msg = &msg, .lease = &nobody, .adopt_until_us = SEMEL_NONE}, *items = &item;
-    struct work work = {.inbox = inbox, .items = &items, .n = 1};
+    struct item item = {.msg = &msg, .lease = &nobody, .frees = true, .adopt_until_us = SEMEL_NONE}, *items = &item;
+    struct work work = {.inbox = inbox, .items = &items, .n = 1, .starting = true};
     struct semel_error local = {0};
     err = err != NULL ? err : &local;
     *ret_done = false;
@@ -230,16 +255,10 @@ semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_
     msg.id = command->id;
     semel__arena_reset(&inbox->arena);
     semel__arena_reset(&inbox->scratch);
-    status = read_order_key(&work, &msg, err);
-    if (status == SEMEL_OK)
-        status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work.now_us, err);
+    status = look(&work, &item, err);
     if (status != SEMEL_OK)
         return status;
-    work.starting = true;
-    item.frees = command->word != SEMEL_WORD_REPLAY;
-    status = semel__work_fetch(&work, err);
-    if (status == SEMEL_OK)
-        status = apply(&work, &item, command, ret_done, err);
+    status = apply(&work, &item, command, ret_done, err);
     if (status != SEMEL_OK || !*ret_done) {
         semel_store_rollback(inbox->store);
         *ret_done = false;

@@ -455,7 +455,8 @@ static void command_that_fails_on_the_way_changes_nothing(void **state)
     enum semel_state after;
     struct semel_command c = order(SEMEL_WORD_REPLAY, "a");
 
-    process_one(e, msg("a", "bad"));
+    e->policy.order = SEMEL_ORDER_ARRIVAL; /* the first look learns the key, the second has it */
+    process_one(e, keyed("a", "bad", "k", SEMEL_NONE));
     for (size_t i = 0; i < COUNT(ops); i++)
         for (unsigned nth = 1; nth <= (i < 2 ? 2 : 1); nth++) {
             forget(e);
@@ -470,6 +471,58 @@ static void command_that_fails_on_the_way_changes_nothing(void **state)
     forget(e);
     obeyed(e, SEMEL_WORD_REPLAY, "a", SEMEL_STATE_FAILED);
     assert_int_equal(audits_of(e), 1);
+}
+
+static struct {
+    struct engine *e;
+    const struct semel_store_ops *real;
+    struct semel_store_ops ops;
+    unsigned moves; /* so often the row gets another order key, each time when a look has ended */
+} mover;
+
+static void rollback_and_move(struct semel_store *store)
+{
+    mover.real->rollback(store);
+    if (mover.moves == 0)
+        return;
+    mover.moves--;
+    mover.e->tables->run(mover.e, mover.moves % 2 == 0
+                                      ? "UPDATE semel_inbox SET order_key = 'j' WHERE message_id = 'a'"
+                                      : "UPDATE semel_inbox SET order_key = 'k' WHERE message_id = 'a'");
+}
+
+static void move_between_looks(struct engine *e, unsigned moves)
+{
+    mover.e = e;
+    mover.real = e->store->ops;
+    mover.ops = *mover.real;
+    mover.ops.rollback = rollback_and_move;
+    mover.moves = moves;
+    e->store->ops = &mover.ops;
+}
+
+/* A row that came again between two looks, under another order key, is looked at until its key is locked. */
+static void command_has_the_order_key_of_the_very_row(void **state)
+{
+    struct engine *e = *state;
+    enum semel_state after;
+    bool done = true;
+    struct semel_command c = order(SEMEL_WORD_DISCARD, "a");
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    process_one(e, keyed("a", "bad", "j", SEMEL_NONE));
+    process_one(e, keyed("b", "ok", "j", SEMEL_NONE));
+    move_between_looks(e, 100);
+    assert_int_equal(semel__inbox_command(&e->inbox, &c, &done, &after, &e->err), SEMEL_RETRY);
+    assert_int_equal(e->err.cls, SEMEL_CLASS_TRANSIENT);
+    assert_false(done);
+    mover.moves = 0;
+    e->tables->run(e, "UPDATE semel_inbox SET order_key = 'k' WHERE message_id = 'a'");
+    mover.moves = 1;
+    assert_true(command(e, c, &after));
+    e->store->ops = mover.real;
+    work(e, 1); /* the one behind it was woken */
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_COMPLETED);
 }
 
 static void damaged_row_is_refused_and_called_damaged(void **state)
@@ -508,6 +561,8 @@ int main(int argc, char **argv)
         ON_EACH(discarded_message_gives_its_business_key_up),
         ON_MEM(audit_says_who_did_what_and_why),
         ON_EACH(command_that_fails_on_the_way_changes_nothing),
+        ON_SQLITE(command_has_the_order_key_of_the_very_row),
+        ON_POSTGRES(command_has_the_order_key_of_the_very_row),
         ON_EACH(damaged_row_is_refused_and_called_damaged),
     };
     engine_stores(argc, argv);
