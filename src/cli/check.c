@@ -51,50 +51,50 @@ int cli_conf_mistakes(const char *file, const struct semel_conf_mistakes *mistak
 
 /* ---- for programs -------------------------------------------------------------------------------- */
 
-static void add_element(struct semel_buf *array, struct cli_object *object)
+static void add_element(struct semel_buf *array, struct semel_object *object)
 {
-    struct semel_str text = cli_object_end(object);
+    struct semel_str text = semel__object_end(object);
     semel__buf_addz(array, array->n > 1 ? ",\n" : "");
     semel__buf_add(array, text.p, text.n);
     array->failed |= object->buf.failed;
-    cli_object_done(object);
+    semel__object_done(object);
 }
 
 static void add_route(struct semel_buf *array, const struct semel_route *route)
 {
     const struct semel_promise *promise = &route->promise;
-    struct cli_object object, answers;
-    cli_object_init(&answers);
+    struct semel_object object, answers;
+    semel__object_init(&answers);
     for (int i = 0; i < SEMEL_CHECKLIST_COUNT; i++)
-        cli_object_text(&answers, semel__checklist_name((enum semel_checklist)i), promise->answers[i]);
-    cli_object_init(&object);
-    cli_object_text(&object, "route", route->name);
-    cli_object_text(&object, "source", semel__str(semel__source_name(route->from.kind)));
-    cli_object_text(&object, "handler", semel__str(semel__do_name(route->handler.kind)));
-    cli_object_text(&object, "guarantee", semel__str(semel__guarantee_name(promise->guarantee)));
-    cli_object_text(&object, "why", promise->why);
-    cli_object_text(&object, "order", semel__str(semel__order_rests_name(promise->order)));
-    cli_object_number(&object, "retention_us", route->policy.retention_us);
-    cli_object_number(&object, "horizon_us", promise->horizon_us);
-    cli_object_raw(&object, "settings", route->settings);
-    cli_object_raw(&object, "checklist", cli_object_end(&answers));
+        semel__object_text(&answers, semel__checklist_name((enum semel_checklist)i), promise->answers[i]);
+    semel__object_init(&object);
+    semel__object_text(&object, "route", route->name);
+    semel__object_text(&object, "source", semel__str(semel__source_name(route->from.kind)));
+    semel__object_text(&object, "handler", semel__str(semel__do_name(route->handler.kind)));
+    semel__object_text(&object, "guarantee", semel__str(semel__guarantee_name(promise->guarantee)));
+    semel__object_text(&object, "why", promise->why);
+    semel__object_text(&object, "order", semel__str(semel__order_rests_name(promise->order)));
+    semel__object_number(&object, "retention_us", route->policy.retention_us);
+    semel__object_number(&object, "horizon_us", promise->horizon_us);
+    semel__object_raw(&object, "settings", route->settings);
+    semel__object_raw(&object, "checklist", semel__object_end(&answers));
     object.buf.failed |= answers.buf.failed;
-    cli_object_done(&answers);
+    semel__object_done(&answers);
     add_element(array, &object);
 }
 
 static void add_mistake(struct semel_buf *array, const struct semel_conf_mistake *m)
 {
-    struct cli_object object;
-    cli_object_init(&object);
-    cli_object_number(&object, "line", m->line);
-    cli_object_number(&object, "column", m->column);
-    cli_object_text(&object, "path", m->path);
-    cli_object_text(&object, "text", m->text);
+    struct semel_object object;
+    semel__object_init(&object);
+    semel__object_number(&object, "line", m->line);
+    semel__object_number(&object, "column", m->column);
+    semel__object_text(&object, "path", m->path);
+    semel__object_text(&object, "text", m->text);
     add_element(array, &object);
 }
 
-static void add_answers(struct cli_object *to, const struct semel_conf *conf, const struct online_answers *online)
+static void add_answers(struct semel_object *to, const struct semel_conf *conf, const struct online_answers *online)
 {
     struct semel_buf array;
     semel__buf_init(&array, 64 * TEXT_MAX_BYTES);
@@ -102,18 +102,18 @@ static void add_answers(struct cli_object *to, const struct semel_conf *conf, co
     for (size_t i = 0; i < online->n; i++) {
         const struct online_answer *a = online->at[i];
         struct semel_str route = {0};
-        struct cli_object object;
+        struct semel_object object;
         if (a->route != ONLINE_STORE)
             route = conf->routes[a->route].name;
-        cli_object_init(&object);
-        cli_object_text(&object, "route", route);
-        cli_object_text(&object, "question", semel__str(a->question));
-        cli_object_text(&object, "result", semel__str(online_result_name(a->result)));
-        cli_object_text(&object, "text", semel__str(a->text));
+        semel__object_init(&object);
+        semel__object_text(&object, "route", route);
+        semel__object_text(&object, "question", semel__str(a->question));
+        semel__object_text(&object, "result", semel__str(online_result_name(a->result)));
+        semel__object_text(&object, "text", semel__str(a->text));
         add_element(&array, &object);
     }
     semel__buf_addz(&array, "]");
-    cli_object_raw(to, "online", semel__buf_str(&array));
+    semel__object_raw(to, "online", semel__buf_str(&array));
     to->buf.failed |= array.failed;
     semel__buf_done(&array);
 }
@@ -123,7 +123,7 @@ static int print_json(const char *file, const struct semel_conf *conf, const str
 {
     bool ok = conf != NULL && (online == NULL || online->failures == 0);
     struct semel_buf routes, wrong;
-    struct cli_object object;
+    struct semel_object object;
     semel__buf_init(&routes, 16 * TEXT_MAX_BYTES);
     semel__buf_init(&wrong, TEXT_MAX_BYTES);
     semel__buf_addz(&routes, "[");
@@ -134,12 +134,12 @@ static int print_json(const char *file, const struct semel_conf *conf, const str
         add_mistake(&wrong, &mistakes->at[i]);
     semel__buf_addz(&routes, "]");
     semel__buf_addz(&wrong, "]");
-    cli_object_init(&object);
-    cli_object_text(&object, "file", semel__str(file));
-    cli_object_bool(&object, "ok", ok);
-    cli_object_raw(&object, "routes", semel__buf_str(&routes));
-    cli_object_raw(&object, "mistakes", semel__buf_str(&wrong));
-    cli_object_number(&object, "not_shown", (int64_t)mistakes->more);
+    semel__object_init(&object);
+    semel__object_text(&object, "file", semel__str(file));
+    semel__object_bool(&object, "ok", ok);
+    semel__object_raw(&object, "routes", semel__buf_str(&routes));
+    semel__object_raw(&object, "mistakes", semel__buf_str(&wrong));
+    semel__object_number(&object, "not_shown", (int64_t)mistakes->more);
     if (online != NULL)
         add_answers(&object, conf, online);
     object.buf.failed |= routes.failed || wrong.failed;

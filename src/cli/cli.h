@@ -17,6 +17,7 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "base/object.h"
 #include "base/str.h"
 #include "core/store.h"
 
@@ -143,9 +144,6 @@ bool cli_store_is_sqlite(const char *url);
         "store", 0, "URL", "the store, e.g. sqlite:shop.db or postgres://app@db/shop (default: $SEMEL_STORE)" \
     }
 
-/* What follows from where the effect is: ATOMIC or GUARDED. BOUNDED needs the broker's side and is not told here. */
-const char *cli_guarantee(const struct semel_policy *policy);
-
 /* ---- tables ---- */
 
 struct cli_table;
@@ -170,23 +168,10 @@ int cli_table_print(struct cli_table *table, const char *name);
 void cli_time(int64_t us, char *out, size_t size);
 void cli_ago(int64_t us, int64_t now_us, char *out, size_t size);
 
-/* One JSON object on stdout, member by member; for commands that print a single thing. */
-struct cli_object {
-    struct semel_buf buf;
-    bool any;
-};
-void cli_object_init(struct cli_object *object);
-void cli_object_text(struct cli_object *object, const char *name, struct semel_str value); /* not given: null */
-void cli_object_number(struct cli_object *object, const char *name, int64_t value);        /* SEMEL_NONE: null */
-void cli_object_bool(struct cli_object *object, const char *name, bool value);
-void cli_object_time(struct cli_object *object, const char *name, int64_t us);
-void cli_object_raw(struct cli_object *object, const char *name, struct semel_str json); /* not JSON: a string */
-int cli_object_print(struct cli_object *object); /* prints with a newline, frees */
-/* For an object inside another: closes it and gives its text, which lives until cli_object_done. */
-struct semel_str cli_object_end(struct cli_object *object);
-void cli_object_done(struct cli_object *object);
-/* Appends a JSON string or value. What a terminal might obey is escaped, what is not UTF-8 becomes U+FFFD. */
-void cli_json_string(struct semel_buf *buf, struct semel_str value);
-void cli_json_raw(struct semel_buf *buf, struct semel_str json);
+/* Prints the object on stdout with a newline, and frees it. */
+int cli_object_print(struct semel_object *object);
+/* Prints JSON that is ready, and frees the buffer. */
+#define CLI_JSON_MAX ((size_t)512 << 20)
+int cli_json_print(struct semel_buf *json);
 
 #endif

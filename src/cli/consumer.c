@@ -1,83 +1,68 @@
 /* SPDX-License-Identifier: MIT
  *
- * consumer.c: `semel consumer ls|show|set`: what consumers promise and allow. The settings themselves, their checks and
- * their texts are core/consumer.h's; nothing here knows one by its name but `effect`, of which the guarantee follows.
+ * consumer.c: `semel consumer ls|show|set`: what consumers promise and allow; a skin on ops/consumer.c.
  */
+#include "base/clock.h"
+#include "base/error.h"
 #include "cli/cli.h"
-#include "core/consumer_set.h"
-#include "core/look.h"
+#include "ops/ops.h"
 
-#define PAGE 500
-
-/* The same JSON on one line, in place: inside of its strings there are no blanks but the blank itself. */
-static struct semel_str one_line(struct semel_str json, char *copy)
+/* The store, opened, and a handle on it. 0, or an exit code. */
+static int ops_open(struct cli *cli, const struct cli_args *args, struct semel_str who, struct semel_ops *ret)
 {
-    size_t n = json.n;
-    for (size_t i = 0; i < n; i++)
-        copy[i] = json.p[i] == '\n' || json.p[i] == '\r' || json.p[i] == '\t' ? ' ' : json.p[i];
-    while (n > 0 && copy[n - 1] == ' ')
-        n--;
-    copy[n] = '\0';
-    size_t first = strspn(copy, " ");
-    return (struct semel_str){copy + first, n - first};
+    struct semel_error err = {0};
+    int code = CLI_OK;
+    struct semel_store *store = cli_store_open(args, false, &code);
+    if (store != NULL && semel__ops_init(ret, store, &cli->arena, who, &err) != SEMEL_OK) {
+        code = cli_fail(CLI_FAILED, "%s", err.text);
+        semel_store_close(store);
+    }
+    return code;
+}
+
+static void ops_close(struct semel_ops *ops)
+{
+    semel__ops_done(ops);
+    semel_store_close(ops->store);
 }
 
 /* ---- ls ------------------------------------------------------------------------------------------ */
 
-static const struct cli_column ls_columns[] = {
-    {"consumer", CLI_TEXT, true},
-    {"guarantee", CLI_TEXT, false},
-    {"settings", CLI_RAW, true},
-};
-
-/* One consumer; what is stored, not the defaults: those are the same for all. */
-static semel_status ls_one(struct cli_table *table, struct semel_store *store, struct semel_str name,
-                           struct semel_arena *arena, struct semel_error *err)
+static int print_lines(const struct cli *cli, const struct semel_consumer_line *lines, size_t n)
 {
-    struct semel_policy policy;
-    struct semel_str settings = {0};
-    char line[SEMEL_SETTINGS_MAX + 1];
-    semel_status status = semel_store_consumer_get(store, name, arena, &settings, err);
-    if (status != SEMEL_OK)
-        return status;
-    bool readable = semel__policy_read(name, settings, &policy, NULL, err) == SEMEL_OK;
-    cli_table_text(table, name);
-    cli_table_text(table, semel__str(readable ? cli_guarantee(&policy) : "DAMAGED"));
-    if (!semel__str_given(settings))
-        settings = SEMEL_STR("{}");
-    cli_table_text(table, settings.n <= SEMEL_SETTINGS_MAX ? one_line(settings, line) : settings);
-    return SEMEL_OK;
-}
-
-static semel_status ls_all(struct cli_table *table, struct semel_store *store, struct semel_arena *arena, size_t *ret_n,
-                           struct semel_error *err)
-{
-    struct semel_str after = {0}, *names = NULL;
-    size_t n = PAGE;
-    semel_status status = SEMEL_OK;
-    while (status == SEMEL_OK && n == PAGE) {
-        status = semel_store_consumers(store, after, PAGE, arena, &names, &n, err);
-        for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
-            after = names[i];
-            status = ls_one(table, store, names[i], arena, err);
-        }
-        *ret_n += status == SEMEL_OK ? n : 0;
+    static const struct cli_column columns[] = {
+        {"consumer", CLI_TEXT, true},
+        {"guarantee", CLI_TEXT, false},
+        {"settings", CLI_TEXT, true},
+    };
+    struct cli_table *table = cli_table_new(cli, columns, 3);
+    for (size_t i = 0; i < n && table != NULL; i++) {
+        cli_table_text(table, lines[i].name);
+        cli_table_text(table, semel__str(lines[i].guarantee));
+        cli_table_text(table, lines[i].settings);
     }
-    return status;
+    return cli_table_print(table, NULL);
 }
 
 static int run_ls(struct cli *cli, const struct cli_args *args)
 {
     struct semel_error err = {0};
+    struct semel_consumer_line *lines = NULL;
+    struct semel_buf json;
+    struct semel_ops ops;
     size_t n = 0;
-    int code = CLI_OK;
-    struct semel_store *store = cli_store_open(args, false, &code);
-    if (store == NULL)
+    int code = ops_open(cli, args, (struct semel_str){0}, &ops);
+    if (code != CLI_OK)
         return code;
-    struct cli_table *table = cli_table_new(cli, ls_columns, 3);
-    semel_status status = table != NULL ? ls_all(table, store, &cli->arena, &n, &err) : SEMEL_OK;
-    semel_store_close(store);
-    code = cli_table_print(table, NULL);
+    semel_status status = semel__ops_consumers(&ops, (struct semel_str){0}, SIZE_MAX, &lines, &n, &err);
+    ops_close(&ops);
+    if (cli->json) {
+        semel__buf_init(&json, CLI_JSON_MAX);
+        semel__ops_json_consumers(&json, lines, n);
+        code = cli_json_print(&json);
+    } else {
+        code = print_lines(cli, lines, n);
+    }
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "listing the consumers");
     if (code == CLI_OK && n == 0)
@@ -114,47 +99,35 @@ static void show_member(void *ctx, const char *name, const char *kind, const cha
     cli_table_text(shown->table, semel__str(help));
 }
 
-/* Which file sets it, and since when. */
-static void show_by(struct cli *cli, const struct semel_set_by *by, struct cli_object *object)
+static int print_json(const struct semel_policy *policy, const struct semel_set_by *by)
 {
-    char at[40];
-    if (by == NULL || !semel__str_given(by->file))
-        return;
-    semel__time_format(by->at_us, at);
-    if (object == NULL) {
-        cli_say(cli, "set by %.*s on %.*s, %s", (int)by->file.n, by->file.p, (int)by->host.n, by->host.p, at);
-        return;
-    }
-    cli_object_text(object, "set_by_host", by->host);
-    cli_object_text(object, "set_by_file", by->file);
-    cli_object_text(object, "set_by_at", semel__str(at));
+    struct semel_buf json;
+    semel__buf_init(&json, CLI_JSON_MAX);
+    semel__ops_json_consumer(&json, policy, by);
+    return cli_json_print(&json);
 }
 
-static int show(struct cli *cli, const struct semel_policy *policy, const struct semel_set_by *by)
+static int print_table(struct cli *cli, const struct semel_policy *policy, const struct semel_set_by *by)
 {
     static const struct cli_column columns[] = {
         {"setting", CLI_TEXT, false}, {"value", CLI_TEXT, false},  {"default", CLI_TEXT, false},
         {"allowed", CLI_TEXT, true},  {"meaning", CLI_TEXT, true},
     };
     struct semel_buf buf;
+    char at[SEMEL_TIME_TEXT];
     int code = CLI_OK;
     semel__buf_init(&buf, SEMEL_SETTINGS_MAX);
     semel__policy_write(policy, &buf);
     semel__buf_add(&buf, "", 1);
     if (buf.failed) {
         code = cli_fail(CLI_FAILED, "out of memory");
-    } else if (cli->json) {
-        struct cli_object object;
-        cli_object_init(&object);
-        cli_object_text(&object, "consumer", policy->consumer);
-        cli_object_text(&object, "guarantee", semel__str(cli_guarantee(policy)));
-        cli_object_raw(&object, "settings", semel__str(buf.p));
-        show_by(cli, by, &object);
-        code = cli_object_print(&object);
     } else {
         struct shown shown = {cli_table_new(cli, columns, 5), buf.p};
-        cli_say(cli, "%.*s: %s", (int)policy->consumer.n, policy->consumer.p, cli_guarantee(policy));
-        show_by(cli, by, NULL);
+        cli_say(cli, "%.*s: %s", (int)policy->consumer.n, policy->consumer.p, semel__ops_guarantee(policy));
+        if (semel__str_given(by->file)) { /* which file sets it, and since when */
+            semel__time_format(by->at_us, at);
+            cli_say(cli, "set by %.*s on %.*s, %s", (int)by->file.n, by->file.p, (int)by->host.n, by->host.p, at);
+        }
         if (shown.table != NULL)
             semel__policy_members(show_member, &shown);
         code = cli_table_print(shown.table, NULL);
@@ -163,39 +136,23 @@ static int show(struct cli *cli, const struct semel_policy *policy, const struct
     return code;
 }
 
-/* A consumer is known by its settings or by its messages. */
-static semel_status known(struct semel_store *store, struct semel_str name, struct semel_arena *arena, bool *ret_known,
-                          struct semel_consumer *ret, struct semel_error *err)
-{
-    struct semel_count *counts = NULL;
-    size_t n = 0;
-    semel_status status = semel_store_consumer_read(store, name, false, arena, ret, err);
-    if (status == SEMEL_OK && !semel__str_given(ret->settings))
-        status = semel_look_counts(store, name, 1, 1, arena, &counts, &n, err);
-    *ret_known = semel__str_given(ret->settings) || n > 0;
-    return status;
-}
-
 static int run_show(struct cli *cli, const struct cli_args *args)
 {
     struct semel_str name = semel__str(cli_operand(args, 0));
-    struct semel_policy policy;
-    struct semel_consumer stored = {0};
+    struct semel_consumer_shown shown = {0};
     struct semel_error err = {0};
-    bool is_known = false;
-    int code = CLI_OK;
-    struct semel_store *store = cli_store_open(args, false, &code);
-    if (store == NULL)
+    struct semel_ops ops;
+    bool known = false;
+    int code = ops_open(cli, args, (struct semel_str){0}, &ops);
+    if (code != CLI_OK)
         return code;
-    semel_status status = known(store, name, &cli->arena, &is_known, &stored, &err);
-    if (status == SEMEL_OK && is_known)
-        status = semel__consumer_use(name, stored.settings, &policy, NULL, &err);
-    semel_store_close(store);
+    semel_status status = semel__ops_consumer(&ops, name, &shown, &known, &err);
+    ops_close(&ops);
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "reading the settings");
-    if (!is_known)
+    if (!known)
         return cli_fail(CLI_NOTHING, "there is no consumer '%s': it has neither messages nor settings", name.p);
-    return show(cli, &policy, &stored.by);
+    return cli->json ? print_json(&shown.policy, &shown.by) : print_table(cli, &shown.policy, &shown.by);
 }
 
 /* ---- set ----------------------------------------------------------------------------------------- */
@@ -219,19 +176,20 @@ static int fail_refused(struct cli *cli, const struct cli_args *args, const stru
 static int set_by_person(struct cli *cli, const struct cli_args *args, struct semel_str settings,
                          struct semel_setting *ret)
 {
-    struct semel_setter by = {.reason = semel__str(cli_value(args, "reason")), .force = cli_flag(args, "force")};
+    struct semel_str who, reason = semel__str(cli_value(args, "reason"));
+    bool force = cli_flag(args, "force");
     struct semel_error err = {0};
-    int code = cli_who(cli, &by.who);
+    struct semel_ops ops;
+    int code = cli_who(cli, &who);
+    if (code == CLI_OK && force && reason.n == 0)
+        code = cli_fail(CLI_REFUSED, "say why: --reason TEXT goes into the audit");
+    if (code == CLI_OK)
+        code = ops_open(cli, args, who, &ops);
     if (code != CLI_OK)
         return code;
-    if (by.force && by.reason.n == 0)
-        return cli_fail(CLI_REFUSED, "say why: --reason TEXT goes into the audit");
-    struct semel_store *store = cli_store_open(args, false, &code);
-    if (store == NULL)
-        return code;
-    semel_status status = semel__consumer_change(store, semel__str(cli_operand(args, 0)), settings, &by, &cli->arena,
-                                                 ret, &err);
-    semel_store_close(store);
+    semel_status status = semel__ops_consumer_set(&ops, semel__str(cli_operand(args, 0)), settings, reason, force, ret,
+                                                  &err);
+    ops_close(&ops);
     if (ret->refused)
         return fail_refused(cli, args, ret, &err);
     if (status == SEMEL_INVALID && err.code == 0)
@@ -248,19 +206,14 @@ static int run_set(struct cli *cli, const struct cli_args *args)
         code = set_by_person(cli, args, settings, &now);
     if (code != CLI_OK)
         return code;
-    cli_say(cli, "%s: %s, %s", cli_operand(args, 0), cli_guarantee(&now.policy),
+    cli_say(cli, "%s: %s, %s", cli_operand(args, 0), semel__ops_guarantee(&now.policy),
             now.changed ? now.change.p : "nothing changed");
     if (now.hint != NULL)
         cli_say(cli, "note: %s", now.hint);
-    return cli->json ? show(cli, &now.policy, NULL) : CLI_OK;
+    return cli->json ? print_json(&now.policy, NULL) : CLI_OK;
 }
 
 /* ---- the commands -------------------------------------------------------------------------------- */
-
-const char *cli_guarantee(const struct semel_policy *policy)
-{
-    return policy->effect == SEMEL_EFFECT_ATOMIC ? "ATOMIC" : "GUARDED";
-}
 
 static const struct cli_option options[] = {
     CLI_STORE_OPTION,

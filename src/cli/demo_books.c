@@ -239,20 +239,20 @@ bool demo_books_balance(const struct demo_books *books)
 
 static int print_object(const struct demo_settings *set, const struct demo_books *books)
 {
-    struct cli_object object;
+    struct semel_object object;
 
-    cli_object_init(&object);
-    cli_object_text(&object, "consumer", set->without ? SEMEL_STR("hand-written") : SEMEL_STR("semel"));
-    cli_object_number(&object, "seed", set->seed);
-    cli_object_number(&object, "seconds", set->seconds);
-    cli_object_number(&object, "workers", set->workers);
-#define X(field, always, text, meaning) cli_object_number(&object, #field, books->field);
+    semel__object_init(&object);
+    semel__object_text(&object, "consumer", set->without ? SEMEL_STR("hand-written") : SEMEL_STR("semel"));
+    semel__object_number(&object, "seed", set->seed);
+    semel__object_number(&object, "seconds", set->seconds);
+    semel__object_number(&object, "workers", set->workers);
+#define X(field, always, text, meaning) semel__object_number(&object, #field, books->field);
     BOOKS_MAP(X)
 #undef X
-    cli_object_bool(&object, "balanced", demo_books_balance(books));
-    cli_object_text(&object, "dir", semel__str(set->dir));
-    cli_object_text(&object, "dead_id",
-                    books->dead_id[0] != '\0' ? semel__str(books->dead_id) : (struct semel_str){NULL, 0});
+    semel__object_bool(&object, "balanced", demo_books_balance(books));
+    semel__object_text(&object, "dir", semel__str(set->dir));
+    semel__object_text(&object, "dead_id",
+                       books->dead_id[0] != '\0' ? semel__str(books->dead_id) : (struct semel_str){NULL, 0});
     return cli_object_print(&object);
 }
 

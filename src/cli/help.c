@@ -98,21 +98,21 @@ static void next_element(struct semel_buf *buf)
 
 static void add_option(struct semel_buf *buf, const struct cli_option *option)
 {
-    struct cli_object object;
+    struct semel_object object;
     char letter[2] = {option->letter, '\0'};
-    cli_object_init(&object);
-    cli_object_text(&object, "name", semel__str(option->name));
-    cli_object_text(&object, "letter", semel__str(option->letter != 0 ? letter : NULL));
-    cli_object_text(&object, "value", semel__str(option->value));
-    cli_object_bool(&object, "repeats", cli_option_repeats(option));
-    cli_object_text(&object, "help", semel__str(option->help));
-    struct semel_str text = cli_object_end(&object);
+    semel__object_init(&object);
+    semel__object_text(&object, "name", semel__str(option->name));
+    semel__object_text(&object, "letter", semel__str(option->letter != 0 ? letter : NULL));
+    semel__object_text(&object, "value", semel__str(option->value));
+    semel__object_bool(&object, "repeats", cli_option_repeats(option));
+    semel__object_text(&object, "help", semel__str(option->help));
+    struct semel_str text = semel__object_end(&object);
     next_element(buf);
     semel__buf_add(buf, text.p, text.n);
-    cli_object_done(&object);
+    semel__object_done(&object);
 }
 
-static void add_array(struct cli_object *object, const char *name, struct semel_buf *elements)
+static void add_array(struct semel_object *object, const char *name, struct semel_buf *elements)
 {
     struct semel_buf array;
     semel__buf_init(&array, elements->max + 2);
@@ -120,7 +120,7 @@ static void add_array(struct cli_object *object, const char *name, struct semel_
     semel__buf_add(&array, elements->p, elements->n);
     semel__buf_addz(&array, "]");
     object->buf.failed |= array.failed || elements->failed;
-    cli_object_raw(object, name, semel__buf_str(&array));
+    semel__object_raw(object, name, semel__buf_str(&array));
     semel__buf_done(&array);
     semel__buf_done(elements);
 }
@@ -128,23 +128,23 @@ static void add_array(struct cli_object *object, const char *name, struct semel_
 static void add_command(void *ctx, const char *path, const struct cli_command *command)
 {
     struct semel_buf *buf = ctx, options;
-    struct cli_object object;
+    struct semel_object object;
     const struct cli_option *option;
     semel__buf_init(&options, 1 << 20);
     for (size_t i = 0; (option = cli_option_at(command, i)) != NULL; i++)
         add_option(&options, option);
-    cli_object_init(&object);
-    cli_object_text(&object, "name", semel__str(path));
-    cli_object_text(&object, "summary", semel__str(command->summary));
-    cli_object_text(&object, "operands", semel__str(command->operands != NULL ? command->operands : ""));
-    cli_object_bool(&object, "group", command->children != NULL);
-    cli_object_text(&object, "help", semel__str(command->help));
+    semel__object_init(&object);
+    semel__object_text(&object, "name", semel__str(path));
+    semel__object_text(&object, "summary", semel__str(command->summary));
+    semel__object_text(&object, "operands", semel__str(command->operands != NULL ? command->operands : ""));
+    semel__object_bool(&object, "group", command->children != NULL);
+    semel__object_text(&object, "help", semel__str(command->help));
     add_array(&object, "options", &options);
-    struct semel_str text = cli_object_end(&object);
+    struct semel_str text = semel__object_end(&object);
     next_element(buf);
     semel__buf_add(buf, text.p, text.n);
     buf->failed |= object.buf.failed;
-    cli_object_done(&object);
+    semel__object_done(&object);
 }
 
 static const struct {
@@ -159,7 +159,7 @@ static const struct {
 
 static int print_tables(void)
 {
-    struct cli_object whole;
+    struct semel_object whole;
     struct semel_buf commands, codes;
     semel__buf_init(&commands, 4 << 20);
     semel__buf_init(&codes, 1 << 20);
@@ -167,10 +167,10 @@ static int print_tables(void)
     for (size_t i = 0; i < EXITS; i++) {
         next_element(&codes);
         semel__buf_addf(&codes, "{\"code\":%d,\"text\":", exits[i].code);
-        cli_json_string(&codes, semel__str(exits[i].text));
+        semel__json_put_shown(&codes, semel__str(exits[i].text));
         semel__buf_addz(&codes, "}");
     }
-    cli_object_init(&whole);
+    semel__object_init(&whole);
     add_array(&whole, "commands", &commands);
     add_array(&whole, "exit_codes", &codes);
     return cli_object_print(&whole);

@@ -1,112 +1,84 @@
 /* SPDX-License-Identifier: MIT
  *
- * inbox.c: the command `semel inbox`: the table of its children, the filters that they share, and finding one message.
+ * inbox.c: the command `semel inbox`: ls, show, retry, discard, resolve; a skin on ops: it reads options, asks for
+ * confirmation, keeps signals until a bulk command may stop, and prints.
  *
- * Invariants: every query is bounded. A filter that matches nothing by mistake (a status or a class that is none) is
- * refused, and what would be right is said.
+ * Invariants: nothing of a message reaches a terminal as it is, but with --payload, and then only text. What is cut is
+ * said to be cut. Signals are kept, not handled: a command stops between two messages and never within one.
  */
-#include "cli/inbox.h"
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "core/consumer.h"
-#include "core/verdict.h"
+#include "cli/cli.h"
+#include "ops/ops.h"
 
-#define HOMONYMS_MAX 20 /* messages of one id that are told apart by name */
-#define HISTORY_MAX 100
-#define PLACES_MAX 100 /* consumers, and sources of each, whose watermark is asked for */
+#define SHOWN_MAX 2000 /* bytes of a payload for people */
+#define GROUPS_SHOWN 20
+#define TOLD_MAX 100 /* messages of a bulk command that were not done, by name */
+#define OPTIONS_MAX 64
 
-static const struct cli_command *const children[] = {
-    &inbox_ls, &inbox_show, &inbox_retry, &inbox_discard, &inbox_resolve, NULL,
-};
+/* ---- options ------------------------------------------------------------------------------------- */
 
-const struct cli_command cli_inbox = {
-    .name = "inbox",
-    .summary = "list, explain, retry, discard and resolve messages",
-    .operands = "COMMAND",
-    .help =
-        "Dead letters are messages like all others: semel inbox ls --dead lists them, semel inbox ls --group-by error\n"
-        "shows why there are so many, and semel inbox show ID says in words why one is not running.",
-    .children = children,
-};
+#define WHOSE_OPTIONS                                                           \
+    {"consumer", 'c', "NAME", "only of this consumer"},                         \
+    {                                                                           \
+        "source", 0, "NAME", "only of this source (\"\" for those without one)" \
+    }
+#define FILTER_OPTIONS                                                                                             \
+    WHOSE_OPTIONS, {"status", 's', "STATUS...", "only in these: a name, or several with commas between"},          \
+        {"dead", 0, NULL, "the same as --status dead"}, {"type", 0, "TYPE", "only of this type"},                  \
+        {"key", 'k', "KEY", "only of this order key"}, {"error", 0, "TEXT", "only if the last error contains it"}, \
+        {"class", 0, "CLASS", "only if the last error is of this class"},                                          \
+        {"older", 0, "DURATION", "received longer ago than this, e.g. 2h"},                                        \
+    {                                                                                                              \
+        "newer", 0, "DURATION", "received within this time, e.g. 15m"                                              \
+    }
 
-/* ---- filters ------------------------------------------------------------------------------------- */
+static const char *const filter_names[] = {"status", "type", "key", "error", "class", "older", "newer"};
 
 static struct semel_str value(const struct cli_args *args, const char *name)
 {
     return semel__str(cli_value(args, name));
 }
 
-static bool add_state(struct semel_str name, unsigned *states)
-{
-    enum semel_state state;
-    if (!semel__state_parse(name, &state) || state == SEMEL_STATE_ABSENT) {
-        cli_fail(CLI_USAGE,
-                 "--status is '%.*s'; it must be one of processing, completed, failed, waiting, rejected, unknown, "
-                 "dead, stale, prevented, quarantined, or several with commas between",
-                 (int)(name.n < 100 ? name.n : 100), name.p);
-        return false;
-    }
-    *states |= 1u << (unsigned)state;
-    return true;
-}
-
-static bool read_states(const struct cli_args *args, unsigned *states)
+/* The options of that name, as ops reads them. false: there are too many. */
+static bool add_options(const struct cli_args *args, const char *name, struct semel_option *options, size_t *n)
 {
     const char *given;
-    *states = cli_flag(args, "dead") ? 1u << (unsigned)SEMEL_STATE_DEAD : 0;
-    for (size_t i = 0; (given = cli_values(args, "status", i)) != NULL; i++) {
-        const char *comma;
-        for (; (comma = strchr(given, ',')) != NULL; given = comma + 1)
-            if (!add_state((struct semel_str){given, (size_t)(comma - given)}, states))
-                return false;
-        if (!add_state(semel__str(given), states))
+    for (size_t i = 0; (given = cli_values(args, name, i)) != NULL; i++) {
+        if (*n == OPTIONS_MAX)
             return false;
+        options[(*n)++] = (struct semel_option){semel__str(name), semel__str(given)};
     }
     return true;
 }
 
-static bool read_class(const struct cli_args *args)
+/* Filters, and where a list has pages its limit and after. 0, or an exit code. */
+static int read_query(const struct cli_args *args, bool pages, struct semel_query *ret)
 {
-    enum semel_class cls;
-    struct semel_buf names;
-    const char *given = cli_value(args, "class");
-    if (given == NULL || semel__class_parse(semel__str(given), &cls))
-        return true;
-    semel__buf_init(&names, 1000);
-    for (cls = SEMEL_CLASS_TRANSIENT; cls <= SEMEL_CLASS_DISCARDED; cls++)
-        semel__buf_addf(&names, "%s%s", names.n > 0 ? ", " : "", semel__class_name(cls));
-    cli_fail(CLI_USAGE, "--class is '%s'; it must be one of %.*s", given, (int)names.n, names.p != NULL ? names.p : "");
-    semel__buf_done(&names);
-    return false;
+    static const char *const names[] = {"consumer", "source", "limit", "after"};
+    struct semel_option options[OPTIONS_MAX];
+    struct semel_error err = {0};
+    size_t n = 0;
+    bool ok = true;
+    for (size_t i = 0; i < (pages ? 4 : 2); i++)
+        ok = ok && add_options(args, names[i], options, &n);
+    for (size_t i = 0; i < sizeof filter_names / sizeof filter_names[0]; i++)
+        ok = ok && add_options(args, filter_names[i], options, &n);
+    if (!ok || n == OPTIONS_MAX)
+        return cli_fail(CLI_USAGE, "--status is given too often: several may be named with commas between");
+    if (cli_flag(args, "dead"))
+        options[n++] = (struct semel_option){SEMEL_STR("dead"), SEMEL_STR("true")};
+    if (semel__ops_query(options, n, semel__now(&semel__clock_real), ret, &err) != SEMEL_OK)
+        return cli_fail(CLI_USAGE, "--%s", err.text);
+    return CLI_OK;
 }
 
-bool inbox_filter(const struct cli_args *args, int64_t now_us, struct semel_filter *ret)
-{
-    int64_t older_us, newer_us;
-    *ret = (struct semel_filter){
-        .consumer = value(args, "consumer"),
-        .source = value(args, "source"),
-        .type = value(args, "type"),
-        .order_key = value(args, "key"),
-        .error_class = value(args, "class"),
-        .error_text = value(args, "error"),
-        .received_before_us = SEMEL_NONE,
-        .received_after_us = SEMEL_NONE,
-    };
-    if (!read_states(args, &ret->states) || !read_class(args) || !cli_duration(args, "older", SEMEL_NONE, &older_us) ||
-        !cli_duration(args, "newer", SEMEL_NONE, &newer_us))
-        return false;
-    if (older_us != SEMEL_NONE)
-        ret->received_before_us = semel__time_add(now_us, -older_us);
-    if (newer_us != SEMEL_NONE)
-        ret->received_after_us = semel__time_add(now_us, -newer_us);
-    return true;
-}
-
-static const char *const filter_names[] = {"status", "type", "key", "error", "class", "older", "newer"};
-
-const char *inbox_filter_given(const struct cli_args *args)
+/* Which filter besides --consumer and --source was given; NULL: none. */
+static const char *filter_given(const struct cli_args *args)
 {
     if (cli_flag(args, "dead"))
         return "dead";
@@ -121,11 +93,12 @@ static void put_option(struct semel_buf *buf, const struct cli_args *args, const
     const char *given;
     for (size_t i = 0; (given = cli_values(args, name, i)) != NULL; i++) {
         semel__buf_addf(buf, " --%s=", name);
-        cli_put_word(buf, semel__str(given));
+        semel__put_word(buf, semel__str(given));
     }
 }
 
-void inbox_put_filters(struct semel_buf *buf, const struct cli_args *args)
+/* Appends the filters, as they would be given again. */
+static void put_filters(struct semel_buf *buf, const struct cli_args *args)
 {
     put_option(buf, args, "consumer");
     put_option(buf, args, "source");
@@ -135,23 +108,51 @@ void inbox_put_filters(struct semel_buf *buf, const struct cli_args *args)
         put_option(buf, args, filter_names[i]);
     if (cli_value(args, "store") != NULL) {
         semel__buf_addz(buf, " --store=");
-        cli_put_word(buf, semel__str(cli_store_shown(cli_value(args, "store"))));
+        semel__put_word(buf, semel__str(cli_store_shown(cli_value(args, "store"))));
     }
 }
 
-/* ---- one message --------------------------------------------------------------------------------- */
+/* ---- the store ------------------------------------------------------------------------------------ */
+
+/* The store, opened, and a handle on it; `who` only where something is changed. 0, or an exit code. */
+static int ops_open(struct cli *cli, const struct cli_args *args, bool changes, struct semel_ops *ret)
+{
+    struct semel_str who = SEMEL_STR("nobody");
+    struct semel_error err = {0};
+    int code = CLI_OK;
+    struct semel_store *store = cli_store_open(args, false, &code);
+    if (store == NULL)
+        return code;
+    if (changes)
+        code = cli_who(cli, &who);
+    if (code == CLI_OK && semel__ops_init(ret, store, &cli->arena, who, &err) != SEMEL_OK)
+        code = cli_fail(CLI_FAILED, "%s", err.text);
+    if (code != CLI_OK)
+        semel_store_close(store);
+    else if (cli_value(args, "store") != NULL)
+        ret->store_option = cli_store_shown(cli_value(args, "store"));
+    return code;
+}
+
+static void ops_close(struct semel_ops *ops)
+{
+    semel__ops_done(ops);
+    semel_store_close(ops->store);
+}
+
+/* ---- finding one --------------------------------------------------------------------------------- */
 
 static int tell_homonyms(const char *id, const struct semel_row *rows, size_t n)
 {
     struct semel_buf line;
     int code = cli_fail(CLI_USAGE, "'%s' is the id of %s%zu messages; say which one:", id,
-                        n == HOMONYMS_MAX ? "at least " : "", n);
+                        n == SEMEL_HOMONYMS_MAX ? "at least " : "", n);
     for (size_t i = 0; i < n; i++) {
         semel__buf_init(&line, 4096);
         semel__buf_addz(&line, "--consumer ");
-        cli_put_word(&line, rows[i].consumer);
+        semel__put_word(&line, rows[i].consumer);
         semel__buf_addz(&line, " --source ");
-        cli_put_word(&line, rows[i].source);
+        semel__put_word(&line, rows[i].source);
         cli_fail(code, "    %.*s   (%s)", (int)line.n, line.p != NULL ? line.p : "",
                  semel__state_name(rows[i].live.state));
         semel__buf_done(&line);
@@ -159,125 +160,1089 @@ static int tell_homonyms(const char *id, const struct semel_row *rows, size_t n)
     return code;
 }
 
-/* Does the id carry a time before the watermark of this place? Then it may have been here, and was purged. */
-static bool tell_purged(struct cli *cli, struct semel_store *store, const char *id, struct semel_str consumer,
-                        struct semel_str source, int64_t made_us)
+static int tell_none(const struct cli_args *args, struct semel_ops *ops, const char *id)
 {
-    struct semel_row row = {.consumer = consumer, .source = source, .id = semel__str(id), .version = SEMEL_NONE};
-    struct semel_history history;
-    char made[40], mark[40];
-    if (semel_look_history(store, &row, 1, &cli->arena, &history, NULL) != SEMEL_OK ||
-        history.watermark_us == SEMEL_NONE || made_us >= history.watermark_us)
-        return false;
-    cli_time(made_us, made, sizeof made);
-    cli_time(history.watermark_us, mark, sizeof mark);
-    cli_fail(
-        CLI_NOTHING,
-        "its id was made at %s; what consumer %.*s had finished of source '%.*s' from before %s has been purged, so "
-        "it may have been there",
-        made, (int)consumer.n, consumer.p, (int)source.n, source.p, mark);
-    return true;
-}
-
-static bool purged_from(struct cli *cli, struct semel_store *store, const char *id, struct semel_str consumer,
-                        struct semel_str only)
-{
-    struct semel__msg msg;
-    struct semel_policy policy;
-    struct semel_str *sources;
-    size_t n;
-    semel__msg_init(&msg);
-    msg.id = semel__str(id);
-    if (semel__consumer_load(store, consumer, &cli->arena, &policy, NULL, NULL) != SEMEL_OK)
-        return false;
-    const int64_t made_us = semel__msg_time(&policy, &msg, semel__now(&semel__clock_real));
-    if (made_us == SEMEL_NONE)
-        return false;
-    if (semel_store_sources(store, consumer, &cli->arena, &sources, &n, NULL) != SEMEL_OK)
-        return false;
-    for (size_t i = 0; i < n && i < PLACES_MAX; i++)
-        if ((!semel__str_given(only) || semel__str_eq(only, sources[i])) &&
-            tell_purged(cli, store, id, consumer, sources[i], made_us))
-            return true;
-    return false;
-}
-
-static int tell_none(struct cli *cli, const struct cli_args *args, struct semel_store *store, const char *id)
-{
-    struct semel_str consumer = value(args, "consumer"), *consumers = &consumer;
-    size_t n = 1;
+    struct semel_str consumer = value(args, "consumer"), source = value(args, "source");
+    struct semel_buf text;
     int code = cli_fail(CLI_NOTHING, "there is no message '%s'%s", id,
-                        semel__str_given(consumer) || cli_value(args, "source") != NULL ? " of that consumer and source"
-                                                                                        : "");
-    if (!semel__str_given(consumer) &&
-        semel_store_consumers(store, (struct semel_str){0}, PLACES_MAX, &cli->arena, &consumers, &n, NULL) != SEMEL_OK)
-        return code;
-    for (size_t i = 0; i < n; i++)
-        if (purged_from(cli, store, id, consumers[i], value(args, "source")))
-            break;
+                        semel__str_given(consumer) || semel__str_given(source) ? " of that consumer and source" : "");
+    semel__buf_init(&text, SEMEL_EXPLAIN_MAX);
+    if (semel__ops_purged(ops, consumer, source, semel__str(id), &text))
+        cli_fail(code, "%.*s", (int)text.n, text.p);
+    semel__buf_done(&text);
     return code;
 }
 
-int inbox_find(struct cli *cli, const struct cli_args *args, struct semel_store *store, const char *id,
-               bool with_payload, struct semel_row **ret_row, bool *ret_damaged)
+/* The one message of that id, --consumer and --source; NULL and 0: its row cannot be read. Else an exit code. */
+static int find(const struct cli_args *args, struct semel_ops *ops, const char *id, bool with_payload,
+                struct semel_row **ret_row)
 {
-    struct semel_filter filter = {.consumer = value(args, "consumer"),
-                                  .source = value(args, "source"),
-                                  .id = semel__str(id),
-                                  .received_before_us = SEMEL_NONE,
-                                  .received_after_us = SEMEL_NONE};
     struct semel_error err = {0};
-    struct semel_row *rows = NULL;
-    size_t n = 0, damaged = 0;
-    *ret_damaged = false;
-    if (semel__id_check("the message id", filter.id, 1, &err) != SEMEL_OK)
+    struct semel_find find;
+    *ret_row = NULL;
+    semel_status status = semel__ops_find(ops, value(args, "consumer"), value(args, "source"), semel__str(id),
+                                          with_payload, &find, &err);
+    if (status == SEMEL_INVALID && err.cls == SEMEL_CLASS_PERMANENT)
         return cli_fail(CLI_USAGE, "%s", err.text);
-    semel_status status = semel_look_list(store, &filter, SEMEL_NONE, HOMONYMS_MAX, with_payload, &cli->arena, &rows,
-                                          &n, &damaged, &err);
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "looking for the message");
-    if (n == 0 && damaged == 0)
-        return tell_none(cli, args, store, id);
-    if (n > 1)
-        return tell_homonyms(id, rows, n);
-    *ret_damaged = n == 0;
-    *ret_row = n == 1 ? &rows[0] : NULL;
+    switch (find.found) {
+    case SEMEL_FOUND_NONE:
+        return tell_none(args, ops, id);
+    case SEMEL_FOUND_SEVERAL:
+        return tell_homonyms(id, find.rows, find.n);
+    case SEMEL_FOUND:
+        *ret_row = &find.rows[0];
+        break;
+    case SEMEL_FOUND_DAMAGED:
+        break;
+    }
     return CLI_OK;
 }
 
-int inbox_facts(struct cli *cli, const struct cli_args *args, struct semel_store *store, struct semel_row *row,
-                struct cli_facts *ret)
+/* ---- ls: a page ---------------------------------------------------------------------------------- */
+
+/* Those columns that say something on this page. */
+enum column {
+    ARRIVAL,
+    ID,
+    CONSUMER,
+    SOURCE,
+    TYPE,
+    STATUS,
+    ATTEMPTS,
+    KEY,
+    VERSION,
+    RECEIVED,
+    UPDATED,
+    DUE,
+    CLASS,
+    ERROR
+};
+#define COLUMNS (ERROR + 1)
+
+static const struct cli_column columns[COLUMNS] = {
+    [ARRIVAL] = {"arrival", CLI_NUMBER, false},
+    [ID] = {"id", CLI_TEXT, false},
+    [CONSUMER] = {"consumer", CLI_TEXT, false},
+    [SOURCE] = {"source", CLI_TEXT, false},
+    [TYPE] = {"type", CLI_TEXT, true},
+    [STATUS] = {"status", CLI_TEXT, false},
+    [ATTEMPTS] = {"attempts", CLI_NUMBER, false},
+    [KEY] = {"key", CLI_TEXT, false},
+    [VERSION] = {"version", CLI_NUMBER, false},
+    [RECEIVED] = {"received", CLI_TIME, false},
+    [UPDATED] = {"updated", CLI_TIME, false},
+    [DUE] = {"due", CLI_TIME, false},
+    [CLASS] = {"class", CLI_TEXT, false},
+    [ERROR] = {"error", CLI_TEXT, true},
+};
+
+static bool says_something(enum column column, const struct semel_row *rows, size_t n)
 {
-    struct semel_history *history = semel__arena_alloc(&cli->arena, 1, sizeof *history);
-    struct semel_policy *policy = semel__arena_alloc(&cli->arena, 1, sizeof *policy);
-    struct semel_error err = {0};
-    struct semel_row *rows = NULL;
-    size_t n = 0, damaged;
-    bool said;
-    if (history == NULL || policy == NULL)
-        return cli_fail(CLI_FAILED, "out of memory");
-    semel_status status = semel__consumer_load(store, row->consumer, &cli->arena, policy, &said, &err);
-    if (status == SEMEL_OK && !said && semel__str_given(row->order_key)) /* as the first message of a key settles it */
-        policy->order = row->version != SEMEL_NONE ? SEMEL_ORDER_VERSION : SEMEL_ORDER_ARRIVAL;
-    if (status == SEMEL_OK)
-        status = semel_look_history(store, row, HISTORY_MAX, &cli->arena, history, &err);
-    *ret = (struct cli_facts){.row = row,
-                              .policy = policy,
-                              .history = history,
-                              .now_us = semel__now(&semel__clock_real),
-                              .store = cli_value(args, "store") != NULL ? cli_store_shown(cli_value(args, "store"))
-                                                                        : NULL};
-    if (status == SEMEL_OK && semel__str_given(row->order_key) && policy->order != SEMEL_ORDER_NONE) {
-        struct semel_scan scan = {.kind = SEMEL_SCAN_KEY,
-                                  .consumer = row->consumer,
-                                  .now_us = ret->now_us,
-                                  .token = SEMEL_NONE,
-                                  .after_arrival = SEMEL_NONE,
-                                  .order_key = row->order_key,
-                                  .by_version = policy->order == SEMEL_ORDER_VERSION,
-                                  .max = CLI_KEY_MAX};
-        status = semel_store_scan(store, &scan, &cli->arena, &rows, &n, &damaged, &err);
-        cli_facts_key(ret, rows, n, n == CLI_KEY_MAX);
-    }
-    return status == SEMEL_OK ? CLI_OK : cli_fail_error(status, &err, "reading what is known of the message");
+    bool any = false;
+    for (size_t i = 0; i < n && !any; i++)
+        switch (column) {
+        case SOURCE:
+            any = rows[i].source.n > 0;
+            break;
+        case TYPE:
+            any = rows[i].type.n > 0;
+            break;
+        case KEY:
+            any = semel__str_given(rows[i].order_key);
+            break;
+        case VERSION:
+            any = rows[i].version != SEMEL_NONE;
+            break;
+        case DUE:
+            any = rows[i].live.due_us != SEMEL_NONE;
+            break;
+        case CLASS:
+        case ERROR:
+            any = rows[i].live.error_class != SEMEL_CLASS_NONE;
+            break;
+        case ARRIVAL:
+        case UPDATED:
+            return false;
+        case ID:
+        case CONSUMER:
+        case STATUS:
+        case ATTEMPTS:
+        case RECEIVED:
+            return true;
+        }
+    return any;
 }
+
+static void put_cell(struct cli_table *table, enum column column, const struct semel_row *row)
+{
+    const char *cls = row->live.error_class != SEMEL_CLASS_NONE ? semel__class_name(row->live.error_class) : NULL;
+    const struct semel_str texts[COLUMNS] = {
+        [ID] = row->id,
+        [CONSUMER] = row->consumer,
+        [SOURCE] = row->source,
+        [TYPE] = row->type,
+        [STATUS] = semel__str(semel__state_name(row->live.state)),
+        [KEY] = row->order_key,
+        [CLASS] = semel__str(cls),
+        [ERROR] = row->live.error_text,
+    };
+    const int64_t numbers[COLUMNS] = {
+        [ARRIVAL] = row->arrival,      [ATTEMPTS] = row->live.attempts, [VERSION] = row->version,
+        [RECEIVED] = row->received_us, [UPDATED] = row->updated_us,     [DUE] = row->live.due_us,
+    };
+    if (columns[column].type == CLI_TEXT)
+        cli_table_text(table, texts[column]);
+    else
+        cli_table_number(table, numbers[column]);
+}
+
+static int print_rows(const struct cli *cli, const struct semel_list *list)
+{
+    struct cli_column chosen[COLUMNS];
+    enum column which[COLUMNS];
+    size_t k = 0;
+    for (enum column c = ID; c < COLUMNS; c++)
+        if (says_something(c, list->rows, list->n)) {
+            chosen[k] = columns[c];
+            which[k++] = c;
+        }
+    struct cli_table *table = cli_table_new(cli, chosen, k);
+    for (size_t i = 0; i < list->n && table != NULL; i++)
+        for (size_t c = 0; c < k; c++)
+            put_cell(table, which[c], &list->rows[i]);
+    return cli_table_print(table, NULL);
+}
+
+static void tell_next(const struct cli_args *args, size_t limit, int64_t after)
+{
+    struct semel_buf buf;
+    semel__buf_init(&buf, SEMEL_EXPLAIN_MAX);
+    semel__buf_addz(&buf, "semel inbox ls");
+    put_filters(&buf, args);
+    if (limit != SEMEL_LIST_LIMIT)
+        semel__buf_addf(&buf, " --limit %zu", limit);
+    semel__buf_addf(&buf, " --after %lld", (long long)after);
+    fflush(stdout);
+    if (!buf.failed)
+        fprintf(stderr, "there are more: %.*s\n", (int)buf.n, buf.p);
+    semel__buf_done(&buf);
+}
+
+static int list(struct cli *cli, const struct cli_args *args, struct semel_ops *ops, const struct semel_query *query)
+{
+    struct semel_error err = {0};
+    struct semel_list list;
+    struct semel_buf json;
+    int code = CLI_OK;
+    semel_status status = semel__ops_list(ops, query, &list, &err);
+    if (status != SEMEL_OK)
+        return cli_fail_error(status, &err, "listing the inbox");
+    if (cli->json) {
+        semel__buf_init(&json, CLI_JSON_MAX);
+        semel__ops_json_list(&json, &list);
+        code = cli_json_print(&json);
+    } else if (list.n > 0) {
+        code = print_rows(cli, &list);
+    } else {
+        cli_say(cli, "no messages");
+    }
+    if (list.damaged > 0)
+        cli_fail(code, "%zu rows cannot be read as Semel's and are not listed", list.damaged);
+    if (list.more)
+        tell_next(args, query->limit, list.rows[list.n - 1].arrival);
+    return code;
+}
+
+/* ---- ls: groups ---------------------------------------------------------------------------------- */
+
+static int print_groups(const struct cli *cli, const struct semel_groups *list)
+{
+    static const struct cli_column heads[] = {
+        {"count", CLI_NUMBER, false}, {"consumer", CLI_TEXT, false}, {"status", CLI_TEXT, false},
+        {"class", CLI_TEXT, false},   {"error", CLI_TEXT, true},     {"oldest", CLI_TIME, false},
+        {"newest", CLI_TIME, false},  {"example", CLI_TEXT, false},
+    };
+    struct cli_table *table = cli_table_new(cli, heads, sizeof heads / sizeof heads[0]);
+    for (size_t i = 0; i < list->n && table != NULL; i++) {
+        const struct semel_group *group = &list->groups[i];
+        cli_table_number(table, group->n);
+        cli_table_text(table, group->consumer);
+        cli_table_text(table, semel__str(semel__state_name(group->state)));
+        cli_table_text(table, group->error_class);
+        cli_table_text(table, group->error_text);
+        cli_table_number(table, group->first_us);
+        cli_table_number(table, group->last_us);
+        cli_table_text(table, group->id);
+    }
+    return cli_table_print(table, NULL);
+}
+
+static int group(struct cli *cli, struct semel_ops *ops, const struct semel_query *query)
+{
+    struct semel_error err = {0};
+    struct semel_groups groups;
+    struct semel_buf json;
+    int code = CLI_OK;
+    semel_status status = semel__ops_groups(ops, query, &groups, &err);
+    if (status == SEMEL_INVALID && query->after != SEMEL_NONE)
+        return cli_fail(CLI_USAGE, "--%s", err.text);
+    if (status != SEMEL_OK)
+        return cli_fail_error(status, &err, "grouping the inbox");
+    if (cli->json) {
+        semel__buf_init(&json, CLI_JSON_MAX);
+        semel__ops_json_groups(&json, &groups);
+        code = cli_json_print(&json);
+    } else if (groups.n > 0) {
+        code = print_groups(cli, &groups);
+    } else {
+        cli_say(cli, "no messages");
+    }
+    if (groups.capped)
+        cli_fail(code, "only the first %d messages that match were looked at", SEMEL_GROUPED_MAX);
+    return code;
+}
+
+static int run_ls(struct cli *cli, const struct cli_args *args)
+{
+    struct semel_query query;
+    struct semel_ops ops;
+    const char *by = cli_value(args, "group-by");
+    if (by != NULL && strcmp(by, "error") != 0)
+        return cli_fail(CLI_USAGE, "--group-by is '%s'; it must be error", by);
+    int code = read_query(args, true, &query);
+    if (code == CLI_OK)
+        code = ops_open(cli, args, false, &ops);
+    if (code != CLI_OK)
+        return code;
+    code = by != NULL ? group(cli, &ops, &query) : list(cli, args, &ops, &query);
+    ops_close(&ops);
+    return code;
+}
+
+static const struct cli_option ls_options[] = {
+    FILTER_OPTIONS,
+    {"group-by", 0, "error", "count by consumer, status, class and text of the last error"},
+    {"limit", 'n', "N", "at most N lines (default 50, at most 10000)"},
+    {"after", 0, "ARRIVAL", "the next page: only what arrived after this"},
+    CLI_STORE_OPTION,
+    {NULL, 0, NULL, NULL},
+};
+
+static const struct cli_command ls = {
+    .name = "ls",
+    .summary = "list messages, oldest first",
+    .operands = "",
+    .options = ls_options,
+    .help = "Examples:\n"
+            "  semel inbox ls --dead\n"
+            "  semel inbox ls --consumer billing --status failed,unknown --older 1h\n"
+            "  semel inbox ls --dead --group-by error",
+    .run = run_ls,
+};
+
+/* ---- show --------------------------------------------------------------------------------------- */
+
+static void field(const struct cli *cli, const char *name, struct semel_str value)
+{
+    char text[SHOWN_MAX + 1];
+    if (!semel__str_given(value))
+        return;
+    semel__str_show(text, sizeof text, value);
+    cli_say(cli, "%-14s%s%s", name, text, value.n > SHOWN_MAX ? " ..." : "");
+}
+
+static void field_when(const struct cli *cli, const char *name, int64_t us, int64_t now_us)
+{
+    struct semel_buf buf;
+    if (us == SEMEL_NONE)
+        return;
+    semel__buf_init(&buf, 200);
+    semel__put_when(&buf, us, now_us);
+    field(cli, name, semel__buf_str(&buf));
+    semel__buf_done(&buf);
+}
+
+static void field_number(const struct cli *cli, const char *name, int64_t value)
+{
+    if (value != SEMEL_NONE)
+        cli_say(cli, "%-14s%lld", name, (long long)value);
+}
+
+/* Text, each line by its own cli_say, which lets no newline pass. */
+static void say_lines(const struct cli *cli, const struct semel_buf *buf)
+{
+    struct semel_str text = semel__buf_str(buf);
+    while (text.n > 0) {
+        const char *end = memchr(text.p, '\n', text.n);
+        size_t n = end != NULL ? (size_t)(end - text.p) : text.n;
+        cli_say(cli, "%.*s", (int)n, text.p);
+        n += end != NULL;
+        text.p += n;
+        text.n -= n;
+    }
+}
+
+static void say_row(const struct cli *cli, const struct semel_ops_facts *f)
+{
+    const struct semel_row *row = f->row;
+    const struct semel_live *live = &row->live;
+    field(cli, "id", row->id);
+    field(cli, "consumer", row->consumer);
+    field(cli, "source", row->source.n > 0 ? row->source : (struct semel_str){0});
+    field(cli, "type", row->type);
+    field(cli, "status", semel__str(semel__state_name(live->state)));
+    if (live->error_class != SEMEL_CLASS_NONE)
+        field(cli, "class", semel__str(semel__class_name(live->error_class)));
+    field(cli, "error", live->error_text);
+    cli_say(cli, "%-14s%d%s", "attempts", live->attempts, live->alone ? ", runs alone" : "");
+    if (live->replays > 0)
+        cli_say(cli, "%-14s%d, with %d attempts before the last one", "retries", live->replays, live->attempts_before);
+    field(cli, "key", row->order_key);
+    field_number(cli, "version", row->version);
+    field_when(cli, "made", row->message_time_us, f->now_us);
+    field_when(cli, "received", row->received_us, f->now_us);
+    field_when(cli, "updated", row->updated_us, f->now_us);
+    field_when(cli, "finished", live->processed_us, f->now_us);
+    field_when(cli, "due", live->due_us, f->now_us);
+    field(cli, "held by", live->lease_owner);
+    field_when(cli, "held until", live->lease_until_us, f->now_us);
+    field(cli, "outcome", live->outcome);
+    field(cli, "position", row->position);
+    field(cli, "traceparent", row->traceparent);
+    field_number(cli, "arrival", row->arrival);
+    field(cli, "headers", row->headers);
+    if (!row->kept)
+        cli_say(cli, "%-14snot kept", "payload");
+    else if (semel__utf8_valid(row->payload))
+        field(cli, "payload", row->payload);
+    else
+        cli_say(cli, "%-14s%zu bytes that are not text; --payload writes them", "payload", row->payload.n);
+}
+
+/* Who waits for a business key that it has, or that it wants like them (A6). */
+static void say_waiters(const struct cli *cli, const struct semel_ops_facts *f)
+{
+    struct semel_buf buf;
+    semel__buf_init(&buf, SEMEL_EXPLAIN_MAX);
+    size_t n = semel__put_waiters(f, &buf);
+    if (n > 0)
+        cli_say(cli, "%-14s%.*s", f->row->n_wants > 0 ? "waiters too" : "waiters", (int)buf.n, buf.p);
+    semel__buf_done(&buf);
+}
+
+static void say_history(const struct cli *cli, const struct semel_ops_facts *f)
+{
+    const struct semel_history *h = f->history;
+    char at[40], who[SEMEL_ID_MAX + 1], text[SEMEL_ERROR_TEXT_MAX + 1], what[64];
+    for (size_t i = 0; i < h->n_business; i++)
+        field(cli, "business key", h->business[i]);
+    for (size_t i = 0; i < f->row->n_wants; i++)
+        field(cli, "wanted key", f->row->wants[i]);
+    say_waiters(cli, f);
+    for (size_t i = 0; i < h->n_tries; i++) {
+        cli_time(h->tries[i].at_us, at, sizeof at);
+        semel__str_show(who, sizeof who, h->tries[i].worker);
+        semel__str_show(what, sizeof what, h->tries[i].cls);
+        semel__str_show(text, sizeof text, h->tries[i].text);
+        cli_say(cli, "%-14s%d  %s  %s  %s%s%s", i == 0 ? "failed" : "", h->tries[i].attempt, at, who, what,
+                text[0] != '\0' ? ": " : "", text);
+    }
+    for (size_t i = 0; i < h->n_acts; i++) {
+        cli_time(h->acts[i].at_us, at, sizeof at);
+        semel__str_show(who, sizeof who, h->acts[i].who);
+        semel__str_show(what, sizeof what, h->acts[i].what);
+        semel__str_show(text, sizeof text, h->acts[i].reason);
+        cli_say(cli, "%-14s%s  %s  %s: %s", i == 0 ? "audit" : "", at, who, what, text);
+    }
+    for (size_t i = 0; i < h->n_conflicts; i++) {
+        cli_time(h->conflicts[i].last_us, at, sizeof at);
+        cli_say(cli, "%-14s%lld times with another payload, last %s", i == 0 ? "conflicts" : "",
+                (long long)h->conflicts[i].n, at);
+    }
+    if (h->more)
+        cli_say(cli, "%-14sthere is more than is shown", "");
+}
+
+static int print_payload(const struct semel_row *row)
+{
+    if (!row->kept)
+        return cli_fail(CLI_REFUSED, "the payload of this message was not kept");
+    if (isatty(STDOUT_FILENO) == 1) {
+        struct semel_str rest = row->payload;
+        while (rest.n > 0) {
+            uint32_t c = 0;
+            size_t n = semel__utf8_next(rest, &c);
+            if (n == 0 || (c != '\n' && c != '\t' && !semel__utf8_shown(c)))
+                return cli_fail(CLI_REFUSED, "the payload has control characters or is not text: send it to a file");
+            rest.p += n;
+            rest.n -= n;
+        }
+    }
+    fwrite(row->payload.p, 1, row->payload.n, stdout);
+    return CLI_OK;
+}
+
+static int print_all(const struct cli *cli, const struct semel_ops_facts *f)
+{
+    struct semel_buf why, next;
+    int code = CLI_OK;
+    if (cli->json) {
+        struct semel_buf json;
+        semel__buf_init(&json, CLI_JSON_MAX);
+        semel__ops_json_message(&json, f);
+        return cli_json_print(&json);
+    }
+    semel__buf_init(&why, SEMEL_EXPLAIN_MAX);
+    semel__buf_init(&next, SEMEL_EXPLAIN_MAX);
+    semel__explain(f, &why, &next);
+    if (why.failed || next.failed) {
+        code = cli_fail(CLI_FAILED, "out of memory");
+    } else {
+        say_row(cli, f);
+        say_history(cli, f);
+        cli_say(cli, "%s", "");
+        say_lines(cli, &why);
+        say_lines(cli, &next);
+    }
+    semel__buf_done(&why);
+    semel__buf_done(&next);
+    return code;
+}
+
+static int tell_damaged(const struct cli_args *args, struct semel_ops *ops, const char *id)
+{
+    struct semel_buf why, next;
+    if (cli_value(args, "consumer") == NULL)
+        return cli_fail(CLI_FAILED, "the row of '%s' cannot be read; add its --consumer and --source to see why", id);
+    semel__buf_init(&why, SEMEL_EXPLAIN_MAX);
+    semel__buf_init(&next, SEMEL_EXPLAIN_MAX);
+    semel__ops_damage(ops, value(args, "consumer"), value(args, "source"), semel__str(id), &why, &next);
+    struct semel_str lines[] = {semel__buf_str(&why), semel__buf_str(&next)};
+    for (size_t i = 0; i < 2; i++)
+        cli_fail(CLI_FAILED, "%.*s", (int)lines[i].n, lines[i].p);
+    semel__buf_done(&why);
+    semel__buf_done(&next);
+    return CLI_FAILED;
+}
+
+static int show(struct cli *cli, const struct cli_args *args, struct semel_ops *ops)
+{
+    const char *id = cli_operand(args, 0);
+    struct semel_row *row = NULL;
+    struct semel_ops_facts facts;
+    struct semel_error err = {0};
+    int code = find(args, ops, id, true, &row);
+    if (code != CLI_OK)
+        return code;
+    if (row == NULL)
+        return tell_damaged(args, ops, id);
+    if (cli_flag(args, "payload"))
+        return print_payload(row);
+    semel_status status = semel__ops_facts(ops, row, &facts, &err);
+    return status == SEMEL_OK ? print_all(cli, &facts)
+                              : cli_fail_error(status, &err, "reading what is known of the message");
+}
+
+static int run_show(struct cli *cli, const struct cli_args *args)
+{
+    struct semel_ops ops;
+    if (cli_flag(args, "payload") && cli->json)
+        return cli_fail(CLI_USAGE, "--payload writes the bytes as they are, and --json cannot; give one of them");
+    int code = ops_open(cli, args, false, &ops);
+    if (code != CLI_OK)
+        return code;
+    code = show(cli, args, &ops);
+    ops_close(&ops);
+    return code;
+}
+
+static const struct cli_option show_options[] = {
+    WHOSE_OPTIONS,
+    {"payload", 0, NULL, "write the payload alone, byte for byte"},
+    CLI_STORE_OPTION,
+    {NULL, 0, NULL, NULL},
+};
+
+static const struct cli_command show_command = {
+    .name = "show",
+    .summary = "show one message, and say why it is not running",
+    .operands = "ID",
+    .operands_min = 1,
+    .operands_max = 1,
+    .options = show_options,
+    .help = "Shows the row, its failed attempts, what operators did to it, and then in words why it is not running and "
+            "what\n"
+            "would make it run.\n"
+            "\n"
+            "Examples:\n"
+            "  semel inbox show pay-17\n"
+            "  semel inbox show pay-17 --consumer billing --payload > pay-17.json",
+    .run = run_show,
+};
+
+/* ---- retry, discard, resolve: one by one --------------------------------------------------------- */
+
+/* What --reason, --outcome and --force say. 0, or an exit code. */
+static int read_given(const struct cli_args *args, enum semel_order_word word, struct semel_instruction *ret)
+{
+    struct semel_error err = {0};
+    bool dry = cli_flag(args, "dry-run");
+    *ret = (struct semel_instruction){.word = word, .reason = value(args, "reason")};
+    ret->force = word == SEMEL_WORD_REPLAY && cli_flag(args, "force");
+    if (word == SEMEL_WORD_RESOLVE)
+        ret->outcome = value(args, "outcome");
+    if (!dry && !semel__str_given(ret->reason))
+        return cli_fail(CLI_REFUSED, "say why: --reason TEXT goes into the audit");
+    return semel__ops_check(ret, dry, &err) == SEMEL_OK ? CLI_OK : cli_fail(CLI_USAGE, "--%s", err.text);
+}
+
+static int one(struct cli *cli, const struct cli_args *args, struct semel_ops *ops,
+               const struct semel_instruction *given, const char *id, struct semel_told *told)
+{
+    struct semel_row *row = NULL;
+    struct semel_error err = {0};
+    int code = find(args, ops, id, false, &row);
+    if (code == CLI_OK && row == NULL)
+        code = cli_fail(CLI_FAILED, "the row of '%s' cannot be read, and is left alone; semel inbox show says more",
+                        id);
+    if (code != CLI_OK)
+        return code;
+    semel_status status = semel__ops_command(ops, given, row, cli_flag(args, "dry-run"), &told->answer, &err);
+    if (status != SEMEL_OK)
+        return cli_fail_error(status, &err, semel__command_name(given->word));
+    told->row = row;
+    if (told->answer.kind == SEMEL_DID || told->answer.kind == SEMEL_WOULD) {
+        cli_say(cli, "%s %s", id, told->answer.text);
+        return CLI_OK;
+    }
+    return cli_fail(CLI_REFUSED, "%s %s", id, told->answer.text);
+}
+
+/* All done: 0. None done: what the first one met. Some done: FAILED, not all of it. */
+static int each(struct cli *cli, const struct cli_args *args, struct semel_ops *ops,
+                const struct semel_instruction *given)
+{
+    size_t n = cli_n(args), done = 0, answered = 0;
+    int first = CLI_OK, printed = CLI_OK;
+    struct semel_told *told = semel__arena_alloc(&cli->arena, n, sizeof *told);
+    if (told == NULL)
+        return cli_fail(CLI_FAILED, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        told[answered].row = NULL;
+        int code = one(cli, args, ops, given, cli_operand(args, i), &told[answered]);
+        answered += told[answered].row != NULL;
+        done += code == CLI_OK;
+        first = first == CLI_OK ? code : first;
+    }
+    if (cli->json) {
+        struct semel_buf json;
+        semel__buf_init(&json, CLI_JSON_MAX);
+        semel__ops_json_answers(&json, told, answered);
+        printed = cli_json_print(&json);
+    }
+    if (printed != CLI_OK)
+        return printed;
+    return first != CLI_OK && done > 0 ? CLI_FAILED : first;
+}
+
+static int one_by_one(struct cli *cli, const struct cli_args *args, enum semel_order_word word)
+{
+    struct semel_instruction given;
+    struct semel_ops ops;
+    int code = read_given(args, word, &given);
+    if (code == CLI_OK)
+        code = ops_open(cli, args, true, &ops);
+    if (code != CLI_OK)
+        return code;
+    code = each(cli, args, &ops, &given);
+    ops_close(&ops);
+    return code;
+}
+
+/* ---- in bulk: signals ---------------------------------------------------------------------------- */
+
+static bool interrupted;
+
+static void signals(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGTERM);
+}
+
+/* From now on SIGINT and SIGTERM are kept until they are asked for. */
+static void catch_signals(void)
+{
+    sigset_t set;
+    signals(&set);
+    sigprocmask(SIG_BLOCK, &set, NULL); /* NOLINT(concurrency-mt-unsafe): there are no threads */
+}
+
+/* Waits; true, and at once: there was one, now or before. */
+static bool wait_or_stop(int64_t us)
+{
+    sigset_t set;
+    struct timespec span = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
+    signals(&set);
+    if (!interrupted)
+        interrupted = sigtimedwait(&set, NULL, &span) > 0;
+    return interrupted;
+}
+
+/* ---- in bulk: before it begins ------------------------------------------------------------------- */
+
+struct bulk {
+    struct cli *cli;
+    const struct cli_args *args;
+    struct semel_ops ops;
+    enum semel_order_word word;
+    struct semel_bulk_options options;
+    struct semel_selection selection;
+    int64_t told; /* messages that were not done, by name */
+};
+
+static int confirm(const struct bulk *b)
+{
+    char answer[16] = "";
+    if (b->word == SEMEL_WORD_REPLAY) {
+        char rate[64];
+        snprintf(rate, sizeof rate, b->options.rate > 0 ? "%lld messages a second" : "messages as fast as they go",
+                 (long long)b->options.rate);
+        cli_fail(
+            0,
+            "before a retry in bulk: is the cause mended, do the payloads fit the handler of today, and can what is "
+            "downstream take %s?",
+            rate);
+    }
+    if (cli_flag(b->args, "yes"))
+        return CLI_OK;
+    if (isatty(STDIN_FILENO) != 1 || isatty(STDERR_FILENO) != 1)
+        return cli_fail(CLI_USAGE, "there is no terminal to ask on: say --yes to go on");
+    fprintf(stderr, "continue? [y/N] ");
+    fflush(stderr);
+    if (fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y'))
+        return CLI_OK;
+    return cli_fail(CLI_FAILED, "nothing was done");
+}
+
+/* What would be met: how many messages, and of which causes. */
+static int print_count(const struct cli *cli, int64_t total, const struct semel_groups *list)
+{
+    static const struct cli_column heads[] = {
+        {"messages", CLI_NUMBER, false}, {"consumer", CLI_TEXT, false}, {"status", CLI_TEXT, false},
+        {"class", CLI_TEXT, false},      {"error", CLI_TEXT, true},     {"example", CLI_TEXT, false},
+    };
+    size_t shown = list->n < GROUPS_SHOWN ? list->n : GROUPS_SHOWN;
+    if (cli->json)
+        return CLI_OK;
+    struct cli_table *table = cli_table_new(cli, heads, sizeof heads / sizeof heads[0]);
+    for (size_t i = 0; i < shown && table != NULL; i++) {
+        const struct semel_group *group = &list->groups[i];
+        cli_table_number(table, group->n);
+        cli_table_text(table, group->consumer);
+        cli_table_text(table, semel__str(semel__state_name(group->state)));
+        cli_table_text(table, group->error_class);
+        cli_table_text(table, group->error_text);
+        cli_table_text(table, group->id);
+    }
+    int code = cli_table_print(table, NULL);
+    if (list->n > shown)
+        cli_say(cli, "and %zu more causes", list->n - shown);
+    cli_say(cli, "%lld message%s, %zu cause%s", (long long)total, total == 1 ? "" : "s", list->n,
+            list->n == 1 ? "" : "s");
+    return code;
+}
+
+/* What a dry run says at its end. */
+static int print_dry(const struct bulk *b, int64_t total, const struct semel_groups *groups)
+{
+    struct semel_buf json;
+    if (!b->cli->json) {
+        cli_say(b->cli, "would %s up to %lld messages; nothing was changed", semel__command_name(b->word),
+                (long long)total);
+        return CLI_OK;
+    }
+    semel__buf_init(&json, CLI_JSON_MAX);
+    semel__ops_json_dry_run(&json, b->word, total, groups);
+    return cli_json_print(&json);
+}
+
+static int count(struct bulk *b, const struct semel_filter *filter, bool dry)
+{
+    struct semel_arena arena, *before = b->ops.arena;
+    struct semel_groups groups;
+    struct semel_error err = {0};
+    int64_t total = 0;
+    int code;
+    semel__arena_init(&arena, (size_t)512 << 20);
+    b->ops.arena = &arena;
+    semel_status status = semel__bulk_count(&b->ops, filter, &groups, &total, &err);
+    b->ops.arena = before;
+    if (status == SEMEL_INVALID && err.cls == SEMEL_CLASS_REJECTED)
+        code = cli_fail(CLI_REFUSED, "%s", err.text);
+    else if (status != SEMEL_OK)
+        code = cli_fail_error(status, &err, "counting what matches");
+    else if (total == 0)
+        code = cli_fail(CLI_NOTHING, "no message matches");
+    else
+        code = print_count(b->cli, total, &groups);
+    if (code == CLI_OK && dry)
+        code = print_dry(b, total, &groups);
+    semel__arena_done(&arena);
+    return code;
+}
+
+static int freeze(struct bulk *b, const struct semel_filter *filter, const struct semel_instruction *given)
+{
+    struct semel_error err = {0};
+    semel_status status = semel__bulk_select(&b->ops, filter, given, &b->selection, &err);
+    if (status != SEMEL_OK)
+        return cli_fail_error(status, &err, "writing the selection down");
+    if (b->selection.n == 0)
+        return cli_fail(CLI_NOTHING, "no message matches any more");
+    /* Said before anything is done to it, so that it can be resumed whatever happens. */
+    fprintf(b->cli->json ? stderr : stdout, "selection %lld: %lld messages\n", (long long)b->selection.number,
+            (long long)b->selection.n);
+    fflush(stdout);
+    return CLI_OK;
+}
+
+static int choose(struct bulk *b, bool *ret_dry)
+{
+    struct semel_instruction given;
+    struct semel_query query;
+    struct semel_error err = {0};
+    *ret_dry = cli_flag(b->args, "dry-run");
+    int code = read_query(b->args, false, &query);
+    if (code == CLI_OK && query.filter.states == 0)
+        code = cli_fail(CLI_USAGE,
+                        "name messages, or say which: --dead, or --status with a list; see semel inbox %s -h",
+                        semel__command_name(b->word));
+    if (code == CLI_OK && semel__bulk_check(&query.filter, b->word, &err) != SEMEL_OK)
+        code = cli_fail(CLI_USAGE, "--%s", err.text);
+    if (code == CLI_OK)
+        code = read_given(b->args, b->word, &given);
+    if (code == CLI_OK)
+        code = count(b, &query.filter, *ret_dry);
+    if (code == CLI_OK && !*ret_dry)
+        code = confirm(b);
+    if (code != CLI_OK || *ret_dry)
+        return code;
+    catch_signals();
+    return freeze(b, &query.filter, &given);
+}
+
+static int no_filters(const struct bulk *b)
+{
+    const char *given = filter_given(b->args);
+    if (given == NULL && cli_value(b->args, "consumer") != NULL)
+        given = "consumer";
+    if (given == NULL && cli_value(b->args, "source") != NULL)
+        given = "source";
+    if (given == NULL && cli_value(b->args, "reason") != NULL)
+        given = "reason";
+    if (given == NULL && b->word == SEMEL_WORD_REPLAY && cli_flag(b->args, "force"))
+        given = "force";
+    return given == NULL ? CLI_OK
+                         : cli_fail(CLI_USAGE, "--%s and --resume: a selection keeps what it was made with", given);
+}
+
+/* Takes up a selection that somebody has made: its word, reason and force are those written down. */
+static int take_up(struct bulk *b, bool *ret_dry)
+{
+    const char *word = semel__command_name(b->word);
+    struct semel_selection *selection = &b->selection;
+    struct semel_error err = {0};
+    int64_t number;
+    bool found;
+    int code = no_filters(b);
+    if (code != CLI_OK || !cli_int(b->args, "resume", 1, INT64_MAX, 0, &number))
+        return CLI_USAGE;
+    semel_status status = semel__bulk_find(&b->ops, number, selection, &found, &err);
+    if (status != SEMEL_OK)
+        return cli_fail_error(status, &err, "reading the selection");
+    if (!found)
+        return cli_fail(CLI_NOTHING, "there is no selection %lld", (long long)number);
+    if (!semel__str_eqz(selection->word, word))
+        return cli_fail(CLI_USAGE, "selection %lld is not for %s: semel inbox %.*s --resume %lld", (long long)number,
+                        word, (int)selection->word.n, selection->word.p, (long long)number);
+    *ret_dry = cli_flag(b->args, "dry-run");
+    cli_say(b->cli, "selection %lld: %lld of %lld messages are left", (long long)number, (long long)selection->left,
+            (long long)selection->n);
+    if (*ret_dry)
+        return print_dry(b, selection->left, &(struct semel_groups){0});
+    if (selection->left > 0)
+        code = confirm(b);
+    if (code == CLI_OK)
+        catch_signals();
+    return code;
+}
+
+/* ---- in bulk: working through it ----------------------------------------------------------------- */
+
+static void show_progress(const struct bulk *b, const struct semel_bulk *run)
+{
+    int64_t done = 0;
+    if (isatty(STDERR_FILENO) != 1)
+        return;
+    for (enum semel_answer_kind kind = SEMEL_DID; kind <= SEMEL_REFUSED; kind++)
+        done += semel__bulk_n(run, kind);
+    fprintf(stderr, "\r%lld of %lld ", (long long)done, (long long)b->selection.left);
+    if (done == b->selection.left)
+        fprintf(stderr, "\n");
+}
+
+/* What was not done is told at once, up to a bound. */
+static void tell_step(struct bulk *b, const struct semel_bulk *run)
+{
+    struct semel_str id, consumer;
+    const struct semel_answer *answer = semel__bulk_answer(run, &id, &consumer);
+    if (answer == NULL)
+        return;
+    if (answer->kind != SEMEL_DID && b->told++ <= TOLD_MAX) {
+        const char *figure = answer->figure[0] != '\0' ? "; " : "";
+        if (b->told > TOLD_MAX)
+            cli_fail(0, "and more, which are only counted");
+        else
+            cli_fail(0, "%.*s (%.*s) %s: %s%s%s", (int)id.n, id.p, (int)consumer.n, consumer.p,
+                     semel__answer_name(answer->kind), answer->cause, figure, answer->figure);
+    }
+    show_progress(b, run);
+}
+
+static void work(struct bulk *b, struct semel_bulk *run)
+{
+    int64_t wait_us = 0;
+    while (wait_us >= 0) {
+        if (wait_or_stop(wait_us))
+            semel__bulk_stop(run, "interrupted", "interrupted");
+        wait_us = semel__bulk_step(run);
+        tell_step(b, run);
+    }
+}
+
+/* ---- in bulk: the end ---------------------------------------------------------------------------- */
+
+static int end_code(const struct semel_bulk *run)
+{
+    const char *cause, *stopped = semel__bulk_stopped(run, &cause);
+    if (stopped != NULL) {
+        if (strcmp(stopped, "interrupted") == 0)
+            return CLI_INTERRUPTED;
+        return strcmp(stopped, "store") == 0 ? CLI_STORE : CLI_STOPPED;
+    }
+    if (semel__bulk_n(run, SEMEL_REFUSED) == 0)
+        return CLI_OK;
+    return semel__bulk_n(run, SEMEL_DID) > 0 ? CLI_FAILED : CLI_REFUSED;
+}
+
+static int print_causes(const struct cli *cli, const struct semel_bulk *run)
+{
+    static const struct cli_column heads[] = {
+        {"result", CLI_TEXT, false},
+        {"messages", CLI_NUMBER, false},
+        {"example", CLI_TEXT, false},
+        {"reason", CLI_TEXT, true},
+    };
+    size_t n;
+    const struct semel_cause *causes = semel__bulk_causes(run, &n);
+    struct cli_table *table = cli_table_new(cli, heads, sizeof heads / sizeof heads[0]);
+    for (size_t i = 0; i < n && table != NULL; i++) {
+        cli_table_text(table, semel__str(semel__answer_name(causes[i].kind)));
+        cli_table_number(table, causes[i].n);
+        cli_table_text(table, semel__str(causes[i].example));
+        cli_table_text(table, semel__str(causes[i].text));
+    }
+    return cli_table_print(table, NULL);
+}
+
+static int report(struct bulk *b, const struct semel_bulk *run)
+{
+    const char *cause, *stopped = semel__bulk_stopped(run, &cause);
+    struct semel_selection now = b->selection;
+    struct semel_buf text;
+    bool found;
+    int printed, code = end_code(run);
+    if (semel__bulk_find(&b->ops, now.number, &now, &found, &(struct semel_error){0}) != SEMEL_OK || !found)
+        now = b->selection;
+    now.done = semel__bulk_n(run, SEMEL_DID); /* of this run: another may work at the same selection */
+    now.skipped = semel__bulk_n(run, SEMEL_SKIPPED);
+    now.refused = semel__bulk_n(run, SEMEL_REFUSED);
+    if (b->cli->json) {
+        semel__buf_init(&text, CLI_JSON_MAX);
+        semel__ops_json_selection(&text, &now, run, b->ops.store_option);
+        printed = cli_json_print(&text);
+    } else {
+        printed = print_causes(b->cli, run);
+        cli_say(b->cli, "selection %lld: %lld of %lld messages are left", (long long)now.number, (long long)now.left,
+                (long long)now.n);
+    }
+    if (stopped != NULL)
+        cli_fail(code, "%s", cause);
+    if (now.left > 0) {
+        semel__buf_init(&text, SEMEL_EXPLAIN_MAX);
+        semel__ops_put_resume(&text, &now, b->ops.store_option);
+        cli_fail(code, "to go on: %.*s", (int)text.n, text.p != NULL ? text.p : "");
+        semel__buf_done(&text);
+    }
+    return printed != CLI_OK ? printed : code;
+}
+
+static int run_bulk(struct bulk *b)
+{
+    struct semel_bulk *run = NULL;
+    struct semel_error err = {0};
+    bool dry = false;
+    int code = cli_value(b->args, "resume") != NULL ? take_up(b, &dry) : choose(b, &dry);
+    if (code != CLI_OK || dry)
+        return code;
+    semel_status status = semel__bulk_open(&run, &b->ops, &b->selection, &b->options, &err);
+    if (status != SEMEL_OK)
+        return cli_fail_error(status, &err, "working through the selection");
+    work(b, run);
+    code = report(b, run);
+    semel__bulk_close(run);
+    return code;
+}
+
+static int in_bulk(struct cli *cli, const struct cli_args *args, enum semel_order_word word)
+{
+    struct bulk b = {.cli = cli, .args = args, .word = word, .options.wait_us = SEMEL_BULK_WAIT_US};
+    bool retry = word == SEMEL_WORD_REPLAY;
+    if (!cli_int(args, "rate", 0, SEMEL_BULK_RATE_MAX, SEMEL_BULK_RATE, &b.options.rate) ||
+        (retry && !cli_duration(args, "wait", SEMEL_BULK_WAIT_US, &b.options.wait_us)))
+        return CLI_USAGE;
+    if (word == SEMEL_WORD_RESOLVE && cli_value(args, "outcome") != NULL)
+        return cli_fail(CLI_USAGE, "--outcome belongs to one message: name it by its id");
+    b.options.probe = retry && !cli_flag(args, "no-probe");
+    int code = ops_open(cli, args, true, &b.ops);
+    if (code != CLI_OK)
+        return code;
+    code = run_bulk(&b);
+    ops_close(&b.ops);
+    return code;
+}
+
+/* ---- the commands -------------------------------------------------------------------------------- */
+
+static int run(struct cli *cli, const struct cli_args *args, enum semel_order_word word)
+{
+    static const char *const bulk_only[] = {"resume", "rate", "wait"};
+    bool retry = word == SEMEL_WORD_REPLAY;
+    if (cli_n(args) == 0)
+        return in_bulk(cli, args, word);
+    const char *filter = filter_given(args);
+    for (size_t i = 0; filter == NULL && i < (retry ? 3 : 2); i++)
+        filter = cli_value(args, bulk_only[i]) != NULL ? bulk_only[i] : NULL;
+    if (filter != NULL)
+        return cli_fail(CLI_USAGE, "--%s chooses by itself: give ids or filters, not both", filter);
+    return one_by_one(cli, args, word);
+}
+
+static int run_retry(struct cli *cli, const struct cli_args *args)
+{
+    return run(cli, args, SEMEL_WORD_REPLAY);
+}
+
+static int run_discard(struct cli *cli, const struct cli_args *args)
+{
+    return run(cli, args, SEMEL_WORD_DISCARD);
+}
+
+static int run_resolve(struct cli *cli, const struct cli_args *args)
+{
+    return run(cli, args, SEMEL_WORD_RESOLVE);
+}
+
+#define ACT_OPTIONS                                                                                    \
+    {"reason", 'r', "TEXT", "why; goes into the audit with your name ($SEMEL_USER, else your login)"}, \
+        {"dry-run", 0, NULL, "say what would happen, and change nothing"}, FILTER_OPTIONS,             \
+        {"resume", 0, "N", "go on with selection N, whoever has made it"},                             \
+        {"rate", 0, "N", "in bulk: at most N messages a second (default 50; 0: as fast as it goes)"},  \
+        {"yes", 'y', NULL, "in bulk: do not ask"}, CLI_STORE_OPTION
+
+static const struct cli_option retry_options[] = {
+    ACT_OPTIONS,
+    {"force", 0, NULL, "also what is older than the retention, never was fit to run, or waits for a missing version"},
+    {"wait", 0, "DURATION", "in bulk: how long to watch the first one (default 10s)"},
+    {"no-probe", 0, NULL, "in bulk: do not try the first one alone"},
+    {NULL, 0, NULL, NULL},
+};
+
+static const struct cli_option discard_options[] = {ACT_OPTIONS, {NULL, 0, NULL, NULL}};
+
+static const struct cli_option resolve_options[] = {
+    ACT_OPTIONS,
+    {"outcome", 0, "JSON", "what came of it, for duplicates that ask"},
+    {NULL, 0, NULL, NULL},
+};
+
+static const struct cli_command retry = {
+    .name = "retry",
+    .summary = "have messages run again, under their own ids",
+    .operands = "[ID]...",
+    .operands_max = 10000,
+    .options = retry_options,
+    .help = "With ids, each message is made due at once, with a new budget of attempts; one that died of missing "
+            "versions waits\n"
+            "for them anew, and only --force runs it without, which leaves them stale. With filters instead of ids, "
+            "what matches\n"
+            "is counted, written down as a numbered selection, and worked through: the first message alone, and the "
+            "rest only\n"
+            "when that one did not fail again. A selection that was stopped can be resumed by its number, by anybody.\n"
+            "\n"
+            "Examples:\n"
+            "  semel inbox retry pay-17 --reason 'bank is back'\n"
+            "  semel inbox retry --dead --consumer billing --error timeout --dry-run\n"
+            "  semel inbox retry --dead --consumer billing --error timeout --reason 'ticket 811' --yes\n"
+            "  semel inbox retry --resume 7 --yes",
+    .run = run_retry,
+};
+
+static const struct cli_command discard = {
+    .name = "discard",
+    .summary = "skip messages for good",
+    .operands = "[ID]...",
+    .operands_max = 10000,
+    .options = discard_options,
+    .help = "A discarded message is rejected: it never runs, its business keys are free again, and what waited behind "
+            "it in\n"
+            "its key goes on. On a route by versions earlier ones that are missing are still waited for. With filters\n"
+            "instead of ids a numbered selection is made, as for retry.\n"
+            "\n"
+            "Examples:\n"
+            "  semel inbox discard pay-17 --reason 'test data'\n"
+            "  semel inbox discard --dead --consumer billing --type Ping --reason 'nobody needs them' --yes",
+    .run = run_discard,
+};
+
+static const struct cli_command resolve = {
+    .name = "resolve",
+    .summary = "say that messages have had their effect",
+    .operands = "[ID]...",
+    .operands_max = 10000,
+    .options = resolve_options,
+    .help = "A resolved message is completed without being run: for those of status unknown whose effect turned out to "
+            "have\n"
+            "happened, or was made by hand. With filters instead of ids a numbered selection is made, as for retry.\n"
+            "\n"
+            "Example:\n"
+            "  semel inbox resolve pay-17 --reason 'the bank has it, ref 4711' --outcome '{\"ref\":4711}'",
+    .run = run_resolve,
+};
+
+static const struct cli_command *const children[] = {
+    &ls, &show_command, &retry, &discard, &resolve, NULL,
+};
+
+const struct cli_command cli_inbox = {
+    .name = "inbox",
+    .summary = "list, explain, retry, discard and resolve messages",
+    .operands = "COMMAND",
+    .help =
+        "Dead letters are messages like all others: semel inbox ls --dead lists them, semel inbox ls --group-by error\n"
+        "shows why there are so many, and semel inbox show ID says in words why one is not running.",
+    .children = children,
+};

@@ -17,27 +17,27 @@
 static void add_setting(void *ctx, const struct semel_conf_shown *shown)
 {
     struct semel_buf *buf = ctx;
-    struct cli_object object;
-    cli_object_init(&object);
-    cli_object_text(&object, "path", semel__str(shown->path));
-    cli_object_text(&object, "choice", semel__str(shown->choice));
-    cli_object_text(&object, "type", semel__str(shown->type));
-    cli_object_text(&object, "default", semel__str(shown->other));
-    cli_object_bool(&object, "computed", shown->computed);
-    cli_object_bool(&object, "required", shown->required);
-    cli_object_bool(&object, "secret", shown->secret);
-    cli_object_bool(&object, "group", shown->group);
-    cli_object_text(&object, "help", semel__str(shown->help));
-    struct semel_str text = cli_object_end(&object);
+    struct semel_object object;
+    semel__object_init(&object);
+    semel__object_text(&object, "path", semel__str(shown->path));
+    semel__object_text(&object, "choice", semel__str(shown->choice));
+    semel__object_text(&object, "type", semel__str(shown->type));
+    semel__object_text(&object, "default", semel__str(shown->other));
+    semel__object_bool(&object, "computed", shown->computed);
+    semel__object_bool(&object, "required", shown->required);
+    semel__object_bool(&object, "secret", shown->secret);
+    semel__object_bool(&object, "group", shown->group);
+    semel__object_text(&object, "help", semel__str(shown->help));
+    struct semel_str text = semel__object_end(&object);
     semel__buf_addz(buf, buf->n > 1 ? ",\n" : "");
     semel__buf_add(buf, text.p, text.n);
     buf->failed |= object.buf.failed;
-    cli_object_done(&object);
+    semel__object_done(&object);
 }
 
 static int print_table(void)
 {
-    struct cli_object object;
+    struct semel_object object;
     struct semel_buf settings, properties;
     const char *const *names;
     size_t n = semel__conf_properties(&names);
@@ -50,9 +50,9 @@ static int print_table(void)
     semel__buf_addz(&settings, "[");
     semel__conf_settings(add_setting, &settings);
     semel__buf_addz(&settings, "]");
-    cli_object_init(&object);
-    cli_object_raw(&object, "settings", semel__buf_str(&settings));
-    cli_object_raw(&object, "kafka_properties", semel__buf_str(&properties));
+    semel__object_init(&object);
+    semel__object_raw(&object, "settings", semel__buf_str(&settings));
+    semel__object_raw(&object, "kafka_properties", semel__buf_str(&properties));
     object.buf.failed |= settings.failed || properties.failed;
     semel__buf_done(&settings);
     semel__buf_done(&properties);

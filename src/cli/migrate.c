@@ -44,11 +44,11 @@ static int print(const struct cli_args *args)
 
 static int told(const struct cli *cli, int from, int to)
 {
-    struct cli_object object;
+    struct semel_object object;
     if (cli->json) {
-        cli_object_init(&object);
-        cli_object_number(&object, "from", from);
-        cli_object_number(&object, "to", to);
+        semel__object_init(&object);
+        semel__object_number(&object, "from", from);
+        semel__object_number(&object, "to", to);
         return cli_object_print(&object);
     }
     if (from == to)

@@ -59,13 +59,13 @@ static int print_answer(const struct cli *cli, const struct semel_msg *msg, cons
     struct send_answer answer = send_answer(verdict);
     int code = CLI_OK;
     if (cli->json) {
-        struct cli_object object;
-        cli_object_init(&object);
-        cli_object_text(&object, "result", semel__str(answer.word));
-        cli_object_text(&object, "id", msg->id);
-        cli_object_text(&object, "why", semel__str(semel_why_name(verdict->why)));
-        cli_object_text(&object, "state", semel__str(semel_state_name(verdict->state)));
-        cli_object_text(&object, "text", semel__str(answer.text));
+        struct semel_object object;
+        semel__object_init(&object);
+        semel__object_text(&object, "result", semel__str(answer.word));
+        semel__object_text(&object, "id", msg->id);
+        semel__object_text(&object, "why", semel__str(semel_why_name(verdict->why)));
+        semel__object_text(&object, "state", semel__str(semel_state_name(verdict->state)));
+        semel__object_text(&object, "text", semel__str(answer.text));
         code = cli_object_print(&object);
     }
     cli_say(cli, "%s: %s", answer.word, answer.text);

@@ -383,13 +383,13 @@ static void read_all(struct run *run)
 static int print_sum(const struct cli *cli, const struct run *run)
 {
     if (cli->json) {
-        struct cli_object object;
-        cli_object_init(&object);
-        cli_object_number(&object, "lines", run->lines);
-        cli_object_number(&object, "accepted", run->accepted);
-        cli_object_number(&object, "duplicates", run->duplicates);
-        cli_object_number(&object, "refused", run->refused);
-        cli_object_number(&object, "bad", run->bad);
+        struct semel_object object;
+        semel__object_init(&object);
+        semel__object_number(&object, "lines", run->lines);
+        semel__object_number(&object, "accepted", run->accepted);
+        semel__object_number(&object, "duplicates", run->duplicates);
+        semel__object_number(&object, "refused", run->refused);
+        semel__object_number(&object, "bad", run->bad);
         return cli_object_print(&object);
     }
     cli_say(cli, "%lld lines: %lld accepted, %lld duplicates, %lld refused, %lld bad", (long long)run->lines,

@@ -11,6 +11,7 @@
 #include "core/look.h"
 #include "core/state.h"
 #include "store/migrations.h"
+#include "ops/ops.h"
 
 #define CAP 100000
 #define CONSUMERS_MAX 1000
@@ -64,7 +65,7 @@ static semel_status read_guarantees(struct semel_store *store, struct semel_aren
         if (status != SEMEL_OK)
             return status;
         bool readable = semel__policy_read(view->names[i], settings, &policy, NULL, err) == SEMEL_OK;
-        view->guarantees[i] = readable ? cli_guarantee(&policy) : "DAMAGED";
+        view->guarantees[i] = readable ? semel__ops_guarantee(&policy) : "DAMAGED";
     }
     return SEMEL_OK;
 }
@@ -179,78 +180,78 @@ static int print_view(struct cli *cli, const struct view *view)
 
 /* ---- for programs -------------------------------------------------------------------------------- */
 
-static void append(struct semel_buf *array, struct cli_object *element)
+static void append(struct semel_buf *array, struct semel_object *element)
 {
-    struct semel_str text = cli_object_end(element);
+    struct semel_str text = semel__object_end(element);
     semel__buf_addz(array, array->n > 1 ? ",\n" : "");
     semel__buf_add(array, text.p, text.n);
     array->failed |= element->buf.failed;
-    cli_object_done(element);
+    semel__object_done(element);
 }
 
-static void json_states(struct cli_object *consumer, const struct view *view, struct semel_str name)
+static void json_states(struct semel_object *consumer, const struct view *view, struct semel_str name)
 {
     struct semel_buf array;
     semel__buf_init(&array, 1 << 20);
     semel__buf_addz(&array, "[");
     for (size_t i = 0; i < view->n_counts; i++) {
         const struct semel_count *count = &view->counts[i];
-        struct cli_object state;
+        struct semel_object state;
         if (!semel__str_eq(count->consumer, name))
             continue;
-        cli_object_init(&state);
-        cli_object_text(&state, "state", semel__str(semel__state_name(count->state)));
-        cli_object_number(&state, "messages", count->n);
-        cli_object_bool(&state, "at_least", count->capped);
-        cli_object_time(&state, "oldest", count->oldest_us);
-        cli_object_time(&state, "next", count->next_us);
+        semel__object_init(&state);
+        semel__object_text(&state, "state", semel__str(semel__state_name(count->state)));
+        semel__object_number(&state, "messages", count->n);
+        semel__object_bool(&state, "at_least", count->capped);
+        semel__object_time(&state, "oldest", count->oldest_us);
+        semel__object_time(&state, "next", count->next_us);
         append(&array, &state);
     }
     semel__buf_addz(&array, "]");
     consumer->buf.failed |= array.failed;
-    cli_object_raw(consumer, "states", semel__buf_str(&array));
+    semel__object_raw(consumer, "states", semel__buf_str(&array));
     semel__buf_done(&array);
 }
 
-static void json_consumers(struct cli_object *whole, const struct view *view)
+static void json_consumers(struct semel_object *whole, const struct view *view)
 {
     struct semel_buf array;
     semel__buf_init(&array, (size_t)64 << 20);
     semel__buf_addz(&array, "[");
     for (size_t i = 0; i < view->n_names; i++) {
-        struct cli_object consumer;
-        cli_object_init(&consumer);
-        cli_object_text(&consumer, "consumer", view->names[i]);
-        cli_object_text(&consumer, "guarantee", semel__str(view->guarantees[i]));
+        struct semel_object consumer;
+        semel__object_init(&consumer);
+        semel__object_text(&consumer, "consumer", view->names[i]);
+        semel__object_text(&consumer, "guarantee", semel__str(view->guarantees[i]));
         json_states(&consumer, view, view->names[i]);
         append(&array, &consumer);
     }
     semel__buf_addz(&array, "]");
     whole->buf.failed |= array.failed;
-    cli_object_raw(whole, "consumers", semel__buf_str(&array));
+    semel__object_raw(whole, "consumers", semel__buf_str(&array));
     semel__buf_done(&array);
 }
 
 static int print_json(const struct view *view)
 {
-    struct cli_object whole, outbox;
-    cli_object_init(&whole);
-    cli_object_init(&outbox);
-    cli_object_text(&whole, "store", semel__str(view->url));
-    cli_object_number(&whole, "schema", (int64_t)*view->kind->n);
-    cli_object_text(&whole, view->kind->name, semel__str(view->about));
-    cli_object_number(&whole, "wal_bytes", view->wal_bytes);
-    cli_object_time(&whole, "now", view->now_us);
-    cli_object_number(&outbox, "events", view->events);
-    cli_object_bool(&outbox, "at_least", view->events >= CAP);
-    cli_object_time(&outbox, "oldest", view->events_since_us);
-    cli_object_raw(&whole, "outbox", cli_object_end(&outbox));
+    struct semel_object whole, outbox;
+    semel__object_init(&whole);
+    semel__object_init(&outbox);
+    semel__object_text(&whole, "store", semel__str(view->url));
+    semel__object_number(&whole, "schema", (int64_t)*view->kind->n);
+    semel__object_text(&whole, view->kind->name, semel__str(view->about));
+    semel__object_number(&whole, "wal_bytes", view->wal_bytes);
+    semel__object_time(&whole, "now", view->now_us);
+    semel__object_number(&outbox, "events", view->events);
+    semel__object_bool(&outbox, "at_least", view->events >= CAP);
+    semel__object_time(&outbox, "oldest", view->events_since_us);
+    semel__object_raw(&whole, "outbox", semel__object_end(&outbox));
     whole.buf.failed |= outbox.buf.failed;
-    cli_object_done(&outbox);
+    semel__object_done(&outbox);
     json_consumers(&whole, view);
-    cli_object_number(&whole, "dead", view->dead);
-    cli_object_number(&whole, "unknown", view->unknown);
-    cli_object_number(&whole, "damaged", (int64_t)view->damaged);
+    semel__object_number(&whole, "dead", view->dead);
+    semel__object_number(&whole, "unknown", view->unknown);
+    semel__object_number(&whole, "damaged", (int64_t)view->damaged);
     return cli_object_print(&whole);
 }
 

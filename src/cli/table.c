@@ -85,7 +85,7 @@ static const struct cli_column *next(struct cli_table *table)
         return NULL;
     if (table->cli->json) {
         semel__buf_addz(&table->json, table->at > 0 ? "," : table->rows > 0 ? ",\n{" : "{");
-        cli_json_string(&table->json, semel__str(column->name));
+        semel__json_put_shown(&table->json, semel__str(column->name));
         semel__buf_addz(&table->json, ":");
         table->failed = table->json.failed;
     } else if (table->at == 0) {
@@ -146,9 +146,9 @@ void cli_table_text(struct cli_table *table, struct semel_str value)
     if (!semel__str_given(value))
         semel__buf_addz(&table->json, "null");
     else if (column->type == CLI_RAW)
-        cli_json_raw(&table->json, value);
+        semel__json_put_value(&table->json, value);
     else
-        cli_json_string(&table->json, value);
+        semel__json_put_shown(&table->json, value);
     step(table);
 }
 

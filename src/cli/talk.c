@@ -7,12 +7,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pwd.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cli/explain.h"
 #include "cli/frame.h"
 #include "core/consumer.h"
+#include "ops/explain.h"
 
 #define LINE_BYTES 8192
 #define COMMAND_BYTES 65536
@@ -89,7 +90,7 @@ const char *cli_word(struct cli *cli, const char *word)
 {
     struct semel_buf buf;
     semel__buf_init(&buf, COMMAND_BYTES);
-    cli_put_word(&buf, semel__str(word));
+    semel__put_word(&buf, semel__str(word));
     return kept(cli, &buf, word);
 }
 
@@ -97,11 +98,11 @@ const char *cli_again(struct cli *cli, const char *words, const char *store)
 {
     struct semel_buf buf;
     semel__buf_init(&buf, COMMAND_BYTES);
-    cli_put_word(&buf, semel__str(cli->program));
+    semel__put_word(&buf, semel__str(cli->program));
     semel__buf_addf(&buf, " %s", words);
     if (store != NULL) {
         semel__buf_addz(&buf, " --store ");
-        cli_put_word(&buf, semel__str(cli_store_shown(store)));
+        semel__put_word(&buf, semel__str(cli_store_shown(store)));
     }
     return kept(cli, &buf, words);
 }
@@ -121,6 +122,83 @@ int cli_finish(int code)
     if ((!failed && ferror(stdout) == 0) || errno == EPIPE || nobody_reads())
         return code;
     return cli_fail(CLI_FAILED, "writing to stdout: %s", why);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------------ */
+
+int cli_json_print(struct semel_buf *json)
+{
+    int code = CLI_OK;
+    if (json->failed)
+        code = cli_fail(CLI_FAILED, json->full ? "there is too much to print" : "out of memory");
+    else
+        fwrite(json->p, 1, json->n, stdout);
+    semel__buf_done(json);
+    return code;
+}
+
+int cli_object_print(struct semel_object *object)
+{
+    (void)semel__object_end(object);
+    semel__buf_addz(&object->buf, "\n");
+    return cli_json_print(&object->buf);
+}
+
+/* ---- times for people ---------------------------------------------------------------------------- */
+
+void cli_time(int64_t us, char *out, size_t size)
+{
+    char text[SEMEL_TIME_TEXT];
+    if (us == SEMEL_NONE) {
+        snprintf(out, size, "%s", "");
+        return;
+    }
+    semel__time_format(us, text);
+    text[strcspn(text, ".")] = '\0';
+    snprintf(out, size, "%sZ", text);
+}
+
+void cli_ago(int64_t us, int64_t now_us, char *out, size_t size)
+{
+    static const struct {
+        const char *name;
+        int64_t seconds;
+    } units[] = {{"d", 86400}, {"h", 3600}, {"min", 60}, {"s", 1}};
+    int64_t away_us = 0;
+    if (us == SEMEL_NONE || size == 0) {
+        snprintf(out, size, "%s", "");
+        return;
+    }
+    if (__builtin_sub_overflow(us, now_us, &away_us) || away_us == INT64_MIN)
+        away_us = us > now_us ? INT64_MAX : -INT64_MAX;
+    int64_t seconds = (away_us < 0 ? -away_us : away_us) / 1000000;
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
+        if (seconds >= 2 * units[i].seconds || (seconds > 0 && units[i].seconds == 1)) {
+            long long n = (long long)(seconds / units[i].seconds);
+            snprintf(out, size, away_us < 0 ? "%lld %s ago" : "in %lld %s", n, units[i].name);
+            return;
+        }
+    snprintf(out, size, "now");
+}
+
+/* ---- who acts ------------------------------------------------------------------------------------- */
+
+int cli_who(struct cli *cli, struct semel_str *ret)
+{
+    struct semel_error err = {0};
+    struct passwd entry, *user = NULL;
+    const char *given = getenv("SEMEL_USER"); /* NOLINT(concurrency-mt-unsafe): there are no threads */
+    char host[128] = "", buf[4096], text[SEMEL_ID_MAX + 1];
+    if (gethostname(host, sizeof host - 1) != 0 || host[0] == '\0')
+        snprintf(host, sizeof host, "localhost");
+    if (getpwuid_r(geteuid(), &entry, buf, sizeof buf, &user) == 0 && user != NULL)
+        snprintf(text, sizeof text, "%s@%s", user->pw_name, host);
+    else
+        snprintf(text, sizeof text, "uid-%lu@%s", (unsigned long)geteuid(), host);
+    struct semel_str who = semel__str(given != NULL && given[0] != '\0' ? given : text);
+    if (semel__id_check("SEMEL_USER", who, 1, &err) != SEMEL_OK)
+        return cli_fail(CLI_USAGE, "%s", err.text);
+    return semel__arena_copy(&cli->arena, who, ret) ? CLI_OK : cli_fail(CLI_FAILED, "out of memory");
 }
 
 /* ---- values -------------------------------------------------------------------------------------- */

@@ -24,12 +24,12 @@ static int run(struct cli *cli, const struct cli_args *args)
     semel__pg_client(client, sizeof(client));
 #endif
     if (cli->json) {
-        struct cli_object object;
-        cli_object_init(&object);
-        cli_object_text(&object, "version", semel__str(semel_version()));
-        cli_object_text(&object, "compiler", SEMEL_STR(COMPILER));
-        cli_object_text(&object, "sqlite", semel__str(about));
-        cli_object_text(&object, "postgres", semel__str(client[0] != '\0' ? client : NULL));
+        struct semel_object object;
+        semel__object_init(&object);
+        semel__object_text(&object, "version", semel__str(semel_version()));
+        semel__object_text(&object, "compiler", SEMEL_STR(COMPILER));
+        semel__object_text(&object, "sqlite", semel__str(about));
+        semel__object_text(&object, "postgres", semel__str(client[0] != '\0' ? client : NULL));
         return cli_object_print(&object);
     }
     cli_say(cli, "semel %s", semel_version());

@@ -2,6 +2,9 @@
  *
  * command.c: what an operator or a reconcile says of one row: run it again, skip it, it is done (I16, E2).
  *
+ * semel__command_judge has the rules: pure, and the same for a command, its dry run and an explanation. The row that
+ * the caller read names the order key, which has to be locked before the row; so the row is read once more, under lock.
+ *
  * Invariants: the row keeps its id and its policy (P41); it is one row and a status, never a take and a put (P42); the
  * change and its audit line are one transaction; of two who say the same at the same time one is told that he was late.
  */
@@ -12,12 +15,181 @@
 #include "core/version.h"
 #include "core/work.h"
 
+static const char *const names[] = {
+#define X(name, text) text,
+    SEMEL_JUDGEMENT_MAP(X)
+#undef X
+};
+
+const char *semel__judgement_name(enum semel_judgement judged)
+{
+    return names[judged];
+}
+
+const char *semel__command_name(enum semel_order_word word)
+{
+    static const char *const words[] = {"retry", "discard", "resolve"};
+    return words[word];
+}
+
+/* ---- the rules, pure ----------------------------------------------------------------------------- */
+
+static enum semel_judgement judge_status(const struct semel_live *live, enum semel_order_word word, bool force)
+{
+    bool retry = word == SEMEL_WORD_REPLAY, may = true;
+    switch (live->state) {
+    case SEMEL_STATE_DEAD:
+    case SEMEL_STATE_QUARANTINED:
+    case SEMEL_STATE_UNKNOWN:
+        break;
+    case SEMEL_STATE_FAILED:
+        if (retry && live->attempts == live->attempts_before)
+            return SEMEL_JUDGED_ALREADY_DUE; /* it has not run since it was retried: another operator was faster */
+        may = word != SEMEL_WORD_RESOLVE;    /* its attempts had no effect: there is nothing to call done */
+        break;
+    case SEMEL_STATE_WAITING: /* a discard is the only way past a version that will never come */
+        may = word == SEMEL_WORD_DISCARD || (retry && force && live->error_class == SEMEL_CLASS_GAP);
+        break;
+    case SEMEL_STATE_ABSENT:
+    case SEMEL_STATE_PROCESSING:
+    case SEMEL_STATE_COMPLETED:
+    case SEMEL_STATE_REJECTED:
+    case SEMEL_STATE_STALE:
+    case SEMEL_STATE_PREVENTED:
+    case SEMEL_STATE_COUNT:
+        may = false;
+    }
+    return may ? SEMEL_JUDGED_ALLOWED : SEMEL_JUDGED_WRONG_STATUS;
+}
+
+bool semel__row_too_old(const struct semel_policy *policy, const struct semel_row *row, int64_t now_us)
+{
+    int64_t age_from_us = row->message_time_us != SEMEL_NONE ? row->message_time_us : row->received_us;
+    return age_from_us < semel__time_add(now_us, -policy->retention_us);
+}
+
+bool semel__row_never_fit(const struct semel_row *row)
+{
+    return row->live.error_class == SEMEL_CLASS_NO_ID ||
+           (row->live.error_class == SEMEL_CLASS_PERMANENT && row->live.attempts == 0);
+}
+
+static enum semel_judgement judge_retry(const struct semel_policy *policy, const struct semel_row *row, int64_t now_us,
+                                        bool force)
+{
+    if (!row->kept)
+        return SEMEL_JUDGED_NOT_KEPT;
+    if (!force && semel__row_never_fit(row))
+        return SEMEL_JUDGED_NEVER_FIT;
+    return !force && semel__row_too_old(policy, row, now_us) ? SEMEL_JUDGED_TOO_OLD : SEMEL_JUDGED_ALLOWED;
+}
+
+/* What is resolved has had its effect: the earlier versions are stale then, but not while one of them is at its
+ * effect. An unknown one may have had it already. */
+static enum semel_judgement judge_resolve(const struct semel_row *row, const struct semel_key *key)
+{
+    if (key == NULL || !key->by_version || !key->open || row->version == SEMEL_NONE ||
+        key->head_arrival == SEMEL_NONE || row->live.state == SEMEL_STATE_UNKNOWN ||
+        key->head_arrival == row->arrival || key->head_version >= row->version)
+        return SEMEL_JUDGED_ALLOWED;
+    return SEMEL_JUDGED_EARLIER_VERSION;
+}
+
+/* A version that is discarded ahead of a gap has to be remembered until the gap closes. */
+static enum semel_judgement judge_discard(const struct semel_policy *policy, const struct semel_row *row,
+                                          const struct semel_key *key)
+{
+    bool full = key != NULL && key->by_version && semel__version_full(policy, key, row->version);
+    return full ? SEMEL_JUDGED_TOO_MANY_DISCARDED : SEMEL_JUDGED_ALLOWED;
+}
+
+enum semel_judgement semel__command_judge(const struct semel_policy *policy, const struct semel_row *row,
+                                          const struct semel_key *key, int64_t now_us, enum semel_order_word word,
+                                          bool force)
+{
+    enum semel_judgement judged = judge_status(&row->live, word, force);
+    if (judged != SEMEL_JUDGED_ALLOWED)
+        return judged;
+    switch (word) {
+    case SEMEL_WORD_REPLAY:
+        return judge_retry(policy, row, now_us, force);
+    case SEMEL_WORD_DISCARD:
+        return judge_discard(policy, row, key);
+    case SEMEL_WORD_RESOLVE:
+        return judge_resolve(row, key);
+    }
+    return SEMEL_JUDGED_ALLOWED;
+}
+
+bool semel__judgement_refuses(enum semel_judgement judged)
+{
+    return judged >= SEMEL_JUDGED_NOT_KEPT;
+}
+
+/* ---- the same in words --------------------------------------------------------------------------- */
+
+static semel_status refuse_versions(enum semel_judgement judged, const struct semel_policy *policy,
+                                    const struct semel_key *key, struct semel_error *err)
+{
+    if (judged == SEMEL_JUDGED_TOO_MANY_DISCARDED)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BLOCKED,
+                           "%d versions of the same key were discarded already while version %lld is missing: that "
+                           "one has to come, or a later one has to run past it (retry --force)",
+                           SEMEL_SKIPPED_MAX, (long long)semel__version_last(policy, key) + 1);
+    if (key->head_version == SEMEL_NONE)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BLOCKED,
+                           "a message without a version of the same key is stored and unfinished: end that one first");
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BLOCKED,
+                       "version %lld of the same key is stored and unfinished: end that one first",
+                       (long long)key->head_version);
+}
+
+semel_status semel__command_refuse(enum semel_judgement judged, enum semel_order_word word, enum semel_state state,
+                                   const struct semel_policy *policy, const struct semel_key *key,
+                                   struct semel_error *err)
+{
+    switch (judged) {
+    case SEMEL_JUDGED_ALLOWED:
+        return SEMEL_OK;
+    case SEMEL_JUDGED_NO_SUCH_MESSAGE:
+        return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE, "there is no such message");
+    case SEMEL_JUDGED_CHANGED:
+        return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE,
+                           "the message has changed since it was looked at: look again");
+    case SEMEL_JUDGED_WRONG_STATUS:
+        return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE, "the message is %s: there is nothing to %s",
+                           semel__state_name(state), semel__command_name(word));
+    case SEMEL_JUDGED_ALREADY_DUE:
+        return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE,
+                           "the message is to be retried already: it has not run since");
+    case SEMEL_JUDGED_NOT_KEPT:
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "the payload was not kept: only its broker can bring this message again");
+    case SEMEL_JUDGED_NEVER_FIT:
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "the message never was fit to run: what it lacks it will still lack; have it sent again, or "
+                           "force it if the handler can do without");
+    case SEMEL_JUDGED_TOO_OLD:
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_TOO_OLD,
+                           "the message is older than the retention of its duplicates: replaying it may repeat an "
+                           "effect; force it if you know better");
+    case SEMEL_JUDGED_BUSINESS_KEY_TAKEN:
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BUSINESS, "another message has its business key");
+    case SEMEL_JUDGED_EARLIER_VERSION:
+    case SEMEL_JUDGED_TOO_MANY_DISCARDED:
+        return refuse_versions(judged, policy, key, err);
+    }
+    return SEMEL_OK;
+}
+
+/* ---- one command --------------------------------------------------------------------------------- */
+
 static semel_status check_command(const struct semel_command *command, struct semel_error *err)
 {
     if (command->reason.n == 0 || command->who.n == 0)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "say who you are and why: both go into the audit");
-    semel_status status = semel__id_check("message id", command->id, 1, err);
+    semel_status status = semel__id_check("message id", command->row->id, 1, err);
     if (status == SEMEL_OK)
         status = semel__id_check("who", command->who, 1, err);
     if (status == SEMEL_OK && (command->reason.n > SEMEL_ERROR_TEXT_MAX || !semel__utf8_valid(command->reason)))
@@ -26,51 +198,15 @@ static semel_status check_command(const struct semel_command *command, struct se
     return status;
 }
 
-static bool allowed(const struct semel_command *command, const struct semel_live *live)
-{
-    enum semel_order_word word = command->word;
-    enum semel_state state = live->state;
-    if (word == SEMEL_WORD_REPLAY && state == SEMEL_STATE_WAITING)
-        return command->force && live->error_class == SEMEL_CLASS_GAP; /* run it although versions are missing */
-    if (word == SEMEL_WORD_RESOLVE && state == SEMEL_STATE_FAILED)
-        return false; /* its attempts had no effect: there is nothing to call done */
-    if (word == SEMEL_WORD_REPLAY && state == SEMEL_STATE_FAILED && live->attempts == live->attempts_before)
-        return false; /* it was replayed and has not run since: another operator was faster */
-    if (word == SEMEL_WORD_DISCARD && state == SEMEL_STATE_WAITING)
-        return true; /* the only way past a version that will never come */
-    return state == SEMEL_STATE_DEAD || state == SEMEL_STATE_QUARANTINED || state == SEMEL_STATE_UNKNOWN ||
-           state == SEMEL_STATE_FAILED;
-}
-
-static semel_status refuse_replay(const struct semel_inbox *inbox, const struct semel_row *row, int64_t now_us,
-                                  bool force, struct semel_error *err)
-{
-    int64_t age_from_us = row->message_time_us != SEMEL_NONE ? row->message_time_us : row->received_us;
-    if (!row->kept)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                           "the payload was not kept: only its broker can bring this message again");
-    bool unfit = row->live.error_class == SEMEL_CLASS_NO_ID ||
-                 (row->live.error_class == SEMEL_CLASS_PERMANENT && row->live.attempts == 0);
-    if (!force && unfit)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                           "the message never was fit to run: what it lacks it will still lack; have it sent again, or "
-                           "force it if the handler can do without");
-    if (!force && age_from_us < semel__time_add(now_us, -inbox->policy->retention_us))
-        return semel__fail(
-            err, SEMEL_INVALID, SEMEL_CLASS_TOO_OLD,
-            "the message is older than the retention of its duplicates: replaying it may repeat an effect; "
-            "force it if you know better");
-    return SEMEL_OK;
-}
-
-/* It takes its business keys when it starts: not while another message has one. */
-static semel_status refuse_taken(const struct work *work, struct semel_error *err)
+/* A retry takes the business keys of the message when it starts: not while another message has one. */
+static semel_status refuse_taken(const struct work *work, enum semel_judgement *judged, struct semel_error *err)
 {
     for (size_t i = 0; i < work->batch.n_business; i++) {
         const struct semel_business *business = &work->batch.business[i];
         if (!business->taken)
             continue;
         char holder[72], key[72]; /* strangers chose both */
+        *judged = SEMEL_JUDGED_BUSINESS_KEY_TAKEN;
         semel__str_show(holder, sizeof holder, business->held_id);
         semel__str_show(key, sizeof key, business->key);
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BUSINESS,
@@ -81,51 +217,24 @@ static semel_status refuse_taken(const struct work *work, struct semel_error *er
     return SEMEL_OK;
 }
 
-/* What is resolved has had its effect: the earlier versions are stale then, but not while one of them is at its
- * effect. An unknown one may have had it already. */
-static semel_status refuse_resolve(const struct item *item, struct semel_error *err)
+/* The order key and the business keys were locked by what the caller read: they are the row's, or the row has changed
+ * since. */
+static bool changed(const struct semel_command *command, const struct item *item)
 {
-    const struct semel_key *key = item->key;
-    const struct semel_row *row = item->row;
-    if (key == NULL || !key->by_version || !key->open || row->version == SEMEL_NONE)
-        return SEMEL_OK;
-    if (row->live.state == SEMEL_STATE_UNKNOWN || key->head_arrival == row->arrival ||
-        key->head_version >= row->version)
-        return SEMEL_OK;
-    if (key->head_version == SEMEL_NONE)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BLOCKED,
-                           "a message without a version of the same key is stored and unfinished: end that one first");
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BLOCKED,
-                       "version %lld of the same key is stored and unfinished: end that one first",
-                       (long long)key->head_version);
+    const struct semel_row *seen = command->row, *row = item->row;
+    return (seen->updated_us != 0 && seen->updated_us != row->updated_us) || seen->version != row->version ||
+           semel__str_given(seen->order_key) != semel__str_given(row->order_key) ||
+           !semel__str_eq(seen->order_key, row->order_key) || seen->n_wants != row->n_wants ||
+           semel__item_wishes_more(item);
 }
 
-/* A version that is discarded ahead of a gap has to be remembered until the gap closes. */
-static semel_status refuse_discard(const struct semel_policy *policy, const struct item *item, struct semel_error *err)
+static enum semel_judgement judge(const struct work *work, const struct item *item, const struct semel_command *command)
 {
-    if (item->key == NULL || !item->key->by_version || !semel__version_full(policy, item->key, item->row->version))
-        return SEMEL_OK;
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BLOCKED,
-                       "%d versions of the same key were discarded already while version %lld is missing: that one has "
-                       "to come, or a later one has to run past it (retry --force)",
-                       SEMEL_SKIPPED_MAX, (long long)semel__version_last(policy, item->key) + 1);
-}
-
-static semel_status refuse(const struct work *work, const struct item *item, const struct semel_command *command,
-                           struct semel_error *err)
-{
-    const struct semel_policy *policy = work->inbox->policy;
-    switch (command->word) {
-    case SEMEL_WORD_REPLAY: {
-        semel_status status = refuse_replay(work->inbox, item->row, work->now_us, command->force, err);
-        return status == SEMEL_OK ? refuse_taken(work, err) : status;
-    }
-    case SEMEL_WORD_DISCARD:
-        return refuse_discard(policy, item, err);
-    case SEMEL_WORD_RESOLVE:
-        return refuse_resolve(item, err);
-    }
-    return SEMEL_OK;
+    if (item->row == NULL)
+        return SEMEL_JUDGED_NO_SUCH_MESSAGE;
+    if (changed(command, item))
+        return SEMEL_JUDGED_CHANGED;
+    return semel__command_judge(work->inbox->policy, item->row, item->key, work->now_us, command->word, command->force);
 }
 
 static void change_live(const struct semel_command *command, const struct semel_live *before, int64_t now_us,
@@ -147,97 +256,41 @@ static void change_live(const struct semel_command *command, const struct semel_
     }
 }
 
-static const char *word_name(enum semel_order_word word)
-{
-    static const char *const names[] = {"replay", "discard", "resolve"};
-    return names[word];
-}
-
 /* Inside the transaction, the row locked. */
-static semel_status apply(struct work *work, struct item *item, const struct semel_command *command, bool *ret_done,
-                          struct semel_error *err)
+static semel_status apply(struct work *work, struct item *item, const struct semel_command *command,
+                          struct semel_command_result *ret, struct semel_error *err)
 {
+    /* The audit's words; see docs/inbox.md. */
+    static const char *const whats[] = {"replay", "discard", "resolve"};
     struct semel_inbox *inbox = work->inbox;
-    *ret_done = false;
     if (item->damage.status != SEMEL_OK) {
         *err = item->damage;
         return SEMEL_INVALID;
     }
-    if (item->row == NULL)
-        return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE, "there is no such message");
-    if (command->if_updated_us != 0 && command->if_updated_us != item->row->updated_us)
-        return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE,
-                           "the message has changed since it was looked at: look again");
-    if (!allowed(command, &item->row->live))
-        return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE, "the message is %s: there is nothing to %s",
-                           semel__state_name(item->row->live.state), word_name(command->word));
-    semel_status status = refuse(work, item, command, err);
-    if (status != SEMEL_OK)
+    ret->judged = judge(work, item, command);
+    semel_status status = semel__command_refuse(ret->judged, command->word, item->live.state, inbox->policy, item->key,
+                                                err);
+    if (ret->judged == SEMEL_JUDGED_ALLOWED && command->word == SEMEL_WORD_REPLAY)
+        status = refuse_taken(work, &ret->judged, err);
+    if (ret->judged != SEMEL_JUDGED_ALLOWED)
         return status;
     change_live(command, &item->row->live, work->now_us, &item->live);
     item->changed = true;
     item->lease = NULL; /* no token: the status itself is the condition */
     item->fenced = false;
     struct semel_audit line = {.consumer = inbox->policy->consumer,
-                               .source = command->source,
-                               .id = command->id,
+                               .source = item->msg->source,
+                               .id = item->msg->id,
                                .who = command->who,
-                               .what = semel__str(word_name(command->word)),
+                               .what = semel__str(whats[command->word]),
                                .reason = command->reason};
-    *ret_done = true;
+    ret->done = true;
     status = semel_store_audit(inbox->store, &line, work->now_us, err); /* first: a store may write both at once */
     return status == SEMEL_OK ? semel__work_settle(work, err) : status;
 }
 
-/* ---- one command --------------------------------------------------------------------------------- */
-
-#define LOOKS_MAX 4
-
-/* What has to be locked or taken before the row, and only the row knows. */
-static semel_status learn(struct semel_inbox *inbox, const struct semel_row *row, struct semel__msg *msg,
-                          struct semel_error *err)
-{
-    msg->version = row->version;
-    if (!semel__arena_copy(&inbox->arena, row->order_key, &msg->order_key))
-        return semel__fail_memory(err);
-    msg->n_business = row->n_wants;
-    for (size_t i = 0; i < row->n_wants; i++)
-        if (!semel__arena_copy(&inbox->arena, row->wants[i], &msg->business[i]))
-            return semel__fail_memory(err);
-    return SEMEL_OK;
-}
-
-/* Was the row read behind its order key, and behind the business keys that it wants? One that is not there is. */
-static bool agrees(const struct item *item)
-{
-    const struct semel_row *row = item->row;
-    return row == NULL || (semel__str_eq(row->order_key, item->msg->order_key) && row->version == item->msg->version &&
-                           row->n_wants == item->msg->n_business && !semel__item_wishes_more(item));
-}
-
-/* Begins a transaction that has the row, locked in the order of locks. The first look learns what comes before it; the
- * row may come, or change, between two looks. Not OK: no transaction is open. */
-static semel_status look(struct work *work, struct item *item, struct semel_error *err)
-{
-    struct semel_inbox *inbox = work->inbox;
-    for (int looks = 0; looks < LOOKS_MAX; looks++) {
-        semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work->now_us, err);
-        if (status != SEMEL_OK)
-            return status;
-        status = semel__work_fetch(work, err);
-        if (status == SEMEL_OK && agrees(item))
-            return SEMEL_OK;
-        semel_store_rollback(inbox->store);
-        if (status == SEMEL_OK)
-            status = learn(inbox, item->row, item->msg, err);
-        if (status != SEMEL_OK)
-            return status;
-    }
-    return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_TRANSIENT, "the message changes faster than it is looked at");
-}
-
-semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_command *command, bool *ret_done,
-                                  enum semel_state *ret_state, struct semel_error *err)
+semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_command *command,
+                                  struct semel_command_result *ret, struct semel_error *err)
 {
     struct semel_lease nobody = {.live.lease_token = SEMEL_NONE};
     struct semel__msg msg;
@@ -245,30 +298,29 @@ semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_
     struct work work = {.inbox = inbox, .items = &items, .n = 1, .starting = true};
     struct semel_error local = {0};
     err = err != NULL ? err : &local;
-    *ret_done = false;
-    *ret_state = SEMEL_STATE_ABSENT;
+    *ret = (struct semel_command_result){.judged = SEMEL_JUDGED_ALLOWED, .state = SEMEL_STATE_ABSENT};
     semel_status status = check_command(command, err);
     if (status != SEMEL_OK)
         return status;
-    semel__msg_init(&msg);
-    msg.source = semel__str_given(command->source) ? command->source : (struct semel_str){"", 0};
-    msg.id = command->id;
+    semel__row_msg(command->row, &msg);
+    msg.source = semel__str_given(msg.source) ? msg.source : (struct semel_str){"", 0};
     semel__arena_reset(&inbox->arena);
     semel__arena_reset(&inbox->scratch);
-    status = look(&work, &item, err);
+    status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work.now_us, err);
     if (status != SEMEL_OK)
         return status;
-    status = apply(&work, &item, command, ret_done, err);
-    if (status != SEMEL_OK || !*ret_done) {
+    status = semel__work_fetch(&work, err);
+    if (status == SEMEL_OK)
+        status = apply(&work, &item, command, ret, err);
+    if (status != SEMEL_OK || !ret->done) {
         semel_store_rollback(inbox->store);
-        *ret_done = false;
     } else {
         SEMEL_POINT(REPLAY_SETTLED);
         status = semel_store_commit(inbox->store, err);
         if (status == SEMEL_OK)
             SEMEL_POINT(REPLAY_COMMITTED);
     }
-    *ret_done = *ret_done && status == SEMEL_OK;
-    *ret_state = item.row == NULL ? SEMEL_STATE_ABSENT : item.live.state;
+    ret->done = ret->done && status == SEMEL_OK;
+    ret->state = item.row == NULL ? SEMEL_STATE_ABSENT : item.live.state;
     return status;
 }

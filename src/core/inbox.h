@@ -213,17 +213,60 @@ semel_status semel__inbox_purge(struct semel_inbox *inbox, size_t max, size_t *r
 /* ---- operators and reconciles ---- */
 
 enum semel_order_word { SEMEL_WORD_REPLAY, SEMEL_WORD_DISCARD, SEMEL_WORD_RESOLVE };
+const char *semel__command_name(enum semel_order_word word); /* retry, discard, resolve */
+
+/* Whether a command may be given to a row, and if not, why. The names are for programs. Those before NOT_KEPT: there is
+ * nothing to do, and nothing is wrong; the others refuse. */
+#define SEMEL_JUDGEMENT_MAP(X)                  \
+    X(ALLOWED, "allowed")                       \
+    X(NO_SUCH_MESSAGE, "no_such_message")       \
+    X(CHANGED, "changed")                       \
+    X(WRONG_STATUS, "wrong_status")             \
+    X(ALREADY_DUE, "already_due")               \
+    X(NOT_KEPT, "payload_not_kept")             \
+    X(NEVER_FIT, "never_fit")                   \
+    X(TOO_OLD, "too_old")                       \
+    X(BUSINESS_KEY_TAKEN, "business_key_taken") \
+    X(EARLIER_VERSION, "earlier_version")       \
+    X(TOO_MANY_DISCARDED, "too_many_discarded")
+
+enum semel_judgement {
+#define X(name, text) SEMEL_JUDGED_##name,
+    SEMEL_JUDGEMENT_MAP(X)
+#undef X
+};
+const char *semel__judgement_name(enum semel_judgement judged);
+bool semel__judgement_refuses(enum semel_judgement judged);
+
+/* The rules, pure: what the row's status, payload, age and order key allow. `key` is NULL where the row has none. Not
+ * decided here: whether the row is there and unchanged, and whether another message has its business key. */
+enum semel_judgement semel__command_judge(const struct semel_policy *policy, const struct semel_row *row,
+                                          const struct semel_key *key, int64_t now_us, enum semel_order_word word,
+                                          bool force);
+/* The same in words, into err. OK: there is nothing to do, or (ALLOWED) nothing is said. INVALID: refused. */
+semel_status semel__command_refuse(enum semel_judgement judged, enum semel_order_word word, enum semel_state state,
+                                   const struct semel_policy *policy, const struct semel_key *key,
+                                   struct semel_error *err);
+bool semel__row_too_old(const struct semel_policy *policy, const struct semel_row *row, int64_t now_us);
+bool semel__row_never_fit(const struct semel_row *row); /* it never could run */
+
 struct semel_command {
     enum semel_order_word word; /* REPLAY: run it again; DISCARD: skip it; RESOLVE: it is done */
-    struct semel_str source, id, who, reason;
+    /* As a list or a scan gave it: its names, order key, version and wishes are used. updated_us is 0, or the command
+     * is obeyed only if the row has not been touched since it was read (P43). */
+    const struct semel_row *row;
+    struct semel_str who, reason;
     struct semel_str outcome; /* RESOLVE */
     bool force;               /* REPLAY although it is too old, never was fit to run, or waits for missing versions */
-    int64_t if_updated_us;    /* not 0: only if the row has not been touched since it was looked at (P43) */
 };
-/* One row, one transaction, one audit line. *ret_done = false: the row is not in a state for it (another operator was
- * faster, it is finished, it is gone); err says which. INVALID: refused (too old without force, no reason, payload
- * not kept). */
-semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_command *command, bool *ret_done,
-                                  enum semel_state *ret_state, struct semel_error *err);
+struct semel_command_result {
+    enum semel_judgement judged;
+    enum semel_state state; /* of the row now */
+    bool done;
+};
+/* One row, one transaction, one audit line. OK and not done: there is nothing to do; ret->judged and err say why.
+ * INVALID: the row is damaged, the command has no reason, or (ret->judged) it is refused. */
+semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_command *command,
+                                  struct semel_command_result *ret, struct semel_error *err);
 
 #endif

@@ -316,20 +316,22 @@ static void probed(struct outside *o, const struct semel_call_end *end)
 static void answered(struct outside *o, struct slot *slot, const struct semel_call_end *end)
 {
     struct run_worker *worker = o->worker;
-    struct semel_command command = {.source = slot->lease.msg.source,
-                                    .id = slot->lease.msg.id,
-                                    .who = SEMEL_STR("reconcile"),
-                                    .if_updated_us = slot->updated_us};
+    const struct semel__msg *msg = &slot->lease.msg;
+    const struct semel_row row = {.source = msg->source,
+                                  .id = msg->id,
+                                  .order_key = msg->order_key,
+                                  .version = msg->version,
+                                  .updated_us = slot->updated_us};
+    struct semel_command command = {.row = &row, .who = SEMEL_STR("reconcile")};
+    struct semel_command_result result;
     struct semel_error err = {0};
-    enum semel_state state;
-    bool done = false;
     if (slot->probe)
         probed(o, end);
     if (end->not_asked)
         SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_WARN,
                    "an unknown outcome cannot be asked for and stays unknown",
-                   SEMEL_F_STR("consumer", worker->route->conf->name), SEMEL_F_STR("source", command.source),
-                   SEMEL_F_STR("id", command.id), SEMEL_F_STR("why", end->reason));
+                   SEMEL_F_STR("consumer", worker->route->conf->name), SEMEL_F_STR("source", msg->source),
+                   SEMEL_F_STR("id", msg->id), SEMEL_F_STR("why", end->reason));
     if (end->status != SEMEL_OK || end->result == SEMEL_MAYBE || end->result == SEMEL_PERMANENT) {
         slot_free(o, slot);
         return;
@@ -341,11 +343,11 @@ static void answered(struct outside *o, struct slot *slot, const struct semel_ca
                      : end->result == SEMEL_REJECTED ? SEMEL_STR("the other side says that it was refused")
                                                      : SEMEL_STR("the other side says that it was not done");
     command.outcome = end->outcome;
-    semel_status status = semel__inbox_command(&worker->inbox, &command, &done, &state, &err);
-    if (status == SEMEL_OK && done)
+    semel_status status = semel__inbox_command(&worker->inbox, &command, &result, &err);
+    if (status == SEMEL_OK && result.done)
         SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_INFO, "an unknown outcome is known",
-                   SEMEL_F_STR("consumer", worker->route->conf->name), SEMEL_F_STR("source", command.source),
-                   SEMEL_F_STR("id", command.id), SEMEL_F_STR("why", command.reason));
+                   SEMEL_F_STR("consumer", worker->route->conf->name), SEMEL_F_STR("source", msg->source),
+                   SEMEL_F_STR("id", msg->id), SEMEL_F_STR("why", command.reason));
     else if (status != SEMEL_OK)
         run_log_failure(worker->route, SEMEL_LOG_WARN, "what the reconcile said cannot be recorded", status, &err);
     worker->pump.store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;

@@ -364,21 +364,27 @@ static void work(struct engine *engine)
 static void command(struct engine *engine, enum semel_order_word word)
 {
     const struct case_when *when = &engine->kase->when;
+    struct semel_row row = {.source = SEMEL_STR("s"), .id = SEMEL_STR(CASE_ID), .version = SEMEL_NONE};
+    if (engine->there)
+        row = engine->before;
+    row.updated_us = 0;
     struct semel_command said = {.word = word,
-                                 .source = SEMEL_STR("s"),
-                                 .id = SEMEL_STR(CASE_ID),
+                                 .row = &row,
                                  .who = SEMEL_STR("operator"),
                                  .reason = when->no_reason == 1 ? (struct semel_str){0} : SEMEL_STR("because"),
                                  .outcome = when->outcome == 1 ? SEMEL_STR("{\"o\":2}") : (struct semel_str){0},
                                  .force = when->force == 1};
     struct semel_error err = {0};
-    enum semel_state state;
-    bool done = false;
-    semel_status status = semel__inbox_command(&engine->inbox, &said, &done, &state, &err);
+    struct semel_command_result result;
+    semel_status status = semel__inbox_command(&engine->inbox, &said, &result, &err);
 
     if (status != SEMEL_OK && status != SEMEL_INVALID)
         expect_ok(engine, status, &err);
-    expect_verdict(engine, status == SEMEL_INVALID ? SAYS_REFUSED : done ? SAYS_DONE : SAYS_NOTHING, SEMEL_WHY_UNSET);
+    expect_verdict(engine,
+                   status == SEMEL_INVALID ? SAYS_REFUSED
+                   : result.done           ? SAYS_DONE
+                                           : SAYS_NOTHING,
+                   SEMEL_WHY_UNSET);
 }
 
 /* By a person. */

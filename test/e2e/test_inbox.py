@@ -339,9 +339,9 @@ def test_several_ids_are_done_one_by_one_and_each_is_told(store):
     add(store, "b", "completed")
     result = store.semel("inbox", "retry", "a", "b", "nobody", "--reason", "x", "--json")
     assert result.code == 1
-    assert [(t["id"], t["result"], t["status"]) for t in result.json] == [
-        ("a", "done", "failed"), ("b", "skipped", "completed")]
-    assert set(result.json[0]) == {"id", "consumer", "source", "result", "status", "text"}
+    assert [(t["id"], t["result"], t["code"], t["status"]) for t in result.json] == [
+        ("a", "done", "allowed", "failed"), ("b", "skipped", "wrong_status", "completed")]
+    assert set(result.json[0]) == {"id", "consumer", "source", "result", "code", "status", "text"}
     assert "there is no message 'nobody'" in result.err
     assert audits(store) == {"a": 1}
 

@@ -46,7 +46,7 @@ def test_a_dry_run_counts_and_writes_nothing(store):
     assert "7 messages, 2 causes" in result.out and "would retry up to 7 messages" in result.out
     assert "no such account" in result.out
     shape = store.semel("inbox", "retry", "--dead", "--dry-run", "--json").json
-    assert shape["dry_run"] is True and shape["word"] == "retry" and shape["messages"] == 7
+    assert shape["dry_run"] is True and shape["command"] == "retry" and shape["messages"] == 7
     assert [(g["count"], g["error"]) for g in shape["groups"]] == [(5, "bank is down"), (2, "no such account")]
     assert selections(store) == 0 and statuses(store) == {"dead": 7}
 
@@ -149,9 +149,9 @@ def test_the_json_of_a_run_says_what_became_of_each_group(store):
     result = retry(store, "--no-probe", "--rate", "0", "--json")
     assert result.code == 1
     shape = result.json
-    assert {k: shape[k] for k in ("selection", "word", "messages", "done", "skipped", "refused", "left", "stopped",
+    assert {k: shape[k] for k in ("selection", "command", "messages", "done", "skipped", "refused", "left", "stopped",
                                   "cause", "resume")} == {
-        "selection": 1, "word": "retry", "messages": 3, "done": 2, "skipped": 0, "refused": 1, "left": 0,
+        "selection": 1, "command": "retry", "messages": 3, "done": 2, "skipped": 0, "refused": 1, "left": 0,
         "stopped": None, "cause": None, "resume": None}
     assert [(r["result"], r["count"], r["example"]) for r in shape["results"]] == [("done", 2, "pay-1"),
                                                                                    ("refused", 1, "old")]

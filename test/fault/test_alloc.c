@@ -382,13 +382,15 @@ static void prepare_command(struct engine *e, unsigned run)
 
 static semel_status run_command(struct engine *e)
 {
-    enum semel_state state;
+    const struct semel_row row = {.source = SEMEL_STR("s"), .id = load.msgs[0].id, .version = SEMEL_NONE};
     struct semel_command c = {.word = SEMEL_WORD_REPLAY,
-                              .source = SEMEL_STR("s"),
-                              .id = load.msgs[0].id,
+                              .row = &row,
                               .who = SEMEL_STR("ops"),
                               .reason = SEMEL_STR("why")};
-    return semel__inbox_command(&e->inbox, &c, &said.done, &state, &e->err);
+    struct semel_command_result result;
+    semel_status status = semel__inbox_command(&e->inbox, &c, &result, &e->err);
+    said.done = result.done;
+    return status;
 }
 
 static void check_command(struct engine *e)

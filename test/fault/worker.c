@@ -26,6 +26,7 @@
 #include "base/error.h"
 #include "base/point.h"
 #include "broker/spool.h"
+#include "core/look.h"
 #include "core/pump.h"
 #include "fault/books.h"
 #include "fault/ledger.h"
@@ -374,21 +375,37 @@ static void deliver(struct worker *w, const char *id, const char *payload)
     semel__arena_done(&arena);
 }
 
+/* As an operator does it: the row is read, then the command is given, whatever the row has become meanwhile. */
 static void command(struct worker *w, enum semel_order_word word, const char *id, const char *reason)
 {
-    const struct semel_command order = {.word = word,
+    const struct semel_filter filter = {.consumer = w->policy.consumer,
                                         .source = semel__str(w->set.source),
                                         .id = semel__str(id),
-                                        .who = semel__str(w->set.name),
-                                        .reason = semel__str(reason),
-                                        .force = w->set.force != 0};
-    enum semel_state state;
-    bool done;
+                                        .received_before_us = SEMEL_NONE,
+                                        .received_after_us = SEMEL_NONE};
+    struct semel_row row = {.source = filter.source, .id = filter.id, .version = SEMEL_NONE}, *rows = NULL;
+    struct semel_command order = {.word = word,
+                                  .row = &row,
+                                  .who = semel__str(w->set.name),
+                                  .reason = semel__str(reason),
+                                  .force = w->set.force != 0};
+    struct semel_command_result result;
+    struct semel_arena arena;
+    size_t n = 0, damaged;
 
-    if (semel__inbox_command(&w->inbox, &order, &done, &state, &w->err) != SEMEL_OK)
+    semel__arena_init(&arena, 1 << 20);
+    semel_status status = semel_look_list(w->inbox.store, &filter, SEMEL_NONE, 1, false, &arena, &rows, &n, &damaged,
+                                          &w->err);
+    if (n == 1)
+        row = rows[0];
+    row.updated_us = 0;
+    if (status == SEMEL_OK)
+        status = semel__inbox_command(&w->inbox, &order, &result, &w->err);
+    if (status != SEMEL_OK)
         printf("refused %s\n", w->err.text);
     else
-        printf("%s %s\n", done ? "done" : "late", semel__state_name(state));
+        printf("%s %s\n", result.done ? "done" : "late", semel__state_name(result.state));
+    semel__arena_done(&arena);
 }
 
 static void each_line(struct worker *w)

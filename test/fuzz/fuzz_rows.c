@@ -248,18 +248,28 @@ static void scan_all(struct semel_store *store)
 static void command_all(struct semel_inbox *inbox, bool damaged)
 {
     for (int word = SEMEL_WORD_REPLAY; word <= SEMEL_WORD_RESOLVE; word++) {
+        struct semel_arena arena;
+        struct semel_fetched found = {.source = SEMEL_STR("s"), .id = SEMEL_STR("m")};
+        struct semel_fetch_batch batch = {.consumer = inbox->policy->consumer, .items = &found, .n_items = 1};
+        struct semel_row row = {.source = found.source, .id = found.id, .version = SEMEL_NONE};
+        struct semel_command_result result;
+        struct semel_error err;
+        int64_t now_us;
+        semel__arena_init(&arena, 1 << 22);
+        MUST(semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, &err) == SEMEL_OK);
+        (void)semel_store_fetch(inbox->store, &batch, &arena, &err);
+        semel_store_rollback(inbox->store);
+        if (found.present && !found.damaged)
+            row = found.row;
         struct semel_command c = {.word = (enum semel_order_word)word,
-                                  .source = SEMEL_STR("s"),
-                                  .id = SEMEL_STR("m"),
+                                  .row = &row,
                                   .who = SEMEL_STR("ops"),
                                   .reason = SEMEL_STR("why"),
                                   .force = true};
-        bool done = false;
-        enum semel_state state;
-        struct semel_error err;
-        semel_status status = semel__inbox_command(inbox, &c, &done, &state, &err);
+        semel_status status = semel__inbox_command(inbox, &c, &result, &err);
         if (damaged)
-            MUST(status == SEMEL_INVALID && !done);
+            MUST(status == SEMEL_INVALID && !result.done);
+        semel__arena_done(&arena);
     }
 }
 

@@ -90,19 +90,46 @@ static void count(struct sim_world *world, enum semel_order_word word)
     }
 }
 
+/* The row is read, and the command is given to whatever it has become meanwhile. */
+static semel_status read_and_command(struct sim_actor *actor, const struct sim_event *event,
+                                     struct semel_command command, struct semel_command_result *ret,
+                                     struct semel_error *err)
+{
+    struct semel_arena arena;
+    struct semel_fetched found = {.source = semel__str(event->source), .id = semel__str(event->id)};
+    struct semel_fetch_batch batch = {.consumer = actor->inbox.policy->consumer, .items = &found, .n_items = 1};
+    struct semel_row row = {.source = found.source, .id = found.id, .version = SEMEL_NONE};
+    int64_t now_us;
+
+    *ret = (struct semel_command_result){0};
+    semel_status status = semel_store_begin(actor->store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    semel__arena_init(&arena, (size_t)16 << 20);
+    status = semel_store_fetch(actor->store, &batch, &arena, err);
+    semel_store_rollback(actor->store);
+    if (status == SEMEL_OK && found.present && !found.damaged)
+        row = found.row;
+    row.updated_us = 0;
+    command.row = &row;
+    if (status == SEMEL_OK)
+        status = semel__inbox_command(&actor->inbox, &command, ret, err);
+    semel__arena_done(&arena);
+    return status;
+}
+
 static void give_order(struct sim_actor *actor, struct sim_event *event, const struct semel_command *command)
 {
     static const char *const words[] = {"replay", "discard", "resolve"};
     struct sim_world *world = actor->world;
-    enum semel_state state;
+    struct semel_command_result result;
     struct semel_error err;
-    bool done = false;
 
     sim_trace(world, "%s says %s to event %d", actor->owner, words[command->word], event->n);
-    semel_status status = semel__inbox_command(&actor->inbox, command, &done, &state, &err);
+    semel_status status = read_and_command(actor, event, *command, &result, &err);
     if (world->committed != NULL)
         sim_watch(world);
-    if (status == SEMEL_OK && done)
+    if (status == SEMEL_OK && result.done)
         count(world, command->word);
     else if (status == SEMEL_OK)
         world->counts[SIM_LATE_ORDERS]++;
@@ -111,16 +138,14 @@ static void give_order(struct sim_actor *actor, struct sim_event *event, const s
     event->superseded = status == SEMEL_INVALID && err.cls == SEMEL_CLASS_BUSINESS;
     if (status == SEMEL_CLOSED || status == SEMEL_UNKNOWN)
         (void)semel_store_reopen(actor->store, &err);
-    sim_trace(world, "%s event %d: %s%s", actor->owner, event->n, semel__status_name(status), done ? ", done" : "");
+    sim_trace(world, "%s event %d: %s%s", actor->owner, event->n, semel__status_name(status),
+              result.done ? ", done" : "");
 }
 
 static void care(struct sim_actor *actor, struct sim_event *event)
 {
     struct sim_world *world = actor->world;
-    struct semel_command command = {.source = semel__str(event->source),
-                                    .id = semel__str(event->id),
-                                    .who = semel__str(actor->owner),
-                                    .reason = SEMEL_STR("it had to be")};
+    struct semel_command command = {.who = semel__str(actor->owner), .reason = SEMEL_STR("it had to be")};
 
     if (!decide(world, event, &command))
         return;

@@ -586,6 +586,17 @@ struct semel_row row_of(struct engine *e, const char *id)
     return item.present ? item.row : (struct semel_row){0};
 }
 
+semel_status command_row(struct engine *e, const char *id, struct semel_command command,
+                         struct semel_command_result *ret)
+{
+    struct semel_row row = row_of(e, id);
+    if (row.live.state == SEMEL_STATE_ABSENT)
+        row = (struct semel_row){.source = SEMEL_STR("s"), .id = semel__str(id), .version = SEMEL_NONE};
+    row.updated_us = 0;
+    command.row = &row;
+    return semel__inbox_command(&e->inbox, &command, ret, &e->err);
+}
+
 enum semel_state state_of(struct engine *e, const char *id)
 {
     return row_of(e, id).live.state;

@@ -156,6 +156,9 @@ semel_status try_process(struct engine *e, const struct semel__msg *msgs, size_t
 /* The committed row of source "s"; its state is ABSENT when there is none. Strings live until the next look. */
 struct semel_row row_of(struct engine *e, const char *id);
 enum semel_state state_of(struct engine *e, const char *id);
+/* As an operator does it: the row is read, then the command is given to whatever it has become. */
+semel_status command_row(struct engine *e, const char *id, struct semel_command command,
+                         struct semel_command_result *ret);
 int64_t effects_of(struct engine *e, const char *id); /* NULL: of all */
 int64_t attempts_of(struct engine *e, const char *id);
 int64_t conflicts_of(struct engine *e, const char *id);

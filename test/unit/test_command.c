@@ -4,20 +4,36 @@
  */
 #include "unit/engine.h"
 
-static struct semel_command order(enum semel_order_word word, const char *id)
+struct asked {
+    struct semel_command command;
+    const char *id;
+    int64_t updated_us; /* 0: whatever the row is now */
+};
+
+static struct asked order(enum semel_order_word word, const char *id)
 {
-    return (struct semel_command){.word = word,
-                                  .source = SEMEL_STR("s"),
-                                  .id = semel__str(id),
-                                  .who = SEMEL_STR("ops@example.com"),
-                                  .reason = SEMEL_STR("ticket 7")};
+    return (
+        struct asked){.command = {.word = word, .who = SEMEL_STR("ops@example.com"), .reason = SEMEL_STR("ticket 7")},
+                      .id = id};
 }
 
-static bool command(struct engine *e, struct semel_command c, enum semel_state *ret_state)
+static semel_status give(struct engine *e, struct asked c, struct semel_command_result *ret)
 {
-    bool done = false;
-    assert_ok(e, semel__inbox_command(&e->inbox, &c, &done, ret_state, &e->err));
-    return done;
+    if (c.updated_us == 0)
+        return command_row(e, c.id, c.command, ret);
+    struct semel_row row = row_of(e, c.id);
+    row.updated_us = c.updated_us;
+    c.command.row = &row;
+    return semel__inbox_command(&e->inbox, &c.command, ret, &e->err);
+}
+
+static bool command(struct engine *e, struct asked c, enum semel_state *ret_state)
+{
+    struct semel_command_result result;
+    assert_ok(e, give(e, c, &result));
+    assert_int_equal(result.done, result.judged == SEMEL_JUDGED_ALLOWED);
+    *ret_state = result.state;
+    return result.done;
 }
 
 static void obeyed(struct engine *e, enum semel_order_word word, const char *id, enum semel_state becomes)
@@ -29,12 +45,12 @@ static void obeyed(struct engine *e, enum semel_order_word word, const char *id,
     assert_int_equal(state_of(e, id), becomes);
 }
 
-static void refused(struct engine *e, struct semel_command c, const char *text)
+static void refused(struct engine *e, struct asked c, enum semel_judgement judged, const char *text)
 {
-    bool done = true;
-    enum semel_state state;
-    assert_int_equal(semel__inbox_command(&e->inbox, &c, &done, &state, &e->err), SEMEL_INVALID);
-    assert_false(done);
+    struct semel_command_result result = {.done = true};
+    assert_int_equal(give(e, c, &result), SEMEL_INVALID);
+    assert_false(result.done);
+    assert_int_equal(result.judged, judged);
     assert_string_equal(e->err.text, text);
 }
 
@@ -81,7 +97,7 @@ static void fill(struct engine *e)
 static void every_state_has_its_answer(void **state)
 {
     struct engine *e = *state;
-    static const char *const words[] = {"replay", "discard", "resolve"};
+    static const char *const words[] = {"retry", "discard", "resolve"};
     static const enum semel_state becomes[] = {SEMEL_STATE_FAILED, SEMEL_STATE_REJECTED, SEMEL_STATE_COMPLETED};
     char text[100];
 
@@ -95,8 +111,8 @@ static void every_state_has_its_answer(void **state)
             enum semel_state after;
             if (state_of(e, id) != s) /* answered before by another word: make it anew */
                 continue;
-            struct semel_command c = order((enum semel_order_word)word, id);
-            c.force = true;
+            struct asked c = order((enum semel_order_word)word, id);
+            c.command.force = true;
             bool done = command(e, c, &after);
             assert_int_equal(done, may);
             assert_int_equal(state_of(e, id), may ? becomes[word] : s);
@@ -115,17 +131,17 @@ static void every_state_has_its_answer(void **state)
 static void command_on_a_row_that_was_touched_since_is_not_obeyed(void **state)
 {
     struct engine *e = *state;
-    struct semel_command c = order(SEMEL_WORD_DISCARD, "failed");
+    struct asked c = order(SEMEL_WORD_DISCARD, "failed");
     enum semel_state after;
 
     process_one(e, msg("failed", "fail"));
-    c.if_updated_us = row_of(e, "failed").updated_us;
+    c.updated_us = row_of(e, "failed").updated_us;
     e->now_us += INT64_C(3600) * 1000000;
     work(e, 1); /* it fails once more */
     assert_false(command(e, c, &after));
     assert_string_equal(e->err.text, "the message has changed since it was looked at: look again");
     assert_int_equal(state_of(e, "failed"), SEMEL_STATE_FAILED);
-    c.if_updated_us = row_of(e, "failed").updated_us;
+    c.updated_us = row_of(e, "failed").updated_us;
     assert_true(command(e, c, &after));
     assert_int_equal(after, SEMEL_STATE_REJECTED);
 }
@@ -190,11 +206,11 @@ static void second_operator_is_told_that_he_was_late(void **state)
     e->mended = true;
     obeyed(e, SEMEL_WORD_REPLAY, "a", SEMEL_STATE_FAILED);
     assert_false(command(e, order(SEMEL_WORD_REPLAY, "a"), &after)); /* not run yet, and due anyway */
-    assert_string_equal(e->err.text, "the message is failed: there is nothing to replay");
+    assert_string_equal(e->err.text, "the message is to be retried already: it has not run since");
     work(e, 1);
     assert_false(command(e, order(SEMEL_WORD_REPLAY, "a"), &after));
     assert_int_equal(after, SEMEL_STATE_COMPLETED);
-    assert_string_equal(e->err.text, "the message is completed: there is nothing to replay");
+    assert_string_equal(e->err.text, "the message is completed: there is nothing to retry");
     assert_int_equal(effects_of(e, "a"), 1);
     assert_int_equal(audits_of(e), 1);
 }
@@ -203,25 +219,25 @@ static void replay_is_refused_with_its_reason(void **state)
 {
     struct engine *e = *state;
     static char long_text[1002];
-    struct semel_command c = order(SEMEL_WORD_REPLAY, "a");
+    struct asked c = order(SEMEL_WORD_REPLAY, "a");
 
     process_one(e, msg("a", "bad"));
-    c.reason = SEMEL_STR("");
-    refused(e, c, "say who you are and why: both go into the audit");
-    c.reason = SEMEL_STR("why");
-    c.who = (struct semel_str){0};
-    refused(e, c, "say who you are and why: both go into the audit");
+    c.command.reason = SEMEL_STR("");
+    refused(e, c, SEMEL_JUDGED_ALLOWED, "say who you are and why: both go into the audit");
+    c.command.reason = SEMEL_STR("why");
+    c.command.who = (struct semel_str){0};
+    refused(e, c, SEMEL_JUDGED_ALLOWED, "say who you are and why: both go into the audit");
     c = order(SEMEL_WORD_REPLAY, "");
-    refused(e, c, "message id is empty; it must have 1 to 255 bytes");
+    refused(e, c, SEMEL_JUDGED_ALLOWED, "message id is empty; it must have 1 to 255 bytes");
     memset(long_text, 'x', 1001);
     c = order(SEMEL_WORD_REPLAY, "a");
-    c.reason = semel__str(long_text);
-    refused(e, c, "the reason must be UTF-8 text of at most 1000 bytes");
-    c.reason = (struct semel_str){"\xff", 1};
-    refused(e, c, "the reason must be UTF-8 text of at most 1000 bytes");
+    c.command.reason = semel__str(long_text);
+    refused(e, c, SEMEL_JUDGED_ALLOWED, "the reason must be UTF-8 text of at most 1000 bytes");
+    c.command.reason = (struct semel_str){"\xff", 1};
+    refused(e, c, SEMEL_JUDGED_ALLOWED, "the reason must be UTF-8 text of at most 1000 bytes");
     c = order(SEMEL_WORD_REPLAY, "a");
-    c.who = (struct semel_str){"\xff", 1};
-    refused(e, c, "who is not UTF-8 text without NUL");
+    c.command.who = (struct semel_str){"\xff", 1};
+    refused(e, c, SEMEL_JUDGED_ALLOWED, "who is not UTF-8 text without NUL");
     assert_int_equal(audits_of(e), 0);
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
 }
@@ -230,18 +246,18 @@ static void replay_is_refused_with_its_reason(void **state)
 static void replay_of_what_is_older_than_the_retention_must_be_forced(void **state)
 {
     struct engine *e = *state;
-    struct semel_command c = order(SEMEL_WORD_REPLAY, "a");
+    struct asked c = order(SEMEL_WORD_REPLAY, "a");
     struct semel__msg m = msg("a", "bad");
 
     m.message_time_us = e->now_us;
     process_one(e, m);
     e->now_us += e->policy.retention_us + 1;
     refused(
-        e, c,
+        e, c, SEMEL_JUDGED_TOO_OLD,
         "the message is older than the retention of its duplicates: replaying it may repeat an effect; force it if you "
         "know better");
     assert_int_equal(e->err.cls, SEMEL_CLASS_TOO_OLD);
-    c.force = true;
+    c.command.force = true;
     e->mended = true;
     assert_true(command(e, c, &(enum semel_state){0}));
     work(e, 1);
@@ -252,16 +268,16 @@ static void replay_of_what_is_older_than_the_retention_must_be_forced(void **sta
 static void replay_of_what_has_no_id_must_be_forced(void **state)
 {
     struct engine *e = *state;
-    struct semel_command c = order(SEMEL_WORD_REPLAY, "position:p/1");
+    struct asked c = order(SEMEL_WORD_REPLAY, "position:p/1");
     struct semel__msg m = msg("", "ok");
 
     m.position = SEMEL_STR("p/1");
     process_one(e, m);
-    refused(e, c,
+    refused(e, c, SEMEL_JUDGED_NEVER_FIT,
             "the message never was fit to run: what it lacks it will still lack; have it sent again, or force it if "
             "the handler "
             "can do without");
-    c.force = true;
+    c.command.force = true;
     assert_true(command(e, c, &(enum semel_state){0}));
     work(e, 1);
     assert_int_equal(effects_of(e, "position:p/1"), 1);
@@ -273,7 +289,8 @@ static void replay_without_a_kept_payload_is_refused(void **state)
 
     e->policy.keep = SEMEL_KEEP_NEVER;
     process_one(e, msg("a", "bad"));
-    refused(e, order(SEMEL_WORD_REPLAY, "a"), "the payload was not kept: only its broker can bring this message again");
+    refused(e, order(SEMEL_WORD_REPLAY, "a"), SEMEL_JUDGED_NOT_KEPT,
+            "the payload was not kept: only its broker can bring this message again");
     obeyed(e, SEMEL_WORD_DISCARD, "a", SEMEL_STATE_REJECTED);
 }
 
@@ -344,15 +361,10 @@ static void retry_of_a_gap_waits_again_and_only_force_runs_past_it(void **state)
 {
     /* I12 */
     struct engine *e = *state;
-    struct semel_command force = {.word = SEMEL_WORD_REPLAY,
-                                  .source = SEMEL_STR("s"),
-                                  .id = SEMEL_STR("v3"),
-                                  .who = SEMEL_STR("ops"),
-                                  .reason = SEMEL_STR("v2 was never sent"),
-                                  .force = true};
+    struct asked force = order(SEMEL_WORD_REPLAY, "v3");
     enum semel_state after;
-    bool done;
 
+    force.command.force = true;
     e->policy.order = SEMEL_ORDER_VERSION;
     process_one(e, keyed("v1", "ok", "k", 1));
     process_one(e, keyed("v3", "ok", "k", 3));
@@ -365,8 +377,7 @@ static void retry_of_a_gap_waits_again_and_only_force_runs_past_it(void **state)
     e->now_us += e->policy.gap_timeout_us + 1;
     work(e, 0);
     assert_int_equal(state_of(e, "v3"), SEMEL_STATE_DEAD);
-    assert_ok(e, semel__inbox_command(&e->inbox, &force, &done, &after, &e->err));
-    assert_true(done);
+    assert_true(command(e, force, &after));
     work(e, 1);
     assert_int_equal(state_of(e, "v3"), SEMEL_STATE_COMPLETED);
     process_one(e, keyed("v2", "ok", "k", 2));
@@ -451,93 +462,56 @@ static void command_that_fails_on_the_way_changes_nothing(void **state)
 {
     struct engine *e = *state;
     static const char *const ops[] = {"begin", "fetch", "settle", "commit"};
-    bool done;
-    enum semel_state after;
-    struct semel_command c = order(SEMEL_WORD_REPLAY, "a");
+    struct semel_command_result result;
+    struct asked c = order(SEMEL_WORD_REPLAY, "a");
 
-    e->policy.order = SEMEL_ORDER_ARRIVAL; /* the first look learns the key, the second has it */
-    process_one(e, keyed("a", "bad", "k", SEMEL_NONE));
-    for (size_t i = 0; i < COUNT(ops); i++)
-        for (unsigned nth = 1; nth <= (i < 2 ? 2 : 1); nth++) {
-            forget(e);
-            fail_at(e, ops[i], nth, i == 3 ? FAULT_UNKNOWN_LOST : FAULT_WORLD);
-            assert_int_not_equal(semel__inbox_command(&e->inbox, &c, &done, &after, &e->err), SEMEL_OK);
-            assert_false(done);
-            if (e->dead)
-                assert_ok(e, semel_store_reopen(e->store, &e->err));
-            assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
-            assert_int_equal(audits_of(e), 0);
-        }
+    process_one(e, msg("a", "bad"));
+    for (size_t i = 0; i < COUNT(ops); i++) {
+        forget(e);
+        fail_at(e, ops[i], 1, i == 3 ? FAULT_UNKNOWN_LOST : FAULT_WORLD);
+        assert_int_not_equal(give(e, c, &result), SEMEL_OK);
+        assert_false(result.done);
+        if (e->dead)
+            assert_ok(e, semel_store_reopen(e->store, &e->err));
+        assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
+        assert_int_equal(audits_of(e), 0);
+    }
     forget(e);
     obeyed(e, SEMEL_WORD_REPLAY, "a", SEMEL_STATE_FAILED);
     assert_int_equal(audits_of(e), 1);
 }
 
-static struct {
-    struct engine *e;
-    const struct semel_store_ops *real;
-    struct semel_store_ops ops;
-    unsigned moves; /* so often the row gets another order key, each time when a look has ended */
-} mover;
-
-static void rollback_and_move(struct semel_store *store)
-{
-    mover.real->rollback(store);
-    if (mover.moves == 0)
-        return;
-    mover.moves--;
-    mover.e->tables->run(mover.e, mover.moves % 2 == 0
-                                      ? "UPDATE semel_inbox SET order_key = 'j' WHERE message_id = 'a'"
-                                      : "UPDATE semel_inbox SET order_key = 'k' WHERE message_id = 'a'");
-}
-
-static void move_between_looks(struct engine *e, unsigned moves)
-{
-    mover.e = e;
-    mover.real = e->store->ops;
-    mover.ops = *mover.real;
-    mover.ops.rollback = rollback_and_move;
-    mover.moves = moves;
-    e->store->ops = &mover.ops;
-}
-
-/* A row that came again between two looks, under another order key, is looked at until its key is locked. */
-static void command_has_the_order_key_of_the_very_row(void **state)
-{
-    struct engine *e = *state;
-    enum semel_state after;
-    bool done = true;
-    struct semel_command c = order(SEMEL_WORD_DISCARD, "a");
-
-    e->policy.order = SEMEL_ORDER_ARRIVAL;
-    process_one(e, keyed("a", "bad", "j", SEMEL_NONE));
-    process_one(e, keyed("b", "ok", "j", SEMEL_NONE));
-    move_between_looks(e, 100);
-    assert_int_equal(semel__inbox_command(&e->inbox, &c, &done, &after, &e->err), SEMEL_RETRY);
-    assert_int_equal(e->err.cls, SEMEL_CLASS_TRANSIENT);
-    assert_false(done);
-    mover.moves = 0;
-    e->tables->run(e, "UPDATE semel_inbox SET order_key = 'k' WHERE message_id = 'a'");
-    mover.moves = 1;
-    assert_true(command(e, c, &after));
-    e->store->ops = mover.real;
-    work(e, 1); /* the one behind it was woken */
-    assert_int_equal(state_of(e, "b"), SEMEL_STATE_COMPLETED);
-}
-
 static void damaged_row_is_refused_and_called_damaged(void **state)
 {
     struct engine *e = *state;
-    bool done = true;
-    enum semel_state after;
-    struct semel_command c = order(SEMEL_WORD_DISCARD, "a");
+    const struct semel_row row = {.source = SEMEL_STR("s"), .id = SEMEL_STR("a"), .version = SEMEL_NONE};
+    struct semel_command_result result = {.done = true};
+    struct semel_command c = order(SEMEL_WORD_DISCARD, "a").command;
 
     process_one(e, msg("a", "bad"));
     damage(e, "a");
-    assert_int_equal(semel__inbox_command(&e->inbox, &c, &done, &after, &e->err), SEMEL_INVALID);
-    assert_false(done);
+    c.row = &row;
+    assert_int_equal(semel__inbox_command(&e->inbox, &c, &result, &e->err), SEMEL_INVALID);
+    assert_false(result.done);
     assert_non_null(strstr(e->err.text, "damaged"));
     assert_int_equal(audits_of(e), 0);
+}
+
+/* The order key is locked by what the caller has read: a row of another key is not touched. */
+static void command_on_a_row_of_another_key_is_not_obeyed(void **state)
+{
+    struct engine *e = *state;
+    const struct semel_row row = {.source = SEMEL_STR("s"), .id = SEMEL_STR("a"), .version = SEMEL_NONE};
+    struct semel_command_result result;
+    struct semel_command c = order(SEMEL_WORD_DISCARD, "a").command;
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    process_one(e, keyed("a", "bad", "k", SEMEL_NONE));
+    c.row = &row;
+    assert_ok(e, semel__inbox_command(&e->inbox, &c, &result, &e->err));
+    assert_false(result.done);
+    assert_int_equal(result.judged, SEMEL_JUDGED_CHANGED);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
 }
 
 int main(int argc, char **argv)
@@ -545,6 +519,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         ON_EACH(every_state_has_its_answer),
         ON_EACH(command_on_a_row_that_was_touched_since_is_not_obeyed),
+        ON_EACH(command_on_a_row_of_another_key_is_not_obeyed),
         ON_EACH(dead_quarantined_and_unknown_may_be_discarded_and_resolved),
         ON_EACH(replayed_message_keeps_its_id_and_has_a_new_budget_of_attempts),
         ON_EACH(second_operator_is_told_that_he_was_late),
@@ -561,8 +536,6 @@ int main(int argc, char **argv)
         ON_EACH(discarded_message_gives_its_business_key_up),
         ON_MEM(audit_says_who_did_what_and_why),
         ON_EACH(command_that_fails_on_the_way_changes_nothing),
-        ON_SQLITE(command_has_the_order_key_of_the_very_row),
-        ON_POSTGRES(command_has_the_order_key_of_the_very_row),
         ON_EACH(damaged_row_is_refused_and_called_damaged),
     };
     engine_stores(argc, argv);

@@ -5,7 +5,7 @@
  */
 #include "unit/engine.h"
 
-#include "cli/explain.h"
+#include "ops/explain.h"
 
 #define NOW INT64_C(1700000000000000) /* 2023-11-14T22:13:20Z */
 #define SECOND INT64_C(1000000)
@@ -16,7 +16,7 @@ struct scene {
     struct semel_policy policy;
     struct semel_history history;
     struct semel_act_line act;
-    struct cli_facts facts;
+    struct semel_ops_facts facts;
     struct semel_buf why, next;
 };
 
@@ -42,9 +42,9 @@ static void set_up(struct scene *s, enum semel_state state, enum semel_class cls
                                          .lease_token = SEMEL_NONE,
                                          .error_class = cls,
                                          .error_text = semel__str(text)}};
-    s->facts = (struct cli_facts){.row = &s->row, .policy = &s->policy, .history = &s->history, .now_us = NOW};
-    semel__buf_init(&s->why, CLI_EXPLAIN_MAX);
-    semel__buf_init(&s->next, CLI_EXPLAIN_MAX);
+    s->facts = (struct semel_ops_facts){.row = &s->row, .policy = &s->policy, .history = &s->history, .now_us = NOW};
+    semel__buf_init(&s->why, SEMEL_EXPLAIN_MAX);
+    semel__buf_init(&s->next, SEMEL_EXPLAIN_MAX);
 }
 
 static void by_key(struct scene *s, enum semel_order order, int64_t version)
@@ -68,7 +68,7 @@ static void explain(struct scene *s)
 {
     semel__buf_done(&s->why);
     semel__buf_done(&s->next);
-    cli_explain(&s->facts, &s->why, &s->next);
+    semel__explain(&s->facts, &s->why, &s->next);
     assert_false(s->why.failed);
     assert_false(s->next.failed);
     semel__buf_add(&s->why, "", 1);
@@ -215,13 +215,13 @@ static void blocked_message_names_the_first_of_its_key_and_what_to_do_with_it(vo
         head->live.lease_until_us = NOW + 5 * SECOND;
         another(&s, 1, "pay-4", SEMEL_STATE_WAITING);
         s.others[2] = s.row;
-        cli_facts_key(&s.facts, s.others, 3, false);
+        semel__facts_key(&s.facts, s.others, 3, false);
         explain(&s);
         assert_has(&s.why, "because 2 earlier messages of key order-17 are unfinished; the first is pay-3");
         assert_has(&s.why, heads[i].says);
         assert_has(&s.next, heads[i].next);
         s.others[1] = s.row;
-        cli_facts_key(&s.facts, s.others, 2, true);
+        semel__facts_key(&s.facts, s.others, 2, true);
         explain(&s);
         assert_has(&s.why, "because at least 1 earlier message of key order-17 is unfinished: pay-3");
         tear_down(&s);
@@ -238,7 +238,7 @@ static void failed_message_that_is_due_behind_another_says_so(void **state)
     s.row.live.due_us = NOW - DAY;
     another(&s, 0, "pay-3", SEMEL_STATE_DEAD);
     s.others[1] = s.row;
-    cli_facts_key(&s.facts, s.others, 2, false);
+    semel__facts_key(&s.facts, s.others, 2, false);
     explain(&s);
     assert_has(&s.why, "1 earlier message of key order-17 is unfinished: pay-3, which is dead");
     tear_down(&s);
@@ -253,11 +253,11 @@ static void message_that_waits_for_a_later_one_at_its_effect_names_it(void **sta
     by_key(&s, SEMEL_ORDER_VERSION, 3);
     s.others[0] = s.row;
     another(&s, 1, "pay-20", SEMEL_STATE_UNKNOWN);
-    cli_facts_key(&s.facts, s.others, 2, false);
+    semel__facts_key(&s.facts, s.others, 2, false);
     explain(&s);
     assert_has(&s.why, "has its turn: pay-20, which is unknown");
     assert_has(&s.next, "semel inbox show pay-20");
-    cli_facts_key(&s.facts, s.others, 1, false);
+    semel__facts_key(&s.facts, s.others, 1, false);
     explain(&s);
     assert_has(&s.why, "none of them is unfinished any more");
     tear_down(&s);
@@ -382,7 +382,7 @@ static void dead_message_tells_who_waits_behind_it(void **state)
     s.others[0] = s.row;
     another(&s, 1, "pay-18", SEMEL_STATE_WAITING);
     another(&s, 2, "pay-19", SEMEL_STATE_WAITING);
-    cli_facts_key(&s.facts, s.others, 3, false);
+    semel__facts_key(&s.facts, s.others, 3, false);
     explain(&s);
     assert_has(&s.why, "2 later messages of key order-17 wait behind it");
     tear_down(&s);
@@ -477,7 +477,7 @@ static void damaged_row_says_what_is_wrong_with_it(void **state)
 
     (void)state;
     set_up(&s, SEMEL_STATE_DEAD, SEMEL_CLASS_NONE, NULL);
-    cli_explain_damaged(SEMEL_STR("damaged inbox row: attempts must be 0 to 1000000"), &s.why, &s.next);
+    semel__explain_damaged(SEMEL_STR("damaged inbox row: attempts must be 0 to 1000000"), &s.why, &s.next);
     semel__buf_add(&s.why, "", 1);
     semel__buf_add(&s.next, "", 1);
     assert_has(&s.why, "attempts must be 0 to 1000000");
@@ -523,7 +523,7 @@ static void lack_of_memory_marks_the_buffers_and_breaks_nothing(void **state)
     for (unsigned at = 1; met; at++) {
         set_up(&s, SEMEL_STATE_DEAD, SEMEL_CLASS_TRANSIENT, "bank is down");
         fail_nth_begin(&fail, at);
-        cli_explain(&s.facts, &s.why, &s.next);
+        semel__explain(&s.facts, &s.why, &s.next);
         met = fail_nth_end(&fail);
         assert_int_equal(s.why.failed || s.next.failed, met);
         tear_down(&s);
@@ -569,11 +569,11 @@ static void fill(struct engine *e)
 }
 
 /* What the command line would look up: the facts of a row and of its key. */
-static enum cli_would ask(struct engine *e, const char *id, enum semel_order_word word, bool force)
+static enum semel_judgement ask(struct engine *e, const char *id, enum semel_order_word word, bool force)
 {
     struct semel_history history = {.last_version = SEMEL_NONE, .watermark_us = SEMEL_NONE};
     struct semel_row row = row_of(e, id), *rows = NULL;
-    struct cli_facts facts = {.row = &row, .policy = &e->policy, .history = &history, .now_us = e->now_us};
+    struct semel_ops_facts facts = {.row = &row, .policy = &e->policy, .history = &history, .now_us = e->now_us};
     struct semel_buf text;
     size_t n = 0, damaged;
     if (semel__str_given(row.order_key)) {
@@ -583,10 +583,10 @@ static enum cli_would ask(struct engine *e, const char *id, enum semel_order_wor
                                   .by_version = true,
                                   .max = 100};
         assert_ok(e, semel_store_scan(e->store, &scan, &e->keep, &rows, &n, &damaged, &e->err));
-        cli_facts_key(&facts, rows, n, false);
+        semel__facts_key(&facts, rows, n, false);
     }
     semel__buf_init(&text, 1000);
-    enum cli_would would = cli_explain_would(&facts, word, force, &text);
+    enum semel_judgement would = semel__explain_would(&facts, word, force, &text);
     assert_true(text.n > 10);
     semel__buf_done(&text);
     return would;
@@ -602,29 +602,30 @@ static void what_a_dry_run_promises_is_what_core_does(void **state)
                                       "stale",     "gap",       "w1",
                                       "blocked"};
     struct engine *e = *state;
-    enum semel_state after;
-    bool done;
 
     fill(e);
     for (enum semel_order_word word = SEMEL_WORD_REPLAY; word <= SEMEL_WORD_RESOLVE; word++)
         for (int force = 0; force < 2; force++)
             for (size_t i = 0; i < COUNT(ids); i++) {
+                enum semel_judgement would = ask(e, ids[i], word, force == 1);
+                const struct semel_row row = row_of(e, ids[i]);
+                struct semel_command_result did;
                 struct semel_command c = {.word = word,
-                                          .source = SEMEL_STR("s"),
-                                          .id = semel__str(ids[i]),
+                                          .row = &row,
                                           .who = SEMEL_STR("ops"),
                                           .reason = SEMEL_STR("test"),
                                           .force = force == 1};
-                enum cli_would would = ask(e, ids[i], word, c.force);
                 fail_at(e, "commit", 1,
                         FAULT_WORLD); /* it is decided, and not done: the next word finds the same row */
-                semel_status status = semel__inbox_command(&e->inbox, &c, &done, &after, &e->err);
-                enum cli_would did = status == SEMEL_OK        ? CLI_WOULD_NOTHING
-                                     : status == SEMEL_INVALID ? CLI_WOULD_REFUSE
-                                                               : CLI_WOULD;
-                if (would != did)
-                    fail_msg("%s, word %d, force %d: said %d, core %d (%s)", ids[i], word, force, would, did,
-                             e->err.text);
+                semel_status status = semel__inbox_command(&e->inbox, &c, &did, &e->err);
+                assert_false(did.done);
+                if (would != did.judged)
+                    fail_msg("%s, word %d, force %d: said %s, core %s (%s)", ids[i], word, force,
+                             semel__judgement_name(would), semel__judgement_name(did.judged), e->err.text);
+                semel_status expected = would == SEMEL_JUDGED_ALLOWED     ? SEMEL_RETRY
+                                        : semel__judgement_refuses(would) ? SEMEL_INVALID
+                                                                          : SEMEL_OK;
+                assert_int_equal(status, expected);
             }
 }
 

@@ -76,18 +76,15 @@ static void who_waited_runs_when_the_holder_is_discarded(void **state)
     struct engine *e = *state;
     struct semel__msg msgs[] = {business("a", "bad", "pay-1"), business("b", "ok", "pay-1")};
     struct semel_command discard = {.word = SEMEL_WORD_DISCARD,
-                                    .source = SEMEL_STR("s"),
-                                    .id = SEMEL_STR("a"),
                                     .who = SEMEL_STR("ops@example.com"),
                                     .reason = SEMEL_STR("ticket 7")};
-    enum semel_state now;
-    bool done = false;
+    struct semel_command_result result;
 
     process(e, msgs, 2);
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_DEAD);
     assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
-    assert_ok(e, semel__inbox_command(&e->inbox, &discard, &done, &now, &e->err));
-    assert_true(done);
+    assert_ok(e, command_row(e, "a", discard, &result));
+    assert_true(result.done);
     work(e, 1);
     assert_int_equal(effects_of(e, "b"), 1);
     assert_int_equal(state_of(e, "b"), SEMEL_STATE_COMPLETED);
@@ -330,13 +327,8 @@ static void damaged_order_key_stops_its_own_messages_only(void **state)
     struct engine *e = *state;
     struct semel__msg first[] = {keyed("bad-1", "fail@1", "bad", 1), keyed("good-1", "fail@1", "good", 1)};
     struct semel__msg next[] = {keyed("bad-2", "ok", "bad", 2), keyed("fine", "ok", "fine", 1)};
-    struct semel_command discard = {.word = SEMEL_WORD_DISCARD,
-                                    .source = SEMEL_STR("s"),
-                                    .id = SEMEL_STR("bad-1"),
-                                    .who = SEMEL_STR("test"),
-                                    .reason = SEMEL_STR("test")};
-    enum semel_state now;
-    bool done;
+    struct semel_command discard = {.word = SEMEL_WORD_DISCARD, .who = SEMEL_STR("test"), .reason = SEMEL_STR("test")};
+    struct semel_command_result result;
     size_t n = 0;
 
     e->policy.order = SEMEL_ORDER_VERSION;
@@ -355,7 +347,7 @@ static void damaged_order_key_stops_its_own_messages_only(void **state)
     assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
     assert_int_equal(state_of(e, "good-1"), SEMEL_STATE_COMPLETED);
     assert_int_equal(state_of(e, "bad-1"), SEMEL_STATE_FAILED);
-    assert_int_equal(semel__inbox_command(&e->inbox, &discard, &done, &now, &e->err), SEMEL_INVALID);
+    assert_int_equal(command_row(e, "bad-1", discard, &result), SEMEL_INVALID);
     assert_non_null(strstr(e->err.text, "damaged order key"));
     sql_either(e, "UPDATE semel_order_key SET skipped = NULL", "UPDATE semel.order_key SET skipped = NULL");
     assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));

@@ -378,15 +378,10 @@ static void live_lease_is_not_recovered(void **state)
 
 static void discard(struct engine *e, const char *id)
 {
-    bool done;
-    enum semel_state state;
-    struct semel_command command = {.word = SEMEL_WORD_DISCARD,
-                                    .source = SEMEL_STR("s"),
-                                    .id = semel__str(id),
-                                    .who = SEMEL_STR("ops"),
-                                    .reason = SEMEL_STR("wrong")};
-    assert_ok(e, semel__inbox_command(&e->inbox, &command, &done, &state, &e->err));
-    assert_true(done);
+    struct semel_command_result result;
+    struct semel_command command = {.word = SEMEL_WORD_DISCARD, .who = SEMEL_STR("ops"), .reason = SEMEL_STR("wrong")};
+    assert_ok(e, command_row(e, id, command, &result));
+    assert_true(result.done);
 }
 
 /* a1 is dead, a2 to a4 are parked behind it; it is skipped. */

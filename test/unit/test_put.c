@@ -85,14 +85,11 @@ static void a_waiter_that_comes_again_has_no_place_in_its_key(void **state)
     process_one(e, waiter);
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
     const struct semel_command discard = {.word = SEMEL_WORD_DISCARD,
-                                          .source = holder.source,
-                                          .id = holder.id,
                                           .who = SEMEL_STR("me"),
                                           .reason = SEMEL_STR("no")};
-    enum semel_state now;
-    bool done = false;
-    assert_ok(e, semel__inbox_command(&e->inbox, &discard, &done, &now, &e->err));
-    assert_true(done);
+    struct semel_command_result result;
+    assert_ok(e, command_row(e, "h", discard, &result));
+    assert_true(result.done);
     const struct semel__msg msgs[] = {waiter, keyed("x", "ok", "k", SEMEL_NONE)};
     put_all(e, msgs, COUNT(msgs));
     assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);

@@ -84,15 +84,10 @@ static void selection_is_frozen_while_rows_come_and_change(void **state)
     assert_int_equal(s.made_us, e->now_us);
 
     process_one(e, msg("d3", "bad"));
-    struct semel_command replay = {.word = SEMEL_WORD_REPLAY,
-                                   .source = SEMEL_STR("s"),
-                                   .id = SEMEL_STR("d2"),
-                                   .who = SEMEL_STR("another"),
-                                   .reason = SEMEL_STR("x")};
-    bool done = false;
-    enum semel_state after;
-    assert_ok(e, semel__inbox_command(&e->inbox, &replay, &done, &after, &e->err));
-    assert_true(done);
+    struct semel_command replay = {.word = SEMEL_WORD_REPLAY, .who = SEMEL_STR("another"), .reason = SEMEL_STR("x")};
+    struct semel_command_result result;
+    assert_ok(e, command_row(e, "d2", replay, &result));
+    assert_true(result.done);
     assert_int_not_equal(row_of(e, "d2").updated_us, updated_us);
 
     assert_left(e, s.number, 10, "c/s/d1 c/s/d2");
@@ -251,12 +246,9 @@ static void history_tells_attempts_acts_conflicts_and_keys(void **state)
     struct engine *e = *state;
     struct semel__msg m = msg("m", "bad");
     struct semel_command replay = {.word = SEMEL_WORD_REPLAY,
-                                   .source = SEMEL_STR("s"),
-                                   .id = SEMEL_STR("m"),
                                    .who = SEMEL_STR("ops"),
                                    .reason = SEMEL_STR("it's\nfixed")};
-    bool done = false;
-    enum semel_state after;
+    struct semel_command_result result;
     size_t n = 0;
     m.business[0] = SEMEL_STR("pay/2");
     m.business[1] = SEMEL_STR("pay/1");
@@ -268,8 +260,8 @@ static void history_tells_attempts_acts_conflicts_and_keys(void **state)
     process_one(e, msg("m", "another"));
     process_one(e, msg("m", "another"));
     process_one(e, msg("m", "a third"));
-    assert_ok(e, semel__inbox_command(&e->inbox, &replay, &done, &after, &e->err));
-    assert_true(done);
+    assert_ok(e, command_row(e, "m", replay, &result));
+    assert_true(result.done);
     e->now_us += SECOND_US;
     assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
     process_one(e, msg("other", "bad"));

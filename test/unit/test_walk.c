@@ -176,13 +176,11 @@ static void replayed_row_does_not_run_beside_one_of_its_key(void **state)
     struct engine *e = *state;
     struct semel__msg old = keyed("", "ok", "k", SEMEL_NONE), m = keyed("m", "ok", "k", SEMEL_NONE);
     struct semel_command replay = {.word = SEMEL_WORD_REPLAY,
-                                   .source = SEMEL_STR("s"),
                                    .who = SEMEL_STR("ops"),
                                    .reason = SEMEL_STR("test"),
                                    .force = true};
+    struct semel_command_result result;
     struct semel_lease lease;
-    enum semel_state after;
-    bool done;
     size_t n;
 
     e->policy.effect = SEMEL_EFFECT_OUTSIDE;
@@ -190,9 +188,8 @@ static void replayed_row_does_not_run_beside_one_of_its_key(void **state)
     old.position = SEMEL_STR("old");
     process_one(e, old);
     assert_ok(e, semel__lease_claim(&e->inbox, &m, 1, true, &e->keep, &lease, &n, e->settled, &e->err));
-    replay.id = SEMEL_STR("position:old");
-    assert_ok(e, semel__inbox_command(&e->inbox, &replay, &done, &after, &e->err));
-    assert_true(done);
+    assert_ok(e, command_row(e, "position:old", replay, &result));
+    assert_true(result.done);
     work(e);
     assert_int_equal(effects_of(e, NULL), 0);
     assert_ok(e, semel__lease_finish(&e->inbox, &lease, &(struct semel_ending){.result = SEMEL_DONE}, 1, &e->err));

@@ -7,7 +7,8 @@ import re
 import common
 
 # From the top down. A room may include itself and what stands above it, unless NARROW says less.
-ROOMS = ("base", "core", "store", "broker", "lib", "ext", "net", "handler", "gateway", "conf", "admin", "daemon", "cli")
+ROOMS = ("base", "core", "store", "broker", "lib", "ext", "net", "handler", "conf", "ops", "gateway", "admin", "daemon",
+         "cli")
 
 # What of core a driver may see: the interfaces, not the rules.
 CORE_INTERFACES = ("core/store.h", "core/broker.h", "core/row.h", "core/msg.h", "core/state.h", "core/policy.h",
@@ -19,6 +20,7 @@ NARROW = {
     "broker": ("base/*",) + CORE_INTERFACES,
     "ext": ("base/*", "lib/*"),
     "net": ("base/*",),
+    "ops": ("base/*", "core/*"),
 }
 
 # Headers of client libraries, and the only files that may include them.

@@ -1,19 +1,213 @@
 /* SPDX-License-Identifier: MIT
  *
- * explain.c: one function a status, each of them a few sentences. The contract stands in explain.h.
+ * explain.c: why a message is not running: one function per status, each of them a few sentences; what a command would
+ * do; and the pieces of both: times, counts, commands to paste, figures. The contract stands in explain.h.
  */
-#include "cli/explain.h"
-#include "core/state.h"
-#include "core/version.h"
+#include "ops/explain.h"
 
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "core/consumer.h"
+#include "core/state.h"
+#include "core/version.h"
 
 #define LATE_US INT64_C(5000000) /* a worker looks more often than this */
 #define REASON "--reason \"...\""
 
-/* ---- pieces -------------------------------------------------------------------------------------- */
+/* ---- pieces, for those who suggest commands themselves ------------------------------------------------ */
+
+void semel__put_shown(struct semel_buf *buf, struct semel_str s)
+{
+    char text[4 * SEMEL_ERROR_TEXT_MAX];
+    semel__str_show(text, sizeof text, s);
+    semel__buf_addz(buf, text);
+}
+
+static bool plain(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           (c != '\0' && strchr("_-./:@%+=,", c) != NULL);
+}
+
+/* What a terminal would not show as it is (A11): each byte that is no plain character by its number. */
+static void put_escaped(struct semel_buf *buf, struct semel_str s)
+{
+    semel__buf_addz(buf, "$'");
+    for (size_t i = 0; i < s.n; i++)
+        if (plain(s.p[i]) || s.p[i] == ' ')
+            semel__buf_add(buf, &s.p[i], 1);
+        else
+            semel__buf_addf(buf, "\\%03o", (unsigned)(unsigned char)s.p[i]);
+    semel__buf_addz(buf, "'");
+}
+
+void semel__put_word(struct semel_buf *buf, struct semel_str s)
+{
+    char text[4 * SEMEL_ERROR_TEXT_MAX];
+    bool bare = s.n > 0;
+    for (size_t i = 0; i < s.n; i++)
+        bare = bare && plain(s.p[i]);
+    semel__str_show(text, sizeof text, s);
+    if (bare) {
+        semel__buf_add(buf, s.p, s.n);
+        return;
+    }
+    if (!semel__str_eqz(s, text)) {
+        put_escaped(buf, s);
+        return;
+    }
+    semel__buf_addz(buf, "'");
+    for (const char *p = text; *p != '\0'; p++)
+        if (*p == '\'')
+            semel__buf_addz(buf, "'\\''");
+        else
+            semel__buf_add(buf, p, 1);
+    semel__buf_addz(buf, "'");
+}
+
+void semel__put_count(struct semel_buf *buf, size_t n, const char *one, const char *many)
+{
+    semel__buf_addf(buf, "%zu %s", n, n == 1 ? one : many);
+}
+
+/* 40 s, 3 min, 2 h, 5 d */
+static void put_span(struct semel_buf *buf, int64_t us)
+{
+    static const struct {
+        int64_t seconds;
+        const char *name;
+    } units[] = {{86400, "d"}, {3600, "h"}, {60, "min"}, {1, "s"}};
+    int64_t seconds = us / 1000000;
+    size_t i = 0;
+    while (units[i].seconds > 1 && seconds < 2 * units[i].seconds)
+        i++;
+    semel__buf_addf(buf, "%lld %s", (long long)(seconds / units[i].seconds), units[i].name);
+}
+
+/* 2026-11-15T22:48:07Z (in 40 s) */
+void semel__put_when(struct semel_buf *buf, int64_t us, int64_t now_us)
+{
+    char text[SEMEL_TIME_TEXT];
+    bool ahead = us > now_us;
+    int64_t away_us;
+    if (us == SEMEL_NONE) {
+        semel__buf_addz(buf, "a time that is not known");
+        return;
+    }
+    semel__time_format(us, text);
+    text[strcspn(text, ".")] = '\0';
+    semel__buf_addf(buf, "%sZ", text);
+    if (__builtin_sub_overflow(ahead ? us : now_us, ahead ? now_us : us, &away_us))
+        return;
+    semel__buf_addz(buf, ahead ? " (in " : " (");
+    put_span(buf, away_us);
+    semel__buf_addz(buf, ahead ? ")" : " ago)");
+}
+
+void semel__put_command(struct semel_buf *buf, const char *store, const char *word, const struct semel_row *row,
+                        const char *more)
+{
+    bool dash = row->id.n > 0 && row->id.p[0] == '-';
+    semel__buf_addf(buf, "semel inbox %s ", word);
+    if (!dash)
+        semel__put_word(buf, row->id);
+    semel__buf_addz(buf, dash ? "--consumer " : " --consumer ");
+    semel__put_word(buf, row->consumer);
+    if (row->source.n > 0) {
+        semel__buf_addz(buf, " --source ");
+        semel__put_word(buf, row->source);
+    }
+    if (more[0] != '\0')
+        semel__buf_addf(buf, " %s", more);
+    if (store != NULL) {
+        semel__buf_addz(buf, " --store ");
+        semel__put_word(buf, semel__str(store));
+    }
+    if (dash) {
+        semel__buf_addz(buf, " -- ");
+        semel__put_word(buf, row->id);
+    }
+}
+
+static int64_t age_from(const struct semel_row *row)
+{
+    return row->message_time_us != SEMEL_NONE ? row->message_time_us : row->received_us;
+}
+
+void semel__put_age(struct semel_buf *buf, const struct semel_row *row, const struct semel_policy *policy,
+                    int64_t now_us)
+{
+    char kept[32];
+    semel__duration_format(policy->retention_us, kept, sizeof kept);
+    semel__buf_addz(buf, row->message_time_us != SEMEL_NONE ? "it was made at " : "it was received at ");
+    semel__put_when(buf, age_from(row), now_us);
+    semel__buf_addf(buf, ", and the retention is %s", kept);
+}
+
+static void put_rival(struct semel_buf *buf, const struct semel_rival *rival)
+{
+    semel__put_shown(buf, rival->id);
+    if (rival->source.n == 0)
+        return;
+    semel__buf_addz(buf, " (source ");
+    semel__put_shown(buf, rival->source);
+    semel__buf_addz(buf, ")");
+}
+
+size_t semel__put_waiters(const struct semel_ops_facts *f, struct semel_buf *buf)
+{
+    const struct semel_history *h = f->history;
+    size_t first = semel__facts_waiters(f), n = h->n_rivals - first;
+    for (size_t i = 0; i < n && i < SEMEL_WAITERS_MAX; i++) {
+        semel__buf_addz(buf, i > 0 ? ", " : "");
+        put_rival(buf, &h->rivals[first + i]);
+    }
+    if (n > SEMEL_WAITERS_MAX)
+        semel__buf_addf(buf, " and %s%zu more", h->more ? "at least " : "", n - SEMEL_WAITERS_MAX);
+    return n;
+}
+
+bool semel__put_missing(const struct semel_ops_facts *f, struct semel_buf *buf)
+{
+    const struct semel_key key = {.last_version = f->history->last_version,
+                                  .skipped = f->history->skipped,
+                                  .n_skipped = f->history->n_skipped};
+    return semel__version_missing(f->policy, &key, f->row->version, buf);
+}
+
+/* ---- facts ---------------------------------------------------------------------------------------- */
+
+size_t semel__facts_waiters(const struct semel_ops_facts *facts)
+{
+    size_t i = 0;
+    while (i < facts->history->n_rivals && facts->history->rivals[i].holds)
+        i++;
+    return i;
+}
+
+void semel__facts_key(struct semel_ops_facts *facts, const struct semel_row *rows, size_t n, bool more)
+{
+    bool met = false;
+    facts->head = n > 0 ? &rows[0] : NULL;
+    facts->open = NULL;
+    facts->before = facts->behind = 0;
+    facts->more = more;
+    for (size_t i = 0; i < n; i++) {
+        enum semel_state state = rows[i].live.state;
+        if (rows[i].arrival == facts->row->arrival) {
+            met = true;
+            continue;
+        }
+        facts->before += !met;
+        facts->behind += met;
+        if (facts->open == NULL && (state == SEMEL_STATE_PROCESSING || state == SEMEL_STATE_UNKNOWN))
+            facts->open = &rows[i];
+    }
+}
+
+/* ---- sentences that several statuses share ------------------------------------------------------- */
 
 static bool same_row(const struct semel_row *a, const struct semel_row *b)
 {
@@ -21,11 +215,11 @@ static bool same_row(const struct semel_row *a, const struct semel_row *b)
 }
 
 /* A sentence that ends in a command, on a line of its own. */
-static void suggest(const struct cli_facts *f, struct semel_buf *next, const struct semel_row *row, const char *text,
-                    const char *word, const char *more)
+static void suggest(const struct semel_ops_facts *f, struct semel_buf *next, const struct semel_row *row,
+                    const char *text, const char *word, const char *more)
 {
     semel__buf_addf(next, "%s%s:\n    ", next->n > 0 ? "\n" : "", text);
-    cli_put_command(next, f->store, word, row, more);
+    semel__put_command(next, f->store, word, row, more);
 }
 
 static void put_error(struct semel_buf *buf, const struct semel_live *live)
@@ -34,7 +228,7 @@ static void put_error(struct semel_buf *buf, const struct semel_live *live)
         semel__buf_addz(buf, semel__class_name(live->error_class));
     if (live->error_text.n > 0) {
         semel__buf_addz(buf, live->error_class != SEMEL_CLASS_NONE ? ": " : "");
-        cli_put_shown(buf, live->error_text);
+        semel__put_shown(buf, live->error_text);
     } else if (live->error_class == SEMEL_CLASS_NONE) {
         semel__buf_addz(buf, "no reason was kept");
     }
@@ -43,7 +237,7 @@ static void put_error(struct semel_buf *buf, const struct semel_live *live)
 static void put_key(struct semel_buf *buf, const struct semel_row *row)
 {
     semel__buf_addz(buf, "key ");
-    cli_put_shown(buf, row->order_key);
+    semel__put_shown(buf, row->order_key);
 }
 
 static int used(const struct semel_live *live)
@@ -51,17 +245,17 @@ static int used(const struct semel_live *live)
     return live->attempts - live->attempts_before;
 }
 
-static int budget(const struct cli_facts *f)
+static int budget(const struct semel_ops_facts *f)
 {
     return f->row->live.error_class == SEMEL_CLASS_PERMANENT ? f->policy->permanent_max : f->policy->retry_max;
 }
 
-static bool ordered(const struct cli_facts *f)
+static bool ordered(const struct semel_ops_facts *f)
 {
     return f->policy->order != SEMEL_ORDER_NONE && semel__str_given(f->row->order_key);
 }
 
-static const struct semel_act_line *last_act(const struct cli_facts *f, const char *what)
+static const struct semel_act_line *last_act(const struct semel_ops_facts *f, const char *what)
 {
     for (size_t i = f->history->n_acts; i > 0; i--)
         if (semel__str_eqz(f->history->acts[i - 1].what, what))
@@ -72,21 +266,21 @@ static const struct semel_act_line *last_act(const struct cli_facts *f, const ch
 static void put_act(struct semel_buf *buf, const struct semel_act_line *act, int64_t now_us)
 {
     semel__buf_addz(buf, " by ");
-    cli_put_shown(buf, act->who);
+    semel__put_shown(buf, act->who);
     semel__buf_addz(buf, " at ");
-    cli_put_when(buf, act->at_us, now_us);
+    semel__put_when(buf, act->at_us, now_us);
     semel__buf_addz(buf, ", because: ");
-    cli_put_shown(buf, act->reason);
+    semel__put_shown(buf, act->reason);
 }
 
 /* ---- the order of its key ------------------------------------------------------------------------ */
 
-static bool behind_another(const struct cli_facts *f)
+static bool behind_another(const struct semel_ops_facts *f)
 {
     return ordered(f) && f->head != NULL && !same_row(f->head, f->row) && f->before > 0;
 }
 
-static void advise_head(const struct cli_facts *f, struct semel_buf *next)
+static void advise_head(const struct semel_ops_facts *f, struct semel_buf *next)
 {
     const struct semel_row *head = f->head;
     switch (head->live.state) {
@@ -101,14 +295,14 @@ static void advise_head(const struct cli_facts *f, struct semel_buf *next)
     case SEMEL_STATE_FAILED:
         semel__buf_addz(next,
                         "Nothing has to be done as long as a worker runs: that one is retried by itself, due at ");
-        cli_put_when(next, head->live.due_us, f->now_us);
+        semel__put_when(next, head->live.due_us, f->now_us);
         semel__buf_addz(next, ".");
         return;
     case SEMEL_STATE_PROCESSING:
         semel__buf_addz(next, "Nothing has to be done: that one is running, held by ");
-        cli_put_shown(next, head->live.lease_owner);
+        semel__put_shown(next, head->live.lease_owner);
         semel__buf_addz(next, " until ");
-        cli_put_when(next, head->live.lease_until_us, f->now_us);
+        semel__put_when(next, head->live.lease_until_us, f->now_us);
         semel__buf_addz(next, ".");
         return;
     case SEMEL_STATE_WAITING:
@@ -124,14 +318,14 @@ static void advise_head(const struct cli_facts *f, struct semel_buf *next)
     }
 }
 
-static void tell_blocked(const struct cli_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void tell_blocked(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     if (behind_another(f)) {
         semel__buf_addf(why, "It is not running because %s", f->more ? "at least " : "");
-        cli_put_count(why, f->before, "earlier message of ", "earlier messages of ");
+        semel__put_count(why, f->before, "earlier message of ", "earlier messages of ");
         put_key(why, f->row);
         semel__buf_addz(why, f->before == 1 ? " is unfinished: " : " are unfinished; the first is ");
-        cli_put_shown(why, f->head->id);
+        semel__put_shown(why, f->head->id);
         semel__buf_addf(why, ", which is %s.", semel__state_name(f->head->live.state));
         advise_head(f, next);
         return;
@@ -140,7 +334,7 @@ static void tell_blocked(const struct cli_facts *f, struct semel_buf *why, struc
         semel__buf_addz(why, "It is not running because another message of ");
         put_key(why, f->row);
         semel__buf_addz(why, " has its turn: ");
-        cli_put_shown(why, f->open->id);
+        semel__put_shown(why, f->open->id);
         semel__buf_addf(why, ", which is %s; of one key only one runs at a time.",
                         semel__state_name(f->open->live.state));
         suggest(f, next, f->open, "See what becomes of that one", "show", "");
@@ -153,7 +347,7 @@ static void tell_blocked(const struct cli_facts *f, struct semel_buf *why, struc
 
 /* ---- one function a status ----------------------------------------------------------------------- */
 
-static const char *after_lease(const struct cli_facts *f)
+static const char *after_lease(const struct semel_ops_facts *f)
 {
     const struct semel_live *live = &f->row->live;
     if (f->policy->effect == SEMEL_EFFECT_OUTSIDE)
@@ -164,14 +358,14 @@ static const char *after_lease(const struct cli_facts *f)
                                               : "the attempt counts as failed, and it is retried";
 }
 
-static void tell_processing(const struct cli_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void tell_processing(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_live *live = &f->row->live;
     bool over = live->lease_until_us < f->now_us;
     semel__buf_addz(why, over ? "It is not running any more, as it seems: the lease of " : "It is running: ");
-    cli_put_shown(why, live->lease_owner);
+    semel__put_shown(why, live->lease_owner);
     semel__buf_addz(why, over ? " ran out at " : " holds it until ");
-    cli_put_when(why, live->lease_until_us, f->now_us);
+    semel__put_when(why, live->lease_until_us, f->now_us);
     semel__buf_addf(why, ", for attempt %d of %d.", used(live), f->policy->retry_max);
     if (over)
         semel__buf_addf(next,
@@ -185,11 +379,11 @@ static void tell_processing(const struct cli_facts *f, struct semel_buf *why, st
                         after_lease(f));
 }
 
-static void tell_due(const struct cli_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void tell_due(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_row *row = f->row;
     semel__buf_addz(why, "It is due since ");
-    cli_put_when(why, row->live.due_us, f->now_us);
+    semel__put_when(why, row->live.due_us, f->now_us);
     if (!row->kept) {
         semel__buf_addz(why, ", but its payload was not kept, so that it cannot run from the store.");
         semel__buf_addz(next, "Only its broker can bring it again.");
@@ -199,12 +393,12 @@ static void tell_due(const struct cli_facts *f, struct semel_buf *why, struct se
     } else {
         semel__buf_addz(why, ", and nobody has taken it: no worker of the consumer seems to run.");
         semel__buf_addz(next, "Start a worker for consumer ");
-        cli_put_shown(next, row->consumer);
+        semel__put_shown(next, row->consumer);
         semel__buf_addz(next, ", or see why the one that there is does not take it. A retry would change nothing.");
     }
 }
 
-static void tell_failed(const struct cli_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void tell_failed(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_live *live = &f->row->live;
     bool ran = used(live) > 0;
@@ -217,7 +411,7 @@ static void tell_failed(const struct cli_facts *f, struct semel_buf *why, struct
     }
     if (live->due_us != SEMEL_NONE && live->due_us > f->now_us) {
         semel__buf_addz(why, "It is not running because it waits for its next attempt until ");
-        cli_put_when(why, live->due_us, f->now_us);
+        semel__put_when(why, live->due_us, f->now_us);
         semel__buf_addz(why, ".");
         semel__buf_addz(next, "Nothing has to be done.");
         suggest(f, next, f->row, "To have it run at once, with a new budget of attempts", "retry", REASON);
@@ -228,22 +422,14 @@ static void tell_failed(const struct cli_facts *f, struct semel_buf *why, struct
     }
 }
 
-bool cli_put_missing(const struct cli_facts *f, struct semel_buf *buf)
-{
-    const struct semel_key key = {.last_version = f->history->last_version,
-                                  .skipped = f->history->skipped,
-                                  .n_skipped = f->history->n_skipped};
-    return semel__version_missing(f->policy, &key, f->row->version, buf);
-}
-
-static void put_missing(const struct cli_facts *f, struct semel_buf *why)
+static void put_missing(const struct semel_ops_facts *f, struct semel_buf *why)
 {
     size_t skipped = 0;
     semel__buf_addf(why, "It is not running because it is version %lld of ", (long long)f->row->version);
     put_key(why, f->row);
     semel__buf_addz(why, ", and ");
     size_t at = why->n;
-    if (!cli_put_missing(f, why))
+    if (!semel__put_missing(f, why))
         semel__buf_addz(why, "versions before it are missing. ");
     else
         semel__buf_addz(why,
@@ -272,13 +458,13 @@ static const char *after_gap(const struct semel_policy *policy)
     return "";
 }
 
-static void tell_gap(const struct cli_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void tell_gap(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     int64_t due_us = f->row->live.due_us;
     bool over = due_us == SEMEL_NONE || due_us <= f->now_us;
     put_missing(f, why);
     semel__buf_addz(why, over ? "The time for them ended at " : "It waits for them until ");
-    cli_put_when(why, due_us, f->now_us);
+    semel__put_when(why, due_us, f->now_us);
     semel__buf_addf(why, over ? "; with the next look of a worker %s." : "; then %s.", after_gap(f->policy));
     if (over && due_us < f->now_us - LATE_US)
         semel__buf_addz(next, "Nobody has looked since: start a worker for the consumer. ");
@@ -288,13 +474,13 @@ static void tell_gap(const struct cli_facts *f, struct semel_buf *why, struct se
 }
 
 /* It has no place in its order: it waits for the end of another message, which has its business key (A6). */
-static void tell_waiter(const struct cli_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void tell_waiter(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
-    const struct semel_rival *rival = cli_facts_waiters(f) > 0 ? &f->history->rivals[0] : NULL;
+    const struct semel_rival *rival = semel__facts_waiters(f) > 0 ? &f->history->rivals[0] : NULL;
     bool open = rival != NULL && semel__state_unfinished(rival->state);
     semel__buf_addz(why, open ? "It is not running because " : "It was waiting because ");
     if (rival != NULL)
-        cli_put_shown(why, rival->id);
+        semel__put_shown(why, rival->id);
     else
         semel__buf_addz(why, "another message");
     if (open)
@@ -302,12 +488,12 @@ static void tell_waiter(const struct cli_facts *f, struct semel_buf *why, struct
     semel__buf_addz(why, open ? " has its business key" : " had its business key");
     if (rival != NULL) {
         semel__buf_addz(why, " ");
-        cli_put_shown(why, rival->key);
+        semel__put_shown(why, rival->key);
     }
     semel__buf_addz(why, open ? ". If that one has its effect, this one is prevented; if that one is rejected or "
                                 "discarded, this one runs. It looks again at "
                               : ". What came of that one decides with the next look of a worker, at ");
-    cli_put_when(why, f->row->live.due_us, f->now_us);
+    semel__put_when(why, f->row->live.due_us, f->now_us);
     semel__buf_addz(why, ".");
     if (open)
         suggest(f, next, &(struct semel_row){.consumer = f->row->consumer, .source = rival->source, .id = rival->id},
@@ -317,7 +503,7 @@ static void tell_waiter(const struct cli_facts *f, struct semel_buf *why, struct
     suggest(f, next, f->row, "To give this one up", "discard", REASON);
 }
 
-static void tell_waiting(const struct cli_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void tell_waiting(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_live *live = &f->row->live;
     if (live->error_class == SEMEL_CLASS_GAP)
@@ -330,59 +516,60 @@ static void tell_waiting(const struct cli_facts *f, struct semel_buf *why, struc
         tell_due(f, why, next);
 }
 
-static void tell_unknown(const struct cli_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void tell_unknown(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     semel__buf_addf(why, "It is not running because attempt %d may have had its effect (", f->row->live.attempts);
     put_error(why, &f->row->live);
     semel__buf_addz(why, "). To run it again could do it twice, so nothing does that by itself.");
     suggest(f, next, f->row, "Ask the other side whether it happened. If it did", "resolve", REASON);
-    suggest(f, next, f->row, "If it certainly did not", "retry", cli_facts_too_old(f) ? "--force " REASON : REASON);
+    suggest(f, next, f->row, "If it certainly did not", "retry",
+            semel__row_too_old(f->policy, f->row, f->now_us) ? "--force " REASON : REASON);
 }
 
-static void put_behind(const struct cli_facts *f, struct semel_buf *why)
+static void put_behind(const struct semel_ops_facts *f, struct semel_buf *why)
 {
     if (!ordered(f) || f->behind == 0)
         return;
     semel__buf_addf(why, " %s", f->more ? "At least " : "");
-    cli_put_count(why, f->behind, "later message of ", "later messages of ");
+    semel__put_count(why, f->behind, "later message of ", "later messages of ");
     put_key(why, f->row);
     semel__buf_addz(why, f->behind == 1 ? " waits behind it." : " wait behind it.");
 }
 
 /* How an ended one may be brought back: `lead` begins the sentence. */
-static void advise_retry(const struct cli_facts *f, struct semel_buf *next, const char *lead)
+static void advise_retry(const struct semel_ops_facts *f, struct semel_buf *next, const char *lead)
 {
     char text[240];
     if (!f->row->kept) {
         semel__buf_addz(next, "Its payload was not kept: it cannot be retried, only its broker can bring it again.");
         return;
     }
-    if (cli_facts_too_old(f)) {
+    if (semel__row_too_old(f->policy, f->row, f->now_us)) {
         semel__buf_addz(next, "It is older than the records of what has run (");
-        cli_put_age(next, f->row, f->policy, f->now_us);
+        semel__put_age(next, f->row, f->policy, f->now_us);
         semel__buf_addz(next, "): make sure that its effect has not happened already.");
     }
-    bool force = cli_facts_too_old(f) || cli_facts_unfit(f);
+    bool force = semel__row_too_old(f->policy, f->row, f->now_us) || semel__row_never_fit(f->row);
     snprintf(text, sizeof text, "%s retry it: it keeps its id and gets up to %d attempts more", lead,
              f->policy->retry_max);
     suggest(f, next, f->row, text, "retry", force ? "--force " REASON : REASON);
 }
 
-static void advise_end(const struct cli_facts *f, struct semel_buf *next)
+static void advise_end(const struct semel_ops_facts *f, struct semel_buf *next)
 {
     suggest(f, next, f->row, "To skip it for good", "discard", REASON);
     suggest(f, next, f->row, "If its effect was made by other means", "resolve", REASON);
 }
 
 /* It died of a gap: a retry has it judged again, only force runs it past what is missing. */
-static void advise_gap(const struct cli_facts *f, struct semel_buf *next)
+static void advise_gap(const struct semel_ops_facts *f, struct semel_buf *next)
 {
     char text[900];
     struct semel_buf missing;
     semel__buf_init(&missing, 600);
-    bool known = cli_put_missing(f, &missing) && !missing.failed;
+    bool known = semel__put_missing(f, &missing) && !missing.failed;
     semel__buf_addz(next, "Have its producer send what is missing.");
-    if (!cli_facts_too_old(f))
+    if (!semel__row_too_old(f->policy, f->row, f->now_us))
         suggest(f, next, f->row, "Then, or to wait for it once more", "retry", REASON);
     snprintf(text, sizeof text, "To run it without: %.*s will be stale then", known ? (int)missing.n : 13,
              known ? missing.p : "what is older");
@@ -390,13 +577,13 @@ static void advise_gap(const struct cli_facts *f, struct semel_buf *next)
     semel__buf_done(&missing);
 }
 
-static void tell_dead(const struct cli_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void tell_dead(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_live *live = &f->row->live;
     semel__buf_addz(why, "It is dead: ");
     if (live->error_class == SEMEL_CLASS_GAP)
         semel__buf_addz(why, "versions before it did not come in time.");
-    else if (cli_facts_unfit(f))
+    else if (semel__row_never_fit(f->row))
         semel__buf_addz(why, "it never was fit to run (");
     else if (used(live) > 0)
         semel__buf_addf(why, "attempt %d of %d failed (", used(live), budget(f));
@@ -412,12 +599,13 @@ static void tell_dead(const struct cli_facts *f, struct semel_buf *why, struct s
         advise_gap(f, next);
     else
         advise_retry(f, next,
-                     cli_facts_unfit(f) ? "Have it sent again with what it lacks; or, if the handler can do without,"
-                                        : "Mend the cause, then");
+                     semel__row_never_fit(f->row)
+                         ? "Have it sent again with what it lacks; or, if the handler can do without,"
+                         : "Mend the cause, then");
     advise_end(f, next);
 }
 
-static void tell_quarantined(const struct cli_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void tell_quarantined(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_row *row = f->row;
     if (row->live.error_class == SEMEL_CLASS_NO_ID) {
@@ -425,10 +613,10 @@ static void tell_quarantined(const struct cli_facts *f, struct semel_buf *why, s
                              "before cannot be known. It was not run.");
     } else {
         semel__buf_addz(why, "It is quarantined because it came too late: ");
-        cli_put_age(why, row, f->policy, f->now_us);
+        semel__put_age(why, row, f->policy, f->now_us);
         if (f->history->watermark_us != SEMEL_NONE) {
             semel__buf_addz(why, "; nothing made before ");
-            cli_put_when(why, f->history->watermark_us, f->now_us);
+            semel__put_when(why, f->history->watermark_us, f->now_us);
             semel__buf_addz(why, " may run");
         }
         semel__buf_addz(why, ". The record of an earlier run may have been purged, so it was not run.");
@@ -441,7 +629,7 @@ static void tell_quarantined(const struct cli_facts *f, struct semel_buf *why, s
     suggest(f, next, row, "If it should not", "discard", REASON);
 }
 
-static void tell_rejected(const struct cli_facts *f, struct semel_buf *why)
+static void tell_rejected(const struct semel_ops_facts *f, struct semel_buf *why)
 {
     const struct semel_live *live = &f->row->live;
     const struct semel_act_line *act = last_act(f, "discard");
@@ -451,19 +639,19 @@ static void tell_rejected(const struct cli_facts *f, struct semel_buf *why)
             put_act(why, act, f->now_us);
         } else {
             semel__buf_addz(why, ", because: ");
-            cli_put_shown(why, live->error_text);
+            semel__put_shown(why, live->error_text);
         }
         semel__buf_addz(why, ".");
         return;
     }
     semel__buf_addz(why, "It will not run again: its handler rejected it at ");
-    cli_put_when(why, live->processed_us, f->now_us);
+    semel__put_when(why, live->processed_us, f->now_us);
     semel__buf_addz(why, " (");
     put_error(why, live);
     semel__buf_addz(why, "), and that is a final answer.");
 }
 
-static void tell_completed(const struct cli_facts *f, struct semel_buf *why)
+static void tell_completed(const struct semel_ops_facts *f, struct semel_buf *why)
 {
     const struct semel_live *live = &f->row->live;
     const struct semel_act_line *act = last_act(f, "resolve");
@@ -472,13 +660,13 @@ static void tell_completed(const struct cli_facts *f, struct semel_buf *why)
         put_act(why, act, f->now_us);
     } else {
         semel__buf_addz(why, "It is completed, since ");
-        cli_put_when(why, live->processed_us, f->now_us);
+        semel__put_when(why, live->processed_us, f->now_us);
         semel__buf_addf(why, ", with attempt %d", live->attempts);
     }
     semel__buf_addz(why, semel__str_given(live->outcome) ? "; its outcome is kept." : ".");
 }
 
-static void tell_stale(const struct cli_facts *f, struct semel_buf *why)
+static void tell_stale(const struct semel_ops_facts *f, struct semel_buf *why)
 {
     semel__buf_addf(why, "It will not run: it is version %lld of ", (long long)f->row->version);
     put_key(why, f->row);
@@ -489,7 +677,7 @@ static void tell_stale(const struct cli_facts *f, struct semel_buf *why)
         semel__buf_addz(why, "that one or a later one had been applied when it came.");
 }
 
-void cli_explain(const struct cli_facts *f, struct semel_buf *why, struct semel_buf *next)
+void semel__explain(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     switch (f->row->live.state) {
     case SEMEL_STATE_PROCESSING:
@@ -530,11 +718,120 @@ void cli_explain(const struct cli_facts *f, struct semel_buf *why, struct semel_
     semel__buf_addz(next, "There is nothing to do.");
 }
 
-void cli_explain_damaged(struct semel_str damage, struct semel_buf *why, struct semel_buf *next)
+void semel__explain_damaged(struct semel_str damage, struct semel_buf *why, struct semel_buf *next)
 {
     semel__buf_addz(why, "It is not running because its row cannot be read as one of Semel's (");
-    cli_put_shown(why, damage);
+    semel__put_shown(why, damage);
     semel__buf_addz(why, "). The row is left as it is, and what comes again of it stays with its broker.");
     semel__buf_addz(next, "Something other than Semel has written to the row, or the file is damaged: check the "
                           "database, and bring the row back from a copy. Do not delete it: then it could run twice.");
+}
+
+/* ---- what a command would do ----------------------------------------------------------------------- */
+
+static bool by_version(const struct semel_ops_facts *f)
+{
+    return f->policy->order == SEMEL_ORDER_VERSION && semel__str_given(f->row->order_key);
+}
+
+static void tell_retry(const struct semel_ops_facts *f, bool force, struct semel_buf *text)
+{
+    const struct semel_live *live = &f->row->live;
+    bool gap = live->error_class == SEMEL_CLASS_GAP;
+    semel__buf_addf(text, "is %s: it would ", semel__state_name(live->state));
+    if (gap && !force) {
+        semel__buf_addz(text, "be judged again at once");
+        size_t at = text->n;
+        semel__buf_addz(text, ", and wait anew for ");
+        if (!semel__put_missing(f, text) && !text->failed)
+            text->n = at;
+        return;
+    }
+    semel__buf_addf(text, "be due at once, with up to %d attempts more", f->policy->retry_max);
+    if (gap)
+        semel__put_stale(f, text);
+}
+
+void semel__put_freed(const struct semel_ops_facts *f, struct semel_buf *text)
+{
+    size_t at = text->n;
+    semel__buf_addz(text, "; due then, because they wait for its business key: ");
+    if (f->history->n_business == 0 || (semel__put_waiters(f, text) == 0 && !text->failed))
+        text->n = at;
+}
+
+static void tell_discard(const struct semel_ops_facts *f, struct semel_buf *text)
+{
+    semel__buf_addf(text, "is %s: it would be rejected, and never run", semel__state_name(f->row->live.state));
+    semel__put_freed(f, text);
+    size_t at = text->n;
+    if (!by_version(f))
+        return;
+    semel__buf_addz(text, "; still waited for: ");
+    if (!semel__put_missing(f, text) && !text->failed)
+        text->n = at;
+}
+
+void semel__put_stale(const struct semel_ops_facts *f, struct semel_buf *text)
+{
+    size_t at = text->n;
+    semel__buf_addz(text, "; stale once it has run: ");
+    if (!by_version(f) || (!semel__put_missing(f, text) && !text->failed))
+        text->n = at;
+}
+
+/* The key of the row, as a command would find it. */
+static struct semel_key key_of(const struct semel_ops_facts *f)
+{
+    return (struct semel_key){.by_version = by_version(f),
+                              .last_version = f->history->last_version,
+                              .skipped = f->history->skipped,
+                              .n_skipped = f->history->n_skipped,
+                              .open = f->open != NULL,
+                              .head_arrival = f->head != NULL ? f->head->arrival : SEMEL_NONE,
+                              .head_version = f->head != NULL ? f->head->version : SEMEL_NONE};
+}
+
+void semel__put_refusal(struct semel_buf *buf, enum semel_judgement judged, enum semel_order_word word,
+                        enum semel_state state, const struct semel_error *err)
+{
+    if (judged == SEMEL_JUDGED_WRONG_STATUS)
+        semel__buf_addf(buf, "is %s: there is nothing to %s", semel__state_name(state), semel__command_name(word));
+    else if (judged == SEMEL_JUDGED_ALREADY_DUE)
+        semel__buf_addz(buf, "is to be retried already: it has not run since");
+    else
+        semel__put_shown(buf, semel__str(err->text));
+}
+
+enum semel_judgement semel__explain_would(const struct semel_ops_facts *f, enum semel_order_word word, bool force,
+                                          struct semel_buf *text)
+{
+    const struct semel_row *row = f->row;
+    const struct semel_key key = key_of(f);
+    struct semel_error err = {0};
+    enum semel_judgement judged = semel__command_judge(f->policy, row, semel__str_given(row->order_key) ? &key : NULL,
+                                                       f->now_us, word, force);
+    (void)semel__command_refuse(judged, word, row->live.state, f->policy, &key, &err);
+    if (semel__judgement_refuses(judged))
+        semel__buf_addz(text, "would be refused: ");
+    if (judged != SEMEL_JUDGED_ALLOWED)
+        semel__put_refusal(text, judged, word, row->live.state, &err);
+    if (judged == SEMEL_JUDGED_TOO_OLD) {
+        semel__buf_addz(text, "; ");
+        semel__put_age(text, row, f->policy, f->now_us);
+    }
+    if (judged != SEMEL_JUDGED_ALLOWED)
+        return judged;
+    switch (word) {
+    case SEMEL_WORD_REPLAY:
+        tell_retry(f, force, text);
+        break;
+    case SEMEL_WORD_DISCARD:
+        tell_discard(f, text);
+        break;
+    case SEMEL_WORD_RESOLVE:
+        semel__buf_addf(text, "is %s: it would be completed without being run", semel__state_name(row->live.state));
+        break;
+    }
+    return judged;
 }

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * ops.h: what operators do, for the command line and for HTTP: find, list, group and explain messages, give commands to
+ * one of them or to a frozen selection, show and change consumers, and all of it as JSON.
+ *
+ * Nothing here prints, asks, sleeps or knows about signals: that is the faces' part. A face reads options or a request,
+ * calls one of these, and shows what came of it.
+ *
+ * Invariants: every read is bounded. A command is about the row that was read: one that has been touched since is left
+ * alone (P43). The same call gives the same JSON, whoever asks.
+ */
+#ifndef SEMEL_OPS_OPS_H
+#define SEMEL_OPS_OPS_H
+
+#include "base/object.h"
+#include "core/consumer_set.h"
+#include "core/inbox.h"
+#include "core/look.h"
+#include "ops/explain.h"
+
+/* One store connection and who acts on it. A handle belongs to one thread. */
+struct semel_ops {
+    struct semel_store *store;
+    struct semel_arena *arena; /* whatever is returned lives here, until its owner resets it */
+    struct semel_str who;      /* for the audit */
+    const char *store_option;  /* the value of --store, for suggested commands; NULL: it was not given */
+    /* Private: the inbox of the consumer that was commanded last, under its own policy. */
+    struct semel_random rng;
+    struct semel_policy policy;
+    struct semel_inbox inbox;
+    struct semel_arena kept;
+    bool ready;
+};
+/* Everything is borrowed. RETRY: the system gives no random numbers. */
+semel_status semel__ops_init(struct semel_ops *ops, struct semel_store *store, struct semel_arena *arena,
+                             struct semel_str who, struct semel_error *err);
+void semel__ops_done(struct semel_ops *ops);
+
+/* ---- options: --status dead and ?status=dead are the same (find.c) ---- */
+
+struct semel_option {
+    struct semel_str name, value;
+};
+#define SEMEL_LIST_LIMIT 50
+#define SEMEL_LIST_MAX 10000
+struct semel_query {
+    struct semel_filter filter;
+    size_t limit;
+    int64_t after; /* SEMEL_NONE: the first page */
+};
+/* consumer, source, status (also several times, or with commas), dead, type, key, error, class, older, newer. INVALID:
+ * err begins with the name of the option that is wrong. Strings are borrowed. */
+semel_status semel__ops_filter(const struct semel_option *options, size_t n, int64_t now_us, struct semel_filter *ret,
+                               struct semel_error *err);
+/* The same, and limit and after. */
+semel_status semel__ops_query(const struct semel_option *options, size_t n, int64_t now_us, struct semel_query *ret,
+                              struct semel_error *err);
+
+/* ---- reading (find.c) ---- */
+
+struct semel_list {
+    struct semel_row *rows;
+    size_t n;
+    bool more;      /* there is a next page: after the arrival of the last row */
+    size_t damaged; /* rows that cannot be read, and are left out */
+};
+semel_status semel__ops_list(struct semel_ops *ops, const struct semel_query *query, struct semel_list *ret,
+                             struct semel_error *err);
+#define SEMEL_GROUPED_MAX 100000 /* rows that are looked at for groups */
+struct semel_groups {
+    struct semel_group *groups; /* the largest first */
+    size_t n;
+    bool capped; /* only the first SEMEL_GROUPED_MAX were looked at */
+};
+/* INVALID: query->after is for lists. */
+semel_status semel__ops_groups(struct semel_ops *ops, const struct semel_query *query, struct semel_groups *ret,
+                               struct semel_error *err);
+
+enum semel_found { SEMEL_FOUND, SEMEL_FOUND_NONE, SEMEL_FOUND_SEVERAL, SEMEL_FOUND_DAMAGED };
+#define SEMEL_HOMONYMS_MAX 20 /* messages of one id that are told apart by name */
+struct semel_find {
+    enum semel_found found;
+    struct semel_row *rows; /* FOUND: one; SEVERAL: at most SEMEL_HOMONYMS_MAX */
+    size_t n;
+};
+/* The one message of that id; consumer and source may be not given. INVALID: it cannot be an id. */
+semel_status semel__ops_find(struct semel_ops *ops, struct semel_str consumer, struct semel_str source,
+                             struct semel_str id, bool with_payload, struct semel_find *ret, struct semel_error *err);
+/* NONE: the message may have been there and was purged. Appends how that is known; false: nothing speaks for it. */
+bool semel__ops_purged(struct semel_ops *ops, struct semel_str consumer, struct semel_str source, struct semel_str id,
+                       struct semel_buf *text);
+/* DAMAGED: what is wrong with the row, as semel__explain tells it; the consumer must be given. */
+void semel__ops_damage(struct semel_ops *ops, struct semel_str consumer, struct semel_str source, struct semel_str id,
+                       struct semel_buf *why, struct semel_buf *next);
+/* What is known of a message besides its row. */
+semel_status semel__ops_facts(struct semel_ops *ops, const struct semel_row *row, struct semel_ops_facts *ret,
+                              struct semel_error *err);
+
+/* ---- one command (command.c) ---- */
+
+struct semel_instruction {
+    enum semel_order_word word;
+    bool force; /* of a retry */
+    struct semel_str reason;
+    struct semel_str outcome; /* of a resolve: JSON, or not given */
+};
+/* INVALID: the outcome or the reason cannot be one. A dry run needs no reason. */
+semel_status semel__ops_check(const struct semel_instruction *given, bool dry_run, struct semel_error *err);
+
+enum semel_answer_kind { SEMEL_DID, SEMEL_SKIPPED, SEMEL_REFUSED, SEMEL_WOULD, SEMEL_WOULD_NOT };
+const char *semel__answer_name(enum semel_answer_kind kind); /* done, skipped, refused, would, would not */
+struct semel_answer {
+    enum semel_answer_kind kind;
+    enum semel_judgement judged;
+    enum semel_state state; /* of the row now */
+    char cause[256];        /* why it was not done; the same for the same cause */
+    char figure[256];       /* more about this one message; may be empty */
+    char text[1200];        /* all of it, for a person; follows the message's id */
+};
+/* Gives the command to one row, in one transaction, if the row has not been touched since it was read; or says what it
+ * would do. Contention is waited out for a while; after a commit of unknown outcome the row is looked at again. */
+semel_status semel__ops_command(struct semel_ops *ops, const struct semel_instruction *given,
+                                const struct semel_row *row, bool dry_run, struct semel_answer *ret,
+                                struct semel_error *err);
+
+/* The same, without what it does to others: for many of them, one after the other. */
+semel_status semel__ops_act(struct semel_ops *ops, const struct semel_instruction *given, const struct semel_row *row,
+                            struct semel_answer *ret, struct semel_error *err);
+
+/* ---- many (bulk.c) ----
+ *
+ *   1. what matches is counted and grouped by its cause; a dry run ends here;
+ *   2. it is written down as a numbered selection: rows that come later are no part of it, and a row that has changed
+ *      since is left alone, whoever has changed it;
+ *   3. a retry tries the first message alone and goes on only when it did not fail again;
+ *   4. the rest follows at the rate, each row in its own transaction, then its place in the selection is marked. Who
+ *      dies between the two finds the row changed when the selection is resumed: nothing is done twice (P42);
+ *   5. it stops when the cause turns out to be there still, or when it is told to, always between two messages. */
+
+#define SEMEL_SELECTION_MAX 100000
+#define SEMEL_BULK_RATE 50
+#define SEMEL_BULK_RATE_MAX 100000
+#define SEMEL_BULK_WAIT_US INT64_C(10000000)
+
+/* INVALID: the filter says no status, or one that there is nothing to do about; err begins with `status`. */
+semel_status semel__bulk_check(const struct semel_filter *filter, enum semel_order_word word, struct semel_error *err);
+/* What a bulk command would meet. INVALID: too much matches, or has to be looked at. */
+semel_status semel__bulk_count(struct semel_ops *ops, const struct semel_filter *filter, struct semel_groups *ret,
+                               int64_t *ret_total, struct semel_error *err);
+/* Writes the selection down. ret->n == 0: nothing matches any more. */
+semel_status semel__bulk_select(struct semel_ops *ops, const struct semel_filter *filter,
+                                const struct semel_instruction *given, struct semel_selection *ret,
+                                struct semel_error *err);
+/* *ret_found = false: there is no selection of that number. */
+semel_status semel__bulk_find(struct semel_ops *ops, int64_t number, struct semel_selection *ret, bool *ret_found,
+                              struct semel_error *err);
+
+struct semel_bulk_options {
+    int64_t rate; /* messages per second; 0: as fast as it goes */
+    int64_t wait_us;
+    bool probe; /* retry: the first message alone */
+};
+struct semel_bulk; /* one run through a selection */
+/* `ops` must outlive it, and serve nothing else while a step runs. INVALID: what is written down is no command of ours.
+ */
+semel_status semel__bulk_open(struct semel_bulk **ret, struct semel_ops *ops, const struct semel_selection *selection,
+                              const struct semel_bulk_options *options, struct semel_error *err);
+void semel__bulk_close(struct semel_bulk *bulk);
+/* Does the next thing: at most one message. Returns how long to wait before the next step, in microseconds; 0: no
+ * time; -1: it is over. Never waits itself. */
+int64_t semel__bulk_step(struct semel_bulk *bulk);
+/* Ends it early; the word is for programs, the cause for people. Does nothing when it is over. */
+void semel__bulk_stop(struct semel_bulk *bulk, const char *word, const char *cause);
+const char *semel__bulk_stopped(const struct semel_bulk *bulk, const char **ret_cause); /* the word; NULL: it was not */
+/* What the last step did to a message; NULL: nothing. */
+const struct semel_answer *semel__bulk_answer(const struct semel_bulk *bulk, struct semel_str *ret_id,
+                                              struct semel_str *ret_consumer);
+/* Of this run. */
+int64_t semel__bulk_n(const struct semel_bulk *bulk, enum semel_answer_kind kind);
+struct semel_cause { /* how often the same came of it */
+    enum semel_answer_kind kind;
+    char text[256], example[SEMEL_ID_MAX + 1];
+    int64_t n;
+};
+const struct semel_cause *semel__bulk_causes(const struct semel_bulk *bulk, size_t *ret_n);
+
+/* ---- consumers (consumer.c) ---- */
+
+/* What follows from where the effect is: ATOMIC or GUARDED. BOUNDED needs the broker's side and is not known here. */
+const char *semel__ops_guarantee(const struct semel_policy *policy);
+
+struct semel_consumer_line {
+    struct semel_str name, settings; /* settings: what is stored, on one line */
+    const char *guarantee;           /* DAMAGED: the settings cannot be read */
+};
+/* By name, after `after` (not given: from the first), at most max. */
+semel_status semel__ops_consumers(struct semel_ops *ops, struct semel_str after, size_t max,
+                                  struct semel_consumer_line **ret, size_t *ret_n, struct semel_error *err);
+struct semel_consumer_shown {
+    struct semel_policy policy; /* as it holds, defaults included */
+    struct semel_set_by by;     /* which file sets it, and since when; may be not given */
+};
+/* *ret_known = false: it has neither messages nor settings. */
+semel_status semel__ops_consumer(struct semel_ops *ops, struct semel_str name, struct semel_consumer_shown *ret,
+                                 bool *ret_known, struct semel_error *err);
+/* Changes settings, by a person: see core/consumer_set.h. INVALID: err says what is wrong; ret->refused: force would do
+ * it. Force needs a reason. */
+semel_status semel__ops_consumer_set(struct semel_ops *ops, struct semel_str name, struct semel_str settings,
+                                     struct semel_str reason, bool force, struct semel_setting *ret,
+                                     struct semel_error *err);
+
+/* ---- as JSON (json.c); a document each, with a newline at its end ---- */
+
+void semel__ops_json_list(struct semel_buf *buf, const struct semel_list *list);
+void semel__ops_json_groups(struct semel_buf *buf, const struct semel_groups *groups);
+/* The row, its history, why it is not running and what would make it run. */
+void semel__ops_json_message(struct semel_buf *buf, const struct semel_ops_facts *facts);
+/* What came of commands to n rows: an array; of one row: an object. */
+struct semel_told {
+    const struct semel_row *row;
+    struct semel_answer answer;
+};
+void semel__ops_json_answers(struct semel_buf *buf, const struct semel_told *told, size_t n);
+void semel__ops_json_answer(struct semel_buf *buf, const struct semel_told *told);
+void semel__ops_json_dry_run(struct semel_buf *buf, enum semel_order_word word, int64_t total,
+                             const struct semel_groups *groups);
+/* How far a selection is; `bulk` (may be NULL) tells what this run came to. */
+void semel__ops_json_selection(struct semel_buf *buf, const struct semel_selection *now, const struct semel_bulk *bulk,
+                               const char *store_option);
+void semel__ops_json_consumers(struct semel_buf *buf, const struct semel_consumer_line *lines, size_t n);
+void semel__ops_json_consumer(struct semel_buf *buf, const struct semel_policy *policy, const struct semel_set_by *by);
+/* "semel inbox retry --resume 7": how to go on with a selection. */
+void semel__ops_put_resume(struct semel_buf *buf, const struct semel_selection *selection, const char *store_option);
+
+#endif
