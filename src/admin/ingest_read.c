@@ -20,6 +20,7 @@
 #include "admin/ingest.h"
 #include "admin/text.h"
 #include "base/error.h"
+#include "base/digest.h"
 #include "base/json.h"
 #include "base/json_tree.h"
 
@@ -404,7 +405,7 @@ static int read_batch(struct reading *r, struct semel_str text)
         return 400;
     }
     for (const struct semel_json_node *node = json->root->u.first; node != NULL && status == 0; node = node->next)
-        status = semel__json_element(text, &at, &raw) ? take_event(r, node, raw) : no_memory(r);
+        status = semel__json_next(text, &at, NULL, &raw) ? take_event(r, node, raw) : no_memory(r);
     semel__json_free(json);
     return status;
 }

@@ -12,6 +12,7 @@
 #include "admin/pull.h"
 #include "admin/text.h"
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/error.h"
 #include "base/json.h"
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * digest.c: SHA-256 and MD5 by OpenSSL's EVP interface.
+ * digest.c: SHA-256, MD5 and base64 by OpenSSL's EVP interface.
  *
  * The algorithm is looked up once a process and kept until it ends: the look-up costs more than the digest of a
  * short message. Where it failed, for lack of memory, every digest looks it up by itself.
+ *
+ * OpenSSL reads base64 loosely. What it has read is therefore written again: only what is equal then was right.
  *
  * Invariants: the parts are hashed as one string, without separators (a caller who needs the
  * borders hashes lengths too); `out` is written only on success.
@@ -13,6 +15,9 @@
 #include <openssl/evp.h>
 #include <pthread.h>
 #include <string.h>
+
+#define TEXT_SLICE 4096 /* characters of base64; a multiple of four */
+#define BYTE_SLICE (TEXT_SLICE / 4 * 3)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static EVP_MD *fetched;
@@ -58,4 +63,43 @@ void semel__hex(const unsigned char *bytes, size_t n, char *out)
         *out++ = digits[bytes[i] & 0xF];
     }
     *out = '\0';
+}
+
+void semel__base64_put(struct semel_buf *buf, struct semel_str bytes)
+{
+    unsigned char out[TEXT_SLICE + 1];
+    for (size_t at = 0; at < bytes.n; at += BYTE_SLICE) {
+        size_t n = bytes.n - at < BYTE_SLICE ? bytes.n - at : BYTE_SLICE;
+        int length = EVP_EncodeBlock(out, (const unsigned char *)bytes.p + at, (int)n);
+        semel__buf_add(buf, out, (size_t)length);
+    }
+}
+
+/* Up to TEXT_SLICE characters, of which the last `pad` are padding. */
+static bool read_slice(const char *p, size_t n, size_t pad, unsigned char *out)
+{
+    unsigned char again[TEXT_SLICE + 1];
+    int bytes = (int)(n / 4 * 3);
+    return EVP_DecodeBlock(out, (const unsigned char *)p, (int)n) == bytes &&
+           EVP_EncodeBlock(again, out, bytes - (int)pad) == (int)n && memcmp(again, p, n) == 0;
+}
+
+enum semel_base64 semel__base64_read(struct semel_str text, struct semel_arena *arena, struct semel_str *ret)
+{
+    size_t pad = 0;
+    if (text.n % 4 != 0)
+        return SEMEL_BASE64_WRONG;
+    while (pad < 2 && pad < text.n && text.p[text.n - 1 - pad] == '=')
+        pad++;
+    char *out = semel__arena_alloc(arena, text.n / 4 * 3 + 1, 1);
+    if (out == NULL)
+        return SEMEL_BASE64_MEMORY;
+    for (size_t at = 0; at < text.n; at += TEXT_SLICE) {
+        bool last = text.n - at <= TEXT_SLICE;
+        size_t n = last ? text.n - at : TEXT_SLICE;
+        if (!read_slice(text.p + at, n, last ? pad : 0, (unsigned char *)out + at / 4 * 3))
+            return SEMEL_BASE64_WRONG;
+    }
+    *ret = (struct semel_str){out, text.n / 4 * 3 - pad};
+    return SEMEL_BASE64_OK;
 }

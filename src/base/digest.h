@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * digest.h: SHA-256 (OpenSSL EVP) and its hexadecimal form; MD5 for who must compare one.
+ * digest.h: SHA-256, MD5 for who must compare one, and bytes as text: hexadecimal and base64 (OpenSSL EVP).
  */
 #ifndef SEMEL_BASE_DIGEST_H
 #define SEMEL_BASE_DIGEST_H
 
-#include "semel/types.h"
+#include "base/mem.h"
+#include "base/str.h"
 
 #define SEMEL_SHA256 32
 
@@ -16,5 +17,11 @@ bool semel__sha256(const struct semel_str *parts, size_t n_parts, unsigned char 
 bool semel__md5_hex(struct semel_str text, char out[33]);
 /* 2*n lower-case digits and a NUL. */
 void semel__hex(const unsigned char *bytes, size_t n, char *out);
+
+/* Base64 is RFC 4648's, with padding. */
+void semel__base64_put(struct semel_buf *buf, struct semel_str bytes);
+enum semel_base64 { SEMEL_BASE64_OK, SEMEL_BASE64_WRONG, SEMEL_BASE64_MEMORY };
+/* Strict: only the alphabet, whole groups of four, padding where it belongs and no stray bits. */
+enum semel_base64 semel__base64_read(struct semel_str text, struct semel_arena *arena, struct semel_str *ret);
 
 #endif

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * json.c: the parser of RFC 8259, strictly. Pointers are in pointer.c, the canonical form in canonical.c.
+ * json.c: JSON as json.h has it: the parser of RFC 8259, strictly; pointers; the canonical form; and pieces of a text
+ * as they were written.
  *
- * The text is copied once; strings are decoded in place, which never lengthens them, so that a
+ * The parser copies the text once; strings are decoded in place, which never lengthens them, so that a
  * string's bytes begin where they stood in the text. The members of an object are sorted when
  * its brace closes: duplicates are then neighbours, and the canonical form needs no other order.
  *
- * Invariants: recursion happens only in parse_value, and depth is checked before; no loop is
+ * Invariants: recursion happens only in parse_value and write_node, and depth is checked before; no loop is
  * worse than n log n; a failed allocation is RETRY, never INVALID, so that a lack of memory condemns
  * no message; a document takes at most ARENA_PER_BYTE times its text, and a little.
  */
@@ -20,6 +21,77 @@
 
 #define ARENA_PER_BYTE 64
 #define ARENA_EXTRA 8192
+
+static size_t blanks(const char *p, const char *end)
+{
+    const char *from = p;
+    while (p < end && (*p == ' ' || *p == '\t' || *p == '\n' || *p == '\r'))
+        p++;
+    return (size_t)(p - from);
+}
+
+/* ---- escapes ------------------------------------------------------------------------------------- */
+
+/* Four hexadecimal digits; false leaves *p where it was. */
+static bool take_hex4(const char **p, const char *end, uint32_t *ret)
+{
+    uint32_t value = 0;
+    if (end - *p < 4)
+        return false;
+    for (int i = 0; i < 4; i++) {
+        int digit = semel__hex_value((*p)[i]);
+        if (digit < 0)
+            return false;
+        value = value << 4 | (uint32_t)digit;
+    }
+    *p += 4;
+    *ret = value;
+    return true;
+}
+
+/* Behind "\u". A character past U+FFFF takes two escapes, and half of one is no character. NULL, or what is wrong. */
+static const char *take_unicode(const char **p, const char *end, uint32_t *ret)
+{
+    static const char half[] = "half of a surrogate pair";
+    uint32_t c, low;
+    if (!take_hex4(p, end, &c))
+        return "a bad escape";
+    if (c == 0)
+        return "a NUL in a string";
+    if (c >= 0xDC00 && c <= 0xDFFF)
+        return half;
+    if (c >= 0xD800 && c <= 0xDBFF) {
+        if (end - *p < 2 || (*p)[0] != '\\' || (*p)[1] != 'u')
+            return half;
+        *p += 2;
+        if (!take_hex4(p, end, &low) || low < 0xDC00 || low > 0xDFFF)
+            return half;
+        c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
+    }
+    *ret = c;
+    return NULL;
+}
+
+/* The escape whose backslash stands at *p, which moves behind it: 1 to 4 bytes to `out`, which may be where the escape
+ * stands. 0: it is none, *ret_why says what is wrong. */
+static size_t take_escape(const char **p, const char *end, char *out, const char **ret_why)
+{
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    uint32_t code;
+    char c = end - *p > 1 ? (*p)[1] : '\0';
+    *p += end - *p > 1 ? 2 : 1;
+    if (c == 'u') {
+        *ret_why = take_unicode(p, end, &code);
+        return *ret_why == NULL ? semel__utf8_put(code, out) : 0;
+    }
+    const char *name = c != '\0' ? strchr(names, c) : NULL;
+    *ret_why = "a bad escape";
+    if (name != NULL)
+        out[0] = values[name - names];
+    return name != NULL;
+}
+
+/* ==== the parser ================================================================================= */
 
 struct parser {
     char *base, *p, *end;
@@ -38,8 +110,7 @@ static semel_status refuse(struct parser *ps, const char *at, const char *what)
 
 static void skip_blanks(struct parser *ps)
 {
-    while (ps->p < ps->end && (*ps->p == ' ' || *ps->p == '\t' || *ps->p == '\n' || *ps->p == '\r'))
-        ps->p++;
+    ps->p += blanks(ps->p, ps->end);
 }
 
 static bool next_is(const struct parser *ps, char c)
@@ -52,62 +123,14 @@ static bool next_is_digit(const struct parser *ps)
     return ps->p < ps->end && *ps->p >= '0' && *ps->p <= '9';
 }
 
-/* Four hexadecimal digits; false leaves the parser where it was. */
-static bool take_hex4(struct parser *ps, uint32_t *ret)
-{
-    if (ps->end - ps->p < 4)
-        return false;
-    uint32_t value = 0;
-    for (int i = 0; i < 4; i++) {
-        char c = ps->p[i];
-        if (c >= '0' && c <= '9')
-            value = value << 4 | (uint32_t)(c - '0');
-        else if ((c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'))
-            value = value << 4 | (uint32_t)((c | 0x20) - 'a' + 10);
-        else
-            return false;
-    }
-    ps->p += 4;
-    *ret = value;
-    return true;
-}
-
-/* Behind "\u". A character past U+FFFF takes two escapes, and half of one is no character. */
-static semel_status parse_unicode(struct parser *ps, char **w)
-{
-    const char *at = ps->p - 2;
-    uint32_t c, low;
-    if (!take_hex4(ps, &c))
-        return refuse(ps, at, "a bad escape");
-    if (c == 0)
-        return refuse(ps, at, "a NUL in a string");
-    if (c >= 0xDC00 && c <= 0xDFFF)
-        return refuse(ps, at, "half of a surrogate pair");
-    if (c >= 0xD800 && c <= 0xDBFF) {
-        if (ps->end - ps->p < 2 || ps->p[0] != '\\' || ps->p[1] != 'u')
-            return refuse(ps, at, "half of a surrogate pair");
-        ps->p += 2;
-        if (!take_hex4(ps, &low) || low < 0xDC00 || low > 0xDFFF)
-            return refuse(ps, at, "half of a surrogate pair");
-        c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
-    }
-    *w += semel__utf8_put(c, *w);
-    return SEMEL_OK;
-}
-
 static semel_status parse_escape(struct parser *ps, char **w)
 {
-    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
-    const char *at = ps->p++;
-    if (ps->p == ps->end)
-        return refuse(ps, at, "a bad escape");
-    char c = *ps->p++;
-    if (c == 'u')
-        return parse_unicode(ps, w);
-    const char *name = c != '\0' ? strchr(names, c) : NULL;
-    if (name == NULL)
-        return refuse(ps, at, "a bad escape");
-    *(*w)++ = values[name - names];
+    const char *p = ps->p, *why;
+    size_t n = take_escape(&p, ps->end, *w, &why);
+    if (n == 0)
+        return refuse(ps, ps->p, why);
+    ps->p += p - ps->p;
+    *w += n;
     return SEMEL_OK;
 }
 
@@ -402,4 +425,502 @@ void semel__json_free(struct semel_json *json)
         return;
     semel__arena_done(&json->arena);
     semel__free(json);
+}
+
+/* ==== pointers ======================================================================================
+ *
+ *     pointer = *( "/" token )     in a token, ~1 is "/" and ~0 is "~"; no other ~ is allowed
+ *
+ * A token names a member of an object, or an element of an array: "0", or digits without a leading zero. "-", the
+ * element behind the last, is never there.
+ */
+
+bool semel__json_pointer_valid(struct semel_str pointer)
+{
+    if (pointer.p == NULL || pointer.n > SEMEL_ID_MAX || !semel__utf8_valid(pointer))
+        return false;
+    if (pointer.n > 0 && pointer.p[0] != '/')
+        return false;
+    for (size_t i = 0; i < pointer.n; i++)
+        if (pointer.p[i] == '~' && (i + 1 == pointer.n || (pointer.p[i + 1] != '0' && pointer.p[i + 1] != '1')))
+            return false;
+    return true;
+}
+
+/* Cuts the first token, without its slash, from a pointer that is not empty. */
+static struct semel_str take_token(struct semel_str *pointer)
+{
+    const char *p = pointer->p + 1, *end = pointer->p + pointer->n;
+    const char *slash = memchr(p, '/', (size_t)(end - p));
+    struct semel_str token = {p, (size_t)((slash != NULL ? slash : end) - p)};
+    pointer->p = token.p + token.n;
+    pointer->n = (size_t)(end - pointer->p);
+    return token;
+}
+
+static bool token_names(struct semel_str token, struct semel_str key)
+{
+    size_t k = 0;
+    for (size_t i = 0; i < token.n; i++, k++) {
+        char c = token.p[i];
+        if (c == '~')
+            c = token.p[++i] == '1' ? '/' : '~';
+        if (k == key.n || key.p[k] != c)
+            return false;
+    }
+    return k == key.n;
+}
+
+static const struct semel_json_node *find_member(const struct semel_json_node *object, struct semel_str token)
+{
+    const struct semel_json_node *member = object->u.first;
+    while (member != NULL && !token_names(token, member->key))
+        member = member->next;
+    return member;
+}
+
+/* false: the token is no index. */
+static bool token_index(struct semel_str token, int64_t *ret)
+{
+    return semel__str_int64(token, ret) && token.p[0] != '-' && (token.p[0] != '0' || token.n == 1);
+}
+
+static const struct semel_json_node *find_element(const struct semel_json_node *array, struct semel_str token)
+{
+    int64_t index;
+    if (!token_index(token, &index))
+        return NULL;
+    const struct semel_json_node *element = array->u.first;
+    while (element != NULL && index-- > 0)
+        element = element->next;
+    return element;
+}
+
+static const struct semel_json_node *find(const struct semel_json_node *node, struct semel_str pointer)
+{
+    while (node != NULL && pointer.n > 0) {
+        struct semel_str token = take_token(&pointer);
+        if (node->tag == SEMEL_JSON_TAG_OBJECT)
+            node = find_member(node, token);
+        else if (node->tag == SEMEL_JSON_TAG_ARRAY)
+            node = find_element(node, token);
+        else
+            node = NULL;
+    }
+    return node;
+}
+
+static enum semel_json_kind kind_of(const struct semel_json_node *node)
+{
+    if (node == NULL)
+        return SEMEL_JSON_MISSING;
+    switch (node->tag) {
+    case SEMEL_JSON_TAG_NULL:
+        return SEMEL_JSON_NULL;
+    case SEMEL_JSON_TAG_STRING:
+        return SEMEL_JSON_STRING;
+    case SEMEL_JSON_TAG_INTEGER:
+        return SEMEL_JSON_INTEGER;
+    case SEMEL_JSON_TAG_FALSE:
+    case SEMEL_JSON_TAG_TRUE:
+    case SEMEL_JSON_TAG_REAL:
+    case SEMEL_JSON_TAG_ARRAY:
+    case SEMEL_JSON_TAG_OBJECT:
+        break;
+    }
+    return SEMEL_JSON_OTHER;
+}
+
+semel_status semel__json_get(const struct semel_json *json, struct semel_str pointer, struct semel_arena *arena,
+                             enum semel_json_kind *ret_kind, struct semel_str *ret_text, struct semel_error *err)
+{
+    if (!semel__json_pointer_valid(pointer))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "not a JSON pointer");
+    const struct semel_json_node *node = find(json->root, pointer);
+    enum semel_json_kind kind = kind_of(node);
+    struct semel_str text = {NULL, 0};
+    if (kind == SEMEL_JSON_STRING || kind == SEMEL_JSON_INTEGER)
+        text = node->u.text;
+    if (!semel__arena_copy(arena, text, &text))
+        return semel__fail_memory(err);
+    *ret_kind = kind;
+    *ret_text = text;
+    return SEMEL_OK;
+}
+
+/* ==== the canonical form ============================================================================
+ *
+ * The JSON Canonicalization Scheme (RFC 8785):
+ *
+ *     no blanks; members sorted by the UTF-16 code units of their names (the parser has done it);
+ *     strings with \b \t \n \f \r \" \\ and, for the other control characters, \u00xx, and
+ *     everything else as it is; numbers as ECMAScript writes the double.
+ *
+ * Invariants: equal values give equal bytes and different values different bytes, because a
+ * document with a number that does not survive as a double is not written at all (P56); the
+ * canonical form is itself JSON that parses, and its canonical form is the same.
+ */
+
+static void write_node(struct semel_buf *buf, const struct semel_json_node *node);
+
+/* semel__buf_add for pieces of a few bytes: most of them fit into what is reserved. */
+static inline void put(struct semel_buf *buf, const char *bytes, size_t n)
+{
+    if (buf->failed || n >= buf->cap - buf->n) {
+        semel__buf_add(buf, bytes, n);
+        return;
+    }
+    memcpy(buf->p + buf->n, bytes, n);
+    buf->n += n;
+}
+
+/* One byte that cannot stand for itself. */
+static void write_escape(struct semel_buf *buf, char c)
+{
+    static const char values[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
+    const char *value = strchr(values, c);
+    if (value != NULL)
+        semel__buf_addf(buf, "\\%c", names[value - values]);
+    else
+        semel__buf_addf(buf, "\\u%04x", (unsigned)(unsigned char)c);
+}
+
+void semel__json_put_string(struct semel_buf *buf, struct semel_str s)
+{
+    size_t plain = 0; /* where the bytes not yet written begin */
+    put(buf, "\"", 1);
+    for (size_t i = 0; i < s.n; i++) {
+        unsigned char c = (unsigned char)s.p[i];
+        if (c >= 0x20 && c != '"' && c != '\\')
+            continue;
+        put(buf, s.p + plain, i - plain);
+        write_escape(buf, s.p[i]);
+        plain = i + 1;
+    }
+    if (s.n > plain)
+        put(buf, s.p + plain, s.n - plain); /* s may be {NULL, 0} */
+    put(buf, "\"", 1);
+}
+
+static void write_number(struct semel_buf *buf, struct semel_str token)
+{
+    char text[SEMEL_NUMBER_TEXT];
+    struct semel_decimal d = semel__decimal_read(token);
+    size_t n = semel__decimal_write(&d, text);
+    put(buf, text, n);
+}
+
+static void write_array(struct semel_buf *buf, const struct semel_json_node *array)
+{
+    put(buf, "[", 1);
+    for (const struct semel_json_node *element = array->u.first; element != NULL; element = element->next) {
+        write_node(buf, element);
+        if (element->next != NULL)
+            put(buf, ",", 1);
+    }
+    put(buf, "]", 1);
+}
+
+static void write_object(struct semel_buf *buf, const struct semel_json_node *object)
+{
+    put(buf, "{", 1);
+    for (const struct semel_json_node *member = object->u.first; member != NULL; member = member->next) {
+        semel__json_put_string(buf, member->key);
+        put(buf, ":", 1);
+        write_node(buf, member);
+        if (member->next != NULL)
+            put(buf, ",", 1);
+    }
+    put(buf, "}", 1);
+}
+
+/* Recursion is as deep as the document, which the parser has bounded. */
+static void write_node(struct semel_buf *buf, const struct semel_json_node *node)
+{
+    switch (node->tag) {
+    case SEMEL_JSON_TAG_NULL:
+        semel__buf_addz(buf, "null");
+        return;
+    case SEMEL_JSON_TAG_FALSE:
+        semel__buf_addz(buf, "false");
+        return;
+    case SEMEL_JSON_TAG_TRUE:
+        semel__buf_addz(buf, "true");
+        return;
+    case SEMEL_JSON_TAG_INTEGER:
+    case SEMEL_JSON_TAG_REAL:
+        write_number(buf, node->u.text);
+        return;
+    case SEMEL_JSON_TAG_STRING:
+        semel__json_put_string(buf, node->u.text);
+        return;
+    case SEMEL_JSON_TAG_ARRAY:
+        write_array(buf, node);
+        return;
+    case SEMEL_JSON_TAG_OBJECT:
+        write_object(buf, node);
+        return;
+    }
+}
+
+semel_status semel__json_canonical(const struct semel_json *json, struct semel_buf *buf, bool *ret_exact,
+                                   struct semel_error *err)
+{
+    if (json->exact)
+        write_node(buf, json->root);
+    if (buf->full)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "JSON: the canonical form is longer than %zu bytes", buf->max);
+    if (buf->failed)
+        return semel__fail_memory(err);
+    *ret_exact = json->exact;
+    return SEMEL_OK;
+}
+
+/* ==== pieces of a text ==============================================================================
+ *
+ * Nothing is checked here but what keeps the reading inside.
+ *
+ * Invariants: no recursion; nothing outside the text is read, whatever it is; numbers keep the digits that were sent.
+ */
+
+struct cursor {
+    const char *p, *end;
+};
+
+static void pass_blanks(struct cursor *c)
+{
+    c->p += blanks(c->p, c->end);
+}
+
+static bool at(const struct cursor *c, char what)
+{
+    return c->p < c->end && *c->p == what;
+}
+
+/* From the quotation mark past the one that ends it. */
+static bool skip_string(struct cursor *c)
+{
+    for (c->p++; c->p < c->end; c->p++) {
+        if (*c->p == '\\' && c->p + 1 < c->end)
+            c->p++;
+        else if (*c->p == '"') {
+            c->p++;
+            return true;
+        }
+    }
+    c->p = c->end;
+    return false;
+}
+
+static bool skip_nest(struct cursor *c)
+{
+    size_t depth = 0;
+    while (c->p < c->end) {
+        char ch = *c->p;
+        if (ch == '"') {
+            if (!skip_string(c))
+                return false;
+            continue;
+        }
+        c->p++;
+        if (ch == '{' || ch == '[')
+            depth++;
+        else if ((ch == '}' || ch == ']') && --depth == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool skip_value(struct cursor *c)
+{
+    if (at(c, '"'))
+        return skip_string(c);
+    if (at(c, '{') || at(c, '['))
+        return skip_nest(c);
+    const char *start = c->p;
+    while (c->p < c->end && strchr(",]} \t\r\n", *c->p) == NULL)
+        c->p++;
+    return c->p > start;
+}
+
+static struct semel_str value_here(struct cursor c)
+{
+    const char *start = c.p;
+    return skip_value(&c) ? (struct semel_str){start, (size_t)(c.p - start)} : (struct semel_str){0};
+}
+
+/* ---- members ------------------------------------------------------------------------------------- */
+
+/* The next member of an object: at its value, with its name between the quotation marks. The cursor stands behind the
+ * brace or behind the value before. */
+static bool next_member(struct cursor *c, bool first, struct semel_str *ret_name)
+{
+    pass_blanks(c);
+    if (!first) {
+        if (!at(c, ','))
+            return false;
+        c->p++;
+        pass_blanks(c);
+    }
+    const char *start = c->p + 1;
+    if (!at(c, '"') || !skip_string(c))
+        return false;
+    *ret_name = (struct semel_str){start, (size_t)(c->p - 1 - start)};
+    pass_blanks(c);
+    if (!at(c, ':'))
+        return false;
+    c->p++;
+    pass_blanks(c);
+    return true;
+}
+
+/* One byte of a string, or one character that was escaped: 1 to 4 bytes to `out`; 0: it is malformed. */
+static size_t take_char(struct cursor *c, char out[4])
+{
+    const char *why;
+    if (*c->p == '\\')
+        return take_escape(&c->p, c->end, out, &why);
+    out[0] = *c->p++;
+    return 1;
+}
+
+/* The first character of a token of a pointer, with ~0 and ~1. */
+static char take_token_char(struct semel_str *token)
+{
+    char ch = *token->p;
+    if (ch == '~' && token->n > 1) {
+        token->p++;
+        token->n--;
+        ch = *token->p == '1' ? '/' : '~';
+    }
+    token->p++;
+    token->n--;
+    return ch;
+}
+
+/* `name` is as it was written, with its escapes. */
+static bool token_spells(struct semel_str token, struct semel_str name)
+{
+    struct cursor c = {name.p, name.p + name.n};
+    if (memchr(name.p, '\\', name.n) == NULL && memchr(token.p, '~', token.n) == NULL)
+        return token.n == name.n && memcmp(token.p, name.p, name.n) == 0;
+    while (c.p < c.end) {
+        char bytes[4];
+        size_t n = take_char(&c, bytes);
+        for (size_t i = 0; i < n; i++)
+            if (token.n == 0 || take_token_char(&token) != bytes[i])
+                return false;
+        if (n == 0)
+            return false;
+    }
+    return token.n == 0;
+}
+
+static bool enter_object(struct cursor *c, struct semel_str token)
+{
+    struct semel_str name;
+    c->p++;
+    for (bool first = true; next_member(c, first, &name); first = false) {
+        if (token_spells(token, name))
+            return true;
+        if (!skip_value(c))
+            return false;
+    }
+    return false;
+}
+
+/* From behind one element to the next. */
+static bool next_element(struct cursor *c)
+{
+    pass_blanks(c);
+    if (!at(c, ','))
+        return false;
+    c->p++;
+    pass_blanks(c);
+    return true;
+}
+
+static bool enter_array(struct cursor *c, struct semel_str token)
+{
+    int64_t index;
+    if (!token_index(token, &index))
+        return false;
+    c->p++;
+    pass_blanks(c);
+    for (; index > 0; index--)
+        if (!skip_value(c) || !next_element(c))
+            return false;
+    return c->p < c->end && *c->p != ']';
+}
+
+struct semel_str semel__json_find(struct semel_str text, struct semel_str pointer)
+{
+    struct cursor c = {text.p, text.p + text.n};
+    pass_blanks(&c);
+    while (pointer.n > 0) {
+        struct semel_str token = take_token(&pointer);
+        bool found = at(&c, '{') ? enter_object(&c, token) : at(&c, '[') && enter_array(&c, token);
+        if (!found)
+            return (struct semel_str){0};
+    }
+    return value_here(c);
+}
+
+bool semel__json_next(struct semel_str text, size_t *from, struct semel_str *ret_name, struct semel_str *ret_value)
+{
+    struct cursor c = {text.p, text.p + text.n};
+    struct semel_str name = {0};
+    pass_blanks(&c);
+    bool object = at(&c, '{'), first = *from == 0;
+    if (!object && !at(&c, '['))
+        return false;
+    c.p = first ? c.p + 1 : text.p + *from;
+    if (object ? !next_member(&c, first, &name) : !first && !next_element(&c))
+        return false;
+    pass_blanks(&c);
+    *ret_value = value_here(c);
+    if (!semel__str_given(*ret_value))
+        return false;
+    if (ret_name != NULL)
+        *ret_name = name;
+    *from = (size_t)(ret_value->p - text.p) + ret_value->n;
+    return true;
+}
+
+bool semel__json_member(struct semel_str object, const char *name, struct semel_str *ret)
+{
+    struct semel_str found, value;
+    size_t from = 0;
+    while (semel__json_next(object, &from, &found, &value))
+        if (semel__str_eqz(found, name)) {
+            *ret = value;
+            return true;
+        }
+    return false;
+}
+
+/* What is decoded never gets longer. */
+bool semel__json_decode(struct semel_str raw, struct semel_arena *arena, struct semel_str *ret, bool *ret_sound)
+{
+    struct cursor c = {raw.p + 1, raw.p + (raw.n > 1 ? raw.n - 1 : 1)};
+    size_t size = (size_t)(c.end - c.p), n = 0;
+    *ret_sound = true;
+    *ret = (struct semel_str){c.p, size};
+    if (memchr(c.p, '\\', size) == NULL)
+        return true;
+    char *out = semel__arena_alloc(arena, size, 1);
+    if (out == NULL)
+        return false;
+    while (c.p < c.end) {
+        char bytes[4];
+        size_t some = take_char(&c, bytes);
+        *ret_sound = some > 0 && n + some <= size;
+        if (!*ret_sound)
+            return false;
+        memcpy(out + n, bytes, some);
+        n += some;
+    }
+    *ret = (struct semel_str){out, n};
+    return true;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * json.h: strict JSON with bounds, JSON pointers (RFC 6901) and the canonical form (RFC 8785).
+ * json.h: strict JSON with bounds, JSON pointers (RFC 6901), the canonical form (RFC 8785), and pieces of a text as
+ * they were written. Every JSON that Semel reads is read here.
  *
  * What it is: a parser of our own. (jansson 2.14 drops bytes from a string, or writes past its
  * heap block, when an allocation fails inside one; and it forgets how a number was written.)
@@ -46,5 +47,21 @@ semel_status semel__json_canonical(const struct semel_json *json, struct semel_b
 
 /* Appends a string with its quotes, escaped as RFC 8785 wants it. `s` is well-formed UTF-8. */
 void semel__json_put_string(struct semel_buf *buf, struct semel_str s);
+
+/* ---- pieces of a text, as they were written ----
+ *
+ * Without a tree, for who wants a few values of a text that has been parsed already. The text should be JSON: of
+ * anything else some part is given, or none, and nothing outside of it is read. */
+
+/* The text of the value at the pointer, without blanks around it; not given: there is none. */
+struct semel_str semel__json_find(struct semel_str text, struct semel_str pointer);
+/* The members of an object or the elements of an array, one per call; *from starts as 0. The name (may be NULL) is as
+ * it was written, without its quotes; an element has none. false: there are no more. */
+bool semel__json_next(struct semel_str text, size_t *from, struct semel_str *ret_name, struct semel_str *ret_value);
+/* The first member whose name is written so, without escapes. false: there is none. */
+bool semel__json_member(struct semel_str object, const char *name, struct semel_str *ret);
+/* From the text of a string, with its quotes, to what it says. false: no memory, or *ret_sound is false: it is no
+ * JSON. */
+bool semel__json_decode(struct semel_str raw, struct semel_arena *arena, struct semel_str *ret, bool *ret_sound);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * json_tree.h: a parsed document, as json.c builds it. For those who walk it: canonical.c, pointer.c,
- * core/consumer.c. Everyone else asks by pointer.
+ * json_tree.h: a parsed document, as json.c builds it. For those who walk it. Everyone else asks by
+ * pointer.
  *
  * Invariants: nodes and their bytes live in the document's arena; strings are decoded, well-formed
  * UTF-8 without NUL; numbers are as they were written; the members of an object are in the order

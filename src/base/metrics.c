@@ -1,21 +1,49 @@
 /* SPDX-License-Identifier: MIT
  *
- * metrics.c: the registry: families, series and counting. The text is metrics_text.c.
+ * metrics.c: the registry: families, series and counting; and its Prometheus text.
  *
  * The series of a family are a list to which only the family's lock appends; the first is "_other".
  * A look-up walks the heads, then the siblings of one: callers keep what they found, and both lists are bounded.
  *
- * Invariants: the memory of a series is one block and is never moved; counts are relaxed atomics,
- * for they order nothing.
+ * Invariants: families are linked before threads start; `first` of a family is its "_other", or its only series when
+ * it has no labels, and the first of the heads: a head is the first series of its first label's value; `next` and
+ * `used` of a series are read and written under the family's lock. The memory of a series is one block and is never
+ * moved; counts are relaxed atomics, for they order nothing.
  */
 #include "base/metrics.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 #include "base/error.h"
 #include "base/mem.h"
-#include "base/metrics_tree.h"
+#include "base/number.h"
+
+struct semel_series {
+    const struct semel_metric *metric;
+    struct semel_series *next;
+    struct semel_series *sibling, *head;          /* the next of the same first label; of a head, the next head */
+    size_t in_group;                              /* of a head: how many have its first label */
+    struct semel_str values[SEMEL_METRIC_LABELS]; /* their bytes stand behind the counts */
+    bool used;                                    /* "_other" is not shown before it was asked for */
+    _Atomic double value;                         /* a gauge, or the sum of a histogram */
+    _Atomic uint64_t counts[];                    /* a counter, or the buckets of a histogram, not cumulated */
+};
+
+struct semel_metric {
+    struct semel_metric_spec spec;
+    struct semel_metric *next;
+    pthread_mutex_t lock;
+    struct semel_series *first, *last;
+    size_t count, max; /* without "_other" */
+};
+
+struct semel_metrics {
+    struct semel_metric *first, **last;
+};
 
 #define SERIES_DEFAULT 100
 #define OTHER "_other"
@@ -266,12 +294,6 @@ void semel__gauge_set(struct semel_series *series, double value)
     atomic_store_explicit(&series->value, value, memory_order_relaxed);
 }
 
-void semel__gauge_add(struct semel_series *series, double delta)
-{
-    assert(series->metric->spec.kind == SEMEL_GAUGE);
-    add_double(&series->value, delta);
-}
-
 void semel__observe(struct semel_series *series, double value)
 {
     const struct semel_metric_spec *spec = &series->metric->spec;
@@ -281,4 +303,127 @@ void semel__observe(struct semel_series *series, double value)
         i++;
     atomic_fetch_add_explicit(&series->counts[i], 1, memory_order_relaxed);
     add_double(&series->value, value);
+}
+
+/* ==== the text ======================================================================================
+ *
+ * Prometheus' format 0.0.4:
+ *
+ *     # HELP name text          with \\ and \n escaped
+ *     # TYPE name counter
+ *     name{label="value"} 1     with \\, \" and \n escaped
+ *
+ * Invariants: a family without a series that was used is not shown; within a histogram the buckets
+ * are cumulated from one reading of the counts, so they never fall and +Inf is the count.
+ */
+
+static const char *const kind_names[] = {"counter", "gauge", "histogram"};
+
+static void put_escaped(struct semel_buf *buf, struct semel_str s, bool quotes)
+{
+    while (s.n > 0) {
+        uint32_t c;
+        size_t n = semel__utf8_next(s, &c);
+        if (n == 0 || c == 0)
+            semel__buf_add(buf, "?", 1);
+        else if (c == '\n')
+            semel__buf_addz(buf, "\\n");
+        else if (c == '\\' || (quotes && c == '"'))
+            semel__buf_addf(buf, "\\%c", (char)c);
+        else
+            semel__buf_add(buf, s.p, n);
+        n = n > 0 ? n : 1;
+        s = (struct semel_str){s.p + n, s.n - n};
+    }
+}
+
+static void put_double(struct semel_buf *buf, double value)
+{
+    if (!isfinite(value)) {
+        semel__buf_addz(buf, isnan(value) ? "NaN" : value > 0 ? "+Inf" : "-Inf");
+        return;
+    }
+    char text[SEMEL_NUMBER_TEXT];
+    struct semel_decimal decimal = semel__decimal_of_double(value);
+    semel__buf_add(buf, text, semel__decimal_write(&decimal, text));
+}
+
+/* name_suffix{labels,le="bound"}: and the blank before the value. */
+static void put_name(struct semel_buf *buf, const struct semel_series *series, const char *suffix, const double *le)
+{
+    const struct semel_metric_spec *spec = &series->metric->spec;
+    const char *before = "{";
+    semel__buf_addf(buf, "%s%s", spec->name, suffix);
+    for (size_t i = 0; i < spec->n_labels; i++) {
+        semel__buf_addf(buf, "%s%s=\"", before, spec->labels[i]);
+        put_escaped(buf, series->values[i], true);
+        semel__buf_addz(buf, "\"");
+        before = ",";
+    }
+    if (le != NULL) {
+        semel__buf_addf(buf, "%sle=\"", before);
+        put_double(buf, *le);
+        semel__buf_addz(buf, "\"");
+    }
+    semel__buf_addz(buf, spec->n_labels > 0 || le != NULL ? "} " : " ");
+}
+
+static void put_histogram(struct semel_buf *buf, const struct semel_series *series)
+{
+    const struct semel_metric_spec *spec = &series->metric->spec;
+    uint64_t count = 0;
+    for (size_t i = 0; i <= spec->n_buckets; i++) {
+        const double bound = i < spec->n_buckets ? spec->buckets[i] : (double)INFINITY;
+        count += atomic_load_explicit(&series->counts[i], memory_order_relaxed);
+        put_name(buf, series, "_bucket", &bound);
+        semel__buf_addf(buf, "%" PRIu64 "\n", count);
+    }
+    put_name(buf, series, "_sum", NULL);
+    put_double(buf, atomic_load_explicit(&series->value, memory_order_relaxed));
+    semel__buf_addz(buf, "\n");
+    put_name(buf, series, "_count", NULL);
+    semel__buf_addf(buf, "%" PRIu64 "\n", count);
+}
+
+static void put_series(struct semel_buf *buf, const struct semel_series *series)
+{
+    switch (series->metric->spec.kind) {
+    case SEMEL_COUNTER:
+        put_name(buf, series, "", NULL);
+        semel__buf_addf(buf, "%" PRIu64 "\n", atomic_load_explicit(&series->counts[0], memory_order_relaxed));
+        return;
+    case SEMEL_GAUGE:
+        put_name(buf, series, "", NULL);
+        put_double(buf, atomic_load_explicit(&series->value, memory_order_relaxed));
+        semel__buf_addz(buf, "\n");
+        return;
+    case SEMEL_HISTOGRAM:
+        put_histogram(buf, series);
+        return;
+    }
+}
+
+static void put_metric(struct semel_buf *buf, struct semel_metric *metric)
+{
+    bool headed = false;
+    pthread_mutex_lock(&metric->lock);
+    for (const struct semel_series *series = metric->first; series != NULL; series = series->next) {
+        if (!series->used)
+            continue;
+        if (!headed) {
+            semel__buf_addf(buf, "# HELP %s ", metric->spec.name);
+            put_escaped(buf, semel__str(metric->spec.help), false);
+            semel__buf_addf(buf, "\n# TYPE %s %s\n", metric->spec.name, kind_names[metric->spec.kind]);
+            headed = true;
+        }
+        put_series(buf, series);
+    }
+    pthread_mutex_unlock(&metric->lock);
+}
+
+bool semel__metrics_render(struct semel_metrics *metrics, struct semel_buf *buf)
+{
+    for (struct semel_metric *metric = metrics->first; metric != NULL; metric = metric->next)
+        put_metric(buf, metric);
+    return !buf->failed;
 }

@@ -63,7 +63,6 @@ struct semel_series *semel__metric_at(struct semel_metric *metric, const struct 
 
 void semel__count(struct semel_series *series, uint64_t n); /* of a counter */
 void semel__gauge_set(struct semel_series *series, double value);
-void semel__gauge_add(struct semel_series *series, double delta);
 void semel__observe(struct semel_series *series, double value); /* of a histogram; NaN counts in +Inf only */
 
 /* Appends the text. false: buf's bound or memory. */

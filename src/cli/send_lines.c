@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_tree.h"
 #include "cli/send.h"
 #include "core/row.h"
 #include "store/sqlite_store.h"
@@ -44,59 +44,24 @@ static const char *const member_names[M_COUNT] = {
     [M_HEADERS] = "headers",
 };
 
-static size_t blanks(const char *p, const char *end)
+static bool is_blank(struct semel_str line)
 {
     size_t n = 0;
-    while (p + n < end && (p[n] == ' ' || p[n] == '\t' || p[n] == '\r' || p[n] == '\n'))
+    while (n < line.n && strchr(" \t\r\n", line.p[n]) != NULL && line.p[n] != '\0')
         n++;
-    return n;
+    return n == line.n;
 }
 
-/* The string at p, with its quotes. */
-static size_t string_length(const char *p, const char *end)
+/* The text of each member's value; not given: it is not there. false: `line`, which is JSON, is no object, or has a
+ * member that nobody asked for. */
+static bool walk(const struct semel_json *json, struct semel_str line, struct semel_str values[M_COUNT],
+                 struct semel_error *err)
 {
-    size_t n = 1;
-    while (p + n < end && p[n] != '"')
-        n += p[n] == '\\' ? 2 : 1;
-    return n + 1;
-}
-
-/* The value at p: up to the comma or bracket that ends it. */
-static size_t value_length(const char *p, const char *end)
-{
-    size_t n = 0;
-    int depth = 0;
-    while (p + n < end) {
-        char c = p[n];
-        if (c == '"') {
-            n += string_length(p + n, end);
-            continue;
-        }
-        if (depth == 0 && (c == ',' || c == '}' || c == ']'))
-            break;
-        depth += (c == '{' || c == '[') - (c == '}' || c == ']');
-        n++;
-    }
-    while (n > 0 && blanks(p + n - 1, p + n) == 1)
-        n--;
-    return n;
-}
-
-/* The text of each member's value; not given: it is not there. false: `line` is no object, or has a member that nobody
- * asked for. */
-static bool walk(struct semel_str line, struct semel_str values[M_COUNT], struct semel_error *err)
-{
-    const char *p = line.p, *end = line.p + line.n;
-    p += blanks(p, end);
-    if (p == end || *p != '{')
+    struct semel_str name, value;
+    if (json->root->tag != SEMEL_JSON_TAG_OBJECT)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "it is not a JSON object") == SEMEL_OK;
-    p++;
-    for (;;) {
-        p += blanks(p, end);
-        if (p >= end || *p == '}')
-            return true;
-        size_t n = string_length(p, end), at = 0;
-        struct semel_str name = {p + 1, n - 2};
+    for (size_t from = 0; semel__json_next(line, &from, &name, &value);) {
+        size_t at = 0;
         while (at < M_COUNT && !semel__str_eqz(name, member_names[at]))
             at++;
         if (at == M_COUNT)
@@ -104,15 +69,9 @@ static bool walk(struct semel_str line, struct semel_str values[M_COUNT], struct
                                "there is no member \"%.*s\"; there are id, payload, source, type, order_key, version, "
                                "business_key, headers and time",
                                name.n < 40 ? (int)name.n : 40, name.p) == SEMEL_OK;
-        p += n;
-        p += blanks(p, end) + 1; /* the colon */
-        p += blanks(p, end);
-        n = value_length(p, end);
-        values[at] = (struct semel_str){p, n};
-        p += n;
-        p += blanks(p, end);
-        p += p < end && *p == ',' ? 1 : 0;
+        values[at] = value;
     }
+    return true;
 }
 
 /* ---- from a line to a message -------------------------------------------------------------------- */
@@ -309,7 +268,7 @@ static void take_line(struct run *run, struct semel_str line)
     struct semel_json *json = NULL;
     struct reader r = {.arena = &run->arena, .err = &err};
     run->lines++;
-    if (blanks(line.p, line.p + line.n) == line.n)
+    if (is_blank(line))
         return;
     semel__arena_reset(&run->arena);
     if (semel__json_parse(&json, line, LINE_MAX_BYTES, &err) != SEMEL_OK) {
@@ -317,7 +276,7 @@ static void take_line(struct run *run, struct semel_str line)
         return;
     }
     r.json = json;
-    if (walk(line, r.values, &err) && take_msg(&r, &msg))
+    if (walk(json, line, r.values, &err) && take_msg(&r, &msg))
         store_line(run, &msg);
     else
         bad(run, err.text);

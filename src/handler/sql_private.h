@@ -2,10 +2,8 @@
  *
  * sql_private.h: private to the files of the handler `sql`.
  *
- *   sql.c         the handler: made, run, freed
+ *   sql.c         the handler: made, run, freed; the values of a message
  *   sql_text.c    what can be seen of a statement without a database
- *   sql_value.c   rules, and the values of a message by them
- *   sql_json.c    what stands at a pointer, found in the text itself
  *   sql_pg.c      PostgreSQL: described, queued, or asked in sets
  *   sql_array.c   values of many messages as one array of PostgreSQL
  *   sql_sqlite.c  SQLite: prepared, bound, stepped
@@ -30,7 +28,7 @@ struct sql_shape {
 semel_status semel__sql_scan(struct semel_str text, enum semel_sql_dialect dialect, struct sql_shape *ret,
                              struct semel_error *err);
 
-/* ---- sql_value.c ---- */
+/* ---- sql.c ---- */
 
 enum sql_field {
     SQL_FIELD_ID,
@@ -64,22 +62,6 @@ struct sql_value {
     enum sql_kind kind;
     struct semel_str text;
 };
-
-/* INVALID, BROKEN: `text` is no rule. Strings are borrowed from it. */
-semel_status semel__sql_rule_parse(struct semel_str text, struct sql_rule *ret, struct semel_error *err);
-/* The values of one message, n of them. INVALID, PERMANENT: the message does not have what a rule asks for. */
-semel_status semel__sql_values(const struct sql_rule *rules, size_t n, const struct semel__msg *msg,
-                               struct semel_arena *arena, struct sql_value *ret, struct semel_error *err);
-
-/* ---- sql_json.c ---- */
-
-/* The text of the value at the pointer, without blanks around it; not given: there is none. The text should be JSON: of
- * anything else some part is given, or none, and nothing outside of it is read. */
-struct semel_str semel__sql_json_find(struct semel_str json, struct semel_str pointer);
-/* The value of the first member with this name, ASCII letters compared without case. */
-struct semel_str semel__sql_json_member(struct semel_str json, struct semel_str name);
-/* From the text of one value. false: no memory, or *ret_sound is false: it is no JSON. */
-bool semel__sql_json_value(struct semel_str raw, struct semel_arena *arena, struct sql_value *ret, bool *ret_sound);
 
 /* ---- the handler, and what is behind it ---- */
 

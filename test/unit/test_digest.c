@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_digest.c: SHA-256 known answers (FIPS 180-2, appendix B; NIST's examples), and those of MD5 (RFC 1321).
+ * test_digest.c: SHA-256 known answers (FIPS 180-2, appendix B; NIST's examples), those of MD5 (RFC 1321); base64,
+ * strictly.
  */
 #include "base/digest.h"
 #include "unit.h"
@@ -89,6 +90,45 @@ static void hexadecimal_is_in_lower_case_and_ends_with_nul(void **state)
     assert_string_equal(out, "");
 }
 
+static void base64_comes_back_as_it_was(void **state)
+{
+    static const size_t sizes[] = {0, 1, 2, 3, 4, 5, 3071, 3072, 3073, 9999};
+    char bytes[9999];
+    struct semel_arena arena;
+    (void)state;
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        bytes[i] = (char)(i * 7);
+    semel__arena_init(&arena, 1 << 20);
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        struct semel_buf text;
+        struct semel_str back;
+        semel__buf_init(&text, 1 << 20);
+        semel__base64_put(&text, (struct semel_str){bytes, sizes[i]});
+        assert_int_equal(text.n, (sizes[i] + 2) / 3 * 4);
+        assert_int_equal(semel__base64_read(semel__buf_str(&text), &arena, &back), SEMEL_BASE64_OK);
+        assert_int_equal(back.n, sizes[i]);
+        assert_memory_equal(back.p, bytes, sizes[i]);
+        semel__buf_done(&text);
+    }
+    semel__arena_done(&arena);
+}
+
+static void base64_is_read_strictly(void **state)
+{
+    static const char *const wrong[] = {"Q",     "QQ",   "QQ=",  "QR==",     "QUJ=", " QQ=",     "QQ= ",
+                                        "Q\nQ=", "====", "A===", "QQ==QQ==", "QQ=A", "-_-_QQ==", "Q\xc3\xa9="};
+    struct semel_arena arena;
+    struct semel_str back;
+    (void)state;
+    semel__arena_init(&arena, 1 << 16);
+    for (size_t i = 0; i < COUNT(wrong); i++)
+        if (semel__base64_read(semel__str(wrong[i]), &arena, &back) != SEMEL_BASE64_WRONG)
+            fail_msg("taken: %s", wrong[i]);
+    assert_int_equal(semel__base64_read(SEMEL_STR("QUI="), &arena, &back), SEMEL_BASE64_OK);
+    assert_str(back, "AB");
+    semel__arena_done(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -98,6 +138,8 @@ int main(void)
         cmocka_unit_test(parts_are_hashed_one_after_the_other),
         cmocka_unit_test(md5_is_that_of_the_rfc),
         cmocka_unit_test(hexadecimal_is_in_lower_case_and_ends_with_nul),
+        cmocka_unit_test(base64_comes_back_as_it_was),
+        cmocka_unit_test(base64_is_read_strictly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -222,108 +222,6 @@ static void rule_that_is_none_is_refused_with_those_there_are(void **state)
     }
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------- */
-
-static void assert_finds(const char *json, const char *pointer, const char *expected)
-{
-    struct semel_str found = semel__sql_json_find(semel__str(json), semel__str(pointer));
-    if (expected == NULL)
-        assert_null(found.p);
-    else
-        assert_str(found, expected);
-}
-
-static void pointer_finds_what_a_parser_would(void **state)
-{
-    static const char json[] =
-        " {\"a\":1,\"b\" : [ 10, {\"c\":\"]}\\\"\"} , [] ],\"\":{\"x\":null},\"a/b\":2,\"m~n\":-3.5e2,"
-        "\"\\u0061\\n\":4,\"a\\\\b\":5,\"last\":true}\n";
-    (void)state;
-    assert_finds(json, "/a", "1");
-    assert_finds(json, "/b/0", "10");
-    assert_finds(json, "/b/1", "{\"c\":\"]}\\\"\"}");
-    assert_finds(json, "/b/1/c", "\"]}\\\"\"");
-    assert_finds(json, "/b/2", "[]");
-    assert_finds(json, "/b/3", NULL);
-    assert_finds(json, "/b/00", NULL);
-    assert_finds(json, "/b/-", NULL);
-    assert_finds(json, "/b/-1", NULL);
-    assert_finds(json, "/b/2/0", NULL);
-    assert_finds(json, "/", "{\"x\":null}");
-    assert_finds(json, "//x", "null");
-    assert_finds(json, "/a~1b", "2");
-    assert_finds(json, "/m~0n", "-3.5e2");
-    assert_finds(json, "/a\n", "4");
-    assert_finds(json, "/a\\b", "5");
-    assert_finds(json, "/last", "true");
-    assert_finds(json, "/las", NULL);
-    assert_finds(json, "/lastly", NULL);
-    assert_finds(json, "/a/b", NULL);
-    assert_finds("7", "", "7");
-    assert_finds("\"x\"", "/0", NULL);
-    assert_finds("{}", "/a", NULL);
-}
-
-static void what_is_no_json_is_never_read_past_its_end(void **state)
-{
-    static const char json[] = "{\"a\":[{\"b\\u00e9\\\\\":\"\\ud83d\\udc18x\"},12.5,[true,null]],\"c\":{\"d\":\"e\"}}";
-    static const char *const pointers[] = {"/a/0/b\xc3\xa9\\", "/a/2/1", "/c/d", "/zz", "/a/9"};
-    struct semel_arena arena;
-    (void)state;
-    semel__arena_init(&arena, 1 << 20);
-    for (size_t from = 0; from < sizeof json - 1; from++)
-        for (size_t n = 0; n <= sizeof json - 1 - from; n++) {
-            char *copy = semel__alloc(n);
-            memcpy(copy, json + from, n);
-            for (size_t i = 0; i < COUNT(pointers); i++) {
-                struct semel_str raw = semel__sql_json_find((struct semel_str){copy, n}, semel__str(pointers[i]));
-                struct sql_value value;
-                bool sound;
-                if (raw.p != NULL)
-                    (void)semel__sql_json_value(raw, &arena, &value, &sound);
-            }
-            (void)semel__sql_json_member((struct semel_str){copy, n}, SEMEL_STR("C"));
-            semel__arena_reset(&arena);
-            semel__free(copy);
-        }
-    semel__arena_done(&arena);
-}
-
-static void strings_are_decoded_and_bad_ones_are_not_guessed(void **state)
-{
-    static const struct {
-        const char *raw, *text; /* NULL: malformed */
-    } strings[] = {
-        {"\"\"", ""},
-        {"\"abc\"", "abc"},
-        {"\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"", "\"\\/\b\f\n\r\t"},
-        {"\"\\u00E9\\u20ac\\uD83D\\uDC18\"", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x90\x98"},
-        {"\"\\u0000\"", NULL},
-        {"\"\\ud83d\"", NULL},
-        {"\"\\ud83dx\"", NULL},
-        {"\"\\ud83d\\u0041\"", NULL},
-        {"\"\\udc18\"", NULL},
-        {"\"\\x\"", NULL},
-        {"\"\\u12\"", NULL},
-        {"\"\\u00g0\"", NULL},
-    };
-    struct semel_arena arena;
-    (void)state;
-    semel__arena_init(&arena, 1 << 20);
-    for (size_t i = 0; i < COUNT(strings); i++) {
-        struct sql_value value;
-        bool sound;
-        bool ok = semel__sql_json_value(semel__str(strings[i].raw), &arena, &value, &sound);
-        assert_int_equal(ok, strings[i].text != NULL);
-        assert_int_equal(sound, ok);
-        if (ok) {
-            assert_int_equal(value.kind, SQL_TEXT);
-            assert_str(value.text, strings[i].text);
-        }
-    }
-    semel__arena_done(&arena);
-}
-
 /* ---- arrays -------------------------------------------------------------------------------------- */
 
 static void arrays_are_written_as_the_server_reads_them(void **state)
@@ -412,9 +310,6 @@ int main(void)
         cmocka_unit_test(values_and_parameters_are_the_same_in_number),
         cmocka_unit_test(set_brings_ids_and_a_database_that_has_arrays),
         cmocka_unit_test(rule_that_is_none_is_refused_with_those_there_are),
-        cmocka_unit_test(pointer_finds_what_a_parser_would),
-        cmocka_unit_test(what_is_no_json_is_never_read_past_its_end),
-        cmocka_unit_test(strings_are_decoded_and_bad_ones_are_not_guessed),
         cmocka_unit_test(arrays_are_written_as_the_server_reads_them),
         cmocka_unit_test(number_outside_of_its_type_is_left_to_the_server),
         cmocka_unit_test(array_past_its_bound_is_told_and_the_next_is_whole),

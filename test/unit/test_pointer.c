@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_pointer.c: JSON pointers, by the examples of RFC 6901 and beyond.
+ * test_pointer.c: JSON pointers, by the examples of RFC 6901 and beyond; and pieces of a text as they were written.
  */
 #include "base/json.h"
 #include "unit.h"
@@ -177,6 +177,135 @@ static void asking_with_a_bad_pointer_or_without_memory_changes_nothing(void **s
     semel__arena_done(&arena);
 }
 
+/* ---- in the text itself ---------------------------------------------------------------------------------------- */
+
+static void assert_finds(const char *json, const char *pointer, const char *expected)
+{
+    struct semel_str found = semel__json_find(semel__str(json), semel__str(pointer));
+    if (expected == NULL)
+        assert_null(found.p);
+    else
+        assert_str(found, expected);
+}
+
+static void pointer_finds_what_a_parser_would(void **state)
+{
+    static const char json[] =
+        " {\"a\":1,\"b\" : [ 10, {\"c\":\"]}\\\"\"} , [] ],\"\":{\"x\":null},\"a/b\":2,\"m~n\":-3.5e2,"
+        "\"\\u0061\\n\":4,\"a\\\\b\":5,\"last\":true}\n";
+    (void)state;
+    assert_finds(json, "/a", "1");
+    assert_finds(json, "/b/0", "10");
+    assert_finds(json, "/b/1", "{\"c\":\"]}\\\"\"}");
+    assert_finds(json, "/b/1/c", "\"]}\\\"\"");
+    assert_finds(json, "/b/2", "[]");
+    assert_finds(json, "/b/3", NULL);
+    assert_finds(json, "/b/00", NULL);
+    assert_finds(json, "/b/-", NULL);
+    assert_finds(json, "/b/-1", NULL);
+    assert_finds(json, "/b/2/0", NULL);
+    assert_finds(json, "/", "{\"x\":null}");
+    assert_finds(json, "//x", "null");
+    assert_finds(json, "/a~1b", "2");
+    assert_finds(json, "/m~0n", "-3.5e2");
+    assert_finds(json, "/a\n", "4");
+    assert_finds(json, "/a\\b", "5");
+    assert_finds(json, "/last", "true");
+    assert_finds(json, "/las", NULL);
+    assert_finds(json, "/lastly", NULL);
+    assert_finds(json, "/a/b", NULL);
+    assert_finds("7", "", "7");
+    assert_finds("\"x\"", "/0", NULL);
+    assert_finds("{}", "/a", NULL);
+}
+
+static void what_is_no_json_is_never_read_past_its_end(void **state)
+{
+    static const char json[] = "{\"a\":[{\"b\\u00e9\\\\\":\"\\ud83d\\udc18x\"},12.5,[true,null]],\"c\":{\"d\":\"e\"}}";
+    static const char *const pointers[] = {"/a/0/b\xc3\xa9\\", "/a/2/1", "/c/d", "/zz", "/a/9"};
+    struct semel_arena arena;
+    (void)state;
+    semel__arena_init(&arena, 1 << 20);
+    for (size_t from = 0; from < sizeof json - 1; from++)
+        for (size_t n = 0; n <= sizeof json - 1 - from; n++) {
+            char *copy = semel__alloc(n);
+            memcpy(copy, json + from, n);
+            for (size_t i = 0; i < COUNT(pointers); i++) {
+                struct semel_str raw = semel__json_find((struct semel_str){copy, n}, semel__str(pointers[i]));
+                struct semel_str value;
+                bool sound;
+                if (raw.p != NULL && raw.p[0] == '"')
+                    (void)semel__json_decode(raw, &arena, &value, &sound);
+            }
+            struct semel_str value;
+            (void)semel__json_member((struct semel_str){copy, n}, "x", &value);
+            semel__arena_reset(&arena);
+            semel__free(copy);
+        }
+    semel__arena_done(&arena);
+}
+
+static void strings_are_decoded_and_bad_ones_are_not_guessed(void **state)
+{
+    static const struct {
+        const char *raw, *text; /* NULL: malformed */
+    } strings[] = {
+        {"\"\"", ""},
+        {"\"abc\"", "abc"},
+        {"\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"", "\"\\/\b\f\n\r\t"},
+        {"\"\\u00E9\\u20ac\\uD83D\\uDC18\"", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x90\x98"},
+        {"\"\\u0000\"", NULL},
+        {"\"\\ud83d\"", NULL},
+        {"\"\\ud83dx\"", NULL},
+        {"\"\\ud83d\\u0041\"", NULL},
+        {"\"\\udc18\"", NULL},
+        {"\"\\x\"", NULL},
+        {"\"\\u12\"", NULL},
+        {"\"\\u00g0\"", NULL},
+    };
+    struct semel_arena arena;
+    (void)state;
+    semel__arena_init(&arena, 1 << 20);
+    for (size_t i = 0; i < COUNT(strings); i++) {
+        struct semel_str value;
+        bool sound;
+        bool ok = semel__json_decode(semel__str(strings[i].raw), &arena, &value, &sound);
+        assert_int_equal(ok, strings[i].text != NULL);
+        assert_int_equal(sound, ok);
+        if (ok)
+            assert_str(value, strings[i].text);
+    }
+    semel__arena_done(&arena);
+}
+
+static void members_and_elements_come_one_after_the_other(void **state)
+{
+    static const char object[] = " {\"a\" : 1 ,\"b\\n\":[\"x\", {}], \"c\":\"}\"} ";
+    static const char *const names[] = {"a", "b\\n", "c"}, *const values[] = {"1", "[\"x\", {}]", "\"}\""};
+    struct semel_str name, value;
+    size_t from = 0, n = 0;
+    (void)state;
+    for (; semel__json_next(semel__str(object), &from, &name, &value); n++) {
+        assert_true(n < COUNT(names));
+        assert_str(name, names[n]);
+        assert_str(value, values[n]);
+    }
+    assert_int_equal(n, COUNT(names));
+    from = n = 0;
+    while (semel__json_next(SEMEL_STR("[ 1,\"a:b\" , [2,3],{}]"), &from, NULL, &value))
+        n++;
+    assert_int_equal(n, 4);
+    assert_str(value, "{}");
+    static const char *const none[] = {"{}", " [ ] ", "7", "", "\"[1]\""};
+    for (size_t i = 0; i < COUNT(none); i++) {
+        from = 0;
+        assert_false(semel__json_next(semel__str(none[i]), &from, &name, &value));
+    }
+    assert_true(semel__json_member(semel__str(object), "c", &value));
+    assert_str(value, "\"}\"");
+    assert_false(semel__json_member(semel__str(object), "x", &value));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -188,6 +317,10 @@ int main(void)
         cmocka_unit_test(the_text_outlives_the_document),
         cmocka_unit_test(a_pointer_is_empty_or_begins_with_a_slash),
         cmocka_unit_test(asking_with_a_bad_pointer_or_without_memory_changes_nothing),
+        cmocka_unit_test(pointer_finds_what_a_parser_would),
+        cmocka_unit_test(what_is_no_json_is_never_read_past_its_end),
+        cmocka_unit_test(strings_are_decoded_and_bad_ones_are_not_guessed),
+        cmocka_unit_test(members_and_elements_come_one_after_the_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

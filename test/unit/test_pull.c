@@ -83,7 +83,7 @@ static void member_of(const struct reply *reply, const char *name, char *out, si
 {
     struct semel_str text = {reply->body, reply->n}, first, value;
     size_t at = 0;
-    assert_true(semel__json_element(text, &at, &first));
+    assert_true(semel__json_next(text, &at, NULL, &first));
     assert_true(semel__json_member(first, name, &value));
     if (value.p[0] == '"')
         value = (struct semel_str){value.p + 1, value.n - 2};
@@ -278,7 +278,7 @@ static void ends_that_come_together_are_committed_together(void **state)
     struct reply reply = call("take?max=100", "");
     struct semel_str text = {reply.body, reply.n}, one, token;
     size_t at = 0, n_fds = 0, served_n = 0, n;
-    while (semel__json_element(text, &at, &one)) {
+    while (semel__json_next(text, &at, NULL, &one)) {
         char body[128];
         assert_true(semel__json_member(one, "token", &token));
         snprintf(body, sizeof(body), "{\"token\":%.*s,\"result\":\"done\"}", (int)token.n, token.p);
