@@ -90,7 +90,7 @@ semel_status semel__work_business(struct work *work, struct semel_error *err)
                 wants[n++] = (struct want){work->items[i]->msg->business[k], work->items[i]};
     semel__sort(wants, n, sizeof *wants, cmp_want);
     /* What does not end in this transaction holds its keys without a limit. */
-    int64_t keep_us = work->claiming ? SEMEL_NONE : work->inbox->policy->business_retention_us;
+    int64_t keep_us = work_claims(work) ? SEMEL_NONE : work->inbox->policy->business_retention_us;
     for (size_t i = 0; i < n; i++) {
         if (kept > 0 && semel__str_eq(business[kept - 1].key, wants[i].key))
             continue;
@@ -144,11 +144,11 @@ static void fill_row(struct work *work, const struct item *item, struct semel_ro
         .payload = msg->payload,
         .traceparent = msg->traceparent,
     };
-    if (!work->claiming) {
+    if (!work_claims(work)) {
         semel__live_complete(&before, work->now_us, &row->live);
     } else {
         int64_t token = semel__work_token(work, NULL), given_us = semel__token_us(token);
-        semel__live_claim(policy, &before, work->inbox->owner, work->alone, token, work->now_us, &row->live);
+        semel__live_claim(policy, &before, work->inbox->owner, work_alone(work), token, work->now_us, &row->live);
         row->updated_us = given_us > work->now_us ? given_us : work->now_us;
     }
     row->kept = semel__payload_stays(policy, row->live.state) && semel__str_given(msg->payload);
@@ -227,9 +227,9 @@ static enum semel_intent intent_of(const struct work *work, const struct item *i
         return business->unfinished ? SEMEL_INTENT_BUSY : SEMEL_INTENT_DONE;
     if (business->taken || names(business->source, business->id, item->msg))
         return business->inserted || item->row != NULL ? SEMEL_INTENT_FREE : SEMEL_INTENT_DONE;
-    if (work->storing)
+    if (work->mode == WORK_STORE)
         return SEMEL_INTENT_FREE; /* nobody starts here */
-    return work->claiming || work->starting ? SEMEL_INTENT_BUSY : SEMEL_INTENT_DONE;
+    return work_claims(work) || work_starts(work) ? SEMEL_INTENT_BUSY : SEMEL_INTENT_DONE;
 }
 
 void semel__item_intent(const struct work *work, const struct item *item, struct semel_facts *facts)
@@ -274,9 +274,9 @@ static bool move_key(struct work *work, const struct item *item)
     if (item->key == NULL || !item->key->by_version || !(runs || v->changes))
         return true;
     return semel__version_move(work->inbox->policy, item->key, item->msg->version,
-                               !runs            ? v->becomes
-                               : work->claiming ? SEMEL_STATE_PROCESSING
-                                                : SEMEL_STATE_COMPLETED,
+                               !runs               ? v->becomes
+                               : work_claims(work) ? SEMEL_STATE_PROCESSING
+                                                   : SEMEL_STATE_COMPLETED,
                                item->row == NULL, &work->inbox->scratch);
 }
 
@@ -294,9 +294,10 @@ static void run_on(struct work *work, struct item *item)
         work->parked++;
     if (key == NULL)
         return;
-    if (item->verdict.act == SEMEL_RUN && !work->claiming)
+    if (item->verdict.act == SEMEL_RUN && !work_claims(work))
         return;
-    bool left = work->storing && item->row != NULL; /* as it is: with a place, which the key tells of, or without */
+    bool left = work->mode == WORK_STORE &&
+                item->row != NULL; /* as it is: with a place, which the key tells of, or without */
     bool holds_place = parked || (item->verdict.act == SEMEL_RUN && !left);
     if (!holds_place)
         return;
@@ -304,8 +305,8 @@ static void run_on(struct work *work, struct item *item)
         key->head_arrival = arrival;
         key->head_version = version;
     }
-    key->open |= item->verdict.act == SEMEL_RUN && !work->storing;
-    bool waits = parked ? item->verdict.becomes == SEMEL_STATE_WAITING : work->storing && item->row == NULL;
+    key->open |= item->verdict.act == SEMEL_RUN && work->mode != WORK_STORE;
+    bool waits = parked ? item->verdict.becomes == SEMEL_STATE_WAITING : work->mode == WORK_STORE && item->row == NULL;
     key->parked += waits;
     if (waits && work->parked != SEMEL_NONE)
         work->parked++;
@@ -330,7 +331,7 @@ static void adopt(const struct work *work, struct item *item)
  * with others; one whose end is known already does not start at all. */
 static void defer(const struct work *work, struct item *item)
 {
-    const bool together = !work->alone && !work->storing;
+    const bool together = !work_alone(work) && work->mode != WORK_STORE;
     if (!together || item->forced || item->row == NULL || item->verdict.act != SEMEL_RUN || !item->row->live.alone)
         return;
     item->deferred = true;
@@ -477,8 +478,8 @@ static void plan(struct work *work, struct item *item)
     if (v->act == SEMEL_RUN) {
         if (item->row == NULL || item->row->live.state == SEMEL_STATE_PROCESSING)
             return; /* inserted so, or adopted */
-        if (work->claiming)
-            semel__live_claim(work->inbox->policy, before, work->inbox->owner, work->alone,
+        if (work_claims(work))
+            semel__live_claim(work->inbox->policy, before, work->inbox->owner, work_alone(work),
                               semel__work_token(work, item->row), work->now_us, &item->live);
         else
             semel__live_complete(before, work->now_us, &item->live);

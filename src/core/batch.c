@@ -15,8 +15,6 @@
 #include "core/mark.h"
 #include "core/work.h"
 
-#define UNKNOWN_MAX 3
-
 /* The positions of the batch move with it when this transaction is all of it, and all of it will be acknowledged. */
 static semel_status mark(struct work *work, struct semel_error *err)
 {
@@ -32,10 +30,20 @@ static semel_status mark(struct work *work, struct semel_error *err)
     return status;
 }
 
-static semel_status in_transaction(struct work *work, bool single, struct semel_error *err)
+/* A single message that fails by itself is recorded and is OK. */
+static semel_status process(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
-    bool leased = work->items[0]->lease != NULL;
-    semel_status status = leased ? semel__work_fetch(work, err) : semel__work_admit(work, err);
+    struct work *work = ctx;
+    bool single = work->n == 1;
+    (void)undo;
+    semel__arena_reset(&work->inbox->scratch);
+    work->batch = (struct semel_admit_batch){0};
+    work->culprit = work->n;
+    work->now_us = now_us;
+    work->begun = true;
+    work->inbox->counts.transactions++;
+    SEMEL_POINT(BATCH_BEGUN);
+    semel_status status = work_leased(work) ? semel__work_fetch(work, err) : semel__work_admit(work, err);
     if (status != SEMEL_OK)
         return status;
     SEMEL_POINT(BATCH_ADMITTED);
@@ -46,37 +54,12 @@ static semel_status in_transaction(struct work *work, bool single, struct semel_
     status = semel__work_settle(work, err);
     if (status == SEMEL_OK)
         status = mark(work, err);
-    if (status == SEMEL_OK && single && work->items[0]->ended)
+    if (status != SEMEL_OK)
+        return status;
+    if (single && work->items[0]->ended)
         SEMEL_POINT(SINGLE_RECORDED);
-    return status;
-}
-
-/* One transaction. A single message that fails by itself is recorded and is OK. */
-static semel_status transaction(struct work *work, bool single, struct semel_error *err)
-{
-    struct semel_inbox *inbox = work->inbox;
-    semel__arena_reset(&inbox->scratch);
-    work->batch = (struct semel_admit_batch){0};
-    work->culprit = work->n;
-    inbox->counts.transactions++;
-    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work->now_us, err);
-    work->begun = status == SEMEL_OK;
-    if (status != SEMEL_OK)
-        return status;
-    SEMEL_POINT(BATCH_BEGUN);
-    status = in_transaction(work, single, err);
-    if (status != SEMEL_OK) {
-        semel_store_rollback(inbox->store);
-        return status;
-    }
     SEMEL_POINT(BATCH_SETTLED);
-    status = semel_store_commit(inbox->store, err);
-    if (status != SEMEL_OK)
-        return status;
-    SEMEL_POINT(BATCH_COMMITTED);
-    if (work->marked)
-        inbox->marks->moved = true;
-    return semel__work_tell(work, err);
+    return SEMEL_OK;
 }
 
 /* A commit that was refused by a deferred constraint leaves no transaction in which to say so. */
@@ -92,24 +75,29 @@ static bool force_ending(struct semel_inbox *inbox, struct item *item, semel_sta
     return item->forced;
 }
 
+static void begin_anew(void *ctx)
+{
+    ((struct work *)ctx)->begun = false;
+}
+
 static semel_status run_piece(struct work *work, struct semel_error *err)
 {
-    struct semel_inbox *inbox = work->inbox;
+    static const struct semel__transaction tx = {.body = process, .unknown = begin_anew, .again = true};
     struct item **items = work->items;
-    bool single = work->n == 1;
-    for (int tries = 0;; tries++) {
+    for (;;) {
         bool forced = items[0]->forced;
-        semel_status status = transaction(work, single, err);
-        if (status == SEMEL_UNKNOWN && tries < UNKNOWN_MAX) {
-            status = semel__recover_unknown(inbox, err);
-            if (status == SEMEL_OK)
-                continue;
-            return status;
-        }
+        work->begun = false;
+        semel_status status = semel__transaction_run(work->inbox->store, &tx, work, err);
         /* Marked by the handler's run, or to be marked now because the commit itself refused. */
-        if (single && !forced && (items[0]->forced || force_ending(inbox, items[0], status, err)))
+        if (work->n == 1 && !forced && status != SEMEL_OK &&
+            (items[0]->forced || force_ending(work->inbox, items[0], status, err)))
             continue;
-        return status;
+        if (status != SEMEL_OK)
+            return status;
+        SEMEL_POINT(BATCH_COMMITTED);
+        if (work->marked)
+            work->inbox->marks->moved = true;
+        return semel__work_tell(work, err);
     }
 }
 
@@ -160,7 +148,10 @@ semel_status semel__items_may_run(const struct semel_inbox *inbox, struct semel_
 semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
 {
     while (n > 0) {
-        struct work work = {.inbox = inbox, .items = items, .n = n, .running = true};
+        struct work work = {.inbox = inbox,
+                            .mode = items[0]->lease != NULL ? WORK_RUN_LEASED : WORK_PROCESS,
+                            .items = items,
+                            .n = n};
         semel_status status = semel__items_may_run(inbox, err);
         if (status != SEMEL_OK)
             return status;

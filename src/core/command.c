@@ -275,9 +275,7 @@ static semel_status apply(struct work *work, struct item *item, const struct sem
     if (ret->judged != SEMEL_JUDGED_ALLOWED)
         return status;
     change_live(command, &item->row->live, work->now_us, &item->live);
-    item->changed = true;
-    item->lease = NULL; /* no token: the status itself is the condition */
-    item->fenced = false;
+    item->changed = true; /* under no token: the status itself is the condition */
     struct semel_audit line = {.consumer = inbox->policy->consumer,
                                .source = item->msg->source,
                                .id = item->msg->id,
@@ -289,13 +287,34 @@ static semel_status apply(struct work *work, struct item *item, const struct sem
     return status == SEMEL_OK ? semel__work_settle(work, err) : status;
 }
 
+/* A command on its way. */
+struct commanding {
+    struct work work;
+    struct item *item;
+    const struct semel_command *command;
+    struct semel_command_result *ret;
+};
+
+static semel_status obey(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
+{
+    struct commanding *c = ctx;
+    c->work.now_us = now_us;
+    semel_status status = semel__work_fetch(&c->work, err);
+    if (status == SEMEL_OK)
+        status = apply(&c->work, c->item, c->command, c->ret, err);
+    *undo = !c->ret->done;
+    if (status == SEMEL_OK && c->ret->done)
+        SEMEL_POINT(REPLAY_SETTLED);
+    return status;
+}
+
 semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_command *command,
                                   struct semel_command_result *ret, struct semel_error *err)
 {
-    struct semel_lease nobody = {.live.lease_token = SEMEL_NONE};
+    static const struct semel__transaction tx = {.body = obey};
     struct semel__msg msg;
-    struct item item = {.msg = &msg, .lease = &nobody, .frees = true, .adopt_until_us = SEMEL_NONE}, *items = &item;
-    struct work work = {.inbox = inbox, .items = &items, .n = 1, .starting = true};
+    struct item item = {.msg = &msg, .frees = true, .adopt_until_us = SEMEL_NONE}, *items = &item;
+    struct commanding c = {{.inbox = inbox, .mode = WORK_COMMAND, .items = &items, .n = 1}, &item, command, ret};
     struct semel_error local = {0};
     err = err != NULL ? err : &local;
     *ret = (struct semel_command_result){.judged = SEMEL_JUDGED_ALLOWED, .state = SEMEL_STATE_ABSENT};
@@ -306,21 +325,10 @@ semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_
     msg.source = semel__str_given(msg.source) ? msg.source : (struct semel_str){"", 0};
     semel__arena_reset(&inbox->arena);
     semel__arena_reset(&inbox->scratch);
-    status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work.now_us, err);
-    if (status != SEMEL_OK)
-        return status;
-    status = semel__work_fetch(&work, err);
-    if (status == SEMEL_OK)
-        status = apply(&work, &item, command, ret, err);
-    if (status != SEMEL_OK || !ret->done) {
-        semel_store_rollback(inbox->store);
-    } else {
-        SEMEL_POINT(REPLAY_SETTLED);
-        status = semel_store_commit(inbox->store, err);
-        if (status == SEMEL_OK)
-            SEMEL_POINT(REPLAY_COMMITTED);
-    }
+    status = semel__transaction_run(inbox->store, &tx, &c, err);
     ret->done = ret->done && status == SEMEL_OK;
+    if (ret->done)
+        SEMEL_POINT(REPLAY_COMMITTED);
     ret->state = item.row == NULL ? SEMEL_STATE_ABSENT : item.live.state;
     return status;
 }

@@ -14,6 +14,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "core/transaction.h"
 
 #define COUNT_MAX 10001
 #define WHAT_MAX 512
@@ -311,19 +312,29 @@ semel_status semel__consumer_set(struct semel_store *store, struct semel_str con
     return status == SEMEL_OK ? store_all(&s, err) : status;
 }
 
+/* A change in a transaction of its own. */
+struct changing {
+    struct semel_store *store;
+    struct semel_str consumer, settings;
+    const struct semel_setter *by;
+    struct semel_arena *arena;
+    struct semel_setting *ret;
+};
+
+static semel_status change_settings(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
+{
+    const struct changing *c = ctx;
+    (void)undo;
+    return semel__consumer_set(c->store, c->consumer, c->settings, c->by, now_us, c->arena, c->ret, err);
+}
+
 semel_status semel__consumer_change(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
                                     const struct semel_setter *by, struct semel_arena *arena, struct semel_setting *ret,
                                     struct semel_error *err)
 {
-    int64_t now_us;
-    semel_status status = semel_store_begin(store, SEMEL_TX_OWN, &now_us, err);
+    static const struct semel__transaction tx = {.body = change_settings};
+    struct changing changing = {store, consumer, settings, by, arena, ret};
 
     *ret = (struct semel_setting){0};
-    if (status != SEMEL_OK)
-        return status;
-    status = semel__consumer_set(store, consumer, settings, by, now_us, arena, ret, err);
-    if (status == SEMEL_OK)
-        return semel_store_commit(store, err);
-    semel_store_rollback(store);
-    return status;
+    return semel__transaction_run(store, &tx, &changing, err);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * fetch.c: leased items, read again under lock at the end of their lease or before their handler runs in the
- * transaction.
+ * fetch.c: stored rows, read again under lock: at the end of their lease, before their handler runs in the transaction,
+ * or by whoever has no lease and judges them anew.
  *
- * Invariant: an item whose row is not `processing` under the very token of its lease is fenced: it neither runs nor
- * changes the row. A row that reached its end all the same (an unknown commit that did succeed, another worker) tells
+ * Invariant: a leased item whose row is not `processing` under the very token of its lease is fenced: it neither runs
+ * nor changes the row. A row that reached its end all the same (an unknown commit that did succeed, another worker) tells
  * that end.
  */
 #include <stdlib.h>
@@ -34,20 +34,20 @@ static bool still_ours(const struct item *item, const struct semel_fetched *foun
 #endif
 }
 
-static void judge(struct item *item, struct semel_fetched *found)
+static void judge(const struct work *work, struct item *item, struct semel_fetched *found)
 {
     found->present = found->present && (item->key == NULL || !item->key->busy);
     if (found->present && !found->damaged && item->key != NULL && item->key->damaged) {
         found->damaged = true;
         semel__version_damaged(&found->damage);
     }
-    bool ours = still_ours(item, found);
+    bool ours = work_leased(work) && still_ours(item, found);
     item->row = found->present && !found->damaged ? &found->row : NULL;
     item->damage = found->damaged ? found->damage : (struct semel_error){0};
     item->admit = NULL;
     item->had_head = item->key != NULL && item->key->head_arrival != SEMEL_NONE;
     item->changed = item->removed = item->ended = false;
-    item->fenced = !ours;
+    item->fenced = work_leased(work) && !ours;
     item->verdict = (struct semel__verdict){.act = ours ? SEMEL_RUN : SEMEL_LATER,
                                             .why = SEMEL_WHY_BUSY,
                                             .due_us = SEMEL_NONE};
@@ -90,7 +90,7 @@ semel_status semel__work_fetch(struct work *work, struct semel_error *err)
         return semel__fail_memory(err);
     work->batch = (struct semel_admit_batch){.consumer = work->inbox->policy->consumer, .now_us = work->now_us};
     semel_status status = semel__work_keys(work, err);
-    if (status == SEMEL_OK && work->starting)
+    if (status == SEMEL_OK && work_starts(work))
         status = semel__work_business(work, err);
     if (status != SEMEL_OK)
         return status;
@@ -99,11 +99,11 @@ semel_status semel__work_fetch(struct work *work, struct semel_error *err)
     for (size_t i = 0; i < work->n; i++) {
         found[i].source = sorted[i]->msg->source;
         found[i].id = sorted[i]->msg->id;
-        found[i].frees = sorted[i]->frees || work->running;
+        found[i].frees = sorted[i]->frees || work->mode == WORK_RUN_LEASED;
     }
     struct semel_fetch_batch batch = {.consumer = work->inbox->policy->consumer,
                                       .now_us = work->now_us,
-                                      .impatient = work->impatient,
+                                      .impatient = work_impatient(work),
                                       .keys = work->keys,
                                       .n_keys = work->n_keys,
                                       .business = work->batch.business,
@@ -113,8 +113,8 @@ semel_status semel__work_fetch(struct work *work, struct semel_error *err)
     status = semel_store_fetch(work->inbox->store, &batch, arena, err);
     semel__work_keys_read(work);
     for (size_t i = 0; status == SEMEL_OK && i < work->n; i++)
-        judge(sorted[i], &found[i]);
-    if (status == SEMEL_OK && work->running)
+        judge(work, sorted[i], &found[i]);
+    if (status == SEMEL_OK && work->mode == WORK_RUN_LEASED)
         keep_order(work);
     return status;
 }

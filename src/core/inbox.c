@@ -74,30 +74,28 @@ static void sift_item(struct work *work, struct item *item, size_t *kept)
         return;
     struct semel_facts facts = {.now_us = work->now_us, .row = row, .watermark_us = SEMEL_NONE};
     semel__verdict_deliver(work->inbox->policy, item->msg, &facts, &item->verdict);
-    item->fenced = false;
     work->items[(*kept)++] = item;
+}
+
+static semel_status read_rows(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
+{
+    struct work *work = ctx;
+    *undo = true;
+    work->now_us = now_us;
+    return semel__work_fetch(work, err);
 }
 
 static semel_status sift(struct semel_inbox *inbox, struct item **suspects, size_t n, struct semel_error *err)
 {
-    struct work work = {.inbox = inbox, .n = n};
-    struct semel_lease nobody = {.live.lease_token = SEMEL_NONE};
+    static const struct semel__transaction tx = {.body = read_rows};
+    struct work work = {.inbox = inbox, .mode = WORK_READ, .n = n};
     size_t kept = 0;
     semel__arena_reset(&inbox->scratch);
     work.items = semel__arena_alloc(&inbox->scratch, n, sizeof *work.items);
     if (work.items == NULL)
         return semel__fail_memory(err);
-    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work.now_us, err);
-    if (status != SEMEL_OK)
-        return status;
-    for (size_t i = 0; i < n; i++) {
-        work.items[i] = suspects[i];
-        suspects[i]->lease = &nobody; /* fetch compares tokens; nobody's is stale, and nothing is claimed */
-    }
-    status = semel__work_fetch(&work, err);
-    semel_store_rollback(inbox->store);
-    for (size_t i = 0; i < n; i++)
-        suspects[i]->lease = NULL;
+    memcpy(work.items, suspects, n * sizeof *suspects);
+    semel_status status = semel__transaction_run(inbox->store, &tx, &work, err);
     if (status != SEMEL_OK)
         return status;
     for (size_t i = 0; i < n; i++)

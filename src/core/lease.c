@@ -14,36 +14,30 @@
 #include "base/str.h"
 #include "core/work.h"
 
-#define UNKNOWN_MAX 3
-
-semel_status semel__recover_unknown(struct semel_inbox *inbox, struct semel_error *err)
-{
-    semel_status status = semel_store_reopen(inbox->store, err);
-    return status == SEMEL_OK ? SEMEL_OK : SEMEL_CLOSED;
-}
-
 /* ---- claims -------------------------------------------------------------------------------------- */
 
-static semel_status claim_once(struct work *work, struct semel_error *err)
+static semel_status claim(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
-    struct semel_inbox *inbox = work->inbox;
-    semel__arena_reset(&inbox->scratch);
-    inbox->counts.transactions++;
-    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work->now_us, err);
-    if (status != SEMEL_OK)
-        return status;
-    status = semel__work_admit(work, err);
+    struct work *work = ctx;
+    (void)undo;
+    semel__arena_reset(&work->inbox->scratch);
+    work->inbox->counts.transactions++;
+    work->now_us = now_us;
+    semel_status status = semel__work_admit(work, err);
     if (status == SEMEL_OK)
         status = semel__work_settle(work, err);
-    if (status != SEMEL_OK) {
-        semel_store_rollback(inbox->store);
-        return status;
-    }
-    SEMEL_POINT(CLAIM_ADMITTED);
-    status = semel_store_commit(inbox->store, err);
     if (status == SEMEL_OK)
-        SEMEL_POINT(CLAIM_COMMITTED);
+        SEMEL_POINT(CLAIM_ADMITTED);
     return status;
+}
+
+/* The row, if it is there, carries the lease that was written. */
+static void adopt_later(void *ctx)
+{
+    const struct work *work = ctx;
+    for (size_t i = 0; i < work->n; i++)
+        if (work->items[i]->verdict.act == SEMEL_RUN)
+            work->items[i]->adopt_until_us = work->items[i]->live.lease_until_us;
 }
 
 static void lease_of(const struct semel_inbox *inbox, struct item *item, struct semel_lease *lease)
@@ -71,24 +65,17 @@ static semel_status claim_halves(struct semel_inbox *inbox, struct item **items,
 semel_status semel__items_claim(struct semel_inbox *inbox, struct item **items, size_t n, bool alone,
                                 struct semel_error *err)
 {
-    struct work work = {.inbox = inbox, .items = items, .n = n, .claiming = true, .alone = alone};
+    static const struct semel__transaction tx = {.body = claim, .unknown = adopt_later, .again = true};
+    struct work work = {.inbox = inbox, .mode = alone ? WORK_CLAIM_ALONE : WORK_CLAIM, .items = items, .n = n};
     struct semel_error local = {0};
-    semel_status status;
     err = err != NULL ? err : &local;
     /* Before anything is written: a claim that nobody could be told of would have to run out. */
     struct semel_lease *leases = semel__arena_alloc(&inbox->arena, n, sizeof *leases);
     if (leases == NULL)
         return semel__fail_memory(err);
-    for (int tries = 0; (status = claim_once(&work, err)) == SEMEL_UNKNOWN; tries++) {
-        for (size_t i = 0; i < n; i++)
-            if (items[i]->verdict.act == SEMEL_RUN)
-                items[i]->adopt_until_us = items[i]->live.lease_until_us;
-        if (tries == UNKNOWN_MAX)
-            return status;
-        status = semel__recover_unknown(inbox, err);
-        if (status != SEMEL_OK)
-            return status;
-    }
+    semel_status status = semel__transaction_run(inbox->store, &tx, &work, err);
+    if (status == SEMEL_OK)
+        SEMEL_POINT(CLAIM_COMMITTED);
     if (status == SEMEL_RETRY && err->cls == SEMEL_CLASS_TRANSIENT && n > 1)
         return claim_halves(inbox, items, n, alone, err);
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
@@ -159,48 +146,54 @@ static bool changes_business(const struct semel_policy *policy, enum lease_op op
     return result == SEMEL_REJECTED || (result == SEMEL_DONE && policy->business_retention_us != SEMEL_NONE);
 }
 
-static semel_status lease_once(struct work *work, enum lease_op op, struct semel_error *err)
+/* What ends leases of one kind. */
+struct ends {
+    struct work work;
+    enum lease_op op;
+};
+
+static semel_status end_leases(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
-    struct semel_inbox *inbox = work->inbox;
-    semel__arena_reset(&inbox->scratch);
-    inbox->counts.transactions++;
-    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work->now_us, err);
-    if (status != SEMEL_OK)
-        return status;
-    if (op == LEASE_FINISH)
+    struct ends *ends = ctx;
+    struct work *work = &ends->work;
+    (void)undo;
+    semel__arena_reset(&work->inbox->scratch);
+    work->inbox->counts.transactions++;
+    work->now_us = now_us;
+    if (ends->op == LEASE_FINISH)
         SEMEL_POINT(FINISH_BEGUN);
     for (size_t i = 0; i < work->n; i++)
-        work->items[i]->frees = changes_business(inbox->policy, op, work->items[i]->ending.result);
-    status = semel__work_fetch(work, err);
+        work->items[i]->frees = changes_business(work->inbox->policy, ends->op, work->items[i]->ending.result);
+    semel_status status = semel__work_fetch(work, err);
     for (size_t i = 0; status == SEMEL_OK && i < work->n; i++) {
         struct item *item = work->items[i];
         if (item->fenced && reached(item)) {
             item->fenced = false; /* our own end, whose commit was unknown */
             item->verdict.act = SEMEL_RUN;
-        } else if (!spared(work, item, op)) {
-            apply(work, item, op);
+        } else if (!spared(work, item, ends->op)) {
+            apply(work, item, ends->op);
         } else {
             item->verdict.act = SEMEL_LATER;
-            if (op == LEASE_FINISH)
+            if (ends->op == LEASE_FINISH)
                 keep_evidence(item);
         }
     }
     if (status == SEMEL_OK)
         status = semel__work_settle(work, err);
-    if (status != SEMEL_OK) {
-        semel_store_rollback(inbox->store);
-        return status;
-    }
-    if (op == LEASE_FINISH)
+    if (status == SEMEL_OK && ends->op == LEASE_FINISH)
         SEMEL_POINT(FINISH_SETTLED);
-    else if (op == LEASE_RECOVER)
+    else if (status == SEMEL_OK && ends->op == LEASE_RECOVER)
         SEMEL_POINT(RECOVER_SETTLED);
-    status = semel_store_commit(inbox->store, err);
-    if (status == SEMEL_OK && op == LEASE_FINISH)
-        SEMEL_POINT(FINISH_COMMITTED);
-    else if (status == SEMEL_OK && op == LEASE_RECOVER)
-        SEMEL_POINT(RECOVER_COMMITTED);
     return status;
+}
+
+/* One that was found at its end stays intended. */
+static void intend(void *ctx)
+{
+    const struct ends *ends = ctx;
+    for (size_t i = 0; i < ends->work.n; i++)
+        if (ends->work.items[i]->changed && ends->op != LEASE_RENEW)
+            ends->work.items[i]->intended = ends->work.items[i]->live.state;
 }
 
 static void report(const struct semel_policy *policy, const struct item *item, enum lease_op op)
@@ -238,31 +231,27 @@ static semel_status one_by_one(struct semel_inbox *inbox, struct item **items, s
 semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, size_t n, enum lease_op op,
                                 struct semel_error *err)
 {
-    struct work work = {.inbox = inbox, .items = items, .n = n, .impatient = op == LEASE_RECOVER};
+    /* Persistent: neither a deadlock nor a connection that died while the handlers ran may cost what they reported. */
+    static const struct semel__transaction tx = {.body = end_leases,
+                                                 .unknown = intend,
+                                                 .again = true,
+                                                 .persistent = true};
+    const enum work_mode mode = op == LEASE_RECOVER ? WORK_RECOVER : WORK_END;
+    struct ends ends = {{.inbox = inbox, .mode = mode, .items = items, .n = n}, op};
     struct semel_error local = {0};
-    semel_status status;
     err = err != NULL ? err : &local;
     if (n == 0)
         return SEMEL_OK;
-    for (int tries = 0;; tries++) {
-        status = lease_once(&work, op, err);
-        if (status == SEMEL_RETRY && err->cls == SEMEL_CLASS_TRANSIENT && tries < UNKNOWN_MAX)
-            continue; /* contention: a deadlock must not cost what the handlers reported */
-        /* CLOSED: a connection that died while the handlers ran must not cost what they reported. */
-        if ((status != SEMEL_UNKNOWN && status != SEMEL_CLOSED) || tries == UNKNOWN_MAX)
-            break;
-        for (size_t i = 0; status == SEMEL_UNKNOWN && i < n; i++)
-            if (items[i]->changed && op != LEASE_RENEW) /* one that was found at its end stays intended */
-                items[i]->intended = items[i]->live.state;
-        status = semel__recover_unknown(inbox, err);
-        if (status != SEMEL_OK)
-            return status;
-    }
+    semel_status status = semel__transaction_run(inbox->store, &tx, &ends, err);
+    if (status == SEMEL_OK && op == LEASE_FINISH)
+        SEMEL_POINT(FINISH_COMMITTED);
+    else if (status == SEMEL_OK && op == LEASE_RECOVER)
+        SEMEL_POINT(RECOVER_COMMITTED);
     if (status == SEMEL_RETRY && err->cls == SEMEL_CLASS_TRANSIENT && n > 1)
         return one_by_one(inbox, items, n, op, err);
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
         report(inbox->policy, items[i], op);
-    return status == SEMEL_OK ? semel__work_tell(&work, err) : status;
+    return status == SEMEL_OK ? semel__work_tell(&ends.work, err) : status;
 }
 
 void semel__items_give_back(struct semel_inbox *inbox, struct item **items, size_t n, semel_status status)

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/str.h"
+#include "core/transaction.h"
 
 /* What a worker remembers of a partition from batch to batch. */
 struct mark_lane {
@@ -225,20 +226,26 @@ semel_status semel__marks_begin(struct semel_marks *marks, struct semel_inbox *i
     return SEMEL_OK;
 }
 
+struct moving {
+    struct semel_marks *marks;
+    struct semel_inbox *inbox;
+};
+
+static semel_status move_all(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
+{
+    const struct moving *moving = ctx;
+    (void)undo;
+    return move(moving->marks, moving->inbox, now_us, err);
+}
+
 static semel_status move_behind(struct semel_marks *marks, struct semel_inbox *inbox, struct semel_error *err)
 {
-    int64_t now_us = 0;
+    static const struct semel__transaction tx = {.body = move_all};
+    struct moving moving = {marks, inbox};
     gather(marks, true);
     if (marks->n_items == 0 || marks->blind)
         return SEMEL_OK;
-    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
-    if (status != SEMEL_OK)
-        return status;
-    status = move(marks, inbox, now_us, err);
-    if (status == SEMEL_OK)
-        return semel_store_commit(inbox->store, err);
-    semel_store_rollback(inbox->store);
-    return status;
+    return semel__transaction_run(inbox->store, &tx, &moving, err);
 }
 
 static void tell_fenced(const struct semel_marks *marks)

@@ -14,12 +14,12 @@
 
 #define KEEP_MAX 3 /* renewals in a row that come too late */
 
-static semel_status now_of(struct semel_inbox *inbox, int64_t *ret_now_us, struct semel_error *err)
+static semel_status note_now(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
-    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, ret_now_us, err);
-    if (status == SEMEL_OK)
-        semel_store_rollback(inbox->store);
-    return status;
+    (void)err;
+    *undo = true;
+    *(int64_t *)ctx = now_us;
+    return SEMEL_OK;
 }
 
 /* Renews the rest of the group when half the lease of the next one is gone. The renewal itself may take long, above all
@@ -27,8 +27,9 @@ static semel_status now_of(struct semel_inbox *inbox, int64_t *ret_now_us, struc
 static semel_status keep_leases(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
 {
     for (int tries = 0; tries < KEEP_MAX; tries++) {
-        int64_t now_us;
-        semel_status status = now_of(inbox, &now_us, err);
+        static const struct semel__transaction tx = {.body = note_now};
+        int64_t now_us = 0;
+        semel_status status = semel__transaction_run(inbox->store, &tx, &now_us, err);
         if (status != SEMEL_OK)
             return status;
         if (items[0]->lease->lost || items[0]->lease->live.lease_until_us - now_us > inbox->policy->lease_us / 2)

@@ -10,8 +10,6 @@
 #include "base/str.h"
 #include "core/work.h"
 
-#define UNKNOWN_MAX 3
-
 /* One that may run now is made to wait, due at once. */
 static void hold(struct work *work, struct item *item)
 {
@@ -34,45 +32,30 @@ static void hold(struct work *work, struct item *item)
     item->changed = true;
 }
 
-static semel_status put_once(struct work *work, struct semel_error *err)
+static semel_status put(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
-    struct semel_inbox *inbox = work->inbox;
-    semel__arena_reset(&inbox->scratch);
-    inbox->counts.transactions++;
-    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &work->now_us, err);
-    work->begun = status == SEMEL_OK;
-    if (status != SEMEL_OK)
-        return status;
-    status = semel__work_admit(work, err);
+    struct work *work = ctx;
+    (void)undo;
+    semel__arena_reset(&work->inbox->scratch);
+    work->now_us = now_us;
+    work->begun = true;
+    work->inbox->counts.transactions++;
+    semel_status status = semel__work_admit(work, err);
     for (size_t i = 0; status == SEMEL_OK && i < work->n; i++)
         hold(work, work->items[i]);
-    if (status == SEMEL_OK)
-        status = semel__work_settle(work, err);
-    if (status != SEMEL_OK) {
-        semel_store_rollback(inbox->store);
-        return status;
-    }
-    return semel_store_commit(inbox->store, err);
-}
-
-static semel_status put_piece(struct work *work, struct semel_error *err)
-{
-    semel_status status;
-    for (int tries = 0; (status = put_once(work, err)) == SEMEL_UNKNOWN && tries < UNKNOWN_MAX; tries++) {
-        status = semel__recover_unknown(work->inbox, err); /* then they are found, or stored again */
-        if (status != SEMEL_OK)
-            return status;
-    }
-    return status == SEMEL_OK ? semel__work_tell(work, err) : status;
+    return status == SEMEL_OK ? semel__work_settle(work, err) : status;
 }
 
 /* In halves, in order, and of a key that was not accepted nothing more. */
 static semel_status put_items(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
 {
     while (n > 0) {
-        struct work work = {.inbox = inbox, .items = items, .n = n, .claiming = true, .storing = true};
-        semel_status status = put_piece(&work, err);
-        if (status == SEMEL_OK || n == 1 || semel__worldly(status, err) || !work.begun)
+        static const struct semel__transaction tx = {.body = put, .again = true}; /* what is found stays as it is */
+        struct work work = {.inbox = inbox, .mode = WORK_STORE, .items = items, .n = n};
+        semel_status status = semel__transaction_run(inbox->store, &tx, &work, err);
+        if (status == SEMEL_OK)
+            return semel__work_tell(&work, err);
+        if (n == 1 || semel__worldly(status, err) || !work.begun)
             return status;
         inbox->counts.cuts++;
         inbox->counts.contention += status == SEMEL_RETRY;

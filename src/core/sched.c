@@ -11,21 +11,24 @@
 
 /* ---- recovery ------------------------------------------------------------------------------------ */
 
-static semel_status find_expired(struct semel_inbox *inbox, size_t max, struct semel_row **ret_rows, size_t *ret_n,
-                                 struct semel_error *err)
+/* Rows whose lease has run out. */
+struct expired {
+    struct semel_inbox *inbox;
+    struct semel_row *rows;
+    size_t n, max;
+};
+
+static semel_status find_expired(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
-    int64_t now_us;
+    struct expired *expired = ctx;
+    struct semel_inbox *inbox = expired->inbox;
     size_t damaged;
-    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
-    if (status != SEMEL_OK)
-        return status;
     struct semel_scan scan = {.kind = SEMEL_SCAN_EXPIRED,
                               .consumer = inbox->policy->consumer,
                               .now_us = now_us,
-                              .max = max};
-    status = semel_store_scan(inbox->store, &scan, &inbox->arena, ret_rows, ret_n, &damaged, err);
-    semel_store_rollback(inbox->store);
-    return status;
+                              .max = expired->max};
+    *undo = true;
+    return semel_store_scan(inbox->store, &scan, &inbox->arena, &expired->rows, &expired->n, &damaged, err);
 }
 
 static semel_status recover(struct semel_inbox *inbox, struct semel_row *rows, size_t n, size_t *ret_n,
@@ -52,14 +55,14 @@ static semel_status recover(struct semel_inbox *inbox, struct semel_row *rows, s
  * not keep the others from theirs. */
 semel_status semel__inbox_recover(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err)
 {
-    struct semel_row *rows;
-    size_t n;
+    static const struct semel__transaction look = {.body = find_expired};
+    struct expired expired = {.inbox = inbox, .max = max < SEMEL_BATCH_MAX / 10 ? 10 * max : SEMEL_BATCH_MAX};
     *ret_n = 0;
     semel__arena_reset(&inbox->arena);
-    semel_status status = find_expired(inbox, max < SEMEL_BATCH_MAX / 10 ? 10 * max : SEMEL_BATCH_MAX, &rows, &n, err);
-    for (size_t at = 0, part; status == SEMEL_OK && at < n && *ret_n < max; at += part) {
-        part = max - *ret_n < n - at ? max - *ret_n : n - at;
-        status = recover(inbox, rows + at, part, ret_n, err);
+    semel_status status = semel__transaction_run(inbox->store, &look, &expired, err);
+    for (size_t at = 0, part; status == SEMEL_OK && at < expired.n && *ret_n < max; at += part) {
+        part = max - *ret_n < expired.n - at ? max - *ret_n : expired.n - at;
+        status = recover(inbox, expired.rows + at, part, ret_n, err);
     }
     inbox->counts.recovered += *ret_n;
     return status;
@@ -117,56 +120,70 @@ semel_status semel__inbox_work(struct semel_inbox *inbox, size_t max, size_t *re
 #define PURGE_CHUNK 1000
 #define MINUTE_US INT64_C(60000000)
 
-static semel_status end(struct semel_inbox *inbox, semel_status status, struct semel_error *err)
+/* What is purged: of one source, or beside the rows. */
+struct purge {
+    struct semel_inbox *inbox;
+    struct semel_str source;
+    int64_t before_us; /* what ended earlier goes */
+    size_t max, n;
+};
+
+/* The watermark is committed before anything is deleted (P60), and rises to the youngest that will go. purge->n: how
+ * many will. */
+static semel_status raise_watermark(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
+    struct purge *purge = ctx;
+    struct semel_store *store = purge->inbox->store;
+    struct semel_str consumer = purge->inbox->policy->consumer;
+    int64_t latest_us = SEMEL_NONE;
+    (void)now_us;
+    semel_status status = semel_store_aged(store, consumer, purge->source, purge->before_us, purge->max, &purge->n,
+                                           &latest_us, err);
+    *undo = latest_us == SEMEL_NONE;
+    return status != SEMEL_OK || *undo
+               ? status
+               : semel_store_watermark(store, consumer, purge->source, semel__time_add(latest_us, 1), err);
+}
+
+/* It looks as far as the one that has counted them. */
+static semel_status delete_rows(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
+{
+    struct purge *purge = ctx;
+    (void)now_us;
+    (void)undo;
+    return semel_store_purge(purge->inbox->store, purge->inbox->policy->consumer, purge->source, purge->before_us,
+                             purge->max, &purge->n, err);
+}
+
+static semel_status delete_rest(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
+{
+    struct purge *purge = ctx;
+    struct semel_inbox *inbox = purge->inbox;
+    struct semel_str consumer = inbox->policy->consumer;
+    (void)undo;
+    semel_status status = semel_store_purge_business(inbox->store, consumer, now_us, purge->max, &purge->n, err);
     if (status == SEMEL_OK)
-        return semel_store_commit(inbox->store, err);
-    semel_store_rollback(inbox->store);
+        status = semel_store_purge_side(inbox->store, consumer, purge->before_us, purge->max, inbox->places.keys, err);
     return status;
 }
 
-/* The watermark is committed before anything is deleted (P60), and rises to the youngest that will go. *ret_n: how many
- * will; 0 where there is none, or where somebody has the watermark at this moment. */
-static semel_status purge_mark(struct semel_inbox *inbox, struct semel_str source, int64_t before_us, size_t max,
-                               size_t *ret_n, struct semel_error *err)
+/* purge->n: how many were deleted; 0 where there is none, or where somebody has the watermark at this moment. */
+static semel_status purge_chunk(struct purge *purge, struct semel_error *err)
 {
-    struct semel_str consumer = inbox->policy->consumer;
-    int64_t now_us, latest_us = SEMEL_NONE;
-    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
-    if (status != SEMEL_OK)
-        return status;
-    status = semel_store_aged(inbox->store, consumer, source, before_us, max, ret_n, &latest_us, err);
-    if (status != SEMEL_OK || latest_us == SEMEL_NONE) {
-        semel_store_rollback(inbox->store);
-        return status;
-    }
-    status = end(inbox, semel_store_watermark(inbox->store, consumer, source, semel__time_add(latest_us, 1), err), err);
+    static const struct semel__transaction mark = {.body = raise_watermark}, delete = {.body = delete_rows};
+    struct semel_store *store = purge->inbox->store;
+    purge->n = 0;
+    semel_status status = semel__transaction_run(store, &mark, purge, err);
     if (status == SEMEL_RETRY && err->cls == SEMEL_CLASS_TRANSIENT) {
-        *ret_n = 0;
+        purge->n = 0;
         semel__error_clear(err);
         return SEMEL_OK;
     }
-    if (status == SEMEL_OK)
-        SEMEL_POINT(PURGE_WATERMARKED);
-    return status;
-}
-
-static semel_status purge_chunk(struct semel_inbox *inbox, struct semel_str source, int64_t before_us, size_t max,
-                                size_t *ret_deleted, struct semel_error *err)
-{
-    int64_t now_us;
-    size_t n = 0;
-    *ret_deleted = 0;
-    semel_status status = purge_mark(inbox, source, before_us, max, &n, err);
-    if (status != SEMEL_OK || n == 0)
+    if (status != SEMEL_OK || purge->n == 0)
         return status;
-    status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
-    if (status != SEMEL_OK)
-        return status;
-    /* Not n: it has to look as far as the one that has counted them. */
-    status = end(inbox,
-                 semel_store_purge(inbox->store, inbox->policy->consumer, source, before_us, max, ret_deleted, err),
-                 err);
+    SEMEL_POINT(PURGE_WATERMARKED);
+    purge->n = 0;
+    status = semel__transaction_run(store, &delete, purge, err);
     if (status == SEMEL_OK)
         SEMEL_POINT(PURGE_DELETED);
     return status;
@@ -176,59 +193,45 @@ static semel_status purge_chunk(struct semel_inbox *inbox, struct semel_str sour
 static semel_status purge_source(struct semel_inbox *inbox, struct semel_str source, int64_t before_us, size_t max,
                                  size_t *n, struct semel_error *err)
 {
+    struct purge purge = {.inbox = inbox, .source = source, .before_us = before_us, .n = PURGE_CHUNK};
     semel_status status = SEMEL_OK;
-    for (size_t deleted = PURGE_CHUNK; status == SEMEL_OK && deleted == PURGE_CHUNK && *n < max;) {
-        status = purge_chunk(inbox, source, before_us, max - *n < PURGE_CHUNK ? max - *n : PURGE_CHUNK, &deleted, err);
+    while (status == SEMEL_OK && purge.n == PURGE_CHUNK && *n < max) {
+        purge.max = max - *n < PURGE_CHUNK ? max - *n : PURGE_CHUNK;
+        status = purge_chunk(&purge, err);
         if (status == SEMEL_OK)
-            *n += deleted;
+            *n += purge.n;
     }
     return status;
 }
 
-static semel_status purge_rest(struct semel_inbox *inbox, int64_t before_us, size_t max, struct semel_error *err)
-{
-    struct semel_str consumer = inbox->policy->consumer;
-    int64_t now_us;
-    size_t deleted;
-    max = max < PURGE_CHUNK ? max : PURGE_CHUNK;
-    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
-    if (status != SEMEL_OK)
-        return status;
-    status = semel_store_purge_business(inbox->store, consumer, now_us, max, &deleted, err);
-    if (status == SEMEL_OK)
-        status = semel_store_purge_side(inbox->store, consumer, before_us, max, inbox->places.keys, err);
-    return end(inbox, status, err);
-}
-
 /* The moment before which a finished message is forgotten, down to the minute. */
-static semel_status cut(struct semel_inbox *inbox, int64_t *ret_us, struct semel_error *err)
+static semel_status cut(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
-    int64_t now_us;
-    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
-    if (status != SEMEL_OK)
-        return status;
-    semel_store_rollback(inbox->store);
-    *ret_us = semel__time_add(now_us, -inbox->policy->retention_us);
-    *ret_us -= (*ret_us % MINUTE_US + MINUTE_US) % MINUTE_US;
+    struct purge *purge = ctx;
+    (void)err;
+    *undo = true;
+    purge->before_us = semel__time_add(now_us, -purge->inbox->policy->retention_us);
+    purge->before_us -= (purge->before_us % MINUTE_US + MINUTE_US) % MINUTE_US;
     return SEMEL_OK;
 }
 
 semel_status semel__inbox_purge(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err)
 {
+    static const struct semel__transaction look = {.body = cut}, rest_of = {.body = delete_rest};
+    struct purge rest = {.inbox = inbox, .max = max < PURGE_CHUNK ? max : PURGE_CHUNK};
     struct semel_str *sources;
     struct semel_error local = {0};
     size_t n_sources;
-    int64_t before_us = SEMEL_NONE;
     err = err != NULL ? err : &local;
     *ret_n = 0;
     semel__arena_reset(&inbox->arena);
     semel_status status = semel_store_sources(inbox->store, inbox->policy->consumer, &inbox->arena, &sources,
                                               &n_sources, err);
     if (status == SEMEL_OK)
-        status = cut(inbox, &before_us, err);
+        status = semel__transaction_run(inbox->store, &look, &rest, err);
     size_t first = status == SEMEL_OK && n_sources > 1 ? (size_t)(semel__random_next(inbox->rng) % n_sources) : 0;
     for (size_t i = 0; status == SEMEL_OK && i < n_sources && *ret_n < max; i++)
-        status = purge_source(inbox, sources[(first + i) % n_sources], before_us, max, ret_n, err);
+        status = purge_source(inbox, sources[(first + i) % n_sources], rest.before_us, max, ret_n, err);
     inbox->counts.purged += *ret_n;
-    return status == SEMEL_OK ? purge_rest(inbox, before_us, max, err) : status;
+    return status == SEMEL_OK ? semel__transaction_run(inbox->store, &rest_of, &rest, err) : status;
 }

@@ -297,7 +297,7 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err)
     struct semel_settle_batch batch = {.consumer = inbox->policy->consumer,
                                        .worker = inbox->owner,
                                        .now_us = work->now_us,
-                                       .impatient = work->impatient};
+                                       .impatient = work_impatient(work)};
     size_t n_conflicts = list_conflicts(work, NULL);
     batch.changes = semel__arena_alloc(arena, work->n, sizeof *batch.changes);
     batch.keys = semel__arena_alloc(arena, work->n, sizeof *batch.keys);

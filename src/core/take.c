@@ -152,14 +152,12 @@ static void judge(struct work *work, struct item *item, bool stopped)
     bool due = item->row != NULL && item->row->live.due_us != SEMEL_NONE && item->row->live.due_us <= work->now_us;
     bool follower = item->row != NULL && item->key != NULL && item->key->head_arrival == SEMEL_NONE &&
                     semel__live_in_order(&item->row->live);
-    item->fenced = false;
-    item->verdict = (struct semel__verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
     if (item->row == NULL || stopped || (!due && !follower) || semel__item_wishes_more(item))
         return; /* the last: it has come to want a key that was not asked for here */
     semel__item_intent(work, item, &facts);
     semel__verdict_take(inbox->policy, &facts, &item->verdict);
     if (item->verdict.act == SEMEL_RUN) {
-        semel__live_claim(inbox->policy, &item->row->live, inbox->owner, work->alone,
+        semel__live_claim(inbox->policy, &item->row->live, inbox->owner, work_alone(work),
                           semel__work_token(work, item->row), work->now_us, &item->live);
         item->changed = true;
     } else if (item->verdict.changes && !follower) { /* the one before it has not run yet: it may end without effect */
@@ -181,7 +179,7 @@ static void judge_all(struct work *work)
         judge(work, item, stopped);
         if (item->key == NULL)
             continue;
-        if (item->verdict.act != SEMEL_RUN || !together(work->inbox) || work->alone) {
+        if (item->verdict.act != SEMEL_RUN || !together(work->inbox) || work_alone(work)) {
             stopped = true;
             continue;
         }
@@ -206,31 +204,75 @@ static void judge_gaps(struct work *work)
     }
 }
 
-/* Reads the rows under lock, has them judged and writes what changes. OK: the transaction is open, to be committed. */
-static semel_status settle_by(struct work *work, void (*decide)(struct work *work), struct semel_error *err)
+static bool still(const struct semel_row *row)
 {
-    struct semel_store *store = work->inbox->store;
-    semel_status status = semel_store_begin(store, SEMEL_TX_OWN, &work->now_us, err);
+    return row->live.state == SEMEL_STATE_WAITING && row->live.due_us == SEMEL_NONE && row->kept &&
+           row->live.error_class != SEMEL_CLASS_BUSINESS;
+}
+
+/* Under lock: is it still the first of its key, and without a due time? */
+static void wake(struct work *work)
+{
+    for (size_t i = 0; i < work->n; i++) {
+        struct item *item = work->items[i];
+        const struct semel_row *row = item->row;
+        if (row == NULL || !still(row) || (item->key != NULL && item->key->head_arrival != row->arrival))
+            continue;
+        item->live = row->live;
+        item->live.due_us = work->now_us;
+        item->live.error_class = SEMEL_CLASS_BLOCKED;
+        item->changed = true;
+    }
+}
+
+static semel_status items_of_rows(struct take *take, struct item ***ret, struct semel_error *err)
+{
+    struct semel_arena *arena = &take->inbox->scratch;
+    struct item *all = semel__arena_alloc(arena, take->n, sizeof *all);
+    struct item **items = semel__arena_alloc(arena, take->n, sizeof *items);
+    struct semel__msg *msgs = semel__arena_alloc(arena, take->n, sizeof *msgs);
+    if (all == NULL || items == NULL || msgs == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < take->n; i++) {
+        semel__row_msg(&take->rows[i], &msgs[i]);
+        take->wishes |= take->rows[i].n_wants > 0;
+        all[i] = (struct item){.msg = &msgs[i], .place = i, .adopt_until_us = SEMEL_NONE};
+        items[i] = &all[i];
+    }
+    *ret = items;
+    return SEMEL_OK;
+}
+
+/* Reads the rows under lock, judges them and writes what changes. */
+static semel_status settle(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
+{
+    struct work *work = ctx;
+    (void)undo;
+    work->now_us = now_us;
+    semel_status status = semel__work_fetch(work, err);
     if (status != SEMEL_OK)
         return status;
-    status = semel__work_fetch(work, err);
-    if (status == SEMEL_OK) {
-        decide(work);
-        status = semel__work_settle(work, err);
-    }
-    if (status != SEMEL_OK)
-        semel_store_rollback(store);
+    if (work->mode == WORK_SWEEP)
+        wake(work);
+    else if (work->mode == WORK_GAPS)
+        judge_gaps(work);
+    else
+        judge_all(work);
+    status = semel__work_settle(work, err);
+    if (status == SEMEL_OK && work->mode != WORK_SWEEP)
+        SEMEL_POINT(TAKE_SETTLED);
     return status;
 }
 
-static semel_status claim(struct work *work, struct semel_error *err)
+/* After an unknown commit nothing is repeated: a lease runs out and recovery decides, the rest is looked at again. */
+static semel_status settle_rows(struct take *take, struct work *work, struct semel_error *err)
 {
-    semel_status status = settle_by(work, work->deciding ? judge_gaps : judge_all, err);
-    if (status != SEMEL_OK)
-        return status;
-    SEMEL_POINT(TAKE_SETTLED);
-    status = semel_store_commit(work->inbox->store, err);
+    static const struct semel__transaction tx = {.body = settle};
+    semel_status status = items_of_rows(take, &work->items, err);
+    work->n = take->n;
     if (status == SEMEL_OK)
+        status = semel__transaction_run(work->inbox->store, &tx, work, err);
+    if (status == SEMEL_OK && work->mode != WORK_SWEEP)
         SEMEL_POINT(TAKE_COMMITTED);
     return status;
 }
@@ -255,42 +297,20 @@ static bool copy_lease(const struct semel_inbox *inbox, const struct item *item,
     return true;
 }
 
-/* Items whose lease is nobody's yet: fetch reads them as they are. */
-static semel_status items_of_rows(struct take *take, struct semel_lease *nobody, struct item ***ret,
-                                  struct semel_error *err)
+static semel_status find(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
-    struct semel_arena *arena = &take->inbox->scratch;
-    struct item *all = semel__arena_alloc(arena, take->n, sizeof *all);
-    struct item **items = semel__arena_alloc(arena, take->n, sizeof *items);
-    struct semel__msg *msgs = semel__arena_alloc(arena, take->n, sizeof *msgs);
-    if (all == NULL || items == NULL || msgs == NULL)
-        return semel__fail_memory(err);
-    for (size_t i = 0; i < take->n; i++) {
-        semel__row_msg(&take->rows[i], &msgs[i]);
-        take->wishes |= take->rows[i].n_wants > 0;
-        all[i] = (struct item){.msg = &msgs[i], .place = i, .lease = nobody, .adopt_until_us = SEMEL_NONE};
-        items[i] = &all[i];
-    }
-    *ret = items;
-    return SEMEL_OK;
-}
-
-static semel_status find(struct take *take, struct semel_error *err)
-{
+    struct take *take = ctx;
     struct semel_inbox *inbox = take->inbox;
     struct semel_row *due;
     size_t n, damaged;
-    int64_t now_us;
-    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
-    if (status != SEMEL_OK)
-        return status;
+    *undo = true;
     struct semel_scan scan = {.kind = SEMEL_SCAN_DUE,
                               .consumer = inbox->policy->consumer,
                               .now_us = now_us,
                               .kept = true};
     /* The oldest first: if it must run alone the others need not be read. */
     scan.max = 1 + take->skip;
-    status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
+    semel_status status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
     bool alone = status == SEMEL_OK && together(inbox) && damaged == 0 && n > take->skip &&
                  may_be_taken(take, &due[take->skip]) && must_be_alone(&due[take->skip]);
     if (status == SEMEL_OK && !alone) {
@@ -299,7 +319,6 @@ static semel_status find(struct take *take, struct semel_error *err)
     }
     if (status == SEMEL_OK && (n = drop_others(take, due, n)) > take->skip)
         status = choose(take, due + take->skip, n - take->skip, err);
-    semel_store_rollback(inbox->store);
     return status;
 }
 
@@ -307,22 +326,19 @@ static semel_status take_some(struct take *take, struct semel_arena *arena, stru
                               size_t *ret_n, struct semel_error *err)
 {
     struct semel_inbox *inbox = take->inbox;
-    struct semel_lease nobody = {.live.lease_token = SEMEL_NONE};
-    struct work work = {.inbox = inbox, .starting = true, .impatient = true};
+    static const struct semel__transaction look = {.body = find};
+    struct work work = {.inbox = inbox};
     semel__arena_reset(&inbox->scratch);
     take->n = 0;
     take->wishes = false;
     take->rows = semel__arena_alloc(&inbox->scratch, take->room, sizeof *take->rows);
     if (take->rows == NULL)
         return semel__fail_memory(err);
-    semel_status status = find(take, err);
+    semel_status status = semel__transaction_run(inbox->store, &look, take, err);
     if (status != SEMEL_OK || take->n == 0)
         return status;
-    status = items_of_rows(take, &nobody, &work.items, err);
-    work.n = take->n;
-    work.alone = take->alone;
-    if (status == SEMEL_OK)
-        status = claim(&work, err); /* unknown: the lease runs out and recovery decides */
+    work.mode = take->alone ? WORK_TAKE_ALONE : WORK_TAKE;
+    status = settle_rows(take, &work, err);
     bool busy = true;
     for (size_t i = 0; status == SEMEL_OK && i < work.n; i++) {
         take->moved |= work.items[i]->changed;
@@ -368,42 +384,36 @@ static size_t only_decidable(const struct take *take, struct semel_row *due, siz
 }
 
 /* Retries may stand before them in the order of due times: hence more rows are read than are wanted. */
-static semel_status find_gaps(struct take *take, struct semel_error *err)
+static semel_status find_gaps(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
+    struct take *take = ctx;
     struct semel_inbox *inbox = take->inbox;
     struct semel_row *due;
     size_t n, damaged;
-    int64_t now_us;
-    semel_status status = semel_store_begin(inbox->store, SEMEL_TX_OWN, &now_us, err);
-    if (status != SEMEL_OK)
-        return status;
+    *undo = true;
     struct semel_scan scan = {.kind = SEMEL_SCAN_DUE,
                               .consumer = inbox->policy->consumer,
                               .now_us = now_us,
                               .max = SEMEL_BATCH_MAX};
-    status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
+    semel_status status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
     if (status == SEMEL_OK && (n = only_decidable(take, due, n)) > 0)
         status = choose_group(take, due, n, err);
-    semel_store_rollback(inbox->store);
     return status;
 }
 
 static semel_status decide(struct take *take, size_t *ret_n, struct semel_error *err)
 {
     struct semel_inbox *inbox = take->inbox;
-    struct semel_lease nobody = {.live.lease_token = SEMEL_NONE};
-    struct work work = {.inbox = inbox, .alone = true, .deciding = true, .starting = true, .impatient = true};
+    static const struct semel__transaction look = {.body = find_gaps};
+    struct work work = {.inbox = inbox, .mode = WORK_GAPS};
     semel__arena_reset(&inbox->scratch);
     take->rows = semel__arena_alloc(&inbox->scratch, take->room, sizeof *take->rows);
     if (take->rows == NULL)
         return semel__fail_memory(err);
-    semel_status status = find_gaps(take, err);
+    semel_status status = semel__transaction_run(inbox->store, &look, take, err);
     if (status != SEMEL_OK || take->n == 0)
         return status;
-    status = items_of_rows(take, &nobody, &work.items, err);
-    work.n = take->n;
-    if (status == SEMEL_OK)
-        status = claim(&work, err); /* unknown: it is looked at again the next time */
+    status = settle_rows(take, &work, err);
     for (size_t i = 0; status == SEMEL_OK && i < work.n; i++)
         *ret_n += work.items[i]->changed;
     return status == SEMEL_OK ? semel__work_tell(&work, err) : status;
@@ -426,12 +436,6 @@ semel_status semel__inbox_gaps(struct semel_inbox *inbox, size_t max, size_t *re
 /* ---- the sweep ----------------------------------------------------------------------------------- */
 
 #define SWEEP_KEYS 100
-
-static bool still(const struct semel_row *row)
-{
-    return row->live.state == SEMEL_STATE_WAITING && row->live.due_us == SEMEL_NONE && row->kept &&
-           row->live.error_class != SEMEL_CLASS_BUSINESS;
-}
 
 /* The rows that look as if they had been forgotten; *place moves on. */
 static semel_status find_still(struct take *take, char place[SEMEL_ID_MAX + 1], struct semel_error *err)
@@ -466,28 +470,10 @@ static semel_status find_still(struct take *take, char place[SEMEL_ID_MAX + 1], 
     return status;
 }
 
-/* Under lock: is it still the first of its key, and without a due time? */
-static void wake(struct work *work)
-{
-    for (size_t i = 0; i < work->n; i++) {
-        struct item *item = work->items[i];
-        const struct semel_row *row = item->row;
-        item->fenced = false;
-        item->verdict = (struct semel__verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BLOCKED, .due_us = SEMEL_NONE};
-        if (row == NULL || !still(row) || (item->key != NULL && item->key->head_arrival != row->arrival))
-            continue;
-        item->live = row->live;
-        item->live.due_us = work->now_us;
-        item->live.error_class = SEMEL_CLASS_BLOCKED;
-        item->changed = true;
-    }
-}
-
 semel_status semel__inbox_sweep(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err)
 {
     struct take take = {.inbox = inbox, .room = max < 2 * SWEEP_KEYS ? max : 2 * SWEEP_KEYS};
-    struct semel_lease nobody = {.live.lease_token = SEMEL_NONE};
-    struct work work = {.inbox = inbox, .impatient = true};
+    struct work work = {.inbox = inbox, .mode = WORK_SWEEP};
     char place[SEMEL_ID_MAX + 1];
     *ret_n = 0;
     semel__arena_reset(&inbox->scratch);
@@ -496,12 +482,7 @@ semel_status semel__inbox_sweep(struct semel_inbox *inbox, size_t max, size_t *r
         return semel__fail_memory(err);
     semel_status status = find_still(&take, place, err);
     if (status == SEMEL_OK && take.n > 0) {
-        status = items_of_rows(&take, &nobody, &work.items, err);
-        work.n = take.n;
-        if (status == SEMEL_OK)
-            status = settle_by(&work, wake, err);
-        if (status == SEMEL_OK)
-            status = semel_store_commit(inbox->store, err);
+        status = settle_rows(&take, &work, err);
         for (size_t i = 0; status == SEMEL_OK && i < work.n; i++)
             *ret_n += work.items[i]->changed;
     }

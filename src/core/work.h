@@ -10,6 +10,7 @@
 #define SEMEL_CORE_WORK_H
 
 #include "core/inbox.h"
+#include "core/transaction.h"
 
 struct copy {
     const struct semel__msg *msg;
@@ -48,18 +49,32 @@ struct item {
     struct semel_error damage;
 };
 
+/* What a piece of work does. */
+enum work_mode {
+    /* Deliveries, admitted. */
+    WORK_PROCESS,     /* inserted as `completed`, the handlers run inside */
+    WORK_CLAIM,       /* inserted as `processing` */
+    WORK_CLAIM_ALONE, /* the same, each to run by itself */
+    WORK_STORE,       /* stored to be run later: what may run keeps its place and is not at its effect */
+    /* Stored rows, fetched under the token of their lease. */
+    WORK_RUN_LEASED, /* each must still be the first of its key; the handlers run inside */
+    WORK_END,        /* finished, released or renewed */
+    WORK_RECOVER,    /* their lease has run out */
+    /* Stored rows, fetched by whoever has no lease. */
+    WORK_TAKE,       /* due rows, claimed together */
+    WORK_TAKE_ALONE, /* due rows, each to run by itself */
+    WORK_GAPS,       /* due rows: what needs no handler is decided, nothing is claimed */
+    WORK_SWEEP,      /* heads without a due time are made due */
+    WORK_COMMAND,    /* a person, or a reconcile, decides */
+    WORK_READ,       /* nothing is written */
+};
+
 struct work {
     struct semel_inbox *inbox;
+    enum work_mode mode;
     struct item **items;
     size_t n;
-    bool claiming;  /* rows are inserted as `processing` instead of `completed` */
-    bool storing;   /* what may run is stored to be run later (put.c): it keeps its place and is not at its effect */
-    bool alone;     /* claims must run alone */
-    bool running;   /* leased items are about to run: each must still be the first of its key */
-    bool deciding;  /* take.c: what may run is left alone */
-    bool impatient; /* fetch waits for nobody: what somebody else has is left alone */
-    bool starting;  /* stored rows are fetched to start: the business keys that they want are taken */
-    bool begun;
+    bool begun;  /* a transaction was open: it was not the connection that failed */
     bool marked; /* the positions of the whole batch were moved in this transaction */
     int64_t now_us;
     struct semel_admit_batch batch;
@@ -71,6 +86,35 @@ struct work {
     int64_t large;  /* likewise, those above payload_max that are kept */
     size_t culprit; /* index of the item whose handler failed; n: nobody knows */
 };
+
+/* What the mode means, for the steps that serve several. */
+static inline bool work_claims(const struct work *work) /* rows are inserted as `processing`, not as `completed` */
+{
+    return work->mode == WORK_CLAIM || work->mode == WORK_CLAIM_ALONE || work->mode == WORK_STORE;
+}
+
+static inline bool work_alone(const struct work *work) /* claims must run alone */
+{
+    return work->mode == WORK_CLAIM_ALONE || work->mode == WORK_TAKE_ALONE || work->mode == WORK_GAPS;
+}
+
+static inline bool work_leased(const struct work *work) /* a row counts only under the token of its lease */
+{
+    return work->mode == WORK_RUN_LEASED || work->mode == WORK_END || work->mode == WORK_RECOVER;
+}
+
+static inline bool work_starts(
+    const struct work *work) /* stored rows may start: they take the business keys they want */
+{
+    return work->mode == WORK_TAKE || work->mode == WORK_TAKE_ALONE || work->mode == WORK_GAPS ||
+           work->mode == WORK_COMMAND;
+}
+
+static inline bool work_impatient(const struct work *work) /* waits for no lock: what somebody else has is left alone */
+{
+    return work->mode == WORK_TAKE || work->mode == WORK_TAKE_ALONE || work->mode == WORK_GAPS ||
+           work->mode == WORK_SWEEP || work->mode == WORK_RECOVER;
+}
 
 /* prepare.c: items from messages: ids made fit, copies merged, sorted into run order. */
 semel_status semel__items_prepare(struct semel_inbox *inbox, struct semel_arena *arena, const struct semel__msg *msgs,
@@ -138,9 +182,6 @@ semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_leas
                                     struct semel_error *err);
 /* Runs the handlers of claimed items with no transaction open, and commits their ends. */
 semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err);
-/* After a commit that was answered `unknown`: a new connection; CLOSED when there is none to be had. */
-semel_status semel__recover_unknown(struct semel_inbox *inbox, struct semel_error *err);
-
 /* Is this the world's failure, which charges no message? */
 bool semel__worldly(semel_status status, const struct semel_error *err);
 
