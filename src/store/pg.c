@@ -13,7 +13,8 @@
 
 static semel_status prepare(struct pg_store *d, struct semel_error *err)
 {
-    const struct semel_store_options *o = &d->store.options;
+    const struct semel_store_options *o = &d->sql.store.options;
+    d->sql.driver = &semel__pg_driver;
     d->timeout_ms = o->lock_timeout_ms > 0 ? o->lock_timeout_ms : TIMEOUT_MS;
     d->clock = o->clock;
     d->rng = o->rng != NULL ? o->rng : &d->own_rng;
@@ -86,9 +87,9 @@ semel_status semel__store_pg_wrap(struct semel_store **ret, struct pg_conn *conn
     struct pg_store *d = semel__calloc(1, sizeof(*d));
     if (d == NULL)
         return semel__fail_memory(err);
-    d->store.ops = &semel__store_postgres;
+    d->sql.store.ops = &semel__store_postgres;
     if (options != NULL)
-        d->store.options = *options;
+        d->sql.store.options = *options;
     d->conn = conn;
     d->wrapped = true;
     semel_status status = wrap(d, err);
@@ -97,7 +98,7 @@ semel_status semel__store_pg_wrap(struct semel_store **ret, struct pg_conn *conn
         semel__free(d);
         return status;
     }
-    *ret = &d->store;
+    *ret = &d->sql.store;
     return SEMEL_OK;
 }
 
@@ -123,12 +124,8 @@ int64_t semel__pg_trips(struct semel_store *store)
         .large = semel__pg_large, .scan = semel__pg_scan, .sources = semel__pg_sources,                                \
         .watermark = semel__pg_watermark, .aged = semel__pg_aged, .purge = semel__pg_purge,                            \
         .purge_side = semel__pg_purge_side, .purge_business = semel__pg_purge_business,                                \
-        .outbox_put = semel__pg_outbox_put, .audit = semel__pg_audit, .busy = semel__pg_busy,                          \
-        .ahead = semel__pg_ahead, .consumer_get = semel__pg_consumer_get, .consumer_put = semel__pg_consumer_put,      \
-        .consumer_read = semel__pg_consumer_read, .consumer_mark = semel__pg_consumer_mark,                            \
-        .affected = semel__pg_count_affected, .consumers = semel__pg_consumers,                                        \
-        .positions_take = semel__pg_positions_take, .positions_move = semel__pg_positions_move,                        \
-        .positions_set = semel__pg_positions_set, .positions_list = semel__pg_positions_list, .look = &semel__pg_look, \
+        .outbox_put = semel__pg_outbox_put, .busy = semel__pg_busy, .ahead = semel__pg_ahead, .look = &semel__pg_look, \
+        SEMEL_RECORDS,                                                                                                 \
     }
 
 const struct semel_store_ops semel__store_postgres = OPS("postgres");

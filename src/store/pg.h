@@ -14,6 +14,7 @@
  *   pg_tx.c        transactions, savepoint, guard
  *   pg_ahead.c     a transaction that is begun before it is asked for
  *   pg_queue.c     statements of handlers, sent without waiting
+ *   pg_run.c       the SQL port: statements of the records
  *   pg_row.c       a row of semel.inbox as it is read, hostile until checked
  *   pg_key.c       order keys and business keys: locks and facts
  *   pg_insert.c    the statement that inserts rows, by the shape of the batch
@@ -21,9 +22,7 @@
  *   pg_fetch.c     fetch, and reading rows of which the keys are known
  *   pg_settle.c    settle
  *   pg_scan.c      scan, sources, parked
- *   pg_keep.c      watermark, purge, outbox, audit
- *   pg_consumer.c  settings and names of consumers
- *   pg_position.c  positions of sources
+ *   pg_keep.c      watermark, purge, outbox
  *   pg_look*.c     what operators ask
  *
  * Invariants: every value is bound, none is ever part of a statement's text; tables are named with their schema; a trip
@@ -39,6 +38,7 @@
 #include "base/random.h"
 #include "base/str.h"
 #include "store/pg_store.h"
+#include "store/records.h"
 
 #define PG_TRIP_MAX 24      /* statements a trip */
 #define PG_PARAMS_MAX 64    /* parameters a statement */
@@ -48,66 +48,15 @@
 #define PG_DRAWS_MAX 64     /* admits a transaction */
 #define PG_PLACES 16384     /* a batch's places: an arrival is a drawn number times this, plus the place */
 
-/* A statement of the driver: constant, one object a statement. The name is that of the prepared statement and unique
- * within the driver. Types are said by casts in the text: $2::text[]. */
-#define PG_REASON_SIZE 1024
-
-struct pg_sql {
-    const char *name; /* NULL: never kept prepared */
-    const char *text;
-};
-
+struct pg_store;
 struct pg_queue;
 struct pg_ahead;
 struct pg_shape;
 
-struct pg_store {
-    struct semel_store store;
-    PGconn *conn;
-    char *conninfo;   /* for libpq, without our parameters; NULL for a wrapped one. Holds a password: wiped */
-    bool wrapped;     /* the caller's connection */
-    bool pooler;      /* no named statements */
-    bool broken;      /* could not be brought back to a known state: CLOSED until reopened */
-    bool begun;       /* we began the open transaction, and we end it */
-    bool joined;      /* the open transaction is the caller's */
-    bool strict;      /* it is above READ COMMITTED */
-    bool standby;     /* commits wait for a standby */
-    bool operator_;   /* the role has no rights on the tables but to read them: pg_operate.c */
-    bool undone;      /* nothing happened since the last rollback_to */
-    bool cursor;      /* the guard is set in a joined transaction */
-    int saved;        /* how many savepoints are set */
-    bool lost_wait;   /* a notice said that the wait for a standby was cancelled */
-    int timeout_ms;   /* for locks */
-    int schema_found; /* when it was opened, before a migration */
-    char reason[PG_REASON_SIZE]; /* an operator's, for the change that follows */
-    bool forced;                 /* likewise */
-    int64_t timeline;            /* of the server, as it was seen last; 0: not yet */
-    pid_t pid;
-    int64_t trips;
-    uint64_t begins;             /* own transactions so far */
-    int64_t draws[PG_DRAWS_MAX]; /* what this transaction drew from semel.arrival: its own rows */
-    size_t n_draws;
-    const struct semel_clock *clock; /* NULL: the database's */
-    struct semel_random *rng, own_rng;
-    const struct pg_sql *prepared[PG_PREPARED_MAX];
-    size_t n_prepared;
-    struct pg_queue *queue;
-    struct pg_ahead *ahead;
-    struct pg_shape *shapes;
-    size_t n_shapes;
-    bool mostly_old; /* most of the last batch was there already */
-};
-
-static inline struct pg_store *semel__pg_of(struct semel_store *store)
-{
-    return (struct pg_store *)store; /* the first member */
-}
-
-/* ---- a round trip ------------------------------------------------------------------------------- */
-
 /* Statements that are sent together and answered together. For each: its parameters in order ($1, $2 ...), then
  * semel__pg_add. The first failure sticks and is told by semel__pg_run. Outside a transaction the statements of one
- * trip are one transaction. */
+ * trip are one transaction. A statement of the driver's own is a constant, and its name is unique; types are set by
+ * casts in the text: $2::text[]. */
 struct pg_trip {
     struct pg_store *d;
     const char *doing;
@@ -123,7 +72,7 @@ struct pg_trip {
     size_t n_slots;                 /* answers to come: one a statement, and one each that had to be prepared */
     int slots[2 * PG_TRIP_MAX + 2]; /* which statement, or -1: a preparation, or -2: none of the caller's */
     size_t preparing;               /* the statement after the last one that was answered */
-    const struct pg_sql *fresh[PG_TRIP_MAX + 1]; /* prepared by this trip, in order */
+    const struct sql_text *fresh[PG_TRIP_MAX + 1]; /* prepared by this trip, in order */
     size_t n_fresh;
     int n_params;
     struct semel_buf bytes; /* of the parameters */
@@ -135,9 +84,67 @@ struct pg_trip {
     size_t array_at, array_n; /* of the array that is being filled */
 };
 
+/* What run() has sent and flush() will read (pg_run.c). */
+struct pg_reading {
+    const struct sql_statement *statement;
+    sql_reader read;
+    void *ctx;
+    size_t at, n; /* its result in the trip; how many items it has */
+    bool early;   /* it was asked before: pg_ahead.c */
+};
+
+struct pg_exec {
+    struct pg_trip trip;
+    bool started; /* the trip is */
+    struct pg_reading readings[PG_TRIP_MAX + 1];
+    size_t n;
+};
+
+struct pg_store {
+    struct sql sql;
+    struct pg_exec exec;
+    PGconn *conn;
+    char *conninfo;   /* for libpq, without our parameters; NULL for a wrapped one. Holds a password: wiped */
+    bool wrapped;     /* the caller's connection */
+    bool pooler;      /* no named statements */
+    bool broken;      /* could not be brought back to a known state: CLOSED until reopened */
+    bool begun;       /* we began the open transaction, and we end it */
+    bool joined;      /* the open transaction is the caller's */
+    bool strict;      /* it is above READ COMMITTED */
+    bool standby;     /* commits wait for a standby */
+    bool undone;      /* nothing happened since the last rollback_to */
+    bool cursor;      /* the guard is set in a joined transaction */
+    int saved;        /* how many savepoints are set */
+    bool lost_wait;   /* a notice said that the wait for a standby was cancelled */
+    int timeout_ms;   /* for locks */
+    int schema_found; /* when it was opened, before a migration */
+    int64_t timeline; /* of the server, as it was seen last; 0: not yet */
+    pid_t pid;
+    int64_t trips;
+    uint64_t begins;             /* own transactions so far */
+    int64_t draws[PG_DRAWS_MAX]; /* what this transaction drew from semel.arrival: its own rows */
+    size_t n_draws;
+    const struct semel_clock *clock; /* NULL: the database's */
+    struct semel_random *rng, own_rng;
+    const struct sql_text *prepared[PG_PREPARED_MAX];
+    size_t n_prepared;
+    struct pg_queue *queue;
+    struct pg_ahead *ahead;
+    struct pg_shape *shapes;
+    size_t n_shapes;
+    bool mostly_old; /* most of the last batch was there already */
+};
+
+static inline struct pg_store *semel__pg_of(struct semel_store *store)
+{
+    return (struct pg_store *)store; /* the first member */
+}
+
+/* ---- a round trip ------------------------------------------------------------------------------- */
+
 void semel__pg_start(struct pg_trip *trip, struct pg_store *d, const char *doing);
 /* Returns the index of its result. */
-size_t semel__pg_add(struct pg_trip *trip, const struct pg_sql *sql);
+size_t semel__pg_add(struct pg_trip *trip, const struct sql_text *sql);
 /* Sends and waits for all. OK: every statement succeeded. After a failure inside a transaction it must be rolled back,
  * whole or to a savepoint. No statement added: OK, without a round trip. */
 semel_status semel__pg_run(struct pg_trip *trip, struct semel_error *err);
@@ -145,7 +152,7 @@ semel_status semel__pg_run(struct pg_trip *trip, struct semel_error *err);
 semel_status semel__pg_run_theirs(struct pg_trip *trip, struct semel_error *err);
 void semel__pg_end(struct pg_trip *trip); /* frees results; may be called twice */
 /* start, add, run and end of one statement without parameters and without rows. */
-semel_status semel__pg_do(struct pg_store *d, const struct pg_sql *sql, const char *doing, struct semel_error *err);
+semel_status semel__pg_do(struct pg_store *d, const struct sql_text *sql, const char *doing, struct semel_error *err);
 
 /* Pieces of a trip, for pg_queue.c. */
 semel_status semel__pg_wait(struct pg_store *d, const char *doing, struct semel_error *err);
@@ -161,6 +168,7 @@ void semel__pg_int(struct pg_trip *trip, int64_t v);           /* bigint; SEMEL_
 void semel__pg_time(struct pg_trip *trip, int64_t us);         /* timestamptz; SEMEL_NONE: NULL */
 void semel__pg_bool(struct pg_trip *trip, bool v);
 void semel__pg_null(struct pg_trip *trip);
+void semel__pg_copied(struct pg_trip *trip, struct semel_str s); /* text or bytea, not borrowed */
 
 enum pg_kind { PG_TEXTS, PG_BYTES, PG_INTS, PG_INT4S, PG_TIMES, PG_BOOLS };
 /* text[], bytea[], bigint[], integer[], timestamptz[], boolean[]: start, n items, end. */
@@ -362,10 +370,11 @@ size_t semel__pg_begin_add(struct pg_trip *trip);
 
 void semel__pg_ahead(struct semel_store *store, struct semel_str consumer);
 bool semel__pg_ahead_is(const struct pg_store *d); /* a transaction is on its way that nobody has asked for yet */
-/* The answers, waited for; valid until the end. settings: *ret stays as it is where it was not asked for. */
+/* It has asked for the consumer's settings. */
+bool semel__pg_ahead_asked(const struct pg_store *d, struct semel_str consumer);
+/* The answers, waited for; valid until the end. */
 semel_status semel__pg_ahead_begun(struct pg_store *d, const PGresult **ret, struct semel_error *err);
-semel_status semel__pg_ahead_settings(struct pg_store *d, struct semel_str consumer, const PGresult **ret,
-                                      struct semel_error *err);
+semel_status semel__pg_ahead_settings(struct pg_store *d, PGresult **ret, struct semel_error *err);
 void semel__pg_ahead_end(struct pg_store *d);  /* the transaction is the caller's now */
 void semel__pg_ahead_drop(struct pg_store *d); /* it is not wanted */
 void semel__pg_ahead_free(struct pg_store *d);
@@ -428,14 +437,8 @@ semel_status semel__pg_admit(struct semel_store *store, struct semel_admit_batch
 semel_status semel__pg_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
                              struct semel_error *err);
 /* pg_operate.c: what an operator's role runs in the place of a statement; the statement itself where there is none. */
-const struct pg_sql *semel__pg_instead(const struct pg_sql *sql);
+const struct sql_text *semel__pg_instead(const struct sql_text *sql);
 semel_status semel__pg_operate(struct pg_store *d, struct semel_settle_batch *batch, struct semel_error *err);
-/* settings: all of them; not given: they stay, and no file has set the consumer any more. */
-semel_status semel__pg_operate_consumer(struct pg_store *d, struct semel_str consumer, struct semel_str settings,
-                                        struct semel_error *err);
-/* The reason of the change that follows in this transaction, whose line of the audit the database writes. */
-semel_status semel__pg_operator_line(struct pg_store *d, const struct semel_audit *line, struct semel_error *err);
-
 semel_status semel__pg_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
 semel_status semel__pg_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
                             struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
@@ -462,32 +465,8 @@ semel_status semel__pg_purge_business(struct semel_store *store, struct semel_st
                                       size_t *ret_deleted, struct semel_error *err);
 semel_status semel__pg_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
                                   char ret_id[37], struct semel_error *err);
-semel_status semel__pg_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
-                             struct semel_error *err);
-semel_status semel__pg_consumer_get(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
-                                    struct semel_str *ret_settings, struct semel_error *err);
-size_t semel__pg_consumer_add(struct pg_trip *trip, struct semel_str consumer);
-semel_status semel__pg_consumer_put(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
-                                    int64_t now_us, struct semel_error *err);
-semel_status semel__pg_consumer_read(struct semel_store *store, struct semel_str consumer, bool lock,
-                                     struct semel_arena *arena, struct semel_consumer *ret, struct semel_error *err);
-semel_status semel__pg_consumer_mark(struct semel_store *store, struct semel_str consumer,
-                                     const struct semel_set_by *by, struct semel_error *err);
-semel_status semel__pg_count_affected(struct semel_store *store, struct semel_str consumer, enum semel_affected what,
-                                      int64_t version, int64_t max, int64_t *ret_n, struct semel_error *err);
-semel_status semel__pg_consumers(struct semel_store *store, struct semel_str after, size_t max,
-                                 struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
-                                 struct semel_error *err);
-semel_status semel__pg_positions_take(struct semel_store *store, struct semel_str consumer,
-                                      struct semel_position *items, size_t n, int64_t now_us, struct semel_error *err);
-semel_status semel__pg_positions_move(struct semel_store *store, struct semel_str consumer,
-                                      struct semel_position *items, size_t n, int64_t now_us, struct semel_error *err);
-semel_status semel__pg_positions_set(struct semel_store *store, struct semel_str consumer, struct semel_position *items,
-                                     size_t n, int64_t now_us, struct semel_error *err);
-semel_status semel__pg_positions_list(struct semel_store *store, struct semel_str consumer, size_t max,
-                                      struct semel_arena *arena, struct semel_position **ret, size_t *ret_n,
-                                      struct semel_error *err);
 
+extern const struct sql_driver semel__pg_driver;
 extern const struct semel_look_ops semel__pg_look;
 
 #endif

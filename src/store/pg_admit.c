@@ -27,20 +27,20 @@ struct part {
 #define MARKS                                                                                                         \
     "SELECT b.n, w.watermark FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS b (source, n) CROSS JOIN LATERAL " \
     "(SELECT watermark FROM semel.watermark WHERE consumer = $1::text AND source = b.source "
-static const struct pg_sql sql_watermarks = {"semel_watermarks", MARKS "OFFSET 0) AS w ORDER BY b.n"};
+static const struct sql_text sql_watermarks = {"semel_watermarks", MARKS "OFFSET 0) AS w ORDER BY b.n"};
 /* Above READ COMMITTED a watermark that was raised after our snapshot has to be noticed: both fail with 40001 then. The
  * lock is there so that a purge, which waits for nobody, does not insert while we do. */
 #define MARK_LOCK PG_MARK_LOCK("$1", "b.source")
-static const struct pg_sql sql_watermarks_lock = {"semel_watermarks_lock",
-                                                  "SELECT pg_catalog.pg_advisory_xact_lock_shared(" MARK_LOCK
-                                                  ") FROM pg_catalog.unnest($2::text[]) "
-                                                  "WITH ORDINALITY AS b (source, n) ORDER BY b.n"};
-static const struct pg_sql sql_watermarks_put = {
+static const struct sql_text sql_watermarks_lock = {"semel_watermarks_lock",
+                                                    "SELECT pg_catalog.pg_advisory_xact_lock_shared(" MARK_LOCK
+                                                    ") FROM pg_catalog.unnest($2::text[]) "
+                                                    "WITH ORDINALITY AS b (source, n) ORDER BY b.n"};
+static const struct sql_text sql_watermarks_put = {
     "semel_watermarks_put",
     "INSERT INTO semel.watermark (consumer, source, watermark, updated_at) SELECT $1::text, b.source, '-infinity', "
     "$3::timestamptz FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS b (source, n) ORDER BY b.n "
     "ON CONFLICT (consumer, source) DO NOTHING"};
-static const struct pg_sql sql_watermarks_share = {"semel_watermarks_share", MARKS "FOR SHARE) AS w ORDER BY b.n"};
+static const struct sql_text sql_watermarks_share = {"semel_watermarks_share", MARKS "FOR SHARE) AS w ORDER BY b.n"};
 
 /* ---- what was inserted --------------------------------------------------------------------------- */
 

@@ -49,7 +49,8 @@ void semel__pg_ahead(struct semel_store *store, struct semel_str consumer)
     a->answered = false;
     semel__pg_start(&a->trip, d, "begin");
     a->begun = semel__pg_begin_add(&a->trip);
-    a->settings = semel__pg_consumer_add(&a->trip, consumer_of(a));
+    semel__pg_text(&a->trip, consumer_of(a));
+    a->settings = semel__pg_add(&a->trip, &semel__pg_statements[SQL_consumer_get].sql);
     a->sent = true;
     (void)PQflush(d->conn); /* what does not go now goes when the answer is waited for */
 }
@@ -75,11 +76,13 @@ semel_status semel__pg_ahead_begun(struct pg_store *d, const PGresult **ret, str
     return status;
 }
 
-semel_status semel__pg_ahead_settings(struct pg_store *d, struct semel_str consumer, const PGresult **ret,
-                                      struct semel_error *err)
+bool semel__pg_ahead_asked(const struct pg_store *d, struct semel_str consumer)
 {
-    if (!semel__pg_ahead_is(d) || !semel__str_eq(consumer, consumer_of(d->ahead)))
-        return SEMEL_OK;
+    return semel__pg_ahead_is(d) && semel__str_eq(consumer, consumer_of(d->ahead));
+}
+
+semel_status semel__pg_ahead_settings(struct pg_store *d, PGresult **ret, struct semel_error *err)
+{
     semel_status status = answer(d, err);
     if (status == SEMEL_OK)
         *ret = d->ahead->trip.results[d->ahead->settings];
@@ -101,7 +104,7 @@ void semel__pg_ahead_drop(struct pg_store *d)
         return;
     semel__pg_ahead_end(d);
     d->begun = true; /* it is ours to be rolled back */
-    semel__pg_rollback(&d->store);
+    semel__pg_rollback(&d->sql.store);
     d->begun = begun;
 }
 

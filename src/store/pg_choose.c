@@ -82,8 +82,9 @@ void semel__pg_filter_put(struct pg_trip *trip, const struct semel_filter *filte
 
 /* ---- bounds --------------------------------------------------------------------------------------- */
 
-static const struct pg_sql many_names = {"look_names", PG_NAMES " SELECT pg_catalog.count(*), 0::bigint FROM names"};
-static const struct pg_sql many_places = {"look_places", PG_NAMES " SELECT 0::bigint, pg_catalog.count(*) FROM places"};
+static const struct sql_text many_names = {"look_names", PG_NAMES " SELECT pg_catalog.count(*), 0::bigint FROM names"};
+static const struct sql_text many_places = {"look_places",
+                                            PG_NAMES " SELECT 0::bigint, pg_catalog.count(*) FROM places"};
 
 void semel__pg_bounds_add(struct pg_trip *trip, const struct semel_filter *filter, enum pg_way way, size_t *ret_at)
 {

@@ -193,7 +193,7 @@ static semel_status catalog_first(struct semel_str path, struct semel_error *err
 static semel_status writable(struct pg_store *d, struct semel_error *err)
 {
     /* Also safe under the search_path that is to be refused. */
-    static const struct pg_sql sql = {
+    static const struct sql_text sql = {
         "semel_writable", "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only') "
                           "OPERATOR(pg_catalog.=) 'on'::pg_catalog.text, "
                           "pg_catalog.array_to_string(pg_catalog.current_schemas(true), ',')"};
@@ -218,7 +218,7 @@ static semel_status writable(struct pg_store *d, struct semel_error *err)
 /* A role that reads the tables and may call what operators do. */
 static semel_status look_at_role(struct pg_store *d, struct semel_error *err)
 {
-    static const struct pg_sql sql = {
+    static const struct sql_text sql = {
         "semel_operator",
         "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n "
         "ON n.oid = c.relnamespace WHERE n.nspname = 'semel' AND c.relname = 'inbox' "
@@ -226,12 +226,12 @@ static semel_status look_at_role(struct pg_store *d, struct semel_error *err)
         "JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace WHERE n.nspname = 'semel' "
         "AND p.proname = '_operate' AND pg_catalog.has_function_privilege(p.oid, 'EXECUTE'))"};
     struct pg_trip trip;
-    d->operator_ = false;
+    d->sql.by_operator = false;
     semel__pg_start(&trip, d, "looking at the role");
     size_t at = semel__pg_add(&trip, &sql);
     semel_status status = semel__pg_run(&trip, err);
     if (status == SEMEL_OK)
-        d->operator_ = semel__pg_get_bool(trip.results[at], 0, 0);
+        d->sql.by_operator = semel__pg_get_bool(trip.results[at], 0, 0);
     semel__pg_end(&trip);
     return status;
 }
@@ -255,9 +255,9 @@ semel_status semel__pg_suitable(struct pg_store *d, struct semel_error *err)
     if (status == SEMEL_OK)
         status = look_at_role(d, err);
     if (status == SEMEL_OK)
-        status = semel__pg_schema_check(d, d->store.options.migrate, err);
-    if (status == SEMEL_OK && d->store.options.migrate)
-        status = semel__pg_migrate(&d->store, NULL, NULL, err);
+        status = semel__pg_schema_check(d, d->sql.store.options.migrate, err);
+    if (status == SEMEL_OK && d->sql.store.options.migrate)
+        status = semel__pg_migrate(&d->sql.store, NULL, NULL, err);
     if (status == SEMEL_OK)
         status = semel__pg_sequences(d, err);
     return status == SEMEL_OK ? semel__pg_timeline(d, err) : status;
@@ -294,7 +294,7 @@ void semel__pg_disconnect(struct pg_store *d)
         semel__pg_ahead_end(d);
     }
     if (d->conn != NULL && d->wrapped && d->pid == getpid())
-        semel__pg_rollback(&d->store);
+        semel__pg_rollback(&d->sql.store);
     if (d->conn != NULL && !d->wrapped) {
         if (d->pid != getpid())
             mute(d->conn);

@@ -15,12 +15,12 @@ bool semel__pg_is(const struct semel_store *store)
 
 /* ---- what is held -------------------------------------------------------------------------------- */
 
-static const struct pg_sql hold = {
+static const struct sql_text hold = {
     "semel_hold",
     "INSERT INTO semel.held (token, kind, consumer, source, message_id, attempt, at) "
     "VALUES ($1::bigint, 'begun', $2::text, $3::text, $4::text, $5::bigint, pg_catalog.clock_timestamp())"};
-static const struct pg_sql unhold = {"semel_unhold",
-                                     "DELETE FROM semel.held WHERE token = $1::bigint AND kind <> 'claimed'"};
+static const struct sql_text unhold = {"semel_unhold",
+                                       "DELETE FROM semel.held WHERE token = $1::bigint AND kind <> 'claimed'"};
 
 semel_status semel__pg_hold(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                             struct semel_str id, int64_t token, int attempt, struct semel_error *err)
@@ -49,8 +49,8 @@ semel_status semel__pg_unhold(struct semel_store *store, int64_t token, struct s
     return status;
 }
 
-static const struct pg_sql forget_claim = {"semel_forget_claim", "DELETE FROM semel.held WHERE token = $1::bigint"};
-static const struct pg_sql hold_back = {
+static const struct sql_text forget_claim = {"semel_forget_claim", "DELETE FROM semel.held WHERE token = $1::bigint"};
+static const struct sql_text hold_back = {
     "semel_hold_back", "INSERT INTO semel.held (token, kind, consumer, source, message_id, attempt, at) "
                        "VALUES ($1::bigint, 'refused', '', '', '', 0, pg_catalog.clock_timestamp())"};
 
@@ -69,7 +69,7 @@ semel_status semel__pg_hold_back(struct semel_store *store, int64_t token, struc
 
 /* ---- what is said -------------------------------------------------------------------------------- */
 
-static const struct pg_sql about = {
+static const struct sql_text about = {
     "semel_about", "SELECT pg_catalog.current_setting('synchronous_commit'), pg_catalog.current_setting('fsync'), "
                    "pg_catalog.current_setting('synchronous_standby_names')"};
 

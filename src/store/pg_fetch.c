@@ -16,16 +16,16 @@
 #define ROWS_OF "FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS b (source, id, n) CROSS JOIN LATERAL (SELECT "
 #define ROW_OF_B "FROM semel.inbox WHERE consumer = $1::text AND source = b.source AND message_id = b.id "
 
-static const struct pg_sql sql_final = {"semel_final", "SELECT b.n, " PG_FINAL_COLUMNS " " ROWS_OF "* " ROW_OF_B
-                                                       "AND " PG_FINAL " OFFSET 0) AS i"};
-static const struct pg_sql sql_lock_open = {"semel_lock_open", "SELECT b.n " ROWS_OF "arrival " ROW_OF_B "AND " PG_OPEN
-                                                               " FOR UPDATE) AS i ORDER BY b.n"};
-static const struct pg_sql sql_lock_all = {"semel_lock_all",
-                                           "SELECT b.n " ROWS_OF "arrival " ROW_OF_B "FOR UPDATE) AS i ORDER BY b.n"};
-static const struct pg_sql sql_lock_free = {"semel_lock_free", "SELECT b.n " ROWS_OF "arrival " ROW_OF_B
-                                                               "FOR UPDATE SKIP LOCKED) AS i ORDER BY b.n"};
-static const struct pg_sql sql_read = {"semel_read", "SELECT b.n, " PG_COLUMNS("true") " " ROWS_OF "* " ROW_OF_B
-                                                                                       "OFFSET 0) AS i ORDER BY b.n"};
+static const struct sql_text sql_final = {"semel_final", "SELECT b.n, " PG_FINAL_COLUMNS " " ROWS_OF "* " ROW_OF_B
+                                                         "AND " PG_FINAL " OFFSET 0) AS i"};
+static const struct sql_text sql_lock_open = {"semel_lock_open", "SELECT b.n " ROWS_OF "arrival " ROW_OF_B
+                                                                 "AND " PG_OPEN " FOR UPDATE) AS i ORDER BY b.n"};
+static const struct sql_text sql_lock_all = {"semel_lock_all",
+                                             "SELECT b.n " ROWS_OF "arrival " ROW_OF_B "FOR UPDATE) AS i ORDER BY b.n"};
+static const struct sql_text sql_lock_free = {"semel_lock_free", "SELECT b.n " ROWS_OF "arrival " ROW_OF_B
+                                                                 "FOR UPDATE SKIP LOCKED) AS i ORDER BY b.n"};
+static const struct sql_text sql_read = {"semel_read", "SELECT b.n, " PG_COLUMNS("true") " " ROWS_OF "* " ROW_OF_B
+                                                                                         "OFFSET 0) AS i ORDER BY b.n"};
 
 static const struct pg_column id_column = {.kind = PG_FIELD_TEXT, .offset = offsetof(struct semel_row, id)};
 static const struct pg_column source_column = {.kind = PG_FIELD_KEY, .offset = offsetof(struct semel_row, source)};

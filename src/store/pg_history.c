@@ -13,17 +13,17 @@
 #define FINGERPRINT_MAX (1 + SEMEL_FP_MAX)
 #define THIS "WHERE consumer = $1::text AND source = $2::text AND message_id = $3::text "
 
-static const struct pg_sql tries = {"look_tries",
-                                    "SELECT attempt, at, worker, error_class, error_text FROM semel.attempt " THIS
-                                    "ORDER BY id DESC LIMIT $4::bigint"};
-static const struct pg_sql acts = {"look_acts", "SELECT at, who, what, reason FROM semel.audit " THIS
-                                                "ORDER BY id DESC LIMIT $4::bigint"};
-static const struct pg_sql conflicts = {
+static const struct sql_text tries = {"look_tries",
+                                      "SELECT attempt, at, worker, error_class, error_text FROM semel.attempt " THIS
+                                      "ORDER BY id DESC LIMIT $4::bigint"};
+static const struct sql_text acts = {"look_acts", "SELECT at, who, what, reason FROM semel.audit " THIS
+                                                  "ORDER BY id DESC LIMIT $4::bigint"};
+static const struct sql_text conflicts = {
     "look_conflicts", "SELECT fingerprint, count, first_at, last_at FROM (SELECT * FROM semel.conflict " THIS
                       "ORDER BY fingerprint LIMIT $4::bigint) AS c ORDER BY first_at, fingerprint"};
-static const struct pg_sql business = {"look_business", "SELECT business_key FROM semel.business_key " THIS
-                                                        "ORDER BY business_key LIMIT $4::bigint"};
-static const struct pg_sql rivals = {
+static const struct sql_text business = {"look_business", "SELECT business_key FROM semel.business_key " THIS
+                                                          "ORDER BY business_key LIMIT $4::bigint"};
+static const struct sql_text rivals = {
     "look_rivals",
     "WITH k AS (SELECT business_key FROM semel.business_key " THIS
     "UNION SELECT business_key FROM semel.business_want " THIS
@@ -44,8 +44,8 @@ static const struct pg_sql rivals = {
     "FROM (SELECT 1) AS one LEFT JOIN LATERAL "                                                        \
     "(SELECT i.source, i.message_id, i.status, i.version FROM semel.inbox AS i WHERE i.consumer = $1 " \
     "AND i.order_key = $3 AND i." PG_UNFINISHED " ORDER BY " order "i.arrival LIMIT 1) AS h ON true"
-static const struct pg_sql place_by_arrival = {"look_place", PLACE("")};
-static const struct pg_sql place_by_version = {"look_place_version", PLACE("i.version NULLS FIRST, ")};
+static const struct sql_text place_by_arrival = {"look_place", PLACE("")};
+static const struct sql_text place_by_version = {"look_place_version", PLACE("i.version NULLS FIRST, ")};
 
 struct past {
     const struct semel_row *row;
@@ -149,7 +149,7 @@ enum { T_TRIES, T_ACTS, T_CONFLICTS, T_BUSINESS, T_RIVALS, T_PLACE, T_COUNT };
 
 static void ask(struct pg_trip *trip, const struct past *past)
 {
-    static const struct pg_sql *const lists[] = {&tries, &acts, &conflicts, &business, &rivals};
+    static const struct sql_text *const lists[] = {&tries, &acts, &conflicts, &business, &rivals};
     const struct semel_row *row = past->row;
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         semel__pg_text(trip, row->consumer);

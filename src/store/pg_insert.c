@@ -25,7 +25,7 @@ struct pg_shape {
     uint64_t key;
     char name[32];
     char *text;
-    struct pg_sql sql;
+    struct sql_text sql;
 };
 
 struct inserted_column {
@@ -202,7 +202,7 @@ static struct pg_shape *keep(struct pg_store *d, uint64_t key, char *text)
     shape->key = key;
     snprintf(shape->name, sizeof(shape->name), "semel_insert_%" PRIx64, key);
     shape->text = text;
-    shape->sql = (struct pg_sql){shape->name, text};
+    shape->sql = (struct sql_text){shape->name, text};
     return shape;
 }
 
@@ -251,7 +251,7 @@ size_t semel__pg_insert(struct pg_trip *trip, struct semel_str consumer, struct 
         kept = keep(trip->d, key, text);
     if (kept != NULL)
         return semel__pg_add(trip, &kept->sql);
-    const struct pg_sql nameless = {NULL, text};
+    const struct sql_text nameless = {NULL, text};
     size_t index = semel__pg_add(trip, &nameless);
     semel__free(text);
     return index;

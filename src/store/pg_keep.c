@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * pg_keep.c: how long things are kept (watermark, purge), and what is only ever added (outbox, audit).
+ * pg_keep.c: how long things are kept (watermark, purge), and what is only ever added (outbox).
  *
  * Invariants: a watermark rises; purge deletes final rows only, at most `max` a call, each with its attempts, and waits
  * for nobody: a row that somebody has locked is left for the next time.
@@ -17,24 +17,24 @@
 #define MARK_LOCK PG_MARK_LOCK("$1", "$2")
 
 /* Whoever makes a row holds the lock of its name, shared by deliveries (pg_admit.c), so that no insert waits here. */
-static const struct pg_sql sql_mark_put = {
+static const struct sql_text sql_mark_put = {
     "semel_watermark_put",
     "INSERT INTO semel.watermark (consumer, source, watermark, updated_at) SELECT $1, $2, $3::timestamptz, "
     "coalesce($4::timestamptz, pg_catalog.clock_timestamp()) WHERE NOT EXISTS (SELECT FROM semel.watermark "
     "WHERE " THIS_MARK ") AND pg_catalog.pg_try_advisory_xact_lock(" MARK_LOCK ") ON CONFLICT (consumer, source) DO "
     "NOTHING"};
-static const struct pg_sql sql_mark_raise = {
+static const struct sql_text sql_mark_raise = {
     "semel_watermark_raise",
     "UPDATE semel.watermark SET watermark = $3::timestamptz, updated_at = coalesce($4::timestamptz, "
     "pg_catalog.clock_timestamp()) WHERE ctid = ANY (ARRAY(SELECT ctid FROM semel.watermark WHERE " THIS_MARK
     " AND watermark < $3 FOR UPDATE SKIP LOCKED))"};
-static const struct pg_sql sql_mark_look = {"semel_watermark_look", "SELECT FROM semel.watermark WHERE " THIS_MARK
-                                                                    " AND watermark >= $3::timestamptz"};
+static const struct sql_text sql_mark_look = {"semel_watermark_look", "SELECT FROM semel.watermark WHERE " THIS_MARK
+                                                                      " AND watermark >= $3::timestamptz"};
 
 semel_status semel__pg_watermark(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                                  int64_t watermark_us, struct semel_error *err)
 {
-    static const struct pg_sql *const steps[] = {&sql_mark_put, &sql_mark_raise, &sql_mark_look};
+    static const struct sql_text *const steps[] = {&sql_mark_put, &sql_mark_raise, &sql_mark_look};
     struct pg_store *d = semel__pg_of(store);
     struct pg_trip trip;
     size_t at = 0;
@@ -65,20 +65,20 @@ semel_status semel__pg_watermark(struct semel_store *store, struct semel_str con
 #define WATERMARK \
     "least($4, coalesce((SELECT watermark FROM semel.watermark WHERE " THIS_MARK "), '-infinity'::timestamptz))"
 
-static const struct pg_sql sql_aged = {
+static const struct sql_text sql_aged = {
     "semel_aged",
     "SELECT pg_catalog.count(*), pg_catalog.max(message_time) FROM (SELECT message_time FROM " AGED("$4") ") AS a"};
 #define OLD "ctid = ANY (ARRAY(SELECT ctid FROM " AGED(WATERMARK) ")) AND consumer = $1 AND " PG_FINAL
 #define ATTEMPTS \
     "SELECT id FROM semel.attempt WHERE consumer = $1 AND source = $2 AND message_id = g.message_id OFFSET 0"
-static const struct pg_sql sql_purge = {
+static const struct sql_text sql_purge = {
     "semel_purge",
     "WITH gone AS (DELETE FROM semel.inbox WHERE ctid = ANY (ARRAY(SELECT ctid FROM semel.inbox WHERE " OLD
     " FOR UPDATE SKIP LOCKED)) RETURNING message_id), tries AS (DELETE FROM semel.attempt WHERE "
     "id = ANY (ARRAY(SELECT a.id FROM gone AS g CROSS JOIN LATERAL (" ATTEMPTS ") AS a))) "
     "SELECT pg_catalog.count(*) FROM gone"};
 
-static size_t add_aged(struct pg_trip *trip, const struct pg_sql *sql, struct semel_str consumer,
+static size_t add_aged(struct pg_trip *trip, const struct sql_text *sql, struct semel_str consumer,
                        struct semel_str source, int64_t before_us, size_t max)
 {
     semel__pg_text(trip, consumer);
@@ -119,16 +119,16 @@ semel_status semel__pg_purge(struct semel_store *store, struct semel_str consume
 
 /* ---- conflicts and order keys -------------------------------------------------------------------- */
 
-static const struct pg_sql sql_conflicts = {
+static const struct sql_text sql_conflicts = {
     "semel_purge_conflicts",
     "DELETE FROM semel.conflict WHERE ctid = ANY (ARRAY(SELECT ctid FROM semel.conflict WHERE consumer = $1 AND "
     "last_at < $2::timestamptz ORDER BY last_at LIMIT $3::bigint FOR UPDATE SKIP LOCKED))"};
-static const struct pg_sql sql_keys_end = {"semel_purge_keys_end",
-                                           "SELECT pg_catalog.max(order_key), pg_catalog.count(*) FROM (SELECT "
-                                           "order_key FROM semel.order_key WHERE consumer = $1 AND "
-                                           "order_key > $2 ORDER BY order_key LIMIT 10 * $3::bigint) AS k"};
+static const struct sql_text sql_keys_end = {"semel_purge_keys_end",
+                                             "SELECT pg_catalog.max(order_key), pg_catalog.count(*) FROM (SELECT "
+                                             "order_key FROM semel.order_key WHERE consumer = $1 AND "
+                                             "order_key > $2 ORDER BY order_key LIMIT 10 * $3::bigint) AS k"};
 /* A change of the key's unfinished set moves updated_at, which the lock looks at again. */
-static const struct pg_sql sql_keys = {
+static const struct sql_text sql_keys = {
     "semel_purge_keys",
     "DELETE FROM semel.order_key WHERE ctid = ANY (ARRAY(SELECT k.ctid FROM semel.order_key AS k WHERE "
     "k.consumer = $1 AND k.order_key > $2 AND k.order_key <= $3 AND k.last_version IS NULL AND "
@@ -185,7 +185,7 @@ semel_status semel__pg_purge_side(struct semel_store *store, struct semel_str co
 semel_status semel__pg_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us, size_t max,
                                       size_t *ret_deleted, struct semel_error *err)
 {
-    static const struct pg_sql sql = {
+    static const struct sql_text sql = {
         "semel_purge_business",
         "DELETE FROM semel.business_key WHERE ctid = ANY (ARRAY(SELECT ctid FROM semel.business_key WHERE consumer = "
         "$1 "
@@ -209,7 +209,7 @@ semel_status semel__pg_purge_business(struct semel_store *store, struct semel_st
 static semel_status put_event(struct pg_store *d, const struct semel__event *event, const char *id, int64_t now_us,
                               struct semel_error *err)
 {
-    static const struct pg_sql sql = {
+    static const struct sql_text sql = {
         "semel_outbox_put",
         "INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type, payload, headers, destination, created_at, "
         "traceparent) VALUES ($1::text::uuid, $2, $3, $4, $5, coalesce($6::text, '{}'), $7, $8::timestamptz, $9) "
@@ -243,27 +243,5 @@ semel_status semel__pg_outbox_put(struct semel_store *store, const struct semel_
     semel_status status = put_event(d, event, id, now_us, err);
     if (status == SEMEL_OK && ret_id != NULL)
         memcpy(ret_id, id, sizeof(id));
-    return status;
-}
-
-/* ---- audit --------------------------------------------------------------------------------------- */
-
-semel_status semel__pg_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
-                             struct semel_error *err)
-{
-    static const struct pg_sql sql = {"semel_audit",
-                                      "INSERT INTO semel.audit (at, who, what, reason, consumer, source, message_id) "
-                                      "VALUES ($1::timestamptz, $2, $3, $4, $5, $6, $7)"};
-    const struct semel_str texts[] = {line->who, line->what, line->reason, line->consumer, line->source, line->id};
-    struct pg_trip trip;
-    if (semel__pg_of(store)->operator_)
-        return semel__pg_operator_line(semel__pg_of(store), line, err);
-    semel__pg_start(&trip, semel__pg_of(store), "writing the audit");
-    semel__pg_time(&trip, now_us);
-    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
-        semel__pg_text(&trip, texts[i]);
-    semel__pg_add(&trip, &sql);
-    semel_status status = semel__pg_run(&trip, err);
-    semel__pg_end(&trip);
     return status;
 }

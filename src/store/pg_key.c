@@ -18,7 +18,7 @@
 #define IN_ORDER(alias) "AND " PG_IN_ORDER(alias) " "
 #define UNFINISHED(alias) "AND " alias "." PG_UNFINISHED " "
 
-static const struct pg_sql sql_put = {
+static const struct sql_text sql_put = {
     "semel_key_put",
     "INSERT INTO semel.order_key (consumer, order_key) SELECT $1::text, b.k FROM pg_catalog.unnest($2::text[]) "
     "WITH ORDINALITY AS b (k, n) ORDER BY b.n ON CONFLICT (consumer, order_key) DO NOTHING"};
@@ -27,12 +27,12 @@ static const struct pg_sql sql_put = {
     "SELECT b.n, o.last_version, o.skipped FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS b (k, n) " \
     "CROSS JOIN LATERAL (SELECT last_version, skipped FROM semel.order_key WHERE consumer = $1::text "      \
     "AND order_key = b.k " how ") AS o ORDER BY b.n"
-static const struct pg_sql sql_lock = {"semel_key_lock", LOCK("FOR UPDATE")};
-static const struct pg_sql sql_lock_free = {"semel_key_lock_free", LOCK("FOR UPDATE SKIP LOCKED")};
+static const struct sql_text sql_lock = {"semel_key_lock", LOCK("FOR UPDATE")};
+static const struct sql_text sql_lock_free = {"semel_key_lock_free", LOCK("FOR UPDATE SKIP LOCKED")};
 /* For an operator's role, which has the keys locked by sql_put already. */
-static const struct pg_sql sql_locked = {"semel_key_locked", LOCK("OFFSET 0")};
+static const struct sql_text sql_locked = {"semel_key_locked", LOCK("OFFSET 0")};
 
-static const struct pg_sql sql_facts = {
+static const struct sql_text sql_facts = {
     "semel_key_facts",
     "SELECT b.n, (SELECT pg_catalog.count(*) FROM (SELECT 1 FROM semel.inbox AS w WHERE " OF_KEY("w") NOT_OWN(
         "w") "AND w.status = 'waiting' AND w.error_class IS DISTINCT FROM 'business_duplicate' LIMIT 100000) AS p), "
@@ -85,7 +85,7 @@ void semel__pg_keys_add(struct pg_trip *trip, struct semel_str consumer, const s
     }
     semel__pg_text(trip, consumer);
     put_keys(trip, keys, n);
-    at->locks = semel__pg_add(trip, !patient ? &sql_lock_free : trip->d->operator_ ? &sql_locked : &sql_lock);
+    at->locks = semel__pg_add(trip, !patient ? &sql_lock_free : trip->d->sql.by_operator ? &sql_locked : &sql_lock);
     add_facts(trip, consumer, keys, n, at);
 }
 
@@ -133,7 +133,7 @@ semel_status semel__pg_keys_read(const struct pg_trip *trip, struct semel_key *k
 
 /* ---- business keys ------------------------------------------------------------------------------- */
 
-static const struct pg_sql sql_take = {
+static const struct sql_text sql_take = {
     "semel_business_take",
     "INSERT INTO semel.business_key AS t (consumer, business_key, source, message_id, taken_at, expires_at) "
     "SELECT $1::text, b.k, b.source, b.id, $2::timestamptz, b.expires_at "
@@ -143,7 +143,7 @@ static const struct pg_sql sql_take = {
     "taken_at = excluded.taken_at, expires_at = excluded.expires_at WHERE t.expires_at <= excluded.taken_at "
     "RETURNING t.business_key"};
 
-static const struct pg_sql sql_holders = {
+static const struct sql_text sql_holders = {
     "semel_business_holders",
     "SELECT b.n, h.source, h.message_id, CASE WHEN h.other THEN EXISTS (SELECT 1 FROM semel.inbox AS i WHERE "
     "i.consumer "
@@ -154,14 +154,14 @@ static const struct pg_sql sql_holders = {
     "other FROM semel.business_key AS t WHERE t.consumer = $1::text AND t.business_key = b.k OFFSET 0) AS h "
     "ON true ORDER BY b.n"};
 /* Whoever is taking a key at the moment is not waited for. */
-static const struct pg_sql sql_impatient = {
+static const struct sql_text sql_impatient = {
     "semel_impatient", "SELECT pg_catalog.set_config('semel.patience'::text, pg_catalog.current_setting("
                        "'lock_timeout'::text), true), pg_catalog.set_config('lock_timeout'::text, '20'::text, true)"};
-static const struct pg_sql sql_patient = {
+static const struct sql_text sql_patient = {
     "semel_patient", "SELECT pg_catalog.set_config('lock_timeout'::text, pg_catalog.current_setting("
                      "'semel.patience'::text), true)"};
 /* Before the rows: the order of locks. */
-static const struct pg_sql sql_hold = {
+static const struct sql_text sql_hold = {
     "semel_business_lock",
     "SELECT k.business_key FROM unnest($2::text[], $3::text[]) AS b (source, id) JOIN "
     "semel.business_key AS k ON k.consumer = $1::text AND k.source = b.source AND k.message_id = "

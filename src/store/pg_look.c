@@ -17,7 +17,7 @@
 
 /* Of the rows that were counted, which are the oldest, the one that is due first may be none: it is looked for among
  * the first that are due at all. */
-static const struct pg_sql count_all = {
+static const struct sql_text count_all = {
     "look_counts", PG_NAMES
     " SELECT name, status, n, capped, oldest, next FROM ("
     "SELECT c.name, 'processing' AS status, x.n, x.n >= $2::bigint AS capped, x.oldest, x.next FROM names AS c "
@@ -105,7 +105,7 @@ static semel_status look_counts(struct semel_store *store, struct semel_str cons
     [PG_WAY_##name] = {"look_list_" text, PG_NAMES                                                                 \
                        " SELECT " PG_COLUMNS("$13::boolean") " " PG_FROM(names, where, PG_FILTER states, PG_FIRST) \
                            PG_FIRST},
-static const struct pg_sql lists[PG_WAYS] = {PG_WAY_MAP(X)};
+static const struct sql_text lists[PG_WAYS] = {PG_WAY_MAP(X)};
 #undef X
 
 struct listing {
@@ -241,7 +241,7 @@ static semel_status look_list(struct semel_store *store, const struct semel_filt
     "LEFT JOIN looked AS e ON e.arrival = g.arrival ORDER BY g.n DESC, g.arrival"
 #define X(name, text, names, where, states) \
     [PG_WAY_##name] = {"look_groups_" text, PG_NAMES LOOKED PG_FROM(names, where, "", "LIMIT $3::bigint + 1") GROUPED},
-static const struct pg_sql groupings[PG_WAYS] = {PG_WAY_MAP(X)};
+static const struct sql_text groupings[PG_WAYS] = {PG_WAY_MAP(X)};
 #undef X
 
 enum group_col { G_CAPPED, G_CONSUMER, G_STATUS, G_CLASS, G_TEXT, G_N, G_FIRST, G_LAST, G_SOURCE, G_ID };
@@ -321,7 +321,7 @@ static semel_status look_groups(struct semel_store *store, const struct semel_fi
 
 /* ---- outbox ------------------------------------------------------------------------------------- */
 
-static const struct pg_sql count_outbox = {
+static const struct sql_text count_outbox = {
     "look_outbox",
     "SELECT pg_catalog.count(*), pg_catalog.min(o.created_at) FROM (SELECT created_at FROM semel.outbox ORDER BY seq "
     "LIMIT $1::bigint) AS o"};

@@ -138,7 +138,7 @@ static bool send(struct pg_store *d, const struct semel_pg_statement *s)
     struct pg_queue *q = d->queue;
     char name[NAME_BYTES];
     int which = d->wrapped || d->pooler ? -1 : kept(q, s->sql);
-    size_t tag = d->store.tag;
+    size_t tag = d->sql.store.tag;
     if (which < 0)
         return remember(q, tag, -1) &&
                PQsendQueryParams(d->conn, s->sql, s->n, s->types, s->values, s->lengths, s->formats, 1) != 0;
@@ -233,7 +233,7 @@ semel_status semel__pg_queue_end(struct pg_store *d, struct semel_error *err)
     struct pg_queue *q = d->queue;
     struct semel_error why;
     semel_status status = SEMEL_OK;
-    size_t tag = d->store.tag;
+    size_t tag = d->sql.store.tag;
     if (PQpipelineSync(d->conn) == 0) {
         d->broken = true;
         status = semel__pg_lost(d->conn, "queue", &why);

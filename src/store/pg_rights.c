@@ -13,7 +13,7 @@
 #define PARAMS_MAX 64
 
 #define SAME "SELECT,INSERT,UPDATE"
-static const struct pg_sql rights = {
+static const struct sql_text rights = {
     "semel_rights",
     "SELECT current_user::text, pg_catalog.current_setting('synchronous_commit') = 'off', "
     "pg_catalog.current_setting('fsync') = 'off', "

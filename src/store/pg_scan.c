@@ -19,17 +19,17 @@
     "i.consumer = $3 AND i.arrival > $4::bigint AND ($5::text IS NULL OR i.order_key = $5) " \
     "AND ($6::text IS NULL OR i.type = $6) AND ($7::text[] IS NULL OR i.status = ANY ($7)) ORDER BY i.arrival" LIMIT
 
-static const struct pg_sql sql_due = {
+static const struct sql_text sql_due = {
     "semel_scan_due",
     ROWS "i.consumer = $3 AND i.due_at IS NOT NULL AND i.due_at <= $4 AND (NOT $5::boolean OR i.payload IS NOT NULL) "
          "ORDER BY i.due_at, i.arrival" LIMIT};
-static const struct pg_sql sql_expired = {"semel_scan_expired",
-                                          ROWS "i.consumer = $3 AND i.status = 'processing' AND i.lease_until < $4 "
-                                               "ORDER BY i.lease_until, i.arrival" LIMIT};
-static const struct pg_sql sql_token = {"semel_scan_token", ROWS "i.lease_token = $3::bigint" LIMIT};
-static const struct pg_sql sql_key_arrival = {"semel_scan_key", ROWS OF_KEY " ORDER BY i.arrival" LIMIT};
-static const struct pg_sql sql_key_version = {"semel_scan_version",
-                                              ROWS OF_KEY " ORDER BY i.version NULLS FIRST, i.arrival" LIMIT};
+static const struct sql_text sql_expired = {"semel_scan_expired",
+                                            ROWS "i.consumer = $3 AND i.status = 'processing' AND i.lease_until < $4 "
+                                                 "ORDER BY i.lease_until, i.arrival" LIMIT};
+static const struct sql_text sql_token = {"semel_scan_token", ROWS "i.lease_token = $3::bigint" LIMIT};
+static const struct sql_text sql_key_arrival = {"semel_scan_key", ROWS OF_KEY " ORDER BY i.arrival" LIMIT};
+static const struct sql_text sql_key_version = {"semel_scan_version",
+                                                ROWS OF_KEY " ORDER BY i.version NULLS FIRST, i.arrival" LIMIT};
 #define STILL(table) table "consumer = $3 AND " table "status = 'waiting' AND " table "due_at IS NULL AND "
 #define NEXT_KEY(after) \
     "SELECT pg_catalog.min(w.order_key) FROM semel.inbox AS w WHERE " STILL("w.") "w.order_key > " after
@@ -41,13 +41,13 @@ static const struct pg_sql sql_key_version = {"semel_scan_version",
         "k.k") "), k.n + 1 FROM k WHERE k.k IS NOT NULL AND k.n < $2::bigint) "
 #define STILL_KEYS(order) \
     KEYS "SELECT " PG_COLUMNS("$1::boolean") " FROM k CROSS JOIN LATERAL (" HEAD(order) " LIMIT 1) AS i"
-static const struct pg_sql sql_still = {
+static const struct sql_text sql_still = {
     "semel_scan_still", ROWS STILL("i.") "($4::boolean OR i.order_key IS NULL) AND i.payload IS NOT NULL" LIMIT};
-static const struct pg_sql sql_still_arrival = {"semel_scan_still_keys", STILL_KEYS("ORDER BY h.arrival")};
-static const struct pg_sql sql_still_version = {"semel_scan_still_versions",
-                                                STILL_KEYS("ORDER BY h.version NULLS FIRST, h.arrival")};
-static const struct pg_sql sql_all = {"semel_scan_all", ROWS OF_ALL};
-static const struct pg_sql sql_open = {"semel_scan_open", ROWS "i." PG_OPEN " AND " OF_ALL};
+static const struct sql_text sql_still_arrival = {"semel_scan_still_keys", STILL_KEYS("ORDER BY h.arrival")};
+static const struct sql_text sql_still_version = {"semel_scan_still_versions",
+                                                  STILL_KEYS("ORDER BY h.version NULLS FIRST, h.arrival")};
+static const struct sql_text sql_all = {"semel_scan_all", ROWS OF_ALL};
+static const struct sql_text sql_open = {"semel_scan_open", ROWS "i." PG_OPEN " AND " OF_ALL};
 
 /* Are only states asked for that are in the index of what is not final? */
 static bool only_open(unsigned states)
@@ -197,7 +197,7 @@ semel_status semel__pg_sources(struct semel_store *store, struct semel_str consu
                                struct semel_str **ret_sources, size_t *ret_n, struct semel_error *err)
 {
     /* One step into the index a source, however many rows it has. */
-    static const struct pg_sql sql = {
+    static const struct sql_text sql = {
         "semel_sources",
         "WITH RECURSIVE s (source) AS ((SELECT source FROM semel.inbox WHERE consumer = $1 ORDER BY source LIMIT 1) "
         "UNION ALL SELECT (SELECT i.source FROM semel.inbox AS i WHERE i.consumer = $1 AND i.source > s.source "
@@ -220,9 +220,9 @@ semel_status semel__pg_sources(struct semel_store *store, struct semel_str consu
 semel_status semel__pg_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
                               struct semel_error *err)
 {
-    static const struct pg_sql sql = {"semel_parked",
-                                      "SELECT pg_catalog.count(*) FROM (SELECT 1 FROM semel.inbox "
-                                      "WHERE consumer = $1 AND status = 'waiting' LIMIT $2::bigint) AS w"};
+    static const struct sql_text sql = {"semel_parked",
+                                        "SELECT pg_catalog.count(*) FROM (SELECT 1 FROM semel.inbox "
+                                        "WHERE consumer = $1 AND status = 'waiting' LIMIT $2::bigint) AS w"};
     struct pg_trip trip;
     semel__pg_start(&trip, semel__pg_of(store), "counting parked messages");
     semel__pg_text(&trip, consumer);
@@ -239,11 +239,11 @@ semel_status semel__pg_parked(struct semel_store *store, struct semel_str consum
 semel_status semel__pg_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
                              int64_t *ret_n, struct semel_error *err)
 {
-    static const struct pg_sql sql = {"semel_large",
-                                      "SELECT pg_catalog.count(*) FROM (SELECT 1 FROM semel.inbox WHERE consumer = $1 "
-                                      "AND status IN ('dead', 'quarantined') "
-                                      "AND pg_catalog.octet_length(payload) > $2::bigint "
-                                      "ORDER BY pg_catalog.octet_length(payload) DESC LIMIT $3::bigint) AS w"};
+    static const struct sql_text sql = {
+        "semel_large", "SELECT pg_catalog.count(*) FROM (SELECT 1 FROM semel.inbox WHERE consumer = $1 "
+                       "AND status IN ('dead', 'quarantined') "
+                       "AND pg_catalog.octet_length(payload) > $2::bigint "
+                       "ORDER BY pg_catalog.octet_length(payload) DESC LIMIT $3::bigint) AS w"};
     struct pg_trip trip;
     semel__pg_start(&trip, semel__pg_of(store), "counting messages above payload_max");
     semel__pg_text(&trip, consumer);

@@ -14,7 +14,7 @@
 
 #define LOCK INT64_C(0x73656d656c) /* "semel" */
 
-static semel_status number(struct pg_store *d, const struct pg_sql *sql, int64_t *ret, struct semel_error *err)
+static semel_status number(struct pg_store *d, const struct sql_text *sql, int64_t *ret, struct semel_error *err)
 {
     struct pg_trip trip;
     semel__pg_start(&trip, d, "reading the schema");
@@ -28,12 +28,12 @@ static semel_status number(struct pg_store *d, const struct pg_sql *sql, int64_t
 
 static semel_status newest(struct pg_store *d, int64_t *ret_version, struct semel_error *err)
 {
-    static const struct pg_sql sql_there = {
+    static const struct sql_text sql_there = {
         "semel_there", "SELECT pg_catalog.count(*) FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace "
                        "AS n ON n.oid = c.relnamespace WHERE n.nspname = 'semel' AND c.relname = "
                        "'schema'"};
-    static const struct pg_sql sql_newest = {"semel_newest",
-                                             "SELECT coalesce(pg_catalog.max(version), 0) FROM semel.schema"};
+    static const struct sql_text sql_newest = {"semel_newest",
+                                               "SELECT coalesce(pg_catalog.max(version), 0) FROM semel.schema"};
     int64_t there = 0, version = 0;
     semel_status status = number(d, &sql_there, &there, err);
     if (status == SEMEL_OK && there > 0)
@@ -115,9 +115,9 @@ static semel_status script(struct pg_store *d, const char *sql, struct semel_err
 
 static semel_status record(struct pg_store *d, const struct semel_migration *m, struct semel_error *err)
 {
-    static const struct pg_sql sql = {"semel_record",
-                                      "INSERT INTO semel.schema (version, name) VALUES ($1::bigint::integer, $2) "
-                                      "ON CONFLICT (version) DO NOTHING"};
+    static const struct sql_text sql = {"semel_record",
+                                        "INSERT INTO semel.schema (version, name) VALUES ($1::bigint::integer, $2) "
+                                        "ON CONFLICT (version) DO NOTHING"};
     struct pg_trip trip;
     semel__pg_start(&trip, d, "recording a migration");
     semel__pg_int(&trip, m->number);
@@ -131,8 +131,8 @@ static semel_status record(struct pg_store *d, const struct semel_migration *m, 
 /* Nothing else has to be found while a migration runs (P85). */
 static semel_status lock(struct pg_store *d, struct semel_error *err)
 {
-    static const struct pg_sql sql_path = {"semel_migrate_path", "SET LOCAL search_path = pg_catalog, pg_temp"};
-    static const struct pg_sql sql = {"semel_migrate_lock", "SELECT pg_catalog.pg_advisory_xact_lock($1::bigint)"};
+    static const struct sql_text sql_path = {"semel_migrate_path", "SET LOCAL search_path = pg_catalog, pg_temp"};
+    static const struct sql_text sql = {"semel_migrate_lock", "SELECT pg_catalog.pg_advisory_xact_lock($1::bigint)"};
     struct pg_trip trip;
     semel__pg_start(&trip, d, "waiting for another migration");
     semel__pg_int(&trip, LOCK);
@@ -147,7 +147,7 @@ static semel_status lock(struct pg_store *d, struct semel_error *err)
 static semel_status step(struct pg_store *d, int64_t *version, struct semel_error *err)
 {
     int64_t now_us = 0;
-    semel_status status = semel__pg_begin(&d->store, SEMEL_TX_OWN, &now_us, err);
+    semel_status status = semel__pg_begin(&d->sql.store, SEMEL_TX_OWN, &now_us, err);
     if (status != SEMEL_OK)
         return status;
     status = lock(d, err);
@@ -163,8 +163,8 @@ static semel_status step(struct pg_store *d, int64_t *version, struct semel_erro
         *version += status == SEMEL_OK;
     }
     if (status == SEMEL_OK)
-        return semel__pg_commit(&d->store, err);
-    semel__pg_rollback(&d->store);
+        return semel__pg_commit(&d->sql.store, err);
+    semel__pg_rollback(&d->sql.store);
     return status;
 }
 

@@ -33,12 +33,12 @@
 #define X(name, text, names, where, states)   \
     [PG_WAY_##name] = {"look_operator_" text, \
                        PG_NAMES CHOSEN PG_FROM(names, where, PG_FILTER states, PG_FIRST) PG_FIRST FREEZE_BY},
-static const struct pg_sql operator_selects[PG_WAYS] = {PG_WAY_MAP(X)};
+static const struct sql_text operator_selects[PG_WAYS] = {PG_WAY_MAP(X)};
 #undef X
 #define X(name, text, names, where, states) \
     [PG_WAY_##name] = {"look_select_" text, \
                        PG_NAMES CHOSEN PG_FROM(names, where, PG_FILTER states, PG_FIRST) PG_FIRST FREEZE},
-static const struct pg_sql selects[PG_WAYS] = {PG_WAY_MAP(X)};
+static const struct sql_text selects[PG_WAYS] = {PG_WAY_MAP(X)};
 #undef X
 
 static semel_status read_frozen(const PGresult *res, size_t max, int64_t now_us, struct semel_selection *selection,
@@ -82,7 +82,7 @@ semel_status semel__pg_select(struct semel_store *store, const struct semel_filt
     semel__pg_text(&trip, selection->reason);
     semel__pg_bool(&trip, selection->force);
     semel__pg_time(&trip, now_us);
-    at = semel__pg_add(&trip, trip.d->operator_ ? &operator_selects[way] : &selects[way]);
+    at = semel__pg_add(&trip, trip.d->sql.by_operator ? &operator_selects[way] : &selects[way]);
     semel_status status = semel__pg_run(&trip, err);
     if (status == SEMEL_OK)
         status = semel__pg_bounds_read(&trip, bounds, err);
@@ -94,7 +94,7 @@ semel_status semel__pg_select(struct semel_store *store, const struct semel_filt
 
 /* ---- later -------------------------------------------------------------------------------------- */
 
-static const struct pg_sql get_selection = {
+static const struct sql_text get_selection = {
     "look_selection",
     "SELECT s.word, s.who, s.reason, s.force, s.made_at, t.n, t.done, t.skipped, t.refused FROM semel.selection AS s "
     "CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS n, pg_catalog.count(*) FILTER (WHERE m.result = 'done') AS "
@@ -146,7 +146,7 @@ semel_status semel__pg_selection(struct semel_store *store, int64_t number, stru
     return status;
 }
 
-static const struct pg_sql get_selected = {
+static const struct sql_text get_selected = {
     "look_selected", "SELECT place, consumer, source, message_id, updated_at FROM semel.selected "
                      "WHERE number = $1::bigint AND result IS NULL ORDER BY place LIMIT $2::bigint"};
 
@@ -193,9 +193,9 @@ semel_status semel__pg_selected(struct semel_store *store, int64_t number, size_
     return status;
 }
 
-static const struct pg_sql mark_selected = {"look_mark",
-                                            "UPDATE semel.selected SET result = coalesce(result, $3::text) "
-                                            "WHERE number = $1::bigint AND place = $2::bigint"};
+static const struct sql_text mark_selected = {"look_mark",
+                                              "UPDATE semel.selected SET result = coalesce(result, $3::text) "
+                                              "WHERE number = $1::bigint AND place = $2::bigint"};
 
 semel_status semel__pg_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
                             struct semel_error *err)

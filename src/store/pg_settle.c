@@ -18,7 +18,7 @@
     "released AS (DELETE FROM semel.business_key AS k USING done WHERE done.release AND " \
     "k.consumer = $1 AND k.source = done.source AND k.message_id = done.message_id) "
 
-static const struct pg_sql sql_update = {
+static const struct sql_text sql_update = {
     "semel_update",
     "WITH done AS (UPDATE semel.inbox AS t SET status = coalesce(b.status, $11::text), "
     "attempts = coalesce(b.attempts, $13::bigint)::integer, "
@@ -48,7 +48,7 @@ static const struct pg_sql sql_update = {
     "SELECT $1, done.source, done.message_id, done.attempts, $3::timestamptz, $2::text, done.error_class, "
     "done.error_text FROM done WHERE done.logged ORDER BY done.n), " RELEASED "SELECT n FROM done"};
 
-static const struct pg_sql sql_remove = {
+static const struct sql_text sql_remove = {
     "semel_remove",
     "WITH done AS (DELETE FROM semel.inbox AS t USING unnest($2::text[], $3::text[], $4::text[], $5::boolean[]) "
     "WITH ORDINALITY AS b (source, id, was, release, n) WHERE t.consumer = $1::text AND t.source = b.source "
@@ -205,12 +205,12 @@ static void read_applied(const PGresult *res, const void **changes, size_t n)
 
 /* ---- evidence ------------------------------------------------------------------------------------ */
 
-static const struct pg_sql sql_drop = {
+static const struct sql_text sql_drop = {
     "semel_business_drop", "DELETE FROM semel.business_key AS k USING unnest($2::text[], $3::text[], $4::text[]) "
                            "AS b (k, source, id) WHERE k.consumer = $1::text AND k.business_key = b.k "
                            "AND k.source = b.source AND k.message_id = b.id"};
 /* The same one may come twice in a batch, which one INSERT cannot meet twice: they are counted first. */
-static const struct pg_sql sql_conflict = {
+static const struct sql_text sql_conflict = {
     "semel_conflict",
     "INSERT INTO semel.conflict AS c (consumer, source, message_id, fingerprint, count, first_at, last_at, type, "
     "position, headers, payload, traceparent) SELECT DISTINCT ON (b.source, b.id, b.fp) $1::text, b.source, b.id, "
@@ -221,13 +221,13 @@ static const struct pg_sql sql_conflict = {
     "AS b (source, id, fp, type, position, headers, payload, traceparent) ORDER BY b.source, b.id, b.fp "
     "ON CONFLICT (consumer, source, message_id, fingerprint) DO UPDATE SET count = c.count + excluded.count, "
     "last_at = excluded.last_at"};
-static const struct pg_sql sql_conflict_bound = {
+static const struct sql_text sql_conflict_bound = {
     "semel_conflict_bound",
     "DELETE FROM semel.conflict WHERE ctid = ANY (ARRAY(SELECT o.ctid FROM (SELECT DISTINCT s, i FROM "
     "unnest($2::text[] COLLATE \"C\", $3::text[] COLLATE \"C\") AS u (s, i)) AS b CROSS JOIN LATERAL (SELECT ctid "
     "FROM semel.conflict WHERE consumer = $1::text AND source = b.s AND message_id = b.i ORDER BY last_at DESC "
     "OFFSET $4::bigint) AS o))"};
-static const struct pg_sql sql_note = {
+static const struct sql_text sql_note = {
     "semel_note", "INSERT INTO semel.attempt (consumer, source, message_id, attempt, at, worker, error_class, "
                   "error_text) SELECT $1::text, b.source, b.id, b.attempt, $2::timestamptz, $3::text, b.class, b.text "
                   "FROM unnest($4::text[], $5::text[], $6::bigint[], $7::text[], $8::text[]) "
@@ -331,7 +331,7 @@ static void add_notes(struct pg_trip *trip, const struct semel_settle_batch *bat
 /* ---- business keys ------------------------------------------------------------------------------- */
 
 /* Those that wait for a key of these messages look at once. Nobody is waited for: they look by themselves later. */
-static const struct pg_sql sql_waiters = {
+static const struct sql_text sql_waiters = {
     "semel_waiters_due",
     "UPDATE semel.inbox AS t SET due_at = $2::timestamptz, updated_at = CASE WHEN t.updated_at > $2 THEN t.updated_at "
     "+ interval '1 microsecond' ELSE $2 END WHERE t.ctid = ANY (ARRAY(SELECT i.ctid "
@@ -340,21 +340,21 @@ static const struct pg_sql sql_waiters = {
     "AND w.business_key = k.business_key JOIN semel.inbox AS i ON i.consumer = w.consumer AND i.source = w.source AND "
     "i.message_id = w.message_id WHERE i.status = 'waiting' AND i.error_class = 'business_duplicate' "
     "FOR UPDATE OF i SKIP LOCKED))"};
-static const struct pg_sql sql_want = {
+static const struct sql_text sql_want = {
     "semel_want", "INSERT INTO semel.business_want (consumer, business_key, source, message_id) SELECT $1::text, b.k, "
                   "b.source, b.id FROM unnest($2::text[], $3::text[], $4::text[]) AS b (k, source, id) "
                   "ON CONFLICT DO NOTHING"};
-static const struct pg_sql sql_want_held = {
+static const struct sql_text sql_want_held = {
     "semel_want_held",
     "INSERT INTO semel.business_want (consumer, business_key, source, message_id) SELECT k.consumer, "
     "k.business_key, k.source, k.message_id FROM unnest($2::text[], $3::text[]) AS b (source, id) "
     "JOIN semel.business_key AS k ON k.consumer = $1::text AND k.source = b.source AND "
     "k.message_id = b.id ON CONFLICT DO NOTHING"};
-static const struct pg_sql sql_grant = {
+static const struct sql_text sql_grant = {
     "semel_want_grant",
     "DELETE FROM semel.business_want AS w USING unnest($2::text[], $3::text[]) "
     "AS b (source, id) WHERE w.consumer = $1::text AND w.source = b.source AND w.message_id = b.id"};
-static const struct pg_sql sql_until = {
+static const struct sql_text sql_until = {
     "semel_business_until", "UPDATE semel.business_key AS k SET expires_at = b.until FROM unnest($2::text[], "
                             "$3::text[], $4::timestamptz[]) AS b (source, id, until) WHERE k.consumer = $1::text "
                             "AND k.source = b.source AND k.message_id = b.id AND k.expires_at IS DISTINCT FROM "
@@ -401,7 +401,7 @@ static bool add_freed(struct pg_trip *trip, const struct semel_settle_batch *bat
     return n > 0;
 }
 
-static void add_list(struct pg_trip *trip, struct semel_str consumer, const struct pg_sql *sql,
+static void add_list(struct pg_trip *trip, struct semel_str consumer, const struct sql_text *sql,
                      const struct pg_column *columns, size_t n_columns, const void *list, size_t size, size_t n)
 {
     const void **items = n > 0 ? pointers(trip, list, size, n) : NULL;
@@ -425,7 +425,7 @@ static void add_business(struct pg_trip *trip, const struct semel_settle_batch *
 
 /* ---- keys ---------------------------------------------------------------------------------------- */
 
-static const struct pg_sql sql_keys = {
+static const struct sql_text sql_keys = {
     "semel_key_change",
     "INSERT INTO semel.order_key AS o (consumer, order_key, last_version, changes, updated_at) "
     "SELECT $1::text, b.k, b.version, 1, $4::timestamptz "
@@ -433,10 +433,10 @@ static const struct pg_sql sql_keys = {
     "ON CONFLICT (consumer, order_key) DO UPDATE SET "
     "last_version = greatest(o.last_version, excluded.last_version), changes = o.changes + 1, updated_at = $4"};
 
-static const struct pg_sql sql_skip = {"semel_key_skip",
-                                       "UPDATE semel.order_key AS o SET skipped = b.list::bigint[] "
-                                       "FROM unnest($2::text[], $3::text[]) AS b (k, list) WHERE o.consumer = $1::text "
-                                       "AND o.order_key = b.k"};
+static const struct sql_text sql_skip = {
+    "semel_key_skip", "UPDATE semel.order_key AS o SET skipped = b.list::bigint[] "
+                      "FROM unnest($2::text[], $3::text[]) AS b (k, list) WHERE o.consumer = $1::text "
+                      "AND o.order_key = b.k"};
 
 #define FIRST_OF_KEY                                                                                         \
     "SELECT i.source, i.message_id FROM semel.inbox AS i WHERE i.consumer = $1::text AND i.order_key = b.k " \
@@ -449,8 +449,9 @@ static const struct pg_sql sql_skip = {"semel_key_skip",
     " LIMIT 1) AS h JOIN semel.inbox AS t ON t.consumer = $1 AND t.source = h.source AND t.message_id = "    \
     "h.message_id WHERE t.status = 'waiting' FOR UPDATE OF t SKIP LOCKED))"
 
-static const struct pg_sql sql_wake_arrival = {"semel_wake", WAKE("ORDER BY i.arrival")};
-static const struct pg_sql sql_wake_version = {"semel_wake_version", WAKE("ORDER BY i.version NULLS FIRST, i.arrival")};
+static const struct sql_text sql_wake_arrival = {"semel_wake", WAKE("ORDER BY i.arrival")};
+static const struct sql_text sql_wake_version = {"semel_wake_version",
+                                                 WAKE("ORDER BY i.version NULLS FIRST, i.arrival")};
 
 static void add_wake(struct pg_trip *trip, const struct semel_settle_batch *batch, bool by_version)
 {
@@ -554,7 +555,7 @@ static semel_status settle(struct pg_store *d, struct semel_settle_batch *batch,
 semel_status semel__pg_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err)
 {
     struct parts p;
-    if (semel__pg_of(store)->operator_)
+    if (semel__pg_of(store)->sql.by_operator)
         return semel__pg_operate(semel__pg_of(store), batch, err);
     semel_status status = part(&p, batch, err);
     if (status == SEMEL_OK)

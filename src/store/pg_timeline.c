@@ -26,19 +26,19 @@
 #define NOW_ON \
     "('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8))::bit(32)::bigint"
 
-static const struct pg_sql sql_look = {
+static const struct sql_text sql_look = {
     "semel_timeline_look",
     "SELECT now_on, last.timeline, last.note, pg_catalog.has_table_privilege('semel.timeline', 'INSERT'), "
     "last.noticed_at > pg_catalog.clock_timestamp() - " TOLD_FOR " FROM (SELECT " NOW_ON " AS now_on) AS n LEFT JOIN "
     "(SELECT * FROM semel.timeline ORDER BY number DESC LIMIT 1) AS last ON true"};
-static const struct pg_sql sql_hurry = {"semel_timeline_hurry",
-                                        "SELECT pg_catalog.set_config('synchronous_commit', 'local', true)"};
-static const struct pg_sql sql_note = {"semel_timeline_note", "INSERT INTO semel.timeline (timeline) SELECT " NOW_ON};
+static const struct sql_text sql_hurry = {"semel_timeline_hurry",
+                                          "SELECT pg_catalog.set_config('synchronous_commit', 'local', true)"};
+static const struct sql_text sql_note = {"semel_timeline_note", "INSERT INTO semel.timeline (timeline) SELECT " NOW_ON};
 
-static const struct pg_sql sql_may_move = {
+static const struct sql_text sql_may_move = {
     "semel_may_move", "SELECT pg_catalog.has_table_privilege('semel.restart'::text, 'INSERT'::text)"};
-static const struct pg_sql sql_sequences = {"semel_sequences", "INSERT INTO semel.restart (note) VALUES ('')"};
-static const struct pg_sql sql_restart = {
+static const struct sql_text sql_sequences = {"semel_sequences", "INSERT INTO semel.restart (note) VALUES ('')"};
+static const struct sql_text sql_restart = {
     "semel_restart",
     "SELECT r.note FROM semel.restart AS r WHERE r.noticed_at > pg_catalog.clock_timestamp() - " TOLD_FOR
     " ORDER BY r.noticed_at DESC LIMIT 1"};

@@ -27,9 +27,10 @@
 enum { SLOT_PREPARE = -1, SLOT_OURS = -2 };
 
 /* For what runs outside a transaction of ours. Compiling what operators ask would take longer than answering it. */
-static const struct pg_sql sql_limits = {"semel_limits", "SELECT pg_catalog.set_config('statement_timeout', '60000', "
-                                                         "true), pg_catalog.set_config('lock_timeout', '5000', true), "
-                                                         "pg_catalog.set_config('jit', 'off', true)"};
+static const struct sql_text sql_limits = {"semel_limits",
+                                           "SELECT pg_catalog.set_config('statement_timeout', '60000', "
+                                           "true), pg_catalog.set_config('lock_timeout', '5000', true), "
+                                           "pg_catalog.set_config('jit', 'off', true)"};
 
 /* ---- what state it is in ------------------------------------------------------------------------- */
 
@@ -158,7 +159,7 @@ static void fail_send(struct pg_trip *trip)
         trip->status = semel__fail_memory(&trip->err); /* nothing else is left: the statements are ours */
 }
 
-static bool is_prepared(const struct pg_trip *trip, const struct pg_sql *sql)
+static bool is_prepared(const struct pg_trip *trip, const struct sql_text *sql)
 {
     const struct pg_store *d = trip->d;
     for (size_t i = 0; i < d->n_prepared; i++)
@@ -176,7 +177,7 @@ static bool named(const struct pg_trip *trip)
     return !d->wrapped && !d->pooler && d->n_prepared + trip->n_fresh < PG_PREPARED_MAX;
 }
 
-static int send(struct pg_trip *trip, const struct pg_sql *sql, int slot)
+static int send(struct pg_trip *trip, const struct sql_text *sql, int slot)
 {
     const char *values[PG_PARAMS_MAX];
     int lengths[PG_PARAMS_MAX], formats[PG_PARAMS_MAX];
@@ -232,10 +233,10 @@ static bool parameters_fit(struct pg_trip *trip)
     return trip->status == SEMEL_OK;
 }
 
-size_t semel__pg_add(struct pg_trip *trip, const struct pg_sql *sql)
+size_t semel__pg_add(struct pg_trip *trip, const struct sql_text *sql)
 {
     size_t index = trip->n;
-    if (trip->d->operator_)
+    if (trip->d->sql.by_operator)
         sql = semel__pg_instead(sql);
     if (trip->status == SEMEL_OK && index >= PG_TRIP_MAX)
         trip->status = semel__fail(&trip->err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s: too many statements",
@@ -346,7 +347,7 @@ void semel__pg_end(struct pg_trip *trip)
     semel__buf_done(&trip->bytes);
 }
 
-semel_status semel__pg_do(struct pg_store *d, const struct pg_sql *sql, const char *doing, struct semel_error *err)
+semel_status semel__pg_do(struct pg_store *d, const struct sql_text *sql, const char *doing, struct semel_error *err)
 {
     struct pg_trip trip;
     semel__pg_start(&trip, d, doing);

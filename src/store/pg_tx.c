@@ -21,41 +21,41 @@
 #define GUARD_NAME "semel_guard"
 #define REPLAN_EVERY 256 /* transactions */
 
-static const struct pg_sql sql_begin = {"semel_begin", "BEGIN ISOLATION LEVEL READ COMMITTED"};
-static const struct pg_sql sql_replan = {"semel_replan", "DISCARD PLANS"};
-static const struct pg_sql sql_commit = {"semel_commit", "COMMIT"};
-static const struct pg_sql sql_rollback = {"semel_rollback", "ROLLBACK"};
+static const struct sql_text sql_begin = {"semel_begin", "BEGIN ISOLATION LEVEL READ COMMITTED"};
+static const struct sql_text sql_replan = {"semel_replan", "DISCARD PLANS"};
+static const struct sql_text sql_commit = {"semel_commit", "COMMIT"};
+static const struct sql_text sql_rollback = {"semel_rollback", "ROLLBACK"};
 /* What the role or the database has set to less than a minute stays. */
 #define LIMIT(name)                                                                 \
     "pg_catalog.set_config('" name "', CASE WHEN pg_catalog.current_setting('" name \
     "')::interval BETWEEN '1 ms' AND '1 min' THEN "                                 \
     "pg_catalog.current_setting('" name "') ELSE '1min' END, true)"
 #define LIMITS LIMIT("statement_timeout") ", " LIMIT("idle_in_transaction_session_timeout")
-static const struct pg_sql sql_settings = {
+static const struct sql_text sql_settings = {
     "semel_settings", "SELECT pg_catalog.clock_timestamp(), pg_catalog.current_setting('synchronous_commit'), "
                       "pg_catalog.current_setting('synchronous_standby_names') <> '', "
                       "pg_catalog.set_config('lock_timeout', $1, true), " LIMITS};
-static const struct pg_sql sql_joined = {
+static const struct sql_text sql_joined = {
     "semel_joined", "SELECT pg_catalog.clock_timestamp(), pg_catalog.current_setting('transaction_isolation'), "
                     "pg_catalog.current_setting('synchronous_standby_names') <> ''"};
 /* pg_backend_pid() keeps the planner from trying it. */
-static const struct pg_sql sql_guard = {
+static const struct sql_text sql_guard = {
     "semel_guard",
     "DECLARE " GUARD_NAME " NO SCROLL CURSOR WITH HOLD FOR "
     "SELECT ('a handler must not end the transaction: '::text || pg_catalog.pg_backend_pid()::text)::integer"};
-static const struct pg_sql sql_guarded = {
+static const struct sql_text sql_guarded = {
     "semel_guarded", "SELECT pg_catalog.count(*) FROM pg_catalog.pg_cursors WHERE name = '" GUARD_NAME "'"};
-static const struct pg_sql sql_unguard = {"semel_unguard", "CLOSE " GUARD_NAME};
+static const struct sql_text sql_unguard = {"semel_unguard", "CLOSE " GUARD_NAME};
 /* Fails when the COMMIT behind it would not be durable. */
-static const struct pg_sql sql_durable = {
+static const struct sql_text sql_durable = {
     "semel_durable", "SELECT 1 / (pg_catalog.current_setting('synchronous_commit') <> 'off')::integer"};
 
-static const struct pg_sql sql_save_join = {"semel_save_join", "SAVEPOINT semel_join"};
-static const struct pg_sql sql_back_join = {"semel_back_join", "ROLLBACK TO SAVEPOINT semel_join"};
-static const struct pg_sql sql_release_join = {"semel_release_join", "RELEASE SAVEPOINT semel_join"};
-static const struct pg_sql sql_save = {"semel_save", "SAVEPOINT semel_one"};
-static const struct pg_sql sql_back = {"semel_back", "ROLLBACK TO SAVEPOINT semel_one"};
-static const struct pg_sql sql_release = {"semel_release", "RELEASE SAVEPOINT semel_one"};
+static const struct sql_text sql_save_join = {"semel_save_join", "SAVEPOINT semel_join"};
+static const struct sql_text sql_back_join = {"semel_back_join", "ROLLBACK TO SAVEPOINT semel_join"};
+static const struct sql_text sql_release_join = {"semel_release_join", "RELEASE SAVEPOINT semel_join"};
+static const struct sql_text sql_save = {"semel_save", "SAVEPOINT semel_one"};
+static const struct sql_text sql_back = {"semel_back", "ROLLBACK TO SAVEPOINT semel_one"};
+static const struct sql_text sql_release = {"semel_release", "RELEASE SAVEPOINT semel_one"};
 
 static semel_status ended(struct semel_error *err)
 {
@@ -132,7 +132,7 @@ static semel_status begin_own(struct pg_store *d, int64_t *ret_now_us, struct se
     else
         semel__pg_end(&trip);
     if (status != SEMEL_OK)
-        semel__pg_rollback(&d->store);
+        semel__pg_rollback(&d->sql.store);
     return status;
 }
 
@@ -171,7 +171,6 @@ semel_status semel__pg_begin(struct semel_store *store, enum semel_tx tx, int64_
     d->saved = 0;
     d->cursor = d->undone = false;
     d->n_draws = 0;
-    d->reason[0] = '\0';
     status = tx == SEMEL_TX_OWN ? begin_own(d, ret_now_us, err) : begin_joined(d, ret_now_us, err);
     if (status == SEMEL_OK && d->clock != NULL)
         *ret_now_us = semel__now(d->clock);
@@ -216,7 +215,7 @@ static semel_status commit_failed(struct pg_store *d, const struct pg_trip *trip
                              "the handler has set synchronous_commit to off: what it did could be lost");
     else if (trip->failed == UNGUARD && status != SEMEL_CLOSED)
         status = ended(&why);
-    semel__pg_rollback(&d->store);
+    semel__pg_rollback(&d->sql.store);
     if (err != NULL)
         *err = why;
     return status;
@@ -380,10 +379,10 @@ semel_status semel__pg_guard(struct semel_store *store, bool on, struct semel_er
 /* In the caller's transaction constraints are put back as they were: what is rolled back to counts as not checked. */
 semel_status semel__pg_check(struct semel_store *store, struct semel_error *err)
 {
-    static const struct pg_sql sql_check = {"semel_check", "SET CONSTRAINTS ALL IMMEDIATE"};
-    static const struct pg_sql sql_save_check = {"semel_save_check", "SAVEPOINT semel_check"};
-    static const struct pg_sql sql_back_check = {"semel_back_check", "ROLLBACK TO SAVEPOINT semel_check"};
-    static const struct pg_sql sql_release_check = {"semel_release_check", "RELEASE SAVEPOINT semel_check"};
+    static const struct sql_text sql_check = {"semel_check", "SET CONSTRAINTS ALL IMMEDIATE"};
+    static const struct sql_text sql_save_check = {"semel_save_check", "SAVEPOINT semel_check"};
+    static const struct sql_text sql_back_check = {"semel_back_check", "ROLLBACK TO SAVEPOINT semel_check"};
+    static const struct sql_text sql_release_check = {"semel_release_check", "RELEASE SAVEPOINT semel_check"};
     struct pg_store *d = semel__pg_of(store);
     struct pg_trip trip;
     semel__pg_start(&trip, d, "check of deferred constraints");
@@ -403,7 +402,7 @@ semel_status semel__pg_check(struct semel_store *store, struct semel_error *err)
 
 semel_status semel__pg_snapshot(struct pg_store *d, bool *ret_begun, struct semel_error *err)
 {
-    static const struct pg_sql sql = {"semel_snapshot", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"};
+    static const struct sql_text sql = {"semel_snapshot", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"};
     struct pg_trip trip;
     char lock_timeout[16];
     *ret_begun = false;

@@ -74,6 +74,11 @@ void semel__pg_null(struct pg_trip *trip)
     param(trip, NULL, 0, 0, true);
 }
 
+void semel__pg_copied(struct pg_trip *trip, struct semel_str s)
+{
+    fixed(trip, s.p, s.n);
+}
+
 void semel__pg_text(struct pg_trip *trip, struct semel_str s)
 {
     param(trip, s.p, 0, s.n, !semel__str_given(s));

@@ -124,7 +124,8 @@ static semel_status settings(struct sqlite_store *d, struct semel_error *err)
 
 static semel_status prepare(struct sqlite_store *d, struct semel_error *err)
 {
-    const struct semel_store_options *o = &d->store.options;
+    const struct semel_store_options *o = &d->sql.store.options;
+    d->sql.driver = &semel__sqlite_driver;
     d->timeout_ms = o->lock_timeout_ms > 0 ? o->lock_timeout_ms : TIMEOUT_MS;
     d->clock = o->clock != NULL ? o->clock : &semel__clock_real;
     d->rng = o->rng != NULL ? o->rng : &d->own_rng;
@@ -142,7 +143,7 @@ static void disconnect(struct sqlite_store *d)
     bool ours = d->pid == getpid();
     if (d->db != NULL && ours) {
         d->guarded = false;
-        semel__sqlite_rollback(&d->store);
+        semel__sqlite_rollback(&d->sql.store);
     }
     if (d->db != NULL)
         semel__sqlite_unwatch(d); /* before the statements: without them a connection that was closed early is gone */
@@ -153,6 +154,7 @@ static void disconnect(struct sqlite_store *d)
     }
     d->db = NULL;
     memset(d->stmts, 0, sizeof(d->stmts));
+    memset(d->kept, 0, sizeof(d->kept));
     delist(d);
 }
 
@@ -165,7 +167,7 @@ static semel_status look(const struct sqlite_store *d, struct semel_error *err)
             return SEMEL_OK;
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s is not a regular file", d->path);
     }
-    if (errno != ENOENT || d->store.options.create)
+    if (errno != ENOENT || d->sql.store.options.create)
         return SEMEL_OK;
     semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "there is no database %s", d->path);
     if (err != NULL)
@@ -205,11 +207,11 @@ static semel_status claim_file(struct sqlite_store *d, struct semel_error *err)
 
 static semel_status connect_own(struct sqlite_store *d, struct semel_error *err)
 {
-    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_EXRESCODE | (d->store.options.create ? SQLITE_OPEN_CREATE : 0);
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_EXRESCODE | (d->sql.store.options.create ? SQLITE_OPEN_CREATE : 0);
     semel_status status = d->memory ? SEMEL_OK : look(d, err);
     if (status != SEMEL_OK)
         return status;
-    if (!d->memory && d->store.options.create)
+    if (!d->memory && d->sql.store.options.create)
         semel__file_make_private(d->path);
     int rc = sqlite3_open_v2(d->memory ? ":memory:" : d->path, &d->db, d->memory ? flags | SQLITE_OPEN_CREATE : flags,
                              NULL);
@@ -222,12 +224,12 @@ static semel_status connect_own(struct sqlite_store *d, struct semel_error *err)
         sqlite3_db_config(d->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
         sqlite3_db_config(d->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
         semel__sqlite_watch(d);
-        status = semel__sqlite_schema_check(d, d->store.options.migrate, err); /* before anything is changed */
+        status = semel__sqlite_schema_check(d, d->sql.store.options.migrate, err); /* before anything is changed */
     }
     if (status == SEMEL_OK)
         status = settings(d, err);
-    if (status == SEMEL_OK && d->store.options.migrate)
-        status = semel__sqlite_migrate(&d->store, NULL, NULL, err);
+    if (status == SEMEL_OK && d->sql.store.options.migrate)
+        status = semel__sqlite_migrate(&d->sql.store, NULL, NULL, err);
     if (status != SEMEL_OK)
         disconnect(d);
     return status;
@@ -310,23 +312,23 @@ semel_status semel__store_sqlite_wrap(struct semel_store **ret, sqlite3 *db, con
     struct sqlite_store *d = semel__calloc(1, sizeof(*d));
     if (d == NULL)
         return semel__fail_memory(err);
-    d->store.ops = &semel__store_sqlite;
+    d->sql.store.ops = &semel__store_sqlite;
     if (options != NULL)
-        d->store.options = *options;
+        d->sql.store.options = *options;
     d->db = db;
     d->wrapped = true;
-    bool migrate = d->store.options.migrate;
+    bool migrate = d->sql.store.options.migrate;
     semel_status status = prepare(d, err);
     if (status == SEMEL_OK)
         status = semel__sqlite_schema_check(d, migrate, err);
     if (status == SEMEL_OK && migrate)
-        status = semel__sqlite_migrate(&d->store, NULL, NULL, err);
+        status = semel__sqlite_migrate(&d->sql.store, NULL, NULL, err);
     if (status != SEMEL_OK) {
         disconnect(d);
         semel__free(d);
         return status;
     }
-    *ret = &d->store;
+    *ret = &d->sql.store;
     return SEMEL_OK;
 }
 
@@ -365,17 +367,7 @@ const struct semel_store_ops semel__store_sqlite = {
     .large = semel__sqlite_large,
     .purge_business = semel__sqlite_purge_business,
     .outbox_put = semel__sqlite_outbox_put,
-    .audit = semel__sqlite_audit,
-    .consumer_get = semel__sqlite_consumer_get,
-    .consumer_put = semel__sqlite_consumer_put,
-    .consumer_read = semel__sqlite_consumer_read,
-    .consumer_mark = semel__sqlite_consumer_mark,
-    .affected = semel__sqlite_affected,
-    .consumers = semel__sqlite_consumers,
-    .positions_take = semel__sqlite_positions_take,
-    .positions_move = semel__sqlite_positions_move,
-    .positions_set = semel__sqlite_positions_set,
-    .positions_list = semel__sqlite_positions_list,
     .busy = semel__sqlite_busy,
     .look = &semel__sqlite_look,
+    SEMEL_RECORDS,
 };

@@ -6,15 +6,14 @@
  *   sqlite_schema.c  migrations, and which schema is there
  *   sqlite_tx.c      transactions, savepoint, guard
  *   sqlite_stmt.c    every statement's text, the cache of prepared ones, binding
+ *   sqlite_run.c     the SQL port: statements of the records
  *   sqlite_fail.c    what a result code means
  *   sqlite_row.c     a row of semel_inbox as it is read, hostile until checked
  *   sqlite_admit.c   admit and fetch
  *   sqlite_settle.c  settle
  *   sqlite_scan.c    scan and sources
- *   sqlite_keep.c    watermark, purge, outbox, audit
+ *   sqlite_keep.c    watermark, purge, outbox
  *   sqlite_look.h    what operators ask: sqlite_choose.c, sqlite_look.c, sqlite_history.c, sqlite_select.c
- *   sqlite_consumer.c  settings and names of consumers
- *   sqlite_position.c  positions of sources
  *   sqlite_group.c   one commit for many calls
  *
  * Invariants: every value is bound, none is ever part of a statement's text; a statement is reset before
@@ -34,6 +33,7 @@ SQLITE_EXTENSION_INIT3
 #include "base/error.h"
 #include "base/random.h"
 #include "base/str.h"
+#include "store/records.h"
 #include "store/sqlite_store.h"
 
 enum sqlite_q {
@@ -92,7 +92,6 @@ enum sqlite_q {
     Q_PURGE_KEYS,
     Q_PURGE_BUSINESS,
     Q_OUTBOX_PUT,
-    Q_AUDIT,
     Q_LOOK_ID,
     Q_LOOK_KEY,
     Q_LOOK_HELD,
@@ -117,17 +116,7 @@ enum sqlite_q {
     Q_SELECTED_PUT,
     Q_SELECTED_LEFT,
     Q_SELECTED_MARK,
-    Q_CONSUMER_GET,
-    Q_CONSUMER_PUT,
-    Q_CONSUMER_READ,
-    Q_CONSUMER_MARK,
-    Q_AFFECTED, /* and one after the other as enum semel_affected has them */
-    Q_AFFECTED_LAST = Q_AFFECTED + SEMEL_AFFECTED_COUNT - 1,
     Q_CONSUMERS,
-    Q_POSITION_TAKE,
-    Q_POSITION_MOVE,
-    Q_POSITION_SET,
-    Q_POSITION_LIST,
     Q_COUNT
 };
 
@@ -171,8 +160,9 @@ enum sqlite_col {
 };
 
 struct sqlite_store {
-    struct semel_store store;
+    struct sql sql;
     sqlite3 *db;
+    sqlite3_stmt *kept[SQL_COUNT]; /* statements of the records */
     sqlite3_stmt *stmts[Q_COUNT];
     char *path;     /* own connections: as opened, absolute; NULL for :memory: and wrapped ones */
     bool wrapped;   /* the caller's handle */
@@ -292,35 +282,8 @@ semel_status semel__sqlite_purge_business(struct semel_store *store, struct seme
                                           size_t max, size_t *ret_deleted, struct semel_error *err);
 semel_status semel__sqlite_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
                                       char ret_id[37], struct semel_error *err);
-semel_status semel__sqlite_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
-                                 struct semel_error *err);
-semel_status semel__sqlite_consumer_get(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
-                                        struct semel_str *ret_settings, struct semel_error *err);
-semel_status semel__sqlite_consumer_put(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
-                                        int64_t now_us, struct semel_error *err);
-semel_status semel__sqlite_consumer_read(struct semel_store *store, struct semel_str consumer, bool lock,
-                                         struct semel_arena *arena, struct semel_consumer *ret,
-                                         struct semel_error *err);
-semel_status semel__sqlite_consumer_mark(struct semel_store *store, struct semel_str consumer,
-                                         const struct semel_set_by *by, struct semel_error *err);
-semel_status semel__sqlite_affected(struct semel_store *store, struct semel_str consumer, enum semel_affected what,
-                                    int64_t version, int64_t max, int64_t *ret_n, struct semel_error *err);
-semel_status semel__sqlite_consumers(struct semel_store *store, struct semel_str after, size_t max,
-                                     struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
-                                     struct semel_error *err);
-semel_status semel__sqlite_positions_take(struct semel_store *store, struct semel_str consumer,
-                                          struct semel_position *items, size_t n, int64_t now_us,
-                                          struct semel_error *err);
-semel_status semel__sqlite_positions_move(struct semel_store *store, struct semel_str consumer,
-                                          struct semel_position *items, size_t n, int64_t now_us,
-                                          struct semel_error *err);
-semel_status semel__sqlite_positions_set(struct semel_store *store, struct semel_str consumer,
-                                         struct semel_position *items, size_t n, int64_t now_us,
-                                         struct semel_error *err);
-semel_status semel__sqlite_positions_list(struct semel_store *store, struct semel_str consumer, size_t max,
-                                          struct semel_arena *arena, struct semel_position **ret, size_t *ret_n,
-                                          struct semel_error *err);
 
+extern const struct sql_driver semel__sqlite_driver;
 extern const struct semel_look_ops semel__sqlite_look;
 
 #endif

@@ -176,20 +176,3 @@ semel_status semel__sqlite_outbox_put(struct semel_store *store, const struct se
         memcpy(ret_id, id, sizeof(id));
     return SEMEL_OK;
 }
-
-/* ---- audit --------------------------------------------------------------------------------------- */
-
-semel_status semel__sqlite_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
-                                 struct semel_error *err)
-{
-    struct sqlite_run run;
-    semel__sqlite_start(&run, semel__sqlite_of(store), Q_AUDIT, "writing the audit");
-    semel__sqlite_int(&run, 1, now_us);
-    semel__sqlite_text(&run, 2, line->who);
-    semel__sqlite_text(&run, 3, line->what);
-    semel__sqlite_text(&run, 4, line->reason);
-    semel__sqlite_text(&run, 5, line->consumer);
-    semel__sqlite_text(&run, 6, line->source);
-    semel__sqlite_text(&run, 7, line->id);
-    return semel__sqlite_exec(&run, NULL, err);
-}

@@ -120,7 +120,7 @@ static semel_status record(struct sqlite_store *d, const struct semel_migration 
 static semel_status step(struct sqlite_store *d, int64_t *version, struct semel_error *err)
 {
     int64_t now_us = 0;
-    semel_status status = semel__sqlite_begin(&d->store, SEMEL_TX_OWN, &now_us, err);
+    semel_status status = semel__sqlite_begin(&d->sql.store, SEMEL_TX_OWN, &now_us, err);
     if (status != SEMEL_OK)
         return status;
     status = newest(d, version, err);
@@ -133,8 +133,8 @@ static semel_status step(struct sqlite_store *d, int64_t *version, struct semel_
         *version += status == SEMEL_OK;
     }
     if (status == SEMEL_OK)
-        return semel__sqlite_commit(&d->store, err);
-    semel__sqlite_rollback(&d->store);
+        return semel__sqlite_commit(&d->sql.store, err);
+    semel__sqlite_rollback(&d->sql.store);
     return status;
 }
 

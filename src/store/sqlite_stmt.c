@@ -82,10 +82,6 @@
     "AND (?12 IS NULL OR received_at < ?12) AND (?13 IS NULL OR received_at > ?13) FROM main.semel_inbox WHERE "
 #define CHOOSE_FROM "AND arrival > ?2 AND arrival <= ?3 ORDER BY arrival"
 
-/* At most ?2 of a consumer, ?1. */
-#define COUNTED(of) "SELECT count(*) FROM (SELECT 1 FROM " of " LIMIT ?2)"
-#define AFFECTED(which) COUNTED("main.semel_inbox AS i WHERE consumer = ?1 " which)
-
 static const char *const texts[Q_COUNT] = {
     [Q_BEGIN] = "BEGIN IMMEDIATE",
     [Q_COMMIT] = "COMMIT",
@@ -221,35 +217,6 @@ static const char *const texts[Q_COUNT] = {
         "INSERT INTO main.semel_outbox (id, aggregatetype, aggregateid, type, payload, headers, "
         "destination, created_at, traceparent) VALUES (?1, ?2, ?3, ?4, ?5, coalesce(?6, '{}'), ?7, ?8, ?9) "
         "ON CONFLICT (id) DO NOTHING",
-    [Q_AUDIT] = "INSERT INTO main.semel_audit (at, who, what, reason, consumer, source, message_id) "
-                "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-
-    [Q_CONSUMER_GET] = "SELECT settings FROM main.semel_consumer WHERE consumer = ?1",
-    [Q_CONSUMER_PUT] = "INSERT INTO main.semel_consumer (consumer, settings, updated_at) VALUES (?1, ?2, ?3) "
-                       "ON CONFLICT (consumer) DO UPDATE SET settings = excluded.settings, "
-                       "updated_at = excluded.updated_at",
-    [Q_CONSUMER_READ] = "SELECT settings, set_by_host, set_by_file, set_by_at FROM main.semel_consumer "
-                        "WHERE consumer = ?1",
-    [Q_CONSUMER_MARK] = "UPDATE main.semel_consumer SET set_by_host = ?2, set_by_file = ?3, set_by_at = ?4 "
-                        "WHERE consumer = ?1",
-    [Q_AFFECTED + SEMEL_AFFECTED_ORDERED] = AFFECTED("AND order_key IS NOT NULL AND " UNFINISHED
-                                                     " AND status <> 'unknown' AND status <> 'dead'"),
-    [Q_AFFECTED +
-        SEMEL_AFFECTED_VERSIONED] = AFFECTED("AND order_key IS NOT NULL AND version IS NOT NULL AND " UNFINISHED
-                                             " AND (status = 'unknown' OR status = 'dead')"),
-    [Q_AFFECTED + SEMEL_AFFECTED_BELOW] = AFFECTED(
-        "AND order_key IS NOT NULL AND " UNFINISHED
-        " AND status <> 'unknown' AND status <> 'dead' AND status <> 'processing' AND version < ?3 "
-        "AND (SELECT k.last_version FROM main.semel_order_key AS k WHERE k.consumer = i.consumer "
-        "AND k.order_key = i.order_key) IS NULL"),
-    [Q_AFFECTED + SEMEL_AFFECTED_DOUBTED] = AFFECTED(
-        "AND " HELD "AND (status = 'failed' OR status = 'waiting') AND attempts > 0 "
-        "AND (status = 'waiting' OR attempts > 1 OR error_class IN ('unknown', 'lease_expired', 'released'))"),
-    [Q_AFFECTED + SEMEL_AFFECTED_SOURCED] = AFFECTED("AND source > ''"),
-    [Q_AFFECTED + SEMEL_AFFECTED_SOURCELESS] = AFFECTED("AND source = ''"),
-    [Q_AFFECTED + SEMEL_AFFECTED_ANY] = AFFECTED(""),
-    [Q_AFFECTED + SEMEL_AFFECTED_KEYS] = COUNTED("main.semel_order_key WHERE consumer = ?1"),
-    [Q_AFFECTED + SEMEL_AFFECTED_WATERMARKS] = COUNTED("main.semel_watermark WHERE consumer = ?1"),
     /* One step into each index a name; ?1 itself comes first and is left out. */
     [Q_CONSUMERS] = "WITH RECURSIVE c (name) AS (SELECT ?1 UNION ALL SELECT (SELECT min(n) FROM ("
                     "SELECT min(i.consumer) AS n FROM main.semel_inbox AS i WHERE i.consumer > c.name UNION ALL "
@@ -310,18 +277,6 @@ static const char *const texts[Q_COUNT] = {
     /* The primary key would lead through all that is handled already. */
     [Q_SELECTED_LEFT] = "SELECT place, consumer, source, message_id, updated_at FROM main.semel_selected "
                         "INDEXED BY semel_selected_left WHERE number = ?1 AND result IS NULL ORDER BY place LIMIT ?2",
-    [Q_POSITION_TAKE] = "INSERT INTO main.semel_position (consumer, source, partition, epoch, updated_at) "
-                        "VALUES (?1, ?2, ?3, 1, ?4) ON CONFLICT (consumer, source, partition) DO UPDATE SET "
-                        "epoch = epoch + 1, updated_at = excluded.updated_at RETURNING epoch, next_offset",
-    /* Without an offset it is only asked whether the epoch holds. */
-    [Q_POSITION_MOVE] = "UPDATE main.semel_position SET next_offset = coalesce(max(next_offset, ?5), ?5, next_offset), "
-                        "updated_at = ?6 WHERE consumer = ?1 AND source = ?2 AND partition = ?3 AND epoch = ?4",
-    [Q_POSITION_SET] = "INSERT INTO main.semel_position (consumer, source, partition, next_offset, epoch, updated_at) "
-                       "VALUES (?1, ?2, ?3, ?4, 1, ?5) ON CONFLICT (consumer, source, partition) DO UPDATE SET "
-                       "next_offset = excluded.next_offset, epoch = epoch + 1, updated_at = excluded.updated_at "
-                       "RETURNING epoch, next_offset",
-    [Q_POSITION_LIST] = "SELECT source, partition, next_offset, epoch, updated_at FROM main.semel_position "
-                        "WHERE consumer = ?1 ORDER BY source, partition LIMIT ?2",
     [Q_SELECTED_MARK] = "UPDATE main.semel_selected SET result = coalesce(result, ?3) WHERE number = ?1 AND place = ?2",
 };
 #undef X
@@ -398,5 +353,9 @@ void semel__sqlite_finalize(struct sqlite_store *d)
     for (size_t i = 0; i < Q_COUNT; i++) {
         sqlite3_finalize(d->stmts[i]);
         d->stmts[i] = NULL;
+    }
+    for (size_t i = 0; i < SQL_COUNT; i++) {
+        sqlite3_finalize(d->kept[i]);
+        d->kept[i] = NULL;
     }
 }

@@ -122,7 +122,7 @@ static semel_status commit_failed(struct sqlite_store *d, int rc, struct semel_e
                              "commit: the handler left a writing statement unfinished; it must reset it");
     else if (gone && !certainly_not(rc))
         why.status = status = SEMEL_UNKNOWN;
-    semel__sqlite_rollback(&d->store);
+    semel__sqlite_rollback(&d->sql.store);
     if (err != NULL)
         *err = why;
     return status;

@@ -122,8 +122,10 @@ static int listing_steps(struct place *place)
     sqlite3_stmt *stmt = NULL;
     int rows = 0, steps;
 
-    assert_int_equal(sqlite3_prepare_v2(db, semel__sqlite_sql(Q_CONSUMERS), -1, &stmt, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, semel__sqlite_statements[SQL_consumer_list].sql.text, -1, &stmt, NULL),
+                     SQLITE_OK);
     sqlite3_bind_text(stmt, 1, "", 0, SQLITE_STATIC);
+    sqlite3_bind_int(stmt, 2, 100);
     while (sqlite3_step(stmt) == SQLITE_ROW)
         rows++;
     assert_int_equal(rows, 3);

@@ -562,23 +562,30 @@ static void the_write_ahead_log_is_measured(void **state) /* P25 */
 
 /* ---- plans and codes ----------------------------------------------------------------------------- */
 
+static void check_plan(struct world *w, const char *sql)
+{
+    char text[4096];
+    sqlite3_stmt *stmt = NULL;
+    snprintf(text, sizeof(text), "EXPLAIN QUERY PLAN %s", sql);
+    assert_int_equal(sqlite3_prepare_v2(native(w), text, -1, &stmt, NULL), SQLITE_OK);
+    while (sqlite3_step(stmt) == SQLITE_ROW) {
+        const char *line = (const char *)sqlite3_column_text(stmt, 3);
+        /* To search by the consumer alone is to scan its rows, under another name. */
+        bool scans = strncmp(line, "SCAN semel_", 11) == 0 || strncmp(line, "SCAN i", 6) == 0 ||
+                     strstr(line, "USING INDEX sqlite_autoindex_semel_inbox_1 (consumer=?)") != NULL;
+        if (scans || strstr(line, "AUTOMATIC") != NULL || strstr(line, "USE TEMP B-TREE FOR ORDER BY") != NULL)
+            fail_msg("%s\n%s", sql, line);
+    }
+    sqlite3_finalize(stmt);
+}
+
 static void check_plans(struct world *w)
 {
-    for (int q = Q_LOCK; q < Q_COUNT; q++) {
-        char text[4096];
-        sqlite3_stmt *stmt = NULL;
-        snprintf(text, sizeof(text), "EXPLAIN QUERY PLAN %s", semel__sqlite_sql((enum sqlite_q)q));
-        assert_int_equal(sqlite3_prepare_v2(native(w), text, -1, &stmt, NULL), SQLITE_OK);
-        while (sqlite3_step(stmt) == SQLITE_ROW) {
-            const char *line = (const char *)sqlite3_column_text(stmt, 3);
-            /* To search by the consumer alone is to scan its rows, under another name. */
-            bool scans = strncmp(line, "SCAN semel_", 11) == 0 || strncmp(line, "SCAN i", 6) == 0 ||
-                         strstr(line, "USING INDEX sqlite_autoindex_semel_inbox_1 (consumer=?)") != NULL;
-            if (scans || strstr(line, "AUTOMATIC") != NULL || strstr(line, "USE TEMP B-TREE FOR ORDER BY") != NULL)
-                fail_msg("%s\n%s", semel__sqlite_sql((enum sqlite_q)q), line);
-        }
-        sqlite3_finalize(stmt);
-    }
+    for (int q = Q_LOCK; q < Q_COUNT; q++)
+        check_plan(w, semel__sqlite_sql((enum sqlite_q)q));
+    for (int id = 0; id < SQL_COUNT; id++)
+        if (semel__sqlite_statements[id].sql.text != NULL)
+            check_plan(w, semel__sqlite_statements[id].sql.text);
 }
 
 static void no_query_scans_the_inbox(void **state)

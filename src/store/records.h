@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * records.h: the operations of the store contract (core/store.h) that are written once, over the SQL port (sql.h).
+ *
+ *   records_audit.c      what people did
+ *   records_consumers.c  settings and names of consumers
+ *   records_positions.c  positions of sources
+ */
+#ifndef SEMEL_STORE_RECORDS_H
+#define SEMEL_STORE_RECORDS_H
+
+#include "store/sql.h"
+
+semel_status semel__record_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
+                                 struct semel_error *err);
+
+semel_status semel__record_consumer_get(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
+                                        struct semel_str *ret_settings, struct semel_error *err);
+semel_status semel__record_consumer_put(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
+                                        int64_t now_us, struct semel_error *err);
+semel_status semel__record_consumer_read(struct semel_store *store, struct semel_str consumer, bool lock,
+                                         struct semel_arena *arena, struct semel_consumer *ret,
+                                         struct semel_error *err);
+semel_status semel__record_consumer_mark(struct semel_store *store, struct semel_str consumer,
+                                         const struct semel_set_by *by, struct semel_error *err);
+semel_status semel__record_affected(struct semel_store *store, struct semel_str consumer, enum semel_affected what,
+                                    int64_t version, int64_t max, int64_t *ret_n, struct semel_error *err);
+semel_status semel__record_consumers(struct semel_store *store, struct semel_str after, size_t max,
+                                     struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
+                                     struct semel_error *err);
+
+semel_status semel__record_positions_take(struct semel_store *store, struct semel_str consumer,
+                                          struct semel_position *items, size_t n, int64_t now_us,
+                                          struct semel_error *err);
+semel_status semel__record_positions_move(struct semel_store *store, struct semel_str consumer,
+                                          struct semel_position *items, size_t n, int64_t now_us,
+                                          struct semel_error *err);
+semel_status semel__record_positions_set(struct semel_store *store, struct semel_str consumer,
+                                         struct semel_position *items, size_t n, int64_t now_us,
+                                         struct semel_error *err);
+semel_status semel__record_positions_list(struct semel_store *store, struct semel_str consumer, size_t max,
+                                          struct semel_arena *arena, struct semel_position **ret, size_t *ret_n,
+                                          struct semel_error *err);
+
+/* Their places in a driver's struct semel_store_ops. */
+#define SEMEL_RECORDS                                                                             \
+    .audit = semel__record_audit, .consumer_get = semel__record_consumer_get,                     \
+    .consumer_put = semel__record_consumer_put, .consumer_read = semel__record_consumer_read,     \
+    .consumer_mark = semel__record_consumer_mark, .affected = semel__record_affected,             \
+    .consumers = semel__record_consumers, .positions_take = semel__record_positions_take,         \
+    .positions_move = semel__record_positions_move, .positions_set = semel__record_positions_set, \
+    .positions_list = semel__record_positions_list
+
+#endif

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_statements.c: every statement of sql/statements is prepared on a real PostgreSQL and on SQLite; the server's
+ * parameters and columns must be those that the compiled statement names. So a wrong column or kind fails here, and not
+ * in the operation that runs it once a year. Plans are looked at by test_sqlite_store.c and test_pg_look.c.
+ */
+#include <sqlite3.h>
+
+#include "store/sqlite_store.h"
+#include "unit/test_pg.h"
+
+/* Types of PostgreSQL by their numbers. */
+enum { BOOL = 16, BYTEA = 17, INT8 = 20, INT2 = 21, INT4 = 23, TEXT = 25, TIMESTAMPTZ = 1184 };
+
+static bool counted(const struct sql_statement *s)
+{
+    return s->n_gives > 0 && (s->gives[0] == SQL_NAME_changes || s->gives[0] == SQL_NAME_applied);
+}
+
+/* ---- PostgreSQL ---------------------------------------------------------------------------------- */
+
+static unsigned type_of(enum sql_kind kind)
+{
+    switch (kind) {
+    case SQL_TEXT:
+    case SQL_KEY:
+    case SQL_STATUS:
+    case SQL_CLASS:
+        return TEXT;
+    case SQL_BYTES:
+    case SQL_FINGERPRINT:
+        return BYTEA;
+    case SQL_INT:
+        return INT8;
+    case SQL_TIME:
+        return TIMESTAMPTZ;
+    case SQL_BOOL:
+        return BOOL;
+    }
+    return 0;
+}
+
+static unsigned array_of(unsigned type)
+{
+    return type == BOOL ? 1000 : type == BYTEA ? 1001 : type == INT8 ? 1016 : type == TEXT ? 1009 : 1185;
+}
+
+static bool fits(unsigned type, enum sql_kind kind)
+{
+    return type == type_of(kind) || (kind == SQL_INT && (type == INT2 || type == INT4));
+}
+
+static void check_described(const struct sql_statement *s, const PGresult *described)
+{
+    assert_int_equal(PQnparams(described), s->n_params);
+    for (size_t i = 0; i < s->n_params; i++) {
+        unsigned type = type_of(semel__db_kind(s->params[i].name));
+        if (PQparamtype(described, (int)i) != (s->params[i].source == SQL_ARRAY ? array_of(type) : type))
+            fail_msg("%s: :%s has another type", s->sql.name, semel__db_name(s->params[i].name));
+    }
+    if (counted(s) || s->n_gives == 0)
+        return;
+    assert_int_equal(PQnfields(described), s->n_gives);
+    for (size_t i = 0; i < s->n_gives; i++) {
+        const char *name = semel__db_name(s->gives[i]);
+        if (strcmp(PQfname(described, (int)i), name) != 0)
+            fail_msg("%s: column %zu is %s, not %s", s->sql.name, i + 1, PQfname(described, (int)i), name);
+        if (!fits(PQftype(described, (int)i), semel__db_kind(s->gives[i])))
+            fail_msg("%s: column %s has another type than its name says", s->sql.name, name);
+    }
+}
+
+static void check_on_postgres(PGconn *conn, const struct sql_statement *s)
+{
+    PGresult *result = PQprepare(conn, s->sql.name, s->sql.text, 0, NULL);
+    if (PQresultStatus(result) != PGRES_COMMAND_OK)
+        fail_msg("%s: %s\n%s", s->sql.name, PQresultErrorMessage(result), s->sql.text);
+    PQclear(result);
+    result = PQdescribePrepared(conn, s->sql.name);
+    assert_int_equal(PQresultStatus(result), PGRES_COMMAND_OK);
+    check_described(s, result);
+    PQclear(result);
+}
+
+static void every_statement_is_what_postgres_takes_it_for(void **state)
+{
+    PGconn *conn = connect_to(*state);
+    for (int id = 0; id < SQL_COUNT; id++) {
+        const struct sql_statement *s = &semel__pg_statements[id];
+        if (s->sql.text != NULL)
+            check_on_postgres(conn, s);
+        if (s->by_operator != NULL)
+            check_on_postgres(conn, s->by_operator);
+    }
+    PQfinish(conn);
+}
+
+/* ---- SQLite -------------------------------------------------------------------------------------- */
+
+static void check_on_sqlite(sqlite3 *db, const struct sql_statement *s)
+{
+    sqlite3_stmt *stmt = NULL;
+    if (sqlite3_prepare_v2(db, s->sql.text, -1, &stmt, NULL) != SQLITE_OK)
+        fail_msg("%s: %s\n%s", s->sql.name, sqlite3_errmsg(db), s->sql.text);
+    assert_int_equal(sqlite3_bind_parameter_count(stmt), s->n_params);
+    if (counted(s) || s->n_gives == 0)
+        assert_int_equal(sqlite3_column_count(stmt), 0); /* a SELECT whose rows nobody reads is a mistake */
+    else
+        assert_int_equal(sqlite3_column_count(stmt), s->n_gives);
+    for (int i = 0; i < sqlite3_column_count(stmt); i++)
+        if (strcmp(sqlite3_column_name(stmt, i), semel__db_name(s->gives[i])) != 0)
+            fail_msg("%s: column %d is %s, not %s", s->sql.name, i + 1, sqlite3_column_name(stmt, i),
+                     semel__db_name(s->gives[i]));
+    sqlite3_finalize(stmt);
+}
+
+static void every_statement_is_what_sqlite_takes_it_for(void **state)
+{
+    static const struct semel_store_ops *const drivers[] = {&semel__store_sqlite, NULL};
+    static const struct semel_store_options options = {.create = true, .migrate = true};
+    struct semel_store *store = NULL;
+    struct semel_error err;
+    (void)state;
+    assert_int_equal(semel_store_open(&store, drivers, "sqlite::memory:", &options, &err), SEMEL_OK);
+    for (int id = 0; id < SQL_COUNT; id++)
+        if (semel__sqlite_statements[id].sql.text != NULL)
+            check_on_sqlite(semel_store_native(store), &semel__sqlite_statements[id]);
+    semel_store_close(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_statement_is_what_sqlite_takes_it_for),
+        cmocka_unit_test_setup_teardown(every_statement_is_what_postgres_takes_it_for, world_open, world_close),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
