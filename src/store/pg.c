@@ -16,8 +16,8 @@ static semel_status prepare(struct pg_store *d, struct semel_error *err)
     const struct semel_store_options *o = &d->sql.store.options;
     d->sql.driver = &semel__pg_driver;
     d->timeout_ms = o->lock_timeout_ms > 0 ? o->lock_timeout_ms : TIMEOUT_MS;
-    d->clock = o->clock;
-    d->rng = o->rng != NULL ? o->rng : &d->own_rng;
+    d->sql.clock = o->clock;
+    d->sql.rng = o->rng != NULL ? o->rng : &d->own_rng;
     d->pid = getpid();
     if (o->rng == NULL && !semel__random_seed_os(&d->own_rng))
         return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "the system gives no random bytes");

@@ -124,8 +124,7 @@ struct pg_store {
     uint64_t begins;             /* own transactions so far */
     int64_t draws[PG_DRAWS_MAX]; /* what this transaction drew from semel.arrival: its own rows */
     size_t n_draws;
-    const struct semel_clock *clock; /* NULL: the database's */
-    struct semel_random *rng, own_rng;
+    struct semel_random own_rng;
     const struct sql_text *prepared[PG_PREPARED_MAX];
     size_t n_prepared;
     struct pg_queue *queue;
@@ -333,8 +332,8 @@ semel_status semel__pg_lost(PGconn *conn, const char *doing, struct semel_error 
 semel_status semel__pg_own_fail(struct pg_store *d, const PGresult *result, const char *doing, struct semel_error *err);
 
 /* One snapshot for several trips of a reader. Inside a transaction that transaction is used (and nothing is begun). */
-semel_status semel__pg_snapshot(struct pg_store *d, bool *ret_begun, struct semel_error *err);
-void semel__pg_snapshot_end(struct pg_store *d, bool begun);
+semel_status semel__pg_snapshot(struct sql *db, bool *ret_begun, struct semel_error *err);
+void semel__pg_snapshot_end(struct sql *db, bool begun);
 
 semel_status semel__pg_url(struct pg_store *d, struct semel_str location, struct semel_error *err);
 void semel__pg_forget_url(struct pg_store *d);

@@ -217,7 +217,7 @@ semel_status semel__pg_history(struct semel_store *store, const struct semel_row
     bool begun = false;
     semel_status status = semel__pg_usable(d, err);
     if (status == SEMEL_OK)
-        status = semel__pg_snapshot(d, &begun, err);
+        status = semel__pg_snapshot(&d->sql, &begun, err);
     if (status != SEMEL_OK)
         return status;
     semel__pg_start(&trip, d, "reading the history of a message");
@@ -226,7 +226,7 @@ semel_status semel__pg_history(struct semel_store *store, const struct semel_row
     if (status == SEMEL_OK)
         status = read_all(&past, &trip, &h);
     semel__pg_end(&trip);
-    semel__pg_snapshot_end(d, begun);
+    semel__pg_snapshot_end(&d->sql, begun);
     if (status == SEMEL_OK)
         *ret = h;
     return status;

@@ -44,7 +44,7 @@ semel_status semel__pg_watermark(struct semel_store *store, struct semel_str con
         semel__pg_key(&trip, source);
         semel__pg_time(&trip, watermark_us);
         if (i < 2)
-            semel__pg_time(&trip, d->clock != NULL ? semel__now(d->clock) : SEMEL_NONE);
+            semel__pg_time(&trip, d->sql.clock != NULL ? semel__now(d->sql.clock) : SEMEL_NONE);
         at = semel__pg_add(&trip, steps[i]);
     }
     semel_status status = semel__pg_run(&trip, err);
@@ -237,7 +237,7 @@ semel_status semel__pg_outbox_put(struct semel_store *store, const struct semel_
     struct pg_store *d = semel__pg_of(store);
     char id[SEMEL_UUID_TEXT] = "";
     if (!semel__str_given(event->id))
-        semel__uuid7_new(now_us, d->rng, id);
+        semel__uuid7_new(now_us, d->sql.rng, id);
     for (size_t i = 0; i < event->id.n && i < sizeof(id) - 1; i++) /* one spelling a UUID */
         id[i] = (char)tolower((unsigned char)event->id.p[i]);
     semel_status status = put_event(d, event, id, now_us, err);

@@ -71,6 +71,37 @@ static void put_array(struct pg_trip *trip, const struct sql_field *field, const
     semel__pg_array_end(trip);
 }
 
+/* Is it the same in all items? Empty is not NULL. */
+static bool uniform(const struct sql_field *field, const struct sql_set *set)
+{
+    unsigned char first_bytes[1 + SEMEL_FP_MAX], bytes[1 + SEMEL_FP_MAX];
+    struct sql_value first = semel__db_value(field, semel__db_item(set, 0), first_bytes);
+    for (size_t i = 1; i < set->n; i++) {
+        struct sql_value value = semel__db_value(field, semel__db_item(set, i), bytes);
+        if (value.null != first.null || value.number != first.number || !semel__str_eq(value.text, first.text))
+            return false;
+    }
+    return true;
+}
+
+/* A column of rows: pairs. Where all items have the same value it goes once, and the array is NULL. */
+static void put_pair(struct pg_trip *trip, const struct sql_field *field, const struct sql_set *set, bool array)
+{
+    if (uniform(field, set) == array)
+        semel__pg_null(trip);
+    else if (array)
+        put_array(trip, field, set);
+    else
+        put_single(trip, field, semel__db_item(set, 0));
+}
+
+/* Does the column of parameter i have a single value, too? It stands behind the array. */
+static bool paired(const struct sql_statement *statement, size_t i)
+{
+    return i + 1 < statement->n_params && statement->params[i + 1].source == SQL_SINGLE &&
+           statement->params[i + 1].name == statement->params[i].name;
+}
+
 static void put_params(struct pg_trip *trip, const struct sql_statement *statement, const struct sql_set *once,
                        const struct sql_set *each)
 {
@@ -83,6 +114,8 @@ static void put_params(struct pg_trip *trip, const struct sql_statement *stateme
         }
         if (param->source == SQL_ONCE)
             put_single(trip, field, semel__db_item(once, 0));
+        else if (param->source == SQL_SINGLE || paired(statement, i))
+            put_pair(trip, field, each, param->source == SQL_ARRAY);
         else
             put_array(trip, field, each);
     }
@@ -203,5 +236,7 @@ const struct sql_driver semel__pg_driver = {
     .start = pg_start,
     .run = pg_run,
     .flush = pg_flush,
+    .snapshot = semel__pg_snapshot,
+    .snapshot_end = semel__pg_snapshot_end,
     .cell = pg_cell,
 };

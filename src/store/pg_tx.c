@@ -172,8 +172,8 @@ semel_status semel__pg_begin(struct semel_store *store, enum semel_tx tx, int64_
     d->cursor = d->undone = false;
     d->n_draws = 0;
     status = tx == SEMEL_TX_OWN ? begin_own(d, ret_now_us, err) : begin_joined(d, ret_now_us, err);
-    if (status == SEMEL_OK && d->clock != NULL)
-        *ret_now_us = semel__now(d->clock);
+    if (status == SEMEL_OK && d->sql.clock != NULL)
+        *ret_now_us = semel__now(d->sql.clock);
     return status;
 }
 
@@ -400,8 +400,9 @@ semel_status semel__pg_check(struct semel_store *store, struct semel_error *err)
 
 /* ---- readers ------------------------------------------------------------------------------------- */
 
-semel_status semel__pg_snapshot(struct pg_store *d, bool *ret_begun, struct semel_error *err)
+semel_status semel__pg_snapshot(struct sql *db, bool *ret_begun, struct semel_error *err)
 {
+    struct pg_store *d = (struct pg_store *)db;
     static const struct sql_text sql = {"semel_snapshot", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"};
     struct pg_trip trip;
     char lock_timeout[16];
@@ -419,12 +420,13 @@ semel_status semel__pg_snapshot(struct pg_store *d, bool *ret_begun, struct seme
     semel__pg_end(&trip);
     *ret_begun = status == SEMEL_OK;
     if (status != SEMEL_OK)
-        semel__pg_snapshot_end(d, true);
+        semel__pg_snapshot_end(db, true);
     return status;
 }
 
-void semel__pg_snapshot_end(struct pg_store *d, bool begun)
+void semel__pg_snapshot_end(struct sql *db, bool begun)
 {
+    struct pg_store *d = (struct pg_store *)db;
     if (begun && !d->broken && PQtransactionStatus(d->conn) != PQTRANS_IDLE &&
         semel__pg_do(d, &sql_rollback, "rollback", NULL) != SEMEL_OK)
         d->broken = true;

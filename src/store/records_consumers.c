@@ -109,13 +109,9 @@ semel_status semel__record_affected(struct semel_store *store, struct semel_str 
         [SEMEL_AFFECTED_KEYS] = SQL_affected_keys,
         [SEMEL_AFFECTED_WATERMARKS] = SQL_affected_watermarks,
     };
-    static const struct sql_field count[] = {{.name = SQL_NAME_count, .size = sizeof(*ret_n), .required = true}};
     const struct args args = {.consumer = consumer, .version = version, .limit = max};
-    struct sql *db = semel__db_of(store);
-    struct sql_into into = {SQL_FIELDS(count), .items = ret_n, .size = sizeof(*ret_n)};
-    semel__db_start(db, "counting what a change would touch");
-    semel__db_run(db, ids[what], SQL_ONE(args_fields, &args), NULL, semel__db_read_item, &into);
-    return semel__db_flush(db, err);
+    return semel__db_count(semel__db_of(store), ids[what], "counting what a change would touch",
+                           SQL_ONE(args_fields, &args), ret_n, err);
 }
 
 /* ---- names --------------------------------------------------------------------------------------- */

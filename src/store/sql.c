@@ -74,6 +74,16 @@ semel_status semel__db_flush(struct sql *db, struct semel_error *err)
     return status;
 }
 
+semel_status semel__db_count(struct sql *db, enum sql_id id, const char *doing, const struct sql_set *once,
+                             int64_t *ret_n, struct semel_error *err)
+{
+    static const struct sql_field count[] = {{.name = SQL_NAME_count, .size = sizeof(*ret_n), .required = true}};
+    struct sql_into into = {SQL_FIELDS(count), .items = ret_n, .size = sizeof(*ret_n)};
+    semel__db_start(db, doing);
+    semel__db_run(db, id, once, NULL, semel__db_read_item, &into);
+    return semel__db_flush(db, err);
+}
+
 /* ---- parameters ---------------------------------------------------------------------------------- */
 
 const struct sql_field *semel__db_find(const struct sql_set *set, uint16_t name)
@@ -213,8 +223,10 @@ static bool in_range(const struct sql_field *field, enum sql_kind kind, const st
 /* false: it is none of the words, or digests, that the kind has. */
 static bool put_coded(enum sql_kind kind, const struct sql_value *value, void *at)
 {
-    if (kind == SQL_STATUS)
+    if (kind == SQL_STATUS) {
+        *(enum semel_state *)at = SEMEL_STATE_ABSENT;
         return semel__state_parse(value->text, at);
+    }
     if (kind == SQL_CLASS) {
         *(enum semel_class *)at = SEMEL_CLASS_NONE;
         return value->null || semel__class_parse(value->text, at);
@@ -241,7 +253,7 @@ static semel_status put(const struct sql_row *row, const struct sql_field *field
     case SQL_STATUS:
     case SQL_CLASS:
     case SQL_FINGERPRINT:
-        return put_coded(kind, value, at) ? SEMEL_OK : damaged(row, field, err);
+        return put_coded(kind, value, at) || field->lenient ? SEMEL_OK : damaged(row, field, err);
     case SQL_BOOL:
         *(bool *)at = !value->null && number != 0;
         return SEMEL_OK;
@@ -266,8 +278,13 @@ static semel_status fill_column(const struct sql_row *row, int column, const str
         cell = row->db->driver->cell(row, column, kind, &value);
     if (cell == SQL_CELL_NO_MEMORY)
         return semel__fail_memory(err);
-    if (cell != SQL_CELL_OK || !in_range(field, kind, &value))
+    if (field->lenient) {
+        value.null = value.null || cell != SQL_CELL_OK;
+        if (field->high > 0 && value.text.n > (size_t)field->high)
+            value.text.n = (size_t)field->high;
+    } else if (cell != SQL_CELL_OK || !in_range(field, kind, &value)) {
         return damaged(row, field, err);
+    }
     return put(row, field, &value, arena, item, err);
 }
 

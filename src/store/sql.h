@@ -20,6 +20,7 @@
 #define SEMEL_STORE_SQL_H
 
 #include "base/error.h"
+#include "base/random.h"
 #include "base/str.h"
 #include "core/store.h"
 #include "store/sql_statements.h"
@@ -81,6 +82,7 @@ struct sql_field {
     const void *(*at)(const void *item); /* a parameter that is no member: where its value lies; NULL: it is NULL */
     int64_t low, high;                   /* what is read must lie between them (text: its bytes); both 0: any */
     bool required;                       /* NULL is damage */
+    bool lenient; /* nothing is damage: text is cut at `high`, what is of another kind is as NULL */
 };
 
 #define SQL_FIELD(type, member, name_)                                                                  \
@@ -101,6 +103,13 @@ struct sql_field {
     {                                                                                                                 \
         .name = SQL_NAME_##name_, .size = sizeof(((type *)0)->member), .offset = offsetof(type, member), .low = low_, \
         .high = high_, .required = true                                                                               \
+    }
+
+/* A result that is only shown to people. max: bytes of a text; 0 for the others. */
+#define SQL_SHOWN(type, member, name_, max)                                                                           \
+    {                                                                                                                 \
+        .name = SQL_NAME_##name_, .size = sizeof(((type *)0)->member), .offset = offsetof(type, member), .high = max, \
+        .lenient = true                                                                                               \
     }
 
 /* The values of one run: members of n structs. */
@@ -148,6 +157,9 @@ struct sql_driver {
     void (*run)(struct sql *db, const struct sql_statement *statement, const struct sql_set *once,
                 const struct sql_set *each, sql_reader read, void *ctx);
     semel_status (*flush)(struct sql *db, struct semel_error *err);
+    /* One snapshot for several flushes of a reader; inside a transaction nothing is begun. *ret_begun goes to the end. */
+    semel_status (*snapshot)(struct sql *db, bool *ret_begun, struct semel_error *err);
+    void (*snapshot_end)(struct sql *db, bool begun);
     /* A column of the row; text is borrowed until the reader returns. A row of `changes` has no columns to be read. */
     enum sql_cell (*cell)(const struct sql_row *row, int column, enum sql_kind kind, struct sql_value *ret);
 };
@@ -156,6 +168,8 @@ struct sql_driver {
 struct sql {
     struct semel_store store;
     const struct sql_driver *driver;
+    const struct semel_clock *clock; /* NULL: the database's own */
+    struct semel_random *rng;
     bool by_operator;    /* the role only reads the tables: a change is a call of the owner's functions */
     const char *doing;   /* what the runs since the start are for */
     semel_status status; /* the first failure since the start, of a driver that runs at once */
@@ -186,6 +200,10 @@ void semel__db_start(struct sql *db, const char *doing);
 void semel__db_run(struct sql *db, enum sql_id id, const struct sql_set *once, const struct sql_set *each,
                    sql_reader read, void *ctx);
 semel_status semel__db_flush(struct sql *db, struct semel_error *err);
+
+/* start, run and flush of one statement that gives one row with `count`. */
+semel_status semel__db_count(struct sql *db, enum sql_id id, const char *doing, const struct sql_set *once,
+                             int64_t *ret_n, struct semel_error *err);
 
 /* The columns that the fields name, into a struct. Text is copied to the arena; without an arena it is borrowed until
  * the reader returns. INVALID, BROKEN: damage; the text says which row and column. */

@@ -127,8 +127,8 @@ static semel_status prepare(struct sqlite_store *d, struct semel_error *err)
     const struct semel_store_options *o = &d->sql.store.options;
     d->sql.driver = &semel__sqlite_driver;
     d->timeout_ms = o->lock_timeout_ms > 0 ? o->lock_timeout_ms : TIMEOUT_MS;
-    d->clock = o->clock != NULL ? o->clock : &semel__clock_real;
-    d->rng = o->rng != NULL ? o->rng : &d->own_rng;
+    d->sql.clock = o->clock != NULL ? o->clock : &semel__clock_real;
+    d->sql.rng = o->rng != NULL ? o->rng : &d->own_rng;
     d->pid = getpid();
     if (sqlite3_libversion_number() < SQLITE_NEEDED)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "SQLite %s is too old; 3.37.0 or newer is needed",

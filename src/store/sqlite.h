@@ -97,7 +97,7 @@ enum sqlite_q {
     Q_LOOK_HELD,
     Q_LOOK_OPEN,
     Q_LOOK_ALL,
-    Q_LOOK_PIN,
+    Q_PIN,
     Q_LOOK_ROW,
     Q_LOOK_CAUSE,
     Q_COUNT_PROCESSING,
@@ -182,8 +182,7 @@ struct sqlite_store {
     int64_t first_arrival; /* the first that this transaction drew: its own rows have this one or a higher one */
     int schema_found;      /* when it was opened, before a migration */
     int timeout_ms;
-    const struct semel_clock *clock;
-    struct semel_random *rng, own_rng;
+    struct semel_random own_rng;
     /* The registry of own connections (sqlite.c). */
     bool listed;
     dev_t dev;
@@ -234,6 +233,9 @@ bool semel__sqlite_damaged(semel_status status); /* of semel__sqlite_read: damag
 semel_status semel__sqlite_schema_check(struct sqlite_store *d, bool will_migrate, struct semel_error *err);
 semel_status semel__sqlite_migrate(struct semel_store *store, int *ret_from, int *ret_to, struct semel_error *err);
 
+/* As struct sql_driver has them. */
+semel_status semel__sqlite_snapshot(struct sql *db, bool *ret_begun, struct semel_error *err);
+void semel__sqlite_snapshot_end(struct sql *db, bool begun);
 /* CLOSED: the connection is gone, or belongs to the process that forked this one. */
 semel_status semel__sqlite_usable(const struct sqlite_store *d, struct semel_error *err);
 semel_status semel__sqlite_begin(struct semel_store *store, enum semel_tx tx, int64_t *ret_now_us,

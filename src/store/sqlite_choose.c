@@ -68,13 +68,6 @@ void semel__sqlite_consumers_end(struct sqlite_consumers *all)
     semel__sqlite_end(&all->run);
 }
 
-semel_status semel__sqlite_pin(struct sqlite_run *pin, struct sqlite_store *d, struct semel_error *err)
-{
-    bool row = false;
-    semel__sqlite_start(pin, d, Q_LOOK_PIN, "beginning to read");
-    return semel__sqlite_step(pin, &row, err);
-}
-
 /* ---- the way -------------------------------------------------------------------------------------- */
 
 static bool held(enum semel_state state)

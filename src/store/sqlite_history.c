@@ -252,16 +252,13 @@ semel_status semel__sqlite_history(struct semel_store *store, const struct semel
 {
     struct past past = {.d = semel__sqlite_of(store), .row = row, .max = max, .arena = arena};
     struct semel_history h = {.head_version = SEMEL_NONE, .last_version = SEMEL_NONE, .watermark_us = SEMEL_NONE};
-    struct sqlite_run pin;
-    semel_status status = semel__sqlite_usable(past.d, err);
-    if (status != SEMEL_OK)
-        return status;
-    status = semel__sqlite_pin(&pin, past.d, err);
+    bool begun = false;
+    semel_status status = semel__sqlite_snapshot(&past.d->sql, &begun, err);
     if (status == SEMEL_OK)
         status = read_lists(&past, &h, err);
     if (status == SEMEL_OK)
         status = read_place(&past, &h, err);
-    semel__sqlite_end(&pin);
+    semel__sqlite_snapshot_end(&past.d->sql, begun);
     if (status == SEMEL_OK)
         *ret = h;
     return status;

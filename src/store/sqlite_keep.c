@@ -25,7 +25,7 @@ semel_status semel__sqlite_watermark(struct semel_store *store, struct semel_str
     semel__sqlite_text(&run, 1, consumer);
     semel__sqlite_text(&run, 2, source_of(source));
     semel__sqlite_int(&run, 3, watermark_us);
-    semel__sqlite_int(&run, 4, semel__now(d->clock));
+    semel__sqlite_int(&run, 4, semel__now(d->sql.clock));
     return semel__sqlite_exec(&run, NULL, err);
 }
 
@@ -149,7 +149,7 @@ semel_status semel__sqlite_outbox_put(struct semel_store *store, const struct se
     char id[SEMEL_UUID_TEXT] = "";
     size_t changes = 0;
     if (!semel__str_given(event->id))
-        semel__uuid7_new(now_us, d->rng, id);
+        semel__uuid7_new(now_us, d->sql.rng, id);
     for (size_t i = 0; i < event->id.n && i < sizeof(id) - 1; i++) /* one spelling a UUID */
         id[i] = (char)tolower((unsigned char)event->id.p[i]);
 

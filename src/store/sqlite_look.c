@@ -192,13 +192,13 @@ static semel_status read_row(struct listing *l, int64_t arrival, struct semel_er
 /* One window: chooses and reads under one snapshot. */
 static semel_status list_window(struct listing *l, struct sqlite_choice *choice, struct semel_error *err)
 {
-    struct sqlite_run pin;
-    semel_status status = semel__sqlite_pin(&pin, l->d, err);
+    bool begun = false;
+    semel_status status = semel__sqlite_snapshot(&l->d->sql, &begun, err);
     if (status == SEMEL_OK)
         status = semel__sqlite_choose(l->d, choice, err);
     for (size_t i = 0; status == SEMEL_OK && i < choice->n; i++)
         status = read_row(l, choice->arrivals[i], err);
-    semel__sqlite_end(&pin);
+    semel__sqlite_snapshot_end(&l->d->sql, begun);
     semel__free(choice->arrivals);
     return status;
 }
@@ -364,17 +364,14 @@ static semel_status look_groups(struct semel_store *store, const struct semel_fi
     struct sqlite_store *d = semel__sqlite_of(store);
     struct sqlite_choice choice = {.filter = filter, .budget = cap};
     struct semel_group *groups = NULL;
-    struct sqlite_run pin;
+    bool begun = false;
     size_t n = 0;
-    semel_status status = semel__sqlite_usable(d, err);
-    if (status != SEMEL_OK)
-        return status;
-    status = semel__sqlite_pin(&pin, d, err);
+    semel_status status = semel__sqlite_snapshot(&d->sql, &begun, err);
     if (status == SEMEL_OK)
         status = semel__sqlite_choose(d, &choice, err);
     if (status == SEMEL_OK && choice.n > 0)
         status = group_chosen(d, &choice, max, arena, &groups, &n, err);
-    semel__sqlite_end(&pin);
+    semel__sqlite_snapshot_end(&d->sql, begun);
     semel__free(choice.arrivals);
     if (status != SEMEL_OK)
         return status;

@@ -43,9 +43,6 @@ semel_status semel__sqlite_consumers_next(struct sqlite_consumers *all, struct s
                                           struct semel_error *err);
 void semel__sqlite_consumers_end(struct sqlite_consumers *all);
 
-/* Keeps the snapshot until semel__sqlite_end(pin). */
-semel_status semel__sqlite_pin(struct sqlite_run *pin, struct sqlite_store *d, struct semel_error *err);
-
 /* ---- reading ------------------------------------------------------------------------------------ */
 
 /* A column of text or bytes that nothing has checked, borrowed until the next step: what is neither is not given, what

@@ -141,10 +141,33 @@ static enum sql_cell sqlite_cell(const struct sql_row *row, int column, enum sql
     return ret->text.p != NULL ? SQL_CELL_OK : SQL_CELL_NO_MEMORY;
 }
 
+/* A statement that was begun and is not ended keeps its snapshot, and with it that of all others. */
+semel_status semel__sqlite_snapshot(struct sql *db, bool *ret_begun, struct semel_error *err)
+{
+    struct sqlite_store *d = (struct sqlite_store *)db;
+    struct sqlite_run pin;
+    bool row = false;
+    semel_status status = semel__sqlite_usable(d, err);
+    if (status == SEMEL_OK) {
+        semel__sqlite_start(&pin, d, Q_PIN, "beginning to read");
+        status = semel__sqlite_step(&pin, &row, err);
+    }
+    *ret_begun = status == SEMEL_OK;
+    return status;
+}
+
+void semel__sqlite_snapshot_end(struct sql *db, bool begun)
+{
+    if (begun)
+        sqlite3_reset(((struct sqlite_store *)db)->stmts[Q_PIN]);
+}
+
 const struct sql_driver semel__sqlite_driver = {
     .statements = semel__sqlite_statements,
     .start = sqlite_start,
     .run = sqlite_run,
     .flush = sqlite_flush,
+    .snapshot = semel__sqlite_snapshot,
+    .snapshot_end = semel__sqlite_snapshot_end,
     .cell = sqlite_cell,
 };

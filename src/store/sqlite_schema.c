@@ -108,7 +108,7 @@ static semel_status record(struct sqlite_store *d, const struct semel_migration 
     if (rc == SQLITE_OK)
         rc = sqlite3_bind_text(stmt, 2, m->name, -1, SQLITE_STATIC);
     if (rc == SQLITE_OK)
-        rc = sqlite3_bind_int64(stmt, 3, semel__now(d->clock));
+        rc = sqlite3_bind_int64(stmt, 3, semel__now(d->sql.clock));
     if (rc == SQLITE_OK)
         rc = sqlite3_step(stmt);
     semel_status status = rc == SQLITE_DONE ? SEMEL_OK : semel__sqlite_own_fail(d, rc, "recording a migration", err);

@@ -228,7 +228,7 @@ static const char *const texts[Q_COUNT] = {
     [Q_LOOK_HELD] = CHOOSE HELD "AND status = ?4 " CHOOSE_FROM,
     [Q_LOOK_OPEN] = CHOOSE OPEN " AND consumer = ?1 " CHOOSE_FROM,
     [Q_LOOK_ALL] = CHOOSE "(?1 IS NULL OR consumer = ?1) " CHOOSE_FROM,
-    [Q_LOOK_PIN] = "SELECT max(version) FROM main.semel_schema",
+    [Q_PIN] = "SELECT max(version) FROM main.semel_schema",
     [Q_LOOK_ROW] = SELECT_ROW "WHERE arrival = ?2",
     [Q_LOOK_CAUSE] =
         "SELECT received_at, consumer, status, error_class, error_text FROM main.semel_inbox WHERE arrival = ?1",

@@ -71,7 +71,7 @@ semel_status semel__sqlite_begin(struct semel_store *store, enum semel_tx tx, in
     d->saved = d->guarded = false;
     d->ended_at_begin = d->ended;
     d->first_arrival = INT64_MAX;
-    *ret_now_us = semel__now(d->clock);
+    *ret_now_us = semel__now(d->sql.clock);
     return SEMEL_OK;
 }
 
