@@ -157,7 +157,7 @@ struct sql_driver {
     void (*run)(struct sql *db, const struct sql_statement *statement, const struct sql_set *once,
                 const struct sql_set *each, sql_reader read, void *ctx);
     semel_status (*flush)(struct sql *db, struct semel_error *err);
-    /* One snapshot for several flushes of a reader; inside a transaction nothing is begun. *ret_begun goes to the end. */
+    /* One snapshot for several flushes of a reader; inside a transaction nothing is begun. The end gets *ret_begun. */
     semel_status (*snapshot)(struct sql *db, bool *ret_begun, struct semel_error *err);
     void (*snapshot_end)(struct sql *db, bool begun);
     /* A column of the row; text is borrowed until the reader returns. A row of `changes` has no columns to be read. */
