@@ -56,7 +56,8 @@ AND status <> 'prevented'
 
 -- name: affected_versioned
 -- gives: count
-{affected(AND order_key IS NOT NULL AND version IS NOT NULL AND {unfinished} AND (status = 'unknown' OR status = 'dead'))}
+{affected(AND order_key IS NOT NULL AND version IS NOT NULL AND {unfinished}
+    AND (status = 'unknown' OR status = 'dead'))}
 
 -- name: affected_below
 -- gives: count
