@@ -13,7 +13,7 @@
 
 #include <librdkafka/rdkafka.h>
 
-#include "cli/bench.h"
+#include "bench/bench.h"
 #include "kafka/client.h"
 
 #define SEED UINT64_C(20261116)

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "broker/spool.h"
+#include "demo/spool.h"
 #include "conform/broker_bench.h"
 #include "support/answer.h"
 

@@ -25,7 +25,7 @@
 
 #include "base/error.h"
 #include "base/point.h"
-#include "broker/spool.h"
+#include "demo/spool.h"
 #include "core/look.h"
 #include "core/pump.h"
 #include "fault/books.h"

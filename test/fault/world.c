@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/ids.h"
-#include "broker/spool.h"
+#include "demo/spool.h"
 #include "store/sqlite_store.h"
 #ifdef SEMEL_WITH_POSTGRES
 #include "fault/world_pg.h"

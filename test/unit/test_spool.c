@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "broker/spool.h"
+#include "demo/spool.h"
 #include "support/answer.h"
 #include "unit.h"
 

@@ -7,8 +7,8 @@ import re
 import common
 
 # From the top down. A room may include itself and what stands above it, unless NARROW says less.
-ROOMS = ("base", "core", "store", "broker", "lib", "ext", "net", "handler", "conf", "ops", "gateway", "admin", "daemon",
-         "cli")
+ROOMS = ("base", "core", "store", "broker", "lib", "ext", "net", "handler", "conf", "ops", "admin", "daemon", "cli",
+         "demo", "bench")
 
 # What of core a driver may see: the interfaces, not the rules.
 CORE_INTERFACES = ("core/store.h", "core/broker.h", "core/row.h", "core/msg.h", "core/state.h", "core/policy.h",
@@ -30,9 +30,8 @@ CLIENTS = {
     "llhttp.h": "src/net/*",
     "libfyaml.h": "src/conf/read.c",
     "libsmartcols/*": "src/cli/table.c",
-    "libpq-fe.h": ("src/store/pg*", "src/handler/sql_pg.c", "src/cli/bench_*", "bench/*"),
-    "sqlite3.h": ("src/store/sqlite*", "src/handler/sql_sqlite.c", "src/broker/spool*", "src/cli/bench_*",
-                  "src/cli/demo_*"),
+    "libpq-fe.h": ("src/store/pg*", "src/handler/sql_pg.c", "src/bench/*", "bench/*"),
+    "sqlite3.h": ("src/store/sqlite*", "src/handler/sql_sqlite.c", "src/demo/*", "src/bench/*"),
     "librdkafka/*": ("src/broker/kafka*", "bench/*"),
     "amqp.h": "src/broker/amqp*",
     "amqp_*.h": "src/broker/amqp*",

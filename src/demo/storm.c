@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * demo_storm.c: the producer of the demo. Makes payments, writes down what it made, and sends it badly.
+ * storm.c: the producer of the demo. Makes payments, writes down what it made, and sends it badly.
  *
  * A third of the payments is sent twice under the same id: half of these copies right behind the original, so that two
  * workers may have both at once, half of them long after it. Everything passes a window in which it is shuffled. A few
@@ -10,7 +10,7 @@
  * one generator that is asked in a fixed order, so the stream depends on the seed and not on the speed of the machine.
  * What is held back is bounded by the two windows.
  */
-#include "cli/demo.h"
+#include "demo/demo.h"
 
 #include <stdio.h>
 
@@ -19,8 +19,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
-#include "broker/spool.h"
+#include "demo/spool.h"
 
+#define ID_TEXT 32
+#define ACCOUNT_TEXT 32
 #define COPIES_PER_MILLE 333
 #define PAYLOAD_TEXT 160
 #define PAYLOAD_MAX 4096
@@ -38,23 +40,22 @@ static const char *const poison_texts[] = {DEMO_POISON_MAP(X)};
 
 /* ---- a payment -------------------------------------------------------------------------------------------- */
 
-void demo_payment_id(const struct demo_payment *payment, char out[DEMO_ID_TEXT])
+static void payment_id(const struct demo_payment *payment, char out[ID_TEXT])
 {
-    snprintf(out, DEMO_ID_TEXT, "pay-%08lld", (long long)payment->n);
+    snprintf(out, ID_TEXT, "pay-%08lld", (long long)payment->n);
 }
 
-void demo_payment_account(const struct demo_payment *payment, char out[DEMO_ACCOUNT_TEXT])
+static void payment_account(const struct demo_payment *payment, char out[ACCOUNT_TEXT])
 {
-    snprintf(out, DEMO_ACCOUNT_TEXT, payment->poison == DEMO_POISON_ACCOUNT ? "nobody-%03d" : "acc-%03d",
-             payment->account);
+    snprintf(out, ACCOUNT_TEXT, payment->poison == DEMO_POISON_ACCOUNT ? "nobody-%03d" : "acc-%03d", payment->account);
 }
 
 static void write_payload(const struct demo_payment *payment, char out[PAYLOAD_TEXT])
 {
-    char id[DEMO_ID_TEXT], account[DEMO_ACCOUNT_TEXT];
+    char id[ID_TEXT], account[ACCOUNT_TEXT];
 
-    demo_payment_id(payment, id);
-    demo_payment_account(payment, account);
+    payment_id(payment, id);
+    payment_account(payment, account);
     snprintf(out, PAYLOAD_TEXT,
              payment->poison == DEMO_POISON_TEXT ? "payment=%s&account=%s&cents=%lld"
                                                  : "{\"payment\":\"%s\",\"account\":\"%s\",\"cents\":%lld}",
@@ -160,11 +161,11 @@ void demo_storm_close(struct demo_storm *storm)
 
 static bool write_down(struct demo_storm *storm, const struct demo_payment *payment, struct semel_error *err)
 {
-    char id[DEMO_ID_TEXT], account[DEMO_ACCOUNT_TEXT];
+    char id[ID_TEXT], account[ACCOUNT_TEXT];
     int rc;
 
-    demo_payment_id(payment, id);
-    demo_payment_account(payment, account);
+    payment_id(payment, id);
+    payment_account(payment, account);
     sqlite3_bind_text(storm->note, 1, id, -1, SQLITE_STATIC);
     sqlite3_bind_text(storm->note, 2, account, -1, SQLITE_STATIC);
     sqlite3_bind_int64(storm->note, 3, payment->cents);
@@ -214,13 +215,13 @@ static void pass(struct demo_storm *storm, const struct demo_payment *payment)
 
 /* One message with all that it borrows. */
 struct letter {
-    char id[DEMO_ID_TEXT], time[SEMEL_TIME_TEXT], payload[PAYLOAD_TEXT];
+    char id[ID_TEXT], time[SEMEL_TIME_TEXT], payload[PAYLOAD_TEXT];
     struct semel_pair headers[3];
 };
 
 static void write_letter(const struct demo_payment *payment, struct letter *letter, struct semel_spool_push *push)
 {
-    demo_payment_id(payment, letter->id);
+    payment_id(payment, letter->id);
     semel__time_format(payment->made_us, letter->time);
     write_payload(payment, letter->payload);
     letter->headers[0] = (struct semel_pair){SEMEL_STR("ce_id"), semel__str(letter->id)};

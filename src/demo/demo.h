@@ -1,24 +1,21 @@
 /* SPDX-License-Identifier: MIT
  *
- * demo.h: private to the files of `semel demo`, a storm of payments whose books balance at the end.
+ * demo.h: private to the room of `semel demo`, a storm of payments whose books balance at the end.
  *
- *   demo.c         the command: the storm from beginning to end, what is said
- *   demo_folder.c  where it happens
- *   demo_storm.c   the producer: payments, copies of a third of them, shuffled
- *   demo_fleet.c   the workers as processes: started, killed, replaced, stopped
- *   demo_worker.c  what a worker does: Semel's pump on the broker and the ledger
- *   demo_naive.c   the same without Semel: the consumer that checks, writes and then marks, as written by hand
- *   demo_watch.c   how far it has come: counts for the view, and whether everything is settled
- *   demo_view.c    the live view on a terminal, lines elsewhere
- *   demo_books.c   the books: plain SQL on plain connections, with none of Semel in between
+ *   demo.c    the command: the storm from beginning to end, its folder, the workers as processes, the live view
+ *   storm.c   the producer: payments, copies of a third of them, shuffled
+ *   spool.c   the broker: one SQLite file that the processes share
+ *   worker.c  what a worker does: Semel's pump on the broker and the ledger
+ *   naive.c   the same without Semel: the consumer that checks, writes and then marks, as written by hand
+ *   books.c   plain SQL, with none of Semel in between: how far the storm has come, and the books at its end
  *
  * Everything happens in one folder, which the command makes its working directory: all names below are relative.
  *
  * Invariants: the payments, their copies and their order follow from the seed alone. No worker outlives the command,
  * however the command ends. Nothing that Semel has written is asked whether an effect is there: the ledger is.
  */
-#ifndef SEMEL_CLI_DEMO_H
-#define SEMEL_CLI_DEMO_H
+#ifndef SEMEL_DEMO_DEMO_H
+#define SEMEL_DEMO_DEMO_H
 
 #include <sys/types.h>
 
@@ -29,10 +26,8 @@
 struct sqlite3;
 struct sqlite3_stmt;
 
-#define DEMO_WORKERS_MAX 16
 #define DEMO_CONSUMER "payments"
 #define DEMO_SOURCE "shop"
-#define DEMO_LOG "workers.log"
 #define DEMO_ACCOUNTS 100
 
 /* The files of one kind of run; those of the other kind in the same folder are left alone. */
@@ -48,13 +43,7 @@ struct demo_settings {
     const struct demo_files *files;
 };
 
-/* ---- the folder ------------------------------------------------------------------------------------------ */
-
-/* Makes or takes over the folder, goes into it, locks it and clears what this kind of run will write. An exit code. */
-int demo_folder_enter(const struct demo_settings *set, int *ret_lock_fd);
-bool demo_folder_here(void); /* the working directory is a demo's */
-
-/* ---- plain SQL (demo_books.c); each failure is said in err, with what SQLite says ------------------------ */
+/* ---- plain SQL (books.c); each failure is said in err, with what SQLite says ------------------------ */
 
 enum demo_mode {
     DEMO_CREATE, /* made when it is not there */
@@ -89,10 +78,6 @@ struct demo_payment {
     enum demo_poison poison;
 };
 
-#define DEMO_ID_TEXT 32
-#define DEMO_ACCOUNT_TEXT 32
-void demo_payment_id(const struct demo_payment *payment, char out[DEMO_ID_TEXT]);
-void demo_payment_account(const struct demo_payment *payment, char out[DEMO_ACCOUNT_TEXT]);
 /* What a worker finds in a message. INVALID, PERMANENT: it is no payment. */
 struct demo_order {
     struct semel_str account;
@@ -126,23 +111,7 @@ bool demo_storm_send(struct demo_storm *storm, size_t n, struct semel_error *err
 /* Pushes what is still held back. */
 bool demo_storm_flush(struct demo_storm *storm, struct semel_error *err);
 
-/* ---- the workers ----------------------------------------------------------------------------------------- */
-
-struct demo_fleet {
-    const struct demo_settings *set;
-    pid_t pids[DEMO_WORKERS_MAX]; /* 0: none */
-    int n, log_fd;
-    int64_t started, killed;
-};
-
-bool demo_fleet_open(struct demo_fleet *fleet, const struct demo_settings *set, struct semel_error *err);
-bool demo_fleet_start(struct demo_fleet *fleet, struct semel_error *err); /* fills the free places */
-/* SIGKILL; its place is free then. false: it had ended by itself before. */
-bool demo_fleet_kill(struct demo_fleet *fleet, int i, struct semel_error *err);
-int demo_fleet_alive(const struct demo_fleet *fleet);
-bool demo_fleet_check(struct demo_fleet *fleet, struct semel_error *err); /* false: one has ended by itself */
-bool demo_fleet_stop(struct demo_fleet *fleet, struct semel_error *err);  /* SIGTERM; false: one did not end well */
-void demo_fleet_close(struct demo_fleet *fleet);                          /* kills what is left and waits for it */
+/* ---- a worker ----------------------------------------------------------------------------------------- */
 
 /* The bodies of a worker process; both return its exit status, and end in peace on SIGTERM. */
 int demo_worker_run(int64_t seed, int64_t number);
@@ -174,20 +143,6 @@ void demo_watch_close(struct demo_watch *watch);
 bool demo_watch_backlog(struct demo_watch *watch, int64_t *ret, struct semel_error *err);
 /* Fills what the databases know. */
 bool demo_watch_look(struct demo_watch *watch, struct demo_figures *figures, struct semel_error *err);
-
-struct demo_view {
-    bool silent, redraw;
-    int lines; /* drawn before, to be drawn over */
-    int64_t next_us;
-};
-
-void demo_view_init(struct demo_view *view, const struct cli *cli, int64_t now_us);
-bool demo_view_due(const struct demo_view *view, int64_t now_us);
-/* `phase` is what is going on, `part_s` how long of `whole_s` (0: open end). */
-void demo_view_show(struct demo_view *view, const struct demo_figures *figures, const char *phase, int64_t part_s,
-                    int64_t whole_s, int64_t now_us);
-#define DEMO_NUMBER_TEXT 32
-void demo_number(int64_t value, char out[DEMO_NUMBER_TEXT]); /* 12,031 */
 
 /* ---- the books ------------------------------------------------------------------------------------------- */
 

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * bench_growth.h: private to `semel bench growth`: what becomes of the inbox when it grows.
+ * growth.h: private to `semel bench growth`: what becomes of the inbox when it grows.
  *
- *   bench_growth.c        the command: what was asked, the tables, the words and the JSON
- *   bench_growth_pg.c     on PostgreSQL: the steps in which the inbox is filled, and the books
- *   bench_growth_purge.c  on PostgreSQL: what it costs to purge the oldest quarter, and what it costs the consumers
+ *   growth.c     the command: what was asked, the tables, the words and the JSON
+ *   growth_pg.c  on PostgreSQL: the steps in which the inbox is filled, the purge of its oldest quarter, and the books
  *
  * There are two lanes, one with time-ordered ids and one with random ones, each with a consumer and a ledger of its own
  * in the one inbox. A message can be made again from the number of its batch, so that old ones come back as they were.
  */
-#ifndef SEMEL_CLI_BENCH_GROWTH_H
-#define SEMEL_CLI_BENCH_GROWTH_H
+#ifndef SEMEL_BENCH_GROWTH_H
+#define SEMEL_BENCH_GROWTH_H
 
-#include "cli/bench.h"
+#include "bench/bench.h"
 
 #define GROWTH_STEPS_MAX 100
 
@@ -46,7 +45,7 @@ struct growth_result {
     bool stopped;
 };
 
-/* ---- bench_growth_pg.c ---- */
+/* ---- growth_pg.c ---- */
 
 /* As bench_pg of bench.h. */
 semel_status bench_growth_pg(const char *url, const struct growth_options *options, struct growth_result *ret,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * demo_naive.c: the consumer that is usually written by hand, for comparison: check, write, mark.
+ * naive.c: the consumer that is usually written by hand, for comparison: check, write, mark.
  *
  * For each message: is its id among `processed`? If not, write the effect, then mark the id; each statement is a
  * transaction of its own, as it is with any driver whose default is autocommit. A failure is tried three times, then
@@ -11,7 +11,7 @@
  * What goes wrong with it is no bug in a line: a crash between the effect and the mark, two workers between check and
  * mark, a failure that is over only after the third try. It must stay as it is; it is the demonstration.
  */
-#include "cli/demo.h"
+#include "demo/demo.h"
 
 #include <poll.h>
 #include <stdio.h>

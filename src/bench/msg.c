@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * bench_msg.c: the messages of `semel bench inbox`, the same on every store: payloads of one length, ids that are
+ * msg.c: the messages of `semel bench inbox`, the same on every store: payloads of one length, ids that are
  * ordered by time or random, and what a payload asks for.
  *
  * Invariants: the same seed gives the same messages; account and amount stand at fixed places of the payload.
  */
-#include "cli/bench.h"
+#include "bench/bench.h"
 
 #include <inttypes.h>
 #include <stdio.h>

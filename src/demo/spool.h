@@ -12,8 +12,8 @@
  * Invariants: a tag is a sequence number and a count of deliveries, good only for the handle that was given it,
  * until it is reopened. A handle belongs to the process that opened it: a child opens its own.
  */
-#ifndef SEMEL_BROKER_SPOOL_H
-#define SEMEL_BROKER_SPOOL_H
+#ifndef SEMEL_DEMO_SPOOL_H
+#define SEMEL_DEMO_SPOOL_H
 
 #include "core/broker.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * bench_growth_pg.c: `semel bench growth` on PostgreSQL: the steps in which the inbox is filled, and the books.
+ * growth_pg.c: `semel bench growth` on PostgreSQL: the steps in which the inbox is filled, the purge, and the books.
  *
  * Every row is put in by the batch path, with a handler of one statement a batch, and all of it is measured: there is
  * no filling on the side. Within a step the two lanes take turns by pieces, so that a checkpoint, a vacuum or a busy
@@ -9,24 +9,63 @@
  *
  * Ordered ids are one a millisecond. WAL is the server's whole: nobody else may use it.
  *
+ * At the end the oldest quarter of each lane is purged. First new messages are processed alone, to know their speed;
+ * then a process of its own purges, in transactions of one chunk and without a pause, as a daemon that has fallen
+ * behind would, while this one goes on processing. It calls what core calls, watermark first, with the moments that
+ * this benchmark chose instead of a retention: an hour is the least that a consumer may have.
+ *
  * Invariants: at the end the ledgers have every message once, and the inbox has every message but the purged ones, or
- * there is no result.
+ * there is no result. The process that was started has been waited for.
  */
-#include "cli/bench_growth_pg.h"
+#define _GNU_SOURCE /* pipe2 */
+#include "bench/growth.h"
+#include "bench/pg.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "lib/handle.h"
 
+#define PIECE 40 /* batches whose messages are made at once */
+#define ID_US 1000
 #define SEED UINT64_C(20261117)
 #define LANE_SEEDS (UINT64_C(1) << 40)
-#define MADE_US 50 /* between the messages i and i + 1 of a stream: see bench_msg.c */
+#define MADE_US 50       /* between the messages i and i + 1 of a stream: see msg.c */
+#define CALM (4 * PIECE) /* batches, but no more than a step has */
+
+struct growth_lane {
+    enum bench_ids ids;
+    struct bench_pg_lane pg;
+    struct bench_pg_sql sql;
+    int64_t batches; /* that have been processed */
+    /* The oldest quarter: its rows, and the moment at which it was there; 0: not yet. */
+    int64_t old_rows, old_us;
+};
+
+struct growth {
+    const char *url;
+    const struct growth_options *options;
+    struct semel *s;
+    PGconn *conn;
+    struct growth_lane lanes[BENCH_IDS];
+    int64_t first_us; /* the time in the first ordered id */
+    struct semel_random rng;
+    struct bench_msg *msgs; /* PIECE batches */
+    struct semel_msg *given;
+    struct semel_verdict *verdicts;
+};
 
 static const struct bench_pg_kind kind = {"growth", BENCH_SETS, false, false};
 
-bool growth_stopped(const struct growth *g)
+static bool growth_stopped(const struct growth *g)
 {
     return *g->options->stop != 0;
 }
@@ -38,14 +77,16 @@ static size_t batch_size(const struct growth *g)
 
 /* ---- a batch ------------------------------------------------------------------------------------- */
 
-semel_status growth_make(struct growth *g, struct growth_lane *lane, int64_t batch, size_t at, struct semel_error *err)
+/* Makes the messages of one batch, into the place `at` of g->msgs: the same number, the same messages. */
+static semel_status growth_make(struct growth *g, struct growth_lane *lane, int64_t batch, size_t at,
+                                struct semel_error *err)
 {
     struct bench_stream stream = {.ids = lane->ids, .first_us = g->first_us};
     size_t n = batch_size(g), first = (size_t)batch * n;
     semel_status status = SEMEL_OK;
     semel__random_seed(&stream.rng, SEED + LANE_SEEDS * (uint64_t)lane->ids + (uint64_t)batch);
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
-        status = bench_msg_make(&stream, (first + i) * (GROWTH_ID_US / MADE_US), i, &g->msgs[at * n + i], err);
+        status = bench_msg_make(&stream, (first + i) * (ID_US / MADE_US), i, &g->msgs[at * n + i], err);
     return status;
 }
 
@@ -57,7 +98,9 @@ static semel_status handle_set(void *ctx, struct semel *s, const struct semel_ms
     return bench_pg_set(&lane->sql, msgs, n, named, err);
 }
 
-semel_status growth_run(struct growth *g, struct growth_lane *lane, size_t at, bool again, struct semel_error *err)
+/* Processes the batch at this place of g->msgs; all of its messages must be new, or all duplicates. */
+static semel_status growth_run(struct growth *g, struct growth_lane *lane, size_t at, bool again,
+                               struct semel_error *err)
 {
     const enum semel_why want = again ? SEMEL_WHY_DUPLICATE : SEMEL_WHY_NEW;
     size_t n = batch_size(g);
@@ -129,7 +172,7 @@ static int64_t quarter(const struct growth *g)
 static size_t piece_size(const struct growth *g, const struct growth_lane *lane, int64_t goal)
 {
     int64_t end = lane->batches < quarter(g) && goal > quarter(g) ? quarter(g) : goal;
-    return end - lane->batches < GROWTH_PIECE ? (size_t)(end - lane->batches) : GROWTH_PIECE;
+    return end - lane->batches < PIECE ? (size_t)(end - lane->batches) : PIECE;
 }
 
 /* The moment before which the oldest quarter, and nothing else, was processed. */
@@ -171,7 +214,7 @@ static semel_status repeat(struct growth *g, struct growth_lane *lane, struct gr
                            struct semel_error *err)
 {
     struct taken taken = {0};
-    size_t n = lane->batches < GROWTH_PIECE ? (size_t)lane->batches : GROWTH_PIECE;
+    size_t n = lane->batches < PIECE ? (size_t)lane->batches : PIECE;
     semel_status status = SEMEL_OK;
     for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
         int64_t any = (int64_t)semel__random_below(&g->rng, (uint64_t)lane->batches);
@@ -260,6 +303,167 @@ static semel_status balance(struct growth *g, const struct growth_lane *lane, co
     return status == SEMEL_OK ? expect(lane, "rows", (int64_t)rows, messages - purge->rows, err) : status;
 }
 
+/* ---- the process that purges --------------------------------------------------------------------- */
+
+struct report {
+    semel_status status;
+    struct semel_error err;
+    int64_t rows, chunks, took_us, longest_us;
+};
+
+static semel_status end(struct semel_store *store, semel_status status, struct semel_error *err)
+{
+    if (status == SEMEL_OK)
+        return semel_store_commit(store, err);
+    semel_store_rollback(store);
+    return status;
+}
+
+static semel_status raise_watermark(struct growth *g, const struct growth_lane *lane, struct semel_store *store,
+                                    struct semel_error *err)
+{
+    int64_t now_us;
+    if (lane->ids != BENCH_ORDERED)
+        return SEMEL_OK; /* these have no time */
+    semel_status status = semel_store_begin(store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel_store_watermark(store, semel__str(lane->pg.consumer), SEMEL_STR(BENCH_SOURCE),
+                                   g->first_us + lane->old_rows * ID_US, err);
+    return end(store, status, err);
+}
+
+static semel_status purge_chunk(struct growth *g, const struct growth_lane *lane, struct semel_store *store,
+                                size_t *ret_n, struct semel_error *err)
+{
+    int64_t now_us;
+    semel_status status = semel_store_begin(store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel_store_purge(store, semel__str(lane->pg.consumer), SEMEL_STR(BENCH_SOURCE), lane->old_us,
+                               (size_t)g->options->chunk, ret_n, err);
+    return end(store, status, err);
+}
+
+static void purge(struct growth *g, const struct growth_lane *lane, struct report *report)
+{
+    struct semel *s = NULL;
+    size_t n = 1;
+    report->status = semel_open(&s, g->url, 0, &report->err);
+    if (report->status != SEMEL_OK)
+        return;
+    int64_t start_us = semel__now(&semel__clock_real), before_us = start_us;
+    report->status = raise_watermark(g, lane, s->store, &report->err);
+    while (report->status == SEMEL_OK && n > 0 && !growth_stopped(g)) {
+        report->status = purge_chunk(g, lane, s->store, &n, &report->err);
+        int64_t now_us = semel__now(&semel__clock_real);
+        if (now_us - before_us > report->longest_us)
+            report->longest_us = now_us - before_us;
+        before_us = now_us;
+        report->rows += (int64_t)n;
+        report->chunks += n > 0;
+    }
+    report->took_us = before_us - start_us;
+    semel_close(s);
+}
+
+/* ---- the consumer meanwhile ---------------------------------------------------------------------- */
+
+static bool is_over(int fd)
+{
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+    return poll(&one, 1, 0) > 0;
+}
+
+/* New messages, for as many batches as are said, or (0) until the process at the other end of `fd` has something to
+ * say, at least one. How many a second. */
+static semel_status process_new(struct growth *g, struct growth_lane *lane, int64_t most, int fd, double *ret_per_s,
+                                struct semel_error *err)
+{
+    semel_status status = SEMEL_OK;
+    int64_t us = 0, batches = 0;
+    for (bool over = false; status == SEMEL_OK && !over;) {
+        size_t n = most > 0 && most - batches < PIECE ? (size_t)(most - batches) : PIECE;
+        for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+            status = growth_make(g, lane, lane->batches + (int64_t)i, i, err);
+        int64_t start_us = semel__now(&semel__clock_real);
+        for (size_t i = 0; status == SEMEL_OK && i < n && !over; i++) {
+            status = growth_run(g, lane, i, false, err);
+            lane->batches += status == SEMEL_OK;
+            batches++;
+            over = growth_stopped(g) || (most > 0 ? batches == most : is_over(fd));
+        }
+        us += semel__now(&semel__clock_real) - start_us;
+    }
+    *ret_per_s = (double)(batches * g->options->batch) * 1e6 / (double)(us > 0 ? us : 1);
+    return status;
+}
+
+/* ---- both ---------------------------------------------------------------------------------------- */
+
+static semel_status start(struct growth *g, const struct growth_lane *lane, pid_t *ret_pid, int *ret_fd,
+                          struct semel_error *err)
+{
+    int ends[2] = {-1, -1};
+    pid_t pid = pipe2(ends, O_CLOEXEC) == 0 ? fork() : -1;
+    if (pid < 0) {
+        int error = errno;
+        if (ends[0] >= 0) {
+            close(ends[0]);
+            close(ends[1]);
+        }
+        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "a process cannot be started (error %d)", error);
+    }
+    if (pid == 0) { /* it has nothing of ours but the memory: what it inherits stays untouched */
+        struct report report = {0};
+        close(ends[0]);
+        purge(g, lane, &report);
+        _exit(bench_pg_write(ends[1], &report, sizeof report) ? 0 : 1);
+    }
+    close(ends[1]);
+    *ret_pid = pid;
+    *ret_fd = ends[0];
+    return SEMEL_OK;
+}
+
+static semel_status finish(pid_t pid, int fd, struct report *report, struct semel_error *err)
+{
+    bool told = bench_pg_read(fd, report, sizeof *report);
+    close(fd);
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+    if (!told)
+        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "the process that purges has died");
+    if (report->status != SEMEL_OK)
+        *err = report->err;
+    return report->status;
+}
+
+/* Purges the oldest quarter of the lane in a process of its own, while this one goes on processing new messages. */
+static semel_status growth_purge(struct growth *g, struct growth_lane *lane, struct growth_purge *ret,
+                                 struct semel_error *err)
+{
+    struct report report = {0};
+    struct semel_error ignored;
+    pid_t pid = -1;
+    int fd = -1;
+    int64_t step = (g->options->rows / g->options->steps + g->options->batch - 1) / g->options->batch;
+    semel_status status = process_new(g, lane, step < CALM ? step : CALM, -1, &ret->calm_per_s, err);
+    if (status == SEMEL_OK)
+        status = start(g, lane, &pid, &fd, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = process_new(g, lane, 0, fd, &ret->meanwhile_per_s, err);
+    if (status != SEMEL_OK)
+        kill(pid, SIGTERM); /* it ends behind its chunk */
+    semel_status purged = finish(pid, fd, &report, status == SEMEL_OK ? err : &ignored);
+    ret->rows = report.rows;
+    ret->chunks = report.chunks;
+    ret->per_s = (double)report.rows * 1e6 / (double)(report.took_us > 0 ? report.took_us : 1);
+    ret->longest_ms = (double)report.longest_us / 1000;
+    return status == SEMEL_OK ? purged : status;
+}
+
 /* ---- the whole ----------------------------------------------------------------------------------- */
 
 static semel_status open_lane(struct growth *g, enum bench_ids ids, struct semel_error *err)
@@ -276,14 +480,14 @@ static semel_status set_up(struct growth *g, struct semel_error *err)
 {
     size_t n = batch_size(g);
     semel_status status = SEMEL_OK;
-    g->msgs = semel__calloc(GROWTH_PIECE * n, sizeof *g->msgs);
+    g->msgs = semel__calloc(PIECE * n, sizeof *g->msgs);
     g->given = semel__calloc(n, sizeof *g->given);
     g->verdicts = semel__calloc(n, sizeof *g->verdicts);
     if (g->msgs == NULL || g->given == NULL || g->verdicts == NULL)
         return semel__fail_memory(err);
     semel__random_seed(&g->rng, SEED);
     /* Twice as far back as the rows reach: the purge is accompanied by more of them. */
-    g->first_us = semel__now(&semel__clock_real) / GROWTH_ID_US * GROWTH_ID_US - 2 * g->options->rows * GROWTH_ID_US;
+    g->first_us = semel__now(&semel__clock_real) / ID_US * ID_US - 2 * g->options->rows * ID_US;
     for (enum bench_ids ids = BENCH_ORDERED; status == SEMEL_OK && ids < BENCH_IDS; ids++)
         status = open_lane(g, ids, err);
     return status;

@@ -1,27 +1,34 @@
 /* SPDX-License-Identifier: MIT
  *
- * spool.c: a broker in one SQLite file, shared by processes: opening, poll and answers. See spool.h.
+ * spool.c: a broker in one SQLite file, shared by processes. See spool.h.
  *
  * A message is ready (0), taken (1) or acked (2). poll takes with one IMMEDIATE transaction, answers change only
  * what is still taken by this handle under the delivery that the tag names. WAL and synchronous=NORMAL: what was
  * committed survives the death of any process, though perhaps not that of the machine.
  *
- * Invariants: taken_by is NULL unless taken; deliveries only ever grows; a message is never deleted.
+ * Invariants: taken_by is NULL unless taken; deliveries only ever grows; a message is never deleted. push writes all or
+ * nothing; publish answers for each item, and all of them share one transaction.
  */
-#include "broker/spool_private.h"
+#include "demo/spool.h"
 
 #include <stdio.h>
 #include <unistd.h>
 
+#include <sqlite3.h>
+
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/file.h"
 #include "base/random.h"
+#include "base/str.h"
 
 #define BUSY_TIMEOUT_MS 5000
 #define VISIBILITY_MS 2000
 #define VISIBILITY_MAX_MS (INT64_C(24) * 3600 * 1000)
 #define POLL_MAX 1000
 #define LOOK_AGAIN_MS 5
+#define PAIRS_MAX ((size_t)1 << 20)
+#define PARTITIONS 16 /* of what is published with a key */
 
 static const char schema[] =
     "PRAGMA journal_mode = WAL;"
@@ -35,6 +42,15 @@ static const char schema[] =
     "CREATE INDEX IF NOT EXISTS message_order ON message (source, partition, seq) WHERE state < 2;"
     "CREATE INDEX IF NOT EXISTS message_taken ON message (taken_by) WHERE state = 1;";
 
+struct spool {
+    struct semel_broker base;
+    sqlite3 *db;             /* NULL: closed until reopen */
+    char *path;              /* owned, with `source` behind it */
+    struct semel_str source; /* not given: all */
+    int64_t visibility_us;
+    char name[48]; /* unique to this handle and its present epoch */
+};
+
 static struct spool *self(struct semel_broker *broker)
 {
     return (struct spool *)broker;
@@ -42,7 +58,8 @@ static struct spool *self(struct semel_broker *broker)
 
 /* ---- SQLite ------------------------------------------------------------------------------------------- */
 
-semel_status semel__spool_fail(struct spool *spool, const char *doing, struct semel_error *err)
+/* What SQLite's last answer means: RETRY for the world, CLOSED for the rest. */
+static semel_status spool_fail(struct spool *spool, const char *doing, struct semel_error *err)
 {
     const int code = sqlite3_errcode(spool->db);
     semel_status status = SEMEL_CLOSED;
@@ -66,38 +83,42 @@ semel_status semel__spool_fail(struct spool *spool, const char *doing, struct se
     return status;
 }
 
-semel_status semel__spool_ready(const struct spool *spool, struct semel_error *err)
+/* CLOSED when there is no connection. */
+static semel_status ready(const struct spool *spool, struct semel_error *err)
 {
     if (spool->db == NULL)
         return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT, "spool: the file is not open");
     return SEMEL_OK;
 }
 
-sqlite3_stmt *semel__spool_prepare(struct spool *spool, const char *sql)
+/* A statement; NULL: spool_fail says why. */
+static sqlite3_stmt *prepare(struct spool *spool, const char *sql)
 {
     sqlite3_stmt *stmt = NULL;
 
     return sqlite3_prepare_v2(spool->db, sql, -1, &stmt, NULL) == SQLITE_OK ? stmt : NULL;
 }
 
-void semel__spool_bind(sqlite3_stmt *stmt, int at, struct semel_str s)
+/* As a blob; not given: NULL. */
+static void bind_bytes(sqlite3_stmt *stmt, int at, struct semel_str s)
 {
     if (semel__str_given(s))
         sqlite3_bind_blob64(stmt, at, s.n > 0 ? s.p : "", s.n, SQLITE_STATIC);
 }
 
-semel_status semel__spool_begin(struct spool *spool, struct semel_error *err)
+static semel_status begin(struct spool *spool, struct semel_error *err)
 {
     if (sqlite3_exec(spool->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) != SQLITE_OK)
-        return semel__spool_fail(spool, "begin", err);
+        return spool_fail(spool, "begin", err);
     return SEMEL_OK;
 }
 
-semel_status semel__spool_end(struct spool *spool, semel_status status, struct semel_error *err)
+/* Commits when `status` is OK or FENCED, else rolls back. Returns the status of it all. */
+static semel_status end(struct spool *spool, semel_status status, struct semel_error *err)
 {
     if ((status == SEMEL_OK || status == SEMEL_FENCED) &&
         sqlite3_exec(spool->db, "COMMIT", NULL, NULL, NULL) != SQLITE_OK)
-        status = semel__spool_fail(spool, "commit", err);
+        status = spool_fail(spool, "commit", err);
     if (sqlite3_get_autocommit(spool->db) == 0)
         sqlite3_exec(spool->db, "ROLLBACK", NULL, NULL, NULL);
     return status;
@@ -129,9 +150,9 @@ static semel_status connect_file(struct spool *spool, struct semel_error *err)
              (unsigned long long)semel__random_next(&rng));
     semel__file_make_private(spool->path);
     if (sqlite3_open_v2(spool->path, &spool->db, flags, NULL) != SQLITE_OK || spool->db == NULL)
-        status = semel__spool_fail(spool, "open", err);
+        status = spool_fail(spool, "open", err);
     else if (sqlite3_busy_timeout(spool->db, BUSY_TIMEOUT_MS) != SQLITE_OK || !set_up(spool))
-        status = semel__spool_fail(spool, "open", err);
+        status = spool_fail(spool, "open", err);
     else
         return SEMEL_OK;
     sqlite3_close(spool->db);
@@ -206,8 +227,7 @@ static void disconnect(struct spool *spool)
 
     if (spool->db == NULL)
         return;
-    stmt = semel__spool_prepare(spool,
-                                "UPDATE message SET state = 0, taken_by = NULL WHERE state = 1 AND taken_by = ?1");
+    stmt = prepare(spool, "UPDATE message SET state = 0, taken_by = NULL WHERE state = 1 AND taken_by = ?1");
     if (stmt != NULL) {
         sqlite3_bind_text(stmt, 1, spool->name, -1, SQLITE_STATIC);
         sqlite3_step(stmt);
@@ -229,6 +249,70 @@ static semel_status spool_reopen(struct semel_broker *broker, struct semel_error
     return connect_file(self(broker), err);
 }
 
+/* ---- pairs -------------------------------------------------------------------------------------------- */
+
+static void encode_str(struct semel_buf *buf, struct semel_str s)
+{
+    semel__buf_addf(buf, "%zu:", s.n);
+    if (s.n > 0)
+        semel__buf_add(buf, s.p, s.n);
+    semel__buf_addz(buf, ",");
+}
+
+/* Pairs as netstrings, "5:ce_id,3:abc,", which any tool can read. */
+static bool encode(struct semel_buf *buf, const struct semel_pair *pairs, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        encode_str(buf, pairs[i].name);
+        encode_str(buf, pairs[i].value);
+    }
+    return !buf->failed;
+}
+
+/* Takes one netstring off the front. */
+static bool decode_str(struct semel_str *rest, struct semel_str *ret)
+{
+    const char *colon = rest->n > 0 ? memchr(rest->p, ':', rest->n) : NULL;
+    int64_t n;
+    size_t used;
+
+    if (colon == NULL || !semel__str_int64((struct semel_str){rest->p, (size_t)(colon - rest->p)}, &n) || n < 0)
+        return false;
+    used = (size_t)(colon - rest->p) + 1;
+    if ((uint64_t)n >= rest->n - used || colon[1 + n] != ',')
+        return false;
+    *ret = (struct semel_str){colon + 1, (size_t)n};
+    rest->p += used + (size_t)n + 1;
+    rest->n -= used + (size_t)n + 1;
+    return true;
+}
+
+/* INVALID: not of ours. RETRY: no memory. */
+static semel_status decode(struct semel_str encoded, struct semel_arena *arena, const struct semel_pair **ret,
+                           size_t *ret_n)
+{
+    struct semel_str rest = encoded, name, value;
+    struct semel_pair *pairs;
+    size_t n = 0;
+
+    for (; rest.n > 0; n++)
+        if (!decode_str(&rest, &name) || !decode_str(&rest, &value))
+            return SEMEL_INVALID;
+    pairs = semel__arena_alloc(arena, n, sizeof *pairs);
+    if (pairs == NULL)
+        return SEMEL_RETRY;
+    rest = encoded;
+    for (size_t i = 0; i < n; i++) {
+        decode_str(&rest, &name);
+        decode_str(&rest, &value);
+        if (!semel__arena_copy(arena, name, &pairs[i].name) || !semel__arena_copy(arena, value, &pairs[i].value))
+            return SEMEL_RETRY;
+    }
+    *ret = pairs;
+    *ret_n = n;
+    return SEMEL_OK;
+}
+
 /* ---- poll --------------------------------------------------------------------------------------------- */
 
 /* A message m is free to be taken; ?1 is now. */
@@ -244,7 +328,7 @@ static const char select_available[] =
 
 static sqlite3_stmt *look_for(struct spool *spool, int64_t now_us, size_t max)
 {
-    sqlite3_stmt *stmt = semel__spool_prepare(spool, select_available);
+    sqlite3_stmt *stmt = prepare(spool, select_available);
 
     if (stmt == NULL)
         return NULL;
@@ -279,9 +363,9 @@ static semel_status read_delivery(sqlite3_stmt *stmt, struct semel_arena *arena,
         !semel__arena_copy(arena, semel__str(position), &ret->position) ||
         !semel__arena_copy(arena, column(stmt, 4), &ret->payload))
         return SEMEL_RETRY;
-    status = semel__spool_decode(column(stmt, 2), arena, &ret->headers, &ret->n_headers);
+    status = decode(column(stmt, 2), arena, &ret->headers, &ret->n_headers);
     if (status == SEMEL_OK)
-        status = semel__spool_decode(column(stmt, 3), arena, &ret->properties, &ret->n_properties);
+        status = decode(column(stmt, 3), arena, &ret->properties, &ret->n_properties);
     return status;
 }
 
@@ -290,7 +374,7 @@ static semel_status read_batch(struct spool *spool, int64_t now_us, size_t max, 
                                struct semel_delivery *deliveries, size_t *ret_n, struct semel_error *err)
 {
     sqlite3_stmt *stmt = look_for(spool, now_us, max);
-    semel_status status = stmt != NULL ? SEMEL_OK : semel__spool_fail(spool, "poll", err);
+    semel_status status = stmt != NULL ? SEMEL_OK : spool_fail(spool, "poll", err);
     int rc = SQLITE_DONE;
 
     *ret_n = 0;
@@ -304,7 +388,7 @@ static semel_status read_batch(struct spool *spool, int64_t now_us, size_t max, 
     else if (status == SEMEL_RETRY)
         status = *ret_n > 0 ? SEMEL_OK : semel__fail_memory(err);
     else if (status == SEMEL_OK && rc != SQLITE_DONE)
-        status = semel__spool_fail(spool, "poll", err);
+        status = spool_fail(spool, "poll", err);
     sqlite3_finalize(stmt);
     return status;
 }
@@ -312,16 +396,16 @@ static semel_status read_batch(struct spool *spool, int64_t now_us, size_t max, 
 static semel_status mark_taken(struct spool *spool, const struct semel_delivery *deliveries, size_t n, int64_t now_us,
                                struct semel_error *err)
 {
-    sqlite3_stmt *stmt = semel__spool_prepare(spool, "UPDATE message SET state = 1, taken_by = ?1, taken_until = ?2,"
-                                                     " deliveries = deliveries + 1 WHERE seq = ?3");
-    semel_status status = stmt != NULL ? SEMEL_OK : semel__spool_fail(spool, "poll", err);
+    sqlite3_stmt *stmt = prepare(spool, "UPDATE message SET state = 1, taken_by = ?1, taken_until = ?2,"
+                                        " deliveries = deliveries + 1 WHERE seq = ?3");
+    semel_status status = stmt != NULL ? SEMEL_OK : spool_fail(spool, "poll", err);
 
     for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
         sqlite3_bind_text(stmt, 1, spool->name, -1, SQLITE_STATIC);
         sqlite3_bind_int64(stmt, 2, semel__time_add(now_us, spool->visibility_us));
         sqlite3_bind_int64(stmt, 3, (int64_t)(deliveries[i].tag >> 16));
         if (sqlite3_step(stmt) != SQLITE_DONE)
-            status = semel__spool_fail(spool, "poll", err);
+            status = spool_fail(spool, "poll", err);
         sqlite3_reset(stmt);
     }
     sqlite3_finalize(stmt);
@@ -347,20 +431,20 @@ static semel_status take(struct spool *spool, size_t max, struct semel_arena *ar
     *ret_n = 0;
     if (!worth_trying(spool, now_us))
         return SEMEL_OK;
-    status = semel__spool_begin(spool, err);
+    status = begin(spool, err);
     if (status != SEMEL_OK)
         return status;
     status = read_batch(spool, now_us, max, arena, deliveries, ret_n, err);
     if (status == SEMEL_OK)
         status = mark_taken(spool, deliveries, *ret_n, now_us, err);
-    return semel__spool_end(spool, status, err);
+    return end(spool, status, err);
 }
 
 static semel_status spool_poll(struct semel_broker *broker, size_t max, int wait_ms, struct semel_arena *arena,
                                struct semel_delivery **ret_deliveries, size_t *ret_n, struct semel_error *err)
 {
     const int64_t until_us = semel__time_add(semel__now(&semel__clock_real), (int64_t)wait_ms * 1000);
-    semel_status status = semel__spool_ready(self(broker), err);
+    semel_status status = ready(self(broker), err);
     struct semel_delivery *deliveries;
     size_t n = 0;
 
@@ -383,14 +467,14 @@ static semel_status spool_poll(struct semel_broker *broker, size_t max, int wait
 
 /* ---- answers ------------------------------------------------------------------------------------ */
 
-/* Runs `sql` for each reply that acknowledges, or for each that gives back: ?1 seq, ?2 deliveries, ?3 this handle, ?4 not
- * before. *ret_untouched: those without effect. */
+/* Runs `sql` for each reply that acknowledges, or for each that gives back: ?1 seq, ?2 deliveries, ?3 this handle, ?4
+ * not before. *ret_untouched: those without effect. */
 static semel_status for_each(struct spool *spool, const char *sql, const struct semel_reply *replies, size_t n,
                              bool acks, size_t *ret_untouched, struct semel_error *err)
 {
-    sqlite3_stmt *stmt = semel__spool_prepare(spool, sql);
+    sqlite3_stmt *stmt = prepare(spool, sql);
     const int64_t now_us = semel__now(&semel__clock_real);
-    semel_status status = stmt != NULL ? SEMEL_OK : semel__spool_fail(spool, "settling", err);
+    semel_status status = stmt != NULL ? SEMEL_OK : spool_fail(spool, "settling", err);
 
     for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
         if (semel__reply_acks(&replies[i]) != acks)
@@ -401,7 +485,7 @@ static semel_status for_each(struct spool *spool, const char *sql, const struct 
         if (sqlite3_bind_parameter_count(stmt) > 3)
             sqlite3_bind_int64(stmt, 4, semel__time_add(now_us, (int64_t)replies[i].delay_ms * 1000));
         if (sqlite3_step(stmt) != SQLITE_DONE)
-            status = semel__spool_fail(spool, "settling", err);
+            status = spool_fail(spool, "settling", err);
         else if (sqlite3_changes(spool->db) == 0)
             ++*ret_untouched;
         sqlite3_reset(stmt);
@@ -423,11 +507,11 @@ static semel_status spool_answer(struct semel_broker *broker, const struct semel
         " AND EXISTS (SELECT 1 FROM message AS e WHERE e.seq = ?1 AND e.state = 0 AND e.source = f.source"
         " AND e.partition = f.partition AND e.seq < f.seq)";
     struct spool *spool = self(broker);
-    semel_status status = semel__spool_ready(spool, err);
+    semel_status status = ready(spool, err);
     size_t n_fenced = 0, unused = 0;
 
     if (status == SEMEL_OK)
-        status = semel__spool_begin(spool, err);
+        status = begin(spool, err);
     if (status != SEMEL_OK)
         return status;
     status = for_each(spool, ack, replies, n, true, &n_fenced, err);
@@ -437,7 +521,161 @@ static semel_status spool_answer(struct semel_broker *broker, const struct semel
         status = for_each(spool, followers, replies, n, false, &unused, err);
     if (status == SEMEL_OK)
         status = semel__broker_fenced("spool", n_fenced, n, err);
-    return semel__spool_end(spool, status, err);
+    return end(spool, status, err);
+}
+
+/* ---- push --------------------------------------------------------------------------------------------- */
+
+static sqlite3_stmt *prepare_insert(struct spool *spool)
+{
+    return prepare(spool, "INSERT INTO message (source, partition, headers, properties, payload)"
+                          " VALUES (?1, ?2, ?3, ?4, ?5)");
+}
+
+static semel_status insert(struct spool *spool, sqlite3_stmt *stmt, const struct semel_spool_push *push,
+                           const struct semel_pair *more, struct semel_error *err)
+{
+    struct semel_buf headers, properties;
+    semel_status status = SEMEL_OK;
+
+    semel__buf_init(&headers, PAIRS_MAX);
+    semel__buf_init(&properties, PAIRS_MAX);
+    if (!encode(&headers, push->headers, push->n_headers) || !encode(&headers, more, more != NULL ? 1 : 0) ||
+        !encode(&properties, push->properties, push->n_properties)) {
+        status = semel__fail_memory(err);
+    } else {
+        sqlite3_bind_text(stmt, 1, push->source.n > 0 ? push->source.p : "", (int)push->source.n, SQLITE_STATIC);
+        if (push->partition >= 0)
+            sqlite3_bind_int64(stmt, 2, push->partition);
+        bind_bytes(stmt, 3, semel__buf_str(&headers));
+        bind_bytes(stmt, 4, semel__buf_str(&properties));
+        bind_bytes(stmt, 5, push->payload);
+        if (sqlite3_step(stmt) != SQLITE_DONE)
+            status = spool_fail(spool, "push", err);
+        sqlite3_reset(stmt);
+        sqlite3_clear_bindings(stmt);
+    }
+    semel__buf_done(&headers);
+    semel__buf_done(&properties);
+    return status;
+}
+
+semel_status semel__spool_push(struct semel_broker *broker, const struct semel_spool_push *messages, size_t n,
+                               int64_t *ret_first_seq, struct semel_error *err)
+{
+    struct spool *spool = self(broker);
+    semel_status status = ready(spool, err);
+    sqlite3_stmt *stmt;
+
+    if (status == SEMEL_OK)
+        status = begin(spool, err);
+    if (status != SEMEL_OK)
+        return status;
+    stmt = prepare_insert(spool);
+    if (stmt == NULL)
+        status = spool_fail(spool, "push", err);
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        status = insert(spool, stmt, &messages[i], NULL, err);
+    sqlite3_finalize(stmt);
+    status = end(spool, status, err);
+    if (status == SEMEL_OK && ret_first_seq != NULL)
+        *ret_first_seq = sqlite3_last_insert_rowid(spool->db) - (int64_t)n + 1;
+    return status;
+}
+
+/* ---- publish ------------------------------------------------------------------------------------------ */
+
+static int64_t partition_of(struct semel_str key)
+{
+    uint32_t hash = 2166136261u;
+
+    for (size_t i = 0; i < key.n; i++)
+        hash = (hash ^ (unsigned char)key.p[i]) * 16777619u;
+    return semel__str_given(key) ? (int64_t)(hash % PARTITIONS) : -1;
+}
+
+static bool has_id(const struct semel_publish *item)
+{
+    for (size_t i = 0; i < item->n_headers; i++)
+        if (semel__str_eqz(item->headers[i].name, "id"))
+            return true;
+    return !semel__str_given(item->id);
+}
+
+static semel_status spool_publish(struct semel_broker *broker, struct semel_publish *items, size_t n,
+                                  struct semel_error *err)
+{
+    struct spool *spool = self(broker);
+    semel_status status = ready(spool, err);
+    sqlite3_stmt *stmt = NULL;
+
+    for (size_t i = 0; i < n; i++)
+        items[i].status = SEMEL_RETRY; /* certainly not sent, until the commit */
+    if (status == SEMEL_OK)
+        status = begin(spool, err);
+    if (status != SEMEL_OK)
+        return status;
+    stmt = prepare_insert(spool);
+    if (stmt == NULL)
+        status = spool_fail(spool, "publish", err);
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
+        const struct semel_pair id = {SEMEL_STR("id"), items[i].id};
+        const struct semel_spool_push push = {.source = items[i].destination,
+                                              .partition = partition_of(items[i].key),
+                                              .payload = items[i].payload,
+                                              .headers = items[i].headers,
+                                              .n_headers = items[i].n_headers};
+        status = insert(spool, stmt, &push, has_id(&items[i]) ? NULL : &id, err);
+    }
+    sqlite3_finalize(stmt);
+    status = end(spool, status, err);
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
+        items[i].status = SEMEL_OK;
+    return status;
+}
+
+/* ---- for tests and the demo --------------------------------------------------------------------------- */
+
+semel_status semel__spool_stats(struct semel_broker *broker, size_t *ret_ready, size_t *ret_taken, size_t *ret_acked,
+                                struct semel_error *err)
+{
+    struct spool *spool = self(broker);
+    semel_status status = ready(spool, err);
+    sqlite3_stmt *stmt;
+
+    if (status != SEMEL_OK)
+        return status;
+    stmt = prepare(spool, "SELECT count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 1),"
+                          " count(*) FILTER (WHERE state = 2) FROM message");
+    if (stmt == NULL || sqlite3_step(stmt) != SQLITE_ROW) {
+        status = spool_fail(spool, "stats", err);
+    } else {
+        *ret_ready = (size_t)sqlite3_column_int64(stmt, 0);
+        *ret_taken = (size_t)sqlite3_column_int64(stmt, 1);
+        *ret_acked = (size_t)sqlite3_column_int64(stmt, 2);
+    }
+    sqlite3_finalize(stmt);
+    return status;
+}
+
+semel_status semel__spool_requeue(struct semel_broker *broker, int64_t seq, struct semel_error *err)
+{
+    struct spool *spool = self(broker);
+    semel_status status = ready(spool, err);
+    sqlite3_stmt *stmt;
+
+    if (status != SEMEL_OK)
+        return status;
+    stmt = prepare(spool, "UPDATE message SET state = 0, not_before = 0 WHERE seq = ?1 AND state = 2");
+    if (stmt != NULL)
+        sqlite3_bind_int64(stmt, 1, seq);
+    if (stmt == NULL || sqlite3_step(stmt) != SQLITE_DONE)
+        status = spool_fail(spool, "requeue", err);
+    else if (sqlite3_changes(spool->db) == 0)
+        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                             "spool: message %lld is not an acknowledged one", (long long)seq);
+    sqlite3_finalize(stmt);
+    return status;
 }
 
 const struct semel_broker_ops semel__broker_spool = {
@@ -449,5 +687,5 @@ const struct semel_broker_ops semel__broker_spool = {
     .reopen = spool_reopen,
     .poll = spool_poll,
     .answer = spool_answer,
-    .publish = semel__spool_publish,
+    .publish = spool_publish,
 };

@@ -5,14 +5,18 @@
  * A store that has anything in its inbox is refused: a benchmark would leave a million rows among it. Without --store
  * the run makes a folder of its own and removes it again; one that was named is left as it is, to be looked at.
  */
+#define _GNU_SOURCE /* mkostemp */
+#include "bench/bench.h"
+
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "cli/bench.h"
 #include "cli/cli.h"
 
 #define MESSAGES 20000
@@ -21,6 +25,8 @@
 #define PATH_BYTES 4096
 #define CONNECTIONS 8
 #define JSON_MAX 65536
+#define FSYNC_TRIES 101
+#define FSYNC_BLOCK 512
 
 static volatile sig_atomic_t stop;
 
@@ -42,6 +48,72 @@ const volatile sig_atomic_t *bench_watch_signals(void)
 static const char *why(void)
 {
     return strerror(errno); /* NOLINT(concurrency-mt-unsafe): there are no threads */
+}
+
+/* ---- what the machine gives ---------------------------------------------------------------------- */
+
+/* Without the cost of an fsync where the store lies, no rate of a durable store can be compared with one of another
+ * machine. */
+
+static int cmp_double(const void *va, const void *vb)
+{
+    double a = *(const double *)va, b = *(const double *)vb;
+    return (a > b) - (a < b);
+}
+
+double bench_percentile(double *values, size_t n, double share)
+{
+    if (n == 0)
+        return 0;
+    qsort(values, n, sizeof *values, cmp_double);
+    size_t at = (size_t)(share * (double)(n - 1) + 0.5);
+    return values[at < n ? at : n - 1];
+}
+
+static double measure_fsync(int fd)
+{
+    char block[FSYNC_BLOCK] = {0};
+    double took_us[FSYNC_TRIES];
+    for (size_t i = 0; i < FSYNC_TRIES; i++) {
+        block[0] = (char)i;
+        if (pwrite(fd, block, sizeof block, (off_t)(i * sizeof block)) != (ssize_t)sizeof block)
+            return -1;
+        int64_t start_us = semel__now(&semel__clock_real);
+        if (fsync(fd) != 0)
+            return -1;
+        took_us[i] = (double)(semel__now(&semel__clock_real) - start_us);
+    }
+    return bench_percentile(took_us, FSYNC_TRIES, 0.5);
+}
+
+double bench_fsync_us(const char *folder)
+{
+    char path[4096];
+    int n = snprintf(path, sizeof path, "%s/semel-fsync-XXXXXX", folder);
+    if (n < 0 || (size_t)n >= sizeof path)
+        return -1;
+    int fd = mkostemp(path, O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    double us = measure_fsync(fd);
+    close(fd);
+    unlink(path);
+    return us;
+}
+
+double bench_rss_mb(void)
+{
+    char line[256] = "";
+    int64_t pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    if (file == NULL)
+        return 0;
+    const char *first = fgets(line, sizeof line, file); /* size, resident, ... in pages */
+    fclose(file);
+    const char *blank = first != NULL ? strchr(first, ' ') : NULL;
+    if (blank == NULL || !semel__str_int64((struct semel_str){blank + 1, strcspn(blank + 1, " ")}, &pages))
+        return 0;
+    return (double)pages * (double)sysconf(_SC_PAGESIZE) / 1e6;
 }
 
 /* ---- the store ----------------------------------------------------------------------------------- */

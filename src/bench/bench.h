@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: MIT
  *
- * bench.h: private to the files of `semel bench`.
+ * bench.h: private to the room of `semel bench`.
  *
- *   bench.c         the command: what was asked, the store, the table, the words and the JSON
- *   bench_growth*.c another benchmark: see bench_growth.h
- *   bench_msg.c     the messages
- *   bench_inbox.c   on SQLite: the cases, the rounds and what is made of them
- *   bench_sqlite.c  on SQLite: the statements: the handwritten inbox, the limit, and the effects of all cases
- *   bench_pg*.c     on PostgreSQL: see bench_pg.h
- *   bench_fsync.c   what the machine gives: the cost of an fsync, the memory of this process
+ *   bench.c         the command and `inbox`: what was asked, the store, what the machine gives, the table and the JSON
+ *   msg.c           the messages, also those of the programs in bench/
+ *   inbox_sqlite.c  `inbox` on SQLite: the statements, the cases, the rounds and what is made of them
+ *   inbox_pg.c      `inbox` on PostgreSQL; pg.h is what `growth` uses of it
+ *   growth.c        `growth`: see growth.h
  *
  * A lane is one case with one kind of ids. Every lane has tables and a consumer of its own, so that none runs on
  * what another left behind; on SQLite all of them share the connection, and so its settings.
  */
-#ifndef SEMEL_CLI_BENCH_H
-#define SEMEL_CLI_BENCH_H
+#ifndef SEMEL_BENCH_BENCH_H
+#define SEMEL_BENCH_BENCH_H
 
 #include <semel/semel.h>
 #include <signal.h>
@@ -77,13 +75,10 @@ const volatile sig_atomic_t *bench_watch_signals(void);
 /* 0, or cli_fail has spoken and it is the exit code. */
 int bench_save(const char *path, struct semel_str text);
 
-/* ---- bench_growth.c ---- */
+/* ---- growth.c ---- */
 
 extern const struct cli_command bench_growth_command;
 
-/* ---- bench_sqlite.c: an int is a result code of SQLite, SQLITE_OK (0) when all is well ---- */
-
-struct bench_sql;
 /* HAND_SETS: a handwritten inbox over whole batches. BLIND: the limit, if a duplicate could not come. */
 enum bench_work {
     BENCH_HANDWRITTEN,
@@ -94,34 +89,12 @@ enum bench_work {
     BENCH_BLIND,
     BENCH_UPDATES
 };
-/* Tables and statements of one lane; *ret is to be freed in any case. `name` is ours, not a user's. */
-int bench_sql_new(struct bench_sql **ret, struct semel *s, enum bench_work work, const char *name);
-void bench_sql_free(struct bench_sql *sql);
+/* ---- inbox_sqlite.c: an int is a result code of SQLite, SQLITE_OK (0) when all is well ---- */
 
-/* One transaction. */
-int bench_sql_handwritten(struct bench_sql *sql, const struct bench_msg *msg, int64_t now_us);
-/* Rows of the handwritten inbox and their effects, many in a transaction: what grew before the clock was started. */
-int bench_sql_fill(struct bench_sql *sql, const struct bench_msg *msgs, size_t n, int64_t now_us);
-/* One transaction: one statement for the ids, one for the effects of those that are new. *ret_new: how many are. */
-int bench_sql_hand_sets(struct bench_sql *sql, const struct bench_msg *msgs, size_t n, int64_t now_us, size_t *ret_new);
-/* One transaction with the rows that the inbox would have written. */
-int bench_sql_limit(struct bench_sql *sql, struct semel_str consumer, const struct bench_msg *msgs, size_t n,
-                    int64_t now_us);
-/* The effect of one message, inside an open transaction: a line in the ledger, or an account's new balance. */
-int bench_sql_effect(struct bench_sql *sql, struct semel_str id, struct semel_str payload);
-/* The same for many, by one statement, which names each message that it handled. */
-int bench_sql_set(struct bench_sql *sql, const struct semel_msg *msgs, size_t n, struct semel_named *named);
-
-/* How many effects there are. */
-int bench_sql_effects(struct bench_sql *sql, int64_t *ret_n);
 /* The number of rows that the inbox has, at most one; and whether a benchmark has been here. */
 int bench_sql_used(struct semel *s, bool *ret_used);
-/* Moves the write-ahead log into the database. */
-int bench_sql_flush(struct semel *s);
 /* The folder of the database; "": it has none. */
 void bench_sql_folder(struct semel *s, char *out, size_t size);
-
-/* ---- bench_inbox.c ---- */
 
 struct bench_options {
     int64_t messages, rounds, batch;
@@ -156,7 +129,7 @@ bool bench_wanted(const struct bench_options *options, const char *name); /* is 
 /* The rate of a case; 0: it was not measured. */
 double bench_rate(const struct bench_result *result, const char *name, enum bench_ids ids, int connections);
 
-/* ---- bench_pg.c ---- */
+/* ---- inbox_pg.c ---- */
 
 bool bench_pg_url(const char *url);
 /* As bench_inbox, on databases that a process of its own can connect to. *ret_opened: the store could be opened;
@@ -164,7 +137,7 @@ bool bench_pg_url(const char *url);
 semel_status bench_pg(const char *url, const struct bench_options *options, struct bench_result *ret, bool *ret_opened,
                       bool *ret_used, struct semel_error *err);
 
-/* ---- bench_fsync.c ---- */
+/* ---- bench.c: what the machine gives ---- */
 
 /* The median of fsyncs of a small file in the folder, in microseconds; negative: it cannot be written there. */
 double bench_fsync_us(const char *folder);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * demo_worker.c: a worker of the demo. This is all that a consumer with Semel has to do: open, write a handler, pump.
+ * worker.c: a worker of the demo. This is all that a consumer with Semel has to do: open, write a handler, pump.
  *
  * The handler books a payment through the store's own connection: a line in the ledger and a change of the account,
  * inside the transaction in which Semel records the message. It looks nowhere whether the payment has been booked
@@ -9,7 +9,7 @@
  *
  * Invariants: a worker ends in peace only on SIGTERM. Whatever the world does to it, it goes on trying.
  */
-#include "cli/demo.h"
+#include "demo/demo.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -19,7 +19,7 @@
 #include <sqlite3.h>
 
 #include "base/error.h"
-#include "broker/spool.h"
+#include "demo/spool.h"
 #include "core/consumer_set.h"
 #include "core/pump.h"
 #include "store/sqlite_store.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * bench_growth.c: `semel bench growth`: what was asked, and how the result is shown.
+ * growth.c: `semel bench growth`: what was asked, and how the result is shown.
  *
  * It needs a server: the store is named, must have an empty inbox, and is left as the run has left it.
  */
-#include "cli/bench_growth.h"
+#include "bench/growth.h"
 
 #include <stdio.h>
 #include <unistd.h>

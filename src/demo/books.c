@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * demo_books.c: the books of the demo, made by plain SQL on plain connections, with none of Semel's code in between.
+ * books.c: how far the demo has come, and its books: plain SQL on plain connections, with none of Semel in between.
  *
  * The demo wrote down what it sent in a database of its own. Afterwards one query holds that against the ledger, line
  * by line; it is printed and kept in a file, so that anybody can run it with the sqlite3 shell. Of Semel it reads one
@@ -11,12 +11,11 @@
  * than one line. The accounts must be the sums of their lines, and no line may be one that nobody sent; and nothing but
  * poison may be dead, or else everything could be called accounted for.
  */
-#include "cli/demo.h"
+#include "demo/demo.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
-
 #include <sqlite3.h>
 
 #include "base/error.h"
@@ -88,6 +87,113 @@ bool demo_db_number(sqlite3 *db, const char *sql, int64_t *ret, struct semel_err
         demo_db_failed(db, "counting", err);
     sqlite3_finalize(stmt);
     return rc == SQLITE_ROW || rc == SQLITE_DONE;
+}
+
+/* ---- how far the storm has come ------------------------------------------------------------------------------- */
+
+/* For the view, for the pace of the producer and for knowing when everything is settled, asked while the workers write.
+ * What is asked often walks only what is open: a message that was acknowledged never changes again, so everything below
+ * the first open one is counted once. */
+
+/* The same list as the partial index semel_inbox_open has, so that the index answers. */
+#define OPEN_ROWS                                        \
+    " FROM semel_inbox WHERE consumer = '" DEMO_CONSUMER \
+    "' AND status IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined')"
+
+bool demo_watch_open(struct demo_watch *watch, const struct demo_settings *set, struct semel_error *err)
+{
+    *watch = (struct demo_watch){.without = set->without};
+    return demo_db_open(set->files->store, DEMO_WATCH, &watch->store, err) &&
+           demo_db_open(set->files->broker, DEMO_WATCH, &watch->broker, err);
+}
+
+void demo_watch_close(struct demo_watch *watch)
+{
+    demo_db_close(watch->store);
+    demo_db_close(watch->broker);
+    *watch = (struct demo_watch){0};
+}
+
+bool demo_watch_backlog(struct demo_watch *watch, int64_t *ret, struct semel_error *err)
+{
+    return demo_db_number(watch->broker, "SELECT count(*) FROM message WHERE state < 2", ret, err);
+}
+
+/* ?1 is the floor. First the messages from the floor to before the first open one, then those from there. */
+static const char closed_part[] =
+    "SELECT coalesce(max(seq), ?1), coalesce(sum(deliveries), 0) FROM message WHERE seq > ?1 AND seq <"
+    " coalesce((SELECT min(seq) FROM message WHERE state < 2), (SELECT coalesce(max(seq), 0) + 1 FROM message))";
+static const char open_part[] =
+    "SELECT count(*) FILTER (WHERE state = 1), coalesce(sum(deliveries), 0) FROM message WHERE seq > ?1";
+
+static bool two_numbers(struct demo_watch *watch, const char *sql, int64_t *ret_a, int64_t *ret_b,
+                        struct semel_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    bool ok = sqlite3_prepare_v2(watch->broker, sql, -1, &stmt, NULL) == SQLITE_OK &&
+              sqlite3_bind_int64(stmt, 1, watch->floor) == SQLITE_OK && sqlite3_step(stmt) == SQLITE_ROW;
+
+    if (ok) {
+        *ret_a = sqlite3_column_int64(stmt, 0);
+        *ret_b = sqlite3_column_int64(stmt, 1);
+    } else {
+        demo_db_failed(watch->broker, "counting deliveries", err);
+    }
+    sqlite3_finalize(stmt);
+    return ok;
+}
+
+static bool count_deliveries(struct demo_watch *watch, int64_t *ret_delivered, int64_t *ret_in_hand,
+                             struct semel_error *err)
+{
+    int64_t floor, more, open;
+
+    if (!two_numbers(watch, closed_part, &floor, &more, err))
+        return false;
+    watch->floor = floor;
+    watch->below_floor += more;
+    if (!two_numbers(watch, open_part, ret_in_hand, &open, err))
+        return false;
+    *ret_delivered = watch->below_floor + open;
+    return true;
+}
+
+static bool look_with(struct demo_watch *watch, struct demo_figures *figures, struct semel_error *err)
+{
+    const bool ok = demo_db_number(watch->store, "SELECT count(*)" OPEN_ROWS " AND status = 'dead'", &figures->dead,
+                                   err) &&
+                    demo_db_number(watch->store,
+                                   "SELECT count(*)" OPEN_ROWS " AND status IN ('processing', 'failed', 'waiting')",
+                                   &figures->unsettled, err) &&
+                    demo_db_number(watch->store, "SELECT count(*) FROM semel_attempt", &figures->retried, err);
+
+    /* Every failed attempt is followed by another one, but for the last of a dead letter. */
+    if (ok)
+        figures->retried -= figures->dead < figures->retried ? figures->dead : figures->retried;
+    return ok;
+}
+
+static bool look_without(struct demo_watch *watch, struct demo_figures *figures, struct semel_error *err)
+{
+    figures->dead = 0;
+    figures->unsettled = 0;
+    return demo_db_number(watch->store, "SELECT count(*) FROM error_log WHERE try < 3", &figures->retried, err);
+}
+
+bool demo_watch_look(struct demo_watch *watch, struct demo_figures *figures, struct semel_error *err)
+{
+    int64_t in_hand;
+
+    if (!demo_watch_backlog(watch, &figures->in_broker, err) ||
+        !count_deliveries(watch, &figures->delivered, &in_hand, err) ||
+        !demo_db_number(watch->store, "SELECT max(line) FROM ledger", &figures->effects, err) ||
+        !(watch->without ? look_without(watch, figures, err) : look_with(watch, figures, err)))
+        return false;
+    /* What was delivered, is out of every worker's hands and has left nothing new. */
+    figures->suppressed = figures->delivered - in_hand - figures->effects - figures->dead - figures->unsettled;
+    if (figures->suppressed < 0)
+        figures->suppressed = 0;
+    return true;
 }
 
 /* ---- the query -------------------------------------------------------------------------------------------- */
