@@ -312,9 +312,7 @@ bool case_run_ext(const struct kase *kase, const char *so, struct finding *findi
     if (!case_sql_pare(kase, &account, &pared))
         return false;
     extension = so;
-    for (const struct driver *const *driver = drivers; *driver != NULL; driver++)
-        if (strcmp((*driver)->name, "sqlite") == 0)
-            case_run_event(&pared, *driver, happen_in_sql, finding, ret_move);
+    case_run_event(&pared, world_driver_named("sqlite"), happen_in_sql, finding, ret_move);
     return true;
 }
 

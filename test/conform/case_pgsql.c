@@ -344,19 +344,16 @@ static struct sql_account account = {.expected = {[ABSENT_OPERATOR] = 76,
 
 bool case_run_pgsql(const struct kase *kase, struct finding *finding, struct move *ret_move)
 {
+    const struct driver *driver = world_driver_named("postgres");
     struct kase pared;
-    bool found = false;
 
     if (!case_sql_pare(kase, &account, &pared))
         return false;
-    for (const struct driver *const *driver = drivers; *driver != NULL; driver++)
-        if (strcmp((*driver)->name, "postgres") == 0) {
-            found = true;
-            case_run_event(&pared, *driver, happen_in_sql, finding, ret_move);
-        }
-    if (!found)
+    if (driver != NULL)
+        case_run_event(&pared, driver, happen_in_sql, finding, ret_move);
+    else
         differ(finding, "this build has no driver for PostgreSQL");
-    return found;
+    return driver != NULL;
 }
 
 bool case_pgsql_account(void)

@@ -100,7 +100,7 @@ static bool read_cases(struct account *account, FILE *file)
 static int usage(const char *program)
 {
     fprintf(stderr, "usage: %s rules|pgsql", program);
-    for (const struct driver *const *driver = drivers; *driver != NULL; driver++)
+    for (const struct driver *const *driver = world_drivers; *driver != NULL; driver++)
         fprintf(stderr, "|%s", (*driver)->name);
     fprintf(stderr, " FILE [NAME]\n       %s ext FILE PATH_TO_SO [NAME]\n", program);
     return 2;
@@ -112,9 +112,7 @@ int main(int argc, char **argv)
     FILE *file = argc > 2 ? fopen(argv[2], "re") : NULL;
     bool read;
 
-    for (const struct driver *const *driver = drivers; argc > 1 && *driver != NULL; driver++)
-        if (strcmp((*driver)->name, argv[1]) == 0)
-            account.driver = *driver;
+    account.driver = argc > 1 ? world_driver_named(argv[1]) : NULL;
     if (argc > 3 && strcmp(argv[1], "ext") == 0)
         account.so = argv[3];
     account.pgsql = argc > 1 && strcmp(argv[1], "pgsql") == 0;

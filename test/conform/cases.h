@@ -11,7 +11,7 @@
 #ifndef SEMEL_TEST_CASES_H
 #define SEMEL_TEST_CASES_H
 
-#include "conform/drivers.h"
+#include "conform/contract.h"
 #include "core/inbox.h"
 
 #define UNSAID (INT64_MIN + 1)

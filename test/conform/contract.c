@@ -1,43 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * contract.c: what the tests of the store contract share: the world of a test, rows, and short ways to say
- * "in a transaction of its own".
+ * contract.c: what the tests of the store contract share. See contract.h.
  */
-#include "conform/drivers.h"
-
-const struct driver *world_driver;
-
-static int64_t world_now(void *ctx)
-{
-    return ((struct world *)ctx)->now_us;
-}
-
-int world_setup(void **state)
-{
-    struct world *world = semel__calloc(1, sizeof *world);
-
-    assert_non_null(world);
-    world->driver = world_driver;
-    world->now_us = T0;
-    world->clock = (struct semel_clock){world_now, world};
-    semel__random_seed(&world->rng, 7);
-    world->options = (struct semel_store_options){
-        .clock = &world->clock, .rng = &world->rng, .lock_timeout_ms = 100, .create = true, .migrate = true};
-    semel__arena_init(&world->arena, 64 << 20);
-    world->driver->setup(world);
-    *state = world;
-    return 0;
-}
-
-int world_teardown(void **state)
-{
-    struct world *world = *state;
-
-    world->driver->teardown(world);
-    semel__arena_done(&world->arena);
-    semel__free(world);
-    return 0;
-}
+#include "conform/contract.h"
 
 /* ---- rows --------------------------------------------------------------------------------------------- */
 

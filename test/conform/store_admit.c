@@ -2,7 +2,7 @@
  *
  * store_admit.c: the store contract: transactions, admit and fetch.
  */
-#include "conform/drivers.h"
+#include "conform/contract.h"
 
 /* ---- inserting ---------------------------------------------------------------------------------------- */
 

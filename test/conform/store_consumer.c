@@ -2,7 +2,7 @@
  *
  * store_consumer.c: the store contract: the settings of consumers, and which consumers there are.
  */
-#include "conform/drivers.h"
+#include "conform/contract.h"
 
 #define SETTINGS_MAX 4096
 

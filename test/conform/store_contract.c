@@ -10,7 +10,7 @@
  */
 #include <stdlib.h>
 
-#include "conform/drivers.h"
+#include "conform/contract.h"
 
 static size_t collect(struct CMUnitTest *all, size_t n, const struct CMUnitTest *tests)
 {
@@ -22,7 +22,7 @@ static size_t collect(struct CMUnitTest *all, size_t n, const struct CMUnitTest 
 static int usage(const char *program)
 {
     fprintf(stderr, "usage: %s DRIVER [PATTERN]\ndrivers:", program);
-    for (const struct driver *const *driver = drivers; *driver != NULL; driver++)
+    for (const struct driver *const *driver = world_drivers; *driver != NULL; driver++)
         fprintf(stderr, " %s", (*driver)->name);
     fprintf(stderr, "\n");
     return 2;
@@ -34,9 +34,7 @@ int main(int argc, char **argv)
     size_t n = 0;
     char group[64];
 
-    for (const struct driver *const *driver = drivers; argc > 1 && *driver != NULL; driver++)
-        if (strcmp((*driver)->name, argv[1]) == 0)
-            world_driver = *driver;
+    world_driver = argc > 1 ? world_driver_named(argv[1]) : NULL;
     if (world_driver == NULL)
         return usage(argv[0]);
     n = collect(all, n, admit_tests);

@@ -2,7 +2,7 @@
  *
  * store_look.c: the store contract: transactions, scans, sources, purge, outbox and audit.
  */
-#include "conform/drivers.h"
+#include "conform/contract.h"
 
 #include "base/ids.h"
 

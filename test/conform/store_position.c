@@ -2,7 +2,7 @@
  *
  * store_position.c: the store contract: positions of sources, and the epochs that fence them.
  */
-#include "conform/drivers.h"
+#include "conform/contract.h"
 
 static struct semel_position at(const char *source, int32_t partition, int64_t offset, int64_t epoch)
 {

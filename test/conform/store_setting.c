@@ -3,7 +3,7 @@
  * store_setting.c: a change of settings under stored rows, by core's rules on each store: what is refused, with which
  * number, and what is not. A3, I24, P75.
  */
-#include "conform/drivers.h"
+#include "conform/contract.h"
 #include "core/consumer_set.h"
 
 #define FILE_A "/etc/semel/a.yaml"

@@ -2,7 +2,7 @@
  *
  * store_settle.c: the store contract: settle.
  */
-#include "conform/drivers.h"
+#include "conform/contract.h"
 
 /* ---- the row ------------------------------------------------------------------------------------------ */
 

@@ -9,7 +9,7 @@
 #define MAX 8
 
 /* The handler does what the payload says. */
-struct world {
+struct handling {
     struct door *d;
     char trace[256]; /* ID:ATTEMPT ... */
     int mended;      /* every payload is `ok` */
@@ -17,7 +17,7 @@ struct world {
     struct semel_error inner_err;
 };
 
-static void trace(struct world *w, struct semel_str id, int attempt)
+static void trace(struct handling *w, struct semel_str id, int attempt)
 {
     size_t n = strlen(w->trace);
     snprintf(w->trace + n, sizeof w->trace - n, "%.*s:%d ", (int)id.n, id.p, attempt);
@@ -37,7 +37,7 @@ static semel_status put_event(struct semel *s, struct semel_str id, struct semel
 static semel_status handle(void *ctx, struct semel *s, const struct semel_msg *msg, int attempt,
                            struct semel_reply *reply, struct semel_error *err)
 {
-    struct world *w = ctx;
+    struct handling *w = ctx;
     struct semel_str what = w->mended ? semel_str("ok") : msg->payload;
     char id[64];
     snprintf(id, sizeof id, "%.*s", (int)msg->id.n, msg->id.p);
@@ -74,13 +74,13 @@ static semel_status handle(void *ctx, struct semel *s, const struct semel_msg *m
 
 static struct semel_verdict out[MAX];
 
-static semel_status process(struct world *w, const struct semel_msg *msgs, size_t n)
+static semel_status process(struct handling *w, const struct semel_msg *msgs, size_t n)
 {
     w->trace[0] = '\0';
     return semel_inbox_process(w->d->s, msgs, n, handle, w, out, &w->d->err);
 }
 
-static size_t work(struct world *w)
+static size_t work(struct handling *w)
 {
     size_t n = 0;
     w->trace[0] = '\0';
@@ -94,7 +94,7 @@ static size_t work(struct world *w)
 static void batch_runs_each_message_once(void **state)
 {
     /* I2, I9, T6 */
-    struct world w = {.d = *state};
+    struct handling w = {.d = *state};
     struct semel_msg msgs[] = {mail("a", "ok"), mail("b", "outcome"), mail("a", "ok"), mail("c", "reject")};
     assert_fine(w.d, process(&w, msgs, COUNT(msgs)));
     assert_verdict(&out[0], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
@@ -113,7 +113,7 @@ static void batch_runs_each_message_once(void **state)
 static void failed_message_is_kept_and_run_by_work(void **state)
 {
     /* I6, I15, T3 */
-    struct world w = {.d = *state};
+    struct handling w = {.d = *state};
     struct semel_msg msgs[] = {mail("a", "ok"), mail("b", "transient"), mail("c", "sql"), mail("d", "silent")};
     assert_fine(w.d, process(&w, msgs, COUNT(msgs)));
     assert_verdict(&out[0], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
@@ -133,7 +133,7 @@ static void failed_message_is_kept_and_run_by_work(void **state)
 static void world_that_fails_charges_nobody(void **state)
 {
     /* P63, I6 */
-    struct world w = {.d = *state};
+    struct handling w = {.d = *state};
     struct semel_msg msgs[] = {mail("a", "ok"), mail("b", "world")};
     assert_int_equal(process(&w, msgs, 2), SEMEL_RETRY);
     assert_int_equal(w.d->err.cls, SEMEL_CLASS_ENVIRONMENT);
@@ -148,7 +148,7 @@ static void world_that_fails_charges_nobody(void **state)
 static void order_of_a_key_survives_a_failure(void **state)
 {
     /* I13 */
-    struct world w = {.d = *state};
+    struct handling w = {.d = *state};
     struct semel_msg msgs[] = {keyed("a1", "k", SEMEL_NONE), keyed("a2", "k", SEMEL_NONE), keyed("b", "l", SEMEL_NONE)};
     msgs[0].payload = semel_str("transient");
     assert_fine(w.d, process(&w, msgs, COUNT(msgs)));
@@ -162,7 +162,7 @@ static void order_of_a_key_survives_a_failure(void **state)
 static void poison_fields_do_not_stall_the_batch(void **state)
 {
     /* I15 */
-    struct world w = {.d = *state};
+    struct handling w = {.d = *state};
     char long_id[300];
     memset(long_id, 'x', sizeof long_id);
     struct semel_msg msgs[] = {mail("a", "ok"), mail("b", "ok"), mail("c", "ok"), mail("d", "ok"), mail("e", "ok")};
@@ -182,7 +182,7 @@ static void poison_fields_do_not_stall_the_batch(void **state)
 
 static void wrong_calls_are_refused_and_leave_everything_later(void **state)
 {
-    struct world w = {.d = *state};
+    struct handling w = {.d = *state};
     struct semel_msg msgs[] = {mail("a", "ok"), mail("b", "ok")};
     static struct semel_msg many[1];
     assert_refused(w.d, semel_inbox_process(w.d->s, msgs, 2, NULL, &w, out, &w.d->err), SEMEL_INVALID, "handler");
@@ -205,7 +205,7 @@ static void wrong_calls_are_refused_and_leave_everything_later(void **state)
 
 static void process_and_work_are_refused_inside_a_transaction(void **state)
 {
-    struct world w = {.d = *state};
+    struct handling w = {.d = *state};
     struct semel_msg m = mail("a", "ok");
     sql(w.d, "BEGIN");
     assert_refused(w.d, process(&w, &m, 1), SEMEL_INVALID, "end yours first");
@@ -220,7 +220,7 @@ static void process_and_work_are_refused_inside_a_transaction(void **state)
 
 static void later_and_longer_message_struct_is_walked_by_its_size(void **state)
 {
-    struct world w = {.d = *state};
+    struct handling w = {.d = *state};
     struct {
         struct semel_msg msg;
         int64_t news[3];
@@ -235,7 +235,7 @@ static void later_and_longer_message_struct_is_walked_by_its_size(void **state)
 static void handler_may_emit_events_which_share_its_fate(void **state)
 {
     /* I21, O1 */
-    struct world w = {.d = *state};
+    struct handling w = {.d = *state};
     struct semel_msg msgs[] = {mail("a", "event"), mail("b", "event, then fail")};
     assert_fine(w.d, process(&w, msgs, 2));
     assert_int_equal(sql_int(w.d, "SELECT count(*) FROM semel_outbox"), 1);
@@ -244,7 +244,7 @@ static void handler_may_emit_events_which_share_its_fate(void **state)
 
 static void handler_with_an_outside_effect_may_emit_events_too(void **state)
 {
-    struct world w = {.d = *state};
+    struct handling w = {.d = *state};
     struct semel_msg msgs[] = {mail("a", "event"), mail("b", "event"), mail("c", "ok")};
     set(w.d, "{\"effect\": \"outside\"}");
     assert_fine(w.d, process(&w, msgs, 3));
@@ -255,7 +255,7 @@ static void handler_with_an_outside_effect_may_emit_events_too(void **state)
 
 static void handler_must_not_call_back_into_the_handle(void **state)
 {
-    struct world w = {.d = *state};
+    struct handling w = {.d = *state};
     struct semel_msg m = mail("a", "begin");
     assert_fine(w.d, process(&w, &m, 1));
     assert_int_equal(w.inner, SEMEL_INVALID);
@@ -266,7 +266,7 @@ static void handler_must_not_call_back_into_the_handle(void **state)
 static void handler_cannot_end_the_transaction(void **state)
 {
     /* P58 */
-    struct world w = {.d = *state};
+    struct handling w = {.d = *state};
     struct semel_msg msgs[] = {mail("a", "ok"), mail("b", "commit")};
     assert_fine(w.d, process(&w, msgs, 2));
     assert_verdict(&out[0], SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);

@@ -9,61 +9,57 @@
 #include "base/error.h"
 #include "daemon/positions.h"
 #include "support/mem_store.h"
-#include "store/sqlite_store.h"
-#include "unit/unit.h"
+#include "support/world.h"
 
-struct world {
-    struct semel_store *store;
+struct source {
+    struct world *world;
     struct semel_positions *positions;
-    struct semel_error err;
-    struct semel_arena arena;
     enum semel_mem_fault fault; /* of the next operation `op` */
     const char *op;
     int times;
 };
 
-static struct world world;
+static struct source source;
 
 static enum semel_mem_fault on_store(void *ctx, const char *op)
 {
-    struct world *w = ctx;
+    struct source *w = ctx;
     return w->op != NULL && strcmp(op, w->op) == 0 && w->times-- > 0 ? w->fault : SEMEL_MEM_GO;
 }
 
-static int up(void **state, const char *url)
+static int up(void **state, const char *driver)
 {
-    static const struct semel_store_ops *const linked[] = {&semel__store_mem, &semel__store_sqlite, NULL};
-    const struct semel_store_options options = {.create = true, .migrate = true};
+    void *world;
 
-    world = (struct world){0};
-    assert_int_equal(semel_store_open(&world.store, linked, url, &options, &world.err), SEMEL_OK);
-    if (strcmp(url, "mem:") == 0)
-        semel__mem_set_hook(world.store, on_store, &world);
-    semel__arena_init(&world.arena, 1 << 20);
-    world.positions = semel__positions_new(world.store, SEMEL_STR("c"));
-    assert_non_null(world.positions);
-    *state = &world;
+    world_driver = world_driver_named(driver);
+    world_setup(&world);
+    source = (struct source){.world = world};
+    if (strcmp(driver, "mem") == 0)
+        semel__mem_set_hook(source.world->store, on_store, &source);
+    source.positions = semel__positions_new(source.world->store, SEMEL_STR("c"));
+    assert_non_null(source.positions);
+    *state = &source;
     return 0;
 }
 
 static int on_mem(void **state)
 {
-    return up(state, "mem:");
+    return up(state, "mem");
 }
 
 static int on_sqlite(void **state)
 {
-    return up(state, "sqlite::memory:");
+    return up(state, "sqlite");
 }
 
 static int down(void **state)
 {
+    void *world = source.world;
+
     (void)state;
     semel__alloc_set_hook(NULL, NULL);
-    semel__positions_free(world.positions);
-    semel__arena_done(&world.arena);
-    semel_store_close(world.store);
-    return 0;
+    semel__positions_free(source.positions);
+    return world_teardown(&world);
 }
 
 static struct semel_kafka_start start_at(const char *topic, int32_t partition, int64_t offset)
@@ -71,23 +67,24 @@ static struct semel_kafka_start start_at(const char *topic, int32_t partition, i
     return (struct semel_kafka_start){.topic = semel__str(topic), .partition = partition, .offset = offset};
 }
 
-static semel_status assigned(struct world *w, struct semel_kafka_start *starts, size_t n)
+static semel_status assigned(struct source *w, struct semel_kafka_start *starts, size_t n)
 {
-    return semel__positions_assigned(w->positions, starts, n, &w->err);
+    return semel__positions_assigned(w->positions, starts, n, &w->world->err);
 }
 
-static int64_t epoch_of(struct world *w, const char *topic, int32_t partition)
+static int64_t epoch_of(struct source *w, const char *topic, int32_t partition)
 {
     struct semel_delivery delivery = {.source = semel__str(topic), .partition = partition, .epoch = 4711};
     semel__positions_stamp(w->positions, &delivery, 1);
     return delivery.epoch;
 }
 
-static struct semel_position stored(struct world *w, const char *topic, int32_t partition)
+static struct semel_position stored(struct source *w, const char *topic, int32_t partition)
 {
     struct semel_position *items = NULL;
     size_t n = 0;
-    assert_int_equal(semel_store_positions_list(w->store, SEMEL_STR("c"), 99, &w->arena, &items, &n, &w->err),
+    assert_int_equal(semel_store_positions_list(w->world->store, SEMEL_STR("c"), 99, &w->world->arena, &items, &n,
+                                                &w->world->err),
                      SEMEL_OK);
     for (size_t i = 0; i < n; i++)
         if (semel__str_eqz(items[i].source, topic) && items[i].partition == partition)
@@ -96,22 +93,22 @@ static struct semel_position stored(struct world *w, const char *topic, int32_t 
 }
 
 /* What a worker or, with `set`, an operator does. */
-static bool write_position(struct world *w, int32_t partition, int64_t offset, int64_t epoch, bool set)
+static bool write_position(struct source *w, int32_t partition, int64_t offset, int64_t epoch, bool set)
 {
     struct semel_position item = {.source = SEMEL_STR("t"), .partition = partition, .offset = offset, .epoch = epoch};
     int64_t now_us;
-    assert_int_equal(semel_store_begin(w->store, SEMEL_TX_OWN, &now_us, &w->err), SEMEL_OK);
-    assert_int_equal((set ? semel_store_positions_set : semel_store_positions_move)(w->store, SEMEL_STR("c"), &item, 1,
-                                                                                    now_us, &w->err),
+    assert_int_equal(semel_store_begin(w->world->store, SEMEL_TX_OWN, &now_us, &w->world->err), SEMEL_OK);
+    assert_int_equal((set ? semel_store_positions_set : semel_store_positions_move)(w->world->store, SEMEL_STR("c"),
+                                                                                    &item, 1, now_us, &w->world->err),
                      SEMEL_OK);
-    assert_int_equal(semel_store_commit(w->store, &w->err), SEMEL_OK);
+    assert_int_equal(semel_store_commit(w->world->store, &w->world->err), SEMEL_OK);
     return !item.fenced;
 }
 
 /* I23 */
 static void reading_resumes_from_the_stored_position(void **state)
 {
-    struct world *w = *state;
+    struct source *w = *state;
     struct semel_kafka_start starts[] = {start_at("t", 1, SEMEL_NONE), start_at("t", 0, SEMEL_NONE)};
 
     assert_int_equal(assigned(w, starts, 2), SEMEL_OK);
@@ -131,7 +128,7 @@ static void reading_resumes_from_the_stored_position(void **state)
 /* A route that begins to keep its positions goes on where its group has come to. */
 static void first_assignment_adopts_what_kafka_has(void **state)
 {
-    struct world *w = *state;
+    struct source *w = *state;
     struct semel_kafka_start start = start_at("t", 0, 100);
 
     assert_int_equal(assigned(w, &start, 1), SEMEL_OK);
@@ -148,7 +145,7 @@ static void first_assignment_adopts_what_kafka_has(void **state)
 
 static void partitions_come_and_go(void **state)
 {
-    struct world *w = *state;
+    struct source *w = *state;
     struct semel_kafka_start starts[6];
 
     for (int32_t i = 0; i < 6; i++)
@@ -170,7 +167,7 @@ static void partitions_come_and_go(void **state)
 
 static void only_our_own_epoch_that_was_refused_is_news(void **state)
 {
-    struct world *w = *state;
+    struct source *w = *state;
     struct semel_kafka_start start = start_at("t", 0, SEMEL_NONE);
 
     assert_int_equal(assigned(w, &start, 1), SEMEL_OK);
@@ -186,7 +183,7 @@ static void only_our_own_epoch_that_was_refused_is_news(void **state)
 
 static void partition_twice_in_one_assignment_is_refused(void **state)
 {
-    struct world *w = *state;
+    struct source *w = *state;
     struct semel_kafka_start starts[] = {start_at("t", 0, 1), start_at("t", 0, 2), start_at("t", -1, 2)};
 
     assert_int_equal(assigned(w, starts, 2), SEMEL_INVALID);
@@ -197,7 +194,7 @@ static void partition_twice_in_one_assignment_is_refused(void **state)
 static void lost_connection_is_opened_anew(void **state)
 {
     static const enum semel_mem_fault faults[] = {SEMEL_MEM_CLOSE, SEMEL_MEM_UNKNOWN_DONE, SEMEL_MEM_UNKNOWN_LOST};
-    struct world *w = *state;
+    struct source *w = *state;
     struct semel_kafka_start start = start_at("t", 0, SEMEL_NONE);
 
     for (size_t i = 0; i < COUNT(faults); i++) {
@@ -218,7 +215,7 @@ static void lost_connection_is_opened_anew(void **state)
 
 static void lack_of_memory_takes_nothing_half(void **state)
 {
-    struct world *w = *state;
+    struct source *w = *state;
     struct semel_kafka_start starts[] = {start_at("t", 0, 1), start_at("u", 0, 2)};
     struct fail_nth fail;
     bool reached = true;
@@ -236,7 +233,7 @@ static void lack_of_memory_takes_nothing_half(void **state)
 /* A worker tells while the source thread changes the list. */
 static void *tell(void *arg)
 {
-    struct world *w = arg;
+    struct source *w = arg;
     for (int i = 0; i < 2000; i++)
         semel__positions_fenced(w->positions, SEMEL_STR("t"), i % 8, 1);
     return NULL;
@@ -244,7 +241,7 @@ static void *tell(void *arg)
 
 static void workers_tell_while_partitions_come_and_go(void **state)
 {
-    struct world *w = *state;
+    struct source *w = *state;
     struct semel_kafka_start starts[8];
     pthread_t thread;
 

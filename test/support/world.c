@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * drivers.c: the worlds of the conformance program: mem; sqlite on a temporary file; postgres on a private server,
- * which all tests of a program share, each with empty tables.
+ * world.c: a fresh store per test. The contract stands in world.h.
+ *
+ * On PostgreSQL all tests of a program share one server and one database, each with empty tables.
  */
-#include "conform/drivers.h"
+#include "support/world.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -88,7 +89,7 @@ static int64_t mem_audits(struct world *world)
 
 static bool mem_damage(struct world *world, const char *source, const char *id)
 {
-    return semel__mem_damage(world->place, text("c"), text(source), text(id));
+    return semel__mem_damage(world->place, SEMEL_STR("c"), semel__str(source), semel__str(id));
 }
 
 static const struct driver mem_driver = {
@@ -127,7 +128,7 @@ static void sqlite_teardown(struct world *world)
     char path[128];
 
     semel_store_close(world->other);
-    sqlite3_close(world->place);
+    assert_int_equal(sqlite3_close(world->place), SQLITE_OK);
     semel_store_close(world->store);
     for (size_t i = 0; i < COUNT(files); i++) {
         snprintf(path, sizeof path, "%s/%s", world->dir, files[i]);
@@ -343,7 +344,7 @@ static const struct driver postgres_driver = {
 };
 #endif
 
-const struct driver *const drivers[] = {
+const struct driver *const world_drivers[] = {
     &mem_driver,
 #ifdef SEMEL_WITH_SQLITE
     &sqlite_driver,
@@ -353,3 +354,47 @@ const struct driver *const drivers[] = {
 #endif
     NULL,
 };
+
+/* ---- a world ------------------------------------------------------------------------------------------ */
+
+const struct driver *world_driver;
+
+const struct driver *world_driver_named(const char *name)
+{
+    for (size_t i = 0; world_drivers[i] != NULL; i++)
+        if (strcmp(world_drivers[i]->name, name) == 0)
+            return world_drivers[i];
+    return NULL;
+}
+
+static int64_t world_now(void *ctx)
+{
+    return ((struct world *)ctx)->now_us;
+}
+
+int world_setup(void **state)
+{
+    struct world *world = semel__calloc(1, sizeof *world);
+
+    assert_non_null(world);
+    world->driver = world_driver;
+    world->now_us = T0;
+    world->clock = (struct semel_clock){world_now, world};
+    semel__random_seed(&world->rng, 7);
+    world->options = (struct semel_store_options){
+        .clock = &world->clock, .rng = &world->rng, .lock_timeout_ms = 100, .create = true, .migrate = true};
+    semel__arena_init(&world->arena, 64 << 20);
+    world->driver->setup(world);
+    *state = world;
+    return 0;
+}
+
+int world_teardown(void **state)
+{
+    struct world *world = *state;
+
+    world->driver->teardown(world);
+    semel__arena_done(&world->arena);
+    semel__free(world);
+    return 0;
+}
