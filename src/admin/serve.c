@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "admin/api.h"
 #include "admin/ingest.h"
 #include "admin/pull.h"
 #include "admin/serve_private.h"
@@ -186,6 +187,8 @@ static void *watch(void *arg)
             semel__ingest_expire(ingest, now_ms);
         for (struct semel_pull *pull = serve->pulls; pull != NULL; pull = semel__pull_next(pull))
             semel__pull_expire(pull, now_ms);
+        if (serve->api != NULL)
+            semel__api_expire(serve->api, now_ms);
         pthread_mutex_lock(&serve->lock);
     }
     pthread_mutex_unlock(&serve->lock);
@@ -203,7 +206,7 @@ static void end_watch(struct semel_serve *serve)
 
 semel_status semel__serve_run(struct semel_serve *serve, struct semel_error *err)
 {
-    bool doors = serve->ingests != NULL || serve->pulls != NULL;
+    bool doors = serve->ingests != NULL || serve->pulls != NULL || serve->api != NULL;
     if (doors && pthread_create(&serve->watch, NULL, watch, serve) != 0)
         return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "no thread can be had to watch over requests");
     semel_status status = semel__http_run(serve->http, err);
@@ -242,7 +245,10 @@ static const struct semel_conf_server *server_of(const struct semel_conf *conf, 
 static bool token_now(const struct semel_serve *serve, const struct semel_serve_listener *l,
                       const struct semel_conf *fresh, struct semel_str old, struct semel_str *ret)
 {
-    *ret = l->admin && fresh->admin.on ? fresh->admin.server.token : (struct semel_str){NULL, 0};
+    bool reads = l->admin && semel__str_eq(serve->conf->admin.read_token, old);
+    *ret = (struct semel_str){NULL, 0};
+    if (l->admin && fresh->admin.on)
+        *ret = reads ? fresh->admin.read_token : fresh->admin.server.token;
     for (size_t i = 0; !l->admin && i < 2 * serve->conf->n_routes; i++) {
         const struct semel_route *route = &serve->conf->routes[i / 2];
         const struct semel_conf_server *before = server_of(serve->conf, route, i % 2 == 1);
@@ -284,6 +290,7 @@ void semel__serve_free(struct semel_serve *serve)
     if (serve == NULL)
         return;
     semel__http_free(serve->http);
+    semel__api_free(serve->api);
     while (serve->ingests != NULL) {
         struct semel_ingest *next = semel__ingest_next(serve->ingests);
         semel__ingest_free(serve->ingests);

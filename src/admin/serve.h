@@ -2,7 +2,8 @@
  *
  * serve.h: everything of a process that answers HTTP: admin and metrics, ingest, pull; on one loop (net/http.h).
  *
- * Admin:  GET /metrics /healthz /readyz (open), GET /v1/routes (open: names, guarantees, states; no ids).
+ * Admin:  GET /metrics /healthz /readyz (open), GET /v1/routes (open: names, guarantees, states; no ids); the API of
+ *         operators, under the admin's tokens (api.h).
  * Ingest: a source like any other: a semel_broker whose deliveries are requests, answered when the inbox has committed.
  * Pull:   workers in any language fetch leased messages and settle them with their token.
  *
@@ -28,6 +29,7 @@
 struct semel_serve;  /* the loop and its listeners */
 struct semel_ingest; /* of one `listen` route */
 struct semel_pull;   /* of one `pull` route */
+struct semel_api;    /* of operators */
 
 /* What the daemon tells of itself. Called in the loop's thread; must not block. */
 struct semel_serve_view {
@@ -77,5 +79,15 @@ bool semel__pull_unknown(const struct semel_pull *pull);
 void semel__pull_wake(struct semel_pull *pull); /* something is due: long polls look again. Any thread. */
 /* Everything that waits is answered with 503. By the thread that steps, or after it. */
 void semel__pull_close(struct semel_pull *pull);
+
+/* Requests of operators, served by one thread with a store of its own. NULL: there is no admin. */
+struct semel_api *semel__serve_api(struct semel_serve *serve);
+/* Waits at most wait_ms for a request, and answers it; then each bulk command that is due does one message. Not OK: the
+ * store is away, and nothing was taken out of the queue. The same store as long as it is open. */
+semel_status semel__api_step(struct semel_api *api, struct semel_store *store, int wait_ms, struct semel_error *err);
+/* Whatever waits is answered 503. */
+void semel__api_refuse(struct semel_api *api, const char *why);
+/* The same, and bulk commands end between two messages; before the store is closed. */
+void semel__api_close(struct semel_api *api);
 
 #endif

@@ -50,6 +50,7 @@ struct semel_serve {
     size_t n_listeners;
     struct semel_ingest *ingests; /* linked */
     struct semel_pull *pulls;
+    struct semel_api *api;    /* NULL: there is no admin */
     struct semel_arena arena; /* paths */
     int64_t answer_ms;        /* SEMEL_ANSWER_MS; tests are less patient */
     struct semel_seldom strangers, crowd;

@@ -9,10 +9,11 @@
  */
 #include <stdio.h>
 
-#include "admin/serve_private.h"
+#include "admin/api.h"
 #include "base/error.h"
 
 #define TOKENS_MAX 16
+#define ADMIN_SCOPE (1u << TOKENS_MAX)    /* no token's */
 #define PULL_BODY_MAX ((size_t)256 << 10) /* an outcome of 64 KiB, escaped */
 #define TAKE_BODY_MAX 4096                /* nothing is read of it */
 #define ASIDE_ABOVE ((size_t)32 << 10)    /* a larger body is read by another thread than the loop's */
@@ -33,7 +34,9 @@ static struct semel_serve_listener *listener_at(struct semel_serve *serve, const
         if (semel__str_eq(serve->listeners[i].server.address.where, server->address.where))
             return &serve->listeners[i];
     struct semel_serve_listener *l = &serve->listeners[serve->n_listeners];
-    l->routes = semel__calloc(serve->conf->n_routes * PATHS_A_ROUTE + semel__admin_routes_n, sizeof(*l->routes));
+    l->routes = semel__calloc(serve->conf->n_routes * PATHS_A_ROUTE + semel__admin_routes_n +
+                                  semel__api_routes(NULL, 0, 0, NULL),
+                              sizeof(*l->routes));
     if (l->routes == NULL)
         return NULL;
     l->server = *server;
@@ -125,16 +128,27 @@ static semel_status plan_pull(struct semel_serve *serve, const struct semel_rout
 
 static semel_status plan_admin(struct semel_serve *serve, struct semel_error *err)
 {
-    struct semel_serve_listener *l = listener_at(serve, &serve->conf->admin.server);
-    if (l == NULL)
+    const struct semel_conf_admin *admin = &serve->conf->admin;
+    struct semel_serve_listener *l = listener_at(serve, &admin->server);
+    serve->api = semel__api_new(serve);
+    if (l == NULL || serve->api == NULL)
         return semel__fail_memory(err);
+    if (semel__str_given(admin->read_token) && semel__str_eq(admin->read_token, admin->server.token))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "admin.read_token is the same as admin.token; it must be another one, which only reads");
     l->admin = true;
     for (size_t i = 0; i < semel__admin_routes_n; i++) {
         l->routes[l->n_routes] = semel__admin_routes[i];
         l->routes[l->n_routes++].ctx = serve;
     }
-    if (semel__str_given(l->server.token))
-        (void)scope_of(l, l->server.token);
+    /* Without a token the scope is nobody's: only who connects to a unix socket has it. */
+    unsigned write = ADMIN_SCOPE, read = ADMIN_SCOPE;
+    if (semel__str_given(admin->server.token))
+        write = scope_of(l, admin->server.token);
+    if (semel__str_given(admin->read_token))
+        read = scope_of(l, admin->read_token);
+    l->n_routes += semel__api_routes(serve->api, read, write, l->routes + l->n_routes);
+    l->body_max = SEMEL_API_BODY_MAX;
     return SEMEL_OK;
 }
 

@@ -70,7 +70,7 @@ struct semel_conf_tls_server {
 /* Routes may share an address; then their paths on it differ, and all else but the token is the same. */
 struct semel_conf_server {
     struct semel_conf_address address;
-    struct semel_str token;       /* visible ASCII; for admin it may be not given: nothing can be changed then */
+    struct semel_str token;       /* visible ASCII; for admin it may be not given: nobody may change anything then */
     struct semel_conf_list hosts; /* names by which we are called, besides loopback and the address itself */
     bool plain;                   /* others reach it without TLS, and that is meant */
     struct semel_conf_tls_server tls;
@@ -244,6 +244,7 @@ enum semel_conf_store { SEMEL_CONF_STORE_SQLITE, SEMEL_CONF_STORE_POSTGRES };
 struct semel_conf_admin {
     bool on;
     struct semel_conf_server server;
+    struct semel_str read_token; /* may be not given */
 };
 
 struct semel_conf_log {

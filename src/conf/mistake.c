@@ -19,8 +19,8 @@
 #define BEFORE 48    /* of these, before the caret, where the line is longer */
 #define HIDDEN_MAX 16
 
-static const char *const secret_keys[] = {"password", "token",         "secret_key", "session_token", "key_password",
-                                          "secret",   "authorization", "cookie",     "x-api-key"};
+static const char *const secret_keys[] = {"password",     "token",  "read_token",    "secret_key", "session_token",
+                                          "key_password", "secret", "authorization", "cookie",     "x-api-key"};
 
 /* ---- places -------------------------------------------------------------------------------------- */
 

@@ -400,7 +400,11 @@ static const char *const level_words[] = {"debug", "info", "warn", "error", NULL
 static const struct conf_setting admin[] = {
     {"listen", CONF_ADDRESS, CONF_REQUIRED, IN(semel_conf_admin, server.address), .example = "127.0.0.1:9464",
      .help = "where /metrics, /healthz, /readyz and the admin API answer"},
-    TOKEN(semel_conf_admin, 0, "what must be shown to change something; without it nothing can be changed over HTTP"),
+    TOKEN(
+        semel_conf_admin, 0,
+        "what operators must show for the admin API: Authorization: Bearer TOKEN; without it the API changes nothing"),
+    {"read_token", CONF_TEXT, CONF_SECRET | CONF_VISIBLE, IN(semel_conf_admin, read_token), RANGE(16, 1024),
+     .help = "another token that opens only what reads"},
     HOSTS(semel_conf_admin),
     PLAIN(semel_conf_admin),
     TLS_SERVER(semel_conf_admin),

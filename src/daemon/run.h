@@ -89,7 +89,7 @@ struct semel_daemon {
     size_t n_routes;
     struct semel_serve_view view;
     char host[64];
-    struct run_thread http, watch;
+    struct run_thread http, watch, api;
     pthread_mutex_t lock; /* for who waits for the stop, and for why_down */
     pthread_cond_t stops;
     atomic_bool stopping, cancel; /* cancel: what still runs is given up */
@@ -120,6 +120,7 @@ void *run_worker(void *worker);  /* effects in the database, and what is stored 
 void *run_outside(void *worker); /* http, exec */
 void *run_pull(void *worker);    /* answers those who pull */
 void *run_watch(void *daemon);   /* looks at the store for the gauges */
+void *run_api(void *daemon);     /* answers operators */
 
 /* settings.c: whether the route may run. Asks the store, and holds the route or lets it run: by the first worker, at
  * every tick. */

@@ -383,6 +383,44 @@ static semel_status shared_look_outbox(struct semel_store *store, int64_t cap, i
     FORWARD(ops->look->outbox(inner, cap, ret_n, ret_oldest_us, err));
 }
 
+static semel_status shared_look_groups(struct semel_store *store, const struct semel_filter *filter, int64_t cap,
+                                       size_t max, struct semel_arena *arena, struct semel_group **ret, size_t *ret_n,
+                                       bool *ret_capped, struct semel_error *err)
+{
+    FORWARD(ops->look->groups(inner, filter, cap, max, arena, ret, ret_n, ret_capped, err));
+}
+
+static semel_status shared_look_history(struct semel_store *store, const struct semel_row *row, size_t max,
+                                        struct semel_arena *arena, struct semel_history *ret, struct semel_error *err)
+{
+    FORWARD(ops->look->history(inner, row, max, arena, ret, err));
+}
+
+static semel_status shared_look_select(struct semel_store *store, const struct semel_filter *filter, size_t max,
+                                       int64_t now_us, struct semel_selection *selection, struct semel_error *err)
+{
+    FORWARD(ops->look->select(inner, filter, max, now_us, selection, err));
+}
+
+static semel_status shared_look_selection(struct semel_store *store, int64_t number, struct semel_arena *arena,
+                                          struct semel_selection *ret, struct semel_error *err)
+{
+    FORWARD(ops->look->selection(inner, number, arena, ret, err));
+}
+
+static semel_status shared_look_selected(struct semel_store *store, int64_t number, size_t max,
+                                         struct semel_arena *arena, struct semel_selected **ret, size_t *ret_n,
+                                         struct semel_error *err)
+{
+    FORWARD(ops->look->selected(inner, number, max, arena, ret, ret_n, err));
+}
+
+static semel_status shared_look_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
+                                     struct semel_error *err)
+{
+    FORWARD(ops->look->mark(inner, number, place, result, err));
+}
+
 static bool shared_busy(struct semel_store *store)
 {
     struct handle *handle = handle_of(store);
@@ -392,11 +430,16 @@ static bool shared_busy(struct semel_store *store)
 /* A new operation of the contract must be forwarded, too. */
 _Static_assert(sizeof(struct semel_store_ops) == 44 * sizeof(void *), "an operation is not forwarded");
 
-/* What the daemon looks at; operators have a program and a connection of their own. */
 static const struct semel_look_ops look_ops = {
     .counts = shared_look_counts,
     .list = shared_look_list,
+    .groups = shared_look_groups,
+    .history = shared_look_history,
     .outbox = shared_look_outbox,
+    .select = shared_look_select,
+    .selection = shared_look_selection,
+    .selected = shared_look_selected,
+    .mark = shared_look_mark,
 };
 
 static const struct semel_store_ops shared_ops = {

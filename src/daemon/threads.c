@@ -79,6 +79,8 @@ static semel_status start_all(struct semel_daemon *daemon, struct semel_error *e
         status = start(&daemon->http, "http", run_http, daemon, err);
     if (status == SEMEL_OK)
         status = start(&daemon->watch, "watch", run_watch, daemon, err);
+    if (status == SEMEL_OK && daemon->conf->admin.on)
+        status = start(&daemon->api, "api", run_api, daemon, err);
     for (size_t i = 0; status == SEMEL_OK && i < daemon->n_routes; i++)
         status = start_route(&daemon->routes[i], err);
     return status;
@@ -156,7 +158,7 @@ static bool over(const struct run_thread *thread)
 
 static bool all_over(const struct semel_daemon *daemon)
 {
-    bool ok = over(&daemon->watch);
+    bool ok = over(&daemon->watch) && over(&daemon->api);
     for (size_t i = 0; i < daemon->n_routes; i++) {
         ok = ok && over(&daemon->routes[i].source);
         for (size_t k = 0; k < daemon->routes[i].n_workers; k++)
@@ -214,6 +216,7 @@ static void join_all(struct semel_daemon *daemon)
         join(&daemon->routes[i].source);
     }
     join(&daemon->watch);
+    join(&daemon->api);
     if (daemon->http.started)
         semel__serve_stop(daemon->serve, 1000);
     join(&daemon->http);

@@ -227,6 +227,11 @@ const struct semel_cause *semel__bulk_causes(const struct semel_bulk *bulk, size
     return bulk->causes;
 }
 
+bool semel__bulk_over(const struct semel_bulk *bulk)
+{
+    return bulk->over;
+}
+
 const char *semel__bulk_stopped(const struct semel_bulk *bulk, const char **ret_cause)
 {
     *ret_cause = bulk->cause;

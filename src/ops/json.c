@@ -271,6 +271,7 @@ void semel__ops_json_selection(struct semel_buf *buf, const struct semel_selecti
     semel__object_number(&o, "skipped", now->skipped);
     semel__object_number(&o, "refused", now->refused);
     semel__object_number(&o, "left", now->left);
+    semel__object_bool(&o, "running", bulk != NULL && !semel__bulk_over(bulk));
     semel__object_text(&o, "stopped", semel__str(stopped));
     semel__object_text(&o, "cause", semel__str(stopped != NULL ? cause : NULL));
     semel__object_text(&o, "resume", now->left > 0 ? semel__buf_str(&resume) : (struct semel_str){0});

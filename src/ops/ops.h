@@ -171,6 +171,7 @@ void semel__bulk_close(struct semel_bulk *bulk);
 int64_t semel__bulk_step(struct semel_bulk *bulk);
 /* Ends it early; the word is for programs, the cause for people. Does nothing when it is over. */
 void semel__bulk_stop(struct semel_bulk *bulk, const char *word, const char *cause);
+bool semel__bulk_over(const struct semel_bulk *bulk);
 const char *semel__bulk_stopped(const struct semel_bulk *bulk, const char **ret_cause); /* the word; NULL: it was not */
 /* What the last step did to a message; NULL: nothing. */
 const struct semel_answer *semel__bulk_answer(const struct semel_bulk *bulk, struct semel_str *ret_id,

@@ -14,6 +14,7 @@
 
 #define IN_TOKEN "0123456789abcdef-in"
 #define OUT_TOKEN "0123456789abcdef-out"
+#define READ_TOKEN "0123456789abcdef-read"
 
 /* `in` listens for a statement, `out` is taken from, `both` listens and is taken from; all at one address. */
 #define SERVED_ROUTES                                                                           \
@@ -47,7 +48,7 @@ static inline void *served_run(void *arg)
 
 static inline semel_status served_open(struct served *s, const char *text)
 {
-    static const char *const env[] = {"IN_TOKEN", IN_TOKEN, "OUT_TOKEN", OUT_TOKEN, NULL};
+    static const char *const env[] = {"IN_TOKEN", IN_TOKEN, "OUT_TOKEN", OUT_TOKEN, "READ_TOKEN", READ_TOKEN, NULL};
     s->reading.env = env;
     reading_ok(&s->reading, text);
     assert_int_equal(semel__stats_new(&s->stats, &s->err), SEMEL_OK);

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include "admin/api.h"
 #include "admin/pull.h"
 #include "admin/text.h"
 #include "core/pump.h"
@@ -47,9 +48,9 @@ static int down(void **state)
     return 0;
 }
 
-static int open_admin(void)
+static int open_admin(const struct served *s)
 {
-    struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons((uint16_t)served.admin.port)};
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons((uint16_t)s->admin.port)};
     struct timeval wait = {.tv_sec = WAIT_S};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     in.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1); /* 127.0.0.2 */
@@ -61,7 +62,7 @@ static int open_admin(void)
 static struct reply get(const char *path)
 {
     char text[256];
-    int fd = open_admin();
+    int fd = open_admin(&served);
     snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path);
     client_sendz(fd, text);
     return served_reply(fd);
@@ -102,7 +103,7 @@ static void routes_are_listed(void **state)
 static void admin_changes_nothing_and_is_on_no_other_address(void **state)
 {
     (void)state;
-    int fd = open_admin();
+    int fd = open_admin(&served);
     client_sendz(fd, "POST /v1/routes HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
     assert_reply(served_reply(fd), 405, "");
     assert_reply(client_ask(&served.client, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"), 404, "");
@@ -137,6 +138,73 @@ static void tokens_are_replaced_while_it_runs(void **state)
     assert_reply(served_reply(served_post(&served, "/both/out/take", OUT_TOKEN, "", "", 0)), 503, "not running");
     assert_int_equal(semel__serve_reload(served.serve, &served.err), SEMEL_OK);
     reading_done(&fresh);
+}
+
+/* ---- operators ---------------------------------------------------------------------------------------- */
+
+#define OPERATORS                                                                    \
+    "store: sqlite:x.db\n"                                                           \
+    "admin: {listen: 127.0.0.2:0, token: \"${OUT_TOKEN}\", read_token: \"${%s}\"}\n" \
+    "routes:\n"                                                                      \
+    "  in: {from: {listen: 127.0.0.1:0, token: \"${IN_TOKEN}\", path: /in, source: s}, do: {sql: SELECT 1}}\n"
+
+static semel_status open_operators(struct served *s, const char *read_token)
+{
+    char text[1024];
+    snprintf(text, sizeof(text), OPERATORS, read_token);
+    return served_open(s, text);
+}
+
+static void the_token_for_reading_is_another_one(void **state)
+{
+    (void)state;
+    struct served other = {0};
+    assert_int_equal(open_operators(&other, "OUT_TOKEN"), SEMEL_INVALID);
+    assert_non_null(strstr(other.err.text, "admin.read_token is the same as admin.token"));
+    served_done(&other);
+}
+
+static int ask(const struct served *s, const char *token)
+{
+    char head[256];
+    int fd = open_admin(s);
+    snprintf(head, sizeof(head), "GET /v1/inbox HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n",
+             token);
+    client_sendz(fd, head);
+    return fd;
+}
+
+/* Whoever does not serve the queue cannot make it grow, and nobody waits for ever. */
+static void requests_of_operators_are_bounded_and_answered_in_time(void **state)
+{
+    (void)state;
+    struct served other = {0};
+    int fds[SEMEL_API_CALLS];
+    assert_int_equal(open_operators(&other, "READ_TOKEN"), SEMEL_OK);
+    other.serve->answer_ms = 2000;
+    served_start(&other);
+    assert_reply(served_reply(ask(&other, IN_TOKEN)), 401, "");
+    assert_reply(served_reply(ask(&other, OUT_TOKEN)), 503, "nobody serves the API");
+    assert_non_null(semel__serve_api(other.serve));
+    for (size_t i = 0; i < COUNT(fds); i++)
+        fds[i] = ask(&other, i % 2 == 0 ? OUT_TOKEN : READ_TOKEN);
+    struct reply late = {0};
+    size_t refused = 0;
+    for (int i = 0; i < 1000 && refused == 0; i++) { /* they come in any order: one more than fits is refused */
+        late = served_reply(ask(&other, OUT_TOKEN));
+        assert_int_equal(late.status, 503);
+        refused += strstr(late.body, "too many requests wait") != NULL;
+        reply_done(&late);
+    }
+    assert_int_equal(refused, 1);
+    for (size_t i = 0; i < COUNT(fds); i++) {
+        struct reply reply = served_reply(fds[i]);
+        assert_non_null(strstr(reply.head, "\r\nRetry-After: "));
+        assert_reply(reply, 503, "");
+    }
+    semel__api_close(other.serve->api);
+    assert_reply(served_reply(ask(&other, OUT_TOKEN)), 503, "nobody serves the API");
+    served_done(&other);
 }
 
 /* ---- settings ----------------------------------------------------------------------------------------- */
@@ -261,6 +329,8 @@ int main(void)
         CASE(admin_changes_nothing_and_is_on_no_other_address),
         CASE(each_route_needs_its_own_token),
         CASE(tokens_are_replaced_while_it_runs),
+        CASE(the_token_for_reading_is_another_one),
+        CASE(requests_of_operators_are_bounded_and_answered_in_time),
         CASE(more_tokens_than_an_address_can_tell_apart_are_refused),
         CASE(without_a_listener_there_is_no_server),
         CASE(an_address_that_is_taken_is_told),

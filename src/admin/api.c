@@ -1,0 +1,1006 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * api.c: requests of operators: queued by the loop's thread, read and answered by the task; the contract stands in
+ * api.h.
+ */
+#include "admin/api.h"
+
+#include <stdio.h>
+
+#include "admin/text.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/wait.h"
+
+#define ARENA_MAX ((size_t)256 << 20) /* a row may keep a payload of 64 MiB; a list has 10,000 rows without theirs */
+#define AFTER_S 1
+#define CONSUMERS 500
+#define CONSUMERS_MAX 10000
+#define WHO_MAX 100
+
+struct call {
+    struct call *next;
+    struct semel_http_exchange *x;
+    int64_t deadline_ms;
+};
+
+/* A bulk command. One that is over stays until its place is needed, so that it can be asked for. */
+struct run {
+    struct semel_bulk *bulk; /* NULL: the place is free */
+    struct semel_ops ops;
+    struct semel_arena arena;
+    struct semel_selection selection;
+    char who[SEMEL_ID_MAX + 1];
+    int64_t next_us; /* of its next step; -1: it is over */
+};
+
+struct semel_api {
+    struct semel_serve *serve;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct call *first, **last;
+    size_t n;
+    bool open; /* a task serves it */
+    /* Of the task. */
+    bool lost; /* the store's connection */
+    struct semel_arena arena;
+    struct run runs[SEMEL_API_RUNS];
+};
+
+/* ---- the queue ------------------------------------------------------------------------------------- */
+
+struct semel_api *semel__api_new(struct semel_serve *serve)
+{
+    struct semel_api *api = semel__calloc(1, sizeof *api);
+    if (api == NULL || !semel__cond_init(&api->changed)) {
+        semel__free(api);
+        return NULL;
+    }
+    pthread_mutex_init(&api->lock, NULL);
+    semel__arena_init(&api->arena, ARENA_MAX);
+    api->serve = serve;
+    api->last = &api->first;
+    return api;
+}
+
+static struct call *take_first(struct semel_api *api)
+{
+    struct call *call = api->first;
+    if (call == NULL)
+        return NULL;
+    api->first = call->next;
+    if (api->first == NULL)
+        api->last = &api->first;
+    api->n--;
+    return call;
+}
+
+static void refuse_all(struct semel_api *api, const char *why)
+{
+    struct call *call;
+    while ((call = take_first(api)) != NULL) {
+        semel__door_later(call->x, AFTER_S, why);
+        semel__free(call);
+    }
+}
+
+static void run_close(struct run *run)
+{
+    if (run->bulk == NULL)
+        return;
+    semel__bulk_close(run->bulk);
+    semel__ops_done(&run->ops);
+    semel__arena_done(&run->arena);
+    run->bulk = NULL;
+}
+
+struct semel_api *semel__serve_api(struct semel_serve *serve)
+{
+    struct semel_api *api = serve != NULL ? serve->api : NULL;
+    if (api == NULL)
+        return NULL;
+    pthread_mutex_lock(&api->lock);
+    api->open = true;
+    pthread_mutex_unlock(&api->lock);
+    return api;
+}
+
+void semel__api_refuse(struct semel_api *api, const char *why)
+{
+    pthread_mutex_lock(&api->lock);
+    refuse_all(api, why);
+    pthread_mutex_unlock(&api->lock);
+}
+
+void semel__api_close(struct semel_api *api)
+{
+    if (api == NULL)
+        return;
+    pthread_mutex_lock(&api->lock);
+    api->open = false;
+    refuse_all(api, "the process is stopping");
+    pthread_mutex_unlock(&api->lock);
+    for (size_t i = 0; i < SEMEL_API_RUNS; i++)
+        run_close(&api->runs[i]);
+}
+
+void semel__api_free(struct semel_api *api)
+{
+    if (api == NULL)
+        return;
+    semel__api_close(api);
+    semel__arena_done(&api->arena);
+    pthread_cond_destroy(&api->changed);
+    pthread_mutex_destroy(&api->lock);
+    semel__free(api);
+}
+
+static void enter(void *ctx, struct semel_http_exchange *x)
+{
+    struct semel_api *api = ctx;
+    const char *why = NULL;
+    struct call *call = semel__calloc(1, sizeof *call);
+    if (call == NULL) {
+        semel__http_refuse(x, 503, "out of memory");
+        return;
+    }
+    *call = (struct call){.x = x, .deadline_ms = semel__door_now_ms() + api->serve->answer_ms};
+    pthread_mutex_lock(&api->lock);
+    if (!api->open)
+        why = "nobody serves the API at the moment";
+    else if (api->n >= SEMEL_API_CALLS)
+        why = "too many requests wait";
+    if (why == NULL) {
+        *api->last = call;
+        api->last = &call->next;
+        api->n++;
+        pthread_cond_signal(&api->changed);
+    }
+    pthread_mutex_unlock(&api->lock);
+    if (why == NULL)
+        return;
+    semel__free(call);
+    semel__door_later(x, AFTER_S, why);
+}
+
+/* The oldest is first, so the others have more time. */
+void semel__api_expire(struct semel_api *api, int64_t now_ms)
+{
+    pthread_mutex_lock(&api->lock);
+    while (api->first != NULL && api->first->deadline_ms <= now_ms) {
+        struct call *call = take_first(api);
+        semel__door_later(call->x, AFTER_S, "the store is too busy");
+        semel__free(call);
+    }
+    pthread_mutex_unlock(&api->lock);
+}
+
+/* ---- one request ----------------------------------------------------------------------------------- */
+
+struct task {
+    struct semel_api *api;
+    struct semel_ops *ops;
+    struct semel_http_exchange *x;
+    const struct semel_http_request *req;
+    char who[SEMEL_ID_MAX + 1];
+};
+
+/* A store that fails may be there again later; what is wrong with the request stays wrong. */
+static void fail(struct task *t, semel_status status, const struct semel_error *err)
+{
+    t->api->lost |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
+    switch (status) {
+    case SEMEL_OK:
+    case SEMEL_INVALID:
+        if (err->cls == SEMEL_CLASS_BROKEN || err->cls == SEMEL_CLASS_ENVIRONMENT)
+            semel__http_refuse(t->x, 500, "%s", err->text);
+        else
+            semel__http_refuse(t->x, err->cls == SEMEL_CLASS_REJECTED ? 409 : 400, "%s", err->text);
+        return;
+    case SEMEL_RETRY:
+    case SEMEL_CLOSED:
+        semel__door_later(t->x, AFTER_S, err->text);
+        return;
+    case SEMEL_UNKNOWN:
+    case SEMEL_FENCED:
+        semel__http_refuse(t->x, 500, "whether it was done is not known, look again: %s", err->text);
+        return;
+    }
+}
+
+static struct semel_str param(const struct task *t, const char *name)
+{
+    return semel__http_param(t->req, name);
+}
+
+/* Only these names may be in the query, ended by NULL; each at most once. true: the request was answered. */
+static bool bad_query(struct task *t, const char *const *names)
+{
+    for (size_t i = 0; i < t->req->n_query; i++) {
+        struct semel_str name = t->req->query[i].name;
+        char shown[64];
+        bool known = false, twice = false;
+        for (size_t k = 0; names[k] != NULL; k++)
+            known |= semel__str_eqz(name, names[k]);
+        for (size_t k = 0; k < i; k++)
+            twice |= semel__str_eq(name, t->req->query[k].name);
+        if (known && !twice)
+            continue;
+        semel__str_show(shown, sizeof shown, name);
+        semel__http_refuse(t->x, 400, twice ? "%s is given twice" : "%s is no option here", shown);
+        return true;
+    }
+    return false;
+}
+
+static void put_percent(struct semel_buf *buf, struct semel_str s)
+{
+    for (size_t i = 0; i < s.n; i++) {
+        unsigned char c = (unsigned char)s.p[i];
+        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                     (c != '\0' && strchr("-._~", c) != NULL);
+        semel__buf_addf(buf, plain ? "%c" : "%%%02X", c);
+    }
+}
+
+/* Link: the same request with another `after`. */
+static void set_next(struct task *t, const char *path, struct semel_str after)
+{
+    struct semel_buf link;
+    semel__buf_init(&link, (size_t)32 << 10);
+    semel__buf_addf(&link, "<%s?", path);
+    for (size_t i = 0; i < t->req->n_query; i++) {
+        if (semel__str_eqz(t->req->query[i].name, "after"))
+            continue;
+        put_percent(&link, t->req->query[i].name);
+        semel__buf_addz(&link, "=");
+        put_percent(&link, t->req->query[i].value);
+        semel__buf_addz(&link, "&");
+    }
+    semel__buf_addz(&link, "after=");
+    put_percent(&link, after);
+    semel__buf_addz(&link, ">; rel=\"next\"");
+    if (!link.failed)
+        semel__http_set_header(t->x, "Link", semel__buf_str(&link));
+    semel__buf_done(&link);
+}
+
+static semel_status read_query(struct task *t, struct semel_query *ret, struct semel_error *err)
+{
+    size_t n = t->req->n_query;
+    struct semel_option *options = semel__arena_alloc(t->ops->arena, n + 1, sizeof *options);
+    if (options == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < n; i++)
+        options[i] = (struct semel_option){t->req->query[i].name, t->req->query[i].value};
+    return semel__ops_query(options, n, semel__now(&semel__clock_real), ret, err);
+}
+
+/* ---- bodies ---------------------------------------------------------------------------------------- */
+
+enum kind { TEXT, FLAG, NUMBER, SPAN, RAW, OPTIONS };
+
+struct member {
+    const char *name;
+    enum kind kind;
+    void *at; /* semel_str, bool, int64_t; OPTIONS: struct options */
+};
+
+struct options {
+    struct semel_option *at;
+    size_t n;
+};
+
+static semel_status wrong(struct semel_error *err, const char *name, const char *right)
+{
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "%s must be %s", name, right);
+}
+
+/* The text of a string, unescaped. */
+static semel_status read_text(struct task *t, struct semel_str raw, const char *name, struct semel_str *ret,
+                              struct semel_error *err)
+{
+    struct semel_json *json = NULL;
+    enum semel_json_kind kind = SEMEL_JSON_OTHER;
+    struct semel_error ignored;
+    semel_status status = semel__json_parse(&json, raw, SEMEL_API_BODY_MAX, &ignored);
+    if (status == SEMEL_OK)
+        status = semel__json_get(json, SEMEL_STR(""), t->ops->arena, &kind, ret, err);
+    semel__json_free(json);
+    if (status != SEMEL_OK)
+        return status;
+    return kind == SEMEL_JSON_STRING ? SEMEL_OK : wrong(err, name, "a string");
+}
+
+static semel_status read_flag(struct semel_str raw, const char *name, bool *ret, struct semel_error *err)
+{
+    *ret = semel__str_eqz(raw, "true");
+    return *ret || semel__str_eqz(raw, "false") ? SEMEL_OK : wrong(err, name, "true or false");
+}
+
+/* An object of strings, and true or false, as options. */
+static semel_status read_options(struct task *t, struct semel_str raw, struct options *ret, struct semel_error *err)
+{
+    struct semel_str name, value;
+    size_t at = 0, n = 0;
+    if (raw.n == 0 || raw.p[0] != '{')
+        return wrong(err, "filter", "an object");
+    while (semel__json_next(raw, &at, &name, &value))
+        n++;
+    ret->at = semel__arena_alloc(t->ops->arena, n + 1, sizeof *ret->at);
+    if (ret->at == NULL)
+        return semel__fail_memory(err);
+    at = 0;
+    semel_status status = SEMEL_OK;
+    while (status == SEMEL_OK && semel__json_next(raw, &at, &name, &value)) {
+        struct semel_option *option = &ret->at[ret->n++];
+        *option = (struct semel_option){name, value};
+        if (!semel__str_eqz(value, "true") && !semel__str_eqz(value, "false"))
+            status = read_text(t, value, "a member of filter", &option->value, err);
+    }
+    return status;
+}
+
+static semel_status read_member(struct task *t, const struct member *m, struct semel_str raw, struct semel_error *err)
+{
+    struct semel_str text;
+    semel_status status = SEMEL_OK;
+    switch (m->kind) {
+    case TEXT:
+        return read_text(t, raw, m->name, m->at, err);
+    case FLAG:
+        return read_flag(raw, m->name, m->at, err);
+    case NUMBER:
+        return semel__str_int64(raw, m->at) && *(int64_t *)m->at >= 0 && *(int64_t *)m->at <= SEMEL_BULK_RATE_MAX
+                   ? SEMEL_OK
+                   : wrong(err, m->name, "a whole number from 0 to 100000");
+    case SPAN:
+        status = read_text(t, raw, m->name, &text, err);
+        if (status != SEMEL_OK)
+            return status;
+        return semel__duration_parse(text, m->at) ? SEMEL_OK : wrong(err, m->name, "a duration such as 90s or 15m");
+    case RAW:
+        *(struct semel_str *)m->at = raw;
+        return SEMEL_OK;
+    case OPTIONS:
+        return read_options(t, raw, m->at, err);
+    }
+    return SEMEL_OK;
+}
+
+/* A body of these members, any of which may be missing; no body is an empty one. */
+static semel_status read_body(struct task *t, const struct member *members, size_t n, struct semel_error *err)
+{
+    struct semel_json *json = NULL;
+    struct semel_str body = t->req->body, name, raw;
+    char shown[64];
+    size_t at = 0, first = 0;
+    if (body.n == 0)
+        return SEMEL_OK;
+    semel_status status = semel__json_parse(&json, body, SEMEL_API_BODY_MAX, err);
+    semel__json_free(json);
+    if (status != SEMEL_OK)
+        return status;
+    while (first < body.n && body.p[first] != '{' && strchr(" \t\r\n", body.p[first]) != NULL)
+        first++;
+    if (first == body.n || body.p[first] != '{')
+        return wrong(err, "the body", "a JSON object");
+    while (status == SEMEL_OK && semel__json_next(body, &at, &name, &raw)) {
+        size_t i = 0;
+        while (i < n && !semel__str_eqz(name, members[i].name))
+            i++;
+        semel__str_show(shown, sizeof shown, name);
+        if (i == n)
+            return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "%s is no member that is known here", shown);
+        status = read_member(t, &members[i], raw, err);
+    }
+    return status;
+}
+
+/* "http@127.0.0.1", or "mara, http@127.0.0.1": who says so, and where from. */
+static semel_status set_who(struct task *t, struct semel_str given, struct semel_error *err)
+{
+    struct semel_str from = t->req->remote;
+    size_t n = from.n;
+    while (n > 0 && from.p[n - 1] != ':')
+        n--;
+    from.n = n > 0 ? n - 1 : from.n; /* without its port */
+    if (semel__str_given(given) && (given.n == 0 || given.n > WHO_MAX))
+        return wrong(err, "who", "text of 1 to 100 bytes");
+    semel_status status = semel__str_given(given) ? semel__id_check("who", given, 1, err) : SEMEL_OK;
+    snprintf(t->who, sizeof t->who, "%.*s%shttp@%.*s", (int)given.n, given.n > 0 ? given.p : "",
+             given.n > 0 ? ", " : "", (int)(from.n < 100 ? from.n : 100), from.p);
+    t->ops->who = semel__str(t->who);
+    return status;
+}
+
+static void answer(struct task *t, int status)
+{
+    semel__http_answer(t->x, status);
+}
+
+/* ---- reading --------------------------------------------------------------------------------------- */
+
+static void get_list(struct task *t)
+{
+    struct semel_query query;
+    struct semel_list list;
+    struct semel_error err = {0};
+    char text[64];
+    semel_status status = read_query(t, &query, &err);
+    if (status == SEMEL_OK)
+        status = semel__ops_list(t->ops, &query, &list, &err);
+    if (status != SEMEL_OK) {
+        fail(t, status, &err);
+        return;
+    }
+    semel__ops_json_list(semel__http_body(t->x), &list);
+    snprintf(text, sizeof text, "%lld", list.n > 0 ? (long long)list.rows[list.n - 1].arrival : 0);
+    if (list.more)
+        set_next(t, "/v1/inbox", semel__str(text));
+    snprintf(text, sizeof text, "%zu", list.damaged);
+    if (list.damaged > 0)
+        semel__http_set_header(t->x, "Semel-Damaged", semel__str(text));
+    answer(t, 200);
+}
+
+static void get_groups(struct task *t)
+{
+    struct semel_query query;
+    struct semel_groups groups;
+    struct semel_error err = {0};
+    semel_status status = read_query(t, &query, &err);
+    if (status == SEMEL_OK)
+        status = semel__ops_groups(t->ops, &query, &groups, &err);
+    if (status != SEMEL_OK) {
+        fail(t, status, &err);
+        return;
+    }
+    semel__ops_json_groups(semel__http_body(t->x), &groups);
+    if (groups.capped)
+        semel__http_set_header(t->x, "Semel-Capped", SEMEL_STR("true"));
+    answer(t, 200);
+}
+
+static void tell_none(struct task *t, struct semel_str source)
+{
+    struct semel_buf text;
+    semel__buf_init(&text, SEMEL_EXPLAIN_MAX);
+    semel__buf_addz(&text, "there is no such message");
+    size_t at = text.n;
+    semel__buf_addz(&text, "; ");
+    if (!semel__ops_purged(t->ops, param(t, "consumer"), source, param(t, "id"), &text))
+        text.n = at < text.n ? at : text.n;
+    semel__http_refuse(t->x, 404, "%.*s", (int)text.n, text.p != NULL ? text.p : "");
+    semel__buf_done(&text);
+}
+
+static void tell_damaged(struct task *t, struct semel_str source)
+{
+    struct semel_buf why, next;
+    semel__buf_init(&why, SEMEL_EXPLAIN_MAX);
+    semel__buf_init(&next, SEMEL_EXPLAIN_MAX);
+    semel__ops_damage(t->ops, param(t, "consumer"), source, param(t, "id"), &why, &next);
+    semel__http_refuse(t->x, 500, "%.*s %.*s", (int)why.n, why.p != NULL ? why.p : "", (int)next.n,
+                       next.p != NULL ? next.p : "");
+    semel__buf_done(&why);
+    semel__buf_done(&next);
+}
+
+/* The message of the path; NULL: the request was answered. */
+static struct semel_row *find(struct task *t, bool with_payload)
+{
+    static const char *const names[] = {"source", NULL};
+    struct semel_str source = semel__http_query(t->req, "source");
+    struct semel_error err = {0};
+    struct semel_find found;
+    if (bad_query(t, names))
+        return NULL;
+    semel_status status = semel__ops_find(t->ops, param(t, "consumer"), source, param(t, "id"), with_payload, &found,
+                                          &err);
+    if (status != SEMEL_OK) {
+        fail(t, status, &err);
+        return NULL;
+    }
+    switch (found.found) {
+    case SEMEL_FOUND:
+        return &found.rows[0];
+    case SEMEL_FOUND_NONE:
+        tell_none(t, source);
+        break;
+    case SEMEL_FOUND_SEVERAL:
+        semel__http_refuse(t->x, 409, "it is the id of %zu messages of this consumer: add ?source=", found.n);
+        break;
+    case SEMEL_FOUND_DAMAGED:
+        tell_damaged(t, source);
+        break;
+    }
+    return NULL;
+}
+
+static void get_message(struct task *t)
+{
+    struct semel_ops_facts facts;
+    struct semel_error err = {0};
+    const struct semel_row *row = find(t, true);
+    if (row == NULL)
+        return;
+    semel_status status = semel__ops_facts(t->ops, row, &facts, &err);
+    if (status != SEMEL_OK) {
+        fail(t, status, &err);
+        return;
+    }
+    semel__ops_json_message(semel__http_body(t->x), &facts);
+    answer(t, 200);
+}
+
+static void get_payload(struct task *t)
+{
+    const struct semel_row *row = find(t, true);
+    if (row == NULL)
+        return;
+    if (!row->kept) {
+        semel__http_refuse(t->x, 404, "the payload of this message was not kept");
+        return;
+    }
+    semel__http_set_type(t->x, "application/octet-stream");
+    semel__buf_add(semel__http_body(t->x), row->payload.p, row->payload.n);
+    answer(t, 200);
+}
+
+/* ---- one command ----------------------------------------------------------------------------------- */
+
+static int answer_status(const struct semel_answer *a)
+{
+    if (a->kind == SEMEL_DID || a->kind == SEMEL_WOULD)
+        return 200;
+    return a->judged == SEMEL_JUDGED_NO_SUCH_MESSAGE ? 404 : 409;
+}
+
+static void command(struct task *t, enum semel_order_word word)
+{
+    struct semel_instruction given = {.word = word};
+    struct semel_str who = {0};
+    struct semel_error err = {0};
+    struct semel_told told;
+    bool dry = false;
+    const struct member members[] = {{"reason", TEXT, &given.reason},
+                                     {"dry_run", FLAG, &dry},
+                                     {"who", TEXT, &who},
+                                     {word == SEMEL_WORD_REPLAY ? "force" : "outcome",
+                                      word == SEMEL_WORD_REPLAY ? FLAG : RAW,
+                                      word == SEMEL_WORD_REPLAY ? (void *)&given.force : (void *)&given.outcome}};
+    semel_status status = read_body(t, members, word == SEMEL_WORD_DISCARD ? 3 : 4, &err);
+    if (status == SEMEL_OK)
+        status = set_who(t, who, &err);
+    if (status == SEMEL_OK && semel__ops_check(&given, dry, &err) != SEMEL_OK) {
+        semel__http_refuse(t->x, 400, "%s", err.text);
+        return;
+    }
+    if (status == SEMEL_OK && (told.row = find(t, false)) == NULL)
+        return;
+    if (status == SEMEL_OK)
+        status = semel__ops_command(t->ops, &given, told.row, dry, &told.answer, &err);
+    if (status != SEMEL_OK) {
+        fail(t, status, &err);
+        return;
+    }
+    semel__ops_json_answer(semel__http_body(t->x), &told);
+    answer(t, answer_status(&told.answer));
+}
+
+static void post_retry(struct task *t)
+{
+    command(t, SEMEL_WORD_REPLAY);
+}
+
+static void post_discard(struct task *t)
+{
+    command(t, SEMEL_WORD_DISCARD);
+}
+
+static void post_resolve(struct task *t)
+{
+    command(t, SEMEL_WORD_RESOLVE);
+}
+
+/* ---- in bulk --------------------------------------------------------------------------------------- */
+
+static struct run *run_of(struct semel_api *api, int64_t number)
+{
+    for (size_t i = 0; i < SEMEL_API_RUNS; i++)
+        if (api->runs[i].bulk != NULL && api->runs[i].selection.number == number)
+            return &api->runs[i];
+    return NULL;
+}
+
+/* A place for one more: a free one, else that of one that is over. NULL: all of them run. */
+static struct run *run_place(struct semel_api *api)
+{
+    struct run *over = NULL;
+    for (size_t i = 0; i < SEMEL_API_RUNS; i++) {
+        if (api->runs[i].bulk == NULL)
+            return &api->runs[i];
+        if (api->runs[i].next_us < 0)
+            over = &api->runs[i];
+    }
+    return over;
+}
+
+/* From now on the task works through the selection, a message a step. */
+static semel_status run_start(struct task *t, struct run *run, const struct semel_selection *selection,
+                              const struct semel_bulk_options *options, struct semel_error *err)
+{
+    run_close(run);
+    semel__arena_init(&run->arena, (size_t)16 << 20);
+    snprintf(run->who, sizeof run->who, "%s", t->who);
+    run->selection = *selection;
+    semel_status status = semel__ops_init(&run->ops, t->ops->store, &run->arena, semel__str(run->who), err);
+    if (status == SEMEL_OK)
+        status = semel__bulk_open(&run->bulk, &run->ops, selection, options, err);
+    run->next_us = semel__steady_us();
+    if (status != SEMEL_OK) {
+        semel__ops_done(&run->ops);
+        semel__arena_done(&run->arena);
+    }
+    return status;
+}
+
+/* How far it is, with what this process knows of it. */
+static void answer_selection(struct task *t, int64_t number, int code)
+{
+    const struct run *run = run_of(t->api, number);
+    struct semel_selection now;
+    struct semel_error err = {0};
+    bool found = false;
+    semel_status status = semel__bulk_find(t->ops, number, &now, &found, &err);
+    if (status != SEMEL_OK) {
+        fail(t, status, &err);
+        return;
+    }
+    if (!found) {
+        semel__http_refuse(t->x, 404, "there is no selection %lld", (long long)number);
+        return;
+    }
+    semel__ops_json_selection(semel__http_body(t->x), &now, run != NULL ? run->bulk : NULL, NULL);
+    answer(t, code);
+}
+
+static semel_status read_word(struct semel_str text, enum semel_order_word *ret, struct semel_error *err)
+{
+    for (*ret = SEMEL_WORD_REPLAY; *ret <= SEMEL_WORD_RESOLVE; ++*ret)
+        if (semel__str_eqz(text, semel__command_name(*ret)))
+            return SEMEL_OK;
+    return wrong(err, "command", "retry, discard or resolve");
+}
+
+struct wish {
+    struct semel_instruction given;
+    struct semel_filter filter;
+    struct semel_bulk_options options;
+    bool dry;
+};
+
+static semel_status read_wish(struct task *t, struct wish *w, struct semel_error *err)
+{
+    struct semel_str word = {0}, who = {0};
+    struct options options = {0};
+    const struct member members[] = {
+        {"command", TEXT, &word},           {"filter", OPTIONS, &options},      {"reason", TEXT, &w->given.reason},
+        {"force", FLAG, &w->given.force},   {"rate", NUMBER, &w->options.rate}, {"wait", SPAN, &w->options.wait_us},
+        {"probe", FLAG, &w->options.probe}, {"dry_run", FLAG, &w->dry},         {"who", TEXT, &who},
+    };
+    semel_status status = read_body(t, members, sizeof members / sizeof members[0], err);
+    if (status == SEMEL_OK)
+        status = read_word(word, &w->given.word, err);
+    if (status == SEMEL_OK && w->given.force && w->given.word != SEMEL_WORD_REPLAY)
+        status = wrong(err, "force", "left out: it is for retry");
+    if (status == SEMEL_OK)
+        status = set_who(t, who, err);
+    if (status == SEMEL_OK)
+        status = semel__ops_filter(options.at, options.n, semel__now(&semel__clock_real), &w->filter, err);
+    if (status == SEMEL_OK)
+        status = semel__bulk_check(&w->filter, w->given.word, err);
+    if (status == SEMEL_OK && semel__ops_check(&w->given, w->dry, err) != SEMEL_OK) {
+        err->cls = SEMEL_CLASS_PERMANENT;
+        status = SEMEL_INVALID;
+    }
+    return status;
+}
+
+/* Counts first, as the command line does: what is too much is refused, and nothing is written down. */
+static void post_selection(struct task *t)
+{
+    struct wish w = {.options = {.rate = SEMEL_BULK_RATE, .wait_us = SEMEL_BULK_WAIT_US, .probe = true}};
+    struct semel_groups groups;
+    struct semel_selection selection = {0};
+    struct semel_error err = {0};
+    struct run *run = run_place(t->api);
+    int64_t total = 0;
+    semel_status status = read_wish(t, &w, &err);
+    if (status == SEMEL_OK)
+        status = semel__bulk_count(t->ops, &w.filter, &groups, &total, &err);
+    if (status == SEMEL_OK && total == 0) {
+        semel__http_refuse(t->x, 404, "no message matches");
+        return;
+    }
+    if (status == SEMEL_OK && w.dry) {
+        semel__ops_json_dry_run(semel__http_body(t->x), w.given.word, total, &groups);
+        answer(t, 200);
+        return;
+    }
+    if (status == SEMEL_OK && run == NULL) {
+        semel__door_later(t->x, AFTER_S, "too many bulk commands run");
+        return;
+    }
+    if (status == SEMEL_OK)
+        status = semel__bulk_select(t->ops, &w.filter, &w.given, &selection, &err);
+    if (status == SEMEL_OK && selection.n > 0)
+        status = run_start(t, run, &selection, &w.options, &err);
+    if (status != SEMEL_OK)
+        fail(t, status, &err);
+    else if (selection.n == 0)
+        semel__http_refuse(t->x, 404, "no message matches any more");
+    else
+        answer_selection(t, selection.number, 201);
+}
+
+/* The number of the path; 0: it is none, and the request was answered. */
+static int64_t read_number(struct task *t)
+{
+    int64_t number = 0;
+    if (semel__str_int64(param(t, "number"), &number) && number > 0)
+        return number;
+    semel__http_refuse(t->x, 404, "a selection is named by its number");
+    return 0;
+}
+
+static void get_selection(struct task *t)
+{
+    int64_t number = read_number(t);
+    if (number > 0)
+        answer_selection(t, number, 200);
+}
+
+static void post_resume(struct task *t)
+{
+    struct semel_bulk_options options = {.rate = SEMEL_BULK_RATE, .wait_us = SEMEL_BULK_WAIT_US, .probe = true};
+    struct semel_selection selection;
+    struct semel_error err = {0};
+    struct semel_str who = {0};
+    const struct member members[] = {{"rate", NUMBER, &options.rate},
+                                     {"wait", SPAN, &options.wait_us},
+                                     {"probe", FLAG, &options.probe},
+                                     {"who", TEXT, &who}};
+    int64_t number = read_number(t);
+    bool found = true;
+    if (number == 0)
+        return;
+    struct run *run = run_of(t->api, number);
+    if (run != NULL && run->next_us >= 0) {
+        semel__http_refuse(t->x, 409, "selection %lld is being worked through already", (long long)number);
+        return;
+    }
+    run = run != NULL ? run : run_place(t->api);
+    semel_status status = read_body(t, members, 4, &err);
+    if (status == SEMEL_OK)
+        status = set_who(t, who, &err);
+    if (status == SEMEL_OK)
+        status = semel__bulk_find(t->ops, number, &selection, &found, &err);
+    if (status == SEMEL_OK && found && run == NULL) {
+        semel__door_later(t->x, AFTER_S, "too many bulk commands run");
+        return;
+    }
+    if (status == SEMEL_OK && found)
+        status = run_start(t, run, &selection, &options, &err);
+    if (status != SEMEL_OK)
+        fail(t, status, &err);
+    else
+        answer_selection(t, number, 202);
+}
+
+static void post_stop(struct task *t)
+{
+    int64_t number = read_number(t);
+    struct run *run = number > 0 ? run_of(t->api, number) : NULL;
+    if (number == 0)
+        return;
+    if (run != NULL && run->next_us >= 0) {
+        semel__bulk_stop(run->bulk, "interrupted", "interrupted");
+        run->next_us = -1;
+    }
+    answer_selection(t, number, 200);
+}
+
+/* ---- consumers ------------------------------------------------------------------------------------- */
+
+static void get_consumers(struct task *t)
+{
+    static const char *const names[] = {"limit", "after", NULL};
+    struct semel_str after = semel__http_query(t->req, "after"), limit = semel__http_query(t->req, "limit");
+    struct semel_consumer_line *lines = NULL;
+    struct semel_error err = {0};
+    int64_t max = CONSUMERS;
+    size_t n = 0;
+    if (bad_query(t, names))
+        return;
+    if (semel__str_given(limit) && (!semel__str_int64(limit, &max) || max < 1 || max > CONSUMERS_MAX)) {
+        semel__http_refuse(t->x, 400, "limit must be a whole number from 1 to %d", CONSUMERS_MAX);
+        return;
+    }
+    semel_status status = semel__ops_consumers(t->ops, after, (size_t)max + 1, &lines, &n, &err);
+    if (status != SEMEL_OK) {
+        fail(t, status, &err);
+        return;
+    }
+    bool more = n > (size_t)max;
+    n = more ? (size_t)max : n;
+    if (more)
+        set_next(t, "/v1/consumers", lines[n - 1].name);
+    semel__ops_json_consumers(semel__http_body(t->x), lines, n);
+    answer(t, 200);
+}
+
+static void get_consumer(struct task *t)
+{
+    struct semel_consumer_shown shown = {0};
+    struct semel_error err = {0};
+    bool known = false;
+    semel_status status = semel__id_check("consumer", param(t, "consumer"), 1, &err);
+    if (status == SEMEL_OK)
+        status = semel__ops_consumer(t->ops, param(t, "consumer"), &shown, &known, &err);
+    if (status != SEMEL_OK) {
+        fail(t, status, &err);
+        return;
+    }
+    if (!known) {
+        semel__http_refuse(t->x, 404, "there is no such consumer: it has neither messages nor settings");
+        return;
+    }
+    semel__ops_json_consumer(semel__http_body(t->x), &shown.policy, &shown.by);
+    answer(t, 200);
+}
+
+/* The body is what is to change; why, who and by force are options of the query. */
+static void patch_settings(struct task *t)
+{
+    static const char *const names[] = {"reason", "force", "who", NULL};
+    struct semel_str force_text = semel__http_query(t->req, "force"), reason = semel__http_query(t->req, "reason");
+    struct semel_setting now = {0};
+    struct semel_error err = {0};
+    bool force = false;
+    if (bad_query(t, names))
+        return;
+    semel_status status = semel__id_check("consumer", param(t, "consumer"), 1, &err);
+    if (status == SEMEL_OK && semel__str_given(force_text))
+        status = read_flag(force_text, "force", &force, &err);
+    if (status == SEMEL_OK)
+        status = set_who(t, semel__http_query(t->req, "who"), &err);
+    if (status == SEMEL_OK && force && reason.n == 0)
+        status = wrong(&err, "reason", "given with force: it goes into the audit");
+    if (status != SEMEL_OK) {
+        fail(t, status, &err);
+        return;
+    }
+    status = semel__ops_consumer_set(t->ops, param(t, "consumer"), t->req->body, reason, force, &now, &err);
+    if (now.refused)
+        semel__http_refuse(t->x, 409, "%s; force would do it", err.text);
+    else if (status == SEMEL_INVALID && err.code == 0)
+        semel__http_refuse(t->x, 400, "%s", err.text);
+    else if (status != SEMEL_OK)
+        fail(t, status, &err);
+    else {
+        semel__ops_json_consumer(semel__http_body(t->x), &now.policy, NULL);
+        answer(t, 200);
+    }
+}
+
+/* ---- the paths ------------------------------------------------------------------------------------- */
+
+/* `plain`: it has no options in its query; the others read theirs themselves. */
+static const struct {
+    unsigned method;
+    const char *path;
+    void (*serve)(struct task *t);
+    bool plain;
+} calls[] = {
+    {SEMEL_HTTP_BIT(GET), "/v1/inbox", get_list, false},
+    {SEMEL_HTTP_BIT(GET), "/v1/inbox/groups", get_groups, false},
+    {SEMEL_HTTP_BIT(GET), "/v1/inbox/{consumer}/{id}", get_message, false},
+    {SEMEL_HTTP_BIT(GET), "/v1/inbox/{consumer}/{id}/payload", get_payload, false},
+    {SEMEL_HTTP_BIT(POST), "/v1/inbox/{consumer}/{id}/retry", post_retry, false},
+    {SEMEL_HTTP_BIT(POST), "/v1/inbox/{consumer}/{id}/discard", post_discard, false},
+    {SEMEL_HTTP_BIT(POST), "/v1/inbox/{consumer}/{id}/resolve", post_resolve, false},
+    {SEMEL_HTTP_BIT(POST), "/v1/selections", post_selection, true},
+    {SEMEL_HTTP_BIT(GET), "/v1/selections/{number}", get_selection, true},
+    {SEMEL_HTTP_BIT(POST), "/v1/selections/{number}/resume", post_resume, true},
+    {SEMEL_HTTP_BIT(POST), "/v1/selections/{number}/stop", post_stop, true},
+    {SEMEL_HTTP_BIT(GET), "/v1/consumers", get_consumers, false},
+    {SEMEL_HTTP_BIT(GET), "/v1/consumers/{consumer}", get_consumer, true},
+    {SEMEL_HTTP_BIT(PATCH), "/v1/consumers/{consumer}/settings", patch_settings, false},
+};
+#define CALLS (sizeof calls / sizeof calls[0])
+
+size_t semel__api_routes(struct semel_api *api, unsigned read, unsigned write, struct semel_http_route *routes)
+{
+    for (size_t i = 0; i < CALLS && routes != NULL; i++) {
+        bool get = calls[i].method == SEMEL_HTTP_BIT(GET);
+        routes[i] = (struct semel_http_route){.methods = calls[i].method,
+                                              .path = calls[i].path,
+                                              .needs = get ? read | write : write,
+                                              .body_max = get ? 0 : SEMEL_API_BODY_MAX,
+                                              .handle = enter,
+                                              .ctx = api};
+    }
+    return CALLS;
+}
+
+static void serve_call(struct semel_api *api, struct semel_ops *ops, struct semel_http_exchange *x)
+{
+    struct task t = {.api = api, .ops = ops, .x = x, .req = semel__http_request(x)};
+    static const char *const no_names[] = {NULL};
+    for (size_t i = 0; i < CALLS; i++) {
+        if (t.req->route->path != calls[i].path)
+            continue;
+        if (!calls[i].plain || !bad_query(&t, no_names))
+            calls[i].serve(&t);
+        return;
+    }
+    semel__http_refuse(x, 404, "there is nothing at this path");
+}
+
+/* ---- the task -------------------------------------------------------------------------------------- */
+
+/* When the next bulk command wants its step, at most until_us. */
+static int64_t next_step_us(const struct semel_api *api, int64_t until_us)
+{
+    for (size_t i = 0; i < SEMEL_API_RUNS; i++)
+        if (api->runs[i].bulk != NULL && api->runs[i].next_us >= 0 && api->runs[i].next_us < until_us)
+            until_us = api->runs[i].next_us;
+    return until_us;
+}
+
+static void step_runs(struct semel_api *api)
+{
+    int64_t now_us = semel__steady_us();
+    for (size_t i = 0; i < SEMEL_API_RUNS; i++) {
+        struct run *run = &api->runs[i];
+        if (run->bulk == NULL || run->next_us < 0 || run->next_us > now_us)
+            continue;
+        semel__arena_reset(&run->arena);
+        int64_t wait_us = semel__bulk_step(run->bulk);
+        run->next_us = wait_us < 0 ? -1 : semel__steady_us() + wait_us;
+        const char *cause, *stopped = semel__bulk_stopped(run->bulk, &cause);
+        api->lost |= wait_us < 0 && stopped != NULL && strcmp(stopped, "store") == 0;
+    }
+}
+
+semel_status semel__api_step(struct semel_api *api, struct semel_store *store, int wait_ms, struct semel_error *err)
+{
+    struct semel_ops ops;
+    if (api->lost) {
+        semel_status status = semel_store_reopen(store, err);
+        api->lost = status != SEMEL_OK;
+        if (api->lost)
+            return status;
+    }
+    int64_t until_us = next_step_us(api, semel__steady_us() + (int64_t)wait_ms * 1000);
+    pthread_mutex_lock(&api->lock);
+    while (api->first == NULL && semel__steady_us() < until_us)
+        if (!semel__cond_wait(&api->changed, &api->lock, until_us))
+            break;
+    struct call *call = take_first(api);
+    pthread_mutex_unlock(&api->lock);
+    if (call != NULL) {
+        semel__arena_reset(&api->arena);
+        semel_status status = semel__ops_init(&ops, store, &api->arena, SEMEL_STR("http"), err);
+        if (status == SEMEL_OK)
+            serve_call(api, &ops, call->x);
+        else
+            semel__door_later(call->x, AFTER_S, err->text);
+        semel__ops_done(&ops);
+        semel__free(call);
+    }
+    step_runs(api);
+    return SEMEL_OK;
+}
