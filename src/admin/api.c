@@ -7,7 +7,6 @@
 
 #include <stdio.h>
 
-#include "admin/text.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/wait.h"
@@ -296,20 +295,14 @@ static semel_status wrong(struct semel_error *err, const char *name, const char 
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "%s must be %s", name, right);
 }
 
-/* The text of a string, unescaped. */
+/* What a string says; the body has been parsed, so only memory can fail. */
 static semel_status read_text(struct task *t, struct semel_str raw, const char *name, struct semel_str *ret,
                               struct semel_error *err)
 {
-    struct semel_json *json = NULL;
-    enum semel_json_kind kind = SEMEL_JSON_OTHER;
-    struct semel_error ignored;
-    semel_status status = semel__json_parse(&json, raw, SEMEL_API_BODY_MAX, &ignored);
-    if (status == SEMEL_OK)
-        status = semel__json_get(json, SEMEL_STR(""), t->ops->arena, &kind, ret, err);
-    semel__json_free(json);
-    if (status != SEMEL_OK)
-        return status;
-    return kind == SEMEL_JSON_STRING ? SEMEL_OK : wrong(err, name, "a string");
+    bool sound;
+    if (raw.n == 0 || raw.p[0] != '"')
+        return wrong(err, name, "a string");
+    return semel__json_decode(raw, t->ops->arena, ret, &sound) ? SEMEL_OK : semel__fail_memory(err);
 }
 
 static semel_status read_flag(struct semel_str raw, const char *name, bool *ret, struct semel_error *err)

@@ -6,8 +6,8 @@
  * commands run in the task too, a message a step, so that requests are answered between two messages. docs/http.md
  * lists the paths.
  *
- * Invariants: a call belongs to the queue, or to the step that took it out, and is answered once. The queue, the bodies,
- * the answers, and the bulk commands that run at a time are bounded. A member of a body, or a name of a query, that is
+ * Invariants: a call belongs to the queue, or to the step that took it out, and is answered once. The queue, bodies,
+ * answers, and the bulk commands that run at a time are bounded. A member of a body, or a name of a query, that is
  * not known is refused: a misspelt dry_run must not be a command.
  */
 #ifndef SEMEL_ADMIN_API_H

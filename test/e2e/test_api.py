@@ -112,7 +112,8 @@ READS = [
     (["inbox", "ls", "--key", "k"], "/v1/inbox", {"key": "k"}),
     (["inbox", "ls", "--consumer", "nobody"], "/v1/inbox", {"consumer": "nobody"}),
     (["inbox", "ls", "--group-by", "error"], "/v1/inbox/groups", {}),
-    (["inbox", "ls", "--dead", "--group-by", "error", "--limit", "1"], "/v1/inbox/groups", {"dead": "true", "limit": 1}),
+    (["inbox", "ls", "--dead", "--group-by", "error", "--limit", "1"], "/v1/inbox/groups",
+     {"dead": "true", "limit": 1}),
     (["consumer", "ls"], "/v1/consumers", {}),
     (["consumer", "show", "billing"], "/v1/consumers/billing", {}),
     (["consumer", "show", "books"], "/v1/consumers/books", {}),
@@ -243,7 +244,8 @@ def test_a_selection_is_stopped_and_resumed(store, api):
 
 def test_a_retry_in_bulk_tries_the_first_one_alone(store, api):
     add_many(store, 3)
-    made = api.post("/v1/selections", {"command": "retry", "reason": "x", "wait": "300ms", "filter": {"dead": True}}, 201)
+    made = api.post("/v1/selections", {"command": "retry", "reason": "x", "wait": "300ms",
+                                       "filter": {"dead": True}}, 201)
     ended = api.finished(made["selection"])
     assert (ended["stopped"], ended["done"], ended["left"]) == ("no_worker", 1, 2)
     assert ended["resume"] == f"semel inbox retry --resume {made['selection']}"
@@ -315,7 +317,8 @@ BAD = [
     ("POST", "/v1/inbox/billing/nobody/retry", {"reason": "x"}, 404),
     ("POST", "/v1/inbox/billing/" + "x" * 256 + "/retry", {"reason": "x"}, 400),
     ("POST", "/v1/inbox/billing/%00/retry", {"reason": "x"}, 400), ("POST", "/v1/inbox", {}, 405),
-    ("GET", RETRY, None, 405), ("DELETE", "/v1/inbox/billing/pay-1", None, 405), ("PUT", "/v1/consumers/billing", {}, 405),
+    ("GET", RETRY, None, 405), ("DELETE", "/v1/inbox/billing/pay-1", None, 405),
+    ("PUT", "/v1/consumers/billing", {}, 405),
     ("GET", "/v1/inbox?status=lost", None, 400), ("GET", "/v1/inbox?status=", None, 400),
     ("GET", "/v1/inbox?status=dead,,failed", None, 400), ("GET", "/v1/inbox?limit=0", None, 400),
     ("GET", "/v1/inbox?limit=10001", None, 400), ("GET", "/v1/inbox?limit=99999999999999999999", None, 400),
@@ -324,7 +327,8 @@ BAD = [
     ("GET", "/v1/inbox?dead=maybe", None, 400), ("GET", "/v1/inbox?colour=red", None, 400),
     ("GET", "/v1/inbox/groups?after=7", None, 400), ("GET", "/v1/inbox/billing/nobody", None, 404),
     ("GET", "/v1/inbox/billing/pay-1/payload?x=1", None, 400), ("GET", "/v1/inbox/billing", None, 404),
-    ("GET", "/v1/selections/0", None, 404), ("GET", "/v1/selections/x", None, 404), ("GET", "/v1/selections/9", None, 404),
+    ("GET", "/v1/selections/0", None, 404), ("GET", "/v1/selections/x", None, 404),
+    ("GET", "/v1/selections/9", None, 404),
     ("GET", "/v1/selections/9223372036854775808", None, 404), ("POST", "/v1/selections/9/resume", {}, 404),
     ("POST", "/v1/selections/9/stop", {}, 404), ("POST", "/v1/selections", {}, 400),
     ("POST", "/v1/selections", {"command": "delete", "reason": "x", "filter": {"dead": True}}, 400),
@@ -382,7 +386,8 @@ def test_a_request_that_ends_early_or_hangs_up_leaves_the_api_alone(store, api):
 def test_a_stop_ends_a_bulk_command_between_two_messages(store, tmp_path):
     add_many(store, 50)
     with Api(store, tmp_path, token="${ADMIN_TOKEN}") as api:
-        made = api.post("/v1/selections", {"command": "discard", "reason": "x", "rate": 10, "filter": {"dead": True}}, 201)
+        made = api.post("/v1/selections", {"command": "discard", "reason": "x", "rate": 10,
+                                           "filter": {"dead": True}}, 201)
         wait_for(lambda: audits(store), "the first message")
         started = time.monotonic()
         api.daemon.stop()
