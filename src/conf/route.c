@@ -163,35 +163,19 @@ static struct conf_said *said_as(struct conf_reader *r, struct semel_str member)
     return NULL;
 }
 
-/* The first member in the text that the file says: NULL: none. */
-static struct conf_said *said_in(struct conf_reader *r, const char *text)
+/* "retry.max is 0; it must be a whole number, 1 to 1000". The one to blame is bad afterwards. */
+static bool tell(struct conf_reader *r, const struct conf_node *route, const struct semel_setting_fault *fault)
 {
-    struct conf_said *said = NULL;
-    while (*text != '\0' && said == NULL) {
-        size_t n = 0;
-        while (in_name(text[n]))
-            n++;
-        said = n > 0 ? said_as(r, (struct semel_str){text, n}) : NULL;
-        text += n > 0 ? n : 1;
-    }
-    return said;
-}
-
-/* "retry_max is 0; it must be a whole number, 1 to 1000". The one to blame is bad afterwards. */
-static bool tell(struct conf_reader *r, const struct conf_node *route, const char *text)
-{
-    static const char must[] = "; it must be ";
     char right[RIGHT], is[96];
-    const char *at = strstr(text, must);
-    struct conf_said *said = said_in(r, text);
-    bool own = said != NULL && strncmp(text, said->member, strlen(said->member)) == 0;
-    semel__conf_translate(at != NULL && own ? at + strlen(must) : text, right, sizeof(right));
+    struct conf_said *own = fault->member != NULL ? said_as(r, semel__str(fault->member)) : NULL;
+    struct conf_said *said = own == NULL && fault->other != NULL ? said_as(r, semel__str(fault->other)) : own;
+    semel__conf_translate(own != NULL ? fault->right : fault->err.text, right, sizeof(right));
     if (said == NULL) { /* two that follow from the rest contradict each other */
         semel__conf_wrong(r, route->key_place, "%s: %s", r->path, right);
         return false;
     }
     semel__conf_show(said->node, is, sizeof(is));
-    if (own && at != NULL)
+    if (own != NULL)
         semel__conf_wrong_at(r, semel__conf_place(r, said->node), said->path, "%s.%s is %s; it must be %s", r->path,
                              said->path, is, right);
     else
@@ -215,29 +199,20 @@ static void only_scalars(struct conf_reader *r)
     }
 }
 
-/* OK, or what core says of it, without whose settings they are. */
-static semel_status ask_core(struct semel_str json, struct semel_policy *ret, struct semel_error *err)
-{
-    static const char before[] = "settings of consumer \"route\": ";
-    semel_status status = semel__policy_read(SEMEL_STR("route"), json, ret, NULL, err);
-    if (status == SEMEL_INVALID && strncmp(err->text, before, sizeof(before) - 1) == 0)
-        memmove(err->text, err->text + sizeof(before) - 1, strlen(err->text) - sizeof(before) + 2);
-    return status;
-}
-
 void semel__conf_policy(struct conf_reader *r, struct semel_route *route, const struct conf_node *node)
 {
-    struct semel_error err;
+    struct semel_setting_fault fault;
     semel_status status = SEMEL_INVALID;
     only_scalars(r);
     for (bool more = true; more && !r->failed && status == SEMEL_INVALID;) {
         struct semel_buf json;
         semel__buf_init(&json, SEMEL_SETTINGS_MAX);
         put_all(r, route, &json);
-        status = json.failed ? SEMEL_RETRY : ask_core(semel__buf_str(&json), &route->policy, &err);
+        status = json.failed ? SEMEL_RETRY
+                             : semel__policy_try(SEMEL_STR("route"), semel__buf_str(&json), &route->policy, &fault);
         r->failed |= status != SEMEL_OK && status != SEMEL_INVALID;
         if (status == SEMEL_INVALID)
-            more = tell(r, node, err.text);
+            more = tell(r, node, &fault);
         if (status == SEMEL_OK)
             r->failed |= !semel__arena_copy(&r->owned->arena, semel__buf_str(&json), &route->settings);
         semel__buf_done(&json);

@@ -229,9 +229,19 @@ void semel__policy_members(void (*each)(void *ctx, const char *name, const char 
 
 /* ---- from text ----------------------------------------------------------------------------------------- */
 
-static semel_status bad(struct semel_error *why, const char *name, const char *is, const char *right)
+static struct semel_error *error_of(struct semel_setting_fault *why)
 {
-    return semel__fail(why, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s is %s; it must be %s", name, is, right);
+    return why != NULL ? &why->err : NULL;
+}
+
+static semel_status bad(struct semel_setting_fault *why, const char *name, const char *is, const char *right)
+{
+    if (why != NULL) {
+        why->member = name;
+        why->other = NULL;
+        snprintf(why->right, sizeof why->right, "%s", right);
+    }
+    return semel__fail(error_of(why), SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s is %s; it must be %s", name, is, right);
 }
 
 /* What stands there, for a person; of text and numbers never more than a little. */
@@ -299,7 +309,7 @@ static bool take(const struct member *m, const struct semel_json_node *node, int
     return false;
 }
 
-static semel_status unknown_member(struct semel_str key, struct semel_error *why)
+static semel_status unknown_member(struct semel_str key, struct semel_setting_fault *why)
 {
     const char *names[MEMBERS], *near = NULL;
     char text[SHOWN];
@@ -309,7 +319,7 @@ static semel_status unknown_member(struct semel_str key, struct semel_error *why
     semel__str_show(text, sizeof text, key);
     if (key.n < sizeof text)
         near = semel__nearest(text, names, MEMBERS);
-    return semel__fail(why, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "there is no setting \"%s%s\"; %s%s", text,
+    return semel__fail(error_of(why), SEMEL_INVALID, SEMEL_CLASS_BROKEN, "there is no setting \"%s%s\"; %s%s", text,
                        key.n >= sizeof text ? "..." : "",
                        near != NULL ? "did you mean " : "docs/settings-consumer.md lists them",
                        near != NULL ? near : "");
@@ -326,7 +336,7 @@ static size_t member_of(struct semel_str key)
 }
 
 static semel_status read_member(const struct semel_json_node *node, struct semel_policy *policy, uint32_t *said,
-                                struct semel_error *why)
+                                struct semel_setting_fault *why)
 {
     static const char *const right[] = {"one of ", "a whole number, ", "a duration such as \"90s\", ", ""};
     char is[SHOWN + 8], range[96], must[160];
@@ -347,7 +357,7 @@ static semel_status read_member(const struct semel_json_node *node, struct semel
 }
 
 /* NULL in *ret: nothing was given. */
-static semel_status parse_object(struct semel_str settings, struct semel_json **ret, struct semel_error *why)
+static semel_status parse_object(struct semel_str settings, struct semel_json **ret, struct semel_setting_fault *why)
 {
     char is[SHOWN + 8];
 
@@ -355,9 +365,9 @@ static semel_status parse_object(struct semel_str settings, struct semel_json **
     if (!semel__str_given(settings))
         return SEMEL_OK;
     if (settings.n > SEMEL_SETTINGS_MAX)
-        return semel__fail(why, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "they have %zu bytes; at most %d are allowed",
-                           settings.n, SEMEL_SETTINGS_MAX);
-    semel_status status = semel__json_parse(ret, settings, SEMEL_SETTINGS_MAX, why);
+        return semel__fail(error_of(why), SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "they have %zu bytes; at most %d are allowed", settings.n, SEMEL_SETTINGS_MAX);
+    semel_status status = semel__json_parse(ret, settings, SEMEL_SETTINGS_MAX, error_of(why));
     if (status != SEMEL_OK || (*ret)->root->tag == SEMEL_JSON_TAG_OBJECT)
         return status;
     show_node((*ret)->root, is, sizeof is);
@@ -380,7 +390,7 @@ static bool has(const struct semel_json *json, struct semel_str key)
 }
 
 /* What one member says of another, in the members' names; then all that policy.c knows. */
-static semel_status check_policy(const struct semel_policy *policy, struct semel_error *why)
+static semel_status check_policy(const struct semel_policy *policy, struct semel_setting_fault *why)
 {
     char first[32], ceiling[32], right[64];
 
@@ -388,19 +398,22 @@ static semel_status check_policy(const struct semel_policy *policy, struct semel
         semel__duration_format(policy->retry_first_us, first, sizeof first);
         semel__duration_format(policy->retry_ceiling_us, ceiling, sizeof ceiling);
         snprintf(right, sizeof right, "at least retry_first, which is %s", first);
-        return bad(why, "retry_ceiling", ceiling, right);
+        semel_status status = bad(why, "retry_ceiling", ceiling, right);
+        if (why != NULL)
+            why->other = "retry_first";
+        return status;
     }
     if (policy->keep == SEMEL_KEEP_NEVER && policy->order != SEMEL_ORDER_NONE)
         return bad(why, "keep_payload", "never",
                    "unfinished or always where an order is kept: messages wait in the store");
     if (policy->keep == SEMEL_KEEP_NEVER && policy->effect != SEMEL_EFFECT_ATOMIC)
         return bad(why, "keep_payload", "never", "unfinished or always unless the effect is atomic: retries need it");
-    return semel__policy_check(policy, why);
+    return semel__policy_check(policy, error_of(why));
 }
 
 /* Every member of `json` but those that `hidden` has too. */
 static semel_status read_but(const struct semel_json *json, const struct semel_json *hidden, struct semel_said *said,
-                             struct semel_error *why)
+                             struct semel_setting_fault *why)
 {
     semel_status status = SEMEL_OK;
 
@@ -422,7 +435,7 @@ static void said_note(struct semel_said *said)
 }
 
 static semel_status read_settings(struct semel_str consumer, struct semel_str settings, struct semel_said *ret,
-                                  struct semel_error *why)
+                                  struct semel_setting_fault *why)
 {
     struct semel_json *json = NULL;
     semel_status status = parse_object(settings, &json, why);
@@ -436,25 +449,25 @@ static semel_status read_settings(struct semel_str consumer, struct semel_str se
 }
 
 /* Puts whose settings they are before what is wrong with them; a failure of the world stays as it is. */
-static semel_status blame(const char *what, struct semel_str consumer, const struct semel_error *why,
+static semel_status blame(const char *what, struct semel_str consumer, const struct semel_setting_fault *why,
                           struct semel_error *err)
 {
     char name[SHOWN];
 
-    if (why->status != SEMEL_INVALID) {
+    if (why->err.status != SEMEL_INVALID) {
         if (err != NULL)
-            *err = *why;
-        return why->status;
+            *err = why->err;
+        return why->err.status;
     }
     semel__str_show(name, sizeof name, consumer);
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s of consumer \"%s\": %s", what, name, why->text);
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s of consumer \"%s\": %s", what, name, why->err.text);
 }
 
 static semel_status read_policy(const char *what, struct semel_str consumer, struct semel_str settings,
                                 struct semel_policy *ret, bool *ret_order_said, struct semel_error *err)
 {
     struct semel_said said;
-    struct semel_error why;
+    struct semel_setting_fault why = {0};
 
     if (read_settings(consumer, settings, &said, &why) != SEMEL_OK)
         return blame(what, consumer, &why, err);
@@ -470,12 +483,23 @@ semel_status semel__policy_read(struct semel_str consumer, struct semel_str sett
     return read_policy("settings", consumer, settings, ret, ret_order_said, err);
 }
 
+semel_status semel__policy_try(struct semel_str consumer, struct semel_str settings, struct semel_policy *ret,
+                               struct semel_setting_fault *fault)
+{
+    struct semel_said said;
+    *fault = (struct semel_setting_fault){0};
+    semel_status status = read_settings(consumer, settings, &said, fault);
+    if (status == SEMEL_OK)
+        *ret = said.policy;
+    return status;
+}
+
 /* ---- changes ------------------------------------------------------------------------------------------- */
 
 semel_status semel__said_read(struct semel_str consumer, struct semel_str settings, struct semel_said *ret,
                               struct semel_error *err)
 {
-    struct semel_error why;
+    struct semel_setting_fault why = {0};
 
     return read_settings(consumer, settings, ret, &why) == SEMEL_OK ? SEMEL_OK : blame("settings", consumer, &why, err);
 }
@@ -494,7 +518,7 @@ void semel__said_known(struct semel_str consumer, struct semel_str stored, struc
 
 /* null takes one away: also one that nobody knows, if it is there. */
 static semel_status read_change(const struct semel_json *change, const struct semel_json *stored,
-                                struct semel_said *said, struct semel_error *why)
+                                struct semel_said *said, struct semel_setting_fault *why)
 {
     semel_status status = SEMEL_OK;
 
@@ -512,7 +536,7 @@ semel_status semel__said_merge(struct semel_str consumer, struct semel_str store
 {
     struct semel_json *old = NULL, *new = NULL;
     const char *what = "settings";
-    struct semel_error why = {0};
+    struct semel_setting_fault why = {0};
     semel_status status = parse_object(change, &new, &why);
 
     said_init(ret, consumer);
@@ -611,7 +635,7 @@ static semel_status settle_order(struct semel_store *store, const struct semel__
     struct semel_arena arena;
     struct semel_consumer stored;
     struct semel_said fresh;
-    struct semel_error why;
+    struct semel_setting_fault why = {0};
 
     semel__arena_init(&arena, 4 * SEMEL_SETTINGS_MAX);
     semel_status status = semel_store_consumer_read(store, policy->consumer, true, &arena, &stored, err);
@@ -634,7 +658,7 @@ static semel_status settle_order(struct semel_store *store, const struct semel__
 semel_status semel__consumer_order(struct semel_store *store, const struct semel__msg *msg, bool order_said,
                                    struct semel_policy *policy, int64_t now_us, struct semel_error *err)
 {
-    struct semel_error why;
+    struct semel_setting_fault why = {0};
     semel_status status = SEMEL_OK;
 
     if (!semel__str_given(msg->order_key))
@@ -645,7 +669,7 @@ semel_status semel__consumer_order(struct semel_store *store, const struct semel
         msg->defect != SEMEL_DEFECT_NONE) /* it will not run */
         return status;
     semel__fail(
-        &why, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+        &why.err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
         "order is arrival, and a message has a version; give none, or set order to version (and first_version to "
         "any where keys begin later)");
     return blame("settings", policy->consumer, &why, err);

@@ -29,6 +29,15 @@
  * INVALID, BROKEN: names the consumer, the member, what it is and what would be right. RETRY: no memory. */
 semel_status semel__policy_read(struct semel_str consumer, struct semel_str settings, struct semel_policy *ret,
                                 bool *ret_order_said, struct semel_error *err);
+/* What is wrong with settings, for who calls the members by other names. */
+struct semel_setting_fault {
+    struct semel_error err;     /* all of it, in the members' names */
+    const char *member, *other; /* whose value is wrong, and which one it contradicts; NULL: none */
+    char right[160];            /* what the value must be */
+};
+/* The same as semel__policy_read. */
+semel_status semel__policy_try(struct semel_str consumer, struct semel_str settings, struct semel_policy *ret,
+                               struct semel_setting_fault *fault);
 /* All members, defaults included, as one JSON object; read back, it says every member, `order` too. */
 void semel__policy_write(const struct semel_policy *policy, struct semel_buf *buf);
 /* The members for people: calls `each` with name, kind ("duration, 1ms to 1d", "1 to 1000", "atomic|outside|keyed"),
