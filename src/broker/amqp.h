@@ -13,7 +13,7 @@
  *    is 1, or for a redelivered message 2, or what a quorum queue has counted.
  *  - A tag belongs to one channel (P30). When the channel or its connection is gone, whoever closed it, all of its tags
  *    are fenced and nothing is sent for them; no delivery is answered twice.
- *  - Unanswered deliveries, and those that were given back and are held, are `prefetch` at most: the server sends no more.
+ *  - Unanswered deliveries, and those that were given back and are held, are `prefetch` at most: no more are sent.
  *  - Giving back on a queue without a single active consumer requeues each message when its delay is over, LATER_MS at
  *    most, because the server gives up a channel that holds one for too long. Order is not kept.
  *  - With `single_active` the message and all behind it are given back, in order, by closing the channel as soon as

@@ -19,7 +19,7 @@
  *  - When a partition is taken away its tags are fenced at once (P27). A handle whose assignment was lost, because it
  *    did not poll for max.poll.interval.ms or could not be heard, fences all of its tags; one that did not poll also
  *    answers CLOSED to the next poll. Whatever it believes, the server takes no commit from a member it has given up.
- *  - Giving back seeks back: the delivery and everything behind it in its partition come again, in order. While the delay
+ *  - Giving back seeks back: the delivery and what is behind it in its partition come again, in order. While the delay
  *    lasts the partition alone is paused.
  *  - While no server can be reached a poll that has nothing to deliver answers RETRY.
  *  - A poll that finds `in_flight_max` deliveries unanswered delivers nothing, but keeps the membership: poll on.

@@ -21,7 +21,7 @@
  *    comes again, the old tag is fenced. In a FIFO group that also fences what we have behind it.
  *  - Answers start at once and are finished, and tried again, by poll, reopen and close; one that fails until the
  *    visibility is over is dropped: the message then comes again by itself.
- *  - Giving back makes the message visible after the delay (whole seconds, rounded up). In a FIFO queue everything that we
+ *  - Giving back makes the message visible after the delay (whole seconds, rounded up). In a FIFO queue all that we
  *    have of the group behind it is given back with it. Since the group delivers nothing while one of them is
  *    invisible, they come again in order, whichever of them becomes visible first.
  *  - poll keeps to its wait; a long poll of `wait_us` goes on meanwhile and across calls. What it brings waits for the

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * fetch.c: stored rows, read again under lock: at the end of their lease, before their handler runs in the transaction,
- * or by whoever has no lease and judges them anew.
+ * or by who has no lease and judges them anew.
  *
  * Invariant: a leased item whose row is not `processing` under the very token of its lease is fenced: it neither runs
- * nor changes the row. A row that reached its end all the same (an unknown commit that did succeed, another worker) tells
+ * nor changes the row. A row that reached its end all the same (an unknown commit that was done, another worker) tells
  * that end.
  */
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  *
  * transaction.h: one begin, body and commit, for every path that writes.
  *
- * What it is: the only place that begins, commits and rolls back, and that knows what to do when nobody can tell whether
+ * What it is: the only place that begins, commits and rolls back, and that knows what to do when nobody knows whether
  * a commit was done: a new connection, and the body again, which reads what is there before it writes (P15).
  *
  * What it is not: a savepoint or a cut. A batch that fails is cut by its caller.

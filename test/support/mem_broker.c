@@ -688,7 +688,7 @@ static void give_back(struct mem_broker *broker, const struct mem_out *out, int6
         lane->not_before_us = not_before_us;
 }
 
-/* LOST: the handle knows it, the broker does not. UNORDERED it is still taken, and comes again when the connection
+/* LOST: the handle knows it, the broker does not. UNORDERED: still taken, and it comes again when the connection
  * ends; ORDERED the next acknowledgement that arrives may tell the broker's floor. How many are fenced. */
 static size_t acknowledge(struct mem_broker *broker, const struct semel_reply *replies, size_t n, bool lost)
 {
