@@ -77,7 +77,7 @@ enum kafka_offer semel__kafka_lane_offer(const struct kafka_lane *lane, int64_t 
 /* false: no memory, and nothing has changed. */
 bool semel__kafka_lane_take(struct kafka_lanes *lanes, struct kafka_lane *lane, int64_t offset, uint64_t *ret_tag);
 bool semel__kafka_lane_ack(struct kafka_lanes *lanes, uint64_t tag); /* false: fenced */
-/* Chooses it for going back, to rest for delay_ms at least; false: fenced. No acknowledgement comes before the rewind. */
+/* Chooses it for going back, to rest for delay_ms at least; false: fenced. No acknowledgement precedes the rewind. */
 bool semel__kafka_lane_back(struct kafka_lanes *lanes, uint64_t tag, int delay_ms);
 /* Forgets everything from back_to on; the offset to go on from. */
 int64_t semel__kafka_lane_rewind(struct kafka_lanes *lanes, struct kafka_lane *lane);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * world.h: a fresh store per test, on any driver: in memory, SQLite on a temporary file, PostgreSQL on a private server.
+ * world.h: a fresh store per test, on any driver: in memory, SQLite on a temporary file, PostgreSQL on its own server.
  *
  * What it is: an empty store under a clock that stands still, a second handle on the same data, and a look at what the
  * contract of stores has no operation for (attempts, conflicts, events, audit lines). What it is not: anything that
