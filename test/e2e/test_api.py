@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
 """The operators' API of `semel run`: what `semel inbox` and `semel consumer` do, over HTTP, with the same JSON."""
-import http.client
 import json
 import socket
 import time
@@ -8,69 +7,9 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from conftest import run
-from daemon import Daemon
+from api import ADMIN, READ, Api, same
 from inbox_rows import DAY, add, add_many, audits, now_us, status_of, statuses, wait_for
-from listen import TOKEN, Listen
-
-ADMIN, READ = "the-token-of-operators", "the-token-of-onlookers"
-
-
-class Api:
-    """A daemon on the store, and requests to it."""
-
-    def __init__(self, store, folder, **admin):
-        self.store = store
-        self.daemon = Daemon(folder, {
-            "store": store.url,
-            "routes": {"books": {"from": Listen().settings(), "do": {"sql": "SELECT 1"}}}},
-            env={"ADMIN_TOKEN": ADMIN, "READ_TOKEN": READ})
-        self.daemon.settings["admin"].update(admin)
-        self.daemon.file.write_text(json.dumps(self.daemon.settings))
-
-    def __enter__(self):
-        self.daemon.__enter__()
-        self.daemon.ready()
-        return self
-
-    def __exit__(self, *how):
-        self.daemon.__exit__(*how)
-
-    def ask(self, method, path, body=None, token=ADMIN, **headers):
-        """(status, headers, body as bytes)"""
-        data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        names = {name.replace("_", "-"): value for name, value in headers.items()}
-        if token is not None:
-            names["Authorization"] = f"Bearer {token}"
-        connection = http.client.HTTPConnection("127.0.0.1", self.daemon.port, timeout=60)
-        try:
-            connection.request(method, path, body=data, headers=names)
-            answer = connection.getresponse()
-            return answer.status, answer.headers, answer.read()
-        finally:
-            connection.close()
-
-    def get(self, path, expect=200, **query):
-        status, _, body = self.ask("GET", path + ("?" + urlencode(query, doseq=True) if query else ""))
-        assert status == expect, (path, status, body)
-        return body.decode()
-
-    def send(self, method, path, body, expect=200):
-        status, _, text = self.ask(method, path, body)
-        assert status == expect, (path, body, status, text)
-        return json.loads(text)
-
-    def post(self, path, body, expect=200):
-        return self.send("POST", path, body, expect)
-
-    def semel(self, *args):
-        """The command line on the same store; the store is not named, and so is in no suggested command."""
-        return run(*args, env={"SEMEL_STORE": self.store.url, "SEMEL_USER": "mara"})
-
-    def finished(self, number):
-        wait_for(lambda: not json.loads(self.get(f"/v1/selections/{number}"))["running"], "the end of the selection")
-        return json.loads(self.get(f"/v1/selections/{number}"))
-
+from listen import TOKEN
 
 @pytest.fixture
 def api(store, tmp_path):
@@ -88,15 +27,6 @@ def fill(store):
     add(store, "same", source="us")
     add(store, "a/b?c&d e\x1b[1m", type="T\u202e", error_text="quote \" and \\ and \x07")
     add(store, "bytes", payload=b"\x00\xff\x1b")
-
-
-def same(read, write, tries=5):
-    """Both give the same text; ages are told in seconds, so it is tried again."""
-    for left in range(tries, 0, -1):
-        a, b = read(), write()
-        if a == b or left == 1:
-            assert a == b
-            return a
 
 
 READS = [
@@ -120,6 +50,7 @@ READS = [
 ]
 
 
+# I16
 def test_every_read_gives_the_same_json_as_the_command_line(store, api):
     fill(store)
     for words, path, query in READS:
@@ -154,6 +85,7 @@ COMMANDS = [
 ]
 
 
+# I16
 def test_every_command_gives_the_same_json_as_the_command_line(store, api):
     """And does the same."""
     made = set()
@@ -175,6 +107,7 @@ def test_every_command_gives_the_same_json_as_the_command_line(store, api):
     assert {who for who, in store.sql("SELECT who FROM semel_audit WHERE consumer = 'api'")} == {"http@127.0.0.1"}
 
 
+# I16
 def test_a_bulk_command_gives_the_same_json_as_the_command_line(store, api):
     for consumer in ("cli", "api"):
         add_many(store, 7, consumer=consumer)
@@ -226,6 +159,7 @@ def test_pages_follow_each_other(store, api):
     assert len(json.loads(body)) == 2 and "after=" in headers["Link"]
 
 
+# I16
 def test_a_selection_is_stopped_and_resumed(store, api):
     add_many(store, 200)
     made = api.post("/v1/selections", {"command": "discard", "reason": "x", "rate": 20, "filter": {"dead": True}}, 201)
@@ -383,6 +317,7 @@ def test_a_request_that_ends_early_or_hangs_up_leaves_the_api_alone(store, api):
     assert len(json.loads(api.get("/v1/inbox"))) == 1 and status_of(store, "pay-1") == "dead"
 
 
+# P42
 def test_a_stop_ends_a_bulk_command_between_two_messages(store, tmp_path):
     add_many(store, 50)
     with Api(store, tmp_path, token="${ADMIN_TOKEN}") as api:

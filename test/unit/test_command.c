@@ -497,7 +497,7 @@ static void damaged_row_is_refused_and_called_damaged(void **state)
     assert_int_equal(audits_of(e), 0);
 }
 
-/* The order key is locked by what the caller has read: a row of another key is not touched. */
+/* P43: the order key is locked by what the caller has read: a row of another key is not touched. */
 static void command_on_a_row_of_another_key_is_not_obeyed(void **state)
 {
     struct engine *e = *state;
