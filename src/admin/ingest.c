@@ -220,7 +220,7 @@ void semel__ingest_handle(void *ctx, struct semel_http_exchange *x)
     request->bytes = sizeof(*request) + semel__http_request(x)->body.n;
     request->deadline_ms = semel__door_now_ms() + ingest->serve->answer_ms;
     semel__arena_init(&request->arena, (size_t)1 << 30);
-    int refused = semel__ingest_read(request, (size_t)ingest->route->from.u.listen.body_max, &err);
+    int refused = semel__ingest_read(request, (size_t)semel__route_listens(ingest->route)->body_max, &err);
     if (refused == 503) {
         refuse(ingest, request, FULL_AFTER_S, err.text);
         return;
@@ -267,7 +267,7 @@ static struct semel_str source_of(const struct semel_ingest *ingest, const struc
     for (size_t i = 0; i < part->n_headers; i++)
         if (semel__str_eqz(part->headers[i].name, "ce_source") && part->headers[i].value.n > 0)
             return part->headers[i].value;
-    return ingest->route->from.u.listen.source;
+    return semel__route_listens(ingest->route)->source;
 }
 
 static bool deliver(struct semel_ingest *ingest, const struct ingest_part *part, struct semel_arena *arena,

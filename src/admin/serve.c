@@ -108,13 +108,13 @@ static semel_status open_listener(struct semel_serve *serve, struct semel_serve_
 {
     struct semel_http_settings settings;
     semel__http_settings_init(&settings);
-    const struct semel_conf_server *server = &l->server;
+    const struct semel_setting_server *server = &l->server;
     settings.address = server->address.text.p;
     settings.plain = server->plain;
     if (server->tls.on) {
-        settings.cert_file = server->tls.cert_file.p;
-        settings.key_file = server->tls.key_file.p;
-        settings.client_ca_file = server->tls.client_ca_file.p;
+        settings.cert_file = server->tls.cert_file;
+        settings.key_file = server->tls.key_file;
+        settings.client_ca_file = server->tls.client_ca_file;
     }
     settings.hosts = l->hosts;
     settings.n_hosts = server->hosts.n;
@@ -226,8 +226,8 @@ semel_status semel__serve_reload(struct semel_serve *serve, struct semel_error *
     return semel__http_reload(serve->http, err);
 }
 
-static const struct semel_conf_server *server_of(const struct semel_conf *conf, const struct semel_route *route,
-                                                 bool pull)
+static const struct semel_setting_server *server_of(const struct semel_conf *conf, const struct semel_route *route,
+                                                    bool pull)
 {
     for (size_t i = 0; i < conf->n_routes; i++) {
         const struct semel_route *other = &conf->routes[i];
@@ -235,8 +235,8 @@ static const struct semel_conf_server *server_of(const struct semel_conf *conf, 
             continue;
         if (pull && other->handler.kind == SEMEL_DO_PULL)
             return &other->handler.u.pull.server;
-        if (!pull && other->from.kind == SEMEL_SOURCE_LISTEN)
-            return &other->from.u.listen.server;
+        if (!pull && semel__route_listens(other) != NULL)
+            return &semel__route_listens(other)->server;
     }
     return NULL;
 }
@@ -251,11 +251,11 @@ static bool token_now(const struct semel_serve *serve, const struct semel_serve_
         *ret = reads ? fresh->admin.read_token : fresh->admin.server.token;
     for (size_t i = 0; !l->admin && i < 2 * serve->conf->n_routes; i++) {
         const struct semel_route *route = &serve->conf->routes[i / 2];
-        const struct semel_conf_server *before = server_of(serve->conf, route, i % 2 == 1);
+        const struct semel_setting_server *before = server_of(serve->conf, route, i % 2 == 1);
         if (before == NULL || !semel__str_eq(before->token, old) ||
             !semel__str_eq(before->address.where, l->server.address.where))
             continue;
-        const struct semel_conf_server *after = server_of(fresh, route, i % 2 == 1);
+        const struct semel_setting_server *after = server_of(fresh, route, i % 2 == 1);
         if (after != NULL && semel__str_given(*ret) && !semel__str_eq(*ret, after->token))
             return false;
         if (after != NULL)
@@ -313,7 +313,7 @@ void semel__serve_free(struct semel_serve *serve)
 unsigned semel__serve_port(const struct semel_serve *serve, struct semel_str where)
 {
     for (size_t i = 0; i < serve->n_listeners; i++) {
-        const struct semel_conf_address *address = &serve->listeners[i].server.address;
+        const struct semel_setting_address *address = &serve->listeners[i].server.address;
         if (semel__str_eq(address->where, where) || semel__str_eq(address->text, where))
             return semel__http_port(serve->listeners[i].listener);
     }

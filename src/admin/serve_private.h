@@ -23,7 +23,7 @@
 #define SEMEL_ANSWER_MS 30000 /* the longest that a request waits for the daemon */
 
 struct semel_serve_listener {
-    struct semel_conf_server server;
+    struct semel_setting_server server;
     bool admin;
     struct semel_http_listener *listener;
     struct semel_http_route *routes;

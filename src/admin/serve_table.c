@@ -28,7 +28,7 @@ static semel_status refuse(struct semel_error *err, const struct semel_route *ro
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "routes.%s: %s", name, why);
 }
 
-static struct semel_serve_listener *listener_at(struct semel_serve *serve, const struct semel_conf_server *server)
+static struct semel_serve_listener *listener_at(struct semel_serve *serve, const struct semel_setting_server *server)
 {
     for (size_t i = 0; i < serve->n_listeners; i++)
         if (semel__str_eq(serve->listeners[i].server.address.where, server->address.where))
@@ -86,7 +86,7 @@ static semel_status add_path(struct semel_serve *serve, struct semel_serve_liste
 
 static semel_status plan_listen(struct semel_serve *serve, const struct semel_route *route, struct semel_error *err)
 {
-    const struct semel_conf_listen *conf = &route->from.u.listen;
+    const struct semel_listen_options *conf = semel__route_listens(route);
     struct semel_serve_listener *l = listener_at(serve, &conf->server);
     struct semel_ingest *ingest = l != NULL ? semel__ingest_new(serve, route) : NULL;
     if (ingest == NULL)
@@ -163,7 +163,7 @@ semel_status semel__serve_plan(struct semel_serve *serve, struct semel_error *er
         status = plan_admin(serve, err);
     for (size_t i = 0; status == SEMEL_OK && i < conf->n_routes; i++) {
         const struct semel_route *route = &conf->routes[i];
-        if (route->from.kind == SEMEL_SOURCE_LISTEN)
+        if (semel__route_listens(route) != NULL)
             status = plan_listen(serve, route, err);
         if (status == SEMEL_OK && route->handler.kind == SEMEL_DO_PULL)
             status = plan_pull(serve, route, err);

@@ -28,4 +28,9 @@ void semel__time_format(int64_t us, char out[SEMEL_TIME_TEXT]); /* 2026-11-15T19
 /* a + b, held at the ends of the range instead of overflowing; SEMEL_NONE is never a result. */
 int64_t semel__time_add(int64_t a_us, int64_t b_us);
 
+/* A duration such as "90s" or "45d"; "0s" is one. false: it is none, or out of range. */
+bool semel__duration_parse(struct semel_str text, int64_t *ret_us);
+/* The shortest exact form: "45d", "90s", "1500ms". */
+void semel__duration_format(int64_t us, char *out, size_t size);
+
 #endif

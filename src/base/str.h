@@ -15,6 +15,10 @@
 
 #define SEMEL_STR(literal) ((struct semel_str){(literal), sizeof(literal) - 1})
 
+struct semel_pair {
+    struct semel_str name, value;
+};
+
 static inline struct semel_str semel__str(const char *z)
 {
     return (struct semel_str){z, z != NULL ? strlen(z) : 0};

@@ -16,7 +16,7 @@
 #define POLL_BYTES ((size_t)4 << 20) /* a batch ends early when it has become as large as this */
 #define LATER_MS 600000
 
-static const struct semel_broker_ops ordered;
+static const struct semel_broker_ops unordered, ordered;
 
 static struct amqp *self(struct semel_broker *broker)
 {
@@ -121,17 +121,6 @@ static void prepare(struct amqp *amqp)
         amqp->base.ops = &ordered;
 }
 
-static semel_status amqp_open(struct semel_broker *broker, struct semel_str location, struct semel_error *err)
-{
-    struct amqp *amqp = self(broker);
-    const semel_status status = semel__amqp_configure_url(&amqp->conf, broker->ops == &semel__broker_amqps, location,
-                                                          err);
-
-    if (status == SEMEL_OK)
-        prepare(amqp);
-    return status;
-}
-
 semel_status semel__broker_amqp_open(struct semel_broker **ret, const struct semel_amqp_options *options,
                                      struct semel_error *err)
 {
@@ -140,7 +129,7 @@ semel_status semel__broker_amqp_open(struct semel_broker **ret, const struct sem
 
     if (amqp == NULL)
         return semel__fail_memory(err);
-    amqp->base.ops = &semel__broker_amqp;
+    amqp->base.ops = &unordered;
     status = semel__amqp_configure(&amqp->conf, options, err);
     if (status != SEMEL_OK) {
         semel__free(amqp);
@@ -464,15 +453,12 @@ void semel__amqp_look(struct semel_broker *broker, struct semel_amqp_view *ret)
                                     .held = amqp->window.held};
 }
 
-#define OPS(the_name, the_capabilities)                                                                         \
-    {                                                                                                           \
-        .name = (the_name), .capabilities = (the_capabilities), .size = sizeof(struct amqp), .open = amqp_open, \
-        .close = amqp_close, .reopen = amqp_reopen, .poll = amqp_poll, .answer = amqp_answer,                   \
-        .publish = semel__amqp_publish,                                                                         \
+#define OPS(the_capabilities)                                                                                 \
+    {                                                                                                         \
+        .name = "amqp", .capabilities = (the_capabilities), .size = sizeof(struct amqp), .close = amqp_close, \
+        .reopen = amqp_reopen, .poll = amqp_poll, .answer = amqp_answer, .publish = semel__amqp_publish,      \
     }
 
-const struct semel_broker_ops semel__broker_amqp = OPS("amqp", SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK);
-const struct semel_broker_ops semel__broker_amqps = OPS("amqps", SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK);
+static const struct semel_broker_ops unordered = OPS(SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK);
 /* What a handle becomes whose queue has a single active consumer. */
-static const struct semel_broker_ops ordered = OPS("amqp",
-                                                   SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK | SEMEL_BROKER_ORDERED);
+static const struct semel_broker_ops ordered = OPS(SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK | SEMEL_BROKER_ORDERED);

@@ -2,10 +2,6 @@
  *
  * amqp.h: RabbitMQ as a source (one queue) and as a sink (confirmed publishing), by librabbitmq.
  *
- * "amqp://USER:PASSWORD@HOST:PORT/VHOST?queue=NAME", and behind it prefetch, single_active, declare, heartbeat_s and
- * timeout_ms; "amqps:" is the same by TLS. Values may be percent-encoded. No VHOST is "/". Without a queue it is a sink
- * only. Credentials do not belong into a URL: semel__broker_amqp_open takes them, and everything else, as a struct.
- *
  * What is promised
  *  - A delivery's source is the queue. AMQP has no positions. The properties are those of the message that were given:
  *    `message_id`, `type`, `correlation_id`, `timestamp` (RFC 3339), `content_type`, `app_id`; and always `routing_key`
@@ -33,9 +29,8 @@
 #ifndef SEMEL_BROKER_AMQP_H
 #define SEMEL_BROKER_AMQP_H
 
+#include "base/setting.h"
 #include "core/broker.h"
-
-extern const struct semel_broker_ops semel__broker_amqp, semel__broker_amqps;
 
 /* Make the queue if it is not there, durable and of this type. */
 enum semel_amqp_declare { SEMEL_AMQP_DECLARE_NEVER, SEMEL_AMQP_DECLARE_QUORUM, SEMEL_AMQP_DECLARE_CLASSIC };
@@ -48,10 +43,9 @@ struct semel_amqp_options {
     int prefetch;                /* 1 to 65535; 0: 1000 */
     bool single_active;          /* the queue has a single active consumer: capability ORDERED */
     enum semel_amqp_declare declare;
-    int heartbeat_s; /* 1 to 600; 0: 30 */
-    int timeout_ms;  /* of each call, also of connecting; 0: 10,000 */
-    const char *tls_ca_file, *tls_cert_file, *tls_key_file, *tls_key_password; /* for amqps */
-    bool tls_no_verify; /* neither the certificate nor the name is checked */
+    int64_t heartbeat_us;         /* rounded up to seconds, 1 to 600; 0: 30 s */
+    int timeout_ms;               /* of each call, also of connecting; 0: 10,000 */
+    struct semel_setting_tls tls; /* for amqps; it is on by the URL */
 };
 
 /* INVALID says which setting is wrong. Nothing is connected yet. */

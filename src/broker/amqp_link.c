@@ -47,6 +47,7 @@
 #define PREFETCH 1000
 #define HEARTBEAT_S 30
 #define HEARTBEAT_MAX_S 600
+#define SECOND_US INT64_C(1000000)
 #define TIMEOUT_MS 10000
 #define TIMEOUT_MAX_MS 600000
 #define CLOSE_MS 3000
@@ -134,11 +135,11 @@ static semel_status check(const struct semel_amqp_options *o, struct semel_error
         return wrong(err, "the queue's name must have 1 to 255 bytes");
     if (o->prefetch < 0 || o->prefetch > AMQP_PREFETCH_MAX)
         return wrong(err, "prefetch must be 1 to 65535");
-    if (o->heartbeat_s < 0 || o->heartbeat_s > HEARTBEAT_MAX_S)
+    if (o->heartbeat_us < 0 || o->heartbeat_us > HEARTBEAT_MAX_S * SECOND_US)
         return wrong(err, "the heartbeat must be 1 to 600 seconds");
     if (o->timeout_ms < 0 || o->timeout_ms > TIMEOUT_MAX_MS)
         return wrong(err, "the time-out must be 1 to 600000 milliseconds");
-    if ((o->tls_cert_file != NULL) != (o->tls_key_file != NULL))
+    if ((o->tls.cert_file != NULL) != (o->tls.key_file != NULL))
         return wrong(err, "a certificate and its key belong together; one of them is missing");
     if (o->password != NULL && o->user == NULL)
         return wrong(err, "there is a password, and no user to whom it belongs");
@@ -161,7 +162,7 @@ static const char *keep(struct amqp_conf *conf, const char *text)
 static size_t length(const struct semel_amqp_options *o)
 {
     const char *const texts[] = {o->url,         o->queue,         o->user,         o->password,
-                                 o->tls_ca_file, o->tls_cert_file, o->tls_key_file, o->tls_key_password};
+                                 o->tls.ca_file, o->tls.cert_file, o->tls.key_file, o->tls.key_password};
     size_t n = 0;
 
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
@@ -189,20 +190,20 @@ static void take_rest(struct amqp_conf *conf, const struct semel_amqp_options *o
         conf->user = keep(conf, o->user);
         conf->password = keep(conf, o->password);
     }
-    conf->external = conf->tls && conf->user == NULL && o->tls_cert_file != NULL;
+    conf->external = conf->tls && conf->user == NULL && o->tls.cert_file != NULL;
     conf->user = conf->user != NULL ? conf->user : "guest";
     conf->password = conf->password != NULL ? conf->password : "guest";
     conf->queue = keep(conf, o->queue);
-    conf->ca_file = keep(conf, o->tls_ca_file);
-    conf->cert_file = keep(conf, o->tls_cert_file);
-    conf->key_file = keep(conf, o->tls_key_file);
-    conf->key_password = keep(conf, o->tls_key_password);
+    conf->ca_file = keep(conf, o->tls.ca_file);
+    conf->cert_file = keep(conf, o->tls.cert_file);
+    conf->key_file = keep(conf, o->tls.key_file);
+    conf->key_password = keep(conf, o->tls.key_password);
     conf->prefetch = o->prefetch > 0 ? o->prefetch : PREFETCH;
-    conf->heartbeat_s = o->heartbeat_s > 0 ? o->heartbeat_s : HEARTBEAT_S;
+    conf->heartbeat_s = o->heartbeat_us > 0 ? (int)((o->heartbeat_us + SECOND_US - 1) / SECOND_US) : HEARTBEAT_S;
     conf->timeout_ms = o->timeout_ms > 0 ? o->timeout_ms : TIMEOUT_MS;
     conf->declare = o->declare;
     conf->single_active = o->single_active;
-    conf->no_verify = o->tls_no_verify;
+    conf->no_verify = o->tls.no_verify;
 }
 
 semel_status semel__amqp_configure(struct amqp_conf *conf, const struct semel_amqp_options *o, struct semel_error *err)
@@ -236,74 +237,6 @@ void semel__amqp_conf_done(struct amqp_conf *conf)
         explicit_bzero(conf->text, conf->n_text);
     semel__free(conf->text);
     *conf = (struct amqp_conf){0};
-}
-
-/* ---- the URL form -------------------------------------------------------------------------------------- */
-
-static semel_status take_setting(struct semel_amqp_options *o, char *name, struct semel_error *err)
-{
-    static const char *const names[] = {"queue", "prefetch", "single_active", "declare", "heartbeat_s", "timeout_ms"};
-    char *value = cut(strchr(name, '='));
-    bool right = value != NULL && semel__unescape(value);
-    size_t i = 0;
-
-    while (i < sizeof names / sizeof names[0] && strcmp(name, names[i]) != 0)
-        i++;
-    switch (right ? i : SIZE_MAX) {
-    case 0:
-        o->queue = value;
-        break;
-    case 1:
-        right = number_in(value, 1, AMQP_PREFETCH_MAX, &o->prefetch);
-        break;
-    case 2:
-        o->single_active = strcmp(value, "true") == 0;
-        right = o->single_active || strcmp(value, "false") == 0;
-        break;
-    case 3:
-        o->declare = strcmp(value, "quorum") == 0    ? SEMEL_AMQP_DECLARE_QUORUM
-                     : strcmp(value, "classic") == 0 ? SEMEL_AMQP_DECLARE_CLASSIC
-                                                     : SEMEL_AMQP_DECLARE_NEVER;
-        right = o->declare != SEMEL_AMQP_DECLARE_NEVER || strcmp(value, "never") == 0;
-        break;
-    case 4:
-        right = number_in(value, 1, HEARTBEAT_MAX_S, &o->heartbeat_s);
-        break;
-    case 5:
-        right = number_in(value, 1, TIMEOUT_MAX_MS, &o->timeout_ms);
-        break;
-    default:
-        right = false;
-    }
-    return right ? SEMEL_OK
-                 : wrong(err, "behind the URL's ? may be queue=NAME, prefetch=N, single_active=true|false, "
-                              "declare=never|quorum|classic, heartbeat_s=N and timeout_ms=N, with & in between");
-}
-
-semel_status semel__amqp_configure_url(struct amqp_conf *conf, bool tls, struct semel_str location,
-                                       struct semel_error *err)
-{
-    char url[URL_MAX];
-    struct semel_amqp_options options = {.url = url};
-    const int n = snprintf(url, sizeof url, "%s:", tls ? "amqps" : "amqp");
-    semel_status status = SEMEL_OK;
-    char *settings;
-
-    *conf = (struct amqp_conf){0};
-    if (location.n + (size_t)n >= sizeof url || memchr(location.p, '\0', location.n) != NULL)
-        return wrong_url(err);
-    memcpy(url + n, location.p, location.n);
-    url[(size_t)n + location.n] = '\0';
-    settings = cut(strchr(url, '?'));
-    while (status == SEMEL_OK && settings != NULL && *settings != '\0') {
-        char *next = cut(strchr(settings, '&'));
-        status = take_setting(&options, settings, err);
-        settings = next;
-    }
-    if (status == SEMEL_OK)
-        status = semel__amqp_configure(conf, &options, err);
-    explicit_bzero(url, sizeof url);
-    return status;
 }
 
 /* ---- bytes and times ----------------------------------------------------------------------------------- */

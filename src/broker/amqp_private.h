@@ -51,9 +51,6 @@ struct amqp_conf {
 
 semel_status semel__amqp_configure(struct amqp_conf *conf, const struct semel_amqp_options *options,
                                    struct semel_error *err);
-/* `location` is what follows "amqp:" or "amqps:". */
-semel_status semel__amqp_configure_url(struct amqp_conf *conf, bool tls, struct semel_str location,
-                                       struct semel_error *err);
 void semel__amqp_conf_done(struct amqp_conf *conf);
 
 /* ---- the deliveries of a channel ---------------------------------------------------------------------- */

@@ -50,6 +50,8 @@
 #define NUMBER_MAX 20 /* -9223372036854775808 */
 #define WARN_LEVEL 3  /* as syslog counts */
 
+static const struct semel_broker_ops kafka_ops;
+
 static struct kafka *self(struct semel_broker *broker)
 {
     return (struct kafka *)broker;
@@ -237,12 +239,13 @@ static void report_commit(struct kafka *kafka, rd_kafka_resp_err_t code)
     const bool news = code != kafka->refused;
 
     kafka->refused = code;
-    if (!news || kafka->log == NULL || code == RD_KAFKA_RESP_ERR_NO_ERROR || code == RD_KAFKA_RESP_ERR__NO_OFFSET ||
-        code == RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS || code == RD_KAFKA_RESP_ERR_ILLEGAL_GENERATION ||
-        code == RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID || code == RD_KAFKA_RESP_ERR__ASSIGNMENT_LOST)
+    if (!news || kafka->hooks.log == NULL || code == RD_KAFKA_RESP_ERR_NO_ERROR ||
+        code == RD_KAFKA_RESP_ERR__NO_OFFSET || code == RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS ||
+        code == RD_KAFKA_RESP_ERR_ILLEGAL_GENERATION || code == RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID ||
+        code == RD_KAFKA_RESP_ERR__ASSIGNMENT_LOST)
         return;
     snprintf(text, sizeof text, "the group's offsets cannot be committed: %s", rd_kafka_err2str(code));
-    kafka->log(kafka->log_ctx, WARN_LEVEL, "COMMIT", text);
+    kafka->hooks.log(kafka->hooks.log_ctx, WARN_LEVEL, "COMMIT", text);
 }
 
 static void committed(rd_kafka_t *rk, rd_kafka_resp_err_t code, rd_kafka_topic_partition_list_t *list, void *opaque)
@@ -491,7 +494,7 @@ static bool forward(struct kafka *kafka, const char *topic, int32_t partition)
 static semel_status ask_hook(struct kafka *kafka, rd_kafka_topic_partition_list_t *list)
 {
     struct semel_error why = {.cls = SEMEL_CLASS_ENVIRONMENT};
-    struct semel_kafka_start *starts;
+    struct semel_source_start *starts;
     semel_status status;
 
     if (kafka->hooks.assigned == NULL || list->cnt == 0)
@@ -499,8 +502,8 @@ static semel_status ask_hook(struct kafka *kafka, rd_kafka_topic_partition_list_
     starts = semel__calloc((size_t)list->cnt, sizeof *starts);
     for (int i = 0; starts != NULL && i < list->cnt; i++) {
         const rd_kafka_topic_partition_t *at = &list->elems[i];
-        starts[i] = (struct semel_kafka_start){semel__str(at->topic), at->partition,
-                                               at->offset >= 0 ? at->offset : SEMEL_NONE};
+        starts[i] = (struct semel_source_start){semel__str(at->topic), at->partition,
+                                                at->offset >= 0 ? at->offset : SEMEL_NONE};
     }
     status = starts == NULL ? semel__fail_memory(&why)
                             : kafka->hooks.assigned(kafka->hooks.ctx, starts, (size_t)list->cnt, &why);
@@ -606,7 +609,7 @@ static void assign(struct kafka *kafka, rd_kafka_topic_partition_list_t *list)
 
 static void drop(struct kafka *kafka, struct kafka_lane *lane, bool lost)
 {
-    const struct semel_kafka_start start = {semel__str(lane->topic), lane->partition, SEMEL_NONE};
+    const struct semel_source_start start = {semel__str(lane->topic), lane->partition, SEMEL_NONE};
 
     forget_pending(kafka, lane);
     if (kafka->hooks.revoked != NULL)
@@ -772,7 +775,7 @@ static semel_status join_group(struct kafka *kafka, struct semel_error *err)
         return semel__kafka_refused(text, err);
     }
     rd_kafka_poll_set_consumer(kafka->rk);
-    if (kafka->log != NULL)
+    if (kafka->hooks.log != NULL)
         rd_kafka_set_log_queue(kafka->rk, NULL); /* its lines come by the consumer's queue */
     kafka->messages = rd_kafka_queue_new(kafka->rk);
     kafka->commits = rd_kafka_queue_new(kafka->rk);
@@ -952,7 +955,7 @@ static bool make_delivery(const rd_kafka_message_t *message, struct semel_str so
            copy_headers(message, arena, d);
 }
 
-bool semel__kafka_position(struct semel_str position, struct semel_kafka_start *ret)
+bool semel__kafka_position(struct semel_str position, struct semel_source_start *ret)
 {
     const char *second = position.n > 0 ? memrchr(position.p, '/', position.n) : NULL;
     const char *first = second != NULL ? memrchr(position.p, '/', (size_t)(second - position.p)) : NULL;
@@ -963,7 +966,7 @@ bool semel__kafka_position(struct semel_str position, struct semel_kafka_start *
         !semel__str_int64((struct semel_str){second + 1, position.n - (size_t)(second - position.p) - 1}, &offset) ||
         partition < 0 || partition > INT32_MAX || offset < 0)
         return false;
-    *ret = (struct semel_kafka_start){{position.p, (size_t)(first - position.p)}, (int32_t)partition, offset};
+    *ret = (struct semel_source_start){{position.p, (size_t)(first - position.p)}, (int32_t)partition, offset};
     return true;
 }
 
@@ -981,34 +984,26 @@ static void release(struct kafka *kafka)
     semel__kafka_unconfigure(kafka);
 }
 
-static semel_status finish_open(struct kafka *kafka, semel_status status, struct semel_error *err)
-{
-    if (status == SEMEL_OK && kafka->reader != NULL)
-        status = join_group(kafka, err);
-    if (status != SEMEL_OK)
-        release(kafka);
-    return status;
-}
-
-static semel_status kafka_open(struct semel_broker *broker, struct semel_str location, struct semel_error *err)
-{
-    return finish_open(self(broker), semel__kafka_configure_url(self(broker), location, err), err);
-}
-
-semel_status semel__broker_kafka_open(struct semel_broker **ret, const struct semel_kafka_options *options,
-                                      struct semel_error *err)
+semel_status semel__broker_kafka_open(struct semel_broker **ret, const void *kafka_options,
+                                      const struct semel_source_hooks *hooks, struct semel_error *err)
 {
     struct kafka *kafka = semel__calloc(1, sizeof *kafka);
     semel_status status;
 
     if (kafka == NULL)
         return semel__fail_memory(err);
-    kafka->base.ops = &semel__broker_kafka;
-    status = finish_open(kafka, semel__kafka_configure(kafka, options, err), err);
-    if (status == SEMEL_OK)
+    kafka->base.ops = &kafka_ops;
+    if (hooks != NULL)
+        kafka->hooks = *hooks;
+    status = semel__kafka_configure(kafka, kafka_options, err);
+    if (status == SEMEL_OK && kafka->reader != NULL)
+        status = join_group(kafka, err);
+    if (status == SEMEL_OK) {
         *ret = &kafka->base;
-    else
-        semel__free(kafka);
+        return SEMEL_OK;
+    }
+    release(kafka);
+    semel__free(kafka);
     return status;
 }
 
@@ -1026,7 +1021,7 @@ static semel_status kafka_reopen(struct semel_broker *broker, struct semel_error
 static semel_status ready(const struct kafka *kafka, struct semel_error *err)
 {
     if (kafka->reader == NULL)
-        return refuse("there is no topic to read from; the URL must look like kafka://HOST:PORT/TOPIC?group=NAME", err);
+        return refuse("there is no topic to read from; set topics and group", err);
     if (kafka->rk == NULL)
         return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT, "kafka: not connected");
     if (!kafka->dead)
@@ -1228,11 +1223,10 @@ static semel_status kafka_answer(struct semel_broker *broker, const struct semel
     return status == SEMEL_OK ? semel__broker_fenced("kafka", n_fenced, n, err) : status;
 }
 
-const struct semel_broker_ops semel__broker_kafka = {
+static const struct semel_broker_ops kafka_ops = {
     .name = "kafka",
     .capabilities = SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK | SEMEL_BROKER_ORDERED,
     .size = sizeof(struct kafka),
-    .open = kafka_open,
     .close = kafka_close,
     .reopen = kafka_reopen,
     .poll = kafka_poll,

@@ -2,10 +2,6 @@
  *
  * kafka.h: Apache Kafka as a source (a consumer group) and as a sink (an idempotent producer), by librdkafka.
  *
- * "kafka://HOST:PORT,HOST:PORT/TOPIC,TOPIC?group=NAME&first=earliest", and librdkafka's own properties behind it where
- * they are safe to set: "&session.timeout.ms=6000". Values may be percent-encoded. Without topics it is a sink only.
- * Credentials do not belong into a URL: semel__broker_kafka_open takes them, and everything else, as a struct.
- *
  * What is promised
  *  - A delivery's source is the topic, its position "TOPIC/PARTITION/OFFSET". Headers are the record's; the properties
  *    are `key` (when the record has one), `partition`, `offset` and `timestamp` (milliseconds since 1970, when there is
@@ -33,67 +29,45 @@
 #ifndef SEMEL_BROKER_KAFKA_H
 #define SEMEL_BROKER_KAFKA_H
 
-#include "core/broker.h"
+#include "broker/kind.h"
 
 #define SEMEL_KAFKA_DOUBT 64
-
-extern const struct semel_broker_ops semel__broker_kafka;
 
 /* What to do in a partition for which the group has no offset. Never the latest: what came meanwhile would be lost. */
 enum semel_kafka_first { SEMEL_KAFKA_FIRST_ERROR, SEMEL_KAFKA_FIRST_EARLIEST };
 
-/* One partition of an assignment, and where to start. */
-struct semel_kafka_start {
-    struct semel_str topic;
-    int32_t partition;
-    /* In: what Kafka keeps for the group. Out: the first offset to be delivered. SEMEL_NONE: there is none, and `first`
-     * decides. */
-    int64_t offset;
+/* Who keeps how far we have read: the group, or the caller (hooks.assigned). */
+enum semel_kafka_offsets { SEMEL_KAFKA_OFFSETS_BROKER, SEMEL_KAFKA_OFFSETS_STORE };
+
+enum semel_kafka_mechanism { SEMEL_KAFKA_PLAIN, SEMEL_KAFKA_SCRAM_SHA_256, SEMEL_KAFKA_SCRAM_SHA_512 };
+
+struct semel_kafka_sasl {
+    bool on;
+    enum semel_kafka_mechanism mechanism;
+    const char *user, *password;
 };
 
-/* For routes that keep their positions with the effects (I23): the database says where to start, whatever Kafka has.
- * Both are called by the thread that polls, inside poll (revoked also inside close and reopen). */
-struct semel_kafka_hooks {
-    void *ctx;
-    /* These partitions are ours from now on, and nothing of them has been delivered. Raise their epochs in the
-     * database, read the positions, fill in the offsets. Any status but OK closes the handle: poll answers CLOSED with
-     * this error, and after a reopen the hook is asked again. */
-    semel_status (*assigned)(void *ctx, struct semel_kafka_start *starts, size_t n, struct semel_error *err);
-    /* These are not ours any more, and their tags are fenced. `lost`: somebody else may have them already. May be
-     * NULL. */
-    void (*revoked)(void *ctx, const struct semel_kafka_start *starts, size_t n, bool lost);
-};
-
-struct semel_kafka_property {
-    const char *name, *value;
-};
-
-/* Everything is borrowed until the call returns, but for hooks.ctx and log_ctx. Unset: NULL, 0. */
+/* Everything is borrowed until the call returns. Unset: NULL, 0. */
 struct semel_kafka_options {
-    const char *brokers;       /* "HOST:PORT,HOST:PORT" */
-    const char *const *topics; /* what is read; none: a sink only */
-    size_t n_topics;
-    const char *group; /* needed with topics */
+    const char *brokers;              /* "HOST:PORT,HOST:PORT" */
+    struct semel_setting_list topics; /* what is read; none: a sink only */
+    const char *group;                /* needed with topics */
     enum semel_kafka_first first;
-    size_t in_flight_max; /* unanswered deliveries; 0: 10,000 */
-    bool tls;             /* implied by any of the four files and texts below */
-    const char *tls_ca_file, *tls_cert_file, *tls_key_file, *tls_key_password;
-    const char *sasl_mechanism, *sasl_user, *sasl_password; /* mechanism NULL with a user: SCRAM-SHA-512 */
-    const struct semel_kafka_property *properties;          /* librdkafka's, of the list in kafka_conf.c */
-    size_t n_properties;
-    struct semel_kafka_hooks hooks;
-    /* What librdkafka logs, told by the thread that uses the handle; `level` is syslog's. NULL: nothing is logged. */
-    void (*log)(void *ctx, int level, const char *facility, const char *text);
-    void *log_ctx;
+    enum semel_kafka_offsets offsets;      /* for who gives the hooks */
+    size_t in_flight_max;                  /* unanswered deliveries; 0: 10,000 */
+    struct semel_setting_pairs properties; /* librdkafka's, of the list in kafka_conf.c */
+    struct semel_kafka_sasl sasl;
+    struct semel_setting_tls tls; /* always verified */
 };
 
-/* INVALID says which setting is wrong. Nothing is connected yet: that a server cannot be reached is poll's to say. */
-semel_status semel__broker_kafka_open(struct semel_broker **ret, const struct semel_kafka_options *options,
-                                      struct semel_error *err);
+/* The options are a struct semel_kafka_options. INVALID says which setting is wrong. Nothing is connected yet: that a
+ * server cannot be reached is poll's to say. */
+semel_status semel__broker_kafka_open(struct semel_broker **ret, const void *kafka_options,
+                                      const struct semel_source_hooks *hooks, struct semel_error *err);
 
 /* What the servers say of a topic. */
 struct semel_kafka_topic {
-    const char *topic; /* of the options */
+    const char *topic; /* of the options, NUL-terminated */
     bool exists;
     int partitions;
     bool told;                             /* they let us see its settings; if not, those below are not known */
@@ -101,17 +75,19 @@ struct semel_kafka_topic {
     bool compacts;                         /* ... or only the last record of each key is kept, or both */
     int64_t retention_ms, retention_bytes; /* a partition's; -1: no bound; SEMEL_NONE: not told */
 };
-/* Asks for each topic of the options; `ret` has room for n_topics. Joins no group and makes no topic. Returns within
+/* Asks for each topic of the options; `ret` has room for as many. Joins no group and makes no topic. Returns within
  * timeout_ms, or half a second more. RETRY: no server answered, or it refused us, and err says why (class BROKEN:
  * waiting does not mend it); INVALID: a setting is wrong. */
 semel_status semel__kafka_ask(const struct semel_kafka_options *options, int timeout_ms, struct semel_kafka_topic *ret,
                               struct semel_error *err);
 
-/* The names that `properties` and the URL may use, for the settings' reference. */
+/* The names that `properties` may use, for the settings' reference. */
 size_t semel__kafka_properties(const char *const **ret_names);
 /* Whether librdkafka takes the value for the property, by itself; err is its word, which may quote the value. RETRY: no
  * memory. */
 semel_status semel__kafka_property(const char *name, const char *value, struct semel_error *err);
+
+const char *semel__kafka_mechanism_name(enum semel_kafka_mechanism mechanism); /* as the protocol has it */
 
 struct semel_kafka_view {
     size_t assigned;  /* partitions that are ours */
@@ -123,6 +99,6 @@ struct semel_kafka_view {
 void semel__kafka_look(struct semel_broker *broker, struct semel_kafka_view *ret);
 
 /* The parts of a delivery's position. The topic is borrowed from the text. false: not a position of ours. */
-bool semel__kafka_position(struct semel_str position, struct semel_kafka_start *ret);
+bool semel__kafka_position(struct semel_str position, struct semel_source_start *ret);
 
 #endif

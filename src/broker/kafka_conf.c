@@ -26,8 +26,6 @@
 
 #define TEXT 512
 #define TOPICS_MAX 256
-#define URL_MAX 8192
-#define PROPERTIES_MAX 64
 #define IN_FLIGHT 10000
 #define DEBUG_LEVEL 7
 #define SAID 160
@@ -188,18 +186,18 @@ static semel_status set_all(struct kafka *kafka, const struct setting *settings,
     return status;
 }
 
-static semel_status set_property(struct kafka *kafka, const struct semel_kafka_property *property,
-                                 struct semel_error *err)
+static semel_status set_property(struct kafka *kafka, const struct semel_pair *property, struct semel_error *err)
 {
+    const char *name = property->name.p, *value = property->value.p;
     const char *const *names;
     const size_t n = semel__kafka_properties(&names);
-    const char *near = semel__nearest(property->name, names, n);
+    const char *near = semel__nearest(name, names, n);
     char shown[64];
 
     for (size_t i = 0; i < n; i++)
-        if (strcmp(property->name, names[i]) == 0 && !unchecked(property->name, property->value))
-            return set(kafka, allowed[i].who, property->name, property->value, err);
-    semel__str_show(shown, sizeof shown, semel__str(property->name));
+        if (strcmp(name, names[i]) == 0 && !unchecked(name, value))
+            return set(kafka, allowed[i].who, name, value, err);
+    semel__str_show(shown, sizeof shown, property->name);
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "kafka: the property \"%s\" cannot be set here%s%s%s",
                        shown, near != NULL ? "; did you mean " : "", near != NULL ? near : "", near != NULL ? "?" : "");
 }
@@ -246,23 +244,22 @@ static semel_status set_times(struct kafka *kafka, struct semel_error *err)
 
 static semel_status set_security(struct kafka *kafka, const struct semel_kafka_options *o, struct semel_error *err)
 {
-    const bool tls = o->tls || o->tls_ca_file != NULL || o->tls_cert_file != NULL || o->tls_key_file != NULL;
-    const bool sasl = o->sasl_mechanism != NULL || o->sasl_user != NULL;
-    const char *mechanism = sasl && o->sasl_mechanism == NULL ? "SCRAM-SHA-512" : o->sasl_mechanism;
+    const bool tls = o->tls.on || o->tls.ca_file != NULL || o->tls.cert_file != NULL || o->tls.key_file != NULL;
+    const bool sasl = o->sasl.on;
     const struct setting settings[] = {
         {BOTH, "security.protocol", sasl ? (tls ? "sasl_ssl" : "sasl_plaintext") : (tls ? "ssl" : "plaintext")},
-        {BOTH, "ssl.ca.location", o->tls_ca_file},
-        {BOTH, "ssl.certificate.location", o->tls_cert_file},
-        {BOTH, "ssl.key.location", o->tls_key_file},
-        {BOTH, "sasl.mechanism", mechanism},
-        {BOTH, "sasl.username", o->sasl_user},
+        {BOTH, "ssl.ca.location", o->tls.ca_file},
+        {BOTH, "ssl.certificate.location", o->tls.cert_file},
+        {BOTH, "ssl.key.location", o->tls.key_file},
+        {BOTH, "sasl.mechanism", sasl ? semel__kafka_mechanism_name(o->sasl.mechanism) : NULL},
+        {BOTH, "sasl.username", sasl ? o->sasl.user : NULL},
     };
     semel_status status = set_all(kafka, settings, COUNT(settings), err);
 
-    if (status == SEMEL_OK && (o->sasl_user != NULL) != (o->sasl_password != NULL))
+    if (status == SEMEL_OK && (o->sasl.user != NULL) != (o->sasl.password != NULL))
         status = wrong(err, "a user and a password belong together; one of them is missing");
-    if (status == SEMEL_OK && (set(kafka, BOTH, "ssl.key.password", o->tls_key_password, NULL) != SEMEL_OK ||
-                               set(kafka, BOTH, "sasl.password", o->sasl_password, NULL) != SEMEL_OK))
+    if (status == SEMEL_OK && (set(kafka, BOTH, "ssl.key.password", o->tls.key_password, NULL) != SEMEL_OK ||
+                               set(kafka, BOTH, "sasl.password", o->sasl.password, NULL) != SEMEL_OK))
         status = wrong(err, "a password is refused by librdkafka"); /* its own text might quote it */
     return status;
 }
@@ -403,17 +400,17 @@ static semel_status take_topics(struct kafka *kafka, const struct semel_kafka_op
 {
     char shown[64];
 
-    if (o->n_topics > TOPICS_MAX)
+    if (o->topics.n > TOPICS_MAX)
         return wrong(err, "more than 256 topics for one source");
-    kafka->topics = rd_kafka_topic_partition_list_new((int)o->n_topics);
-    for (size_t i = 0; i < o->n_topics; i++) {
-        if (!topic_is_valid(o->topics[i])) {
-            semel__str_show(shown, sizeof shown, semel__str(o->topics[i]));
+    kafka->topics = rd_kafka_topic_partition_list_new((int)o->topics.n);
+    for (size_t i = 0; i < o->topics.n; i++) {
+        if (!topic_is_valid(o->topics.at[i].p)) {
+            semel__str_show(shown, sizeof shown, semel__str(o->topics.at[i].p));
             return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                                "kafka: \"%s\" is no topic; letters, digits, '.', '_' and '-' make one, at most 249",
                                shown);
         }
-        rd_kafka_topic_partition_list_add(kafka->topics, o->topics[i], RD_KAFKA_PARTITION_UA);
+        rd_kafka_topic_partition_list_add(kafka->topics, o->topics.at[i].p, RD_KAFKA_PARTITION_UA);
     }
     return SEMEL_OK;
 }
@@ -422,7 +419,7 @@ static semel_status check(const struct semel_kafka_options *o, struct semel_erro
 {
     if (o->brokers == NULL || o->brokers[0] == '\0' || strpbrk(o->brokers, " \t\r\n/@?") != NULL)
         return wrong(err, "no brokers to begin with; they look like HOST:PORT,HOST:PORT");
-    if (o->n_topics > 0 && (o->group == NULL || o->group[0] == '\0'))
+    if (o->topics.n > 0 && (o->group == NULL || o->group[0] == '\0'))
         return wrong(err, "topics are read by a group, and it has no name; set group");
     if (o->group != NULL && (strlen(o->group) > SEMEL_ID_MAX || !semel__utf8_valid(semel__str(o->group))))
         return wrong(err, "the group's name is longer than 255 bytes or not UTF-8");
@@ -438,7 +435,7 @@ static void log_line(const rd_kafka_t *rk, int level, const char *facility, cons
     /* At each attempt to connect, and poll says it as well. */
     if (strcmp(facility, "SSLCERTVRFY") == 0)
         level = DEBUG_LEVEL;
-    kafka->log(kafka->log_ctx, level, facility, text);
+    kafka->hooks.log(kafka->hooks.log_ctx, level, facility, text);
 }
 
 static void be_silent(const rd_kafka_t *rk, int level, const char *facility, const char *text)
@@ -449,8 +446,8 @@ static void be_silent(const rd_kafka_t *rk, int level, const char *facility, con
 /* Lines of the log wait in a queue, so that they are told by our own thread, and not while the handle goes away. */
 static void set_log(const struct kafka *kafka, rd_kafka_conf_t *conf)
 {
-    rd_kafka_conf_set_log_cb(conf, kafka->log != NULL ? log_line : be_silent);
-    rd_kafka_conf_set(conf, "log.queue", kafka->log != NULL ? "true" : "false", NULL, 0);
+    rd_kafka_conf_set_log_cb(conf, kafka->hooks.log != NULL ? log_line : be_silent);
+    rd_kafka_conf_set(conf, "log.queue", kafka->hooks.log != NULL ? "true" : "false", NULL, 0);
 }
 
 static void set_callbacks(struct kafka *kafka)
@@ -481,16 +478,13 @@ semel_status semel__kafka_configure(struct kafka *kafka, const struct semel_kafk
     kafka->ear->kafka = kafka;
     kafka->first = o->first;
     kafka->in_flight_max = o->in_flight_max > 0 ? o->in_flight_max : IN_FLIGHT;
-    kafka->hooks = o->hooks;
-    kafka->log = o->log;
-    kafka->log_ctx = o->log_ctx;
     kafka->writer = rd_kafka_conf_new();
-    kafka->reader = o->n_topics > 0 ? rd_kafka_conf_new() : NULL;
+    kafka->reader = o->topics.n > 0 ? rd_kafka_conf_new() : NULL;
     status = take_topics(kafka, o, err);
     if (status == SEMEL_OK)
         status = set_all(kafka, defaults, COUNT(defaults), err);
-    for (size_t i = 0; status == SEMEL_OK && i < o->n_properties; i++)
-        status = set_property(kafka, &o->properties[i], err);
+    for (size_t i = 0; status == SEMEL_OK && i < o->properties.n; i++)
+        status = set_property(kafka, &o->properties.at[i], err);
     if (status == SEMEL_OK)
         status = set_all(kafka, fixed, COUNT(fixed), err);
     if (status == SEMEL_OK)
@@ -702,106 +696,21 @@ static semel_status ask_all(struct asking *asking, struct semel_kafka_topic *top
 semel_status semel__kafka_ask(const struct semel_kafka_options *options, int timeout_ms, struct semel_kafka_topic *ret,
                               struct semel_error *err)
 {
-    struct semel_kafka_options quiet = *options;
     struct asking *asking = semel__calloc(1, sizeof *asking);
     semel_status status;
 
     if (asking == NULL)
         return semel__fail_memory(err);
-    quiet.log = NULL;
     asking->timeout_ms = timeout_ms;
     asking->from_us = semel__kafka_now_us();
-    for (size_t i = 0; i < options->n_topics; i++)
-        ret[i] = (struct semel_kafka_topic){.topic = options->topics[i],
+    for (size_t i = 0; i < options->topics.n; i++)
+        ret[i] = (struct semel_kafka_topic){.topic = options->topics.at[i].p,
                                             .retention_ms = SEMEL_NONE,
                                             .retention_bytes = SEMEL_NONE};
-    status = semel__kafka_configure(&asking->kafka, &quiet, err);
-    if (status == SEMEL_OK && options->n_topics > 0)
-        status = ask_all(asking, ret, options->n_topics, err);
+    status = semel__kafka_configure(&asking->kafka, options, err);
+    if (status == SEMEL_OK && options->topics.n > 0)
+        status = ask_all(asking, ret, options->topics.n, err);
     semel__kafka_unconfigure(&asking->kafka);
     semel__free(asking);
-    return status;
-}
-
-/* ---- the URL ------------------------------------------------------------------------------------------- */
-
-struct url {
-    char text[URL_MAX]; /* taken apart in place */
-    const char *topics[TOPICS_MAX];
-    struct semel_kafka_property properties[PROPERTIES_MAX];
-    struct semel_kafka_options options;
-};
-
-/* Cuts the text at the first `at`; what is behind it, or NULL. */
-static char *split(char *text, char at)
-{
-    char *found = strchr(text, at);
-
-    if (found != NULL)
-        *found++ = '\0';
-    return found;
-}
-
-static semel_status take_setting(struct url *url, char *name, struct semel_error *err)
-{
-    char *value = split(name, '=');
-
-    if (value == NULL || !semel__unescape(value))
-        return wrong(err, "a setting of the URL must look like NAME=VALUE, with %XX for odd bytes");
-    if (strcmp(name, "group") == 0) {
-        url->options.group = value;
-    } else if (strcmp(name, "first") == 0) {
-        if (strcmp(value, "earliest") != 0 && strcmp(value, "error") != 0)
-            return wrong(err, "first must be earliest or error; never the latest, because that would lose messages");
-        url->options.first = value[1] == 'a' ? SEMEL_KAFKA_FIRST_EARLIEST : SEMEL_KAFKA_FIRST_ERROR;
-    } else if (url->options.n_properties < PROPERTIES_MAX) {
-        url->properties[url->options.n_properties++] = (struct semel_kafka_property){name, value};
-    } else {
-        return wrong(err, "the URL has more than 64 properties");
-    }
-    return SEMEL_OK;
-}
-
-static semel_status take_url(struct url *url, struct semel_error *err)
-{
-    char *settings = split(url->text, '?');
-    char *topics = split(url->text + 2, '/');
-    semel_status status = SEMEL_OK;
-
-    url->options.brokers = url->text + 2;
-    url->options.topics = url->topics;
-    url->options.properties = url->properties;
-    while (topics != NULL && *topics != '\0') {
-        char *next = split(topics, ',');
-        if (url->options.n_topics == TOPICS_MAX)
-            return wrong(err, "more than 256 topics for one source");
-        url->topics[url->options.n_topics++] = topics;
-        topics = next;
-    }
-    while (status == SEMEL_OK && settings != NULL && *settings != '\0') {
-        char *next = split(settings, '&');
-        status = take_setting(url, settings, err);
-        settings = next;
-    }
-    return status;
-}
-
-semel_status semel__kafka_configure_url(struct kafka *kafka, struct semel_str location, struct semel_error *err)
-{
-    struct url *url = semel__calloc(1, sizeof *url);
-    semel_status status;
-
-    if (url == NULL)
-        return semel__fail_memory(err);
-    if (location.n < 3 || location.n >= URL_MAX || memcmp(location.p, "//", 2) != 0 ||
-        memchr(location.p, '\0', location.n) != NULL) {
-        status = wrong(err, "the URL must look like kafka://HOST:PORT,HOST:PORT/TOPIC,TOPIC?group=NAME");
-    } else {
-        memcpy(url->text, location.p, location.n);
-        status = take_url(url, err);
-    }
-    if (status == SEMEL_OK)
-        status = semel__kafka_configure(kafka, &url->options, err);
-    semel__free(url);
     return status;
 }

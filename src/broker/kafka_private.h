@@ -98,9 +98,7 @@ struct kafka {
     rd_kafka_topic_partition_list_t *topics;
     enum semel_kafka_first first;
     size_t in_flight_max;
-    struct semel_kafka_hooks hooks;
-    void (*log)(void *ctx, int level, const char *facility, const char *text);
-    void *log_ctx;
+    struct semel_source_hooks hooks;
     int64_t patience_us; /* max.poll.interval.ms: who does not poll for longer is no member any more */
     bool must_wake;      /* the library does not notice by itself that the queue has room again */
 
@@ -141,7 +139,6 @@ int semel__kafka_left_ms(int64_t from_us, int wait_ms);
 semel_status semel__kafka_configure(struct kafka *kafka, const struct semel_kafka_options *options,
                                     struct semel_error *err);
 void semel__kafka_unconfigure(struct kafka *kafka);
-semel_status semel__kafka_configure_url(struct kafka *kafka, struct semel_str location, struct semel_error *err);
 /* What the library says of a connection becomes kafka->why, with the class `cls` unless more is known. */
 void semel__kafka_explain(struct kafka *kafka, int code, enum semel_class cls, const char *reason);
 /* INVALID: the library does not take its settings. */

@@ -79,7 +79,7 @@ static semel_status open_sender(struct kafka *kafka, struct semel_error *err)
     conf = rd_kafka_conf_dup(kafka->writer);
     kafka->sender = rd_kafka_new(RD_KAFKA_PRODUCER, conf, text, sizeof text);
     if (kafka->sender != NULL) {
-        if (kafka->log != NULL)
+        if (kafka->hooks.log != NULL)
             rd_kafka_set_log_queue(kafka->sender, NULL);
         return SEMEL_OK;
     }

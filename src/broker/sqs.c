@@ -30,7 +30,7 @@
 #define EMPTY_US INT64_C(250000) /* between receives that find nothing, should the server not wait */
 #define DAMAGED_S 5
 
-static const struct semel_broker_ops fifo_ops;
+static const struct semel_broker_ops standard_ops, fifo_ops;
 
 static struct sqs *self(struct semel_broker *broker)
 {
@@ -374,15 +374,10 @@ static semel_status finish_open(struct sqs *sqs, semel_status status, struct sem
             status = semel__fail_memory(err);
     }
     if (status == SEMEL_OK)
-        sqs->base.ops = sqs->conf.fifo ? &fifo_ops : &semel__broker_sqs;
+        sqs->base.ops = sqs->conf.fifo ? &fifo_ops : &standard_ops;
     else
         release(sqs);
     return status;
-}
-
-static semel_status sqs_open(struct semel_broker *broker, struct semel_str location, struct semel_error *err)
-{
-    return finish_open(self(broker), semel__sqs_conf_read_url(&self(broker)->conf, location, err), err);
 }
 
 semel_status semel__broker_sqs_open(struct semel_broker **ret, const struct semel_sqs_options *options,
@@ -619,12 +614,12 @@ static semel_status sqs_answer(struct semel_broker *broker, const struct semel_r
     return semel__broker_fenced("sqs", n_fenced, n, err);
 }
 
-#define SQS_OPS(more)                                                                                                \
+#define OPS(more)                                                                                                    \
     {                                                                                                                \
         .name = "sqs", .capabilities = SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK | (more), .size = sizeof(struct sqs), \
-        .open = sqs_open, .close = sqs_close, .reopen = sqs_reopen, .poll = sqs_poll, .answer = sqs_answer,          \
+        .close = sqs_close, .reopen = sqs_reopen, .poll = sqs_poll, .answer = sqs_answer,                            \
         .publish = semel__sqs_publish,                                                                               \
     }
 
-const struct semel_broker_ops semel__broker_sqs = SQS_OPS(0);
-static const struct semel_broker_ops fifo_ops = SQS_OPS(SEMEL_BROKER_ORDERED);
+static const struct semel_broker_ops standard_ops = OPS(0);
+static const struct semel_broker_ops fifo_ops = OPS(SEMEL_BROKER_ORDERED);

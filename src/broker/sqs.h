@@ -2,10 +2,6 @@
  *
  * sqs.h: Amazon SQS, and what speaks as it does, as a source (one queue) and as a sink, by libcurl.
  *
- * "sqs:https://HOST/ACCOUNT/QUEUE?region=NAME&visibility_ms=60000&wait_ms=20000&in_flight=1000": behind "sqs:" stands
- * the queue's own URL. Credentials do not belong into a URL: semel__broker_sqs_open takes them, and everything else, as
- * a struct; a handle that was opened by a URL has the key "none" and is good for servers that do not ask.
- *
  * What SQS guarantees. A message that was received is invisible to all for its visibility time, then it comes again,
  * with another receipt handle. A standard queue has no order and may deliver twice at any time. A FIFO queue (".fifo")
  * delivers a message group in order, and while a message of a group is invisible it delivers none of that group to
@@ -40,10 +36,8 @@
 #ifndef SEMEL_BROKER_SQS_H
 #define SEMEL_BROKER_SQS_H
 
+#include "base/setting.h"
 #include "core/broker.h"
-
-/* Opened on a FIFO queue a handle's ops are another struct of the same name, with SEMEL_BROKER_ORDERED. */
-extern const struct semel_broker_ops semel__broker_sqs;
 
 /* Everything is borrowed until the call returns. Unset: NULL, 0. */
 struct semel_sqs_options {
@@ -51,11 +45,10 @@ struct semel_sqs_options {
     const char *region; /* what requests are signed for */
     const char *access_key, *secret_key;
     const char *session_token; /* of temporary credentials */
-    int64_t visibility_us;     /* whole seconds, to 12 hours; 0: 60 s */
+    int64_t visibility_us;     /* rounded up to seconds, to 12 hours; 0: 60 s */
     int64_t wait_us;      /* of a long poll: 0 to 20 s, rounded down to seconds; 0: none, the queue is asked again */
     size_t in_flight_max; /* unanswered deliveries; 0: 1,000 */
-    const char *tls_ca_file, *tls_cert_file, *tls_key_file, *tls_key_password;
-    bool tls_no_verify;
+    struct semel_setting_tls tls; /* it is on by the URL */
 };
 
 /* INVALID says which setting is wrong. Nothing is connected yet: that the queue cannot be reached is poll's to say. */

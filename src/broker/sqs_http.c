@@ -112,9 +112,8 @@ static semel_status check(const struct semel_sqs_options *o, struct semel_error 
         return wrong(err, "secret_key is missing, or not one");
     if (o->session_token != NULL && !is_plain(o->session_token, SECRET_MAX))
         return wrong(err, "session_token is not one");
-    if (o->visibility_us < 0 || o->visibility_us > SQS_LONGEST_S * SQS_SECOND_US ||
-        o->visibility_us % SQS_SECOND_US != 0)
-        return wrong(err, "visibility must be whole seconds, from 1 s to 12 h");
+    if (o->visibility_us < 0 || o->visibility_us > SQS_LONGEST_S * SQS_SECOND_US)
+        return wrong(err, "visibility must be from 1 s to 12 h");
     if (o->wait_us < 0 || o->wait_us > 20 * SQS_SECOND_US)
         return wrong(err, "wait must be from 0 to 20 s");
     if (o->in_flight_max > SQS_IN_FLIGHT_MAX)
@@ -131,14 +130,14 @@ semel_status semel__sqs_conf_read(struct sqs_conf *conf, const struct semel_sqs_
     if (status != SEMEL_OK)
         return status;
     memcpy(conf->region, o->region, strlen(o->region) + 1);
-    conf->visibility_s = o->visibility_us > 0 ? (int)(o->visibility_us / SQS_SECOND_US) : 60;
+    conf->visibility_s = o->visibility_us > 0 ? (int)((o->visibility_us + SQS_SECOND_US - 1) / SQS_SECOND_US) : 60;
     conf->wait_s = (int)(o->wait_us / SQS_SECOND_US);
     conf->in_flight_max = o->in_flight_max > 0 ? o->in_flight_max : IN_FLIGHT;
-    conf->no_verify = o->tls_no_verify;
+    conf->no_verify = o->tls.no_verify;
     if (keep(&conf->access_key, o->access_key) && keep(&conf->secret_key, o->secret_key) &&
-        keep(&conf->session_token, o->session_token) && keep(&conf->ca_file, o->tls_ca_file) &&
-        keep(&conf->cert_file, o->tls_cert_file) && keep(&conf->key_file, o->tls_key_file) &&
-        keep(&conf->key_password, o->tls_key_password))
+        keep(&conf->session_token, o->session_token) && keep(&conf->ca_file, o->tls.ca_file) &&
+        keep(&conf->cert_file, o->tls.cert_file) && keep(&conf->key_file, o->tls.key_file) &&
+        keep(&conf->key_password, o->tls.key_password))
         return SEMEL_OK;
     return semel__fail_memory(err);
 }
@@ -152,69 +151,6 @@ void semel__sqs_conf_done(struct sqs_conf *conf)
     wipe(&conf->cert_file);
     wipe(&conf->key_file);
     wipe(&conf->key_password);
-}
-
-/* ---- the URL ------------------------------------------------------------------------------------------- */
-
-static semel_status take_setting(struct semel_sqs_options *o, const char *name, const char *value,
-                                 struct semel_error *err)
-{
-    int64_t number;
-    char shown[64];
-
-    if (strcmp(name, "region") == 0) {
-        o->region = value;
-        return SEMEL_OK;
-    }
-    if (!semel__str_int64(semel__str(value), &number) || number < 0 || number > INT32_MAX)
-        return wrong(err, "a number of the URL is not one");
-    if (strcmp(name, "visibility_ms") == 0)
-        o->visibility_us = number * 1000;
-    else if (strcmp(name, "wait_ms") == 0)
-        o->wait_us = number * 1000;
-    else if (strcmp(name, "in_flight") == 0)
-        o->in_flight_max = (size_t)number;
-    else {
-        semel__str_show(shown, sizeof shown, semel__str(name));
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-                           "sqs: the URL's setting \"%s\" is unknown; there are region, visibility_ms, wait_ms and "
-                           "in_flight",
-                           shown);
-    }
-    return SEMEL_OK;
-}
-
-/* Cuts the text at the first `at`; what is behind it, or NULL. */
-static char *split(char *text, char at)
-{
-    char *found = strchr(text, at);
-
-    if (found != NULL)
-        *found++ = '\0';
-    return found;
-}
-
-semel_status semel__sqs_conf_read_url(struct sqs_conf *conf, struct semel_str location, struct semel_error *err)
-{
-    struct semel_sqs_options options = {.region = "none",
-                                        .access_key = "none",
-                                        .secret_key = "none",
-                                        .wait_us = 20 * SQS_SECOND_US};
-    char text[2 * SQS_URL_MAX], *setting, *next, *value;
-    semel_status status = SEMEL_OK;
-
-    if (location.n >= sizeof text)
-        return wrong(err, "the URL is too long");
-    memcpy(text, location.p, location.n);
-    text[location.n] = '\0';
-    options.url = text;
-    for (setting = split(text, '?'); setting != NULL && status == SEMEL_OK; setting = next) {
-        next = split(setting, '&');
-        value = split(setting, '=');
-        status = value != NULL ? take_setting(&options, setting, value, err)
-                               : wrong(err, "a setting of the URL must look like NAME=VALUE");
-    }
-    return status == SEMEL_OK ? semel__sqs_conf_read(conf, &options, err) : status;
 }
 
 /* ---- beginning a request ------------------------------------------------------------------------------- */

@@ -153,7 +153,6 @@ struct sqs_conf {
 
 semel_status semel__sqs_conf_read(struct sqs_conf *conf, const struct semel_sqs_options *options,
                                   struct semel_error *err);
-semel_status semel__sqs_conf_read_url(struct sqs_conf *conf, struct semel_str location, struct semel_error *err);
 void semel__sqs_conf_done(struct sqs_conf *conf);
 
 struct sqs_call {

@@ -17,7 +17,7 @@ static void say_route(const struct cli *cli, const struct semel_route *route)
 {
     const struct semel_promise *promise = &route->promise;
     cli_say(cli, "%s: %s (from %s, do %s)", route->name.p, semel__guarantee_name(promise->guarantee),
-            semel__source_name(route->from.kind), semel__do_name(route->handler.kind));
+            route->from.kind->name, semel__do_name(route->handler.kind));
     cli_say(cli, "  %s", promise->why.p);
     for (int i = 0; i < SEMEL_CHECKLIST_COUNT; i++)
         cli_say(cli, "  %-14s %s", semel__checklist_name((enum semel_checklist)i), promise->answers[i].p);
@@ -69,7 +69,7 @@ static void add_route(struct semel_buf *array, const struct semel_route *route)
         semel__object_text(&answers, semel__checklist_name((enum semel_checklist)i), promise->answers[i]);
     semel__object_init(&object);
     semel__object_text(&object, "route", route->name);
-    semel__object_text(&object, "source", semel__str(semel__source_name(route->from.kind)));
+    semel__object_text(&object, "source", semel__str(route->from.kind->name));
     semel__object_text(&object, "handler", semel__str(semel__do_name(route->handler.kind)));
     semel__object_text(&object, "guarantee", semel__str(semel__guarantee_name(promise->guarantee)));
     semel__object_text(&object, "why", promise->why);

@@ -69,8 +69,7 @@ static void ask_sqlite(const struct online_asker *asker)
 static bool needs_positions(const struct semel_conf *conf)
 {
     for (size_t i = 0; i < conf->n_routes; i++)
-        if (conf->routes[i].from.kind == SEMEL_SOURCE_KAFKA &&
-            conf->routes[i].from.u.kafka.offsets == SEMEL_CONF_OFFSETS_STORE)
+        if (semel__source_stores_positions(&conf->routes[i].from))
             return true;
     return false;
 }

@@ -35,28 +35,57 @@ static void add_setting(void *ctx, const struct semel_conf_shown *shown)
     semel__object_done(&object);
 }
 
+/* The names that a setting of a source takes, where they are somebody's own: "kafka_properties". */
+static bool add_names(struct semel_object *object, const struct semel_broker_kind *kind,
+                      const struct semel_setting_spec *s)
+{
+    struct semel_buf buf;
+    char name[64];
+    const char *const *names;
+    size_t n = s->names->all(&names);
+    semel__buf_init(&buf, (size_t)1 << 16);
+    semel__buf_addz(&buf, "[");
+    for (size_t i = 0; i < n; i++)
+        semel__buf_addf(&buf, "%s\"%s\"", i > 0 ? "," : "", names[i]);
+    semel__buf_addz(&buf, "]");
+    snprintf(name, sizeof(name), "%s_%s", kind->name, s->name);
+    semel__object_raw(object, name, semel__buf_str(&buf));
+    bool ok = !buf.failed;
+    semel__buf_done(&buf);
+    return ok;
+}
+
 static int print_table(void)
 {
     struct semel_object object;
-    struct semel_buf settings, properties;
-    const char *const *names;
-    size_t n = semel__conf_properties(&names);
+    struct semel_buf settings;
     semel__buf_init(&settings, (size_t)1 << 20);
-    semel__buf_init(&properties, (size_t)1 << 16);
-    semel__buf_addz(&properties, "[");
-    for (size_t i = 0; i < n; i++)
-        semel__buf_addf(&properties, "%s\"%s\"", i > 0 ? "," : "", names[i]);
-    semel__buf_addz(&properties, "]");
     semel__buf_addz(&settings, "[");
     semel__conf_settings(add_setting, &settings);
     semel__buf_addz(&settings, "]");
     semel__object_init(&object);
     semel__object_raw(&object, "settings", semel__buf_str(&settings));
-    semel__object_raw(&object, "kafka_properties", semel__buf_str(&properties));
-    object.buf.failed |= settings.failed || properties.failed;
+    object.buf.failed |= settings.failed;
     semel__buf_done(&settings);
-    semel__buf_done(&properties);
+    for (size_t i = 0; semel__broker_kinds[i] != NULL; i++)
+        for (size_t k = 0; k < semel__broker_kinds[i]->from->n; k++) {
+            const struct semel_setting_spec *s = &semel__broker_kinds[i]->from->settings[k];
+            object.buf.failed |= s->names != NULL && !add_names(&object, semel__broker_kinds[i], s);
+        }
     return cli_object_print(&object);
+}
+
+/* "kafka, amqp, sqs or listen" */
+static void list_sources(char *out, size_t size)
+{
+    size_t n = 0;
+    out[0] = '\0';
+    for (size_t i = 0; semel__broker_kinds[i] != NULL && n < size; i++)
+        n += (size_t)snprintf(out + n, size - n, "%s%s",
+                              i == 0                               ? ""
+                              : semel__broker_kinds[i + 1] != NULL ? ", "
+                                                                   : " or ",
+                              semel__broker_kinds[i]->name);
 }
 
 /* ---- the file ------------------------------------------------------------------------------------ */
@@ -96,11 +125,14 @@ static int write_file(const struct cli *cli, const char *path, struct semel_str 
 static int run(struct cli *cli, const struct cli_args *args)
 {
     const char *from = cli_value(args, "from"), *handler = cli_value(args, "do"), *out = cli_value(args, "out");
-    enum semel_source_kind source_kind = SEMEL_SOURCE_KAFKA;
+    const struct semel_broker_kind *source = from != NULL ? semel__broker_kind(semel__str(from))
+                                                          : semel__broker_kinds[0];
     enum semel_do_kind do_kind = SEMEL_DO_SQL;
     struct semel_buf buf;
-    if (from != NULL && !semel__source_parse(semel__str(from), &source_kind))
-        return cli_fail(CLI_USAGE, "--from is '%s'; it must be kafka, amqp, sqs or listen", from);
+    char sources[128];
+    list_sources(sources, sizeof(sources));
+    if (source == NULL)
+        return cli_fail(CLI_USAGE, "--from is '%s'; it must be %s", from, sources);
     if (handler != NULL && !semel__do_parse(semel__str(handler), &do_kind))
         return cli_fail(CLI_USAGE, "--do is '%s'; it must be sql, http, exec or pull", handler);
     if (cli->json && (out != NULL || from != NULL || handler != NULL))
@@ -108,7 +140,7 @@ static int run(struct cli *cli, const struct cli_args *args)
     if (cli->json)
         return print_table();
     semel__buf_init(&buf, (size_t)1 << 20);
-    semel__conf_example(source_kind, do_kind, &buf);
+    semel__conf_example(source, do_kind, &buf);
     int code = CLI_OK;
     if (buf.failed)
         code = cli_fail(CLI_FAILED, "out of memory");

@@ -2,10 +2,10 @@
  *
  * conf.h: the settings of `semel run`: one YAML file in, plain typed structs out.
  *
- * Reading: the file becomes a tree and ${NAME} in its values is replaced from the environment (read.c); one
- * table (table.c) says of each setting its type, range, default and help; reading, docs/settings.md and `semel
- * init` walk that table. What a consumer promises and allows is not described here once more: those settings are
- * members of core/consumer.h and are checked there.
+ * Reading: the file becomes a tree and ${NAME} in its values is replaced from the environment (read.c); one table
+ * (table.c, and of each source its kind in broker/kinds.c) says of each setting its type, range, default and help;
+ * reading, docs/settings.md and `semel init` walk that table. What a consumer promises and allows is not described here
+ * once more: those settings are members of core/consumer.h and are checked there.
  *
  * Mistakes: every one is collected, up to SEMEL_CONF_MISTAKES, with its place; none stops the reading of the others
  * unless the file is no YAML at all. A file with a mistake gives no settings.
@@ -25,115 +25,19 @@
 
 #include "base/log.h"
 #include "base/str.h"
-#include "broker/kafka.h"
+#include "broker/kind.h"
 #include "core/extract.h"
 #include "core/policy.h"
 
 #define SEMEL_CONF_TEXT_MAX ((size_t)1 << 20)
 #define SEMEL_CONF_MISTAKES 50
 #define SEMEL_CONF_ROUTES_MAX 256
-#define SEMEL_CONF_LIST_MAX 64 /* values of a list, pairs of a mapping */
-
-/* ---- pieces ---- */
-
-struct semel_conf_list {
-    const struct semel_str *at;
-    size_t n;
-};
-
-struct semel_conf_pairs {
-    const struct semel_pair *at;
-    size_t n;
-};
-
-/* Where to listen, as net/address.h reads it. */
-struct semel_conf_address {
-    struct semel_str text;  /* as it was said: for semel_http_settings */
-    struct semel_str where; /* the same for the same socket, however it was said */
-    bool local;             /* loopback or a unix socket: nobody else can reach it */
-};
-
-/* For who connects. `on` with nothing else: the system's authorities are trusted. */
-struct semel_conf_tls {
-    bool on;
-    struct semel_str ca_file, cert_file, key_file;
-    struct semel_str key_password;
-    bool verify;
-};
-
-/* For who listens. */
-struct semel_conf_tls_server {
-    bool on;
-    struct semel_str cert_file, key_file, client_ca_file;
-};
-
-/* Routes may share an address; then their paths on it differ, and all else but the token is the same. */
-struct semel_conf_server {
-    struct semel_conf_address address;
-    struct semel_str token;       /* visible ASCII; for admin it may be not given: nobody may change anything then */
-    struct semel_conf_list hosts; /* names by which we are called, besides loopback and the address itself */
-    bool plain;                   /* others reach it without TLS, and that is meant */
-    struct semel_conf_tls_server tls;
-};
 
 /* ---- where messages come from ---- */
 
-enum semel_source_kind { SEMEL_SOURCE_KAFKA, SEMEL_SOURCE_AMQP, SEMEL_SOURCE_SQS, SEMEL_SOURCE_LISTEN };
-enum semel_conf_offsets { SEMEL_CONF_OFFSETS_BROKER, SEMEL_CONF_OFFSETS_STORE };
-enum semel_conf_mechanism { SEMEL_CONF_PLAIN, SEMEL_CONF_SCRAM_SHA_256, SEMEL_CONF_SCRAM_SHA_512 };
-enum semel_conf_declare { SEMEL_CONF_DECLARE_NEVER, SEMEL_CONF_DECLARE_QUORUM, SEMEL_CONF_DECLARE_CLASSIC };
-
-struct semel_conf_sasl {
-    bool on;
-    enum semel_conf_mechanism mechanism; /* semel__conf_mechanism_name: as the protocol has it */
-    struct semel_str user, password;
-};
-
-struct semel_conf_kafka {
-    struct semel_str brokers; /* host:port,host:port */
-    struct semel_conf_list topics;
-    struct semel_str group;
-    enum semel_kafka_first first;
-    enum semel_conf_offsets offsets;
-    int64_t in_flight;
-    struct semel_conf_pairs properties; /* librdkafka's, of those that the driver lets through */
-    struct semel_conf_sasl sasl;
-    struct semel_conf_tls tls;
-};
-
-struct semel_conf_amqp {
-    struct semel_str url; /* amqp:// or amqps://; with a password only if that came from outside the file */
-    struct semel_str queue, user, password;
-    int64_t prefetch;
-    bool single_active;
-    enum semel_conf_declare declare;
-    int64_t heartbeat_us;
-    struct semel_conf_tls tls; /* on for amqps:// */
-};
-
-struct semel_conf_sqs {
-    struct semel_str url, region;
-    struct semel_str access_key, secret_key, session_token;
-    int64_t visibility_us, wait_us;
-    bool fifo; /* by the URL's end */
-    struct semel_conf_tls tls;
-};
-
-struct semel_conf_listen {
-    struct semel_conf_server server;
-    struct semel_str path;   /* begins with a slash; no other route has it on this address */
-    struct semel_str source; /* the stream that ids belong to */
-    int64_t body_max;        /* bytes of a request */
-};
-
 struct semel_source {
-    enum semel_source_kind kind;
-    union {
-        struct semel_conf_kafka kafka;
-        struct semel_conf_amqp amqp;
-        struct semel_conf_sqs sqs;
-        struct semel_conf_listen listen;
-    } u;
+    const struct semel_broker_kind *kind;
+    void *options; /* of its driver */
 };
 
 /* ---- what is done with them ---- */
@@ -150,26 +54,26 @@ struct semel_conf_http {
     int64_t timeout_us;
     int64_t concurrency;
     bool idempotent;
-    struct semel_conf_list transient; /* of 5xx, three digits each: those after which nothing was done */
-    struct semel_conf_pairs headers;
+    struct semel_setting_list transient; /* of 5xx, three digits each: those after which nothing was done */
+    struct semel_setting_pairs headers;
     struct semel_str reconcile; /* a URL; not given: a person decides */
     bool plain;                 /* another host is called without TLS, and that is meant */
-    struct semel_conf_tls tls;
+    struct semel_setting_tls tls;
 };
 
 struct semel_conf_exec {
-    struct semel_conf_list argv;
+    struct semel_setting_list argv;
     struct semel_str program; /* the file that argv[0] names */
     int64_t timeout_us;
     int64_t concurrency;
     bool idempotent;
-    struct semel_conf_pairs env;
-    struct semel_conf_list reconcile; /* an argument vector; none: a person decides */
+    struct semel_setting_pairs env;
+    struct semel_setting_list reconcile; /* an argument vector; none: a person decides */
     struct semel_str reconcile_program;
 };
 
 struct semel_conf_pull {
-    struct semel_conf_server server;
+    struct semel_setting_server server;
     struct semel_str path;
     bool idempotent;
     int64_t lease_max_us; /* the longest that a worker may ask for */
@@ -226,7 +130,7 @@ struct semel_route {
     struct semel_str name; /* the consumer */
     struct semel_source from;
     struct semel_rules rules;
-    struct semel_conf_list values;
+    struct semel_setting_list values;
     struct semel_do handler;
     struct semel_policy policy;
     struct semel_str settings;    /* what was said of the policy, as semel__consumer_save wants it */
@@ -243,7 +147,7 @@ enum semel_conf_store { SEMEL_CONF_STORE_SQLITE, SEMEL_CONF_STORE_POSTGRES };
 
 struct semel_conf_admin {
     bool on;
-    struct semel_conf_server server;
+    struct semel_setting_server server;
     struct semel_str read_token; /* may be not given */
 };
 
@@ -327,14 +231,13 @@ struct semel_conf_shown {
 /* Every setting in the order of the table; the strings live until `each` returns. */
 void semel__conf_settings(void (*each)(void *ctx, const struct semel_conf_shown *shown), void *ctx);
 /* A file to start with, in which every setting of these kinds is explained. */
-void semel__conf_example(enum semel_source_kind source, enum semel_do_kind handler, struct semel_buf *buf);
+void semel__conf_example(const struct semel_broker_kind *source, enum semel_do_kind handler, struct semel_buf *buf);
 
-/* The properties of librdkafka that may be said; 0: there is no Kafka in this program. */
-size_t semel__conf_properties(const char *const **ret_names);
-const char *semel__conf_mechanism_name(enum semel_conf_mechanism mechanism); /* "SCRAM-SHA-256" */
-const char *semel__source_name(enum semel_source_kind kind);
+/* Are its positions kept with the effects? */
+bool semel__source_stores_positions(const struct semel_source *from);
+/* NULL: it is no route that listens. */
+const struct semel_listen_options *semel__route_listens(const struct semel_route *route);
 const char *semel__do_name(enum semel_do_kind kind);
-bool semel__source_parse(struct semel_str name, enum semel_source_kind *ret);
 bool semel__do_parse(struct semel_str name, enum semel_do_kind *ret);
 /* Why a copy of a message is known for one even after its record is gone, in a clause; NULL: it is not. */
 const char *semel__route_lasting(const struct semel_route *route);

@@ -43,62 +43,10 @@ struct conf_node {
 
 /* ---- the table ---- */
 
-enum conf_kind {
-    CONF_TEXT,
-    CONF_WORD,
-    CONF_NUMBER,
-    CONF_TIME,
-    CONF_FLAG,
-    CONF_RULE,    /* where a field of the message is */
-    CONF_RULES,   /* one or several */
-    CONF_TEXTS,   /* one text or a list */
-    CONF_PAIRS,   /* names with texts */
-    CONF_ADDRESS, /* where to listen */
-    CONF_URL,
-    CONF_FILE,
-    CONF_PROGRAM, /* an argument vector; the file of its first word stands behind it */
-    CONF_MEMBER,  /* core/consumer.h knows it */
-    CONF_GROUP,
-    CONF_ONE_OF, /* a mapping of one of several kinds, told apart by a key */
-    CONF_ROUTES
-};
-
-#define CONF_REQUIRED 1u
-#define CONF_SECRET 2u    /* stands not in the file; NAME_file may be said instead */
-#define CONF_LITERAL 4u   /* a secret that may stand in the file as long as no password is in it */
-#define CONF_LINES 8u     /* a text of several lines */
-#define CONF_SWITCH 16u   /* a group that begins with a bool which says that it is there; `true` is short for {} */
-#define CONF_FOREVER 32u  /* a time that may be `forever`: SEMEL_NONE */
-#define CONF_ENV 64u      /* names of environment variables, not of HTTP headers */
-#define CONF_KAFKA 256u   /* names of librdkafka's properties */
-#define CONF_VISIBLE 512u /* ASCII without blanks */
-#define CONF_FOR_SQL 128u /* `semel init` writes it for a statement only */
-
-struct conf_group;
-
-struct conf_setting {
-    const char *name;
-    enum conf_kind kind;
-    unsigned flags;
-    size_t offset, size;
-    int64_t low, high;                       /* NUMBER, TIME; of texts: bytes, 0: 1 to CONF_TEXT_MAX */
-    const char *const *words;                /* WORD: by value; URL: schemes; ended by NULL */
-    const char *other, *other_says;          /* the default as it would be written; where it is computed, in words */
-    const char *member;                      /* MEMBER */
-    const struct conf_group *group;          /* GROUP, ROUTES */
-    const struct conf_group *const *choices; /* ONE_OF: by value, ended by NULL */
-    const char *example;                     /* what `semel init` writes; NULL: it is only mentioned */
-    const char *help;
-};
-
-struct conf_group {
-    const char *name; /* of a choice: the key that tells it */
-    const struct conf_setting *settings;
-    size_t n;
-};
-
-extern const struct conf_group semel__conf_root;
-extern const struct conf_group *const semel__conf_sources[], *const semel__conf_handlers[];
+extern const struct semel_setting_group semel__conf_root;
+extern const struct semel_setting_group *const semel__conf_handlers[];
+/* The i-th choice of a setting that is one of several kinds; NULL: there are no more. */
+const struct semel_setting_group *semel__conf_choice(const struct semel_setting_spec *setting, size_t i);
 /* What core knows and no setting says, because it follows from others: effect, order. Ended by NULL. */
 extern const char *const semel__conf_derived[];
 
@@ -116,7 +64,7 @@ struct conf_owned {
 struct conf_said {
     const char *member;
     struct conf_node *node;
-    const struct conf_setting *setting;
+    const struct semel_setting_spec *setting;
     char path[96]; /* below the route: "retry.max" */
 };
 
@@ -153,24 +101,37 @@ bool semel__conf_resolve(struct conf_reader *r, struct semel_str name, struct se
 const struct conf_node *semel__conf_find(const struct conf_node *node, const char *path);
 
 /* value.c: one value into its place; false: the mistake has been told. */
-bool semel__conf_take(struct conf_reader *r, const struct conf_setting *setting, struct conf_node *node, void *at);
+bool semel__conf_take(struct conf_reader *r, const struct semel_setting_spec *setting, struct conf_node *node,
+                      void *at);
 /* "90" or "\"a b\"" or "a list", for a mistake; nothing of what came from outside. */
 void semel__conf_show(const struct conf_node *node, char *out, size_t size);
 /* "a duration, 1ms to 1d" */
-void semel__conf_type(const struct conf_setting *setting, char *out, size_t size);
+void semel__conf_type(const struct semel_setting_spec *setting, char *out, size_t size);
 /* "PATH is VALUE; it must be RIGHT" */
 void semel__conf_must(struct conf_reader *r, const struct conf_node *node, const char *right);
 bool semel__conf_url_local(struct semel_str url); /* SCHEME://HOST...: is the host this machine? */
-bool semel__conf_hosts_ok(struct semel_str list); /* HOST:PORT,HOST:PORT */
 
 /* route.c: what one setting says of another. */
 /* A text of core's with the names that the file has for its members. */
 void semel__conf_translate(const char *text, char *out, size_t size);
 void semel__conf_policy(struct conf_reader *r, struct semel_route *route, const struct conf_node *node);
+/* How a kind of source sees its own settings below "from" in the node of its route; the reader's path is the route's.
+ * */
+struct conf_check {
+    struct semel_setting_check base;
+    struct conf_reader *r;
+    const struct conf_node *node;
+    const char *below; /* from, do, admin: a key of the node */
+    char path[CONF_PATH_MAX];
+};
+void semel__conf_check_init(struct conf_check *check, struct conf_reader *r, const struct semel_route *route,
+                            const struct conf_node *node, const char *below);
 void semel__conf_route(struct conf_reader *r, struct semel_route *route, const struct conf_node *node);
 void semel__conf_between(struct conf_reader *r);
 
 /* promise.c */
+/* What the file has at "from.sasl.user", for a sentence. */
+void semel__conf_put_said(struct semel_buf *buf, const struct conf_node *node, const char *path);
 void semel__conf_promise(struct conf_reader *r, struct semel_route *route, const struct conf_node *node);
 
 #endif

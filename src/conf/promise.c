@@ -52,7 +52,7 @@ static void put_shown(struct semel_buf *buf, struct semel_str s)
 }
 
 /* What the file says there; never what a variable or a secret file holds. */
-static void put_said(struct semel_buf *buf, const struct conf_node *node, const char *path)
+void semel__conf_put_said(struct semel_buf *buf, const struct conf_node *node, const char *path)
 {
     const struct conf_node *found = semel__conf_find(node, path);
     if (found->shape == CONF_SCALAR)
@@ -192,30 +192,6 @@ static void label(const struct asked *a)
     keep(a, &buf, &promise->why);
 }
 
-static const char *source_order(const struct semel_source *from, enum semel_order_rests *ret)
-{
-    *ret = SEMEL_ORDER_RESTS_SOURCE;
-    switch (from->kind) {
-    case SEMEL_SOURCE_KAFKA:
-        return "the order of a Kafka partition; producers must send one key to one partition";
-    case SEMEL_SOURCE_AMQP:
-        if (from->u.amqp.single_active)
-            return "the queue's order, which a single active consumer keeps";
-        break;
-    case SEMEL_SOURCE_SQS:
-        if (from->u.sqs.fifo)
-            return "the order of a FIFO message group; the group must be as fine as the key";
-        break;
-    case SEMEL_SOURCE_LISTEN:
-        break;
-    }
-    *ret = SEMEL_ORDER_RESTS_NONE;
-    if (from->kind == SEMEL_SOURCE_LISTEN)
-        return "nothing: requests may overtake each other; messages of a key run one at a time, in the order of "
-               "arrival";
-    return "nothing: the queue has several consumers; messages of a key run one at a time, in the order of arrival";
-}
-
 static void order(const struct asked *a)
 {
     struct semel_promise *promise = &a->route->promise;
@@ -223,8 +199,11 @@ static void order(const struct asked *a)
     struct semel_buf buf;
     semel__buf_init(&buf, 1024);
     promise->order = SEMEL_ORDER_RESTS_NONE;
-    if (a->route->policy.order == SEMEL_ORDER_ARRIVAL)
-        text = source_order(&a->route->from, &promise->order);
+    if (a->route->policy.order == SEMEL_ORDER_ARRIVAL) {
+        bool ordered = false;
+        text = a->route->from.kind->order(a->route->from.options, &ordered);
+        promise->order = ordered ? SEMEL_ORDER_RESTS_SOURCE : SEMEL_ORDER_RESTS_NONE;
+    }
     if (a->route->policy.order == SEMEL_ORDER_VERSION) {
         promise->order = SEMEL_ORDER_RESTS_VERSIONS;
         text = "the versions in the messages, whatever order they come in";
@@ -233,7 +212,7 @@ static void order(const struct asked *a)
         semel__buf_addz(&buf, text);
     else {
         semel__buf_addz(&buf, "per ");
-        put_said(&buf, a->node, "order");
+        semel__conf_put_said(&buf, a->node, "order");
         semel__buf_addf(&buf, ": it rests on %s", text);
     }
     keep(a, &buf, &promise->answers[SEMEL_CHECKLIST_ORDER]);
@@ -250,7 +229,7 @@ static void answer_key(const struct asked *a)
     if (a->route->rules.id.kind == SEMEL_RULE_DEFAULT)
         semel__buf_addz(&buf, "ce_id, id, message_id or webhook-id, whichever comes first");
     else
-        put_said(&buf, a->node, "id");
+        semel__conf_put_said(&buf, a->node, "id");
     if (a->route->rules.id.kind == SEMEL_RULE_POSITION)
         semel__buf_addz(&buf, ", which is another one when a producer sends twice");
     if (a->route->rules.id.kind == SEMEL_RULE_DIGEST)
@@ -265,73 +244,20 @@ static void answer_business(const struct asked *a)
     if (a->route->rules.n_business == 0)
         semel__buf_addz(&buf, "none: a new id with an old intent runs again");
     else {
-        put_said(&buf, a->node, "business_key");
+        semel__conf_put_said(&buf, a->node, "business_key");
         semel__buf_addz(&buf, ", kept ");
         put_time(&buf, a->route->policy.business_retention_us);
     }
     keep(a, &buf, &a->route->promise.answers[SEMEL_CHECKLIST_BUSINESS]);
 }
 
-/* What others see on the way; `says` is what else is on it besides messages. */
-static void put_encrypted(struct semel_buf *buf, bool tls, bool verify, const char *says)
-{
-    if (!tls)
-        semel__buf_addf(buf, "no TLS: messages%s can be read on the way", says);
-    else
-        semel__buf_addz(buf,
-                        verify ? "TLS" : "TLS, but whoever is on the way can pretend to be the server: verify is off");
-}
-
-static void put_kafka(struct semel_buf *buf, const struct asked *a)
-{
-    const struct semel_conf_kafka *kafka = &a->route->from.u.kafka;
-    const bool in_clear = kafka->sasl.on && kafka->sasl.mechanism == SEMEL_CONF_PLAIN;
-    put_encrypted(buf, kafka->tls.on, kafka->tls.verify, in_clear ? " and the password" : "");
-    if (kafka->sasl.on) {
-        semel__buf_addz(buf, "; we are ");
-        put_said(buf, a->node, "from.sasl.user");
-        semel__buf_addf(buf, ", by %s", semel__conf_mechanism_name(kafka->sasl.mechanism));
-        return;
-    }
-    semel__buf_addz(buf, kafka->tls.cert_file.n > 0 ? "; we are whom the certificate names" : "; nobody logs in");
-}
-
-static void put_listen(struct semel_buf *buf, const struct semel_conf_server *server)
-{
-    if (server->tls.on)
-        semel__buf_addz(buf, "TLS, and a token");
-    else
-        semel__buf_addz(buf, server->address.local ? "a token; only this machine can reach it"
-                                                   : "a token; no TLS: messages and the token can be read on the way");
-    if (server->tls.on && server->tls.client_ca_file.n > 0)
-        semel__buf_addz(buf, ", and a certificate of the sender");
-}
-
-static bool is_https(struct semel_str url)
-{
-    return url.n > 6 && memcmp(url.p, "https:", 6) == 0;
-}
-
 static void answer_connection(const struct asked *a)
 {
-    const struct semel_source *from = &a->route->from;
+    struct conf_check check;
     struct semel_buf buf;
     semel__buf_init(&buf, 1024);
-    switch (from->kind) {
-    case SEMEL_SOURCE_KAFKA:
-        put_kafka(&buf, a);
-        break;
-    case SEMEL_SOURCE_AMQP:
-        put_encrypted(&buf, from->u.amqp.tls.on, from->u.amqp.tls.verify, " and the password");
-        break;
-    case SEMEL_SOURCE_SQS:
-        put_encrypted(&buf, is_https(from->u.sqs.url), from->u.sqs.tls.verify, "");
-        semel__buf_addz(&buf, "; requests are signed");
-        break;
-    case SEMEL_SOURCE_LISTEN:
-        put_listen(&buf, &from->u.listen.server);
-        break;
-    }
+    semel__conf_check_init(&check, a->r, a->route, a->node, "from");
+    a->route->from.kind->connection(a->route->from.options, &check.base, &buf);
     keep(a, &buf, &a->route->promise.answers[SEMEL_CHECKLIST_CONNECTION]);
 }
 
@@ -350,8 +276,7 @@ static void answer_store(const struct asked *a)
 static void answer_transaction(const struct asked *a)
 {
     bool atomic = a->route->policy.effect == SEMEL_EFFECT_ATOMIC;
-    bool offsets = a->route->from.kind == SEMEL_SOURCE_KAFKA &&
-                   a->route->from.u.kafka.offsets == SEMEL_CONF_OFFSETS_STORE;
+    bool offsets = semel__source_stores_positions(&a->route->from);
     struct semel_buf buf;
     semel__buf_init(&buf, 1024);
     semel__buf_addz(&buf, atomic ? "yes: the statement runs in the transaction that writes the record"
@@ -383,7 +308,7 @@ static void put_unknown(const struct asked *a, struct semel_buf *buf, bool recon
 {
     if (reconcile) {
         semel__buf_addz(buf, "; an unknown outcome is asked for at ");
-        put_said(buf, a->node, "do.reconcile");
+        semel__conf_put_said(buf, a->node, "do.reconcile");
     } else if (a->route->policy.effect == SEMEL_EFFECT_KEYED)
         semel__buf_addz(buf, "; an unknown outcome is repeated under the same key");
     else
@@ -401,7 +326,7 @@ static void put_5xx(const struct asked *a, struct semel_buf *buf)
     semel__buf_addz(buf, "; a 5xx is an unknown outcome, because it may come after the effect");
     if (http->transient.n > 0) {
         semel__buf_addz(buf, ", but ");
-        put_said(buf, a->node, "do.transient");
+        semel__conf_put_said(buf, a->node, "do.transient");
         semel__buf_addz(buf, ", after which nothing was done, as do.transient says");
     }
     semel__buf_addz(buf, http->transient.n > 0 ? ", and but where the answer has Semel-Outcome"
@@ -419,7 +344,7 @@ static void answer_outside(const struct asked *a)
         break;
     case SEMEL_DO_HTTP:
         semel__buf_addz(&buf, "POST ");
-        put_said(&buf, a->node, "do.http");
+        semel__conf_put_said(&buf, a->node, "do.http");
         semel__buf_addz(&buf, " with Idempotency-Key, the same on every retry");
         if (handler->u.http.plain)
             semel__buf_addz(&buf, "; without TLS, as do.plain says: messages can be read on the way");
@@ -428,7 +353,7 @@ static void answer_outside(const struct asked *a)
         break;
     case SEMEL_DO_EXEC:
         semel__buf_addz(&buf, "runs ");
-        put_said(&buf, a->node, "do.exec");
+        semel__conf_put_said(&buf, a->node, "do.exec");
         semel__buf_addz(&buf, " with SEMEL_KEY, the same on every retry");
         put_unknown(a, &buf, handler->u.exec.reconcile.n > 0);
         break;

@@ -599,7 +599,8 @@ struct found {
     bool meant[CONF_SETTINGS_MAX];   /* a mistyped key was taken for it */
 };
 
-static void read_group(struct conf_reader *r, const struct conf_group *group, struct conf_node *node, char *base);
+static void read_group(struct conf_reader *r, const struct semel_setting_group *group, struct conf_node *node,
+                       char *base);
 
 /* ---- the path ------------------------------------------------------------------------------------ */
 
@@ -638,15 +639,15 @@ const struct conf_node *semel__conf_find(const struct conf_node *node, const cha
 /* ---- keys ---------------------------------------------------------------------------------------- */
 
 /* NAME, or NAME_file of a secret. */
-static bool key_is(const struct conf_setting *s, struct semel_str key, bool *ret_by_file)
+static bool key_is(const struct semel_setting_spec *s, struct semel_str key, bool *ret_by_file)
 {
     size_t n = strlen(s->name);
-    *ret_by_file = (s->flags & CONF_SECRET) != 0 && key.n == n + 5 && memcmp(key.p, s->name, n) == 0 &&
+    *ret_by_file = (s->flags & SEMEL_SETTING_SECRET) != 0 && key.n == n + 5 && memcmp(key.p, s->name, n) == 0 &&
                    memcmp(key.p + n, "_file", 5) == 0;
     return *ret_by_file || semel__str_eqz(key, s->name);
 }
 
-static void unknown_key(struct conf_reader *r, const struct conf_group *group, const struct conf_node *node,
+static void unknown_key(struct conf_reader *r, const struct semel_setting_group *group, const struct conf_node *node,
                         struct found *found)
 {
     char text[41], twins[CONF_SETTINGS_MAX][48], all[400] = "";
@@ -657,7 +658,7 @@ static void unknown_key(struct conf_reader *r, const struct conf_group *group, c
     for (size_t i = 0; i < n && length < sizeof(all); i++)
         length += (size_t)snprintf(all + length, sizeof(all) - length, "%s%s", i > 0 ? ", " : "", names[i]);
     for (size_t i = 0; i < group->n; i++)
-        if ((group->settings[i].flags & CONF_SECRET) != 0) {
+        if ((group->settings[i].flags & SEMEL_SETTING_SECRET) != 0) {
             snprintf(twins[i], sizeof(twins[i]), "%s_file", group->settings[i].name);
             names[n++] = twins[i];
         }
@@ -691,7 +692,7 @@ static void said_twice(struct conf_reader *r, const struct conf_node *again, con
                              text);
 }
 
-static void find_keys(struct conf_reader *r, const struct conf_group *group, struct conf_node *node,
+static void find_keys(struct conf_reader *r, const struct semel_setting_group *group, struct conf_node *node,
                       struct found *found)
 {
     for (struct conf_node *child = node->first; child != NULL; child = child->next) {
@@ -712,16 +713,15 @@ static void find_keys(struct conf_reader *r, const struct conf_group *group, str
 
 /* ---- one of several ------------------------------------------------------------------------------ */
 
-_Static_assert(offsetof(struct semel_source, u) == offsetof(struct semel_do, u), "both are read by choose");
-_Static_assert(offsetof(struct semel_source, kind) == 0 && offsetof(struct semel_do, kind) == 0, "the kind is first");
+_Static_assert(offsetof(struct semel_do, kind) == 0, "the kind is first");
 
-static void not_chosen(struct conf_reader *r, const struct conf_setting *s, const struct conf_node *node)
+static void not_chosen(struct conf_reader *r, const struct semel_setting_spec *s, const struct conf_node *node)
 {
     char names[128] = "", text[41];
     const char *list[8], *near = NULL;
     size_t n = 0, length = 0;
-    for (; s->choices[n] != NULL; n++) {
-        list[n] = s->choices[n]->name;
+    for (; semel__conf_choice(s, n) != NULL; n++) {
+        list[n] = semel__conf_choice(s, n)->name;
         length += (size_t)snprintf(names + length, sizeof(names) - length, "%s%s", n > 0 ? ", " : "", list[n]);
     }
     for (const struct conf_node *child = node->first; child != NULL && near == NULL; child = child->next) {
@@ -736,16 +736,33 @@ static void not_chosen(struct conf_reader *r, const struct conf_setting *s, cons
 }
 
 /* Which choice a key tells; choices' end: none. */
-static size_t choice_of(const struct conf_group *const *choices, struct semel_str key)
+static size_t choice_of(const struct semel_setting_spec *s, struct semel_str key)
 {
     size_t i = 0;
     bool by_file;
-    while (choices[i] != NULL && !key_is(&choices[i]->settings[0], key, &by_file))
+    while (semel__conf_choice(s, i) != NULL && !key_is(&semel__conf_choice(s, i)->settings[0], key, &by_file))
         i++;
     return i;
 }
 
-static void choose(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, char *at)
+/* The options of a source are its kind's own, and lie in the arena. */
+static char *choose_source(struct conf_reader *r, size_t chosen, struct semel_source *at)
+{
+    at->kind = semel__broker_kinds[chosen];
+    at->options = semel__arena_alloc(&r->owned->arena, 1, at->kind->options_size);
+    r->failed |= at->options == NULL;
+    if (at->options != NULL)
+        memset(at->options, 0, at->kind->options_size);
+    return at->options;
+}
+
+static char *choose_handler(size_t chosen, struct semel_do *at)
+{
+    at->kind = (enum semel_do_kind)chosen;
+    return (char *)&at->u;
+}
+
+static void choose(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     const struct conf_node *teller = NULL;
     size_t chosen = 0;
@@ -755,12 +772,12 @@ static void choose(struct conf_reader *r, const struct conf_setting *s, struct c
         return;
     }
     for (const struct conf_node *child = node->first; child != NULL; child = child->next) {
-        size_t i = choice_of(s->choices, child->key);
-        if (s->choices[i] == NULL || (teller != NULL && i == chosen))
+        size_t i = choice_of(s, child->key);
+        if (semel__conf_choice(s, i) == NULL || (teller != NULL && i == chosen))
             continue;
         if (teller != NULL) {
             semel__conf_wrong(r, child->key_place, "%s is of two kinds, %s and %s; one of them is right", r->path,
-                              s->choices[chosen]->name, s->choices[i]->name);
+                              semel__conf_choice(s, chosen)->name, semel__conf_choice(s, i)->name);
             ok = false;
         } else {
             teller = child;
@@ -771,9 +788,9 @@ static void choose(struct conf_reader *r, const struct conf_setting *s, struct c
         not_chosen(r, s, node);
     if (teller == NULL || !ok)
         return;
-    const int kind = (int)chosen;
-    memcpy(at, &kind, sizeof(kind));
-    read_group(r, s->choices[chosen], node, at + offsetof(struct semel_source, u));
+    char *options = s->kind == SEMEL_SETTING_SOURCE ? choose_source(r, chosen, at) : choose_handler(chosen, at);
+    if (options != NULL)
+        read_group(r, semel__conf_choice(s, chosen), node, options);
 }
 
 /* ---- routes -------------------------------------------------------------------------------------- */
@@ -792,7 +809,7 @@ static bool route_name_ok(struct conf_reader *r, const struct conf_node *first, 
     return false;
 }
 
-static void read_route(struct conf_reader *r, const struct conf_group *group, struct conf_node *node,
+static void read_route(struct conf_reader *r, const struct semel_setting_group *group, struct conf_node *node,
                        struct semel_route *route)
 {
     char name[101];
@@ -813,7 +830,7 @@ static void read_route(struct conf_reader *r, const struct conf_group *group, st
     leave(r, back);
 }
 
-static void read_routes(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node)
+static void read_routes(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node)
 {
     struct semel_conf *conf = &r->owned->conf;
     size_t n = 0;
@@ -836,7 +853,7 @@ static void read_routes(struct conf_reader *r, const struct conf_setting *s, str
 
 /* ---- one setting --------------------------------------------------------------------------------- */
 
-static void note_member(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node)
+static void note_member(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node)
 {
     struct conf_said *said = &r->said[r->n_said++];
     *said = (struct conf_said){.member = s->member, .node = node, .setting = s};
@@ -844,9 +861,9 @@ static void note_member(struct conf_reader *r, const struct conf_setting *s, str
 }
 
 /* true and false are short for {} and for not saying it. */
-static void read_subgroup(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, char *at)
+static void read_subgroup(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, char *at)
 {
-    bool is_switch = (s->flags & CONF_SWITCH) != 0;
+    bool is_switch = (s->flags & SEMEL_SETTING_SWITCH) != 0;
     bool scalar = node->shape == CONF_SCALAR && node->plain && is_switch;
     bool on = node->shape == CONF_MAPPING || (scalar && semel__str_eqz(node->text, "true"));
     char right[64];
@@ -861,7 +878,7 @@ static void read_subgroup(struct conf_reader *r, const struct conf_setting *s, s
         read_group(r, s->group, node, at);
 }
 
-static void read_setting(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, char *base,
+static void read_setting(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, char *base,
                          bool by_file)
 {
     char name[64];
@@ -879,31 +896,32 @@ static void read_setting(struct conf_reader *r, const struct conf_setting *s, st
         return;
     }
     switch (s->kind) {
-    case CONF_GROUP:
+    case SEMEL_SETTING_GROUP:
         read_subgroup(r, s, node, base + s->offset);
         break;
-    case CONF_ONE_OF:
+    case SEMEL_SETTING_ONE_OF:
+    case SEMEL_SETTING_SOURCE:
         choose(r, s, node, base + s->offset);
         break;
-    case CONF_ROUTES:
+    case SEMEL_SETTING_ROUTES:
         read_routes(r, s, node);
         break;
-    case CONF_MEMBER:
+    case SEMEL_SETTING_MEMBER:
         note_member(r, s, node);
         break;
-    case CONF_TEXT:
-    case CONF_WORD:
-    case CONF_NUMBER:
-    case CONF_TIME:
-    case CONF_FLAG:
-    case CONF_RULE:
-    case CONF_RULES:
-    case CONF_TEXTS:
-    case CONF_PAIRS:
-    case CONF_ADDRESS:
-    case CONF_URL:
-    case CONF_FILE:
-    case CONF_PROGRAM:
+    case SEMEL_SETTING_TEXT:
+    case SEMEL_SETTING_WORD:
+    case SEMEL_SETTING_NUMBER:
+    case SEMEL_SETTING_TIME:
+    case SEMEL_SETTING_FLAG:
+    case SEMEL_SETTING_RULE:
+    case SEMEL_SETTING_RULES:
+    case SEMEL_SETTING_TEXTS:
+    case SEMEL_SETTING_PAIRS:
+    case SEMEL_SETTING_ADDRESS:
+    case SEMEL_SETTING_URL:
+    case SEMEL_SETTING_FILE:
+    case SEMEL_SETTING_PROGRAM:
         node->bad |= !semel__conf_take(r, s, node, base + s->offset);
         break;
     }
@@ -912,39 +930,41 @@ static void read_setting(struct conf_reader *r, const struct conf_setting *s, st
 
 /* ---- a group ------------------------------------------------------------------------------------- */
 
-static void set_defaults(struct conf_reader *r, const struct conf_group *group, char *base)
+static void set_defaults(struct conf_reader *r, const struct semel_setting_group *group, char *base)
 {
     for (size_t i = 0; i < group->n; i++) {
-        const struct conf_setting *s = &group->settings[i];
-        struct conf_node node = {.plain = true, .text = semel__str(s->other), .said = semel__str(s->other)};
-        if (s->kind == CONF_GROUP)
+        const struct semel_setting_spec *s = &group->settings[i];
+        struct conf_node node = {.plain = true,
+                                 .text = semel__str(s->default_text),
+                                 .said = semel__str(s->default_text)};
+        if (s->kind == SEMEL_SETTING_GROUP)
             set_defaults(r, s->group, base + s->offset);
-        else if (s->other != NULL)
+        else if (s->default_text != NULL)
             semel__conf_take(r, s, &node, base + s->offset);
     }
 }
 
-static void missing(struct conf_reader *r, const struct conf_setting *s, const struct conf_node *node)
+static void missing(struct conf_reader *r, const struct semel_setting_spec *s, const struct conf_node *node)
 {
     struct conf_place place = node->key.p != NULL ? node->key_place : (struct conf_place){0, 0};
+    bool below = s->kind >= SEMEL_SETTING_GROUP; /* its own settings say what it must be */
     char type[256];
     semel__conf_type(s, type, sizeof(type));
     semel__conf_wrong_at(r, place, s->name, "%s lacks %s: %s%s%s", here(r), s->name, s->help,
-                         s->kind == CONF_GROUP || s->kind == CONF_ONE_OF || s->kind == CONF_ROUTES ? ""
-                                                                                                   : "; it must be ",
-                         s->kind == CONF_GROUP || s->kind == CONF_ONE_OF || s->kind == CONF_ROUTES ? "" : type);
+                         below ? "" : "; it must be ", below ? "" : type);
 }
 
-static void read_group(struct conf_reader *r, const struct conf_group *group, struct conf_node *node, char *base)
+static void read_group(struct conf_reader *r, const struct semel_setting_group *group, struct conf_node *node,
+                       char *base)
 {
     struct found found = {.node = {NULL}};
     set_defaults(r, group, base);
     find_keys(r, group, node, &found);
     for (size_t i = 0; i < group->n && !r->failed; i++) {
-        const struct conf_setting *s = &group->settings[i];
+        const struct semel_setting_spec *s = &group->settings[i];
         if (found.node[i] != NULL)
             read_setting(r, s, found.node[i], base, found.by_file[i]);
-        else if ((s->flags & CONF_REQUIRED) != 0 && !found.meant[i])
+        else if ((s->flags & SEMEL_SETTING_REQUIRED) != 0 && !found.meant[i])
             missing(r, s, node);
     }
 }

@@ -41,27 +41,27 @@
 /* ---- names --------------------------------------------------------------------------------------- */
 
 /* Where a group says a member, below `before`. */
-static bool find_member(const struct conf_group *group, struct semel_str member, const char *before, char *out,
+static bool find_member(const struct semel_setting_group *group, struct semel_str member, const char *before, char *out,
                         size_t size)
 {
     for (size_t i = 0; i < group->n; i++) {
-        const struct conf_setting *s = &group->settings[i];
+        const struct semel_setting_spec *s = &group->settings[i];
         char path[96];
         snprintf(path, sizeof(path), "%s%s%s", before, before[0] != '\0' ? "." : "", s->name);
-        if (s->kind == CONF_MEMBER && semel__str_eqz(member, s->member)) {
+        if (s->kind == SEMEL_SETTING_MEMBER && semel__str_eqz(member, s->member)) {
             snprintf(out, size, "%s", path);
             return true;
         }
-        if (s->kind == CONF_GROUP && find_member(s->group, member, path, out, size))
+        if (s->kind == SEMEL_SETTING_GROUP && find_member(s->group, member, path, out, size))
             return true;
     }
     return false;
 }
 
-static const struct conf_group *route_group(void)
+static const struct semel_setting_group *route_group(void)
 {
     for (size_t i = 0; i < semel__conf_root.n; i++)
-        if (semel__conf_root.settings[i].kind == CONF_ROUTES)
+        if (semel__conf_root.settings[i].kind == SEMEL_SETTING_ROUTES)
             return semel__conf_root.settings[i].group;
     return NULL;
 }
@@ -304,144 +304,84 @@ struct look {
 #define WRONG(l, below, ...) \
     semel__conf_wrong_at((l)->r, semel__conf_place((l)->r, semel__conf_find((l)->node, (below))), (below), __VA_ARGS__)
 
-static bool copy_joined(struct conf_reader *r, const char *before, struct semel_str s, struct semel_str *ret)
+/* ---- how a check sees its settings --------------------------------------------------------------- */
+
+static const struct conf_check *check_of(const struct semel_setting_check *check)
 {
-    struct semel_buf buf;
-    semel__buf_init(&buf, CONF_TEXT_MAX);
-    semel__buf_addz(&buf, before);
-    semel__buf_add(&buf, s.p, s.n);
-    bool ok = !buf.failed && semel__arena_copy(&r->owned->arena, semel__buf_str(&buf), ret);
-    semel__buf_done(&buf);
-    r->failed |= !ok;
-    return ok;
+    return (const struct conf_check *)check;
 }
 
-/* ---- pieces -------------------------------------------------------------------------------------- */
-
-static bool scheme_is(struct semel_str url, const char *scheme)
+/* The node of a setting, or the deepest that there is on the way to it. */
+static const struct conf_node *node_of(const struct semel_setting_check *check, const char *setting, char *below,
+                                       size_t size)
 {
-    size_t n = strlen(scheme);
-    return url.n > n && memcmp(url.p, scheme, n) == 0 && url.p[n] == ':';
+    snprintf(below, size, "%s.%s", check_of(check)->below, setting);
+    return semel__conf_find(check_of(check)->node, below);
 }
 
-static void check_tls(const struct look *l, const char *below, const struct semel_conf_tls *tls)
+static bool check_given(const struct semel_setting_check *check, const char *setting)
 {
-    bool cert = semel__str_given(tls->cert_file), key = semel__str_given(tls->key_file);
-    char path[64];
-    snprintf(path, sizeof(path), "%s.%s", below, cert ? "cert_file" : "key_file");
-    if (cert != key)
-        WRONG(l, path, "%s.%s is said without %s; they go together", l->r->path, path, cert ? "key_file" : "cert_file");
+    char below[128];
+    const struct conf_node *node = node_of(check, setting, below, sizeof(below));
+    return semel__str_given(node->key) && semel__str_eqz(node->key, setting);
 }
 
-/* TLS is said in the URL's scheme; `tls` says how. */
-static void check_tls_url(const struct look *l, const char *below, const char *plain, struct semel_str url,
-                          struct semel_conf_tls *tls)
+static void check_show(const struct semel_setting_check *check, const char *setting, char *out, size_t size)
 {
-    const struct conf_node *node = semel__conf_find(l->node, below);
-    bool said = semel__str_given(node->key) && semel__str_eqz(node->key, "tls");
-    bool clear = scheme_is(url, plain);
-    if (said && clear && tls->on)
-        WRONG(l, below, "%s.%s is on, but the URL begins with %s:; it must be %ss:", l->r->path, below, plain, plain);
-    if (said && !clear && !tls->on)
-        WRONG(l, below, "%s.%s is false, but the URL begins with %ss:; one of them is right", l->r->path, below, plain);
-    tls->on = !clear;
-    check_tls(l, below, tls);
+    char below[128];
+    semel__conf_show(node_of(check, setting, below, sizeof(below)), out, size);
 }
 
-static void check_reach(const struct look *l, const char *below, const struct semel_conf_server *server)
+static void check_put(const struct semel_setting_check *check, const char *setting, struct semel_buf *buf)
 {
-    char is[96];
-    if (server->address.local || server->tls.on || server->plain)
-        return;
-    semel__conf_show(semel__conf_find(l->node, below), is, sizeof(is));
-    WRONG(l, below, "%s%s%s is %s, which others can reach; it must have tls, or be loopback or a unix socket",
-          l->r->path, l->r->path[0] != '\0' ? "." : "", below, is);
+    char below[128];
+    (void)node_of(check, setting, below, sizeof(below));
+    semel__conf_put_said(buf, check_of(check)->node, below);
 }
 
-static void check_path(const struct look *l, const char *below, struct semel_str *path)
+static const char *check_keep(const struct semel_setting_check *check, const char *text)
 {
-    if (!semel__str_given(*path) && !copy_joined(l->r, "/", l->route->name, path))
-        return;
-    for (size_t i = 0; i < path->n; i++)
-        if (path->p[0] != '/' || strchr(" ?#%{}", path->p[i]) != NULL) {
-            WRONG(l, below, "%s.%s must begin with / and have no blank, brace, ?, # or %% in it; say one that does",
-                  l->r->path, below);
-            return;
-        }
+    struct conf_reader *r = check_of(check)->r;
+    struct semel_str kept = {NULL, 0};
+    r->failed |= !semel__arena_copy(&r->owned->arena, semel__str(text), &kept);
+    return kept.p;
 }
 
-/* ---- sources ------------------------------------------------------------------------------------- */
-
-static bool topic_ok(struct semel_str topic)
+static void check_wrong(const struct semel_setting_check *check, const char *setting, const char *text)
 {
-    for (size_t i = 0; i < topic.n; i++) {
-        char c = topic.p[i];
-        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
-              c == '-'))
-            return false; /* a ^ would make it a pattern */
-    }
-    return topic.n > 0 && !semel__str_eqz(topic, ".") && !semel__str_eqz(topic, "..");
+    struct conf_reader *r = check_of(check)->r;
+    char below[128];
+    const struct conf_node *node = node_of(check, setting, below, sizeof(below));
+    semel__conf_wrong_at(r, semel__conf_place(r, node), below, "%s", text);
 }
 
-static void check_kafka(const struct look *l, struct semel_conf_kafka *kafka)
+void semel__conf_check_init(struct conf_check *check, struct conf_reader *r, const struct semel_route *route,
+                            const struct conf_node *node, const char *below)
 {
-    if (!semel__str_given(kafka->group))
-        kafka->group = l->route->name;
-    if (!semel__conf_hosts_ok(kafka->brokers))
-        WRONG(l, "from.kafka", "%s.from.kafka must be HOST:PORT, or several with commas between and no blanks",
-              l->r->path);
-    for (size_t i = 1; i < kafka->topics.n; i++)
-        for (size_t k = 0; k < i; k++)
-            if (semel__str_eq(kafka->topics.at[i], kafka->topics.at[k]))
-                WRONG(l, "from.topic", "%s.from.topic has a topic twice; once is enough", l->r->path);
-    for (size_t i = 0; i < kafka->topics.n; i++)
-        if (!topic_ok(kafka->topics.at[i])) {
-            WRONG(l, "from.topic",
-                  "%s.from.topic: a topic has letters, digits, dots, _ and - in its name and nothing "
-                  "else",
-                  l->r->path);
-            break;
-        }
-    if (kafka->offsets == SEMEL_CONF_OFFSETS_STORE && l->route->handler.kind != SEMEL_DO_SQL)
-        WRONG(l, "from.offsets",
-              "%s.from.offsets is store, which goes with the effect's transaction; it needs `do: {sql: ...}`",
-              l->r->path);
-    if (kafka->tls.on && !kafka->tls.verify)
-        WRONG(l, "from.tls.verify",
-              "%s.from.tls.verify is false, but Kafka's certificates are always checked; "
-              "name their authority in ca_file",
-              l->r->path);
-    check_tls(l, "from.tls", &kafka->tls);
+    *check = (struct conf_check){
+        .base = {.path = check->path,
+                 .route = route != NULL ? route->name : (struct semel_str){0},
+                 .transactional = route != NULL && route->handler.kind == SEMEL_DO_SQL,
+                 .given = check_given,
+                 .show = check_show,
+                 .put = check_put,
+                 .keep = check_keep,
+                 .wrong = check_wrong},
+        .r = r,
+        .node = node,
+        .below = below,
+    };
+    snprintf(check->path, sizeof(check->path), "%s%s%s", r->path, r->path[0] != '\0' ? "." : "", below);
 }
 
-static void check_amqp(const struct look *l, struct semel_conf_amqp *amqp)
+bool semel__source_stores_positions(const struct semel_source *from)
 {
-    if (semel__str_given(amqp->password) && !semel__str_given(amqp->user))
-        WRONG(l, "from.password", "%s.from has a password without a user; say user as well", l->r->path);
-    check_tls_url(l, "from.tls", "amqp", amqp->url, &amqp->tls);
+    return from->kind->stores_positions != NULL && from->kind->stores_positions(from->options);
 }
 
-static void check_source(const struct look *l)
+const struct semel_listen_options *semel__route_listens(const struct semel_route *route)
 {
-    struct semel_source *from = &l->route->from;
-    switch (from->kind) {
-    case SEMEL_SOURCE_KAFKA:
-        check_kafka(l, &from->u.kafka);
-        break;
-    case SEMEL_SOURCE_AMQP:
-        check_amqp(l, &from->u.amqp);
-        break;
-    case SEMEL_SOURCE_SQS:
-        from->u.sqs.fifo = from->u.sqs.url.n > 5 && memcmp(from->u.sqs.url.p + from->u.sqs.url.n - 5, ".fifo", 5) == 0;
-        check_tls_url(l, "from.tls", "http", from->u.sqs.url, &from->u.sqs.tls);
-        break;
-    case SEMEL_SOURCE_LISTEN:
-        check_path(l, "from.path", &from->u.listen.path);
-        if (!semel__str_given(from->u.listen.source))
-            from->u.listen.source = l->route->name;
-        check_reach(l, "from.listen", &from->u.listen.server);
-        break;
-    }
+    return (route->from.kind->flags & SEMEL_KIND_SERVED) != 0 ? route->from.options : NULL;
 }
 
 /* ---- handlers ------------------------------------------------------------------------------------ */
@@ -518,19 +458,19 @@ static void check_transient(const struct look *l, const struct semel_conf_http *
 /* A fake server would get the messages, and its answers would be believed. */
 static void check_plain(const struct look *l, const char *below, struct semel_str url)
 {
-    if (!semel__str_given(url) || !scheme_is(url, "http") || semel__conf_url_local(url))
+    if (!semel__str_given(url) || !semel__setting_scheme(url, "http") || semel__conf_url_local(url))
         return;
     WRONG(l, below,
           "%s.%s calls another host without TLS; it must begin with https:, or do.plain must be true if that is meant",
           l->r->path, below);
 }
 
-static void check_http(const struct look *l, struct semel_conf_http *http)
+static void check_http(const struct look *l, const struct conf_check *check, struct semel_conf_http *http)
 {
     check_headers(l);
     check_reconcile(l, http->reconcile);
     check_transient(l, http);
-    check_tls_url(l, "do.tls", "http", http->url, &http->tls);
+    semel__setting_check_tls_url(&check->base, "http", http->url, &http->tls);
     if (!http->plain) {
         check_plain(l, "do.http", http->url);
         check_plain(l, "do.reconcile", http->reconcile);
@@ -540,6 +480,8 @@ static void check_http(const struct look *l, struct semel_conf_http *http)
 static void check_handler(const struct look *l)
 {
     struct semel_do *handler = &l->route->handler;
+    struct conf_check check;
+    semel__conf_check_init(&check, l->r, l->route, l->node, "do");
     switch (handler->kind) {
     case SEMEL_DO_SQL:
         if (handler->u.sql.set && l->r->owned->conf.store_kind == SEMEL_CONF_STORE_SQLITE)
@@ -548,13 +490,13 @@ static void check_handler(const struct look *l)
             check_statement(l->r, l->route, l->node);
         return;
     case SEMEL_DO_HTTP:
-        check_http(l, &handler->u.http);
+        check_http(l, &check, &handler->u.http);
         break;
     case SEMEL_DO_EXEC:
         break;
     case SEMEL_DO_PULL:
-        check_path(l, "do.path", &handler->u.pull.path);
-        check_reach(l, "do.pull", &handler->u.pull.server);
+        semel__setting_check_path(&check.base, &handler->u.pull.path);
+        semel__setting_check_reach(&check.base, "pull", &handler->u.pull.server);
         break;
     }
     if (l->route->values.n > 0)
@@ -566,7 +508,7 @@ static void check_handler(const struct look *l)
 static void check_rules(const struct look *l)
 {
     const struct semel_rules *rules = &l->route->rules;
-    bool positions = l->route->from.kind == SEMEL_SOURCE_KAFKA;
+    bool positions = (l->route->from.kind->flags & SEMEL_KIND_POSITIONS) != 0;
     if (rules->version.kind != SEMEL_RULE_DEFAULT && rules->order.kind == SEMEL_RULE_DEFAULT)
         WRONG(l, "version", "%s.version orders the messages of a key, and there is no `order` that says which key",
               l->r->path);
@@ -585,8 +527,10 @@ static void check_breaker(const struct look *l)
 void semel__conf_route(struct conf_reader *r, struct semel_route *route, const struct conf_node *node)
 {
     const struct look l = {r, route, node};
+    struct conf_check check;
+    semel__conf_check_init(&check, r, route, node, "from");
     route->rules.timed = route->policy.timed_ids == SEMEL_TIMED_ALL;
-    check_source(&l);
+    route->from.kind->check(route->from.options, &check.base);
     check_handler(&l);
     check_rules(&l);
     check_breaker(&l);
@@ -596,59 +540,36 @@ void semel__conf_route(struct conf_reader *r, struct semel_route *route, const s
 
 /* ---- between routes ------------------------------------------------------------------------------ */
 
-static bool lists_meet(const struct semel_conf_list *a, const struct semel_conf_list *b)
-{
-    for (size_t i = 0; i < a->n; i++)
-        for (size_t k = 0; k < b->n; k++)
-            if (semel__str_eq(a->at[i], b->at[k]))
-                return true;
-    return false;
-}
-
-/* Would both read from one queue, so that each gets a part of it? */
 static bool sources_meet(const struct semel_source *a, const struct semel_source *b)
 {
-    if (a->kind != b->kind)
-        return false;
-    switch (a->kind) {
-    case SEMEL_SOURCE_KAFKA:
-        return semel__str_eq(a->u.kafka.group, b->u.kafka.group) &&
-               semel__str_eq(a->u.kafka.brokers, b->u.kafka.brokers) &&
-               lists_meet(&a->u.kafka.topics, &b->u.kafka.topics);
-    case SEMEL_SOURCE_AMQP:
-        return semel__str_eq(a->u.amqp.url, b->u.amqp.url) && semel__str_eq(a->u.amqp.queue, b->u.amqp.queue);
-    case SEMEL_SOURCE_SQS:
-        return semel__str_eq(a->u.sqs.url, b->u.sqs.url);
-    case SEMEL_SOURCE_LISTEN:
-        return false; /* the paths are compared below */
-    }
-    return false;
+    return a->kind == b->kind && a->kind->same_queue != NULL && a->kind->same_queue(a->options, b->options);
 }
 
 /* Where a route listens. One for `pull` has its four calls below the path, and nothing at the path itself. */
 struct door {
     const char *below;
-    const struct semel_conf_server *server;
+    const struct semel_setting_server *server;
     struct semel_str path;
     bool pull;
 };
 
 static size_t doors_of(const struct semel_route *route, struct door out[2])
 {
+    const struct semel_listen_options *listen = semel__route_listens(route);
     size_t n = 0;
-    if (route->from.kind == SEMEL_SOURCE_LISTEN)
-        out[n++] = (struct door){"from.listen", &route->from.u.listen.server, route->from.u.listen.path, false};
+    if (listen != NULL)
+        out[n++] = (struct door){"from.listen", &listen->server, listen->path, false};
     if (route->handler.kind == SEMEL_DO_PULL)
         out[n++] = (struct door){"do.pull", &route->handler.u.pull.server, route->handler.u.pull.path, true};
     return n;
 }
 
-static bool same_address(const struct semel_conf_server *a, const struct semel_conf_server *b)
+static bool same_address(const struct semel_setting_server *a, const struct semel_setting_server *b)
 {
     return semel__str_eq(a->address.where, b->address.where);
 }
 
-static bool same_hosts(const struct semel_conf_list *a, const struct semel_conf_list *b)
+static bool same_hosts(const struct semel_setting_list *a, const struct semel_setting_list *b)
 {
     bool same = a->n == b->n;
     for (size_t i = 0; same && i < a->n; i++)
@@ -656,11 +577,16 @@ static bool same_hosts(const struct semel_conf_list *a, const struct semel_conf_
     return same;
 }
 
-static bool same_server(const struct semel_conf_server *a, const struct semel_conf_server *b)
+static bool same_text(const char *a, const char *b)
+{
+    return semel__str_eq(semel__str(a), semel__str(b));
+}
+
+static bool same_server(const struct semel_setting_server *a, const struct semel_setting_server *b)
 {
     return a->plain == b->plain && a->tls.on == b->tls.on && same_hosts(&a->hosts, &b->hosts) &&
-           semel__str_eq(a->tls.cert_file, b->tls.cert_file) && semel__str_eq(a->tls.key_file, b->tls.key_file) &&
-           semel__str_eq(a->tls.client_ca_file, b->tls.client_ca_file);
+           same_text(a->tls.cert_file, b->tls.cert_file) && same_text(a->tls.key_file, b->tls.key_file) &&
+           same_text(a->tls.client_ca_file, b->tls.client_ca_file);
 }
 
 /* Is `path` that of a call of this one? */
@@ -710,8 +636,7 @@ static void compare(const struct look *l, const struct semel_route *before)
     semel__str_show(other + length, sizeof(other) - (size_t)length, before->name);
     if (sources_meet(&l->route->from, &before->from))
         WRONG(l, "from", "%s reads from the same queue as %s: each would get only a part of the messages; %s",
-              l->r->path, other,
-              l->route->from.kind == SEMEL_SOURCE_KAFKA ? "give it a group of its own" : "give it a queue of its own");
+              l->r->path, other, l->route->from.kind->apart);
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < m; k++)
             compare_doors(l, &ours[i], &theirs[k], other);
@@ -753,8 +678,11 @@ void semel__conf_between(struct conf_reader *r)
     const struct look top = {r, NULL, r->tree};
     if (semel__str_given(conf->store))
         check_store(&top);
-    if (conf->admin.on && semel__str_given(conf->admin.server.address.text))
-        check_reach(&top, "admin.listen", &conf->admin.server);
+    if (conf->admin.on && semel__str_given(conf->admin.server.address.text)) {
+        struct conf_check check;
+        semel__conf_check_init(&check, r, NULL, r->tree, "admin");
+        semel__setting_check_reach(&check.base, "listen", &conf->admin.server);
+    }
     for (size_t i = 0; i < conf->n_routes && r->routes != NULL && !r->failed; i++) {
         const struct look l = {r, &conf->routes[i], r->routes[i]};
         char name[101];

@@ -22,7 +22,7 @@
 
 /* ==== texts with a form of their own ================================================================
  *
- * URLs, hosts, and names of headers, variables and properties. Only the form is looked at; whether anything answers
+ * URLs, and names of headers, variables and properties. Only the form is looked at; whether anything answers
  * there is for others to find out. What is refused is what could not be meant, or what would reach another place than
  * it seems to (a blank, a control character, a redirecting name). A function that refuses sets *ret_why to what would
  * be right.
@@ -90,47 +90,6 @@ bool semel__conf_url_local(struct semel_str url)
     return semel__host_is_local((struct semel_str){host, (size_t)((port != NULL ? port : past) - host)});
 }
 
-/* ---- hosts --------------------------------------------------------------------------------------- */
-
-static bool host_char(char c, bool brackets)
-{
-    return is_letter(c) || is_digit(c) || c == '.' || c == '-' || c == '_' || (brackets && c == ':');
-}
-
-/* HOST:PORT or [IPV6]:PORT. */
-static bool host_ok(struct semel_str text)
-{
-    int64_t port;
-    size_t colon = text.n;
-    if (text.n == 0)
-        return false; /* and perhaps not even a pointer */
-    while (colon > 0 && text.p[colon - 1] != ':')
-        colon--;
-    struct semel_str digits = {text.p + colon, text.n - colon};
-    if (colon < 2 || digits.n == 0 || !is_digit(digits.p[0]) || !semel__str_int64(digits, &port) || port < 1 ||
-        port > 65535)
-        return false;
-    struct semel_str host = {text.p, colon - 1};
-    bool brackets = host.n > 2 && host.p[0] == '[' && host.p[host.n - 1] == ']';
-    for (size_t i = brackets; i < host.n - brackets; i++)
-        if (!host_char(host.p[i], brackets))
-            return false;
-    return host.n <= SEMEL_ID_MAX;
-}
-
-bool semel__conf_hosts_ok(struct semel_str list)
-{
-    for (;;) {
-        const char *comma = list.n > 0 ? memchr(list.p, ',', list.n) : NULL;
-        size_t n = comma != NULL ? (size_t)(comma - list.p) : list.n;
-        if (!host_ok((struct semel_str){list.p, n}))
-            return false;
-        if (comma == NULL)
-            return true;
-        list = (struct semel_str){comma + 1, list.n - n - 1};
-    }
-}
-
 /* ---- names --------------------------------------------------------------------------------------- */
 
 static bool header_name_ok(struct semel_str name, const char **ret_why)
@@ -164,35 +123,15 @@ static bool variable_name_ok(struct semel_str name, const char **ret_why)
     return name.n < 6 || memcmp(name.p, "SEMEL_", 6) != 0;
 }
 
-size_t semel__conf_properties(const char *const **ret_names)
+static bool listed_name_ok(const struct semel_setting_names *names, struct semel_str name, const char **ret_why)
 {
-#ifdef SEMEL_WITH_KAFKA
-    return semel__kafka_properties(ret_names);
-#else
-    *ret_names = NULL;
-    return 0;
-#endif
-}
-
-static bool property_name_ok(struct semel_str name, const char **ret_why)
-{
-    const char *const *names;
-    size_t n = semel__conf_properties(&names);
+    const char *const *all;
+    size_t n = names->all(&all);
     *ret_why = "one of those that the driver lets through; docs/settings.md lists them";
     for (size_t i = 0; i < n; i++)
-        if (semel__str_eqz(name, names[i]))
+        if (semel__str_eqz(name, all[i]))
             return true;
     return false;
-}
-
-static bool property_value_ok(struct semel_str name, struct semel_str value, struct semel_error *ret_why)
-{
-#ifdef SEMEL_WITH_KAFKA
-    return semel__kafka_property(name.p, value.p, ret_why) == SEMEL_OK;
-#else
-    (void)name, (void)value, (void)ret_why;
-    return true;
-#endif
 }
 
 /* ==== values ===================================================================================== */
@@ -241,26 +180,26 @@ static void words_text(const char *const *words, const char *before, char *out, 
     }
 }
 
-static void time_text(const struct conf_setting *s, char *out, size_t size)
+static void time_text(const struct semel_setting_spec *s, char *out, size_t size)
 {
     char low[32], high[32];
     semel__duration_format(s->low, low, sizeof(low));
     semel__duration_format(s->high, high, sizeof(high));
     snprintf(out, size, "a duration such as 90s, %s to %s%s", low, high,
-             (s->flags & CONF_FOREVER) != 0 ? ", or forever" : "");
+             (s->flags & SEMEL_SETTING_FOREVER) != 0 ? ", or forever" : "");
 }
 
-static size_t text_low(const struct conf_setting *s)
+static size_t text_low(const struct semel_setting_spec *s)
 {
     return s->low > 0 ? (size_t)s->low : 1;
 }
 
-static size_t text_high(const struct conf_setting *s)
+static size_t text_high(const struct semel_setting_spec *s)
 {
     return s->high > 0 ? (size_t)s->high : CONF_TEXT_MAX;
 }
 
-static void url_text(const struct conf_setting *s, char *out, size_t size)
+static void url_text(const struct semel_setting_spec *s, char *out, size_t size)
 {
     if (strcmp(s->words[0], "sqlite") == 0)
         snprintf(out, size, "a store, such as sqlite:FILE or postgres://USER@HOST:5432/DATABASE");
@@ -268,39 +207,40 @@ static void url_text(const struct conf_setting *s, char *out, size_t size)
         words_text(s->words, "a URL, of the scheme ", out, size);
 }
 
-void semel__conf_type(const struct conf_setting *s, char *out, size_t size)
+void semel__conf_type(const struct semel_setting_spec *s, char *out, size_t size)
 {
     static const char *const fixed[] = {
-        [CONF_FLAG] = "true or false",
-        [CONF_RULE] = "a rule: header:NAME, property:NAME, json:/POINTER, position or digest",
-        [CONF_RULES] = "a rule or a list of at most 4: header:NAME, property:NAME, json:/POINTER",
-        [CONF_TEXTS] = "text, or a list of at most 64 texts",
-        [CONF_PAIRS] = "a mapping of at most 64 names to texts",
-        [CONF_ADDRESS] = "an address: localhost:PORT, A.B.C.D:PORT, [IPV6]:PORT or unix:/PATH",
-        [CONF_FILE] = "the name of a file that can be read",
-        [CONF_PROGRAM] = "a program and its arguments, as a list of texts",
-        [CONF_GROUP] = "a mapping",
-        [CONF_ONE_OF] = "a mapping",
-        [CONF_ROUTES] = "a mapping of names to routes",
+        [SEMEL_SETTING_FLAG] = "true or false",
+        [SEMEL_SETTING_RULE] = "a rule: header:NAME, property:NAME, json:/POINTER, position or digest",
+        [SEMEL_SETTING_RULES] = "a rule or a list of at most 4: header:NAME, property:NAME, json:/POINTER",
+        [SEMEL_SETTING_TEXTS] = "text, or a list of at most 64 texts",
+        [SEMEL_SETTING_PAIRS] = "a mapping of at most 64 names to texts",
+        [SEMEL_SETTING_ADDRESS] = "an address: localhost:PORT, A.B.C.D:PORT, [IPV6]:PORT or unix:/PATH",
+        [SEMEL_SETTING_FILE] = "the name of a file that can be read",
+        [SEMEL_SETTING_PROGRAM] = "a program and its arguments, as a list of texts",
+        [SEMEL_SETTING_GROUP] = "a mapping",
+        [SEMEL_SETTING_ONE_OF] = "a mapping",
+        [SEMEL_SETTING_SOURCE] = "a mapping",
+        [SEMEL_SETTING_ROUTES] = "a mapping of names to routes",
     };
-    if (s->kind == CONF_WORD)
+    if (s->kind == SEMEL_SETTING_WORD)
         words_text(s->words, "one of ", out, size);
-    else if (s->kind == CONF_NUMBER)
+    else if (s->kind == SEMEL_SETTING_NUMBER)
         snprintf(out, size, "a whole number, %lld to %lld", (long long)s->low, (long long)s->high);
-    else if (s->kind == CONF_TIME)
+    else if (s->kind == SEMEL_SETTING_TIME)
         time_text(s, out, size);
-    else if (s->kind == CONF_URL)
+    else if (s->kind == SEMEL_SETTING_URL)
         url_text(s, out, size);
-    else if (s->kind == CONF_TEXT)
+    else if (s->kind == SEMEL_SETTING_TEXT)
         snprintf(out, size, "text of %zu to %zu bytes%s", text_low(s), text_high(s),
-                 (s->flags & CONF_LINES) != 0 ? "" : " in one line");
-    else if ((s->flags & CONF_SWITCH) != 0 && s->kind == CONF_GROUP)
+                 (s->flags & SEMEL_SETTING_LINES) != 0 ? "" : " in one line");
+    else if ((s->flags & SEMEL_SETTING_SWITCH) != 0 && s->kind == SEMEL_SETTING_GROUP)
         snprintf(out, size, "a mapping, or true or false");
     else
         snprintf(out, size, "%s", fixed[s->kind] != NULL ? fixed[s->kind] : "?");
 }
 
-static bool wrong_type(struct conf_reader *r, const struct conf_setting *s, const struct conf_node *node)
+static bool wrong_type(struct conf_reader *r, const struct semel_setting_spec *s, const struct conf_node *node)
 {
     char right[RIGHT];
     semel__conf_type(s, right, sizeof(right));
@@ -331,13 +271,13 @@ static bool visible(struct semel_str text)
 }
 
 /* A secret stands in the environment or in a file of its own, never in the settings. */
-static bool secret_outside(struct conf_reader *r, const struct conf_setting *s, const struct conf_node *node)
+static bool secret_outside(struct conf_reader *r, const struct semel_setting_spec *s, const struct conf_node *node)
 {
-    bool whole = (s->flags & CONF_SECRET) != 0 && (s->flags & CONF_LITERAL) == 0;
-    bool url = s->kind == CONF_URL && semel__conf_password(node->text);
+    bool whole = (s->flags & SEMEL_SETTING_SECRET) != 0 && (s->flags & SEMEL_SETTING_LITERAL) == 0;
+    bool url = s->kind == SEMEL_SETTING_URL && semel__conf_password(node->text);
     if (node->outside || (!whole && !url))
         return true;
-    bool twin = (s->flags & CONF_SECRET) != 0;
+    bool twin = (s->flags & SEMEL_SETTING_SECRET) != 0;
     semel__conf_wrong(r, semel__conf_place(r, node),
                       "%s %s, which must not stand in the file; write ${NAME} for a variable of the environment%s%s%s",
                       r->path, whole ? "is a secret" : "has a password in it", twin ? ", or say " : "",
@@ -345,9 +285,9 @@ static bool secret_outside(struct conf_reader *r, const struct conf_setting *s, 
     return false;
 }
 
-static bool check_text(struct conf_reader *r, const struct conf_setting *s, const struct conf_node *node)
+static bool check_text(struct conf_reader *r, const struct semel_setting_spec *s, const struct conf_node *node)
 {
-    bool lines = (s->flags & CONF_LINES) != 0;
+    bool lines = (s->flags & SEMEL_SETTING_LINES) != 0;
     if (node->shape != CONF_SCALAR || is_empty(node))
         return wrong_type(r, s, node);
     if (!secret_outside(r, s, node))
@@ -357,7 +297,7 @@ static bool check_text(struct conf_reader *r, const struct conf_setting *s, cons
                           node->text.n, text_low(s), text_high(s));
         return false;
     }
-    if ((s->flags & CONF_VISIBLE) != 0 && !visible(node->text)) {
+    if ((s->flags & SEMEL_SETTING_VISIBLE) != 0 && !visible(node->text)) {
         semel__conf_wrong(r, semel__conf_place(r, node), "%s must have letters, digits and signs of ASCII only",
                           r->path);
         return false;
@@ -369,22 +309,30 @@ static bool check_text(struct conf_reader *r, const struct conf_setting *s, cons
     return false;
 }
 
-static bool take_text(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+static void put_text(const struct semel_setting_spec *s, void *at, struct semel_str text)
+{
+    if (s->size == sizeof text.p)
+        memcpy(at, &text.p, sizeof text.p);
+    else
+        memcpy(at, &text, sizeof text);
+}
+
+static bool take_text(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     if (!check_text(r, s, node))
         return false;
-    *(struct semel_str *)at = node->text;
+    put_text(s, at, node->text);
     return true;
 }
 
-static bool take_url(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+static bool take_url(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     const char *why;
     char right[RIGHT], type[RIGHT - 64];
     if (!check_text(r, s, node))
         return false;
     if (url_ok(node->text, s->words, &why)) {
-        *(struct semel_str *)at = node->text;
+        put_text(s, at, node->text);
         return true;
     }
     semel__conf_type(s, type, sizeof(type));
@@ -393,9 +341,9 @@ static bool take_url(struct conf_reader *r, const struct conf_setting *s, struct
     return false;
 }
 
-static bool take_address(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+static bool take_address(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
-    struct semel_conf_address *ret = at;
+    struct semel_setting_address *ret = at;
     struct semel_address address;
     char where[SEMEL_ADDRESS_TEXT];
     if (!check_text(r, s, node))
@@ -403,7 +351,7 @@ static bool take_address(struct conf_reader *r, const struct conf_setting *s, st
     if (semel__address_parse(&address, node->text.p, NULL) != SEMEL_OK)
         return wrong_type(r, s, node);
     semel__address_show(&address.storage, true, where);
-    *ret = (struct semel_conf_address){.text = node->text, .where = node->text, .local = address.loopback};
+    *ret = (struct semel_setting_address){.text = node->text, .where = node->text, .local = address.loopback};
     if (address.storage.ss_family != AF_UNIX)
         r->failed |= !semel__arena_copy(&r->owned->arena, semel__str(where), &ret->where);
     return !r->failed;
@@ -411,7 +359,7 @@ static bool take_address(struct conf_reader *r, const struct conf_setting *s, st
 
 /* ---- numbers and words --------------------------------------------------------------------------- */
 
-static void put_number(const struct conf_setting *s, void *at, int64_t value)
+static void put_number(const struct semel_setting_spec *s, void *at, int64_t value)
 {
     const int narrow = (int)value;
     const bool flag = value != 0;
@@ -423,13 +371,13 @@ static void put_number(const struct conf_setting *s, void *at, int64_t value)
         memcpy(at, &value, sizeof(value));
 }
 
-static bool take_number(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+static bool take_number(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     int64_t value;
     bool scalar = node->shape == CONF_SCALAR;
-    bool ok = scalar && (s->kind == CONF_TIME ? semel__duration_parse(node->text, &value)
-                                              : node->plain && semel__str_int64(node->text, &value));
-    if (scalar && (s->flags & CONF_FOREVER) != 0 && semel__str_eqz(node->text, "forever")) {
+    bool ok = scalar && (s->kind == SEMEL_SETTING_TIME ? semel__duration_parse(node->text, &value)
+                                                       : node->plain && semel__str_int64(node->text, &value));
+    if (scalar && (s->flags & SEMEL_SETTING_FOREVER) != 0 && semel__str_eqz(node->text, "forever")) {
         put_number(s, at, SEMEL_NONE);
         return true;
     }
@@ -439,16 +387,16 @@ static bool take_number(struct conf_reader *r, const struct conf_setting *s, str
     return true;
 }
 
-static bool take_flag(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+static bool take_flag(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     bool yes = semel__str_eqz(node->text, "true"), no = semel__str_eqz(node->text, "false");
     if (node->shape != CONF_SCALAR || !node->plain || (!yes && !no))
         return wrong_type(r, s, node);
-    put_number(s, at, yes);
+    put_number(s, at, yes != ((s->flags & SEMEL_SETTING_NOT) != 0));
     return true;
 }
 
-static bool take_word(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+static bool take_word(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     char right[RIGHT], more[RIGHT + 48];
     size_t n = 0;
@@ -467,7 +415,7 @@ static bool take_word(struct conf_reader *r, const struct conf_setting *s, struc
 
 /* ---- rules --------------------------------------------------------------------------------------- */
 
-static bool take_rule(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+static bool take_rule(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     struct semel_error err;
     if (node->shape != CONF_SCALAR || is_empty(node) || node->text.n == 0)
@@ -480,7 +428,7 @@ static bool take_rule(struct conf_reader *r, const struct conf_setting *s, struc
     return false;
 }
 
-static bool take_rules(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+static bool take_rules(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     struct semel_rules *rules = at;
     struct conf_node *each = node->shape == CONF_LIST ? node->first : node;
@@ -497,38 +445,39 @@ static bool take_rules(struct conf_reader *r, const struct conf_setting *s, stru
 
 /* ---- lists --------------------------------------------------------------------------------------- */
 
-static bool take_texts(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+static bool take_texts(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
-    struct semel_conf_list *list = at;
+    struct semel_setting_list *list = at;
     struct conf_node *each = node->shape == CONF_LIST ? node->first : node;
-    struct semel_str *texts = semel__arena_alloc(&r->owned->arena, SEMEL_CONF_LIST_MAX, sizeof(*texts));
+    struct semel_str *texts = semel__arena_alloc(&r->owned->arena, SEMEL_SETTING_LIST_MAX, sizeof(*texts));
     size_t n = 0;
     bool ok = true;
     r->failed |= texts == NULL;
     if (texts == NULL || node->shape == CONF_MAPPING || (node->shape == CONF_LIST && each == NULL))
         return wrong_type(r, s, node);
     for (; each != NULL; each = node->shape == CONF_LIST ? each->next : NULL) {
-        if (n == SEMEL_CONF_LIST_MAX)
+        if (n == SEMEL_SETTING_LIST_MAX)
             return wrong_type(r, s, node);
         ok = !each->bad && check_text(r, s, each) && ok;
         texts[n++] = each->text;
     }
-    *list = (struct semel_conf_list){texts, n};
+    *list = (struct semel_setting_list){texts, n};
     return ok;
 }
 
 /* What came from elsewhere is not quoted. */
-static bool property_ok(struct conf_reader *r, const struct conf_node *each, const char *name)
+static bool listed_value_ok(struct conf_reader *r, const struct semel_setting_spec *s, const struct conf_node *each,
+                            const char *name)
 {
     struct semel_error why;
-    if (property_value_ok(each->key, each->text, &why))
+    if (s->names->takes(each->key.p, each->text.p, &why) == SEMEL_OK)
         return true;
-    semel__conf_wrong(r, semel__conf_place(r, each), "%s: librdkafka does not take this value for \"%s\"%s%s", r->path,
-                      name, each->outside ? "" : ": ", each->outside ? "" : why.text);
+    semel__conf_wrong(r, semel__conf_place(r, each), "%s: %s does not take this value for \"%s\"%s%s", r->path,
+                      s->names->whose, name, each->outside ? "" : ": ", each->outside ? "" : why.text);
     return false;
 }
 
-static bool pair_ok(struct conf_reader *r, const struct conf_setting *s, const struct conf_node *map,
+static bool pair_ok(struct conf_reader *r, const struct semel_setting_spec *s, const struct conf_node *map,
                     const struct conf_node *each)
 {
     const char *why = "";
@@ -539,31 +488,31 @@ static bool pair_ok(struct conf_reader *r, const struct conf_setting *s, const s
             semel__conf_wrong(r, each->key_place, "%s: \"%s\" is said twice; once is right", r->path, name);
             return false;
         }
-    bool ok = (s->flags & CONF_ENV) != 0     ? variable_name_ok(each->key, &why)
-              : (s->flags & CONF_KAFKA) != 0 ? property_name_ok(each->key, &why)
-                                             : header_name_ok(each->key, &why);
+    bool ok = (s->flags & SEMEL_SETTING_ENV) != 0 ? variable_name_ok(each->key, &why)
+              : s->names != NULL                  ? listed_name_ok(s->names, each->key, &why)
+                                                  : header_name_ok(each->key, &why);
     if (!ok) {
         semel__conf_wrong(r, each->key_place, "%s: \"%s\" cannot be a name here; it must be %s", r->path, name, why);
         return false;
     }
-    return !each->bad && check_text(r, s, each) && ((s->flags & CONF_KAFKA) == 0 || property_ok(r, each, name));
+    return !each->bad && check_text(r, s, each) && (s->names == NULL || listed_value_ok(r, s, each, name));
 }
 
-static bool take_pairs(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+static bool take_pairs(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
-    struct semel_pair *pairs = semel__arena_alloc(&r->owned->arena, SEMEL_CONF_LIST_MAX, sizeof(*pairs));
+    struct semel_pair *pairs = semel__arena_alloc(&r->owned->arena, SEMEL_SETTING_LIST_MAX, sizeof(*pairs));
     size_t n = 0;
     bool ok = true;
     r->failed |= pairs == NULL;
     if (pairs == NULL || node->shape != CONF_MAPPING)
         return wrong_type(r, s, node);
     for (struct conf_node *each = node->first; each != NULL; each = each->next) {
-        if (n == SEMEL_CONF_LIST_MAX)
+        if (n == SEMEL_SETTING_LIST_MAX)
             return wrong_type(r, s, node);
         ok = pair_ok(r, s, node, each) && ok;
         pairs[n++] = (struct semel_pair){each->key, each->text};
     }
-    *(struct semel_conf_pairs *)at = (struct semel_conf_pairs){pairs, n};
+    *(struct semel_setting_pairs *)at = (struct semel_setting_pairs){pairs, n};
     return ok;
 }
 
@@ -586,12 +535,12 @@ static bool file_ok(struct conf_reader *r, const struct conf_node *node, const c
     return false;
 }
 
-static bool take_file(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+static bool take_file(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     struct semel_str path;
     if (!check_text(r, s, node) || !semel__conf_resolve(r, node->text, &path) || !file_ok(r, node, path.p, R_OK))
         return false;
-    *(struct semel_str *)at = path;
+    put_text(s, at, path);
     return true;
 }
 
@@ -617,11 +566,11 @@ static bool find_program(struct conf_reader *r, const struct conf_node *node, st
 }
 
 struct program {
-    struct semel_conf_list argv;
+    struct semel_setting_list argv;
     struct semel_str file;
 };
 
-static bool take_program(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+static bool take_program(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
     struct program found = {0};
     const struct conf_node *first = node->shape == CONF_LIST ? node->first : node;
@@ -634,14 +583,17 @@ static bool take_program(struct conf_reader *r, const struct conf_setting *s, st
 
 /* ---- all of them --------------------------------------------------------------------------------- */
 
-bool semel__conf_take(struct conf_reader *r, const struct conf_setting *s, struct conf_node *node, void *at)
+bool semel__conf_take(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
-    static bool (*const takes[])(struct conf_reader *, const struct conf_setting *, struct conf_node *, void *) = {
-        [CONF_TEXT] = take_text,       [CONF_WORD] = take_word,   [CONF_NUMBER] = take_number,
-        [CONF_TIME] = take_number,     [CONF_FLAG] = take_flag,   [CONF_RULE] = take_rule,
-        [CONF_RULES] = take_rules,     [CONF_TEXTS] = take_texts, [CONF_PAIRS] = take_pairs,
-        [CONF_ADDRESS] = take_address, [CONF_URL] = take_url,     [CONF_FILE] = take_file,
-        [CONF_PROGRAM] = take_program,
+    static bool (*const takes[])(struct conf_reader *, const struct semel_setting_spec *, struct conf_node *,
+                                 void *) = {
+        [SEMEL_SETTING_TEXT] = take_text,       [SEMEL_SETTING_WORD] = take_word,
+        [SEMEL_SETTING_NUMBER] = take_number,   [SEMEL_SETTING_TIME] = take_number,
+        [SEMEL_SETTING_FLAG] = take_flag,       [SEMEL_SETTING_RULE] = take_rule,
+        [SEMEL_SETTING_RULES] = take_rules,     [SEMEL_SETTING_TEXTS] = take_texts,
+        [SEMEL_SETTING_PAIRS] = take_pairs,     [SEMEL_SETTING_ADDRESS] = take_address,
+        [SEMEL_SETTING_URL] = take_url,         [SEMEL_SETTING_FILE] = take_file,
+        [SEMEL_SETTING_PROGRAM] = take_program,
     };
     return takes[s->kind](r, s, node, at);
 }

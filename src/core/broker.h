@@ -20,6 +20,7 @@
 #define SEMEL_CORE_BROKER_H
 
 #include "base/mem.h"
+#include "base/str.h"
 #include "semel/types.h"
 
 struct semel_broker;
@@ -30,10 +31,6 @@ struct semel_reply {
     uint64_t tag;
     const struct semel_settled *settled; /* what came of it: act, why, state, cls, outcome; NULL: given back unread */
     int delay_ms;                        /* of one that is given back */
-};
-
-struct semel_pair {
-    struct semel_str name, value;
 };
 
 struct semel_delivery {

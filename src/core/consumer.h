@@ -45,10 +45,6 @@ void semel__policy_write(const struct semel_policy *policy, struct semel_buf *bu
 void semel__policy_members(void (*each)(void *ctx, const char *name, const char *kind, const char *value,
                                         const char *help),
                            void *ctx);
-/* A duration such as "90s" or "45d"; "0s" is one. false: it is none, or out of range. */
-bool semel__duration_parse(struct semel_str text, int64_t *ret_us);
-/* The shortest exact form: "45d", "90s", "1500ms". */
-void semel__duration_format(int64_t us, char *out, size_t size);
 
 /* Settings, and which of them were said, a bit each: the others have their defaults. */
 struct semel_said {

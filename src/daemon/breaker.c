@@ -76,7 +76,7 @@ void run_breaker_done(struct run_route *route)
 
 bool run_gives_back(const struct run_route *route)
 {
-    return route->conf->from.kind == SEMEL_SOURCE_LISTEN;
+    return semel__route_listens(route->conf) != NULL;
 }
 
 bool run_give_back(struct run_worker *worker, int64_t until_us, int64_t now_us)

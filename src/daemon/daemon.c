@@ -164,8 +164,8 @@ static void list_routes(void *ctx, struct semel_buf *json)
         semel__buf_addf(json,
                         "%s{\"name\":\"%.*s\",\"source\":\"%s\",\"handler\":\"%s\",\"guarantee\":\"%s\","
                         "\"order\":\"%s\",\"breaker\":\"%s\",\"source_up\":%s,\"store_up\":%s,\"held\":%s}",
-                        i > 0 ? "," : "", (int)route->conf->name.n, route->conf->name.p,
-                        semel__source_name(route->conf->from.kind), semel__do_name(route->conf->handler.kind),
+                        i > 0 ? "," : "", (int)route->conf->name.n, route->conf->name.p, route->conf->from.kind->name,
+                        semel__do_name(route->conf->handler.kind),
                         semel__guarantee_name(route->conf->promise.guarantee),
                         semel__order_rests_name(route->conf->promise.order),
                         states[semel__route_breaker_look(&route->breaker).state],
@@ -179,23 +179,9 @@ static void list_routes(void *ctx, struct semel_buf *json)
 /* Beside the batch that it works on, the next one of each worker waits. */
 static size_t in_flight(const struct semel_route *conf)
 {
+    const struct semel_source *from = &conf->from;
     size_t wanted = (size_t)(2 * conf->workers * conf->batch);
-    switch (conf->from.kind) {
-    case SEMEL_SOURCE_KAFKA:
-        return wanted < (size_t)conf->from.u.kafka.in_flight ? wanted : (size_t)conf->from.u.kafka.in_flight;
-    case SEMEL_SOURCE_AMQP:
-        return (size_t)conf->from.u.amqp.prefetch;
-    case SEMEL_SOURCE_SQS:
-    case SEMEL_SOURCE_LISTEN:
-        break;
-    }
-    return wanted;
-}
-
-/* A worker that moves the position of a partition must get all of it, in order. */
-static bool keeps_positions(const struct semel_route *conf)
-{
-    return conf->from.kind == SEMEL_SOURCE_KAFKA && conf->from.u.kafka.offsets == SEMEL_CONF_OFFSETS_STORE;
+    return from->kind->in_flight != NULL ? from->kind->in_flight(from->options, wanted) : wanted;
 }
 
 static semel_status build_workers(struct run_route *route, struct semel_error *err)
@@ -203,12 +189,13 @@ static semel_status build_workers(struct run_route *route, struct semel_error *e
     const struct semel_route *conf = route->conf;
     bool pull = conf->handler.kind == SEMEL_DO_PULL;
     bool outside = conf->handler.kind == SEMEL_DO_HTTP || conf->handler.kind == SEMEL_DO_EXEC;
+    bool positions = semel__source_stores_positions(&conf->from); /* a worker that moves one gets all of a partition */
     size_t sides = outside ? 1 : (size_t)conf->workers;
     struct semel_random rng;
     semel__random_seed_os(&rng);
     semel_status status = semel__hand_new(&route->hand, sides, in_flight(conf),
-                                          conf->policy.order != SEMEL_ORDER_NONE || keeps_positions(conf),
-                                          conf->from.kind == SEMEL_SOURCE_LISTEN, err);
+                                          conf->policy.order != SEMEL_ORDER_NONE || positions,
+                                          semel__route_listens(conf) != NULL, err);
     if (status != SEMEL_OK)
         return status;
     route->workers = semel__calloc(sides + pull, sizeof *route->workers);

@@ -3,9 +3,10 @@
  * open.c: from settings to stores, brokers and callers. Settings were checked when they were read; what a driver still
  * refuses is told as it says it.
  */
+#include <stdio.h>
+
 #include "base/error.h"
 #include "base/str.h"
-#include "daemon/options.h"
 #include "daemon/positions.h"
 #include "daemon/run.h"
 
@@ -30,94 +31,44 @@ semel_status run_open_store(struct semel_daemon *daemon, struct semel_store **re
 
 /* ---- sources ------------------------------------------------------------------------------------- */
 
-static semel_status left_out(const struct run_route *route, struct semel_error *err)
-{
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "this program was built without %s",
-                       semel__source_name(route->conf->from.kind));
-}
-
-#ifdef SEMEL_WITH_KAFKA
-static void kafka_logs(void *ctx, int level, const char *facility, const char *text)
+static void client_logs(void *ctx, int level, const char *facility, const char *text)
 {
     struct run_route *route = ctx;
+    char says[64];
+    snprintf(says, sizeof says, "%s says", route->conf->from.kind->client);
     SEMEL__LOG(route->daemon->log,
                level <= 3   ? SEMEL_LOG_WARN
                : level <= 5 ? SEMEL_LOG_INFO
                             : SEMEL_LOG_DEBUG,
-               "librdkafka says", SEMEL_F_STR("consumer", route->conf->name), SEMEL_F_Z("facility", facility),
+               says, SEMEL_F_STR("consumer", route->conf->name), SEMEL_F_Z("facility", facility),
                SEMEL_F_Z("said", text));
-}
-
-static semel_status open_kafka(struct run_route *route, struct semel_broker **ret, struct semel_error *err)
-{
-    struct run_kafka_options kafka;
-    struct semel_positions *positions = atomic_load(&route->positions);
-    run_kafka_options(&route->conf->from.u.kafka, &kafka);
-    kafka.options.log = kafka_logs;
-    kafka.options.log_ctx = route;
-    if (positions != NULL)
-        kafka.options.hooks = (struct semel_kafka_hooks){positions, semel__positions_assigned,
-                                                         semel__positions_revoked};
-    return semel__broker_kafka_open(ret, &kafka.options, err);
-}
-#endif
-
-#ifdef SEMEL_WITH_AMQP
-static semel_status open_amqp(struct run_route *route, struct semel_broker **ret, struct semel_error *err)
-{
-    struct semel_amqp_options options;
-    run_amqp_options(&route->conf->from.u.amqp, &options);
-    return semel__broker_amqp_open(ret, &options, err);
-}
-#endif
-
-#ifdef SEMEL_WITH_SQS
-static semel_status open_sqs(struct run_route *route, struct semel_broker **ret, struct semel_error *err)
-{
-    struct semel_sqs_options options;
-    run_sqs_options(&route->conf->from.u.sqs, &options);
-    return semel__broker_sqs_open(ret, &options, err);
-}
-#endif
-
-static semel_status open_listen(struct run_route *route, struct semel_broker **ret, struct semel_error *err)
-{
-    *ret = semel__serve_ingest(route->daemon->serve, route->conf);
-    return *ret != NULL ? SEMEL_OK : semel__fail_memory(err);
 }
 
 semel_status run_open_broker(struct run_route *route, struct semel_broker **ret, struct semel_error *err)
 {
-    switch (route->conf->from.kind) {
-    case SEMEL_SOURCE_KAFKA:
-#ifdef SEMEL_WITH_KAFKA
-        return open_kafka(route, ret, err);
-#else
-        break;
-#endif
-    case SEMEL_SOURCE_AMQP:
-#ifdef SEMEL_WITH_AMQP
-        return open_amqp(route, ret, err);
-#else
-        break;
-#endif
-    case SEMEL_SOURCE_SQS:
-#ifdef SEMEL_WITH_SQS
-        return open_sqs(route, ret, err);
-#else
-        break;
-#endif
-    case SEMEL_SOURCE_LISTEN:
-        return open_listen(route, ret, err);
+    const struct semel_source *from = &route->conf->from;
+    struct semel_positions *positions = atomic_load(&route->positions);
+    struct semel_source_hooks hooks = {.log = client_logs, .log_ctx = route};
+    if (semel__route_listens(route->conf) != NULL) {
+        *ret = semel__serve_ingest(route->daemon->serve, route->conf);
+        return *ret != NULL ? SEMEL_OK : semel__fail_memory(err);
     }
-    return left_out(route, err);
+    if (from->kind->open == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "this program was built without %s",
+                           from->kind->name);
+    if (positions != NULL) {
+        hooks.assigned = semel__positions_assigned;
+        hooks.revoked = semel__positions_revoked;
+        hooks.ctx = positions;
+    }
+    return from->kind->open(ret, from->options, &hooks, err);
 }
 
 /* ---- callers ------------------------------------------------------------------------------------- */
 
 static semel_status open_http(const struct semel_conf_http *conf, struct semel_caller **ret, struct semel_error *err)
 {
-    int transient[SEMEL_CONF_LIST_MAX];
+    int transient[SEMEL_SETTING_LIST_MAX];
     struct semel_http_caller_settings settings = {
         .transient = transient,
         .n_transient = conf->transient.n,
@@ -128,11 +79,11 @@ static semel_status open_http(const struct semel_conf_http *conf, struct semel_c
         .headers = conf->headers.at,
         .n_headers = conf->headers.n,
         .idempotent = conf->idempotent,
-        .ca_file = text_of(conf->tls.ca_file),
-        .cert_file = text_of(conf->tls.cert_file),
-        .key_file = text_of(conf->tls.key_file),
-        .key_password = text_of(conf->tls.key_password),
-        .verify = !conf->tls.on || conf->tls.verify,
+        .ca_file = conf->tls.ca_file,
+        .cert_file = conf->tls.cert_file,
+        .key_file = conf->tls.key_file,
+        .key_password = conf->tls.key_password,
+        .verify = !conf->tls.on || !conf->tls.no_verify,
     };
     for (size_t i = 0; i < conf->transient.n; i++) {
         int64_t status = 0;
@@ -142,7 +93,7 @@ static semel_status open_http(const struct semel_conf_http *conf, struct semel_c
     return semel__http_caller_new(ret, &settings, err);
 }
 
-static void words(const struct semel_conf_list *list, const char **argv)
+static void words(const struct semel_setting_list *list, const char **argv)
 {
     for (size_t i = 0; i < list->n; i++)
         argv[i] = list->at[i].p;
@@ -151,7 +102,7 @@ static void words(const struct semel_conf_list *list, const char **argv)
 
 static semel_status open_exec(const struct semel_conf_exec *conf, struct semel_caller **ret, struct semel_error *err)
 {
-    const char *argv[SEMEL_CONF_LIST_MAX + 1], *reconcile[SEMEL_CONF_LIST_MAX + 1];
+    const char *argv[SEMEL_SETTING_LIST_MAX + 1], *reconcile[SEMEL_SETTING_LIST_MAX + 1];
     struct semel_exec_caller_settings settings = {
         .argv = argv,
         .reconcile_argv = conf->reconcile.n > 0 ? reconcile : NULL,

@@ -122,7 +122,7 @@ static void replace_list(struct semel_positions *positions, struct taken *list, 
     semel__free(old);
 }
 
-void semel__positions_revoked(void *ctx, const struct semel_kafka_start *starts, size_t n, bool lost)
+void semel__positions_revoked(void *ctx, const struct semel_source_start *starts, size_t n, bool lost)
 {
     struct semel_positions *positions = ctx;
     (void)lost;
@@ -189,14 +189,14 @@ semel_status semel__positions_look(struct semel_positions *positions, struct sem
 
 /* ---- taking -------------------------------------------------------------------------------------- */
 
-static struct semel_position *find_item(struct semel_position *items, size_t n, const struct semel_kafka_start *start)
+static struct semel_position *find_item(struct semel_position *items, size_t n, const struct semel_source_start *start)
 {
     const struct semel_position key = {.source = start->topic, .partition = start->partition};
     return bsearch(&key, items, n, sizeof key, cmp_position);
 }
 
 /* A partition of which the store had never heard starts where the group has come to in Kafka, and keeps that. */
-static semel_status adopt(struct semel_positions *positions, const struct semel_kafka_start *starts,
+static semel_status adopt(struct semel_positions *positions, const struct semel_source_start *starts,
                           struct semel_position *items, size_t n, int64_t now_us, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
@@ -210,7 +210,7 @@ static semel_status adopt(struct semel_positions *positions, const struct semel_
     return status;
 }
 
-static semel_status take_once(struct semel_positions *positions, const struct semel_kafka_start *starts,
+static semel_status take_once(struct semel_positions *positions, const struct semel_source_start *starts,
                               struct semel_position *items, size_t n, struct semel_error *err)
 {
     int64_t now_us = 0;
@@ -227,7 +227,7 @@ static semel_status take_once(struct semel_positions *positions, const struct se
 }
 
 /* After a commit of unknown outcome they are taken again: an epoch more does no harm. */
-static semel_status take(struct semel_positions *positions, const struct semel_kafka_start *starts,
+static semel_status take(struct semel_positions *positions, const struct semel_source_start *starts,
                          struct semel_position *items, size_t n, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
@@ -246,7 +246,7 @@ static semel_status take(struct semel_positions *positions, const struct semel_k
                                             "taking positions: the connection to the store was lost %d times", TRIES);
 }
 
-static semel_status make_items(const struct semel_kafka_start *starts, size_t n, struct semel_position *items,
+static semel_status make_items(const struct semel_source_start *starts, size_t n, struct semel_position *items,
                                struct semel_error *err)
 {
     for (size_t i = 0; i < n; i++)
@@ -259,7 +259,7 @@ static semel_status make_items(const struct semel_kafka_start *starts, size_t n,
     return SEMEL_OK;
 }
 
-semel_status semel__positions_assigned(void *ctx, struct semel_kafka_start *starts, size_t n, struct semel_error *err)
+semel_status semel__positions_assigned(void *ctx, struct semel_source_start *starts, size_t n, struct semel_error *err)
 {
     struct semel_positions *positions = ctx;
     if (n == 0)

@@ -17,7 +17,7 @@
 #ifndef SEMEL_DAEMON_POSITIONS_H
 #define SEMEL_DAEMON_POSITIONS_H
 
-#include "broker/kafka.h"
+#include "broker/kind.h"
 #include "core/store.h"
 
 struct semel_positions;
@@ -29,8 +29,8 @@ void semel__positions_free(struct semel_positions *positions);
 /* The hooks of Kafka; ctx is the struct semel_positions. Where the store has never heard of a partition, what Kafka
  * keeps for the group is adopted, and stored. Where the position was taken away, `first` decides. A connection that was
  * lost is opened anew. */
-semel_status semel__positions_assigned(void *ctx, struct semel_kafka_start *starts, size_t n, struct semel_error *err);
-void semel__positions_revoked(void *ctx, const struct semel_kafka_start *starts, size_t n, bool lost);
+semel_status semel__positions_assigned(void *ctx, struct semel_source_start *starts, size_t n, struct semel_error *err);
+void semel__positions_revoked(void *ctx, const struct semel_source_start *starts, size_t n, bool lost);
 
 /* After every poll, before anything is handed out: sets the epoch of each delivery. */
 void semel__positions_stamp(struct semel_positions *positions, struct semel_delivery *deliveries, size_t n);

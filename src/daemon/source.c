@@ -7,11 +7,8 @@
  * what a worker has answered, and it answers after its commit.
  */
 #include "base/error.h"
-#include "daemon/run.h"
-#ifdef SEMEL_WITH_KAFKA
-#include "broker/kafka.h"
 #include "daemon/positions.h"
-#endif
+#include "daemon/run.h"
 
 #define POLL_MAX 2000
 #define IDLE_MS 1000 /* the longest wait: for new deliveries, or for a stop */
@@ -113,10 +110,8 @@ static bool open_broker(struct source *source)
 /* Positions that are kept with the effects (I23) are asked for at every assignment, so they come first. */
 static bool open_positions(struct source *source)
 {
-#ifdef SEMEL_WITH_KAFKA
     struct run_route *route = source->route;
-    bool wanted = route->conf->from.kind == SEMEL_SOURCE_KAFKA &&
-                  route->conf->from.u.kafka.offsets == SEMEL_CONF_OFFSETS_STORE;
+    bool wanted = semel__source_stores_positions(&route->conf->from);
     while (wanted && !run_stopping(route->daemon)) {
         struct semel_error err = {0};
         run_beat(&route->source);
@@ -129,38 +124,25 @@ static bool open_positions(struct source *source)
         wait_out(source, &err);
     }
     return !wanted;
-#else
-    (void)source;
-    return true;
-#endif
 }
 
 static void close_positions(struct source *source)
 {
-#ifdef SEMEL_WITH_KAFKA
     semel__positions_free(atomic_exchange(&source->route->positions, NULL));
     semel_store_close(source->store);
-#else
-    (void)source;
-#endif
 }
 
 /* Each delivery carries the epoch under which it was read; one that somebody raised means reading anew. */
 static void stamp(struct source *source, struct semel_delivery *deliveries, size_t n)
 {
-#ifdef SEMEL_WITH_KAFKA
     struct semel_positions *positions = atomic_load(&source->route->positions);
     if (positions == NULL)
         return;
     semel__positions_stamp(positions, deliveries, n);
     if (semel__positions_stale(positions))
         source->down = true;
-#else
-    (void)source, (void)deliveries, (void)n;
-#endif
 }
 
-#ifdef SEMEL_WITH_KAFKA
 static void look_positions(struct source *source)
 {
     struct semel_positions *positions = atomic_load(&source->route->positions);
@@ -169,7 +151,6 @@ static void look_positions(struct source *source)
     if (status != SEMEL_OK)
         run_log_failure(source->route, SEMEL_LOG_WARN, "the positions cannot be looked at", status, &err);
 }
-#endif
 
 static void look(struct source *source)
 {
@@ -178,19 +159,12 @@ static void look(struct source *source)
         return;
     source->next_look_us = now_us + LOOK_US;
     size_t out;
-    int64_t behind = -1, assigned = -1, stopped = -1;
+    struct semel_source_gauges gauges = {-1, -1, -1};
     (void)semel__hand_room(source->route->hand, &out);
-#ifdef SEMEL_WITH_KAFKA
-    if (source->route->conf->from.kind == SEMEL_SOURCE_KAFKA) {
-        struct semel_kafka_view view;
-        semel__kafka_look(source->broker, &view);
-        behind = view.behind;
-        assigned = (int64_t)view.assigned;
-        stopped = (int64_t)view.stopped;
-        look_positions(source);
-    }
-#endif
-    semel__stats_source(source->route->stats, out, behind, assigned, stopped);
+    if (source->route->conf->from.kind->gauges != NULL)
+        source->route->conf->from.kind->gauges(source->broker, &gauges);
+    look_positions(source);
+    semel__stats_source(source->route->stats, out, gauges.behind, gauges.assigned, gauges.stopped);
 }
 
 /* ---- a turn -------------------------------------------------------------------------------------- */
@@ -324,7 +298,7 @@ static void serve(struct source *source)
 {
     struct run_route *route = source->route;
     SEMEL__LOG(route->daemon->log, SEMEL_LOG_INFO, "the source is open", SEMEL_F_STR("consumer", route->conf->name),
-               SEMEL_F_Z("kind", semel__source_name(route->conf->from.kind)));
+               SEMEL_F_Z("kind", route->conf->from.kind->name));
     semel__hand_source(route->hand, source->broker);
     while (!run_stopping(route->daemon)) {
         run_beat(&route->source);

@@ -65,8 +65,7 @@ static semel_status start_route(struct run_route *route, struct semel_error *err
         status = start(&route->source, "source", run_source, route, err);
     const struct semel_route *conf = route->conf;
     SEMEL__LOG(route->daemon->log, SEMEL_LOG_INFO, "a route starts", SEMEL_F_STR("consumer", conf->name),
-               SEMEL_F_Z("from", semel__source_name(conf->from.kind)),
-               SEMEL_F_Z("do", semel__do_name(conf->handler.kind)),
+               SEMEL_F_Z("from", conf->from.kind->name), SEMEL_F_Z("do", semel__do_name(conf->handler.kind)),
                SEMEL_F_Z("guarantee", semel__guarantee_name(conf->promise.guarantee)),
                SEMEL_F_Z("order", semel__order_rests_name(conf->promise.order)), SEMEL_F_INT("workers", conf->workers));
     return status;

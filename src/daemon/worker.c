@@ -6,10 +6,8 @@
  * that safe.
  */
 #include "base/error.h"
-#include "daemon/run.h"
-#ifdef SEMEL_WITH_KAFKA
 #include "daemon/positions.h"
-#endif
+#include "daemon/run.h"
 
 #define LATER_MS 1000
 #define QUIET_MAX 3
@@ -52,14 +50,10 @@ static void observed(void *ctx, const struct semel__msg *msgs, const struct seme
 /* The source thread takes the partition again, or finds that it is not ours. */
 static void fenced(void *ctx, struct semel_str source, int32_t partition, int64_t epoch)
 {
-#ifdef SEMEL_WITH_KAFKA
     struct run_route *route = ctx;
     struct semel_positions *positions = atomic_load(&route->positions);
     if (positions != NULL)
         semel__positions_fenced(positions, source, partition, epoch);
-#else
-    (void)ctx, (void)source, (void)partition, (void)epoch;
-#endif
 }
 
 /* The gauge is the route's: it is up when every worker is. */
@@ -158,7 +152,7 @@ static void set_pump(struct run_worker *worker)
     pump->later_ms = LATER_MS;
     pump->put_only = conf->handler.kind != SEMEL_DO_SQL;
     /* Kafka's driver says of which deliveries somebody else may have died. */
-    pump->doubt = conf->from.kind != SEMEL_SOURCE_KAFKA;
+    pump->doubt = (conf->from.kind->flags & SEMEL_KIND_DOUBTS) == 0;
     pump->observe = observed;
     pump->observe_ctx = worker;
     pump->marks.fenced = fenced;

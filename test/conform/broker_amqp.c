@@ -8,6 +8,7 @@
 #include "broker/amqp.h"
 #include "rabbit/client.h"
 #include "rabbit/server.h"
+#include "rabbit/side.h"
 
 static struct rabbit_server server;
 static struct rabbit_client client;
@@ -50,12 +51,11 @@ static void teardown(struct broker_bench *bench)
 /* A handle that is opened first reads first, because it is connected when the test begins. */
 static struct semel_broker *open_handle(struct broker_bench *bench, const char *more)
 {
-    static const struct semel_broker_ops *const linked[] = {&semel__broker_amqp, NULL};
-    struct semel_broker *broker = NULL;
+    struct semel_broker *broker;
     char url[256];
 
-    snprintf(url, sizeof url, "amqp://guest:guest@127.0.0.1:%d/%%2f?queue=%s%s", server.port, bench->source, more);
-    assert_int_equal(semel_broker_open(&broker, linked, url, &bench->err), SEMEL_OK);
+    snprintf(url, sizeof url, "amqp://guest:guest@127.0.0.1:%d/%%2f", server.port);
+    broker = rabbit_side_broker(url, bench->source, more);
     assert_int_equal(semel_broker_reopen(broker, &bench->err), SEMEL_OK);
     return broker;
 }

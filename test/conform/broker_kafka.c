@@ -8,6 +8,7 @@
 #include "broker/kafka.h"
 #include "kafka/client.h"
 #include "kafka/server.h"
+#include "kafka/side.h"
 
 #define PARTITIONS 4
 #define TRIES 600
@@ -45,17 +46,12 @@ static void teardown(struct broker_bench *bench)
 /* The first handle of a test has all partitions when the test begins. */
 static struct semel_broker *open_handle(struct broker_bench *bench)
 {
-    static const struct semel_broker_ops *const linked[] = {&semel__broker_kafka, NULL};
-    struct semel_broker *broker = NULL;
     struct semel_kafka_view view = {0};
     struct semel_delivery *d;
-    char url[256];
     size_t n;
+    struct semel_broker *broker = kafka_side_broker(server.port, bench->source, bench->source,
+                                                    "&first=earliest&heartbeat.interval.ms=200&fetch.wait.max.ms=50");
 
-    snprintf(url, sizeof url,
-             "kafka://127.0.0.1:%d/%s?group=%s&first=earliest&heartbeat.interval.ms=200&fetch.wait.max.ms=50",
-             server.port, bench->source, bench->source);
-    assert_int_equal(semel_broker_open(&broker, linked, url, &bench->err), SEMEL_OK);
     for (int i = 0; bench->a == NULL && view.assigned < PARTITIONS; i++) {
         assert_true(i < TRIES);
         assert_int_equal(semel_broker_poll(broker, 1, 100, &bench->arena, &d, &n, &bench->err), SEMEL_OK);

@@ -7,6 +7,7 @@
 
 #include "broker/sqs.h"
 #include "sqs/server.h"
+#include "sqs/side.h"
 
 static struct sqs_server server;
 
@@ -45,14 +46,9 @@ static void teardown(struct broker_bench *bench)
 
 static struct semel_broker *open_handle(struct broker_bench *bench)
 {
-    static const struct semel_broker_ops *const linked[] = {&semel__broker_sqs, NULL};
-    struct semel_broker *broker = NULL;
-    char url[SQS_SERVER_TEXT], whole[SQS_SERVER_TEXT + 64];
+    char url[SQS_SERVER_TEXT];
 
-    snprintf(whole, sizeof whole, "sqs:%s?visibility_ms=30000&wait_ms=5000",
-             sqs_server_url(&server, bench->source, url));
-    assert_int_equal(semel_broker_open(&broker, linked, whole, &bench->err), SEMEL_OK);
-    return broker;
+    return sqs_side_broker(sqs_server_url(&server, bench->source, url), "?visibility_ms=30000&wait_ms=5000");
 }
 
 static const struct semel_pair headers[] = {{SEMEL_STR("ce_id"), SEMEL_STR("it's \xF0\x9F\x90\x98")},

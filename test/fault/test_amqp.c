@@ -281,18 +281,18 @@ static void stranger_is_not_trusted_and_a_trusted_server_is(void **state)
     snprintf(url, sizeof url, "amqps://127.0.0.1:%d", server.tls_port);
     snprintf(name, sizeof name, "amqps://localhost:%d", server.tls_port);
     assert_refused(&options, "certificate"); /* signed by nobody whom the system knows */
-    options.tls_ca_file = ca_file;
+    options.tls.ca_file = ca_file;
     options.url = name;
     assert_refused(&options, "certificate"); /* of another name */
     options.url = url;
-    options.tls_ca_file = "/nowhere.pem";
+    options.tls.ca_file = "/nowhere.pem";
     assert_refused(&options, "/nowhere.pem");
-    options.tls_ca_file = ca_file;
+    options.tls.ca_file = ca_file;
     rabbit_side_open_with(&side, &options);
     rabbit_side_wait(&side, 1);
     assert_int_equal(rabbit_side_ack(&side, 0, 1), SEMEL_OK);
     rabbit_side_close(&side);
-    options = (struct semel_amqp_options){.url = name, .queue = queue, .tls_no_verify = true};
+    options = (struct semel_amqp_options){.url = name, .queue = queue, .tls.no_verify = true};
     rabbit_side_open_with(&side, &options);
     assert_int_equal(rabbit_side_poll(&side, 1, 0), SEMEL_OK);
     rabbit_side_close(&side);

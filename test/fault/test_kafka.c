@@ -278,24 +278,23 @@ static void handle_that_never_polled_can_be_closed(void **state)
 /* P27: full, but alive. */
 static void full_handle_takes_nothing_and_stays_a_member(void **state)
 {
-    const char *const topics[] = {topic};
-    const struct semel_kafka_property properties[] = {{"session.timeout.ms", "2000"}, {"max.poll.interval.ms", "2000"}};
+    const struct semel_str name = semel__str(topic);
+    const struct semel_pair properties[] = {{SEMEL_STR("session.timeout.ms"), SEMEL_STR("2000")},
+                                            {SEMEL_STR("max.poll.interval.ms"), SEMEL_STR("2000")}};
     char address[KAFKA_SERVER_TEXT];
     struct semel_kafka_options options = {.brokers = kafka_server_address(&server, address),
-                                          .topics = topics,
-                                          .n_topics = 1,
+                                          .topics = {&name, 1},
                                           .group = topic,
                                           .first = SEMEL_KAFKA_FIRST_EARLIEST,
                                           .in_flight_max = 50,
-                                          .properties = properties,
-                                          .n_properties = COUNT(properties)};
+                                          .properties = {properties, COUNT(properties)}};
     struct kafka_side side;
 
     (void)state;
     make_topic(2);
     kafka_client_send_many(&client, topic, 0, "m", 2000);
     kafka_client_send_many(&client, topic, 1, "m", 2000);
-    kafka_side_open_with(&side, &options);
+    kafka_side_open_with(&side, &options, NULL);
     kafka_side_wait(&side, 50);
     for (int i = 0; i < 12; i++) /* longer than max.poll.interval.ms */
         assert_int_equal(kafka_side_poll(&side, 100, 250), 0);
@@ -395,8 +394,8 @@ static void commit_that_is_refused_is_told_once_and_not_sent_again_and_again(voi
     rd_kafka_test_fatal_error(((struct kafka *)side.broker)->rk, RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID, "a test's");
     assert_int_equal(kafka_side_ack(&side, 0), SEMEL_OK);
     commits = 0;
-    ((struct kafka *)side.broker)->log = count_refusals;
-    ((struct kafka *)side.broker)->log_ctx = &told;
+    ((struct kafka *)side.broker)->hooks.log = count_refusals;
+    ((struct kafka *)side.broker)->hooks.log_ctx = &told;
     kafka_side_close(&side);
     assert_true(commits > 1);
     assert_true(commits < 100);

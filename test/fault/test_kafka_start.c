@@ -115,7 +115,7 @@ static void topic_that_is_missing_is_told_and_read_when_it_is_there(void **state
 static void note_lanes(const struct kafka_side *side, const char *first_topic, uint64_t lanes[2][2], bool known[2][2])
 {
     for (size_t i = 0; i < side->n; i++) {
-        struct semel_kafka_start at;
+        struct semel_source_start at;
         size_t t;
         assert_true(semel__kafka_position(side->d[i].position, &at));
         t = semel__str_eqz(at.topic, first_topic) ? 0 : 1;
@@ -162,22 +162,22 @@ static void topics_are_known_with_their_partitions_and_retention_before_anything
 {
     static const char *const settings[] = {"retention.ms", "3600000", "retention.bytes", "1073741824", NULL};
     static const char *const compacted[] = {"cleanup.policy", "compact", "retention.ms", "-1", NULL};
-    const char *const topics[] = {"ask-kept", "ask-missing", "ask-compacted", "ask-plain"};
+    static const struct semel_str topics[] = {SEMEL_STR("ask-kept"), SEMEL_STR("ask-missing"),
+                                              SEMEL_STR("ask-compacted"), SEMEL_STR("ask-plain")};
     struct semel_kafka_topic told[4];
     struct semel_error err = {0};
     char address[KAFKA_SERVER_TEXT];
     const struct semel_kafka_options options = {.brokers = kafka_server_address(&server, address),
-                                                .topics = topics,
-                                                .n_topics = 4,
+                                                .topics = {topics, 4},
                                                 .group = "ask"};
 
     (void)state;
-    kafka_client_topic(&client, topics[0], 3, settings);
-    kafka_client_topic(&client, topics[2], 1, compacted);
-    kafka_client_topic(&client, topics[3], 2, NULL);
+    kafka_client_topic(&client, topics[0].p, 3, settings);
+    kafka_client_topic(&client, topics[2].p, 1, compacted);
+    kafka_client_topic(&client, topics[3].p, 2, NULL);
     assert_int_equal(semel__kafka_ask(&options, 20000, told, &err), SEMEL_OK);
     for (size_t i = 0; i < COUNT(told); i++) {
-        assert_string_equal(told[i].topic, topics[i]);
+        assert_string_equal(told[i].topic, topics[i].p);
         assert_int_equal(told[i].exists, i != 1);
         assert_int_equal(told[i].told, i != 1);
     }
@@ -199,10 +199,10 @@ static void topics_are_known_with_their_partitions_and_retention_before_anything
 
 static void nobody_to_ask_is_an_answer_too(void **state)
 {
-    const char *const topics[] = {"t"};
+    const struct semel_str t = SEMEL_STR("t");
     struct semel_kafka_topic told;
     struct semel_error err = {0};
-    struct semel_kafka_options options = {.brokers = "127.0.0.1:1", .topics = topics, .n_topics = 1, .group = "ask"};
+    struct semel_kafka_options options = {.brokers = "127.0.0.1:1", .topics = {&t, 1}, .group = "ask"};
 
     (void)state;
     assert_int_equal(semel__kafka_ask(&options, 700, &told, &err), SEMEL_RETRY);
@@ -223,7 +223,7 @@ struct book {
     bool down;
 };
 
-static semel_status assigned(void *ctx, struct semel_kafka_start *starts, size_t n, struct semel_error *err)
+static semel_status assigned(void *ctx, struct semel_source_start *starts, size_t n, struct semel_error *err)
 {
     struct book *book = ctx;
 
@@ -239,7 +239,7 @@ static semel_status assigned(void *ctx, struct semel_kafka_start *starts, size_t
     return SEMEL_OK;
 }
 
-static void revoked(void *ctx, const struct semel_kafka_start *starts, size_t n, bool lost)
+static void revoked(void *ctx, const struct semel_source_start *starts, size_t n, bool lost)
 {
     struct book *book = ctx;
 
@@ -250,15 +250,14 @@ static void revoked(void *ctx, const struct semel_kafka_start *starts, size_t n,
 /* I23: the driver's part of it. */
 static void caller_says_where_to_start_whatever_the_group_has_committed(void **state)
 {
-    const char *const topics[] = {topic};
+    const struct semel_str name = semel__str(topic);
     struct book book = {.offsets = {7, SEMEL_NONE}, .down = true};
     char address[KAFKA_SERVER_TEXT];
     const struct semel_kafka_options options = {.brokers = kafka_server_address(&server, address),
-                                                .topics = topics,
-                                                .n_topics = 1,
+                                                .topics = {&name, 1},
                                                 .group = topic,
-                                                .first = SEMEL_KAFKA_FIRST_EARLIEST,
-                                                .hooks = {&book, assigned, revoked}};
+                                                .first = SEMEL_KAFKA_FIRST_EARLIEST};
+    const struct semel_source_hooks hooks = {.assigned = assigned, .revoked = revoked, .ctx = &book};
     struct kafka_side side;
     semel_status status = SEMEL_OK;
 
@@ -267,7 +266,7 @@ static void caller_says_where_to_start_whatever_the_group_has_committed(void **s
     kafka_client_send_many(&client, topic, 0, "m", 10);
     kafka_client_send_many(&client, topic, 1, "m", 10);
     kafka_client_set_committed(&client, topic, topic, 0, 2);
-    kafka_side_open_with(&side, &options);
+    kafka_side_open_with(&side, &options, &hooks);
     for (int i = 0; status == SEMEL_OK; i++) {
         assert_true(i < KAFKA_SIDE_TRIES);
         status = semel_broker_poll(side.broker, 10, KAFKA_SIDE_STEP_MS, &side.arena, &side.d, &side.n, &side.err);

@@ -123,8 +123,8 @@ static void open_side(bool trusted, bool no_verify)
                                               .region = "e",
                                               .access_key = "AKID",
                                               .secret_key = "secret-secret",
-                                              .tls_ca_file = trusted ? server.ca_file : NULL,
-                                              .tls_no_verify = no_verify};
+                                              .tls.ca_file = trusted ? server.ca_file : NULL,
+                                              .tls.no_verify = no_verify};
 
     snprintf(url, sizeof url, "https://127.0.0.1:%d/1/queue", server.port);
     sqs_side_open_with(&side, &options);

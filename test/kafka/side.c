@@ -2,30 +2,57 @@
  *
  * side.c: one handle in a test. See side.h.
  */
+#define _GNU_SOURCE /* strsep */
 #include "kafka/side.h"
-
-#include "support/answer.h"
 
 #include <stdlib.h>
 
+#include "support/answer.h"
+#include "support/query.h"
+
 #define ARENA_MAX ((size_t)64 << 20)
+
+/* `topics` has commas between them; `more` is "&first=earliest&NAME=VALUE": properties, but for the first. */
+struct semel_broker *kafka_side_broker(int port, const char *topics, const char *group, const char *more)
+{
+    struct semel_broker *broker = NULL;
+    struct semel_error err = {0};
+    struct semel_str list[8];
+    struct semel_pair properties[8];
+    char address[64], names[256], query[256], *at, *rest = query, *name, *value;
+    struct semel_kafka_options options = {.brokers = address,
+                                          .group = group,
+                                          .topics.at = list,
+                                          .properties.at = properties};
+
+    snprintf(address, sizeof address, "127.0.0.1:%d", port);
+    at = memcpy(names, topics, strlen(topics) + 1);
+    memcpy(query, more, strlen(more) + 1);
+    for (char *one = strsep(&at, ","); one != NULL; one = strsep(&at, ","))
+        list[options.topics.n++] = semel__str(one);
+    while (query_next(&rest, &name, &value))
+        if (strcmp(name, "first") == 0)
+            options.first = SEMEL_KAFKA_FIRST_EARLIEST;
+        else
+            properties[options.properties.n++] = (struct semel_pair){semel__str(name), semel__str(value)};
+    if (semel__broker_kafka_open(&broker, &options, NULL, &err) != SEMEL_OK)
+        fail_msg("%s", err.text);
+    return broker;
+}
 
 void kafka_side_open(struct kafka_side *side, const struct kafka_server *server, const char *topic, const char *more)
 {
-    static const struct semel_broker_ops *const linked[] = {&semel__broker_kafka, NULL};
-    char url[512];
-
     *side = (struct kafka_side){0};
     semel__arena_init(&side->arena, ARENA_MAX);
-    snprintf(url, sizeof url, "kafka://127.0.0.1:%d/%s?group=%s%s", server->port, topic, topic, more);
-    assert_int_equal(semel_broker_open(&side->broker, linked, url, &side->err), SEMEL_OK);
+    side->broker = kafka_side_broker(server->port, topic, topic, more);
 }
 
-void kafka_side_open_with(struct kafka_side *side, const struct semel_kafka_options *options)
+void kafka_side_open_with(struct kafka_side *side, const struct semel_kafka_options *options,
+                          const struct semel_source_hooks *hooks)
 {
     *side = (struct kafka_side){0};
     semel__arena_init(&side->arena, ARENA_MAX);
-    assert_int_equal(semel__broker_kafka_open(&side->broker, options, &side->err), SEMEL_OK);
+    assert_int_equal(semel__broker_kafka_open(&side->broker, options, hooks, &side->err), SEMEL_OK);
 }
 
 void kafka_side_close(struct kafka_side *side)
@@ -38,7 +65,7 @@ void kafka_side_close(struct kafka_side *side)
 
 static void remember(struct kafka_side *side, const struct semel_delivery *d)
 {
-    struct semel_kafka_start at;
+    struct semel_source_start at;
 
     assert_true(semel__kafka_position(d->position, &at));
     if (side->n_got == side->cap_got) {

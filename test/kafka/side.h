@@ -30,7 +30,10 @@ struct kafka_side {
 
 /* `more` is added to the URL: "&max.poll.interval.ms=3000". */
 void kafka_side_open(struct kafka_side *side, const struct kafka_server *server, const char *topic, const char *more);
-void kafka_side_open_with(struct kafka_side *side, const struct semel_kafka_options *options);
+void kafka_side_open_with(struct kafka_side *side, const struct semel_kafka_options *options,
+                          const struct semel_source_hooks *hooks);
+/* The handle alone. */
+struct semel_broker *kafka_side_broker(int port, const char *topics, const char *group, const char *more);
 void kafka_side_close(struct kafka_side *side);
 
 /* One poll, which may tell of trouble (RETRY) but not fail; how many came. */

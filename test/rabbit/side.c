@@ -2,11 +2,14 @@
  *
  * side.c: one handle in a test. See side.h.
  */
+#define _GNU_SOURCE /* strsep */
 #include "rabbit/side.h"
 
-#include "support/answer.h"
-
 #include <poll.h>
+#include <stdlib.h>
+
+#include "support/answer.h"
+#include "support/query.h"
 
 #define ARENA_MAX ((size_t)64 << 20)
 #define BATCH 256
@@ -17,14 +20,37 @@ static void begin(struct rabbit_side *side)
     semel__arena_init(&side->arena, ARENA_MAX);
 }
 
+/* `more` is "&prefetch=N&heartbeat_s=N&timeout_ms=N&single_active=true". */
+struct semel_broker *rabbit_side_broker(const char *url, const char *queue, const char *more)
+{
+    struct semel_amqp_options options = {.url = url, .queue = queue};
+    struct semel_broker *broker = NULL;
+    struct semel_error err = {0};
+    char query[128], *rest = memcpy(query, more, strlen(more) + 1), *name, *value;
+
+    while (query_next(&rest, &name, &value)) {
+        const int number = (int)strtol(value, NULL, 10);
+        if (strcmp(name, "prefetch") == 0)
+            options.prefetch = number;
+        else if (strcmp(name, "heartbeat_s") == 0)
+            options.heartbeat_us = number * INT64_C(1000000);
+        else if (strcmp(name, "timeout_ms") == 0)
+            options.timeout_ms = number;
+        else
+            options.single_active = true;
+    }
+    if (semel__broker_amqp_open(&broker, &options, &err) != SEMEL_OK)
+        fail_msg("%s", err.text);
+    return broker;
+}
+
 void rabbit_side_open(struct rabbit_side *side, int port, const char *queue, const char *more)
 {
-    static const struct semel_broker_ops *const linked[] = {&semel__broker_amqp, NULL};
-    char url[512];
+    char url[64];
 
     begin(side);
-    snprintf(url, sizeof url, "amqp://127.0.0.1:%d?queue=%s%s", port, queue, more);
-    assert_int_equal(semel_broker_open(&side->broker, linked, url, &side->err), SEMEL_OK);
+    snprintf(url, sizeof url, "amqp://127.0.0.1:%d", port);
+    side->broker = rabbit_side_broker(url, queue, more);
 }
 
 void rabbit_side_open_with(struct rabbit_side *side, const struct semel_amqp_options *options)

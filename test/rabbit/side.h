@@ -28,6 +28,8 @@ struct rabbit_side {
 
 /* `more` is added to the URL: "&prefetch=3". */
 void rabbit_side_open(struct rabbit_side *side, int port, const char *queue, const char *more);
+/* The handle alone. */
+struct semel_broker *rabbit_side_broker(const char *url, const char *queue, const char *more);
 void rabbit_side_open_with(struct rabbit_side *side, const struct semel_amqp_options *options);
 void rabbit_side_close(struct rabbit_side *side);
 

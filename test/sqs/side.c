@@ -2,9 +2,13 @@
  *
  * side.c: one handle in a test. See side.h.
  */
+#define _GNU_SOURCE /* strsep */
 #include "sqs/side.h"
 
+#include <stdlib.h>
+
 #include "support/answer.h"
+#include "support/query.h"
 
 #define ARENA_MAX ((size_t)64 << 20)
 
@@ -14,14 +18,33 @@ static void reset(struct sqs_side *side)
     semel__arena_init(&side->arena, ARENA_MAX);
 }
 
+/* `more` is "?visibility_ms=N&wait_ms=N&in_flight=N"; the key is good for servers that do not ask. */
+struct semel_broker *sqs_side_broker(const char *url, const char *more)
+{
+    struct semel_sqs_options options = {
+        .url = url, .region = "none", .access_key = "none", .secret_key = "none", .wait_us = INT64_C(20000000)};
+    struct semel_broker *broker = NULL;
+    struct semel_error err = {0};
+    char query[128], *rest = memcpy(query, more, strlen(more) + 1), *name, *value;
+
+    while (query_next(&rest, &name, &value)) {
+        const int64_t number = strtol(value, NULL, 10);
+        if (strcmp(name, "visibility_ms") == 0)
+            options.visibility_us = number * 1000;
+        else if (strcmp(name, "wait_ms") == 0)
+            options.wait_us = number * 1000;
+        else
+            options.in_flight_max = (size_t)number;
+    }
+    if (semel__broker_sqs_open(&broker, &options, &err) != SEMEL_OK)
+        fail_msg("%s", err.text);
+    return broker;
+}
+
 void sqs_side_open(struct sqs_side *side, const char *queue_url, const char *more)
 {
-    static const struct semel_broker_ops *const linked[] = {&semel__broker_sqs, NULL};
-    char url[512];
-
     reset(side);
-    snprintf(url, sizeof url, "sqs:%s%s", queue_url, more);
-    assert_int_equal(semel_broker_open(&side->broker, linked, url, &side->err), SEMEL_OK);
+    side->broker = sqs_side_broker(queue_url, more);
 }
 
 void sqs_side_open_with(struct sqs_side *side, const struct semel_sqs_options *options)

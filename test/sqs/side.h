@@ -30,6 +30,8 @@ struct sqs_side {
 
 /* `more` is added to the URL: "?visibility_ms=2000". */
 void sqs_side_open(struct sqs_side *side, const char *queue_url, const char *more);
+/* The handle alone. */
+struct semel_broker *sqs_side_broker(const char *url, const char *more);
 void sqs_side_open_with(struct sqs_side *side, const struct semel_sqs_options *options);
 void sqs_side_close(struct sqs_side *side);
 

@@ -80,12 +80,12 @@ static void options_out_of_range_are_refused(void **state)
         {.url = "amqp://h", .queue = long_name},
         {.url = "amqp://h", .prefetch = -1},
         {.url = "amqp://h", .prefetch = 65536},
-        {.url = "amqp://h", .heartbeat_s = 601},
+        {.url = "amqp://h", .heartbeat_us = INT64_C(600000001)},
         {.url = "amqp://h", .timeout_ms = -1},
         {.url = "amqp://h", .password = "p"},
         {.url = "amqp://h", .user = long_name},
-        {.url = "amqps://h", .tls_cert_file = "c"},
-        {.url = "amqps://h", .tls_key_file = "k"},
+        {.url = "amqps://h", .tls.cert_file = "c"},
+        {.url = "amqps://h", .tls.key_file = "k"},
     };
 
     (void)state;
@@ -97,16 +97,19 @@ static void options_out_of_range_are_refused(void **state)
     }
 }
 
-static void settings_behind_the_url_are_read(void **state)
+static void options_are_kept_and_a_heartbeat_is_whole_seconds(void **state)
 {
+    const struct semel_amqp_options options = {.url = "amqps://u:p@h/v",
+                                               .queue = "a&b",
+                                               .prefetch = 7,
+                                               .single_active = true,
+                                               .declare = SEMEL_AMQP_DECLARE_QUORUM,
+                                               .heartbeat_us = 2100000,
+                                               .timeout_ms = 400};
     struct amqp_conf conf;
 
     (void)state;
-    assert_int_equal(semel__amqp_configure_url(&conf, true,
-                                               SEMEL_STR("//u:p@h/v?queue=a%26b&prefetch=7&single_active=true&"
-                                                         "declare=quorum&heartbeat_s=3&timeout_ms=400"),
-                                               NULL),
-                     SEMEL_OK);
+    assert_int_equal(semel__amqp_configure(&conf, &options, NULL), SEMEL_OK);
     assert_string_equal(conf.queue, "a&b");
     assert_int_equal(conf.prefetch, 7);
     assert_true(conf.single_active && conf.tls);
@@ -122,11 +125,11 @@ static void certificate_says_who_we_are_where_nobody_else_does(void **state)
         struct semel_amqp_options options;
         bool external;
     } rows[] = {
-        {{.url = "amqps://h", .tls_cert_file = "c", .tls_key_file = "k"}, true},
-        {{.url = "amqps://h", .tls_cert_file = "c", .tls_key_file = "k", .user = "u", .password = "p"}, false},
-        {{.url = "amqps://u:p@h", .tls_cert_file = "c", .tls_key_file = "k"}, false},
+        {{.url = "amqps://h", .tls.cert_file = "c", .tls.key_file = "k"}, true},
+        {{.url = "amqps://h", .tls.cert_file = "c", .tls.key_file = "k", .user = "u", .password = "p"}, false},
+        {{.url = "amqps://u:p@h", .tls.cert_file = "c", .tls.key_file = "k"}, false},
         {{.url = "amqps://h"}, false},
-        {{.url = "amqp://h", .tls_cert_file = "c", .tls_key_file = "k"}, false},
+        {{.url = "amqp://h", .tls.cert_file = "c", .tls.key_file = "k"}, false},
     };
 
     (void)state;
@@ -135,22 +138,6 @@ static void certificate_says_who_we_are_where_nobody_else_does(void **state)
         assert_int_equal(semel__amqp_configure(&conf, &rows[i].options, NULL), SEMEL_OK);
         assert_int_equal(conf.external, rows[i].external);
         semel__amqp_conf_done(&conf);
-    }
-}
-
-static void bad_settings_behind_the_url_are_refused(void **state)
-{
-    static const char *const rows[] = {
-        "queue",         "queu=a",   "prefetch=0", "single_active=yes",  "declare=stream", "heartbeat_s=",
-        "timeout_ms=-1", "queue=%4", "=",          "queue=a&&prefetch=1"};
-    char location[64];
-
-    (void)state;
-    for (size_t i = 0; i < COUNT(rows); i++) {
-        struct amqp_conf conf;
-        snprintf(location, sizeof location, "//h?%s", rows[i]);
-        assert_int_equal(semel__amqp_configure_url(&conf, false, semel__str(location), NULL), SEMEL_INVALID);
-        assert_null(conf.text);
     }
 }
 
@@ -193,9 +180,8 @@ int main(void)
         cmocka_unit_test(parts_of_the_url_are_found),
         cmocka_unit_test(bad_url_is_refused_and_its_password_not_told),
         cmocka_unit_test(options_out_of_range_are_refused),
-        cmocka_unit_test(settings_behind_the_url_are_read),
+        cmocka_unit_test(options_are_kept_and_a_heartbeat_is_whole_seconds),
         cmocka_unit_test(certificate_says_who_we_are_where_nobody_else_does),
-        cmocka_unit_test(bad_settings_behind_the_url_are_refused),
         cmocka_unit_test(order_is_a_capability_of_a_single_active_consumer),
         cmocka_unit_test(handle_without_a_queue_has_nothing_to_poll),
     };

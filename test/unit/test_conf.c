@@ -4,6 +4,7 @@
  */
 #include <unistd.h>
 
+#include "broker/kafka.h"
 #include "conf/private.h"
 #include "core/consumer.h"
 #include "unit/conf.h"
@@ -42,6 +43,11 @@ static const char *const whole_env[] = {"DATABASE_URL", "postgres://app:hunter2@
 
 /* ---- what is read -------------------------------------------------------------------------------- */
 
+static const struct semel_kafka_options *kafka_of(const struct semel_conf *conf)
+{
+    return conf->routes[0].from.options;
+}
+
 static void a_whole_file_becomes_typed_settings(void **state)
 {
     struct reading reading = {.env = whole_env};
@@ -53,14 +59,15 @@ static void a_whole_file_becomes_typed_settings(void **state)
     assert_int_equal(conf->store_kind, SEMEL_CONF_STORE_POSTGRES);
     assert_int_equal(conf->n_routes, 2);
     assert_str(a->name, "billing");
-    assert_int_equal(a->from.kind, SEMEL_SOURCE_KAFKA);
-    assert_str(a->from.u.kafka.brokers, "k1:9092,k2:9092");
-    assert_int_equal(a->from.u.kafka.topics.n, 2);
-    assert_str(a->from.u.kafka.topics.at[1], "refunds");
-    assert_str(a->from.u.kafka.group, "g");
-    assert_int_equal(a->from.u.kafka.first, SEMEL_KAFKA_FIRST_EARLIEST);
-    assert_int_equal(a->from.u.kafka.offsets, SEMEL_CONF_OFFSETS_STORE);
-    assert_false(a->from.u.kafka.tls.on);
+    assert_string_equal(a->from.kind->name, "kafka");
+    const struct semel_kafka_options *kafka = a->from.options;
+    assert_string_equal(kafka->brokers, "k1:9092,k2:9092");
+    assert_int_equal(kafka->topics.n, 2);
+    assert_str(kafka->topics.at[1], "refunds");
+    assert_string_equal(kafka->group, "g");
+    assert_int_equal(kafka->first, SEMEL_KAFKA_FIRST_EARLIEST);
+    assert_int_equal(kafka->offsets, SEMEL_KAFKA_OFFSETS_STORE);
+    assert_false(kafka->tls.on);
     assert_int_equal(a->rules.id.kind, SEMEL_RULE_HEADER);
     assert_str(a->rules.id.name, "ce_id");
     assert_int_equal(a->rules.n_business, 2);
@@ -70,15 +77,16 @@ static void a_whole_file_becomes_typed_settings(void **state)
     assert_str(a->handler.u.sql.statement, "INSERT INTO ledger (order_id, cents)\nVALUES ($1, $2::bigint)\n");
     assert_int_equal(a->workers, 4);
     assert_int_equal(a->batch, 500);
-    assert_int_equal(b->from.kind, SEMEL_SOURCE_LISTEN);
-    assert_str(b->from.u.listen.server.address.text, "127.0.0.1:8090");
-    assert_true(b->from.u.listen.server.address.local);
-    assert_str(b->from.u.listen.server.token, "0123456789abcdefgh");
-    assert_str(b->from.u.listen.path, "/mailer");
-    assert_str(b->from.u.listen.source, "mailer");
+    const struct semel_listen_options *listen = semel__route_listens(b);
+    assert_non_null(listen);
+    assert_str(listen->server.address.text, "127.0.0.1:8090");
+    assert_true(listen->server.address.local);
+    assert_str(listen->server.token, "0123456789abcdefgh");
+    assert_str(listen->path, "/mailer");
+    assert_str(listen->source, "mailer");
     assert_int_equal(b->handler.kind, SEMEL_DO_HTTP);
     assert_true(b->handler.u.http.tls.on);
-    assert_true(b->handler.u.http.tls.verify);
+    assert_false(b->handler.u.http.tls.no_verify);
     assert_int_equal(b->handler.u.http.timeout_us, 5000000);
     assert_int_equal(b->handler.u.http.headers.n, 2);
     assert_str(b->handler.u.http.headers.at[1].value, "Bearer 0123456789abcdefgh");
@@ -124,10 +132,10 @@ static void what_core_keeps_for_a_consumer_is_read_by_core(void **state)
 }
 
 /* A member of core that nobody can say in the file would silently stay what it is. */
-static void find(const struct conf_group *group, const char *member, bool *ret_found)
+static void find(const struct semel_setting_group *group, const char *member, bool *ret_found)
 {
     for (size_t i = 0; i < group->n; i++) {
-        const struct conf_setting *s = &group->settings[i];
+        const struct semel_setting_spec *s = &group->settings[i];
         *ret_found |= s->member != NULL && strcmp(s->member, member) == 0;
         if (s->group != NULL)
             find(s->group, member, ret_found);
@@ -164,8 +172,8 @@ static void text_may_look_like_a_number_and_a_number_may_not_look_like_text(void
                                                    "    from: {kafka: \"k:1\", topic: 7, group: true}\n"
                                                    "    do: {sql: SELECT 1}\n");
     assert_str(conf->routes[0].name, "12");
-    assert_str(conf->routes[0].from.u.kafka.topics.at[0], "7");
-    assert_str(conf->routes[0].from.u.kafka.group, "true");
+    assert_str(kafka_of(conf)->topics.at[0], "7");
+    assert_string_equal(kafka_of(conf)->group, "true");
     reading_done(&reading);
     reading_text(&reading, ROUTE_OF("    batch: \"5\"\n"));
     assert_non_null(strstr(reading.text.p, "routes.r.batch is \"5\"; it must be a whole number"));
@@ -177,8 +185,8 @@ static void the_defaults_of_the_table_are_right_values(void **state)
     struct reading reading = {0};
     const struct semel_route *route = &reading_ok(&reading, ROUTE_OF(""))->routes[0];
     (void)state;
-    assert_int_equal(route->from.u.kafka.in_flight, 10000);
-    assert_str(route->from.u.kafka.group, "r");
+    assert_int_equal(kafka_of(reading.conf)->in_flight_max, 10000);
+    assert_string_equal(kafka_of(reading.conf)->group, "r");
     assert_int_equal(route->breaker.failures, 10);
     assert_int_equal(route->horizon.broker_us, INT64_C(7) * 86400 * 1000000);
     assert_int_equal(reading.conf->schedule.rows, 1000);
@@ -199,7 +207,7 @@ static void a_variable_is_one_value_whatever_it_holds(void **state)
                                                    "    from: {kafka: \"k:9092\", topic: t, group: \"${T}\"}\n"
                                                    "    do: {exec: [cat, \"$${T} $5\"]}\n");
     assert_int_equal(conf->routes[0].workers, 7);
-    assert_str(conf->routes[0].from.u.kafka.group, "a\", group: b} # ${X}");
+    assert_string_equal(kafka_of(conf)->group, "a\", group: b} # ${X}");
     assert_str(conf->routes[0].handler.u.exec.argv.at[1], "${T} $5");
     reading_done(&reading);
 }

@@ -14,8 +14,8 @@ static const char *const env[] = {"SECRET", "0123456789abcdefgh", "URL", "postgr
 
 /* The way from the root to a setting; of a choice, which group. */
 struct chain {
-    const struct conf_setting *setting[CHAIN_MAX];
-    const struct conf_group *group[CHAIN_MAX]; /* below the setting */
+    const struct semel_setting_spec *setting[CHAIN_MAX];
+    const struct semel_setting_group *group[CHAIN_MAX]; /* below the setting */
     size_t n;
 };
 
@@ -30,29 +30,29 @@ struct document {
 
 /* ---- writing a file ------------------------------------------------------------------------------ */
 
-static const char *good(const struct conf_setting *s)
+static const char *good(const struct semel_setting_spec *s)
 {
     static const char *const samples[] = {
-        [CONF_TEXT] = "abcdefghijklmnopqrs",
-        [CONF_RULE] = "header:x",
-        [CONF_RULES] = "header:x",
-        [CONF_TEXTS] = "abc",
-        [CONF_PAIRS] = "{}",
-        [CONF_ADDRESS] = "\"localhost:80\"",
-        [CONF_FILE] = "/bin/sh",
-        [CONF_PROGRAM] = "[/bin/sh]",
-        [CONF_FLAG] = "true",
+        [SEMEL_SETTING_TEXT] = "abcdefghijklmnopqrs",
+        [SEMEL_SETTING_RULE] = "header:x",
+        [SEMEL_SETTING_RULES] = "header:x",
+        [SEMEL_SETTING_TEXTS] = "abc",
+        [SEMEL_SETTING_PAIRS] = "{}",
+        [SEMEL_SETTING_ADDRESS] = "\"localhost:80\"",
+        [SEMEL_SETTING_FILE] = "/bin/sh",
+        [SEMEL_SETTING_PROGRAM] = "[/bin/sh]",
+        [SEMEL_SETTING_FLAG] = "true",
     };
     static char text[64];
-    if ((s->flags & CONF_SECRET) != 0 && (s->flags & CONF_LITERAL) == 0)
+    if ((s->flags & SEMEL_SETTING_SECRET) != 0 && (s->flags & SEMEL_SETTING_LITERAL) == 0)
         return "\"${SECRET}\"";
-    if (s->kind == CONF_WORD)
+    if (s->kind == SEMEL_SETTING_WORD)
         return s->words[0];
-    if (s->kind == CONF_NUMBER)
+    if (s->kind == SEMEL_SETTING_NUMBER)
         snprintf(text, sizeof(text), "%lld", (long long)s->low);
-    else if (s->kind == CONF_TIME)
+    else if (s->kind == SEMEL_SETTING_TIME)
         semel__duration_format(s->low, text, sizeof(text));
-    else if (s->kind == CONF_URL)
+    else if (s->kind == SEMEL_SETTING_URL)
         snprintf(text, sizeof(text), "\"%s%s\"", s->words[0], strcmp(s->words[0], "sqlite") == 0 ? ":x" : "://h");
     else if (strcmp(s->name, "kafka") == 0)
         return "\"k:9092\"";
@@ -63,18 +63,19 @@ static const char *good(const struct conf_setting *s)
     return text;
 }
 
-static void put_group(struct document *d, const struct conf_group *group, size_t depth);
+static void put_group(struct document *d, const struct semel_setting_group *group, size_t depth);
 
-static void put_below(struct document *d, const struct conf_setting *s, const struct conf_group *below, size_t depth)
+static void put_below(struct document *d, const struct semel_setting_spec *s, const struct semel_setting_group *below,
+                      size_t depth)
 {
-    if (s->kind == CONF_ROUTES)
+    if (s->kind == SEMEL_SETTING_ROUTES)
         semel__buf_addz(&d->buf, "{r: ");
     put_group(d, below, depth);
-    if (s->kind == CONF_ROUTES)
+    if (s->kind == SEMEL_SETTING_ROUTES)
         semel__buf_addz(&d->buf, "}");
 }
 
-static void put_target(struct document *d, const struct conf_setting *s)
+static void put_target(struct document *d, const struct semel_setting_spec *s)
 {
     static const char *const ends[] = {[ONCE] = "", [TWICE] = "", [MISTYPED] = "x", [BY_FILE] = "_file", [BOTH] = ""};
     if (d->manner == NEVER)
@@ -85,22 +86,22 @@ static void put_target(struct document *d, const struct conf_setting *s)
 }
 
 /* What is required, and what leads to the setting. */
-static void put_group(struct document *d, const struct conf_group *group, size_t depth)
+static void put_group(struct document *d, const struct semel_setting_group *group, size_t depth)
 {
-    const struct conf_setting *way = depth < d->chain->n ? d->chain->setting[depth] : NULL;
+    const struct semel_setting_spec *way = depth < d->chain->n ? d->chain->setting[depth] : NULL;
     semel__buf_addz(&d->buf, "{");
     for (size_t i = 0; i < group->n; i++) {
-        const struct conf_setting *s = &group->settings[i];
+        const struct semel_setting_spec *s = &group->settings[i];
         bool target = s == way && depth + 1 == d->chain->n;
         bool leads = s == way && !target;
         if (target)
             put_target(d, s);
-        else if (leads || (s->flags & CONF_REQUIRED) != 0) {
+        else if (leads || (s->flags & SEMEL_SETTING_REQUIRED) != 0) {
             semel__buf_addf(&d->buf, "%s: ", s->name);
             if (leads)
                 put_below(d, s, d->chain->group[depth], depth + 1);
-            else if (s->group != NULL || s->choices != NULL)
-                put_below(d, s, s->group != NULL ? s->group : s->choices[0], CHAIN_MAX);
+            else if (s->group != NULL || semel__conf_choice(s, 0) != NULL)
+                put_below(d, s, s->group != NULL ? s->group : semel__conf_choice(s, 0), CHAIN_MAX);
             else
                 semel__buf_addz(&d->buf, good(s));
             semel__buf_addz(&d->buf, ", ");
@@ -118,7 +119,7 @@ static void write_document(struct document *d)
 
 /* ---- reading it ---------------------------------------------------------------------------------- */
 
-static const struct conf_setting *last(const struct chain *chain)
+static const struct semel_setting_spec *last(const struct chain *chain)
 {
     return chain->setting[chain->n - 1];
 }
@@ -164,7 +165,7 @@ static void must_take(const struct chain *chain, const char *value)
 
 static void wrong_number(const struct chain *chain)
 {
-    const struct conf_setting *s = last(chain);
+    const struct semel_setting_spec *s = last(chain);
     char text[64];
     snprintf(text, sizeof(text), "%lld", (long long)s->low - 1);
     must_refuse(chain, text);
@@ -183,7 +184,7 @@ static void wrong_number(const struct chain *chain)
 
 static void wrong_time(const struct chain *chain)
 {
-    const struct conf_setting *s = last(chain);
+    const struct semel_setting_spec *s = last(chain);
     char text[64];
     if (s->low > 0) {
         snprintf(text, sizeof(text), "%lldus", (long long)s->low - 1);
@@ -196,7 +197,7 @@ static void wrong_time(const struct chain *chain)
     static const char *const none[] = {"5", "5 s", "1w", "-1s", "1.5h", "s", "99999999999999d", "1m30s"};
     for (size_t i = 0; i < COUNT(none); i++)
         must_refuse(chain, none[i]);
-    if ((s->flags & CONF_FOREVER) != 0)
+    if ((s->flags & SEMEL_SETTING_FOREVER) != 0)
         must_take(chain, "forever");
     else
         must_refuse(chain, "forever");
@@ -205,16 +206,16 @@ static void wrong_time(const struct chain *chain)
 static void wrong_text(const struct chain *chain)
 {
     static char longer[70000];
-    const struct conf_setting *s = last(chain);
+    const struct semel_setting_spec *s = last(chain);
     size_t high = s->high > 0 ? (size_t)s->high : CONF_TEXT_MAX;
     must_refuse(chain, "\"\"");
-    if ((s->flags & CONF_SECRET) != 0)
+    if ((s->flags & SEMEL_SETTING_SECRET) != 0)
         return;
     memset(longer, 'x', high + 1);
     longer[high + 1] = '\0';
     must_refuse(chain, longer);
     must_refuse(chain, "\"a\\x07b\"");
-    if ((s->flags & CONF_LINES) == 0)
+    if ((s->flags & SEMEL_SETTING_LINES) == 0)
         must_refuse(chain, "\"a\\nb\"");
 }
 
@@ -236,56 +237,57 @@ static void wrong_word(const struct chain *chain)
 static void wrong_by_type(const struct chain *chain)
 {
     switch (last(chain)->kind) {
-    case CONF_NUMBER:
+    case SEMEL_SETTING_NUMBER:
         wrong_number(chain);
         break;
-    case CONF_TIME:
+    case SEMEL_SETTING_TIME:
         wrong_time(chain);
         break;
-    case CONF_FLAG:
+    case SEMEL_SETTING_FLAG:
         wrong_flag(chain);
         break;
-    case CONF_WORD:
+    case SEMEL_SETTING_WORD:
         wrong_word(chain);
         break;
-    case CONF_TEXT:
-    case CONF_TEXTS:
+    case SEMEL_SETTING_TEXT:
+    case SEMEL_SETTING_TEXTS:
         wrong_text(chain);
         break;
-    case CONF_RULE:
-    case CONF_RULES:
+    case SEMEL_SETTING_RULE:
+    case SEMEL_SETTING_RULES:
         must_say(chain, ONCE, "zzz", "is no rule; there are header:NAME");
         must_refuse(chain, "json:x");
         must_refuse(chain, "\"header:\"");
         break;
-    case CONF_PAIRS:
+    case SEMEL_SETTING_PAIRS:
         must_refuse(chain, "{\"a b\": c}");
         must_refuse(chain, "{client.id: c, client.id: d}");
         must_refuse(chain, "text");
         break;
-    case CONF_ADDRESS:
+    case SEMEL_SETTING_ADDRESS:
         must_refuse(chain, "\"localhost:99999\"");
         must_refuse(chain, "\"db.example:80\"");
         must_refuse(chain, "\"unix:relative\"");
         break;
-    case CONF_URL:
+    case SEMEL_SETTING_URL:
         must_refuse(chain, "\"gopher://x\"");
         must_refuse(chain, "\"http:\"");
         must_say(chain, ONCE, "\"http://u:p@h/\"", "has a password in it");
         break;
-    case CONF_FILE:
+    case SEMEL_SETTING_FILE:
         must_say(chain, ONCE, "/nonexistent", "which cannot be read: No such file or directory");
         must_say(chain, ONCE, "/tmp", "it is not a file");
         break;
-    case CONF_PROGRAM:
+    case SEMEL_SETTING_PROGRAM:
         must_say(chain, ONCE, "[/nonexistent]", "which cannot be run: No such file or directory");
         must_say(chain, ONCE, "[/etc/passwd]", "which cannot be run: Permission denied");
         must_refuse(chain, "[no-such-program-anywhere]");
         break;
-    case CONF_MEMBER:
-    case CONF_GROUP:
-    case CONF_ONE_OF:
-    case CONF_ROUTES:
+    case SEMEL_SETTING_MEMBER:
+    case SEMEL_SETTING_GROUP:
+    case SEMEL_SETTING_ONE_OF:
+    case SEMEL_SETTING_SOURCE:
+    case SEMEL_SETTING_ROUTES:
         must_refuse(chain, "zzz");
         break;
     }
@@ -297,8 +299,8 @@ static size_t settings_seen;
 
 static void wrong_secret(const struct chain *chain)
 {
-    const struct conf_setting *s = last(chain);
-    bool literal = (s->flags & CONF_LITERAL) != 0;
+    const struct semel_setting_spec *s = last(chain);
+    bool literal = (s->flags & SEMEL_SETTING_LITERAL) != 0;
     must_say(chain, ONCE, literal ? "\"postgres://u:hunter2secret@h/\"" : "hunter2hunter2hunter2",
              "must not stand in the file");
     must_say(chain, BY_FILE, "/nonexistent", "cannot be read: No such file or directory");
@@ -308,46 +310,46 @@ static void wrong_secret(const struct chain *chain)
 
 static void wrong_in_every_way(const struct chain *chain)
 {
-    const struct conf_setting *s = last(chain);
-    bool group = s->kind == CONF_GROUP || s->kind == CONF_ONE_OF || s->kind == CONF_ROUTES;
-    const char *value = group ? "{}" : s->kind == CONF_MEMBER ? "1" : good(s);
+    const struct semel_setting_spec *s = last(chain);
+    bool group = s->kind == SEMEL_SETTING_GROUP || s->kind == SEMEL_SETTING_ONE_OF || s->kind == SEMEL_SETTING_ROUTES;
+    const char *value = group ? "{}" : s->kind == SEMEL_SETTING_MEMBER ? "1" : good(s);
     char why[160];
     settings_seen++;
     must_refuse(chain, "[[x]]");
     must_refuse(chain, "");
-    if (s->kind != CONF_PAIRS)
+    if (s->kind != SEMEL_SETTING_PAIRS)
         must_say(chain, ONCE, "{zzz: 1}", s->name);
     must_say(chain, TWICE, value, "is said twice; it stands in line 1 already");
     if (strlen(s->name) > 1) {
         snprintf(why, sizeof(why), "has no setting \"%sx\"; did you mean ", s->name);
         must_say(chain, MISTYPED, value, why);
     }
-    if ((s->flags & CONF_REQUIRED) != 0) {
-        bool chooses = chain->n > 1 && chain->setting[chain->n - 2]->choices != NULL &&
+    if ((s->flags & SEMEL_SETTING_REQUIRED) != 0) {
+        bool chooses = chain->n > 1 && semel__conf_choice(chain->setting[chain->n - 2], 0) != NULL &&
                        s == chain->group[chain->n - 2]->settings;
         snprintf(why, sizeof(why), "lacks %s: ", s->name);
         if (chooses)
             snprintf(why, sizeof(why), "does not say which kind it is; it must have one of ");
         must_say(chain, NEVER, "", why);
     }
-    if ((s->flags & CONF_SECRET) != 0)
+    if ((s->flags & SEMEL_SETTING_SECRET) != 0)
         wrong_secret(chain);
     wrong_by_type(chain);
 }
 
-static void walk(struct chain *chain, const struct conf_group *group)
+static void walk(struct chain *chain, const struct semel_setting_group *group)
 {
     for (size_t i = 0; i < group->n; i++) {
-        const struct conf_setting *s = &group->settings[i];
+        const struct semel_setting_spec *s = &group->settings[i];
         chain->setting[chain->n++] = s;
         wrong_in_every_way(chain);
         if (s->group != NULL) {
             chain->group[chain->n - 1] = s->group;
             walk(chain, s->group);
         }
-        for (size_t k = 0; s->choices != NULL && s->choices[k] != NULL; k++) {
-            chain->group[chain->n - 1] = s->choices[k];
-            walk(chain, s->choices[k]);
+        for (size_t k = 0; semel__conf_choice(s, k) != NULL; k++) {
+            chain->group[chain->n - 1] = semel__conf_choice(s, k);
+            walk(chain, semel__conf_choice(s, k));
         }
         chain->n--;
     }
@@ -364,8 +366,10 @@ static void every_setting_is_refused_in_every_way_that_it_can_be_wrong(void **st
 static void a_choice_begins_with_its_own_key(void **state)
 {
     (void)state;
-    for (size_t i = 0; semel__conf_sources[i] != NULL; i++)
-        assert_string_equal(semel__conf_sources[i]->settings[0].name, semel__conf_sources[i]->name);
+    for (size_t i = 0; semel__broker_kinds[i] != NULL; i++) {
+        assert_string_equal(semel__broker_kinds[i]->from->name, semel__broker_kinds[i]->name);
+        assert_string_equal(semel__broker_kinds[i]->from->settings[0].name, semel__broker_kinds[i]->name);
+    }
     for (size_t i = 0; semel__conf_handlers[i] != NULL; i++)
         assert_string_equal(semel__conf_handlers[i]->settings[0].name, semel__conf_handlers[i]->name);
 }
@@ -377,15 +381,15 @@ static void the_example_of_every_kind_is_read(void **state)
                                 "a",           "AWS_SECRET_ACCESS_KEY", "b",
                                 NULL};
     (void)state;
-    for (int source = 0; semel__conf_sources[source] != NULL; source++)
+    for (size_t source = 0; semel__broker_kinds[source] != NULL; source++)
         for (int handler = 0; semel__conf_handlers[handler] != NULL; handler++) {
             struct reading reading = {.env = more};
             struct semel_buf buf;
             semel__buf_init(&buf, 1 << 20);
-            semel__conf_example((enum semel_source_kind)source, (enum semel_do_kind)handler, &buf);
+            semel__conf_example(semel__broker_kinds[source], (enum semel_do_kind)handler, &buf);
             semel__buf_add(&buf, "", 1);
             struct semel_conf *conf = reading_ok(&reading, buf.p);
-            assert_int_equal(conf->routes[0].from.kind, source);
+            assert_ptr_equal(conf->routes[0].from.kind, semel__broker_kinds[source]);
             assert_int_equal(conf->routes[0].handler.kind, handler);
             reading_done(&reading);
             semel__buf_done(&buf);

@@ -171,59 +171,72 @@ static void lack_of_memory_changes_nothing(void **state)
 
 /* ---- settings ----------------------------------------------------------------------------------------- */
 
-static void assert_refused(const char *url, const char *because)
+static void assert_refused(const struct semel_kafka_options *options, const char *because)
 {
-    static const struct semel_broker_ops *const linked[] = {&semel__broker_kafka, NULL};
     struct semel_broker *broker = NULL;
     struct semel_error err = {0};
 
-    assert_int_equal(semel_broker_open(&broker, linked, url, &err), SEMEL_INVALID);
+    assert_int_equal(semel__broker_kafka_open(&broker, options, NULL, &err), SEMEL_INVALID);
     assert_int_equal(err.cls, SEMEL_CLASS_BROKEN);
     if (strstr(err.text, because) == NULL)
-        fail_msg("%s: %s", url, err.text);
+        fail_msg("%s: %s", because, err.text);
 }
 
-static void url_that_cannot_be_right_is_refused_and_says_why(void **state)
+static void assert_topic_refused(const char *topic)
 {
+    const struct semel_str topics[] = {SEMEL_STR("good"), semel__str(topic)};
+    const struct semel_kafka_options options = {.brokers = "host", .topics = {topics, 2}, .group = "g"};
+
+    assert_refused(&options, "is no topic");
+}
+
+static void assert_property_refused(const char *name, const char *value, const char *because)
+{
+    const struct semel_str topic = SEMEL_STR("t");
+    const struct semel_pair property = {semel__str(name), semel__str(value)};
+    const struct semel_kafka_options options = {.brokers = "host",
+                                                .topics = {&topic, 1},
+                                                .group = "g",
+                                                .properties = {&property, 1}};
+
+    assert_refused(&options, because);
+}
+
+static void options_that_cannot_be_right_are_refused_and_say_why(void **state)
+{
+    const struct semel_str t = SEMEL_STR("t");
+
     (void)state;
-    assert_refused("kafka:", "must look like");
-    assert_refused("kafka:host", "must look like");
-    assert_refused("kafka:///t?group=g", "no brokers");
-    assert_refused("kafka://user@host/t?group=g", "no brokers");
-    assert_refused("kafka://host/t", "set group");
-    assert_refused("kafka://host/t?group=", "set group");
-    assert_refused("kafka://host/^t.*?group=g", "is no topic");
-    assert_refused("kafka://host/a,,b?group=g", "is no topic");
-    assert_refused("kafka://host/..?group=g", "is no topic");
-    assert_refused("kafka://host/t?group", "NAME=VALUE");
-    assert_refused("kafka://host/t?group=%4", "NAME=VALUE");
-    assert_refused("kafka://host/t?group=a%00b", "NAME=VALUE");
-    assert_refused("kafka://host/t?group=%ff", "not UTF-8");
-    assert_refused("kafka://host/t?group=g&first=latest", "never the latest");
-    assert_refused("kafka://host/t?group=g&sesion.timeout.ms=1", "did you mean session.timeout.ms?");
-    assert_refused("kafka://host/t?group=g&enable.auto.commit=true", "cannot be set here");
-    assert_refused("kafka://host/t?group=g&session.timeout.ms=soon", "session.timeout.ms");
-    assert_refused("kafka://host/t?group=g&max.poll.interval.ms=1", "max.poll.interval.ms");
+    assert_refused(&(struct semel_kafka_options){.topics = {&t, 1}, .group = "g"}, "no brokers");
+    assert_refused(&(struct semel_kafka_options){.brokers = "", .topics = {&t, 1}, .group = "g"}, "no brokers");
+    assert_refused(&(struct semel_kafka_options){.brokers = "user@host", .topics = {&t, 1}, .group = "g"},
+                   "no brokers");
+    assert_refused(&(struct semel_kafka_options){.brokers = "host", .topics = {&t, 1}}, "set group");
+    assert_refused(&(struct semel_kafka_options){.brokers = "host", .topics = {&t, 1}, .group = ""}, "set group");
+    assert_refused(&(struct semel_kafka_options){.brokers = "host", .topics = {&t, 1}, .group = "\xff"}, "not UTF-8");
+    assert_topic_refused("^t.*");
+    assert_topic_refused("");
+    assert_topic_refused("..");
+    assert_property_refused("sesion.timeout.ms", "1", "did you mean session.timeout.ms?");
+    assert_property_refused("enable.auto.commit", "true", "cannot be set here");
+    assert_property_refused("session.timeout.ms", "soon", "session.timeout.ms");
+    assert_property_refused("max.poll.interval.ms", "1", "max.poll.interval.ms");
 }
 
 static void secret_is_never_part_of_an_error(void **state)
 {
-    const char *const topics[] = {"t"};
-    struct semel_kafka_options options = {.brokers = "127.0.0.1:1", .topics = topics, .n_topics = 1, .group = "g"};
+    const struct semel_str topic = SEMEL_STR("t");
+    struct semel_kafka_options options = {.brokers = "127.0.0.1:1", .topics = {&topic, 1}, .group = "g"};
     struct semel_broker *broker = NULL;
     struct semel_error err = {0};
 
     (void)state;
-    options.sasl_user = "me";
-    assert_int_equal(semel__broker_kafka_open(&broker, &options, &err), SEMEL_INVALID);
+    options.sasl = (struct semel_kafka_sasl){.on = true, .user = "me"};
+    assert_int_equal(semel__broker_kafka_open(&broker, &options, NULL, &err), SEMEL_INVALID);
     assert_non_null(strstr(err.text, "belong together"));
-    options.sasl_password = "hunter2";
-    options.sasl_mechanism = "NONSENSE";
-    assert_int_equal(semel__broker_kafka_open(&broker, &options, &err), SEMEL_INVALID);
-    assert_null(strstr(err.text, "hunter2"));
-    options.sasl_mechanism = "PLAIN";
-    options.tls_ca_file = "/nonexistent/ca.pem";
-    assert_int_equal(semel__broker_kafka_open(&broker, &options, &err), SEMEL_INVALID);
+    options.sasl.password = "hunter2";
+    options.tls.ca_file = "/nonexistent/ca.pem";
+    assert_int_equal(semel__broker_kafka_open(&broker, &options, NULL, &err), SEMEL_INVALID);
     assert_null(strstr(err.text, "hunter2"));
     assert_non_null(strstr(err.text, "tls.ca_file"));
 }
@@ -231,7 +244,7 @@ static void secret_is_never_part_of_an_error(void **state)
 static void position_is_taken_apart_and_nothing_else_is_one(void **state)
 {
     static const char *const bad[] = {"", "t", "t/1", "/1/2", "t/x/2", "t/1/", "t/-1/2", "t/1/-2", "t/99999999999/1"};
-    struct semel_kafka_start at;
+    struct semel_source_start at;
 
     (void)state;
     assert_true(semel__kafka_position(SEMEL_STR("a.b-c/12/9007199254740993"), &at));
@@ -254,7 +267,7 @@ int main(void)
         TEST(going_back_forgets_all_behind_it_and_keeps_all_before_it),
         TEST(ring_goes_round_and_grows_without_losing_a_tag),
         TEST(lack_of_memory_changes_nothing),
-        cmocka_unit_test(url_that_cannot_be_right_is_refused_and_says_why),
+        cmocka_unit_test(options_that_cannot_be_right_are_refused_and_say_why),
         cmocka_unit_test(secret_is_never_part_of_an_error),
         cmocka_unit_test(position_is_taken_apart_and_nothing_else_is_one),
     };

@@ -62,12 +62,12 @@ static int down(void **state)
     return world_teardown(&world);
 }
 
-static struct semel_kafka_start start_at(const char *topic, int32_t partition, int64_t offset)
+static struct semel_source_start start_at(const char *topic, int32_t partition, int64_t offset)
 {
-    return (struct semel_kafka_start){.topic = semel__str(topic), .partition = partition, .offset = offset};
+    return (struct semel_source_start){.topic = semel__str(topic), .partition = partition, .offset = offset};
 }
 
-static semel_status assigned(struct source *w, struct semel_kafka_start *starts, size_t n)
+static semel_status assigned(struct source *w, struct semel_source_start *starts, size_t n)
 {
     return semel__positions_assigned(w->positions, starts, n, &w->world->err);
 }
@@ -109,7 +109,7 @@ static bool write_position(struct source *w, int32_t partition, int64_t offset, 
 static void reading_resumes_from_the_stored_position(void **state)
 {
     struct source *w = *state;
-    struct semel_kafka_start starts[] = {start_at("t", 1, SEMEL_NONE), start_at("t", 0, SEMEL_NONE)};
+    struct semel_source_start starts[] = {start_at("t", 1, SEMEL_NONE), start_at("t", 0, SEMEL_NONE)};
 
     assert_int_equal(assigned(w, starts, 2), SEMEL_OK);
     assert_int_equal(starts[0].offset, SEMEL_NONE); /* none is known: `first` decides */
@@ -129,7 +129,7 @@ static void reading_resumes_from_the_stored_position(void **state)
 static void first_assignment_adopts_what_kafka_has(void **state)
 {
     struct source *w = *state;
-    struct semel_kafka_start start = start_at("t", 0, 100);
+    struct semel_source_start start = start_at("t", 0, 100);
 
     assert_int_equal(assigned(w, &start, 1), SEMEL_OK);
     assert_int_equal(start.offset, 100);
@@ -146,7 +146,7 @@ static void first_assignment_adopts_what_kafka_has(void **state)
 static void partitions_come_and_go(void **state)
 {
     struct source *w = *state;
-    struct semel_kafka_start starts[6];
+    struct semel_source_start starts[6];
 
     for (int32_t i = 0; i < 6; i++)
         starts[i] = start_at(i % 2 == 0 ? "u" : "t", 5 - i, SEMEL_NONE);
@@ -168,7 +168,7 @@ static void partitions_come_and_go(void **state)
 static void only_our_own_epoch_that_was_refused_is_news(void **state)
 {
     struct source *w = *state;
-    struct semel_kafka_start start = start_at("t", 0, SEMEL_NONE);
+    struct semel_source_start start = start_at("t", 0, SEMEL_NONE);
 
     assert_int_equal(assigned(w, &start, 1), SEMEL_OK);
     assert_int_equal(assigned(w, &start, 1), SEMEL_OK);
@@ -184,7 +184,7 @@ static void only_our_own_epoch_that_was_refused_is_news(void **state)
 static void partition_twice_in_one_assignment_is_refused(void **state)
 {
     struct source *w = *state;
-    struct semel_kafka_start starts[] = {start_at("t", 0, 1), start_at("t", 0, 2), start_at("t", -1, 2)};
+    struct semel_source_start starts[] = {start_at("t", 0, 1), start_at("t", 0, 2), start_at("t", -1, 2)};
 
     assert_int_equal(assigned(w, starts, 2), SEMEL_INVALID);
     assert_int_equal(assigned(w, starts + 2, 1), SEMEL_INVALID);
@@ -195,7 +195,7 @@ static void lost_connection_is_opened_anew(void **state)
 {
     static const enum semel_mem_fault faults[] = {SEMEL_MEM_CLOSE, SEMEL_MEM_UNKNOWN_DONE, SEMEL_MEM_UNKNOWN_LOST};
     struct source *w = *state;
-    struct semel_kafka_start start = start_at("t", 0, SEMEL_NONE);
+    struct semel_source_start start = start_at("t", 0, SEMEL_NONE);
 
     for (size_t i = 0; i < COUNT(faults); i++) {
         w->op = "commit";
@@ -216,7 +216,7 @@ static void lost_connection_is_opened_anew(void **state)
 static void lack_of_memory_takes_nothing_half(void **state)
 {
     struct source *w = *state;
-    struct semel_kafka_start starts[] = {start_at("t", 0, 1), start_at("u", 0, 2)};
+    struct semel_source_start starts[] = {start_at("t", 0, 1), start_at("u", 0, 2)};
     struct fail_nth fail;
     bool reached = true;
 
@@ -242,7 +242,7 @@ static void *tell(void *arg)
 static void workers_tell_while_partitions_come_and_go(void **state)
 {
     struct source *w = *state;
-    struct semel_kafka_start starts[8];
+    struct semel_source_start starts[8];
     pthread_t thread;
 
     for (int32_t i = 0; i < 8; i++)

@@ -287,7 +287,7 @@ static void settings_that_cannot_be_right_are_refused(void **state)
     o = good, o.session_token = "token\nwith: header";
     assert_int_equal(semel__broker_sqs_open(&broker, &o, &err), SEMEL_INVALID);
     assert_null(strstr(err.text, "header"));
-    o = good, o.visibility_us = 1500000;
+    o = good, o.visibility_us = INT64_C(43200000001); /* more than 12 hours */
     assert_int_equal(semel__broker_sqs_open(&broker, &o, &err), SEMEL_INVALID);
     o = good, o.wait_us = 21000000;
     assert_int_equal(semel__broker_sqs_open(&broker, &o, &err), SEMEL_INVALID);

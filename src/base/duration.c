@@ -7,7 +7,8 @@
  */
 #include <stdio.h>
 
-#include "core/consumer.h"
+#include "base/clock.h"
+#include "base/str.h"
 
 static const struct {
     const char *name;

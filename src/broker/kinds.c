@@ -1,0 +1,644 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * kinds.c: the kinds of brokers, one descriptor each, and their table. See kind.h.
+ *
+ * Nothing here speaks to a broker: the drivers do. What is here is what can be known of a kind without its client
+ * library, and the questions of `semel check --online`.
+ *
+ * Invariants: no text has a secret in it, and none has what came into the settings from outside the file.
+ */
+#include "broker/kind.h"
+
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "broker/amqp.h"
+#include "broker/kafka.h"
+#include "broker/sqs.h"
+
+#define SECOND_US INT64_C(1000000)
+#define MINUTE_US (60 * SECOND_US)
+#define HOUR_US (60 * MINUTE_US)
+#define YEARS_MS (INT64_C(36500) * 86400 * 1000) /* no keep.completed is longer */
+
+static const char several_consumers[] =
+    "nothing: the queue has several consumers; messages of a key run one at a time, in the order of arrival";
+
+/* What others see on the way; `besides` is what else is on it besides messages. */
+static void put_encrypted(struct semel_buf *buf, bool tls, bool verify, const char *besides)
+{
+    if (!tls)
+        semel__buf_addf(buf, "no TLS: messages%s can be read on the way", besides);
+    else
+        semel__buf_addz(buf,
+                        verify ? "TLS" : "TLS, but whoever is on the way can pretend to be the server: verify is off");
+}
+
+__attribute__((format(printf, 4, 5), unused)) static void found(const struct semel_inspector *inspector,
+                                                                enum semel_finding finding, const char *question,
+                                                                const char *fmt, ...)
+{
+    char text[900];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    inspector->found(inspector, finding, question, text);
+}
+
+/* ---- Kafka -------------------------------------------------------------------------------------------- */
+
+static const char *const sasl_words[] = {"plain", "scram-sha-256", "scram-sha-512", NULL};
+static const char *const first_words[] = {
+    [SEMEL_KAFKA_FIRST_ERROR] = "error", [SEMEL_KAFKA_FIRST_EARLIEST] = "earliest", NULL};
+static const char *const offsets_words[] = {"broker", "store", NULL};
+
+#ifdef SEMEL_WITH_KAFKA
+static const struct semel_setting_names property_names = {"librdkafka", semel__kafka_properties, semel__kafka_property};
+#else
+static size_t no_properties(const char *const **ret_names)
+{
+    *ret_names = NULL;
+    return 0;
+}
+
+static const struct semel_setting_names property_names = {"librdkafka", no_properties, NULL};
+#endif
+
+static const struct semel_setting_spec sasl_settings[] = {
+    {"mechanism", SEMEL_SETTING_WORD, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_kafka_sasl, mechanism),
+     .words = sasl_words, .help = "how to prove who we are"},
+    {"user", SEMEL_SETTING_TEXT, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_kafka_sasl, user),
+     SEMEL_SETTING_RANGE(1, 255), .help = "who we are"},
+    {"password", SEMEL_SETTING_TEXT, SEMEL_SETTING_SECRET | SEMEL_SETTING_REQUIRED,
+     SEMEL_SETTING_IN(semel_kafka_sasl, password), SEMEL_SETTING_RANGE(1, 4096), .help = "the password of user"},
+};
+static const struct semel_setting_group sasl_group = SEMEL_SETTING_GROUP_OF(NULL, sasl_settings);
+
+static const struct semel_setting_spec kafka_settings[] = {
+    {"kafka", SEMEL_SETTING_TEXT, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_kafka_options, brokers),
+     .example = "\"localhost:9092\"", .help = "brokers to ask first, as HOST:PORT with commas between"},
+    {"topic", SEMEL_SETTING_TEXTS, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_kafka_options, topics),
+     SEMEL_SETTING_RANGE(1, 249), .example = "payments", .help = "the topic, or several"},
+    {"group", SEMEL_SETTING_TEXT, 0, SEMEL_SETTING_IN(semel_kafka_options, group), SEMEL_SETTING_RANGE(1, 255),
+     .default_note = "the name of the route", .help = "the consumer group; no other route may have it"},
+    {"first", SEMEL_SETTING_WORD, 0, SEMEL_SETTING_IN(semel_kafka_options, first), .words = first_words,
+     .default_text = "earliest",
+     .help = "where a partition begins of which the group has read nothing yet; error: it does not begin by itself"},
+    {"offsets", SEMEL_SETTING_WORD, 0, SEMEL_SETTING_IN(semel_kafka_options, offsets), .words = offsets_words,
+     .default_text = "broker",
+     .help = "where it is kept how far we have read; store: in the transaction of the effect"},
+    {"in_flight", SEMEL_SETTING_NUMBER, 0, SEMEL_SETTING_IN(semel_kafka_options, in_flight_max),
+     SEMEL_SETTING_RANGE(1, 1000000), .default_text = "10000",
+     .help = "how many messages may be with us unacknowledged before reading pauses"},
+    {"properties", SEMEL_SETTING_PAIRS, 0, SEMEL_SETTING_IN(semel_kafka_options, properties),
+     SEMEL_SETTING_RANGE(1, 512), .names = &property_names,
+     .help = "librdkafka's own properties, such as session.timeout.ms; those that would break a promise are refused"},
+    {"sasl", SEMEL_SETTING_GROUP, SEMEL_SETTING_SWITCH, SEMEL_SETTING_IN(semel_kafka_options, sasl),
+     .group = &sasl_group, .help = "prove who we are"},
+    SEMEL_SETTING_TLS(semel_kafka_options),
+};
+static const struct semel_setting_group kafka_group = SEMEL_SETTING_GROUP_OF("kafka", kafka_settings);
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static bool is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+static bool host_char(char c, bool brackets)
+{
+    return is_letter(c) || is_digit(c) || c == '.' || c == '-' || c == '_' || (brackets && c == ':');
+}
+
+/* HOST:PORT or [IPV6]:PORT. */
+static bool host_ok(struct semel_str text)
+{
+    int64_t port;
+    size_t colon = text.n;
+    if (text.n == 0)
+        return false; /* and perhaps not even a pointer */
+    while (colon > 0 && text.p[colon - 1] != ':')
+        colon--;
+    struct semel_str digits = {text.p + colon, text.n - colon};
+    if (colon < 2 || digits.n == 0 || !is_digit(digits.p[0]) || !semel__str_int64(digits, &port) || port < 1 ||
+        port > 65535)
+        return false;
+    struct semel_str host = {text.p, colon - 1};
+    bool brackets = host.n > 2 && host.p[0] == '[' && host.p[host.n - 1] == ']';
+    for (size_t i = brackets; i < host.n - brackets; i++)
+        if (!host_char(host.p[i], brackets))
+            return false;
+    return host.n <= SEMEL_ID_MAX;
+}
+
+/* HOST:PORT,HOST:PORT */
+static bool hosts_ok(struct semel_str list)
+{
+    for (;;) {
+        const char *comma = list.n > 0 ? memchr(list.p, ',', list.n) : NULL;
+        size_t n = comma != NULL ? (size_t)(comma - list.p) : list.n;
+        if (!host_ok((struct semel_str){list.p, n}))
+            return false;
+        if (comma == NULL)
+            return true;
+        list = (struct semel_str){comma + 1, list.n - n - 1};
+    }
+}
+
+static bool topic_ok(struct semel_str topic)
+{
+    for (size_t i = 0; i < topic.n; i++) {
+        const char c = topic.p[i];
+        if (!is_letter(c) && !is_digit(c) && c != '.' && c != '_' && c != '-')
+            return false; /* a ^ would make it a pattern */
+    }
+    return topic.n > 0 && !semel__str_eqz(topic, ".") && !semel__str_eqz(topic, "..");
+}
+
+static bool lists_meet(const struct semel_setting_list *a, const struct semel_setting_list *b)
+{
+    for (size_t i = 0; i < a->n; i++)
+        for (size_t k = 0; k < b->n; k++)
+            if (semel__str_eq(a->at[i], b->at[k]))
+                return true;
+    return false;
+}
+
+static void kafka_check(void *options, const struct semel_setting_check *check)
+{
+    struct semel_kafka_options *kafka = options;
+    const struct semel_setting_list *topics = &kafka->topics;
+    bool ok = true;
+
+    if (kafka->group == NULL)
+        kafka->group = check->route.p;
+    if (!hosts_ok(semel__str(kafka->brokers)))
+        semel__setting_wrong(check, "kafka", "%s.kafka must be HOST:PORT, or several with commas between and no blanks",
+                             check->path);
+    for (size_t i = 1; i < topics->n; i++)
+        if (lists_meet(&(struct semel_setting_list){&topics->at[i], 1}, &(struct semel_setting_list){topics->at, i}))
+            semel__setting_wrong(check, "topic", "%s.topic has a topic twice; once is enough", check->path);
+    for (size_t i = 0; i < topics->n; i++)
+        ok = ok && topic_ok(topics->at[i]);
+    if (!ok)
+        semel__setting_wrong(check, "topic",
+                             "%s.topic: a topic has letters, digits, dots, _ and - in its name and nothing else",
+                             check->path);
+    if (kafka->offsets == SEMEL_KAFKA_OFFSETS_STORE && !check->transactional)
+        semel__setting_wrong(check, "offsets",
+                             "%s.offsets is store, which goes with the effect's transaction; it needs `do: {sql: ...}`",
+                             check->path);
+    if (kafka->tls.on && kafka->tls.no_verify)
+        semel__setting_wrong(check, "tls.verify",
+                             "%s.tls.verify is false, but Kafka's certificates are always checked; name their "
+                             "authority in ca_file",
+                             check->path);
+    semel__setting_check_tls(check, &kafka->tls);
+}
+
+static bool kafka_same_queue(const void *one, const void *other)
+{
+    const struct semel_kafka_options *a = one, *b = other;
+
+    return strcmp(a->group, b->group) == 0 && strcmp(a->brokers, b->brokers) == 0 && lists_meet(&a->topics, &b->topics);
+}
+
+static const char *kafka_order(const void *options, bool *ret_ordered)
+{
+    (void)options;
+    *ret_ordered = true;
+    return "the order of a Kafka partition; producers must send one key to one partition";
+}
+
+const char *semel__kafka_mechanism_name(enum semel_kafka_mechanism mechanism)
+{
+    static const char *const names[] = {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"};
+
+    return names[mechanism];
+}
+
+static void kafka_connection(const void *options, const struct semel_setting_check *check, struct semel_buf *buf)
+{
+    const struct semel_kafka_options *kafka = options;
+    const bool in_clear = kafka->sasl.on && kafka->sasl.mechanism == SEMEL_KAFKA_PLAIN;
+
+    put_encrypted(buf, kafka->tls.on, !kafka->tls.no_verify, in_clear ? " and the password" : "");
+    if (kafka->sasl.on) {
+        semel__buf_addz(buf, "; we are ");
+        check->put(check, "sasl.user", buf);
+        semel__buf_addf(buf, ", by %s", semel__kafka_mechanism_name(kafka->sasl.mechanism));
+        return;
+    }
+    semel__buf_addz(buf, kafka->tls.cert_file != NULL ? "; we are whom the certificate names" : "; nobody logs in");
+}
+
+static size_t kafka_in_flight(const void *options, size_t wanted)
+{
+    const size_t most = ((const struct semel_kafka_options *)options)->in_flight_max;
+
+    return wanted < most ? wanted : most;
+}
+
+static bool kafka_stores_positions(const void *options)
+{
+    return ((const struct semel_kafka_options *)options)->offsets == SEMEL_KAFKA_OFFSETS_STORE;
+}
+
+#ifdef SEMEL_WITH_KAFKA
+static void inspect_topic(const struct semel_kafka_topic *topic, const struct semel_inspector *inspector)
+{
+    char there[96], keeps[96];
+
+    snprintf(there, sizeof there, "topic %.80s", topic->topic);
+    snprintf(keeps, sizeof keeps, "retention of %.80s", topic->topic);
+    if (!topic->exists) {
+        found(inspector, SEMEL_FINDING_FAILED, there, "there is no such topic, or we may not see it");
+        return;
+    }
+    found(inspector, SEMEL_FINDING_OK, there, "%d partition%s", topic->partitions, topic->partitions == 1 ? "" : "s");
+    if (!topic->told || (topic->deletes && topic->retention_ms == SEMEL_NONE))
+        found(inspector, SEMEL_FINDING_WARNING, keeps,
+              "the servers do not tell it (DescribeConfigs on the topic must be allowed): horizon.broker is believed");
+    else if (!topic->deletes)
+        inspector->keeps(inspector, keeps, SEMEL_NONE, "cleanup.policy has no delete");
+    else if (topic->retention_ms < 0 || topic->retention_ms > YEARS_MS)
+        inspector->keeps(inspector, keeps, SEMEL_NONE,
+                         topic->retention_ms < 0 ? "retention.ms is -1" : "retention.ms is centuries");
+    else
+        inspector->keeps(inspector, keeps, topic->retention_ms * 1000, NULL);
+}
+
+static void kafka_inspect(const void *options, const struct semel_inspector *inspector)
+{
+    const struct semel_kafka_options *kafka = options;
+    struct semel_kafka_topic topics[SEMEL_SETTING_LIST_MAX];
+    struct semel_error err = {0};
+    semel_status status;
+
+    inspector->asking(inspector, "kafka");
+    status = semel__kafka_ask(kafka, inspector->timeout_ms, topics, &err);
+    if (status != SEMEL_OK)
+        inspector->unreached(inspector, "kafka", status, &err);
+    for (size_t i = 0; status == SEMEL_OK && i < kafka->topics.n; i++)
+        inspect_topic(&topics[i], inspector);
+}
+
+static void kafka_gauges(struct semel_broker *broker, struct semel_source_gauges *ret)
+{
+    struct semel_kafka_view view;
+
+    semel__kafka_look(broker, &view);
+    *ret = (struct semel_source_gauges){view.behind, (int64_t)view.assigned, (int64_t)view.stopped};
+}
+#endif
+
+static const struct semel_broker_kind kafka_kind = {
+    .name = "kafka",
+    .client = "librdkafka",
+    .flags = SEMEL_KIND_POSITIONS | SEMEL_KIND_DOUBTS,
+    .from = &kafka_group,
+    .options_size = sizeof(struct semel_kafka_options),
+    .check = kafka_check,
+    .same_queue = kafka_same_queue,
+    .apart = "give it a group of its own",
+    .order = kafka_order,
+    .connection = kafka_connection,
+    .in_flight = kafka_in_flight,
+    .stores_positions = kafka_stores_positions,
+#ifdef SEMEL_WITH_KAFKA
+    .open = semel__broker_kafka_open,
+    .inspect = kafka_inspect,
+    .gauges = kafka_gauges,
+#endif
+};
+
+/* ---- RabbitMQ ----------------------------------------------------------------------------------------- */
+
+/* A queue keeps nothing that was acknowledged, so that there is no retention to compare. */
+
+static const char *const amqp_schemes[] = {"amqp", "amqps", NULL};
+static const char *const declare_words[] = {"never", "quorum", "classic", NULL};
+
+static const struct semel_setting_spec amqp_settings[] = {
+    {"amqp", SEMEL_SETTING_URL, SEMEL_SETTING_REQUIRED | SEMEL_SETTING_SECRET | SEMEL_SETTING_LITERAL,
+     SEMEL_SETTING_IN(semel_amqp_options, url), .words = amqp_schemes, .example = "amqp://localhost:5672/",
+     .help = "the broker, as amqp://USER@HOST:PORT/VHOST"},
+    {"queue", SEMEL_SETTING_TEXT, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_amqp_options, queue),
+     SEMEL_SETTING_RANGE(1, 255), .example = "payments", .help = "the queue; no other route may have it"},
+    {"user", SEMEL_SETTING_TEXT, 0, SEMEL_SETTING_IN(semel_amqp_options, user), SEMEL_SETTING_RANGE(1, 255),
+     .default_note = "the URL's, else whom tls.cert_file names, else guest", .help = "who we are"},
+    {"password", SEMEL_SETTING_TEXT, SEMEL_SETTING_SECRET, SEMEL_SETTING_IN(semel_amqp_options, password),
+     SEMEL_SETTING_RANGE(1, 4096), .default_note = "the URL's, else guest", .help = "the password of user"},
+    {"prefetch", SEMEL_SETTING_NUMBER, 0, SEMEL_SETTING_IN(semel_amqp_options, prefetch), SEMEL_SETTING_RANGE(1, 65535),
+     .default_text = "1000", .help = "how many messages may be with us unacknowledged"},
+    {"single_active", SEMEL_SETTING_FLAG, 0, SEMEL_SETTING_IN(semel_amqp_options, single_active),
+     .default_text = "false", .help = "the queue has a single active consumer, so that its order is kept"},
+    {"declare", SEMEL_SETTING_WORD, 0, SEMEL_SETTING_IN(semel_amqp_options, declare), .words = declare_words,
+     .default_text = "never", .help = "make the queue if it is not there, durable and of this type"},
+    {"heartbeat", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_amqp_options, heartbeat_us),
+     SEMEL_SETTING_RANGE(SECOND_US, 10 * MINUTE_US), .default_text = "30s",
+     .help = "how often both sides show that they are alive"},
+    SEMEL_SETTING_TLS(semel_amqp_options),
+};
+static const struct semel_setting_group amqp_group = SEMEL_SETTING_GROUP_OF("amqp", amqp_settings);
+
+static void amqp_check(void *options, const struct semel_setting_check *check)
+{
+    struct semel_amqp_options *amqp = options;
+
+    if (amqp->password != NULL && amqp->user == NULL)
+        semel__setting_wrong(check, "password", "%s has a password without a user; say user as well", check->path);
+    semel__setting_check_tls_url(check, "amqp", semel__str(amqp->url), &amqp->tls);
+}
+
+static bool amqp_same_queue(const void *one, const void *other)
+{
+    const struct semel_amqp_options *a = one, *b = other;
+
+    return strcmp(a->url, b->url) == 0 && strcmp(a->queue, b->queue) == 0;
+}
+
+static const char *amqp_order(const void *options, bool *ret_ordered)
+{
+    *ret_ordered = ((const struct semel_amqp_options *)options)->single_active;
+    return *ret_ordered ? "the queue's order, which a single active consumer keeps" : several_consumers;
+}
+
+static void amqp_connection(const void *options, const struct semel_setting_check *check, struct semel_buf *buf)
+{
+    const struct semel_amqp_options *amqp = options;
+
+    (void)check;
+    put_encrypted(buf, amqp->tls.on, !amqp->tls.no_verify, " and the password");
+}
+
+static size_t amqp_in_flight(const void *options, size_t wanted)
+{
+    (void)wanted;
+    return (size_t)((const struct semel_amqp_options *)options)->prefetch;
+}
+
+#ifdef SEMEL_WITH_AMQP
+static void amqp_inspect(const void *options, const struct semel_inspector *inspector)
+{
+    struct semel_amqp_options amqp = *(const struct semel_amqp_options *)options;
+    struct semel_amqp_answer answer = {0};
+    struct semel_error err = {0};
+    semel_status status;
+    char question[96];
+
+    snprintf(question, sizeof question, "queue %.80s", amqp.queue);
+    inspector->asking(inspector, question);
+    amqp.timeout_ms = inspector->timeout_ms;
+    status = semel__amqp_ask(&amqp, &answer, &err);
+    if (status != SEMEL_OK)
+        inspector->unreached(inspector, question, status, &err);
+    else if (answer.exists)
+        found(inspector, SEMEL_FINDING_OK, question, "%lu messages are ready, %lu consumers read it",
+              (unsigned long)answer.messages, (unsigned long)answer.consumers);
+    else if (amqp.declare != SEMEL_AMQP_DECLARE_NEVER)
+        found(inspector, SEMEL_FINDING_OK, question, "it is not there yet; `declare` makes it");
+    else
+        found(inspector, SEMEL_FINDING_FAILED, question, "there is no such queue; make it, or say declare: quorum");
+}
+
+static semel_status amqp_open(struct semel_broker **ret, const void *options, const struct semel_source_hooks *hooks,
+                              struct semel_error *err)
+{
+    (void)hooks;
+    return semel__broker_amqp_open(ret, options, err);
+}
+#endif
+
+static const struct semel_broker_kind amqp_kind = {
+    .name = "amqp",
+    .from = &amqp_group,
+    .options_size = sizeof(struct semel_amqp_options),
+    .check = amqp_check,
+    .same_queue = amqp_same_queue,
+    .apart = "give it a queue of its own",
+    .order = amqp_order,
+    .connection = amqp_connection,
+    .in_flight = amqp_in_flight,
+#ifdef SEMEL_WITH_AMQP
+    .open = amqp_open,
+    .inspect = amqp_inspect,
+#endif
+};
+
+/* ---- SQS ---------------------------------------------------------------------------------------------- */
+
+static const char *const http_schemes[] = {"http", "https", NULL};
+
+static const struct semel_setting_spec sqs_settings[] = {
+    {"sqs", SEMEL_SETTING_URL, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_sqs_options, url), .words = http_schemes,
+     .example = "https://sqs.eu-central-1.amazonaws.com/123456789012/payments",
+     .help = "the queue's URL; no other route may have it. One that ends with .fifo has an order"},
+    {"region", SEMEL_SETTING_TEXT, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_sqs_options, region),
+     SEMEL_SETTING_RANGE(1, 64), .example = "eu-central-1", .help = "the region that requests are signed for"},
+    {"access_key", SEMEL_SETTING_TEXT, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_sqs_options, access_key),
+     SEMEL_SETTING_RANGE(1, 255), .example = "${AWS_ACCESS_KEY_ID}", .help = "the name of the key that signs requests"},
+    {"secret_key", SEMEL_SETTING_TEXT, SEMEL_SETTING_REQUIRED | SEMEL_SETTING_SECRET,
+     SEMEL_SETTING_IN(semel_sqs_options, secret_key), SEMEL_SETTING_RANGE(1, 1024),
+     .example = "${AWS_SECRET_ACCESS_KEY}", .help = "the key that signs requests"},
+    {"session_token", SEMEL_SETTING_TEXT, SEMEL_SETTING_SECRET, SEMEL_SETTING_IN(semel_sqs_options, session_token),
+     SEMEL_SETTING_RANGE(1, 8192), .help = "what goes with a key that was lent for a time"},
+    {"visibility", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_sqs_options, visibility_us),
+     SEMEL_SETTING_RANGE(SECOND_US, 12 * HOUR_US), .default_text = "60s",
+     .help = "how long a message stays hidden while we have it; it is prolonged with the lease"},
+    {"wait", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_sqs_options, wait_us),
+     SEMEL_SETTING_RANGE(0, 20 * SECOND_US), .default_text = "20s", .help = "how long one request waits for messages"},
+    SEMEL_SETTING_TLS(semel_sqs_options),
+};
+static const struct semel_setting_group sqs_group = SEMEL_SETTING_GROUP_OF("sqs", sqs_settings);
+
+static void sqs_check(void *options, const struct semel_setting_check *check)
+{
+    struct semel_sqs_options *sqs = options;
+
+    semel__setting_check_tls_url(check, "http", semel__str(sqs->url), &sqs->tls);
+}
+
+static bool sqs_same_queue(const void *one, const void *other)
+{
+    const struct semel_sqs_options *a = one, *b = other;
+
+    return strcmp(a->url, b->url) == 0;
+}
+
+static const char *sqs_order(const void *options, bool *ret_ordered)
+{
+    const struct semel_str url = semel__str(((const struct semel_sqs_options *)options)->url);
+
+    *ret_ordered = url.n > 5 && memcmp(url.p + url.n - 5, ".fifo", 5) == 0;
+    return *ret_ordered ? "the order of a FIFO message group; the group must be as fine as the key" : several_consumers;
+}
+
+static void sqs_connection(const void *options, const struct semel_setting_check *check, struct semel_buf *buf)
+{
+    const struct semel_sqs_options *sqs = options;
+
+    (void)check;
+    put_encrypted(buf, sqs->tls.on, !sqs->tls.no_verify, "");
+    semel__buf_addz(buf, "; requests are signed");
+}
+
+#ifdef SEMEL_WITH_SQS
+#define SPAN 32
+
+/* P37. While we live it is prolonged; what counts is a pause of ours. */
+static void inspect_visibility(int64_t visibility_us, const struct semel_inspector *inspector)
+{
+    char visible[SPAN], lease[SPAN];
+
+    semel__duration_format(visibility_us, visible, sizeof visible);
+    semel__duration_format(inspector->lease_us, lease, sizeof lease);
+    if (visibility_us >= inspector->lease_us)
+        found(inspector, SEMEL_FINDING_OK, "visibility", "%s, and the lease is %s", visible, lease);
+    else
+        found(inspector, SEMEL_FINDING_WARNING, "visibility",
+              "%s is shorter than the lease of %s: after a pause of ours SQS gives the message to somebody who then "
+              "waits for that lease; say visibility: %s",
+              visible, lease, lease);
+}
+
+static void inspect_redrive(const struct semel_sqs_facts *facts, const struct semel_inspector *inspector)
+{
+    if (facts->max_receives == SEMEL_NONE)
+        found(inspector, SEMEL_FINDING_OK, "redrive", "SQS moves no message away");
+    else if (facts->max_receives > inspector->retry_max)
+        found(inspector, SEMEL_FINDING_OK, "redrive", "SQS moves a message to %s after %lld receives",
+              facts->dead_letters, (long long)facts->max_receives);
+    else
+        found(inspector, SEMEL_FINDING_WARNING, "redrive",
+              "SQS moves a message to %s after %lld receives, and each redelivery counts: it may be gone before its %d "
+              "attempts; raise maxReceiveCount",
+              facts->dead_letters, (long long)facts->max_receives, inspector->retry_max);
+}
+
+static void sqs_inspect(const void *options, const struct semel_inspector *inspector)
+{
+    const struct semel_sqs_options *sqs = options;
+    struct semel_sqs_facts facts;
+    struct semel_error err = {0};
+    semel_status status;
+
+    inspector->asking(inspector, "queue");
+    status = semel__sqs_ask(sqs, &facts, &err);
+    if (status != SEMEL_OK) {
+        inspector->unreached(inspector, "queue", status, &err);
+        return;
+    }
+    found(inspector, SEMEL_FINDING_OK, "queue", "%s, about %lld messages", facts.fifo ? "FIFO" : "standard",
+          (long long)(facts.messages == SEMEL_NONE ? 0 : facts.messages));
+    if (facts.retention_us == SEMEL_NONE)
+        found(inspector, SEMEL_FINDING_WARNING, "retention", "the queue does not tell it: horizon.broker is believed");
+    else
+        inspector->keeps(inspector, "retention", facts.retention_us, NULL);
+    inspect_visibility(sqs->visibility_us, inspector);
+    inspect_redrive(&facts, inspector);
+}
+
+static semel_status sqs_open(struct semel_broker **ret, const void *options, const struct semel_source_hooks *hooks,
+                             struct semel_error *err)
+{
+    (void)hooks;
+    return semel__broker_sqs_open(ret, options, err);
+}
+#endif
+
+static const struct semel_broker_kind sqs_kind = {
+    .name = "sqs",
+    .from = &sqs_group,
+    .options_size = sizeof(struct semel_sqs_options),
+    .check = sqs_check,
+    .same_queue = sqs_same_queue,
+    .apart = "give it a queue of its own",
+    .order = sqs_order,
+    .connection = sqs_connection,
+#ifdef SEMEL_WITH_SQS
+    .open = sqs_open,
+    .inspect = sqs_inspect,
+#endif
+};
+
+/* ---- HTTP --------------------------------------------------------------------------------------------- */
+
+static const struct semel_setting_spec listen_settings[] = {
+    {"listen", SEMEL_SETTING_ADDRESS, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_listen_options, server.address),
+     .example = "127.0.0.1:8090", .help = "where producers POST their messages; routes may share an address"},
+    {"path", SEMEL_SETTING_TEXT, 0, SEMEL_SETTING_IN(semel_listen_options, path), SEMEL_SETTING_RANGE(1, 255),
+     .default_note = "/ and the name of the route", .help = "the path of this route on that address"},
+    {"source", SEMEL_SETTING_TEXT, 0, SEMEL_SETTING_IN(semel_listen_options, source), SEMEL_SETTING_RANGE(1, 255),
+     .default_note = "the name of the route",
+     .help = "the stream that ids belong to, unless a message is a CloudEvent with a source of its own"},
+    SEMEL_SETTING_TOKEN(semel_listen_options, SEMEL_SETTING_REQUIRED,
+                        "what producers must show: Authorization: Bearer TOKEN"),
+    {"body_max", SEMEL_SETTING_NUMBER, 0, SEMEL_SETTING_IN(semel_listen_options, body_max),
+     SEMEL_SETTING_RANGE(1, 1 << 28), .default_text = "8388608", .help = "the largest request in bytes"},
+    SEMEL_SETTING_HOSTS(semel_listen_options),
+    SEMEL_SETTING_PLAIN(semel_listen_options),
+    SEMEL_SETTING_TLS_SERVER(semel_listen_options),
+};
+static const struct semel_setting_group listen_group = SEMEL_SETTING_GROUP_OF("listen", listen_settings);
+
+/* Paths on one address are compared with those of `pull`, by conf. */
+static void listen_check(void *options, const struct semel_setting_check *check)
+{
+    struct semel_listen_options *listen = options;
+
+    semel__setting_check_path(check, &listen->path);
+    if (!semel__str_given(listen->source))
+        listen->source = check->route;
+    semel__setting_check_reach(check, "listen", &listen->server);
+}
+
+static const char *listen_order(const void *options, bool *ret_ordered)
+{
+    (void)options;
+    *ret_ordered = false;
+    return "nothing: requests may overtake each other; messages of a key run one at a time, in the order of arrival";
+}
+
+static void listen_connection(const void *options, const struct semel_setting_check *check, struct semel_buf *buf)
+{
+    const struct semel_setting_server *server = &((const struct semel_listen_options *)options)->server;
+
+    (void)check;
+    if (server->tls.on)
+        semel__buf_addz(buf, "TLS, and a token");
+    else
+        semel__buf_addz(buf, server->address.local ? "a token; only this machine can reach it"
+                                                   : "a token; no TLS: messages and the token can be read on the way");
+    if (server->tls.on && server->tls.client_ca_file != NULL)
+        semel__buf_addz(buf, ", and a certificate of the sender");
+}
+
+static const struct semel_broker_kind listen_kind = {
+    .name = "listen",
+    .flags = SEMEL_KIND_SERVED,
+    .from = &listen_group,
+    .options_size = sizeof(struct semel_listen_options),
+    .check = listen_check,
+    .order = listen_order,
+    .connection = listen_connection,
+};
+
+/* ---- the table ---------------------------------------------------------------------------------------- */
+
+const struct semel_broker_kind *const semel__broker_kinds[] = {&kafka_kind, &amqp_kind, &sqs_kind, &listen_kind, NULL};
+
+const struct semel_broker_kind *semel__broker_kind(struct semel_str name)
+{
+    for (size_t i = 0; semel__broker_kinds[i] != NULL; i++)
+        if (semel__str_eqz(name, semel__broker_kinds[i]->name))
+            return semel__broker_kinds[i];
+    return NULL;
+}
