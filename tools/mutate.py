@@ -5,6 +5,8 @@
 usage: mutate.py list MUTANTS               one line a mutant: NAME FILE PROGRAM TEST LENGTH
        mutate.py apply MUTANTS NAME FILE OUT    FILE with the guard replaced
        mutate.py sql MUTANTS NAME FOLDER OUT    the migrations of FOLDER, copied to the folder OUT, one of them mutated
+       mutate.py statements MUTANTS NAME OUT COMPILER NAMES FILE.sql...    the statements (tools/compile_sql.py) of the
+                                            mutant's database as C, one file of them mutated
        mutate.py defined SYMBOL FOLDER...   the C files of the folders that have the symbol, for mutants by #ifdef
 
 A mutant, up to the next one:
@@ -25,7 +27,9 @@ then not noticed, and tools/mutant.py says why.
 import pathlib
 import re
 import shutil
+import subprocess
 import sys
+import tempfile
 
 SHAPE = re.compile(r"mutant (?P<name>[a-z0-9_]+)\nbreaks (?P<breaks>[^\n]+)\nin (?P<file>\S+)\n"
                    r"by (?P<long>long )?(?P<program>\w+) (?P<test>\w+)\n"
@@ -77,6 +81,24 @@ def sql(mutant, folder, out):
     return changed is not None
 
 
+def statements(mutant, out, compiler, names, files):
+    """As `apply`: a guard that is not there leaves the statements as they are."""
+    dialect = pathlib.Path(mutant["file"]).parent.name
+    with tempfile.TemporaryDirectory(prefix="semel-mutant-") as folder:
+        copies, outputs = [], {}
+        for path in map(pathlib.Path, files):
+            copy = pathlib.Path(folder, path.parent.name, path.name)
+            copy.parent.mkdir(exist_ok=True)
+            if path.match(mutant["file"]):
+                apply(mutant, str(path), copy)
+            else:
+                shutil.copy(path, copy)
+            copies.append(copy)
+            outputs[copy.parent.name] = out if copy.parent.name == dialect else copy.parent.with_suffix(".c")
+        pairs = [f"{name}={output}" for name, output in outputs.items()]
+        subprocess.run([sys.executable, compiler, pathlib.Path(folder, "ids.h"), *pairs, names, *copies], check=True)
+
+
 def main():
     if len(sys.argv) == 3 and sys.argv[1] == "list":
         for name, mutant in read(sys.argv[2]).items():
@@ -85,6 +107,8 @@ def main():
         apply(read(sys.argv[2])[sys.argv[3]], sys.argv[4], sys.argv[5])
     elif len(sys.argv) == 6 and sys.argv[1] == "sql":
         sys.exit(0 if sql(read(sys.argv[2])[sys.argv[3]], sys.argv[4], sys.argv[5]) else 1)
+    elif len(sys.argv) >= 8 and sys.argv[1] == "statements":
+        statements(read(sys.argv[2])[sys.argv[3]], *sys.argv[4:7], sys.argv[7:])
     elif len(sys.argv) >= 4 and sys.argv[1] == "defined":
         word = re.compile(rf"\b{re.escape(sys.argv[2])}\b")
         for path in sorted(path for folder in sys.argv[3:] for path in pathlib.Path(folder).rglob("*.c")):

@@ -21,8 +21,7 @@
  *   pg_admit.c     admit: lock, insert, read what was refused
  *   pg_fetch.c     fetch, and reading rows of which the keys are known
  *   pg_settle.c    settle
- *   pg_scan.c      scan, sources, parked
- *   pg_keep.c      watermark, purge, outbox
+ *   pg_scan.c      scan, parked
  *   pg_look*.c     what operators ask
  *
  * Invariants: every value is bound, none is ever part of a statement's text; tables are named with their schema; a trip
@@ -314,10 +313,6 @@ semel_status semel__pg_read_final(const PGresult *res, int row, int first, const
                                   struct semel_arena *arena, struct semel_row *ret, struct semel_error *err);
 bool semel__pg_damaged(semel_status status); /* of semel__pg_read: damage, not the world */
 
-/* The first column as names, those that are none of ours left out. */
-semel_status semel__pg_names(const PGresult *res, struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
-                             struct semel_error *err);
-
 /* ---- the parts ---------------------------------------------------------------------------------- */
 
 /* CLOSED: the connection is gone, or belongs to the process that forked this one. INVALID: the caller's own connection
@@ -441,29 +436,14 @@ semel_status semel__pg_operate(struct pg_store *d, struct semel_settle_batch *ba
 semel_status semel__pg_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
 semel_status semel__pg_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
                             struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
-semel_status semel__pg_sources(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
-                               struct semel_str **ret_sources, size_t *ret_n, struct semel_error *err);
 semel_status semel__pg_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
                              int64_t *ret_n, struct semel_error *err);
 semel_status semel__pg_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
                               struct semel_error *err);
-/* The name of a watermark's row, for who makes it; 016_deliver.sql has the same. */
+/* The name of a watermark's row, for who makes it; 016_deliver.sql and keep.sql have the same. */
 #define PG_MARK_LOCK(consumer, source)                                                                  \
     "pg_catalog.hashtextextended(" source "::text COLLATE \"C\", pg_catalog.hashtextextended(" consumer \
     "::text COLLATE \"C\", 1936026992))"
-semel_status semel__pg_watermark(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                                 int64_t watermark_us, struct semel_error *err);
-semel_status semel__pg_aged(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                            int64_t before_us, size_t max, size_t *ret_n, int64_t *ret_latest_us,
-                            struct semel_error *err);
-semel_status semel__pg_purge_side(struct semel_store *store, struct semel_str consumer, int64_t before_us, size_t max,
-                                  char place[SEMEL_ID_MAX + 1], struct semel_error *err);
-semel_status semel__pg_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                             int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err);
-semel_status semel__pg_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us, size_t max,
-                                      size_t *ret_deleted, struct semel_error *err);
-semel_status semel__pg_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
-                                  char ret_id[37], struct semel_error *err);
 
 extern const struct sql_driver semel__pg_driver;
 extern const struct semel_look_ops semel__pg_look;

@@ -231,11 +231,18 @@ static semel_status pg_flush(struct sql *db, struct semel_error *err)
     return status;
 }
 
+/* Behind a pooler nobody else notices that the server is another one. */
+static semel_status pg_server_same(struct sql *db, struct semel_error *err)
+{
+    return semel__pg_timeline((struct pg_store *)db, err);
+}
+
 const struct sql_driver semel__pg_driver = {
     .statements = semel__pg_statements,
     .start = pg_start,
     .run = pg_run,
     .flush = pg_flush,
+    .server_same = pg_server_same,
     .snapshot = semel__pg_snapshot,
     .snapshot_end = semel__pg_snapshot_end,
     .cell = pg_cell,

@@ -174,49 +174,6 @@ semel_status semel__pg_scan(struct semel_store *store, const struct semel_scan *
     return SEMEL_OK;
 }
 
-semel_status semel__pg_names(const PGresult *res, struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
-                             struct semel_error *err)
-{
-    size_t n = 0, room = (size_t)PQntuples(res);
-    struct semel_str *names = semel__arena_alloc(arena, room, sizeof(*names));
-    if (names == NULL && room > 0)
-        return semel__fail_memory(err);
-    for (int row = 0; row < PQntuples(res); row++) {
-        struct semel_str name = semel__pg_get_text(res, row, 0);
-        if (!semel__str_given(name) || name.n > SEMEL_ID_MAX) /* none of ours, and no row of it could be read */
-            continue;
-        if (!semel__arena_copy(arena, name, &names[n++]))
-            return semel__fail_memory(err);
-    }
-    *ret = names;
-    *ret_n = n;
-    return SEMEL_OK;
-}
-
-semel_status semel__pg_sources(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
-                               struct semel_str **ret_sources, size_t *ret_n, struct semel_error *err)
-{
-    /* One step into the index a source, however many rows it has. */
-    static const struct sql_text sql = {
-        "semel_sources",
-        "WITH RECURSIVE s (source) AS ((SELECT source FROM semel.inbox WHERE consumer = $1 ORDER BY source LIMIT 1) "
-        "UNION ALL SELECT (SELECT i.source FROM semel.inbox AS i WHERE i.consumer = $1 AND i.source > s.source "
-        "ORDER BY i.source LIMIT 1) FROM s WHERE s.source IS NOT NULL) SELECT source FROM s WHERE source IS NOT NULL"};
-    struct pg_trip trip;
-    /* Who purges looks here first; behind a pooler nobody else notices that the server is another one. */
-    semel_status status = semel__pg_timeline(semel__pg_of(store), err);
-    if (status != SEMEL_OK)
-        return status;
-    semel__pg_start(&trip, semel__pg_of(store), "listing sources");
-    semel__pg_text(&trip, consumer);
-    size_t at = semel__pg_add(&trip, &sql);
-    status = semel__pg_run(&trip, err);
-    if (status == SEMEL_OK)
-        status = semel__pg_names(trip.results[at], arena, ret_sources, ret_n, err);
-    semel__pg_end(&trip);
-    return status;
-}
-
 semel_status semel__pg_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
                               struct semel_error *err)
 {

@@ -4,6 +4,8 @@
  *
  *   records_audit.c      what people did
  *   records_consumers.c  settings and names of consumers
+ *   records_keep.c       watermark, purge
+ *   records_outbox.c     events
  *   records_positions.c  positions of sources
  */
 #ifndef SEMEL_STORE_RECORDS_H
@@ -29,6 +31,23 @@ semel_status semel__record_consumers(struct semel_store *store, struct semel_str
                                      struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
                                      struct semel_error *err);
 
+semel_status semel__record_sources(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
+                                   struct semel_str **ret_sources, size_t *ret_n, struct semel_error *err);
+semel_status semel__record_watermark(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                                     int64_t watermark_us, struct semel_error *err);
+semel_status semel__record_aged(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                                int64_t before_us, size_t max, size_t *ret_n, int64_t *ret_latest_us,
+                                struct semel_error *err);
+semel_status semel__record_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                                 int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err);
+semel_status semel__record_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us,
+                                          size_t max, size_t *ret_deleted, struct semel_error *err);
+semel_status semel__record_purge_side(struct semel_store *store, struct semel_str consumer, int64_t before_us,
+                                      size_t max, char place[SEMEL_ID_MAX + 1], struct semel_error *err);
+
+semel_status semel__record_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
+                                      char ret_id[37], struct semel_error *err);
+
 semel_status semel__record_positions_take(struct semel_store *store, struct semel_str consumer,
                                           struct semel_position *items, size_t n, int64_t now_us,
                                           struct semel_error *err);
@@ -43,12 +62,15 @@ semel_status semel__record_positions_list(struct semel_store *store, struct seme
                                           struct semel_error *err);
 
 /* Their places in a driver's struct semel_store_ops. */
-#define SEMEL_RECORDS                                                                             \
-    .audit = semel__record_audit, .consumer_get = semel__record_consumer_get,                     \
-    .consumer_put = semel__record_consumer_put, .consumer_read = semel__record_consumer_read,     \
-    .consumer_mark = semel__record_consumer_mark, .affected = semel__record_affected,             \
-    .consumers = semel__record_consumers, .positions_take = semel__record_positions_take,         \
-    .positions_move = semel__record_positions_move, .positions_set = semel__record_positions_set, \
-    .positions_list = semel__record_positions_list
+#define SEMEL_RECORDS                                                                               \
+    .audit = semel__record_audit, .consumer_get = semel__record_consumer_get,                       \
+    .consumer_put = semel__record_consumer_put, .consumer_read = semel__record_consumer_read,       \
+    .consumer_mark = semel__record_consumer_mark, .affected = semel__record_affected,               \
+    .consumers = semel__record_consumers, .positions_take = semel__record_positions_take,           \
+    .positions_move = semel__record_positions_move, .positions_set = semel__record_positions_set,   \
+    .positions_list = semel__record_positions_list, .sources = semel__record_sources,               \
+    .watermark = semel__record_watermark, .aged = semel__record_aged, .purge = semel__record_purge, \
+    .purge_business = semel__record_purge_business, .purge_side = semel__record_purge_side,         \
+    .outbox_put = semel__record_outbox_put
 
 #endif

@@ -157,6 +157,9 @@ struct sql_driver {
     void (*run)(struct sql *db, const struct sql_statement *statement, const struct sql_set *once,
                 const struct sql_set *each, sql_reader read, void *ctx);
     semel_status (*flush)(struct sql *db, struct semel_error *err);
+    /* NULL, or: asked before old rows are deleted. RETRY: the server is another one than before (a standby that was
+     * promoted), and what was committed last may be lost. */
+    semel_status (*server_same)(struct sql *db, struct semel_error *err);
     /* One snapshot for several flushes of a reader; inside a transaction nothing is begun. The end gets *ret_begun. */
     semel_status (*snapshot)(struct sql *db, bool *ret_begun, struct semel_error *err);
     void (*snapshot_end)(struct sql *db, bool begun);

@@ -12,7 +12,6 @@
  *   sqlite_admit.c   admit and fetch
  *   sqlite_settle.c  settle
  *   sqlite_scan.c    scan and sources
- *   sqlite_keep.c    watermark, purge, outbox
  *   sqlite_look.h    what operators ask: sqlite_choose.c, sqlite_look.c, sqlite_history.c, sqlite_select.c
  *   sqlite_group.c   one commit for many calls
  *
@@ -83,15 +82,6 @@ enum sqlite_q {
     Q_SCAN_ALL,
     Q_SCAN_OPEN,
     Q_SOURCES,
-    Q_WATERMARK_RAISE,
-    Q_AGED,
-    Q_PURGE_ATTEMPTS,
-    Q_PURGE,
-    Q_PURGE_CONFLICTS,
-    Q_PURGE_KEYS_END,
-    Q_PURGE_KEYS,
-    Q_PURGE_BUSINESS,
-    Q_OUTBOX_PUT,
     Q_LOOK_ID,
     Q_LOOK_KEY,
     Q_LOOK_HELD,
@@ -265,25 +255,10 @@ semel_status semel__sqlite_settle(struct semel_store *store, struct semel_settle
 semel_status semel__sqlite_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
                                 struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged,
                                 struct semel_error *err);
-semel_status semel__sqlite_sources(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
-                                   struct semel_str **ret_sources, size_t *ret_n, struct semel_error *err);
-semel_status semel__sqlite_watermark(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                                     int64_t watermark_us, struct semel_error *err);
-semel_status semel__sqlite_aged(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                                int64_t before_us, size_t max, size_t *ret_n, int64_t *ret_latest_us,
-                                struct semel_error *err);
-semel_status semel__sqlite_purge_side(struct semel_store *store, struct semel_str consumer, int64_t before_us,
-                                      size_t max, char place[SEMEL_ID_MAX + 1], struct semel_error *err);
-semel_status semel__sqlite_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                                 int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err);
 semel_status semel__sqlite_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
                                  int64_t *ret_n, struct semel_error *err);
 semel_status semel__sqlite_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
                                   struct semel_error *err);
-semel_status semel__sqlite_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us,
-                                          size_t max, size_t *ret_deleted, struct semel_error *err);
-semel_status semel__sqlite_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
-                                      char ret_id[37], struct semel_error *err);
 
 extern const struct sql_driver semel__sqlite_driver;
 extern const struct semel_look_ops semel__sqlite_look;

@@ -98,6 +98,7 @@ static void sqlite_run(struct sql *db, const struct sql_statement *statement, co
     struct plan plan;
     unsigned char bytes[1 + SEMEL_FP_MAX];
     sqlite3_stmt *stmt = make_plan(&plan, statement, once, each, db) ? prepared(d, statement) : NULL;
+    sqlite3_int64 callers_rowid = sqlite3_last_insert_rowid(d->db); /* a handler may ask for that of its own insert */
     const void *first = once != NULL ? semel__db_item(once, 0) : NULL;
     for (size_t i = 0; db->status == SEMEL_OK && i < (each != NULL ? each->n : 1); i++) {
         struct sql_row row = {.db = db, .statement = statement, .result = stmt};
@@ -106,6 +107,7 @@ static void sqlite_run(struct sql *db, const struct sql_statement *statement, co
         sqlite3_reset(stmt);
         sqlite3_clear_bindings(stmt);
     }
+    sqlite3_set_last_insert_rowid(d->db, callers_rowid);
 }
 
 static void sqlite_start(struct sql *db)

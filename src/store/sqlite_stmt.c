@@ -58,18 +58,6 @@
     "status = 'waiting' "
 #define FIRST "SELECT arrival FROM main.semel_inbox WHERE consumer = ?1 AND order_key = ?2 AND " IN_ORDER " "
 
-/* By their end; the time of the message is looked at in the row. */
-#define AGED(before)                                                                                            \
-    "FROM (SELECT arrival, message_id, message_time FROM main.semel_inbox WHERE consumer = ?1 AND source = ?2 " \
-    "AND " FINAL " AND processed_at < ?4 ORDER BY processed_at, arrival LIMIT 10 * ?3) "                        \
-    "WHERE message_time IS NULL OR message_time < " before " LIMIT ?3"
-#define BELOW_WATERMARK                                                                                 \
-    "min(?4, ifnull((SELECT watermark FROM main.semel_watermark WHERE consumer = ?1 AND source = ?2), " \
-    "-9223372036854775807))"
-#define ATTEMPTS_OF(victims)                                                                 \
-    "DELETE FROM main.semel_attempt WHERE consumer = ?1 AND source = ?2 AND message_id IN (" \
-    "SELECT message_id " victims ")"
-
 /* What operators look at: ?1 consumer, ?2 after and ?3 up to which arrival, ?4 a state; the rest is the filter. Rows
  * that do not match are given too, so that the caller can count how many were looked at. */
 #define HELD                                                                                               \
@@ -193,30 +181,6 @@ static const char *const texts[Q_COUNT] = {
         "UNION ALL SELECT (SELECT min(i.source) FROM main.semel_inbox AS i WHERE i.consumer = ?1 "
         "AND i.source > s.source) FROM s WHERE s.source IS NOT NULL) SELECT source FROM s WHERE source IS NOT NULL",
 
-    [Q_WATERMARK_RAISE] =
-        "INSERT INTO main.semel_watermark (consumer, source, watermark, updated_at) VALUES (?1, ?2, ?3, ?4) "
-        "ON CONFLICT (consumer, source) DO UPDATE SET watermark = excluded.watermark, "
-        "updated_at = excluded.updated_at WHERE watermark < excluded.watermark",
-    [Q_AGED] = "SELECT count(*), max(message_time) FROM (SELECT message_time " AGED("?4") ")",
-    [Q_PURGE_ATTEMPTS] = ATTEMPTS_OF(AGED(BELOW_WATERMARK)),
-    [Q_PURGE] = "DELETE FROM main.semel_inbox WHERE arrival IN (SELECT arrival " AGED(BELOW_WATERMARK) ")",
-    [Q_PURGE_CONFLICTS] = "DELETE FROM main.semel_conflict WHERE rowid IN (SELECT rowid FROM main.semel_conflict "
-                          "WHERE consumer = ?1 AND last_at < ?2 ORDER BY last_at LIMIT ?3)",
-    [Q_PURGE_KEYS_END] =
-        "SELECT max(order_key), count(*) FROM (SELECT order_key FROM main.semel_order_key WHERE consumer = ?1 "
-        "AND order_key > ?2 ORDER BY order_key LIMIT ?3)",
-    /* A key is written to here, not locked: without a version it says nothing once nothing of it is unfinished. */
-    [Q_PURGE_KEYS] =
-        "DELETE FROM main.semel_order_key WHERE consumer = ?1 AND order_key > ?2 AND order_key <= ?3 "
-        "AND last_version IS NULL AND skipped IS NULL AND NOT EXISTS (SELECT 1 FROM main.semel_inbox AS i WHERE "
-        "i.consumer = ?1 AND i.order_key = semel_order_key.order_key AND " UNFINISHED ")",
-    [Q_PURGE_BUSINESS] =
-        "DELETE FROM main.semel_business_key WHERE consumer = ?1 AND business_key IN (SELECT business_key "
-        "FROM main.semel_business_key WHERE consumer = ?1 AND expires_at <= ?2 ORDER BY expires_at LIMIT ?3)",
-    [Q_OUTBOX_PUT] =
-        "INSERT INTO main.semel_outbox (id, aggregatetype, aggregateid, type, payload, headers, "
-        "destination, created_at, traceparent) VALUES (?1, ?2, ?3, ?4, ?5, coalesce(?6, '{}'), ?7, ?8, ?9) "
-        "ON CONFLICT (id) DO NOTHING",
     /* One step into each index a name; ?1 itself comes first and is left out. */
     [Q_CONSUMERS] = "WITH RECURSIVE c (name) AS (SELECT ?1 UNION ALL SELECT (SELECT min(n) FROM ("
                     "SELECT min(i.consumer) AS n FROM main.semel_inbox AS i WHERE i.consumer > c.name UNION ALL "
