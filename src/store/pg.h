@@ -391,9 +391,6 @@ void semel__pg_keys_add(struct pg_trip *trip, struct semel_str consumer, const s
                         bool patient, struct pg_key_trip *at);
 semel_status semel__pg_keys_read(const struct pg_trip *trip, struct semel_key *keys, size_t n,
                                  const struct pg_key_trip *at, struct semel_arena *arena, struct semel_error *err);
-/* The skipped versions of a key, from a cell of bigint[]. INVALID, BROKEN: they are damaged. */
-semel_status semel__pg_get_skipped(const PGresult *res, int row, int col, struct semel_arena *arena,
-                                   struct semel_key *key, struct semel_error *err);
 struct pg_business_trip {
     size_t taken, holders;
 };

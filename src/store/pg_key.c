@@ -89,8 +89,9 @@ void semel__pg_keys_add(struct pg_trip *trip, struct semel_str consumer, const s
     add_facts(trip, consumer, keys, n, at);
 }
 
-semel_status semel__pg_get_skipped(const PGresult *res, int row, int col, struct semel_arena *arena,
-                                   struct semel_key *key, struct semel_error *err)
+/* From a cell of bigint[]. INVALID, BROKEN: they are damaged. */
+static semel_status read_skipped(const PGresult *res, int row, int col, struct semel_arena *arena,
+                                 struct semel_key *key, struct semel_error *err)
 {
     const int64_t *list = NULL;
     size_t n = 0;
@@ -119,7 +120,7 @@ semel_status semel__pg_keys_read(const struct pg_trip *trip, struct semel_key *k
         keys[i].busy = lock >= PQntuples(locks) || semel__pg_get_int(locks, lock, 0) != (int64_t)i + 1;
         keys[i].last_version = keys[i].busy ? SEMEL_NONE : semel__pg_get_int(locks, lock, 1);
         if (!keys[i].busy)
-            status = semel__pg_get_skipped(locks, lock++, 2, arena, &keys[i], err);
+            status = read_skipped(locks, lock++, 2, arena, &keys[i], err);
         keys[i].damaged = status == SEMEL_INVALID;
         keys[i].parked = semel__pg_get_int(facts, row, 1);
         keys[i].open = semel__pg_get_bool(facts, row, 2);

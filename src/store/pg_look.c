@@ -6,6 +6,7 @@
  * uses up no place in it. Nothing here takes a lock that a consumer would wait for.
  */
 #include "store/pg_look.h"
+#include "store/records.h"
 
 #include "core/state.h"
 
@@ -349,7 +350,7 @@ const struct semel_look_ops semel__pg_look = {
     .counts = look_counts,
     .list = look_list,
     .groups = look_groups,
-    .history = semel__pg_history,
+    .history = semel__record_history,
     .outbox = look_outbox,
     .select = semel__pg_select,
     .selection = semel__pg_selection,

@@ -4,7 +4,6 @@
  *
  *   pg_choose.c   which rows match a filter, by which index: the parts of a statement, and its parameters
  *   pg_look.c     counts, list, groups, outbox; the table of functions
- *   pg_history.c  what else is known of one message
  *   pg_select.c   frozen selections
  *
  * A filter is answered by one statement, whose text depends only on the way to the rows:
@@ -92,8 +91,6 @@ semel_status semel__pg_bounds_read(const struct pg_trip *trip, size_t at, struct
 
 /* ---- the other files ---------------------------------------------------------------------------- */
 
-semel_status semel__pg_history(struct semel_store *store, const struct semel_row *row, size_t max,
-                               struct semel_arena *arena, struct semel_history *ret, struct semel_error *err);
 semel_status semel__pg_select(struct semel_store *store, const struct semel_filter *filter, size_t max, int64_t now_us,
                               struct semel_selection *selection, struct semel_error *err);
 semel_status semel__pg_selection(struct semel_store *store, int64_t number, struct semel_arena *arena,

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: MIT
  *
- * records.h: the operations of the store contract (core/store.h) that are written once, over the SQL port (sql.h).
+ * records.h: the operations of the store contract (core/store.h, core/look.h) that are written once, over the SQL port
+ * (sql.h).
  *
  *   records_audit.c      what people did
  *   records_consumers.c  settings and names of consumers
  *   records_keep.c       watermark, purge
  *   records_outbox.c     events
+ *   records_history.c    what else is known of one message
  *   records_positions.c  positions of sources
  */
 #ifndef SEMEL_STORE_RECORDS_H
 #define SEMEL_STORE_RECORDS_H
 
+#include "core/look.h"
 #include "store/sql.h"
 
 semel_status semel__record_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
@@ -47,6 +50,9 @@ semel_status semel__record_purge_side(struct semel_store *store, struct semel_st
 
 semel_status semel__record_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
                                       char ret_id[37], struct semel_error *err);
+
+semel_status semel__record_history(struct semel_store *store, const struct semel_row *row, size_t max,
+                                   struct semel_arena *arena, struct semel_history *ret, struct semel_error *err);
 
 semel_status semel__record_positions_take(struct semel_store *store, struct semel_str consumer,
                                           struct semel_position *items, size_t n, int64_t now_us,

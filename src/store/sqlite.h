@@ -12,7 +12,7 @@
  *   sqlite_admit.c   admit and fetch
  *   sqlite_settle.c  settle
  *   sqlite_scan.c    scan and sources
- *   sqlite_look.h    what operators ask: sqlite_choose.c, sqlite_look.c, sqlite_history.c, sqlite_select.c
+ *   sqlite_look.h    what operators ask: sqlite_choose.c, sqlite_look.c, sqlite_select.c
  *   sqlite_group.c   one commit for many calls
  *
  * Invariants: every value is bound, none is ever part of a statement's text; a statement is reset before
@@ -95,12 +95,6 @@ enum sqlite_q {
     Q_COUNT_FINAL,
     Q_COUNT_OUTBOX,
     Q_NEXT_DUE,
-    Q_HISTORY_TRIES,
-    Q_HISTORY_ACTS,
-    Q_HISTORY_CONFLICTS,
-    Q_HISTORY_BUSINESS,
-    Q_HISTORY_RIVALS,
-    Q_HISTORY_VERSION,
     Q_SELECTION_PUT,
     Q_SELECTION_GET,
     Q_SELECTED_PUT,
@@ -246,9 +240,6 @@ semel_status semel__sqlite_admit(struct semel_store *store, struct semel_admit_b
 semel_status semel__sqlite_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
                                  struct semel_error *err);
 /* Draws n numbers; *ret_first is the lowest of them. */
-/* The skipped versions of a key, from a column. INVALID, BROKEN: they are damaged. */
-semel_status semel__sqlite_skipped(sqlite3_stmt *stmt, int col, struct semel_arena *arena, struct semel_key *key,
-                                   struct semel_error *err);
 semel_status semel__sqlite_draw(struct sqlite_store *d, const char *counter, size_t n, int64_t *ret_first,
                                 struct semel_error *err);
 semel_status semel__sqlite_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);

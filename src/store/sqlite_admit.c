@@ -57,8 +57,9 @@ static semel_status key_head(struct sqlite_store *d, struct semel_str consumer, 
     return SEMEL_OK;
 }
 
-semel_status semel__sqlite_skipped(sqlite3_stmt *stmt, int col, struct semel_arena *arena, struct semel_key *key,
-                                   struct semel_error *err)
+/* INVALID, BROKEN: they are damaged. */
+static semel_status read_skipped(sqlite3_stmt *stmt, int col, struct semel_arena *arena, struct semel_key *key,
+                                 struct semel_error *err)
 {
     int type = sqlite3_column_type(stmt, col);
     if (type != SQLITE_TEXT && type != SQLITE_NULL)
@@ -90,7 +91,7 @@ static semel_status key_facts(struct sqlite_store *d, struct semel_str consumer,
     key->last_version = fact(&run, 0);
     key->parked = fact(&run, 1);
     key->open = fact(&run, 2) == 1;
-    status = semel__sqlite_skipped(run.stmt, 3, arena, key, err);
+    status = read_skipped(run.stmt, 3, arena, key, err);
     key->damaged = status == SEMEL_INVALID;
     semel__sqlite_end(&run);
     return status == SEMEL_OK || key->damaged ? key_head(d, consumer, key, err) : status;

@@ -11,6 +11,7 @@
 #include "base/digest.h"
 #include "core/state.h"
 #include "store/sqlite_look.h"
+#include "store/records.h"
 
 #define WINDOW 20000
 #define DAMAGED_MAX 100000
@@ -407,7 +408,7 @@ const struct semel_look_ops semel__sqlite_look = {
     .counts = look_counts,
     .list = look_list,
     .groups = look_groups,
-    .history = semel__sqlite_history,
+    .history = semel__record_history,
     .outbox = look_outbox,
     .select = semel__sqlite_select,
     .selection = semel__sqlite_selection,

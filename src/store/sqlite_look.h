@@ -4,7 +4,6 @@
  *
  *   sqlite_choose.c   which rows match a filter, by which index; columns and lists for all of them
  *   sqlite_look.c     counts, list, groups, outbox; the table of functions
- *   sqlite_history.c  what else is known of one message
  *   sqlite_select.c   frozen selections
  *
  * Everything is done in two steps: the arrivals of the rows that match are chosen, then these rows are read. Both see
@@ -66,8 +65,6 @@ semel_status semel__sqlite_list_give(struct sqlite_list *list, size_t size, seme
 
 /* ---- the other files ---------------------------------------------------------------------------- */
 
-semel_status semel__sqlite_history(struct semel_store *store, const struct semel_row *row, size_t max,
-                                   struct semel_arena *arena, struct semel_history *ret, struct semel_error *err);
 semel_status semel__sqlite_select(struct semel_store *store, const struct semel_filter *filter, size_t max,
                                   int64_t now_us, struct semel_selection *selection, struct semel_error *err);
 semel_status semel__sqlite_selection(struct semel_store *store, int64_t number, struct semel_arena *arena,

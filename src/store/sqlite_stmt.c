@@ -207,27 +207,6 @@ static const char *const texts[Q_COUNT] = {
                        "ORDER BY seq LIMIT ?1)",
     [Q_NEXT_DUE] = "SELECT due_at FROM (SELECT due_at, status FROM main.semel_inbox WHERE consumer = ?1 AND "
                    "due_at IS NOT NULL ORDER BY due_at LIMIT ?2) WHERE status = ?3 LIMIT 1",
-    [Q_HISTORY_TRIES] = "SELECT attempt, at, worker, error_class, error_text FROM main.semel_attempt WHERE " THIS_ROW
-                        "ORDER BY id DESC LIMIT ?4",
-    [Q_HISTORY_ACTS] = "SELECT at, who, what, reason FROM main.semel_audit WHERE " THIS_ROW "ORDER BY id DESC LIMIT ?4",
-    [Q_HISTORY_CONFLICTS] = "SELECT fingerprint, count, first_at, last_at FROM main.semel_conflict WHERE " THIS_ROW
-                            "ORDER BY fingerprint LIMIT ?4",
-    [Q_HISTORY_BUSINESS] = "SELECT business_key FROM main.semel_business_key WHERE " THIS_ROW
-                           "ORDER BY business_key LIMIT ?4",
-    [Q_HISTORY_RIVALS] =
-        "WITH k AS (SELECT business_key FROM main.semel_business_key WHERE " THIS_ROW
-        "UNION SELECT business_key FROM main.semel_business_want WHERE " THIS_ROW
-        ") SELECT min(r.business_key), r.source, r.message_id, i.status, r.waits FROM (SELECT h.business_key, "
-        "h.source, "
-        "h.message_id, 0 AS waits FROM k JOIN main.semel_business_key AS h ON h.consumer = ?1 AND "
-        "h.business_key = k.business_key UNION ALL SELECT w.business_key, w.source, w.message_id, 1 FROM k JOIN "
-        "main.semel_business_want AS w ON w.consumer = ?1 AND w.business_key = k.business_key) AS r "
-        "LEFT JOIN main.semel_inbox AS i ON i.consumer = ?1 AND i.source = r.source AND i.message_id = r.message_id "
-        "WHERE (r.source, r.message_id) <> (?2, ?3) AND (NOT r.waits OR (i.status = 'waiting' AND "
-        "i.error_class = 'business_duplicate')) GROUP BY r.waits, i.arrival, r.source, r.message_id "
-        "ORDER BY r.waits, i.arrival, r.source, r.message_id LIMIT ?4",
-    [Q_HISTORY_VERSION] =
-        "SELECT last_version, skipped FROM main.semel_order_key WHERE consumer = ?1 AND order_key = ?2",
     [Q_SELECTION_PUT] = "INSERT INTO main.semel_selection (word, who, reason, force, made_at) "
                         "VALUES (?1, ?2, ?3, ?4, ?5) RETURNING number",
     [Q_SELECTION_GET] = "SELECT s.word, s.who, s.reason, s.force, s.made_at, count(m.place), "
