@@ -274,6 +274,28 @@ SEMEL_API semel_status semel_tick(struct semel *s, size_t max, size_t *ret_n, st
 SEMEL_API semel_status semel_step_key(const struct semel_msg *msg, const char *step, char ret_key[SEMEL_STEP_KEY_SIZE],
                                       struct semel_error *err);
 
+/* ---- effects that are harmless when repeated ----------------------------------------------------- */
+
+/* Decisions that a handler takes before it writes, so that a repeat changes nothing even where no inbox row stands
+ * guard: apply only the next version; move a state machine only forward; write the row of an effect under the key that
+ * semel_step_key() gives. They need no handle. */
+enum semel_version_order { SEMEL_VERSION_NEXT, SEMEL_VERSION_SAME, SEMEL_VERSION_OLDER, SEMEL_VERSION_AHEAD };
+/* Where `version` stands to `last`, the highest one that was applied. */
+SEMEL_API enum semel_version_order semel_version_compare(int64_t last, int64_t version);
+
+/* States are 0 to n - 1, at most 64; next[s] is the set of states, as bits, that follow s directly. */
+struct semel_machine {
+    unsigned n;
+    const uint64_t *next;
+};
+enum semel_forward {
+    SEMEL_FORWARD_APPLY,  /* the move is legal: make it */
+    SEMEL_FORWARD_REPEAT, /* the machine is there already, or past it: do nothing, report success */
+    SEMEL_FORWARD_REFUSE  /* the machine has no way from here to there */
+};
+/* A state from which `target` cannot be reached, but which can be reached from it, is past it. */
+SEMEL_API enum semel_forward semel_machine_move(const struct semel_machine *machine, unsigned current, unsigned target);
+
 /* ---- the outbox ---------------------------------------------------------------------------------- */
 
 #define SEMEL_EVENT_ID_SIZE 37

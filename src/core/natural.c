@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * natural.c: versions and forward-only state machines.
+ * natural.c: effects that are harmless when repeated (I22), and the versions of a key (I12). Pure; the contract stands
+ * in semel/semel.h, and the inbox compares versions by the same function.
  */
-#include "core/natural.h"
+#include "semel/semel.h"
 
-enum semel_version_order semel__version_compare(int64_t last, int64_t version)
+enum semel_version_order semel_version_compare(int64_t last, int64_t version)
 {
     if (version < last)
         return SEMEL_VERSION_OLDER;
@@ -28,7 +29,7 @@ static uint64_t reachable(const struct semel_machine *machine, unsigned from)
     return seen;
 }
 
-enum semel_forward semel__machine_move(const struct semel_machine *machine, unsigned current, unsigned target)
+enum semel_forward semel_machine_move(const struct semel_machine *machine, unsigned current, unsigned target)
 {
     if (machine->n > 64 || current >= machine->n || target >= machine->n)
         return SEMEL_FORWARD_REFUSE;

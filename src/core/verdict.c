@@ -9,9 +9,9 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/str.h"
-#include "core/natural.h"
 #include "core/state.h"
 #include "core/version.h"
+#include "semel/semel.h"
 
 static void say(struct semel__verdict *v, enum semel_act act, enum semel_why why)
 {
@@ -63,7 +63,7 @@ static enum place place_by_version(const struct semel_policy *policy, const stru
     if (key->last_version == SEMEL_NONE && policy->first_version != SEMEL_FIRST_VERSION_ANY &&
         version < policy->first_version)
         return PLACE_BELOW;
-    switch (semel__version_compare(last, version)) {
+    switch (semel_version_compare(last, version)) {
     case SEMEL_VERSION_OLDER:
         return PLACE_OLDER;
     case SEMEL_VERSION_SAME:
