@@ -114,9 +114,11 @@ static bool nobody_reads(void)
     return poll(&fd, 1, 0) == 1 && (fd.revents & (POLLERR | POLLHUP)) != 0;
 }
 
+static int lost_errno; /* of a write to stdout that failed before the end */
+
 int cli_finish(int code)
 {
-    errno = 0;
+    errno = lost_errno;
     bool failed = fflush(stdout) != 0;
     const char *why = errno != 0 ? cli_errno() : "some of it was not written";
     if ((!failed && ferror(stdout) == 0) || errno == EPIPE || nobody_reads())
@@ -131,8 +133,8 @@ int cli_json_print(struct semel_buf *json)
     int code = CLI_OK;
     if (json->failed)
         code = cli_fail(CLI_FAILED, json->full ? "there is too much to print" : "out of memory");
-    else
-        fwrite(json->p, 1, json->n, stdout);
+    else if (fwrite(json->p, 1, json->n, stdout) < json->n)
+        lost_errno = errno;
     semel__buf_done(json);
     return code;
 }
