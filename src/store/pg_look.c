@@ -353,7 +353,7 @@ const struct semel_look_ops semel__pg_look = {
     .history = semel__record_history,
     .outbox = look_outbox,
     .select = semel__pg_select,
-    .selection = semel__pg_selection,
-    .selected = semel__pg_selected,
-    .mark = semel__pg_mark,
+    .selection = semel__record_selection,
+    .selected = semel__record_selected,
+    .mark = semel__record_mark,
 };

@@ -4,7 +4,7 @@
  *
  *   pg_choose.c   which rows match a filter, by which index: the parts of a statement, and its parameters
  *   pg_look.c     counts, list, groups, outbox; the table of functions
- *   pg_select.c   frozen selections
+ *   pg_select.c   writes down a frozen selection
  *
  * A filter is answered by one statement, whose text depends only on the way to the rows:
  *
@@ -93,11 +93,5 @@ semel_status semel__pg_bounds_read(const struct pg_trip *trip, size_t at, struct
 
 semel_status semel__pg_select(struct semel_store *store, const struct semel_filter *filter, size_t max, int64_t now_us,
                               struct semel_selection *selection, struct semel_error *err);
-semel_status semel__pg_selection(struct semel_store *store, int64_t number, struct semel_arena *arena,
-                                 struct semel_selection *ret, struct semel_error *err);
-semel_status semel__pg_selected(struct semel_store *store, int64_t number, size_t max, struct semel_arena *arena,
-                                struct semel_selected **ret, size_t *ret_n, struct semel_error *err);
-semel_status semel__pg_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
-                            struct semel_error *err);
 
 #endif

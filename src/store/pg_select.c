@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * pg_select.c: frozen selections (P43).
+ * pg_select.c: writes down a frozen selection (P43); records_selections.c has what comes later.
  *
  * What it is: the rows that matched at one moment, written down with who chose them, for what and why; each with the
  * time of its last change, so that whoever comes to it later can see whether it still is what was chosen.
  *
- * Invariants: a selection is written by one statement, whole or not at all, and never grows or shrinks; a place is
- * marked once, and the first mark stays; what is left is found by its own index.
+ * Invariants: a selection is written by one statement, whole or not at all.
  */
 #include "store/pg_look.h"
-
-/* ---- choosing ------------------------------------------------------------------------------------- */
 
 /* $3 is one more than may be chosen; with that many nothing is written. */
 #define CHOSEN ", chosen AS MATERIALIZED (SELECT i.arrival, i.consumer, i.source, i.message_id, i.updated_at "
@@ -89,130 +86,5 @@ semel_status semel__pg_select(struct semel_store *store, const struct semel_filt
     if (status == SEMEL_OK)
         status = read_frozen(trip.results[at], max, now_us, selection, err);
     semel__pg_end(&trip);
-    return status;
-}
-
-/* ---- later -------------------------------------------------------------------------------------- */
-
-static const struct sql_text get_selection = {
-    "look_selection",
-    "SELECT s.word, s.who, s.reason, s.force, s.made_at, t.n, t.done, t.skipped, t.refused FROM semel.selection AS s "
-    "CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS n, pg_catalog.count(*) FILTER (WHERE m.result = 'done') AS "
-    "done, "
-    "pg_catalog.count(*) FILTER (WHERE m.result = 'skipped') AS skipped, pg_catalog.count(*) FILTER (WHERE m.result = "
-    "'refused') AS refused "
-    "FROM semel.selected AS m WHERE m.number = s.number) AS t WHERE s.number = $1::bigint"};
-
-static semel_status no_selection(int64_t number, struct semel_error *err)
-{
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "there is no selection with the number %lld",
-                       (long long)number);
-}
-
-static semel_status read_selection(const PGresult *res, struct semel_arena *arena, struct semel_selection *s,
-                                   struct semel_error *err)
-{
-    s->force = semel__pg_get_bool(res, 0, 3);
-    s->made_us = semel__pg_get_time(res, 0, 4);
-    s->n = semel__pg_get_int(res, 0, 5);
-    s->done = semel__pg_get_int(res, 0, 6);
-    s->skipped = semel__pg_get_int(res, 0, 7);
-    s->refused = semel__pg_get_int(res, 0, 8);
-    s->left = s->n - s->done - s->skipped - s->refused;
-    semel_status status = semel__pg_copy(res, 0, 0, SEMEL_ID_MAX, arena, &s->word, err);
-    if (status == SEMEL_OK)
-        status = semel__pg_copy(res, 0, 1, SEMEL_ID_MAX, arena, &s->who, err);
-    return status == SEMEL_OK ? semel__pg_copy(res, 0, 2, SEMEL_ERROR_TEXT_MAX, arena, &s->reason, err) : status;
-}
-
-semel_status semel__pg_selection(struct semel_store *store, int64_t number, struct semel_arena *arena,
-                                 struct semel_selection *ret, struct semel_error *err)
-{
-    struct semel_selection s = {.number = number};
-    struct pg_trip trip;
-    semel_status status = semel__pg_usable(semel__pg_of(store), err);
-    if (status != SEMEL_OK)
-        return status;
-    semel__pg_start(&trip, semel__pg_of(store), "reading a selection");
-    semel__pg_int(&trip, number);
-    size_t at = semel__pg_add(&trip, &get_selection);
-    status = semel__pg_run(&trip, err);
-    if (status == SEMEL_OK)
-        status = PQntuples(trip.results[at]) == 1 ? read_selection(trip.results[at], arena, &s, err)
-                                                  : no_selection(number, err);
-    semel__pg_end(&trip);
-    if (status == SEMEL_OK)
-        *ret = s;
-    return status;
-}
-
-static const struct sql_text get_selected = {
-    "look_selected", "SELECT place, consumer, source, message_id, updated_at FROM semel.selected "
-                     "WHERE number = $1::bigint AND result IS NULL ORDER BY place LIMIT $2::bigint"};
-
-static semel_status read_selected(const PGresult *res, struct semel_arena *arena, struct semel_selected **ret,
-                                  size_t *ret_n, struct semel_error *err)
-{
-    size_t n = (size_t)PQntuples(res);
-    struct semel_selected *items = semel__arena_alloc(arena, n, sizeof(*items));
-    semel_status status = SEMEL_OK;
-    if (items == NULL && n > 0)
-        return semel__fail_memory(err);
-    for (int i = 0; status == SEMEL_OK && i < (int)n; i++) {
-        struct semel_selected *s = &items[i];
-        *s = (struct semel_selected){.place = semel__pg_get_int(res, i, 0),
-                                     .updated_us = semel__pg_get_time(res, i, 4)};
-        status = semel__pg_copy(res, i, 1, SEMEL_ID_MAX, arena, &s->consumer, err);
-        if (status == SEMEL_OK)
-            status = semel__pg_copy(res, i, 2, SEMEL_ID_MAX, arena, &s->source, err);
-        if (status == SEMEL_OK)
-            status = semel__pg_copy(res, i, 3, SEMEL_ID_MAX, arena, &s->id, err);
-    }
-    if (status == SEMEL_OK) {
-        *ret = items;
-        *ret_n = n;
-    }
-    return status;
-}
-
-semel_status semel__pg_selected(struct semel_store *store, int64_t number, size_t max, struct semel_arena *arena,
-                                struct semel_selected **ret, size_t *ret_n, struct semel_error *err)
-{
-    struct pg_trip trip;
-    semel_status status = semel__pg_usable(semel__pg_of(store), err);
-    if (status != SEMEL_OK)
-        return status;
-    semel__pg_start(&trip, semel__pg_of(store), "reading what was selected");
-    semel__pg_int(&trip, number);
-    semel__pg_int(&trip, max < INT32_MAX ? (int64_t)max : INT32_MAX);
-    size_t at = semel__pg_add(&trip, &get_selected);
-    status = semel__pg_run(&trip, err);
-    if (status == SEMEL_OK)
-        status = read_selected(trip.results[at], arena, ret, ret_n, err);
-    semel__pg_end(&trip);
-    return status;
-}
-
-static const struct sql_text mark_selected = {"look_mark",
-                                              "UPDATE semel.selected SET result = coalesce(result, $3::text) "
-                                              "WHERE number = $1::bigint AND place = $2::bigint"};
-
-semel_status semel__pg_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
-                            struct semel_error *err)
-{
-    struct pg_trip trip;
-    size_t n = 0;
-    semel__pg_start(&trip, semel__pg_of(store), "marking a selected message");
-    semel__pg_int(&trip, number);
-    semel__pg_int(&trip, place);
-    semel__pg_text(&trip, result);
-    size_t at = semel__pg_add(&trip, &mark_selected);
-    semel_status status = semel__pg_run(&trip, err);
-    if (status == SEMEL_OK)
-        n = semel__pg_affected(trip.results[at]);
-    semel__pg_end(&trip);
-    if (status == SEMEL_OK && n == 0)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "selection %lld has no place %lld",
-                           (long long)number, (long long)place);
     return status;
 }

@@ -3,12 +3,13 @@
  * records.h: the operations of the store contract (core/store.h, core/look.h) that are written once, over the SQL port
  * (sql.h).
  *
- *   records_audit.c      what people did
- *   records_consumers.c  settings and names of consumers
- *   records_keep.c       watermark, purge
- *   records_outbox.c     events
- *   records_history.c    what else is known of one message
- *   records_positions.c  positions of sources
+ *   records_audit.c       what people did
+ *   records_consumers.c   settings and names of consumers
+ *   records_history.c     what else is known of one message
+ *   records_keep.c        watermark, purge
+ *   records_outbox.c      events
+ *   records_positions.c   positions of sources
+ *   records_selections.c  frozen selections
  */
 #ifndef SEMEL_STORE_RECORDS_H
 #define SEMEL_STORE_RECORDS_H
@@ -66,6 +67,13 @@ semel_status semel__record_positions_set(struct semel_store *store, struct semel
 semel_status semel__record_positions_list(struct semel_store *store, struct semel_str consumer, size_t max,
                                           struct semel_arena *arena, struct semel_position **ret, size_t *ret_n,
                                           struct semel_error *err);
+
+semel_status semel__record_selection(struct semel_store *store, int64_t number, struct semel_arena *arena,
+                                     struct semel_selection *ret, struct semel_error *err);
+semel_status semel__record_selected(struct semel_store *store, int64_t number, size_t max, struct semel_arena *arena,
+                                    struct semel_selected **ret, size_t *ret_n, struct semel_error *err);
+semel_status semel__record_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
+                                struct semel_error *err);
 
 /* Their places in a driver's struct semel_store_ops. */
 #define SEMEL_RECORDS                                                                               \

@@ -96,10 +96,7 @@ enum sqlite_q {
     Q_COUNT_OUTBOX,
     Q_NEXT_DUE,
     Q_SELECTION_PUT,
-    Q_SELECTION_GET,
     Q_SELECTED_PUT,
-    Q_SELECTED_LEFT,
-    Q_SELECTED_MARK,
     Q_CONSUMERS,
     Q_COUNT
 };

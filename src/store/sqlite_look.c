@@ -411,7 +411,7 @@ const struct semel_look_ops semel__sqlite_look = {
     .history = semel__record_history,
     .outbox = look_outbox,
     .select = semel__sqlite_select,
-    .selection = semel__sqlite_selection,
-    .selected = semel__sqlite_selected,
-    .mark = semel__sqlite_mark,
+    .selection = semel__record_selection,
+    .selected = semel__record_selected,
+    .mark = semel__record_mark,
 };

@@ -4,7 +4,7 @@
  *
  *   sqlite_choose.c   which rows match a filter, by which index; columns and lists for all of them
  *   sqlite_look.c     counts, list, groups, outbox; the table of functions
- *   sqlite_select.c   frozen selections
+ *   sqlite_select.c   writes down a frozen selection
  *
  * Everything is done in two steps: the arrivals of the rows that match are chosen, then these rows are read. Both see
  * the same snapshot because a statement is kept open across them (the pin), or because the caller has a transaction.
@@ -67,11 +67,5 @@ semel_status semel__sqlite_list_give(struct sqlite_list *list, size_t size, seme
 
 semel_status semel__sqlite_select(struct semel_store *store, const struct semel_filter *filter, size_t max,
                                   int64_t now_us, struct semel_selection *selection, struct semel_error *err);
-semel_status semel__sqlite_selection(struct semel_store *store, int64_t number, struct semel_arena *arena,
-                                     struct semel_selection *ret, struct semel_error *err);
-semel_status semel__sqlite_selected(struct semel_store *store, int64_t number, size_t max, struct semel_arena *arena,
-                                    struct semel_selected **ret, size_t *ret_n, struct semel_error *err);
-semel_status semel__sqlite_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
-                                struct semel_error *err);
 
 #endif

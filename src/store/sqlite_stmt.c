@@ -209,18 +209,9 @@ static const char *const texts[Q_COUNT] = {
                    "due_at IS NOT NULL ORDER BY due_at LIMIT ?2) WHERE status = ?3 LIMIT 1",
     [Q_SELECTION_PUT] = "INSERT INTO main.semel_selection (word, who, reason, force, made_at) "
                         "VALUES (?1, ?2, ?3, ?4, ?5) RETURNING number",
-    [Q_SELECTION_GET] = "SELECT s.word, s.who, s.reason, s.force, s.made_at, count(m.place), "
-                        "count(*) FILTER (WHERE m.result = 'done'), count(*) FILTER (WHERE m.result = 'skipped'), "
-                        "count(*) FILTER (WHERE m.result = 'refused') FROM main.semel_selection AS s "
-                        "LEFT JOIN main.semel_selected AS m ON m.number = s.number WHERE s.number = ?1 "
-                        "GROUP BY s.number",
     [Q_SELECTED_PUT] = "INSERT INTO main.semel_selected (number, place, consumer, source, message_id, updated_at) "
                        "SELECT ?1, ?2, consumer, source, message_id, updated_at FROM main.semel_inbox "
                        "WHERE arrival = ?3",
-    /* The primary key would lead through all that is handled already. */
-    [Q_SELECTED_LEFT] = "SELECT place, consumer, source, message_id, updated_at FROM main.semel_selected "
-                        "INDEXED BY semel_selected_left WHERE number = ?1 AND result IS NULL ORDER BY place LIMIT ?2",
-    [Q_SELECTED_MARK] = "UPDATE main.semel_selected SET result = coalesce(result, ?3) WHERE number = ?1 AND place = ?2",
 };
 #undef X
 

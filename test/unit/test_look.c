@@ -559,8 +559,8 @@ static void assert_plans(struct engine *e)
         {TEXT(history_conflicts), "autoindex_semel_conflict_1 (consumer=? AND source=? AND message_id=?)"},
         {TEXT(history_place), "semel_inbox_order (consumer=? AND order_key=?)"},
         {TEXT(history_place_version), "semel_inbox_version (consumer=? AND order_key=?)"},
-        {semel__sqlite_sql(Q_SELECTED_LEFT), "semel_selected_left (number=?)"},
-        {semel__sqlite_sql(Q_SELECTED_MARK), "PRIMARY KEY (number=? AND place=?)"},
+        {TEXT(selection_left), "semel_selected_left (number=?)"},
+        {TEXT(selection_mark), "PRIMARY KEY (number=? AND place=?)"},
     };
     for (size_t i = 0; i < COUNT(table); i++)
         assert_plan(e, table[i].text, table[i].what);

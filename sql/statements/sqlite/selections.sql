@@ -1,0 +1,24 @@
+-- SPDX-License-Identifier: MIT
+--
+-- Frozen selections, once they are written down.
+
+-- name: selection_get
+-- gives: word, who, reason, force, made_at, count, done_n, skipped_n, refused_n
+SELECT s.word AS word, s.who AS who, s.reason AS reason, s.force AS force, s.made_at AS made_at,
+    count(m.place) AS count,
+    count(*) FILTER (WHERE m.result = 'done') AS done_n,
+    count(*) FILTER (WHERE m.result = 'skipped') AS skipped_n,
+    count(*) FILTER (WHERE m.result = 'refused') AS refused_n
+FROM main.semel_selection AS s LEFT JOIN main.semel_selected AS m ON m.number = s.number
+WHERE s.number = :number GROUP BY s.number
+
+-- name: selection_left
+-- The primary key would lead through all that is handled already.
+-- gives: place, consumer, source, message_id, updated_at
+SELECT place, consumer, source, message_id, updated_at FROM main.semel_selected INDEXED BY semel_selected_left
+WHERE number = :number AND result IS NULL ORDER BY place LIMIT :limit
+
+-- name: selection_mark
+-- The first mark stays.
+-- gives: changes
+UPDATE main.semel_selected SET result = coalesce(result, :result) WHERE number = :number AND place = :place
