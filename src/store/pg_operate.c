@@ -26,7 +26,6 @@ static const struct {
                              "AND (t.expires_at > $2::timestamptz) IS NOT FALSE)"}},
     {"semel_business_lock",
      {"semel_operator_business", "SELECT semel._operator_business($1::text, $2::text[], $3::text[])"}},
-    {"look_mark", {"semel_operator_mark", "SELECT semel._operator_mark($1::bigint, $2::bigint, $3::text)"}},
 };
 
 const struct sql_text *semel__pg_instead(const struct sql_text *sql)

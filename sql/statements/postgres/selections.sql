@@ -23,3 +23,6 @@ WHERE number = :number AND result IS NULL ORDER BY place LIMIT :limit
 -- The first mark stays.
 -- gives: changes
 UPDATE semel.selected SET result = coalesce(result, :result) WHERE number = :number AND place = :place
+
+-- operator: selection_mark
+SELECT semel._operator_mark(:number, :place, :result)
