@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * pg_look.c: what operators ask of the inbox as a whole: counts, lists, groups; and of the outbox.
+ * pg_look.c: what operators ask of the inbox as a whole: lists and groups.
  *
- * Invariants: counts and groups look at no more rows than they may (P44). A damaged row is counted by the list, and
+ * Invariants: groups look at no more rows than they may (P44). A damaged row is counted by the list, and
  * uses up no place in it. Nothing here takes a lock that a consumer would wait for.
  */
 #include "store/pg_look.h"
@@ -13,92 +13,6 @@
 #define PAGE 1000
 #define PAGE_PAYLOADS 50
 #define DAMAGED_MAX 100000
-
-/* ---- counts ------------------------------------------------------------------------------------- */
-
-/* Of the rows that were counted, which are the oldest, the one that is due first may be none: it is looked for among
- * the first that are due at all. */
-static const struct sql_text count_all = {
-    "look_counts", PG_NAMES
-    " SELECT name, status, n, capped, oldest, next FROM ("
-    "SELECT c.name, 'processing' AS status, x.n, x.n >= $2::bigint AS capped, x.oldest, x.next FROM names AS c "
-    "CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS n, pg_catalog.min(r.received_at) AS oldest, "
-    "pg_catalog.min(r.lease_until) AS next FROM "
-    "(SELECT i.received_at, i.lease_until FROM semel.inbox AS i WHERE i.consumer = c.name AND i.status = 'processing' "
-    "ORDER BY i.lease_until LIMIT $2) AS r) AS x "
-    "UNION ALL "
-    "SELECT c.name, s.state, x.n, x.n >= $2, x.oldest, CASE WHEN x.n >= $2 AND s.state IN ('failed', 'waiting') THEN "
-    "(SELECT d.due_at FROM (SELECT i.due_at, i.status FROM semel.inbox AS i WHERE i.consumer = c.name AND "
-    "i.due_at IS NOT NULL ORDER BY i.due_at LIMIT $2) AS d WHERE d.status = s.state ORDER BY d.due_at LIMIT 1) "
-    "ELSE x.next END FROM names AS c "
-    "CROSS JOIN pg_catalog.unnest(ARRAY['failed', 'waiting', 'unknown', 'dead', 'quarantined']) "
-    "AS s (state) CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS n, pg_catalog.min(r.received_at) AS oldest, "
-    "pg_catalog.min(r.due_at) AS next FROM "
-    "(SELECT i.received_at, i.due_at FROM semel.inbox AS i WHERE i.consumer = c.name AND i.status = s.state "
-    "AND " PG_HELD "ORDER BY i.arrival LIMIT $2) AS r) AS x "
-    "UNION ALL "
-    "SELECT c.name, x.status, x.n, (pg_catalog.sum(x.n) OVER (PARTITION BY c.name))::bigint >= $3::bigint, NULL, NULL "
-    "FROM names AS c CROSS JOIN LATERAL (SELECT r.status, pg_catalog.count(*) AS n FROM (SELECT i.status FROM "
-    "semel.inbox AS i "
-    "WHERE i.consumer = c.name AND i." PG_FINAL " ORDER BY i.source, i.processed_at::timestamptz(0) LIMIT $3) AS r "
-    "GROUP BY r.status) AS x) AS counted WHERE n > 0 ORDER BY name, status"};
-
-static semel_status read_counts(const PGresult *res, struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
-                                struct semel_error *err)
-{
-    size_t n = (size_t)PQntuples(res);
-    struct semel_count *counts = semel__arena_alloc(arena, n, sizeof(*counts));
-    if (counts == NULL && n > 0)
-        return semel__fail_memory(err);
-    *ret_n = 0;
-    for (int i = 0; i < (int)n; i++) {
-        struct semel_count *c = &counts[*ret_n];
-        if (!semel__state_parse(semel__pg_get_text(res, i, 1), &c->state))
-            continue;
-        semel_status status = semel__pg_copy(res, i, 0, SEMEL_ID_MAX, arena, &c->consumer, err);
-        if (status != SEMEL_OK)
-            return status;
-        c->n = semel__pg_get_int(res, i, 2);
-        c->capped = semel__pg_get_bool(res, i, 3);
-        c->oldest_us = semel__pg_get_time(res, i, 4);
-        c->next_us = semel__pg_get_time(res, i, 5);
-        (*ret_n)++;
-    }
-    *ret = counts;
-    return SEMEL_OK;
-}
-
-static semel_status look_counts(struct semel_store *store, struct semel_str consumer, int64_t cap, int64_t final_cap,
-                                struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
-                                struct semel_error *err)
-{
-    const struct semel_filter filter = {.consumer = consumer};
-    struct semel_count *counts = NULL;
-    struct pg_trip trip;
-    size_t bounds, at, n = 0;
-    semel_status status = semel__pg_usable(semel__pg_of(store), err);
-    if (status != SEMEL_OK)
-        return status;
-    if (semel__pg_filter_sound(&filter)) {
-        semel__pg_start(&trip, semel__pg_of(store), "counting the inbox");
-        semel__pg_bounds_add(&trip, &filter, PG_WAY_OPEN, &bounds);
-        semel__pg_text(&trip, consumer);
-        semel__pg_int(&trip, cap);
-        semel__pg_int(&trip, final_cap);
-        at = semel__pg_add(&trip, &count_all);
-        status = semel__pg_run(&trip, err);
-        if (status == SEMEL_OK)
-            status = semel__pg_bounds_read(&trip, bounds, err);
-        if (status == SEMEL_OK)
-            status = read_counts(trip.results[at], arena, &counts, &n, err);
-        semel__pg_end(&trip);
-    }
-    if (status != SEMEL_OK)
-        return status;
-    *ret = counts;
-    *ret_n = n;
-    return SEMEL_OK;
-}
 
 /* ---- list --------------------------------------------------------------------------------------- */
 
@@ -320,38 +234,12 @@ static semel_status look_groups(struct semel_store *store, const struct semel_fi
     return SEMEL_OK;
 }
 
-/* ---- outbox ------------------------------------------------------------------------------------- */
-
-static const struct sql_text count_outbox = {
-    "look_outbox",
-    "SELECT pg_catalog.count(*), pg_catalog.min(o.created_at) FROM (SELECT created_at FROM semel.outbox ORDER BY seq "
-    "LIMIT $1::bigint) AS o"};
-
-static semel_status look_outbox(struct semel_store *store, int64_t cap, int64_t *ret_n, int64_t *ret_oldest_us,
-                                struct semel_error *err)
-{
-    struct pg_trip trip;
-    semel_status status = semel__pg_usable(semel__pg_of(store), err);
-    if (status != SEMEL_OK)
-        return status;
-    semel__pg_start(&trip, semel__pg_of(store), "counting the outbox");
-    semel__pg_int(&trip, cap);
-    size_t at = semel__pg_add(&trip, &count_outbox);
-    status = semel__pg_run(&trip, err);
-    if (status == SEMEL_OK) {
-        *ret_n = semel__pg_get_int(trip.results[at], 0, 0);
-        *ret_oldest_us = semel__pg_get_time(trip.results[at], 0, 1);
-    }
-    semel__pg_end(&trip);
-    return status;
-}
-
 const struct semel_look_ops semel__pg_look = {
-    .counts = look_counts,
+    .counts = semel__record_counts,
     .list = look_list,
     .groups = look_groups,
     .history = semel__record_history,
-    .outbox = look_outbox,
+    .outbox = semel__record_outbox_count,
     .select = semel__pg_select,
     .selection = semel__record_selection,
     .selected = semel__record_selected,

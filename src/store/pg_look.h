@@ -3,7 +3,7 @@
  * pg_look.h: private to the files that answer operators.
  *
  *   pg_choose.c   which rows match a filter, by which index: the parts of a statement, and its parameters
- *   pg_look.c     counts, list, groups, outbox; the table of functions
+ *   pg_look.c     list, groups; the table of functions
  *   pg_select.c   writes down a frozen selection
  *
  * A filter is answered by one statement, whose text depends only on the way to the rows:

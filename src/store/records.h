@@ -5,6 +5,7 @@
  *
  *   records_audit.c       what people did
  *   records_consumers.c   settings and names of consumers
+ *   records_counts.c      how many rows, how many events
  *   records_history.c     what else is known of one message
  *   records_keep.c        watermark, purge
  *   records_outbox.c      events
@@ -51,6 +52,12 @@ semel_status semel__record_purge_side(struct semel_store *store, struct semel_st
 
 semel_status semel__record_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
                                       char ret_id[37], struct semel_error *err);
+
+semel_status semel__record_counts(struct semel_store *store, struct semel_str consumer, int64_t cap, int64_t final_cap,
+                                  struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
+                                  struct semel_error *err);
+semel_status semel__record_outbox_count(struct semel_store *store, int64_t cap, int64_t *ret_n, int64_t *ret_oldest_us,
+                                        struct semel_error *err);
 
 semel_status semel__record_history(struct semel_store *store, const struct semel_row *row, size_t max,
                                    struct semel_arena *arena, struct semel_history *ret, struct semel_error *err);

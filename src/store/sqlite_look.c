@@ -1,158 +1,20 @@
 /* SPDX-License-Identifier: MIT
  *
- * sqlite_look.c: what operators ask of the inbox as a whole: counts, lists, groups; and of the outbox.
+ * sqlite_look.c: what operators ask of the inbox as a whole: lists and groups.
  *
  * Invariants: a list that no index supports is read in windows, so that it never keeps a snapshot for long: an old
- * snapshot holds up the checkpoints of the write-ahead log (P25). Counts and groups look at no more rows than they may
- * (P44). A damaged row is counted by the list, and uses up no place in it.
+ * snapshot holds up the checkpoints of the write-ahead log (P25). Groups look at no more rows than they may (P44). A
+ * damaged row is counted by the list, and uses up no place in it.
  */
 #include <stdlib.h>
 
 #include "base/digest.h"
 #include "core/state.h"
-#include "store/sqlite_look.h"
 #include "store/records.h"
+#include "store/sqlite_look.h"
 
 #define WINDOW 20000
 #define DAMAGED_MAX 100000
-
-/* ---- counts ------------------------------------------------------------------------------------- */
-
-struct counting {
-    struct sqlite_store *d;
-    struct semel_str consumer; /* in the arena */
-    int64_t cap, final_cap;
-    struct sqlite_list counts;
-};
-
-static semel_status add_count(struct counting *c, struct semel_count count, struct semel_error *err)
-{
-    if (count.n == 0)
-        return SEMEL_OK;
-    struct semel_count *place = semel__sqlite_list_add(&c->counts, sizeof(*place));
-    if (place == NULL)
-        return semel__fail_memory(err);
-    *place = count;
-    place->consumer = c->consumer;
-    return SEMEL_OK;
-}
-
-/* The rows that were counted are the oldest; the one that is due first may be a later one. */
-static semel_status next_due(struct counting *c, struct semel_count *count, struct semel_error *err)
-{
-    struct sqlite_run run;
-    bool row = false;
-    semel__sqlite_start(&run, c->d, Q_NEXT_DUE, "looking for what is due");
-    semel__sqlite_text(&run, 1, c->consumer);
-    semel__sqlite_int(&run, 2, c->cap);
-    semel__sqlite_text(&run, 3, semel__str(semel__state_name(count->state)));
-    semel_status status = semel__sqlite_step(&run, &row, err);
-    if (status == SEMEL_OK && row)
-        count->next_us = semel__sqlite_number(run.stmt, 0);
-    semel__sqlite_end(&run);
-    return status;
-}
-
-static semel_status count_state(struct counting *c, enum semel_state state, struct semel_error *err)
-{
-    struct semel_count count = {.state = state};
-    struct sqlite_run run;
-    bool row = false;
-    semel__sqlite_start(&run, c->d, state == SEMEL_STATE_PROCESSING ? Q_COUNT_PROCESSING : Q_COUNT_HELD,
-                        "counting the inbox");
-    semel__sqlite_text(&run, 1, c->consumer);
-    semel__sqlite_int(&run, 2, c->cap);
-    if (state != SEMEL_STATE_PROCESSING)
-        semel__sqlite_text(&run, 3, semel__str(semel__state_name(state)));
-    semel_status status = semel__sqlite_step(&run, &row, err);
-    if (status == SEMEL_OK && row) {
-        count.n = sqlite3_column_int64(run.stmt, 0);
-        count.oldest_us = semel__sqlite_number(run.stmt, 1);
-        count.next_us = semel__sqlite_number(run.stmt, 2);
-        count.capped = count.n >= c->cap;
-    }
-    semel__sqlite_end(&run);
-    if (status == SEMEL_OK && count.capped && (state == SEMEL_STATE_FAILED || state == SEMEL_STATE_WAITING))
-        status = next_due(c, &count, err);
-    return status == SEMEL_OK ? add_count(c, count, err) : status;
-}
-
-static semel_status read_final(struct sqlite_run *run, int64_t n[SEMEL_STATE_COUNT], int64_t *ret_sum,
-                               struct semel_error *err)
-{
-    bool row = true;
-    semel_status status = SEMEL_OK;
-    while (status == SEMEL_OK) {
-        struct semel_str name;
-        enum semel_state state;
-        status = semel__sqlite_step(run, &row, err);
-        if (status != SEMEL_OK || !row)
-            break;
-        status = semel__sqlite_peek(run->stmt, 0, SEMEL_ID_MAX, &name, err);
-        *ret_sum += sqlite3_column_int64(run->stmt, 1);
-        if (status == SEMEL_OK && semel__state_parse(name, &state))
-            n[state] = sqlite3_column_int64(run->stmt, 1);
-    }
-    semel__sqlite_end(run);
-    return status;
-}
-
-/* All final states by one look at `final_cap` rows. */
-static semel_status count_final(struct counting *c, struct semel_error *err)
-{
-    int64_t n[SEMEL_STATE_COUNT] = {0}, sum = 0;
-    struct sqlite_run run;
-    semel__sqlite_start(&run, c->d, Q_COUNT_FINAL, "counting the inbox");
-    semel__sqlite_text(&run, 1, c->consumer);
-    semel__sqlite_int(&run, 2, c->final_cap);
-    semel_status status = read_final(&run, n, &sum, err);
-    for (unsigned i = 0; status == SEMEL_OK && i < SEMEL_STATE_COUNT; i++) {
-        struct semel_count count = {.state = (enum semel_state)i,
-                                    .n = n[i],
-                                    .capped = sum >= c->final_cap,
-                                    .oldest_us = SEMEL_NONE,
-                                    .next_us = SEMEL_NONE};
-        status = add_count(c, count, err);
-    }
-    return status;
-}
-
-static semel_status count_consumer(struct counting *c, struct semel_error *err)
-{
-    semel_status status = SEMEL_OK;
-    for (unsigned i = SEMEL_STATE_ABSENT + 1; status == SEMEL_OK && i < SEMEL_STATE_COUNT; i++)
-        if (!semel__state_final((enum semel_state)i))
-            status = count_state(c, (enum semel_state)i, err);
-    return status == SEMEL_OK && c->final_cap > 0 ? count_final(c, err) : status;
-}
-
-static semel_status look_counts(struct semel_store *store, struct semel_str consumer, int64_t cap, int64_t final_cap,
-                                struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
-                                struct semel_error *err)
-{
-    struct counting c = {.d = semel__sqlite_of(store), .cap = cap, .final_cap = final_cap};
-    struct sqlite_consumers all;
-    bool row = true;
-    void *given = NULL;
-    semel_status status = semel__sqlite_usable(c.d, err);
-    if (status != SEMEL_OK)
-        return status;
-    semel__sqlite_consumers_start(&all, c.d, consumer);
-    while (status == SEMEL_OK) {
-        struct semel_str name;
-        status = semel__sqlite_consumers_next(&all, &name, &row, err);
-        if (status != SEMEL_OK || !row)
-            break;
-        status = semel__arena_copy(arena, name, &c.consumer) ? count_consumer(&c, err) : semel__fail_memory(err);
-    }
-    semel__sqlite_consumers_end(&all);
-    status = semel__sqlite_list_give(&c.counts, sizeof(struct semel_count), status, arena, &given, err);
-    if (status != SEMEL_OK)
-        return status;
-    *ret = given;
-    *ret_n = c.counts.n;
-    return SEMEL_OK;
-}
 
 /* ---- list --------------------------------------------------------------------------------------- */
 
@@ -382,34 +244,12 @@ static semel_status look_groups(struct semel_store *store, const struct semel_fi
     return SEMEL_OK;
 }
 
-/* ---- outbox ------------------------------------------------------------------------------------- */
-
-static semel_status look_outbox(struct semel_store *store, int64_t cap, int64_t *ret_n, int64_t *ret_oldest_us,
-                                struct semel_error *err)
-{
-    struct sqlite_store *d = semel__sqlite_of(store);
-    struct sqlite_run run;
-    bool row = false;
-    semel_status status = semel__sqlite_usable(d, err);
-    if (status != SEMEL_OK)
-        return status;
-    semel__sqlite_start(&run, d, Q_COUNT_OUTBOX, "counting the outbox");
-    semel__sqlite_int(&run, 1, cap);
-    status = semel__sqlite_step(&run, &row, err);
-    if (status == SEMEL_OK && row) {
-        *ret_n = sqlite3_column_int64(run.stmt, 0);
-        *ret_oldest_us = semel__sqlite_number(run.stmt, 1);
-    }
-    semel__sqlite_end(&run);
-    return status;
-}
-
 const struct semel_look_ops semel__sqlite_look = {
-    .counts = look_counts,
+    .counts = semel__record_counts,
     .list = look_list,
     .groups = look_groups,
     .history = semel__record_history,
-    .outbox = look_outbox,
+    .outbox = semel__record_outbox_count,
     .select = semel__sqlite_select,
     .selection = semel__record_selection,
     .selected = semel__record_selected,

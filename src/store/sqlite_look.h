@@ -3,7 +3,7 @@
  * sqlite_look.h: private to the files that answer operators.
  *
  *   sqlite_choose.c   which rows match a filter, by which index; columns and lists for all of them
- *   sqlite_look.c     counts, list, groups, outbox; the table of functions
+ *   sqlite_look.c     list, groups; the table of functions
  *   sqlite_select.c   writes down a frozen selection
  *
  * Everything is done in two steps: the arrivals of the rows that match are chosen, then these rows are read. Both see

@@ -196,17 +196,6 @@ static const char *const texts[Q_COUNT] = {
     [Q_LOOK_ROW] = SELECT_ROW "WHERE arrival = ?2",
     [Q_LOOK_CAUSE] =
         "SELECT received_at, consumer, status, error_class, error_text FROM main.semel_inbox WHERE arrival = ?1",
-    [Q_COUNT_PROCESSING] = "SELECT count(*), min(received_at), min(lease_until) FROM (SELECT received_at, lease_until "
-                           "FROM main.semel_inbox WHERE consumer = ?1 AND status = 'processing' ORDER BY lease_until "
-                           "LIMIT ?2)",
-    [Q_COUNT_HELD] = "SELECT count(*), min(received_at), min(due_at) FROM (SELECT received_at, due_at "
-                     "FROM main.semel_inbox WHERE " HELD "AND status = ?3 ORDER BY arrival LIMIT ?2)",
-    [Q_COUNT_FINAL] = "SELECT status, count(*) FROM (SELECT status FROM main.semel_inbox WHERE consumer = ?1 AND " FINAL
-                      " LIMIT ?2) GROUP BY status",
-    [Q_COUNT_OUTBOX] = "SELECT count(*), min(created_at) FROM (SELECT created_at FROM main.semel_outbox WHERE seq > 0 "
-                       "ORDER BY seq LIMIT ?1)",
-    [Q_NEXT_DUE] = "SELECT due_at FROM (SELECT due_at, status FROM main.semel_inbox WHERE consumer = ?1 AND "
-                   "due_at IS NOT NULL ORDER BY due_at LIMIT ?2) WHERE status = ?3 LIMIT 1",
     [Q_SELECTION_PUT] = "INSERT INTO main.semel_selection (word, who, reason, force, made_at) "
                         "VALUES (?1, ?2, ?3, ?4, ?5) RETURNING number",
     [Q_SELECTED_PUT] = "INSERT INTO main.semel_selected (number, place, consumer, source, message_id, updated_at) "
