@@ -21,7 +21,7 @@
  *   pg_admit.c     admit: lock, insert, read what was refused
  *   pg_fetch.c     fetch, and reading rows of which the keys are known
  *   pg_settle.c    settle
- *   pg_scan.c      scan, parked
+ *   pg_scan.c      scan
  *   pg_look*.c     what operators ask
  *
  * Invariants: every value is bound, none is ever part of a statement's text; tables are named with their schema; a trip
@@ -433,10 +433,6 @@ semel_status semel__pg_operate(struct pg_store *d, struct semel_settle_batch *ba
 semel_status semel__pg_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
 semel_status semel__pg_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
                             struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
-semel_status semel__pg_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
-                             int64_t *ret_n, struct semel_error *err);
-semel_status semel__pg_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
-                              struct semel_error *err);
 /* The name of a watermark's row, for who makes it; 016_deliver.sql and keep.sql have the same. */
 #define PG_MARK_LOCK(consumer, source)                                                                  \
     "pg_catalog.hashtextextended(" source "::text COLLATE \"C\", pg_catalog.hashtextextended(" consumer \

@@ -11,6 +11,7 @@
  *   records_outbox.c      events
  *   records_positions.c   positions of sources
  *   records_selections.c  frozen selections
+ *   records_scan.c       bounded looks at the inbox
  */
 #ifndef SEMEL_STORE_RECORDS_H
 #define SEMEL_STORE_RECORDS_H
@@ -82,6 +83,11 @@ semel_status semel__record_selected(struct semel_store *store, int64_t number, s
 semel_status semel__record_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
                                 struct semel_error *err);
 
+semel_status semel__record_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
+                                  struct semel_error *err);
+semel_status semel__record_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
+                                 int64_t *ret_n, struct semel_error *err);
+
 /* Their places in a driver's struct semel_store_ops. */
 #define SEMEL_RECORDS                                                                               \
     .audit = semel__record_audit, .consumer_get = semel__record_consumer_get,                       \
@@ -92,6 +98,6 @@ semel_status semel__record_mark(struct semel_store *store, int64_t number, int64
     .positions_list = semel__record_positions_list, .sources = semel__record_sources,               \
     .watermark = semel__record_watermark, .aged = semel__record_aged, .purge = semel__record_purge, \
     .purge_business = semel__record_purge_business, .purge_side = semel__record_purge_side,         \
-    .outbox_put = semel__record_outbox_put
+    .outbox_put = semel__record_outbox_put, .parked = semel__record_parked, .large = semel__record_large
 
 #endif

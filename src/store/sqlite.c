@@ -358,8 +358,6 @@ const struct semel_store_ops semel__store_sqlite = {
     .fetch = semel__sqlite_fetch,
     .settle = semel__sqlite_settle,
     .scan = semel__sqlite_scan,
-    .parked = semel__sqlite_parked,
-    .large = semel__sqlite_large,
     .busy = semel__sqlite_busy,
     .look = &semel__sqlite_look,
     SEMEL_RECORDS,

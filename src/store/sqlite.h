@@ -48,8 +48,6 @@ enum sqlite_q {
     Q_KEY_FACTS,
     Q_HEAD_ARRIVAL,
     Q_HEAD_VERSION,
-    Q_ROUTE_PARKED,
-    Q_ROUTE_LARGE,
     Q_BUSINESS_TAKE,
     Q_BUSINESS_HOLDER,
     Q_INSERT,
@@ -238,10 +236,6 @@ semel_status semel__sqlite_settle(struct semel_store *store, struct semel_settle
 semel_status semel__sqlite_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
                                 struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged,
                                 struct semel_error *err);
-semel_status semel__sqlite_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
-                                 int64_t *ret_n, struct semel_error *err);
-semel_status semel__sqlite_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
-                                  struct semel_error *err);
 
 extern const struct sql_driver semel__sqlite_driver;
 extern const struct semel_look_ops semel__sqlite_look;

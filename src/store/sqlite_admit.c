@@ -97,40 +97,6 @@ static semel_status key_facts(struct sqlite_store *d, struct semel_str consumer,
     return status == SEMEL_OK || key->damaged ? key_head(d, consumer, key, err) : status;
 }
 
-semel_status semel__sqlite_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
-                                  struct semel_error *err)
-{
-    struct sqlite_store *d = semel__sqlite_of(store);
-    struct sqlite_run run;
-    bool row = false;
-    semel__sqlite_start(&run, d, Q_ROUTE_PARKED, "counting parked messages");
-    semel__sqlite_text(&run, 1, consumer);
-    semel__sqlite_int(&run, 2, max);
-    semel_status status = semel__sqlite_step(&run, &row, err);
-    if (status != SEMEL_OK)
-        return status;
-    *ret_n = fact(&run, 0);
-    semel__sqlite_end(&run);
-    return SEMEL_OK;
-}
-
-semel_status semel__sqlite_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
-                                 int64_t *ret_n, struct semel_error *err)
-{
-    struct sqlite_run run;
-    bool row = false;
-    semel__sqlite_start(&run, semel__sqlite_of(store), Q_ROUTE_LARGE, "counting messages above payload_max");
-    semel__sqlite_text(&run, 1, consumer);
-    semel__sqlite_int(&run, 2, (int64_t)bytes);
-    semel__sqlite_int(&run, 3, max);
-    semel_status status = semel__sqlite_step(&run, &row, err);
-    if (status != SEMEL_OK)
-        return status;
-    *ret_n = fact(&run, 0);
-    semel__sqlite_end(&run);
-    return SEMEL_OK;
-}
-
 static semel_status all_keys(struct sqlite_store *d, struct semel_str consumer, struct semel_key *keys, size_t n,
                              struct semel_arena *arena, struct semel_error *err)
 {

@@ -94,10 +94,6 @@ static const char *const texts[Q_COUNT] = {
     /* The plus: the index by version gives this order, the one by arrival would have to be sorted. */
     [Q_HEAD_VERSION] = "SELECT arrival, version FROM main.semel_inbox WHERE consumer = ?1 AND order_key = ?2 "
                        "AND +arrival < ?3 AND " IN_ORDER " ORDER BY version, arrival LIMIT 1",
-    [Q_ROUTE_PARKED] = "SELECT count(*) FROM (SELECT 1 FROM main.semel_inbox WHERE consumer = ?1 "
-                       "AND status = 'waiting' LIMIT ?2)",
-    [Q_ROUTE_LARGE] = "SELECT count(*) FROM (SELECT 1 FROM main.semel_inbox WHERE " HELD
-                      "AND status IN ('dead', 'quarantined') AND length(payload) > ?2 LIMIT ?3)",
     [Q_BUSINESS_TAKE] =
         "INSERT INTO main.semel_business_key (consumer, business_key, source, message_id, taken_at, expires_at) "
         "VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (consumer, business_key) DO UPDATE SET "
