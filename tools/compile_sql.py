@@ -7,7 +7,7 @@ usage: compile_sql.py OUT.h DIALECT=OUT.c... NAMES FILE.sql...   (a file's diale
 A file has blocks. Lines that begin with "--" and are no header are comments.
 
     -- name: position_move        a statement; every dialect has the same names
-    -- gives: n                   its result columns, in order
+    -- gives: n                   its result columns, in order; {row} is a fragment
     -- rows: pairs message_id     PostgreSQL: how the items come (below)
     -- none: the reason           instead of a text: this database needs no such step
     -- operator: position_set     what a role that only reads the tables runs instead of the statement of that name
@@ -104,7 +104,8 @@ class Statement:
         self.params, self.shaped, self.alias, self.always = [], [], None, []
         text = dialect.expand(name, text)
         self.table = (TABLE.search(text) or [None, "?"])[1]
-        self.gives = [column.strip() for column in headers.get("gives", "").split(",") if column.strip()]
+        gives = dialect.expand(name, headers.get("gives", ""))
+        self.gives = [column.strip() for column in gives.split(",") if column.strip()]
         for column in self.gives:
             self.kind(column)
         if {"applied", "changes"} & set(self.gives) and len(self.gives) > 1:

@@ -10,8 +10,9 @@
  *   records_keep.c        watermark, purge
  *   records_outbox.c      events
  *   records_positions.c   positions of sources
+ *   records_row.c         a row of the inbox as it is read
+ *   records_scan.c        bounded looks at the inbox
  *   records_selections.c  frozen selections
- *   records_scan.c       bounded looks at the inbox
  */
 #ifndef SEMEL_STORE_RECORDS_H
 #define SEMEL_STORE_RECORDS_H
@@ -83,21 +84,28 @@ semel_status semel__record_selected(struct semel_store *store, int64_t number, s
 semel_status semel__record_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
                                 struct semel_error *err);
 
+/* The columns of the fragment `row`, copied to the arena. INVALID, BROKEN: the row is damaged. RETRY: no memory. */
+semel_status semel__record_row(const struct sql_row *row, struct semel_arena *arena, struct semel_row *ret,
+                               struct semel_error *err);
+semel_status semel__record_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
+                                struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged,
+                                struct semel_error *err);
 semel_status semel__record_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
                                   struct semel_error *err);
 semel_status semel__record_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
                                  int64_t *ret_n, struct semel_error *err);
 
 /* Their places in a driver's struct semel_store_ops. */
-#define SEMEL_RECORDS                                                                               \
-    .audit = semel__record_audit, .consumer_get = semel__record_consumer_get,                       \
-    .consumer_put = semel__record_consumer_put, .consumer_read = semel__record_consumer_read,       \
-    .consumer_mark = semel__record_consumer_mark, .affected = semel__record_affected,               \
-    .consumers = semel__record_consumers, .positions_take = semel__record_positions_take,           \
-    .positions_move = semel__record_positions_move, .positions_set = semel__record_positions_set,   \
-    .positions_list = semel__record_positions_list, .sources = semel__record_sources,               \
-    .watermark = semel__record_watermark, .aged = semel__record_aged, .purge = semel__record_purge, \
-    .purge_business = semel__record_purge_business, .purge_side = semel__record_purge_side,         \
-    .outbox_put = semel__record_outbox_put, .parked = semel__record_parked, .large = semel__record_large
+#define SEMEL_RECORDS                                                                                   \
+    .audit = semel__record_audit, .consumer_get = semel__record_consumer_get,                           \
+    .consumer_put = semel__record_consumer_put, .consumer_read = semel__record_consumer_read,           \
+    .consumer_mark = semel__record_consumer_mark, .affected = semel__record_affected,                   \
+    .consumers = semel__record_consumers, .positions_take = semel__record_positions_take,               \
+    .positions_move = semel__record_positions_move, .positions_set = semel__record_positions_set,       \
+    .positions_list = semel__record_positions_list, .sources = semel__record_sources,                   \
+    .watermark = semel__record_watermark, .aged = semel__record_aged, .purge = semel__record_purge,     \
+    .purge_business = semel__record_purge_business, .purge_side = semel__record_purge_side,             \
+    .outbox_put = semel__record_outbox_put, .scan = semel__record_scan, .parked = semel__record_parked, \
+    .large = semel__record_large
 
 #endif

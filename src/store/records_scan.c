@@ -1,19 +1,144 @@
 /* SPDX-License-Identifier: MIT
  *
- * records_scan.c: bounded, unlocked looks at the inbox: what is counted before one more row is parked or kept.
+ * records_scan.c: bounded, unlocked looks at the inbox.
+ *
+ * Invariants: at most `max` rows are given, and damaged ones do not use up that number: a heap of them at the front of
+ * an index must not hide the good ones behind. So what is asked for is doubled until enough good ones came, or none
+ * are left, or DAMAGED_MAX were met.
  */
+#include "core/state.h"
 #include "store/records.h"
 
+#define DAMAGED_MAX 100000
+#define STATUSES_TEXT 256
+
 struct args {
-    struct semel_str consumer;
-    int64_t limit, payload_max;
+    struct semel_str consumer, statuses;
+    int64_t limit, payload_max, after_arrival;
+    struct semel_scan scan;
 };
 
 static const struct sql_field args_fields[] = {
     SQL_FIELD(struct args, consumer, consumer),
     SQL_FIELD(struct args, limit, limit),
     SQL_FIELD(struct args, payload_max, payload_max),
+    SQL_FIELD(struct args, scan.with_payload, with_payload),
+    SQL_FIELD(struct args, scan.now_us, now),
+    SQL_FIELD(struct args, scan.kept, kept),
+    SQL_FIELD(struct args, scan.token, lease_token),
+    SQL_FIELD(struct args, scan.order_key, order_key),
+    SQL_FIELD(struct args, scan.any_key, any_key),
+    SQL_FIELD(struct args, scan.type, type),
+    SQL_FIELD(struct args, after_arrival, after_arrival),
+    SQL_FIELD(struct args, statuses, statuses),
 };
+
+/* ---- scan ---------------------------------------------------------------------------------------- */
+
+/* "|dead|failed|"; not given: any. */
+static struct semel_str statuses_text(unsigned states, char out[STATUSES_TEXT])
+{
+    size_t n = 0;
+    if (states == 0)
+        return (struct semel_str){0};
+    out[n++] = '|';
+    for (unsigned i = 0; i < SEMEL_STATE_COUNT; i++) {
+        struct semel_str name = semel__str(semel__state_name((enum semel_state)i));
+        if ((states & (1u << i)) == 0 || n + name.n + 1 > STATUSES_TEXT)
+            continue;
+        memcpy(out + n, name.p, name.n);
+        n += name.n;
+        out[n++] = '|';
+    }
+    return (struct semel_str){out, n};
+}
+
+/* Are only states asked for that are in the index of what is not final? */
+static bool only_open(unsigned states)
+{
+    for (unsigned i = 0; i < SEMEL_STATE_COUNT; i++)
+        if ((states & (1u << i)) != 0 && semel__state_final((enum semel_state)i))
+            return false;
+    return states != 0;
+}
+
+static enum sql_id statement_of(const struct semel_scan *scan)
+{
+    switch (scan->kind) {
+    case SEMEL_SCAN_DUE:
+        return SQL_scan_due;
+    case SEMEL_SCAN_EXPIRED:
+        return SQL_scan_expired;
+    case SEMEL_SCAN_TOKEN:
+        return SQL_scan_token;
+    case SEMEL_SCAN_KEY:
+        return scan->by_version ? SQL_scan_key_version : SQL_scan_key;
+    case SEMEL_SCAN_STILL:
+        if (!semel__str_given(scan->order_key))
+            return SQL_scan_still;
+        return scan->by_version ? SQL_scan_still_keys_version : SQL_scan_still_keys;
+    case SEMEL_SCAN_ALL:
+        break;
+    }
+    return only_open(scan->states) ? SQL_scan_open : SQL_scan_all;
+}
+
+struct found {
+    struct sql_list rows;
+    size_t max, met, damaged;
+};
+
+static semel_status read_found(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+{
+    struct found *found = ctx;
+    struct semel_row read;
+    (void)item;
+    found->met++;
+    if (found->rows.n == found->max)
+        return SEMEL_OK;
+    semel_status status = semel__record_row(row, found->rows.arena, &read, err);
+    if (status == SEMEL_INVALID) {
+        found->damaged++;
+        return SEMEL_OK;
+    }
+    struct semel_row *place = status == SEMEL_OK ? semel__db_list_add(&found->rows) : NULL;
+    if (place != NULL)
+        *place = read;
+    return status == SEMEL_OK && place == NULL ? semel__fail_memory(err) : status;
+}
+
+semel_status semel__record_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
+                                struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged,
+                                struct semel_error *err)
+{
+    struct sql *db = semel__db_of(store);
+    char statuses[STATUSES_TEXT];
+    struct args args = {.consumer = scan->consumer,
+                        .statuses = statuses_text(scan->states, statuses),
+                        .limit = semel__db_limit(scan->max),
+                        .after_arrival = scan->after_arrival != SEMEL_NONE ? scan->after_arrival : 0,
+                        .scan = *scan};
+    struct found found = {.rows = {.arena = arena, .size = sizeof(struct semel_row)}, .max = scan->max};
+    semel_status status = SEMEL_OK;
+    for (bool more = true; status == SEMEL_OK && more; args.limit = 2 * args.limit + 16) {
+        found.rows.n = found.met = found.damaged = 0;
+        semel__db_start(db, "scanning the inbox");
+        semel__db_run(db, statement_of(scan), SQL_ONE(args_fields, &args), NULL, read_found, &found);
+        status = semel__db_flush(db, err);
+        more = found.rows.n < scan->max && found.met >= (size_t)args.limit && found.damaged < DAMAGED_MAX;
+    }
+    status = semel__db_list_end(&found.rows, status, err);
+    if (status != SEMEL_OK)
+        return status;
+    semel__error_clear(err); /* damage is counted, it is no error of the call */
+    *ret_rows = found.rows.items;
+    *ret_n = found.rows.n;
+    if (ret_damaged != NULL)
+        *ret_damaged = found.damaged;
+    return SEMEL_OK;
+}
+
+/* ---- counts, before one more row is parked or kept ----------------------------------------------- */
 
 semel_status semel__record_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
                                   struct semel_error *err)

@@ -197,13 +197,20 @@ static void show_right(const struct sql_field *field, char *out, size_t size)
         snprintf(out + n, size - n, ", or NULL");
 }
 
+semel_status semel__db_damage(const struct sql_row *row, const char *what, struct semel_error *err)
+{
+    char key[256];
+    show_key(row, key, sizeof key);
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "damaged row in %s%s: %s", row->statement->table, key,
+                       what);
+}
+
 static semel_status damaged(const struct sql_row *row, const struct sql_field *field, struct semel_error *err)
 {
-    char key[256], right[96];
-    show_key(row, key, sizeof key);
+    char right[96], what[160];
     show_right(field, right, sizeof right);
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "damaged row in %s%s: %s must be %s",
-                       row->statement->table, key, names[field->name], right);
+    snprintf(what, sizeof what, "%s must be %s", names[field->name], right);
+    return semel__db_damage(row, what, err);
 }
 
 /* ---- results ------------------------------------------------------------------------------------- */

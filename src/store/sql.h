@@ -213,6 +213,9 @@ semel_status semel__db_count(struct sql *db, enum sql_id id, const char *doing, 
 semel_status semel__db_fill(const struct sql_row *row, const struct sql_field *fields, size_t n,
                             struct semel_arena *arena, void *item, struct semel_error *err);
 
+/* The same failure, where more than one column is wrong. */
+semel_status semel__db_damage(const struct sql_row *row, const char *what, struct semel_error *err);
+
 /* A reader that fills the item itself; where nothing comes back it stays as it is. */
 struct sql_into {
     const struct sql_field *fields;

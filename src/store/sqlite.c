@@ -357,7 +357,6 @@ const struct semel_store_ops semel__store_sqlite = {
     .admit = semel__sqlite_admit,
     .fetch = semel__sqlite_fetch,
     .settle = semel__sqlite_settle,
-    .scan = semel__sqlite_scan,
     .busy = semel__sqlite_busy,
     .look = &semel__sqlite_look,
     SEMEL_RECORDS,

@@ -11,7 +11,6 @@
  *   sqlite_row.c     a row of semel_inbox as it is read, hostile until checked
  *   sqlite_admit.c   admit and fetch
  *   sqlite_settle.c  settle
- *   sqlite_scan.c    scan and sources
  *   sqlite_look.h    what operators ask: sqlite_choose.c, sqlite_look.c, sqlite_select.c
  *   sqlite_group.c   one commit for many calls
  *
@@ -69,16 +68,6 @@ enum sqlite_q {
     Q_WAKE_VERSION,
     Q_CONFLICT,
     Q_CONFLICT_BOUND,
-    Q_SCAN_DUE,
-    Q_SCAN_EXPIRED,
-    Q_SCAN_TOKEN,
-    Q_SCAN_KEY_ARRIVAL,
-    Q_SCAN_KEY_VERSION,
-    Q_SCAN_STILL,
-    Q_SCAN_STILL_ARRIVAL,
-    Q_SCAN_STILL_VERSION,
-    Q_SCAN_ALL,
-    Q_SCAN_OPEN,
     Q_SOURCES,
     Q_LOOK_ID,
     Q_LOOK_KEY,
@@ -233,9 +222,6 @@ semel_status semel__sqlite_fetch(struct semel_store *store, struct semel_fetch_b
 semel_status semel__sqlite_draw(struct sqlite_store *d, const char *counter, size_t n, int64_t *ret_first,
                                 struct semel_error *err);
 semel_status semel__sqlite_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
-semel_status semel__sqlite_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
-                                struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged,
-                                struct semel_error *err);
 
 extern const struct sql_driver semel__sqlite_driver;
 extern const struct semel_look_ops semel__sqlite_look;

@@ -38,19 +38,6 @@
 #define THIS_ROW "consumer = ?1 AND source = ?2 AND message_id = ?3 "
 /* Rows of a key that were there before this transaction drew its first arrival, ?3. */
 #define EARLIER "consumer = ?1 AND order_key = ?2 AND arrival < ?3 "
-#define OF_KEY "consumer = ?2 AND order_key = ?3 AND " IN_ORDER " "
-#define OF_ALL                                                                       \
-    "arrival > ?3 AND (?4 IS NULL OR order_key = ?4) AND (?5 IS NULL OR type = ?5) " \
-    "AND (?6 IS NULL OR instr(?6, '|' || status || '|') > 0) "
-
-#define STILL "consumer = ?2 AND status = 'waiting' AND due_at IS NULL AND "
-#define NEXT_KEY(after) "SELECT min(order_key) FROM main.semel_inbox WHERE " STILL "order_key > " after
-/* One step into the index a key, however many rows it has. */
-#define STILL_KEYS(order)                                                                                              \
-    "WITH RECURSIVE k (k, n) AS (SELECT (" NEXT_KEY("?3") "), 1 UNION ALL SELECT (" NEXT_KEY(                          \
-        "k.k") "), k.n + 1 FROM k WHERE k.k IS NOT NULL AND k.n < ?4) " SELECT_ROW "WHERE arrival IN (SELECT (SELECT " \
-               "arrival FROM main.semel_inbox WHERE consumer = ?2 AND order_key = k.k AND " IN_ORDER                   \
-               " ORDER BY " order " LIMIT 1) FROM k)"
 
 #define WAKE                                                                                                 \
     "UPDATE main.semel_inbox SET due_at = ?3, "                                                              \
@@ -158,19 +145,6 @@ static const char *const texts[Q_COUNT] = {
         "DELETE FROM main.semel_conflict WHERE rowid IN (SELECT rowid FROM main.semel_conflict WHERE " THIS_ROW
         "ORDER BY last_at DESC, rowid DESC LIMIT -1 OFFSET ?4)",
 
-    [Q_SCAN_DUE] = SELECT_ROW "WHERE consumer = ?2 AND due_at IS NOT NULL AND due_at <= ?3 "
-                              "AND (NOT ?4 OR payload IS NOT NULL) ORDER BY due_at, arrival",
-    [Q_SCAN_EXPIRED] = SELECT_ROW
-    "WHERE consumer = ?2 AND status = 'processing' AND lease_until < ?3 ORDER BY lease_until, arrival",
-    [Q_SCAN_TOKEN] = SELECT_ROW "WHERE lease_token = ?2",
-    [Q_SCAN_KEY_ARRIVAL] = SELECT_ROW "WHERE " OF_KEY "ORDER BY arrival",
-    [Q_SCAN_KEY_VERSION] = SELECT_ROW "WHERE " OF_KEY "ORDER BY version, arrival",
-    [Q_SCAN_STILL] = SELECT_ROW "WHERE " STILL "(?3 OR order_key IS NULL) AND payload IS NOT NULL",
-    [Q_SCAN_STILL_ARRIVAL] = STILL_KEYS("arrival"),
-    [Q_SCAN_STILL_VERSION] = STILL_KEYS("version, arrival"),
-    /* The plus keeps SQLite from collecting all rows of the consumer to sort them: they lie in this order already. */
-    [Q_SCAN_ALL] = SELECT_ROW "WHERE +consumer = ?2 AND " OF_ALL "ORDER BY arrival",
-    [Q_SCAN_OPEN] = SELECT_ROW "WHERE " OPEN " AND consumer = ?2 AND " OF_ALL "ORDER BY arrival",
     /* One step into the index a source, however many rows it has. */
     [Q_SOURCES] =
         "WITH RECURSIVE s (source) AS (SELECT min(source) FROM main.semel_inbox WHERE consumer = ?1 "
