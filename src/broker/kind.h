@@ -65,8 +65,8 @@ struct semel_inspector {
 #define SEMEL_KIND_SERVED 4u    /* the HTTP server makes it, so that it has no `open`; who sent a message is answered */
 
 struct semel_broker_kind {
-    const char *name;   /* the key below `from:` */
-    const char *client; /* the library whose lines come by hooks.log; NULL: none does */
+    const char *name;           /* the key below `from:` */
+    const char *client_reports; /* the log's text for lines of the client library, by hooks.log; NULL: there are none */
     unsigned flags;
     const struct semel_setting_group *from; /* settings, read straight into the options */
     size_t options_size;

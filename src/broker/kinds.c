@@ -301,7 +301,7 @@ static void kafka_gauges(struct semel_broker *broker, struct semel_source_gauges
 
 static const struct semel_broker_kind kafka_kind = {
     .name = "kafka",
-    .client = "librdkafka",
+    .client_reports = "librdkafka reports",
     .flags = SEMEL_KIND_POSITIONS | SEMEL_KIND_DOUBTS,
     .from = &kafka_group,
     .options_size = sizeof(struct semel_kafka_options),

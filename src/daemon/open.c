@@ -34,14 +34,12 @@ semel_status run_open_store(struct semel_daemon *daemon, struct semel_store **re
 static void client_logs(void *ctx, int level, const char *facility, const char *text)
 {
     struct run_route *route = ctx;
-    char says[64];
-    snprintf(says, sizeof says, "%s says", route->conf->from.kind->client);
     SEMEL__LOG(route->daemon->log,
                level <= 3   ? SEMEL_LOG_WARN
                : level <= 5 ? SEMEL_LOG_INFO
                             : SEMEL_LOG_DEBUG,
-               says, SEMEL_F_STR("consumer", route->conf->name), SEMEL_F_Z("facility", facility),
-               SEMEL_F_Z("said", text));
+               route->conf->from.kind->client_reports, SEMEL_F_STR("consumer", route->conf->name),
+               SEMEL_F_Z("facility", facility), SEMEL_F_Z("said", text));
 }
 
 semel_status run_open_broker(struct run_route *route, struct semel_broker **ret, struct semel_error *err)
