@@ -527,7 +527,8 @@ END $$;
 -- holds no key; but where an earlier attempt may have had an effect in that way, they stay.
 CREATE FUNCTION semel._gives_back(p semel._policy, was semel.inbox, r semel.inbox) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN r.status = 'rejected' OR (r.status = 'stale' AND was.status IS NOT NULL AND p.effect <> 'keyed')
+    SELECT CASE WHEN r.status = 'rejected' OR (r.status IN ('stale', 'prevented') AND was.status IS NOT NULL
+                                              AND p.effect <> 'keyed')
                 THEN 'free'
                 WHEN r.status = 'waiting' AND was.status <> 'waiting' AND (p.effect <> 'keyed' OR r.attempts = 0)
                 THEN 'wish' END

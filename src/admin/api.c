@@ -16,6 +16,7 @@
 #define CONSUMERS 500
 #define CONSUMERS_MAX 10000
 #define WHO_MAX 100
+#define LINK_MAX ((size_t)7 << 10) /* what all lines of a head may have is 8 KiB */
 
 struct call {
     struct call *next;
@@ -242,11 +243,11 @@ static void put_percent(struct semel_buf *buf, struct semel_str s)
     }
 }
 
-/* Link: the same request with another `after`. */
-static void set_next(struct task *t, const char *path, struct semel_str after)
+/* Link: the same request with another `after`. false: the query is too long for that. */
+static bool set_next(struct task *t, const char *path, struct semel_str after)
 {
     struct semel_buf link;
-    semel__buf_init(&link, (size_t)32 << 10);
+    semel__buf_init(&link, LINK_MAX);
     semel__buf_addf(&link, "<%s?", path);
     for (size_t i = 0; i < t->req->n_query; i++) {
         if (semel__str_eqz(t->req->query[i].name, "after"))
@@ -259,9 +260,11 @@ static void set_next(struct task *t, const char *path, struct semel_str after)
     semel__buf_addz(&link, "after=");
     put_percent(&link, after);
     semel__buf_addz(&link, ">; rel=\"next\"");
-    if (!link.failed)
+    const bool fits = !link.failed;
+    if (fits)
         semel__http_set_header(t->x, "Link", semel__buf_str(&link));
     semel__buf_done(&link);
+    return fits;
 }
 
 static semel_status read_query(struct task *t, struct semel_query *ret, struct semel_error *err)
@@ -427,10 +430,12 @@ static void get_list(struct task *t)
         fail(t, status, &err);
         return;
     }
-    semel__ops_json_list(semel__http_body(t->x), &list);
     snprintf(text, sizeof text, "%lld", list.n > 0 ? (long long)list.rows[list.n - 1].arrival : 0);
-    if (list.more)
-        set_next(t, "/v1/inbox", semel__str(text));
+    if (list.more && !set_next(t, "/v1/inbox", semel__str(text))) {
+        semel__http_refuse(t->x, 400, "the query is too long for a list of several pages");
+        return;
+    }
+    semel__ops_json_list(semel__http_body(t->x), &list);
     snprintf(text, sizeof text, "%zu", list.damaged);
     if (list.damaged > 0)
         semel__http_set_header(t->x, "Semel-Damaged", semel__str(text));
@@ -796,8 +801,14 @@ static void post_stop(struct task *t)
 {
     int64_t number = read_number(t);
     struct run *run = number > 0 ? run_of(t->api, number) : NULL;
+    struct semel_error err = {0};
     if (number == 0)
         return;
+    semel_status status = read_body(t, NULL, 0, &err);
+    if (status != SEMEL_OK) {
+        fail(t, status, &err);
+        return;
+    }
     if (run != NULL && run->next_us >= 0) {
         semel__bulk_stop(run->bulk, "interrupted", "interrupted");
         run->next_us = -1;
@@ -829,7 +840,7 @@ static void get_consumers(struct task *t)
     bool more = n > (size_t)max;
     n = more ? (size_t)max : n;
     if (more)
-        set_next(t, "/v1/consumers", lines[n - 1].name);
+        (void)set_next(t, "/v1/consumers", lines[n - 1].name); /* a name and a number always fit */
     semel__ops_json_consumers(semel__http_body(t->x), lines, n);
     answer(t, 200);
 }
@@ -987,7 +998,9 @@ semel_status semel__api_step(struct semel_api *api, struct semel_store *store, i
     if (call != NULL) {
         semel__arena_reset(&api->arena);
         semel_status status = semel__ops_init(&ops, store, &api->arena, SEMEL_STR("http"), err);
-        if (status == SEMEL_OK)
+        if (status == SEMEL_OK && semel__http_hung_up(call->x))
+            semel__door_later(call->x, AFTER_S, "the client has hung up"); /* it may ask again: nothing twice */
+        else if (status == SEMEL_OK)
             serve_call(api, &ops, call->x);
         else
             semel__door_later(call->x, AFTER_S, err->text);

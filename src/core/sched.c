@@ -44,11 +44,15 @@ static semel_status recover(struct semel_inbox *inbox, struct semel_row *rows, s
         leases[i].arrival = rows[i].arrival;
     }
     semel_status status = semel__items_of_leases(inbox, leases, NULL, n, &items, err);
-    if (status == SEMEL_OK)
-        status = semel__items_lease(inbox, items, n, LEASE_RECOVER, err);
-    for (size_t i = 0; status == SEMEL_OK && i < n; i++)
-        *ret_n += items[i]->changed;
-    return status;
+    if (status != SEMEL_OK)
+        return status;
+    status = semel__items_lease(inbox, items, n, LEASE_RECOVER, err);
+    for (size_t i = 0; i < n; i++)
+        *ret_n += items[i]->settled && items[i]->changed;
+    if (status != SEMEL_RETRY || err == NULL || err->cls != SEMEL_CLASS_TRANSIENT)
+        return status;
+    semel__error_clear(err); /* somebody has a business key that one of them gives back */
+    return SEMEL_OK;
 }
 
 /* Those that somebody else has are passed over, so more are read than are wanted: a transaction that stays open must

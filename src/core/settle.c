@@ -43,12 +43,13 @@ static int64_t updated_us(const struct work *work, const struct item *item)
     return given > now ? given : now;
 }
 
-/* What ends without an effect gives its business keys back (P78). One that began and is stale since may have had one
- * where a call may be repeated by its key, and is then not asked about: they stay. */
+/* What ends without an effect gives its business keys back (P78). One that began and is stale or prevented since may
+ * have had one where a call may be repeated by its key, and is then not asked about: they stay. */
 static bool frees_business(const struct work *work, const struct item *item)
 {
-    if (item->live.state != SEMEL_STATE_STALE || item->row == NULL)
-        return item->live.state == SEMEL_STATE_REJECTED;
+    const enum semel_state state = item->live.state;
+    if ((state != SEMEL_STATE_STALE && state != SEMEL_STATE_PREVENTED) || item->row == NULL)
+        return state == SEMEL_STATE_REJECTED;
     return work->inbox->policy->effect != SEMEL_EFFECT_KEYED;
 }
 

@@ -365,6 +365,8 @@ semel_status semel__lease_take(struct semel_inbox *inbox, size_t max, struct sem
             take.plain = true;
             status = take_some(&take, arena, ret_leases, ret_n, err);
         }
+        if (status == SEMEL_RETRY && err->cls == SEMEL_CLASS_TRANSIENT && take.n > 0 && ++take.busy < BUSY_MAX)
+            continue; /* somebody has a business key that the oldest gives back: it is passed over */
         if (status != SEMEL_OK || take.n == 0 || take.moved || take.busy == BUSY_MAX)
             return status;
     }

@@ -317,14 +317,17 @@ static void answered(struct outside *o, struct slot *slot, const struct semel_ca
 {
     struct run_worker *worker = o->worker;
     const struct semel__msg *msg = &slot->lease.msg;
-    const struct semel_row row = {.source = msg->source,
-                                  .id = msg->id,
-                                  .order_key = msg->order_key,
-                                  .version = msg->version,
-                                  .updated_us = slot->updated_us};
+    struct semel_row row = {.source = msg->source,
+                            .id = msg->id,
+                            .order_key = msg->order_key,
+                            .version = msg->version,
+                            .n_wants = msg->n_business,
+                            .updated_us = slot->updated_us};
     struct semel_command command = {.row = &row, .who = SEMEL_STR("reconcile")};
     struct semel_command_result result;
     struct semel_error err = {0};
+    for (size_t i = 0; i < msg->n_business; i++) /* what was listed wishes for them */
+        row.wants[i] = msg->business[i];
     if (slot->probe)
         probed(o, end);
     if (end->not_asked)

@@ -19,6 +19,7 @@ static semel_status look_at(struct semel_daemon *daemon, struct semel_store *sto
         struct semel_count *counts;
         size_t n;
         semel__arena_reset(arena);
+        run_beat(&daemon->watch);
         status = semel_look_counts(store, daemon->routes[i].conf->name, CAP, 0, arena, &counts, &n, err);
         if (status == SEMEL_OK)
             semel__stats_look(daemon->routes[i].stats, counts, n, semel__now(&semel__clock_real));

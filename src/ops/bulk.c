@@ -508,7 +508,7 @@ static semel_status handle_one(struct semel_bulk *b, struct semel_error *err)
     if (b->given.word != SEMEL_WORD_REPLAY)
         return SEMEL_OK;
     b->watching = b->probing;
-    b->watched_until_us = semel__steady_us() + b->options.wait_us;
+    b->watched_until_us = semel__time_add(semel__steady_us(), b->options.wait_us);
     if (b->watching)
         return SEMEL_OK;
     place_put(&b->list[b->put++ % WATCHED], &rows[0]); /* a full list forgets the oldest */

@@ -109,5 +109,10 @@ semel_status semel__ops_consumer_set(struct semel_ops *ops, struct semel_str nam
     *ret = (struct semel_setting){0};
     if (force && reason.n == 0)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_REJECTED, "a reason is required: it goes into the audit");
+    semel_status status = semel__ops_check(&(struct semel_instruction){.reason = reason.n > 0 ? reason
+                                                                                              : (struct semel_str){0}},
+                                           true, err);
+    if (status != SEMEL_OK)
+        return status;
     return semel__consumer_change(ops->store, name, settings, &by, ops->arena, ret, err);
 }

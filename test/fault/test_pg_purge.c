@@ -311,6 +311,28 @@ static void tick_waits_for_no_lock(void **state)
     }
 }
 
+/* P77: a business key that somebody has costs only the lease that gives it back. */
+static void recovery_passes_over_a_business_key_that_somebody_has(void **state)
+{
+    (void)state;
+    assert_fine(semel_consumer_set(handle, "billing", "{\"effect\": \"atomic\"}", &err));
+    pg_server_sql(&server, "purge",
+                  "INSERT INTO semel.inbox (arrival, received_at, updated_at, consumer, source, message_id, status, "
+                  "attempts, payload, lease_owner, lease_until, lease_token) SELECT 200 + ascii(k), now(), now(), "
+                  "'billing', 's', k, 'processing', 1, '', 'w', now() - interval '1 minute', "
+                  "4611686018427388929 + 4096 * ascii(k) FROM unnest('{a,b}'::text[]) AS k; "
+                  "INSERT INTO semel.business_key (consumer, business_key, source, message_id, taken_at) "
+                  "VALUES ('billing', 'inv-1', 's', 'a', now())");
+    PGconn *key = outsider("BEGIN; SELECT * FROM semel.business_key FOR UPDATE");
+    assert_int_equal(tick(100), 1);
+    assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE message_id = 'b' AND status = 'waiting'"), 1);
+    PQclear(PQexec(key, "ROLLBACK"));
+    PQfinish(key);
+    assert_int_equal(tick(100), 1);
+    assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE message_id = 'a' AND status = 'waiting'"), 1);
+    assert_int_equal(ask("SELECT count(*) FROM semel.business_want WHERE message_id = 'a'"), 1);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, up, down)
 
 int main(void)
@@ -322,6 +344,7 @@ int main(void)
         TEST(row_that_somebody_has_locked_is_left_for_the_next_time),
         TEST(consumers_go_on_while_a_purge_is_under_way),
         TEST(tick_waits_for_no_lock),
+        TEST(recovery_passes_over_a_business_key_that_somebody_has),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

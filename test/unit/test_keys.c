@@ -135,6 +135,24 @@ static void message_with_two_keys_is_prevented_by_either_and_takes_neither(void 
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
 }
 
+/* P78: it failed under one key, and came again under another one whose intent is done: the first is free again. */
+static void message_that_is_prevented_gives_back_the_key_that_it_held(void **state)
+{
+    struct engine *e = *state;
+    size_t n;
+
+    process_one(e, business("done", "ok", "pay-2"));
+    process_one(e, business("a", "fail", "pay-1"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
+    process_one(e, business("a", "fail", "pay-2"));
+    e->now_us += 3600 * SECOND_US;
+    assert_ok(e, semel__inbox_work(&e->inbox, 100, &n, &e->err));
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_PREVENTED);
+    process_one(e, business("b", "ok", "pay-1"));
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_int_equal(effects_of(e, "b"), 1);
+}
+
 static void business_key_that_has_expired_is_free_again(void **state)
 {
     struct engine *e = *state;
@@ -388,6 +406,7 @@ int main(int argc, char **argv)
         ON_EACH(other_message_runs_when_the_holder_is_rejected),
         ON_EACH(other_message_runs_when_the_holder_is_stale),
         ON_EACH(message_with_two_keys_is_prevented_by_either_and_takes_neither),
+        ON_EACH(message_that_is_prevented_gives_back_the_key_that_it_held),
         ON_EACH(business_key_that_has_expired_is_free_again),
         ON_EACH(failed_message_parks_its_successors_and_other_keys_go_on),
         ON_EACH(dead_message_parks_its_successors),
