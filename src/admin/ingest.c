@@ -373,13 +373,6 @@ static semel_status ingest_answer(struct semel_broker *broker, const struct seme
 
 /* ---- the broker ------------------------------------------------------------------------------------ */
 
-static semel_status ingest_open(struct semel_broker *broker, struct semel_str location, struct semel_error *err)
-{
-    (void)broker;
-    (void)location;
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "requests are had from semel__serve_ingest");
-}
-
 static void ingest_wake(struct semel_broker *broker)
 {
     struct semel_ingest *ingest = ((struct ingest_broker *)broker)->ingest;
@@ -424,8 +417,6 @@ static semel_status ingest_publish(struct semel_broker *broker, struct semel_pub
 static const struct semel_broker_ops ingest_ops = {
     .name = "listen",
     .capabilities = SEMEL_BROKER_SOURCE,
-    .size = sizeof(struct ingest_broker),
-    .open = ingest_open,
     .close = ingest_close,
     .reopen = ingest_reopen,
     .poll = ingest_poll,

@@ -453,10 +453,10 @@ void semel__amqp_look(struct semel_broker *broker, struct semel_amqp_view *ret)
                                     .held = amqp->window.held};
 }
 
-#define OPS(the_capabilities)                                                                                 \
-    {                                                                                                         \
-        .name = "amqp", .capabilities = (the_capabilities), .size = sizeof(struct amqp), .close = amqp_close, \
-        .reopen = amqp_reopen, .poll = amqp_poll, .answer = amqp_answer, .publish = semel__amqp_publish,      \
+#define OPS(the_capabilities)                                                                           \
+    {                                                                                                   \
+        .name = "amqp", .capabilities = (the_capabilities), .close = amqp_close, .reopen = amqp_reopen, \
+        .poll = amqp_poll, .answer = amqp_answer, .publish = semel__amqp_publish,                       \
     }
 
 static const struct semel_broker_ops unordered = OPS(SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK);

@@ -614,11 +614,10 @@ static semel_status sqs_answer(struct semel_broker *broker, const struct semel_r
     return semel__broker_fenced("sqs", n_fenced, n, err);
 }
 
-#define OPS(more)                                                                                                    \
-    {                                                                                                                \
-        .name = "sqs", .capabilities = SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK | (more), .size = sizeof(struct sqs), \
-        .close = sqs_close, .reopen = sqs_reopen, .poll = sqs_poll, .answer = sqs_answer,                            \
-        .publish = semel__sqs_publish,                                                                               \
+#define OPS(more)                                                                                            \
+    {                                                                                                        \
+        .name = "sqs", .capabilities = SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK | (more), .close = sqs_close, \
+        .reopen = sqs_reopen, .poll = sqs_poll, .answer = sqs_answer, .publish = semel__sqs_publish,         \
     }
 
 static const struct semel_broker_ops standard_ops = OPS(0);

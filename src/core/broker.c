@@ -10,33 +10,6 @@
 #include "base/str.h"
 #include "core/inbox.h"
 
-semel_status semel_broker_open(struct semel_broker **ret, const struct semel_broker_ops *const *drivers,
-                               const char *url, struct semel_error *err)
-{
-    const char *colon = url != NULL ? strchr(url, ':') : NULL;
-    if (colon == NULL)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-                           "the broker's URL has no scheme; it must look like SCHEME:location");
-    const struct semel_broker_ops *ops = NULL;
-    for (; *drivers != NULL && ops == NULL; drivers++)
-        if (semel__str_eqz((struct semel_str){url, (size_t)(colon - url)}, (*drivers)->name))
-            ops = *drivers;
-    if (ops == NULL)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "no broker driver is called \"%.*s\" in this build",
-                           (int)(colon - url < 40 ? colon - url : 40), url);
-    struct semel_broker *broker = semel__calloc(1, ops->size);
-    if (broker == NULL)
-        return semel__fail_memory(err);
-    broker->ops = ops;
-    semel_status status = ops->open(broker, semel__str(colon + 1), err);
-    if (status != SEMEL_OK) {
-        semel__free(broker);
-        return status;
-    }
-    *ret = broker;
-    return SEMEL_OK;
-}
-
 void semel_broker_close(struct semel_broker *broker)
 {
     if (broker == NULL)

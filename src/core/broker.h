@@ -67,9 +67,7 @@ struct semel_publish {
 struct semel_broker_ops {
     const char *name;
     unsigned capabilities;
-    size_t size;
-    semel_status (*open)(struct semel_broker *broker, struct semel_str location, struct semel_error *err);
-    void (*close)(struct semel_broker *broker); /* what was not acknowledged will come again */
+    void (*close)(struct semel_broker *broker); /* all but its own memory; what was not acknowledged will come again */
     semel_status (*reopen)(struct semel_broker *broker, struct semel_error *err);
     /* At most `max` deliveries, their bytes in the arena; 0 of them is OK. max is 0: only what keeps the connection,
      * the membership and what was delivered alive. */
@@ -91,8 +89,7 @@ struct semel_broker {
     const struct semel_broker_ops *ops;
 };
 
-semel_status semel_broker_open(struct semel_broker **ret, const struct semel_broker_ops *const *drivers,
-                               const char *url, struct semel_error *err);
+/* Each driver has its own way to be opened. The handle is freed here. */
 void semel_broker_close(struct semel_broker *broker);
 semel_status semel_broker_reopen(struct semel_broker *broker, struct semel_error *err);
 semel_status semel_broker_poll(struct semel_broker *broker, size_t max, int wait_ms, struct semel_arena *arena,

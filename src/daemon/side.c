@@ -313,13 +313,6 @@ static semel_status side_poll(struct semel_broker *broker, size_t max, int wait_
 
 /* ---- the rest ------------------------------------------------------------------------------------ */
 
-static semel_status side_open(struct semel_broker *broker, struct semel_str location, struct semel_error *err)
-{
-    (void)broker;
-    (void)location;
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "a side of a hand cannot be opened by a URL");
-}
-
 static void side_close(struct semel_broker *broker)
 {
     release_held(side_of(broker));
@@ -341,8 +334,6 @@ static semel_status side_reopen(struct semel_broker *broker, struct semel_error 
 const struct semel_broker_ops semel__hand_side_ops = {
     .name = "hand",
     .capabilities = SEMEL_BROKER_SOURCE,
-    .size = sizeof(struct side),
-    .open = side_open,
     .close = side_close,
     .reopen = side_reopen,
     .poll = side_poll,

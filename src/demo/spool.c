@@ -51,6 +51,8 @@ struct spool {
     char name[48]; /* unique to this handle and its present epoch */
 };
 
+static const struct semel_broker_ops spool_ops;
+
 static struct spool *self(struct semel_broker *broker)
 {
     return (struct spool *)broker;
@@ -207,16 +209,23 @@ static semel_status take_location(struct spool *spool, struct semel_str location
     return SEMEL_OK;
 }
 
-static semel_status spool_open(struct semel_broker *broker, struct semel_str location, struct semel_error *err)
+semel_status semel__spool_open(struct semel_broker **ret, const char *location, struct semel_error *err)
 {
-    semel_status status = take_location(self(broker), location, err);
+    struct spool *spool = semel__calloc(1, sizeof *spool);
+    semel_status status;
 
+    if (spool == NULL)
+        return semel__fail_memory(err);
+    spool->base.ops = &spool_ops;
+    status = take_location(spool, semel__str(location), err);
     if (status == SEMEL_OK)
-        status = connect_file(self(broker), err);
-    if (status != SEMEL_OK) {
-        semel__free(self(broker)->path);
-        self(broker)->path = NULL;
+        status = connect_file(spool, err);
+    if (status == SEMEL_OK) {
+        *ret = &spool->base;
+        return SEMEL_OK;
     }
+    semel__free(spool->path);
+    semel__free(spool);
     return status;
 }
 
@@ -678,11 +687,9 @@ semel_status semel__spool_requeue(struct semel_broker *broker, int64_t seq, stru
     return status;
 }
 
-const struct semel_broker_ops semel__broker_spool = {
+static const struct semel_broker_ops spool_ops = {
     .name = "spool",
     .capabilities = SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK | SEMEL_BROKER_ORDERED,
-    .size = sizeof(struct spool),
-    .open = spool_open,
     .close = spool_close,
     .reopen = spool_reopen,
     .poll = spool_poll,

@@ -2,7 +2,7 @@
  *
  * spool.h: a broker in one SQLite file that several processes of one machine share. For crash tests and the demo.
  *
- * What it is: "spool:/path/to/file?visibility_ms=2000&source=orders". A message is taken under a visibility time-out;
+ * What it is: "/path/to/file?visibility_ms=2000&source=orders". A message is taken under a visibility time-out;
  * what its taker neither acknowledges nor gives back in time comes again to anyone, so the death of a process loses
  * nothing. `source` limits a handle to one stream. What it is not: fast, or meant for production.
  *
@@ -17,7 +17,8 @@
 
 #include "core/broker.h"
 
-extern const struct semel_broker_ops semel__broker_spool;
+/* "/path/to/file?visibility_ms=2000&source=orders" */
+semel_status semel__spool_open(struct semel_broker **ret, const char *location, struct semel_error *err);
 
 struct semel_spool_push {
     struct semel_str source;

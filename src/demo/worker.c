@@ -80,11 +80,10 @@ static semel_status open_store(struct semel_store **ret, bool create, struct sem
 
 semel_status demo_broker_open(struct semel_broker **ret, const char *file, struct semel_error *err)
 {
-    static const struct semel_broker_ops *const brokers[] = {&semel__broker_spool, NULL};
-    char url[128];
+    char location[128];
 
-    snprintf(url, sizeof url, "spool:%s?visibility_ms=%d", file, VISIBILITY_MS);
-    return semel_broker_open(ret, brokers, url, err);
+    snprintf(location, sizeof location, "%s?visibility_ms=%d", file, VISIBILITY_MS);
+    return semel__spool_open(ret, location, err);
 }
 
 static semel_status set_consumer(struct semel_store *store, int64_t now_us, struct semel_error *err)

@@ -77,12 +77,11 @@ static void mem_pass_ms(struct broker_bench *bench, int ms)
 
 static struct semel_broker *spool_open(struct broker_bench *bench)
 {
-    static const struct semel_broker_ops *const linked[] = {&semel__broker_spool, NULL};
     struct semel_broker *broker = NULL;
-    char url[128];
+    char location[128];
 
-    snprintf(url, sizeof url, "spool:%s/spool.db?visibility_ms=60000", bench->dir);
-    assert_int_equal(semel_broker_open(&broker, linked, url, &bench->err), SEMEL_OK);
+    snprintf(location, sizeof location, "%s/spool.db?visibility_ms=60000", bench->dir);
+    assert_int_equal(semel__spool_open(&broker, location, &bench->err), SEMEL_OK);
     return broker;
 }
 

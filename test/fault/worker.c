@@ -235,17 +235,16 @@ static void open_all(struct worker *w)
 #endif
         NULL,
     };
-    static const struct semel_broker_ops *const brokers[] = {&semel__broker_spool, NULL};
     const struct semel_store_options options = {.clock = &w->clock, .create = true, .migrate = true};
-    char url[512];
+    char spool[512];
 
     w->clock = (struct semel_clock){now_ahead, w};
     semel__random_seed(&w->rng, (uint64_t)w->set.seed);
     if (semel_store_open(&w->store, stores, w->set.store, &options, &w->err) != SEMEL_OK)
         give_up(4, "store", &w->err);
     w->books = books_open(w->set.store);
-    snprintf(url, sizeof url, "spool:%s?visibility_ms=%ld", w->set.spool, w->set.visibility_ms);
-    if (semel_broker_open(&w->broker, brokers, url, &w->err) != SEMEL_OK)
+    snprintf(spool, sizeof spool, "%s?visibility_ms=%ld", w->set.spool, w->set.visibility_ms);
+    if (semel__spool_open(&w->broker, spool, &w->err) != SEMEL_OK)
         give_up(4, "spool", &w->err);
     snprintf(w->owner, sizeof w->owner, "%s-%ld", w->set.name, (long)getpid());
     w->ledger = (struct ledger){.dir = w->set.dir,

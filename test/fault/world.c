@@ -19,7 +19,6 @@
 
 #define DEADLINE_MS 30000
 
-static const struct semel_broker_ops *const brokers[] = {&semel__broker_spool, NULL};
 static const struct semel_store_ops *const stores[] = {&semel__store_sqlite, NULL};
 
 /* ---- folder ------------------------------------------------------------------------------------------- */
@@ -143,10 +142,8 @@ static struct semel_broker *open_spool(struct world *w)
 {
     struct semel_broker *broker = NULL;
     struct semel_error err;
-    char url[160];
 
-    snprintf(url, sizeof url, "spool:%s", w->spool);
-    assert_int_equal(semel_broker_open(&broker, brokers, url, &err), SEMEL_OK);
+    assert_int_equal(semel__spool_open(&broker, w->spool, &err), SEMEL_OK);
     return broker;
 }
 

@@ -79,7 +79,7 @@ struct mem_out {  /* one outstanding delivery */
 struct mem_broker {
     struct semel_broker base;
     struct semel_mem_queue *queue;
-    bool owns_queue, dead, member;
+    bool dead, member;
     struct mem_broker *next_member;
     struct mem_out *outs;
     size_t n_outs, cap_outs;
@@ -87,6 +87,8 @@ struct mem_broker {
     semel_queue_hook hook;
     void *hook_ctx;
 };
+
+static const struct semel_broker_ops ordered_ops;
 
 static struct mem_broker *self(struct semel_broker *broker)
 {
@@ -405,11 +407,6 @@ void semel__broker_mem_set_hook(struct semel_broker *broker, semel_queue_hook ho
     self(broker)->hook_ctx = ctx;
 }
 
-struct semel_mem_queue *semel__mem_queue_of(struct semel_broker *broker)
-{
-    return self(broker)->queue;
-}
-
 static void lose_connection(struct mem_broker *broker)
 {
     leave(broker);
@@ -444,25 +441,9 @@ semel_status semel__broker_mem_open(struct semel_broker **ret, struct semel_mem_
 
     if (broker == NULL)
         return semel__fail_memory(err);
-    broker->base.ops = queue->mode == SEMEL_QUEUE_ORDERED ? &semel__broker_mem : &semel__broker_mem_unordered;
+    broker->base.ops = queue->mode == SEMEL_QUEUE_ORDERED ? &ordered_ops : &semel__broker_mem_unordered;
     attach(broker, queue);
     *ret = &broker->base;
-    return SEMEL_OK;
-}
-
-static semel_status mem_open(struct semel_broker *broker, struct semel_str location, struct semel_error *err)
-{
-    const enum semel_queue_mode mode = (broker->ops->capabilities & SEMEL_BROKER_ORDERED) != 0 ? SEMEL_QUEUE_ORDERED
-                                                                                               : SEMEL_QUEUE_UNORDERED;
-    struct semel_mem_queue *queue;
-
-    if (location.n > 0)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "mem: has no location; the URL must be \"%s:\"",
-                           broker->ops->name);
-    if (semel__mem_queue_new(&queue, mode, 1, NULL) != SEMEL_OK)
-        return semel__fail_memory(err);
-    self(broker)->owns_queue = true;
-    attach(self(broker), queue);
     return SEMEL_OK;
 }
 
@@ -473,8 +454,6 @@ static void mem_close(struct semel_broker *broker)
     leave(self(broker));
     semel__free(self(broker)->outs);
     queue->handles--;
-    if (self(broker)->owns_queue)
-        semel__mem_queue_free(queue);
 }
 
 static semel_status mem_reopen(struct semel_broker *broker, struct semel_error *err)
@@ -828,12 +807,11 @@ static semel_status mem_publish(struct semel_broker *broker, struct semel_publis
     return status;
 }
 
-#define MEM_BROKER_OPS(scheme, more)                                                                   \
-    {                                                                                                  \
-        .name = scheme, .capabilities = SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK | (more),              \
-        .size = sizeof(struct mem_broker), .open = mem_open, .close = mem_close, .reopen = mem_reopen, \
-        .poll = mem_poll, .answer = mem_answer, .publish = mem_publish                                 \
+#define MEM_BROKER_OPS(scheme, more)                                                                          \
+    {                                                                                                         \
+        .name = scheme, .capabilities = SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK | (more), .close = mem_close, \
+        .reopen = mem_reopen, .poll = mem_poll, .answer = mem_answer, .publish = mem_publish                  \
     }
 
-const struct semel_broker_ops semel__broker_mem = MEM_BROKER_OPS("mem", SEMEL_BROKER_ORDERED);
+static const struct semel_broker_ops ordered_ops = MEM_BROKER_OPS("mem", SEMEL_BROKER_ORDERED);
 const struct semel_broker_ops semel__broker_mem_unordered = MEM_BROKER_OPS("mem-unordered", 0);

@@ -24,8 +24,7 @@ struct semel_mem_queue;
 
 enum semel_queue_mode { SEMEL_QUEUE_ORDERED, SEMEL_QUEUE_UNORDERED };
 
-extern const struct semel_broker_ops semel__broker_mem;           /* "mem:" is a private ORDERED queue, 1 partition */
-extern const struct semel_broker_ops semel__broker_mem_unordered; /* "mem-unordered:" the same, UNORDERED */
+extern const struct semel_broker_ops semel__broker_mem_unordered; /* for brokers that are made of it */
 
 /* `n_partitions` counts for ORDERED only, at least 1. `clock` NULL: the machine's; it must outlive the queue. */
 semel_status semel__mem_queue_new(struct semel_mem_queue **ret, enum semel_queue_mode mode, size_t n_partitions,
@@ -34,7 +33,6 @@ semel_status semel__mem_queue_new(struct semel_mem_queue **ret, enum semel_queue
 void semel__mem_queue_free(struct semel_mem_queue *queue);
 /* A handle on a shared queue, to be closed by semel_broker_close. */
 semel_status semel__broker_mem_open(struct semel_broker **ret, struct semel_mem_queue *queue, struct semel_error *err);
-struct semel_mem_queue *semel__mem_queue_of(struct semel_broker *broker);
 
 struct semel_mem_push {
     struct semel_str source, key; /* the key chooses the partition; not given: partition 0 */

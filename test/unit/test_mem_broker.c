@@ -8,8 +8,6 @@
 #include "support/mem_broker.h"
 #include "unit.h"
 
-static const struct semel_broker_ops *const linked[] = {&semel__broker_mem, &semel__broker_mem_unordered, NULL};
-
 struct fixture {
     struct semel_mem_queue *queue;
     struct semel_broker *a, *b;
@@ -89,22 +87,6 @@ static enum semel_queue_fault plan_hook(void *ctx, const char *op)
 }
 
 /* ---- handles ------------------------------------------------------------------------------------------ */
-
-static void url_opens_a_queue_of_its_own(void **state)
-{
-    const struct semel_mem_push push = {.source = SEMEL_STR("s"), .payload = SEMEL_STR("x")};
-
-    (void)state;
-    assert_int_equal(semel_broker_open(&f.a, linked, "mem:", &f.err), SEMEL_OK);
-    assert_int_equal(semel_broker_open(&f.b, linked, "mem-unordered:", &f.err), SEMEL_OK);
-    assert_int_equal(semel__mem_queue_push(semel__mem_queue_of(f.a), &push, 1, &f.err), SEMEL_OK);
-    assert_string_equal(polled(f.b), "");
-    assert_string_equal(polled(f.a), "x");
-    assert_str(f.d[0].position, "0/0");
-    semel_broker_close(f.b);
-    f.b = NULL;
-    assert_int_equal(semel_broker_open(&f.b, linked, "mem:x", &f.err), SEMEL_INVALID);
-}
 
 static void ordered_acknowledgements_move_a_floor(void **state)
 {
@@ -396,7 +378,6 @@ static void failed_allocation_is_retry_and_loses_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(url_opens_a_queue_of_its_own),
         TEST(ordered_acknowledgements_move_a_floor),
         TEST(acknowledgement_above_the_floor_is_forgotten_when_the_partition_moves),
         TEST(unordered_acknowledgements_count_one_by_one),

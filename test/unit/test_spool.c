@@ -15,8 +15,6 @@
 #include "support/answer.h"
 #include "unit.h"
 
-static const struct semel_broker_ops *const linked[] = {&semel__broker_spool, NULL};
-
 static char dir[64];
 static struct semel_arena arena;
 static struct semel_error err;
@@ -52,10 +50,10 @@ static int teardown(void **state)
 
 static semel_status try_open(struct semel_broker **ret, const char *settings)
 {
-    char url[160];
+    char location[160];
 
-    snprintf(url, sizeof url, "spool:%s/spool.db%s", dir, settings);
-    return semel_broker_open(ret, linked, url, &err);
+    snprintf(location, sizeof location, "%s/spool.db%s", dir, settings);
+    return semel__spool_open(ret, location, &err);
 }
 
 static struct semel_broker *spool_open(const char *settings)
@@ -112,8 +110,8 @@ static void url_with_a_mistake_is_refused_with_what_would_be_right(void **state)
     assert_int_equal(try_open(&broker, "?visibility_ms=ten"), SEMEL_INVALID);
     assert_int_equal(try_open(&broker, "?nonsense=1"), SEMEL_INVALID);
     assert_non_null(strstr(err.text, "visibility_ms"));
-    assert_int_equal(semel_broker_open(&broker, linked, "spool:", &err), SEMEL_INVALID);
-    assert_int_not_equal(semel_broker_open(&broker, linked, "spool:/nowhere/at/all", &err), SEMEL_OK);
+    assert_int_equal(semel__spool_open(&broker, "", &err), SEMEL_INVALID);
+    assert_int_not_equal(semel__spool_open(&broker, "/nowhere/at/all", &err), SEMEL_OK);
 }
 
 static void messages_are_counted_by_their_state(void **state)
