@@ -851,9 +851,11 @@ def test_settings_merge_null_takes_one_away_and_each_change_has_its_audit_line(d
 def test_order_is_kept_while_messages_of_keys_have_no_end(db):
     consumer(db, "c", order="version")
     row(db, "done", "completed", "k", 1)
-    row(db, "dead", "dead", "k", 2)
+    row(db, "dead", "dead", "k", None)
     consumer(db, "c", order="none")
     consumer(db, "c", order="version")
+    row(db, "late", "dead", "k", 2)
+    not_set(db, "messages with a version that are dead or of unknown outcome: 1; resolve", order="arrival")
     for n, status in enumerate(("waiting", "failed", "processing")):
         row(db, status, status, f"k{n}", 3)
     not_set(db, "order cannot go from version to none; messages with an order key that wait, failed or run: 3;",
