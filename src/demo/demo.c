@@ -760,7 +760,7 @@ static int run(struct cli *cli, const struct cli_args *args)
     struct demo_settings set;
     struct demo *d;
     struct semel_error err = {0};
-    int code, lock_fd;
+    int code, lock_fd = -1;
 
     if (cli_n(args) > 0)
         return run_worker(args);
