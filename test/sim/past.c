@@ -80,17 +80,21 @@ static void forget(struct sim_world *world, struct sim_event *event, const struc
 void sim_restore(struct sim_world *world)
 {
     struct sim_past *past = &world->past;
+    enum semel_effect effect;
 
     if (past->db == NULL || world->n_restores == SIM_RESTORES_MAX)
         return;
     if (world->committed != NULL)
         sim_watch(world);
+    effect = sim_stored_effect(world);
     if (semel__mem_db_restore(world->db, past->db) != SEMEL_OK)
         sim_broken(world, "memory", "there is none");
     world->counts[SIM_RESTORES]++;
     sim_trace(world, "the database is restored");
     world->restores[world->n_restores].from = past->look;
     world->restores[world->n_restores++].at = world->looks++;
+    if (sim_stored_effect(world) != effect) /* a restore that changes the effect is a change of the effect */
+        sim_stop_all(world);
     for (int i = 0; i < world->n_actors; i++)
         world->actors[i].cut = true;
     world->effects_seen = past->effects_seen;

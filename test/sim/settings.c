@@ -74,6 +74,16 @@ static semel_status load(struct semel_store *store, struct semel_policy *ret, st
     return status;
 }
 
+enum semel_effect sim_stored_effect(struct sim_world *world)
+{
+    struct semel_policy stored;
+    struct semel_error err;
+
+    if (load(world->eye, &stored, &err) != SEMEL_OK)
+        sim_broken(world, "settings can be read", "%s", err.text);
+    return stored.effect;
+}
+
 /* ---- a change ---- */
 
 /* Rows that would mean something else. */
@@ -188,7 +198,7 @@ static void draw_change(struct sim_world *world, char *out, size_t size)
 
 /* Whoever gives a key or takes it away stops the processes first: one that does not know it yet would repeat a message
  * without its key, or have it repeated. */
-static void stop_all(struct sim_world *world)
+void sim_stop_all(struct sim_world *world)
 {
     for (int i = 0; i < world->n_actors; i++) {
         struct sim_actor *actor = &world->actors[i];
@@ -219,7 +229,7 @@ void sim_person_sets(struct sim_actor *actor)
     else
         draw_change(world, text, sizeof text);
     if (strstr(text, "effect") != NULL) /* also where a file set it: another person may have forced something */
-        stop_all(world);
+        sim_stop_all(world);
     semel_status status = change(actor, semel__str(text), &by, &setting, &err);
     if (status == SEMEL_OK)
         world->counts[setting.changed ? SIM_SETTINGS : SIM_SET_SAME]++;

@@ -376,6 +376,8 @@ void sim_settings_of(struct sim_actor *actor); /* as it begins */
 bool sim_settings_round(struct sim_actor *actor);
 void sim_keep_house(struct sim_actor *actor); /* of one that is held */
 void sim_person_sets(struct sim_actor *actor);
+enum semel_effect sim_stored_effect(struct sim_world *world);
+void sim_stop_all(struct sim_world *world); /* every process but the operators' */
 
 /* past.c */
 void sim_backup(struct sim_world *world);
