@@ -124,6 +124,8 @@ void sim_check_lease(const struct sim_actor *actor, const struct sim_event *even
         return;
     if (world->counts[SIM_BACKWARD] > 0)
         return; /* a lease that was recovered may look alive again */
+    if (sim_forgotten(world, event->claimed[actor->number]))
+        return; /* the database was restored to before the claim, which the worker learns at its end */
     if (event->state != SEMEL_STATE_PROCESSING || event->owner != actor->number ||
         event->lease_until_us <= world->now_us)
         sim_broken(world, "a handler starts under a live lease", "event %d does not", event->n);
