@@ -74,7 +74,6 @@ static void forget(struct sim_world *world, struct sim_event *event, const struc
     event->foregone |= event->outside && event->effects > was->effects;
     world->counts[SIM_FORGOTTEN] += event->there && event->state == SEMEL_STATE_PROCESSING &&
                                     !(was->there && was->token == event->token);
-    event->contradicted = false; /* a conflict that was kept since the backup is forgotten, too */
     go_back(event, was);
 }
 
