@@ -15,10 +15,10 @@ static bool needs_care(const struct sim_event *event)
                             event->state == SEMEL_STATE_QUARANTINED);
 }
 
-/* A version that waits for earlier ones may be given up: those are waited for all the same. */
+/* A version that waits for earlier ones, and has had no effect, may be given up: those are waited for all the same. */
 static bool may_be_given_up(const struct sim_world *world, const struct sim_event *event)
 {
-    return !world->quiet && event->there && event->gap;
+    return !world->quiet && event->there && event->gap && event->effects == 0 && !event->foregone;
 }
 
 /* Where nothing else ends a gap somebody has to: in the end, when what could come has come. */

@@ -164,6 +164,7 @@ struct sim_event {
     int owner, owner_incarnation; /* the actor that holds the lease, or -1 */
     uint64_t mark;                /* of the last look at which its row was there */
     uint64_t held[SIM_ACTORS];    /* the actor's serial when it last held the lease */
+    uint64_t ended;               /* the look at which it was seen to be final */
     uint64_t claimed[SIM_ACTORS]; /* the look at which the actor's last claim of it was seen */
     bool foregone;                /* it took effect outside in a future that a restore took back */
     bool was_final;               /* a final row was there and was purged */

@@ -242,8 +242,8 @@ static void check_stale(const struct sim_world *world, const struct sim_event *e
                (long long)event->version, event->key);
 }
 
-/* All messages of this version have ended, and there was one. */
-static bool version_over(const struct sim_world *world, int key, int64_t version)
+/* All messages of this version have ended before the look `until`, and there was one. */
+static bool version_over(const struct sim_world *world, int key, int64_t version, uint64_t until)
 {
     bool one = false;
 
@@ -251,7 +251,7 @@ static bool version_over(const struct sim_world *world, int key, int64_t version
         const struct sim_event *other = &world->events[i];
         if (other->key != key || other->version != version)
             continue;
-        if (!over(other))
+        if (!over(other) || other->ended >= until)
             return false;
         one = true;
     }
@@ -261,6 +261,9 @@ static bool version_over(const struct sim_world *world, int key, int64_t version
 /* What ended without effect is stepped over: whoever waits for versions waits for one that has not ended. */
 static void check_gap(const struct sim_world *world, const struct sim_event *event)
 {
+    /* One whose gap has timed out is dead, also when the missing version ends in the very same transaction. */
+    const uint64_t until = event->state == SEMEL_STATE_DEAD ? world->looks : UINT64_MAX;
+
     if (world->scene.policy.first_version == SEMEL_FIRST_VERSION_ANY || world->reordered)
         return; /* nothing is remembered until something was applied */
     int64_t last = world->scene.policy.first_version - 1;
@@ -270,7 +273,7 @@ static void check_gap(const struct sim_world *world, const struct sim_event *eve
             last = other->version;
     }
     for (int64_t version = last + 1; version < event->version; version++)
-        if (!version_over(world, event->key, version))
+        if (!version_over(world, event->key, version, until))
             return;
     for (int i = 0; i < world->to_push; i++) { /* the first of its own version is woken, and then this one */
         const struct sim_event *other = &world->events[i];
@@ -327,6 +330,8 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
         event->outside && world->committed->inbox.policy->order == SEMEL_ORDER_VERSION &&
         world->last_version[event->key] < event->version)
         world->last_version[event->key] = event->version;
+    if (semel__state_final(live->state) && !(event->there && event->state == live->state))
+        event->ended = world->looks;
     event->there = true;
     event->state = live->state;
     event->attempts = live->attempts;
