@@ -122,7 +122,7 @@ struct conf_check {
     struct conf_reader *r;
     const struct conf_node *node;
     const char *below; /* from, do, admin: a key of the node */
-    char path[CONF_PATH_MAX];
+    char path[CONF_PATH_MAX + 100];
 };
 void semel__conf_check_init(struct conf_check *check, struct conf_reader *r, const struct semel_route *route,
                             const struct conf_node *node, const char *below);
