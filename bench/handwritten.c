@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: MIT
  *
- * handwritten.c: what Semel is measured against: the consumer that everybody writes, with librdkafka and libpq.
- *   handwritten BROKERS TOPIC GROUP DATABASE MESSAGES
+ * handwritten.c: what Semel is measured against: consumers that people write, with librdkafka and libpq.
+ *   handwritten each|sets BROKERS TOPIC GROUP DATABASE MESSAGES
  *
- * Two threads, each a member of the group with a connection of its own. A transaction a message: BEGIN; an insert into
- * the inbox that does nothing on a conflict; the effect, if the insert did something; COMMIT. Only then is the offset
- * stored, which librdkafka commits in the background. It is written to be fast: statements are prepared, numbers are
- * bound in binary, nothing is allocated or copied by us, and the consumer's queues are as large as the library makes
- * them. It ends when MESSAGES were handled, prints how many had an effect, and knows no retries: a failure ends it.
+ * Two threads, each a member of the group with a connection of its own.
+ *   each  the consumer that everybody writes, one transaction per message: BEGIN; an insert into the inbox that does
+ *         nothing on a conflict; the effect, if the insert did something; COMMIT.
+ *   sets  what a good team writes in a day, one transaction per poll of up to 500 messages: BEGIN; one insert of the
+ *         ids that does nothing on a conflict and returns the new ones; one insert of the effects of these; COMMIT.
+ * Only then the offsets are stored, which librdkafka commits in the background. The program is written to be fast:
+ * statements are prepared, values are bound in binary, `each` copies nothing, and the consumer's queues are as large as
+ * the library makes them. The program ends when MESSAGES were handled, prints how many had an effect, and knows no
+ * retries, no payloads and no fingerprints: a failure ends it.
  *
- * The tables are those of run_kafka.py: handwritten_inbox and ledger.
+ * run_kafka.py makes the tables: handwritten_inbox and ledger.
  */
 #define _GNU_SOURCE /* memmem */
 #include <arpa/inet.h>
@@ -26,8 +30,11 @@
 
 #define THREADS 2
 #define POLL_MS 100
+#define BATCH 500
+#define ID_MAX 64
 
 struct work {
+    bool sets;
     const char *brokers, *topic, *group, *database;
     long messages;
     atomic_long handled, effects;
@@ -36,6 +43,7 @@ struct work {
 struct consumer {
     struct work *work;
     rd_kafka_t *rk;
+    rd_kafka_queue_t *queue; /* what rk polls */
     PGconn *conn;
 };
 
@@ -47,19 +55,16 @@ static _Noreturn void fail(const char *doing, const char *why)
 
 /* ---- the database ------------------------------------------------------------------------------------- */
 
-/* The number of rows. */
-static int must(PGconn *conn, const char *doing, PGresult *res)
+static PGresult *must(PGconn *conn, const char *doing, PGresult *res)
 {
-    if (PQresultStatus(res) != PGRES_COMMAND_OK)
+    if (PQresultStatus(res) != PGRES_COMMAND_OK && PQresultStatus(res) != PGRES_TUPLES_OK)
         fail(doing, PQerrorMessage(conn));
-    const int rows = (int)strtol(PQcmdTuples(res), NULL, 10);
-    PQclear(res);
-    return rows;
+    return res;
 }
 
 static void prepare(PGconn *conn, const char *name, const char *statement)
 {
-    must(conn, name, PQprepare(conn, name, statement, 0, NULL));
+    PQclear(must(conn, name, PQprepare(conn, name, statement, 0, NULL)));
 }
 
 static PGconn *connect_database(const char *url)
@@ -73,30 +78,36 @@ static PGconn *connect_database(const char *url)
             "ON CONFLICT DO NOTHING");
     prepare(conn, "effect",
             "INSERT INTO ledger (message_id, account, amount) VALUES ($1::text, $2::integer, $3::integer)");
+    prepare(
+        conn, "take_set",
+        "INSERT INTO handwritten_inbox (message_id, processed_at) SELECT id, now() FROM unnest($1::text[]) AS b (id) "
+        "ON CONFLICT DO NOTHING RETURNING message_id");
+    prepare(conn, "effect_set",
+            "INSERT INTO ledger (message_id, account, amount) "
+            "SELECT * FROM unnest($1::text[], $2::integer[], $3::integer[])");
     prepare(conn, "commit", "COMMIT");
     return conn;
 }
 
 struct params {
     const char *values[3];
-    int lengths[3], formats[3];
-    uint32_t account, amount;
+    int lengths[3];
 };
 
-static int execute(PGconn *conn, const char *name, int n, const struct params *p)
+static PGresult *query(PGconn *conn, const char *name, int n, const struct params *p)
 {
-    return must(conn, name, PQexecPrepared(conn, name, n, p->values, p->lengths, p->formats, 1));
+    static const int binary[3] = {1, 1, 1};
+    return must(conn, name,
+                PQexecPrepared(conn, name, n, p != NULL ? p->values : NULL, p != NULL ? p->lengths : NULL, binary, 1));
 }
 
-/* true: it had its effect; false: it is a duplicate. */
-static bool handle(PGconn *conn, const struct params *p)
+/* The number of rows. */
+static int execute(PGconn *conn, const char *name, int n, const struct params *p)
 {
-    execute(conn, "begin", 0, p);
-    const bool first = execute(conn, "take", 1, p) == 1;
-    if (first)
-        execute(conn, "effect", 3, p);
-    execute(conn, "commit", 0, p);
-    return first;
+    PGresult *res = query(conn, name, n, p);
+    const int rows = (int)strtol(PQcmdTuples(res), NULL, 10);
+    PQclear(res);
+    return rows;
 }
 
 /* ---- the broker --------------------------------------------------------------------------------------- */
@@ -145,23 +156,169 @@ static uint32_t number_behind(const rd_kafka_message_t *message, const char *tex
     return htonl(number);
 }
 
-static void read_message(const rd_kafka_message_t *message, struct params *p)
-{
-    rd_kafka_headers_t *headers;
+/* Account and amount are in the byte order of the wire. */
+struct message {
     const void *id;
-    size_t n;
+    size_t id_bytes;
+    uint32_t account, amount;
+};
 
+static struct message read_message(const rd_kafka_message_t *message)
+{
+    struct message m;
+    rd_kafka_headers_t *headers;
+
+    if (message->err != RD_KAFKA_RESP_ERR_NO_ERROR)
+        fail("poll", rd_kafka_message_errstr(message));
     if (rd_kafka_message_headers(message, &headers) != RD_KAFKA_RESP_ERR_NO_ERROR ||
-        rd_kafka_header_get_last(headers, "id", &id, &n) != RD_KAFKA_RESP_ERR_NO_ERROR)
-        fail("message", "there is no header id");
-    p->account = number_behind(message, "\"account\":");
-    p->amount = number_behind(message, "\"amount\":");
-    p->values[0] = id;
-    p->values[1] = (const char *)&p->account;
-    p->values[2] = (const char *)&p->amount;
-    p->lengths[0] = (int)n;
-    p->lengths[1] = p->lengths[2] = sizeof(uint32_t);
-    p->formats[0] = p->formats[1] = p->formats[2] = 1;
+        rd_kafka_header_get_last(headers, "id", &m.id, &m.id_bytes) != RD_KAFKA_RESP_ERR_NO_ERROR ||
+        m.id_bytes > ID_MAX)
+        fail("message", "no header id of at most 64 bytes");
+    m.account = number_behind(message, "\"account\":");
+    m.amount = number_behind(message, "\"amount\":");
+    return m;
+}
+
+/* After the commit. It fails for a partition that has gone to the other thread meanwhile, which is none of our
+ * business. */
+static void store_offset(rd_kafka_message_t *message)
+{
+    (void)rd_kafka_offset_store(message->rkt, message->partition, message->offset);
+    rd_kafka_message_destroy(message);
+}
+
+/* ---- one message ---------------------------------------------------------------------------------------- */
+
+/* The number of effects: 0 for a duplicate. */
+static int handle(PGconn *conn, const struct message *m)
+{
+    const struct params p = {{m->id, (const char *)&m->account, (const char *)&m->amount},
+                             {(int)m->id_bytes, sizeof m->account, sizeof m->amount}};
+
+    execute(conn, "begin", 0, NULL);
+    const int first = execute(conn, "take", 1, &p);
+    if (first == 1)
+        execute(conn, "effect", 3, &p);
+    execute(conn, "commit", 0, NULL);
+    return first;
+}
+
+static void consume_each(struct consumer *self)
+{
+    rd_kafka_message_t *message = rd_kafka_consumer_poll(self->rk, POLL_MS);
+    if (message == NULL)
+        return;
+    const struct message m = read_message(message);
+    atomic_fetch_add(&self->work->effects, handle(self->conn, &m));
+    atomic_fetch_add(&self->work->handled, 1);
+    store_offset(message);
+}
+
+/* ---- one set of messages --------------------------------------------------------------------------------- */
+
+enum { OID_INT4 = 23, OID_TEXT = 25 };
+
+/* An array of PostgreSQL in binary. */
+struct array {
+    size_t n;
+    char p[20 + BATCH * (4 + ID_MAX)];
+};
+
+static void put_number(struct array *array, uint32_t wire)
+{
+    memcpy(array->p + array->n, &wire, sizeof wire);
+    array->n += sizeof wire;
+}
+
+static void put_element(struct array *array, const void *p, size_t n)
+{
+    put_number(array, htonl((uint32_t)n));
+    memcpy(array->p + array->n, p, n);
+    array->n += n;
+}
+
+static void start_array(struct array *array, uint32_t type, size_t n)
+{
+    const uint32_t head[] = {1 /* dimensions */, 0 /* nulls */, type, (uint32_t)n, 1 /* the first index */};
+    array->n = 0;
+    for (size_t i = 0; i < sizeof head / sizeof head[0]; i++)
+        put_number(array, htonl(head[i]));
+}
+
+static struct params array_params(const struct array arrays[3])
+{
+    struct params p;
+    for (int i = 0; i < 3; i++) {
+        p.values[i] = arrays[i].p;
+        p.lengths[i] = (int)arrays[i].n;
+    }
+    return p;
+}
+
+static PGresult *take_set(PGconn *conn, struct array arrays[3], const struct message *m, size_t n)
+{
+    start_array(&arrays[0], OID_TEXT, n);
+    for (size_t i = 0; i < n; i++)
+        put_element(&arrays[0], m[i].id, m[i].id_bytes);
+    const struct params p = array_params(arrays);
+    return query(conn, "take_set", 1, &p);
+}
+
+/* The new ids come back in the order in which they were given. */
+static void effect_set(PGconn *conn, struct array arrays[3], const struct message *m, size_t n, const PGresult *fresh)
+{
+    const size_t rows = (size_t)PQntuples(fresh);
+    size_t k = 0;
+
+    start_array(&arrays[0], OID_TEXT, rows);
+    start_array(&arrays[1], OID_INT4, rows);
+    start_array(&arrays[2], OID_INT4, rows);
+    for (size_t i = 0; i < n && k < rows; i++) {
+        if ((size_t)PQgetlength(fresh, (int)k, 0) != m[i].id_bytes ||
+            memcmp(PQgetvalue(fresh, (int)k, 0), m[i].id, m[i].id_bytes) != 0)
+            continue;
+        put_element(&arrays[0], m[i].id, m[i].id_bytes);
+        put_element(&arrays[1], &m[i].account, sizeof m[i].account);
+        put_element(&arrays[2], &m[i].amount, sizeof m[i].amount);
+        k++;
+    }
+    if (k != rows)
+        fail("take_set", "the ids came back in another order");
+    const struct params p = array_params(arrays);
+    execute(conn, "effect_set", 3, &p);
+}
+
+/* The number of effects. */
+static int handle_set(PGconn *conn, const struct message *m, size_t n)
+{
+    static _Thread_local struct array arrays[3];
+
+    execute(conn, "begin", 0, NULL);
+    PGresult *fresh = take_set(conn, arrays, m, n);
+    const int rows = PQntuples(fresh);
+    if (rows > 0)
+        effect_set(conn, arrays, m, n, fresh);
+    PQclear(fresh);
+    execute(conn, "commit", 0, NULL);
+    return rows;
+}
+
+static void consume_set(struct consumer *self)
+{
+    rd_kafka_message_t *messages[BATCH];
+    struct message m[BATCH];
+    const ssize_t n = rd_kafka_consume_batch_queue(self->queue, POLL_MS, messages, BATCH);
+
+    if (n < 0)
+        fail("poll", rd_kafka_err2str(rd_kafka_last_error()));
+    if (n == 0)
+        return;
+    for (ssize_t i = 0; i < n; i++)
+        m[i] = read_message(messages[i]);
+    atomic_fetch_add(&self->work->effects, handle_set(self->conn, m, (size_t)n));
+    atomic_fetch_add(&self->work->handled, n);
+    for (ssize_t i = 0; i < n; i++)
+        store_offset(messages[i]);
 }
 
 /* ---- all of it ---------------------------------------------------------------------------------------- */
@@ -169,23 +326,43 @@ static void read_message(const rd_kafka_message_t *message, struct params *p)
 static void *consume(void *arg)
 {
     struct consumer *self = arg;
-    struct work *work = self->work;
 
-    while (atomic_load(&work->handled) < work->messages) {
-        rd_kafka_message_t *message = rd_kafka_consumer_poll(self->rk, POLL_MS);
-        struct params p;
-        if (message == NULL)
-            continue;
-        if (message->err != RD_KAFKA_RESP_ERR_NO_ERROR)
-            fail("poll", rd_kafka_message_errstr(message));
-        read_message(message, &p);
-        atomic_fetch_add(&work->effects, handle(self->conn, &p));
-        atomic_fetch_add(&work->handled, 1);
-        /* It fails for a partition that has gone to the other one meanwhile, which is none of our business. */
-        (void)rd_kafka_offset_store(message->rkt, message->partition, message->offset);
-        rd_kafka_message_destroy(message);
+    while (atomic_load(&self->work->handled) < self->work->messages) {
+        if (self->work->sets)
+            consume_set(self);
+        else
+            consume_each(self);
     }
     return NULL;
+}
+
+static void join(struct consumer *self, struct work *work)
+{
+    *self = (struct consumer){.work = work, .rk = join_group(work), .conn = connect_database(work->database)};
+    self->queue = rd_kafka_queue_get_consumer(self->rk);
+}
+
+static void leave(struct consumer *self)
+{
+    rd_kafka_queue_destroy(self->queue);
+    rd_kafka_consumer_close(self->rk);
+    rd_kafka_destroy(self->rk);
+    PQfinish(self->conn);
+}
+
+static bool read_arguments(int argc, char **argv, struct work *work)
+{
+    char *end;
+
+    if (argc != 7 || (strcmp(argv[1], "each") != 0 && strcmp(argv[1], "sets") != 0))
+        return false;
+    work->sets = strcmp(argv[1], "sets") == 0;
+    work->brokers = argv[2];
+    work->topic = argv[3];
+    work->group = argv[4];
+    work->database = argv[5];
+    work->messages = strtol(argv[6], &end, 10);
+    return work->messages > 0 && *end == '\0';
 }
 
 int main(int argc, char **argv)
@@ -193,28 +370,20 @@ int main(int argc, char **argv)
     struct work work = {0};
     struct consumer consumers[THREADS];
     pthread_t threads[THREADS];
-    char *end;
 
-    if (argc != 6 || (work.messages = strtol(argv[5], &end, 10)) < 1 || *end != '\0') {
-        fprintf(stderr, "usage: handwritten BROKERS TOPIC GROUP DATABASE MESSAGES\n");
+    if (!read_arguments(argc, argv, &work)) {
+        fprintf(stderr, "usage: handwritten each|sets BROKERS TOPIC GROUP DATABASE MESSAGES\n");
         return 2;
     }
-    work.brokers = argv[1];
-    work.topic = argv[2];
-    work.group = argv[3];
-    work.database = argv[4];
     for (int i = 0; i < THREADS; i++)
-        consumers[i] = (struct consumer){&work, join_group(&work), connect_database(work.database)};
+        join(&consumers[i], &work);
     for (int i = 0; i < THREADS; i++)
         if (pthread_create(&threads[i], NULL, consume, &consumers[i]) != 0)
-            fail("threads", "there is none to be had");
+            fail("threads", "cannot start one");
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
-    for (int i = 0; i < THREADS; i++) {
-        rd_kafka_consumer_close(consumers[i].rk);
-        rd_kafka_destroy(consumers[i].rk);
-        PQfinish(consumers[i].conn);
-    }
+    for (int i = 0; i < THREADS; i++)
+        leave(&consumers[i]);
     printf("%ld\n", atomic_load(&work.effects));
     return 0;
 }

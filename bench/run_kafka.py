@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""From Kafka to PostgreSQL: `semel run` against the consumer that everybody writes (handwritten.c).
+"""From Kafka to PostgreSQL: `semel run` against consumers that people write (handwritten.c).
 
     bench/run --only run-kafka-postgres [--kafka-messages N] [--kafka-rounds N]
 
@@ -8,11 +8,14 @@ bench/run starts the database's server and calls this. A private Kafka server ge
 with JSON of 200 bytes, a UUIDv7 in the header `id`, and a key. Then, in turn and several times over, each on a new
 database and in a new group:
 
-  handwritten  two threads, a transaction a message, of the first tenth of the messages: it is a rate, and it is slow
-  semel        `semel run` with one route, two workers, and the same effect by the handler `sql`, a statement a message
-  each         `semel bench inbox --cases each` on two connections: the same inbox and handler without a broker
+  handwritten       two threads, one transaction per message, of the first tenth of the messages: it is slow
+  handwritten-sets  two threads, one transaction per poll: the ids by one statement, the effects of new ones by another
+  semel             `semel run` with one route, two workers, and the same effect by the handler `sql`, one statement per
+                    message
+  semel-sets        the same with one statement per batch
+  each              `semel bench inbox --cases each` on two connections: the same inbox and handler without a broker
 
-How the rate is taken: both inboxes have the database's clock in each row, of the moment when its transaction handled
+How the rate is taken: all inboxes have the database's clock in each row, of the moment when its transaction handled
 it. The rate is that of the last nine tenths: the number of rows from the moment on when a tenth was done and before the
 last such moment, by the time between the two. So connecting, joining the group, warming up and stopping count for
 nobody, and the transaction that was last is left out. `from_start_per_s` is the same over all of them; `semel run`
@@ -47,7 +50,9 @@ LEDGER = """CREATE TABLE {name} (entry bigint GENERATED ALWAYS AS IDENTITY PRIMA
 account integer NOT NULL, amount integer NOT NULL);"""
 INBOX = """CREATE TABLE handwritten_inbox (message_id text COLLATE "C" PRIMARY KEY,
 processed_at timestamptz NOT NULL);"""
-EFFECT = "INSERT INTO {name} (message_id, account, amount) VALUES ($1::text, $2::integer, $3::integer)"
+EFFECT = {"sql": "INSERT INTO {name} (message_id, account, amount) VALUES ($1::text, $2::integer, $3::integer)"}
+EFFECTS = {"sql": """INSERT INTO {name} (message_id, account, amount)
+SELECT * FROM unnest($1::text[], $2::integer[], $3::integer[]) RETURNING message_id""", "set": True}
 RATE = """WITH t AS (SELECT max(processed_at) AS last, min(processed_at) AS start, (SELECT processed_at FROM {table}
 ORDER BY processed_at OFFSET (SELECT count(*) / 10 FROM {table}) LIMIT 1) AS warm FROM {table})
 SELECT count(*) FILTER (WHERE processed_at >= warm) / extract(epoch FROM last - warm),
@@ -178,9 +183,9 @@ class Database:
 
 
 class Semel:
-    """`semel run` with a route a ledger."""
+    """`semel run` with one route per ledger."""
 
-    def __init__(self, bench, database, ledgers, topic="bench", workers=WORKERS):
+    def __init__(self, bench, database, ledgers, topic="bench", workers=WORKERS, effect=EFFECT):
         self.database, self.ledgers = database, ledgers
         bench.semel("migrate", "--store", database.url)
         for name in ledgers:
@@ -189,7 +194,7 @@ class Semel:
             "from": {"kafka": bench.kafka.address, "topic": topic, "group": f"{database.name}-{name}",
                      "first": "earliest"},
             "id": "header:id", "timed_ids": True, "values": ["id", "json:/account", "json:/amount"],
-            "do": {"sql": EFFECT.format(name=name)}, "workers": workers} for name in ledgers}
+            "do": {**effect, "sql": effect["sql"].format(name=name)}, "workers": workers} for name in ledgers}
         self.port = free_port()
         self.log = bench.tmp / "semel.log"
         file = bench.tmp / "semel.yaml"
@@ -243,11 +248,11 @@ class Bench:
     def __init__(self, options, kafka, tmp):
         self.options, self.kafka, self.tmp = options, kafka, tmp
         self.program = options.semel.resolve()
-        self.databases, self.commit_us, self.whole = 0, [], {}
+        self.databases, self.commit_us, self.whole, self.peak_mb = 0, [], {}, 0
 
-    def database(self):
+    def database(self, prefix=""):
         self.databases += 1
-        return Database(self.options.psql, self.options.url, f"bench_{self.databases}")
+        return Database(self.options.psql, self.options.url, f"{prefix}bench_{self.databases}")
 
     def semel(self, *args):
         done = subprocess.run([self.program, *map(str, args)], capture_output=True, text=True, check=False)
@@ -262,24 +267,31 @@ class Bench:
 
     # ---- the cases: messages a second
 
-    def handwritten(self):
-        messages = max(self.options.messages // SHARE, 1)
+    def handwritten(self, name="handwritten", how="each", share=SHARE):
+        messages = max(self.options.messages // share, 1)
         with self.database() as database:
             database.sql(INBOX + LEDGER.format(name="ledger"))
             done = subprocess.run(
-                [self.options.bin / "handwritten", self.kafka.address, "bench", database.name, database.url,
+                [self.options.bin / "handwritten", how, self.kafka.address, "bench", database.name, database.url,
                  str(messages)], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
             if done.returncode != 0:
                 raise Failed(done.stderr)
             database.expect("ledger", int(done.stdout))
-            return self.rate(database, "handwritten", "handwritten_inbox")
+            return self.rate(database, name, "handwritten_inbox")
 
-    def run(self):
-        with self.database() as database, Semel(self, database, ["ledger"]) as daemon:
+    def handwritten_sets(self):
+        return self.handwritten("handwritten-sets", "sets", 1)
+
+    def run(self, name="semel", effect=EFFECT, prefix=""):
+        with self.database(prefix) as database, Semel(self, database, ["ledger"], effect=effect) as daemon:
             daemon.work(self.options.messages)
             daemon.stop()
+            self.peak_mb = daemon.peak
             database.expect("ledger", self.options.messages)
-            return self.rate(database, "semel", "semel.inbox")
+            return self.rate(database, name, "semel.inbox")
+
+    def run_sets(self, prefix=""):
+        return self.run("semel-sets", EFFECTS, prefix)
 
     def each(self):
         with self.database() as database:
@@ -291,7 +303,8 @@ class Bench:
                     if case["ids"] == "ordered" and case["connections"] == WORKERS)
 
     def rates(self):
-        cases = {"handwritten": self.handwritten, "semel": self.run, "each": self.each}
+        cases = {"handwritten": self.handwritten, "handwritten-sets": self.handwritten_sets, "semel": self.run,
+                 "semel-sets": self.run_sets, "each": self.each}
         rates = {name: [] for name in cases}
         for round in range(1, self.options.rounds + 1):
             for name, case in cases.items():
@@ -323,6 +336,14 @@ class Bench:
                     "idle_cpu_percent": round(100 * idle, 2)}
 
 
+RATIOS = (
+    ("semel_by_handwritten", "semel", "handwritten", "what batches save"),
+    ("semel_by_handwritten_sets", "semel", "handwritten-sets", "what the record costs"),
+    ("semel_sets_by_handwritten_sets", "semel-sets", "handwritten-sets", "the same, with one statement per batch"),
+    ("semel_by_each", "semel", "each", "what the way from the broker leaves"),
+)
+
+
 def ratio(rates, a, b):
     return round(statistics.median(x / y for x, y in zip(rates[a], rates[b])), 3)
 
@@ -342,19 +363,18 @@ def result(bench, rates, routes, load):
     return {"bench": "run-kafka-postgres", "commit_us": statistics.median(commit_us), "messages": options.messages,
             "rounds": options.rounds, "payload_bytes": 200, "partitions": PARTITIONS, "workers": WORKERS, "batch": 500,
             "baseline": "handwritten", "machine": {**machine(), "load_before": load[0], "load_after": load[1]},
-            "cases": cases, "semel_by_handwritten": ratio(rates, "semel", "handwritten"),
-            "semel_by_each": ratio(rates, "semel", "each"), "many_routes": routes}
+            "cases": cases, **{key: ratio(rates, a, b) for key, a, b, _ in RATIOS}, "many_routes": routes}
 
 
 def show(found):
-    print(f"{'CASE':12} {'PER S':>8} {'LOWEST':>8} {'HIGHEST':>8} {'RATIO':>6}")
+    print(f"{'CASE':16} {'PER S':>8} {'LOWEST':>8} {'HIGHEST':>8} {'RATIO':>6}")
     for case in found["cases"]:
-        print(f"{case['name']:12} {case['per_s']:8.0f} {case['lowest_per_s']:8.0f} {case['highest_per_s']:8.0f} "
+        print(f"{case['name']:16} {case['per_s']:8.0f} {case['lowest_per_s']:8.0f} {case['highest_per_s']:8.0f} "
               f"{case['ratio']:6.2f}")
     many = found["many_routes"]
     print()
-    print(f"{'semel / handwritten: what batches save':60} {found['semel_by_handwritten']:6.2f}")
-    print(f"{'semel / each: what the way from the broker leaves':60} {found['semel_by_each']:6.2f}")
+    for key, a, b, what in RATIOS:
+        print(f"{f'{a} / {b}: {what}':70} {found[key]:6.2f}")
     print(f"{many['routes']} routes at full speed: {many['per_s']:.0f} per s, at most {many['rss_anon_mb']:.1f} MB of "
           "anonymous memory")
     print(f"{many['routes']} routes with nothing to do: {many['idle_cpu_percent']:.2f} % of a core, "

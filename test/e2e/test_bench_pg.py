@@ -123,6 +123,21 @@ def test_interrupted_bench_run_ends_its_server(pg_server, tmp_path):  # noqa: F8
     assert {path.name for path in (tmp_path / "out").rglob("*")} == {"inbox-sqlite.json", "inbox-postgres.json", "tmp"}
 
 
+def test_two_builds_are_compared_case_by_case(pg_server, tmp_path):  # noqa: F811
+    tiny = ("--only", "sqlite,postgres", "--rounds", "1", "--messages", "60")
+    done = subprocess.run([SCRIPT, "--against", binary(), *tiny], capture_output=True, text=True, check=False,
+                          timeout=300, env=dict(os.environ, BENCH_OUT=str(tmp_path / "out")))
+    assert done.returncode == 0, Result(done)
+    found = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert {(case["name"], case["ids"]) for case in found["cases"]} == {
+        (f"{store} {case}", ids) for store in ("sqlite", "postgres")
+        for case in ("each", "sets", "duplicates", "poison") for ids in IDS}
+    for case in found["cases"]:
+        assert case["ratio"] == pytest.approx(case["new_per_s"] / case["old_per_s"], abs=0.001)
+        assert len(case["ratios"]) == 1 and case["new_mb"] > 1 and case["old_mb"] > 1
+    assert "NEW / OLD" in done.stdout and "median of new / old below 0.97: " in done.stdout
+
+
 @pytest.mark.skipif(os.environ.get("SEMEL_LONG") != "1", reason="SEMEL_LONG=1 runs it")
 def test_the_benchmark_of_the_daemon_writes_its_cases(tmp_path):
     done = subprocess.run([SCRIPT, "--only", "run-kafka-postgres", "--kafka-messages", "5000", "--kafka-rounds", "1"],
@@ -130,4 +145,6 @@ def test_the_benchmark_of_the_daemon_writes_its_cases(tmp_path):
                           env=dict(os.environ, BENCH_OUT=str(tmp_path / "out")))
     assert done.returncode == 0, Result(done)
     told = json.loads((tmp_path / "out" / "run-kafka-postgres.json").read_text())
-    assert {"handwritten", "semel"} <= {case["name"] for case in told["cases"]}
+    names = [case["name"] for case in told["cases"]]
+    assert names == ["handwritten", "handwritten-sets", "semel", "semel-sets", "each"]
+    assert told["semel_sets_by_handwritten_sets"] > 0 and told["semel_by_handwritten_sets"] > 0
