@@ -2,6 +2,7 @@
 """What the lint scripts share: which files there are, C without its comments and strings, and reporting."""
 import argparse
 import pathlib
+import re
 import sys
 
 C_FOLDERS = ("include", "src", "test", "bench", "examples")
@@ -47,35 +48,21 @@ class Source:
     """A C file. `code` has comments and the insides of literals blanked, `plain` the comments only;
     both keep every line and column. `line_comments` are the numbers of the lines with a // comment."""
 
+    TOKEN = re.compile(r"""(?P<comment>/\*.*?(?:\*/|\Z)|//(?:\\\n|[^\n])*)"""
+                       r"""|(?P<literal>"(?:\\.|[^"\\\n])*(?:"|\n|\Z)|'(?:\\.|[^'\\\n])*(?:'|\n|\Z))"""
+                       r"""|[^/"']+|.""", re.DOTALL)
+    BLANK = re.compile(r"[^\n]")
+
     def __init__(self, text):
         self.line_comments = []
         code, plain = [], []
-        i, n, line = 0, len(text), 1
-        while i < n:
-            start = i
-            if text.startswith("/*", i):
-                end = text.find("*/", i + 2)
-                i = n if end < 0 else end + 2
-                kind = "comment"
-            elif text.startswith("//", i):
-                self.line_comments.append(line)
-                while i < n and (text[i] != "\n" or text[i - 1] == "\\"):
-                    i += 1
-                kind = "comment"
-            elif text[i] in "\"'":
-                i += 1
-                while i < n and text[i] != text[start] and text[i] != "\n":
-                    i += 2 if text[i] == "\\" else 1
-                i = min(i + 1, n)
-                kind = "literal"
-            else:
-                i += 1
-                kind = "code"
-            piece = text[start:i]
-            blank = "".join("\n" if c == "\n" else " " for c in piece)
-            code.append(piece if kind == "code" else blank)
+        for match in self.TOKEN.finditer(text):
+            piece, kind = match[0], match.lastgroup
+            blank = self.BLANK.sub(" ", piece) if kind else piece
+            code.append(blank)
             plain.append(blank if kind == "comment" else piece)
-            line += piece.count("\n")
+            if piece.startswith("//"):
+                self.line_comments.append(text.count("\n", 0, match.start()) + 1)
         self.code, self.plain = "".join(code), "".join(plain)
 
 
