@@ -44,8 +44,8 @@ CREATE TABLE semel.inbox (
     lease_until     timestamptz,
     lease_token     bigint,
     attempts        integer NOT NULL DEFAULT 0 CHECK (attempts >= 0),          -- committed starts in all
-    attempts_before integer NOT NULL DEFAULT 0 CHECK (attempts_before >= 0),   -- of these, before the last replay
-    replays         integer NOT NULL DEFAULT 0 CHECK (replays >= 0),
+    attempts_before integer NOT NULL DEFAULT 0 CHECK (attempts_before >= 0),   -- of these, before the last retry
+    retries         integer NOT NULL DEFAULT 0 CHECK (retries >= 0),
     alone           boolean NOT NULL DEFAULT false,                            -- must run by itself
     consumer        text COLLATE "C" NOT NULL,              -- the route: who is to be affected once
     source          text COLLATE "C" NOT NULL,              -- the stream that the id belongs to

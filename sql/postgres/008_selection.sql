@@ -5,7 +5,7 @@
 -- A frozen selection: what a bulk command was given to do, to which rows, by whom and why.
 CREATE TABLE semel.selection (
     number  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    word    text NOT NULL,                                  -- retry, discard or resolve
+    command text NOT NULL,                                  -- retry, discard or resolve
     who     text NOT NULL,
     reason  text NOT NULL,
     force   boolean NOT NULL DEFAULT false,

@@ -161,7 +161,7 @@ CREATE FUNCTION semel._damaged(r semel.inbox) RETURNS boolean LANGUAGE sql STABL
                     octet_length(r.traceparent)) > 255
         OR octet_length(r.position) > 1000 OR octet_length(r.error_text) > 1000 OR octet_length(r.outcome) > 65536
         OR r.attempts NOT BETWEEN 0 AND 1000000 OR (r.status = 'processing' AND r.attempts = 0)
-        OR r.attempts_before > r.attempts OR r.replays > 1000000 OR r.version NOT BETWEEN 0 AND 9223372036854775806
+        OR r.attempts_before > r.attempts OR r.retries > 1000000 OR r.version NOT BETWEEN 0 AND 9223372036854775806
         OR octet_length(r.fingerprint) NOT BETWEEN 2 AND 65 OR get_byte(r.fingerprint, 0) NOT IN (99, 106, 114)
         OR CASE WHEN r.status = 'processing' THEN r.lease_until IS NULL OR coalesce(r.lease_owner, '') = ''
                 ELSE r.lease_until IS NOT NULL OR r.lease_owner IS NOT NULL END
@@ -632,7 +632,7 @@ BEGIN
         r.headers := NULL;
     END IF;
     UPDATE semel.inbox AS i
-    SET status = r.status, attempts = r.attempts, attempts_before = r.attempts_before, replays = r.replays,
+    SET status = r.status, attempts = r.attempts, attempts_before = r.attempts_before, retries = r.retries,
         alone = r.alone, due_at = r.due_at, processed_at = r.processed_at, lease_owner = r.lease_owner,
         lease_until = r.lease_until, lease_token = r.lease_token, error_class = r.error_class,
         error_text = r.error_text, outcome = r.outcome, updated_at = r.updated_at, headers = r.headers,

@@ -846,7 +846,7 @@ BEGIN
         r.error_text := CASE becomes WHEN 'failed' THEN before.error_text
                                      ELSE 'an operator has its place in the order judged again' END;
         r.attempts_before := before.attempts;
-        r.replays := before.replays + 1;
+        r.retries := before.retries + 1;
         r.alone := before.alone OR becomes = 'failed';
         r.due_at := now;
     END IF;
@@ -895,7 +895,7 @@ BEGIN
     END IF;
     PERFORM semel._operator_order(p, k, before, becomes);
     PERFORM semel._operator_line(CASE becomes WHEN 'completed' THEN 'resolve' WHEN 'rejected' THEN 'discard'
-                                              ELSE 'replay' END, reason, of_consumer, of_source, id);
+                                              ELSE 'retry' END, reason, of_consumer, of_source, id);
     IF becomes = 'completed' THEN
         PERFORM semel._operator_takes(before, semel._now());
     END IF;
@@ -929,19 +929,19 @@ BEGIN
 END $$;
 
 -- A frozen selection of messages; its number.
-CREATE FUNCTION semel._operator_select(word text, reason text, force boolean, consumers text[], sources text[],
+CREATE FUNCTION semel._operator_select(command text, reason text, force boolean, consumers text[], sources text[],
                                        ids text[], touched timestamptz[])
 RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
     made bigint;
 BEGIN
-    INSERT INTO semel.selection (word, who, reason, force, made_at)
-    VALUES (_operator_select.word, session_user, _operator_select.reason, _operator_select.force, semel._now())
+    INSERT INTO semel.selection (command, who, reason, force, made_at)
+    VALUES (_operator_select.command, session_user, _operator_select.reason, _operator_select.force, semel._now())
     RETURNING number INTO made;
     INSERT INTO semel.selected (number, place, consumer, source, message_id, updated_at)
     SELECT made, c.place, c.consumer, c.source, c.id, c.touched
     FROM unnest(consumers, sources, ids, touched) WITH ORDINALITY AS c (consumer, source, id, touched, place);
-    PERFORM semel._operator_line(format('selection %s: %s of %s messages', made, word, cardinality(ids)), reason, NULL,
+    PERFORM semel._operator_line(format('selection %s: %s of %s messages', made, command, cardinality(ids)), reason, NULL,
                                  NULL, NULL);
     RETURN made;
 END $$;

@@ -9,7 +9,7 @@
 --             consumer, and whoever may call the functions must trust all others who may. To make a boundary of it,
 --             list there which role may act for which consumer: INSERT INTO semel.access VALUES ('billing', 'shop').
 --             It reads settings and does not write them.
---   operator  reads everything, and replays, discards, resolves, rewinds and changes settings through the command line:
+--   operator  reads everything, and retries, discards, resolves, rewinds and changes settings through the command line:
 --             by functions that change a row only as these commands may, and write who did it (the role that logged in)
 --             into the audit. semel.consumer(text, jsonb) is its to call.
 --             It cannot make a record, nor take one away, nor change an id or a payload. Give each person a login of

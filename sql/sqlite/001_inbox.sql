@@ -34,8 +34,8 @@ CREATE TABLE semel_inbox (
                                               OR status = 'dead' OR status = 'stale' OR status = 'prevented'
                                               OR status = 'quarantined'),
     attempts        INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),         -- committed starts in all
-    attempts_before INTEGER NOT NULL DEFAULT 0 CHECK (attempts_before >= 0),  -- of these, before the last replay
-    replays         INTEGER NOT NULL DEFAULT 0 CHECK (replays >= 0),
+    attempts_before INTEGER NOT NULL DEFAULT 0 CHECK (attempts_before >= 0),  -- of these, before the last retry
+    retries         INTEGER NOT NULL DEFAULT 0 CHECK (retries >= 0),
     alone           INTEGER NOT NULL DEFAULT 0 CHECK (alone IN (0, 1)),       -- must run by itself
     fingerprint     BLOB,                       -- a letter for the kind, then the digest
     order_key       TEXT,

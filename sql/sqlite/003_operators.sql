@@ -12,7 +12,7 @@ CREATE TABLE semel_consumer (
 -- A frozen selection: what a bulk command was given to do, to which rows, by whom and why.
 CREATE TABLE semel_selection (
     number  INTEGER PRIMARY KEY AUTOINCREMENT,
-    word    TEXT NOT NULL,                      -- retry, discard or resolve
+    command TEXT NOT NULL,                      -- retry, discard or resolve
     who     TEXT NOT NULL,
     reason  TEXT NOT NULL,
     force   INTEGER NOT NULL DEFAULT 0 CHECK (force IN (0, 1)),

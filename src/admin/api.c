@@ -555,9 +555,9 @@ static int answer_status(const struct semel_answer *a)
     return a->judged == SEMEL_JUDGED_NO_SUCH_MESSAGE ? 404 : 409;
 }
 
-static void command(struct task *t, enum semel_order_word word)
+static void command(struct task *t, enum semel_command_kind kind)
 {
-    struct semel_instruction given = {.word = word};
+    struct semel_instruction given = {.kind = kind};
     struct semel_str who = {0};
     struct semel_error err = {0};
     struct semel_told told;
@@ -565,10 +565,10 @@ static void command(struct task *t, enum semel_order_word word)
     const struct member members[] = {{"reason", TEXT, &given.reason},
                                      {"dry_run", FLAG, &dry},
                                      {"who", TEXT, &who},
-                                     {word == SEMEL_WORD_REPLAY ? "force" : "outcome",
-                                      word == SEMEL_WORD_REPLAY ? FLAG : RAW,
-                                      word == SEMEL_WORD_REPLAY ? (void *)&given.force : (void *)&given.outcome}};
-    semel_status status = read_body(t, members, word == SEMEL_WORD_DISCARD ? 3 : 4, &err);
+                                     {kind == SEMEL_COMMAND_RETRY ? "force" : "outcome",
+                                      kind == SEMEL_COMMAND_RETRY ? FLAG : RAW,
+                                      kind == SEMEL_COMMAND_RETRY ? (void *)&given.force : (void *)&given.outcome}};
+    semel_status status = read_body(t, members, kind == SEMEL_COMMAND_DISCARD ? 3 : 4, &err);
     if (status == SEMEL_OK)
         status = set_who(t, who, &err);
     if (status == SEMEL_OK && semel__ops_check(&given, dry, &err) != SEMEL_OK) {
@@ -589,17 +589,17 @@ static void command(struct task *t, enum semel_order_word word)
 
 static void post_retry(struct task *t)
 {
-    command(t, SEMEL_WORD_REPLAY);
+    command(t, SEMEL_COMMAND_RETRY);
 }
 
 static void post_discard(struct task *t)
 {
-    command(t, SEMEL_WORD_DISCARD);
+    command(t, SEMEL_COMMAND_DISCARD);
 }
 
 static void post_resolve(struct task *t)
 {
-    command(t, SEMEL_WORD_RESOLVE);
+    command(t, SEMEL_COMMAND_RESOLVE);
 }
 
 /* ---- in bulk --------------------------------------------------------------------------------------- */
@@ -664,9 +664,9 @@ static void answer_selection(struct task *t, int64_t number, int code)
     answer(t, code);
 }
 
-static semel_status read_word(struct semel_str text, enum semel_order_word *ret, struct semel_error *err)
+static semel_status read_command(struct semel_str text, enum semel_command_kind *ret, struct semel_error *err)
 {
-    for (*ret = SEMEL_WORD_REPLAY; *ret <= SEMEL_WORD_RESOLVE; ++*ret)
+    for (*ret = SEMEL_COMMAND_RETRY; *ret <= SEMEL_COMMAND_RESOLVE; ++*ret)
         if (semel__str_eqz(text, semel__command_name(*ret)))
             return SEMEL_OK;
     return wrong(err, "command", "retry, discard or resolve");
@@ -681,24 +681,24 @@ struct wish {
 
 static semel_status read_wish(struct task *t, struct wish *w, struct semel_error *err)
 {
-    struct semel_str word = {0}, who = {0};
+    struct semel_str command = {0}, who = {0};
     struct options options = {0};
     const struct member members[] = {
-        {"command", TEXT, &word},           {"filter", OPTIONS, &options},      {"reason", TEXT, &w->given.reason},
+        {"command", TEXT, &command},        {"filter", OPTIONS, &options},      {"reason", TEXT, &w->given.reason},
         {"force", FLAG, &w->given.force},   {"rate", NUMBER, &w->options.rate}, {"wait", SPAN, &w->options.wait_us},
         {"probe", FLAG, &w->options.probe}, {"dry_run", FLAG, &w->dry},         {"who", TEXT, &who},
     };
     semel_status status = read_body(t, members, sizeof members / sizeof members[0], err);
     if (status == SEMEL_OK)
-        status = read_word(word, &w->given.word, err);
-    if (status == SEMEL_OK && w->given.force && w->given.word != SEMEL_WORD_REPLAY)
+        status = read_command(command, &w->given.kind, err);
+    if (status == SEMEL_OK && w->given.force && w->given.kind != SEMEL_COMMAND_RETRY)
         status = wrong(err, "force", "left out: it is for retry");
     if (status == SEMEL_OK)
         status = set_who(t, who, err);
     if (status == SEMEL_OK)
         status = semel__ops_filter(options.at, options.n, semel__now(&semel__clock_real), &w->filter, err);
     if (status == SEMEL_OK)
-        status = semel__bulk_check(&w->filter, w->given.word, err);
+        status = semel__bulk_check(&w->filter, w->given.kind, err);
     if (status == SEMEL_OK && semel__ops_check(&w->given, w->dry, err) != SEMEL_OK) {
         err->cls = SEMEL_CLASS_PERMANENT;
         status = SEMEL_INVALID;
@@ -723,7 +723,7 @@ static void post_selection(struct task *t)
         return;
     }
     if (status == SEMEL_OK && w.dry) {
-        semel__ops_json_dry_run(semel__http_body(t->x), w.given.word, total, &groups);
+        semel__ops_json_dry_run(semel__http_body(t->x), w.given.kind, total, &groups);
         answer(t, 200);
         return;
     }

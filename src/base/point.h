@@ -34,8 +34,8 @@
     X(TAKE_COMMITTED, "take.committed")       \
     X(PURGE_WATERMARKED, "purge.watermarked") \
     X(PURGE_DELETED, "purge.deleted")         \
-    X(REPLAY_SETTLED, "replay.settled")       \
-    X(REPLAY_COMMITTED, "replay.committed")   \
+    X(RETRY_SETTLED, "retry.settled")         \
+    X(RETRY_COMMITTED, "retry.committed")     \
     X(PUMP_POLLED, "pump.polled")             \
     X(PUMP_BEFORE_ACK, "pump.before_ack")     \
     X(PUMP_ACKED, "pump.acked")

@@ -497,8 +497,8 @@ static void say_row(const struct cli *cli, const struct semel_ops_facts *f)
         field(cli, "class", semel__str(semel__class_name(live->error_class)));
     field(cli, "error", live->error_text);
     cli_say(cli, "%-14s%d%s", "attempts", live->attempts, live->alone ? ", runs alone" : "");
-    if (live->replays > 0)
-        cli_say(cli, "%-14s%d, with %d attempts before the last one", "retries", live->replays, live->attempts_before);
+    if (live->retries > 0)
+        cli_say(cli, "%-14s%d, with %d attempts before the last one", "retries", live->retries, live->attempts_before);
     field(cli, "key", row->order_key);
     field_number(cli, "version", row->version);
     field_when(cli, "made", row->message_time_us, f->now_us);
@@ -685,13 +685,13 @@ static const struct cli_command show_command = {
 /* ---- retry, discard, resolve: one by one --------------------------------------------------------- */
 
 /* What --reason, --outcome and --force say. 0, or an exit code. */
-static int read_given(const struct cli_args *args, enum semel_order_word word, struct semel_instruction *ret)
+static int read_given(const struct cli_args *args, enum semel_command_kind kind, struct semel_instruction *ret)
 {
     struct semel_error err = {0};
     bool dry = cli_flag(args, "dry-run");
-    *ret = (struct semel_instruction){.word = word, .reason = value(args, "reason")};
-    ret->force = word == SEMEL_WORD_REPLAY && cli_flag(args, "force");
-    if (word == SEMEL_WORD_RESOLVE)
+    *ret = (struct semel_instruction){.kind = kind, .reason = value(args, "reason")};
+    ret->force = kind == SEMEL_COMMAND_RETRY && cli_flag(args, "force");
+    if (kind == SEMEL_COMMAND_RESOLVE)
         ret->outcome = value(args, "outcome");
     if (!dry && !semel__str_given(ret->reason))
         return cli_fail(CLI_REFUSED, "say why: --reason TEXT goes into the audit");
@@ -711,7 +711,7 @@ static int one(struct cli *cli, const struct cli_args *args, struct semel_ops *o
         return code;
     semel_status status = semel__ops_command(ops, given, row, cli_flag(args, "dry-run"), &told->answer, &err);
     if (status != SEMEL_OK)
-        return cli_fail_error(status, &err, semel__command_name(given->word));
+        return cli_fail_error(status, &err, semel__command_name(given->kind));
     told->row = row;
     if (told->answer.kind == SEMEL_DID || told->answer.kind == SEMEL_WOULD) {
         cli_say(cli, "%s %s", id, told->answer.text);
@@ -747,11 +747,11 @@ static int each(struct cli *cli, const struct cli_args *args, struct semel_ops *
     return first != CLI_OK && done > 0 ? CLI_FAILED : first;
 }
 
-static int one_by_one(struct cli *cli, const struct cli_args *args, enum semel_order_word word)
+static int one_by_one(struct cli *cli, const struct cli_args *args, enum semel_command_kind kind)
 {
     struct semel_instruction given;
     struct semel_ops ops;
-    int code = read_given(args, word, &given);
+    int code = read_given(args, kind, &given);
     if (code == CLI_OK)
         code = ops_open(cli, args, true, &ops);
     if (code != CLI_OK)
@@ -797,7 +797,7 @@ struct bulk {
     struct cli *cli;
     const struct cli_args *args;
     struct semel_ops ops;
-    enum semel_order_word word;
+    enum semel_command_kind kind;
     struct semel_bulk_options options;
     struct semel_selection selection;
     int64_t told; /* messages that were not done, by name */
@@ -806,7 +806,7 @@ struct bulk {
 static int confirm(const struct bulk *b)
 {
     char answer[16] = "";
-    if (b->word == SEMEL_WORD_REPLAY) {
+    if (b->kind == SEMEL_COMMAND_RETRY) {
         char rate[64];
         snprintf(rate, sizeof rate, b->options.rate > 0 ? "%lld messages a second" : "messages as fast as they go",
                  (long long)b->options.rate);
@@ -860,12 +860,12 @@ static int print_dry(const struct bulk *b, int64_t total, const struct semel_gro
 {
     struct semel_buf json;
     if (!b->cli->json) {
-        cli_say(b->cli, "would %s up to %lld messages; nothing was changed", semel__command_name(b->word),
+        cli_say(b->cli, "would %s up to %lld messages; nothing was changed", semel__command_name(b->kind),
                 (long long)total);
         return CLI_OK;
     }
     semel__buf_init(&json, CLI_JSON_MAX);
-    semel__ops_json_dry_run(&json, b->word, total, groups);
+    semel__ops_json_dry_run(&json, b->kind, total, groups);
     return cli_json_print(&json);
 }
 
@@ -919,11 +919,11 @@ static int choose(struct bulk *b, bool *ret_dry)
     if (code == CLI_OK && query.filter.states == 0)
         code = cli_fail(CLI_USAGE,
                         "name messages, or say which: --dead, or --status with a list; see semel inbox %s -h",
-                        semel__command_name(b->word));
-    if (code == CLI_OK && semel__bulk_check(&query.filter, b->word, &err) != SEMEL_OK)
+                        semel__command_name(b->kind));
+    if (code == CLI_OK && semel__bulk_check(&query.filter, b->kind, &err) != SEMEL_OK)
         code = cli_fail(CLI_USAGE, "--%s", err.text);
     if (code == CLI_OK)
-        code = read_given(b->args, b->word, &given);
+        code = read_given(b->args, b->kind, &given);
     if (code == CLI_OK)
         code = count(b, &query.filter, *ret_dry);
     if (code == CLI_OK && !*ret_dry)
@@ -943,16 +943,16 @@ static int no_filters(const struct bulk *b)
         given = "source";
     if (given == NULL && cli_value(b->args, "reason") != NULL)
         given = "reason";
-    if (given == NULL && b->word == SEMEL_WORD_REPLAY && cli_flag(b->args, "force"))
+    if (given == NULL && b->kind == SEMEL_COMMAND_RETRY && cli_flag(b->args, "force"))
         given = "force";
     return given == NULL ? CLI_OK
                          : cli_fail(CLI_USAGE, "--%s and --resume: a selection keeps what it was made with", given);
 }
 
-/* Takes up a selection that somebody has made: its word, reason and force are those written down. */
+/* Takes up a selection that somebody has made: its command, reason and force are those written down. */
 static int take_up(struct bulk *b, bool *ret_dry)
 {
-    const char *word = semel__command_name(b->word);
+    const char *command = semel__command_name(b->kind);
     struct semel_selection *selection = &b->selection;
     struct semel_error err = {0};
     int64_t number;
@@ -965,9 +965,9 @@ static int take_up(struct bulk *b, bool *ret_dry)
         return cli_fail_error(status, &err, "reading the selection");
     if (!found)
         return cli_fail(CLI_NOTHING, "there is no selection %lld", (long long)number);
-    if (!semel__str_eqz(selection->word, word))
+    if (!semel__str_eqz(selection->command, command))
         return cli_fail(CLI_USAGE, "selection %lld is not for %s: semel inbox %.*s --resume %lld", (long long)number,
-                        word, (int)selection->word.n, selection->word.p, (long long)number);
+                        command, (int)selection->command.n, selection->command.p, (long long)number);
     *ret_dry = cli_flag(b->args, "dry-run");
     cli_say(b->cli, "selection %lld: %lld of %lld messages are left", (long long)number, (long long)selection->left,
             (long long)selection->n);
@@ -1107,14 +1107,14 @@ static int run_bulk(struct bulk *b)
     return code;
 }
 
-static int in_bulk(struct cli *cli, const struct cli_args *args, enum semel_order_word word)
+static int in_bulk(struct cli *cli, const struct cli_args *args, enum semel_command_kind kind)
 {
-    struct bulk b = {.cli = cli, .args = args, .word = word, .options.wait_us = SEMEL_BULK_WAIT_US};
-    bool retry = word == SEMEL_WORD_REPLAY;
+    struct bulk b = {.cli = cli, .args = args, .kind = kind, .options.wait_us = SEMEL_BULK_WAIT_US};
+    bool retry = kind == SEMEL_COMMAND_RETRY;
     if (!cli_int(args, "rate", 0, SEMEL_BULK_RATE_MAX, SEMEL_BULK_RATE, &b.options.rate) ||
         (retry && !cli_duration(args, "wait", SEMEL_BULK_WAIT_US, &b.options.wait_us)))
         return CLI_USAGE;
-    if (word == SEMEL_WORD_RESOLVE && cli_value(args, "outcome") != NULL)
+    if (kind == SEMEL_COMMAND_RESOLVE && cli_value(args, "outcome") != NULL)
         return cli_fail(CLI_USAGE, "--outcome belongs to one message: name it by its id");
     b.options.probe = retry && !cli_flag(args, "no-probe");
     int code = ops_open(cli, args, true, &b.ops);
@@ -1127,33 +1127,33 @@ static int in_bulk(struct cli *cli, const struct cli_args *args, enum semel_orde
 
 /* ---- the commands -------------------------------------------------------------------------------- */
 
-static int run(struct cli *cli, const struct cli_args *args, enum semel_order_word word)
+static int run(struct cli *cli, const struct cli_args *args, enum semel_command_kind kind)
 {
     static const char *const bulk_only[] = {"resume", "rate", "wait"};
-    bool retry = word == SEMEL_WORD_REPLAY;
+    bool retry = kind == SEMEL_COMMAND_RETRY;
     if (cli_n(args) == 0)
-        return in_bulk(cli, args, word);
+        return in_bulk(cli, args, kind);
     const char *filter = filter_given(args);
     for (size_t i = 0; filter == NULL && i < (retry ? 3 : 2); i++)
         filter = cli_value(args, bulk_only[i]) != NULL ? bulk_only[i] : NULL;
     if (filter != NULL)
         return cli_fail(CLI_USAGE, "--%s chooses by itself: give ids or filters, not both", filter);
-    return one_by_one(cli, args, word);
+    return one_by_one(cli, args, kind);
 }
 
 static int run_retry(struct cli *cli, const struct cli_args *args)
 {
-    return run(cli, args, SEMEL_WORD_REPLAY);
+    return run(cli, args, SEMEL_COMMAND_RETRY);
 }
 
 static int run_discard(struct cli *cli, const struct cli_args *args)
 {
-    return run(cli, args, SEMEL_WORD_DISCARD);
+    return run(cli, args, SEMEL_COMMAND_DISCARD);
 }
 
 static int run_resolve(struct cli *cli, const struct cli_args *args)
 {
-    return run(cli, args, SEMEL_WORD_RESOLVE);
+    return run(cli, args, SEMEL_COMMAND_RESOLVE);
 }
 
 #define ACT_OPTIONS                                                                                    \

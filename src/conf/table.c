@@ -173,7 +173,7 @@ static const struct semel_setting_spec horizon[] = {
      .default_text = "3d", .help = "the longest outage of this consumer"},
     {"dead_letters", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_horizon, dead_letter_us),
      SEMEL_SETTING_RANGE(0, YEARS_US), .default_text = "14d",
-     .help = "how long dead letters lie before they are replayed"},
+     .help = "how long dead letters lie before they are retried"},
     {"margin", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_horizon, margin_us), SEMEL_SETTING_RANGE(0, YEARS_US),
      .default_text = "5d", .help = "what is added"},
     {"legal", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_horizon, legal_us), SEMEL_SETTING_RANGE(0, YEARS_US),

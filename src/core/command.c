@@ -26,17 +26,17 @@ const char *semel__judgement_name(enum semel_judgement judged)
     return names[judged];
 }
 
-const char *semel__command_name(enum semel_order_word word)
+const char *semel__command_name(enum semel_command_kind kind)
 {
     static const char *const words[] = {"retry", "discard", "resolve"};
-    return words[word];
+    return words[kind];
 }
 
 /* ---- the rules, pure ----------------------------------------------------------------------------- */
 
-static enum semel_judgement judge_status(const struct semel_live *live, enum semel_order_word word, bool force)
+static enum semel_judgement judge_status(const struct semel_live *live, enum semel_command_kind kind, bool force)
 {
-    bool retry = word == SEMEL_WORD_REPLAY, may = true;
+    bool retry = kind == SEMEL_COMMAND_RETRY, may = true;
     switch (live->state) {
     case SEMEL_STATE_DEAD:
     case SEMEL_STATE_QUARANTINED:
@@ -45,10 +45,10 @@ static enum semel_judgement judge_status(const struct semel_live *live, enum sem
     case SEMEL_STATE_FAILED:
         if (retry && live->attempts == live->attempts_before)
             return SEMEL_JUDGED_ALREADY_DUE; /* it has not run since it was retried: another operator was faster */
-        may = word != SEMEL_WORD_RESOLVE;    /* its attempts had no effect: there is nothing to call done */
+        may = kind != SEMEL_COMMAND_RESOLVE; /* its attempts had no effect: there is nothing to call done */
         break;
     case SEMEL_STATE_WAITING: /* a discard is the only way past a version that will never come */
-        may = word == SEMEL_WORD_DISCARD || (retry && force && live->error_class == SEMEL_CLASS_GAP);
+        may = kind == SEMEL_COMMAND_DISCARD || (retry && force && live->error_class == SEMEL_CLASS_GAP);
         break;
     case SEMEL_STATE_ABSENT:
     case SEMEL_STATE_PROCESSING:
@@ -104,18 +104,18 @@ static enum semel_judgement judge_discard(const struct semel_policy *policy, con
 }
 
 enum semel_judgement semel__command_judge(const struct semel_policy *policy, const struct semel_row *row,
-                                          const struct semel_key *key, int64_t now_us, enum semel_order_word word,
+                                          const struct semel_key *key, int64_t now_us, enum semel_command_kind kind,
                                           bool force)
 {
-    enum semel_judgement judged = judge_status(&row->live, word, force);
+    enum semel_judgement judged = judge_status(&row->live, kind, force);
     if (judged != SEMEL_JUDGED_ALLOWED)
         return judged;
-    switch (word) {
-    case SEMEL_WORD_REPLAY:
+    switch (kind) {
+    case SEMEL_COMMAND_RETRY:
         return judge_retry(policy, row, now_us, force);
-    case SEMEL_WORD_DISCARD:
+    case SEMEL_COMMAND_DISCARD:
         return judge_discard(policy, row, key);
-    case SEMEL_WORD_RESOLVE:
+    case SEMEL_COMMAND_RESOLVE:
         return judge_resolve(row, key);
     }
     return SEMEL_JUDGED_ALLOWED;
@@ -144,7 +144,7 @@ static semel_status refuse_versions(enum semel_judgement judged, const struct se
                        (long long)key->head_version);
 }
 
-semel_status semel__command_refuse(enum semel_judgement judged, enum semel_order_word word, enum semel_state state,
+semel_status semel__command_refuse(enum semel_judgement judged, enum semel_command_kind kind, enum semel_state state,
                                    const struct semel_policy *policy, const struct semel_key *key,
                                    struct semel_error *err)
 {
@@ -158,7 +158,7 @@ semel_status semel__command_refuse(enum semel_judgement judged, enum semel_order
                            "the message has changed since it was looked at: look again");
     case SEMEL_JUDGED_WRONG_STATUS:
         return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE, "the message is %s: there is nothing to %s",
-                           semel__state_name(state), semel__command_name(word));
+                           semel__state_name(state), semel__command_name(kind));
     case SEMEL_JUDGED_ALREADY_DUE:
         return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE,
                            "the message is to be retried already: it has not run since");
@@ -171,7 +171,7 @@ semel_status semel__command_refuse(enum semel_judgement judged, enum semel_order
                            "force it if the handler can do without");
     case SEMEL_JUDGED_TOO_OLD:
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_TOO_OLD,
-                           "the message is older than the retention of its duplicates: replaying it may repeat an "
+                           "the message is older than the retention of its duplicates: retrying it may repeat an "
                            "effect; force it if you know better");
     case SEMEL_JUDGED_BUSINESS_KEY_TAKEN:
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BUSINESS, "another message has its business key");
@@ -234,23 +234,23 @@ static enum semel_judgement judge(const struct work *work, const struct item *it
         return SEMEL_JUDGED_NO_SUCH_MESSAGE;
     if (changed(command, item))
         return SEMEL_JUDGED_CHANGED;
-    return semel__command_judge(work->inbox->policy, item->row, item->key, work->now_us, command->word, command->force);
+    return semel__command_judge(work->inbox->policy, item->row, item->key, work->now_us, command->kind, command->force);
 }
 
 static void change_live(const struct semel_command *command, const struct semel_live *before, int64_t now_us,
                         struct semel_live *live)
 {
-    switch (command->word) {
-    case SEMEL_WORD_REPLAY:
+    switch (command->kind) {
+    case SEMEL_COMMAND_RETRY:
         if (before->state == SEMEL_STATE_DEAD && before->error_class == SEMEL_CLASS_GAP && !command->force)
             semel__live_rejudge(before, now_us, live);
         else
-            semel__live_replay(before, now_us, live);
+            semel__live_retry(before, now_us, live);
         return;
-    case SEMEL_WORD_DISCARD:
+    case SEMEL_COMMAND_DISCARD:
         semel__live_discard(before, command->reason, now_us, live);
         return;
-    case SEMEL_WORD_RESOLVE:
+    case SEMEL_COMMAND_RESOLVE:
         semel__live_resolve(before, command->outcome, now_us, live);
         return;
     }
@@ -260,17 +260,15 @@ static void change_live(const struct semel_command *command, const struct semel_
 static semel_status apply(struct work *work, struct item *item, const struct semel_command *command,
                           struct semel_command_result *ret, struct semel_error *err)
 {
-    /* The audit's words; see docs/inbox.md. */
-    static const char *const whats[] = {"replay", "discard", "resolve"};
     struct semel_inbox *inbox = work->inbox;
     if (item->damage.status != SEMEL_OK) {
         *err = item->damage;
         return SEMEL_INVALID;
     }
     ret->judged = judge(work, item, command);
-    semel_status status = semel__command_refuse(ret->judged, command->word, item->live.state, inbox->policy, item->key,
+    semel_status status = semel__command_refuse(ret->judged, command->kind, item->live.state, inbox->policy, item->key,
                                                 err);
-    if (ret->judged == SEMEL_JUDGED_ALLOWED && command->word == SEMEL_WORD_REPLAY)
+    if (ret->judged == SEMEL_JUDGED_ALLOWED && command->kind == SEMEL_COMMAND_RETRY)
         status = refuse_taken(work, &ret->judged, err);
     if (ret->judged != SEMEL_JUDGED_ALLOWED)
         return status;
@@ -280,7 +278,7 @@ static semel_status apply(struct work *work, struct item *item, const struct sem
                                .source = item->msg->source,
                                .id = item->msg->id,
                                .who = command->who,
-                               .what = semel__str(whats[command->word]),
+                               .what = semel__str(semel__command_name(command->kind)),
                                .reason = command->reason};
     ret->done = true;
     status = semel_store_audit(inbox->store, &line, work->now_us, err); /* first: a store may write both at once */
@@ -304,7 +302,7 @@ static semel_status obey(void *ctx, int64_t now_us, bool *undo, struct semel_err
         status = apply(&c->work, c->item, c->command, c->ret, err);
     *undo = !c->ret->done;
     if (status == SEMEL_OK && c->ret->done)
-        SEMEL_POINT(REPLAY_SETTLED);
+        SEMEL_POINT(RETRY_SETTLED);
     return status;
 }
 
@@ -328,7 +326,7 @@ semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_
     status = semel__transaction_run(inbox->store, &tx, &c, err);
     ret->done = ret->done && status == SEMEL_OK;
     if (ret->done)
-        SEMEL_POINT(REPLAY_COMMITTED);
+        SEMEL_POINT(RETRY_COMMITTED);
     ret->state = item.row == NULL ? SEMEL_STATE_ABSENT : item.live.state;
     return status;
 }

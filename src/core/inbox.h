@@ -212,8 +212,8 @@ semel_status semel__inbox_purge(struct semel_inbox *inbox, size_t max, size_t *r
 
 /* ---- operators and reconciles ---- */
 
-enum semel_order_word { SEMEL_WORD_REPLAY, SEMEL_WORD_DISCARD, SEMEL_WORD_RESOLVE };
-const char *semel__command_name(enum semel_order_word word); /* retry, discard, resolve */
+enum semel_command_kind { SEMEL_COMMAND_RETRY, SEMEL_COMMAND_DISCARD, SEMEL_COMMAND_RESOLVE };
+const char *semel__command_name(enum semel_command_kind kind); /* retry, discard, resolve */
 
 /* Whether a command may be given to a row, and if not, why. The names are for programs. Those before NOT_KEPT: there is
  * nothing to do, and nothing is wrong; the others refuse. */
@@ -241,23 +241,23 @@ bool semel__judgement_refuses(enum semel_judgement judged);
 /* The rules, pure: what the row's status, payload, age and order key allow. `key` is NULL where the row has none. Not
  * decided here: whether the row is there and unchanged, and whether another message has its business key. */
 enum semel_judgement semel__command_judge(const struct semel_policy *policy, const struct semel_row *row,
-                                          const struct semel_key *key, int64_t now_us, enum semel_order_word word,
+                                          const struct semel_key *key, int64_t now_us, enum semel_command_kind kind,
                                           bool force);
 /* The same in words, into err. OK: there is nothing to do, or (ALLOWED) nothing is said. INVALID: refused. */
-semel_status semel__command_refuse(enum semel_judgement judged, enum semel_order_word word, enum semel_state state,
+semel_status semel__command_refuse(enum semel_judgement judged, enum semel_command_kind kind, enum semel_state state,
                                    const struct semel_policy *policy, const struct semel_key *key,
                                    struct semel_error *err);
 bool semel__row_too_old(const struct semel_policy *policy, const struct semel_row *row, int64_t now_us);
 bool semel__row_never_fit(const struct semel_row *row); /* it never could run */
 
 struct semel_command {
-    enum semel_order_word word; /* REPLAY: run it again; DISCARD: skip it; RESOLVE: it is done */
+    enum semel_command_kind kind; /* RETRY: run it again; DISCARD: skip it; RESOLVE: it is done */
     /* As a list or a scan gave it: its names, order key, version and wishes are used. updated_us is 0, or the command
      * is obeyed only if the row has not been touched since it was read (P43). */
     const struct semel_row *row;
     struct semel_str who, reason;
     struct semel_str outcome; /* RESOLVE */
-    bool force;               /* REPLAY although it is too old, never was fit to run, or waits for missing versions */
+    bool force;               /* RETRY although it is too old, never was fit to run, or waits for missing versions */
 };
 struct semel_command_result {
     enum semel_judgement judged;

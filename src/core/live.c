@@ -170,14 +170,14 @@ void semel__live_release(const struct semel_live *before, int64_t now_us, struct
     blame(ret, SEMEL_CLASS_RELEASED, SEMEL_STR("given back before it ran"));
 }
 
-void semel__live_replay(const struct semel_live *before, int64_t now_us, struct semel_live *ret)
+void semel__live_retry(const struct semel_live *before, int64_t now_us, struct semel_live *ret)
 {
     enum semel_class cls = before->error_class;
     struct semel_str text = before->error_text;
     move(ret, before, SEMEL_STATE_FAILED, now_us);
     blame(ret, cls, text);
     ret->attempts_before = before->attempts;
-    ret->replays = before->replays + 1;
+    ret->retries = before->retries + 1;
     ret->alone = true;
     ret->due_us = now_us;
 }
@@ -187,7 +187,7 @@ void semel__live_rejudge(const struct semel_live *before, int64_t now_us, struct
     move(ret, before, SEMEL_STATE_WAITING, now_us);
     blame(ret, SEMEL_CLASS_BLOCKED, SEMEL_STR("an operator has its place in the order judged again"));
     ret->attempts_before = before->attempts;
-    ret->replays = before->replays + 1;
+    ret->retries = before->retries + 1;
     ret->due_us = now_us;
 }
 

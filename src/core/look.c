@@ -113,7 +113,7 @@ static bool one_of(struct semel_str s, const char *const words[3])
 static semel_status check_selection(const struct semel_selection *s, struct semel_error *err)
 {
     static const char *const words[3] = {"retry", "discard", "resolve"};
-    if (!one_of(s->word, words))
+    if (!one_of(s->command, words))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "a selection is for one of these: retry, discard, resolve");
     if (s->reason.n == 0 || s->reason.n > SEMEL_ERROR_TEXT_MAX || !semel__utf8_valid(s->reason))
@@ -127,8 +127,8 @@ static semel_status audit_selection(struct semel_store *store, const struct seme
                                     struct semel_error *err)
 {
     char what[100];
-    snprintf(what, sizeof what, "selection %lld: %.*s of %lld messages", (long long)s->number, (int)s->word.n,
-             s->word.p, (long long)s->n);
+    snprintf(what, sizeof what, "selection %lld: %.*s of %lld messages", (long long)s->number, (int)s->command.n,
+             s->command.p, (long long)s->n);
     struct semel_audit line = {.who = s->who, .what = semel__str(what), .reason = s->reason};
     return semel_store_audit(store, &line, now_us, err);
 }

@@ -69,8 +69,8 @@ static semel_status check_numbers(const struct semel_row *row, struct semel_erro
         return damaged(err, "attempts", "1 or more while it is processing");
     if (live->attempts_before < 0 || live->attempts_before > live->attempts)
         return damaged(err, "attempts_before", "0 to attempts");
-    if (live->replays < 0 || live->replays > ATTEMPTS_MAX)
-        return damaged(err, "replays", "0 to 1000000");
+    if (live->retries < 0 || live->retries > ATTEMPTS_MAX)
+        return damaged(err, "retries", "0 to 1000000");
     if (row->version != SEMEL_NONE && (row->version < 0 || row->version == INT64_MAX))
         return damaged(err, "version", "from 0 to 2^63-2, or NULL");
     if (row->received_us == SEMEL_NONE || row->updated_us == SEMEL_NONE)

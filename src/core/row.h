@@ -19,8 +19,8 @@
 struct semel_live {
     enum semel_state state;
     int attempts;        /* committed starts in all */
-    int attempts_before; /* of these, before the last replay: the retry cap counts the difference */
-    int replays;
+    int attempts_before; /* of these, before the last retry: the retry cap counts the difference */
+    int retries;
     bool alone;                   /* must be claimed and run by itself: blame or crash are then certain */
     int64_t due_us;               /* when the scheduler looks again; SEMEL_NONE: it is woken by its key, or never */
     int64_t processed_us;         /* when it became final */

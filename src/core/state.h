@@ -8,7 +8,7 @@
  *   processing --> completed failed waiting dead rejected unknown processing (renewed)
  *   failed ------> processing completed failed dead rejected unknown stale waiting
  *   unknown -----> completed failed rejected         after a reconcile
- *   dead --------> failed completed rejected waiting replayed, resolved, discarded; waiting: it died of a gap
+ *   dead --------> failed completed rejected waiting retried, resolved, discarded; waiting: it died of a gap
  *   quarantined -> failed completed rejected         forced, resolved, discarded
  *   completed, rejected, stale, prevented: final; purge alone takes them away (-> absent)
  *

@@ -98,7 +98,7 @@ static enum place find_place(const struct semel_policy *policy, const struct sem
         return PLACE_FIRST;
     bool other_heads = comes_before(key, facts->row);
     if (policy->order == SEMEL_ORDER_ARRIVAL)
-        /* A replayed quarantined row may come before one that is at its effect: still one at a time. */
+        /* A retried quarantined row may come before one that is at its effect: still one at a time. */
         return other_heads || key->open ? PLACE_BLOCKED : PLACE_FIRST;
     return place_by_version(policy, key, other_heads, version);
 }

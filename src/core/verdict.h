@@ -124,7 +124,7 @@ void semel__live_recover(const struct semel_policy *policy, const struct semel_l
 /* Given back before it ran: the attempt does not count. */
 void semel__live_release(const struct semel_live *before, int64_t now_us, struct semel_live *ret);
 /* Dead, quarantined or unknown (not done) to failed, due now, with a new budget of attempts (P41). */
-void semel__live_replay(const struct semel_live *before, int64_t now_us, struct semel_live *ret);
+void semel__live_retry(const struct semel_live *before, int64_t now_us, struct semel_live *ret);
 /* Dead of a gap to waiting, due now: its place is judged again. */
 void semel__live_rejudge(const struct semel_live *before, int64_t now_us, struct semel_live *ret);
 /* An operator's or a reconcile's word: completed. */

@@ -339,9 +339,9 @@ static void answered(struct outside *o, struct slot *slot, const struct semel_ca
         slot_free(o, slot);
         return;
     }
-    command.word = end->result == SEMEL_DONE       ? SEMEL_WORD_RESOLVE
-                   : end->result == SEMEL_REJECTED ? SEMEL_WORD_DISCARD
-                                                   : SEMEL_WORD_REPLAY;
+    command.kind = end->result == SEMEL_DONE       ? SEMEL_COMMAND_RESOLVE
+                   : end->result == SEMEL_REJECTED ? SEMEL_COMMAND_DISCARD
+                                                   : SEMEL_COMMAND_RETRY;
     command.reason = end->result == SEMEL_DONE       ? SEMEL_STR("the other side says that it was done")
                      : end->result == SEMEL_REJECTED ? SEMEL_STR("the other side says that it was refused")
                                                      : SEMEL_STR("the other side says that it was not done");

@@ -73,7 +73,7 @@ struct semel_bulk {
 
 /* ---- before it begins ---------------------------------------------------------------------------- */
 
-semel_status semel__bulk_check(const struct semel_filter *filter, enum semel_order_word word, struct semel_error *err)
+semel_status semel__bulk_check(const struct semel_filter *filter, enum semel_command_kind kind, struct semel_error *err)
 {
     static const unsigned open = 1u << SEMEL_STATE_DEAD | 1u << SEMEL_STATE_QUARANTINED | 1u << SEMEL_STATE_UNKNOWN |
                                  1u << SEMEL_STATE_FAILED | 1u << SEMEL_STATE_WAITING;
@@ -84,7 +84,7 @@ semel_status semel__bulk_check(const struct semel_filter *filter, enum semel_ord
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "status names what there is nothing to %s about: only dead, failed, unknown, waiting and "
                            "quarantined are unfinished",
-                           semel__command_name(word));
+                           semel__command_name(kind));
     return SEMEL_OK;
 }
 
@@ -112,7 +112,7 @@ semel_status semel__bulk_select(struct semel_ops *ops, const struct semel_filter
                                 struct semel_error *err)
 {
     int64_t now_us;
-    *ret = (struct semel_selection){.word = semel__str(semel__command_name(given->word)),
+    *ret = (struct semel_selection){.command = semel__str(semel__command_name(given->kind)),
                                     .who = ops->who,
                                     .reason = given->reason,
                                     .force = given->force};
@@ -138,15 +138,15 @@ static bool keep_selection(struct semel_bulk *b, const struct semel_selection *s
 {
     b->selection = *selection;
     b->given.force = selection->force;
-    return semel__arena_copy(&b->kept, selection->word, &b->selection.word) &&
+    return semel__arena_copy(&b->kept, selection->command, &b->selection.command) &&
            semel__arena_copy(&b->kept, selection->reason, &b->given.reason) &&
            semel__arena_copy(&b->kept, selection->who, &b->selection.who);
 }
 
 static bool read_word(struct semel_bulk *b)
 {
-    for (b->given.word = SEMEL_WORD_REPLAY; b->given.word <= SEMEL_WORD_RESOLVE; b->given.word++)
-        if (semel__str_eqz(b->selection.word, semel__command_name(b->given.word)))
+    for (b->given.kind = SEMEL_COMMAND_RETRY; b->given.kind <= SEMEL_COMMAND_RESOLVE; b->given.kind++)
+        if (semel__str_eqz(b->selection.command, semel__command_name(b->given.kind)))
             return true;
     return false;
 }
@@ -169,7 +169,7 @@ semel_status semel__bulk_open(struct semel_bulk **ret, struct semel_ops *ops, co
                                    "the selection is for a command that there is none of");
     }
     b->selection.reason = b->given.reason;
-    b->probing = options->probe && b->given.word == SEMEL_WORD_REPLAY;
+    b->probing = options->probe && b->given.kind == SEMEL_COMMAND_RETRY;
     *ret = b;
     return SEMEL_OK;
 }
@@ -505,7 +505,7 @@ static semel_status handle_one(struct semel_bulk *b, struct semel_error *err)
     if (status != SEMEL_OK || b->answer.kind != SEMEL_DID)
         return status;
     went(b);
-    if (b->given.word != SEMEL_WORD_REPLAY)
+    if (b->given.kind != SEMEL_COMMAND_RETRY)
         return SEMEL_OK;
     b->watching = b->probing;
     b->watched_until_us = semel__time_add(semel__steady_us(), b->options.wait_us);

@@ -66,7 +66,7 @@ static semel_status be_ready(struct semel_ops *ops, struct semel_str consumer, s
 static semel_status act_once(struct semel_ops *ops, const struct semel_instruction *given, const struct semel_row *row,
                              struct semel_answer *ret, struct semel_error *err)
 {
-    const struct semel_command command = {.word = given->word,
+    const struct semel_command command = {.kind = given->kind,
                                           .row = row,
                                           .who = ops->who,
                                           .reason = given->reason,
@@ -98,7 +98,7 @@ static void put_why(struct semel_ops *ops, const struct semel_instruction *given
     struct semel_buf text;
     bool nothing = ret->judged == SEMEL_JUDGED_WRONG_STATUS || ret->judged == SEMEL_JUDGED_ALREADY_DUE;
     semel__buf_init(&text, sizeof ret->cause);
-    semel__put_refusal(&text, ret->judged, given->word, ret->state, err);
+    semel__put_refusal(&text, ret->judged, given->kind, ret->state, err);
     show(&text, ret->cause, sizeof ret->cause);
     semel__buf_init(&text, sizeof ret->figure);
     if (ret->judged == SEMEL_JUDGED_TOO_OLD)
@@ -133,7 +133,7 @@ static semel_status besides(struct semel_ops *ops, const struct semel_instructio
                             struct semel_buf *text, struct semel_error *err)
 {
     struct semel_ops_facts facts;
-    bool discard = given->word == SEMEL_WORD_DISCARD;
+    bool discard = given->kind == SEMEL_COMMAND_DISCARD;
     if (!discard && (!given->force || row->live.error_class != SEMEL_CLASS_GAP))
         return SEMEL_OK;
     semel_status status = semel__ops_facts(ops, row, &facts, err);
@@ -152,7 +152,7 @@ static semel_status would(struct semel_ops *ops, const struct semel_instruction 
     semel_status status = semel__ops_facts(ops, row, &facts, err);
     if (status != SEMEL_OK)
         return status;
-    ret->judged = semel__explain_would(&facts, given->word, given->force, text);
+    ret->judged = semel__explain_would(&facts, given->kind, given->force, text);
     ret->kind = ret->judged == SEMEL_JUDGED_ALLOWED ? SEMEL_WOULD : SEMEL_WOULD_NOT;
     semel__str_show(ret->text, sizeof ret->text, semel__buf_str(text));
     return SEMEL_OK;
@@ -168,12 +168,12 @@ static semel_status act(struct semel_ops *ops, const struct semel_instruction *g
         status = semel__ops_act(ops, given, row, ret, err);
     if (status != SEMEL_OK || ret->kind != SEMEL_DID)
         return status;
-    if (given->word == SEMEL_WORD_REPLAY && ret->state == SEMEL_STATE_WAITING)
+    if (given->kind == SEMEL_COMMAND_RETRY && ret->state == SEMEL_STATE_WAITING)
         snprintf(
             ret->text, sizeof ret->text,
             "is judged again: it runs if nothing is missing any more, else it waits anew; --force runs it without");
     else
-        snprintf(ret->text, sizeof ret->text, "%s%.*s", done[given->word], (int)more->n,
+        snprintf(ret->text, sizeof ret->text, "%s%.*s", done[given->kind], (int)more->n,
                  more->p != NULL ? more->p : "");
     return SEMEL_OK;
 }

@@ -106,11 +106,11 @@ void semel__put_when(struct semel_buf *buf, int64_t us, int64_t now_us)
     semel__buf_addz(buf, ahead ? ")" : " ago)");
 }
 
-void semel__put_command(struct semel_buf *buf, const char *store, const char *word, const struct semel_row *row,
+void semel__put_command(struct semel_buf *buf, const char *store, const char *command, const struct semel_row *row,
                         const char *more)
 {
     bool dash = row->id.n > 0 && row->id.p[0] == '-';
-    semel__buf_addf(buf, "semel inbox %s ", word);
+    semel__buf_addf(buf, "semel inbox %s ", command);
     if (!dash)
         semel__put_word(buf, row->id);
     semel__buf_addz(buf, dash ? "--consumer " : " --consumer ");
@@ -216,10 +216,10 @@ static bool same_row(const struct semel_row *a, const struct semel_row *b)
 
 /* A sentence that ends in a command, on a line of its own. */
 static void suggest(const struct semel_ops_facts *f, struct semel_buf *next, const struct semel_row *row,
-                    const char *text, const char *word, const char *more)
+                    const char *text, const char *command, const char *more)
 {
     semel__buf_addf(next, "%s%s:\n    ", next->n > 0 ? "\n" : "", text);
-    semel__put_command(next, f->store, word, row, more);
+    semel__put_command(next, f->store, command, row, more);
 }
 
 static void put_error(struct semel_buf *buf, const struct semel_live *live)
@@ -792,44 +792,44 @@ static struct semel_key key_of(const struct semel_ops_facts *f)
                               .head_version = f->head != NULL ? f->head->version : SEMEL_NONE};
 }
 
-void semel__put_refusal(struct semel_buf *buf, enum semel_judgement judged, enum semel_order_word word,
+void semel__put_refusal(struct semel_buf *buf, enum semel_judgement judged, enum semel_command_kind kind,
                         enum semel_state state, const struct semel_error *err)
 {
     if (judged == SEMEL_JUDGED_WRONG_STATUS)
-        semel__buf_addf(buf, "is %s: there is nothing to %s", semel__state_name(state), semel__command_name(word));
+        semel__buf_addf(buf, "is %s: there is nothing to %s", semel__state_name(state), semel__command_name(kind));
     else if (judged == SEMEL_JUDGED_ALREADY_DUE)
         semel__buf_addz(buf, "is to be retried already: it has not run since");
     else
         semel__put_shown(buf, semel__str(err->text));
 }
 
-enum semel_judgement semel__explain_would(const struct semel_ops_facts *f, enum semel_order_word word, bool force,
+enum semel_judgement semel__explain_would(const struct semel_ops_facts *f, enum semel_command_kind kind, bool force,
                                           struct semel_buf *text)
 {
     const struct semel_row *row = f->row;
     const struct semel_key key = key_of(f);
     struct semel_error err = {0};
     enum semel_judgement judged = semel__command_judge(f->policy, row, semel__str_given(row->order_key) ? &key : NULL,
-                                                       f->now_us, word, force);
-    (void)semel__command_refuse(judged, word, row->live.state, f->policy, &key, &err);
+                                                       f->now_us, kind, force);
+    (void)semel__command_refuse(judged, kind, row->live.state, f->policy, &key, &err);
     if (semel__judgement_refuses(judged))
         semel__buf_addz(text, "would be refused: ");
     if (judged != SEMEL_JUDGED_ALLOWED)
-        semel__put_refusal(text, judged, word, row->live.state, &err);
+        semel__put_refusal(text, judged, kind, row->live.state, &err);
     if (judged == SEMEL_JUDGED_TOO_OLD) {
         semel__buf_addz(text, "; ");
         semel__put_age(text, row, f->policy, f->now_us);
     }
     if (judged != SEMEL_JUDGED_ALLOWED)
         return judged;
-    switch (word) {
-    case SEMEL_WORD_REPLAY:
+    switch (kind) {
+    case SEMEL_COMMAND_RETRY:
         tell_retry(f, force, text);
         break;
-    case SEMEL_WORD_DISCARD:
+    case SEMEL_COMMAND_DISCARD:
         tell_discard(f, text);
         break;
-    case SEMEL_WORD_RESOLVE:
+    case SEMEL_COMMAND_RESOLVE:
         semel__buf_addf(text, "is %s: it would be completed without being run", semel__state_name(row->live.state));
         break;
     }

@@ -42,11 +42,11 @@ void semel__explain_damaged(struct semel_str damage, struct semel_buf *why, stru
 
 /* What a command would do to it now, or why it would not be obeyed. Nobody looks whether another message has its
  * business key: the command does. */
-enum semel_judgement semel__explain_would(const struct semel_ops_facts *facts, enum semel_order_word word, bool force,
+enum semel_judgement semel__explain_would(const struct semel_ops_facts *facts, enum semel_command_kind kind, bool force,
                                           struct semel_buf *text);
 /* Why a command was not obeyed: `err` is what core says of it. The sentence begins behind the message's id where
  * there is nothing to do, and stands alone where the command is refused. */
-void semel__put_refusal(struct semel_buf *buf, enum semel_judgement judged, enum semel_order_word word,
+void semel__put_refusal(struct semel_buf *buf, enum semel_judgement judged, enum semel_command_kind kind,
                         enum semel_state state, const struct semel_error *err);
 
 /* Pieces, for those who suggest commands themselves. */
@@ -55,7 +55,7 @@ void semel__put_word(struct semel_buf *buf, struct semel_str s);  /* one word of
 void semel__put_when(struct semel_buf *buf, int64_t us, int64_t now_us);
 void semel__put_count(struct semel_buf *buf, size_t n, const char *one, const char *many); /* "1 message" */
 /* "semel inbox WORD ID --consumer C [--source S] MORE [--store URL]". */
-void semel__put_command(struct semel_buf *buf, const char *store, const char *word, const struct semel_row *row,
+void semel__put_command(struct semel_buf *buf, const char *store, const char *command, const struct semel_row *row,
                         const char *more);
 /* "version 5" or "versions 5 to 8": those that are missing before it. false: none is, or nobody knows. */
 bool semel__put_missing(const struct semel_ops_facts *facts, struct semel_buf *buf);

@@ -126,7 +126,7 @@ static void put_row(struct semel_object *o, const struct semel_row *row)
     semel__object_text(o, "error", live->error_text);
     semel__object_number(o, "attempts", live->attempts);
     semel__object_number(o, "attempts_before", live->attempts_before);
-    semel__object_number(o, "replays", live->replays);
+    semel__object_number(o, "retries", live->retries);
     semel__object_bool(o, "alone", live->alone);
     semel__object_text(o, "key", row->order_key);
     semel__object_number(o, "version", row->version);
@@ -222,13 +222,13 @@ static void fill_dry(struct semel_object *one, const void *ctx, size_t i)
     semel__object_text(one, "example", group->id);
 }
 
-void semel__ops_json_dry_run(struct semel_buf *buf, enum semel_order_word word, int64_t total,
+void semel__ops_json_dry_run(struct semel_buf *buf, enum semel_command_kind kind, int64_t total,
                              const struct semel_groups *groups)
 {
     struct semel_object o;
     semel__object_init(&o);
     semel__object_bool(&o, "dry_run", true);
-    semel__object_text(&o, "command", semel__str(semel__command_name(word)));
+    semel__object_text(&o, "command", semel__str(semel__command_name(kind)));
     semel__object_number(&o, "messages", total);
     semel__object_list(&o, "groups", groups->n < GROUPS_SHOWN ? groups->n : GROUPS_SHOWN, fill_dry, groups);
     finish(buf, &o);
@@ -236,7 +236,7 @@ void semel__ops_json_dry_run(struct semel_buf *buf, enum semel_order_word word, 
 
 void semel__ops_put_resume(struct semel_buf *buf, const struct semel_selection *selection, const char *store_option)
 {
-    semel__buf_addf(buf, "semel inbox %.*s --resume %lld", (int)selection->word.n, selection->word.p,
+    semel__buf_addf(buf, "semel inbox %.*s --resume %lld", (int)selection->command.n, selection->command.p,
                     (long long)selection->number);
     if (store_option == NULL)
         return;
@@ -265,7 +265,7 @@ void semel__ops_json_selection(struct semel_buf *buf, const struct semel_selecti
     semel__ops_put_resume(&resume, now, store_option);
     semel__object_init(&o);
     semel__object_number(&o, "selection", now->number);
-    semel__object_text(&o, "command", now->word);
+    semel__object_text(&o, "command", now->command);
     semel__object_number(&o, "messages", now->n);
     semel__object_number(&o, "done", now->done);
     semel__object_number(&o, "skipped", now->skipped);

@@ -99,7 +99,7 @@ semel_status semel__ops_facts(struct semel_ops *ops, const struct semel_row *row
 /* ---- one command (command.c) ---- */
 
 struct semel_instruction {
-    enum semel_order_word word;
+    enum semel_command_kind kind;
     bool force; /* of a retry */
     struct semel_str reason;
     struct semel_str outcome; /* of a resolve: JSON, or not given */
@@ -143,7 +143,8 @@ semel_status semel__ops_act(struct semel_ops *ops, const struct semel_instructio
 #define SEMEL_BULK_WAIT_US INT64_C(10000000)
 
 /* INVALID: the filter says no status, or one that there is nothing to do about; err begins with `status`. */
-semel_status semel__bulk_check(const struct semel_filter *filter, enum semel_order_word word, struct semel_error *err);
+semel_status semel__bulk_check(const struct semel_filter *filter, enum semel_command_kind kind,
+                               struct semel_error *err);
 /* What a bulk command would meet. INVALID: too much matches, or has to be looked at. */
 semel_status semel__bulk_count(struct semel_ops *ops, const struct semel_filter *filter, struct semel_groups *ret,
                                int64_t *ret_total, struct semel_error *err);
@@ -223,7 +224,7 @@ struct semel_told {
 };
 void semel__ops_json_answers(struct semel_buf *buf, const struct semel_told *told, size_t n);
 void semel__ops_json_answer(struct semel_buf *buf, const struct semel_told *told);
-void semel__ops_json_dry_run(struct semel_buf *buf, enum semel_order_word word, int64_t total,
+void semel__ops_json_dry_run(struct semel_buf *buf, enum semel_command_kind kind, int64_t total,
                              const struct semel_groups *groups);
 /* How far a selection is; `bulk` (may be NULL) tells what this run came to. */
 void semel__ops_json_selection(struct semel_buf *buf, const struct semel_selection *now, const struct semel_bulk *bulk,

@@ -242,7 +242,7 @@ size_t semel__pg_affected(const PGresult *res); /* rows inserted, updated, delet
     X(status)          \
     X(attempts)        \
     X(attempts_before) \
-    X(replays)         \
+    X(retries)         \
     X(alone)           \
     X(fingerprint)     \
     X(order_key)       \
@@ -297,7 +297,7 @@ semel_status semel__pg_read(const PGresult *res, int row, int first, struct seme
     X(status)           \
     X(attempts)         \
     X(attempts_before)  \
-    X(replays)          \
+    X(retries)          \
     X(alone)            \
     X(fingerprint)      \
     X(received_at)      \

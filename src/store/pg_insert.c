@@ -63,7 +63,7 @@ static const struct inserted_column columns[] = {
     {"status", "text", FIELD(STATE, live.state)},
     {"attempts", "bigint", FIELD(INT, live.attempts)},
     {"attempts_before", "bigint", FIELD(INT, live.attempts_before)},
-    {"replays", "bigint", FIELD(INT, live.replays)},
+    {"retries", "bigint", FIELD(INT, live.retries)},
     {"alone", "boolean", FIELD(BOOL, live.alone)},
     {"order_key", "text", FIELD(TEXT, order_key)},
     {"version", "bigint", FIELD(INT64, version)},

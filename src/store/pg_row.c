@@ -103,7 +103,7 @@ static void read_live(struct reader *r, struct semel_live *live)
         damage(r, "status", "one of the statuses");
     live->attempts = small(r, PG_COL_attempts);
     live->attempts_before = small(r, PG_COL_attempts_before);
-    live->replays = small(r, PG_COL_replays);
+    live->retries = small(r, PG_COL_retries);
     live->alone = flag(r, PG_COL_alone);
     live->due_us = moment(r, PG_COL_due_at);
     live->processed_us = moment(r, PG_COL_processed_at);

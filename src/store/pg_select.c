@@ -12,7 +12,7 @@
 /* $3 is one more than may be chosen; with that many nothing is written. */
 #define CHOSEN ", chosen AS MATERIALIZED (SELECT i.arrival, i.consumer, i.source, i.message_id, i.updated_at "
 #define FREEZE                                                                                                     \
-    "), made AS (INSERT INTO semel.selection (word, who, reason, force, made_at) SELECT $13::text, $14::text, "    \
+    "), made AS (INSERT INTO semel.selection (command, who, reason, force, made_at) SELECT $13::text, $14::text, " \
     "$15::text, $16::boolean, $17::timestamptz FROM (SELECT pg_catalog.count(*) AS n FROM chosen) AS t "           \
     "WHERE t.n BETWEEN 1 AND $3 - 1 RETURNING number), "                                                           \
     "put AS (INSERT INTO semel.selected (number, place, consumer, source, message_id, updated_at) "                \
@@ -74,7 +74,7 @@ semel_status semel__pg_select(struct semel_store *store, const struct semel_filt
     semel__pg_start(&trip, semel__pg_of(store), "writing down a selection");
     semel__pg_bounds_add(&trip, filter, way, &bounds);
     semel__pg_filter_put(&trip, filter, -1, max < INT32_MAX ? (int64_t)max + 1 : INT32_MAX);
-    semel__pg_text(&trip, selection->word);
+    semel__pg_text(&trip, selection->command);
     semel__pg_text(&trip, selection->who);
     semel__pg_text(&trip, selection->reason);
     semel__pg_bool(&trip, selection->force);

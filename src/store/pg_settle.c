@@ -23,7 +23,7 @@ static const struct sql_text sql_update = {
     "WITH done AS (UPDATE semel.inbox AS t SET status = coalesce(b.status, $11::text), "
     "attempts = coalesce(b.attempts, $13::bigint)::integer, "
     "attempts_before = coalesce(b.attempts_before, $15::bigint)::integer, "
-    "replays = coalesce(b.replays, $17::bigint)::integer, alone = coalesce(b.alone, $19::boolean), "
+    "retries = coalesce(b.retries, $17::bigint)::integer, alone = coalesce(b.alone, $19::boolean), "
     "due_at = coalesce(b.due_at, $21::timestamptz), processed_at = coalesce(b.processed_at, $23::timestamptz), "
     "lease_owner = coalesce(b.lease_owner, $25::text), lease_until = coalesce(b.lease_until, $27::timestamptz), "
     "lease_token = coalesce(b.lease_token, $29::bigint), updated_at = coalesce(b.updated_at, $31::timestamptz), "
@@ -37,7 +37,7 @@ static const struct sql_text sql_update = {
     "$30::bigint[], $32::timestamptz[], $34::text[], $36::text[], $38::text[], $40::boolean[], $42::text[], "
     "$44::bytea[], $46::boolean[], $48::boolean[], $50::bytea[]) WITH ORDINALITY AS b (id, source, was, token, status, "
     "attempts, "
-    "attempts_before, replays, alone, due_at, processed_at, lease_owner, lease_until, lease_token, updated_at, "
+    "attempts_before, retries, alone, due_at, processed_at, lease_owner, lease_until, lease_token, updated_at, "
     "error_class, error_text, outcome, touch, headers, payload, logged, release, fingerprint, n) "
     "WHERE t.consumer = $1::text AND t.source = coalesce(b.source, $5::text) AND t.message_id = b.id "
     "AND t.status = coalesce(b.was, $7::text) AND (coalesce(b.token, $9::bigint) IS NULL "
@@ -104,7 +104,7 @@ static const struct pg_column touch_column = {.kind = PG_FIELD_BOOL, .offset = o
 static const struct pg_column fp_column = {.kind = PG_FIELD_BYTES_OF, .get = put_fingerprint};
 static const struct pg_column live_columns[] = {
     FIELD(STATE, live.state),       FIELD(INT, live.attempts),     FIELD(INT, live.attempts_before),
-    FIELD(INT, live.replays),       FIELD(BOOL, live.alone),       FIELD(TIME, live.due_us),
+    FIELD(INT, live.retries),       FIELD(BOOL, live.alone),       FIELD(TIME, live.due_us),
     FIELD(TIME, live.processed_us), FIELD(TEXT, live.lease_owner), FIELD(TIME, live.lease_until_us),
     FIELD(INT64, live.lease_token), FIELD(TIME, updated_us),       FIELD(CLASS, live.error_class),
     FIELD(TEXT, live.error_text),   FIELD(TEXT, live.outcome),

@@ -26,7 +26,7 @@ static const struct sql_field row_fields[] = {
     SQL_MUST(ROW, row.live.state, status, 0, SEMEL_ID_MAX),
     SQL_MUST(ROW, row.live.attempts, attempts, 0, INT_MAX),
     SQL_MUST(ROW, row.live.attempts_before, attempts_before, 0, INT_MAX),
-    SQL_MUST(ROW, row.live.replays, replays, 0, INT_MAX),
+    SQL_MUST(ROW, row.live.retries, retries, 0, INT_MAX),
     SQL_MUST(ROW, row.live.alone, alone, 0, 1),
     SQL_MAYBE(ROW, row.fp, fingerprint, 0, 1 + SEMEL_FP_MAX),
     SQL_MAYBE(ROW, row.order_key, order_key, 0, SEMEL_ID_MAX),

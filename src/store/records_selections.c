@@ -22,7 +22,7 @@ static const struct sql_field args_fields[] = {
 
 #define SELECTION struct semel_selection
 static const struct sql_field selection_fields[] = {
-    SQL_SHOWN(SELECTION, word, word, SEMEL_ID_MAX),
+    SQL_SHOWN(SELECTION, command, command, SEMEL_ID_MAX),
     SQL_SHOWN(SELECTION, who, who, SEMEL_ID_MAX),
     SQL_SHOWN(SELECTION, reason, reason, SEMEL_ERROR_TEXT_MAX),
     SQL_SHOWN(SELECTION, force, force, 0),

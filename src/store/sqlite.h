@@ -93,7 +93,7 @@ enum sqlite_q {
     X(status)             \
     X(attempts)           \
     X(attempts_before)    \
-    X(replays)            \
+    X(retries)            \
     X(alone)              \
     X(fingerprint)        \
     X(order_key)          \

@@ -175,7 +175,7 @@ static void bind_live(struct sqlite_run *run, const struct semel_live *live)
     semel__sqlite_text(run, 5, semel__str(semel__state_name(live->state)));
     semel__sqlite_int(run, 6, live->attempts);
     semel__sqlite_int(run, 7, live->attempts_before);
-    semel__sqlite_int(run, 8, live->replays);
+    semel__sqlite_int(run, 8, live->retries);
     semel__sqlite_int(run, 9, live->alone);
     semel__sqlite_int(run, 16, live->processed_us);
     semel__sqlite_int(run, 17, live->due_us);

@@ -116,7 +116,7 @@ static void read_live(struct reader *r, struct semel_live *live)
         damage(r, "status", "one of the statuses");
     live->attempts = small(r, COL_attempts, INT_MAX);
     live->attempts_before = small(r, COL_attempts_before, INT_MAX);
-    live->replays = small(r, COL_replays, INT_MAX);
+    live->retries = small(r, COL_retries, INT_MAX);
     live->alone = small(r, COL_alone, 1) != 0;
     live->due_us = number(r, COL_due_at);
     live->processed_us = number(r, COL_processed_at);

@@ -15,7 +15,7 @@ static semel_status put_selection(struct sqlite_store *d, const struct semel_sel
     struct sqlite_run run;
     bool row = false;
     semel__sqlite_start(&run, d, Q_SELECTION_PUT, "writing down a selection");
-    semel__sqlite_text(&run, 1, s->word);
+    semel__sqlite_text(&run, 1, s->command);
     semel__sqlite_text(&run, 2, s->who);
     semel__sqlite_text(&run, 3, s->reason);
     semel__sqlite_int(&run, 4, s->force);

@@ -43,7 +43,7 @@ static semel_status update(struct sqlite_store *d, const struct semel_settle_bat
     semel__sqlite_text(&run, 5, semel__str(semel__state_name(live->state)));
     semel__sqlite_int(&run, 6, live->attempts);
     semel__sqlite_int(&run, 7, live->attempts_before);
-    semel__sqlite_int(&run, 8, live->replays);
+    semel__sqlite_int(&run, 8, live->retries);
     semel__sqlite_int(&run, 9, live->alone);
     semel__sqlite_int(&run, 10, live->due_us);
     semel__sqlite_int(&run, 11, live->processed_us);

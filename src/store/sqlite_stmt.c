@@ -93,7 +93,7 @@ static const char *const texts[Q_COUNT] = {
                           "FROM main.semel_business_key AS k WHERE consumer = ?1 AND business_key = ?2",
     /* Only the key may clash: an arrival or a token that is there already is damage, and an error. */
     [Q_INSERT] =
-        "INSERT INTO main.semel_inbox (consumer, source, message_id, type, status, attempts, attempts_before, replays, "
+        "INSERT INTO main.semel_inbox (consumer, source, message_id, type, status, attempts, attempts_before, retries, "
         "alone, fingerprint, order_key, version, message_time, received_at, updated_at, processed_at, due_at, "
         "lease_owner, lease_until, lease_token, error_class, error_text, outcome, position, headers, payload, "
         "traceparent, arrival) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, "
@@ -103,7 +103,7 @@ static const char *const texts[Q_COUNT] = {
     [Q_WATERMARK_GET] = "SELECT watermark FROM main.semel_watermark WHERE consumer = ?1 AND source = ?2",
 
     [Q_UPDATE] =
-        "UPDATE main.semel_inbox SET status = ?5, attempts = ?6, attempts_before = ?7, replays = ?8, "
+        "UPDATE main.semel_inbox SET status = ?5, attempts = ?6, attempts_before = ?7, retries = ?8, "
         "alone = ?9, due_at = ?10, processed_at = ?11, lease_owner = ?12, lease_until = ?13, lease_token = ?14, "
         "error_class = ?15, error_text = ?16, outcome = ?17, updated_at = ?18, "
         "headers = CASE ?19 WHEN 0 THEN headers ELSE ?20 END, "
@@ -166,7 +166,7 @@ static const char *const texts[Q_COUNT] = {
     [Q_LOOK_ROW] = SELECT_ROW "WHERE arrival = ?2",
     [Q_LOOK_CAUSE] =
         "SELECT received_at, consumer, status, error_class, error_text FROM main.semel_inbox WHERE arrival = ?1",
-    [Q_SELECTION_PUT] = "INSERT INTO main.semel_selection (word, who, reason, force, made_at) "
+    [Q_SELECTION_PUT] = "INSERT INTO main.semel_selection (command, who, reason, force, made_at) "
                         "VALUES (?1, ?2, ?3, ?4, ?5) RETURNING number",
     [Q_SELECTED_PUT] = "INSERT INTO main.semel_selected (number, place, consumer, source, message_id, updated_at) "
                        "SELECT ?1, ?2, consumer, source, message_id, updated_at FROM main.semel_inbox "

@@ -361,14 +361,14 @@ static void work(struct engine *engine)
                                                       : SEMEL_WHY_NEW);
 }
 
-static void command(struct engine *engine, enum semel_order_word word)
+static void command(struct engine *engine, enum semel_command_kind kind)
 {
     const struct case_when *when = &engine->kase->when;
     struct semel_row row = {.source = SEMEL_STR("s"), .id = SEMEL_STR(CASE_ID), .version = SEMEL_NONE};
     if (engine->there)
         row = engine->before;
     row.updated_us = 0;
-    struct semel_command said = {.word = word,
+    struct semel_command said = {.kind = kind,
                                  .row = &row,
                                  .who = SEMEL_STR("operator"),
                                  .reason = when->no_reason == 1 ? (struct semel_str){0} : SEMEL_STR("because"),
@@ -452,14 +452,14 @@ static void happen(struct engine *engine)
     case OP_WORK:
         work(engine);
         return;
-    case OP_REPLAY:
-        command(engine, SEMEL_WORD_REPLAY);
+    case OP_RETRY:
+        command(engine, SEMEL_COMMAND_RETRY);
         return;
     case OP_DISCARD:
-        command(engine, SEMEL_WORD_DISCARD);
+        command(engine, SEMEL_COMMAND_DISCARD);
         return;
     case OP_RESOLVE:
-        command(engine, SEMEL_WORD_RESOLVE);
+        command(engine, SEMEL_COMMAND_RESOLVE);
         return;
     case OP_PURGE:
         scheduled(engine, semel__inbox_purge);

@@ -172,7 +172,7 @@ static void fill_row(const char *id, const struct case_row *said, const struct s
         .state = state,
         .attempts = (int)or_else(said->attempts, default_attempts(state)),
         .attempts_before = (int)or_else(said->before, 0),
-        .replays = (int)or_else(said->replays, 0),
+        .retries = (int)or_else(said->retries, 0),
         .alone = said->alone == 1,
         .due_us = case_at(or_else(said->due, state == SEMEL_STATE_FAILED ? 10 * SECOND : NEVER)),
         .processed_us = semel__state_final(state) ? case_at(or_else(said->processed, -60 * SECOND)) : SEMEL_NONE,
@@ -309,7 +309,7 @@ static void compare_unchanged(const struct semel_live *before, const struct seme
 {
     expect_int(finding, "attempts", before->attempts, after->attempts);
     expect_int(finding, "attempts before", before->attempts_before, after->attempts_before);
-    expect_int(finding, "replays", before->replays, after->replays);
+    expect_int(finding, "retries", before->retries, after->retries);
     expect_int(finding, "alone", before->alone, after->alone);
     expect_int(finding, "due", before->due_us, after->due_us);
     expect_int(finding, "processed", before->processed_us, after->processed_us);
@@ -340,7 +340,7 @@ void compare_live(const struct kase *kase, const struct semel_policy *policy, co
         compare_unchanged(before, after, finding);
     expect_int(finding, "attempts", said->attempts, after->attempts);
     expect_int(finding, "before", said->before, after->attempts_before);
-    expect_int(finding, "replays", said->replays, after->replays);
+    expect_int(finding, "retries", said->retries, after->retries);
     expect_int(finding, "alone", said->alone, after->alone);
     expect_int(finding, "outcome", said->outcome, after->outcome.n > 0);
     if (said->due == SOON)

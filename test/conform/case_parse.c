@@ -206,7 +206,7 @@ static const struct word given_words[] = {
     {"row", read_state, AT(case_given, row.state)},
     {"attempts", read_number, AT(case_given, row.attempts)},
     {"before", read_number, AT(case_given, row.before)},
-    {"replays", read_number, AT(case_given, row.replays)},
+    {"retries", read_number, AT(case_given, row.retries)},
     {"alone", NULL, AT(case_given, row.alone)},
     {"due", read_time, AT(case_given, row.due)},
     {"lease", read_time, AT(case_given, row.lease)},
@@ -261,7 +261,7 @@ static const struct word when_words[] = {
 static const struct word becomes_words[] = {
     {"attempts", read_number, AT(case_becomes, row.attempts)},
     {"before", read_number, AT(case_becomes, row.before)},
-    {"replays", read_number, AT(case_becomes, row.replays)},
+    {"retries", read_number, AT(case_becomes, row.retries)},
     {"alone", read_bool, AT(case_becomes, row.alone)},
     {"due", read_time, AT(case_becomes, row.due)},
     {"lease", read_time, AT(case_becomes, row.lease)},
@@ -338,7 +338,7 @@ static bool say_all(const struct word *words, char *column, void *into, char *co
 static bool parse_when(char *column, struct case_when *when, char *complaint, size_t size)
 {
     static const char *const ops[] = {"deliver", "claim",   "finish",  "renew", "release", "recover", "take", "work",
-                                      "replay",  "discard", "resolve", "purge", "tick",    "set",     NULL};
+                                      "retry",   "discard", "resolve", "purge", "tick",    "set",     NULL};
     char *word = next_word(&column);
 
     if (word == NULL || !pick(semel__str(word), ops, &when->op)) {

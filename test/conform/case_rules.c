@@ -236,11 +236,11 @@ static bool happen(struct rules *rules, struct finding *finding)
     case OP_RECOVER:
         semel__live_recover(&rules->policy, &before, CASE_NOW, &rules->rng, &rules->live);
         return true;
-    case OP_REPLAY:
+    case OP_RETRY:
         if (before.state == SEMEL_STATE_DEAD && before.error_class == SEMEL_CLASS_GAP && rules->kase->when.force != 1)
             semel__live_rejudge(&before, CASE_NOW, &rules->live);
         else
-            semel__live_replay(&before, CASE_NOW, &rules->live);
+            semel__live_retry(&before, CASE_NOW, &rules->live);
         return true;
     case OP_DISCARD:
         semel__live_discard(&before, SEMEL_STR("because"), CASE_NOW, &rules->live);

@@ -7,7 +7,7 @@
 /* ---- what is left out ----------------------------------------------------------------------------- */
 
 static const char *const reasons[] = {
-    [ABSENT_OPERATOR] = "replay, discard and resolve are an operator's words: see the command line",
+    [ABSENT_OPERATOR] = "retry, discard and resolve are an operator's words: see the command line",
     [ABSENT_BATCH] = "a batch of two: SQL delivers one at a time",
     [ABSENT_DEFECT] = "a field that the rules of a route did not find: SQL is given fields",
     [ABSENT_POSITION] = "a position in place of an id: SQL has no such argument",
@@ -21,7 +21,7 @@ static enum sql_absence absence_of(const struct kase *kase)
 {
     const struct case_when *when = &kase->when;
 
-    if (when->op == OP_REPLAY || when->op == OP_DISCARD || when->op == OP_RESOLVE)
+    if (when->op == OP_RETRY || when->op == OP_DISCARD || when->op == OP_RESOLVE)
         return ABSENT_OPERATOR;
     if (when->with != UNSAID)
         return ABSENT_BATCH;
@@ -273,7 +273,7 @@ void case_sql_happen(struct sql_door *door)
         change = case_change(engine->kase, &engine->policy, &engine->world->arena);
         expect_verdict(door->engine, door->words->set(door, change.p) ? SAYS_DONE : SAYS_REFUSED, SEMEL_WHY_UNSET);
         return;
-    case OP_REPLAY:
+    case OP_RETRY:
     case OP_DISCARD:
     case OP_RESOLVE:
         return; /* left out */

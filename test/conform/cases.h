@@ -29,7 +29,7 @@ enum case_op {
     OP_RECOVER,
     OP_TAKE,
     OP_WORK,
-    OP_REPLAY,
+    OP_RETRY,
     OP_DISCARD,
     OP_RESOLVE,
     OP_PURGE,
@@ -65,7 +65,7 @@ struct case_policy {
 
 /* The row before (given) and after (becomes). */
 struct case_row {
-    int64_t state, attempts, before, replays, alone, due, lease, token, cls, kept, outcome;
+    int64_t state, attempts, before, retries, alone, due, lease, token, cls, kept, outcome;
     int64_t claimed;                                     /* given only: the effect that it was claimed under */
     int64_t time;                                        /* that the message tells */
     int64_t version, received, processed, body, damaged; /* given only */

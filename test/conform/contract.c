@@ -72,7 +72,7 @@ static void assert_live_is(const struct semel_live *live, const struct semel_liv
     assert_int_equal(live->state, expected->state);
     assert_int_equal(live->attempts, expected->attempts);
     assert_int_equal(live->attempts_before, expected->attempts_before);
-    assert_int_equal(live->replays, expected->replays);
+    assert_int_equal(live->retries, expected->retries);
     assert_int_equal(live->alone, expected->alone);
     assert_int_equal(live->due_us, expected->due_us);
     assert_int_equal(live->processed_us, expected->processed_us);

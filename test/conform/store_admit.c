@@ -59,7 +59,7 @@ static void found_row_equals_what_was_put_byte_for_byte(void **state)
     item.row.kept = true;
     item.row.live.attempts = 5;
     item.row.live.attempts_before = 2;
-    item.row.live.replays = 1;
+    item.row.live.retries = 1;
     item.row.live.alone = true;
     item.row.live.error_class = SEMEL_CLASS_PERMANENT;
     item.row.live.error_text = SEMEL_STR("it's 23514 \xE2\x82\xAC");

@@ -17,7 +17,7 @@ static void settle_writes_every_value_as_it_stands(void **state)
     change.live = (struct semel_live){.state = SEMEL_STATE_FAILED,
                                       .attempts = 7,
                                       .attempts_before = 3,
-                                      .replays = 2,
+                                      .retries = 2,
                                       .alone = true,
                                       .due_us = T0 + 99,
                                       .processed_us = SEMEL_NONE,

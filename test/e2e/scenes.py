@@ -37,7 +37,7 @@ OUTSIDE_POINTS = ["claim.committed:1", "finish.begun:1"]
 ALL_OUTSIDE_POINTS = [
     "pump.polled:1", "claim.admitted:1", "pump.before_ack:1", "pump.acked:1", "finish.begun:1", "finish.settled:1",
     "finish.committed:1", "finish.begun:3",
-    ("claim.committed:1", "recover.settled:1", "recover.committed:1", "replay.settled:1", "replay.committed:1",
+    ("claim.committed:1", "recover.settled:1", "recover.committed:1", "retry.settled:1", "retry.committed:1",
      "take.settled:1", "take.committed:1")]
 TABLES = """
 CREATE TABLE ledger (seq %s, id text NOT NULL, k text NOT NULL, n integer NOT NULL CHECK (n >= 0));

@@ -97,7 +97,7 @@ def test_every_command_gives_the_same_json_as_the_command_line(store, api):
         mine = api.post(f"/v1/inbox/api/{id}/{command}", body, status)
         assert told.json == [{**mine, "consumer": "cli"}], (command, id)
         assert (told.code == 0) == (status == 200)
-    columns = "message_id, status, attempts, attempts_before, replays, error_class, error_text, outcome, payload"
+    columns = "message_id, status, attempts, attempts_before, retries, error_class, error_text, outcome, payload"
     rows = [store.sql(f"SELECT {columns} FROM semel_inbox WHERE consumer = ? ORDER BY message_id", consumer)
             for consumer in ("cli", "api")]
     assert rows[0] == rows[1]

@@ -262,12 +262,12 @@ def test_a_retry_keeps_the_id_and_writes_an_audit_line(store):
     add(store, "pay-1")
     result = store.semel("inbox", "retry", "pay-1", "--reason", "bank is back", env={"SEMEL_USER": "mara"})
     assert result.code == 0 and "pay-1 will be retried" in result.out
-    row = store.sql("SELECT message_id, status, attempts, attempts_before, replays, due_at <= updated_at, arrival "
+    row = store.sql("SELECT message_id, status, attempts, attempts_before, retries, due_at <= updated_at, arrival "
                     "FROM semel_inbox")
     assert row == [("pay-1", "failed", 8, 8, 1, 1, 1)]
     assert store.sql("SELECT who, what, reason, message_id FROM semel_audit") == [
-        ("mara", "replay", "bank is back", "pay-1")]
-    assert "mara  replay: bank is back" in store.semel("inbox", "show", "pay-1").out
+        ("mara", "retry", "bank is back", "pay-1")]
+    assert "mara  retry: bank is back" in store.semel("inbox", "show", "pay-1").out
 
 
 def test_the_name_in_the_audit_is_the_login_where_no_other_is_given(store):

@@ -263,8 +263,8 @@ def test_dead_letters_are_listed_grouped_and_retried_with_a_reason(pg):
     assert listed.code == 0 and listed.out.count('"m') == 3, listed
     one = pg.semel("inbox", "retry", "-c", "billing", "m1", "--reason", "ticket 7")
     assert one.code == 0, one
-    assert pg.sql("SELECT status, replays FROM semel.inbox WHERE message_id = 'm1'") == [("failed", "1")]
-    assert pg.sql("SELECT what, reason FROM semel.audit") == [("replay", "ticket 7")]
+    assert pg.sql("SELECT status, retries FROM semel.inbox WHERE message_id = 'm1'") == [("failed", "1")]
+    assert pg.sql("SELECT what, reason FROM semel.audit") == [("retry", "ticket 7")]
     rest = pg.semel("inbox", "discard", "--dead", "--reason", "ticket 8", "--yes")
     assert rest.code == 0, rest
     assert pg.sql("SELECT count(*) FROM semel.inbox WHERE status = 'rejected'") == [("2",)]

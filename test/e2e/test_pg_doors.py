@@ -29,7 +29,7 @@ def test_message_begun_in_sql_is_a_duplicate_for_the_command_and_the_other_way_r
 
 
 # I16
-def test_dead_letter_of_sql_is_replayed_by_the_command_and_runs_again_in_sql(shop, db):
+def test_dead_letter_of_sql_is_retried_by_the_command_and_runs_again_in_sql(shop, db):
     fail(db, "id-1", "permanent", payload='{"amount": 4}', reason="no such account")
     db.commit()
     result = shop.semel("inbox", "ls", "--dead", "--json")
@@ -39,7 +39,7 @@ def test_dead_letter_of_sql_is_replayed_by_the_command_and_runs_again_in_sql(sho
     token, payload, attempt = committed(db, "SELECT token, payload, attempt FROM semel.inbox_take('billing')")[0]
     assert (payload, attempt) == ({"amount": 4}, 2)
     assert committed(db, "SELECT semel.inbox_finish(%s)", token) == [(True,)]
-    assert committed(db, "SELECT status, replays FROM semel.inbox") == [("completed", 1)]
+    assert committed(db, "SELECT status, retries FROM semel.inbox") == [("completed", 1)]
 
 
 def test_settings_that_one_door_stores_the_other_reads(shop, db):

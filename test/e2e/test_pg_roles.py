@@ -208,7 +208,7 @@ def letters(shops):
 
 
 def row(shops, id):
-    found, = shops.sql(f"SELECT status, replays, payload IS NOT NULL FROM semel.inbox WHERE message_id = '{id}'")
+    found, = shops.sql(f"SELECT status, retries, payload IS NOT NULL FROM semel.inbox WHERE message_id = '{id}'")
     return found
 
 
@@ -230,7 +230,7 @@ def test_operator_gives_commands_and_the_audit_names_its_login(letters):
     assert letters.sql("SELECT outcome FROM semel.inbox WHERE message_id = 'u1'") == [('{"paid":1}',)] or \
         letters.sql("SELECT outcome FROM semel.inbox WHERE message_id = 'u1'") == [('{"paid": 1}',)]
     assert letters.sql("SELECT business_key FROM semel.business_key WHERE message_id = 'd2'") == []
-    assert audit(letters) == [("ops", "replay", "because", "d1"), ("ops", "discard", "because", "d2"),
+    assert audit(letters) == [("ops", "retry", "because", "d1"), ("ops", "discard", "because", "d2"),
                               ("ops", "resolve", "because", "u1"), ("ops", "discard", "because", "f1")]
     again = letters.as_ops("inbox", "retry", "d2", "-c", "billing", "--reason", "because")
     assert again.code == 4 and len(audit(letters)) == 4, again

@@ -370,7 +370,7 @@ def test_application_does_its_work_by_functions_alone(granted):
 
 TABLES = ["inbox", "attempt", "audit", "begun", "business_key", "business_want", "conflict", "consumer", "held",
           "order_key", "outbox", "schema", "selected", "selection", "watermark", "access"]
-COLUMN = {"schema": "name", "outbox": "type", "selection": "word", "selected": "result", "audit": "who"}
+COLUMN = {"schema": "name", "outbox": "type", "selection": "command", "selected": "result", "audit": "who"}
 MAY = {
     "app": set(),
     "operator": {("SELECT", table) for table in TABLES},

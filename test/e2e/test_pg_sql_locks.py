@@ -129,7 +129,7 @@ def test_older_snapshot_does_not_run_beside_a_later_version(shop, two):  # noqa:
     first, _ = two
     consumer(first, "stock", order="version", effect="outside")
     committed(first, """
-        INSERT INTO semel.inbox (arrival, received_at, updated_at, due_at, version, replays, consumer, source,
+        INSERT INTO semel.inbox (arrival, received_at, updated_at, due_at, version, retries, consumer, source,
                                  message_id, status, order_key, payload)
         VALUES (nextval('semel.arrival') * 16384, now(), now(), now(), 7, 1, 'stock', '', 'v7', 'failed', 'k', '{}')""")
     committed(first, "INSERT INTO semel.order_key (consumer, order_key, last_version) VALUES ('stock', 'k', 4)")

@@ -383,7 +383,7 @@ static void prepare_command(struct engine *e, unsigned run)
 static semel_status run_command(struct engine *e)
 {
     const struct semel_row row = {.source = SEMEL_STR("s"), .id = load.msgs[0].id, .version = SEMEL_NONE};
-    struct semel_command c = {.word = SEMEL_WORD_REPLAY,
+    struct semel_command c = {.kind = SEMEL_COMMAND_RETRY,
                               .row = &row,
                               .who = SEMEL_STR("ops"),
                               .reason = SEMEL_STR("why")};
@@ -396,10 +396,10 @@ static semel_status run_command(struct engine *e)
 static void check_command(struct engine *e)
 {
     assert_ok(e, semel_store_reopen(e->store, &e->err));
-    bool replayed = state_of(e, load.ids[0]) == SEMEL_STATE_FAILED;
-    assert_int_equal(audits_of(e) - said.audits, replayed);
-    assert_true(replayed || !said.done);
-    if (!replayed)
+    bool retried = state_of(e, load.ids[0]) == SEMEL_STATE_FAILED;
+    assert_int_equal(audits_of(e) - said.audits, retried);
+    assert_true(retried || !said.done);
+    if (!retried)
         assert_ok(e, run_command(e));
     finish(e);
     check_effects(e);

@@ -157,9 +157,9 @@ static void finish_outside(struct world *w, const struct workload *load, const c
     world_run(w, args_of(load, "batch=8", seed));
 }
 
-static void finish_replay(struct world *w, const struct workload *load, const char *seed)
+static void finish_retry(struct world *w, const struct workload *load, const char *seed)
 {
-    world_run(w, args_of(load, "mode=replay", seed));
+    world_run(w, args_of(load, "mode=retry", seed));
     world_run(w, args_of(load, "batch=8", seed));
     assert_int_equal(world_count(w, "SELECT count(*) FROM semel_audit"), MESSAGES / 3);
 }
@@ -179,7 +179,7 @@ static const struct workload workloads[] = {
     {"poison", {"effect=atomic"}, "batch=8", prepare_poison, finish_run, false},
     {"keyed", {"effect=keyed"}, "batch=8", prepare_poison, finish_run, true},
     {"stuck", {"effect=keyed"}, "batch=8", prepare_stuck, finish_run, true},
-    {"replay", {"effect=atomic", "retry_max=1"}, "mode=replay", prepare_dead, finish_replay, false},
+    {"retry", {"effect=atomic", "retry_max=1"}, "mode=retry", prepare_dead, finish_retry, false},
     {"purge", {"effect=atomic", "retention_s=3600"}, "mode=purge", prepare_old, finish_purge, false},
     {"again", {"effect=atomic"}, "batch=8", prepare_again, finish_run, false},
     {"alone", {"effect=atomic"}, "batch=8", prepare_stuck_alone, finish_run, false},

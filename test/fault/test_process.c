@@ -113,7 +113,7 @@ static void crash_after_an_outside_effect_without_a_key_is_unknown_until_it_is_r
     world_run(w, ARGS("effect=outside"));
     world_balances_outside(w, &calls);
     assert_int_equal(calls, 2);
-    assert_text(w, "SELECT what, message_id FROM semel_audit ORDER BY id", "resolve|m-1\nreplay|m-2");
+    assert_text(w, "SELECT what, message_id FROM semel_audit ORDER BY id", "resolve|m-1\nretry|m-2");
 }
 
 /* T7 */

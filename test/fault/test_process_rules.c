@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_process_rules.c: business keys, versions, order, retention and replay, kept by several processes on SQLite.
+ * test_process_rules.c: business keys, versions, order, retention and retry, kept by several processes on SQLite.
  *
  * As in test_process.c the ledger is the judge. Workers that are to compete wait for each other at a barrier.
  */
@@ -196,7 +196,7 @@ static void a_business_key_with_a_retention_expires_and_not_before(void **state)
     world_balances(w);
 }
 
-/* ---- replay ------------------------------------------------------------------------------------------- */
+/* ---- retry ------------------------------------------------------------------------------------------- */
 
 static void make_dead(struct world *w)
 {
@@ -210,8 +210,8 @@ static void make_dead(struct world *w)
     assert_int_equal(world_count(w, "SELECT count(*) FROM semel_inbox WHERE status = 'dead'"), DEAD);
 }
 
-/* Both are told to replay each dead letter at the same time; says how often exactly one of them was told "done". */
-static int replay_by_two(struct world *w, int *ret_done)
+/* Both are told to retry each dead letter at the same time; says how often exactly one of them was told "done". */
+static int retry_by_two(struct world *w, int *ret_done)
 {
     struct child *a = world_start(w, NULL, ARGS("mode=command", "name=ann")),
                  *b = world_start(w, NULL, ARGS("mode=command", "name=bob"));
@@ -235,51 +235,51 @@ static int replay_by_two(struct world *w, int *ret_done)
 }
 
 /* T12 I16 P41 */
-static void of_two_who_replay_a_dead_letter_at_once_one_is_told_and_it_runs_once(void **state)
+static void of_two_who_retry_a_dead_letter_at_once_one_is_told_and_it_runs_once(void **state)
 {
     struct world *w = *state;
     int done;
 
     make_dead(w);
-    assert_int_equal(replay_by_two(w, &done), DEAD);
+    assert_int_equal(retry_by_two(w, &done), DEAD);
     assert_int_equal(
-        world_count(w, "SELECT count(*) FROM semel_audit WHERE what = 'replay' AND reason = 'asked by a test'"), DEAD);
-    assert_text(w, "SELECT DISTINCT status, attempts, replays FROM semel_inbox", "failed|1|1");
+        world_count(w, "SELECT count(*) FROM semel_audit WHERE what = 'retry' AND reason = 'asked by a test'"), DEAD);
+    assert_text(w, "SELECT DISTINCT status, attempts, retries FROM semel_inbox", "failed|1|1");
     compete(w, ARGS("retry_max=1"), 2);
-    assert_text(w, "SELECT DISTINCT status, attempts, replays FROM semel_inbox", "completed|2|1");
+    assert_text(w, "SELECT DISTINCT status, attempts, retries FROM semel_inbox", "completed|2|1");
     world_balances(w);
 }
 
 /* T12 I16 */
-static void a_dead_letter_that_is_replayed_twice_has_one_effect(void **state)
+static void a_dead_letter_that_is_retried_twice_has_one_effect(void **state)
 {
     struct world *w = *state;
     int done;
 
     make_dead(w);
     for (int round = 0; round < 2; round++) {
-        world_run(w, ARGS("mode=replay"));
+        world_run(w, ARGS("mode=retry"));
         world_run(w, ARGS("retry_max=1"));
         world_balances(w);
     }
-    assert_int_equal(replay_by_two(w, &done), 0);
-    assert_int_equal(done, 0); /* it is done: there is nothing to replay */
+    assert_int_equal(retry_by_two(w, &done), 0);
+    assert_int_equal(done, 0); /* it is done: there is nothing to retry */
     assert_int_equal(world_count(w, "SELECT count(*) FROM semel_audit"), DEAD);
     world_balances(w);
 }
 
 /* T12 I16 P41 */
-static void a_replay_that_fails_again_is_dead_again_and_counted(void **state)
+static void a_retry_that_fails_again_is_dead_again_and_counted(void **state)
 {
     struct world *w = *state;
 
     world_send(w, "m-1", booking(TASK_FLAKY, 3, "a", 5), 1);
     world_run(w, ARGS("retry_max=2"));
-    assert_text(w, "SELECT status, attempts, replays FROM semel_inbox", "dead|2|0");
-    world_run(w, ARGS("mode=replay"));
+    assert_text(w, "SELECT status, attempts, retries FROM semel_inbox", "dead|2|0");
+    world_run(w, ARGS("mode=retry"));
     world_crash(w, "take.committed:1", ARGS("retry_max=2", "name=victim")); /* counts as its third attempt */
     world_run(w, ARGS("retry_max=2"));
-    assert_text(w, "SELECT status, attempts, replays FROM semel_inbox", "completed|4|1");
+    assert_text(w, "SELECT status, attempts, retries FROM semel_inbox", "completed|4|1");
     world_balances(w);
 }
 
@@ -424,9 +424,9 @@ int main(int argc, char **argv)
         TEST(a_message_whose_record_was_purged_is_quarantined_and_does_not_run),
         TEST(a_business_key_outlives_the_record_of_its_message),
         TEST(a_business_key_with_a_retention_expires_and_not_before),
-        TEST(of_two_who_replay_a_dead_letter_at_once_one_is_told_and_it_runs_once),
-        TEST(a_dead_letter_that_is_replayed_twice_has_one_effect),
-        TEST(a_replay_that_fails_again_is_dead_again_and_counted),
+        TEST(of_two_who_retry_a_dead_letter_at_once_one_is_told_and_it_runs_once),
+        TEST(a_dead_letter_that_is_retried_twice_has_one_effect),
+        TEST(a_retry_that_fails_again_is_dead_again_and_counted),
         TEST(every_event_twice_and_shuffled_gives_the_state_of_a_single_delivery),
         TEST(every_event_twice_on_several_workers_keeps_the_order_of_each_key),
         TEST(every_event_twice_without_any_order_balances),

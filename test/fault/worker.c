@@ -10,9 +10,9 @@
  * mode=run       steps and ticks until spool and inbox have nothing left to do (until=spool: the spool alone;
  *                until=stop: until SIGTERM), or for so many `loops`
  * mode=deliver   each line of stdin, "ID PAYLOAD", is given to the inbox as a delivery; answers "WHY STATE"
- * mode=command   each line of stdin is the id of a message for the `word`; answers "done STATE" or "late STATE"
- * mode=replay    replays all that is dead
- * mode=reconcile asks the effects for each unknown message: there, then it is resolved; not there, then replayed
+ * mode=command   each line of stdin is the id of a message for the `command`; answers "done STATE" or "late STATE"
+ * mode=retry    retries all that is dead
+ * mode=reconcile asks the effects for each unknown message: there, then it is resolved; not there, then retried
  * mode=purge     purges `batch` rows at a time until there are none
  *
  * Exit status: 0 in peace, 2 wrong arguments, 3 not done within `deadline_ms`, 4 the world failed.
@@ -48,7 +48,7 @@
     X(effect, "atomic")  \
     X(order, "none")     \
     X(on_gap, "dead")    \
-    X(word, "replay")
+    X(command, "retry")
 
 #define NUMBERS(X)              \
     X(retry_max, 50)            \
@@ -375,7 +375,7 @@ static void deliver(struct worker *w, const char *id, const char *payload)
 }
 
 /* As an operator does it: the row is read, then the command is given, whatever the row has become meanwhile. */
-static void command(struct worker *w, enum semel_order_word word, const char *id, const char *reason)
+static void command(struct worker *w, enum semel_command_kind kind, const char *id, const char *reason)
 {
     const struct semel_filter filter = {.consumer = w->policy.consumer,
                                         .source = semel__str(w->set.source),
@@ -383,7 +383,7 @@ static void command(struct worker *w, enum semel_order_word word, const char *id
                                         .received_before_us = SEMEL_NONE,
                                         .received_after_us = SEMEL_NONE};
     struct semel_row row = {.source = filter.source, .id = filter.id, .version = SEMEL_NONE}, *rows = NULL;
-    struct semel_command order = {.word = word,
+    struct semel_command order = {.kind = kind,
                                   .row = &row,
                                   .who = semel__str(w->set.name),
                                   .reason = semel__str(reason),
@@ -409,8 +409,8 @@ static void command(struct worker *w, enum semel_order_word word, const char *id
 
 static void each_line(struct worker *w)
 {
-    static const char *const words[] = {"replay", "discard", "resolve", NULL};
-    const enum semel_order_word word = (enum semel_order_word)choose(w->set.word, words);
+    static const char *const words[] = {"retry", "discard", "resolve", NULL};
+    const enum semel_command_kind kind = (enum semel_command_kind)choose(w->set.command, words);
     char line[1024];
 
     while (fgets(line, sizeof line, stdin) != NULL) {
@@ -418,7 +418,7 @@ static void each_line(struct worker *w)
         line[strcspn(line, "\n")] = '\0';
         blank = strchr(line, ' ');
         if (strcmp(w->set.mode, "command") == 0) {
-            command(w, word, line, "asked by a test");
+            command(w, kind, line, "asked by a test");
         } else if (blank != NULL) {
             *blank = '\0';
             deliver(w, line, blank + 1);
@@ -453,7 +453,7 @@ static void each_row(struct worker *w, const char *sql, bool ask)
     for (const char *p = text; *p != '\0'; p += length + (p[length] != '\0')) {
         length = strcspn(p, "\n");
         snprintf(id, sizeof id, "%.*s", (int)length, p);
-        command(w, ask && effect_is_there(w, id) ? SEMEL_WORD_RESOLVE : SEMEL_WORD_REPLAY, id, "reconciled");
+        command(w, ask && effect_is_there(w, id) ? SEMEL_COMMAND_RESOLVE : SEMEL_COMMAND_RETRY, id, "reconciled");
     }
 }
 
@@ -468,7 +468,7 @@ static void purge(struct worker *w)
 
 int main(int argc, char **argv)
 {
-    static const char *const modes[] = {"run", "deliver", "command", "replay", "reconcile", "purge", NULL};
+    static const char *const modes[] = {"run", "deliver", "command", "retry", "reconcile", "purge", NULL};
     static struct worker w;
     char byte;
 

@@ -87,7 +87,7 @@ static void sound_row(unsigned status)
     put_text(PG_COL_status, words[status]);
     put_int4(PG_COL_attempts, 1);
     put_int4(PG_COL_attempts_before, 0);
-    put_int4(PG_COL_replays, 0);
+    put_int4(PG_COL_retries, 0);
     put_flag(PG_COL_alone, false);
     put_int8(PG_COL_received_at, NOW_2000);
     put_int8(PG_COL_updated_at, NOW_2000);
@@ -182,7 +182,7 @@ static void check_sound(const struct semel_row *read)
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         MUST(texts[i].n <= CELL_MAX && semel__utf8_valid(texts[i]));
     MUST(read->id.n <= SEMEL_ID_MAX && read->source.n <= SEMEL_ID_MAX && read->consumer.n <= SEMEL_ID_MAX);
-    MUST(read->live.attempts >= 0 && read->live.replays >= 0 && read->live.attempts_before <= read->live.attempts);
+    MUST(read->live.attempts >= 0 && read->live.retries >= 0 && read->live.attempts_before <= read->live.attempts);
     MUST(read->received_us != SEMEL_NONE && read->updated_us != SEMEL_NONE && read->arrival != SEMEL_NONE);
 }
 

@@ -82,7 +82,7 @@ static void empty(sqlite3 *db)
 
 static const char *const columns[] = {
     "arrival",         "consumer",   "source",       "message_id",  "type",        "status",      "attempts",
-    "attempts_before", "replays",    "alone",        "fingerprint", "order_key",   "version",     "message_time",
+    "attempts_before", "retries",    "alone",        "fingerprint", "order_key",   "version",     "message_time",
     "received_at",     "updated_at", "processed_at", "due_at",      "lease_owner", "lease_until", "lease_token",
     "error_class",     "error_text", "outcome",      "position",    "headers",     "payload",     "traceparent",
 };
@@ -247,7 +247,7 @@ static void scan_all(struct semel_store *store)
 
 static void command_all(struct semel_inbox *inbox, bool damaged)
 {
-    for (int word = SEMEL_WORD_REPLAY; word <= SEMEL_WORD_RESOLVE; word++) {
+    for (int kind = SEMEL_COMMAND_RETRY; kind <= SEMEL_COMMAND_RESOLVE; kind++) {
         struct semel_arena arena;
         struct semel_fetched found = {.source = SEMEL_STR("s"), .id = SEMEL_STR("m")};
         struct semel_fetch_batch batch = {.consumer = inbox->policy->consumer, .items = &found, .n_items = 1};
@@ -261,7 +261,7 @@ static void command_all(struct semel_inbox *inbox, bool damaged)
         semel_store_rollback(inbox->store);
         if (found.present && !found.damaged)
             row = found.row;
-        struct semel_command c = {.word = (enum semel_order_word)word,
+        struct semel_command c = {.kind = (enum semel_command_kind)kind,
                                   .row = &row,
                                   .who = SEMEL_STR("ops"),
                                   .reason = SEMEL_STR("why"),

@@ -25,9 +25,9 @@ void sim_kill_worker(struct sim_actor *actor, struct sim_event *event)
 {
     struct sim_world *world = actor->world;
 
-    if (event->starts > (event->replays + 1) * world->cap + 2 + 2 * world->n_restores)
-        sim_broken(world, "a killer is stopped", "event %d has killed %d workers with %d retries and %d replays",
-                   event->n, event->starts, world->cap, event->replays);
+    if (event->starts > (event->retries + 1) * world->cap + 2 + 2 * world->n_restores)
+        sim_broken(world, "a killer is stopped", "event %d has killed %d workers with %d retries and %d retries",
+                   event->n, event->starts, world->cap, event->retries);
     world->counts[SIM_KILLED]++;
     sim_trace(world, "%s is killed by event %d", actor->owner, event->n);
     actor->dead = true;

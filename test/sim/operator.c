@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * operator.c: people who replay, discard and resolve, and the reconcile that asks the outside world.
+ * operator.c: people who retry, discard and resolve, and the reconcile that asks the outside world.
  *
- * An operator knows what really happened: what is done is resolved, what is not done is replayed or discarded. As in
+ * An operator knows what really happened: what is done is resolved, what is not done is retried or discarded. As in
  * life, nobody may decide on an unknown outcome while the worker in question may still be at it (sim_nobody_holds).
  * Where the effect is outside, or force is used, reading and deciding is one step: a command has no condition but the
  * status of the row, so a stale decision could meet the same status of a later attempt.
@@ -43,7 +43,7 @@ static bool decide(struct sim_world *world, const struct sim_event *event, struc
 {
     const bool kept = event->kept;
 
-    command->word = SEMEL_WORD_REPLAY;
+    command->kind = SEMEL_COMMAND_RETRY;
     if (needs_push(world, event)) {
         command->force = true;
         return true;
@@ -51,22 +51,22 @@ static bool decide(struct sim_world *world, const struct sim_event *event, struc
     if (!in_database(world) && !sim_nobody_holds(world, event))
         return false;
     if (may_be_given_up(world, event)) {
-        command->word = SEMEL_WORD_DISCARD;
+        command->kind = SEMEL_COMMAND_DISCARD;
         return sim_chance(world, 200);
     }
     if (event->effects > 0 || event->foregone) {
-        command->word = SEMEL_WORD_RESOLVE;
+        command->kind = SEMEL_COMMAND_RESOLVE;
     } else if (event->state == SEMEL_STATE_QUARANTINED) {
         bool harmless = kept && !world->scene.business && (world->orders & 1u << SEMEL_ORDER_ARRIVAL) == 0;
         if (!harmless || sim_chance(world, 200))
-            command->word = SEMEL_WORD_DISCARD;
+            command->kind = SEMEL_COMMAND_DISCARD;
         command->force = !sim_chance(world, 300);
     } else if (event->superseded) {
-        command->word = SEMEL_WORD_DISCARD; /* another message has its business key */
+        command->kind = SEMEL_COMMAND_DISCARD; /* another message has its business key */
     } else if (!kept || (hopeless(event) && (world->quiet || sim_chance(world, 500)))) {
-        command->word = SEMEL_WORD_DISCARD;
+        command->kind = SEMEL_COMMAND_DISCARD;
     } else if (!world->quiet && sim_chance(world, 50)) {
-        command->word = SEMEL_WORD_DISCARD;
+        command->kind = SEMEL_COMMAND_DISCARD;
     } else {
         command->force = world->scene.purge;       /* it may be older than the retention */
         if (event->error_class == SEMEL_CLASS_GAP) /* in the end nobody else goes past what never comes */
@@ -75,16 +75,16 @@ static bool decide(struct sim_world *world, const struct sim_event *event, struc
     return true;
 }
 
-static void count(struct sim_world *world, enum semel_order_word word)
+static void count(struct sim_world *world, enum semel_command_kind kind)
 {
-    switch (word) {
-    case SEMEL_WORD_REPLAY:
-        world->counts[SIM_REPLAYS]++;
+    switch (kind) {
+    case SEMEL_COMMAND_RETRY:
+        world->counts[SIM_RETRIES]++;
         return;
-    case SEMEL_WORD_DISCARD:
+    case SEMEL_COMMAND_DISCARD:
         world->counts[SIM_DISCARDS]++;
         return;
-    case SEMEL_WORD_RESOLVE:
+    case SEMEL_COMMAND_RESOLVE:
         world->counts[SIM_RESOLVES]++;
         return;
     }
@@ -120,17 +120,17 @@ static semel_status read_and_command(struct sim_actor *actor, const struct sim_e
 
 static void give_order(struct sim_actor *actor, struct sim_event *event, const struct semel_command *command)
 {
-    static const char *const words[] = {"replay", "discard", "resolve"};
+    static const char *const words[] = {"retry", "discard", "resolve"};
     struct sim_world *world = actor->world;
     struct semel_command_result result;
     struct semel_error err;
 
-    sim_trace(world, "%s says %s to event %d", actor->owner, words[command->word], event->n);
+    sim_trace(world, "%s says %s to event %d", actor->owner, words[command->kind], event->n);
     semel_status status = read_and_command(actor, event, *command, &result, &err);
     if (world->committed != NULL)
         sim_watch(world);
     if (status == SEMEL_OK && result.done)
-        count(world, command->word);
+        count(world, command->kind);
     else if (status == SEMEL_OK)
         world->counts[SIM_LATE_ORDERS]++;
     else if (status == SEMEL_INVALID)
@@ -154,7 +154,7 @@ static void care(struct sim_actor *actor, struct sim_event *event)
     give_order(actor, event, &command);
     actor->atomic = false;
     /* A second click; where the effect is outside or force is used, only on a command that cannot repeat it. */
-    bool harmless = certain || command.word != SEMEL_WORD_REPLAY;
+    bool harmless = certain || command.kind != SEMEL_COMMAND_RETRY;
     if (!actor->dead && !world->quiet && harmless && sim_chance(world, 300))
         give_order(actor, event, &command);
 }

@@ -49,7 +49,7 @@ static void go_back(struct sim_event *event, const struct sim_event *was)
     event->judged = was->judged;
     event->attempts = was->attempts;
     event->attempts_before = was->attempts_before;
-    event->replays = was->replays;
+    event->retries = was->retries;
     event->token = was->token;
     event->lease_until_us = was->lease_until_us;
     event->processed_us = was->processed_us;

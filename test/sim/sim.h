@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * sim.h: the simulator: core on the in-memory drivers, one seed a whole run, replayed exactly.
+ * sim.h: the simulator: core on the in-memory drivers, one seed a whole run, re-run exactly.
  *
  * A world is one run: a virtual clock, one database, one queue, up to four workers and two operators, each a fiber.
  * Before every operation of a store or a broker, and at every labelled point, an actor may be left for another one,
@@ -76,11 +76,11 @@
     X(KEYED_REPEATS, "repeats by key")      \
     X(FENCED, "fenced completions")         \
     X(RECOVERED, "recovered leases")        \
-    X(REPLAYS, "replays")                   \
+    X(RETRIES, "retries")                   \
     X(DISCARDS, "discards")                 \
     X(RESOLVES, "resolves")                 \
     X(LATE_ORDERS, "late commands")         \
-    X(REFUSED, "refused replays")           \
+    X(REFUSED, "refused retries")           \
     X(UNKNOWNS, "unknown outcomes")         \
     X(DEAD, "dead letters")                 \
     X(REJECTED, "rejected")                 \
@@ -132,7 +132,7 @@ enum sim_count {
 enum sim_kind {
     SIM_GOOD,
     SIM_FLAKY,    /* fails transiently a few times */
-    SIM_STUBBORN, /* fails permanently a few times: a replay heals it */
+    SIM_STUBBORN, /* fails permanently a few times: a retry heals it */
     SIM_POISON,   /* always fails */
     SIM_KILLER,   /* kills its worker whenever its handler runs */
     SIM_REJECT,   /* the business says no */
@@ -158,7 +158,7 @@ struct sim_event {
     bool gap;    /* it waits for versions that are missing */
     bool kept;   /* its payload is stored */
     bool judged; /* the last commit made it stale, or had it wait for or die of missing versions */
-    int attempts, attempts_before, replays;
+    int attempts, attempts_before, retries;
     int64_t token, lease_until_us, processed_us, updated_us;
     enum semel_class error_class;
     int owner, owner_incarnation; /* the actor that holds the lease, or -1 */
@@ -171,7 +171,7 @@ struct sim_event {
     bool alone;                   /* its lease is that of a message which runs by itself */
     bool prevented;               /* ever */
     bool contradicted;            /* the same id was sent with another payload */
-    bool superseded;              /* its replay was refused because of its business key */
+    bool superseded;              /* its retry was refused because of its business key */
     bool keyed, versioned;        /* its row has an order key, and a version */
     bool ordered;                 /* it was claimed by one that goes by an order */
     bool outside;                 /* its effect was outside */

@@ -202,13 +202,13 @@ static void check_row(struct sim_world *world, const struct sim_event *event, co
     if (semel__row_check(row, &err) != SEMEL_OK)
         sim_broken(world, "rows are sound", "event %d: %s", event->n, err.text);
     if (row->live.attempts - row->live.attempts_before > world->cap)
-        sim_broken(world, "attempts stay below the cap", "event %d: %d attempts, %d of them before the last replay",
+        sim_broken(world, "attempts stay below the cap", "event %d: %d attempts, %d of them before the last retry",
                    event->n, row->live.attempts, row->live.attempts_before);
     if (event->there && event->kept && !row->kept && !semel__state_final(row->live.state))
         sim_broken(world, "a stored payload stays until the end", "event %d is %s without it", event->n,
                    semel__state_name(row->live.state));
-    if (row->live.replays < event->replays)
-        sim_broken(world, "replays are counted", "event %d: %d after %d", event->n, row->live.replays, event->replays);
+    if (row->live.retries < event->retries)
+        sim_broken(world, "retries are counted", "event %d: %d after %d", event->n, row->live.retries, event->retries);
 }
 
 /* ---- versions (P74) ---- */
@@ -336,7 +336,7 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
     event->state = live->state;
     event->attempts = live->attempts;
     event->attempts_before = live->attempts_before;
-    event->replays = live->replays;
+    event->retries = live->retries;
     event->alone = live->alone;
     event->kept = row->kept;
     event->prevented |= live->state == SEMEL_STATE_PREVENTED;
@@ -359,7 +359,7 @@ static void check_gone(struct sim_world *world, struct sim_event *event)
         sim_broken(world, "purged below the watermark", "event %d is gone", event->n);
     event->there = false;
     event->was_final = true;
-    event->replays = event->starts = 0;
+    event->retries = event->starts = 0;
 }
 
 /* Where the effect is in the transaction several may be claimed, and the transaction itself keeps the order. */

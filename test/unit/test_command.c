@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_command.c: what an operator says of one row: replay, discard, resolve, in every state it can be in (I16).
+ * test_command.c: what an operator says of one row: retry, discard, resolve, in every state it can be in (I16).
  */
 #include "unit/engine.h"
 
@@ -10,10 +10,10 @@ struct asked {
     int64_t updated_us; /* 0: whatever the row is now */
 };
 
-static struct asked order(enum semel_order_word word, const char *id)
+static struct asked order(enum semel_command_kind kind, const char *id)
 {
     return (
-        struct asked){.command = {.word = word, .who = SEMEL_STR("ops@example.com"), .reason = SEMEL_STR("ticket 7")},
+        struct asked){.command = {.kind = kind, .who = SEMEL_STR("ops@example.com"), .reason = SEMEL_STR("ticket 7")},
                       .id = id};
 }
 
@@ -36,10 +36,10 @@ static bool command(struct engine *e, struct asked c, enum semel_state *ret_stat
     return result.done;
 }
 
-static void obeyed(struct engine *e, enum semel_order_word word, const char *id, enum semel_state becomes)
+static void obeyed(struct engine *e, enum semel_command_kind kind, const char *id, enum semel_state becomes)
 {
     enum semel_state state;
-    if (!command(e, order(word, id), &state))
+    if (!command(e, order(kind, id), &state))
         fail_msg("%s", e->err.text);
     assert_int_equal(state, becomes);
     assert_int_equal(state_of(e, id), becomes);
@@ -102,28 +102,28 @@ static void every_state_has_its_answer(void **state)
     char text[100];
 
     fill(e);
-    for (int word = 0; word < 3; word++)
+    for (int kind = 0; kind < 3; kind++)
         for (enum semel_state s = SEMEL_STATE_PROCESSING; s < SEMEL_STATE_COUNT; s++) {
             const char *id = s == SEMEL_STATE_QUARANTINED ? "position:quarantined" : semel__state_name(s);
             bool open = s == SEMEL_STATE_DEAD || s == SEMEL_STATE_QUARANTINED || s == SEMEL_STATE_UNKNOWN;
-            bool may = open || (s == SEMEL_STATE_FAILED && word != SEMEL_WORD_RESOLVE) ||
-                       (s == SEMEL_STATE_WAITING && word != SEMEL_WORD_RESOLVE); /* by force, through its gap */
+            bool may = open || (s == SEMEL_STATE_FAILED && kind != SEMEL_COMMAND_RESOLVE) ||
+                       (s == SEMEL_STATE_WAITING && kind != SEMEL_COMMAND_RESOLVE); /* by force, through its gap */
             enum semel_state after;
             if (state_of(e, id) != s) /* answered before by another word: make it anew */
                 continue;
-            struct asked c = order((enum semel_order_word)word, id);
+            struct asked c = order((enum semel_command_kind)kind, id);
             c.command.force = true;
             bool done = command(e, c, &after);
             assert_int_equal(done, may);
-            assert_int_equal(state_of(e, id), may ? becomes[word] : s);
-            assert_int_equal(after, may ? becomes[word] : s);
-            snprintf(text, sizeof text, "the message is %s: there is nothing to %s", semel__state_name(s), words[word]);
+            assert_int_equal(state_of(e, id), may ? becomes[kind] : s);
+            assert_int_equal(after, may ? becomes[kind] : s);
+            snprintf(text, sizeof text, "the message is %s: there is nothing to %s", semel__state_name(s), words[kind]);
             if (!may)
                 assert_string_equal(e->err.text, text);
-            if (may && word == SEMEL_WORD_REPLAY && s != SEMEL_STATE_FAILED) /* replayed: now it is failed */
-                obeyed(e, SEMEL_WORD_DISCARD, id, SEMEL_STATE_REJECTED);
+            if (may && kind == SEMEL_COMMAND_RETRY && s != SEMEL_STATE_FAILED) /* retried: now it is failed */
+                obeyed(e, SEMEL_COMMAND_DISCARD, id, SEMEL_STATE_REJECTED);
         }
-    assert_false(command(e, order(SEMEL_WORD_REPLAY, "nobody"), &(enum semel_state){0}));
+    assert_false(command(e, order(SEMEL_COMMAND_RETRY, "nobody"), &(enum semel_state){0}));
     assert_string_equal(e->err.text, "there is no such message");
 }
 
@@ -131,7 +131,7 @@ static void every_state_has_its_answer(void **state)
 static void command_on_a_row_that_was_touched_since_is_not_obeyed(void **state)
 {
     struct engine *e = *state;
-    struct asked c = order(SEMEL_WORD_DISCARD, "failed");
+    struct asked c = order(SEMEL_COMMAND_DISCARD, "failed");
     enum semel_state after;
 
     process_one(e, msg("failed", "fail"));
@@ -153,7 +153,7 @@ static void dead_quarantined_and_unknown_may_be_discarded_and_resolved(void **st
 
     fill(e);
     for (size_t i = 0; i < 3; i++)
-        obeyed(e, i == 1 ? SEMEL_WORD_RESOLVE : SEMEL_WORD_DISCARD, open[i],
+        obeyed(e, i == 1 ? SEMEL_COMMAND_RESOLVE : SEMEL_COMMAND_DISCARD, open[i],
                i == 1 ? SEMEL_STATE_COMPLETED : SEMEL_STATE_REJECTED);
     struct semel_row row = row_of(e, "dead");
     assert_int_equal(row.live.error_class, SEMEL_CLASS_DISCARDED);
@@ -161,10 +161,10 @@ static void dead_quarantined_and_unknown_may_be_discarded_and_resolved(void **st
     assert_false(row.kept);
 }
 
-/* ---- replay ------------------------------------------------------------------------------------------- */
+/* ---- retry ------------------------------------------------------------------------------------------- */
 
-/* P41: the same id, the same policy, counted: a budget of 2 again after a replay. */
-static void replayed_message_keeps_its_id_and_has_a_new_budget_of_attempts(void **state)
+/* P41: the same id, the same policy, counted: a budget of 2 again after a retry. */
+static void retried_message_keeps_its_id_and_has_a_new_budget_of_attempts(void **state)
 {
     struct engine *e = *state;
 
@@ -173,11 +173,11 @@ static void replayed_message_keeps_its_id_and_has_a_new_budget_of_attempts(void 
     e->now_us += 10 * SECOND_US;
     work(e, 1);
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
-    obeyed(e, SEMEL_WORD_REPLAY, "a", SEMEL_STATE_FAILED);
+    obeyed(e, SEMEL_COMMAND_RETRY, "a", SEMEL_STATE_FAILED);
     struct semel_row row = row_of(e, "a");
     assert_int_equal(row.live.attempts, 2);
     assert_int_equal(row.live.attempts_before, 2);
-    assert_int_equal(row.live.replays, 1);
+    assert_int_equal(row.live.retries, 1);
     assert_int_equal(row.live.due_us, e->now_us);
     assert_str(row.live.error_text, "try again");
     work(e, 1);
@@ -190,7 +190,7 @@ static void replayed_message_keeps_its_id_and_has_a_new_budget_of_attempts(void 
     assert_int_equal(attempts_of(e, "a"), 4);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 2);
     e->mended = true;
-    obeyed(e, SEMEL_WORD_REPLAY, "a", SEMEL_STATE_FAILED);
+    obeyed(e, SEMEL_COMMAND_RETRY, "a", SEMEL_STATE_FAILED);
     work(e, 1);
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
     assert_int_equal(effects_of(e, "a"), 1);
@@ -204,22 +204,22 @@ static void second_operator_is_told_that_he_was_late(void **state)
 
     process_one(e, msg("a", "bad"));
     e->mended = true;
-    obeyed(e, SEMEL_WORD_REPLAY, "a", SEMEL_STATE_FAILED);
-    assert_false(command(e, order(SEMEL_WORD_REPLAY, "a"), &after)); /* not run yet, and due anyway */
+    obeyed(e, SEMEL_COMMAND_RETRY, "a", SEMEL_STATE_FAILED);
+    assert_false(command(e, order(SEMEL_COMMAND_RETRY, "a"), &after)); /* not run yet, and due anyway */
     assert_string_equal(e->err.text, "the message is to be retried already: it has not run since");
     work(e, 1);
-    assert_false(command(e, order(SEMEL_WORD_REPLAY, "a"), &after));
+    assert_false(command(e, order(SEMEL_COMMAND_RETRY, "a"), &after));
     assert_int_equal(after, SEMEL_STATE_COMPLETED);
     assert_string_equal(e->err.text, "the message is completed: there is nothing to retry");
     assert_int_equal(effects_of(e, "a"), 1);
     assert_int_equal(audits_of(e), 1);
 }
 
-static void replay_is_refused_with_its_reason(void **state)
+static void retry_is_refused_with_its_reason(void **state)
 {
     struct engine *e = *state;
     static char long_text[1002];
-    struct asked c = order(SEMEL_WORD_REPLAY, "a");
+    struct asked c = order(SEMEL_COMMAND_RETRY, "a");
 
     process_one(e, msg("a", "bad"));
     c.command.reason = SEMEL_STR("");
@@ -227,15 +227,15 @@ static void replay_is_refused_with_its_reason(void **state)
     c.command.reason = SEMEL_STR("why");
     c.command.who = (struct semel_str){0};
     refused(e, c, SEMEL_JUDGED_ALLOWED, "say who you are and why: both go into the audit");
-    c = order(SEMEL_WORD_REPLAY, "");
+    c = order(SEMEL_COMMAND_RETRY, "");
     refused(e, c, SEMEL_JUDGED_ALLOWED, "message id is empty; it must have 1 to 255 bytes");
     memset(long_text, 'x', 1001);
-    c = order(SEMEL_WORD_REPLAY, "a");
+    c = order(SEMEL_COMMAND_RETRY, "a");
     c.command.reason = semel__str(long_text);
     refused(e, c, SEMEL_JUDGED_ALLOWED, "the reason must be UTF-8 text of at most 1000 bytes");
     c.command.reason = (struct semel_str){"\xff", 1};
     refused(e, c, SEMEL_JUDGED_ALLOWED, "the reason must be UTF-8 text of at most 1000 bytes");
-    c = order(SEMEL_WORD_REPLAY, "a");
+    c = order(SEMEL_COMMAND_RETRY, "a");
     c.command.who = (struct semel_str){"\xff", 1};
     refused(e, c, SEMEL_JUDGED_ALLOWED, "who is not UTF-8 text without NUL");
     assert_int_equal(audits_of(e), 0);
@@ -243,10 +243,10 @@ static void replay_is_refused_with_its_reason(void **state)
 }
 
 /* I16: older than the dedupe retention: refused unless forced. */
-static void replay_of_what_is_older_than_the_retention_must_be_forced(void **state)
+static void retry_of_what_is_older_than_the_retention_must_be_forced(void **state)
 {
     struct engine *e = *state;
-    struct asked c = order(SEMEL_WORD_REPLAY, "a");
+    struct asked c = order(SEMEL_COMMAND_RETRY, "a");
     struct semel__msg m = msg("a", "bad");
 
     m.message_time_us = e->now_us;
@@ -254,7 +254,7 @@ static void replay_of_what_is_older_than_the_retention_must_be_forced(void **sta
     e->now_us += e->policy.retention_us + 1;
     refused(
         e, c, SEMEL_JUDGED_TOO_OLD,
-        "the message is older than the retention of its duplicates: replaying it may repeat an effect; force it if you "
+        "the message is older than the retention of its duplicates: retrying it may repeat an effect; force it if you "
         "know better");
     assert_int_equal(e->err.cls, SEMEL_CLASS_TOO_OLD);
     c.command.force = true;
@@ -265,10 +265,10 @@ static void replay_of_what_is_older_than_the_retention_must_be_forced(void **sta
 }
 
 /* What never was fit to run lacks it still. */
-static void replay_of_what_has_no_id_must_be_forced(void **state)
+static void retry_of_what_has_no_id_must_be_forced(void **state)
 {
     struct engine *e = *state;
-    struct asked c = order(SEMEL_WORD_REPLAY, "position:p/1");
+    struct asked c = order(SEMEL_COMMAND_RETRY, "position:p/1");
     struct semel__msg m = msg("", "ok");
 
     m.position = SEMEL_STR("p/1");
@@ -283,15 +283,15 @@ static void replay_of_what_has_no_id_must_be_forced(void **state)
     assert_int_equal(effects_of(e, "position:p/1"), 1);
 }
 
-static void replay_without_a_kept_payload_is_refused(void **state)
+static void retry_without_a_kept_payload_is_refused(void **state)
 {
     struct engine *e = *state;
 
     e->policy.keep = SEMEL_KEEP_NEVER;
     process_one(e, msg("a", "bad"));
-    refused(e, order(SEMEL_WORD_REPLAY, "a"), SEMEL_JUDGED_NOT_KEPT,
+    refused(e, order(SEMEL_COMMAND_RETRY, "a"), SEMEL_JUDGED_NOT_KEPT,
             "the payload was not kept: only its broker can bring this message again");
-    obeyed(e, SEMEL_WORD_DISCARD, "a", SEMEL_STATE_REJECTED);
+    obeyed(e, SEMEL_COMMAND_DISCARD, "a", SEMEL_STATE_REJECTED);
 }
 
 /* ---- keys --------------------------------------------------------------------------------------------- */
@@ -300,7 +300,7 @@ static void replay_without_a_kept_payload_is_refused(void **state)
 static void successors_are_woken(void **state)
 {
     struct engine *e = *state;
-    static const enum semel_order_word words[] = {SEMEL_WORD_DISCARD, SEMEL_WORD_RESOLVE};
+    static const enum semel_command_kind kinds[] = {SEMEL_COMMAND_DISCARD, SEMEL_COMMAND_RESOLVE};
 
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     for (size_t i = 0; i < 2; i++) {
@@ -325,7 +325,7 @@ static void version_advances_when_its_message_is_discarded(void **state)
     process_one(e, keyed("v1", "bad", "k", 1));
     process_one(e, keyed("v2", "ok", "k", 2));
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
-    obeyed(e, SEMEL_WORD_DISCARD, "v1", SEMEL_STATE_REJECTED);
+    obeyed(e, SEMEL_COMMAND_DISCARD, "v1", SEMEL_STATE_REJECTED);
     work(e, 1);
     assert_int_equal(state_of(e, "v2"), SEMEL_STATE_COMPLETED);
     process_one(e, keyed("v1 again", "ok", "k", 1));
@@ -343,8 +343,8 @@ static void discard_ahead_of_a_gap_leaves_the_missing_versions_their_turn(void *
     process_one(e, keyed("v1", "ok", "k", 1));
     process_one(e, keyed("v7", "ok", "k", 7));
     process_one(e, keyed("bogus", "ok", "k", 20261116));
-    obeyed(e, SEMEL_WORD_DISCARD, "v7", SEMEL_STATE_REJECTED);
-    obeyed(e, SEMEL_WORD_DISCARD, "bogus", SEMEL_STATE_REJECTED);
+    obeyed(e, SEMEL_COMMAND_DISCARD, "v7", SEMEL_STATE_REJECTED);
+    obeyed(e, SEMEL_COMMAND_DISCARD, "bogus", SEMEL_STATE_REJECTED);
     for (int64_t v = 2; v <= 9; v++) {
         snprintf(id, sizeof id, "n%d", (int)v);
         if (v != 7)
@@ -361,7 +361,7 @@ static void retry_of_a_gap_waits_again_and_only_force_runs_past_it(void **state)
 {
     /* I12 */
     struct engine *e = *state;
-    struct asked force = order(SEMEL_WORD_REPLAY, "v3");
+    struct asked force = order(SEMEL_COMMAND_RETRY, "v3");
     enum semel_state after;
 
     force.command.force = true;
@@ -371,7 +371,7 @@ static void retry_of_a_gap_waits_again_and_only_force_runs_past_it(void **state)
     e->now_us += e->policy.gap_timeout_us + 1;
     work(e, 0);
     assert_int_equal(state_of(e, "v3"), SEMEL_STATE_DEAD);
-    obeyed(e, SEMEL_WORD_REPLAY, "v3", SEMEL_STATE_WAITING);
+    obeyed(e, SEMEL_COMMAND_RETRY, "v3", SEMEL_STATE_WAITING);
     work(e, 0);
     assert_int_equal(state_of(e, "v3"), SEMEL_STATE_WAITING); /* under a new timer */
     e->now_us += e->policy.gap_timeout_us + 1;
@@ -393,7 +393,7 @@ static void skipped_version_that_finds_no_room_is_waited_for(void **state)
     e->policy.order = SEMEL_ORDER_VERSION;
     process_one(e, keyed("v1", "ok", "k", 1));
     process_one(e, keyed("v3", "ok", "k", 3));
-    obeyed(e, SEMEL_WORD_DISCARD, "v3", SEMEL_STATE_REJECTED);
+    obeyed(e, SEMEL_COMMAND_DISCARD, "v3", SEMEL_STATE_REJECTED);
     e->policy.parked_key_max = 1;
     process_one(e, keyed("v9", "ok", "k", 9));
     process_one(e, keyed("v3 again", "ok", "k", 3));
@@ -403,15 +403,15 @@ static void skipped_version_that_finds_no_room_is_waited_for(void **state)
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
 }
 
-/* A replayed head runs before what waits behind it. */
-static void replayed_head_runs_before_its_successors(void **state)
+/* A retried head runs before what waits behind it. */
+static void retried_head_runs_before_its_successors(void **state)
 {
     struct engine *e = *state;
 
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     process_one(e, keyed("a1", "bad", "a", SEMEL_NONE));
     process_one(e, keyed("a2", "ok", "a", SEMEL_NONE));
-    obeyed(e, SEMEL_WORD_REPLAY, "a1", SEMEL_STATE_FAILED);
+    obeyed(e, SEMEL_COMMAND_RETRY, "a1", SEMEL_STATE_FAILED);
     e->mended = true;
     work(e, 2);
     assert_true(strstr(e->trace, "run:a1") < strstr(e->trace, "run:a2"));
@@ -430,7 +430,7 @@ static void discarded_message_gives_its_business_key_up(void **state)
     m = msg("b", "ok");
     m.business[0] = SEMEL_STR("pay");
     m.n_business = 1;
-    obeyed(e, SEMEL_WORD_DISCARD, "a", SEMEL_STATE_REJECTED);
+    obeyed(e, SEMEL_COMMAND_DISCARD, "a", SEMEL_STATE_REJECTED);
     process_one(e, m);
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
 }
@@ -444,10 +444,10 @@ static void audit_says_who_did_what_and_why(void **state)
     const struct semel_mem_audit *audits;
 
     process_one(e, msg("a", "bad"));
-    obeyed(e, SEMEL_WORD_REPLAY, "a", SEMEL_STATE_FAILED);
-    obeyed(e, SEMEL_WORD_DISCARD, "a", SEMEL_STATE_REJECTED);
+    obeyed(e, SEMEL_COMMAND_RETRY, "a", SEMEL_STATE_FAILED);
+    obeyed(e, SEMEL_COMMAND_DISCARD, "a", SEMEL_STATE_REJECTED);
     assert_int_equal(semel__mem_audits(e->db, &audits), 2);
-    assert_str(audits[0].line.what, "replay");
+    assert_str(audits[0].line.what, "retry");
     assert_str(audits[1].line.what, "discard");
     assert_str(audits[0].line.who, "ops@example.com");
     assert_str(audits[0].line.reason, "ticket 7");
@@ -463,7 +463,7 @@ static void command_that_fails_on_the_way_changes_nothing(void **state)
     struct engine *e = *state;
     static const char *const ops[] = {"begin", "fetch", "settle", "commit"};
     struct semel_command_result result;
-    struct asked c = order(SEMEL_WORD_REPLAY, "a");
+    struct asked c = order(SEMEL_COMMAND_RETRY, "a");
 
     process_one(e, msg("a", "bad"));
     for (size_t i = 0; i < COUNT(ops); i++) {
@@ -477,7 +477,7 @@ static void command_that_fails_on_the_way_changes_nothing(void **state)
         assert_int_equal(audits_of(e), 0);
     }
     forget(e);
-    obeyed(e, SEMEL_WORD_REPLAY, "a", SEMEL_STATE_FAILED);
+    obeyed(e, SEMEL_COMMAND_RETRY, "a", SEMEL_STATE_FAILED);
     assert_int_equal(audits_of(e), 1);
 }
 
@@ -486,7 +486,7 @@ static void damaged_row_is_refused_and_called_damaged(void **state)
     struct engine *e = *state;
     const struct semel_row row = {.source = SEMEL_STR("s"), .id = SEMEL_STR("a"), .version = SEMEL_NONE};
     struct semel_command_result result = {.done = true};
-    struct semel_command c = order(SEMEL_WORD_DISCARD, "a").command;
+    struct semel_command c = order(SEMEL_COMMAND_DISCARD, "a").command;
 
     process_one(e, msg("a", "bad"));
     damage(e, "a");
@@ -503,7 +503,7 @@ static void command_on_a_row_of_another_key_is_not_obeyed(void **state)
     struct engine *e = *state;
     const struct semel_row row = {.source = SEMEL_STR("s"), .id = SEMEL_STR("a"), .version = SEMEL_NONE};
     struct semel_command_result result;
-    struct semel_command c = order(SEMEL_WORD_DISCARD, "a").command;
+    struct semel_command c = order(SEMEL_COMMAND_DISCARD, "a").command;
 
     e->policy.order = SEMEL_ORDER_ARRIVAL;
     process_one(e, keyed("a", "bad", "k", SEMEL_NONE));
@@ -521,18 +521,18 @@ int main(int argc, char **argv)
         ON_EACH(command_on_a_row_that_was_touched_since_is_not_obeyed),
         ON_EACH(command_on_a_row_of_another_key_is_not_obeyed),
         ON_EACH(dead_quarantined_and_unknown_may_be_discarded_and_resolved),
-        ON_EACH(replayed_message_keeps_its_id_and_has_a_new_budget_of_attempts),
+        ON_EACH(retried_message_keeps_its_id_and_has_a_new_budget_of_attempts),
         ON_EACH(second_operator_is_told_that_he_was_late),
-        ON_EACH(replay_is_refused_with_its_reason),
-        ON_EACH(replay_of_what_is_older_than_the_retention_must_be_forced),
-        ON_EACH(replay_of_what_has_no_id_must_be_forced),
-        ON_EACH(replay_without_a_kept_payload_is_refused),
+        ON_EACH(retry_is_refused_with_its_reason),
+        ON_EACH(retry_of_what_is_older_than_the_retention_must_be_forced),
+        ON_EACH(retry_of_what_has_no_id_must_be_forced),
+        ON_EACH(retry_without_a_kept_payload_is_refused),
         ON_EACH(successors_are_woken),
         ON_EACH(version_advances_when_its_message_is_discarded),
         ON_EACH(discard_ahead_of_a_gap_leaves_the_missing_versions_their_turn),
         ON_EACH(retry_of_a_gap_waits_again_and_only_force_runs_past_it),
         ON_EACH(skipped_version_that_finds_no_room_is_waited_for),
-        ON_EACH(replayed_head_runs_before_its_successors),
+        ON_EACH(retried_head_runs_before_its_successors),
         ON_EACH(discarded_message_gives_its_business_key_up),
         ON_MEM(audit_says_who_did_what_and_why),
         ON_EACH(command_that_fails_on_the_way_changes_nothing),

@@ -569,7 +569,7 @@ static void fill(struct engine *e)
 }
 
 /* What the command line would look up: the facts of a row and of its key. */
-static enum semel_judgement ask(struct engine *e, const char *id, enum semel_order_word word, bool force)
+static enum semel_judgement ask(struct engine *e, const char *id, enum semel_command_kind kind, bool force)
 {
     struct semel_history history = {.last_version = SEMEL_NONE, .watermark_us = SEMEL_NONE};
     struct semel_row row = row_of(e, id), *rows = NULL;
@@ -586,7 +586,7 @@ static enum semel_judgement ask(struct engine *e, const char *id, enum semel_ord
         semel__facts_key(&facts, rows, n, false);
     }
     semel__buf_init(&text, 1000);
-    enum semel_judgement would = semel__explain_would(&facts, word, force, &text);
+    enum semel_judgement would = semel__explain_would(&facts, kind, force, &text);
     assert_true(text.n > 10);
     semel__buf_done(&text);
     return would;
@@ -604,13 +604,13 @@ static void what_a_dry_run_promises_is_what_core_does(void **state)
     struct engine *e = *state;
 
     fill(e);
-    for (enum semel_order_word word = SEMEL_WORD_REPLAY; word <= SEMEL_WORD_RESOLVE; word++)
+    for (enum semel_command_kind kind = SEMEL_COMMAND_RETRY; kind <= SEMEL_COMMAND_RESOLVE; kind++)
         for (int force = 0; force < 2; force++)
             for (size_t i = 0; i < COUNT(ids); i++) {
-                enum semel_judgement would = ask(e, ids[i], word, force == 1);
+                enum semel_judgement would = ask(e, ids[i], kind, force == 1);
                 const struct semel_row row = row_of(e, ids[i]);
                 struct semel_command_result did;
-                struct semel_command c = {.word = word,
+                struct semel_command c = {.kind = kind,
                                           .row = &row,
                                           .who = SEMEL_STR("ops"),
                                           .reason = SEMEL_STR("test"),
@@ -620,7 +620,7 @@ static void what_a_dry_run_promises_is_what_core_does(void **state)
                 semel_status status = semel__inbox_command(&e->inbox, &c, &did, &e->err);
                 assert_false(did.done);
                 if (would != did.judged)
-                    fail_msg("%s, word %d, force %d: said %s, core %s (%s)", ids[i], word, force,
+                    fail_msg("%s, kind %d, force %d: said %s, core %s (%s)", ids[i], kind, force,
                              semel__judgement_name(would), semel__judgement_name(did.judged), e->err.text);
                 semel_status expected = would == SEMEL_JUDGED_ALLOWED     ? SEMEL_RETRY
                                         : semel__judgement_refuses(would) ? SEMEL_INVALID

@@ -75,7 +75,7 @@ static void who_waited_runs_when_the_holder_is_discarded(void **state)
 {
     struct engine *e = *state;
     struct semel__msg msgs[] = {business("a", "bad", "pay-1"), business("b", "ok", "pay-1")};
-    struct semel_command discard = {.word = SEMEL_WORD_DISCARD,
+    struct semel_command discard = {.kind = SEMEL_COMMAND_DISCARD,
                                     .who = SEMEL_STR("ops@example.com"),
                                     .reason = SEMEL_STR("ticket 7")};
     struct semel_command_result result;
@@ -345,7 +345,9 @@ static void damaged_order_key_stops_its_own_messages_only(void **state)
     struct engine *e = *state;
     struct semel__msg first[] = {keyed("bad-1", "fail@1", "bad", 1), keyed("good-1", "fail@1", "good", 1)};
     struct semel__msg next[] = {keyed("bad-2", "ok", "bad", 2), keyed("fine", "ok", "fine", 1)};
-    struct semel_command discard = {.word = SEMEL_WORD_DISCARD, .who = SEMEL_STR("test"), .reason = SEMEL_STR("test")};
+    struct semel_command discard = {.kind = SEMEL_COMMAND_DISCARD,
+                                    .who = SEMEL_STR("test"),
+                                    .reason = SEMEL_STR("test")};
     struct semel_command_result result;
     size_t n = 0;
 

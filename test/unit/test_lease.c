@@ -379,7 +379,9 @@ static void live_lease_is_not_recovered(void **state)
 static void discard(struct engine *e, const char *id)
 {
     struct semel_command_result result;
-    struct semel_command command = {.word = SEMEL_WORD_DISCARD, .who = SEMEL_STR("ops"), .reason = SEMEL_STR("wrong")};
+    struct semel_command command = {.kind = SEMEL_COMMAND_DISCARD,
+                                    .who = SEMEL_STR("ops"),
+                                    .reason = SEMEL_STR("wrong")};
     assert_ok(e, command_row(e, id, command, &result));
     assert_true(result.done);
 }

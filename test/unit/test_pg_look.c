@@ -69,7 +69,7 @@ static void ask_filters(struct engine *e)
         struct semel_filter filter = filters[i];
         struct semel_row *rows = NULL;
         struct semel_group *groups = NULL;
-        struct semel_selection s = {.word = SEMEL_STR("retry"), .who = SEMEL_STR("ops"), .reason = SEMEL_STR("x")};
+        struct semel_selection s = {.command = SEMEL_STR("retry"), .who = SEMEL_STR("ops"), .reason = SEMEL_STR("x")};
         size_t n = 0;
         bool capped = false;
         filter.received_before_us = filter.received_after_us = SEMEL_NONE;

@@ -84,7 +84,7 @@ static void a_waiter_that_comes_again_has_no_place_in_its_key(void **state)
     process_one(e, holder);
     process_one(e, waiter);
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
-    const struct semel_command discard = {.word = SEMEL_WORD_DISCARD,
+    const struct semel_command discard = {.kind = SEMEL_COMMAND_DISCARD,
                                           .who = SEMEL_STR("me"),
                                           .reason = SEMEL_STR("no")};
     struct semel_command_result result;

@@ -34,7 +34,7 @@ static struct semel_row good(enum semel_state state)
         .live = {.state = state,
                  .attempts = 2,
                  .attempts_before = 1,
-                 .replays = 1,
+                 .retries = 1,
                  .due_us = state == SEMEL_STATE_FAILED ? NOW : SEMEL_NONE,
                  .processed_us = semel__state_final(state) ? NOW : SEMEL_NONE,
                  .lease_owner = leased ? SEMEL_STR("worker") : (struct semel_str){0},
@@ -186,10 +186,10 @@ static void a_number_out_of_range_is_damage(void **state)
     row.live.attempts_before = 3; /* more than there are */
     assert_damaged(&row, "attempts_before");
     row = fine;
-    row.live.replays = -1;
-    assert_damaged(&row, "replays");
-    row.live.replays = 1000001;
-    assert_damaged(&row, "replays");
+    row.live.retries = -1;
+    assert_damaged(&row, "retries");
+    row.live.retries = 1000001;
+    assert_damaged(&row, "retries");
     row = fine;
     row.version = -7;
     assert_damaged(&row, "version");

@@ -8,9 +8,9 @@
 
 /* ---- selections --------------------------------------------------------------------------------------- */
 
-static struct semel_selection wish(const char *word)
+static struct semel_selection wish(const char *command)
 {
-    return (struct semel_selection){.word = semel__str(word),
+    return (struct semel_selection){.command = semel__str(command),
                                     .who = SEMEL_STR("ops@example.com"),
                                     .reason = SEMEL_STR("ticket 7: it's fixed\n"),
                                     .force = true};
@@ -27,10 +27,10 @@ static semel_status try_select(struct engine *e, struct semel_filter filter, siz
     return status;
 }
 
-static struct semel_selection selected_dead(struct engine *e, const char *word)
+static struct semel_selection selected_dead(struct engine *e, const char *command)
 {
     struct semel_filter filter = ANY;
-    struct semel_selection s = wish(word);
+    struct semel_selection s = wish(command);
     filter.states = BIT(DEAD);
     assert_ok(e, try_select(e, filter, 100, &s));
     return s;
@@ -84,9 +84,9 @@ static void selection_is_frozen_while_rows_come_and_change(void **state)
     assert_int_equal(s.made_us, e->now_us);
 
     process_one(e, msg("d3", "bad"));
-    struct semel_command replay = {.word = SEMEL_WORD_REPLAY, .who = SEMEL_STR("another"), .reason = SEMEL_STR("x")};
+    struct semel_command retry = {.kind = SEMEL_COMMAND_RETRY, .who = SEMEL_STR("another"), .reason = SEMEL_STR("x")};
     struct semel_command_result result;
-    assert_ok(e, command_row(e, "d2", replay, &result));
+    assert_ok(e, command_row(e, "d2", retry, &result));
     assert_true(result.done);
     assert_int_not_equal(row_of(e, "d2").updated_us, updated_us);
 
@@ -96,7 +96,7 @@ static void selection_is_frozen_while_rows_come_and_change(void **state)
     assert_int_equal(items[1].place, 2);
     assert_int_equal(items[1].updated_us, updated_us);
     struct semel_selection read = selection(e, s.number);
-    assert_str(read.word, "retry");
+    assert_str(read.command, "retry");
     assert_str(read.who, "ops@example.com");
     assert_str(read.reason, "ticket 7: it's fixed\n");
     assert_true(read.force);
@@ -147,7 +147,7 @@ static void two_selections_of_the_same_rows_are_apart(void **state)
     mark(e, one.number, 1, "done");
     assert_left(e, one.number, 10, "");
     assert_left(e, two.number, 10, "c/s/d1 c/s/d2");
-    assert_str(selection(e, two.number).word, "resolve");
+    assert_str(selection(e, two.number).command, "resolve");
 }
 
 static void selection_is_in_order_of_arrival_across_consumers_and_states(void **state)
@@ -245,9 +245,9 @@ static void history_tells_attempts_acts_conflicts_and_keys(void **state)
 {
     struct engine *e = *state;
     struct semel__msg m = msg("m", "bad");
-    struct semel_command replay = {.word = SEMEL_WORD_REPLAY,
-                                   .who = SEMEL_STR("ops"),
-                                   .reason = SEMEL_STR("it's\nfixed")};
+    struct semel_command retry = {.kind = SEMEL_COMMAND_RETRY,
+                                  .who = SEMEL_STR("ops"),
+                                  .reason = SEMEL_STR("it's\nfixed")};
     struct semel_command_result result;
     size_t n = 0;
     m.business[0] = SEMEL_STR("pay/2");
@@ -260,7 +260,7 @@ static void history_tells_attempts_acts_conflicts_and_keys(void **state)
     process_one(e, msg("m", "another"));
     process_one(e, msg("m", "another"));
     process_one(e, msg("m", "a third"));
-    assert_ok(e, command_row(e, "m", replay, &result));
+    assert_ok(e, command_row(e, "m", retry, &result));
     assert_true(result.done);
     e->now_us += SECOND_US;
     assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
@@ -277,7 +277,7 @@ static void history_tells_attempts_acts_conflicts_and_keys(void **state)
     assert_int_equal(h.n_acts, 1);
     assert_int_equal(h.acts[0].at_us, START_US + SECOND_US);
     assert_str(h.acts[0].who, "ops");
-    assert_str(h.acts[0].what, "replay");
+    assert_str(h.acts[0].what, "retry");
     assert_str(h.acts[0].reason, "it's\nfixed");
     assert_int_equal(h.n_conflicts, 2);
     assert_int_equal(h.conflicts[0].n + h.conflicts[1].n, 3);

@@ -119,7 +119,7 @@ static void assert_fit(const struct scene *s, const struct semel_live *before, c
     if (semel__row_check(&row, &err) != SEMEL_OK)
         fail_msg("%s", err.text);
     assert_true(after->attempts >= before->attempts);
-    assert_true(after->replays >= before->replays);
+    assert_true(after->retries >= before->retries);
 }
 
 static void assert_follows(const struct scene *s, const struct semel__verdict *v, struct semel_random *rng)
@@ -329,7 +329,7 @@ static void times_at_the_end_of_the_range_do_not_overflow(void **state)
     assert_true(after.due_us >= INT64_MAX - 1);
 }
 
-/* I6: a release gives the attempt back, also where it was the first of a replay. */
+/* I6: a release gives the attempt back, also where it was the first of a retry. */
 static void a_release_never_leaves_more_attempts_before_than_there_are(void **state)
 {
     struct semel_live before = live_of(SEMEL_STATE_PROCESSING), after;

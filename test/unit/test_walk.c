@@ -170,15 +170,15 @@ static void conflicting_copy_is_counted_once_on_every_path(void **state)
     assert_int_equal(conflicts_of(e, "z"), 1);
 }
 
-/* I13: a replayed row that comes first in the order waits for the one that is at its effect. */
-static void replayed_row_does_not_run_beside_one_of_its_key(void **state)
+/* I13: a retried row that comes first in the order waits for the one that is at its effect. */
+static void retried_row_does_not_run_beside_one_of_its_key(void **state)
 {
     struct engine *e = *state;
     struct semel__msg old = keyed("", "ok", "k", SEMEL_NONE), m = keyed("m", "ok", "k", SEMEL_NONE);
-    struct semel_command replay = {.word = SEMEL_WORD_REPLAY,
-                                   .who = SEMEL_STR("ops"),
-                                   .reason = SEMEL_STR("test"),
-                                   .force = true};
+    struct semel_command retry = {.kind = SEMEL_COMMAND_RETRY,
+                                  .who = SEMEL_STR("ops"),
+                                  .reason = SEMEL_STR("test"),
+                                  .force = true};
     struct semel_command_result result;
     struct semel_lease lease;
     size_t n;
@@ -188,7 +188,7 @@ static void replayed_row_does_not_run_beside_one_of_its_key(void **state)
     old.position = SEMEL_STR("old");
     process_one(e, old);
     assert_ok(e, semel__lease_claim(&e->inbox, &m, 1, true, &e->keep, &lease, &n, e->settled, &e->err));
-    assert_ok(e, command_row(e, "position:old", replay, &result));
+    assert_ok(e, command_row(e, "position:old", retry, &result));
     assert_true(result.done);
     work(e);
     assert_int_equal(effects_of(e, NULL), 0);
@@ -209,7 +209,7 @@ int main(int argc, char **argv)
         ON_EACH(redelivery_under_another_version_raises_nothing),
         ON_EACH(lock_key_that_equals_an_order_key_parts_nothing),
         ON_EACH(conflicting_copy_is_counted_once_on_every_path),
-        ON_EACH(replayed_row_does_not_run_beside_one_of_its_key),
+        ON_EACH(retried_row_does_not_run_beside_one_of_its_key),
     };
     engine_stores(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,8 +3,8 @@
 -- Frozen selections, once they are written down.
 
 -- name: selection_get
--- gives: word, who, reason, force, made_at, count, done_n, skipped_n, refused_n
-SELECT s.word, s.who, s.reason, s.force, s.made_at, t.count, t.done_n, t.skipped_n, t.refused_n
+-- gives: command, who, reason, force, made_at, count, done_n, skipped_n, refused_n
+SELECT s.command, s.who, s.reason, s.force, s.made_at, t.count, t.done_n, t.skipped_n, t.refused_n
 FROM semel.selection AS s
 CROSS JOIN LATERAL (
     SELECT pg_catalog.count(*) AS count,

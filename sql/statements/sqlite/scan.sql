@@ -16,7 +16,7 @@ SELECT count(*) AS count FROM (
 -- A whole row, as records_row.c reads it.
 
 -- fragment: row
-arrival, consumer, source, message_id, type, status, attempts, attempts_before, replays, alone, fingerprint,
+arrival, consumer, source, message_id, type, status, attempts, attempts_before, retries, alone, fingerprint,
 order_key, version, message_time, received_at, updated_at, processed_at, due_at, lease_owner, lease_until,
 lease_token, error_class, error_text, outcome, position, traceparent, kept, headers, payload, wants
 
@@ -27,7 +27,7 @@ lease_token, error_class, error_text, outcome, position, traceparent, kept, head
 -- fragment: columns
 -- The wishes of a row that does not run, each after its length in three digits. Of more than four, which redeliveries
 -- under ever other keys may leave, the first.
-i.arrival, i.consumer, i.source, i.message_id, i.type, i.status, i.attempts, i.attempts_before, i.replays,
+i.arrival, i.consumer, i.source, i.message_id, i.type, i.status, i.attempts, i.attempts_before, i.retries,
 i.alone, i.fingerprint, i.order_key, i.version, i.message_time, i.received_at, i.updated_at, i.processed_at,
 i.due_at, i.lease_owner, i.lease_until, i.lease_token, i.error_class, i.error_text, i.outcome, i.position,
 i.traceparent,

@@ -3,8 +3,8 @@
 -- Frozen selections, once they are written down.
 
 -- name: selection_get
--- gives: word, who, reason, force, made_at, count, done_n, skipped_n, refused_n
-SELECT s.word AS word, s.who AS who, s.reason AS reason, s.force AS force, s.made_at AS made_at,
+-- gives: command, who, reason, force, made_at, count, done_n, skipped_n, refused_n
+SELECT s.command AS command, s.who AS who, s.reason AS reason, s.force AS force, s.made_at AS made_at,
     count(m.place) AS count,
     count(*) FILTER (WHERE m.result = 'done') AS done_n,
     count(*) FILTER (WHERE m.result = 'skipped') AS skipped_n,
