@@ -69,7 +69,7 @@ CREATE FUNCTION semel.inbox_fail(
     headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
     fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, class text = NULL,
     reason text = NULL)
-RETURNS TABLE (act text, due_at timestamptz, why text, state text, hint text) LANGUAGE plpgsql ROWS 1
+RETURNS TABLE (act text, due_at timestamptz, why text, status text, hint text) LANGUAGE plpgsql ROWS 1
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
     result text := semel._check_class('inbox_fail', class, false);
@@ -92,7 +92,7 @@ BEGIN
     act := a.act;
     due_at := a.due_at;
     why := a.why;
-    state := a.status;
+    status := a.status;
     IF a.act = 'later' AND a.status IN ('failed', 'waiting', 'unknown') THEN
         hint := 'its payload is not stored, because none was given or keep_payload is never: the broker has to bring '
                 'the message again';
@@ -282,7 +282,7 @@ CREATE FUNCTION semel.inbox_fail(
     headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
     fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, class text = NULL,
     reason text = NULL)
-RETURNS TABLE (act text, due_at timestamptz, why text, state text, hint text) LANGUAGE plpgsql ROWS 1 AS $$
+RETURNS TABLE (act text, due_at timestamptz, why text, status text, hint text) LANGUAGE plpgsql ROWS 1 AS $$
 BEGIN
     RETURN QUERY SELECT * FROM semel.inbox_fail(consumer, message_id::text, source, type, payload, raw, headers,
                                                 business_key, order_key, version, fingerprint, message_time, delivery,

@@ -59,13 +59,13 @@ static struct word word_of(const struct ingest_part *part)
 
 static void put_part(struct semel_buf *buf, const struct ingest_part *part, const struct word *word, bool with_code)
 {
-    semel__buf_addf(buf, "{\"status\":\"%s\"", word->text);
+    semel__buf_addf(buf, "{\"result\":\"%s\"", word->text);
     if (with_code)
         semel__buf_addf(buf, ",\"code\":%d", word->code);
     if (word->code != 503) {
         semel__json_put_pair(buf, "why", semel__str(semel__why_name(part->settled.why)));
         if (part->settled.state != SEMEL_STATE_ABSENT)
-            semel__json_put_pair(buf, "state", semel__str(semel__state_name(part->settled.state)));
+            semel__json_put_pair(buf, "status", semel__str(semel__state_name(part->settled.state)));
         size_t before = buf->n;
         if (semel__str_given(part->settled.outcome)) {
             semel__buf_addz(buf, ",\"outcome\":");

@@ -68,7 +68,7 @@ static void put_lease(struct semel_buf *buf, struct semel_str consumer, const st
     semel__json_put_pair(buf, "type", msg->type);
     semel__buf_addf(buf, ",\"attempt\":%d", lease->live.attempts);
     if (semel__step_key(consumer, msg->source, msg->id, SEMEL_STR("effect"), key))
-        semel__json_put_pair(buf, "key", semel__str(key));
+        semel__json_put_pair(buf, "idempotency_key", semel__str(key));
     semel__json_put_pair(buf, "lease_until", semel__str(until));
     semel__json_put_pair(buf, "order_key", msg->order_key);
     if (msg->version != SEMEL_NONE)
@@ -113,10 +113,10 @@ void semel__pull_tell_end(struct semel_pull *pull, struct pull_call *call)
         [PULL_TAKE] = "taken", [PULL_RENEW] = "renewed", [PULL_SETTLE] = "settled", [PULL_RELEASE] = "released"};
     struct semel_buf *buf = semel__http_body(call->x);
     char time[SEMEL_TIME_TEXT];
-    semel__buf_addf(buf, "{\"status\":\"%s\"", call->lost ? "lost" : words[call->op]);
+    semel__buf_addf(buf, "{\"result\":\"%s\"", call->lost ? "lost" : words[call->op]);
     bool told = (call->lost || call->op == PULL_SETTLE) && call->state != SEMEL_STATE_ABSENT;
     if (told)
-        semel__json_put_pair(buf, "state", semel__str(semel__state_name(call->state)));
+        semel__json_put_pair(buf, "status", semel__str(semel__state_name(call->state)));
     if (!call->lost && call->op == PULL_RENEW) {
         semel__time_format(call->lease.live.lease_until_us, time);
         semel__json_put_pair(buf, "lease_until", semel__str(time));

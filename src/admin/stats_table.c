@@ -16,7 +16,7 @@ static const char *const message_labels[] = {"consumer", "source", "type", "why"
 static const char *const result_labels[] = {"consumer", "result"};
 static const char *const class_labels[] = {"consumer", "class"};
 static const char *const kind_labels[] = {"consumer", "kind"};
-static const char *const state_labels[] = {"consumer", "state"};
+static const char *const breaker_labels[] = {"consumer", "state"};
 static const char *const status_labels[] = {"consumer", "status"};
 static const char *const pull_labels[] = {"consumer", "call", "result"};
 static const char *const http_labels[] = {"path", "code"};
@@ -104,14 +104,14 @@ const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
 
     [SEMEL_FAMILY_ROWS] =
         GAUGE("semel_rows",
-              "Rows of the inbox that are not final, by state: failed is waiting for a retry, dead for an operator, "
+              "Rows of the inbox that are not final, by status: failed is waiting for a retry, dead for an operator, "
               "unknown for a reconcile. At least so many where semel_rows_capped is 1.",
-              state_labels, PER_ROUTE * 10),
-    [SEMEL_FAMILY_CAPPED] = GAUGE("semel_rows_capped", "1: the count of semel_rows stopped at its bound.", state_labels,
-                                  PER_ROUTE * 10),
+              status_labels, PER_ROUTE * 10),
+    [SEMEL_FAMILY_CAPPED] = GAUGE("semel_rows_capped", "1: the count of semel_rows stopped at its bound.",
+                                  status_labels, PER_ROUTE * 10),
     [SEMEL_FAMILY_OLDEST] = GAUGE("semel_oldest_row_age_seconds",
-                                  "How long ago the oldest row that is not final arrived, by state; 0: there is none.",
-                                  state_labels, PER_ROUTE * 10),
+                                  "How long ago the oldest row that is not final arrived, by status; 0: there is none.",
+                                  status_labels, PER_ROUTE * 10),
     [SEMEL_FAMILY_LOOKED] = GAUGE("semel_rows_read_timestamp_seconds", "When the rows were counted last.",
                                   consumer_label, PER_ROUTE),
 
@@ -129,7 +129,7 @@ const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
                                     consumer_label, work_seconds, PER_ROUTE),
 
     [SEMEL_FAMILY_BREAKER] = GAUGE("semel_breaker_state", "1 for the state that the route's breaker is in.",
-                                   state_labels, PER_ROUTE * 3),
+                                   breaker_labels, PER_ROUTE * 3),
     [SEMEL_FAMILY_OPENINGS] =
         COUNTER("semel_breaker_openings_total",
                 "How many times the route's breaker opened; a probe that fails does not open it again.", consumer_label,
@@ -160,7 +160,7 @@ const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
 
     [SEMEL_FAMILY_INGEST] = COUNTER("semel_ingest_messages_total",
                                     "Messages that came by HTTP, by what was answered; 503 when they were not taken.",
-                                    status_labels, PER_ROUTE * 8),
+                                    result_labels, PER_ROUTE * 8),
     [SEMEL_FAMILY_WAITING] = GAUGE("semel_ingest_waiting", "Messages that came by HTTP and wait for their answer.",
                                    consumer_label, PER_ROUTE),
     [SEMEL_FAMILY_PULL] = COUNTER("semel_pull_calls_total",

@@ -21,14 +21,14 @@
 #include "base/str.h"
 #include "core/store.h"
 
-#define CLI_EXIT_MAP(X)                                                                               \
-    X(OK, 0, "done")                                                                                  \
-    X(FAILED, 1, "not done, or not all of it; or the books did not balance")                          \
-    X(USAGE, 2, "the command line is wrong")                                                          \
-    X(NOTHING, 3, "there is no such message, or the selection matches nothing")                       \
-    X(REFUSED, 4, "refused: a conflict, not in a state for it, too old without --force, no --reason") \
-    X(STORE, 5, "the store is missing, is not one of Semel's, is too new, or fails")                  \
-    X(STOPPED, 6, "a bulk command stopped because the cause is still there; it can be resumed")       \
+#define CLI_EXIT_MAP(X)                                                                                      \
+    X(OK, 0, "done")                                                                                         \
+    X(FAILED, 1, "not done, or not all of it; or the books did not balance")                                 \
+    X(USAGE, 2, "the command line is wrong")                                                                 \
+    X(NOTHING, 3, "there is no such message, or the selection matches nothing")                              \
+    X(REFUSED, 4, "refused: a conflict, its status does not allow it, too old without --force, no --reason") \
+    X(STORE, 5, "the store is missing, is not one of Semel's, is too new, or fails")                         \
+    X(STOPPED, 6, "a bulk command stopped because the cause is still there; it can be resumed")              \
     X(INTERRUPTED, 130, "interrupted; what was done stays done, the rest can be resumed")
 
 enum cli_exit {

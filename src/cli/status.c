@@ -105,7 +105,7 @@ static semel_status read_view(struct semel_store *store, struct semel_str only, 
 /* ---- for people ---------------------------------------------------------------------------------- */
 
 static const struct cli_column columns[] = {
-    {"consumer", CLI_TEXT, true},    {"guarantee", CLI_TEXT, false}, {"state", CLI_TEXT, false},
+    {"consumer", CLI_TEXT, true},    {"guarantee", CLI_TEXT, false}, {"status", CLI_TEXT, false},
     {"messages", CLI_NUMBER, false}, {"oldest", CLI_TEXT, false},    {"next", CLI_TEXT, false},
 };
 
@@ -200,7 +200,7 @@ static void json_states(struct semel_object *consumer, const struct view *view, 
         if (!semel__str_eq(count->consumer, name))
             continue;
         semel__object_init(&state);
-        semel__object_text(&state, "state", semel__str(semel__state_name(count->state)));
+        semel__object_text(&state, "status", semel__str(semel__state_name(count->state)));
         semel__object_number(&state, "messages", count->n);
         semel__object_bool(&state, "at_least", count->capped);
         semel__object_time(&state, "oldest", count->oldest_us);
@@ -209,7 +209,7 @@ static void json_states(struct semel_object *consumer, const struct view *view, 
     }
     semel__buf_addz(&array, "]");
     consumer->buf.failed |= array.failed;
-    semel__object_raw(consumer, "states", semel__buf_str(&array));
+    semel__object_raw(consumer, "statuses", semel__buf_str(&array));
     semel__buf_done(&array);
 }
 
@@ -290,9 +290,9 @@ static const struct cli_option options[] = {
 
 const struct cli_command cli_status = {
     .name = "status",
-    .summary = "show what is in a store: messages by consumer and state, the outbox, what needs a person",
+    .summary = "show what is in a store: messages by consumer and status, the outbox, what needs a person",
     .options = options,
-    .help = "OLDEST is when the oldest message in that state was received; NEXT is when the first of them is due, or\n"
+    .help = "OLDEST is when the oldest message in that status was received; NEXT is when the first of them is due, or\n"
             "its lease ends. Counts stop at 100000 and then end with +.\n"
             "GUARANTEE is ATOMIC where the effect is written in the store's own transaction, and GUARDED where it is\n"
             "outside, under a lease, a fencing token and a stable key.\n"

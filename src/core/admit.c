@@ -390,7 +390,7 @@ static semel_status judge_delivery(struct work *work, struct item *item, struct 
         item->key->shut = true;
     if (!parks || work->parked != SEMEL_NONE)
         return SEMEL_OK;
-    status = semel_store_parked(work->inbox->store, policy->consumer, policy->parked_route_max, &work->parked, err);
+    status = semel_store_parked(work->inbox->store, policy->consumer, policy->parked_consumer_max, &work->parked, err);
     facts->route_parked = work->parked;
     if (status == SEMEL_OK)
         semel__verdict_deliver(policy, item->msg, facts, &item->verdict);

@@ -84,7 +84,7 @@ static const struct member members[] = {
      .help = "the longest pause between attempts; not below retry_first"},
     {"lease", IS_TIME(lease_us, 1000, DAY_US), .help = "how long a claim lasts unless it is renewed"},
     {"parked_key_max", IS_COUNT(parked_key_max, 1, 100000), .help = "how many messages of one order key may wait"},
-    {"parked_consumer_max", IS_COUNT(parked_route_max, 1, 1000000),
+    {"parked_consumer_max", IS_COUNT(parked_consumer_max, 1, 1000000),
      .help = "how many messages of the consumer may wait"},
     {"keep_payload", IS_WORD(keep, keeps),
      .help = "which messages have their payload kept; never only where there is no order and the effect is atomic"},

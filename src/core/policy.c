@@ -26,7 +26,7 @@ void semel__policy_init(struct semel_policy *policy, struct semel_str consumer)
         .retry_ceiling_us = 600 * SECOND_US,
         .lease_us = 60 * SECOND_US,
         .parked_key_max = 1000,
-        .parked_route_max = 100000,
+        .parked_consumer_max = 100000,
         .keep = SEMEL_KEEP_UNFINISHED,
         .payload_max = 1 << 20,
         .retention_us = 45 * DAY_US,
@@ -55,7 +55,7 @@ semel_status semel__policy_check(const struct semel_policy *policy, struct semel
         {"lease (us)", policy->lease_us, 1000, DAY_US},
         {"gap timeout (us)", policy->gap_timeout_us, 1000, 30 * DAY_US},
         {"parked per key", policy->parked_key_max, 1, 100000},
-        {"parked per route", policy->parked_route_max, 1, 1000000},
+        {"parked per route", policy->parked_consumer_max, 1, 1000000},
         {"payload limit (bytes)", (int64_t)policy->payload_max, 1, SEMEL_PAYLOAD_HARD_MAX},
         {"retention (us)", policy->retention_us, SEMEL_HORIZON_MIN_US, INT64_C(36500) * DAY_US},
     };

@@ -36,7 +36,7 @@ struct semel_policy {
     int permanent_max; /* the same for a permanent one */
     int64_t retry_first_us, retry_ceiling_us;
     int64_t lease_us;
-    int64_t parked_key_max, parked_route_max;
+    int64_t parked_key_max, parked_consumer_max;
     enum semel_keep keep;
     size_t payload_max;
     int64_t retention_us;          /* how long a final row is kept */

@@ -105,7 +105,7 @@ static enum place find_place(const struct semel_policy *policy, const struct sem
 
 static bool parking_full(const struct semel_policy *policy, const struct semel_facts *facts)
 {
-    return facts->key->parked >= policy->parked_key_max || facts->route_parked >= policy->parked_route_max;
+    return facts->key->parked >= policy->parked_key_max || facts->route_parked >= policy->parked_consumer_max;
 }
 
 /* No row is written. */
@@ -230,7 +230,7 @@ static void wait_for_holder(struct semel__verdict *v, const struct semel_policy 
                             const struct semel_facts *facts)
 {
     const struct semel_row *row = facts->row;
-    bool full = facts->intent_full || facts->route_parked >= policy->parked_route_max;
+    bool full = facts->intent_full || facts->route_parked >= policy->parked_consumer_max;
     hold(v, facts, SEMEL_WHY_BUSINESS);
     if (row == NULL && (full || v->act == SEMEL_LATER))
         stay_with_broker(v, full);

@@ -957,7 +957,7 @@ static semel_status run_claim(struct ext_call *call, struct semel_error *err)
     return status;
 }
 
-enum { FAIL_ACT, FAIL_DUE_AT, FAIL_WHY, FAIL_STATE, FAIL_HINT };
+enum { FAIL_ACT, FAIL_DUE_AT, FAIL_WHY, FAIL_STATUS, FAIL_HINT };
 
 static semel_status run_fail(struct ext_call *call, struct semel_error *err)
 {
@@ -982,7 +982,7 @@ static semel_status run_fail(struct ext_call *call, struct semel_error *err)
         return status;
     put_int(&row[FAIL_DUE_AT], verdict.due_us);
     put_bytes(call, &row[FAIL_WHY], semel_str(semel_why_name(verdict.why)), false);
-    put_bytes(call, &row[FAIL_STATE], semel_str(semel_state_name(verdict.state)), false);
+    put_bytes(call, &row[FAIL_STATUS], semel_str(semel_state_name(verdict.state)), false);
     put_bytes(call, &row[FAIL_HINT], verdict.hint, false);
     return status;
 }
@@ -1073,7 +1073,7 @@ static const struct ext_table tables[] = {
     },
     {
         .name = "semel_inbox_fail",
-        .columns = "CREATE TABLE semel_inbox_fail (act, due_at, why, state, hint, " MSG_COLUMNS
+        .columns = "CREATE TABLE semel_inbox_fail (act, due_at, why, status, hint, " MSG_COLUMNS
                    ", class HIDDEN, reason HIDDEN)",
         .args = fail_args,
         .n_out = 5,

@@ -32,13 +32,13 @@ static void fill_row(struct semel_object *one, const void *ctx, size_t i)
     semel__object_text(one, "type", row->type);
     semel__object_text(one, "status", state_text(row->live.state));
     semel__object_number(one, "attempts", row->live.attempts);
-    semel__object_text(one, "key", row->order_key);
+    semel__object_text(one, "order_key", row->order_key);
     semel__object_number(one, "version", row->version);
-    semel__object_time(one, "received", row->received_us);
-    semel__object_time(one, "updated", row->updated_us);
-    semel__object_time(one, "due", row->live.due_us);
-    semel__object_text(one, "class", class_text(row->live.error_class));
-    semel__object_text(one, "error", row->live.error_text);
+    semel__object_time(one, "received_at", row->received_us);
+    semel__object_time(one, "updated_at", row->updated_us);
+    semel__object_time(one, "due_at", row->live.due_us);
+    semel__object_text(one, "error_class", class_text(row->live.error_class));
+    semel__object_text(one, "error_text", row->live.error_text);
 }
 
 void semel__ops_json_list(struct semel_buf *buf, const struct semel_list *list)
@@ -51,8 +51,8 @@ static void fill_group_head(struct semel_object *one, const struct semel_group *
     semel__object_number(one, "count", group->n);
     semel__object_text(one, "consumer", group->consumer);
     semel__object_text(one, "status", state_text(group->state));
-    semel__object_text(one, "class", group->error_class);
-    semel__object_text(one, "error", group->error_text);
+    semel__object_text(one, "error_class", group->error_class);
+    semel__object_text(one, "error_text", group->error_text);
 }
 
 static void fill_group(struct semel_object *one, const void *ctx, size_t i)
@@ -77,8 +77,8 @@ static void fill_try(struct semel_object *one, const void *ctx, size_t i)
     semel__object_number(one, "attempt", try->attempt);
     semel__object_time(one, "at", try->at_us);
     semel__object_text(one, "worker", try->worker);
-    semel__object_text(one, "class", try->cls);
-    semel__object_text(one, "error", try->text);
+    semel__object_text(one, "error_class", try->cls);
+    semel__object_text(one, "error_text", try->text);
 }
 
 static void fill_act(struct semel_object *one, const void *ctx, size_t i)
@@ -122,21 +122,21 @@ static void put_row(struct semel_object *o, const struct semel_row *row)
     semel__object_text(o, "source", row->source);
     semel__object_text(o, "type", row->type);
     semel__object_text(o, "status", state_text(live->state));
-    semel__object_text(o, "class", class_text(live->error_class));
-    semel__object_text(o, "error", live->error_text);
+    semel__object_text(o, "error_class", class_text(live->error_class));
+    semel__object_text(o, "error_text", live->error_text);
     semel__object_number(o, "attempts", live->attempts);
     semel__object_number(o, "attempts_before", live->attempts_before);
     semel__object_number(o, "retries", live->retries);
     semel__object_bool(o, "alone", live->alone);
-    semel__object_text(o, "key", row->order_key);
+    semel__object_text(o, "order_key", row->order_key);
     semel__object_number(o, "version", row->version);
-    semel__object_time(o, "made", row->message_time_us);
-    semel__object_time(o, "received", row->received_us);
-    semel__object_time(o, "updated", row->updated_us);
-    semel__object_time(o, "finished", live->processed_us);
-    semel__object_time(o, "due", live->due_us);
-    semel__object_text(o, "held_by", live->lease_owner);
-    semel__object_time(o, "held_until", live->lease_until_us);
+    semel__object_time(o, "message_time", row->message_time_us);
+    semel__object_time(o, "received_at", row->received_us);
+    semel__object_time(o, "updated_at", row->updated_us);
+    semel__object_time(o, "processed_at", live->processed_us);
+    semel__object_time(o, "due_at", live->due_us);
+    semel__object_text(o, "lease_owner", live->lease_owner);
+    semel__object_time(o, "lease_until", live->lease_until_us);
     semel__object_raw(o, "outcome", live->outcome);
     semel__object_text(o, "position", row->position);
     semel__object_text(o, "traceparent", row->traceparent);

@@ -54,7 +54,7 @@ static void say_policy(const struct case_policy *said, struct semel_policy *ret)
     ret->retry_max = (int)or_else(said->retry, ret->retry_max);
     ret->permanent_max = (int)or_else(said->permanent, ret->permanent_max);
     ret->parked_key_max = or_else(said->parked_key, ret->parked_key_max);
-    ret->parked_route_max = or_else(said->parked_route, ret->parked_route_max);
+    ret->parked_consumer_max = or_else(said->parked_route, ret->parked_consumer_max);
     ret->retry_ceiling_us = or_else(said->ceiling, ret->retry_ceiling_us);
     ret->retention_us = or_else(said->retention, ret->retention_us);
     ret->timed_ids = (enum semel_timed)or_else(said->timed_ids, ret->timed_ids);

@@ -124,7 +124,7 @@ class Posts:
                 for sent, answer in zip(batch, answers or []):
                     if answer["code"] != 503:
                         lane[sent["data"]["k"]].popleft()
-                        self.told.append((sent["id"], answer["code"], answer["status"]))
+                        self.told.append((sent["id"], answer["code"], answer["result"]))
                 self.changed.notify_all()
                 if answers is None:
                     self.changed.wait_for(lambda: self.closed, self.PACE_S)

@@ -73,7 +73,7 @@ def test_the_same_intent_under_another_id_is_prevented(store):  # I10, T8
 def test_a_message_behind_its_key_waits_and_is_accepted(store):  # I12, I13
     assert send(store, "--id", "m1", "--order-key", "k", "--version", 1, "x").out.startswith("accepted")
     later = send(store, "--id", "m3", "--order-key", "k", "--version", 3, "x", "--json")
-    assert later.code == 0 and later.json["result"] == "accepted" and later.json["state"] == "waiting"
+    assert later.code == 0 and later.json["result"] == "accepted" and later.json["status"] == "waiting"
 
 
 def test_a_payload_comes_from_a_word_a_file_or_stdin(store, tmp_path):

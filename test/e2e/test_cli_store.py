@@ -240,7 +240,7 @@ def test_status_counts_by_consumer_and_state(store):
     assert told["outbox"] == {"events": 1, "at_least": False, "oldest": "1970-01-01T00:00:00.000001Z"}
     assert [(c["consumer"], c["guarantee"]) for c in told["consumers"]] == [
         ("billing", "ATOMIC"), ("idle", "ATOMIC"), ("mailer", "GUARDED")]
-    states = {c["consumer"]: {s["state"]: s for s in c["states"]} for c in told["consumers"]}
+    states = {c["consumer"]: {s["status"]: s for s in c["statuses"]} for c in told["consumers"]}
     assert {name: {state: s["messages"] for state, s in of.items()} for name, of in states.items()} == {
         "billing": {"waiting": 2, "completed": 1}, "idle": {}, "mailer": {"waiting": 1}}
     assert states["billing"]["waiting"]["oldest"] is not None and states["billing"]["waiting"]["next"] is not None

@@ -245,7 +245,7 @@ def test_failed_message_is_kept_and_retried_through_take_and_finish(db, begin_is
     told = call(db, "semel_inbox_fail", consumer="billing", message_id="id-1", payload='{"amount":3}',
                 **{"class": "transient", "reason": "no answer"})[0]
     db.execute("COMMIT")
-    assert (told["act"], told["state"]) == ("ack", "failed") and told["due_at"] > 0
+    assert (told["act"], told["status"]) == ("ack", "failed") and told["due_at"] > 0
     assert db.execute("SELECT status, attempts, error_class, error_text FROM semel_inbox").fetchall() == [
         ("failed", 1, "transient", "no answer")]
     token, payload, attempt = poll(lambda: in_transaction(
@@ -267,7 +267,7 @@ def test_class_of_a_failure_decides_what_becomes_of_it(db, word, status):
     begin(db, "id-1", payload="{}")
     told = call(db, "semel_inbox_fail", consumer="billing", message_id="id-1", payload="{}", **{"class": word})[0]
     db.execute("COMMIT")
-    assert (told["act"], told["state"], told["due_at"]) == ("ack", status, None)
+    assert (told["act"], told["status"], told["due_at"]) == ("ack", status, None)
     assert db.execute("SELECT status FROM semel_inbox").fetchall() == [(status,)]
 
 
@@ -427,7 +427,7 @@ def test_no_payload_and_an_empty_one_are_two_things(db):
     assert call(db, "semel_inbox_put", consumer="c", message_id="e", raw=b"") == [{"act": "ack", "why": "new"}]
     assert call(db, "semel_inbox_begin", consumer="c", message_id="n")[0]["act"] == "run"
     told = call(db, "semel_inbox_fail", consumer="c", message_id="n", **{"class": "transient"})[0]
-    assert (told["act"], told["state"]) == ("later", "failed") and "payload" in told["hint"]
+    assert (told["act"], told["status"]) == ("later", "failed") and "payload" in told["hint"]
     db.execute("COMMIT")
     taken = in_transaction(db, "SELECT message_id, payload FROM semel_inbox_take('c', 10)")
     assert taken == [("e", b"")]
@@ -623,7 +623,7 @@ def test_message_begun_in_sql_is_a_duplicate_for_the_command_and_the_other_way_r
     db.execute("CREATE TABLE ledger (message_id TEXT, amount INTEGER)")
     assert handle(db, "sql-1") == ("run", "new")
     result = store.semel("send", "--consumer", "billing", "--id", "sql-1", '{"amount": 1}', "--json")
-    assert (result.code, result.json["why"], result.json["state"]) == (0, "duplicate", "completed"), result
+    assert (result.code, result.json["why"], result.json["status"]) == (0, "duplicate", "completed"), result
     result = store.semel("send", "--consumer", "billing", "--id", "cli-1", '{"amount": 5}')
     assert result.code == 0, result
     db.execute("BEGIN IMMEDIATE")

@@ -50,8 +50,8 @@ def test_ls_says_everything_to_programs_and_what_matters_to_people(store):
     add(store, "a", "dead", version=3, order_key="k")
     row = store.semel("inbox", "ls", "--json").json[0]
     assert row["id"] == "a" and row["status"] == "dead" and row["version"] == 3 and row["attempts"] == 8
-    assert set(row) == {"arrival", "id", "consumer", "source", "type", "status", "attempts", "key", "version",
-                        "received", "updated", "due", "class", "error"}
+    assert set(row) == {"arrival", "id", "consumer", "source", "type", "status", "attempts", "order_key", "version",
+                        "received_at", "updated_at", "due_at", "error_class", "error_text"}
     table = store.semel("inbox", "ls").out
     assert "bank is down" in table and "SOURCE" not in table and "KEY" in table
 
@@ -75,9 +75,9 @@ def test_ls_groups_by_error(store):
     add_many(store, 3)
     add_many(store, 5, prefix="x-", error_text="no such account")
     groups = store.semel("inbox", "ls", "--group-by", "error", "--dead", "--json").json
-    assert [(g["count"], g["error"], g["status"], g["example"]) for g in groups] == [
+    assert [(g["count"], g["error_text"], g["status"], g["example"]) for g in groups] == [
         (5, "no such account", "dead", "x-1"), (3, "bank is down", "dead", "pay-1")]
-    assert set(groups[0]) == {"count", "consumer", "status", "class", "error", "oldest", "newest", "example"}
+    assert set(groups[0]) == {"count", "consumer", "status", "error_class", "error_text", "oldest", "newest", "example"}
     assert "no such account" in store.semel("inbox", "ls", "--group-by", "error").out
 
 

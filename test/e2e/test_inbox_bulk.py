@@ -47,7 +47,7 @@ def test_a_dry_run_counts_and_writes_nothing(store):
     assert "no such account" in result.out
     shape = store.semel("inbox", "retry", "--dead", "--dry-run", "--json").json
     assert shape["dry_run"] is True and shape["command"] == "retry" and shape["messages"] == 7
-    assert [(g["count"], g["error"]) for g in shape["groups"]] == [(5, "bank is down"), (2, "no such account")]
+    assert [(g["count"], g["error_text"]) for g in shape["groups"]] == [(5, "bank is down"), (2, "no such account")]
     assert selections(store) == 0 and statuses(store) == {"dead": 7}
 
 

@@ -12,7 +12,7 @@ from pgsql import (Database, ask, call, committed, consumer, db, documentation, 
 def test_message_begun_in_sql_is_a_duplicate_for_the_command_and_the_other_way_round(shop, db):
     assert handle(db, "sql-1") == ("run", "new")
     result = shop.semel("send", "--consumer", "billing", "--id", "sql-1", '{"amount": 1}', "--json")
-    assert (result.code, result.json["why"], result.json["state"]) == (0, "duplicate", "completed"), result
+    assert (result.code, result.json["why"], result.json["status"]) == (0, "duplicate", "completed"), result
     result = shop.semel("send", "--consumer", "billing", "--id", "sql-1", '{"amount": 2}', "--json")
     assert result.json["why"] == "conflict", result
     result = shop.semel("send", "--consumer", "billing", "--id", "cli-1", '{"amount": 5}')

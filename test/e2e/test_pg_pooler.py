@@ -142,7 +142,7 @@ def test_claims_and_stored_work_go_from_client_to_client(pooled):
     assert committed(one, "SELECT semel.inbox_finish(%s, 'transient')", token) == [(True,)]
     token, = poll(lambda: committed(other, "SELECT token FROM semel.inbox_take('mail')"))[0]
     assert committed(one, "SELECT semel.inbox_finish(%s)", token) == [(True,)]
-    assert fail(other, "id-2", "rejected", consumer="mail")["state"] == "rejected"
+    assert fail(other, "id-2", "rejected", consumer="mail")["status"] == "rejected"
     other.commit()
     assert committed(one, "SELECT semel.tick()") == [(0,)]
     one.close()

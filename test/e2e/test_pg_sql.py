@@ -120,7 +120,7 @@ def test_payload_and_headers_of_a_begin_are_kept_when_it_fails(db, keep, kept):
     begin(db, "id-1", payload='{"amount": 7}', headers='{"h": "1"}', type="paid", business_key="b")
     told = fail(db, "id-1", "transient", reason="no answer")
     db.commit()
-    assert (told["act"], told["why"], told["state"]) == ("ack" if kept else "later", "new", "failed")
+    assert (told["act"], told["why"], told["status"]) == ("ack" if kept else "later", "new", "failed")
     assert committed(db, "SELECT convert_from(payload, 'UTF8'), headers, type, attempts FROM semel.inbox") == [
         ('{"amount": 7}' if kept else None, '{"h": "1"}' if kept else None, "paid", 1)]
     assert committed(db, "SELECT attempt, error_class, error_text FROM semel.attempt") == [
@@ -228,7 +228,7 @@ def test_failed_message_is_kept_and_retried_through_take_and_finish(any_db, begi
         db.rollback()
     told = fail(db, "id-1", "transient", payload='{"amount":3}', reason="no\x1b answer")
     db.commit()
-    assert (told["act"], told["state"]) == ("ack", "failed") and told["due_at"] is not None
+    assert (told["act"], told["status"]) == ("ack", "failed") and told["due_at"] is not None
     assert committed(db, "SELECT status, attempts, error_class, error_text FROM semel.inbox") == [
         ("failed", 1, "transient", "no? answer")]
     token, payload, attempt = poll(lambda: committed(
@@ -247,7 +247,7 @@ def test_class_of_a_failure_decides_what_becomes_of_it(db, word, status):
     begin(db, "id-1", payload="{}")
     told = fail(db, "id-1", word, payload="{}")
     db.commit()
-    assert (told["act"], told["state"], told["due_at"]) == ("ack", status, None)
+    assert (told["act"], told["status"], told["due_at"]) == ("ack", status, None)
     assert committed(db, "SELECT status FROM semel.inbox") == [(status,)]
 
 
@@ -699,7 +699,7 @@ def test_failure_without_a_payload_is_left_to_the_broker_which_brings_it(db, ord
     begin(db, "id-1", **key)
     told = fail(db, "id-1", "transient", **key)
     db.commit()
-    assert (told["act"], told["state"]) == ("later", "failed") and "payload" in told["hint"]
+    assert (told["act"], told["status"]) == ("later", "failed") and "payload" in told["hint"]
     assert committed(db, "SELECT attempts, payload, fingerprint FROM semel.inbox") == [(1, None, None)]
     told = begin(db, "id-1", payload="[1]", headers='{"h": "1"}', **key)
     db.commit()

@@ -65,7 +65,7 @@ def test_a_message_is_answered_after_its_commit(tmp_path, books, listen):
         assert listen.post(event(1), id="m1")[0] == 202
         assert books.rows() == [("m1", "k1", 1)]
         status, answer = listen.post(event(1), id="m1")
-        assert (status, answer["status"]) == (200, "duplicate")
+        assert (status, answer["result"]) == (200, "duplicate")
         assert listen.post(event(2), id="m1")[0] == 409
         assert listen.post(event(3), id="m3", token="wrong-token-wrong")[0] == 401
         assert listen.post(event(3), id="m3", token=None)[0] == 401

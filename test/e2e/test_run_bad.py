@@ -107,7 +107,7 @@ class Door(Listen):
     def send(self, id, payload, headers):
         raw = payload if isinstance(payload, bytes) else payload.encode()
         status, answer = self.post(raw, **({} if id is None else {"id": id}), **headers)
-        assert status == 202 or status == 422 and answer["status"] == "kept", (status, answer)
+        assert status == 202 or status == 422 and answer["result"] == "kept", (status, answer)
 
     def left(self):
         return 0

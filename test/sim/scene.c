@@ -57,7 +57,7 @@ static void draw_source(struct sim_world *world)
     if (!stuck && sim_chance(world, 300))
         policy->parked_key_max = sim_between(world, 1, 3);
     if (!stuck && sim_chance(world, 100))
-        policy->parked_route_max = sim_between(world, 1, 6);
+        policy->parked_consumer_max = sim_between(world, 1, 6);
 }
 
 /* What is not kept cannot be stored for others; an effect in the transaction has nobody else to run it. */
@@ -239,5 +239,5 @@ void sim_scene_describe(const struct sim_world *world, char *out, size_t size)
              s->mode == SEMEL_QUEUE_ORDERED ? "ordered" : "unordered", s->partitions, s->n_workers, s->n_events,
              s->n_keys, s->batch_max, keeps[p->keep], s->business ? " business," : "", s->set ? " set," : "",
              s->purge ? " purge," : "", sets[s->settings], p->retry_max, (long long)(p->lease_us / SIM_SECOND),
-             (long long)p->parked_key_max, (long long)p->parked_route_max);
+             (long long)p->parked_key_max, (long long)p->parked_consumer_max);
 }

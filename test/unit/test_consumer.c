@@ -188,7 +188,7 @@ static void the_bounds_of_the_table_are_those_of_the_check(void **state)
         {offsetof(struct semel_policy, retry_ceiling_us), SECOND, 30 * DAY},
         {offsetof(struct semel_policy, lease_us), 1000, DAY},
         {offsetof(struct semel_policy, parked_key_max), 1, 100000},
-        {offsetof(struct semel_policy, parked_route_max), 1, 1000000},
+        {offsetof(struct semel_policy, parked_consumer_max), 1, 1000000},
         {offsetof(struct semel_policy, payload_max), 1, 64 << 20},
         {offsetof(struct semel_policy, retention_us), HOUR, 36500 * DAY},
     };

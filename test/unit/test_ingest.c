@@ -110,7 +110,7 @@ static void a_request_is_answered_when_it_was_acknowledged(void **state)
     ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
     struct reply reply = served_reply(fd);
     assert_int_equal(reply.status, 202);
-    assert_string_equal(reply.body, "{\"status\":\"accepted\",\"why\":\"new\",\"state\":\"completed\"}\n");
+    assert_string_equal(reply.body, "{\"result\":\"accepted\",\"why\":\"new\",\"status\":\"completed\"}\n");
     reply_done(&reply);
     assert_int_equal(answer_ack(broker, &deliveries[0].tag, 1, &served.err), SEMEL_FENCED);
 }
@@ -149,11 +149,11 @@ static void a_duplicate_brings_the_outcome_of_the_first(void **state)
     int fd = post("id: a\r\n", "x");
     poll_for(1);
     ack_with(0, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED, "{\"order\":  7}");
-    assert_reply(served_reply(fd), 200, "\"state\":\"completed\",\"outcome\":{\"order\":  7}}");
+    assert_reply(served_reply(fd), 200, "\"status\":\"completed\",\"outcome\":{\"order\":  7}}");
     fd = post("id: a\r\n", "x");
     poll_for(1);
     ack_with(0, SEMEL_WHY_DUPLICATE, SEMEL_STATE_COMPLETED, "{broken");
-    assert_reply(served_reply(fd), 200, "\"state\":\"completed\"}\n");
+    assert_reply(served_reply(fd), 200, "\"status\":\"completed\"}\n");
 }
 
 static void what_goes_back_is_503_with_the_time_to_wait(void **state)
@@ -266,9 +266,9 @@ static void a_batch_is_answered_together_and_in_order(void **state)
         struct reply reply = served_reply(fd);
         assert_int_equal(reply.status, 200);
         assert_string_equal(reply.body,
-                            "[{\"status\":\"later\",\"code\":503},\n"
-                            "{\"status\":\"accepted\",\"code\":202,\"why\":\"new\",\"state\":\"waiting\"},\n"
-                            "{\"status\":\"conflict\",\"code\":409,\"why\":\"conflict\",\"state\":\"completed\"}]\n");
+                            "[{\"result\":\"later\",\"code\":503},\n"
+                            "{\"result\":\"accepted\",\"code\":202,\"why\":\"new\",\"status\":\"waiting\"},\n"
+                            "{\"result\":\"conflict\",\"code\":409,\"why\":\"conflict\",\"status\":\"completed\"}]\n");
         reply_done(&reply);
     }
     assert_reply(served_reply(post("Content-Type: application/cloudevents-batch+json\r\n", "[]")), 200, "[]");
@@ -446,8 +446,8 @@ static void a_batch_of_which_a_part_waits_too_long_tells_the_rest(void **state)
     poll_for(2);
     ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
     struct reply reply = served_reply(fd);
-    assert_non_null(strstr(reply.body, "[{\"status\":\"accepted\",\"code\":202"));
-    assert_non_null(strstr(reply.body, "{\"status\":\"later\",\"code\":503},\n{\"status\":\"later\",\"code\":503}]"));
+    assert_non_null(strstr(reply.body, "[{\"result\":\"accepted\",\"code\":202"));
+    assert_non_null(strstr(reply.body, "{\"result\":\"later\",\"code\":503},\n{\"result\":\"later\",\"code\":503}]"));
     assert_reply(reply, 200, "");
     ack_with(1, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
 }
@@ -514,7 +514,7 @@ static void while_the_route_pauses_requests_are_503_at_once(void **state)
                               "[{\"specversion\":\"1.0\",\"id\":\"a\",\"source\":\"s\",\"type\":\"t\"},"
                               "{\"specversion\":\"1.0\",\"id\":\"b\",\"source\":\"s\",\"type\":\"t\"}]"));
     assert_true(reply_has(&reply, "Retry-After: 1800"));
-    assert_reply(reply, 200, "[{\"status\":\"later\",\"code\":503},\n{\"status\":\"later\",\"code\":503}]\n");
+    assert_reply(reply, 200, "[{\"result\":\"later\",\"code\":503},\n{\"result\":\"later\",\"code\":503}]\n");
     assert_reply(served_reply(post("Content-Type: application/cloudevents+json\r\n", "{")), 400, "");
     pause_route(SEMEL_BREAKER_PROBING, INT64_C(1800) * 1000000);
     reply = served_reply(post("", "x"));

@@ -236,7 +236,7 @@ static void parking_is_bounded_by_route(void **state)
                                 keyed("a2", "ok", "a", SEMEL_NONE), keyed("b2", "ok", "b", SEMEL_NONE)};
 
     e->policy.order = SEMEL_ORDER_ARRIVAL;
-    e->policy.parked_route_max = 1;
+    e->policy.parked_consumer_max = 1;
     process_one(e, keyed("z1", "ok", "z", SEMEL_NONE));
     assert_null(strstr(e->trace, "parked")); /* a route may have many: they are counted where one more would park */
     process(e, msgs, 4);

@@ -102,7 +102,7 @@ static void a_bad_time_is_named(void **state)
         {offsetof(struct semel_policy, gap_timeout_us), "gap timeout", 999, 30 * DAY + 1},
         {offsetof(struct semel_policy, retention_us), "retention", HOUR - 1, INT64_MAX},
         {offsetof(struct semel_policy, parked_key_max), "parked per key", 0, 100001},
-        {offsetof(struct semel_policy, parked_route_max), "parked per route", 0, 1000001},
+        {offsetof(struct semel_policy, parked_consumer_max), "parked per route", 0, 1000001},
     };
 
     (void)state;

@@ -104,7 +104,7 @@ static void take_token(const char *path, char token[32])
 static const char *lost(const char *state)
 {
     static char text[96];
-    snprintf(text, sizeof(text), "{\"status\":\"lost\"%s%s%s}", e->db == NULL ? ",\"state\":\"" : "",
+    snprintf(text, sizeof(text), "{\"result\":\"lost\"%s%s%s}", e->db == NULL ? ",\"status\":\"" : "",
              e->db == NULL ? state : "", e->db == NULL ? "\"" : "");
     return text;
 }
@@ -128,7 +128,7 @@ static void a_message_is_taken_settled_and_done_once(void **state)
     assert_string_equal(value, "{\"h\":\"v\"}");
     member_of(&reply, "attempt", value, sizeof(value));
     assert_string_equal(value, "1");
-    member_of(&reply, "key", key, sizeof(key));
+    member_of(&reply, "idempotency_key", key, sizeof(key));
     assert_true(semel__step_key(SEMEL_STR("both"), SEMEL_STR("s"), SEMEL_STR("a"), SEMEL_STR("effect"), wanted));
     assert_string_equal(key, wanted);
     reply_done(&reply);
@@ -136,7 +136,7 @@ static void a_message_is_taken_settled_and_done_once(void **state)
 
     assert_reply(call("take", ""), 200, "[]");
     assert_reply(end("settle", token, ",\"result\":\"done\",\"outcome\":{\"x\" : 1},\"reason\":\"fine\""), 200,
-                 "{\"status\":\"settled\",\"state\":\"completed\"}");
+                 "{\"result\":\"settled\",\"status\":\"completed\"}");
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
     assert_str(row_of(e, "a").live.outcome, "{\"x\" : 1}");
     assert_reply(end("settle", token, ",\"result\":\"done\""), 409, lost("completed"));
@@ -154,7 +154,7 @@ static void a_process_that_did_not_give_the_lease_settles_it_by_its_token(void *
     snprintf(body, sizeof(body), "{\"token\":\"%s\",\"result\":\"done\"}", token);
     assert_reply(call("settle", body), 200, "settled");
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
-    assert_reply(call("settle", body), 409, "{\"status\":\"lost\"}");
+    assert_reply(call("settle", body), 409, "{\"result\":\"lost\"}");
 }
 
 static void every_result_has_its_end(void **state)
@@ -412,7 +412,7 @@ static void a_token_of_another_consumer_opens_nothing(void **state)
     put("a", "x");
     take_token("take", token);
     e->policy.consumer = SEMEL_STR("other");
-    assert_reply(end("settle", token, ",\"result\":\"done\""), 409, "{\"status\":\"lost\"");
+    assert_reply(end("settle", token, ",\"result\":\"done\""), 409, "{\"result\":\"lost\"");
     e->policy.consumer = SEMEL_STR("both");
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_PROCESSING);
 }

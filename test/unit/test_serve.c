@@ -292,13 +292,13 @@ static void a_message_by_http_has_its_effect_once(void **state)
 {
     /* I5, I9, I11 */
     (void)state;
-    assert_reply(send_in("ce-id: a\r\n", "out"), 202, "\"state\":\"completed\"");
+    assert_reply(send_in("ce-id: a\r\n", "out"), 202, "\"status\":\"completed\"");
     struct reply reply = send_in("ce-id: a\r\n", "out");
     assert_non_null(strstr(reply.body, "\"outcome\":"));
-    assert_reply(reply, 200, "\"status\":\"duplicate\"");
-    assert_reply(send_in("ce-id: a\r\n", "ok"), 409, "\"status\":\"conflict\"");
+    assert_reply(reply, 200, "\"result\":\"duplicate\"");
+    assert_reply(send_in("ce-id: a\r\n", "ok"), 409, "\"result\":\"conflict\"");
     assert_reply(send_in("", "ok"), 422, "\"why\":\"no_id\"");
-    assert_reply(send_in("Idempotency-Key: b\r\n", "fail@1"), 202, "\"state\":\"failed\"");
+    assert_reply(send_in("Idempotency-Key: b\r\n", "fail@1"), 202, "\"status\":\"failed\"");
     assert_reply(send_in("Idempotency-Key: b\r\n", "fail@1"), 200, "\"why\":\"backoff\"");
     assert_int_equal(effects_of(way.e, "a"), 1);
 }

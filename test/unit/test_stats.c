@@ -257,15 +257,15 @@ static void rows_by_state_fall_back_to_nothing(void **state)
         {SEMEL_STR("another"), SEMEL_STATE_DEAD, 99, false, 1, SEMEL_NONE},
     };
     semel__stats_look(route, counts, COUNT(counts), now_us);
-    assert_line("semel_rows{consumer=\"billing\",state=\"failed\"} 7");
-    assert_line("semel_rows{consumer=\"billing\",state=\"dead\"} 0");
-    assert_line("semel_rows_capped{consumer=\"billing\",state=\"failed\"} 1");
-    assert_null(strstr(shown(), "semel_rows{consumer=\"billing\",state=\"completed\"}")); /* they have counters */
-    assert_line("semel_oldest_row_age_seconds{consumer=\"billing\",state=\"failed\"} 90");
+    assert_line("semel_rows{consumer=\"billing\",status=\"failed\"} 7");
+    assert_line("semel_rows{consumer=\"billing\",status=\"dead\"} 0");
+    assert_line("semel_rows_capped{consumer=\"billing\",status=\"failed\"} 1");
+    assert_null(strstr(shown(), "semel_rows{consumer=\"billing\",status=\"completed\"}")); /* they have counters */
+    assert_line("semel_oldest_row_age_seconds{consumer=\"billing\",status=\"failed\"} 90");
     assert_line("semel_rows_read_timestamp_seconds{consumer=\"billing\"} 1700000000");
     semel__stats_look(route, NULL, 0, now_us);
-    assert_line("semel_rows{consumer=\"billing\",state=\"failed\"} 0");
-    assert_line("semel_oldest_row_age_seconds{consumer=\"billing\",state=\"failed\"} 0");
+    assert_line("semel_rows{consumer=\"billing\",status=\"failed\"} 0");
+    assert_line("semel_oldest_row_age_seconds{consumer=\"billing\",status=\"failed\"} 0");
 }
 
 /* ---- the page ----------------------------------------------------------------------------------------- */
