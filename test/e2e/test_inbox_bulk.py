@@ -130,7 +130,7 @@ def test_a_run_retries_each_once_under_its_own_id_with_an_audit_line(store, exte
     assert audits(store) == dict.fromkeys(names, 1)
     assert set(store.sql("SELECT who, what, reason FROM semel_audit")) == {
         ("mara", "retry", "ticket 811"), ("mara", "selection 1: retry of 12 messages", "ticket 811")}
-    assert store.sql("SELECT word, who, reason, force FROM semel_selection") == [("retry", "mara", "ticket 811", 0)]
+    assert store.sql("SELECT command, who, reason, force FROM semel_selection") == [("retry", "mara", "ticket 811", 0)]
 
 
 def test_a_selection_is_frozen(store):

@@ -251,7 +251,7 @@ def test_operator_gives_commands_about_many_and_rewinds(letters):
     lines = audit(letters)
     assert lines[0] == ("ops", "selection 1: retry of 4 messages", "many", "")
     assert [line[3] for line in lines[1:]] == ["d1", "d2", "d3", "d4"]
-    assert letters.sql("SELECT who, word, reason FROM semel.selection") == [("ops", "retry", "many")]
+    assert letters.sql("SELECT who, command, reason FROM semel.selection") == [("ops", "retry", "many")]
     assert letters.sql("SELECT count(*) FROM semel.selected WHERE result = 'done'") == [("4",)]
     letters.sql("INSERT INTO semel.position VALUES ('billing', 'payments', 0, 7, 3, now())")
     done = letters.as_ops("rewind", "billing", "--source", "payments", "-p", 0, "--to", 2, "--reason", "again", "-y")
@@ -293,7 +293,7 @@ def test_operator_cannot_write_by_hand_what_no_command_writes(letters):
     for text in ("UPDATE semel.inbox SET payload = 'x'", "UPDATE semel.inbox SET message_id = 'x'",
                  "INSERT INTO semel.audit (at, who, what, reason) VALUES (now(), 'boss', 'discard', 'x')",
                  "DELETE FROM semel.inbox", "UPDATE semel.audit SET who = 'boss'", "SELECT FROM semel.inbox FOR UPDATE",
-                 "INSERT INTO semel.selection (word, who, reason, made_at) VALUES ('retry', 'boss', 'x', now())",
+                 "INSERT INTO semel.selection (command, who, reason, made_at) VALUES ('retry', 'boss', 'x', now())",
                  "DELETE FROM semel.business_key", "DELETE FROM semel.business_want",
                  "UPDATE semel.position SET epoch = 9",
                  "SELECT semel._operator_line('a', 'b', 'c', 'd', 'e')", "SELECT semel.tick()"):

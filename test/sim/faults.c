@@ -99,7 +99,7 @@ static enum semel_mem_fault store_fault(struct sim_actor *actor, const char *op)
         return SEMEL_MEM_CLOSE;
     }
     if (!named(op, "rollback") && sim_chance(world, faults->retry)) {
-        world->counts[SIM_RETRIES]++;
+        world->counts[SIM_STORE_ERRORS]++;
         sim_trace(world, "%s %s: an error", actor->owner, op);
         return SEMEL_MEM_RETRY;
     }

@@ -61,7 +61,7 @@
     X(STALLS, "stalls")                     \
     X(BROKEN_TX, "broken transactions")     \
     X(EXPELLED, "expelled")                 \
-    X(RETRIES, "store errors")              \
+    X(STORE_ERRORS, "store errors")         \
     X(CLOSED, "lost connections")           \
     X(UNKNOWN_DONE, "unknown commits done") \
     X(UNKNOWN_LOST, "unknown commits lost") \

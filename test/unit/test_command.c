@@ -308,7 +308,7 @@ static void successors_are_woken(void **state)
         process_one(e, keyed(first, "bad", key, SEMEL_NONE));
         process_one(e, keyed(second, "ok", key, SEMEL_NONE));
         assert_int_equal(row_of(e, second).live.due_us, SEMEL_NONE);
-        obeyed(e, words[i], first, i == 0 ? SEMEL_STATE_REJECTED : SEMEL_STATE_COMPLETED);
+        obeyed(e, kinds[i], first, i == 0 ? SEMEL_STATE_REJECTED : SEMEL_STATE_COMPLETED);
         assert_int_equal(row_of(e, second).live.due_us, e->now_us);
         work(e, 1);
         assert_int_equal(effects_of(e, second), 1);
