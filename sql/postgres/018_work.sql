@@ -941,8 +941,8 @@ BEGIN
     INSERT INTO semel.selected (number, place, consumer, source, message_id, updated_at)
     SELECT made, c.place, c.consumer, c.source, c.id, c.touched
     FROM unnest(consumers, sources, ids, touched) WITH ORDINALITY AS c (consumer, source, id, touched, place);
-    PERFORM semel._operator_line(format('selection %s: %s of %s messages', made, command, cardinality(ids)), reason, NULL,
-                                 NULL, NULL);
+    PERFORM semel._operator_line(format('selection %s: %s of %s messages', made, command, cardinality(ids)), reason,
+                                 NULL, NULL, NULL);
     RETURN made;
 END $$;
 

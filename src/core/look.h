@@ -6,8 +6,8 @@
  * by `max`, a count by `cap` (it then says "at least"). Strings are copied into the arena. A store without them has
  * ops->look == NULL.
  *
- * A selection (P43) is a list of rows written down once, with the reason and the command; what is done to it later is done
- * to these rows only, and to a row only if it has not changed since. It can be resumed by its number, by anybody.
+ * A selection (P43) is a list of rows written down once, with the reason and the command; what is done to it later is
+ * done to these rows only, and to a row only if it has not changed since. Anybody can resume it by its number.
  */
 #ifndef SEMEL_CORE_LOOK_H
 #define SEMEL_CORE_LOOK_H
@@ -124,8 +124,8 @@ struct semel_look_ops {
     semel_status (*outbox)(struct semel_store *store, int64_t cap, int64_t *ret_n, int64_t *ret_oldest_us,
                            struct semel_error *err);
 
-    /* Inside a transaction. Writes down what matches now, at most max rows, oldest first. In: command, who, reason, force.
-     * Out: number, made_us, n, left. n == 0: nothing is written down. INVALID: more than max match. Others cannot write
+    /* Inside a transaction. Writes down what matches now, at most max rows, oldest first. In: command, who, reason,
+     * force. Out: number, made_us, n, left. n == 0: nothing is written down. INVALID: more than max match. Others cannot write
      * meanwhile: give states that are not final, or an id. */
     semel_status (*select)(struct semel_store *store, const struct semel_filter *filter, size_t max, int64_t now_us,
                            struct semel_selection *selection, struct semel_error *err);
