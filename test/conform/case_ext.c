@@ -150,7 +150,7 @@ static void ext_done(struct sql_door *door, const char *outcome)
 
 static bool ext_fail(struct sql_door *door, const char *cls, enum semel_act *ret_act, enum semel_state *ret_state)
 {
-    sqlite3_stmt *stmt = prepare(door, "SELECT act, state FROM semel_inbox_fail WHERE " MSG_ARGS
+    sqlite3_stmt *stmt = prepare(door, "SELECT act, status FROM semel_inbox_fail WHERE " MSG_ARGS
                                        " AND class = ?14 AND reason = 'because'");
     bool told;
 

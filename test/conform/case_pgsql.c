@@ -188,7 +188,7 @@ static bool pgsql_fail(struct sql_door *door, const char *cls, enum semel_act *r
     add_msg(door, &args);
     add_str(door, &args, semel__str(cls));
     result = query(door,
-                   "SELECT act, state FROM semel.inbox_fail(" MSG_ARGS ", class => $13::text, reason => 'because')",
+                   "SELECT act, status FROM semel.inbox_fail(" MSG_ARGS ", class => $13::text, reason => 'because')",
                    &args);
     told = semel__act_parse(column(result, 0, 0), ret_act) && semel__state_parse(column(result, 0, 1), ret_state);
     PQclear(result);

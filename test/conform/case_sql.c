@@ -140,7 +140,7 @@ static void say_failed(struct sql_door *door)
                                                  : semel__result_name((enum semel_result)engine->says),
                                              &act, &engine->settled.state);
     if (!engine->state_told)
-        differ(engine->finding, "the answer of fail is not an act and a state");
+        differ(engine->finding, "the answer of fail is not an act and a status");
     exec(door, "COMMIT");
     expect_then(door, act);
 }
