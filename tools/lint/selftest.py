@@ -19,9 +19,10 @@ GOOD = {
     "src/base/mem.h": HEAD + "#ifndef M\n#define M\nvoid semel__free(void *p);\n#endif\n",
     "src/base/meson.build": "# SPDX-License-Identifier: MIT\nbase_names = ['mem']\n",
     "src/core/note.c": HEAD + '/* malloc(1) and "core/x.c" in a comment */\n'
-                       'const char *const semel__note = "free(p) // \\"";\n',
+                       'const char *const semel__note = "free(p) // \\"";\n'
+                       'const char *const semel__examples = "positions_move sqs permanent_max";\n',
     "src/core/meson.build": "# SPDX-License-Identifier: MIT\ncore_names = ['note']\n",
-    "test/unit/test_mem.c": HEAD + "/* I1 */\nstatic void free_accepts_null(void **state)\n{\n    (void)state;\n}\n",
+    "test/unit/test_mem.c": HEAD + "/* I1 */\nstatic void free_accepts_null(void **state)\n{\n    semel__free(*state);\n}\n",
     "test/unit/meson.build": "# SPDX-License-Identifier: MIT\nunit_tests = [\n  'mem',\n]\n",
     "docs/requirements.md": "| # | what | proof |\n|---|---|---|\n"
                             "| I1 | a | test/unit/test_mem.c: free_accepts_null |\n| I2 | b | later |\n",
@@ -63,6 +64,12 @@ BAD = [
     ("sizes", "src/core/x.c", c("int x;\n" * 1500), "file of 1501 lines"),
     ("sizes", "src/core/x.c", c("int f(int a)\n{\n" + "    a++;\n" * 59 + "}\n"), "f() has 61 lines"),
     ("sizes", "src/core/x.c", c("int " + "x" * 117 + ";\n"), "line of 122 columns"),
+    ("metrics", "src/core/x.c", c("int x;\n" * 99999), "lines of the product: 1000"),
+    ("metrics", "src/store/pg_x.c", c("int x;\n" * 9999), "lines of the PostgreSQL driver: 10000, at most "),
+    ("metrics", "src/core/x.c", c("".join(f"int f{i}(void)\n{{\n    return 1;\n}}\n" for i in range(99))),
+     "functions exported for nobody: 99"),
+    ("metrics", "src/core/x.h", c("int positions_move;\n" * 50), "places of a store operation: 51"),
+    ("metrics", "src/core/note.c", c("int x;\n"), "nothing names sqs"),
     ("listed", "src/core/x.c", c("int x;\n"), "no meson.build lists it"),
     ("listed", "test/unit/meson.build", "unit_tests = ['mem', 'gone']\n", "lists gone"),
     ("mutants", "test/mutant/mutants.txt", MUTANT, "the guard of no_check does not stand once"),
@@ -105,7 +112,8 @@ def project(root, files):
 
 
 def check(name, root):
-    script = ["external.py", name] if name in EXTERNAL else [name + ".py"]
+    script = (["external.py", name] if name in EXTERNAL else
+              ["../metrics.py", "--check"] if name == "metrics" else [name + ".py"])
     run = subprocess.run([sys.executable, str(HERE / script[0]), *script[1:], "--root", str(root)],
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     return run.returncode, run.stdout
