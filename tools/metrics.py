@@ -194,7 +194,7 @@ def main():
         show(count, options.list)
         return 0
     findings = list(check(count))
-    print("\n".join(findings))
+    print(*findings, sep="\n", end="\n" if findings else "")
     return 1 if findings else 0
 
 

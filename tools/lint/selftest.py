@@ -22,7 +22,8 @@ GOOD = {
                        'const char *const semel__note = "free(p) // \\"";\n'
                        'const char *const semel__examples = "positions_move sqs permanent_max";\n',
     "src/core/meson.build": "# SPDX-License-Identifier: MIT\ncore_names = ['note']\n",
-    "test/unit/test_mem.c": HEAD + "/* I1 */\nstatic void free_accepts_null(void **state)\n{\n    semel__free(*state);\n}\n",
+    "test/unit/test_mem.c": HEAD + "/* I1 */\nstatic void free_accepts_null(void **state)\n"
+                            "{\n    semel__free(*state);\n}\n",
     "test/unit/meson.build": "# SPDX-License-Identifier: MIT\nunit_tests = [\n  'mem',\n]\n",
     "docs/requirements.md": "| # | what | proof |\n|---|---|---|\n"
                             "| I1 | a | test/unit/test_mem.c: free_accepts_null |\n| I2 | b | later |\n",
