@@ -251,14 +251,14 @@ static const struct semel__msg *evidence(const struct work *work, const struct s
     return bare;
 }
 
-static size_t list_conflicts(const struct work *work, struct semel_conflict *conflicts)
+static size_t list_conflicts(const struct work *work, const struct semel__msg **conflicts)
 {
     size_t n = 0;
     for (size_t i = 0; i < work->n; i++) {
         const struct item *item = work->items[i];
         bool conflict = item->verdict.why == SEMEL_WHY_CONFLICT;
         if (conflict && conflicts != NULL)
-            conflicts[n].msg = evidence(work, item->msg);
+            conflicts[n] = evidence(work, item->msg);
         n += conflict;
         /* Copies are recorded where their item is admitted to stay: not again when its lease ends. */
         bool admitted = item->lease == NULL && !item->deferred;
@@ -266,7 +266,7 @@ static size_t list_conflicts(const struct work *work, struct semel_conflict *con
             if (!copy->conflict)
                 continue;
             if (conflicts != NULL)
-                conflicts[n].msg = evidence(work, copy->msg);
+                conflicts[n] = evidence(work, copy->msg);
             n++;
         }
     }
@@ -303,7 +303,7 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err)
     batch.changes = semel__arena_alloc(arena, work->n, sizeof *batch.changes);
     batch.keys = semel__arena_alloc(arena, work->n, sizeof *batch.keys);
     struct semel_business *drop = semel__arena_alloc(arena, work->batch.n_business + 1, sizeof *drop);
-    struct semel_conflict *conflicts = semel__arena_alloc(arena, n_conflicts + 1, sizeof *conflicts);
+    const struct semel__msg **conflicts = semel__arena_alloc(arena, n_conflicts + 1, sizeof *conflicts);
     struct semel_note *notes = semel__arena_alloc(arena, work->n, sizeof *notes);
     if (batch.changes == NULL || batch.keys == NULL || drop == NULL || conflicts == NULL || notes == NULL)
         return semel__fail_memory(err);
@@ -321,7 +321,7 @@ semel_status semel__work_settle(struct work *work, struct semel_error *err)
     batch.conflicts = conflicts;
     batch.n_conflicts = list_conflicts(work, conflicts);
     for (size_t i = 0; i < batch.n_conflicts; i++)
-        if (conflicts[i].msg == NULL)
+        if (conflicts[i] == NULL)
             return semel__fail_memory(err);
     batch.notes = notes;
     list_notes(work, notes, &batch.n_notes);

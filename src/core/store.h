@@ -159,11 +159,6 @@ struct semel_key_change {
     size_t n_skipped;
 };
 
-/* The same id with another payload (I11), kept under (consumer, source, id, fingerprint); a repeat raises its count. */
-struct semel_conflict {
-    const struct semel__msg *msg;
-};
-
 /* Evidence for the record: an attempt row without a change, e.g. a late completion that was refused. */
 struct semel_note {
     struct semel_str source, id;
@@ -188,7 +183,9 @@ struct semel_settle_batch {
     size_t n_granted;
     const struct semel_hold *holds;
     size_t n_holds;
-    const struct semel_conflict *conflicts;
+    /* The same id with another payload (I11), kept under (consumer, source, id, fingerprint); a repeat raises its
+     * count. */
+    const struct semel__msg *const *conflicts;
     size_t n_conflicts;
     const struct semel_note *notes;
     size_t n_notes;

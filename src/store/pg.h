@@ -20,7 +20,6 @@
  *   pg_insert.c    the statement that inserts rows, by the shape of the batch
  *   pg_admit.c     admit: lock, insert, read what was refused
  *   pg_fetch.c     fetch, and reading rows of which the keys are known
- *   pg_settle.c    settle
  *   pg_look*.c     what operators ask
  *
  * Invariants: every value is bound, none is ever part of a statement's text; tables are named with their schema; a trip
@@ -428,8 +427,6 @@ semel_status semel__pg_fetch(struct semel_store *store, struct semel_fetch_batch
                              struct semel_error *err);
 /* pg_operate.c: what an operator's role runs in the place of a statement; the statement itself where there is none. */
 const struct sql_text *semel__pg_instead(const struct sql_text *sql);
-semel_status semel__pg_operate(struct pg_store *d, struct semel_settle_batch *batch, struct semel_error *err);
-semel_status semel__pg_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
 /* The name of a watermark's row, for who makes it; 016_deliver.sql and keep.sql have the same. */
 #define PG_MARK_LOCK(consumer, source)                                                                  \
     "pg_catalog.hashtextextended(" source "::text COLLATE \"C\", pg_catalog.hashtextextended(" consumer \

@@ -8,7 +8,6 @@
  *
  * Invariants: without a reason the database makes no change; anything that is no command is refused by the rights.
  */
-#include "core/state.h"
 #include "store/pg.h"
 
 /* With the parameters of the statement that has the name. */
@@ -34,31 +33,4 @@ const struct sql_text *semel__pg_instead(const struct sql_text *sql)
         if (strcmp(instead[i].of, sql->name) == 0)
             return &instead[i].sql;
     return sql;
-}
-
-/* One command about one row. Keys, business keys and the audit are the function's. */
-semel_status semel__pg_operate(struct pg_store *d, struct semel_settle_batch *batch, struct semel_error *err)
-{
-    static const struct sql_text sql = {"semel_operate",
-                                        "SELECT semel._operate($1::text, $2::text, $3::text, $4::text, $5::text, "
-                                        "$6::text, pg_catalog.current_setting('semel.reason', true)), "
-                                        "pg_catalog.set_config('semel.reason', '', true)"};
-    struct semel_change *change = &batch->changes[0];
-    struct pg_trip trip;
-    if (batch->n_changes != 1 || change->remove || change->live.state == SEMEL_STATE_PROCESSING)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                           "this role may give commands about stored messages, and handle none: it has no rights on "
-                           "semel.inbox but to read it");
-    semel__pg_start(&trip, d, "updating the inbox");
-    semel__pg_text(&trip, batch->consumer);
-    semel__pg_key(&trip, change->source);
-    semel__pg_text(&trip, change->id);
-    semel__pg_text(&trip, semel__str(semel__state_name(change->from)));
-    semel__pg_text(&trip, semel__str(semel__state_name(change->live.state)));
-    semel__pg_text(&trip, change->live.outcome);
-    size_t at = semel__pg_add(&trip, &sql);
-    semel_status status = semel__pg_run(&trip, err);
-    change->applied = status == SEMEL_OK && semel__pg_get_bool(trip.results[at], 0, 0);
-    semel__pg_end(&trip);
-    return status;
 }

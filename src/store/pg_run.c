@@ -85,14 +85,17 @@ static bool uniform(const struct sql_field *field, const struct sql_set *set)
 }
 
 /* A column of rows: pairs. Where all items have the same value it goes once, and the array is NULL. */
-static void put_pair(struct pg_trip *trip, const struct sql_field *field, const struct sql_set *set, bool array)
+static void put_pair(struct pg_trip *trip, const struct sql_field *field, const struct sql_set *set)
 {
-    if (uniform(field, set) == array)
+    bool single = uniform(field, set);
+    if (single)
         semel__pg_null(trip);
-    else if (array)
-        put_array(trip, field, set);
     else
+        put_array(trip, field, set);
+    if (single)
         put_single(trip, field, semel__db_item(set, 0));
+    else
+        semel__pg_null(trip);
 }
 
 /* Does the column of parameter i have a single value, too? It stands behind the array. */
@@ -114,8 +117,10 @@ static void put_params(struct pg_trip *trip, const struct sql_statement *stateme
         }
         if (param->source == SQL_ONCE)
             put_single(trip, field, semel__db_item(once, 0));
-        else if (param->source == SQL_SINGLE || paired(statement, i))
-            put_pair(trip, field, each, param->source == SQL_ARRAY);
+        else if (param->source == SQL_SINGLE)
+            continue; /* put_pair has it */
+        else if (paired(statement, i))
+            put_pair(trip, field, each);
         else
             put_array(trip, field, each);
     }

@@ -13,6 +13,7 @@
  *   records_row.c         a row of the inbox as it is read
  *   records_scan.c        bounded looks at the inbox
  *   records_selections.c  frozen selections
+ *   records_settle.c      what rows and keys become
  */
 #ifndef SEMEL_STORE_RECORDS_H
 #define SEMEL_STORE_RECORDS_H
@@ -95,6 +96,8 @@ semel_status semel__record_parked(struct semel_store *store, struct semel_str co
 semel_status semel__record_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
                                  int64_t *ret_n, struct semel_error *err);
 
+semel_status semel__record_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
+
 /* Their places in a driver's struct semel_store_ops. */
 #define SEMEL_RECORDS                                                                                   \
     .audit = semel__record_audit, .consumer_get = semel__record_consumer_get,                           \
@@ -106,6 +109,6 @@ semel_status semel__record_large(struct semel_store *store, struct semel_str con
     .watermark = semel__record_watermark, .aged = semel__record_aged, .purge = semel__record_purge,     \
     .purge_business = semel__record_purge_business, .purge_side = semel__record_purge_side,             \
     .outbox_put = semel__record_outbox_put, .scan = semel__record_scan, .parked = semel__record_parked, \
-    .large = semel__record_large
+    .large = semel__record_large, .settle = semel__record_settle
 
 #endif

@@ -356,7 +356,6 @@ const struct semel_store_ops semel__store_sqlite = {
     .check = semel__sqlite_check,
     .admit = semel__sqlite_admit,
     .fetch = semel__sqlite_fetch,
-    .settle = semel__sqlite_settle,
     .busy = semel__sqlite_busy,
     .look = &semel__sqlite_look,
     SEMEL_RECORDS,

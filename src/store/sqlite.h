@@ -10,7 +10,6 @@
  *   sqlite_fail.c    what a result code means
  *   sqlite_row.c     a row of semel_inbox as it is read, hostile until checked
  *   sqlite_admit.c   admit and fetch
- *   sqlite_settle.c  settle
  *   sqlite_look.h    what operators ask: sqlite_choose.c, sqlite_look.c, sqlite_select.c
  *   sqlite_group.c   one commit for many calls
  *
@@ -52,22 +51,6 @@ enum sqlite_q {
     Q_INSERT,
     Q_FETCH,
     Q_WATERMARK_GET,
-    Q_UPDATE,
-    Q_REMOVE,
-    Q_ATTEMPT,
-    Q_BUSINESS_RELEASE,
-    Q_WAITERS_DUE,
-    Q_BUSINESS_UNTIL,
-    Q_WANT_PUT,
-    Q_WANT_HELD,
-    Q_WANT_GRANT,
-    Q_BUSINESS_DROP,
-    Q_KEY_RAISE,
-    Q_KEY_SKIP,
-    Q_WAKE_ARRIVAL,
-    Q_WAKE_VERSION,
-    Q_CONFLICT,
-    Q_CONFLICT_BOUND,
     Q_SOURCES,
     Q_LOOK_ID,
     Q_LOOK_KEY,
@@ -221,7 +204,6 @@ semel_status semel__sqlite_fetch(struct semel_store *store, struct semel_fetch_b
 /* Draws n numbers; *ret_first is the lowest of them. */
 semel_status semel__sqlite_draw(struct sqlite_store *d, const char *counter, size_t n, int64_t *ret_first,
                                 struct semel_error *err);
-semel_status semel__sqlite_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
 
 extern const struct sql_driver semel__sqlite_driver;
 extern const struct semel_look_ops semel__sqlite_look;

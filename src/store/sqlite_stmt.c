@@ -35,15 +35,8 @@
         X) "payload IS NOT NULL, CASE WHEN ?1 THEN headers END, CASE WHEN ?1 THEN payload END, " WANTS \
            "FROM main.semel_inbox "
 
-#define THIS_ROW "consumer = ?1 AND source = ?2 AND message_id = ?3 "
 /* Rows of a key that were there before this transaction drew its first arrival, ?3. */
 #define EARLIER "consumer = ?1 AND order_key = ?2 AND arrival < ?3 "
-
-#define WAKE                                                                                                 \
-    "UPDATE main.semel_inbox SET due_at = ?3, "                                                              \
-    "updated_at = CASE WHEN updated_at > ?3 THEN updated_at + 1 ELSE ?3 END, error_class = 'blocked' WHERE " \
-    "status = 'waiting' "
-#define FIRST "SELECT arrival FROM main.semel_inbox WHERE consumer = ?1 AND order_key = ?2 AND " IN_ORDER " "
 
 /* What operators look at: ?1 consumer, ?2 after and ?3 up to which arrival, ?4 a state; the rest is the filter. Rows
  * that do not match are given too, so that the caller can count how many were looked at. */
@@ -101,49 +94,6 @@ static const char *const texts[Q_COUNT] = {
         "ON CONFLICT (consumer, source, message_id) DO NOTHING",
     [Q_FETCH] = SELECT_ROW "WHERE consumer = ?2 AND source = ?3 AND message_id = ?4",
     [Q_WATERMARK_GET] = "SELECT watermark FROM main.semel_watermark WHERE consumer = ?1 AND source = ?2",
-
-    [Q_UPDATE] =
-        "UPDATE main.semel_inbox SET status = ?5, attempts = ?6, attempts_before = ?7, retries = ?8, "
-        "alone = ?9, due_at = ?10, processed_at = ?11, lease_owner = ?12, lease_until = ?13, lease_token = ?14, "
-        "error_class = ?15, error_text = ?16, outcome = ?17, updated_at = ?18, "
-        "headers = CASE ?19 WHEN 0 THEN headers ELSE ?20 END, "
-        "payload = CASE ?19 WHEN 0 THEN payload ELSE ?21 END, fingerprint = coalesce(fingerprint, ?23) "
-        "WHERE " THIS_ROW "AND status = ?4 AND (?22 IS NULL OR lease_token = ?22)",
-    [Q_REMOVE] = "DELETE FROM main.semel_inbox WHERE " THIS_ROW "AND status = ?4",
-    [Q_ATTEMPT] =
-        "INSERT INTO main.semel_attempt (consumer, source, message_id, attempt, at, worker, error_class, error_text) "
-        "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-    [Q_BUSINESS_RELEASE] = "DELETE FROM main.semel_business_key WHERE " THIS_ROW,
-    [Q_WAITERS_DUE] =
-        "UPDATE main.semel_inbox SET due_at = ?4, updated_at = max(?4, updated_at + 1) WHERE status = 'waiting' AND "
-        "error_class = 'business_duplicate' AND arrival IN (SELECT i.arrival FROM main.semel_business_key AS k JOIN "
-        "main.semel_business_want AS w ON w.consumer = k.consumer AND w.business_key = k.business_key JOIN "
-        "main.semel_inbox AS i ON i.consumer = w.consumer AND i.source = w.source AND i.message_id = w.message_id "
-        "WHERE k.consumer = ?1 AND k.source = ?2 AND k.message_id = ?3)",
-    [Q_BUSINESS_UNTIL] = "UPDATE main.semel_business_key SET expires_at = ?4 WHERE " THIS_ROW,
-    [Q_WANT_PUT] = "INSERT INTO main.semel_business_want (consumer, source, message_id, business_key) "
-                   "VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
-    [Q_WANT_HELD] = "INSERT INTO main.semel_business_want (consumer, source, message_id, business_key) SELECT "
-                    "consumer, source, message_id, business_key FROM main.semel_business_key WHERE " THIS_ROW
-                    "ON CONFLICT DO NOTHING",
-    [Q_WANT_GRANT] = "DELETE FROM main.semel_business_want WHERE " THIS_ROW,
-    [Q_BUSINESS_DROP] = "DELETE FROM main.semel_business_key WHERE " THIS_ROW "AND business_key = ?4",
-    [Q_KEY_RAISE] = "INSERT INTO main.semel_order_key (consumer, order_key, last_version) VALUES (?1, ?2, ?3) "
-                    "ON CONFLICT (consumer, order_key) DO UPDATE SET last_version = excluded.last_version "
-                    "WHERE last_version IS NULL OR last_version < excluded.last_version",
-    [Q_KEY_SKIP] = "INSERT INTO main.semel_order_key (consumer, order_key, skipped) VALUES (?1, ?2, ?3) "
-                   "ON CONFLICT (consumer, order_key) DO UPDATE SET skipped = excluded.skipped",
-    [Q_WAKE_ARRIVAL] = WAKE "AND arrival = (" FIRST "ORDER BY arrival LIMIT 1)",
-    [Q_WAKE_VERSION] = WAKE "AND arrival = (" FIRST "ORDER BY version, arrival LIMIT 1)",
-    [Q_CONFLICT] =
-        "INSERT INTO main.semel_conflict (consumer, source, message_id, fingerprint, first_at, last_at, "
-        "type, position, headers, payload, traceparent) VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, ?7, ?8, ?9, ?10) "
-        "ON CONFLICT (consumer, source, message_id, fingerprint) DO UPDATE SET count = count + 1, "
-        "last_at = excluded.last_at",
-
-    [Q_CONFLICT_BOUND] =
-        "DELETE FROM main.semel_conflict WHERE rowid IN (SELECT rowid FROM main.semel_conflict WHERE " THIS_ROW
-        "ORDER BY last_at DESC, rowid DESC LIMIT -1 OFFSET ?4)",
 
     /* One step into the index a source, however many rows it has. */
     [Q_SOURCES] =

@@ -101,7 +101,7 @@ static void write_everything(struct world *world)
     struct semel_change change = change_of("old", SEMEL_STATE_FAILED, SEMEL_STATE_COMPLETED);
     struct semel_key_change key_change = {.key = SEMEL_STR("k"), .last_version = 5, .wake = true};
     struct semel__msg msg;
-    struct semel_conflict conflict = {&msg};
+    const struct semel__msg *conflict = &msg;
     struct semel_settle_batch batch = {.consumer = SEMEL_STR("c"),
                                        .worker = SEMEL_STR("w"),
                                        .now_us = T0,
@@ -623,7 +623,7 @@ static void purge_of_business_keys_takes_the_expired_only_and_is_bounded(void **
 static void record_conflict(struct world *world, const char *id, int number, int64_t now_us)
 {
     struct semel__msg msg = {.source = SEMEL_STR("s"), .id = text(id), .payload = SEMEL_STR("x")};
-    const struct semel_conflict conflict = {&msg};
+    const struct semel__msg *conflict = &msg;
     struct semel_settle_batch batch = {.consumer = SEMEL_STR("c"),
                                        .worker = SEMEL_STR("w"),
                                        .now_us = now_us,

@@ -214,7 +214,7 @@ static void attempts_are_logged_with_a_change_that_applies_and_by_notes(void **s
 static void record_conflict(struct world *world, const char *id, unsigned char fp)
 {
     struct semel__msg msg;
-    struct semel_conflict conflict = {&msg};
+    const struct semel__msg *conflict = &msg;
     struct semel_settle_batch batch = {.consumer = SEMEL_STR("c"),
                                        .worker = SEMEL_STR("w"),
                                        .now_us = world->now_us,

@@ -789,7 +789,7 @@ static bool settle(struct semel_mem_db *db, struct semel_settle_batch *batch)
         if (!drop_business(db, consumer, &batch->drop[i]))
             return false;
     for (size_t i = 0; i < batch->n_conflicts; i++)
-        if (!count_conflict(db, consumer, batch->conflicts[i].msg, batch->now_us))
+        if (!count_conflict(db, consumer, batch->conflicts[i], batch->now_us))
             return false;
     for (size_t i = 0; i < batch->n_notes; i++)
         if (!put_attempt(db, consumer, batch, &batch->notes[i]))

@@ -333,7 +333,7 @@ static semel_status admit_and_settle(struct semel_store *store, struct semel_are
                                   .release_business = true};
     struct semel_key_change key_change = {.key = SEMEL_STR("k"), .last_version = 3, .wake = true};
     struct semel__msg msg;
-    struct semel_conflict conflict = {&msg};
+    const struct semel__msg *conflict = &msg;
     struct semel_settle_batch out = {.consumer = SEMEL_STR("c"),
                                      .now_us = 1,
                                      .changes = &change,
