@@ -8,7 +8,7 @@ A file has blocks. Lines that begin with "--" and are no header are comments.
 
     -- name: position_move        a statement; every dialect has the same names
     -- gives: n                   its result columns, in order; {row} is a fragment
-    -- rows: pairs message_id     PostgreSQL: how the items come (below)
+    -- rows: pairs message_id     how the items come (below)
     -- none: the reason           instead of a text: this database needs no such step
     -- operator: position_set     what a role that only reads the tables runs instead of the statement of that name
     -- fragment: aged(before)     text that others use as {aged(:before)}; in it {before} is the argument
@@ -17,7 +17,7 @@ A parameter is :name, and sql/statements/names gives each name its kind. Postgre
 b.name is the item's value, b.n its number from 1. `rows: arrays` (the default) unnests an array per column. `pairs`
 adds a single value per column, for a column that is the same in all items; the columns that are named behind the word
 are always arrays. `shaped`: the driver writes the text, by which columns are NULL, the same, or different. SQLite runs
-the statement once per item, so that :name is its value.
+the statement once per item, so that :name is its value; with `rows: none` only once, and it reads no item.
 """
 import pathlib
 import re
@@ -184,6 +184,8 @@ class Statement:
             out.append(f".params = (const struct sql_param[]){{{params}}}, .n_params = {len(self.params)}")
         if gives:
             out.append(f".gives = (const uint16_t[]){{{gives}}}, .n_gives = {len(self.gives)}")
+        if self.headers.get("rows") == "none":
+            out.append(".alone = true")
         if shaped:
             out.append(f".shaped = (const uint16_t[]){{{shaped}}}, .n_shaped = {len(self.shaped)}, "
                        f".n_always = {len(self.always)}, .alias = \"{self.alias}\"")

@@ -20,7 +20,6 @@
  *   pg_insert.c    the statement that inserts rows, by the shape of the batch
  *   pg_admit.c     admit: lock, insert, read what was refused
  *   pg_fetch.c     fetch, and reading rows of which the keys are known
- *   pg_look*.c     what operators ask
  *
  * Invariants: every value is bound, none is ever part of a statement's text; tables are named with their schema; a trip
  * that was started is ended before the function that started it returns.
@@ -433,6 +432,5 @@ const struct sql_text *semel__pg_instead(const struct sql_text *sql);
     "::text COLLATE \"C\", 1936026992))"
 
 extern const struct sql_driver semel__pg_driver;
-extern const struct semel_look_ops semel__pg_look;
 
 #endif

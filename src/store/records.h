@@ -8,6 +8,7 @@
  *   records_counts.c      how many rows, how many events
  *   records_history.c     what else is known of one message
  *   records_keep.c        watermark, purge
+ *   records_list.c        lists and groups of the inbox; making a selection
  *   records_outbox.c      events
  *   records_positions.c   positions of sources
  *   records_row.c         a row of the inbox as it is read
@@ -65,6 +66,15 @@ semel_status semel__record_outbox_count(struct semel_store *store, int64_t cap, 
 semel_status semel__record_history(struct semel_store *store, const struct semel_row *row, size_t max,
                                    struct semel_arena *arena, struct semel_history *ret, struct semel_error *err);
 
+semel_status semel__record_list(struct semel_store *store, const struct semel_filter *filter, int64_t after_arrival,
+                                size_t max, bool with_payload, struct semel_arena *arena, struct semel_row **ret,
+                                size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
+semel_status semel__record_groups(struct semel_store *store, const struct semel_filter *filter, int64_t cap, size_t max,
+                                  struct semel_arena *arena, struct semel_group **ret, size_t *ret_n, bool *ret_capped,
+                                  struct semel_error *err);
+semel_status semel__record_select(struct semel_store *store, const struct semel_filter *filter, size_t max,
+                                  int64_t now_us, struct semel_selection *selection, struct semel_error *err);
+
 semel_status semel__record_positions_take(struct semel_store *store, struct semel_str consumer,
                                           struct semel_position *items, size_t n, int64_t now_us,
                                           struct semel_error *err);
@@ -88,6 +98,9 @@ semel_status semel__record_mark(struct semel_store *store, int64_t number, int64
 /* The columns of the fragment `row`, copied to the arena. INVALID, BROKEN: the row is damaged. RETRY: no memory. */
 semel_status semel__record_row(const struct sql_row *row, struct semel_arena *arena, struct semel_row *ret,
                                struct semel_error *err);
+#define RECORD_STATUSES 256
+/* "|dead|failed|"; not given: any. */
+struct semel_str semel__record_statuses(unsigned states, char out[RECORD_STATUSES]);
 semel_status semel__record_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
                                 struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged,
                                 struct semel_error *err);
@@ -97,6 +110,8 @@ semel_status semel__record_large(struct semel_store *store, struct semel_str con
                                  int64_t *ret_n, struct semel_error *err);
 
 semel_status semel__record_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
+
+extern const struct semel_look_ops semel__record_look;
 
 /* Their places in a driver's struct semel_store_ops. */
 #define SEMEL_RECORDS                                                                                   \
@@ -109,6 +124,7 @@ semel_status semel__record_settle(struct semel_store *store, struct semel_settle
     .watermark = semel__record_watermark, .aged = semel__record_aged, .purge = semel__record_purge,     \
     .purge_business = semel__record_purge_business, .purge_side = semel__record_purge_side,             \
     .outbox_put = semel__record_outbox_put, .scan = semel__record_scan, .parked = semel__record_parked, \
-    .large = semel__record_large, .settle = semel__record_settle
+    .large = semel__record_large, .settle = semel__record_settle,                              \
+    .look = &semel__record_look
 
 #endif

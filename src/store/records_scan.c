@@ -10,7 +10,6 @@
 #include "store/records.h"
 
 #define DAMAGED_MAX 100000
-#define STATUSES_TEXT 256
 
 struct args {
     struct semel_str consumer, statuses;
@@ -35,8 +34,7 @@ static const struct sql_field args_fields[] = {
 
 /* ---- scan ---------------------------------------------------------------------------------------- */
 
-/* "|dead|failed|"; not given: any. */
-static struct semel_str statuses_text(unsigned states, char out[STATUSES_TEXT])
+struct semel_str semel__record_statuses(unsigned states, char out[RECORD_STATUSES])
 {
     size_t n = 0;
     if (states == 0)
@@ -44,7 +42,7 @@ static struct semel_str statuses_text(unsigned states, char out[STATUSES_TEXT])
     out[n++] = '|';
     for (unsigned i = 0; i < SEMEL_STATE_COUNT; i++) {
         struct semel_str name = semel__str(semel__state_name((enum semel_state)i));
-        if ((states & (1u << i)) == 0 || n + name.n + 1 > STATUSES_TEXT)
+        if ((states & (1u << i)) == 0 || n + name.n + 1 > RECORD_STATUSES)
             continue;
         memcpy(out + n, name.p, name.n);
         n += name.n;
@@ -112,9 +110,9 @@ semel_status semel__record_scan(struct semel_store *store, const struct semel_sc
                                 struct semel_error *err)
 {
     struct sql *db = semel__db_of(store);
-    char statuses[STATUSES_TEXT];
+    char statuses[RECORD_STATUSES];
     struct args args = {.consumer = scan->consumer,
-                        .statuses = statuses_text(scan->states, statuses),
+                        .statuses = semel__record_statuses(scan->states, statuses),
                         .limit = semel__db_limit(scan->max),
                         .after_arrival = scan->after_arrival != SEMEL_NONE ? scan->after_arrival : 0,
                         .scan = *scan};

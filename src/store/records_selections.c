@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * records_selections.c: frozen selections (P43) once they are written down: what they are, what is left of them, and
- * what came of a place. Writing one down is the driver's (pg_select.c, sqlite_select.c).
+ * records_selections.c: frozen selections (P43) once they are made (records_list.c): what they are, what is left of
+ * them, and what came of a place.
  *
  * Invariants: a selection never grows or shrinks; a place is marked once, and the first mark stays; what is left is
  * found by its own index, so that going on costs nothing for what was handled before.

@@ -14,6 +14,8 @@
  *  - A dialect may mark a statement "none": it is not run and gives no rows, because that database needs no such step.
  *  - A reader only stores what it is given; it must not call the port.
  *  - Every value is bound. Items are borrowed until run returns, what readers write to until flush returns.
+ *  - A run reads of one moment. A driver that steps once per item binds `once` anew each time, so that a reader may
+ *    narrow what the items behind give; another driver does not notice.
  *  - What is read is hostile: sql_fill checks type, length and range before anything is copied.
  */
 #ifndef SEMEL_STORE_SQL_H
@@ -68,6 +70,7 @@ struct sql_statement {
     const uint16_t *shaped;
     size_t n_shaped, n_always;
     const char *alias;
+    bool alone; /* SQLite: it is run once, whatever the items are */
     const struct sql_statement *by_operator; /* PostgreSQL: for a role that only reads the tables; NULL: the same */
 };
 

@@ -357,6 +357,5 @@ const struct semel_store_ops semel__store_sqlite = {
     .admit = semel__sqlite_admit,
     .fetch = semel__sqlite_fetch,
     .busy = semel__sqlite_busy,
-    .look = &semel__sqlite_look,
     SEMEL_RECORDS,
 };

@@ -10,7 +10,6 @@
  *   sqlite_fail.c    what a result code means
  *   sqlite_row.c     a row of semel_inbox as it is read, hostile until checked
  *   sqlite_admit.c   admit and fetch
- *   sqlite_look.h    what operators ask: sqlite_choose.c, sqlite_look.c, sqlite_select.c
  *   sqlite_group.c   one commit for many calls
  *
  * Invariants: every value is bound, none is ever part of a statement's text; a statement is reset before
@@ -51,18 +50,7 @@ enum sqlite_q {
     Q_INSERT,
     Q_FETCH,
     Q_WATERMARK_GET,
-    Q_SOURCES,
-    Q_LOOK_ID,
-    Q_LOOK_KEY,
-    Q_LOOK_HELD,
-    Q_LOOK_OPEN,
-    Q_LOOK_ALL,
     Q_PIN,
-    Q_LOOK_ROW,
-    Q_LOOK_CAUSE,
-    Q_SELECTION_PUT,
-    Q_SELECTED_PUT,
-    Q_CONSUMERS,
     Q_COUNT
 };
 
@@ -206,6 +194,5 @@ semel_status semel__sqlite_draw(struct sqlite_store *d, const char *counter, siz
                                 struct semel_error *err);
 
 extern const struct sql_driver semel__sqlite_driver;
-extern const struct semel_look_ops semel__sqlite_look;
 
 #endif

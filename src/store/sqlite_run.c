@@ -80,6 +80,37 @@ static void step_all(struct sqlite_store *d, struct sql_row *row, size_t item, i
         db->status = read(ctx, item, row, &db->err);
 }
 
+/* ---- one moment ---------------------------------------------------------------------------------- */
+
+/* A statement that was begun and is not ended keeps its snapshot, and with it that of all others. */
+static semel_status pin(struct sqlite_store *d, bool *ret_begun, struct semel_error *err)
+{
+    struct sqlite_run run;
+    bool row = false;
+    *ret_begun = false;
+    if (d->stmts[Q_PIN] != NULL && sqlite3_stmt_busy(d->stmts[Q_PIN]))
+        return SEMEL_OK;
+    semel__sqlite_start(&run, d, Q_PIN, "beginning to read");
+    semel_status status = semel__sqlite_step(&run, &row, err);
+    *ret_begun = status == SEMEL_OK;
+    return status;
+}
+
+semel_status semel__sqlite_snapshot(struct sql *db, bool *ret_begun, struct semel_error *err)
+{
+    struct sqlite_store *d = (struct sqlite_store *)db;
+    semel_status status = semel__sqlite_usable(d, err);
+    return status == SEMEL_OK ? pin(d, ret_begun, err) : status;
+}
+
+void semel__sqlite_snapshot_end(struct sql *db, bool begun)
+{
+    if (begun)
+        sqlite3_reset(((struct sqlite_store *)db)->stmts[Q_PIN]);
+}
+
+/* ---- running ------------------------------------------------------------------------------------- */
+
 static sqlite3_stmt *prepared(struct sqlite_store *d, const struct sql_statement *statement)
 {
     sqlite3_stmt **kept = &d->kept[statement - semel__sqlite_statements];
@@ -97,9 +128,13 @@ static void sqlite_run(struct sql *db, const struct sql_statement *statement, co
     struct sqlite_store *d = (struct sqlite_store *)db;
     struct plan plan;
     unsigned char bytes[1 + SEMEL_FP_MAX];
+    bool pinned = false;
+    each = statement->alone ? NULL : each;
     sqlite3_stmt *stmt = make_plan(&plan, statement, once, each, db) ? prepared(d, statement) : NULL;
     sqlite3_int64 callers_rowid = sqlite3_last_insert_rowid(d->db); /* a handler may ask for that of its own insert */
     const void *first = once != NULL ? semel__db_item(once, 0) : NULL;
+    if (db->status == SEMEL_OK && each != NULL && each->n > 1 && sqlite3_stmt_readonly(stmt))
+        db->status = pin(d, &pinned, &db->err);
     for (size_t i = 0; db->status == SEMEL_OK && i < (each != NULL ? each->n : 1); i++) {
         struct sql_row row = {.db = db, .statement = statement, .result = stmt};
         int rc = bind_all(stmt, statement, &plan, first, each != NULL ? semel__db_item(each, i) : NULL, bytes);
@@ -107,6 +142,7 @@ static void sqlite_run(struct sql *db, const struct sql_statement *statement, co
         sqlite3_reset(stmt);
         sqlite3_clear_bindings(stmt);
     }
+    semel__sqlite_snapshot_end(db, pinned);
     sqlite3_set_last_insert_rowid(d->db, callers_rowid);
 }
 
@@ -141,27 +177,6 @@ static enum sql_cell sqlite_cell(const struct sql_row *row, int column, enum sql
     if (p == NULL && bytes && ret->text.n == 0) /* an empty blob; NULL for a text is lack of memory */
         ret->text.p = "";
     return ret->text.p != NULL ? SQL_CELL_OK : SQL_CELL_NO_MEMORY;
-}
-
-/* A statement that was begun and is not ended keeps its snapshot, and with it that of all others. */
-semel_status semel__sqlite_snapshot(struct sql *db, bool *ret_begun, struct semel_error *err)
-{
-    struct sqlite_store *d = (struct sqlite_store *)db;
-    struct sqlite_run pin;
-    bool row = false;
-    semel_status status = semel__sqlite_usable(d, err);
-    if (status == SEMEL_OK) {
-        semel__sqlite_start(&pin, d, Q_PIN, "beginning to read");
-        status = semel__sqlite_step(&pin, &row, err);
-    }
-    *ret_begun = status == SEMEL_OK;
-    return status;
-}
-
-void semel__sqlite_snapshot_end(struct sql *db, bool begun)
-{
-    if (begun)
-        sqlite3_reset(((struct sqlite_store *)db)->stmts[Q_PIN]);
 }
 
 const struct sql_driver semel__sqlite_driver = {

@@ -38,18 +38,6 @@
 /* Rows of a key that were there before this transaction drew its first arrival, ?3. */
 #define EARLIER "consumer = ?1 AND order_key = ?2 AND arrival < ?3 "
 
-/* What operators look at: ?1 consumer, ?2 after and ?3 up to which arrival, ?4 a state; the rest is the filter. Rows
- * that do not match are given too, so that the caller can count how many were looked at. */
-#define HELD                                                                                               \
-    "status <> 'completed' AND status <> 'processing' AND status <> 'rejected' AND status <> 'stale' AND " \
-    "status <> 'prevented' AND consumer = ?1 "
-#define CHOOSE                                                                                                       \
-    "SELECT arrival, (?5 IS NULL OR source = ?5) AND (?6 IS NULL OR message_id = ?6) AND (?7 IS NULL OR type = ?7) " \
-    "AND (?8 IS NULL OR order_key = ?8) AND (?9 IS NULL OR instr(?9, '|' || status || '|') > 0) "                    \
-    "AND (?10 IS NULL OR error_class = ?10) AND (?11 IS NULL OR instr(CAST(error_text AS BLOB), ?11) > 0) "          \
-    "AND (?12 IS NULL OR received_at < ?12) AND (?13 IS NULL OR received_at > ?13) FROM main.semel_inbox WHERE "
-#define CHOOSE_FROM "AND arrival > ?2 AND arrival <= ?3 ORDER BY arrival"
-
 static const char *const texts[Q_COUNT] = {
     [Q_BEGIN] = "BEGIN IMMEDIATE",
     [Q_COMMIT] = "COMMIT",
@@ -94,33 +82,7 @@ static const char *const texts[Q_COUNT] = {
         "ON CONFLICT (consumer, source, message_id) DO NOTHING",
     [Q_FETCH] = SELECT_ROW "WHERE consumer = ?2 AND source = ?3 AND message_id = ?4",
     [Q_WATERMARK_GET] = "SELECT watermark FROM main.semel_watermark WHERE consumer = ?1 AND source = ?2",
-
-    /* One step into the index a source, however many rows it has. */
-    [Q_SOURCES] =
-        "WITH RECURSIVE s (source) AS (SELECT min(source) FROM main.semel_inbox WHERE consumer = ?1 "
-        "UNION ALL SELECT (SELECT min(i.source) FROM main.semel_inbox AS i WHERE i.consumer = ?1 "
-        "AND i.source > s.source) FROM s WHERE s.source IS NOT NULL) SELECT source FROM s WHERE source IS NOT NULL",
-
-    /* One step into each index a name; ?1 itself comes first and is left out. */
-    [Q_CONSUMERS] = "WITH RECURSIVE c (name) AS (SELECT ?1 UNION ALL SELECT (SELECT min(n) FROM ("
-                    "SELECT min(i.consumer) AS n FROM main.semel_inbox AS i WHERE i.consumer > c.name UNION ALL "
-                    "SELECT min(s.consumer) FROM main.semel_consumer AS s WHERE s.consumer > c.name)) "
-                    "FROM c WHERE c.name IS NOT NULL) SELECT name FROM c WHERE name > ?1",
-
-    [Q_LOOK_ID] = CHOOSE "consumer = ?1 AND source = ?5 AND message_id = ?6 AND +arrival > ?2 AND +arrival <= ?3",
-    [Q_LOOK_KEY] = CHOOSE UNFINISHED " AND consumer = ?1 AND order_key = ?8 " CHOOSE_FROM,
-    [Q_LOOK_HELD] = CHOOSE HELD "AND status = ?4 " CHOOSE_FROM,
-    [Q_LOOK_OPEN] = CHOOSE OPEN " AND consumer = ?1 " CHOOSE_FROM,
-    [Q_LOOK_ALL] = CHOOSE "(?1 IS NULL OR consumer = ?1) " CHOOSE_FROM,
     [Q_PIN] = "SELECT max(version) FROM main.semel_schema",
-    [Q_LOOK_ROW] = SELECT_ROW "WHERE arrival = ?2",
-    [Q_LOOK_CAUSE] =
-        "SELECT received_at, consumer, status, error_class, error_text FROM main.semel_inbox WHERE arrival = ?1",
-    [Q_SELECTION_PUT] = "INSERT INTO main.semel_selection (command, who, reason, force, made_at) "
-                        "VALUES (?1, ?2, ?3, ?4, ?5) RETURNING number",
-    [Q_SELECTED_PUT] = "INSERT INTO main.semel_selected (number, place, consumer, source, message_id, updated_at) "
-                       "SELECT ?1, ?2, consumer, source, message_id, updated_at FROM main.semel_inbox "
-                       "WHERE arrival = ?3",
 };
 #undef X
 

@@ -1,6 +1,26 @@
 -- SPDX-License-Identifier: MIT
 --
--- Frozen selections, once they are written down.
+-- Frozen selections.
+
+-- name: selection_make
+-- none: selection_fill does it
+
+-- name: selection_fill
+-- Whole or not at all.
+-- gives: number
+WITH made AS (
+    INSERT INTO semel.selection (command, who, reason, force, made_at)
+    VALUES (:command, :who, :reason, :force, :now) RETURNING number),
+put AS (
+    INSERT INTO semel.selected (number, place, consumer, source, message_id, updated_at)
+    SELECT made.number, b.n, b.consumer, b.source, b.message_id, b.updated_at FROM :rows AS b CROSS JOIN made)
+SELECT number FROM made
+
+-- operator: selection_fill
+SELECT semel._operator_select(:command, :reason, :force, pg_catalog.array_agg(b.consumer ORDER BY b.n),
+    pg_catalog.array_agg(b.source ORDER BY b.n), pg_catalog.array_agg(b.message_id ORDER BY b.n),
+    pg_catalog.array_agg(b.updated_at ORDER BY b.n)) AS number
+FROM :rows AS b
 
 -- name: selection_get
 -- gives: command, who, reason, force, made_at, count, done_n, skipped_n, refused_n

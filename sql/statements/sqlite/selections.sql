@@ -1,6 +1,15 @@
 -- SPDX-License-Identifier: MIT
 --
--- Frozen selections, once they are written down.
+-- Frozen selections.
+
+-- name: selection_make
+-- gives: number
+INSERT INTO main.semel_selection (command, who, reason, force, made_at) VALUES (:command, :who, :reason, :force, :now)
+RETURNING number
+
+-- name: selection_fill
+INSERT INTO main.semel_selected (number, place, consumer, source, message_id, updated_at)
+VALUES (:number, :place, :consumer, :source, :message_id, :updated_at)
 
 -- name: selection_get
 -- gives: command, who, reason, force, made_at, count, done_n, skipped_n, refused_n

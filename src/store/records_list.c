@@ -1,0 +1,563 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * records_list.c: what operators ask of the inbox as a whole: lists, groups, and the rows of a new selection (P43).
+ *
+ * A filter decides by which index the rows are found:
+ *
+ *   an id                      one probe of the key per consumer and source
+ *   an order key, unfinished   the index of the key, per consumer
+ *   failed, waiting, unknown,  the index of held rows, per consumer and status
+ *   dead, quarantined
+ *   these and processing       the index of open rows, per consumer
+ *   anything else              all rows by arrival: nothing else finds final rows in order
+ *
+ * Each probe or piece of an index is a walk. A page is the earliest rows of all walks; PostgreSQL merges them on the
+ * server, SQLite's come walk by walk and are merged here. On SQLite a walk looks at no more rows than a window has, so
+ * that no page keeps its snapshot for long: an old snapshot holds up the checkpoints of the write-ahead log (P25).
+ *
+ * Invariants: every matching row behind `after` and up to `until` is in the page. A damaged row is counted by the list,
+ * and uses up no place in it. Groups look at no more rows than they may (P44). Nothing here takes a lock that a consumer
+ * would wait for.
+ */
+#include <stdlib.h>
+
+#include "core/state.h"
+#include "store/records.h"
+
+#define CONSUMERS_MAX 10000
+#define SOURCES_MAX 100000
+#define PAGE 1000
+#define PAGE_PAYLOADS 50
+#define WINDOW 20000
+#define DAMAGED_MAX 100000
+
+enum way { BY_ID, BY_KEY, BY_HELD, BY_OPEN, BY_ALL };
+
+static const struct {
+    enum sql_id window, list, group;
+} ways[] = {
+    [BY_ID] = {0, SQL_list_id, SQL_group_id}, /* a probe needs no window */
+    [BY_KEY] = {SQL_window_key, SQL_list_key, SQL_group_key},
+    [BY_HELD] = {SQL_window_held, SQL_list_held, SQL_group_held},
+    [BY_OPEN] = {SQL_window_open, SQL_list_open, SQL_group_open},
+    [BY_ALL] = {SQL_window_all, SQL_list_all, SQL_group_all},
+};
+
+struct args {
+    struct semel_filter filter;
+    struct semel_str statuses, after_consumer;
+    int64_t after, until, limit, window, cap;
+    bool with_payload;
+};
+
+#define ARGS struct args
+static const struct sql_field args_fields[] = {
+    SQL_FIELD(ARGS, filter.consumer, consumer),
+    SQL_FIELD(ARGS, filter.source, about_source),
+    SQL_FIELD(ARGS, filter.id, message_id),
+    SQL_FIELD(ARGS, filter.type, type),
+    SQL_FIELD(ARGS, filter.order_key, order_key),
+    SQL_FIELD(ARGS, filter.error_class, shown_class),
+    SQL_FIELD(ARGS, filter.error_text, contains),
+    SQL_FIELD(ARGS, filter.received_before_us, received_before),
+    SQL_FIELD(ARGS, filter.received_after_us, received_after),
+    SQL_FIELD(ARGS, statuses, statuses),
+    SQL_FIELD(ARGS, after_consumer, after_consumer),
+    SQL_FIELD(ARGS, after, after_arrival),
+    SQL_FIELD(ARGS, until, until_arrival),
+    SQL_FIELD(ARGS, limit, limit),
+    SQL_FIELD(ARGS, window, window),
+    SQL_FIELD(ARGS, cap, cap),
+    SQL_FIELD(ARGS, with_payload, with_payload),
+};
+
+struct walk {
+    struct semel_str consumer, source;
+    enum semel_state status;
+};
+
+#define WALK struct walk
+static const struct sql_field walk_fields[] = {
+    SQL_SHOWN(WALK, consumer, consumer, 0),
+    SQL_SHOWN(WALK, source, source, 0),
+    SQL_SHOWN(WALK, status, status, 0),
+};
+
+/* How every item begins that a page is made of. */
+struct found {
+    int64_t arrival;
+    bool damaged;
+};
+
+struct listing {
+    struct sql *db;
+    const char *doing;
+    enum way way;
+    struct args args;
+    char statuses[RECORD_STATUSES];
+    struct semel_arena *arena; /* for what is found */
+    struct semel_arena names;  /* of the walks */
+    struct sql_list walks;
+    struct sql_list items; /* what was found */
+    size_t before;         /* of them, by the pages before this one */
+    size_t damaged;
+};
+
+/* ---- the way ------------------------------------------------------------------------------------- */
+
+static bool held(enum semel_state state)
+{
+    return !semel__state_final(state) && state != SEMEL_STATE_PROCESSING && state != SEMEL_STATE_ABSENT;
+}
+
+static bool unended(enum semel_state state)
+{
+    return held(state) || state == SEMEL_STATE_PROCESSING;
+}
+
+static bool only(unsigned states, bool (*is)(enum semel_state))
+{
+    for (unsigned i = 0; i < SEMEL_STATE_COUNT; i++)
+        if ((states & (1u << i)) != 0 && !is((enum semel_state)i))
+            return false;
+    return states != 0;
+}
+
+static enum way way_of(const struct semel_filter *filter)
+{
+    if (semel__str_given(filter->id))
+        return BY_ID;
+    if (semel__str_given(filter->order_key) && only(filter->states, semel__state_unfinished))
+        return BY_KEY;
+    if (only(filter->states, held))
+        return BY_HELD;
+    return only(filter->states, unended) ? BY_OPEN : BY_ALL;
+}
+
+/* Text that no column can hold matches nothing. */
+static bool sound(const struct semel_filter *filter)
+{
+    const struct semel_str texts[] = {filter->consumer, filter->source,    filter->id,
+                                      filter->type,     filter->order_key, filter->error_class};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (texts[i].n > 0 && !semel__utf8_valid(texts[i]))
+            return false;
+    return true;
+}
+
+/* ---- the walks ----------------------------------------------------------------------------------- */
+
+static semel_status add_walk(struct listing *l, const struct walk *walk, struct semel_error *err)
+{
+    struct walk *place = semel__db_list_add(&l->walks);
+    if (place == NULL)
+        return semel__fail_memory(err);
+    *place = *walk;
+    return SEMEL_OK;
+}
+
+static semel_status add_walks(struct listing *l, struct semel_str consumer, struct semel_error *err)
+{
+    struct walk walk = {.consumer = consumer, .source = l->args.filter.source};
+    semel_status status = SEMEL_OK;
+    if (l->way != BY_HELD)
+        return add_walk(l, &walk, err);
+    for (unsigned i = 0; status == SEMEL_OK && i < SEMEL_STATE_COUNT; i++) {
+        walk.status = (enum semel_state)i;
+        if ((l->args.filter.states & (1u << i)) != 0)
+            status = add_walk(l, &walk, err);
+    }
+    return status;
+}
+
+static semel_status ask_names(struct listing *l, enum sql_id id, size_t max, struct sql_list *list,
+                              struct semel_error *err)
+{
+    l->args.limit = (int64_t)max + 1;
+    semel__db_start(l->db, l->doing);
+    semel__db_run(l->db, id, SQL_ONE(args_fields, &l->args), NULL, semel__db_read_list, list);
+    return semel__db_flush(l->db, err);
+}
+
+static semel_status walk_sources(struct listing *l, struct semel_error *err)
+{
+    semel_status status = ask_names(l, SQL_place_list, SOURCES_MAX, &l->walks, err);
+    if (status == SEMEL_OK && l->walks.n > SOURCES_MAX)
+        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                             "there are more than %d sources: name the consumer and the source of the message",
+                             SOURCES_MAX);
+    return status;
+}
+
+static semel_status walk_consumers(struct listing *l, struct semel_error *err)
+{
+    struct sql_list names = {SQL_FIELDS(walk_fields), .arena = &l->names, .size = sizeof(struct walk)};
+    semel_status status = ask_names(l, SQL_consumer_list, CONSUMERS_MAX, &names, err);
+    if (status == SEMEL_OK && names.n > CONSUMERS_MAX)
+        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                             "there are more than %d consumers: name the one that is meant", CONSUMERS_MAX);
+    for (size_t i = 0; status == SEMEL_OK && i < names.n; i++)
+        status = add_walks(l, ((struct walk *)names.items)[i].consumer, err);
+    semel__free(names.items);
+    return status;
+}
+
+/* No walks: nothing can match. */
+static semel_status start(struct listing *l, struct semel_store *store, const struct semel_filter *filter,
+                          const char *doing, struct semel_error *err)
+{
+    l->db = semel__db_of(store);
+    l->doing = doing;
+    l->way = way_of(filter);
+    l->args.filter = *filter;
+    l->args.statuses = semel__record_statuses(filter->states, l->statuses);
+    l->args.after = -1;
+    semel__arena_init(&l->names, INT32_MAX);
+    l->walks = (struct sql_list){SQL_FIELDS(walk_fields), .arena = &l->names, .size = sizeof(struct walk)};
+    if (!sound(filter))
+        return SEMEL_OK;
+    if (l->way == BY_ID && !semel__str_given(filter->source))
+        return walk_sources(l, err);
+    if (l->way == BY_ALL || semel__str_given(filter->consumer))
+        return add_walks(l, filter->consumer, err);
+    return walk_consumers(l, err);
+}
+
+static void end(struct listing *l)
+{
+    semel__free(l->walks.items);
+    semel__arena_done(&l->names);
+}
+
+/* ---- pages --------------------------------------------------------------------------------------- */
+
+static int cmp_arrival(const void *a, const void *b)
+{
+    int64_t x = ((const struct found *)a)->arrival, y = ((const struct found *)b)->arrival;
+    return x < y ? -1 : x > y;
+}
+
+static struct found *at(const struct listing *l, size_t i)
+{
+    return (struct found *)((char *)l->items.items + i * l->items.size);
+}
+
+/* The earliest rows of the page. When there are enough, nothing behind the last of them is needed. */
+static bool cut(struct listing *l)
+{
+    size_t n = l->items.n - l->before, limit = (size_t)l->args.limit;
+    if (n > 0)
+        qsort(at(l, l->before), n, l->items.size, cmp_arrival);
+    if (n < limit)
+        return false;
+    l->items.n = l->before + limit;
+    l->args.until = at(l, l->items.n - 1)->arrival;
+    return true;
+}
+
+static semel_status add_found(struct listing *l, const struct sql_row *row, void **ret, struct semel_error *err)
+{
+    static const struct sql_field arrival[] = {SQL_FIELD(struct found, arrival, arrival)};
+    if (l->items.n - l->before >= 2 * (size_t)l->args.limit)
+        cut(l);
+    *ret = semel__db_list_add(&l->items);
+    return *ret != NULL ? semel__db_fill(row, arrival, 1, NULL, *ret, err) : semel__fail_memory(err);
+}
+
+static semel_status shorten(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+{
+    static const struct sql_field arrival[] = {SQL_FIELD(struct found, arrival, arrival)};
+    struct listing *l = ctx;
+    struct found found;
+    (void)item;
+    semel_status status = semel__db_fill(row, arrival, 1, NULL, &found, err);
+    if (status == SEMEL_OK && found.arrival < l->args.until)
+        l->args.until = found.arrival;
+    return status;
+}
+
+static semel_status read_page(struct listing *l, sql_reader read, bool *ret_full, struct semel_error *err)
+{
+    const struct sql_set *once = SQL_ONE(args_fields, &l->args);
+    const struct sql_set *each = SQL_EACH(walk_fields, (struct walk *)l->walks.items, l->walks.n);
+    semel_status status = SEMEL_OK;
+    l->args.until = INT64_MAX;
+    if (l->way != BY_ID) {
+        semel__db_start(l->db, l->doing);
+        semel__db_run(l->db, ways[l->way].window, once, each, shorten, l);
+        status = semel__db_flush(l->db, err);
+    }
+    if (status != SEMEL_OK)
+        return status;
+    semel__db_start(l->db, l->doing);
+    semel__db_run(l->db, ways[l->way].list, once, each, read, l);
+    status = semel__db_flush(l->db, err);
+    *ret_full = status == SEMEL_OK && cut(l);
+    return status;
+}
+
+/* Leaves out damaged rows of the page, and good ones that are too many. */
+static void sift(struct listing *l, size_t max)
+{
+    size_t n = l->before;
+    for (size_t i = l->before; i < l->items.n && n < max; i++) {
+        l->damaged += at(l, i)->damaged;
+        if (!at(l, i)->damaged)
+            memmove(at(l, n++), at(l, i), l->items.size);
+    }
+    l->items.n = n;
+}
+
+/* Where there is no index, a page costs PostgreSQL a walk over all rows: then it is one page, and when damaged rows
+ * took the places of good ones, the next is twice as long. */
+static semel_status find_all(struct listing *l, size_t max, sql_reader read, struct semel_error *err)
+{
+    size_t page = l->args.with_payload ? PAGE_PAYLOADS : l->way == BY_ALL ? max : PAGE;
+    size_t least = 0;
+    semel_status status = SEMEL_OK;
+    l->args.window = 0;
+    for (bool more = l->walks.n > 0; status == SEMEL_OK && more; l->args.after = l->args.until) {
+        bool full = false;
+        size_t limit = max - l->items.n < page ? max - l->items.n : page;
+        l->before = l->items.n;
+        l->args.limit = semel__db_limit(limit > least ? limit : least);
+        l->args.window = 2 * l->args.window > l->args.limit ? 2 * l->args.window : l->args.limit;
+        l->args.window = l->args.window < WINDOW ? l->args.window : WINDOW;
+        status = read_page(l, read, &full, err);
+        if (status == SEMEL_OK)
+            sift(l, max);
+        least = full && l->way == BY_ALL ? 2 * (size_t)l->args.limit : 0;
+        more = l->args.until < INT64_MAX && l->items.n < max && l->damaged < DAMAGED_MAX;
+    }
+    return status;
+}
+
+/* ---- list ---------------------------------------------------------------------------------------- */
+
+struct listed {
+    struct found found;
+    struct semel_row row;
+};
+
+static semel_status read_listed(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+{
+    struct listing *l = ctx;
+    void *place = NULL;
+    (void)item;
+    semel_status status = add_found(l, row, &place, err);
+    if (status != SEMEL_OK)
+        return status;
+    struct listed *listed = place;
+    status = semel__record_row(row, l->arena, &listed->row, err);
+    listed->found.damaged = status == SEMEL_INVALID;
+    return listed->found.damaged ? SEMEL_OK : status;
+}
+
+static semel_status give_rows(const struct listing *l, struct semel_arena *arena, struct semel_row **ret,
+                              struct semel_error *err)
+{
+    *ret = semel__arena_alloc(arena, l->items.n, sizeof(**ret));
+    if (*ret == NULL && l->items.n > 0)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < l->items.n; i++)
+        (*ret)[i] = ((const struct listed *)l->items.items)[i].row;
+    return SEMEL_OK;
+}
+
+semel_status semel__record_list(struct semel_store *store, const struct semel_filter *filter, int64_t after_arrival,
+                                size_t max, bool with_payload, struct semel_arena *arena, struct semel_row **ret,
+                                size_t *ret_n, size_t *ret_damaged, struct semel_error *err)
+{
+    struct listing l = {.arena = arena, .items = {.size = sizeof(struct listed)}};
+    struct semel_row *rows = NULL;
+    semel_status status = start(&l, store, filter, "listing the inbox", err);
+    l.args.after = after_arrival != SEMEL_NONE ? after_arrival : -1;
+    l.args.with_payload = with_payload;
+    if (status == SEMEL_OK)
+        status = find_all(&l, max, read_listed, err);
+    if (status == SEMEL_OK)
+        status = give_rows(&l, arena, &rows, err);
+    semel__free(l.items.items);
+    end(&l);
+    if (status != SEMEL_OK)
+        return status;
+    semel__error_clear(err); /* damage is counted, it is no error of the call */
+    *ret = rows;
+    *ret_n = l.items.n;
+    if (ret_damaged != NULL)
+        *ret_damaged = l.damaged;
+    return SEMEL_OK;
+}
+
+/* ---- groups -------------------------------------------------------------------------------------- */
+
+struct grouped {
+    struct semel_group group;
+    bool capped;
+};
+
+#define GROUPED struct grouped
+static const struct sql_field group_fields[] = {
+    SQL_SHOWN(GROUPED, group.consumer, consumer, SEMEL_ID_MAX),
+    SQL_SHOWN(GROUPED, group.state, status, 0),
+    SQL_SHOWN(GROUPED, group.error_class, shown_class, SEMEL_ID_MAX),
+    SQL_SHOWN(GROUPED, group.error_text, error_text, SEMEL_ERROR_TEXT_MAX),
+    SQL_SHOWN(GROUPED, group.n, count, 0),
+    SQL_SHOWN(GROUPED, group.first_us, first_at, 0),
+    SQL_SHOWN(GROUPED, group.last_us, last_at, 0),
+    SQL_SHOWN(GROUPED, group.source, source, SEMEL_ID_MAX),
+    SQL_SHOWN(GROUPED, group.id, message_id, SEMEL_ID_MAX),
+    SQL_SHOWN(GROUPED, capped, capped, 0),
+};
+
+struct grouping {
+    struct sql_list groups;
+    bool capped;
+};
+
+/* A status that is none of ours makes no group. */
+static semel_status read_group(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+{
+    struct grouping *g = ctx;
+    struct grouped read = {0};
+    (void)item;
+    semel_status status = semel__db_fill(row, SQL_FIELDS(group_fields), g->groups.arena, &read, err);
+    g->capped = g->capped || read.capped;
+    if (status != SEMEL_OK || read.group.state == SEMEL_STATE_ABSENT)
+        return status;
+    struct semel_group *place = semel__db_list_add(&g->groups);
+    if (place != NULL)
+        *place = read.group;
+    return place != NULL ? SEMEL_OK : semel__fail_memory(err);
+}
+
+semel_status semel__record_groups(struct semel_store *store, const struct semel_filter *filter, int64_t cap, size_t max,
+                                  struct semel_arena *arena, struct semel_group **ret, size_t *ret_n, bool *ret_capped,
+                                  struct semel_error *err)
+{
+    struct listing l = {0};
+    struct grouping g = {.groups = {.arena = arena, .size = sizeof(**ret)}};
+    semel_status status = start(&l, store, filter, "grouping the inbox", err);
+    l.args.cap = cap;
+    l.args.limit = semel__db_limit(max);
+    if (status == SEMEL_OK) {
+        semel__db_start(l.db, l.doing);
+        semel__db_run(l.db, ways[l.way].group, SQL_ONE(args_fields, &l.args),
+                      SQL_EACH(walk_fields, (struct walk *)l.walks.items, l.walks.n), read_group, &g);
+        status = semel__db_flush(l.db, err);
+    }
+    status = semel__db_list_end(&g.groups, status, err);
+    end(&l);
+    if (status != SEMEL_OK)
+        return status;
+    *ret = g.groups.items;
+    *ret_n = g.groups.n;
+    *ret_capped = g.capped;
+    return SEMEL_OK;
+}
+
+/* ---- making a selection -------------------------------------------------------------------------- */
+
+/* What was chosen, with the time of its last change: whoever comes to it later can see whether it still is that. */
+struct chosen {
+    struct found found;
+    struct semel_selected row;
+};
+
+#define CHOSEN struct chosen
+static const struct sql_field chosen_fields[] = {
+    SQL_MUST(CHOSEN, row.consumer, consumer, 0, 0),
+    SQL_MUST(CHOSEN, row.source, source, 0, 0),
+    SQL_MUST(CHOSEN, row.id, message_id, 0, 0),
+    SQL_MUST(CHOSEN, row.updated_us, updated_at, 0, 0),
+    SQL_FIELD(CHOSEN, row.place, place),
+};
+
+static semel_status read_chosen(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+{
+    struct listing *l = ctx;
+    void *place = NULL;
+    (void)item;
+    semel_status status = add_found(l, row, &place, err);
+    if (status != SEMEL_OK)
+        return status;
+    struct chosen *chosen = place;
+    status = semel__db_fill(row, SQL_FIELDS(chosen_fields), l->arena, chosen, err);
+    chosen->found.damaged = status == SEMEL_INVALID; /* it has no name that could be written down */
+    return chosen->found.damaged ? SEMEL_OK : status;
+}
+
+struct making {
+    struct semel_selection selection;
+    int64_t now_us;
+};
+
+#define MAKING struct making
+static const struct sql_field making_fields[] = {
+    SQL_FIELD(MAKING, selection.command, command),     SQL_FIELD(MAKING, selection.who, who),
+    SQL_FIELD(MAKING, selection.reason, reason), SQL_FIELD(MAKING, selection.force, force),
+    SQL_FIELD(MAKING, selection.number, number), SQL_FIELD(MAKING, now_us, now),
+};
+static const struct sql_field number_fields[] = {
+    SQL_MUST(MAKING, selection.number, number, 1, INT64_MAX),
+};
+
+/* In the order of arrival. PostgreSQL makes the selection by the second statement, SQLite by the first. */
+static semel_status make(struct listing *l, struct making *m, struct semel_error *err)
+{
+    struct chosen *chosen = l->items.items;
+    const struct sql_set *once = SQL_ONE(making_fields, m);
+    struct sql_into into = {SQL_FIELDS(number_fields), .items = m, .size = sizeof(*m)};
+    for (size_t i = 0; i < l->items.n; i++)
+        chosen[i].row.place = (int64_t)i + 1;
+    semel__db_start(l->db, l->doing);
+    semel__db_run(l->db, SQL_selection_make, once, NULL, semel__db_read_item, &into);
+    semel_status status = semel__db_flush(l->db, err);
+    if (status != SEMEL_OK)
+        return status;
+    semel__db_start(l->db, l->doing);
+    semel__db_run(l->db, SQL_selection_fill, once, SQL_EACH(chosen_fields, chosen, l->items.n), semel__db_read_item,
+                  &into);
+    return semel__db_flush(l->db, err);
+}
+
+semel_status semel__record_select(struct semel_store *store, const struct semel_filter *filter, size_t max,
+                                  int64_t now_us, struct semel_selection *selection, struct semel_error *err)
+{
+    struct listing l = {.arena = &l.names, .items = {.size = sizeof(struct chosen)}};
+    struct making m = {.selection = *selection, .now_us = now_us};
+    m.selection.number = 0;
+    semel_status status = start(&l, store, filter, "writing down a selection", err);
+    if (status == SEMEL_OK)
+        status = find_all(&l, max < INT32_MAX ? max + 1 : max, read_chosen, err);
+    if (status == SEMEL_OK && l.items.n > max)
+        status = semel__fail(
+            err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+            "more than %zu messages match; narrow the filter (consumer, status, type, error, key or age) "
+            "and take the rest afterwards",
+            max);
+    if (status == SEMEL_OK && l.items.n > 0)
+        status = make(&l, &m, err);
+    semel__free(l.items.items);
+    end(&l);
+    if (status != SEMEL_OK)
+        return status;
+    semel__error_clear(err);
+    selection->number = m.selection.number;
+    selection->made_us = now_us;
+    selection->n = selection->left = (int64_t)l.items.n;
+    selection->done = selection->skipped = selection->refused = 0;
+    return SEMEL_OK;
+}
+
+const struct semel_look_ops semel__record_look = {
+    .counts = semel__record_counts,
+    .list = semel__record_list,
+    .groups = semel__record_groups,
+    .history = semel__record_history,
+    .outbox = semel__record_outbox_count,
+    .select = semel__record_select,
+    .selection = semel__record_selection,
+    .selected = semel__record_selected,
+    .mark = semel__record_mark,
+};
