@@ -318,7 +318,7 @@ void semel__daemon_free(struct semel_daemon *daemon)
     }
     semel__free(daemon->routes);
     semel__serve_free(daemon->serve);
-    semel__shared_close(daemon->shared);
+    semel__share_close(daemon->shared);
     semel__stats_free(daemon->stats);
     pthread_cond_destroy(&daemon->stops);
     pthread_mutex_destroy(&daemon->lock);

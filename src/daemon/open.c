@@ -22,10 +22,10 @@ semel_status run_open_store(struct semel_daemon *daemon, struct semel_store **re
     if (daemon->conf->store_kind != SEMEL_CONF_STORE_SQLITE)
         return semel_store_open(ret, daemon->options.stores, daemon->conf->store.p, &options, err);
     if (daemon->shared == NULL) /* the first, before there are threads */
-        status = semel__shared_open(&daemon->shared, daemon->options.stores, daemon->conf->store.p, &options, err);
+        status = semel__share_open(&daemon->shared, daemon->options.stores, daemon->conf->store.p, &options, err);
     if (status != SEMEL_OK)
         return status;
-    *ret = semel__shared_handle(daemon->shared);
+    *ret = semel__share_handle(daemon->shared);
     return *ret != NULL ? SEMEL_OK : semel__fail_memory(err);
 }
 

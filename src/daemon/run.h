@@ -14,9 +14,9 @@
 #include "core/pump.h"
 #include "daemon/daemon.h"
 #include "daemon/hand.h"
-#include "daemon/shared.h"
 #include "handler/caller.h"
 #include "handler/sql.h"
+#include "store/share.h"
 
 struct semel_positions;
 
@@ -84,7 +84,7 @@ struct semel_daemon {
     struct semel_log *log;
     struct semel_stats *stats;
     struct semel_serve *serve;
-    struct semel_shared *shared; /* SQLite */
+    struct sql_share *shared; /* SQLite */
     struct run_route *routes;
     size_t n_routes;
     struct semel_serve_view view;

@@ -87,7 +87,7 @@ static semel_status set(void *ctx, struct semel_store *store, const struct semel
 static semel_status open_sql(struct run_worker *worker, struct semel_error *err)
 {
     const struct semel_route *conf = worker->route->conf;
-    struct semel_shared *shared = worker->route->daemon->shared;
+    struct sql_share *shared = worker->route->daemon->shared;
     struct semel_sql_desc desc = {
         .statement = conf->handler.u.sql.statement,
         .mode = conf->handler.u.sql.set ? SEMEL_SQL_SET : SEMEL_SQL_EACH,
@@ -95,11 +95,9 @@ static semel_status open_sql(struct run_worker *worker, struct semel_error *err)
         .n_values = conf->values.n,
         .ordered = conf->policy.order != SEMEL_ORDER_NONE,
     };
-    if (shared != NULL)
-        semel__shared_lock(shared);
+    semel__share_lock(shared);
     semel_status status = semel__sql_handler_new(&worker->sql, &desc, worker->store, err);
-    if (shared != NULL)
-        semel__shared_unlock(shared);
+    semel__share_unlock(shared);
     if (status == SEMEL_OK)
         worker->handler = (struct semel__handler){.ctx = worker,
                                                   .each = each,
@@ -124,12 +122,10 @@ static semel_status open_all(struct run_worker *worker, struct semel_error *err)
 
 static void close_all(struct run_worker *worker)
 {
-    struct semel_shared *shared = worker->route->daemon->shared;
-    if (shared != NULL)
-        semel__shared_lock(shared);
+    struct sql_share *shared = worker->route->daemon->shared;
+    semel__share_lock(shared);
     semel__sql_handler_free(worker->sql);
-    if (shared != NULL)
-        semel__shared_unlock(shared);
+    semel__share_unlock(shared);
     semel_store_close(worker->store);
     worker->sql = NULL;
     worker->store = NULL;
