@@ -124,7 +124,6 @@ extern const struct semel_look_ops semel__record_look;
     .watermark = semel__record_watermark, .aged = semel__record_aged, .purge = semel__record_purge,     \
     .purge_business = semel__record_purge_business, .purge_side = semel__record_purge_side,             \
     .outbox_put = semel__record_outbox_put, .scan = semel__record_scan, .parked = semel__record_parked, \
-    .large = semel__record_large, .settle = semel__record_settle,                              \
-    .look = &semel__record_look
+    .large = semel__record_large, .settle = semel__record_settle, .look = &semel__record_look
 
 #endif

@@ -494,9 +494,9 @@ struct making {
 
 #define MAKING struct making
 static const struct sql_field making_fields[] = {
-    SQL_FIELD(MAKING, selection.command, command),     SQL_FIELD(MAKING, selection.who, who),
-    SQL_FIELD(MAKING, selection.reason, reason), SQL_FIELD(MAKING, selection.force, force),
-    SQL_FIELD(MAKING, selection.number, number), SQL_FIELD(MAKING, now_us, now),
+    SQL_FIELD(MAKING, selection.command, command), SQL_FIELD(MAKING, selection.who, who),
+    SQL_FIELD(MAKING, selection.reason, reason),   SQL_FIELD(MAKING, selection.force, force),
+    SQL_FIELD(MAKING, selection.number, number),   SQL_FIELD(MAKING, now_us, now),
 };
 static const struct sql_field number_fields[] = {
     SQL_MUST(MAKING, selection.number, number, 1, INT64_MAX),
@@ -531,11 +531,11 @@ semel_status semel__record_select(struct semel_store *store, const struct semel_
     if (status == SEMEL_OK)
         status = find_all(&l, max < INT32_MAX ? max + 1 : max, read_chosen, err);
     if (status == SEMEL_OK && l.items.n > max)
-        status = semel__fail(
-            err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-            "more than %zu messages match; narrow the filter (consumer, status, type, error, key or age) "
-            "and take the rest afterwards",
-            max);
+        status =
+            semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                        "more than %zu messages match; narrow the filter (consumer, status, type, error, key or age) "
+                        "and take the rest afterwards",
+                        max);
     if (status == SEMEL_OK && l.items.n > 0)
         status = make(&l, &m, err);
     semel__free(l.items.items);

@@ -70,7 +70,7 @@ struct sql_statement {
     const uint16_t *shaped;
     size_t n_shaped, n_always;
     const char *alias;
-    bool alone; /* SQLite: it is run once, whatever the items are */
+    bool alone;                              /* SQLite: it is run once, whatever the items are */
     const struct sql_statement *by_operator; /* PostgreSQL: for a role that only reads the tables; NULL: the same */
 };
 
