@@ -312,6 +312,19 @@ static void run_on(struct work *work, struct item *item)
         work->parked++;
 }
 
+/* Those of this batch that come to wait count for the bound of who may want one business key. */
+static void count_wishes(const struct work *work, const struct item *item)
+{
+    const struct semel__verdict *v = &item->verdict;
+    bool stored = item->row == NULL && v->changes && v->act != SEMEL_RUN && v->becomes != SEMEL_STATE_ABSENT &&
+                  !semel__state_final(v->becomes);
+    for (size_t i = 0; stored && i < item->msg->n_business; i++) {
+        struct semel_business *business = find_business(work, item->msg->business[i]);
+        if (business != NULL)
+            business->wanted++;
+    }
+}
+
 /* After an unknown commit: is the row that is there the claim of our own first try? Then it runs under that lease. */
 static void adopt(const struct work *work, struct item *item)
 {
@@ -431,6 +444,7 @@ static semel_status judge(struct work *work, struct item *item, struct semel_err
     adopt(work, item);
     defer(work, item);
     run_on(work, item);
+    count_wishes(work, item);
     return move_key(work, item) ? SEMEL_OK : semel__fail_memory(err);
 }
 

@@ -8,7 +8,7 @@
  * because they will run in one transaction in that order.
  *
  * A row that wants business keys takes them here, in the transaction of its claim, and without waiting for somebody who
- * is taking one: such rows are then left for another time.
+ * is taking one: the rows that want that key are then left for another time, and no others.
  *
  * A gap that timed out and will not run, and a waiter whose intent is done, are decided on the way; semel__inbox_gaps
  * does only that, for consumers whose messages nobody takes at the moment. The sweep makes heads due that wait without
@@ -18,6 +18,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/sort.h"
@@ -28,6 +29,8 @@
 
 /* Others hold what is due: whoever asks for more comes back. */
 #define BUSY_MAX 100
+/* Business keys that others are taking: each costs the time that a driver waits for one. */
+#define PASSED_MAX 16
 
 struct take {
     struct semel_inbox *inbox;
@@ -37,7 +40,13 @@ struct take {
     size_t skip;
     bool alone, moved;
     bool wishes; /* among the candidates are rows that want business keys */
-    bool plain;  /* such rows are passed over */
+    bool single; /* of such rows only the first is a candidate: if somebody is taking a key, it is one of that row */
+    bool plain;  /* all such rows are passed over */
+    struct {
+        char bytes[SEMEL_ID_MAX];
+        size_t n;
+    } passed[PASSED_MAX]; /* business keys that somebody is taking: rows that want one are passed over */
+    size_t n_passed;
     size_t busy; /* how often all candidates were somebody else's */
 };
 
@@ -50,6 +59,74 @@ static bool must_be_alone(const struct semel_row *row)
 {
     return row->live.alone || row->live.attempts > 0;
 }
+
+/* ---- business keys that somebody is taking ------------------------------------------------------- */
+
+static bool may_be_taken(const struct take *take, const struct semel_row *row)
+{
+    if (row->n_wants == 0)
+        return true;
+    for (size_t i = 0; i < row->n_wants && !take->plain; i++)
+        for (size_t k = 0; k < take->n_passed; k++)
+            if (semel__str_eq(row->wants[i], (struct semel_str){take->passed[k].bytes, take->passed[k].n}))
+                return false;
+    return !take->plain;
+}
+
+static size_t drop_others(const struct take *take, struct semel_row *due, size_t n)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++)
+        if (may_be_taken(take, &due[i]))
+            due[kept++] = due[i];
+    return kept;
+}
+
+/* Of those that want business keys only the first. */
+static size_t drop_all_but_one(struct semel_row *due, size_t n)
+{
+    size_t kept = 0;
+    bool wishes = false;
+    for (size_t i = 0; i < n; i++) {
+        if (wishes && due[i].n_wants > 0)
+            continue;
+        wishes |= due[i].n_wants > 0;
+        due[kept++] = due[i];
+    }
+    return kept;
+}
+
+static bool contention(semel_status status, const struct semel_error *err)
+{
+    return status == SEMEL_RETRY && err->cls == SEMEL_CLASS_TRANSIENT;
+}
+
+static void pass_over(struct take *take)
+{
+    for (size_t i = 0; i < take->n; i++)
+        for (size_t k = 0; k < take->rows[i].n_wants; k++) {
+            const struct semel_str key = take->rows[i].wants[k];
+            take->plain |= take->n_passed == PASSED_MAX || key.n > SEMEL_ID_MAX;
+            if (take->plain)
+                return;
+            memcpy(take->passed[take->n_passed].bytes, key.p, key.n);
+            take->passed[take->n_passed++].n = key.n;
+        }
+}
+
+/* The store does not tell which key somebody is taking. So of the candidates that want one a single one is tried, and
+ * if that fails, too, its keys are passed over. false: no candidate wants a key. */
+static bool narrow(struct take *take)
+{
+    if (!take->wishes)
+        return false;
+    if (take->single)
+        pass_over(take);
+    take->single = !take->single;
+    return true;
+}
+
+/* ---- candidates ---------------------------------------------------------------------------------- */
 
 /* What follows the first of a key and may run right behind it. */
 static semel_status add_followers(struct take *take, const struct semel_row *head, struct semel_error *err)
@@ -65,27 +142,12 @@ static semel_status add_followers(struct take *take, const struct semel_row *hea
     if (status != SEMEL_OK || n == 0 || rows[0].arrival != head->arrival)
         return status; /* it is not the first: judged by itself, so that it goes back to waiting */
     for (size_t i = 1; i < n && take->n < take->room; i++) {
-        if (rows[i].live.state != SEMEL_STATE_WAITING || must_be_alone(&rows[i]) ||
-            (take->plain && rows[i].n_wants > 0))
+        if (rows[i].live.state != SEMEL_STATE_WAITING || must_be_alone(&rows[i]) || !may_be_taken(take, &rows[i]) ||
+            (take->single && rows[i].n_wants > 0))
             break;
         take->rows[take->n++] = rows[i];
     }
     return status;
-}
-
-/* Rows that want a business key which is being taken are passed over. */
-static bool may_be_taken(const struct take *take, const struct semel_row *row)
-{
-    return !(take->plain && row->n_wants > 0);
-}
-
-static size_t drop_others(const struct take *take, struct semel_row *due, size_t n)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < n; i++)
-        if (may_be_taken(take, &due[i]))
-            due[kept++] = due[i];
-    return kept;
 }
 
 static int cmp_arrival(const void *va, const void *vb)
@@ -308,18 +370,23 @@ static semel_status find(void *ctx, int64_t now_us, bool *undo, struct semel_err
                               .consumer = inbox->policy->consumer,
                               .now_us = now_us,
                               .kept = true};
-    /* The oldest first: if it must run alone the others need not be read. */
-    scan.max = 1 + take->skip;
-    semel_status status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
-    bool alone = status == SEMEL_OK && together(inbox) && damaged == 0 && n > take->skip &&
-                 may_be_taken(take, &due[take->skip]) && must_be_alone(&due[take->skip]);
-    if (status == SEMEL_OK && !alone) {
-        scan.max = take->room + take->skip;
+    semel_status status;
+    bool more;
+    /* The oldest first: if it must run alone the others need not be read. More than are wanted where all of those are
+     * passed over. */
+    for (scan.max = 1 + take->skip;; scan.max = more ? 2 * scan.max : take->room + take->skip) {
         status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
+        if (status != SEMEL_OK)
+            return status;
+        more = scan.max >= take->room + take->skip;
+        const bool all = n + damaged < scan.max || (more && scan.max >= SEMEL_BATCH_MAX);
+        n = drop_others(take, due, n);
+        n = take->single ? drop_all_but_one(due, n) : n;
+        const bool alone = together(inbox) && damaged == 0 && n > take->skip && must_be_alone(&due[take->skip]);
+        if (all || alone || (more && n > take->skip))
+            break;
     }
-    if (status == SEMEL_OK && (n = drop_others(take, due, n)) > take->skip)
-        status = choose(take, due + take->skip, n - take->skip, err);
-    return status;
+    return n > take->skip ? choose(take, due + take->skip, n - take->skip, err) : SEMEL_OK;
 }
 
 static semel_status take_some(struct take *take, struct semel_arena *arena, struct semel_lease *ret_leases,
@@ -361,11 +428,9 @@ semel_status semel__lease_take(struct semel_inbox *inbox, size_t max, struct sem
     *ret_n = 0;
     for (;; take.skip++) { /* a row that is damaged where only the lock shows it must not hold up the others */
         semel_status status = take_some(&take, arena, ret_leases, ret_n, err);
-        if (status == SEMEL_RETRY && err->cls == SEMEL_CLASS_TRANSIENT && take.wishes && !take.plain) {
-            take.plain = true;
+        while (contention(status, err) && narrow(&take))
             status = take_some(&take, arena, ret_leases, ret_n, err);
-        }
-        if (status == SEMEL_RETRY && err->cls == SEMEL_CLASS_TRANSIENT && take.n > 0 && ++take.busy < BUSY_MAX)
+        if (contention(status, err) && take.n > 0 && ++take.busy < BUSY_MAX)
             continue; /* somebody has a business key that the oldest gives back: it is passed over */
         if (status != SEMEL_OK || take.n == 0 || take.moved || take.busy == BUSY_MAX)
             return status;
@@ -379,10 +444,10 @@ static size_t only_decidable(const struct take *take, struct semel_row *due, siz
     size_t kept = 0;
     for (size_t i = 0; i < n; i++) {
         bool gap = due[i].live.state == SEMEL_STATE_WAITING && due[i].live.error_class == SEMEL_CLASS_GAP;
-        if ((gap || semel__live_waits_for_intent(&due[i].live)) && may_be_taken(take, &due[i]))
+        if (gap || semel__live_waits_for_intent(&due[i].live))
             due[kept++] = due[i];
     }
-    return kept;
+    return drop_others(take, due, kept);
 }
 
 /* Retries may stand before them in the order of due times: hence more rows are read than are wanted. */
@@ -398,8 +463,9 @@ static semel_status find_gaps(void *ctx, int64_t now_us, bool *undo, struct seme
                               .now_us = now_us,
                               .max = SEMEL_BATCH_MAX};
     semel_status status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
-    if (status == SEMEL_OK && (n = only_decidable(take, due, n)) > 0)
-        status = choose_group(take, due, n, err);
+    n = status == SEMEL_OK ? only_decidable(take, due, n) : 0;
+    if (n > take->skip)
+        status = choose_group(take, due + take->skip, take->single ? 1 : n - take->skip, err);
     return status;
 }
 
@@ -409,6 +475,8 @@ static semel_status decide(struct take *take, size_t *ret_n, struct semel_error 
     static const struct semel__transaction look = {.body = find_gaps};
     struct work work = {.inbox = inbox, .mode = WORK_GAPS};
     semel__arena_reset(&inbox->scratch);
+    take->n = 0;
+    take->wishes = false;
     take->rows = semel__arena_alloc(&inbox->scratch, take->room, sizeof *take->rows);
     if (take->rows == NULL)
         return semel__fail_memory(err);
@@ -421,6 +489,27 @@ static semel_status decide(struct take *take, size_t *ret_n, struct semel_error 
     return status == SEMEL_OK ? semel__work_tell(&work, err) : status;
 }
 
+/* Somebody is taking a business key: one after the other, so that only those who want that one are passed over. */
+static semel_status decide_each(struct take *take, size_t max, size_t *ret_n, struct semel_error *err)
+{
+    semel_status status = SEMEL_OK;
+    take->single = true;
+    for (size_t i = 0; i < max && status == SEMEL_OK; i++) {
+        const size_t before = *ret_n;
+        status = decide(take, ret_n, err);
+        if (contention(status, err) && take->wishes) {
+            pass_over(take);
+            semel__error_clear(err);
+            status = SEMEL_OK;
+        } else if (take->n == 0) {
+            break;
+        } else {
+            take->skip += *ret_n == before;
+        }
+    }
+    return status;
+}
+
 semel_status semel__inbox_gaps(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err)
 {
     struct take take = {.inbox = inbox, .room = max < SEMEL_BATCH_MAX ? max : SEMEL_BATCH_MAX, .alone = true};
@@ -428,11 +517,7 @@ semel_status semel__inbox_gaps(struct semel_inbox *inbox, size_t max, size_t *re
     err = err != NULL ? err : &local;
     *ret_n = 0;
     semel_status status = decide(&take, ret_n, err);
-    if (status != SEMEL_RETRY || err->cls != SEMEL_CLASS_TRANSIENT || !take.wishes)
-        return status;
-    take.plain = true;
-    take.n = 0;
-    return decide(&take, ret_n, err);
+    return contention(status, err) && take.wishes ? decide_each(&take, max, ret_n, err) : status;
 }
 
 /* ---- the sweep ----------------------------------------------------------------------------------- */

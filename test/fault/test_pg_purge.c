@@ -333,6 +333,71 @@ static void recovery_passes_over_a_business_key_that_somebody_has(void **state)
     assert_int_equal(ask("SELECT count(*) FROM semel.business_want WHERE message_id = 'a'"), 1);
 }
 
+/* Messages a, b ... of which each wants the business key of its own name and is due; a stands first. */
+static void put_wishes(const char *names)
+{
+    char sql[900];
+    snprintf(sql, sizeof sql,
+             "INSERT INTO semel.inbox (arrival, received_at, updated_at, consumer, source, message_id, status, due_at, "
+             "error_class, payload) SELECT 300 + ascii(k), now(), now(), 'billing', 's', k, 'waiting', now() + "
+             "(ascii(k) - 200) * interval '1s', 'business_duplicate', '' FROM unnest('{%s}'::text[]) AS k; "
+             "INSERT INTO semel.business_want (consumer, business_key, source, message_id) "
+             "SELECT 'billing', k, 's', k FROM unnest('{%s}'::text[]) AS k",
+             names, names);
+    pg_server_sql(&server, "purge", sql);
+}
+
+static void ignore(void *ctx, const struct semel_msg *msg, const struct semel_verdict *verdict)
+{
+    (void)ctx, (void)msg, (void)verdict;
+}
+
+static size_t take(size_t max)
+{
+    size_t n = 0;
+    assert_fine(semel_inbox_take(handle, "billing", max, 60000, ignore, NULL, &n, &err));
+    return n;
+}
+
+/* A6 P77: somebody who sits on business keys costs the rows that want those, and no others, however few are wanted. */
+static void take_passes_over_only_the_rows_whose_business_key_somebody_is_taking(void **state)
+{
+    (void)state;
+    assert_fine(semel_consumer_set(handle, "billing", "{\"effect\": \"outside\"}", &err));
+    put_wishes("a,b,c,d,e");
+    PGconn *sitter = outsider("BEGIN; INSERT INTO semel.business_key (consumer, business_key, source, message_id, "
+                              "taken_at) SELECT 'billing', k, 's', 'x', now() FROM unnest('{a,c}'::text[]) AS k");
+    assert_int_equal(take(1), 1);
+    assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE message_id = 'b' AND status = 'processing'"), 1);
+    assert_int_equal(take(5) + take(5) + take(5), 2);
+    assert_int_equal(ask("SELECT count(*) FROM semel.business_key WHERE business_key IN ('b', 'd', 'e') "
+                         "AND message_id = business_key"),
+                     3);
+    assert_int_equal(take(5), 0);
+    PQclear(PQexec(sitter, "ROLLBACK"));
+    PQfinish(sitter);
+    assert_int_equal(take(5), 2);
+}
+
+/* The same for what a tick decides: a waiter whose intent is done is prevented. */
+static void tick_passes_over_only_the_waiter_whose_business_key_somebody_is_taking(void **state)
+{
+    (void)state;
+    assert_fine(semel_consumer_set(handle, "billing", "{\"effect\": \"outside\"}", &err));
+    put_wishes("a,b,c");
+    pg_server_sql(&server, "purge",
+                  "INSERT INTO semel.business_key (consumer, business_key, source, message_id, taken_at) "
+                  "SELECT 'billing', k, 's', 'gone', now() FROM unnest('{a,b,c}'::text[]) AS k");
+    PGconn *sitter = outsider("BEGIN; DELETE FROM semel.business_key WHERE business_key = 'b'");
+    tick(100);
+    assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE status = 'prevented'"), 2);
+    assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE message_id = 'b' AND status = 'waiting'"), 1);
+    PQclear(PQexec(sitter, "ROLLBACK"));
+    PQfinish(sitter);
+    tick(100);
+    assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE status = 'prevented'"), 3);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, up, down)
 
 int main(void)
@@ -345,6 +410,8 @@ int main(void)
         TEST(consumers_go_on_while_a_purge_is_under_way),
         TEST(tick_waits_for_no_lock),
         TEST(recovery_passes_over_a_business_key_that_somebody_has),
+        TEST(take_passes_over_only_the_rows_whose_business_key_somebody_is_taking),
+        TEST(tick_passes_over_only_the_waiter_whose_business_key_somebody_is_taking),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -90,6 +90,26 @@ static void who_waited_runs_when_the_holder_is_discarded(void **state)
     assert_int_equal(state_of(e, "b"), SEMEL_STATE_COMPLETED);
 }
 
+/* At most parked_key_max want one key, those of the same batch included; the others stay with their source. */
+static void batch_parks_no_more_for_a_business_key_than_may_wait(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {business("b", "ok", "pay-1"), business("c", "ok", "pay-1"),
+                                business("d", "ok", "pay-1"), business("x", "ok", "pay-2"),
+                                business("e", "ok", "pay-1")};
+
+    e->policy.parked_key_max = 2;
+    process_one(e, business("a", "fail@1", "pay-1"));
+    process(e, msgs, 5);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
+    assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
+    assert_settled(e, 2, SEMEL_LATER, SEMEL_WHY_BUSINESS, SEMEL_STATE_ABSENT);
+    assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
+    assert_settled(e, 4, SEMEL_LATER, SEMEL_WHY_BUSINESS, SEMEL_STATE_ABSENT);
+    process_one(e, business("d", "ok", "pay-1"));
+    assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BUSINESS, SEMEL_STATE_ABSENT);
+}
+
 /* The holder is refused by its handler in the same batch: the other one runs. */
 static void other_message_runs_when_the_holder_is_rejected(void **state)
 {
@@ -405,6 +425,7 @@ int main(int argc, char **argv)
         ON_EACH(business_duplicate_in_a_later_batch_is_prevented),
         ON_EACH(failed_holder_keeps_its_key),
         ON_EACH(who_waited_runs_when_the_holder_is_discarded),
+        ON_EACH(batch_parks_no_more_for_a_business_key_than_may_wait),
         ON_EACH(other_message_runs_when_the_holder_is_rejected),
         ON_EACH(other_message_runs_when_the_holder_is_stale),
         ON_EACH(message_with_two_keys_is_prevented_by_either_and_takes_neither),
