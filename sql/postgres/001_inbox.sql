@@ -6,9 +6,15 @@
 -- bytes of UTF-8. Write through Semel only: the rules live in its code and functions, the checks below are the
 -- last line. Run the files in the order of their numbers, each in one transaction.
 
+SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
+
 DO $$
 BEGIN
-    IF current_setting('server_version_num')::integer < 130000 THEN
+    IF pg_catalog.current_setting('search_path'::text) OPERATOR(pg_catalog.<>) 'pg_catalog, pg_temp'::text THEN
+        RAISE EXCEPTION USING ERRCODE = 'no_active_sql_transaction',
+            MESSAGE = 'this file has to run in one transaction, so that it finds nothing in the schema public',
+            HINT = 'psql -v ON_ERROR_STOP=1 -1 -f FILE';
+    ELSIF current_setting('server_version_num')::integer < 130000 THEN
         RAISE EXCEPTION USING ERRCODE = 'feature_not_supported',
             MESSAGE = format('the server is PostgreSQL %s; Semel needs 13 or newer', current_setting('server_version'));
     ELSIF current_setting('server_encoding') <> 'UTF8' THEN

@@ -2,6 +2,9 @@
 --
 -- Semel on PostgreSQL: what went wrong: conflicts, and attempts that failed.
 
+SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
+LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
+
 -- The same id came again with another fingerprint: the evidence, and how often.
 CREATE TABLE semel.conflict (
     consumer    text COLLATE "C" NOT NULL,

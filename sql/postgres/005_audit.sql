@@ -2,6 +2,9 @@
 --
 -- Semel on PostgreSQL: what people did.
 
+SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
+LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
+
 -- Who did what to which row, and why.
 CREATE TABLE semel.audit (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

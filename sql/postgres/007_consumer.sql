@@ -2,6 +2,9 @@
 --
 -- Semel on PostgreSQL: what consumers promise.
 
+SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
+LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
+
 -- The settings of a consumer, read by every door; a consumer without a row has the defaults.
 CREATE TABLE semel.consumer (
     consumer   text COLLATE "C" PRIMARY KEY,

@@ -2,6 +2,9 @@
 --
 -- Semel on PostgreSQL: what operators have chosen.
 
+SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
+LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
+
 -- A frozen selection: what a bulk command was given to do, to which rows, by whom and why.
 CREATE TABLE semel.selection (
     number  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -2,6 +2,9 @@
 --
 -- Semel on PostgreSQL: what transactions and workers hold at the moment.
 
+SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
+LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
+
 -- What was begun, until its end, and what was claimed, so that a late end leaves evidence. Rows of `begun` are never
 -- committed. Unlogged: after a crash the former have been rolled back, and the latter lose their evidence only.
 CREATE UNLOGGED TABLE semel.held (

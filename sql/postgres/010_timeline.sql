@@ -8,6 +8,9 @@
 --
 -- Invariants: the newest row is the timeline that was seen last; every row but the first has a line in the audit.
 
+SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
+LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
+
 CREATE TABLE semel.timeline (
     number     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     timeline   bigint NOT NULL,                             -- the only column that is given; a trigger knows the others

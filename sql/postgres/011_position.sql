@@ -5,6 +5,9 @@
 -- Invariants: a position moves forward; it goes back only together with a new epoch, which fences off everybody who
 -- reads under the old one. An epoch is never used again.
 
+SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
+LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
+
 CREATE TABLE semel.position (
     consumer    text COLLATE "C" NOT NULL,
     source      text COLLATE "C" NOT NULL,                  -- the topic

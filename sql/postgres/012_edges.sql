@@ -6,6 +6,9 @@
 -- before this division has older functions, which are dropped here and defined anew; grants on them go with them, so
 -- run roles.sql again.
 
+SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
+LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
+
 DROP TRIGGER IF EXISTS consumer_written ON semel.consumer;
 ALTER TABLE semel.consumer DROP COLUMN IF EXISTS policy;
 DROP TRIGGER IF EXISTS begun_has_its_end ON semel.held;

@@ -10,6 +10,9 @@
 -- Invariants: a refusal has SQLSTATE 22023, names the function and the argument, and says what would be right; text is
 -- compared by bytes whatever the collation of what the caller passes.
 
+SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
+LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
+
 -- The clock of everything here. Leases and due times must move while a transaction is open.
 CREATE FUNCTION semel._now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT pg_catalog.clock_timestamp()';
 

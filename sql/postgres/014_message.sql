@@ -9,6 +9,9 @@
 --     r...   SHA-256 of the bytes
 --     NULL   not compared: there is no payload, or it is jsonb with a number that is not exact as a double
 
+SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
+LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
+
 -- ---- ids with a time ----------------------------------------------------------------------------------------------
 
 -- The time inside a UUIDv7, or a ULID where those count, if it lies from 2010 to tomorrow; NULL: the id has none.

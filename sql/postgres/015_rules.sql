@@ -10,6 +10,9 @@
 -- Invariants: a final row has no due time and no lease; a row that left the unfinished set of its key has woken the
 -- next one in the same call; the locks of a call are taken in the order key, business key, row.
 
+SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
+LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
+
 CREATE TYPE semel._verdict AS (
     act     text COLLATE "C",                               -- run, ack or later
     why     text COLLATE "C",

@@ -11,6 +11,9 @@
 -- Invariants: a begin without its end cannot commit, and an end needs its begin; every row is inserted before it is
 -- judged, so that the unique key decides a race; the watermark is read after the insert.
 
+SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
+LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
+
 -- ---- who holds what -----------------------------------------------------------------------------------------------
 
 -- An end that came too late, of an effect in this database: the transaction that made it must not commit.

@@ -6,6 +6,9 @@
 -- What they have in common: they work in the caller's transaction, with the rights of the owner and a fixed search
 -- path; they are revoked from PUBLIC. A message id may also be a uuid, which is the same as its text.
 
+SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
+LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
+
 -- ---- in one transaction with the effect ---------------------------------------------------------------------------
 
 CREATE FUNCTION semel.inbox_begin(

@@ -9,6 +9,9 @@
 -- Invariants: a message is taken only as the first of its key, and one of each key; the watermark rises before anything
 -- is deleted, and both become visible at once.
 
+SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
+LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
+
 -- ---- stored work --------------------------------------------------------------------------------------------------
 
 -- The first row of the candidate's key that is due: nothing of a key may be left out in between.
@@ -957,5 +960,15 @@ END $$;
 
 -- Nobody but the owner; roles.sql grants what an application needs.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA semel FROM PUBLIC;
+
+-- Nor does anybody else make a column or a function of a type of ours, which the owner could then not change.
+DO $$
+DECLARE
+    ours regtype;
+BEGIN
+    FOR ours IN SELECT t.oid FROM pg_type AS t WHERE t.typnamespace = 'semel'::regnamespace AND t.typelem = 0 LOOP
+        EXECUTE format('REVOKE ALL ON TYPE %s FROM PUBLIC', ours);
+    END LOOP;
+END $$;
 
 INSERT INTO semel.schema (version, name) VALUES (18, 'work');

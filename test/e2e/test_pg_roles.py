@@ -97,6 +97,35 @@ def test_nothing_that_is_planted_in_public_is_called_by_migrations_functions_and
     assert empty_pg.sql("SELECT is_called FROM public.planted") == [("f",)]
 
 
+# B3 P85: whatever the search_path of who runs them
+def test_nothing_that_is_planted_in_public_is_called_by_migrations_that_psql_runs(empty_pg):
+    empty_pg.server.psql(empty_pg.name, PLANT)
+    for path in FILES:
+        done = empty_pg.server.psql(empty_pg.name, "BEGIN;\n" + path.read_text() + "\nCOMMIT;\nSHOW search_path;")
+        assert '"$user", public' in done.stdout, path.name
+    empty_pg.sql("SELECT semel.inbox_fail('d', 'y', payload => '[]', class => 'permanent'); SELECT semel.tick();")
+    assert empty_pg.sql("SELECT is_called FROM public.planted") == [("f",)]
+
+
+# B3 P85: outside a transaction a file could not set its search_path
+def test_a_migration_outside_a_transaction_is_refused_before_it_makes_a_thing(empty_pg):
+    for path in FILES[:3]:
+        done = empty_pg.server.psql(empty_pg.name, path.read_text(), check=False)
+        assert done.returncode != 0 and "transaction" in done.stderr, (path.name, done)
+        assert empty_pg.sql("SELECT coalesce(max(version), 0) FROM semel.schema"
+                            if path != FILES[0] else "SELECT count(*) FROM pg_namespace WHERE nspname = 'semel'")[0] \
+            == (str(FILES.index(path)),)
+        empty_pg.server.psql(empty_pg.name, "BEGIN;\n" + path.read_text() + "\nCOMMIT;")
+
+
+# B9
+def test_types_are_for_the_owner_alone(empty_pg):
+    assert empty_pg.semel("migrate").code == 0
+    assert empty_pg.sql("""
+        SELECT t.oid::regtype FROM pg_type AS t WHERE t.typnamespace = 'semel'::regnamespace AND t.typelem = 0
+          AND (t.typacl IS NULL OR EXISTS (SELECT FROM aclexplode(t.typacl) AS a WHERE a.grantee = 0))""") == []
+
+
 # B3 P85: who runs it may create roles, and perhaps everything
 def test_nothing_that_is_planted_in_public_is_called_by_the_file_of_the_roles(empty_pg):
     assert empty_pg.semel("migrate").code == 0
