@@ -7,6 +7,7 @@
  */
 #include <stdlib.h>
 
+#include "base/error.h"
 #include "cli/frame.h"
 #include "conf/conf.h"
 #include "store/migrations.h"
@@ -196,10 +197,12 @@ semel_status cli_store_try(const char *url, bool create_and_migrate, struct seme
 {
     struct semel_store_options options = {.create = create_and_migrate, .migrate = create_and_migrate};
 #ifdef SEMEL_WITH_POSTGRES
-    if (strncmp(url, "postgres", 8) == 0 && semel__pg_exposed(url))
-        fprintf(stderr, "semel: warning: the store is on another host, and its certificate is not checked: a fake "
-                        "server could take the "
-                        "password; add sslmode=verify-full to the URL\n");
+    if (strncmp(url, "postgres", 8) == 0 && semel__pg_exposed_unasked(url))
+        return semel__fail(
+            err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+            "the store is on another host, and its certificate would not be checked: a fake server could "
+            "take the password; add sslmode=verify-full to the URL, or the sslmode that is meant, such as "
+            "sslmode=require or sslmode=disable");
 #endif
     return semel_store_open(ret, drivers, url, &options, err);
 }

@@ -59,6 +59,8 @@ semel_status semel__pg_queue(struct semel_store *store, const struct semel_pg_st
  * than the one that is meant: it goes to another host, and no certificate is checked (sslmode). What is no URL is not.
  */
 bool semel__pg_exposed(const char *url);
+/* The same, but that is not asked for: the URL itself has no sslmode. */
+bool semel__pg_exposed_unasked(const char *url);
 
 /* How many round trips this handle has made; for a benchmark. */
 int64_t semel__pg_trips(struct semel_store *store);

@@ -254,15 +254,18 @@ static bool all_local(const char *hosts, const char *addresses)
     return local;
 }
 
-bool semel__pg_exposed(const char *url)
+/* *ret_asked: the URL itself has an sslmode. */
+static bool exposed_by(const char *url, bool *ret_asked)
 {
     struct pg_store *d = semel__calloc(1, sizeof *d);
     struct semel_error ignored;
     const char *colon = strchr(url, ':');
     bool exposed = false;
+    *ret_asked = false;
     if (d != NULL && colon != NULL && semel__pg_url(d, semel__str(colon + 1), &ignored) == SEMEL_OK) {
         PQconninfoOption *said = PQconninfoParse(d->conninfo, NULL), *defaults = PQconndefaults();
         const char *mode = option(said, defaults, "sslmode");
+        *ret_asked = option(said, NULL, "sslmode")[0] != '\0';
         bool checked = strcmp(mode, "verify-full") == 0 || strcmp(mode, "verify-ca") == 0;
         bool elsewhere = option(said, NULL, "service")[0] != '\0'; /* its file may say anything */
         exposed = !checked &&
@@ -274,6 +277,18 @@ bool semel__pg_exposed(const char *url)
         semel__pg_forget_url(d);
     semel__free(d);
     return exposed;
+}
+
+bool semel__pg_exposed(const char *url)
+{
+    bool asked;
+    return exposed_by(url, &asked);
+}
+
+bool semel__pg_exposed_unasked(const char *url)
+{
+    bool asked;
+    return exposed_by(url, &asked) && !asked;
 }
 
 void semel__pg_forget_url(struct pg_store *d)

@@ -122,21 +122,26 @@ def test_a_role_that_may_not_create_a_schema_is_told(empty_pg):
 ])
 def test_a_wrong_url_is_told_in_one_line(url, code, said):
     refused = run("status", "--store", url)
-    lines = [line for line in refused.err.splitlines() if not line.startswith("semel: warning: ")]
+    lines = refused.err.splitlines()
     assert refused.code == code and len(lines) == 1 and said in lines[0], refused
 
 
-@pytest.mark.parametrize("url, warned", [
+@pytest.mark.parametrize("url, refuses", [
     ("postgres://postgres@no-such-host.invalid/shop", True),
-    ("postgres://postgres@no-such-host.invalid/shop?sslmode=require", True),
+    ("postgres:host=no-such-host.invalid dbname=shop", True),
+    ("postgres://postgres@no-such-host.invalid/shop?sslmode=require", False),  # asked for
+    ("postgres:host=no-such-host.invalid dbname=shop sslmode=disable", False),
     ("postgres://postgres@no-such-host.invalid/shop?sslmode=verify-full&sslrootcert=/dev/null", False),
     ("postgres://postgres@127.0.0.1:1/shop", False),
 ])
-def test_a_store_that_anybody_could_pretend_to_be_is_warned_of(url, warned):
+def test_a_store_that_anybody_could_pretend_to_be_is_refused_unless_its_url_asks_for_it(url, refuses):
     # B8
     for command in ("status", "migrate"):
         refused = run(command, "--store", url)
-        assert refused.code == 5 and ("a fake server could take the password" in refused.err) == warned, refused
+        assert refused.code == 5 and refused.err.count("\n") == 1, refused
+        assert ("a fake server could take the password; add sslmode=verify-full" in refused.err) == refuses, refused
+        reached = "translate host name" in refused.err
+        assert reached == ("invalid" in url and not refuses), refused
 
 
 @pytest.mark.parametrize("url", [
