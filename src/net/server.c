@@ -405,6 +405,7 @@ static struct semel_http_exchange *mail_empty(struct mail *mail)
 #define REFUSING 32 /* connections past the bound that are told so; more are just closed */
 #define PLAIN_SLICE 16384
 #define RETRY_MS 100
+#define SEND_BUFFER 65536 /* of the kernel, per connection: whoever does not read its replies holds no more */
 
 static bool lingers(const struct peer *peer)
 {
@@ -662,7 +663,8 @@ static bool peer_connect(struct peer *peer)
     struct sockaddr_storage remote = {.ss_family = AF_UNIX}, local = {.ss_family = AF_UNIX};
     char remote_text[SEMEL_ADDRESS_TEXT], local_text[SEMEL_ADDRESS_TEXT];
     bool tcp = listener->address.storage.ss_family != AF_UNIX;
-    int n = sizeof(remote), m = sizeof(local);
+    int n = sizeof(remote), m = sizeof(local), most = SEND_BUFFER;
+    (void)uv_send_buffer_size(&peer->u.handle, &most); /* else the kernel lets it grow to megabytes */
     if (tcp) {
         uv_tcp_nodelay(&peer->u.tcp, 1);
         if (uv_tcp_getpeername(&peer->u.tcp, (struct sockaddr *)&remote, &n) < 0 ||

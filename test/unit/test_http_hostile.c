@@ -5,6 +5,8 @@
  * Every refusal here must end its connection: whatever follows the bytes that were refused cannot be trusted to be a
  * request. So each case carries a request behind it that nobody may ever answer.
  */
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -466,6 +468,37 @@ static void who_does_not_read_its_replies_gives_way(void **state)
         close(fds[i]);
 }
 
+/* The server's end of the one connection to its port, in this process. */
+static int server_end(unsigned port)
+{
+    for (int fd = 3; fd < 1024; fd++) {
+        struct sockaddr_in local, remote;
+        socklen_t n = sizeof(local), m = sizeof(remote);
+        if (getsockname(fd, (struct sockaddr *)&local, &n) == 0 && local.sin_family == AF_INET &&
+            ntohs(local.sin_port) == port && getpeername(fd, (struct sockaddr *)&remote, &m) == 0)
+            return fd;
+    }
+    return -1;
+}
+
+/* B5 P88: the kernel would let the send buffer of a fast connection grow to megabytes. */
+static void replies_that_nobody_reads_hold_little_memory_of_the_kernel(void **state)
+{
+    (void)state;
+    httpd_start(&httpd);
+    int fd = client_open(&httpd), small = 4096, held = 0;
+    socklen_t size = sizeof(held);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
+    client_sendz(fd, "GET /big HTTP/1.1\r\n" HOST "\r\n");
+    char first;
+    assert_int_equal(recv(fd, &first, 1, 0), 1);
+    int end = server_end(httpd.port);
+    assert_true(end > 0);
+    assert_int_equal(getsockopt(end, SOL_SOCKET, SO_SNDBUF, &held, &size), 0);
+    assert_true(held <= 2 * 65536); /* Linux doubles it for its own use */
+    close(fd);
+}
+
 /* B5 P88 */
 static void listeners_share_a_bound_and_a_reserve_is_kept(void **state)
 {
@@ -599,6 +632,7 @@ int main(void)
         OWN(the_oldest_connection_without_a_request_gives_way),
         OWN(an_idle_connection_gives_way_when_all_have_sent_a_request),
         OWN(who_does_not_read_its_replies_gives_way),
+        OWN(replies_that_nobody_reads_hold_little_memory_of_the_kernel),
         OWN(listeners_share_a_bound_and_a_reserve_is_kept),
         OWN(bodies_past_a_share_are_refused_at_once_and_other_routes_go_on),
         OWN(requests_that_only_announce_a_body_take_no_room),
