@@ -114,6 +114,7 @@ CREATE TABLE semel_order_key (
     consumer     TEXT NOT NULL,
     order_key    TEXT NOT NULL,
     last_version INTEGER,
+    updated_at   INTEGER NOT NULL DEFAULT 0,    -- when its unfinished set or its version changed last
     PRIMARY KEY (consumer, order_key)
 ) STRICT, WITHOUT ROWID;
 

@@ -341,7 +341,7 @@ static semel_status purge_chunk(struct growth *g, const struct growth_lane *lane
     if (status != SEMEL_OK)
         return status;
     status = semel_store_purge(store, semel__str(lane->pg.consumer), SEMEL_STR(BENCH_SOURCE), lane->old_us,
-                               (size_t)g->options->chunk, ret_n, err);
+                               (size_t)g->options->chunk, 10 * (size_t)g->options->chunk, ret_n, err);
     return end(store, status, err);
 }
 

@@ -122,6 +122,7 @@ semel_status semel__inbox_work(struct semel_inbox *inbox, size_t max, size_t *re
 
 /* Rows that one transaction deletes: a copy of such an old message waits for it, and nobody else. */
 #define PURGE_CHUNK 1000
+#define LOOKS ((size_t)10)
 #define MINUTE_US INT64_C(60000000)
 
 /* What is purged: of one source, or beside the rows. */
@@ -130,6 +131,7 @@ struct purge {
     struct semel_str source;
     int64_t before_us; /* what ended earlier goes */
     size_t max, n;
+    size_t looks, in_vain; /* how many rows may be looked at; how many were, of which not enough could go */
 };
 
 /* The watermark is committed before anything is deleted (P60), and rises to the youngest that will go. purge->n: how
@@ -139,14 +141,16 @@ static semel_status raise_watermark(void *ctx, int64_t now_us, bool *undo, struc
     struct purge *purge = ctx;
     struct semel_store *store = purge->inbox->store;
     struct semel_str consumer = purge->inbox->policy->consumer;
-    int64_t latest_us = SEMEL_NONE;
+    struct semel_aged aged = {.latest_us = SEMEL_NONE};
     (void)now_us;
-    semel_status status = semel_store_aged(store, consumer, purge->source, purge->before_us, purge->max, &purge->n,
-                                           &latest_us, err);
-    *undo = latest_us == SEMEL_NONE;
+    semel_status status = semel_store_aged(store, consumer, purge->source, purge->before_us, purge->max, purge->looks,
+                                           &aged, err);
+    purge->n = aged.n;
+    purge->in_vain = aged.n < purge->max ? aged.looked : 0;
+    *undo = aged.latest_us == SEMEL_NONE;
     return status != SEMEL_OK || *undo
                ? status
-               : semel_store_watermark(store, consumer, purge->source, semel__time_add(latest_us, 1), err);
+               : semel_store_watermark(store, consumer, purge->source, semel__time_add(aged.latest_us, 1), err);
 }
 
 /* It looks as far as the one that has counted them. */
@@ -156,7 +160,7 @@ static semel_status delete_rows(void *ctx, int64_t now_us, bool *undo, struct se
     (void)now_us;
     (void)undo;
     return semel_store_purge(purge->inbox->store, purge->inbox->policy->consumer, purge->source, purge->before_us,
-                             purge->max, &purge->n, err);
+                             purge->max, purge->looks, &purge->n, err);
 }
 
 static semel_status delete_rest(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
@@ -193,17 +197,22 @@ static semel_status purge_chunk(struct purge *purge, struct semel_error *err)
     return status;
 }
 
-/* Adds to *n what was deleted. */
+/* Adds to *n what was deleted, and to *in_vain what was looked at and could not go. At most LOOKS times `max` rows are
+ * looked at, for all sources of the consumer together: each that goes counts for so many. */
 static semel_status purge_source(struct semel_inbox *inbox, struct semel_str source, int64_t before_us, size_t max,
-                                 size_t *n, struct semel_error *err)
+                                 size_t *n, size_t *in_vain, struct semel_error *err)
 {
     struct purge purge = {.inbox = inbox, .source = source, .before_us = before_us, .n = PURGE_CHUNK};
     semel_status status = SEMEL_OK;
-    while (status == SEMEL_OK && purge.n == PURGE_CHUNK && *n < max) {
+    while (status == SEMEL_OK && purge.n == PURGE_CHUNK && *n < max && *in_vain < LOOKS * (max - *n)) {
+        const size_t left = LOOKS * (max - *n) - *in_vain;
         purge.max = max - *n < PURGE_CHUNK ? max - *n : PURGE_CHUNK;
+        purge.looks = left < LOOKS * purge.max ? left : LOOKS * purge.max;
         status = purge_chunk(&purge, err);
-        if (status == SEMEL_OK)
-            *n += purge.n;
+        if (status != SEMEL_OK)
+            break;
+        *n += purge.n;
+        *in_vain += purge.in_vain;
     }
     return status;
 }
@@ -225,7 +234,7 @@ semel_status semel__inbox_purge(struct semel_inbox *inbox, size_t max, size_t *r
     struct purge rest = {.inbox = inbox, .max = max < PURGE_CHUNK ? max : PURGE_CHUNK};
     struct semel_str *sources;
     struct semel_error local = {0};
-    size_t n_sources;
+    size_t n_sources, in_vain = 0;
     err = err != NULL ? err : &local;
     *ret_n = 0;
     semel__arena_reset(&inbox->arena);
@@ -235,7 +244,7 @@ semel_status semel__inbox_purge(struct semel_inbox *inbox, size_t max, size_t *r
         status = semel__transaction_run(inbox->store, &look, &rest, err);
     size_t first = status == SEMEL_OK && n_sources > 1 ? (size_t)(semel__random_next(inbox->rng) % n_sources) : 0;
     for (size_t i = 0; status == SEMEL_OK && i < n_sources && *ret_n < max; i++)
-        status = purge_source(inbox, sources[(first + i) % n_sources], rest.before_us, max, ret_n, err);
+        status = purge_source(inbox, sources[(first + i) % n_sources], rest.before_us, max, ret_n, &in_vain, err);
     inbox->counts.purged += *ret_n;
     return status == SEMEL_OK ? semel__transaction_run(inbox->store, &rest_of, &rest, err) : status;
 }

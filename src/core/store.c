@@ -321,20 +321,22 @@ semel_status semel_store_watermark(struct semel_store *store, struct semel_str c
 }
 
 semel_status semel_store_aged(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                              int64_t before_us, size_t max, size_t *ret_n, int64_t *ret_latest_us,
+                              int64_t before_us, size_t max, size_t looks, struct semel_aged *ret,
                               struct semel_error *err)
 {
-    assert(store->in_tx && max > 0);
-    semel_status status = store->ops->aged(store, consumer, source, before_us, max, ret_n, ret_latest_us, err);
-    assert(status != SEMEL_OK || (*ret_n <= max && (*ret_latest_us == SEMEL_NONE || *ret_latest_us < before_us)));
+    assert(store->in_tx && max > 0 && looks > 0);
+    semel_status status = store->ops->aged(store, consumer, source, before_us, max, looks, ret, err);
+    assert(status != SEMEL_OK || (ret->n <= max && ret->n <= ret->looked && ret->looked <= looks &&
+                                  (ret->latest_us == SEMEL_NONE || ret->latest_us < before_us)));
     return status;
 }
 
 semel_status semel_store_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                               int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err)
+                               int64_t before_us, size_t max, size_t looks, size_t *ret_deleted,
+                               struct semel_error *err)
 {
-    assert(store->in_tx && max > 0);
-    semel_status status = store->ops->purge(store, consumer, source, before_us, max, ret_deleted, err);
+    assert(store->in_tx && max > 0 && looks > 0);
+    semel_status status = store->ops->purge(store, consumer, source, before_us, max, looks, ret_deleted, err);
     assert(status != SEMEL_OK || *ret_deleted <= max);
     return status;
 }

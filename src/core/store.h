@@ -294,6 +294,13 @@ enum semel_store_refusal {
 #define SEMEL_STORE_CONCURRENT 2u /* several transactions can be open at once (else one writer at a time) */
 #define SEMEL_STORE_DURABLE 4u    /* a committed row survives the process */
 
+/* What a purge finds. */
+struct semel_aged {
+    size_t n;          /* rows that may go */
+    size_t looked;     /* rows that were looked at; where `max` was found, a number from `n` on */
+    int64_t latest_us; /* the latest time of their messages; SEMEL_NONE: none has one */
+};
+
 struct semel_store_ops {
     const char *name;
     unsigned capabilities;
@@ -356,14 +363,13 @@ struct semel_store_ops {
     semel_status (*watermark)(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                               int64_t watermark_us, struct semel_error *err);
     /* Final rows of (consumer, source) that ended before `before_us`, and whose message, if it has a time, was made
-     * before it too: how many, at most `max`, and the latest of these times (SEMEL_NONE: none has one). Looks at
-     * 10 * max rows at the most. */
+     * before it too, at most `max` of them. Looks at `looks` rows at the most, which ended first. */
     semel_status (*aged)(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                         int64_t before_us, size_t max, size_t *ret_n, int64_t *ret_latest_us, struct semel_error *err);
+                         int64_t before_us, size_t max, size_t looks, struct semel_aged *ret, struct semel_error *err);
     /* Deletes at most `max` of the same rows with their attempts; those with a time only below the stored
      * watermark. */
     semel_status (*purge)(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                          int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err);
+                          int64_t before_us, size_t max, size_t looks, size_t *ret_deleted, struct semel_error *err);
     /* Deletes at most `max` business keys that have expired. */
     semel_status (*purge_business)(struct semel_store *store, struct semel_str consumer, int64_t now_us, size_t max,
                                    size_t *ret_deleted, struct semel_error *err);
@@ -475,10 +481,11 @@ semel_status semel_store_sources(struct semel_store *store, struct semel_str con
 semel_status semel_store_watermark(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                                    int64_t watermark_us, struct semel_error *err);
 semel_status semel_store_aged(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                              int64_t before_us, size_t max, size_t *ret_n, int64_t *ret_latest_us,
+                              int64_t before_us, size_t max, size_t looks, struct semel_aged *ret,
                               struct semel_error *err);
 semel_status semel_store_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                               int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err);
+                               int64_t before_us, size_t max, size_t looks, size_t *ret_deleted,
+                               struct semel_error *err);
 semel_status semel_store_purge_side(struct semel_store *store, struct semel_str consumer, int64_t before_us, size_t max,
                                     char place[SEMEL_ID_MAX + 1], struct semel_error *err);
 semel_status semel_store_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us,

@@ -45,10 +45,11 @@ semel_status semel__record_sources(struct semel_store *store, struct semel_str c
 semel_status semel__record_watermark(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                                      int64_t watermark_us, struct semel_error *err);
 semel_status semel__record_aged(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                                int64_t before_us, size_t max, size_t *ret_n, int64_t *ret_latest_us,
+                                int64_t before_us, size_t max, size_t looks, struct semel_aged *ret,
                                 struct semel_error *err);
 semel_status semel__record_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                                 int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err);
+                                 int64_t before_us, size_t max, size_t looks, size_t *ret_deleted,
+                                 struct semel_error *err);
 semel_status semel__record_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us,
                                           size_t max, size_t *ret_deleted, struct semel_error *err);
 semel_status semel__record_purge_side(struct semel_store *store, struct semel_str consumer, int64_t before_us,

@@ -11,7 +11,7 @@
 
 struct args {
     struct semel_str consumer, source, after_key, last_key;
-    int64_t watermark_us, before_us, now_us, limit;
+    int64_t watermark_us, before_us, now_us, limit, looks;
 };
 
 static const struct sql_field args_fields[] = {
@@ -23,18 +23,19 @@ static const struct sql_field args_fields[] = {
     SQL_FIELD(struct args, before_us, before),
     SQL_FIELD(struct args, now_us, now),
     SQL_FIELD(struct args, limit, limit),
+    SQL_FIELD(struct args, looks, looks),
 };
 
 struct found {
-    int64_t n, time_us;
+    int64_t n, looked, time_us;
     struct semel_str key; /* cut: it only says how far to go */
 };
 
 /* Where the statement cannot count what it deleted, the database does. */
 static const struct sql_field found_fields[] = {
-    SQL_MUST(struct found, n, count, 0, INT64_MAX),        SQL_MUST(struct found, n, changes, 0, INT64_MAX),
-    SQL_FIELD(struct found, time_us, message_time),        SQL_FIELD(struct found, time_us, watermark),
-    SQL_SHOWN(struct found, key, order_key, SEMEL_ID_MAX),
+    SQL_MUST(struct found, n, count, 0, INT64_MAX), SQL_MUST(struct found, n, changes, 0, INT64_MAX),
+    SQL_FIELD(struct found, looked, looked),        SQL_FIELD(struct found, time_us, message_time),
+    SQL_FIELD(struct found, time_us, watermark),    SQL_SHOWN(struct found, key, order_key, SEMEL_ID_MAX),
 };
 
 static void run(struct sql *db, enum sql_id id, const struct args *args, struct sql_into *into)
@@ -105,28 +106,30 @@ semel_status semel__record_watermark(struct semel_store *store, struct semel_str
 }
 
 semel_status semel__record_aged(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                                int64_t before_us, size_t max, size_t *ret_n, int64_t *ret_latest_us,
+                                int64_t before_us, size_t max, size_t looks, struct semel_aged *ret,
                                 struct semel_error *err)
 {
     struct sql *db = semel__db_of(store);
-    const struct args args = {consumer, source, .before_us = before_us, .limit = semel__db_limit(max)};
+    const struct args args = {consumer, source, .before_us = before_us, .limit = semel__db_limit(max),
+                              .looks = semel__db_limit(looks)};
     struct found found = {.time_us = SEMEL_NONE};
     struct sql_into into = {SQL_FIELDS(found_fields), .items = &found, .size = sizeof found};
     semel__db_start(db, "looking for old rows");
     run(db, SQL_aged, &args, &into);
     semel_status status = semel__db_flush(db, err);
-    if (status == SEMEL_OK) {
-        *ret_n = (size_t)found.n;
-        *ret_latest_us = found.time_us;
-    }
+    if (status == SEMEL_OK)
+        *ret = (struct semel_aged){(size_t)found.n, (size_t)(found.looked > found.n ? found.looked : found.n),
+                                   found.time_us};
     return status;
 }
 
 semel_status semel__record_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                                 int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err)
+                                 int64_t before_us, size_t max, size_t looks, size_t *ret_deleted,
+                                 struct semel_error *err)
 {
     struct sql *db = semel__db_of(store);
-    const struct args args = {consumer, source, .before_us = before_us, .limit = semel__db_limit(max)};
+    const struct args args = {consumer, source, .before_us = before_us, .limit = semel__db_limit(max),
+                              .looks = semel__db_limit(looks)};
     struct found found = {0};
     struct sql_into into = {SQL_FIELDS(found_fields), .items = &found, .size = sizeof found};
     semel__db_start(db, "purging the inbox");

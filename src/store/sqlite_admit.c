@@ -70,7 +70,7 @@ static semel_status read_skipped(sqlite3_stmt *stmt, int col, struct semel_arena
     return semel__version_read((struct semel_str){p, (size_t)sqlite3_column_bytes(stmt, col)}, arena, key, err);
 }
 
-static semel_status key_facts(struct sqlite_store *d, struct semel_str consumer, struct semel_key *key,
+static semel_status key_facts(struct sqlite_store *d, struct semel_str consumer, int64_t now_us, struct semel_key *key,
                               struct semel_arena *arena, struct semel_error *err)
 {
     struct sqlite_run run;
@@ -78,6 +78,7 @@ static semel_status key_facts(struct sqlite_store *d, struct semel_str consumer,
     semel__sqlite_start(&run, d, Q_KEY_PUT, "locking an order key");
     semel__sqlite_text(&run, 1, consumer);
     semel__sqlite_text(&run, 2, key->key);
+    semel__sqlite_int(&run, 3, now_us);
     semel_status status = semel__sqlite_exec(&run, NULL, err);
     if (status != SEMEL_OK)
         return status;
@@ -97,12 +98,12 @@ static semel_status key_facts(struct sqlite_store *d, struct semel_str consumer,
     return status == SEMEL_OK || key->damaged ? key_head(d, consumer, key, err) : status;
 }
 
-static semel_status all_keys(struct sqlite_store *d, struct semel_str consumer, struct semel_key *keys, size_t n,
-                             struct semel_arena *arena, struct semel_error *err)
+static semel_status all_keys(struct sqlite_store *d, struct semel_str consumer, int64_t now_us, struct semel_key *keys,
+                             size_t n, struct semel_arena *arena, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
-        status = key_facts(d, consumer, &keys[i], arena, err);
+        status = key_facts(d, consumer, now_us, &keys[i], arena, err);
     return status;
 }
 
@@ -335,7 +336,7 @@ semel_status semel__sqlite_admit(struct semel_store *store, struct semel_admit_b
                                  struct semel_error *err)
 {
     struct sqlite_store *d = semel__sqlite_of(store);
-    semel_status status = all_keys(d, batch->consumer, batch->keys, batch->n_keys, arena, err);
+    semel_status status = all_keys(d, batch->consumer, batch->now_us, batch->keys, batch->n_keys, arena, err);
     for (size_t i = 0; status == SEMEL_OK && i < batch->n_business; i++)
         status = take_business(d, batch->consumer, batch->now_us, &batch->business[i], arena, err);
     if (status == SEMEL_OK)
@@ -347,7 +348,7 @@ semel_status semel__sqlite_fetch(struct semel_store *store, struct semel_fetch_b
                                  struct semel_error *err)
 {
     struct sqlite_store *d = semel__sqlite_of(store);
-    semel_status status = all_keys(d, batch->consumer, batch->keys, batch->n_keys, arena, err);
+    semel_status status = all_keys(d, batch->consumer, batch->now_us, batch->keys, batch->n_keys, arena, err);
     for (size_t i = 0; status == SEMEL_OK && i < batch->n_business; i++)
         status = take_business(d, batch->consumer, batch->now_us, &batch->business[i], arena, err);
     for (size_t i = 0; status == SEMEL_OK && i < batch->n_items; i++) {

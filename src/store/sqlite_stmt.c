@@ -49,7 +49,7 @@ static const char *const texts[Q_COUNT] = {
     [Q_LOCK] = "UPDATE main.semel_counter SET value = value WHERE name = ''",
     [Q_DRAW] = "UPDATE main.semel_counter SET value = value + ?2 WHERE name = ?1 RETURNING value - ?2",
 
-    [Q_KEY_PUT] = "INSERT INTO main.semel_order_key (consumer, order_key) VALUES (?1, ?2) "
+    [Q_KEY_PUT] = "INSERT INTO main.semel_order_key (consumer, order_key, updated_at) VALUES (?1, ?2, ?3) "
                   "ON CONFLICT (consumer, order_key) DO NOTHING",
     [Q_KEY_FACTS] = "SELECT k.last_version, "
                     "(SELECT count(*) FROM (SELECT 1 FROM main.semel_inbox WHERE " EARLIER

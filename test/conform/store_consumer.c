@@ -230,7 +230,7 @@ static void purged_consumer_without_settings_is_listed_no_more(void **state)
     set_consumer(world, "d", "{}");
     begin(world);
     for (int i = 0; i < 2; i++) {
-        assert_ok(world, semel_store_purge(world->store, text(i == 0 ? "c" : "d"), text("s"), T0 + 99 * SECOND, 9,
+        assert_ok(world, semel_store_purge(world->store, text(i == 0 ? "c" : "d"), text("s"), T0 + 99 * SECOND, 9, 90,
                                            &deleted, &world->err));
         assert_int_equal(deleted, 1);
     }

@@ -499,21 +499,22 @@ static size_t purge(struct world *world, const char *source, int64_t before_us, 
     size_t deleted = 99;
 
     begin(world);
-    assert_ok(world,
-              semel_store_purge(world->store, SEMEL_STR("c"), text(source), before_us, max, &deleted, &world->err));
+    assert_ok(world, semel_store_purge(world->store, SEMEL_STR("c"), text(source), before_us, max, 10 * max, &deleted,
+                                       &world->err));
     commit(world);
     return deleted;
 }
 
 static size_t aged(struct world *world, const char *source, int64_t before_us, size_t max, int64_t *ret_latest_us)
 {
-    size_t n = 99;
+    struct semel_aged aged;
 
     begin(world);
-    assert_ok(world, semel_store_aged(world->store, SEMEL_STR("c"), text(source), before_us, max, &n, ret_latest_us,
+    assert_ok(world, semel_store_aged(world->store, SEMEL_STR("c"), text(source), before_us, max, 10 * max, &aged,
                                       &world->err));
     commit(world);
-    return n;
+    *ret_latest_us = aged.latest_us;
+    return aged.n;
 }
 
 /* I18, A11: their end, which is at T0, and their time lie before the cut. */

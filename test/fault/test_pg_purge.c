@@ -255,8 +255,8 @@ static void consumers_go_on_while_a_purge_is_under_way(void **state)
     assert_fine(semel_store_watermark(purger->store, SEMEL_STR("billing"), SEMEL_STR("s"), now_us - 45 * DAY_US, &err));
     assert_fine(semel_store_commit(purger->store, &err));
     assert_fine(semel_store_begin(purger->store, SEMEL_TX_OWN, &now_us, &err));
-    assert_fine(
-        semel_store_purge(purger->store, SEMEL_STR("billing"), SEMEL_STR("s"), now_us - 45 * DAY_US, 100, &n, &err));
+    assert_fine(semel_store_purge(purger->store, SEMEL_STR("billing"), SEMEL_STR("s"), now_us - 45 * DAY_US, 100, 1000,
+                                  &n, &err));
     assert_int_equal(n, 10);
     work_while_a_purge_is_open("during-purge");
     assert_fine(semel_store_commit(purger->store, &err));

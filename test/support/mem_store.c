@@ -923,7 +923,7 @@ static bool purgeable(const struct semel_row *row, int64_t watermark_us, int64_t
 }
 
 static semel_status mem_aged(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                             int64_t before_us, size_t max, size_t *ret_n, int64_t *ret_latest_us,
+                             int64_t before_us, size_t max, size_t looks, struct semel_aged *ret,
                              struct semel_error *err)
 {
     struct semel_mem_db *db = self(store)->db;
@@ -932,16 +932,17 @@ static semel_status mem_aged(struct semel_store *store, struct semel_str consume
 
     if (status != SEMEL_OK)
         return status;
-    *ret_n = 0;
-    *ret_latest_us = SEMEL_NONE;
-    for (struct mem_rec *rec = NULL; *ret_n < max && (rec = semel__mem_next(db, MEM_ROW, rec)) != NULL;) {
+    *ret = (struct semel_aged){.latest_us = SEMEL_NONE};
+    if (looks < max) /* in no order by their end: a row that cannot go costs no look, it might be the same for ever */
+        max = looks;
+    for (struct mem_rec *rec = NULL; ret->n < max && (rec = semel__mem_next(db, MEM_ROW, rec)) != NULL;) {
         const struct semel_row *row = &((struct mem_row *)rec)->row;
         if (rec->key.consumer != known || !semel__str_eq(rec->key.part[0], source) ||
             !purgeable(row, INT64_MAX, before_us))
             continue;
-        ++*ret_n;
-        if (*ret_latest_us == SEMEL_NONE || row->message_time_us > *ret_latest_us)
-            *ret_latest_us = row->message_time_us;
+        ret->looked = ++ret->n;
+        if (ret->latest_us == SEMEL_NONE || row->message_time_us > ret->latest_us)
+            ret->latest_us = row->message_time_us;
     }
     return SEMEL_OK;
 }
@@ -993,14 +994,15 @@ static bool row_gone(const struct mem_rec *rec, const struct aged *aged)
 }
 
 static semel_status mem_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                              int64_t before_us, size_t max, size_t *ret_deleted, struct semel_error *err)
+                              int64_t before_us, size_t max, size_t looks, size_t *ret_deleted, struct semel_error *err)
 {
     struct semel_mem_db *db = self(store)->db;
     semel_status status = enter(self(store), "purge", true, err);
     const struct aged aged = {semel__mem_consumer(db, consumer), source, semel__mem_watermark(db, consumer, source),
                               before_us};
 
-    return status == SEMEL_OK ? delete_some(db, MEM_ROW, &aged, row_gone, max, ret_deleted, err) : status;
+    return status == SEMEL_OK ? delete_some(db, MEM_ROW, &aged, row_gone, looks < max ? looks : max, ret_deleted, err)
+                              : status;
 }
 
 static bool conflict_gone(const struct mem_rec *rec, const struct aged *aged)

@@ -375,7 +375,7 @@ static semel_status write_and_look(struct semel_store *store, struct semel_arena
     if (status == SEMEL_OK)
         status = semel_store_sources(store, SEMEL_STR("c"), arena, &sources, &n, err);
     if (status == SEMEL_OK)
-        status = semel_store_purge(store, SEMEL_STR("c"), SEMEL_STR("s"), 5, 9, &n, err);
+        status = semel_store_purge(store, SEMEL_STR("c"), SEMEL_STR("s"), 5, 9, 90, &n, err);
     return status;
 }
 

@@ -124,7 +124,7 @@ static void ask_the_rest(struct engine *e)
     assert_int_equal(h.n_tries, 1);
     assert_int_equal(walks(e), 0);
     assert_ok(e, semel_store_watermark(e->store, SEMEL_STR("c1"), SEMEL_STR("s0"), START_US, &e->err));
-    assert_ok(e, semel_store_purge(e->store, SEMEL_STR("c1"), SEMEL_STR("s0"), START_US, 100, &n, &e->err));
+    assert_ok(e, semel_store_purge(e->store, SEMEL_STR("c1"), SEMEL_STR("s0"), START_US, 100, 1000, &n, &e->err));
     assert_int_equal(n, 100);
     assert_ok(e, semel_store_purge_business(e->store, SEMEL_STR("c1"), START_US, 100, &n, &e->err));
     assert_int_equal(n, 100);

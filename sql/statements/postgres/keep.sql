@@ -41,20 +41,25 @@ WHERE ctid = ANY (ARRAY(
 -- gives: watermark
 SELECT watermark FROM semel.watermark WHERE {this_mark} AND watermark >= :watermark
 
--- fragment: aged(before)
--- The oldest are found by an index, to the second, and then to the microsecond by the row; the time of the message is
--- looked at in the row.
+-- fragment: ended
+-- The oldest are found by an index, to the second, and then to the microsecond by the row.
 (SELECT ctid, message_time FROM semel.inbox WHERE consumer = :consumer AND source = :source AND {final}
  AND processed_at::timestamptz(0) <= :before::timestamptz(0) AND processed_at < :before
- ORDER BY processed_at::timestamptz(0) LIMIT 10 * :limit) AS s
+ ORDER BY processed_at::timestamptz(0) LIMIT :looks) AS s
+
+-- fragment: aged(before)
+-- The time of the message is looked at in the row.
+{ended}
 WHERE message_time IS NULL OR message_time < {before} LIMIT :limit
 
 -- fragment: below_watermark
 least(:before, coalesce((SELECT watermark FROM semel.watermark WHERE {this_mark}), '-infinity'::timestamptz))
 
 -- name: aged
--- gives: count, message_time
-SELECT pg_catalog.count(*), pg_catalog.max(message_time) AS message_time
+-- Counts how far it looked only where it did not find enough.
+-- gives: count, message_time, looked
+SELECT pg_catalog.count(*), pg_catalog.max(message_time) AS message_time,
+CASE WHEN pg_catalog.count(*) < :limit THEN (SELECT pg_catalog.count(*) FROM {ended}) END AS looked
 FROM (SELECT message_time FROM {aged(:before)}) AS a
 
 -- name: purge_attempts

@@ -28,11 +28,14 @@ WHERE watermark < excluded.watermark
 SELECT watermark FROM main.semel_watermark
 WHERE consumer = :consumer AND source = :source AND watermark >= :watermark
 
+-- fragment: ended
+(SELECT arrival, message_id, message_time FROM main.semel_inbox
+ WHERE consumer = :consumer AND source = :source AND {final} AND processed_at < :before
+ ORDER BY processed_at, arrival LIMIT :looks)
+
 -- fragment: aged(before)
 -- By their end; the time of the message is looked at in the row.
-FROM (SELECT arrival, message_id, message_time FROM main.semel_inbox
-      WHERE consumer = :consumer AND source = :source AND {final} AND processed_at < :before
-      ORDER BY processed_at, arrival LIMIT 10 * :limit)
+FROM {ended}
 WHERE message_time IS NULL OR message_time < {before} LIMIT :limit
 
 -- fragment: below_watermark
@@ -40,8 +43,11 @@ min(:before, ifnull((SELECT watermark FROM main.semel_watermark WHERE consumer =
                     -9223372036854775807))
 
 -- name: aged
--- gives: count, message_time
-SELECT count(*) AS count, max(message_time) AS message_time FROM (SELECT message_time {aged(:before)})
+-- Counts how far it looked only where it did not find enough.
+-- gives: count, message_time, looked
+SELECT count(*) AS count, max(message_time) AS message_time,
+CASE WHEN count(*) < :limit THEN (SELECT count(*) FROM {ended}) END AS looked
+FROM (SELECT message_time {aged(:before)})
 
 -- name: purge_attempts
 -- It chooses the same rows as purge, because nothing changes between them.
@@ -64,10 +70,9 @@ SELECT max(order_key) AS order_key, count(*) AS count FROM (
     ORDER BY order_key LIMIT 10 * :limit)
 
 -- name: purge_keys
--- A key is written to here, not locked: without a version it says nothing once nothing of it is unfinished.
 DELETE FROM main.semel_order_key
 WHERE consumer = :consumer AND order_key > :after_key AND order_key <= :last_key
-AND last_version IS NULL AND skipped IS NULL
+AND last_version IS NULL AND skipped IS NULL AND updated_at < :before
 AND NOT EXISTS (SELECT 1 FROM main.semel_inbox AS i
                 WHERE i.consumer = :consumer AND i.order_key = semel_order_key.order_key AND {unfinished})
 

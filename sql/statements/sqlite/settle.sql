@@ -81,10 +81,11 @@ DELETE FROM main.semel_conflict WHERE rowid IN (
 {attempt(:attempt)}
 
 -- name: settle_key
-INSERT INTO main.semel_order_key (consumer, order_key, last_version)
-SELECT :consumer, :order_key, :last_version WHERE :last_version IS NOT NULL
-ON CONFLICT (consumer, order_key) DO UPDATE SET last_version = excluded.last_version
-WHERE last_version IS NULL OR last_version < excluded.last_version
+INSERT INTO main.semel_order_key AS o (consumer, order_key, last_version, updated_at)
+VALUES (:consumer, :order_key, :last_version, :now)
+ON CONFLICT (consumer, order_key) DO UPDATE SET updated_at = excluded.updated_at,
+last_version = CASE WHEN o.last_version IS NULL OR o.last_version < excluded.last_version THEN excluded.last_version
+               ELSE o.last_version END
 
 -- name: settle_skip
 INSERT INTO main.semel_order_key (consumer, order_key, skipped) VALUES (:consumer, :order_key, :skipped)
