@@ -31,6 +31,7 @@ void sim_backup(struct sim_world *world)
     past->effects_seen = world->effects_seen;
     memcpy(past->events, world->events, sizeof past->events);
     memcpy(past->last_arrival, world->last_arrival, sizeof past->last_arrival);
+    memcpy(past->last_stored, world->last_stored, sizeof past->last_stored);
     memcpy(past->last_version, world->last_version, sizeof past->last_version);
     memcpy(past->business_effects, world->business_effects, sizeof past->business_effects);
     world->counts[SIM_BACKUPS]++;
@@ -54,6 +55,7 @@ static void go_back(struct sim_event *event, const struct sim_event *was)
     event->lease_until_us = was->lease_until_us;
     event->processed_us = was->processed_us;
     event->updated_us = was->updated_us;
+    event->arrival = was->arrival;
     event->error_class = was->error_class;
     event->owner = was->owner;
     event->owner_incarnation = was->owner_incarnation;
@@ -99,6 +101,7 @@ void sim_restore(struct sim_world *world)
         world->actors[i].cut = true;
     world->effects_seen = past->effects_seen;
     memcpy(world->last_arrival, past->last_arrival, sizeof past->last_arrival);
+    memcpy(world->last_stored, past->last_stored, sizeof past->last_stored);
     memcpy(world->last_version, past->last_version, sizeof past->last_version);
     memcpy(world->business_effects, past->business_effects, sizeof past->business_effects);
     for (int i = 0; i < world->scene.n_events; i++)

@@ -79,8 +79,7 @@ static void change_one(struct sim_world *world, struct semel_policy *policy)
 {
     switch (sim_between(world, 0, 4)) {
     case 0:
-        if (policy->effect != SEMEL_EFFECT_KEYED) /* who takes the key away has to stop the others first */
-            policy->effect = (enum semel_effect)sim_between(world, SEMEL_EFFECT_ATOMIC, SEMEL_EFFECT_OUTSIDE);
+        policy->effect = (enum semel_effect)sim_between(world, SEMEL_EFFECT_ATOMIC, SEMEL_EFFECT_KEYED);
         return;
     case 1:
         policy->first_version = policy->first_version == 1 ? SEMEL_FIRST_VERSION_ANY : 1;

@@ -241,6 +241,18 @@ void sim_person_sets(struct sim_actor *actor)
 
 /* ---- files ---- */
 
+/* Whoever starts a process with a file that gives a key or takes it away has stopped the others. */
+static void stop_others(struct sim_actor *actor)
+{
+    struct sim_world *world = actor->world;
+    const enum semel_effect from = sim_stored_effect(world), to = world->scene.files[actor->file].effect;
+
+    if (from == to || (from != SEMEL_EFFECT_KEYED && to != SEMEL_EFFECT_KEYED))
+        return;
+    sim_stop_all(world);
+    actor->dead = false;
+}
+
 static semel_status store_file(struct sim_actor *actor, struct semel_error *err)
 {
     struct sim_world *world = actor->world;
@@ -250,6 +262,7 @@ static semel_status store_file(struct sim_actor *actor, struct semel_error *err)
     struct semel_setting setting;
     struct semel_buf buf;
 
+    stop_others(actor);
     semel__buf_init(&buf, SEMEL_SETTINGS_MAX);
     semel__policy_write(&world->scene.files[actor->file], &buf);
     semel_status status = change(actor, semel__buf_str(&buf), &by, &setting, err);

@@ -160,6 +160,7 @@ struct sim_event {
     bool judged; /* the last commit made it stale, or had it wait for or die of missing versions */
     int attempts, attempts_before, retries;
     int64_t token, lease_until_us, processed_us, updated_us;
+    int64_t arrival; /* of its row */
     enum semel_class error_class;
     int owner, owner_incarnation; /* the actor that holds the lease, or -1 */
     uint64_t mark;                /* of the last look at which its row was there */
@@ -288,7 +289,7 @@ struct sim_past {
     struct sim_event events[SIM_EVENTS];
     uint64_t look;
     size_t effects_seen;
-    int64_t last_arrival[SIM_KEYS], last_version[SIM_KEYS];
+    int64_t last_arrival[SIM_KEYS], last_stored[SIM_KEYS], last_version[SIM_KEYS];
     int business_effects[SIM_EVENTS];
 };
 
@@ -311,6 +312,7 @@ struct sim_world {
     uint64_t looks;
     size_t effects_seen;                                    /* of the database's list */
     int64_t last_arrival[SIM_KEYS], last_version[SIM_KEYS]; /* the event, and the version, whose effect came last */
+    int64_t last_stored[SIM_KEYS];                          /* the arrival of its row */
     int business_effects[SIM_EVENTS];
     int to_push; /* the first event that is not pushed yet */
     struct sim_past past;

@@ -59,6 +59,15 @@ static bool has_place(const struct sim_event *event, enum semel_order order)
     return order != SEMEL_ORDER_NONE && event->keyed && (order != SEMEL_ORDER_VERSION || event->versioned);
 }
 
+/* By arrival, as the rows have it: also after a restore, which brings messages again in another order. */
+static void check_stored_order(struct sim_world *world, const struct sim_event *event)
+{
+    if (event->arrival <= world->last_stored[event->key])
+        sim_broken(world, "order per key, as stored", "key %d: the effect of event %d, arrival %lld, came after %lld",
+                   event->key, event->n, (long long)event->arrival, (long long)world->last_stored[event->key]);
+    world->last_stored[event->key] = event->arrival;
+}
+
 void sim_note_effect(struct sim_world *world, struct sim_event *event, bool late, enum semel_order order)
 {
     int64_t place = order == SEMEL_ORDER_VERSION ? event->version : event->n;
@@ -72,11 +81,11 @@ void sim_note_effect(struct sim_world *world, struct sim_event *event, bool late
                    event->n);
     if (late && late_version(world))
         return; /* no fence reaches the outside world: its row may be stale by now */
-    if (order == SEMEL_ORDER_ARRIVAL && (shares_intent(world, event) || world->n_restores > 0))
-        return; /* a restore brings again what came before */
-    if (!has_place(event, order))
+    if ((order == SEMEL_ORDER_ARRIVAL && shares_intent(world, event)) || !has_place(event, order))
         return;
-    if (place <= *last)
+    if (order == SEMEL_ORDER_ARRIVAL)
+        check_stored_order(world, event);
+    if (place <= *last && (order == SEMEL_ORDER_VERSION || world->n_restores == 0)) /* it brings again what came before */
         sim_broken(world, "order per key", "key %d: the effect of event %d at place %lld came after place %lld",
                    event->key, event->n, (long long)place, (long long)*last);
     if (!late_version(world) || order == SEMEL_ORDER_ARRIVAL || !event->outside)
@@ -306,6 +315,7 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
     if (event == NULL)
         sim_broken(world, "the message is whole", "there is a row of nobody");
     event->mark = world->looks;
+    event->arrival = row->arrival;
     event->gap = live->state == SEMEL_STATE_WAITING && live->error_class == SEMEL_CLASS_GAP;
     if (event->there && event->state == live->state && event->attempts == live->attempts &&
         event->attempts_before == live->attempts_before && event->updated_us == row->updated_us &&

@@ -324,7 +324,7 @@ static void create(struct sim_world *world, struct fiber **fibers)
         sim_actor_open(actor);
     }
     for (int i = 0; i < SIM_KEYS; i++)
-        world->last_arrival[i] = world->last_version[i] = -1;
+        world->last_arrival[i] = world->last_stored[i] = world->last_version[i] = -1;
 }
 
 static void destroy(struct sim_world *world)
