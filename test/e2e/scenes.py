@@ -11,7 +11,9 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import threading
+import time
 
 import pytest
 
@@ -85,6 +87,31 @@ class Books:
     def states(self, consumer="books"):
         return {row[0]: int(row[1]) for row in self.sql(
             f"SELECT status, count(*) FROM {self.table('inbox')} WHERE consumer = '{consumer}' GROUP BY status")}
+
+    def put_old(self, id):
+        """A record that a purge takes: its message was made and ended long ago."""
+        if self.sqlite:
+            self.sql("UPDATE semel_counter SET value = value + 1 WHERE name = 'arrival'")
+            arrival = "(SELECT value - 1 FROM semel_counter WHERE name = 'arrival')"
+            at = str(int((time.time() - 60 * 86400) * 1e6))
+        else:
+            arrival, at = "nextval('semel.arrival') * 16384", "now() - interval '60 days'"
+        self.sql(f"INSERT INTO {self.table('inbox')} (arrival, consumer, source, message_id, status, attempts, "
+                 "message_time, received_at, updated_at, processed_at) "
+                 f"VALUES ({arrival}, 'books', 'past', '{id}', 'completed', 1, {at}, {at}, {at}, {at})")
+
+    def locked(self):
+        """Does somebody have the write lock of the file, and stand still with it?"""
+        if not self.sqlite:
+            return False
+        db = sqlite3.connect(self.store.path, timeout=0.5, isolation_level=None)
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            return False
+        except sqlite3.OperationalError:
+            return True
+        finally:
+            db.close()
 
     def lease(self, id):
         """Until when the message is held, in seconds, and under which token; None: it is not."""
@@ -262,9 +289,10 @@ def crashes(tmp_path, books, source, points):
         new = messages(40, start=len(items))
         bad.append((f"bad-{len(bad)}", {"k": "k1", "n": -1}))
         items.extend(new)
+        books.put_old(f"old-{len(bad)}")
         source.send(twice(new, len(bad)) + bad[-1:])
     def done():
-        return books.states() == {"completed": len(items), "dead": len(bad)}
+        return books.states() == {"completed": len(items), "dead": len(bad)}  # and the old one is purged
     daemon = Daemon(tmp_path, settings(books, source, batch=20))
     crash_all(daemon, points, work, done)
     work()
@@ -460,6 +488,10 @@ def stopped_past_its_lease(tmp_path, books, source, idempotent=False):
             with other:
                 other.ready()
                 late.signal(signal.SIGSTOP)
+                while books.locked():  # it stood in the middle of a transaction, where nobody else can write
+                    late.signal(signal.SIGCONT)
+                    pause(0.01)
+                    late.signal(signal.SIGSTOP)
                 wanted = {"completed": 1} if idempotent else {"unknown": 1}
                 other.until(lambda: books.states() == wanted, "the other one finds the lease expired")
                 gate.set()

@@ -124,6 +124,26 @@ def test_end_waits_for_a_business_key_before_it_holds_its_row(shop, two, word): 
     sitter.close()
 
 
+# A6: the same for a redelivery that does not name the key which its row holds
+def test_a_redelivery_waits_for_the_business_key_of_its_row_before_it_holds_the_row(shop, two):  # noqa: F811
+    first, second = two
+    token = holder_and_waiter(first, retry_first="1ms", retry_ceiling="1ms")
+    assert committed(first, "SELECT semel.inbox_finish(%s, 'transient')", token) == [(True,)]
+    committed(first, "UPDATE semel.inbox SET due_at = now() - interval '1s' WHERE message_id = 'id-1'")
+    ask(second, "SET lock_timeout = 0")
+    sitter = shop.connect()
+    begin(sitter, "id-3", consumer="mail", payload="{}", business_key="pay")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(committed, second, "SELECT act FROM semel.inbox_fail('mail', 'id-1', payload => '{}', "
+                                               "class => 'rejected')")
+        waits(first, second)
+        assert ask(first, "SELECT message_id FROM semel.inbox WHERE message_id = 'id-1' FOR UPDATE NOWAIT")
+        first.rollback()
+        sitter.close()
+        assert ended.result() == [("ack",)]
+    assert committed(first, "SELECT status FROM semel.inbox WHERE message_id = 'id-1'") == [("rejected",)]
+
+
 # P65: whether a later version is at its effect is a fact of the key
 def test_older_snapshot_does_not_run_beside_a_later_version(shop, two):  # noqa: F811
     first, _ = two

@@ -7,6 +7,7 @@
  * it, and the call fails.
  */
 #include <poll.h>
+#include <pthread.h>
 
 #include <libpq-fe.h>
 
@@ -398,6 +399,56 @@ static void tick_passes_over_only_the_waiter_whose_business_key_somebody_is_taki
     assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE status = 'prevented'"), 3);
 }
 
+static semel_status reject(void *ctx, struct semel *s, const struct semel_msg *msg, int attempt,
+                           struct semel_reply *reply, struct semel_error *error)
+{
+    (void)ctx, (void)s, (void)msg, (void)attempt, (void)error;
+    return semel_reply_set(reply, SEMEL_REJECTED, SEMEL_STR("no"), (struct semel_str){0});
+}
+
+static void *redeliver(void *arg)
+{
+    struct semel_msg msg;
+    struct semel_verdict verdict;
+    semel_msg_init(&msg);
+    semel_verdict_init(&verdict);
+    msg.consumer = SEMEL_STR("billing");
+    msg.source = SEMEL_STR("s");
+    msg.id = SEMEL_STR("a");
+    msg.payload = SEMEL_STR("{}");
+    *(semel_status *)arg = semel_inbox_process(handle, &msg, 1, reject, NULL, &verdict, &err);
+    return NULL;
+}
+
+/* A6 P61: order keys, business keys, rows: also for a redelivery that does not name the key which its row holds, and
+ * whose end frees it. */
+static void redelivery_waits_for_the_business_key_of_its_row_before_it_holds_the_row(void **state)
+{
+    static const char waits[] = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'semel' AND "
+                                "wait_event_type = 'Lock' AND datname = 'purge'";
+    pthread_t thread;
+    semel_status status = SEMEL_CLOSED;
+    (void)state;
+    pg_server_sql(&server, "purge",
+                  "INSERT INTO semel.inbox (arrival, received_at, updated_at, consumer, source, message_id, status, "
+                  "attempts, due_at, error_class, payload) VALUES (500, now(), now(), 'billing', 's', 'a', 'failed', 1, "
+                  "now() - interval '1s', 'transient', '{}'); INSERT INTO semel.business_key (consumer, business_key, "
+                  "source, message_id, taken_at) VALUES ('billing', 'inv-1', 's', 'a', now())");
+    PGconn *sitter = outsider("BEGIN; SELECT * FROM semel.business_key FOR UPDATE");
+    assert_int_equal(pthread_create(&thread, NULL, redeliver, &status), 0);
+    for (int tries = 0; ask(waits) == 0; tries++) {
+        assert_true(tries < 3000);
+        poll(NULL, 0, 10);
+    }
+    PQfinish(outsider("BEGIN; SELECT * FROM semel.inbox WHERE message_id = 'a' FOR UPDATE NOWAIT; ROLLBACK"));
+    PQclear(PQexec(sitter, "ROLLBACK"));
+    PQfinish(sitter);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(status, SEMEL_OK);
+    assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE message_id = 'a' AND status = 'rejected'"), 1);
+    assert_int_equal(ask("SELECT count(*) FROM semel.business_key"), 0);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, up, down)
 
 int main(void)
@@ -412,6 +463,7 @@ int main(void)
         TEST(recovery_passes_over_a_business_key_that_somebody_has),
         TEST(take_passes_over_only_the_rows_whose_business_key_somebody_is_taking),
         TEST(tick_passes_over_only_the_waiter_whose_business_key_somebody_is_taking),
+        TEST(redelivery_waits_for_the_business_key_of_its_row_before_it_holds_the_row),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }
