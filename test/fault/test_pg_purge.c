@@ -429,11 +429,12 @@ static void redelivery_waits_for_the_business_key_of_its_row_before_it_holds_the
     pthread_t thread;
     semel_status status = SEMEL_CLOSED;
     (void)state;
-    pg_server_sql(&server, "purge",
-                  "INSERT INTO semel.inbox (arrival, received_at, updated_at, consumer, source, message_id, status, "
-                  "attempts, due_at, error_class, payload) VALUES (500, now(), now(), 'billing', 's', 'a', 'failed', 1, "
-                  "now() - interval '1s', 'transient', '{}'); INSERT INTO semel.business_key (consumer, business_key, "
-                  "source, message_id, taken_at) VALUES ('billing', 'inv-1', 's', 'a', now())");
+    pg_server_sql(
+        &server, "purge",
+        "INSERT INTO semel.inbox (arrival, received_at, updated_at, consumer, source, message_id, status, "
+        "attempts, due_at, error_class, payload) VALUES (500, now(), now(), 'billing', 's', 'a', 'failed', 1, "
+        "now() - interval '1s', 'transient', '{}'); INSERT INTO semel.business_key (consumer, business_key, "
+        "source, message_id, taken_at) VALUES ('billing', 'inv-1', 's', 'a', now())");
     PGconn *sitter = outsider("BEGIN; SELECT * FROM semel.business_key FOR UPDATE");
     assert_int_equal(pthread_create(&thread, NULL, redeliver, &status), 0);
     for (int tries = 0; ask(waits) == 0; tries++) {

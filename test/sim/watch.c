@@ -85,7 +85,8 @@ void sim_note_effect(struct sim_world *world, struct sim_event *event, bool late
         return;
     if (order == SEMEL_ORDER_ARRIVAL)
         check_stored_order(world, event);
-    if (place <= *last && (order == SEMEL_ORDER_VERSION || world->n_restores == 0)) /* it brings again what came before */
+    if (place <= *last &&
+        (order == SEMEL_ORDER_VERSION || world->n_restores == 0)) /* it brings again what came before */
         sim_broken(world, "order per key", "key %d: the effect of event %d at place %lld came after place %lld",
                    event->key, event->n, (long long)place, (long long)*last);
     if (!late_version(world) || order == SEMEL_ORDER_ARRIVAL || !event->outside)

@@ -148,10 +148,21 @@ static semel_status spy_admit(struct semel_store *store, struct semel_admit_batc
     return status;
 }
 
+/* Whoever does not wait for a lock does not get a key that somebody is taking. */
+static bool sat_on(const struct semel_fetch_batch *batch)
+{
+    for (size_t i = 0; batch->impatient && spy.e->sits_on != NULL && i < batch->n_business; i++)
+        if (batch->business[i].key.n == 1 && strchr(spy.e->sits_on, batch->business[i].key.p[0]) != NULL)
+            return true;
+    return false;
+}
+
 static semel_status spy_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
                               struct semel_error *err)
 {
     spy.e->seen.fetches++;
+    if (sat_on(batch))
+        return answer(store, FAULT_CONTENTION, err);
     for (size_t i = 0; i < batch->n_items; i++)
         spy.e->seen.frees += batch->items[i].frees;
     semel_status status = enter(store, "fetch", batch->n_items, err);

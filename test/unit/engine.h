@@ -93,6 +93,7 @@ struct engine {
     struct semel_arena arena; /* of what a test looks at */
     struct semel_arena keep;  /* of what a test keeps until its end */
     struct plan plan, then;   /* both count */
+    const char *sits_on;      /* business keys of one letter that somebody else is taking; NULL: none */
     struct seen seen;
     char trace[16384]; /* "run:ID", "commit", "ack" ... in order, each followed by a blank */
     char alert_text[256];

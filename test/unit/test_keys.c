@@ -110,6 +110,118 @@ static void batch_parks_no_more_for_a_business_key_than_may_wait(void **state)
     assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BUSINESS, SEMEL_STATE_ABSENT);
 }
 
+/* For each letter a waiter of that name and key, which is due: its holder was discarded. */
+static void put_waiters(struct engine *e, const char *letters)
+{
+    const struct semel_command discard = {.word = SEMEL_WORD_DISCARD,
+                                          .who = SEMEL_STR("ops@example.com"),
+                                          .reason = SEMEL_STR("ticket 7")};
+    struct semel_command_result result;
+    static char names[26][2], holders[26][3];
+
+    for (const char *c = letters; *c != '\0'; c++) {
+        int i = *c - 'a';
+        snprintf(names[i], sizeof names[i], "%c", *c);
+        snprintf(holders[i], sizeof holders[i], "h%c", *c);
+        process_one(e, business(holders[i], "bad", names[i]));
+        process_one(e, business(names[i], "ok", names[i]));
+        assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_WAITING);
+        assert_ok(e, command_row(e, holders[i], discard, &result));
+        e->now_us += SECOND_US / 1000;
+    }
+}
+
+/* P77: what somebody else is taking costs those who want it, wherever they stand and however few are wanted. */
+static void take_passes_over_only_those_who_want_a_key_that_is_being_taken(void **state)
+{
+    struct engine *e = *state;
+    size_t n = 0;
+
+    put_waiters(e, "abcde");
+    e->sits_on = "ac";
+    assert_ok(e, semel__inbox_work(&e->inbox, 1, &n, &e->err));
+    assert_int_equal(effects_of(e, "b"), 1);
+    work(e, 2);
+    assert_int_equal(effects_of(e, "d"), 1);
+    assert_int_equal(effects_of(e, "e"), 1);
+    work(e, 0);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_WAITING);
+    e->sits_on = NULL;
+    work(e, 2);
+    assert_int_equal(effects_of(e, NULL), 5);
+}
+
+/* Each failure costs time: past so many, all who want keys are passed over, and nobody else. */
+static void take_gives_up_on_business_keys_when_too_many_are_being_taken(void **state)
+{
+    struct engine *e = *state;
+
+    put_waiters(e, "abcdefghijklmnopqrst");
+    process_one(e, msg("plain", "fail@1"));
+    e->now_us += 3600 * SECOND_US;
+    e->sits_on = "abcdefghijklmnopqrs";
+    e->seen.fetches = 0;
+    work(e, 1);
+    assert_int_equal(effects_of(e, "plain"), 1);
+    assert_int_equal(effects_of(e, "t"), 0);
+    assert_true(e->seen.fetches < 100);
+    e->sits_on = "abcdefghijklmno"; /* few enough: it is found behind all of them */
+    work(e, 5);
+    e->sits_on = NULL;
+    work(e, 15);
+}
+
+/* A follower that wants such a key stays behind; the first of the key runs. */
+static void follower_whose_key_is_being_taken_stays_behind_the_first(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg behind = business("w", "ok", "p"), first = keyed("a1", "fail@1", "k", SEMEL_NONE);
+    size_t n = 0;
+
+    e->policy.order = SEMEL_ORDER_ARRIVAL;
+    process_one(e, first);
+    behind.order_key = SEMEL_STR("k");
+    process_one(e, behind);
+    assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
+    e->now_us += 3600 * SECOND_US;
+    e->sits_on = "p";
+    assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
+    assert_int_equal(effects_of(e, "a1"), 1);
+    assert_int_equal(effects_of(e, "w"), 0);
+    e->sits_on = NULL;
+    work(e, 1);
+    assert_int_equal(effects_of(e, "w"), 1);
+}
+
+/* The same for a tick, which decides about waiters whose intent is done. */
+static void tick_passes_over_only_those_who_want_a_key_that_is_being_taken(void **state)
+{
+    struct engine *e = *state;
+    size_t n;
+
+    static const char *const names[] = {"a", "b", "c"}, *const holders[] = {"ha", "hb", "hc"};
+
+    for (size_t i = 0; i < 3; i++) {
+        process_one(e, business(holders[i], "fail@1", names[i]));
+        process_one(e, business(names[i], "ok", names[i]));
+    }
+    e->now_us += 10 * SECOND_US;
+    for (size_t i = 0; i < 3; i++) {
+        process_one(e, business(holders[i], "fail@1", names[i]));
+        assert_int_equal(state_of(e, holders[i]), SEMEL_STATE_COMPLETED);
+    }
+    e->now_us += 3600 * SECOND_US;
+    e->sits_on = "b";
+    assert_ok(e, semel__inbox_gaps(&e->inbox, 100, &n, &e->err));
+    assert_int_equal(n, 2);
+    assert_int_equal(state_of(e, "a"), SEMEL_STATE_PREVENTED);
+    assert_int_equal(state_of(e, "b"), SEMEL_STATE_WAITING);
+    assert_int_equal(state_of(e, "c"), SEMEL_STATE_PREVENTED);
+    e->sits_on = NULL;
+    assert_ok(e, semel__inbox_gaps(&e->inbox, 100, &n, &e->err));
+    assert_int_equal(n, 1);
+}
+
 /* The holder is refused by its handler in the same batch: the other one runs. */
 static void other_message_runs_when_the_holder_is_rejected(void **state)
 {
@@ -426,6 +538,10 @@ int main(int argc, char **argv)
         ON_EACH(failed_holder_keeps_its_key),
         ON_EACH(who_waited_runs_when_the_holder_is_discarded),
         ON_EACH(batch_parks_no_more_for_a_business_key_than_may_wait),
+        ON_EACH(take_passes_over_only_those_who_want_a_key_that_is_being_taken),
+        ON_EACH(take_gives_up_on_business_keys_when_too_many_are_being_taken),
+        ON_EACH(follower_whose_key_is_being_taken_stays_behind_the_first),
+        ON_EACH(tick_passes_over_only_those_who_want_a_key_that_is_being_taken),
         ON_EACH(other_message_runs_when_the_holder_is_rejected),
         ON_EACH(other_message_runs_when_the_holder_is_stale),
         ON_EACH(message_with_two_keys_is_prevented_by_either_and_takes_neither),
