@@ -113,7 +113,7 @@ static void batch_parks_no_more_for_a_business_key_than_may_wait(void **state)
 /* For each letter a waiter of that name and key, which is due: its holder was discarded. */
 static void put_waiters(struct engine *e, const char *letters)
 {
-    const struct semel_command discard = {.word = SEMEL_WORD_DISCARD,
+    const struct semel_command discard = {.kind = SEMEL_COMMAND_DISCARD,
                                           .who = SEMEL_STR("ops@example.com"),
                                           .reason = SEMEL_STR("ticket 7")};
     struct semel_command_result result;
