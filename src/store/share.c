@@ -85,8 +85,9 @@ static semel_status share_flush(struct sql *db, struct semel_error *err)
 static semel_status share_snapshot(struct sql *db, bool *ret_begun, struct semel_error *err)
 {
     struct sql *inner = semel__db_of(enter(&db->store));
+    *ret_begun = false;
     semel_status status = inner->driver->snapshot(inner, ret_begun, err);
-    if (status != SEMEL_OK)
+    if (!*ret_begun)
         leave(&db->store);
     return status;
 }
@@ -94,6 +95,8 @@ static semel_status share_snapshot(struct sql *db, bool *ret_begun, struct semel
 static void share_snapshot_end(struct sql *db, bool begun)
 {
     struct sql *inner = ((struct handle *)db)->share->inner;
+    if (!begun)
+        return;
     inner->driver->snapshot_end(inner, begun);
     leave(&db->store);
 }
