@@ -750,7 +750,7 @@ RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, sem
 BEGIN
     PERFORM semel._check_text('consumer', 'consumer', of_consumer, 1);
     IF octet_length(coalesce(reason, '')) NOT BETWEEN force::integer AND 1000 THEN
-        PERFORM semel._refuse('say why, in 1 to 1000 bytes: the reason goes into the audit');
+        PERFORM semel._refuse('a reason of 1 to 1000 bytes is required (goes to the audit log)');
     END IF;
     PERFORM semel._settings_change(of_consumer, coalesce(settings, '{}'), settings IS NOT NULL, force, reason);
 END $$;
@@ -767,7 +767,7 @@ CREATE FUNCTION semel._operator_line(what text, reason text, of_consumer text, o
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF octet_length(coalesce(reason, '')) NOT BETWEEN 1 AND 1000 THEN
-        PERFORM semel._refuse('say why, in 1 to 1000 bytes: the reason goes into the audit');
+        PERFORM semel._refuse('a reason of 1 to 1000 bytes is required (goes to the audit log)');
     END IF;
     INSERT INTO semel.audit (at, who, what, reason, consumer, source, message_id)
     VALUES (semel._now(), session_user, what, reason, of_consumer, of_source, id);

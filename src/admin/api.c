@@ -881,7 +881,7 @@ static void patch_settings(struct task *t)
     if (status == SEMEL_OK)
         status = set_who(t, semel__http_query(t->req, "who"), &err);
     if (status == SEMEL_OK && force && reason.n == 0)
-        status = wrong(&err, "reason", "given with force: it goes into the audit");
+        status = wrong(&err, "reason", "given with force (goes to the audit log)");
     if (status != SEMEL_OK) {
         fail(t, status, &err);
         return;

@@ -333,3 +333,22 @@ bool semel__url_secret(struct semel_str url, struct semel_str *ret)
     *ret = (struct semel_str){colon + 1, (size_t)(at - colon - 1)};
     return true;
 }
+
+void semel__url_host(struct semel_str url, struct semel_str *ret_host, struct semel_str *ret_port)
+{
+    const char *end = url.p + url.n, *host = memchr(url.p, ':', url.n);
+    host = host != NULL && end - host > 3 ? host + 3 : end; /* behind :// */
+    const char *past = host;
+    while (past < end && strchr("/?#", *past) == NULL)
+        past++;
+    for (const char *p = host; p < past; p++) /* behind the user */
+        host = *p == '@' ? p + 1 : host;
+    bool six = host < past && *host == '[';
+    const char *stop = memchr(host, six ? ']' : ':', (size_t)(past - host));
+    host += six;
+    stop = stop != NULL ? stop : six ? host : past; /* without its ] it is none */
+    const char *port = stop + six;
+    port = port < past && *port == ':' ? port + 1 : past;
+    *ret_host = (struct semel_str){host, (size_t)(stop - host)};
+    *ret_port = (struct semel_str){port, (size_t)(past - port)};
+}

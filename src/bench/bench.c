@@ -235,7 +235,7 @@ static int print_table(struct cli *cli, const struct bench_result *result)
         cli_table_fixed(table, c->trips, 3);
         cli_table_fixed(table, c->wal_bytes, 0);
     }
-    return cli_table_print(table, NULL);
+    return cli_table_print(table);
 }
 
 static void say_ratio(const struct cli *cli, const struct bench_result *result, const char *what, const char *case_a,

@@ -98,7 +98,7 @@ static int print_steps(struct cli *cli, const struct growth_result *result)
             cli_table_fixed(table, row_bytes(step), 0);
             cli_table_fixed(table, step->wal_bytes, 0);
         }
-    return cli_table_print(table, NULL);
+    return cli_table_print(table);
 }
 
 static void say_ends(const struct cli *cli, const struct growth_result *result)

@@ -1,15 +1,640 @@
 /* SPDX-License-Identifier: MIT
  *
- * check.c: `semel check`: finds the mistakes in a file of settings, or says what each of its routes promises.
+ * check.c: `semel check`: finds the mistakes in a settings file, or prints what each of its routes promises.
  *
- * What is right is conf's to know; here it is only told. Servers are asked only with --online, by online.h.
+ * conf knows what is right; this file prints it. With --online it also asks the store, the brokers and the servers of
+ * handlers. A process of its own asks each group of questions, and reports its answers one by one through a pipe. The
+ * command kills a process that reports nothing for too long: whatever a resolver or a client library does, the
+ * command ends.
  *
- * Invariants: a file with a mistake has no answers: either the mistakes are told, or the promises.
+ * Invariants: a file with a mistake has no answers: the command prints either the mistakes or the promises. Asking
+ * changes nothing (but PostgreSQL's timeline is noted, as always), reads no message and sends no request to a handler.
+ * No answer contains a secret. One process asks at a time; it is gone before the next one starts, and it never returns
+ * from start(). An answer that is cut short ends its group as a failure.
  */
-#include "cli/online.h"
-#include "cli/settings.h"
+#define _GNU_SOURCE /* pipe2 */
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/wait.h"
+#include "cli/cli.h"
+#include "conf/conf.h"
+#include "core/consumer.h"
+#include "handler/sql.h"
+#include "store/migrations.h"
+#include "store/sqlite_store.h"
+#ifdef SEMEL_WITH_POSTGRES
+#include "store/pg_rights.h"
+#endif
 
 #define TEXT_MAX_BYTES ((size_t)1 << 20)
+#define ASK_MS 5000 /* for each question */
+/* Questions end by themselves after ASK_MS; this is for what does not keep to that. */
+#define PATIENCE_MS (ASK_MS + 2000)
+#define ANSWERS_MAX 50000
+#define LOCK_MS 3000
+#define URL_MAX 8192
+#define HOUR_US (INT64_C(3600) * 1000000)
+#define SPAN 32
+#define THE_STORE SIZE_MAX
+
+enum result { OK, WARNING, FAILED, ASKING };
+
+/* An answer, or (ASKING) the question that is asked now. It fits into a pipe in one piece. */
+struct answer {
+    enum result result;
+    size_t route; /* its place in the file; THE_STORE: the store */
+    char question[96];
+    char text[900];
+};
+_Static_assert(sizeof(struct answer) <= 4096, "a pipe takes it in one piece");
+
+struct answers {
+    const struct semel_conf *conf;
+    struct answer **at; /* the store's first, then by route */
+    size_t n, warnings, failures;
+};
+
+static const char *const result_names[] = {"ok", "warning", "failed", "failed"};
+
+/* ---- inside the process that asks ---------------------------------------------------------------- */
+
+struct asker {
+    const struct semel_conf *conf;
+    size_t route; /* that is asked for; THE_STORE */
+    int fd;
+};
+
+static const struct semel_route *route_of(const struct asker *asker)
+{
+    return &asker->conf->routes[asker->route];
+}
+
+static void put(const struct asker *asker, const struct answer *answer)
+{
+    ssize_t n;
+    do
+        n = write(asker->fd, answer, sizeof(*answer));
+    while (n < 0 && errno == EINTR);
+    if (n != (ssize_t)sizeof(*answer))
+        _exit(CLI_FAILED); /* nobody listens any more */
+}
+
+static void ask(const struct asker *asker, const char *question)
+{
+    struct answer answer = {.result = ASKING, .route = asker->route};
+    semel__str_show(answer.question, sizeof(answer.question), semel__str(question));
+    put(asker, &answer);
+}
+
+__attribute__((format(printf, 4, 5))) static void tell(const struct asker *asker, enum result result,
+                                                       const char *question, const char *fmt, ...)
+{
+    struct answer answer = {.result = result, .route = asker->route};
+    char text[sizeof(answer.text)];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    semel__str_show(answer.question, sizeof(answer.question), semel__str(question));
+    semel__str_show(answer.text, sizeof(answer.text), semel__str(text));
+    put(asker, &answer);
+}
+
+/* ---- the store ----------------------------------------------------------------------------------- */
+
+/* A server that is silent is not waited for longer than for any other, unless the URL says how long. */
+static void hurry(const struct semel_conf *conf, char url[URL_MAX])
+{
+    const char *with = "";
+    int length = snprintf(url, URL_MAX, "%s", conf->store.p);
+    if (conf->store_kind == SEMEL_CONF_STORE_POSTGRES && strstr(url, "connect_timeout") == NULL) {
+        bool slashes = strncmp(url + strcspn(url, ":"), "://", 3) == 0;
+        with = !slashes ? " connect_timeout=" : strchr(url, '?') != NULL ? "&connect_timeout=" : "?connect_timeout=";
+    }
+    if (with[0] != '\0' && length > 0 && length < URL_MAX - 32)
+        snprintf(url + length, URL_MAX - (size_t)length, "%s%d", with, ASK_MS / 1000);
+}
+
+static bool is_refused(const struct semel_error *err, enum semel_store_refusal why)
+{
+    return err->status == SEMEL_INVALID && err->code == (int)why;
+}
+
+static void tell_closed(const struct asker *asker, semel_status status, const struct semel_error *err)
+{
+#ifdef SEMEL_WITH_POSTGRES
+    if (asker->conf->store_kind == SEMEL_CONF_STORE_POSTGRES && err->code == SEMEL_PG_DENIED) {
+        tell(asker, FAILED, "rights", "%s; sql/postgres/roles.sql grants a worker what it needs", err->text);
+        return;
+    }
+#endif
+    if (is_refused(err, SEMEL_STORE_NO_SCHEMA) || is_refused(err, SEMEL_STORE_OLD_SCHEMA)) {
+        tell(asker, OK, "reach", "it answers");
+        tell(asker, FAILED, "schema", "%s; `semel migrate` does that", err->text);
+    } else if (is_refused(err, SEMEL_STORE_NEW_SCHEMA)) {
+        tell(asker, OK, "reach", "it answers");
+        tell(asker, FAILED, "schema", "%s", err->text);
+    } else {
+        tell(asker, FAILED, "reach", "%s%s%s", status == SEMEL_RETRY ? "cannot be reached: " : "", err->text,
+             is_refused(err, SEMEL_STORE_NO_DATABASE) ? "; `semel migrate` makes one" : "");
+    }
+}
+
+static void ask_sqlite(const struct asker *asker)
+{
+    char about[256];
+    semel__sqlite_about(semel__sqlite_version(), about, sizeof(about));
+    /* A colon behind the version: there is something to say of it (P26). */
+    tell(asker, strchr(about, ':') != NULL ? WARNING : OK, "version", "%s", about);
+}
+
+#ifdef SEMEL_WITH_POSTGRES
+static bool needs_positions(const struct semel_conf *conf)
+{
+    for (size_t i = 0; i < conf->n_routes; i++)
+        if (semel__source_stores_positions(&conf->routes[i].from))
+            return true;
+    return false;
+}
+
+static void ask_rights(const struct asker *asker, struct semel_store *store)
+{
+    struct semel_pg_rights rights = {0};
+    struct semel_error err;
+    ask(asker, "rights");
+    if (semel__pg_rights(store, needs_positions(asker->conf), &rights, &err) != SEMEL_OK) {
+        tell(asker, FAILED, "rights", "cannot be asked: %s", err.text);
+        return;
+    }
+    if (rights.missing[0] != '\0')
+        tell(asker, FAILED, "rights", "role %s lacks %s; sql/postgres/roles.sql grants a worker what it needs",
+             rights.role, rights.missing);
+    else
+        tell(asker, OK, "rights", "role %s may do what routes need", rights.role);
+    if (rights.public_writable)
+        tell(asker, WARNING, "public",
+             "everybody may create functions in the schema public, which your statements may call unawares: "
+             "REVOKE CREATE ON SCHEMA public FROM PUBLIC");
+    if (rights.unsafe)
+        tell(asker, FAILED, "durability",
+             "synchronous_commit is off for role %s: what was answered as committed could be lost; set it to on "
+             "for this role and database",
+             rights.role);
+    else if (rights.fsync_off)
+        tell(asker, WARNING, "durability", "fsync is off: a power failure can lose or damage everything");
+    else
+        tell(asker, OK, "durability", "what is committed lasts");
+}
+#endif
+
+/* Can we write at all? Nothing is. */
+static bool ask_begin(const struct asker *asker, struct semel_store *store)
+{
+    struct semel_error err = {0};
+    int64_t now_us;
+    ask(asker, "transaction");
+    semel_status status = semel_store_begin(store, SEMEL_TX_OWN, &now_us, &err);
+    if (status == SEMEL_OK) {
+        semel_store_rollback(store);
+        tell(asker, OK, "transaction", "one can be begun");
+        return true;
+    }
+    bool busy = status == SEMEL_RETRY && err.cls == SEMEL_CLASS_TRANSIENT; /* somebody else writes */
+    tell(asker, busy ? WARNING : FAILED, "transaction", "%s", err.text);
+    return false;
+}
+
+static void ask_database(const struct asker *asker, struct semel_store *store)
+{
+#ifdef SEMEL_WITH_POSTGRES
+    if (asker->conf->store_kind == SEMEL_CONF_STORE_POSTGRES) {
+        ask_rights(asker, store);
+        return;
+    }
+#endif
+    (void)store;
+    ask_sqlite(asker);
+}
+
+/* A statement that was prepared: may the role run it? */
+static void ask_may_run(const struct asker *asker, struct semel_store *store)
+{
+#ifdef SEMEL_WITH_POSTGRES
+    const struct semel_route *route = route_of(asker);
+    struct semel_error err = {0};
+    if (asker->conf->store_kind == SEMEL_CONF_STORE_POSTGRES) {
+        semel_status status = semel__pg_may_run(store, route->handler.u.sql.statement, route->values.n, &err);
+        if (status == SEMEL_OK)
+            tell(asker, OK, "statement", "it can be prepared, and the role may run it");
+        else if (err.code == SEMEL_PG_DENIED)
+            tell(asker, FAILED, "statement", "%s; GRANT it to the role", err.text);
+        else
+            tell(asker, OK, "statement", "it can be prepared; whether the role may run it shows only when it does");
+        return;
+    }
+#endif
+    (void)store;
+    tell(asker, OK, "statement", "it can be prepared");
+}
+
+static void ask_statement(const struct asker *asker, struct semel_store *store)
+{
+    const struct semel_route *route = route_of(asker);
+    const struct semel_sql_desc desc = {
+        .statement = route->handler.u.sql.statement,
+        .mode = route->handler.u.sql.set ? SEMEL_SQL_SET : SEMEL_SQL_EACH,
+        .values = route->values.at,
+        .n_values = route->values.n,
+        .ordered = route->policy.order != SEMEL_ORDER_NONE,
+    };
+    struct semel_error err = {0};
+    struct semel_sql *sql = NULL;
+    ask(asker, "statement");
+    if (semel__sql_handler_new(&sql, &desc, store, &err) != SEMEL_OK)
+        tell(asker, FAILED, "statement", "%s", err.text);
+    else
+        ask_may_run(asker, store);
+    semel__sql_handler_free(sql);
+}
+
+static void ask_store(struct asker *asker)
+{
+    const struct semel_store_options options = {.lock_timeout_ms = LOCK_MS};
+    const struct semel_conf *conf = asker->conf;
+    struct semel_store *store = NULL;
+    struct semel_error err = {0};
+    char url[URL_MAX], about[400];
+    if (cli_store_left_out(conf->store.p)) {
+        tell(asker, FAILED, "reach", "this program was built without PostgreSQL");
+        return;
+    }
+    ask(asker, "reach");
+    hurry(conf, url);
+    semel_status status = semel_store_open(&store, cli_store_drivers(), url, &options, &err);
+    if (status != SEMEL_OK) {
+        err.status = status;
+        tell_closed(asker, status, &err);
+        return;
+    }
+    cli_store_about(store, about, sizeof(about));
+    about[strcspn(about, ":;")] = '\0'; /* what else there is to say has lines of its own */
+    tell(asker, OK, "reach", "%s", about);
+    tell(asker, OK, "schema", "version %d, which is current", cli_store_schema_found(store));
+    ask_database(asker, store);
+    bool writes = ask_begin(asker, store);
+    for (asker->route = 0; writes && asker->route < conf->n_routes; asker->route++)
+        if (route_of(asker)->handler.kind == SEMEL_DO_SQL)
+            ask_statement(asker, store);
+    semel_store_close(store);
+}
+
+/* ---- the brokers, and what they keep against the horizon (I18) ------------------------------------ */
+
+/* A broker that keeps longer than `horizon.broker` makes the horizon longer, and `keep.completed` must cover it. One that
+ * keeps for ever is covered by no retention: then something else must know a copy. */
+
+static void span(int64_t us, char out[SPAN])
+{
+    if (us == SEMEL_NONE)
+        snprintf(out, SPAN, "for ever");
+    else
+        semel__duration_format(us, out, SPAN);
+}
+
+/* Without odd microseconds. */
+static int64_t whole_hours(int64_t us)
+{
+    return us % HOUR_US == 0 || us > INT64_MAX - HOUR_US ? us : (us / HOUR_US + 1) * HOUR_US;
+}
+
+static void judge_forever(const struct asker *asker, const char *question, const char *because)
+{
+    const struct semel_route *route = route_of(asker);
+    const char *lasting = semel__route_lasting(route);
+    if (route->horizon.broker_us == SEMEL_NONE)
+        tell(asker, OK, question, "it keeps for ever (%s), as horizon.broker says", because);
+    else if (lasting != NULL)
+        tell(asker, WARNING, question, "it keeps for ever (%s); say horizon.broker: forever. %s%s", because,
+             "The route bears it: ", lasting);
+    else
+        tell(asker, FAILED, question,
+             "it keeps for ever (%s), and no keep.completed covers that; the route needs versions, a business "
+             "key kept for ever, a `time` rule or timed_ids, and horizon.broker: forever",
+             because);
+}
+
+/* I18 */
+static void judge_retention(const struct asker *asker, const char *question, int64_t kept_us)
+{
+    const struct semel_route *route = route_of(asker);
+    struct semel_horizon horizon = route->horizon;
+    char kept[SPAN], said[SPAN], retention[SPAN], enough[SPAN];
+    span(kept_us, kept);
+    span(horizon.broker_us, said);
+    span(route->policy.retention_us, retention);
+    if (horizon.broker_us == SEMEL_NONE || kept_us <= horizon.broker_us) {
+        tell(asker, OK, question, "it keeps %s, and horizon.broker is %s", kept, said);
+        return;
+    }
+    horizon.broker_us = kept_us;
+    span(whole_hours(semel__horizon_us(&horizon)), enough);
+    if (semel__retention_check(route->policy.retention_us, &horizon, NULL) == SEMEL_OK)
+        tell(asker, WARNING, question,
+             "it keeps %s, and horizon.broker is only %s; keep.completed of %s covers that too, but say "
+             "horizon.broker: %s",
+             kept, said, retention, kept);
+    else
+        tell(asker, FAILED, question,
+             "it keeps %s, and horizon.broker is only %s: keep.completed of %s is shorter than the horizon, so "
+             "that a duplicate could come back after its record was purged; %s would do",
+             kept, said, retention, enough);
+}
+
+struct asking {
+    struct semel_inspector base;
+    const struct asker *asker;
+};
+
+static const struct asker *asker_of(const struct semel_inspector *inspector)
+{
+    return ((const struct asking *)inspector)->asker;
+}
+
+static void asking(const struct semel_inspector *inspector, const char *question)
+{
+    ask(asker_of(inspector), question);
+}
+
+static void found(const struct semel_inspector *inspector, enum semel_finding finding, const char *question,
+                  const char *text)
+{
+    static const enum result results[] = {
+        [SEMEL_FINDING_OK] = OK, [SEMEL_FINDING_WARNING] = WARNING, [SEMEL_FINDING_FAILED] = FAILED};
+    tell(asker_of(inspector), results[finding], question, "%s", text);
+}
+
+static void keeps(const struct semel_inspector *inspector, const char *question, int64_t kept_us, const char *because)
+{
+    if (kept_us == SEMEL_NONE)
+        judge_forever(asker_of(inspector), question, because);
+    else
+        judge_retention(asker_of(inspector), question, kept_us);
+}
+
+static void unreached(const struct semel_inspector *inspector, const char *question, semel_status status,
+                      const struct semel_error *err)
+{
+    bool broken = status == SEMEL_INVALID || err->cls == SEMEL_CLASS_BROKEN;
+    tell(asker_of(inspector), FAILED, question, "%s%s", broken ? "" : "cannot be reached: ", err->text);
+}
+
+static void ask_source(struct asker *asker)
+{
+    const struct semel_route *route = route_of(asker);
+    const struct semel_broker_kind *kind = route->from.kind;
+    const struct asking ask = {
+        .base = {.timeout_ms = ASK_MS,
+                 .lease_us = route->policy.lease_us,
+                 .retry_max = route->policy.retry_max,
+                 .asking = asking,
+                 .found = found,
+                 .keeps = keeps,
+                 .unreached = unreached},
+        .asker = asker,
+    };
+    if (kind->inspect != NULL)
+        kind->inspect(route->from.options, &ask.base);
+    else if (semel__route_listens(route) == NULL) /* else producers come to us */
+        tell(asker, FAILED, kind->name, "this program was built without %s", kind->name);
+}
+
+/* ---- what handlers call -------------------------------------------------------------------------- */
+
+static bool wait_connected(int fd, int64_t until_us)
+{
+    struct pollfd poller = {.fd = fd, .events = POLLOUT};
+    socklen_t size = sizeof(int);
+    int error = 0, n;
+    do {
+        int64_t left_ms = (until_us - semel__steady_us()) / 1000;
+        n = poll(&poller, 1, left_ms > 0 ? (int)left_ms : 0);
+    } while (n < 0 && errno == EINTR);
+    if (n <= 0 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
+        error = n == 0 ? ETIMEDOUT : errno;
+    errno = error;
+    return error == 0;
+}
+
+/* false: errno says why. */
+static bool connects(const struct addrinfo *at, int64_t until_us)
+{
+    int fd = socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, at->ai_protocol);
+    if (fd < 0)
+        return false;
+    bool ok = connect(fd, at->ai_addr, at->ai_addrlen) == 0 || (errno == EINPROGRESS && wait_connected(fd, until_us));
+    int error = errno;
+    close(fd);
+    errno = error;
+    return ok;
+}
+
+static void ask_server(const struct asker *asker, const char *question, struct semel_str url)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    struct semel_str host_part, port_part;
+    char host[256] = "", port[8];
+    ask(asker, question);
+    semel__url_host(url, &host_part, &port_part);
+    if (host_part.n > 0 && host_part.n < sizeof(host) && port_part.n < sizeof(port))
+        snprintf(host, sizeof(host), "%.*s", (int)host_part.n, host_part.p);
+    if (host[0] == '\0') {
+        tell(asker, FAILED, question, "the URL names no host and port to connect to");
+        return;
+    }
+    snprintf(port, sizeof(port), "%s", strncmp(url.p, "https:", 6) == 0 ? "443" : "80");
+    if (port_part.n > 0)
+        snprintf(port, sizeof(port), "%.*s", (int)port_part.n, port_part.p);
+    int code = getaddrinfo(host, port, &hints, &found);
+    if (code != 0) {
+        tell(asker, FAILED, question, "cannot be reached: the name %s is not known: %s", host,
+             code == EAI_SYSTEM ? cli_errno() : gai_strerror(code));
+        return;
+    }
+    const int64_t until_us = semel__steady_us() + ASK_MS * INT64_C(1000);
+    bool ok = false;
+    for (const struct addrinfo *at = found; at != NULL && !ok; at = at->ai_next)
+        ok = connects(at, until_us);
+    if (ok)
+        tell(asker, OK, question, "%s port %s accepts connections", host, port);
+    else
+        tell(asker, FAILED, question, "cannot be reached: %s port %s: %s", host, port, cli_errno());
+    freeaddrinfo(found);
+}
+
+static void ask_program(const struct asker *asker, const char *question, struct semel_str program)
+{
+    if (access(program.p, X_OK) == 0)
+        tell(asker, OK, question, "%s can be run", program.p);
+    else
+        tell(asker, FAILED, question, "%s cannot be run: %s", program.p, cli_errno());
+}
+
+static void ask_handler(struct asker *asker)
+{
+    const struct semel_do *handler = &route_of(asker)->handler;
+    switch (handler->kind) {
+    case SEMEL_DO_HTTP:
+        ask_server(asker, "http", handler->u.http.url);
+        if (semel__str_given(handler->u.http.reconcile))
+            ask_server(asker, "reconcile", handler->u.http.reconcile);
+        break;
+    case SEMEL_DO_EXEC:
+        ask_program(asker, "exec", handler->u.exec.program);
+        if (semel__str_given(handler->u.exec.reconcile_program))
+            ask_program(asker, "reconcile", handler->u.exec.reconcile_program);
+        break;
+    case SEMEL_DO_SQL:  /* asked with the store */
+    case SEMEL_DO_PULL: /* workers come to us */
+        break;
+    }
+}
+
+/* ---- asking, and what came of it ----------------------------------------------------------------- */
+
+typedef void (*group_fn)(struct asker *asker);
+
+struct child {
+    pid_t pid;
+    int fd;
+};
+
+static bool start(struct asker *asker, group_fn group, struct child *ret)
+{
+    const pid_t parent = getpid();
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return false;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
+            _exit(CLI_FAILED);
+        close(ends[0]);
+        asker->fd = ends[1];
+        group(asker);
+        _exit(CLI_OK);
+    }
+    close(ends[1]);
+    if (pid < 0)
+        close(ends[0]);
+    *ret = (struct child){pid, ends[0]};
+    return pid > 0;
+}
+
+static bool keep(struct cli *cli, const struct answer *answer, struct answers *all)
+{
+    struct answer *copy = semel__arena_alloc(&cli->arena, 1, sizeof(*copy));
+    if (copy == NULL || all->n == ANSWERS_MAX)
+        return false;
+    *copy = *answer;
+    all->at[all->n++] = copy;
+    all->warnings += answer->result == WARNING;
+    all->failures += answer->result == FAILED;
+    return true;
+}
+
+/* The next answer. 0: there are no more; -1: none came in time, or it is none. */
+static int receive(int fd, struct answer *ret)
+{
+    struct pollfd poller = {.fd = fd, .events = POLLIN};
+    int n;
+    do
+        n = poll(&poller, 1, PATIENCE_MS);
+    while (n < 0 && errno == EINTR);
+    ssize_t got = n > 0 ? read(fd, ret, sizeof(*ret)) : -1;
+    ret->question[sizeof(ret->question) - 1] = ret->text[sizeof(ret->text) - 1] = '\0';
+    return got == 0 ? 0 : got == (ssize_t)sizeof(*ret) ? 1 : -1;
+}
+
+static bool ended_well(pid_t pid)
+{
+    int how = 0;
+    pid_t got;
+    do
+        got = waitpid(pid, &how, 0);
+    while (got < 0 && errno == EINTR);
+    return got == pid && WIFEXITED(how) && WEXITSTATUS(how) == 0;
+}
+
+static bool ask_group(struct cli *cli, struct asker *asker, group_fn group, struct answers *all)
+{
+    struct answer last = {.result = FAILED, .route = asker->route, .question = "asking"};
+    struct answer answer;
+    struct child child;
+    bool ok = true;
+    int got = 1;
+    snprintf(last.text, sizeof(last.text), "no process can be started for it");
+    if (!start(asker, group, &child))
+        return keep(cli, &last, all);
+    while (ok && (got = receive(child.fd, &answer)) > 0) {
+        if (answer.result == ASKING)
+            last = answer;
+        else
+            ok = keep(cli, &answer, all);
+    }
+    if (got < 0)
+        kill(child.pid, SIGKILL);
+    close(child.fd);
+    bool well = ended_well(child.pid);
+    if (!ok || (got == 0 && well))
+        return ok;
+    last.result = FAILED;
+    snprintf(last.text, sizeof(last.text), "%s",
+             got < 0 ? "cannot be reached: there was no answer in time" : "the process that asked has died");
+    return keep(cli, &last, all);
+}
+
+static bool ask_all(struct cli *cli, const struct semel_conf *conf, struct answers *all)
+{
+    struct asker asker = {.conf = conf, .route = THE_STORE, .fd = -1};
+    bool ok = ask_group(cli, &asker, ask_store, all);
+    for (size_t i = 0; ok && i < conf->n_routes; i++) {
+        asker.route = i;
+        ok = ask_group(cli, &asker, ask_source, all) && ask_group(cli, &asker, ask_handler, all);
+    }
+    return ok;
+}
+
+/* What the store says of a route's statement stands with the route. */
+static bool sort_by_route(struct cli *cli, const struct semel_conf *conf, struct answers *all)
+{
+    struct answer **sorted = semel__arena_alloc(&cli->arena, all->n + 1, sizeof(struct answer *));
+    size_t n = 0;
+    if (sorted == NULL)
+        return false;
+    for (size_t i = 0; i <= conf->n_routes; i++)
+        for (size_t k = 0; k < all->n; k++)
+            if (all->at[k]->route == (i == 0 ? THE_STORE : i - 1))
+                sorted[n++] = all->at[k];
+    all->at = sorted;
+    all->n = n;
+    return true;
+}
+
+static bool ask_everything(struct cli *cli, const struct semel_conf *conf, struct answers *ret)
+{
+    *ret = (struct answers){.conf = conf, .at = semel__arena_alloc(&cli->arena, ANSWERS_MAX, sizeof(struct answer *))};
+    return ret->at != NULL && ask_all(cli, conf, ret) && sort_by_route(cli, conf, ret);
+}
 
 /* ---- for people ---------------------------------------------------------------------------------- */
 
@@ -24,13 +649,13 @@ static void say_route(const struct cli *cli, const struct semel_route *route)
     cli_say(cli, "%s", "");
 }
 
-static void say_answers(const struct cli *cli, const struct semel_conf *conf, const struct online_answers *online)
+static void say_answers(const struct cli *cli, const struct answers *online)
 {
     for (size_t i = 0; i < online->n; i++) {
-        const struct online_answer *a = online->at[i];
-        bool store = a->route == ONLINE_STORE;
-        cli_say(cli, "%-8s %s%s: %s: %s", online_result_name(a->result), store ? "store" : "route ",
-                store ? "" : conf->routes[a->route].name.p, a->question, a->text);
+        const struct answer *a = online->at[i];
+        bool store = a->route == THE_STORE;
+        cli_say(cli, "%-8s %s%s: %s: %s", result_names[a->result], store ? "store" : "route ",
+                store ? "" : online->conf->routes[a->route].name.p, a->question, a->text);
     }
 }
 
@@ -51,108 +676,68 @@ int cli_conf_mistakes(const char *file, const struct semel_conf_mistakes *mistak
 
 /* ---- for programs -------------------------------------------------------------------------------- */
 
-static void add_element(struct semel_buf *array, struct semel_object *object)
+static void fill_route(struct semel_object *one, const void *ctx, size_t i)
 {
-    struct semel_str text = semel__object_end(object);
-    semel__buf_addz(array, array->n > 1 ? ",\n" : "");
-    semel__buf_add(array, text.p, text.n);
-    array->failed |= object->buf.failed;
-    semel__object_done(object);
-}
-
-static void add_route(struct semel_buf *array, const struct semel_route *route)
-{
+    const struct semel_route *route = &((const struct semel_conf *)ctx)->routes[i];
     const struct semel_promise *promise = &route->promise;
-    struct semel_object object, answers;
+    struct semel_object answers;
+    semel__object_text(one, "route", route->name);
+    semel__object_text(one, "source", semel__str(route->from.kind->name));
+    semel__object_text(one, "handler", semel__str(semel__do_name(route->handler.kind)));
+    semel__object_text(one, "guarantee", semel__str(semel__guarantee_name(promise->guarantee)));
+    semel__object_text(one, "why", promise->why);
+    semel__object_text(one, "order", semel__str(semel__order_rests_name(promise->order)));
+    semel__object_number(one, "retention_us", route->policy.retention_us);
+    semel__object_number(one, "horizon_us", promise->horizon_us);
+    semel__object_raw(one, "settings", route->settings);
     semel__object_init(&answers);
-    for (int i = 0; i < SEMEL_CHECKLIST_COUNT; i++)
-        semel__object_text(&answers, semel__checklist_name((enum semel_checklist)i), promise->answers[i]);
-    semel__object_init(&object);
-    semel__object_text(&object, "route", route->name);
-    semel__object_text(&object, "source", semel__str(route->from.kind->name));
-    semel__object_text(&object, "handler", semel__str(semel__do_name(route->handler.kind)));
-    semel__object_text(&object, "guarantee", semel__str(semel__guarantee_name(promise->guarantee)));
-    semel__object_text(&object, "why", promise->why);
-    semel__object_text(&object, "order", semel__str(semel__order_rests_name(promise->order)));
-    semel__object_number(&object, "retention_us", route->policy.retention_us);
-    semel__object_number(&object, "horizon_us", promise->horizon_us);
-    semel__object_raw(&object, "settings", route->settings);
-    semel__object_raw(&object, "checklist", semel__object_end(&answers));
-    object.buf.failed |= answers.buf.failed;
+    for (int k = 0; k < SEMEL_CHECKLIST_COUNT; k++)
+        semel__object_text(&answers, semel__checklist_name((enum semel_checklist)k), promise->answers[k]);
+    semel__object_raw(one, "checklist", semel__object_end(&answers));
+    one->buf.failed |= answers.buf.failed;
     semel__object_done(&answers);
-    add_element(array, &object);
 }
 
-static void add_mistake(struct semel_buf *array, const struct semel_conf_mistake *m)
+static void fill_mistake(struct semel_object *one, const void *ctx, size_t i)
 {
-    struct semel_object object;
-    semel__object_init(&object);
-    semel__object_number(&object, "line", m->line);
-    semel__object_number(&object, "column", m->column);
-    semel__object_text(&object, "path", m->path);
-    semel__object_text(&object, "text", m->text);
-    add_element(array, &object);
+    const struct semel_conf_mistake *m = &((const struct semel_conf_mistakes *)ctx)->at[i];
+    semel__object_number(one, "line", m->line);
+    semel__object_number(one, "column", m->column);
+    semel__object_text(one, "path", m->path);
+    semel__object_text(one, "text", m->text);
 }
 
-static void add_answers(struct semel_object *to, const struct semel_conf *conf, const struct online_answers *online)
+static void fill_answer(struct semel_object *one, const void *ctx, size_t i)
 {
-    struct semel_buf array;
-    semel__buf_init(&array, 64 * TEXT_MAX_BYTES);
-    semel__buf_addz(&array, "[");
-    for (size_t i = 0; i < online->n; i++) {
-        const struct online_answer *a = online->at[i];
-        struct semel_str route = {0};
-        struct semel_object object;
-        if (a->route != ONLINE_STORE)
-            route = conf->routes[a->route].name;
-        semel__object_init(&object);
-        semel__object_text(&object, "route", route);
-        semel__object_text(&object, "question", semel__str(a->question));
-        semel__object_text(&object, "result", semel__str(online_result_name(a->result)));
-        semel__object_text(&object, "text", semel__str(a->text));
-        add_element(&array, &object);
-    }
-    semel__buf_addz(&array, "]");
-    semel__object_raw(to, "online", semel__buf_str(&array));
-    to->buf.failed |= array.failed;
-    semel__buf_done(&array);
+    const struct answers *online = ctx;
+    const struct answer *a = online->at[i];
+    bool store = a->route == THE_STORE;
+    semel__object_text(one, "route", store ? (struct semel_str){0} : online->conf->routes[a->route].name);
+    semel__object_text(one, "question", semel__str(a->question));
+    semel__object_text(one, "result", semel__str(result_names[a->result]));
+    semel__object_text(one, "text", semel__str(a->text));
 }
 
 static int print_json(const char *file, const struct semel_conf *conf, const struct semel_conf_mistakes *mistakes,
-                      const struct online_answers *online)
+                      const struct answers *online)
 {
     bool ok = conf != NULL && (online == NULL || online->failures == 0);
-    struct semel_buf routes, wrong;
     struct semel_object object;
-    semel__buf_init(&routes, 16 * TEXT_MAX_BYTES);
-    semel__buf_init(&wrong, TEXT_MAX_BYTES);
-    semel__buf_addz(&routes, "[");
-    semel__buf_addz(&wrong, "[");
-    for (size_t i = 0; conf != NULL && i < conf->n_routes; i++)
-        add_route(&routes, &conf->routes[i]);
-    for (size_t i = 0; i < mistakes->n; i++)
-        add_mistake(&wrong, &mistakes->at[i]);
-    semel__buf_addz(&routes, "]");
-    semel__buf_addz(&wrong, "]");
     semel__object_init(&object);
     semel__object_text(&object, "file", semel__str(file));
     semel__object_bool(&object, "ok", ok);
-    semel__object_raw(&object, "routes", semel__buf_str(&routes));
-    semel__object_raw(&object, "mistakes", semel__buf_str(&wrong));
+    semel__object_list(&object, "routes", conf != NULL ? conf->n_routes : 0, fill_route, conf);
+    semel__object_list(&object, "mistakes", mistakes->n, fill_mistake, mistakes);
     semel__object_number(&object, "not_shown", (int64_t)mistakes->more);
     if (online != NULL)
-        add_answers(&object, conf, online);
-    object.buf.failed |= routes.failed || wrong.failed;
-    semel__buf_done(&routes);
-    semel__buf_done(&wrong);
+        semel__object_list(&object, "online", online->n, fill_answer, online);
     int code = cli_object_print(&object);
     return code != CLI_OK || ok ? code : CLI_FAILED;
 }
 
 /* ---- the command --------------------------------------------------------------------------------- */
 
-static int say(const struct cli *cli, const char *file, const struct semel_conf *conf,
-               const struct online_answers *online)
+static int say(const struct cli *cli, const char *file, const struct semel_conf *conf, const struct answers *online)
 {
     const char *many = conf->n_routes == 1 ? "" : "s";
     for (size_t i = 0; i < conf->n_routes; i++)
@@ -161,18 +746,18 @@ static int say(const struct cli *cli, const char *file, const struct semel_conf 
         cli_say(cli, "%s: %zu route%s, no mistakes", file, conf->n_routes, many);
         return CLI_OK;
     }
-    say_answers(cli, conf, online);
+    say_answers(cli, online);
     cli_say(cli, "%s: %zu route%s, no mistakes; %zu answers, %zu warning%s, %zu failed", file, conf->n_routes, many,
             online->n, online->warnings, online->warnings == 1 ? "" : "s", online->failures);
     return online->failures == 0 ? CLI_OK : CLI_FAILED;
 }
 
-static int tell(struct cli *cli, const char *file, const struct semel_conf *conf,
-                const struct semel_conf_mistakes *mistakes, bool online)
+static int print(struct cli *cli, const char *file, const struct semel_conf *conf,
+                 const struct semel_conf_mistakes *mistakes, bool online)
 {
-    struct online_answers answers;
+    struct answers answers;
     online = online && conf != NULL; /* a file with a mistake asks nobody */
-    if (online && !online_run(cli, conf, &answers))
+    if (online && !ask_everything(cli, conf, &answers))
         return cli_fail(CLI_FAILED, "out of memory");
     if (cli->json)
         return print_json(file, conf, mistakes, online ? &answers : NULL);
@@ -193,7 +778,7 @@ static int run(struct cli *cli, const struct cli_args *args)
     semel_status status = semel__conf_load(file, &conf, mistakes, &err);
     int code;
     if (status == SEMEL_OK || mistakes->n > 0)
-        code = tell(cli, file, conf, mistakes, cli_flag(args, "online"));
+        code = print(cli, file, conf, mistakes, cli_flag(args, "online"));
     else
         code = cli_fail(CLI_FAILED, "%s", err.text);
     semel__conf_free(conf);

@@ -94,9 +94,17 @@ __attribute__((format(printf, 2, 3))) void cli_say(const struct cli *cli, const 
  * runs. */
 const char *cli_word(struct cli *cli, const char *word);
 const char *cli_again(struct cli *cli, const char *words, const char *store);
+/* Asks "QUESTION [y/N] ", unless --yes was given. 0, or an exit code: the answer is no, or there is nobody to ask. */
+__attribute__((format(printf, 2, 3))) int cli_confirm(const struct cli_args *args, const char *fmt, ...);
+/* What --reason says. 0, or an exit code: it is required and missing. */
+int cli_reason(const struct cli_args *args, bool required, struct semel_str *ret);
 /* Flushes stdout. FAILED, and cli_fail has spoken, when something could not be written; a reader that has gone
  * (`| head`) is no failure. */
 int cli_finish(int code);
+
+/* Prints all mistakes of a settings file on stderr, each with its line and a caret; returns the exit code. */
+struct semel_conf_mistakes;
+int cli_conf_mistakes(const char *file, const struct semel_conf_mistakes *mistakes);
 
 /* Values of options. false: cli_fail has said what is wrong and what would be right. `name` is for the message. */
 bool cli_int(const struct cli_args *args, const char *name, int64_t low, int64_t high, int64_t other, int64_t *ret);
@@ -109,6 +117,10 @@ int cli_input(struct cli *cli, const char *operand, const char *what, size_t max
 /* --store URL or the environment's SEMEL_STORE, opened as it is. NULL: cli_fail has spoken, *ret_code is the exit
  * code. */
 struct semel_store *cli_store_open(const struct cli_args *args, bool create_and_migrate, int *ret_code);
+/* The store, opened as it is, and a handle on it; `changes`: who acts is put into the audit. 0, or an exit code. */
+struct semel_ops;
+int cli_ops_open(struct cli *cli, const struct cli_args *args, bool changes, struct semel_ops *ret);
+void cli_ops_close(struct semel_ops *ops);
 /* The drivers that this program has; ended by NULL. */
 const struct semel_store_ops *const *cli_store_drivers(void);
 /* The URL alone, for what opens by itself. NULL: none was given, or it cannot be one; *ret_code is the exit code. */
@@ -147,7 +159,7 @@ bool cli_store_is_sqlite(const char *url);
 /* ---- tables ---- */
 
 struct cli_table;
-enum cli_type { CLI_TEXT, CLI_NUMBER, CLI_TIME, CLI_BOOL, CLI_RAW }; /* RAW: JSON text; else it becomes a string */
+enum cli_type { CLI_TEXT, CLI_NUMBER, CLI_TIME };
 struct cli_column {
     const char *name; /* of the JSON member; upper case is the heading */
     enum cli_type type;
@@ -160,9 +172,8 @@ struct cli_table *cli_table_new(const struct cli *cli, const struct cli_column *
 void cli_table_text(struct cli_table *table, struct semel_str value);
 void cli_table_number(struct cli_table *table, int64_t value);
 void cli_table_fixed(struct cli_table *table, double value, int digits);
-void cli_table_bool(struct cli_table *table, bool value);
-/* Prints and frees. With --json {"NAME": [ {...}, ... ]}, without `name` [ ... ]. FAILED: no memory. */
-int cli_table_print(struct cli_table *table, const char *name);
+/* Prints and frees. With --json an array of objects. FAILED: no memory. */
+int cli_table_print(struct cli_table *table);
 
 /* A time as 2026-11-15T22:48:07Z, or as "3 min ago" / "in 40 s" relative to now; SEMEL_NONE is "". */
 void cli_time(int64_t us, char *out, size_t size);

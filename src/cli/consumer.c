@@ -7,25 +7,6 @@
 #include "cli/cli.h"
 #include "ops/ops.h"
 
-/* The store, opened, and a handle on it. 0, or an exit code. */
-static int ops_open(struct cli *cli, const struct cli_args *args, struct semel_str who, struct semel_ops *ret)
-{
-    struct semel_error err = {0};
-    int code = CLI_OK;
-    struct semel_store *store = cli_store_open(args, false, &code);
-    if (store != NULL && semel__ops_init(ret, store, &cli->arena, who, &err) != SEMEL_OK) {
-        code = cli_fail(CLI_FAILED, "%s", err.text);
-        semel_store_close(store);
-    }
-    return code;
-}
-
-static void ops_close(struct semel_ops *ops)
-{
-    semel__ops_done(ops);
-    semel_store_close(ops->store);
-}
-
 /* ---- ls ------------------------------------------------------------------------------------------ */
 
 static int print_lines(const struct cli *cli, const struct semel_consumer_line *lines, size_t n)
@@ -41,7 +22,7 @@ static int print_lines(const struct cli *cli, const struct semel_consumer_line *
         cli_table_text(table, semel__str(lines[i].guarantee));
         cli_table_text(table, lines[i].settings);
     }
-    return cli_table_print(table, NULL);
+    return cli_table_print(table);
 }
 
 static int run_ls(struct cli *cli, const struct cli_args *args)
@@ -51,11 +32,11 @@ static int run_ls(struct cli *cli, const struct cli_args *args)
     struct semel_buf json;
     struct semel_ops ops;
     size_t n = 0;
-    int code = ops_open(cli, args, (struct semel_str){0}, &ops);
+    int code = cli_ops_open(cli, args, false, &ops);
     if (code != CLI_OK)
         return code;
     semel_status status = semel__ops_consumers(&ops, (struct semel_str){0}, SIZE_MAX, &lines, &n, &err);
-    ops_close(&ops);
+    cli_ops_close(&ops);
     if (cli->json) {
         semel__buf_init(&json, CLI_JSON_MAX);
         semel__ops_json_consumers(&json, lines, n);
@@ -130,7 +111,7 @@ static int print_table(struct cli *cli, const struct semel_policy *policy, const
         }
         if (shown.table != NULL)
             semel__policy_members(show_member, &shown);
-        code = cli_table_print(shown.table, NULL);
+        code = cli_table_print(shown.table);
     }
     semel__buf_done(&buf);
     return code;
@@ -143,11 +124,11 @@ static int run_show(struct cli *cli, const struct cli_args *args)
     struct semel_error err = {0};
     struct semel_ops ops;
     bool known = false;
-    int code = ops_open(cli, args, (struct semel_str){0}, &ops);
+    int code = cli_ops_open(cli, args, false, &ops);
     if (code != CLI_OK)
         return code;
     semel_status status = semel__ops_consumer(&ops, name, &shown, &known, &err);
-    ops_close(&ops);
+    cli_ops_close(&ops);
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "reading the settings");
     if (!known)
@@ -176,20 +157,18 @@ static int fail_refused(struct cli *cli, const struct cli_args *args, const stru
 static int set_by_person(struct cli *cli, const struct cli_args *args, struct semel_str settings,
                          struct semel_setting *ret)
 {
-    struct semel_str who, reason = semel__str(cli_value(args, "reason"));
+    struct semel_str reason;
     bool force = cli_flag(args, "force");
     struct semel_error err = {0};
     struct semel_ops ops;
-    int code = cli_who(cli, &who);
-    if (code == CLI_OK && force && reason.n == 0)
-        code = cli_fail(CLI_REFUSED, "say why: --reason TEXT goes into the audit");
+    int code = cli_reason(args, force, &reason);
     if (code == CLI_OK)
-        code = ops_open(cli, args, who, &ops);
+        code = cli_ops_open(cli, args, true, &ops);
     if (code != CLI_OK)
         return code;
     semel_status status = semel__ops_consumer_set(&ops, semel__str(cli_operand(args, 0)), settings, reason, force, ret,
                                                   &err);
-    ops_close(&ops);
+    cli_ops_close(&ops);
     if (ret->refused)
         return fail_refused(cli, args, ret, &err);
     if (status == SEMEL_INVALID && err.code == 0)
@@ -245,7 +224,7 @@ static const struct cli_command show_command = {
 
 static const struct cli_option set_options[] = {
     {"force", 0, NULL, "also what stored messages or a route's file speak against; needs --reason"},
-    {"reason", 'r', "TEXT", "why; goes into the audit with your name ($SEMEL_USER, else your login)"},
+    {"reason", 'r', "TEXT", "why; goes to the audit log with your name ($SEMEL_USER, else your login)"},
     CLI_STORE_OPTION,
     {NULL, 0, NULL, NULL},
 };
@@ -264,7 +243,7 @@ static const struct cli_command set = {
         "\n"
         "Exit code 4: messages that are stored would mean something else under the new settings, and their number\n"
         "is told; or a route's file sets the consumer, and must be changed instead. --force does it all the same,\n"
-        "and the consumer is no longer the file's until a route sets it again. Every change goes into the audit.\n"
+        "and the consumer is no longer the file's until a route sets it again. Every change goes to the audit log.\n"
         "docs/settings-consumer.md lists which changes are refused.\n"
         "\n"
         "Examples\n"

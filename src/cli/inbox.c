@@ -112,34 +112,6 @@ static void put_filters(struct semel_buf *buf, const struct cli_args *args)
     }
 }
 
-/* ---- the store ------------------------------------------------------------------------------------ */
-
-/* The store, opened, and a handle on it; `who` only where something is changed. 0, or an exit code. */
-static int ops_open(struct cli *cli, const struct cli_args *args, bool changes, struct semel_ops *ret)
-{
-    struct semel_str who = SEMEL_STR("nobody");
-    struct semel_error err = {0};
-    int code = CLI_OK;
-    struct semel_store *store = cli_store_open(args, false, &code);
-    if (store == NULL)
-        return code;
-    if (changes)
-        code = cli_who(cli, &who);
-    if (code == CLI_OK && semel__ops_init(ret, store, &cli->arena, who, &err) != SEMEL_OK)
-        code = cli_fail(CLI_FAILED, "%s", err.text);
-    if (code != CLI_OK)
-        semel_store_close(store);
-    else if (cli_value(args, "store") != NULL)
-        ret->store_option = cli_store_shown(cli_value(args, "store"));
-    return code;
-}
-
-static void ops_close(struct semel_ops *ops)
-{
-    semel__ops_done(ops);
-    semel_store_close(ops->store);
-}
-
 /* ---- finding one --------------------------------------------------------------------------------- */
 
 static int tell_homonyms(const char *id, const struct semel_row *rows, size_t n)
@@ -202,27 +174,9 @@ static int find(const struct cli_args *args, struct semel_ops *ops, const char *
 
 /* ---- ls: a page ---------------------------------------------------------------------------------- */
 
-/* Those columns that say something on this page. */
-enum column {
-    ARRIVAL,
-    ID,
-    CONSUMER,
-    SOURCE,
-    TYPE,
-    STATUS,
-    ATTEMPTS,
-    KEY,
-    VERSION,
-    RECEIVED,
-    UPDATED,
-    DUE,
-    CLASS,
-    ERROR
-};
-#define COLUMNS (ERROR + 1)
+enum column { ID, CONSUMER, SOURCE, TYPE, STATUS, ATTEMPTS, KEY, VERSION, RECEIVED, DUE, CLASS, ERROR, COLUMNS };
 
 static const struct cli_column columns[COLUMNS] = {
-    [ARRIVAL] = {"arrival", CLI_NUMBER, false},
     [ID] = {"id", CLI_TEXT, false},
     [CONSUMER] = {"consumer", CLI_TEXT, false},
     [SOURCE] = {"source", CLI_TEXT, false},
@@ -232,50 +186,13 @@ static const struct cli_column columns[COLUMNS] = {
     [KEY] = {"key", CLI_TEXT, false},
     [VERSION] = {"version", CLI_NUMBER, false},
     [RECEIVED] = {"received", CLI_TIME, false},
-    [UPDATED] = {"updated", CLI_TIME, false},
     [DUE] = {"due", CLI_TIME, false},
     [CLASS] = {"class", CLI_TEXT, false},
     [ERROR] = {"error", CLI_TEXT, true},
 };
 
-static bool says_something(enum column column, const struct semel_row *rows, size_t n)
-{
-    bool any = false;
-    for (size_t i = 0; i < n && !any; i++)
-        switch (column) {
-        case SOURCE:
-            any = rows[i].source.n > 0;
-            break;
-        case TYPE:
-            any = rows[i].type.n > 0;
-            break;
-        case KEY:
-            any = semel__str_given(rows[i].order_key);
-            break;
-        case VERSION:
-            any = rows[i].version != SEMEL_NONE;
-            break;
-        case DUE:
-            any = rows[i].live.due_us != SEMEL_NONE;
-            break;
-        case CLASS:
-        case ERROR:
-            any = rows[i].live.error_class != SEMEL_CLASS_NONE;
-            break;
-        case ARRIVAL:
-        case UPDATED:
-            return false;
-        case ID:
-        case CONSUMER:
-        case STATUS:
-        case ATTEMPTS:
-        case RECEIVED:
-            return true;
-        }
-    return any;
-}
-
-static void put_cell(struct cli_table *table, enum column column, const struct semel_row *row)
+/* The cell's text, or, where the column is no text, its number. */
+static struct semel_str cell(enum column column, const struct semel_row *row, int64_t *ret_number)
 {
     const char *cls = row->live.error_class != SEMEL_CLASS_NONE ? semel__class_name(row->live.error_class) : NULL;
     const struct semel_str texts[COLUMNS] = {
@@ -289,13 +206,25 @@ static void put_cell(struct cli_table *table, enum column column, const struct s
         [ERROR] = row->live.error_text,
     };
     const int64_t numbers[COLUMNS] = {
-        [ARRIVAL] = row->arrival,      [ATTEMPTS] = row->live.attempts, [VERSION] = row->version,
-        [RECEIVED] = row->received_us, [UPDATED] = row->updated_us,     [DUE] = row->live.due_us,
+        [ATTEMPTS] = row->live.attempts,
+        [VERSION] = row->version,
+        [RECEIVED] = row->received_us,
+        [DUE] = row->live.due_us,
     };
-    if (columns[column].type == CLI_TEXT)
-        cli_table_text(table, texts[column]);
-    else
-        cli_table_number(table, numbers[column]);
+    *ret_number = numbers[column];
+    return texts[column];
+}
+
+/* Is there anything in this column on this page? */
+static bool says_something(enum column column, const struct semel_list *list)
+{
+    bool any = false;
+    for (size_t i = 0; i < list->n && !any; i++) {
+        int64_t number;
+        struct semel_str text = cell(column, &list->rows[i], &number);
+        any = columns[column].type == CLI_TEXT ? text.n > 0 : number != SEMEL_NONE;
+    }
+    return any;
 }
 
 static int print_rows(const struct cli *cli, const struct semel_list *list)
@@ -304,15 +233,21 @@ static int print_rows(const struct cli *cli, const struct semel_list *list)
     enum column which[COLUMNS];
     size_t k = 0;
     for (enum column c = ID; c < COLUMNS; c++)
-        if (says_something(c, list->rows, list->n)) {
+        if (says_something(c, list)) {
             chosen[k] = columns[c];
             which[k++] = c;
         }
     struct cli_table *table = cli_table_new(cli, chosen, k);
     for (size_t i = 0; i < list->n && table != NULL; i++)
-        for (size_t c = 0; c < k; c++)
-            put_cell(table, which[c], &list->rows[i]);
-    return cli_table_print(table, NULL);
+        for (size_t c = 0; c < k; c++) {
+            int64_t number;
+            struct semel_str text = cell(which[c], &list->rows[i], &number);
+            if (chosen[c].type == CLI_TEXT)
+                cli_table_text(table, text);
+            else
+                cli_table_number(table, number);
+        }
+    return cli_table_print(table);
 }
 
 static void tell_next(const struct cli_args *args, size_t limit, int64_t after)
@@ -376,7 +311,7 @@ static int print_groups(const struct cli *cli, const struct semel_groups *list)
         cli_table_number(table, group->last_us);
         cli_table_text(table, group->id);
     }
-    return cli_table_print(table, NULL);
+    return cli_table_print(table);
 }
 
 static int group(struct cli *cli, struct semel_ops *ops, const struct semel_query *query)
@@ -413,11 +348,11 @@ static int run_ls(struct cli *cli, const struct cli_args *args)
         return cli_fail(CLI_USAGE, "--group-by is '%s'; it must be error", by);
     int code = read_query(args, true, &query);
     if (code == CLI_OK)
-        code = ops_open(cli, args, false, &ops);
+        code = cli_ops_open(cli, args, false, &ops);
     if (code != CLI_OK)
         return code;
     code = by != NULL ? group(cli, &ops, &query) : list(cli, args, &ops, &query);
-    ops_close(&ops);
+    cli_ops_close(&ops);
     return code;
 }
 
@@ -650,11 +585,11 @@ static int run_show(struct cli *cli, const struct cli_args *args)
     struct semel_ops ops;
     if (cli_flag(args, "payload") && cli->json)
         return cli_fail(CLI_USAGE, "--payload writes the bytes as they are, and --json cannot; give one of them");
-    int code = ops_open(cli, args, false, &ops);
+    int code = cli_ops_open(cli, args, false, &ops);
     if (code != CLI_OK)
         return code;
     code = show(cli, args, &ops);
-    ops_close(&ops);
+    cli_ops_close(&ops);
     return code;
 }
 
@@ -689,12 +624,13 @@ static int read_given(const struct cli_args *args, enum semel_command_kind kind,
 {
     struct semel_error err = {0};
     bool dry = cli_flag(args, "dry-run");
-    *ret = (struct semel_instruction){.kind = kind, .reason = value(args, "reason")};
+    *ret = (struct semel_instruction){.kind = kind};
     ret->force = kind == SEMEL_COMMAND_RETRY && cli_flag(args, "force");
     if (kind == SEMEL_COMMAND_RESOLVE)
         ret->outcome = value(args, "outcome");
-    if (!dry && !semel__str_given(ret->reason))
-        return cli_fail(CLI_REFUSED, "say why: --reason TEXT goes into the audit");
+    int code = cli_reason(args, !dry, &ret->reason);
+    if (code != CLI_OK)
+        return code;
     return semel__ops_check(ret, dry, &err) == SEMEL_OK ? CLI_OK : cli_fail(CLI_USAGE, "--%s", err.text);
 }
 
@@ -753,11 +689,11 @@ static int one_by_one(struct cli *cli, const struct cli_args *args, enum semel_c
     struct semel_ops ops;
     int code = read_given(args, kind, &given);
     if (code == CLI_OK)
-        code = ops_open(cli, args, true, &ops);
+        code = cli_ops_open(cli, args, true, &ops);
     if (code != CLI_OK)
         return code;
     code = each(cli, args, &ops, &given);
-    ops_close(&ops);
+    cli_ops_close(&ops);
     return code;
 }
 
@@ -805,26 +741,17 @@ struct bulk {
 
 static int confirm(const struct bulk *b)
 {
-    char answer[16] = "";
     if (b->kind == SEMEL_COMMAND_RETRY) {
         char rate[64];
-        snprintf(rate, sizeof rate, b->options.rate > 0 ? "%lld messages a second" : "messages as fast as they go",
+        snprintf(rate, sizeof rate, b->options.rate > 0 ? "%lld messages per second" : "messages at full speed",
                  (long long)b->options.rate);
         cli_fail(
             0,
-            "before a retry in bulk: is the cause mended, do the payloads fit the handler of today, and can what is "
+            "before a retry in bulk: is the cause fixed, do the payloads fit the handler of today, and can systems "
             "downstream take %s?",
             rate);
     }
-    if (cli_flag(b->args, "yes"))
-        return CLI_OK;
-    if (isatty(STDIN_FILENO) != 1 || isatty(STDERR_FILENO) != 1)
-        return cli_fail(CLI_USAGE, "there is no terminal to ask on: say --yes to go on");
-    fprintf(stderr, "continue? [y/N] ");
-    fflush(stderr);
-    if (fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y'))
-        return CLI_OK;
-    return cli_fail(CLI_FAILED, "nothing was done");
+    return cli_confirm(b->args, "continue?");
 }
 
 /* What would be met: how many messages, and of which causes. */
@@ -847,7 +774,7 @@ static int print_count(const struct cli *cli, int64_t total, const struct semel_
         cli_table_text(table, group->error_text);
         cli_table_text(table, group->id);
     }
-    int code = cli_table_print(table, NULL);
+    int code = cli_table_print(table);
     if (list->n > shown)
         cli_say(cli, "and %zu more causes", list->n - shown);
     cli_say(cli, "%lld message%s, %zu cause%s", (long long)total, total == 1 ? "" : "s", list->n,
@@ -1055,7 +982,7 @@ static int print_causes(const struct cli *cli, const struct semel_bulk *run)
         cli_table_text(table, semel__str(causes[i].example));
         cli_table_text(table, semel__str(causes[i].text));
     }
-    return cli_table_print(table, NULL);
+    return cli_table_print(table);
 }
 
 static int report(struct bulk *b, const struct semel_bulk *run)
@@ -1117,11 +1044,11 @@ static int in_bulk(struct cli *cli, const struct cli_args *args, enum semel_comm
     if (kind == SEMEL_COMMAND_RESOLVE && cli_value(args, "outcome") != NULL)
         return cli_fail(CLI_USAGE, "--outcome belongs to one message: name it by its id");
     b.options.probe = retry && !cli_flag(args, "no-probe");
-    int code = ops_open(cli, args, true, &b.ops);
+    int code = cli_ops_open(cli, args, true, &b.ops);
     if (code != CLI_OK)
         return code;
     code = run_bulk(&b);
-    ops_close(&b.ops);
+    cli_ops_close(&b.ops);
     return code;
 }
 
@@ -1156,16 +1083,17 @@ static int run_resolve(struct cli *cli, const struct cli_args *args)
     return run(cli, args, SEMEL_COMMAND_RESOLVE);
 }
 
-#define ACT_OPTIONS                                                                                    \
-    {"reason", 'r', "TEXT", "why; goes into the audit with your name ($SEMEL_USER, else your login)"}, \
-        {"dry-run", 0, NULL, "say what would happen, and change nothing"}, FILTER_OPTIONS,             \
-        {"resume", 0, "N", "go on with selection N, whoever has made it"},                             \
-        {"rate", 0, "N", "in bulk: at most N messages a second (default 50; 0: as fast as it goes)"},  \
+#define ACT_OPTIONS                                                                                      \
+    {"reason", 'r', "TEXT", "why; goes to the audit log with your name ($SEMEL_USER, else your login)"}, \
+        {"dry-run", 0, NULL, "say what would happen, and change nothing"}, FILTER_OPTIONS,               \
+        {"resume", 0, "N", "go on with selection N, whoever has made it"},                               \
+        {"rate", 0, "N", "in bulk: at most N messages per second (default 50; 0: no limit)"},            \
         {"yes", 'y', NULL, "in bulk: do not ask"}, CLI_STORE_OPTION
 
 static const struct cli_option retry_options[] = {
     ACT_OPTIONS,
-    {"force", 0, NULL, "also what is older than the retention, never was fit to run, or waits for a missing version"},
+    {"force", 0, NULL,
+     "also what is older than the retention, has no usable id or field, or waits for a missing version"},
     {"wait", 0, "DURATION", "in bulk: how long to watch the first one (default 10s)"},
     {"no-probe", 0, NULL, "in bulk: do not try the first one alone"},
     {NULL, 0, NULL, NULL},

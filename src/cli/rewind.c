@@ -6,11 +6,10 @@
  * the command may set it; a new epoch fences off whoever reads now, so that nothing moves it on from where it was.
  * Forward goes only who says --force, as what lies between is never read then.
  */
-#include <unistd.h>
-
 #include "base/error.h"
 #include "cli/cli.h"
 #include "core/row.h"
+#include "ops/ops.h"
 
 struct rewind {
     struct cli *cli;
@@ -76,7 +75,7 @@ static int list(const struct rewind *r)
         cli_table_number(table, positions[i].epoch);
         cli_table_number(table, positions[i].updated_us);
     }
-    return cli_table_print(table, NULL);
+    return cli_table_print(table);
 }
 
 /* ---- deciding ------------------------------------------------------------------------------------ */
@@ -189,21 +188,7 @@ static int print_turns(const struct rewind *r, const struct turn *turns, size_t 
         cli_table_number(table, turns[i].position.offset);
         cli_table_text(table, done ? SEMEL_STR("done") : SEMEL_STR("would"));
     }
-    return cli_table_print(table, NULL);
-}
-
-static int confirm(const struct rewind *r, size_t n)
-{
-    char answer[16] = "";
-    if (cli_flag(r->args, "yes"))
-        return CLI_OK;
-    if (isatty(STDIN_FILENO) != 1 || isatty(STDERR_FILENO) != 1)
-        return cli_fail(CLI_USAGE, "there is no terminal to ask on: say --yes to go on");
-    fprintf(stderr, "set %zu position%s? [y/N] ", n, n == 1 ? "" : "s");
-    fflush(stderr);
-    if (fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y'))
-        return CLI_OK;
-    return cli_fail(CLI_FAILED, "nothing was done");
+    return cli_table_print(table);
 }
 
 static int rewind_all(struct rewind *r)
@@ -218,7 +203,7 @@ static int rewind_all(struct rewind *r)
         return code;
     }
     if (code == CLI_OK)
-        code = confirm(r, n);
+        code = cli_confirm(r->args, "set %zu position%s?", n, n == 1 ? "" : "s");
     if (code == CLI_OK)
         code = cli_who(r->cli, &r->who);
     if (code == CLI_OK)
@@ -251,14 +236,11 @@ static int check_to(struct rewind *r, const char *to)
 
 static int check_reason(struct rewind *r)
 {
-    const char *reason = cli_value(r->args, "reason");
-    if (reason == NULL && !cli_flag(r->args, "dry-run"))
-        return cli_fail(CLI_REFUSED, "say why: --reason TEXT goes into the audit");
-    if (reason != NULL &&
-        (reason[0] == '\0' || strlen(reason) > SEMEL_ERROR_TEXT_MAX || !semel__utf8_valid(semel__str(reason))))
-        return cli_fail(CLI_USAGE, "--reason must be UTF-8 text of 1 to %d bytes", SEMEL_ERROR_TEXT_MAX);
-    r->reason = semel__str(reason);
-    return CLI_OK;
+    struct semel_error err = {0};
+    int code = cli_reason(r->args, !cli_flag(r->args, "dry-run"), &r->reason);
+    if (code != CLI_OK || semel__ops_check(&(struct semel_instruction){.reason = r->reason}, true, &err) == SEMEL_OK)
+        return code;
+    return cli_fail(CLI_USAGE, "--%s", err.text);
 }
 
 static int check_names(const struct rewind *r)
@@ -304,7 +286,7 @@ static const struct cli_option options[] = {
     {"partition", 'p', "N", "only this partition"},
     {"all", 0, NULL, "every partition whose position is stored"},
     {"to", 0, "OFFSET", "the offset that is read next; earliest: none is stored any more, the route's `first` decides"},
-    {"reason", 'r', "TEXT", "why; goes into the audit with your name ($SEMEL_USER, else your login)"},
+    {"reason", 'r', "TEXT", "why; goes to the audit log with your name ($SEMEL_USER, else your login)"},
     {"dry-run", 0, NULL, "say what would happen, and change nothing"},
     {"force", 0, NULL, "also forward: what lies between is never read"},
     {"yes", 'y', NULL, "do not ask"},

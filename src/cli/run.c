@@ -16,7 +16,8 @@
 #include "base/descriptors.h"
 #include "base/point.h"
 #include "cli/frame.h"
-#include "cli/settings.h"
+#include "cli/cli.h"
+#include "conf/conf.h"
 #include "daemon/daemon.h"
 
 static int fail_to_start(const struct semel_conf *conf, semel_status status, const struct semel_error *err)

@@ -23,9 +23,8 @@ struct view {
     const char *given; /* by the option, so that a command to be pasted must have it too */
     const struct cli_store_kind *kind;
     int64_t now_us;
-    struct semel_str *names;
-    size_t n_names;
-    const char **guarantees; /* of each name */
+    struct semel_consumer_line *consumers;
+    size_t n_consumers;
     struct semel_count *counts;
     size_t n_counts;
     int64_t events, events_since_us;
@@ -37,42 +36,21 @@ struct view {
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
-/* The consumers' names: all of them, or the one that was asked for. */
-static semel_status read_names(struct semel_store *store, struct semel_str only, struct semel_arena *arena,
-                               struct view *view, struct semel_error *err)
+/* All consumers, or the one that was asked for. */
+static semel_status read_consumers(struct semel_ops *ops, struct semel_str only, struct view *view,
+                                   struct semel_error *err)
 {
-    struct semel_str *one = semel__arena_alloc(arena, 1, sizeof(*one));
     if (!semel__str_given(only))
-        return semel_store_consumers(store, only, CONSUMERS_MAX, arena, &view->names, &view->n_names, err);
-    if (one == NULL)
-        return semel__fail_memory(err);
-    *one = only;
-    view->names = one;
-    view->n_names = 1;
-    return SEMEL_OK;
-}
-
-static semel_status read_guarantees(struct semel_store *store, struct semel_arena *arena, struct view *view,
-                                    struct semel_error *err)
-{
-    view->guarantees = semel__arena_alloc(arena, view->n_names + 1, sizeof(*view->guarantees));
-    if (view->guarantees == NULL)
-        return semel__fail_memory(err);
-    for (size_t i = 0; i < view->n_names; i++) {
-        struct semel_policy policy;
-        struct semel_str settings = {0};
-        semel_status status = semel_store_consumer_get(store, view->names[i], arena, &settings, err);
-        if (status != SEMEL_OK)
-            return status;
-        bool readable = semel__policy_read(view->names[i], settings, &policy, NULL, err) == SEMEL_OK;
-        view->guarantees[i] = readable ? semel__ops_guarantee(&policy) : "DAMAGED";
-    }
-    return SEMEL_OK;
+        return semel__ops_consumers(ops, only, CONSUMERS_MAX, &view->consumers, &view->n_consumers, err);
+    view->n_consumers = 1;
+    view->consumers = semel__arena_alloc(ops->arena, 1, sizeof(*view->consumers));
+    return view->consumers != NULL ? semel__ops_consumer_line(ops, only, view->consumers, err)
+                                   : semel__fail_memory(err);
 }
 
 /* Among the rows that may still change, which somebody waits for. */
-static semel_status read_damage(struct semel_store *store, struct semel_str only, struct semel_arena *arena,
-                                struct view *view, struct semel_error *err)
+static semel_status read_damage(struct semel_ops *ops, struct semel_str only, struct view *view,
+                                struct semel_error *err)
 {
     struct semel_filter filter = {.consumer = only, .received_before_us = SEMEL_NONE, .received_after_us = SEMEL_NONE};
     struct semel_row *rows = NULL;
@@ -80,21 +58,19 @@ static semel_status read_damage(struct semel_store *store, struct semel_str only
     for (int state = SEMEL_STATE_PROCESSING; state < SEMEL_STATE_COUNT; state++)
         if (!semel__state_final((enum semel_state)state))
             filter.states |= 1u << state;
-    return semel_look_list(store, &filter, SEMEL_NONE, DAMAGE_LOOK, false, arena, &rows, &n, &view->damaged, err);
+    return semel_look_list(ops->store, &filter, SEMEL_NONE, DAMAGE_LOOK, false, ops->arena, &rows, &n, &view->damaged,
+                           err);
 }
 
-static semel_status read_view(struct semel_store *store, struct semel_str only, struct semel_arena *arena,
-                              struct view *view, struct semel_error *err)
+static semel_status read_view(struct semel_ops *ops, struct semel_str only, struct view *view, struct semel_error *err)
 {
-    semel_status status = read_names(store, only, arena, view, err);
+    semel_status status = read_consumers(ops, only, view, err);
     if (status == SEMEL_OK)
-        status = read_guarantees(store, arena, view, err);
+        status = semel_look_counts(ops->store, only, CAP, CAP, ops->arena, &view->counts, &view->n_counts, err);
     if (status == SEMEL_OK)
-        status = semel_look_counts(store, only, CAP, CAP, arena, &view->counts, &view->n_counts, err);
+        status = semel_look_outbox(ops->store, CAP, &view->events, &view->events_since_us, err);
     if (status == SEMEL_OK)
-        status = semel_look_outbox(store, CAP, &view->events, &view->events_since_us, err);
-    if (status == SEMEL_OK)
-        status = read_damage(store, only, arena, view, err);
+        status = read_damage(ops, only, view, err);
     for (size_t i = 0; status == SEMEL_OK && i < view->n_counts; i++) {
         view->dead += view->counts[i].state == SEMEL_STATE_DEAD ? view->counts[i].n : 0;
         view->unknown += view->counts[i].state == SEMEL_STATE_UNKNOWN ? view->counts[i].n : 0;
@@ -116,13 +92,14 @@ static void add_ago(struct cli_table *table, int64_t us, int64_t now_us)
     cli_table_text(table, semel__str(text));
 }
 
-static void add_count(struct cli_table *table, const struct view *view, size_t name, const struct semel_count *count)
+static void add_count(struct cli_table *table, const struct view *view, const struct semel_consumer_line *consumer,
+                      const struct semel_count *count)
 {
     char number[32] = "0";
     if (count != NULL)
         snprintf(number, sizeof(number), "%lld%s", (long long)count->n, count->capped ? "+" : "");
-    cli_table_text(table, view->names[name]);
-    cli_table_text(table, semel__str(view->guarantees[name]));
+    cli_table_text(table, consumer->name);
+    cli_table_text(table, semel__str(consumer->guarantee));
     cli_table_text(table, semel__str(count != NULL ? semel__state_name(count->state) : ""));
     cli_table_text(table, semel__str(number));
     add_ago(table, count != NULL ? count->oldest_us : SEMEL_NONE, view->now_us);
@@ -132,17 +109,18 @@ static void add_count(struct cli_table *table, const struct view *view, size_t n
 static int print_counts(const struct cli *cli, const struct view *view)
 {
     struct cli_table *table = cli_table_new(cli, columns, sizeof(columns) / sizeof(columns[0]));
-    for (size_t i = 0; table != NULL && i < view->n_names; i++) {
+    for (size_t i = 0; table != NULL && i < view->n_consumers; i++) {
+        const struct semel_consumer_line *consumer = &view->consumers[i];
         bool any = false;
         for (size_t k = 0; k < view->n_counts; k++)
-            if (semel__str_eq(view->counts[k].consumer, view->names[i])) {
-                add_count(table, view, i, &view->counts[k]);
+            if (semel__str_eq(view->counts[k].consumer, consumer->name)) {
+                add_count(table, view, consumer, &view->counts[k]);
                 any = true;
             }
         if (!any)
-            add_count(table, view, i, NULL);
+            add_count(table, view, consumer, NULL);
     }
-    return cli_table_print(table, NULL);
+    return cli_table_print(table);
 }
 
 static void print_warnings(struct cli *cli, const struct view *view)
@@ -170,9 +148,9 @@ static int print_view(struct cli *cli, const struct view *view)
             since[0] != '\0' ? ", the oldest " : "", since);
     cli_say(cli, "%s", "");
     int code = print_counts(cli, view);
-    if (view->n_names == 0)
+    if (view->n_consumers == 0)
         cli_say(cli, "there are no consumers yet");
-    if (view->n_names == CONSUMERS_MAX)
+    if (view->n_consumers == CONSUMERS_MAX)
         cli_say(cli, "only the first %d consumers are shown; --consumer NAME shows another", CONSUMERS_MAX);
     print_warnings(cli, view);
     return code;
@@ -180,56 +158,31 @@ static int print_view(struct cli *cli, const struct view *view)
 
 /* ---- for programs -------------------------------------------------------------------------------- */
 
-static void append(struct semel_buf *array, struct semel_object *element)
+struct consumer_counts {
+    const struct semel_count *at[SEMEL_STATE_COUNT];
+    size_t n;
+};
+
+static void fill_count(struct semel_object *one, const void *ctx, size_t i)
 {
-    struct semel_str text = semel__object_end(element);
-    semel__buf_addz(array, array->n > 1 ? ",\n" : "");
-    semel__buf_add(array, text.p, text.n);
-    array->failed |= element->buf.failed;
-    semel__object_done(element);
+    const struct semel_count *count = ((const struct consumer_counts *)ctx)->at[i];
+    semel__object_text(one, "status", semel__str(semel__state_name(count->state)));
+    semel__object_number(one, "messages", count->n);
+    semel__object_bool(one, "at_least", count->capped);
+    semel__object_time(one, "oldest", count->oldest_us);
+    semel__object_time(one, "next", count->next_us);
 }
 
-static void json_states(struct semel_object *consumer, const struct view *view, struct semel_str name)
+static void fill_consumer(struct semel_object *one, const void *ctx, size_t i)
 {
-    struct semel_buf array;
-    semel__buf_init(&array, 1 << 20);
-    semel__buf_addz(&array, "[");
-    for (size_t i = 0; i < view->n_counts; i++) {
-        const struct semel_count *count = &view->counts[i];
-        struct semel_object state;
-        if (!semel__str_eq(count->consumer, name))
-            continue;
-        semel__object_init(&state);
-        semel__object_text(&state, "status", semel__str(semel__state_name(count->state)));
-        semel__object_number(&state, "messages", count->n);
-        semel__object_bool(&state, "at_least", count->capped);
-        semel__object_time(&state, "oldest", count->oldest_us);
-        semel__object_time(&state, "next", count->next_us);
-        append(&array, &state);
-    }
-    semel__buf_addz(&array, "]");
-    consumer->buf.failed |= array.failed;
-    semel__object_raw(consumer, "statuses", semel__buf_str(&array));
-    semel__buf_done(&array);
-}
-
-static void json_consumers(struct semel_object *whole, const struct view *view)
-{
-    struct semel_buf array;
-    semel__buf_init(&array, (size_t)64 << 20);
-    semel__buf_addz(&array, "[");
-    for (size_t i = 0; i < view->n_names; i++) {
-        struct semel_object consumer;
-        semel__object_init(&consumer);
-        semel__object_text(&consumer, "consumer", view->names[i]);
-        semel__object_text(&consumer, "guarantee", semel__str(view->guarantees[i]));
-        json_states(&consumer, view, view->names[i]);
-        append(&array, &consumer);
-    }
-    semel__buf_addz(&array, "]");
-    whole->buf.failed |= array.failed;
-    semel__object_raw(whole, "consumers", semel__buf_str(&array));
-    semel__buf_done(&array);
+    const struct view *view = ctx;
+    struct consumer_counts counts = {.n = 0};
+    for (size_t k = 0; k < view->n_counts && counts.n < SEMEL_STATE_COUNT; k++)
+        if (semel__str_eq(view->counts[k].consumer, view->consumers[i].name))
+            counts.at[counts.n++] = &view->counts[k];
+    semel__object_text(one, "consumer", view->consumers[i].name);
+    semel__object_text(one, "guarantee", semel__str(view->consumers[i].guarantee));
+    semel__object_list(one, "statuses", counts.n, fill_count, &counts);
 }
 
 static int print_json(const struct view *view)
@@ -248,7 +201,7 @@ static int print_json(const struct view *view)
     semel__object_raw(&whole, "outbox", semel__object_end(&outbox));
     whole.buf.failed |= outbox.buf.failed;
     semel__object_done(&outbox);
-    json_consumers(&whole, view);
+    semel__object_list(&whole, "consumers", view->n_consumers, fill_consumer, view);
     semel__object_number(&whole, "dead", view->dead);
     semel__object_number(&whole, "unknown", view->unknown);
     semel__object_number(&whole, "damaged", (int64_t)view->damaged);
@@ -263,17 +216,19 @@ static int run(struct cli *cli, const struct cli_args *args)
     int code = CLI_OK;
     struct semel_str only = semel__str(cli_value(args, "consumer"));
     const char *url = cli_store_url(args, &code);
-    struct semel_store *store = url != NULL ? cli_store_open(args, false, &code) : NULL;
-    if (store == NULL)
+    struct semel_ops ops;
+    if (code == CLI_OK)
+        code = cli_ops_open(cli, args, false, &ops);
+    if (code != CLI_OK)
         return code;
     struct view view = {.url = cli_store_shown(url),
                         .given = cli_value(args, "store"),
                         .kind = cli_store_kind_of(url),
                         .now_us = semel__now(&semel__clock_real)};
-    semel_status status = read_view(store, only, &cli->arena, &view, &err);
-    view.wal_bytes = cli_store_wal_bytes(store);
-    cli_store_about(store, view.about, sizeof(view.about));
-    semel_store_close(store);
+    semel_status status = read_view(&ops, only, &view, &err);
+    view.wal_bytes = cli_store_wal_bytes(ops.store);
+    cli_store_about(ops.store, view.about, sizeof(view.about));
+    cli_ops_close(&ops);
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, "reading the store");
     if (semel__str_given(only) && view.n_counts == 0)

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "cli/frame.h"
 #include "conf/conf.h"
+#include "ops/ops.h"
 #include "store/migrations.h"
 #include "store/sqlite_store.h"
 #ifdef SEMEL_WITH_POSTGRES
@@ -219,6 +220,29 @@ struct semel_store *cli_store_open(const struct cli_args *args, bool create_and_
         return store;
     *ret_code = cli_store_refused(args, url, status, &err);
     return NULL;
+}
+
+int cli_ops_open(struct cli *cli, const struct cli_args *args, bool changes, struct semel_ops *ret)
+{
+    struct semel_str who = SEMEL_STR("nobody");
+    struct semel_error err = {0};
+    int code = changes ? cli_who(cli, &who) : CLI_OK;
+    struct semel_store *store = code == CLI_OK ? cli_store_open(args, false, &code) : NULL;
+    if (store == NULL)
+        return code;
+    if (semel__ops_init(ret, store, &cli->arena, who, &err) != SEMEL_OK) {
+        semel_store_close(store);
+        return cli_fail(CLI_FAILED, "%s", err.text);
+    }
+    if (cli_value(args, "store") != NULL)
+        ret->store_option = cli_store_shown(cli_value(args, "store"));
+    return CLI_OK;
+}
+
+void cli_ops_close(struct semel_ops *ops)
+{
+    semel__ops_done(ops);
+    semel_store_close(ops->store);
 }
 
 int cli_store_schema_found(struct semel_store *store)

@@ -136,8 +136,7 @@ static void json(struct cli_table *table, const char *text)
 
 void cli_table_text(struct cli_table *table, struct semel_str value)
 {
-    const struct cli_column *column = next(table);
-    if (column == NULL)
+    if (next(table) == NULL)
         return;
     if (!table->cli->json) {
         cell_shown(table, value);
@@ -145,8 +144,6 @@ void cli_table_text(struct cli_table *table, struct semel_str value)
     }
     if (!semel__str_given(value))
         semel__buf_addz(&table->json, "null");
-    else if (column->type == CLI_RAW)
-        semel__json_put_value(&table->json, value);
     else
         semel__json_put_shown(&table->json, value);
     step(table);
@@ -190,35 +187,23 @@ void cli_table_fixed(struct cli_table *table, double value, int digits)
         cell(table, is_number ? text : "");
 }
 
-void cli_table_bool(struct cli_table *table, bool value)
-{
-    if (next(table) == NULL)
-        return;
-    if (table->cli->json)
-        json(table, value ? "true" : "false");
-    else
-        cell(table, value ? "yes" : "no");
-}
-
 /* ---- printing ------------------------------------------------------------------------------------ */
 
-static void print_json(const struct cli_table *table, const char *name)
+static void print_json(const struct cli_table *table)
 {
     struct semel_str rows = semel__buf_str(&table->json);
-    if (name != NULL)
-        fprintf(stdout, "{\"%s\":", name);
     fputs("[", stdout);
     fwrite(rows.p, 1, rows.n, stdout);
-    fputs(name != NULL ? "]}\n" : "]\n", stdout);
+    fputs("]\n", stdout);
 }
 
-int cli_table_print(struct cli_table *table, const char *name)
+int cli_table_print(struct cli_table *table)
 {
     if (table == NULL)
         return cli_fail(CLI_FAILED, "out of memory");
     bool failed = table->failed || table->json.failed;
     if (!failed && table->cli->json)
-        print_json(table, name);
+        print_json(table);
     else if (!failed && table->rows > 0)
         failed = scols_print_table(table->table) != 0 && ferror(stdout) == 0; /* what is not written, cli_finish sees */
     table_free(table);

@@ -183,7 +183,7 @@ void cli_ago(int64_t us, int64_t now_us, char *out, size_t size)
     snprintf(out, size, "now");
 }
 
-/* ---- who acts ------------------------------------------------------------------------------------- */
+/* ---- who acts, and why -------------------------------------------------------------------------- */
 
 int cli_who(struct cli *cli, struct semel_str *ret)
 {
@@ -201,6 +201,32 @@ int cli_who(struct cli *cli, struct semel_str *ret)
     if (semel__id_check("SEMEL_USER", who, 1, &err) != SEMEL_OK)
         return cli_fail(CLI_USAGE, "%s", err.text);
     return semel__arena_copy(&cli->arena, who, ret) ? CLI_OK : cli_fail(CLI_FAILED, "out of memory");
+}
+
+int cli_confirm(const struct cli_args *args, const char *fmt, ...)
+{
+    char answer[16] = "";
+    va_list list;
+    if (cli_flag(args, "yes"))
+        return CLI_OK;
+    if (isatty(STDIN_FILENO) != 1 || isatty(STDERR_FILENO) != 1)
+        return cli_fail(CLI_USAGE, "stdin is not a terminal: pass --yes");
+    va_start(list, fmt);
+    vfprintf(stderr, fmt, list);
+    va_end(list);
+    fprintf(stderr, " [y/N] ");
+    fflush(stderr);
+    if (fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y'))
+        return CLI_OK;
+    return cli_fail(CLI_FAILED, "nothing was done");
+}
+
+int cli_reason(const struct cli_args *args, bool required, struct semel_str *ret)
+{
+    *ret = semel__str(cli_value(args, "reason"));
+    if (required && !semel__str_given(*ret))
+        return cli_fail(CLI_REFUSED, "--reason is required (goes to the audit log)");
+    return CLI_OK;
 }
 
 /* ---- values -------------------------------------------------------------------------------------- */

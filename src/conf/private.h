@@ -109,7 +109,6 @@ void semel__conf_show(const struct conf_node *node, char *out, size_t size);
 void semel__conf_type(const struct semel_setting_spec *setting, char *out, size_t size);
 /* "PATH is VALUE; it must be RIGHT" */
 void semel__conf_must(struct conf_reader *r, const struct conf_node *node, const char *right);
-bool semel__conf_url_local(struct semel_str url); /* SCHEME://HOST...: is the host this machine? */
 
 /* route.c: what one setting says of another. */
 /* A text of core's with the names that the file has for its members. */

@@ -458,11 +458,13 @@ static void check_transient(const struct look *l, const struct semel_conf_http *
 /* A fake server would get the messages, and its answers would be believed. */
 static void check_plain(const struct look *l, const char *below, struct semel_str url)
 {
-    if (!semel__str_given(url) || !semel__setting_scheme(url, "http") || semel__conf_url_local(url))
+    struct semel_str host, port;
+    if (!semel__str_given(url) || !semel__setting_scheme(url, "http"))
         return;
-    WRONG(l, below,
-          "%s.%s calls another host without TLS; it must begin with https:, or do.plain must be true if that is meant",
-          l->r->path, below);
+    semel__url_host(url, &host, &port);
+    if (semel__host_is_local(host))
+        return;
+    WRONG(l, below, "%s.%s calls another host without TLS; use https:, or set do.plain: true", l->r->path, below);
 }
 
 static void check_http(const struct look *l, const struct conf_check *check, struct semel_conf_http *http)

@@ -73,23 +73,6 @@ static bool url_ok(struct semel_str text, const char *const *schemes, const char
     return file || (database && !slashes) || memchr(rest.p, ' ', rest.n) == NULL;
 }
 
-bool semel__conf_url_local(struct semel_str url)
-{
-    const char *end = url.p + url.n, *host = memchr(url.p, ':', url.n);
-    host = host != NULL && end - host > 3 ? host + 3 : end; /* behind :// */
-    const char *past = host;
-    while (past < end && strchr("/?#", *past) == NULL)
-        past++;
-    for (const char *p = host; p < past; p++) /* behind the user */
-        host = *p == '@' ? p + 1 : host;
-    if (host < past && *host == '[') {
-        const char *close = memchr(host, ']', (size_t)(past - host));
-        return close != NULL && semel__host_is_local((struct semel_str){host + 1, (size_t)(close - host - 1)});
-    }
-    const char *port = memchr(host, ':', (size_t)(past - host));
-    return semel__host_is_local((struct semel_str){host, (size_t)((port != NULL ? port : past) - host)});
-}
-
 /* ---- names --------------------------------------------------------------------------------------- */
 
 static bool header_name_ok(struct semel_str name, const char **ret_why)

@@ -167,8 +167,8 @@ semel_status semel__command_refuse(enum semel_judgement judged, enum semel_comma
                            "the payload was not kept: only its broker can bring this message again");
     case SEMEL_JUDGED_NEVER_FIT:
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                           "the message never was fit to run: what it lacks it will still lack; have it sent again, or "
-                           "force it if the handler can do without");
+                           "the message has no usable id or field: have it sent again corrected, or force it if the "
+                           "handler can do without");
     case SEMEL_JUDGED_TOO_OLD:
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_TOO_OLD,
                            "the message is older than the retention of its duplicates: retrying it may repeat an "

@@ -257,7 +257,7 @@ struct semel_command {
     const struct semel_row *row;
     struct semel_str who, reason;
     struct semel_str outcome; /* RESOLVE */
-    bool force;               /* RETRY although it is too old, never was fit to run, or waits for missing versions */
+    bool force; /* RETRY: also if it is too old, has no usable id or field, or waits for missing versions */
 };
 struct semel_command_result {
     enum semel_judgement judged;

@@ -382,5 +382,5 @@ int demo_books_print(struct cli *cli, const struct demo_settings *set, const str
     }
     BOOKS_MAP(X)
 #undef X
-    return cli_table_print(table, NULL);
+    return cli_table_print(table);
 }

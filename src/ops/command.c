@@ -26,7 +26,7 @@ semel_status semel__ops_check(const struct semel_instruction *given, bool dry_ru
 {
     struct semel_json *json = NULL;
     if (!dry_run && !semel__str_given(given->reason))
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_REJECTED, "a reason is required: it goes into the audit");
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_REJECTED, "a reason is required (goes to the audit log)");
     if (semel__str_given(given->reason) &&
         (given->reason.n == 0 || given->reason.n > SEMEL_ERROR_TEXT_MAX || !semel__utf8_valid(given->reason)))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "reason must be UTF-8 text of 1 to %d bytes",

@@ -31,8 +31,8 @@ static bool one_line(struct semel_arena *arena, struct semel_str json, struct se
 }
 
 /* What is stored, not the defaults: those are the same for all. */
-static semel_status read_line(struct semel_ops *ops, struct semel_str name, struct semel_consumer_line *ret,
-                              struct semel_error *err)
+semel_status semel__ops_consumer_line(struct semel_ops *ops, struct semel_str name, struct semel_consumer_line *ret,
+                                      struct semel_error *err)
 {
     struct semel_policy policy;
     struct semel_str settings = {0};
@@ -53,7 +53,7 @@ static semel_status read_page(struct semel_ops *ops, struct semel_str after, siz
     struct semel_str *names = NULL;
     semel_status status = semel_store_consumers(ops->store, after, max, ops->arena, &names, ret_n, err);
     for (size_t i = 0; status == SEMEL_OK && i < *ret_n; i++)
-        status = read_line(ops, names[i], &ret[i], err);
+        status = semel__ops_consumer_line(ops, names[i], &ret[i], err);
     return status;
 }
 
@@ -108,7 +108,7 @@ semel_status semel__ops_consumer_set(struct semel_ops *ops, struct semel_str nam
     const struct semel_setter by = {.who = ops->who, .reason = reason, .force = force};
     *ret = (struct semel_setting){0};
     if (force && reason.n == 0)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_REJECTED, "a reason is required: it goes into the audit");
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_REJECTED, "a reason is required (goes to the audit log)");
     semel_status status = semel__ops_check(&(struct semel_instruction){.reason = reason.n > 0 ? reason
                                                                                               : (struct semel_str){0}},
                                            true, err);

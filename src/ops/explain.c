@@ -584,7 +584,7 @@ static void tell_dead(const struct semel_ops_facts *f, struct semel_buf *why, st
     if (live->error_class == SEMEL_CLASS_GAP)
         semel__buf_addz(why, "versions before it did not come in time.");
     else if (semel__row_never_fit(f->row))
-        semel__buf_addz(why, "it never was fit to run (");
+        semel__buf_addz(why, "it has no usable id or field (");
     else if (used(live) > 0)
         semel__buf_addf(why, "attempt %d of %d failed (", used(live), budget(f));
     else

@@ -195,6 +195,8 @@ struct semel_consumer_line {
     struct semel_str name, settings; /* settings: what is stored, on one line */
     const char *guarantee;           /* DAMAGED: the settings cannot be read */
 };
+semel_status semel__ops_consumer_line(struct semel_ops *ops, struct semel_str name, struct semel_consumer_line *ret,
+                                      struct semel_error *err);
 /* By name, after `after` (not given: from the first), at most max. */
 semel_status semel__ops_consumers(struct semel_ops *ops, struct semel_str after, size_t max,
                                   struct semel_consumer_line **ret, size_t *ret_n, struct semel_error *err);

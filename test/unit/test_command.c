@@ -264,7 +264,6 @@ static void retry_of_what_is_older_than_the_retention_must_be_forced(void **stat
     assert_int_equal(effects_of(e, "a"), 1);
 }
 
-/* What never was fit to run lacks it still. */
 static void retry_of_what_has_no_id_must_be_forced(void **state)
 {
     struct engine *e = *state;
@@ -274,9 +273,8 @@ static void retry_of_what_has_no_id_must_be_forced(void **state)
     m.position = SEMEL_STR("p/1");
     process_one(e, m);
     refused(e, c, SEMEL_JUDGED_NEVER_FIT,
-            "the message never was fit to run: what it lacks it will still lack; have it sent again, or force it if "
-            "the handler "
-            "can do without");
+            "the message has no usable id or field: have it sent again corrected, or force it if the handler can do "
+            "without");
     c.command.force = true;
     assert_true(command(e, c, &(enum semel_state){0}));
     work(e, 1);

@@ -240,7 +240,7 @@ static const struct {
     {ONE(KAFKA, "    do: {http: \"https://h/\", reconcile: \"https://h/p#{id}\"}\n"), "has a # in it"},
     /* B8 */
     {ONE(KAFKA, "    do: {http: \"http://h/\"}\n"),
-     "r.do.http calls another host without TLS; it must begin with https:"},
+     "r.do.http calls another host without TLS; use https:, or set do.plain: true"},
     {ONE(KAFKA, "    do: {http: \"http://127.0.0.1.example.com/\"}\n"), "r.do.http calls another host without TLS"},
     {ONE(KAFKA, "    do: {http: \"http://localhost@h/\"}\n"), "r.do.http calls another host without TLS"},
     {ONE(KAFKA, "    do: {http: \"http://[::2]:1/\"}\n"), "r.do.http calls another host without TLS"},

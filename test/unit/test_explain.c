@@ -343,7 +343,7 @@ static void dead_message_says_why_and_what_a_retry_does(void **state)
     s.row.live.attempts = s.row.live.attempts_before = 0;
     s.row.live.error_class = SEMEL_CLASS_PERMANENT;
     explain(&s);
-    assert_has(&s.why, "it never was fit to run (permanent: bank is down)");
+    assert_has(&s.why, "it has no usable id or field (permanent: bank is down)");
     assert_has(&s.next, "Have it sent again");
     assert_has(&s.next, "--force --reason");
     s.row.kept = false;
