@@ -62,10 +62,10 @@ const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
                                .max_series = PER_ROUTE * (MESSAGES_EACH + WHYS),
                                .max_each = MESSAGES_EACH,
                                .outside = 1u << 1 | 1u << 2},
-    [SEMEL_FAMILY_BATCH] = HISTOGRAM("semel_batch_seconds", "From the delivery of a batch to its commit, a batch.",
+    [SEMEL_FAMILY_BATCH] = HISTOGRAM("semel_batch_seconds", "Time from delivery to commit, once per batch.",
                                      consumer_label, work_seconds, PER_ROUTE),
     [SEMEL_FAMILY_HANDLING] = HISTOGRAM("semel_handling_seconds",
-                                        "From the delivery to the commit, a message: each counts its batch's time.",
+                                        "Time from delivery to commit, once per message: each counts its batch's time.",
                                         consumer_label, work_seconds, PER_ROUTE),
     [SEMEL_FAMILY_AGE] = HISTOGRAM("semel_message_age_seconds",
                                    "From the time in the message to the commit, of messages that ran and have a time; "

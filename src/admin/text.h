@@ -12,8 +12,4 @@ bool semel__json_put_raw(struct semel_buf *buf, struct semel_str text, size_t ma
 /* Appends ,"name":"value"; nothing when the value is not given or not UTF-8. */
 void semel__json_put_pair(struct semel_buf *buf, const char *name, struct semel_str value);
 
-/* ASCII letters alike. */
-bool semel__same_word(struct semel_str a, const char *z);
-bool semel__begins_with(struct semel_str s, const char *prefix); /* ASCII letters alike */
-
 #endif

@@ -16,6 +16,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/str.h"
+
 #define US_PER_SECOND INT64_C(1000000)
 #define SECONDS_PER_DAY INT64_C(86400)
 #define YEAR_10000_SECONDS INT64_C(253402300800) /* 10000-01-01T00:00:00Z */
@@ -51,16 +53,11 @@ static bool take_mark(struct reader *r, char mark)
     return true;
 }
 
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
 static bool take_digits(struct reader *r, int count, int min, int max, int *ret)
 {
     int value = 0;
     for (int i = 0; i < count; i++, r->p++) {
-        if (r->p == r->end || !is_digit(*r->p))
+        if (r->p == r->end || !semel__is_digit(*r->p))
             return false;
         value = value * 10 + (*r->p - '0');
     }
@@ -75,7 +72,7 @@ static bool take_fraction(struct reader *r, int *ret_us)
     if (!take_mark(r, '.'))
         return true;
     const char *first = r->p;
-    for (int scale = 100000; r->p < r->end && is_digit(*r->p); r->p++, scale /= 10)
+    for (int scale = 100000; r->p < r->end && semel__is_digit(*r->p); r->p++, scale /= 10)
         *ret_us += (*r->p - '0') * scale;
     return r->p > first;
 }

@@ -247,7 +247,7 @@ static bool say(struct semel_log *log, int64_t now_us, enum semel_log_level leve
         log->torn = false;
         return true;
     }
-    /* A line break alone mends what was torn before. */
+    /* A line break alone fixes what was torn before. */
     if (done > 0)
         log->torn = !(log->torn && done == 1);
     return false;

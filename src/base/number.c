@@ -20,24 +20,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/str.h"
+
 /* Beyond these a number of k <= 17 digits is an infinity or zero, whatever its digits. */
 #define POINT_MAX 310
 #define POINT_MIN (-330)
 #define EXPONENT_BOUND INT64_C(1000000000000000) /* more than any text is long */
-
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
 
 /* The exponent at p, held within the bound. */
 static int64_t read_exponent(const char *p, const char *end)
 {
     bool negative = p < end && *p == '-';
     int64_t value = 0;
-    if (p < end && !is_digit(*p))
+    if (p < end && !semel__is_digit(*p))
         p++;
-    for (; p < end && is_digit(*p); p++)
+    for (; p < end && semel__is_digit(*p); p++)
         if (value < EXPONENT_BOUND)
             value = value * 10 + (*p - '0');
     return negative ? -value : value;
@@ -67,7 +64,7 @@ struct semel_decimal semel__decimal_read(struct semel_str token)
         p++;
     }
     bool fraction = false;
-    for (; p < end && (is_digit(*p) || *p == '.'); p++) {
+    for (; p < end && (semel__is_digit(*p) || *p == '.'); p++) {
         if (*p == '.') {
             fraction = true;
         } else if (*p == '0' && d.k == 0) {
@@ -120,7 +117,7 @@ static struct semel_decimal round_to(double value, int k)
     struct semel_decimal d = {.k = 0};
     const char *p = text;
     for (; *p != 'e'; p++)
-        if (is_digit(*p))
+        if (semel__is_digit(*p))
             add_digit(&d, *p);
     d.n = read_exponent(p + 1, p + strlen(p)) + 1;
     strip_zeros(&d);

@@ -126,7 +126,7 @@ struct semel_setting_server {
     struct semel_setting_address address;
     struct semel_str token;          /* visible ASCII; for admin it may be not given: nobody may change anything then */
     struct semel_setting_list hosts; /* names by which we are called, besides loopback and the address itself */
-    bool plain;                      /* others reach it without TLS, and that is meant */
+    bool plain;                      /* others reach it without TLS: a proxy terminates it */
     struct semel_setting_tls_server tls;
 };
 
@@ -149,18 +149,16 @@ extern const struct semel_setting_group semel__setting_tls, semel__setting_tls_s
         "hosts", SEMEL_SETTING_TEXTS, 0, SEMEL_SETTING_IN(type, server.hosts), SEMEL_SETTING_RANGE(1, 255), \
             .help = "names by which we are called, besides loopback names and the address itself"           \
     }
-#define SEMEL_SETTING_PLAIN(type)                                                                           \
-    {                                                                                                       \
-        "plain", SEMEL_SETTING_FLAG, 0, SEMEL_SETTING_IN(type, server.plain),                               \
-            .default_text = "false",                                                                        \
-            .help = "others reach the address without TLS, and that is meant: something before it encrypts" \
+#define SEMEL_SETTING_PLAIN(type)                                                 \
+    {                                                                             \
+        "plain", SEMEL_SETTING_FLAG, 0, SEMEL_SETTING_IN(type, server.plain),     \
+            .default_text = "false", .help = "plain HTTP; a proxy terminates TLS" \
     }
-#define SEMEL_SETTING_TLS_SERVER(type)                                                                      \
-    {                                                                                                       \
-        "tls", SEMEL_SETTING_GROUP, SEMEL_SETTING_SWITCH, SEMEL_SETTING_IN(type, server.tls),               \
-            .group = &semel__setting_tls_server,                                                            \
-            .help = "answer with TLS; needed unless the address is loopback or a unix socket, or plain is " \
-                    "said"                                                                                  \
+#define SEMEL_SETTING_TLS_SERVER(type)                                                        \
+    {                                                                                         \
+        "tls", SEMEL_SETTING_GROUP, SEMEL_SETTING_SWITCH, SEMEL_SETTING_IN(type, server.tls), \
+            .group = &semel__setting_tls_server,                                              \
+            .help = "answer with TLS; required unless loopback, unix socket or `plain: true`" \
     }
 
 /* ---- what one setting says against another ---- */

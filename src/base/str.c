@@ -31,6 +31,19 @@ bool semel__str_eq(struct semel_str a, struct semel_str b)
     return a.n == b.n && semel__str_cmp(a, b) == 0;
 }
 
+bool semel__begins_with(struct semel_str s, const char *prefix)
+{
+    size_t i = 0;
+    while (i < s.n && prefix[i] != '\0' && semel__lower(s.p[i]) == semel__lower(prefix[i]))
+        i++;
+    return prefix[i] == '\0';
+}
+
+bool semel__same_word(struct semel_str a, const char *z)
+{
+    return a.n == strlen(z) && semel__begins_with(a, z);
+}
+
 bool semel__str_eqz(struct semel_str a, const char *z)
 {
     return semel__str_eq(a, semel__str(z));

@@ -27,6 +27,21 @@ static inline bool semel__str_given(struct semel_str s)
 {
     return s.p != NULL;
 }
+/* ASCII only, whatever the locale is. */
+static inline bool semel__is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+static inline bool semel__is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+static inline char semel__lower(char c)
+{
+    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
+bool semel__begins_with(struct semel_str s, const char *prefix); /* in either case */
+bool semel__same_word(struct semel_str a, const char *z);        /* equal but for the case */
 /* <0, 0, >0 by bytes; a shorter prefix comes first. "Not given" sorts before everything. */
 int semel__str_cmp(struct semel_str a, struct semel_str b);
 bool semel__str_eq(struct semel_str a, struct semel_str b); /* not given equals only not given */

@@ -162,25 +162,20 @@ void cli_time(int64_t us, char *out, size_t size)
 
 void cli_ago(int64_t us, int64_t now_us, char *out, size_t size)
 {
-    static const struct {
-        const char *name;
-        int64_t seconds;
-    } units[] = {{"d", 86400}, {"h", 3600}, {"min", 60}, {"s", 1}};
     int64_t away_us = 0;
-    if (us == SEMEL_NONE || size == 0) {
-        snprintf(out, size, "%s", "");
+    struct semel_buf buf;
+    snprintf(out, size, "%s", "");
+    if (us == SEMEL_NONE)
         return;
-    }
     if (__builtin_sub_overflow(us, now_us, &away_us) || away_us == INT64_MIN)
         away_us = us > now_us ? INT64_MAX : -INT64_MAX;
-    int64_t seconds = (away_us < 0 ? -away_us : away_us) / 1000000;
-    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
-        if (seconds >= 2 * units[i].seconds || (seconds > 0 && units[i].seconds == 1)) {
-            long long n = (long long)(seconds / units[i].seconds);
-            snprintf(out, size, away_us < 0 ? "%lld %s ago" : "in %lld %s", n, units[i].name);
-            return;
-        }
-    snprintf(out, size, "now");
+    semel__buf_init(&buf, 64);
+    semel__put_span(&buf, away_us < 0 ? -away_us : away_us);
+    if (away_us > -1000000 && away_us < 1000000)
+        snprintf(out, size, "now");
+    else if (!buf.failed)
+        snprintf(out, size, away_us < 0 ? "%.*s ago" : "in %.*s", (int)buf.n, buf.p);
+    semel__buf_done(&buf);
 }
 
 /* ---- who acts, and why -------------------------------------------------------------------------- */

@@ -101,7 +101,7 @@ static bool surely_password(struct semel_str url)
 
 static bool in_key(char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+    return semel__is_letter(c) || semel__is_digit(c) || c == '_' || c == '-';
 }
 
 static bool is_secret(struct semel_str key)
@@ -110,7 +110,7 @@ static bool is_secret(struct semel_str key)
     if (key.n == 0 || key.n >= sizeof(word))
         return false;
     for (size_t i = 0; i < key.n; i++)
-        word[i] = (char)(key.p[i] >= 'A' && key.p[i] <= 'Z' ? key.p[i] - 'A' + 'a' : key.p[i]);
+        word[i] = semel__lower(key.p[i]);
     word[key.n] = '\0';
     return semel__nearest(word, secret_keys, CONF_COUNT(secret_keys)) != NULL;
 }
@@ -120,8 +120,8 @@ bool semel__conf_secret_parameter(struct semel_str name)
 {
     static const char *const parts[] = {"pass", "pwd", "secret", "scram"};
     for (size_t i = 0; i < CONF_COUNT(parts); i++)
-        for (size_t k = 0, n = strlen(parts[i]); k + n <= name.n; k++)
-            if (strncasecmp(name.p + k, parts[i], n) == 0)
+        for (size_t k = 0; k < name.n; k++)
+            if (semel__begins_with((struct semel_str){name.p + k, name.n - k}, parts[i]))
                 return !semel__str_eqz(name, "passfile");
     return is_secret(name);
 }

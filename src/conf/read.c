@@ -685,7 +685,7 @@ static void said_twice(struct conf_reader *r, const struct conf_node *again, con
     semel__str_show(text, sizeof(text), again->key);
     semel__str_show(other, sizeof(other), first->key);
     if (semel__str_eq(again->key, first->key))
-        semel__conf_wrong_at(r, again->key_place, text, "\"%s\" is said twice; it stands in line %d already", text,
+        semel__conf_wrong_at(r, again->key_place, text, "\"%s\" is given twice; it is in line %d already", text,
                              line_of(r, first->key_place.at));
     else
         semel__conf_wrong_at(r, again->key_place, text, "\"%s\" and \"%s\" are both said; one of them is right", other,

@@ -394,7 +394,7 @@ static void check_headers(const struct look *l)
         return;
     for (const struct conf_node *each = headers->first; each != NULL; each = each->next)
         for (size_t i = 0; i < CONF_COUNT(secret) && !each->outside; i++)
-            if (each->key.n == strlen(secret[i]) && strncasecmp(each->key.p, secret[i], each->key.n) == 0)
+            if (semel__same_word(each->key, secret[i]))
                 semel__conf_wrong_at(l->r, semel__conf_place(l->r, each), "do.headers",
                                      "%s.do.headers: %s is a secret, which must not stand in the file; write ${NAME} "
                                      "for a variable of the environment",
@@ -451,7 +451,7 @@ static void check_transient(const struct look *l, const struct semel_conf_http *
     }
     if (http->transient.n > 0 && http->idempotent)
         WRONG(l, "do.transient",
-              "%s.do.transient is said, but with `idempotent: true` every 5xx is repeated; leave one of them out",
+              "%s.do.transient is given, but with `idempotent: true` every 5xx is repeated; remove one of them",
               l->r->path);
 }
 
@@ -668,7 +668,7 @@ static void check_store(const struct look *top)
         return;
     WRONG(top, "store",
           "store is on another host, and its certificate would not be checked: a fake server could take the password; "
-          "add sslmode=verify-full to the URL, or say store_plain: true if that is meant");
+          "add sslmode=verify-full to the URL, or set store_plain: true");
 #else
     (void)top;
 #endif

@@ -82,7 +82,7 @@ static const struct semel_setting_spec http[] = {
      .help = "where to ask, by GET with the same key, what became of an unknown outcome before it is repeated; {key} "
              "and {id} in it become the step key and the id of the message"},
     {"plain", SEMEL_SETTING_FLAG, 0, SEMEL_SETTING_IN(semel_conf_http, plain), .default_text = "false",
-     .help = "another host is called by http:, without TLS, and that is meant: something on the way encrypts"},
+     .help = "plain HTTP to another host; a proxy terminates TLS"},
     SEMEL_SETTING_TLS(semel_conf_http),
 };
 static const struct semel_setting_group http_group = SEMEL_SETTING_GROUP_OF("http", http);
@@ -285,8 +285,8 @@ static const struct semel_setting_spec root[] = {
      SEMEL_SETTING_IN(semel_conf, store), .words = store_schemes, .example = "sqlite:semel.db",
      .help = "the database that holds the inbox, and the effects of sql handlers"},
     {"store_plain", SEMEL_SETTING_FLAG, 0, SEMEL_SETTING_IN(semel_conf, store_plain), .default_text = "false",
-     .help = "the store is on another host without sslmode=verify-full or verify-ca, and that is meant: whoever is on "
-             "the way could take the password"},
+     .help = "allow a store on another host without sslmode=verify-full or verify-ca: anyone on the network path "
+             "could take the password"},
     {"routes", SEMEL_SETTING_ROUTES, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_conf, routes),
      .group = &route_group, .help = "by name; the name is the consumer's and part of every key"},
     {"admin", SEMEL_SETTING_GROUP, SEMEL_SETTING_SWITCH, SEMEL_SETTING_IN(semel_conf, admin), .group = &admin_group,

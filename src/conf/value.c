@@ -28,16 +28,6 @@
  * be right.
  */
 
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
-static bool is_letter(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
 /* ---- URLs ---------------------------------------------------------------------------------------- */
 
 static bool scheme_known(struct semel_str text, const char *const *schemes, size_t *ret_n)
@@ -85,11 +75,12 @@ static bool header_name_ok(struct semel_str name, const char **ret_why)
     if (name.n == 0 || name.n > 100)
         return false;
     for (size_t i = 0; i < name.n; i++)
-        if (!is_letter(name.p[i]) && !is_digit(name.p[i]) && (name.p[i] == '\0' || strchr("-_.", name.p[i]) == NULL))
+        if (!semel__is_letter(name.p[i]) && !semel__is_digit(name.p[i]) &&
+            (name.p[i] == '\0' || strchr("-_.", name.p[i]) == NULL))
             return false;
     *ret_why = "another one: Semel sets this header itself";
     for (size_t i = 0; i < CONF_COUNT(ours); i++)
-        if (strlen(ours[i]) == name.n && strncasecmp(ours[i], name.p, name.n) == 0)
+        if (semel__same_word(name, ours[i]))
             return false;
     return true;
 }
@@ -97,10 +88,10 @@ static bool header_name_ok(struct semel_str name, const char **ret_why)
 static bool variable_name_ok(struct semel_str name, const char **ret_why)
 {
     *ret_why = "letters, digits and _, and begin with no digit";
-    if (name.n == 0 || name.n > 100 || is_digit(name.p[0]))
+    if (name.n == 0 || name.n > 100 || semel__is_digit(name.p[0]))
         return false;
     for (size_t i = 0; i < name.n; i++)
-        if (!is_letter(name.p[i]) && !is_digit(name.p[i]) && name.p[i] != '_')
+        if (!semel__is_letter(name.p[i]) && !semel__is_digit(name.p[i]) && name.p[i] != '_')
             return false;
     *ret_why = "another one: Semel sets this variable itself";
     return name.n < 6 || memcmp(name.p, "SEMEL_", 6) != 0;
@@ -468,7 +459,7 @@ static bool pair_ok(struct conf_reader *r, const struct semel_setting_spec *s, c
     semel__str_show(name, sizeof(name), each->key);
     for (const struct conf_node *before = map->first; before != each; before = before->next)
         if (semel__str_eq(before->key, each->key)) {
-            semel__conf_wrong(r, each->key_place, "%s: \"%s\" is said twice; once is right", r->path, name);
+            semel__conf_wrong(r, each->key_place, "%s: \"%s\" is given twice; remove one", r->path, name);
             return false;
         }
     bool ok = (s->flags & SEMEL_SETTING_ENV) != 0 ? variable_name_ok(each->key, &why)

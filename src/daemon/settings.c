@@ -17,24 +17,13 @@
 #include "base/str.h"
 #include "core/consumer_set.h"
 #include "daemon/run.h"
+#include "ops/explain.h"
 
 #define ASK_US (INT64_C(10) * 1000000)
 #define HOUSE_ROWS 100
 #define LATER_MS 1000
 
 /* ---- telling ------------------------------------------------------------------------------------- */
-
-/* One word of a shell command: pasted, it runs nothing. */
-static void put_word(struct semel_buf *buf, struct semel_str s)
-{
-    semel__buf_addz(buf, "'");
-    for (size_t i = 0; i < s.n; i++)
-        if (s.p[i] == '\'')
-            semel__buf_addz(buf, "'\\''");
-        else
-            semel__buf_add(buf, s.p + i, 1);
-    semel__buf_addz(buf, "'");
-}
 
 static void log_held(struct run_route *route, const char *why, const char *command)
 {
@@ -77,11 +66,11 @@ static void hold_refused(struct run_route *route, const struct semel_setting *no
     struct semel_buf command;
     semel__buf_init(&command, (size_t)2 * SEMEL_SETTINGS_MAX);
     semel__buf_addz(&command, "semel consumer set ");
-    put_word(&command, route->conf->name);
+    semel__put_word(&command, route->conf->name);
     semel__buf_addz(&command, " ");
-    put_word(&command, now->change);
+    semel__put_word(&command, now->change);
     semel__buf_addz(&command, " --force --reason '...' --store ");
-    put_word(&command, route->daemon->conf->store_said);
+    semel__put_word(&command, route->daemon->conf->store_said);
     semel__buf_add(&command, "", 1);
     hold(route, err->text, command.failed ? "semel consumer set --force --reason" : command.p);
     semel__buf_done(&command);

@@ -10,7 +10,7 @@
  *                                  when nobody can know whether it had its effect.
  *   status RETRY, ENVIRONMENT      certainly nothing was done, and it is the world's fault (connection refused, no
  *                                  address, no memory, too many processes): the lease is given back, nobody is charged.
- *   status INVALID, BROKEN         the same, and repeating cannot help until somebody mends the route (the program does
+ *   status INVALID, BROKEN         the same, and repeating cannot help until somebody fixes the route (the program does
  *                                  not exist, the certificate is not trusted): the route stops by its breaker.
  * Of a reconcile (`ask`): DONE it has happened, TRANSIENT it certainly has not and may run again, REJECTED it was
  * refused for good, MAYBE still unknown; a status other than OK says nothing at all.

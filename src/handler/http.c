@@ -119,7 +119,7 @@ static struct semel_str trim(struct semel_str s)
 static bool named(struct semel_str line, const char *name, struct semel_str *ret_value)
 {
     size_t n = strlen(name);
-    if (line.n <= n || line.p[n] != ':' || strncasecmp(line.p, name, n) != 0)
+    if (line.n <= n || line.p[n] != ':' || !semel__begins_with(line, name))
         return false;
     *ret_value = trim((struct semel_str){line.p + n + 1, line.n - n - 1});
     return true;
@@ -140,9 +140,9 @@ static int64_t idle_of(struct semel_str value)
     static const char word[] = "timeout=";
     int64_t seconds = 0;
     for (size_t i = 0; i + sizeof word - 1 < value.n; i++) {
-        if (strncasecmp(value.p + i, word, sizeof word - 1) != 0)
+        if (!semel__begins_with((struct semel_str){value.p + i, value.n - i}, word))
             continue;
-        for (size_t k = i + sizeof word - 1; k < value.n && value.p[k] >= '0' && value.p[k] <= '9'; k++)
+        for (size_t k = i + sizeof word - 1; k < value.n && semel__is_digit(value.p[k]); k++)
             seconds = seconds < IDLE_MAX_S ? 10 * seconds + (value.p[k] - '0') : IDLE_MAX_S;
         return (seconds < IDLE_MAX_S ? seconds : IDLE_MAX_S) * SECOND_US / 2;
     }
@@ -152,7 +152,6 @@ static int64_t idle_of(struct semel_str value)
 /* NOLINTNEXTLINE(readability-non-const-parameter): the type is curl's */
 static size_t take_head(char *p, size_t size, size_t n, void *ctx)
 {
-    static const char problem[] = "application/problem+json";
     struct http_call *c = ctx;
     struct semel_str line = {p, size * n}, value;
     c->heads += line.n;
@@ -171,7 +170,7 @@ static size_t take_head(char *p, size_t size, size_t n, void *ctx)
     } else if (named(line, "Semel-Reason", &value)) {
         semel__str_show(c->said, sizeof c->said, value);
     } else if (named(line, "Content-Type", &value)) {
-        c->problem = value.n >= sizeof problem - 1 && strncasecmp(value.p, problem, sizeof problem - 1) == 0;
+        c->problem = semel__begins_with(value, "application/problem+json");
     } else if (named(line, "Keep-Alive", &value)) {
         c->idle_us = idle_of(value);
     }
@@ -257,9 +256,8 @@ static struct semel_str string_member(const struct semel_json *json, const char 
 
 static bool is_about_key(struct semel_str type)
 {
-    static const char word[] = "idempoten";
-    for (size_t i = 0; i + sizeof word - 1 <= type.n; i++)
-        if (strncasecmp(type.p + i, word, sizeof word - 1) == 0)
+    for (size_t i = 0; i < type.n; i++)
+        if (semel__begins_with((struct semel_str){type.p + i, type.n - i}, "idempoten"))
             return true;
     return false;
 }
@@ -326,7 +324,7 @@ static void judge_ask(struct http_call *c, long status)
 
 /* ---- no answer ----------------------------------------------------------------------------------- */
 
-/* Repeating cannot help until somebody mends the route. */
+/* Repeating cannot help until somebody fixes the route. */
 static bool is_broken(CURLcode code)
 {
     static const CURLcode broken[] = {
@@ -547,8 +545,7 @@ static bool is_token(struct semel_str s)
 {
     for (size_t i = 0; i < s.n; i++) {
         char c = s.p[i];
-        bool fine = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-        if (!fine && (c == '\0' || strchr("!#$%&'*+-.^_`|~", c) == NULL))
+        if (!semel__is_letter(c) && !semel__is_digit(c) && (c == '\0' || strchr("!#$%&'*+-.^_`|~", c) == NULL))
             return false;
     }
     return s.n > 0 && s.n <= 100;
@@ -561,11 +558,6 @@ static bool is_clean(struct semel_str s)
         if ((unsigned char)s.p[i] < 0x20 || (unsigned char)s.p[i] > 0x7e)
             return false;
     return s.n > 0 && s.n <= VALUE_MAX && s.p[0] != ' ' && s.p[s.n - 1] != ' ';
-}
-
-static bool is_named(struct semel_str s, const char *name)
-{
-    return s.n == strlen(name) && strncasecmp(s.p, name, s.n) == 0;
 }
 
 static bool is_ours(struct semel_str name)
@@ -586,7 +578,7 @@ static bool is_ours(struct semel_str name)
                                        "Semel-Attempt",
                                        "Semel-Tombstone"};
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
-        if (is_named(name, ours[i]))
+        if (semel__same_word(name, ours[i]))
             return true;
     return false;
 }
@@ -623,7 +615,7 @@ static semel_status fixed_line(const struct semel_pair *pair, char **ret_line, s
 static bool is_fixed(const struct http_caller *http, struct semel_str name)
 {
     for (size_t i = 0; i < http->n_fixed; i++)
-        if (strncasecmp(http->fixed[i], name.p, name.n) == 0 && strcspn(http->fixed[i], ":;") == name.n)
+        if (strcspn(http->fixed[i], ":;") == name.n && strncasecmp(http->fixed[i], name.p, name.n) == 0)
             return true;
     return false;
 }
@@ -668,7 +660,7 @@ static const struct semel_json_node *members(const struct semel_json *headers)
 static struct semel_str find(const struct semel_json *headers, const char *name)
 {
     for (const struct semel_json_node *each = members(headers); each != NULL; each = each->next)
-        if (is_named(each->key, name))
+        if (semel__same_word(each->key, name))
             return text_of(each);
     return (struct semel_str){0};
 }

@@ -51,19 +51,14 @@ static bool is_blank(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
 static bool starts_word(char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (unsigned char)c >= 0x80;
+    return semel__is_letter(c) || c == '_' || (unsigned char)c >= 0x80;
 }
 
 static bool in_word(char c)
 {
-    return starts_word(c) || is_digit(c) || c == '$';
+    return starts_word(c) || semel__is_digit(c) || c == '$';
 }
 
 static bool sees(const struct scan *s, char a, char b)
@@ -138,7 +133,7 @@ static bool skip_word(struct scan *s)
     if (s->words++ == 0) {
         s->shape.word = SQL_WORDS;
         for (enum sql_word w = 0; w < SQL_WORDS; w++)
-            if (strlen(words[w]) == n && strncasecmp(start, words[w], n) == 0)
+            if (semel__same_word((struct semel_str){start, n}, words[w]))
                 s->shape.word = w;
         if (s->shape.word == SQL_WORDS)
             return refuse(s, start, "a handler's statement begins with " WORDS);
@@ -153,7 +148,7 @@ static bool skip_word(struct scan *s)
 static bool note_param(struct scan *s, const char *at)
 {
     int n = 0;
-    for (; s->p < s->end && is_digit(*s->p); s->p++)
+    for (; s->p < s->end && semel__is_digit(*s->p); s->p++)
         n = n > SEMEL_SQL_VALUES_MAX ? n : 10 * n + (*s->p - '0');
     if (n < 1 || n > SEMEL_SQL_VALUES_MAX)
         return refuse(s, at, "parameters are $1 to $%d", SEMEL_SQL_VALUES_MAX);
@@ -186,7 +181,7 @@ static bool skip_dollar_quote(struct scan *s, const char *start)
 static bool skip_dollar(struct scan *s)
 {
     const char *start = s->p++;
-    if (s->p < s->end && is_digit(*s->p))
+    if (s->p < s->end && semel__is_digit(*s->p))
         return note_param(s, start);
     if (s->lite)
         return refuse(s, start, "parameters are $1, $2 ...");
@@ -239,7 +234,7 @@ static bool skip_token(struct scan *s)
         return refuse(s, s->p, "a handler's statement begins with " WORDS);
     if (starts_word(*s->p))
         return skip_word(s);
-    if (is_digit(*s->p)) {
+    if (semel__is_digit(*s->p)) {
         while (s->p < s->end && in_word(*s->p))
             s->p++;
         return true;

@@ -208,7 +208,7 @@ semel_status semel_wrap_pg(struct semel **ret, struct pg_conn *conn, unsigned fl
     return wrap(ret, (struct theirs){.conn = conn}, flags, NULL, err);
 }
 
-bool semel__held_in_store(const struct semel *s)
+static bool held_in_store(const struct semel *s)
 {
 #ifdef SEMEL_WITH_POSTGRES
     return !s->loose && semel__pg_is(s->store);
@@ -221,7 +221,7 @@ bool semel__held_in_store(const struct semel *s)
 semel_status semel__hold(struct semel *s, const struct held *held, struct semel_error *err)
 {
 #ifdef SEMEL_WITH_POSTGRES
-    if (semel__held_in_store(s))
+    if (held_in_store(s))
         return semel__pg_hold(s->store, held->consumer, held->source, held->id, held->token, held->attempt, err);
 #endif
     (void)s;
@@ -233,7 +233,7 @@ semel_status semel__hold(struct semel *s, const struct held *held, struct semel_
 semel_status semel__unhold(struct semel *s, const struct held *held, struct semel_error *err)
 {
 #ifdef SEMEL_WITH_POSTGRES
-    if (semel__held_in_store(s))
+    if (held_in_store(s))
         return semel__pg_unhold(s->store, held->token, err);
 #endif
     (void)s;

@@ -120,7 +120,6 @@ void semel__held_done(struct held_list *list);
 
 /* Where the database itself refuses to commit what has no end (PostgreSQL): a begun message is noted there too, in the
  * caller's transaction. Elsewhere nothing is done. */
-bool semel__held_in_store(const struct semel *s);
 semel_status semel__hold(struct semel *s, const struct held *held, struct semel_error *err);
 semel_status semel__unhold(struct semel *s, const struct held *held, struct semel_error *err);
 /* An end under this token was refused, and the caller's transaction cannot commit from now on. */

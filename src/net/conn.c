@@ -62,19 +62,6 @@ void semel__exchange_free(struct semel_http_exchange *x)
     semel__free(x);
 }
 
-static char lower(char c)
-{
-    return c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
-}
-
-bool semel__http_name_eq(struct semel_str a, const char *z)
-{
-    size_t i = 0;
-    while (i < a.n && z[i] != '\0' && lower(a.p[i]) == lower(z[i]))
-        i++;
-    return i == a.n && z[i] == '\0';
-}
-
 const struct semel_http_request *semel__http_request(const struct semel_http_exchange *x)
 {
     return &x->req;
@@ -101,7 +88,7 @@ struct semel_str semel__http_query(const struct semel_http_request *req, const c
 struct semel_str semel__http_header(const struct semel_http_request *req, const char *name)
 {
     for (size_t i = 0; i < req->n_headers; i++)
-        if (semel__http_name_eq(req->headers[i].name, name))
+        if (semel__same_word(req->headers[i].name, name))
             return req->headers[i].value;
     return (struct semel_str){NULL, 0};
 }
@@ -606,10 +593,10 @@ static bool cut_port(struct semel_str *host)
 static bool host_allowed(const struct semel_access *access, struct semel_str host, struct semel_str local)
 {
     for (size_t i = 0; i < sizeof(loopback_names) / sizeof(loopback_names[0]); i++)
-        if (semel__http_name_eq(host, loopback_names[i]))
+        if (semel__same_word(host, loopback_names[i]))
             return true;
     for (size_t i = 0; i < access->n_hosts; i++)
-        if (semel__http_name_eq(host, access->hosts[i]))
+        if (semel__same_word(host, access->hosts[i]))
             return true;
     return local.n > 0 && semel__str_eq(host, local);
 }
@@ -621,7 +608,7 @@ static int access_host(const struct semel_access *access, const struct semel_htt
     struct semel_str host = {NULL, 0};
     size_t n = 0;
     for (size_t i = 0; i < req->n_headers; i++)
-        if (semel__http_name_eq(req->headers[i].name, "host")) {
+        if (semel__same_word(req->headers[i].name, "host")) {
             host = req->headers[i].value;
             n++;
         }
@@ -641,7 +628,7 @@ static struct semel_str bearer(struct semel_str value)
     const struct semel_str none = {NULL, 0};
     static const char scheme[] = "Bearer ";
     const size_t n = sizeof(scheme) - 1;
-    if (value.n <= n || !semel__http_name_eq((struct semel_str){value.p, n}, scheme))
+    if (value.n <= n || !semel__same_word((struct semel_str){value.p, n}, scheme))
         return none;
     struct semel_str token = {value.p + n, value.n - n};
     return token_valid(token) ? token : none;
@@ -667,7 +654,7 @@ static size_t take_authorization(struct semel_http_request *req, struct semel_ht
 {
     size_t kept = 0, n = req->n_headers;
     for (size_t i = 0; i < n; i++) {
-        if (semel__http_name_eq(fields[i].name, "authorization"))
+        if (semel__same_word(fields[i].name, "authorization"))
             *ret = fields[i].value;
         else
             fields[kept++] = fields[i];

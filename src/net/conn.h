@@ -60,7 +60,6 @@ struct semel_http_exchange {
 void semel__exchange_free(struct semel_http_exchange *x);
 
 const char *semel__http_method_name(enum semel_http_method method);
-bool semel__http_name_eq(struct semel_str a, const char *z); /* ASCII letters in either case */
 
 /* ---- who may ask ----
  *

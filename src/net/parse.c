@@ -41,9 +41,7 @@ enum gate_state {
 
 bool semel__http_tchar(char c)
 {
-    if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
-        return true;
-    return c != '\0' && strchr("!#$%&'*+-.^_`|~", c) != NULL;
+    return semel__is_letter(c) || semel__is_digit(c) || (c != '\0' && strchr("!#$%&'*+-.^_`|~", c) != NULL);
 }
 
 void semel__gate_init(struct semel_gate *gate, size_t max_bytes, size_t max_fields)
@@ -336,7 +334,7 @@ static struct semel_str only(const struct semel_parse *parse, const char *name, 
     struct semel_str value = {NULL, 0};
     *ret_count = 0;
     for (size_t i = 0; i < parse->n_fields; i++)
-        if (semel__http_name_eq(parse->fields[i].name, name)) {
+        if (semel__same_word(parse->fields[i].name, name)) {
             value = parse->fields[i].value;
             ++*ret_count;
         }
@@ -369,7 +367,7 @@ static int check_framing(struct semel_parse *parse)
     if (lengths > 0 && codings > 0)
         return refuse(parse, 400, "Content-Length and Transfer-Encoding exclude each other");
     if (codings > 0) {
-        if (!semel__http_name_eq(coding, "chunked"))
+        if (!semel__same_word(coding, "chunked"))
             return refuse(parse, 400, "the only transfer coding is chunked");
         if (parse->http_1_0)
             return refuse(parse, 400, "HTTP/1.0 has no transfer codings");
@@ -384,7 +382,7 @@ static int check_expect(struct semel_parse *parse)
     struct semel_str expect = only(parse, "expect", &n);
     if (n == 0 || parse->http_1_0)
         return 0;
-    if (n > 1 || !semel__http_name_eq(expect, "100-continue"))
+    if (n > 1 || !semel__same_word(expect, "100-continue"))
         return refuse(parse, 417, "the only expectation is 100-continue");
     parse->expects = true;
     return 0;

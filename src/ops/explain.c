@@ -27,8 +27,7 @@ void semel__put_shown(struct semel_buf *buf, struct semel_str s)
 
 static bool plain(char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           (c != '\0' && strchr("_-./:@%+=,", c) != NULL);
+    return semel__is_letter(c) || semel__is_digit(c) || (c != '\0' && strchr("_-./:@%+=,", c) != NULL);
 }
 
 /* What a terminal would not show as it is (A11): each byte that is no plain character by its number. */
@@ -67,13 +66,12 @@ void semel__put_word(struct semel_buf *buf, struct semel_str s)
     semel__buf_addz(buf, "'");
 }
 
-void semel__put_count(struct semel_buf *buf, size_t n, const char *one, const char *many)
+static void put_count(struct semel_buf *buf, size_t n, const char *one, const char *many)
 {
     semel__buf_addf(buf, "%zu %s", n, n == 1 ? one : many);
 }
 
-/* 40 s, 3 min, 2 h, 5 d */
-static void put_span(struct semel_buf *buf, int64_t us)
+void semel__put_span(struct semel_buf *buf, int64_t us)
 {
     static const struct {
         int64_t seconds;
@@ -102,11 +100,12 @@ void semel__put_when(struct semel_buf *buf, int64_t us, int64_t now_us)
     if (__builtin_sub_overflow(ahead ? us : now_us, ahead ? now_us : us, &away_us))
         return;
     semel__buf_addz(buf, ahead ? " (in " : " (");
-    put_span(buf, away_us);
+    semel__put_span(buf, away_us);
     semel__buf_addz(buf, ahead ? ")" : " ago)");
 }
 
-void semel__put_command(struct semel_buf *buf, const char *store, const char *command, const struct semel_row *row,
+/* "semel inbox COMMAND ID --consumer C [--source S] MORE [--store URL]" */
+static void put_command(struct semel_buf *buf, const char *store, const char *command, const struct semel_row *row,
                         const char *more)
 {
     bool dash = row->id.n > 0 && row->id.p[0] == '-';
@@ -169,7 +168,8 @@ size_t semel__put_waiters(const struct semel_ops_facts *f, struct semel_buf *buf
     return n;
 }
 
-bool semel__put_missing(const struct semel_ops_facts *f, struct semel_buf *buf)
+/* "version 5" or "versions 5 to 8": those that are missing before it. false: none is, or nobody knows. */
+static bool name_missing(const struct semel_ops_facts *f, struct semel_buf *buf)
 {
     const struct semel_key key = {.last_version = f->history->last_version,
                                   .skipped = f->history->skipped,
@@ -219,7 +219,7 @@ static void suggest(const struct semel_ops_facts *f, struct semel_buf *next, con
                     const char *text, const char *command, const char *more)
 {
     semel__buf_addf(next, "%s%s:\n    ", next->n > 0 ? "\n" : "", text);
-    semel__put_command(next, f->store, command, row, more);
+    put_command(next, f->store, command, row, more);
 }
 
 static void put_error(struct semel_buf *buf, const struct semel_live *live)
@@ -285,7 +285,7 @@ static void advise_head(const struct semel_ops_facts *f, struct semel_buf *next)
     const struct semel_row *head = f->head;
     switch (head->live.state) {
     case SEMEL_STATE_DEAD:
-        suggest(f, next, head, "Mend its cause and retry that one", "retry", REASON);
+        suggest(f, next, head, "Fix its cause and retry that one", "retry", REASON);
         suggest(f, next, head, "or discard it, and the next one goes on", "discard", REASON);
         return;
     case SEMEL_STATE_UNKNOWN:
@@ -322,7 +322,7 @@ static void tell_blocked(const struct semel_ops_facts *f, struct semel_buf *why,
 {
     if (behind_another(f)) {
         semel__buf_addf(why, "It is not running because %s", f->more ? "at least " : "");
-        semel__put_count(why, f->before, "earlier message of ", "earlier messages of ");
+        put_count(why, f->before, "earlier message of ", "earlier messages of ");
         put_key(why, f->row);
         semel__buf_addz(why, f->before == 1 ? " is unfinished: " : " are unfinished; the first is ");
         semel__put_shown(why, f->head->id);
@@ -429,7 +429,7 @@ static void put_missing(const struct semel_ops_facts *f, struct semel_buf *why)
     put_key(why, f->row);
     semel__buf_addz(why, ", and ");
     size_t at = why->n;
-    if (!semel__put_missing(f, why))
+    if (!name_missing(f, why))
         semel__buf_addz(why, "versions before it are missing. ");
     else
         semel__buf_addz(why,
@@ -531,7 +531,7 @@ static void put_behind(const struct semel_ops_facts *f, struct semel_buf *why)
     if (!ordered(f) || f->behind == 0)
         return;
     semel__buf_addf(why, " %s", f->more ? "At least " : "");
-    semel__put_count(why, f->behind, "later message of ", "later messages of ");
+    put_count(why, f->behind, "later message of ", "later messages of ");
     put_key(why, f->row);
     semel__buf_addz(why, f->behind == 1 ? " waits behind it." : " wait behind it.");
 }
@@ -567,7 +567,7 @@ static void advise_gap(const struct semel_ops_facts *f, struct semel_buf *next)
     char text[900];
     struct semel_buf missing;
     semel__buf_init(&missing, 600);
-    bool known = semel__put_missing(f, &missing) && !missing.failed;
+    bool known = name_missing(f, &missing) && !missing.failed;
     semel__buf_addz(next, "Have its producer send what is missing.");
     if (!semel__row_too_old(f->policy, f->row, f->now_us))
         suggest(f, next, f->row, "Then, or to wait for it once more", "retry", REASON);
@@ -601,7 +601,7 @@ static void tell_dead(const struct semel_ops_facts *f, struct semel_buf *why, st
         advise_retry(f, next,
                      semel__row_never_fit(f->row)
                          ? "Have it sent again with what it lacks; or, if the handler can do without,"
-                         : "Mend the cause, then");
+                         : "Fix the cause, then");
     advise_end(f, next);
 }
 
@@ -743,7 +743,7 @@ static void tell_retry(const struct semel_ops_facts *f, bool force, struct semel
         semel__buf_addz(text, "be judged again at once");
         size_t at = text->n;
         semel__buf_addz(text, ", and wait anew for ");
-        if (!semel__put_missing(f, text) && !text->failed)
+        if (!name_missing(f, text) && !text->failed)
             text->n = at;
         return;
     }
@@ -768,7 +768,7 @@ static void tell_discard(const struct semel_ops_facts *f, struct semel_buf *text
     if (!by_version(f))
         return;
     semel__buf_addz(text, "; still waited for: ");
-    if (!semel__put_missing(f, text) && !text->failed)
+    if (!name_missing(f, text) && !text->failed)
         text->n = at;
 }
 
@@ -776,7 +776,7 @@ void semel__put_stale(const struct semel_ops_facts *f, struct semel_buf *text)
 {
     size_t at = text->n;
     semel__buf_addz(text, "; stale once it has run: ");
-    if (!by_version(f) || (!semel__put_missing(f, text) && !text->failed))
+    if (!by_version(f) || (!name_missing(f, text) && !text->failed))
         text->n = at;
 }
 

@@ -52,13 +52,8 @@ void semel__put_refusal(struct semel_buf *buf, enum semel_judgement judged, enum
 /* Pieces, for those who suggest commands themselves. */
 void semel__put_shown(struct semel_buf *buf, struct semel_str s); /* without control characters */
 void semel__put_word(struct semel_buf *buf, struct semel_str s);  /* one word of a shell command, every byte of it */
+void semel__put_span(struct semel_buf *buf, int64_t us);          /* 40 s, 3 min, 2 h, 5 d */
 void semel__put_when(struct semel_buf *buf, int64_t us, int64_t now_us);
-void semel__put_count(struct semel_buf *buf, size_t n, const char *one, const char *many); /* "1 message" */
-/* "semel inbox WORD ID --consumer C [--source S] MORE [--store URL]". */
-void semel__put_command(struct semel_buf *buf, const char *store, const char *command, const struct semel_row *row,
-                        const char *more);
-/* "version 5" or "versions 5 to 8": those that are missing before it. false: none is, or nobody knows. */
-bool semel__put_missing(const struct semel_ops_facts *facts, struct semel_buf *buf);
 /* "pay-2, pay-3 (source eu) and 4 more": those who wait for a business key that it has, or that it wants too. Returns
  * how many there are. */
 size_t semel__put_waiters(const struct semel_ops_facts *facts, struct semel_buf *buf);

@@ -20,7 +20,7 @@ static const struct {
                                    "    6 |     workres: 4\n"
                                    "      |     ^~~~~~~\n"},
     {ROUTE_OF("    workers: 4\n    batch: 5\n    workers: 2\n"),
-     "semel.yaml:8:5: \"workers\" is said twice; it stands in line 6 already\n"
+     "semel.yaml:8:5: \"workers\" is given twice; it is in line 6 already\n"
      "    8 |     workers: 2\n"
      "      |     ^~~~~~~\n"},
     {"store: sqlite:x.db\nroutes:\n  r:\n    from:\n      kafka: k:9092\n    do: {sql: SELECT 1}\n",
@@ -42,7 +42,7 @@ static const struct {
                                           "as ~1\n"
                                           "    6 |     order: json:order\n"
                                           "      |            ^~~~~~~~~~\n"},
-    {ROUTE_OF("    do: {exec: [a]}\n"), "semel.yaml:6:5: \"do\" is said twice; it stands in line 5 already\n"
+    {ROUTE_OF("    do: {exec: [a]}\n"), "semel.yaml:6:5: \"do\" is given twice; it is in line 5 already\n"
                                         "    6 |     do: {exec: [a]}\n"
                                         "      |     ^~\n"},
     {ROUTE_OF("    retry:\n      - max: 4\n"), "semel.yaml:6:5: routes.r.retry is a list; it must be a mapping\n"

@@ -320,7 +320,7 @@ static void wrong_in_every_way(const struct chain *chain)
     must_refuse(chain, "");
     if (s->kind != SEMEL_SETTING_PAIRS)
         must_say(chain, ONCE, "{zzz: 1}", s->name);
-    must_say(chain, TWICE, value, "is said twice; it stands in line 1 already");
+    must_say(chain, TWICE, value, "is given twice; it is in line 1 already");
     if (strlen(s->name) > 1) {
         snprintf(why, sizeof(why), "has no setting \"%sx\"; did you mean ", s->name);
         must_say(chain, MISTYPED, value, why);
