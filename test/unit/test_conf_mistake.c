@@ -246,7 +246,7 @@ static const struct {
     {ONE(KAFKA, "    do: {http: \"http://[::2]:1/\"}\n"), "r.do.http calls another host without TLS"},
     {ONE(KAFKA, "    do: {http: \"https://h/\", reconcile: \"http://h/{id}\"}\n"), "r.do.reconcile calls another host"},
     {"store: postgres://app@db/shop\nroutes: {r: {from: {" KAFKA "}, do: {sql: SELECT 1}}}\n",
-     "add sslmode=verify-full to the URL, or say store_plain: true"},
+     "add sslmode=verify-full to the URL, or set store_plain: true"},
     {"store: postgres://app@db/shop?sslmode=require\nroutes: {r: {from: {" KAFKA "}, do: {sql: SELECT 1}}}\n",
      "a fake server could take the password"},
     {"store: \"postgres:host=localhost,db dbname=shop\"\nroutes: {r: {from: {" KAFKA "}, do: {sql: SELECT 1}}}\n",
