@@ -208,15 +208,12 @@ semel_status semel_wrap_pg(struct semel **ret, struct pg_conn *conn, unsigned fl
     return wrap(ret, (struct theirs){.conn = conn}, flags, NULL, err);
 }
 
+#ifdef SEMEL_WITH_POSTGRES
 static bool held_in_store(const struct semel *s)
 {
-#ifdef SEMEL_WITH_POSTGRES
     return !s->loose && semel__pg_is(s->store);
-#else
-    (void)s;
-    return false;
-#endif
 }
+#endif
 
 semel_status semel__hold(struct semel *s, const struct held *held, struct semel_error *err)
 {
