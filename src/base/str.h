@@ -88,7 +88,7 @@ static inline struct semel_str semel__buf_str(const struct semel_buf *buf)
 /* Of //user:SECRET@host, in a URL or a line that has one: what may be the secret. In doubt it is all from the first
  * colon to the last `@`: what should have been escaped is a part of it. false: there is none. */
 bool semel__url_secret(struct semel_str url, struct semel_str *ret);
-/* Host (without the brackets of an IPv6 address) and port of SCHEME://USER@HOST:PORT/...; what is not there is empty. */
+/* Host (an IPv6 address without its brackets) and port of SCHEME://USER@HOST:PORT/...; what is not there is empty. */
 void semel__url_host(struct semel_str url, struct semel_str *ret_host, struct semel_str *ret_port);
 
 #endif

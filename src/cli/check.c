@@ -298,8 +298,8 @@ static void ask_store(struct asker *asker)
 
 /* ---- the brokers, and what they keep against the horizon (I18) ------------------------------------ */
 
-/* A broker that keeps longer than `horizon.broker` makes the horizon longer, and `keep.completed` must cover it. One that
- * keeps for ever is covered by no retention: then something else must know a copy. */
+/* A broker that keeps longer than `horizon.broker` makes the horizon longer, and `keep.completed` must cover it. No
+ * retention covers a broker that keeps for ever: then something else must know a copy. */
 
 static void span(int64_t us, char out[SPAN])
 {

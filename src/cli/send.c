@@ -2,8 +2,8 @@
  *
  * send.c: `semel send`: stores a message in a consumer's inbox as if its broker had delivered it.
  *
- * It calls semel_inbox_put, as every program can: a repeat is reported as one, and the consumer's rules hold. No handler
- * runs here; a worker of the consumer takes the message.
+ * It calls semel_inbox_put, as every program can: a repeat is reported as one, and the consumer's rules hold. No
+ * handler runs here; a worker of the consumer takes the message.
  *
  * With --lines each line of stdin is one JSON object and one message. A line is parsed strictly (base/json.h); then its
  * members are walked in the text, because a payload is kept as it was written. The walk may trust the text: the parser
@@ -11,9 +11,9 @@
  * back what it could not do. The command commits a group before it waits for input, and when it has GROUP lines. Where
  * the store has no such groups (PostgreSQL) a group is one line, in the transaction of semel_inbox_put.
  *
- * Invariants: what is counted is committed. A bad line is named by its number and does not affect other lines. While the
- * command waits for input it holds no lock, and it pauses between two groups, so that others who poll for the lock get
- * it. When the store fails the command stops reading and reports the first line that is not stored.
+ * Invariants: what is counted is committed. A bad line is named by its number and does not affect other lines. While
+ * the command waits for input it holds no lock, and it pauses between two groups, so that others who poll for the lock
+ * get it. When the store fails the command stops reading and reports the first line that is not stored.
  */
 #include <errno.h>
 #include <poll.h>
