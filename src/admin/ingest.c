@@ -249,18 +249,6 @@ void semel__ingest_handle(void *ctx, struct semel_http_exchange *x)
 
 /* ---- deliveries out -------------------------------------------------------------------------------- */
 
-static bool copy_pairs(struct semel_arena *arena, const struct semel_pair *pairs, size_t n,
-                       const struct semel_pair **ret)
-{
-    struct semel_pair *copies = semel__arena_alloc(arena, n > 0 ? n : 1, sizeof(*copies));
-    for (size_t i = 0; copies != NULL && i < n; i++)
-        if (!semel__arena_copy(arena, pairs[i].name, &copies[i].name) ||
-            !semel__arena_copy(arena, pairs[i].value, &copies[i].value))
-            return false;
-    *ret = copies;
-    return copies != NULL;
-}
-
 /* A CloudEvent says where it comes from, and its id is unique there only. */
 static struct semel_str source_of(const struct semel_ingest *ingest, const struct ingest_part *part)
 {
@@ -276,8 +264,8 @@ static bool deliver(struct semel_ingest *ingest, const struct ingest_part *part,
     *ret = (struct semel_delivery){.n_headers = part->n_headers, .n_properties = part->keyed ? 1 : 0};
     return semel__arena_copy(arena, source_of(ingest, part), &ret->source) &&
            semel__arena_copy(arena, part->payload, &ret->payload) &&
-           copy_pairs(arena, part->headers, part->n_headers, &ret->headers) &&
-           copy_pairs(arena, &part->property, part->keyed ? 1 : 0, &ret->properties);
+           semel__broker_copy_pairs(arena, part->headers, part->n_headers, &ret->headers) &&
+           semel__broker_copy_pairs(arena, &part->property, part->keyed ? 1 : 0, &ret->properties);
 }
 
 static void take_off(struct semel_ingest *ingest, struct ingest_part *part)
@@ -405,15 +393,6 @@ static void ingest_close(struct semel_broker *broker)
     pthread_mutex_unlock(&ingest->lock);
 }
 
-static semel_status ingest_publish(struct semel_broker *broker, struct semel_publish *items, size_t n,
-                                   struct semel_error *err)
-{
-    (void)broker;
-    (void)items;
-    (void)n;
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "a route that listens cannot publish");
-}
-
 static const struct semel_broker_ops ingest_ops = {
     .name = "listen",
     .capabilities = SEMEL_BROKER_SOURCE,
@@ -422,7 +401,6 @@ static const struct semel_broker_ops ingest_ops = {
     .poll = ingest_poll,
     .answer = ingest_answer,
     .wake = ingest_wake,
-    .publish = ingest_publish,
 };
 
 static struct semel_ingest *ingest_of(const struct semel_serve *serve, const struct semel_route *route)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * amqp_link.c: one connection to the server: its settings, connecting, TLS, sending, receiving, and what its errors
- * mean; and what the server says of a queue, for who only wants to know.
+ * amqp_link.c: one connection to the server: connecting, TLS, sending, receiving, and what its errors mean; and the
+ * sink, which has a connection of its own: publishing, persistent, mandatory and confirmed (P32).
  *
  * librabbitmq sends without a time-out. So nothing is sent before the socket has room for all of it: the send buffer is
  * made large enough that a socket which can be written to takes a whole piece at once. Should that fail nevertheless,
@@ -11,9 +11,16 @@
  * handshake and knows names only, no addresses. Here OpenSSL itself checks both, within the handshake, so that nothing
  * is sent to a stranger.
  *
- * Invariants: all strings of a conf lie in one piece of memory that is wiped before it is freed; no text of an error
- * holds a password. A call that fails has said why and what to do; who calls decides whether the link is closed. The
- * server's texts are shown as text, whatever they hold.
+ * The server counts what is published on a channel from 1 on and confirms by number. What no queue takes comes back
+ * before its confirmation, in the order in which it was sent, without its number: it is the next one to the same place
+ * with the same id. A message that makes the server close the channel (an exchange that is not there, a body larger
+ * than it takes) takes along everything that is on its way; so the first to an exchange, and large ones, travel alone.
+ * The sink's connection is opened by the first publish, has no heartbeats, and is closed when an answer is missing: a
+ * late one must not be taken for another's.
+ *
+ * Invariants: no text of an error holds a password. A call that fails has said why and what to do; who calls decides
+ * whether the link is closed. The server's texts are shown as text, whatever they hold. An item is RETRY until its first
+ * byte is sent, and UNKNOWN from then on until the server says something.
  */
 #define _GNU_SOURCE /* memmem */
 #include "broker/amqp_private.h"
@@ -27,7 +34,6 @@
 #include <poll.h>
 #include <stdio.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #ifdef SEMEL_AMQP_NEW_HEADERS
 #include <rabbitmq-c/ssl_socket.h>
@@ -39,215 +45,18 @@
 
 #include "broker/tls_why.h"
 
-#define URL_MAX 4096
-#define TEXT_MAX ((size_t)32 << 10)
-#define SECRET_MAX 4096
-#define PORT 5672
-#define PORT_TLS 5671
-#define PREFETCH 1000
-#define HEARTBEAT_S 30
-#define HEARTBEAT_MAX_S 600
-#define SECOND_US INT64_C(1000000)
-#define TIMEOUT_MS 10000
-#define TIMEOUT_MAX_MS 600000
 #define CLOSE_MS 3000
 #define SEND_BUFFER (256 << 10)
 #define FRAME_MAX_BYTES AMQP_DEFAULT_FRAME_SIZE
 #define KEEP_IDLE_S 30
 #define KEEP_STEP_S 10
 #define KEEP_TRIES 3
-
-/* ---- settings ------------------------------------------------------------------------------------------ */
-
-static semel_status wrong(struct semel_error *err, const char *what)
-{
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "amqp: %s", what);
-}
-
-static semel_status wrong_url(struct semel_error *err)
-{
-    return wrong(err, "the URL must look like amqp://USER:PASSWORD@HOST:PORT/VHOST, with %XX for odd bytes");
-}
-
-/* Cuts the text at `found`; what is behind it, or NULL. */
-static char *cut(char *found)
-{
-    if (found != NULL)
-        *found++ = '\0';
-    return found;
-}
-
-static bool number_in(const char *text, int64_t low, int64_t high, int *ret)
-{
-    int64_t number;
-
-    if (!semel__str_int64(semel__str(text), &number) || number < low || number > high)
-        return false;
-    *ret = (int)number;
-    return true;
-}
-
-/* HOST, HOST:PORT, [ADDRESS], [ADDRESS]:PORT */
-static bool take_host(struct amqp_conf *conf, char *text)
-{
-    char *port;
-
-    if (text[0] == '[') {
-        char *end = strchr(text, ']');
-        if (end == NULL || (end[1] != '\0' && end[1] != ':'))
-            return false;
-        port = end[1] == ':' ? end + 2 : NULL;
-        *end = '\0';
-        text++;
-    } else {
-        port = cut(strchr(text, ':'));
-    }
-    if (port != NULL && !number_in(port, 1, 65535, &conf->port))
-        return false;
-    conf->host = text[0] != '\0' ? text : "localhost";
-    return semel__unescape(text);
-}
-
-/* USER:PASSWORD@HOST:PORT/VHOST; `text` is ours and stays. */
-static bool take_place(struct amqp_conf *conf, char *text)
-{
-    char *vhost = cut(strchr(text, '/'));
-    char *host = cut(strrchr(text, '@'));
-
-    if (host != NULL) {
-        char *password = cut(strchr(text, ':'));
-        if (!semel__unescape(text) || (password != NULL && !semel__unescape(password)))
-            return false;
-        conf->user = text;
-        conf->password = password;
-    }
-    if (vhost != NULL && (strchr(vhost, '/') != NULL || !semel__unescape(vhost)))
-        return false;
-    conf->vhost = vhost != NULL && vhost[0] != '\0' ? vhost : "/";
-    return take_host(conf, host != NULL ? host : text);
-}
-
-static semel_status check(const struct semel_amqp_options *o, struct semel_error *err)
-{
-    if (o->url == NULL || strlen(o->url) >= URL_MAX)
-        return wrong_url(err);
-    if (o->queue != NULL && (o->queue[0] == '\0' || strlen(o->queue) > AMQP_SHORT_MAX))
-        return wrong(err, "the queue's name must have 1 to 255 bytes");
-    if (o->prefetch < 0 || o->prefetch > AMQP_PREFETCH_MAX)
-        return wrong(err, "prefetch must be 1 to 65535");
-    if (o->heartbeat_us < 0 || o->heartbeat_us > HEARTBEAT_MAX_S * SECOND_US)
-        return wrong(err, "the heartbeat must be 1 to 600 seconds");
-    if (o->timeout_ms < 0 || o->timeout_ms > TIMEOUT_MAX_MS)
-        return wrong(err, "the time-out must be 1 to 600000 milliseconds");
-    if ((o->tls.cert_file != NULL) != (o->tls.key_file != NULL))
-        return wrong(err, "a certificate and its key belong together; one of them is missing");
-    if (o->password != NULL && o->user == NULL)
-        return wrong(err, "there is a password, and no user to whom it belongs");
-    return SEMEL_OK;
-}
-
-/* Copies a string into the conf's text; NULL stays NULL. */
-static const char *keep(struct amqp_conf *conf, const char *text)
-{
-    const size_t n = text != NULL ? strlen(text) + 1 : 0;
-    char *copy = conf->text + conf->n_text;
-
-    if (text == NULL)
-        return NULL;
-    memcpy(copy, text, n);
-    conf->n_text += n;
-    return copy;
-}
-
-static size_t length(const struct semel_amqp_options *o)
-{
-    const char *const texts[] = {o->url,         o->queue,         o->user,         o->password,
-                                 o->tls.ca_file, o->tls.cert_file, o->tls.key_file, o->tls.key_password};
-    size_t n = 0;
-
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        n += texts[i] != NULL ? strlen(texts[i]) + 1 : 0;
-    return n;
-}
-
-static semel_status take_url(struct amqp_conf *conf, const char *url, struct semel_error *err)
-{
-    char *text = (char *)(uintptr_t)keep(conf, url); /* in our own memory */
-
-    if (strncmp(text, "amqps://", 8) == 0)
-        conf->tls = true;
-    else if (strncmp(text, "amqp://", 7) != 0)
-        return wrong_url(err);
-    conf->port = conf->tls ? PORT_TLS : PORT;
-    if (strpbrk(text, " \t\r\n?#") != NULL || !take_place(conf, text + (conf->tls ? 8 : 7)))
-        return wrong_url(err);
-    return SEMEL_OK;
-}
-
-static void take_rest(struct amqp_conf *conf, const struct semel_amqp_options *o)
-{
-    if (o->user != NULL) {
-        conf->user = keep(conf, o->user);
-        conf->password = keep(conf, o->password);
-    }
-    conf->external = conf->tls && conf->user == NULL && o->tls.cert_file != NULL;
-    conf->user = conf->user != NULL ? conf->user : "guest";
-    conf->password = conf->password != NULL ? conf->password : "guest";
-    conf->queue = keep(conf, o->queue);
-    conf->ca_file = keep(conf, o->tls.ca_file);
-    conf->cert_file = keep(conf, o->tls.cert_file);
-    conf->key_file = keep(conf, o->tls.key_file);
-    conf->key_password = keep(conf, o->tls.key_password);
-    conf->prefetch = o->prefetch > 0 ? o->prefetch : PREFETCH;
-    conf->heartbeat_s = o->heartbeat_us > 0 ? (int)((o->heartbeat_us + SECOND_US - 1) / SECOND_US) : HEARTBEAT_S;
-    conf->timeout_ms = o->timeout_ms > 0 ? o->timeout_ms : TIMEOUT_MS;
-    conf->declare = o->declare;
-    conf->single_active = o->single_active;
-    conf->no_verify = o->tls.no_verify;
-}
-
-semel_status semel__amqp_configure(struct amqp_conf *conf, const struct semel_amqp_options *o, struct semel_error *err)
-{
-    semel_status status = check(o, err);
-    size_t n;
-
-    *conf = (struct amqp_conf){0};
-    if (status != SEMEL_OK)
-        return status;
-    n = length(o);
-    if (n > TEXT_MAX)
-        return wrong(err, "the settings are longer than 32 KiB");
-    conf->text = semel__alloc(n);
-    if (conf->text == NULL)
-        return semel__fail_memory(err);
-    status = take_url(conf, o->url, err);
-    if (status == SEMEL_OK)
-        take_rest(conf, o);
-    if (status == SEMEL_OK && (strlen(conf->user) > AMQP_SHORT_MAX || strlen(conf->password) > SECRET_MAX ||
-                               strlen(conf->vhost) > AMQP_SHORT_MAX))
-        status = wrong(err, "the user or the vhost is longer than 255 bytes, or the password than 4096");
-    if (status != SEMEL_OK)
-        semel__amqp_conf_done(conf);
-    return status;
-}
-
-void semel__amqp_conf_done(struct amqp_conf *conf)
-{
-    if (conf->text != NULL)
-        explicit_bzero(conf->text, conf->n_text);
-    semel__free(conf->text);
-    *conf = (struct amqp_conf){0};
-}
+#define ALONE_BYTES ((size_t)1 << 20)
+#define FRAME_REST 2048 /* of a frame: all that is not the table of headers */
+#define FRAME_ENDS 8    /* of a frame: what is before and behind its payload */
+#define LOOK_EVERY 16
 
 /* ---- bytes and times ----------------------------------------------------------------------------------- */
-
-int64_t semel__amqp_now_us(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-}
 
 static struct timeval timeval_of(int64_t us)
 {
@@ -255,9 +64,13 @@ static struct timeval timeval_of(int64_t us)
     return (struct timeval){.tv_sec = us / 1000000, .tv_usec = us % 1000000};
 }
 
-struct semel_str semel__amqp_str(amqp_bytes_t bytes)
+/* How long one step may take from now on: timeout_ms, or what is left of a publish. */
+static int64_t patience_us(const struct amqp_link *link)
 {
-    return (struct semel_str){bytes.len > 0 ? bytes.bytes : "", bytes.len};
+    const int64_t step_us = (int64_t)link->timeout_ms * 1000;
+    const int64_t left_us = link->until_us != SEMEL_NONE ? link->until_us - semel__steady_us() : step_us;
+
+    return left_us < 0 ? 0 : left_us < step_us ? left_us : step_us;
 }
 
 /* ---- errors -------------------------------------------------------------------------------------------- */
@@ -290,7 +103,7 @@ static bool is_refusal(int code, struct semel_str text)
     }
 }
 
-semel_status semel__amqp_fail_close(const amqp_method_t *method, const char *what, struct semel_error *err)
+static semel_status fail_close(const amqp_method_t *method, const char *what, struct semel_error *err)
 {
     struct semel_str text = SEMEL_STR("the server closed the connection");
     int code = 0;
@@ -300,11 +113,11 @@ semel_status semel__amqp_fail_close(const amqp_method_t *method, const char *wha
     if (method->id == AMQP_CONNECTION_CLOSE_METHOD) {
         const amqp_connection_close_t *close = method->decoded;
         code = close->reply_code;
-        text = semel__amqp_str(close->reply_text);
+        text = amqp_str(close->reply_text);
     } else if (method->id == AMQP_CHANNEL_CLOSE_METHOD) {
         const amqp_channel_close_t *close = method->decoded;
         code = close->reply_code;
-        text = semel__amqp_str(close->reply_text);
+        text = amqp_str(close->reply_text);
     }
     refused = is_refusal(code, text);
     semel__str_show(shown, sizeof shown, text);
@@ -315,7 +128,7 @@ semel_status semel__amqp_fail_close(const amqp_method_t *method, const char *wha
     return refused ? SEMEL_INVALID : SEMEL_RETRY;
 }
 
-semel_status semel__amqp_fail_library(int code, const char *what, struct semel_error *err)
+static semel_status fail_library(int code, const char *what, struct semel_error *err)
 {
     const bool tls = code <= AMQP_STATUS_SSL_ERROR && code > _AMQP_STATUS_SSL_NEXT_VALUE;
     const char *reason = tls ? tls_reason() : "";
@@ -335,21 +148,21 @@ semel_status semel__amqp_fail_library(int code, const char *what, struct semel_e
 semel_status semel__amqp_fail_reply(amqp_rpc_reply_t reply, const char *what, struct semel_error *err)
 {
     if (reply.reply_type == AMQP_RESPONSE_SERVER_EXCEPTION)
-        return semel__amqp_fail_close(&reply.reply, what, err);
-    return semel__amqp_fail_library(reply.reply_type == AMQP_RESPONSE_LIBRARY_EXCEPTION ? reply.library_error
-                                                                                        : AMQP_STATUS_CONNECTION_CLOSED,
-                                    what, err);
+        return fail_close(&reply.reply, what, err);
+    return fail_library(reply.reply_type == AMQP_RESPONSE_LIBRARY_EXCEPTION ? reply.library_error
+                                                                            : AMQP_STATUS_CONNECTION_CLOSED,
+                        what, err);
 }
 
 /* ---- sending and receiving ----------------------------------------------------------------------------- */
 
-bool semel__amqp_has_room(const struct amqp_link *link)
+static bool has_room(const struct amqp_link *link)
 {
     struct pollfd fd = {.fd = amqp_get_sockfd(link->conn), .events = POLLOUT};
-    const int64_t until_us = semel__amqp_now_us() + (int64_t)link->timeout_ms * 1000;
+    const int64_t until_us = semel__steady_us() + patience_us(link);
 
     while (fd.fd >= 0) {
-        const int64_t left_us = until_us - semel__amqp_now_us();
+        const int64_t left_us = until_us - semel__steady_us();
         const int n = poll(&fd, 1, left_us > 0 ? (int)((left_us + 999) / 1000) : 0);
         if (n > 0)
             return true; /* an error is found by who sends */
@@ -362,11 +175,16 @@ bool semel__amqp_has_room(const struct amqp_link *link)
 semel_status semel__amqp_send(struct amqp_link *link, amqp_channel_t channel, amqp_method_number_t id, void *method,
                               struct semel_error *err)
 {
-    int code = AMQP_STATUS_TIMEOUT;
+    const int code = has_room(link) ? amqp_send_method(link->conn, channel, id, method) : AMQP_STATUS_TIMEOUT;
 
-    if (semel__amqp_has_room(link))
-        code = amqp_send_method(link->conn, channel, id, method);
-    return code == AMQP_STATUS_OK ? SEMEL_OK : semel__amqp_fail_library(code, "sending", err);
+    return code == AMQP_STATUS_OK ? SEMEL_OK : fail_library(code, "sending", err);
+}
+
+semel_status semel__amqp_send_frame(struct amqp_link *link, const amqp_frame_t *frame, struct semel_error *err)
+{
+    const int code = has_room(link) ? amqp_send_frame(link->conn, frame) : AMQP_STATUS_TIMEOUT;
+
+    return code == AMQP_STATUS_OK ? SEMEL_OK : fail_library(code, "sending", err);
 }
 
 semel_status semel__amqp_receive(struct amqp_link *link, int64_t wait_us, amqp_frame_t *ret, bool *ret_got,
@@ -380,12 +198,13 @@ semel_status semel__amqp_receive(struct amqp_link *link, int64_t wait_us, amqp_f
     *ret_got = code == AMQP_STATUS_OK;
     if (code == AMQP_STATUS_OK || code == AMQP_STATUS_TIMEOUT)
         return SEMEL_OK;
-    return semel__amqp_fail_library(code, "the connection is lost", err);
+    return fail_library(code, "the connection is lost", err);
 }
 
 semel_status semel__amqp_link_method(struct amqp_link *link, const amqp_method_t *method, struct semel_error *err)
 {
     amqp_connection_close_ok_t ok = {0};
+    amqp_channel_close_ok_t channel_ok = {0};
     semel_status status;
 
     switch (method->id) {
@@ -396,8 +215,12 @@ semel_status semel__amqp_link_method(struct amqp_link *link, const amqp_method_t
         link->blocked = false;
         return SEMEL_OK;
     case AMQP_CONNECTION_CLOSE_METHOD:
-        status = semel__amqp_fail_close(method, "the server closes the connection", err);
+        status = fail_close(method, "the server closes the connection", err);
         (void)semel__amqp_send(link, 0, AMQP_CONNECTION_CLOSE_OK_METHOD, &ok, NULL);
+        return status;
+    case AMQP_CHANNEL_CLOSE_METHOD:
+        status = fail_close(method, "the server closes the channel", err);
+        (void)semel__amqp_send(link, AMQP_CHANNEL, AMQP_CHANNEL_CLOSE_OK_METHOD, &channel_ok, NULL);
         return status;
     default:
         return SEMEL_OK;
@@ -515,7 +338,7 @@ static void show_place(char *out, size_t n, const char *doing, const struct amqp
 
 static semel_status open_socket(struct amqp_link *link, const struct amqp_conf *conf, struct semel_error *err)
 {
-    const struct timeval timeout = timeval_of((int64_t)conf->timeout_ms * 1000);
+    const struct timeval timeout = timeval_of(patience_us(link));
     amqp_socket_t *socket = NULL;
     char what[160];
     int code;
@@ -538,7 +361,7 @@ static semel_status open_socket(struct amqp_link *link, const struct amqp_conf *
     if (link->x509 != 0)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "amqp: %s: its certificate is not believed: %s",
                            what, semel__tls_why(link->x509));
-    return semel__amqp_fail_library(code, what, err);
+    return fail_library(code, what, err);
 }
 
 static amqp_table_entry_t flag_entry(const char *name)
@@ -584,8 +407,11 @@ static semel_status log_in(struct amqp_link *link, const struct amqp_conf *conf,
 
 semel_status semel__amqp_open_channel(struct amqp_link *link, struct semel_error *err)
 {
-    if (!semel__amqp_has_room(link))
-        return semel__amqp_fail_library(AMQP_STATUS_TIMEOUT, "opening a channel", err);
+    const struct timeval timeout = timeval_of(patience_us(link));
+
+    amqp_set_rpc_timeout(link->conn, &timeout);
+    if (!has_room(link))
+        return fail_library(AMQP_STATUS_TIMEOUT, "opening a channel", err);
     if (amqp_channel_open(link->conn, AMQP_CHANNEL) == NULL)
         return semel__amqp_fail_reply(amqp_get_rpc_reply(link->conn), "opening a channel", err);
     return SEMEL_OK;
@@ -595,25 +421,25 @@ semel_status semel__amqp_close_channel(struct amqp_link *link, struct semel_erro
 {
     amqp_rpc_reply_t reply;
 
-    if (!semel__amqp_has_room(link))
-        return semel__amqp_fail_library(AMQP_STATUS_TIMEOUT, "closing the channel", err);
+    if (!has_room(link))
+        return fail_library(AMQP_STATUS_TIMEOUT, "closing the channel", err);
     reply = amqp_channel_close(link->conn, AMQP_CHANNEL, AMQP_REPLY_SUCCESS);
     return reply.reply_type == AMQP_RESPONSE_NORMAL ? SEMEL_OK
                                                     : semel__amqp_fail_reply(reply, "closing the channel", err);
 }
 
 semel_status semel__amqp_link_open(struct amqp_link *link, const struct amqp_conf *conf, int heartbeat_s,
-                                   struct semel_error *err)
+                                   int64_t until_us, struct semel_error *err)
 {
-    const struct timeval timeout = timeval_of((int64_t)conf->timeout_ms * 1000);
+    struct timeval timeout;
     semel_status status;
 
-    *link = (struct amqp_link){.conn = amqp_new_connection(), .timeout_ms = conf->timeout_ms};
+    *link = (struct amqp_link){.conn = amqp_new_connection(), .timeout_ms = conf->timeout_ms, .until_us = until_us};
     if (link->conn == NULL)
         return semel__fail_memory(err);
-    amqp_set_handshake_timeout(link->conn, &timeout);
-    amqp_set_rpc_timeout(link->conn, &timeout);
     status = open_socket(link, conf, err);
+    timeout = timeval_of(patience_us(link));
+    amqp_set_handshake_timeout(link->conn, &timeout);
     if (status == SEMEL_OK)
         status = log_in(link, conf, heartbeat_s, err);
     if (status == SEMEL_OK)
@@ -629,7 +455,7 @@ void semel__amqp_link_close(struct amqp_link *link, bool in_peace)
 
     if (link->conn == NULL)
         return;
-    if (in_peace && semel__amqp_has_room(link)) {
+    if (in_peace && has_room(link)) {
         amqp_set_rpc_timeout(link->conn, &timeout);
         (void)amqp_connection_close(link->conn, AMQP_REPLY_SUCCESS);
     }
@@ -637,47 +463,338 @@ void semel__amqp_link_close(struct amqp_link *link, bool in_peace)
     *link = (struct amqp_link){0};
 }
 
-/* ---- questions ----------------------------------------------------------------------------------------- */
-
-static semel_status ask_queue(struct amqp_link *link, const char *queue, struct semel_amqp_answer *ret,
-                              struct semel_error *err)
+static amqp_bytes_t bytes_of(struct semel_str s)
 {
-    const amqp_queue_declare_ok_t *ok = amqp_queue_declare(link->conn, AMQP_CHANNEL, amqp_cstring_bytes(queue), 1, 0, 0,
-                                                           0, amqp_empty_table);
-    struct semel_error why;
+    return (amqp_bytes_t){.len = s.n, .bytes = (void *)(uintptr_t)s.p}; /* they are only read */
+}
+
+struct ticket {
+    size_t item;
+    bool answered;
+};
+
+struct sending {
+    struct amqp *amqp;
+    struct semel_publish *items;
+    size_t n;
+    int64_t until_us;
+    struct ticket *tickets; /* what is on its way or was, in the order of the numbers */
+    uint64_t base;          /* the number before the first ticket's */
+    size_t sent, first;     /* tickets; the first that is not answered */
+    /* What comes back. */
+    char exchange[AMQP_SHORT_MAX], routing_key[AMQP_SHORT_MAX];
+    size_t n_exchange, n_routing_key;
+    size_t next_return;
+};
+
+/* ---- publishing ---------------------------------------------------------------------------------------- */
+
+struct place {
+    struct semel_str exchange, routing_key;
+};
+
+static bool find_place(const struct semel_publish *item, struct place *ret)
+{
+    const struct semel_str prefix = SEMEL_STR("exchange:");
+    const struct semel_str to = item->destination;
+
+    if (to.n > prefix.n && memcmp(to.p, prefix.p, prefix.n) == 0)
+        *ret = (struct place){{to.p + prefix.n, to.n - prefix.n}, {item->key.n > 0 ? item->key.p : "", item->key.n}};
+    else
+        *ret = (struct place){SEMEL_STR(""), to};
+    return to.n > 0 && ret->exchange.n <= AMQP_SHORT_MAX && ret->routing_key.n <= AMQP_SHORT_MAX;
+}
+
+static amqp_table_entry_t entry_of(struct semel_str name, struct semel_str value)
+{
+    return (amqp_table_entry_t){.key = bytes_of(name),
+                                .value = {.kind = AMQP_FIELD_KIND_UTF8, .value.bytes = bytes_of(value)}};
+}
+
+/* false: it can never be sent. */
+static bool fits(const struct semel_publish *item, size_t frame_max)
+{
+    size_t bytes = item->id.n + 16;
+
+    for (size_t i = 0; i < item->n_headers; i++) {
+        if (item->headers[i].name.n > AMQP_SHORT_MAX || item->headers[i].value.n > frame_max)
+            return false;
+        bytes += item->headers[i].name.n + item->headers[i].value.n + 8;
+    }
+    return item->id.n <= frame_max && bytes + FRAME_REST <= frame_max && item->payload.n <= AMQP_BODY_MAX;
+}
+
+/* Entries for all headers, and the id if it is not among them. NULL: no memory. */
+static amqp_table_entry_t *entries_of(const struct semel_publish *item, int *ret_n)
+{
+    amqp_table_entry_t *entries = semel__calloc(item->n_headers + 1, sizeof *entries);
+    size_t n = 0;
+
+    for (; entries != NULL && n < item->n_headers; n++)
+        entries[n] = entry_of(item->headers[n].name, item->headers[n].value);
+    if (entries != NULL && !semel__publish_has_id(item))
+        entries[n++] = entry_of(SEMEL_STR("id"), item->id);
+    *ret_n = (int)n;
+    return entries;
+}
+
+static semel_status send_header(struct amqp_link *link, const struct semel_publish *item, struct semel_error *err)
+{
+    amqp_basic_properties_t properties = {._flags = AMQP_BASIC_DELIVERY_MODE_FLAG | AMQP_BASIC_HEADERS_FLAG,
+                                          .delivery_mode = AMQP_DELIVERY_PERSISTENT};
+    amqp_frame_t frame = {.frame_type = AMQP_FRAME_HEADER, .channel = AMQP_CHANNEL};
     semel_status status;
 
-    if (ok != NULL) {
-        *ret = (struct semel_amqp_answer){true, ok->message_count, ok->consumer_count};
-        return SEMEL_OK;
+    properties.headers.entries = entries_of(item, &properties.headers.num_entries);
+    if (properties.headers.entries == NULL)
+        return semel__fail_memory(err);
+    if (semel__str_given(item->id) && item->id.n <= AMQP_SHORT_MAX) {
+        properties._flags |= AMQP_BASIC_MESSAGE_ID_FLAG;
+        properties.message_id = bytes_of(item->id);
     }
-    status = semel__amqp_fail_reply(amqp_get_rpc_reply(link->conn), "asking for the queue", &why);
-    if (status == SEMEL_INVALID && why.code == AMQP_NOT_FOUND) {
-        *ret = (struct semel_amqp_answer){0};
-        return SEMEL_OK;
-    }
-    if (err != NULL)
-        *err = why;
+    frame.payload.properties.class_id = AMQP_BASIC_CLASS;
+    frame.payload.properties.body_size = item->payload.n;
+    frame.payload.properties.decoded = &properties;
+    status = semel__amqp_send_frame(link, &frame, err);
+    semel__free(properties.headers.entries);
     return status;
 }
 
-semel_status semel__amqp_ask(const struct semel_amqp_options *options, struct semel_amqp_answer *ret,
-                             struct semel_error *err)
+/* As much of a body as goes into a frame. The server says how long a frame may be, and librabbitmq's buffer is no
+ * longer than that. What is sent fits(), so there is room for more than the frame's ends. */
+static size_t part_of(const struct amqp_link *link)
 {
-    struct amqp_conf conf;
-    struct amqp_link link;
-    semel_status status = semel__amqp_configure(&conf, options, err);
+    const size_t room = (size_t)amqp_get_frame_max(link->conn) - FRAME_ENDS;
+
+    return room < AMQP_FRAME_PART ? room : AMQP_FRAME_PART;
+}
+
+/* Not OK: part of it may have been sent, and the connection is of no use any more. */
+static semel_status send_item(struct sending *s, size_t at, const struct place *place, struct semel_error *err)
+{
+    struct amqp_link *link = &s->amqp->sender;
+    struct semel_publish *item = &s->items[at];
+    const size_t part = part_of(link);
+    amqp_basic_publish_t publish = {.exchange = bytes_of(place->exchange),
+                                    .routing_key = bytes_of(place->routing_key),
+                                    .mandatory = 1};
+    semel_status status = semel__amqp_send(link, AMQP_CHANNEL, AMQP_BASIC_PUBLISH_METHOD, &publish, err);
+
+    if (status == SEMEL_OK)
+        status = send_header(link, item, err);
+    item->status = SEMEL_UNKNOWN;
+    s->tickets[s->sent++] = (struct ticket){.item = at};
+    s->amqp->published++;
+    for (size_t i = 0; status == SEMEL_OK && i < item->payload.n;) {
+        const size_t n = item->payload.n - i < part ? item->payload.n - i : part;
+        amqp_frame_t frame = {.frame_type = AMQP_FRAME_BODY, .channel = AMQP_CHANNEL};
+        frame.payload.body_fragment = bytes_of((struct semel_str){item->payload.p + i, n});
+        status = semel__amqp_send_frame(link, &frame, err);
+        i += n;
+    }
+    return status;
+}
+
+static void answer(struct sending *s, uint64_t number, bool multiple, bool confirmed)
+{
+    const size_t end = number == 0 && multiple ? s->sent : number > s->base ? (size_t)(number - s->base) : 0;
+
+    if (end > s->sent || end == 0)
+        return;
+    for (size_t i = multiple ? s->first : end - 1; i < end; i++) {
+        struct semel_publish *item = &s->items[s->tickets[i].item];
+        if (!s->tickets[i].answered && confirmed && item->status == SEMEL_UNKNOWN)
+            item->status = SEMEL_OK; /* one that came back is INVALID, and stays so */
+        s->tickets[i].answered = true;
+    }
+    while (s->first < s->sent && s->tickets[s->first].answered)
+        s->first++;
+}
+
+static void note_return(struct sending *s, const amqp_basic_return_t *back)
+{
+    s->n_exchange = back->exchange.len <= AMQP_SHORT_MAX ? back->exchange.len : 0;
+    s->n_routing_key = back->routing_key.len <= AMQP_SHORT_MAX ? back->routing_key.len : 0;
+    memcpy(s->exchange, amqp_str(back->exchange).p, s->n_exchange);
+    memcpy(s->routing_key, amqp_str(back->routing_key).p, s->n_routing_key);
+}
+
+static void take_return(struct sending *s, const amqp_basic_properties_t *properties)
+{
+    const bool has_id = (properties->_flags & AMQP_BASIC_MESSAGE_ID_FLAG) != 0;
+    const struct semel_str id = has_id ? amqp_str(properties->message_id) : (struct semel_str){NULL, 0};
+
+    for (size_t i = s->next_return; i < s->sent; i++) {
+        struct semel_publish *item = &s->items[s->tickets[i].item];
+        struct place place;
+        if (!find_place(item, &place) ||
+            !semel__str_eq(place.exchange, (struct semel_str){s->exchange, s->n_exchange}) ||
+            !semel__str_eq(place.routing_key, (struct semel_str){s->routing_key, s->n_routing_key}) ||
+            (item->id.n <= AMQP_SHORT_MAX && !semel__str_eq(item->id, id)))
+            continue;
+        item->status = SEMEL_INVALID;
+        s->next_return = i + 1;
+        return;
+    }
+}
+
+static semel_status take_method(struct sending *s, const amqp_method_t *method, struct semel_error *err)
+{
+    if (method->id == AMQP_BASIC_ACK_METHOD) {
+        const amqp_basic_ack_t *ack = method->decoded;
+        answer(s, ack->delivery_tag, ack->multiple != 0, true);
+    } else if (method->id == AMQP_BASIC_NACK_METHOD) {
+        const amqp_basic_nack_t *nack = method->decoded;
+        answer(s, nack->delivery_tag, nack->multiple != 0, false);
+    } else if (method->id == AMQP_BASIC_RETURN_METHOD) {
+        note_return(s, method->decoded);
+    } else {
+        return semel__amqp_link_method(&s->amqp->sender, method, err);
+    }
+    return SEMEL_OK;
+}
+
+/* One frame, if one comes in time. */
+static semel_status look(struct sending *s, int64_t wait_us, bool *ret_got, struct semel_error *err)
+{
+    struct amqp_link *link = &s->amqp->sender;
+    amqp_frame_t frame;
+    semel_status status = semel__amqp_receive(link, wait_us, &frame, ret_got, err);
+
+    if (status != SEMEL_OK || !*ret_got)
+        return status;
+    if (frame.frame_type == AMQP_FRAME_METHOD)
+        return take_method(s, &frame.payload.method, err);
+    if (frame.frame_type == AMQP_FRAME_HEADER && frame.payload.properties.class_id == AMQP_BASIC_CLASS)
+        take_return(s, frame.payload.properties.decoded);
+    return SEMEL_OK;
+}
+
+static semel_status look_at_all(struct sending *s, struct semel_error *err)
+{
+    semel_status status = SEMEL_OK;
+    bool got = true;
+
+    while (status == SEMEL_OK && got)
+        status = look(s, 0, &got, err);
+    return status;
+}
+
+/* Waits until everything on its way is answered. */
+static semel_status settle(struct sending *s, struct semel_error *err)
+{
+    const int64_t until_us = semel__steady_us() + patience_us(&s->amqp->sender);
+    semel_status status = SEMEL_OK;
+    bool got;
+
+    while (status == SEMEL_OK && s->first < s->sent) {
+        const int64_t left_us = until_us - semel__steady_us();
+        if (left_us <= 0)
+            return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "amqp: the server does not confirm%s",
+                               s->amqp->sender.blocked ? ": it takes no messages at the moment" : "");
+        status = look(s, left_us, &got, err);
+    }
+    return status;
+}
+
+/* Connects if need be, and starts counting. */
+static semel_status open_sender(struct sending *s, struct semel_error *err)
+{
+    struct amqp *amqp = s->amqp;
+    semel_status status = SEMEL_OK;
+
+    s->sent = s->first = s->next_return = 0;
+    amqp->sender.until_us = s->until_us;
+    if (amqp->sender.conn != NULL && look_at_all(s, NULL) != SEMEL_OK)
+        semel__amqp_link_close(&amqp->sender, false); /* it went while nobody looked */
+    if (amqp->sender.conn == NULL) {
+        amqp->published = 0;
+        amqp->n_known = 0;
+        status = semel__amqp_link_open(&amqp->sender, &amqp->conf, 0, s->until_us, err);
+        if (status == SEMEL_OK && amqp_confirm_select(amqp->sender.conn, AMQP_CHANNEL) == NULL) {
+            status = semel__amqp_fail_reply(amqp_get_rpc_reply(amqp->sender.conn), "asking for confirmations", err);
+            semel__amqp_link_close(&amqp->sender, false);
+        }
+    }
+    s->base = amqp->published;
+    return status;
+}
+
+static void cork(const struct amqp_link *link, int on)
+{
+    (void)setsockopt(amqp_get_sockfd(link->conn), IPPROTO_TCP, TCP_CORK, &on, sizeof on);
+}
+
+static bool is_known(const struct amqp *amqp, struct semel_str exchange)
+{
+    return exchange.n == 0 || semel__str_eq(exchange, (struct semel_str){amqp->known, amqp->n_known});
+}
+
+/* The server's refusal is about this one, because nothing else is on its way. */
+static semel_status send_alone(struct sending *s, size_t at, const struct place *place, struct semel_error *err)
+{
+    struct amqp *amqp = s->amqp;
+    semel_status status = settle(s, err);
 
     if (status != SEMEL_OK)
         return status;
-    if (conf.queue == NULL)
-        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "amqp: there is no queue to ask for; set queue");
+    status = send_item(s, at, place, err);
     if (status == SEMEL_OK)
-        status = semel__amqp_link_open(&link, &conf, 0, err);
-    if (status == SEMEL_OK) {
-        status = ask_queue(&link, conf.queue, ret, err);
-        semel__amqp_link_close(&link, true);
+        status = settle(s, err);
+    if (status == SEMEL_OK && place->exchange.n > 0) {
+        memcpy(amqp->known, place->exchange.p, place->exchange.n);
+        amqp->n_known = place->exchange.n;
     }
-    semel__amqp_conf_done(&conf);
+    if (status != SEMEL_INVALID)
+        return status;
+    s->items[at].status = SEMEL_INVALID;
+    semel__amqp_link_close(&amqp->sender, false);
+    return open_sender(s, err);
+}
+
+static semel_status send_all(struct sending *s, struct semel_error *err)
+{
+    semel_status status = SEMEL_OK;
+
+    for (size_t i = 0; status == SEMEL_OK && i < s->n && !s->amqp->sender.blocked && semel__steady_us() < s->until_us;
+         i++) {
+        const struct semel_publish *item = &s->items[i];
+        struct place place;
+        if (!find_place(item, &place) || !fits(item, (size_t)amqp_get_frame_max(s->amqp->sender.conn)))
+            s->items[i].status = SEMEL_INVALID;
+        else if (!is_known(s->amqp, place.exchange) || item->payload.n > ALONE_BYTES)
+            status = send_alone(s, i, &place, err);
+        else
+            status = send_item(s, i, &place, err);
+        if (status == SEMEL_OK && i % LOOK_EVERY == 0)
+            status = look_at_all(s, err);
+    }
+    return status;
+}
+
+semel_status semel__amqp_publish(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
+                                 struct semel_error *err)
+{
+    struct amqp *amqp = (struct amqp *)broker;
+    struct sending s = {.amqp = amqp,
+                        .items = items,
+                        .n = n,
+                        .until_us = semel__steady_us() + (int64_t)timeout_ms * 1000,
+                        .tickets = semel__calloc(n, sizeof *s.tickets)};
+    semel_status status = s.tickets != NULL ? open_sender(&s, err) : semel__fail_memory(err);
+
+    if (status == SEMEL_OK) {
+        if (n > 1)
+            cork(&amqp->sender, 1);
+        status = send_all(&s, err);
+        if (status == SEMEL_OK) {
+            cork(&amqp->sender, 0);
+            status = settle(&s, err);
+        }
+        if (status != SEMEL_OK)
+            semel__amqp_link_close(&amqp->sender, false);
+        status = SEMEL_OK; /* each item has its own */
+    }
+    semel__free(s.tickets);
     return status;
 }

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * amqp_private.h: the inside of the AMQP driver:
- *   amqp.c         the source: opening, closing, poll and the answers to deliveries
- *   amqp_link.c    a connection: settings, connecting, TLS, sending without hanging, what an error means, questions
- *   amqp_message.c from frames to messages, and their headers and properties as text; knows nothing of connections
- *   amqp_window.c  which deliveries have no answer yet; knows nothing of librabbitmq's connections
- *   amqp_send.c    the sink: publish
+ *   amqp.c       the source: settings, the window of unanswered deliveries, messages from frames, poll, answers
+ *   amqp_link.c  a connection: connecting, TLS, sending without hanging, what an error means; and the sink
  *
  * librabbitmq is not used where it would wait for ever: messages are put together from frames here, and a frame is
  * sent only when the socket has room for it (AMQP_FRAME_PART).
@@ -26,6 +23,7 @@
 
 #include "base/error.h"
 #include "base/str.h"
+#include "base/wait.h"
 #include "broker/amqp.h"
 
 #define AMQP_CHANNEL ((amqp_channel_t)1)
@@ -126,34 +124,33 @@ int semel__amqp_delivery_count(const amqp_basic_properties_t *properties);
 
 struct amqp_link {
     amqp_connection_state_t conn; /* NULL: not connected */
-    int timeout_ms;
-    bool blocked; /* the server takes no messages */
-    int x509;     /* why its certificate is not believed, as OpenSSL counts; 0: it was not refused */
+    int timeout_ms;               /* of one step */
+    int64_t until_us;             /* no step goes beyond; SEMEL_NONE: there is no such bound */
+    bool blocked;                 /* the server takes no messages */
+    int x509;                     /* why its certificate is not believed, as OpenSSL counts; 0: it was not refused */
 };
 
-int64_t semel__amqp_now_us(void); /* monotonic */
-struct semel_str semel__amqp_str(amqp_bytes_t bytes);
+static inline struct semel_str amqp_str(amqp_bytes_t bytes)
+{
+    return (struct semel_str){bytes.len > 0 ? bytes.bytes : "", bytes.len};
+}
 
 /* Connects, logs in, opens AMQP_CHANNEL. Not OK (RETRY, INVALID): the link is closed. heartbeat_s 0: none. */
 semel_status semel__amqp_link_open(struct amqp_link *link, const struct amqp_conf *conf, int heartbeat_s,
-                                   struct semel_error *err);
+                                   int64_t until_us, struct semel_error *err);
 /* In peace: the server has read everything before it is closed, if that does not take too long. */
 void semel__amqp_link_close(struct amqp_link *link, bool in_peace);
 semel_status semel__amqp_open_channel(struct amqp_link *link, struct semel_error *err);
 semel_status semel__amqp_close_channel(struct amqp_link *link, struct semel_error *err);
-/* Waits until the socket has room for AMQP_FRAME_PART bytes. false: it does not get any in time. */
-bool semel__amqp_has_room(const struct amqp_link *link);
 semel_status semel__amqp_send(struct amqp_link *link, amqp_channel_t channel, amqp_method_number_t id, void *method,
                               struct semel_error *err);
+semel_status semel__amqp_send_frame(struct amqp_link *link, const amqp_frame_t *frame, struct semel_error *err);
 /* OK with *ret_got: a frame is there. Otherwise the status says what became of the connection. */
 semel_status semel__amqp_receive(struct amqp_link *link, int64_t wait_us, amqp_frame_t *ret, bool *ret_got,
                                  struct semel_error *err);
-/* What the server says when it closes the connection or the channel, or when an RPC fails. `what` was tried. RETRY or
- * INVALID. */
-semel_status semel__amqp_fail_close(const amqp_method_t *method, const char *what, struct semel_error *err);
+/* What the server says when an RPC fails. `what` was tried. RETRY or INVALID. */
 semel_status semel__amqp_fail_reply(amqp_rpc_reply_t reply, const char *what, struct semel_error *err);
-semel_status semel__amqp_fail_library(int code, const char *what, struct semel_error *err);
-/* A method of channel 0 that every connection meets: remembers whether it is blocked. Not OK: the server closes. */
+/* A method that every connection meets: remembers whether it is blocked. Not OK: the server closes it or the channel. */
 semel_status semel__amqp_link_method(struct amqp_link *link, const amqp_method_t *method, struct semel_error *err);
 
 /* ---- the handle --------------------------------------------------------------------------------------- */
@@ -176,8 +173,7 @@ struct amqp {
     size_t n_known;
 };
 
-/* amqp_send.c */
-semel_status semel__amqp_publish(struct semel_broker *broker, struct semel_publish *items, size_t n,
+semel_status semel__amqp_publish(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
                                  struct semel_error *err);
 
 #endif

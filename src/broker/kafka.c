@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * kafka.c: Kafka as a source: joining the group and leaving it, partitions that come and go, commits, poll, answers,
- * and going back. See kafka.h.
+ * kafka.c: Kafka as a source: joining the group and leaving it, partitions that come and go, what was delivered and
+ * acknowledged of each, commits, poll, answers, and going back. See kafka.h.
  *
  * librdkafka's threads fetch into one queue of ours, `messages`, to which every partition is forwarded. Group
  * membership, errors and answers come by the consumer's own queue. So a handle that is full can stay a member without
@@ -10,6 +10,14 @@
  * A partition begins where the hook says, else where the group left off, else, when `first` allows it, at its
  * beginning. The driver asks for the group's offsets itself, because the library has one setting for "there is none"
  * and "it is out of range", and the second must never be answered by a jump.
+ *
+ * A lane keeps the unanswered deliveries of one partition in a ring, in the order of their offsets. An acknowledged one
+ * leaves when everything before it has left; `done` is behind the last that left. A tag is the place of the lane, its
+ * serial and the delivery's sequence number, 14, 22 and 28 bits; the last two wrap around, which matters only to a tag
+ * as old as four million assignments or 268 million deliveries.
+ *
+ * Invariants of lanes: slots are ascending in offset and in seq; the first slot, if any, is not acknowledged; done never
+ * decreases, and every delivery below it was acknowledged; in_flight counts the slots that are not acknowledged.
  *
  * Invariants: callbacks run in the thread that owns the handle, inside poll, close or reopen. A lane exists for exactly
  * the partitions that are assigned. What is committed is lane->done of a lane that is ours; one commit is on its way at
@@ -22,12 +30,11 @@
 #define _GNU_SOURCE /* memrchr */
 #include "broker/kafka_private.h"
 
+#include <assert.h>
 #include <stdio.h>
 #ifdef __linux__
 #include <sys/prctl.h>
 #endif
-
-#include "base/clock.h"
 
 #define POLL_MAX ((size_t)4096)
 #define POLL_BYTES ((size_t)1 << 20) /* a batch ends early when it has become as large as this */
@@ -49,6 +56,229 @@
 #define LONG_SLACK_NS 50000000ul
 #define NUMBER_MAX 20 /* -9223372036854775808 */
 #define WARN_LEVEL 3  /* as syslog counts */
+#define SEQ_BITS 28
+#define SEQ_MASK ((UINT32_C(1) << SEQ_BITS) - 1)
+#define SERIAL_BITS 22
+#define SERIAL_MASK ((UINT32_C(1) << SERIAL_BITS) - 1)
+#define SLOTS_FIRST 64
+
+static_assert(KAFKA_IN_FLIGHT_MAX < SEQ_MASK / 2, "a ring is shorter than half the round of its numbers");
+
+static uint32_t new_serial(void)
+{
+    static _Atomic uint32_t last;
+    uint32_t serial;
+
+    do
+        serial = (atomic_fetch_add(&last, 1) + 1) & SERIAL_MASK;
+    while (serial == 0);
+    return serial;
+}
+
+/* ---- lanes -------------------------------------------------------------------------------------------- */
+
+static struct kafka_lane *free_place(struct kafka_lanes *lanes)
+{
+    for (size_t i = 0; i < lanes->n; i++)
+        if (lanes->at[i].topic == NULL)
+            return &lanes->at[i];
+    if (lanes->n == lanes->cap) {
+        const size_t cap = lanes->cap == 0 ? 16 : 2 * lanes->cap;
+        struct kafka_lane *at = lanes->n < KAFKA_LANES_MAX ? semel__realloc(lanes->at, cap, sizeof *at) : NULL;
+        if (at == NULL)
+            return NULL;
+        lanes->at = at;
+        lanes->cap = cap;
+    }
+    lanes->at[lanes->n] = (struct kafka_lane){0};
+    return &lanes->at[lanes->n++];
+}
+
+struct kafka_lane *semel__kafka_lane_add(struct kafka_lanes *lanes, const char *topic, int32_t partition)
+{
+    struct kafka_lane *lane = free_place(lanes);
+    const size_t n = strlen(topic) + 1;
+    char *copy = lane != NULL ? semel__alloc(n) : NULL;
+
+    if (copy == NULL)
+        return NULL;
+    memcpy(copy, topic, n);
+    *lane = (struct kafka_lane){.topic = copy,
+                                .partition = partition,
+                                .serial = new_serial(),
+                                .expect = -1,
+                                .highest = -1,
+                                .done = -1,
+                                .sent = -1,
+                                .held_until_us = SEMEL_NONE};
+    return lane;
+}
+
+static bool is_lane(const struct kafka_lane *lane, const char *topic, int32_t partition)
+{
+    return lane->topic != NULL && lane->partition == partition && strcmp(lane->topic, topic) == 0;
+}
+
+struct kafka_lane *semel__kafka_lane_find(struct kafka_lanes *lanes, const char *topic, int32_t partition)
+{
+    if (lanes->last < lanes->n && is_lane(&lanes->at[lanes->last], topic, partition))
+        return &lanes->at[lanes->last];
+    for (size_t i = 0; i < lanes->n; i++)
+        if (is_lane(&lanes->at[i], topic, partition)) {
+            lanes->last = i;
+            return &lanes->at[i];
+        }
+    return NULL;
+}
+
+static struct kafka_slot *slot_at(const struct kafka_lane *lane, size_t i)
+{
+    assert(lane->cap > 0);
+    return &lane->slots[(lane->first + i) % lane->cap];
+}
+
+/* Forgets the slots from the i-th on. */
+static void cut(struct kafka_lanes *lanes, struct kafka_lane *lane, size_t i)
+{
+    while (lane->n > i)
+        if (!slot_at(lane, --lane->n)->acked)
+            lanes->in_flight--;
+}
+
+void semel__kafka_lane_drop(struct kafka_lanes *lanes, struct kafka_lane *lane)
+{
+    cut(lanes, lane, 0);
+    semel__free(lane->slots);
+    semel__free(lane->topic);
+    *lane = (struct kafka_lane){0};
+}
+
+void semel__kafka_lanes_done(struct kafka_lanes *lanes)
+{
+    for (size_t i = 0; i < lanes->n; i++)
+        if (lanes->at[i].topic != NULL)
+            semel__kafka_lane_drop(lanes, &lanes->at[i]);
+    assert(lanes->in_flight == 0);
+    semel__free(lanes->at);
+    *lanes = (struct kafka_lanes){0};
+}
+
+/* ---- deliveries --------------------------------------------------------------------------------------- */
+
+enum kafka_offer semel__kafka_lane_offer(const struct kafka_lane *lane, int64_t offset)
+{
+    if (lane->held_until_us != SEMEL_NONE || offset < lane->next)
+        return KAFKA_STALE;
+    return lane->expect >= 0 && offset > lane->expect ? KAFKA_MISSING : KAFKA_TAKE;
+}
+
+static bool make_room(struct kafka_lane *lane)
+{
+    const size_t cap = lane->cap == 0 ? SLOTS_FIRST : 2 * lane->cap;
+    struct kafka_slot *slots;
+
+    if (lane->n < lane->cap)
+        return true;
+    if (cap > 2 * KAFKA_IN_FLIGHT_MAX)
+        return false;
+    slots = semel__calloc(cap, sizeof *slots);
+    if (slots == NULL)
+        return false;
+    for (size_t i = 0; i < lane->n; i++)
+        slots[i] = *slot_at(lane, i);
+    semel__free(lane->slots);
+    lane->slots = slots;
+    lane->first = 0;
+    lane->cap = cap;
+    return true;
+}
+
+bool semel__kafka_lane_take(struct kafka_lanes *lanes, struct kafka_lane *lane, int64_t offset, uint64_t *ret_tag)
+{
+    const uint64_t place = (uint64_t)(lane - lanes->at);
+
+    assert(offset >= lane->next);
+    if (!make_room(lane))
+        return false;
+    *slot_at(lane, lane->n++) = (struct kafka_slot){.offset = offset, .seq = lane->next_seq};
+    *ret_tag = place << (SERIAL_BITS + SEQ_BITS) | (uint64_t)lane->serial << SEQ_BITS | lane->next_seq;
+    lane->next_seq = (lane->next_seq + 1) & SEQ_MASK;
+    lane->next = offset + 1;
+    lane->expect = -1;
+    lane->expect_tries = 0;
+    lanes->in_flight++;
+    return true;
+}
+
+/* The slot of a tag that is still unanswered, and its place in the ring; NULL: fenced. */
+static struct kafka_slot *find_slot(struct kafka_lanes *lanes, uint64_t tag, struct kafka_lane **ret_lane,
+                                    size_t *ret_i)
+{
+    const uint64_t place = tag >> (SERIAL_BITS + SEQ_BITS);
+    const uint32_t serial = (uint32_t)(tag >> SEQ_BITS) & SERIAL_MASK, seq = (uint32_t)tag & SEQ_MASK;
+    struct kafka_lane *lane = place < lanes->n ? &lanes->at[place] : NULL;
+    size_t low = 0, high = lane != NULL && lane->topic != NULL && lane->serial == serial ? lane->n : 0;
+    const uint32_t base = high > 0 ? slot_at(lane, 0)->seq : 0;
+
+    while (low < high) {
+        const size_t mid = low + (high - low) / 2;
+        struct kafka_slot *slot = slot_at(lane, mid);
+        if (slot->seq == seq) {
+            *ret_lane = lane;
+            *ret_i = mid;
+            return slot->acked ? NULL : slot;
+        }
+        if (((slot->seq - base) & SEQ_MASK) < ((seq - base) & SEQ_MASK))
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return NULL;
+}
+
+bool semel__kafka_lane_ack(struct kafka_lanes *lanes, uint64_t tag)
+{
+    struct kafka_lane *lane;
+    size_t i;
+    struct kafka_slot *slot = find_slot(lanes, tag, &lane, &i);
+
+    if (slot == NULL)
+        return false;
+    slot->acked = true;
+    lanes->in_flight--;
+    while (lane->n > 0 && slot_at(lane, 0)->acked) {
+        lane->done = slot_at(lane, 0)->offset + 1;
+        lane->first = (lane->first + 1) % lane->cap;
+        lane->n--;
+    }
+    return true;
+}
+
+bool semel__kafka_lane_back(struct kafka_lanes *lanes, uint64_t tag, int delay_ms)
+{
+    struct kafka_lane *lane;
+    size_t i;
+
+    if (find_slot(lanes, tag, &lane, &i) == NULL)
+        return false;
+    lane->back_to = lane->back && lane->back_to < i ? lane->back_to : i;
+    lane->back_ms = lane->back && lane->back_ms > delay_ms ? lane->back_ms : delay_ms;
+    lane->back = true;
+    return true;
+}
+
+int64_t semel__kafka_lane_rewind(struct kafka_lanes *lanes, struct kafka_lane *lane)
+{
+    assert(lane->back && lane->back_to < lane->n);
+    lane->next = slot_at(lane, lane->back_to)->offset;
+    lane->expect = lane->next;
+    lane->expect_tries = 0;
+    lane->back = false;
+    cut(lanes, lane, lane->back_to);
+    return lane->next;
+}
+
+/* ---- the handle ----------------------------------------------------------------------------------------- */
 
 static const struct semel_broker_ops kafka_ops;
 
@@ -57,23 +287,11 @@ static struct kafka *self(struct semel_broker *broker)
     return (struct kafka *)broker;
 }
 
-int64_t semel__kafka_now_us(void)
-{
-    return semel__now(&semel__clock_real);
-}
-
-int semel__kafka_left_ms(int64_t from_us, int wait_ms)
-{
-    const int64_t past_us = semel__kafka_now_us() - from_us;
-
-    return past_us < 0 || past_us >= (int64_t)wait_ms * 1000 ? 0 : wait_ms - (int)(past_us / 1000);
-}
-
 /* The library says so, but not while it waits for a rebalance to be served; so we look at the time ourselves. */
 static bool is_lost(const struct kafka *kafka)
 {
     return kafka->lost || rd_kafka_assignment_lost(kafka->rk) != 0 ||
-           (kafka->polled_us != SEMEL_NONE && semel__kafka_now_us() - kafka->polled_us > kafka->patience_us);
+           (kafka->polled_us != SEMEL_NONE && semel__steady_us() - kafka->polled_us > kafka->patience_us);
 }
 
 static void die(struct kafka *kafka, const struct semel_error *why)
@@ -146,7 +364,7 @@ static enum semel_class class_of(rd_kafka_resp_err_t code)
 
 void semel__kafka_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
 {
-    struct kafka *kafka = ((const struct kafka_ear *)opaque)->kafka;
+    struct kafka *kafka = ((const struct kafka_callback_context *)opaque)->kafka;
 
     (void)rk;
     if (code == RD_KAFKA_RESP_ERR__FATAL) {
@@ -175,11 +393,11 @@ static void is_there(struct kafka *kafka)
 static semel_status away(struct kafka *kafka, struct semel_error *err)
 {
     const struct rd_kafka_metadata *found;
-    const int64_t now_us = semel__kafka_now_us();
+    const int64_t now_us = semel__steady_us();
 
     if (!kafka->away)
         return SEMEL_OK;
-    if (now_us >= kafka->ask_us || kafka->ask_us - now_us > ASK_EVERY_US) { /* the clock may have been set back */
+    if (now_us >= kafka->ask_us) {
         kafka->ask_us = now_us + ASK_EVERY_US;
         kafka->ask_ms = kafka->ask_ms < ASK_MS ? ASK_MS : kafka->ask_ms < ASK_MAX_MS ? 2 * kafka->ask_ms : ASK_MAX_MS;
         if (rd_kafka_metadata(kafka->rk, 0, NULL, &found, kafka->ask_ms) == RD_KAFKA_RESP_ERR_NO_ERROR) {
@@ -270,7 +488,7 @@ static void send_commit(struct kafka *kafka, const rd_kafka_topic_partition_list
 {
     kafka->committing = rd_kafka_commit_queue(kafka->rk, list, kafka->commits, committed, kafka) ==
                         RD_KAFKA_RESP_ERR_NO_ERROR;
-    kafka->next_commit_us = semel__time_add(semel__kafka_now_us(), COMMIT_MS * 1000);
+    kafka->next_commit_us = semel__steady_us() + COMMIT_MS * 1000;
 }
 
 static bool add_commit(rd_kafka_topic_partition_list_t *list, struct kafka_lane *lane)
@@ -300,11 +518,9 @@ static bool is_idle(const struct kafka *kafka)
 
 static void commit_offsets(struct kafka *kafka, bool now)
 {
-    const int64_t wait_us = kafka->next_commit_us - semel__kafka_now_us();
     rd_kafka_topic_partition_list_t *list;
 
-    /* A clock that was set back must not hold it up. */
-    if (kafka->committing || (!now && wait_us > 0 && wait_us <= COMMIT_MS * 1000) || !wants_commit(kafka))
+    if (kafka->committing || (!now && semel__steady_us() < kafka->next_commit_us) || !wants_commit(kafka))
         return;
     list = rd_kafka_topic_partition_list_new((int)kafka->lanes.n);
     for (size_t i = 0; i < kafka->lanes.n; i++)
@@ -315,11 +531,11 @@ static void commit_offsets(struct kafka *kafka, bool now)
 
 static void flush_commits(struct kafka *kafka, int wait_ms)
 {
-    const int64_t from_us = semel__kafka_now_us();
+    const int64_t from_us = semel__steady_us();
     bool again = false;
 
     while (!is_lost(kafka)) {
-        const int left_ms = semel__kafka_left_ms(from_us, wait_ms);
+        const int left_ms = kafka_left_ms(from_us, wait_ms);
         if (!kafka->committing) {
             commit_offsets(kafka, !again); /* one that was refused is not sent again at once */
             again = true;
@@ -382,12 +598,12 @@ static rd_kafka_resp_err_t try_to_seek(rd_kafka_t *rk, rd_kafka_topic_partition_
  * the same place twice is there. */
 static semel_status seek(struct kafka *kafka, rd_kafka_topic_partition_list_t *list, struct semel_error *err)
 {
-    const int64_t from_us = semel__kafka_now_us();
+    const int64_t from_us = semel__steady_us();
     rd_kafka_resp_err_t code;
 
     do
         code = try_to_seek(kafka->rk, list);
-    while (code == RD_KAFKA_RESP_ERR__TIMED_OUT && semel__kafka_left_ms(from_us, SEEK_MS) > 0);
+    while (code == RD_KAFKA_RESP_ERR__TIMED_OUT && kafka_left_ms(from_us, SEEK_MS) > 0);
     if (code == RD_KAFKA_RESP_ERR_NO_ERROR)
         return SEMEL_OK;
     die_because(kafka, code, SEMEL_CLASS_ENVIRONMENT, "going back failed: %s", rd_kafka_err2str(code));
@@ -398,12 +614,10 @@ static semel_status seek(struct kafka *kafka, rd_kafka_topic_partition_list_t *l
 
 static void hold(struct kafka_lane *lane, int delay_ms)
 {
-    const int64_t now_us = semel__kafka_now_us(), until_us = semel__time_add(now_us, (int64_t)delay_ms * 1000);
+    const int64_t until_us = semel__steady_us() + (int64_t)delay_ms * 1000;
 
-    if (lane->held_until_us != SEMEL_NONE && lane->held_until_us >= until_us)
-        return;
-    lane->held_until_us = until_us;
-    lane->held_us = (int64_t)delay_ms * 1000;
+    if (lane->held_until_us < until_us) /* SEMEL_NONE is below all times */
+        lane->held_until_us = until_us;
 }
 
 /* Goes back in every lane that is chosen. Not OK: the handle is dead. */
@@ -457,14 +671,12 @@ static void seek_again(struct kafka *kafka, struct kafka_lane *lane)
 
 static void end_pauses(struct kafka *kafka)
 {
-    const int64_t now_us = semel__kafka_now_us();
+    const int64_t now_us = semel__steady_us();
     rd_kafka_topic_partition_list_t *list = NULL;
 
     for (size_t i = 0; i < kafka->lanes.n; i++) {
         struct kafka_lane *lane = &kafka->lanes.at[i];
-        if (lane->topic == NULL || lane->held_until_us == SEMEL_NONE)
-            continue;
-        if (now_us < lane->held_until_us && lane->held_until_us - now_us <= lane->held_us)
+        if (lane->topic == NULL || lane->held_until_us == SEMEL_NONE || now_us < lane->held_until_us)
             continue;
         lane->held_until_us = SEMEL_NONE;
         list = list != NULL ? list : rd_kafka_topic_partition_list_new(1);
@@ -648,10 +860,9 @@ static void revoke(struct kafka *kafka, rd_kafka_topic_partition_list_t *list)
     (void)apply(kafka->rk, list, false);         /* it fails only for what is not assigned anyway */
 }
 
-void semel__kafka_rebalance(rd_kafka_t *rk, rd_kafka_resp_err_t code, rd_kafka_topic_partition_list_t *list,
-                            void *opaque)
+static void rebalance(rd_kafka_t *rk, rd_kafka_resp_err_t code, rd_kafka_topic_partition_list_t *list, void *opaque)
 {
-    struct kafka *kafka = ((const struct kafka_ear *)opaque)->kafka;
+    struct kafka *kafka = ((const struct kafka_callback_context *)opaque)->kafka;
 
     if (code == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS) {
         kafka->joined = true;
@@ -675,7 +886,7 @@ static void serve(struct kafka *kafka, int wait_ms)
         die_because(kafka, RD_KAFKA_RESP_ERR__MAX_POLL_EXCEEDED, SEMEL_CLASS_ENVIRONMENT,
                     "nobody polled for longer than max.poll.interval.ms; the group has gone on without this member");
     }
-    kafka->polled_us = semel__kafka_now_us();
+    kafka->polled_us = semel__steady_us();
     for (int i = 0; i < SERVE_MAX && !kafka->dead; i++, wait_ms = 0) {
         message = rd_kafka_consumer_poll(kafka->rk, wait_ms);
         if (message == NULL)
@@ -769,6 +980,7 @@ static semel_status join_group(struct kafka *kafka, struct semel_error *err)
     rd_kafka_resp_err_t code;
     char text[sizeof err->text];
 
+    rd_kafka_conf_set_rebalance_cb(conf, rebalance);
     kafka->rk = new_reader(kafka, conf, text, sizeof text);
     if (kafka->rk == NULL) {
         rd_kafka_conf_destroy(conf);
@@ -797,7 +1009,7 @@ static bool is_member(struct kafka *kafka)
 
 static void serve_while(struct kafka *kafka, bool (*wanted)(struct kafka *kafka), int64_t from_us)
 {
-    while (wanted(kafka) && semel__kafka_left_ms(from_us, CLOSE_MS / 2) > 0) {
+    while (wanted(kafka) && kafka_left_ms(from_us, CLOSE_MS / 2) > 0) {
         rd_kafka_message_t *message = rd_kafka_consumer_poll(kafka->rk, SERVE_MS);
         if (message != NULL)
             rd_kafka_message_destroy(message);
@@ -824,7 +1036,7 @@ static bool has_not_left(struct kafka *kafka)
  * its share. So we wait for that. If it does not come, the consumer leaves but is never destroyed; false says so. */
 static bool leave(struct kafka *kafka)
 {
-    const int64_t from_us = semel__kafka_now_us();
+    const int64_t from_us = semel__steady_us();
     bool may_destroy;
 
     kafka->dead = true; /* whatever is assigned from now on begins nothing */
@@ -852,7 +1064,7 @@ static void leave_group(struct kafka *kafka)
     if (may_destroy)
         rd_kafka_destroy_flags(kafka->rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
     else
-        kafka->ear->outlives = true;
+        kafka->context->outlives = true;
     kafka->rk = NULL;
     kafka->joined = false;
     kafka->lost = false;
@@ -980,7 +1192,6 @@ static semel_status refuse(const char *text, struct semel_error *err)
 static void release(struct kafka *kafka)
 {
     leave_group(kafka);
-    semel__kafka_sender_close(kafka);
     semel__kafka_unconfigure(kafka);
 }
 
@@ -1173,7 +1384,7 @@ static semel_status kafka_poll(struct semel_broker *broker, size_t max, int wait
                                struct semel_delivery **ret_deliveries, size_t *ret_n, struct semel_error *err)
 {
     struct kafka *kafka = self(broker);
-    const int64_t from_us = semel__kafka_now_us();
+    const int64_t from_us = semel__steady_us();
     semel_status status = ready(kafka, err);
     struct semel_delivery *deliveries = NULL;
     size_t n = 0;
@@ -1187,7 +1398,7 @@ static semel_status kafka_poll(struct semel_broker *broker, size_t max, int wait
         status = tell(kafka, err);
         if (status == SEMEL_OK)
             status = take(kafka, max < POLL_MAX ? max : POLL_MAX, arena, &deliveries, &n, err);
-        left_ms = semel__kafka_left_ms(from_us, wait_ms);
+        left_ms = kafka_left_ms(from_us, wait_ms);
         if (status != SEMEL_OK || n > 0 || left_ms == 0)
             break;
         wait_a_while(kafka, left_ms);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * kafka_conf.c: the options of a Kafka handle as librdkafka's settings; what librdkafka says of them and of a
- * connection, in words that name our settings; and questions to the servers before there is a handle.
+ * kafka_conf.c: everything of a Kafka handle that is not the consumer group: its options as librdkafka's settings, what
+ * librdkafka says of them and of a connection in words that name our settings, questions to the servers, and the sink.
  *
  * Three layers of settings: what the driver's promises rest on (nobody may change it), what keeps a handle small
  * (`defaults`, which a property of the same name replaces), and the properties of `allowed` that a user gave. A fetched
@@ -13,9 +13,15 @@
  *
  * Who asks joins no group, reads nothing, and makes no topic, whatever the servers allow.
  *
+ * publish uses an idempotent producer that waits for all replicas in sync. What a delivery report says becomes the item's
+ * status: confirmed, certainly not sent, refused, or unknown. The producer's own memory of what it sent ends with it
+ * (P28): whoever sends again relies on the id that each message carries. A producer that has turned fatal, or that still
+ * had messages when the time was over, is closed, and the next publish opens a new one.
+ *
  * Invariants: no secret is ever part of an error's text, and no control character; a topic name is checked, because
  * librdkafka takes one that begins with '^' for a pattern. Every wait of a question counts against one time-out; what a
- * server does not tell stays "not told", never a guess.
+ * server does not tell stays "not told", never a guess. publish returns when each item has its report, so that no report can
+ * point to an item that is gone.
  */
 #define _GNU_SOURCE /* memrchr */
 #include "broker/kafka_private.h"
@@ -30,6 +36,9 @@
 #define DEBUG_LEVEL 7
 #define SAID 160
 #define STEP_MS 500
+#define SEND_STEP_MS 50
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 #define READ 1u
 #define WRITE 2u
@@ -121,8 +130,6 @@ static const struct setting allowed[] = {
     {WRITE, "topic.metadata.propagation.max.ms", NULL},
     {BOTH, "topic.metadata.refresh.interval.ms", NULL},
 };
-
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 size_t semel__kafka_properties(const char *const **ret_names)
 {
@@ -329,12 +336,12 @@ semel_status semel__kafka_refused(const char *text, struct semel_error *err)
 int semel__kafka_certificate(rd_kafka_t *rk, const char *broker, int32_t id, int *x509_error, int depth,
                              const char *buf, size_t size, char *text, size_t n_text, void *opaque)
 {
-    struct kafka_ear *ear = opaque;
+    struct kafka_callback_context *context = opaque;
 
     (void)rk, (void)broker, (void)id, (void)depth, (void)buf, (void)size;
     if (*x509_error == 0)
         return 1;
-    atomic_store(&ear->x509, *x509_error);
+    atomic_store(&context->x509, *x509_error);
     snprintf(text, n_text, "%s", semel__tls_why(*x509_error));
     return 0;
 }
@@ -359,7 +366,7 @@ static void take_apart(const char *reason, struct semel_str *ret_where, struct s
 
 void semel__kafka_explain(struct kafka *kafka, int code, enum semel_class cls, const char *reason)
 {
-    const int x509 = strstr(reason, "certificate verify failed") != NULL ? atomic_load(&kafka->ear->x509) : 0;
+    const int x509 = strstr(reason, "certificate verify failed") != NULL ? atomic_load(&kafka->context->x509) : 0;
     struct semel_str where, said;
     char at[96], text[SAID], ours[SAID];
     const char *hint = "";
@@ -383,6 +390,188 @@ void semel__kafka_explain(struct kafka *kafka, int code, enum semel_class cls, c
     else
         semel__fail(&kafka->why, SEMEL_RETRY, cls, "kafka: %s: %s%s", at, ours, hint);
     kafka->why.code = code;
+}
+
+/* ---- publishing ---------------------------------------------------------------------------------------- */
+
+/* Of one publish; the reports of its items count down. */
+struct sending {
+    struct semel_publish *items;
+    size_t left;
+    int64_t from_us;
+    int timeout_ms;
+};
+
+/* One report: which item of which publish. */
+struct ticket {
+    struct sending *sending;
+    size_t at;
+};
+
+static bool is_refusal(rd_kafka_resp_err_t code)
+{
+    switch ((int)code) {
+    case RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE:
+    case RD_KAFKA_RESP_ERR_INVALID_MSG:
+    case RD_KAFKA_RESP_ERR_INVALID_MSG_SIZE:
+    case RD_KAFKA_RESP_ERR_INVALID_RECORD:
+    case RD_KAFKA_RESP_ERR_POLICY_VIOLATION:
+    case RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION:
+    case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
+    case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
+    case RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC:
+    case RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION:
+    case RD_KAFKA_RESP_ERR__INVALID_ARG:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void delivered(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque)
+{
+    struct ticket *ticket = message->_private;
+    struct semel_publish *item = &ticket->sending->items[ticket->at];
+
+    (void)rk, (void)opaque;
+    ticket->sending->left--;
+    if (message->err == RD_KAFKA_RESP_ERR_NO_ERROR)
+        item->status = SEMEL_OK;
+    else if (rd_kafka_message_status(message) != RD_KAFKA_MSG_STATUS_NOT_PERSISTED)
+        item->status = SEMEL_UNKNOWN;
+    else
+        item->status = is_refusal(message->err) ? SEMEL_INVALID : SEMEL_RETRY;
+}
+
+static void sender_close(struct kafka *kafka)
+{
+    if (kafka->sender != NULL)
+        rd_kafka_destroy(kafka->sender);
+    kafka->sender = NULL;
+}
+
+static semel_status open_sender(struct kafka *kafka, struct semel_error *err)
+{
+    char text[sizeof err->text];
+    rd_kafka_conf_t *conf;
+
+    if (kafka->sender != NULL)
+        return SEMEL_OK;
+    conf = rd_kafka_conf_dup(kafka->writer);
+    kafka->sender = rd_kafka_new(RD_KAFKA_PRODUCER, conf, text, sizeof text);
+    if (kafka->sender != NULL) {
+        if (kafka->hooks.log != NULL)
+            rd_kafka_set_log_queue(kafka->sender, NULL);
+        return SEMEL_OK;
+    }
+    rd_kafka_conf_destroy(conf);
+    return semel__kafka_refused(text, err);
+}
+
+/* NULL: no memory. */
+static rd_kafka_headers_t *headers_of(const struct semel_publish *item)
+{
+    rd_kafka_headers_t *headers = rd_kafka_headers_new(item->n_headers + 1);
+    rd_kafka_resp_err_t code = RD_KAFKA_RESP_ERR_NO_ERROR;
+
+    for (size_t i = 0; code == RD_KAFKA_RESP_ERR_NO_ERROR && i < item->n_headers; i++) {
+        const struct semel_pair *pair = &item->headers[i];
+        code = rd_kafka_header_add(headers, pair->name.p, (ssize_t)pair->name.n, pair->value.p, (ssize_t)pair->value.n);
+    }
+    if (code == RD_KAFKA_RESP_ERR_NO_ERROR && !semel__publish_has_id(item))
+        code = rd_kafka_header_add(headers, "id", 2, item->id.p, (ssize_t)item->id.n);
+    if (code == RD_KAFKA_RESP_ERR_NO_ERROR)
+        return headers;
+    rd_kafka_headers_destroy(headers);
+    return NULL;
+}
+
+static void *bytes_of(struct semel_str s)
+{
+    return (void *)(uintptr_t)s.p; /* they are copied */
+}
+
+/* OK: there will be a report. */
+static rd_kafka_resp_err_t produce(struct kafka *kafka, const struct semel_publish *item, struct ticket *ticket)
+{
+    char topic[KAFKA_TOPIC_MAX + 1];
+    rd_kafka_headers_t *headers = NULL;
+    rd_kafka_resp_err_t code;
+    rd_kafka_error_t *error;
+
+    if (item->destination.n == 0 || item->destination.n > KAFKA_TOPIC_MAX ||
+        memchr(item->destination.p, '\0', item->destination.n) != NULL)
+        return RD_KAFKA_RESP_ERR__INVALID_ARG;
+    memcpy(topic, item->destination.p, item->destination.n);
+    topic[item->destination.n] = '\0';
+    headers = headers_of(item);
+    if (headers == NULL)
+        return RD_KAFKA_RESP_ERR__QUEUE_FULL;
+    const rd_kafka_vu_t vus[] = {
+        {.vtype = RD_KAFKA_VTYPE_TOPIC, .u.cstr = topic},
+        {.vtype = RD_KAFKA_VTYPE_MSGFLAGS, .u.i = RD_KAFKA_MSG_F_COPY},
+        {.vtype = RD_KAFKA_VTYPE_KEY, .u.mem = {bytes_of(item->key), item->key.n}},
+        {.vtype = RD_KAFKA_VTYPE_VALUE, .u.mem = {bytes_of(item->payload), item->payload.n}},
+        {.vtype = RD_KAFKA_VTYPE_HEADERS, .u.headers = headers},
+        {.vtype = RD_KAFKA_VTYPE_OPAQUE, .u.ptr = ticket},
+    };
+    error = rd_kafka_produceva(kafka->sender, vus, sizeof vus / sizeof vus[0]);
+    if (error == NULL)
+        return RD_KAFKA_RESP_ERR_NO_ERROR; /* the headers are the library's now */
+    code = rd_kafka_error_code(error);
+    rd_kafka_error_destroy(error);
+    rd_kafka_headers_destroy(headers);
+    return code;
+}
+
+/* When the time is over, what waits is dropped and what is on its way is given up: the reports of both come at once. Such
+ * a producer has gaps in its numbers, so it is replaced. */
+static void wait_for_reports(struct kafka *kafka, const struct sending *sending)
+{
+    bool purged = false;
+
+    while (sending->left > 0) {
+        const int left = kafka_left_ms(sending->from_us, sending->timeout_ms);
+        if (left == 0 && !purged)
+            purged = rd_kafka_purge(kafka->sender, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT) ==
+                     RD_KAFKA_RESP_ERR_NO_ERROR;
+        rd_kafka_poll(kafka->sender, left > 0 && left < SEND_STEP_MS ? left : SEND_STEP_MS);
+    }
+    if (purged || rd_kafka_fatal_error(kafka->sender, NULL, 0) != RD_KAFKA_RESP_ERR_NO_ERROR)
+        sender_close(kafka);
+}
+
+static void send_all(struct kafka *kafka, struct sending *sending, struct ticket *tickets, size_t n)
+{
+    for (size_t i = 0; i < n && kafka_left_ms(sending->from_us, sending->timeout_ms) > 0; i++) {
+        rd_kafka_resp_err_t code;
+        tickets[i] = (struct ticket){sending, i};
+        /* A full queue empties by itself, as reports come. */
+        while ((code = produce(kafka, &sending->items[i], &tickets[i])) == RD_KAFKA_RESP_ERR__QUEUE_FULL &&
+               sending->left > 0 && kafka_left_ms(sending->from_us, sending->timeout_ms) > 0)
+            rd_kafka_poll(kafka->sender, SEND_STEP_MS);
+        if (code == RD_KAFKA_RESP_ERR_NO_ERROR)
+            sending->left++;
+        else
+            sending->items[i].status = is_refusal(code) ? SEMEL_INVALID : SEMEL_RETRY;
+        rd_kafka_poll(kafka->sender, 0);
+    }
+}
+
+semel_status semel__kafka_publish(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
+                                  struct semel_error *err)
+{
+    struct kafka *kafka = (struct kafka *)broker;
+    struct sending sending = {.items = items, .from_us = semel__steady_us(), .timeout_ms = timeout_ms};
+    struct ticket *tickets = semel__calloc(n, sizeof *tickets);
+    semel_status status = tickets != NULL ? open_sender(kafka, err) : semel__fail_memory(err);
+
+    if (status == SEMEL_OK) {
+        send_all(kafka, &sending, tickets, n);
+        wait_for_reports(kafka, &sending);
+    }
+    semel__free(tickets);
+    return status;
 }
 
 /* ---- ours ---------------------------------------------------------------------------------------------- */
@@ -430,7 +619,7 @@ static semel_status check(const struct semel_kafka_options *o, struct semel_erro
 
 static void log_line(const rd_kafka_t *rk, int level, const char *facility, const char *text)
 {
-    const struct kafka *kafka = ((const struct kafka_ear *)rd_kafka_opaque(rk))->kafka;
+    const struct kafka *kafka = ((const struct kafka_callback_context *)rd_kafka_opaque(rk))->kafka;
 
     /* At each attempt to connect, and poll says it as well. */
     if (strcmp(facility, "SSLCERTVRFY") == 0)
@@ -452,15 +641,14 @@ static void set_log(const struct kafka *kafka, rd_kafka_conf_t *conf)
 
 static void set_callbacks(struct kafka *kafka)
 {
-    rd_kafka_conf_set_opaque(kafka->writer, kafka->ear);
-    rd_kafka_conf_set_dr_msg_cb(kafka->writer, semel__kafka_delivered);
+    rd_kafka_conf_set_opaque(kafka->writer, kafka->context);
+    rd_kafka_conf_set_dr_msg_cb(kafka->writer, delivered);
     set_log(kafka, kafka->writer);
     if (kafka->reader == NULL)
         return;
-    rd_kafka_conf_set_opaque(kafka->reader, kafka->ear);
+    rd_kafka_conf_set_opaque(kafka->reader, kafka->context);
     rd_kafka_conf_set_error_cb(kafka->reader, semel__kafka_error);
     (void)rd_kafka_conf_set_ssl_cert_verify_cb(kafka->reader, semel__kafka_certificate); /* refused: there is no TLS */
-    rd_kafka_conf_set_rebalance_cb(kafka->reader, semel__kafka_rebalance);
     set_log(kafka, kafka->reader);
     /* Later versions look again by themselves when a full queue may have room; before 2.2 they sleep for a second. */
     kafka->must_wake = rd_kafka_conf_set(kafka->reader, "fetch.queue.backoff.ms", "5", NULL, 0) != RD_KAFKA_CONF_OK;
@@ -472,10 +660,10 @@ semel_status semel__kafka_configure(struct kafka *kafka, const struct semel_kafk
 
     if (status != SEMEL_OK)
         return status;
-    kafka->ear = semel__calloc(1, sizeof *kafka->ear);
-    if (kafka->ear == NULL)
+    kafka->context = semel__calloc(1, sizeof *kafka->context);
+    if (kafka->context == NULL)
         return semel__fail_memory(err);
-    kafka->ear->kafka = kafka;
+    kafka->context->kafka = kafka;
     kafka->first = o->first;
     kafka->in_flight_max = o->in_flight_max > 0 ? o->in_flight_max : IN_FLIGHT;
     kafka->writer = rd_kafka_conf_new();
@@ -501,14 +689,15 @@ semel_status semel__kafka_configure(struct kafka *kafka, const struct semel_kafk
 
 void semel__kafka_unconfigure(struct kafka *kafka)
 {
+    sender_close(kafka);
     if (kafka->reader != NULL)
         rd_kafka_conf_destroy(kafka->reader);
     if (kafka->writer != NULL)
         rd_kafka_conf_destroy(kafka->writer);
     if (kafka->topics != NULL)
         rd_kafka_topic_partition_list_destroy(kafka->topics);
-    if (kafka->ear != NULL && !kafka->ear->outlives)
-        semel__free(kafka->ear);
+    if (kafka->context != NULL && !kafka->context->outlives)
+        semel__free(kafka->context);
 }
 
 /* ---- questions: topics and partitions ------------------------------------------------------------------ */
@@ -522,7 +711,7 @@ struct asking {
 
 static int left_ms(const struct asking *asking)
 {
-    return semel__kafka_left_ms(asking->from_us, asking->timeout_ms);
+    return kafka_left_ms(asking->from_us, asking->timeout_ms);
 }
 
 /* The reason that the library gave, where it gave one. */
@@ -702,7 +891,7 @@ semel_status semel__kafka_ask(const struct semel_kafka_options *options, int tim
     if (asking == NULL)
         return semel__fail_memory(err);
     asking->timeout_ms = timeout_ms;
-    asking->from_us = semel__kafka_now_us();
+    asking->from_us = semel__steady_us();
     for (size_t i = 0; i < options->topics.n; i++)
         ret[i] = (struct semel_kafka_topic){.topic = options->topics.at[i].p,
                                             .retention_ms = SEMEL_NONE,

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * kafka_private.h: the inside of the Kafka driver:
- *   kafka.c        the source: the group, commits, poll and the answers
- *   kafka_conf.c   the options as librdkafka's settings, why there is no connection, questions to the servers
- *   kafka_lane.c   what was delivered of each partition and what was acknowledged; knows nothing of librdkafka
- *   kafka_send.c   the sink: publish
+ *   kafka.c       the source: the group, lanes, commits, poll and the answers
+ *   kafka_conf.c  the options as librdkafka's settings, why there is no connection, questions to the servers, the sink
  */
 #ifndef SEMEL_BROKER_KAFKA_PRIVATE_H
 #define SEMEL_BROKER_KAFKA_PRIVATE_H
@@ -14,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/str.h"
+#include "base/wait.h"
 #include "broker/kafka.h"
 
 #define KAFKA_LANES_MAX ((size_t)1 << 14)
@@ -44,7 +43,6 @@ struct kafka_lane {
     int64_t done;          /* the offset to be committed; -1: nothing was acknowledged */
     int64_t sent;          /* the last one that was handed over for it */
     int64_t held_until_us; /* paused until then; SEMEL_NONE: not paused */
-    int64_t held_us;
     bool stopped;
     bool unsure;         /* it starts where the library found, because we could not ask */
     bool from_beginning; /* it starts at what is then the beginning */
@@ -86,7 +84,7 @@ int64_t semel__kafka_lane_rewind(struct kafka_lanes *lanes, struct kafka_lane *l
 
 /* What the library's callbacks are given. A consumer that is never destroyed (kafka.c: leave) has threads that
  * outlive the handle, and they may still look at a certificate: then it is never freed. */
-struct kafka_ear {
+struct kafka_callback_context {
     struct kafka *kafka; /* for callbacks that our own thread serves */
     atomic_int x509;     /* the last certificate that was not believed, and why; told by any thread */
     bool outlives;
@@ -122,23 +120,26 @@ struct kafka {
     bool noted;                  /* an error to be told by the next poll */
     struct semel_error error;    /* of `dead` or `noted` */
     struct semel_error why;      /* what was said last of a connection; status OK: nothing */
-    struct kafka_ear *ear;
+    struct kafka_callback_context *context;
 
     rd_kafka_t *sender; /* opened by the first publish */
 };
 
+/* What is left of wait_ms that began at from_us, by the steady clock. */
+static inline int kafka_left_ms(int64_t from_us, int wait_ms)
+{
+    const int64_t past_us = semel__steady_us() - from_us;
+
+    return past_us >= (int64_t)wait_ms * 1000 ? 0 : wait_ms - (int)(past_us / 1000);
+}
+
 /* kafka.c */
-void semel__kafka_rebalance(rd_kafka_t *rk, rd_kafka_resp_err_t code, rd_kafka_topic_partition_list_t *list,
-                            void *opaque);
 void semel__kafka_error(rd_kafka_t *rk, int code, const char *reason, void *opaque);
-int64_t semel__kafka_now_us(void);
-/* What is left of wait_ms that began at from_us; nothing when the clock was set back. */
-int semel__kafka_left_ms(int64_t from_us, int wait_ms);
 
 /* kafka_conf.c: fills reader, writer, topics and what else the options say. */
 semel_status semel__kafka_configure(struct kafka *kafka, const struct semel_kafka_options *options,
                                     struct semel_error *err);
-void semel__kafka_unconfigure(struct kafka *kafka);
+void semel__kafka_unconfigure(struct kafka *kafka); /* closes the sender too */
 /* What the library says of a connection becomes kafka->why, with the class `cls` unless more is known. */
 void semel__kafka_explain(struct kafka *kafka, int code, enum semel_class cls, const char *reason);
 /* INVALID: the library does not take its settings. */
@@ -147,10 +148,7 @@ semel_status semel__kafka_refused(const char *text, struct semel_error *err);
 int semel__kafka_certificate(rd_kafka_t *rk, const char *broker, int32_t id, int *x509_error, int depth,
                              const char *buf, size_t size, char *text, size_t n_text, void *opaque);
 
-/* kafka_send.c */
-semel_status semel__kafka_publish(struct semel_broker *broker, struct semel_publish *items, size_t n,
+semel_status semel__kafka_publish(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
                                   struct semel_error *err);
-void semel__kafka_sender_close(struct kafka *kafka);
-void semel__kafka_delivered(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque);
 
 #endif

@@ -1,20 +1,37 @@
 /* SPDX-License-Identifier: MIT
  *
- * sqs.c: SQS as a source: opening and closing, the requests that go on by themselves while a handle is polled, poll,
- * and the answers. See sqs.h.
+ * sqs.c: SQS as a source and as a sink: options, what was received and not answered, the requests that go on by
+ * themselves while a handle is polled, poll, the answers, publish, and what a queue says of itself. See sqs.h.
  *
  * One receive is under way as long as there is room. While it brings messages there are more of them at a time, up to
- * SQS_RECEIVES; an empty answer makes it one again. Chores (deleting what is acknowledged, extending what is worked on,
- * making visible what is given back) have requests of their own, so that a long poll holds up none.
+ * SQS_RECEIVES; an empty answer makes it one again. Chores (deleting what is acknowledged, extending what is worked on
+ * at half of its time, making visible what is given back) have requests of their own, so that a long poll holds up none.
  *
- * Invariants: a message is delivered under the tag that its slot got when it came, and only while that slot still
- * waits; what poll returns lies in the arena. No more messages are asked for than there is room for; receives and
- * chores may be sent again, and nobody but this file does so; a receive that failed is tried again after a pause that
- * grows.
+ * `held` has a slot for each message that was received and not answered; it alone knows which tag is still good. A tag
+ * is a number that no other delivery of this process has had, and the place of its slot. Slots are looked up by tag
+ * directly, by message and group one after the other: there are a thousand, and a request brings ten.
+ *
+ * publish sends batches of ten, each of which is sent once. What the answer says of an entry becomes the item's status.
+ * Was the request handed to the network, and no answer read, then nobody knows. To a FIFO queue a batch takes one item
+ * of a group, and none of a group of which an earlier item has not been confirmed: what comes behind it is certainly not
+ * sent, and stays in order (P69).
+ *
+ * Invariants: what goes into a header or a URL holds no byte that could end it; each secret is wiped. A message has at
+ * most one slot, that of its last receipt (the older receipt is worth nothing, P37); a slot about which a request is
+ * under way is in no second request; what is acknowledged or given back leaves by success, by being refused, or when SQS
+ * makes it visible by itself. A message is delivered under the tag that its slot got when it came, and only while that
+ * slot still waits; what poll returns lies in the arena. No more messages are asked for than there is room for; receives
+ * and chores may be sent again, and nobody but this file does so; a receive that failed is tried again after a pause
+ * that grows. An item to be published is in at most one request; a text that SQS would refuse, or that would not come
+ * out as it went in, is not sent.
  */
 #include "broker/sqs_private.h"
 
+#include <stdatomic.h>
+#include <stdio.h>
+
 #include "base/clock.h"
+#include "base/digest.h"
 
 #define CLOSE_MS 3000
 #define GRACE_MS 300 /* for a long poll to bring what was just given back */
@@ -24,11 +41,446 @@
 #define PROPERTIES 5
 #define CHORE_MS 10000
 #define SLACK_MS 10000 /* what a long poll may take beyond its wait */
-#define REQUEST_MAX ((size_t)64 << 10)
+#define REQUEST_MAX ((size_t)8 << 20)
 #define PAUSE_US INT64_C(200000)
 #define PAUSE_DOUBLES 5
 #define EMPTY_US INT64_C(250000) /* between receives that find nothing, should the server not wait */
 #define DAMAGED_S 5
+#define QUEUE_MAX 80
+#define SECRET_MAX 8192
+#define IN_FLIGHT 1000
+#define ASK_MS 15000
+#define PLACE_BITS 20
+#define SEND_MS 20000
+#define ATTRIBUTES_MAX 10
+#define ITEM_BYTES ((size_t)1 << 20)
+#define BATCH_BYTES ((size_t)256 << 10)
+#define TOKEN 129 /* of a group or a deduplication id, with its NUL */
+
+/* ---- options ------------------------------------------------------------------------------------------- */
+
+static semel_status wrong(struct semel_error *err, const char *what)
+{
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "sqs: %s", what);
+}
+
+/* Visible ASCII, and not too long. */
+static bool is_plain(const char *text, size_t max)
+{
+    const size_t n = strlen(text);
+
+    for (size_t i = 0; i < n; i++)
+        if (text[i] <= ' ' || text[i] > '~')
+            return false;
+    return n > 0 && n <= max;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    return strlen(text) >= strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
+}
+
+static bool queue_is_valid(const char *queue)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+    const size_t n = strlen(queue), good = strspn(queue, letters);
+
+    return n > 0 && n <= QUEUE_MAX && good > 0 && (good == n || strcmp(queue + good, ".fifo") == 0);
+}
+
+static semel_status take_url(struct sqs_conf *conf, const char *url, struct semel_error *err)
+{
+    const char *host = url != NULL ? strstr(url, "://") : NULL, *path, *queue;
+
+    if (host == NULL || (strncmp(url, "https://", 8) != 0 && strncmp(url, "http://", 7) != 0))
+        return wrong(err, "the queue's URL must look like https://HOST/ACCOUNT/QUEUE");
+    if (!is_plain(url, SQS_URL_MAX - 1) || strpbrk(url, "?#\\\"") != NULL)
+        return wrong(err, "the queue's URL has a byte that does not belong there, or more than 1023 of them");
+    host += 3;
+    path = strchr(host, '/');
+    queue = strrchr(host, '/');
+    if (path == NULL || path == host || !queue_is_valid(queue + 1))
+        return wrong(err, "the queue's URL must end with its name: letters, digits, '_' and '-', at most 80");
+    if (memchr(host, '@', (size_t)(path - host)) != NULL)
+        return wrong(err, "the queue's URL has credentials in it; they belong into access_key and secret_key");
+    memcpy(conf->url, url, strlen(url) + 1);
+    memcpy(conf->queue, queue + 1, strlen(queue + 1) + 1);
+    memcpy(conf->endpoint, url, (size_t)(path - url) + 1);
+    conf->endpoint[path - url + 1] = '\0';
+    conf->fifo = ends_with(conf->queue, ".fifo");
+    return SEMEL_OK;
+}
+
+static bool keep(char **ret, const char *text)
+{
+    const size_t size = text != NULL ? strlen(text) + 1 : 0;
+
+    *ret = size > 0 ? semel__alloc(size) : NULL;
+    if (*ret != NULL)
+        memcpy(*ret, text, size);
+    return size == 0 || *ret != NULL;
+}
+
+static void wipe(char **text)
+{
+    if (*text != NULL)
+        explicit_bzero(*text, strlen(*text));
+    semel__free(*text);
+    *text = NULL;
+}
+
+static semel_status check(const struct semel_sqs_options *o, struct semel_error *err)
+{
+    if (o->region == NULL || !is_plain(o->region, 64) || strpbrk(o->region, ":/") != NULL)
+        return wrong(err, "region is missing, or not a name like eu-central-1");
+    if (o->access_key == NULL || !is_plain(o->access_key, 255) || strchr(o->access_key, '/') != NULL)
+        return wrong(err, "access_key is missing, or not one");
+    if (o->secret_key == NULL || !is_plain(o->secret_key, 1024))
+        return wrong(err, "secret_key is missing, or not one");
+    if (o->session_token != NULL && !is_plain(o->session_token, SECRET_MAX))
+        return wrong(err, "session_token is not one");
+    if (o->visibility_us < 0 || o->visibility_us > SQS_LONGEST_S * SQS_SECOND_US)
+        return wrong(err, "visibility must be from 1 s to 12 h");
+    if (o->wait_us < 0 || o->wait_us > 20 * SQS_SECOND_US)
+        return wrong(err, "wait must be from 0 to 20 s");
+    if (o->in_flight_max > SQS_IN_FLIGHT_MAX)
+        return wrong(err, "more than 100000 deliveries in flight");
+    return SEMEL_OK;
+}
+
+static semel_status conf_read(struct sqs_conf *conf, const struct semel_sqs_options *o, struct semel_error *err)
+{
+    semel_status status = take_url(conf, o->url, err);
+
+    if (status == SEMEL_OK)
+        status = check(o, err);
+    if (status != SEMEL_OK)
+        return status;
+    memcpy(conf->region, o->region, strlen(o->region) + 1);
+    conf->visibility_s = o->visibility_us > 0 ? (int)((o->visibility_us + SQS_SECOND_US - 1) / SQS_SECOND_US) : 60;
+    conf->wait_s = (int)(o->wait_us / SQS_SECOND_US);
+    conf->in_flight_max = o->in_flight_max > 0 ? o->in_flight_max : IN_FLIGHT;
+    conf->no_verify = o->tls.no_verify;
+    if (keep(&conf->access_key, o->access_key) && keep(&conf->secret_key, o->secret_key) &&
+        keep(&conf->session_token, o->session_token) && keep(&conf->ca_file, o->tls.ca_file) &&
+        keep(&conf->cert_file, o->tls.cert_file) && keep(&conf->key_file, o->tls.key_file) &&
+        keep(&conf->key_password, o->tls.key_password))
+        return SEMEL_OK;
+    return semel__fail_memory(err);
+}
+
+static void conf_done(struct sqs_conf *conf)
+{
+    wipe(&conf->access_key);
+    wipe(&conf->secret_key);
+    wipe(&conf->session_token);
+    wipe(&conf->ca_file);
+    wipe(&conf->cert_file);
+    wipe(&conf->key_file);
+    wipe(&conf->key_password);
+}
+
+/* ---- what is held -------------------------------------------------------------------------------------------- */
+
+_Static_assert(SQS_IN_FLIGHT_MAX + (size_t)SQS_RECEIVES * SQS_BATCH < (size_t)1 << PLACE_BITS,
+               "a place fits into a tag");
+
+static atomic_uint_fast64_t last_number;
+
+bool semel__sqs_held_init(struct sqs_held *held, size_t cap, int visibility_s, bool fifo)
+{
+    *held = (struct sqs_held){.visibility_s = visibility_s, .fifo = fifo};
+    held->at = semel__calloc(cap, sizeof *held->at);
+    held->cap = held->at != NULL ? cap : 0;
+    return held->at != NULL;
+}
+
+static void held_drop(struct sqs_held *held, struct sqs_slot *slot)
+{
+    if (slot->state == SQS_FREE)
+        return;
+    semel__free(slot->text);
+    *slot = (struct sqs_slot){0};
+    held->n--;
+}
+
+void semel__sqs_held_settle(struct sqs_held *held)
+{
+    for (size_t i = 0; i < held->cap; i++)
+        if (held->at[i].state != SQS_WAITING)
+            held_drop(held, &held->at[i]);
+}
+
+void semel__sqs_held_done(struct sqs_held *held)
+{
+    for (size_t i = 0; i < held->cap; i++)
+        held_drop(held, &held->at[i]);
+    semel__free(held->at);
+    *held = (struct sqs_held){0};
+}
+
+struct sqs_slot *semel__sqs_held_find(struct sqs_held *held, uint64_t tag)
+{
+    const size_t place = tag & (((uint64_t)1 << PLACE_BITS) - 1);
+
+    return place < held->cap && held->at[place].state != SQS_FREE && held->at[place].tag == tag ? &held->at[place]
+                                                                                                : NULL;
+}
+
+static bool is_open(const struct sqs_slot *slot)
+{
+    return slot->state == SQS_OUT || slot->state == SQS_WAITING;
+}
+
+/* Is the slot's message `sequence` itself, or behind it? Sequence numbers have up to 39 digits. Where there are none
+ * the order in which they came is that of the group; `tag` is of the one that is compared with, 0: it has only just
+ * come. */
+static bool is_behind(const struct sqs_slot *slot, struct semel_str group, struct semel_str sequence, uint64_t tag)
+{
+    if (!semel__str_given(group) || !semel__str_eq(slot->group, group))
+        return false;
+    if (sequence.n == 0 || slot->sequence.n == 0)
+        return tag != 0 && slot->tag >> PLACE_BITS >= tag >> PLACE_BITS;
+    if (slot->sequence.n != sequence.n)
+        return slot->sequence.n > sequence.n;
+    return semel__str_cmp(slot->sequence, sequence) >= 0;
+}
+
+/* A message that comes has left every older receipt without worth. That a group delivers it also says that nothing
+ * behind it is invisible any more. */
+static void fence_stale(struct sqs_held *held, const struct sqs_message *message)
+{
+    for (size_t i = 0; i < held->cap && held->n > 0; i++) {
+        struct sqs_slot *slot = &held->at[i];
+        if (slot->state != SQS_FREE &&
+            (semel__str_eq(slot->id, message->id) ||
+             (held->fifo && is_open(slot) && is_behind(slot, message->group, message->sequence, 0))))
+            held_drop(held, slot);
+    }
+}
+
+static struct semel_str put(char **at, struct semel_str s)
+{
+    const struct semel_str copy = {semel__str_given(s) ? *at : NULL, s.n};
+
+    if (s.n > 0)
+        memcpy(*at, s.p, s.n);
+    *at += s.n;
+    return copy;
+}
+
+static struct sqs_slot *free_slot(struct sqs_held *held)
+{
+    for (size_t i = 0; i < held->cap && held->n < held->cap; i++) {
+        held->hint = (held->hint + 1) % held->cap;
+        if (held->at[held->hint].state == SQS_FREE)
+            return &held->at[held->hint];
+    }
+    return NULL;
+}
+
+static int64_t half_of(int seconds)
+{
+    return seconds * SQS_SECOND_US / 2;
+}
+
+uint64_t semel__sqs_held_take(struct sqs_held *held, const struct sqs_message *message, int64_t now_us)
+{
+    const struct sqs_message *m = message;
+    struct sqs_slot *slot;
+    char *text, *end;
+
+    fence_stale(held, m);
+    slot = free_slot(held);
+    text = slot != NULL ? semel__alloc(m->id.n + m->handle.n + m->group.n + m->sequence.n + 1) : NULL;
+    if (text == NULL)
+        return 0;
+    end = text;
+    *slot = (struct sqs_slot){.state = SQS_WAITING, .text = text};
+    slot->id = put(&end, m->id);
+    slot->handle = put(&end, m->handle);
+    slot->group = put(&end, m->group);
+    slot->sequence = put(&end, m->sequence);
+    slot->tag = (uint64_t)(atomic_fetch_add(&last_number, 1) + 1) << PLACE_BITS | (uint64_t)(slot - held->at);
+    slot->received_us = now_us;
+    slot->until_us = semel__time_add(now_us, held->visibility_s * SQS_SECOND_US);
+    slot->next_us = semel__time_add(now_us, half_of(held->visibility_s));
+    held->n++;
+    return slot->tag;
+}
+
+static void set(struct sqs_slot *slot, enum sqs_state state, int delay_s, int64_t now_us)
+{
+    slot->state = state;
+    slot->delay_s = delay_s;
+    slot->tries = 0;
+    slot->next_us = now_us;
+}
+
+bool semel__sqs_held_ack(struct sqs_held *held, uint64_t tag, int64_t now_us)
+{
+    struct sqs_slot *slot = semel__sqs_held_find(held, tag);
+
+    if (slot == NULL || slot->state != SQS_OUT)
+        return false;
+    set(slot, SQS_ACKED, 0, now_us);
+    return true;
+}
+
+bool semel__sqs_held_back(struct sqs_held *held, uint64_t tag, int delay_s, int64_t now_us)
+{
+    struct sqs_slot *slot = semel__sqs_held_find(held, tag);
+
+    if (slot == NULL || slot->state != SQS_OUT)
+        return false;
+    for (size_t i = 0; held->fifo && i < held->cap; i++)
+        if (is_open(&held->at[i]) && is_behind(&held->at[i], slot->group, slot->sequence, slot->tag))
+            set(&held->at[i], SQS_BACK, delay_s, now_us);
+    set(slot, SQS_BACK, delay_s, now_us);
+    return true;
+}
+
+static void held_back_all(struct sqs_held *held, int64_t now_us)
+{
+    for (size_t i = 0; i < held->cap; i++)
+        if (is_open(&held->at[i]))
+            set(&held->at[i], SQS_BACK, 0, now_us);
+}
+
+/* How long it may still be invisible, in whole seconds. */
+static int64_t left_s(const struct sqs_slot *slot, int64_t now_us)
+{
+    return SQS_LONGEST_S - (now_us - slot->received_us + SQS_SECOND_US - 1) / SQS_SECOND_US;
+}
+
+/* Fills in the entry. false: not now, or not any more. */
+static bool wants(struct sqs_held *held, struct sqs_slot *slot, enum sqs_duty duty, int64_t now_us,
+                  struct sqs_entry *entry)
+{
+    int64_t most_s;
+
+    if (slot->state == SQS_FREE || slot->busy || slot->next_us > now_us ||
+        (slot->state == SQS_ACKED) != (duty == SQS_DELETE))
+        return false;
+    if (!is_open(slot) && slot->tries > 0 && now_us >= slot->until_us) {
+        held_drop(held, slot); /* it is visible by itself */
+        return false;
+    }
+    *entry = (struct sqs_entry){.tag = slot->tag, .seconds = slot->delay_s, .back = slot->state == SQS_BACK};
+    most_s = left_s(slot, now_us);
+    if (!is_open(slot)) {
+        entry->seconds = entry->seconds <= most_s ? entry->seconds : most_s > 0 ? (int)most_s : 0;
+        return true;
+    }
+    entry->seconds = most_s < held->visibility_s ? (int)most_s : held->visibility_s;
+    if (entry->seconds >= 1)
+        return true;
+    if (now_us >= slot->until_us)
+        held_drop(held, slot); /* SQS allows no more: somebody else will get it */
+    else
+        slot->next_us = slot->until_us;
+    return false;
+}
+
+/* The last that came first: when the head of a group becomes visible, all that is behind it is so already, and one
+ * receive may get all of them. */
+static void sort_backwards(struct sqs_entry *entries, size_t n)
+{
+    for (size_t i = 1; i < n; i++)
+        for (size_t j = i; j > 0 && entries[j].tag > entries[j - 1].tag; j--) {
+            const struct sqs_entry entry = entries[j];
+            entries[j] = entries[j - 1];
+            entries[j - 1] = entry;
+        }
+}
+
+size_t semel__sqs_held_due(struct sqs_held *held, enum sqs_duty duty, int64_t now_us,
+                           struct sqs_entry entries[SQS_BATCH])
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < held->cap && n < SQS_BATCH && held->n > 0; i++)
+        if (wants(held, &held->at[i], duty, now_us, &entries[n])) {
+            held->at[i].busy = true;
+            n++;
+        }
+    if (held->fifo)
+        sort_backwards(entries, n);
+    return n;
+}
+
+static void try_again(struct sqs_slot *slot, int64_t now_us)
+{
+    const int doubles = slot->tries < PAUSE_DOUBLES ? slot->tries : PAUSE_DOUBLES;
+
+    slot->next_us = semel__time_add(now_us, PAUSE_US << doubles);
+    slot->tries++;
+}
+
+void semel__sqs_held_ended(struct sqs_held *held, enum sqs_duty duty, const struct sqs_entry *entry,
+                           enum sqs_outcome outcome, int64_t sent_us, int64_t now_us)
+{
+    struct sqs_slot *slot = semel__sqs_held_find(held, entry->tag);
+
+    if (slot == NULL)
+        return;
+    slot->busy = false;
+    if (outcome == SQS_AGAIN || outcome == SQS_UNSAID) {
+        if (is_open(slot) || duty == SQS_DELETE || entry->back)
+            try_again(slot, now_us);
+    } else if (duty == SQS_DELETE || entry->back) {
+        held_drop(held, slot); /* done; or it is not ours any more and comes again */
+    } else if (outcome == SQS_DONE) {
+        slot->until_us = semel__time_add(sent_us, entry->seconds * SQS_SECOND_US);
+        slot->tries = 0;
+        if (is_open(slot))
+            slot->next_us = semel__time_add(sent_us, half_of(entry->seconds));
+    } else if (is_open(slot)) {
+        held_drop(held, slot);
+    }
+}
+
+int64_t semel__sqs_held_next(const struct sqs_held *held)
+{
+    int64_t next_us = INT64_MAX;
+
+    for (size_t i = 0; i < held->cap && held->n > 0; i++)
+        if (held->at[i].state != SQS_FREE && !held->at[i].busy && held->at[i].next_us < next_us)
+            next_us = held->at[i].next_us;
+    return next_us;
+}
+
+static size_t held_count(const struct sqs_held *held, enum sqs_state state)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < held->cap; i++)
+        n += held->at[i].state == state;
+    return n;
+}
+
+/* ---- the handle ---------------------------------------------------------------------------------------------- */
+
+struct sqs {
+    struct semel_broker base;
+    struct sqs_conf conf;
+    bool curl; /* initialised */
+    CURLM *multi;
+    struct sqs_call calls[SQS_CALLS]; /* SQS_RECEIVES for receiving, the others for chores */
+    struct sqs_call sender;
+    struct sqs_held held;
+    struct sqs_batch *first, *last; /* received, not delivered yet */
+    size_t n_waiting;               /* messages in them */
+    size_t wide;                    /* receives at a time: more while the queue has something */
+    bool small;                     /* the last answer was too long: ask for one message */
+    bool failing;                   /* the last receive failed, with `error` */
+    bool fresh;                     /* `error` has not been told */
+    int chore_failures;             /* requests that failed as a whole */
+    struct semel_error error;
+    int failures;
+    int64_t receive_us; /* not before then */
+    int64_t last_us, skew_us;
+};
 
 static const struct semel_broker_ops standard_ops, fifo_ops;
 
@@ -56,13 +508,20 @@ static void note(struct sqs *sqs, const struct semel_error *err)
     sqs->fresh = true;
 }
 
-static void begin_request(struct sqs *sqs, struct sqs_call *call)
+static void begin_request(struct sqs *sqs, struct sqs_call *call, struct semel_str url)
 {
     semel__buf_done(&call->request);
     semel__buf_init(&call->request, REQUEST_MAX);
     semel__buf_addz(&call->request, "{\"QueueUrl\":");
-    semel__json_put_string(&call->request, semel__str(sqs->conf.url));
+    semel__json_put_string(&call->request, url);
     call->begun_us = now(sqs);
+}
+
+/* A call that was begun ends by itself, in time. */
+static void wait_for(struct sqs_call *call, CURLM *multi)
+{
+    for (semel__sqs_calls_run(multi); call->active; semel__sqs_calls_run(multi))
+        (void)curl_multi_poll(multi, NULL, 0, 100, NULL);
 }
 
 /* ---- receiving ----------------------------------------------------------------------------------------- */
@@ -80,7 +539,7 @@ static bool begin_receive(struct sqs *sqs, struct sqs_call *call, size_t n)
 {
     struct semel_error err;
 
-    begin_request(sqs, call);
+    begin_request(sqs, call, semel__str(sqs->conf.url));
     semel__buf_addf(&call->request,
                     ",\"MaxNumberOfMessages\":%zu,\"VisibilityTimeout\":%d,\"WaitTimeSeconds\":%d,"
                     "\"AttributeNames\":[\"All\"],\"MessageAttributeNames\":[\"All\"]}",
@@ -225,7 +684,7 @@ static bool begin_chore(struct sqs *sqs, struct sqs_call *call, enum sqs_duty du
     call->n_entries = semel__sqs_held_due(&sqs->held, duty, now(sqs), call->entries);
     if (call->n_entries == 0)
         return false;
-    begin_request(sqs, call);
+    begin_request(sqs, call, semel__str(sqs->conf.url));
     put_entries(sqs, call);
     if (semel__sqs_call_begin(call, sqs->multi, &sqs->conf, actions[duty], CHORE_MS, &err) == SEMEL_OK)
         return true;
@@ -315,20 +774,11 @@ static bool is_receiving(const struct sqs *sqs)
     return false;
 }
 
-static void stop_work(struct sqs *sqs)
-{
-    for (size_t i = 0; i < SQS_CALLS; i++) {
-        semel__sqs_call_stop(&sqs->calls[i], sqs->multi);
-        forget_texts(&sqs->calls[i]);
-    }
-}
-
 void semel__sqs_look(struct semel_broker *broker, struct semel_sqs_view *ret)
 {
     const struct sqs_held *held = &self(broker)->held;
 
-    *ret = (struct semel_sqs_view){.in_flight = semel__sqs_held_count(held, SQS_OUT),
-                                   .waiting = semel__sqs_held_count(held, SQS_WAITING)};
+    *ret = (struct semel_sqs_view){.in_flight = held_count(held, SQS_OUT), .waiting = held_count(held, SQS_WAITING)};
     ret->answers = held->n - ret->in_flight - ret->waiting;
 }
 
@@ -348,19 +798,15 @@ static void forget_batches(struct sqs *sqs)
 static void release(struct sqs *sqs)
 {
     forget_batches(sqs);
-    if (sqs->multi != NULL) {
-        stop_work(sqs);
-        semel__sqs_call_stop(&sqs->sender, sqs->multi);
-    }
     for (size_t i = 0; i < SQS_CALLS; i++)
-        semel__sqs_call_done(&sqs->calls[i]);
-    semel__sqs_call_done(&sqs->sender);
+        semel__sqs_call_done(&sqs->calls[i], sqs->multi);
+    semel__sqs_call_done(&sqs->sender, sqs->multi);
     if (sqs->multi != NULL)
         curl_multi_cleanup(sqs->multi);
     if (sqs->curl)
         curl_global_cleanup();
     semel__sqs_held_done(&sqs->held);
-    semel__sqs_conf_done(&sqs->conf);
+    conf_done(&sqs->conf);
 }
 
 static semel_status finish_open(struct sqs *sqs, semel_status status, struct semel_error *err)
@@ -388,7 +834,7 @@ semel_status semel__broker_sqs_open(struct semel_broker **ret, const struct seme
 
     if (sqs == NULL)
         return semel__fail_memory(err);
-    status = finish_open(sqs, semel__sqs_conf_read(&sqs->conf, options, err), err);
+    status = finish_open(sqs, conf_read(&sqs->conf, options, err), err);
     if (status == SEMEL_OK)
         *ret = &sqs->base;
     else
@@ -430,14 +876,14 @@ static void sqs_close(struct semel_broker *broker)
     const int64_t until_us = semel__time_add(now(sqs), CLOSE_MS * 1000);
     int64_t grace_us;
 
-    semel__sqs_held_back_all(&sqs->held, now(sqs));
+    held_back_all(&sqs->held, now(sqs));
     if (sqs->held.n > 0 && flush(sqs, until_us)) {
         grace_us = semel__time_add(now(sqs), GRACE_MS * 1000);
         while (is_receiving(sqs) && sqs->held.n == 0 && now(sqs) < grace_us) {
             wait_for_work(sqs, grace_us);
             work(sqs, 0);
         }
-        semel__sqs_held_back_all(&sqs->held, now(sqs));
+        held_back_all(&sqs->held, now(sqs));
         (void)flush(sqs, until_us);
     }
     release(sqs);
@@ -450,7 +896,7 @@ static semel_status sqs_reopen(struct semel_broker *broker, struct semel_error *
 
     (void)err;
     forget_batches(sqs);
-    semel__sqs_held_back_all(&sqs->held, now(sqs));
+    held_back_all(&sqs->held, now(sqs));
     (void)flush(sqs, semel__time_add(now(sqs), CLOSE_MS * 1000));
     semel__sqs_held_settle(&sqs->held);
     sqs->failing = sqs->fresh = sqs->small = false;
@@ -469,19 +915,6 @@ static uint64_t hash(struct semel_str s)
     for (size_t i = 0; i < s.n; i++)
         h = (h ^ (unsigned char)s.p[i]) * UINT64_C(0x100000001b3);
     return h;
-}
-
-static bool copy_headers(const struct sqs_message *m, struct semel_arena *arena, struct semel_delivery *d)
-{
-    struct semel_pair *pairs = semel__arena_alloc(arena, m->n_headers, sizeof *pairs);
-
-    for (size_t i = 0; pairs != NULL && i < m->n_headers; i++)
-        if (!semel__arena_copy(arena, m->headers[i].name, &pairs[i].name) ||
-            !semel__arena_copy(arena, m->headers[i].value, &pairs[i].value))
-            return false;
-    d->headers = pairs;
-    d->n_headers = m->n_headers;
-    return pairs != NULL;
 }
 
 static bool copy_properties(const struct sqs_message *m, struct semel_arena *arena, struct semel_delivery *d)
@@ -507,10 +940,11 @@ static bool copy_properties(const struct sqs_message *m, struct semel_arena *are
 static bool copy_message(const struct sqs *sqs, const struct sqs_message *m, struct semel_arena *arena,
                          struct semel_delivery *d)
 {
-    *d = (struct semel_delivery){.tag = m->tag, .delivery = m->delivery};
+    *d = (struct semel_delivery){.tag = m->tag, .delivery = m->delivery, .n_headers = m->n_headers};
     d->lane = sqs->conf.fifo && semel__str_given(m->group) ? hash(m->group) : m->tag;
     return semel__arena_copy(arena, semel__str(sqs->conf.queue), &d->source) &&
-           semel__arena_copy(arena, m->body, &d->payload) && copy_headers(m, arena, d) && copy_properties(m, arena, d);
+           semel__arena_copy(arena, m->body, &d->payload) &&
+           semel__broker_copy_pairs(arena, m->headers, m->n_headers, &d->headers) && copy_properties(m, arena, d);
 }
 
 /* ---- poll ---------------------------------------------------------------------------------------------- */
@@ -614,10 +1048,309 @@ static semel_status sqs_answer(struct semel_broker *broker, const struct semel_r
     return semel__broker_fenced("sqs", n_fenced, n, err);
 }
 
+/* What an item still needs; beside `items`. */
+enum stage { TO_SEND, SENT };
+
+struct sending {
+    struct sqs *sqs;
+    struct semel_publish *items;
+    enum stage *stages;
+    size_t n;
+    size_t batch[SQS_BATCH]; /* items of the request */
+    size_t n_batch, bytes;
+};
+
+/* ---- publishing ---------------------------------------------------------------------------------------------- */
+
+static bool is_text(struct semel_str s)
+{
+    size_t n;
+    uint32_t c;
+
+    for (; s.n > 0; s.p += n, s.n -= n) {
+        n = semel__utf8_next(s, &c);
+        if (n == 0 || (c < ' ' && c != '\t' && c != '\n' && c != '\r') || c == 0xFFFE || c == 0xFFFF)
+            return false;
+    }
+    return true;
+}
+
+static bool is_name(struct semel_str s)
+{
+    for (size_t i = 0; i < s.n; i++) {
+        const char c = s.p[i];
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+              c == '.'))
+            return false;
+    }
+    return s.n > 0 && s.n <= 256;
+}
+
+static bool is_fifo(struct semel_str queue)
+{
+    return queue.n > 5 && memcmp(queue.p + queue.n - 5, ".fifo", 5) == 0;
+}
+
+static bool headers_are_valid(const struct semel_publish *item)
+{
+    for (size_t i = 0; i < item->n_headers; i++) {
+        const struct semel_pair *pair = &item->headers[i];
+        if (!is_name(pair->name) || pair->value.n == 0 || !is_text(pair->value))
+            return false;
+        for (size_t j = 0; j < i; j++)
+            if (semel__str_eq(item->headers[j].name, pair->name))
+                return false;
+    }
+    return item->n_headers + !semel__publish_has_id(item) <= ATTRIBUTES_MAX;
+}
+
+static size_t bytes_of(const struct semel_publish *item)
+{
+    size_t n = item->payload.n + item->id.n + 16;
+
+    for (size_t i = 0; i < item->n_headers; i++)
+        n += item->headers[i].name.n + item->headers[i].value.n + 16;
+    return n;
+}
+
+static bool is_valid(const struct semel_publish *item)
+{
+    const struct semel_str queue = item->destination;
+    struct semel_str stem = queue;
+
+    stem.n -= is_fifo(queue) ? 5 : 0;
+    return queue.n > 0 && queue.n <= QUEUE_MAX && is_name(stem) && memchr(stem.p, '.', stem.n) == NULL &&
+           item->payload.n > 0 && is_text(item->payload) && is_text(item->id) &&
+           (!semel__str_given(item->id) || item->id.n > 0) && headers_are_valid(item) && bytes_of(item) <= ITEM_BYTES;
+}
+
+/* SQS takes 128 characters of visible ASCII for a group and a deduplication id; what is none becomes its digest. */
+static void make_token(struct semel_str s, char out[TOKEN])
+{
+    unsigned char digest[SEMEL_SHA256] = {0};
+    bool plain = s.n > 0 && s.n < TOKEN;
+
+    for (size_t i = 0; plain && i < s.n; i++)
+        plain = s.p[i] > ' ' && s.p[i] <= '~';
+    if (plain) {
+        memcpy(out, s.p, s.n);
+        out[s.n] = '\0';
+        return;
+    }
+    (void)semel__sha256(&s, 1, digest);
+    semel__hex(digest, sizeof digest, out);
+}
+
+static struct semel_str group_of(const struct semel_publish *item)
+{
+    return semel__str_given(item->key) ? item->key : item->id;
+}
+
+static bool same_group(const struct semel_publish *a, const struct semel_publish *b)
+{
+    return semel__str_eq(a->destination, b->destination) && is_fifo(a->destination) &&
+           semel__str_eq(group_of(a), group_of(b));
+}
+
+static void put_attribute(struct semel_buf *buf, struct semel_str name, struct semel_str value, const char *before)
+{
+    semel__buf_addz(buf, before);
+    semel__json_put_string(buf, name);
+    semel__buf_addz(buf, ":{\"DataType\":\"String\",\"StringValue\":");
+    semel__json_put_string(buf, value);
+    semel__buf_addz(buf, "}");
+}
+
+static void put_item(struct semel_buf *buf, const struct semel_publish *item, size_t at)
+{
+    const char *before = ",\"MessageAttributes\":{";
+    char token[TOKEN];
+
+    semel__buf_addf(buf, "%s{\"Id\":\"%zu\",\"MessageBody\":", at > 0 ? "," : "", at);
+    semel__json_put_string(buf, item->payload);
+    for (size_t i = 0; i < item->n_headers; i++, before = ",")
+        put_attribute(buf, item->headers[i].name, item->headers[i].value, before);
+    if (!semel__publish_has_id(item)) {
+        put_attribute(buf, SEMEL_STR("id"), item->id, before);
+        before = ",";
+    }
+    if (before[1] == '\0')
+        semel__buf_addz(buf, "}");
+    if (is_fifo(item->destination)) {
+        make_token(group_of(item), token);
+        semel__buf_addz(buf, ",\"MessageGroupId\":");
+        semel__json_put_string(buf, semel__str(token));
+        make_token(semel__str_given(item->id) ? item->id : item->payload, token);
+        semel__buf_addz(buf, ",\"MessageDeduplicationId\":");
+        semel__json_put_string(buf, semel__str(token));
+    }
+    semel__buf_addz(buf, "}");
+}
+
+/* To the queue beside ours that the items are for. */
+static void make_request(struct sending *s, struct sqs_call *call)
+{
+    const struct sqs_conf *conf = &s->sqs->conf;
+    const struct semel_str queue = s->items[s->batch[0]].destination;
+    char url[SQS_URL_MAX + QUEUE_MAX + 1];
+
+    snprintf(url, sizeof url, "%.*s%.*s", (int)(strlen(conf->url) - strlen(conf->queue)), conf->url, (int)queue.n,
+             queue.p);
+    begin_request(s->sqs, call, semel__str(url));
+    semel__buf_addz(&call->request, ",\"Entries\":[");
+    for (size_t i = 0; i < s->n_batch; i++)
+        put_item(&call->request, &s->items[s->batch[i]], i);
+    semel__buf_addz(&call->request, "]}");
+}
+
+static semel_status status_of(const struct semel_publish *item, const struct sqs_verdicts *verdicts, size_t at)
+{
+    char sum[33];
+
+    switch (verdicts->at[at]) {
+    case SQS_DONE:
+        return verdicts->md5[at][0] == '\0' || !semel__md5_hex(item->payload, sum) ||
+                       strcmp(verdicts->md5[at], sum) == 0
+                   ? SEMEL_OK
+                   : SEMEL_UNKNOWN;
+    case SQS_AGAIN:
+        return SEMEL_RETRY;
+    case SQS_GONE:
+    case SQS_REFUSED:
+        return SEMEL_INVALID;
+    case SQS_UNSAID:
+    default:
+        return SEMEL_UNKNOWN;
+    }
+}
+
+/* The statuses of the batch's items; err is of the request. */
+static void send_batch(struct sending *s, int64_t left_us, struct semel_error *err)
+{
+    const int timeout_ms = left_us < SEND_MS * 1000 ? (int)((left_us + 999) / 1000) : SEND_MS;
+    struct sqs_call *call = &s->sqs->sender;
+    struct sqs_verdicts verdicts = {0};
+    semel_status whole;
+    long http = 0;
+
+    make_request(s, call);
+    whole = semel__sqs_call_begin(call, s->sqs->multi, &s->sqs->conf, "SendMessageBatch", timeout_ms, err);
+    if (whole == SEMEL_OK) {
+        wait_for(call, s->sqs->multi);
+        whole = semel__sqs_call_status(call, &s->sqs->conf, err);
+        (void)curl_easy_getinfo(call->easy, CURLINFO_RESPONSE_CODE, &http);
+        if (whole == SEMEL_OK)
+            (void)semel__sqs_read_verdicts(semel__buf_str(&call->answer), s->n_batch, &verdicts, err);
+        else if (call->code != CURLE_OK || http >= 500)
+            whole = call->sent > 0 ? SEMEL_UNKNOWN : SEMEL_RETRY;
+    }
+    for (size_t i = 0; i < s->n_batch; i++) {
+        struct semel_publish *item = &s->items[s->batch[i]];
+        item->status = whole == SEMEL_OK ? status_of(item, &verdicts, i) : whole;
+    }
+    forget_texts(call);
+}
+
+/* Does an earlier item of its group stand in the way? If that one is lost, so is this one: true and SENT. */
+static bool is_held_up(struct sending *s, size_t at)
+{
+    for (size_t i = 0; i < at; i++) {
+        if (!same_group(&s->items[i], &s->items[at]))
+            continue;
+        if (s->stages[i] == TO_SEND)
+            return true; /* it waits, or is in this batch */
+        if (s->items[i].status != SEMEL_OK && s->items[i].status != SEMEL_INVALID) {
+            s->stages[at] = SENT; /* RETRY: certainly not sent */
+            return true;
+        }
+    }
+    return false;
+}
+
+static void choose(struct sending *s)
+{
+    s->n_batch = s->bytes = 0;
+    for (size_t i = 0; i < s->n && s->n_batch < SQS_BATCH; i++) {
+        const size_t bytes = s->stages[i] == TO_SEND ? bytes_of(&s->items[i]) : 0;
+        if (s->stages[i] != TO_SEND ||
+            (s->n_batch > 0 && (!semel__str_eq(s->items[i].destination, s->items[s->batch[0]].destination) ||
+                                s->bytes + bytes > BATCH_BYTES)) ||
+            is_held_up(s, i))
+            continue;
+        s->batch[s->n_batch++] = i;
+        s->bytes += bytes;
+    }
+}
+
+static semel_status sqs_publish(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
+                                struct semel_error *err)
+{
+    struct sqs *sqs = self(broker);
+    const int64_t until_us = semel__time_add(now(sqs), (int64_t)timeout_ms * 1000);
+    struct sending s = {.sqs = sqs, .items = items, .n = n, .stages = semel__calloc(n, sizeof *s.stages)};
+    int64_t left_us;
+
+    if (s.stages == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < n; i++)
+        if (!is_valid(&items[i])) {
+            items[i].status = SEMEL_INVALID;
+            s.stages[i] = SENT;
+        }
+    for (choose(&s); s.n_batch > 0 && (left_us = until_us - now(sqs)) > 0; choose(&s)) {
+        send_batch(&s, left_us, err);
+        for (size_t i = 0; i < s.n_batch; i++)
+            s.stages[s.batch[i]] = SENT;
+    }
+    semel__free(s.stages);
+    return SEMEL_OK;
+}
+
+/* ---- a question ---------------------------------------------------------------------------------------- */
+
+static semel_status ask(const struct sqs_conf *conf, CURLM *multi, struct semel_sqs_facts *ret, struct semel_error *err)
+{
+    struct sqs_call call = {0};
+    semel_status status;
+
+    semel__buf_init(&call.request, REQUEST_MAX);
+    semel__buf_addz(&call.request, "{\"QueueUrl\":");
+    semel__json_put_string(&call.request, semel__str(conf->url));
+    semel__buf_addz(&call.request, ",\"AttributeNames\":[\"All\"]}");
+    status = semel__sqs_call_begin(&call, multi, conf, "GetQueueAttributes", ASK_MS, err);
+    if (status == SEMEL_OK) {
+        wait_for(&call, multi);
+        status = semel__sqs_call_status(&call, conf, err);
+    }
+    if (status == SEMEL_OK)
+        status = semel__sqs_read_facts(semel__buf_str(&call.answer), ret, err);
+    semel__sqs_call_done(&call, multi);
+    return status;
+}
+
+semel_status semel__sqs_ask(const struct semel_sqs_options *options, struct semel_sqs_facts *ret,
+                            struct semel_error *err)
+{
+    struct sqs_conf conf = {0};
+    semel_status status = conf_read(&conf, options, err);
+    CURLM *multi;
+
+    if (status == SEMEL_OK && curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK) {
+        multi = curl_multi_init();
+        status = multi != NULL ? ask(&conf, multi, ret, err) : semel__fail_memory(err);
+        curl_multi_cleanup(multi);
+        curl_global_cleanup();
+    } else if (status == SEMEL_OK) {
+        status = semel__fail_memory(err);
+    }
+    conf_done(&conf);
+    return status;
+}
+
 #define OPS(more)                                                                                            \
     {                                                                                                        \
         .name = "sqs", .capabilities = SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK | (more), .close = sqs_close, \
-        .reopen = sqs_reopen, .poll = sqs_poll, .answer = sqs_answer, .publish = semel__sqs_publish,         \
+        .reopen = sqs_reopen, .poll = sqs_poll, .answer = sqs_answer, .publish = sqs_publish,                \
     }
 
 static const struct semel_broker_ops standard_ops = OPS(0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * sqs_http.c: the options of an SQS handle, one signed request to SQS by curl, and what becomes of it; and what a queue
- * says of itself, in one request.
+ * sqs_http.c: one signed request to SQS by curl, what becomes of it, and the answers of SQS, and of whoever speaks in
+ * its place, as structs.
  *
  * curl signs it (SigV4). Of its version 7.88, on which this was tried against a verifier: a body that comes by a read
  * callback is signed as if it were empty, unless the header X-Amz-Content-Sha256 says what it is; and a header that is
@@ -9,149 +9,28 @@
  * is there because curl cannot go back in it: a POST whose reused connection dies is not sent again behind our back
  * (P54).
  *
- * Invariants: what goes into a header or a URL holds no byte that could end it; each secret is wiped. Every request
- * ends by itself (CONNECT_MS, its time-out); an answer longer than SQS_ANSWER_MAX is not read to its end; no text of an
- * error holds a key: what SQS says is left out when one is in it, and when it is about signatures, because it quotes
- * the signed headers then.
+ * What is missing in an answer or of another type is refused where the driver could not work without it (a message
+ * without an id, a receipt or a body, an entry that was not asked about) and not there where it could. What is unknown
+ * is passed over.
+ *
+ * Invariants: every request ends by itself (CONNECT_MS, its time-out); an answer longer than SQS_ANSWER_MAX is not read
+ * to its end; nothing is read past the bounds of the structs, whatever the answer holds. No text of an error holds a
+ * key, and none of an answer's texts but a code, which is letters, and what SQS itself says of a refusal: that is left
+ * out when a key is in it, and when it is about signatures, because it quotes the signed headers then.
  */
 #include "broker/sqs_private.h"
 
 #include <stdio.h>
 
 #include "base/digest.h"
+#include "base/json_tree.h"
 
-#define QUEUE_MAX 80
-#define SECRET_MAX 8192
-#define IN_FLIGHT 1000
 #define CONNECT_MS 5000L
 #define IDLE_S 20L /* a connection that was idle for longer is not used again */
 #define SAID 128
 #define BEGIN 12 /* so much of a secret is known for it */
-#define ASK_MS 15000
-#define REQUEST_MAX 4096
-
-/* ---- options ------------------------------------------------------------------------------------------- */
-
-static semel_status wrong(struct semel_error *err, const char *what)
-{
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "sqs: %s", what);
-}
-
-/* Visible ASCII, and not too long. */
-static bool is_plain(const char *text, size_t max)
-{
-    const size_t n = strlen(text);
-
-    for (size_t i = 0; i < n; i++)
-        if (text[i] <= ' ' || text[i] > '~')
-            return false;
-    return n > 0 && n <= max;
-}
-
-static bool ends_with(const char *text, const char *end)
-{
-    return strlen(text) >= strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
-}
-
-static bool queue_is_valid(const char *queue)
-{
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
-    const size_t n = strlen(queue), good = strspn(queue, letters);
-
-    return n > 0 && n <= QUEUE_MAX && good > 0 && (good == n || strcmp(queue + good, ".fifo") == 0);
-}
-
-static semel_status take_url(struct sqs_conf *conf, const char *url, struct semel_error *err)
-{
-    const char *host = url != NULL ? strstr(url, "://") : NULL, *path, *queue;
-
-    if (host == NULL || (strncmp(url, "https://", 8) != 0 && strncmp(url, "http://", 7) != 0))
-        return wrong(err, "the queue's URL must look like https://HOST/ACCOUNT/QUEUE");
-    if (!is_plain(url, SQS_URL_MAX - 1) || strpbrk(url, "?#\\\"") != NULL)
-        return wrong(err, "the queue's URL has a byte that does not belong there, or more than 1023 of them");
-    host += 3;
-    path = strchr(host, '/');
-    queue = strrchr(host, '/');
-    if (path == NULL || path == host || !queue_is_valid(queue + 1))
-        return wrong(err, "the queue's URL must end with its name: letters, digits, '_' and '-', at most 80");
-    if (memchr(host, '@', (size_t)(path - host)) != NULL)
-        return wrong(err, "the queue's URL has credentials in it; they belong into access_key and secret_key");
-    memcpy(conf->url, url, strlen(url) + 1);
-    memcpy(conf->queue, queue + 1, strlen(queue + 1) + 1);
-    memcpy(conf->endpoint, url, (size_t)(path - url) + 1);
-    conf->endpoint[path - url + 1] = '\0';
-    conf->fifo = ends_with(conf->queue, ".fifo");
-    return SEMEL_OK;
-}
-
-static bool keep(char **ret, const char *text)
-{
-    const size_t size = text != NULL ? strlen(text) + 1 : 0;
-
-    *ret = size > 0 ? semel__alloc(size) : NULL;
-    if (*ret != NULL)
-        memcpy(*ret, text, size);
-    return size == 0 || *ret != NULL;
-}
-
-static void wipe(char **text)
-{
-    if (*text != NULL)
-        explicit_bzero(*text, strlen(*text));
-    semel__free(*text);
-    *text = NULL;
-}
-
-static semel_status check(const struct semel_sqs_options *o, struct semel_error *err)
-{
-    if (o->region == NULL || !is_plain(o->region, 64) || strpbrk(o->region, ":/") != NULL)
-        return wrong(err, "region is missing, or not a name like eu-central-1");
-    if (o->access_key == NULL || !is_plain(o->access_key, 255) || strchr(o->access_key, '/') != NULL)
-        return wrong(err, "access_key is missing, or not one");
-    if (o->secret_key == NULL || !is_plain(o->secret_key, 1024))
-        return wrong(err, "secret_key is missing, or not one");
-    if (o->session_token != NULL && !is_plain(o->session_token, SECRET_MAX))
-        return wrong(err, "session_token is not one");
-    if (o->visibility_us < 0 || o->visibility_us > SQS_LONGEST_S * SQS_SECOND_US)
-        return wrong(err, "visibility must be from 1 s to 12 h");
-    if (o->wait_us < 0 || o->wait_us > 20 * SQS_SECOND_US)
-        return wrong(err, "wait must be from 0 to 20 s");
-    if (o->in_flight_max > SQS_IN_FLIGHT_MAX)
-        return wrong(err, "more than 100000 deliveries in flight");
-    return SEMEL_OK;
-}
-
-semel_status semel__sqs_conf_read(struct sqs_conf *conf, const struct semel_sqs_options *o, struct semel_error *err)
-{
-    semel_status status = take_url(conf, o->url, err);
-
-    if (status == SEMEL_OK)
-        status = check(o, err);
-    if (status != SEMEL_OK)
-        return status;
-    memcpy(conf->region, o->region, strlen(o->region) + 1);
-    conf->visibility_s = o->visibility_us > 0 ? (int)((o->visibility_us + SQS_SECOND_US - 1) / SQS_SECOND_US) : 60;
-    conf->wait_s = (int)(o->wait_us / SQS_SECOND_US);
-    conf->in_flight_max = o->in_flight_max > 0 ? o->in_flight_max : IN_FLIGHT;
-    conf->no_verify = o->tls.no_verify;
-    if (keep(&conf->access_key, o->access_key) && keep(&conf->secret_key, o->secret_key) &&
-        keep(&conf->session_token, o->session_token) && keep(&conf->ca_file, o->tls.ca_file) &&
-        keep(&conf->cert_file, o->tls.cert_file) && keep(&conf->key_file, o->tls.key_file) &&
-        keep(&conf->key_password, o->tls.key_password))
-        return SEMEL_OK;
-    return semel__fail_memory(err);
-}
-
-void semel__sqs_conf_done(struct sqs_conf *conf)
-{
-    wipe(&conf->access_key);
-    wipe(&conf->secret_key);
-    wipe(&conf->session_token);
-    wipe(&conf->ca_file);
-    wipe(&conf->cert_file);
-    wipe(&conf->key_file);
-    wipe(&conf->key_password);
-}
+#define HANDLE_MAX 4096
+#define DELIVERY_MAX 1000000000
 
 /* ---- beginning a request ------------------------------------------------------------------------------- */
 
@@ -300,21 +179,10 @@ void semel__sqs_calls_run(CURLM *multi)
     }
 }
 
-void semel__sqs_call_wait(struct sqs_call *call, CURLM *multi)
-{
-    for (semel__sqs_calls_run(multi); call->active; semel__sqs_calls_run(multi))
-        (void)curl_multi_poll(multi, NULL, 0, 100, NULL);
-}
-
-void semel__sqs_call_stop(struct sqs_call *call, CURLM *multi)
+void semel__sqs_call_done(struct sqs_call *call, CURLM *multi)
 {
     if (call->active)
         (void)curl_multi_remove_handle(multi, call->easy);
-    call->active = call->ended = false;
-}
-
-void semel__sqs_call_done(struct sqs_call *call)
-{
     curl_easy_cleanup(call->easy);
     curl_slist_free_all(call->headers);
     semel__buf_done(&call->request);
@@ -322,15 +190,307 @@ void semel__sqs_call_done(struct sqs_call *call)
     *call = (struct sqs_call){0};
 }
 
-/* ---- what it means ------------------------------------------------------------------------------------- */
+/* ---- answers ------------------------------------------------------------------------------------------------- */
 
-static bool is_one_of(const char *code, const char *const *names)
+static bool is_one_of(struct semel_str code, const char *const *names)
 {
     for (; *names != NULL; names++)
-        if (strcmp(code, *names) == 0)
+        if (semel__str_eqz(code, *names))
             return true;
     return false;
 }
+
+static const struct semel_json_node *member(const struct semel_json_node *node, const char *name)
+{
+    if (node == NULL || node->tag != SEMEL_JSON_TAG_OBJECT)
+        return NULL;
+    for (node = node->u.first; node != NULL; node = node->next)
+        if (semel__str_eqz(node->key, name))
+            return node;
+    return NULL;
+}
+
+/* The first element or member; NULL: it is none of that kind, or empty. */
+static const struct semel_json_node *first_of(const struct semel_json_node *node, enum semel_json_tag tag)
+{
+    return node != NULL && node->tag == tag ? node->u.first : NULL;
+}
+
+static struct semel_str text_of(const struct semel_json_node *node)
+{
+    return node != NULL && node->tag == SEMEL_JSON_TAG_STRING ? node->u.text : (struct semel_str){NULL, 0};
+}
+
+static struct semel_str text_at(const struct semel_json_node *node, const char *name)
+{
+    return text_of(member(node, name));
+}
+
+static int64_t number_at(const struct semel_json_node *node, const char *name)
+{
+    int64_t number;
+
+    return semel__str_int64(text_at(node, name), &number) && number >= 0 ? number : SEMEL_NONE;
+}
+
+static semel_status wrong(struct semel_error *err, const char *what)
+{
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_ENVIRONMENT, "sqs: the answer is not SQS's: %s", what);
+}
+
+static semel_status parse(struct semel_json **ret, struct semel_str text, struct semel_error *err)
+{
+    struct semel_error why;
+    const semel_status status = semel__json_parse(ret, text, SQS_ANSWER_MAX, &why);
+
+    if (status == SEMEL_INVALID)
+        return wrong(err, why.text);
+    if (status != SEMEL_OK)
+        return semel__fail_memory(err);
+    if ((*ret)->root->tag == SEMEL_JSON_TAG_OBJECT)
+        return SEMEL_OK;
+    semel__json_free(*ret);
+    return wrong(err, "it is JSON, but not an object");
+}
+
+/* ---- messages ----------------------------------------------------------------------------------------- */
+
+static void read_headers(const struct semel_json_node *attributes, struct sqs_message *m)
+{
+    const struct semel_json_node *one = first_of(attributes, SEMEL_JSON_TAG_OBJECT);
+
+    for (; one != NULL && m->n_headers < SQS_HEADERS_MAX; one = one->next) {
+        const struct semel_str type = text_at(one, "DataType"), value = text_at(one, "StringValue");
+        const bool is_text = type.n >= 6 && (memcmp(type.p, "String", 6) == 0 || memcmp(type.p, "Number", 6) == 0);
+        if (is_text && semel__str_given(value))
+            m->headers[m->n_headers++] = (struct semel_pair){one->key, value};
+    }
+}
+
+static struct semel_str short_text(struct semel_str s, size_t max)
+{
+    return s.n <= max ? s : (struct semel_str){NULL, 0};
+}
+
+static void read_system(const struct semel_json_node *attributes, struct sqs_message *m)
+{
+    const int64_t count = number_at(attributes, "ApproximateReceiveCount");
+
+    m->delivery = count > 0 && count < DELIVERY_MAX ? (int)count : 0;
+    m->group = short_text(text_at(attributes, "MessageGroupId"), SEMEL_ID_MAX);
+    m->deduplication = short_text(text_at(attributes, "MessageDeduplicationId"), SEMEL_ID_MAX);
+    m->sequence = short_text(text_at(attributes, "SequenceNumber"), SEMEL_ID_MAX);
+    m->sent = short_text(text_at(attributes, "SentTimestamp"), SEMEL_ID_MAX);
+}
+
+static const char *read_message(const struct semel_json_node *node, struct sqs_message *m)
+{
+    const struct semel_str md5 = text_at(node, "MD5OfBody");
+    char sum[33];
+
+    *m = (struct sqs_message){.id = text_at(node, "MessageId"),
+                              .handle = text_at(node, "ReceiptHandle"),
+                              .body = text_at(node, "Body")};
+    if (m->id.n == 0 || m->id.n > SEMEL_ID_MAX)
+        return "a message has no MessageId, or one longer than 255 bytes";
+    if (m->handle.n == 0 || m->handle.n > HANDLE_MAX)
+        return "a message has no ReceiptHandle, or one longer than 4096 bytes";
+    if (!semel__str_given(m->body))
+        return "a message has no Body";
+    read_system(member(node, "Attributes"), m);
+    read_headers(member(node, "MessageAttributes"), m);
+    /* An OpenSSL without MD5 leaves bodies unchecked. */
+    m->damaged = semel__str_given(md5) && semel__md5_hex(m->body, sum) && !semel__str_eqz(md5, sum);
+    return NULL;
+}
+
+static const char *read_all(const struct semel_json_node *root, struct sqs_batch *batch)
+{
+    const struct semel_json_node *list = member(root, "Messages"), *one;
+    const char *why = NULL;
+
+    if (list == NULL || list->tag == SEMEL_JSON_TAG_NULL)
+        return NULL; /* SQS leaves it out when there are none */
+    if (list->tag != SEMEL_JSON_TAG_ARRAY)
+        return "Messages is not a list";
+    for (one = list->u.first; one != NULL && why == NULL; one = one->next) {
+        if (batch->n == SQS_BATCH)
+            return "there are more than 10 messages in it";
+        why = read_message(one, &batch->messages[batch->n++]);
+    }
+    return why;
+}
+
+semel_status semel__sqs_read_messages(struct semel_str text, struct sqs_batch **ret, struct semel_error *err)
+{
+    struct sqs_batch *batch = semel__calloc(1, sizeof *batch);
+    semel_status status;
+    const char *why;
+
+    if (batch == NULL)
+        return semel__fail_memory(err);
+    status = parse(&batch->json, text, err);
+    if (status != SEMEL_OK) {
+        semel__free(batch);
+        return status;
+    }
+    why = read_all(batch->json->root, batch);
+    if (why != NULL) {
+        semel__sqs_batch_free(batch);
+        return wrong(err, why);
+    }
+    *ret = batch;
+    return SEMEL_OK;
+}
+
+void semel__sqs_batch_free(struct sqs_batch *batch)
+{
+    if (batch != NULL)
+        semel__json_free(batch->json);
+    semel__free(batch);
+}
+
+/* ---- what became of each entry of a batch --------------------------------------------------------------- */
+
+/* Entries are called "0" to "9" by us. false: this is none of them. */
+static bool entry_of(const struct semel_json_node *node, size_t n, size_t *ret)
+{
+    int64_t id;
+
+    if (!semel__str_int64(text_at(node, "Id"), &id) || id < 0 || (uint64_t)id >= n)
+        return false;
+    *ret = (size_t)id;
+    return true;
+}
+
+/* Codes come with and without a prefix ("AWS.SimpleQueueService.", "com.amazonaws.sqs#"). */
+static struct semel_str bare(struct semel_str code)
+{
+    for (size_t i = code.n; i > 0; i--)
+        if (code.p[i - 1] == '.' || code.p[i - 1] == '#')
+            return (struct semel_str){code.p + i, code.n - i};
+    return code;
+}
+
+static enum sqs_outcome outcome_of(const struct semel_json_node *node, struct sqs_verdicts *verdicts)
+{
+    static const char *const gone[] = {"ReceiptHandleIsInvalid", "InvalidReceiptHandle",  "MessageNotInflight",
+                                       "InvalidParameterValue",  "InvalidAttributeValue", NULL};
+    static const char *const again[] = {"InternalError",       "InternalFailure", "RequestThrottled",   "OverLimit",
+                                        "ThrottlingException", "KmsThrottled",    "ServiceUnavailable", NULL};
+    const struct semel_json_node *fault = member(node, "SenderFault");
+    const struct semel_str code = bare(text_at(node, "Code"));
+
+    if (is_one_of(code, gone))
+        return SQS_GONE;
+    if (is_one_of(code, again) || (fault != NULL && fault->tag == SEMEL_JSON_TAG_FALSE))
+        return SQS_AGAIN;
+    semel__str_show(verdicts->code, sizeof verdicts->code, semel__str_given(code) ? code : SEMEL_STR("no code"));
+    return SQS_REFUSED;
+}
+
+semel_status semel__sqs_read_verdicts(struct semel_str text, size_t n, struct sqs_verdicts *verdicts,
+                                      struct semel_error *err)
+{
+    struct semel_json *json;
+    semel_status status = parse(&json, text, err);
+    const struct semel_json_node *one;
+    size_t at;
+
+    *verdicts = (struct sqs_verdicts){0};
+    if (status != SEMEL_OK)
+        return status;
+    one = first_of(member(json->root, "Successful"), SEMEL_JSON_TAG_ARRAY);
+    for (; one != NULL && status == SEMEL_OK; one = one->next) {
+        if (!entry_of(one, n, &at)) {
+            status = wrong(err, "it speaks of an entry that was not sent");
+            break;
+        }
+        verdicts->at[at] = SQS_DONE;
+        semel__str_show(verdicts->md5[at], sizeof verdicts->md5[at], text_at(one, "MD5OfMessageBody"));
+    }
+    one = first_of(member(json->root, "Failed"), SEMEL_JSON_TAG_ARRAY);
+    for (; one != NULL && status == SEMEL_OK; one = one->next)
+        if (entry_of(one, n, &at))
+            verdicts->at[at] = outcome_of(one, verdicts);
+        else
+            status = wrong(err, "it speaks of an entry that was not sent");
+    semel__json_free(json);
+    return status;
+}
+
+/* ---- refusals and facts --------------------------------------------------------------------------------- */
+
+void semel__sqs_read_error(struct semel_str text, char *code, size_t n_code, char *message, size_t n_message)
+{
+    struct semel_json *json;
+    struct semel_str said;
+
+    code[0] = message[0] = '\0';
+    if (semel__json_parse(&json, text, SQS_ANSWER_MAX, NULL) != SEMEL_OK)
+        return;
+    said = text_at(json->root, "__type");
+    if (!semel__str_given(said))
+        said = text_at(json->root, "code");
+    semel__str_show(code, n_code, semel__str_given(said) ? bare(said) : SEMEL_STR(""));
+    said = text_at(json->root, "message");
+    if (!semel__str_given(said))
+        said = text_at(json->root, "Message");
+    semel__str_show(message, n_message, semel__str_given(said) ? said : SEMEL_STR(""));
+    semel__json_free(json);
+}
+
+static int64_t seconds_at(const struct semel_json_node *node, const char *name)
+{
+    const int64_t s = number_at(node, name);
+
+    return s != SEMEL_NONE && s < INT64_MAX / SQS_SECOND_US ? s * SQS_SECOND_US : SEMEL_NONE;
+}
+
+/* {"deadLetterTargetArn":"arn:...","maxReceiveCount":"5"}, a document inside the document. */
+static void read_redrive(struct semel_str policy, struct semel_sqs_facts *facts)
+{
+    const struct semel_json_node *count;
+    struct semel_json *json;
+    int64_t number;
+
+    if (policy.n == 0 || semel__json_parse(&json, policy, SQS_ANSWER_MAX, NULL) != SEMEL_OK)
+        return;
+    count = member(json->root, "maxReceiveCount");
+    if (count != NULL && (count->tag == SEMEL_JSON_TAG_INTEGER || count->tag == SEMEL_JSON_TAG_STRING) &&
+        semel__str_int64(count->u.text, &number) && number > 0)
+        facts->max_receives = number;
+    if (semel__str_given(text_at(json->root, "deadLetterTargetArn")))
+        semel__str_show(facts->dead_letters, sizeof facts->dead_letters, text_at(json->root, "deadLetterTargetArn"));
+    semel__json_free(json);
+}
+
+semel_status semel__sqs_read_facts(struct semel_str text, struct semel_sqs_facts *ret, struct semel_error *err)
+{
+    struct semel_json *json;
+    const semel_status status = parse(&json, text, err);
+    const struct semel_json_node *about;
+
+    if (status != SEMEL_OK)
+        return status;
+    about = member(json->root, "Attributes");
+    *ret = (struct semel_sqs_facts){
+        .fifo = semel__str_eqz(text_at(about, "FifoQueue"), "true"),
+        .content_deduplication = semel__str_eqz(text_at(about, "ContentBasedDeduplication"), "true"),
+        .retention_us = seconds_at(about, "MessageRetentionPeriod"),
+        .visibility_us = seconds_at(about, "VisibilityTimeout"),
+        .delay_us = seconds_at(about, "DelaySeconds"),
+        .messages = number_at(about, "ApproximateNumberOfMessages"),
+        .in_flight = number_at(about, "ApproximateNumberOfMessagesNotVisible"),
+        .delayed = number_at(about, "ApproximateNumberOfMessagesDelayed"),
+        .max_receives = SEMEL_NONE,
+    };
+    read_redrive(text_at(about, "RedrivePolicy"), ret);
+    semel__json_free(json);
+    return SEMEL_OK;
+}
+
+/* ---- what it means ------------------------------------------------------------------------------------- */
 
 static semel_status not_answered(const struct sqs_call *call, struct semel_error *err)
 {
@@ -381,11 +541,11 @@ static semel_status refused(const struct sqs_call *call, const struct sqs_conf *
     char code[64], said[SAID];
 
     semel__sqs_read_error(semel__buf_str(&call->answer), code, sizeof code, said, sizeof said);
-    if (is_one_of(code, quoting))
+    if (is_one_of(semel__str(code), quoting))
         snprintf(said, sizeof said, "secret_key, region or this machine's clock is wrong");
     else if (holds(said, conf->secret_key) || holds(said, conf->session_token) || holds(said, conf->access_key))
         said[0] = '\0';
-    if (http >= 500 || http == 429 || http == 408 || is_one_of(code, passing))
+    if (http >= 500 || http == 429 || http == 408 || is_one_of(semel__str(code), passing))
         return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "sqs: HTTP %ld %s%s%s", http, code,
                            said[0] != '\0' ? ": " : "", said);
     if (http >= 300 && http < 400)
@@ -403,45 +563,4 @@ semel_status semel__sqs_call_status(struct sqs_call *call, const struct sqs_conf
         return not_answered(call, err);
     (void)curl_easy_getinfo(call->easy, CURLINFO_RESPONSE_CODE, &http);
     return http == 200 ? SEMEL_OK : refused(call, conf, http, err);
-}
-
-/* ---- a question ---------------------------------------------------------------------------------------- */
-
-static semel_status ask(const struct sqs_conf *conf, CURLM *multi, struct semel_sqs_facts *ret, struct semel_error *err)
-{
-    struct sqs_call call = {0};
-    semel_status status;
-
-    semel__buf_init(&call.request, REQUEST_MAX);
-    semel__buf_addz(&call.request, "{\"QueueUrl\":");
-    semel__json_put_string(&call.request, semel__str(conf->url));
-    semel__buf_addz(&call.request, ",\"AttributeNames\":[\"All\"]}");
-    status = semel__sqs_call_begin(&call, multi, conf, "GetQueueAttributes", ASK_MS, err);
-    if (status == SEMEL_OK) {
-        semel__sqs_call_wait(&call, multi);
-        status = semel__sqs_call_status(&call, conf, err);
-    }
-    if (status == SEMEL_OK)
-        status = semel__sqs_read_facts(semel__buf_str(&call.answer), ret, err);
-    semel__sqs_call_done(&call);
-    return status;
-}
-
-semel_status semel__sqs_ask(const struct semel_sqs_options *options, struct semel_sqs_facts *ret,
-                            struct semel_error *err)
-{
-    struct sqs_conf conf = {0};
-    semel_status status = semel__sqs_conf_read(&conf, options, err);
-    CURLM *multi;
-
-    if (status == SEMEL_OK && curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK) {
-        multi = curl_multi_init();
-        status = multi != NULL ? ask(&conf, multi, ret, err) : semel__fail_memory(err);
-        curl_multi_cleanup(multi);
-        curl_global_cleanup();
-    } else if (status == SEMEL_OK) {
-        status = semel__fail_memory(err);
-    }
-    semel__sqs_conf_done(&conf);
-    return status;
 }

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * sqs_private.h: the inside of the SQS driver:
- *   sqs.c         the source: opening, closing, receiving and the chores, poll, answers
- *   sqs_http.c    the options, one signed request by curl, what a refusal means, what a queue says of itself
- *   sqs_answer.c  SQS's answers, which are hostile JSON, as structs
- *   sqs_held.c    what was received and not answered, and what is to be done about it; knows nothing of curl
- *   sqs_send.c    the sink: publish
+ *   sqs.c       the options, what is held, receiving and the chores, poll, answers, publish
+ *   sqs_http.c  one signed request by curl, what a refusal means, SQS's answers, which are hostile JSON, as structs
  *
  * All requests of a handle are one curl multi, driven by whoever calls; no thread, no request behind the caller's back.
  * A request is "AWS JSON 1.0": POST to the endpoint's root, the action in a header, JSON in and out.
@@ -120,14 +117,11 @@ void semel__sqs_held_done(struct sqs_held *held);
 void semel__sqs_held_settle(struct sqs_held *held); /* only what waits to be delivered stays */
 /* NULL: fenced, or never ours. */
 struct sqs_slot *semel__sqs_held_find(struct sqs_held *held, uint64_t tag);
-void semel__sqs_held_drop(struct sqs_held *held, struct sqs_slot *slot);
 /* Takes a slot for a message that has come, and fences what it makes stale. 0: no memory, or no room. */
 uint64_t semel__sqs_held_take(struct sqs_held *held, const struct sqs_message *message, int64_t now_us);
 bool semel__sqs_held_ack(struct sqs_held *held, uint64_t tag, int64_t now_us);
 /* Also all that is behind it in its group. false: fenced. */
 bool semel__sqs_held_back(struct sqs_held *held, uint64_t tag, int delay_s, int64_t now_us);
-/* Gives back whatever is not acknowledged. */
-void semel__sqs_held_back_all(struct sqs_held *held, int64_t now_us);
 /* Up to SQS_BATCH entries about which it is time to ask; their slots are busy until `ended`. Drops what is over. */
 size_t semel__sqs_held_due(struct sqs_held *held, enum sqs_duty duty, int64_t now_us,
                            struct sqs_entry entries[SQS_BATCH]);
@@ -135,7 +129,6 @@ void semel__sqs_held_ended(struct sqs_held *held, enum sqs_duty duty, const stru
                            enum sqs_outcome outcome, int64_t sent_us, int64_t now_us);
 /* The earliest time at which something is due; INT64_MAX: never. */
 int64_t semel__sqs_held_next(const struct sqs_held *held);
-size_t semel__sqs_held_count(const struct sqs_held *held, enum sqs_state state);
 
 /* ---- requests ----------------------------------------------------------------------------------------- */
 
@@ -150,10 +143,6 @@ struct sqs_conf {
     int visibility_s, wait_s;
     size_t in_flight_max;
 };
-
-semel_status semel__sqs_conf_read(struct sqs_conf *conf, const struct semel_sqs_options *options,
-                                  struct semel_error *err);
-void semel__sqs_conf_done(struct sqs_conf *conf);
 
 struct sqs_call {
     CURL *easy; /* kept from request to request */
@@ -177,35 +166,6 @@ semel_status semel__sqs_call_begin(struct sqs_call *call, CURLM *multi, const st
 void semel__sqs_calls_run(CURLM *multi);
 /* The call is over; is its answer one to read? If not: what that means. */
 semel_status semel__sqs_call_status(struct sqs_call *call, const struct sqs_conf *conf, struct semel_error *err);
-void semel__sqs_call_stop(struct sqs_call *call, CURLM *multi); /* if it is active, it is cut off */
-void semel__sqs_call_done(struct sqs_call *call);
-void semel__sqs_call_wait(struct sqs_call *call, CURLM *multi); /* begun calls end by themselves, in time */
-
-/* ---- the handle --------------------------------------------------------------------------------------- */
-
-struct sqs {
-    struct semel_broker base;
-    struct sqs_conf conf;
-    bool curl; /* initialised */
-    CURLM *multi;
-    struct sqs_call calls[SQS_CALLS]; /* SQS_RECEIVES for receiving, the others for chores */
-    struct sqs_call sender;
-    struct sqs_held held;
-    struct sqs_batch *first, *last; /* received, not delivered yet */
-    size_t n_waiting;               /* messages in them */
-    size_t wide;                    /* receives at a time: more while the queue has something */
-    bool small;                     /* the last answer was too long: ask for one message */
-    bool failing;                   /* the last receive failed, with `error` */
-    bool fresh;                     /* `error` has not been told */
-    int chore_failures;             /* requests that failed as a whole */
-    struct semel_error error;
-    int failures;
-    int64_t receive_us; /* not before then */
-    int64_t last_us, skew_us;
-};
-
-/* sqs_send.c */
-semel_status semel__sqs_publish(struct semel_broker *broker, struct semel_publish *items, size_t n,
-                                struct semel_error *err);
+void semel__sqs_call_done(struct sqs_call *call, CURLM *multi); /* one that is active is cut off */
 
 #endif

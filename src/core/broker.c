@@ -45,6 +45,27 @@ bool semel__reply_acks(const struct semel_reply *reply)
     return reply->settled != NULL && reply->settled->act == SEMEL_ACK;
 }
 
+bool semel__broker_copy_pairs(struct semel_arena *arena, const struct semel_pair *pairs, size_t n,
+                              const struct semel_pair **ret)
+{
+    struct semel_pair *copy = semel__arena_alloc(arena, n, sizeof *copy);
+
+    for (size_t i = 0; copy != NULL && i < n; i++)
+        if (!semel__arena_copy(arena, pairs[i].name, &copy[i].name) ||
+            !semel__arena_copy(arena, pairs[i].value, &copy[i].value))
+            return false;
+    *ret = copy;
+    return copy != NULL;
+}
+
+bool semel__publish_has_id(const struct semel_publish *item)
+{
+    for (size_t i = 0; i < item->n_headers; i++)
+        if (semel__str_eqz(item->headers[i].name, "id"))
+            return true;
+    return !semel__str_given(item->id);
+}
+
 semel_status semel__broker_fenced(const char *driver, size_t n_fenced, size_t n, struct semel_error *err)
 {
     if (n_fenced == 0)
@@ -59,9 +80,11 @@ void semel_broker_wake(struct semel_broker *broker)
         broker->ops->wake(broker);
 }
 
-semel_status semel_broker_publish(struct semel_broker *broker, struct semel_publish *items, size_t n,
+semel_status semel_broker_publish(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
                                   struct semel_error *err)
 {
     assert((broker->ops->capabilities & SEMEL_BROKER_SINK) != 0);
-    return n == 0 ? SEMEL_OK : broker->ops->publish(broker, items, n, err);
+    for (size_t i = 0; i < n; i++)
+        items[i].status = SEMEL_RETRY; /* certainly not sent, until it is handed over */
+    return n == 0 || timeout_ms <= 0 ? SEMEL_OK : broker->ops->publish(broker, items, n, timeout_ms, err);
 }

@@ -6,7 +6,8 @@
  * again after an acknowledgement was sent and lost. Core never acknowledges before the work is durable.
  *
  * Rules for all functions
- *  - A handle belongs to one thread. poll blocks for at most wait_ms, the others for the handle's time-outs.
+ *  - A handle belongs to one thread. poll blocks for at most wait_ms, publish for timeout_ms, the others for the
+ *    handle's time-outs.
  *  - A tag names one delivery to this handle in its present epoch (connection, assignment). After a
  *    reconnect or a lost assignment old tags are fenced: answer does nothing about them and returns FENCED.
  *  - OK from answer means "handed to the broker", not "arrived": an acknowledgement may be lost, and the
@@ -80,8 +81,10 @@ struct semel_broker_ops {
                            struct semel_error *err);
     /* NULL, or: a poll that waits returns soon. From any thread. */
     void (*wake)(struct semel_broker *broker);
-    /* Each item gets its own status; the call's status is OK when every item has one. */
-    semel_status (*publish)(struct semel_broker *broker, struct semel_publish *items, size_t n,
+    /* Each item has its own status, RETRY when the driver is called; the call's status is OK when each of them is right.
+     * When timeout_ms, which is more than 0, is over, nothing more is handed to the network and the call returns: what
+     * was not handed over stays RETRY, what has no answer is UNKNOWN. */
+    semel_status (*publish)(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
                             struct semel_error *err);
 };
 
@@ -97,11 +100,16 @@ semel_status semel_broker_poll(struct semel_broker *broker, size_t max, int wait
 semel_status semel_broker_answer(struct semel_broker *broker, const struct semel_reply *replies, size_t n,
                                  struct semel_error *err);
 void semel_broker_wake(struct semel_broker *broker);
-semel_status semel_broker_publish(struct semel_broker *broker, struct semel_publish *items, size_t n,
+semel_status semel_broker_publish(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
                                   struct semel_error *err);
 
 /* For drivers. Does the reply acknowledge its delivery? If not, it gives it back. */
 bool semel__reply_acks(const struct semel_reply *reply);
+/* The pairs and their texts, copied into the arena; false: no room. */
+bool semel__broker_copy_pairs(struct semel_arena *arena, const struct semel_pair *pairs, size_t n,
+                              const struct semel_pair **ret);
+/* Is the id of the item among its headers, or is there none? If not, the sink adds a header `id`. */
+bool semel__publish_has_id(const struct semel_publish *item);
 /* FENCED, with words, when some of n were; else OK. */
 semel_status semel__broker_fenced(const char *driver, size_t n_fenced, size_t n, struct semel_error *err);
 

@@ -603,23 +603,14 @@ static int64_t partition_of(struct semel_str key)
     return semel__str_given(key) ? (int64_t)(hash % PARTITIONS) : -1;
 }
 
-static bool has_id(const struct semel_publish *item)
-{
-    for (size_t i = 0; i < item->n_headers; i++)
-        if (semel__str_eqz(item->headers[i].name, "id"))
-            return true;
-    return !semel__str_given(item->id);
-}
-
-static semel_status spool_publish(struct semel_broker *broker, struct semel_publish *items, size_t n,
+static semel_status spool_publish(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
                                   struct semel_error *err)
 {
     struct spool *spool = self(broker);
     semel_status status = ready(spool, err);
     sqlite3_stmt *stmt = NULL;
 
-    for (size_t i = 0; i < n; i++)
-        items[i].status = SEMEL_RETRY; /* certainly not sent, until the commit */
+    (void)timeout_ms; /* the file waits for its lock, and for nothing else */
     if (status == SEMEL_OK)
         status = begin(spool, err);
     if (status != SEMEL_OK)
@@ -634,7 +625,7 @@ static semel_status spool_publish(struct semel_broker *broker, struct semel_publ
                                               .payload = items[i].payload,
                                               .headers = items[i].headers,
                                               .n_headers = items[i].n_headers};
-        status = insert(spool, stmt, &push, has_id(&items[i]) ? NULL : &id, err);
+        status = insert(spool, stmt, &push, semel__publish_has_id(&items[i]) ? NULL : &id, err);
     }
     sqlite3_finalize(stmt);
     status = end(spool, status, err);

@@ -614,7 +614,7 @@ static void what_is_published_arrives_with_its_id(void **state)
                                      1, SEMEL_INVALID}};
     struct got got;
 
-    assert_int_equal(semel_broker_publish(bench->a, items, 2, &bench->err), SEMEL_OK);
+    assert_int_equal(semel_broker_publish(bench->a, items, 2, 60000, &bench->err), SEMEL_OK);
     assert_int_equal(items[0].status, SEMEL_OK);
     assert_int_equal(items[1].status, SEMEL_OK);
     got = poll(bench, bench->a, 8, 2);
@@ -627,6 +627,24 @@ static void what_is_published_arrives_with_its_id(void **state)
     assert_str(got.d[0].headers[1].value, "e-1");
     assert_int_equal(got.d[1].n_headers, 1);
     assert_str(got.d[1].headers[0].value, "own");
+}
+
+static void without_time_nothing_is_published_and_it_says_so(void **state)
+{
+    struct broker_bench *bench = *state;
+    struct semel_publish items[] = {{semel__str(bench->source), SEMEL_STR("k"), SEMEL_STR("e-1"), SEMEL_STR("a"), NULL,
+                                     0, SEMEL_OK},
+                                    {semel__str(bench->source), SEMEL_STR("k"), SEMEL_STR("e-2"), SEMEL_STR("b"), NULL,
+                                     0, SEMEL_OK}};
+    struct got got;
+
+    assert_int_equal(semel_broker_publish(bench->a, items, 2, 0, &bench->err), SEMEL_OK);
+    assert_int_equal(items[0].status, SEMEL_RETRY);
+    assert_int_equal(items[1].status, SEMEL_RETRY);
+    assert_int_equal(semel_broker_publish(bench->a, &items[1], 1, 60000, &bench->err), SEMEL_OK);
+    assert_int_equal(items[1].status, SEMEL_OK);
+    got = poll(bench, bench->a, 8, 1);
+    assert_string_equal(got.letters, "b");
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, bench_setup, bench_teardown)
@@ -653,6 +671,7 @@ int main(int argc, char **argv)
         TEST(delayed_message_holds_back_its_partition_and_no_other),
         TEST(two_handles_share_the_work_and_keep_the_order_of_each_partition),
         TEST(what_is_published_arrives_with_its_id),
+        TEST(without_time_nothing_is_published_and_it_says_so),
     };
     int failed;
 

@@ -465,7 +465,7 @@ static void each_published_item_has_its_own_status(void **state) /* P32 */
     for (int round = 0; round < 2; round++) {
         static const semel_status expected[] = {SEMEL_OK,      SEMEL_INVALID, SEMEL_OK, SEMEL_INVALID,
                                                 SEMEL_INVALID, SEMEL_INVALID, SEMEL_OK, SEMEL_OK};
-        assert_int_equal(semel_broker_publish(side.broker, items, COUNT(items), &side.err), SEMEL_OK);
+        assert_int_equal(semel_broker_publish(side.broker, items, COUNT(items), 60000, &side.err), SEMEL_OK);
         for (size_t i = 0; i < COUNT(items); i++)
             assert_int_equal(items[i].status, expected[i]);
     }
@@ -492,7 +492,7 @@ static void large_message_is_cut_into_frames_as_short_as_the_server_wants_them(v
     item = item_to(queue, (struct semel_str){bytes, size});
     assert_true(rabbit_server_ctl(&server, tight));
     rabbit_side_open(&side, server.port, queue, "");
-    assert_int_equal(semel_broker_publish(side.broker, &item, 1, &side.err), SEMEL_OK);
+    assert_int_equal(semel_broker_publish(side.broker, &item, 1, 60000, &side.err), SEMEL_OK);
     assert_int_equal(item.status, SEMEL_OK);
     rabbit_side_wait(&side, 1);
     assert_int_equal(side.d[0].payload.n, size);
@@ -511,19 +511,44 @@ static void publishing_to_a_server_that_does_not_answer_claims_nothing(void **st
     make_queue("classic", false);
     rabbit_side_open(&side, server.port, queue, "&timeout_ms=2500");
     items[0] = items[1] = item_to(queue, SEMEL_STR("m"));
-    assert_int_equal(semel_broker_publish(side.broker, items, 1, &side.err), SEMEL_OK);
+    assert_int_equal(semel_broker_publish(side.broker, items, 1, 60000, &side.err), SEMEL_OK);
     assert_int_equal(items[0].status, SEMEL_OK);
     server_freeze(&server.process);
-    assert_int_equal(semel_broker_publish(side.broker, items, 2, &side.err), SEMEL_OK);
+    assert_int_equal(semel_broker_publish(side.broker, items, 2, 60000, &side.err), SEMEL_OK);
     assert_int_equal(items[0].status, SEMEL_UNKNOWN);
     assert_int_equal(items[1].status, SEMEL_UNKNOWN);
-    assert_int_equal(semel_broker_publish(side.broker, items, 2, &side.err), SEMEL_RETRY); /* it does not connect */
+    assert_int_equal(semel_broker_publish(side.broker, items, 2, 60000, &side.err),
+                     SEMEL_RETRY); /* it does not connect */
     assert_int_equal(items[0].status, SEMEL_RETRY);
     server_thaw(&server.process);
     for (int i = 0; items[0].status != SEMEL_OK; i++) {
         assert_true(i < RABBIT_SIDE_TRIES);
-        (void)semel_broker_publish(side.broker, items, 1, &side.err);
+        (void)semel_broker_publish(side.broker, items, 1, 60000, &side.err);
     }
+    rabbit_side_close(&side);
+}
+
+static void publish_ends_when_its_time_is_over(void **state)
+{
+    const int64_t from_us = semel__steady_us();
+    struct rabbit_side side;
+    struct semel_publish item;
+
+    (void)state;
+    make_queue("classic", false);
+    rabbit_side_open(&side, server.port, queue, "&timeout_ms=120000");
+    item = item_to(queue, SEMEL_STR("m"));
+    assert_int_equal(semel_broker_publish(side.broker, &item, 1, 60000, &side.err), SEMEL_OK);
+    server_freeze(&server.process);
+    assert_int_equal(semel_broker_publish(side.broker, &item, 1, 500, &side.err), SEMEL_OK);
+    assert_int_equal(item.status, SEMEL_UNKNOWN);
+    assert_int_equal(semel_broker_publish(side.broker, &item, 1, 500, &side.err),
+                     SEMEL_RETRY); /* it does not connect */
+    assert_int_equal(item.status, SEMEL_RETRY);
+    server_thaw(&server.process);
+    assert_true(semel__steady_us() - from_us < 60000000);
+    assert_int_equal(semel_broker_publish(side.broker, &item, 1, 60000, &side.err), SEMEL_OK);
+    assert_int_equal(item.status, SEMEL_OK);
     rabbit_side_close(&side);
 }
 
@@ -547,7 +572,7 @@ static void server_that_takes_no_messages_does_not_hang_us(void **state)
     items[1] = item_to(queue, (struct semel_str){bytes, (size_t)8 << 20}); /* more than any buffer on the way */
     items[2] = item_to(queue, SEMEL_STR("n"));
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(semel_broker_publish(side.broker, items, COUNT(items), &side.err), SEMEL_OK);
+        assert_int_equal(semel_broker_publish(side.broker, items, COUNT(items), 60000, &side.err), SEMEL_OK);
         for (size_t k = 0; k < COUNT(items); k++)
             confirmed += items[k].status == SEMEL_OK;
         assert_true(items[2].status == SEMEL_RETRY || items[2].status == SEMEL_UNKNOWN);
@@ -558,7 +583,7 @@ static void server_that_takes_no_messages_does_not_hang_us(void **state)
     assert_true(rabbit_server_ctl(&server, calm));
     for (int i = 0; items[0].status != SEMEL_OK; i++) {
         assert_true(i < RABBIT_SIDE_TRIES);
-        (void)semel_broker_publish(side.broker, items, 1, &side.err);
+        (void)semel_broker_publish(side.broker, items, 1, 60000, &side.err);
     }
     rabbit_side_close(&side);
     semel__free(bytes);
@@ -581,6 +606,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(each_published_item_has_its_own_status),
         cmocka_unit_test(large_message_is_cut_into_frames_as_short_as_the_server_wants_them),
         cmocka_unit_test(publishing_to_a_server_that_does_not_answer_claims_nothing),
+        cmocka_unit_test(publish_ends_when_its_time_is_over),
         cmocka_unit_test(server_that_takes_no_messages_does_not_hang_us),
         cmocka_unit_test(death_of_the_server_loses_nothing_and_fences_every_tag),
     };

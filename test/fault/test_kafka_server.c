@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include "base/wait.h"
 #include "fault/test_kafka.h"
 
 /* The group forgets a member soon, and members hear of each other soon. */
@@ -134,7 +135,7 @@ static void each_published_item_has_its_own_status(void **state)
     items[2] = item_to("no-such-topic", SEMEL_STR("x"));
     items[3] = item_to("", SEMEL_STR("x"));
     items[4] = item_to(topic, SEMEL_STR("two"));
-    assert_int_equal(semel_broker_publish(side.broker, items, COUNT(items), &side.err), SEMEL_OK);
+    assert_int_equal(semel_broker_publish(side.broker, items, COUNT(items), 60000, &side.err), SEMEL_OK);
     assert_int_equal(items[0].status, SEMEL_OK);
     assert_int_equal(items[1].status, SEMEL_INVALID);
     assert_int_equal(items[2].status, SEMEL_INVALID);
@@ -159,23 +160,48 @@ static void publishing_to_a_server_that_does_not_answer_claims_nothing(void **st
     kafka_side_open(&late, &server, topic, "&first=earliest&message.timeout.ms=1500");
     for (size_t i = 0; i < COUNT(items); i++)
         items[i] = item_to(topic, SEMEL_STR("m"));
-    assert_int_equal(semel_broker_publish(side.broker, items, 1, &side.err), SEMEL_OK);
+    assert_int_equal(semel_broker_publish(side.broker, items, 1, 60000, &side.err), SEMEL_OK);
     assert_int_equal(items[0].status, SEMEL_OK);
     server_freeze(&server.process); /* what is sent now is taken by the kernel, and read when it wakes up */
-    assert_int_equal(semel_broker_publish(side.broker, items, 1, &side.err), SEMEL_OK);
+    assert_int_equal(semel_broker_publish(side.broker, items, 1, 60000, &side.err), SEMEL_OK);
     assert_int_equal(items[0].status, SEMEL_UNKNOWN);
     /* Whoever has not been answered yet has sent nothing, and knows it. */
-    assert_int_equal(semel_broker_publish(late.broker, items, COUNT(items), &late.err), SEMEL_OK);
+    assert_int_equal(semel_broker_publish(late.broker, items, COUNT(items), 60000, &late.err), SEMEL_OK);
     for (size_t i = 0; i < COUNT(items); i++)
         assert_int_equal(items[i].status, SEMEL_RETRY);
     server_thaw(&server.process);
     kafka_side_close(&late);
     for (int i = 0; claimed < 3; i++) {
         assert_true(i < 60);
-        assert_int_equal(semel_broker_publish(side.broker, items, 1, &side.err), SEMEL_OK);
+        assert_int_equal(semel_broker_publish(side.broker, items, 1, 60000, &side.err), SEMEL_OK);
         claimed += items[0].status == SEMEL_OK;
     }
     kafka_side_wait(&side, 4);
+    kafka_side_close(&side);
+}
+
+static void publish_ends_when_its_time_is_over(void **state)
+{
+    const int64_t from_us = semel__steady_us();
+    struct semel_publish items[3];
+    struct kafka_side side;
+
+    (void)state;
+    make_topic(1);
+    kafka_side_open(&side, &server, topic, "&first=earliest&message.timeout.ms=120000");
+    for (size_t i = 0; i < COUNT(items); i++)
+        items[i] = item_to(topic, SEMEL_STR("m"));
+    assert_int_equal(semel_broker_publish(side.broker, items, 1, 60000, &side.err), SEMEL_OK);
+    assert_int_equal(items[0].status, SEMEL_OK);
+    server_freeze(&server.process);
+    assert_int_equal(semel_broker_publish(side.broker, items, COUNT(items), 1000, &side.err), SEMEL_OK);
+    for (size_t i = 0; i < COUNT(items); i++)
+        assert_true(items[i].status == SEMEL_RETRY || items[i].status == SEMEL_UNKNOWN);
+    server_thaw(&server.process);
+    assert_true(semel__steady_us() - from_us < 60000000);
+    assert_int_equal(semel_broker_publish(side.broker, items, COUNT(items), 60000, &side.err), SEMEL_OK);
+    for (size_t i = 0; i < COUNT(items); i++)
+        assert_int_equal(items[i].status, SEMEL_OK);
     kafka_side_close(&side);
 }
 
@@ -187,6 +213,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(handle_can_be_opened_and_closed_while_the_server_does_not_answer),
         cmocka_unit_test(each_published_item_has_its_own_status),
         cmocka_unit_test(publishing_to_a_server_that_does_not_answer_claims_nothing),
+        cmocka_unit_test(publish_ends_when_its_time_is_over),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

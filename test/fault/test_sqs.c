@@ -175,7 +175,7 @@ static void published_to_a_fifo_queue_a_key_keeps_its_order_and_an_id_arrives_on
                                           .key = SEMEL_STR("a key"),
                                           .id = semel__str(ids[i]),
                                           .payload = i < 3 ? semel__str(ids[i]) : SEMEL_STR("4")};
-    assert_int_equal(semel_broker_publish(a.broker, items, COUNT(items), &a.err), SEMEL_OK);
+    assert_int_equal(semel_broker_publish(a.broker, items, COUNT(items), 60000, &a.err), SEMEL_OK);
     for (size_t i = 0; i < COUNT(items); i++)
         assert_int_equal(items[i].status, SEMEL_OK);
     for (size_t i = 0; i < 4; i++, expected[0]++) {

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/digest.h"
+#include "base/wait.h"
 #include "sqs/hostile.h"
 #include "sqs/side.h"
 #include "support/answer.h"
@@ -149,7 +150,7 @@ static void every_request_is_signed_with_its_body(void **state)
     sqs_side_wait(&side, 2);
     (void)sqs_side_ack(&side, side.n_got - 1);
     sqs_side_settle(&side);
-    assert_int_equal(semel_broker_publish(side.broker, &item, 1, &side.err), SEMEL_OK);
+    assert_int_equal(semel_broker_publish(side.broker, &item, 1, 60000, &side.err), SEMEL_OK);
     assert_int_equal(item.status, SEMEL_OK);
     options = options_of(hostile.port);
     assert_int_equal(semel__sqs_ask(&options, &facts, &side.err), SEMEL_OK);
@@ -413,7 +414,47 @@ static void publish_three(struct semel_publish items[3])
                                           .id = semel__str(ids[i]),
                                           .payload = SEMEL_STR("body"),
                                           .status = SEMEL_OK};
-    assert_int_equal(semel_broker_publish(side.broker, items, 3, &side.err), SEMEL_OK);
+    assert_int_equal(semel_broker_publish(side.broker, items, 3, 60000, &side.err), SEMEL_OK);
+}
+
+#define MANY 1000
+#define ANSWERED 20
+
+static bool answer_two_batches(struct hostile *h, const struct hostile_request *r, int fd)
+{
+    char text[512] = "{\"Successful\":[";
+
+    if (strcmp(r->action, "SendMessageBatch") != 0 || h->sends > 2)
+        return hostile_hold(h, fd);
+    for (int i = 0; i < 10; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s{\"Id\":\"%d\"}", i > 0 ? "," : "", i);
+    return hostile_reply(fd, 200, strcat(text, "]}"));
+}
+
+/* A request alone may take 20 seconds, and there are a hundred of them. */
+static void publish_of_a_thousand_ends_when_its_time_is_over(void **state)
+{
+    static struct semel_publish items[MANY];
+    size_t n_ok = 0, n_unknown = 0, n_retry = 0;
+    int64_t from_us;
+
+    (void)state;
+    begin(answer_two_batches, NULL);
+    for (size_t i = 0; i < MANY; i++)
+        items[i] = (struct semel_publish){.destination = SEMEL_STR("queue"), .payload = SEMEL_STR("body")};
+    from_us = semel__steady_us();
+    assert_int_equal(semel_broker_publish(side.broker, items, MANY, 3000, &side.err), SEMEL_OK);
+    assert_true(semel__steady_us() - from_us < 15000000);
+    for (size_t i = 0; i < MANY; i++) {
+        n_ok += items[i].status == SEMEL_OK;
+        n_unknown += items[i].status == SEMEL_UNKNOWN;
+        n_retry += items[i].status == SEMEL_RETRY;
+    }
+    assert_int_equal(n_ok, ANSWERED);
+    assert_int_equal(n_unknown, 10);
+    assert_int_equal(n_retry, MANY - ANSWERED - 10);
+    assert_int_equal(hostile.sends, 3);
+    end();
 }
 
 /* The second request of a connection is read, and then the connection ends without a byte. */
@@ -529,7 +570,7 @@ static void what_sqs_cannot_carry_is_refused_before_it_is_sent(void **state)
         many[i] = (struct semel_pair){semel__str(names[i]), SEMEL_STR("v")};
     }
     begin(answer_never, NULL);
-    assert_int_equal(semel_broker_publish(side.broker, items, COUNT(items), &side.err), SEMEL_OK);
+    assert_int_equal(semel_broker_publish(side.broker, items, COUNT(items), 60000, &side.err), SEMEL_OK);
     for (size_t i = 0; i < COUNT(items); i++)
         assert_int_equal(items[i].status, SEMEL_INVALID);
     assert_int_equal(hostile.requests, 0);
@@ -559,7 +600,7 @@ static void live_once(void)
         assert_true(status == SEMEL_OK || (status == SEMEL_RETRY && n == 0));
     }
     (void)answer_ack(side.broker, &d[0].tag, 1, &err);
-    status = semel_broker_publish(side.broker, &item, 1, &err);
+    status = semel_broker_publish(side.broker, &item, 1, 60000, &err);
     assert_true(status == SEMEL_OK || status == SEMEL_RETRY);
     assert_true(item.status == SEMEL_OK || item.status == SEMEL_RETRY || item.status == SEMEL_UNKNOWN);
     status = semel__sqs_ask(&options, &facts, &err);
@@ -598,6 +639,7 @@ int main(void)
         cmocka_unit_test(redirect_is_not_followed),
         cmocka_unit_test(policy_that_forbids_deleting_is_told),
         cmocka_unit_test(damaged_body_is_not_delivered_and_given_back),
+        cmocka_unit_test(publish_of_a_thousand_ends_when_its_time_is_over),
         cmocka_unit_test(publish_is_not_sent_again_when_a_reused_connection_dies),
         cmocka_unit_test(lost_or_broken_answer_to_publish_is_unknown),
         cmocka_unit_test(each_item_has_the_status_of_its_entry),

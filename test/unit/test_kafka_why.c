@@ -9,8 +9,8 @@
 
 #define HANDSHAKE "SSL handshake failed: error:0A000086:SSL routines::certificate verify failed: broker certificate"
 
-static struct kafka_ear ear;
-static struct kafka kafka = {.ear = &ear};
+static struct kafka_callback_context context;
+static struct kafka kafka = {.context = &context};
 
 static void assert_told(const char *reason, const char *text, enum semel_class cls)
 {
@@ -26,7 +26,7 @@ static void meet_certificate(int code)
 {
     char text[128] = "";
 
-    assert_int_equal(semel__kafka_certificate(NULL, "h:1", 1, &code, 0, "", 0, text, sizeof text, &ear), code == 0);
+    assert_int_equal(semel__kafka_certificate(NULL, "h:1", 1, &code, 0, "", 0, text, sizeof text, &context), code == 0);
     assert_int_equal(text[0] == '\0', code == 0);
 }
 

@@ -292,13 +292,13 @@ static void what_is_published_elsewhere_is_recorded(void **state)
 
     (void)state;
     start(SEMEL_QUEUE_ORDERED, 1, "");
-    assert_int_equal(semel_broker_publish(f.a, &item, 1, &f.err), SEMEL_OK);
+    assert_int_equal(semel_broker_publish(f.a, &item, 1, 60000, &f.err), SEMEL_OK);
     assert_int_equal(item.status, SEMEL_OK);
     semel__broker_mem_set_hook(f.a, plan_hook, &plan);
-    assert_int_equal(semel_broker_publish(f.a, &item, 1, &f.err), SEMEL_OK);
+    assert_int_equal(semel_broker_publish(f.a, &item, 1, 60000, &f.err), SEMEL_OK);
     assert_int_equal(item.status, SEMEL_UNKNOWN);
     plan.fault = SEMEL_QUEUE_RETRY;
-    assert_int_equal(semel_broker_publish(f.a, &item, 1, &f.err), SEMEL_RETRY);
+    assert_int_equal(semel_broker_publish(f.a, &item, 1, 60000, &f.err), SEMEL_RETRY);
     assert_int_equal(item.status, SEMEL_RETRY);
     assert_int_equal(semel__mem_queue_published(f.queue, &published), 2);
     assert_str(published[1].destination, "d");
@@ -331,7 +331,7 @@ static semel_status do_everything(struct semel_mem_queue *queue, struct semel_br
     if (status == SEMEL_OK)
         status = semel__mem_queue_redeliver(queue, 0, NULL);
     if (status == SEMEL_OK)
-        status = semel_broker_publish(broker, items, 2, NULL);
+        status = semel_broker_publish(broker, items, 2, 60000, NULL);
     for (size_t i = 0; status == SEMEL_OK && i < 2; i++)
         status = items[i].status;
     if (status != SEMEL_OK)

@@ -303,7 +303,7 @@ static void failed_allocation_is_retry_and_loses_nothing(void **state)
         if (status == SEMEL_OK)
             status = semel__spool_push(broker, &message, 1, NULL, &err);
         if (status == SEMEL_OK)
-            status = semel_broker_publish(broker, &item, 1, &err);
+            status = semel_broker_publish(broker, &item, 1, 60000, &err);
         if (status == SEMEL_OK)
             status = semel_broker_poll(broker, 8, 0, &arena, &d, &n, &err);
         reached = fail_nth_end(&fail);

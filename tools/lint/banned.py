@@ -22,7 +22,7 @@ CALLS = (
     ("rand srand random srandom drand48 rand_r", EVERYWHERE, (), "pass a struct semel_random (base/random.h)"),
     ("getrandom getentropy", SOURCE, ("src/base/random.c",), "pass a struct semel_random (base/random.h)"),
     ("time localtime gmtime ctime asctime", EVERYWHERE, (), "pass a struct semel_clock (base/clock.h)"),
-    ("clock_gettime gettimeofday", SOURCE, ("src/base/clock.c", "src/base/wait.c", "src/broker/amqp_link.c"),
+    ("clock_gettime gettimeofday", SOURCE, ("src/base/clock.c", "src/base/wait.c"),
      "pass a struct semel_clock (base/clock.h)"),
     ("setjmp longjmp sigsetjmp siglongjmp", SOURCE, (), "return a status"),
     ("sleep usleep nanosleep clock_nanosleep", EVERYWHERE, (), "wait for the condition itself"),
