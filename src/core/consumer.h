@@ -16,6 +16,16 @@
  * is stored is checked again when it is read. What is not said has the default of semel__policy_init, and is not
  * stored. Where `order` is not said, the first message with an order key decides it (`version` if it has one, else
  * `arrival`), and that is stored beside what was said.
+ *
+ * Settings change while messages of the consumer are stored (I24).
+ * There are two ways to say it. A person, by the command line, SQL or C, says what is to change: the rest stays, null takes one
+ * away. A route's file says everything, replaces what is stored, and marks the consumer: from then on people change the
+ * file.
+ *
+ * Rows are stored under the settings of their time. A change that would make them mean something else is refused, with
+ * their number: see the table in consumer.c. Force takes it all the same, and takes the mark away: the consumer is
+ * set by a person then, until a file sets it again. Deliveries are not locked out: rows by the old settings may be
+ * committed later, which no refused change but that of one_source could be hurt by.
  */
 #ifndef SEMEL_CORE_CONSUMER_H
 #define SEMEL_CORE_CONSUMER_H
@@ -46,23 +56,6 @@ void semel__policy_members(void (*each)(void *ctx, const char *name, const char 
                                         const char *help),
                            void *ctx);
 
-/* Settings, and which of them were said, a bit each: the others have their defaults. */
-struct semel_said {
-    struct semel_policy policy;
-    uint32_t members;
-};
-
-semel_status semel__said_read(struct semel_str consumer, struct semel_str settings, struct semel_said *ret,
-                              struct semel_error *err);
-/* What can be read of stored settings, whatever else is there. */
-void semel__said_known(struct semel_str consumer, struct semel_str stored, struct semel_said *ret);
-/* `change` over `stored`: null takes one away, {} changes nothing. What is stored is checked but for what is changed,
- * so that a damaged member can be mended. */
-semel_status semel__said_merge(struct semel_str consumer, struct semel_str stored, struct semel_str change,
-                               struct semel_said *ret, struct semel_error *err);
-void semel__said_write(const struct semel_said *said, struct semel_buf *buf);
-/* The change that makes `to` of `from`. false: there is none, and {} was written. */
-bool semel__said_diff(const struct semel_said *from, const struct semel_said *to, struct semel_buf *buf);
 /* One value, for a person. */
 void semel__setting_show(const struct semel_policy *policy, const char *name, char *out, size_t size);
 
@@ -79,5 +72,37 @@ semel_status semel__consumer_load(struct semel_store *store, struct semel_str co
  * After OK of a message with an order key, the order is settled. */
 semel_status semel__consumer_order(struct semel_store *store, const struct semel__msg *msg, bool order_said,
                                    struct semel_policy *policy, int64_t now_us, struct semel_error *err);
+
+/* ---- changes ------------------------------------------------------------------------------------------- */
+
+/* Who changes settings, how and why. */
+struct semel_setter {
+    struct semel_str who;        /* for the audit */
+    struct semel_str reason;     /* for the audit; not given: none, which force must not be */
+    struct semel_str host, file; /* given: a route's file */
+    bool force;
+};
+
+struct semel_setting {
+    struct semel_policy policy; /* as it holds from now on; refused: as it would */
+    struct semel_str change;    /* JSON, in the arena: what was to change; {}: nothing */
+    struct semel_set_by by;     /* whose file had set it before; in the arena */
+    bool changed;               /* and an audit line was written */
+    bool refused;               /* by what is stored: force would do it */
+    const char *hint;           /* or NULL: what to think of */
+};
+
+/* Reads, judges, stores and writes the audit line, under the lock of the consumer's row: inside a transaction, which
+ * must be rolled back unless it answers OK. INVALID: the settings are wrong, or (ret->refused) stored rows or a file
+ * speak against it; err names the number and what to do. */
+semel_status semel__consumer_set(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
+                                 const struct semel_setter *by, int64_t now_us, struct semel_arena *arena,
+                                 struct semel_setting *ret, struct semel_error *err);
+/* The same in a transaction of its own. */
+semel_status semel__consumer_change(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
+                                    const struct semel_setter *by, struct semel_arena *arena, struct semel_setting *ret,
+                                    struct semel_error *err);
+/* Whether stored rows mean the same under both. */
+bool semel__policy_same(const struct semel_policy *a, const struct semel_policy *b);
 
 #endif

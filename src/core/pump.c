@@ -1,14 +1,29 @@
 /* SPDX-License-Identifier: MIT
  *
- * pump.c: the step and the tick of one worker.
+ * pump.c: one worker: its step and its tick; and, for effects outside the database, its claims and their ends, between
+ * which somebody else runs them.
+ *
+ * Invariants: a delivery that was claimed is acknowledged after the commit of the claim: its payload is kept then, and
+ * whatever becomes of this process, recovery by any other has the row. Nothing runs before that commit.
  */
-#include "core/pump_work.h"
+#include "core/pump.h"
 
 #include "base/error.h"
 #include "base/point.h"
+#include "base/str.h"
 
 #define ARENA_MAX ((size_t)1 << 30)
 #define TICK_MAX 1000
+
+/* One poll, in the pump's arena. */
+struct pump_batch {
+    struct semel_delivery *deliveries;
+    struct semel__msg *msgs;
+    struct semel_settled *settled;
+    struct semel_reply *replies;
+    size_t n;
+    bool prepared;
+};
 
 void semel__pump_init(struct semel_pump *pump, struct semel_inbox *inbox, struct semel_broker *broker,
                       const struct semel_rules *rules)
@@ -38,19 +53,25 @@ void semel__pump_done(struct semel_pump *pump)
 
 /* ---- the world ----------------------------------------------------------------------------------- */
 
-semel_status semel__pump_note_store(struct semel_pump *pump, semel_status status, const struct semel_error *err,
-                                    int64_t now_us)
+void semel__pump_fail(struct semel_pump *pump, enum semel_class cls, int64_t now_us)
+{
+    semel__route_breaker_failure(pump->breaker, pump, cls, now_us, pump->inbox->rng);
+}
+
+/* What a status says of the world. Both return what is left of it for the caller. */
+static semel_status note_store(struct semel_pump *pump, semel_status status, const struct semel_error *err,
+                               int64_t now_us)
 {
     if (status == SEMEL_OK)
         return status;
     pump->store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
     pump->doubt |= pump->store_down;
     if (err->cls != SEMEL_CLASS_TRANSIENT)
-        semel__pump_failure(pump, err->cls, now_us);
+        semel__pump_fail(pump, err->cls, now_us);
     return status;
 }
 
-semel_status semel__pump_note_broker(struct semel_pump *pump, semel_status status)
+static semel_status note_broker(struct semel_pump *pump, semel_status status)
 {
     pump->broker_down |= status == SEMEL_CLOSED;
     pump->doubt |= pump->broker_down;
@@ -58,7 +79,7 @@ semel_status semel__pump_note_broker(struct semel_pump *pump, semel_status statu
                                   : status; /* the delivery has gone to somebody else, with our best wishes */
 }
 
-semel_status semel__pump_connect_store(struct semel_pump *pump, int64_t now_us, struct semel_error *err)
+static semel_status connect_store(struct semel_pump *pump, int64_t now_us, struct semel_error *err)
 {
     if (!pump->store_down)
         return SEMEL_OK;
@@ -67,12 +88,12 @@ semel_status semel__pump_connect_store(struct semel_pump *pump, int64_t now_us, 
     /* What opened the breaker is over; an idle route would have nothing to probe with. */
     if (status == SEMEL_OK && semel__route_breaker_look(pump->breaker).cause == SEMEL_CLASS_ENVIRONMENT)
         semel__route_breaker_success(pump->breaker);
-    return semel__pump_note_store(pump, status, err, now_us);
+    return note_store(pump, status, err, now_us);
 }
 
-semel_status semel__pump_connect(struct semel_pump *pump, int64_t now_us, struct semel_error *err)
+static semel_status connect(struct semel_pump *pump, int64_t now_us, struct semel_error *err)
 {
-    semel_status status = semel__pump_connect_store(pump, now_us, err);
+    semel_status status = connect_store(pump, now_us, err);
     if (status != SEMEL_OK || !pump->broker_down)
         return status;
     status = semel_broker_reopen(pump->broker, err);
@@ -104,26 +125,22 @@ static void note_ends(struct semel_pump *pump, const struct semel_settled *settl
             good = true;
         } else if (settled[i].state == SEMEL_STATE_FAILED || settled[i].state == SEMEL_STATE_DEAD ||
                    settled[i].state == SEMEL_STATE_UNKNOWN) {
-            semel__pump_failure(pump, settled[i].cls, now_us);
+            semel__pump_fail(pump, settled[i].cls, now_us);
             good = false;
         }
     }
 }
 
-void semel__pump_failure(struct semel_pump *pump, enum semel_class cls, int64_t now_us)
-{
-    semel__route_breaker_failure(pump->breaker, pump, cls, now_us, pump->inbox->rng);
-}
-
 /* A probe that met only duplicates, or nothing, has told nothing: the next step probes again. */
-void semel__pump_end_probe(struct semel_pump *pump, int64_t now_us)
+static void end_probe(struct semel_pump *pump, int64_t now_us)
 {
     semel__route_breaker_end(pump->breaker, pump, now_us);
 }
 
 /* ---- a step -------------------------------------------------------------------------------------- */
 
-semel_status semel__pump_prepare(struct semel_pump *pump, struct pump_batch *batch, struct semel_error *err)
+/* Room and messages for the deliveries; every one is LATER until something else is known. */
+static semel_status prepare(struct semel_pump *pump, struct pump_batch *batch, struct semel_error *err)
 {
     batch->msgs = semel__arena_alloc(&pump->arena, batch->n, sizeof *batch->msgs);
     batch->settled = semel__arena_alloc(&pump->arena, batch->n, sizeof *batch->settled);
@@ -155,7 +172,7 @@ static semel_status answer(struct semel_pump *pump, struct pump_batch *batch, si
     semel_status status = semel_broker_answer(pump->broker, batch->replies, batch->n, err);
     /* What could not be given back would be overtaken by the next poll and never come again: closing gives it back. */
     pump->broker_down |= status != SEMEL_OK && status != SEMEL_FENCED;
-    return semel__pump_note_broker(pump, status);
+    return note_broker(pump, status);
 }
 
 /* What was committed moves the positions that are kept with the effects. What cannot be moved now will be by the next
@@ -176,7 +193,8 @@ static bool elsewhere(const struct semel_settled *settled)
     return settled->state == SEMEL_STATE_PROCESSING && settled->kept;
 }
 
-void semel__pump_let_go(struct semel_pump *pump, struct pump_batch *batch, int64_t now_us)
+/* What others have claimed, with its payload, is acknowledged. Where too much is parked the pump pauses. */
+static void let_go(struct semel_pump *pump, struct pump_batch *batch, int64_t now_us)
 {
     for (size_t i = 0; i < batch->n; i++) {
         struct semel_settled *settled = &batch->settled[i];
@@ -211,12 +229,14 @@ static semel_status answer_all(struct semel_pump *pump, struct pump_batch *batch
     return status;
 }
 
-semel_status semel__pump_conclude(struct semel_pump *pump, struct pump_batch *batch, semel_status status,
-                                  int64_t now_us, size_t *ret_acked, struct semel_error *err)
+/* The end of a batch that was processed or claimed with `status`, of which err tells: the world is noted, and all are
+ * answered, by `settled`. */
+static semel_status conclude(struct semel_pump *pump, struct pump_batch *batch, semel_status status, int64_t now_us,
+                             size_t *ret_acked, struct semel_error *err)
 {
     struct semel_error own = {0};
     semel_status answered = SEMEL_OK;
-    (void)semel__pump_note_store(pump, status, err, now_us);
+    (void)note_store(pump, status, err, now_us);
     pump->doubt = pump->doubt && status != SEMEL_OK;
     if (batch->settled != NULL && batch->replies != NULL)
         answered = answer_all(pump, batch, now_us, ret_acked, &own);
@@ -230,7 +250,7 @@ semel_status semel__pump_conclude(struct semel_pump *pump, struct pump_batch *ba
 static semel_status pump_batch(struct semel_pump *pump, struct pump_batch *batch, int64_t now_us, size_t *ret_n,
                                struct semel_error *err)
 {
-    semel_status status = semel__pump_prepare(pump, batch, err);
+    semel_status status = prepare(pump, batch, err);
     if (status == SEMEL_OK) {
 #ifdef SEMEL_MUTANT_EARLY_ACK
         static const struct semel_settled early = {.act = SEMEL_ACK};
@@ -245,13 +265,13 @@ static semel_status pump_batch(struct semel_pump *pump, struct pump_batch *batch
     if (status == SEMEL_OK) {
         status = pump->put_only ? semel__inbox_put_all(pump->inbox, batch->msgs, batch->n, batch->settled, err)
                                 : semel__inbox_process(pump->inbox, batch->msgs, batch->n, batch->settled, err);
-        semel__pump_let_go(pump, batch, now_us);
+        let_go(pump, batch, now_us);
         note_ends(pump, batch->settled, batch->n, now_us);
     }
-    return semel__pump_conclude(pump, batch, status, now_us, ret_n, err);
+    return conclude(pump, batch, status, now_us, ret_n, err);
 }
 
-bool semel__pump_paused(const struct semel_pump *pump, int64_t now_us)
+static bool paused(const struct semel_pump *pump, int64_t now_us)
 {
     /* A clock that jumped back must not prolong the pause. */
     return pump->resume_us != SEMEL_NONE && now_us < pump->resume_us &&
@@ -260,7 +280,7 @@ bool semel__pump_paused(const struct semel_pump *pump, int64_t now_us)
 
 int64_t semel__pump_until(const struct semel_pump *pump, int64_t now_us)
 {
-    if (semel__pump_paused(pump, now_us))
+    if (paused(pump, now_us))
         return pump->resume_us;
     const struct semel_breaker now = semel__route_breaker_look(pump->breaker);
     return semel__breaker_until(&now, now_us);
@@ -272,27 +292,37 @@ bool semel__pump_probes(const struct semel_pump *pump, int64_t now_us)
     return now.state != SEMEL_BREAKER_CLOSED && semel__breaker_until(&now, now_us) == SEMEL_NONE;
 }
 
-semel_status semel__pump_step(struct semel_pump *pump, int64_t now_us, size_t *ret_n, struct semel_error *err)
+/* What a step or a claim begins with: deliveries, unless the route pauses. *ret_asked: the breaker was asked. */
+static semel_status poll(struct semel_pump *pump, int64_t now_us, size_t max, struct pump_batch *batch, bool *ret_asked,
+                         struct semel_error *err)
 {
-    struct pump_batch batch = {0};
-    *ret_n = 0;
-    if (semel__pump_paused(pump, now_us))
+    *ret_asked = false;
+    if (paused(pump, now_us))
         return SEMEL_OK;
     enum semel_gate gate = semel__route_breaker_ask(pump->breaker, pump, now_us);
     if (gate == SEMEL_GATE_WAIT)
         return SEMEL_OK;
+    *ret_asked = true;
     semel__arena_reset(&pump->arena);
-    semel_status status = semel__pump_connect(pump, now_us, err);
+    semel_status status = connect(pump, now_us, err);
     if (status == SEMEL_OK)
-        status = semel__pump_note_broker(pump,
-                                         semel_broker_poll(pump->broker, gate == SEMEL_GATE_PROBE ? 1 : pump->batch_max,
-                                                           pump->wait_ms, &pump->arena, &batch.deliveries, &batch.n,
-                                                           err));
-    if (status == SEMEL_OK && batch.n > 0) {
+        status = note_broker(pump, semel_broker_poll(pump->broker, gate == SEMEL_GATE_PROBE ? 1 : max, pump->wait_ms,
+                                                     &pump->arena, &batch->deliveries, &batch->n, err));
+    if (status == SEMEL_OK && batch->n > 0)
         SEMEL_POINT(PUMP_POLLED);
+    return status;
+}
+
+semel_status semel__pump_step(struct semel_pump *pump, int64_t now_us, size_t *ret_n, struct semel_error *err)
+{
+    struct pump_batch batch = {0};
+    bool asked;
+    *ret_n = 0;
+    semel_status status = poll(pump, now_us, pump->batch_max, &batch, &asked, err);
+    if (status == SEMEL_OK && batch.n > 0)
         status = pump_batch(pump, &batch, now_us, ret_n, err);
-    }
-    semel__pump_end_probe(pump, now_us);
+    if (asked)
+        end_probe(pump, now_us);
     return status;
 }
 
@@ -318,9 +348,9 @@ semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *r
     if (gate == SEMEL_GATE_WAIT)
         return SEMEL_OK;
     uint64_t done = pump->inbox->counts.done, failed = pump->inbox->counts.failed;
-    semel_status status = semel__pump_connect_store(pump, now_us, err); /* stored work needs no broker */
+    semel_status status = connect_store(pump, now_us, err); /* stored work needs no broker */
     if (status != SEMEL_OK) {
-        semel__pump_end_probe(pump, now_us);
+        end_probe(pump, now_us);
         return status;
     }
     bound_failures(pump);
@@ -332,14 +362,122 @@ semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *r
         if (pump->inbox->counts.done > done)
             semel__route_breaker_success(pump->breaker);
         else if (pump->inbox->counts.failed > failed)
-            semel__pump_failure(pump, SEMEL_CLASS_TRANSIENT, now_us);
+            semel__pump_fail(pump, SEMEL_CLASS_TRANSIENT, now_us);
     }
     *ret_n += n;
     if (status == SEMEL_OK)
         status = semel__inbox_sweep(pump->inbox, pump->tick_max, &n, err);
     if (status == SEMEL_OK)
         status = purge(pump, now_us, &n, err);
-    (void)semel__pump_note_store(pump, status, err, now_us);
-    semel__pump_end_probe(pump, now_us);
+    (void)note_store(pump, status, err, now_us);
+    end_probe(pump, now_us);
     return status;
+}
+
+/* ---- effects outside ----------------------------------------------------------------------------- */
+
+static bool same(const struct semel__msg *a, const struct semel__msg *b)
+{
+    return semel__str_eq(a->id, b->id) && semel__str_eq(a->source, b->source);
+}
+
+/* The claimed ones and their copies in the batch: nobody needs the broker for them any more. */
+static void acknowledge_claims(struct pump_batch *batch, const struct semel_lease *leases, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t place = leases[i].index;
+        for (size_t k = 0; k < batch->n; k++) {
+            if (k != place && !same(&batch->msgs[k], &batch->msgs[place]))
+                continue;
+            if (k != place && semel__fp_differs(&batch->msgs[k].fp, &batch->msgs[place].fp))
+                continue; /* a conflict: it goes back, and is told when it comes again */
+            if (batch->settled[k].act == SEMEL_LATER)
+                batch->settled[k].why = k == place ? SEMEL_WHY_NEW : SEMEL_WHY_DUPLICATE;
+            batch->settled[k].act = SEMEL_ACK;
+        }
+    }
+}
+
+static semel_status claim_batch(struct semel_pump *pump, struct pump_batch *batch, int64_t now_us,
+                                struct semel_arena *arena, struct semel_lease *ret_leases, size_t *ret_n,
+                                struct semel_error *err)
+{
+    size_t acked;
+    semel_status status = prepare(pump, batch, err);
+    if (status == SEMEL_OK) {
+        status = semel__lease_claim(pump->inbox, batch->msgs, batch->n, true, arena, ret_leases, ret_n, batch->settled,
+                                    err);
+        acknowledge_claims(batch, ret_leases, *ret_n);
+        let_go(pump, batch, now_us);
+    }
+    return conclude(pump, batch, status, now_us, &acked, err);
+}
+
+semel_status semel__pump_claim(struct semel_pump *pump, int64_t now_us, size_t max, struct semel_arena *arena,
+                               struct semel_lease *ret_leases, size_t *ret_n, struct semel_error *err)
+{
+    struct pump_batch batch = {0};
+    bool asked;
+    *ret_n = 0;
+    semel_status status = poll(pump, now_us, max, &batch, &asked, err);
+    if (status == SEMEL_OK && batch.n > 0)
+        status = claim_batch(pump, &batch, now_us, arena, ret_leases, ret_n, err);
+    if (asked && *ret_n == 0) /* else the end of the call ends the probe */
+        end_probe(pump, now_us);
+    return status;
+}
+
+semel_status semel__pump_take(struct semel_pump *pump, int64_t now_us, size_t max, struct semel_arena *arena,
+                              struct semel_lease *ret_leases, size_t *ret_n, struct semel_error *err)
+{
+    *ret_n = 0;
+    enum semel_gate gate = semel__route_breaker_ask(pump->breaker, pump, now_us);
+    if (gate == SEMEL_GATE_WAIT)
+        return SEMEL_OK;
+    semel_status status = connect_store(pump, now_us, err);
+    if (status == SEMEL_OK)
+        status = note_store(pump,
+                            semel__lease_take(pump->inbox, gate == SEMEL_GATE_PROBE ? 1 : max, arena, ret_leases, ret_n,
+                                              err),
+                            err, now_us);
+    if (*ret_n == 0)
+        end_probe(pump, now_us);
+    return status;
+}
+
+semel_status semel__pump_finish(struct semel_pump *pump, int64_t now_us, struct semel_lease *leases,
+                                const struct semel_ending *endings, size_t n, struct semel_error *err)
+{
+    semel_status status = connect_store(pump, now_us, err);
+    if (status == SEMEL_OK)
+        status = note_store(pump, semel__lease_finish(pump->inbox, leases, endings, n, err), err, now_us);
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
+        switch (endings[i].result) {
+        case SEMEL_DONE:
+        case SEMEL_REJECTED:
+            semel__route_breaker_success(pump->breaker);
+            break;
+        case SEMEL_TRANSIENT:
+        case SEMEL_PERMANENT:
+        case SEMEL_MAYBE:
+            semel__pump_fail(pump, SEMEL_CLASS_TRANSIENT, now_us);
+            break;
+        }
+    }
+    return status;
+}
+
+semel_status semel__pump_renew(struct semel_pump *pump, int64_t now_us, struct semel_lease *leases, size_t n,
+                               struct semel_error *err)
+{
+    semel_status status = connect_store(pump, now_us, err);
+    return status != SEMEL_OK ? status : note_store(pump, semel__lease_renew(pump->inbox, leases, n, err), err, now_us);
+}
+
+semel_status semel__pump_release(struct semel_pump *pump, int64_t now_us, struct semel_lease *leases, size_t n,
+                                 struct semel_error *err)
+{
+    semel_status status = connect_store(pump, now_us, err);
+    return status != SEMEL_OK ? status
+                              : note_store(pump, semel__lease_release(pump->inbox, leases, n, err), err, now_us);
 }

@@ -54,7 +54,7 @@ int64_t semel__pump_until(const struct semel_pump *pump, int64_t now_us);
 /* The next step is a probe, unless another pump is faster: so it should not wait for its message while it has it. */
 bool semel__pump_probes(const struct semel_pump *pump, int64_t now_us);
 
-/* ---- for effects outside the database, of which several run at a time (pump_lease.c) ------------------ */
+/* ---- for effects outside the database, of which several run at a time ---------------------------------- */
 
 /* Polls at most max deliveries, claims what may run and answers all of them: what was claimed is kept with its payload,
  * and recovery has it should this process die. ret_leases has room for max; their strings live until the next
@@ -71,7 +71,7 @@ semel_status semel__pump_renew(struct semel_pump *pump, int64_t now_us, struct s
                                struct semel_error *err);
 semel_status semel__pump_release(struct semel_pump *pump, int64_t now_us, struct semel_lease *leases, size_t n,
                                  struct semel_error *err);
-/* A call ended without having done anything, and it was not the message's fault. */
-void semel__pump_worldly(struct semel_pump *pump, enum semel_class cls, int64_t now_us);
+/* For the breaker: a call ended without having done anything, and it was not the message's fault. */
+void semel__pump_fail(struct semel_pump *pump, enum semel_class cls, int64_t now_us);
 
 #endif

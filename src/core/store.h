@@ -241,7 +241,7 @@ struct semel_consumer {
     struct semel_set_by by;
 };
 
-/* What a change of settings may reinterpret (consumer_set.h). */
+/* What a change of settings may reinterpret (consumer.h). */
 enum semel_affected {
     SEMEL_AFFECTED_ORDERED,    /* rows with an order key that are waiting, failed or processing */
     SEMEL_AFFECTED_VERSIONED,  /* rows with an order key and a version that are unknown or dead */

@@ -308,7 +308,7 @@ static void probed(struct outside *o, const struct semel_call_end *end)
         o->unheard = 0;
         semel__route_breaker_end(pump->breaker, pump, now_us);
     } else {
-        semel__pump_worldly(pump, SEMEL_CLASS_UNKNOWN, now_us);
+        semel__pump_fail(pump, SEMEL_CLASS_UNKNOWN, now_us);
     }
 }
 
@@ -375,7 +375,7 @@ static void ended(struct outside *o, const struct semel_call_end *end)
     slot->ending = (struct semel_ending){.result = end->result};
     if (end->status != SEMEL_OK) {
         slot->state = SLOT_UNTOUCHED;
-        semel__pump_worldly(&o->worker->pump, end->err.cls, semel__now(&semel__clock_real));
+        semel__pump_fail(&o->worker->pump, end->err.cls, semel__now(&semel__clock_real));
         run_log_failure(route, end->err.cls == SEMEL_CLASS_BROKEN ? SEMEL_LOG_ERROR : SEMEL_LOG_WARN,
                         "a call could not be made", end->status, &end->err);
         return;

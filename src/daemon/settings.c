@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "base/str.h"
-#include "core/consumer_set.h"
+#include "core/consumer.h"
 #include "daemon/run.h"
 #include "ops/explain.h"
 

@@ -20,7 +20,7 @@
 
 #include "base/error.h"
 #include "demo/spool.h"
-#include "core/consumer_set.h"
+#include "core/consumer.h"
 #include "core/pump.h"
 #include "store/sqlite_store.h"
 

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/str.h"
-#include "core/consumer_set.h"
+#include "core/consumer.h"
 #include "lib/handle.h"
 
 #define PAGE 100

@@ -13,7 +13,7 @@
 #define SEMEL_OPS_OPS_H
 
 #include "base/object.h"
-#include "core/consumer_set.h"
+#include "core/consumer.h"
 #include "core/inbox.h"
 #include "core/look.h"
 #include "ops/explain.h"
@@ -207,7 +207,7 @@ struct semel_consumer_shown {
 /* *ret_known = false: it has neither messages nor settings. */
 semel_status semel__ops_consumer(struct semel_ops *ops, struct semel_str name, struct semel_consumer_shown *ret,
                                  bool *ret_known, struct semel_error *err);
-/* Changes settings, by a person: see core/consumer_set.h. INVALID: err says what is wrong; ret->refused: force would do
+/* Changes settings, by a person: see core/consumer.h. INVALID: err says what is wrong; ret->refused: force would do
  * it. Force needs a reason. */
 semel_status semel__ops_consumer_set(struct semel_ops *ops, struct semel_str name, struct semel_str settings,
                                      struct semel_str reason, bool force, struct semel_setting *ret,

@@ -4,7 +4,7 @@
  * the event happens through the functions of inbox.h, and everything that the case names is read back.
  */
 #include "conform/cases.h"
-#include "core/consumer_set.h"
+#include "core/consumer.h"
 
 static semel_status handle(void *ctx, struct semel_store *store, const struct semel__msg *msg, int attempt,
                            struct semel__reply *reply, struct semel_error *err)

@@ -4,7 +4,7 @@
  * number, and what is not. A3, I24, P75.
  */
 #include "conform/contract.h"
-#include "core/consumer_set.h"
+#include "core/consumer.h"
 
 #define FILE_A "/etc/semel/a.yaml"
 #define FILE_B "/etc/semel/b.yaml"

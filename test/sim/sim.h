@@ -27,7 +27,7 @@
 #include "base/random.h"
 #include "base/str.h"
 #include "support/mem_broker.h"
-#include "core/consumer_set.h"
+#include "core/consumer.h"
 #include "core/pump.h"
 #include "fiber.h"
 #include "support/mem_store.h"
@@ -181,7 +181,7 @@ struct sim_event {
 /* How a worker lives. */
 enum sim_life {
     SIM_STEPS,  /* step and tick: the handler runs within the pump's call */
-    SIM_LEASES, /* claims and takes, has somebody else run it, renews, commits the ends (pump_lease.c) */
+    SIM_LEASES, /* claims and takes, has somebody else run it, renews, commits the ends */
     SIM_HANDS   /* stores what comes; takes by hand, renews, gives back, runs */
 };
 

@@ -5,7 +5,7 @@
 #include "unit/unit.h"
 
 #include "base/error.h"
-#include "core/consumer_set.h"
+#include "core/consumer.h"
 #include "support/mem_store.h"
 
 #define SECOND INT64_C(1000000)

@@ -369,7 +369,7 @@ static void tick_of_an_open_breaker_probes_with_one_row(void **state)
 
     process(e, msgs, 3);
     e->now_us += 10 * SECOND_US;
-    semel__pump_worldly(&route.pump, SEMEL_CLASS_BROKEN, e->now_us);
+    semel__pump_fail(&route.pump, SEMEL_CLASS_BROKEN, e->now_us);
     assert_ok(e, semel__pump_tick(&route.pump, e->now_us, &n, &e->err));
     assert_int_equal(n, 0);
     e->now_us = route.pump.own.now.next_us;
@@ -572,7 +572,7 @@ static void ends_of_leases_open_and_close_the_breaker(void **state)
         assert_int_equal(breaker(), SEMEL_BREAKER_CLOSED);
         assert_int_equal(claimed(e, 8), 0); /* the copy */
         for (int k = 0; k < 10; k++)
-            semel__pump_worldly(&route.pump, SEMEL_CLASS_TRANSIENT, e->now_us);
+            semel__pump_fail(&route.pump, SEMEL_CLASS_TRANSIENT, e->now_us);
         assert_int_equal(breaker(), SEMEL_BREAKER_OPEN);
     }
 }
@@ -587,7 +587,7 @@ static void take_under_an_open_breaker_is_one_row_or_nothing(void **state)
     assert_int_equal(claimed(e, 8), 2);
     assert_ok(e, finish(e, SEMEL_TRANSIENT, 2));
     for (int k = 0; k < 10; k++)
-        semel__pump_worldly(&route.pump, SEMEL_CLASS_TRANSIENT, e->now_us);
+        semel__pump_fail(&route.pump, SEMEL_CLASS_TRANSIENT, e->now_us);
     assert_int_equal(breaker(), SEMEL_BREAKER_OPEN);
     e->now_us = route.pump.own.now.next_us;
     if (row_of(e, "a").live.due_us > e->now_us && row_of(e, "b").live.due_us > e->now_us) {
