@@ -17,9 +17,9 @@
  * number that is none) is left out. Headers of CloudEvents, `cloudEvents:NAME` or `cloudEvents_NAME`, are called
  * `ce_NAME`, and their times are RFC 3339.
  *
- * Invariants: all strings of a conf lie in one piece of memory that is wiped before it is freed. A slot is answered once
- * (P30): ack, hold and cut find only OPEN ones; `live` counts those that are not GONE, `held` the HELD; the server is
- * told to acknowledge up to a number only what was acknowledged here. What is kept of a frame is copied, so that
+ * Invariants: all strings of a conf lie in one piece of memory that is wiped before it is freed. A slot is answered
+ * once (P30): ack, hold and cut find only OPEN ones; `live` counts those that are not GONE, `held` the HELD; the server
+ * is told to acknowledge up to a number only what was acknowledged here. What is kept of a frame is copied, so that
  * librabbitmq can have its memory back after each. The server may lie about everything: a piece that does not belong
  * here, or is too long, ends the connection. HEADERS_MAX is more than core accepts (SEMEL_HEADER_COUNT_MAX), so that a
  * message with too many is seen to have too many. The reader has a channel that consumes exactly when window.epoch is

@@ -19,8 +19,8 @@
  * late one must not be taken for another's.
  *
  * Invariants: no text of an error holds a password. A call that fails has said why and what to do; who calls decides
- * whether the link is closed. The server's texts are shown as text, whatever they hold. An item is RETRY until its first
- * byte is sent, and UNKNOWN from then on until the server says something.
+ * whether the link is closed. The server's texts are shown as text, whatever they hold. An item is RETRY until its
+ * first byte is sent, and UNKNOWN from then on until the server says something.
  */
 #define _GNU_SOURCE /* memmem */
 #include "broker/amqp_private.h"

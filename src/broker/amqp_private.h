@@ -150,7 +150,7 @@ semel_status semel__amqp_receive(struct amqp_link *link, int64_t wait_us, amqp_f
                                  struct semel_error *err);
 /* What the server says when an RPC fails. `what` was tried. RETRY or INVALID. */
 semel_status semel__amqp_fail_reply(amqp_rpc_reply_t reply, const char *what, struct semel_error *err);
-/* A method that every connection meets: remembers whether it is blocked. Not OK: the server closes it or the channel. */
+/* A method that every connection meets: notes whether it is blocked. Not OK: the server closes it or its channel. */
 semel_status semel__amqp_link_method(struct amqp_link *link, const amqp_method_t *method, struct semel_error *err);
 
 /* ---- the handle --------------------------------------------------------------------------------------- */

@@ -16,8 +16,8 @@
  * serial and the delivery's sequence number, 14, 22 and 28 bits; the last two wrap around, which matters only to a tag
  * as old as four million assignments or 268 million deliveries.
  *
- * Invariants of lanes: slots are ascending in offset and in seq; the first slot, if any, is not acknowledged; done never
- * decreases, and every delivery below it was acknowledged; in_flight counts the slots that are not acknowledged.
+ * Invariants of lanes: slots are ascending in offset and in seq; the first slot, if any, is not acknowledged; done
+ * never decreases, and every delivery below it was acknowledged; in_flight counts the slots that are not acknowledged.
  *
  * Invariants: callbacks run in the thread that owns the handle, inside poll, close or reopen. A lane exists for exactly
  * the partitions that are assigned. What is committed is lane->done of a lane that is ours; one commit is on its way at

@@ -13,15 +13,15 @@
  *
  * Who asks joins no group, reads nothing, and makes no topic, whatever the servers allow.
  *
- * publish uses an idempotent producer that waits for all replicas in sync. What a delivery report says becomes the item's
- * status: confirmed, certainly not sent, refused, or unknown. The producer's own memory of what it sent ends with it
- * (P28): whoever sends again relies on the id that each message carries. A producer that has turned fatal, or that still
- * had messages when the time was over, is closed, and the next publish opens a new one.
+ * publish uses an idempotent producer that waits for all replicas in sync. What a delivery report says becomes the
+ * item's status: confirmed, certainly not sent, refused, or unknown. The producer's own memory of what it sent ends
+ * with it (P28): whoever sends again relies on the id that each message carries. A producer that has turned fatal, or
+ * that still had messages when the time was over, is closed, and the next publish opens a new one.
  *
  * Invariants: no secret is ever part of an error's text, and no control character; a topic name is checked, because
  * librdkafka takes one that begins with '^' for a pattern. Every wait of a question counts against one time-out; what a
- * server does not tell stays "not told", never a guess. publish returns when each item has its report, so that no report can
- * point to an item that is gone.
+ * server does not tell stays "not told", never a guess. publish returns when each item has its report, so that no
+ * report can point to an item that is gone.
  */
 #define _GNU_SOURCE /* memrchr */
 #include "broker/kafka_private.h"
@@ -524,8 +524,8 @@ static rd_kafka_resp_err_t produce(struct kafka *kafka, const struct semel_publi
     return code;
 }
 
-/* When the time is over, what waits is dropped and what is on its way is given up: the reports of both come at once. Such
- * a producer has gaps in its numbers, so it is replaced. */
+/* When the time is over, what waits is dropped and what is on its way is given up: the reports of both come at once.
+ * Such a producer has gaps in its numbers, so it is replaced. */
 static void wait_for_reports(struct kafka *kafka, const struct sending *sending)
 {
     bool purged = false;

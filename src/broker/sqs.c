@@ -5,7 +5,8 @@
  *
  * One receive is under way as long as there is room. While it brings messages there are more of them at a time, up to
  * SQS_RECEIVES; an empty answer makes it one again. Chores (deleting what is acknowledged, extending what is worked on
- * at half of its time, making visible what is given back) have requests of their own, so that a long poll holds up none.
+ * at half of its time, making visible what is given back) have requests of their own, so that a long poll holds up
+ * none.
  *
  * `held` has a slot for each message that was received and not answered; it alone knows which tag is still good. A tag
  * is a number that no other delivery of this process has had, and the place of its slot. Slots are looked up by tag
@@ -13,17 +14,17 @@
  *
  * publish sends batches of ten, each of which is sent once. What the answer says of an entry becomes the item's status.
  * Was the request handed to the network, and no answer read, then nobody knows. To a FIFO queue a batch takes one item
- * of a group, and none of a group of which an earlier item has not been confirmed: what comes behind it is certainly not
- * sent, and stays in order (P69).
+ * of a group, and none of a group of which an earlier item has not been confirmed: what comes behind it is certainly
+ * not sent, and stays in order (P69).
  *
  * Invariants: what goes into a header or a URL holds no byte that could end it; each secret is wiped. A message has at
  * most one slot, that of its last receipt (the older receipt is worth nothing, P37); a slot about which a request is
- * under way is in no second request; what is acknowledged or given back leaves by success, by being refused, or when SQS
- * makes it visible by itself. A message is delivered under the tag that its slot got when it came, and only while that
- * slot still waits; what poll returns lies in the arena. No more messages are asked for than there is room for; receives
- * and chores may be sent again, and nobody but this file does so; a receive that failed is tried again after a pause
- * that grows. An item to be published is in at most one request; a text that SQS would refuse, or that would not come
- * out as it went in, is not sent.
+ * under way is in no second request; what is acknowledged or given back leaves by success, by being refused, or when
+ * SQS makes it visible by itself. A message is delivered under the tag that its slot got when it came, and only while
+ * that slot still waits; what poll returns lies in the arena. No more messages are asked for than there is room for;
+ * receives and chores may be sent again, and nobody but this file does so; a receive that failed is tried again after a
+ * pause that grows. An item to be published is in at most one request; a text that SQS would refuse, or that would not
+ * come out as it went in, is not sent.
  */
 #include "broker/sqs_private.h"
 

@@ -81,9 +81,9 @@ struct semel_broker_ops {
                            struct semel_error *err);
     /* NULL, or: a poll that waits returns soon. From any thread. */
     void (*wake)(struct semel_broker *broker);
-    /* Each item has its own status, RETRY when the driver is called; the call's status is OK when each of them is right.
-     * When timeout_ms, which is more than 0, is over, nothing more is handed to the network and the call returns: what
-     * was not handed over stays RETRY, what has no answer is UNKNOWN. */
+    /* Each item has its own status, RETRY when the driver is called; the call's status is OK when each of them is
+     * right. When timeout_ms, which is more than 0, is over, nothing more is handed to the network and the call
+     * returns: what was not handed over stays RETRY, what has no answer is UNKNOWN. */
     semel_status (*publish)(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
                             struct semel_error *err);
 };

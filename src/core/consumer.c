@@ -11,9 +11,9 @@
  * with the program. Settings are read again in the transaction that adds to them: nobody's change is overwritten.
  *
  * The second half is a change of settings under stored rows: which one is refused, and why. `rules` is a table of the
- * changes that would make stored rows mean something else, each with the rows that count. Everything that is not in it is
- * allowed: a claim keeps its effect, a stored payload stays until its row is final, and rows without a version run by
- * arrival. Counting, change and audit line are one transaction, and two changes of a consumer wait for each other.
+ * changes that would make stored rows mean something else, each with the rows that count. Everything that is not in it
+ * is allowed: a claim keeps its effect, a stored payload stays until its row is final, and rows without a version run
+ * by arrival. Counting, change and audit line are one transaction, and two changes of a consumer wait for each other.
  * Nothing is counted unless the change asks for it, and never more than COUNT_MAX.
  */
 #include "core/consumer.h"

@@ -17,10 +17,9 @@
  * stored. Where `order` is not said, the first message with an order key decides it (`version` if it has one, else
  * `arrival`), and that is stored beside what was said.
  *
- * Settings change while messages of the consumer are stored (I24).
- * There are two ways to say it. A person, by the command line, SQL or C, says what is to change: the rest stays, null takes one
- * away. A route's file says everything, replaces what is stored, and marks the consumer: from then on people change the
- * file.
+ * Settings change while messages of the consumer are stored (I24). There are two ways to say it. A person, by the
+ * command line, SQL or C, says what is to change: the rest stays, null takes one away. A route's file says everything,
+ * replaces what is stored, and marks the consumer: from then on people change the file.
  *
  * Rows are stored under the settings of their time. A change that would make them mean something else is refused, with
  * their number: see the table in consumer.c. Force takes it all the same, and takes the mark away: the consumer is
