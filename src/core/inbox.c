@@ -1,11 +1,38 @@
 /* SPDX-License-Identifier: MIT
  *
- * inbox.c: a batch of deliveries, from the door to the acts. The two paths are described in inbox.h.
+ * inbox.c: a batch of deliveries, from the door to the acts. The two paths are described in inbox.h; admit.c and
+ * settle.c read and write what a transaction needs, leases.c has claims and their ends.
+ *
+ * Deliveries become items. A message whose id cannot be used is kept under its position, or under the digest of its
+ * payload and of that id where it has none, so that nothing is lost (the verdict is `no_id`). An id whose source cannot
+ * be used is such an id. Copies of one id hang on the first of them and share its fate; a copy with another payload is
+ * a conflict. Items are sorted by order key, else by lock key, in arrival order within a key (P61).
+ *
+ * One transaction runs over all of them. If it fails it is rolled back and cut: around the culprit where a handler
+ * failed, in half where nobody knows. The pieces run in order, so the order of a key survives: if the first piece parks
+ * or fails a message, the later ones see it. An unknown commit is answered by a new connection and the same piece
+ * again: admission then reads what was committed (P15). After the commit the deliveries get their acts; nothing is
+ * written then.
+ *
+ * Invariants: handlers run between guard(true) and guard(false). In a transaction of several messages a failure blames
+ * nobody: it names the culprit, and the caller cuts. In a transaction of one the handler runs behind a savepoint,
+ * deferred constraints are forced (P62), and the failure is recorded in the same transaction, under the same locks. A
+ * set-based handler has to name each of its messages exactly once (P57). What is only stored (semel__inbox_put) or
+ * recorded (semel__inbox_record) is judged as a delivery is, so that a duplicate, a conflict or a blocked key is
+ * answered alike; no handler is called. Of a put no attempt is counted, and a row that is there already stays as it is;
+ * a record counts one. What is left undecided when the environment fails is LATER.
  */
 #include "core/inbox.h"
 
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/digest.h"
 #include "base/error.h"
 #include "base/point.h"
+#include "base/sort.h"
 #include "base/str.h"
 #include "core/mark.h"
 #include "core/work.h"
@@ -32,6 +59,896 @@ int64_t semel__work_token(struct work *work, const struct semel_row *row)
     struct semel_inbox *inbox = work->inbox;
     return semel__token_new(&inbox->tokens, inbox->rng, inbox->policy->effect, work->now_us,
                             row != NULL ? row->updated_us : SEMEL_NONE);
+}
+
+/* ---- items from deliveries ------------------------------------------------------------------------- */
+
+/* The gravest is told, of equal ones the first. What is too large is not read, so that fields are missing as well. */
+static semel_status flaw(struct semel_arena *arena, struct semel__msg *msg, enum semel_defect defect,
+                         const struct semel_error *why, struct semel_error *err)
+{
+    static const int weight[] = {
+        [SEMEL_DEFECT_NONE] = 0, [SEMEL_DEFECT_FIELD] = 1, [SEMEL_DEFECT_SIZE] = 2, [SEMEL_DEFECT_NO_ID] = 3};
+    if (weight[defect] <= weight[msg->defect])
+        return SEMEL_OK;
+    msg->defect = defect;
+    if (!semel__arena_copy(arena, semel__str(why->text), &msg->defect_text))
+        return semel__fail_memory(err);
+    return SEMEL_OK;
+}
+
+/* An id for what has none: its position, else the digest of its payload; both marked, so as not to meet a real id. An
+ * id or a source that cannot be used still tells messages apart. */
+static semel_status substitute_id(struct semel_arena *arena, struct semel__msg *msg, struct semel_error *err)
+{
+    char text[SEMEL_ID_MAX + 1];
+    unsigned char digest[SEMEL_SHA256];
+    int n = snprintf(text, sizeof text, "position:%.*s", (int)(msg->position.n < 1000 ? msg->position.n : 1000),
+                     msg->position.n > 0 ? msg->position.p : "");
+    bool fits = n > 0 && (size_t)n < sizeof text && semel__id_check("position", msg->position, 1, NULL) == SEMEL_OK;
+    if (!fits) {
+        const bool foreign = semel__id_check("source", msg->source, 0, NULL) != SEMEL_OK;
+        const struct semel_str parts[] = {msg->payload, msg->id, msg->source};
+        if (!semel__sha256(parts, foreign ? 3 : 2, digest))
+            return semel__fail_memory(err);
+        snprintf(text, sizeof text, "sha256:");
+        semel__hex(digest, sizeof digest, text + strlen(text));
+    }
+    return semel__arena_copy(arena, semel__str(text), &msg->id) ? SEMEL_OK : semel__fail_memory(err);
+}
+
+static semel_status check_key(struct semel_arena *arena, struct semel__msg *msg, const char *what,
+                              struct semel_str *key, struct semel_error *err)
+{
+    struct semel_error why;
+    if (!semel__str_given(*key) || semel__id_check(what, *key, 0, &why) == SEMEL_OK)
+        return SEMEL_OK;
+    *key = (struct semel_str){0};
+    return flaw(arena, msg, SEMEL_DEFECT_FIELD, &why, err);
+}
+
+static semel_status check_order(const struct semel_policy *policy, struct semel_arena *arena, struct semel__msg *msg,
+                                struct semel_error *err)
+{
+    struct semel_error why;
+    if (policy->order == SEMEL_ORDER_NONE) {
+        return SEMEL_OK;
+    } else if (policy->order == SEMEL_ORDER_VERSION && !semel__str_given(msg->order_key)) {
+        semel__fail(&why, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                    "the route goes by versions, and the message has no order key");
+    } else if (policy->order == SEMEL_ORDER_VERSION && (msg->version < 0 || msg->version == INT64_MAX)) {
+        semel__fail(&why, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                    "the route goes by versions, and the message has none; it must be a whole number from 0");
+        msg->version = SEMEL_NONE;
+    } else {
+        return SEMEL_OK;
+    }
+    return flaw(arena, msg, SEMEL_DEFECT_FIELD, &why, err);
+}
+
+static semel_status check_size(const struct semel_policy *policy, struct semel_arena *arena, struct semel__msg *msg,
+                               struct semel_error *err)
+{
+    struct semel_error why;
+    size_t max = policy->payload_max;
+    if (msg->payload.n > max)
+        semel__fail(&why, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the payload has %zu bytes; the route allows %zu",
+                    msg->payload.n, max);
+    else if (msg->headers.n > SEMEL_HEADERS_MAX)
+        semel__fail(&why, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the headers have %zu bytes; at most %d are allowed",
+                    msg->headers.n, SEMEL_HEADERS_MAX);
+    else
+        return SEMEL_OK;
+    if (msg->headers.n > SEMEL_HEADERS_MAX)
+        msg->headers = (struct semel_str){0};
+    return flaw(arena, msg, SEMEL_DEFECT_SIZE, &why, err);
+}
+
+/* Texts that are kept for people only, and are not worth a dead letter. */
+static void drop_unfit(struct semel__msg *msg)
+{
+    if (semel__id_check("type", msg->type, 0, NULL) != SEMEL_OK)
+        msg->type = (struct semel_str){0};
+    if (semel__id_check("traceparent", msg->traceparent, 0, NULL) != SEMEL_OK)
+        msg->traceparent = (struct semel_str){0};
+    if (msg->position.n > SEMEL_POSITION_MAX || !semel__utf8_valid(msg->position))
+        msg->position = (struct semel_str){0};
+    if (!semel__utf8_valid(msg->headers))
+        msg->headers = (struct semel_str){0};
+    if (msg->n_business > SEMEL_BUSINESS_MAX)
+        msg->n_business = SEMEL_BUSINESS_MAX;
+}
+
+static semel_status fit(const struct semel_policy *policy, struct semel_arena *arena, const struct semel__msg *given,
+                        struct semel__msg *msg, struct semel_error *err)
+{
+    struct semel_error why;
+    *msg = *given;
+    drop_unfit(msg);
+    if (policy->one_source || !semel__str_given(msg->source))
+        msg->source = (struct semel_str){"", 0};
+    semel_status status = SEMEL_OK;
+    if (semel__id_check("message id", msg->id, 1, &why) != SEMEL_OK ||
+        semel__id_check("source", msg->source, 0, &why) != SEMEL_OK) /* an id is one of its source */
+        status = flaw(arena, msg, SEMEL_DEFECT_NO_ID, &why, err);
+    if (status == SEMEL_OK && msg->defect == SEMEL_DEFECT_NO_ID)
+        status = substitute_id(arena, msg, err);
+    if (semel__id_check("source", msg->source, 0, NULL) != SEMEL_OK)
+        msg->source = (struct semel_str){"", 0};
+    if (status == SEMEL_OK)
+        status = check_key(arena, msg, "order key", &msg->order_key, err);
+    for (size_t i = 0; status == SEMEL_OK && i < msg->n_business; i++)
+        status = check_key(arena, msg, "business key", &msg->business[i], err);
+    if (status == SEMEL_OK)
+        status = check_order(policy, arena, msg, err);
+    if (status == SEMEL_OK)
+        status = check_size(policy, arena, msg, err);
+    return status;
+}
+
+static int cmp_size(size_t a, size_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int cmp_id(const void *va, const void *vb)
+{
+    const struct item *a = *(struct item *const *)va, *b = *(struct item *const *)vb;
+    int c = semel__str_cmp(a->msg->source, b->msg->source);
+    if (c == 0)
+        c = semel__str_cmp(a->msg->id, b->msg->id);
+    return c != 0 ? c : cmp_size(a->place, b->place);
+}
+
+/* Those without an order key come first: a lock key that equals an order key must not part the messages of that key. */
+static int cmp_items(const struct item *a, const struct item *b)
+{
+    assert(a != NULL && b != NULL);
+    int c = semel__str_cmp(a->msg->order_key, b->msg->order_key);
+    if (c == 0 && !semel__str_given(a->msg->order_key))
+        c = semel__str_cmp(a->msg->lock_key, b->msg->lock_key);
+    return c != 0 ? c : cmp_size(a->place, b->place);
+}
+
+static int cmp_run(const void *va, const void *vb)
+{
+    return cmp_items(*(struct item *const *)va, *(struct item *const *)vb);
+}
+
+static bool same_id(const struct item *a, const struct item *b)
+{
+    return semel__str_eq(a->msg->source, b->msg->source) && semel__str_eq(a->msg->id, b->msg->id);
+}
+
+static semel_status merge(struct semel_arena *arena, struct item **items, size_t *n, struct semel_error *err)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < *n; i++) {
+        struct item *first = kept > 0 ? items[kept - 1] : NULL;
+        if (first == NULL || !same_id(first, items[i])) {
+            items[kept++] = items[i];
+            continue;
+        }
+        struct copy *copy = semel__arena_alloc(arena, 1, sizeof *copy);
+        if (copy == NULL)
+            return semel__fail_memory(err);
+        *copy = (struct copy){items[i]->msg, items[i]->out, semel__fp_differs(&first->msg->fp, &items[i]->msg->fp),
+                              first->copies};
+        if (!semel__str_given(first->msg->payload) && semel__str_given(copy->msg->payload)) {
+            copy->msg = first->msg; /* the one that brings the payload stands for all */
+            first->msg = items[i]->msg;
+        }
+        first->copies = copy;
+        first->suspect |= items[i]->suspect;
+    }
+    *n = kept;
+    return SEMEL_OK;
+}
+
+/* On an ordered route suspicion spreads over the key: its messages must keep their order among each other. */
+static void spread_suspicion(const struct semel_policy *policy, struct item **items, size_t n)
+{
+    for (size_t i = 0, j; policy->order != SEMEL_ORDER_NONE && i < n; i = j) {
+        bool suspect = false;
+        for (j = i; j < n && semel__str_eq(items[j]->msg->order_key, items[i]->msg->order_key); j++)
+            suspect |= items[j]->suspect;
+        for (size_t k = i; suspect && semel__str_given(items[i]->msg->order_key) && k < j; k++)
+            items[k]->suspect = true;
+    }
+}
+
+/* Items from messages: ids made fit, copies merged, sorted into run order. *n: messages, and then items. */
+static semel_status items_prepare(struct semel_inbox *inbox, struct semel_arena *arena, const struct semel__msg *msgs,
+                                  size_t *n, struct semel_settled *out, struct item ***ret_items,
+                                  struct semel_error *err)
+{
+    const struct semel_policy *policy = inbox->policy;
+    struct item *all = semel__arena_alloc(arena, *n, sizeof *all);
+    struct semel__msg *fitted = semel__arena_alloc(arena, *n, sizeof *fitted);
+    struct item **items = semel__arena_alloc(arena, *n, sizeof *items);
+    if (all == NULL || fitted == NULL || items == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < *n; i++) {
+        semel_status status = fit(policy, arena, &msgs[i], &fitted[i], err);
+        if (status != SEMEL_OK)
+            return status;
+        if (policy->order == SEMEL_ORDER_NONE) {
+            if (!semel__str_given(fitted[i].lock_key))
+                fitted[i].lock_key = fitted[i].order_key;
+            fitted[i].order_key = (struct semel_str){0};
+        }
+        all[i] = (struct item){.msg = &fitted[i],
+                               .place = i,
+                               .out = &out[i],
+                               .suspect = msgs[i].delivery > 1,
+                               .adopt_until_us = SEMEL_NONE};
+        items[i] = &all[i];
+    }
+    semel__sort(items, *n, sizeof *items, cmp_id);
+    semel_status status = merge(arena, items, n, err);
+    if (status != SEMEL_OK)
+        return status;
+#ifndef SEMEL_MUTANT_NO_SORT
+    semel__sort(items, *n, sizeof *items, cmp_run);
+#endif
+    spread_suspicion(policy, items, *n);
+    *ret_items = items;
+    return SEMEL_OK;
+}
+
+/* ---- after the commit ------------------------------------------------------------------------------ */
+
+enum semel_act semel__act_for(enum semel_state state, bool kept)
+{
+    switch (state) {
+    case SEMEL_STATE_COMPLETED:
+    case SEMEL_STATE_REJECTED:
+    case SEMEL_STATE_STALE:
+    case SEMEL_STATE_PREVENTED:
+    case SEMEL_STATE_DEAD:
+    case SEMEL_STATE_QUARANTINED:
+        return SEMEL_ACK;
+    case SEMEL_STATE_FAILED:
+    case SEMEL_STATE_WAITING:
+    case SEMEL_STATE_UNKNOWN:
+        return kept ? SEMEL_ACK : SEMEL_LATER;
+    case SEMEL_STATE_PROCESSING:
+    case SEMEL_STATE_ABSENT:
+    case SEMEL_STATE_COUNT:
+        return SEMEL_LATER;
+    }
+    return SEMEL_LATER;
+}
+
+static void alert(struct semel_inbox *inbox, enum semel_alert alert, const struct semel__msg *msg,
+                  struct semel_str text)
+{
+    inbox->counts.alerts[alert]++;
+    if (inbox->observer.alert != NULL)
+        inbox->observer.alert(inbox->observer.ctx, alert, msg, text);
+}
+
+static bool kept(const struct work *work, const struct item *item)
+{
+    bool brought = semel__str_given(item->msg->payload);
+    return (brought && semel__payload_stays(work->inbox->policy, item->live.state)) ||
+           (item->row != NULL && item->row->kept);
+}
+
+static void count_end(struct semel_inbox *inbox, const struct item *item)
+{
+    const struct semel_live *live = &item->live;
+    inbox->counts.done += live->state == SEMEL_STATE_COMPLETED;
+    inbox->counts.failed += item->ended && live->state != SEMEL_STATE_REJECTED;
+    inbox->counts.rejected += live->state == SEMEL_STATE_REJECTED;
+    inbox->counts.classes[live->error_class] += item->ended || live->state == SEMEL_STATE_REJECTED;
+}
+
+static void raise_alerts(struct semel_inbox *inbox, const struct item *item)
+{
+    const struct semel_live *live = &item->live;
+    if (item->verdict.why == SEMEL_WHY_DAMAGED)
+        alert(inbox, SEMEL_ALERT_DAMAGED, item->msg, semel__str(item->damage.text));
+    if (item->verdict.why == SEMEL_WHY_CONFLICT)
+        alert(inbox, SEMEL_ALERT_CONFLICT, item->msg, SEMEL_STR("the same id came with another payload"));
+    if (item->removed && item->verdict.full)
+        alert(inbox, SEMEL_ALERT_PARKED_FULL, item->msg,
+              semel__msg_large(inbox->policy, item->msg)
+                  ? SEMEL_STR("100 messages above payload_max are kept already: the source pauses")
+                  : SEMEL_STR("too many messages are parked: the source pauses"));
+    if (!item->changed || item->adopted)
+        return;
+    if (live->state == SEMEL_STATE_DEAD)
+        alert(inbox, SEMEL_ALERT_DEAD, item->msg, live->error_text);
+    if (live->state == SEMEL_STATE_QUARANTINED)
+        alert(inbox, SEMEL_ALERT_QUARANTINED, item->msg, live->error_text);
+    if (live->state == SEMEL_STATE_UNKNOWN)
+        alert(inbox, SEMEL_ALERT_UNKNOWN, item->msg, live->error_text);
+    if (live->state == SEMEL_STATE_WAITING && item->row != NULL && item->row->live.error_class == SEMEL_CLASS_GAP &&
+        live->error_class == SEMEL_CLASS_GAP)
+        alert(inbox, SEMEL_ALERT_GAP, item->msg, SEMEL_STR("versions are still missing after the time-out"));
+}
+
+static semel_status tell_copies(struct semel_inbox *inbox, const struct item *item)
+{
+    for (const struct copy *copy = item->copies; copy != NULL; copy = copy->next) {
+        if (copy->out == NULL)
+            continue;
+        *copy->out = *item->out;
+        copy->out->why = copy->conflict ? SEMEL_WHY_CONFLICT : SEMEL_WHY_DUPLICATE;
+        if (copy->conflict) {
+            copy->out->act = SEMEL_ACK;
+            alert(inbox, SEMEL_ALERT_CONFLICT, copy->msg, SEMEL_STR("the same id came with another payload"));
+        }
+        inbox->counts.why[copy->out->why]++;
+    }
+    return SEMEL_OK;
+}
+
+/* Its end is still to come, and will be told. */
+static bool unended(const struct item *item)
+{
+    bool claimed = item->verdict.act == SEMEL_RUN && item->live.state == SEMEL_STATE_PROCESSING;
+    return claimed || item->deferred;
+}
+
+/* The act that will be reported of it if the transaction commits; LATER where its end is still to come. */
+static enum semel_act item_act(const struct work *work, const struct item *item)
+{
+    if (unended(item) || (item->fenced && item->row == NULL))
+        return SEMEL_LATER;
+    bool ran = item->verdict.act == SEMEL_RUN;
+    return ran || item->fenced ? semel__act_for(item->live.state, kept(work, item)) : item->verdict.act;
+}
+
+static semel_status tell_item(struct work *work, struct item *item, struct semel_error *err)
+{
+    struct semel_inbox *inbox = work->inbox;
+    bool ran = item->verdict.act == SEMEL_RUN;
+    struct semel_str outcome = {0};
+    if (unended(item))
+        return SEMEL_OK;
+    item->settled = true;
+    if (ran)
+        count_end(inbox, item);
+    inbox->counts.fenced += item->fenced;
+    raise_alerts(inbox, item);
+    if (item->out == NULL)
+        return SEMEL_OK;
+    inbox->counts.why[item->verdict.why]++;
+    if ((ran || item->row != NULL) && !semel__arena_copy(&inbox->arena, item->live.outcome, &outcome))
+        return semel__fail_memory(err);
+    bool known = item->admit == NULL ? item->row != NULL : item->damage.status == SEMEL_OK;
+    *item->out = (struct semel_settled){
+        .act = item_act(work, item),
+        .why = item->verdict.why,
+        .state = item->removed || !known ? SEMEL_STATE_ABSENT : item->live.state,
+        .attempt = item->verdict.attempt,
+        .due_us = item->live.due_us,
+        .cls = item->live.error_class,
+        .kept = item->row != NULL && item->row->kept,
+        .outcome = outcome,
+    };
+    return tell_copies(inbox, item);
+}
+
+semel_status semel__work_tell(struct work *work, struct semel_error *err)
+{
+    semel_status status = SEMEL_OK;
+    for (size_t i = 0; i < work->n && status == SEMEL_OK; i++)
+        status = tell_item(work, work->items[i], err);
+    return status;
+}
+
+/* ---- the handlers of one transaction --------------------------------------------------------------- */
+
+bool semel__reply_set(struct semel__reply *reply, enum semel_result result, struct semel_str reason,
+                      struct semel_str outcome)
+{
+    reply->result = result;
+    return semel__arena_copy(reply->arena, reason, &reply->reason) &&
+           semel__arena_copy(reply->arena, outcome, &reply->outcome);
+}
+
+bool semel__worldly(semel_status status, const struct semel_error *err)
+{
+    switch (status) {
+    case SEMEL_CLOSED:
+    case SEMEL_UNKNOWN:
+    case SEMEL_FENCED:
+        return true;
+    case SEMEL_RETRY:
+        return err->cls != SEMEL_CLASS_TRANSIENT;
+    case SEMEL_INVALID:
+        return err->cls == SEMEL_CLASS_ENVIRONMENT || err->cls == SEMEL_CLASS_BROKEN;
+    case SEMEL_OK:
+        return false;
+    }
+    return true;
+}
+
+static semel_status failed(struct item *item, const struct semel__reply *reply, struct semel_error *err)
+{
+    item->ending = (struct semel_ending){.result = reply->result, .text = reply->reason, .outcome = reply->outcome};
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_TRANSIENT, "the handler said %s",
+                       semel__result_name(reply->result));
+}
+
+static enum semel_result result_of(enum semel_class cls)
+{
+    if (cls == SEMEL_CLASS_PERMANENT)
+        return SEMEL_PERMANENT;
+    if (cls == SEMEL_CLASS_REJECTED)
+        return SEMEL_REJECTED;
+    return cls == SEMEL_CLASS_UNKNOWN ? SEMEL_MAYBE : SEMEL_TRANSIENT;
+}
+
+/* A failure of a statement, in the words of the store. */
+static semel_status blame(struct semel_inbox *inbox, struct item *item, semel_status status, struct semel_error *err)
+{
+    if (status != SEMEL_INVALID || semel__worldly(status, err))
+        return status;
+    item->ending = (struct semel_ending){.result = result_of(err->cls)};
+    if (!semel__arena_copy(&inbox->arena, semel__str(err->text), &item->ending.text))
+        return semel__fail_memory(err);
+    return status;
+}
+
+static semel_status run_one(struct semel_inbox *inbox, struct item *item, struct semel_error *err)
+{
+    struct semel__reply reply = {.arena = &inbox->arena, .result = SEMEL_DONE};
+    const struct semel__handler *handler = inbox->handler;
+    semel_status status = handler->each(handler->ctx, inbox->store, item->msg, item->verdict.attempt, &reply, err);
+    if (status != SEMEL_OK)
+        return blame(inbox, item, status, err);
+    if (reply.result != SEMEL_DONE)
+        return failed(item, &reply, err);
+    item->ending = (struct semel_ending){.result = SEMEL_DONE, .outcome = reply.outcome};
+    return SEMEL_OK;
+}
+
+/* Handlers may only queue their statements: then a failure is learnt at the end, with the place of the one that queued
+ * it. One that fails by itself is the culprit only if none before it is. */
+static semel_status run_each(struct work *work, struct semel_error *err)
+{
+    struct semel_store *store = work->inbox->store;
+    struct semel_error late;
+    semel_status status = SEMEL_OK;
+    size_t tag;
+    store->tag = work->n;
+    for (size_t i = 0; status == SEMEL_OK && i < work->n; i++) {
+        if (work->items[i]->verdict.act != SEMEL_RUN)
+            continue;
+        store->tag = i;
+        status = run_one(work->inbox, work->items[i], err);
+        if (status != SEMEL_OK)
+            work->culprit = i;
+    }
+    semel_status queued = semel_store_collect(store, &tag, &late);
+    if (queued == SEMEL_OK)
+        return status;
+    *err = late;
+    work->culprit = tag;
+    return tag < work->n ? blame(work->inbox, work->items[tag], queued, err) : queued;
+}
+
+struct semel_set {
+    const struct semel__msg **msgs; /* ascending by (id, source) */
+    unsigned char *seen;
+    size_t n, named;
+    bool wrong; /* a stranger, or a repeat */
+};
+
+static int cmp_set(const void *va, const void *vb)
+{
+    const struct semel__msg *a = *(const struct semel__msg *const *)va, *b = *(const struct semel__msg *const *)vb;
+    int c = semel__str_cmp(a->id, b->id);
+    return c != 0 ? c : semel__str_cmp(a->source, b->source);
+}
+
+void semel__set_add(struct semel_set *set, struct semel_str source, struct semel_str id)
+{
+    const struct semel__msg key = {.source = source, .id = id}, *p = &key;
+    const struct semel__msg **hit = bsearch(&p, set->msgs, set->n, sizeof *set->msgs, cmp_set);
+    if (hit == NULL || set->seen[hit - set->msgs] != 0) {
+        set->wrong = true;
+        return;
+    }
+    set->seen[hit - set->msgs] = 1;
+    set->named++;
+}
+
+/* The next round: the first message of each key that has not run yet. Items of one key are neighbours. */
+static size_t pick_set(struct work *work, unsigned char *taken, const struct semel__msg **msgs)
+{
+    size_t n = 0;
+    const struct semel_key *last = NULL;
+    for (size_t i = 0; i < work->n; i++) {
+        struct item *item = work->items[i];
+        if (taken[i] != 0 || item->verdict.act != SEMEL_RUN || (item->key != NULL && item->key == last))
+            continue;
+        last = item->key;
+        taken[i] = 1;
+        msgs[n++] = item->msg;
+    }
+    return n;
+}
+
+static semel_status run_round(struct work *work, const struct semel__msg **msgs, size_t n, struct semel_error *err)
+{
+    struct semel_inbox *inbox = work->inbox;
+    struct semel_set set = {.n = n};
+    set.msgs = semel__arena_alloc(&inbox->scratch, n, sizeof *set.msgs);
+    set.seen = semel__arena_alloc(&inbox->scratch, n, 1);
+    if (set.msgs == NULL || set.seen == NULL)
+        return semel__fail_memory(err);
+    memcpy(set.msgs, msgs, n * sizeof *msgs);
+    semel__sort(set.msgs, n, sizeof *set.msgs, cmp_set);
+    semel_status status = inbox->handler->set(inbox->handler->ctx, inbox->store, msgs, n, &set, err);
+    if (status == SEMEL_OK && (set.wrong || set.named != n))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "the set-based statement named %zu of %zu messages%s; it must return each id exactly once",
+                           set.named, n, set.wrong ? ", and others" : "");
+    return status;
+}
+
+static semel_status run_sets(struct work *work, struct semel_error *err)
+{
+    unsigned char *taken = semel__arena_alloc(&work->inbox->scratch, work->n, 1);
+    const struct semel__msg **msgs = semel__arena_alloc(&work->inbox->scratch, work->n, sizeof *msgs);
+    if (taken == NULL || msgs == NULL)
+        return semel__fail_memory(err);
+    for (size_t n; (n = pick_set(work, taken, msgs)) > 0;) {
+        semel_status status = run_round(work, msgs, n, err);
+        if (status != SEMEL_OK)
+            return work->n == 1 ? blame(work->inbox, work->items[0], status, err) : status;
+    }
+    for (size_t i = 0; i < work->n; i++)
+        work->items[i]->ending = (struct semel_ending){.result = SEMEL_DONE};
+    return SEMEL_OK;
+}
+
+/* `live` so far is that of a success, with the start counted. */
+void semel__item_end(struct work *work, struct item *item)
+{
+    struct semel_live before = item->live;
+    semel__live_finish(work->inbox->policy, &before, &item->ending, work->now_us, work->inbox->rng, &item->live);
+    item->ended = item->ending.result != SEMEL_DONE;
+    if (item->ended || item->lease != NULL || item->ending.outcome.n > 0)
+        item->changed = true;
+}
+
+static semel_status run_all(struct work *work, struct semel_error *err)
+{
+    struct semel_inbox *inbox = work->inbox;
+    struct semel_error ended;
+    semel_status status = semel_store_guard(inbox->store, true, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = inbox->handler->set != NULL ? run_sets(work, err) : run_each(work, err);
+    semel_status guard = semel_store_guard(inbox->store, false, &ended);
+    if (guard == SEMEL_OK || semel__worldly(status, err))
+        return status;
+    /* The handler ended the transaction (P58): whatever it said, nothing can be recorded in it any more. */
+    *err = ended;
+    if (work->n != 1)
+        return guard;
+    guard = blame(inbox, work->items[0], guard, err);
+    work->items[0]->forced = guard == SEMEL_INVALID && !semel__worldly(guard, err);
+    return guard;
+}
+
+static semel_status run_single(struct work *work, struct semel_error *err)
+{
+    struct semel_store *store = work->inbox->store;
+    struct item *item = work->items[0];
+    semel_status status = semel_store_savepoint(store, err);
+    if (status == SEMEL_OK)
+        status = run_all(work, err);
+    if (status == SEMEL_OK) {
+        status = blame(work->inbox, item, semel_store_check(store, err), err);
+        if (status == SEMEL_OK)
+            return SEMEL_OK;
+    }
+    if (status != SEMEL_INVALID || semel__worldly(status, err) || item->forced)
+        return status;
+    SEMEL_POINT(SINGLE_FAILED);
+    return semel_store_rollback_to(store, err);
+}
+
+/* The handlers of the items that run. A failure names the culprit. */
+static semel_status work_run(struct work *work, bool single, struct semel_error *err)
+{
+    size_t n = 0;
+    semel_status status = SEMEL_OK;
+    work->culprit = work->n;
+    for (size_t i = 0; i < work->n; i++)
+        n += work->items[i]->verdict.act == SEMEL_RUN;
+    if (n == 0)
+        return SEMEL_OK;
+    if (single && !work->items[0]->forced)
+        status = run_single(work, err);
+    else if (!single)
+        status = run_all(work, err);
+    for (size_t i = 0; status == SEMEL_OK && i < work->n; i++)
+        if (work->items[i]->verdict.act == SEMEL_RUN)
+            semel__item_end(work, work->items[i]);
+    return status;
+}
+
+/* ---- transactions, cut until every item has its end ------------------------------------------------ */
+
+/* The positions of the batch move with it when this transaction is all of it, and all of it will be acknowledged. */
+static semel_status mark(struct work *work, struct semel_error *err)
+{
+    struct semel_marks *marks = work->inbox->marks;
+    work->marked = false;
+    if (marks == NULL)
+        return SEMEL_OK;
+    bool all = work->n == marks->whole;
+    for (size_t i = 0; all && i < work->n; i++)
+        all = item_act(work, work->items[i]) == SEMEL_ACK;
+    semel_status status = semel__marks_move(marks, work->inbox, all, work->now_us, err);
+    work->marked = status == SEMEL_OK && all;
+    return status;
+}
+
+/* A single message that fails by itself is recorded and is OK. */
+static semel_status process(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
+{
+    struct work *work = ctx;
+    bool single = work->n == 1;
+    (void)undo;
+    semel__arena_reset(&work->inbox->scratch);
+    work->batch = (struct semel_admit_batch){0};
+    work->culprit = work->n;
+    work->now_us = now_us;
+    work->begun = true;
+    work->inbox->counts.transactions++;
+    SEMEL_POINT(BATCH_BEGUN);
+    semel_status status = work_leased(work) ? semel__work_fetch(work, err) : semel__work_admit(work, err);
+    if (status != SEMEL_OK)
+        return status;
+    SEMEL_POINT(BATCH_ADMITTED);
+    status = work_run(work, single, err);
+    if (status != SEMEL_OK)
+        return status;
+    SEMEL_POINT(BATCH_HANDLED);
+    status = semel__work_settle(work, err);
+    if (status == SEMEL_OK)
+        status = mark(work, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (single && work->items[0]->ended)
+        SEMEL_POINT(SINGLE_RECORDED);
+    SEMEL_POINT(BATCH_SETTLED);
+    return SEMEL_OK;
+}
+
+/* A commit that was refused by a deferred constraint leaves no transaction in which to say so. */
+static bool force_ending(struct semel_inbox *inbox, struct item *item, semel_status status,
+                         const struct semel_error *err)
+{
+    if (item->forced || status != SEMEL_INVALID || semel__worldly(status, err))
+        return false;
+    item->ending = (struct semel_ending){.result = err->cls == SEMEL_CLASS_PERMANENT ? SEMEL_PERMANENT
+                                                                                     : SEMEL_TRANSIENT};
+    item->forced = semel__arena_copy(&inbox->arena, (struct semel_str){err->text, strlen(err->text)},
+                                     &item->ending.text);
+    return item->forced;
+}
+
+static void begin_anew(void *ctx)
+{
+    ((struct work *)ctx)->begun = false;
+}
+
+static semel_status run_piece(struct work *work, struct semel_error *err)
+{
+    static const struct semel__transaction tx = {.body = process, .unknown = begin_anew, .again = true};
+    struct item **items = work->items;
+    for (;;) {
+        bool forced = items[0]->forced;
+        work->begun = false;
+        semel_status status = semel__transaction_run(work->inbox->store, &tx, work, err);
+        /* Marked by the handler's run, or to be marked now because the commit itself refused. */
+        if (work->n == 1 && !forced && status != SEMEL_OK &&
+            (items[0]->forced || force_ending(work->inbox, items[0], status, err)))
+            continue;
+        if (status != SEMEL_OK)
+            return status;
+        SEMEL_POINT(BATCH_COMMITTED);
+        if (work->marked)
+            work->inbox->marks->moved = true;
+        return semel__work_tell(work, err);
+    }
+}
+
+static void count_failures(struct semel_inbox *inbox, struct item **items, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (items[i]->verdict.act != SEMEL_RUN)
+            continue;
+        bool failed = items[i]->live.state == SEMEL_STATE_FAILED || items[i]->live.state == SEMEL_STATE_DEAD ||
+                      items[i]->live.state == SEMEL_STATE_UNKNOWN;
+        inbox->failures = failed ? inbox->failures + 1 : 0;
+    }
+}
+
+size_t semel__items_held(const struct semel_inbox *inbox, struct item **items, size_t done, size_t n)
+{
+    size_t held = 0;
+    bool refused = false;
+    if (inbox->policy->order != SEMEL_ORDER_ARRIVAL || done == 0)
+        return 0;
+    struct semel_str key = items[done - 1]->msg->order_key;
+    if (!semel__str_given(key))
+        return 0;
+    for (size_t i = done; i > 0 && !refused && semel__str_eq(items[i - 1]->msg->order_key, key); i--)
+        refused = items[i - 1]->removed;
+    for (; refused && done + held < n && semel__str_eq(items[done + held]->msg->order_key, key); held++)
+        items[done + held]->settled = true;
+    return held;
+}
+
+size_t semel__items_open(struct item **items, size_t n)
+{
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!items[i]->settled)
+            items[k++] = items[i];
+    return k;
+}
+
+semel_status semel__items_may_run(const struct semel_inbox *inbox, struct semel_error *err)
+{
+    if (inbox->failures_max <= 0 || inbox->failures < inbox->failures_max)
+        return SEMEL_OK;
+    return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "%d messages failed in a row: the route pauses",
+                       inbox->failures);
+}
+
+semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
+{
+    while (n > 0) {
+        struct work work = {.inbox = inbox,
+                            .mode = items[0]->lease != NULL ? WORK_RUN_LEASED : WORK_PROCESS,
+                            .items = items,
+                            .n = n};
+        semel_status status = semel__items_may_run(inbox, err);
+        if (status != SEMEL_OK)
+            return status;
+        status = run_piece(&work, err);
+        size_t culprit = work.culprit;
+        if (status == SEMEL_OK)
+            count_failures(inbox, items, n);
+        if (status == SEMEL_OK || n == 1 || semel__worldly(status, err) || !work.begun)
+            return status; /* what could not even begin would not in a smaller piece either */
+        inbox->counts.cuts++;
+        inbox->counts.contention += status == SEMEL_RETRY;
+        SEMEL_POINT(BATCH_HALVED);
+        size_t done = culprit < n ? culprit : n / 2;
+        status = semel__items_run(inbox, items, done, err);
+        done += semel__items_held(inbox, items, done, n);
+        if (status == SEMEL_OK && done == culprit && culprit < n) {
+            status = semel__items_run(inbox, items + done, 1, err);
+            done++;
+            done += semel__items_held(inbox, items, done, n);
+        }
+        if (status != SEMEL_OK)
+            return status;
+        items += done;
+        n -= done;
+    }
+    return SEMEL_OK;
+}
+
+/* ---- stored to be run later, and recorded ---------------------------------------------------------- */
+
+/* One that may run now is made to wait, due at once. */
+static void hold(struct work *work, struct item *item)
+{
+    if (item->verdict.act != SEMEL_RUN)
+        return;
+    item->verdict = (struct semel__verdict){.act = SEMEL_ACK, .why = SEMEL_WHY_DUPLICATE, .due_us = SEMEL_NONE};
+    if (item->row != NULL) {
+        item->live = item->row->live;
+        item->changed = item->adopted = semel__payload_adopts(work->inbox->policy, item->msg, item->row);
+        return;
+    }
+    struct semel_live unborn = item->live;
+    unborn.attempts = 0;
+    unborn.alone = false;
+    item->verdict.why = SEMEL_WHY_NEW;
+    item->verdict.changes = true;
+    item->verdict.becomes = SEMEL_STATE_WAITING;
+    item->verdict.due_us = work->now_us;
+    semel__live_verdict(&item->verdict, &unborn, (struct semel_str){0}, work->now_us, &item->live);
+    item->changed = true;
+}
+
+static semel_status put(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
+{
+    struct work *work = ctx;
+    (void)undo;
+    semel__arena_reset(&work->inbox->scratch);
+    work->now_us = now_us;
+    work->begun = true;
+    work->inbox->counts.transactions++;
+    semel_status status = semel__work_admit(work, err);
+    for (size_t i = 0; status == SEMEL_OK && i < work->n; i++)
+        hold(work, work->items[i]);
+    return status == SEMEL_OK ? semel__work_settle(work, err) : status;
+}
+
+/* In halves, in order, and of a key that was not accepted nothing more. */
+static semel_status put_items(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
+{
+    while (n > 0) {
+        static const struct semel__transaction tx = {.body = put, .again = true}; /* what is found stays as it is */
+        struct work work = {.inbox = inbox, .mode = WORK_STORE, .items = items, .n = n};
+        semel_status status = semel__transaction_run(inbox->store, &tx, &work, err);
+        if (status == SEMEL_OK)
+            return semel__work_tell(&work, err);
+        if (n == 1 || semel__worldly(status, err) || !work.begun)
+            return status;
+        inbox->counts.cuts++;
+        inbox->counts.contention += status == SEMEL_RETRY;
+        size_t done = n / 2;
+        status = put_items(inbox, items, done, err);
+        if (status != SEMEL_OK)
+            return status;
+        done += semel__items_held(inbox, items, done, n);
+        items += done;
+        n -= done;
+    }
+    return SEMEL_OK;
+}
+
+semel_status semel__inbox_put_all(struct semel_inbox *inbox, const struct semel__msg *msgs, size_t n,
+                                  struct semel_settled *ret_settled, struct semel_error *err)
+{
+    struct item **items;
+    struct semel_error local = {0};
+    err = err != NULL ? err : &local;
+    if (inbox->policy->keep == SEMEL_KEEP_NEVER)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "the consumer keeps no payloads (keep_payload): what is stored could never be run");
+    for (size_t i = 0; i < n; i++)
+        if (!semel__str_given(msgs[i].payload))
+            return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                               "a payload is needed, which may be empty: nobody would bring it later");
+    semel__arena_reset(&inbox->arena);
+    for (size_t i = 0; i < n; i++)
+        ret_settled[i] = (struct semel_settled){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
+    if (n == 0)
+        return SEMEL_OK;
+    semel_status status = items_prepare(inbox, &inbox->arena, msgs, &n, ret_settled, &items, err);
+    return status == SEMEL_OK ? put_items(inbox, items, n, err) : status;
+}
+
+semel_status semel__inbox_put(struct semel_inbox *inbox, const struct semel__msg *msg,
+                              struct semel_settled *ret_settled, struct semel_error *err)
+{
+    return semel__inbox_put_all(inbox, msg, 1, ret_settled, err);
+}
+
+semel_status semel__inbox_record(struct semel_inbox *inbox, const struct semel__msg *msg,
+                                 const struct semel_ending *ending, struct semel_settled *ret_settled,
+                                 struct semel_error *err)
+{
+    struct item **items;
+    struct semel_error local = {0};
+    size_t n = 1;
+    err = err != NULL ? err : &local;
+    semel__arena_reset(&inbox->arena);
+    *ret_settled = (struct semel_settled){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
+    semel_status status = items_prepare(inbox, &inbox->arena, msg, &n, ret_settled, &items, err);
+    if (status != SEMEL_OK)
+        return status;
+    items[0]->forced = true;
+    items[0]->ending = *ending;
+    return semel__items_run(inbox, items, 1, err);
 }
 
 /* ---- messages that came again -------------------------------------------------------------------- */
@@ -229,8 +1146,8 @@ static void refuse_giants(struct semel_inbox *inbox, struct item **items, size_t
         items[i]->settled = true;
         items[i]->out->why = SEMEL_WHY_DEAD;
         items[i]->out->cls = SEMEL_CLASS_PERMANENT;
-        semel__alert(inbox, SEMEL_ALERT_DEAD, items[i]->msg,
-                     SEMEL_STR("the payload is larger than 64 MiB and cannot be kept: it stays with the broker"));
+        alert(inbox, SEMEL_ALERT_DEAD, items[i]->msg,
+              SEMEL_STR("the payload is larger than 64 MiB and cannot be kept: it stays with the broker"));
         hold_behind(inbox, items, i, n);
     }
 }
@@ -276,7 +1193,7 @@ semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_
         ret_settled[i] = (struct semel_settled){.act = SEMEL_LATER, .due_us = SEMEL_NONE};
     if (n == 0)
         return SEMEL_OK;
-    semel_status status = semel__items_prepare(inbox, &inbox->arena, msgs, n, ret_settled, &items, &n, err);
+    semel_status status = items_prepare(inbox, &inbox->arena, msgs, &n, ret_settled, &items, err);
     if (status != SEMEL_OK)
         return status;
     if (inbox->marks != NULL)
@@ -286,5 +1203,26 @@ semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_
     status = n > 0 ? process_items(inbox, items, n, err) : SEMEL_OK;
     if (status == SEMEL_OK)
         semel__error_clear(err); /* what was cut out on the way is told by its own end */
+    return status;
+}
+
+semel_status semel__lease_claim(struct semel_inbox *inbox, const struct semel__msg *msgs, size_t n, bool alone,
+                                struct semel_arena *arena, struct semel_lease *ret_leases, size_t *ret_n,
+                                struct semel_settled *ret_settled, struct semel_error *err)
+{
+    struct item **items;
+    *ret_n = 0;
+    semel__arena_reset(&inbox->arena);
+    for (size_t i = 0; i < n; i++)
+        ret_settled[i] = (struct semel_settled){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
+    if (n == 0)
+        return SEMEL_OK;
+    semel_status status = items_prepare(inbox, arena, msgs, &n, ret_settled, &items, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel__items_claim(inbox, items, n, alone, err);
+    for (size_t i = 0; i < n; i++) /* also of the pieces that were committed before the world failed */
+        if (items[i]->lease != NULL)
+            ret_leases[(*ret_n)++] = *items[i]->lease;
     return status;
 }

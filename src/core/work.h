@@ -116,11 +116,6 @@ static inline bool work_impatient(const struct work *work) /* waits for no lock:
            work->mode == WORK_SWEEP || work->mode == WORK_RECOVER;
 }
 
-/* prepare.c: items from messages: ids made fit, copies merged, sorted into run order. */
-semel_status semel__items_prepare(struct semel_inbox *inbox, struct semel_arena *arena, const struct semel__msg *msgs,
-                                  size_t n, struct semel_settled *out, struct item ***ret_items, size_t *ret_n,
-                                  struct semel_error *err);
-
 /* admit.c: inside a transaction: the order keys of the items, and the rows admitted, with a verdict for every item. */
 semel_status semel__work_keys(struct work *work, struct semel_error *err);
 void semel__work_keys_read(struct work *work); /* after the store has filled them in */
@@ -143,19 +138,10 @@ semel_status semel__work_fetch(struct work *work, struct semel_error *err);
 /* settle.c: write what the items have become. */
 semel_status semel__work_settle(struct work *work, struct semel_error *err);
 
-/* tell.c: after the commit: acts for the deliveries, counts, alerts. */
+/* inbox.c: after the commit: acts for the deliveries, counts, alerts. */
 semel_status semel__work_tell(struct work *work, struct semel_error *err);
-/* The act that will be told of it if the transaction commits; LATER where its end is still to come. */
-enum semel_act semel__item_act(const struct work *work, const struct item *item);
-void semel__alert(struct semel_inbox *inbox, enum semel_alert alert, const struct semel__msg *msg,
-                  struct semel_str text);
-
-/* run.c: the handlers of the items that run. A failure names the culprit. */
-semel_status semel__work_run(struct work *work, bool single, struct semel_error *err);
-
 void semel__item_end(struct work *work, struct item *item); /* what the row becomes by item->ending */
-
-/* batch.c: transactions over items until every one is settled, cut as needed. */
+/* Transactions over items until every one is settled, cut as needed. */
 /* Moves those that have no end yet to the front, in their order: how many they are. */
 size_t semel__items_open(struct item **items, size_t n);
 /* Not OK: so many have failed in a row that the route pauses. */
@@ -165,7 +151,7 @@ semel_status semel__items_may_run(const struct semel_inbox *inbox, struct semel_
 size_t semel__items_held(const struct semel_inbox *inbox, struct item **items, size_t done, size_t n);
 semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err);
 
-/* lease.c: claims in one transaction; ends of leases in one transaction. */
+/* leases.c: claims in one transaction; ends of leases in one transaction. */
 semel_status semel__items_claim(struct semel_inbox *inbox, struct item **items, size_t n, bool alone,
                                 struct semel_error *err);
 /* APART: a release, and next it runs alone. */

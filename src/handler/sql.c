@@ -4,7 +4,7 @@
  * contract stands in sql.h.
  *
  * A set goes to the database as one statement per source: the ids that come back are those of one source. Which
- * messages are together in a call, and that each is named exactly once, is core's to see to (core/run.c).
+ * messages are together in a call, and that each is named exactly once, is core's to see to (core/inbox.c).
  *
  * Invariants: everything that a run needs is checked when the handler is made; a run allocates from the scratch arena
  * only, which is empty at its beginning; without an open transaction nothing is run.
