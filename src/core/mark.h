@@ -57,7 +57,7 @@ semel_status semel__marks_end(struct semel_marks *marks, struct semel_inbox *inb
                               const struct semel_delivery *deliveries, const struct semel_settled *settled, size_t n,
                               bool may_move, struct semel_error *err);
 
-/* For batch.c, inside a transaction: moves all (`all`: every delivery of the batch is in it and will be acknowledged),
+/* For inbox.c, inside a transaction: moves all (`all`: every delivery of the batch is in it and will be acknowledged),
  * or only asks for the epochs. FENCED: roll back. */
 semel_status semel__marks_move(struct semel_marks *marks, struct semel_inbox *inbox, bool all, int64_t now_us,
                                struct semel_error *err);
