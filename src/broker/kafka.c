@@ -119,7 +119,7 @@ static bool is_lane(const struct kafka_lane *lane, const char *topic, int32_t pa
     return lane->topic != NULL && lane->partition == partition && strcmp(lane->topic, topic) == 0;
 }
 
-struct kafka_lane *semel__kafka_lane_find(struct kafka_lanes *lanes, const char *topic, int32_t partition)
+static struct kafka_lane *lane_find(struct kafka_lanes *lanes, const char *topic, int32_t partition)
 {
     if (lanes->last < lanes->n && is_lane(&lanes->at[lanes->last], topic, partition))
         return &lanes->at[lanes->last];
@@ -436,7 +436,7 @@ static void note_message(struct kafka *kafka, const rd_kafka_message_t *message)
 
     kafka->lost |= message->err == RD_KAFKA_RESP_ERR__MAX_POLL_EXCEEDED;
     if (message->rkt != NULL)
-        lane = semel__kafka_lane_find(&kafka->lanes, rd_kafka_topic_name(message->rkt), message->partition);
+        lane = lane_find(&kafka->lanes, rd_kafka_topic_name(message->rkt), message->partition);
     if (message->err == RD_KAFKA_RESP_ERR__FATAL)
         die_because(kafka, message->err, SEMEL_CLASS_BROKEN, "the client cannot go on: %s", text);
     else if (message->err == RD_KAFKA_RESP_ERR__MAX_POLL_EXCEEDED)
@@ -478,7 +478,7 @@ static void committed(rd_kafka_t *rk, rd_kafka_resp_err_t code, rd_kafka_topic_p
     report_commit(kafka, refused);
     for (int i = 0; list != NULL && i < list->cnt; i++) {
         const rd_kafka_topic_partition_t *at = &list->elems[i];
-        struct kafka_lane *lane = semel__kafka_lane_find(&kafka->lanes, at->topic, at->partition);
+        struct kafka_lane *lane = lane_find(&kafka->lanes, at->topic, at->partition);
         if (lane != NULL && (code != RD_KAFKA_RESP_ERR_NO_ERROR || at->err != RD_KAFKA_RESP_ERR_NO_ERROR))
             lane->sent = -1; /* once more, if it is still ours then */
     }
@@ -740,7 +740,7 @@ static void find_starts(struct kafka *kafka, rd_kafka_topic_partition_list_t *li
         return;
     for (int i = 0; i < list->cnt; i++) {
         rd_kafka_topic_partition_t *at = &list->elems[i];
-        struct kafka_lane *lane = semel__kafka_lane_find(&kafka->lanes, at->topic, at->partition);
+        struct kafka_lane *lane = lane_find(&kafka->lanes, at->topic, at->partition);
         at->err = RD_KAFKA_RESP_ERR_NO_ERROR;
         if (unsure)
             at->offset = RD_KAFKA_OFFSET_STORED; /* the library goes on asking */
@@ -772,7 +772,7 @@ static bool add_lanes(struct kafka *kafka, const rd_kafka_topic_partition_list_t
         const char *topic = list->elems[i].topic;
         const int32_t partition = list->elems[i].partition;
         struct kafka_lane *lane;
-        if (semel__kafka_lane_find(&kafka->lanes, topic, partition) != NULL)
+        if (lane_find(&kafka->lanes, topic, partition) != NULL)
             continue;
         lane = semel__kafka_lane_add(&kafka->lanes, topic, partition);
         if (lane == NULL || !forward(kafka, topic, partition))
@@ -844,7 +844,7 @@ static void revoke(struct kafka *kafka, rd_kafka_topic_partition_list_t *list)
 
     rd_kafka_queue_poll_callback(kafka->commits, 0);
     for (int i = 0; i < list->cnt; i++) {
-        struct kafka_lane *lane = semel__kafka_lane_find(&kafka->lanes, list->elems[i].topic, list->elems[i].partition);
+        struct kafka_lane *lane = lane_find(&kafka->lanes, list->elems[i].topic, list->elems[i].partition);
         if (lane == NULL)
             continue;
         if (kafka->committing) /* the group may refuse that one, as it does in the middle of a rebalance */
@@ -1301,8 +1301,7 @@ static enum taken take_one(struct kafka *kafka, struct semel_arena *arena, struc
 
     if (message->err != RD_KAFKA_RESP_ERR_NO_ERROR) {
         note_message(kafka, message);
-    } else if ((lane = semel__kafka_lane_find(&kafka->lanes, rd_kafka_topic_name(message->rkt), message->partition)) !=
-               NULL) {
+    } else if ((lane = lane_find(&kafka->lanes, rd_kafka_topic_name(message->rkt), message->partition)) != NULL) {
         const enum kafka_offer offer = semel__kafka_lane_offer(lane, message->offset);
         if (offer == KAFKA_MISSING) {
             seek_again(kafka, lane);

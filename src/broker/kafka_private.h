@@ -68,7 +68,6 @@ enum kafka_offer {
 
 /* NULL: no memory, or too many. */
 struct kafka_lane *semel__kafka_lane_add(struct kafka_lanes *lanes, const char *topic, int32_t partition);
-struct kafka_lane *semel__kafka_lane_find(struct kafka_lanes *lanes, const char *topic, int32_t partition);
 void semel__kafka_lane_drop(struct kafka_lanes *lanes, struct kafka_lane *lane); /* its tags are fenced */
 void semel__kafka_lanes_done(struct kafka_lanes *lanes);
 enum kafka_offer semel__kafka_lane_offer(const struct kafka_lane *lane, int64_t offset);
