@@ -21,7 +21,6 @@
 struct call {
     struct call *next;
     struct semel_http_exchange *x;
-    int64_t deadline_ms;
 };
 
 /* A bulk command. One that is over stays until its place is needed, so that it can be asked for. */
@@ -63,14 +62,15 @@ struct semel_api *semel__api_new(struct semel_serve *serve)
     return api;
 }
 
-static struct call *take_first(struct semel_api *api)
+/* Removes the call at *at; NULL: there is none. */
+static struct call *pop(struct semel_api *api, struct call **at)
 {
-    struct call *call = api->first;
+    struct call *call = *at;
     if (call == NULL)
         return NULL;
-    api->first = call->next;
-    if (api->first == NULL)
-        api->last = &api->first;
+    *at = call->next;
+    if (call->next == NULL)
+        api->last = at;
     api->n--;
     return call;
 }
@@ -78,8 +78,8 @@ static struct call *take_first(struct semel_api *api)
 static void refuse_all(struct semel_api *api, const char *why)
 {
     struct call *call;
-    while ((call = take_first(api)) != NULL) {
-        semel__door_later(call->x, AFTER_S, why);
+    while ((call = pop(api, &api->first)) != NULL) {
+        semel__endpoint_later(call->x, AFTER_S, why);
         semel__free(call);
     }
 }
@@ -144,7 +144,7 @@ static void enter(void *ctx, struct semel_http_exchange *x)
         semel__http_refuse(x, 503, "out of memory");
         return;
     }
-    *call = (struct call){.x = x, .deadline_ms = semel__door_now_ms() + api->serve->answer_ms};
+    call->x = x;
     pthread_mutex_lock(&api->lock);
     if (!api->open)
         why = "nobody serves the API at the moment";
@@ -160,16 +160,18 @@ static void enter(void *ctx, struct semel_http_exchange *x)
     if (why == NULL)
         return;
     semel__free(call);
-    semel__door_later(x, AFTER_S, why);
+    semel__endpoint_later(x, AFTER_S, why);
 }
 
-/* The oldest is first, so the others have more time. */
-void semel__api_expire(struct semel_api *api, int64_t now_ms)
+static void overdue(void *ctx, struct semel_http_exchange *x)
 {
+    struct semel_api *api = ctx;
     pthread_mutex_lock(&api->lock);
-    while (api->first != NULL && api->first->deadline_ms <= now_ms) {
-        struct call *call = take_first(api);
-        semel__door_later(call->x, AFTER_S, "the store is too busy");
+    struct call **at = &api->first, *call;
+    while (*at != NULL && (*at)->x != x)
+        at = &(*at)->next;
+    if ((call = pop(api, at)) != NULL) {
+        semel__endpoint_later(x, AFTER_S, "the store is too busy");
         semel__free(call);
     }
     pthread_mutex_unlock(&api->lock);
@@ -199,7 +201,7 @@ static void fail(struct task *t, semel_status status, const struct semel_error *
         return;
     case SEMEL_RETRY:
     case SEMEL_CLOSED:
-        semel__door_later(t->x, AFTER_S, err->text);
+        semel__endpoint_later(t->x, AFTER_S, err->text);
         return;
     case SEMEL_UNKNOWN:
     case SEMEL_FENCED:
@@ -728,7 +730,7 @@ static void post_selection(struct task *t)
         return;
     }
     if (status == SEMEL_OK && run == NULL) {
-        semel__door_later(t->x, AFTER_S, "too many bulk commands run");
+        semel__endpoint_later(t->x, AFTER_S, "too many bulk commands run");
         return;
     }
     if (status == SEMEL_OK)
@@ -786,7 +788,7 @@ static void post_resume(struct task *t)
     if (status == SEMEL_OK)
         status = semel__bulk_find(t->ops, number, &selection, &found, &err);
     if (status == SEMEL_OK && found && run == NULL) {
-        semel__door_later(t->x, AFTER_S, "too many bulk commands run");
+        semel__endpoint_later(t->x, AFTER_S, "too many bulk commands run");
         return;
     }
     if (status == SEMEL_OK && found)
@@ -934,6 +936,8 @@ size_t semel__api_routes(struct semel_api *api, unsigned read, unsigned write, s
                                               .needs = get ? read | write : write,
                                               .body_max = get ? 0 : SEMEL_API_BODY_MAX,
                                               .handle = enter,
+                                              .timeout_ms = SEMEL_ANSWER_MS,
+                                              .overdue = overdue,
                                               .ctx = api};
     }
     return CALLS;
@@ -993,17 +997,17 @@ semel_status semel__api_step(struct semel_api *api, struct semel_store *store, i
     while (api->first == NULL && semel__steady_us() < until_us)
         if (!semel__cond_wait(&api->changed, &api->lock, until_us))
             break;
-    struct call *call = take_first(api);
+    struct call *call = pop(api, &api->first);
     pthread_mutex_unlock(&api->lock);
     if (call != NULL) {
         semel__arena_reset(&api->arena);
         semel_status status = semel__ops_init(&ops, store, &api->arena, SEMEL_STR("http"), err);
         if (status == SEMEL_OK && semel__http_hung_up(call->x))
-            semel__door_later(call->x, AFTER_S, "the client has hung up"); /* it may ask again: nothing twice */
+            semel__endpoint_later(call->x, AFTER_S, "the client has hung up"); /* it may ask again: nothing twice */
         else if (status == SEMEL_OK)
             serve_call(api, &ops, call->x);
         else
-            semel__door_later(call->x, AFTER_S, err->text);
+            semel__endpoint_later(call->x, AFTER_S, err->text);
         semel__ops_done(&ops);
         semel__free(call);
     }

@@ -22,8 +22,6 @@
 
 struct semel_api *semel__api_new(struct semel_serve *serve);
 void semel__api_free(struct semel_api *api);
-/* Answers what has waited for too long. */
-void semel__api_expire(struct semel_api *api, int64_t now_ms);
 /* Fills in the routes of the API; `read` and `write` are scopes. Returns how many; with routes == NULL the same. */
 size_t semel__api_routes(struct semel_api *api, unsigned read, unsigned write, struct semel_http_route *routes);
 

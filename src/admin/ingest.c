@@ -1,58 +1,645 @@
 /* SPDX-License-Identifier: MIT
  *
- * ingest.c: the door of a `listen` route, and the broker that the daemon polls.
+ * ingest.c: the HTTP endpoint of a `listen` route, and the broker that the route's workers poll.
  *
- * Invariants: a request that does not fit whole is refused whole; whatever was polled keeps its slot until its end is
- * told, also when nobody waits for it any more; no answer says "accepted" before ack, which comes after the commit;
- * while the route pauses nobody waits, but for one request when something is needed to probe with.
+ * A request has one part per message. A part waits in the queue, is polled by a worker, and is done. The request is
+ * answered when its last part is done, or when it is overdue; nobody hears of parts that are done after that.
+ *
+ *   202 accepted   it is ours now: done, or stored to be done
+ *   200 duplicate  it was ours before
+ *   409 conflict   the id was used for another payload
+ *   422 kept       stored, and cannot run: `why` says it
+ *   503 later      it is not ours: send it again
+ *
+ * How a request becomes messages, by its Content-Type:
+ *
+ *   application/cloudevents+json         one event: its attributes become headers ce_NAME, its data the payload
+ *   application/cloudevents-batch+json   an array of them
+ *   application/x-ndjson                 one of them per line
+ *   anything else                        the body is the payload; headers ce-NAME become ce_NAME (binary mode)
+ *
+ * The other headers of the request come along, in lower case, without those that belong to the connection or to the
+ * sender. What an event says of itself stands before them and wins. Its attributes have one spelling: names in JSON are
+ * lower case letters and digits, ce_NAME is no header of HTTP, ce-NAME comes once.
+ *
+ * Invariants
+ *  - A request that does not fit whole is refused whole, and one bad event of a batch refuses the batch: the sender
+ *    must know which messages were taken. A refusal says what is wrong and what would be right, and quotes no payload.
+ *  - Every `why` has its word. A word other than `later` is for what was acknowledged, that is after the commit; the
+ *    outcome of an earlier run goes with a duplicate (I9).
+ *  - While the circuit breaker is open nobody waits, but for one request when a probe is due.
+ *  - On a route with an order one worker polls all parts of a request, and after one that it gives back it gets no more
+ *    of them.
+ *  - A tag names one polled part and is never used again; the part keeps its slot until it was answered, also when
+ *    nobody waits for it any more. Strings of parts are borrowed from the exchange or live in the request's arena, and
+ *    are read only while the request has its exchange.
  */
 #include "admin/ingest.h"
 
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <strings.h>
+#include <unistd.h>
+#include <sys/eventfd.h>
+
+#include "admin/text.h"
+#include "base/digest.h"
 #include "base/error.h"
+#include "base/json.h"
+#include "base/json_tree.h"
+#include "core/inbox.h"
+#include "core/row.h"
 
 #define FULL_AFTER_S 1
 #define SLOW_AFTER_S 5
 
+enum ingest_state { INGEST_WAITS, INGEST_POLLED, INGEST_DONE };
+
+struct ingest_part {
+    struct ingest_request *request;
+    struct ingest_part *next; /* in the queue */
+    enum ingest_state state;
+    uint64_t tag;
+    const struct ingest_broker *worker; /* that polled it */
+    struct semel_pair *headers;
+    size_t n_headers;
+    struct semel_pair property; /* message_id, where an Idempotency-Key came */
+    bool keyed;
+    struct semel_str payload;
+    bool later;                   /* it was given back */
+    struct semel_settled settled; /* when done and not later; the outcome lives in the request's arena */
+    int delay_ms;                 /* when later */
+};
+
+struct ingest_request {
+    struct ingest_request *prev, *next; /* of those that have their exchange, oldest first */
+    struct semel_http_exchange *x;      /* NULL: answered */
+    struct semel_arena arena;
+    struct ingest_part *parts;
+    size_t n, open; /* open: parts that are not done */
+    bool batch;
+    const struct ingest_broker *worker; /* of a route with an order: who polls its parts; NULL: nobody yet */
+    int64_t came_us;                    /* by the steady clock */
+    size_t bytes;
+};
+
+/* One worker's handle. What follows the broker is under the endpoint's lock, but for oldest_us. */
 struct ingest_broker {
     struct semel_broker base;
     struct semel_ingest *ingest;
+    bool serves, woken; /* woken: the next poll returns at once */
+    int64_t oldest_us;  /* when the oldest part of the last poll came; 0: it had none. Of the worker */
 };
 
-/* ---- the door -------------------------------------------------------------------------------------- */
+/* ==== from a request to messages ================================================================= */
 
-struct semel_ingest *semel__ingest_new(struct semel_serve *serve, const struct semel_route *route)
+struct reading {
+    struct ingest_request *request;
+    const struct semel_http_request *req;
+    struct semel_arena *arena;
+    size_t body_max;
+    struct semel_pair *common; /* headers that every message of the request has */
+    size_t n_common;
+    size_t cap; /* of parts */
+    struct semel_error *err;
+};
+
+static int no_memory(const struct reading *r)
 {
-    struct semel_ingest *ingest = semel__calloc(1, sizeof(*ingest));
-    if (ingest == NULL)
-        return NULL;
-    ingest->slots = semel__calloc(SEMEL_INGEST_PARTS, sizeof(struct ingest_part *));
-    ingest->rounds = semel__calloc(SEMEL_INGEST_PARTS, sizeof(*ingest->rounds));
-    ingest->unused = semel__calloc(SEMEL_INGEST_PARTS, sizeof(*ingest->unused));
-    if (ingest->slots == NULL || ingest->rounds == NULL || ingest->unused == NULL ||
-        !semel__cond_init(&ingest->changed)) {
-        semel__free(ingest->slots);
-        semel__free(ingest->rounds);
-        semel__free(ingest->unused);
-        semel__free(ingest);
-        return NULL;
+    semel__fail_memory(r->err);
+    return 503;
+}
+
+__attribute__((format(printf, 3, 4))) static int wrong(const struct reading *r, size_t index, const char *fmt, ...)
+{
+    char text[200];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    if (r->request->batch)
+        semel__fail(r->err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "event %zu: %s", index + 1, text);
+    else
+        semel__fail(r->err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "%s", text);
+    return 400;
+}
+
+/* ---- headers --------------------------------------------------------------------------------------- */
+
+static bool stays_behind(struct semel_str name)
+{
+    static const char *const names[] = {
+        "authorization",
+        "connection",
+        "content-length",
+        "cookie",
+        "expect",
+        "forwarded",
+        "host",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "set-cookie",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (semel__same_word(name, names[i]))
+            return true;
+    return false;
+}
+
+/* Is it named in Connection, and so for the next hop only? */
+static bool hops(struct semel_str connection, struct semel_str name)
+{
+    size_t at = 0;
+    while (at < connection.n) {
+        size_t end = at;
+        while (end < connection.n && connection.p[end] != ',')
+            end++;
+        size_t from = at, to = end;
+        while (from < to && (connection.p[from] == ' ' || connection.p[from] == '\t'))
+            from++;
+        while (to > from && (connection.p[to - 1] == ' ' || connection.p[to - 1] == '\t'))
+            to--;
+        if (to - from == name.n && strncasecmp(connection.p + from, name.p, name.n) == 0)
+            return true;
+        at = end + 1;
     }
-    pthread_mutex_init(&ingest->lock, NULL);
-    for (size_t i = 0; i < SEMEL_INGEST_PARTS; i++)
-        ingest->unused[i] = SEMEL_INGEST_PARTS - 1 - i;
-    ingest->n_unused = SEMEL_INGEST_PARTS;
-    ingest->serve = serve;
-    ingest->route = route;
-    ingest->queue_end = &ingest->queue;
-    ingest->gauge = semel__metric_at(semel__stats_family(serve->stats, SEMEL_FAMILY_WAITING), &route->name);
-    ingest->next = serve->ingests;
-    serve->ingests = ingest;
-    return ingest;
+    return false;
 }
 
-struct semel_ingest *semel__ingest_next(const struct semel_ingest *ingest)
+/* In binary mode what is not ASCII is escaped with percent signs; what is no escape stays. */
+static bool unescape(struct semel_arena *arena, struct semel_str value, struct semel_str *ret)
 {
-    return ingest->next;
+    size_t n = 0;
+    char *out = semel__arena_alloc(arena, value.n + 1, 1);
+    if (out == NULL)
+        return false;
+    for (size_t i = 0; i < value.n; i++) {
+        int high = value.p[i] == '%' && value.n - i > 2 ? semel__hex_value(value.p[i + 1]) : -1;
+        int low = high >= 0 ? semel__hex_value(value.p[i + 2]) : -1;
+        char c = value.p[i];
+        if (low >= 0) {
+            c = (char)(high << 4 | low);
+            i += 2;
+        }
+        out[n++] = c;
+    }
+    *ret = (struct semel_str){out, n};
+    return true;
 }
+
+static bool lowered(struct semel_arena *arena, const char *prefix, struct semel_str name, struct semel_str *ret)
+{
+    size_t before = strlen(prefix);
+    char *out = semel__arena_alloc(arena, before + name.n + 1, 1);
+    if (out == NULL)
+        return false;
+    memcpy(out, prefix, before);
+    for (size_t i = 0; i < name.n; i++)
+        out[before + i] = name.p[i] >= 'A' && name.p[i] <= 'Z' ? (char)(name.p[i] + ('a' - 'A')) : name.p[i];
+    *ret = (struct semel_str){out, before + name.n};
+    return true;
+}
+
+/* An attribute's name is letters and digits; header names have no case, names in JSON are lower case. */
+static bool attribute_named(struct semel_str name, bool header)
+{
+    for (size_t i = 0; i < name.n; i++) {
+        char c = name.p[i];
+        if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (header && c >= 'A' && c <= 'Z')))
+            return false;
+    }
+    return name.n > 0;
+}
+
+static bool came_before(const struct semel_http_request *req, size_t at)
+{
+    struct semel_str name = req->headers[at].name;
+    for (size_t i = 0; i < at; i++)
+        if (req->headers[i].name.n == name.n && strncasecmp(req->headers[i].name.p, name.p, name.n) == 0)
+            return true;
+    return false;
+}
+
+/* Two attributes of one name, or two spellings of it, would leave it open which of them is the event's. 0 or 400. */
+static int check_header(const struct reading *r, size_t at)
+{
+    struct semel_str name = r->req->headers[at].name;
+    char shown[64];
+    semel__str_show(shown, sizeof(shown), name);
+    if (semel__begins_with(name, "ce_"))
+        return wrong(r, 0, "the header %s: over HTTP an attribute's header begins with ce-", shown);
+    if (!semel__begins_with(name, "ce-"))
+        return 0;
+    if (!attribute_named((struct semel_str){name.p + 3, name.n - 3}, true))
+        return wrong(r, 0, "the header %s: an attribute's name is letters and digits", shown);
+    return came_before(r->req, at) ? wrong(r, 0, "the header %s is repeated; an event has each attribute once", shown)
+                                   : 0;
+}
+
+/* One header of the request. false: no memory. `plain`: the event is in the headers and the body is its data. */
+static bool take_header(struct reading *r, const struct semel_http_pair *header, bool plain)
+{
+    struct semel_pair *at = &r->common[r->n_common];
+    struct semel_str name = header->name;
+    bool event = semel__begins_with(name, "ce-");
+    if (!plain && (event || semel__same_word(name, "content-type")))
+        return true; /* the event has its own */
+    r->n_common++;
+    if (!event) {
+        at->value = header->value;
+        return lowered(r->arena, "", name, &at->name);
+    }
+    return lowered(r->arena, "ce_", (struct semel_str){name.p + 3, name.n - 3}, &at->name) &&
+           unescape(r->arena, header->value, &at->value);
+}
+
+static int take_headers(struct reading *r, bool plain)
+{
+    const struct semel_http_request *req = r->req;
+    struct semel_str connection = semel__http_header(req, "Connection");
+    r->common = semel__arena_alloc(r->arena, req->n_headers + 1, sizeof(*r->common));
+    if (r->common == NULL)
+        return no_memory(r);
+    for (size_t i = 0; i < req->n_headers; i++) {
+        if (stays_behind(req->headers[i].name) || hops(connection, req->headers[i].name))
+            continue;
+        int status = check_header(r, i);
+        if (status != 0)
+            return status;
+        if (!take_header(r, &req->headers[i], plain))
+            return no_memory(r);
+    }
+    return 0;
+}
+
+/* A key in quotes, as the draft has it, or bare. */
+static void take_key(const struct reading *r, struct ingest_part *part)
+{
+    struct semel_str key = semel__http_header(r->req, "Idempotency-Key");
+    if (key.n >= 2 && key.p[0] == '"' && key.p[key.n - 1] == '"' && memchr(key.p + 1, '"', key.n - 2) == NULL &&
+        memchr(key.p, '\\', key.n) == NULL)
+        key = (struct semel_str){key.p + 1, key.n - 2};
+    part->keyed = key.n > 0;
+    part->property = (struct semel_pair){SEMEL_STR("message_id"), key};
+}
+
+/* ---- events ---------------------------------------------------------------------------------------- */
+
+static struct ingest_part *add_part(struct reading *r)
+{
+    struct ingest_request *request = r->request;
+    if (request->n == r->cap) {
+        size_t cap = r->cap > 0 ? 2 * r->cap : 1;
+        struct ingest_part *parts = semel__arena_alloc(r->arena, cap, sizeof(*parts));
+        if (parts == NULL)
+            return NULL;
+        if (request->n > 0)
+            memcpy(parts, request->parts, request->n * sizeof(*parts));
+        request->parts = parts;
+        r->cap = cap;
+    }
+    return &request->parts[request->n++];
+}
+
+static const struct semel_json_node *member(const struct semel_json_node *event, const char *name)
+{
+    for (const struct semel_json_node *node = event->u.first; node != NULL; node = node->next)
+        if (semel__str_eqz(node->key, name))
+            return node->tag == SEMEL_JSON_TAG_NULL && strcmp(name, "data") != 0 ? NULL : node;
+    return NULL;
+}
+
+static bool attribute_text(const struct semel_json_node *node, struct semel_str *ret)
+{
+    switch (node->tag) {
+    case SEMEL_JSON_TAG_STRING:
+    case SEMEL_JSON_TAG_INTEGER:
+    case SEMEL_JSON_TAG_REAL:
+        *ret = node->u.text;
+        return true;
+    case SEMEL_JSON_TAG_TRUE:
+        *ret = SEMEL_STR("true");
+        return true;
+    case SEMEL_JSON_TAG_FALSE:
+        *ret = SEMEL_STR("false");
+        return true;
+    case SEMEL_JSON_TAG_NULL:
+    case SEMEL_JSON_TAG_ARRAY:
+    case SEMEL_JSON_TAG_OBJECT:
+        return false;
+    }
+    return false;
+}
+
+static bool add_header(struct reading *r, struct ingest_part *part, const char *prefix, struct semel_str name,
+                       struct semel_str value)
+{
+    struct semel_pair *at = &part->headers[part->n_headers++];
+    return lowered(r->arena, prefix, name, &at->name) && semel__arena_copy(r->arena, value, &at->value);
+}
+
+static int take_attributes(struct reading *r, size_t index, const struct semel_json_node *event,
+                           struct ingest_part *part)
+{
+    size_t n = 0;
+    for (const struct semel_json_node *node = event->u.first; node != NULL; node = node->next)
+        n++;
+    if (n > SEMEL_INGEST_ATTRIBUTES)
+        return wrong(r, index, "it has %zu members; at most %d are allowed", n, SEMEL_INGEST_ATTRIBUTES);
+    part->headers = semel__arena_alloc(r->arena, n + 2 + r->n_common, sizeof(*part->headers));
+    if (part->headers == NULL)
+        return no_memory(r);
+    for (const struct semel_json_node *node = event->u.first; node != NULL; node = node->next) {
+        struct semel_str value;
+        char shown[64];
+        if (semel__str_eqz(node->key, "data") || semel__str_eqz(node->key, "data_base64"))
+            continue;
+        semel__str_show(shown, sizeof(shown), node->key);
+        if (!attribute_named(node->key, false))
+            return wrong(r, index, "its attribute \"%s\": a name is lower case letters and digits", shown);
+        if (node->tag == SEMEL_JSON_TAG_NULL)
+            continue;
+        if (!attribute_text(node, &value))
+            return wrong(r, index, "its attribute \"%s\" must be a string, a number or true or false", shown);
+        bool trace = semel__str_eqz(node->key, "traceparent");
+        if (!add_header(r, part, "ce_", node->key, value) || (trace && !add_header(r, part, "", node->key, value)))
+            return no_memory(r);
+    }
+    return 0;
+}
+
+static bool is_json_type(struct semel_str type)
+{
+    size_t n = 0;
+    while (n < type.n && type.p[n] != ';' && type.p[n] != ' ')
+        n++;
+    struct semel_str bare = {type.p, n};
+    struct semel_str end = n >= 5 ? (struct semel_str){type.p + n - 5, 5} : bare;
+    return !semel__str_given(type) || semel__same_word(end, "/json") || semel__same_word(end, "+json");
+}
+
+static int take_data(struct reading *r, size_t index, const struct semel_json_node *event, struct semel_str raw,
+                     struct ingest_part *part)
+{
+    const struct semel_json_node *data = member(event, "data"), *coded = member(event, "data_base64");
+    const struct semel_json_node *type = member(event, "datacontenttype");
+    struct semel_str said = type != NULL && type->tag == SEMEL_JSON_TAG_STRING ? type->u.text : (struct semel_str){0};
+    part->payload = (struct semel_str){"", 0};
+    if (data != NULL && coded != NULL)
+        return wrong(r, index, "it has both data and data_base64; one of them is right");
+    if (type != NULL && !add_header(r, part, "", SEMEL_STR("content-type"), said))
+        return no_memory(r);
+    if (coded != NULL) {
+        struct semel_str text = coded->tag == SEMEL_JSON_TAG_STRING ? coded->u.text : SEMEL_STR("?");
+        enum semel_base64 how = semel__base64_read(text, r->arena, &part->payload);
+        if (how == SEMEL_BASE64_MEMORY)
+            return no_memory(r);
+        return how == SEMEL_BASE64_OK ? 0 : wrong(r, index, "data_base64 must be base64 with its padding (RFC 4648)");
+    }
+    if (data == NULL)
+        return 0;
+    if (data->tag == SEMEL_JSON_TAG_STRING && !is_json_type(said))
+        return semel__arena_copy(r->arena, data->u.text, &part->payload) ? 0 : no_memory(r);
+    if (!semel__json_member(raw, "data", &part->payload))
+        return wrong(r, index, "the name \"data\" must be written without escapes");
+    return 0;
+}
+
+static int take_event(struct reading *r, const struct semel_json_node *event, struct semel_str raw)
+{
+    size_t index = r->request->n;
+    if (index >= SEMEL_INGEST_BATCH) {
+        semel__fail(r->err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "a batch has at most %d events; send several",
+                    SEMEL_INGEST_BATCH);
+        return 413;
+    }
+    if (event->tag != SEMEL_JSON_TAG_OBJECT)
+        return wrong(r, index, "a CloudEvent is a JSON object");
+    const struct semel_json_node *spec = member(event, "specversion");
+    if (spec == NULL || spec->tag != SEMEL_JSON_TAG_STRING || !semel__str_eqz(spec->u.text, "1.0"))
+        return wrong(r, index, "its specversion must be \"1.0\"");
+    struct ingest_part *part = add_part(r);
+    if (part == NULL)
+        return no_memory(r);
+    int status = take_attributes(r, index, event, part);
+    if (status == 0)
+        status = take_data(r, index, event, raw, part);
+    if (status != 0)
+        return status;
+    if (r->n_common > 0)
+        memcpy(part->headers + part->n_headers, r->common, r->n_common * sizeof(*r->common));
+    part->n_headers += r->n_common;
+    return 0;
+}
+
+/* ---- bodies ---------------------------------------------------------------------------------------- */
+
+static int parse(struct reading *r, struct semel_str text, struct semel_json **ret)
+{
+    struct semel_error why;
+    semel_status status = semel__json_parse(ret, text, r->body_max, &why);
+    if (status == SEMEL_OK)
+        return 0;
+    return status == SEMEL_INVALID ? wrong(r, r->request->n, "it is not JSON: %s", why.text) : no_memory(r);
+}
+
+static int read_structured(struct reading *r, struct semel_str text)
+{
+    struct semel_json *json;
+    int status = parse(r, text, &json);
+    if (status != 0)
+        return status;
+    status = take_event(r, json->root, text);
+    semel__json_free(json);
+    return status;
+}
+
+static int read_batch(struct reading *r, struct semel_str text)
+{
+    struct semel_json *json;
+    struct semel_str raw;
+    size_t at = 0;
+    int status = parse(r, text, &json);
+    if (status != 0)
+        return status;
+    if (json->root->tag != SEMEL_JSON_TAG_ARRAY) {
+        semel__json_free(json);
+        semel__fail(r->err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "a batch is a JSON array of CloudEvents");
+        return 400;
+    }
+    for (const struct semel_json_node *node = json->root->u.first; node != NULL && status == 0; node = node->next)
+        status = semel__json_next(text, &at, NULL, &raw) ? take_event(r, node, raw) : no_memory(r);
+    semel__json_free(json);
+    return status;
+}
+
+static int read_lines(struct reading *r, struct semel_str text)
+{
+    int status = 0;
+    for (size_t at = 0; at < text.n && status == 0;) {
+        const char *feed = memchr(text.p + at, '\n', text.n - at);
+        size_t end = feed != NULL ? (size_t)(feed - text.p) : text.n;
+        size_t n = end - at;
+        if (n > 0 && text.p[at + n - 1] == '\r')
+            n--;
+        if (n > 0)
+            status = read_structured(r, (struct semel_str){text.p + at, n});
+        at = end + 1;
+    }
+    return status;
+}
+
+static int read_plain(struct reading *r)
+{
+    struct ingest_part *part = add_part(r);
+    if (part == NULL)
+        return no_memory(r);
+    part->headers = r->common;
+    part->n_headers = r->n_common;
+    part->payload = r->req->body.n > 0 ? r->req->body : (struct semel_str){"", 0};
+    return 0;
+}
+
+static struct semel_str media_type(const struct semel_http_request *req)
+{
+    struct semel_str type = semel__http_header(req, "Content-Type");
+    size_t n = 0;
+    while (n < type.n && type.p[n] != ';' && type.p[n] != ' ' && type.p[n] != '\t')
+        n++;
+    return (struct semel_str){type.p, n};
+}
+
+/* 0, or the status of a refusal, which err explains. */
+static int read_request(struct ingest_request *request, size_t body_max, struct semel_error *err)
+{
+    const struct semel_http_request *req = semel__http_request(request->x);
+    struct reading r = {request, req, &request->arena, body_max, NULL, 0, 0, err};
+    struct semel_str type = media_type(req);
+    bool structured = semel__same_word(type, "application/cloudevents+json");
+    bool batch = semel__same_word(type, "application/cloudevents-batch+json");
+    bool lines = semel__same_word(type, "application/x-ndjson");
+    int status = take_headers(&r, !structured && !batch && !lines);
+    if (status != 0)
+        return status;
+    request->batch = batch || lines;
+    if (batch)
+        status = read_batch(&r, req->body);
+    else if (lines)
+        status = read_lines(&r, req->body);
+    else
+        status = structured ? read_structured(&r, req->body) : read_plain(&r);
+    if (status == 0 && !request->batch)
+        take_key(&r, &request->parts[0]);
+    for (size_t i = 0; i < request->n; i++)
+        request->parts[i].request = request;
+    request->bytes += request->arena.used;
+    return status;
+}
+
+/* ==== from what came of messages to the reply ==================================================== */
+
+struct word {
+    int code;
+    const char *text;
+};
+
+static const struct word accepted = {202, "accepted"}, duplicate = {200, "duplicate"}, conflict = {409, "conflict"},
+                         kept = {422, "kept"}, later = {503, "later"};
+
+static struct word word_of(const struct ingest_part *part)
+{
+    if (part->state != INGEST_DONE || part->later)
+        return later;
+    switch (part->settled.why) {
+    case SEMEL_WHY_NEW:
+    case SEMEL_WHY_RETRIED:
+    case SEMEL_WHY_GAP:
+    case SEMEL_WHY_BLOCKED:
+        return accepted;
+    case SEMEL_WHY_DUPLICATE:
+    case SEMEL_WHY_STALE:
+    case SEMEL_WHY_BUSINESS:
+    case SEMEL_WHY_BUSY:
+    case SEMEL_WHY_BACKOFF:
+    case SEMEL_WHY_UNKNOWN:
+        return duplicate;
+    case SEMEL_WHY_CONFLICT:
+        return conflict;
+    case SEMEL_WHY_DEAD:
+    case SEMEL_WHY_TOO_OLD:
+    case SEMEL_WHY_NO_ID:
+        return kept;
+    case SEMEL_WHY_DAMAGED:
+    case SEMEL_WHY_UNSET:
+        return later;
+    }
+    return later;
+}
+
+static void put_part(struct semel_buf *buf, const struct ingest_part *part, const struct word *word, bool with_code)
+{
+    semel__buf_addf(buf, "{\"result\":\"%s\"", word->text);
+    if (with_code)
+        semel__buf_addf(buf, ",\"code\":%d", word->code);
+    if (word->code != 503) {
+        semel__json_put_pair(buf, "why", semel__str(semel__why_name(part->settled.why)));
+        if (part->settled.state != SEMEL_STATE_ABSENT)
+            semel__json_put_pair(buf, "status", semel__str(semel__state_name(part->settled.state)));
+        size_t before = buf->n;
+        if (semel__str_given(part->settled.outcome)) {
+            semel__buf_addz(buf, ",\"outcome\":");
+            if (!semel__json_put_raw(buf, part->settled.outcome, SEMEL_OUTCOME_MAX))
+                buf->n = before;
+        }
+    }
+    semel__buf_addz(buf, "}");
+}
+
+static int wait_s(const struct ingest_request *request)
+{
+    int most_ms = 1000;
+    for (size_t i = 0; i < request->n; i++)
+        if (request->parts[i].later && request->parts[i].delay_ms > most_ms)
+            most_ms = request->parts[i].delay_ms;
+    return most_ms / 1000 + (most_ms % 1000 > 0 ? 1 : 0);
+}
+
+/* Answers, and forgets the exchange. What is not done is `later`. */
+static void report(struct semel_ingest *ingest, struct ingest_request *request)
+{
+    struct semel_http_exchange *x = request->x;
+    struct semel_buf *body = semel__http_body(x);
+    struct word word = {200, ""};
+    bool again = false;
+    request->x = NULL;
+    semel__http_keep(x, NULL);
+    if (request->batch)
+        semel__buf_addz(body, "[");
+    for (size_t i = 0; i < request->n; i++) {
+        word = word_of(&request->parts[i]);
+        again |= word.code == 503;
+        if (i > 0)
+            semel__buf_addz(body, ",\n");
+        put_part(body, &request->parts[i], &word, request->batch);
+        semel__endpoint_count(ingest->serve, SEMEL_FAMILY_INGEST, ingest->route->name, word.text, NULL, 1);
+    }
+    semel__buf_addz(body, request->batch ? "]\n" : "\n");
+    if (again) {
+        char after[16];
+        snprintf(after, sizeof(after), "%d", wait_s(request));
+        semel__http_set_header(x, "Retry-After", semel__str(after));
+    }
+    semel__http_answer(x, request->batch ? 200 : word.code);
+}
+
+/* ==== the queue ================================================================================== */
 
 static void request_free(struct ingest_request *request)
 {
@@ -60,11 +647,17 @@ static void request_free(struct ingest_request *request)
     semel__free(request);
 }
 
-static void unlink_request(struct semel_ingest *ingest, struct ingest_request *request)
+/* The descriptor is readable while something waits. */
+static void set_fd(struct semel_ingest *ingest)
 {
-    *(request->prev != NULL ? &request->prev->next : &ingest->first) = request->next;
-    *(request->next != NULL ? &request->next->prev : &ingest->last) = request->prev;
-    ingest->bytes -= request->bytes;
+    uint64_t count = 1;
+    bool waits = ingest->queue != NULL;
+    if (waits == ingest->readable)
+        return;
+    ingest->readable = waits;
+    while ((waits ? write(ingest->fd, &count, sizeof(count)) : read(ingest->fd, &count, sizeof(count))) < 0 &&
+           errno == EINTR)
+        ;
 }
 
 static void part_done(struct semel_ingest *ingest, struct ingest_part *part)
@@ -75,19 +668,22 @@ static void part_done(struct semel_ingest *ingest, struct ingest_part *part)
     semel__gauge_set(ingest->gauge, (double)ingest->waiting);
 }
 
-/* Answers what has its exchange, and frees the request when nothing of it flies. */
+/* Reports what has its exchange, and frees the request when nothing of it is polled. */
 static void close_request(struct semel_ingest *ingest, struct ingest_request *request)
 {
     if (request->x != NULL) {
-        unlink_request(ingest, request);
-        semel__ingest_answer(ingest, request);
+        *(request->prev != NULL ? &request->prev->next : &ingest->first) = request->next;
+        *(request->next != NULL ? &request->next->prev : &ingest->last) = request->prev;
+        ingest->bytes -= request->bytes;
+        report(ingest, request);
     }
     if (request->open == 0)
         request_free(request);
 }
 
-/* Takes parts of the request that were not polled out of the queue, where they stand together: they will not happen. */
-static void drop_waiting(struct semel_ingest *ingest, struct ingest_request *request)
+/* Removes the parts of the request that were not polled from the queue, where they stand together: none of them will
+ * happen. */
+static void drop_waiting(struct semel_ingest *ingest, const struct ingest_request *request, int delay_ms)
 {
     struct ingest_part **at = &ingest->queue;
     size_t left = 0;
@@ -99,65 +695,73 @@ static void drop_waiting(struct semel_ingest *ingest, struct ingest_request *req
         struct ingest_part *part = *at;
         *at = part->next;
         part->later = true;
-        part->delay_ms = SLOW_AFTER_S * 1000;
+        part->delay_ms = delay_ms;
         part_done(ingest, part);
     }
     if (*at == NULL)
         ingest->queue_end = at;
+    set_fd(ingest);
 }
 
 static void give_up(struct semel_ingest *ingest, struct ingest_request *request)
 {
-    drop_waiting(ingest, request);
+    drop_waiting(ingest, request, SLOW_AFTER_S * 1000);
     close_request(ingest, request);
 }
 
-void semel__ingest_expire(struct semel_ingest *ingest, int64_t now_ms)
+/* Nobody waits for a route that pauses: what was not polled is `later` now. */
+static void refuse_waiting(struct semel_ingest *ingest, int after_s)
 {
-    pthread_mutex_lock(&ingest->lock);
-    while (ingest->first != NULL && ingest->first->deadline_ms <= now_ms)
-        give_up(ingest, ingest->first);
-    pthread_mutex_unlock(&ingest->lock);
-}
-
-/* Without its broker: everything is answered, and what flew is known to nobody. */
-static void empty(struct semel_ingest *ingest)
-{
-    while (ingest->first != NULL)
-        give_up(ingest, ingest->first);
-    for (size_t i = 0; i < SEMEL_INGEST_PARTS; i++) {
-        struct ingest_part *part = ingest->slots[i];
-        if (part == NULL)
-            continue;
-        ingest->slots[i] = NULL;
-        ingest->unused[ingest->n_unused++] = i;
-        part_done(ingest, part);
-        if (part->request->open == 0)
-            request_free(part->request);
+    while (ingest->queue != NULL) {
+        struct ingest_request *request = ingest->queue->request;
+        drop_waiting(ingest, request, after_s * 1000);
+        if (request->open == 0)
+            close_request(ingest, request);
     }
 }
 
-void semel__ingest_free(struct semel_ingest *ingest)
+/* What came of a polled part goes with it to who sent it. */
+static void end_part(struct semel_ingest *ingest, struct ingest_part *part, const struct semel_reply *reply)
 {
-    pthread_mutex_lock(&ingest->lock);
-    empty(ingest);
-    pthread_mutex_unlock(&ingest->lock);
-    pthread_cond_destroy(&ingest->changed);
-    pthread_mutex_destroy(&ingest->lock);
-    semel__free(ingest->slots);
-    semel__free(ingest->rounds);
-    semel__free(ingest->unused);
-    semel__free(ingest);
+    struct ingest_request *request = part->request;
+    size_t slot = (size_t)(part->tag & UINT32_MAX);
+    ingest->slots[slot] = NULL;
+    ingest->unused[ingest->n_unused++] = slot;
+    semel__gauge_set(ingest->polled, (double)(SEMEL_INGEST_PARTS - ingest->n_unused));
+    part->later = !semel__reply_acks(reply);
+    part->delay_ms = reply->delay_ms;
+    if (request->x != NULL && reply->settled != NULL) {
+        part->settled = *reply->settled;
+        if (!semel__arena_copy(&request->arena, reply->settled->outcome, &part->settled.outcome))
+            part->settled.outcome = (struct semel_str){NULL, 0};
+    }
+    part_done(ingest, part);
+    if (part->later && ingest->ordered)
+        drop_waiting(ingest, request, reply->delay_ms);
+    if (request->open == 0)
+        close_request(ingest, request);
 }
 
-/* ---- requests in ----------------------------------------------------------------------------------- */
+/* The worker answers nothing more of what it polled. */
+static void end_polled(struct semel_ingest *ingest, const struct ingest_broker *worker)
+{
+    const struct semel_reply again = {0};
+    for (size_t i = 0; i < SEMEL_INGEST_PARTS; i++)
+        if (ingest->slots[i] != NULL && ingest->slots[i]->worker == worker)
+            end_part(ingest, ingest->slots[i], &again);
+}
+
+/* ==== requests in ================================================================================ */
 
 /* 0: come in. Otherwise in how many seconds to come again. */
 static int paused_s(const struct semel_ingest *ingest)
 {
+    int64_t now_us = semel__now(&semel__clock_real), full_us = ingest->full_until_us - now_us;
+    if (full_us > 0 && full_us <= SEMEL_INGEST_FULL_US)
+        return (int)(full_us / 1000000) + 1;
     if (ingest->pause.state == SEMEL_BREAKER_CLOSED)
         return 0;
-    int64_t now_us = semel__now(&semel__clock_real), until_us = semel__breaker_until(&ingest->pause, now_us);
+    int64_t until_us = semel__breaker_until(&ingest->pause, now_us);
     if (until_us == SEMEL_NONE)
         return ingest->waiting > 0 ? FULL_AFTER_S : 0;
     return ingest->pause.state == SEMEL_BREAKER_PROBING ? FULL_AFTER_S : (int)((until_us - now_us) / 1000000) + 1;
@@ -166,10 +770,10 @@ static int paused_s(const struct semel_ingest *ingest)
 /* NULL: it waits now. Otherwise why not. *ret_paused_s: as of paused_s. */
 static const char *enter(struct semel_ingest *ingest, struct ingest_request *request, int *ret_paused_s)
 {
-    *ret_paused_s = ingest->broker != NULL ? paused_s(ingest) : 0;
+    *ret_paused_s = ingest->n_serving > 0 ? paused_s(ingest) : 0;
     if (*ret_paused_s > 0)
-        return "the route pauses because its handler fails; send it again later";
-    if (ingest->broker == NULL)
+        return "the route pauses because its handler fails or too much waits; send it again later";
+    if (ingest->n_serving == 0)
         return "the route is not running at the moment; send it again later";
     if (ingest->waiting + request->n > SEMEL_INGEST_PARTS || ingest->bytes + request->bytes > SEMEL_INGEST_BYTES)
         return "too many messages wait for this route; send it again later";
@@ -183,27 +787,29 @@ static const char *enter(struct semel_ingest *ingest, struct ingest_request *req
     request->open = request->n;
     ingest->bytes += request->bytes;
     ingest->waiting += request->n;
+    semel__http_keep(request->x, request);
     semel__gauge_set(ingest->gauge, (double)ingest->waiting);
+    set_fd(ingest);
     pthread_cond_signal(&ingest->changed);
     return NULL;
 }
 
 static void refuse(struct semel_ingest *ingest, struct ingest_request *request, int after_s, const char *why)
 {
-    semel__door_count(ingest->serve, SEMEL_FAMILY_INGEST, ingest->route->name, "later", NULL,
-                      request->n > 0 ? request->n : 1);
-    semel__door_later(request->x, after_s, why);
+    semel__endpoint_count(ingest->serve, SEMEL_FAMILY_INGEST, ingest->route->name, "later", NULL,
+                          request->n > 0 ? request->n : 1);
+    semel__endpoint_later(request->x, after_s, why);
     request_free(request);
 }
 
-/* A batch whose every message is told to come again. */
+/* A batch whose every message is to come again. */
 static void put_off(struct semel_ingest *ingest, struct ingest_request *request, int after_s)
 {
     for (size_t i = 0; i < request->n; i++) {
         request->parts[i].later = true;
         request->parts[i].delay_ms = after_s * 1000;
     }
-    semel__ingest_answer(ingest, request);
+    report(ingest, request);
     request_free(request);
 }
 
@@ -213,27 +819,26 @@ void semel__ingest_handle(void *ctx, struct semel_http_exchange *x)
     struct semel_error err;
     struct ingest_request *request = semel__calloc(1, sizeof(*request));
     if (request == NULL) {
-        semel__door_later(x, FULL_AFTER_S, "out of memory");
+        semel__endpoint_later(x, FULL_AFTER_S, "out of memory");
         return;
     }
     request->x = x;
     request->bytes = sizeof(*request) + semel__http_request(x)->body.n;
-    request->deadline_ms = semel__door_now_ms() + ingest->serve->answer_ms;
+    request->came_us = semel__steady_us();
     semel__arena_init(&request->arena, (size_t)1 << 30);
-    int refused = semel__ingest_read(request, (size_t)semel__route_listens(ingest->route)->body_max, &err);
+    int refused = read_request(request, (size_t)semel__route_listens(ingest->route)->body_max, &err);
     if (refused == 503) {
         refuse(ingest, request, FULL_AFTER_S, err.text);
         return;
     }
     if (refused != 0) {
-        semel__door_count(ingest->serve, SEMEL_FAMILY_INGEST, ingest->route->name, "refused", NULL, 1);
+        semel__endpoint_count(ingest->serve, SEMEL_FAMILY_INGEST, ingest->route->name, "refused", NULL, 1);
         semel__http_refuse(x, refused, "%s", err.text);
         request_free(request);
         return;
     }
     if (request->n == 0) { /* an empty batch */
-        request->open = 0;
-        semel__ingest_answer(ingest, request);
+        report(ingest, request);
         request_free(request);
         return;
     }
@@ -247,7 +852,17 @@ void semel__ingest_handle(void *ctx, struct semel_http_exchange *x)
         refuse(ingest, request, after_s > 0 ? after_s : FULL_AFTER_S, why);
 }
 
-/* ---- deliveries out -------------------------------------------------------------------------------- */
+void semel__ingest_overdue(void *ctx, struct semel_http_exchange *x)
+{
+    struct semel_ingest *ingest = ctx;
+    pthread_mutex_lock(&ingest->lock);
+    struct ingest_request *request = semel__http_kept(x);
+    if (request != NULL)
+        give_up(ingest, request);
+    pthread_mutex_unlock(&ingest->lock);
+}
+
+/* ==== deliveries out ============================================================================= */
 
 /* A CloudEvent says where it comes from, and its id is unique there only. */
 static struct semel_str source_of(const struct semel_ingest *ingest, const struct ingest_part *part)
@@ -268,80 +883,76 @@ static bool deliver(struct semel_ingest *ingest, const struct ingest_part *part,
            semel__broker_copy_pairs(arena, &part->property, part->keyed ? 1 : 0, &ret->properties);
 }
 
-static void take_off(struct semel_ingest *ingest, struct ingest_part *part)
+/* The first part that this worker may have, and where it hangs; where NULL hangs there is none. */
+static struct ingest_part **next_part(struct semel_ingest *ingest, const struct ingest_broker *worker)
 {
-    size_t slot = ingest->unused[--ingest->n_unused];
-    part->state = INGEST_FLIES;
-    part->tag = (uint64_t)++ingest->rounds[slot] << 32 | slot;
-    ingest->slots[slot] = part;
+    struct ingest_part **at = &ingest->queue;
+    while (ingest->ordered && *at != NULL && (*at)->request->worker != NULL && (*at)->request->worker != worker)
+        at = &(*at)->next;
+    return at;
 }
 
-static void pop(struct semel_ingest *ingest)
+static void pop(struct semel_ingest *ingest, struct ingest_part **at, struct ingest_broker *worker)
 {
-    ingest->queue = ingest->queue->next;
-    if (ingest->queue == NULL)
-        ingest->queue_end = &ingest->queue;
+    struct ingest_part *part = *at;
+    size_t slot = ingest->unused[--ingest->n_unused];
+    *at = part->next;
+    if (part->next == NULL)
+        ingest->queue_end = at;
+    part->state = INGEST_POLLED;
+    part->tag = (uint64_t)++ingest->rounds[slot] << 32 | slot;
+    part->worker = part->request->worker = worker;
+    ingest->slots[slot] = part;
+    if (worker->oldest_us == 0)
+        worker->oldest_us = part->request->came_us;
+}
+
+/* Under the lock. false: there is no memory for the next one. */
+static bool pop_all(struct semel_ingest *ingest, struct ingest_broker *worker, size_t max, struct semel_arena *arena,
+                    struct semel_delivery *deliveries, size_t *ret_n)
+{
+    for (size_t n = 0; n < max; *ret_n = ++n) {
+        struct ingest_part **at = next_part(ingest, worker), *part = *at;
+        if (part == NULL)
+            return true;
+        if (!deliver(ingest, part, arena, &deliveries[n])) {
+            if (n == 0)
+                give_up(ingest, part->request); /* it would fail the next time as well */
+            return false;
+        }
+        pop(ingest, at, worker);
+        deliveries[n].tag = part->tag;
+    }
+    return true;
 }
 
 static semel_status ingest_poll(struct semel_broker *broker, size_t max, int wait_ms, struct semel_arena *arena,
                                 struct semel_delivery **ret_deliveries, size_t *ret_n, struct semel_error *err)
 {
-    struct semel_ingest *ingest = ((struct ingest_broker *)broker)->ingest;
-    int64_t until_ms = semel__door_now_ms() + wait_ms;
-    size_t n = 0;
+    struct ingest_broker *worker = (struct ingest_broker *)broker;
+    struct semel_ingest *ingest = worker->ingest;
+    int64_t until_us = semel__steady_us() + (int64_t)wait_ms * 1000;
     max = max < SEMEL_BATCH_MAX ? max : SEMEL_BATCH_MAX;
     *ret_n = 0;
+    worker->oldest_us = 0;
     struct semel_delivery *deliveries = semel__arena_alloc(arena, max, sizeof(*deliveries));
     if (deliveries == NULL)
         return semel__fail_memory(err);
     pthread_mutex_lock(&ingest->lock);
-    while (ingest->queue == NULL && !ingest->woken && semel__door_now_ms() < until_ms)
-        (void)semel__cond_wait(&ingest->changed, &ingest->lock, until_ms * 1000);
-    ingest->woken = false;
-    bool memory = true;
-    while (n < max && ingest->queue != NULL && memory) {
-        struct ingest_part *part = ingest->queue;
-        memory = deliver(ingest, part, arena, &deliveries[n]);
-        if (!memory && n == 0)
-            give_up(ingest, part->request); /* it would fail the next time as well */
-        if (!memory)
-            break;
-        pop(ingest);
-        take_off(ingest, part);
-        deliveries[n++].tag = part->tag;
-    }
+    for (bool in_time = wait_ms > 0; in_time && !worker->woken && *next_part(ingest, worker) == NULL;)
+        in_time = semel__cond_wait(&ingest->changed, &ingest->lock, until_us);
+    bool memory = worker->woken || pop_all(ingest, worker, max, arena, deliveries, ret_n);
+    if (ingest->queue != NULL)
+        pthread_cond_signal(&ingest->changed); /* there is more than this worker takes now */
+    worker->woken = false;
+    semel__gauge_set(ingest->polled, (double)(SEMEL_INGEST_PARTS - ingest->n_unused));
+    set_fd(ingest);
     pthread_mutex_unlock(&ingest->lock);
     *ret_deliveries = deliveries;
-    *ret_n = n;
-    return memory || n > 0 ? SEMEL_OK : semel__fail_memory(err);
+    return memory || *ret_n > 0 ? SEMEL_OK : semel__fail_memory(err);
 }
 
-/* ---- ends back ------------------------------------------------------------------------------------- */
-
-static struct ingest_part *part_of(struct semel_ingest *ingest, uint64_t tag)
-{
-    size_t slot = (size_t)(tag & UINT32_MAX);
-    struct ingest_part *part = slot < SEMEL_INGEST_PARTS ? ingest->slots[slot] : NULL;
-    return part != NULL && part->tag == tag ? part : NULL;
-}
-
-/* What came of it goes with it to who sent it. */
-static void end_part(struct semel_ingest *ingest, struct ingest_part *part, const struct semel_reply *reply)
-{
-    size_t slot = (size_t)(part->tag & UINT32_MAX);
-    ingest->slots[slot] = NULL;
-    ingest->unused[ingest->n_unused++] = slot;
-    part->later = !semel__reply_acks(reply);
-    part->delay_ms = reply->delay_ms;
-    if (part->request->x != NULL && reply->settled != NULL) {
-        part->settled = *reply->settled;
-        if (!semel__arena_copy(&part->request->arena, reply->settled->outcome, &part->settled.outcome))
-            part->settled.outcome = (struct semel_str){NULL, 0};
-    }
-    part_done(ingest, part);
-    if (part->request->open == 0)
-        close_request(ingest, part->request);
-}
+/* ==== replies ==================================================================================== */
 
 static semel_status ingest_answer(struct semel_broker *broker, const struct semel_reply *replies, size_t n,
                                   struct semel_error *err)
@@ -350,47 +961,61 @@ static semel_status ingest_answer(struct semel_broker *broker, const struct seme
     size_t n_fenced = 0;
     pthread_mutex_lock(&ingest->lock);
     for (size_t i = 0; i < n; i++) {
-        struct ingest_part *part = part_of(ingest, replies[i].tag);
-        n_fenced += part == NULL;
-        if (part != NULL)
+        size_t slot = (size_t)(replies[i].tag & UINT32_MAX);
+        struct ingest_part *part = slot < SEMEL_INGEST_PARTS ? ingest->slots[slot] : NULL;
+        bool ours = part != NULL && part->tag == replies[i].tag;
+        n_fenced += !ours;
+        if (ours)
             end_part(ingest, part, &replies[i]);
     }
     pthread_mutex_unlock(&ingest->lock);
     return semel__broker_fenced("listen", n_fenced, n, err);
 }
 
-/* ---- the broker ------------------------------------------------------------------------------------ */
+/* ==== the handles of workers ===================================================================== */
 
 static void ingest_wake(struct semel_broker *broker)
 {
-    struct semel_ingest *ingest = ((struct ingest_broker *)broker)->ingest;
-    pthread_mutex_lock(&ingest->lock);
-    ingest->woken = true;
-    pthread_cond_signal(&ingest->changed);
-    pthread_mutex_unlock(&ingest->lock);
+    struct ingest_broker *worker = (struct ingest_broker *)broker;
+    pthread_mutex_lock(&worker->ingest->lock);
+    worker->woken = true;
+    pthread_cond_broadcast(&worker->ingest->changed);
+    pthread_mutex_unlock(&worker->ingest->lock);
 }
 
+static int ingest_fd(struct semel_broker *broker)
+{
+    return ((struct ingest_broker *)broker)->ingest->fd;
+}
+
+/* Nothing is connected. Who waits for what nobody will answer any more has to send it again. */
 static semel_status ingest_reopen(struct semel_broker *broker, struct semel_error *err)
 {
-    struct semel_ingest *ingest = ((struct ingest_broker *)broker)->ingest;
-    const struct semel_reply again = {0};
+    struct ingest_broker *worker = (struct ingest_broker *)broker;
     (void)err;
-    /* Nothing is connected. Who waits for what nobody will answer any more is told to send it again. */
-    pthread_mutex_lock(&ingest->lock);
-    for (size_t slot = 0; slot < SEMEL_INGEST_PARTS; slot++)
-        if (ingest->slots[slot] != NULL)
-            end_part(ingest, ingest->slots[slot], &again);
-    pthread_mutex_unlock(&ingest->lock);
+    pthread_mutex_lock(&worker->ingest->lock);
+    end_polled(worker->ingest, worker);
+    pthread_mutex_unlock(&worker->ingest->lock);
     return SEMEL_OK;
+}
+
+void semel__ingest_serve(struct semel_broker *broker, bool on)
+{
+    struct ingest_broker *worker = (struct ingest_broker *)broker;
+    struct semel_ingest *ingest = worker->ingest;
+    pthread_mutex_lock(&ingest->lock);
+    if (!on)
+        end_polled(ingest, worker);
+    ingest->n_serving = ingest->n_serving + on - worker->serves;
+    worker->serves = on;
+    while (ingest->n_serving == 0 && ingest->first != NULL)
+        give_up(ingest, ingest->first);
+    pthread_mutex_unlock(&ingest->lock);
 }
 
 static void ingest_close(struct semel_broker *broker)
 {
-    struct semel_ingest *ingest = ((struct ingest_broker *)broker)->ingest;
-    pthread_mutex_lock(&ingest->lock);
-    ingest->broker = NULL;
-    empty(ingest);
-    pthread_mutex_unlock(&ingest->lock);
+    semel__ingest_serve(broker, false);
 }
 
 static const struct semel_broker_ops ingest_ops = {
@@ -401,7 +1026,25 @@ static const struct semel_broker_ops ingest_ops = {
     .poll = ingest_poll,
     .answer = ingest_answer,
     .wake = ingest_wake,
+    .fd = ingest_fd,
 };
+
+int64_t semel__ingest_age_us(const struct semel_broker *broker)
+{
+    int64_t oldest_us = ((const struct ingest_broker *)broker)->oldest_us;
+    return oldest_us > 0 ? semel__steady_us() - oldest_us : 0;
+}
+
+void semel__ingest_full(struct semel_broker *broker, int64_t until_us)
+{
+    struct semel_ingest *ingest = ((struct ingest_broker *)broker)->ingest;
+    pthread_mutex_lock(&ingest->lock);
+    ingest->full_until_us = until_us;
+    int after_s = paused_s(ingest);
+    if (after_s > 0)
+        refuse_waiting(ingest, after_s);
+    pthread_mutex_unlock(&ingest->lock);
+}
 
 static struct semel_ingest *ingest_of(const struct semel_serve *serve, const struct semel_route *route)
 {
@@ -418,19 +1061,63 @@ void semel__serve_paused(struct semel_serve *serve, const struct semel_route *ro
         return;
     pthread_mutex_lock(&ingest->lock);
     ingest->pause = *now;
+    /* Where a probe is due at once, what waits is the probe. */
+    if (now->state == SEMEL_BREAKER_OPEN && semel__breaker_until(now, semel__now(&semel__clock_real)) != SEMEL_NONE)
+        refuse_waiting(ingest, paused_s(ingest));
     pthread_mutex_unlock(&ingest->lock);
 }
 
 struct semel_broker *semel__serve_ingest(struct semel_serve *serve, const struct semel_route *route)
 {
     struct semel_ingest *ingest = ingest_of(serve, route);
-    struct ingest_broker *broker = ingest != NULL ? semel__calloc(1, sizeof(*broker)) : NULL;
-    if (broker == NULL)
+    struct ingest_broker *worker = ingest != NULL ? semel__calloc(1, sizeof(*worker)) : NULL;
+    if (worker == NULL)
         return NULL;
-    broker->base.ops = &ingest_ops;
-    broker->ingest = ingest;
-    pthread_mutex_lock(&ingest->lock);
-    ingest->broker = &broker->base;
-    pthread_mutex_unlock(&ingest->lock);
-    return &broker->base;
+    worker->base.ops = &ingest_ops;
+    worker->ingest = ingest;
+    return &worker->base;
+}
+
+/* ==== the endpoint =============================================================================== */
+
+struct semel_ingest *semel__ingest_new(struct semel_serve *serve, const struct semel_route *route)
+{
+    struct semel_ingest *ingest = semel__calloc(1, sizeof(*ingest));
+    if (ingest == NULL)
+        return NULL;
+    pthread_mutex_init(&ingest->lock, NULL);
+    bool waits = semel__cond_init(&ingest->changed);
+    ingest->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    ingest->slots = semel__calloc(SEMEL_INGEST_PARTS, sizeof(struct ingest_part *));
+    ingest->rounds = semel__calloc(SEMEL_INGEST_PARTS, sizeof(*ingest->rounds));
+    ingest->unused = semel__calloc(SEMEL_INGEST_PARTS, sizeof(*ingest->unused));
+    if (!waits || ingest->fd < 0 || ingest->slots == NULL || ingest->rounds == NULL || ingest->unused == NULL) {
+        semel__ingest_free(ingest);
+        return NULL;
+    }
+    for (size_t i = 0; i < SEMEL_INGEST_PARTS; i++)
+        ingest->unused[i] = SEMEL_INGEST_PARTS - 1 - i;
+    ingest->n_unused = SEMEL_INGEST_PARTS;
+    ingest->serve = serve;
+    ingest->route = route;
+    ingest->ordered = route->policy.order != SEMEL_ORDER_NONE;
+    ingest->queue_end = &ingest->queue;
+    ingest->gauge = semel__metric_at(semel__stats_family(serve->stats, SEMEL_FAMILY_WAITING), &route->name);
+    ingest->polled = semel__metric_at(semel__stats_family(serve->stats, SEMEL_FAMILY_IN_FLIGHT), &route->name);
+    ingest->next = serve->ingests;
+    serve->ingests = ingest;
+    return ingest;
+}
+
+void semel__ingest_free(struct semel_ingest *ingest)
+{
+    assert(ingest->n_serving == 0);
+    if (ingest->fd >= 0)
+        close(ingest->fd);
+    pthread_cond_destroy(&ingest->changed);
+    pthread_mutex_destroy(&ingest->lock);
+    semel__free(ingest->slots);
+    semel__free(ingest->rounds);
+    semel__free(ingest->unused);
+    semel__free(ingest);
 }

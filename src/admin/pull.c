@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * pull.c: the door of a `pull` route: calls of workers wait here for the thread that owns the inbox.
+ * pull.c: the endpoint of a `pull` route: calls of workers wait here for the thread that owns the inbox.
  *
  * A take that finds nothing is held until its wait is over: it is tried again when the daemon says that something is
  * due, and every LOOK_MS besides, because other processes store messages too.
@@ -32,11 +32,6 @@ struct semel_pull *semel__pull_new(struct semel_serve *serve, const struct semel
     return pull;
 }
 
-struct semel_pull *semel__pull_next(const struct semel_pull *pull)
-{
-    return pull->next;
-}
-
 /* Takes the call at *at out of the list. */
 static struct pull_call *take_out(struct semel_pull *pull, struct pull_call **at)
 {
@@ -46,6 +41,7 @@ static struct pull_call *take_out(struct semel_pull *pull, struct pull_call **at
         pull->last = at;
     call->next = NULL;
     pull->n--;
+    semel__http_keep(call->x, NULL);
     return call;
 }
 
@@ -115,7 +111,7 @@ static void enter(struct semel_pull *pull, enum pull_op op, struct semel_http_ex
     const char *why = NULL;
     if (call == NULL)
         return;
-    call->deadline_ms = semel__door_now_ms() + pull->serve->answer_ms;
+    call->deadline_ms = op == PULL_TAKE ? semel__endpoint_now_ms() + pull->serve->answer_ms : 0;
     pthread_mutex_lock(&pull->lock);
     if (!pull->open)
         why = "the route is not running at the moment";
@@ -125,6 +121,7 @@ static void enter(struct semel_pull *pull, enum pull_op op, struct semel_http_ex
         *pull->last = call;
         pull->last = &call->next;
         pull->n++;
+        semel__http_keep(x, call);
         pull->fresh = true;
         pthread_cond_signal(&pull->changed);
     }
@@ -153,18 +150,18 @@ void semel__pull_release(void *pull, struct semel_http_exchange *x)
     enter(pull, PULL_RELEASE, x);
 }
 
-void semel__pull_expire(struct semel_pull *pull, int64_t now_ms)
+/* A take that waits ends when its own time is over, the client is gone, or the process stops. */
+void semel__pull_overdue(void *ctx, struct semel_http_exchange *x)
 {
-    bool stopping = atomic_load(&pull->serve->stopping);
+    struct semel_pull *pull = ctx;
     pthread_mutex_lock(&pull->lock);
-    for (struct pull_call **at = &pull->first; *at != NULL;) {
-        struct pull_call *call = *at;
-        bool gone = call->held && semel__http_hung_up(call->x);
-        if (!gone && !(stopping && call->held) && call->deadline_ms > now_ms) {
-            at = &call->next;
-            continue;
-        }
-        call = take_out(pull, at);
+    struct pull_call *call = semel__http_kept(x), **at = &pull->first;
+    bool ends = call != NULL && (call->deadline_ms <= semel__endpoint_now_ms() ||
+                                 (call->held && (semel__http_hung_up(x) || atomic_load(&pull->serve->stopping))));
+    while (ends && *at != call)
+        at = &(*at)->next;
+    if (ends) {
+        take_out(pull, at);
         if (call->held)
             semel__pull_tell_none(call);
         else
@@ -179,7 +176,7 @@ void semel__pull_expire(struct semel_pull *pull, int64_t now_ms)
 static bool wait_for_work(struct semel_pull *pull, int64_t until_ms)
 {
     for (;;) {
-        int64_t now_ms = semel__door_now_ms();
+        int64_t now_ms = semel__endpoint_now_ms();
         bool held = pull->first != NULL && !pull->fresh;
         int64_t look_ms = pull->looked_ms + LOOK_MS;
         bool look = pull->first != NULL && (pull->woken || look_ms <= now_ms);
@@ -220,7 +217,7 @@ static struct pull_call *next_take(struct semel_pull *pull)
 /* A take for which there is nothing. Under the lock; true: it is to be answered empty now. */
 static bool hold(const struct semel_pull *pull, struct pull_call *call)
 {
-    int64_t now_ms = semel__door_now_ms();
+    int64_t now_ms = semel__endpoint_now_ms();
     if (!call->held)
         call->deadline_ms = now_ms + call->wait_ms;
     call->held = true;
@@ -231,6 +228,7 @@ static bool hold(const struct semel_pull *pull, struct pull_call *call)
 static void hold_all(struct semel_pull *pull, struct pull_call *oldest)
 {
     pthread_mutex_lock(&pull->lock);
+    semel__http_keep(oldest->x, oldest);
     oldest->next = pull->first;
     pull->first = oldest;
     if (oldest->next == NULL)
@@ -276,7 +274,7 @@ semel_status semel__pull_step(struct semel_pull *pull, struct semel_inbox *inbox
     *ret_n = 0;
     pull->unknown = false;
     pthread_mutex_lock(&pull->lock);
-    bool look = wait_for_work(pull, semel__door_now_ms() + wait_ms);
+    bool look = wait_for_work(pull, semel__endpoint_now_ms() + wait_ms);
     struct pull_call *ends = take_ends(pull);
     pull->fresh = false;
     for (const struct pull_call *call = pull->first; call != NULL; call = call->next) {
@@ -285,7 +283,7 @@ semel_status semel__pull_step(struct semel_pull *pull, struct semel_inbox *inbox
     }
     if (look) {
         pull->woken = false;
-        pull->looked_ms = semel__door_now_ms();
+        pull->looked_ms = semel__endpoint_now_ms();
     }
     pthread_mutex_unlock(&pull->lock);
     semel__arena_reset(&pull->arena);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * pull.h: the inside of a `pull` route's door, for pull*.c.
+ * pull.h: the inside of a `pull` route's endpoint, for pull*.c.
  *
- *   pull.c       the door: calls in, taken out by the thread that steps, long polls held
+ *   pull.c       the endpoint: calls in, taken out by the thread that steps, long polls held
  *   pull_read.c  from a request to a call
  *   pull_work.c  calls on the inbox: take, renew, settle, release
  *   pull_tell.c  leased messages and ends as JSON
  *
- * Invariants: a call belongs to the door's list, or to the step that took it out, and is answered by whom it belongs
- * to. Ends go before takes: what is finished frees the order keys that takes wait for.
+ * Invariants: a call belongs to the endpoint's list, or to the step that took it out, and is answered by whom it
+ * belongs to. Ends go before takes: what is finished frees the order keys that takes wait for.
  */
 #ifndef SEMEL_ADMIN_PULL_H
 #define SEMEL_ADMIN_PULL_H
@@ -31,7 +31,7 @@ struct pull_call {
     struct semel_arena arena;
     enum pull_op op;
     bool held;               /* a take that found nothing, and waits */
-    int64_t deadline_ms;     /* held: then it is answered empty; else: then with 503 */
+    int64_t deadline_ms;     /* of a take. Held: then it is answered empty; else: then with 503 */
     int64_t wait_ms;         /* of a take */
     int64_t token, lease_us; /* lease: 0, the consumer's */
     size_t max;
@@ -56,8 +56,6 @@ struct semel_pull {
     struct semel_arena arena;
     struct held_list claims; /* the last ones that were taken here, so that a late end is kept as evidence */
 };
-
-struct semel_pull *semel__pull_next(const struct semel_pull *pull);
 
 /* ---- pull_read.c: NULL: the exchange was answered ---- */
 struct pull_call *semel__pull_read(struct semel_pull *pull, enum pull_op op, struct semel_http_exchange *x);

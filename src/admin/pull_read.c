@@ -170,7 +170,7 @@ struct pull_call *semel__pull_read(struct semel_pull *pull, enum pull_op op, str
     struct semel_error err;
     struct pull_call *call = semel__calloc(1, sizeof(*call));
     if (call == NULL) {
-        semel__door_later(x, 1, "out of memory");
+        semel__endpoint_later(x, 1, "out of memory");
         return NULL;
     }
     const struct semel_http_request *req = semel__http_request(x);
@@ -182,7 +182,7 @@ struct pull_call *semel__pull_read(struct semel_pull *pull, enum pull_op op, str
     if (ok)
         return call;
     if (err.status == SEMEL_RETRY)
-        semel__door_later(x, 1, err.text);
+        semel__endpoint_later(x, 1, err.text);
     else
         semel__http_refuse(x, 400, "%s", err.text);
     semel__pull_call_free(call);

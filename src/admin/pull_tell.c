@@ -23,7 +23,7 @@ static const char *const op_names[] = {
 
 static void count(struct semel_pull *pull, enum pull_op op, const char *result, uint64_t n)
 {
-    semel__door_count(pull->serve, SEMEL_FAMILY_PULL, pull->route->name, op_names[op], result, n);
+    semel__endpoint_count(pull->serve, SEMEL_FAMILY_PULL, pull->route->name, op_names[op], result, n);
 }
 
 size_t semel__pull_tell_fits(const struct semel_lease *leases, size_t n)
@@ -103,7 +103,7 @@ void semel__pull_tell_none(struct pull_call *call)
 
 void semel__pull_tell_later(struct pull_call *call, const char *why)
 {
-    semel__door_later(call->x, 1, why);
+    semel__endpoint_later(call->x, 1, why);
     semel__pull_call_free(call);
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * serve.c: the loop and its listeners: opened, run, stopped; and the watch, which answers what waits for too long.
+ * serve.c: the loop and its listeners: opened, run, stopped.
  *
- * Invariants: nothing is answered before _run; the watch runs as long as the loop does; what the doors still hold when
- * everything is freed is answered into the void, so that no exchange leaks.
+ * Invariants: nothing is answered before _run; what endpoints still hold when everything is freed is answered all the
+ * same, so that no exchange leaks.
  */
 #include "admin/serve.h"
 
@@ -18,20 +18,19 @@
 #include "base/error.h"
 #include "base/wait.h"
 
-#define WATCH_MS 100
 #define CONNECTIONS_MAX 4096 /* of all listeners, if there are twice as many descriptors */
 #define ADMIN_RESERVE 32
 #define LOG_EVERY_MS 1000
 #define REPLY_MAX ((size_t)96 << 20) /* the largest payload that a row may have, in base64, and what stands around it */
 
-/* ---- what doors share ------------------------------------------------------------------------------ */
+/* ---- what endpoints share ------------------------------------------------------------------------------ */
 
-int64_t semel__door_now_ms(void)
+int64_t semel__endpoint_now_ms(void)
 {
     return semel__steady_us() / 1000;
 }
 
-void semel__door_later(struct semel_http_exchange *x, int after_s, const char *why)
+void semel__endpoint_later(struct semel_http_exchange *x, int after_s, const char *why)
 {
     char after[16];
     snprintf(after, sizeof(after), "%d", after_s);
@@ -39,8 +38,8 @@ void semel__door_later(struct semel_http_exchange *x, int after_s, const char *w
     semel__http_refuse(x, 503, "%s", why);
 }
 
-void semel__door_count(struct semel_serve *serve, enum semel_family family, struct semel_str consumer,
-                       const char *second, const char *third, uint64_t n)
+void semel__endpoint_count(struct semel_serve *serve, enum semel_family family, struct semel_str consumer,
+                           const char *second, const char *third, uint64_t n)
 {
     struct semel_str values[] = {consumer, semel__str(second), semel__str(third)};
     semel__count(semel__metric_at(semel__stats_family(serve->stats, family), values), n);
@@ -51,7 +50,7 @@ void semel__door_count(struct semel_serve *serve, enum semel_family family, stru
 /* At most one line a second of a kind, which says how many there were: strangers decide how often these happen. */
 static bool may_log(struct semel_seldom *seldom, uint64_t *ret_n)
 {
-    int64_t now_ms = semel__door_now_ms();
+    int64_t now_ms = semel__endpoint_now_ms();
     seldom->n++;
     if (now_ms < seldom->next_ms)
         return false;
@@ -134,7 +133,7 @@ static semel_status open_listener(struct semel_serve *serve, struct semel_serve_
         settings.limits.held_bytes = 4 * l->body_max;
     semel_status status = semel__http_listen(serve->http, &settings, &l->listener, err);
     if (status == SEMEL_OK)
-        SEMEL__LOG(serve->log, SEMEL_LOG_INFO, "listens", SEMEL_F_STR("address", server->address.text),
+        SEMEL__LOG(serve->log, SEMEL_LOG_INFO, "listening", SEMEL_F_STR("address", server->address.text),
                    SEMEL_F_INT("port", semel__http_port(l->listener)));
     return status;
 }
@@ -152,17 +151,13 @@ semel_status semel__serve_new(struct semel_serve **ret, const struct semel_conf 
     serve->log = log;
     serve->answer_ms = SEMEL_ANSWER_MS;
     semel__arena_init(&serve->arena, (size_t)1 << 20);
-    pthread_mutex_init(&serve->lock, NULL);
-    if (!semel__cond_init(&serve->changed)) {
-        pthread_mutex_destroy(&serve->lock);
-        semel__free(serve);
-        return semel__fail_memory(err);
-    }
     semel_status status = semel__serve_plan(serve, err);
     if (status == SEMEL_OK && serve->n_listeners > 0)
         status = semel__http_new(&serve->http, NULL, err);
     if (status == SEMEL_OK && serve->n_listeners > 0)
         semel__http_bound(serve->http, connections_max());
+    if (status == SEMEL_OK && serve->n_listeners > 0 && view != NULL && view->turns != NULL)
+        semel__http_on_tick(serve->http, view->turns, view->ctx);
     for (size_t i = 0; status == SEMEL_OK && i < serve->n_listeners; i++)
         status = open_listener(serve, &serve->listeners[i], err);
     if (status != SEMEL_OK || serve->n_listeners == 0) {
@@ -175,49 +170,14 @@ semel_status semel__serve_new(struct semel_serve **ret, const struct semel_conf 
 
 /* ---- running --------------------------------------------------------------------------------------- */
 
-static void *watch(void *arg)
-{
-    struct semel_serve *serve = arg;
-    pthread_mutex_lock(&serve->lock);
-    while (!serve->watch_ends) {
-        (void)semel__cond_wait(&serve->changed, &serve->lock, (semel__door_now_ms() + WATCH_MS) * 1000);
-        pthread_mutex_unlock(&serve->lock);
-        int64_t now_ms = semel__door_now_ms();
-        for (struct semel_ingest *ingest = serve->ingests; ingest != NULL; ingest = semel__ingest_next(ingest))
-            semel__ingest_expire(ingest, now_ms);
-        for (struct semel_pull *pull = serve->pulls; pull != NULL; pull = semel__pull_next(pull))
-            semel__pull_expire(pull, now_ms);
-        if (serve->api != NULL)
-            semel__api_expire(serve->api, now_ms);
-        pthread_mutex_lock(&serve->lock);
-    }
-    pthread_mutex_unlock(&serve->lock);
-    return NULL;
-}
-
-static void end_watch(struct semel_serve *serve)
-{
-    pthread_mutex_lock(&serve->lock);
-    serve->watch_ends = true;
-    pthread_cond_broadcast(&serve->changed);
-    pthread_mutex_unlock(&serve->lock);
-    pthread_join(serve->watch, NULL);
-}
-
 semel_status semel__serve_run(struct semel_serve *serve, struct semel_error *err)
 {
-    bool doors = serve->ingests != NULL || serve->pulls != NULL || serve->api != NULL;
-    if (doors && pthread_create(&serve->watch, NULL, watch, serve) != 0)
-        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "no thread can be had to watch over requests");
-    semel_status status = semel__http_run(serve->http, err);
-    if (doors)
-        end_watch(serve);
-    return status;
+    return semel__http_run(serve->http, err);
 }
 
 void semel__serve_stop(struct semel_serve *serve, uint64_t deadline_ms)
 {
-    atomic_store(&serve->stopping, true); /* long polls are answered by the watch */
+    atomic_store(&serve->stopping, true); /* long polls end at the next tick */
     semel__http_stop(serve->http, deadline_ms);
 }
 
@@ -292,12 +252,12 @@ void semel__serve_free(struct semel_serve *serve)
     semel__http_free(serve->http);
     semel__api_free(serve->api);
     while (serve->ingests != NULL) {
-        struct semel_ingest *next = semel__ingest_next(serve->ingests);
+        struct semel_ingest *next = serve->ingests->next;
         semel__ingest_free(serve->ingests);
         serve->ingests = next;
     }
     while (serve->pulls != NULL) {
-        struct semel_pull *next = semel__pull_next(serve->pulls);
+        struct semel_pull *next = serve->pulls->next;
         semel__pull_free(serve->pulls);
         serve->pulls = next;
     }
@@ -305,8 +265,6 @@ void semel__serve_free(struct semel_serve *serve)
         semel__free(serve->listeners[i].routes);
     semel__free(serve->listeners);
     semel__arena_done(&serve->arena);
-    pthread_cond_destroy(&serve->changed);
-    pthread_mutex_destroy(&serve->lock);
     semel__free(serve);
 }
 

@@ -40,6 +40,7 @@ struct semel_serve_view {
     bool (*ready)(void *ctx, struct semel_buf *why);
     /* Appends {"name": ..., "guarantee": ..., "breaker": ..., ...}, ... for each route. */
     void (*routes)(void *ctx, struct semel_buf *json);
+    void (*turns)(void *ctx); /* or NULL: the loop turns; called several times per second */
 };
 
 /* Binds all listeners that the settings ask for; nothing is answered before _run. Everything is borrowed for the life
@@ -57,12 +58,21 @@ void semel__serve_free(struct semel_serve *serve); /* after its brokers and pull
 /* The port that was bound for an address of the settings (port 0); 0: none. */
 unsigned semel__serve_port(const struct semel_serve *serve, struct semel_str where);
 
-/* The source of a `listen` route: poll, ack and later by one thread, as for every broker. Closing it answers what is
- * waiting with 503. It is the caller's; requests that come when there is none are 503. NULL: no memory. */
+/* The source of a `listen` route, one handle per worker. It is the caller's, to be closed before the server is freed.
+ * It serves nothing yet. NULL: no memory. */
 struct semel_broker *semel__serve_ingest(struct semel_serve *serve, const struct semel_route *route);
+/* By the worker: from now on it polls, or it does not, and what it has polled is answered 503. While no worker of the
+ * route serves, so is every request. */
+void semel__ingest_serve(struct semel_broker *broker, bool on);
+/* By the worker: how long ago the oldest message of its last poll came; 0: it had none. */
+int64_t semel__ingest_age_us(const struct semel_broker *broker);
+/* The route takes nothing before until_us (at most SEMEL_INGEST_FULL_US ahead): whoever waits, or comes until then, is
+ * answered 503. Any thread. */
+void semel__ingest_full(struct semel_broker *broker, int64_t until_us);
 
-/* The breaker of a `listen` route has changed. While it is not closed requests are answered 503 at once, with the time
- * to come again, but for one at a time when a probe is due. Any thread. */
+/* The circuit breaker of a `listen` route has changed. While it is not closed requests are answered 503 at once, with
+ * the time to come again, but for one at a time when a probe is due; what waits when it opens is answered then. Any
+ * thread. */
 void semel__serve_paused(struct semel_serve *serve, const struct semel_route *route, const struct semel_breaker *now);
 
 /* The requests of a `pull` route, served by one thread that owns the inbox: takes, renewals and ends wait in a queue.

@@ -21,6 +21,7 @@
 #include "net/http.h"
 
 #define SEMEL_ANSWER_MS 30000 /* the longest that a request waits for the daemon */
+#define SEMEL_TAKE_MS 1       /* a take that waits is looked at at every tick of the server: its wait is its own */
 
 struct semel_serve_listener {
     struct semel_setting_server server;
@@ -52,21 +53,16 @@ struct semel_serve {
     struct semel_pull *pulls;
     struct semel_api *api;    /* NULL: there is no admin */
     struct semel_arena arena; /* paths */
-    int64_t answer_ms;        /* SEMEL_ANSWER_MS; tests are less patient */
+    int64_t answer_ms;        /* of a take: SEMEL_ANSWER_MS; tests are less patient */
     struct semel_seldom strangers, crowd;
     atomic_bool stopping;
-    pthread_t watch;
-    bool watching;
-    pthread_mutex_t lock; /* of watch_ends */
-    pthread_cond_t changed;
-    bool watch_ends;
 };
 
-int64_t semel__door_now_ms(void);
+int64_t semel__endpoint_now_ms(void);
 /* Answers 503 with Retry-After. */
-void semel__door_later(struct semel_http_exchange *x, int after_s, const char *why);
-void semel__door_count(struct semel_serve *serve, enum semel_family family, struct semel_str consumer,
-                       const char *second, const char *third, uint64_t n);
+void semel__endpoint_later(struct semel_http_exchange *x, int after_s, const char *why);
+void semel__endpoint_count(struct semel_serve *serve, enum semel_family family, struct semel_str consumer,
+                           const char *second, const char *third, uint64_t n);
 
 /* ---- serve_table.c: listeners and their routes from the settings ---- */
 semel_status semel__serve_plan(struct semel_serve *serve, struct semel_error *err);
@@ -74,11 +70,11 @@ semel_status semel__serve_plan(struct semel_serve *serve, struct semel_error *er
 extern const struct semel_http_route semel__admin_routes[];
 extern const size_t semel__admin_routes_n;
 
-/* ---- doors; linked to serve, which frees them ---- */
+/* ---- endpoints; linked to serve, which frees them ---- */
 struct semel_ingest *semel__ingest_new(struct semel_serve *serve, const struct semel_route *route);
 void semel__ingest_free(struct semel_ingest *ingest);
 void semel__ingest_handle(void *ingest, struct semel_http_exchange *x);
-void semel__ingest_expire(struct semel_ingest *ingest, int64_t now_ms);
+void semel__ingest_overdue(void *ingest, struct semel_http_exchange *x);
 
 struct semel_pull *semel__pull_new(struct semel_serve *serve, const struct semel_route *route);
 void semel__pull_free(struct semel_pull *pull);
@@ -86,6 +82,6 @@ void semel__pull_take(void *pull, struct semel_http_exchange *x);
 void semel__pull_renew(void *pull, struct semel_http_exchange *x);
 void semel__pull_settle(void *pull, struct semel_http_exchange *x);
 void semel__pull_release(void *pull, struct semel_http_exchange *x);
-void semel__pull_expire(struct semel_pull *pull, int64_t now_ms);
+void semel__pull_overdue(void *pull, struct semel_http_exchange *x);
 
 #endif

@@ -94,6 +94,8 @@ static semel_status plan_listen(struct semel_serve *serve, const struct semel_ro
     struct semel_http_route spec = {.needs = scope_of(l, conf->server.token),
                                     .body_max = (size_t)conf->body_max,
                                     .handle = semel__ingest_handle,
+                                    .timeout_ms = SEMEL_ANSWER_MS,
+                                    .overdue = semel__ingest_overdue,
                                     .ctx = ingest};
     return add_path(serve, l, route, conf->path, "", spec, err);
 }
@@ -103,12 +105,13 @@ static semel_status plan_pull(struct semel_serve *serve, const struct semel_rout
     static const struct {
         const char *end;
         size_t body_max;
+        uint64_t timeout_ms;
         void (*handle)(void *ctx, struct semel_http_exchange *x);
     } calls[] = {
-        {"/take", TAKE_BODY_MAX, semel__pull_take},
-        {"/renew", PULL_BODY_MAX, semel__pull_renew},
-        {"/settle", PULL_BODY_MAX, semel__pull_settle},
-        {"/release", PULL_BODY_MAX, semel__pull_release},
+        {"/take", TAKE_BODY_MAX, SEMEL_TAKE_MS, semel__pull_take},
+        {"/renew", PULL_BODY_MAX, SEMEL_ANSWER_MS, semel__pull_renew},
+        {"/settle", PULL_BODY_MAX, SEMEL_ANSWER_MS, semel__pull_settle},
+        {"/release", PULL_BODY_MAX, SEMEL_ANSWER_MS, semel__pull_release},
     };
     const struct semel_conf_pull *conf = &route->handler.u.pull;
     struct semel_serve_listener *l = listener_at(serve, &conf->server);
@@ -120,6 +123,8 @@ static semel_status plan_pull(struct semel_serve *serve, const struct semel_rout
         struct semel_http_route spec = {.needs = scope_of(l, conf->server.token),
                                         .body_max = calls[i].body_max,
                                         .handle = calls[i].handle,
+                                        .timeout_ms = calls[i].timeout_ms,
+                                        .overdue = semel__pull_overdue,
                                         .ctx = pull};
         status = add_path(serve, l, route, conf->path, calls[i].end, spec, err);
     }

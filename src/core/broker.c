@@ -80,6 +80,11 @@ void semel_broker_wake(struct semel_broker *broker)
         broker->ops->wake(broker);
 }
 
+int semel_broker_fd(struct semel_broker *broker)
+{
+    return broker->ops->fd != NULL ? broker->ops->fd(broker) : -1;
+}
+
 semel_status semel_broker_publish(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
                                   struct semel_error *err)
 {

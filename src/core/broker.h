@@ -79,8 +79,10 @@ struct semel_broker_ops {
      * but OK: reopen, and everything unacknowledged comes again. */
     semel_status (*answer)(struct semel_broker *broker, const struct semel_reply *replies, size_t n,
                            struct semel_error *err);
-    /* NULL, or: a poll that waits returns soon. From any thread. */
+    /* NULL, or: a poll that waits, or else the next one, returns soon. From any thread. */
     void (*wake)(struct semel_broker *broker);
+    /* NULL, or: a descriptor that is readable while poll would deliver; not to be read from. */
+    int (*fd)(struct semel_broker *broker);
     /* Each item has its own status, RETRY when the driver is called; the call's status is OK when each of them is
      * right. When timeout_ms, which is more than 0, is over, nothing more is handed to the network and the call
      * returns: what was not handed over stays RETRY, what has no answer is UNKNOWN. */
@@ -100,6 +102,7 @@ semel_status semel_broker_poll(struct semel_broker *broker, size_t max, int wait
 semel_status semel_broker_answer(struct semel_broker *broker, const struct semel_reply *replies, size_t n,
                                  struct semel_error *err);
 void semel_broker_wake(struct semel_broker *broker);
+int semel_broker_fd(struct semel_broker *broker); /* -1: it has none */
 semel_status semel_broker_publish(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
                                   struct semel_error *err);
 

@@ -1,44 +1,58 @@
 /* SPDX-License-Identifier: MIT
  *
- * daemon.c: builds the routes, starts the threads, and stops them.
+ * daemon.c: builds the units, starts their tasks, waits for signals, and stops everything in the order in which nothing
+ * is lost.
+ *
+ * Besides the tasks of units there are three: `http` runs the server's loop, `counts` counts rows for the gauges by
+ * bounded queries, on a connection of its own, so that who measures is in no worker's way (P44), and `api` answers
+ * operators, on a connection of its own; on SQLite, which has one per process, on a handle of its own, so that a long
+ * list holds workers up for as long as it is read.
  */
 #include "daemon/daemon.h"
 
-#include <errno.h>
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/str.h"
-#include "daemon/run.h"
+#include "daemon/internal.h"
 
-#define STUCK_US (INT64_C(180) * 1000000) /* no statement, no poll and no wait takes as long */
+#define TURN_MS 500
+#define STOP_TURN_MS 20
+#define LAST_US (INT64_C(2) * 1000000) /* what is given up needs some time to be recorded */
+#define API_WAIT_MS 200
+#define COUNT_EVERY_MS 5000
+#define COUNT_ARENA_MAX ((size_t)16 << 20)
 
-/* ---- small things -------------------------------------------------------------------------------- */
+static const struct semel_unit_kind *const kinds[] = {&semel__daemon_routes};
+#define KINDS (sizeof kinds / sizeof kinds[0])
 
-void run_beat(struct run_thread *thread)
+/* ---- what units share ---------------------------------------------------------------------------- */
+
+void semel__daemon_add(struct semel_daemon *daemon, struct semel_unit *unit)
 {
-    atomic_store_explicit(&thread->beat_us, semel__steady_us(), memory_order_relaxed);
+    unit->daemon = daemon;
+    *daemon->units_end = unit;
+    daemon->units_end = &unit->next;
+    daemon->n_units++;
 }
 
-bool run_stopping(const struct semel_daemon *daemon)
+bool semel__daemon_stopping(const struct semel_daemon *daemon)
 {
     return atomic_load(&daemon->stopping);
 }
 
-void run_sleep(struct semel_daemon *daemon, int ms)
+void semel__daemon_sleep(struct semel_daemon *daemon, int ms)
 {
     int64_t until_us = semel__steady_us() + (int64_t)ms * 1000;
     pthread_mutex_lock(&daemon->lock);
-    while (!run_stopping(daemon) && semel__cond_wait(&daemon->stops, &daemon->lock, until_us))
+    while (!semel__daemon_stopping(daemon) && semel__cond_wait(&daemon->stops, &daemon->lock, until_us))
         ;
     pthread_mutex_unlock(&daemon->lock);
 }
 
-int run_backoff_ms(int failures, struct semel_random *rng)
+int semel__daemon_backoff_ms(int failures, struct semel_random *rng)
 {
     int shift = failures < 8 ? failures : 8;
     int limit = 50 << shift;
@@ -46,212 +60,79 @@ int run_backoff_ms(int failures, struct semel_random *rng)
     return limit / 2 + (int)semel__random_below(rng, (uint64_t)limit / 2 + 1);
 }
 
-void run_log_failure(struct run_route *route, enum semel_log_level level, const char *text, semel_status status,
-                     const struct semel_error *err)
+semel_status semel__daemon_open_store(struct semel_daemon *daemon, struct semel_store **ret, struct semel_error *err)
 {
-    SEMEL__LOG(route->daemon->log, level, text, SEMEL_F_STR("consumer", route->conf->name),
-               SEMEL_F_Z("status", semel__status_name(status)), SEMEL_F_Z("class", semel__class_name(err->cls)),
-               SEMEL_F_Z("error", err->text));
+    struct semel_store_options options = {0};
+    semel_status status = SEMEL_OK;
+    if (daemon->conf->store_kind != SEMEL_CONF_STORE_SQLITE)
+        return semel_store_open(ret, daemon->options.stores, daemon->conf->store.p, &options, err);
+    if (daemon->shared == NULL) /* the first, before there are threads */
+        status = semel__share_open(&daemon->shared, daemon->options.stores, daemon->conf->store.p, &options, err);
+    if (status != SEMEL_OK)
+        return status;
+    *ret = semel__share_handle(daemon->shared);
+    return *ret != NULL ? SEMEL_OK : semel__fail_memory(err);
 }
 
-/* ---- what others may know ------------------------------------------------------------------------ */
-
-static bool moves(const struct run_thread *thread, int64_t now_us)
-{
-    return !thread->started || atomic_load(&thread->ended) || now_us - atomic_load(&thread->beat_us) < STUCK_US;
-}
+/* ---- what the HTTP server asks ------------------------------------------------------------------- */
 
 static bool alive(void *ctx, struct semel_buf *why)
 {
     const struct semel_daemon *daemon = ctx;
-    int64_t now_us = semel__steady_us();
-    /* Not the API: what an operator asks for may take longer, and a restart would not make it shorter. */
-    if (!moves(&daemon->watch, now_us)) {
-        semel__buf_addz(why, "the thread that counts rows for metrics has not moved for three minutes");
-        return false;
-    }
-    for (size_t i = 0; i < daemon->n_routes; i++) {
-        const struct run_route *route = &daemon->routes[i];
-        bool ok = moves(&route->source, now_us);
-        for (size_t k = 0; k < route->n_workers; k++)
-            ok = ok && moves(&route->workers[k].thread, now_us);
-        if (ok)
-            continue;
-        semel__buf_addf(why, "route %.*s: a thread has not moved for three minutes", (int)route->conf->name.n,
-                        route->conf->name.p);
-        return false;
-    }
-    return true;
+    const struct semel_task *stuck = semel__tasks_stuck(&daemon->tasks, semel__steady_us());
+    if (stuck != NULL)
+        semel__buf_addf(why, "%s has not moved for three minutes", stuck->name);
+    return stuck == NULL;
 }
 
-void run_source_down(struct run_route *route, const struct semel_error *err)
+/* The least ready of all units. */
+static enum semel_unit_ready least_ready(const struct semel_daemon *daemon, struct semel_buf *why)
 {
-    pthread_mutex_lock(&route->daemon->lock);
-    snprintf(route->why_down, sizeof(route->why_down), "%s", err->text);
-    pthread_mutex_unlock(&route->daemon->lock);
-}
-
-/* The route is held, and it is known why. */
-static bool held_why(struct run_route *route, char why[sizeof(route->why_held)])
-{
-    if (!atomic_load(&route->held))
-        return false;
-    pthread_mutex_lock(&route->daemon->lock);
-    bool told = route->why_held[0] != '\0';
-    if (told)
-        memcpy(why, route->why_held, sizeof(route->why_held));
-    pthread_mutex_unlock(&route->daemon->lock);
-    return told;
-}
-
-/* Whoever reads it needs no token: an error's text has neither ids nor secrets in it. */
-static bool route_ready(struct run_route *route, struct semel_buf *why)
-{
-    const char *what = NULL;
-    char down[sizeof(route->why_held)] = "";
-    _Static_assert(sizeof(route->why_held) >= sizeof(route->why_down), "either fits");
-    for (size_t k = 0; k < route->n_workers; k++)
-        if (!atomic_load(&route->workers[k].thread.up))
-            what = "the store is not connected, or the handler cannot be used";
-    if (!atomic_load(&route->source.up)) {
-        what = "the source is not connected";
-        pthread_mutex_lock(&route->daemon->lock);
-        memcpy(down, route->why_down, sizeof(route->why_down));
-        pthread_mutex_unlock(&route->daemon->lock);
+    enum semel_unit_ready least = SEMEL_UNIT_READY;
+    for (struct semel_unit *unit = daemon->units; unit != NULL; unit = unit->next) {
+        enum semel_unit_ready ready = unit->kind->ready(unit, why);
+        least = ready < least ? ready : least;
     }
-    if (held_why(route, down))
-        what = "its settings are not those that are stored";
-    if (what != NULL)
-        semel__buf_addf(why, "%sroute %.*s: %s%s%s", why->n > 0 ? "; " : "", (int)route->conf->name.n,
-                        route->conf->name.p, what, down[0] != '\0' ? ": " : "", down);
-    return what == NULL;
+    return least;
 }
 
 static bool ready(void *ctx, struct semel_buf *why)
 {
     const struct semel_daemon *daemon = ctx;
-    bool all = true;
-    if (run_stopping(daemon)) {
+    if (semel__daemon_stopping(daemon)) {
         semel__buf_addz(why, "stopping");
         return false;
     }
-    for (size_t i = 0; i < daemon->n_routes; i++)
-        all = route_ready(&daemon->routes[i], why) && all;
-    return all;
-}
-
-bool run_started(struct semel_daemon *daemon)
-{
-    bool all = true;
-    for (size_t i = 0; all && i < daemon->n_routes; i++) {
-        char why[sizeof(daemon->routes[i].why_held)];
-        struct semel_buf ignored;
-        semel__buf_init(&ignored, 1024);
-        all = held_why(&daemon->routes[i], why) || route_ready(&daemon->routes[i], &ignored);
-        semel__buf_done(&ignored);
-    }
-    return all;
+    return least_ready(daemon, why) == SEMEL_UNIT_READY;
 }
 
 static void list_routes(void *ctx, struct semel_buf *json)
 {
-    static const char *const states[] = {"closed", "open", "probing"};
     const struct semel_daemon *daemon = ctx;
-    for (size_t i = 0; i < daemon->n_routes; i++) {
-        const struct run_route *route = &daemon->routes[i];
-        bool store = true;
-        for (size_t k = 0; k < route->n_workers; k++)
-            store = store && atomic_load(&route->workers[k].thread.up);
-        semel__buf_addf(json,
-                        "%s{\"name\":\"%.*s\",\"source\":\"%s\",\"handler\":\"%s\",\"guarantee\":\"%s\","
-                        "\"order\":\"%s\",\"breaker\":\"%s\",\"source_up\":%s,\"store_up\":%s,\"held\":%s}",
-                        i > 0 ? "," : "", (int)route->conf->name.n, route->conf->name.p, route->conf->from.kind->name,
-                        semel__do_name(route->conf->handler.kind),
-                        semel__guarantee_name(route->conf->promise.guarantee),
-                        semel__order_rests_name(route->conf->promise.order),
-                        states[semel__route_breaker_look(&route->breaker).state],
-                        atomic_load(&route->source.up) ? "true" : "false", store ? "true" : "false",
-                        atomic_load(&route->held) ? "true" : "false");
+    const char *before = "";
+    for (struct semel_unit *unit = daemon->units; unit != NULL; unit = unit->next) {
+        if (unit->kind != &semel__daemon_routes)
+            continue;
+        semel__buf_addz(json, before);
+        unit->kind->json(unit, json);
+        before = ",";
     }
 }
 
-/* ---- building ------------------------------------------------------------------------------------ */
-
-/* Beside the batch that it works on, the next one of each worker waits. */
-static size_t in_flight(const struct semel_route *conf)
+static void http_turns(void *ctx)
 {
-    const struct semel_source *from = &conf->from;
-    size_t wanted = (size_t)(2 * conf->workers * conf->batch);
-    return from->kind->in_flight != NULL ? from->kind->in_flight(from->options, wanted) : wanted;
+    struct semel_daemon *daemon = ctx;
+    semel__task_beat(&daemon->http);
 }
 
-static semel_status build_workers(struct run_route *route, struct semel_error *err)
-{
-    const struct semel_route *conf = route->conf;
-    bool pull = conf->handler.kind == SEMEL_DO_PULL;
-    bool outside = conf->handler.kind == SEMEL_DO_HTTP || conf->handler.kind == SEMEL_DO_EXEC;
-    bool positions = semel__source_stores_positions(&conf->from); /* a worker that moves one gets all of a partition */
-    size_t sides = outside ? 1 : (size_t)conf->workers;
-    struct semel_random rng;
-    semel__random_seed_os(&rng);
-    semel_status status = semel__hand_new(&route->hand, sides, in_flight(conf),
-                                          conf->policy.order != SEMEL_ORDER_NONE || positions,
-                                          semel__route_listens(conf) != NULL, err);
-    if (status != SEMEL_OK)
-        return status;
-    route->workers = semel__calloc(sides + pull, sizeof *route->workers);
-    if (route->workers == NULL)
-        return semel__fail_memory(err);
-    route->n_workers = sides + pull;
-    for (size_t i = 0; i < route->n_workers; i++) {
-        struct run_worker *worker = &route->workers[i];
-        worker->route = route;
-        worker->index = i;
-        worker->side = i < sides ? semel__hand_side(route->hand, i) : NULL;
-        worker->stats = semel__stats_worker(route->stats);
-        if (worker->stats == NULL)
-            return semel__fail_memory(err);
-        snprintf(worker->owner, sizeof worker->owner, "%s/%ld/%08x/%zu", route->daemon->host, (long)getpid(),
-                 (unsigned)semel__random_next(&rng), i);
-    }
-    return SEMEL_OK;
-}
+/* ---- life ---------------------------------------------------------------------------------------- */
 
-static semel_status build_routes(struct semel_daemon *daemon, struct semel_error *err)
-{
-    const struct semel_conf *conf = daemon->conf;
-    semel_status status = SEMEL_OK;
-    daemon->routes = semel__calloc(conf->n_routes, sizeof *daemon->routes);
-    if (daemon->routes == NULL)
-        return semel__fail_memory(err);
-    for (size_t i = 0; status == SEMEL_OK && i < conf->n_routes; i++) {
-        struct run_route *route = &daemon->routes[i];
-        route->daemon = daemon;
-        route->conf = &conf->routes[i];
-        route->held = true; /* until its settings are stored */
-        daemon->n_routes++;
-        route->stats = semel__stats_route(daemon->stats, route->conf->name,
-                                          semel__guarantee_name(route->conf->promise.guarantee));
-        if (route->stats == NULL)
-            return semel__fail_memory(err);
-        status = build_workers(route, err);
-        if (status == SEMEL_OK)
-            status = run_breaker_init(route, err);
-        if (status == SEMEL_OK && route->conf->handler.kind == SEMEL_DO_PULL) {
-            route->pull = semel__serve_pull(daemon->serve, route->conf);
-            if (route->pull == NULL)
-                return semel__fail_memory(err);
-        }
-    }
-    return status;
-}
-
-/* A store that is not fit is a mistake that somebody must mend; one that cannot be reached may come back. */
+/* A store that is not fit is a mistake that somebody must fix; one that cannot be reached may come back. */
 static semel_status try_store(struct semel_daemon *daemon, struct semel_error *err)
 {
     struct semel_store *store = NULL;
     struct semel_error why = {0};
-    semel_status status = run_open_store(daemon, &store, &why);
+    semel_status status = semel__daemon_open_store(daemon, &store, &why);
     semel_store_close(store);
     if (status == SEMEL_OK)
         return SEMEL_OK;
@@ -260,7 +141,8 @@ static semel_status try_store(struct semel_daemon *daemon, struct semel_error *e
         *err = why;
         return status;
     }
-    SEMEL__LOG(daemon->log, SEMEL_LOG_WARN, "the store cannot be reached yet", SEMEL_F_Z("error", why.text));
+    SEMEL__LOG(daemon->log, SEMEL_LOG_WARN, "cannot reach the store yet; routes try again",
+               SEMEL_F_Z("error", why.text));
     return SEMEL_OK;
 }
 
@@ -290,15 +172,20 @@ semel_status semel__daemon_new(struct semel_daemon **ret, const struct semel_con
     daemon->conf = conf;
     daemon->options = *options;
     daemon->log = options->log;
+    daemon->units_end = &daemon->units;
     (void)gethostname(daemon->host, sizeof daemon->host - 1);
-    daemon->view = (struct semel_serve_view){daemon, alive, ready, list_routes};
+    daemon->view = (struct semel_serve_view){daemon, alive, ready, list_routes, http_turns};
+    semel__tasks_init(&daemon->tasks, daemon->log);
+    semel__task_add(&daemon->tasks, &daemon->http, "the HTTP server");
+    semel__task_add(&daemon->tasks, &daemon->counts, "the task that counts rows");
+    semel__task_add(&daemon->tasks, &daemon->api, "the task of the admin API");
     semel_status status = semel__stats_new(&daemon->stats, err);
     if (status == SEMEL_OK)
         status = try_store(daemon, err);
     if (status == SEMEL_OK)
         status = semel__serve_new(&daemon->serve, conf, daemon->stats, &daemon->view, daemon->log, err);
-    if (status == SEMEL_OK)
-        status = build_routes(daemon, err);
+    for (size_t i = 0; status == SEMEL_OK && i < KINDS; i++)
+        status = kinds[i]->build(daemon, err);
     if (status != SEMEL_OK) {
         semel__daemon_free(daemon);
         return status;
@@ -311,16 +198,236 @@ void semel__daemon_free(struct semel_daemon *daemon)
 {
     if (daemon == NULL)
         return;
-    for (size_t i = 0; i < daemon->n_routes; i++) {
-        run_breaker_done(&daemon->routes[i]);
-        semel__hand_free(daemon->routes[i].hand);
-        semel__free(daemon->routes[i].workers);
+    while (daemon->units != NULL) {
+        struct semel_unit *unit = daemon->units;
+        daemon->units = unit->next;
+        unit->kind->free(unit);
     }
-    semel__free(daemon->routes);
     semel__serve_free(daemon->serve);
     semel__share_close(daemon->shared);
     semel__stats_free(daemon->stats);
     pthread_cond_destroy(&daemon->stops);
     pthread_mutex_destroy(&daemon->lock);
     semel__free(daemon);
+}
+
+/* ---- tasks --------------------------------------------------------------------------------------- */
+
+static void run_http(void *arg)
+{
+    struct semel_daemon *daemon = arg;
+    struct semel_error err = {0};
+    if (semel__serve_run(daemon->serve, &err) != SEMEL_OK)
+        SEMEL__LOG(daemon->log, SEMEL_LOG_ERROR, "cannot serve HTTP", SEMEL_F_Z("error", err.text));
+}
+
+static void run_counts(void *arg)
+{
+    struct semel_daemon *daemon = arg;
+    struct semel_store *store = NULL;
+    struct semel_arena arena;
+    semel__arena_init(&arena, COUNT_ARENA_MAX);
+    while (!semel__daemon_stopping(daemon)) {
+        struct semel_error err = {0};
+        semel_status status = store == NULL ? semel__daemon_open_store(daemon, &store, &err) : SEMEL_OK;
+        for (struct semel_unit *unit = daemon->units;
+             status == SEMEL_OK && unit != NULL && !semel__daemon_stopping(daemon); unit = unit->next) {
+            semel__arena_reset(&arena);
+            semel__task_beat(&daemon->counts);
+            status = unit->kind->count(unit, store, &arena, &err);
+        }
+        if (status != SEMEL_OK) {
+            SEMEL__LOG(daemon->log, SEMEL_LOG_DEBUG, "cannot count rows for metrics", SEMEL_F_Z("error", err.text));
+            semel_store_close(store);
+            store = NULL;
+        }
+        semel__task_beat(&daemon->counts);
+        semel__daemon_sleep(daemon, COUNT_EVERY_MS);
+    }
+    semel_store_close(store);
+    semel__arena_done(&arena);
+}
+
+static void run_api(void *arg)
+{
+    struct semel_daemon *daemon = arg;
+    struct semel_api *api = semel__serve_api(daemon->serve);
+    struct semel_store *store = NULL;
+    struct semel_random rng;
+    int failures = 0;
+    semel__random_seed_os(&rng);
+    while (api != NULL && !semel__daemon_stopping(daemon)) {
+        struct semel_error err = {0};
+        semel_status status = SEMEL_OK;
+        semel__task_beat(&daemon->api);
+        if (store == NULL)
+            status = semel__daemon_open_store(daemon, &store, &err);
+        if (status == SEMEL_OK)
+            status = semel__api_step(api, store, API_WAIT_MS, &err);
+        (void)semel__task_set_up(&daemon->api, status == SEMEL_OK, err.text);
+        failures = status == SEMEL_OK ? 0 : failures + 1;
+        if (status == SEMEL_OK)
+            continue;
+        if (failures == 1)
+            SEMEL__LOG(daemon->log, SEMEL_LOG_WARN,
+                       "cannot reach the store for the admin API; requests are answered 503",
+                       SEMEL_F_Z("error", err.text));
+        semel__api_refuse(api, "the store cannot be reached");
+        semel__daemon_sleep(daemon, semel__daemon_backoff_ms(failures, &rng));
+    }
+    semel__api_close(api);
+    semel_store_close(store);
+}
+
+static semel_status start_all(struct semel_daemon *daemon, struct semel_error *err)
+{
+    semel_status status = SEMEL_OK;
+    if (daemon->serve != NULL)
+        status = semel__task_start(&daemon->http, "http", run_http, daemon, err);
+    if (status == SEMEL_OK)
+        status = semel__task_start(&daemon->counts, "counts", run_counts, daemon, err);
+    if (status == SEMEL_OK && daemon->conf->admin.on)
+        status = semel__task_start(&daemon->api, "api", run_api, daemon, err);
+    for (struct semel_unit *unit = daemon->units; status == SEMEL_OK && unit != NULL; unit = unit->next)
+        status = unit->kind->start(unit, err);
+    return status;
+}
+
+/* ---- signals ------------------------------------------------------------------------------------- */
+
+static int next_signal(int wait_ms)
+{
+    struct timespec wait = {wait_ms / 1000, (long)(wait_ms % 1000) * 1000000};
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    int signal = sigtimedwait(&signals, NULL, &wait);
+    return signal > 0 ? signal : 0;
+}
+
+static void reload(struct semel_daemon *daemon, struct semel_notify *notify)
+{
+    struct semel_error err = {0};
+    semel__notify_reloading(notify, semel__steady_us());
+    struct semel_conf *fresh = daemon->options.reread != NULL ? daemon->options.reread(daemon->options.ctx) : NULL;
+    semel_status status = SEMEL_OK;
+    if (daemon->serve != NULL)
+        status = semel__serve_reload(daemon->serve, &err);
+    if (daemon->serve != NULL && status == SEMEL_OK) /* who takes a token back must not believe that it is gone */
+        status = fresh != NULL ? semel__serve_tokens(daemon->serve, fresh, &err)
+                               : semel__fail(&err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                                             "the settings could not be read again: every token stays as it was");
+    semel__conf_free(fresh);
+    if (status == SEMEL_OK)
+        SEMEL__LOG(daemon->log, SEMEL_LOG_INFO, "reloaded certificates and tokens",
+                   SEMEL_F_INT("units", daemon->n_units));
+    else
+        SEMEL__LOG(daemon->log, SEMEL_LOG_ERROR, "reload failed; old certificates and tokens stay in use",
+                   SEMEL_F_Z("error", err.text));
+    semel__notify_ready(notify);
+}
+
+/* Once all units are there, or held: systemd may go on. */
+static bool report_ready(const struct semel_daemon *daemon, struct semel_notify *notify)
+{
+    struct semel_buf why;
+    semel__buf_init(&why, 4096);
+    enum semel_unit_ready least = least_ready(daemon, &why);
+    if (least != SEMEL_UNIT_STARTING)
+        semel__notify_ready(notify);
+    if (least == SEMEL_UNIT_READY)
+        SEMEL__LOG(daemon->log, SEMEL_LOG_INFO, "ready: all routes connected", SEMEL_F_INT("routes", daemon->n_units));
+    else if (least == SEMEL_UNIT_HELD)
+        SEMEL__LOG(daemon->log, SEMEL_LOG_WARN, "ready, but for routes that are held",
+                   SEMEL_F_INT("routes", daemon->n_units), SEMEL_F_STR("why", semel__buf_str(&why)));
+    semel__buf_done(&why);
+    return least != SEMEL_UNIT_STARTING;
+}
+
+/* Returns the signal that says to stop. */
+static int serve_until_stopped(struct semel_daemon *daemon, struct semel_notify *notify)
+{
+    for (bool reported = false;;) {
+        int signal = next_signal(TURN_MS);
+        if (signal == SIGHUP)
+            reload(daemon, notify);
+        else if (signal != 0)
+            return signal;
+        reported = reported || report_ready(daemon, notify);
+        semel__tasks_watch(&daemon->tasks, notify, semel__steady_us());
+        semel__log_tick(daemon->log);
+    }
+}
+
+/* ---- stopping ------------------------------------------------------------------------------------ */
+
+/* All but the server, which has to answer until then. */
+static bool all_over(const struct semel_daemon *daemon)
+{
+    for (const struct semel_task *task = daemon->tasks.first; task != NULL; task = task->next)
+        if (task != &daemon->http && !semel__task_over(task))
+            return false;
+    return true;
+}
+
+_Noreturn static void exit_now(struct semel_daemon *daemon, int signal, const char *text)
+{
+    SEMEL__LOG(daemon->log, SEMEL_LOG_WARN, text, SEMEL_F_INT("signal", signal));
+    _exit(128 + signal);
+}
+
+/* Workers finish what they have, sources apply the answers, and only then is there nobody left to answer HTTP. */
+static bool stop(struct semel_daemon *daemon, struct semel_notify *notify, int signal)
+{
+    int64_t within_us = daemon->conf->stop_within_us;
+    int64_t until_us = semel__steady_us() + within_us;
+    SEMEL__LOG(daemon->log, SEMEL_LOG_INFO, "stopping", SEMEL_F_INT("signal", signal),
+               SEMEL_F_INT("within_ms", within_us / 1000));
+    semel__notify_stopping(notify);
+    semel__notify_extend(notify, within_us + LAST_US);
+    atomic_store(&daemon->stop_us, until_us);
+    pthread_mutex_lock(&daemon->lock);
+    atomic_store(&daemon->stopping, true);
+    pthread_cond_broadcast(&daemon->stops);
+    pthread_mutex_unlock(&daemon->lock);
+    for (struct semel_unit *unit = daemon->units; unit != NULL; unit = unit->next)
+        unit->kind->stop(unit);
+    while (!all_over(daemon) && semel__steady_us() < until_us) {
+        int again = next_signal(STOP_TURN_MS);
+        if (again == SIGTERM || again == SIGINT)
+            exit_now(daemon, again, "second signal: exiting; open work rolls back");
+        /* Calls that will not end in time are given up while there is time to write that down. */
+        if (semel__steady_us() > until_us - (LAST_US < within_us / 2 ? LAST_US : within_us / 2))
+            atomic_store(&daemon->cancel, true);
+    }
+    return all_over(daemon);
+}
+
+static void join_all(struct semel_daemon *daemon)
+{
+    for (struct semel_task *task = daemon->tasks.first; task != NULL; task = task->next)
+        if (task != &daemon->http)
+            semel__task_join(task);
+    if (atomic_load(&daemon->http.started))
+        semel__serve_stop(daemon->serve, 1000);
+    semel__task_join(&daemon->http);
+}
+
+semel_status semel__daemon_run(struct semel_daemon *daemon, bool *ret_clean, struct semel_error *err)
+{
+    struct semel_notify notify;
+    struct semel_error ignored = {0};
+    if (semel__notify_init(&notify, &ignored) != SEMEL_OK)
+        SEMEL__LOG(daemon->log, SEMEL_LOG_WARN, "cannot notify systemd", SEMEL_F_Z("error", ignored.text));
+    semel_status status = start_all(daemon, err);
+    int signal = status == SEMEL_OK ? serve_until_stopped(daemon, &notify) : SIGTERM;
+    *ret_clean = stop(daemon, &notify, signal);
+    if (!*ret_clean) /* threads that do not end cannot be joined */
+        exit_now(daemon, signal, "stop_within is over: exiting; open work rolls back");
+    join_all(daemon);
+    SEMEL__LOG(daemon->log, SEMEL_LOG_INFO, "stopped", SEMEL_F_INT("signal", signal));
+    semel__notify_done(&notify);
+    return status;
 }

@@ -8,10 +8,13 @@
  * certainly did nothing. What is unknown is asked for (E2) and never repeated on a guess. An outage makes few unknown
  * outcomes: a route that pauses asks for one of them before it tries a message, and at `unknown_max` nothing starts.
  */
+#include <unistd.h>
+#include <sys/epoll.h>
+
 #include "base/error.h"
 #include "base/str.h"
 #include "core/look.h"
-#include "daemon/run.h"
+#include "daemon/internal.h"
 
 #define ARENA_MAX ((size_t)128 << 20)
 /* Of what is taken at once; more than the inbox reads: memory must not end here, after the commit. */
@@ -38,8 +41,9 @@ struct slot {
 };
 
 struct outside {
-    struct run_worker *worker;
+    struct daemon_worker *worker;
     struct semel_caller *caller;
+    int ready_fd; /* an epoll: the worker is woken, or a poll would deliver */
     struct semel_arena arena;
     struct slot *slots;
     struct semel_lease *leases; /* room for as many as there are slots */
@@ -50,15 +54,15 @@ struct outside {
     bool cancelled;
     int64_t next_ask_us, ask_every_us;
     int64_t ask_after;  /* the arrival that was asked for last: each has its turn; SEMEL_NONE */
-    int64_t rest_us;    /* the world fails: the store is left alone until then */
+    int64_t rest_us;    /* the store fails: it is left alone until then */
     bool asking, heard; /* while the route pauses: a probe asks; one was answered, so a message may be tried */
     int unheard;        /* probes in a row that asked in vain */
 };
 
-/* Calls go on and leases are renewed whatever the store does: so nothing sleeps here, as run_worker_note would. */
+/* Calls go on and leases are renewed whatever the store does: so nothing sleeps here. */
 static void note(struct outside *o, semel_status status, const struct semel_error *err)
 {
-    int64_t wait_us = (int64_t)run_worker_told(o->worker, status, err) * 1000;
+    int64_t wait_us = (int64_t)semel__daemon_worker_report(o->worker, status, err) * 1000;
     int64_t most_us = o->worker->route->conf->policy.lease_us / 10;
     if (wait_us > 0)
         o->rest_us = semel__steady_us() + (wait_us < most_us ? wait_us : most_us);
@@ -83,7 +87,7 @@ static void slot_free(struct outside *o, struct slot *slot)
 
 static bool slot_fill(struct outside *o, struct slot *slot, const struct semel__msg *msg, int attempt, bool ask)
 {
-    struct run_route *route = o->worker->route;
+    struct daemon_route *route = o->worker->route;
     if (!semel__msg_copy(&slot->arena, msg, &slot->lease.msg) ||
         !semel__step_key(route->conf->name, msg->source, msg->id, SEMEL_STR("effect"), slot->call.key))
         return false;
@@ -150,13 +154,13 @@ static void take_due(struct outside *o, int64_t now_us)
 
 static void tick(struct outside *o, int64_t now_us)
 {
-    struct run_worker *worker = o->worker;
+    struct daemon_worker *worker = o->worker;
     struct semel_error err = {0};
     size_t n = 0;
     semel_status status = semel__pump_tick(&worker->pump, now_us, &n, &err);
     if (status == SEMEL_OK)
-        status = run_settings_ask(worker, &err);
-    run_worker_ticked(worker, now_us, n == 0 && o->used == 0);
+        status = semel__daemon_settings_ask(worker, &err);
+    semel__daemon_worker_ticked(worker, now_us, n == 0 && o->used == 0);
     o->look = status == SEMEL_OK;
     note(o, status, &err);
 }
@@ -210,7 +214,7 @@ static bool ask_row(struct outside *o, const struct semel_row *row, int64_t stor
 static semel_status list_unknown(struct outside *o, size_t max, struct semel_row **ret, size_t *ret_n,
                                  int64_t *ret_store_us)
 {
-    struct run_worker *worker = o->worker;
+    struct daemon_worker *worker = o->worker;
     struct semel_filter filter = {.consumer = worker->route->conf->name,
                                   .states = 1u << SEMEL_STATE_UNKNOWN,
                                   .received_before_us = SEMEL_NONE,
@@ -224,7 +228,7 @@ static semel_status list_unknown(struct outside *o, size_t max, struct semel_row
     if (status == SEMEL_OK && *ret_n > 0)
         status = semel_store_now(worker->store, ret_store_us, &err);
     if (status != SEMEL_OK)
-        run_log_failure(worker->route, SEMEL_LOG_WARN, "unknown outcomes cannot be listed", status, &err);
+        semel__daemon_log(worker->route, SEMEL_LOG_WARN, "cannot list unknown outcomes", status, &err, 0);
     return status;
 }
 
@@ -315,7 +319,7 @@ static void probed(struct outside *o, const struct semel_call_end *end)
 /* The other side has answered: what was unknown is known, or stays so. */
 static void answered(struct outside *o, struct slot *slot, const struct semel_call_end *end)
 {
-    struct run_worker *worker = o->worker;
+    struct daemon_worker *worker = o->worker;
     const struct semel__msg *msg = &slot->lease.msg;
     struct semel_row row = {.source = msg->source,
                             .id = msg->id,
@@ -331,8 +335,7 @@ static void answered(struct outside *o, struct slot *slot, const struct semel_ca
     if (slot->probe)
         probed(o, end);
     if (end->not_asked)
-        SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_WARN,
-                   "an unknown outcome cannot be asked for and stays unknown",
+        SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_WARN, "cannot reconcile; the outcome stays unknown",
                    SEMEL_F_STR("consumer", worker->route->conf->name), SEMEL_F_STR("source", msg->source),
                    SEMEL_F_STR("id", msg->id), SEMEL_F_STR("why", end->reason));
     if (end->status != SEMEL_OK || end->result == SEMEL_MAYBE || end->result == SEMEL_PERMANENT) {
@@ -348,11 +351,11 @@ static void answered(struct outside *o, struct slot *slot, const struct semel_ca
     command.outcome = end->outcome;
     semel_status status = semel__inbox_command(&worker->inbox, &command, &result, &err);
     if (status == SEMEL_OK && result.done)
-        SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_INFO, "an unknown outcome is known",
+        SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_INFO, "reconciled",
                    SEMEL_F_STR("consumer", worker->route->conf->name), SEMEL_F_STR("source", msg->source),
                    SEMEL_F_STR("id", msg->id), SEMEL_F_STR("why", command.reason));
     else if (status != SEMEL_OK)
-        run_log_failure(worker->route, SEMEL_LOG_WARN, "what the reconcile said cannot be recorded", status, &err);
+        semel__daemon_log(worker->route, SEMEL_LOG_WARN, "cannot record what the reconcile reported", status, &err, 0);
     worker->pump.store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
     o->ask_every_us = ASK_FIRST_US;
     o->look = true;
@@ -364,7 +367,7 @@ static void answered(struct outside *o, struct slot *slot, const struct semel_ca
 static void ended(struct outside *o, const struct semel_call_end *end)
 {
     struct slot *slot = end->tag;
-    struct run_route *route = o->worker->route;
+    struct daemon_route *route = o->worker->route;
     semel__stats_call(route->stats, end->status == SEMEL_OK ? end->result : SEMEL_TRANSIENT, end->ask, end->refused_key,
                       semel__steady_us() - slot->started_us);
     if (end->ask) {
@@ -376,8 +379,8 @@ static void ended(struct outside *o, const struct semel_call_end *end)
     if (end->status != SEMEL_OK) {
         slot->state = SLOT_UNTOUCHED;
         semel__pump_fail(&o->worker->pump, end->err.cls, semel__now(&semel__clock_real));
-        run_log_failure(route, end->err.cls == SEMEL_CLASS_BROKEN ? SEMEL_LOG_ERROR : SEMEL_LOG_WARN,
-                        "a call could not be made", end->status, &end->err);
+        semel__daemon_log(route, end->err.cls == SEMEL_CLASS_BROKEN ? SEMEL_LOG_ERROR : SEMEL_LOG_WARN,
+                          "cannot make a call; its message is given back", end->status, &end->err, 0);
         return;
     }
     (void)semel__arena_copy(&slot->arena, end->reason, &slot->ending.text);
@@ -405,7 +408,7 @@ static size_t gather(struct outside *o, enum slot_state state)
 /* Commits what has ended and gives back what was not touched; what could not be is tried again. */
 static void settle(struct outside *o)
 {
-    struct run_worker *worker = o->worker;
+    struct daemon_worker *worker = o->worker;
     struct semel_error err = {0};
     int64_t now_us = semel__now(&semel__clock_real);
     semel_status status = SEMEL_OK;
@@ -432,7 +435,7 @@ static void settle(struct outside *o)
 
 static void renew(struct outside *o)
 {
-    struct run_worker *worker = o->worker;
+    struct daemon_worker *worker = o->worker;
     struct semel_error err = {0};
     int64_t now_us = semel__steady_us();
     size_t n = 0;
@@ -452,7 +455,7 @@ static void renew(struct outside *o)
         slot->lease.live.lease_until_us = o->leases[i].live.lease_until_us;
         slot->lease.lost = o->leases[i].lost;
         if (status == SEMEL_OK && slot->lease.lost)
-            SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_WARN, "a lease was lost while its call runs",
+            SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_WARN, "lease expired during call; result will be refused",
                        SEMEL_F_STR("consumer", worker->route->conf->name), SEMEL_F_STR("id", slot->lease.msg.id));
     }
     note(o, status, &err);
@@ -470,7 +473,7 @@ static int wait_of(const struct outside *o, bool stopping)
     int64_t now_us = semel__steady_us();
     int64_t wait_ms = stopping || atomic_load(&o->worker->route->held)
                           ? 100
-                          : run_worker_wait_ms(o->worker, semel__now(&semel__clock_real));
+                          : semel__daemon_worker_wait_ms(o->worker, semel__now(&semel__clock_real));
     if (!stopping && now_us < o->rest_us)
         wait_ms = (o->rest_us - now_us) / 1000 + 1;
     for (size_t i = 0; i < o->n; i++) {
@@ -482,24 +485,17 @@ static int wait_of(const struct outside *o, bool stopping)
     return (int)wait_ms;
 }
 
-/* While the route pauses, nobody waits for it in vain. */
-static void give_back(struct outside *o, int64_t now_us)
-{
-    int64_t until_us = semel__pump_until(&o->worker->pump, now_us);
-    if (until_us != SEMEL_NONE && !run_give_back(o->worker, until_us, now_us))
-        o->rest_us = semel__steady_us() + o->worker->route->conf->policy.lease_us / 10;
-}
-
 static void wait_ends(struct outside *o, bool stopping)
 {
+    struct daemon_worker *worker = o->worker;
     struct semel_call_end ends[ENDS_MAX];
     int64_t now_us = semel__now(&semel__clock_real);
-    bool paused = semel__pump_until(&o->worker->pump, now_us) != SEMEL_NONE;
-    bool held = atomic_load(&o->worker->route->held);
+    bool paused = semel__pump_until(&worker->pump, now_us) != SEMEL_NONE;
+    bool held = atomic_load(&worker->route->held);
     bool open = !stopping && !held && !rests(o) && !paused && o->used < o->n, again = open && o->look;
-    bool heed = open || (paused && !held && !stopping && !rests(o) && run_gives_back(o->worker->route));
-    size_t n = semel__caller_wait(o->caller, again ? 0 : wait_of(o, stopping),
-                                  heed ? semel__hand_fd(o->worker->side) : -1, ends, ENDS_MAX);
+    size_t n = semel__caller_wait(o->caller, again ? 0 : wait_of(o, stopping), open ? o->ready_fd : worker->wake_fd,
+                                  ends, ENDS_MAX);
+    (void)semel__daemon_worker_wait(worker, 0, false); /* whoever woke it is heard */
     for (size_t i = 0; i < n; i++)
         ended(o, &ends[i]);
 }
@@ -516,15 +512,15 @@ static void turn_held(struct outside *o)
 
 static void turn(struct outside *o)
 {
-    if (run_settings_hold(o->worker)) {
+    if (semel__daemon_settings_hold(o->worker)) {
         turn_held(o);
         return;
     }
     int64_t now_us = semel__now(&semel__clock_real);
-    if (!rests(o) && run_worker_wait_ms(o->worker, now_us) == 0)
+    if (!rests(o) && semel__daemon_worker_wait_ms(o->worker, now_us) == 0)
         tick(o, now_us);
     if (!rests(o))
-        run_unknown_count(o->worker, &o->arena);
+        semel__daemon_count_unknown(o->worker, &o->arena);
     if (o->worker->unknown.full)
         o->worker->pump.resume_us = now_us + COUNT_PAUSE_US;
     bool start = !rests(o) && may_start(o, now_us);
@@ -532,8 +528,7 @@ static void turn(struct outside *o)
         take_due(o, now_us);
     if (start && !rests(o) && o->used < o->n)
         claim(o, now_us);
-    if (!rests(o))
-        give_back(o, now_us);
+    semel__daemon_worker_pauses(o->worker, now_us);
     if (!rests(o))
         ask(o);
     wait_ends(o, false);
@@ -547,7 +542,7 @@ static void finish(struct outside *o)
 {
     struct semel_daemon *daemon = o->worker->route->daemon;
     while (o->used > 0) {
-        run_beat(&o->worker->thread);
+        semel__task_beat(&o->worker->task);
         if (!o->cancelled && atomic_load(&daemon->cancel)) {
             o->cancelled = true;
             semel__caller_cancel(o->caller);
@@ -562,19 +557,88 @@ static void finish(struct outside *o)
 
 /* ---- life ---------------------------------------------------------------------------------------- */
 
+static const char *text_of(struct semel_str s)
+{
+    return s.n > 0 ? s.p : NULL;
+}
+
+static semel_status open_http(const struct semel_conf_http *conf, struct semel_caller **ret, struct semel_error *err)
+{
+    int transient[SEMEL_SETTING_LIST_MAX];
+    struct semel_http_caller_settings settings = {
+        .transient = transient,
+        .n_transient = conf->transient.n,
+        .url = conf->url.p,
+        .reconcile_url = text_of(conf->reconcile),
+        .timeout_us = conf->timeout_us,
+        .concurrency = (size_t)conf->concurrency,
+        .headers = conf->headers.at,
+        .n_headers = conf->headers.n,
+        .idempotent = conf->idempotent,
+        .ca_file = conf->tls.ca_file,
+        .cert_file = conf->tls.cert_file,
+        .key_file = conf->tls.key_file,
+        .key_password = conf->tls.key_password,
+        .verify = !conf->tls.on || !conf->tls.no_verify,
+    };
+    for (size_t i = 0; i < conf->transient.n; i++) {
+        int64_t status = 0;
+        (void)semel__str_int64(conf->transient.at[i], &status); /* checked when it was read */
+        transient[i] = (int)status;
+    }
+    return semel__http_caller_new(ret, &settings, err);
+}
+
+static void words(const struct semel_setting_list *list, const char **argv)
+{
+    for (size_t i = 0; i < list->n; i++)
+        argv[i] = list->at[i].p;
+    argv[list->n] = NULL;
+}
+
+static semel_status open_exec(const struct semel_conf_exec *conf, struct semel_caller **ret, struct semel_error *err)
+{
+    const char *argv[SEMEL_SETTING_LIST_MAX + 1], *reconcile[SEMEL_SETTING_LIST_MAX + 1];
+    struct semel_exec_caller_settings settings = {
+        .argv = argv,
+        .reconcile_argv = conf->reconcile.n > 0 ? reconcile : NULL,
+        .program = conf->program.p,
+        .reconcile_program = text_of(conf->reconcile_program),
+        .timeout_us = conf->timeout_us,
+        .concurrency = (size_t)conf->concurrency,
+        .env = conf->env.at,
+        .n_env = conf->env.n,
+        .idempotent = conf->idempotent,
+    };
+    words(&conf->argv, argv);
+    words(&conf->reconcile, reconcile);
+    return semel__exec_caller_new(ret, &settings, err);
+}
+
 static bool open_caller(struct outside *o)
 {
-    struct run_route *route = o->worker->route;
-    for (int failures = 1; !run_stopping(route->daemon); failures++) {
+    struct daemon_route *route = o->worker->route;
+    const struct semel_do *handler = &route->conf->handler;
+    for (int failures = 1; !semel__daemon_stopping(route->daemon); failures++) {
         struct semel_error err = {0};
-        run_beat(&o->worker->thread);
-        semel_status status = run_open_caller(route, &o->caller, &err);
+        semel__task_beat(&o->worker->task);
+        semel_status status = handler->kind == SEMEL_DO_HTTP ? open_http(&handler->u.http, &o->caller, &err)
+                                                             : open_exec(&handler->u.exec, &o->caller, &err);
         if (status == SEMEL_OK)
             return true;
-        run_log_failure(route, SEMEL_LOG_ERROR, "the route cannot start", status, &err);
-        run_sleep(route->daemon, run_backoff_ms(failures, &o->worker->rng));
+        int wait_ms = semel__daemon_backoff_ms(failures, &o->worker->rng);
+        semel__daemon_log(route, SEMEL_LOG_ERROR, "cannot start the route; retrying", status, &err, wait_ms);
+        semel__daemon_sleep(route->daemon, wait_ms);
     }
     return false;
+}
+
+static bool make_ready_fd(struct outside *o)
+{
+    struct epoll_event wanted = {.events = EPOLLIN};
+    o->ready_fd = epoll_create1(EPOLL_CLOEXEC);
+    return o->ready_fd >= 0 && epoll_ctl(o->ready_fd, EPOLL_CTL_ADD, o->worker->wake_fd, &wanted) == 0 &&
+           epoll_ctl(o->ready_fd, EPOLL_CTL_ADD, semel_broker_fd(o->worker->broker), &wanted) == 0;
 }
 
 static bool make_slots(struct outside *o)
@@ -602,25 +666,25 @@ static void done(struct outside *o)
     semel__arena_done(&o->arena);
     if (o->caller != NULL)
         semel__caller_free(o->caller);
+    if (o->ready_fd >= 0)
+        close(o->ready_fd);
 }
 
-void *run_outside(void *arg)
+void semel__daemon_outside(void *arg)
 {
-    struct outside o = {.worker = arg, .look = true, .ask_every_us = ASK_FIRST_US, .ask_after = SEMEL_NONE};
-    struct run_worker *worker = arg;
+    struct daemon_worker *worker = arg;
+    struct outside o = {
+        .worker = arg, .ready_fd = -1, .look = true, .ask_every_us = ASK_FIRST_US, .ask_after = SEMEL_NONE};
     semel__arena_init(&o.arena, TAKEN_MAX);
-    if (open_caller(&o) && run_worker_open(worker)) {
-        if (make_slots(&o)) {
-            while (!run_stopping(worker->route->daemon)) {
-                run_beat(&worker->thread);
+    if (open_caller(&o) && semel__daemon_worker_open(worker)) {
+        if (make_slots(&o) && make_ready_fd(&o)) {
+            while (!semel__daemon_stopping(worker->route->daemon)) {
+                semel__task_beat(&worker->task);
                 turn(&o);
             }
             finish(&o);
         }
-        run_worker_close(worker);
+        semel__daemon_worker_close(worker);
     }
     done(&o);
-    atomic_store(&worker->thread.up, false);
-    atomic_store(&worker->thread.ended, true);
-    return NULL;
 }

@@ -16,52 +16,51 @@
 #include "base/error.h"
 #include "base/str.h"
 #include "core/consumer.h"
-#include "daemon/run.h"
+#include "daemon/internal.h"
 #include "ops/explain.h"
 
 #define ASK_US (INT64_C(10) * 1000000)
 #define HOUSE_ROWS 100
-#define LATER_MS 1000
 
 /* ---- telling ------------------------------------------------------------------------------------- */
 
-static void log_held(struct run_route *route, const char *why, const char *command)
+static void log_held(struct daemon_route *route, const char *why, const char *command)
 {
-    SEMEL__LOG(route->daemon->log, SEMEL_LOG_ERROR, "the route waits: its settings are not those that are stored",
+    SEMEL__LOG(route->daemon->log, SEMEL_LOG_ERROR, "route held: its settings are not those that are stored",
                SEMEL_F_STR("consumer", route->conf->name), SEMEL_F_Z("error", why), SEMEL_F_Z("to_force", command));
 }
 
 /* Logged when it is news. */
-static void hold(struct run_route *route, const char *why, const char *command)
+static void hold(struct daemon_route *route, const char *why, const char *command)
 {
     bool news;
-    pthread_mutex_lock(&route->daemon->lock);
+    pthread_mutex_lock(&route->lock);
     news = strcmp(route->why_held, why) != 0;
     snprintf(route->why_held, sizeof route->why_held, "%s", why);
-    pthread_mutex_unlock(&route->daemon->lock);
+    pthread_mutex_unlock(&route->lock);
     atomic_store(&route->held, true);
     semel__stats_held(route->stats, true);
-    semel__hand_nudge(route->hand);
+    semel__daemon_wake(route, true); /* nothing more is taken from here on */
     if (news)
         log_held(route, why, command);
 }
 
-static void let_run(struct run_route *route)
+static void let_run(struct daemon_route *route)
 {
     bool was_told;
-    pthread_mutex_lock(&route->daemon->lock);
+    pthread_mutex_lock(&route->lock);
     was_told = route->why_held[0] != '\0';
     route->why_held[0] = '\0';
-    pthread_mutex_unlock(&route->daemon->lock);
+    pthread_mutex_unlock(&route->lock);
     atomic_store(&route->held, false);
     semel__stats_held(route->stats, false);
-    semel__hand_nudge(route->hand);
+    semel__daemon_wake(route, false);
     if (was_told)
-        SEMEL__LOG(route->daemon->log, SEMEL_LOG_INFO, "the route goes on: its settings are stored",
+        SEMEL__LOG(route->daemon->log, SEMEL_LOG_INFO, "route resumes: its settings are stored",
                    SEMEL_F_STR("consumer", route->conf->name));
 }
 
-static void hold_refused(struct run_route *route, const struct semel_setting *now, const struct semel_error *err)
+static void hold_refused(struct daemon_route *route, const struct semel_setting *now, const struct semel_error *err)
 {
     struct semel_buf command;
     semel__buf_init(&command, (size_t)2 * SEMEL_SETTINGS_MAX);
@@ -77,7 +76,7 @@ static void hold_refused(struct run_route *route, const struct semel_setting *no
 }
 
 /* The first of the four that differs. */
-static void hold_changed(struct run_route *route, const struct semel_policy *stored)
+static void hold_changed(struct daemon_route *route, const struct semel_policy *stored)
 {
     static const char *const names[] = {"order", "effect", "one_source", "first_version"};
     char ours[32] = "", theirs[32] = "", why[160];
@@ -93,7 +92,7 @@ static void hold_changed(struct run_route *route, const struct semel_policy *sto
 
 /* ---- deciding ------------------------------------------------------------------------------------ */
 
-static semel_status load(struct run_worker *worker, struct semel_policy *ret, struct semel_error *err)
+static semel_status load(struct daemon_worker *worker, struct semel_policy *ret, struct semel_error *err)
 {
     struct semel_arena arena;
     semel__arena_init(&arena, (size_t)4 * SEMEL_SETTINGS_MAX);
@@ -103,9 +102,9 @@ static semel_status load(struct run_worker *worker, struct semel_policy *ret, st
 }
 
 /* The file's settings become those that every door goes by, or the route is held. */
-static semel_status store_settings(struct run_worker *worker, struct semel_error *err)
+static semel_status store_settings(struct daemon_worker *worker, struct semel_error *err)
 {
-    struct run_route *route = worker->route;
+    struct daemon_route *route = worker->route;
     const struct semel_daemon *daemon = route->daemon;
     const struct semel_setter by = {.who = semel__str(worker->owner),
                                     .reason = SEMEL_STR("the settings of a route's file"),
@@ -131,7 +130,7 @@ static semel_status store_settings(struct run_worker *worker, struct semel_error
     return status;
 }
 
-static semel_status compare(struct run_worker *worker, struct semel_error *err)
+static semel_status compare(struct daemon_worker *worker, struct semel_error *err)
 {
     struct semel_policy stored;
     semel_status status = load(worker, &stored, err);
@@ -148,7 +147,7 @@ static semel_status compare(struct run_worker *worker, struct semel_error *err)
     return SEMEL_OK;
 }
 
-semel_status run_settings_ask(struct run_worker *worker, struct semel_error *err)
+semel_status semel__daemon_settings_ask(struct daemon_worker *worker, struct semel_error *err)
 {
     semel_status status = worker->route->stored ? compare(worker, err) : store_settings(worker, err);
     worker->pump.store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
@@ -158,7 +157,7 @@ semel_status run_settings_ask(struct run_worker *worker, struct semel_error *err
 /* ---- held ---------------------------------------------------------------------------------------- */
 
 /* What time does by itself, by the rules under which the rows were stored. */
-static semel_status keep_house(struct run_worker *worker, size_t *ret_n, struct semel_error *err)
+static semel_status keep_house(struct daemon_worker *worker, size_t *ret_n, struct semel_error *err)
 {
     struct semel_inbox *inbox = &worker->inbox;
     struct semel_policy stored;
@@ -185,9 +184,9 @@ static semel_status keep_house(struct run_worker *worker, size_t *ret_n, struct 
 }
 
 /* The first worker's round: what is due, and now and then the question. */
-static void round_of_first(struct run_worker *worker)
+static void round_of_first(struct daemon_worker *worker)
 {
-    struct run_route *route = worker->route;
+    struct daemon_route *route = worker->route;
     struct semel_error err = {0};
     int64_t steady_us = semel__steady_us(), now_us = semel__now(&semel__clock_real);
     semel_status status = SEMEL_OK;
@@ -200,37 +199,43 @@ static void round_of_first(struct run_worker *worker)
     }
     if (status == SEMEL_OK && steady_us >= route->next_ask_us) {
         route->next_ask_us = steady_us + ASK_US;
-        status = run_settings_ask(worker, &err);
+        status = semel__daemon_settings_ask(worker, &err);
     }
-    if (status == SEMEL_OK && atomic_load(&route->held) && run_worker_wait_ms(worker, now_us) == 0) {
+    if (status == SEMEL_OK && atomic_load(&route->held) && semel__daemon_worker_wait_ms(worker, now_us) == 0) {
         status = keep_house(worker, &n, &err);
-        run_worker_ticked(worker, now_us, n == 0);
+        semel__daemon_worker_ticked(worker, now_us, n == 0);
     }
     worker->pump.store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
     if (status != SEMEL_OK)
-        route->next_ask_us = 0;                                                         /* nobody has answered */
-    route->rest_us = steady_us + (int64_t)run_worker_told(worker, status, &err) * 1000; /* others must not sleep here */
+        route->next_ask_us = 0; /* nobody has answered */
+    route->rest_us = steady_us +
+                     (int64_t)semel__daemon_worker_report(worker, status, &err) * 1000; /* others must not sleep here */
 }
 
-bool run_settings_hold(struct run_worker *worker)
+bool semel__daemon_settings_hold(struct daemon_worker *worker)
 {
-    struct semel_error err = {0};
-    if (!atomic_load(&worker->route->held)) {
+    struct daemon_route *route = worker->route;
+    bool held = atomic_load(&route->held);
+    if (route->listens && worker->broker != NULL && worker->serves == held) {
+        worker->serves = !held;
+        semel__ingest_serve(worker->broker, !held);
+        if (worker->index == 0)
+            semel__daemon_source_up(route, !held, NULL);
+    }
+    if (!held) {
         atomic_store(&worker->rests, false);
         return false;
     }
-    if (worker->side != NULL && semel__hand_return(worker->side, LATER_MS, &err) != SEMEL_OK)
-        run_log_failure(worker->route, SEMEL_LOG_WARN, "what waits cannot be given back", err.status, &err);
     if (worker->index == 0)
         round_of_first(worker);
     return true;
 }
 
-bool run_settings_rest(const struct run_route *route)
+bool semel__daemon_settings_rest(const struct daemon_route *route)
 {
     bool all = atomic_load(&route->held);
     for (size_t i = 0; all && i < route->n_workers; i++)
-        all = route->workers[i].side == NULL || atomic_load(&route->workers[i].rests) ||
-              atomic_load(&route->workers[i].thread.ended);
+        all = route->workers[i].broker == NULL || atomic_load(&route->workers[i].rests) ||
+              atomic_load(&route->workers[i].task.ended);
     return all;
 }

@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: MIT
  *
- * worker.c: a worker whose effects are in the database: core's pump on a side of the hand. It reads top to bottom.
+ * worker.c: a worker whose effects are in the database: core's pump on a queue of the handoff, or on the HTTP endpoint
+ * of a route that listens. And the thread of a `pull` route that answers those who fetch what the workers have stored.
  *
  * The first worker of a route also ticks: recovery, stored work that is due, purge. Every process does, and core makes
  * that safe.
  */
+#include <errno.h>
+#include <poll.h>
+#include <unistd.h>
+
 #include "base/error.h"
+#include "core/look.h"
+#include "daemon/internal.h"
 #include "daemon/positions.h"
-#include "daemon/run.h"
 
 #define LATER_MS 1000
 #define QUIET_MAX 3
@@ -16,6 +22,8 @@
 #define TICK_ROWS 100
 #define HELD_MS 200
 #define QUIET_MS 1000 /* the longest wait of a worker that does not tick */
+#define PULL_MS 250
+#define PULL_ARENA_MAX ((size_t)1 << 24)
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
@@ -30,8 +38,8 @@ static void alerted(void *ctx, enum semel_alert alert, const struct semel__msg *
         [SEMEL_ALERT_DAMAGED] = "a stored row cannot be read",
         [SEMEL_ALERT_PARKED_FULL] = "too many messages wait: the source pauses",
     };
-    struct run_worker *worker = ctx;
-    struct run_route *route = worker->route;
+    struct daemon_worker *worker = ctx;
+    struct daemon_route *route = worker->route;
     semel__stats_alert(route->stats, alert);
     SEMEL__LOG(route->daemon->log, SEMEL_LOG_WARN, names[alert], SEMEL_F_STR("consumer", route->conf->name),
                SEMEL_F_STR("source", msg != NULL ? msg->source : (struct semel_str){0}),
@@ -43,24 +51,26 @@ static void alerted(void *ctx, enum semel_alert alert, const struct semel__msg *
 
 static void observed(void *ctx, const struct semel__msg *msgs, const struct semel_settled *settled, size_t n)
 {
-    struct run_worker *worker = ctx;
-    semel__stats_told(worker->stats, msgs, settled, n, semel__hand_age_us(worker->side));
+    struct daemon_worker *worker = ctx;
+    semel__stats_told(worker->stats, msgs, settled, n,
+                      worker->route->listens ? semel__ingest_age_us(worker->broker)
+                                             : semel__handoff_age_us(worker->broker));
 }
 
 /* The source thread takes the partition again, or finds that it is not ours. */
 static void fenced(void *ctx, struct semel_str source, int32_t partition, int64_t epoch)
 {
-    struct run_route *route = ctx;
+    struct daemon_route *route = ctx;
     struct semel_positions *positions = atomic_load(&route->positions);
     if (positions != NULL)
         semel__positions_fenced(positions, source, partition, epoch);
 }
 
 /* The gauge is the route's: it is up when every worker is. */
-static bool all_up(const struct run_route *route)
+static bool all_up(const struct daemon_route *route)
 {
     for (size_t i = 0; i < route->n_workers; i++)
-        if (!atomic_load(&route->workers[i].thread.up))
+        if (!atomic_load(&route->workers[i].task.up))
             return false;
     return true;
 }
@@ -69,22 +79,22 @@ static bool all_up(const struct run_route *route)
 static semel_status each(void *ctx, struct semel_store *store, const struct semel__msg *msg, int attempt,
                          struct semel__reply *reply, struct semel_error *err)
 {
-    struct run_worker *worker = ctx;
+    struct daemon_worker *worker = ctx;
     const struct semel__handler *sql = semel__sql_handler(worker->sql);
-    run_beat(&worker->thread);
+    semel__task_beat(&worker->task);
     return sql->each(sql->ctx, store, msg, attempt, reply, err);
 }
 
 static semel_status set(void *ctx, struct semel_store *store, const struct semel__msg *const *msgs, size_t n,
                         struct semel_set *handled, struct semel_error *err)
 {
-    struct run_worker *worker = ctx;
+    struct daemon_worker *worker = ctx;
     const struct semel__handler *sql = semel__sql_handler(worker->sql);
-    run_beat(&worker->thread);
+    semel__task_beat(&worker->task);
     return sql->set(sql->ctx, store, msgs, n, handled, err);
 }
 
-static semel_status open_sql(struct run_worker *worker, struct semel_error *err)
+static semel_status open_sql(struct daemon_worker *worker, struct semel_error *err)
 {
     const struct semel_route *conf = worker->route->conf;
     struct sql_share *shared = worker->route->daemon->shared;
@@ -105,12 +115,12 @@ static semel_status open_sql(struct run_worker *worker, struct semel_error *err)
     return status;
 }
 
-static semel_status open_all(struct run_worker *worker, struct semel_error *err)
+static semel_status open_all(struct daemon_worker *worker, struct semel_error *err)
 {
-    struct run_route *route = worker->route;
+    struct daemon_route *route = worker->route;
     semel_status status = SEMEL_OK;
     if (worker->store == NULL)
-        status = run_open_store(route->daemon, &worker->store, err);
+        status = semel__daemon_open_store(route->daemon, &worker->store, err);
     if (status == SEMEL_OK && route->conf->handler.kind == SEMEL_DO_SQL)
         status = open_sql(worker, err);
     if (status != SEMEL_OK && worker->store != NULL) {
@@ -120,7 +130,7 @@ static semel_status open_all(struct run_worker *worker, struct semel_error *err)
     return status;
 }
 
-static void close_all(struct run_worker *worker)
+static void close_all(struct daemon_worker *worker)
 {
     struct sql_share *shared = worker->route->daemon->shared;
     semel__share_lock(shared);
@@ -131,7 +141,7 @@ static void close_all(struct run_worker *worker)
     worker->store = NULL;
 }
 
-static void set_pump(struct run_worker *worker)
+static void set_pump(struct daemon_worker *worker)
 {
     const struct semel_route *conf = worker->route->conf;
     const struct semel_conf *all = worker->route->daemon->conf;
@@ -139,7 +149,7 @@ static void set_pump(struct run_worker *worker)
     semel__inbox_init(&worker->inbox, worker->store, &conf->policy, &worker->handler, &worker->rng,
                       semel__str(worker->owner));
     worker->inbox.observer = (struct semel_observer){worker, alerted};
-    semel__pump_init(pump, &worker->inbox, worker->side, &conf->rules);
+    semel__pump_init(pump, &worker->inbox, worker->broker, &conf->rules);
     pump->breaker = &worker->route->breaker;
     pump->batch_max = (size_t)conf->batch;
     /* In pieces, between which it may stop. */
@@ -155,31 +165,34 @@ static void set_pump(struct run_worker *worker)
     pump->marks.fenced_ctx = worker->route;
 }
 
-bool run_worker_open(struct run_worker *worker)
+bool semel__daemon_worker_open(struct daemon_worker *worker)
 {
-    struct run_route *route = worker->route;
+    struct daemon_route *route = worker->route;
     semel__random_seed_os(&worker->rng);
-    while (!run_stopping(route->daemon)) {
+    while (!semel__daemon_stopping(route->daemon)) {
         struct semel_error err = {0};
-        run_beat(&worker->thread);
+        semel__task_beat(&worker->task);
         semel_status status = open_all(worker, &err);
         if (status == SEMEL_OK) {
             set_pump(worker);
-            atomic_store(&worker->thread.up, true);
+            (void)semel__task_set_up(&worker->task, true, NULL);
             semel__stats_store_up(route->stats, all_up(route));
             worker->failures = 0;
             return true;
         }
-        run_log_failure(route, status == SEMEL_INVALID ? SEMEL_LOG_ERROR : SEMEL_LOG_WARN, "the route cannot start",
-                        status, &err);
+        int wait_ms = semel__daemon_backoff_ms(++worker->failures, &worker->rng);
+        semel__daemon_log(route, status == SEMEL_INVALID ? SEMEL_LOG_ERROR : SEMEL_LOG_WARN,
+                          "cannot start the route; retrying", status, &err, wait_ms);
         semel__stats_store_up(route->stats, false);
-        run_sleep(route->daemon, run_backoff_ms(++worker->failures, &worker->rng));
+        semel__daemon_sleep(route->daemon, wait_ms);
     }
     return false;
 }
 
-void run_worker_close(struct run_worker *worker)
+void semel__daemon_worker_close(struct daemon_worker *worker)
 {
+    if (worker->route->listens && worker->broker != NULL)
+        semel__ingest_serve(worker->broker, false); /* who still waits is answered */
     semel__pump_done(&worker->pump);
     semel__inbox_done(&worker->inbox);
     close_all(worker);
@@ -187,23 +200,45 @@ void run_worker_close(struct run_worker *worker)
 
 /* ---- turning ------------------------------------------------------------------------------------- */
 
-int run_worker_told(struct run_worker *worker, semel_status status, const struct semel_error *err)
+bool semel__daemon_worker_wait(struct daemon_worker *worker, int wait_ms, bool deliveries)
 {
-    struct run_route *route = worker->route;
-    if (atomic_exchange(&worker->thread.up, !worker->pump.store_down) == worker->pump.store_down)
+    struct pollfd fds[] = {{.fd = worker->wake_fd, .events = POLLIN},
+                           {.fd = deliveries ? semel_broker_fd(worker->broker) : -1, .events = POLLIN}};
+    uint64_t count;
+    if (poll(fds, 2, wait_ms) <= 0)
+        return false;
+    while (fds[0].revents != 0 && read(worker->wake_fd, &count, sizeof count) < 0 && errno == EINTR)
+        ;
+    return fds[1].revents != 0;
+}
+
+void semel__daemon_worker_pauses(struct daemon_worker *worker, int64_t now_us)
+{
+    if (worker->route->listens && worker->pump.resume_us != SEMEL_NONE && worker->pump.resume_us > now_us)
+        semel__ingest_full(worker->broker, worker->pump.resume_us);
+}
+
+int semel__daemon_worker_report(struct daemon_worker *worker, semel_status status, const struct semel_error *err)
+{
+    struct daemon_route *route = worker->route;
+    bool up = !worker->pump.store_down;
+    if (semel__task_set_up(&worker->task, up, err->text) != up)
         semel__stats_store_up(route->stats, all_up(route));
     semel__stats_counts(worker->stats, &worker->inbox.counts);
     if (status == SEMEL_OK) {
         worker->failures = 0;
         return 0;
     }
-    run_log_failure(route, status == SEMEL_FENCED ? SEMEL_LOG_INFO : SEMEL_LOG_WARN,
-                    status == SEMEL_FENCED ? "a partition has gone to somebody else" : "the world fails", status, err);
-    worker->failures++;
-    return run_backoff_ms(worker->failures, &worker->rng);
+    int wait_ms = semel__daemon_backoff_ms(++worker->failures, &worker->rng);
+    semel__daemon_log(route, status == SEMEL_FENCED ? SEMEL_LOG_INFO : SEMEL_LOG_WARN,
+                      status == SEMEL_FENCED ? "partition reassigned; batch rolled back"
+                      : up                   ? "cannot finish a batch; retrying"
+                                             : "cannot reach the store; retrying",
+                      status, err, wait_ms);
+    return wait_ms;
 }
 
-void run_unknown_count(struct run_worker *worker, struct semel_arena *arena)
+void semel__daemon_count_unknown(struct daemon_worker *worker, struct semel_arena *arena)
 {
     const struct semel_route *conf = worker->route->conf;
     struct semel_error err = {0};
@@ -228,16 +263,15 @@ void run_unknown_count(struct run_worker *worker, struct semel_arena *arena)
     semel__stats_full(worker->route->stats, full);
 }
 
-void run_worker_note(struct run_worker *worker, semel_status status, const struct semel_error *err)
+/* Reports it, and waits for as long as the environment is to be left alone. */
+static void note(struct daemon_worker *worker, semel_status status, const struct semel_error *err)
 {
-    int wait_ms = run_worker_told(worker, status, err);
-    if (wait_ms > 0 && worker->side != NULL)
-        semel__hand_nap(worker->side, wait_ms);
-    else if (wait_ms > 0)
-        run_sleep(worker->route->daemon, wait_ms);
+    int wait_ms = semel__daemon_worker_report(worker, status, err);
+    if (wait_ms > 0)
+        (void)semel__daemon_worker_wait(worker, wait_ms, false);
 }
 
-void run_worker_ticked(struct run_worker *worker, int64_t now_us, bool idle)
+void semel__daemon_worker_ticked(struct daemon_worker *worker, int64_t now_us, bool idle)
 {
     const struct semel_counts *counts = &worker->inbox.counts;
     uint64_t trouble = counts->failed + counts->recovered + counts->why[SEMEL_WHY_BLOCKED] + counts->why[SEMEL_WHY_GAP];
@@ -249,7 +283,7 @@ void run_worker_ticked(struct run_worker *worker, int64_t now_us, bool idle)
     worker->next_tick_us = now_us + (worker->route->daemon->conf->schedule.every_us << worker->quiet);
 }
 
-int run_worker_wait_ms(const struct run_worker *worker, int64_t now_us)
+int semel__daemon_worker_wait_ms(const struct daemon_worker *worker, int64_t now_us)
 {
     if (worker->index > 0)
         return QUIET_MS;
@@ -260,66 +294,64 @@ int run_worker_wait_ms(const struct run_worker *worker, int64_t now_us)
     return (int)((left_us + 999) / 1000);
 }
 
-static void tick(struct run_worker *worker, int64_t now_us)
+static void tick(struct daemon_worker *worker, int64_t now_us)
 {
     struct semel_error err = {0};
     size_t n = 0;
     semel_status status = semel__pump_tick(&worker->pump, now_us, &n, &err);
     if (status == SEMEL_OK)
-        status = run_settings_ask(worker, &err);
+        status = semel__daemon_settings_ask(worker, &err);
     bool more = status == SEMEL_OK && n >= worker->pump.tick_max;
-    run_worker_ticked(worker, now_us, n == 0);
+    semel__daemon_worker_ticked(worker, now_us, n == 0);
     if (more)
         worker->next_tick_us = now_us;
-    run_worker_note(worker, status, &err);
+    note(worker, status, &err);
     if (n > 0 && worker->route->pull != NULL)
         semel__pull_wake(worker->route->pull);
 }
 
-static void step(struct run_worker *worker, int64_t now_us, int wait_ms)
+static void step(struct daemon_worker *worker, int64_t now_us, int wait_ms)
 {
     struct semel_error err = {0};
     size_t n = 0;
     worker->pump.wait_ms = wait_ms;
     semel_status status = semel__pump_step(&worker->pump, now_us, &n, &err);
-    run_worker_note(worker, status, &err);
+    note(worker, status, &err);
     worker->quiet = n > 0 ? 0 : worker->quiet;
     if (n > 0 && worker->route->pull != NULL)
         semel__pull_wake(worker->route->pull);
 }
 
-static void rest(struct run_worker *worker, int64_t until_us, int64_t now_us, int wait_ms)
+static void rest(struct daemon_worker *worker, int64_t until_us, int64_t now_us, int wait_ms)
 {
     int64_t left_us = until_us - now_us;
     if (left_us < (int64_t)wait_ms * 1000)
         wait_ms = (int)(left_us / 1000) + 1;
-    if (!run_gives_back(worker->route))
-        semel__hand_nap(worker->side, wait_ms);
-    else if (semel__hand_wait(worker->side, wait_ms) && !run_give_back(worker, until_us, now_us))
-        semel__hand_nap(worker->side, wait_ms);
+    semel__daemon_worker_pauses(worker, now_us);
+    (void)semel__daemon_worker_wait(worker, wait_ms, false);
 }
 
 /* Whoever has the probe keeps it from the others: so only who has a message takes it, or who must connect first. */
-static void probe(struct run_worker *worker, int wait_ms)
+static void probe(struct daemon_worker *worker, int wait_ms)
 {
     bool down = worker->pump.store_down || worker->pump.broker_down;
-    if (down || semel__hand_wait(worker->side, wait_ms))
+    if (down || semel__daemon_worker_wait(worker, wait_ms, true))
         step(worker, semel__now(&semel__clock_real), 0);
 }
 
-static void turn(struct run_worker *worker)
+static void turn(struct daemon_worker *worker)
 {
-    if (run_settings_hold(worker)) {
+    if (semel__daemon_settings_hold(worker)) {
         atomic_store(&worker->rests, true);
-        semel__hand_nap(worker->side, HELD_MS);
+        (void)semel__daemon_worker_wait(worker, HELD_MS, false);
         return;
     }
     int64_t now_us = semel__now(&semel__clock_real);
-    if (run_worker_wait_ms(worker, now_us) == 0) {
+    if (semel__daemon_worker_wait_ms(worker, now_us) == 0) {
         tick(worker, now_us);
         now_us = semel__now(&semel__clock_real);
     }
-    int wait_ms = run_worker_wait_ms(worker, now_us); /* 0: more is due, and deliveries have their turn too */
+    int wait_ms = semel__daemon_worker_wait_ms(worker, now_us); /* 0: more is due, and deliveries have their turn too */
     int64_t until_us = semel__pump_until(&worker->pump, now_us);
     if (until_us != SEMEL_NONE)
         rest(worker, until_us, now_us, wait_ms);
@@ -329,17 +361,58 @@ static void turn(struct run_worker *worker)
         step(worker, now_us, wait_ms);
 }
 
-void *run_worker(void *arg)
+void semel__daemon_worker(void *arg)
 {
-    struct run_worker *worker = arg;
-    if (run_worker_open(worker)) {
-        while (!run_stopping(worker->route->daemon)) {
-            run_beat(&worker->thread);
-            turn(worker);
-        }
-        run_worker_close(worker);
+    struct daemon_worker *worker = arg;
+    if (!semel__daemon_worker_open(worker))
+        return;
+    while (!semel__daemon_stopping(worker->route->daemon)) {
+        semel__task_beat(&worker->task);
+        turn(worker);
     }
-    atomic_store(&worker->thread.up, false);
-    atomic_store(&worker->thread.ended, true);
-    return NULL;
+    semel__daemon_worker_close(worker);
+}
+
+/* ---- pull ---------------------------------------------------------------------------------------- */
+
+static void turn_pull(struct daemon_worker *worker, struct semel_arena *arena)
+{
+    struct daemon_route *route = worker->route;
+    struct semel_error err = {0};
+    size_t n = 0;
+    semel_status status = SEMEL_OK;
+    if (semel__daemon_settings_hold(worker)) {
+        semel__pull_close(route->pull);
+        (void)semel__daemon_worker_wait(worker, PULL_MS, false);
+        (void)semel__serve_pull(route->daemon->serve, route->conf);
+        return;
+    }
+    if (worker->pump.store_down) {
+        status = semel_store_reopen(worker->store, &err);
+        worker->pump.store_down = status != SEMEL_OK;
+    }
+    if (semel__pull_unknown(route->pull))
+        worker->unknown.next_us = 0;
+    semel__daemon_count_unknown(worker, arena);
+    semel__pull_full(route->pull, worker->unknown.full);
+    if (status == SEMEL_OK)
+        status = semel__pull_step(route->pull, &worker->inbox, PULL_MS, &n, &err);
+    worker->pump.store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
+    note(worker, status, &err);
+}
+
+void semel__daemon_pull(void *arg)
+{
+    struct daemon_worker *worker = arg;
+    struct semel_arena arena;
+    semel__arena_init(&arena, PULL_ARENA_MAX);
+    if (semel__daemon_worker_open(worker)) {
+        while (!semel__daemon_stopping(worker->route->daemon)) {
+            semel__task_beat(&worker->task);
+            turn_pull(worker, &arena);
+        }
+        semel__daemon_worker_close(worker);
+    }
+    semel__pull_close(worker->route->pull);
+    semel__arena_done(&arena);
 }

@@ -98,6 +98,16 @@ bool semel__http_hung_up(const struct semel_http_exchange *x)
     return atomic_load_explicit(&x->hung_up, memory_order_relaxed);
 }
 
+void semel__http_keep(struct semel_http_exchange *x, void *kept)
+{
+    x->kept = kept;
+}
+
+void *semel__http_kept(const struct semel_http_exchange *x)
+{
+    return x->kept;
+}
+
 struct semel_buf *semel__http_body(struct semel_http_exchange *x)
 {
     return &x->reply;
@@ -783,10 +793,40 @@ struct semel_conn *semel__conn_new(struct semel_conn_env *env, const char *remot
     return conn;
 }
 
+static void open_add(struct semel_conn_env *env, struct semel_http_exchange *x)
+{
+    x->open = true;
+    x->next_open = env->open;
+    if (env->open != NULL)
+        env->open->prev_open = x;
+    env->open = x;
+}
+
+static void open_remove(struct semel_conn_env *env, struct semel_http_exchange *x)
+{
+    if (!x->open)
+        return;
+    x->open = false;
+    *(x->prev_open != NULL ? &x->prev_open->next_open : &env->open) = x->next_open;
+    if (x->next_open != NULL)
+        x->next_open->prev_open = x->prev_open;
+}
+
+void semel__conn_tick(struct semel_conn_env *env, uint64_t elapsed_ms)
+{
+    for (struct semel_http_exchange *x = env->open; x != NULL; x = x->next_open) {
+        const struct semel_http_route *route = x->req.route;
+        x->waited_ms += elapsed_ms;
+        if (x->waited_ms >= route->timeout_ms)
+            route->overdue(route->ctx, x); /* an answer comes back by the mail: x stays until then */
+    }
+}
+
 void semel__conn_retire(struct semel_conn_env *env, struct semel_http_exchange *x)
 {
     if (x == NULL)
         return;
+    open_remove(env, x);
     if (x->held > 0) {
         struct semel_conn_share *share = &env->shares[x->req.route - env->routes];
         assert(env->held >= x->held && share->held >= x->held);
@@ -924,6 +964,8 @@ static void dispatch(struct semel_conn *conn)
     x->conn = conn;
     enter(conn, SEMEL_CONN_HANDLING);
     const struct semel_http_route *route = x->req.route;
+    if (route->timeout_ms > 0)
+        open_add(conn->env, x);
     bool large = route->aside_above > 0 && x->body.n > route->aside_above;
     if (!large || conn->env->aside == NULL || !conn->env->aside(conn->env->back_ctx, x))
         route->handle(route->ctx, x);
@@ -1158,6 +1200,7 @@ void semel__conn_answered(struct semel_conn *conn, struct semel_http_exchange *x
 {
     assert(conn->x == x && conn->phase == SEMEL_CONN_HANDLING);
     enter(conn, SEMEL_CONN_WRITING); /* x is ours again */
+    open_remove(conn->env, x);
     x->conn = NULL;
     if (x->reply.failed || x->lines.failed) {
         refuse(conn, 500, x->reply.full ? "the reply is too large" : "there is no memory for the reply", 0);

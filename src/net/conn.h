@@ -29,8 +29,9 @@
 /* ---- one request and its reply ----
  *
  * A connection makes an exchange when a head is sound, fills its body and hands it to the handler. From then on it is
- * the handler's, until the answer gives it back through `back`, which may be called in any thread. `conn`, `env`,
- * `held` and `started_us` are touched by the loop's thread alone.
+ * the handler's, until the answer gives it back through `back`, which may be called in any thread. `kept` is the
+ * handler's, too. `conn`, `env`, `held`, `started_us`, `waited_ms` and the list of those that have a time-out are
+ * touched by the loop's thread alone.
  *
  * Invariants: an exchange owns everything that its request shows, so it survives its connection (conn is NULL then);
  * nothing in `lines` contains a control character besides the CR LF that we put there. */
@@ -48,9 +49,13 @@ struct semel_http_exchange {
     int status;               /* 0: not answered yet */
     _Atomic bool hung_up;
     struct semel_conn *conn;
-    struct semel_conn_env *env; /* of the listener; not to be followed once the server is gone */
-    size_t held;                /* bytes of the body that the listener's budget counts */
-    int64_t started_us;         /* the end of the head */
+    struct semel_conn_env *env;                        /* of the listener; not to be followed once the server is gone */
+    size_t held;                                       /* bytes of the body that the listener's budget counts */
+    int64_t started_us;                                /* the end of the head */
+    uint64_t waited_ms;                                /* for the handler's answer */
+    struct semel_http_exchange *prev_open, *next_open; /* in env->open */
+    bool open;
+    void *kept;
     void (*back)(void *ctx, struct semel_http_exchange *x);
     void *back_ctx;
     void (*gone)(void *ctx); /* the last word of an exchange to back_ctx; or NULL */
@@ -93,13 +98,13 @@ enum semel_conn_phase {
     SEMEL_CONN_IDLE, /* between two requests */
     SEMEL_CONN_HEAD, /* of the first request from the beginning, of others from the first byte */
     SEMEL_CONN_BODY,
-    SEMEL_CONN_HANDLING, /* no time-out: the handler owes an answer */
+    SEMEL_CONN_HANDLING, /* the route's time-out, which outlives the connection: semel__conn_tick */
     SEMEL_CONN_WRITING,
     SEMEL_CONN_LINGER, /* nothing more will be sent */
     SEMEL_CONN_CLOSED
 };
 
-/* What the connections of a listener share. `held` and `shares` are touched by the loop's thread alone. */
+/* What the connections of a listener share. `held`, `shares` and `open` are touched by the loop's thread alone. */
 struct semel_conn_env {
     const struct semel_http_route *routes;
     size_t n_routes;
@@ -114,6 +119,7 @@ struct semel_conn_env {
     struct semel_conn_share {
         size_t held, max;
     } * shares;
+    struct semel_http_exchange *open; /* that are with handlers, and have a time-out */
     /* Wired into each exchange. */
     void (*back)(void *ctx, struct semel_http_exchange *x);
     void (*take)(void *ctx); /* an exchange was made that will say `gone`; or NULL */
@@ -166,6 +172,8 @@ void semel__conn_answered(struct semel_conn *conn, struct semel_http_exchange *x
 /* The time-out of the phase, in ms; 0: none. */
 uint64_t semel__conn_timeout_ms(const struct semel_conn *conn);
 void semel__conn_expired(struct semel_conn *conn);
+/* So much time has passed: exchanges that are overdue are reported to their handlers. */
+void semel__conn_tick(struct semel_conn_env *env, uint64_t elapsed_ms);
 /* The server stops: an idle connection closes, another after its reply. */
 void semel__conn_drain(struct semel_conn *conn);
 /* Before any request: refuse whoever it is. */

@@ -45,6 +45,7 @@ enum semel_http_method {
 #undef X
         SEMEL_HTTP_METHODS
 };
+#define SEMEL_HTTP_TICK_MS 100
 #define SEMEL_HTTP_BIT(name) (1u << SEMEL_HTTP_##name)
 
 struct semel_http;          /* the loop */
@@ -66,6 +67,11 @@ struct semel_http_route {
      * 0: never. */
     size_t aside_above;
     void (*handle)(void *ctx, struct semel_http_exchange *x);
+    /* A request that has no answer after timeout_ms is overdue (0: never): the loop's thread calls `overdue`, and again
+     * every SEMEL_HTTP_TICK_MS until the answer is there. Another thread may be answering at that moment: the handler
+     * answers only what it still holds, which semel__http_kept finds, under a lock of its own. */
+    uint64_t timeout_ms;
+    void (*overdue)(void *ctx, struct semel_http_exchange *x);
     void *ctx;
 };
 
@@ -95,6 +101,9 @@ struct semel_str semel__http_header(const struct semel_http_request *req, const 
 /* The client has closed its side. It may still read the answer, or be gone: not the time to begin something long.
  * Any thread that holds the exchange may ask. */
 bool semel__http_hung_up(const struct semel_http_exchange *x);
+/* What the handler keeps for an exchange that it holds; NULL until it is set. */
+void semel__http_keep(struct semel_http_exchange *x, void *kept);
+void *semel__http_kept(const struct semel_http_exchange *x);
 
 /* The reply. The body may be appended to until the answer; if it failed (limits.reply_max, memory) the answer is a
  * 500 instead. A header's value is cut off at the first control character. The type is borrowed until the answer was
@@ -167,6 +176,8 @@ semel_status semel__http_listen(struct semel_http *http, const struct semel_http
  * been answered for the last time, or does not read a reply that needs no token. Where all are at work the new one is
  * 503. Before _run. */
 void semel__http_bound(struct semel_http *http, size_t connections);
+/* Called in the loop's thread every SEMEL_HTTP_TICK_MS: the loop turns. Before _run. */
+void semel__http_on_tick(struct semel_http *http, void (*tick)(void *ctx), void *ctx);
 unsigned semel__http_port(const struct semel_http_listener *listener); /* 0: a unix socket */
 /* Serves until it is stopped. Once. */
 semel_status semel__http_run(struct semel_http *http, struct semel_error *err);

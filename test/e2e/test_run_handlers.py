@@ -84,7 +84,7 @@ def test_an_unknown_outcome_is_asked_for_and_never_repeated_on_a_guess(tmp_path,
             known["was-not"] = "unknown"
             daemon.until(lambda: books.states() == {"unknown": 2, "completed": 1}, "and is unknown again")
             assert len([call for call in other.of("still-unknown") if call["method"] == "POST"]) == 1
-            assert daemon.lines("an unknown outcome is known")
+            assert daemon.lines("reconciled")
 
 
 def posts(other):
@@ -159,7 +159,7 @@ def test_an_id_that_would_be_another_path_is_not_asked_for(tmp_path, books, list
         with Daemon(tmp_path, scenes.outside(books, listen, do, breaker={"failures": 100})) as daemon:
             daemon.ready()
             post(listen, "..", "a/b", "%2e%2e", ".")
-            told = "an unknown outcome cannot be asked for and stays unknown"
+            told = "cannot reconcile; the outcome stays unknown"
             daemon.until(lambda: len(daemon.lines(told)) >= 4, "it is told")
             assert books.states() == {"unknown": 4}
             assert len(posts(other)) == 4 == len(other.calls)
@@ -173,7 +173,7 @@ def test_a_server_that_is_down_charges_nobody_and_the_route_waits(tmp_path, book
     with Daemon(tmp_path, settings) as daemon:
         daemon.ready()
         post(listen, "m1", "m2", "m3")
-        daemon.until(lambda: daemon.lines("too much fails in a row: the route pauses and probes"), "the breaker opens")
+        daemon.until(lambda: daemon.lines("circuit breaker open: the route pauses and probes"), "the breaker opens")
         assert "dead" not in books.states() and "failed" not in books.states()
         with OnPort(port):
             daemon.until(lambda: books.states() == {"completed": 3}, "all are done once it is there")
@@ -273,7 +273,7 @@ def test_a_program_that_vanishes_stops_its_route_and_loses_nothing(tmp_path, boo
         daemon.ready()
         os.rename(do["exec"][0], tmp_path / "gone")
         post(listen, "m1")
-        daemon.until(lambda: daemon.lines("a call could not be made"), "it is told")
+        daemon.until(lambda: daemon.lines("cannot make a call; its message is given back"), "it is told")
         assert not set(books.states()) & {"dead", "failed", "unknown"}
         os.rename(tmp_path / "gone", do["exec"][0])
         daemon.until(lambda: books.states() == {"completed": 1}, "done when it is back")

@@ -13,7 +13,7 @@ from daemon import Daemon
 from listen import Listen, Other
 from pg import pg_server, wait_for  # noqa: F401
 
-HELD = "the route waits: its settings are not those that are stored"
+HELD = "route held: its settings are not those that are stored"
 
 
 @pytest.fixture(params=["postgres", "sqlite"])
@@ -58,7 +58,7 @@ def test_a_refused_route_waits_and_keeps_house_while_the_others_run(tmp_path, bo
     settings["routes"]["others"] = {**settings["routes"]["books"], "from": other.settings()}
     with Daemon(tmp_path, settings) as daemon:
         daemon.until(lambda: daemon.lines(HELD), "it is held")
-        daemon.until(lambda: daemon.lines("all routes run but those that wait"), "the others run")
+        daemon.until(lambda: daemon.lines("ready, but for routes that are held"), "the others run")
         wait_for(lambda: other.post(event(1), id="m1")[0] == 202, "the other route runs")
         assert listen.post(event(1), id="m1")[0] == 503
         status, text = daemon.get("/readyz")
@@ -78,7 +78,7 @@ def test_a_refused_route_waits_and_keeps_house_while_the_others_run(tmp_path, bo
         words[words.index("...")] = "ticket 811"
         words[words.index("--store") + 1] = books.url
         assert run(*words[1:]).code == 0
-        daemon.until(lambda: daemon.lines("the route goes on: its settings are stored"), "it goes on")
+        daemon.until(lambda: daemon.lines("route resumes: its settings are stored"), "it goes on")
         daemon.ready()
         assert listen.post(event(2), id="m2")[0] == 202
         assert daemon.metric("semel_route_held", consumer="books") == 0

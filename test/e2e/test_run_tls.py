@@ -155,7 +155,7 @@ def expect_no_secret(*texts):
 
 def says(daemon, name, words):
     """The route has told its mistake in the log."""
-    told = [line for line in daemon.lines("the source delivers nothing") if line["consumer"] == name]
+    told = [line for line in daemon.lines("cannot poll the source; retrying") if line["consumer"] == name]
     return any(line["level"] == "error" and all(word in line["error"] for word in words) for line in told)
 
 

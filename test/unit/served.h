@@ -55,6 +55,16 @@ static inline semel_status served_open(struct served *s, const char *text)
     return semel__serve_new(&s->serve, s->reading.conf, s->stats, &s->view, NULL, &s->err);
 }
 
+/* Requests of all paths wait at most so long. */
+static inline void served_patience(struct served *s, int64_t ms)
+{
+    s->serve->answer_ms = ms;
+    for (size_t i = 0; i < s->serve->n_listeners; i++)
+        for (size_t k = 0; k < s->serve->listeners[i].n_routes; k++)
+            if (s->serve->listeners[i].routes[k].timeout_ms == SEMEL_ANSWER_MS)
+                s->serve->listeners[i].routes[k].timeout_ms = (uint64_t)ms;
+}
+
 static inline void served_start(struct served *s)
 {
     s->client.port = semel__serve_port(s->serve, SEMEL_STR("127.0.0.1:0"));

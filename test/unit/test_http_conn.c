@@ -16,7 +16,7 @@ struct wire {
     struct semel_http_route routes[2];
     struct semel_conn *conn;
     struct semel_http_exchange *x; /* with the handler, or answered and on its way back */
-    unsigned alive, handled;
+    unsigned alive, handled, overdue;
     struct semel_buf out;
 };
 
@@ -215,6 +215,41 @@ static void an_exchange_outlives_its_connection(void **state)
     wire_done(&wire);
 }
 
+static void is_overdue(void *ctx, struct semel_http_exchange *x)
+{
+    struct wire *wire = ctx;
+    wire->overdue++;
+    assert_ptr_equal(semel__http_kept(x), wire);
+}
+
+static void a_handler_hears_of_an_answer_that_is_overdue_until_it_is_given(void **state)
+{
+    (void)state;
+    for (int gone = 0; gone < 2; gone++) { /* also of one whose client has gone */
+        struct wire wire;
+        wire_init(&wire);
+        wire.routes[1].timeout_ms = 1000;
+        wire.routes[1].overdue = is_overdue;
+        put(&wire, POST);
+        semel__http_keep(wire.x, &wire);
+        if (gone) {
+            semel__conn_free(wire.conn);
+            wire.conn = NULL;
+        }
+        semel__conn_tick(&wire.env, 999);
+        assert_int_equal(wire.overdue, 0);
+        semel__conn_tick(&wire.env, 1);
+        semel__conn_tick(&wire.env, 1);
+        assert_int_equal(wire.overdue, 2);
+        answer(&wire);
+        semel__conn_tick(&wire.env, 1000);
+        assert_int_equal(wire.overdue, 2);
+        if (!gone)
+            flush(&wire);
+        wire_done(&wire);
+    }
+}
+
 static void a_stopping_server_closes_what_is_idle_and_finishes_the_rest(void **state)
 {
     (void)state;
@@ -309,6 +344,7 @@ int main(void)
         cmocka_unit_test(what_waits_behind_a_request_is_not_read_further),
         cmocka_unit_test(every_wait_ends),
         cmocka_unit_test(an_exchange_outlives_its_connection),
+        cmocka_unit_test(a_handler_hears_of_an_answer_that_is_overdue_until_it_is_given),
         cmocka_unit_test(a_stopping_server_closes_what_is_idle_and_finishes_the_rest),
         cmocka_unit_test(without_memory_a_request_is_put_off_or_the_connection_ends),
         cmocka_unit_test(dates_are_those_of_the_protocol),

@@ -16,14 +16,21 @@ static struct semel_arena arena;
 static struct semel_delivery *deliveries;
 static size_t n_deliveries;
 
+static struct semel_broker *worker_of(const char *route)
+{
+    struct semel_broker *made = semel__serve_ingest(served.serve, served_route(&served, route));
+    assert_non_null(made);
+    semel__ingest_serve(made, true);
+    return made;
+}
+
 static int up(void **state)
 {
     (void)state;
     served = (struct served){0};
     semel__arena_init(&arena, (size_t)1 << 30);
     assert_int_equal(served_open(&served, SERVED_ROUTES), SEMEL_OK);
-    broker = semel__serve_ingest(served.serve, served_route(&served, "in"));
-    assert_non_null(broker);
+    broker = worker_of("in");
     served_start(&served);
     return 0;
 }
@@ -421,7 +428,7 @@ static void strangers_are_not_heard(void **state)
 static void a_request_that_waits_too_long_is_503_and_its_late_verdict_is_dropped(void **state)
 {
     (void)state;
-    served.serve->answer_ms = 1500; /* enough for the poll below */
+    served_patience(&served, 1500); /* enough for the poll below */
     int fd = post("", "polled");
     poll_for(1);
     struct reply reply = served_reply(fd);
@@ -439,7 +446,7 @@ static void a_request_that_waits_too_long_is_503_and_its_late_verdict_is_dropped
 static void a_batch_of_which_a_part_waits_too_long_tells_the_rest(void **state)
 {
     (void)state;
-    served.serve->answer_ms = 1500;
+    served_patience(&served, 1500);
     char *text = events(3);
     int fd = post("Content-Type: application/x-ndjson\r\n", text);
     free(text);
@@ -452,12 +459,18 @@ static void a_batch_of_which_a_part_waits_too_long_tells_the_rest(void **state)
     ack_with(1, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
 }
 
-static void wait_until_waiting(size_t n)
+static struct semel_ingest *endpoint(void)
 {
     struct semel_ingest *ingest = served.serve->ingests;
-    size_t waiting = 0;
     while (!semel__str_eqz(ingest->route->name, "in"))
-        ingest = semel__ingest_next(ingest);
+        ingest = ingest->next;
+    return ingest;
+}
+
+static void wait_until_waiting(size_t n)
+{
+    struct semel_ingest *ingest = endpoint();
+    size_t waiting = 0;
     for (int i = 0; i < WAIT_S * 1000 && waiting != n; i++) {
         (void)poll(NULL, 0, 1);
         pthread_mutex_lock(&ingest->lock);
@@ -479,8 +492,110 @@ static void closing_answers_what_waits_and_what_flies(void **state)
     assert_reply(served_reply(flies), 503, "later");
     assert_reply(served_reply(waits), 503, "later");
     assert_reply(served_reply(post("", "c")), 503, "not running");
-    broker = semel__serve_ingest(served.serve, served_route(&served, "in"));
+    broker = worker_of("in");
     int fd = post("", "d");
+    poll_for(1);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    assert_reply(served_reply(fd), 202, "accepted");
+}
+
+/* ---- several workers ---------------------------------------------------------------------------------- */
+
+static size_t poll_as(struct semel_broker *worker, size_t max, struct semel_delivery **ret)
+{
+    size_t n;
+    assert_int_equal(semel_broker_poll(worker, max, 0, &arena, ret, &n, &served.err), SEMEL_OK);
+    return n;
+}
+
+/* A request with n parts waits. */
+static int post_events(size_t n)
+{
+    char *text = events(n);
+    int fd = post("Content-Type: application/x-ndjson\r\n", text);
+    free(text);
+    wait_until_waiting(n);
+    return fd;
+}
+
+static void workers_share_what_comes_and_each_answers_its_own(void **state)
+{
+    (void)state;
+    struct semel_broker *other = worker_of("in");
+    struct semel_delivery *first, *second;
+    int fd = post_events(3);
+    assert_int_equal(poll_as(broker, 2, &first), 2);
+    assert_int_equal(poll_as(other, 2, &second), 1);
+    assert_int_equal(semel_broker_reopen(other, &served.err), SEMEL_OK); /* the third goes back; the others stay */
+    assert_int_equal(answer_ack(broker, &first[0].tag, 1, &served.err), SEMEL_OK);
+    assert_int_equal(answer_ack(broker, &first[1].tag, 1, &served.err), SEMEL_OK);
+    struct reply reply = served_reply(fd);
+    assert_non_null(strstr(reply.body, "{\"result\":\"later\",\"code\":503}]"));
+    assert_null(strstr(reply.body, "[{\"result\":\"later\""));
+    reply_done(&reply);
+    semel_broker_close(broker); /* the route runs as long as one of them serves */
+    broker = other;
+    fd = post("", "x");
+    poll_for(1);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    assert_reply(served_reply(fd), 202, "accepted");
+}
+
+static void with_an_order_one_worker_gets_all_parts_and_none_behind_one_that_went_back(void **state)
+{
+    /* I13 */
+    (void)state;
+    endpoint()->ordered = true;
+    struct semel_broker *other = worker_of("in");
+    struct semel_delivery *some;
+    int fd = post_events(4);
+    assert_int_equal(poll_as(broker, 1, &some), 1);
+    uint64_t first = some[0].tag;
+    assert_int_equal(poll_as(other, 10, &some), 0);
+    assert_int_equal(answer_ack(broker, &first, 1, &served.err), SEMEL_OK);
+    assert_int_equal(poll_as(other, 10, &some), 0);
+    assert_int_equal(poll_as(broker, 2, &some), 2);
+    const struct semel_settled done = {.act = SEMEL_ACK, .why = SEMEL_WHY_NEW};
+    const struct semel_reply replies[] = {{some[0].tag, &done, 0}, {some[1].tag, NULL, 2000}};
+    assert_int_equal(semel_broker_answer(broker, replies, 2, &served.err), SEMEL_OK);
+    struct reply reply = served_reply(fd);
+    assert_true(reply_has(&reply, "Retry-After: 2"));
+    assert_non_null(strstr(reply.body, "{\"result\":\"later\",\"code\":503},\n{\"result\":\"later\",\"code\":503}]"));
+    reply_done(&reply);
+    assert_int_equal(poll_as(broker, 10, &some), 0);
+    fd = post("", "x");
+    wait_until_waiting(1);
+    assert_int_equal(poll_as(other, 10, &some), 1);
+    assert_int_equal(answer_tags(other, &some[0].tag, 1, &done, 0, &served.err), SEMEL_OK);
+    assert_reply(served_reply(fd), 202, "accepted");
+    semel_broker_close(other);
+}
+
+static void the_descriptor_is_readable_while_something_waits(void **state)
+{
+    (void)state;
+    int ready = semel_broker_fd(broker);
+    assert_true(nothing_yet(ready));
+    int fd = post("", "x");
+    wait_until_waiting(1);
+    assert_false(nothing_yet(ready));
+    assert_false(nothing_yet(ready));
+    poll_for(1);
+    assert_true(nothing_yet(ready));
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    assert_reply(served_reply(fd), 202, "accepted");
+}
+
+static void who_is_woken_polls_nothing_and_leaves_what_waits(void **state)
+{
+    (void)state;
+    struct semel_delivery *some;
+    size_t n;
+    int fd = post("", "x");
+    wait_until_waiting(1);
+    semel_broker_wake(broker);
+    assert_int_equal(semel_broker_poll(broker, 10, 3600 * 1000, &arena, &some, &n, &served.err), SEMEL_OK);
+    assert_int_equal(n, 0);
     poll_for(1);
     ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
     assert_reply(served_reply(fd), 202, "accepted");
@@ -539,7 +654,40 @@ static void when_a_probe_is_due_one_request_comes_in(void **state)
     close(fd);
 }
 
-static void a_full_door_says_so_and_opens_again(void **state)
+/* P63 */
+static void who_waits_when_the_breaker_opens_is_answered_at_once(void **state)
+{
+    (void)state;
+    int polled = post("", "polled");
+    poll_for(1);
+    int waits = post("", "waits");
+    wait_until_waiting(2);
+    pause_route(SEMEL_BREAKER_OPEN, INT64_C(1800) * 1000000);
+    struct reply reply = served_reply(waits);
+    assert_true(reply_has(&reply, "Retry-After: 1800"));
+    assert_reply(reply, 503, "later");
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    assert_reply(served_reply(polled), 202, "accepted");
+}
+
+static void who_waits_for_a_route_that_is_full_is_answered_at_once(void **state)
+{
+    (void)state;
+    int waits = post("", "waits");
+    wait_until_waiting(1);
+    semel__ingest_full(broker, semel__now(&semel__clock_real) + INT64_C(20) * 1000000);
+    assert_reply(served_reply(waits), 503, "later");
+    struct reply reply = served_reply(post("", "x"));
+    assert_true(reply_has(&reply, "Retry-After: 20"));
+    assert_reply(reply, 503, "too much waits");
+    semel__ingest_full(broker, semel__now(&semel__clock_real) - 1);
+    int fd = post("", "x");
+    poll_for(1);
+    ack_with(0, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, NULL);
+    assert_reply(served_reply(fd), 202, "accepted");
+}
+
+static void a_full_endpoint_says_so_and_opens_again(void **state)
 {
     (void)state;
     int fds[SEMEL_INGEST_PARTS / SEMEL_INGEST_BATCH];
@@ -587,9 +735,15 @@ int main(void)
         CASE(a_request_that_waits_too_long_is_503_and_its_late_verdict_is_dropped),
         CASE(a_batch_of_which_a_part_waits_too_long_tells_the_rest),
         CASE(closing_answers_what_waits_and_what_flies),
+        CASE(workers_share_what_comes_and_each_answers_its_own),
+        CASE(with_an_order_one_worker_gets_all_parts_and_none_behind_one_that_went_back),
+        CASE(the_descriptor_is_readable_while_something_waits),
+        CASE(who_is_woken_polls_nothing_and_leaves_what_waits),
         CASE(while_the_route_pauses_requests_are_503_at_once),
         CASE(when_a_probe_is_due_one_request_comes_in),
-        CASE(a_full_door_says_so_and_opens_again),
+        CASE(who_waits_when_the_breaker_opens_is_answered_at_once),
+        CASE(who_waits_for_a_route_that_is_full_is_answered_at_once),
+        CASE(a_full_endpoint_says_so_and_opens_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

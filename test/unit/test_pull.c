@@ -354,7 +354,7 @@ static void a_long_poll_ends_empty_and_so_does_stopping(void **state)
     size_t n = 0;
     int fd = ask("take?wait=100ms", "");
     assert_ok(e, semel__pull_step(pull, &e->inbox, WAIT_S * 1000, &n, &e->err));
-    assert_reply(served_reply(fd), 200, "[]"); /* by the watch */
+    assert_reply(served_reply(fd), 200, "[]"); /* by the server */
     fd = ask("take?wait=60s", "");
     assert_ok(e, semel__pull_step(pull, &e->inbox, WAIT_S * 1000, &n, &e->err));
     served_stop(&served);
@@ -369,7 +369,7 @@ static void a_worker_that_is_gone_gets_nothing(void **state)
     assert_ok(e, semel__pull_step(pull, &e->inbox, WAIT_S * 1000, &n, &e->err));
     close(fd);
     size_t left = 1;
-    for (int i = 0; i < WAIT_S * 1000 && left > 0; i++) { /* the watch sees it */
+    for (int i = 0; i < WAIT_S * 1000 && left > 0; i++) { /* the server sees it */
         (void)poll(NULL, 0, 1);
         pthread_mutex_lock(&pull->lock);
         left = pull->n;
@@ -463,7 +463,7 @@ static void a_route_that_does_not_run_is_503(void **state)
     assert_reply(served_reply(fd), 503, "not running");
     assert_reply(served_reply(ask("take", "")), 503, "not running");
     pull = semel__serve_pull(served.serve, served_route(&served, "both"));
-    served.serve->answer_ms = 100;
+    served_patience(&served, 100);
     assert_reply(served_reply(ask("take", "")), 503, "too busy"); /* nobody steps */
 }
 

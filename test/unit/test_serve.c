@@ -181,7 +181,7 @@ static void requests_of_operators_are_bounded_and_answered_in_time(void **state)
     struct served other = {0};
     int fds[SEMEL_API_CALLS];
     assert_int_equal(open_operators(&other, "READ_TOKEN"), SEMEL_OK);
-    other.serve->answer_ms = 2000;
+    served_patience(&other, 2000);
     served_start(&other);
     assert_reply(served_reply(ask(&other, IN_TOKEN)), 401, "");
     assert_reply(served_reply(ask(&other, OUT_TOKEN)), 503, "nobody serves the API");
@@ -265,6 +265,7 @@ static int way_up(void **state)
     way = (struct way){.e = e};
     way.broker = semel__serve_ingest(served.serve, served_route(&served, "in"));
     assert_non_null(way.broker);
+    semel__ingest_serve(way.broker, true);
     semel__pump_init(&way.pump, &e->inbox, way.broker, &way.rules);
     way.pump.wait_ms = WAIT_S * 1000;
     return rc;
