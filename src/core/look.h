@@ -125,8 +125,8 @@ struct semel_look_ops {
                            struct semel_error *err);
 
     /* Inside a transaction. Writes down what matches now, at most max rows, oldest first. In: command, who, reason,
-     * force. Out: number, made_us, n, left. n == 0: nothing is written down. INVALID: more than max match. Others cannot
-     * write meanwhile: give states that are not final, or an id. */
+     * force. Out: number, made_us, n, left. n == 0: nothing is written down. INVALID: more than max match. Others
+     * cannot write meanwhile: give states that are not final, or an id. */
     semel_status (*select)(struct semel_store *store, const struct semel_filter *filter, size_t max, int64_t now_us,
                            struct semel_selection *selection, struct semel_error *err);
     /* INVALID: there is none with that number. */

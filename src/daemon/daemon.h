@@ -4,8 +4,8 @@
  *
  * The only room that owns threads. A route is one source thread, which polls the broker, hands out deliveries and
  * applies the answers, and never waits for a handler or a store; and some workers, each one thread with one store
- * connection (on SQLite they share one, store/share.h). Between them is a hand (hand.h). One thread more answers HTTP, one
- * looks at the store for the gauges, and the caller's thread waits for signals.
+ * connection (on SQLite they share one, store/share.h). Between them is a hand (hand.h). One thread more answers HTTP,
+ * one looks at the store for the gauges, and the caller's thread waits for signals.
  *
  * Stopping: the first SIGTERM or SIGINT: nothing new is taken, what runs is finished and answered, what was not begun
  * is given back, within `stop_within`; the second, or the end of that time: at once. Nothing is lost either way: what

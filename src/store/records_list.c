@@ -16,8 +16,8 @@
  * that no page keeps its snapshot for long: an old snapshot holds up the checkpoints of the write-ahead log (P25).
  *
  * Invariants: every matching row behind `after` and up to `until` is in the page. A damaged row is counted by the list,
- * and uses up no place in it. Groups look at no more rows than they may (P44). Nothing here takes a lock that a consumer
- * would wait for.
+ * and uses up no place in it. Groups look at no more rows than they may (P44). Nothing here takes a lock that a
+ * consumer would wait for.
  */
 #include <stdlib.h>
 
