@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * settle.c: the second half of a transaction: it writes what the items have become. inbox.c reports it after the commit.
+ * settle.c: the second half of a transaction: it writes what the items have become. inbox.c reports it afterwards.
  *
  * Invariants: a key of which a row entered or left the unfinished set is always among the key changes; a key whose
  * first row may have changed is woken, in the same transaction, so that nothing parked is ever forgotten; nothing is
