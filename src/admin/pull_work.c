@@ -11,7 +11,7 @@
 #include "admin/pull.h"
 
 #include "base/error.h"
-#include "core/look.h"
+#include "store/query.h"
 
 /* ---- what was taken here --------------------------------------------------------------------------- */
 
@@ -113,7 +113,7 @@ static void look_up(struct semel_pull *pull, struct semel_inbox *inbox, struct p
     struct semel_row *rows;
     size_t n = 0, damaged;
     struct semel_error ignored;
-    if (semel_look_list(inbox->store, &filter, SEMEL_NONE, 1, false, &pull->arena, &rows, &n, &damaged, &ignored) ==
+    if (semel_query_list(inbox->store, &filter, SEMEL_NONE, 1, false, &pull->arena, &rows, &n, &damaged, &ignored) ==
             SEMEL_OK &&
         n == 1)
         call->state = rows[0].live.state;

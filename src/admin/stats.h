@@ -11,7 +11,7 @@
 
 #include "base/metrics.h"
 #include "core/inbox.h"
-#include "core/look.h"
+#include "store/query.h"
 
 struct semel_stats;
 struct semel_route_stats;  /* of one route */

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "cli/cli.h"
 #include "core/consumer.h"
-#include "core/look.h"
+#include "store/query.h"
 #include "core/state.h"
 #include "store/migrations.h"
 #include "ops/ops.h"
@@ -58,7 +58,7 @@ static semel_status read_damage(struct semel_ops *ops, struct semel_str only, st
     for (int state = SEMEL_STATE_PROCESSING; state < SEMEL_STATE_COUNT; state++)
         if (!semel__state_final((enum semel_state)state))
             filter.states |= 1u << state;
-    return semel_look_list(ops->store, &filter, SEMEL_NONE, DAMAGE_LOOK, false, ops->arena, &rows, &n, &view->damaged,
+    return semel_query_list(ops->store, &filter, SEMEL_NONE, DAMAGE_LOOK, false, ops->arena, &rows, &n, &view->damaged,
                            err);
 }
 
@@ -66,9 +66,9 @@ static semel_status read_view(struct semel_ops *ops, struct semel_str only, stru
 {
     semel_status status = read_consumers(ops, only, view, err);
     if (status == SEMEL_OK)
-        status = semel_look_counts(ops->store, only, CAP, CAP, ops->arena, &view->counts, &view->n_counts, err);
+        status = semel_query_counts(ops->store, only, CAP, CAP, ops->arena, &view->counts, &view->n_counts, err);
     if (status == SEMEL_OK)
-        status = semel_look_outbox(ops->store, CAP, &view->events, &view->events_since_us, err);
+        status = semel_query_outbox(ops->store, CAP, &view->events, &view->events_since_us, err);
     if (status == SEMEL_OK)
         status = read_damage(ops, only, view, err);
     for (size_t i = 0; status == SEMEL_OK && i < view->n_counts; i++) {

@@ -33,7 +33,6 @@
 #include "core/row.h"
 
 struct semel_store;
-struct semel_look_ops;
 
 /* ---- facts and changes ---------------------------------------------------------------------------- */
 
@@ -293,6 +292,7 @@ enum semel_store_refusal {
 #define SEMEL_STORE_ATOMIC 1u     /* handlers can write in the store's transaction */
 #define SEMEL_STORE_CONCURRENT 2u /* several transactions can be open at once (else one writer at a time) */
 #define SEMEL_STORE_DURABLE 4u    /* a committed row survives the process */
+#define SEMEL_STORE_SQL 8u        /* operators can query it (store/query.h) */
 
 /* What a purge finds. */
 struct semel_aged {
@@ -429,7 +429,6 @@ struct semel_store_ops {
     semel_status (*positions_list)(struct semel_store *store, struct semel_str consumer, size_t max,
                                    struct semel_arena *arena, struct semel_position **ret, size_t *ret_n,
                                    struct semel_error *err);
-    const struct semel_look_ops *look; /* look.h; NULL: this store has no eyes for operators */
 };
 
 struct semel_store {

@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/str.h"
-#include "core/look.h"
+#include "store/query.h"
 #include "daemon/internal.h"
 
 #define ARENA_MAX ((size_t)128 << 20)
@@ -223,7 +223,7 @@ static semel_status list_unknown(struct outside *o, size_t max, struct semel_row
     size_t damaged;
     *ret_n = 0;
     semel__arena_reset(&o->arena);
-    semel_status status = semel_look_list(worker->store, &filter, o->ask_after, max, false, &o->arena, ret, ret_n,
+    semel_status status = semel_query_list(worker->store, &filter, o->ask_after, max, false, &o->arena, ret, ret_n,
                                           &damaged, &err);
     if (status == SEMEL_OK && *ret_n > 0)
         status = semel_store_now(worker->store, ret_store_us, &err);

@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "base/str.h"
-#include "core/look.h"
+#include "store/query.h"
 #include "daemon/internal.h"
 
 #define COUNT_CAP 10000
@@ -311,7 +311,7 @@ static semel_status count(struct semel_unit *unit, struct semel_store *store, st
     struct daemon_route *route = route_of(unit);
     struct semel_count *counts;
     size_t n;
-    semel_status status = semel_look_counts(store, route->conf->name, COUNT_CAP, 0, arena, &counts, &n, err);
+    semel_status status = semel_query_counts(store, route->conf->name, COUNT_CAP, 0, arena, &counts, &n, err);
     if (status == SEMEL_OK)
         semel__stats_look(route->stats, counts, n, semel__now(&semel__clock_real));
     return status;

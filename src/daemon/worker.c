@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "core/look.h"
+#include "store/query.h"
 #include "daemon/internal.h"
 #include "daemon/positions.h"
 
@@ -250,7 +250,7 @@ void semel__daemon_count_unknown(struct daemon_worker *worker, struct semel_aren
         return;
     worker->unknown.next_us = now_us + COUNT_EVERY_US;
     semel__arena_reset(arena);
-    if (semel_look_counts(worker->store, conf->name, conf->unknown_max, 0, arena, &counts, &n, &err) != SEMEL_OK)
+    if (semel_query_counts(worker->store, conf->name, conf->unknown_max, 0, arena, &counts, &n, &err) != SEMEL_OK)
         return; /* it stays as it was; whoever needs the store says what is wrong with it */
     for (size_t i = 0; i < n; i++)
         full |= counts[i].state == SEMEL_STATE_UNKNOWN && counts[i].n >= conf->unknown_max;

@@ -93,8 +93,8 @@ semel_status semel__bulk_count(struct semel_ops *ops, const struct semel_filter 
 {
     *ret = (struct semel_groups){0};
     *ret_total = 0;
-    semel_status status = semel_look_groups(ops->store, filter, LOOKED_AT_MAX, SEMEL_SELECTION_MAX + 1, ops->arena,
-                                            &ret->groups, &ret->n, &ret->capped, err);
+    semel_status status = semel_query_groups(ops->store, filter, LOOKED_AT_MAX, SEMEL_SELECTION_MAX + 1, ops->arena,
+                                             &ret->groups, &ret->n, &ret->capped, err);
     for (size_t i = 0; status == SEMEL_OK && i < ret->n; i++)
         *ret_total += ret->groups[i].n;
     if (status == SEMEL_OK && ret->capped)
@@ -119,7 +119,7 @@ semel_status semel__bulk_select(struct semel_ops *ops, const struct semel_filter
     semel_status status = semel_store_begin(ops->store, SEMEL_TX_OWN, &now_us, err);
     if (status != SEMEL_OK)
         return status;
-    status = semel_look_select(ops->store, filter, SEMEL_SELECTION_MAX, now_us, ret, err);
+    status = semel_query_select(ops->store, filter, SEMEL_SELECTION_MAX, now_us, ret, err);
     if (status == SEMEL_OK)
         return semel_store_commit(ops->store, err);
     semel_store_rollback(ops->store);
@@ -129,7 +129,7 @@ semel_status semel__bulk_select(struct semel_ops *ops, const struct semel_filter
 semel_status semel__bulk_find(struct semel_ops *ops, int64_t number, struct semel_selection *ret, bool *ret_found,
                               struct semel_error *err)
 {
-    semel_status status = semel_look_selection(ops->store, number, ops->arena, ret, err);
+    semel_status status = semel_query_selection(ops->store, number, ops->arena, ret, err);
     *ret_found = status == SEMEL_OK;
     return status == SEMEL_INVALID && err->cls == SEMEL_CLASS_PERMANENT ? SEMEL_OK : status;
 }
@@ -302,8 +302,8 @@ static semel_status read_row(struct semel_bulk *b, struct semel_str consumer, st
                                   .received_before_us = SEMEL_NONE,
                                   .received_after_us = SEMEL_NONE};
     size_t n = 0, damaged;
-    semel_status status = semel_look_list(b->ops->store, &filter, SEMEL_NONE, 1, false, &b->arena, ret, &n, &damaged,
-                                          err);
+    semel_status status = semel_query_list(b->ops->store, &filter, SEMEL_NONE, 1, false, &b->arena, ret, &n, &damaged,
+                                           err);
     *ret = n == 1 ? *ret : NULL;
     return status;
 }
@@ -434,8 +434,8 @@ static semel_status mark(struct semel_bulk *b, int64_t place, struct semel_error
         int64_t now_us;
         status = semel_store_begin(store, SEMEL_TX_OWN, &now_us, err);
         if (status == SEMEL_OK) {
-            status = semel_look_mark(store, b->selection.number, place, semel__str(semel__answer_name(b->answer.kind)),
-                                     err);
+            status = semel_query_mark(store, b->selection.number, place, semel__str(semel__answer_name(b->answer.kind)),
+                                      err);
             if (status == SEMEL_OK)
                 status = semel_store_commit(store, err);
             else
@@ -491,7 +491,7 @@ static semel_status handle_one(struct semel_bulk *b, struct semel_error *err)
 {
     struct semel_selected *rows = NULL;
     size_t n = 0;
-    semel_status status = semel_look_selected(b->ops->store, b->selection.number, 1, &b->arena, &rows, &n, err);
+    semel_status status = semel_query_selected(b->ops->store, b->selection.number, 1, &b->arena, &rows, &n, err);
     b->over = status == SEMEL_OK && n == 0;
     if (status != SEMEL_OK || n == 0)
         return status;

@@ -93,7 +93,7 @@ semel_status semel__ops_consumer(struct semel_ops *ops, struct semel_str name, s
     size_t n = 0;
     semel_status status = semel_store_consumer_read(ops->store, name, false, ops->arena, &stored, err);
     if (status == SEMEL_OK && !semel__str_given(stored.settings))
-        status = semel_look_counts(ops->store, name, 1, 1, ops->arena, &counts, &n, err);
+        status = semel_query_counts(ops->store, name, 1, 1, ops->arena, &counts, &n, err);
     *ret_known = semel__str_given(stored.settings) || n > 0;
     if (status == SEMEL_OK && *ret_known)
         status = semel__consumer_use(name, stored.settings, &ret->policy, NULL, err);

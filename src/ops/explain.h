@@ -13,7 +13,7 @@
 
 #include "base/str.h"
 #include "core/inbox.h"
-#include "core/look.h"
+#include "store/query.h"
 
 #define SEMEL_EXPLAIN_MAX 16384
 #define SEMEL_EXPLAIN_KEY_MAX 1000 /* rows of an order key that are looked at */

@@ -207,8 +207,8 @@ semel_status semel__ops_list(struct semel_ops *ops, const struct semel_query *qu
                              struct semel_error *err)
 {
     *ret = (struct semel_list){0};
-    semel_status status = semel_look_list(ops->store, &query->filter, query->after, query->limit + 1, false, ops->arena,
-                                          &ret->rows, &ret->n, &ret->damaged, err);
+    semel_status status = semel_query_list(ops->store, &query->filter, query->after, query->limit + 1, false,
+                                           ops->arena, &ret->rows, &ret->n, &ret->damaged, err);
     ret->more = ret->n > query->limit;
     ret->n = ret->more ? query->limit : ret->n;
     return status;
@@ -221,8 +221,8 @@ semel_status semel__ops_groups(struct semel_ops *ops, const struct semel_query *
     if (query->after != SEMEL_NONE)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "after is for lists: groups have no pages; take a larger limit");
-    return semel_look_groups(ops->store, &query->filter, SEMEL_GROUPED_MAX, query->limit, ops->arena, &ret->groups,
-                             &ret->n, &ret->capped, err);
+    return semel_query_groups(ops->store, &query->filter, SEMEL_GROUPED_MAX, query->limit, ops->arena, &ret->groups,
+                              &ret->n, &ret->capped, err);
 }
 
 /* ---- one message --------------------------------------------------------------------------------- */
@@ -239,8 +239,8 @@ semel_status semel__ops_find(struct semel_ops *ops, struct semel_str consumer, s
     *ret = (struct semel_find){.found = SEMEL_FOUND_NONE};
     semel_status status = semel__id_check("the message id", id, 1, err);
     if (status == SEMEL_OK)
-        status = semel_look_list(ops->store, &filter, SEMEL_NONE, SEMEL_HOMONYMS_MAX, with_payload, ops->arena,
-                                 &ret->rows, &ret->n, &damaged, err);
+        status = semel_query_list(ops->store, &filter, SEMEL_NONE, SEMEL_HOMONYMS_MAX, with_payload, ops->arena,
+                                  &ret->rows, &ret->n, &damaged, err);
     if (status == SEMEL_OK && ret->n > 0)
         ret->found = ret->n > 1 ? SEMEL_FOUND_SEVERAL : SEMEL_FOUND;
     else if (damaged > 0)
@@ -255,7 +255,7 @@ static bool tell_purged(struct semel_ops *ops, struct semel_str id, struct semel
     struct semel_row row = {.consumer = consumer, .source = source, .id = id, .version = SEMEL_NONE};
     struct semel_history history;
     char made[SEMEL_TIME_TEXT], mark[SEMEL_TIME_TEXT];
-    if (semel_look_history(ops->store, &row, 1, ops->arena, &history, NULL) != SEMEL_OK ||
+    if (semel_query_history(ops->store, &row, false, 1, ops->arena, &history, NULL) != SEMEL_OK ||
         history.watermark_us == SEMEL_NONE || made_us >= history.watermark_us)
         return false;
     semel__time_format(made_us, made);
@@ -349,7 +349,8 @@ semel_status semel__ops_facts(struct semel_ops *ops, const struct semel_row *row
     if (status == SEMEL_OK && !said && semel__str_given(row->order_key)) /* as the first message of a key settles it */
         policy->order = row->version != SEMEL_NONE ? SEMEL_ORDER_VERSION : SEMEL_ORDER_ARRIVAL;
     if (status == SEMEL_OK)
-        status = semel_look_history(ops->store, row, HISTORY_MAX, ops->arena, history, err);
+        status = semel_query_history(ops->store, row, policy->order == SEMEL_ORDER_VERSION, HISTORY_MAX, ops->arena,
+                                     history, err);
     *ret = (struct semel_ops_facts){.row = row,
                                     .policy = policy,
                                     .history = history,

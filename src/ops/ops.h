@@ -15,7 +15,7 @@
 #include "base/object.h"
 #include "core/consumer.h"
 #include "core/inbox.h"
-#include "core/look.h"
+#include "store/query.h"
 #include "ops/explain.h"
 
 /* One store connection and who acts on it. A handle belongs to one thread. */

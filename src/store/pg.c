@@ -115,7 +115,8 @@ int64_t semel__pg_trips(struct semel_store *store)
 /* The one table, under each of its names. */
 #define OPS(scheme)                                                                                                    \
     {                                                                                                                  \
-        .name = scheme, .capabilities = SEMEL_STORE_ATOMIC | SEMEL_STORE_CONCURRENT | SEMEL_STORE_DURABLE,             \
+        .name = scheme,                                                                                                \
+        .capabilities = SEMEL_STORE_ATOMIC | SEMEL_STORE_CONCURRENT | SEMEL_STORE_DURABLE | SEMEL_STORE_SQL,           \
         .size = sizeof(struct pg_store), .open = pg_open, .close = pg_close, .reopen = pg_reopen, .native = pg_native, \
         .migrate = semel__pg_migrate, .begin = semel__pg_begin, .commit = semel__pg_commit,                            \
         .rollback = semel__pg_rollback, .savepoint = semel__pg_savepoint, .rollback_to = semel__pg_rollback_to,        \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * records.h: the operations of the store contract (core/store.h, core/look.h) that are written once, over the SQL port
- * (sql.h).
+ * records.h: the operations of the store contract that are written once, over the SQL port (sql.h). What
+ * operators ask is in query.h.
  *
  *   records_audit.c       what people did
  *   records_consumers.c   settings and names of consumers
@@ -19,7 +19,7 @@
 #ifndef SEMEL_STORE_RECORDS_H
 #define SEMEL_STORE_RECORDS_H
 
-#include "core/look.h"
+#include "store/query.h"
 #include "store/sql.h"
 
 semel_status semel__record_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
@@ -58,24 +58,6 @@ semel_status semel__record_purge_side(struct semel_store *store, struct semel_st
 semel_status semel__record_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
                                       char ret_id[37], struct semel_error *err);
 
-semel_status semel__record_counts(struct semel_store *store, struct semel_str consumer, int64_t cap, int64_t final_cap,
-                                  struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
-                                  struct semel_error *err);
-semel_status semel__record_outbox_count(struct semel_store *store, int64_t cap, int64_t *ret_n, int64_t *ret_oldest_us,
-                                        struct semel_error *err);
-
-semel_status semel__record_history(struct semel_store *store, const struct semel_row *row, size_t max,
-                                   struct semel_arena *arena, struct semel_history *ret, struct semel_error *err);
-
-semel_status semel__record_list(struct semel_store *store, const struct semel_filter *filter, int64_t after_arrival,
-                                size_t max, bool with_payload, struct semel_arena *arena, struct semel_row **ret,
-                                size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
-semel_status semel__record_groups(struct semel_store *store, const struct semel_filter *filter, int64_t cap, size_t max,
-                                  struct semel_arena *arena, struct semel_group **ret, size_t *ret_n, bool *ret_capped,
-                                  struct semel_error *err);
-semel_status semel__record_select(struct semel_store *store, const struct semel_filter *filter, size_t max,
-                                  int64_t now_us, struct semel_selection *selection, struct semel_error *err);
-
 semel_status semel__record_positions_take(struct semel_store *store, struct semel_str consumer,
                                           struct semel_position *items, size_t n, int64_t now_us,
                                           struct semel_error *err);
@@ -88,13 +70,6 @@ semel_status semel__record_positions_set(struct semel_store *store, struct semel
 semel_status semel__record_positions_list(struct semel_store *store, struct semel_str consumer, size_t max,
                                           struct semel_arena *arena, struct semel_position **ret, size_t *ret_n,
                                           struct semel_error *err);
-
-semel_status semel__record_selection(struct semel_store *store, int64_t number, struct semel_arena *arena,
-                                     struct semel_selection *ret, struct semel_error *err);
-semel_status semel__record_selected(struct semel_store *store, int64_t number, size_t max, struct semel_arena *arena,
-                                    struct semel_selected **ret, size_t *ret_n, struct semel_error *err);
-semel_status semel__record_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
-                                struct semel_error *err);
 
 /* The columns of the fragment `row`, copied to the arena. INVALID, BROKEN: the row is damaged. RETRY: no memory. */
 semel_status semel__record_row(const struct sql_row *row, struct semel_arena *arena, struct semel_row *ret,
@@ -112,8 +87,6 @@ semel_status semel__record_large(struct semel_store *store, struct semel_str con
 
 semel_status semel__record_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
 
-extern const struct semel_look_ops semel__record_look;
-
 /* Their places in a driver's struct semel_store_ops. */
 #define SEMEL_RECORDS                                                                                   \
     .audit = semel__record_audit, .consumer_get = semel__record_consumer_get,                           \
@@ -125,6 +98,6 @@ extern const struct semel_look_ops semel__record_look;
     .watermark = semel__record_watermark, .aged = semel__record_aged, .purge = semel__record_purge,     \
     .purge_business = semel__record_purge_business, .purge_side = semel__record_purge_side,             \
     .outbox_put = semel__record_outbox_put, .scan = semel__record_scan, .parked = semel__record_parked, \
-    .large = semel__record_large, .settle = semel__record_settle, .look = &semel__record_look
+    .large = semel__record_large, .settle = semel__record_settle
 
 #endif

@@ -5,6 +5,7 @@
  * Invariants: no count looks at more rows than it may (P44), or takes a lock that a consumer would wait for; all counts
  * are of one snapshot.
  */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "core/state.h"
@@ -159,16 +160,19 @@ static semel_status collect(struct counting *c, struct sql_list *ret, struct sem
     return SEMEL_OK;
 }
 
-semel_status semel__record_counts(struct semel_store *store, struct semel_str consumer, int64_t cap, int64_t final_cap,
-                                  struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
-                                  struct semel_error *err)
+semel_status semel_query_counts(struct semel_store *store, struct semel_str consumer, int64_t cap, int64_t final_cap,
+                                struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
+                                struct semel_error *err)
 {
     const struct sql_list empty = {.arena = arena, .size = sizeof(COUNT)};
-    struct counting c = {.db = semel__db_of(store), .arena = arena, .names = empty, .processing = empty};
+    struct counting c = {.db = semel__db_query(store, err), .arena = arena, .names = empty, .processing = empty};
     struct sql_list counts = empty;
     bool begun = false;
     c.held = c.final = empty;
     c.args = (struct args){.limit = CONSUMERS_MAX + 1, .cap = cap, .final_cap = final_cap};
+    assert(cap > 0 && final_cap >= 0);
+    if (c.db == NULL)
+        return SEMEL_INVALID;
     semel_status status = c.db->driver->snapshot(c.db, &begun, err);
     if (status == SEMEL_OK)
         status = find_names(&c, consumer, err);
@@ -191,13 +195,16 @@ semel_status semel__record_counts(struct semel_store *store, struct semel_str co
     return status;
 }
 
-semel_status semel__record_outbox_count(struct semel_store *store, int64_t cap, int64_t *ret_n, int64_t *ret_oldest_us,
-                                        struct semel_error *err)
+semel_status semel_query_outbox(struct semel_store *store, int64_t cap, int64_t *ret_n, int64_t *ret_oldest_us,
+                                struct semel_error *err)
 {
-    struct sql *db = semel__db_of(store);
+    struct sql *db = semel__db_query(store, err);
     const struct args args = {.cap = cap};
     COUNT count = {.oldest_us = SEMEL_NONE};
     struct sql_into into = {SQL_FIELDS(count_fields), .items = &count, .size = sizeof count};
+    assert(cap > 0);
+    if (db == NULL)
+        return SEMEL_INVALID;
     semel__db_start(db, "counting the outbox");
     semel__db_run(db, SQL_count_outbox, SQL_ONE(args_fields, &args), NULL, semel__db_read_item, &into);
     semel_status status = semel__db_flush(db, err);

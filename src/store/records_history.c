@@ -7,6 +7,7 @@
  * has a check of its own when it is read, so texts are cut at the bound that they are written with. All lists come
  * from one snapshot.
  */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "core/state.h"
@@ -158,17 +159,18 @@ static semel_status end_place(struct place *place, struct semel_arena *arena, st
 
 /* ---- all of it ----------------------------------------------------------------------------------- */
 
-semel_status semel__record_history(struct semel_store *store, const struct semel_row *row, size_t max,
-                                   struct semel_arena *arena, struct semel_history *ret, struct semel_error *err)
+semel_status semel_query_history(struct semel_store *store, const struct semel_row *row, bool by_version, size_t max,
+                                 struct semel_arena *arena, struct semel_history *ret, struct semel_error *err)
 {
-    struct sql *db = semel__db_of(store);
+    struct sql *db = semel__db_query(store, err);
     struct args args = {.consumer = row->consumer, .source = row->source, .id = row->id};
     struct place place = {
         .history = {.head_version = SEMEL_NONE, .last_version = SEMEL_NONE, .watermark_us = SEMEL_NONE}};
     struct sql_into into = {SQL_FIELDS(place_fields), .arena = arena, .items = &place, .size = sizeof place};
     struct sql_list lists[LISTS];
     bool begun = false;
-    semel_status status = db->driver->snapshot(db, &begun, err);
+    assert(max > 0);
+    semel_status status = db != NULL ? db->driver->snapshot(db, &begun, err) : SEMEL_INVALID;
     if (status != SEMEL_OK)
         return status;
     args.limit = semel__db_limit(max < INT32_MAX ? max + 1 : max);
@@ -179,8 +181,8 @@ semel_status semel__record_history(struct semel_store *store, const struct semel
         lists[i] = (struct sql_list){lines[i].fields, lines[i].n_fields, .arena = arena, .size = lines[i].size};
         semel__db_run(db, lines[i].id, SQL_ONE(args_fields, &args), NULL, semel__db_read_list, &lists[i]);
     }
-    semel__db_run(db, row->version != SEMEL_NONE ? SQL_history_place_version : SQL_history_place,
-                  SQL_ONE(args_fields, &args), NULL, semel__db_read_item, &into);
+    semel__db_run(db, by_version ? SQL_history_place_version : SQL_history_place, SQL_ONE(args_fields, &args), NULL,
+                  semel__db_read_item, &into);
     status = end_lists(lists, max, semel__db_flush(db, err), &place.history, err);
     db->driver->snapshot_end(db, begun);
     if (status == SEMEL_OK)

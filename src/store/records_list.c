@@ -19,6 +19,8 @@
  * and uses up no place in it. Groups look at no more rows than they may (P44). Nothing here takes a lock that a
  * consumer would wait for.
  */
+#include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "core/state.h"
@@ -206,7 +208,7 @@ static semel_status walk_consumers(struct listing *l, struct semel_error *err)
 static semel_status start(struct listing *l, struct semel_store *store, const struct semel_filter *filter,
                           const char *doing, struct semel_error *err)
 {
-    l->db = semel__db_of(store);
+    l->db = semel__db_query(store, err);
     l->doing = doing;
     l->way = way_of(filter);
     l->args.filter = *filter;
@@ -214,6 +216,8 @@ static semel_status start(struct listing *l, struct semel_store *store, const st
     l->args.after = -1;
     semel__arena_init(&l->names, INT32_MAX);
     l->walks = (struct sql_list){SQL_FIELDS(walk_fields), .arena = &l->names, .size = sizeof(struct walk)};
+    if (l->db == NULL)
+        return SEMEL_INVALID;
     if (!sound(filter))
         return SEMEL_OK;
     if (l->way == BY_ID && !semel__str_given(filter->source))
@@ -364,12 +368,13 @@ static semel_status give_rows(const struct listing *l, struct semel_arena *arena
     return SEMEL_OK;
 }
 
-semel_status semel__record_list(struct semel_store *store, const struct semel_filter *filter, int64_t after_arrival,
-                                size_t max, bool with_payload, struct semel_arena *arena, struct semel_row **ret,
-                                size_t *ret_n, size_t *ret_damaged, struct semel_error *err)
+semel_status semel_query_list(struct semel_store *store, const struct semel_filter *filter, int64_t after_arrival,
+                              size_t max, bool with_payload, struct semel_arena *arena, struct semel_row **ret,
+                              size_t *ret_n, size_t *ret_damaged, struct semel_error *err)
 {
     struct listing l = {.arena = arena, .items = {.size = sizeof(struct listed)}};
     struct semel_row *rows = NULL;
+    assert(max > 0);
     semel_status status = start(&l, store, filter, "listing the inbox", err);
     l.args.after = after_arrival != SEMEL_NONE ? after_arrival : -1;
     l.args.with_payload = with_payload;
@@ -431,12 +436,13 @@ static semel_status read_group(void *ctx, size_t item, const struct sql_row *row
     return place != NULL ? SEMEL_OK : semel__fail_memory(err);
 }
 
-semel_status semel__record_groups(struct semel_store *store, const struct semel_filter *filter, int64_t cap, size_t max,
-                                  struct semel_arena *arena, struct semel_group **ret, size_t *ret_n, bool *ret_capped,
-                                  struct semel_error *err)
+semel_status semel_query_groups(struct semel_store *store, const struct semel_filter *filter, int64_t cap, size_t max,
+                                struct semel_arena *arena, struct semel_group **ret, size_t *ret_n, bool *ret_capped,
+                                struct semel_error *err)
 {
     struct listing l = {0};
     struct grouping g = {.groups = {.arena = arena, .size = sizeof(**ret)}};
+    assert(cap > 0 && max > 0);
     semel_status status = start(&l, store, filter, "grouping the inbox", err);
     l.args.cap = cap;
     l.args.limit = semel__db_limit(max);
@@ -502,6 +508,29 @@ static const struct sql_field number_fields[] = {
     SQL_MUST(MAKING, selection.number, number, 1, INT64_MAX),
 };
 
+static semel_status check_selection(const struct semel_selection *s, struct semel_error *err)
+{
+    if (!semel__str_eqz(s->command, "retry") && !semel__str_eqz(s->command, "discard") &&
+        !semel__str_eqz(s->command, "resolve"))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "a selection is for one of these: retry, discard, resolve");
+    if (s->reason.n == 0 || s->reason.n > SEMEL_ERROR_TEXT_MAX || !semel__utf8_valid(s->reason))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the reason must be UTF-8 text of 1 to %d bytes",
+                           SEMEL_ERROR_TEXT_MAX);
+    return semel__id_check("who", s->who, 1, err);
+}
+
+/* A person has chosen: a line, besides those of the messages (B4). */
+static semel_status audit_selection(struct semel_store *store, const struct semel_selection *s, int64_t now_us,
+                                    struct semel_error *err)
+{
+    char what[100];
+    snprintf(what, sizeof what, "selection %lld: %.*s of %lld messages", (long long)s->number, (int)s->command.n,
+             s->command.p, (long long)s->n);
+    struct semel_audit line = {.who = s->who, .what = semel__str(what), .reason = s->reason};
+    return semel__record_audit(store, &line, now_us, err);
+}
+
 /* In the order of arrival. PostgreSQL makes the selection by the second statement, SQLite by the first. */
 static semel_status make(struct listing *l, struct making *m, struct semel_error *err)
 {
@@ -521,13 +550,17 @@ static semel_status make(struct listing *l, struct making *m, struct semel_error
     return semel__db_flush(l->db, err);
 }
 
-semel_status semel__record_select(struct semel_store *store, const struct semel_filter *filter, size_t max,
-                                  int64_t now_us, struct semel_selection *selection, struct semel_error *err)
+semel_status semel_query_select(struct semel_store *store, const struct semel_filter *filter, size_t max,
+                                int64_t now_us, struct semel_selection *selection, struct semel_error *err)
 {
     struct listing l = {.arena = &l.names, .items = {.size = sizeof(struct chosen)}};
     struct making m = {.selection = *selection, .now_us = now_us};
+    assert(store->in_tx && max > 0);
     m.selection.number = 0;
-    semel_status status = start(&l, store, filter, "writing down a selection", err);
+    semel_status status = check_selection(selection, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = start(&l, store, filter, "writing down a selection", err);
     if (status == SEMEL_OK)
         status = find_all(&l, max < INT32_MAX ? max + 1 : max, read_chosen, err);
     if (status == SEMEL_OK && l.items.n > max)
@@ -547,17 +580,5 @@ semel_status semel__record_select(struct semel_store *store, const struct semel_
     selection->made_us = now_us;
     selection->n = selection->left = (int64_t)l.items.n;
     selection->done = selection->skipped = selection->refused = 0;
-    return SEMEL_OK;
+    return selection->n > 0 ? audit_selection(store, selection, now_us, err) : SEMEL_OK;
 }
-
-const struct semel_look_ops semel__record_look = {
-    .counts = semel__record_counts,
-    .list = semel__record_list,
-    .groups = semel__record_groups,
-    .history = semel__record_history,
-    .outbox = semel__record_outbox_count,
-    .select = semel__record_select,
-    .selection = semel__record_selection,
-    .selected = semel__record_selected,
-    .mark = semel__record_mark,
-};

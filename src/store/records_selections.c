@@ -6,6 +6,8 @@
  * Invariants: a selection never grows or shrinks; a place is marked once, and the first mark stays; what is left is
  * found by its own index, so that going on costs nothing for what was handled before.
  */
+#include <assert.h>
+
 #include "store/records.h"
 
 struct args {
@@ -42,13 +44,15 @@ static const struct sql_field selected_fields[] = {
     SQL_SHOWN(SELECTED, updated_us, updated_at, 0),
 };
 
-semel_status semel__record_selection(struct semel_store *store, int64_t number, struct semel_arena *arena,
-                                     struct semel_selection *ret, struct semel_error *err)
+semel_status semel_query_selection(struct semel_store *store, int64_t number, struct semel_arena *arena,
+                                   struct semel_selection *ret, struct semel_error *err)
 {
-    struct sql *db = semel__db_of(store);
+    struct sql *db = semel__db_query(store, err);
     const struct args args = {.number = number};
     struct semel_selection s = {.number = number};
     struct sql_into into = {SQL_FIELDS(selection_fields), .arena = arena, .items = &s, .size = sizeof s};
+    if (db == NULL)
+        return SEMEL_INVALID;
     semel__db_start(db, "reading a selection");
     semel__db_run(db, SQL_selection_get, SQL_ONE(args_fields, &args), NULL, semel__db_read_item, &into);
     semel_status status = semel__db_flush(db, err);
@@ -61,12 +65,15 @@ semel_status semel__record_selection(struct semel_store *store, int64_t number, 
     return status;
 }
 
-semel_status semel__record_selected(struct semel_store *store, int64_t number, size_t max, struct semel_arena *arena,
-                                    struct semel_selected **ret, size_t *ret_n, struct semel_error *err)
+semel_status semel_query_selected(struct semel_store *store, int64_t number, size_t max, struct semel_arena *arena,
+                                  struct semel_selected **ret, size_t *ret_n, struct semel_error *err)
 {
-    struct sql *db = semel__db_of(store);
+    struct sql *db = semel__db_query(store, err);
     const struct args args = {.number = number, .limit = semel__db_limit(max)};
     struct sql_list list = {SQL_FIELDS(selected_fields), .arena = arena, .size = sizeof(**ret)};
+    assert(max > 0);
+    if (db == NULL)
+        return SEMEL_INVALID;
     semel__db_start(db, "reading what was selected");
     semel__db_run(db, SQL_selection_left, SQL_ONE(args_fields, &args), NULL, semel__db_read_list, &list);
     semel_status status = semel__db_list_end(&list, semel__db_flush(db, err), err);
@@ -77,14 +84,20 @@ semel_status semel__record_selected(struct semel_store *store, int64_t number, s
     return status;
 }
 
-semel_status semel__record_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
-                                struct semel_error *err)
+semel_status semel_query_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
+                              struct semel_error *err)
 {
     static const struct sql_field changes[] = {{.name = SQL_NAME_changes, .size = sizeof(int64_t)}};
-    struct sql *db = semel__db_of(store);
+    struct sql *db = semel__db_query(store, err);
     const struct args args = {.number = number, .place = place, .result = result};
     int64_t n = 0;
     struct sql_into into = {SQL_FIELDS(changes), .items = &n, .size = sizeof n};
+    assert(store->in_tx);
+    if (db == NULL)
+        return SEMEL_INVALID;
+    if (!semel__str_eqz(result, "done") && !semel__str_eqz(result, "skipped") && !semel__str_eqz(result, "refused"))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "what came of a selected message is one of these: done, skipped, refused");
     semel__db_start(db, "marking a selected message");
     semel__db_run(db, SQL_selection_mark, SQL_ONE(args_fields, &args), NULL, semel__db_read_item, &into);
     semel_status status = semel__db_flush(db, err);

@@ -45,6 +45,15 @@ int64_t semel__db_limit(size_t max)
     return max < INT32_MAX ? (int64_t)max : INT32_MAX;
 }
 
+struct sql *semel__db_query(struct semel_store *store, struct semel_error *err)
+{
+    if ((store->ops->capabilities & SEMEL_STORE_SQL) != 0)
+        return semel__db_of(store);
+    semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "this store (%s) answers no queries of operators",
+                store->ops->name);
+    return NULL;
+}
+
 /* ---- running ------------------------------------------------------------------------------------- */
 
 void semel__db_start(struct sql *db, const char *doing)

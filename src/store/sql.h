@@ -187,6 +187,9 @@ static inline struct sql *semel__db_of(struct semel_store *store)
     return (struct sql *)store; /* the first member */
 }
 
+/* The same for what operators ask, of any store. NULL: it is on no SQL database, which err says. */
+struct sql *semel__db_query(struct semel_store *store, struct semel_error *err);
+
 /* The field of that name; NULL: the set has none, or there is no set. */
 const struct sql_field *semel__db_find(const struct sql_set *set, uint16_t name);
 const void *semel__db_item(const struct sql_set *set, size_t i);

@@ -339,7 +339,7 @@ static void *sqlite_native(struct semel_store *store)
 
 const struct semel_store_ops semel__store_sqlite = {
     .name = "sqlite",
-    .capabilities = SEMEL_STORE_ATOMIC | SEMEL_STORE_DURABLE,
+    .capabilities = SEMEL_STORE_ATOMIC | SEMEL_STORE_DURABLE | SEMEL_STORE_SQL,
     .size = sizeof(struct sqlite_store),
     .open = sqlite_open,
     .close = sqlite_close,

@@ -26,7 +26,7 @@
 #include "base/error.h"
 #include "base/point.h"
 #include "demo/spool.h"
-#include "core/look.h"
+#include "store/query.h"
 #include "core/pump.h"
 #include "fault/books.h"
 #include "fault/ledger.h"
@@ -393,8 +393,8 @@ static void command(struct worker *w, enum semel_command_kind kind, const char *
     size_t n = 0, damaged;
 
     semel__arena_init(&arena, 1 << 20);
-    semel_status status = semel_look_list(w->inbox.store, &filter, SEMEL_NONE, 1, false, &arena, &rows, &n, &damaged,
-                                          &w->err);
+    semel_status status = semel_query_list(w->inbox.store, &filter, SEMEL_NONE, 1, false, &arena, &rows, &n, &damaged,
+                                           &w->err);
     if (n == 1)
         row = rows[0];
     row.updated_us = 0;

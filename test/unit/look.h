@@ -7,7 +7,7 @@
 
 #include "unit/engine.h"
 
-#include "core/look.h"
+#include "store/query.h"
 #include "core/state.h"
 
 #define ANY ((struct semel_filter){.received_before_us = SEMEL_NONE, .received_after_us = SEMEL_NONE})
@@ -72,7 +72,7 @@ static inline size_t list(struct engine *e, struct semel_filter filter, int64_t 
 {
     size_t n = 0, damaged = 0;
     semel__arena_reset(&e->arena);
-    assert_ok(e, semel_look_list(e->store, &filter, after, max, false, &e->arena, ret, &n, &damaged, &e->err));
+    assert_ok(e, semel_query_list(e->store, &filter, after, max, false, &e->arena, ret, &n, &damaged, &e->err));
     assert_int_equal(damaged, 0);
     return n;
 }

@@ -74,8 +74,8 @@ static void ask_filters(struct engine *e)
         bool capped = false;
         filter.received_before_us = filter.received_after_us = SEMEL_NONE;
         list(e, filter, SEMEL_NONE, 20, &rows);
-        assert_ok(e, semel_look_groups(e->store, &filter, 1000, 20, &e->arena, &groups, &n, &capped, &e->err));
-        assert_ok(e, semel_look_select(e->store, &filter, ROWS, START_US, &s, &e->err));
+        assert_ok(e, semel_query_groups(e->store, &filter, 1000, 20, &e->arena, &groups, &n, &capped, &e->err));
+        assert_ok(e, semel_query_select(e->store, &filter, ROWS, START_US, &s, &e->err));
         if (walks(e) > 0)
             fail_msg("filter %zu reads the whole table", i);
     }
@@ -112,7 +112,7 @@ static void ask_the_rest(struct engine *e)
     struct semel_history h;
     size_t n = 0;
     int64_t parked = 0;
-    assert_ok(e, semel_look_counts(e->store, (struct semel_str){0}, 100, 100, &e->arena, &counts, &n, &e->err));
+    assert_ok(e, semel_query_counts(e->store, (struct semel_str){0}, 100, 100, &e->arena, &counts, &n, &e->err));
     assert_int_equal(walks(e), 0);
     assert_ok(e, semel_store_parked(e->store, SEMEL_STR("c1"), 10, &parked, &e->err));
     assert_int_equal(parked, 10);
@@ -120,7 +120,7 @@ static void ask_the_rest(struct engine *e)
     assert_int_equal(n, 4);
     filter.id = SEMEL_STR("98");
     assert_int_equal(list(e, filter, SEMEL_NONE, 2, &rows), 1);
-    assert_ok(e, semel_look_history(e->store, &rows[0], 10, &e->arena, &h, &e->err));
+    assert_ok(e, semel_query_history(e->store, &rows[0], false, 10, &e->arena, &h, &e->err));
     assert_int_equal(h.n_tries, 1);
     assert_int_equal(walks(e), 0);
     assert_ok(e, semel_store_watermark(e->store, SEMEL_STR("c1"), SEMEL_STR("s0"), START_US, &e->err));
@@ -185,7 +185,7 @@ static void list_of_everything_takes_few_walks(void **state)
     semel_store_rollback(e->store);
     sql_run(e, "UPDATE semel.inbox SET error_class = 'strange' WHERE arrival BETWEEN 10 AND 5000");
     begin_counting(e);
-    assert_ok(e, semel_look_list(e->store, &filter, SEMEL_NONE, 50, false, &e->arena, &rows, &n, &damaged, &e->err));
+    assert_ok(e, semel_query_list(e->store, &filter, SEMEL_NONE, 50, false, &e->arena, &rows, &n, &damaged, &e->err));
     assert_int_equal(n, 50);
     assert_int_equal(damaged, 4991);
     assert_int_equal(rows[8].arrival, 9);
@@ -204,7 +204,7 @@ static void more_consumers_than_can_be_gone_through_are_told(void **state)
                "SELECT i, 'c' || i, 's', 'm', 'dead', to_timestamp(i), to_timestamp(i) FROM generate_series(1, 10001) "
                "AS i");
     filter.states = BIT(DEAD);
-    assert_int_equal(semel_look_list(e->store, &filter, SEMEL_NONE, 5, false, &e->arena, &rows, &n, NULL, &e->err),
+    assert_int_equal(semel_query_list(e->store, &filter, SEMEL_NONE, 5, false, &e->arena, &rows, &n, NULL, &e->err),
                      SEMEL_INVALID);
     assert_says(e, "there are more than 10000 consumers: name the one that is meant");
     filter.consumer = SEMEL_STR("c77");

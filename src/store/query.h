@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * query.h: what operators ask of a store on a SQL database: counts, lists, groups, the history of a message, and
+ * frozen selections.
+ *
+ * Nothing here decides or runs anything. Reads take no locks that a consumer would wait for, and are bounded: a list
+ * by `max`, a count by `cap` (it then says "at least"). Strings are copied into the arena.
+ *
+ * A selection (P43) is a list of rows written down once, with the reason and the command; what is done to it later is
+ * done to these rows only, and to a row only if it has not changed since. Anybody can resume it by its number.
+ */
+#ifndef SEMEL_STORE_QUERY_H
+#define SEMEL_STORE_QUERY_H
+
+#include "core/store.h"
+
+/* Everything that is given must match. Indexes serve an id (best with its consumer and source), and states that are not
+ * final; whatever else is asked reads all rows in their order, until enough are found. */
+struct semel_filter {
+    struct semel_str consumer, source, id, type, order_key; /* not given: any */
+    unsigned states;                                        /* bit mask 1 << state; 0: any */
+    struct semel_str error_class, error_text;               /* text: contains it, byte for byte */
+    int64_t received_before_us, received_after_us;          /* exclusive; SEMEL_NONE: any */
+};
+
+/* The rows of one consumer in one state. */
+struct semel_count {
+    struct semel_str consumer;
+    enum semel_state state;
+    int64_t n; /* at least this many when `capped` */
+    bool capped;
+    int64_t oldest_us; /* received_at of the oldest; SEMEL_NONE where it was not looked for (final states) */
+    int64_t next_us;   /* the earliest due_at (failed, waiting) or lease_until (processing); SEMEL_NONE */
+};
+
+struct semel_group {
+    struct semel_str consumer, error_class, error_text; /* text and class may be not given */
+    enum semel_state state;
+    int64_t n, first_us, last_us; /* by received_at */
+    struct semel_str source, id;  /* an example: the oldest */
+};
+
+struct semel_try { /* a row of `attempt` */
+    int attempt;
+    int64_t at_us;
+    struct semel_str worker, cls, text;
+};
+
+struct semel_act_line { /* a row of `audit` */
+    int64_t at_us;
+    struct semel_str who, what, reason;
+};
+
+struct semel_conflict_line {
+    struct semel_str fingerprint; /* as stored: a letter and bytes */
+    int64_t n, first_us, last_us;
+};
+
+/* Another message with a business key that this one holds or wants (A6). One that has the key may have no row any more:
+ * ABSENT. Else it waits until the key's holder ends. */
+struct semel_rival {
+    struct semel_str key, source, id;
+    enum semel_state state;
+    bool holds;
+};
+
+/* What else is known of one message: the latest `max` attempts and acts, oldest first; conflicts, oldest first. */
+struct semel_history {
+    struct semel_try *tries;
+    size_t n_tries;
+    struct semel_act_line *acts;
+    size_t n_acts;
+    struct semel_conflict_line *conflicts;
+    size_t n_conflicts;
+    struct semel_str *business; /* keys that it holds */
+    size_t n_business;
+    struct semel_rival *rivals; /* each once: the holders first, then those who wait, by arrival */
+    size_t n_rivals;
+    bool more; /* one of the lists was cut at `max` */
+    /* Where it has an order key and is unfinished: the first unfinished of the key, and the last version applied. */
+    bool has_head;
+    struct semel_str head_source, head_id;
+    enum semel_state head_state;
+    int64_t head_version, last_version; /* SEMEL_NONE */
+    const int64_t *skipped;             /* versions above the last one that ended without effect, ascending */
+    size_t n_skipped;
+    int64_t watermark_us; /* SEMEL_NONE */
+};
+
+struct semel_selection {
+    int64_t number;
+    struct semel_str command, who, reason; /* command: retry, discard, resolve */
+    bool force;
+    int64_t made_us, n, left; /* how many it chose, how many are not handled yet */
+    int64_t done, skipped, refused;
+};
+
+struct semel_selected {
+    int64_t place; /* within the selection, from 1 */
+    struct semel_str consumer, source, id;
+    int64_t updated_us; /* when it was chosen */
+};
+
+/* ---- reading ------------------------------------------------------------------------------------- */
+
+/* INVALID of all of them: the store is on no SQL database. */
+
+/* Of one consumer, or of all (consumer not given); statuses without rows are left out. Final ones are counted to at most
+ * `final_cap` rows per consumer, which may be none, the others to `cap` each. By consumer, ascending. */
+semel_status semel_query_counts(struct semel_store *store, struct semel_str consumer, int64_t cap, int64_t final_cap,
+                                struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
+                                struct semel_error *err);
+/* By arrival, newest last, from `after_arrival` (exclusive; SEMEL_NONE: the first). Damaged rows are counted and left
+ * out. */
+semel_status semel_query_list(struct semel_store *store, const struct semel_filter *filter, int64_t after_arrival,
+                              size_t max, bool with_payload, struct semel_arena *arena, struct semel_row **ret,
+                              size_t *ret_n, size_t *ret_damaged, struct semel_error *err);
+/* By consumer, status, class and text, largest first. At most `cap` rows are looked at; *ret_capped says so. */
+semel_status semel_query_groups(struct semel_store *store, const struct semel_filter *filter, int64_t cap, size_t max,
+                                struct semel_arena *arena, struct semel_group **ret, size_t *ret_n, bool *ret_capped,
+                                struct semel_error *err);
+/* `row` as `list` gave it. by_version: the order of its key is by version, else by arrival. */
+semel_status semel_query_history(struct semel_store *store, const struct semel_row *row, bool by_version, size_t max,
+                                 struct semel_arena *arena, struct semel_history *ret, struct semel_error *err);
+/* How many events wait in the outbox (`cap`: at least so many), and since when the oldest (SEMEL_NONE). */
+semel_status semel_query_outbox(struct semel_store *store, int64_t cap, int64_t *ret_n, int64_t *ret_oldest_us,
+                                struct semel_error *err);
+
+/* ---- selections ---------------------------------------------------------------------------------- */
+
+/* Inside a transaction. Writes down what matches now, at most max rows, oldest first, and a line of the audit. In:
+ * command, who, reason, force. Out: number, made_us, n, left. n == 0: nothing is written down. INVALID: more than max
+ * match. Others cannot write meanwhile: give statuses that are not final, or an id. */
+semel_status semel_query_select(struct semel_store *store, const struct semel_filter *filter, size_t max,
+                                int64_t now_us, struct semel_selection *selection, struct semel_error *err);
+/* INVALID: there is none with that number. */
+semel_status semel_query_selection(struct semel_store *store, int64_t number, struct semel_arena *arena,
+                                   struct semel_selection *ret, struct semel_error *err);
+/* What is not handled yet, in order, at most max. */
+semel_status semel_query_selected(struct semel_store *store, int64_t number, size_t max, struct semel_arena *arena,
+                                  struct semel_selected **ret, size_t *ret_n, struct semel_error *err);
+/* Inside a transaction. `result` is done, skipped or refused. A place that is marked already stays as it is. */
+semel_status semel_query_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
+                              struct semel_error *err);
+
+#endif
