@@ -9,6 +9,7 @@ import sqlite3
 import struct
 import subprocess
 import termios
+import time
 
 import pytest
 
@@ -25,6 +26,28 @@ class Result:
 
     def __repr__(self):
         return f"exit {self.code}\n--- stdout\n{self.out}--- stderr\n{self.err}"
+
+
+def wait_for(condition, what, seconds=60):
+    """Polls until the condition gives something true, and returns it."""
+    give_up = time.monotonic() + seconds
+    while not (got := condition()):
+        assert time.monotonic() < give_up, f"never came true: {what}"
+        time.sleep(0.01)
+    return got
+
+
+def poll(probe):
+    """Waits until the probe has something to say."""
+    return wait_for(probe, "what was waited for")
+
+
+def hexed(text):
+    """As the tools of test/kafka and test/rabbit read it."""
+    if text is None:
+        return "-"
+    raw = text if isinstance(text, bytes) else str(text).encode()
+    return "x" + raw.hex()
 
 
 def binary():

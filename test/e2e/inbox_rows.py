@@ -5,6 +5,8 @@ import sqlite3
 import threading
 import time
 
+from conftest import wait_for  # noqa: F401  (for those who import it from here)
+
 SECOND = 1_000_000
 DAY = 86400 * SECOND
 DEADLINE_S = 60
@@ -79,13 +81,6 @@ def audits(store):
     """How often each message was the subject of a command."""
     return dict(store.sql("SELECT message_id, count(*) FROM semel_audit WHERE message_id IS NOT NULL "
                           "GROUP BY message_id"))
-
-
-def wait_for(probe, what):
-    deadline = time.monotonic() + DEADLINE_S
-    while not probe():
-        assert time.monotonic() < deadline, f"waited in vain for: {what}"
-        threading.Event().wait(0.01)
 
 
 class Worker(threading.Thread):

@@ -37,6 +37,7 @@ import time
 
 import pytest
 
+from conftest import hexed
 from pg import free_port
 
 SOURCE = pathlib.Path(os.environ["SEMEL_SOURCE"])
@@ -224,13 +225,6 @@ class Server:
             if all(offset is None or offset == there for offset, there in zip(wanted, has)):
                 return
             assert time.monotonic() < give_up, f"{group} has committed {has} of {topic}; {wanted} are wanted"
-
-
-def hexed(text):
-    if text is None:
-        return "-"
-    raw = text if isinstance(text, bytes) else str(text).encode()
-    return "x" + raw.hex()
 
 
 @pytest.fixture(scope="module")

@@ -14,24 +14,14 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 
 import pytest
 
-from conftest import run
+from conftest import run, wait_for  # noqa: F401  (for those who import it from here)
 
 SOURCE = pathlib.Path(os.environ["SEMEL_SOURCE"])
 TEMPLATES = pathlib.Path(os.environ["SEMEL_BUILD"]) / "test" / "pg"
 READY_S = 60
-
-
-def wait_for(condition, what, seconds=READY_S):
-    """Polls until the condition gives something true, and returns it."""
-    give_up = time.monotonic() + seconds
-    while not (got := condition()):
-        assert time.monotonic() < give_up, f"never came true: {what}"
-        time.sleep(0.01)
-    return got
 
 
 def programs():

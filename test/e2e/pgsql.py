@@ -7,10 +7,10 @@ import os
 import pathlib
 import random
 import subprocess
-import time
 
 import pytest
 
+from conftest import poll  # noqa: F401  (for those who import it from here)
 from pg import SOURCE, Database, empty_pg, pg_server  # noqa: F401  (fixtures)
 
 psycopg2 = pytest.importorskip("psycopg2", reason="apt-get install python3-psycopg2")
@@ -131,17 +131,6 @@ def committed(db, sql, *values):
     rows = ask(db, sql, *values)
     db.commit()
     return rows
-
-
-def poll(probe):
-    """Waits until the probe has something to say."""
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        found = probe()
-        if found:
-            return found
-        time.sleep(0.005)
-    raise AssertionError("what was waited for did not happen")
 
 
 def consumer(db, name, **settings):

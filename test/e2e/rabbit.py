@@ -22,6 +22,7 @@ import time
 
 import pytest
 
+from conftest import hexed
 from pg import free_port
 
 SOURCE = pathlib.Path(os.environ["SEMEL_SOURCE"])
@@ -192,13 +193,6 @@ class Server:
         """How many messages are ready, those with consumers not counted; None: no such queue."""
         n = int(self.tool("length", queue).stdout)
         return n if n >= 0 else None
-
-
-def hexed(text):
-    if text is None:
-        return "-"
-    raw = text if isinstance(text, bytes) else str(text).encode()
-    return "x" + raw.hex()
 
 
 @pytest.fixture(scope="module")

@@ -502,8 +502,9 @@ def stopped_past_its_lease(tmp_path, books, source, idempotent=False):
     assert len(ledger.of(id)) == (2 if idempotent else 1) and len(set(ledger.of(id))) == 1
 
 
-def databases(request, tmp_path):
-    """Books on the store that the parameter names."""
+@pytest.fixture(params=["postgres", "sqlite"])
+def books(request, tmp_path):
+    """On each store."""
     if request.param == "postgres":
         server = request.getfixturevalue("pg_server")
         store = Database(server, "books")

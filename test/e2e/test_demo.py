@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from conftest import binary, run
+from conftest import binary, run, wait_for
 
 SEED = 5  # of its first payments that fail four times none is sent twice: without Semel they are lost
 DEADLINE_S = 120
@@ -46,14 +46,6 @@ def without(storm):
     result = demo(folder, "--seconds", 3, "--without", "--json")
     assert result.code == 0, result
     return folder, result.json
-
-
-def wait_for(condition, what):
-    end = time.monotonic() + DEADLINE_S
-    while not (found := condition()):
-        assert time.monotonic() < end, what
-        select.select([], [], [], 0.01)
-    return found
 
 
 def workers(folder):

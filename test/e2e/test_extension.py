@@ -7,9 +7,10 @@ import random
 import re
 import sqlite3
 import subprocess
-import time
 
 import pytest
+
+from conftest import poll
 
 if not hasattr(sqlite3.Connection, "enable_load_extension"):
     pytest.skip("this Python's sqlite3 cannot load extensions", allow_module_level=True)
@@ -73,16 +74,6 @@ def refused(db, sql, *values):
     with pytest.raises(sqlite3.Error) as caught:
         db.execute(sql, values).fetchall()
     return str(caught.value)
-
-
-def poll(probe):
-    """Waits until the probe has something to say."""
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        found = probe()
-        if found:
-            return found
-    raise AssertionError("what was waited for did not happen")
 
 
 def in_transaction(db, sql, *values):

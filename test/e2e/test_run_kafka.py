@@ -9,6 +9,7 @@ from daemon import Daemon
 from kafka import Server, kafka  # noqa: F401
 from listen import Other
 from pg import pg_server  # noqa: F401
+from scenes import books  # noqa: F401
 
 
 class Topic(scenes.Source):
@@ -26,11 +27,6 @@ class Topic(scenes.Source):
 
     def send(self, messages):
         self.server.send(self.name, [(-1, body["k"], json.dumps(body), {"id": id}) for id, body in messages])
-
-
-@pytest.fixture(params=["postgres", "sqlite"])
-def books(request, tmp_path):
-    return scenes.databases(request, tmp_path)
 
 
 @pytest.fixture

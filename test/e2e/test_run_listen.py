@@ -13,11 +13,7 @@ import scenes
 from daemon import Daemon
 from listen import Listen, Other, Posts
 from pg import pg_server  # noqa: F401
-
-
-@pytest.fixture(params=["postgres", "sqlite"])
-def books(request, tmp_path):
-    return scenes.databases(request, tmp_path)
+from scenes import books  # noqa: F401
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 import scenes
 from pg import pg_server  # noqa: F401
 from rabbit import rabbit  # noqa: F401
+from scenes import books  # noqa: F401
 
 
 class Queue(scenes.Source):
@@ -24,11 +25,6 @@ class Queue(scenes.Source):
 
     def send(self, messages):
         self.server.send(self.name, [(id, json.dumps(body), None) for id, body in messages])
-
-
-@pytest.fixture(params=["postgres", "sqlite"])
-def books(request, tmp_path):
-    return scenes.databases(request, tmp_path)
 
 
 @pytest.fixture

@@ -12,13 +12,9 @@ from conftest import run
 from daemon import Daemon
 from listen import Listen, Other
 from pg import pg_server, wait_for  # noqa: F401
+from scenes import books  # noqa: F401
 
 HELD = "route held: its settings are not those that are stored"
-
-
-@pytest.fixture(params=["postgres", "sqlite"])
-def books(request, tmp_path):
-    return scenes.databases(request, tmp_path)
 
 
 def event(n, key="k1"):

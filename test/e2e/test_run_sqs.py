@@ -7,6 +7,7 @@ import pytest
 import scenes
 from daemon import Daemon
 from pg import pg_server  # noqa: F401
+from scenes import books  # noqa: F401
 from sqs import lasting_sqs, sqs  # noqa: F401
 
 
@@ -27,11 +28,6 @@ class Queue(scenes.Source):
     def send(self, messages):
         self.server.send(self.name, [(body["k"] if self.fifo else None, json.dumps(body), {"id": id})
                                      for id, body in messages])
-
-
-@pytest.fixture(params=["postgres", "sqlite"])
-def books(request, tmp_path):
-    return scenes.databases(request, tmp_path)
 
 
 def test_everything_twice_and_shuffled_equals_once(tmp_path, books, sqs):  # noqa: F811

@@ -124,48 +124,25 @@ void install(void)
 
 /* ---- the world ----------------------------------------------------------------------------------- */
 
-semel_status open_store(struct world *w)
-{
-    semel__error_clear(&w->err);
-    w->store = NULL;
-    return semel_store_open(&w->store, drivers, w->url, &usual, &w->err);
-}
-
 int setup_dir(void **state)
 {
-    struct world *w = semel__calloc(1, sizeof(*w));
-    snprintf(w->dir, sizeof(w->dir), "/tmp/semel-fault-XXXXXX");
-    assert_non_null(mkdtemp(w->dir));
-    snprintf(w->path, sizeof(w->path), "%s/s.db", w->dir);
-    snprintf(w->url, sizeof(w->url), "sqlite:%s", w->path);
-    semel__arena_init(&w->arena, 64 << 20);
-    *state = w;
-    return 0;
+    world_driver = world_driver_named("sqlite");
+    world_options = &usual;
+    return world_bare(state);
 }
 
 int setup(void **state)
 {
     setup_dir(state);
-    assert_int_equal(open_store(*state), SEMEL_OK);
+    assert_int_equal(world_open(*state), SEMEL_OK);
     return 0;
 }
 
 int teardown(void **state)
 {
-    static const char *const endings[] = {"", "-wal", "-shm", "-journal"};
-    struct world *w = *state;
-    char path[160];
     fail_allocation(0);
     fail_io(0, 0, false);
-    semel_store_close(w->store);
-    semel__arena_done(&w->arena);
-    for (size_t i = 0; i < COUNT(endings); i++) {
-        snprintf(path, sizeof(path), "%s%s", w->path, endings[i]);
-        remove(path);
-    }
-    assert_int_equal(rmdir(w->dir), 0);
-    semel__free(w);
-    return 0;
+    return world_teardown(state);
 }
 
 /* Runs fn in a child. 0: it did not complain. */
@@ -188,16 +165,6 @@ void sql_on(sqlite3 *db, const char *text)
     char *message = NULL;
     if (sqlite3_exec(db, text, NULL, NULL, &message) != SQLITE_OK)
         fail_msg("%s: %s", text, message);
-}
-
-/* By a connection of somebody else. */
-void sql_by_another(struct world *w, const char *text)
-{
-    sqlite3 *db = NULL;
-    assert_int_equal(sqlite3_open(w->path, &db), SQLITE_OK);
-    sqlite3_busy_timeout(db, 1000);
-    sql_on(db, text);
-    assert_int_equal(sqlite3_close(db), SQLITE_OK);
 }
 
 int64_t ask(struct world *w, const char *text)

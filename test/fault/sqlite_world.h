@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * sqlite_world.h: a SQLite store in a directory of its own, whose memory and disk can be made to fail.
+ * sqlite_world.h: a world on SQLite whose memory and disk can be made to fail.
  *
  * SQLite's allocations are routed through semel__alloc_permitted, its files through a VFS that can fail any
  * write or sync. A child reports by its exit status: EXPECT ends it, cmocka would end the parent.
@@ -9,11 +9,10 @@
 #define SEMEL_TEST_SQLITE_WORLD_H
 
 #include "store/sqlite.h"
-#include "unit/unit.h"
+#include "support/world.h"
 
 #define NOW INT64_C(1700000000000000)
 #define CONSUMER SEMEL_STR("billing")
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define SKIPPED 77
 
 #define EXPECT(condition)                                                           \
@@ -23,13 +22,6 @@
             _exit(1);                                                               \
         }                                                                           \
     } while (0)
-
-struct world {
-    char dir[64], path[128], url[256];
-    struct semel_store *store;
-    struct semel_arena arena;
-    struct semel_error err;
-};
 
 /* begin, admit, settle, commit of one message with all that can be with it. *ret_at says where it stopped. */
 enum at { AT_BEGIN, AT_WORK, AT_COMMIT, AT_END };
@@ -42,13 +34,11 @@ extern const struct semel_store_options usual;
 void fail_allocation(unsigned n);
 void fail_io(unsigned n, int error, bool syncs);
 void install(void);
-semel_status open_store(struct world *w);
 int setup_dir(void **state);
 int setup(void **state);
 int teardown(void **state);
 int in_child(struct world *w, void (*fn)(struct world *));
 void sql_on(sqlite3 *db, const char *text);
-void sql_by_another(struct world *w, const char *text);
 int64_t ask(struct world *w, const char *text);
 struct semel_admit item_of(const char *id);
 semel_status work(struct world *w, struct semel_admit *item);

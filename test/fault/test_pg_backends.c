@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "fault/world.h"
-#include "fault/world_pg.h"
+#include "support/world_pg.h"
 
 #define MESSAGES 12
 #define STORM 240

@@ -7,7 +7,7 @@
 #include <signal.h>
 
 #include "fault/world.h"
-#include "fault/world_pg.h"
+#include "support/world_pg.h"
 #include "pg/proxy.h"
 
 #define MESSAGES 12

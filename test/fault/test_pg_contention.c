@@ -9,7 +9,7 @@
 #include <libpq-fe.h>
 
 #include "fault/world.h"
-#include "fault/world_pg.h"
+#include "support/world_pg.h"
 #include "pg/pooler.h"
 
 #define MESSAGES 40

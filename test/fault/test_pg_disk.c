@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "fault/world.h"
-#include "fault/world_pg.h"
+#include "support/world_pg.h"
 #include "pg/server.h"
 
 #define MESSAGES 40

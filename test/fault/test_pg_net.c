@@ -73,7 +73,7 @@ static void server_that_accepts_and_never_answers_is_given_up(void **state)
     struct pg_proxy proxy;
     char url[PG_SERVER_TEXT];
 
-    pg_proxy_start(&proxy, server.port);
+    pg_proxy_start(&proxy, world_server.port);
     snprintf(url, sizeof url, "postgres://postgres@127.0.0.1:%d/t?connect_timeout=1", proxy.port);
     open_at(w, url);
     pg_proxy_order(&proxy, PG_PROXY_STALL, 0);
@@ -102,7 +102,7 @@ static void server_that_falls_silent_is_given_up_and_its_commit_is_unknown(void 
         print_message("skipped: it waits for longer than a minute; SEMEL_LONG=1\n");
         skip();
     }
-    pg_proxy_start(&proxy, server.port);
+    pg_proxy_start(&proxy, world_server.port);
     snprintf(url, sizeof url, "postgres://postgres@127.0.0.1:%d/t?connect_timeout=1", proxy.port);
     open_at(w, url);
     begin(w);
@@ -238,7 +238,7 @@ static void callers_connection_that_is_lost_is_closed_and_nothing_was_recorded(v
 
 int main(void)
 {
-#define OPEN(test) cmocka_unit_test_setup_teardown(test, world_open, world_close)
+#define OPEN(test) cmocka_unit_test_setup_teardown(test, opened, world_teardown)
     const struct CMUnitTest tests[] = {
         OPEN(dead_peer_is_noticed_by_the_kernel),
         OPEN(server_that_accepts_and_never_answers_is_given_up),

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "fault/world.h"
-#include "fault/world_pg.h"
+#include "support/world_pg.h"
 #include "pg/pooler.h"
 #include "store/pg_door.h"
 #include "store/pg_store.h"

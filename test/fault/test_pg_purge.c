@@ -12,15 +12,14 @@
 #include <libpq-fe.h>
 
 #include "lib/handle.h"
-#include "pg/server.h"
 #include "semel/semel.h"
+#include "support/world_pg.h"
 #include "unit/unit.h"
 
 #define DAY_US INT64_C(86400000000)
 #define OLD_DAYS 60 /* older than the retention, which is 45 days unless a consumer says otherwise */
 #define CHUNK 1000
 
-static struct pg_server server;
 static struct semel *handle;
 static struct semel_error err;
 static int handled;
@@ -36,28 +35,29 @@ static int handled;
 static int start(void **state)
 {
     (void)state;
-    pg_server_start(&server, PG_SERVER_NO_FSYNC);
+    world_pg_start(NULL);
     return 0;
 }
 
 static int stop(void **state)
 {
     (void)state;
-    pg_server_done(&server);
+    world_pg_done();
     return 0;
 }
 
 static void open_handle(void)
 {
     char url[PG_SERVER_TEXT];
-    assert_fine(semel_open(&handle, pg_server_url(&server, "purge", url), SEMEL_MIGRATE, &err));
+    assert_fine(semel_open(&handle, pg_server_url(&world_server, "purge", url), SEMEL_MIGRATE, &err));
 }
 
 static int up(void **state)
 {
+    char url[PG_SERVER_TEXT];
     (void)state;
-    pg_server_database(&server, "purge");
-    pg_server_sql(&server, NULL, "ALTER DATABASE purge SET lock_timeout = '10s'");
+    world_pg_database("purge", url);
+    pg_server_sql(&world_server, NULL, "ALTER DATABASE purge SET lock_timeout = '10s'");
     open_handle();
     handled = 0;
     return 0;
@@ -73,7 +73,7 @@ static int down(void **state)
 
 static long long ask(const char *query)
 {
-    return pg_server_ask(&server, "purge", query);
+    return pg_server_ask(&world_server, "purge", query);
 }
 
 /* Rows old-1, old-2 ... that were completed long ago: with a time, or with none. */
@@ -87,8 +87,8 @@ static void put_old(int n, bool timed)
              "FROM (SELECT i, now() - interval '%d days' + i * interval '1 ms' AS t FROM generate_series(1, %d) AS i) "
              "AS r",
              timed ? "t" : "NULL", OLD_DAYS, n);
-    pg_server_sql(&server, "purge", sql);
-    pg_server_sql(&server, "purge", "ANALYZE semel.inbox");
+    pg_server_sql(&world_server, "purge", sql);
+    pg_server_sql(&world_server, "purge", "ANALYZE semel.inbox");
 }
 
 static semel_status count_it(void *ctx, struct semel *s, const struct semel_msg *msg, int attempt,
@@ -125,7 +125,7 @@ static size_t tick(size_t max)
 static PGconn *outsider(const char *sql)
 {
     char conninfo[PG_SERVER_TEXT];
-    PGconn *conn = PQconnectdb(pg_server_conninfo(&server, "purge", conninfo));
+    PGconn *conn = PQconnectdb(pg_server_conninfo(&world_server, "purge", conninfo));
     PGresult *result = PQexec(conn, sql);
 
     if (PQresultStatus(result) != PGRES_TUPLES_OK && PQresultStatus(result) != PGRES_COMMAND_OK)
@@ -142,7 +142,7 @@ static void purge_goes_in_chunks_behind_a_watermark_that_is_committed(void **sta
     (void)state;
     for (int timed = 0; timed < 2; timed++) {
         put_old(2 * CHUNK + CHUNK / 2, timed);
-        pg_server_sql(&server, "purge",
+        pg_server_sql(&world_server, "purge",
                       "CREATE TABLE IF NOT EXISTS seen (tx bigint, n bigint, marks bigint); TRUNCATE seen;"
                       "CREATE OR REPLACE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen "
                       "SELECT txid_current(), (SELECT count(*) FROM gone), (SELECT count(*) FROM semel.watermark WHERE "
@@ -183,7 +183,7 @@ static void purge_never_reads_the_whole_table(void **state)
         long long gone = ask(deleted);
         semel_close(handle);
         put_old(20000, timed);
-        pg_server_sql(&server, NULL, "ALTER DATABASE purge SET plan_cache_mode = force_generic_plan");
+        pg_server_sql(&world_server, NULL, "ALTER DATABASE purge SET plan_cache_mode = force_generic_plan");
         long long before = ask(scans);
         open_handle();
         assert_int_equal(tick(CHUNK), CHUNK);
@@ -194,7 +194,7 @@ static void purge_never_reads_the_whole_table(void **state)
             poll(NULL, 0, 10);
         }
         assert_int_equal(ask(scans), before);
-        pg_server_sql(&server, "purge", "DELETE FROM semel.inbox");
+        pg_server_sql(&world_server, "purge", "DELETE FROM semel.inbox");
         open_handle();
     }
 }
@@ -251,7 +251,7 @@ static void consumers_go_on_while_a_purge_is_under_way(void **state)
     PQclear(PQexec(conn, "ROLLBACK"));
     PQfinish(conn);
 
-    assert_fine(semel_open(&purger, pg_server_url(&server, "purge", url), 0, &err));
+    assert_fine(semel_open(&purger, pg_server_url(&world_server, "purge", url), 0, &err));
     assert_fine(semel_store_begin(purger->store, SEMEL_TX_OWN, &now_us, &err));
     assert_fine(semel_store_watermark(purger->store, SEMEL_STR("billing"), SEMEL_STR("s"), now_us - 45 * DAY_US, &err));
     assert_fine(semel_store_commit(purger->store, &err));
@@ -272,7 +272,7 @@ static void put_house(void)
     put_old(1, true);
     assert_fine(semel_consumer_set(handle, "billing", "{\"effect\": \"outside\", \"order\": \"arrival\"}", &err));
     pg_server_sql(
-        &server, "purge",
+        &world_server, "purge",
         "INSERT INTO semel.order_key (consumer, order_key) SELECT 'billing', k FROM unnest('{a,b,c,d}'::text[])"
         " AS k; INSERT INTO semel.inbox (arrival, received_at, updated_at, consumer, source, message_id, "
         "status, attempts, order_key, payload, lease_owner, lease_until, lease_token) SELECT 100 + ascii(k), "
@@ -291,11 +291,11 @@ static void tick_waits_for_no_lock(void **state)
         "BEGIN; SELECT * FROM semel.inbox WHERE message_id IN ('a', 'c') FOR UPDATE",
     };
     (void)state;
-    pg_server_sql(&server, NULL, "ALTER DATABASE purge SET lock_timeout = '30ms'");
+    pg_server_sql(&world_server, NULL, "ALTER DATABASE purge SET lock_timeout = '30ms'");
     semel_close(handle);
     open_handle();
     for (size_t i = 0; i < sizeof holds / sizeof holds[0]; i++) {
-        pg_server_sql(&server, "purge", "TRUNCATE semel.inbox, semel.order_key, semel.watermark");
+        pg_server_sql(&world_server, "purge", "TRUNCATE semel.inbox, semel.order_key, semel.watermark");
         put_house();
         PGconn *rows = outsider(holds[i]);
         PGconn *mark = outsider("BEGIN; SELECT pg_advisory_xact_lock_shared(semel._watermark_lock('billing', 's')); "
@@ -317,7 +317,7 @@ static void recovery_passes_over_a_business_key_that_somebody_has(void **state)
 {
     (void)state;
     assert_fine(semel_consumer_set(handle, "billing", "{\"effect\": \"atomic\"}", &err));
-    pg_server_sql(&server, "purge",
+    pg_server_sql(&world_server, "purge",
                   "INSERT INTO semel.inbox (arrival, received_at, updated_at, consumer, source, message_id, status, "
                   "attempts, payload, lease_owner, lease_until, lease_token) SELECT 200 + ascii(k), now(), now(), "
                   "'billing', 's', k, 'processing', 1, '', 'w', now() - interval '1 minute', "

@@ -21,7 +21,7 @@
 
 #include "store/sqlite_store.h"
 #ifdef SEMEL_WITH_POSTGRES
-#include "fault/world_pg.h"
+#include "support/world_pg.h"
 #include "store/pg_store.h"
 #endif
 

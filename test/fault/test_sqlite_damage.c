@@ -20,7 +20,7 @@ static void file_that_is_no_database_is_refused_and_left_alone(void **state)
     FILE *file = fopen(w->path, "w");
     fputs(text, file);
     fclose(file);
-    assert_int_equal(open_store(w), SEMEL_INVALID);
+    assert_int_equal(world_open(w), SEMEL_INVALID);
     assert_int_equal(w->err.cls, SEMEL_CLASS_BROKEN);
     assert_says(w, "not a SQLite database");
     file = fopen(w->path, "r");
@@ -32,7 +32,7 @@ static void file_that_is_no_database_is_refused_and_left_alone(void **state)
 static void table_that_was_dropped_stops_the_route(void **state)
 {
     struct world *w = *state;
-    sql_by_another(w, "DROP TABLE semel_inbox");
+    world_sql(w, "DROP TABLE semel_inbox");
     assert_int_equal(process_one(w, "a"), SEMEL_INVALID);
     assert_int_equal(w->err.cls, SEMEL_CLASS_BROKEN);
     assert_says(w, "no such table");
@@ -116,18 +116,17 @@ static void damaged_row_is_told_with_its_key_and_column(void **state)
     char text[512];
     assert_int_equal(process_one(w, "a"), SEMEL_OK);
     assert_int_equal(process_one(w, "b"), SEMEL_OK);
-    sql_by_another(w, SOFTEN);
-    sql_by_another(w, "CREATE TABLE good AS SELECT * FROM semel_inbox WHERE message_id = 'a'");
+    world_sql(w, SOFTEN);
+    world_sql(w, "CREATE TABLE good AS SELECT * FROM semel_inbox WHERE message_id = 'a'");
     for (size_t i = 0; i < COUNT(row_damage); i++) {
         snprintf(text, sizeof(text), UNCHECKED "%s WHERE message_id = 'a'", row_damage[i][1]);
-        sql_by_another(w, text);
+        world_sql(w, text);
         look_at_damage(w, row_damage[i][0]);
         semel__arena_reset(&w->arena);
-        sql_by_another(w, "PRAGMA ignore_check_constraints = ON; DELETE FROM semel_inbox WHERE message_id = 'a'; "
-                          "INSERT INTO semel_inbox SELECT * FROM good");
+        world_sql(w, "PRAGMA ignore_check_constraints = ON; DELETE FROM semel_inbox WHERE message_id = 'a'; "
+                     "INSERT INTO semel_inbox SELECT * FROM good");
     }
-    sql_by_another(w,
-                   UNCHECKED "source = x'01' WHERE message_id = 'a'"); /* then the key finds nothing, but a scan does */
+    world_sql(w, UNCHECKED "source = x'01' WHERE message_id = 'a'"); /* then the key finds nothing, but a scan does */
     struct semel_scan due = {.kind = SEMEL_SCAN_DUE, .consumer = CONSUMER, .now_us = NOW, .max = 1};
     struct semel_row *rows = NULL;
     size_t n = 0, damaged = 0;
@@ -148,17 +147,17 @@ static void damaged_counter_watermark_and_key_stop_the_route(void **state)
         "UPDATE semel_schema SET version = 'x' WHERE version = 1",
     };
     assert_int_equal(process_one(w, "a"), SEMEL_OK);
-    sql_by_another(
-        w, SOFTEN "CREATE TABLE c AS SELECT * FROM semel_counter; CREATE TABLE b AS SELECT * FROM semel_business_key;");
+    world_sql(w, SOFTEN
+              "CREATE TABLE c AS SELECT * FROM semel_counter; CREATE TABLE b AS SELECT * FROM semel_business_key;");
     for (size_t i = 0; i + 1 < COUNT(damage); i++) {
         char text[256];
         snprintf(text, sizeof(text), "PRAGMA ignore_check_constraints = ON; %s", damage[i]);
-        sql_by_another(w, text);
+        world_sql(w, text);
         assert_int_equal(process_one(w, "new"), SEMEL_INVALID);
         assert_int_equal(w->err.cls, SEMEL_CLASS_BROKEN);
-        sql_by_another(
-            w, "DELETE FROM semel_counter; INSERT INTO semel_counter SELECT * FROM c; DELETE FROM semel_watermark; "
-               "DELETE FROM semel_business_key; INSERT INTO semel_business_key SELECT * FROM b");
+        world_sql(w,
+                  "DELETE FROM semel_counter; INSERT INTO semel_counter SELECT * FROM c; DELETE FROM semel_watermark; "
+                  "DELETE FROM semel_business_key; INSERT INTO semel_business_key SELECT * FROM b");
     }
     assert_int_equal(process_one(w, "new"), SEMEL_OK);
 }
@@ -187,7 +186,7 @@ static void file_with_random_damage_never_crashes_the_driver(void **state)
         file = fopen(w->path, "w");
         assert_int_equal(fwrite(bad, 1, size, file), size);
         fclose(file);
-        if (open_store(w) == SEMEL_OK) {
+        if (world_open(w) == SEMEL_OK) {
             struct semel_scan all = {.kind = SEMEL_SCAN_ALL, .consumer = CONSUMER, .with_payload = true, .max = 100};
             struct semel_row *rows = NULL;
             size_t n = 0, damaged = 0;

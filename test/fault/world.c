@@ -14,7 +14,7 @@
 #include "demo/spool.h"
 #include "store/sqlite_store.h"
 #ifdef SEMEL_WITH_POSTGRES
-#include "fault/world_pg.h"
+#include "support/world_pg.h"
 #endif
 
 #define DEADLINE_MS 30000
@@ -59,7 +59,8 @@ void world_open(struct world *w, uint64_t seed)
     snprintf(w->spool, sizeof w->spool, "%s/spool.db", w->dir);
 #ifdef SEMEL_WITH_POSTGRES
     if (world_server.process.pid != 0) {
-        world_pg_database(w->store);
+        char url[PG_SERVER_TEXT];
+        snprintf(w->store, sizeof w->store, "%s", world_pg_database("world", url));
         return;
     }
 #endif

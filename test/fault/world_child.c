@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 #ifdef SEMEL_WITH_POSTGRES
-#include "fault/world_pg.h"
+#include "support/world_pg.h"
 #endif
 
 #define DEADLINE_MS 40000
@@ -35,7 +35,7 @@ static int run_on(const char *program, const char *store, const struct CMUnitTes
         return 1;
     }
 #ifdef SEMEL_WITH_POSTGRES
-    world_pg_start(PG_SERVER_NO_FSYNC, NULL);
+    world_pg_start(books_prepare);
     failed = _cmocka_run_group_tests(program, tests, n, NULL, NULL);
     world_pg_done();
     return failed;

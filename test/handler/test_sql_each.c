@@ -2,18 +2,18 @@
  *
  * test_sql_each.c: the handler `sql` with a statement a message, on both databases.
  */
-#include "handler/world.h"
+#include "handler/route.h"
 
 #define BOOK "INSERT INTO ledger (id, account, amount) VALUES ($1, $2, $3)"
 #define BOOK_RULES "id json:/account json:/amount"
 
-static void books(struct world *w)
+static void books(struct route *w)
 {
     sql(w, "CREATE TABLE ledger (id text NOT NULL, account integer NOT NULL, amount integer NOT NULL "
            "CHECK (amount <> 13))");
 }
 
-static void note_table(struct world *w)
+static void note_table(struct route *w)
 {
     sql(w, w->pg ? "CREATE TABLE note (id text PRIMARY KEY, body text, n bigint, raw bytea)"
                  : "CREATE TABLE note (id text PRIMARY KEY, body text, n bigint, raw blob)");
@@ -23,7 +23,7 @@ static void note_table(struct world *w)
 
 static void each_message_takes_effect_once_however_often_it_comes(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     enum { N = 150 };
     struct semel__msg msgs[2 * N];
     books(w);
@@ -41,7 +41,7 @@ static void each_message_takes_effect_once_however_often_it_comes(void **state)
 
 static void rows_that_a_statement_returns_are_dropped(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     struct semel__msg msgs[] = {booking(w, 1, 1, 1), booking(w, 2, 1, 1)};
     books(w);
     sql(w, "INSERT INTO ledger VALUES ('a', 1, 1), ('b', 1, 1), ('c', 1, 1)");
@@ -55,7 +55,7 @@ static void rows_that_a_statement_returns_are_dropped(void **state)
 
 static void failing_message_is_blamed_alone_and_its_neighbours_are_done(void **state)
 {
-    struct world *w = *state; /* 23 is permanent */
+    struct route *w = *state; /* 23 is permanent */
     struct semel__msg msgs[20];
     books(w);
     make(w, SEMEL_SQL_EACH, BOOK, BOOK_RULES);
@@ -71,7 +71,7 @@ static void failing_message_is_blamed_alone_and_its_neighbours_are_done(void **s
 
 static void handler_goes_on_after_a_new_connection(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     struct semel__msg a = booking(w, 1, 1, 1), b = booking(w, 2, 1, 1);
     books(w);
     make(w, SEMEL_SQL_EACH, BOOK, BOOK_RULES);
@@ -83,7 +83,7 @@ static void handler_goes_on_after_a_new_connection(void **state)
 
 static void missing_table_stops_the_route_and_charges_no_message(void **state)
 {
-    struct world *w = *state; /* P63 */
+    struct route *w = *state; /* P63 */
     struct semel__msg msgs[] = {booking(w, 1, 1, 1), booking(w, 2, 1, 2)};
     books(w);
     make(w, SEMEL_SQL_EACH, BOOK, BOOK_RULES);
@@ -102,7 +102,7 @@ static void missing_table_stops_the_route_and_charges_no_message(void **state)
 
 static void value_that_is_missing_is_null_only_where_it_may_be(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     struct semel__msg msgs[] = {message("a", "{\"n\":1}"), message("b", "{\"t\":\"x\",\"n\":2}"),
                                 message("c", "{}"),        message("d", "{\"t\":null,\"n\":null}"),
                                 message("e", "no json"),   message("f", "{\"n\":3,\"t\":null}")};
@@ -120,7 +120,7 @@ static void value_that_is_missing_is_null_only_where_it_may_be(void **state)
 
 static void hostile_text_reaches_the_table_as_it_is(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     static const char text[] = "'; DROP TABLE note; -- \" \\ $1 {},NULL \x01\x1f\x7f \xc3\xa9 \xf0\x9f\x90\x98\n\t";
     struct semel__msg msg = message("it's \"$1\"; --", text);
     note_table(w);
@@ -133,7 +133,7 @@ static void hostile_text_reaches_the_table_as_it_is(void **state)
 
 static void strings_of_json_are_given_decoded(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     struct semel__msg msg = message("a", "{\"x\":[0,{\"k~/\\u0041\":\"q\\\"\\\\\\/\\n\\u00e9\\ud83d\\udc18\"}]}");
     note_table(w);
     make(w, SEMEL_SQL_EACH, "INSERT INTO note (id, body) VALUES ($1, $2)", "id json:/x/1/k~0~1A");
@@ -143,7 +143,7 @@ static void strings_of_json_are_given_decoded(void **state)
 
 static void text_that_no_database_holds_fails_for_good_and_alone(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     struct semel__msg msgs[] = {message("a", "x"), message("b", "y"), message("c", "z"), message("d", "\xff\xfe")};
     msgs[1].payload = (struct semel_str){"y\0y", 3};
     note_table(w);
@@ -158,7 +158,7 @@ static void text_that_no_database_holds_fails_for_good_and_alone(void **state)
 
 static void bytes_are_kept_whatever_they_are(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     struct semel__msg msgs[] = {message("a", ""), message("b", "")};
     msgs[0].payload = (struct semel_str){"\0\\x41\xff", 6};
     note_table(w);
@@ -173,7 +173,7 @@ static void bytes_are_kept_whatever_they_are(void **state)
 
 static void numbers_and_truth_are_what_their_columns_say(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     struct semel__msg msg = message("a", " { \"i\" : -7, \"r\" : 2.5e1, \"t\":true , \"f\":false, \"big\":"
                                          "123456789012345678901234567890, \"o\": {\"a\":[1, 2]} } ");
     sql(w, w->pg ? "CREATE TABLE v (i integer, r numeric, t boolean, f boolean, big numeric, o text)"
@@ -190,7 +190,7 @@ static void numbers_and_truth_are_what_their_columns_say(void **state)
 
 static void fields_of_a_message_are_values_too(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     struct semel__msg msg = message("a", "{}");
     msg.type = SEMEL_STR("paid");
     w->policy.order = SEMEL_ORDER_ARRIVAL; /* else keys are not kept */
@@ -217,7 +217,7 @@ static void fields_of_a_message_are_values_too(void **state)
 
 static void statement_that_ends_the_transaction_takes_nothing_with_it(void **state)
 {
-    struct world *w = *state; /* P58 */
+    struct route *w = *state; /* P58 */
     struct semel__msg msgs[9];
     books(w);
     if (w->pg)
@@ -240,7 +240,7 @@ static void statement_that_ends_the_transaction_takes_nothing_with_it(void **sta
 
 static void handler_that_makes_commits_unsafe_is_refused_and_blamed(void **state)
 {
-    struct world *w = *state; /* P72 */
+    struct route *w = *state; /* P72 */
     struct semel__msg msgs[] = {booking(w, 1, 1, 1), booking(w, 2, 1, 5), booking(w, 3, 1, 3)};
     if (!w->pg)
         skip();
@@ -257,7 +257,7 @@ static void handler_that_makes_commits_unsafe_is_refused_and_blamed(void **state
 
 static void what_a_statement_leaves_in_the_session_does_not_stop_the_next(void **state)
 {
-    struct world *w = *state; /* P64 */
+    struct route *w = *state; /* P64 */
     struct semel__msg msgs[4];
     if (!w->pg)
         skip();
@@ -279,7 +279,7 @@ static void what_a_statement_leaves_in_the_session_does_not_stop_the_next(void *
 
 static void description_is_checked_by_the_database(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     books(w);
     assert_refused(w, SEMEL_SQL_EACH, "INSERT INTO nowhere VALUES ($1)", "id", "nowhere");
     assert_refused(w, SEMEL_SQL_EACH, "INSERT INTO ledger (nothing) VALUES ($1)", "id", "nothing");
@@ -299,7 +299,7 @@ static void description_is_checked_by_the_database(void **state)
 
 static void effects_outside_are_not_for_sql(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     struct semel__msg msg = booking(w, 1, 1, 1);
     books(w);
     w->policy.effect = SEMEL_EFFECT_OUTSIDE;
@@ -312,7 +312,7 @@ static void effects_outside_are_not_for_sql(void **state)
 
 static void lack_of_memory_leaves_no_handler_behind(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     struct fail_nth fail;
     unsigned at = 1;
     books(w);
@@ -337,24 +337,24 @@ static void lack_of_memory_leaves_no_handler_behind(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        ON_WORLD(each_message_takes_effect_once_however_often_it_comes),
-        ON_WORLD(rows_that_a_statement_returns_are_dropped),
-        ON_WORLD(failing_message_is_blamed_alone_and_its_neighbours_are_done),
-        ON_WORLD(handler_goes_on_after_a_new_connection),
-        ON_WORLD(missing_table_stops_the_route_and_charges_no_message),
-        ON_WORLD(value_that_is_missing_is_null_only_where_it_may_be),
-        ON_WORLD(hostile_text_reaches_the_table_as_it_is),
-        ON_WORLD(strings_of_json_are_given_decoded),
-        ON_WORLD(text_that_no_database_holds_fails_for_good_and_alone),
-        ON_WORLD(bytes_are_kept_whatever_they_are),
-        ON_WORLD(numbers_and_truth_are_what_their_columns_say),
-        ON_WORLD(fields_of_a_message_are_values_too),
-        ON_WORLD(statement_that_ends_the_transaction_takes_nothing_with_it),
-        ON_WORLD(handler_that_makes_commits_unsafe_is_refused_and_blamed),
-        ON_WORLD(what_a_statement_leaves_in_the_session_does_not_stop_the_next),
-        ON_WORLD(description_is_checked_by_the_database),
-        ON_WORLD(effects_outside_are_not_for_sql),
-        ON_WORLD(lack_of_memory_leaves_no_handler_behind),
+        ON_ROUTE(each_message_takes_effect_once_however_often_it_comes),
+        ON_ROUTE(rows_that_a_statement_returns_are_dropped),
+        ON_ROUTE(failing_message_is_blamed_alone_and_its_neighbours_are_done),
+        ON_ROUTE(handler_goes_on_after_a_new_connection),
+        ON_ROUTE(missing_table_stops_the_route_and_charges_no_message),
+        ON_ROUTE(value_that_is_missing_is_null_only_where_it_may_be),
+        ON_ROUTE(hostile_text_reaches_the_table_as_it_is),
+        ON_ROUTE(strings_of_json_are_given_decoded),
+        ON_ROUTE(text_that_no_database_holds_fails_for_good_and_alone),
+        ON_ROUTE(bytes_are_kept_whatever_they_are),
+        ON_ROUTE(numbers_and_truth_are_what_their_columns_say),
+        ON_ROUTE(fields_of_a_message_are_values_too),
+        ON_ROUTE(statement_that_ends_the_transaction_takes_nothing_with_it),
+        ON_ROUTE(handler_that_makes_commits_unsafe_is_refused_and_blamed),
+        ON_ROUTE(what_a_statement_leaves_in_the_session_does_not_stop_the_next),
+        ON_ROUTE(description_is_checked_by_the_database),
+        ON_ROUTE(effects_outside_are_not_for_sql),
+        ON_ROUTE(lack_of_memory_leaves_no_handler_behind),
     };
-    return world_main(argc, argv, tests, COUNT(tests));
+    return route_main(argc, argv, tests, COUNT(tests));
 }

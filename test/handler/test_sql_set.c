@@ -4,7 +4,7 @@
  */
 #include <libpq-fe.h>
 
-#include "handler/world.h"
+#include "handler/route.h"
 
 #define RULES "id json:/account json:/amount"
 #define MESSAGES "unnest($1::text[], $2::integer[], $3::integer[]) AS m (id, account, amount)"
@@ -14,7 +14,7 @@
     " WHERE a.account = m.account RETURNING m.id"
 #define INSERT "INSERT INTO ledger (id, account, amount) SELECT * FROM " MESSAGES " RETURNING id"
 
-static void books(struct world *w)
+static void books(struct route *w)
 {
     sql(w, "CREATE TABLE ledger (id text, account integer, amount integer CHECK (amount <> 13)); "
            "CREATE TABLE account (account integer PRIMARY KEY, balance integer NOT NULL, changes integer NOT NULL); "
@@ -23,7 +23,7 @@ static void books(struct world *w)
 
 static void each_message_takes_effect_once_however_often_it_comes(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     enum { N = 150 };
     struct semel__msg msgs[2 * N];
     books(w);
@@ -44,7 +44,7 @@ static void each_message_takes_effect_once_however_often_it_comes(void **state)
 
 static void update_that_meets_a_row_twice_is_split_until_each_message_counts(void **state)
 {
-    struct world *w = *state; /* P57 */
+    struct route *w = *state; /* P57 */
     struct semel__msg msgs[15];
     books(w);
     make(w, SEMEL_SQL_SET, UPDATE, RULES);
@@ -59,7 +59,7 @@ static void update_that_meets_a_row_twice_is_split_until_each_message_counts(voi
 
 static void sum_of_a_set_needs_no_split(void **state)
 {
-    struct world *w = *state; /* P57, as docs/handlers.md writes it */
+    struct route *w = *state; /* P57, as docs/handlers.md writes it */
     struct semel__msg msgs[15];
     books(w);
     make(w, SEMEL_SQL_SET,
@@ -86,7 +86,7 @@ static void message_that_is_not_named_exactly_once_leaves_no_effect(void **state
         "SELECT id FROM m UNION ALL SELECT '' FROM m WHERE account = 5", /* one too many */
         "SELECT CASE account WHEN 5 THEN upper(id) ELSE id END FROM m",  /* nearly */
     };
-    struct world *w = *state; /* P57 */
+    struct route *w = *state; /* P57 */
     struct semel__msg msgs[16];
     books(w);
     for (size_t k = 0; k < COUNT(endings); k++) {
@@ -113,7 +113,7 @@ static void message_that_is_not_named_exactly_once_leaves_no_effect(void **state
     "u AS (UPDATE story SET text = text || m.id || ' ' FROM m WHERE story.key = m.key RETURNING m.id) "       \
     "SELECT id FROM u"
 
-static void stories(struct world *w)
+static void stories(struct route *w)
 {
     sql(w, "CREATE TABLE said (ids text[], keys text[], n integer); CREATE TABLE story (key text, text text); "
            "INSERT INTO story SELECT 'k' || i, '' FROM generate_series(0, 4) AS i");
@@ -122,7 +122,7 @@ static void stories(struct world *w)
 static void key_of_an_ordered_route_is_once_in_a_statement(void **state)
 {
     static const char *const keys[] = {"k0", "k1", "k2", "k3", "k4"};
-    struct world *w = *state; /* P57 */
+    struct route *w = *state; /* P57 */
     struct semel__msg msgs[14];
     stories(w);
     w->policy.order = SEMEL_ORDER_ARRIVAL;
@@ -144,7 +144,7 @@ static void key_of_an_ordered_route_is_once_in_a_statement(void **state)
 
 static void set_with_a_key_twice_is_refused_by_the_handler_itself(void **state)
 {
-    struct world *w = *state; /* P57: should core ever give it one */
+    struct route *w = *state; /* P57: should core ever give it one */
     struct semel__msg a = booking(w, 1, 0, 0), b = booking(w, 2, 0, 0);
     const struct semel__msg *both[] = {&a, &b};
     int64_t now_us;
@@ -162,7 +162,7 @@ static void set_with_a_key_twice_is_refused_by_the_handler_itself(void **state)
 
 static void messages_of_several_sources_are_a_statement_each(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     struct semel__msg msgs[9];
     stories(w);
     sql(w, "UPDATE story SET key = 's' || right(key, 1)");
@@ -183,7 +183,7 @@ static void messages_of_several_sources_are_a_statement_each(void **state)
 
 static void poison_in_a_set_is_split_out_and_blamed_alone(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     struct semel__msg msgs[64];
     books(w);
     make(w, SEMEL_SQL_SET, INSERT, RULES);
@@ -199,7 +199,7 @@ static void poison_in_a_set_is_split_out_and_blamed_alone(void **state)
 
 static void value_that_a_message_does_not_have_fails_it_alone(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     struct semel__msg msgs[] = {booking(w, 1, 1, 1),
                                 message("a", "{\"account\":1}"),
                                 booking(w, 2, 1, 1),
@@ -219,7 +219,7 @@ static void value_that_a_message_does_not_have_fails_it_alone(void **state)
 
 static void missing_table_stops_the_route_and_charges_no_message(void **state)
 {
-    struct world *w = *state; /* P63 */
+    struct route *w = *state; /* P63 */
     struct semel__msg msgs[] = {booking(w, 1, 1, 1), booking(w, 2, 1, 2)};
     books(w);
     make(w, SEMEL_SQL_SET, INSERT, RULES);
@@ -231,7 +231,7 @@ static void missing_table_stops_the_route_and_charges_no_message(void **state)
 
 static void procedure_hidden_in_a_function_cannot_end_the_transaction(void **state)
 {
-    struct world *w = *state; /* P58 */
+    struct route *w = *state; /* P58 */
     struct semel__msg msgs[] = {booking(w, 1, 1, 1), booking(w, 2, 1, 5), booking(w, 3, 1, 3)};
     books(w);
     sql(w, "CREATE PROCEDURE finish() LANGUAGE plpgsql AS $$ BEGIN COMMIT; END $$; "
@@ -246,7 +246,7 @@ static void procedure_hidden_in_a_function_cannot_end_the_transaction(void **sta
 
 static void lack_of_memory_in_a_run_charges_no_message(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     struct fail_nth fail;
     unsigned at = 1;
     books(w);
@@ -272,7 +272,7 @@ static void lack_of_memory_in_a_run_charges_no_message(void **state)
 
 static void arrays_of_every_type_arrive_as_they_were_sent(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     struct semel__msg msgs[] = {
         message("a'\"\\{},;", "{\"n\":12.50,\"b\":true,\"j\":{\"x\":[1,\"{\\\"\"]},\"t\":\"2026-11-15T01:02:03Z\","
                               "\"s\":\"it's \\\\ \\\"NULL\\\", {a,b}\\n\\u0001\",\"i\":-32768,\"l\":9007199254740993}"),
@@ -301,7 +301,7 @@ static void arrays_of_every_type_arrive_as_they_were_sent(void **state)
 
 static void description_is_checked_by_the_server(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     books(w);
     sql(w, "CREATE TABLE u (id uuid)");
     assert_refused(w, SEMEL_SQL_SET, "INSERT INTO ledger (id) VALUES ($1) RETURNING id", "id",
@@ -319,14 +319,14 @@ static void description_is_checked_by_the_server(void **state)
 
 /* ---- connections --------------------------------------------------------------------------------- */
 
-static void run_here(struct world *w, const char *text)
+static void run_here(struct route *w, const char *text)
 {
     PGresult *result = PQexec(semel_store_native(w->store), text);
     assert_int_equal(PQresultStatus(result), PGRES_COMMAND_OK);
     PQclear(result);
 }
 
-static int64_t prepared_here(struct world *w)
+static int64_t prepared_here(struct route *w)
 {
     PGresult *result = PQexec(semel_store_native(w->store),
                               "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'semel_ask%'");
@@ -338,7 +338,7 @@ static int64_t prepared_here(struct world *w)
 
 static void statement_is_prepared_once_and_again_when_it_is_gone(void **state)
 {
-    struct world *w = *state;
+    struct route *w = *state;
     struct semel__msg msgs[] = {booking(w, 1, 1, 1), booking(w, 2, 1, 1), booking(w, 3, 1, 1), booking(w, 4, 1, 1)};
     books(w);
     make(w, SEMEL_SQL_SET, INSERT, RULES);
@@ -362,10 +362,10 @@ static void statement_is_prepared_once_and_again_when_it_is_gone(void **state)
 
 static void handler_behind_a_pooler_leaves_nothing_in_the_session(void **state)
 {
-    struct world *w = *state; /* P17 */
+    struct route *w = *state; /* P17 */
     struct semel__msg msgs[] = {booking(w, 1, 1, 1), booking(w, 2, 1, 1)};
     books(w);
-    world_reopen(w, "semel_pooler=1");
+    route_reopen(w, "semel_pooler=1");
     make(w, SEMEL_SQL_SET, INSERT, RULES);
     process(w, msgs, 1);
     process(w, msgs + 1, 1);
@@ -376,22 +376,22 @@ static void handler_behind_a_pooler_leaves_nothing_in_the_session(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        ON_WORLD(each_message_takes_effect_once_however_often_it_comes),
-        ON_WORLD(update_that_meets_a_row_twice_is_split_until_each_message_counts),
-        ON_WORLD(sum_of_a_set_needs_no_split),
-        ON_WORLD(message_that_is_not_named_exactly_once_leaves_no_effect),
-        ON_WORLD(key_of_an_ordered_route_is_once_in_a_statement),
-        ON_WORLD(set_with_a_key_twice_is_refused_by_the_handler_itself),
-        ON_WORLD(messages_of_several_sources_are_a_statement_each),
-        ON_WORLD(poison_in_a_set_is_split_out_and_blamed_alone),
-        ON_WORLD(value_that_a_message_does_not_have_fails_it_alone),
-        ON_WORLD(missing_table_stops_the_route_and_charges_no_message),
-        ON_WORLD(procedure_hidden_in_a_function_cannot_end_the_transaction),
-        ON_WORLD(lack_of_memory_in_a_run_charges_no_message),
-        ON_WORLD(arrays_of_every_type_arrive_as_they_were_sent),
-        ON_WORLD(description_is_checked_by_the_server),
-        ON_WORLD(statement_is_prepared_once_and_again_when_it_is_gone),
-        ON_WORLD(handler_behind_a_pooler_leaves_nothing_in_the_session),
+        ON_ROUTE(each_message_takes_effect_once_however_often_it_comes),
+        ON_ROUTE(update_that_meets_a_row_twice_is_split_until_each_message_counts),
+        ON_ROUTE(sum_of_a_set_needs_no_split),
+        ON_ROUTE(message_that_is_not_named_exactly_once_leaves_no_effect),
+        ON_ROUTE(key_of_an_ordered_route_is_once_in_a_statement),
+        ON_ROUTE(set_with_a_key_twice_is_refused_by_the_handler_itself),
+        ON_ROUTE(messages_of_several_sources_are_a_statement_each),
+        ON_ROUTE(poison_in_a_set_is_split_out_and_blamed_alone),
+        ON_ROUTE(value_that_a_message_does_not_have_fails_it_alone),
+        ON_ROUTE(missing_table_stops_the_route_and_charges_no_message),
+        ON_ROUTE(procedure_hidden_in_a_function_cannot_end_the_transaction),
+        ON_ROUTE(lack_of_memory_in_a_run_charges_no_message),
+        ON_ROUTE(arrays_of_every_type_arrive_as_they_were_sent),
+        ON_ROUTE(description_is_checked_by_the_server),
+        ON_ROUTE(statement_is_prepared_once_and_again_when_it_is_gone),
+        ON_ROUTE(handler_behind_a_pooler_leaves_nothing_in_the_session),
     };
-    return world_main(argc, argv, tests, COUNT(tests));
+    return route_main(argc, argv, tests, COUNT(tests));
 }

@@ -10,9 +10,10 @@
 #include <libpq-fe.h>
 
 /* Whoever is still connected is sent away first, as by DROP DATABASE: the last words of a worker that was killed must
- * not end up in the next world. 1: empty; 0: it is no copy of the model any more. */
+ * not end up in the next world. The functions find only names of pg_catalog: a test may plant hostile ones in `public`.
+ * 1: empty; 0: it is no copy of the model any more. */
 static const char reset[] =
-    "CREATE FUNCTION model_print() RETURNS bigint LANGUAGE sql AS $$"
+    "CREATE FUNCTION model_print() RETURNS bigint LANGUAGE sql SET search_path = pg_catalog AS $$"
     "  SELECT sum(hashtext(x)::bigint) FROM ("
     "    SELECT relname::text || relkind::text FROM pg_class WHERE oid >= 16384 AND relname !~ '^pg_toast'"
     "    UNION ALL SELECT tgname::text || tgenabled::text FROM pg_trigger WHERE NOT tgisinternal"
@@ -21,7 +22,7 @@ static const char reset[] =
     "              WHERE d.datname = current_database()"
     "    UNION ALL SELECT d.dattablespace::text FROM pg_database AS d WHERE d.datname = current_database()) AS t (x)"
     "$$;"
-    "CREATE FUNCTION model_reset() RETURNS integer LANGUAGE plpgsql AS $$"
+    "CREATE FUNCTION model_reset() RETURNS integer LANGUAGE plpgsql SET search_path = pg_catalog AS $$"
     "DECLARE "
     "  t record; "
     "BEGIN"
@@ -31,7 +32,7 @@ static const char reset[] =
     "    EXIT WHEN NOT FOUND;"
     "    PERFORM pg_sleep(0.002), pg_stat_clear_snapshot();"
     "  END LOOP;"
-    "  IF model_print() <> (SELECT print FROM model_mark) THEN"
+    "  IF public.model_print() <> (SELECT print FROM public.model_mark) THEN"
     "    RETURN 0;"
     "  END IF;"
     "  PERFORM set_config('session_replication_role', 'replica', true);"

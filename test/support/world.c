@@ -2,10 +2,12 @@
  *
  * world.c: a fresh store per test. The contract stands in world.h.
  *
- * On PostgreSQL all tests of a program share one server and one database, each with empty tables.
+ * On PostgreSQL all tests of a program share one server, and each has a database with empty tables.
  */
 #include "support/world.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -18,20 +20,29 @@
 #ifdef SEMEL_WITH_POSTGRES
 #include <libpq-fe.h>
 
-#include "pg/server.h"
 #include "store/pg_store.h"
+#include "support/world_pg.h"
 #endif
 
 /* ---- mem ---------------------------------------------------------------------------------------------- */
 
-static void mem_setup(struct world *world)
+static void mem_make(struct world *world, bool tables)
 {
     struct semel_mem_db *db = NULL;
 
+    (void)tables;
     assert_int_equal(semel__mem_db_new(&db, &world->clock), SEMEL_OK);
     world->place = db;
-    assert_ok(world, semel__store_mem_open(&world->store, db, &world->options, &world->err));
-    assert_ok(world, semel__store_mem_open(&world->other, db, &world->options, &world->err));
+}
+
+static semel_status mem_open(struct world *world)
+{
+    return semel__store_mem_open(&world->store, world->place, &world->options, &world->err);
+}
+
+static void mem_open_other(struct world *world)
+{
+    assert_ok(world, semel__store_mem_open(&world->other, world->place, &world->options, &world->err));
 }
 
 static void mem_teardown(struct world *world)
@@ -94,7 +105,9 @@ static bool mem_damage(struct world *world, const char *source, const char *id)
 
 static const struct driver mem_driver = {
     .name = "mem",
-    .setup = mem_setup,
+    .make = mem_make,
+    .open = mem_open,
+    .open_other = mem_open_other,
     .teardown = mem_teardown,
     .attempts = mem_attempts,
     .conflicts = mem_conflicts,
@@ -106,35 +119,69 @@ static const struct driver mem_driver = {
 /* ---- sqlite ------------------------------------------------------------------------------------------- */
 
 #ifdef SEMEL_WITH_SQLITE
-static void sqlite_setup(struct world *world)
+static void sqlite_make(struct world *world, bool tables)
+{
+    (void)tables; /* made when it is opened */
+    snprintf(world->dir, sizeof world->dir, "/tmp/semel-world-XXXXXX");
+    assert_non_null(mkdtemp(world->dir));
+    snprintf(world->path, sizeof world->path, "%s/s.db", world->dir);
+    snprintf(world->url, sizeof world->url, "sqlite:%s", world->path);
+}
+
+static semel_status sqlite_open(struct world *world)
 {
     static const struct semel_store_ops *const linked[] = {&semel__store_sqlite, NULL};
-    char url[128];
+    return semel_store_open(&world->store, linked, world->url, &world->options, &world->err);
+}
+
+/* One connection of its own per process: the second handle is on a connection of ours. */
+static void sqlite_open_other(struct world *world)
+{
     sqlite3 *db = NULL;
 
-    snprintf(world->dir, sizeof world->dir, "/tmp/semel-conform-XXXXXX");
-    assert_non_null(mkdtemp(world->dir));
-    snprintf(url, sizeof url, "sqlite:%s/store.db", world->dir);
-    assert_ok(world, semel_store_open(&world->store, linked, url, &world->options, &world->err));
-    /* One connection of its own a process: the second handle is on a connection of ours. */
-    assert_int_equal(sqlite3_open(url + strlen("sqlite:"), &db), SQLITE_OK);
+    assert_int_equal(sqlite3_open(world->path, &db), SQLITE_OK);
     world->place = db;
     assert_ok(world, semel__store_sqlite_wrap(&world->other, db, &world->options, &world->err));
 }
 
 static void sqlite_teardown(struct world *world)
 {
-    static const char *const files[] = {"store.db", "store.db-wal", "store.db-shm"};
-    char path[128];
+    DIR *dir = opendir(world->dir);
 
     semel_store_close(world->other);
     assert_int_equal(sqlite3_close(world->place), SQLITE_OK);
     semel_store_close(world->store);
-    for (size_t i = 0; i < COUNT(files); i++) {
-        snprintf(path, sizeof path, "%s/%s", world->dir, files[i]);
-        unlink(path);
-    }
-    rmdir(world->dir);
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        (void)unlinkat(dirfd(dir), entry->d_name, entry->d_type == DT_DIR ? AT_REMOVEDIR : 0);
+    closedir(dir);
+    assert_int_equal(rmdir(world->dir), 0);
+}
+
+static int keep_number(void *ctx, int n, char **values, char **names)
+{
+    (void)names;
+    assert_int_equal(n, 1);
+    assert_true(semel__str_int64(semel__str(values[0]), ctx));
+    return 0;
+}
+
+static int64_t sqlite_ask(struct world *world, const char *text)
+{
+    sqlite3 *db = NULL;
+    int64_t n = 0;
+
+    assert_int_equal(sqlite3_open(world->path, &db), SQLITE_OK);
+    sqlite3_busy_timeout(db, 1000);
+    if (sqlite3_exec(db, text, keep_number, &n, NULL) != SQLITE_OK)
+        fail_msg("%s: %s", text, sqlite3_errmsg(db));
+    assert_int_equal(sqlite3_close(db), SQLITE_OK);
+    return n;
+}
+
+static void sqlite_sql(struct world *world, const char *text)
+{
+    (void)sqlite_ask(world, text);
 }
 
 /* The first column of the one row of `sql`, with ?1 and ?2 bound; through the first handle, so that it sees an open
@@ -190,8 +237,12 @@ static bool sqlite_damage(struct world *world, const char *source, const char *i
 
 static const struct driver sqlite_driver = {
     .name = "sqlite",
-    .setup = sqlite_setup,
+    .make = sqlite_make,
+    .open = sqlite_open,
+    .open_other = sqlite_open_other,
     .teardown = sqlite_teardown,
+    .sql = sqlite_sql,
+    .ask = sqlite_ask,
     .attempts = sqlite_attempts,
     .conflicts = sqlite_conflicts,
     .events = sqlite_events,
@@ -203,73 +254,31 @@ static const struct driver sqlite_driver = {
 /* ---- postgres ----------------------------------------------------------------------------------------- */
 
 #ifdef SEMEL_WITH_POSTGRES
-static struct pg_server server;
+#define DATABASE "t"
 
-static void end_server(void)
+static void postgres_make(struct world *world, bool tables)
 {
-    pg_server_done(&server);
+    char url[PG_SERVER_TEXT];
+
+    world_pg_need(NULL);
+    if (tables)
+        world_pg_database(DATABASE, url);
+    else
+        pg_server_database(&world_server, DATABASE);
+    snprintf(world->url, sizeof world->url, "%s", pg_server_url(&world_server, DATABASE, url));
+    pg_server_conninfo(&world_server, DATABASE, world->conninfo);
 }
 
-/* B3 P85: what is planted in `public`, before anything of ours is there; in its end none of it may have been called. */
-static void plant(void)
-{
-    const char *path = getenv("SEMEL_PLANTED");
-    static char text[1 << 16];
-    FILE *file = path != NULL ? fopen(path, "r") : NULL;
-
-    if (path == NULL)
-        return;
-    assert_non_null(file);
-    assert_true(fread(text, 1, sizeof text - 1, file) > 0);
-    fclose(file);
-    pg_server_sql(&server, "conform", text);
-}
-
-static void nothing_planted_was_called(void)
-{
-    if (getenv("SEMEL_PLANTED") != NULL)
-        assert_int_equal(pg_server_ask(&server, "conform", "SELECT is_called::integer FROM public.planted"), 0);
-}
-
-/* The database of all tests, made and migrated by the first. */
-static void need_server(struct world *world, char url[PG_SERVER_TEXT])
+static semel_status postgres_open(struct world *world)
 {
     static const struct semel_store_ops *const linked[] = {&semel__store_postgres, NULL};
-
-    if (server.port != 0) {
-        pg_server_url(&server, "conform", url);
-        return;
-    }
-    pg_server_start(&server, PG_SERVER_NO_FSYNC);
-    atexit(end_server);
-    pg_server_database(&server, "conform");
-    plant();
-    pg_server_url(&server, "conform", url);
-    assert_ok(world, semel_store_open(&world->store, linked, url, &world->options, &world->err));
-    semel_store_close(world->store);
+    return semel_store_open(&world->store, linked, world->url, &world->options, &world->err);
 }
 
-/* Much faster than TRUNCATE, which makes new files. */
-static void empty_tables(void)
+static void postgres_open_other(struct world *world)
 {
-    pg_server_sql(&server, "conform",
-                  "SET session_replication_role = replica; DO $$ DECLARE t record; BEGIN "
-                  "FOR t IN SELECT tablename FROM pg_tables WHERE schemaname = 'semel' AND tablename <> 'schema' LOOP "
-                  "EXECUTE pg_catalog.format('DELETE FROM semel.%I', t.tablename); END LOOP; "
-                  "PERFORM pg_catalog.setval(oid::regclass, 1, false) FROM pg_class WHERE relkind = 'S' "
-                  "AND relnamespace = 'semel'::regnamespace; END $$");
-}
+    PGconn *conn = PQconnectdb(world->conninfo);
 
-static void postgres_setup(struct world *world)
-{
-    static const struct semel_store_ops *const linked[] = {&semel__store_postgres, NULL};
-    char url[PG_SERVER_TEXT], conninfo[PG_SERVER_TEXT];
-    PGconn *conn;
-
-    need_server(world, url);
-    empty_tables();
-    assert_ok(world, semel_store_open(&world->store, linked, url, &world->options, &world->err));
-    conn = PQconnectdb(pg_server_conninfo(&server, "conform", conninfo));
     assert_int_equal(PQstatus(conn), CONNECTION_OK);
     world->place = conn;
     assert_ok(world, semel__store_pg_wrap(&world->other, conn, &world->options, &world->err));
@@ -280,7 +289,19 @@ static void postgres_teardown(struct world *world)
     semel_store_close(world->other);
     PQfinish(world->place);
     semel_store_close(world->store);
-    nothing_planted_was_called();
+    world_pg_unharmed(DATABASE);
+}
+
+static void postgres_sql(struct world *world, const char *text)
+{
+    (void)world;
+    pg_server_sql(&world_server, DATABASE, text);
+}
+
+static int64_t postgres_ask(struct world *world, const char *text)
+{
+    (void)world;
+    return pg_server_ask(&world_server, DATABASE, text);
 }
 
 /* The first column of the one row of `sql`, with $1 and $2 bound; through the first handle, so that it sees an open
@@ -334,8 +355,12 @@ static bool postgres_damage(struct world *world, const char *source, const char 
 
 static const struct driver postgres_driver = {
     .name = "postgres",
-    .setup = postgres_setup,
+    .make = postgres_make,
+    .open = postgres_open,
+    .open_other = postgres_open_other,
     .teardown = postgres_teardown,
+    .sql = postgres_sql,
+    .ask = postgres_ask,
     .attempts = postgres_attempts,
     .conflicts = postgres_conflicts,
     .events = postgres_events,
@@ -358,6 +383,7 @@ const struct driver *const world_drivers[] = {
 /* ---- a world ------------------------------------------------------------------------------------------ */
 
 const struct driver *world_driver;
+const struct semel_store_options *world_options;
 
 const struct driver *world_driver_named(const char *name)
 {
@@ -372,7 +398,7 @@ static int64_t world_now(void *ctx)
     return ((struct world *)ctx)->now_us;
 }
 
-int world_setup(void **state)
+static struct world *world_new(bool tables)
 {
     struct world *world = semel__calloc(1, sizeof *world);
 
@@ -383,10 +409,53 @@ int world_setup(void **state)
     semel__random_seed(&world->rng, 7);
     world->options = (struct semel_store_options){
         .clock = &world->clock, .rng = &world->rng, .lock_timeout_ms = 100, .create = true, .migrate = true};
+    if (world_options != NULL)
+        world->options = *world_options;
     semel__arena_init(&world->arena, 64 << 20);
-    world->driver->setup(world);
+    world->driver->make(world, tables);
+    return world;
+}
+
+int world_bare(void **state)
+{
+    *state = world_new(false);
+    return 0;
+}
+
+int world_alone(void **state)
+{
+    struct world *world = world_new(true);
+
+    assert_ok(world, world_open(world));
     *state = world;
     return 0;
+}
+
+int world_setup(void **state)
+{
+    struct world *world;
+
+    world_alone(state);
+    world = *state;
+    world->driver->open_other(world);
+    return 0;
+}
+
+semel_status world_open(struct world *world)
+{
+    semel__error_clear(&world->err);
+    world->store = NULL;
+    return world->driver->open(world);
+}
+
+void world_sql(struct world *world, const char *text)
+{
+    world->driver->sql(world, text);
+}
+
+int64_t world_ask(struct world *world, const char *text)
+{
+    return world->driver->ask(world, text);
 }
 
 int world_teardown(void **state)

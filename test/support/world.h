@@ -2,9 +2,9 @@
  *
  * world.h: a fresh store per test, on any driver: in memory, SQLite on a temporary file, PostgreSQL on its own server.
  *
- * What it is: an empty store under a clock that stands still, a second handle on the same data, and a look at what the
- * contract of stores has no operation for (attempts, conflicts, events, audit lines). What it is not: anything that
- * knows the contract.
+ * What it is: an empty store under a clock that stands still, a second handle on the same data, SQL by somebody else,
+ * and a look at what the contract of stores has no operation for (attempts, conflicts, events, audit lines). What it is
+ * not: anything that knows the contract.
  */
 #ifndef SEMEL_TEST_SUPPORT_WORLD_H
 #define SEMEL_TEST_SUPPORT_WORLD_H
@@ -30,14 +30,19 @@ struct world {
     struct semel_arena arena;
     struct semel_store *store, *other; /* two handles on the same data; `other` is NULL where a driver has none */
     struct semel_error err;
-    void *place; /* the driver's: a database in memory, or the connection of `other` */
-    char dir[64];
+    void *place;                  /* the driver's: a database in memory, or the connection of `other` */
+    char dir[64], path[128];      /* SQLite: the folder, which is removed with all its files, and the file in it */
+    char url[256], conninfo[192]; /* of the store; for libpq */
 };
 
 struct driver {
     const char *name;
-    void (*setup)(struct world *world); /* opens world->store, and world->other where it can */
+    void (*make)(struct world *world, bool tables); /* a place for the store; false: without tables, or a file */
+    semel_status (*open)(struct world *world);      /* world->store */
+    void (*open_other)(struct world *world);        /* world->other, where it can */
     void (*teardown)(struct world *world);
+    void (*sql)(struct world *world, const char *text);
+    int64_t (*ask)(struct world *world, const char *text);
     /* What consumer "c" has; -1: this driver cannot tell. */
     int64_t (*attempts)(struct world *world, const char *source, const char *id);
     int64_t (*conflicts)(struct world *world, const char *source, const char *id); /* the sum of the counts */
@@ -50,9 +55,18 @@ struct driver {
 const struct driver *world_driver_named(const char *name);
 extern const struct driver *const world_drivers[]; /* all of them, ended by NULL */
 
-int world_setup(void **state); /* *state is a struct world */
+extern const struct driver *world_driver;               /* which one the next setup uses */
+extern const struct semel_store_options *world_options; /* the same; NULL: the clock that stands still */
+int world_setup(void **state);                          /* *state is a struct world */
+int world_alone(void **state);                          /* the same without `other` */
+int world_bare(void **state); /* nothing is there, and nothing opened: no file, a database without tables */
 int world_teardown(void **state);
-extern const struct driver *world_driver; /* which one the next setup uses */
+
+/* Opens world->store, on its URL and with its options. */
+semel_status world_open(struct world *world);
+/* On a connection of somebody else; `ask` gives the one number that the query returns. SQLite and PostgreSQL. */
+void world_sql(struct world *world, const char *text);
+int64_t world_ask(struct world *world, const char *text);
 
 #define assert_ok(world, call)                                                  \
     do {                                                                        \

@@ -5,59 +5,38 @@
 #include "unit/engine_pg.h"
 
 #include <libpq-fe.h>
-#include <stdlib.h>
 
-#include "pg/server.h"
 #include "store/pg_store.h"
+#include "support/world_pg.h"
 
 #define DATABASE "engine"
 #define SQL_MAX 4096
 
 static const struct semel_store_ops *const linked[] = {&semel__store_postgres, NULL};
-static struct pg_server server;
 
-static void end_server(void)
+static void add_tables(const char *url)
 {
-    pg_server_done(&server);
-}
-
-static void start(void)
-{
-    const struct semel_store_options options = {.migrate = true};
-    struct semel_store *store = NULL;
-    struct semel_error err;
-    char url[PG_SERVER_TEXT];
-    pg_server_start(&server, PG_SERVER_NO_FSYNC);
-    atexit(end_server);
-    pg_server_database(&server, DATABASE);
-    pg_server_sql(&server, DATABASE,
+    (void)url;
+    pg_server_sql(&world_server, "model",
                   "CREATE TABLE effect (id text NOT NULL, attempt integer NOT NULL);"
                   "CREATE INDEX effect_id ON effect (id);"
                   "CREATE TABLE parent (id integer PRIMARY KEY);"
                   "CREATE TABLE child (parent integer NOT NULL REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)");
-    if (semel_store_open(&store, linked, pg_server_url(&server, DATABASE, url), &options, &err) != SEMEL_OK)
-        fail_msg("%s", err.text);
-    semel_store_close(store);
 }
 
 void engine_pg_fresh(void)
 {
-    if (server.port == 0)
-        start();
-    /* Much faster than TRUNCATE, which makes new files. */
-    pg_server_sql(&server, DATABASE,
-                  "SET session_replication_role = replica; DO $$ DECLARE t record; BEGIN "
-                  "FOR t IN SELECT schemaname, tablename FROM pg_tables WHERE schemaname IN ('semel', 'public') "
-                  "AND tablename <> 'schema' LOOP EXECUTE format('DELETE FROM %I.%I', t.schemaname, t.tablename); "
-                  "END LOOP; PERFORM setval(oid::regclass, 1, false) FROM pg_class WHERE relkind = 'S' "
-                  "AND relnamespace = 'semel'::regnamespace; END $$; INSERT INTO parent VALUES (1)");
+    char url[PG_SERVER_TEXT];
+    world_pg_need(add_tables);
+    world_pg_database(DATABASE, url);
+    pg_server_sql(&world_server, DATABASE, "INSERT INTO parent VALUES (1)");
 }
 
 static semel_status pg_open(struct engine *e)
 {
     const struct semel_store_options options = {.clock = &e->clock, .rng = &e->rng};
     char url[PG_SERVER_TEXT];
-    return semel_store_open(&e->store, linked, pg_server_url(&server, DATABASE, url), &options, &e->err);
+    return semel_store_open(&e->store, linked, pg_server_url(&world_server, DATABASE, url), &options, &e->err);
 }
 
 /* ---- statements --------------------------------------------------------------------------------------- */

@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * pg_lib.h: for tests of libsemel on PostgreSQL: one private server a program, with a database `model` that has
- * Semel's tables and one for effects. A test works on a copy of it.
+ * pg_lib.h: for tests of libsemel on PostgreSQL: databases with a table for effects.
  */
 #ifndef SEMEL_TEST_PG_LIB_H
 #define SEMEL_TEST_PG_LIB_H
 
 #include "base/error.h"
-#include "pg/server.h"
 #include "semel/semel.h"
+#include "support/world_pg.h"
 #include "unit/unit.h"
-
-static struct pg_server server;
 
 #define assert_fine(d, call)                          \
     do {                                              \
@@ -19,26 +16,23 @@ static struct pg_server server;
             fail_msg("%s: %s", #call, (d)->err.text); \
     } while (0)
 
+static inline void add_effects(const char *url)
+{
+    (void)url;
+    pg_server_sql(&world_server, "model", "CREATE TABLE effect (id text NOT NULL)");
+}
+
 static inline int start(void **state)
 {
-    struct semel *s = NULL;
-    struct semel_error err;
-    char url[PG_SERVER_TEXT];
-
     (void)state;
-    pg_server_start(&server, PG_SERVER_NO_FSYNC);
-    pg_server_database(&server, "model");
-    if (semel_open(&s, pg_server_url(&server, "model", url), SEMEL_MIGRATE, &err) != SEMEL_OK)
-        fail_msg("%s", err.text);
-    semel_close(s);
-    pg_server_sql(&server, "model", "CREATE TABLE effect (id text NOT NULL)");
+    world_pg_start(add_effects);
     return 0;
 }
 
 static inline int stop(void **state)
 {
     (void)state;
-    pg_server_done(&server);
+    world_pg_done();
     return 0;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_pg.h: what the tests of the PostgreSQL driver share: one private server a program, an empty database a test, and
- * short ways to say what they do with a store.
+ * test_pg.h: what the tests of the PostgreSQL driver share: a world on the server's clock, and short ways to do things
+ * with a store.
  */
 #ifndef SEMEL_TEST_PG_H
 #define SEMEL_TEST_PG_H
@@ -9,100 +9,40 @@
 #include <libpq-fe.h>
 #include <stdlib.h>
 
-#include "base/error.h"
-#include "pg/model.h"
-#include "pg/server.h"
 #include "store/pg.h"
-#include "unit/unit.h"
+#include "support/world.h"
+#include "support/world_pg.h"
 
 #define NOW INT64_C(1700000000000000)
 #define CONSUMER SEMEL_STR("c")
 
 static const struct semel_store_ops *const linked[] = {&semel__store_postgres, &semel__store_postgresql, NULL};
 static const struct semel_store_options usual = {.lock_timeout_ms = 200, .migrate = true};
-static struct pg_server server;
 
-struct world {
-    char url[PG_SERVER_TEXT], conninfo[PG_SERVER_TEXT];
-    struct semel_store *store;
-    struct semel_arena arena;
-    struct semel_error err;
-};
-
-#define ok(w, call)                                                         \
-    do {                                                                    \
-        semel_status status_ = (call);                                      \
-        if (status_ != SEMEL_OK)                                            \
-            fail_msg("%s: %s", semel__status_name(status_), (w)->err.text); \
-    } while (0)
-
-static inline void end_server(void)
-{
-    pg_server_done(&server);
-}
-
-static inline void need_server(void)
-{
-    struct semel_store *store = NULL;
-    struct semel_error err;
-    char url[PG_SERVER_TEXT];
-    if (server.port != 0)
-        return;
-    pg_server_start(&server, PG_SERVER_NO_FSYNC);
-    atexit(end_server);
-    pg_server_database(&server, "model");
-    if (semel_store_open(&store, linked, pg_server_url(&server, "model", url), &usual, &err) != SEMEL_OK)
-        fail_msg("%s", err.text);
-    semel_store_close(store);
-    pg_model_seal(&server);
-}
-
-static inline struct world *world_new(void)
-{
-    struct world *w = semel__calloc(1, sizeof(*w));
-    assert_non_null(w);
-    need_server();
-    pg_server_url(&server, "t", w->url);
-    pg_server_conninfo(&server, "t", w->conninfo);
-    semel__arena_init(&w->arena, 64 << 20);
-    return w;
-}
+#define ok(w, call) assert_ok(w, call)
 
 /* On an empty database, and not opened. */
-static inline int world_bare(void **state)
+static inline int bare(void **state)
 {
-    struct world *w = world_new();
-    pg_server_database(&server, "t");
-    *state = w;
-    return 0;
+    world_driver = world_driver_named("postgres");
+    return world_bare(state);
 }
 
-static inline int world_open(void **state)
+static inline int opened(void **state)
 {
-    struct world *w = world_new();
-    *state = w;
-    pg_model_copy(&server, "t");
-    ok(w, semel_store_open(&w->store, linked, w->url, &usual, &w->err));
-    return 0;
-}
-
-static inline int world_close(void **state)
-{
-    struct world *w = *state;
-    semel_store_close(w->store);
-    semel__arena_done(&w->arena);
-    semel__free(w);
-    return 0;
+    world_driver = world_driver_named("postgres");
+    world_options = &usual;
+    return world_alone(state);
 }
 
 static inline void sql(const char *text)
 {
-    pg_server_sql(&server, "t", text);
+    pg_server_sql(&world_server, "t", text);
 }
 
 static inline long long ask(const char *text)
 {
-    return pg_server_ask(&server, "t", text);
+    return pg_server_ask(&world_server, "t", text);
 }
 
 /* On the store's own connection, as a handler would. */

@@ -26,9 +26,7 @@ static int up(void **state)
     char url[PG_SERVER_TEXT];
 
     assert_non_null(d);
-    pg_server_sql(&server, NULL, "DROP DATABASE IF EXISTS batch WITH (FORCE)");
-    pg_server_sql(&server, NULL, "CREATE DATABASE batch TEMPLATE model");
-    assert_fine(d, semel_open(&d->s, pg_server_url(&server, "batch", url), 0, &d->err));
+    assert_fine(d, semel_open(&d->s, world_pg_database("batch", url), 0, &d->err));
     *state = d;
     return 0;
 }
@@ -44,7 +42,7 @@ static int down(void **state)
 
 static long long ask(const char *query)
 {
-    return pg_server_ask(&server, "batch", query);
+    return pg_server_ask(&world_server, "batch", query);
 }
 
 /* How often the server has told its log of a duplicate since the last call. */
@@ -53,7 +51,7 @@ static long told_of_duplicates(void)
     static long before;
     char line[4096];
     long n = 0, last = before;
-    FILE *log = fopen(server.process.log, "r");
+    FILE *log = fopen(world_server.process.log, "r");
 
     assert_non_null(log);
     while (fgets(line, sizeof line, log) != NULL)
@@ -141,7 +139,7 @@ static void old_unfinished_and_new_messages_are_told_apart_after_a_batch_of_dupl
 
     process(d, 0);
     process(d, 0);
-    pg_server_sql(&server, "batch",
+    pg_server_sql(&world_server, "batch",
                   "UPDATE semel.inbox SET status = 'failed', processed_at = NULL, payload = '{}', due_at = "
                   "clock_timestamp() + interval '1 hour' WHERE message_id = 'm-000015';"
                   "DELETE FROM effect WHERE id = 'm-000015'");
@@ -178,7 +176,7 @@ static void settings_that_changed_between_two_batches_count_for_the_second(void 
     char url[PG_SERVER_TEXT];
 
     process(d, 0);
-    assert_fine(d, semel_open(&other, pg_server_url(&server, "batch", url), 0, &d->err));
+    assert_fine(d, semel_open(&other, pg_server_url(&world_server, "batch", url), 0, &d->err));
     assert_fine(d, semel_consumer_set(other, "c", "{\"keep_payload\":\"always\"}", &d->err));
     semel_close(other);
     process(d, 100);
@@ -207,12 +205,12 @@ static void connection_that_died_between_two_batches_loses_nothing(void **state)
     char url[PG_SERVER_TEXT];
 
     process(d, 0);
-    pg_server_sql(&server, NULL,
+    pg_server_sql(&world_server, NULL,
                   "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = 'batch'");
     fill(d, 100);
     assert_int_equal(run(d), SEMEL_CLOSED);
     semel_close(d->s);
-    assert_fine(d, semel_open(&d->s, pg_server_url(&server, "batch", url), 0, &d->err));
+    assert_fine(d, semel_open(&d->s, pg_server_url(&world_server, "batch", url), 0, &d->err));
     process(d, 100);
     assert_once(2 * BATCH);
 }

@@ -171,8 +171,8 @@ int main(void)
         cmocka_unit_test(own_parameters_are_taken_out_of_the_url),
         cmocka_unit_test(bad_url_is_refused_without_showing_the_password),
         cmocka_unit_test(url_without_memory_is_no_wrong_url),
-        cmocka_unit_test_setup_teardown(error_texts_never_show_values, world_open, world_close),
-        cmocka_unit_test_setup_teardown(error_text_has_sqlstate_message_and_constraint, world_open, world_close),
+        cmocka_unit_test_setup_teardown(error_texts_never_show_values, opened, world_teardown),
+        cmocka_unit_test_setup_teardown(error_text_has_sqlstate_message_and_constraint, opened, world_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,12 +23,11 @@ struct door {
 static int up_with(void **state, unsigned flags)
 {
     struct door *d = calloc(1, sizeof *d);
-    char conninfo[PG_SERVER_TEXT];
+    char url[PG_SERVER_TEXT], conninfo[PG_SERVER_TEXT];
 
     assert_non_null(d);
-    pg_server_sql(&server, NULL, "DROP DATABASE IF EXISTS lib WITH (FORCE)");
-    pg_server_sql(&server, NULL, "CREATE DATABASE lib TEMPLATE model");
-    d->conn = PQconnectdb(pg_server_conninfo(&server, "lib", conninfo));
+    world_pg_database("lib", url);
+    d->conn = PQconnectdb(pg_server_conninfo(&world_server, "lib", conninfo));
     assert_int_equal(PQstatus(d->conn), CONNECTION_OK);
     assert_fine(d, semel_wrap_pg(&d->s, d->conn, flags, &d->err));
     semel_verdict_init(&d->v);
@@ -77,7 +76,7 @@ static void sql(struct door *d, const char *text)
 
 static long long ask(const char *text)
 {
-    return pg_server_ask(&server, "lib", text);
+    return pg_server_ask(&world_server, "lib", text);
 }
 
 static struct semel_msg mail(const char *id)
@@ -265,7 +264,7 @@ static void serialization_failure_is_a_retry_at_every_higher_level(void **state)
         snprintf(text, sizeof text, "BEGIN ISOLATION LEVEL %s; SELECT count(*) FROM effect", levels[i]);
         sql(d, text);
         snprintf(text, sizeof text, "SELECT semel.inbox_begin('c', '%s'); SELECT semel.inbox_done('c', '%s')", id, id);
-        pg_server_sql(&server, "lib", text);
+        pg_server_sql(&world_server, "lib", text);
         assert_int_equal(semel_inbox_begin(d->s, &m, &d->v, &d->err), SEMEL_RETRY);
         assert_int_equal(d->err.cls, SEMEL_CLASS_TRANSIENT);
         sql(d, "ROLLBACK; BEGIN");
@@ -381,7 +380,7 @@ static void batch_on_a_connection_of_its_own_does_the_same(void **state)
     struct semel *s = NULL;
     char url[PG_SERVER_TEXT];
 
-    assert_fine(d, semel_open(&s, pg_server_url(&server, "lib", url), 0, &d->err));
+    assert_fine(d, semel_open(&s, pg_server_url(&world_server, "lib", url), 0, &d->err));
     process(d, s);
     semel_close(s);
 }

@@ -35,11 +35,11 @@ static void missing_role_database_and_server_are_named(void **state)
 {
     struct world *w = *state;
     char url[PG_SERVER_TEXT];
-    url_of(url, "nobody_here", server.port, "t");
+    url_of(url, "nobody_here", world_server.port, "t");
     assert_int_equal(open_as(w, url, true), SEMEL_RETRY);
     assert_says(w, SEMEL_CLASS_ENVIRONMENT, "role \"nobody_here\" does not exist");
     assert_int_equal(w->err.code, SEMEL_SQLSTATE('2', '8', '0', '0', '0'));
-    url_of(url, "postgres", server.port, "no_such_database");
+    url_of(url, "postgres", world_server.port, "no_such_database");
     assert_int_equal(open_as(w, url, true), SEMEL_RETRY);
     assert_says(w, SEMEL_CLASS_ENVIRONMENT, "database \"no_such_database\" does not exist");
     assert_int_equal(w->err.code, SEMEL_SQLSTATE('3', 'D', '0', '0', '0'));
@@ -76,9 +76,9 @@ static void other_encodings_are_refused(void **state)
 {
     struct world *w = *state;
     char url[PG_SERVER_TEXT];
-    pg_server_sql(&server, NULL, "DROP DATABASE IF EXISTS latin");
-    pg_server_sql(&server, NULL, "CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'");
-    assert_int_equal(open_as(w, pg_server_url(&server, "latin", url), true), SEMEL_INVALID);
+    pg_server_sql(&world_server, NULL, "DROP DATABASE IF EXISTS latin");
+    pg_server_sql(&world_server, NULL, "CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'");
+    assert_int_equal(open_as(w, pg_server_url(&world_server, "latin", url), true), SEMEL_INVALID);
     assert_says(w, SEMEL_CLASS_BROKEN, "server_encoding is LATIN1");
 }
 
@@ -112,7 +112,7 @@ static void standby_is_refused_by_name(void **state)
     struct world *w = *state;
     struct pg_server standby;
     char url[PG_SERVER_TEXT];
-    pg_server_standby(&standby, &server, PG_SERVER_NO_FSYNC);
+    pg_server_standby(&standby, &world_server, PG_SERVER_NO_FSYNC);
     semel_status status = open_as(w, pg_server_url(&standby, "postgres", url), true);
     pg_server_done(&standby);
     assert_int_equal(status, SEMEL_RETRY);
@@ -125,7 +125,7 @@ static void role_without_rights_is_told(void **state)
     char url[PG_SERVER_TEXT];
     ok(w, open_as(w, w->url, true));
     sql("DROP ROLE IF EXISTS guest; CREATE ROLE guest LOGIN");
-    url_of(url, "guest", server.port, "t");
+    url_of(url, "guest", world_server.port, "t");
     assert_int_equal(open_as(w, url, false), SEMEL_INVALID);
     assert_says(w, SEMEL_CLASS_BROKEN, "42501: permission denied");
 }
@@ -284,8 +284,8 @@ static void both_schemes_and_keywords_open_the_same_store(void **state)
 
 int main(void)
 {
-#define BARE(test) cmocka_unit_test_setup_teardown(test, world_bare, world_close)
-#define OPEN(test) cmocka_unit_test_setup_teardown(test, world_open, world_close)
+#define BARE(test) cmocka_unit_test_setup_teardown(test, bare, world_teardown)
+#define OPEN(test) cmocka_unit_test_setup_teardown(test, opened, world_teardown)
     const struct CMUnitTest tests[] = {
         BARE(missing_role_database_and_server_are_named),
         BARE(database_without_schema_says_to_migrate),

@@ -360,7 +360,7 @@ static void store_behind_a_transaction_pooler_leaves_nothing_in_the_session(void
     char url[PG_SERVER_TEXT];
     size_t tag = 0;
     effects();
-    pg_pooler_start(&pooler, &server, 1);
+    pg_pooler_start(&pooler, &world_server, 1);
     snprintf(url, sizeof(url), "postgres://postgres@127.0.0.1:%d/t?semel_pooler=1", pooler.port);
     for (size_t i = 0; i < COUNT(stores); i++)
         ok(w, semel_store_open(&stores[i], linked, url, &usual, &w->err));
@@ -388,7 +388,7 @@ static void store_behind_a_transaction_pooler_leaves_nothing_in_the_session(void
 
 int main(void)
 {
-#define OPEN(test) cmocka_unit_test_setup_teardown(test, world_open, world_close)
+#define OPEN(test) cmocka_unit_test_setup_teardown(test, opened, world_teardown)
     const struct CMUnitTest tests[] = {
         OPEN(queued_statements_are_a_part_of_the_transaction),
         OPEN(first_failure_is_told_with_the_tag_of_its_handler),

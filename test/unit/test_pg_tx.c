@@ -177,7 +177,7 @@ static void commit_without_an_answer_is_unknown_whatever_came_of_it(void **state
     struct world *w = *state; /* P15 */
     struct pg_proxy proxy;
     char url[PG_SERVER_TEXT];
-    pg_proxy_start(&proxy, server.port);
+    pg_proxy_start(&proxy, world_server.port);
     snprintf(url, sizeof(url), "postgres://postgres@127.0.0.1:%d/t", proxy.port);
     semel_store_close(w->store);
     w->store = NULL;
@@ -220,8 +220,8 @@ static void cancelled_wait_for_a_standby_is_not_durable(void **state)
     int status = -1;
     begin(w);
     assert_true(admit(w, "a"));
-    pg_server_sql(&server, NULL, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
-    pg_server_sql(&server, NULL, "SELECT pg_reload_conf()");
+    pg_server_sql(&world_server, NULL, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+    pg_server_sql(&world_server, NULL, "SELECT pg_reload_conf()");
     while (ask("SELECT (current_setting('synchronous_standby_names') = 'nobody')::integer") != 1)
         ;
     pid_t child = cancel_waits(w);
@@ -239,8 +239,8 @@ static void cancelled_wait_for_a_standby_is_not_durable(void **state)
     committed = semel_store_commit(w->store, &w->err);
     kill(child, SIGKILL);
     waitpid(child, &status, 0);
-    pg_server_sql(&server, NULL, "ALTER SYSTEM RESET synchronous_standby_names");
-    pg_server_sql(&server, NULL, "SELECT pg_reload_conf()");
+    pg_server_sql(&world_server, NULL, "ALTER SYSTEM RESET synchronous_standby_names");
+    pg_server_sql(&world_server, NULL, "SELECT pg_reload_conf()");
     assert_int_equal(committed, SEMEL_UNKNOWN);
     while (ask("SELECT (current_setting('synchronous_standby_names') = '')::integer") != 1)
         ;
@@ -504,7 +504,7 @@ static void facts_of_a_key_leave_out_own_rows_but_not_later_ones_of_others(void 
 
 int main(void)
 {
-#define OPEN(test) cmocka_unit_test_setup_teardown(test, world_open, world_close)
+#define OPEN(test) cmocka_unit_test_setup_teardown(test, opened, world_teardown)
     const struct CMUnitTest tests[] = {
         OPEN(commit_by_a_handler_fails_and_commits_nothing),
         OPEN(transaction_begun_anew_by_a_handler_is_not_committed),

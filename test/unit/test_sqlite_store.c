@@ -3,96 +3,17 @@
  * test_sqlite_store.c: what is special about the SQLite driver: its files, settings, guard, plans and texts.
  * What every store must do is held by the conformance program; what the world does to it by test/fault.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/ids.h"
 #include "store/migrations.h"
 #include "store/sqlite.h"
+#include "support/world.h"
 
-#define NOW INT64_C(1700000000000000)
+#define NOW T0
 #define CONSUMER SEMEL_STR("billing")
-
-static const struct semel_store_ops *const drivers[] = {&semel__store_sqlite, NULL};
-
-struct world {
-    char dir[64], path[128], url[256];
-    struct semel_store *store;
-    struct semel_arena arena;
-    struct semel_error err;
-    int64_t now_us;
-};
-
-static int64_t read_clock(void *ctx)
-{
-    return ((struct world *)ctx)->now_us;
-}
-
-static struct semel_clock the_clock = {read_clock, NULL};
-static const struct semel_store_options usual = {.clock = &the_clock,
-                                                 .lock_timeout_ms = 50,
-                                                 .create = true,
-                                                 .migrate = true};
-
-static void remove_dir(const char *dir)
-{
-    static const char *const names[] = {"s.db",      "s.db-wal",      "s.db-shm",      "s.db-journal",
-                                        "link.db",   "other.db",      "other.db-wal",  "other.db-shm",
-                                        "file:x.db", "file:x.db-wal", "file:x.db-shm", "sub"};
-    char path[160];
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        snprintf(path, sizeof(path), "%s/%s", dir, names[i]);
-        remove(path);
-    }
-    assert_int_equal(rmdir(dir), 0);
-}
-
-static semel_status open_store(struct world *w, const struct semel_store_options *options)
-{
-    semel__error_clear(&w->err);
-    w->store = NULL;
-    return semel_store_open(&w->store, drivers, w->url, options, &w->err);
-}
-
-static int setup_dir(void **state)
-{
-    struct world *w = semel__calloc(1, sizeof(*w));
-    snprintf(w->dir, sizeof(w->dir), "/tmp/semel-sqlite-XXXXXX");
-    assert_non_null(mkdtemp(w->dir));
-    snprintf(w->path, sizeof(w->path), "%s/s.db", w->dir);
-    snprintf(w->url, sizeof(w->url), "sqlite:%s", w->path);
-    semel__arena_init(&w->arena, 64 << 20);
-    w->now_us = NOW;
-    the_clock.ctx = w;
-    *state = w;
-    return 0;
-}
-
-static int setup(void **state)
-{
-    setup_dir(state);
-    struct world *w = *state;
-    assert_int_equal(open_store(w, &usual), SEMEL_OK);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct world *w = *state;
-    semel_store_close(w->store);
-    semel__arena_done(&w->arena);
-    remove_dir(w->dir);
-    semel__free(w);
-    return 0;
-}
 
 /* ---- small helpers ------------------------------------------------------------------------------- */
 
@@ -123,11 +44,7 @@ static int64_t ask(struct world *w, const char *text)
     return v;
 }
 
-static void ok(struct world *w, semel_status status)
-{
-    if (status != SEMEL_OK)
-        fail_msg("%s: %s", semel__status_name(status), w->err.text);
-}
+#define ok(w, call) assert_ok(w, call)
 
 static void begin(struct world *w)
 {
@@ -205,7 +122,7 @@ static void own_connection_has_wal_full_sync_and_foreign_keys(void **state) /* P
     assert_int_equal(ask(w, "SELECT journal_mode = 'wal' FROM pragma_journal_mode"), 1);
     assert_int_equal(ask(w, "PRAGMA synchronous"), 2);
     assert_int_equal(ask(w, "PRAGMA foreign_keys"), 1);
-    assert_int_equal(ask(w, "PRAGMA busy_timeout"), 50);
+    assert_int_equal(ask(w, "PRAGMA busy_timeout"), w->options.lock_timeout_ms);
 }
 
 static void second_open_of_the_same_file_is_refused_under_any_name(void **state) /* P26 */
@@ -214,11 +131,11 @@ static void second_open_of_the_same_file_is_refused_under_any_name(void **state)
     struct semel_store *first = w->store;
     char link_path[160];
     snprintf(link_path, sizeof(link_path), "%s/link.db", w->dir);
-    assert_int_equal(open_store(w, &usual), SEMEL_INVALID);
+    assert_int_equal(world_open(w), SEMEL_INVALID);
     assert_says(w, "share that handle");
     assert_int_equal(symlink(w->path, link_path), 0);
     snprintf(w->url, sizeof(w->url), "sqlite:%s", link_path);
-    assert_int_equal(open_store(w, &usual), SEMEL_INVALID);
+    assert_int_equal(world_open(w), SEMEL_INVALID);
 
     /* The refused open has not dropped the locks of the first. */
     w->store = first;
@@ -230,22 +147,22 @@ static void second_open_of_the_same_file_is_refused_under_any_name(void **state)
     semel_store_rollback(w->store);
 
     semel_store_close(w->store);
-    assert_int_equal(open_store(w, &usual), SEMEL_OK);
+    assert_int_equal(world_open(w), SEMEL_OK);
 }
 
 static void missing_file_directory_and_empty_name_are_refused(void **state)
 {
     struct world *w = *state;
-    struct semel_store_options options = usual;
-    options.create = false;
-    assert_int_equal(open_store(w, &options), SEMEL_INVALID);
+    w->options.create = false;
+    assert_int_equal(world_open(w), SEMEL_INVALID);
+    w->options.create = true;
     assert_says(w, "there is no database");
     assert_int_not_equal(access(w->path, F_OK), 0);
     snprintf(w->url, sizeof(w->url), "sqlite:%s", w->dir);
-    assert_int_equal(open_store(w, &usual), SEMEL_INVALID);
+    assert_int_equal(world_open(w), SEMEL_INVALID);
     assert_says(w, "not a regular file");
     snprintf(w->url, sizeof(w->url), "sqlite:");
-    assert_int_equal(open_store(w, &usual), SEMEL_INVALID);
+    assert_int_equal(world_open(w), SEMEL_INVALID);
 }
 
 static void a_path_is_never_taken_for_a_uri(void **state)
@@ -255,7 +172,7 @@ static void a_path_is_never_taken_for_a_uri(void **state)
     assert_non_null(getcwd(cwd, sizeof(cwd)));
     assert_int_equal(chdir(w->dir), 0);
     snprintf(w->url, sizeof(w->url), "sqlite:file:x.db");
-    semel_status status = open_store(w, &usual);
+    semel_status status = world_open(w);
     assert_int_equal(chdir(cwd), 0);
     ok(w, status);
     snprintf(path, sizeof(path), "%s/file:x.db", w->dir);
@@ -267,7 +184,7 @@ static void database_in_memory_needs_no_file(void **state)
 {
     struct world *w = *state;
     snprintf(w->url, sizeof(w->url), "sqlite::memory:");
-    ok(w, open_store(w, &usual));
+    ok(w, world_open(w));
     put(w, "m1", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
     begin(w);
     ok(w, semel_store_reopen(w->store, &w->err));
@@ -277,12 +194,12 @@ static void database_in_memory_needs_no_file(void **state)
 static void empty_file_is_an_empty_database(void **state)
 {
     struct world *w = *state;
-    struct semel_store_options options = usual;
     fclose(fopen(w->path, "w"));
-    options.migrate = false;
-    assert_int_equal(open_store(w, &options), SEMEL_INVALID);
+    w->options.migrate = false;
+    assert_int_equal(world_open(w), SEMEL_INVALID);
+    w->options.migrate = true;
     assert_says(w, "schema version 0");
-    ok(w, open_store(w, &usual));
+    ok(w, world_open(w));
     assert_int_equal(ask(w, "SELECT max(version) FROM semel_schema"), (int64_t)semel__sqlite_migrations_n);
 }
 
@@ -292,20 +209,11 @@ static void newer_schema_is_refused_with_both_numbers(void **state)
     char known[64];
     sql(w, "INSERT INTO semel_schema VALUES (4711, 'future', 1)");
     semel_store_close(w->store);
-    assert_int_equal(open_store(w, &usual), SEMEL_INVALID);
+    assert_int_equal(world_open(w), SEMEL_INVALID);
     assert_int_equal(w->err.cls, SEMEL_CLASS_BROKEN);
     assert_says(w, "version 4711");
     snprintf(known, sizeof(known), "up to %zu", semel__sqlite_migrations_n);
     assert_says(w, known);
-}
-
-static void migrate_twice_changes_nothing(void **state)
-{
-    struct world *w = *state;
-    int from = -1, to = -1;
-    ok(w, semel_store_migrate(w->store, &from, &to, &w->err));
-    assert_int_equal(from, (int)semel__sqlite_migrations_n);
-    assert_int_equal(to, from);
 }
 
 static void database_in_utf16_is_refused(void **state)
@@ -315,19 +223,8 @@ static void database_in_utf16_is_refused(void **state)
     assert_int_equal(sqlite3_open(w->path, &db), SQLITE_OK);
     sql_on(db, "PRAGMA encoding = 'UTF-16le'; CREATE TABLE t (x)");
     sqlite3_close(db);
-    assert_int_equal(open_store(w, &usual), SEMEL_INVALID);
+    assert_int_equal(world_open(w), SEMEL_INVALID);
     assert_says(w, "UTF-16le");
-}
-
-static void reopen_rolls_back_and_keeps_what_was_committed(void **state)
-{
-    struct world *w = *state;
-    put(w, "m1", SEMEL_STATE_COMPLETED, NULL, SEMEL_NONE);
-    struct semel_admit item = item_of("m2", SEMEL_STATE_COMPLETED);
-    begin(w);
-    admit(w, &item, 1);
-    ok(w, semel_store_reopen(w->store, &w->err));
-    assert_int_equal(ask(w, "SELECT count(*) FROM semel_inbox"), 1);
 }
 
 /* ---- the transaction ----------------------------------------------------------------------------- */
@@ -425,20 +322,6 @@ static void commit_with_an_unfinished_write_names_the_handler(void **state)
     assert_int_equal(ask(w, "SELECT count(*) FROM ledger"), 0);
 }
 
-static void savepoint_undoes_the_handler_and_keeps_the_transaction(void **state)
-{
-    struct world *w = *state;
-    sql(w, "CREATE TABLE ledger (x)");
-    begin(w);
-    for (int i = 0; i < 3; i++) {
-        ok(w, semel_store_savepoint(w->store, &w->err));
-        sql(w, "INSERT INTO ledger VALUES (1)");
-    }
-    ok(w, semel_store_rollback_to(w->store, &w->err));
-    commit(w);
-    assert_int_equal(ask(w, "SELECT count(*) FROM ledger"), 2);
-}
-
 static void deferred_foreign_key_is_found_before_the_commit(void **state) /* P62 */
 {
     struct world *w = *state;
@@ -466,7 +349,7 @@ static void wrapped_handle_joins_the_callers_transaction(void **state)
     int64_t now_us = 0;
     struct semel_store *own = w->store, *wrapped = NULL;
     assert_int_equal(sqlite3_open(w->path, &db), SQLITE_OK);
-    ok(w, semel__store_sqlite_wrap(&wrapped, db, &(struct semel_store_options){.clock = &the_clock}, &w->err));
+    ok(w, semel__store_sqlite_wrap(&wrapped, db, &(struct semel_store_options){.clock = &w->clock}, &w->err));
     assert_int_equal(semel_store_begin(wrapped, SEMEL_TX_JOIN, &now_us, &w->err), SEMEL_INVALID);
     assert_says(w, "no open transaction");
     sql_on(db, "BEGIN"); /* deferred: joining takes the write lock (P23) */
@@ -513,7 +396,7 @@ static void statement_that_a_handler_forgot_outlives_the_store(void **state)
     assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
     semel_store_close(w->store);
     sqlite3_finalize(stmt); /* commits: nobody may be told who is gone */
-    ok(w, open_store(w, &usual));
+    ok(w, world_open(w));
 }
 
 static void wrapped_handle_that_cannot_be_used_is_left_as_it_was(void **state)
@@ -524,9 +407,9 @@ static void wrapped_handle_that_cannot_be_used_is_left_as_it_was(void **state)
     assert_int_equal(sqlite3_open(":memory:", &db), SQLITE_OK);
     sql_on(db, "BEGIN; CREATE TABLE mine (x)");
     assert_int_equal(semel__store_sqlite_wrap(&wrapped, db, NULL, &w->err), SEMEL_INVALID);
-    assert_int_equal(semel__store_sqlite_wrap(&wrapped, db, &usual, &w->err), SEMEL_INVALID);
+    assert_int_equal(semel__store_sqlite_wrap(&wrapped, db, &w->options, &w->err), SEMEL_INVALID);
     sql_on(db, "COMMIT; SELECT * FROM mine");
-    ok(w, semel__store_sqlite_wrap(&wrapped, db, &usual, &w->err));
+    ok(w, semel__store_sqlite_wrap(&wrapped, db, &w->options, &w->err));
     semel_store_close(wrapped);
     assert_int_equal(sqlite3_close(db), SQLITE_OK);
 }
@@ -657,8 +540,8 @@ static void a_message_that_quotes_data_is_not_shown(void **state) /* P71 */
     assert_says(w, "no such table: nowhere");
 }
 
-#define ON(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-#define BARE(name) cmocka_unit_test_setup_teardown(name, setup_dir, teardown)
+#define ON(name) cmocka_unit_test_setup_teardown(name, world_alone, world_teardown)
+#define BARE(name) cmocka_unit_test_setup_teardown(name, world_bare, world_teardown)
 
 int main(void)
 {
@@ -670,15 +553,12 @@ int main(void)
         BARE(database_in_memory_needs_no_file),
         BARE(empty_file_is_an_empty_database),
         ON(newer_schema_is_refused_with_both_numbers),
-        ON(migrate_twice_changes_nothing),
         BARE(database_in_utf16_is_refused),
-        ON(reopen_rolls_back_and_keeps_what_was_committed),
         ON(guard_denies_what_would_end_the_transaction),
         ON(transaction_ended_by_insert_or_rollback_is_detected),
         ON(commit_prepared_before_the_guard_becomes_a_rollback),
         ON(commit_of_a_transaction_that_was_ended_and_begun_anew_is_refused),
         ON(commit_with_an_unfinished_write_names_the_handler),
-        ON(savepoint_undoes_the_handler_and_keeps_the_transaction),
         ON(deferred_foreign_key_is_found_before_the_commit),
         ON(wrapped_handle_joins_the_callers_transaction),
         ON(join_of_a_transaction_with_an_old_snapshot_must_be_repeated),
@@ -690,5 +570,6 @@ int main(void)
         BARE(codes_mean_what_the_caller_must_do),
         ON(a_message_that_quotes_data_is_not_shown),
     };
+    world_driver = world_driver_named("sqlite");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -132,7 +132,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_statement_is_what_sqlite_takes_it_for),
-        cmocka_unit_test_setup_teardown(every_statement_is_what_postgres_takes_it_for, world_open, world_close),
+        cmocka_unit_test_setup_teardown(every_statement_is_what_postgres_takes_it_for, opened, world_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
