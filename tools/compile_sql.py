@@ -9,6 +9,7 @@ A file has blocks. Lines that begin with "--" and are no header are comments.
     -- name: position_move        a statement; every dialect has the same names
     -- gives: n                   its result columns, in order; {row} is a fragment
     -- rows: pairs message_id     how the items come (below)
+    -- table: semel.inbox         what it reads, for errors, where that is not the first table that the text names
     -- none: the reason           instead of a text: this database needs no such step
     -- operator: position_set     what a role that only reads the tables runs instead of the statement of that name
     -- fragment: aged(before)     text that others use as {aged(:before)}; in it {before} is the argument
@@ -27,7 +28,7 @@ KINDS = {"text": "text", "key": "text", "status": "text", "class": "text", "byte
          "int": "bigint", "time": "timestamptz", "bool": "boolean"}
 SYMBOLS = {"postgres": "semel__pg_statements", "sqlite": "semel__sqlite_statements"}
 BLOCK = re.compile(r"^-- (name|operator|fragment): (\w+)(?:\((\w+)\))?$", re.MULTILINE)
-HEADER = re.compile(r"^-- (gives|rows|none): (.+)$", re.MULTILINE)
+HEADER = re.compile(r"^-- (gives|rows|table|none): (.+)$", re.MULTILINE)
 FRAGMENT = re.compile(r"\{(\w+)(?:\(([^{}]*)\))?\}")
 # What could be taken for a parameter and is none: strings, quoted names, casts.
 TOKEN = re.compile(r"'[^']*'|\"[^\"]*\"|::|:([a-z_]+)")
@@ -103,7 +104,7 @@ class Statement:
         self.name, self.names, self.headers = name, names, headers
         self.params, self.shaped, self.alias, self.always = [], [], None, []
         text = dialect.expand(name, text)
-        self.table = (TABLE.search(text) or [None, "?"])[1]
+        self.table = headers.get("table") or (TABLE.search(text) or [None, "?"])[1]
         gives = dialect.expand(name, headers.get("gives", ""))
         self.gives = [column.strip() for column in gives.split(",") if column.strip()]
         for column in self.gives:

@@ -8,7 +8,7 @@ usage: tools/metrics.py [--list] [--check] [--tighten] [--root FOLDER]
   --tighten  lowers the limits of this file to what was counted, but never below their goals
 
 Lines are those of .c and .h files. A function is exported when it is defined in a .c file of src/ and not static.
-Siblings are the files of a room whose names begin with the same word (pg_admit.c, pg_tx.c). Public functions
+Siblings are the files of a room whose names begin with the same word (pg_run.c, pg_tx.c). Public functions
 (include/semel) count as used elsewhere. A function is exported for nobody when only its own file names it: make it
 static or remove it. Places are those which name an existing example of the same kind: of a store operation the lines
 that declare, forward or implement it, not its callers; of a source the files besides its own; of a setting the lines

@@ -7,7 +7,6 @@
  *   pg_conn.c      connecting, and whether the server will do
  *   pg_trip.c      a round trip: statements sent in a pipeline, every wait bounded
  *   pg_value.c     values on the wire, in binary
- *   pg_column.c    fields of many items as parameters of one statement
  *   pg_fail.c      what a SQLSTATE means
  *   pg_schema.c    migrations, and which schema is there
  *   pg_timeline.c  whether the server was promoted
@@ -15,11 +14,6 @@
  *   pg_ahead.c     a transaction that is begun before it is asked for
  *   pg_queue.c     statements of handlers, sent without waiting
  *   pg_run.c       the SQL port: statements of the records
- *   pg_row.c       a row of semel.inbox as it is read, hostile until checked
- *   pg_key.c       order keys and business keys: locks and facts
- *   pg_insert.c    the statement that inserts rows, by the shape of the batch
- *   pg_admit.c     admit: lock, insert, read what was refused
- *   pg_fetch.c     fetch, and reading rows of which the keys are known
  *
  * Invariants: every value is bound, none is ever part of a statement's text; tables are named with their schema; a trip
  * that was started is ended before the function that started it returns.
@@ -41,8 +35,7 @@
 #define PG_PREPARED_MAX 128 /* statements of ours a connection */
 #define PG_QUEUED_MAX 16    /* different statements of handlers that are kept prepared */
 #define PG_SHAPES_MAX 16    /* different inserts that are kept prepared */
-#define PG_DRAWS_MAX 64     /* admits a transaction */
-#define PG_PLACES 16384     /* a batch's places: an arrival is a drawn number times this, plus the place */
+#define PG_SHAPED_MAX 32    /* their columns */
 
 struct pg_store;
 struct pg_queue;
@@ -106,8 +99,6 @@ struct pg_store {
     bool broken;      /* could not be brought back to a known state: CLOSED until reopened */
     bool begun;       /* we began the open transaction, and we end it */
     bool joined;      /* the open transaction is the caller's */
-    bool strict;      /* it is above READ COMMITTED */
-    bool standby;     /* commits wait for a standby */
     bool undone;      /* nothing happened since the last rollback_to */
     bool cursor;      /* the guard is set in a joined transaction */
     int saved;        /* how many savepoints are set */
@@ -117,9 +108,7 @@ struct pg_store {
     int64_t timeline; /* of the server, as it was seen last; 0: not yet */
     pid_t pid;
     int64_t trips;
-    uint64_t begins;             /* own transactions so far */
-    int64_t draws[PG_DRAWS_MAX]; /* what this transaction drew from semel.arrival: its own rows */
-    size_t n_draws;
+    uint64_t begins; /* own transactions so far */
     struct semel_random own_rng;
     const struct sql_text *prepared[PG_PREPARED_MAX];
     size_t n_prepared;
@@ -127,7 +116,6 @@ struct pg_store {
     struct pg_ahead *ahead;
     struct pg_shape *shapes;
     size_t n_shapes;
-    bool mostly_old; /* most of the last batch was there already */
 };
 
 static inline struct pg_store *semel__pg_of(struct semel_store *store)
@@ -165,150 +153,27 @@ void semel__pg_bool(struct pg_trip *trip, bool v);
 void semel__pg_null(struct pg_trip *trip);
 void semel__pg_copied(struct pg_trip *trip, struct semel_str s); /* text or bytea, not borrowed */
 
-enum pg_kind { PG_TEXTS, PG_BYTES, PG_INTS, PG_INT4S, PG_TIMES, PG_BOOLS };
+enum pg_kind { PG_TEXTS, PG_BYTES, PG_INTS, PG_TIMES, PG_BOOLS };
 /* text[], bytea[], bigint[], integer[], timestamptz[], boolean[]: start, n items, end. */
 void semel__pg_array(struct pg_trip *trip, enum pg_kind kind, size_t n);
 void semel__pg_item_text(struct pg_trip *trip, struct semel_str s); /* PG_TEXTS, PG_BYTES */
-void semel__pg_item_key(struct pg_trip *trip, struct semel_str s);
 void semel__pg_item_int(struct pg_trip *trip, int64_t v);
-void semel__pg_item_int4(struct pg_trip *trip, int v);
 void semel__pg_item_time(struct pg_trip *trip, int64_t us);
 void semel__pg_item_bool(struct pg_trip *trip, bool v);
 void semel__pg_array_end(struct pg_trip *trip);
-
-/* Fields of structs as columns (pg_column.c): see there. */
-enum pg_field {
-    PG_FIELD_TEXT,
-    PG_FIELD_KEY, /* text; not given: empty */
-    PG_FIELD_INT64,
-    PG_FIELD_INT,
-    PG_FIELD_TIME,
-    PG_FIELD_BOOL,
-    PG_FIELD_STATE,
-    PG_FIELD_CLASS,
-    PG_FIELD_TEXT_OF, /* by `get` */
-    PG_FIELD_BYTES_OF
-};
-struct pg_column {
-    enum pg_field kind;
-    size_t offset;
-    struct semel_str (*get)(const void *item);
-};
-/* Two parameters a column; n > 0. */
-void semel__pg_columns(struct pg_trip *trip, const struct pg_column *columns, size_t n_columns,
-                       const void *const *items, size_t n);
-bool semel__pg_same(const struct pg_column *column, const void *a, const void *b); /* of two items */
-bool semel__pg_given(const struct pg_column *column, const void *item);            /* false: NULL */
-/* One parameter. */
-void semel__pg_single_of(struct pg_trip *trip, const struct pg_column *column, const void *item);
-void semel__pg_array_of(struct pg_trip *trip, const struct pg_column *column, const void *const *items, size_t n);
-void semel__pg_fingerprints(struct pg_trip *trip, const struct semel_fp *(*get_fp)(const void *item),
-                            const void *const *items, size_t n);
 
 /* ---- results, in binary ------------------------------------------------------------------------- */
 
 /* bigint or integer; SEMEL_NONE: NULL, or no such number. */
 int64_t semel__pg_get_int(const PGresult *res, int row, int col);
 int64_t semel__pg_get_time(const PGresult *res, int row, int col); /* us since 1970; SEMEL_NONE: NULL */
-/* A cell of bigint[] with at most `max` items; null: none. INVALID: it is something else, or has nulls. */
-semel_status semel__pg_get_ints(const PGresult *res, int row, int col, size_t max, struct semel_arena *arena,
-                                const int64_t **ret, size_t *ret_n, struct semel_error *err);
-bool semel__pg_get_bool(const PGresult *res, int row, int col); /* NULL: false */
+bool semel__pg_get_bool(const PGresult *res, int row, int col);    /* NULL: false */
 /* Text or bytes, borrowed until the trip ends; NULL: not given. */
 struct semel_str semel__pg_get_text(const PGresult *res, int row, int col);
 /* The same, copied; what is longer than max is cut there. */
 semel_status semel__pg_copy(const PGresult *res, int row, int col, size_t max, struct semel_arena *arena,
                             struct semel_str *ret, struct semel_error *err);
 size_t semel__pg_affected(const PGresult *res); /* rows inserted, updated, deleted or given */
-
-/* ---- rows of the inbox -------------------------------------------------------------------------- */
-
-/* What is spelled so is found by the partial indexes of sql/postgres/001_inbox.sql. */
-#define PG_UNFINISHED "status IN ('processing', 'failed', 'waiting', 'unknown', 'dead')"
-/* Has a place in the order of its key: it does not wait for a business key. */
-#define PG_IN_ORDER(alias) alias "." PG_UNFINISHED " AND " alias ".error_class IS DISTINCT FROM 'business_duplicate'"
-#define PG_OPEN "status IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined')"
-#define PG_FINAL "status IN ('completed', 'rejected', 'stale', 'prevented')"
-
-/* The columns that every query of inbox rows gives, in this order; kept, headers and payload follow. */
-#define PG_ROW_MAP(X)  \
-    X(arrival)         \
-    X(consumer)        \
-    X(source)          \
-    X(message_id)      \
-    X(type)            \
-    X(status)          \
-    X(attempts)        \
-    X(attempts_before) \
-    X(retries)         \
-    X(alone)           \
-    X(fingerprint)     \
-    X(order_key)       \
-    X(version)         \
-    X(message_time)    \
-    X(received_at)     \
-    X(updated_at)      \
-    X(processed_at)    \
-    X(due_at)          \
-    X(lease_owner)     \
-    X(lease_until)     \
-    X(lease_token)     \
-    X(error_class)     \
-    X(error_text)      \
-    X(outcome)         \
-    X(position)        \
-    X(traceparent)
-
-enum pg_col {
-#define X(name) PG_COL_##name,
-    PG_ROW_MAP(X)
-#undef X
-        PG_COL_kept,
-    PG_COL_headers,
-    PG_COL_payload,
-    PG_COL_wants,
-    PG_COL_COUNT
-};
-
-/* The select list over `semel.inbox AS i`. `with` is SQL that says whether headers and payload are wanted: "true", or
- * "$1::boolean". */
-/* The wishes of a row that does not run, each after its length in three digits. Of more than four, which redeliveries
- * under ever other keys may leave, the first. */
-#define PG_WANTS                                                                                                     \
-    "CASE WHEN i.status IN ('waiting', 'failed', 'unknown', 'dead', 'quarantined') THEN (SELECT "                    \
-    "pg_catalog.string_agg(pg_catalog.lpad(pg_catalog.octet_length(w.business_key)::text, 3, '0') || "               \
-    "w.business_key, '' ORDER BY w.business_key) FROM (SELECT business_key FROM semel.business_want WHERE consumer " \
-    "= i.consumer AND source = i.source AND message_id = i.message_id ORDER BY business_key LIMIT 4) AS w) END"
-#define PG_COLUMN_(name) "i." #name ", "
-#define PG_COLUMNS(with)                                             \
-    PG_ROW_MAP(PG_COLUMN_)                                           \
-    "i.payload IS NOT NULL, CASE WHEN " with " THEN i.headers END, " \
-    "CASE WHEN " with " THEN i.payload END, " PG_WANTS
-
-/* A row as it was given, the columns above from `first` on, copied to the arena. INVALID, BROKEN: it is damaged, err
- * says where. RETRY: no memory. */
-semel_status semel__pg_read(const PGresult *res, int row, int first, struct semel_arena *arena, struct semel_row *ret,
-                            struct semel_error *err);
-/* What is read of a final row, in this order; whether it is kept follows. */
-#define PG_FINAL_MAP(X) \
-    X(arrival)          \
-    X(status)           \
-    X(attempts)         \
-    X(attempts_before)  \
-    X(retries)          \
-    X(alone)            \
-    X(fingerprint)      \
-    X(received_at)      \
-    X(updated_at)       \
-    X(processed_at)     \
-    X(error_class)      \
-    X(error_text)       \
-    X(outcome)
-#define PG_FINAL_COLUMNS PG_FINAL_MAP(PG_COLUMN_) "i.payload IS NOT NULL"
-/* The same for such a row; its key is that of `key`. */
-semel_status semel__pg_read_final(const PGresult *res, int row, int first, const struct semel_row *key,
-                                  struct semel_arena *arena, struct semel_row *ret, struct semel_error *err);
-bool semel__pg_damaged(semel_status status); /* of semel__pg_read: damage, not the world */
 
 /* ---- the parts ---------------------------------------------------------------------------------- */
 
@@ -379,58 +244,13 @@ void semel__pg_queue_drop(struct pg_store *d);   /* ends it, and forgets what ca
 void semel__pg_queue_forget(struct pg_store *d); /* the connection is gone */
 void semel__pg_queue_free(struct pg_store *d);
 
-/* Adds the locks and facts of keys to a trip; reads them from it. */
-struct pg_key_trip {
-    size_t locks, facts;
-    bool patient; /* all keys are locked, and made where they are missing; else those that are free */
+/* How a column of a shaped statement lies over the items, and the text for that; NULL: no memory. For tests. */
+enum pg_spread_of { PG_NULL, PG_SAME, PG_EACH };
+struct pg_spread {
+    enum pg_spread_of of[PG_SHAPED_MAX];
 };
-void semel__pg_keys_add(struct pg_trip *trip, struct semel_str consumer, const struct semel_key *keys, size_t n,
-                        bool patient, struct pg_key_trip *at);
-semel_status semel__pg_keys_read(const struct pg_trip *trip, struct semel_key *keys, size_t n,
-                                 const struct pg_key_trip *at, struct semel_arena *arena, struct semel_error *err);
-struct pg_business_trip {
-    size_t taken, holders;
-};
-void semel__pg_business_add(struct pg_trip *trip, struct semel_str consumer, int64_t now_us,
-                            const struct semel_business *business, size_t n, struct pg_business_trip *at);
-/* The same without waiting for who is taking one: then the trip ends with contention. */
-void semel__pg_business_try(struct pg_trip *trip, const struct semel_fetch_batch *batch, struct pg_business_trip *at);
-/* Whether the statements that follow wait for locks; if not, the trip may end with contention. */
-void semel__pg_patience(struct pg_trip *trip, bool patient);
-/* Locks the keys that messages hold, before their rows. The parameters are there: consumer, sources, ids. */
-void semel__pg_business_lock(struct pg_trip *trip);
-/* ... of the items whose end may free them. */
-void semel__pg_business_hold(struct pg_trip *trip, const struct semel_fetch_batch *batch);
-semel_status semel__pg_business_read(const struct pg_trip *trip, struct semel_business *business, size_t n,
-                                     const struct pg_business_trip *at, struct semel_arena *arena,
-                                     struct semel_error *err);
-
-/* Adds the insert of n rows (n > 0); its result has the arrival of each that was inserted.
- * `rows` are those of `items`. */
-size_t semel__pg_insert(struct pg_trip *trip, struct semel_str consumer, struct semel_admit *const *items,
-                        const void *const *rows, size_t n);
+char *semel__pg_shaped(const struct sql_statement *statement, const struct pg_spread *spread);
 void semel__pg_shapes_free(struct pg_store *d);
-/* Adds a statement that reads the final ones of n rows, without a lock; find_final takes them from its result (no item
- * may be `inserted`). ret_left[]: the others, in the same order; it may be `items` itself. */
-semel_status semel__pg_find_final(const PGresult *res, struct semel_str consumer, struct semel_admit *const *items,
-                                  size_t n, struct semel_arena *arena, struct semel_admit **ret_left, size_t *ret_n,
-                                  struct semel_error *err);
-size_t semel__pg_add_final(struct pg_trip *trip, struct semel_str consumer, const void *const *rows, size_t n);
-/* Locks and reads n rows; all of them are there, or it is contention. */
-semel_status semel__pg_find_locked(struct pg_store *d, struct semel_str consumer, struct semel_admit *const *items,
-                                   const void *const *rows, size_t n, struct semel_arena *arena,
-                                   struct semel_error *err);
-semel_status semel__pg_admit(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
-                             struct semel_error *err);
-semel_status semel__pg_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
-                             struct semel_error *err);
-/* pg_operate.c: what an operator's role runs in the place of a statement; the statement itself where there is none. */
-const struct sql_text *semel__pg_instead(const struct sql_text *sql);
-/* The name of a watermark's row, for who makes it; 016_deliver.sql and keep.sql have the same. */
-#define PG_MARK_LOCK(consumer, source)                                                                  \
-    "pg_catalog.hashtextextended(" source "::text COLLATE \"C\", pg_catalog.hashtextextended(" consumer \
-    "::text COLLATE \"C\", 1936026992))"
-
 extern const struct sql_driver semel__pg_driver;
 
 #endif

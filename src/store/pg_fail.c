@@ -205,7 +205,7 @@ static void rejudge(const struct pg_store *d, const PGresult *result, const char
         why->code = SEMEL_SQLSTATE('2', '5', 'P', '0', '2');
         break;
     case SEMEL_SQLSTATE('2', '3', '5', '0', '5'): /* the winner of the race is not in our snapshot (P13) */
-        again = d->strict || token_is_taken(result);
+        again = d->sql.strict || token_is_taken(result);
         why->status = again ? SEMEL_RETRY : SEMEL_INVALID;
         why->cls = again ? SEMEL_CLASS_TRANSIENT : SEMEL_CLASS_BROKEN;
         break;

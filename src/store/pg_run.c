@@ -3,11 +3,20 @@
  * pg_run.c: the SQL port's run and flush on PostgreSQL (sql.h).
  *
  * The statements of all runs up to a flush go in one trip; the items of a run are one parameter per column, an array.
+ * The text of a statement with `rows: shaped` depends on the items: a column that is NULL in all of them has no
+ * parameter, one that is the same in all is a single value, and only what differs is an array; most batches have four
+ * or five. Each such text is prepared under its own name, the first PG_SHAPES_MAX that a connection meets; the others
+ * have no name.
+ *
  * Where a transaction was begun early (pg_ahead.c), the consumer's settings are on their way already, and the statement
  * that asks for them is not sent again.
  *
- * Invariants: a trip that run() started is ended by flush(); an item's number is the server's `n`, checked.
+ * Invariants: a trip that run() started is ended by flush(); an item's number is the server's `n`, checked. A text that
+ * is written here consists of words of the compiled statement only, every value is bound.
  */
+#include <inttypes.h>
+#include <stdio.h>
+
 #include "store/pg.h"
 
 /* ---- parameters ---------------------------------------------------------------------------------- */
@@ -71,14 +80,20 @@ static void put_array(struct pg_trip *trip, const struct sql_field *field, const
     semel__pg_array_end(trip);
 }
 
-/* Is it the same in all items? Empty is not NULL. */
+/* Empty is not NULL. */
+static bool same(const struct sql_value *a, const struct sql_value *b)
+{
+    return a->null == b->null && a->number == b->number && semel__str_eq(a->text, b->text);
+}
+
+/* Is it the same in all items? */
 static bool uniform(const struct sql_field *field, const struct sql_set *set)
 {
     unsigned char first_bytes[1 + SEMEL_FP_MAX], bytes[1 + SEMEL_FP_MAX];
     struct sql_value first = semel__db_value(field, semel__db_item(set, 0), first_bytes);
     for (size_t i = 1; i < set->n; i++) {
         struct sql_value value = semel__db_value(field, semel__db_item(set, i), bytes);
-        if (value.null != first.null || value.number != first.number || !semel__str_eq(value.text, first.text))
+        if (!same(&first, &value))
             return false;
     }
     return true;
@@ -126,6 +141,174 @@ static void put_params(struct pg_trip *trip, const struct sql_statement *stateme
     }
 }
 
+/* ---- statements by the shape of their items ------------------------------------------------------ */
+
+#define TEXT_MAX 8192
+
+struct pg_shape {
+    const struct sql_statement *statement;
+    uint64_t key;
+    char name[48];
+    char *text;
+    struct sql_text sql;
+};
+
+/* Item by item, so that each is looked at once: they are large. Returns whether all columns have a field. */
+static bool measure(struct pg_spread *spread, const struct sql_statement *statement, const struct sql_set *each,
+                    const struct sql_field *fields[PG_SHAPED_MAX])
+{
+    struct sql_value first[PG_SHAPED_MAX];
+    unsigned char bytes[1 + SEMEL_FP_MAX];
+    size_t open[PG_SHAPED_MAX], n_open = 0; /* columns that were the same so far */
+    for (size_t c = 0; c < statement->n_shaped; c++) {
+        fields[c] = semel__db_find(each, statement->shaped[c]);
+        if (fields[c] == NULL)
+            return false;
+        spread->of[c] = PG_EACH;
+        if (c < statement->n_always)
+            continue;
+        first[c] = semel__db_value(fields[c], semel__db_item(each, 0), bytes);
+        spread->of[c] = first[c].null ? PG_NULL : PG_SAME;
+        open[n_open++] = c;
+    }
+    for (size_t i = 1; i < each->n && n_open > 0; i++) {
+        const void *item = semel__db_item(each, i);
+        for (size_t k = 0; k < n_open;) {
+            struct sql_value value = semel__db_value(fields[open[k]], item, bytes);
+            if (same(&first[open[k]], &value)) {
+                k++;
+                continue;
+            }
+            spread->of[open[k]] = PG_EACH;
+            open[k] = open[--n_open];
+        }
+    }
+    return true;
+}
+
+static const char *type_of(uint16_t name)
+{
+    static const char *const types[] = {[PG_TEXTS] = "text",
+                                        [PG_BYTES] = "bytea",
+                                        [PG_INTS] = "bigint",
+                                        [PG_TIMES] = "timestamptz",
+                                        [PG_BOOLS] = "boolean"};
+    return types[array_kind(semel__db_kind(name))];
+}
+
+/* (SELECT u.id, $3::text AS source, NULL::text AS type FROM unnest($2::text[]) AS u (id)) AS b */
+static void put_rows(struct semel_buf *out, const struct sql_statement *statement, const struct pg_spread *spread)
+{
+    size_t parameter = statement->n_params + 1;
+    const char *comma = "";
+    semel__buf_addz(out, "(SELECT ");
+    for (size_t c = 0; c < statement->n_shaped; c++) {
+        const char *name = semel__db_name(statement->shaped[c]);
+        if (spread->of[c] == PG_EACH)
+            semel__buf_addf(out, "%su.%s", comma, name);
+        else if (spread->of[c] == PG_SAME)
+            semel__buf_addf(out, "%s$%zu::%s AS %s", comma, parameter, type_of(statement->shaped[c]), name);
+        else
+            semel__buf_addf(out, "%sNULL::%s AS %s", comma, type_of(statement->shaped[c]), name);
+        parameter += spread->of[c] != PG_NULL;
+        comma = ", ";
+    }
+    semel__buf_addz(out, " FROM unnest(");
+    parameter = statement->n_params + 1;
+    comma = "";
+    for (size_t c = 0; c < statement->n_shaped; c++) {
+        if (spread->of[c] == PG_EACH)
+            semel__buf_addf(out, "%s$%zu::%s[]", comma, parameter, type_of(statement->shaped[c]));
+        parameter += spread->of[c] != PG_NULL;
+        comma = ", "; /* the first column is always an array */
+    }
+    comma = ") AS u (";
+    for (size_t c = 0; c < statement->n_shaped; c++) {
+        if (spread->of[c] == PG_EACH)
+            semel__buf_addf(out, "%s%s", comma, semel__db_name(statement->shaped[c]));
+        comma = ", ";
+    }
+    semel__buf_addf(out, ")) AS %s", statement->alias);
+}
+
+char *semel__pg_shaped(const struct sql_statement *statement, const struct pg_spread *spread)
+{
+    const char *rows = strstr(statement->sql.text, ":rows AS ");
+    struct semel_buf out;
+    semel__buf_init(&out, TEXT_MAX);
+    semel__buf_add(&out, statement->sql.text, (size_t)(rows - statement->sql.text));
+    put_rows(&out, statement, spread);
+    semel__buf_add(&out, rows + strlen(":rows AS ") + strlen(statement->alias),
+                   strlen(rows) - strlen(":rows AS ") - strlen(statement->alias) + 1);
+    if (!out.failed)
+        return out.p;
+    semel__buf_done(&out);
+    return NULL;
+}
+
+static struct pg_shape *find_shape(const struct pg_store *d, const struct sql_statement *statement, uint64_t key)
+{
+    for (size_t i = 0; i < d->n_shapes; i++)
+        if (d->shapes[i].key == key && d->shapes[i].statement == statement)
+            return &d->shapes[i];
+    return NULL;
+}
+
+/* NULL: no room, or no memory. */
+static struct pg_shape *keep_shape(struct pg_store *d, const struct sql_statement *statement, uint64_t key, char *text)
+{
+    if (d->shapes == NULL)
+        d->shapes = semel__calloc(PG_SHAPES_MAX, sizeof(*d->shapes));
+    if (d->shapes == NULL || d->n_shapes == PG_SHAPES_MAX)
+        return NULL;
+    struct pg_shape *shape = &d->shapes[d->n_shapes++];
+    *shape = (struct pg_shape){.statement = statement, .key = key, .text = text, .sql = {shape->name, text}};
+    snprintf(shape->name, sizeof(shape->name), "%s_%" PRIx64, statement->sql.name, key);
+    return shape;
+}
+
+void semel__pg_shapes_free(struct pg_store *d)
+{
+    for (size_t i = 0; i < d->n_shapes; i++)
+        semel__free(d->shapes[i].text);
+    semel__free(d->shapes);
+    d->shapes = NULL;
+    d->n_shapes = 0;
+}
+
+/* Behind the parameters of put_params. Returns the index of the result. */
+static size_t add_shaped(struct pg_trip *trip, const struct sql_statement *statement, const struct sql_set *each)
+{
+    struct pg_spread spread;
+    const struct sql_field *fields[PG_SHAPED_MAX];
+    uint64_t key = 0;
+    if (statement->n_shaped > PG_SHAPED_MAX || !measure(&spread, statement, each, fields)) {
+        trip->status = semel__db_no_value(statement, statement->shaped[0], &trip->err);
+        return 0;
+    }
+    for (size_t c = 0; c < statement->n_shaped; c++) {
+        key = key << 2 | (uint64_t)spread.of[c];
+        if (spread.of[c] == PG_EACH)
+            put_array(trip, fields[c], each);
+        else if (spread.of[c] == PG_SAME)
+            put_single(trip, fields[c], semel__db_item(each, 0));
+    }
+    struct pg_shape *kept = find_shape(trip->d, statement, key);
+    char *text = kept == NULL ? semel__pg_shaped(statement, &spread) : NULL;
+    if (kept == NULL && text == NULL) {
+        trip->status = semel__fail_memory(&trip->err);
+        return 0;
+    }
+    if (kept == NULL)
+        kept = keep_shape(trip->d, statement, key, text);
+    if (kept != NULL)
+        return semel__pg_add(trip, &kept->sql);
+    const struct sql_text nameless = {NULL, text};
+    size_t index = semel__pg_add(trip, &nameless);
+    semel__free(text);
+    return index;
+}
+
 /* ---- running ------------------------------------------------------------------------------------- */
 
 static struct pg_exec *exec_of(struct sql *db)
@@ -165,7 +348,10 @@ static void pg_run(struct sql *db, const struct sql_statement *statement, const 
     if (e->trip.status != SEMEL_OK)
         return;
     put_params(&e->trip, statement, once, each);
-    reading.at = semel__pg_add(&e->trip, &statement->sql);
+    if (statement->n_shaped > 0 && e->trip.status == SEMEL_OK)
+        reading.at = add_shaped(&e->trip, statement, each);
+    else
+        reading.at = semel__pg_add(&e->trip, &statement->sql);
     if (e->trip.status == SEMEL_OK)
         e->readings[e->n++] = reading;
 }

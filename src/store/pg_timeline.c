@@ -107,7 +107,7 @@ semel_status semel__pg_timeline(struct pg_store *d, struct semel_error *err)
                  "be lost",
                  (long long)before, (long long)t.now_on);
     return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "%s%s", t.note,
-                       d->standby ? "; commits waited for a standby" : "");
+                       d->sql.standby ? "; commits waited for a standby" : "");
 }
 
 semel_status semel__pg_sequences(struct pg_store *d, struct semel_error *err)

@@ -236,8 +236,6 @@ static bool parameters_fit(struct pg_trip *trip)
 size_t semel__pg_add(struct pg_trip *trip, const struct sql_text *sql)
 {
     size_t index = trip->n;
-    if (trip->d->sql.by_operator)
-        sql = semel__pg_instead(sql);
     if (trip->status == SEMEL_OK && index >= PG_TRIP_MAX)
         trip->status = semel__fail(&trip->err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s: too many statements",
                                    trip->doing);

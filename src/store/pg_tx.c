@@ -101,7 +101,7 @@ size_t semel__pg_begin_add(struct pg_trip *trip)
 static semel_status read_begin(struct pg_store *d, const PGresult *res, int64_t *ret_now_us, struct semel_error *err)
 {
     *ret_now_us = semel__pg_get_time(res, 0, 0);
-    d->standby = semel__pg_get_bool(res, 0, 2);
+    d->sql.standby = semel__pg_get_bool(res, 0, 2);
     if (semel__str_eqz(semel__pg_get_text(res, 0, 1), "off"))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_ENVIRONMENT,
                            "synchronous_commit is off: what was answered as committed could be lost; set it to on for "
@@ -116,7 +116,7 @@ static semel_status begin_own(struct pg_store *d, int64_t *ret_now_us, struct se
     bool ahead = semel__pg_ahead_is(d);
     semel_status status;
     d->begun = true;
-    d->strict = false;
+    d->sql.strict = false;
     if (ahead) {
         status = semel__pg_ahead_begun(d, &res, err);
     } else {
@@ -146,8 +146,8 @@ static semel_status begin_joined(struct pg_store *d, int64_t *ret_now_us, struct
     if (status == SEMEL_OK) {
         *ret_now_us = semel__pg_get_time(trip.results[at], 0, 0);
         struct semel_str level = semel__pg_get_text(trip.results[at], 0, 1);
-        d->strict = semel__str_eqz(level, "repeatable read") || semel__str_eqz(level, "serializable");
-        d->standby = semel__pg_get_bool(trip.results[at], 0, 2);
+        d->sql.strict = semel__str_eqz(level, "repeatable read") || semel__str_eqz(level, "serializable");
+        d->sql.standby = semel__pg_get_bool(trip.results[at], 0, 2);
     }
     semel__pg_end(&trip);
     d->joined = status == SEMEL_OK;
@@ -170,7 +170,7 @@ semel_status semel__pg_begin(struct semel_store *store, enum semel_tx tx, int64_
                            "the open transaction has failed already: roll it back");
     d->saved = 0;
     d->cursor = d->undone = false;
-    d->n_draws = 0;
+    d->sql.admitted.n_draws = 0;
     status = tx == SEMEL_TX_OWN ? begin_own(d, ret_now_us, err) : begin_joined(d, ret_now_us, err);
     if (status == SEMEL_OK && d->sql.clock != NULL)
         *ret_now_us = semel__now(d->sql.clock);

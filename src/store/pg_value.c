@@ -20,7 +20,7 @@
 #define ARRAY_HEAD 20
 
 static const uint32_t item_types[] = {
-    [PG_TEXTS] = 25, [PG_BYTES] = 17, [PG_INTS] = 20, [PG_INT4S] = 23, [PG_TIMES] = 1184, [PG_BOOLS] = 16};
+    [PG_TEXTS] = 25, [PG_BYTES] = 17, [PG_INTS] = 20, [PG_TIMES] = 1184, [PG_BOOLS] = 16};
 
 /* ---- times --------------------------------------------------------------------------------------- */
 
@@ -157,11 +157,6 @@ void semel__pg_item_text(struct pg_trip *trip, struct semel_str s)
         item_null(trip);
 }
 
-void semel__pg_item_key(struct pg_trip *trip, struct semel_str s)
-{
-    item(trip, semel__str_given(s) ? s.p : "", s.n);
-}
-
 void semel__pg_item_int(struct pg_trip *trip, int64_t v)
 {
     uint64_t wire = htobe64((uint64_t)v);
@@ -169,12 +164,6 @@ void semel__pg_item_int(struct pg_trip *trip, int64_t v)
         item_null(trip);
     else
         item(trip, &wire, sizeof(wire));
-}
-
-void semel__pg_item_int4(struct pg_trip *trip, int v)
-{
-    uint32_t wire = htobe32((uint32_t)v);
-    item(trip, &wire, sizeof(wire));
 }
 
 void semel__pg_item_time(struct pg_trip *trip, int64_t us)
@@ -261,43 +250,6 @@ semel_status semel__pg_copy(const PGresult *res, int row, int col, size_t max, s
     if (s.n > max)
         s.n = max;
     return semel__arena_copy(arena, s, ret) ? SEMEL_OK : semel__fail_memory(err);
-}
-
-static uint32_t get32(const char *p)
-{
-    uint32_t v;
-    memcpy(&v, p, sizeof(v));
-    return be32toh(v);
-}
-
-semel_status semel__pg_get_ints(const PGresult *res, int row, int col, size_t max, struct semel_arena *arena,
-                                const int64_t **ret, size_t *ret_n, struct semel_error *err)
-{
-    const size_t step = sizeof(uint32_t) + sizeof(uint64_t);
-    size_t size = 0, n = 0;
-    const char *p = cell(res, row, col, &size);
-    *ret = NULL;
-    *ret_n = 0;
-    if (p == NULL || (size >= 12 && get32(p) == 0)) /* no dimension: it is empty */
-        return SEMEL_OK;
-    if (size >= ARRAY_HEAD && get32(p) == 1 && get32(p + 8) == item_types[PG_INTS])
-        n = get32(p + 12);
-    if (n == 0 || n > max || size != ARRAY_HEAD + n * step)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "not an array of at most %zu numbers", max);
-    int64_t *list = semel__arena_alloc(arena, n, sizeof(*list));
-    if (list == NULL)
-        return semel__fail_memory(err);
-    for (size_t i = 0; i < n; i++) {
-        uint64_t wire;
-        p = p + (i == 0 ? ARRAY_HEAD : step);
-        if (get32(p) != sizeof(wire))
-            return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "an item of an array is no number");
-        memcpy(&wire, p + sizeof(uint32_t), sizeof(wire));
-        list[i] = (int64_t)be64toh(wire);
-    }
-    *ret = list;
-    *ret_n = n;
-    return SEMEL_OK;
 }
 
 size_t semel__pg_affected(const PGresult *res)

@@ -3,6 +3,7 @@
  * records.h: the operations of the store contract that are written once, over the SQL port (sql.h). What
  * operators ask is in query.h.
  *
+ *   records_admit.c       order keys, business keys and rows: locked, inserted, read
  *   records_audit.c       what people did
  *   records_consumers.c   settings and names of consumers
  *   records_counts.c      how many rows, how many events
@@ -21,6 +22,11 @@
 
 #include "store/query.h"
 #include "store/sql.h"
+
+semel_status semel__record_admit(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
+                                 struct semel_error *err);
+semel_status semel__record_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
+                                 struct semel_error *err);
 
 semel_status semel__record_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
                                  struct semel_error *err);
@@ -74,6 +80,9 @@ semel_status semel__record_positions_list(struct semel_store *store, struct seme
 /* The columns of the fragment `row`, copied to the arena. INVALID, BROKEN: the row is damaged. RETRY: no memory. */
 semel_status semel__record_row(const struct sql_row *row, struct semel_arena *arena, struct semel_row *ret,
                                struct semel_error *err);
+/* The columns of the fragment `final_row`. The key is that of `key`. */
+semel_status semel__record_final(const struct sql_row *row, const struct semel_row *key, struct semel_arena *arena,
+                                 struct semel_row *ret, struct semel_error *err);
 #define RECORD_STATUSES 256
 /* "|dead|failed|"; not given: any. */
 struct semel_str semel__record_statuses(unsigned states, char out[RECORD_STATUSES]);
@@ -88,16 +97,16 @@ semel_status semel__record_large(struct semel_store *store, struct semel_str con
 semel_status semel__record_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
 
 /* Their places in a driver's struct semel_store_ops. */
-#define SEMEL_RECORDS                                                                                   \
-    .audit = semel__record_audit, .consumer_get = semel__record_consumer_get,                           \
-    .consumer_put = semel__record_consumer_put, .consumer_read = semel__record_consumer_read,           \
-    .consumer_mark = semel__record_consumer_mark, .affected = semel__record_affected,                   \
-    .consumers = semel__record_consumers, .positions_take = semel__record_positions_take,               \
-    .positions_move = semel__record_positions_move, .positions_set = semel__record_positions_set,       \
-    .positions_list = semel__record_positions_list, .sources = semel__record_sources,                   \
-    .watermark = semel__record_watermark, .aged = semel__record_aged, .purge = semel__record_purge,     \
-    .purge_business = semel__record_purge_business, .purge_side = semel__record_purge_side,             \
-    .outbox_put = semel__record_outbox_put, .scan = semel__record_scan, .parked = semel__record_parked, \
-    .large = semel__record_large, .settle = semel__record_settle
+#define SEMEL_RECORDS                                                                                           \
+    .admit = semel__record_admit, .fetch = semel__record_fetch, .audit = semel__record_audit,                   \
+    .consumer_get = semel__record_consumer_get, .consumer_put = semel__record_consumer_put,                     \
+    .consumer_read = semel__record_consumer_read, .consumer_mark = semel__record_consumer_mark,                 \
+    .affected = semel__record_affected, .consumers = semel__record_consumers,                                   \
+    .positions_take = semel__record_positions_take, .positions_move = semel__record_positions_move,             \
+    .positions_set = semel__record_positions_set, .positions_list = semel__record_positions_list,               \
+    .sources = semel__record_sources, .watermark = semel__record_watermark, .aged = semel__record_aged,         \
+    .purge = semel__record_purge, .purge_business = semel__record_purge_business,                               \
+    .purge_side = semel__record_purge_side, .outbox_put = semel__record_outbox_put, .scan = semel__record_scan, \
+    .parked = semel__record_parked, .large = semel__record_large, .settle = semel__record_settle
 
 #endif

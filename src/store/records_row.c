@@ -65,22 +65,43 @@ static semel_status keep(struct semel_row *row, struct semel_arena *arena, struc
     return SEMEL_OK;
 }
 
+static semel_status read_row(const struct sql_row *row, struct read *read, struct semel_arena *arena,
+                             struct semel_row *ret, struct semel_error *err)
+{
+    struct semel_error why;
+    semel_status status = semel__db_fill(row, SQL_FIELDS(row_fields), NULL, read, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (!semel__wants_read(read->wants, &read->row))
+        return semel__db_damage(row, "business_key of a wish must be given at most 4 times", err);
+    if (semel__row_check(&read->row, &why) != SEMEL_OK) {
+        const char *colon = strchr(why.text, ':');
+        return semel__db_damage(row, colon != NULL && colon[1] == ' ' ? colon + 2 : why.text, err);
+    }
+    status = keep(&read->row, arena, err);
+    if (status == SEMEL_OK)
+        *ret = read->row;
+    return status;
+}
+
 semel_status semel__record_row(const struct sql_row *row, struct semel_arena *arena, struct semel_row *ret,
                                struct semel_error *err)
 {
     struct read read = {0};
-    struct semel_error why;
-    semel_status status = semel__db_fill(row, SQL_FIELDS(row_fields), NULL, &read, err);
-    if (status != SEMEL_OK)
-        return status;
-    if (!semel__wants_read(read.wants, &read.row))
-        return semel__db_damage(row, "business_key of a wish must be given at most 4 times", err);
-    if (semel__row_check(&read.row, &why) != SEMEL_OK) {
-        const char *colon = strchr(why.text, ':');
-        return semel__db_damage(row, colon != NULL && colon[1] == ' ' ? colon + 2 : why.text, err);
-    }
-    status = keep(&read.row, arena, err);
-    if (status == SEMEL_OK)
-        *ret = read.row;
-    return status;
+    return read_row(row, &read, arena, ret, err);
+}
+
+semel_status semel__record_final(const struct sql_row *row, const struct semel_row *key, struct semel_arena *arena,
+                                 struct semel_row *ret, struct semel_error *err)
+{
+    struct sql_row known = *row;
+    struct read read = {
+        .row = {.consumer = key->consumer,
+                .source = semel__str_given(key->source) ? key->source : SEMEL_STR(""),
+                .id = key->id,
+                .version = SEMEL_NONE,
+                .message_time_us = SEMEL_NONE,
+                .live = {.due_us = SEMEL_NONE, .lease_until_us = SEMEL_NONE, .lease_token = SEMEL_NONE}}};
+    known.key = key;
+    return read_row(&known, &read, arena, ret, err);
 }

@@ -14,7 +14,7 @@
 
 #define FIRST_ROOM 16
 
-static const uint8_t kinds[SQL_NAME_COUNT] = {
+const uint8_t semel__db_kinds[SQL_NAME_COUNT] = {
 #define X(name, kind) [SQL_NAME_##name] = SQL_##kind,
     SQL_NAME_MAP(X)
 #undef X
@@ -25,19 +25,9 @@ static const char *const names[SQL_NAME_COUNT] = {
 #undef X
 };
 
-enum sql_kind semel__db_kind(uint16_t name)
-{
-    return (enum sql_kind)kinds[name];
-}
-
 const char *semel__db_name(uint16_t name)
 {
     return names[name];
-}
-
-bool semel__db_is_number(enum sql_kind kind)
-{
-    return kind == SQL_INT || kind == SQL_TIME || kind == SQL_BOOL;
 }
 
 int64_t semel__db_limit(size_t max)
@@ -55,6 +45,11 @@ struct sql *semel__db_query(struct semel_store *store, struct semel_error *err)
 }
 
 /* ---- running ------------------------------------------------------------------------------------- */
+
+bool semel__db_needs(const struct sql *db, enum sql_id id)
+{
+    return db->driver->statements[id].sql.text != NULL;
+}
 
 void semel__db_start(struct sql *db, const char *doing)
 {
@@ -114,52 +109,27 @@ semel_status semel__db_no_value(const struct sql_statement *statement, uint16_t 
                        names[name]);
 }
 
-static struct sql_value text_value(struct semel_str s)
+struct semel_str semel__db_coded(enum sql_kind kind, const void *at, unsigned char bytes[1 + SEMEL_FP_MAX])
 {
-    return (struct sql_value){.null = !semel__str_given(s), .text = s};
-}
-
-static struct sql_value number_value(int64_t v)
-{
-    return (struct sql_value){.null = v == SEMEL_NONE, .number = v};
-}
-
-static struct sql_value class_value(enum semel_class cls)
-{
-    return text_value(cls != SEMEL_CLASS_NONE ? semel__str(semel__class_name(cls)) : (struct semel_str){0});
-}
-
-struct sql_value semel__db_value(const struct sql_field *field, const void *item, unsigned char bytes[1 + SEMEL_FP_MAX])
-{
-    const void *at = field->at != NULL ? field->at(item) : (const char *)item + field->offset;
-    struct semel_str s;
-    size_t n;
-    if (at == NULL)
-        return (struct sql_value){.null = true};
-    switch (semel__db_kind(field->name)) {
-    case SQL_TEXT:
-    case SQL_BYTES:
-        return text_value(*(const struct semel_str *)at);
-    case SQL_KEY:
-        s = *(const struct semel_str *)at;
-        return text_value(semel__str_given(s) ? s : SEMEL_STR(""));
-    case SQL_STATUS:
-        return text_value(semel__str(semel__state_name(*(const enum semel_state *)at)));
-    case SQL_CLASS:
-        return class_value(*(const enum semel_class *)at);
-    case SQL_FINGERPRINT:
-        n = semel__fp_encode(at, bytes);
-        return text_value((struct semel_str){n > 0 ? (const char *)bytes : NULL, n});
-    case SQL_BOOL:
-        return number_value(*(const bool *)at);
-    case SQL_INT:
-    case SQL_TIME:
-        return number_value(field->size == sizeof(int32_t) ? *(const int32_t *)at : *(const int64_t *)at);
+    if (kind == SQL_STATUS)
+        return semel__str(semel__state_name(*(const enum semel_state *)at));
+    if (kind == SQL_CLASS) {
+        enum semel_class cls = *(const enum semel_class *)at;
+        return cls != SEMEL_CLASS_NONE ? semel__str(semel__class_name(cls)) : (struct semel_str){0};
     }
-    return (struct sql_value){.null = true};
+    size_t n = semel__fp_encode(at, bytes);
+    return (struct semel_str){n > 0 ? (const char *)bytes : NULL, n};
 }
 
 /* ---- damage -------------------------------------------------------------------------------------- */
+
+static void show_text(uint16_t name, struct semel_str value, char *out, size_t size, size_t *used)
+{
+    char shown[72];
+    semel__str_show(shown, sizeof shown, value);
+    int n = snprintf(out + *used, size - *used, "%s%s \"%s\"", *used > 0 ? ", " : " (", names[name], shown);
+    *used = n > 0 && (size_t)n < size - *used ? *used + (size_t)n : *used;
+}
 
 /* What a person finds the row by. */
 static void show_key(const struct sql_row *row, char *out, size_t size)
@@ -167,16 +137,17 @@ static void show_key(const struct sql_row *row, char *out, size_t size)
     static const uint16_t keys[] = {SQL_NAME_consumer, SQL_NAME_source, SQL_NAME_message_id};
     size_t used = 0;
     out[0] = '\0';
+    if (row->key != NULL) {
+        show_text(SQL_NAME_source, row->key->source, out, size, &used);
+        show_text(SQL_NAME_message_id, row->key->id, out, size, &used);
+    }
     for (size_t c = 0; c < row->statement->n_gives; c++)
         for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
             struct sql_value value = {.null = true};
-            char shown[72];
             if (row->statement->gives[c] != keys[i] ||
                 row->db->driver->cell(row, (int)c, semel__db_kind(keys[i]), &value) != SQL_CELL_OK || value.null)
                 continue;
-            semel__str_show(shown, sizeof shown, value.text);
-            int n = snprintf(out + used, size - used, "%s%s \"%s\"", used > 0 ? ", " : " (", names[keys[i]], shown);
-            used = n > 0 && (size_t)n < size - used ? used + (size_t)n : used;
+            show_text(keys[i], value.text, out, size, &used);
         }
     if (used > 0)
         snprintf(out + used, size - used, ")");

@@ -147,6 +147,8 @@ struct sql_row {
     void *result; /* the driver's */
     int row;
     int64_t changes; /* for a statement that gives `changes`, or `applied` */
+    const struct semel_row
+        *key; /* whose row it is, for errors: set by a reader whose statement does not give the key */
 };
 
 /* Called once per row that comes back, in order; `item` is the number of the item that it belongs to, from 0. */
@@ -170,12 +172,27 @@ struct sql_driver {
     enum sql_cell (*cell)(const struct sql_row *row, int column, enum sql_kind kind, struct sql_value *ret);
 };
 
+#define SQL_DRAWS_MAX 64 /* admits per transaction */
+#define SQL_PLACES 16384 /* per batch. PostgreSQL: an arrival is a drawn number times this, plus the item's place */
+
+/* What admit remembers (records_admit.c). The rows that this transaction inserted are known by what it drew for them;
+ * a driver's begin sets first_arrival to INT64_MAX and n_draws to 0. */
+struct sql_admitted {
+    int64_t first_arrival; /* where draw_arrival draws arrivals: the lowest */
+    int64_t draws[SQL_DRAWS_MAX];
+    size_t n_draws;  /* where the insert draws a number per batch */
+    bool mostly_old; /* most of the last batch was there already */
+};
+
 /* A store on a SQL database, as the records see it. A driver's struct begins with it. */
 struct sql {
     struct semel_store store;
     const struct sql_driver *driver;
     const struct semel_clock *clock; /* NULL: the database's own */
     struct semel_random *rng;
+    bool strict;  /* the open transaction is above READ COMMITTED */
+    bool standby; /* commits wait for a standby */
+    struct sql_admitted admitted;
     bool by_operator;    /* the role only reads the tables: a change is a call of the owner's functions */
     const char *doing;   /* what the runs since the start are for */
     semel_status status; /* the first failure since the start, of a driver that runs at once */
@@ -193,17 +210,55 @@ struct sql *semel__db_query(struct semel_store *store, struct semel_error *err);
 /* The field of that name; NULL: the set has none, or there is no set. */
 const struct sql_field *semel__db_find(const struct sql_set *set, uint16_t name);
 const void *semel__db_item(const struct sql_set *set, size_t i);
-/* A parameter's value. A fingerprint is written into `bytes`, of which a statement has one at most. */
-struct sql_value semel__db_value(const struct sql_field *field, const void *item,
-                                 unsigned char bytes[1 + SEMEL_FP_MAX]);
-bool semel__db_is_number(enum sql_kind kind);
-enum sql_kind semel__db_kind(uint16_t name);
 const char *semel__db_name(uint16_t name);
+extern const uint8_t semel__db_kinds[SQL_NAME_COUNT];
+
+static inline enum sql_kind semel__db_kind(uint16_t name)
+{
+    return (enum sql_kind)semel__db_kinds[name];
+}
+
+static inline bool semel__db_is_number(enum sql_kind kind)
+{
+    return kind == SQL_INT || kind == SQL_TIME || kind == SQL_BOOL;
+}
+
+/* A status, a class or a fingerprint as the database has it. */
+struct semel_str semel__db_coded(enum sql_kind kind, const void *at, unsigned char bytes[1 + SEMEL_FP_MAX]);
+
+/* A parameter's value; inline, as this is done for every value that is written. A fingerprint is written into `bytes`,
+ * of which a statement has one at most. */
+static inline struct sql_value semel__db_value(const struct sql_field *field, const void *item,
+                                               unsigned char bytes[1 + SEMEL_FP_MAX])
+{
+    const void *at = field->at != NULL ? field->at(item) : (const char *)item + field->offset;
+    enum sql_kind kind = semel__db_kind(field->name);
+    struct sql_value value = {.null = true};
+    if (at == NULL)
+        return value;
+    if (semel__db_is_number(kind)) {
+        value.number = kind == SQL_BOOL                 ? *(const bool *)at
+                       : field->size == sizeof(int32_t) ? *(const int32_t *)at
+                                                        : *(const int64_t *)at;
+        value.null = value.number == SEMEL_NONE;
+        return value;
+    }
+    if (kind == SQL_TEXT || kind == SQL_KEY || kind == SQL_BYTES)
+        value.text = *(const struct semel_str *)at;
+    else
+        value.text = semel__db_coded(kind, at, bytes);
+    if (kind == SQL_KEY && !semel__str_given(value.text))
+        value.text = SEMEL_STR("");
+    value.null = !semel__str_given(value.text);
+    return value;
+}
 /* Our own mistake: no field has the parameter. INVALID, BROKEN. */
 semel_status semel__db_no_value(const struct sql_statement *statement, uint16_t name, struct semel_error *err);
 
 /* ---- what the records call ----------------------------------------------------------------------- */
 
+/* Does this database need the statement? false: it is "none". */
+bool semel__db_needs(const struct sql *db, enum sql_id id);
 void semel__db_start(struct sql *db, const char *doing);
 /* once: values for all items; NULL: none. each: the items; NULL: the statement is run once. read: NULL: no results. */
 void semel__db_run(struct sql *db, enum sql_id id, const struct sql_set *once, const struct sql_set *each,

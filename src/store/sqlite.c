@@ -354,8 +354,6 @@ const struct semel_store_ops semel__store_sqlite = {
     .leave = semel__sqlite_leave,
     .guard = semel__sqlite_guard,
     .check = semel__sqlite_check,
-    .admit = semel__sqlite_admit,
-    .fetch = semel__sqlite_fetch,
     .busy = semel__sqlite_busy,
     SEMEL_RECORDS,
 };

@@ -5,11 +5,9 @@
  *   sqlite.c         opening, closing, wrapping; the table of functions
  *   sqlite_schema.c  migrations, and which schema is there
  *   sqlite_tx.c      transactions, savepoint, guard
- *   sqlite_stmt.c    every statement's text, the cache of prepared ones, binding
+ *   sqlite_stmt.c    the statements of transactions
  *   sqlite_run.c     the SQL port: statements of the records
  *   sqlite_fail.c    what a result code means
- *   sqlite_row.c     a row of semel_inbox as it is read, hostile until checked
- *   sqlite_admit.c   admit and fetch
  *   sqlite_group.c   one commit for many calls
  *
  * Invariants: every value is bound, none is ever part of a statement's text; a statement is reset before
@@ -32,66 +30,7 @@ SQLITE_EXTENSION_INIT3
 #include "store/records.h"
 #include "store/sqlite_store.h"
 
-enum sqlite_q {
-    Q_BEGIN,
-    Q_COMMIT,
-    Q_ROLLBACK,
-    Q_SAVEPOINT,
-    Q_RELEASE,
-    Q_ROLLBACK_TO,
-    Q_LOCK,
-    Q_DRAW,
-    Q_KEY_PUT,
-    Q_KEY_FACTS,
-    Q_HEAD_ARRIVAL,
-    Q_HEAD_VERSION,
-    Q_BUSINESS_TAKE,
-    Q_BUSINESS_HOLDER,
-    Q_INSERT,
-    Q_FETCH,
-    Q_WATERMARK_GET,
-    Q_PIN,
-    Q_COUNT
-};
-
-/* The columns that every query of inbox rows gives, in this order; kept, headers and payload follow. */
-#define SQLITE_ROW_MAP(X) \
-    X(arrival)            \
-    X(consumer)           \
-    X(source)             \
-    X(message_id)         \
-    X(type)               \
-    X(status)             \
-    X(attempts)           \
-    X(attempts_before)    \
-    X(retries)            \
-    X(alone)              \
-    X(fingerprint)        \
-    X(order_key)          \
-    X(version)            \
-    X(message_time)       \
-    X(received_at)        \
-    X(updated_at)         \
-    X(processed_at)       \
-    X(due_at)             \
-    X(lease_owner)        \
-    X(lease_until)        \
-    X(lease_token)        \
-    X(error_class)        \
-    X(error_text)         \
-    X(outcome)            \
-    X(position)           \
-    X(traceparent)
-
-enum sqlite_col {
-#define X(name) COL_##name,
-    SQLITE_ROW_MAP(X)
-#undef X
-        COL_kept,
-    COL_headers,
-    COL_payload,
-    COL_wants
-};
+enum sqlite_q { Q_BEGIN, Q_COMMIT, Q_ROLLBACK, Q_SAVEPOINT, Q_RELEASE, Q_ROLLBACK_TO, Q_LOCK, Q_PIN, Q_COUNT };
 
 struct sqlite_store {
     struct sql sql;
@@ -113,7 +52,6 @@ struct sqlite_store {
     struct sqlite_store *next_hooked;
     unsigned ended_at_begin;
     int64_t callers_rowid; /* joined: what last_insert_rowid() was, and is to be again */
-    int64_t first_arrival; /* the first that this transaction drew: its own rows have this one or a higher one */
     int schema_found;      /* when it was opened, before a migration */
     int timeout_ms;
     struct semel_random own_rng;
@@ -141,9 +79,6 @@ struct sqlite_run {
 };
 
 void semel__sqlite_start(struct sqlite_run *run, struct sqlite_store *d, enum sqlite_q q, const char *doing);
-void semel__sqlite_text(struct sqlite_run *run, int i, struct semel_str s); /* not given: NULL */
-void semel__sqlite_blob(struct sqlite_run *run, int i, struct semel_str s);
-void semel__sqlite_int(struct sqlite_run *run, int i, int64_t v); /* SEMEL_NONE: NULL */
 /* OK and *ret_row: a row can be read. On failure, and at the end, the statement is reset. */
 semel_status semel__sqlite_step(struct sqlite_run *run, bool *ret_row, struct semel_error *err);
 /* Runs to the end. *ret_changes (may be NULL): how many rows it inserted, updated or deleted. */
@@ -157,19 +92,10 @@ semel_status semel__sqlite_own_fail(struct sqlite_store *d, int rc, const char *
 
 /* ---- the parts ---------------------------------------------------------------------------------- */
 
-/* A row as the statement gives it, copied to the arena. INVALID, BROKEN: it is damaged, err says where.
- * RETRY: no memory. */
-semel_status semel__sqlite_read(sqlite3_stmt *stmt, struct semel_arena *arena, struct semel_row *ret,
-                                struct semel_error *err);
-bool semel__sqlite_damaged(semel_status status); /* of semel__sqlite_read: damage, not the world */
-
 /* INVALID: another encoding than UTF-8, a newer schema than this binary knows, none or an old one and !migrate. */
 semel_status semel__sqlite_schema_check(struct sqlite_store *d, bool will_migrate, struct semel_error *err);
 semel_status semel__sqlite_migrate(struct semel_store *store, int *ret_from, int *ret_to, struct semel_error *err);
 
-/* As struct sql_driver has them. */
-semel_status semel__sqlite_snapshot(struct sql *db, bool *ret_begun, struct semel_error *err);
-void semel__sqlite_snapshot_end(struct sql *db, bool begun);
 /* CLOSED: the connection is gone, or belongs to the process that forked this one. */
 semel_status semel__sqlite_usable(const struct sqlite_store *d, struct semel_error *err);
 semel_status semel__sqlite_begin(struct semel_store *store, enum semel_tx tx, int64_t *ret_now_us,
@@ -184,14 +110,6 @@ semel_status semel__sqlite_guard(struct semel_store *store, bool on, struct seme
 semel_status semel__sqlite_check(struct semel_store *store, struct semel_error *err);
 void semel__sqlite_watch(struct sqlite_store *d); /* sets authorizer and hooks on an own connection */
 void semel__sqlite_unwatch(struct sqlite_store *d);
-
-semel_status semel__sqlite_admit(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
-                                 struct semel_error *err);
-semel_status semel__sqlite_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
-                                 struct semel_error *err);
-/* Draws n numbers; *ret_first is the lowest of them. */
-semel_status semel__sqlite_draw(struct sqlite_store *d, const char *counter, size_t n, int64_t *ret_first,
-                                struct semel_error *err);
 
 extern const struct sql_driver semel__sqlite_driver;
 

@@ -96,14 +96,14 @@ static semel_status pin(struct sqlite_store *d, bool *ret_begun, struct semel_er
     return status;
 }
 
-semel_status semel__sqlite_snapshot(struct sql *db, bool *ret_begun, struct semel_error *err)
+static semel_status sqlite_snapshot(struct sql *db, bool *ret_begun, struct semel_error *err)
 {
     struct sqlite_store *d = (struct sqlite_store *)db;
     semel_status status = semel__sqlite_usable(d, err);
     return status == SEMEL_OK ? pin(d, ret_begun, err) : status;
 }
 
-void semel__sqlite_snapshot_end(struct sql *db, bool begun)
+static void sqlite_snapshot_end(struct sql *db, bool begun)
 {
     if (begun)
         sqlite3_reset(((struct sqlite_store *)db)->stmts[Q_PIN]);
@@ -142,7 +142,7 @@ static void sqlite_run(struct sql *db, const struct sql_statement *statement, co
         sqlite3_reset(stmt);
         sqlite3_clear_bindings(stmt);
     }
-    semel__sqlite_snapshot_end(db, pinned);
+    sqlite_snapshot_end(db, pinned);
     sqlite3_set_last_insert_rowid(d->db, callers_rowid);
 }
 
@@ -184,7 +184,7 @@ const struct sql_driver semel__sqlite_driver = {
     .start = sqlite_start,
     .run = sqlite_run,
     .flush = sqlite_flush,
-    .snapshot = semel__sqlite_snapshot,
-    .snapshot_end = semel__sqlite_snapshot_end,
+    .snapshot = sqlite_snapshot,
+    .snapshot_end = sqlite_snapshot_end,
     .cell = sqlite_cell,
 };

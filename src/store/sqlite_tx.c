@@ -70,7 +70,7 @@ semel_status semel__sqlite_begin(struct semel_store *store, enum semel_tx tx, in
     d->callers_rowid = sqlite3_last_insert_rowid(d->db);
     d->saved = d->guarded = false;
     d->ended_at_begin = d->ended;
-    d->first_arrival = INT64_MAX;
+    d->sql.admitted.first_arrival = INT64_MAX;
     *ret_now_us = semel__now(d->sql.clock);
     return SEMEL_OK;
 }

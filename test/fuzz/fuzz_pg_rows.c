@@ -34,37 +34,41 @@ static void broken(const char *condition, int line)
 
 /* ---- the row ------------------------------------------------------------------------------------------- */
 
+/* The columns of inbox_read, and those of inbox_final: an item's number comes first. */
+#define READ (&semel__pg_statements[SQL_inbox_read])
+#define FINAL (&semel__pg_statements[SQL_inbox_final])
+
 struct value {
     char p[CELL_MAX];
     int n; /* -1: null */
 };
 
-static struct value row[PG_COL_COUNT];
+static struct value row[SQL_NAME_COUNT];
 
-static void put(enum pg_col col, const void *p, size_t n)
+static void put(enum sql_name col, const void *p, size_t n)
 {
     row[col].n = (int)(n < CELL_MAX ? n : CELL_MAX);
     memcpy(row[col].p, p, (size_t)row[col].n);
 }
 
-static void put_text(enum pg_col col, const char *text)
+static void put_text(enum sql_name col, const char *text)
 {
     put(col, text, strlen(text));
 }
 
-static void put_int8(enum pg_col col, int64_t v)
+static void put_int8(enum sql_name col, int64_t v)
 {
     uint64_t wire = htobe64((uint64_t)v);
     put(col, &wire, sizeof wire);
 }
 
-static void put_int4(enum pg_col col, int32_t v)
+static void put_int4(enum sql_name col, int32_t v)
 {
     uint32_t wire = htobe32((uint32_t)v);
     put(col, &wire, sizeof wire);
 }
 
-static void put_flag(enum pg_col col, bool v)
+static void put_flag(enum sql_name col, bool v)
 {
     char wire = v ? 1 : 0;
     put(col, &wire, 1);
@@ -77,28 +81,28 @@ static const char *const words[] = {"processing", "completed", "failed",    "wai
 static void sound_row(unsigned status)
 {
     enum semel_state state = SEMEL_STATE_ABSENT;
-    for (int i = 0; i < PG_COL_COUNT; i++)
+    for (int i = 0; i < SQL_NAME_COUNT; i++)
         row[i].n = -1;
     MUST(semel__state_parse(semel__str(words[status]), &state));
-    put_int8(PG_COL_arrival, 10);
-    put_text(PG_COL_consumer, "c");
-    put_text(PG_COL_source, "s");
-    put_text(PG_COL_message_id, "m");
-    put_text(PG_COL_status, words[status]);
-    put_int4(PG_COL_attempts, 1);
-    put_int4(PG_COL_attempts_before, 0);
-    put_int4(PG_COL_retries, 0);
-    put_flag(PG_COL_alone, false);
-    put_int8(PG_COL_received_at, NOW_2000);
-    put_int8(PG_COL_updated_at, NOW_2000);
-    put_flag(PG_COL_kept, true);
-    put_text(PG_COL_payload, "x");
+    put_int8(SQL_NAME_arrival, 10);
+    put_text(SQL_NAME_consumer, "c");
+    put_text(SQL_NAME_source, "s");
+    put_text(SQL_NAME_message_id, "m");
+    put_text(SQL_NAME_status, words[status]);
+    put_int4(SQL_NAME_attempts, 1);
+    put_int4(SQL_NAME_attempts_before, 0);
+    put_int4(SQL_NAME_retries, 0);
+    put_flag(SQL_NAME_alone, false);
+    put_int8(SQL_NAME_received_at, NOW_2000);
+    put_int8(SQL_NAME_updated_at, NOW_2000);
+    put_flag(SQL_NAME_kept, true);
+    put_text(SQL_NAME_payload, "x");
     if (semel__state_final(state))
-        put_int8(PG_COL_processed_at, NOW_2000);
+        put_int8(SQL_NAME_processed_at, NOW_2000);
     if (state == SEMEL_STATE_PROCESSING) {
-        put_text(PG_COL_lease_owner, "w");
-        put_int8(PG_COL_lease_until, NOW_2000);
-        put_int8(PG_COL_lease_token, 7);
+        put_text(SQL_NAME_lease_owner, "w");
+        put_int8(SQL_NAME_lease_until, NOW_2000);
+        put_int8(SQL_NAME_lease_token, 7);
     }
 }
 
@@ -116,7 +120,7 @@ static unsigned next(struct bytes *in)
 }
 
 /* A value as the next bytes say: of the right size for a number, a time or a flag, or any bytes at all. */
-static void value(struct bytes *in, enum pg_col col)
+static void value(struct bytes *in, enum sql_name col)
 {
     unsigned kind = next(in) & 7;
     size_t n = kind == 1 ? 8 : kind == 2 ? 4 : kind == 3 ? next(in) : 0;
@@ -142,31 +146,18 @@ static void value(struct bytes *in, enum pg_col col)
 
 /* ---- the answer ---------------------------------------------------------------------------------------- */
 
-/* The columns of an answer, in its order. */
-static const enum pg_col all[] = {
-#define X(name) PG_COL_##name,
-    PG_ROW_MAP(X)
-#undef X
-        PG_COL_kept,
-    PG_COL_headers, PG_COL_payload};
-static const enum pg_col finals[] = {
-#define X(name) PG_COL_##name,
-    PG_FINAL_MAP(X)
-#undef X
-        PG_COL_kept};
-
-static PGresult *answer(const enum pg_col *columns, size_t n)
+static PGresult *answer(const struct sql_statement *statement)
 {
-    PGresAttDesc attributes[PG_COL_COUNT] = {{0}};
+    PGresAttDesc attributes[SQL_NAME_COUNT] = {{0}};
     PGresult *res = PQmakeEmptyPGresult(NULL, PGRES_TUPLES_OK);
     MUST(res != NULL);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < statement->n_gives; i++) {
         attributes[i].name = (char *)"x";
         attributes[i].format = 1;
     }
-    MUST(PQsetResultAttrs(res, (int)n, attributes) != 0);
-    for (size_t i = 0; i < n; i++) {
-        struct value *v = &row[columns[i]];
+    MUST(PQsetResultAttrs(res, (int)statement->n_gives, attributes) != 0);
+    for (size_t i = 0; i < statement->n_gives; i++) {
+        struct value *v = &row[statement->gives[i]];
         MUST(PQsetvalue(res, 0, (int)i, v->n >= 0 ? v->p : NULL, v->n) != 0);
     }
     return res;
@@ -186,21 +177,22 @@ static void check_sound(const struct semel_row *read)
     MUST(read->received_us != SEMEL_NONE && read->updated_us != SEMEL_NONE && read->arrival != SEMEL_NONE);
 }
 
-static semel_status read_row(const PGresult *res, bool final, size_t memory)
+static semel_status read_row(PGresult *res, const struct sql_statement *statement, size_t memory)
 {
     const struct semel_row key = {.consumer = SEMEL_STR("c"), .source = SEMEL_STR("s"), .id = SEMEL_STR("m")};
+    static const struct sql db = {.driver = &semel__pg_driver};
+    const struct sql_row from = {.db = &db, .statement = statement, .result = res};
     struct semel_row read = {.arrival = -77};
     struct semel_error err = {0};
     struct semel_arena arena;
     semel__arena_init(&arena, memory);
-    semel_status status = final ? semel__pg_read_final(res, 0, 0, &key, &arena, &read, &err)
-                                : semel__pg_read(res, 0, 0, &arena, &read, &err);
+    semel_status status = statement == FINAL ? semel__record_final(&from, &key, &arena, &read, &err)
+                                             : semel__record_row(&from, &arena, &read, &err);
     if (status == SEMEL_OK) {
         check_sound(&read);
     } else {
         MUST(read.arrival == -77);
-        MUST(semel__pg_damaged(status) ? strstr(err.text, "damaged row in semel.inbox") != NULL
-                                       : status == SEMEL_RETRY);
+        MUST(status == SEMEL_INVALID ? strstr(err.text, "damaged row in semel.inbox") != NULL : status == SEMEL_RETRY);
     }
     semel__arena_done(&arena);
     return status;
@@ -228,18 +220,18 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
 {
     struct bytes in = {data, size};
     unsigned first = next(&in);
-    bool final = (first & 128) != 0, planted = in.n > 0;
+    const struct sql_statement *statement = (first & 128) != 0 ? FINAL : READ;
+    bool planted = in.n > 0;
     sound_row((first & 127) % 10);
     while (in.n > 0)
-        value(&in, (enum pg_col)(next(&in) % PG_COL_COUNT));
-    size_t n = final ? sizeof finals / sizeof finals[0] : sizeof all / sizeof all[0];
-    PGresult *res = answer(final ? finals : all, n);
-    semel_status status = read_row(res, final, 1 << 22);
-    MUST(status == SEMEL_OK || semel__pg_damaged(status));
+        value(&in, (enum sql_name)READ->gives[1 + next(&in) % (READ->n_gives - 1)]);
+    PGresult *res = answer(statement);
+    semel_status status = read_row(res, statement, 1 << 22);
+    MUST(status == SEMEL_OK || status == SEMEL_INVALID);
     if (!planted)
-        MUST(status == SEMEL_OK || (final && row[PG_COL_processed_at].n < 0));
-    (void)read_row(res, final, 64);
-    read_cells(res, (int)n);
+        MUST(status == SEMEL_OK || (statement == FINAL && row[SQL_NAME_processed_at].n < 0));
+    (void)read_row(res, statement, 64);
+    read_cells(res, (int)statement->n_gives);
     PQclear(res);
     return 0;
 }

@@ -204,7 +204,7 @@ static void batch_with_large_payloads_is_kept_byte_for_byte(void **state)
     begin(w);
     ok(w, semel_store_admit(w->store, &batch, &w->arena, &w->err));
     for (size_t i = 0; i < N; i++)
-        assert_true(items[i].inserted && items[i].row.arrival % PG_PLACES == (int64_t)(N - 1 - i));
+        assert_true(items[i].inserted && items[i].row.arrival % SQL_PLACES == (int64_t)(N - 1 - i));
     ok(w, semel_store_commit(w->store, &w->err));
     begin(w);
     for (size_t i = 0; i < N; i += 13) {

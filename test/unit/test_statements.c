@@ -6,6 +6,7 @@
  */
 #include <sqlite3.h>
 
+#include "store/pg.h"
 #include "store/sqlite_store.h"
 #include "unit/test_pg.h"
 
@@ -70,8 +71,17 @@ static void check_described(const struct sql_statement *s, const PGresult *descr
     }
 }
 
+/* A statement whose text is written by the shape of its items, as a plain one: column c is NULL in all of them, the
+ * same or different, by turns that begin at `turn`. */
+static void check_shaped(PGconn *conn, const struct sql_statement *s, unsigned turn);
+
 static void check_on_postgres(PGconn *conn, const struct sql_statement *s)
 {
+    if (s->n_shaped > 0) {
+        for (unsigned turn = 0; turn < 3; turn++)
+            check_shaped(conn, s, turn);
+        return;
+    }
     PGresult *result = PQprepare(conn, s->sql.name, s->sql.text, 0, NULL);
     if (PQresultStatus(result) != PGRES_COMMAND_OK)
         fail_msg("%s: %s\n%s", s->sql.name, PQresultErrorMessage(result), s->sql.text);
@@ -80,6 +90,29 @@ static void check_on_postgres(PGconn *conn, const struct sql_statement *s)
     assert_int_equal(PQresultStatus(result), PGRES_COMMAND_OK);
     check_described(s, result);
     PQclear(result);
+}
+
+static void check_shaped(PGconn *conn, const struct sql_statement *s, unsigned turn)
+{
+    struct sql_param params[PG_PARAMS_MAX];
+    struct pg_spread spread;
+    struct sql_statement plain = *s;
+    char name[32];
+    memcpy(params, s->params, s->n_params * sizeof(params[0]));
+    for (size_t c = 0; c < s->n_shaped; c++) {
+        spread.of[c] = c < s->n_always ? PG_EACH : (enum pg_spread_of)((c + turn) % 3);
+        if (spread.of[c] != PG_NULL)
+            params[plain.n_params++] = (struct sql_param){spread.of[c] == PG_EACH ? SQL_ARRAY : SQL_SINGLE,
+                                                          s->shaped[c]};
+    }
+    char *text = semel__pg_shaped(s, &spread);
+    assert_non_null(text);
+    snprintf(name, sizeof(name), "shaped_%u", turn);
+    plain.sql = (struct sql_text){name, text};
+    plain.params = params;
+    plain.n_shaped = 0;
+    check_on_postgres(conn, &plain);
+    semel__free(text);
 }
 
 static void every_statement_is_what_postgres_takes_it_for(void **state)

@@ -24,7 +24,7 @@ WITH RECURSIVE s (source) AS (
 SELECT source FROM s WHERE source IS NOT NULL
 
 -- name: watermark_make
--- Whoever makes a row holds the lock of its name, shared by deliveries (PG_MARK_LOCK), so that no insert waits here.
+-- Whoever makes a row holds the lock of its name, shared by deliveries (watermark_lock), so that no insert waits here.
 INSERT INTO semel.watermark (consumer, source, watermark, updated_at)
 SELECT :consumer, :source, :watermark, coalesce(:now, pg_catalog.clock_timestamp())
 WHERE NOT EXISTS (SELECT FROM semel.watermark WHERE {this_mark})

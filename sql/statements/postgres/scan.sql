@@ -110,4 +110,4 @@ SELECT {columns} FROM semel.inbox AS i WHERE {of_all}
 -- name: scan_open
 -- gives: {row}
 SELECT {columns} FROM semel.inbox AS i
-WHERE i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined') AND {of_all}
+WHERE i.{open} AND {of_all}

@@ -1,0 +1,100 @@
+-- SPDX-License-Identifier: MIT
+--
+-- Rows of the inbox whose keys are known: inserted, locked, read. The order of the items is the order of locks.
+
+-- name: draw_arrival
+-- none: the insert draws a number
+
+-- name: inbox_insert
+-- What is there already is refused. A plain insert would cost the server about half of that, and would leave an error
+-- in its log for every duplicate (I3). An arrival says which item it belongs to, by its place in the batch.
+-- Nothing here could give the rows another order than that of the arrays (no join, no sort); if it did, the worst would
+-- be a deadlock, which is retried.
+-- rows: shaped place message_id fingerprint
+-- gives: arrival
+WITH drawn AS MATERIALIZED (SELECT pg_catalog.nextval('semel.arrival'::pg_catalog.regclass) AS v)
+INSERT INTO semel.inbox (consumer, arrival, message_id, fingerprint, source, type, status, attempts, attempts_before,
+    retries, alone, order_key, version, message_time, received_at, updated_at, processed_at, due_at, lease_owner,
+    lease_until, lease_token, error_class, error_text, outcome, position, headers, payload, traceparent)
+SELECT :consumer, (SELECT v FROM drawn) * 16384 + b.place, b.message_id, b.fingerprint, b.source, b.type, b.status,
+    b.attempts, b.attempts_before, b.retries, b.alone, b.order_key, b.version, b.message_time, b.received_at,
+    b.updated_at, b.processed_at, b.due_at, b.lease_owner, b.lease_until, b.lease_token, b.error_class, b.error_text,
+    b.outcome, b.position, b.headers, b.payload, b.traceparent
+FROM :rows AS b
+ON CONFLICT (consumer, source, message_id) DO NOTHING RETURNING arrival
+
+-- fragment: this_row
+consumer = :consumer AND source = b.source AND message_id = b.message_id
+
+-- fragment: final_row
+arrival, status, attempts, attempts_before, retries, alone, fingerprint, received_at, updated_at, processed_at,
+error_class, error_text, outcome, kept
+
+-- name: inbox_final
+-- A final row never changes: it is read without a lock, which would be a write per duplicate, and without what nobody
+-- asks of it.
+-- gives: n, {final_row}
+SELECT b.n, i.arrival, i.status, i.attempts, i.attempts_before, i.retries, i.alone, i.fingerprint, i.received_at,
+    i.updated_at, i.processed_at, i.error_class, i.error_text, i.outcome, i.payload IS NOT NULL AS kept
+FROM :rows AS b CROSS JOIN LATERAL (SELECT * FROM semel.inbox WHERE {this_row} AND {final} OFFSET 0) AS i
+
+-- fragment: open
+status IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined')
+
+-- fragment: row_lock(how)
+SELECT b.n FROM :rows AS b CROSS JOIN LATERAL (SELECT arrival FROM semel.inbox WHERE {this_row} {how}) AS i
+ORDER BY b.n
+
+-- name: inbox_lock_open
+-- gives: n
+{row_lock(AND {open} FOR UPDATE)}
+
+-- name: inbox_lock
+-- gives: n
+{row_lock(FOR UPDATE)}
+
+-- operator: inbox_lock
+WITH i AS (SELECT b.n, b.source, b.message_id FROM :rows AS b),
+locked AS MATERIALIZED (
+    SELECT semel._operator_rows(:consumer, pg_catalog.array_agg(i.source ORDER BY i.n),
+                                pg_catalog.array_agg(i.message_id ORDER BY i.n)) FROM i)
+SELECT i.n FROM i CROSS JOIN locked
+
+-- name: inbox_lock_free
+-- gives: n
+{row_lock(FOR UPDATE SKIP LOCKED)}
+
+-- name: inbox_read
+-- A statement of its own, behind the lock: its snapshot is younger.
+-- table: semel.inbox
+-- gives: n, {row}
+SELECT b.n, {columns}
+FROM :rows AS b CROSS JOIN LATERAL (SELECT * FROM semel.inbox WHERE {this_row} OFFSET 0) AS i
+ORDER BY b.n
+
+-- Watermarks are read after the insert (P60). Above READ COMMITTED a watermark that was raised after our snapshot has
+-- to be noticed: watermark_put and watermark_share fail with 40001 then. The lock is there so that a purge, which waits
+-- for nobody, does not insert while we do.
+
+-- name: watermark_lock
+SELECT pg_catalog.pg_advisory_xact_lock_shared(
+    pg_catalog.hashtextextended(b.source COLLATE "C", pg_catalog.hashtextextended(:consumer COLLATE "C", 1936026992)))
+FROM :rows AS b ORDER BY b.n
+
+-- name: watermark_put
+INSERT INTO semel.watermark (consumer, source, watermark, updated_at)
+SELECT :consumer, b.source, '-infinity', :now FROM :rows AS b ORDER BY b.n
+ON CONFLICT (consumer, source) DO NOTHING
+
+-- fragment: watermark(how)
+SELECT b.n, w.watermark FROM :rows AS b CROSS JOIN LATERAL (
+    SELECT watermark FROM semel.watermark WHERE consumer = :consumer AND source = b.source OFFSET 0 {how}) AS w
+WHERE w.watermark > '-infinity' ORDER BY b.n
+
+-- name: watermark_read
+-- gives: n, watermark
+{watermark()}
+
+-- name: watermark_share
+-- gives: n, watermark
+{watermark(FOR SHARE)}

@@ -1,0 +1,52 @@
+-- SPDX-License-Identifier: MIT
+--
+-- Rows of the inbox whose keys are known: inserted and read. The transaction has the write lock of the database, so
+-- that no row is locked.
+
+-- name: draw_arrival
+-- Once per batch.
+-- gives: arrival
+UPDATE main.semel_counter SET value = value + :count WHERE name = 'arrival' RETURNING value - :count AS arrival
+
+-- name: inbox_insert
+-- Only the key may clash: an arrival or a token that is there already is damage, and an error.
+-- gives: applied
+INSERT INTO main.semel_inbox (consumer, arrival, message_id, fingerprint, source, type, status, attempts,
+    attempts_before, retries, alone, order_key, version, message_time, received_at, updated_at, processed_at, due_at,
+    lease_owner, lease_until, lease_token, error_class, error_text, outcome, position, headers, payload, traceparent)
+VALUES (:consumer, :arrival, :message_id, :fingerprint, :source, :type, :status, :attempts,
+    :attempts_before, :retries, :alone, :order_key, :version, :message_time, :received_at, :updated_at, :processed_at,
+    :due_at, :lease_owner, :lease_until, :lease_token, :error_class, :error_text, :outcome, :position, :headers,
+    :payload, :traceparent)
+ON CONFLICT (consumer, source, message_id) DO NOTHING
+
+-- name: inbox_final
+-- none: inbox_read costs as much
+
+-- name: inbox_lock_open
+-- none: the transaction has the write lock
+
+-- name: inbox_lock
+-- none: the transaction has the write lock
+
+-- name: inbox_lock_free
+-- none: the transaction has the write lock
+
+-- name: inbox_read
+-- table: semel_inbox
+-- gives: {row}
+SELECT {columns} FROM main.semel_inbox AS i
+WHERE consumer = :consumer AND source = :source AND message_id = :message_id
+
+-- name: watermark_lock
+-- none: the transaction has the write lock
+
+-- name: watermark_put
+-- none: the transaction has the write lock
+
+-- name: watermark_read
+-- gives: watermark
+SELECT watermark FROM main.semel_watermark WHERE consumer = :consumer AND source = :source
+
+-- name: watermark_share
+-- none: no transaction reads an old snapshot and writes
