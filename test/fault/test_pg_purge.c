@@ -345,7 +345,7 @@ static void put_wishes(const char *names)
              "INSERT INTO semel.business_want (consumer, business_key, source, message_id) "
              "SELECT 'billing', k, 's', k FROM unnest('{%s}'::text[]) AS k",
              names, names);
-    pg_server_sql(&server, "purge", sql);
+    pg_server_sql(&world_server, "purge", sql);
 }
 
 static void ignore(void *ctx, const struct semel_msg *msg, const struct semel_verdict *verdict)
@@ -386,7 +386,7 @@ static void tick_passes_over_only_the_waiter_whose_business_key_somebody_is_taki
     (void)state;
     assert_fine(semel_consumer_set(handle, "billing", "{\"effect\": \"outside\"}", &err));
     put_wishes("a,b,c");
-    pg_server_sql(&server, "purge",
+    pg_server_sql(&world_server, "purge",
                   "INSERT INTO semel.business_key (consumer, business_key, source, message_id, taken_at) "
                   "SELECT 'billing', k, 's', 'gone', now() FROM unnest('{a,b,c}'::text[]) AS k");
     PGconn *sitter = outsider("BEGIN; DELETE FROM semel.business_key WHERE business_key = 'b'");
@@ -430,7 +430,7 @@ static void redelivery_waits_for_the_business_key_of_its_row_before_it_holds_the
     semel_status status = SEMEL_CLOSED;
     (void)state;
     pg_server_sql(
-        &server, "purge",
+        &world_server, "purge",
         "INSERT INTO semel.inbox (arrival, received_at, updated_at, consumer, source, message_id, status, "
         "attempts, due_at, error_class, payload) VALUES (500, now(), now(), 'billing', 's', 'a', 'failed', 1, "
         "now() - interval '1s', 'transient', '{}'); INSERT INTO semel.business_key (consumer, business_key, "
