@@ -1,14 +1,22 @@
 /* SPDX-License-Identifier: MIT
  *
- * admit.c: the first half of a transaction: facts from the store, a verdict for every item.
+ * admit.c: what one transaction reads and writes. Its first half gets facts from the store and a verdict for every
+ * item: deliveries are admitted, stored rows are fetched. Its second half writes what the items have become. After the
+ * commit inbox.c reports it.
  *
  * The store gets three sorted lists (order keys, business keys, rows) and answers with facts as they were before this
  * batch. Within the batch the facts run on: a message that is parked blocks those of its key behind it, one that runs
- * raises the version of its key. So items are judged one after the other, in run order.
+ * raises the version of its key. So items are judged one after the other, in run order. Stored rows are read again
+ * under lock: at the end of their lease, before their handler runs in the transaction, or by who has no lease and
+ * judges them anew.
  *
  * Invariants: a business key is taken by a start, in its transaction: it is inserted for the first item that wants it,
  * and given up again when that one does not start. An item is `prevented` by another one of the same batch only if that
- * one completes in this transaction; otherwise the work is cut, and each is judged without the other.
+ * one completes in this transaction; otherwise the work is cut, and each is judged without the other. A leased item
+ * whose row is not `processing` under the very token of its lease is fenced: it neither runs nor changes the row. A row
+ * that reached its end all the same (an unknown commit that was done, another worker) reports that end. A key of which
+ * a row entered or left the unfinished set is always among the key changes; a key whose first row may have changed is
+ * woken, in the same transaction, so that nothing parked is ever forgotten; nothing is reported before the commit.
  */
 #include <stdlib.h>
 
@@ -27,7 +35,7 @@ static bool ordered(const struct work *work, const struct item *item)
 }
 
 /* Items come in run order, so equal keys are neighbours and keys ascend. */
-semel_status semel__work_keys(struct work *work, struct semel_error *err)
+static semel_status work_keys(struct work *work, struct semel_error *err)
 {
     struct semel_key *keys = semel__arena_alloc(&work->inbox->scratch, 2 * work->n, sizeof *keys);
     if (keys == NULL)
@@ -52,7 +60,7 @@ semel_status semel__work_keys(struct work *work, struct semel_error *err)
     return SEMEL_OK;
 }
 
-void semel__work_keys_read(struct work *work)
+static void work_keys_read(struct work *work)
 {
     for (size_t i = 0; i < work->n_keys; i++)
         work->found[i] = work->keys[i];
@@ -70,7 +78,7 @@ static int cmp_want(const void *va, const void *vb)
     return c != 0 ? c : (a->item->place > b->item->place) - (a->item->place < b->item->place);
 }
 
-semel_status semel__work_business(struct work *work, struct semel_error *err)
+static semel_status work_business(struct work *work, struct semel_error *err)
 {
     struct semel_arena *arena = &work->inbox->scratch;
     size_t n = 0, kept = 0;
@@ -257,7 +265,7 @@ bool semel__item_wishes_more(const struct item *item)
     return false;
 }
 
-bool semel__item_holds(const struct work *work, const struct item *item, struct semel_str key)
+static bool item_holds(const struct work *work, const struct item *item, struct semel_str key)
 {
     const struct semel_business *business = find_business(work, key);
     if (business == NULL || business->inserted)
@@ -281,7 +289,7 @@ static bool move_key(struct work *work, const struct item *item)
 }
 
 /* The facts of the key, as the next item of this batch must see them. */
-static void run_on(struct work *work, struct item *item)
+static void update_key_facts(struct work *work, struct item *item)
 {
     struct semel_key *key = item->key;
     bool waiter = item->verdict.changes && item->verdict.becomes == SEMEL_STATE_WAITING &&
@@ -360,7 +368,7 @@ static bool adopts(const struct work *work, const struct item *item)
 
 /* The same message under another order key or version than its row has, or without the business keys that it wants: the
  * row keeps its place, the store runs it. */
-static bool strays(const struct work *work, const struct item *item)
+static bool key_changed(const struct work *work, const struct item *item)
 {
     const struct semel_policy *policy = work->inbox->policy;
     const struct semel_row *row = item->row;
@@ -431,7 +439,7 @@ static semel_status judge(struct work *work, struct item *item, struct semel_err
     semel_status status = judge_delivery(work, item, &facts, err);
     if (status != SEMEL_OK)
         return status;
-    if (strays(work, item) && item->verdict.why != SEMEL_WHY_CONFLICT)
+    if (key_changed(work, item) && item->verdict.why != SEMEL_WHY_CONFLICT)
         item->verdict = (struct semel__verdict){.act = item->row->kept || adopts(work, item) ? SEMEL_ACK : SEMEL_LATER,
                                                 .why = item->row->live.state == SEMEL_STATE_WAITING ? SEMEL_WHY_BLOCKED
                                                                                                     : SEMEL_WHY_BACKOFF,
@@ -443,7 +451,7 @@ static semel_status judge(struct work *work, struct item *item, struct semel_err
     }
     adopt(work, item);
     defer(work, item);
-    run_on(work, item);
+    update_key_facts(work, item);
     count_wishes(work, item);
     return move_key(work, item) ? SEMEL_OK : semel__fail_memory(err);
 }
@@ -515,9 +523,9 @@ semel_status semel__work_admit(struct work *work, struct semel_error *err)
     struct semel_inbox *inbox = work->inbox;
     work->batch = (struct semel_admit_batch){.consumer = inbox->policy->consumer, .now_us = work->now_us};
     work->parked = work->large = SEMEL_NONE;
-    semel_status status = semel__work_keys(work, err);
+    semel_status status = work_keys(work, err);
     if (status == SEMEL_OK)
-        status = semel__work_business(work, err);
+        status = work_business(work, err);
     if (status == SEMEL_OK)
         status = list_rows(work, err);
     if (status != SEMEL_OK)
@@ -527,7 +535,7 @@ semel_status semel__work_admit(struct work *work, struct semel_error *err)
     status = semel_store_admit(inbox->store, &work->batch, &inbox->scratch, err);
     if (status != SEMEL_OK)
         return status;
-    semel__work_keys_read(work);
+    work_keys_read(work);
     for (size_t i = 0; status == SEMEL_OK && i < work->n; i++)
         status = judge(work, work->items[i], err);
     if (status == SEMEL_OK)
@@ -537,4 +545,431 @@ semel_status semel__work_admit(struct work *work, struct semel_error *err)
     for (size_t i = 0; i < work->n; i++)
         plan(work, work->items[i]);
     return SEMEL_OK;
+}
+
+/* ---- stored rows, read again under lock ------------------------------------------------------------ */
+
+static int cmp_id(const void *va, const void *vb)
+{
+    const struct item *a = *(struct item *const *)va, *b = *(struct item *const *)vb;
+    int c = semel__str_cmp(a->msg->source, b->msg->source);
+    return c != 0 ? c : semel__str_cmp(a->msg->id, b->msg->id);
+}
+
+static bool still_ours(const struct item *item, const struct semel_fetched *found)
+{
+    if (!found->present || found->damaged || found->row.live.state != SEMEL_STATE_PROCESSING)
+        return false;
+#ifdef SEMEL_MUTANT_NO_TOKEN
+    (void)item;
+    return true;
+#else
+    return found->row.live.lease_token == item->lease->live.lease_token;
+#endif
+}
+
+static void judge_found(const struct work *work, struct item *item, struct semel_fetched *found)
+{
+    found->present = found->present && (item->key == NULL || !item->key->busy);
+    if (found->present && !found->damaged && item->key != NULL && item->key->damaged) {
+        found->damaged = true;
+        semel__version_damaged(&found->damage);
+    }
+    bool ours = work_leased(work) && still_ours(item, found);
+    item->row = found->present && !found->damaged ? &found->row : NULL;
+    item->damage = found->damaged ? found->damage : (struct semel_error){0};
+    item->admit = NULL;
+    item->had_head = item->key != NULL && item->key->head_arrival != SEMEL_NONE;
+    item->changed = item->removed = item->ended = false;
+    item->fenced = work_leased(work) && !ours;
+    item->verdict = (struct semel__verdict){.act = ours ? SEMEL_RUN : SEMEL_LATER,
+                                            .why = SEMEL_WHY_BUSY,
+                                            .due_us = SEMEL_NONE};
+    if (item->row != NULL)
+        item->live = item->row->live;
+    if (!ours)
+        return;
+    item->verdict.why = item->live.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW;
+    item->verdict.attempt = item->live.attempts;
+}
+
+/* A leased item runs only as the first of its key, or right behind the ones of its key that run in the same
+ * transaction. If one before it has failed meanwhile, it is given back and parks. */
+static void keep_order(struct work *work)
+{
+    const struct semel_key *key = NULL;
+    bool first = false;
+    for (size_t i = 0; i < work->n; i++) {
+        struct item *item = work->items[i];
+        if (item->key == NULL)
+            continue;
+        if (item->key != key)
+            first = item->row != NULL && item->key->head_arrival == item->row->arrival;
+        key = item->key;
+        first = first && !item->fenced;
+        if (first || item->fenced)
+            continue;
+        item->verdict = (struct semel__verdict){.act = SEMEL_ACK, .why = SEMEL_WHY_BLOCKED, .due_us = SEMEL_NONE};
+        semel__live_release(&item->row->live, work->now_us, &item->live);
+        item->changed = true;
+    }
+}
+
+semel_status semel__work_fetch(struct work *work, struct semel_error *err)
+{
+    struct semel_arena *arena = &work->inbox->scratch;
+    struct item **sorted = semel__arena_alloc(arena, work->n, sizeof *sorted);
+    struct semel_fetched *found = semel__arena_alloc(arena, work->n, sizeof *found);
+    if (sorted == NULL || found == NULL)
+        return semel__fail_memory(err);
+    work->batch = (struct semel_admit_batch){.consumer = work->inbox->policy->consumer, .now_us = work->now_us};
+    semel_status status = work_keys(work, err);
+    if (status == SEMEL_OK && work_starts(work))
+        status = work_business(work, err);
+    if (status != SEMEL_OK)
+        return status;
+    memcpy(sorted, work->items, work->n * sizeof *sorted);
+    semel__sort(sorted, work->n, sizeof *sorted, cmp_id);
+    for (size_t i = 0; i < work->n; i++) {
+        found[i].source = sorted[i]->msg->source;
+        found[i].id = sorted[i]->msg->id;
+        found[i].frees = sorted[i]->frees || work->mode == WORK_RUN_LEASED;
+    }
+    struct semel_fetch_batch batch = {.consumer = work->inbox->policy->consumer,
+                                      .now_us = work->now_us,
+                                      .impatient = work_impatient(work),
+                                      .keys = work->keys,
+                                      .n_keys = work->n_keys,
+                                      .business = work->batch.business,
+                                      .n_business = work->batch.n_business,
+                                      .items = found,
+                                      .n_items = work->n};
+    status = semel_store_fetch(work->inbox->store, &batch, arena, err);
+    work_keys_read(work);
+    for (size_t i = 0; status == SEMEL_OK && i < work->n; i++)
+        judge_found(work, sorted[i], &found[i]);
+    if (status == SEMEL_OK && work->mode == WORK_RUN_LEASED)
+        keep_order(work);
+    return status;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------- */
+
+static bool fresh(const struct item *item)
+{
+    return item->admit != NULL && item->admit->inserted;
+}
+
+static enum semel_payload payload_action(const struct work *work, const struct item *item)
+{
+    bool stored = fresh(item) ? item->admit->row.kept : item->row->kept;
+    bool held = item->live.state == SEMEL_STATE_DEAD || item->live.state == SEMEL_STATE_QUARANTINED;
+    bool stays = semel__payload_stays(work->inbox->policy, item->live.state) ||
+                 (held &&
+                  semel__msg_large(work->inbox->policy, item->msg)); /* else nobody has it: it is acknowledged */
+    if (stored && !stays && semel__state_final(item->live.state))
+        return SEMEL_PAYLOAD_CLEAR; /* not before, whatever the route has come to say of payloads */
+    return !stored && stays && semel__str_given(item->msg->payload) ? SEMEL_PAYLOAD_PUT : SEMEL_PAYLOAD_AS_IS;
+}
+
+/* A clock that stepped back shows no two changes alike; what was claimed is not older than its token. */
+static int64_t updated_us(const struct work *work, const struct item *item)
+{
+    int64_t before = fresh(item) ? item->admit->row.updated_us : item->row->updated_us;
+    int64_t now = work->now_us >= before ? work->now_us : semel__time_add(before, 1);
+    int64_t given = item->live.lease_token != SEMEL_NONE ? semel__token_us(item->live.lease_token) : now;
+    return given > now ? given : now;
+}
+
+/* What ends without an effect gives its business keys back (P78). One that began and is stale or prevented since may
+ * have had one where a call may be repeated by its key, and is then not asked about: they stay. */
+static bool frees_business(const struct work *work, const struct item *item)
+{
+    const enum semel_state state = item->live.state;
+    if ((state != SEMEL_STATE_STALE && state != SEMEL_STATE_PREVENTED) || item->row == NULL)
+        return state == SEMEL_STATE_REJECTED;
+    return work->inbox->policy->effect != SEMEL_EFFECT_KEYED;
+}
+
+/* What goes back to waiting has had no effect, and a parked message holds no business key: it wishes for its keys. But
+ * an earlier attempt may have had one where a call may be repeated by its key: they stay. */
+static bool returns_business(const struct work *work, const struct item *item)
+{
+    return item->changed && item->row != NULL && item->live.state == SEMEL_STATE_WAITING &&
+           item->row->live.state != SEMEL_STATE_WAITING &&
+           (work->inbox->policy->effect != SEMEL_EFFECT_KEYED || item->live.attempts == 0);
+}
+
+static void fill_change(const struct work *work, const struct item *item, struct semel_change *change)
+{
+    *change = (struct semel_change){
+        .source = item->msg->source,
+        .id = item->msg->id,
+        .from = fresh(item) ? item->admit->row.live.state : item->row->live.state,
+        .fresh = fresh(item),
+        .token = item->lease != NULL ? item->lease->live.lease_token : SEMEL_NONE,
+        .live = item->live,
+        .updated_us = updated_us(work, item),
+        .remove = item->removed,
+        .payload = item->removed ? SEMEL_PAYLOAD_AS_IS : payload_action(work, item),
+        .put = item->msg,
+        .log_attempt = item->ended,
+        .release_business = frees_business(work, item) || returns_business(work, item),
+        .wish_business = returns_business(work, item),
+    };
+}
+
+static int cmp_change(const void *va, const void *vb)
+{
+    const struct semel_change *a = va, *b = vb;
+    int c = semel__str_cmp(a->source, b->source);
+    return c != 0 ? c : semel__str_cmp(a->id, b->id);
+}
+
+/* How far the key has come by this item. false: no memory. */
+static bool settle_key(const struct work *work, const struct item *item, struct semel_key *key)
+{
+    if (!key->by_version || !(item->changed || fresh(item)))
+        return true;
+    return semel__version_move(work->inbox->policy, key, item->msg->version,
+                               item->removed ? SEMEL_STATE_ABSENT : item->live.state, fresh(item),
+                               &work->inbox->scratch);
+}
+
+static bool open_(enum semel_state state)
+{
+    return state == SEMEL_STATE_PROCESSING || state == SEMEL_STATE_UNKNOWN;
+}
+
+/* A later version had its turn before the first of the key, and had no effect: the first may have waited for that. */
+static bool made_way(const struct item *item)
+{
+    return item->changed && item->row != NULL && open_(item->row->live.state) && !open_(item->live.state) &&
+           item->key->head_arrival != item->row->arrival;
+}
+
+/* By versions, an earlier one may come while a later one is at its effect: who has an older snapshot has to notice. */
+static bool opens(const struct item *item)
+{
+    return item->changed && item->row != NULL && item->key->by_version &&
+           open_(item->row->live.state) != open_(item->live.state);
+}
+
+static semel_status add_key_change(const struct work *work, const struct item *item, struct semel_key_change *keys,
+                                   size_t *n, struct semel_error *err)
+{
+    if (item->key == NULL || item->fenced)
+        return SEMEL_OK;
+    struct semel_key *key = &work->found[item->key - work->keys], before = *key;
+    if (!settle_key(work, item, key))
+        return semel__fail_memory(err);
+    bool was = item->row != NULL && !fresh(item) && semel__live_in_order(&item->row->live);
+    bool is = (item->changed || fresh(item)) ? !item->removed && semel__live_in_order(&item->live) : was;
+    bool advance = key->last_version != before.last_version;
+    bool skips = key->skipped != before.skipped || key->n_skipped != before.n_skipped;
+    bool wake = (was && !is) || (advance && item->had_head) || made_way(item);
+    if (was == is && !advance && !skips && !wake && !opens(item))
+        return SEMEL_OK;
+    if (*n == 0 || !semel__str_eq(keys[*n - 1].key, key->key))
+        keys[(*n)++] = (struct semel_key_change){.key = key->key,
+                                                 .last_version = SEMEL_NONE,
+                                                 .by_version = key->by_version};
+    struct semel_key_change *change = &keys[*n - 1];
+    if (advance)
+        change->last_version = key->last_version;
+    change->skips |= skips;
+    change->skipped = key->skipped;
+    change->n_skipped = key->n_skipped;
+    change->wake |= wake;
+    return SEMEL_OK;
+}
+
+/* ---- business keys ------------------------------------------------------------------------------- */
+
+/* Business keys that this transaction took for a message which then did not start, and was not called done. */
+static size_t list_drops(const struct work *work, struct semel_business *drop)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < work->batch.n_business; i++) {
+        const struct item *holder = work->holders[i];
+        bool resolved = holder->changed && holder->live.state == SEMEL_STATE_COMPLETED;
+        if (work->batch.business[i].inserted && holder->verdict.act != SEMEL_RUN && !resolved)
+            drop[n++] = work->batch.business[i];
+    }
+    return n;
+}
+
+/* A delivery that is stored, or finds its row stored, and does not start here: what it names is remembered until its
+ * start. Not from one that names other keys than its row wishes for already: a message has few. */
+static bool keeps_wishes(const struct item *item)
+{
+    if (item->admit == NULL || item->verdict.act == SEMEL_RUN || semel__state_final(item->live.state))
+        return false;
+    if (item->row == NULL)
+        return fresh(item) && item->changed;
+    return item->live.state != SEMEL_STATE_PROCESSING && item->verdict.why != SEMEL_WHY_CONFLICT && !item->deferred &&
+           !semel__item_wishes_more(item);
+}
+
+/* Its own and those that it wishes for already are not repeated. What is not fit to run was not asked for here. */
+static bool is_new_wish(const struct work *work, const struct item *item, struct semel_str key)
+{
+    if (!semel__str_given(key) || item->row == NULL)
+        return semel__str_given(key);
+    for (size_t i = 0; i < item->row->n_wants; i++)
+        if (semel__str_eq(item->row->wants[i], key))
+            return false;
+    return item->msg->defect == SEMEL_DEFECT_NONE && !item_holds(work, item, key);
+}
+
+/* It starts, or has reached its end. */
+static bool loses_wishes(const struct item *item)
+{
+    return !fresh(item) && item->row != NULL && item->row->n_wants > 0 && item->changed &&
+           (item->verdict.act == SEMEL_RUN || semel__state_final(item->live.state));
+}
+
+static semel_status list_wishes(struct work *work, struct semel_settle_batch *batch, struct semel_error *err)
+{
+    size_t room = 0;
+    for (size_t i = 0; i < work->n; i++)
+        room += keeps_wishes(work->items[i]) ? work->items[i]->msg->n_business : 0;
+    struct semel_want *wants = semel__arena_alloc(&work->inbox->scratch, room + 1, sizeof *wants);
+    struct semel_want *granted = semel__arena_alloc(&work->inbox->scratch, work->n, sizeof *granted);
+    if (wants == NULL || granted == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < work->n; i++) {
+        const struct semel__msg *msg = work->items[i]->msg;
+        for (size_t k = 0; keeps_wishes(work->items[i]) && k < msg->n_business; k++)
+            if (is_new_wish(work, work->items[i], msg->business[k]))
+                wants[batch->n_wants++] = (struct semel_want){msg->business[k], msg->source, msg->id};
+        if (loses_wishes(work->items[i]))
+            granted[batch->n_granted++] = (struct semel_want){.source = msg->source, .id = msg->id};
+    }
+    batch->wants = wants;
+    batch->granted = granted;
+    return SEMEL_OK;
+}
+
+/* A key does not expire while its holder is unfinished: its time counts from the holder's end. */
+static semel_status list_holds(struct work *work, struct semel_settle_batch *batch, struct semel_error *err)
+{
+    int64_t keep_us = work->inbox->policy->business_retention_us;
+    if (keep_us == SEMEL_NONE)
+        return SEMEL_OK;
+    struct semel_hold *holds = semel__arena_alloc(&work->inbox->scratch, work->n, sizeof *holds);
+    if (holds == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < work->n; i++) {
+        const struct item *item = work->items[i];
+        if (!item->changed || item->removed || frees_business(work, item) || returns_business(work, item))
+            continue;
+        holds[batch->n_holds++] = (struct semel_hold){item->msg->source, item->msg->id,
+                                                      semel__state_final(item->live.state)
+                                                          ? semel__time_add(work->now_us, keep_us)
+                                                          : SEMEL_NONE};
+    }
+    batch->holds = holds;
+    return SEMEL_OK;
+}
+
+/* ---- evidence ------------------------------------------------------------------------------------ */
+
+/* The message as it may be kept: without its payload where the route never keeps one. */
+static const struct semel__msg *evidence(const struct work *work, const struct semel__msg *msg)
+{
+    struct semel__msg *bare;
+    if (work->inbox->policy->keep != SEMEL_KEEP_NEVER)
+        return msg;
+    bare = semel__arena_alloc(&work->inbox->scratch, 1, sizeof *bare);
+    if (bare == NULL)
+        return NULL;
+    *bare = *msg;
+    bare->payload = bare->headers = (struct semel_str){0};
+    return bare;
+}
+
+static size_t list_conflicts(const struct work *work, const struct semel__msg **conflicts)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < work->n; i++) {
+        const struct item *item = work->items[i];
+        bool conflict = item->verdict.why == SEMEL_WHY_CONFLICT;
+        if (conflict && conflicts != NULL)
+            conflicts[n] = evidence(work, item->msg);
+        n += conflict;
+        /* Copies are recorded where their item is admitted to stay: not again when its lease ends. */
+        bool admitted = item->lease == NULL && !item->deferred;
+        for (const struct copy *copy = item->copies; copy != NULL && admitted; copy = copy->next) {
+            if (!copy->conflict)
+                continue;
+            if (conflicts != NULL)
+                conflicts[n] = evidence(work, copy->msg);
+            n++;
+        }
+    }
+    return n;
+}
+
+static void list_notes(const struct work *work, struct semel_note *notes, size_t *n)
+{
+    for (size_t i = 0; i < work->n; i++) {
+        const struct item *item = work->items[i];
+        if (item->fenced && item->row != NULL && item->ending.text.p != NULL)
+            notes[(*n)++] = (struct semel_note){item->msg->source, item->msg->id, item->lease->live.attempts,
+                                                SEMEL_CLASS_LEASE, item->ending.text};
+    }
+}
+
+static semel_status check_applied(const struct semel_settle_batch *batch, struct semel_error *err)
+{
+    for (size_t i = 0; i < batch->n_changes; i++)
+        if (!batch->changes[i].applied)
+            return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_TRANSIENT, "an inbox row changed while it was held");
+    return SEMEL_OK;
+}
+
+semel_status semel__work_settle(struct work *work, struct semel_error *err)
+{
+    struct semel_inbox *inbox = work->inbox;
+    struct semel_arena *arena = &inbox->scratch;
+    struct semel_settle_batch batch = {.consumer = inbox->policy->consumer,
+                                       .worker = inbox->owner,
+                                       .now_us = work->now_us,
+                                       .impatient = work_impatient(work)};
+    size_t n_conflicts = list_conflicts(work, NULL);
+    batch.changes = semel__arena_alloc(arena, work->n, sizeof *batch.changes);
+    batch.keys = semel__arena_alloc(arena, work->n, sizeof *batch.keys);
+    struct semel_business *drop = semel__arena_alloc(arena, work->batch.n_business + 1, sizeof *drop);
+    const struct semel__msg **conflicts = semel__arena_alloc(arena, n_conflicts + 1, sizeof *conflicts);
+    struct semel_note *notes = semel__arena_alloc(arena, work->n, sizeof *notes);
+    if (batch.changes == NULL || batch.keys == NULL || drop == NULL || conflicts == NULL || notes == NULL)
+        return semel__fail_memory(err);
+    semel_status status = SEMEL_OK;
+    for (size_t i = 0; status == SEMEL_OK && i < work->n; i++) {
+        if (work->items[i]->changed || work->items[i]->removed)
+            fill_change(work, work->items[i], &batch.changes[batch.n_changes++]);
+        status = add_key_change(work, work->items[i], batch.keys, &batch.n_keys, err);
+    }
+    if (status != SEMEL_OK)
+        return status;
+    semel__sort(batch.changes, batch.n_changes, sizeof *batch.changes, cmp_change);
+    batch.drop = drop;
+    batch.n_drop = list_drops(work, drop);
+    batch.conflicts = conflicts;
+    batch.n_conflicts = list_conflicts(work, conflicts);
+    for (size_t i = 0; i < batch.n_conflicts; i++)
+        if (conflicts[i] == NULL)
+            return semel__fail_memory(err);
+    batch.notes = notes;
+    list_notes(work, notes, &batch.n_notes);
+    status = list_wishes(work, &batch, err);
+    if (status == SEMEL_OK)
+        status = list_holds(work, &batch, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (batch.n_changes + batch.n_keys + batch.n_drop + batch.n_wants + batch.n_conflicts + batch.n_notes == 0)
+        return SEMEL_OK;
+    status = semel_store_settle(inbox->store, &batch, err);
+    return status == SEMEL_OK ? check_applied(&batch, err) : status;
 }

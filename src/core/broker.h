@@ -50,7 +50,8 @@ struct semel_delivery {
     /* Where the source numbers what it has: the partition and the place in it, ascending with gaps. */
     int32_t partition;
     int64_t offset;
-    int64_t epoch; /* not 0: the position is kept in the store, and the partition was taken under this epoch (mark.h) */
+    /* Not 0: the position is kept in the store, and the partition was taken under this epoch (positions.h). */
+    int64_t epoch;
 };
 
 /* What leaves: to a destination, under a partition key, with its id among the headers. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * inbox.c: a batch of deliveries, from the door to the acts. The two paths are described in inbox.h; admit.c and
- * settle.c read and write what a transaction needs, leases.c has claims and their ends.
+ * inbox.c: a batch of deliveries, from the door to the acts. The two paths are described in inbox.h; admit.c reads and
+ * writes what a transaction needs, leases.c has claims and their ends.
  *
  * Deliveries become items. A message whose id cannot be used is kept under its position, or under the digest of its
  * payload and of that id where it has none, so that nothing is lost (the verdict is `no_id`). An id whose source cannot
@@ -34,7 +34,7 @@
 #include "base/point.h"
 #include "base/sort.h"
 #include "base/str.h"
-#include "core/mark.h"
+#include "core/positions.h"
 #include "core/work.h"
 
 #define ARENA_MAX ((size_t)1 << 30)
@@ -239,21 +239,21 @@ static semel_status merge(struct semel_arena *arena, struct item **items, size_t
             first->msg = items[i]->msg;
         }
         first->copies = copy;
-        first->suspect |= items[i]->suspect;
+        first->may_have_crashed |= items[i]->may_have_crashed;
     }
     *n = kept;
     return SEMEL_OK;
 }
 
 /* On an ordered route suspicion spreads over the key: its messages must keep their order among each other. */
-static void spread_suspicion(const struct semel_policy *policy, struct item **items, size_t n)
+static void spread_doubt(const struct semel_policy *policy, struct item **items, size_t n)
 {
     for (size_t i = 0, j; policy->order != SEMEL_ORDER_NONE && i < n; i = j) {
-        bool suspect = false;
+        bool may_have_crashed = false;
         for (j = i; j < n && semel__str_eq(items[j]->msg->order_key, items[i]->msg->order_key); j++)
-            suspect |= items[j]->suspect;
-        for (size_t k = i; suspect && semel__str_given(items[i]->msg->order_key) && k < j; k++)
-            items[k]->suspect = true;
+            may_have_crashed |= items[j]->may_have_crashed;
+        for (size_t k = i; may_have_crashed && semel__str_given(items[i]->msg->order_key) && k < j; k++)
+            items[k]->may_have_crashed = true;
     }
 }
 
@@ -280,7 +280,7 @@ static semel_status items_prepare(struct semel_inbox *inbox, struct semel_arena 
         all[i] = (struct item){.msg = &fitted[i],
                                .place = i,
                                .out = &out[i],
-                               .suspect = msgs[i].delivery > 1,
+                               .may_have_crashed = msgs[i].delivery > 1,
                                .adopt_until_us = SEMEL_NONE};
         items[i] = &all[i];
     }
@@ -291,7 +291,7 @@ static semel_status items_prepare(struct semel_inbox *inbox, struct semel_arena 
 #ifndef SEMEL_MUTANT_NO_SORT
     semel__sort(items, *n, sizeof *items, cmp_run);
 #endif
-    spread_suspicion(policy, items, *n);
+    spread_doubt(policy, items, *n);
     *ret_items = items;
     return SEMEL_OK;
 }
@@ -369,7 +369,7 @@ static void raise_alerts(struct semel_inbox *inbox, const struct item *item)
         alert(inbox, SEMEL_ALERT_GAP, item->msg, SEMEL_STR("versions are still missing after the time-out"));
 }
 
-static semel_status tell_copies(struct semel_inbox *inbox, const struct item *item)
+static semel_status report_copies(struct semel_inbox *inbox, const struct item *item)
 {
     for (const struct copy *copy = item->copies; copy != NULL; copy = copy->next) {
         if (copy->out == NULL)
@@ -401,7 +401,7 @@ static enum semel_act item_act(const struct work *work, const struct item *item)
     return ran || item->fenced ? semel__act_for(item->live.state, kept(work, item)) : item->verdict.act;
 }
 
-static semel_status tell_item(struct work *work, struct item *item, struct semel_error *err)
+static semel_status report_item(struct work *work, struct item *item, struct semel_error *err)
 {
     struct semel_inbox *inbox = work->inbox;
     bool ran = item->verdict.act == SEMEL_RUN;
@@ -429,14 +429,14 @@ static semel_status tell_item(struct work *work, struct item *item, struct semel
         .kept = item->row != NULL && item->row->kept,
         .outcome = outcome,
     };
-    return tell_copies(inbox, item);
+    return report_copies(inbox, item);
 }
 
-semel_status semel__work_tell(struct work *work, struct semel_error *err)
+semel_status semel__work_report(struct work *work, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
     for (size_t i = 0; i < work->n && status == SEMEL_OK; i++)
-        status = tell_item(work, work->items[i], err);
+        status = report_item(work, work->items[i], err);
     return status;
 }
 
@@ -450,7 +450,7 @@ bool semel__reply_set(struct semel__reply *reply, enum semel_result result, stru
            semel__arena_copy(reply->arena, outcome, &reply->outcome);
 }
 
-bool semel__worldly(semel_status status, const struct semel_error *err)
+bool semel__is_environment(semel_status status, const struct semel_error *err)
 {
     switch (status) {
     case SEMEL_CLOSED:
@@ -486,7 +486,7 @@ static enum semel_result result_of(enum semel_class cls)
 /* A failure of a statement, in the words of the store. */
 static semel_status blame(struct semel_inbox *inbox, struct item *item, semel_status status, struct semel_error *err)
 {
-    if (status != SEMEL_INVALID || semel__worldly(status, err))
+    if (status != SEMEL_INVALID || semel__is_environment(status, err))
         return status;
     item->ending = (struct semel_ending){.result = result_of(err->cls)};
     if (!semel__arena_copy(&inbox->arena, semel__str(err->text), &item->ending.text))
@@ -627,14 +627,14 @@ static semel_status run_all(struct work *work, struct semel_error *err)
         return status;
     status = inbox->handler->set != NULL ? run_sets(work, err) : run_each(work, err);
     semel_status guard = semel_store_guard(inbox->store, false, &ended);
-    if (guard == SEMEL_OK || semel__worldly(status, err))
+    if (guard == SEMEL_OK || semel__is_environment(status, err))
         return status;
     /* The handler ended the transaction (P58): whatever it said, nothing can be recorded in it any more. */
     *err = ended;
     if (work->n != 1)
         return guard;
     guard = blame(inbox, work->items[0], guard, err);
-    work->items[0]->forced = guard == SEMEL_INVALID && !semel__worldly(guard, err);
+    work->items[0]->forced = guard == SEMEL_INVALID && !semel__is_environment(guard, err);
     return guard;
 }
 
@@ -650,7 +650,7 @@ static semel_status run_single(struct work *work, struct semel_error *err)
         if (status == SEMEL_OK)
             return SEMEL_OK;
     }
-    if (status != SEMEL_INVALID || semel__worldly(status, err) || item->forced)
+    if (status != SEMEL_INVALID || semel__is_environment(status, err) || item->forced)
         return status;
     SEMEL_POINT(SINGLE_FAILED);
     return semel_store_rollback_to(store, err);
@@ -681,15 +681,15 @@ static semel_status work_run(struct work *work, bool single, struct semel_error 
 /* The positions of the batch move with it when this transaction is all of it, and all of it will be acknowledged. */
 static semel_status mark(struct work *work, struct semel_error *err)
 {
-    struct semel_marks *marks = work->inbox->marks;
-    work->marked = false;
-    if (marks == NULL)
+    struct semel_position_updates *position_updates = work->inbox->position_updates;
+    work->positions_moved = false;
+    if (position_updates == NULL)
         return SEMEL_OK;
-    bool all = work->n == marks->whole;
+    bool all = work->n == position_updates->whole;
     for (size_t i = 0; all && i < work->n; i++)
         all = item_act(work, work->items[i]) == SEMEL_ACK;
-    semel_status status = semel__marks_move(marks, work->inbox, all, work->now_us, err);
-    work->marked = status == SEMEL_OK && all;
+    semel_status status = semel__position_updates_move(position_updates, work->inbox, all, work->now_us, err);
+    work->positions_moved = status == SEMEL_OK && all;
     return status;
 }
 
@@ -729,7 +729,7 @@ static semel_status process(void *ctx, int64_t now_us, bool *undo, struct semel_
 static bool force_ending(struct semel_inbox *inbox, struct item *item, semel_status status,
                          const struct semel_error *err)
 {
-    if (item->forced || status != SEMEL_INVALID || semel__worldly(status, err))
+    if (item->forced || status != SEMEL_INVALID || semel__is_environment(status, err))
         return false;
     item->ending = (struct semel_ending){.result = err->cls == SEMEL_CLASS_PERMANENT ? SEMEL_PERMANENT
                                                                                      : SEMEL_TRANSIENT};
@@ -758,9 +758,9 @@ static semel_status run_piece(struct work *work, struct semel_error *err)
         if (status != SEMEL_OK)
             return status;
         SEMEL_POINT(BATCH_COMMITTED);
-        if (work->marked)
-            work->inbox->marks->moved = true;
-        return semel__work_tell(work, err);
+        if (work->positions_moved)
+            work->inbox->position_updates->moved = true;
+        return semel__work_report(work, err);
     }
 }
 
@@ -822,7 +822,7 @@ semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, si
         size_t culprit = work.culprit;
         if (status == SEMEL_OK)
             count_failures(inbox, items, n);
-        if (status == SEMEL_OK || n == 1 || semel__worldly(status, err) || !work.begun)
+        if (status == SEMEL_OK || n == 1 || semel__is_environment(status, err) || !work.begun)
             return status; /* what could not even begin would not in a smaller piece either */
         inbox->counts.cuts++;
         inbox->counts.contention += status == SEMEL_RETRY;
@@ -889,8 +889,8 @@ static semel_status put_items(struct semel_inbox *inbox, struct item **items, si
         struct work work = {.inbox = inbox, .mode = WORK_STORE, .items = items, .n = n};
         semel_status status = semel__transaction_run(inbox->store, &tx, &work, err);
         if (status == SEMEL_OK)
-            return semel__work_tell(&work, err);
-        if (n == 1 || semel__worldly(status, err) || !work.begun)
+            return semel__work_report(&work, err);
+        if (n == 1 || semel__is_environment(status, err) || !work.begun)
             return status;
         inbox->counts.cuts++;
         inbox->counts.contention += status == SEMEL_RETRY;
@@ -1002,7 +1002,7 @@ static semel_status read_rows(void *ctx, int64_t now_us, bool *undo, struct seme
     return semel__work_fetch(work, err);
 }
 
-static semel_status sift(struct semel_inbox *inbox, struct item **suspects, size_t n, struct semel_error *err)
+static semel_status sift(struct semel_inbox *inbox, struct item **doubted, size_t n, struct semel_error *err)
 {
     static const struct semel__transaction tx = {.body = read_rows};
     struct work work = {.inbox = inbox, .mode = WORK_READ, .n = n};
@@ -1011,14 +1011,14 @@ static semel_status sift(struct semel_inbox *inbox, struct item **suspects, size
     work.items = semel__arena_alloc(&inbox->scratch, n, sizeof *work.items);
     if (work.items == NULL)
         return semel__fail_memory(err);
-    memcpy(work.items, suspects, n * sizeof *suspects);
+    memcpy(work.items, doubted, n * sizeof *doubted);
     semel_status status = semel__transaction_run(inbox->store, &tx, &work, err);
     if (status != SEMEL_OK)
         return status;
     for (size_t i = 0; i < n; i++)
-        sift_item(&work, suspects[i], &kept);
+        sift_item(&work, doubted[i], &kept);
     work.n = kept;
-    return semel__work_tell(&work, err);
+    return semel__work_report(&work, err);
 }
 
 /* Behind a committed claim, one at a time: if it kills the process its start has been counted. */
@@ -1057,18 +1057,18 @@ static bool has_to_wait(const struct item *item, const struct item *last, struct
 
 /* Those that have no end yet, of each order key and each business key the first. Behind one that was not accepted the
  * rest of its order key stays with the source. */
-static size_t pick_round(const struct semel_inbox *inbox, struct item **suspects, size_t n, struct item **ret)
+static size_t pick_round(const struct semel_inbox *inbox, struct item **doubted, size_t n, struct item **ret)
 {
     const struct item *last = NULL;
     size_t picked = 0;
     for (size_t i = 0; i < n && picked < TOGETHER_MAX; i++) {
-        if (i > 0 && suspects[i - 1]->removed)
-            i += semel__items_held(inbox, suspects, i, n);
-        if (i >= n || suspects[i]->settled)
+        if (i > 0 && doubted[i - 1]->removed)
+            i += semel__items_held(inbox, doubted, i, n);
+        if (i >= n || doubted[i]->settled)
             continue;
-        if (!has_to_wait(suspects[i], last, ret, picked))
-            ret[picked++] = suspects[i];
-        last = suspects[i]; /* also one that waits: what follows it waits, too */
+        if (!has_to_wait(doubted[i], last, ret, picked))
+            ret[picked++] = doubted[i];
+        last = doubted[i]; /* also one that waits: what follows it waits, too */
     }
     return picked;
 }
@@ -1099,19 +1099,19 @@ static semel_status run_together(struct semel_inbox *inbox, struct item **items,
     return status;
 }
 
-static semel_status run_suspects(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
+static semel_status run_doubted(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
 {
-    struct item **suspects = semel__arena_alloc(&inbox->arena, n, sizeof *suspects);
+    struct item **doubted = semel__arena_alloc(&inbox->arena, n, sizeof *doubted);
     struct item **round = semel__arena_alloc(&inbox->arena, n, sizeof *round);
     size_t k = 0;
-    if (suspects == NULL || round == NULL)
+    if (doubted == NULL || round == NULL)
         return semel__fail_memory(err);
     for (size_t i = 0; i < n; i++)
-        if (items[i]->suspect && !items[i]->settled)
-            suspects[k++] = items[i];
-    semel_status status = k > 0 ? sift(inbox, suspects, k, err) : SEMEL_OK;
+        if (items[i]->may_have_crashed && !items[i]->settled)
+            doubted[k++] = items[i];
+    semel_status status = k > 0 ? sift(inbox, doubted, k, err) : SEMEL_OK;
     for (size_t rounds = 0; status == SEMEL_OK && rounds < k; rounds++) {
-        const size_t picked = pick_round(inbox, suspects, k, round);
+        const size_t picked = pick_round(inbox, doubted, k, round);
         if (picked == 0)
             break;
         status = semel__items_may_run(inbox, err);
@@ -1164,12 +1164,12 @@ static semel_status process_items(struct semel_inbox *inbox, struct item **items
         semel_status ran = semel__items_outside(inbox, items, k, status == SEMEL_OK ? err : &ignored);
         return status == SEMEL_OK ? ran : status; /* what was claimed before the world failed ran, or is given back */
     }
-    semel_status status = run_suspects(inbox, items, n, err);
+    semel_status status = run_doubted(inbox, items, n, err);
     if (status != SEMEL_OK)
         return status;
     size_t k = 0;
     for (size_t i = 0; i < n; i++)
-        if (!items[i]->settled && !items[i]->suspect)
+        if (!items[i]->settled && !items[i]->may_have_crashed)
             items[k++] = items[i];
     status = semel__items_run(inbox, items, k, err);
     for (size_t i = 0; status == SEMEL_OK && i < k; i++)
@@ -1196,8 +1196,8 @@ semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel_
     semel_status status = items_prepare(inbox, &inbox->arena, msgs, &n, ret_settled, &items, err);
     if (status != SEMEL_OK)
         return status;
-    if (inbox->marks != NULL)
-        inbox->marks->whole = n;
+    if (inbox->position_updates != NULL)
+        inbox->position_updates->whole = n;
     refuse_giants(inbox, items, n);
     n = semel__items_open(items, n);
     status = n > 0 ? process_items(inbox, items, n, err) : SEMEL_OK;

@@ -36,7 +36,7 @@
 #include "core/token.h"
 #include "core/verdict.h"
 
-struct semel_marks; /* mark.h */
+struct semel_position_updates; /* positions.h */
 
 /* ---- handlers ---- */
 
@@ -114,7 +114,8 @@ struct semel_inbox {
     int failures, failures_max;
     struct semel_counts counts;
     struct semel_places places;
-    struct semel_marks *marks;  /* NULL, or: positions that go with this batch; set by mark.c alone */
+    struct semel_position_updates
+        *position_updates;      /* NULL, or: positions that go with this batch; set by positions.c alone */
     struct semel_arena arena;   /* lives as long as one call */
     struct semel_arena scratch; /* lives as long as one transaction */
 };
@@ -143,7 +144,7 @@ enum semel_act semel__act_for(enum semel_state state, bool kept);
 
 /* Takes n deliveries (at most SEMEL_BATCH_MAX) of the consumer, in order of arrival, to their end. OK: every one has
  * been decided. RETRY, CLOSED, INVALID: the world failed; those that were not decided are LATER, those before it
- * stand. FENCED: the same, and a partition of theirs has been taken by somebody else (mark.h). */
+ * stand. FENCED: the same, and a partition of theirs has been taken by somebody else (positions.h). */
 semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel__msg *msgs, size_t n,
                                   struct semel_settled *ret_settled, struct semel_error *err);
 

@@ -88,7 +88,7 @@ semel_status semel__items_claim(struct semel_inbox *inbox, struct item **items, 
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
         if (items[i]->verdict.act == SEMEL_RUN)
             lease_of(inbox, items[i], &leases[i]);
-    return status == SEMEL_OK ? semel__work_tell(&work, err) : status;
+    return status == SEMEL_OK ? semel__work_report(&work, err) : status;
 }
 
 /* ---- ends ---------------------------------------------------------------------------------------- */
@@ -258,7 +258,7 @@ semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, 
         return one_by_one(inbox, items, n, op, err);
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
         report(inbox->policy, items[i], op);
-    return status == SEMEL_OK ? semel__work_tell(&ends.work, err) : status;
+    return status == SEMEL_OK ? semel__work_report(&ends.work, err) : status;
 }
 
 void semel__items_give_back(struct semel_inbox *inbox, struct item **items, size_t n, semel_status status)
@@ -312,7 +312,7 @@ static bool run_outside(struct semel_inbox *inbox, struct item *item, semel_stat
         return true;
     *ret_status = status;
     bool unsure = status == SEMEL_UNKNOWN || err->cls == SEMEL_CLASS_UNKNOWN;
-    if (semel__worldly(status, err) && !unsure)
+    if (semel__is_environment(status, err) && !unsure)
         return false;
     item->ending.result = unsure ? SEMEL_MAYBE : err->cls == SEMEL_CLASS_PERMANENT ? SEMEL_PERMANENT : SEMEL_TRANSIENT;
     (void)semel__arena_copy(&inbox->arena, (struct semel_str){err->text, strlen(err->text)}, &item->ending.text);

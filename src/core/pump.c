@@ -41,13 +41,13 @@ void semel__pump_init(struct semel_pump *pump, struct semel_inbox *inbox, struct
                                 .doubt = true};
     semel__route_breaker_init(&pump->own, 10, 1000000, INT64_C(60) * 1000000);
     pump->breaker = &pump->own;
-    semel__marks_init(&pump->marks);
+    semel__position_updates_init(&pump->position_updates);
     semel__arena_init(&pump->arena, ARENA_MAX);
 }
 
 void semel__pump_done(struct semel_pump *pump)
 {
-    semel__marks_done(&pump->marks);
+    semel__position_updates_done(&pump->position_updates);
     semel__arena_done(&pump->arena);
 }
 
@@ -99,7 +99,7 @@ static semel_status connect(struct semel_pump *pump, int64_t now_us, struct seme
     status = semel_broker_reopen(pump->broker, err);
     pump->broker_down = status != SEMEL_OK;
     if (status == SEMEL_OK)
-        semel__marks_reopened(&pump->marks);
+        semel__position_updates_reopened(&pump->position_updates);
     return status;
 }
 
@@ -180,10 +180,11 @@ static semel_status answer(struct semel_pump *pump, struct pump_batch *batch, si
 static void keep_positions(struct semel_pump *pump, const struct pump_batch *batch)
 {
     struct semel_error ignored = {0};
-    semel_status status = semel__marks_end(&pump->marks, pump->inbox, batch->deliveries, batch->settled, batch->n,
-                                           !pump->store_down, &ignored);
+    semel_status status = semel__position_updates_end(&pump->position_updates, pump->inbox, batch->deliveries,
+                                                      batch->settled, batch->n, !pump->store_down, &ignored);
     pump->store_down |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
-    pump->broker_down |= pump->marks.blind || (status == SEMEL_FENCED && pump->marks.fenced == NULL);
+    pump->broker_down |= pump->position_updates.blind ||
+                         (status == SEMEL_FENCED && pump->position_updates.fenced == NULL);
 }
 
 /* Somebody works on it, and its row has its payload: recovery has it if he dies. The broker would only bring it again
@@ -260,7 +261,7 @@ static semel_status pump_batch(struct semel_pump *pump, struct pump_batch *batch
         (void)semel_broker_answer(pump->broker, batch->replies, batch->n, &ignored);
 #endif
         bound_failures(pump);
-        status = semel__marks_begin(&pump->marks, pump->inbox, batch->deliveries, batch->n, err);
+        status = semel__position_updates_begin(&pump->position_updates, pump->inbox, batch->deliveries, batch->n, err);
     }
     if (status == SEMEL_OK) {
         status = pump->put_only ? semel__inbox_put_all(pump->inbox, batch->msgs, batch->n, batch->settled, err)

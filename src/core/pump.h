@@ -18,7 +18,7 @@
 #include "core/broker.h"
 #include "core/extract.h"
 #include "core/inbox.h"
-#include "core/mark.h"
+#include "core/positions.h"
 
 struct semel_pump {
     struct semel_inbox *inbox;
@@ -35,7 +35,8 @@ struct semel_pump {
     void (*observe)(void *ctx, const struct semel__msg *msgs, const struct semel_settled *settled, size_t n);
     void *observe_ctx;
     bool doubt; /* something was lost before: a delivery that its source cannot count may be what killed the process */
-    struct semel_marks marks; /* positions that are kept with the effects; `fenced` is the caller's to set */
+    struct semel_position_updates
+        position_updates; /* positions that are kept with the effects; `fenced` is the caller's to set */
     struct semel_arena arena;
 };
 

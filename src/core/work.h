@@ -27,7 +27,7 @@ struct item {
     struct semel_lease *lease; /* NULL: a delivery that is not claimed */
     bool settled;              /* has its end: left out of everything that follows */
     bool frees;                /* its end may free its business keys, or have them expire */
-    bool suspect;
+    bool may_have_crashed;
     bool deferred; /* a stored row that must run alone: left out of its batch, and run after it */
     bool forced;   /* its transaction could not even be kept open: record `ending`, do not run it again */
     struct semel_ending ending;
@@ -74,13 +74,13 @@ struct work {
     enum work_mode mode;
     struct item **items;
     size_t n;
-    bool begun;  /* a transaction was open: it was not the connection that failed */
-    bool marked; /* the positions of the whole batch were moved in this transaction */
+    bool begun;           /* a transaction was open: it was not the connection that failed */
+    bool positions_moved; /* the positions of the whole batch were moved in this transaction */
     int64_t now_us;
     struct semel_admit_batch batch;
     const struct item **holders; /* of batch.business, one each: the first item that wants it */
     struct semel_key *keys;
-    struct semel_key *found; /* the same keys as the store gave them; settle.c moves them on by what has ended */
+    struct semel_key *found; /* the same keys as the store gave them; admit.c moves them on by what has ended */
     size_t n_keys;
     int64_t parked; /* rows of the route that wait, those that this work parks included; SEMEL_NONE: not counted yet */
     int64_t large;  /* likewise, those above payload_max that are kept */
@@ -116,30 +116,22 @@ static inline bool work_impatient(const struct work *work) /* waits for no lock:
            work->mode == WORK_SWEEP || work->mode == WORK_RECOVER;
 }
 
-/* admit.c: inside a transaction: the order keys of the items, and the rows admitted, with a verdict for every item. */
-semel_status semel__work_keys(struct work *work, struct semel_error *err);
-void semel__work_keys_read(struct work *work); /* after the store has filled them in */
-/* The business keys that the items want, into work->batch and work->holders. */
-semel_status semel__work_business(struct work *work, struct semel_error *err);
-/* What is known of them, for the verdict on this item. */
+/* admit.c, inside a transaction: rows admitted, with a verdict for every item. */
+semel_status semel__work_admit(struct work *work, struct semel_error *err);
+/* Leased items read again under lock, those with a stale token fenced off. */
+semel_status semel__work_fetch(struct work *work, struct semel_error *err);
+/* Writes what the items have become. */
+semel_status semel__work_settle(struct work *work, struct semel_error *err);
+/* What is known of the business keys that the item wants, for the verdict on it. */
 void semel__item_intent(const struct work *work, const struct item *item, struct semel_facts *facts);
 /* Does the row wish for a business key that the message does not name? It was not asked for in this transaction. */
 bool semel__item_wishes_more(const struct item *item);
-/* Does the message hold this business key, which it names? */
-bool semel__item_holds(const struct work *work, const struct item *item, struct semel_str key);
-semel_status semel__work_admit(struct work *work, struct semel_error *err);
 
 /* A token for a claim of this row; NULL: it has none yet. */
 int64_t semel__work_token(struct work *work, const struct semel_row *row);
 
-/* fetch.c: inside a transaction: leased items read again under lock, those with a stale token fenced off. */
-semel_status semel__work_fetch(struct work *work, struct semel_error *err);
-
-/* settle.c: write what the items have become. */
-semel_status semel__work_settle(struct work *work, struct semel_error *err);
-
 /* inbox.c: after the commit: acts for the deliveries, counts, alerts. */
-semel_status semel__work_tell(struct work *work, struct semel_error *err);
+semel_status semel__work_report(struct work *work, struct semel_error *err);
 void semel__item_end(struct work *work, struct item *item); /* what the row becomes by item->ending */
 /* Transactions over items until every one is settled, cut as needed. */
 /* Moves those that have no end yet to the front, in their order: how many they are. */
@@ -169,6 +161,6 @@ semel_status semel__items_of_leases(struct semel_inbox *inbox, struct semel_leas
 /* Runs the handlers of claimed items with no transaction open, and commits their ends. */
 semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err);
 /* Is this the world's failure, which charges no message? */
-bool semel__worldly(semel_status status, const struct semel_error *err);
+bool semel__is_environment(semel_status status, const struct semel_error *err);
 
 #endif

@@ -2,10 +2,11 @@
  *
  * daemon.h: `semel run`: the routes of a file of settings, running until somebody stops them.
  *
- * The only room that owns threads. A route is one source thread, which polls the broker, hands out deliveries and
- * applies the answers, and never waits for a handler or a store; and some workers, each one thread with one store
- * connection (on SQLite they share one, store/share.h). Between them is a hand (hand.h). One thread more answers HTTP,
- * one looks at the store for the gauges, and the caller's thread waits for signals.
+ * The only room that owns threads. What it runs is made of units; a route is one. A route has one source thread, which
+ * polls the broker, hands out deliveries and applies the answers, and never waits for a handler or a store; and some
+ * workers, each one thread with one store connection (on SQLite they share one, store/share.h). Between them is a
+ * handoff (handoff.h). The workers of a route that listens poll its HTTP endpoint themselves. One thread more answers
+ * HTTP, one counts rows for the gauges, one answers operators, and the caller's thread waits for signals.
  *
  * Stopping: the first SIGTERM or SIGINT: nothing new is taken, what runs is finished and answered, what was not begun
  * is given back, within `stop_within`; the second, or the end of that time: at once. Nothing is lost either way: what
@@ -13,7 +14,7 @@
  * certificates and tokens again.
  *
  * Invariants: a route that fails waits and tries again, and no other route waits for it. Nothing is acknowledged that
- * is not committed. The order of lanes survives the threads (hand.h).
+ * is not committed. The order of lanes survives the threads (handoff.h).
  */
 #ifndef SEMEL_DAEMON_DAEMON_H
 #define SEMEL_DAEMON_DAEMON_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * positions.h: the source thread's side of positions that are kept with the effects (I23). The workers' side is
- * core/mark.h.
+ * core/positions.h.
  *
  * When the group gives us partitions their epochs are raised in the store, which fences off whoever had them before,
  * and reading starts where the store says. Each delivery is stamped with the epoch under which it was read: a worker
@@ -35,7 +35,7 @@ void semel__positions_revoked(void *ctx, const struct semel_source_start *starts
 /* After every poll, before anything is handed out: sets the epoch of each delivery. */
 void semel__positions_stamp(struct semel_positions *positions, struct semel_delivery *deliveries, size_t n);
 
-/* For struct semel_marks (fenced, fenced_ctx). What was read under an older epoch than ours is no news. */
+/* For struct semel_position_updates (fenced, fenced_ctx). What was read under an older epoch than ours is no news. */
 void semel__positions_fenced(void *ctx, struct semel_str source, int32_t partition, int64_t epoch);
 /* Looks whether an epoch of ours was raised: while nothing comes no worker would notice. By the thread that polls. */
 semel_status semel__positions_look(struct semel_positions *positions, struct semel_error *err);

@@ -22,7 +22,7 @@
 #define ASK_US (INT64_C(10) * 1000000)
 #define HOUSE_ROWS 100
 
-/* ---- telling ------------------------------------------------------------------------------------- */
+/* ---- reporting ----------------------------------------------------------------------------------- */
 
 static void log_held(struct daemon_route *route, const char *why, const char *command)
 {

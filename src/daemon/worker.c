@@ -161,8 +161,8 @@ static void set_pump(struct daemon_worker *worker)
     pump->doubt = (conf->from.kind->flags & SEMEL_KIND_DOUBTS) == 0;
     pump->observe = observed;
     pump->observe_ctx = worker;
-    pump->marks.fenced = fenced;
-    pump->marks.fenced_ctx = worker->route;
+    pump->position_updates.fenced = fenced;
+    pump->position_updates.fenced_ctx = worker->route;
 }
 
 bool semel__daemon_worker_open(struct daemon_worker *worker)

@@ -387,8 +387,8 @@ static void zombie_does_nothing_and_is_told(void **state)
     struct engine *e = *state;
     struct semel_position theirs[PARTITIONS];
 
-    journal.pump.marks.fenced = count_fenced;
-    journal.pump.marks.fenced_ctx = &journal;
+    journal.pump.position_updates.fenced = count_fenced;
+    journal.pump.position_updates.fenced_ctx = &journal;
     push(0, 0, "a", "ok");
     push(1, 0, "b", "ok");
     push(1, 1, "c", "bad"); /* the whole is cut, and its pieces are fenced as well */
