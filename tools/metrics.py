@@ -30,7 +30,7 @@ LIMITS = {
     "lines with demo and bench": (75878, 62000),
     "lines of the PostgreSQL driver": (6662, 3400),
     "lines of the SQLite driver": (3387, 1400),
-    "lines of port and records": (2500, 2500),
+    "lines of port and records": (4125, 2500),
     "functions used by siblings only": (264, 150),
     "functions used by their own room only": (656, 550),
     "functions exported for nobody": (14, 0),

@@ -59,7 +59,7 @@ static semel_status read_damage(struct semel_ops *ops, struct semel_str only, st
         if (!semel__state_final((enum semel_state)state))
             filter.states |= 1u << state;
     return semel_query_list(ops->store, &filter, SEMEL_NONE, DAMAGE_LOOK, false, ops->arena, &rows, &n, &view->damaged,
-                           err);
+                            err);
 }
 
 static semel_status read_view(struct semel_ops *ops, struct semel_str only, struct view *view, struct semel_error *err)

@@ -224,7 +224,7 @@ static semel_status list_unknown(struct outside *o, size_t max, struct semel_row
     *ret_n = 0;
     semel__arena_reset(&o->arena);
     semel_status status = semel_query_list(worker->store, &filter, o->ask_after, max, false, &o->arena, ret, ret_n,
-                                          &damaged, &err);
+                                           &damaged, &err);
     if (status == SEMEL_OK && *ret_n > 0)
         status = semel_store_now(worker->store, ret_store_us, &err);
     if (status != SEMEL_OK)

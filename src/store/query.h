@@ -105,8 +105,8 @@ struct semel_selected {
 
 /* INVALID of all of them: the store is on no SQL database. */
 
-/* Of one consumer, or of all (consumer not given); statuses without rows are left out. Final ones are counted to at most
- * `final_cap` rows per consumer, which may be none, the others to `cap` each. By consumer, ascending. */
+/* Of one consumer, or of all (consumer not given); statuses without rows are left out. Final ones are counted to at
+ * most `final_cap` rows per consumer, which may be none, the others to `cap` each. By consumer, ascending. */
 semel_status semel_query_counts(struct semel_store *store, struct semel_str consumer, int64_t cap, int64_t final_cap,
                                 struct semel_arena *arena, struct semel_count **ret, size_t *ret_n,
                                 struct semel_error *err);

@@ -2,8 +2,8 @@
  *
  * route.h: a route with the handler `sql` on a real database, for the tests of the handler.
  *
- * argv[1] of a test is the store of its worlds, `sqlite` or `postgres`. What the tests write is SQL that both understand,
- * unless they say for which it is.
+ * argv[1] of a test is the store of its worlds, `sqlite` or `postgres`. What the tests write is SQL that both
+ * understand, unless they name the store that it is for.
  */
 #ifndef SEMEL_TEST_HANDLER_ROUTE_H
 #define SEMEL_TEST_HANDLER_ROUTE_H

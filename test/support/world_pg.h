@@ -10,8 +10,8 @@
 
 extern struct pg_server world_server;
 
-/* Starts the server, without fsync, and makes the model of its databases: what SEMEL_PLANTED names (B3 P85: hostile objects in
- * `public`), the tables of Semel, and what `prepare` adds; NULL: nothing. */
+/* Starts the server, without fsync, and makes the model of its databases: what SEMEL_PLANTED names (B3 P85: hostile
+ * objects in `public`), the tables of Semel, and what `prepare` adds; NULL: nothing. */
 void world_pg_start(void (*prepare)(const char *url));
 void world_pg_done(void);
 /* The same once per program; the server ends with the program. */
