@@ -278,13 +278,12 @@ static void set_policy(struct sql_door *door)
 static void happen_in_sql(struct engine *engine)
 {
     struct sql_door *door = semel__arena_alloc(&engine->world->arena, 1, sizeof *door);
-    char path[128], *why = NULL;
+    char *why = NULL;
     sqlite3 *db = NULL;
 
     assert_non_null(door);
     engine->no_alerts = true;
-    snprintf(path, sizeof path, "%s/store.db", engine->world->dir);
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_open(engine->world->path, &db), SQLITE_OK);
     *door = (struct sql_door){.engine = engine, .words = &words, .conn = db};
     sqlite3_db_config(db, SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 1, NULL);
     if (sqlite3_load_extension(door->conn, extension, NULL, &why) != SQLITE_OK)
