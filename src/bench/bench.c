@@ -86,7 +86,8 @@ static double measure_fsync(int fd)
     return bench_percentile(took_us, FSYNC_TRIES, 0.5);
 }
 
-double bench_fsync_us(const char *folder)
+/* The median of fsyncs of a small file in the folder, in microseconds; negative: it cannot be written there. */
+static double bench_fsync_us(const char *folder)
 {
     char path[4096];
     int n = snprintf(path, sizeof path, "%s/semel-fsync-XXXXXX", folder);

@@ -139,8 +139,6 @@ semel_status bench_pg(const char *url, const struct bench_options *options, stru
 
 /* ---- bench.c: what the machine gives ---- */
 
-/* The median of fsyncs of a small file in the folder, in microseconds; negative: it cannot be written there. */
-double bench_fsync_us(const char *folder);
 double bench_rss_mb(void); /* 0: the machine does not say */
 
 /* The value below which `share` of the n values lie; sorts them. */
