@@ -58,7 +58,7 @@ def test_an_older_schema_is_named_and_brought_up_to_date(pg, empty_pg):
     everything = run("migrate", "--print", "--store-kind", "postgres").out
     later = run("migrate", "--print", "--store-kind", "postgres", "--from", 1).out
     assert everything.endswith(later)
-    empty_pg.server.psql(empty_pg.name, everything[: -len(later)])
+    empty_pg.server.psql(empty_pg.name, "BEGIN;\n" + everything[: -len(later)] + "\nCOMMIT;")
     refused = empty_pg.semel("status")
     assert refused.code == 5 and "schema version 1" in refused.err
     assert refused.err.startswith(f"semel: {empty_pg.url}: ")
@@ -70,7 +70,7 @@ def test_an_older_schema_is_named_and_brought_up_to_date(pg, empty_pg):
 def test_ulids_that_are_in_use_stay_so_after_a_migration(empty_pg):
     printed = run("migrate", "--print", "--store-kind", "postgres").out
     later = run("migrate", "--print", "--store-kind", "postgres", "--from", 11).out
-    empty_pg.server.psql(empty_pg.name, printed[: -len(later)])
+    empty_pg.server.psql(empty_pg.name, "BEGIN;\n" + printed[: -len(later)] + "\nCOMMIT;")
     empty_pg.sql("INSERT INTO semel.consumer VALUES ('old', '{\"retry_max\": 3}', now())")
     values = ", ".join(f"({n}, '{consumer}', '{source}', '{message_id}', {at_us})"
                        for n, (consumer, source, message_id, at_us) in enumerate(ulid_rows()))

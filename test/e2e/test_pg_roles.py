@@ -337,7 +337,7 @@ def test_operator_cannot_write_by_hand_what_no_command_writes(letters):
                  "SELECT semel._operator_line('a', 'b', 'c', 'd', 'e')", "SELECT semel.tick()"):
         assert "42501" in refused(letters, text, "ops"), text
     judged = "SELECT semel._operate('billing', '', 'd1', 'dead', {}, NULL, {})"
-    assert "say why" in refused(letters, judged.format("'rejected'", "''"), "ops")
+    assert "a reason of 1 to 1000 bytes is required" in refused(letters, judged.format("'rejected'", "''"), "ops")
     for status in ("processing", "stale", "prevented", "quarantined", "dead"):
         assert "22023" in refused(letters, judged.format(f"'{status}'", "'x'"), "ops")
     assert letters.sql("SELECT semel._operate('billing', '', 'd1', 'failed', 'rejected', NULL, 'x')",
@@ -371,7 +371,7 @@ def test_operator_changes_settings_and_the_audit_names_its_login(letters):
     refused_ = letters.as_ops("consumer", "set", "billing", '{"order": "none"}')
     assert refused_.code != 0 and "order cannot go from arrival to none" in refused_.err, refused_
     unsaid = "SELECT semel._operator_consumer('billing', '{\"order\": \"none\"}', true, '')"
-    assert "say why" in refused(letters, unsaid, "ops")
+    assert "a reason of 1 to 1000 bytes is required" in refused(letters, unsaid, "ops")
     by_hand = "SELECT semel._operator_consumer('billing', '{\"effect\": \"outside\", \"order\": \"none\"}', false, 'x')"
     assert "order cannot go from arrival to none" in refused(letters, by_hand, "ops")
     assert len(letters.sql(lines)) == 2 and settings_of(letters, "billing")["order"] == "arrival"
