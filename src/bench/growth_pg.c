@@ -486,8 +486,9 @@ static semel_status set_up(struct growth *g, struct semel_error *err)
     if (g->msgs == NULL || g->given == NULL || g->verdicts == NULL)
         return semel__fail_memory(err);
     semel__random_seed(&g->rng, SEED);
-    /* Twice as far back as the rows reach: the purge is accompanied by more of them. */
-    g->first_us = semel__now(&semel__clock_real) / ID_US * ID_US - 2 * g->options->rows * ID_US;
+    /* Twice as far back as the rows reach, in whole batches: the purge is accompanied by more of them. */
+    const int64_t reach = g->options->rows + 4 * g->options->batch;
+    g->first_us = semel__now(&semel__clock_real) / ID_US * ID_US - 2 * reach * ID_US;
     for (enum bench_ids ids = BENCH_ORDERED; status == SEMEL_OK && ids < BENCH_IDS; ids++)
         status = open_lane(g, ids, err);
     return status;
