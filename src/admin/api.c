@@ -341,7 +341,7 @@ static semel_status read_options(struct task *t, struct semel_str raw, struct op
 
 static semel_status read_member(struct task *t, const struct member *m, struct semel_str raw, struct semel_error *err)
 {
-    struct semel_str text;
+    struct semel_str text = {0};
     semel_status status = SEMEL_OK;
     switch (m->kind) {
     case TEXT:
@@ -504,7 +504,7 @@ static struct semel_row *find(struct task *t, bool with_payload)
     }
     switch (found.found) {
     case SEMEL_FOUND:
-        return &found.rows[0];
+        return found.rows;
     case SEMEL_FOUND_NONE:
         tell_none(t, source);
         break;

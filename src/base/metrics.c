@@ -223,6 +223,7 @@ static bool same(const struct semel_series *series, const struct semel_str *valu
 static struct semel_series *add(struct semel_metric *metric, struct semel_series *head, const struct semel_str *values)
 {
     struct semel_series *series = metric->count < metric->max ? series_new(metric, values) : NULL;
+    assert(metric->first != NULL); /* the series of what has no room */
     if (series == NULL)
         return metric->first;
     if (head == NULL) {

@@ -712,7 +712,7 @@ static void fill_answer(struct semel_object *one, const void *ctx, size_t i)
     const struct answers *online = ctx;
     const struct answer *a = online->at[i];
     bool store = a->route == THE_STORE;
-    semel__object_text(one, "route", store ? (struct semel_str){0} : online->conf->routes[a->route].name);
+    semel__object_text(one, "route", store ? semel__str(NULL) : online->conf->routes[a->route].name);
     semel__object_text(one, "question", semel__str(a->question));
     semel__object_text(one, "result", semel__str(result_names[a->result]));
     semel__object_text(one, "text", semel__str(a->text));

@@ -164,7 +164,7 @@ static int find(const struct cli_args *args, struct semel_ops *ops, const char *
     case SEMEL_FOUND_SEVERAL:
         return tell_homonyms(id, find.rows, find.n);
     case SEMEL_FOUND:
-        *ret_row = &find.rows[0];
+        *ret_row = find.rows;
         break;
     case SEMEL_FOUND_DAMAGED:
         break;

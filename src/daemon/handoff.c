@@ -175,7 +175,7 @@ void semel__handoff_free(struct semel_handoff *handoff)
 {
     if (handoff == NULL)
         return;
-    for (size_t i = 0; i < handoff->n_queues; i++) {
+    for (size_t i = 0; handoff->queues != NULL && i < handoff->n_queues; i++) {
         struct worker_queue *queue = &handoff->queues[i];
         while (queue->slices != NULL)
             slice_drop(queue);

@@ -435,7 +435,7 @@ static int find_route(const struct semel_http_route *routes, size_t n, struct se
 {
     unsigned bit = 1u << x->req.method;
     struct semel_str query = x->req.target, path = cut(&query, '?');
-    struct semel_str raw[SEGMENTS_MAX], decoded[SEGMENTS_MAX];
+    struct semel_str raw[SEGMENTS_MAX] = {{0}}, decoded[SEGMENTS_MAX];
     if (path.n == 0 || path.p[0] != '/') /* "*" */
         return bit & SEMEL_HTTP_BIT(OPTIONS) ? 405 : 404;
     size_t n_segments = split(path, raw);
