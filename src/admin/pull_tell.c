@@ -61,12 +61,12 @@ static void put_lease(struct semel_buf *buf, struct semel_str consumer, const st
 {
     const struct semel__msg *msg = &lease->msg;
     char key[SEMEL_STEP_KEY_TEXT], until[SEMEL_TIME_TEXT];
-    semel__time_format(lease->live.lease_until_us, until);
-    semel__buf_addf(buf, "{\"token\":\"%" PRId64 "\"", lease->live.lease_token);
+    semel__time_format(lease->progress.lease_until_us, until);
+    semel__buf_addf(buf, "{\"token\":\"%" PRId64 "\"", lease->progress.lease_token);
     semel__json_put_pair(buf, "id", msg->id);
     semel__json_put_pair(buf, "source", msg->source);
     semel__json_put_pair(buf, "type", msg->type);
-    semel__buf_addf(buf, ",\"attempt\":%d", lease->live.attempts);
+    semel__buf_addf(buf, ",\"attempt\":%d", lease->progress.attempts);
     if (semel__step_key(consumer, msg->source, msg->id, SEMEL_STR("effect"), key))
         semel__json_put_pair(buf, "idempotency_key", semel__str(key));
     semel__json_put_pair(buf, "lease_until", semel__str(until));
@@ -118,7 +118,7 @@ void semel__pull_tell_end(struct semel_pull *pull, struct pull_call *call)
     if (told)
         semel__json_put_pair(buf, "status", semel__str(semel__state_name(call->state)));
     if (!call->lost && call->op == PULL_RENEW) {
-        semel__time_format(call->lease.live.lease_until_us, time);
+        semel__time_format(call->lease.progress.lease_until_us, time);
         semel__json_put_pair(buf, "lease_until", semel__str(time));
     }
     semel__buf_addz(buf, "}\n");

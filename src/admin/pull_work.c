@@ -25,14 +25,14 @@ static void forget(struct semel_pull *pull, int64_t token)
 /* Best effort: without memory a late end leaves no evidence, and nothing else is lost. */
 static void remember(struct semel_pull *pull, const struct semel_lease *lease)
 {
-    forget(pull, lease->live.lease_token);
+    forget(pull, lease->progress.lease_token);
     if (pull->claims.n == SEMEL_CLAIMS_MAX)
         semel__held_drop(&pull->claims, pull->claims.items[0]);
     struct held *held = semel__held_room(&pull->claims) ? semel__held_new(pull->route->name, &lease->msg) : NULL;
     if (held == NULL)
         return;
-    held->token = lease->live.lease_token;
-    held->attempt = lease->live.attempts;
+    held->token = lease->progress.lease_token;
+    held->attempt = lease->progress.attempts;
     semel__held_add(&pull->claims, held);
 }
 
@@ -116,7 +116,7 @@ static void look_up(struct semel_pull *pull, struct semel_inbox *inbox, struct p
     if (semel_query_list(inbox->store, &filter, SEMEL_NONE, 1, false, &pull->arena, &rows, &n, &damaged, &ignored) ==
             SEMEL_OK &&
         n == 1)
-        call->state = rows[0].live.state;
+        call->state = rows[0].progress.state;
 }
 
 /* The end of a lease that is nobody's any more: refused, with its word kept where the message is known. */
@@ -133,9 +133,9 @@ static void refuse(struct semel_pull *pull, struct semel_inbox *inbox, struct pu
     semel__msg_init(&call->lease.msg);
     call->lease.msg.source = held->source;
     call->lease.msg.id = held->id;
-    call->lease.live = (struct semel_live){.state = SEMEL_STATE_PROCESSING,
-                                           .attempts = held->attempt,
-                                           .lease_token = call->token};
+    call->lease.progress = (struct semel_progress){.state = SEMEL_STATE_PROCESSING,
+                                                   .attempts = held->attempt,
+                                                   .lease_token = call->token};
     (void)semel__lease_finish(inbox, &call->lease, &call->ending, 1, &ignored);
 }
 
@@ -150,7 +150,7 @@ static semel_status find(struct semel_inbox *inbox, struct pull_call *call, bool
     if (!*ret_found)
         return status;
     semel__row_msg(&rows[0], &call->lease.msg);
-    call->lease.live = rows[0].live;
+    call->lease.progress = rows[0].progress;
     call->lease.arrival = rows[0].arrival;
     return SEMEL_OK;
 }
@@ -175,9 +175,9 @@ static semel_status commit(struct semel_pull *pull, struct semel_inbox *inbox, s
         status = semel__lease_finish(inbox, leases, endings, n, err);
     unbend(&bent, inbox);
     for (size_t i = 0; i < n; i++) {
-        group[i]->lease.live = leases[i].live;
+        group[i]->lease.progress = leases[i].progress;
         group[i]->lost = leases[i].lost;
-        group[i]->state = leases[i].lost ? SEMEL_STATE_ABSENT : leases[i].live.state;
+        group[i]->state = leases[i].lost ? SEMEL_STATE_ABSENT : leases[i].progress.state;
         if (status == SEMEL_OK && leases[i].lost)
             look_up(pull, inbox, group[i], group[i]->lease.msg.source, group[i]->lease.msg.id);
     }

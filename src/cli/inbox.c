@@ -126,7 +126,7 @@ static int tell_homonyms(const char *id, const struct semel_row *rows, size_t n)
         semel__buf_addz(&line, " --source ");
         semel__put_word(&line, rows[i].source);
         cli_fail(code, "    %.*s   (%s)", (int)line.n, line.p != NULL ? line.p : "",
-                 semel__state_name(rows[i].live.state));
+                 semel__state_name(rows[i].progress.state));
         semel__buf_done(&line);
     }
     return code;
@@ -194,22 +194,23 @@ static const struct cli_column columns[COLUMNS] = {
 /* The cell's text, or, where the column is no text, its number. */
 static struct semel_str cell(enum column column, const struct semel_row *row, int64_t *ret_number)
 {
-    const char *cls = row->live.error_class != SEMEL_CLASS_NONE ? semel__class_name(row->live.error_class) : NULL;
+    const char *cls = row->progress.error_class != SEMEL_CLASS_NONE ? semel__class_name(row->progress.error_class)
+                                                                    : NULL;
     const struct semel_str texts[COLUMNS] = {
         [ID] = row->id,
         [CONSUMER] = row->consumer,
         [SOURCE] = row->source,
         [TYPE] = row->type,
-        [STATUS] = semel__str(semel__state_name(row->live.state)),
+        [STATUS] = semel__str(semel__state_name(row->progress.state)),
         [KEY] = row->order_key,
         [CLASS] = semel__str(cls),
-        [ERROR] = row->live.error_text,
+        [ERROR] = row->progress.error_text,
     };
     const int64_t numbers[COLUMNS] = {
-        [ATTEMPTS] = row->live.attempts,
+        [ATTEMPTS] = row->progress.attempts,
         [VERSION] = row->version,
         [RECEIVED] = row->received_us,
-        [DUE] = row->live.due_us,
+        [DUE] = row->progress.due_us,
     };
     *ret_number = numbers[column];
     return texts[column];
@@ -422,28 +423,29 @@ static void say_lines(const struct cli *cli, const struct semel_buf *buf)
 static void say_row(const struct cli *cli, const struct semel_ops_facts *f)
 {
     const struct semel_row *row = f->row;
-    const struct semel_live *live = &row->live;
+    const struct semel_progress *progress = &row->progress;
     field(cli, "id", row->id);
     field(cli, "consumer", row->consumer);
     field(cli, "source", row->source.n > 0 ? row->source : (struct semel_str){0});
     field(cli, "type", row->type);
-    field(cli, "status", semel__str(semel__state_name(live->state)));
-    if (live->error_class != SEMEL_CLASS_NONE)
-        field(cli, "class", semel__str(semel__class_name(live->error_class)));
-    field(cli, "error", live->error_text);
-    cli_say(cli, "%-14s%d%s", "attempts", live->attempts, live->alone ? ", runs alone" : "");
-    if (live->retries > 0)
-        cli_say(cli, "%-14s%d, with %d attempts before the last one", "retries", live->retries, live->attempts_before);
+    field(cli, "status", semel__str(semel__state_name(progress->state)));
+    if (progress->error_class != SEMEL_CLASS_NONE)
+        field(cli, "class", semel__str(semel__class_name(progress->error_class)));
+    field(cli, "error", progress->error_text);
+    cli_say(cli, "%-14s%d%s", "attempts", progress->attempts, progress->alone ? ", runs alone" : "");
+    if (progress->retries > 0)
+        cli_say(cli, "%-14s%d, with %d attempts before the last one", "retries", progress->retries,
+                progress->attempts_before);
     field(cli, "key", row->order_key);
     field_number(cli, "version", row->version);
     field_when(cli, "made", row->message_time_us, f->now_us);
     field_when(cli, "received", row->received_us, f->now_us);
     field_when(cli, "updated", row->updated_us, f->now_us);
-    field_when(cli, "finished", live->processed_us, f->now_us);
-    field_when(cli, "due", live->due_us, f->now_us);
-    field(cli, "held by", live->lease_owner);
-    field_when(cli, "held until", live->lease_until_us, f->now_us);
-    field(cli, "outcome", live->outcome);
+    field_when(cli, "finished", progress->processed_us, f->now_us);
+    field_when(cli, "due", progress->due_us, f->now_us);
+    field(cli, "held by", progress->lease_owner);
+    field_when(cli, "held until", progress->lease_until_us, f->now_us);
+    field(cli, "outcome", progress->outcome);
     field(cli, "position", row->position);
     field(cli, "traceparent", row->traceparent);
     field_number(cli, "arrival", row->arrival);

@@ -34,21 +34,22 @@ const char *semel__command_name(enum semel_command_kind kind)
 
 /* ---- the rules, pure ----------------------------------------------------------------------------- */
 
-static enum semel_judgement judge_status(const struct semel_live *live, enum semel_command_kind kind, bool force)
+static enum semel_judgement judge_status(const struct semel_progress *progress, enum semel_command_kind kind,
+                                         bool force)
 {
     bool retry = kind == SEMEL_COMMAND_RETRY, may = true;
-    switch (live->state) {
+    switch (progress->state) {
     case SEMEL_STATE_DEAD:
     case SEMEL_STATE_QUARANTINED:
     case SEMEL_STATE_UNKNOWN:
         break;
     case SEMEL_STATE_FAILED:
-        if (retry && live->attempts == live->attempts_before)
+        if (retry && progress->attempts == progress->attempts_before)
             return SEMEL_JUDGED_ALREADY_DUE; /* it has not run since it was retried: another operator was faster */
         may = kind != SEMEL_COMMAND_RESOLVE; /* its attempts had no effect: there is nothing to call done */
         break;
     case SEMEL_STATE_WAITING: /* a discard is the only way past a version that will never come */
-        may = kind == SEMEL_COMMAND_DISCARD || (retry && force && live->error_class == SEMEL_CLASS_GAP);
+        may = kind == SEMEL_COMMAND_DISCARD || (retry && force && progress->error_class == SEMEL_CLASS_GAP);
         break;
     case SEMEL_STATE_ABSENT:
     case SEMEL_STATE_PROCESSING:
@@ -70,8 +71,8 @@ bool semel__row_too_old(const struct semel_policy *policy, const struct semel_ro
 
 bool semel__row_never_fit(const struct semel_row *row)
 {
-    return row->live.error_class == SEMEL_CLASS_NO_ID ||
-           (row->live.error_class == SEMEL_CLASS_PERMANENT && row->live.attempts == 0);
+    return row->progress.error_class == SEMEL_CLASS_NO_ID ||
+           (row->progress.error_class == SEMEL_CLASS_PERMANENT && row->progress.attempts == 0);
 }
 
 static enum semel_judgement judge_retry(const struct semel_policy *policy, const struct semel_row *row, int64_t now_us,
@@ -89,7 +90,7 @@ static enum semel_judgement judge_retry(const struct semel_policy *policy, const
 static enum semel_judgement judge_resolve(const struct semel_row *row, const struct semel_key *key)
 {
     if (key == NULL || !key->by_version || !key->open || row->version == SEMEL_NONE ||
-        key->head_arrival == SEMEL_NONE || row->live.state == SEMEL_STATE_UNKNOWN ||
+        key->head_arrival == SEMEL_NONE || row->progress.state == SEMEL_STATE_UNKNOWN ||
         key->head_arrival == row->arrival || key->head_version >= row->version)
         return SEMEL_JUDGED_ALLOWED;
     return SEMEL_JUDGED_EARLIER_VERSION;
@@ -107,7 +108,7 @@ enum semel_judgement semel__command_judge(const struct semel_policy *policy, con
                                           const struct semel_key *key, int64_t now_us, enum semel_command_kind kind,
                                           bool force)
 {
-    enum semel_judgement judged = judge_status(&row->live, kind, force);
+    enum semel_judgement judged = judge_status(&row->progress, kind, force);
     if (judged != SEMEL_JUDGED_ALLOWED)
         return judged;
     switch (kind) {
@@ -237,21 +238,21 @@ static enum semel_judgement judge(const struct work *work, const struct item *it
     return semel__command_judge(work->inbox->policy, item->row, item->key, work->now_us, command->kind, command->force);
 }
 
-static void change_live(const struct semel_command *command, const struct semel_live *before, int64_t now_us,
-                        struct semel_live *live)
+static void change_progress(const struct semel_command *command, const struct semel_progress *before, int64_t now_us,
+                            struct semel_progress *progress)
 {
     switch (command->kind) {
     case SEMEL_COMMAND_RETRY:
         if (before->state == SEMEL_STATE_DEAD && before->error_class == SEMEL_CLASS_GAP && !command->force)
-            semel__live_rejudge(before, now_us, live);
+            semel__progress_rejudge(before, now_us, progress);
         else
-            semel__live_retry(before, now_us, live);
+            semel__progress_retry(before, now_us, progress);
         return;
     case SEMEL_COMMAND_DISCARD:
-        semel__live_discard(before, command->reason, now_us, live);
+        semel__progress_discard(before, command->reason, now_us, progress);
         return;
     case SEMEL_COMMAND_RESOLVE:
-        semel__live_resolve(before, command->outcome, now_us, live);
+        semel__progress_resolve(before, command->outcome, now_us, progress);
         return;
     }
 }
@@ -266,13 +267,13 @@ static semel_status apply(struct work *work, struct item *item, const struct sem
         return SEMEL_INVALID;
     }
     ret->judged = judge(work, item, command);
-    semel_status status = semel__command_refuse(ret->judged, command->kind, item->live.state, inbox->policy, item->key,
-                                                err);
+    semel_status status = semel__command_refuse(ret->judged, command->kind, item->progress.state, inbox->policy,
+                                                item->key, err);
     if (ret->judged == SEMEL_JUDGED_ALLOWED && command->kind == SEMEL_COMMAND_RETRY)
         status = refuse_taken(work, &ret->judged, err);
     if (ret->judged != SEMEL_JUDGED_ALLOWED)
         return status;
-    change_live(command, &item->row->live, work->now_us, &item->live);
+    change_progress(command, &item->row->progress, work->now_us, &item->progress);
     item->changed = true; /* under no token: the status itself is the condition */
     struct semel_audit line = {.consumer = inbox->policy->consumer,
                                .source = item->msg->source,
@@ -327,6 +328,6 @@ semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_
     ret->done = ret->done && status == SEMEL_OK;
     if (ret->done)
         SEMEL_POINT(RETRY_COMMITTED);
-    ret->state = item.row == NULL ? SEMEL_STATE_ABSENT : item.live.state;
+    ret->state = item.row == NULL ? SEMEL_STATE_ABSENT : item.progress.state;
     return status;
 }

@@ -166,7 +166,7 @@ semel_status semel__inbox_record(struct semel_inbox *inbox, const struct semel__
 
 struct semel_lease {
     struct semel__msg msg; /* claim: strings are the caller's messages' or the arena's; take: the arena's */
-    struct semel_live live;
+    struct semel_progress progress;
     int64_t arrival;
     size_t index; /* claim: which of the messages; take: 0 */
     bool lost;    /* renew, finish: somebody else owns it now */
@@ -186,7 +186,7 @@ semel_status semel__lease_take(struct semel_inbox *inbox, size_t max, struct sem
 semel_status semel__lease_renew(struct semel_inbox *inbox, struct semel_lease *leases, size_t n,
                                 struct semel_error *err);
 /* Commits the ends of all in one transaction. A stale one changes nothing, is kept as evidence and gets `lost`; of the
- * others state, due_us and error_class in `live` say what the row has become. */
+ * others state, due_us and error_class in `progress` say what the row has become. */
 semel_status semel__lease_finish(struct semel_inbox *inbox, struct semel_lease *leases,
                                  const struct semel_ending *endings, size_t n, struct semel_error *err);
 /* Gives back what did not run: the attempt does not count. */

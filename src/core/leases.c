@@ -44,15 +44,15 @@ static void adopt_later(void *ctx)
     const struct work *work = ctx;
     for (size_t i = 0; i < work->n; i++)
         if (work->items[i]->verdict.act == SEMEL_RUN)
-            work->items[i]->adopt_until_us = work->items[i]->live.lease_until_us;
+            work->items[i]->adopt_until_us = work->items[i]->progress.lease_until_us;
 }
 
 static void lease_of(const struct semel_inbox *inbox, struct item *item, struct semel_lease *lease)
 {
     lease->msg = *item->msg;
-    lease->live = item->live;
-    lease->live.lease_owner = inbox->owner;
-    lease->live.error_text = lease->live.outcome = (struct semel_str){0};
+    lease->progress = item->progress;
+    lease->progress.lease_owner = inbox->owner;
+    lease->progress.error_text = lease->progress.outcome = (struct semel_str){0};
     lease->arrival = item->row != NULL ? item->row->arrival : item->admit->row.arrival;
     lease->index = item->place;
     item->lease = lease;
@@ -96,24 +96,24 @@ semel_status semel__items_claim(struct semel_inbox *inbox, struct item **items, 
 static void apply(struct work *work, struct item *item, enum lease_op op)
 {
     const struct semel_policy *policy = work->inbox->policy;
-    struct semel_live before = item->live;
+    struct semel_progress before = item->progress;
     switch (op) {
     case LEASE_FINISH:
         semel__item_end(work, item);
         break;
     case LEASE_RELEASE:
-        semel__live_release(&before, work->now_us, &item->live);
+        semel__progress_release(&before, work->now_us, &item->progress);
         break;
     case LEASE_APART:
-        semel__live_release(&before, work->now_us, &item->live);
-        item->live.alone = true;
+        semel__progress_release(&before, work->now_us, &item->progress);
+        item->progress.alone = true;
         break;
     case LEASE_RENEW:
-        item->live.lease_until_us = semel__time_add(work->now_us, policy->lease_us);
+        item->progress.lease_until_us = semel__time_add(work->now_us, policy->lease_us);
         break;
     case LEASE_RECOVER:
-        semel__live_recover(policy, &before, work->now_us, work->inbox->rng, &item->live);
-        item->ended = item->live.attempts == before.attempts;
+        semel__progress_recover(policy, &before, work->now_us, work->inbox->rng, &item->progress);
+        item->ended = item->progress.attempts == before.attempts;
         break;
     }
     item->changed = true;
@@ -124,12 +124,12 @@ static bool spared(const struct work *work, const struct item *item, enum lease_
 {
     if (item->fenced)
         return true;
-    return op == LEASE_RECOVER && item->live.lease_until_us >= work->now_us;
+    return op == LEASE_RECOVER && item->progress.lease_until_us >= work->now_us;
 }
 
 static bool reached(const struct item *item)
 {
-    return item->intended != SEMEL_STATE_ABSENT && item->row != NULL && item->row->live.state == item->intended;
+    return item->intended != SEMEL_STATE_ABSENT && item->row != NULL && item->row->progress.state == item->intended;
 }
 
 /* A late end is refused, and what it said is kept for the reconcile. */
@@ -200,23 +200,23 @@ static void intend(void *ctx)
     const struct ends *ends = ctx;
     for (size_t i = 0; i < ends->work.n; i++)
         if (ends->work.items[i]->changed && ends->op != LEASE_RENEW)
-            ends->work.items[i]->intended = ends->work.items[i]->live.state;
+            ends->work.items[i]->intended = ends->work.items[i]->progress.state;
 }
 
 static void report(const struct semel_policy *policy, const struct item *item, enum lease_op op)
 {
-    struct semel_live *live = &item->lease->live;
+    struct semel_progress *progress = &item->lease->progress;
     item->lease->lost = item->fenced;
     item->lease->refused = item->fenced && op == LEASE_FINISH && item->ending.result == SEMEL_DONE &&
-                           semel__effect_of(policy, live->lease_token) == SEMEL_EFFECT_ATOMIC;
+                           semel__effect_of(policy, progress->lease_token) == SEMEL_EFFECT_ATOMIC;
     if (item->fenced)
         return;
     if (op == LEASE_RENEW) {
-        live->lease_until_us = item->live.lease_until_us;
+        progress->lease_until_us = item->progress.lease_until_us;
     } else if (op == LEASE_FINISH) {
-        live->state = item->live.state;
-        live->due_us = item->live.due_us;
-        live->error_class = item->live.error_class;
+        progress->state = item->progress.state;
+        progress->due_us = item->progress.due_us;
+        progress->error_class = item->progress.error_class;
     }
 }
 
@@ -265,7 +265,7 @@ void semel__items_give_back(struct semel_inbox *inbox, struct item **items, size
 {
     struct semel_error ignored;
     const size_t k = semel__items_open(items, n);
-    const bool alone = k == 1 && items[0]->lease->live.alone;
+    const bool alone = k == 1 && items[0]->lease->progress.alone;
     if (k > 0 && !(alone && status == SEMEL_CLOSED))
         (void)semel__items_lease(inbox, items, k, alone ? LEASE_RELEASE : LEASE_APART, &ignored);
 }
@@ -290,7 +290,7 @@ static semel_status keep_leases(struct semel_inbox *inbox, struct item **items, 
         semel_status status = semel__transaction_run(inbox->store, &tx, &now_us, err);
         if (status != SEMEL_OK)
             return status;
-        if (items[0]->lease->lost || items[0]->lease->live.lease_until_us - now_us > inbox->policy->lease_us / 2)
+        if (items[0]->lease->lost || items[0]->lease->progress.lease_until_us - now_us > inbox->policy->lease_us / 2)
             return SEMEL_OK;
         status = semel__items_lease(inbox, items, n, LEASE_RENEW, err);
         if (status != SEMEL_OK)
@@ -305,7 +305,8 @@ static bool run_outside(struct semel_inbox *inbox, struct item *item, semel_stat
     struct semel__reply reply = {.arena = &inbox->arena, .result = SEMEL_DONE};
     const struct semel__handler *handler = inbox->handler;
     SEMEL_POINT(LEASE_RUN);
-    semel_status status = handler->each(handler->ctx, inbox->store, item->msg, item->lease->live.attempts, &reply, err);
+    semel_status status = handler->each(handler->ctx, inbox->store, item->msg, item->lease->progress.attempts, &reply,
+                                        err);
     item->ending = (struct semel_ending){.result = reply.result, .text = reply.reason, .outcome = reply.outcome};
     *ret_status = SEMEL_OK;
     if (status == SEMEL_OK)

@@ -2,8 +2,8 @@
  *
  * row.h: an inbox row as it is stored, and the check of what comes back from a database.
  *
- * What it is: the common tongue of core and the store drivers. `struct semel_live` is the part that
- * changes; the rest is written once, at arrival. Core computes every value of `live`; a driver
+ * What it is: the common tongue of core and the store drivers. `struct semel_progress` is the part that
+ * changes; the rest is written once, at arrival. Core computes every value of `progress`; a driver
  * writes it as it stands and adds nothing.
  *
  * Invariants (semel__row_check): a stored row is hostile until checked. Ids are valid, numbers are in
@@ -16,7 +16,7 @@
 
 #include "core/msg.h"
 
-struct semel_live {
+struct semel_progress {
     enum semel_state state;
     int attempts;        /* committed starts in all */
     int attempts_before; /* of these, before the last retry: the retry cap counts the difference */
@@ -42,14 +42,14 @@ struct semel_row {
     /* Business keys that it wants and does not hold, ascending: it has not started yet. Not read of final rows. */
     struct semel_str wants[SEMEL_BUSINESS_MAX];
     size_t n_wants;
-    struct semel_live live;
+    struct semel_progress progress;
 };
 
 /* A waiter: another message, which is unfinished, holds a business key that it wants. It has no place in the order of
  * its key: it is no head and holds nobody up. */
-bool semel__live_waits_for_intent(const struct semel_live *live);
+bool semel__progress_waits_for_intent(const struct semel_progress *progress);
 /* Does a row in this state have a place in the order of its key? */
-bool semel__live_in_order(const struct semel_live *live);
+bool semel__progress_in_order(const struct semel_progress *progress);
 
 #define SEMEL_ERROR_TEXT_MAX 1000
 #define SEMEL_OUTCOME_MAX 65536

@@ -59,7 +59,7 @@ static bool together(const struct semel_inbox *inbox)
 
 static bool must_be_alone(const struct semel_row *row)
 {
-    return row->live.alone || row->live.attempts > 0;
+    return row->progress.alone || row->progress.attempts > 0;
 }
 
 /* ---- business keys that somebody is taking ------------------------------------------------------- */
@@ -144,7 +144,7 @@ static semel_status add_followers(struct take *take, const struct semel_row *hea
     if (status != SEMEL_OK || n == 0 || rows[0].arrival != head->arrival)
         return status; /* it is not the first: judged by itself, so that it goes back to waiting */
     for (size_t i = 1; i < n && take->n < take->room; i++) {
-        if (rows[i].live.state != SEMEL_STATE_WAITING || must_be_alone(&rows[i]) || !may_be_taken(take, &rows[i]) ||
+        if (rows[i].progress.state != SEMEL_STATE_WAITING || must_be_alone(&rows[i]) || !may_be_taken(take, &rows[i]) ||
             (take->single && rows[i].n_wants > 0))
             break;
         take->rows[take->n++] = rows[i];
@@ -213,20 +213,21 @@ static void judge(struct work *work, struct item *item, bool stopped)
 {
     const struct semel_inbox *inbox = work->inbox;
     struct semel_facts facts = {.now_us = work->now_us, .row = item->row, .watermark_us = SEMEL_NONE, .key = item->key};
-    bool due = item->row != NULL && item->row->live.due_us != SEMEL_NONE && item->row->live.due_us <= work->now_us;
+    bool due = item->row != NULL && item->row->progress.due_us != SEMEL_NONE &&
+               item->row->progress.due_us <= work->now_us;
     bool follower = item->row != NULL && item->key != NULL && item->key->head_arrival == SEMEL_NONE &&
-                    semel__live_in_order(&item->row->live);
+                    semel__progress_in_order(&item->row->progress);
     if (item->row == NULL || stopped || (!due && !follower) || semel__item_wishes_more(item))
         return; /* the last: it has come to want a key that was not asked for here */
     semel__item_intent(work, item, &facts);
     semel__verdict_take(inbox->policy, &facts, &item->verdict);
     if (item->verdict.act == SEMEL_RUN) {
-        semel__live_claim(inbox->policy, &item->row->live, inbox->owner, work_alone(work),
-                          semel__work_token(work, item->row), work->now_us, &item->live);
+        semel__progress_claim(inbox->policy, &item->row->progress, inbox->owner, work_alone(work),
+                              semel__work_token(work, item->row), work->now_us, &item->progress);
         item->changed = true;
     } else if (item->verdict.changes && !follower) { /* the one before it has not run yet: it may end without effect */
-        semel__live_verdict(&item->verdict, &item->row->live, semel__verdict_text(&item->verdict), work->now_us,
-                            &item->live);
+        semel__progress_verdict(&item->verdict, &item->row->progress, semel__verdict_text(&item->verdict), work->now_us,
+                                &item->progress);
         item->changed = true;
     }
 }
@@ -263,15 +264,15 @@ static void judge_gaps(struct work *work)
         if (item->verdict.act != SEMEL_RUN)
             continue;
         item->verdict = (struct semel__verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
-        item->live = item->row->live;
+        item->progress = item->row->progress;
         item->changed = false;
     }
 }
 
 static bool still(const struct semel_row *row)
 {
-    return row->live.state == SEMEL_STATE_WAITING && row->live.due_us == SEMEL_NONE && row->kept &&
-           row->live.error_class != SEMEL_CLASS_BUSINESS;
+    return row->progress.state == SEMEL_STATE_WAITING && row->progress.due_us == SEMEL_NONE && row->kept &&
+           row->progress.error_class != SEMEL_CLASS_BUSINESS;
 }
 
 /* Under lock: is it still the first of its key, and without a due time? */
@@ -282,9 +283,9 @@ static void wake(struct work *work)
         const struct semel_row *row = item->row;
         if (row == NULL || !still(row) || (item->key != NULL && item->key->head_arrival != row->arrival))
             continue;
-        item->live = row->live;
-        item->live.due_us = work->now_us;
-        item->live.error_class = SEMEL_CLASS_BLOCKED;
+        item->progress = row->progress;
+        item->progress.due_us = work->now_us;
+        item->progress.error_class = SEMEL_CLASS_BLOCKED;
         item->changed = true;
     }
 }
@@ -352,9 +353,9 @@ static bool copy_lease(const struct semel_inbox *inbox, const struct item *item,
         if (!semel__arena_copy(arena, *texts[i], texts[i]))
             return false;
     msg->n_business = 0; /* they were taken when it started */
-    lease->live = item->live;
-    lease->live.lease_owner = inbox->owner;
-    lease->live.error_text = lease->live.outcome = (struct semel_str){0};
+    lease->progress = item->progress;
+    lease->progress.lease_owner = inbox->owner;
+    lease->progress.error_text = lease->progress.outcome = (struct semel_str){0};
     lease->arrival = item->row->arrival;
     lease->index = 0;
     lease->lost = false;
@@ -445,8 +446,8 @@ static size_t only_decidable(const struct take *take, struct semel_row *due, siz
 {
     size_t kept = 0;
     for (size_t i = 0; i < n; i++) {
-        bool gap = due[i].live.state == SEMEL_STATE_WAITING && due[i].live.error_class == SEMEL_CLASS_GAP;
-        if (gap || semel__live_waits_for_intent(&due[i].live))
+        bool gap = due[i].progress.state == SEMEL_STATE_WAITING && due[i].progress.error_class == SEMEL_CLASS_GAP;
+        if (gap || semel__progress_waits_for_intent(&due[i].progress))
             due[kept++] = due[i];
     }
     return drop_others(take, due, kept);
@@ -611,7 +612,7 @@ static semel_status recover(struct semel_inbox *inbox, struct semel_row *rows, s
         return semel__fail_memory(err);
     for (size_t i = 0; i < n; i++) {
         semel__row_msg(&rows[i], &leases[i].msg);
-        leases[i].live = rows[i].live;
+        leases[i].progress = rows[i].progress;
         leases[i].arrival = rows[i].arrival;
     }
     semel_status status = semel__items_of_leases(inbox, leases, NULL, n, &items, err);

@@ -39,7 +39,7 @@ struct semel_store;
 #define SEMEL_SKIPPED_MAX 1000 /* versions of a key that ended without effect ahead of a gap */
 
 /* An order key of this batch. In: `key`, `by_version`. Out (admit, fetch), read under its lock and not counting rows
- * that this transaction inserted. The head is the first row in the key's order (semel__live_in_order): by (version,
+ * that this transaction inserted. The head is the first row in the key's order (semel__progress_in_order): by (version,
  * arrival) when by_version, else by arrival. */
 struct semel_key {
     struct semel_str key;
@@ -76,7 +76,7 @@ struct semel_admit {
     size_t place;  /* in: its place in the order of arrival within the batch */
     bool inserted; /* out: there was none; row.arrival is filled in */
     /* Out, when not inserted: the row that is there, locked. A final row never changes: it need not be locked, and only
-     * its key, arrival, fingerprint, live, received, updated and kept need be given. */
+     * its key, arrival, fingerprint, progress, received, updated and kept need be given. */
     struct semel_row found;
     bool damaged; /* out: a row is there but cannot be read; `damage` says why, `found` is void */
     struct semel_error damage;
@@ -132,18 +132,18 @@ enum semel_payload { SEMEL_PAYLOAD_AS_IS, SEMEL_PAYLOAD_CLEAR, SEMEL_PAYLOAD_PUT
 /* What a row becomes. */
 struct semel_change {
     struct semel_str source, id;
-    enum semel_state from;  /* what it is now; the update applies only to a row that still is */
-    bool fresh;             /* this transaction inserted it: judged as a move from ABSENT */
-    int64_t token;          /* SEMEL_NONE, or the fencing token that the row must still carry */
-    struct semel_live live; /* the new values, all of them */
-    int64_t updated_us;     /* its updated_at, which never falls */
-    bool remove;            /* take the fresh row away again (parking bound); live is ignored */
+    enum semel_state from;          /* what it is now; the update applies only to a row that still is */
+    bool fresh;                     /* this transaction inserted it: judged as a move from ABSENT */
+    int64_t token;                  /* SEMEL_NONE, or the fencing token that the row must still carry */
+    struct semel_progress progress; /* the new values, all of them */
+    int64_t updated_us;             /* its updated_at, which never falls */
+    bool remove;                    /* take the fresh row away again (parking bound); progress is ignored */
     enum semel_payload payload;
     const struct semel__msg *put; /* for PAYLOAD_PUT: whose payload and headers, and fingerprint if the row has none */
-    bool log_attempt;             /* add an attempt row: number live.attempts, who `worker`, class and text of live */
-    bool release_business;        /* free the business keys that this message holds, and make due who waits for one */
-    bool wish_business;           /* ... and it wishes for them from now on */
-    bool applied;                 /* out: false when the row was not `from` or not under `token` any more */
+    bool log_attempt;      /* add an attempt row: number progress.attempts, who `worker`, class and text of progress */
+    bool release_business; /* free the business keys that this message holds, and make due who waits for one */
+    bool wish_business;    /* ... and it wishes for them from now on */
+    bool applied;          /* out: false when the row was not `from` or not under `token` any more */
 };
 
 /* What a key becomes. */

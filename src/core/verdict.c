@@ -28,7 +28,7 @@ static void becomes(struct semel__verdict *v, enum semel_state state, enum semel
 
 static void run(struct semel__verdict *v, const struct semel_row *row)
 {
-    int before = row != NULL ? row->live.attempts : 0;
+    int before = row != NULL ? row->progress.attempts : 0;
     say(v, SEMEL_RUN, before > 0 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW);
     v->attempt = before + 1;
 }
@@ -127,7 +127,7 @@ static void park(struct semel__verdict *v, const struct semel_policy *policy, co
         stay_with_broker(v, true);
         return;
     }
-    if (blocked && row != NULL && row->live.state == SEMEL_STATE_WAITING && row->live.due_us == SEMEL_NONE)
+    if (blocked && row != NULL && row->progress.state == SEMEL_STATE_WAITING && row->progress.due_us == SEMEL_NONE)
         return; /* as it is */
     becomes(v, SEMEL_STATE_WAITING, blocked ? SEMEL_CLASS_BLOCKED : SEMEL_CLASS_GAP,
             blocked ? SEMEL_NONE : semel__time_add(facts->now_us, policy->gap_timeout_us));
@@ -137,9 +137,10 @@ static void park(struct semel__verdict *v, const struct semel_policy *policy, co
 static void judge_gap(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts)
 {
     const struct semel_row *row = facts->row;
-    bool turn = row != NULL && row->live.state == SEMEL_STATE_FAILED; /* it has had it already, by policy or by force */
-    bool timing = row != NULL && row->live.error_class == SEMEL_CLASS_GAP && row->live.due_us != SEMEL_NONE;
-    bool over = turn || (timing && row->live.due_us <= facts->now_us);
+    bool turn = row != NULL &&
+                row->progress.state == SEMEL_STATE_FAILED; /* it has had it already, by policy or by force */
+    bool timing = row != NULL && row->progress.error_class == SEMEL_CLASS_GAP && row->progress.due_us != SEMEL_NONE;
+    bool over = turn || (timing && row->progress.due_us <= facts->now_us);
     if (over && (facts->key->open || comes_before(facts->key, row))) {
         park(v, policy, facts, SEMEL_WHY_BLOCKED); /* a stored one is not skipped by a later one */
         return;
@@ -152,7 +153,7 @@ static void judge_gap(struct semel__verdict *v, const struct semel_policy *polic
         park(v, policy, facts, SEMEL_WHY_GAP);
         return;
     }
-    if (row->live.due_us > facts->now_us) {
+    if (row->progress.due_us > facts->now_us) {
         hold(v, facts, SEMEL_WHY_GAP);
         return;
     }
@@ -174,7 +175,7 @@ static void judge_gap(struct semel__verdict *v, const struct semel_policy *polic
  * It runs only by force. */
 static void judge_below(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts)
 {
-    bool forced = facts->row != NULL && facts->row->live.state == SEMEL_STATE_FAILED;
+    bool forced = facts->row != NULL && facts->row->progress.state == SEMEL_STATE_FAILED;
     if (forced && (facts->key->open || comes_before(facts->key, facts->row))) {
         park(v, policy, facts, SEMEL_WHY_BLOCKED);
     } else if (forced) {
@@ -234,8 +235,8 @@ static void wait_for_holder(struct semel__verdict *v, const struct semel_policy 
     hold(v, facts, SEMEL_WHY_BUSINESS);
     if (row == NULL && (full || v->act == SEMEL_LATER))
         stay_with_broker(v, full);
-    else if (row == NULL || !semel__live_waits_for_intent(&row->live) || row->live.due_us == SEMEL_NONE ||
-             row->live.due_us <= facts->now_us)
+    else if (row == NULL || !semel__progress_waits_for_intent(&row->progress) || row->progress.due_us == SEMEL_NONE ||
+             row->progress.due_us <= facts->now_us)
         becomes(v, SEMEL_STATE_WAITING, SEMEL_CLASS_BUSINESS, look_again(facts));
 }
 
@@ -250,7 +251,7 @@ static bool must_wait(const struct semel_policy *policy, const struct semel_fact
 static void judge_turn(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts,
                        int64_t version)
 {
-    bool waiter = facts->row != NULL && semel__live_waits_for_intent(&facts->row->live);
+    bool waiter = facts->row != NULL && semel__progress_waits_for_intent(&facts->row->progress);
     if (facts->intent == SEMEL_INTENT_DONE && !must_wait(policy, facts, version)) {
         say(v, SEMEL_ACK, SEMEL_WHY_BUSINESS);
         becomes(v, SEMEL_STATE_PREVENTED, SEMEL_CLASS_BUSINESS, SEMEL_NONE);
@@ -268,7 +269,7 @@ static void judge_turn(struct semel__verdict *v, const struct semel_policy *poli
 static void judge_row(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts)
 {
     const struct semel_row *row = facts->row;
-    switch (row->live.state) {
+    switch (row->progress.state) {
     case SEMEL_STATE_COMPLETED:
     case SEMEL_STATE_REJECTED:
         say(v, SEMEL_ACK, SEMEL_WHY_DUPLICATE);
@@ -283,7 +284,7 @@ static void judge_row(struct semel__verdict *v, const struct semel_policy *polic
         say(v, SEMEL_ACK, SEMEL_WHY_DEAD);
         return;
     case SEMEL_STATE_QUARANTINED:
-        say(v, SEMEL_ACK, row->live.error_class == SEMEL_CLASS_NO_ID ? SEMEL_WHY_NO_ID : SEMEL_WHY_TOO_OLD);
+        say(v, SEMEL_ACK, row->progress.error_class == SEMEL_CLASS_NO_ID ? SEMEL_WHY_NO_ID : SEMEL_WHY_TOO_OLD);
         return;
     case SEMEL_STATE_PROCESSING:
         say(v, SEMEL_LATER, SEMEL_WHY_BUSY);
@@ -292,7 +293,7 @@ static void judge_row(struct semel__verdict *v, const struct semel_policy *polic
         hold(v, facts, SEMEL_WHY_UNKNOWN);
         return;
     case SEMEL_STATE_FAILED:
-        if (row->live.due_us != SEMEL_NONE && row->live.due_us <= facts->now_us)
+        if (row->progress.due_us != SEMEL_NONE && row->progress.due_us <= facts->now_us)
             judge_turn(v, policy, facts, row->version);
         else
             hold(v, facts, SEMEL_WHY_BACKOFF);
@@ -359,8 +360,8 @@ bool semel__payload_adopts(const struct semel_policy *policy, const struct semel
 {
     if (row == NULL || row->kept || !semel__str_given(msg->payload) || policy->keep == SEMEL_KEEP_NEVER)
         return false;
-    return row->live.state == SEMEL_STATE_QUARANTINED ||
-           (semel__state_unfinished(row->live.state) && row->live.state != SEMEL_STATE_PROCESSING);
+    return row->progress.state == SEMEL_STATE_QUARANTINED ||
+           (semel__state_unfinished(row->progress.state) && row->progress.state != SEMEL_STATE_PROCESSING);
 }
 
 void semel__verdict_deliver(const struct semel_policy *policy, const struct semel__msg *msg,

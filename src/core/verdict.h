@@ -39,9 +39,9 @@
  *   exceeds the route's payload_max, which is kept whole, whatever keep_payload says, when SEMEL_LARGE_MAX such
  *   messages are kept already; and what follows it by arrival in its batch.
  *
- * What a row becomes afterwards is computed by the semel__live_* functions, one for each event.
+ * What a row becomes afterwards is computed by the semel__progress_* functions, one for each event.
  *
- * Invariants: every new `live` is reached by a legal move; attempts never fall but by a release; a final row has no due
+ * Invariants: every new `progress` is reached by a legal move; attempts never fall but by a release; a final row has no due
  * time and no lease; the same facts give the same verdict.
  */
 #ifndef SEMEL_CORE_VERDICT_H
@@ -100,13 +100,14 @@ struct semel_str semel__verdict_text(const struct semel__verdict *verdict);
 
 /* A new row as the verdict says (quarantined, prevented, stale, waiting, dead), no attempt made. `text` may be not
  * given. */
-void semel__live_verdict(const struct semel__verdict *verdict, const struct semel_live *before, struct semel_str text,
-                         int64_t now_us, struct semel_live *ret);
+void semel__progress_verdict(const struct semel__verdict *verdict, const struct semel_progress *before,
+                             struct semel_str text, int64_t now_us, struct semel_progress *ret);
 /* A start: processing under a lease and a token, attempts + 1. */
-void semel__live_claim(const struct semel_policy *policy, const struct semel_live *before, struct semel_str owner,
-                       bool alone, int64_t token, int64_t now_us, struct semel_live *ret);
+void semel__progress_claim(const struct semel_policy *policy, const struct semel_progress *before,
+                           struct semel_str owner, bool alone, int64_t token, int64_t now_us,
+                           struct semel_progress *ret);
 /* A start and its success in one transaction: completed, attempts + 1. */
-void semel__live_complete(const struct semel_live *before, int64_t now_us, struct semel_live *ret);
+void semel__progress_complete(const struct semel_progress *before, int64_t now_us, struct semel_progress *ret);
 
 struct semel_ending {
     enum semel_result result;
@@ -115,24 +116,24 @@ struct semel_ending {
 };
 /* The end of an attempt that is counted in before->attempts. Here and for a recovery, what nobody knows goes by the
  * effect that the message was claimed under, whatever the consumer's is now. */
-void semel__live_finish(const struct semel_policy *policy, const struct semel_live *before,
-                        const struct semel_ending *ending, int64_t now_us, struct semel_random *rng,
-                        struct semel_live *ret);
+void semel__progress_finish(const struct semel_policy *policy, const struct semel_progress *before,
+                            const struct semel_ending *ending, int64_t now_us, struct semel_random *rng,
+                            struct semel_progress *ret);
 /* A lease that ran out (I7). */
-void semel__live_recover(const struct semel_policy *policy, const struct semel_live *before, int64_t now_us,
-                         struct semel_random *rng, struct semel_live *ret);
+void semel__progress_recover(const struct semel_policy *policy, const struct semel_progress *before, int64_t now_us,
+                             struct semel_random *rng, struct semel_progress *ret);
 /* Given back before it ran: the attempt does not count. */
-void semel__live_release(const struct semel_live *before, int64_t now_us, struct semel_live *ret);
+void semel__progress_release(const struct semel_progress *before, int64_t now_us, struct semel_progress *ret);
 /* Dead, quarantined or unknown (not done) to failed, due now, with a new budget of attempts (P41). */
-void semel__live_retry(const struct semel_live *before, int64_t now_us, struct semel_live *ret);
+void semel__progress_retry(const struct semel_progress *before, int64_t now_us, struct semel_progress *ret);
 /* Dead of a gap to waiting, due now: its place is judged again. */
-void semel__live_rejudge(const struct semel_live *before, int64_t now_us, struct semel_live *ret);
+void semel__progress_rejudge(const struct semel_progress *before, int64_t now_us, struct semel_progress *ret);
 /* An operator's or a reconcile's word: completed. */
-void semel__live_resolve(const struct semel_live *before, struct semel_str outcome, int64_t now_us,
-                         struct semel_live *ret);
+void semel__progress_resolve(const struct semel_progress *before, struct semel_str outcome, int64_t now_us,
+                             struct semel_progress *ret);
 /* Skipped: rejected, with the class `discarded`. */
-void semel__live_discard(const struct semel_live *before, struct semel_str reason, int64_t now_us,
-                         struct semel_live *ret);
+void semel__progress_discard(const struct semel_progress *before, struct semel_str reason, int64_t now_us,
+                             struct semel_progress *ret);
 
 /* Does a payload that comes now stay after a move to `state`? One that is stored already goes only when the row becomes
  * final, whatever the policy says by then. */

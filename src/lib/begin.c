@@ -100,9 +100,9 @@ static semel_status claim(struct semel *s, const struct semel__msg *msg, struct 
         semel__show_settled(&settled, ret);
         return status;
     }
-    held->token = lease.live.lease_token;
+    held->token = lease.progress.lease_token;
     held->number = ++s->begins;
-    held->attempt = lease.live.attempts;
+    held->attempt = lease.progress.attempts;
     status = semel__hold(s, held, err);
     if (status != SEMEL_OK) { /* the transaction has failed, and the claim goes with it */
         semel__free(held);
@@ -193,7 +193,7 @@ static semel_status end(struct semel *s, struct held *held, const struct semel_r
                         const struct semel__msg *brought, const struct semel_ending *ending, struct semel_verdict *ret,
                         struct semel_error *err)
 {
-    struct semel_lease lease = {.live = row->live, .arrival = row->arrival};
+    struct semel_lease lease = {.progress = row->progress, .arrival = row->arrival};
     semel__row_msg(row, &lease.msg);
     add_payload(row, brought, &lease.msg);
     semel_status status = semel__lease_finish(&s->inbox, &lease, ending, 1, err);
@@ -205,13 +205,13 @@ static semel_status end(struct semel *s, struct held *held, const struct semel_r
         return status;
     note_end(s, held);
     bool kept = row->kept ||
-                (semel__str_given(lease.msg.payload) && semel__payload_stays(&s->policy, lease.live.state));
-    struct semel_settled settled = {.act = semel__act_for(lease.live.state, kept),
-                                    .why = lease.live.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW,
-                                    .state = lease.live.state,
-                                    .attempt = lease.live.attempts,
-                                    .due_us = lease.live.due_us,
-                                    .cls = lease.live.error_class};
+                (semel__str_given(lease.msg.payload) && semel__payload_stays(&s->policy, lease.progress.state));
+    struct semel_settled settled = {.act = semel__act_for(lease.progress.state, kept),
+                                    .why = lease.progress.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW,
+                                    .state = lease.progress.state,
+                                    .attempt = lease.progress.attempts,
+                                    .due_us = lease.progress.due_us,
+                                    .cls = lease.progress.error_class};
     semel__show_settled(&settled, ret);
     return SEMEL_OK;
 }

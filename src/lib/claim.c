@@ -30,8 +30,8 @@ static void remember(struct semel *s, const struct semel_lease *lease)
     struct held *held = semel__held_room(&s->claims) ? semel__held_new(s->policy.consumer, &lease->msg) : NULL;
     if (held == NULL)
         return;
-    held->token = lease->live.lease_token;
-    held->attempt = lease->live.attempts;
+    held->token = lease->progress.lease_token;
+    held->attempt = lease->progress.attempts;
     semel__held_add(&s->claims, held);
 }
 
@@ -113,11 +113,11 @@ static semel_status lease_of(struct semel *s, int64_t token, struct semel_lease 
     *ret = (struct semel_lease){0};
     const struct held *held = semel__held_by_token(&s->claims, token);
     if (n == 1 && held != NULL &&
-        (!semel__held_is(held, &rows[0]) || !semel__str_eq(rows[0].live.lease_owner, semel__str(s->owner))))
+        (!semel__held_is(held, &rows[0]) || !semel__str_eq(rows[0].progress.lease_owner, semel__str(s->owner))))
         return stale(token, err); /* our claim was rolled back, and the row is somebody else's */
     if (n == 1) {
         semel__row_msg(&rows[0], &ret->msg);
-        ret->live = rows[0].live;
+        ret->progress = rows[0].progress;
         ret->arrival = rows[0].arrival;
         return semel__use_consumer(s, rows[0].consumer, err);
     }
@@ -126,7 +126,9 @@ static semel_status lease_of(struct semel *s, int64_t token, struct semel_lease 
     semel__msg_init(&ret->msg);
     ret->msg.source = held->source;
     ret->msg.id = held->id;
-    ret->live = (struct semel_live){.state = SEMEL_STATE_PROCESSING, .attempts = held->attempt, .lease_token = token};
+    ret->progress = (struct semel_progress){.state = SEMEL_STATE_PROCESSING,
+                                            .attempts = held->attempt,
+                                            .lease_token = token};
     status = semel__use_consumer(s, held->consumer, err);
     *ret_known = status == SEMEL_OK;
     return status == SEMEL_OK ? stale(token, err) : status;

@@ -300,12 +300,12 @@ void semel__show_lease(const struct semel_lease *lease, struct semel_verdict *re
 {
     semel_verdict_init(ret);
     ret->act = SEMEL_RUN;
-    ret->why = lease->live.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW;
+    ret->why = lease->progress.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW;
     ret->state = SEMEL_STATE_PROCESSING;
-    ret->attempt = lease->live.attempts;
-    ret->token = lease->live.lease_token;
-    ret->lease_until_us = lease->live.lease_until_us;
-    ret->cls = lease->live.error_class;
+    ret->attempt = lease->progress.attempts;
+    ret->token = lease->progress.lease_token;
+    ret->lease_until_us = lease->progress.lease_until_us;
+    ret->cls = lease->progress.error_class;
 }
 
 bool semel__clean_text(struct semel_arena *arena, struct semel_str text, struct semel_str *ret)

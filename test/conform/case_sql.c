@@ -86,7 +86,7 @@ static const char *handler_outcome(const struct sql_door *door)
 static struct sql_told ask(struct sql_door *door, bool claim)
 {
     struct engine *engine = door->engine;
-    int before = engine->there ? engine->before.live.attempts : 0;
+    int before = engine->there ? engine->before.progress.attempts : 0;
     struct sql_told told;
 
     exec(door, door->words->begin);
@@ -204,7 +204,7 @@ static void deliver_leased(struct sql_door *door)
 static void end_lease(struct sql_door *door)
 {
     const struct case_when *when = &door->engine->kase->when;
-    int64_t token = door->engine->before.live.lease_token;
+    int64_t token = door->engine->before.progress.lease_token;
 
     if (when->token == TOKEN_STALE) {
         token = case_stale_token(door->engine->kase, &door->engine->policy);
@@ -242,7 +242,7 @@ void case_sql_happen(struct sql_door *door)
     const struct engine *engine = door->engine;
     const struct case_when *when = &engine->kase->when;
     bool leased = engine->policy.effect != SEMEL_EFFECT_ATOMIC || (when->delivery != UNSAID && when->delivery > 1) ||
-                  (engine->there && engine->before.live.alone);
+                  (engine->there && engine->before.progress.alone);
     struct semel_str change;
 
     switch ((enum case_op)when->op) {

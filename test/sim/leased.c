@@ -121,8 +121,8 @@ static struct sim_slot *slot_fill(struct sim_actor *actor, const struct semel_le
     while (slot->state != SIM_SLOT_FREE)
         slot++;
     slot->lease = *lease;
-    slot->lease.live.error_text = slot->lease.live.outcome = (struct semel_str){0};
-    slot->lease.live.lease_owner = semel__str(actor->owner);
+    slot->lease.progress.error_text = slot->lease.progress.outcome = (struct semel_str){0};
+    slot->lease.progress.lease_owner = semel__str(actor->owner);
     slot->renew_us = steady_us(actor->world) + actor->policy.lease_us / 3;
     slot->state = SIM_SLOT_UNTOUCHED;
     if (!semel__msg_copy(&slot->arena, &lease->msg, &slot->lease.msg))
@@ -175,8 +175,8 @@ static void check_renewed(struct sim_actor *actor, const struct some *some)
         world->counts[some->leases[i].lost ? SIM_LOST_LEASES : SIM_RENEWED]++;
         if (!certain || some->leases[i].lost)
             continue;
-        if (event->state != SEMEL_STATE_PROCESSING || event->token != some->leases[i].live.lease_token ||
-            event->lease_until_us != some->leases[i].live.lease_until_us ||
+        if (event->state != SEMEL_STATE_PROCESSING || event->token != some->leases[i].progress.lease_token ||
+            event->lease_until_us != some->leases[i].progress.lease_until_us ||
             event->lease_until_us < some->now_us + actor->policy.lease_us)
             sim_broken(world, "a renewed lease is prolonged", "event %d has its lease until %lld", event->n,
                        (long long)event->lease_until_us);
@@ -193,7 +193,7 @@ static void check_released(struct sim_actor *actor, const struct some *some)
         world->counts[some->leases[i].lost ? SIM_LOST_LEASES : SIM_RELEASED]++;
         if (!certain || some->leases[i].lost)
             continue;
-        if (event->attempts != some->leases[i].live.attempts - 1 ||
+        if (event->attempts != some->leases[i].progress.attempts - 1 ||
             (event->state != SEMEL_STATE_WAITING && event->state != SEMEL_STATE_FAILED))
             sim_broken(world, "what is given back counts no attempt", "event %d is %s after %d attempts", event->n,
                        semel__state_name(event->state), event->attempts);
@@ -202,7 +202,7 @@ static void check_released(struct sim_actor *actor, const struct some *some)
 
 static bool fits(const struct sim_actor *actor, const struct semel_lease *lease, enum semel_result result)
 {
-    enum semel_state state = lease->live.state;
+    enum semel_state state = lease->progress.state;
     bool tried = state == SEMEL_STATE_FAILED || state == SEMEL_STATE_DEAD;
 
     switch (result) {
@@ -211,7 +211,7 @@ static bool fits(const struct sim_actor *actor, const struct semel_lease *lease,
     case SEMEL_REJECTED:
         return state == SEMEL_STATE_REJECTED;
     case SEMEL_MAYBE:
-        return semel__effect_of(&actor->policy, lease->live.lease_token) == SEMEL_EFFECT_KEYED &&
+        return semel__effect_of(&actor->policy, lease->progress.lease_token) == SEMEL_EFFECT_KEYED &&
                        actor->policy.effect == SEMEL_EFFECT_KEYED
                    ? tried
                    : state == SEMEL_STATE_UNKNOWN;
@@ -233,10 +233,10 @@ static void check_finished(struct sim_actor *actor, const struct some *some)
         if (some->leases[i].lost)
             continue;
         if (!fits(actor, &some->leases[i], some->endings[i].result) ||
-            (certain && event->there && event->state != some->leases[i].live.state))
+            (certain && event->there && event->state != some->leases[i].progress.state))
             sim_broken(world, "an end is what it was said to be", "event %d: %s, and it is said to be %s and is %s",
                        event->n, semel__result_name(some->endings[i].result),
-                       semel__state_name(some->leases[i].live.state), semel__state_name(event->state));
+                       semel__state_name(some->leases[i].progress.state), semel__state_name(event->state));
     }
 }
 
@@ -354,7 +354,7 @@ static void renew(struct sim_actor *actor)
         check_renewed(actor, &some);
     for (size_t i = 0; i < some.n; i++) {
         some.which[i]->renew_us = steady_us(world) + actor->policy.lease_us / (status == SEMEL_OK ? 3 : 10);
-        some.which[i]->lease.live.lease_until_us = some.leases[i].live.lease_until_us;
+        some.which[i]->lease.progress.lease_until_us = some.leases[i].progress.lease_until_us;
         some.which[i]->lease.lost = some.leases[i].lost;
     }
 }
@@ -375,7 +375,7 @@ static void settle(struct sim_actor *actor)
             check_finished(actor, &some);
     }
     for (size_t i = 0; i < some.n; i++) {
-        if (status != SEMEL_OK && !some.leases[i].lost && some.leases[i].live.state == SEMEL_STATE_PROCESSING)
+        if (status != SEMEL_OK && !some.leases[i].lost && some.leases[i].progress.state == SEMEL_STATE_PROCESSING)
             world->counts[SIM_HELD_OVER]++;
         else
             slot_free(some.which[i]);
