@@ -393,10 +393,10 @@ semel_status semel_store_audit(struct semel_store *store, const struct semel_aud
 
 /* ---- consumers ----------------------------------------------------------------------------------- */
 
-void semel_store_ahead(struct semel_store *store, struct semel_str consumer)
+void semel_store_begin_early(struct semel_store *store, struct semel_str consumer)
 {
-    if (store->ops->ahead != NULL && !store->in_tx && !store->joining)
-        store->ops->ahead(store, consumer);
+    if (store->ops->begin_early != NULL && !store->in_tx && !store->joining)
+        store->ops->begin_early(store, consumer);
 }
 
 semel_status semel_store_consumer_get(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,

@@ -391,7 +391,7 @@ struct semel_store_ops {
     bool (*busy)(struct semel_store *store);
     /* NULL, or: a transaction of our own for this consumer will follow soon, and perhaps consumer_get before it. The
      * driver may begin it now and wait for the answer later. No consumer: it will not follow after all. */
-    void (*ahead)(struct semel_store *store, struct semel_str consumer);
+    void (*begin_early)(struct semel_store *store, struct semel_str consumer);
     /* The settings of a consumer (consumer.h); not given: none are stored. Needs no transaction. */
     semel_status (*consumer_get)(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
                                  struct semel_str *ret_settings, struct semel_error *err);
@@ -494,7 +494,7 @@ semel_status semel_store_outbox_put(struct semel_store *store, const struct seme
 semel_status semel_store_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
                                struct semel_error *err);
 bool semel_store_busy(struct semel_store *store);
-void semel_store_ahead(struct semel_store *store, struct semel_str consumer);
+void semel_store_begin_early(struct semel_store *store, struct semel_str consumer);
 semel_status semel_store_consumer_get(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
                                       struct semel_str *ret_settings, struct semel_error *err);
 semel_status semel_store_consumer_put(struct semel_store *store, struct semel_str consumer, struct semel_str settings,

@@ -388,7 +388,7 @@ static semel_status use_settings(struct semel *s, struct semel_str settings, str
     return semel__consumer_use(consumer_of(s), settings, &s->policy, &s->order_said, err);
 }
 
-semel_status semel__use_consumer_ahead(struct semel *s, struct semel_str consumer, bool *ret_assumed,
+semel_status semel__use_consumer_early(struct semel *s, struct semel_str consumer, bool *ret_assumed,
                                        struct semel_error *err)
 {
     semel_status status = semel__check_str("consumer", consumer, err);
@@ -398,7 +398,7 @@ semel_status semel__use_consumer_ahead(struct semel *s, struct semel_str consume
         return status;
     memcpy(s->consumer, consumer.p, consumer.n);
     s->consumer[consumer.n] = '\0';
-    semel_store_ahead(s->store, consumer_of(s));
+    semel_store_begin_early(s->store, consumer_of(s));
     *ret_assumed = strcmp(s->known_consumer, s->consumer) == 0;
     if (*ret_assumed)
         return use_settings(s, semel__buf_str(&s->known), err);

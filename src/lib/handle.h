@@ -95,7 +95,7 @@ semel_status semel__commit(struct semel *s, struct semel_error *err);
 semel_status semel__use_consumer(struct semel *s, struct semel_str consumer, struct semel_error *err);
 /* The same for a batch of our own, which may begin with what was read for the batch before: then the settings are asked
  * for meanwhile, and semel__consumer_same says whether they were right; if not, s->policy is what they are now. */
-semel_status semel__use_consumer_ahead(struct semel *s, struct semel_str consumer, bool *ret_assumed,
+semel_status semel__use_consumer_early(struct semel *s, struct semel_str consumer, bool *ret_assumed,
                                        struct semel_error *err);
 semel_status semel__consumer_same(struct semel *s, bool *ret_same, struct semel_error *err);
 /* A lease for this call alone; 0: the consumer's. */

@@ -173,7 +173,7 @@ static semel_status prepare(struct run *run, const struct semel_msg *msgs, size_
     bool assumed, same = false;
     semel_status status = semel__check_consumer(msgs, err);
     if (status == SEMEL_OK)
-        status = semel__use_consumer_ahead(s, msgs[0].consumer, &assumed, err);
+        status = semel__use_consumer_early(s, msgs[0].consumer, &assumed, err);
     if (status != SEMEL_OK)
         return at_place(0, status, err);
     status = take_batch(s, msgs, n, all, err);
@@ -208,7 +208,7 @@ static semel_status process(struct run *run, const struct semel_msg *msgs, size_
         for (size_t i = 0; i < n; i++)
             semel__show_settled(&settled[i], &ret[i]);
     }
-    semel_store_ahead(s->store, (struct semel_str){0}); /* if it was not needed after all */
+    semel_store_begin_early(s->store, (struct semel_str){0}); /* if it was not needed after all */
     return status;
 }
 
