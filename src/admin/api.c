@@ -462,7 +462,7 @@ static void get_groups(struct task *t)
     answer(t, 200);
 }
 
-static void tell_none(struct task *t, struct semel_str source)
+static void report_none(struct task *t, struct semel_str source)
 {
     struct semel_buf text;
     semel__buf_init(&text, SEMEL_EXPLAIN_MAX);
@@ -475,7 +475,7 @@ static void tell_none(struct task *t, struct semel_str source)
     semel__buf_done(&text);
 }
 
-static void tell_damaged(struct task *t, struct semel_str source)
+static void report_damaged(struct task *t, struct semel_str source)
 {
     struct semel_buf why, next;
     semel__buf_init(&why, SEMEL_EXPLAIN_MAX);
@@ -506,13 +506,13 @@ static struct semel_row *find(struct task *t, bool with_payload)
     case SEMEL_FOUND:
         return &found.rows[0];
     case SEMEL_FOUND_NONE:
-        tell_none(t, source);
+        report_none(t, source);
         break;
     case SEMEL_FOUND_SEVERAL:
         semel__http_refuse(t->x, 409, "it is the id of %zu messages of this consumer: add ?source=", found.n);
         break;
     case SEMEL_FOUND_DAMAGED:
-        tell_damaged(t, source);
+        report_damaged(t, source);
         break;
     }
     return NULL;
@@ -562,7 +562,7 @@ static void command(struct task *t, enum semel_command_kind kind)
     struct semel_instruction given = {.kind = kind};
     struct semel_str who = {0};
     struct semel_error err = {0};
-    struct semel_told told;
+    struct semel_report report;
     bool dry = false;
     const struct member members[] = {{"reason", TEXT, &given.reason},
                                      {"dry_run", FLAG, &dry},
@@ -577,16 +577,16 @@ static void command(struct task *t, enum semel_command_kind kind)
         semel__http_refuse(t->x, 400, "%s", err.text);
         return;
     }
-    if (status == SEMEL_OK && (told.row = find(t, false)) == NULL)
+    if (status == SEMEL_OK && (report.row = find(t, false)) == NULL)
         return;
     if (status == SEMEL_OK)
-        status = semel__ops_command(t->ops, &given, told.row, dry, &told.answer, &err);
+        status = semel__ops_command(t->ops, &given, report.row, dry, &report.answer, &err);
     if (status != SEMEL_OK) {
         fail(t, status, &err);
         return;
     }
-    semel__ops_json_answer(semel__http_body(t->x), &told);
-    answer(t, answer_status(&told.answer));
+    semel__ops_json_answer(semel__http_body(t->x), &report);
+    answer(t, answer_status(&report.answer));
 }
 
 static void post_retry(struct task *t)

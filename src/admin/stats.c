@@ -300,8 +300,8 @@ static bool ran(const struct semel_settled *settled)
     return settled->why == SEMEL_WHY_NEW || settled->why == SEMEL_WHY_RETRIED;
 }
 
-void semel__stats_told(struct semel_worker_stats *worker, const struct semel__msg *msgs,
-                       const struct semel_settled *settled, size_t n, int64_t took_us)
+void semel__stats_report(struct semel_worker_stats *worker, const struct semel__msg *msgs,
+                         const struct semel_settled *settled, size_t n, int64_t took_us)
 {
     struct semel_route_stats *route = worker->route;
     int64_t now_us = semel__now(&semel__clock_real);
@@ -396,7 +396,7 @@ void semel__stats_source_up(struct semel_route_stats *route, bool up)
     semel__count(route->source_lost, before && !up ? 1 : 0);
 }
 
-static double told(int64_t value)
+static double known(int64_t value)
 {
     return value < 0 ? (double)NAN : (double)value;
 }
@@ -405,9 +405,9 @@ void semel__stats_source(struct semel_route_stats *route, size_t in_flight, int6
                          int64_t stopped)
 {
     semel__gauge_set(route->in_flight, (double)in_flight);
-    semel__gauge_set(one(route, SEMEL_FAMILY_LAG), told(behind));
-    semel__gauge_set(one(route, SEMEL_FAMILY_ASSIGNED), told(assigned));
-    semel__gauge_set(one(route, SEMEL_FAMILY_STOPPED), told(stopped));
+    semel__gauge_set(one(route, SEMEL_FAMILY_LAG), known(behind));
+    semel__gauge_set(one(route, SEMEL_FAMILY_ASSIGNED), known(assigned));
+    semel__gauge_set(one(route, SEMEL_FAMILY_STOPPED), known(stopped));
 }
 
 void semel__stats_look(struct semel_route_stats *route, const struct semel_count *counts, size_t n, int64_t now_us)

@@ -27,8 +27,8 @@ struct semel_route_stats *semel__stats_route(struct semel_stats *stats, struct s
 struct semel_worker_stats *semel__stats_worker(struct semel_route_stats *route);
 
 /* A batch was decided: what came of each message, by why, type and source; took_us from its delivery to the commit. */
-void semel__stats_told(struct semel_worker_stats *worker, const struct semel__msg *msgs,
-                       const struct semel_settled *settled, size_t n, int64_t took_us);
+void semel__stats_report(struct semel_worker_stats *worker, const struct semel__msg *msgs,
+                         const struct semel_settled *settled, size_t n, int64_t took_us);
 /* What the inbox has counted since the last time: done, failed (by class as well), recovered, purged, fenced, cuts,
  * transactions ... Its alerts are counted by semel__stats_alert, not here. */
 void semel__stats_counts(struct semel_worker_stats *worker, const struct semel_counts *now);

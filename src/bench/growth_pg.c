@@ -226,7 +226,7 @@ static semel_status repeat(struct growth *g, struct growth_lane *lane, struct gr
     return status;
 }
 
-static void tell(const struct growth *g, int64_t step, const char *doing)
+static void report_step(const struct growth *g, int64_t step, const char *doing)
 {
     if (g->options->progress != NULL)
         g->options->progress(g->options->ctx, step, doing);
@@ -239,7 +239,7 @@ static semel_status run_step(struct growth *g, int64_t number, struct growth_ste
     semel_status status = SEMEL_OK;
     const int64_t rows = number * g->options->rows / g->options->steps;
     const int64_t goal = (rows + g->options->batch - 1) / g->options->batch;
-    tell(g, number, "filling");
+    report_step(g, number, "filling");
     for (bool more = true; more && status == SEMEL_OK && !growth_stopped(g);) {
         more = false;
         for (enum bench_ids ids = BENCH_ORDERED; status == SEMEL_OK && ids < BENCH_IDS; ids++) {
@@ -249,7 +249,7 @@ static semel_status run_step(struct growth *g, int64_t number, struct growth_ste
             more = more || lane->batches < goal;
         }
     }
-    tell(g, number, "duplicates");
+    report_step(g, number, "duplicates");
     for (enum bench_ids ids = BENCH_ORDERED; status == SEMEL_OK && ids < BENCH_IDS; ids++) {
         int64_t messages = taken[ids].batches * g->options->batch;
         steps[ids].rows = g->lanes[ids].batches * g->options->batch;
@@ -428,11 +428,11 @@ static semel_status start(struct growth *g, const struct growth_lane *lane, pid_
 
 static semel_status finish(pid_t pid, int fd, struct report *report, struct semel_error *err)
 {
-    bool told = bench_pg_read(fd, report, sizeof *report);
+    bool complete = bench_pg_read(fd, report, sizeof *report);
     close(fd);
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
         ;
-    if (!told)
+    if (!complete)
         return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "the process that purges has died");
     if (report->status != SEMEL_OK)
         *err = report->err;
@@ -499,7 +499,7 @@ static semel_status measure(struct growth *g, struct growth_result *ret, struct 
     if (status == SEMEL_OK)
         status = run_steps(g, ret, err);
     for (enum bench_ids ids = BENCH_ORDERED; status == SEMEL_OK && ids < BENCH_IDS && !growth_stopped(g); ids++) {
-        tell(g, g->options->steps, "purging");
+        report_step(g, g->options->steps, "purging");
         status = growth_purge(g, &g->lanes[ids], &ret->purges[ids], err);
     }
     for (enum bench_ids ids = BENCH_ORDERED; status == SEMEL_OK && ids < BENCH_IDS && !growth_stopped(g); ids++)

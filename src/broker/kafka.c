@@ -1356,7 +1356,7 @@ static semel_status take(struct kafka *kafka, size_t max, struct semel_arena *ar
 }
 
 /* Dead, or an error that has not been told. */
-static semel_status tell(struct kafka *kafka, struct semel_error *err)
+static semel_status report(struct kafka *kafka, struct semel_error *err)
 {
     if (kafka->dead || !kafka->noted)
         return ready(kafka, err);
@@ -1394,7 +1394,7 @@ static semel_status kafka_poll(struct semel_broker *broker, size_t max, int wait
     serve(kafka, 0);
     for (;;) {
         int left_ms;
-        status = tell(kafka, err);
+        status = report(kafka, err);
         if (status == SEMEL_OK)
             status = take(kafka, max < POLL_MAX ? max : POLL_MAX, arena, &deliveries, &n, err);
         left_ms = kafka_left_ms(from_us, wait_ms);

@@ -70,7 +70,7 @@ struct semel_kafka_topic {
     const char *topic; /* of the options, NUL-terminated */
     bool exists;
     int partitions;
-    bool told;                             /* they let us see its settings; if not, those below are not known */
+    bool visible;                          /* they let us see its settings; if not, those below are not known */
     bool deletes;                          /* cleanup.policy: what is old or too much is deleted ... */
     bool compacts;                         /* ... or only the last record of each key is kept, or both */
     int64_t retention_ms, retention_bytes; /* a partition's; -1: no bound; SEMEL_NONE: not told */

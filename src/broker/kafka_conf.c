@@ -799,7 +799,7 @@ static void read_resource(const rd_kafka_ConfigResource_t *resource, struct seme
     for (size_t i = 0; i < n; i++) {
         if (strcmp(topics[i].topic, name) != 0)
             continue;
-        topics[i].told = true;
+        topics[i].visible = true;
         for (size_t j = 0; j < n_entries; j++)
             read_entry(entries[j], &topics[i]);
     }

@@ -261,7 +261,7 @@ static void inspect_topic(const struct semel_kafka_topic *topic, const struct se
         return;
     }
     found(inspector, SEMEL_FINDING_OK, there, "%d partition%s", topic->partitions, topic->partitions == 1 ? "" : "s");
-    if (!topic->told || (topic->deletes && topic->retention_ms == SEMEL_NONE))
+    if (!topic->visible || (topic->deletes && topic->retention_ms == SEMEL_NONE))
         found(inspector, SEMEL_FINDING_WARNING, keeps,
               "the servers do not tell it (DescribeConfigs on the topic must be allowed): horizon.broker is believed");
     else if (!topic->deletes)

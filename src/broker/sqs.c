@@ -988,7 +988,7 @@ static semel_status take(struct sqs *sqs, size_t max, struct semel_arena *arena,
     return SEMEL_OK;
 }
 
-static semel_status tell(struct sqs *sqs, struct semel_error *err)
+static semel_status report(struct sqs *sqs, struct semel_error *err)
 {
     sqs->fresh = false;
     if (err != NULL)
@@ -1015,7 +1015,7 @@ static semel_status sqs_poll(struct semel_broker *broker, size_t max, int wait_m
         status = take(sqs, max, arena, deliveries, &n, err);
         over = now(sqs) >= until_us;
         if (status == SEMEL_OK && n == 0 && (sqs->fresh || (over && sqs->failing)))
-            status = tell(sqs, err);
+            status = report(sqs, err);
         if (status != SEMEL_OK || n > 0 || over)
             break;
         wait_for_work(sqs, until_us);

@@ -266,7 +266,7 @@ static void on_event(struct builder *b, struct fy_event *event)
 /* ---- all of them --------------------------------------------------------------------------------- */
 
 /* What the library said first; of a wrong %YAML it says nothing. */
-static void tell_library(struct builder *b, struct fy_diag *diag)
+static void report_library(struct builder *b, struct fy_diag *diag)
 {
     void *at = NULL;
     const struct fy_diag_error *error = fy_diag_errors_iterate(diag, &at);
@@ -298,7 +298,7 @@ static void parse(struct builder *b, struct fy_parser *parser, struct fy_diag *d
     }
     if (!b->over && !b->r->failed && fy_parser_get_stream_error(parser)) {
         b->over = true;
-        tell_library(b, diag);
+        report_library(b, diag);
     }
 }
 
@@ -764,7 +764,7 @@ static char *choose_handler(size_t chosen, struct semel_do *at)
 
 static void choose(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
-    const struct conf_node *teller = NULL;
+    const struct conf_node *kind = NULL;
     size_t chosen = 0;
     bool ok = true;
     if (node->shape != CONF_MAPPING || node->first == NULL) {
@@ -773,20 +773,20 @@ static void choose(struct conf_reader *r, const struct semel_setting_spec *s, st
     }
     for (const struct conf_node *child = node->first; child != NULL; child = child->next) {
         size_t i = choice_of(s, child->key);
-        if (semel__conf_choice(s, i) == NULL || (teller != NULL && i == chosen))
+        if (semel__conf_choice(s, i) == NULL || (kind != NULL && i == chosen))
             continue;
-        if (teller != NULL) {
+        if (kind != NULL) {
             semel__conf_wrong(r, child->key_place, "%s is of two kinds, %s and %s; one of them is right", r->path,
                               semel__conf_choice(s, chosen)->name, semel__conf_choice(s, i)->name);
             ok = false;
         } else {
-            teller = child;
+            kind = child;
             chosen = i;
         }
     }
-    if (teller == NULL)
+    if (kind == NULL)
         not_chosen(r, s, node);
-    if (teller == NULL || !ok)
+    if (kind == NULL || !ok)
         return;
     char *options = s->kind == SEMEL_SETTING_SOURCE ? choose_source(r, chosen, at) : choose_handler(chosen, at);
     if (options != NULL)

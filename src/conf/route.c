@@ -164,7 +164,7 @@ static struct conf_said *said_as(struct conf_reader *r, struct semel_str member)
 }
 
 /* "retry.max is 0; it must be a whole number, 1 to 1000". The one to blame is bad afterwards. */
-static bool tell(struct conf_reader *r, const struct conf_node *route, const struct semel_setting_fault *fault)
+static bool report(struct conf_reader *r, const struct conf_node *route, const struct semel_setting_fault *fault)
 {
     char right[RIGHT], is[96];
     struct conf_said *own = fault->member != NULL ? said_as(r, semel__str(fault->member)) : NULL;
@@ -212,7 +212,7 @@ void semel__conf_policy(struct conf_reader *r, struct semel_route *route, const 
                              : semel__policy_try(SEMEL_STR("route"), semel__buf_str(&json), &route->policy, &fault);
         r->failed |= status != SEMEL_OK && status != SEMEL_INVALID;
         if (status == SEMEL_INVALID)
-            more = tell(r, node, &fault);
+            more = report(r, node, &fault);
         if (status == SEMEL_OK)
             r->failed |= !semel__arena_copy(&r->owned->arena, semel__buf_str(&json), &route->settings);
         semel__buf_done(&json);

@@ -206,8 +206,8 @@ static semel_status take_key(struct extraction *x, const struct semel_rule *rule
 }
 
 /* RULE=VALUE, with the whole rule: a header and a property may have the same name. */
-static semel_status tell_apart(struct extraction *x, const struct semel_rule *rule, struct semel_str *value,
-                               struct semel_error *err)
+static semel_status distinguish(struct extraction *x, const struct semel_rule *rule, struct semel_str *value,
+                                struct semel_error *err)
 {
     static const char *const kinds[] = {"", "header:", "property:", "json:", "position", "digest"};
     struct semel_buf buf;
@@ -229,7 +229,7 @@ static semel_status take_business(struct extraction *x, struct semel_error *err)
         struct semel_str value;
         semel_status status = take_key(x, rule, "business key", &value, err);
         if (status == SEMEL_OK && semel__str_given(value) && x->rules->n_business > 1)
-            status = tell_apart(x, rule, &value, err);
+            status = distinguish(x, rule, &value, err);
         if (status != SEMEL_OK)
             return status;
         x->msg->business[x->msg->n_business++] = value;

@@ -47,15 +47,15 @@ static void hold(struct daemon_route *route, const char *why, const char *comman
 
 static void let_run(struct daemon_route *route)
 {
-    bool was_told;
+    bool was_reported;
     pthread_mutex_lock(&route->lock);
-    was_told = route->why_held[0] != '\0';
+    was_reported = route->why_held[0] != '\0';
     route->why_held[0] = '\0';
     pthread_mutex_unlock(&route->lock);
     atomic_store(&route->held, false);
     semel__stats_held(route->stats, false);
     semel__daemon_wake(route, false);
-    if (was_told)
+    if (was_reported)
         SEMEL__LOG(route->daemon->log, SEMEL_LOG_INFO, "route resumes: its settings are stored",
                    SEMEL_F_STR("consumer", route->conf->name));
 }

@@ -52,9 +52,9 @@ static void alerted(void *ctx, enum semel_alert alert, const struct semel__msg *
 static void observed(void *ctx, const struct semel__msg *msgs, const struct semel_settled *settled, size_t n)
 {
     struct daemon_worker *worker = ctx;
-    semel__stats_told(worker->stats, msgs, settled, n,
-                      worker->route->listens ? semel__ingest_age_us(worker->broker)
-                                             : semel__handoff_age_us(worker->broker));
+    semel__stats_report(worker->stats, msgs, settled, n,
+                        worker->route->listens ? semel__ingest_age_us(worker->broker)
+                                               : semel__handoff_age_us(worker->broker));
 }
 
 /* The source thread takes the partition again, or finds that it is not ours. */

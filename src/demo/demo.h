@@ -116,8 +116,8 @@ bool demo_storm_flush(struct demo_storm *storm, struct semel_error *err);
 /* The bodies of a worker process; both return its exit status, and end in peace on SIGTERM. */
 int demo_worker_run(int64_t seed, int64_t number);
 int demo_naive_run(int64_t seed, int64_t number);
-void demo_worker_listen(void); /* for SIGTERM */
-bool demo_worker_told(void);   /* it has come */
+void demo_worker_listen(void);   /* for SIGTERM */
+bool demo_worker_stopping(void); /* it has come */
 semel_status demo_broker_open(struct semel_broker **ret, const char *file, struct semel_error *err);
 
 /* The stores before the first worker starts: tables, accounts, and Semel's settings of the consumer. */

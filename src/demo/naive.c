@@ -175,7 +175,7 @@ static void consume(struct consumer *c)
 {
     struct semel_error err;
 
-    while (!demo_worker_told()) {
+    while (!demo_worker_stopping()) {
         struct semel_delivery *deliveries;
         size_t n = 0;
         semel__arena_reset(&c->arena);
@@ -201,7 +201,7 @@ int demo_naive_run(int64_t seed, int64_t number)
 
     demo_worker_listen();
     semel__arena_init(&c.arena, ARENA_BYTES);
-    for (int i = 0; i < OPEN_TRIES && !opened && !demo_worker_told(); i++) {
+    for (int i = 0; i < OPEN_TRIES && !opened && !demo_worker_stopping(); i++) {
         opened = (c.db != NULL || demo_db_open(demo_files_without.store, DEMO_CREATE, &c.db, &err)) &&
                  demo_db_exec(c.db, settings, &err) &&
                  demo_broker_open(&c.broker, demo_files_without.broker, &err) == SEMEL_OK;
@@ -210,11 +210,11 @@ int demo_naive_run(int64_t seed, int64_t number)
     }
     if (opened)
         consume(&c);
-    else if (!demo_worker_told())
+    else if (!demo_worker_stopping())
         fprintf(stderr, "worker %lld: %s\n", (long long)number, err.text);
     if (c.broker != NULL)
         semel_broker_close(c.broker);
     demo_db_close(c.db);
     semel__arena_done(&c.arena);
-    return opened || demo_worker_told() ? CLI_OK : CLI_STORE;
+    return opened || demo_worker_stopping() ? CLI_OK : CLI_STORE;
 }

@@ -19,7 +19,7 @@
 
 /* RUNS: begun, not ended. ENDED: its end was not told yet. TOLD: its strings live until the next wait. There are twice
  * as many slots as calls may run, so that one is free whenever a call may be started. */
-enum call_state { CALL_FREE, CALL_RUNS, CALL_ENDED, CALL_TOLD };
+enum call_state { CALL_FREE, CALL_RUNS, CALL_ENDED, CALL_REPORTED };
 
 /* ---- signals and time ---- */
 

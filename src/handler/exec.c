@@ -653,7 +653,7 @@ static bool rest(struct exec_caller *exec, int wake_fd, bool at_once)
     return late != 0 || woken != 0;
 }
 
-static size_t tell(struct exec_caller *exec, struct semel_call_end *ret_ends, size_t max)
+static size_t report(struct exec_caller *exec, struct semel_call_end *ret_ends, size_t max)
 {
     size_t n = 0;
     for (size_t i = 0; i < n_calls(exec) && n < max; i++) {
@@ -661,7 +661,7 @@ static size_t tell(struct exec_caller *exec, struct semel_call_end *ret_ends, si
         if (c->state != CALL_ENDED)
             continue;
         ret_ends[n++] = c->end;
-        c->state = CALL_TOLD;
+        c->state = CALL_REPORTED;
     }
     return n;
 }
@@ -674,13 +674,13 @@ static size_t exec_wait(struct semel_caller *caller, int wait_ms, int wake_fd, s
     size_t n;
     semel__pipe_hold(&hold);
     for (size_t i = 0; i < n_calls(exec); i++)
-        if (exec->calls[i].state == CALL_TOLD)
+        if (exec->calls[i].state == CALL_REPORTED)
             forget(&exec->calls[i]);
     reap_lingering(exec);
     semel__timer_set(exec->timer, wait_ms < 0 ? -1 : (int64_t)wait_ms * 1000);
     rest(exec, -1, true); /* those that run are served even where others have ended already */
     for (bool over = wait_ms == 0;; over = rest(exec, wake_fd, false)) {
-        n = tell(exec, ret_ends, max);
+        n = report(exec, ret_ends, max);
         if (n > 0 || over)
             break;
     }

@@ -1019,7 +1019,7 @@ static void collect(struct http_caller *http)
     }
 }
 
-static size_t tell(struct http_caller *http, struct semel_call_end *ret_ends, size_t max)
+static size_t report(struct http_caller *http, struct semel_call_end *ret_ends, size_t max)
 {
     size_t n = 0;
     for (size_t i = 0; i < n_calls(http) && n < max; i++) {
@@ -1027,7 +1027,7 @@ static size_t tell(struct http_caller *http, struct semel_call_end *ret_ends, si
         if (c->state != CALL_ENDED)
             continue;
         ret_ends[n++] = c->end;
-        c->state = CALL_TOLD;
+        c->state = CALL_REPORTED;
     }
     return n;
 }
@@ -1052,14 +1052,14 @@ static size_t http_wait(struct semel_caller *caller, int wait_ms, int wake_fd, s
     size_t n;
     semel__pipe_hold(&hold);
     for (size_t i = 0; i < n_calls(http); i++)
-        if (http->calls[i].state == CALL_TOLD)
+        if (http->calls[i].state == CALL_REPORTED)
             forget(&http->calls[i]);
     semel__timer_set(http->timer, wait_ms < 0 ? -1 : (int64_t)wait_ms * 1000);
     for (bool over = wait_ms == 0;; over = rest(http, wake_fd)) {
         int running;
         curl_multi_perform(http->multi, &running);
         collect(http);
-        n = tell(http, ret_ends, max);
+        n = report(http, ret_ends, max);
         if (n > 0 || over)
             break;
     }

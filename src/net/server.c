@@ -287,7 +287,7 @@ struct peer {
     unsigned serial;  /* of the phase whose timer runs */
     int handles;      /* that are not closed yet */
     bool reading, writing, shut, closing;
-    bool told; /* that there is no room for it */
+    bool refused; /* that there is no room for it */
 };
 
 struct semel_http {
@@ -302,7 +302,7 @@ struct semel_http {
     struct semel_http_listener *listeners;
     struct peer *peers, *oldest; /* linked from the newest to the oldest */
     size_t n_peers, max_peers;   /* as a listener's */
-    size_t n_told;
+    size_t n_refused;
     bool ran, stopping, finished;
     uint64_t stop_at; /* in the loop's time */
     char read_space[SEMEL_CONN_READ], plain_space[SEMEL_CONN_READ];
@@ -445,8 +445,8 @@ static void handle_closed(uv_handle_t *handle)
 /* Its descriptor is closed at once, though its memory goes later. */
 static void uncount(const struct peer *peer)
 {
-    if (peer->told) {
-        peer->http->n_told--;
+    if (peer->refused) {
+        peer->http->n_refused--;
         return;
     }
     peer->http->n_peers--;
@@ -723,7 +723,7 @@ static bool crowded(const struct semel_http_listener *listener)
 static bool may_go(const struct peer *peer, const struct semel_http_listener *listener)
 {
     const struct semel_http_listener *own = peer->listener;
-    if (peer->closing || peer->told || peer->conn == NULL)
+    if (peer->closing || peer->refused || peer->conn == NULL)
         return false;
     return own == listener || (!full_itself(listener) && own->n_peers > own->env.limits.reserve);
 }
@@ -781,16 +781,16 @@ static bool make_room(struct semel_http_listener *listener)
     return true;
 }
 
-static void tell_full(struct peer *peer)
+static void refuse_peer(struct peer *peer)
 {
     report(peer->listener, false, peer);
-    if (peer->tls != NULL || peer->http->n_told == REFUSING) {
+    if (peer->tls != NULL || peer->http->n_refused == REFUSING) {
         peer_close(peer);
         return;
     }
     uncount(peer);
-    peer->told = true;
-    peer->http->n_told++;
+    peer->refused = true;
+    peer->http->n_refused++;
     semel__conn_refuse(peer->conn, 503, "too many connections");
     peer_pump(peer);
 }
@@ -810,7 +810,7 @@ static void peer_accept(uv_stream_t *stream, int status)
     if (uv_accept(stream, &peer->u.stream) < 0 || !peer_connect(peer))
         peer_close(peer);
     else if (!room)
-        tell_full(peer);
+        refuse_peer(peer);
     else
         peer_pump(peer);
 }

@@ -318,7 +318,7 @@ static void advise_head(const struct semel_ops_facts *f, struct semel_buf *next)
     }
 }
 
-static void tell_blocked(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_blocked(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     if (behind_another(f)) {
         semel__buf_addf(why, "It is not running because %s", f->more ? "at least " : "");
@@ -358,7 +358,7 @@ static const char *after_lease(const struct semel_ops_facts *f)
                                                   : "the attempt counts as failed, and it is retried";
 }
 
-static void tell_processing(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_processing(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_progress *progress = &f->row->progress;
     bool over = progress->lease_until_us < f->now_us;
@@ -379,7 +379,7 @@ static void tell_processing(const struct semel_ops_facts *f, struct semel_buf *w
                         after_lease(f));
 }
 
-static void tell_due(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_due(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_row *row = f->row;
     semel__buf_addz(why, "It is due since ");
@@ -398,7 +398,7 @@ static void tell_due(const struct semel_ops_facts *f, struct semel_buf *why, str
     }
 }
 
-static void tell_failed(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_failed(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_progress *progress = &f->row->progress;
     bool ran = used(progress) > 0;
@@ -416,9 +416,9 @@ static void tell_failed(const struct semel_ops_facts *f, struct semel_buf *why, 
         semel__buf_addz(next, "Nothing has to be done.");
         suggest(f, next, f->row, "To have it run at once, with a new budget of attempts", "retry", REASON);
     } else if (behind_another(f) || (ordered(f) && f->open != NULL)) {
-        tell_blocked(f, why, next);
+        explain_blocked(f, why, next);
     } else {
-        tell_due(f, why, next);
+        explain_due(f, why, next);
     }
 }
 
@@ -458,7 +458,7 @@ static const char *after_gap(const struct semel_policy *policy)
     return "";
 }
 
-static void tell_gap(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_gap(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     int64_t due_us = f->row->progress.due_us;
     bool over = due_us == SEMEL_NONE || due_us <= f->now_us;
@@ -474,7 +474,7 @@ static void tell_gap(const struct semel_ops_facts *f, struct semel_buf *why, str
 }
 
 /* It has no place in its order: it waits for the end of another message, which has its business key (A6). */
-static void tell_waiter(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_waiter(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_rival *rival = semel__facts_waiters(f) > 0 ? &f->history->rivals[0] : NULL;
     bool open = rival != NULL && semel__state_unfinished(rival->state);
@@ -503,20 +503,20 @@ static void tell_waiter(const struct semel_ops_facts *f, struct semel_buf *why, 
     suggest(f, next, f->row, "To give this one up", "discard", REASON);
 }
 
-static void tell_waiting(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_waiting(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_progress *progress = &f->row->progress;
     if (progress->error_class == SEMEL_CLASS_GAP)
-        tell_gap(f, why, next);
+        explain_gap(f, why, next);
     else if (semel__progress_waits_for_intent(progress))
-        tell_waiter(f, why, next);
+        explain_waiter(f, why, next);
     else if (progress->due_us == SEMEL_NONE || behind_another(f))
-        tell_blocked(f, why, next);
+        explain_blocked(f, why, next);
     else
-        tell_due(f, why, next);
+        explain_due(f, why, next);
 }
 
-static void tell_unknown(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_unknown(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     semel__buf_addf(why, "It is not running because attempt %d may have had its effect (", f->row->progress.attempts);
     put_error(why, &f->row->progress);
@@ -577,7 +577,7 @@ static void advise_gap(const struct semel_ops_facts *f, struct semel_buf *next)
     semel__buf_done(&missing);
 }
 
-static void tell_dead(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_dead(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_progress *progress = &f->row->progress;
     semel__buf_addz(why, "It is dead: ");
@@ -605,7 +605,7 @@ static void tell_dead(const struct semel_ops_facts *f, struct semel_buf *why, st
     advise_end(f, next);
 }
 
-static void tell_quarantined(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_quarantined(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_row *row = f->row;
     if (row->progress.error_class == SEMEL_CLASS_NO_ID) {
@@ -629,7 +629,7 @@ static void tell_quarantined(const struct semel_ops_facts *f, struct semel_buf *
     suggest(f, next, row, "If it should not", "discard", REASON);
 }
 
-static void tell_rejected(const struct semel_ops_facts *f, struct semel_buf *why)
+static void explain_rejected(const struct semel_ops_facts *f, struct semel_buf *why)
 {
     const struct semel_progress *progress = &f->row->progress;
     const struct semel_act_line *act = last_act(f, "discard");
@@ -651,7 +651,7 @@ static void tell_rejected(const struct semel_ops_facts *f, struct semel_buf *why
     semel__buf_addz(why, "), and that is a final answer.");
 }
 
-static void tell_completed(const struct semel_ops_facts *f, struct semel_buf *why)
+static void explain_completed(const struct semel_ops_facts *f, struct semel_buf *why)
 {
     const struct semel_progress *progress = &f->row->progress;
     const struct semel_act_line *act = last_act(f, "resolve");
@@ -666,7 +666,7 @@ static void tell_completed(const struct semel_ops_facts *f, struct semel_buf *wh
     semel__buf_addz(why, semel__str_given(progress->outcome) ? "; its outcome is kept." : ".");
 }
 
-static void tell_stale(const struct semel_ops_facts *f, struct semel_buf *why)
+static void explain_stale(const struct semel_ops_facts *f, struct semel_buf *why)
 {
     semel__buf_addf(why, "It will not run: it is version %lld of ", (long long)f->row->version);
     put_key(why, f->row);
@@ -681,31 +681,31 @@ void semel__explain(const struct semel_ops_facts *f, struct semel_buf *why, stru
 {
     switch (f->row->progress.state) {
     case SEMEL_STATE_PROCESSING:
-        tell_processing(f, why, next);
+        explain_processing(f, why, next);
         return;
     case SEMEL_STATE_FAILED:
-        tell_failed(f, why, next);
+        explain_failed(f, why, next);
         return;
     case SEMEL_STATE_WAITING:
-        tell_waiting(f, why, next);
+        explain_waiting(f, why, next);
         return;
     case SEMEL_STATE_UNKNOWN:
-        tell_unknown(f, why, next);
+        explain_unknown(f, why, next);
         return;
     case SEMEL_STATE_DEAD:
-        tell_dead(f, why, next);
+        explain_dead(f, why, next);
         return;
     case SEMEL_STATE_QUARANTINED:
-        tell_quarantined(f, why, next);
+        explain_quarantined(f, why, next);
         return;
     case SEMEL_STATE_REJECTED:
-        tell_rejected(f, why);
+        explain_rejected(f, why);
         break;
     case SEMEL_STATE_COMPLETED:
-        tell_completed(f, why);
+        explain_completed(f, why);
         break;
     case SEMEL_STATE_STALE:
-        tell_stale(f, why);
+        explain_stale(f, why);
         break;
     case SEMEL_STATE_PREVENTED:
         semel__buf_addz(why, "It will not run: another message with the same business key came before it, and the "
@@ -734,7 +734,7 @@ static bool by_version(const struct semel_ops_facts *f)
     return f->policy->order == SEMEL_ORDER_VERSION && semel__str_given(f->row->order_key);
 }
 
-static void tell_retry(const struct semel_ops_facts *f, bool force, struct semel_buf *text)
+static void explain_retry(const struct semel_ops_facts *f, bool force, struct semel_buf *text)
 {
     const struct semel_progress *progress = &f->row->progress;
     bool gap = progress->error_class == SEMEL_CLASS_GAP;
@@ -760,7 +760,7 @@ void semel__put_freed(const struct semel_ops_facts *f, struct semel_buf *text)
         text->n = at;
 }
 
-static void tell_discard(const struct semel_ops_facts *f, struct semel_buf *text)
+static void explain_discard(const struct semel_ops_facts *f, struct semel_buf *text)
 {
     semel__buf_addf(text, "is %s: it would be rejected, and never run", semel__state_name(f->row->progress.state));
     semel__put_freed(f, text);
@@ -824,10 +824,10 @@ enum semel_judgement semel__explain_would(const struct semel_ops_facts *f, enum 
         return judged;
     switch (kind) {
     case SEMEL_COMMAND_RETRY:
-        tell_retry(f, force, text);
+        explain_retry(f, force, text);
         break;
     case SEMEL_COMMAND_DISCARD:
-        tell_discard(f, text);
+        explain_discard(f, text);
         break;
     case SEMEL_COMMAND_RESOLVE:
         semel__buf_addf(text, "is %s: it would be completed without being run", semel__state_name(row->progress.state));

@@ -192,26 +192,26 @@ void semel__ops_json_message(struct semel_buf *buf, const struct semel_ops_facts
 
 static void fill_answer(struct semel_object *one, const void *ctx, size_t i)
 {
-    const struct semel_told *told = &((const struct semel_told *)ctx)[i];
-    semel__object_text(one, "id", told->row->id);
-    semel__object_text(one, "consumer", told->row->consumer);
-    semel__object_text(one, "source", told->row->source);
-    semel__object_text(one, "result", semel__str(semel__answer_name(told->answer.kind)));
-    semel__object_text(one, "code", semel__str(semel__judgement_name(told->answer.judged)));
-    semel__object_text(one, "status", state_text(told->answer.state));
-    semel__object_text(one, "text", semel__str(told->answer.text));
+    const struct semel_report *report = &((const struct semel_report *)ctx)[i];
+    semel__object_text(one, "id", report->row->id);
+    semel__object_text(one, "consumer", report->row->consumer);
+    semel__object_text(one, "source", report->row->source);
+    semel__object_text(one, "result", semel__str(semel__answer_name(report->answer.kind)));
+    semel__object_text(one, "code", semel__str(semel__judgement_name(report->answer.judged)));
+    semel__object_text(one, "status", state_text(report->answer.state));
+    semel__object_text(one, "text", semel__str(report->answer.text));
 }
 
-void semel__ops_json_answers(struct semel_buf *buf, const struct semel_told *told, size_t n)
+void semel__ops_json_answers(struct semel_buf *buf, const struct semel_report *report, size_t n)
 {
-    semel__json_put_list(buf, n, fill_answer, told);
+    semel__json_put_list(buf, n, fill_answer, report);
 }
 
-void semel__ops_json_answer(struct semel_buf *buf, const struct semel_told *told)
+void semel__ops_json_answer(struct semel_buf *buf, const struct semel_report *report)
 {
     struct semel_object o;
     semel__object_init(&o);
-    fill_answer(&o, told, 0);
+    fill_answer(&o, report, 0);
     finish(buf, &o);
 }
 

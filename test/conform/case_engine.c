@@ -270,7 +270,7 @@ static void deliver(struct engine *engine)
     msgs[1].version = kase->when.with;
     semel_status status = semel__inbox_process(&engine->inbox, msgs, kase->when.with != UNSAID ? 2 : 1, settled, &err);
     engine->settled = settled[0];
-    engine->state_told = !worldly;
+    engine->state_reported = !worldly;
     if (!worldly)
         expect_ok(engine, status, &err);
     else if (engine->runs > 0 && status == SEMEL_OK)
@@ -593,7 +593,7 @@ static void compare_row(struct engine *engine, struct move *ret_move)
     if (said->token != UNSAID &&
         (after.progress.lease_token == engine->before.progress.lease_token) != (said->token == TOKEN_SAME))
         differ(engine->finding, "token: expected %s", said->token == TOKEN_SAME ? "the same" : "a new one");
-    if (engine->state_told && engine->settled.state != after.progress.state)
+    if (engine->state_reported && engine->settled.state != after.progress.state)
         differ(engine->finding, "the caller was told %s, the row is %s", semel__state_name(engine->settled.state),
                semel__state_name(after.progress.state));
 }

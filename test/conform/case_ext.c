@@ -116,9 +116,9 @@ static void bind_msg(struct sql_door *door, sqlite3_stmt *stmt)
     "AND headers = ?7 AND business_key = ?8 AND order_key = ?9 AND version = ?10 AND fingerprint = ?11 " \
     "AND message_time = ?12 AND delivery = ?13"
 
-static struct sql_told ext_ask(struct sql_door *door, bool claim)
+static struct sql_answer ext_ask(struct sql_door *door, bool claim)
 {
-    struct sql_told told = {.token = 0};
+    struct sql_answer answer = {.token = 0};
     sqlite3_stmt *stmt =
         prepare(door, claim ? "SELECT act, why, attempt, outcome, token FROM semel_inbox_claim WHERE " MSG_ARGS
                             : "SELECT act, why, attempt, outcome "
@@ -127,15 +127,15 @@ static struct sql_told ext_ask(struct sql_door *door, bool claim)
     bind_msg(door, stmt);
     if (step(door, stmt)) {
         struct semel_str outcome = column(stmt, 3);
-        if (!semel__act_parse(column(stmt, 0), &told.act) || !semel__why_parse(column(stmt, 1), &told.why))
+        if (!semel__act_parse(column(stmt, 0), &answer.act) || !semel__why_parse(column(stmt, 1), &answer.why))
             differ(door->engine->finding, "the answer is not an act and a why");
-        told.attempt = sqlite3_column_int64(stmt, 2);
+        answer.attempt = sqlite3_column_int64(stmt, 2);
         snprintf(door->outcome, sizeof door->outcome, "%s", outcome.p != NULL ? outcome.p : "");
         if (claim)
-            told.token = sqlite3_column_int64(stmt, 4);
+            answer.token = sqlite3_column_int64(stmt, 4);
     }
     sqlite3_finalize(stmt);
-    return told;
+    return answer;
 }
 
 static void ext_done(struct sql_door *door, const char *outcome)
@@ -152,14 +152,14 @@ static bool ext_fail(struct sql_door *door, const char *cls, enum semel_act *ret
 {
     sqlite3_stmt *stmt = prepare(door, "SELECT act, status FROM semel_inbox_fail WHERE " MSG_ARGS
                                        " AND class = ?14 AND reason = 'because'");
-    bool told;
+    bool answer;
 
     bind_msg(door, stmt);
     sqlite3_bind_text(stmt, 14, cls, -1, SQLITE_STATIC);
-    told = step(door, stmt) && semel__act_parse(column(stmt, 0), ret_act) &&
-           semel__state_parse(column(stmt, 1), ret_state);
+    answer = step(door, stmt) && semel__act_parse(column(stmt, 0), ret_act) &&
+             semel__state_parse(column(stmt, 1), ret_state);
     sqlite3_finalize(stmt);
-    return told;
+    return answer;
 }
 
 static int64_t ext_end(struct sql_door *door, enum case_op op, int64_t token, const char *result, const char *outcome)

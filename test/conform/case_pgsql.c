@@ -149,9 +149,9 @@ static void take_outcome(struct sql_door *door, struct semel_str outcome)
     door->outcome[n] = '\0';
 }
 
-static struct sql_told pgsql_ask(struct sql_door *door, bool claim)
+static struct sql_answer pgsql_ask(struct sql_door *door, bool claim)
 {
-    struct sql_told told = {.token = 0};
+    struct sql_answer answer = {.token = 0};
     struct args args = {.n = 0};
     PGresult *result;
 
@@ -161,15 +161,16 @@ static struct sql_told pgsql_ask(struct sql_door *door, bool claim)
                          : "SELECT act, why, attempt, outcome FROM semel.inbox_begin(" MSG_ARGS ")",
                    &args);
     if (PQntuples(result) == 1) {
-        if (!semel__act_parse(column(result, 0, 0), &told.act) || !semel__why_parse(column(result, 0, 1), &told.why))
+        if (!semel__act_parse(column(result, 0, 0), &answer.act) ||
+            !semel__why_parse(column(result, 0, 1), &answer.why))
             differ(door->engine->finding, "the answer is not an act and a why");
-        told.attempt = number(result, 0, 2);
+        answer.attempt = number(result, 0, 2);
         take_outcome(door, column(result, 0, 3));
         if (claim)
-            told.token = number(result, 0, 4);
+            answer.token = number(result, 0, 4);
     }
     PQclear(result);
-    return told;
+    return answer;
 }
 
 static void pgsql_done(struct sql_door *door, const char *outcome)
@@ -183,16 +184,16 @@ static bool pgsql_fail(struct sql_door *door, const char *cls, enum semel_act *r
 {
     struct args args = {.n = 0};
     PGresult *result;
-    bool told;
+    bool answer;
 
     add_msg(door, &args);
     add_str(door, &args, semel__str(cls));
     result = query(door,
                    "SELECT act, status FROM semel.inbox_fail(" MSG_ARGS ", class => $13::text, reason => 'because')",
                    &args);
-    told = semel__act_parse(column(result, 0, 0), ret_act) && semel__state_parse(column(result, 0, 1), ret_state);
+    answer = semel__act_parse(column(result, 0, 0), ret_act) && semel__state_parse(column(result, 0, 1), ret_state);
     PQclear(result);
-    return told;
+    return answer;
 }
 
 static int64_t pgsql_end(struct sql_door *door, enum case_op op, int64_t token, const char *name, const char *outcome)

@@ -83,19 +83,23 @@ static const char *handler_outcome(const struct sql_door *door)
     return door->engine->kase->when.outcome == 1 ? "{\"o\":2}" : NULL;
 }
 
-static struct sql_told ask(struct sql_door *door, bool claim)
+static struct sql_answer ask(struct sql_door *door, bool claim)
 {
     struct engine *engine = door->engine;
     int before = engine->there ? engine->before.progress.attempts : 0;
-    struct sql_told told;
+    struct sql_answer answer;
 
     exec(door, door->words->begin);
-    told = door->words->ask(door, claim);
+    answer = door->words->ask(door, claim);
     engine->settled.outcome = semel__str(door->outcome);
-    expect_verdict(engine, told.act == SEMEL_RUN ? SAYS_RUN : told.act == SEMEL_ACK ? SAYS_ACK : SAYS_LATER, told.why);
-    if (told.act == SEMEL_RUN && told.attempt != before + 1)
-        differ(engine->finding, "attempt: the handler was told %lld", (long long)told.attempt);
-    return told;
+    expect_verdict(engine,
+                   answer.act == SEMEL_RUN   ? SAYS_RUN
+                   : answer.act == SEMEL_ACK ? SAYS_ACK
+                                             : SAYS_LATER,
+                   answer.why);
+    if (answer.act == SEMEL_RUN && answer.attempt != before + 1)
+        differ(engine->finding, "attempt: the handler was told %lld", (long long)answer.attempt);
+    return answer;
 }
 
 static void expect_then(struct sql_door *door, enum semel_act act)
@@ -134,12 +138,12 @@ static void say_failed(struct sql_door *door)
         exec(door, "ROLLBACK");
         exec(door, door->words->begin);
     }
-    engine->state_told = door->words->failed(door,
-                                             engine->says == SEMEL_MAYBE
-                                                 ? "unknown"
-                                                 : semel__result_name((enum semel_result)engine->says),
-                                             &act, &engine->settled.state);
-    if (!engine->state_told)
+    engine->state_reported = door->words->failed(door,
+                                                 engine->says == SEMEL_MAYBE
+                                                     ? "unknown"
+                                                     : semel__result_name((enum semel_result)engine->says),
+                                                 &act, &engine->settled.state);
+    if (!engine->state_reported)
         differ(engine->finding, "the answer of fail is not an act and a status");
     exec(door, "COMMIT");
     expect_then(door, act);
@@ -147,10 +151,10 @@ static void say_failed(struct sql_door *door)
 
 static void deliver(struct sql_door *door)
 {
-    struct sql_told told = ask(door, false);
+    struct sql_answer answer = ask(door, false);
 
-    if (told.act != SEMEL_RUN) {
-        end_unrun(door, told.act);
+    if (answer.act != SEMEL_RUN) {
+        end_unrun(door, answer.act);
     } else if (door->engine->says == SEMEL_DONE) {
         say_done(door);
     } else if (door->engine->says < HANDLER_ENVIRONMENT) {
@@ -163,15 +167,15 @@ static void deliver(struct sql_door *door)
 
 /* ---- under a lease -------------------------------------------------------------------------------- */
 
-static struct sql_told claim(struct sql_door *door)
+static struct sql_answer claim(struct sql_door *door)
 {
-    struct sql_told told = ask(door, true);
+    struct sql_answer answer = ask(door, true);
 
-    if (told.act == SEMEL_RUN)
+    if (answer.act == SEMEL_RUN)
         exec(door, "COMMIT");
     else
-        end_unrun(door, told.act);
-    return told;
+        end_unrun(door, answer.act);
+    return answer;
 }
 
 static int64_t end(struct sql_door *door, enum case_op op, int64_t token, int64_t result)
@@ -191,11 +195,11 @@ static void end_as_said(struct sql_door *door, int64_t token, int64_t says)
 
 static void deliver_leased(struct sql_door *door)
 {
-    struct sql_told told = claim(door);
+    struct sql_answer answer = claim(door);
 
-    if (told.act != SEMEL_RUN)
+    if (answer.act != SEMEL_RUN)
         return;
-    end_as_said(door, told.token, door->engine->says);
+    end_as_said(door, answer.token, door->engine->says);
     /* Without a payload only what is done may be acknowledged, which whoever claimed it knows. */
     expect_then(door,
                 door->engine->kase->when.no_payload == 1 && door->engine->says != SEMEL_DONE ? SEMEL_LATER : SEMEL_ACK);

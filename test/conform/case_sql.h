@@ -26,7 +26,7 @@ struct sql_door {
     char outcome[64]; /* what the last answer told a duplicate */
 };
 
-struct sql_told {
+struct sql_answer {
     enum semel_act act;
     enum semel_why why;
     int64_t attempt, token;
@@ -42,7 +42,7 @@ struct sql_words {
     const char *begin; /* a transaction */
     void (*exec)(struct sql_door *door, const char *sql);
     /* In the open transaction: begin, or claim; done; failed (false: the answer was none). */
-    struct sql_told (*ask)(struct sql_door *door, bool claim);
+    struct sql_answer (*ask)(struct sql_door *door, bool claim);
     void (*done)(struct sql_door *door, const char *outcome);
     bool (*failed)(struct sql_door *door, const char *cls, enum semel_act *ret_act, enum semel_state *ret_state);
     /* In a transaction of their own. end: finish, renew or release: SAYS_DONE, SAYS_FENCED, or SAYS_REFUSED where the

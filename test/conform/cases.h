@@ -166,8 +166,8 @@ struct engine {
     struct finding *finding;
     struct semel_settled settled;
     struct semel_str answer;
-    bool state_told; /* settled.state is what the caller was told */
-    bool no_alerts;  /* the door raises none */
+    bool state_reported; /* settled.state is what the caller was told */
+    bool no_alerts;      /* the door raises none */
 };
 typedef void (*case_event)(struct engine *engine);
 void case_run_event(const struct kase *kase, const struct driver *driver, case_event event, struct finding *finding,

@@ -309,14 +309,14 @@ static size_t begin_work(struct sim_actor *actor)
     if (used(actor) < actor->n_slots) {
         semel_status status = semel__pump_take(&actor->pump, world->now_us, (size_t)(actor->n_slots - used(actor)),
                                                &actor->arena, leases, &taken, &err);
-        sim_tell(actor, "take", status, taken, &err);
+        sim_report(actor, "take", status, taken, &err);
         start_all(actor, leases, taken, from_us);
     }
     from_us = steady_us(world);
     if (!actor->dead && used(actor) < actor->n_slots) {
         semel_status status = semel__pump_claim(&actor->pump, world->now_us, (size_t)(actor->n_slots - used(actor)),
                                                 &actor->arena, leases, &claimed, &err);
-        sim_tell(actor, "claim", status, claimed, &err);
+        sim_report(actor, "claim", status, claimed, &err);
         start_all(actor, leases, claimed, from_us);
     }
     world->counts[SIM_TAKEN] += taken;
@@ -349,7 +349,7 @@ static void renew(struct sim_actor *actor)
     if (some.n == 0)
         return;
     semel_status status = semel__pump_renew(&actor->pump, world->now_us, some.leases, some.n, &err);
-    sim_tell(actor, "renew", status, some.n, &err);
+    sim_report(actor, "renew", status, some.n, &err);
     if (status == SEMEL_OK)
         check_renewed(actor, &some);
     for (size_t i = 0; i < some.n; i++) {
@@ -370,7 +370,7 @@ static void settle(struct sim_actor *actor)
     some_of(actor, SIM_SLOT_ENDED, &some);
     if (some.n > 0) {
         status = semel__pump_finish(&actor->pump, world->now_us, some.leases, some.endings, some.n, &err);
-        sim_tell(actor, "finish", status, some.n, &err);
+        sim_report(actor, "finish", status, some.n, &err);
         if (status == SEMEL_OK)
             check_finished(actor, &some);
     }
@@ -384,7 +384,7 @@ static void settle(struct sim_actor *actor)
     if (status != SEMEL_OK || some.n == 0 || actor->dead)
         return;
     status = semel__pump_release(&actor->pump, world->now_us, some.leases, some.n, &err);
-    sim_tell(actor, "release", status, some.n, &err);
+    sim_report(actor, "release", status, some.n, &err);
     if (status != SEMEL_OK)
         return;
     check_released(actor, &some);
@@ -420,7 +420,7 @@ static size_t step(struct sim_actor *actor)
     size_t n = 0;
     semel_status status = semel__pump_step(&actor->pump, actor->world->now_us, &n, &err);
 
-    sim_tell(actor, "step", status, n, &err);
+    sim_report(actor, "step", status, n, &err);
     return n;
 }
 
@@ -436,7 +436,7 @@ void sim_leased_main(void *arg)
         bool goes = sim_settings_round(actor);
         if (goes && !actor->dead) {
             semel_status status = semel__pump_tick(&actor->pump, world->now_us, &ticked, &err);
-            sim_tell(actor, "tick", status, ticked, &err);
+            sim_report(actor, "tick", status, ticked, &err);
         }
         if (goes && !actor->dead)
             begun = actor->policy.effect == SEMEL_EFFECT_ATOMIC ? step(actor) : begin_work(actor);
@@ -462,7 +462,7 @@ static void handle_some(struct sim_actor *actor, struct some *some)
 
     if (sim_chance(world, 300)) {
         semel_status status = semel__lease_renew(&actor->inbox, some->leases, some->n, &err);
-        sim_tell(actor, "renew", status, some->n, &err);
+        sim_report(actor, "renew", status, some->n, &err);
         if (status == SEMEL_OK)
             check_renewed(actor, some);
     }
@@ -470,7 +470,7 @@ static void handle_some(struct sim_actor *actor, struct some *some)
         return;
     some->left = actor->left;
     semel_status status = semel__lease_release(&actor->inbox, some->leases, some->n, &err);
-    sim_tell(actor, "release", status, some->n, &err);
+    sim_report(actor, "release", status, some->n, &err);
     if (status == SEMEL_OK)
         check_released(actor, some);
     some->n = 0;
@@ -484,7 +484,7 @@ static semel_status run_taken(struct sim_actor *actor, size_t *ret_n, struct sem
 
     semel__arena_reset(&actor->arena);
     semel_status status = semel__lease_take(&actor->inbox, (size_t)actor->n_slots, &actor->arena, some.leases, &n, err);
-    sim_tell(actor, "take", status, n, err);
+    sim_report(actor, "take", status, n, err);
     *ret_n = some.n = n;
     some.left = actor->left;
     some.now_us = world->now_us;
@@ -495,7 +495,7 @@ static semel_status run_taken(struct sim_actor *actor, size_t *ret_n, struct sem
         return SEMEL_OK;
     world->counts[SIM_HAND_RUN] += some.n;
     status = semel__lease_run(&actor->inbox, some.leases, some.n, err);
-    sim_tell(actor, "run", status, some.n, err);
+    sim_report(actor, "run", status, some.n, err);
     return status;
 }
 
@@ -512,12 +512,12 @@ void sim_hands_main(void *arg)
         bool goes = sim_settings_round(actor);
         if (goes && !actor->dead) {
             status = semel__pump_step(&actor->pump, world->now_us, &stored, &err);
-            sim_tell(actor, "step", status, stored, &err);
+            sim_report(actor, "step", status, stored, &err);
         }
         world->counts[SIM_PUT] += stored;
         if (goes && !actor->dead) {
             status = semel__pump_tick(&actor->pump, world->now_us, &ticked, &err);
-            sim_tell(actor, "tick", status, ticked, &err);
+            sim_report(actor, "tick", status, ticked, &err);
         }
         if (goes && !actor->dead && !actor->pump.store_down)
             status = run_taken(actor, &run, &err);
