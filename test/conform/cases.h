@@ -167,7 +167,7 @@ struct engine {
     struct semel_settled settled;
     struct semel_str answer;
     bool state_reported; /* settled.state is what the caller was told */
-    bool no_alerts;      /* the door raises none */
+    bool no_alerts;      /* the client raises none */
 };
 typedef void (*case_event)(struct engine *engine);
 void case_run_event(const struct kase *kase, const struct driver *driver, case_event event, struct finding *finding,
