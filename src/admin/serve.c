@@ -12,7 +12,6 @@
 
 #include "admin/api.h"
 #include "admin/ingest.h"
-#include "admin/pull.h"
 #include "admin/serve_private.h"
 #include "base/descriptors.h"
 #include "base/error.h"
@@ -256,11 +255,7 @@ void semel__serve_free(struct semel_serve *serve)
         semel__ingest_free(serve->ingests);
         serve->ingests = next;
     }
-    while (serve->pulls != NULL) {
-        struct semel_pull *next = serve->pulls->next;
-        semel__pull_free(serve->pulls);
-        serve->pulls = next;
-    }
+    semel__pull_free_all(serve->pulls);
     for (size_t i = 0; i < serve->n_listeners; i++)
         semel__free(serve->listeners[i].routes);
     semel__free(serve->listeners);

@@ -7,7 +7,7 @@
 
 #include <poll.h>
 
-#include "admin/pull.h"
+#include "admin/serve_private.h"
 #include "admin/text.h"
 #include "base/json.h"
 #include "unit/served.h"
