@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * command.c: what an operator or a reconcile says of one row: run it again, skip it, it is done (I16, E2).
+ * command.c: commands of operators and reconciles for one row: retry, discard, resolve (I16, E2).
  *
- * semel__command_judge has the rules: pure, and the same for a command, its dry run and an explanation. The row that
- * the caller read names the order key, which has to be locked before the row; so the row is read once more, under lock.
+ * semel__command_judge has the rules: pure, and the same for a command, its dry run and an explanation. The order key
+ * comes from the row that the caller read, and must be locked before the row; so the row is read again, under lock.
  *
- * Invariants: the row keeps its id and its policy (P41); it is one row and a status, never a take and a put (P42); the
- * change and its audit line are one transaction; of two who say the same at the same time one is told that he was late.
+ * Invariants: the row keeps its id and its policy (P41); a command changes the status of one row, and never takes a
+ * message out to put it back (P42); the change and its audit line are one transaction; of two equal commands at the
+ * same time, the second is refused because it came too late.
  */
 #include "base/error.h"
 #include "base/point.h"
@@ -46,7 +47,7 @@ static enum semel_judgement judge_status(const struct semel_progress *progress, 
     case SEMEL_STATE_FAILED:
         if (retry && progress->attempts == progress->attempts_before)
             return SEMEL_JUDGED_ALREADY_DUE; /* it has not run since it was retried: another operator was faster */
-        may = kind != SEMEL_COMMAND_RESOLVE; /* its attempts had no effect: there is nothing to call done */
+        may = kind != SEMEL_COMMAND_RESOLVE; /* its attempts had no effect: there is nothing to resolve */
         break;
     case SEMEL_STATE_WAITING: /* a discard is the only way past a version that will never come */
         may = kind == SEMEL_COMMAND_DISCARD || (retry && force && progress->error_class == SEMEL_CLASS_GAP);
@@ -85,7 +86,7 @@ static enum semel_judgement judge_retry(const struct semel_policy *policy, const
     return !force && semel__row_too_old(policy, row, now_us) ? SEMEL_JUDGED_TOO_OLD : SEMEL_JUDGED_ALLOWED;
 }
 
-/* What is resolved has had its effect: the earlier versions are stale then, but not while one of them is at its
+/* A resolved message has had its effect: the earlier versions are stale then, but not while one of them may have its
  * effect. An unknown one may have had it already. */
 static enum semel_judgement judge_resolve(const struct semel_row *row, const struct semel_key *key)
 {
@@ -96,7 +97,7 @@ static enum semel_judgement judge_resolve(const struct semel_row *row, const str
     return SEMEL_JUDGED_EARLIER_VERSION;
 }
 
-/* A version that is discarded ahead of a gap has to be remembered until the gap closes. */
+/* The key must remember a version that is discarded ahead of a gap until the gap closes. */
 static enum semel_judgement judge_discard(const struct semel_policy *policy, const struct semel_row *row,
                                           const struct semel_key *key)
 {
@@ -127,7 +128,7 @@ bool semel__judgement_refuses(enum semel_judgement judged)
     return judged >= SEMEL_JUDGED_NOT_KEPT;
 }
 
-/* ---- the same in words --------------------------------------------------------------------------- */
+/* ---- the refusals as text ------------------------------------------------------------------------ */
 
 static semel_status refuse_versions(enum semel_judgement judged, const struct semel_policy *policy,
                                     const struct semel_key *key, struct semel_error *err)
@@ -199,14 +200,14 @@ static semel_status check_command(const struct semel_command *command, struct se
     return status;
 }
 
-/* A retry takes the business keys of the message when it starts: not while another message has one. */
+/* A retry takes the business keys of the message when it starts: refused while another message holds one. */
 static semel_status refuse_taken(const struct work *work, enum semel_judgement *judged, struct semel_error *err)
 {
     for (size_t i = 0; i < work->batch.n_business; i++) {
         const struct semel_business *business = &work->batch.business[i];
         if (!business->taken)
             continue;
-        char holder[72], key[72]; /* strangers chose both */
+        char holder[72], key[72]; /* both texts come from outside */
         *judged = SEMEL_JUDGED_BUSINESS_KEY_TAKEN;
         semel__str_show(holder, sizeof holder, business->held_id);
         semel__str_show(key, sizeof key, business->key);
@@ -218,8 +219,8 @@ static semel_status refuse_taken(const struct work *work, enum semel_judgement *
     return SEMEL_OK;
 }
 
-/* The order key and the business keys were locked by what the caller read: they are the row's, or the row has changed
- * since. */
+/* The order key and the business keys were locked as the caller read them: if the row has others, it has changed since.
+ * */
 static bool changed(const struct semel_command *command, const struct item *item)
 {
     const struct semel_row *seen = command->row, *row = item->row;
@@ -257,7 +258,7 @@ static void change_progress(const struct semel_command *command, const struct se
     }
 }
 
-/* Inside the transaction, the row locked. */
+/* Inside the transaction, with the row locked. */
 static semel_status apply(struct work *work, struct item *item, const struct semel_command *command,
                           struct semel_command_result *ret, struct semel_error *err)
 {
@@ -274,7 +275,7 @@ static semel_status apply(struct work *work, struct item *item, const struct sem
     if (ret->judged != SEMEL_JUDGED_ALLOWED)
         return status;
     change_progress(command, &item->row->progress, work->now_us, &item->progress);
-    item->changed = true; /* under no token: the status itself is the condition */
+    item->changed = true; /* no token: the status itself is the condition */
     struct semel_audit line = {.consumer = inbox->policy->consumer,
                                .source = item->msg->source,
                                .id = item->msg->id,
@@ -282,11 +283,12 @@ static semel_status apply(struct work *work, struct item *item, const struct sem
                                .what = semel__str(semel__command_name(command->kind)),
                                .reason = command->reason};
     ret->done = true;
-    status = semel_store_audit(inbox->store, &line, work->now_us, err); /* first: a store may write both at once */
+    /* before the change: a store may write both at once */
+    status = semel_store_audit(inbox->store, &line, work->now_us, err);
     return status == SEMEL_OK ? semel__work_settle(work, err) : status;
 }
 
-/* A command on its way. */
+/* A command while its transaction runs. */
 struct commanding {
     struct work work;
     struct item *item;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * progress.c: what a row becomes, one function an event. The contract stands in verdict.h.
+ * progress.c: what a row becomes, one function per event. See verdict.h.
  */
 #include <assert.h>
 
@@ -21,7 +21,7 @@ static struct semel_str cut(struct semel_str s, size_t max)
     return (struct semel_str){s.p, max};
 }
 
-/* A longer outcome is not kept at all: cut in the middle it would not be JSON any more. */
+/* A longer outcome is not stored at all: cut in the middle it would not be JSON. */
 static struct semel_str fitting(struct semel_str outcome)
 {
     return outcome.n <= SEMEL_OUTCOME_MAX ? outcome : (struct semel_str){0};
@@ -64,7 +64,7 @@ void semel__progress_claim(const struct semel_policy *policy, const struct semel
     struct semel_str text = before->error_text;
     move(ret, before, SEMEL_STATE_PROCESSING, now_us);
     if (!semel__progress_waits_for_intent(before))
-        blame(ret, cls, text); /* the last error stays to be seen while the next attempt runs */
+        blame(ret, cls, text); /* the last error stays visible while the next attempt runs */
     ret->attempts = before->attempts + 1;
     ret->alone = alone;
     ret->lease_owner = owner;
@@ -86,7 +86,7 @@ static enum semel_state failed_or_dead(const struct semel_policy *policy, const 
     return used >= max ? SEMEL_STATE_DEAD : SEMEL_STATE_FAILED;
 }
 
-/* What may have had its effect is repeated only where it was called with its key, and will be again. */
+/* A message that may have had its effect is repeated only if it was called with its key, and will be again. */
 static bool repeats_by_key(const struct semel_policy *policy, int64_t token)
 {
     return semel__effect_of(policy, token) == SEMEL_EFFECT_KEYED && policy->effect == SEMEL_EFFECT_KEYED;

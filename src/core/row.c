@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * row.c: is this a row of ours? What a database gives back is checked before a rule reads it.
+ * row.c: checks a row that a database returned before a rule reads it.
  */
 #include "core/row.h"
 
