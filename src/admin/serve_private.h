@@ -5,8 +5,8 @@
  * An endpoint stands between the loop's thread and a thread of the daemon: requests of one route wait in it. The loop's
  * thread puts them in and answers those that have waited for too long (`overdue`); the route's thread takes them out.
  *
- * Invariants: an exchange belongs to the endpoint from the moment it is put in until it is answered. It is answered under
- * the endpoint's lock or after it was taken out, so once. Times are milliseconds of CLOCK_MONOTONIC.
+ * Invariants: an exchange belongs to the endpoint from the moment it is put in until it is answered. It is answered
+ * under the endpoint's lock or after it was taken out, so once. Times are milliseconds of CLOCK_MONOTONIC.
  */
 #ifndef SEMEL_ADMIN_SERVE_PRIVATE_H
 #define SEMEL_ADMIN_SERVE_PRIVATE_H
@@ -29,7 +29,7 @@ struct semel_serve_listener {
     struct semel_http_listener *listener;
     struct semel_http_route *routes;
     size_t n_routes;
-    struct semel_http_token tokens[16]; /* the texts are the settings' */
+    struct semel_http_token tokens[16]; /* the texts belong to the settings */
     size_t n_tokens;
     const char *hosts[64];
     size_t body_max;
@@ -53,7 +53,7 @@ struct semel_serve {
     struct semel_pull *pulls;
     struct semel_api *api;    /* NULL: there is no admin */
     struct semel_arena arena; /* paths */
-    int64_t answer_ms;        /* of a take: SEMEL_ANSWER_MS; tests are less patient */
+    int64_t answer_ms;        /* for a take: SEMEL_ANSWER_MS; shorter in tests */
     struct semel_seldom strangers, crowd;
     atomic_bool stopping;
 };

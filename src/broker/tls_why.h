@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * tls_why.h: why the certificate of a server is not believed, in words that say which setting would help.
+ * tls_why.h: why the certificate of a server was refused, with the setting that would help.
  */
 #ifndef SEMEL_BROKER_TLS_WHY_H
 #define SEMEL_BROKER_TLS_WHY_H

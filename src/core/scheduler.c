@@ -771,8 +771,8 @@ static semel_status purge_chunk(struct purge *purge, struct semel_error *err)
     return status;
 }
 
-/* Adds to *n what was deleted, and to *in_vain what was looked at and could not go. At most LOOKS times `max` rows are
- * looked at, for all sources of the consumer together: each that goes counts for so many. */
+/* Adds to *n the rows that were deleted, and to *in_vain those that were read and could not go. Reads at most LOOKS
+ * times `max` rows, for all sources of the consumer together: each deleted row counts as LOOKS rows. */
 static semel_status purge_source(struct semel_inbox *inbox, struct semel_str source, int64_t before_us, size_t max,
                                  size_t *n, size_t *in_vain, struct semel_error *err)
 {
@@ -791,7 +791,7 @@ static semel_status purge_source(struct semel_inbox *inbox, struct semel_str sou
     return status;
 }
 
-/* The moment before which a finished message is forgotten, down to the minute. */
+/* The time before which a finished message is forgotten, rounded down to the minute. */
 static semel_status cut(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
     struct purge *purge = ctx;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * store.c: the only way from core to a store driver. Each wrapper asserts what core must have done
- * before the call and what the driver must have kept after it; it adds no behaviour of its own.
+ * store.c: the only way from core to a store driver. Each wrapper asserts core's duties before the call and the
+ * driver's after it; it adds no behaviour of its own.
  */
 #include "core/store.h"
 
@@ -60,7 +60,7 @@ void semel_store_close(struct semel_store *store)
 semel_status semel_store_reopen(struct semel_store *store, struct semel_error *err)
 {
     store->in_tx = store->joined = false;
-    if (store->joining) /* the connection is the caller's, who is in the middle of using it */
+    if (store->joining) /* the connection belongs to the caller, who is using it */
         return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT,
                            "the database connection is lost, and the caller's transaction with it");
     return store->ops->reopen(store, err);
@@ -124,7 +124,8 @@ void semel_store_rollback(struct semel_store *store)
         return;
     assert(!store->joined || store->joining);
     if (store->joined) {
-        (void)store->ops->rollback_to(store, NULL); /* what cannot be undone alone can only go with the whole of it */
+        /* it cannot be undone alone, so the whole transaction must be rolled back */
+        (void)store->ops->rollback_to(store, NULL);
         semel_store_leave(store);
         return;
     }
@@ -209,7 +210,7 @@ static void trust_keys(struct semel_key *keys, size_t n)
         keys[i].damaged = false;
 }
 
-/* A key that somebody else has written stops its own messages, and nobody else's. */
+/* A damaged key stops its own messages and no others. */
 static void check_keys(struct semel_key *keys, size_t n)
 {
     for (size_t i = 0; i < n; i++) {

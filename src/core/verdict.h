@@ -25,18 +25,19 @@
  *   none or open  its intent is under way (2)      *       business_duplicate   waiting as a waiter, looks again later
  *   none or open  otherwise                        run     new, or retry        takes all its business keys
  *
- *   open: waiting, or failed and due. A row without a version on a route by version comes before all versions, by
- *   arrival; it is never stale. (1) A message that is final or has no row any more holds one of its business keys:
- *   also itself, when its own row was purged (P73). Where a key cannot remember one more version that ended without
- *   effect, it waits for the gap instead, and never runs past it. (2) An unfinished message holds one of them, and
- *   may still end without effect (P78). The message waits, without a key and without a place in its order, so that
- *   nobody waits for a waiter; a row that is a waiter stays one whatever its order says. Where its payload is not
- *   kept no row is written: its broker brings it again. * ack when the payload is kept in the row, so that the store
- *   can run it, or comes with this delivery and is stored with the row from now on (semel__payload_adopts; of a dead
- *   or quarantined row as well); later when it is not. Past the bound of parked messages, blocked and gap are
- *   `later`, and no row is written: the source pauses. A payload above the route's payload_max is kept whole,
- *   whatever keep_payload says; when SEMEL_LARGE_MAX such messages are kept already it is `later`, and so is every
- *   message that follows it by arrival in its batch.
+ *   open: waiting, or failed and due.
+ *   A row without a version on a route by version comes before all versions, by arrival; it is never stale.
+ *   (1) A message that is final or has no row any more holds one of its business keys: also itself, when its own row
+ *       was purged (P73). Where a key cannot remember one more version that ended without effect, it waits for the gap
+ *       instead, and never runs past it.
+ *   (2) An unfinished message holds one of them, and may still end without effect (P78). The message waits, without a
+ *       key and without a place in its order, so that nobody waits for a waiter; a row that is a waiter stays one
+ *       whatever its order is. Where its payload is not kept no row is written: its broker delivers it again.
+ *   * ack when the payload is kept in the row, so that the store can run it, or comes with this delivery and is stored
+ *     with the row from now on (semel__payload_adopts; of a dead or quarantined row as well); later when it is not.
+ *   Past the bound of parked messages, blocked and gap are `later`, and no row is written: the source pauses. A payload
+ *   above the route's payload_max is kept whole, whatever keep_payload is; when SEMEL_LARGE_MAX such messages are kept
+ *   already it is `later`, and so is every message that follows it by arrival in its batch.
  *
  * The semel__progress_* functions compute what a row becomes afterwards, one function per event.
  *
