@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * object.c: JSON written for programs and fit for terminals; the contract stands in object.h.
+ * object.c: JSON for programs that is safe on terminals; see object.h.
  */
 #include "base/object.h"
 
@@ -23,7 +23,7 @@ static void put_escape(struct semel_buf *buf, uint32_t c)
     }
 }
 
-/* One character of `s`, as it may stand inside a string; returns how many bytes of `s` it took. */
+/* One character of `s`, escaped for use inside a string; returns how many bytes of `s` it took. */
 static size_t put_char(struct semel_buf *buf, struct semel_str s)
 {
     uint32_t c = 0;
@@ -52,7 +52,7 @@ void semel__json_put_shown(struct semel_buf *buf, struct semel_str value)
     semel__buf_addz(buf, "\"");
 }
 
-/* Outside of strings JSON has no character that is not shown but blanks. */
+/* Outside of strings, JSON has no hidden characters except blanks. */
 static void put_json(struct semel_buf *buf, struct semel_str json)
 {
     while (json.n > 0) {

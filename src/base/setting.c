@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * setting.c: the groups that several rooms have among their settings (TLS of either side), and the checks of pieces
- * that several settings are made of. See setting.h.
+ * setting.c: groups of settings that several rooms share (TLS of either side), and checks of shared parts. See
+ * setting.h.
  */
 #include "base/setting.h"
 

@@ -2,10 +2,10 @@
  *
  * handle.c: opening and closing, and the frame of every call.
  *
- * The witness (store/sqlite_store.h) refuses a commit while a message that was begun has no end (P59), and tells when
- * a transaction is over, so that the list of such messages dies with it. On PostgreSQL the database itself refuses
- * the commit (store/pg_door.h), and nobody tells when a transaction is over; nor does anybody on a loose handle.
- * There a stale list is noticed by the rows themselves (begin.c).
+ * The witness (store/sqlite_store.h) refuses a commit while a begun message has no end (P59), and reports the end of
+ * a transaction, so that the list of such messages is cleared with it. On PostgreSQL the database itself refuses the
+ * commit (store/pg_door.h), and nobody reports the end of a transaction; nor does anybody on a loose handle. There
+ * begin.c notices a stale list by the rows.
  */
 #include <stdio.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static void ended(void *ctx)
     s->refused = 0;
 }
 
-/* The host for people who read a row; what makes it unique is the number behind it. */
+/* The host, for people who read a row; the number behind it makes it unique. */
 static void name_owner(struct semel *s)
 {
     char host[64] = "";
@@ -94,7 +94,7 @@ static semel_status prepare(struct semel **ret, struct semel_error *err)
     return SEMEL_OK;
 }
 
-/* Closes the store again when it fails. */
+/* On failure closes the store again. */
 static semel_status finish(struct semel *s, bool loose, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
@@ -263,7 +263,7 @@ semel_status semel_wrap_sqlite(struct semel **ret, struct sqlite3 *db, unsigned 
 
 void semel_close(struct semel *s)
 {
-    if (s == NULL || s->inside || s->taking) /* a handler must not saw off what it sits on */
+    if (s == NULL || s->inside || s->taking) /* a handler must not close its own handle */
         return;
     semel_store_close(s->store);
     semel__inbox_done(&s->inbox);
@@ -349,7 +349,7 @@ semel_status semel__commit(struct semel *s, struct semel_error *err)
     semel_status status = semel_store_commit(s->store, err);
     if (status == SEMEL_UNKNOWN) {
         struct semel_error ignored;
-        (void)semel_store_reopen(s->store, &ignored); /* if that fails, the next call says so */
+        (void)semel_store_reopen(s->store, &ignored); /* if that fails, the next call reports it */
     }
     return status;
 }
@@ -374,7 +374,7 @@ static struct semel_str consumer_of(const struct semel *s)
     return (struct semel_str){s->consumer, strlen(s->consumer)};
 }
 
-/* Without memory nothing is known, and the next batch asks first. */
+/* Without memory nothing is remembered, and the next batch reads the settings first. */
 static void remember(struct semel *s, struct semel_str settings)
 {
     s->known.n = 0;
@@ -449,7 +449,7 @@ semel_status semel__use_order(struct semel *s, const struct semel__msg *msg, str
         return status;
     }
     status = semel__commit(s, err);
-    if (status == SEMEL_UNKNOWN) /* settling it again gives the same */
+    if (status == SEMEL_UNKNOWN) /* deciding it again gives the same */
         return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT,
                            "whether the consumer's order was stored is unknown: repeat the call");
     s->order_said = status == SEMEL_OK;
