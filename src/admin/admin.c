@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * admin.c: the pages of admin: metrics, health, readiness, routes. All of them only read, and are open to whoever can
- * connect: names and numbers, no ids.
+ * admin.c: the pages of admin: metrics, health, readiness, routes. All of them only read, and are open to every
+ * client: names and numbers, no ids.
  *
- * Invariant: nothing here waits: the daemon's view answers from what it knows already.
+ * Invariant: nothing here waits: the daemon's view answers from memory.
  */
 #include "admin/serve_private.h"
 
-#define WHY_MAX 2048 /* some eight routes; the log has all of them */
+#define WHY_MAX 2048 /* about eight routes; the log has all of them */
 
 static void handle_metrics(void *ctx, struct semel_http_exchange *x)
 {

@@ -2,8 +2,8 @@
  *
  * serve.c: the loop and its listeners: opened, run, stopped.
  *
- * Invariants: nothing is answered before _run; what endpoints still hold when everything is freed is answered all the
- * same, so that no exchange leaks.
+ * Invariants: nothing is answered before _run; exchanges that endpoints still have when everything is freed are
+ * answered too, so that none leaks.
  */
 #include "admin/serve.h"
 
@@ -20,7 +20,7 @@
 #define CONNECTIONS_MAX 4096 /* of all listeners, if there are twice as many descriptors */
 #define ADMIN_RESERVE 32
 #define LOG_EVERY_MS 1000
-#define REPLY_MAX ((size_t)96 << 20) /* the largest payload that a row may have, in base64, and what stands around it */
+#define REPLY_MAX ((size_t)96 << 20) /* the largest payload that a row may have, in base64, and the JSON around it */
 
 /* ---- what endpoints share ------------------------------------------------------------------------------ */
 
@@ -46,7 +46,7 @@ void semel__endpoint_count(struct semel_serve *serve, enum semel_family family, 
 
 /* ---- opening --------------------------------------------------------------------------------------- */
 
-/* At most one line a second of a kind, which says how many there were: strangers decide how often these happen. */
+/* At most one line per second of a kind, with their number: clients without a token decide how often these happen. */
 static bool may_log(struct semel_seldom *seldom, uint64_t *ret_n)
 {
     int64_t now_ms = semel__endpoint_now_ms();
@@ -58,7 +58,7 @@ static bool may_log(struct semel_seldom *seldom, uint64_t *ret_n)
     return true;
 }
 
-/* No token, a wrong one, or one of another route. What was sent is not logged: it may be a good token elsewhere. */
+/* No token, a wrong one, or one of another route. The token is not logged: it may be valid elsewhere. */
 static void log_stranger(struct semel_serve *serve, const struct semel_http_request *req, int status)
 {
     uint64_t n;
@@ -200,7 +200,7 @@ static const struct semel_setting_server *server_of(const struct semel_conf *con
     return NULL;
 }
 
-/* The token that stands for the old one in the new settings; not given: none does. false: there are two. */
+/* The token that replaces the old one in the new settings; not given: none does. false: there are two. */
 static bool token_now(const struct semel_serve *serve, const struct semel_serve_listener *l,
                       const struct semel_conf *fresh, struct semel_str old, struct semel_str *ret)
 {

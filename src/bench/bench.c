@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * bench.c: `semel bench` and `semel bench inbox`: what was asked, the store, and how the result is shown.
+ * bench.c: `semel bench` and `semel bench inbox`: options, the store, and the output.
  *
- * A store that has anything in its inbox is refused: a benchmark would leave a million rows among it. Without --store
- * the run makes a folder of its own and removes it again; one that was named is left as it is, to be looked at.
+ * A store with rows in its inbox is refused: a benchmark would add a million rows to them. Without --store the run
+ * makes a folder of its own and removes it again; a named store is left as it is, for inspection.
  */
 #define _GNU_SOURCE /* mkostemp */
 #include "bench/bench.h"
@@ -50,10 +50,9 @@ static const char *why(void)
     return strerror(errno); /* NOLINT(concurrency-mt-unsafe): there are no threads */
 }
 
-/* ---- what the machine gives ---------------------------------------------------------------------- */
+/* ---- figures of the machine ---------------------------------------------------------------------- */
 
-/* Without the cost of an fsync where the store lies, no rate of a durable store can be compared with one of another
- * machine. */
+/* Without the cost of an fsync on this disk, rates of durable stores on two machines cannot be compared. */
 
 static int cmp_double(const void *va, const void *vb)
 {
@@ -125,7 +124,7 @@ struct place {
     struct semel *s;
 };
 
-/* /tmp may be in memory, where an fsync is free and every rate a dream. */
+/* /tmp may be in memory, where an fsync is free and every rate is wrong. */
 static int make_folder(struct place *place)
 {
     const char *home = getenv("TMPDIR"); /* NOLINT(concurrency-mt-unsafe): there are no threads */

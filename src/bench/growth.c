@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * growth.c: `semel bench growth`: what was asked, and how the result is shown.
+ * growth.c: `semel bench growth`: options and output.
  *
- * It needs a server: the store is named, must have an empty inbox, and is left as the run has left it.
+ * It needs a server: the store must be named and have an empty inbox, and keeps the rows of the run.
  */
 #include "bench/growth.h"
 

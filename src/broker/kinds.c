@@ -2,10 +2,10 @@
  *
  * kinds.c: the kinds of brokers, one descriptor each, and their table. See kind.h.
  *
- * Nothing here speaks to a broker: the drivers do. What is here is what can be known of a kind without its client
+ * Nothing here connects to a broker: the drivers do. This file has what is known about a kind without its client
  * library, and the questions of `semel check --online`.
  *
- * Invariants: no text has a secret in it, and none has what came into the settings from outside the file.
+ * Invariants: no text contains a secret, or a value that came into the settings from outside the file.
  */
 #include "broker/kind.h"
 
@@ -25,7 +25,7 @@
 static const char several_consumers[] =
     "nothing: the queue has several consumers; messages of a key run one at a time, in the order of arrival";
 
-/* What others see on the way; `besides` is what else is on it besides messages. */
+/* What others can see on the network; `besides` is what is sent besides messages. */
 static void put_encrypted(struct semel_buf *buf, bool tls, bool verify, const char *besides)
 {
     if (!tls)
@@ -121,7 +121,7 @@ static bool host_ok(struct semel_str text)
     int64_t port;
     size_t colon = text.n;
     if (text.n == 0)
-        return false; /* and perhaps not even a pointer */
+        return false; /* and perhaps it is not even a pointer */
     while (colon > 0 && text.p[colon - 1] != ':')
         colon--;
     struct semel_str digits = {text.p + colon, text.n - colon};
@@ -319,7 +319,7 @@ static const struct semel_broker_kind kafka_kind = {
 
 /* ---- RabbitMQ ----------------------------------------------------------------------------------------- */
 
-/* A queue keeps nothing that was acknowledged, so that there is no retention to compare. */
+/* A queue keeps no acknowledged messages, so there is no retention to compare. */
 
 static const char *const amqp_schemes[] = {"amqp", "amqps", NULL};
 static const char *const declare_words[] = {"never", "quorum", "classic", NULL};
@@ -491,7 +491,7 @@ static void sqs_connection(const void *options, const struct semel_setting_check
 #ifdef SEMEL_WITH_SQS
 #define SPAN 32
 
-/* P37. While we live it is prolonged; what counts is a pause of ours. */
+/* P37. While we run we extend it; what counts is a pause of ours. */
 static void inspect_visibility(int64_t visibility_us, const struct semel_inspector *inspector)
 {
     char visible[SPAN], lease[SPAN];
@@ -587,7 +587,7 @@ static const struct semel_setting_spec listen_settings[] = {
 };
 static const struct semel_setting_group listen_group = SEMEL_SETTING_GROUP_OF("listen", listen_settings);
 
-/* Paths on one address are compared with those of `pull`, by conf. */
+/* conf compares paths of one address with those of `pull`. */
 static void listen_check(void *options, const struct semel_setting_check *check)
 {
     struct semel_listen_options *listen = options;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * tls_why.c: see tls_why.h. The two mistakes that settings make have words of their own; OpenSSL has them for the rest.
+ * tls_why.c: see tls_why.h. The two usual mistakes of settings have texts of their own; the others have OpenSSL's.
  */
 #include "broker/tls_why.h"
 
