@@ -146,7 +146,7 @@ static void enter(void *ctx, struct semel_http_exchange *x)
     call->x = x;
     pthread_mutex_lock(&api->lock);
     if (!api->open)
-        why = "nobody serves the API at the moment";
+        why = "the API is not available at the moment";
     else if (api->n >= SEMEL_API_CALLS)
         why = "too many requests wait";
     if (why == NULL) {
@@ -204,7 +204,7 @@ static void fail(struct task *t, semel_status status, const struct semel_error *
         return;
     case SEMEL_UNKNOWN:
     case SEMEL_FENCED:
-        semel__http_refuse(t->x, 500, "whether it was done is not known, look again: %s", err->text);
+        semel__http_refuse(t->x, 500, "the result is unknown, check again: %s", err->text);
         return;
     }
 }

@@ -3,9 +3,9 @@
  * pull.c: the endpoint of a `pull` route: workers take messages by HTTP, and renew, settle or release them by token.
  *
  * The loop's thread reads a request into a call and puts it into the endpoint's list. The thread that owns the inbox
- * steps: it removes calls from the list, does them and answers them. A take that finds nothing is held until its wait is
- * over: the step tries it again when the daemon reports that something is due, and every LOOK_MS besides, because other
- * processes store messages too.
+ * steps: it removes calls from the list, does them and answers them. A take that finds nothing is held until its wait
+ * is over: the step tries it again when the daemon reports that something is due, and every LOOK_MS besides, because
+ * other processes store messages too.
  *
  * A token is all that a worker has, and another process may have given it: the step finds the row by its token in the
  * store. A token of another consumer opens nothing here.
@@ -134,7 +134,7 @@ static bool read_parameter(const struct reading *r, const struct semel_http_pair
     if (!semel__str_eqz(pair->name, "wait"))
         return unknown(r, "parameter", pair->name, "max, lease and wait");
     if (!semel__duration_parse(pair->value, &number))
-        return wrong(r, "wait must be a duration, such as 20s; at most 60s are waited");
+        return wrong(r, "wait must be a duration, such as 20s; the longest wait is 60s");
     r->call->wait_ms = (number < WAIT_MAX_US ? number : WAIT_MAX_US) / 1000;
     return true;
 }
@@ -153,7 +153,7 @@ static bool read_query(const struct reading *r, const struct semel_http_request 
 static bool read_token(const struct reading *r, const struct semel_json_node *node)
 {
     if (node->tag != SEMEL_JSON_TAG_STRING || !semel__str_int64(node->u.text, &r->call->token) || r->call->token < 1)
-        return wrong(r, "token must be the one that take gave, a string of digits: clients round such numbers");
+        return wrong(r, "token must be the one that take returned, a string of digits: clients round such numbers");
     return semel__token_check(r->call->token, r->err) == SEMEL_OK;
 }
 
@@ -808,7 +808,7 @@ static bool hold(const struct semel_pull *pull, struct pull_call *call)
     return !pull->open || call->deadline_ms <= now_ms || atomic_load(&pull->serve->stopping);
 }
 
-/* Puts the oldest take, which found nothing, back to the front and holds all takes: the others would find nothing either. */
+/* The oldest take found nothing, so the others would not either: puts it back to the front and holds all of them. */
 static void hold_all(struct semel_pull *pull, struct pull_call *oldest)
 {
     pthread_mutex_lock(&pull->lock);

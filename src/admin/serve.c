@@ -76,7 +76,7 @@ static void crowded(void *ctx, bool gave_way, struct semel_str remote)
     if (may_log(&serve->crowd, &n))
         SEMEL__LOG(serve->log, SEMEL_LOG_WARN,
                    gave_way ? "too many connections: the oldest without a request is closed"
-                            : "too many connections, and all are at work: a new one is refused",
+                            : "too many connections, all busy: refused a new one",
                    SEMEL_F_STR("peer", remote), SEMEL_F_INT("connections", n));
 }
 

@@ -69,10 +69,10 @@ static semel_status add_path(struct semel_serve *serve, struct semel_serve_liste
         return semel__fail_memory(err);
     snprintf(text, size, "%.*s%s", (int)path.n, path.p, end);
     if (strpbrk(text, "{}") != NULL)
-        return refuse(err, route, "its path has braces, which have no meaning here; say one without");
+        return refuse(err, route, "its path has braces, which have no meaning here; set one without");
     for (size_t i = 0; i < l->n_routes; i++)
         if (strcmp(l->routes[i].path, text) == 0)
-            return refuse(err, route, "one of its paths is another route's on the same address; say another");
+            return refuse(err, route, "one of its paths is another route's on the same address; set another");
     if (spec.needs == 0)
         return refuse(err, route, "its address has more than 16 different tokens; share some, or use two addresses");
     spec.path = text;

@@ -147,7 +147,7 @@ extern const struct semel_setting_group semel__setting_tls, semel__setting_tls_s
 #define SEMEL_SETTING_HOSTS(type)                                                                           \
     {                                                                                                       \
         "hosts", SEMEL_SETTING_TEXTS, 0, SEMEL_SETTING_IN(type, server.hosts), SEMEL_SETTING_RANGE(1, 255), \
-            .help = "names by which we are called, besides loopback names and the address itself"           \
+            .help = "host names of this server, besides loopback names and the address itself"              \
     }
 #define SEMEL_SETTING_PLAIN(type)                                                 \
     {                                                                             \

@@ -359,8 +359,8 @@ static semel_status open_socket(struct amqp_link *link, const struct amqp_conf *
     }
     show_place(what, sizeof what, "connecting to", conf);
     if (link->x509 != 0)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "amqp: %s: its certificate is not believed: %s",
-                           what, semel__tls_why(link->x509));
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "amqp: %s: certificate refused: %s", what,
+                           semel__tls_why(link->x509));
     return fail_library(code, what, err);
 }
 

@@ -369,7 +369,7 @@ void semel__kafka_error(rd_kafka_t *rk, int code, const char *reason, void *opaq
 
     (void)rk;
     if (code == RD_KAFKA_RESP_ERR__FATAL) {
-        die_because(kafka, code, SEMEL_CLASS_BROKEN, "the client cannot go on: %s", reason);
+        die_because(kafka, code, SEMEL_CLASS_BROKEN, "fatal client error: %s", reason);
         return;
     }
     kafka->away |= code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN;
@@ -422,11 +422,11 @@ static void stop(struct kafka *kafka, struct kafka_lane *lane, const char *why)
     /* There may be no offset yet, and then it must start at the beginning; or the beginning could not be asked for. */
     if (lane->unsure || (lane->from_beginning && lane->next == 0)) {
         die_because(kafka, RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET, SEMEL_CLASS_ENVIRONMENT,
-                    "%s/%d: where to start could not be asked", lane->topic, (int)lane->partition);
+                    "%s/%d: cannot read the start offset", lane->topic, (int)lane->partition);
         return;
     }
     lane->stopped = true;
-    snprintf(text, sizeof text, "%s/%d is not read on: %s", lane->topic, (int)lane->partition, why);
+    snprintf(text, sizeof text, "partition %s/%d stopped: %s", lane->topic, (int)lane->partition, why);
     note(kafka, RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET, SEMEL_CLASS_BROKEN, text);
 }
 
@@ -439,7 +439,7 @@ static void note_message(struct kafka *kafka, const rd_kafka_message_t *message)
     if (message->rkt != NULL)
         lane = lane_find(&kafka->lanes, rd_kafka_topic_name(message->rkt), message->partition);
     if (message->err == RD_KAFKA_RESP_ERR__FATAL)
-        die_because(kafka, message->err, SEMEL_CLASS_BROKEN, "the client cannot go on: %s", text);
+        die_because(kafka, message->err, SEMEL_CLASS_BROKEN, "fatal client error: %s", text);
     else if (message->err == RD_KAFKA_RESP_ERR__MAX_POLL_EXCEEDED)
         die_because(kafka, message->err, SEMEL_CLASS_ENVIRONMENT, "%s", text);
     else if (message->err != RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET)
@@ -736,7 +736,7 @@ static void find_starts(struct kafka *kafka, rd_kafka_topic_partition_list_t *li
     for (int i = 0; i < list->cnt; i++)
         unsure |= list->elems[i].err != RD_KAFKA_RESP_ERR_NO_ERROR;
     if (unsure && kafka->hooks.assigned != NULL)
-        die_because(kafka, 0, SEMEL_CLASS_ENVIRONMENT, "where the group left off could not be asked");
+        die_because(kafka, 0, SEMEL_CLASS_ENVIRONMENT, "cannot read the group's committed offsets");
     else if (ask_hook(kafka, list) != SEMEL_OK)
         return;
     for (int i = 0; i < list->cnt; i++) {
@@ -885,7 +885,7 @@ static void serve(struct kafka *kafka, int wait_ms)
     if (is_lost(kafka) && !rd_kafka_assignment_lost(kafka->rk)) {
         kafka->lost = true;
         die_because(kafka, RD_KAFKA_RESP_ERR__MAX_POLL_EXCEEDED, SEMEL_CLASS_ENVIRONMENT,
-                    "nobody polled for longer than max.poll.interval.ms; the group has gone on without this member");
+                    "no poll for longer than max.poll.interval.ms: this member has left the group");
     }
     kafka->polled_us = semel__steady_us();
     for (int i = 0; i < SERVE_MAX && !kafka->dead; i++, wait_ms = 0) {

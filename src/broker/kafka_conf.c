@@ -268,7 +268,7 @@ static semel_status set_security(struct kafka *kafka, const struct semel_kafka_o
         status = wrong(err, "a user and a password belong together; one of them is missing");
     if (status == SEMEL_OK && (set(kafka, BOTH, "ssl.key.password", o->tls.key_password, NULL) != SEMEL_OK ||
                                set(kafka, BOTH, "sasl.password", o->sasl.password, NULL) != SEMEL_OK))
-        status = wrong(err, "a password is refused by librdkafka"); /* its own text might quote it */
+        status = wrong(err, "librdkafka refuses a password"); /* its own text might quote it */
     return status;
 }
 
@@ -279,16 +279,18 @@ static const struct {
     const char *has, *says, *hint;
     bool broken; /* wrong settings; otherwise a server that goes down looks the same */
 } known[] = {
-    {"alert bad certificate", NULL, "; it wants a certificate that it trusts, by tls.cert_file and tls.key_file", true},
-    {"certificate required", NULL, "; it wants a certificate that it trusts, by tls.cert_file and tls.key_file", true},
+    {"alert bad certificate", NULL, "; it requires a certificate that it trusts: set tls.cert_file and tls.key_file",
+     true},
+    {"certificate required", NULL, "; it requires a certificate that it trusts: set tls.cert_file and tls.key_file",
+     true},
     {"alert unknown ca", NULL, "; it does not trust the authority of tls.cert_file", true},
     {"alert certificate unknown", NULL, "; it does not trust the certificate of tls.cert_file", true},
-    {"unexpected eof", "the server hung up in the TLS handshake", "; is TLS spoken at that port? else say no tls",
-     true},
-    {"wrong version number", "TLS is not spoken at that port", "; say no tls, or take the port that has it", true},
-    {"PLAINTEXT broker listener", "TLS is not spoken at that port", "; say no tls, or take the port that has it", true},
+    {"unexpected eof", "the server closed the connection in the TLS handshake",
+     "; does that port use TLS? if not, remove tls", true},
+    {"wrong version number", "that port does not use TLS", "; remove tls, or use the port that has it", true},
+    {"PLAINTEXT broker listener", "that port does not use TLS", "; remove tls, or use the port that has it", true},
     {"SASL authentication error", NULL, "; see sasl.user, sasl.password and sasl.mechanism", true},
-    {"connecting to a SSL listener", "the server hung up at the first request",
+    {"connecting to a SSL listener", "the server closed the connection at the first request",
      "; does that port want tls, or no sasl?", false},
     {"might require SASL", "the server hung up", "; does that port want sasl?", false},
 };
@@ -386,7 +388,7 @@ void semel__kafka_explain(struct kafka *kafka, int code, enum semel_class cls, c
         break;
     }
     if (x509 != 0)
-        semel__fail(&kafka->why, SEMEL_RETRY, SEMEL_CLASS_BROKEN, "kafka: %s: its certificate is not believed: %s", at,
+        semel__fail(&kafka->why, SEMEL_RETRY, SEMEL_CLASS_BROKEN, "kafka: %s: certificate refused: %s", at,
                     semel__tls_why(x509));
     else
         semel__fail(&kafka->why, SEMEL_RETRY, cls, "kafka: %s: %s%s", at, ours, hint);
@@ -596,9 +598,9 @@ static semel_status take_topics(struct kafka *kafka, const struct semel_kafka_op
     for (size_t i = 0; i < o->topics.n; i++) {
         if (!topic_is_valid(o->topics.at[i].p)) {
             semel__str_show(shown, sizeof shown, semel__str(o->topics.at[i].p));
-            return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-                               "kafka: \"%s\" is no topic; letters, digits, '.', '_' and '-' make one, at most 249",
-                               shown);
+            return semel__fail(
+                err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                "kafka: \"%s\" is not a topic name; letters, digits, '.', '_' and '-' make one, at most 249", shown);
         }
         rd_kafka_topic_partition_list_add(kafka->topics, o->topics.at[i].p, RD_KAFKA_PARTITION_UA);
     }

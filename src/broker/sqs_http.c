@@ -401,7 +401,7 @@ semel_status semel__sqs_read_verdicts(struct semel_str text, size_t n, struct sq
     one = first_of(member(json->root, "Successful"), SEMEL_JSON_TAG_ARRAY);
     for (; one != NULL && status == SEMEL_OK; one = one->next) {
         if (!entry_of(one, n, &at)) {
-            status = wrong(err, "it speaks of an entry that was not sent");
+            status = wrong(err, "it has an entry that was not sent");
             break;
         }
         verdicts->at[at] = SQS_DONE;
@@ -412,7 +412,7 @@ semel_status semel__sqs_read_verdicts(struct semel_str text, size_t n, struct sq
         if (entry_of(one, n, &at))
             verdicts->at[at] = outcome_of(one, verdicts);
         else
-            status = wrong(err, "it speaks of an entry that was not sent");
+            status = wrong(err, "it has an entry that was not sent");
     semel__json_free(json);
     return status;
 }
@@ -501,7 +501,7 @@ static semel_status not_answered(const struct sqs_call *call, struct semel_error
     case CURLE_OUT_OF_MEMORY:
         return semel__fail_memory(err);
     case CURLE_UNSUPPORTED_PROTOCOL:
-        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "sqs: what answers there does not speak HTTP");
+        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "sqs: the answer is not HTTP");
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CACERT_BADFILE:
     case CURLE_SSL_CERTPROBLEM:
@@ -548,7 +548,7 @@ static semel_status refused(const struct sqs_call *call, const struct sqs_conf *
                            said[0] != '\0' ? ": " : "", said);
     if (http >= 300 && http < 400)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-                           "sqs: HTTP %ld: it sends us elsewhere, which is not followed; is the URL right?", http);
+                           "sqs: HTTP %ld: redirect not followed; check the URL", http);
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "sqs: queue %s: HTTP %ld %s%s%s", conf->queue, http,
                        code[0] != '\0' ? code : "without a reason", said[0] != '\0' ? ": " : "", said);
 }

@@ -5,7 +5,7 @@
 #ifndef SEMEL_BROKER_TLS_WHY_H
 #define SEMEL_BROKER_TLS_WHY_H
 
-/* `code` is OpenSSL's X509_V_ERR_*. The text continues "its certificate is not believed: ". */
+/* `code` is OpenSSL's X509_V_ERR_*. The text continues "certificate refused: ". */
 const char *semel__tls_why(int code);
 
 #endif

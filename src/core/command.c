@@ -190,7 +190,7 @@ static semel_status check_command(const struct semel_command *command, struct se
 {
     if (command->reason.n == 0 || command->who.n == 0)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                           "say who you are and why: both go into the audit");
+                           "who and reason are required: both go to the audit log");
     semel_status status = semel__id_check("message id", command->row->id, 1, err);
     if (status == SEMEL_OK)
         status = semel__id_check("who", command->who, 1, err);

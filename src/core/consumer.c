@@ -76,12 +76,11 @@ static const struct member members[] = {
          "where the effect is: in the transaction of this database, outside, or outside and safe to repeat by its step "
          "key"},
     [ORDER] = {"order", IS_WORD(order, orders),
-               .help =
-                   "what the order within a key rests on; not said: the first message with an order key settles it"},
+               .help = "the order within a key; not set: the first message with an order key decides it"},
     {"first_version", IS_COUNT(first_version, 0, INT64_MAX), .none = "any",
      .help = "the version that a key starts with"},
     {"on_gap", IS_WORD(on_gap, gaps),
-     .help = "what becomes of a message when the version before it does not come in time"},
+     .help = "what happens to a message when the version before it does not come in time"},
     {"gap_timeout", IS_TIME(gap_timeout_us, 1000, 30 * DAY_US), .help = "how long a missing version is waited for"},
     {"retry_max", IS_COUNT(retry_max, 1, 1000),
      .help = "attempts in all before a transient failure makes a dead letter"},

@@ -731,7 +731,7 @@ static int run_worker(const struct cli_args *args)
         (strcmp(kind, "with") != 0 && strcmp(kind, "without") != 0) ||
         !semel__str_int64(semel__str(cli_operand(args, 2)), &seed) || seed < 0 || seed > SEED_MAX ||
         !semel__str_int64(semel__str(cli_operand(args, 3)), &number))
-        return cli_fail(CLI_USAGE, "semel demo: '%s' is one word too many; semel demo --help says what is right",
+        return cli_fail(CLI_USAGE, "semel demo: '%s' is an unexpected argument; see semel demo --help",
                         cli_operand(args, 0));
     if (!folder_here())
         return cli_fail(CLI_REFUSED, "a worker of the demo is started by the demo, in its folder");

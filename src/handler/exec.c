@@ -389,9 +389,9 @@ static void exec_judge(const struct exec_caller *exec, struct exec_call *c, cons
     enum semel_result result = semel__call_unknown(&c->call, exec->idempotent);
     char what[64];
     if (c->stage != EXEC_RUNS)
-        snprintf(what, sizeof what, c->cancelled ? "given up before it ended" : "stopped, for its time was over");
+        snprintf(what, sizeof what, c->cancelled ? "cancelled before it ended" : "stopped: the timeout was over");
     else if (info == NULL)
-        snprintf(what, sizeof what, "ended, and nobody knows how");
+        snprintf(what, sizeof what, "ended with an unknown exit status");
     else if (info->si_code == CLD_EXITED) {
         result = by_exit(exec, c, info->si_status);
         c->end.heard = c->call.ask && (result != SEMEL_MAYBE || info->si_status == EX_UNAVAILABLE);

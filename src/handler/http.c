@@ -383,10 +383,10 @@ static void give_up(struct http_call *c)
 {
     if (c->begun)
         semel__call_says(&c->end, c->reason, semel__call_unknown(&c->call, c->http->idempotent),
-                         "given up before the answer came", (struct semel_str){0});
+                         "cancelled before the answer came", (struct semel_str){0});
     else
         c->end.status = semel__fail(&c->end.err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT,
-                                    "given up before anything was sent");
+                                    "cancelled before anything was sent");
 }
 
 /* ==== the request ===================================================================================
@@ -536,7 +536,7 @@ static semel_status check_url(const char *what, const char *url, struct semel_er
                            "%s has a message's key or id in its host; they can stand in the path and behind it", what);
     return fits ? SEMEL_OK
                 : semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-                              "%s is none that can be called; it must be http://HOST/PATH or https://HOST/PATH, of at "
+                              "%s cannot be called; it must be http://HOST/PATH or https://HOST/PATH, of at "
                               "most %d bytes",
                               what, URL_MAX_BYTES);
 }

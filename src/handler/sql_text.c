@@ -105,7 +105,7 @@ static bool skip_quoted(struct scan *s, char mark, bool escapes)
         else if (c == mark)
             s->p++;
     }
-    return refuse(s, start, "what begins with %c here has no end", *start);
+    return refuse(s, start, "the text that begins with %c here has no end", *start);
 }
 
 /* E'...', and its continuation after a line break. */
@@ -175,7 +175,7 @@ static bool skip_dollar_quote(struct scan *s, const char *start)
             s->p = p + n;
             return true;
         }
-    return refuse(s, start, "what begins with %.*s here has no end", n < 40 ? (int)n : 40, start);
+    return refuse(s, start, "the text that begins with %.*s here has no end", n < 40 ? (int)n : 40, start);
 }
 
 static bool skip_dollar(struct scan *s)

@@ -198,7 +198,7 @@ static semel_status end(struct semel *s, struct held *held, const struct semel_r
     add_payload(row, brought, &lease.msg);
     semel_status status = semel__lease_finish(&s->inbox, &lease, ending, 1, err);
     if (status == SEMEL_OK && lease.lost)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "the message was changed by other hands");
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "the message was changed by somebody else");
     if (status == SEMEL_OK)
         status = semel__unhold(s, held, err);
     if (status != SEMEL_OK)

@@ -75,7 +75,7 @@ static semel_status judged(semel_status status, struct semel_error *err)
     if (err->cls == SEMEL_CLASS_NONE)
         err->cls = cls;
     if (err->text[0] == '\0')
-        snprintf(err->text, sizeof err->text, "the handler failed and said nothing");
+        snprintf(err->text, sizeof err->text, "the handler failed without an error text");
     return status;
 }
 

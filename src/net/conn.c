@@ -418,7 +418,7 @@ static const char *reason_of(int status)
 {
     switch (status) {
     case 400:
-        return "the target has a percent-escape that is not one";
+        return "the target has a malformed percent-escape";
     case 404:
         return "there is nothing at this path";
     case 405:
@@ -629,7 +629,7 @@ static int access_host(const struct semel_access *access, const struct semel_htt
     *ret_reason = "Host must be a name or an address and perhaps a port";
     if (host.n == 0 || !cut_port(&host) || !host_valid(host))
         return 400;
-    *ret_reason = "this server is not known by the name that Host says";
+    *ret_reason = "Host is not a name of this server";
     return host_allowed(access, host, local) ? 0 : 421;
 }
 

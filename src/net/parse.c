@@ -188,7 +188,7 @@ static enum semel_gate_verdict step(struct semel_gate *gate, char c)
     case AT_LAST_LF:
         return c == '\n' ? SEMEL_GATE_END : gate_refuse(gate, 400, "a line must end in CR LF");
     }
-    return gate_refuse(gate, 500, "the gate is lost"); /* not reached: every state is above */
+    return gate_refuse(gate, 500, "internal error"); /* not reached: every state is above */
 }
 
 enum semel_gate_verdict semel__gate_feed(struct semel_gate *gate, const char *p, size_t n, size_t *ret_used)

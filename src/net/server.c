@@ -860,7 +860,7 @@ static semel_status settings_check(const struct semel_http_settings *s, const st
     if (address->storage.ss_family == AF_UNIX && s->cert_file != NULL)
         return invalid(err, s->address, "a unix socket has no TLS");
     if (!address->loopback && s->cert_file == NULL && !s->plain)
-        return invalid(err, s->address, "not loopback: give a certificate and a key, or say plain: true");
+        return invalid(err, s->address, "not loopback: give a certificate and a key, or set plain: true");
     if (l->connections == 0 || l->requests == 0 || l->head_bytes < 256 || l->head_fields == 0 || l->idle_ms == 0 ||
         l->head_ms == 0 || l->body_ms == 0 || l->write_ms == 0 || l->linger_ms == 0)
         return invalid(err, s->address, "every limit must be above 0, and a head have room for 256 bytes");

@@ -223,10 +223,10 @@ static void retry_is_refused_with_its_reason(void **state)
 
     process_one(e, msg("a", "bad"));
     c.command.reason = SEMEL_STR("");
-    refused(e, c, SEMEL_JUDGED_ALLOWED, "say who you are and why: both go into the audit");
+    refused(e, c, SEMEL_JUDGED_ALLOWED, "who and reason are required: both go to the audit log");
     c.command.reason = SEMEL_STR("why");
     c.command.who = (struct semel_str){0};
-    refused(e, c, SEMEL_JUDGED_ALLOWED, "say who you are and why: both go into the audit");
+    refused(e, c, SEMEL_JUDGED_ALLOWED, "who and reason are required: both go to the audit log");
     c = order(SEMEL_COMMAND_RETRY, "");
     refused(e, c, SEMEL_JUDGED_ALLOWED, "message id is empty; it must have 1 to 255 bytes");
     memset(long_text, 'x', 1001);
