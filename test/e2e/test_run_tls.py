@@ -72,7 +72,7 @@ class KafkaSide(Side):
             "renamed": ({"kafka": f"127.0.0.1:{port}"}, (f"sasl_ssl://127.0.0.1:{port}: certificate refused: "
                                                          "it is for another host name",)),
             "late": ({}, (f"sasl_ssl://localhost:{port}", "invalid credentials", "see sasl.user, sasl.password")),
-            "bare": ({"tls": self.trust}, (f"ssl://{self.server.mutual}", "it wants a certificate that it trusts, by "
+            "bare": ({"tls": self.trust}, (f"ssl://{self.server.mutual}", "it requires a certificate that it trusts: set "
                                            "tls.cert_file")),
         }
 
