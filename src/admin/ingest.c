@@ -682,8 +682,7 @@ static void close_request(struct semel_ingest *ingest, struct ingest_request *re
         request_free(request);
 }
 
-/* Removes the parts of the request that were not polled from the queue, where they are neighbours: they will not run.
- * */
+/* Removes the parts of the request that were not polled from the queue, where they are neighbours. */
 static void drop_waiting(struct semel_ingest *ingest, const struct ingest_request *request, int delay_ms)
 {
     struct ingest_part **at = &ingest->queue;

@@ -679,6 +679,14 @@ bool semel__pull_unknown(const struct semel_pull *pull)
     return pull->unknown;
 }
 
+size_t semel__pull_waiting(struct semel_pull *pull)
+{
+    pthread_mutex_lock(&pull->lock);
+    size_t n = pull->n;
+    pthread_mutex_unlock(&pull->lock);
+    return n;
+}
+
 void semel__pull_wake(struct semel_pull *pull)
 {
     pthread_mutex_lock(&pull->lock);

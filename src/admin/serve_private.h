@@ -78,6 +78,7 @@ void semel__ingest_overdue(void *ingest, struct semel_http_exchange *x);
 
 struct semel_pull *semel__pull_new(struct semel_serve *serve, const struct semel_route *route);
 void semel__pull_free_all(struct semel_pull *pulls);
+size_t semel__pull_waiting(struct semel_pull *pull); /* for tests: how many calls wait */
 void semel__pull_take(void *pull, struct semel_http_exchange *x);
 void semel__pull_renew(void *pull, struct semel_http_exchange *x);
 void semel__pull_settle(void *pull, struct semel_http_exchange *x);

@@ -70,7 +70,7 @@ static void put_json(struct semel_buf *buf, struct semel_str json)
     }
 }
 
-void semel__json_put_value(struct semel_buf *buf, struct semel_str json)
+static void put_value(struct semel_buf *buf, struct semel_str json)
 {
     struct semel_json *parsed = NULL;
     struct semel_error err;
@@ -135,7 +135,7 @@ void semel__object_time(struct semel_object *object, const char *name, int64_t u
 
 void semel__object_raw(struct semel_object *object, const char *name, struct semel_str json)
 {
-    semel__json_put_value(member(object, name), json);
+    put_value(member(object, name), json);
 }
 
 struct semel_str semel__object_end(struct semel_object *object)

@@ -30,10 +30,8 @@ void semel__object_texts(struct semel_object *object, const char *name, const st
 struct semel_str semel__object_end(struct semel_object *object);
 void semel__object_done(struct semel_object *object);
 
-/* Appends a string or a value. Escapes characters that a terminal might obey; U+FFFD replaces bytes that are not UTF-8.
- * */
+/* Appends a string. Escapes characters that a terminal might obey; U+FFFD replaces bad UTF-8. */
 void semel__json_put_shown(struct semel_buf *buf, struct semel_str value);
-void semel__json_put_value(struct semel_buf *buf, struct semel_str json);
 /* Appends an array of objects, one per line, and a newline. */
 void semel__json_put_list(struct semel_buf *buf, size_t n, semel_object_filler fill, const void *ctx);
 

@@ -232,8 +232,7 @@ static semel_status set_at_most(struct kafka *kafka, const char *name, int64_t m
     return set(kafka, READ, name, text, err);
 }
 
-/* Times that depend on others. The library itself refuses a fetch wait that does not end a second before its time-out.
- * */
+/* Times that depend on others. The library refuses a fetch wait that does not end a second before its time-out. */
 static semel_status set_times(struct kafka *kafka, struct semel_error *err)
 {
     int64_t session_ms, socket_ms;

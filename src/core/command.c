@@ -219,8 +219,7 @@ static semel_status refuse_taken(const struct work *work, enum semel_judgement *
     return SEMEL_OK;
 }
 
-/* The order key and the business keys were locked as the caller read them: if the row has others, it has changed since.
- * */
+/* The order key and the business keys were locked as the caller read them: a row with others has changed. */
 static bool changed(const struct semel_command *command, const struct item *item)
 {
     const struct semel_row *seen = command->row, *row = item->row;

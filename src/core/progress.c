@@ -143,8 +143,7 @@ void semel__progress_recover(const struct semel_policy *policy, const struct sem
     const enum semel_effect effect = semel__effect_of(policy, before->lease_token);
     assert(before->state == SEMEL_STATE_PROCESSING);
     if (effect == SEMEL_EFFECT_ATOMIC && !before->alone) {
-        /* It ran together with others and the failure cannot be assigned: no attempt counts, and each continues alone.
-         * */
+        /* It ran with others and the failure cannot be assigned: no attempt counts, each continues alone. */
         semel__progress_release(before, now_us, ret);
         ret->alone = true;
         blame(ret, SEMEL_CLASS_LEASE,

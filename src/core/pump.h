@@ -51,8 +51,7 @@ semel_status semel__pump_tick(struct semel_pump *pump, int64_t now_us, size_t *r
 
 /* Until when the pump polls nothing: the breaker is open, or too many are parked. SEMEL_NONE: no pause. */
 int64_t semel__pump_until(const struct semel_pump *pump, int64_t now_us);
-/* The next step is a probe, unless another pump is faster: it should not wait for its message while it has the probe.
- * */
+/* The next step is a probe, unless another pump is faster: do not let it wait for a message while it has the probe. */
 bool semel__pump_probes(const struct semel_pump *pump, int64_t now_us);
 
 /* ---- for effects outside the database, of which several run at a time ---------------------------------- */
@@ -65,8 +64,7 @@ semel_status semel__pump_claim(struct semel_pump *pump, int64_t now_us, size_t m
 /* The same for stored work that is due. */
 semel_status semel__pump_take(struct semel_pump *pump, int64_t now_us, size_t max, struct semel_arena *arena,
                               struct semel_lease *ret_leases, size_t *ret_n, struct semel_error *err);
-/* Commits ends and reports them to the breaker; renews; releases. Failures of the environment are noted, as by a step.
- * */
+/* Commits ends and reports them to the breaker; renews; releases. Notes failures of the environment, as a step does. */
 semel_status semel__pump_finish(struct semel_pump *pump, int64_t now_us, struct semel_lease *leases,
                                 const struct semel_ending *endings, size_t n, struct semel_error *err);
 semel_status semel__pump_renew(struct semel_pump *pump, int64_t now_us, struct semel_lease *leases, size_t n,

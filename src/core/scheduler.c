@@ -491,8 +491,7 @@ static semel_status decide(struct take *take, size_t *ret_n, struct semel_error 
     return status == SEMEL_OK ? semel__work_report(&work, err) : status;
 }
 
-/* Another transaction is taking a business key: goes one by one, so that only rows that want that key are passed over.
- * */
+/* Another transaction takes a business key: goes one by one, so that only rows that want that key are skipped. */
 static semel_status decide_each(struct take *take, size_t max, size_t *ret_n, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
@@ -748,8 +747,7 @@ static semel_status delete_rest(void *ctx, int64_t now_us, bool *undo, struct se
     return status;
 }
 
-/* purge->n: how many rows were deleted; 0 where there are none, or where another transaction has locked the watermark.
- * */
+/* purge->n: how many rows were deleted; 0: none, or another transaction has locked the watermark. */
 static semel_status purge_chunk(struct purge *purge, struct semel_error *err)
 {
     static const struct semel__transaction mark = {.body = raise_watermark}, delete = {.body = delete_rows};

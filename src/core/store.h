@@ -319,8 +319,7 @@ struct semel_store_ops {
     semel_status (*migrate)(struct semel_store *store, int *ret_from, int *ret_to, struct semel_error *err);
 
     semel_status (*begin)(struct semel_store *store, enum semel_tx tx, int64_t *ret_now_us, struct semel_error *err);
-    /* OK only when the transaction is durable. UNKNOWN: it may be. Otherwise it certainly is not, and is rolled back.
-     * */
+    /* OK: the transaction is durable. UNKNOWN: it may be. Otherwise it certainly is not, and is rolled back. */
     semel_status (*commit)(struct semel_store *store, struct semel_error *err);
     void (*rollback)(
         struct semel_store *store); /* cannot fail: a handle that could not roll back returns CLOSED from then on */

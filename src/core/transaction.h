@@ -18,8 +18,7 @@ struct semel__transaction {
     /* Runs inside the transaction, which is rolled back unless it returns OK, and also when it sets *undo: it only
      * read, or nothing is to be kept. May run several times, and starts from nothing each time. */
     semel_status (*body)(void *ctx, int64_t now_us, bool *undo, struct semel_error *err);
-    /* NULL, or: called when a commit returned UNKNOWN. Notes what the next run of the body must recognise as its own.
-     * */
+    /* NULL, or: called when a commit returned UNKNOWN. Notes what the next run must recognise as its own. */
     void (*unknown)(void *ctx);
     bool again;      /* after an unknown commit: connect anew and run the body again, at most 3 times */
     bool persistent; /* the same after a connection was lost on the way, and after contention */

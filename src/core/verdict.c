@@ -44,8 +44,7 @@ static void hold(struct semel__verdict *v, const struct semel_facts *facts, enum
 
 enum place { PLACE_FIRST, PLACE_BLOCKED, PLACE_GAP, PLACE_SAME, PLACE_OLDER, PLACE_BELOW };
 
-/* The version that the next one must follow. A route that accepts any first version starts with the lowest stored one.
- * */
+/* The version that the next one must follow. A route with any first version starts with the lowest stored one. */
 static int64_t last_version(const struct semel_policy *policy, const struct semel_key *key, int64_t version)
 {
     int64_t last = semel__version_last(policy, key);

@@ -26,8 +26,7 @@ int64_t semel__version_last(const struct semel_policy *policy, const struct seme
 /* Is there no room to remember that this version ended without effect? */
 bool semel__version_full(const struct semel_policy *policy, const struct semel_key *key, int64_t version);
 
-/* The versions missing before this one: "version 5", "versions 5 to 8, 10". false: none is missing, or it is unknown.
- * */
+/* The versions missing before this one: "version 5", "versions 5 to 8, 10". false: none, or unknown. */
 bool semel__version_missing(const struct semel_policy *policy, const struct semel_key *key, int64_t version,
                             struct semel_buf *text);
 

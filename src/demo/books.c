@@ -72,7 +72,8 @@ bool demo_db_exec(sqlite3 *db, const char *sql, struct semel_error *err)
     return sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK || demo_db_failed(db, "the demo's tables", err);
 }
 
-bool demo_db_number(sqlite3 *db, const char *sql, int64_t *ret, struct semel_error *err)
+/* The first column of the first row; no row or NULL: 0. */
+static bool db_number(sqlite3 *db, const char *sql, int64_t *ret, struct semel_error *err)
 {
     sqlite3_stmt *stmt = NULL;
     int rc = sqlite3_prepare_v2(db, sql, -1, &stmt, NULL);
@@ -116,7 +117,7 @@ void demo_watch_close(struct demo_watch *watch)
 
 bool demo_watch_backlog(struct demo_watch *watch, int64_t *ret, struct semel_error *err)
 {
-    return demo_db_number(watch->broker, "SELECT count(*) FROM message WHERE state < 2", ret, err);
+    return db_number(watch->broker, "SELECT count(*) FROM message WHERE state < 2", ret, err);
 }
 
 /* ?1 is the floor. First the messages from the floor to before the first open one, then those from there. */
@@ -160,12 +161,11 @@ static bool count_deliveries(struct demo_watch *watch, int64_t *ret_delivered, i
 
 static bool look_with(struct demo_watch *watch, struct demo_figures *figures, struct semel_error *err)
 {
-    const bool ok = demo_db_number(watch->store, "SELECT count(*)" OPEN_ROWS " AND status = 'dead'", &figures->dead,
-                                   err) &&
-                    demo_db_number(watch->store,
-                                   "SELECT count(*)" OPEN_ROWS " AND status IN ('processing', 'failed', 'waiting')",
-                                   &figures->unsettled, err) &&
-                    demo_db_number(watch->store, "SELECT count(*) FROM semel_attempt", &figures->retried, err);
+    const bool ok = db_number(watch->store, "SELECT count(*)" OPEN_ROWS " AND status = 'dead'", &figures->dead, err) &&
+                    db_number(watch->store,
+                              "SELECT count(*)" OPEN_ROWS " AND status IN ('processing', 'failed', 'waiting')",
+                              &figures->unsettled, err) &&
+                    db_number(watch->store, "SELECT count(*) FROM semel_attempt", &figures->retried, err);
 
     /* Every failed attempt is followed by another one, except the last of a dead letter. */
     if (ok)
@@ -177,7 +177,7 @@ static bool look_without(struct demo_watch *watch, struct demo_figures *figures,
 {
     figures->dead = 0;
     figures->unsettled = 0;
-    return demo_db_number(watch->store, "SELECT count(*) FROM error_log WHERE try < 3", &figures->retried, err);
+    return db_number(watch->store, "SELECT count(*) FROM error_log WHERE try < 3", &figures->retried, err);
 }
 
 bool demo_watch_look(struct demo_watch *watch, struct demo_figures *figures, struct semel_error *err)
@@ -186,7 +186,7 @@ bool demo_watch_look(struct demo_watch *watch, struct demo_figures *figures, str
 
     if (!demo_watch_backlog(watch, &figures->in_broker, err) ||
         !count_deliveries(watch, &figures->delivered, &in_hand, err) ||
-        !demo_db_number(watch->store, "SELECT max(line) FROM ledger", &figures->effects, err) ||
+        !db_number(watch->store, "SELECT max(line) FROM ledger", &figures->effects, err) ||
         !(watch->without ? look_without(watch, figures, err) : look_with(watch, figures, err)))
         return false;
     /* Deliveries that no worker has and that left nothing new. */
@@ -273,16 +273,15 @@ static bool count_rest(sqlite3 *db, const struct demo_settings *set, struct demo
     sqlite3 *broker = NULL;
     int64_t booked;
     bool ok = demo_db_open(set->files->broker, DEMO_READ, &broker, err) &&
-              demo_db_number(broker, "SELECT sum(deliveries) FROM message", &books->delivered, err) &&
-              demo_db_number(db, "SELECT count(DISTINCT payment_id) FROM ledger", &booked, err);
+              db_number(broker, "SELECT sum(deliveries) FROM message", &books->delivered, err) &&
+              db_number(db, "SELECT count(DISTINCT payment_id) FROM ledger", &booked, err);
 
     if (ok && set->without) {
         books->dead = 0; /* it has no dead letters: it only logs what it gives up */
-        ok = demo_db_number(db, "SELECT count(*) FROM error_log WHERE try < 3", &books->retried, err) &&
-             demo_db_number(db, "SELECT count(DISTINCT payment_id) FROM error_log WHERE try = 3", &books->given_up,
-                            err);
+        ok = db_number(db, "SELECT count(*) FROM error_log WHERE try < 3", &books->retried, err) &&
+             db_number(db, "SELECT count(DISTINCT payment_id) FROM error_log WHERE try = 3", &books->given_up, err);
     } else if (ok) {
-        ok = demo_db_number(db, "SELECT sum(attempts - 1) FROM semel_inbox WHERE attempts > 1", &books->retried, err);
+        ok = db_number(db, "SELECT sum(attempts - 1) FROM semel_inbox WHERE attempts > 1", &books->retried, err);
         find_dead(db, books);
     }
     demo_db_close(broker);

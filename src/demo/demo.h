@@ -53,8 +53,6 @@ enum demo_mode {
 bool demo_db_open(const char *path, enum demo_mode mode, struct sqlite3 **ret, struct semel_error *err);
 void demo_db_close(struct sqlite3 *db);
 bool demo_db_exec(struct sqlite3 *db, const char *sql, struct semel_error *err);
-/* The first column of the first row; no row or NULL: 0. */
-bool demo_db_number(struct sqlite3 *db, const char *sql, int64_t *ret, struct semel_error *err);
 bool demo_db_failed(struct sqlite3 *db, const char *doing, struct semel_error *err); /* always false */
 
 /* ---- payments -------------------------------------------------------------------------------------------- */

@@ -356,7 +356,12 @@ semel_status semel__commit(struct semel *s, struct semel_error *err)
 
 /* ---- the consumer of the call -------------------------------------------------------------------- */
 
-semel_status semel__use_consumer(struct semel *s, struct semel_str consumer, struct semel_error *err)
+static struct semel_str consumer_of(const struct semel *s)
+{
+    return (struct semel_str){s->consumer, strlen(s->consumer)};
+}
+
+static semel_status set_consumer(struct semel *s, struct semel_str consumer, struct semel_error *err)
 {
     semel_status status = semel__check_str("consumer", consumer, err);
     if (status == SEMEL_OK)
@@ -365,13 +370,15 @@ semel_status semel__use_consumer(struct semel *s, struct semel_str consumer, str
         return status;
     memcpy(s->consumer, consumer.p, consumer.n);
     s->consumer[consumer.n] = '\0';
-    return semel__consumer_load(s->store, (struct semel_str){s->consumer, consumer.n}, &s->arena, &s->policy,
-                                &s->order_said, err);
+    return SEMEL_OK;
 }
 
-static struct semel_str consumer_of(const struct semel *s)
+semel_status semel__use_consumer(struct semel *s, struct semel_str consumer, struct semel_error *err)
 {
-    return (struct semel_str){s->consumer, strlen(s->consumer)};
+    semel_status status = set_consumer(s, consumer, err);
+    if (status != SEMEL_OK)
+        return status;
+    return semel__consumer_load(s->store, consumer_of(s), &s->arena, &s->policy, &s->order_said, err);
 }
 
 /* Without memory nothing is remembered, and the next batch reads the settings first. */
@@ -391,13 +398,9 @@ static semel_status use_settings(struct semel *s, struct semel_str settings, str
 semel_status semel__use_consumer_early(struct semel *s, struct semel_str consumer, bool *ret_assumed,
                                        struct semel_error *err)
 {
-    semel_status status = semel__check_str("consumer", consumer, err);
-    if (status == SEMEL_OK)
-        status = semel__id_check("consumer", consumer, 1, err);
+    semel_status status = set_consumer(s, consumer, err);
     if (status != SEMEL_OK)
         return status;
-    memcpy(s->consumer, consumer.p, consumer.n);
-    s->consumer[consumer.n] = '\0';
     semel_store_begin_early(s->store, consumer_of(s));
     *ret_assumed = strcmp(s->known_consumer, s->consumer) == 0;
     if (*ret_assumed)

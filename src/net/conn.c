@@ -660,8 +660,7 @@ static unsigned scopes_of(struct semel_access *access, const unsigned char diges
     return scopes;
 }
 
-/* Removes the header from the request, so that no handler stores the token with a message. Returns how many there were.
- * */
+/* Removes the header from the request, so that no handler stores the token with a message. Returns their number. */
 static size_t take_authorization(struct semel_http_request *req, struct semel_http_pair *fields, struct semel_str *ret)
 {
     size_t kept = 0, n = req->n_headers;

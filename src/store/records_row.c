@@ -52,18 +52,10 @@ static const struct sql_field row_fields[] = {
 
 static semel_status keep(struct semel_row *row, struct semel_arena *arena, struct semel_error *err)
 {
-    struct semel_str *all[] = {&row->consumer,
-                               &row->source,
-                               &row->id,
-                               &row->type,
-                               &row->order_key,
-                               &row->position,
-                               &row->headers,
-                               &row->payload,
-                               &row->traceparent,
-                               &row->progress.lease_owner,
-                               &row->progress.error_text,
-                               &row->progress.outcome};
+    struct semel_progress *p = &row->progress;
+    struct semel_str *all[] = {&row->consumer,    &row->source,    &row->id,       &row->type,
+                               &row->order_key,   &row->position,  &row->headers,  &row->payload,
+                               &row->traceparent, &p->lease_owner, &p->error_text, &p->outcome};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (!semel__arena_copy(arena, *all[i], all[i]))
             return semel__fail_memory(err);

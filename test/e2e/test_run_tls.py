@@ -72,8 +72,8 @@ class KafkaSide(Side):
             "renamed": ({"kafka": f"127.0.0.1:{port}"}, (f"sasl_ssl://127.0.0.1:{port}: certificate refused: "
                                                          "it is for another host name",)),
             "late": ({}, (f"sasl_ssl://localhost:{port}", "invalid credentials", "see sasl.user, sasl.password")),
-            "bare": ({"tls": self.trust}, (f"ssl://{self.server.mutual}", "it requires a certificate that it trusts: set "
-                                           "tls.cert_file")),
+            "bare": ({"tls": self.trust}, (f"ssl://{self.server.mutual}", "it requires a certificate that it trusts: "
+                                           "set tls.cert_file")),
         }
 
     def mend(self, user="late", secret="LATE", mechanism="SCRAM-SHA-512"):

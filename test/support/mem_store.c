@@ -300,17 +300,10 @@ static bool row_copy(struct semel_arena *arena, const struct semel_row *row, boo
 
     if (!with_payload)
         copy.payload = copy.headers = MEM_NO_STR;
-    struct semel_str *const strs[] = {&copy.source,
-                                      &copy.id,
-                                      &copy.type,
-                                      &copy.order_key,
-                                      &copy.position,
-                                      &copy.headers,
-                                      &copy.payload,
-                                      &copy.traceparent,
-                                      &copy.progress.lease_owner,
-                                      &copy.progress.error_text,
-                                      &copy.progress.outcome};
+    struct semel_progress *p = &copy.progress;
+    struct semel_str *const strs[] = {&copy.source,    &copy.id,       &copy.type,    &copy.order_key,
+                                      &copy.position,  &copy.headers,  &copy.payload, &copy.traceparent,
+                                      &p->lease_owner, &p->error_text, &p->outcome};
     for (size_t i = 0; i < sizeof strs / sizeof strs[0]; i++)
         if (!semel__arena_copy(arena, *strs[i], strs[i]))
             return false;

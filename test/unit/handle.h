@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * handle.h: a handle of libsemel with everything around it, for its tests: a connection, a clock that stands still, and a
- * table `effect` for what handlers write.
+ * handle.h: a handle of libsemel for its tests, with a connection, a clock that stands still, and a table `effect` for
+ * the writes of handlers.
  */
 #ifndef SEMEL_TEST_HANDLE_H
 #define SEMEL_TEST_HANDLE_H

@@ -371,9 +371,7 @@ static void a_worker_that_is_gone_gets_nothing(void **state)
     size_t left = 1;
     for (int i = 0; i < WAIT_S * 1000 && left > 0; i++) { /* the server sees it */
         (void)poll(NULL, 0, 1);
-        pthread_mutex_lock(&pull->lock);
-        left = pull->n;
-        pthread_mutex_unlock(&pull->lock);
+        left = semel__pull_waiting(pull);
     }
     assert_int_equal(left, 0);
     put("a", "x");
