@@ -1030,11 +1030,11 @@ static bool has_not_left(struct kafka *kafka)
     return view.assigned > 0 || is_member(kafka);
 }
 
-/* Leaves the group, if that can be done in time; if not, the group's patience with us will end. Not by consumer_close:
- * once begun it must be waited for, however long the server takes, or destroying hangs.
+/* Leaves the group, if that can be done in time; if not, the group removes us after its time-out. Not by
+ * consumer_close: once started we would have to wait for it, however long the server takes, or destroying hangs.
  *
- * Before 2.3 the library aborts the process when a consumer is destroyed that has joined its group and was not yet told
- * its share. So we wait for that. If it does not come, the consumer leaves but is never destroyed; false says so. */
+ * Before 2.3 the library aborts the process when a consumer is destroyed that has joined its group and has no
+ * assignment yet. So we wait for that. If it does not come, the consumer leaves but is never destroyed: false. */
 static bool leave(struct kafka *kafka)
 {
     const int64_t from_us = semel__steady_us();

@@ -923,7 +923,7 @@ static void show_progress(const struct bulk *b, const struct semel_bulk *run)
         fprintf(stderr, "\n");
 }
 
-/* What was not done is told at once, up to a bound. */
+/* Reports messages that were not done at once, up to a limit. */
 static void report_step(struct bulk *b, const struct semel_bulk *run)
 {
     struct semel_str id, consumer;

@@ -169,7 +169,7 @@ static struct conf_place scalar_place(const struct builder *b, struct fy_token *
     return place;
 }
 
-/* Anchors and tags: told where they stand, together with the sign before them. */
+/* Anchors and tags: reported at their place, together with the sign before them. */
 static bool decorated(struct builder *b, struct fy_event *event)
 {
     struct fy_token *anchor = fy_event_get_anchor_token(event), *tag = fy_event_get_tag_token(event);
@@ -397,7 +397,7 @@ static size_t variable(struct semel_str s, char name[NAME_MAX_BYTES])
     return n + 3;
 }
 
-/* Where the i-th "${" of a node stands in the text, from 0; the node itself where it cannot be told. */
+/* The place of the i-th "${" of a node in the text, from 0; the node itself where it is unknown. */
 static struct conf_place variable_place(const struct conf_reader *r, const struct conf_node *node, size_t i, size_t n)
 {
     const char *p = r->input->text.p + node->place.at, *end = p + node->place.n;
@@ -735,7 +735,7 @@ static void not_chosen(struct conf_reader *r, const struct semel_setting_spec *s
                           r->path, names);
 }
 
-/* Which choice a key tells; choices' end: none. */
+/* The choice that a key selects; choices' end: none. */
 static size_t choice_of(const struct semel_setting_spec *s, struct semel_str key)
 {
     size_t i = 0;

@@ -177,8 +177,8 @@ static bool in_work(const struct outside *o, const struct semel_row *row)
     return false;
 }
 
-/* Nobody has told its end: whoever began the call may be cut off from the store, and his call may run until its time is
- * over, by the store's clock (P45). Only then does "not done" mean what it says. */
+/* Its end was not reported: the process that started the call may be cut off from the store, and the call may run until
+ * its time is over, by the store's clock (P45). Only then can "not done" be trusted. */
 static bool may_run_still(const struct outside *o, const struct semel_row *row, int64_t store_us)
 {
     const struct semel_do *handler = &o->worker->route->conf->handler;
@@ -495,7 +495,7 @@ static void wait_ends(struct outside *o, bool stopping)
     bool open = !stopping && !held && !rests(o) && !paused && o->used < o->n, again = open && o->look;
     size_t n = semel__caller_wait(o->caller, again ? 0 : wait_of(o, stopping), open ? o->ready_fd : worker->wake_fd,
                                   ends, ENDS_MAX);
-    (void)semel__daemon_worker_wait(worker, 0, false); /* whoever woke it is heard */
+    (void)semel__daemon_worker_wait(worker, 0, false); /* consumes the wake-up */
     for (size_t i = 0; i < n; i++)
         ended(o, &ends[i]);
 }

@@ -101,7 +101,7 @@ static semel_status load(struct daemon_worker *worker, struct semel_policy *ret,
     return status;
 }
 
-/* The file's settings become those that every door goes by, or the route is held. */
+/* Stores the file's settings for C, SQL and the command line, or holds the route. */
 static semel_status store_settings(struct daemon_worker *worker, struct semel_error *err)
 {
     struct daemon_route *route = worker->route;
@@ -165,7 +165,7 @@ static semel_status keep_house(struct daemon_worker *worker, size_t *ret_n, stru
     semel_status status = load(worker, &stored, err);
     *ret_n = 0;
     if (status != SEMEL_OK)
-        return status == SEMEL_INVALID ? SEMEL_OK : status; /* whoever asks has told it */
+        return status == SEMEL_INVALID ? SEMEL_OK : status; /* the caller has reported it */
     stored.consumer = worker->route->conf->name;
     inbox->policy = &stored;
     status = semel__inbox_recover(inbox, HOUSE_ROWS, &n, err);

@@ -84,23 +84,22 @@ struct exec_caller {
 
 /* ==== starting a program ============================================================================
  *
- * How a program is started from a process with many threads.
+ * How a process with many threads starts a program.
  *
- * By clone with CLONE_VM and CLONE_VFORK, as posix_spawn does it: nothing is copied, and this thread stands still
- * until the child has become its program or has failed. posix_spawn itself will not do because of one call between the
- * two: PR_SET_PDEATHSIG. Between clone and execve the child shares our memory, so all signals are blocked, no handler
- * of ours can run in it, and it makes system calls and nothing else.
+ * By clone with CLONE_VM and CLONE_VFORK, as posix_spawn does it: nothing is copied, and this thread waits until the
+ * child has executed its program or failed. posix_spawn itself will not do because of one call between the two:
+ * PR_SET_PDEATHSIG. Between clone and execve the child shares our memory, so all signals are blocked, no handler of
+ * ours can run in it, and it makes system calls and nothing else.
  *
  * A child gets: three pipes and no other descriptor; a process group of its own; every signal's default and none
  * blocked; the limit of descriptors that we were started with; a file and an argument vector, no shell; the configured
  * environment, PATH and SEMEL_*.
  *
  * When we die: PR_SET_PDEATHSIG kills a program with SIGKILL when the thread that started it ends, however it ends.
- * That it is the thread's end and not the process's is what is wanted here: a caller belongs to one thread, and
- * without it nobody would ever tell what became of the call, whose lease runs out and whose outcome is then unknown.
- * SIGKILL, because nobody would be left to follow up a SIGTERM that is ignored, and a program that lingers would run
- * beside its own repetition. It does not reach what the program itself has started, nor a program with the set-uid
- * bit.
+ * The thread's end, not the process's, is right here: a caller belongs to one thread, and without that thread nobody
+ * would report the end of the call, whose lease expires and whose outcome is then unknown. SIGKILL, because nobody
+ * would be left to act when a SIGTERM is ignored, and the program would run beside its own repetition. It does not
+ * reach processes that the program itself has started, nor a program with the set-uid bit.
  */
 
 #define KERNEL_SIGNALS 64
@@ -322,7 +321,7 @@ static semel_status exec_spawn(struct exec_caller *exec, struct exec_call *c, st
 
 /* ==== the end of a program ==========================================================================
  *
- * What a program printed, and what its end means.
+ * The output of a program, and the meaning of its end.
  *
  *     exit 0     done; what it printed is the outcome where it is JSON and was kept whole
  *     exit 75    transient: nothing was done, try again         (EX_TEMPFAIL of sysexits.h)
@@ -333,8 +332,8 @@ static semel_status exec_spawn(struct exec_caller *exec, struct exec_call *c, st
  * Where the program honours the key, unknown is transient. Of a reconcile: 0 it has happened, 75 it certainly has not,
  * 77 it was refused for good, any other unknown.
  *
- * Invariants: after it was told to stop no exit is believed, for a program that tidies up on SIGTERM and exits with 0
- * is usual; the reason is stderr's last line, cut and without control characters.
+ * Invariants: after SIGTERM was sent the exit status is ignored, because programs often clean up on SIGTERM and exit
+ * with 0; the reason is stderr's last line, cut and without control characters.
  */
 
 static void take_said(struct exec_call *c, const char *p, size_t n)

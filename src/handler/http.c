@@ -85,7 +85,7 @@ struct http_caller {
 
 /* ==== the answer ====================================================================================
  *
- * What came back, and what it means.
+ * The answer, and what it means.
  *
  *     2xx                                  done; the body is the outcome where it is JSON and was kept whole
  *     408 409 425 429                      transient
@@ -98,8 +98,8 @@ struct http_caller {
  * word that is none of these is not. An answer that is too long is cut off by us, and its status counts. Where the
  * other side honours the key, unknown is transient.
  *
- * Invariants: at most SEMEL_CALL_ANSWER_MAX bytes of a body and HTTP_HEADS_MAX of headers are taken; a reason holds the
- * status and what the other side meant for people (Semel-Reason, or the title of a problem), never the body (P71).
+ * Invariants: at most SEMEL_CALL_ANSWER_MAX bytes of a body and HTTP_HEADS_MAX of headers are read; a reason has the
+ * status and the other side's text for people (Semel-Reason, or the title of a problem), never the body (P71).
  */
 
 #define SECOND_US INT64_C(1000000)
@@ -391,13 +391,13 @@ static void give_up(struct http_call *c)
 
 /* ==== the request ===================================================================================
  *
- * What is sent: the URL, the headers, the payload, and the rules that curl has to keep.
+ * The request: the URL, the headers, the payload, and the options for curl.
  *
  * Invariants: no byte of a message gets into a header line unless it is visible ASCII (else it is written as %XX, or
- * the header is left out), so no message can add a header or a request. What the route's fixed headers name is not
- * said a second time by a message. No error text holds the value of a header or a part of a URL. A message's id is one
- * segment of the path, or a part of one, whatever bytes it has: what a server could take for another path is not asked
- * (P84).
+ * the header is left out), so no message can add a header or a request. A header that the route sets is not sent a
+ * second time from a message. No error text contains the value of a header or a part of a URL. A message's id is one
+ * segment of the path, or a part of one, whatever bytes it has: an id that a server could take for another path is
+ * not used (P84).
  */
 
 #define LINE_MAX_BYTES ((size_t)16 * 1024)

@@ -24,11 +24,11 @@
  *
  * Rules, and the values of a message by them.
  *
- * The rules are those of core/extract.h as far as they can be asked of a message that was stored and taken up again:
- * its properties are not kept. To them come the fields that the message itself has.
+ * The rules are those of core/extract.h, as far as a stored message can satisfy them: its properties are not stored.
+ * In addition there are the fields of the message itself.
  *
- * Invariants: a text is UTF-8 without NUL, which no database keeps in text, or the message fails for good and says so;
- * nothing of a message is quoted (P71).
+ * Invariants: a text is UTF-8 without NUL, which no database can store in text; otherwise the message fails
+ * permanently, with that reason; nothing of a message is quoted (P71).
  */
 
 #define OPTIONAL "optional:"

@@ -16,7 +16,7 @@
 
 /* ==== the exchange ==================================================================================
  *
- * What handlers ask of a request and say in a reply.
+ * How handlers read a request and write a reply.
  *
  * Invariants: a handler's header can never end a line: its value ends at the first control
  * character, its name must be a token; an answer is given once, which is asserted.
@@ -210,8 +210,8 @@ void semel__http_refuse(struct semel_http_exchange *x, int status, const char *f
 
 /* ==== the head of a reply ===========================================================================
  *
- * Invariants: the head always says how long the body is, or that there can be none; a date is UTC in the one form that
- * RFC 9110 wants; a status without a body (204, 304) has neither length nor type.
+ * Invariants: the head always has the length of the body, unless there can be none; a date is UTC in the one form
+ * that RFC 9110 wants; a status without a body (204, 304) has neither length nor type.
  */
 
 #define US_PER_DAY (INT64_C(86400) * 1000000)
@@ -269,7 +269,7 @@ static void put_head(struct semel_buf *buf, const struct reply_head *head, int64
  * query. So an escaped separator is data ("%2F" in an id), and no decoded byte can change the route. Nothing is
  * normalised: "//" and "/./" are segments like others.
  *
- * Invariants: what is decoded lives in the exchange's arena; params has as many values as the route has braces.
+ * Invariants: decoded values live in the exchange's arena; params has as many values as the route has braces.
  */
 
 #define SEGMENTS_MAX 32 /* of a target, and of a pattern */
@@ -707,11 +707,11 @@ static int access_token(struct semel_access *access, struct semel_http_request *
  *
  * The state machine of conn.h.
  *
- * Invariants: enter() is the only place where a phase changes; a request is judged (Host, route, token, length)
- * as soon as its head is there and before a byte of its body is kept; whatever is refused ends the
- * connection when bytes of the request may still come; a body is charged to its route's share as its bytes come, never
- * before, so that what is only announced takes no room from others (P87); `out` has all its room from the beginning and
- * never moves, for somebody may be writing from it.
+ * Invariants: enter() is the only place where a phase changes; a request is checked (Host, route, token, length) as
+ * soon as its head is complete and before a byte of its body is stored; a refusal ends the connection when bytes of
+ * the request may still come; a body counts for its route's share as its bytes arrive, never before, so that an
+ * announced body takes no room from others (P87); `out` is allocated in full from the beginning and never moves,
+ * because a write may be using it.
  */
 
 #define OUT_MAX 12288

@@ -393,15 +393,15 @@ static struct semel_http_exchange *mail_empty(struct mail *mail)
  *
  * A client's socket: it moves bytes between libuv, TLS and the connection's state machine.
  *
- * Every callback of libuv tells the connection what happened and then calls pump, which brings the
- * socket in line with the connection's phase: decrypt, write, shut down, read or not, the timer.
+ * Every callback of libuv reports the event to the connection and then calls pump, which adjusts the socket to the
+ * connection's phase: decrypt, write, shut down, read or not, the timer.
  *
- * Idle connections cost descriptors, which handlers and stores need too (P88): there is a bound over all listeners, and
- * when it is reached whoever has sent nothing yet gives way to who comes.
+ * Idle connections cost descriptors, which handlers and stores need too (P88): there is a bound over all listeners,
+ * and when it is reached, a connection that has sent nothing yet is closed for a new one.
  *
- * Invariants: one write at a time, from memory that stays as it is until it ended; ciphertext is read
- * only while none is waiting to be decrypted, so a peer holds at most one read of it; after close
- * nothing is started, and the memory goes when both handles are closed.
+ * Invariants: one write at a time, from memory that stays as it is until it ended; ciphertext is read only while none
+ * is waiting to be decrypted, so a peer has at most one read of it; after close nothing is started, and the memory is
+ * freed when both handles are closed.
  */
 
 #define REFUSING 32 /* connections past the limit that get an answer; more are just closed */
@@ -816,13 +816,13 @@ static void peer_accept(uv_stream_t *stream, int status)
 
 /* ==== a listener ====================================================================================
  *
- * A listener: what its settings must say, its socket, its TLS context.
+ * A listener: the checks of its settings, its socket, its TLS context.
  *
- * A unix socket's file has mode 0600 from its first moment: Linux makes it with the mode of the socket, which
- * is set before the bind. A file that a dead server left behind is replaced; a living server's is not, nor is anything
- * that is not a socket.
+ * A unix socket's file has mode 0600 from its first moment: Linux makes it with the mode of the socket, which is set
+ * before the bind. A file that a dead server left behind is replaced; that of a running server is not, nor is any
+ * other kind of file.
  *
- * Invariants: an address that is not loopback has TLS, or `plain` said that it shall not.
+ * Invariants: an address that is not loopback has TLS, or `plain` is set.
  */
 
 #define BACKLOG 128
