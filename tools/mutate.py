@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Mutants by text: a guard of a source file, and what stands in its place (test/mutant/mutants.txt).
 
-usage: mutate.py list MUTANTS               one line a mutant: NAME FILE PROGRAM TEST LENGTH
+usage: mutate.py list MUTANTS               one line per mutant: NAME FILE PROGRAM TEST LENGTH
        mutate.py apply MUTANTS NAME FILE OUT    FILE with the guard replaced
        mutate.py sql MUTANTS NAME FOLDER OUT    the migrations of FOLDER, copied to the folder OUT, one of them mutated
        mutate.py statements MUTANTS NAME OUT COMPILER NAMES FILE.sql...    the statements (tools/compile_sql.py) of the

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * semel/types.h: the words that every part of Semel shares.
+ * semel/types.h: the values and enumerations that every part of Semel shares.
  *
  * What it is: plain values and enumerations, each with its text. No function here
  * allocates, blocks or keeps state. Clean as C99 and as C++11.
@@ -49,9 +49,8 @@ enum semel_status {
 };
 typedef enum semel_status semel_status;
 
-/* What went wrong with a message, or with the world around it. ENVIRONMENT and BROKEN charge
- * no message: the first pauses the route, the second (a missing table, a handler that cannot
- * run at all) stops it until a probe succeeds. */
+/* What went wrong with a message, or with its environment. ENVIRONMENT and BROKEN count for no message: the first
+ * pauses the route, the second (a missing table, a handler that cannot run at all) stops it until a probe succeeds. */
 #define SEMEL_CLASS_MAP(X)            \
     X(NONE, "none")                   \
     X(TRANSIENT, "transient")         \
@@ -76,8 +75,8 @@ enum semel_class {
 #undef X
 };
 
-/* An error is a plain value. `code` is the backend's own number, `cls` says whom to blame,
- * `text` is safe to show: it never quotes a payload. */
+/* An error is a plain value. `code` is the backend's own number, `cls` the cause; `text` is safe to show: it never
+ * quotes a payload. */
 struct semel_error {
     semel_status status;
     enum semel_class cls;
@@ -98,8 +97,8 @@ enum semel_act {
 #undef X
 };
 
-/* Why. UNKNOWN: an earlier attempt may have had its effect, ask before repeating it.
- * DAMAGED: the stored row cannot be read as a row of ours; the delivery stays with the broker. */
+/* Why. UNKNOWN: an earlier attempt may have had its effect, ask before repeating it. DAMAGED: the stored row cannot be
+ * read; the delivery stays with the broker. */
 #define SEMEL_WHY_MAP(X)              \
     X(NEW, "new")                     \
     X(RETRIED, "retry")               \
@@ -124,7 +123,7 @@ enum semel_why {
 #undef X
 };
 
-/* What a handler says of its own run. MAYBE: the effect may have happened. */
+/* The result that a handler reports. MAYBE: the effect may have happened. */
 #define SEMEL_RESULT_MAP(X)   \
     X(DONE, "done")           \
     X(TRANSIENT, "transient") \

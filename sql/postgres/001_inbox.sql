@@ -38,7 +38,7 @@ CREATE SEQUENCE semel.arrival;
 -- Fencing tokens, until 012.
 CREATE SEQUENCE semel.token;
 
--- One row a message and consumer, kept until it is final and old enough to be purged.
+-- One row per message and consumer, kept until it is final and old enough to be purged.
 CREATE TABLE semel.inbox (
     arrival         bigint NOT NULL,
     received_at     timestamptz NOT NULL,
@@ -87,9 +87,9 @@ ALTER TABLE semel.inbox SET (
 -- All further indexes are partial, so that a completed row pays for the key above and for one of the two purge indexes,
 -- and for nothing else.
 
--- The scheduler: what is due.
+-- The scheduler: rows that are due.
 CREATE INDEX inbox_due ON semel.inbox (consumer, due_at) WHERE due_at IS NOT NULL;
--- Recovery: whose lease has run out.
+-- Recovery: rows whose lease has expired.
 CREATE INDEX inbox_lease ON semel.inbox (consumer, lease_until) WHERE status = 'processing';
 -- A fencing token names one row.
 CREATE UNIQUE INDEX inbox_token ON semel.inbox (lease_token) WHERE lease_token IS NOT NULL;
@@ -99,13 +99,13 @@ CREATE INDEX inbox_order ON semel.inbox (consumer, order_key, arrival)
 CREATE INDEX inbox_version ON semel.inbox (consumer, order_key, version NULLS FIRST, arrival)
     WHERE order_key IS NOT NULL AND status IN ('processing', 'failed', 'waiting', 'unknown', 'dead');
 CREATE INDEX inbox_waiting ON semel.inbox (consumer, order_key) WHERE status = 'waiting';
--- Listings of what is not final, by arrival and by status.
+-- Listings of rows that are not final, by arrival and by status.
 CREATE INDEX inbox_open ON semel.inbox (consumer, arrival)
     WHERE status IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined');
 CREATE INDEX inbox_held ON semel.inbox (consumer, status, arrival)
     WHERE status IN ('failed', 'waiting', 'unknown', 'dead', 'quarantined');
 -- Purge: final rows by the time of the event, or by the time of processing where the event has none. To the second, so
--- that many rows share an entry: 8 bytes a row instead of 60.
+-- that many rows share an entry: 8 bytes per row instead of 60.
 CREATE INDEX inbox_aged ON semel.inbox (consumer, source, (message_time::timestamptz(0)))
     WHERE message_time IS NOT NULL AND status IN ('completed', 'rejected', 'stale', 'prevented');
 CREATE INDEX inbox_timeless ON semel.inbox (consumer, source, (processed_at::timestamptz(0)))

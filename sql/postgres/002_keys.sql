@@ -5,7 +5,7 @@
 SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
 LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
 
--- One row a consumer and order key. It is locked before anything of the key is looked at, and changed with every change
+-- One row per consumer and order key. It is locked before the rows of the key are read, and changed with every change
 -- of the key's unfinished set, so that a transaction with an older snapshot fails instead of deciding by it.
 CREATE TABLE semel.order_key (
     consumer     text COLLATE "C" NOT NULL,

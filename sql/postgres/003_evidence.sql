@@ -22,7 +22,7 @@ CREATE TABLE semel.conflict (
     PRIMARY KEY (consumer, source, message_id, fingerprint)
 );
 
--- One row a failed attempt, and evidence such as a late completion that was refused.
+-- One row per failed attempt, and evidence such as a late completion that was refused.
 CREATE TABLE semel.attempt (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     consumer    text COLLATE "C" NOT NULL,

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 --
--- Semel on PostgreSQL: what operators have chosen.
+-- Semel on PostgreSQL: the selections of operators.
 
 SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
 LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction

@@ -4,7 +4,7 @@
 --
 -- A standby that is promoted, and a server that is restored to an earlier moment, begin a new timeline. What their
 -- predecessor had committed and they did not get is gone, effect and record alike. Nothing here can bring it back; but
--- it is noticed, kept and told.
+-- it is noticed, recorded and reported.
 --
 -- Invariants: the newest row is the timeline that was seen last; every row but the first has a line in the audit.
 

@@ -138,7 +138,7 @@ ON CONFLICT (consumer) DO UPDATE SET settings = c.settings || excluded.settings,
 DROP INDEX IF EXISTS semel.inbox_aged, semel.inbox_timeless;
 CREATE INDEX inbox_final ON semel.inbox (consumer, source, (processed_at::timestamptz(0)))
     WHERE status IN ('completed', 'rejected', 'stale', 'prevented');
--- The sweep: what waits without a due time.
+-- The sweep: rows that wait without a due time.
 CREATE INDEX inbox_still ON semel.inbox (consumer, order_key) WHERE status = 'waiting' AND due_at IS NULL;
 CREATE INDEX conflict_age ON semel.conflict (consumer, last_at);
 

@@ -22,7 +22,7 @@ CREATE TABLE semel_counter (
 
 INSERT INTO semel_counter (name, value) VALUES ('arrival', 1), ('token', 1);
 
--- One row a message and consumer, kept until it is final and old enough to be purged.
+-- One row per message and consumer, kept until it is final and old enough to be purged.
 CREATE TABLE semel_inbox (
     arrival         INTEGER PRIMARY KEY,        -- the order in which messages came; the rowid
     consumer        TEXT NOT NULL,              -- the route: who is to be affected once
@@ -65,9 +65,9 @@ CREATE TABLE semel_inbox (
 -- Their conditions are spelled with OR: for a longer list behind IN, SQLite builds a table of it
 -- again for every row that is inserted, which costs more than the row itself.
 
--- The scheduler: what is due.
+-- The scheduler: rows that are due.
 CREATE INDEX semel_inbox_due ON semel_inbox (consumer, due_at) WHERE due_at IS NOT NULL;
--- Recovery: whose lease has run out.
+-- Recovery: rows whose lease has expired.
 CREATE INDEX semel_inbox_lease ON semel_inbox (consumer, lease_until) WHERE status = 'processing';
 -- A fencing token names one row.
 CREATE UNIQUE INDEX semel_inbox_token ON semel_inbox (lease_token) WHERE lease_token IS NOT NULL;
@@ -80,7 +80,7 @@ CREATE INDEX semel_inbox_version ON semel_inbox (consumer, order_key, version)
         OR status = 'unknown' OR status = 'dead');
 -- How many are parked, by key and by route.
 CREATE INDEX semel_inbox_waiting ON semel_inbox (consumer, order_key) WHERE status = 'waiting';
--- Listings of what is not final.
+-- Listings of rows that are not final.
 CREATE INDEX semel_inbox_open ON semel_inbox (consumer)
     WHERE (status = 'processing' OR status = 'failed' OR status = 'waiting' OR status = 'unknown' OR status = 'dead'
         OR status = 'quarantined');
@@ -109,7 +109,7 @@ CREATE TABLE semel_conflict (
     UNIQUE (consumer, source, message_id, fingerprint)
 ) STRICT;
 
--- One row a consumer and order key, with the highest version that was applied.
+-- One row per consumer and order key, with the highest version that was applied.
 CREATE TABLE semel_order_key (
     consumer     TEXT NOT NULL,
     order_key    TEXT NOT NULL,
@@ -132,7 +132,7 @@ CREATE TABLE semel_business_key (
 CREATE INDEX semel_business_key_holder ON semel_business_key (consumer, source, message_id);
 CREATE INDEX semel_business_key_expiry ON semel_business_key (consumer, expires_at) WHERE expires_at IS NOT NULL;
 
--- One row a failed attempt, and evidence such as a late completion that was refused.
+-- One row per failed attempt, and evidence such as a late completion that was refused.
 CREATE TABLE semel_attempt (
     id          INTEGER PRIMARY KEY,
     consumer    TEXT NOT NULL,

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: MIT
 --
--- Semel on SQLite: what consumers promise, and what operators have chosen.
+-- Semel on SQLite: the settings of consumers, and the selections of operators.
 
--- The settings of a consumer, read by every door; a consumer without a row has the defaults.
+-- The settings of a consumer, for C, SQL, command line and daemon; a consumer without a row has the defaults.
 CREATE TABLE semel_consumer (
     consumer   TEXT NOT NULL PRIMARY KEY,
     settings   TEXT NOT NULL CHECK (length(CAST(settings AS BLOB)) <= 4096),   -- a JSON object

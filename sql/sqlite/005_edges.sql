@@ -94,6 +94,6 @@ DROP INDEX semel_inbox_aged;
 DROP INDEX semel_inbox_timeless;
 CREATE INDEX semel_inbox_final ON semel_inbox (consumer, source, processed_at)
     WHERE (status = 'completed' OR status = 'rejected' OR status = 'stale' OR status = 'prevented');
--- The sweep: what waits without a due time.
+-- The sweep: rows that wait without a due time.
 CREATE INDEX semel_inbox_still ON semel_inbox (consumer, order_key) WHERE status = 'waiting' AND due_at IS NULL;
 CREATE INDEX semel_conflict_age ON semel_conflict (consumer, last_at);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * admin.c: the pages of admin: metrics, health, readiness, routes. All of them only read, and are open to whoever can
- * connect: names and numbers, no ids.
+ * admin.c: the pages of admin: metrics, health, readiness, routes. All of them only read, and are open to every
+ * client: names and numbers, no ids.
  *
- * Invariant: nothing here waits: the daemon's view answers from what it knows already.
+ * Invariant: nothing here waits: the daemon's view answers from memory.
  */
 #include "admin/serve_private.h"
 
-#define WHY_MAX 2048 /* some eight routes; the log has all of them */
+#define WHY_MAX 2048 /* about eight routes; the log has all of them */
 
 static void handle_metrics(void *ctx, struct semel_http_exchange *x)
 {
@@ -19,8 +19,8 @@ static void handle_metrics(void *ctx, struct semel_http_exchange *x)
 }
 
 /* 200 {"status":WORD}, or a problem with the reason. */
-static void tell(struct semel_serve *serve, struct semel_http_exchange *x, const char *word,
-                 bool (*asked)(void *ctx, struct semel_buf *why))
+static void report(struct semel_serve *serve, struct semel_http_exchange *x, const char *word,
+                   bool (*asked)(void *ctx, struct semel_buf *why))
 {
     struct semel_buf why;
     char shown[WHY_MAX];
@@ -38,7 +38,7 @@ static void tell(struct semel_serve *serve, struct semel_http_exchange *x, const
 static void handle_health(void *ctx, struct semel_http_exchange *x)
 {
     struct semel_serve *serve = ctx;
-    tell(serve, x, "alive", serve->view != NULL ? serve->view->alive : NULL);
+    report(serve, x, "alive", serve->view != NULL ? serve->view->alive : NULL);
 }
 
 static void handle_ready(void *ctx, struct semel_http_exchange *x)
@@ -47,7 +47,7 @@ static void handle_ready(void *ctx, struct semel_http_exchange *x)
     if (atomic_load(&serve->stopping))
         semel__http_refuse(x, 503, "the process is stopping");
     else
-        tell(serve, x, "ready", serve->view != NULL ? serve->view->ready : NULL);
+        report(serve, x, "ready", serve->view != NULL ? serve->view->ready : NULL);
 }
 
 static void handle_routes(void *ctx, struct semel_http_exchange *x)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * api.c: requests of operators: queued by the loop's thread, read and answered by the task; the contract stands in
- * api.h.
+ * api.c: requests of operators: the loop's thread queues them, the task parses and answers them; see api.h.
  */
 #include "admin/api.h"
 
@@ -11,26 +10,26 @@
 #include "base/json.h"
 #include "base/wait.h"
 
-#define ARENA_MAX ((size_t)256 << 20) /* a row may keep a payload of 64 MiB; a list has 10,000 rows without theirs */
+#define ARENA_MAX ((size_t)256 << 20) /* a row may have a payload of 64 MiB; a list has 10,000 rows without theirs */
 #define AFTER_S 1
 #define CONSUMERS 500
 #define CONSUMERS_MAX 10000
 #define WHO_MAX 100
-#define LINK_MAX ((size_t)7 << 10) /* what all lines of a head may have is 8 KiB */
+#define LINK_MAX ((size_t)7 << 10) /* all lines of a head together may have 8 KiB */
 
 struct call {
     struct call *next;
     struct semel_http_exchange *x;
 };
 
-/* A bulk command. One that is over stays until its place is needed, so that it can be asked for. */
+/* A bulk command. A finished one stays until its slot is needed, so that clients can read its result. */
 struct run {
-    struct semel_bulk *bulk; /* NULL: the place is free */
+    struct semel_bulk *bulk; /* NULL: the slot is free */
     struct semel_ops ops;
     struct semel_arena arena;
     struct semel_selection selection;
     char who[SEMEL_ID_MAX + 1];
-    int64_t next_us; /* of its next step; -1: it is over */
+    int64_t next_us; /* when its next step is due; -1: it is over */
 };
 
 struct semel_api {
@@ -40,7 +39,7 @@ struct semel_api {
     struct call *first, **last;
     size_t n;
     bool open; /* a task serves it */
-    /* Of the task. */
+    /* Used by the task. */
     bool lost; /* the store's connection */
     struct semel_arena arena;
     struct run runs[SEMEL_API_RUNS];
@@ -147,7 +146,7 @@ static void enter(void *ctx, struct semel_http_exchange *x)
     call->x = x;
     pthread_mutex_lock(&api->lock);
     if (!api->open)
-        why = "nobody serves the API at the moment";
+        why = "the API is not available at the moment";
     else if (api->n >= SEMEL_API_CALLS)
         why = "too many requests wait";
     if (why == NULL) {
@@ -187,7 +186,7 @@ struct task {
     char who[SEMEL_ID_MAX + 1];
 };
 
-/* A store that fails may be there again later; what is wrong with the request stays wrong. */
+/* A failed store may be available again later; a wrong request stays wrong. */
 static void fail(struct task *t, semel_status status, const struct semel_error *err)
 {
     t->api->lost |= status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
@@ -205,7 +204,7 @@ static void fail(struct task *t, semel_status status, const struct semel_error *
         return;
     case SEMEL_UNKNOWN:
     case SEMEL_FENCED:
-        semel__http_refuse(t->x, 500, "whether it was done is not known, look again: %s", err->text);
+        semel__http_refuse(t->x, 500, "the result is unknown, check again: %s", err->text);
         return;
     }
 }
@@ -300,7 +299,7 @@ static semel_status wrong(struct semel_error *err, const char *name, const char 
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "%s must be %s", name, right);
 }
 
-/* What a string says; the body has been parsed, so only memory can fail. */
+/* Decodes a string; the body was parsed before, so only memory can fail. */
 static semel_status read_text(struct task *t, struct semel_str raw, const char *name, struct semel_str *ret,
                               struct semel_error *err)
 {
@@ -395,7 +394,7 @@ static semel_status read_body(struct task *t, const struct member *members, size
     return status;
 }
 
-/* "http@127.0.0.1", or "mara, http@127.0.0.1": who says so, and where from. */
+/* "http@127.0.0.1", or "mara, http@127.0.0.1": the name and the address. */
 static semel_status set_who(struct task *t, struct semel_str given, struct semel_error *err)
 {
     struct semel_str from = t->req->remote;
@@ -462,7 +461,7 @@ static void get_groups(struct task *t)
     answer(t, 200);
 }
 
-static void tell_none(struct task *t, struct semel_str source)
+static void report_none(struct task *t, struct semel_str source)
 {
     struct semel_buf text;
     semel__buf_init(&text, SEMEL_EXPLAIN_MAX);
@@ -475,7 +474,7 @@ static void tell_none(struct task *t, struct semel_str source)
     semel__buf_done(&text);
 }
 
-static void tell_damaged(struct task *t, struct semel_str source)
+static void report_damaged(struct task *t, struct semel_str source)
 {
     struct semel_buf why, next;
     semel__buf_init(&why, SEMEL_EXPLAIN_MAX);
@@ -506,13 +505,13 @@ static struct semel_row *find(struct task *t, bool with_payload)
     case SEMEL_FOUND:
         return found.rows;
     case SEMEL_FOUND_NONE:
-        tell_none(t, source);
+        report_none(t, source);
         break;
     case SEMEL_FOUND_SEVERAL:
         semel__http_refuse(t->x, 409, "it is the id of %zu messages of this consumer: add ?source=", found.n);
         break;
     case SEMEL_FOUND_DAMAGED:
-        tell_damaged(t, source);
+        report_damaged(t, source);
         break;
     }
     return NULL;
@@ -562,7 +561,7 @@ static void command(struct task *t, enum semel_command_kind kind)
     struct semel_instruction given = {.kind = kind};
     struct semel_str who = {0};
     struct semel_error err = {0};
-    struct semel_told told;
+    struct semel_report report;
     bool dry = false;
     const struct member members[] = {{"reason", TEXT, &given.reason},
                                      {"dry_run", FLAG, &dry},
@@ -577,16 +576,16 @@ static void command(struct task *t, enum semel_command_kind kind)
         semel__http_refuse(t->x, 400, "%s", err.text);
         return;
     }
-    if (status == SEMEL_OK && (told.row = find(t, false)) == NULL)
+    if (status == SEMEL_OK && (report.row = find(t, false)) == NULL)
         return;
     if (status == SEMEL_OK)
-        status = semel__ops_command(t->ops, &given, told.row, dry, &told.answer, &err);
+        status = semel__ops_command(t->ops, &given, report.row, dry, &report.answer, &err);
     if (status != SEMEL_OK) {
         fail(t, status, &err);
         return;
     }
-    semel__ops_json_answer(semel__http_body(t->x), &told);
-    answer(t, answer_status(&told.answer));
+    semel__ops_json_answer(semel__http_body(t->x), &report);
+    answer(t, answer_status(&report.answer));
 }
 
 static void post_retry(struct task *t)
@@ -614,7 +613,7 @@ static struct run *run_of(struct semel_api *api, int64_t number)
     return NULL;
 }
 
-/* A place for one more: a free one, else that of one that is over. NULL: all of them run. */
+/* A free slot, else that of a finished command. NULL: all of them run. */
 static struct run *run_place(struct semel_api *api)
 {
     struct run *over = NULL;
@@ -627,7 +626,7 @@ static struct run *run_place(struct semel_api *api)
     return over;
 }
 
-/* From now on the task works through the selection, a message a step. */
+/* From now on the task works through the selection, one message per step. */
 static semel_status run_start(struct task *t, struct run *run, const struct semel_selection *selection,
                               const struct semel_bulk_options *options, struct semel_error *err)
 {
@@ -646,7 +645,7 @@ static semel_status run_start(struct task *t, struct run *run, const struct seme
     return status;
 }
 
-/* How far it is, with what this process knows of it. */
+/* The progress, including what only this process knows. */
 static void answer_selection(struct task *t, int64_t number, int code)
 {
     const struct run *run = run_of(t->api, number);
@@ -708,7 +707,7 @@ static semel_status read_wish(struct task *t, struct wish *w, struct semel_error
     return status;
 }
 
-/* Counts first, as the command line does: what is too much is refused, and nothing is written down. */
+/* Counts first, as the command line does: a selection that is too large is refused, and nothing is stored. */
 static void post_selection(struct task *t)
 {
     struct wish w = {.options = {.rate = SEMEL_BULK_RATE, .wait_us = SEMEL_BULK_WAIT_US, .probe = true}};
@@ -745,7 +744,7 @@ static void post_selection(struct task *t)
         answer_selection(t, selection.number, 201);
 }
 
-/* The number of the path; 0: it is none, and the request was answered. */
+/* The number in the path; 0: there is none, and the request was answered. */
 static int64_t read_number(struct task *t)
 {
     int64_t number = 0;
@@ -867,7 +866,7 @@ static void get_consumer(struct task *t)
     answer(t, 200);
 }
 
-/* The body is what is to change; why, who and by force are options of the query. */
+/* The body has the members to change; reason, author and force are options of the query. */
 static void patch_settings(struct task *t)
 {
     static const char *const names[] = {"reason", "force", "who", NULL};
@@ -903,7 +902,7 @@ static void patch_settings(struct task *t)
 
 /* ---- the paths ------------------------------------------------------------------------------------- */
 
-/* `plain`: it has no options in its query; the others read theirs themselves. */
+/* `plain`: it has no options in its query; the others parse theirs themselves. */
 static const struct {
     unsigned method;
     const char *path;
@@ -1003,7 +1002,8 @@ semel_status semel__api_step(struct semel_api *api, struct semel_store *store, i
         semel__arena_reset(&api->arena);
         semel_status status = semel__ops_init(&ops, store, &api->arena, SEMEL_STR("http"), err);
         if (status == SEMEL_OK && semel__http_hung_up(call->x))
-            semel__endpoint_later(call->x, AFTER_S, "the client has hung up"); /* it may ask again: nothing twice */
+            /* the client may ask again: do nothing twice */
+            semel__endpoint_later(call->x, AFTER_S, "the client has hung up");
         else if (status == SEMEL_OK)
             serve_call(api, &ops, call->x);
         else

@@ -3,7 +3,7 @@
  * ingest.c: the HTTP endpoint of a `listen` route, and the broker that the route's workers poll.
  *
  * A request has one part per message. A part waits in the queue, is polled by a worker, and is done. The request is
- * answered when its last part is done, or when it is overdue; nobody hears of parts that are done after that.
+ * answered when its last part is done, or when it is overdue; parts that are done after that are not reported.
  *
  *   202 accepted   it is ours now: done, or stored to be done
  *   200 duplicate  it was ours before
@@ -18,21 +18,22 @@
  *   application/x-ndjson                 one of them per line
  *   anything else                        the body is the payload; headers ce-NAME become ce_NAME (binary mode)
  *
- * The other headers of the request come along, in lower case, without those that belong to the connection or to the
- * sender. What an event says of itself stands before them and wins. Its attributes have one spelling: names in JSON are
+ * The message gets the other headers of the request, in lower case, without those that belong to the connection or to
+ * the sender. Attributes of the event come before them and win. Its attributes have one spelling: names in JSON are
  * lower case letters and digits, ce_NAME is no header of HTTP, ce-NAME comes once.
  *
  * Invariants
  *  - A request that does not fit whole is refused whole, and one bad event of a batch refuses the batch: the sender
- *    must know which messages were taken. A refusal says what is wrong and what would be right, and quotes no payload.
- *  - Every `why` has its word. A word other than `later` is for what was acknowledged, that is after the commit; the
- *    outcome of an earlier run goes with a duplicate (I9).
- *  - While the circuit breaker is open nobody waits, but for one request when a probe is due.
+ *    must know which messages were accepted. A refusal has what is wrong and what would be right, and quotes no
+ *    payload.
+ *  - Every `why` has its result word. A word other than `later` means that the message was acknowledged, that is
+ *    after the commit; a duplicate gets the outcome of the earlier run (I9).
+ *  - While the circuit breaker is open no request waits, except one when a probe is due.
  *  - On a route with an order one worker polls all parts of a request, and after one that it gives back it gets no more
  *    of them.
  *  - A tag names one polled part and is never used again; the part keeps its slot until it was answered, also when
- *    nobody waits for it any more. Strings of parts are borrowed from the exchange or live in the request's arena, and
- *    are read only while the request has its exchange.
+ *    its request was answered before. Strings of parts are borrowed from the exchange or live in the request's arena,
+ *    and are read only while the request has its exchange.
  */
 #include "admin/ingest.h"
 
@@ -68,7 +69,7 @@ struct ingest_part {
     bool keyed;
     struct semel_str payload;
     bool later;                   /* it was given back */
-    struct semel_settled settled; /* when done and not later; the outcome lives in the request's arena */
+    struct semel_settled settled; /* when done and not later; the outcome is in the request's arena */
     int delay_ms;                 /* when later */
 };
 
@@ -79,17 +80,17 @@ struct ingest_request {
     struct ingest_part *parts;
     size_t n, open; /* open: parts that are not done */
     bool batch;
-    const struct ingest_broker *worker; /* of a route with an order: who polls its parts; NULL: nobody yet */
+    const struct ingest_broker *worker; /* of a route with an order: the worker that polls its parts; NULL: none yet */
     int64_t came_us;                    /* by the steady clock */
     size_t bytes;
 };
 
-/* One worker's handle. What follows the broker is under the endpoint's lock, but for oldest_us. */
+/* One worker's handle. The endpoint's lock protects everything after the broker, except oldest_us. */
 struct ingest_broker {
     struct semel_broker base;
     struct semel_ingest *ingest;
     bool serves, woken; /* woken: the next poll returns at once */
-    int64_t oldest_us;  /* when the oldest part of the last poll came; 0: it had none. Of the worker */
+    int64_t oldest_us;  /* when the oldest part of the last poll came; 0: it had none. Only the worker uses it */
 };
 
 /* ==== from a request to messages ================================================================= */
@@ -153,7 +154,7 @@ static bool stays_behind(struct semel_str name)
     return false;
 }
 
-/* Is it named in Connection, and so for the next hop only? */
+/* Does Connection name it, so that it is for the next hop only? */
 static bool hops(struct semel_str connection, struct semel_str name)
 {
     size_t at = 0;
@@ -173,7 +174,7 @@ static bool hops(struct semel_str connection, struct semel_str name)
     return false;
 }
 
-/* In binary mode what is not ASCII is escaped with percent signs; what is no escape stays. */
+/* In binary mode, characters outside ASCII are percent-encoded; malformed escapes stay. */
 static bool unescape(struct semel_arena *arena, struct semel_str value, struct semel_str *ret)
 {
     size_t n = 0;
@@ -227,7 +228,7 @@ static bool came_before(const struct semel_http_request *req, size_t at)
     return false;
 }
 
-/* Two attributes of one name, or two spellings of it, would leave it open which of them is the event's. 0 or 400. */
+/* Two attributes of one name, or two spellings of it, would be ambiguous. 0 or 400. */
 static int check_header(const struct reading *r, size_t at)
 {
     struct semel_str name = r->req->headers[at].name;
@@ -279,7 +280,7 @@ static int take_headers(struct reading *r, bool plain)
     return 0;
 }
 
-/* A key in quotes, as the draft has it, or bare. */
+/* A key in quotes, as in the draft, or bare. */
 static void take_key(const struct reading *r, struct ingest_part *part)
 {
     struct semel_str key = semel__http_header(r->req, "Idempotency-Key");
@@ -516,7 +517,7 @@ static struct semel_str media_type(const struct semel_http_request *req)
     return (struct semel_str){type.p, n};
 }
 
-/* 0, or the status of a refusal, which err explains. */
+/* 0, or the status of a refusal, with the text in err. */
 static int read_request(struct ingest_request *request, size_t body_max, struct semel_error *err)
 {
     const struct semel_http_request *req = semel__http_request(request->x);
@@ -611,7 +612,7 @@ static int wait_s(const struct ingest_request *request)
     return most_ms / 1000 + (most_ms % 1000 > 0 ? 1 : 0);
 }
 
-/* Answers, and forgets the exchange. What is not done is `later`. */
+/* Answers, and forgets the exchange. Parts that are not done are `later`. */
 static void report(struct semel_ingest *ingest, struct ingest_request *request)
 {
     struct semel_http_exchange *x = request->x;
@@ -647,7 +648,7 @@ static void request_free(struct ingest_request *request)
     semel__free(request);
 }
 
-/* The descriptor is readable while something waits. */
+/* Makes the descriptor readable while parts wait. */
 static void set_fd(struct semel_ingest *ingest)
 {
     uint64_t count = 1;
@@ -668,7 +669,7 @@ static void part_done(struct semel_ingest *ingest, struct ingest_part *part)
     semel__gauge_set(ingest->gauge, (double)ingest->waiting);
 }
 
-/* Reports what has its exchange, and frees the request when nothing of it is polled. */
+/* Answers the request if it has its exchange, and frees it when none of its parts is polled. */
 static void close_request(struct semel_ingest *ingest, struct ingest_request *request)
 {
     if (request->x != NULL) {
@@ -681,8 +682,7 @@ static void close_request(struct semel_ingest *ingest, struct ingest_request *re
         request_free(request);
 }
 
-/* Removes the parts of the request that were not polled from the queue, where they stand together: none of them will
- * happen. */
+/* Removes the parts of the request that were not polled from the queue, where they are neighbours. */
 static void drop_waiting(struct semel_ingest *ingest, const struct ingest_request *request, int delay_ms)
 {
     struct ingest_part **at = &ingest->queue;
@@ -709,7 +709,7 @@ static void give_up(struct semel_ingest *ingest, struct ingest_request *request)
     close_request(ingest, request);
 }
 
-/* Nobody waits for a route that pauses: what was not polled is `later` now. */
+/* The route pauses: parts that were not polled are `later` now. */
 static void refuse_waiting(struct semel_ingest *ingest, int after_s)
 {
     while (ingest->queue != NULL) {
@@ -720,7 +720,7 @@ static void refuse_waiting(struct semel_ingest *ingest, int after_s)
     }
 }
 
-/* What came of a polled part goes with it to who sent it. */
+/* Gives the result of a polled part to its request. */
 static void end_part(struct semel_ingest *ingest, struct ingest_part *part, const struct semel_reply *reply)
 {
     struct ingest_request *request = part->request;
@@ -742,7 +742,7 @@ static void end_part(struct semel_ingest *ingest, struct ingest_part *part, cons
         close_request(ingest, request);
 }
 
-/* The worker answers nothing more of what it polled. */
+/* The worker will not answer the parts that it polled. */
 static void end_polled(struct semel_ingest *ingest, const struct ingest_broker *worker)
 {
     const struct semel_reply again = {0};
@@ -753,7 +753,7 @@ static void end_polled(struct semel_ingest *ingest, const struct ingest_broker *
 
 /* ==== requests in ================================================================================ */
 
-/* 0: come in. Otherwise in how many seconds to come again. */
+/* 0: accept. Otherwise the seconds after which the client may retry. */
 static int paused_s(const struct semel_ingest *ingest)
 {
     int64_t now_us = semel__now(&semel__clock_real), full_us = ingest->full_until_us - now_us;
@@ -767,7 +767,7 @@ static int paused_s(const struct semel_ingest *ingest)
     return ingest->pause.state == SEMEL_BREAKER_PROBING ? FULL_AFTER_S : (int)((until_us - now_us) / 1000000) + 1;
 }
 
-/* NULL: it waits now. Otherwise why not. *ret_paused_s: as of paused_s. */
+/* NULL: it waits now. Otherwise why not. *ret_paused_s: as from paused_s. */
 static const char *enter(struct semel_ingest *ingest, struct ingest_request *request, int *ret_paused_s)
 {
     *ret_paused_s = ingest->n_serving > 0 ? paused_s(ingest) : 0;
@@ -802,7 +802,7 @@ static void refuse(struct semel_ingest *ingest, struct ingest_request *request, 
     request_free(request);
 }
 
-/* A batch whose every message is to come again. */
+/* Answers a batch with `later` for every message. */
 static void put_off(struct semel_ingest *ingest, struct ingest_request *request, int after_s)
 {
     for (size_t i = 0; i < request->n; i++) {
@@ -864,7 +864,7 @@ void semel__ingest_overdue(void *ctx, struct semel_http_exchange *x)
 
 /* ==== deliveries out ============================================================================= */
 
-/* A CloudEvent says where it comes from, and its id is unique there only. */
+/* A CloudEvent has its source, and its id is unique only there. */
 static struct semel_str source_of(const struct semel_ingest *ingest, const struct ingest_part *part)
 {
     for (size_t i = 0; i < part->n_headers; i++)
@@ -883,7 +883,7 @@ static bool deliver(struct semel_ingest *ingest, const struct ingest_part *part,
            semel__broker_copy_pairs(arena, &part->property, part->keyed ? 1 : 0, &ret->properties);
 }
 
-/* The first part that this worker may have, and where it hangs; where NULL hangs there is none. */
+/* The first part that this worker may have, as the pointer to it; that points to NULL if there is none. */
 static struct ingest_part **next_part(struct semel_ingest *ingest, const struct ingest_broker *worker)
 {
     struct ingest_part **at = &ingest->queue;
@@ -907,7 +907,7 @@ static void pop(struct semel_ingest *ingest, struct ingest_part **at, struct ing
         worker->oldest_us = part->request->came_us;
 }
 
-/* Under the lock. false: there is no memory for the next one. */
+/* The caller holds the lock. false: no memory for the next one. */
 static bool pop_all(struct semel_ingest *ingest, struct ingest_broker *worker, size_t max, struct semel_arena *arena,
                     struct semel_delivery *deliveries, size_t *ret_n)
 {
@@ -988,7 +988,7 @@ static int ingest_fd(struct semel_broker *broker)
     return ((struct ingest_broker *)broker)->ingest->fd;
 }
 
-/* Nothing is connected. Who waits for what nobody will answer any more has to send it again. */
+/* There is no connection. Requests that nobody will answer any more must be sent again. */
 static semel_status ingest_reopen(struct semel_broker *broker, struct semel_error *err)
 {
     struct ingest_broker *worker = (struct ingest_broker *)broker;
@@ -1061,7 +1061,7 @@ void semel__serve_paused(struct semel_serve *serve, const struct semel_route *ro
         return;
     pthread_mutex_lock(&ingest->lock);
     ingest->pause = *now;
-    /* Where a probe is due at once, what waits is the probe. */
+    /* If a probe is due at once, the waiting requests are the probe. */
     if (now->state == SEMEL_BREAKER_OPEN && semel__breaker_until(now, semel__now(&semel__clock_real)) != SEMEL_NONE)
         refuse_waiting(ingest, paused_s(ingest));
     pthread_mutex_unlock(&ingest->lock);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * ingest.h: the HTTP endpoint of a `listen` route, as the server and the tests see it. The story is in ingest.c.
+ * ingest.h: the HTTP endpoint of a `listen` route, as the server and the tests see it. See ingest.c.
  */
 #ifndef SEMEL_ADMIN_INGEST_H
 #define SEMEL_ADMIN_INGEST_H
@@ -8,12 +8,12 @@
 #include "admin/serve_private.h"
 
 #define SEMEL_INGEST_PARTS 16384                     /* messages of one route at a time: waiting and polled */
-#define SEMEL_INGEST_BYTES ((size_t)256 << 20)       /* of those that wait */
+#define SEMEL_INGEST_BYTES ((size_t)256 << 20)       /* of waiting messages */
 #define SEMEL_INGEST_BATCH 1000                      /* messages of one request */
 #define SEMEL_INGEST_ATTRIBUTES 100                  /* of one event */
 #define SEMEL_INGEST_FULL_US (INT64_C(60) * 1000000) /* the longest pause of a route that is full */
 
-/* Everything that changes is under the lock. */
+/* The lock protects everything that changes. */
 struct semel_ingest {
     struct semel_serve *serve;
     const struct semel_route *route;
@@ -23,7 +23,7 @@ struct semel_ingest {
     pthread_cond_t changed;
     int fd; /* an eventfd */
     bool readable;
-    size_t n_serving;           /* workers; 0: nobody takes anything */
+    size_t n_serving;           /* workers; 0: nobody polls */
     struct semel_breaker pause; /* the route's circuit breaker, as it was reported last */
     int64_t full_until_us;      /* the route is full until then, by the real clock */
     struct ingest_request *first, *last;

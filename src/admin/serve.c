@@ -2,8 +2,8 @@
  *
  * serve.c: the loop and its listeners: opened, run, stopped.
  *
- * Invariants: nothing is answered before _run; what endpoints still hold when everything is freed is answered all the
- * same, so that no exchange leaks.
+ * Invariants: nothing is answered before _run; exchanges that endpoints still have when everything is freed are
+ * answered too, so that none leaks.
  */
 #include "admin/serve.h"
 
@@ -12,7 +12,6 @@
 
 #include "admin/api.h"
 #include "admin/ingest.h"
-#include "admin/pull.h"
 #include "admin/serve_private.h"
 #include "base/descriptors.h"
 #include "base/error.h"
@@ -21,7 +20,7 @@
 #define CONNECTIONS_MAX 4096 /* of all listeners, if there are twice as many descriptors */
 #define ADMIN_RESERVE 32
 #define LOG_EVERY_MS 1000
-#define REPLY_MAX ((size_t)96 << 20) /* the largest payload that a row may have, in base64, and what stands around it */
+#define REPLY_MAX ((size_t)96 << 20) /* the largest payload that a row may have, in base64, and the JSON around it */
 
 /* ---- what endpoints share ------------------------------------------------------------------------------ */
 
@@ -47,7 +46,7 @@ void semel__endpoint_count(struct semel_serve *serve, enum semel_family family, 
 
 /* ---- opening --------------------------------------------------------------------------------------- */
 
-/* At most one line a second of a kind, which says how many there were: strangers decide how often these happen. */
+/* At most one line per second of a kind, with their number: clients without a token decide how often these happen. */
 static bool may_log(struct semel_seldom *seldom, uint64_t *ret_n)
 {
     int64_t now_ms = semel__endpoint_now_ms();
@@ -59,7 +58,7 @@ static bool may_log(struct semel_seldom *seldom, uint64_t *ret_n)
     return true;
 }
 
-/* No token, a wrong one, or one of another route. What was sent is not logged: it may be a good token elsewhere. */
+/* No token, a wrong one, or one of another route. The token is not logged: it may be valid elsewhere. */
 static void log_stranger(struct semel_serve *serve, const struct semel_http_request *req, int status)
 {
     uint64_t n;
@@ -77,7 +76,7 @@ static void crowded(void *ctx, bool gave_way, struct semel_str remote)
     if (may_log(&serve->crowd, &n))
         SEMEL__LOG(serve->log, SEMEL_LOG_WARN,
                    gave_way ? "too many connections: the oldest without a request is closed"
-                            : "too many connections, and all are at work: a new one is refused",
+                            : "too many connections, all busy: refused a new one",
                    SEMEL_F_STR("peer", remote), SEMEL_F_INT("connections", n));
 }
 
@@ -201,7 +200,7 @@ static const struct semel_setting_server *server_of(const struct semel_conf *con
     return NULL;
 }
 
-/* The token that stands for the old one in the new settings; not given: none does. false: there are two. */
+/* The token that replaces the old one in the new settings; not given: none does. false: there are two. */
 static bool token_now(const struct semel_serve *serve, const struct semel_serve_listener *l,
                       const struct semel_conf *fresh, struct semel_str old, struct semel_str *ret)
 {
@@ -256,11 +255,7 @@ void semel__serve_free(struct semel_serve *serve)
         semel__ingest_free(serve->ingests);
         serve->ingests = next;
     }
-    while (serve->pulls != NULL) {
-        struct semel_pull *next = serve->pulls->next;
-        semel__pull_free(serve->pulls);
-        serve->pulls = next;
-    }
+    semel__pull_free_all(serve->pulls);
     for (size_t i = 0; i < serve->n_listeners; i++)
         semel__free(serve->listeners[i].routes);
     semel__free(serve->listeners);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * serve_private.h: what serve*.c, ingest*.c and pull*.c share.
+ * serve_private.h: what serve*.c, ingest.c and pull.c share.
  *
- * A door is what stands between the loop's thread and a thread of the daemon: requests of one route wait in it. The
- * loop's thread puts them in, the route's thread takes them out, and a third one, the watch, answers what has waited
- * for too long: handlers of net have no time-out of their own.
+ * An endpoint stands between the loop's thread and a thread of the daemon: requests of one route wait in it. The loop's
+ * thread puts them in and answers those that have waited for too long (`overdue`); the route's thread takes them out.
  *
- * Invariants: an exchange belongs to the door from the moment it is put in until it is answered, and is answered under
- * the door's lock or after it was taken out of the door, so once. Times are milliseconds of CLOCK_MONOTONIC.
+ * Invariants: an exchange belongs to the endpoint from the moment it is put in until it is answered. It is answered
+ * under the endpoint's lock or after it was taken out, so once. Times are milliseconds of CLOCK_MONOTONIC.
  */
 #ifndef SEMEL_ADMIN_SERVE_PRIVATE_H
 #define SEMEL_ADMIN_SERVE_PRIVATE_H
@@ -21,7 +20,8 @@
 #include "net/http.h"
 
 #define SEMEL_ANSWER_MS 30000 /* the longest that a request waits for the daemon */
-#define SEMEL_TAKE_MS 1       /* a take that waits is looked at at every tick of the server: its wait is its own */
+#define SEMEL_TAKE_MS 1       /* the server checks waiting takes at every tick: each has a wait of its own */
+#define SEMEL_PULL_BYTES ((size_t)8 << 20) /* of an answer to a take; the first message is always sent */
 
 struct semel_serve_listener {
     struct semel_setting_server server;
@@ -29,13 +29,13 @@ struct semel_serve_listener {
     struct semel_http_listener *listener;
     struct semel_http_route *routes;
     size_t n_routes;
-    struct semel_http_token tokens[16]; /* the texts are the settings' */
+    struct semel_http_token tokens[16]; /* the texts belong to the settings */
     size_t n_tokens;
     const char *hosts[64];
     size_t body_max;
 };
 
-/* When a line may be logged again, and what happened since the last. Of the loop's thread. */
+/* When a line may be logged again, and how often it was left out. Only the loop's thread uses it. */
 struct semel_seldom {
     int64_t next_ms;
     uint64_t n;
@@ -53,7 +53,7 @@ struct semel_serve {
     struct semel_pull *pulls;
     struct semel_api *api;    /* NULL: there is no admin */
     struct semel_arena arena; /* paths */
-    int64_t answer_ms;        /* of a take: SEMEL_ANSWER_MS; tests are less patient */
+    int64_t answer_ms;        /* for a take: SEMEL_ANSWER_MS; shorter in tests */
     struct semel_seldom strangers, crowd;
     atomic_bool stopping;
 };
@@ -77,7 +77,8 @@ void semel__ingest_handle(void *ingest, struct semel_http_exchange *x);
 void semel__ingest_overdue(void *ingest, struct semel_http_exchange *x);
 
 struct semel_pull *semel__pull_new(struct semel_serve *serve, const struct semel_route *route);
-void semel__pull_free(struct semel_pull *pull);
+void semel__pull_free_all(struct semel_pull *pulls);
+size_t semel__pull_waiting(struct semel_pull *pull); /* for tests: how many calls wait */
 void semel__pull_take(void *pull, struct semel_http_exchange *x);
 void semel__pull_renew(void *pull, struct semel_http_exchange *x);
 void semel__pull_settle(void *pull, struct semel_http_exchange *x);

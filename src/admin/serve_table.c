@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * serve_table.c: from the settings to listeners: one an address, with the paths of all routes that share it.
+ * serve_table.c: from the settings to listeners: one per address, with the paths of all routes that share it.
  *
- * Every token of an address has a scope of its own, and a path needs the scope of its route's token: whoever may send
- * to one route cannot take from another. Routes with the same token share the scope.
+ * Every token of an address has a scope of its own, and a path needs the scope of its route's token: a client that
+ * may send to one route cannot take from another. Routes with the same token share the scope.
  *
  * Invariants: no two paths of an address are the same; paths have no braces, which would be patterns.
  */
@@ -13,12 +13,12 @@
 #include "base/error.h"
 
 #define TOKENS_MAX 16
-#define ADMIN_SCOPE (1u << TOKENS_MAX)    /* no token's */
+#define ADMIN_SCOPE (1u << TOKENS_MAX)    /* no token has it */
 #define PULL_BODY_MAX ((size_t)256 << 10) /* an outcome of 64 KiB, escaped */
-#define TAKE_BODY_MAX 4096                /* nothing is read of it */
-#define ASIDE_ABOVE ((size_t)32 << 10)    /* a larger body is read by another thread than the loop's */
+#define TAKE_BODY_MAX 4096                /* its body is ignored */
+#define ASIDE_ABOVE ((size_t)32 << 10)    /* a pool thread parses larger bodies */
 
-/* The most that a route can put into a listener's table. */
+/* The maximum of paths that a route adds to a listener's table. */
 #define PATHS_A_ROUTE 5
 
 static semel_status refuse(struct semel_error *err, const struct semel_route *route, const char *why)
@@ -69,10 +69,10 @@ static semel_status add_path(struct semel_serve *serve, struct semel_serve_liste
         return semel__fail_memory(err);
     snprintf(text, size, "%.*s%s", (int)path.n, path.p, end);
     if (strpbrk(text, "{}") != NULL)
-        return refuse(err, route, "its path has braces, which have no meaning here; say one without");
+        return refuse(err, route, "its path has braces, which have no meaning here; set one without");
     for (size_t i = 0; i < l->n_routes; i++)
         if (strcmp(l->routes[i].path, text) == 0)
-            return refuse(err, route, "one of its paths is another route's on the same address; say another");
+            return refuse(err, route, "one of its paths is another route's on the same address; set another");
     if (spec.needs == 0)
         return refuse(err, route, "its address has more than 16 different tokens; share some, or use two addresses");
     spec.path = text;
@@ -146,7 +146,7 @@ static semel_status plan_admin(struct semel_serve *serve, struct semel_error *er
         l->routes[l->n_routes] = semel__admin_routes[i];
         l->routes[l->n_routes++].ctx = serve;
     }
-    /* Without a token the scope is nobody's: only who connects to a unix socket has it. */
+    /* Without a token nobody has the scope: only clients of a unix socket. */
     unsigned write = ADMIN_SCOPE, read = ADMIN_SCOPE;
     if (semel__str_given(admin->server.token))
         write = scope_of(l, admin->server.token);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * stats.c: counting, over the families of stats_table.c. Nothing is decided or kept here besides numbers.
+ * stats.c: counts into the families of stats_table.c. It decides nothing and keeps only numbers.
  *
- * A route's series are looked up once, when it is made; those whose labels come with messages are remembered by each
- * worker, by source, type and why. Of a batch, a run of messages with the same labels is one addition. Labels that
- * were not seen before cost a look-up under a lock; a batch may do so MISSES_MAX times, the rest of its strange labels
- * is counted as "_other": whoever sends a new type with every message does not slow us down.
+ * A route's series are looked up once, when it is made; each worker remembers those whose labels come with messages,
+ * by source, type and why. A run of messages with the same labels in a batch is one addition. New labels cost a
+ * lookup under a lock; a batch may do MISSES_MAX of them, its other new labels are counted as "_other": a sender that
+ * uses a new type with every message does not slow us down.
  *
- * Invariants: sums stay true whatever the labels are; what a worker's inbox has counted is added once, by difference; a
- * loss is counted when something that was up goes down.
+ * Invariants: sums stay true whatever the labels are; the counters of a worker's inbox are added once, by difference;
+ * a loss is counted when a connection that was up goes down.
  */
 #include "admin/stats.h"
 
@@ -165,7 +165,7 @@ static void take_counters(struct semel_route_stats *r)
         r->alerts[i] = two(r, SEMEL_FAMILY_ALERTS, alert_names[i]);
 }
 
-/* What is final has counters, and a gauge of it would have to read far too many rows. */
+/* Final rows have counters; a gauge of them would have to read far too many rows. */
 static void take_gauges(struct semel_route_stats *r)
 {
     for (enum semel_state s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
@@ -300,8 +300,8 @@ static bool ran(const struct semel_settled *settled)
     return settled->why == SEMEL_WHY_NEW || settled->why == SEMEL_WHY_RETRIED;
 }
 
-void semel__stats_told(struct semel_worker_stats *worker, const struct semel__msg *msgs,
-                       const struct semel_settled *settled, size_t n, int64_t took_us)
+void semel__stats_report(struct semel_worker_stats *worker, const struct semel__msg *msgs,
+                         const struct semel_settled *settled, size_t n, int64_t took_us)
 {
     struct semel_route_stats *route = worker->route;
     int64_t now_us = semel__now(&semel__clock_real);
@@ -352,7 +352,7 @@ void semel__stats_alert(struct semel_route_stats *route, enum semel_alert alert)
     semel__count(route->alerts[alert], 1);
 }
 
-/* ---- the world ------------------------------------------------------------------------------------- */
+/* ---- connections ----------------------------------------------------------------------------------- */
 
 void semel__stats_call(struct semel_route_stats *route, enum semel_result result, bool asked, bool refused_key,
                        int64_t took_us)
@@ -396,7 +396,7 @@ void semel__stats_source_up(struct semel_route_stats *route, bool up)
     semel__count(route->source_lost, before && !up ? 1 : 0);
 }
 
-static double told(int64_t value)
+static double known(int64_t value)
 {
     return value < 0 ? (double)NAN : (double)value;
 }
@@ -405,9 +405,9 @@ void semel__stats_source(struct semel_route_stats *route, size_t in_flight, int6
                          int64_t stopped)
 {
     semel__gauge_set(route->in_flight, (double)in_flight);
-    semel__gauge_set(one(route, SEMEL_FAMILY_LAG), told(behind));
-    semel__gauge_set(one(route, SEMEL_FAMILY_ASSIGNED), told(assigned));
-    semel__gauge_set(one(route, SEMEL_FAMILY_STOPPED), told(stopped));
+    semel__gauge_set(one(route, SEMEL_FAMILY_LAG), known(behind));
+    semel__gauge_set(one(route, SEMEL_FAMILY_ASSIGNED), known(assigned));
+    semel__gauge_set(one(route, SEMEL_FAMILY_STOPPED), known(stopped));
 }
 
 void semel__stats_look(struct semel_route_stats *route, const struct semel_count *counts, size_t n, int64_t now_us)

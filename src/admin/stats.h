@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * stats.h: what a process counts of its routes (requirements, part M), as Prometheus families.
+ * stats.h: the metrics of a process and its routes (requirements, part M), as Prometheus families.
  *
- * Invariants: everything may be called from any thread, and costs the worker's path little: series that were used last
- * are remembered. Labels are consumer, source, type, why, state, kind ...: never an id. The number of series is
- * bounded.
+ * Invariants: any thread may call everything, and it costs a worker little: it remembers the series that it used
+ * last. Labels are consumer, source, type, why, state, kind ...: never an id. The number of series is bounded.
  */
 #ifndef SEMEL_ADMIN_STATS_H
 #define SEMEL_ADMIN_STATS_H
@@ -26,11 +25,12 @@ struct semel_route_stats *semel__stats_route(struct semel_stats *stats, struct s
                                              const char *guarantee);
 struct semel_worker_stats *semel__stats_worker(struct semel_route_stats *route);
 
-/* A batch was decided: what came of each message, by why, type and source; took_us from its delivery to the commit. */
-void semel__stats_told(struct semel_worker_stats *worker, const struct semel__msg *msgs,
-                       const struct semel_settled *settled, size_t n, int64_t took_us);
-/* What the inbox has counted since the last time: done, failed (by class as well), recovered, purged, fenced, cuts,
- * transactions ... Its alerts are counted by semel__stats_alert, not here. */
+/* A batch was decided: counts the result of each message, by why, type and source; took_us from its delivery to the
+ * commit. */
+void semel__stats_report(struct semel_worker_stats *worker, const struct semel__msg *msgs,
+                         const struct semel_settled *settled, size_t n, int64_t took_us);
+/* Adds what the inbox has counted since the last call: done, failed (by class too), recovered, purged, fenced, cuts,
+ * transactions ... semel__stats_alert counts its alerts. */
 void semel__stats_counts(struct semel_worker_stats *worker, const struct semel_counts *now);
 void semel__stats_alert(struct semel_route_stats *route, enum semel_alert alert);
 /* One outside call ended. */
@@ -38,12 +38,12 @@ void semel__stats_call(struct semel_route_stats *route, enum semel_result result
                        int64_t took_us);
 void semel__stats_full(struct semel_route_stats *route, bool full); /* unknown_max is reached */
 void semel__stats_breaker(struct semel_route_stats *route, enum semel_breaker_state state);
-/* The world: is the connection to the store and to the source up, and how many times was it lost. */
-/* 1: its settings are not those that are stored, and it waits. */
+/* Connections: whether store and source are up, and how often they were lost. */
+/* 1: its settings differ from the stored ones, and it waits. */
 void semel__stats_held(struct semel_route_stats *route, bool held);
 void semel__stats_store_up(struct semel_route_stats *route, bool up);
 void semel__stats_source_up(struct semel_route_stats *route, bool up);
-/* behind, assigned, stopped: -1 where the source cannot tell. */
+/* behind, assigned, stopped: -1 where the source does not know. */
 void semel__stats_source(struct semel_route_stats *route, size_t in_flight, int64_t behind, int64_t assigned,
                          int64_t stopped);
 /* Gauges from the store: rows by state, the age of the oldest unfinished one. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * text.c: pieces of JSON, as text.h says.
+ * text.c: parts of JSON. See text.h.
  */
 #include "admin/text.h"
 

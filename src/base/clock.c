@@ -2,10 +2,10 @@
  *
  * clock.c: the machine's clock, and times as text.
  *
- * RFC 3339, section 5.6, to the letter: four-digit year, 'T' or 't', 'Z', 'z' or an offset
- * +hh:mm; no blank instead of the T, no missing zone, no comma. "-00:00" (the local offset is not
- * known) is UTC. A leap second is accepted where one can be, at 23:59:60 UTC, and counts as the
- * last microsecond of that day, so that it sorts before the next day; elsewhere :60 is refused.
+ * RFC 3339, section 5.6, strictly: four-digit year, 'T' or 't', 'Z', 'z' or an offset +hh:mm; no blank instead of the
+ * T, no missing zone, no comma. "-00:00" (the local offset is not known) is UTC. A leap second is accepted where one
+ * can be, at 23:59:60 UTC, and counts as the last microsecond of that day, so that it sorts before the next day;
+ * elsewhere :60 is refused.
  *
  * Invariants: a parsed time lies in the years 1970-9999 UTC; formatting it and parsing it again
  * gives the same microsecond.
@@ -32,7 +32,7 @@ static int64_t real_now_us(void *ctx)
 
 const struct semel_clock semel__clock_real = {.now_us = real_now_us};
 
-/* What is left to read. Every take_ function moves on and returns true, or returns false. */
+/* The unread text. Every take_ function advances and returns true, or returns false. */
 struct reader {
     const char *p, *end;
 };
@@ -119,7 +119,7 @@ static bool take_date(struct reader *r, int64_t *ret_days)
     return true;
 }
 
-/* 1969 is read too: its last hours, west of Greenwich, are in 1970 UTC. */
+/* Accepts 1969 too: its last hours, west of Greenwich, are in 1970 UTC. */
 bool semel__time_parse(struct semel_str s, int64_t *ret_us)
 {
     struct reader r = {s.p, s.p != NULL ? s.p + s.n : NULL};
@@ -143,7 +143,7 @@ bool semel__time_parse(struct semel_str s, int64_t *ret_us)
     return true;
 }
 
-/* Any int64 has a text, also one that could not be parsed; SEMEL_NONE is "none". */
+/* Any int64 has a text, also one that cannot be parsed; SEMEL_NONE is "none". */
 void semel__time_format(int64_t us, char out[SEMEL_TIME_TEXT])
 {
     if (us == SEMEL_NONE) {

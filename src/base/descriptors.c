@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * descriptors.c: RLIMIT_NOFILE, as descriptors.h says.
+ * descriptors.c: RLIMIT_NOFILE. See descriptors.h.
  */
 #include "base/descriptors.h"
 

@@ -2,10 +2,10 @@
  *
  * digest.c: SHA-256, MD5 and base64 by OpenSSL's EVP interface.
  *
- * The algorithm is looked up once a process and kept until it ends: the look-up costs more than the digest of a
- * short message. Where it failed, for lack of memory, every digest looks it up by itself.
+ * The process looks the algorithm up once and keeps it: the lookup costs more than the digest of a short message. If
+ * that failed for lack of memory, every digest looks it up itself.
  *
- * OpenSSL reads base64 loosely. What it has read is therefore written again: only what is equal then was right.
+ * OpenSSL reads base64 loosely. So we encode the result again: the input was right only if both are equal.
  *
  * Invariants: the parts are hashed as one string, without separators (a caller who needs the
  * borders hashes lengths too); `out` is written only on success.

@@ -2,8 +2,8 @@
  *
  * duration.c: durations as people write them: "45d", "90s", "1500ms".
  *
- * Invariants: the units are whole multiples of each other, largest first, so that the first one that divides a duration
- * gives its shortest form; what is formatted is parsed back to the same number.
+ * Invariants: the units are whole multiples of each other, largest first, so that the first one that divides a
+ * duration gives its shortest form; parsing a formatted duration gives the same number.
  */
 #include <stdio.h>
 

@@ -33,7 +33,7 @@ semel_status semel__fail(struct semel_error *err, semel_status status, enum seme
     if (err == NULL)
         return status;
 
-    /* Formatted aside: an argument may be err's own old text. */
+    /* Formatted into a copy first: an argument may be err's own old text. */
     char raw[2 * sizeof(err->text)];
     va_list args;
     va_start(args, fmt);

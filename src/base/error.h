@@ -13,7 +13,7 @@
 __attribute__((format(printf, 4, 5))) semel_status semel__fail(struct semel_error *err, semel_status status,
                                                                enum semel_class cls, const char *fmt, ...);
 void semel__error_memory(struct semel_error *err);
-/* RETRY, ENVIRONMENT, "out of memory". Inline, so that an analyser, too, sees that it is not OK. */
+/* RETRY, ENVIRONMENT, "out of memory". Inline, so that an analyser sees that it is not OK. */
 static inline semel_status semel__fail_memory(struct semel_error *err)
 {
     semel__error_memory(err);

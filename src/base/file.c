@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * file.c: files that hold what is nobody else's business.
+ * file.c: files that only their owner may read.
  */
 #include "base/file.h"
 
@@ -11,5 +11,5 @@ void semel__file_make_private(const char *path)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd >= 0)
-        close(fd); /* it is new: nobody has a lock on it that this would let go of */
+        close(fd); /* the file is new: nobody has a lock on it that close would release */
 }

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * json.c: JSON as json.h has it: the parser of RFC 8259, strictly; pointers; the canonical form; and pieces of a text
- * as they were written.
+ * json.c: see json.h: a strict parser of RFC 8259; pointers; the canonical form; and parts of a text without a tree.
  *
- * The parser copies the text once; strings are decoded in place, which never lengthens them, so that a
- * string's bytes begin where they stood in the text. The members of an object are sorted when
- * its brace closes: duplicates are then neighbours, and the canonical form needs no other order.
+ * The parser copies the text once; strings are decoded in place, which never lengthens them, so that a string's bytes
+ * begin where they were in the text. The members of an object are sorted when its brace closes: duplicates are then
+ * neighbours, and the canonical form needs no other order.
  *
- * Invariants: recursion happens only in parse_value and write_node, and depth is checked before; no loop is
- * worse than n log n; a failed allocation is RETRY, never INVALID, so that a lack of memory condemns
- * no message; a document takes at most ARENA_PER_BYTE times its text, and a little.
+ * Invariants: recursion happens only in parse_value and write_node, and depth is checked before; no loop is worse
+ * than n log n; a failed allocation is RETRY, never INVALID, so that lack of memory fails no message; a document
+ * takes at most ARENA_PER_BYTE times its text, and a little.
  */
 #include "base/json.h"
 
@@ -49,7 +48,8 @@ static bool take_hex4(const char **p, const char *end, uint32_t *ret)
     return true;
 }
 
-/* Behind "\u". A character past U+FFFF takes two escapes, and half of one is no character. NULL, or what is wrong. */
+/* After "\u". A character past U+FFFF takes two escapes, and half of one is no character. Returns NULL, or what is
+ * wrong. */
 static const char *take_unicode(const char **p, const char *end, uint32_t *ret)
 {
     static const char half[] = "half of a surrogate pair";
@@ -72,8 +72,8 @@ static const char *take_unicode(const char **p, const char *end, uint32_t *ret)
     return NULL;
 }
 
-/* The escape whose backslash stands at *p, which moves behind it: 1 to 4 bytes to `out`, which may be where the escape
- * stands. 0: it is none, *ret_why says what is wrong. */
+/* Reads the escape whose backslash is at *p, which moves past it: 1 to 4 bytes to `out`, which may be the place of the
+ * escape. 0: malformed, with the reason in *ret_why. */
 static size_t take_escape(const char **p, const char *end, char *out, const char **ret_why)
 {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
@@ -134,7 +134,7 @@ static semel_status parse_escape(struct parser *ps, char **w)
     return SEMEL_OK;
 }
 
-/* How many bytes from here on are ASCII and stand for themselves. */
+/* How many bytes from here on are plain ASCII without escapes. */
 static size_t plain_run(const struct parser *ps)
 {
     const char *p = ps->p;
@@ -183,7 +183,7 @@ static bool take_digits(struct parser *ps)
     return ps->p > first;
 }
 
-/* The grammar alone. */
+/* Checks the grammar only. */
 static bool take_number(struct parser *ps, bool *ret_integer)
 {
     *ret_integer = true;
@@ -247,7 +247,7 @@ static semel_status parse_literal(struct parser *ps, struct semel_json_node *nod
     return refuse(ps, ps->p, ps->p == ps->end ? "a missing value" : "not a value");
 }
 
-/* By UTF-16 code units, as RFC 8785 wants. The bytes of UTF-8 sort by characters, which is the same but for one
+/* By UTF-16 code units, as RFC 8785 demands. The bytes of UTF-8 sort by characters, which is the same except in one
  * case: characters past U+FFFF (first byte F0 or more) come before those from U+E000 to U+FFFF (EE and EF). */
 static int key_cmp(struct semel_str a, struct semel_str b)
 {
@@ -275,7 +275,7 @@ static struct semel_json_node *merge(struct semel_json_node *a, struct semel_jso
     return first;
 }
 
-/* A stable merge sort from below: each of runs[0..n_runs) is empty or a sorted run of 2^i members. */
+/* A bottom-up stable merge sort: each of runs[0..n_runs) is empty or a sorted run of 2^i members. */
 static struct semel_json_node *sort_members(struct semel_json_node *members)
 {
     struct semel_json_node *runs[64];
@@ -563,7 +563,7 @@ semel_status semel__json_get(const struct semel_json *json, struct semel_str poi
 
 static void write_node(struct semel_buf *buf, const struct semel_json_node *node);
 
-/* semel__buf_add for pieces of a few bytes: most of them fit into what is reserved. */
+/* semel__buf_add for pieces of a few bytes: most of them fit into the reserved memory. */
 static inline void put(struct semel_buf *buf, const char *bytes, size_t n)
 {
     if (buf->failed || n >= buf->cap - buf->n) {
@@ -574,7 +574,7 @@ static inline void put(struct semel_buf *buf, const char *bytes, size_t n)
     buf->n += n;
 }
 
-/* One byte that cannot stand for itself. */
+/* One byte that must be escaped. */
 static void write_escape(struct semel_buf *buf, char c)
 {
     static const char values[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
@@ -698,7 +698,7 @@ static bool at(const struct cursor *c, char what)
     return c->p < c->end && *c->p == what;
 }
 
-/* From the quotation mark past the one that ends it. */
+/* From the opening quotation mark past the closing one. */
 static bool skip_string(struct cursor *c)
 {
     for (c->p++; c->p < c->end; c->p++) {
@@ -752,8 +752,8 @@ static struct semel_str value_here(struct cursor c)
 
 /* ---- members ------------------------------------------------------------------------------------- */
 
-/* The next member of an object: at its value, with its name between the quotation marks. The cursor stands behind the
- * brace or behind the value before. */
+/* Moves to the value of the next member of an object, whose name is between the quotation marks. The cursor is behind
+ * the brace or behind the value before. */
 static bool next_member(struct cursor *c, bool first, struct semel_str *ret_name)
 {
     pass_blanks(c);
@@ -799,7 +799,7 @@ static char take_token_char(struct semel_str *token)
     return ch;
 }
 
-/* `name` is as it was written, with its escapes. */
+/* `name` is the raw text, with its escapes. */
 static bool token_spells(struct semel_str token, struct semel_str name)
 {
     struct cursor c = {name.p, name.p + name.n};
@@ -830,7 +830,7 @@ static bool enter_object(struct cursor *c, struct semel_str token)
     return false;
 }
 
-/* From behind one element to the next. */
+/* Moves from behind one element to the next. */
 static bool next_element(struct cursor *c)
 {
     pass_blanks(c);
@@ -900,7 +900,7 @@ bool semel__json_member(struct semel_str object, const char *name, struct semel_
     return false;
 }
 
-/* What is decoded never gets longer. */
+/* Decoding never makes a text longer. */
 bool semel__json_decode(struct semel_str raw, struct semel_arena *arena, struct semel_str *ret, bool *ret_sound)
 {
     struct cursor c = {raw.p + 1, raw.p + (raw.n > 1 ? raw.n - 1 : 1)};

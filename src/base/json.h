@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * json.h: strict JSON with bounds, JSON pointers (RFC 6901), the canonical form (RFC 8785), and pieces of a text as
- * they were written. Every JSON that Semel reads is read here.
+ * json.h: strict JSON with bounds, JSON pointers (RFC 6901), the canonical form (RFC 8785), and parts of a text
+ * without a tree. Semel reads all JSON by this parser.
  *
- * What it is: a parser of our own. (jansson 2.14 drops bytes from a string, or writes past its
- * heap block, when an allocation fails inside one; and it forgets how a number was written.)
- * Input is hostile: it must be one JSON value in UTF-8, of at most `max_bytes`, nested at most
- * SEMEL_JSON_DEPTH deep, without duplicate members, without NUL in strings and without numbers
- * beyond the range of a double. Every refusal says what and at which byte, counted from 0, and
- * quotes nothing.
+ * What it is: a parser of our own. (jansson 2.14 drops bytes from a string, or writes past its heap block, when an
+ * allocation fails inside one; and it does not keep how a number was written.) Input is hostile: it must be one JSON
+ * value in UTF-8, of at most `max_bytes`, nested at most SEMEL_JSON_DEPTH deep, without duplicate members, without
+ * NUL in strings and without numbers beyond the range of a double. Every error has the reason and the byte, counted
+ * from 0, and quotes nothing.
  *
  * Invariants: the canonical form of equal values is equal bytes (member order, white space and
  * number spelling do not matter); a number that is not exact as a double has no canonical form
@@ -25,7 +24,7 @@
 
 struct semel_json; /* a parsed document */
 
-/* INVALID: not acceptable JSON, err says why and where. RETRY: no memory. */
+/* INVALID: not acceptable JSON; err has the reason and the place. RETRY: no memory. */
 semel_status semel__json_parse(struct semel_json **ret, struct semel_str text, size_t max_bytes,
                                struct semel_error *err);
 void semel__json_free(struct semel_json *json);
@@ -34,18 +33,18 @@ void semel__json_free(struct semel_json *json);
 bool semel__json_pointer_valid(struct semel_str pointer);
 
 enum semel_json_kind { SEMEL_JSON_MISSING, SEMEL_JSON_NULL, SEMEL_JSON_STRING, SEMEL_JSON_INTEGER, SEMEL_JSON_OTHER };
-/* What stands at the pointer. STRING and INTEGER give their text, copied to the arena; the others give {NULL, 0}.
- * An INTEGER is a number written without fraction and exponent, in decimal and as long as it was sent: it may lie
- * beyond int64, and semel__str_int64 tells. INVALID: the pointer is not one. RETRY: no memory. */
+/* The value at the pointer. STRING and INTEGER return their text, copied to the arena; the others {NULL, 0}. An INTEGER
+ * is a number without fraction and exponent, in decimal and of any length: it may exceed int64, which semel__str_int64
+ * checks. INVALID: malformed pointer. RETRY: no memory. */
 semel_status semel__json_get(const struct semel_json *json, struct semel_str pointer, struct semel_arena *arena,
                              enum semel_json_kind *ret_kind, struct semel_str *ret_text, struct semel_error *err);
 
-/* Appends the canonical form. *ret_exact = false (and buf of no use) when a number is not exact as a double.
- * INVALID: longer than buf may grow. RETRY: no memory. */
+/* Appends the canonical form. *ret_exact = false (and buf is useless) when a number is not exact as a double. INVALID:
+ * longer than buf may grow. RETRY: no memory. */
 semel_status semel__json_canonical(const struct semel_json *json, struct semel_buf *buf, bool *ret_exact,
                                    struct semel_error *err);
 
-/* Appends a string with its quotes, escaped as RFC 8785 wants it. `s` is well-formed UTF-8. */
+/* Appends a string with its quotes, escaped by the rules of RFC 8785. `s` is well-formed UTF-8. */
 void semel__json_put_string(struct semel_buf *buf, struct semel_str s);
 
 /* ---- pieces of a text, as they were written ----
@@ -55,13 +54,12 @@ void semel__json_put_string(struct semel_buf *buf, struct semel_str s);
 
 /* The text of the value at the pointer, without blanks around it; not given: there is none. */
 struct semel_str semel__json_find(struct semel_str text, struct semel_str pointer);
-/* The members of an object or the elements of an array, one per call; *from starts as 0. The name (may be NULL) is as
- * it was written, without its quotes; an element has none. false: there are no more. */
+/* The members of an object or the elements of an array, one per call; *from starts as 0. The name (may be NULL) is the
+ * raw text without its quotes; an element has none. false: there are no more. */
 bool semel__json_next(struct semel_str text, size_t *from, struct semel_str *ret_name, struct semel_str *ret_value);
-/* The first member whose name is written so, without escapes. false: there is none. */
+/* The first member with exactly this raw name, without escapes. false: there is none. */
 bool semel__json_member(struct semel_str object, const char *name, struct semel_str *ret);
-/* From the text of a string, with its quotes, to what it says. false: no memory, or *ret_sound is false: it is no
- * JSON. */
+/* Decodes the text of a string with its quotes. false: no memory, or, with *ret_sound false, not JSON. */
 bool semel__json_decode(struct semel_str raw, struct semel_arena *arena, struct semel_str *ret, bool *ret_sound);
 
 #endif

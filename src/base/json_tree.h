@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * json_tree.h: a parsed document, as json.c builds it. For those who walk it. Everyone else asks by
- * pointer.
+ * json_tree.h: a parsed document, as json.c builds it. For code that walks the tree; all other code uses pointers.
  *
  * Invariants: nodes and their bytes live in the document's arena; strings are decoded, well-formed
  * UTF-8 without NUL; numbers are as they were written; the members of an object are in the order

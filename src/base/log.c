@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: MIT
  *
- * log.c: builds a line in a buffer that was there from the start, and writes it.
+ * log.c: builds a line in a preallocated buffer and writes it.
  *
- * How values are escaped. What semel__utf8_shown does not show, and bytes that are not UTF-8, never reach the line:
+ * Escaping. Characters that semel__utf8_shown hides, and bytes that are not UTF-8, never reach the line:
  *
  *     human   a value that is empty or has a blank, a quote, a backslash, '=' or something to escape stands in quotes;
  *             inside, \" \\ \n \r \t, \u{202e} for a character that is not shown, \xff for a byte that is not UTF-8
  *     json    \" \\ \n \r \t and \u202e, as JSON has them; a byte that is not UTF-8 reads \xff after decoding, and
  *             NUL \x00
  *
- * How bursts are counted. A sentence has a slot with a window of one second. The first SEMEL_LOG_BURST lines of a
- * window are written, the others counted. A window that is over is settled by the next line of any sentence, by
- * semel__log_tick, or by the end: "lines were left out" with the sentence and their number.
+ * Bursts. A text has a slot with a window of one second. The first SEMEL_LOG_BURST lines of a window are written, the
+ * others counted. The next line of any text, semel__log_tick, or the end of the log closes a window that is over:
+ * "lines were left out" with the text and their number.
  *
  * Invariants: one lock is held from the first byte of a line to the last, so lines of one log never mix; nothing is
  * allocated after semel__log_new; the buffer holds the longest line there can be, as LINE_MAX adds it up. When the
  * descriptor takes only a part of a line (a full disk), the next line begins with a line break, and lines that were
- * not written are counted and told when writing works again. errno stays as it was.
+ * not written are counted and reported when writing works again. errno stays as it was.
  */
 #include "base/log.h"
 
@@ -35,7 +35,7 @@
 #define SECOND_US INT64_C(1000000)
 #define CUT_MARK "..."
 
-/* A sentence that was seen; text == NULL: the slot is free. */
+/* A text that was logged; text == NULL: the slot is free. */
 struct slot {
     const char *text;
     enum semel_log_level level;
@@ -50,8 +50,8 @@ struct semel_log {
     enum semel_log_level least;
     const struct semel_clock *clock;
     struct slot slots[SLOTS];
-    int64_t lost; /* lines that the descriptor did not take */
-    bool torn;    /* it took a part of the last one */
+    int64_t lost; /* lines that the descriptor did not accept */
+    bool torn;    /* it accepted only a part of the last line */
     size_t n;
     char line[LINE_MAX_BYTES];
 };
@@ -93,7 +93,7 @@ static void put_int(struct semel_log *log, int64_t value)
     put_z(log, text);
 }
 
-/* The escapes that both forms share. NULL: it has none of them. */
+/* The escapes that both forms share. NULL: there is none. */
 static const char *short_escape(uint32_t c)
 {
     switch (c) {
@@ -145,7 +145,7 @@ static void put_escaped(struct semel_log *log, struct semel_str s)
             return;
         }
         const char *escape = n > 0 ? short_escape(c) : NULL;
-        if (n == 0 || c == 0) /* NUL too: readers of JSON stumble over it */
+        if (n == 0 || c == 0) /* NUL too: readers of JSON fail on it */
             put_byte(log, (unsigned char)s.p[at]);
         else if (escape != NULL)
             put_z(log, escape);
@@ -157,7 +157,7 @@ static void put_escaped(struct semel_log *log, struct semel_str s)
     }
 }
 
-/* Whether a reader of the human form could take the bare value for something else. */
+/* Could a reader of the human form take the bare value for something else? */
 static bool wants_quotes(struct semel_str s)
 {
     for (size_t at = 0; at < s.n && at < SEMEL_LOG_VALUE_MAX;) {
@@ -216,7 +216,7 @@ static void put_head(struct semel_log *log, int64_t now_us, enum semel_log_level
     put_z(log, json ? "\"" : "");
 }
 
-/* The bytes that the descriptor took. A signal may interrupt it; nothing else is tried twice. */
+/* Returns how many bytes the descriptor accepted. Retries only after a signal. */
 static size_t write_out(const struct semel_log *log)
 {
     size_t done = 0;
@@ -231,7 +231,7 @@ static size_t write_out(const struct semel_log *log)
     return done;
 }
 
-/* Whether the line was written whole. */
+/* true: the whole line was written. */
 static bool say(struct semel_log *log, int64_t now_us, enum semel_log_level level, const char *text,
                 const struct semel_log_field *fields, size_t n)
 {
@@ -247,7 +247,7 @@ static bool say(struct semel_log *log, int64_t now_us, enum semel_log_level leve
         log->torn = false;
         return true;
     }
-    /* A line break alone fixes what was torn before. */
+    /* A line break ends the line that was cut before. */
     if (done > 0)
         log->torn = !(log->torn && done == 1);
     return false;
@@ -290,7 +290,7 @@ static void settle_over(struct semel_log *log, int64_t now_us)
             settle(log, &log->slots[i], now_us);
 }
 
-/* The slot of the sentence; a free one, else the oldest, becomes it. */
+/* Finds the slot of the text, or uses a free one, else the oldest. */
 static struct slot *slot_of(struct semel_log *log, int64_t now_us, enum semel_log_level level, const char *text)
 {
     struct slot *best = &log->slots[0];

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * log.h: what a daemon says while it runs: one line an event, for people or as JSON.
+ * log.h: the daemon's log: one line per event, for people or as JSON.
  *
- * What it is: a level, a time, a sentence that is the same for every such event, and fields: ids, names, counts, an
+ * What it is: a level, a time, a text that is the same for every such event, and fields: ids, names, counts, an
  * error's text. Never a payload and never a secret. Not for libraries: libsemel does not log, it returns.
  *
  *     human   2026-11-16T05:10:11.123Z warn  the route pauses consumer=billing failures=10
  *     json    {"time":"2026-11-16T05:10:11.123Z","level":"warn","text":"the route pauses","consumer":"billing",...}
  *
- * Invariants: a line is written by one write(2), whole, or not at all; control characters, line breaks and bad UTF-8 in
- * values are escaped, so that nobody outside can forge a line; a value is cut at SEMEL_LOG_VALUE_MAX bytes. A sentence
- * that repeats more than `burst` times a second is counted and said once, so that a failing route cannot fill a disk.
+ * Invariants: a line is written by one write(2), whole, or not at all; control characters, line breaks and bad UTF-8
+ * in values are escaped, so that input cannot forge a line; a value is cut at SEMEL_LOG_VALUE_MAX bytes. A text that
+ * repeats more than `burst` times per second is counted and logged once, so that a failing route cannot fill a disk.
  * Any thread may log. Logging never fails and never waits for anything but the descriptor.
  */
 #ifndef SEMEL_BASE_LOG_H
@@ -21,7 +21,7 @@
 
 #define SEMEL_LOG_VALUE_MAX 1024
 #define SEMEL_LOG_FIELDS_MAX 16
-#define SEMEL_LOG_BURST 20 /* lines of one sentence at one level in a second; more are counted */
+#define SEMEL_LOG_BURST 20 /* lines of one text at one level per second; more are counted */
 
 enum semel_log_format { SEMEL_LOG_HUMAN, SEMEL_LOG_JSON };
 enum semel_log_level { SEMEL_LOG_DEBUG, SEMEL_LOG_INFO, SEMEL_LOG_WARN, SEMEL_LOG_ERROR };
@@ -42,7 +42,7 @@ struct semel_log;
 /* `fd` is borrowed. The clock is borrowed; NULL: the machine's. */
 semel_status semel__log_new(struct semel_log **ret, int fd, enum semel_log_format format, enum semel_log_level least,
                             const struct semel_clock *clock, struct semel_error *err);
-void semel__log_free(struct semel_log *log); /* says what was counted and not said yet */
+void semel__log_free(struct semel_log *log); /* logs what was counted and not reported yet */
 
 /* `text` is a literal. A field whose text is not given, or whose number is SEMEL_NONE, is left out. log == NULL:
  * nothing. */
@@ -52,7 +52,8 @@ void semel__log_write(struct semel_log *log, enum semel_log_level level, const c
     semel__log_write((log), (level), (text), (const struct semel_log_field[]){__VA_ARGS__}, \
                      sizeof((const struct semel_log_field[]){__VA_ARGS__}) / sizeof(struct semel_log_field))
 
-/* Says what was counted in seconds that are over. Every line does so too; whoever may be silent for long calls it. */
+/* Logs what was counted in seconds that are over. Every line does so too; a caller that may be silent for long calls
+ * it. */
 void semel__log_tick(struct semel_log *log);
 
 #endif

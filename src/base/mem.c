@@ -2,8 +2,8 @@
  *
  * mem.c: malloc behind one hook, and the bump arena.
  *
- * The arena is a list of blocks. New memory is cut from the head block; a request that is large
- * for a block gets one of its own behind the head, so that the head's free end stays in use.
+ * The arena is a list of blocks. New memory is cut from the head block; a large request gets a block of its own
+ * behind the head, so that the free end of the head stays in use.
  *
  * Invariants: `used` is the sum of the capacities of all blocks, and never more than `max`; a
  * block's `fill` never passes its `cap`; every pointer given out is aligned to ALIGN.
@@ -114,7 +114,7 @@ static struct semel_arena_block *block_new(struct semel_arena *arena, size_t cap
     return block;
 }
 
-/* The capacity of the next ordinary block: twice the last one, as far as the bound allows. */
+/* The capacity of the next ordinary block: twice the last one, within the limit. */
 static size_t next_cap(const struct semel_arena *arena)
 {
     size_t cap = BLOCK_MIN;
@@ -124,7 +124,7 @@ static size_t next_cap(const struct semel_arena *arena)
     return cap < left ? cap : left;
 }
 
-/* A block with room for `need` bytes, which it is the caller's to take. NULL: no memory, or the bound. */
+/* A block with room for `need` bytes, which the caller takes. NULL: no memory, or the limit. */
 static struct semel_arena_block *block_for(struct semel_arena *arena, size_t need)
 {
     struct semel_arena_block *head = arena->head;
@@ -146,7 +146,7 @@ static struct semel_arena_block *block_for(struct semel_arena *arena, size_t nee
     return block;
 }
 
-/* Sizes are rounded up to ALIGN, so that what follows is aligned too. */
+/* Sizes are rounded up to ALIGN, so that the next allocation is aligned too. */
 static void *arena_take(struct semel_arena *arena, size_t size)
 {
     size_t need;

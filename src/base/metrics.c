@@ -2,8 +2,8 @@
  *
  * metrics.c: the registry: families, series and counting; and its Prometheus text.
  *
- * The series of a family are a list to which only the family's lock appends; the first is "_other".
- * A look-up walks the heads, then the siblings of one: callers keep what they found, and both lists are bounded.
+ * The series of a family are a list to which only the family's lock appends; the first is "_other". A lookup walks
+ * the heads, then the siblings of one: callers keep the series, and both lists are bounded.
  *
  * Invariants: families are linked before threads start; `first` of a family is its "_other", or its only series when
  * it has no labels, and the first of the heads: a head is the first series of its first label's value; `next` and
@@ -28,7 +28,7 @@ struct semel_series {
     struct semel_series *sibling, *head;          /* the next of the same first label; of a head, the next head */
     size_t in_group;                              /* of a head: how many have its first label */
     struct semel_str values[SEMEL_METRIC_LABELS]; /* their bytes stand behind the counts */
-    bool used;                                    /* "_other" is not shown before it was asked for */
+    bool used;                                    /* "_other" is shown only after it was used */
     _Atomic double value;                         /* a gauge, or the sum of a histogram */
     _Atomic uint64_t counts[];                    /* a counter, or the buckets of a histogram, not cumulated */
 };
@@ -144,7 +144,7 @@ static semel_status spec_check(const struct semel_metrics *metrics, const struct
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "metric %s: %s", spec->name, fault);
 }
 
-/* The bytes of a value that are kept: at most SEMEL_LABEL_MAX, and whole characters. */
+/* The bytes of a value that are kept: at most SEMEL_LABEL_MAX, only whole characters. */
 static size_t kept(struct semel_str value)
 {
     size_t n = 0;
@@ -219,7 +219,7 @@ static bool same(const struct semel_series *series, const struct semel_str *valu
     return true;
 }
 
-/* Adds it behind the last, and to its group; no group: it is the head of a new one. */
+/* Appends it to the list and to its group; without a group it is the head of a new one. */
 static struct semel_series *add(struct semel_metric *metric, struct semel_series *head, const struct semel_str *values)
 {
     struct semel_series *series = metric->count < metric->max ? series_new(metric, values) : NULL;
@@ -349,7 +349,7 @@ static void put_double(struct semel_buf *buf, double value)
     semel__buf_add(buf, text, semel__decimal_write(&decimal, text));
 }
 
-/* name_suffix{labels,le="bound"}: and the blank before the value. */
+/* name_suffix{labels,le="bound"} and the blank before the value. */
 static void put_name(struct semel_buf *buf, const struct semel_series *series, const char *suffix, const double *le)
 {
     const struct semel_metric_spec *spec = &series->metric->spec;

@@ -3,8 +3,8 @@
  * number.c: decimals to doubles and back, by way of the C library's correctly rounding strtod and
  * printf.
  *
- * Why no locale: the text given to strtod has an exponent instead of a decimal point, and of the
- * text that printf gives only the digits and the exponent are read.
+ * The locale does not matter: the text for strtod has an exponent instead of a decimal point, and we read only the
+ * digits and the exponent of printf's text.
  *
  * The shortest decimal: any decimal of at most 15 digits survives as a normal double, so if the
  * double's 15-digit decimal reads back, it is (without its trailing zeros) the shortest; else 16
@@ -27,7 +27,7 @@
 #define POINT_MIN (-330)
 #define EXPONENT_BOUND INT64_C(1000000000000000) /* more than any text is long */
 
-/* The exponent at p, held within the bound. */
+/* The exponent at p, limited to the bound. */
 static int64_t read_exponent(const char *p, const char *end)
 {
     bool negative = p < end && *p == '-';
@@ -95,7 +95,7 @@ double semel__decimal_to_double(const struct semel_decimal *d)
     return d->negative ? -value : value;
 }
 
-/* One more in the last place. 999 becomes 1 with the point moved. */
+/* Adds one in the last place. 999 becomes 1 with the point moved. */
 static void step_up(struct semel_decimal *d)
 {
     while (d->k > 0 && d->digits[d->k - 1] == '9')
@@ -160,7 +160,7 @@ bool semel__decimal_exact(const struct semel_decimal *d)
     return shortest.k == d->k && shortest.n == d->n && memcmp(shortest.digits, d->digits, (size_t)d->k) == 0;
 }
 
-/* The digits and the zeros behind them. Most numbers are like that. */
+/* The digits and the zeros behind them. Most numbers take this path. */
 static size_t write_whole(const struct semel_decimal *d, char out[SEMEL_NUMBER_TEXT])
 {
     size_t length = 0, k = (size_t)d->k, n = (size_t)d->n;

@@ -2,9 +2,9 @@
  *
  * number.h: decimal numbers as text, and the doubles they stand for.
  *
- * A semel_decimal is the number 0.DIGITS * 10^n, with k digits of which neither the first nor the
- * last is '0'; k = 0 is zero. These are the n and k of ECMAScript's Number::toString, on which
- * RFC 8785 stands. Nothing here depends on the locale.
+ * A semel_decimal is the number 0.DIGITS * 10^n, with k digits of which neither the first nor the last is '0'; k = 0
+ * is zero. These are the n and k of ECMAScript's Number::toString, which RFC 8785 uses. Nothing here depends on the
+ * locale.
  */
 #ifndef SEMEL_BASE_NUMBER_H
 #define SEMEL_BASE_NUMBER_H
@@ -18,17 +18,17 @@ struct semel_decimal {
     int k;
     int64_t n;
     bool negative;
-    bool cut; /* there were more digits than are kept */
+    bool cut; /* the number had more digits than are kept */
 };
 
 /* Reads a number in JSON's grammar, which the caller has checked. */
 struct semel_decimal semel__decimal_read(struct semel_str token);
 /* The shortest decimal that reads back as this double, and of those the nearest. The double is finite. */
 struct semel_decimal semel__decimal_of_double(double value);
-/* The nearest double: an infinity when the number is beyond all of them, 0 when it is too near to it. */
+/* The nearest double: infinity when the number is too large, 0 when it is too small. */
 double semel__decimal_to_double(const struct semel_decimal *d);
-/* Whether the number survives as a double: the shortest decimal of its double is the number itself. Two different
- * numbers that survive are two different doubles (P56). */
+/* Is the shortest decimal of its double the number itself? Two different numbers that pass are two different doubles
+ * (P56). */
 bool semel__decimal_exact(const struct semel_decimal *d);
 
 #define SEMEL_NUMBER_TEXT 32

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * object.c: JSON written for programs and fit for terminals; the contract stands in object.h.
+ * object.c: JSON for programs that is safe on terminals; see object.h.
  */
 #include "base/object.h"
 
@@ -23,7 +23,7 @@ static void put_escape(struct semel_buf *buf, uint32_t c)
     }
 }
 
-/* One character of `s`, as it may stand inside a string; returns how many bytes of `s` it took. */
+/* One character of `s`, escaped for use inside a string; returns how many bytes of `s` it took. */
 static size_t put_char(struct semel_buf *buf, struct semel_str s)
 {
     uint32_t c = 0;
@@ -52,7 +52,7 @@ void semel__json_put_shown(struct semel_buf *buf, struct semel_str value)
     semel__buf_addz(buf, "\"");
 }
 
-/* Outside of strings JSON has no character that is not shown but blanks. */
+/* Outside of strings, JSON has no hidden characters except blanks. */
 static void put_json(struct semel_buf *buf, struct semel_str json)
 {
     while (json.n > 0) {
@@ -70,7 +70,7 @@ static void put_json(struct semel_buf *buf, struct semel_str json)
     }
 }
 
-void semel__json_put_value(struct semel_buf *buf, struct semel_str json)
+static void put_value(struct semel_buf *buf, struct semel_str json)
 {
     struct semel_json *parsed = NULL;
     struct semel_error err;
@@ -135,7 +135,7 @@ void semel__object_time(struct semel_object *object, const char *name, int64_t u
 
 void semel__object_raw(struct semel_object *object, const char *name, struct semel_str json)
 {
-    semel__json_put_value(member(object, name), json);
+    put_value(member(object, name), json);
 }
 
 struct semel_str semel__object_end(struct semel_object *object)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * object.h: JSON, written member by member, for programs.
+ * object.h: writes JSON member by member.
  *
- * Invariants: what is written is one JSON document in UTF-8, whatever the values are. JSON goes to terminals too, so
- * what a terminal might obey is written as \uXXXX, which means the same; text that is not UTF-8 has U+FFFD in place
- * of each bad byte. A buffer that could not grow is marked as failed.
+ * Invariants: the result is one JSON document in UTF-8, whatever the values are. JSON goes to terminals too, so
+ * characters that a terminal might obey are written as \uXXXX, which means the same; U+FFFD replaces each byte that
+ * is not UTF-8. A buffer that could not grow is marked as failed.
  */
 #ifndef SEMEL_BASE_OBJECT_H
 #define SEMEL_BASE_OBJECT_H
@@ -26,13 +26,12 @@ typedef void (*semel_object_filler)(struct semel_object *one, const void *ctx, s
 void semel__object_list(struct semel_object *object, const char *name, size_t n, semel_object_filler fill,
                         const void *ctx);
 void semel__object_texts(struct semel_object *object, const char *name, const struct semel_str *texts, size_t n);
-/* Closes it and gives its text, which lives until _done. */
+/* Closes the object and returns its text, which lives until _done. */
 struct semel_str semel__object_end(struct semel_object *object);
 void semel__object_done(struct semel_object *object);
 
-/* Appends a string or a value. What a terminal might obey is escaped, what is not UTF-8 becomes U+FFFD. */
+/* Appends a string. Escapes characters that a terminal might obey; U+FFFD replaces bad UTF-8. */
 void semel__json_put_shown(struct semel_buf *buf, struct semel_str value);
-void semel__json_put_value(struct semel_buf *buf, struct semel_str json);
 /* Appends an array of objects, one per line, and a newline. */
 void semel__json_put_list(struct semel_buf *buf, size_t n, semel_object_filler fill, const void *ctx);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * point.c: what happens at a labelled place: it is counted, then the hook looks, then the process
- * may stop or die there.
+ * point.c: what happens at a labelled place: it is counted, then the hook is called, then the process may stop or die
+ * there.
  *
- * Invariants: without a hook and without the environment's orders a visit is one addition and
- * three comparisons; an order is carried out once, at exactly its visit; counting is safe from any
- * thread, but hook and orders are set before the threads start.
+ * Invariants: without a hook and without orders in the environment a visit is one addition and three comparisons; an
+ * order is executed once, at exactly its visit; counting is safe from any thread, but hook and orders are set before
+ * the threads start.
  */
 #include "base/point.h"
 

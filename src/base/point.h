@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * point.h: labelled places at which a test may kill the process, stall it or look.
+ * point.h: labelled places at which a test may kill, stop or watch the process.
  *
- * What it is: one X-macro of labels, one call a label in the code. In a build without
- * -Dpoints=true the call compiles to nothing. A label names the moment just *before* or *after*
- * something durable happens; the list is complete, so a test can visit every one.
+ * What it is: one X-macro of labels, one call per label in the code. In a build without -Dpoints=true the call
+ * compiles to nothing. A label names the moment just *before* or *after* something durable happens; the list is
+ * complete, so a test can visit all of them.
  *
  * Use: SEMEL_POINT(BATCH_SETTLED). SEMEL_CRASH_AT=label:N in the environment of a test
  * program (see semel__point_from_env) sends SIGKILL to the process at the N-th visit;
@@ -52,10 +52,10 @@ typedef void (*semel_point_hook)(void *ctx, enum semel_point point);
 void semel__point_set_hook(semel_point_hook hook, void *ctx); /* NULL removes it */
 void semel__point_visit(enum semel_point point);
 const char *semel__point_name(enum semel_point point);
-/* How often this process has been there, so that a test can show that it went everywhere. */
+/* How often this process passed the point, so that a test can show that it passed all of them. */
 unsigned long semel__point_visits(enum semel_point point);
-/* Reads SEMEL_CRASH_AT=label:N and SEMEL_STOP_AT=label:N; false and a line on stderr when one names no label or no
- * visit. Visits count from 1, and those before this call count too. */
+/* Reads SEMEL_CRASH_AT=label:N and SEMEL_STOP_AT=label:N; false and a line on stderr when the label or the number is
+ * wrong. Visits count from 1, including those before this call. */
 int semel__point_from_env(void);
 
 #ifdef SEMEL_POINTS

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * setting.c: the groups that several rooms have among their settings (TLS of either side), and the checks of pieces
- * that several settings are made of. See setting.h.
+ * setting.c: groups of settings that several rooms share (TLS of either side), and checks of shared parts. See
+ * setting.h.
  */
 #include "base/setting.h"
 
@@ -10,12 +10,12 @@
 
 static const struct semel_setting_spec tls_settings[] = {
     {"ca_file", SEMEL_SETTING_FILE, 0, SEMEL_SETTING_IN(semel_setting_tls, ca_file),
-     .default_note = "what the system trusts", .help = "the authorities whose certificates are trusted"},
+     .default_note = "the system's authorities", .help = "the authorities whose certificates are trusted"},
     {"cert_file", SEMEL_SETTING_FILE, 0, SEMEL_SETTING_IN(semel_setting_tls, cert_file),
      .help = "our own certificate, with key_file"},
     {"key_file", SEMEL_SETTING_FILE, 0, SEMEL_SETTING_IN(semel_setting_tls, key_file), .help = "the key of cert_file"},
     {"key_password", SEMEL_SETTING_TEXT, SEMEL_SETTING_SECRET, SEMEL_SETTING_IN(semel_setting_tls, key_password),
-     SEMEL_SETTING_RANGE(1, 1024), .help = "what opens key_file"},
+     SEMEL_SETTING_RANGE(1, 1024), .help = "the passphrase of key_file"},
     {"verify", SEMEL_SETTING_FLAG, SEMEL_SETTING_NOT, SEMEL_SETTING_IN(semel_setting_tls, no_verify),
      .default_text = "true", .help = "check the other side's certificate and name"},
 };
@@ -54,8 +54,7 @@ void semel__setting_check_tls(const struct semel_setting_check *check, const str
     const bool cert = tls->cert_file != NULL, key = tls->key_file != NULL;
 
     if (cert != key)
-        semel__setting_wrong(check, cert ? "tls.cert_file" : "tls.key_file",
-                             "%s.tls.%s is said without %s; they go together", check->path,
+        semel__setting_wrong(check, cert ? "tls.cert_file" : "tls.key_file", "%s.tls.%s needs %s as well", check->path,
                              cert ? "cert_file" : "key_file", cert ? "key_file" : "cert_file");
 }
 
@@ -96,10 +95,9 @@ void semel__setting_check_path(const struct semel_setting_check *check, struct s
     }
     for (size_t i = 0; i < path->n; i++)
         if (path->p[0] != '/' || strchr(" ?#%{}", path->p[i]) != NULL) {
-            semel__setting_wrong(check, "path",
-                                 "%s.path must begin with / and have no blank, brace, ?, # or %% in it; say one that "
-                                 "does",
-                                 check->path);
+            semel__setting_wrong(
+                check, "path",
+                "%s.path must begin with / and have no blank, brace, ?, # or %% in it; set one that does", check->path);
             return;
         }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * sort.h: qsort for what is mostly in order already, as ids that carry their time are.
+ * sort.h: qsort for arrays that are mostly in order already, as ids with a time are.
  */
 #ifndef SEMEL_BASE_SORT_H
 #define SEMEL_BASE_SORT_H

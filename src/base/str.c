@@ -20,7 +20,7 @@ int semel__str_cmp(struct semel_str a, struct semel_str b)
 {
     if (a.p == NULL || b.p == NULL)
         return (a.p != NULL) - (b.p != NULL);
-    if (a.p == b.p && a.n == b.n) /* as the sources of a batch often are */
+    if (a.p == b.p && a.n == b.n) /* the sources of a batch often are the same pointer */
         return 0;
     int order = memcmp(a.p, b.p, a.n < b.n ? a.n : b.n);
     return order != 0 ? order : (a.n > b.n) - (a.n < b.n);
@@ -95,7 +95,7 @@ bool semel__str_int64(struct semel_str s, int64_t *ret)
     return true;
 }
 
-/* The length that a first byte promises, and what it says of the character. */
+/* The length by a first byte, and the bits of the character in it. */
 static size_t utf8_first(unsigned char first, uint32_t *ret_bits)
 {
     if (first < 0x80) {
@@ -166,7 +166,7 @@ bool semel__utf8_valid(struct semel_str s)
 }
 
 /* C0, DEL and C1, which a terminal might obey; then Unicode's format characters, line separators and the like, which
- * hide, reorder or join what stands beside them. */
+ * hide, reorder or join the text beside them. */
 bool semel__utf8_shown(uint32_t c)
 {
     static const uint32_t hidden[][2] = {
@@ -204,7 +204,7 @@ void semel__str_show(char *out, size_t size, struct semel_str s)
     *out = '\0';
 }
 
-/* The edits from a to b, of at most NEAREST_MAX bytes each: the usual table, one row of which is kept. */
+/* The number of edits from a to b, of at most NEAREST_MAX bytes each: the usual table, of which one row is kept. */
 static size_t edits(struct semel_str a, struct semel_str b)
 {
     size_t row[NEAREST_MAX + 1];
@@ -359,7 +359,7 @@ void semel__url_host(struct semel_str url, struct semel_str *ret_host, struct se
     bool six = host < past && *host == '[';
     const char *stop = memchr(host, six ? ']' : ':', (size_t)(past - host));
     host += six;
-    stop = stop != NULL ? stop : six ? host : past; /* without its ] it is none */
+    stop = stop != NULL ? stop : six ? host : past; /* no address without its ] */
     const char *port = stop + six;
     port = port < past && *port == ':' ? port + 1 : past;
     *ret_host = (struct semel_str){host, (size_t)(stop - host)};

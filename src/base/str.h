@@ -40,8 +40,8 @@ static inline char semel__lower(char c)
 {
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
 }
-bool semel__begins_with(struct semel_str s, const char *prefix); /* in either case */
-bool semel__same_word(struct semel_str a, const char *z);        /* equal but for the case */
+bool semel__begins_with(struct semel_str s, const char *prefix); /* either case */
+bool semel__same_word(struct semel_str a, const char *z);        /* equal, ignoring case */
 /* <0, 0, >0 by bytes; a shorter prefix comes first. "Not given" sorts before everything. */
 int semel__str_cmp(struct semel_str a, struct semel_str b);
 bool semel__str_eq(struct semel_str a, struct semel_str b); /* not given equals only not given */
@@ -50,30 +50,30 @@ bool semel__str_eqz(struct semel_str a, const char *z);
 bool semel__str_int64(struct semel_str s, int64_t *ret);
 /* The value of a hexadecimal digit in either case; -1: it is none. */
 int semel__hex_value(char c);
-/* This machine for certain: localhost, 127.0.0.1 and its like, ::1. */
+/* Certainly this machine: localhost, 127.0.0.0/8, ::1. */
 bool semel__host_is_local(struct semel_str host);
 /* %41 becomes A, in place. false: no such escape, or a NUL. */
 bool semel__unescape(char *text);
 /* Well-formed UTF-8 without NUL, overlongs and surrogates. */
 bool semel__utf8_valid(struct semel_str s);
-/* The length of the well-formed character that s begins with, and the character; 0: there is none. NUL is one. */
+/* The length of the well-formed character at the start of s, and the character; 0: there is none. NUL is one. */
 size_t semel__utf8_next(struct semel_str s, uint32_t *ret_char);
 /* 1 to 4 bytes; the character must not be a surrogate, nor lie past U+10FFFF. */
 size_t semel__utf8_put(uint32_t c, char out[4]);
-/* false: a control character, or one that is invisible or turns the text around it (U+202E): terminals and readers
- * would obey it or be deceived. */
+/* false: a control character, or one that is invisible or changes the direction of text (U+202E): terminals would obey
+ * it, readers would be deceived. */
 bool semel__utf8_shown(uint32_t c);
-/* Copies at most size-1 bytes for a person to read: what is not shown, and bad UTF-8, become '?'. */
+/* Copies at most size-1 bytes for people: characters that must not be shown, and bad UTF-8, become '?'. */
 void semel__str_show(char *out, size_t size, struct semel_str s);
-/* The name that was probably meant: the one with the fewest edits (a byte more, less or another), at most two and fewer
- * than the word has bytes; the first of several. NULL: none is near. */
+/* The name that was probably meant: the one with the fewest edits (insert, delete or replace a byte), at most two and
+ * fewer than the word has bytes; the first of several. NULL: none is near. */
 const char *semel__nearest(const char *word, const char *const *names, size_t n);
 
 struct semel_buf {
     char *p;
     size_t n, cap, max;
     bool failed;
-    bool full; /* what failed was the bound, not memory: the same again cannot help */
+    bool full; /* the bound was reached, not memory: trying again cannot help */
 };
 void semel__buf_init(struct semel_buf *buf, size_t max);
 void semel__buf_done(struct semel_buf *buf);
@@ -85,10 +85,10 @@ static inline struct semel_str semel__buf_str(const struct semel_buf *buf)
     return (struct semel_str){buf->p != NULL ? buf->p : "", buf->n};
 }
 
-/* Of //user:SECRET@host, in a URL or a line that has one: what may be the secret. In doubt it is all from the first
- * colon to the last `@`: what should have been escaped is a part of it. false: there is none. */
+/* The secret of //user:SECRET@host in a URL or a line with one. In doubt everything from the first colon to the last
+ * `@`: it includes characters that should have been escaped. false: there is none. */
 bool semel__url_secret(struct semel_str url, struct semel_str *ret);
-/* Host (an IPv6 address without its brackets) and port of SCHEME://USER@HOST:PORT/...; what is not there is empty. */
+/* Host (an IPv6 address without its brackets) and port of SCHEME://USER@HOST:PORT/...; missing parts are empty. */
 void semel__url_host(struct semel_str url, struct semel_str *ret_host, struct semel_str *ret_port);
 
 #endif

@@ -69,7 +69,7 @@ void semel__trace_format(const struct semel_trace *trace, char out[SEMEL_TRACE_T
     semel__hex(trace->trace_id, sizeof(trace->trace_id), out + AT_TRACE);
     semel__hex(trace->span_id, sizeof(trace->span_id), out + AT_SPAN);
     semel__hex(&flags, 1, out + AT_FLAGS);
-    out[AT_TRACE - 1] = out[AT_SPAN - 1] = out[AT_FLAGS - 1] = '-'; /* over the NULs of the parts */
+    out[AT_TRACE - 1] = out[AT_SPAN - 1] = out[AT_FLAGS - 1] = '-'; /* overwrites the NULs of the parts */
 }
 
 static void draw(unsigned char *out, size_t n, struct semel_random *rng)

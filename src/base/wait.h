@@ -2,7 +2,8 @@
  *
  * wait.h: the steady clock, and condition variables that wait by it.
  *
- * The steady clock never jumps and says nothing of the time of day: it is for waits and ages, never for what is stored.
+ * The steady clock never jumps and has no relation to the time of day: it is for waits and ages, never for stored
+ * times.
  */
 #ifndef SEMEL_BASE_WAIT_H
 #define SEMEL_BASE_WAIT_H
@@ -14,7 +15,7 @@
 int64_t semel__steady_us(void);
 
 bool semel__cond_init(pthread_cond_t *cond); /* false: no memory */
-/* Under the lock. false: it is later than until_us, by the steady clock. Wakes without a reason, too. */
+/* Call with the lock held. false: until_us of the steady clock is over. May wake without a reason. */
 bool semel__cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t until_us);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * bench.c: `semel bench` and `semel bench inbox`: what was asked, the store, and how the result is shown.
+ * bench.c: `semel bench` and `semel bench inbox`: options, the store, and the output.
  *
- * A store that has anything in its inbox is refused: a benchmark would leave a million rows among it. Without --store
- * the run makes a folder of its own and removes it again; one that was named is left as it is, to be looked at.
+ * A store with rows in its inbox is refused: a benchmark would add a million rows to them. Without --store the run
+ * makes a folder of its own and removes it again; a named store is left as it is, for inspection.
  */
 #define _GNU_SOURCE /* mkostemp */
 #include "bench/bench.h"
@@ -50,10 +50,9 @@ static const char *why(void)
     return strerror(errno); /* NOLINT(concurrency-mt-unsafe): there are no threads */
 }
 
-/* ---- what the machine gives ---------------------------------------------------------------------- */
+/* ---- figures of the machine ---------------------------------------------------------------------- */
 
-/* Without the cost of an fsync where the store lies, no rate of a durable store can be compared with one of another
- * machine. */
+/* Without the cost of an fsync on this disk, rates of durable stores on two machines cannot be compared. */
 
 static int cmp_double(const void *va, const void *vb)
 {
@@ -125,7 +124,7 @@ struct place {
     struct semel *s;
 };
 
-/* /tmp may be in memory, where an fsync is free and every rate a dream. */
+/* /tmp may be in memory, where an fsync is free and every rate is wrong. */
 static int make_folder(struct place *place)
 {
     const char *home = getenv("TMPDIR"); /* NOLINT(concurrency-mt-unsafe): there are no threads */
@@ -261,13 +260,13 @@ static int print(struct cli *cli, const struct bench_options *options, const str
     say_ratio(cli, result, "each / handwritten: what a batch saves", "each", "handwritten");
     say_ratio(cli, result, "each / limit: what deciding leaves of what the store can write", "each", "limit");
     if (result->server) {
-        say_ratio(cli, result, "sets / limit: the same with one statement a batch", "sets", "limit");
+        say_ratio(cli, result, "sets / limit: the same with one statement per batch", "sets", "limit");
         say_ratio(cli, result, "limit / blind: what not failing on a duplicate costs", "limit", "blind");
     }
     say_ratio(cli, result, "sets / handwritten-sets: what the record costs", "sets", "handwritten-sets");
     say_ratio(cli, result, "each / handwritten-sets: the same with a statement per message", "each",
               "handwritten-sets");
-    say_ratio(cli, result, "sets / each: one statement a batch instead of one a message", "sets", "each");
+    say_ratio(cli, result, "sets / each: one statement per batch instead of one per message", "sets", "each");
     say_ratio(cli, result, "duplicates / each: refusing instead of handling", "duplicates", "each");
     say_ratio(cli, result, "updates / each: an account instead of a line in the ledger", "updates", "each");
     say_ratio(cli, result, "poison / each: one in a hundred cannot be handled", "poison", "each");
@@ -276,7 +275,7 @@ static int print(struct cli *cli, const struct bench_options *options, const str
         cli_say(cli, "a commit takes %.0f us here (median)", result->commit_us);
     else
         cli_say(cli, "an fsync takes %.0f us here (median)", fsync_us);
-    cli_say(cli, "%lld messages of %d bytes a case and round, batches of %lld, median of %lld rounds",
+    cli_say(cli, "%lld messages of %d bytes per case and round, batches of %lld, median of %lld rounds",
             (long long)options->messages, BENCH_PAYLOAD, (long long)options->batch, (long long)options->rounds);
     return code;
 }
@@ -421,35 +420,35 @@ static int run_inbox(struct cli *cli, const struct cli_args *args)
 static const struct cli_option inbox_options[] = {
     {"store", 0, "URL",
      "a file of SQLite to fill, new or with an empty inbox (default: one that is removed at the end)"},
-    {"messages", 0, "N", "messages a case and round (default: 20000)"},
+    {"messages", 0, "N", "messages per case and round (default: 20000)"},
     {"rounds", 0, "N", "rounds, of which the median counts (default: 5)"},
-    {"batch", 0, "N", "messages a call (default: 500)"},
+    {"batch", 0, "N", "messages per call (default: 500)"},
     {"connections", 0, "N", "PostgreSQL: measures 1, 2, 4 and 8 connections, up to this many (default: 8)"},
     {"cases", 0, "NAME,...", "only these cases (default: all)"},
-    {"out", 0, "FILE", "writes the result as JSON, too"},
+    {"out", 0, "FILE", "also write the result as JSON"},
     {NULL, 0, NULL, NULL},
 };
 
 static const struct cli_command bench_inbox_command = {
     .name = "inbox",
-    .summary = "measure the inbox against one that is written by hand, and against what the store can do",
+    .summary = "measure the inbox against a handwritten one, and against what the store can do",
     .operands = "",
     .options = inbox_options,
     .run = run_inbox,
     .help =
         "The cases, each with time-ordered (UUIDv7) and with random ids (UUIDv4):\n"
-        "  handwritten  the usual inbox: one transaction a message\n"
+        "  handwritten  the usual inbox: one transaction per message\n"
         "  handwritten-sets  the same over batches: one statement for the ids of a batch, one for the effects\n"
-        "  each         the batch path, with a handler's statement a message\n"
-        "  sets         the batch path, with a handler's statement a batch\n"
+        "  each         the batch path, with one handler statement per message\n"
+        "  sets         the batch path, with one handler statement per batch\n"
         "  duplicates   the batch path, with messages only that were completed before\n"
         "  limit        the same rows in the same batches, with nothing asked or decided\n"
         "  blind        PostgreSQL: the limit, if it could fail on a duplicate\n"
         "  updates      as each, but a message updates one of 10000 accounts\n"
-        "  poison       as each, but one message in a hundred fails for good\n"
+        "  poison       as each, but one message in a hundred fails permanently\n"
         "\n"
-        "On PostgreSQL every connection has a process of its own, and handlers of one statement a message queue it\n"
-        "without waiting for the answer. Round trips and bytes of WAL are told a message.\n"
+        "On PostgreSQL every connection has a process of its own, and handlers of one statement per message queue it\n"
+        "without waiting for the answer. Round trips and bytes of WAL are per message.\n"
         "\n"
         "A run takes about a minute on SQLite, and some ten on PostgreSQL. $SEMEL_STORE is not used: a benchmark\n"
         "fills what it runs on.\n"

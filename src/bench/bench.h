@@ -2,14 +2,14 @@
  *
  * bench.h: private to the room of `semel bench`.
  *
- *   bench.c         the command and `inbox`: what was asked, the store, what the machine gives, the table and the JSON
+ *   bench.c         the command and `inbox`: options, the store, figures of the machine, the table and the JSON
  *   msg.c           the messages, also those of the programs in bench/
- *   inbox_sqlite.c  `inbox` on SQLite: the statements, the cases, the rounds and what is made of them
+ *   inbox_sqlite.c  `inbox` on SQLite: the statements, the cases, the rounds and their results
  *   inbox_pg.c      `inbox` on PostgreSQL; pg.h is what `growth` uses of it
  *   growth.c        `growth`: see growth.h
  *
- * A lane is one case with one kind of ids. Every lane has tables and a consumer of its own, so that none runs on
- * what another left behind; on SQLite all of them share the connection, and so its settings.
+ * A lane is one case with one kind of ids. Every lane has tables and a consumer of its own, so that none uses rows of
+ * another; on SQLite all of them share the connection, and so its settings.
  */
 #ifndef SEMEL_BENCH_BENCH_H
 #define SEMEL_BENCH_BENCH_H
@@ -37,13 +37,13 @@ struct cli_command;
 struct bench_msg {
     char id[SEMEL_UUID_TEXT];
     char payload[BENCH_PAYLOAD + 1];
-    /* What the inbox finds out by itself and the limit is given. */
+    /* Facts that the inbox computes itself and the limit gets for free. */
     int64_t time_us; /* SEMEL_NONE: the id has none */
     size_t place;    /* in order of arrival within its batch */
     struct semel_fp fp;
 };
 
-/* What the payload says; it stands at fixed places, so that reading it costs every case the same next to nothing. */
+/* The content of the payload; at fixed places, so that reading it costs every case the same, almost nothing. */
 struct bench_effect {
     int account, amount;
     bool poison;
@@ -51,16 +51,16 @@ struct bench_effect {
 struct bench_effect bench_effect(struct semel_str payload);
 #define BENCH_POISON_AMOUNT 100000
 
-/* Where messages come from. */
+/* A sequence of messages. */
 struct bench_stream {
     enum bench_ids ids;
     bool poison; /* one in a hundred cannot be handled */
     struct semel_random rng;
     int64_t first_us; /* the time in the first id */
 };
-/* A name for tables and consumers out of a case's and its ids': letters, digits and '_'. */
+/* A name for tables and consumers, from the case and the kind of its ids: letters, digits and '_'. */
 void bench_name(char *out, size_t size, const char *name, enum bench_ids ids);
-/* The next messages are those of the moments just passed. */
+/* The next messages get times that have just passed. */
 void bench_stream_from(struct bench_stream *stream, size_t messages);
 /* The message i of a round; `place` is its place within its batch. */
 semel_status bench_msg_make(struct bench_stream *stream, size_t i, size_t place, struct bench_msg *msg,
@@ -70,9 +70,9 @@ void bench_msgs_sort(struct bench_msg *msgs, size_t n); /* by id */
 /* ---- bench.c ---- */
 
 #define BENCH_IN_USE "the store is in use, and a benchmark would fill it; name a new one"
-/* SIGINT and SIGTERM stop the benchmark: from now on they only set what is returned. */
+/* From now on SIGINT and SIGTERM only set the returned flag, which stops the benchmark. */
 const volatile sig_atomic_t *bench_watch_signals(void);
-/* 0, or cli_fail has spoken and it is the exit code. */
+/* 0, or the exit code after cli_fail has reported the error. */
 int bench_save(const char *path, struct semel_str text);
 
 /* ---- growth.c ---- */
@@ -91,7 +91,7 @@ enum bench_work {
 };
 /* ---- inbox_sqlite.c: an int is a result code of SQLite, SQLITE_OK (0) when all is well ---- */
 
-/* The number of rows that the inbox has, at most one; and whether a benchmark has been here. */
+/* Does the inbox have rows, or has a benchmark run here before? */
 int bench_sql_used(struct semel *s, bool *ret_used);
 /* The folder of the database; "": it has none. */
 void bench_sql_folder(struct semel *s, char *out, size_t size);
@@ -100,7 +100,7 @@ struct bench_options {
     int64_t messages, rounds, batch;
     int64_t connections;               /* a server: at most */
     const char *cases;                 /* names with commas between; NULL: all */
-    const volatile sig_atomic_t *stop; /* not 0: the user has had enough */
+    const volatile sig_atomic_t *stop; /* not 0: the user has interrupted */
     void (*progress)(void *ctx, int64_t round, const char *name, const char *ids);
     void *ctx;
 };
@@ -109,13 +109,13 @@ struct bench_case {
     const char *name, *ids;
     int connections;
     double per_s, p50_ms, p99_ms, rss_mb;
-    double trips, wal_bytes; /* a server: a message */
+    double trips, wal_bytes; /* on a server: per message */
 };
 #define BENCH_CASES_MAX 64
 
 struct bench_result {
     const char *name;
-    bool server; /* cases on several connections, with trips and WAL */
+    bool server; /* cases on several connections, with round trips and WAL */
     double commit_us;
     struct bench_case cases[BENCH_CASES_MAX];
     size_t n;
@@ -137,9 +137,9 @@ bool bench_pg_url(const char *url);
 semel_status bench_pg(const char *url, const struct bench_options *options, struct bench_result *ret, bool *ret_opened,
                       bool *ret_used, struct semel_error *err);
 
-/* ---- bench.c: what the machine gives ---- */
+/* ---- bench.c: figures of the machine ---- */
 
-double bench_rss_mb(void); /* 0: the machine does not say */
+double bench_rss_mb(void); /* 0: unknown */
 
 /* The value below which `share` of the n values lie; sorts them. */
 double bench_percentile(double *values, size_t n, double share);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * growth.c: `semel bench growth`: what was asked, and how the result is shown.
+ * growth.c: `semel bench growth`: options and output.
  *
- * It needs a server: the store is named, must have an empty inbox, and is left as the run has left it.
+ * It needs a server: the store must be named and have an empty inbox, and keeps the rows of the run.
  */
 #include "bench/growth.h"
 
@@ -106,7 +106,8 @@ static void say_ends(const struct cli *cli, const struct growth_result *result)
     const struct growth_step *last = result->steps[result->n_steps - 1];
     const struct growth_step *ordered = &last[BENCH_ORDERED], *random = &last[BENCH_RANDOM];
     cli_say(cli, "%s", "");
-    cli_say(cli, "random / ordered at the last step: speed %.2f, duplicates %.2f, bytes a row %.2f, WAL a message %.2f",
+    cli_say(cli,
+            "random / ordered at the last step: speed %.2f, duplicates %.2f, bytes per row %.2f, WAL per message %.2f",
             share(random->per_s, ordered->per_s), share(random->duplicates_per_s, ordered->duplicates_per_s),
             share(row_bytes(random), row_bytes(ordered)), share(random->wal_bytes, ordered->wal_bytes));
 }
@@ -114,8 +115,8 @@ static void say_ends(const struct cli *cli, const struct growth_result *result)
 static void say_purge(const struct cli *cli, const struct growth_purge *purge, const char *ids)
 {
     cli_say(cli,
-            "purge, %s ids: %lld rows, %.0f a second in %lld chunks, the longest %.0f ms; new messages meanwhile %.0f "
-            "a second, %.2f of the %.0f before",
+            "purge, %s ids: %lld rows, %.0f per second in %lld chunks, the longest %.0f ms; new messages meanwhile "
+            "%.0f per second, %.2f of the %.0f before",
             ids, (long long)purge->rows, purge->per_s, (long long)purge->chunks, purge->longest_ms,
             purge->meanwhile_per_s, share(purge->meanwhile_per_s, purge->calm_per_s), purge->calm_per_s);
 }
@@ -213,9 +214,9 @@ static const struct cli_option growth_options[] = {
     {"store", 0, "URL", "a PostgreSQL database to fill, with an empty inbox"},
     {"rows", 0, "N", "rows of each kind of ids (default: 1000000)"},
     {"steps", 0, "N", "in how many steps (default: 5)"},
-    {"batch", 0, "N", "messages a call (default: 500)"},
+    {"batch", 0, "N", "messages per call (default: 500)"},
     {"chunk", 0, "N", "rows that a transaction purges (default: 1000)"},
-    {"out", 0, "FILE", "writes the result as JSON, too"},
+    {"out", 0, "FILE", "also write the result as JSON"},
     {NULL, 0, NULL, NULL},
 };
 
@@ -226,13 +227,13 @@ const struct cli_command bench_growth_command = {
     .options = growth_options,
     .run = run_growth,
     .help =
-        "Messages go through the batch path with one statement of the handler a batch, on one connection. At each\n"
-        "step, for time-ordered ids (UUIDv7) and for random ones (UUIDv4) side by side: how many messages a second,\n"
+        "Messages go through the batch path with one handler statement per batch, on one connection. At each\n"
+        "step, for time-ordered ids (UUIDv7) and for random ones (UUIDv4) side by side: how many messages per second,\n"
         "and their ratio to the first step; how many duplicates of messages from all over the past; by how much\n"
-        "table and indexes of the inbox have grown, and what that is a row; bytes of WAL a message.\n"
+        "table and indexes of the inbox have grown, and how much that is per row; bytes of WAL per message.\n"
         "\n"
-        "At the end the oldest quarter of each is purged in chunks by another connection: rows a second, the\n"
-        "longest chunk, and how many new messages a second were processed meanwhile, against before.\n"
+        "At the end the oldest quarter of each is purged in chunks by another connection: rows per second, the\n"
+        "longest chunk, and how many new messages per second were processed meanwhile, against before.\n"
         "\n"
         "The default takes some minutes. $SEMEL_STORE is not used: a benchmark fills what it runs on.\n"
         "Example: semel bench growth --store postgres://postgres@localhost/bench --rows 5000000 --steps 10",

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * growth.h: private to `semel bench growth`: what becomes of the inbox when it grows.
+ * growth.h: private to `semel bench growth`: how the inbox behaves when it grows.
  *
- *   growth.c     the command: what was asked, the tables, the words and the JSON
+ *   growth.c     the command: options, the tables, the text and the JSON
  *   growth_pg.c  on PostgreSQL: the steps in which the inbox is filled, the purge of its oldest quarter, and the books
  *
  * There are two lanes, one with time-ordered ids and one with random ones, each with a consumer and a ledger of its own
@@ -16,19 +16,19 @@
 #define GROWTH_STEPS_MAX 100
 
 struct growth_options {
-    int64_t rows; /* of each kind of ids */
+    int64_t rows; /* per kind of ids */
     int64_t steps, batch, chunk;
-    const volatile sig_atomic_t *stop;                            /* not 0: the user has had enough */
-    void (*progress)(void *ctx, int64_t step, const char *doing); /* NULL: nobody watches */
+    const volatile sig_atomic_t *stop;                            /* not 0: the user has interrupted */
+    void (*progress)(void *ctx, int64_t step, const char *doing); /* NULL: no progress shown */
     void *ctx;
 };
 
-/* What was found in a step. The bytes of table and indexes are those by which this lane has made them grow. */
+/* The figures of a step. The bytes of table and indexes are the growth that this lane caused. */
 struct growth_step {
     int64_t rows; /* of this lane, at the end of the step */
     double per_s, duplicates_per_s;
     double table_bytes, index_bytes;
-    double wal_bytes; /* a message of this step */
+    double wal_bytes; /* per message of this step */
 };
 
 struct growth_purge {

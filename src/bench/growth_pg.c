@@ -2,17 +2,17 @@
  *
  * growth_pg.c: `semel bench growth` on PostgreSQL: the steps in which the inbox is filled, the purge, and the books.
  *
- * Every row is put in by the batch path, with a handler of one statement a batch, and all of it is measured: there is
- * no filling on the side. Within a step the two lanes take turns by pieces, so that a checkpoint, a vacuum or a busy
- * machine hits both alike, and what table and indexes grow by during a piece is put down to its lane. The clock stands
- * still while messages are made. Then batches from all over the past are delivered once more.
+ * The batch path inserts every row, with a handler of one statement per batch, and all of it is measured: no row is
+ * inserted by other means. Within a step the two lanes alternate in pieces, so that a checkpoint, a vacuum or a busy
+ * machine hits both alike, and the growth of table and indexes during a piece is counted for its lane. The clock
+ * stops while messages are made. Then batches from all over the past are delivered once more.
  *
- * Ordered ids are one a millisecond. WAL is the server's whole: nobody else may use it.
+ * Ordered ids are one per millisecond. WAL is that of the whole server: nobody else may use it.
  *
  * At the end the oldest quarter of each lane is purged. First new messages are processed alone, to know their speed;
- * then a process of its own purges, in transactions of one chunk and without a pause, as a daemon that has fallen
- * behind would, while this one goes on processing. It calls what core calls, watermark first, with the moments that
- * this benchmark chose instead of a retention: an hour is the least that a consumer may have.
+ * then another process purges, in transactions of one chunk and without a pause, as a daemon with a backlog would,
+ * while this one continues processing. It calls the same functions as core, watermark first, with times that this
+ * benchmark chose instead of a retention, whose minimum is an hour.
  *
  * Invariants: at the end the ledgers have every message once, and the inbox has every message but the purged ones, or
  * there is no result. The process that was started has been waited for.
@@ -45,8 +45,8 @@ struct growth_lane {
     enum bench_ids ids;
     struct bench_pg_lane pg;
     struct bench_pg_sql sql;
-    int64_t batches; /* that have been processed */
-    /* The oldest quarter: its rows, and the moment at which it was there; 0: not yet. */
+    int64_t batches; /* batches processed so far */
+    /* The oldest quarter: its rows, and the time at which it was complete; 0: not yet. */
     int64_t old_rows, old_us;
 };
 
@@ -77,7 +77,7 @@ static size_t batch_size(const struct growth *g)
 
 /* ---- a batch ------------------------------------------------------------------------------------- */
 
-/* Makes the messages of one batch, into the place `at` of g->msgs: the same number, the same messages. */
+/* Makes the messages of one batch at the place `at` of g->msgs: the same number gives the same messages. */
 static semel_status growth_make(struct growth *g, struct growth_lane *lane, int64_t batch, size_t at,
                                 struct semel_error *err)
 {
@@ -122,7 +122,7 @@ static semel_status growth_run(struct growth *g, struct growth_lane *lane, size_
     return status;
 }
 
-/* ---- what it left behind ------------------------------------------------------------------------- */
+/* ---- disk usage ---------------------------------------------------------------------------------- */
 
 struct meter {
     double table, indexes, wal;
@@ -140,7 +140,7 @@ static semel_status read_meter(struct growth *g, struct meter *ret, struct semel
 
 /* ---- a step -------------------------------------------------------------------------------------- */
 
-/* What the pieces of one lane have taken in this step. */
+/* The cost of the pieces of one lane in this step. */
 struct taken {
     int64_t batches, us;
     double wal;
@@ -175,7 +175,7 @@ static size_t piece_size(const struct growth *g, const struct growth_lane *lane,
     return end - lane->batches < PIECE ? (size_t)(end - lane->batches) : PIECE;
 }
 
-/* The moment before which the oldest quarter, and nothing else, was processed. */
+/* The time before which the oldest quarter, and nothing else, was processed. */
 static semel_status note_quarter(struct growth *g, struct growth_lane *lane, struct semel_error *err)
 {
     double now_us = 0;
@@ -226,7 +226,7 @@ static semel_status repeat(struct growth *g, struct growth_lane *lane, struct gr
     return status;
 }
 
-static void tell(const struct growth *g, int64_t step, const char *doing)
+static void report_step(const struct growth *g, int64_t step, const char *doing)
 {
     if (g->options->progress != NULL)
         g->options->progress(g->options->ctx, step, doing);
@@ -239,7 +239,7 @@ static semel_status run_step(struct growth *g, int64_t number, struct growth_ste
     semel_status status = SEMEL_OK;
     const int64_t rows = number * g->options->rows / g->options->steps;
     const int64_t goal = (rows + g->options->batch - 1) / g->options->batch;
-    tell(g, number, "filling");
+    report_step(g, number, "filling");
     for (bool more = true; more && status == SEMEL_OK && !growth_stopped(g);) {
         more = false;
         for (enum bench_ids ids = BENCH_ORDERED; status == SEMEL_OK && ids < BENCH_IDS; ids++) {
@@ -249,7 +249,7 @@ static semel_status run_step(struct growth *g, int64_t number, struct growth_ste
             more = more || lane->batches < goal;
         }
     }
-    tell(g, number, "duplicates");
+    report_step(g, number, "duplicates");
     for (enum bench_ids ids = BENCH_ORDERED; status == SEMEL_OK && ids < BENCH_IDS; ids++) {
         int64_t messages = taken[ids].batches * g->options->batch;
         steps[ids].rows = g->lanes[ids].batches * g->options->batch;
@@ -375,8 +375,8 @@ static bool is_over(int fd)
     return poll(&one, 1, 0) > 0;
 }
 
-/* New messages, for as many batches as are said, or (0) until the process at the other end of `fd` has something to
- * say, at least one. How many a second. */
+/* Processes new messages, for the given number of batches, or (0) until the process at the other end of `fd` writes, at
+ * least one. Returns the rate per second. */
 static semel_status process_new(struct growth *g, struct growth_lane *lane, int64_t most, int fd, double *ret_per_s,
                                 struct semel_error *err)
 {
@@ -414,7 +414,7 @@ static semel_status start(struct growth *g, const struct growth_lane *lane, pid_
         }
         return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "a process cannot be started (error %d)", error);
     }
-    if (pid == 0) { /* it has nothing of ours but the memory: what it inherits stays untouched */
+    if (pid == 0) { /* it uses only our memory: inherited descriptors stay untouched */
         struct report report = {0};
         close(ends[0]);
         purge(g, lane, &report);
@@ -428,18 +428,18 @@ static semel_status start(struct growth *g, const struct growth_lane *lane, pid_
 
 static semel_status finish(pid_t pid, int fd, struct report *report, struct semel_error *err)
 {
-    bool told = bench_pg_read(fd, report, sizeof *report);
+    bool complete = bench_pg_read(fd, report, sizeof *report);
     close(fd);
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
         ;
-    if (!told)
+    if (!complete)
         return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "the process that purges has died");
     if (report->status != SEMEL_OK)
         *err = report->err;
     return report->status;
 }
 
-/* Purges the oldest quarter of the lane in a process of its own, while this one goes on processing new messages. */
+/* Purges the oldest quarter of the lane in another process, while this one continues to process new messages. */
 static semel_status growth_purge(struct growth *g, struct growth_lane *lane, struct growth_purge *ret,
                                  struct semel_error *err)
 {
@@ -455,7 +455,7 @@ static semel_status growth_purge(struct growth *g, struct growth_lane *lane, str
         return status;
     status = process_new(g, lane, 0, fd, &ret->meanwhile_per_s, err);
     if (status != SEMEL_OK)
-        kill(pid, SIGTERM); /* it ends behind its chunk */
+        kill(pid, SIGTERM); /* it ends after its chunk */
     semel_status purged = finish(pid, fd, &report, status == SEMEL_OK ? err : &ignored);
     ret->rows = report.rows;
     ret->chunks = report.chunks;
@@ -500,7 +500,7 @@ static semel_status measure(struct growth *g, struct growth_result *ret, struct 
     if (status == SEMEL_OK)
         status = run_steps(g, ret, err);
     for (enum bench_ids ids = BENCH_ORDERED; status == SEMEL_OK && ids < BENCH_IDS && !growth_stopped(g); ids++) {
-        tell(g, g->options->steps, "purging");
+        report_step(g, g->options->steps, "purging");
         status = growth_purge(g, &g->lanes[ids], &ret->purges[ids], err);
     }
     for (enum bench_ids ids = BENCH_ORDERED; status == SEMEL_OK && ids < BENCH_IDS && !growth_stopped(g); ids++)

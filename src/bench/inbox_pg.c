@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: MIT
  *
- * inbox_pg.c: `semel bench inbox` on PostgreSQL: the statements, the processes, the rounds and what is made of them.
+ * inbox_pg.c: `semel bench inbox` on PostgreSQL: the statements, the processes, the rounds and their results.
  *
- * The handwritten inbox is the usual one at its best: BEGIN; an insert that does nothing on a conflict, its count of
- * rows looked at; the effect; COMMIT; all of them prepared, each waited for, which is what drivers do.
+ * The handwritten inbox is the usual one at its best: BEGIN; an insert that does nothing on a conflict, whose row
+ * count is checked; the effect; COMMIT; all of them prepared, each with a round trip, as drivers do.
  *
  * The handwritten inbox over sets is what a good team writes in a day: for a batch BEGIN, one insert of its ids that
- * gives back the new ones, one insert of the effects of these, COMMIT; prepared, with arrays, each waited for.
+ * returns the new ones, one insert of the effects of these, COMMIT; prepared, with arrays, each with a round trip.
  *
  * The limit is the fastest that a record like ours can be written: the same rows, column by column, with every index
  * and check that is on them, and the same effects, by one statement each in one round trip; ids in the order of the
- * index, parameters in binary. What is there already is passed over (ON CONFLICT DO NOTHING), for an inbox that fails
- * on a duplicate is none; apart from that it asks nothing, checks nothing and decides nothing. `blind` leaves that out.
+ * index, parameters in binary. Existing rows are skipped (ON CONFLICT DO NOTHING), because an inbox must not fail on
+ * a duplicate; apart from that it asks nothing, checks nothing and decides nothing. `blind` leaves that out.
  *
  * Ours is what users get: semel_inbox_process and semel_inbox_process_set of libsemel, with the handler `sql`, a
  * statement and rules as a route has them: account and amount are found in the JSON of the payload. The accounts of
  * `updates` are order keys of a consumer without an order, which sorts a batch by them (P61).
  *
  * The cases are run on 1, 2, 4 and 8 connections, each in a process of its own which was forked before it connected.
- * For one number of connections the rounds are interleaved as on SQLite. A round's clock runs from the moment when all
- * processes were ready until the last one has done its share. WAL is the server's whole: nobody else may use it.
+ * For one number of connections the rounds are interleaved as on SQLite. A round's clock runs from the moment when
+ * all processes were ready until the last one has done its share. WAL is that of the whole server: nobody else may
+ * use it.
  *
  * Every number of connections has lanes, tables and processes of its own. A round of a lane is handed out as two
  * orders: PREPARE makes the messages and what has to be there before, GO is what the clock is on.
@@ -51,7 +52,7 @@
 #define EPOCH_US INT64_C(946684800000000) /* 2000-01-01: where PostgreSQL's times begin */
 #define WORKERS_MAX 8
 #define COMMITS 100
-#define HANDWRITTEN_SHARE 10 /* one transaction a message is slow: a tenth of the messages tells its rate */
+#define HANDWRITTEN_SHARE 10 /* one transaction per message is slow: a tenth of the messages is enough for its rate */
 #define ACCOUNT_AT 55        /* in a payload */
 #define ACCOUNT_DIGITS 5
 #define SEED UINT64_C(20261116)
@@ -333,7 +334,7 @@ static semel_status pg_handwritten(struct bench_pg_sql *sql, const struct bench_
     semel_status status = step(sql, "begin", NULL, 0, &none, err);
     if (status == SEMEL_OK)
         status = step(sql, "take", &p, 1, &rows, err);
-    if (status == SEMEL_OK && rows == 1) /* else a duplicate */
+    if (status == SEMEL_OK && rows == 1) /* otherwise a duplicate */
         status = step(sql, "one", &p, 3, &none, err);
     return status == SEMEL_OK ? step(sql, "commit", NULL, 0, &none, err) : status;
 }
@@ -381,7 +382,7 @@ static semel_status run_set(struct bench_pg_sql *sql, const char *what, size_t n
     return SEMEL_OK;
 }
 
-/* Rows of the handwritten inbox and their effects: what grew before the clock was started. */
+/* Rows of the handwritten inbox and their effects, inserted before the clock starts. */
 static semel_status pg_fill(struct bench_pg_sql *sql, const struct bench_msg *msgs, size_t n, struct semel_error *err)
 {
     PGresult *res = NULL;
@@ -395,7 +396,7 @@ static semel_status pg_fill(struct bench_pg_sql *sql, const struct bench_msg *ms
     return status;
 }
 
-/* The new ids come back in the order in which they were given. */
+/* The new ids come back in the given order. */
 static size_t put_new(struct bench_pg_sql *sql, const struct bench_msg *msgs, size_t n, const PGresult *fresh)
 {
     struct semel_buf *arrays[3];
@@ -555,12 +556,12 @@ struct track {
 
 struct worker {
     const struct plan *plan;
-    size_t index, batch, mine; /* mine: messages a round */
+    size_t index, batch, mine; /* mine: messages per round */
     struct semel *s;
     struct bench_msg *msgs;
     struct semel_msg *given;
     struct semel_verdict *verdicts;
-    struct semel__msg *shown; /* to the handler */
+    struct semel__msg *shown; /* passed to the handler */
     const struct semel__msg **set;
     struct track *setting; /* whose set is processed */
     double *took_ms;
@@ -744,7 +745,7 @@ static semel_status make_msgs(struct worker *w, struct track *track, struct seme
     return status;
 }
 
-/* What has to be there before the clock starts: the messages that are repeated, and a handwritten inbox as large as the
+/* What must exist before the clock starts: the messages that are repeated, and a handwritten inbox as large as the
  * others. */
 static semel_status get_ready(struct worker *w, struct track *track, struct semel_error *err)
 {
@@ -830,7 +831,7 @@ static semel_status set_up(struct worker *w, struct semel_error *err)
     return semel_open(&w->s, plan->url, 0, err);
 }
 
-/* Connects, says so by a first report, and obeys until there are no more orders. Returns the exit code. */
+/* Connects, reports that, and executes orders until there are no more. Returns the exit code. */
 static int run_worker(const struct plan *plan, int index, int in, int out)
 {
     struct worker w = {.plan = plan, .index = (size_t)index};
@@ -873,7 +874,7 @@ struct child {
     int in, out; /* orders, reports; -1: closed */
 };
 
-/* What is known of a lane. */
+/* The results of a lane. */
 struct tally {
     double *rates, *took_ms;
     size_t n_rates, n_took, room;
@@ -904,7 +905,7 @@ static void close_end(int *fd)
     *fd = -1;
 }
 
-/* Never returns in the child. It has nothing of ours but the memory: what it inherits stays untouched. */
+/* Never returns in the child, which uses only our memory: inherited descriptors stay untouched. */
 static semel_status start_child(struct bench *b, struct semel_error *err)
 {
     int orders[2] = {-1, -1}, reports[2] = {-1, -1};
@@ -962,7 +963,7 @@ static bool keep_times(struct tally *tally, const struct child *child, size_t n)
     return true;
 }
 
-/* Reads a report of each process and adds it up. The first failure is told when all have been read. */
+/* Reads a report of each process and adds it up. Reports the first failure after all were read. */
 static semel_status collect(struct bench *b, struct tally *tally, size_t *ret_messages, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
@@ -1135,7 +1136,7 @@ semel_status bench_pg_look(PGconn *conn, bool *ret_used, double *ret_commit_us, 
     *ret_used = used != 0;
     if (status != SEMEL_OK || *ret_used)
         return status;
-    /* A transaction that writes as little as possible: what it takes is the wait for the disk. */
+    /* A transaction that writes as little as possible: its time is the wait for the disk. */
     for (size_t i = 0; status == SEMEL_OK && i < COMMITS; i++) {
         int64_t start_us = semel__now(&semel__clock_real);
         status = bench_pg_number(conn, "SELECT pg_logical_emit_message(true, 'semel', 'bench') - '0/0'", &none, err);

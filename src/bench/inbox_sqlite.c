@@ -2,30 +2,32 @@
  *
  * inbox_sqlite.c: `semel bench inbox` on SQLite: the statements, the cases, and the rounds in which they are run.
  *
- * The handwritten inbox is the usual one at its best: one transaction a message, begun IMMEDIATE; an insert that does
- * nothing on a conflict, its count of changes looked at; the effect; COMMIT. Its table has no second index (WITHOUT
- * ROWID), its statements are prepared once, and the settings are those of the connection: WAL, synchronous=FULL.
+ * The handwritten inbox is the usual one at its best: one transaction per message, begun IMMEDIATE; an insert that
+ * does nothing on a conflict, whose change count is checked; the effect; COMMIT. Its table has no second index
+ * (WITHOUT ROWID), its statements are prepared once, and the settings are those of the connection: WAL,
+ * synchronous=FULL.
  *
- * The handwritten inbox over sets is what a good team writes in a day: for a batch one transaction, one statement that
- * inserts the ids and gives back the new ones, and one that writes the effects of these. The ids are one bound value,
- * an array in JSON, as the payloads are.
+ * The handwritten inbox over sets is what a good team writes in a day: for a batch one transaction, one statement
+ * that inserts the ids and returns the new ones, and one that writes the effects of these. The ids are one bound
+ * value, an array in JSON, as the payloads are.
  *
  * The limit is the fastest that a record like ours can be written: the same rows, column by column, with every
  * index that is on them, and the same effects, in the same batches; ids in the order of the index, statements prepared,
  * what stays the same within a batch bound once. It asks nothing, checks nothing and decides nothing.
  *
- * A case is measured with time-ordered ids (UUIDv7) and with random ones (UUIDv4); each of these is a lane. The rounds
- * are interleaved: the first one of every lane, then the second one of every lane, so that what disturbs the machine
- * for a while disturbs all of them alike, and the median of a lane's rounds is not the luck of one moment.
+ * A case is measured with time-ordered ids (UUIDv7) and with random ones (UUIDv4); each of these is a lane. The
+ * rounds are interleaved: the first one of every lane, then the second one of every lane, so that a disturbance of
+ * the machine hits all of them alike, and the median of a lane's rounds does not depend on one moment.
  *
  * The clock runs while the batches of a round are handed over, and until the write-ahead log that they left is in the
  * database: every lane starts with an empty log and pays for its own pages. Making messages is not measured.
  *
  * Ours is what users get: semel_inbox_process and semel_inbox_process_set of libsemel.
  *
- * Invariants: names of tables are made of our own words; every value is bound. A statement is reset before the function
- * that ran it returns. At the end every lane has exactly the effects that its messages ask for, or there is no result;
- * nothing is allocated here after the first round has begun, so that the memory at the end tells of the library.
+ * Invariants: names of tables are made of our own words; every value is bound. A statement is reset before the
+ * function that ran it returns. At the end every lane has exactly the effects that its messages ask for, or there is
+ * no result; nothing is allocated here after the first round has begun, so that the memory at the end is the
+ * library's.
  */
 #include "bench/bench.h"
 
@@ -39,7 +41,7 @@
 #include "base/error.h"
 
 #define SQL_MAX 600
-#define HANDWRITTEN_SHARE 10 /* one transaction a message is slow: a tenth of the messages tells its rate */
+#define HANDWRITTEN_SHARE 10 /* one transaction per message is slow: a tenth of the messages is enough for its rate */
 #define SEED UINT64_C(20261115)
 
 struct bench_sql {
@@ -54,14 +56,14 @@ struct bench_sql {
     struct semel_buf buf;
 };
 
-/* ---- small words --------------------------------------------------------------------------------- */
+/* ---- helpers ------------------------------------------------------------------------------------- */
 
 static int done(int rc)
 {
     return rc == SQLITE_DONE || rc == SQLITE_ROW ? SQLITE_OK : rc;
 }
 
-/* Runs a statement that gives no rows of interest. */
+/* Runs a statement whose rows are not needed. */
 static int run(sqlite3_stmt *stmt)
 {
     int rc = done(sqlite3_step(stmt));
@@ -163,7 +165,7 @@ static int make_limit(struct bench_sql *sql)
                    "VALUES (?1, ?2, '" BENCH_SOURCE "', ?3, '" BENCH_TYPE "', 'completed', 1, ?4, ?5, ?6, ?6, ?6)");
 }
 
-/* Tables and statements of one lane; *ret is to be freed in any case. `name` is ours, not a user's. */
+/* Tables and statements of one lane; free *ret in any case. `name` is ours, not a user's. */
 static int sql_new(struct bench_sql **ret, struct semel *s, enum bench_work work, const char *name)
 {
     struct bench_sql *sql = semel__calloc(1, sizeof *sql);
@@ -222,7 +224,7 @@ static int sql_effect(struct bench_sql *sql, struct semel_str id, struct semel_s
     return run(sql->effect);
 }
 
-/* An array in JSON, as one value: begun, added to, bound. */
+/* A JSON array as one value: begun, added to, bound. */
 static void list_begin(struct bench_sql *sql)
 {
     sql->buf.n = 0;
@@ -242,7 +244,7 @@ static int list_bind(struct bench_sql *sql, sqlite3_stmt *stmt)
     return SQLITE_OK;
 }
 
-/* The batch is one bound value: an array of the payloads. What comes back is what was written. */
+/* The batch is one bound value: an array of the payloads. Returns the rows that were written. */
 static int sql_set(struct bench_sql *sql, const struct semel_msg *msgs, size_t n, struct semel_named *named)
 {
     list_begin(sql);
@@ -270,7 +272,7 @@ static int sql_effects(struct bench_sql *sql, int64_t *ret_n)
     return done(rc);
 }
 
-/* ---- by hand ------------------------------------------------------------------------------------- */
+/* ---- handwritten --------------------------------------------------------------------------------- */
 
 static int take_id(struct bench_sql *sql, const struct bench_msg *msg, int64_t now_us)
 {
@@ -333,7 +335,7 @@ static int sql_hand_sets(struct bench_sql *sql, const struct bench_msg *msgs, si
     return end(sql, done(rc));
 }
 
-/* Rows of the handwritten inbox and their effects, many in a transaction: what grew before the clock was started. */
+/* Rows of the handwritten inbox and their effects, many per transaction, inserted before the clock starts. */
 static int sql_fill(struct bench_sql *sql, const struct bench_msg *msgs, size_t n, int64_t now_us)
 {
     int rc = run(sql->begin);
@@ -433,7 +435,7 @@ struct lane {
     char name[32], consumer[32];
     struct bench_sql *sql;
     struct bench_stream stream;
-    int64_t effects; /* that there must be */
+    int64_t effects; /* the expected number */
     double *rates, *took_ms;
     size_t n_rates, n_took;
     double rss_mb;
@@ -460,7 +462,7 @@ static semel_status sql_failed(struct bench *b, const struct lane *lane, int rc,
 
 /* ---- messages ------------------------------------------------------------------------------------ */
 
-/* The messages of one round. Those of a lane that repeats itself are the same every time. */
+/* The messages of one round. A lane that repeats gets the same ones every time. */
 static semel_status make_msgs(struct bench *b, struct lane *lane, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
@@ -476,7 +478,7 @@ static semel_status make_msgs(struct bench *b, struct lane *lane, struct semel_e
     return status;
 }
 
-/* ---- by hand ------------------------------------------------------------------------------------- */
+/* ---- handwritten --------------------------------------------------------------------------------- */
 
 static semel_status handwritten(struct bench *b, struct lane *lane, size_t first, size_t n, struct semel_error *err)
 {
@@ -551,7 +553,7 @@ static semel_status ours(struct bench *b, struct lane *lane, size_t first, size_
     return status;
 }
 
-/* Those that are compared most stand side by side. */
+/* Cases that are compared most are neighbours. */
 static const struct kind kinds[] = {
     {"handwritten", handwritten, BENCH_HANDWRITTEN, false, false},
     {"each", ours, BENCH_LEDGER, false, false},
@@ -576,7 +578,7 @@ static size_t share(const struct bench *b, const struct lane *lane)
     return n > 0 ? n : 1;
 }
 
-/* What has to be there before the clock starts: the messages that are repeated, and a handwritten inbox as large as the
+/* What must exist before the clock starts: the messages that are repeated, and a handwritten inbox as large as the
  * others. */
 static semel_status lead_in(struct bench *b, struct lane *lane, struct semel_error *err)
 {

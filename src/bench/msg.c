@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * msg.c: the messages of `semel bench inbox`, the same on every store: payloads of one length, ids that are
- * ordered by time or random, and what a payload asks for.
+ * msg.c: the messages of `semel bench inbox`, the same on every store: payloads of one length, ids that are ordered
+ * by time or random, and the effect of a payload.
  *
  * Invariants: the same seed gives the same messages; account and amount stand at fixed places of the payload.
  */
@@ -27,7 +27,7 @@ static void random_uuid(struct semel_random *rng, char out[SEMEL_UUID_TEXT])
              high >> 16 & 0xFFFF, high & 0xFFFF, low >> 48, low & UINT64_C(0xFFFFFFFFFFFF));
 }
 
-/* bench_effect reads account and amount where this puts them. */
+/* bench_effect reads account and amount at these places. */
 static void write_payload(struct bench_msg *msg, int account, int amount)
 {
     int n = snprintf(msg->payload, sizeof msg->payload,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * pg.h: what `semel bench growth` uses of `semel bench inbox` on PostgreSQL (inbox_pg.c): the tables and statements of
- * a lane, and pipes between processes.
+ * pg.h: the parts of `semel bench inbox` on PostgreSQL (inbox_pg.c) that `semel bench growth` uses: the tables and
+ * statements of a lane, and pipes between processes.
  */
 #ifndef SEMEL_BENCH_PG_H
 #define SEMEL_BENCH_PG_H
@@ -11,7 +11,7 @@
 #include "bench/bench.h"
 #include "core/store.h"
 
-/* Is there anything in the inbox, or has a benchmark been here? If not, how long a commit takes. */
+/* Does the inbox have rows, or has a benchmark run here before? If not, how long a commit takes. */
 semel_status bench_pg_look(PGconn *conn, bool *ret_used, double *ret_commit_us, struct semel_error *err);
 
 struct bench_pg_kind {
@@ -38,8 +38,8 @@ struct bench_pg_sql {
     enum bench_work work;
     char table[64];
     char effect[256];
-    struct semel_buf arrays[BENCH_PG_ARRAYS]; /* parameters in the making */
-    int64_t trips;                            /* of those that the driver does not count */
+    struct semel_buf arrays[BENCH_PG_ARRAYS]; /* parameters under construction */
+    int64_t trips;                            /* those that the driver does not count */
 };
 
 /* The tables of a lane. */

@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: MIT
  *
- * amqp.c: RabbitMQ as a source: settings, which deliveries have no answer yet, messages from frames, opening and
- * closing, poll, the answers, and what the server says of a queue. See amqp.h.
+ * amqp.c: RabbitMQ as a source: settings, the window of unanswered deliveries, messages from frames, opening and
+ * closing, poll, the answers, and questions about a queue. See amqp.h.
  *
  * The window. The server numbers the deliveries of a channel from 1 on. A tag is the channel's epoch, 24 bits that no
- * other channel of this process has had for sixteen million channels, and the number, 40 bits. The slots are ascending;
- * one that was answered is GONE and leaves when it comes first, or when room is needed. So there are never many more
- * slots than the server may leave unanswered, however long the oldest of them takes.
+ * other channel of this process has had for sixteen million channels, and the number, 40 bits. The slots are
+ * ascending; an answered one is GONE and is removed when it is the first, or when room is needed. So there are never
+ * many more slots than the server may leave unanswered, however long the oldest of them takes.
  *
- * A message is its delivery, its header, and as many pieces of its body as it takes. librabbitmq's own way to put it
- * together waits for the next piece for ever. This one takes what has come and can be left in the middle of a message.
+ * A message consists of its delivery, its header, and the frames of its body. librabbitmq's own function waits for
+ * the next frame for ever. This code takes the frames that have come, and may stop in the middle of a message.
  *
  * A header of a plain type becomes its text: numbers in decimal, booleans as true and false, times as seconds since
- * 1970, bytes as they are. What lies in a table or an array is called by its path, `x-death.0.queue`, and comes behind
- * all plain ones; of it only NESTED_MAX are kept, and nothing deeper than DEPTH_MAX. What cannot be text (nothing, a
- * number that is none) is left out. Headers of CloudEvents, `cloudEvents:NAME` or `cloudEvents_NAME`, are called
- * `ce_NAME`, and their times are RFC 3339.
+ * 1970, bytes as they are. A value in a table or an array is named by its path, `x-death.0.queue`, and comes after
+ * all plain ones; at most NESTED_MAX of them are kept, and none deeper than DEPTH_MAX. Values without a text (void,
+ * NaN) are left out. Headers of CloudEvents, `cloudEvents:NAME` or `cloudEvents_NAME`, are called `ce_NAME`, and
+ * their times are RFC 3339.
  *
- * Invariants: all strings of a conf lie in one piece of memory that is wiped before it is freed. A slot is answered
- * once (P30): ack, hold and cut find only OPEN ones; `live` counts those that are not GONE, `held` the HELD; the server
- * is told to acknowledge up to a number only what was acknowledged here. What is kept of a frame is copied, so that
- * librabbitmq can have its memory back after each. The server may lie about everything: a piece that does not belong
- * here, or is too long, ends the connection. HEADERS_MAX is more than core accepts (SEMEL_HEADER_COUNT_MAX), so that a
- * message with too many is seen to have too many. The reader has a channel that consumes exactly when window.epoch is
- * not 0. A reader that fails is closed at once, which fences all tags, and stays so until it is reopened; `error` says
- * why. What poll returns lies in the arena: no memory of the library's is handed out.
+ * Invariants: all strings of a conf are in one allocation that is wiped before it is freed. A slot is answered once
+ * (P30): ack, hold and cut find only OPEN ones; `live` counts those that are not GONE, `held` the HELD; an
+ * acknowledgement up to a number covers only acknowledged slots. Data of a frame is copied, so that librabbitmq can
+ * reuse its memory after each. The server is not trusted: a frame that does not fit, or is too long, ends the
+ * connection. HEADERS_MAX is more than core accepts (SEMEL_HEADER_COUNT_MAX), so that a message with too many is seen
+ * to have too many. The reader has a channel that consumes exactly when window.epoch is not 0. A reader that fails is
+ * closed at once, which fences all tags, and stays closed until reopen; `error` has the reason. Deliveries of poll
+ * are in the arena: none points to the library's memory.
  */
 #include "broker/amqp_private.h"
 
@@ -39,7 +39,7 @@
 #include "base/number.h"
 
 #define POLL_MAX 1000
-#define POLL_BYTES ((size_t)4 << 20) /* a batch ends early when it has become as large as this */
+#define POLL_BYTES ((size_t)4 << 20) /* a batch of this size ends early */
 #define LATER_MS 600000
 #define URL_MAX 4096
 #define TEXT_MAX ((size_t)32 << 10)
@@ -57,7 +57,7 @@
 #define EPOCH_MASK ((UINT32_C(1) << 24) - 1)
 #define SLOTS_FIRST 64
 #define SLOTS_MAX (4 * (size_t)AMQP_PREFETCH_MAX)
-#define ARENA_MAX ((size_t)8 << 20) /* a header is one frame, and a frame has a bound; texts may be longer */
+#define ARENA_MAX ((size_t)8 << 20) /* a header is one frame, and frames are bounded; texts may be longer */
 #define KEEP_BODY ((size_t)1 << 20) /* a larger buffer is not kept for the next message */
 #define KEEP_ARENA ((size_t)64 << 10)
 #define HEADERS_MAX 1024
@@ -79,7 +79,7 @@ static semel_status wrong_url(struct semel_error *err)
     return wrong(err, "the URL must look like amqp://USER:PASSWORD@HOST:PORT/VHOST, with %XX for odd bytes");
 }
 
-/* Cuts the text at `found`; what is behind it, or NULL. */
+/* Cuts the text at `found`; returns what is behind it, or NULL. */
 static char *cut(char *found)
 {
     if (found != NULL)
@@ -118,7 +118,7 @@ static bool take_host(struct amqp_conf *conf, char *text)
     return semel__unescape(text);
 }
 
-/* USER:PASSWORD@HOST:PORT/VHOST; `text` is ours and stays. */
+/* USER:PASSWORD@HOST:PORT/VHOST; `text` belongs to the conf. */
 static bool take_place(struct amqp_conf *conf, char *text)
 {
     char *vhost = cut(strchr(text, '/'));
@@ -289,7 +289,7 @@ void semel__amqp_window_done(struct amqp_window *window)
     *window = (struct amqp_window){.due_us = SEMEL_NONE};
 }
 
-/* Not between ack and next_ack: the places of slots change. */
+/* Not between ack and next_ack: it moves slots. */
 static void compact(struct amqp_window *window)
 {
     size_t kept = 0;
@@ -332,7 +332,7 @@ bool semel__amqp_window_take(struct amqp_window *window, uint64_t number, uint64
     return true;
 }
 
-/* The place of a tag that is still unanswered. false: fenced. */
+/* The index of a tag that is still unanswered. false: fenced. */
 static bool find(const struct amqp_window *window, uint64_t tag, size_t *ret)
 {
     const uint64_t number = tag & NUMBER_MASK;
@@ -394,7 +394,7 @@ bool semel__amqp_window_next_ack(struct amqp_window *window, uint64_t *ret_numbe
         window->low = window->high = 0;
         return false;
     }
-    /* Nothing before it is unanswered: a run of any length is one acknowledgement. */
+    /* No unanswered slot before it: a run of any length is one acknowledgement. */
     if (from_first && i == window->first) {
         for (; i < window->high && window->at[i].state != AMQP_SLOT_OPEN && window->at[i].state != AMQP_SLOT_HELD; i++)
             if (window->at[i].state == AMQP_SLOT_ACKED) {
@@ -463,7 +463,7 @@ bool semel__amqp_window_cut(struct amqp_window *window, uint64_t tag)
 
 /* ---- a value ------------------------------------------------------------------------------------------- */
 
-/* false: it has no text. A text of `room` bytes is enough for all but strings, which are borrowed. */
+/* false: it has no text. `room` bytes are enough for all but strings, which are borrowed. */
 static bool number_text(const amqp_field_value_t *value, char *out, size_t room)
 {
     switch (value->kind) {
@@ -500,7 +500,7 @@ static bool double_text(double value, char out[SEMEL_NUMBER_TEXT])
     return true;
 }
 
-/* A signed number with a point before its last digits. More of them than it has are zeros: "0.007". */
+/* A signed number with a point before its last digits. Missing digits are zeros: "0.007". */
 static bool decimal_text(amqp_decimal_t decimal, char *out, size_t room)
 {
     const long value = (int32_t)decimal.value;
@@ -529,7 +529,7 @@ static bool time_text(uint64_t seconds, char out[SEMEL_TIME_TEXT])
 
 #define TEXT 64
 
-/* The text lies in `out` or is the value's own. false: there is none. */
+/* The text is in `out` or is the value's own. false: there is none. */
 static bool value_text(const amqp_field_value_t *value, bool event, char out[TEXT], struct semel_str *ret)
 {
     bool known;
@@ -566,7 +566,7 @@ struct flat {
     struct semel_arena *arena;
     struct semel_pair *pairs;
     size_t n, max;
-    char name[NAME_MAX_BYTES]; /* of what is being looked at */
+    char name[NAME_MAX_BYTES]; /* of the current value */
     bool no_memory;
 };
 
@@ -600,7 +600,7 @@ static void add(struct flat *flat, size_t n_name, const amqp_field_value_t *valu
     flat->n += !flat->no_memory;
 }
 
-/* Appends ".part", or "part" when the name is empty; the new length. 0: too long. */
+/* Appends ".part", or "part" to an empty name; returns the new length. 0: too long. */
 static size_t extend(struct flat *flat, size_t n, struct semel_str part)
 {
     const size_t dot = n > 0 ? 1 : 0;
@@ -721,7 +721,7 @@ int semel__amqp_delivery_count(const amqp_basic_properties_t *properties)
     return 2;
 }
 
-/* ---- putting it together ------------------------------------------------------------------------------- */
+/* ---- assembling a message ------------------------------------------------------------------------------ */
 
 void semel__amqp_build_init(struct amqp_build *build)
 {
@@ -852,7 +852,7 @@ static void disconnect(struct amqp *amqp, bool in_peace)
     amqp->again_us = SEMEL_NONE;
 }
 
-/* What poll answers from now on. */
+/* Sets what poll returns from now on. */
 static semel_status remember(struct amqp *amqp, semel_status status, enum semel_class cls, struct semel_error *err)
 {
     if (amqp->error.text[0] == '\0')
@@ -864,7 +864,7 @@ static semel_status remember(struct amqp *amqp, semel_status status, enum semel_
     return status;
 }
 
-/* The reader has failed with `why`, in the middle of something. */
+/* The reader has failed with `why`. */
 static semel_status die(struct amqp *amqp, const struct semel_error *why, struct semel_error *err)
 {
     amqp->error = *why;
@@ -912,7 +912,7 @@ static semel_status consume(struct amqp *amqp, struct semel_error *err)
     return SEMEL_OK;
 }
 
-/* RETRY or INVALID: it is not connected, and poll says why. */
+/* RETRY or INVALID: not connected; poll reports the reason. */
 static semel_status connect_reader(struct amqp *amqp, struct semel_error *err)
 {
     semel_status status = semel__amqp_link_open(&amqp->reader, &amqp->conf, amqp->conf.heartbeat_s, SEMEL_NONE,
@@ -992,7 +992,7 @@ static semel_status ready(struct amqp *amqp, struct semel_error *err)
 
 /* ---- giving back -------------------------------------------------------------------------------------- */
 
-/* What the library has queued of the channel that was closed is of no interest; the rest is. */
+/* Frames that the library has queued of the closed channel are dropped; others are handled. */
 static semel_status forget_frames(struct amqp *amqp, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
@@ -1007,8 +1007,8 @@ static semel_status forget_frames(struct amqp *amqp, struct semel_error *err)
     return status;
 }
 
-/* single_active: the channel is closed when everything before the cut has its answer. The server then has all of the
- * rest again, in order. */
+/* single_active: closes the channel when everything before the cut is answered. The server then has the rest again, in
+ * order. */
 static semel_status close_channel(struct amqp *amqp, struct semel_error *err)
 {
     semel_status status;
@@ -1042,7 +1042,7 @@ static semel_status requeue_due(struct amqp *amqp, struct semel_error *err)
     return status;
 }
 
-/* Everything that is due, apart from messages. */
+/* Everything that is due, except messages. */
 static semel_status serve(struct amqp *amqp, struct semel_error *err)
 {
     semel_status status = requeue_due(amqp, err);
@@ -1067,7 +1067,7 @@ static semel_status take_method(struct amqp *amqp, const amqp_method_t *method, 
     }
 }
 
-/* Takes one frame, if one comes in time. */
+/* Receives one frame, if one comes in time. */
 static semel_status take_frame(struct amqp *amqp, int64_t wait_us, bool *ret_got, struct semel_error *err)
 {
     amqp_frame_t frame;
@@ -1089,7 +1089,7 @@ static semel_status take_frame(struct amqp *amqp, int64_t wait_us, bool *ret_got
 /* false: there is no room for it. */
 static bool hand_over(struct amqp *amqp, struct semel_arena *arena, struct semel_delivery *d, size_t *n)
 {
-    if (amqp->window.cut == 0) { /* else it is given back already */
+    if (amqp->window.cut == 0) { /* otherwise it is given back already */
         if (!semel__amqp_build_copy(&amqp->build, arena, d) ||
             !semel__arena_copy(arena, semel__str(amqp->conf.queue), &d->source) ||
             !semel__amqp_window_take(&amqp->window, amqp->build.number, &d->tag))
@@ -1100,7 +1100,7 @@ static bool hand_over(struct amqp *amqp, struct semel_arena *arena, struct semel
     return true;
 }
 
-/* What has come. Not OK with a connection: there is not even room for one. */
+/* Takes the messages that have come. Not OK with a connection: there is no room even for one. */
 static semel_status take(struct amqp *amqp, size_t max, struct semel_arena *arena, struct semel_delivery *deliveries,
                          size_t *ret_n, struct semel_error *err)
 {
@@ -1117,7 +1117,7 @@ static semel_status take(struct amqp *amqp, size_t max, struct semel_arena *aren
     return status == SEMEL_OK ? status : die(amqp, &amqp->error, err);
 }
 
-/* How long nothing needs to be looked at but the connection. */
+/* How long only the connection needs attention. */
 static int64_t quiet_us(const struct amqp *amqp, int64_t until_us)
 {
     if (amqp->window.due_us != SEMEL_NONE && amqp->window.due_us < until_us)
@@ -1127,7 +1127,7 @@ static int64_t quiet_us(const struct amqp *amqp, int64_t until_us)
     return until_us - semel__steady_us();
 }
 
-/* A message is here and not wanted, and what comes behind it stays where it is. So librabbitmq is not asked, and it is
+/* A message is here and not wanted, and frames behind it stay in the socket. So we do not call librabbitmq, and it is
  * librabbitmq that sends our heartbeats. */
 static semel_status rest(struct amqp *amqp, int64_t wait_us, struct semel_error *err)
 {
@@ -1154,7 +1154,7 @@ static semel_status amqp_poll(struct semel_broker *broker, size_t max, int wait_
     const int64_t until_us = semel__time_add(semel__steady_us(), (int64_t)wait_ms * 1000);
     struct semel_delivery *deliveries;
     size_t n = 0;
-    bool got, read = max > 0; /* also when nothing is wanted what came is looked at: heartbeats are among it */
+    bool got, read = max > 0; /* reads even when no message is wanted: heartbeats are among the frames */
 
     if (status != SEMEL_OK)
         return status;
@@ -1197,7 +1197,7 @@ static semel_status send_acks(struct amqp *amqp, struct semel_error *err)
     return status;
 }
 
-/* Several of one call count, wherever the lowest of them makes the cut. */
+/* Counts several of one call, wherever the lowest of them makes the cut. */
 static size_t cut_all(struct amqp *amqp, const struct semel_reply *replies, size_t n)
 {
     const int64_t now_us = semel__steady_us();
@@ -1255,7 +1255,7 @@ static semel_status amqp_answer(struct semel_broker *broker, const struct semel_
     return status == SEMEL_OK ? semel__broker_fenced("amqp", n_fenced, n, err) : die(amqp, &amqp->error, err);
 }
 
-/* ---- looking ------------------------------------------------------------------------------------------ */
+/* ---- views -------------------------------------------------------------------------------------------- */
 
 void semel__amqp_look(struct semel_broker *broker, struct semel_amqp_view *ret)
 {
@@ -1316,5 +1316,5 @@ semel_status semel__amqp_ask(const struct semel_amqp_options *options, struct se
     }
 
 static const struct semel_broker_ops unordered = OPS(SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK);
-/* What a handle becomes whose queue has a single active consumer. */
+/* The operations of a handle whose queue has a single active consumer. */
 static const struct semel_broker_ops ordered = OPS(SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK | SEMEL_BROKER_ORDERED);

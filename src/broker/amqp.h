@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: MIT
  *
- * amqp.h: RabbitMQ as a source (one queue) and as a sink (confirmed publishing), by librabbitmq.
+ * amqp.h: RabbitMQ as a source (one queue) and as a sink (confirmed publishing), with librabbitmq.
  *
  * What is promised
- *  - A delivery's source is the queue. AMQP has no positions. The properties are those of the message that were given:
- *    `message_id`, `type`, `correlation_id`, `timestamp` (RFC 3339), `content_type`, `app_id`; and always `routing_key`
- *    and `exchange`. Headers are text (amqp_message.c); those of CloudEvents' binding are called `ce_NAME`. `delivery`
- *    is 1, or for a redelivered message 2, or what a quorum queue has counted.
- *  - A tag belongs to one channel (P30). When the channel or its connection is gone, whoever closed it, all of its tags
- *    are fenced and nothing is sent for them; no delivery is answered twice.
- *  - Unanswered deliveries, and those that were given back and are held, are `prefetch` at most: no more are sent.
- *  - Giving back on a queue without a single active consumer requeues each message when its delay is over, LATER_MS at
- *    most, because the server gives up a channel that holds one for too long. Order is not kept.
+ *  - A delivery's source is the queue. AMQP has no positions. The properties are those that the message has:
+ *    `message_id`, `type`, `correlation_id`, `timestamp` (RFC 3339), `content_type`, `app_id`; and always
+ *    `routing_key` and `exchange`. Headers are text (amqp_message.c); those of CloudEvents' binding are called
+ *    `ce_NAME`. `delivery` is 1, or for a redelivered message 2, or the count of a quorum queue.
+ *  - A tag belongs to one channel (P30). When the channel or its connection is closed, by either side, all of its
+ *    tags are fenced and nothing is sent for them; no delivery is answered twice.
+ *  - The server sends at most `prefetch` deliveries that are unanswered, or given back and held.
+ *  - On a queue without a single active consumer, a message that is given back is requeued when its delay is over,
+ *    after LATER_MS at most, because the server closes a channel that holds a message for too long. Order is not
+ *    kept.
  *  - With `single_active` the message and all behind it are given back, in order, by closing the channel as soon as
  *    everything before it has its answer; the next channel is opened when the delay is over. Meanwhile another consumer
  *    of the queue may become the active one.
- *  - The first poll connects; it may take timeout_ms. After that a poll keeps to its wait. Nothing waits for ever: each
- *    call gives up after timeout_ms, and a silent server is given up after two heartbeats, as long as there is polling
- *    (P31). Resolving a host's name takes what the system's resolver takes.
+ *  - The first poll connects; it may take timeout_ms. After that a poll keeps to its wait. Nothing waits for ever:
+ *    each call gives up after timeout_ms, and the connection to a silent server is closed after two heartbeats, as
+ *    long as the caller polls (P31). Resolving a host name takes as long as the system's resolver does.
  *  - CLOSED until reopened: a lost connection, a channel that the server closed, a queue that was deleted. INVALID with
  *    class BROKEN: the user, the vhost, the queue or its settings are not what the server has; reopen tries again.
- *  - publish goes over a connection of its own, so that a server that takes no more (connection.blocked) does not stop
- *    the source. A destination is a queue, or "exchange:NAME" with `key` as the routing key. Messages are persistent,
- *    mandatory and confirmed (P32): OK is confirmed by the server; INVALID is one that no queue takes, or that cannot
- *    be sent at all; RETRY was certainly not sent; UNKNOWN was sent and not confirmed within timeout_ms, or refused
- *    (nack), and may have arrived. The source is not served meanwhile.
+ *  - publish uses a connection of its own, so that a server that accepts no more messages (connection.blocked) does
+ *    not stop the source. A destination is a queue, or "exchange:NAME" with `key` as the routing key. Messages are
+ *    persistent, mandatory and confirmed (P32): OK is confirmed by the server; INVALID is one that no queue accepts,
+ *    or that cannot be sent at all; RETRY was certainly not sent; UNKNOWN was sent and not confirmed within
+ *    timeout_ms, or refused (nack), and may have arrived. The source is not served meanwhile.
  */
 #ifndef SEMEL_BROKER_AMQP_H
 #define SEMEL_BROKER_AMQP_H
@@ -32,40 +33,41 @@
 #include "base/setting.h"
 #include "core/broker.h"
 
-/* Make the queue if it is not there, durable and of this type. */
+/* Create the queue if it is missing, durable and of this type. */
 enum semel_amqp_declare { SEMEL_AMQP_DECLARE_NEVER, SEMEL_AMQP_DECLARE_QUORUM, SEMEL_AMQP_DECLARE_CLASSIC };
 
 /* Everything is borrowed until the call returns. Unset: NULL, 0. */
 struct semel_amqp_options {
-    const char *url;             /* amqp://HOST:PORT/VHOST or amqps:// */
-    const char *queue;           /* what is read; NULL: a sink only */
-    const char *user, *password; /* instead of the URL's; neither has any: the certificate's (EXTERNAL), else guest */
-    int prefetch;                /* 1 to 65535; 0: 1000 */
-    bool single_active;          /* the queue has a single active consumer: capability ORDERED */
+    const char *url;   /* amqp://HOST:PORT/VHOST or amqps:// */
+    const char *queue; /* the queue to read; NULL: a sink only */
+    /* instead of the URL's; if neither has any: the certificate's (EXTERNAL), else guest */
+    const char *user, *password;
+    int prefetch;       /* 1 to 65535; 0: 1000 */
+    bool single_active; /* the queue has a single active consumer: capability ORDERED */
     enum semel_amqp_declare declare;
     int64_t heartbeat_us;         /* rounded up to seconds, 1 to 600; 0: 30 s */
-    int timeout_ms;               /* of each call, also of connecting; 0: 10,000 */
-    struct semel_setting_tls tls; /* for amqps; it is on by the URL */
+    int timeout_ms;               /* per call, also for connecting; 0: 10,000 */
+    struct semel_setting_tls tls; /* for amqps; the URL turns it on */
 };
 
-/* INVALID says which setting is wrong. Nothing is connected yet. */
+/* INVALID: err names the wrong setting. Does not connect yet. */
 semel_status semel__broker_amqp_open(struct semel_broker **ret, const struct semel_amqp_options *options,
                                      struct semel_error *err);
 
 struct semel_amqp_view {
     bool connected;
-    size_t in_flight; /* deliveries without an answer, those held too */
-    size_t held;      /* given back, and their delay is not over */
+    size_t in_flight; /* deliveries without an answer, including held ones */
+    size_t held;      /* given back, with a delay that is not over */
 };
 void semel__amqp_look(struct semel_broker *broker, struct semel_amqp_view *ret);
 
 struct semel_amqp_answer {
     bool exists;
-    uint32_t messages;  /* ready, those with consumers not counted */
-    uint32_t consumers; /* 0 of them, of a single active consumer 0 or more */
+    uint32_t messages;  /* ready; without those that consumers have */
+    uint32_t consumers; /* of a queue with a single active consumer only the active one counts */
 };
-/* What the server says of the queue, over a connection of its own, changing nothing. OK also when there is no such
- * queue; RETRY: it cannot be asked now; INVALID: settings, or the server refuses us. */
+/* The server's facts about the queue, over a connection of its own, without changes. OK also when there is no such
+ * queue; RETRY: the server cannot be asked now; INVALID: wrong settings, or the server refuses us. */
 semel_status semel__amqp_ask(const struct semel_amqp_options *options, struct semel_amqp_answer *ret,
                              struct semel_error *err);
 

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: MIT
  *
- * amqp_link.c: one connection to the server: connecting, TLS, sending, receiving, and what its errors mean; and the
- * sink, which has a connection of its own: publishing, persistent, mandatory and confirmed (P32).
+ * amqp_link.c: one connection to the server: connecting, TLS, sending, receiving, and the meaning of its errors; and
+ * the sink, which has a connection of its own: publishing, persistent, mandatory and confirmed (P32).
  *
- * librabbitmq sends without a time-out. So nothing is sent before the socket has room for all of it: the send buffer is
- * made large enough that a socket which can be written to takes a whole piece at once. Should that fail nevertheless,
- * TCP_USER_TIMEOUT ends the wait (P31).
+ * librabbitmq sends without a time-out. So we send only when the socket has room for all of it: the send buffer is
+ * large enough that a writable socket accepts a whole frame at once. If that fails nevertheless, TCP_USER_TIMEOUT
+ * ends the wait (P31).
  *
- * TLS is 1.2 at least, and the server must be who the URL says. librabbitmq looks at the certificate after the
- * handshake and knows names only, no addresses. Here OpenSSL itself checks both, within the handshake, so that nothing
- * is sent to a stranger.
+ * TLS is 1.2 at least, and the server must have the host of the URL. librabbitmq checks the certificate after the
+ * handshake and knows only names, no addresses. Here OpenSSL itself checks both, within the handshake, so that
+ * nothing is sent to the wrong server.
  *
- * The server counts what is published on a channel from 1 on and confirms by number. What no queue takes comes back
- * before its confirmation, in the order in which it was sent, without its number: it is the next one to the same place
- * with the same id. A message that makes the server close the channel (an exchange that is not there, a body larger
- * than it takes) takes along everything that is on its way; so the first to an exchange, and large ones, travel alone.
- * The sink's connection is opened by the first publish, has no heartbeats, and is closed when an answer is missing: a
- * late one must not be taken for another's.
+ * The server counts what is published on a channel from 1 on and confirms by number. A message that no queue accepts
+ * is returned before its confirmation, in the order of sending, without its number: it is the next one to the same
+ * place with the same id. A message that makes the server close the channel (a missing exchange, a body that is too
+ * large) also loses everything on its way; so the first message to an exchange, and large ones, are sent alone. The
+ * sink's connection is opened by the first publish, has no heartbeats, and is closed when an answer is missing: a
+ * late answer must not count for another message.
  *
- * Invariants: no text of an error holds a password. A call that fails has said why and what to do; who calls decides
- * whether the link is closed. The server's texts are shown as text, whatever they hold. An item is RETRY until its
- * first byte is sent, and UNKNOWN from then on until the server says something.
+ * Invariants: no error text contains a password. An error has the reason and what to do; the caller decides whether
+ * to close the link. The server's texts are escaped. An item is RETRY until its first byte is sent, and UNKNOWN from
+ * then on until the server answers.
  */
 #define _GNU_SOURCE /* memmem */
 #include "broker/amqp_private.h"
@@ -52,8 +52,8 @@
 #define KEEP_STEP_S 10
 #define KEEP_TRIES 3
 #define ALONE_BYTES ((size_t)1 << 20)
-#define FRAME_REST 2048 /* of a frame: all that is not the table of headers */
-#define FRAME_ENDS 8    /* of a frame: what is before and behind its payload */
+#define FRAME_REST 2048 /* of a frame: everything but the table of headers */
+#define FRAME_ENDS 8    /* of a frame: the bytes around its payload */
 #define LOOK_EVERY 16
 
 /* ---- bytes and times ----------------------------------------------------------------------------------- */
@@ -64,7 +64,7 @@ static struct timeval timeval_of(int64_t us)
     return (struct timeval){.tv_sec = us / 1000000, .tv_usec = us % 1000000};
 }
 
-/* How long one step may take from now on: timeout_ms, or what is left of a publish. */
+/* How long one step may take: timeout_ms, or what remains of a publish. */
 static int64_t patience_us(const struct amqp_link *link)
 {
     const int64_t step_us = (int64_t)link->timeout_ms * 1000;
@@ -84,7 +84,7 @@ static const char *tls_reason(void)
     return reason != NULL ? reason : "";
 }
 
-/* Codes by which the server says that it knows us, and will not do what we want. */
+/* Codes with which the server refuses our request for good. */
 static bool is_refusal(int code, struct semel_str text)
 {
     const struct semel_str home = SEMEL_STR("home node");
@@ -132,7 +132,7 @@ static semel_status fail_library(int code, const char *what, struct semel_error 
 {
     const bool tls = code <= AMQP_STATUS_SSL_ERROR && code > _AMQP_STATUS_SSL_NEXT_VALUE;
     const char *reason = tls ? tls_reason() : "";
-    /* Not the right server, or not for us: waiting does not help. */
+    /* Not the right server, or it does not accept us: waiting does not help. */
     const bool refused = strstr(reason, "certificate") != NULL || code == AMQP_STATUS_BROKER_UNSUPPORTED_SASL_METHOD;
 
     if (code == AMQP_STATUS_NO_MEMORY)
@@ -165,7 +165,7 @@ static bool has_room(const struct amqp_link *link)
         const int64_t left_us = until_us - semel__steady_us();
         const int n = poll(&fd, 1, left_us > 0 ? (int)((left_us + 999) / 1000) : 0);
         if (n > 0)
-            return true; /* an error is found by who sends */
+            return true; /* the sender finds the error */
         if (left_us <= 0)
             return false;
     }
@@ -193,7 +193,7 @@ semel_status semel__amqp_receive(struct amqp_link *link, int64_t wait_us, amqp_f
     const struct timeval wait = timeval_of(wait_us);
     int code;
 
-    amqp_maybe_release_buffers(link->conn); /* what the last frame held has been copied */
+    amqp_maybe_release_buffers(link->conn); /* the contents of the last frame were copied */
     code = amqp_simple_wait_frame_noblock(link->conn, ret, &wait);
     *ret_got = code == AMQP_STATUS_OK;
     if (code == AMQP_STATUS_OK || code == AMQP_STATUS_TIMEOUT)
@@ -238,7 +238,7 @@ static semel_status wrong_file(const char *what, const char *file, const char *h
                        tls_reason(), hint);
 }
 
-/* Believes what OpenSSL believes, and remembers why it does not. */
+/* Accepts and refuses as OpenSSL does, and remembers the reason. */
 static int remember(int ok, X509_STORE_CTX *chain)
 {
     const SSL *ssl = X509_STORE_CTX_get_ex_data(chain, SSL_get_ex_data_X509_STORE_CTX_idx());
@@ -280,7 +280,7 @@ static semel_status identify(SSL_CTX *tls, amqp_socket_t *socket, const struct a
 {
     if (conf->cert_file == NULL)
         return SEMEL_OK;
-    /* Without one OpenSSL would ask at the terminal. */
+    /* Without it OpenSSL would ask at the terminal. */
     amqp_ssl_socket_set_key_passwd(socket, conf->key_password != NULL ? conf->key_password : "");
     if (SSL_CTX_use_certificate_chain_file(tls, conf->cert_file) != 1)
         return wrong_file("the certificate", conf->cert_file, "", err);
@@ -293,7 +293,7 @@ static semel_status identify(SSL_CTX *tls, amqp_socket_t *socket, const struct a
 static semel_status tls_socket(struct amqp_link *link, const struct amqp_conf *conf, amqp_socket_t **ret,
                                struct semel_error *err)
 {
-    amqp_socket_t *socket = amqp_ssl_socket_new(link->conn); /* the connection's from now on */
+    amqp_socket_t *socket = amqp_ssl_socket_new(link->conn); /* belongs to the connection from now on */
     SSL_CTX *tls = socket != NULL ? amqp_ssl_socket_get_context(socket) : NULL;
     semel_status status;
 
@@ -315,7 +315,7 @@ static semel_status tls_socket(struct amqp_link *link, const struct amqp_conf *c
 
 static void set_option(int fd, int level, int name, int value)
 {
-    (void)setsockopt(fd, level, name, &value, sizeof value); /* without it we are only slower to notice */
+    (void)setsockopt(fd, level, name, &value, sizeof value); /* without it we only notice later */
 }
 
 static void set_socket(int fd, int patience_ms)
@@ -327,7 +327,7 @@ static void set_socket(int fd, int patience_ms)
     set_option(fd, SOL_SOCKET, SO_SNDBUF, SEND_BUFFER);
 }
 
-/* Whether by TLS is often the mistake. */
+/* TLS or not is often the mistake, so the text has it. */
 static void show_place(char *out, size_t n, const char *doing, const struct amqp_conf *conf)
 {
     char host[80];
@@ -359,8 +359,8 @@ static semel_status open_socket(struct amqp_link *link, const struct amqp_conf *
     }
     show_place(what, sizeof what, "connecting to", conf);
     if (link->x509 != 0)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "amqp: %s: its certificate is not believed: %s",
-                           what, semel__tls_why(link->x509));
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "amqp: %s: certificate refused: %s", what,
+                           semel__tls_why(link->x509));
     return fail_library(code, what, err);
 }
 
@@ -398,7 +398,8 @@ static semel_status log_in(struct amqp_link *link, const struct amqp_conf *conf,
 
     if (conf->external)
         reply = amqp_login_with_properties(link->conn, conf->vhost, 0, FRAME_MAX_BYTES, heartbeat_s, &table,
-                                           AMQP_SASL_METHOD_EXTERNAL, " "); /* the library cannot send nothing */
+                                           /* the library cannot send an empty response */
+                                           AMQP_SASL_METHOD_EXTERNAL, " ");
     else
         reply = amqp_login_with_properties(link->conn, conf->vhost, 0, FRAME_MAX_BYTES, heartbeat_s, &table,
                                            AMQP_SASL_METHOD_PLAIN, conf->user, conf->password);
@@ -478,10 +479,10 @@ struct sending {
     struct semel_publish *items;
     size_t n;
     int64_t until_us;
-    struct ticket *tickets; /* what is on its way or was, in the order of the numbers */
-    uint64_t base;          /* the number before the first ticket's */
-    size_t sent, first;     /* tickets; the first that is not answered */
-    /* What comes back. */
+    struct ticket *tickets; /* the items on their way, in the order of their numbers */
+    uint64_t base;          /* the number before that of the first ticket */
+    size_t sent, first;     /* tickets; the first without an answer */
+    /* A returned message. */
     char exchange[AMQP_SHORT_MAX], routing_key[AMQP_SHORT_MAX];
     size_t n_exchange, n_routing_key;
     size_t next_return;
@@ -560,8 +561,8 @@ static semel_status send_header(struct amqp_link *link, const struct semel_publi
     return status;
 }
 
-/* As much of a body as goes into a frame. The server says how long a frame may be, and librabbitmq's buffer is no
- * longer than that. What is sent fits(), so there is room for more than the frame's ends. */
+/* How much of a body fits into a frame. The server sets the frame's length, and librabbitmq's buffer is not longer.
+ * Items are checked by fits(), so there is room for more than the frame's ends. */
 static size_t part_of(const struct amqp_link *link)
 {
     const size_t room = (size_t)amqp_get_frame_max(link->conn) - FRAME_ENDS;
@@ -569,7 +570,7 @@ static size_t part_of(const struct amqp_link *link)
     return room < AMQP_FRAME_PART ? room : AMQP_FRAME_PART;
 }
 
-/* Not OK: part of it may have been sent, and the connection is of no use any more. */
+/* Not OK: part of it may have been sent, and the connection is unusable. */
 static semel_status send_item(struct sending *s, size_t at, const struct place *place, struct semel_error *err)
 {
     struct amqp_link *link = &s->amqp->sender;
@@ -604,7 +605,7 @@ static void answer(struct sending *s, uint64_t number, bool multiple, bool confi
     for (size_t i = multiple ? s->first : end - 1; i < end; i++) {
         struct semel_publish *item = &s->items[s->tickets[i].item];
         if (!s->tickets[i].answered && confirmed && item->status == SEMEL_UNKNOWN)
-            item->status = SEMEL_OK; /* one that came back is INVALID, and stays so */
+            item->status = SEMEL_OK; /* a returned one is INVALID, and stays so */
         s->tickets[i].answered = true;
     }
     while (s->first < s->sent && s->tickets[s->first].answered)
@@ -654,7 +655,7 @@ static semel_status take_method(struct sending *s, const amqp_method_t *method, 
     return SEMEL_OK;
 }
 
-/* One frame, if one comes in time. */
+/* Receives one frame, if one comes in time. */
 static semel_status look(struct sending *s, int64_t wait_us, bool *ret_got, struct semel_error *err)
 {
     struct amqp_link *link = &s->amqp->sender;
@@ -697,7 +698,7 @@ static semel_status settle(struct sending *s, struct semel_error *err)
     return status;
 }
 
-/* Connects if need be, and starts counting. */
+/* Connects if necessary, and starts counting. */
 static semel_status open_sender(struct sending *s, struct semel_error *err)
 {
     struct amqp *amqp = s->amqp;
@@ -706,7 +707,7 @@ static semel_status open_sender(struct sending *s, struct semel_error *err)
     s->sent = s->first = s->next_return = 0;
     amqp->sender.until_us = s->until_us;
     if (amqp->sender.conn != NULL && look_at_all(s, NULL) != SEMEL_OK)
-        semel__amqp_link_close(&amqp->sender, false); /* it went while nobody looked */
+        semel__amqp_link_close(&amqp->sender, false); /* it closed while we did not look */
     if (amqp->sender.conn == NULL) {
         amqp->published = 0;
         amqp->n_known = 0;
@@ -730,7 +731,7 @@ static bool is_known(const struct amqp *amqp, struct semel_str exchange)
     return exchange.n == 0 || semel__str_eq(exchange, (struct semel_str){amqp->known, amqp->n_known});
 }
 
-/* The server's refusal is about this one, because nothing else is on its way. */
+/* The server's refusal is about this item, because no other is on its way. */
 static semel_status send_alone(struct sending *s, size_t at, const struct place *place, struct semel_error *err)
 {
     struct amqp *amqp = s->amqp;
@@ -793,7 +794,7 @@ semel_status semel__amqp_publish(struct semel_broker *broker, struct semel_publi
         }
         if (status != SEMEL_OK)
             semel__amqp_link_close(&amqp->sender, false);
-        status = SEMEL_OK; /* each item has its own */
+        status = SEMEL_OK; /* each item has its own status */
     }
     semel__free(s.tickets);
     return status;

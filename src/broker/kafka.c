@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * kafka.c: Kafka as a source: joining the group and leaving it, partitions that come and go, what was delivered and
- * acknowledged of each, commits, poll, answers, and going back. See kafka.h.
+ * kafka.c: Kafka as a source: joining and leaving the group, assigned and revoked partitions, their deliveries and
+ * acknowledgements, commits, poll, answers, and going back. See kafka.h.
  *
  * librdkafka's threads fetch into one queue of ours, `messages`, to which every partition is forwarded. Group
- * membership, errors and answers come by the consumer's own queue. So a handle that is full can stay a member without
- * taking anything, and the fetchers stop by themselves when `messages` is full.
+ * membership, errors and answers come through the consumer's own queue. So a handle that is full can stay a member
+ * without taking records, and the fetchers stop by themselves when `messages` is full.
  *
- * A partition begins where the hook says, else where the group left off, else, when `first` allows it, at its
- * beginning. The driver asks for the group's offsets itself, because the library has one setting for "there is none"
- * and "it is out of range", and the second must never be answered by a jump.
+ * A partition starts at the hook's offset, else at the group's, else, when `first` allows it, at its beginning. The
+ * driver asks for the group's offsets itself, because the library has one setting for "there is none" and "it is out
+ * of range", and must never jump in the second case.
  *
  * A lane keeps the unanswered deliveries of one partition in a ring, in the order of their offsets. An acknowledged one
  * leaves when everything before it has left; `done` is behind the last that left. A tag is the place of the lane, its
@@ -19,13 +19,13 @@
  * Invariants of lanes: slots are ascending in offset and in seq; the first slot, if any, is not acknowledged; done
  * never decreases, and every delivery below it was acknowledged; in_flight counts the slots that are not acknowledged.
  *
- * Invariants: callbacks run in the thread that owns the handle, inside poll, close or reopen. A lane exists for exactly
- * the partitions that are assigned. What is committed is lane->done of a lane that is ours; one commit is on its way at
- * a time, but for the last one of a partition that is given up, which the library sends before it tells the group. A
- * record leaves `pending` by being delivered, or by being stale. A lane that goes back is paused before it seeks: the
- * other way round the pause would overwrite the place. What comes first after a seek is what was sought, or it is
- * sought again. What a delivery points to lies in the arena. The library's threads touch `messages` only until it is
- * destroyed; a reader that cannot be destroyed without taking the process along is left behind, and is silent.
+ * Invariants: callbacks run in the thread that owns the handle, inside poll, close or reopen. A lane exists for
+ * exactly the partitions that are assigned. Only lane->done of an assigned lane is committed; one commit is on its
+ * way at a time, except for the last one of a revoked partition, which the library sends before it leaves. A record
+ * leaves `pending` when it is delivered, or stale. A lane that goes back is paused before it seeks: the other way
+ * round the pause would overwrite the position. The first record after a seek is the sought one, or the driver seeks
+ * again. Deliveries point into the arena. The library's threads touch `messages` only until it is destroyed; a reader
+ * that cannot be destroyed without aborting the process is leaked, and stays silent.
  */
 #define _GNU_SOURCE /* memrchr */
 #include "broker/kafka_private.h"
@@ -37,7 +37,7 @@
 #endif
 
 #define POLL_MAX ((size_t)4096)
-#define POLL_BYTES ((size_t)1 << 20) /* a batch ends early when it has become as large as this */
+#define POLL_BYTES ((size_t)1 << 20) /* a batch of this size ends early */
 #define LOOK_AGAIN_MS 100
 #define LOOK_IDLY_MS 1000
 #define WAKE_FROM 64 /* records in the queue, or bytes taken from it, after which a fetcher may sleep */
@@ -287,7 +287,7 @@ static struct kafka *self(struct semel_broker *broker)
     return (struct kafka *)broker;
 }
 
-/* The library says so, but not while it waits for a rebalance to be served; so we look at the time ourselves. */
+/* The library reports it, but not while it waits for a rebalance to be served; so we check the time ourselves. */
 static bool is_lost(const struct kafka *kafka)
 {
     return kafka->lost || rd_kafka_assignment_lost(kafka->rk) != 0 ||
@@ -318,7 +318,8 @@ __attribute__((format(printf, 4, 5))) static void die_because(struct kafka *kafk
     die(kafka, &why);
 }
 
-/* Told by the next poll; the first of several, but what somebody must mend comes before what mends itself. */
+/* The next poll reports the first of several; but an error that somebody must fix comes before one that goes away by
+ * itself. */
 static void note_error(struct kafka *kafka, const struct semel_error *error)
 {
     const bool worse = error->cls == SEMEL_CLASS_BROKEN && kafka->error.cls != SEMEL_CLASS_BROKEN;
@@ -340,7 +341,7 @@ static void note(struct kafka *kafka, int code, enum semel_class cls, const char
 
 /* ---- errors -------------------------------------------------------------------------------------------- */
 
-/* Whom to blame: the world, which mends itself, or somebody's settings, here or on the server. */
+/* The cause: the environment, which recovers, or wrong settings, here or on the server. */
 static enum semel_class class_of(rd_kafka_resp_err_t code)
 {
     switch ((int)code) {
@@ -368,14 +369,14 @@ void semel__kafka_error(rd_kafka_t *rk, int code, const char *reason, void *opaq
 
     (void)rk;
     if (code == RD_KAFKA_RESP_ERR__FATAL) {
-        die_because(kafka, code, SEMEL_CLASS_BROKEN, "the client cannot go on: %s", reason);
+        die_because(kafka, code, SEMEL_CLASS_BROKEN, "fatal client error: %s", reason);
         return;
     }
     kafka->away |= code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN;
     if (code != RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN)
         semel__kafka_explain(kafka, code, class_of(code), reason);
     if (code != RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN && kafka->why.cls != SEMEL_CLASS_BROKEN)
-        return; /* one broker of several that is down is no news */
+        return; /* one broker of several being down is not worth a report */
     if (kafka->why.status != SEMEL_OK)
         note_error(kafka, &kafka->why);
     else
@@ -389,7 +390,7 @@ static void is_there(struct kafka *kafka)
     kafka->why = (struct semel_error){0};
 }
 
-/* Whoever is far away, or busy, needs longer than a moment to answer; so each question waits longer than the last. */
+/* A server that is far away or busy needs longer to answer; so each question waits longer than the last. */
 static semel_status away(struct kafka *kafka, struct semel_error *err)
 {
     const struct rd_kafka_metadata *found;
@@ -418,14 +419,14 @@ static void stop(struct kafka *kafka, struct kafka_lane *lane, const char *why)
 {
     char text[sizeof kafka->error.text];
 
-    /* There may be no offset yet, and then it must start at the beginning; or where that is could not be asked. */
+    /* There may be no offset yet, and then it must start at the beginning; or the beginning could not be asked for. */
     if (lane->unsure || (lane->from_beginning && lane->next == 0)) {
         die_because(kafka, RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET, SEMEL_CLASS_ENVIRONMENT,
-                    "%s/%d: where to start could not be asked", lane->topic, (int)lane->partition);
+                    "%s/%d: cannot read the start offset", lane->topic, (int)lane->partition);
         return;
     }
     lane->stopped = true;
-    snprintf(text, sizeof text, "%s/%d is not read on: %s", lane->topic, (int)lane->partition, why);
+    snprintf(text, sizeof text, "partition %s/%d stopped: %s", lane->topic, (int)lane->partition, why);
     note(kafka, RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET, SEMEL_CLASS_BROKEN, text);
 }
 
@@ -438,7 +439,7 @@ static void note_message(struct kafka *kafka, const rd_kafka_message_t *message)
     if (message->rkt != NULL)
         lane = lane_find(&kafka->lanes, rd_kafka_topic_name(message->rkt), message->partition);
     if (message->err == RD_KAFKA_RESP_ERR__FATAL)
-        die_because(kafka, message->err, SEMEL_CLASS_BROKEN, "the client cannot go on: %s", text);
+        die_because(kafka, message->err, SEMEL_CLASS_BROKEN, "fatal client error: %s", text);
     else if (message->err == RD_KAFKA_RESP_ERR__MAX_POLL_EXCEEDED)
         die_because(kafka, message->err, SEMEL_CLASS_ENVIRONMENT, "%s", text);
     else if (message->err != RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET)
@@ -449,8 +450,8 @@ static void note_message(struct kafka *kafka, const rd_kafka_message_t *message)
 
 /* ---- commits ------------------------------------------------------------------------------------------- */
 
-/* Reading goes on, and what is not committed comes again after a restart. A group that is changing refuses as well, and
- * that is no news. */
+/* Reading continues, and uncommitted records come again after a restart. A group that is rebalancing refuses commits as
+ * well; that is not worth a report. */
 static void report_commit(struct kafka *kafka, rd_kafka_resp_err_t code)
 {
     char text[160];
@@ -480,7 +481,7 @@ static void committed(rd_kafka_t *rk, rd_kafka_resp_err_t code, rd_kafka_topic_p
         const rd_kafka_topic_partition_t *at = &list->elems[i];
         struct kafka_lane *lane = lane_find(&kafka->lanes, at->topic, at->partition);
         if (lane != NULL && (code != RD_KAFKA_RESP_ERR_NO_ERROR || at->err != RD_KAFKA_RESP_ERR_NO_ERROR))
-            lane->sent = -1; /* once more, if it is still ours then */
+            lane->sent = -1; /* try again, if it is still ours then */
     }
 }
 
@@ -537,7 +538,7 @@ static void flush_commits(struct kafka *kafka, int wait_ms)
     while (!is_lost(kafka)) {
         const int left_ms = kafka_left_ms(from_us, wait_ms);
         if (!kafka->committing) {
-            commit_offsets(kafka, !again); /* one that was refused is not sent again at once */
+            commit_offsets(kafka, !again); /* do not repeat a refused commit at once */
             again = true;
         }
         if ((!kafka->committing && !wants_commit(kafka)) || left_ms == 0)
@@ -564,7 +565,7 @@ static void forget_pending(struct kafka *kafka, const struct kafka_lane *lane)
     kafka->n_pending = kept;
 }
 
-/* The one call that wakes the fetchers and changes nothing is to set the credentials to what they are. */
+/* The only call that wakes the fetchers without a change is to set the credentials to their present values. */
 static void wake_fetchers(struct kafka *kafka)
 {
     char user[512] = "", password[512] = "";
@@ -594,8 +595,8 @@ static rd_kafka_resp_err_t try_to_seek(rd_kafka_t *rk, rd_kafka_topic_partition_
     return code;
 }
 
-/* Before 2.1 the library waits for a thousandth of the time that it is given, which a busy machine exceeds. Who seeks
- * the same place twice is there. */
+/* Before 2.1 the library waits for a thousandth of the given time, which a busy machine exceeds. Seeking the same place
+ * twice is harmless. */
 static semel_status seek(struct kafka *kafka, rd_kafka_topic_partition_list_t *list, struct semel_error *err)
 {
     const int64_t from_us = semel__steady_us();
@@ -620,7 +621,7 @@ static void hold(struct kafka_lane *lane, int delay_ms)
         lane->held_until_us = until_us;
 }
 
-/* Goes back in every lane that is chosen. Not OK: the handle is dead. */
+/* Goes back in every marked lane. Not OK: the handle is dead. */
 static semel_status go_back(struct kafka *kafka, struct semel_error *err)
 {
     rd_kafka_topic_partition_list_t *list = NULL, *held = NULL;
@@ -634,7 +635,7 @@ static semel_status go_back(struct kafka *kafka, struct semel_error *err)
         rd_kafka_topic_partition_list_add(list, lane->topic, lane->partition)->offset =
             semel__kafka_lane_rewind(&kafka->lanes, lane);
         forget_pending(kafka, lane);
-        lane->stopped = false; /* what is given back is read again; if it is gone, that is told again */
+        lane->stopped = false; /* the records are read again; if they are gone, that is reported again */
         if (lane->back_ms == 0)
             continue;
         hold(lane, lane->back_ms);
@@ -658,7 +659,7 @@ static void seek_again(struct kafka *kafka, struct kafka_lane *lane)
 {
     rd_kafka_topic_partition_list_t *list;
 
-    if (lane->expect_tries++ >= EXPECT_TRIES) { /* compacted or expired since: there is nothing to wait for */
+    if (lane->expect_tries++ >= EXPECT_TRIES) { /* compacted or expired since: it will not come */
         lane->expect = -1;
         return;
     }
@@ -685,13 +686,13 @@ static void end_pauses(struct kafka *kafka)
     if (list == NULL)
         return;
     rd_kafka_resume_partitions(kafka->rk, list);
-    wake_fetchers(kafka); /* whoever fetches may sleep, because there was nothing to fetch for */
+    wake_fetchers(kafka); /* the fetchers may sleep, because there was nothing to fetch for */
     rd_kafka_topic_partition_list_destroy(list);
 }
 
-/* ---- partitions come ----------------------------------------------------------------------------------- */
+/* ---- assigned partitions ------------------------------------------------------------------------------- */
 
-/* Our own queue instead of the consumer's, before the fetching starts. */
+/* Forwards to our own queue instead of the consumer's, before fetching starts. */
 static bool forward(struct kafka *kafka, const char *topic, int32_t partition)
 {
     rd_kafka_queue_t *queue = rd_kafka_queue_get_partition(kafka->rk, topic, partition);
@@ -727,7 +728,7 @@ static semel_status ask_hook(struct kafka *kafka, rd_kafka_topic_partition_list_
     return status;
 }
 
-/* Fills in where to start; it may kill the handle. */
+/* Fills in where to start; may kill the handle. */
 static void find_starts(struct kafka *kafka, rd_kafka_topic_partition_list_t *list)
 {
     bool unsure = rd_kafka_committed(kafka->rk, list, REBALANCE_MS) != RD_KAFKA_RESP_ERR_NO_ERROR;
@@ -735,7 +736,7 @@ static void find_starts(struct kafka *kafka, rd_kafka_topic_partition_list_t *li
     for (int i = 0; i < list->cnt; i++)
         unsure |= list->elems[i].err != RD_KAFKA_RESP_ERR_NO_ERROR;
     if (unsure && kafka->hooks.assigned != NULL)
-        die_because(kafka, 0, SEMEL_CLASS_ENVIRONMENT, "where the group left off could not be asked");
+        die_because(kafka, 0, SEMEL_CLASS_ENVIRONMENT, "cannot read the group's committed offsets");
     else if (ask_hook(kafka, list) != SEMEL_OK)
         return;
     for (int i = 0; i < list->cnt; i++) {
@@ -743,10 +744,10 @@ static void find_starts(struct kafka *kafka, rd_kafka_topic_partition_list_t *li
         struct kafka_lane *lane = lane_find(&kafka->lanes, at->topic, at->partition);
         at->err = RD_KAFKA_RESP_ERR_NO_ERROR;
         if (unsure)
-            at->offset = RD_KAFKA_OFFSET_STORED; /* the library goes on asking */
+            at->offset = RD_KAFKA_OFFSET_STORED; /* the library continues to ask */
         else if (at->offset < 0)
             at->offset = kafka->first == SEMEL_KAFKA_FIRST_EARLIEST ? RD_KAFKA_OFFSET_BEGINNING
-                                                                    : RD_KAFKA_OFFSET_INVALID; /* which is an error */
+                                                                    : RD_KAFKA_OFFSET_INVALID; /* that is an error */
         if (lane != NULL)
             lane->unsure = unsure;
         if (lane != NULL)
@@ -756,7 +757,7 @@ static void find_starts(struct kafka *kafka, rd_kafka_topic_partition_list_t *li
     }
 }
 
-/* The topic's place in the subscription, which stays, and the partition. */
+/* The topic's index in the subscription, which does not change, and the partition. */
 static uint64_t lane_number(const struct kafka *kafka, const char *topic, int32_t partition)
 {
     int at = 0;
@@ -789,7 +790,7 @@ static bool cooperative(rd_kafka_t *rk)
     return protocol != NULL && strcmp(protocol, "COOPERATIVE") == 0;
 }
 
-/* The group waits for this, whatever has become of the handle. */
+/* The group waits for this, whatever state the handle is in. */
 static rd_kafka_resp_err_t apply(rd_kafka_t *rk, const rd_kafka_topic_partition_list_t *list, bool ours)
 {
     rd_kafka_resp_err_t code;
@@ -817,7 +818,7 @@ static void assign(struct kafka *kafka, rd_kafka_topic_partition_list_t *list)
         die_because(kafka, code, SEMEL_CLASS_ENVIRONMENT, "the assignment failed: %s", rd_kafka_err2str(code));
 }
 
-/* ---- partitions go ------------------------------------------------------------------------------------- */
+/* ---- revoked partitions -------------------------------------------------------------------------------- */
 
 static void drop(struct kafka *kafka, struct kafka_lane *lane, bool lost)
 {
@@ -847,7 +848,7 @@ static void revoke(struct kafka *kafka, rd_kafka_topic_partition_list_t *list)
         struct kafka_lane *lane = lane_find(&kafka->lanes, list->elems[i].topic, list->elems[i].partition);
         if (lane == NULL)
             continue;
-        if (kafka->committing) /* the group may refuse that one, as it does in the middle of a rebalance */
+        if (kafka->committing) /* the group may refuse that one, as it does during a rebalance */
             lane->sent = -1;
         if (!lost)
             add_commit(last, lane);
@@ -856,8 +857,8 @@ static void revoke(struct kafka *kafka, rd_kafka_topic_partition_list_t *list)
     if (last->cnt > 0)
         send_commit(kafka, last);
     rd_kafka_topic_partition_list_destroy(last);
-    rd_kafka_resume_partitions(kafka->rk, list); /* whoever gets it next, perhaps we, does not get the pause */
-    (void)apply(kafka->rk, list, false);         /* it fails only for what is not assigned anyway */
+    rd_kafka_resume_partitions(kafka->rk, list); /* the next owner, perhaps we, must not inherit the pause */
+    (void)apply(kafka->rk, list, false);         /* fails only for partitions that are not assigned anyway */
 }
 
 static void rebalance(rd_kafka_t *rk, rd_kafka_resp_err_t code, rd_kafka_topic_partition_list_t *list, void *opaque)
@@ -884,15 +885,15 @@ static void serve(struct kafka *kafka, int wait_ms)
     if (is_lost(kafka) && !rd_kafka_assignment_lost(kafka->rk)) {
         kafka->lost = true;
         die_because(kafka, RD_KAFKA_RESP_ERR__MAX_POLL_EXCEEDED, SEMEL_CLASS_ENVIRONMENT,
-                    "nobody polled for longer than max.poll.interval.ms; the group has gone on without this member");
+                    "no poll for longer than max.poll.interval.ms: this member has left the group");
     }
     kafka->polled_us = semel__steady_us();
     for (int i = 0; i < SERVE_MAX && !kafka->dead; i++, wait_ms = 0) {
         message = rd_kafka_consumer_poll(kafka->rk, wait_ms);
         if (message == NULL)
             break;
-        /* A record here would be one of a partition that is not forwarded, which does not happen. Were it to, the lane
-         * would miss it, and so it is as good as an assignment that failed. */
+        /* A record here would belong to a partition that is not forwarded, which does not happen. If it did, the lane
+         * would miss it, so it is treated as a failed assignment. */
         if (message->err == RD_KAFKA_RESP_ERR_NO_ERROR)
             die_because(kafka, 0, SEMEL_CLASS_ENVIRONMENT, "a record came by the wrong queue");
         else
@@ -906,7 +907,7 @@ static void serve(struct kafka *kafka, int wait_ms)
     commit_offsets(kafka, false);
 }
 
-/* ---- what is behind ------------------------------------------------------------------------------------ */
+/* ---- lag ----------------------------------------------------------------------------------------------- */
 
 static int64_t behind(struct kafka *kafka, const struct kafka_lane *lane)
 {
@@ -938,10 +939,10 @@ void semel__kafka_look(struct semel_broker *broker, struct semel_kafka_view *ret
 
 /* ---- joining and leaving ------------------------------------------------------------------------------- */
 
-/* The library's threads sleep for whole milliseconds and spin for the rest of the last one, three times a second. When
- * their sleep may end a little late, as what they inherit from us then says, there is no rest to spin for, and those of
- * many routes wake together. A version that looks every few milliseconds whether a full queue has room must not be
- * late by much; what comes from the server or from us wakes them at once in any case. */
+/* The library's threads sleep for whole milliseconds and spin for the rest of the last one, three times per second.
+ * With the timer slack that they inherit from us their sleep may end a little late, so there is no rest to spin for,
+ * and those of many routes wake together. A version that polls every few milliseconds for room in a full queue must not
+ * be late by much; input from the server or from us wakes them at once in any case. */
 static rd_kafka_t *new_reader(const struct kafka *kafka, rd_kafka_conf_t *conf, char *text, size_t n)
 {
 #ifdef __linux__
@@ -958,8 +959,8 @@ static rd_kafka_t *new_reader(const struct kafka *kafka, rd_kafka_conf_t *conf, 
 #endif
 }
 
-/* What happens to the group comes by a queue of its own, and who waits for a record does not see it: he is woken. The
- * library's own threads call this. */
+/* Events of the group come through a queue of their own, which a thread that waits for a record does not see: this
+ * wakes it. Called by the library's threads. */
 static void group_has_news(rd_kafka_t *rk, void *messages)
 {
     (void)rk;
@@ -988,7 +989,7 @@ static semel_status join_group(struct kafka *kafka, struct semel_error *err)
     }
     rd_kafka_poll_set_consumer(kafka->rk);
     if (kafka->hooks.log != NULL)
-        rd_kafka_set_log_queue(kafka->rk, NULL); /* its lines come by the consumer's queue */
+        rd_kafka_set_log_queue(kafka->rk, NULL); /* its log lines come through the consumer's queue */
     kafka->messages = rd_kafka_queue_new(kafka->rk);
     kafka->commits = rd_kafka_queue_new(kafka->rk);
     listen_to_group(kafka->rk, kafka->messages);
@@ -1029,17 +1030,17 @@ static bool has_not_left(struct kafka *kafka)
     return view.assigned > 0 || is_member(kafka);
 }
 
-/* Leaves the group, if that can be done in time; if not, the group's patience with us will end. Not by consumer_close:
- * once begun it must be waited for, however long the server takes, or destroying hangs.
+/* Leaves the group, if that can be done in time; if not, the group removes us after its time-out. Not by
+ * consumer_close: once started we would have to wait for it, however long the server takes, or destroying hangs.
  *
- * Before 2.3 the library aborts the process when a consumer is destroyed that has joined its group and was not yet told
- * its share. So we wait for that. If it does not come, the consumer leaves but is never destroyed; false says so. */
+ * Before 2.3 the library aborts the process when a consumer is destroyed that has joined its group and has no
+ * assignment yet. So we wait for that. If it does not come, the consumer leaves but is never destroyed: false. */
 static bool leave(struct kafka *kafka)
 {
     const int64_t from_us = semel__steady_us();
     bool may_destroy;
 
-    kafka->dead = true; /* whatever is assigned from now on begins nothing */
+    kafka->dead = true; /* later assignments start nothing */
     if (rd_kafka_version() < 0x020300ff)
         serve_while(kafka, is_joining, from_us);
     may_destroy = rd_kafka_version() >= 0x020300ff || !is_joining(kafka);
@@ -1100,7 +1101,7 @@ static bool copy_headers(const rd_kafka_message_t *message, struct semel_arena *
     struct semel_pair *pairs;
     size_t n;
 
-    /* Headers that cannot be read are none: the message is then kept as one without an id. */
+    /* Unreadable headers count as none: the message is then stored as one without an id. */
     if (rd_kafka_message_headers(message, &headers) != RD_KAFKA_RESP_ERR_NO_ERROR)
         return true;
     n = rd_kafka_header_cnt(headers);
@@ -1120,7 +1121,7 @@ static bool copy_headers(const rd_kafka_message_t *message, struct semel_arena *
     return pairs != NULL;
 }
 
-/* The position, and the properties that are numbers. `pairs` has room for three. */
+/* Sets the position and the numeric properties. `pairs` has room for three. */
 static bool copy_numbers(const rd_kafka_message_t *message, struct semel_arena *arena, struct semel_delivery *d,
                          struct semel_pair *pairs, size_t *ret_n)
 {
@@ -1244,7 +1245,7 @@ static semel_status ready(const struct kafka *kafka, struct semel_error *err)
 
 /* ---- poll ---------------------------------------------------------------------------------------------- */
 
-/* Up to 2.1 a fetcher that met a full queue sleeps for a second, unless somebody wakes it. */
+/* Up to 2.1 a fetcher that met a full queue sleeps for a second, unless it is woken. */
 static void make_fetch(struct kafka *kafka)
 {
     const size_t length = rd_kafka_queue_length(kafka->messages);
@@ -1292,7 +1293,7 @@ static bool deliver(struct kafka *kafka, struct kafka_lane *lane, const rd_kafka
     return true;
 }
 
-/* Looks at the first pending record. */
+/* Handles the first pending record. */
 static enum taken take_one(struct kafka *kafka, struct semel_arena *arena, struct semel_delivery *ret)
 {
     rd_kafka_message_t *message = kafka->pending[kafka->at_pending];
@@ -1305,7 +1306,7 @@ static enum taken take_one(struct kafka *kafka, struct semel_arena *arena, struc
         const enum kafka_offer offer = semel__kafka_lane_offer(lane, message->offset);
         if (offer == KAFKA_MISSING) {
             seek_again(kafka, lane);
-            return PASSED_OVER; /* it was forgotten, or is looked at again */
+            return PASSED_OVER; /* it was forgotten, or comes again */
         }
         if (offer == KAFKA_TAKE) {
             if (!deliver(kafka, lane, message, arena, ret))
@@ -1318,7 +1319,7 @@ static enum taken take_one(struct kafka *kafka, struct semel_arena *arena, struc
     return taken;
 }
 
-/* How many could be delivered now, of what is here. */
+/* How many of the records here could be delivered now. */
 static size_t deliverable(const struct kafka *kafka, size_t max)
 {
     const size_t room = kafka->in_flight_max > kafka->lanes.in_flight ? kafka->in_flight_max - kafka->lanes.in_flight
@@ -1329,7 +1330,7 @@ static size_t deliverable(const struct kafka *kafka, size_t max)
     return max < here ? max : here;
 }
 
-/* Not OK: there is not even room for one. */
+/* Not OK: there is no room even for one. */
 static semel_status take(struct kafka *kafka, size_t max, struct semel_arena *arena, struct semel_delivery **ret,
                          size_t *ret_n, struct semel_error *err)
 {
@@ -1344,7 +1345,7 @@ static semel_status take(struct kafka *kafka, size_t max, struct semel_arena *ar
     if (deliveries == NULL)
         return semel__fail_memory(err);
     *ret = deliveries;
-    /* An error ends the batch, so that the next one does not take its place before it is told. */
+    /* An error ends the batch, so that the next error does not replace it before it is reported. */
     while (*ret_n < max && arena->used - used < POLL_BYTES && !kafka->dead && !kafka->noted &&
            refill(kafka, max - *ret_n, 0)) {
         taken = take_one(kafka, arena, &deliveries[*ret_n]);
@@ -1355,8 +1356,8 @@ static semel_status take(struct kafka *kafka, size_t max, struct semel_arena *ar
     return taken == NO_ROOM && *ret_n == 0 ? semel__fail_memory(err) : SEMEL_OK;
 }
 
-/* Dead, or an error that has not been told. */
-static semel_status tell(struct kafka *kafka, struct semel_error *err)
+/* Returns the error of a dead handle, or one that was not reported yet. */
+static semel_status report(struct kafka *kafka, struct semel_error *err)
 {
     if (kafka->dead || !kafka->noted)
         return ready(kafka, err);
@@ -1366,7 +1367,7 @@ static semel_status tell(struct kafka *kafka, struct semel_error *err)
     return SEMEL_RETRY;
 }
 
-/* Waits for a record where there is room for one; commits, pauses and the group are served in between. */
+/* Waits for a record if there is room for one; meanwhile serves commits, pauses and the group. */
 static void wait_a_while(struct kafka *kafka, int wait_ms)
 {
     const int look_ms = is_idle(kafka) ? LOOK_IDLY_MS : LOOK_AGAIN_MS;
@@ -1394,7 +1395,7 @@ static semel_status kafka_poll(struct semel_broker *broker, size_t max, int wait
     serve(kafka, 0);
     for (;;) {
         int left_ms;
-        status = tell(kafka, err);
+        status = report(kafka, err);
         if (status == SEMEL_OK)
             status = take(kafka, max < POLL_MAX ? max : POLL_MAX, arena, &deliveries, &n, err);
         left_ms = kafka_left_ms(from_us, wait_ms);
@@ -1420,7 +1421,7 @@ static semel_status kafka_answer(struct semel_broker *broker, const struct semel
 
     if (status != SEMEL_OK)
         return status;
-    if (is_lost(kafka)) /* the next poll will hear of it */
+    if (is_lost(kafka)) /* the next poll reports it */
         return semel__broker_fenced("kafka", n, n, err);
     for (size_t i = 0; i < n; i++)
         if (semel__reply_acks(&replies[i]))

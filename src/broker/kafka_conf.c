@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: MIT
  *
- * kafka_conf.c: everything of a Kafka handle that is not the consumer group: its options as librdkafka's settings, what
- * librdkafka says of them and of a connection in words that name our settings, questions to the servers, and the sink.
+ * kafka_conf.c: everything of a Kafka handle except the consumer group: its options as librdkafka's settings,
+ * librdkafka's errors with the names of our settings, questions to the servers, and the sink.
  *
- * Three layers of settings: what the driver's promises rest on (nobody may change it), what keeps a handle small
- * (`defaults`, which a property of the same name replaces), and the properties of `allowed` that a user gave. A fetched
- * record lies in one queue, which is filled up while it is shorter than 500 records and 512 KB, by answers of at most
- * 512 KB each, so that ten sources stay small. A record that is larger than all that still comes, alone.
+ * Three layers of settings: those that the driver's guarantees need (fixed), those that keep a handle small
+ * (`defaults`, which a property of the same name replaces), and the user's properties, of the list `allowed`. Fetched
+ * records are in one queue, which is filled while it is shorter than 500 records and 512 KB, by answers of at most
+ * 512 KB each, so that ten sources stay small. A larger record still comes, alone.
  *
- * A reason of librdkafka reads "PROTOCOL://HOST:PORT/ID: TEXT (after N ms in state STATE)", without the protocol where
- * it is "plaintext". What a server has said may be in it.
+ * A reason of librdkafka reads "PROTOCOL://HOST:PORT/ID: TEXT (after N ms in state STATE)", without the protocol
+ * where it is "plaintext". It may contain text of a server.
  *
- * Who asks joins no group, reads nothing, and makes no topic, whatever the servers allow.
+ * A question joins no group, reads nothing, and creates no topic, whatever the servers allow.
  *
- * publish uses an idempotent producer that waits for all replicas in sync. What a delivery report says becomes the
- * item's status: confirmed, certainly not sent, refused, or unknown. The producer's own memory of what it sent ends
- * with it (P28): whoever sends again relies on the id that each message carries. A producer that has turned fatal, or
- * that still had messages when the time was over, is closed, and the next publish opens a new one.
+ * publish uses an idempotent producer that waits for all replicas in sync. The delivery report becomes the item's
+ * status: confirmed, certainly not sent, refused, or unknown. A producer's idempotence ends with the producer (P28):
+ * repeats rely on the id of each message. A producer with a fatal error, or with messages left when the time was
+ * over, is closed, and the next publish opens a new one.
  *
  * Invariants: no secret is ever part of an error's text, and no control character; a topic name is checked, because
- * librdkafka takes one that begins with '^' for a pattern. Every wait of a question counts against one time-out; what a
- * server does not tell stays "not told", never a guess. publish returns when each item has its report, so that no
- * report can point to an item that is gone.
+ * librdkafka takes one that begins with '^' for a pattern. All waits of a question share one time-out; a value that a
+ * server does not report stays unknown and is never guessed. publish returns when each item has its report, so that
+ * no report can point to an item that is gone.
  */
 #define _GNU_SOURCE /* memrchr */
 #include "broker/kafka_private.h"
@@ -59,11 +59,12 @@ static const struct setting fixed[] = {
     {READ, "allow.auto.create.topics", "false"},
     {WRITE, "enable.idempotence", "true"},
     {WRITE, "acks", "all"},
-    /* With more than one, a batch that is to be sent again to a partition which knows nothing of us yet may find the
-     * next one there already. The server then takes it for a duplicate, and what was lost is confirmed. */
+    /* With more than one, the next batch may arrive before a repeated one at a partition that does not know us yet. The
+     * server then takes the repeated one for a duplicate, and confirms records that were lost. */
     {WRITE, "max.in.flight.requests.per.connection", "1"},
-    {WRITE, "log.connection.close", "false"}, /* of a reader's connections it is a reason, see semel__kafka_explain */
-    {READ, "message.max.bytes", "262144"}, /* a writer's bound, but fetch.max.bytes may not be less; bounds no record */
+    {WRITE, "log.connection.close", "false"}, /* for a reader's connections it is a reason, see semel__kafka_explain */
+    /* a limit for writers, but fetch.max.bytes may not be less; limits no record */
+    {READ, "message.max.bytes", "262144"},
 };
 
 static const struct setting defaults[] = {
@@ -72,11 +73,11 @@ static const struct setting defaults[] = {
     {BOTH, "ssl.endpoint.identification.algorithm", "https"}, /* the certificate must have the name of the server */
     {BOTH, "socket.timeout.ms", "30000"},
     {BOTH, "reconnect.backoff.max.ms", "2000"},
-    /* TLS 1.2 at least: the library has no setting for that, but what is left has no meaning before. */
+    /* TLS 1.2 at least: the library has no setting for that, but the remaining ciphers need it. */
     {BOTH, "ssl.cipher.suites", "DEFAULT:!TLSv1.0:!SSLv3"},
     {READ, "partition.assignment.strategy", "cooperative-sticky"},
     {READ, "session.timeout.ms", "10000"},
-    {READ, "fetch.wait.max.ms", "1000"}, /* how long the server keeps an idle fetch; what comes is sent at once */
+    {READ, "fetch.wait.max.ms", "1000"}, /* how long the server holds an idle fetch; new records are sent at once */
     {READ, "queued.min.messages", "500"},
     {READ, "queued.max.messages.kbytes", "512"},
     {READ, "fetch.max.bytes", "524288"},
@@ -84,11 +85,11 @@ static const struct setting defaults[] = {
     {WRITE, "linger.ms", "1"},
     {WRITE, "queue.buffering.max.kbytes", "16384"},
     {WRITE, "message.timeout.ms", "30000"},
-    {WRITE, "topic.metadata.propagation.max.ms", "5000"}, /* then a topic that nobody knows does not exist */
-    {WRITE, "partitioner", "murmur2_random"},             /* as Java's clients do it */
+    {WRITE, "topic.metadata.propagation.max.ms", "5000"}, /* after that an unknown topic does not exist */
+    {WRITE, "partitioner", "murmur2_random"},             /* as Java clients do */
 };
 
-/* In the order of the alphabet, as they are listed for people. */
+/* In alphabetical order, as they are listed for people. */
 static const struct setting allowed[] = {
     {BOTH, "broker.address.family", NULL},
     {BOTH, "broker.address.ttl", NULL},
@@ -141,7 +142,7 @@ size_t semel__kafka_properties(const char *const **ret_names)
     return COUNT(allowed);
 }
 
-/* At OpenSSL's level 0 there are ciphers without a certificate, and so without a name that is checked. */
+/* At OpenSSL's level 0 there are ciphers without a certificate, and so without a checked name. */
 static bool unchecked(const char *name, const char *value)
 {
     return strcmp(name, "ssl.cipher.suites") == 0 && strstr(value, "@SECLEVEL") != NULL;
@@ -220,7 +221,7 @@ static int64_t number_of(const rd_kafka_conf_t *conf, const char *name)
     return number;
 }
 
-/* Three beats a session at least. */
+/* At least three heartbeats per session. */
 static semel_status set_at_most(struct kafka *kafka, const char *name, int64_t most, struct semel_error *err)
 {
     char text[24];
@@ -231,8 +232,7 @@ static semel_status set_at_most(struct kafka *kafka, const char *name, int64_t m
     return set(kafka, READ, name, text, err);
 }
 
-/* Times that follow from others, whoever has set those. The library itself refuses an idle fetch that is not over a
- * second before we lose patience with the server. */
+/* Times that depend on others. The library refuses a fetch wait that does not end a second before its time-out. */
 static semel_status set_times(struct kafka *kafka, struct semel_error *err)
 {
     int64_t session_ms, socket_ms;
@@ -267,27 +267,29 @@ static semel_status set_security(struct kafka *kafka, const struct semel_kafka_o
         status = wrong(err, "a user and a password belong together; one of them is missing");
     if (status == SEMEL_OK && (set(kafka, BOTH, "ssl.key.password", o->tls.key_password, NULL) != SEMEL_OK ||
                                set(kafka, BOTH, "sasl.password", o->sasl.password, NULL) != SEMEL_OK))
-        status = wrong(err, "a password is refused by librdkafka"); /* its own text might quote it */
+        status = wrong(err, "librdkafka refuses a password"); /* its own text might quote it */
     return status;
 }
 
 /* ---- why there is no connection ------------------------------------------------------------------------ */
 
-/* Reasons with words of ours; those that have `says` replace the text, the others go behind it. */
+/* Known reasons; those with `says` replace the text, the others are appended to it. */
 static const struct {
     const char *has, *says, *hint;
-    bool broken; /* somebody's settings are wrong; if not, a server that goes down looks the same */
+    bool broken; /* wrong settings; otherwise a server that goes down looks the same */
 } known[] = {
-    {"alert bad certificate", NULL, "; it wants a certificate that it trusts, by tls.cert_file and tls.key_file", true},
-    {"certificate required", NULL, "; it wants a certificate that it trusts, by tls.cert_file and tls.key_file", true},
+    {"alert bad certificate", NULL, "; it requires a certificate that it trusts: set tls.cert_file and tls.key_file",
+     true},
+    {"certificate required", NULL, "; it requires a certificate that it trusts: set tls.cert_file and tls.key_file",
+     true},
     {"alert unknown ca", NULL, "; it does not trust the authority of tls.cert_file", true},
     {"alert certificate unknown", NULL, "; it does not trust the certificate of tls.cert_file", true},
-    {"unexpected eof", "the server hung up in the TLS handshake", "; is TLS spoken at that port? else say no tls",
-     true},
-    {"wrong version number", "TLS is not spoken at that port", "; say no tls, or take the port that has it", true},
-    {"PLAINTEXT broker listener", "TLS is not spoken at that port", "; say no tls, or take the port that has it", true},
+    {"unexpected eof", "the server closed the connection in the TLS handshake",
+     "; does that port use TLS? if not, remove tls", true},
+    {"wrong version number", "that port does not use TLS", "; remove tls, or use the port that has it", true},
+    {"PLAINTEXT broker listener", "that port does not use TLS", "; remove tls, or use the port that has it", true},
     {"SASL authentication error", NULL, "; see sasl.user, sasl.password and sasl.mechanism", true},
-    {"connecting to a SSL listener", "the server hung up at the first request",
+    {"connecting to a SSL listener", "the server closed the connection at the first request",
      "; does that port want tls, or no sasl?", false},
     {"might require SASL", "the server hung up", "; does that port want sasl?", false},
 };
@@ -301,7 +303,7 @@ static const struct {
     {"ssl.key.password", "tls.key_password"},
 };
 
-/* The settings have other names with us. `out` has n bytes. */
+/* Replaces librdkafka's names of settings by ours. `out` has n bytes. */
 static void rename_settings(char *out, size_t n, const char *text)
 {
     size_t used = 0;
@@ -346,8 +348,8 @@ int semel__kafka_certificate(rd_kafka_t *rk, const char *broker, int32_t id, int
     return 0;
 }
 
-/* Where, without the number of the broker, which is "bootstrap" for those of the settings; what was said, without the
- * time that it took. */
+/* Splits a reason: the place, without the number of the broker, which is "bootstrap" for those of the settings; and the
+ * text, without the time that it took. */
 static void take_apart(const char *reason, struct semel_str *ret_where, struct semel_str *ret_said)
 {
     const char *end = strstr(reason, ": "), *time;
@@ -385,7 +387,7 @@ void semel__kafka_explain(struct kafka *kafka, int code, enum semel_class cls, c
         break;
     }
     if (x509 != 0)
-        semel__fail(&kafka->why, SEMEL_RETRY, SEMEL_CLASS_BROKEN, "kafka: %s: its certificate is not believed: %s", at,
+        semel__fail(&kafka->why, SEMEL_RETRY, SEMEL_CLASS_BROKEN, "kafka: %s: certificate refused: %s", at,
                     semel__tls_why(x509));
     else
         semel__fail(&kafka->why, SEMEL_RETRY, cls, "kafka: %s: %s%s", at, ours, hint);
@@ -394,7 +396,7 @@ void semel__kafka_explain(struct kafka *kafka, int code, enum semel_class cls, c
 
 /* ---- publishing ---------------------------------------------------------------------------------------- */
 
-/* Of one publish; the reports of its items count down. */
+/* One publish; the reports of its items count down. */
 struct sending {
     struct semel_publish *items;
     size_t left;
@@ -517,15 +519,15 @@ static rd_kafka_resp_err_t produce(struct kafka *kafka, const struct semel_publi
     };
     error = rd_kafka_produceva(kafka->sender, vus, sizeof vus / sizeof vus[0]);
     if (error == NULL)
-        return RD_KAFKA_RESP_ERR_NO_ERROR; /* the headers are the library's now */
+        return RD_KAFKA_RESP_ERR_NO_ERROR; /* the library owns the headers now */
     code = rd_kafka_error_code(error);
     rd_kafka_error_destroy(error);
     rd_kafka_headers_destroy(headers);
     return code;
 }
 
-/* When the time is over, what waits is dropped and what is on its way is given up: the reports of both come at once.
- * Such a producer has gaps in its numbers, so it is replaced. */
+/* When the time is over, waiting items are dropped and those on their way are given up: the reports of both come at
+ * once. Such a producer has gaps in its numbers, so it is replaced. */
 static void wait_for_reports(struct kafka *kafka, const struct sending *sending)
 {
     bool purged = false;
@@ -595,9 +597,9 @@ static semel_status take_topics(struct kafka *kafka, const struct semel_kafka_op
     for (size_t i = 0; i < o->topics.n; i++) {
         if (!topic_is_valid(o->topics.at[i].p)) {
             semel__str_show(shown, sizeof shown, semel__str(o->topics.at[i].p));
-            return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-                               "kafka: \"%s\" is no topic; letters, digits, '.', '_' and '-' make one, at most 249",
-                               shown);
+            return semel__fail(
+                err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                "kafka: \"%s\" is not a topic name; letters, digits, '.', '_' and '-' make one, at most 249", shown);
         }
         rd_kafka_topic_partition_list_add(kafka->topics, o->topics.at[i].p, RD_KAFKA_PARTITION_UA);
     }
@@ -621,7 +623,7 @@ static void log_line(const rd_kafka_t *rk, int level, const char *facility, cons
 {
     const struct kafka *kafka = ((const struct kafka_callback_context *)rd_kafka_opaque(rk))->kafka;
 
-    /* At each attempt to connect, and poll says it as well. */
+    /* Logged at each attempt to connect, and poll reports it as well. */
     if (strcmp(facility, "SSLCERTVRFY") == 0)
         level = DEBUG_LEVEL;
     kafka->hooks.log(kafka->hooks.log_ctx, level, facility, text);
@@ -632,7 +634,7 @@ static void be_silent(const rd_kafka_t *rk, int level, const char *facility, con
     (void)rk, (void)level, (void)facility, (void)text;
 }
 
-/* Lines of the log wait in a queue, so that they are told by our own thread, and not while the handle goes away. */
+/* Log lines wait in a queue, so that our own thread logs them, and not while the handle is freed. */
 static void set_log(const struct kafka *kafka, rd_kafka_conf_t *conf)
 {
     rd_kafka_conf_set_log_cb(conf, kafka->hooks.log != NULL ? log_line : be_silent);
@@ -650,7 +652,7 @@ static void set_callbacks(struct kafka *kafka)
     rd_kafka_conf_set_error_cb(kafka->reader, semel__kafka_error);
     (void)rd_kafka_conf_set_ssl_cert_verify_cb(kafka->reader, semel__kafka_certificate); /* refused: there is no TLS */
     set_log(kafka, kafka->reader);
-    /* Later versions look again by themselves when a full queue may have room; before 2.2 they sleep for a second. */
+    /* Later versions check by themselves when a full queue may have room; before 2.2 they sleep for a second. */
     kafka->must_wake = rd_kafka_conf_set(kafka->reader, "fetch.queue.backoff.ms", "5", NULL, 0) != RD_KAFKA_CONF_OK;
 }
 
@@ -703,7 +705,7 @@ void semel__kafka_unconfigure(struct kafka *kafka)
 /* ---- questions: topics and partitions ------------------------------------------------------------------ */
 
 struct asking {
-    struct kafka kafka; /* for its settings, and for what went wrong */
+    struct kafka kafka; /* for its settings and errors */
     rd_kafka_t *rk;
     int64_t from_us;
     int timeout_ms;
@@ -714,7 +716,7 @@ static int left_ms(const struct asking *asking)
     return kafka_left_ms(asking->from_us, asking->timeout_ms);
 }
 
-/* The reason that the library gave, where it gave one. */
+/* With the library's reason, if there is one. */
 static semel_status no_answer(struct asking *asking, rd_kafka_resp_err_t code, struct semel_error *err)
 {
     if (!asking->kafka.noted && !asking->kafka.dead)
@@ -735,7 +737,7 @@ static semel_status read_metadata(const struct rd_kafka_metadata *metadata, stru
 
     switch ((int)code) {
     case RD_KAFKA_RESP_ERR_NO_ERROR:
-    case RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE: /* it was made this moment */
+    case RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE: /* it was created just now */
         ret->exists = true;
         ret->partitions = metadata->topics[0].partition_cnt;
         return SEMEL_OK;
@@ -756,7 +758,7 @@ static semel_status ask_topic(struct asking *asking, struct semel_kafka_topic *r
     while (topic != NULL && metadata == NULL && left_ms(asking) > 0) {
         const int wait_ms = left_ms(asking) < STEP_MS ? left_ms(asking) : STEP_MS;
         code = rd_kafka_metadata(asking->rk, 0, topic, &metadata, wait_ms);
-        rd_kafka_poll(asking->rk, 0); /* says what is wrong, if it is known */
+        rd_kafka_poll(asking->rk, 0); /* reports what is wrong, if it is known */
         if (asking->kafka.dead || (asking->kafka.noted && asking->kafka.error.cls == SEMEL_CLASS_BROKEN))
             break;
     }
@@ -786,7 +788,7 @@ static void read_entry(const rd_kafka_ConfigEntry_t *entry, struct semel_kafka_t
     }
 }
 
-/* A server that does not let us see the settings of a topic is no failure: they are not told. */
+/* A server that does not let us see the settings of a topic is no failure: they stay unknown. */
 static void read_resource(const rd_kafka_ConfigResource_t *resource, struct semel_kafka_topic *topics, size_t n)
 {
     const char *name = rd_kafka_ConfigResource_name(resource);
@@ -799,7 +801,7 @@ static void read_resource(const rd_kafka_ConfigResource_t *resource, struct seme
     for (size_t i = 0; i < n; i++) {
         if (strcmp(topics[i].topic, name) != 0)
             continue;
-        topics[i].told = true;
+        topics[i].visible = true;
         for (size_t j = 0; j < n_entries; j++)
             read_entry(entries[j], &topics[i]);
     }

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * kind.h: everything that the rest of the house knows of one kind of broker: its settings, what they promise, how it is
- * opened, and what it can be asked. kinds.c has the table; settings, `semel check`, `semel init` and the daemon walk
- * it.
+ * kind.h: the description of one kind of broker for the other rooms: its settings, what they promise, how to open it,
+ * and what it can be asked. kinds.c has the table; settings, `semel check`, `semel init` and the daemon use it.
  *
  * To add a source: its driver, a descriptor, a line in the table.
  *
- * Invariants: a kind is in the table also when its driver was left out of this program: its settings are read and
- * checked all the same, and only opening and asking say so.
+ * Invariants: a kind is in the table even when this program was built without its driver: its settings are read and
+ * checked anyway, and only opening and asking fail.
  */
 #ifndef SEMEL_BROKER_KIND_H
 #define SEMEL_BROKER_KIND_H
@@ -19,23 +18,24 @@
 struct semel_source_start {
     struct semel_str topic;
     int32_t partition;
-    /* In: what the broker keeps for us. Out: the first offset to be delivered. SEMEL_NONE: there is none, and the
+    /* In: the offset that the broker keeps for us. Out: the first offset to deliver. SEMEL_NONE: there is none, and the
      * settings decide. */
     int64_t offset;
 };
 
-/* What a source calls while it is used, each by the thread that polls it, inside poll, close or reopen. */
+/* Hooks of a source, called by the thread that polls it, inside poll, close or reopen. */
 struct semel_source_hooks {
-    /* What the client library logs; `level` is syslog's. NULL: nothing is logged. */
+    /* Log lines of the client library; `level` is syslog's. NULL: nothing is logged. */
     void (*log)(void *ctx, int level, const char *facility, const char *text);
     void *log_ctx;
-    /* For routes that keep their positions with the effects (I23): the database says where to start, whatever the
-     * broker has. These partitions are ours from now on, and nothing of them has been delivered. Raise their epochs in
-     * the database, read the positions, fill in the offsets. Any status but OK closes the handle: poll answers CLOSED
-     * with this error, and after a reopen the hook is asked again. NULL: the broker keeps the positions. */
+    /* For routes that keep their positions with the effects (I23): the database decides where to start, whatever the
+     * broker has. These partitions are ours from now on, and none of their records has been delivered. Raise their
+     * epochs in the database, read the positions, fill in the offsets. Any status but OK closes the handle: poll
+     * returns CLOSED with this error, and after a reopen the hook is called again. NULL: the broker keeps the
+     * positions. */
     semel_status (*assigned)(void *ctx, struct semel_source_start *starts, size_t n, struct semel_error *err);
-    /* These are not ours any more, and their tags are fenced. `lost`: somebody else may have them already. May be
-     * NULL. */
+    /* These partitions are no longer ours, and their tags are fenced. `lost`: another process may have them already.
+     * May be NULL. */
     void (*revoked)(void *ctx, const struct semel_source_start *starts, size_t n, bool lost);
     void *ctx;
 };
@@ -46,58 +46,59 @@ struct semel_source_gauges {
 
 enum semel_finding { SEMEL_FINDING_OK, SEMEL_FINDING_WARNING, SEMEL_FINDING_FAILED };
 
-/* Who asks a broker what it has of a route (`semel check --online`), and hears what was found. */
+/* Asks a broker about a route (`semel check --online`) and gets the findings. */
 struct semel_inspector {
-    int timeout_ms;   /* of each question */
+    int timeout_ms;   /* per question */
     int64_t lease_us; /* of the route, to compare with */
     int retry_max;
     void (*asking)(const struct semel_inspector *inspector, const char *question);
     void (*found)(const struct semel_inspector *inspector, enum semel_finding finding, const char *question,
                   const char *text);
-    /* The broker keeps what it has for so long; SEMEL_NONE: for ever, because of this. */
+    /* The broker keeps messages for kept_us; SEMEL_NONE: for ever, for the given reason. */
     void (*keeps)(const struct semel_inspector *inspector, const char *question, int64_t kept_us, const char *because);
     void (*unreached)(const struct semel_inspector *inspector, const char *question, semel_status status,
                       const struct semel_error *err);
 };
 
 #define SEMEL_KIND_POSITIONS 1u /* numbers its deliveries: a position is an id */
-#define SEMEL_KIND_DOUBTS 2u    /* says of each delivery that it cannot count whether it may have been seen before */
-#define SEMEL_KIND_SERVED 4u    /* the HTTP server makes it, so that it has no `open`; who sent a message is answered */
+#define SEMEL_KIND_DOUBTS 2u    /* marks each delivery that it cannot count and that may have been seen before */
+#define SEMEL_KIND_SERVED \
+    4u /* the HTTP server makes it, so that it has no `open`; the sender of a message gets an answer */
 
 struct semel_broker_kind {
     const char *name;           /* the key below `from:` */
-    const char *client_reports; /* the log's text for lines of the client library, by hooks.log; NULL: there are none */
+    const char *client_reports; /* the log text for lines of the client library, from hooks.log; NULL: it has none */
     unsigned flags;
     const struct semel_setting_group *from; /* settings, read straight into the options */
     size_t options_size;
-    /* Fills in what follows from the route, and reports what one setting says against another. */
+    /* Fills in what follows from the route, and reports settings that contradict each other. */
     void (*check)(void *options, const struct semel_setting_check *check);
-    /* Would both read from one queue, so that each gets a part of it? NULL: never. */
+    /* Would both read from the same queue, so that each gets only a part? NULL: never. */
     bool (*same_queue)(const void *a, const void *b);
     const char *apart; /* what to do then */
-    /* What the order of messages rests on, in a clause; *ret_ordered: the source gives one. */
+    /* The basis of the order of messages, as a clause; *ret_ordered: the source has an order. */
     const char *(*order)(const void *options, bool *ret_ordered);
-    /* Who can read and who can pretend to be whom on the way, in a sentence. */
+    /* Who can read messages or impersonate whom on the network, as a sentence. */
     void (*connection)(const void *options, const struct semel_setting_check *check, struct semel_buf *buf);
-    /* How many deliveries to have at a time, when so many are wanted. NULL: as many. */
+    /* How many deliveries to have at a time if `wanted` are wanted. NULL: as many. */
     size_t (*in_flight)(const void *options, size_t wanted);
-    /* Are positions kept with the effects? NULL: never. */
+    /* Does the store keep positions with the effects? NULL: never. */
     bool (*stores_positions)(const void *options);
     /* NULL: not built in, or SERVED. hooks may be NULL. */
     semel_status (*open)(struct semel_broker **ret, const void *options, const struct semel_source_hooks *hooks,
                          struct semel_error *err);
-    void (*inspect)(const void *options, const struct semel_inspector *inspector); /* NULL as open */
+    void (*inspect)(const void *options, const struct semel_inspector *inspector); /* NULL as for open */
     void (*gauges)(struct semel_broker *broker, struct semel_source_gauges *ret);  /* NULL: nothing is known */
 };
 
 extern const struct semel_broker_kind *const semel__broker_kinds[]; /* ended by NULL; the first is the default */
-/* NULL: there is none of this name. */
+/* NULL: there is no kind of this name. */
 const struct semel_broker_kind *semel__broker_kind(struct semel_str name);
 
 /* The options of `listen`, which has no driver: POSTs to our own HTTP server. */
 struct semel_listen_options {
     struct semel_setting_server server;
-    struct semel_str path;   /* begins with a slash; no other route has it on this address */
+    struct semel_str path;   /* begins with a slash; unique among the routes of this address */
     struct semel_str source; /* the stream that ids belong to */
     int64_t body_max;        /* bytes of a request */
 };

@@ -2,10 +2,10 @@
  *
  * kinds.c: the kinds of brokers, one descriptor each, and their table. See kind.h.
  *
- * Nothing here speaks to a broker: the drivers do. What is here is what can be known of a kind without its client
+ * Nothing here connects to a broker: the drivers do. This file has what is known about a kind without its client
  * library, and the questions of `semel check --online`.
  *
- * Invariants: no text has a secret in it, and none has what came into the settings from outside the file.
+ * Invariants: no text contains a secret, or a value that came into the settings from outside the file.
  */
 #include "broker/kind.h"
 
@@ -25,14 +25,13 @@
 static const char several_consumers[] =
     "nothing: the queue has several consumers; messages of a key run one at a time, in the order of arrival";
 
-/* What others see on the way; `besides` is what else is on it besides messages. */
+/* What others can see on the network; `besides` is what is sent besides messages. */
 static void put_encrypted(struct semel_buf *buf, bool tls, bool verify, const char *besides)
 {
     if (!tls)
-        semel__buf_addf(buf, "no TLS: messages%s can be read on the way", besides);
+        semel__buf_addf(buf, "no TLS: messages%s can be read on the network", besides);
     else
-        semel__buf_addz(buf,
-                        verify ? "TLS" : "TLS, but whoever is on the way can pretend to be the server: verify is off");
+        semel__buf_addz(buf, verify ? "TLS" : "TLS, but a man in the middle can impersonate the server: verify is off");
 }
 
 __attribute__((format(printf, 4, 5), unused)) static void found(const struct semel_inspector *inspector,
@@ -121,7 +120,7 @@ static bool host_ok(struct semel_str text)
     int64_t port;
     size_t colon = text.n;
     if (text.n == 0)
-        return false; /* and perhaps not even a pointer */
+        return false; /* and perhaps it is not even a pointer */
     while (colon > 0 && text.p[colon - 1] != ':')
         colon--;
     struct semel_str digits = {text.p + colon, text.n - colon};
@@ -229,12 +228,12 @@ static void kafka_connection(const void *options, const struct semel_setting_che
 
     put_encrypted(buf, kafka->tls.on, !kafka->tls.no_verify, in_clear ? " and the password" : "");
     if (kafka->sasl.on) {
-        semel__buf_addz(buf, "; we are ");
+        semel__buf_addz(buf, "; login as ");
         check->put(check, "sasl.user", buf);
         semel__buf_addf(buf, ", by %s", semel__kafka_mechanism_name(kafka->sasl.mechanism));
         return;
     }
-    semel__buf_addz(buf, kafka->tls.cert_file != NULL ? "; we are whom the certificate names" : "; nobody logs in");
+    semel__buf_addz(buf, kafka->tls.cert_file != NULL ? "; login by certificate" : "; no login");
 }
 
 static size_t kafka_in_flight(const void *options, size_t wanted)
@@ -261,9 +260,9 @@ static void inspect_topic(const struct semel_kafka_topic *topic, const struct se
         return;
     }
     found(inspector, SEMEL_FINDING_OK, there, "%d partition%s", topic->partitions, topic->partitions == 1 ? "" : "s");
-    if (!topic->told || (topic->deletes && topic->retention_ms == SEMEL_NONE))
+    if (!topic->visible || (topic->deletes && topic->retention_ms == SEMEL_NONE))
         found(inspector, SEMEL_FINDING_WARNING, keeps,
-              "the servers do not tell it (DescribeConfigs on the topic must be allowed): horizon.broker is believed");
+              "the servers do not tell it (DescribeConfigs on the topic must be allowed): horizon.broker is used");
     else if (!topic->deletes)
         inspector->keeps(inspector, keeps, SEMEL_NONE, "cleanup.policy has no delete");
     else if (topic->retention_ms < 0 || topic->retention_ms > YEARS_MS)
@@ -319,7 +318,7 @@ static const struct semel_broker_kind kafka_kind = {
 
 /* ---- RabbitMQ ----------------------------------------------------------------------------------------- */
 
-/* A queue keeps nothing that was acknowledged, so that there is no retention to compare. */
+/* A queue keeps no acknowledged messages, so there is no retention to compare. */
 
 static const char *const amqp_schemes[] = {"amqp", "amqps", NULL};
 static const char *const declare_words[] = {"never", "quorum", "classic", NULL};
@@ -331,15 +330,15 @@ static const struct semel_setting_spec amqp_settings[] = {
     {"queue", SEMEL_SETTING_TEXT, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_amqp_options, queue),
      SEMEL_SETTING_RANGE(1, 255), .example = "payments", .help = "the queue; no other route may have it"},
     {"user", SEMEL_SETTING_TEXT, 0, SEMEL_SETTING_IN(semel_amqp_options, user), SEMEL_SETTING_RANGE(1, 255),
-     .default_note = "the URL's, else whom tls.cert_file names, else guest", .help = "login name"},
+     .default_note = "the URL's, else that of tls.cert_file, else guest", .help = "login name"},
     {"password", SEMEL_SETTING_TEXT, SEMEL_SETTING_SECRET, SEMEL_SETTING_IN(semel_amqp_options, password),
      SEMEL_SETTING_RANGE(1, 4096), .default_note = "the URL's, else guest", .help = "the password of user"},
     {"prefetch", SEMEL_SETTING_NUMBER, 0, SEMEL_SETTING_IN(semel_amqp_options, prefetch), SEMEL_SETTING_RANGE(1, 65535),
-     .default_text = "1000", .help = "how many messages may be with us unacknowledged"},
+     .default_text = "1000", .help = "how many messages may be unacknowledged"},
     {"single_active", SEMEL_SETTING_FLAG, 0, SEMEL_SETTING_IN(semel_amqp_options, single_active),
      .default_text = "false", .help = "the queue has a single active consumer, so that its order is kept"},
     {"declare", SEMEL_SETTING_WORD, 0, SEMEL_SETTING_IN(semel_amqp_options, declare), .words = declare_words,
-     .default_text = "never", .help = "make the queue if it is not there, durable and of this type"},
+     .default_text = "never", .help = "create the queue if it is missing, durable and of this type"},
     {"heartbeat", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_amqp_options, heartbeat_us),
      SEMEL_SETTING_RANGE(SECOND_US, 10 * MINUTE_US), .default_text = "30s",
      .help = "how often both sides show that they are alive"},
@@ -352,7 +351,7 @@ static void amqp_check(void *options, const struct semel_setting_check *check)
     struct semel_amqp_options *amqp = options;
 
     if (amqp->password != NULL && amqp->user == NULL)
-        semel__setting_wrong(check, "password", "%s has a password without a user; say user as well", check->path);
+        semel__setting_wrong(check, "password", "%s has a password without a user; set user as well", check->path);
     semel__setting_check_tls_url(check, "amqp", semel__str(amqp->url), &amqp->tls);
 }
 
@@ -402,9 +401,9 @@ static void amqp_inspect(const void *options, const struct semel_inspector *insp
         found(inspector, SEMEL_FINDING_OK, question, "%lu messages are ready, %lu consumers read it",
               (unsigned long)answer.messages, (unsigned long)answer.consumers);
     else if (amqp.declare != SEMEL_AMQP_DECLARE_NEVER)
-        found(inspector, SEMEL_FINDING_OK, question, "it is not there yet; `declare` makes it");
+        found(inspector, SEMEL_FINDING_OK, question, "it does not exist yet; `declare` creates it");
     else
-        found(inspector, SEMEL_FINDING_FAILED, question, "there is no such queue; make it, or say declare: quorum");
+        found(inspector, SEMEL_FINDING_FAILED, question, "there is no such queue; create it, or set declare: quorum");
 }
 
 static semel_status amqp_open(struct semel_broker **ret, const void *options, const struct semel_source_hooks *hooks,
@@ -447,10 +446,10 @@ static const struct semel_setting_spec sqs_settings[] = {
      SEMEL_SETTING_IN(semel_sqs_options, secret_key), SEMEL_SETTING_RANGE(1, 1024),
      .example = "${AWS_SECRET_ACCESS_KEY}", .help = "the key that signs requests"},
     {"session_token", SEMEL_SETTING_TEXT, SEMEL_SETTING_SECRET, SEMEL_SETTING_IN(semel_sqs_options, session_token),
-     SEMEL_SETTING_RANGE(1, 8192), .help = "what goes with a key that was lent for a time"},
+     SEMEL_SETTING_RANGE(1, 8192), .help = "the session token of temporary credentials"},
     {"visibility", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_sqs_options, visibility_us),
      SEMEL_SETTING_RANGE(SECOND_US, 12 * HOUR_US), .default_text = "60s",
-     .help = "how long a message stays hidden while we have it; it is prolonged with the lease"},
+     .help = "how long a message stays hidden while we have it; it is extended with the lease"},
     {"wait", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_sqs_options, wait_us),
      SEMEL_SETTING_RANGE(0, 20 * SECOND_US), .default_text = "20s", .help = "how long one request waits for messages"},
     SEMEL_SETTING_TLS(semel_sqs_options),
@@ -491,7 +490,7 @@ static void sqs_connection(const void *options, const struct semel_setting_check
 #ifdef SEMEL_WITH_SQS
 #define SPAN 32
 
-/* P37. While we live it is prolonged; what counts is a pause of ours. */
+/* P37. While we run we extend it; what counts is a pause of ours. */
 static void inspect_visibility(int64_t visibility_us, const struct semel_inspector *inspector)
 {
     char visible[SPAN], lease[SPAN];
@@ -502,8 +501,8 @@ static void inspect_visibility(int64_t visibility_us, const struct semel_inspect
         found(inspector, SEMEL_FINDING_OK, "visibility", "%s, and the lease is %s", visible, lease);
     else
         found(inspector, SEMEL_FINDING_WARNING, "visibility",
-              "%s is shorter than the lease of %s: after a pause of ours SQS gives the message to somebody who then "
-              "waits for that lease; say visibility: %s",
+              "%s is shorter than the lease of %s: after a pause of ours SQS gives the message to another consumer, "
+              "which then waits for that lease; set visibility: %s",
               visible, lease, lease);
 }
 
@@ -537,7 +536,7 @@ static void sqs_inspect(const void *options, const struct semel_inspector *inspe
     found(inspector, SEMEL_FINDING_OK, "queue", "%s, about %lld messages", facts.fifo ? "FIFO" : "standard",
           (long long)(facts.messages == SEMEL_NONE ? 0 : facts.messages));
     if (facts.retention_us == SEMEL_NONE)
-        found(inspector, SEMEL_FINDING_WARNING, "retention", "the queue does not tell it: horizon.broker is believed");
+        found(inspector, SEMEL_FINDING_WARNING, "retention", "the queue does not tell it: horizon.broker is used");
     else
         inspector->keeps(inspector, "retention", facts.retention_us, NULL);
     inspect_visibility(sqs->visibility_us, inspector);
@@ -578,7 +577,7 @@ static const struct semel_setting_spec listen_settings[] = {
      .default_note = "the name of the route",
      .help = "the stream that ids belong to, unless a message is a CloudEvent with a source of its own"},
     SEMEL_SETTING_TOKEN(semel_listen_options, SEMEL_SETTING_REQUIRED,
-                        "what producers must show: Authorization: Bearer TOKEN"),
+                        "the token that producers send: Authorization: Bearer TOKEN"),
     {"body_max", SEMEL_SETTING_NUMBER, 0, SEMEL_SETTING_IN(semel_listen_options, body_max),
      SEMEL_SETTING_RANGE(1, 1 << 28), .default_text = "8388608", .help = "the largest request in bytes"},
     SEMEL_SETTING_HOSTS(semel_listen_options),
@@ -587,7 +586,7 @@ static const struct semel_setting_spec listen_settings[] = {
 };
 static const struct semel_setting_group listen_group = SEMEL_SETTING_GROUP_OF("listen", listen_settings);
 
-/* Paths on one address are compared with those of `pull`, by conf. */
+/* conf compares paths of one address with those of `pull`. */
 static void listen_check(void *options, const struct semel_setting_check *check)
 {
     struct semel_listen_options *listen = options;
@@ -613,8 +612,9 @@ static void listen_connection(const void *options, const struct semel_setting_ch
     if (server->tls.on)
         semel__buf_addz(buf, "TLS, and a token");
     else
-        semel__buf_addz(buf, server->address.local ? "a token; only this machine can reach it"
-                                                   : "a token; no TLS: messages and the token can be read on the way");
+        semel__buf_addz(buf, server->address.local
+                                 ? "a token; only this machine can reach it"
+                                 : "a token; no TLS: messages and the token can be read on the network");
     if (server->tls.on && server->tls.client_ca_file != NULL)
         semel__buf_addz(buf, ", and a certificate of the sender");
 }

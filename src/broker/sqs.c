@@ -1,30 +1,29 @@
 /* SPDX-License-Identifier: MIT
  *
- * sqs.c: SQS as a source and as a sink: options, what was received and not answered, the requests that go on by
- * themselves while a handle is polled, poll, the answers, publish, and what a queue says of itself. See sqs.h.
+ * sqs.c: SQS as a source and as a sink: options, unanswered messages, background requests while a handle is polled,
+ * poll, the answers, publish, and questions about a queue. See sqs.h.
  *
- * One receive is under way as long as there is room. While it brings messages there are more of them at a time, up to
- * SQS_RECEIVES; an empty answer makes it one again. Chores (deleting what is acknowledged, extending what is worked on
- * at half of its time, making visible what is given back) have requests of their own, so that a long poll holds up
- * none.
+ * One receive runs as long as there is room. While receives bring messages there are more of them at a time, up to
+ * SQS_RECEIVES; after an empty answer it is one again. Chores (deleting acknowledged messages, extending running ones
+ * at half of their time, making visible those that are given back) have requests of their own, so that a long poll
+ * delays none.
  *
- * `held` has a slot for each message that was received and not answered; it alone knows which tag is still good. A tag
- * is a number that no other delivery of this process has had, and the place of its slot. Slots are looked up by tag
+ * `held` has a slot for each received message without an answer; only it knows which tag is still valid. A tag is a
+ * number that no other delivery of this process has had, and the place of its slot. Slots are looked up by tag
  * directly, by message and group one after the other: there are a thousand, and a request brings ten.
  *
- * publish sends batches of ten, each of which is sent once. What the answer says of an entry becomes the item's status.
- * Was the request handed to the network, and no answer read, then nobody knows. To a FIFO queue a batch takes one item
- * of a group, and none of a group of which an earlier item has not been confirmed: what comes behind it is certainly
- * not sent, and stays in order (P69).
+ * publish sends batches of ten, each of them once. The answer for an entry becomes the item's status. If the request
+ * was handed to the network and no answer was read, the status is UNKNOWN. A batch to a FIFO queue has one item per
+ * group, and none of a group with an earlier item that is not confirmed: later items are certainly not sent, and stay
+ * in order (P69).
  *
- * Invariants: what goes into a header or a URL holds no byte that could end it; each secret is wiped. A message has at
- * most one slot, that of its last receipt (the older receipt is worth nothing, P37); a slot about which a request is
- * under way is in no second request; what is acknowledged or given back leaves by success, by being refused, or when
- * SQS makes it visible by itself. A message is delivered under the tag that its slot got when it came, and only while
- * that slot still waits; what poll returns lies in the arena. No more messages are asked for than there is room for;
- * receives and chores may be sent again, and nobody but this file does so; a receive that failed is tried again after a
- * pause that grows. An item to be published is in at most one request; a text that SQS would refuse, or that would not
- * come out as it went in, is not sent.
+ * Invariants: no value in a header or a URL has a byte that could end it; each secret is wiped. A message has at most
+ * one slot, that of its last receipt (older receipts are void, P37); a slot is in at most one running request; an
+ * acknowledged or given back message leaves by success, by being refused, or when SQS makes it visible by itself. A
+ * message is delivered under the tag that its slot got when it came, and only while that slot still waits; deliveries
+ * of poll are in the arena. No more messages are asked for than there is room for; only this file repeats receives
+ * and chores; a failed receive is tried again after a growing pause. An item to publish is in at most one request; a
+ * text that SQS would refuse or change is not sent.
  */
 #include "broker/sqs_private.h"
 
@@ -35,17 +34,17 @@
 #include "base/digest.h"
 
 #define CLOSE_MS 3000
-#define GRACE_MS 300 /* for a long poll to bring what was just given back */
+#define GRACE_MS 300 /* for a long poll to return messages that were just given back */
 #define POLL_MAX 1000
-#define POLL_BYTES ((size_t)4 << 20) /* a batch ends early when it has become as large as this */
+#define POLL_BYTES ((size_t)4 << 20) /* a batch of this size ends early */
 #define LOOK_MS 1000
 #define PROPERTIES 5
 #define CHORE_MS 10000
-#define SLACK_MS 10000 /* what a long poll may take beyond its wait */
+#define SLACK_MS 10000 /* how much longer than its wait a long poll may take */
 #define REQUEST_MAX ((size_t)8 << 20)
 #define PAUSE_US INT64_C(200000)
 #define PAUSE_DOUBLES 5
-#define EMPTY_US INT64_C(250000) /* between receives that find nothing, should the server not wait */
+#define EMPTY_US INT64_C(250000) /* between receives that find nothing, if the server does not wait */
 #define DAMAGED_S 5
 #define QUEUE_MAX 80
 #define SECRET_MAX 8192
@@ -233,9 +232,8 @@ static bool is_open(const struct sqs_slot *slot)
     return slot->state == SQS_OUT || slot->state == SQS_WAITING;
 }
 
-/* Is the slot's message `sequence` itself, or behind it? Sequence numbers have up to 39 digits. Where there are none
- * the order in which they came is that of the group; `tag` is of the one that is compared with, 0: it has only just
- * come. */
+/* Is the slot's message `sequence` itself, or behind it? Sequence numbers have up to 39 digits. Without them the order
+ * of arrival is that of the group; `tag` belongs to the message compared with, 0: it has just come. */
 static bool is_behind(const struct sqs_slot *slot, struct semel_str group, struct semel_str sequence, uint64_t tag)
 {
     if (!semel__str_given(group) || !semel__str_eq(slot->group, group))
@@ -247,8 +245,8 @@ static bool is_behind(const struct sqs_slot *slot, struct semel_str group, struc
     return semel__str_cmp(slot->sequence, sequence) >= 0;
 }
 
-/* A message that comes has left every older receipt without worth. That a group delivers it also says that nothing
- * behind it is invisible any more. */
+/* A new receipt makes every older receipt of the message void. That a group delivers it also means that nothing behind
+ * it is invisible any more. */
 static void fence_stale(struct sqs_held *held, const struct sqs_message *message)
 {
     for (size_t i = 0; i < held->cap && held->n > 0; i++) {
@@ -348,13 +346,13 @@ static void held_back_all(struct sqs_held *held, int64_t now_us)
             set(&held->at[i], SQS_BACK, 0, now_us);
 }
 
-/* How long it may still be invisible, in whole seconds. */
+/* How long it may still stay invisible, in whole seconds. */
 static int64_t left_s(const struct sqs_slot *slot, int64_t now_us)
 {
     return SQS_LONGEST_S - (now_us - slot->received_us + SQS_SECOND_US - 1) / SQS_SECOND_US;
 }
 
-/* Fills in the entry. false: not now, or not any more. */
+/* Fills in the entry. false: not due, or no longer needed. */
 static bool wants(struct sqs_held *held, struct sqs_slot *slot, enum sqs_duty duty, int64_t now_us,
                   struct sqs_entry *entry)
 {
@@ -364,7 +362,7 @@ static bool wants(struct sqs_held *held, struct sqs_slot *slot, enum sqs_duty du
         (slot->state == SQS_ACKED) != (duty == SQS_DELETE))
         return false;
     if (!is_open(slot) && slot->tries > 0 && now_us >= slot->until_us) {
-        held_drop(held, slot); /* it is visible by itself */
+        held_drop(held, slot); /* it is visible again by itself */
         return false;
     }
     *entry = (struct sqs_entry){.tag = slot->tag, .seconds = slot->delay_s, .back = slot->state == SQS_BACK};
@@ -377,13 +375,13 @@ static bool wants(struct sqs_held *held, struct sqs_slot *slot, enum sqs_duty du
     if (entry->seconds >= 1)
         return true;
     if (now_us >= slot->until_us)
-        held_drop(held, slot); /* SQS allows no more: somebody else will get it */
+        held_drop(held, slot); /* SQS allows no more: another consumer will get it */
     else
         slot->next_us = slot->until_us;
     return false;
 }
 
-/* The last that came first: when the head of a group becomes visible, all that is behind it is so already, and one
+/* The last arrival first: when the head of a group becomes visible, everything behind it is visible already, and one
  * receive may get all of them. */
 static void sort_backwards(struct sqs_entry *entries, size_t n)
 {
@@ -430,7 +428,7 @@ void semel__sqs_held_ended(struct sqs_held *held, enum sqs_duty duty, const stru
         if (is_open(slot) || duty == SQS_DELETE || entry->back)
             try_again(slot, now_us);
     } else if (duty == SQS_DELETE || entry->back) {
-        held_drop(held, slot); /* done; or it is not ours any more and comes again */
+        held_drop(held, slot); /* done; or it is no longer ours and comes again */
     } else if (outcome == SQS_DONE) {
         slot->until_us = semel__time_add(sent_us, entry->seconds * SQS_SECOND_US);
         slot->tries = 0;
@@ -472,10 +470,10 @@ struct sqs {
     struct sqs_held held;
     struct sqs_batch *first, *last; /* received, not delivered yet */
     size_t n_waiting;               /* messages in them */
-    size_t wide;                    /* receives at a time: more while the queue has something */
+    size_t wide;                    /* receives at a time: more while the queue has messages */
     bool small;                     /* the last answer was too long: ask for one message */
     bool failing;                   /* the last receive failed, with `error` */
-    bool fresh;                     /* `error` has not been told */
+    bool fresh;                     /* poll has not reported `error` yet */
     int chore_failures;             /* requests that failed as a whole */
     struct semel_error error;
     int failures;
@@ -496,7 +494,7 @@ static int64_t now(struct sqs *sqs)
     int64_t now_us = semel__time_add(semel__now(&semel__clock_real), sqs->skew_us);
 
     if (now_us < sqs->last_us) {
-        sqs->skew_us += sqs->last_us - now_us; /* somebody has set the clock back */
+        sqs->skew_us += sqs->last_us - now_us; /* the clock was set back */
         now_us = sqs->last_us;
     }
     sqs->last_us = now_us;
@@ -518,7 +516,7 @@ static void begin_request(struct sqs *sqs, struct sqs_call *call, struct semel_s
     call->begun_us = now(sqs);
 }
 
-/* A call that was begun ends by itself, in time. */
+/* A call always ends by itself, in time. */
 static void wait_for(struct sqs_call *call, CURLM *multi)
 {
     for (semel__sqs_calls_run(multi); call->active; semel__sqs_calls_run(multi))
@@ -588,7 +586,7 @@ static void begin_receives(struct sqs *sqs, size_t room)
     }
 }
 
-/* A body that was damaged on the way is given back, and in a group what is behind it. */
+/* Gives back a body that was damaged on the way, and in a group those behind it. */
 static void give_back_damaged(struct sqs *sqs, const struct sqs_batch *batch)
 {
     for (size_t i = 0; i < batch->n; i++) {
@@ -635,7 +633,7 @@ static void end_receive(struct sqs *sqs, struct sqs_call *call)
 
     if (status == SEMEL_OK) {
         status = semel__sqs_read_messages(semel__buf_str(&call->answer), &batch, &err);
-        err.status = SEMEL_RETRY; /* an answer that cannot be read says nothing of the settings */
+        err.status = SEMEL_RETRY; /* an unreadable answer is no error of the settings */
     }
     if (status == SEMEL_OK) {
         take_batch(sqs, batch, call->begun_us);
@@ -713,7 +711,7 @@ static void end_chore(struct sqs *sqs, struct sqs_call *call)
     if (status == SEMEL_OK)
         (void)semel__sqs_read_verdicts(semel__buf_str(&call->answer), call->n_entries, &verdicts, &err);
     else if (status == SEMEL_INVALID)
-        note(sqs, &err); /* a policy that lets us receive and not delete would go unnoticed */
+        note(sqs, &err); /* otherwise a policy that allows receiving but not deleting would go unnoticed */
     sqs->chore_failures += status != SEMEL_OK;
     if (verdicts.code[0] != '\0') {
         (void)semel__fail(&err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "sqs: queue %s refuses to %s a message: %s",
@@ -732,7 +730,7 @@ static void forget_texts(struct sqs_call *call)
     semel__buf_done(&call->answer);
 }
 
-/* Begins what is due, reads what has come. At most `room` messages are asked for. */
+/* Starts requests that are due, reads answers. Asks for at most `room` messages. */
 static void work(struct sqs *sqs, size_t room)
 {
     semel__sqs_calls_run(sqs->multi);
@@ -746,10 +744,10 @@ static void work(struct sqs *sqs, size_t room)
         }
     begin_chores(sqs);
     begin_receives(sqs, room);
-    semel__sqs_calls_run(sqs->multi); /* what was begun is on its way, whoever calls next */
+    semel__sqs_calls_run(sqs->multi); /* sends what was started, whoever calls next */
 }
 
-/* How long nothing needs to be begun. */
+/* Until when no request needs to be started. */
 static int64_t next_work(struct sqs *sqs)
 {
     int64_t next_us = INT64_MAX;
@@ -852,7 +850,7 @@ static void wait_for_work(struct sqs *sqs, int64_t until_us)
     (void)curl_multi_poll(sqs->multi, NULL, 0, (int)((left_us + 999) / 1000), NULL);
 }
 
-/* Sends what is left to send, as far as there is time. false: some of it could not be sent. */
+/* Sends the remaining answers, as far as there is time. false: some could not be sent. */
 static bool flush(struct sqs *sqs, int64_t until_us)
 {
     struct semel_sqs_view view;
@@ -869,8 +867,8 @@ static bool flush(struct sqs *sqs, int64_t until_us)
     }
 }
 
-/* A long poll that is under way gets what was given back at once. It has a moment to say so, and that is given back as
- * well; cut off, it would keep it from others for the whole visibility time. */
+/* A running long poll gets messages that were given back at once. It has a moment to return them, so that they are
+ * given back as well; if we aborted it, others would wait for the whole visibility time. */
 static void sqs_close(struct semel_broker *broker)
 {
     struct sqs *sqs = self(broker);
@@ -890,7 +888,7 @@ static void sqs_close(struct semel_broker *broker)
     release(sqs);
 }
 
-/* A long poll goes on: what it brings was not delivered yet. */
+/* A long poll continues: its messages were not delivered yet. */
 static semel_status sqs_reopen(struct semel_broker *broker, struct semel_error *err)
 {
     struct sqs *sqs = self(broker);
@@ -950,7 +948,7 @@ static bool copy_message(const struct sqs *sqs, const struct sqs_message *m, str
 
 /* ---- poll ---------------------------------------------------------------------------------------------- */
 
-/* The next message that waits, if its slot has not been fenced or given back meanwhile. */
+/* The next waiting message, if its slot was not fenced or given back meanwhile. */
 static struct sqs_message *next_message(struct sqs *sqs, struct sqs_slot **ret_slot)
 {
     while (sqs->first != NULL) {
@@ -969,7 +967,7 @@ static struct sqs_message *next_message(struct sqs *sqs, struct sqs_slot **ret_s
     return NULL;
 }
 
-/* Not OK: there is not even room for one. */
+/* Not OK: there is no room even for one. */
 static semel_status take(struct sqs *sqs, size_t max, struct semel_arena *arena, struct semel_delivery *deliveries,
                          size_t *ret_n, struct semel_error *err)
 {
@@ -988,7 +986,7 @@ static semel_status take(struct sqs *sqs, size_t max, struct semel_arena *arena,
     return SEMEL_OK;
 }
 
-static semel_status tell(struct sqs *sqs, struct semel_error *err)
+static semel_status report(struct sqs *sqs, struct semel_error *err)
 {
     sqs->fresh = false;
     if (err != NULL)
@@ -1015,7 +1013,7 @@ static semel_status sqs_poll(struct semel_broker *broker, size_t max, int wait_m
         status = take(sqs, max, arena, deliveries, &n, err);
         over = now(sqs) >= until_us;
         if (status == SEMEL_OK && n == 0 && (sqs->fresh || (over && sqs->failing)))
-            status = tell(sqs, err);
+            status = report(sqs, err);
         if (status != SEMEL_OK || n > 0 || over)
             break;
         wait_for_work(sqs, until_us);
@@ -1125,7 +1123,8 @@ static bool is_valid(const struct semel_publish *item)
            (!semel__str_given(item->id) || item->id.n > 0) && headers_are_valid(item) && bytes_of(item) <= ITEM_BYTES;
 }
 
-/* SQS takes 128 characters of visible ASCII for a group and a deduplication id; what is none becomes its digest. */
+/* SQS accepts 128 characters of visible ASCII for a group and a deduplication id; other texts are replaced by their
+ * digest. */
 static void make_token(struct semel_str s, char out[TOKEN])
 {
     unsigned char digest[SEMEL_SHA256] = {0};
@@ -1188,7 +1187,7 @@ static void put_item(struct semel_buf *buf, const struct semel_publish *item, si
     semel__buf_addz(buf, "}");
 }
 
-/* To the queue beside ours that the items are for. */
+/* To the queue beside ours that the items name. */
 static void make_request(struct sending *s, struct sqs_call *call)
 {
     const struct sqs_conf *conf = &s->sqs->conf;
@@ -1225,7 +1224,7 @@ static semel_status status_of(const struct semel_publish *item, const struct sqs
     }
 }
 
-/* The statuses of the batch's items; err is of the request. */
+/* Sets the statuses of the batch's items; err is that of the request. */
 static void send_batch(struct sending *s, int64_t left_us, struct semel_error *err)
 {
     const int timeout_ms = left_us < SEND_MS * 1000 ? (int)((left_us + 999) / 1000) : SEND_MS;
@@ -1252,7 +1251,7 @@ static void send_batch(struct sending *s, int64_t left_us, struct semel_error *e
     forget_texts(call);
 }
 
-/* Does an earlier item of its group stand in the way? If that one is lost, so is this one: true and SENT. */
+/* Must an earlier item of its group be confirmed first? If that one is lost, so is this one: true and SENT. */
 static bool is_held_up(struct sending *s, size_t at)
 {
     for (size_t i = 0; i < at; i++) {
@@ -1307,7 +1306,7 @@ static semel_status sqs_publish(struct semel_broker *broker, struct semel_publis
     return SEMEL_OK;
 }
 
-/* ---- a question ---------------------------------------------------------------------------------------- */
+/* ---- questions ----------------------------------------------------------------------------------------- */
 
 static semel_status ask(const struct sqs_conf *conf, CURLM *multi, struct semel_sqs_facts *ret, struct semel_error *err)
 {

@@ -1,22 +1,20 @@
 /* SPDX-License-Identifier: MIT
  *
- * sqs_http.c: one signed request to SQS by curl, what becomes of it, and the answers of SQS, and of whoever speaks in
- * its place, as structs.
+ * sqs_http.c: one signed request to SQS by curl, its result, and the answers of SQS and compatible servers as
+ * structs.
  *
  * curl signs it (SigV4). Of its version 7.88, on which this was tried against a verifier: a body that comes by a read
- * callback is signed as if it were empty, unless the header X-Amz-Content-Sha256 says what it is; and a header that is
- * switched off ("Expect:") is signed although it is not sent. So we give that header, and switch off none. The callback
- * is there because curl cannot go back in it: a POST whose reused connection dies is not sent again behind our back
- * (P54).
+ * callback is signed as if it were empty, unless the header X-Amz-Content-Sha256 is set; and a header that is
+ * switched off ("Expect:") is signed although it is not sent. So we set that header, and switch off none. We use a
+ * callback because curl cannot rewind it: curl does not send a POST again when its reused connection dies (P54).
  *
- * What is missing in an answer or of another type is refused where the driver could not work without it (a message
- * without an id, a receipt or a body, an entry that was not asked about) and not there where it could. What is unknown
- * is passed over.
+ * A missing member, or one of another type, is refused where the driver cannot work without it (a message without an
+ * id, a receipt or a body, an entry that was not asked about), and otherwise ignored. Unknown members are ignored.
  *
- * Invariants: every request ends by itself (CONNECT_MS, its time-out); an answer longer than SQS_ANSWER_MAX is not read
- * to its end; nothing is read past the bounds of the structs, whatever the answer holds. No text of an error holds a
- * key, and none of an answer's texts but a code, which is letters, and what SQS itself says of a refusal: that is left
- * out when a key is in it, and when it is about signatures, because it quotes the signed headers then.
+ * Invariants: every request ends by itself (CONNECT_MS, its time-out); an answer longer than SQS_ANSWER_MAX is not
+ * read to its end; the structs are never overrun, whatever the answer contains. No error text contains a key. Of an
+ * answer's texts it has only the code, which is letters, and SQS's text of a refusal: that is left out when it
+ * contains a key, and when it is about signatures, because it then quotes the signed headers.
  */
 #include "broker/sqs_private.h"
 
@@ -26,9 +24,9 @@
 #include "base/json_tree.h"
 
 #define CONNECT_MS 5000L
-#define IDLE_S 20L /* a connection that was idle for longer is not used again */
+#define IDLE_S 20L /* a connection that was idle for longer is not reused */
 #define SAID 128
-#define BEGIN 12 /* so much of a secret is known for it */
+#define BEGIN 12 /* so many characters of a secret identify it */
 #define HANDLE_MAX 4096
 #define DELIVERY_MAX 1000000000
 
@@ -105,7 +103,7 @@ static CURLcode set_tls(CURL *easy, const struct sqs_conf *conf)
     return code;
 }
 
-/* What is the same for every request of a handle. */
+/* The options that are the same for every request of a handle. */
 static bool prepare(struct sqs_call *call, const struct sqs_conf *conf)
 {
     const bool tls = strncmp(conf->endpoint, "https:", 6) == 0;
@@ -148,7 +146,7 @@ semel_status semel__sqs_call_begin(struct sqs_call *call, CURLM *multi, const st
         curl_easy_setopt(call->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)call->request.n) != CURLE_OK ||
         curl_easy_setopt(call->easy, CURLOPT_TIMEOUT_MS, (long)timeout_ms) != CURLE_OK ||
         curl_multi_add_handle(multi, call->easy) != CURLM_OK) {
-        curl_easy_cleanup(call->easy); /* a handle that is half prepared is none */
+        curl_easy_cleanup(call->easy); /* do not keep a half-prepared handle */
         call->easy = NULL;
         return semel__fail_memory(err);
     }
@@ -156,7 +154,7 @@ semel_status semel__sqs_call_begin(struct sqs_call *call, CURLM *multi, const st
     return SEMEL_OK;
 }
 
-/* ---- going on ------------------------------------------------------------------------------------------ */
+/* ---- running requests ---------------------------------------------------------------------------------- */
 
 void semel__sqs_calls_run(CURLM *multi)
 {
@@ -210,7 +208,7 @@ static const struct semel_json_node *member(const struct semel_json_node *node, 
     return NULL;
 }
 
-/* The first element or member; NULL: it is none of that kind, or empty. */
+/* The first element or member; NULL: another type, or empty. */
 static const struct semel_json_node *first_of(const struct semel_json_node *node, enum semel_json_tag tag)
 {
     return node != NULL && node->tag == tag ? node->u.first : NULL;
@@ -350,9 +348,9 @@ void semel__sqs_batch_free(struct sqs_batch *batch)
     semel__free(batch);
 }
 
-/* ---- what became of each entry of a batch --------------------------------------------------------------- */
+/* ---- the result of each entry of a batch ---------------------------------------------------------------- */
 
-/* Entries are called "0" to "9" by us. false: this is none of them. */
+/* We name entries "0" to "9". false: not one of them. */
 static bool entry_of(const struct semel_json_node *node, size_t n, size_t *ret)
 {
     int64_t id;
@@ -403,7 +401,7 @@ semel_status semel__sqs_read_verdicts(struct semel_str text, size_t n, struct sq
     one = first_of(member(json->root, "Successful"), SEMEL_JSON_TAG_ARRAY);
     for (; one != NULL && status == SEMEL_OK; one = one->next) {
         if (!entry_of(one, n, &at)) {
-            status = wrong(err, "it speaks of an entry that was not sent");
+            status = wrong(err, "it has an entry that was not sent");
             break;
         }
         verdicts->at[at] = SQS_DONE;
@@ -414,7 +412,7 @@ semel_status semel__sqs_read_verdicts(struct semel_str text, size_t n, struct sq
         if (entry_of(one, n, &at))
             verdicts->at[at] = outcome_of(one, verdicts);
         else
-            status = wrong(err, "it speaks of an entry that was not sent");
+            status = wrong(err, "it has an entry that was not sent");
     semel__json_free(json);
     return status;
 }
@@ -490,7 +488,7 @@ semel_status semel__sqs_read_facts(struct semel_str text, struct semel_sqs_facts
     return SEMEL_OK;
 }
 
-/* ---- what it means ------------------------------------------------------------------------------------- */
+/* ---- the meaning of refusals --------------------------------------------------------------------------- */
 
 static semel_status not_answered(const struct sqs_call *call, struct semel_error *err)
 {
@@ -503,7 +501,7 @@ static semel_status not_answered(const struct sqs_call *call, struct semel_error
     case CURLE_OUT_OF_MEMORY:
         return semel__fail_memory(err);
     case CURLE_UNSUPPORTED_PROTOCOL:
-        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "sqs: what answers there does not speak HTTP");
+        return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "sqs: the answer is not HTTP");
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CACERT_BADFILE:
     case CURLE_SSL_CERTPROBLEM:
@@ -550,7 +548,7 @@ static semel_status refused(const struct sqs_call *call, const struct sqs_conf *
                            said[0] != '\0' ? ": " : "", said);
     if (http >= 300 && http < 400)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-                           "sqs: HTTP %ld: it sends us elsewhere, which is not followed; is the URL right?", http);
+                           "sqs: HTTP %ld: redirect not followed; check the URL", http);
     return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "sqs: queue %s: HTTP %ld %s%s%s", conf->queue, http,
                        code[0] != '\0' ? code : "without a reason", said[0] != '\0' ? ": " : "", said);
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
  * sqs_private.h: the inside of the SQS driver:
- *   sqs.c       the options, what is held, receiving and the chores, poll, answers, publish
- *   sqs_http.c  one signed request by curl, what a refusal means, SQS's answers, which are hostile JSON, as structs
+ *   sqs.c       the options, held messages, receiving and housekeeping, poll, answers, publish
+ *   sqs_http.c  one signed request by curl, the meaning of refusals, SQS's answers, which are hostile JSON, as structs
  *
- * All requests of a handle are one curl multi, driven by whoever calls; no thread, no request behind the caller's back.
- * A request is "AWS JSON 1.0": POST to the endpoint's root, the action in a header, JSON in and out.
+ * All requests of a handle share one curl multi, which the caller's thread drives; there is no other thread and no
+ * hidden request. A request is "AWS JSON 1.0": POST to the endpoint's root, the action in a header, JSON in and out.
  *
- * Invariants: a slot of `held` is named by its tag alone, so that an answer that comes late meets nothing, or the same
- * message; the number of slots has a bound, and so has each answer.
+ * Invariants: only its tag names a slot of `held`, so a late answer finds no slot, or the same message; the number of
+ * slots and the size of answers are bounded.
  */
 #ifndef SEMEL_BROKER_SQS_PRIVATE_H
 #define SEMEL_BROKER_SQS_PRIVATE_H
@@ -27,19 +27,19 @@
 #define SQS_HEADERS_MAX 64 /* SQS itself allows 10 */
 #define SQS_IN_FLIGHT_MAX ((size_t)100000)
 #define SQS_SECOND_US INT64_C(1000000)
-#define SQS_LONGEST_S 43200 /* that a message may be invisible, from when it was received */
+#define SQS_LONGEST_S 43200 /* how long a message may be invisible, from when it was received */
 #define SQS_ANSWER_MAX ((size_t)8 << 20)
 #define SQS_URL_MAX 1024
 
 /* ---- answers ------------------------------------------------------------------------------------------ */
 
-/* All texts lie in the answer's document. */
+/* All texts are in the answer's document. */
 struct sqs_message {
     struct semel_str id, handle, body, group, deduplication, sequence, sent;
     struct semel_pair headers[SQS_HEADERS_MAX];
     size_t n_headers;
     int delivery;
-    bool damaged; /* the body is not what its MD5 says */
+    bool damaged; /* the body does not match its MD5 */
     uint64_t tag; /* of its slot; 0: none */
 };
 
@@ -53,8 +53,8 @@ struct sqs_batch {
 enum sqs_outcome {
     SQS_UNSAID,
     SQS_DONE,
-    SQS_AGAIN,  /* SQS's own trouble */
-    SQS_GONE,   /* the receipt is not, or no longer, good for anything */
+    SQS_AGAIN,  /* a failure of SQS itself */
+    SQS_GONE,   /* the receipt is not valid, or no longer */
     SQS_REFUSED /* the request was wrong */
 };
 
@@ -74,7 +74,7 @@ semel_status semel__sqs_read_facts(struct semel_str text, struct semel_sqs_facts
 /* The code ("QueueDoesNotExist") and the message of a refusal; "" where there is none. */
 void semel__sqs_read_error(struct semel_str text, char *code, size_t n_code, char *message, size_t n_message);
 
-/* ---- what is held ------------------------------------------------------------------------------------- */
+/* ---- held messages ------------------------------------------------------------------------------------ */
 
 enum sqs_state {
     SQS_FREE,
@@ -87,14 +87,14 @@ enum sqs_state {
 struct sqs_slot {
     enum sqs_state state;
     uint64_t tag;
-    char *text; /* owned: what the four below point into */
+    char *text; /* owned: the four below point into it */
     struct semel_str id, handle, group, sequence;
-    bool busy; /* a request about it is under way */
+    bool busy; /* a request for it is running */
     int delay_s;
     int tries;
     int64_t received_us;
     int64_t until_us; /* invisible to others until then, as far as we know */
-    int64_t next_us;  /* when something is to be done about it */
+    int64_t next_us;  /* when the next request for it is due */
 };
 
 struct sqs_held {
@@ -114,15 +114,15 @@ struct sqs_entry {
 
 bool semel__sqs_held_init(struct sqs_held *held, size_t cap, int visibility_s, bool fifo);
 void semel__sqs_held_done(struct sqs_held *held);
-void semel__sqs_held_settle(struct sqs_held *held); /* only what waits to be delivered stays */
+void semel__sqs_held_settle(struct sqs_held *held); /* keeps only messages that wait to be delivered */
 /* NULL: fenced, or never ours. */
 struct sqs_slot *semel__sqs_held_find(struct sqs_held *held, uint64_t tag);
-/* Takes a slot for a message that has come, and fences what it makes stale. 0: no memory, or no room. */
+/* Takes a slot for a received message, and fences older slots of it. 0: no memory, or no room. */
 uint64_t semel__sqs_held_take(struct sqs_held *held, const struct sqs_message *message, int64_t now_us);
 bool semel__sqs_held_ack(struct sqs_held *held, uint64_t tag, int64_t now_us);
-/* Also all that is behind it in its group. false: fenced. */
+/* Gives back this one and all behind it in its group. false: fenced. */
 bool semel__sqs_held_back(struct sqs_held *held, uint64_t tag, int delay_s, int64_t now_us);
-/* Up to SQS_BATCH entries about which it is time to ask; their slots are busy until `ended`. Drops what is over. */
+/* Up to SQS_BATCH entries whose request is due; their slots are busy until `ended`. Drops expired ones. */
 size_t semel__sqs_held_due(struct sqs_held *held, enum sqs_duty duty, int64_t now_us,
                            struct sqs_entry entries[SQS_BATCH]);
 void semel__sqs_held_ended(struct sqs_held *held, enum sqs_duty duty, const struct sqs_entry *entry,
@@ -145,27 +145,27 @@ struct sqs_conf {
 };
 
 struct sqs_call {
-    CURL *easy; /* kept from request to request */
+    CURL *easy; /* reused for all requests */
     struct curl_slist *headers;
     struct semel_buf request, answer;
-    size_t sent; /* of the request, handed to curl: 0 means that nobody has seen it */
+    size_t sent; /* bytes of the request handed to curl: 0 means that nobody has seen it */
     bool active, ended;
     CURLcode code;
     int64_t begun_us;
-    /* Of sqs.c. */
+    /* Used by sqs.c. */
     size_t asked; /* of a receive: how many messages */
     enum sqs_duty duty;
     struct sqs_entry entries[SQS_BATCH];
     size_t n_entries;
 };
 
-/* `call->request` is filled in. Not OK: nothing was begun. */
+/* `call->request` is filled in. Not OK: nothing was started. */
 semel_status semel__sqs_call_begin(struct sqs_call *call, CURLM *multi, const struct sqs_conf *conf, const char *action,
                                    int timeout_ms, struct semel_error *err);
 /* Drives all requests; marks those that have ended. */
 void semel__sqs_calls_run(CURLM *multi);
-/* The call is over; is its answer one to read? If not: what that means. */
+/* The call has ended: OK if its answer can be read, otherwise what went wrong. */
 semel_status semel__sqs_call_status(struct sqs_call *call, const struct sqs_conf *conf, struct semel_error *err);
-void semel__sqs_call_done(struct sqs_call *call, CURLM *multi); /* one that is active is cut off */
+void semel__sqs_call_done(struct sqs_call *call, CURLM *multi); /* aborts an active call */
 
 #endif

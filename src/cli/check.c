@@ -94,8 +94,8 @@ static void ask(const struct asker *asker, const char *question)
     put(asker, &answer);
 }
 
-__attribute__((format(printf, 4, 5))) static void tell(const struct asker *asker, enum result result,
-                                                       const char *question, const char *fmt, ...)
+__attribute__((format(printf, 4, 5))) static void report(const struct asker *asker, enum result result,
+                                                         const char *question, const char *fmt, ...)
 {
     struct answer answer = {.result = result, .route = asker->route};
     char text[sizeof(answer.text)];
@@ -128,23 +128,23 @@ static bool is_refused(const struct semel_error *err, enum semel_store_refusal w
     return err->status == SEMEL_INVALID && err->code == (int)why;
 }
 
-static void tell_closed(const struct asker *asker, semel_status status, const struct semel_error *err)
+static void report_closed(const struct asker *asker, semel_status status, const struct semel_error *err)
 {
 #ifdef SEMEL_WITH_POSTGRES
     if (asker->conf->store_kind == SEMEL_CONF_STORE_POSTGRES && err->code == SEMEL_PG_DENIED) {
-        tell(asker, FAILED, "rights", "%s; sql/postgres/roles.sql grants a worker what it needs", err->text);
+        report(asker, FAILED, "rights", "%s; sql/postgres/roles.sql grants a worker what it needs", err->text);
         return;
     }
 #endif
     if (is_refused(err, SEMEL_STORE_NO_SCHEMA) || is_refused(err, SEMEL_STORE_OLD_SCHEMA)) {
-        tell(asker, OK, "reach", "it answers");
-        tell(asker, FAILED, "schema", "%s; `semel migrate` does that", err->text);
+        report(asker, OK, "reach", "it answers");
+        report(asker, FAILED, "schema", "%s; `semel migrate` does that", err->text);
     } else if (is_refused(err, SEMEL_STORE_NEW_SCHEMA)) {
-        tell(asker, OK, "reach", "it answers");
-        tell(asker, FAILED, "schema", "%s", err->text);
+        report(asker, OK, "reach", "it answers");
+        report(asker, FAILED, "schema", "%s", err->text);
     } else {
-        tell(asker, FAILED, "reach", "%s%s%s", status == SEMEL_RETRY ? "cannot be reached: " : "", err->text,
-             is_refused(err, SEMEL_STORE_NO_DATABASE) ? "; `semel migrate` makes one" : "");
+        report(asker, FAILED, "reach", "%s%s%s", status == SEMEL_RETRY ? "cannot be reached: " : "", err->text,
+               is_refused(err, SEMEL_STORE_NO_DATABASE) ? "; `semel migrate` makes one" : "");
     }
 }
 
@@ -153,7 +153,7 @@ static void ask_sqlite(const struct asker *asker)
     char about[256];
     semel__sqlite_about(semel__sqlite_version(), about, sizeof(about));
     /* A colon behind the version: there is something to say of it (P26). */
-    tell(asker, strchr(about, ':') != NULL ? WARNING : OK, "version", "%s", about);
+    report(asker, strchr(about, ':') != NULL ? WARNING : OK, "version", "%s", about);
 }
 
 #ifdef SEMEL_WITH_POSTGRES
@@ -171,27 +171,27 @@ static void ask_rights(const struct asker *asker, struct semel_store *store)
     struct semel_error err;
     ask(asker, "rights");
     if (semel__pg_rights(store, needs_positions(asker->conf), &rights, &err) != SEMEL_OK) {
-        tell(asker, FAILED, "rights", "cannot be asked: %s", err.text);
+        report(asker, FAILED, "rights", "cannot be asked: %s", err.text);
         return;
     }
     if (rights.missing[0] != '\0')
-        tell(asker, FAILED, "rights", "role %s lacks %s; sql/postgres/roles.sql grants a worker what it needs",
-             rights.role, rights.missing);
+        report(asker, FAILED, "rights", "role %s lacks %s; sql/postgres/roles.sql grants a worker what it needs",
+               rights.role, rights.missing);
     else
-        tell(asker, OK, "rights", "role %s may do what routes need", rights.role);
+        report(asker, OK, "rights", "role %s may do what routes need", rights.role);
     if (rights.public_writable)
-        tell(asker, WARNING, "public",
-             "everybody may create functions in the schema public, which your statements may call unawares: "
-             "REVOKE CREATE ON SCHEMA public FROM PUBLIC");
+        report(asker, WARNING, "public",
+               "everybody may create functions in the schema public, which your statements may call unawares: "
+               "REVOKE CREATE ON SCHEMA public FROM PUBLIC");
     if (rights.unsafe)
-        tell(asker, FAILED, "durability",
-             "synchronous_commit is off for role %s: what was answered as committed could be lost; set it to on "
-             "for this role and database",
-             rights.role);
+        report(asker, FAILED, "durability",
+               "synchronous_commit is off for role %s: what was answered as committed could be lost; set it to on "
+               "for this role and database",
+               rights.role);
     else if (rights.fsync_off)
-        tell(asker, WARNING, "durability", "fsync is off: a power failure can lose or damage everything");
+        report(asker, WARNING, "durability", "fsync is off: a power failure can lose or damage everything");
     else
-        tell(asker, OK, "durability", "what is committed lasts");
+        report(asker, OK, "durability", "what is committed lasts");
 }
 #endif
 
@@ -204,11 +204,11 @@ static bool ask_begin(const struct asker *asker, struct semel_store *store)
     semel_status status = semel_store_begin(store, SEMEL_TX_OWN, &now_us, &err);
     if (status == SEMEL_OK) {
         semel_store_rollback(store);
-        tell(asker, OK, "transaction", "one can be begun");
+        report(asker, OK, "transaction", "one can be begun");
         return true;
     }
     bool busy = status == SEMEL_RETRY && err.cls == SEMEL_CLASS_TRANSIENT; /* somebody else writes */
-    tell(asker, busy ? WARNING : FAILED, "transaction", "%s", err.text);
+    report(asker, busy ? WARNING : FAILED, "transaction", "%s", err.text);
     return false;
 }
 
@@ -233,16 +233,16 @@ static void ask_may_run(const struct asker *asker, struct semel_store *store)
     if (asker->conf->store_kind == SEMEL_CONF_STORE_POSTGRES) {
         semel_status status = semel__pg_may_run(store, route->handler.u.sql.statement, route->values.n, &err);
         if (status == SEMEL_OK)
-            tell(asker, OK, "statement", "it can be prepared, and the role may run it");
+            report(asker, OK, "statement", "it can be prepared, and the role may run it");
         else if (err.code == SEMEL_PG_DENIED)
-            tell(asker, FAILED, "statement", "%s; GRANT it to the role", err.text);
+            report(asker, FAILED, "statement", "%s; GRANT it to the role", err.text);
         else
-            tell(asker, OK, "statement", "it can be prepared; whether the role may run it shows only when it does");
+            report(asker, OK, "statement", "it can be prepared; whether the role may run it shows only when it does");
         return;
     }
 #endif
     (void)store;
-    tell(asker, OK, "statement", "it can be prepared");
+    report(asker, OK, "statement", "it can be prepared");
 }
 
 static void ask_statement(const struct asker *asker, struct semel_store *store)
@@ -259,7 +259,7 @@ static void ask_statement(const struct asker *asker, struct semel_store *store)
     struct semel_sql *sql = NULL;
     ask(asker, "statement");
     if (semel__sql_handler_new(&sql, &desc, store, &err) != SEMEL_OK)
-        tell(asker, FAILED, "statement", "%s", err.text);
+        report(asker, FAILED, "statement", "%s", err.text);
     else
         ask_may_run(asker, store);
     semel__sql_handler_free(sql);
@@ -273,7 +273,7 @@ static void ask_store(struct asker *asker)
     struct semel_error err = {0};
     char url[URL_MAX], about[400];
     if (cli_store_left_out(conf->store.p)) {
-        tell(asker, FAILED, "reach", "this program was built without PostgreSQL");
+        report(asker, FAILED, "reach", "this program was built without PostgreSQL");
         return;
     }
     ask(asker, "reach");
@@ -281,13 +281,13 @@ static void ask_store(struct asker *asker)
     semel_status status = semel_store_open(&store, cli_store_drivers(), url, &options, &err);
     if (status != SEMEL_OK) {
         err.status = status;
-        tell_closed(asker, status, &err);
+        report_closed(asker, status, &err);
         return;
     }
     cli_store_about(store, about, sizeof(about));
     about[strcspn(about, ":;")] = '\0'; /* what else there is to say has lines of its own */
-    tell(asker, OK, "reach", "%s", about);
-    tell(asker, OK, "schema", "version %d, which is current", cli_store_schema_found(store));
+    report(asker, OK, "reach", "%s", about);
+    report(asker, OK, "schema", "version %d, which is current", cli_store_schema_found(store));
     ask_database(asker, store);
     bool writes = ask_begin(asker, store);
     for (asker->route = 0; writes && asker->route < conf->n_routes; asker->route++)
@@ -320,15 +320,15 @@ static void judge_forever(const struct asker *asker, const char *question, const
     const struct semel_route *route = route_of(asker);
     const char *lasting = semel__route_lasting(route);
     if (route->horizon.broker_us == SEMEL_NONE)
-        tell(asker, OK, question, "it keeps for ever (%s), as horizon.broker says", because);
+        report(asker, OK, question, "it keeps for ever (%s), as horizon.broker says", because);
     else if (lasting != NULL)
-        tell(asker, WARNING, question, "it keeps for ever (%s); say horizon.broker: forever. %s%s", because,
-             "The route bears it: ", lasting);
+        report(asker, WARNING, question, "it keeps for ever (%s); say horizon.broker: forever. %s%s", because,
+               "The route bears it: ", lasting);
     else
-        tell(asker, FAILED, question,
-             "it keeps for ever (%s), and no keep.completed covers that; the route needs versions, a business "
-             "key kept for ever, a `time` rule or timed_ids, and horizon.broker: forever",
-             because);
+        report(asker, FAILED, question,
+               "it keeps for ever (%s), and no keep.completed covers that; the route needs versions, a business "
+               "key kept for ever, a `time` rule or timed_ids, and horizon.broker: forever",
+               because);
 }
 
 /* I18 */
@@ -341,21 +341,21 @@ static void judge_retention(const struct asker *asker, const char *question, int
     span(horizon.broker_us, said);
     span(route->policy.retention_us, retention);
     if (horizon.broker_us == SEMEL_NONE || kept_us <= horizon.broker_us) {
-        tell(asker, OK, question, "it keeps %s, and horizon.broker is %s", kept, said);
+        report(asker, OK, question, "it keeps %s, and horizon.broker is %s", kept, said);
         return;
     }
     horizon.broker_us = kept_us;
     span(whole_hours(semel__horizon_us(&horizon)), enough);
     if (semel__retention_check(route->policy.retention_us, &horizon, NULL) == SEMEL_OK)
-        tell(asker, WARNING, question,
-             "it keeps %s, and horizon.broker is only %s; keep.completed of %s covers that too, but say "
-             "horizon.broker: %s",
-             kept, said, retention, kept);
+        report(asker, WARNING, question,
+               "it keeps %s, and horizon.broker is only %s; keep.completed of %s covers that too, but say "
+               "horizon.broker: %s",
+               kept, said, retention, kept);
     else
-        tell(asker, FAILED, question,
-             "it keeps %s, and horizon.broker is only %s: keep.completed of %s is shorter than the horizon, so "
-             "that a duplicate could come back after its record was purged; %s would do",
-             kept, said, retention, enough);
+        report(asker, FAILED, question,
+               "it keeps %s, and horizon.broker is only %s: keep.completed of %s is shorter than the horizon, so "
+               "that a duplicate could come back after its record was purged; %s would do",
+               kept, said, retention, enough);
 }
 
 struct asking {
@@ -378,7 +378,7 @@ static void found(const struct semel_inspector *inspector, enum semel_finding fi
 {
     static const enum result results[] = {
         [SEMEL_FINDING_OK] = OK, [SEMEL_FINDING_WARNING] = WARNING, [SEMEL_FINDING_FAILED] = FAILED};
-    tell(asker_of(inspector), results[finding], question, "%s", text);
+    report(asker_of(inspector), results[finding], question, "%s", text);
 }
 
 static void keeps(const struct semel_inspector *inspector, const char *question, int64_t kept_us, const char *because)
@@ -393,7 +393,7 @@ static void unreached(const struct semel_inspector *inspector, const char *quest
                       const struct semel_error *err)
 {
     bool broken = status == SEMEL_INVALID || err->cls == SEMEL_CLASS_BROKEN;
-    tell(asker_of(inspector), FAILED, question, "%s%s", broken ? "" : "cannot be reached: ", err->text);
+    report(asker_of(inspector), FAILED, question, "%s%s", broken ? "" : "cannot be reached: ", err->text);
 }
 
 static void ask_source(struct asker *asker)
@@ -413,7 +413,7 @@ static void ask_source(struct asker *asker)
     if (kind->inspect != NULL)
         kind->inspect(route->from.options, &ask.base);
     else if (semel__route_listens(route) == NULL) /* else producers come to us */
-        tell(asker, FAILED, kind->name, "this program was built without %s", kind->name);
+        report(asker, FAILED, kind->name, "this program was built without %s", kind->name);
 }
 
 /* ---- what handlers call -------------------------------------------------------------------------- */
@@ -457,7 +457,7 @@ static void ask_server(const struct asker *asker, const char *question, struct s
     if (host_part.n > 0 && host_part.n < sizeof(host) && port_part.n < sizeof(port))
         snprintf(host, sizeof(host), "%.*s", (int)host_part.n, host_part.p);
     if (host[0] == '\0') {
-        tell(asker, FAILED, question, "the URL names no host and port to connect to");
+        report(asker, FAILED, question, "the URL names no host and port to connect to");
         return;
     }
     snprintf(port, sizeof(port), "%s", strncmp(url.p, "https:", 6) == 0 ? "443" : "80");
@@ -465,8 +465,8 @@ static void ask_server(const struct asker *asker, const char *question, struct s
         snprintf(port, sizeof(port), "%.*s", (int)port_part.n, port_part.p);
     int code = getaddrinfo(host, port, &hints, &found);
     if (code != 0) {
-        tell(asker, FAILED, question, "cannot be reached: the name %s is not known: %s", host,
-             code == EAI_SYSTEM ? cli_errno() : gai_strerror(code));
+        report(asker, FAILED, question, "cannot be reached: the name %s is not known: %s", host,
+               code == EAI_SYSTEM ? cli_errno() : gai_strerror(code));
         return;
     }
     const int64_t until_us = semel__steady_us() + ASK_MS * INT64_C(1000);
@@ -474,18 +474,18 @@ static void ask_server(const struct asker *asker, const char *question, struct s
     for (const struct addrinfo *at = found; at != NULL && !ok; at = at->ai_next)
         ok = connects(at, until_us);
     if (ok)
-        tell(asker, OK, question, "%s port %s accepts connections", host, port);
+        report(asker, OK, question, "%s port %s accepts connections", host, port);
     else
-        tell(asker, FAILED, question, "cannot be reached: %s port %s: %s", host, port, cli_errno());
+        report(asker, FAILED, question, "cannot be reached: %s port %s: %s", host, port, cli_errno());
     freeaddrinfo(found);
 }
 
 static void ask_program(const struct asker *asker, const char *question, struct semel_str program)
 {
     if (access(program.p, X_OK) == 0)
-        tell(asker, OK, question, "%s can be run", program.p);
+        report(asker, OK, question, "%s can be run", program.p);
     else
-        tell(asker, FAILED, question, "%s cannot be run: %s", program.p, cli_errno());
+        report(asker, FAILED, question, "%s cannot be run: %s", program.p, cli_errno());
 }
 
 static void ask_handler(struct asker *asker)

@@ -17,7 +17,7 @@
 
 #define SHOWN_MAX 2000 /* bytes of a payload for people */
 #define GROUPS_SHOWN 20
-#define TOLD_MAX 100 /* messages of a bulk command that were not done, by name */
+#define REPORTED_MAX 100 /* messages of a bulk command that were not done, by name */
 #define OPTIONS_MAX 64
 
 /* ---- options ------------------------------------------------------------------------------------- */
@@ -114,7 +114,7 @@ static void put_filters(struct semel_buf *buf, const struct cli_args *args)
 
 /* ---- finding one --------------------------------------------------------------------------------- */
 
-static int tell_homonyms(const char *id, const struct semel_row *rows, size_t n)
+static int report_homonyms(const char *id, const struct semel_row *rows, size_t n)
 {
     struct semel_buf line;
     int code = cli_fail(CLI_USAGE, "'%s' is the id of %s%zu messages; say which one:", id,
@@ -126,13 +126,13 @@ static int tell_homonyms(const char *id, const struct semel_row *rows, size_t n)
         semel__buf_addz(&line, " --source ");
         semel__put_word(&line, rows[i].source);
         cli_fail(code, "    %.*s   (%s)", (int)line.n, line.p != NULL ? line.p : "",
-                 semel__state_name(rows[i].live.state));
+                 semel__state_name(rows[i].progress.state));
         semel__buf_done(&line);
     }
     return code;
 }
 
-static int tell_none(const struct cli_args *args, struct semel_ops *ops, const char *id)
+static int report_none(const struct cli_args *args, struct semel_ops *ops, const char *id)
 {
     struct semel_str consumer = value(args, "consumer"), source = value(args, "source");
     struct semel_buf text;
@@ -160,9 +160,9 @@ static int find(const struct cli_args *args, struct semel_ops *ops, const char *
         return cli_fail_error(status, &err, "looking for the message");
     switch (find.found) {
     case SEMEL_FOUND_NONE:
-        return tell_none(args, ops, id);
+        return report_none(args, ops, id);
     case SEMEL_FOUND_SEVERAL:
-        return tell_homonyms(id, find.rows, find.n);
+        return report_homonyms(id, find.rows, find.n);
     case SEMEL_FOUND:
         *ret_row = find.rows;
         break;
@@ -194,22 +194,23 @@ static const struct cli_column columns[COLUMNS] = {
 /* The cell's text, or, where the column is no text, its number. */
 static struct semel_str cell(enum column column, const struct semel_row *row, int64_t *ret_number)
 {
-    const char *cls = row->live.error_class != SEMEL_CLASS_NONE ? semel__class_name(row->live.error_class) : NULL;
+    const char *cls = row->progress.error_class != SEMEL_CLASS_NONE ? semel__class_name(row->progress.error_class)
+                                                                    : NULL;
     const struct semel_str texts[COLUMNS] = {
         [ID] = row->id,
         [CONSUMER] = row->consumer,
         [SOURCE] = row->source,
         [TYPE] = row->type,
-        [STATUS] = semel__str(semel__state_name(row->live.state)),
+        [STATUS] = semel__str(semel__state_name(row->progress.state)),
         [KEY] = row->order_key,
         [CLASS] = semel__str(cls),
-        [ERROR] = row->live.error_text,
+        [ERROR] = row->progress.error_text,
     };
     const int64_t numbers[COLUMNS] = {
-        [ATTEMPTS] = row->live.attempts,
+        [ATTEMPTS] = row->progress.attempts,
         [VERSION] = row->version,
         [RECEIVED] = row->received_us,
-        [DUE] = row->live.due_us,
+        [DUE] = row->progress.due_us,
     };
     *ret_number = numbers[column];
     return texts[column];
@@ -250,7 +251,7 @@ static int print_rows(const struct cli *cli, const struct semel_list *list)
     return cli_table_print(table);
 }
 
-static void tell_next(const struct cli_args *args, size_t limit, int64_t after)
+static void report_next(const struct cli_args *args, size_t limit, int64_t after)
 {
     struct semel_buf buf;
     semel__buf_init(&buf, SEMEL_EXPLAIN_MAX);
@@ -286,7 +287,7 @@ static int list(struct cli *cli, const struct cli_args *args, struct semel_ops *
     if (list.damaged > 0)
         cli_fail(code, "%zu rows cannot be read as Semel's and are not listed", list.damaged);
     if (list.more)
-        tell_next(args, query->limit, list.rows[list.n - 1].arrival);
+        report_next(args, query->limit, list.rows[list.n - 1].arrival);
     return code;
 }
 
@@ -422,28 +423,29 @@ static void say_lines(const struct cli *cli, const struct semel_buf *buf)
 static void say_row(const struct cli *cli, const struct semel_ops_facts *f)
 {
     const struct semel_row *row = f->row;
-    const struct semel_live *live = &row->live;
+    const struct semel_progress *progress = &row->progress;
     field(cli, "id", row->id);
     field(cli, "consumer", row->consumer);
     field(cli, "source", row->source.n > 0 ? row->source : (struct semel_str){0});
     field(cli, "type", row->type);
-    field(cli, "status", semel__str(semel__state_name(live->state)));
-    if (live->error_class != SEMEL_CLASS_NONE)
-        field(cli, "class", semel__str(semel__class_name(live->error_class)));
-    field(cli, "error", live->error_text);
-    cli_say(cli, "%-14s%d%s", "attempts", live->attempts, live->alone ? ", runs alone" : "");
-    if (live->retries > 0)
-        cli_say(cli, "%-14s%d, with %d attempts before the last one", "retries", live->retries, live->attempts_before);
+    field(cli, "status", semel__str(semel__state_name(progress->state)));
+    if (progress->error_class != SEMEL_CLASS_NONE)
+        field(cli, "class", semel__str(semel__class_name(progress->error_class)));
+    field(cli, "error", progress->error_text);
+    cli_say(cli, "%-14s%d%s", "attempts", progress->attempts, progress->alone ? ", runs alone" : "");
+    if (progress->retries > 0)
+        cli_say(cli, "%-14s%d, with %d attempts before the last one", "retries", progress->retries,
+                progress->attempts_before);
     field(cli, "key", row->order_key);
     field_number(cli, "version", row->version);
     field_when(cli, "made", row->message_time_us, f->now_us);
     field_when(cli, "received", row->received_us, f->now_us);
     field_when(cli, "updated", row->updated_us, f->now_us);
-    field_when(cli, "finished", live->processed_us, f->now_us);
-    field_when(cli, "due", live->due_us, f->now_us);
-    field(cli, "held by", live->lease_owner);
-    field_when(cli, "held until", live->lease_until_us, f->now_us);
-    field(cli, "outcome", live->outcome);
+    field_when(cli, "finished", progress->processed_us, f->now_us);
+    field_when(cli, "due", progress->due_us, f->now_us);
+    field(cli, "held by", progress->lease_owner);
+    field_when(cli, "held until", progress->lease_until_us, f->now_us);
+    field(cli, "outcome", progress->outcome);
     field(cli, "position", row->position);
     field(cli, "traceparent", row->traceparent);
     field_number(cli, "arrival", row->arrival);
@@ -546,7 +548,7 @@ static int print_all(const struct cli *cli, const struct semel_ops_facts *f)
     return code;
 }
 
-static int tell_damaged(const struct cli_args *args, struct semel_ops *ops, const char *id)
+static int report_damaged(const struct cli_args *args, struct semel_ops *ops, const char *id)
 {
     struct semel_buf why, next;
     if (cli_value(args, "consumer") == NULL)
@@ -572,7 +574,7 @@ static int show(struct cli *cli, const struct cli_args *args, struct semel_ops *
     if (code != CLI_OK)
         return code;
     if (row == NULL)
-        return tell_damaged(args, ops, id);
+        return report_damaged(args, ops, id);
     if (cli_flag(args, "payload"))
         return print_payload(row);
     semel_status status = semel__ops_facts(ops, row, &facts, &err);
@@ -635,7 +637,7 @@ static int read_given(const struct cli_args *args, enum semel_command_kind kind,
 }
 
 static int one(struct cli *cli, const struct cli_args *args, struct semel_ops *ops,
-               const struct semel_instruction *given, const char *id, struct semel_told *told)
+               const struct semel_instruction *given, const char *id, struct semel_report *report)
 {
     struct semel_row *row = NULL;
     struct semel_error err = {0};
@@ -645,15 +647,15 @@ static int one(struct cli *cli, const struct cli_args *args, struct semel_ops *o
                         id);
     if (code != CLI_OK)
         return code;
-    semel_status status = semel__ops_command(ops, given, row, cli_flag(args, "dry-run"), &told->answer, &err);
+    semel_status status = semel__ops_command(ops, given, row, cli_flag(args, "dry-run"), &report->answer, &err);
     if (status != SEMEL_OK)
         return cli_fail_error(status, &err, semel__command_name(given->kind));
-    told->row = row;
-    if (told->answer.kind == SEMEL_DID || told->answer.kind == SEMEL_WOULD) {
-        cli_say(cli, "%s %s", id, told->answer.text);
+    report->row = row;
+    if (report->answer.kind == SEMEL_DID || report->answer.kind == SEMEL_WOULD) {
+        cli_say(cli, "%s %s", id, report->answer.text);
         return CLI_OK;
     }
-    return cli_fail(CLI_REFUSED, "%s %s", id, told->answer.text);
+    return cli_fail(CLI_REFUSED, "%s %s", id, report->answer.text);
 }
 
 /* All done: 0. None done: what the first one met. Some done: FAILED, not all of it. */
@@ -662,20 +664,20 @@ static int each(struct cli *cli, const struct cli_args *args, struct semel_ops *
 {
     size_t n = cli_n(args), done = 0, answered = 0;
     int first = CLI_OK, printed = CLI_OK;
-    struct semel_told *told = semel__arena_alloc(&cli->arena, n, sizeof *told);
-    if (told == NULL)
+    struct semel_report *report = semel__arena_alloc(&cli->arena, n, sizeof *report);
+    if (report == NULL)
         return cli_fail(CLI_FAILED, "out of memory");
     for (size_t i = 0; i < n; i++) {
-        told[answered].row = NULL;
-        int code = one(cli, args, ops, given, cli_operand(args, i), &told[answered]);
-        answered += told[answered].row != NULL;
+        report[answered].row = NULL;
+        int code = one(cli, args, ops, given, cli_operand(args, i), &report[answered]);
+        answered += report[answered].row != NULL;
         done += code == CLI_OK;
         first = first == CLI_OK ? code : first;
     }
     if (cli->json) {
         struct semel_buf json;
         semel__buf_init(&json, CLI_JSON_MAX);
-        semel__ops_json_answers(&json, told, answered);
+        semel__ops_json_answers(&json, report, answered);
         printed = cli_json_print(&json);
     }
     if (printed != CLI_OK)
@@ -736,7 +738,7 @@ struct bulk {
     enum semel_command_kind kind;
     struct semel_bulk_options options;
     struct semel_selection selection;
-    int64_t told; /* messages that were not done, by name */
+    int64_t reported; /* messages that were not done, by name */
 };
 
 static int confirm(const struct bulk *b)
@@ -921,16 +923,16 @@ static void show_progress(const struct bulk *b, const struct semel_bulk *run)
         fprintf(stderr, "\n");
 }
 
-/* What was not done is told at once, up to a bound. */
-static void tell_step(struct bulk *b, const struct semel_bulk *run)
+/* Reports messages that were not done at once, up to a limit. */
+static void report_step(struct bulk *b, const struct semel_bulk *run)
 {
     struct semel_str id, consumer;
     const struct semel_answer *answer = semel__bulk_answer(run, &id, &consumer);
     if (answer == NULL)
         return;
-    if (answer->kind != SEMEL_DID && b->told++ <= TOLD_MAX) {
+    if (answer->kind != SEMEL_DID && b->reported++ <= REPORTED_MAX) {
         const char *figure = answer->figure[0] != '\0' ? "; " : "";
-        if (b->told > TOLD_MAX)
+        if (b->reported > REPORTED_MAX)
             cli_fail(0, "and more, which are only counted");
         else
             cli_fail(0, "%.*s (%.*s) %s: %s%s%s", (int)id.n, id.p, (int)consumer.n, consumer.p,
@@ -946,7 +948,7 @@ static void work(struct bulk *b, struct semel_bulk *run)
         if (wait_or_stop(wait_us))
             semel__bulk_stop(run, "interrupted", "interrupted");
         wait_us = semel__bulk_step(run);
-        tell_step(b, run);
+        report_step(b, run);
     }
 }
 

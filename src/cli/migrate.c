@@ -42,7 +42,7 @@ static int print(const struct cli_args *args)
     return CLI_OK;
 }
 
-static int told(const struct cli *cli, int from, int to)
+static int report_schema(const struct cli *cli, int from, int to)
 {
     struct semel_object object;
     if (cli->json) {
@@ -71,7 +71,7 @@ static int migrate(const struct cli *cli, const struct cli_args *args)
         return cli_store_fail(url, status, &err);
     int from = cli_store_schema_found(store);
     semel_store_close(store);
-    return told(cli, from, newest(cli_store_kind_of(url)));
+    return report_schema(cli, from, newest(cli_store_kind_of(url)));
 }
 
 static int run(struct cli *cli, const struct cli_args *args)

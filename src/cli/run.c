@@ -27,7 +27,7 @@ static int fail_to_start(const struct semel_conf *conf, semel_status status, con
     return cli_fail_error(status, err, "semel cannot start");
 }
 
-/* The settings anew, for SIGHUP. A mistake in them is told and changes nothing. */
+/* Reads the settings again, for SIGHUP. Reports mistakes, which change nothing. */
 static struct semel_conf *reread(void *ctx)
 {
     struct semel_conf_mistakes *mistakes = semel__calloc(1, sizeof(*mistakes));

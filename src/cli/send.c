@@ -342,7 +342,7 @@ static void bad(struct lines *run, const char *text)
     cli_fail(CLI_FAILED, "line %lld: %s", (long long)run->lines, text);
 }
 
-/* What is told is committed first: it says what was kept. */
+/* Commits before it reports: the report is about stored messages. */
 static void count(struct lines *run, const struct semel_verdict *verdict)
 {
     struct send_answer answer = answer_of(verdict);

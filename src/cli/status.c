@@ -17,7 +17,7 @@
 #define CONSUMERS_MAX 1000
 #define DAMAGE_LOOK 1000
 
-/* Everything that is told, read before anything is printed. */
+/* Everything that is shown, read before anything is printed. */
 struct view {
     const char *url;   /* as it may be shown */
     const char *given; /* by the option, so that a command to be pasted must have it too */

@@ -347,7 +347,7 @@ static void answer_outside(const struct asked *a)
         semel__conf_put_said(&buf, a->node, "do.http");
         semel__buf_addz(&buf, " with Idempotency-Key, the same on every retry");
         if (handler->u.http.plain)
-            semel__buf_addz(&buf, "; without TLS, as do.plain says: messages can be read on the way");
+            semel__buf_addz(&buf, "; without TLS, as do.plain says: messages can be read on the network");
         put_5xx(a, &buf);
         put_unknown(a, &buf, semel__str_given(handler->u.http.reconcile));
         break;

@@ -169,7 +169,7 @@ static struct conf_place scalar_place(const struct builder *b, struct fy_token *
     return place;
 }
 
-/* Anchors and tags: told where they stand, together with the sign before them. */
+/* Anchors and tags: reported at their place, together with the sign before them. */
 static bool decorated(struct builder *b, struct fy_event *event)
 {
     struct fy_token *anchor = fy_event_get_anchor_token(event), *tag = fy_event_get_tag_token(event);
@@ -266,7 +266,7 @@ static void on_event(struct builder *b, struct fy_event *event)
 /* ---- all of them --------------------------------------------------------------------------------- */
 
 /* What the library said first; of a wrong %YAML it says nothing. */
-static void tell_library(struct builder *b, struct fy_diag *diag)
+static void report_library(struct builder *b, struct fy_diag *diag)
 {
     void *at = NULL;
     const struct fy_diag_error *error = fy_diag_errors_iterate(diag, &at);
@@ -298,7 +298,7 @@ static void parse(struct builder *b, struct fy_parser *parser, struct fy_diag *d
     }
     if (!b->over && !b->r->failed && fy_parser_get_stream_error(parser)) {
         b->over = true;
-        tell_library(b, diag);
+        report_library(b, diag);
     }
 }
 
@@ -397,7 +397,7 @@ static size_t variable(struct semel_str s, char name[NAME_MAX_BYTES])
     return n + 3;
 }
 
-/* Where the i-th "${" of a node stands in the text, from 0; the node itself where it cannot be told. */
+/* The place of the i-th "${" of a node in the text, from 0; the node itself where it is unknown. */
 static struct conf_place variable_place(const struct conf_reader *r, const struct conf_node *node, size_t i, size_t n)
 {
     const char *p = r->input->text.p + node->place.at, *end = p + node->place.n;
@@ -735,7 +735,7 @@ static void not_chosen(struct conf_reader *r, const struct semel_setting_spec *s
                           r->path, names);
 }
 
-/* Which choice a key tells; choices' end: none. */
+/* The choice that a key selects; choices' end: none. */
 static size_t choice_of(const struct semel_setting_spec *s, struct semel_str key)
 {
     size_t i = 0;
@@ -764,7 +764,7 @@ static char *choose_handler(size_t chosen, struct semel_do *at)
 
 static void choose(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node, void *at)
 {
-    const struct conf_node *teller = NULL;
+    const struct conf_node *kind = NULL;
     size_t chosen = 0;
     bool ok = true;
     if (node->shape != CONF_MAPPING || node->first == NULL) {
@@ -773,20 +773,20 @@ static void choose(struct conf_reader *r, const struct semel_setting_spec *s, st
     }
     for (const struct conf_node *child = node->first; child != NULL; child = child->next) {
         size_t i = choice_of(s, child->key);
-        if (semel__conf_choice(s, i) == NULL || (teller != NULL && i == chosen))
+        if (semel__conf_choice(s, i) == NULL || (kind != NULL && i == chosen))
             continue;
-        if (teller != NULL) {
+        if (kind != NULL) {
             semel__conf_wrong(r, child->key_place, "%s is of two kinds, %s and %s; one of them is right", r->path,
                               semel__conf_choice(s, chosen)->name, semel__conf_choice(s, i)->name);
             ok = false;
         } else {
-            teller = child;
+            kind = child;
             chosen = i;
         }
     }
-    if (teller == NULL)
+    if (kind == NULL)
         not_chosen(r, s, node);
-    if (teller == NULL || !ok)
+    if (kind == NULL || !ok)
         return;
     char *options = s->kind == SEMEL_SETTING_SOURCE ? choose_source(r, chosen, at) : choose_handler(chosen, at);
     if (options != NULL)

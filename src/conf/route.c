@@ -164,7 +164,7 @@ static struct conf_said *said_as(struct conf_reader *r, struct semel_str member)
 }
 
 /* "retry.max is 0; it must be a whole number, 1 to 1000". The one to blame is bad afterwards. */
-static bool tell(struct conf_reader *r, const struct conf_node *route, const struct semel_setting_fault *fault)
+static bool report(struct conf_reader *r, const struct conf_node *route, const struct semel_setting_fault *fault)
 {
     char right[RIGHT], is[96];
     struct conf_said *own = fault->member != NULL ? said_as(r, semel__str(fault->member)) : NULL;
@@ -212,7 +212,7 @@ void semel__conf_policy(struct conf_reader *r, struct semel_route *route, const 
                              : semel__policy_try(SEMEL_STR("route"), semel__buf_str(&json), &route->policy, &fault);
         r->failed |= status != SEMEL_OK && status != SEMEL_INVALID;
         if (status == SEMEL_INVALID)
-            more = tell(r, node, &fault);
+            more = report(r, node, &fault);
         if (status == SEMEL_OK)
             r->failed |= !semel__arena_copy(&r->owned->arena, semel__buf_str(&json), &route->settings);
         semel__buf_done(&json);
@@ -548,21 +548,21 @@ static bool sources_meet(const struct semel_source *a, const struct semel_source
 }
 
 /* Where a route listens. One for `pull` has its four calls below the path, and nothing at the path itself. */
-struct door {
+struct endpoint {
     const char *below;
     const struct semel_setting_server *server;
     struct semel_str path;
     bool pull;
 };
 
-static size_t doors_of(const struct semel_route *route, struct door out[2])
+static size_t endpoints_of(const struct semel_route *route, struct endpoint out[2])
 {
     const struct semel_listen_options *listen = semel__route_listens(route);
     size_t n = 0;
     if (listen != NULL)
-        out[n++] = (struct door){"from.listen", &listen->server, listen->path, false};
+        out[n++] = (struct endpoint){"from.listen", &listen->server, listen->path, false};
     if (route->handler.kind == SEMEL_DO_PULL)
-        out[n++] = (struct door){"do.pull", &route->handler.u.pull.server, route->handler.u.pull.path, true};
+        out[n++] = (struct endpoint){"do.pull", &route->handler.u.pull.server, route->handler.u.pull.path, true};
     return n;
 }
 
@@ -592,11 +592,11 @@ static bool same_server(const struct semel_setting_server *a, const struct semel
 }
 
 /* Is `path` that of a call of this one? */
-static bool is_call(const struct door *door, struct semel_str path)
+static bool is_call(const struct endpoint *endpoint, struct semel_str path)
 {
     static const char *const calls[] = {"/take", "/renew", "/settle", "/release"};
-    size_t n = door->path.n;
-    if (!door->pull || path.n <= n || memcmp(path.p, door->path.p, n) != 0)
+    size_t n = endpoint->path.n;
+    if (!endpoint->pull || path.n <= n || memcmp(path.p, endpoint->path.p, n) != 0)
         return false;
     for (size_t i = 0; i < CONF_COUNT(calls); i++)
         if (semel__str_eqz((struct semel_str){path.p + n, path.n - n}, calls[i]))
@@ -604,7 +604,8 @@ static bool is_call(const struct door *door, struct semel_str path)
     return false;
 }
 
-static void compare_doors(const struct look *l, const struct door *a, const struct door *b, const char *other)
+static void compare_endpoints(const struct look *l, const struct endpoint *a, const struct endpoint *b,
+                              const char *other)
 {
     if (!same_address(a->server, b->server))
         return;
@@ -624,16 +625,16 @@ static void compare_doors(const struct look *l, const struct door *a, const stru
 /* What comes in and what is pulled, of one route. */
 static void compare_own(const struct look *l)
 {
-    struct door ours[2];
-    if (doors_of(l->route, ours) == 2)
-        compare_doors(l, &ours[1], &ours[0], l->r->path);
+    struct endpoint ours[2];
+    if (endpoints_of(l->route, ours) == 2)
+        compare_endpoints(l, &ours[1], &ours[0], l->r->path);
 }
 
 static void compare(const struct look *l, const struct semel_route *before)
 {
-    struct door ours[2], theirs[2];
+    struct endpoint ours[2], theirs[2];
     char other[128];
-    size_t n = doors_of(l->route, ours), m = doors_of(before, theirs);
+    size_t n = endpoints_of(l->route, ours), m = endpoints_of(before, theirs);
     int length = snprintf(other, sizeof(other), "routes.");
     semel__str_show(other + length, sizeof(other) - (size_t)length, before->name);
     if (sources_meet(&l->route->from, &before->from))
@@ -641,23 +642,23 @@ static void compare(const struct look *l, const struct semel_route *before)
               l->r->path, other, l->route->from.kind->apart);
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < m; k++)
-            compare_doors(l, &ours[i], &theirs[k], other);
+            compare_endpoints(l, &ours[i], &theirs[k], other);
 }
 
 static void check_admin(struct conf_reader *r, const struct semel_route *route)
 {
     const struct semel_conf_admin *admin = &r->owned->conf.admin;
-    struct door doors[2];
+    struct endpoint endpoints[2];
     char name[101];
-    size_t n = admin->on ? doors_of(route, doors) : 0;
+    size_t n = admin->on ? endpoints_of(route, endpoints) : 0;
     semel__str_show(name, sizeof(name), route->name);
     size_t i = 0;
-    while (i < n && !same_address(doors[i].server, &admin->server))
+    while (i < n && !same_address(endpoints[i].server, &admin->server))
         i++;
     if (i < n)
         semel__conf_wrong_at(r, semel__conf_place(r, semel__conf_find(r->tree, "admin.listen")), "admin.listen",
                              "admin.listen is the address of routes.%s.%s; give it one of its own", name,
-                             doors[i].below);
+                             endpoints[i].below);
 }
 
 static void check_store(const struct look *top)

@@ -133,10 +133,10 @@ static void fill_row(struct work *work, const struct item *item, struct semel_ro
 {
     const struct semel__msg *msg = item->msg;
     const struct semel_policy *policy = work->inbox->policy;
-    struct semel_live before = {.due_us = SEMEL_NONE,
-                                .processed_us = SEMEL_NONE,
-                                .lease_until_us = SEMEL_NONE,
-                                .lease_token = SEMEL_NONE};
+    struct semel_progress before = {.due_us = SEMEL_NONE,
+                                    .processed_us = SEMEL_NONE,
+                                    .lease_until_us = SEMEL_NONE,
+                                    .lease_token = SEMEL_NONE};
     *row = (struct semel_row){
         .source = msg->source,
         .id = msg->id,
@@ -153,13 +153,14 @@ static void fill_row(struct work *work, const struct item *item, struct semel_ro
         .traceparent = msg->traceparent,
     };
     if (!work_claims(work)) {
-        semel__live_complete(&before, work->now_us, &row->live);
+        semel__progress_complete(&before, work->now_us, &row->progress);
     } else {
         int64_t token = semel__work_token(work, NULL), given_us = semel__token_us(token);
-        semel__live_claim(policy, &before, work->inbox->owner, work_alone(work), token, work->now_us, &row->live);
+        semel__progress_claim(policy, &before, work->inbox->owner, work_alone(work), token, work->now_us,
+                              &row->progress);
         row->updated_us = given_us > work->now_us ? given_us : work->now_us;
     }
-    row->kept = semel__payload_stays(policy, row->live.state) && semel__str_given(msg->payload);
+    row->kept = semel__payload_stays(policy, row->progress.state) && semel__str_given(msg->payload);
 }
 
 /* What a message says of its age counts by the clock of the store. */
@@ -336,12 +337,12 @@ static void count_wishes(const struct work *work, const struct item *item)
 /* After an unknown commit: is the row that is there the claim of our own first try? Then it runs under that lease. */
 static void adopt(const struct work *work, struct item *item)
 {
-    if (item->adopt_until_us == SEMEL_NONE || item->row == NULL || item->row->live.state != SEMEL_STATE_PROCESSING)
+    if (item->adopt_until_us == SEMEL_NONE || item->row == NULL || item->row->progress.state != SEMEL_STATE_PROCESSING)
         return;
-    if (item->row->live.lease_until_us != item->adopt_until_us ||
-        !semel__str_eq(item->row->live.lease_owner, work->inbox->owner))
+    if (item->row->progress.lease_until_us != item->adopt_until_us ||
+        !semel__str_eq(item->row->progress.lease_owner, work->inbox->owner))
         return;
-    int attempts = item->row->live.attempts;
+    int attempts = item->row->progress.attempts;
     item->verdict = (struct semel__verdict){.act = SEMEL_RUN,
                                             .why = attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW,
                                             .attempt = attempts,
@@ -353,7 +354,7 @@ static void adopt(const struct work *work, struct item *item)
 static void defer(const struct work *work, struct item *item)
 {
     const bool together = !work_alone(work) && work->mode != WORK_STORE;
-    if (!together || item->forced || item->row == NULL || item->verdict.act != SEMEL_RUN || !item->row->live.alone)
+    if (!together || item->forced || item->row == NULL || item->verdict.act != SEMEL_RUN || !item->row->progress.alone)
         return;
     item->deferred = true;
     item->verdict = (struct semel__verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
@@ -372,7 +373,7 @@ static bool key_changed(const struct work *work, const struct item *item)
 {
     const struct semel_policy *policy = work->inbox->policy;
     const struct semel_row *row = item->row;
-    if (row == NULL || (row->live.state != SEMEL_STATE_FAILED && row->live.state != SEMEL_STATE_WAITING))
+    if (row == NULL || (row->progress.state != SEMEL_STATE_FAILED && row->progress.state != SEMEL_STATE_WAITING))
         return false;
     if (semel__item_wishes_more(item))
         return true;
@@ -441,8 +442,9 @@ static semel_status judge(struct work *work, struct item *item, struct semel_err
         return status;
     if (key_changed(work, item) && item->verdict.why != SEMEL_WHY_CONFLICT)
         item->verdict = (struct semel__verdict){.act = item->row->kept || adopts(work, item) ? SEMEL_ACK : SEMEL_LATER,
-                                                .why = item->row->live.state == SEMEL_STATE_WAITING ? SEMEL_WHY_BLOCKED
-                                                                                                    : SEMEL_WHY_BACKOFF,
+                                                .why = item->row->progress.state == SEMEL_STATE_WAITING
+                                                           ? SEMEL_WHY_BLOCKED
+                                                           : SEMEL_WHY_BACKOFF,
                                                 .due_us = SEMEL_NONE};
     if (damaged) {
         item->verdict.changes = admit->inserted; /* the row goes, and the message stays with its source */
@@ -493,25 +495,25 @@ static struct semel_str reason(const struct item *item)
 static void plan(struct work *work, struct item *item)
 {
     const struct semel__verdict *v = &item->verdict;
-    const struct semel_live *before = item->row != NULL ? &item->row->live : &item->admit->row.live;
-    struct semel_live unborn = item->admit->row.live;
+    const struct semel_progress *before = item->row != NULL ? &item->row->progress : &item->admit->row.progress;
+    struct semel_progress unborn = item->admit->row.progress;
     item->changed = item->removed = item->ended = item->fenced = item->adopted = false;
-    item->live = *before;
+    item->progress = *before;
     if (v->act == SEMEL_RUN) {
-        if (item->row == NULL || item->row->live.state == SEMEL_STATE_PROCESSING)
+        if (item->row == NULL || item->row->progress.state == SEMEL_STATE_PROCESSING)
             return; /* inserted so, or adopted */
         if (work_claims(work))
-            semel__live_claim(work->inbox->policy, before, work->inbox->owner, work_alone(work),
-                              semel__work_token(work, item->row), work->now_us, &item->live);
+            semel__progress_claim(work->inbox->policy, before, work->inbox->owner, work_alone(work),
+                                  semel__work_token(work, item->row), work->now_us, &item->progress);
         else
-            semel__live_complete(before, work->now_us, &item->live);
+            semel__progress_complete(before, work->now_us, &item->progress);
         item->changed = true;
     } else if (v->changes && v->becomes == SEMEL_STATE_ABSENT) {
         item->removed = true;
     } else if (v->changes) {
         unborn.attempts = 0; /* it was inserted as if it would run */
         unborn.alone = false;
-        semel__live_verdict(v, item->row != NULL ? before : &unborn, reason(item), work->now_us, &item->live);
+        semel__progress_verdict(v, item->row != NULL ? before : &unborn, reason(item), work->now_us, &item->progress);
         item->changed = true;
     } else {
         item->changed = item->adopted = adopts(work, item);
@@ -558,13 +560,13 @@ static int cmp_id(const void *va, const void *vb)
 
 static bool still_ours(const struct item *item, const struct semel_fetched *found)
 {
-    if (!found->present || found->damaged || found->row.live.state != SEMEL_STATE_PROCESSING)
+    if (!found->present || found->damaged || found->row.progress.state != SEMEL_STATE_PROCESSING)
         return false;
 #ifdef SEMEL_MUTANT_NO_TOKEN
     (void)item;
     return true;
 #else
-    return found->row.live.lease_token == item->lease->live.lease_token;
+    return found->row.progress.lease_token == item->lease->progress.lease_token;
 #endif
 }
 
@@ -586,11 +588,11 @@ static void judge_found(const struct work *work, struct item *item, struct semel
                                             .why = SEMEL_WHY_BUSY,
                                             .due_us = SEMEL_NONE};
     if (item->row != NULL)
-        item->live = item->row->live;
+        item->progress = item->row->progress;
     if (!ours)
         return;
-    item->verdict.why = item->live.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW;
-    item->verdict.attempt = item->live.attempts;
+    item->verdict.why = item->progress.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW;
+    item->verdict.attempt = item->progress.attempts;
 }
 
 /* A leased item runs only as the first of its key, or right behind the ones of its key that run in the same
@@ -610,7 +612,7 @@ static void keep_order(struct work *work)
         if (first || item->fenced)
             continue;
         item->verdict = (struct semel__verdict){.act = SEMEL_ACK, .why = SEMEL_WHY_BLOCKED, .due_us = SEMEL_NONE};
-        semel__live_release(&item->row->live, work->now_us, &item->live);
+        semel__progress_release(&item->row->progress, work->now_us, &item->progress);
         item->changed = true;
     }
 }
@@ -663,11 +665,11 @@ static bool fresh(const struct item *item)
 static enum semel_payload payload_action(const struct work *work, const struct item *item)
 {
     bool stored = fresh(item) ? item->admit->row.kept : item->row->kept;
-    bool held = item->live.state == SEMEL_STATE_DEAD || item->live.state == SEMEL_STATE_QUARANTINED;
-    bool stays = semel__payload_stays(work->inbox->policy, item->live.state) ||
+    bool held = item->progress.state == SEMEL_STATE_DEAD || item->progress.state == SEMEL_STATE_QUARANTINED;
+    bool stays = semel__payload_stays(work->inbox->policy, item->progress.state) ||
                  (held &&
                   semel__msg_large(work->inbox->policy, item->msg)); /* else nobody has it: it is acknowledged */
-    if (stored && !stays && semel__state_final(item->live.state))
+    if (stored && !stays && semel__state_final(item->progress.state))
         return SEMEL_PAYLOAD_CLEAR; /* not before, whatever the route has come to say of payloads */
     return !stored && stays && semel__str_given(item->msg->payload) ? SEMEL_PAYLOAD_PUT : SEMEL_PAYLOAD_AS_IS;
 }
@@ -677,7 +679,7 @@ static int64_t updated_us(const struct work *work, const struct item *item)
 {
     int64_t before = fresh(item) ? item->admit->row.updated_us : item->row->updated_us;
     int64_t now = work->now_us >= before ? work->now_us : semel__time_add(before, 1);
-    int64_t given = item->live.lease_token != SEMEL_NONE ? semel__token_us(item->live.lease_token) : now;
+    int64_t given = item->progress.lease_token != SEMEL_NONE ? semel__token_us(item->progress.lease_token) : now;
     return given > now ? given : now;
 }
 
@@ -685,7 +687,7 @@ static int64_t updated_us(const struct work *work, const struct item *item)
  * have had one where a call may be repeated by its key, and is then not asked about: they stay. */
 static bool frees_business(const struct work *work, const struct item *item)
 {
-    const enum semel_state state = item->live.state;
+    const enum semel_state state = item->progress.state;
     if ((state != SEMEL_STATE_STALE && state != SEMEL_STATE_PREVENTED) || item->row == NULL)
         return state == SEMEL_STATE_REJECTED;
     return work->inbox->policy->effect != SEMEL_EFFECT_KEYED;
@@ -695,9 +697,9 @@ static bool frees_business(const struct work *work, const struct item *item)
  * an earlier attempt may have had one where a call may be repeated by its key: they stay. */
 static bool returns_business(const struct work *work, const struct item *item)
 {
-    return item->changed && item->row != NULL && item->live.state == SEMEL_STATE_WAITING &&
-           item->row->live.state != SEMEL_STATE_WAITING &&
-           (work->inbox->policy->effect != SEMEL_EFFECT_KEYED || item->live.attempts == 0);
+    return item->changed && item->row != NULL && item->progress.state == SEMEL_STATE_WAITING &&
+           item->row->progress.state != SEMEL_STATE_WAITING &&
+           (work->inbox->policy->effect != SEMEL_EFFECT_KEYED || item->progress.attempts == 0);
 }
 
 static void fill_change(const struct work *work, const struct item *item, struct semel_change *change)
@@ -705,10 +707,10 @@ static void fill_change(const struct work *work, const struct item *item, struct
     *change = (struct semel_change){
         .source = item->msg->source,
         .id = item->msg->id,
-        .from = fresh(item) ? item->admit->row.live.state : item->row->live.state,
+        .from = fresh(item) ? item->admit->row.progress.state : item->row->progress.state,
         .fresh = fresh(item),
-        .token = item->lease != NULL ? item->lease->live.lease_token : SEMEL_NONE,
-        .live = item->live,
+        .token = item->lease != NULL ? item->lease->progress.lease_token : SEMEL_NONE,
+        .progress = item->progress,
         .updated_us = updated_us(work, item),
         .remove = item->removed,
         .payload = item->removed ? SEMEL_PAYLOAD_AS_IS : payload_action(work, item),
@@ -732,7 +734,7 @@ static bool settle_key(const struct work *work, const struct item *item, struct 
     if (!key->by_version || !(item->changed || fresh(item)))
         return true;
     return semel__version_move(work->inbox->policy, key, item->msg->version,
-                               item->removed ? SEMEL_STATE_ABSENT : item->live.state, fresh(item),
+                               item->removed ? SEMEL_STATE_ABSENT : item->progress.state, fresh(item),
                                &work->inbox->scratch);
 }
 
@@ -744,7 +746,7 @@ static bool open_(enum semel_state state)
 /* A later version had its turn before the first of the key, and had no effect: the first may have waited for that. */
 static bool made_way(const struct item *item)
 {
-    return item->changed && item->row != NULL && open_(item->row->live.state) && !open_(item->live.state) &&
+    return item->changed && item->row != NULL && open_(item->row->progress.state) && !open_(item->progress.state) &&
            item->key->head_arrival != item->row->arrival;
 }
 
@@ -752,7 +754,7 @@ static bool made_way(const struct item *item)
 static bool opens(const struct item *item)
 {
     return item->changed && item->row != NULL && item->key->by_version &&
-           open_(item->row->live.state) != open_(item->live.state);
+           open_(item->row->progress.state) != open_(item->progress.state);
 }
 
 static semel_status add_key_change(const struct work *work, const struct item *item, struct semel_key_change *keys,
@@ -763,8 +765,8 @@ static semel_status add_key_change(const struct work *work, const struct item *i
     struct semel_key *key = &work->found[item->key - work->keys], before = *key;
     if (!settle_key(work, item, key))
         return semel__fail_memory(err);
-    bool was = item->row != NULL && !fresh(item) && semel__live_in_order(&item->row->live);
-    bool is = (item->changed || fresh(item)) ? !item->removed && semel__live_in_order(&item->live) : was;
+    bool was = item->row != NULL && !fresh(item) && semel__progress_in_order(&item->row->progress);
+    bool is = (item->changed || fresh(item)) ? !item->removed && semel__progress_in_order(&item->progress) : was;
     bool advance = key->last_version != before.last_version;
     bool skips = key->skipped != before.skipped || key->n_skipped != before.n_skipped;
     bool wake = (was && !is) || (advance && item->had_head) || made_way(item);
@@ -792,7 +794,7 @@ static size_t list_drops(const struct work *work, struct semel_business *drop)
     size_t n = 0;
     for (size_t i = 0; i < work->batch.n_business; i++) {
         const struct item *holder = work->holders[i];
-        bool resolved = holder->changed && holder->live.state == SEMEL_STATE_COMPLETED;
+        bool resolved = holder->changed && holder->progress.state == SEMEL_STATE_COMPLETED;
         if (work->batch.business[i].inserted && holder->verdict.act != SEMEL_RUN && !resolved)
             drop[n++] = work->batch.business[i];
     }
@@ -803,12 +805,12 @@ static size_t list_drops(const struct work *work, struct semel_business *drop)
  * start. Not from one that names other keys than its row wishes for already: a message has few. */
 static bool keeps_wishes(const struct item *item)
 {
-    if (item->admit == NULL || item->verdict.act == SEMEL_RUN || semel__state_final(item->live.state))
+    if (item->admit == NULL || item->verdict.act == SEMEL_RUN || semel__state_final(item->progress.state))
         return false;
     if (item->row == NULL)
         return fresh(item) && item->changed;
-    return item->live.state != SEMEL_STATE_PROCESSING && item->verdict.why != SEMEL_WHY_CONFLICT && !item->deferred &&
-           !semel__item_wishes_more(item);
+    return item->progress.state != SEMEL_STATE_PROCESSING && item->verdict.why != SEMEL_WHY_CONFLICT &&
+           !item->deferred && !semel__item_wishes_more(item);
 }
 
 /* Its own and those that it wishes for already are not repeated. What is not fit to run was not asked for here. */
@@ -826,7 +828,7 @@ static bool is_new_wish(const struct work *work, const struct item *item, struct
 static bool loses_wishes(const struct item *item)
 {
     return !fresh(item) && item->row != NULL && item->row->n_wants > 0 && item->changed &&
-           (item->verdict.act == SEMEL_RUN || semel__state_final(item->live.state));
+           (item->verdict.act == SEMEL_RUN || semel__state_final(item->progress.state));
 }
 
 static semel_status list_wishes(struct work *work, struct semel_settle_batch *batch, struct semel_error *err)
@@ -865,7 +867,7 @@ static semel_status list_holds(struct work *work, struct semel_settle_batch *bat
         if (!item->changed || item->removed || frees_business(work, item) || returns_business(work, item))
             continue;
         holds[batch->n_holds++] = (struct semel_hold){item->msg->source, item->msg->id,
-                                                      semel__state_final(item->live.state)
+                                                      semel__state_final(item->progress.state)
                                                           ? semel__time_add(work->now_us, keep_us)
                                                           : SEMEL_NONE};
     }
@@ -916,7 +918,7 @@ static void list_notes(const struct work *work, struct semel_note *notes, size_t
     for (size_t i = 0; i < work->n; i++) {
         const struct item *item = work->items[i];
         if (item->fenced && item->row != NULL && item->ending.text.p != NULL)
-            notes[(*n)++] = (struct semel_note){item->msg->source, item->msg->id, item->lease->live.attempts,
+            notes[(*n)++] = (struct semel_note){item->msg->source, item->msg->id, item->lease->progress.attempts,
                                                 SEMEL_CLASS_LEASE, item->ending.text};
     }
 }

@@ -10,7 +10,7 @@ static void lock(const struct semel_route_breaker *breaker)
         breaker->lock(breaker->ctx);
 }
 
-/* What has changed is told before anybody else may change it. */
+/* Reports a change before anybody else can make the next one. */
 static void unlock(struct semel_route_breaker *breaker, enum semel_breaker_state before)
 {
     if (breaker->now.state != SEMEL_BREAKER_PROBING)

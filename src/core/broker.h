@@ -8,14 +8,14 @@
  * Rules for all functions
  *  - A handle belongs to one thread. poll blocks for at most wait_ms, publish for timeout_ms, the others for the
  *    handle's time-outs.
- *  - A tag names one delivery to this handle in its present epoch (connection, assignment). After a
- *    reconnect or a lost assignment old tags are fenced: answer does nothing about them and returns FENCED.
+ *  - A tag names one delivery to this handle in its present epoch (connection, assignment). After a reconnect or a
+ *    lost assignment old tags are fenced: answer ignores them and returns FENCED.
  *  - OK from answer means "handed to the broker", not "arrived": an acknowledgement may be lost, and the
  *    message then comes again.
  *  - A delivery that is given back (LATER) will come again, not before delay_ms where the broker can wait, and in the
  *    source's order where it has one (then everything after it in its partition comes again as well).
- *  - Statuses: RETRY (the world; try again), FENCED, CLOSED (reopen; everything unacknowledged will come
- *    again), INVALID (settings).
+ *  - Statuses: RETRY (a failure of the environment; try again), FENCED, CLOSED (reopen; everything unacknowledged
+ *    will come again), INVALID (settings).
  */
 #ifndef SEMEL_CORE_BROKER_H
 #define SEMEL_CORE_BROKER_H
@@ -30,8 +30,8 @@ struct semel_settled; /* core/inbox.h */
 /* The answer to one delivery. */
 struct semel_reply {
     uint64_t tag;
-    const struct semel_settled *settled; /* what came of it: act, why, state, cls, outcome; NULL: given back unread */
-    int delay_ms;                        /* of one that is given back */
+    const struct semel_settled *settled; /* the result: act, why, state, cls, outcome; NULL: given back unread */
+    int delay_ms;                        /* when it is given back */
 };
 
 struct semel_delivery {
@@ -44,17 +44,17 @@ struct semel_delivery {
     const struct semel_pair *properties;
     size_t n_properties;
     int delivery; /* 1: the first, more: again, 0: cannot tell */
-    /* What the order of the source rests on: deliveries of one lane (a partition, a message group) come in order, those
-     * of two lanes do not. Equal numbers for equal lanes, for as long as the handle is open; any number will do. */
+    /* Deliveries of one lane (a partition, a message group) come in order, those of two lanes do not. Equal lanes have
+     * equal numbers as long as the handle is open; any number will do. */
     uint64_t lane;
-    /* Where the source numbers what it has: the partition and the place in it, ascending with gaps. */
+    /* Where the source numbers its deliveries: the partition and the offset in it, ascending with gaps. */
     int32_t partition;
     int64_t offset;
-    /* Not 0: the position is kept in the store, and the partition was taken under this epoch (positions.h). */
+    /* Not 0: the store keeps the position, and the partition was taken under this epoch (positions.h). */
     int64_t epoch;
 };
 
-/* What leaves: to a destination, under a partition key, with its id among the headers. */
+/* A message to send: to a destination, under a partition key, with its id among the headers. */
 struct semel_publish {
     struct semel_str destination, key, id, payload;
     const struct semel_pair *headers;
@@ -64,29 +64,29 @@ struct semel_publish {
 
 #define SEMEL_BROKER_SOURCE 1u
 #define SEMEL_BROKER_SINK 2u
-#define SEMEL_BROKER_ORDERED 4u /* deliveries of one partition come in order, also of those that were given back */
+#define SEMEL_BROKER_ORDERED 4u /* deliveries of one partition come in order, also after some were given back */
 
 struct semel_broker_ops {
     const char *name;
     unsigned capabilities;
-    void (*close)(struct semel_broker *broker); /* all but its own memory; what was not acknowledged will come again */
+    void (*close)(struct semel_broker *broker); /* frees all but its own memory; unacknowledged deliveries come again */
     semel_status (*reopen)(struct semel_broker *broker, struct semel_error *err);
-    /* At most `max` deliveries, their bytes in the arena; 0 of them is OK. max is 0: only what keeps the connection,
-     * the membership and what was delivered alive. */
+    /* At most `max` deliveries, their bytes in the arena; 0 of them is OK. max is 0: only keeps the connection, the
+     * membership and unanswered deliveries alive. */
     semel_status (*poll)(struct semel_broker *broker, size_t max, int wait_ms, struct semel_arena *arena,
                          struct semel_delivery **ret_deliveries, size_t *ret_n, struct semel_error *err);
-    /* After the commit: acknowledges those that are to be (semel__reply_acks), then gives back the others, in the order
-     * of the array. FENCED: some tags name deliveries that are no longer ours; the rest was applied. Any other status
-     * but OK: reopen, and everything unacknowledged comes again. */
+    /* After the commit: acknowledges deliveries (semel__reply_acks), then gives back the others, in the order of the
+     * array. FENCED: some tags name deliveries that are no longer ours; the rest was applied. Any other status but
+     * OK: reopen, and everything unacknowledged comes again. */
     semel_status (*answer)(struct semel_broker *broker, const struct semel_reply *replies, size_t n,
                            struct semel_error *err);
-    /* NULL, or: a poll that waits, or else the next one, returns soon. From any thread. */
+    /* NULL, or: makes the poll that waits, or else the next one, return soon. Any thread. */
     void (*wake)(struct semel_broker *broker);
-    /* NULL, or: a descriptor that is readable while poll would deliver; not to be read from. */
+    /* NULL, or: a descriptor that is readable while poll would deliver; do not read from it. */
     int (*fd)(struct semel_broker *broker);
-    /* Each item has its own status, RETRY when the driver is called; the call's status is OK when each of them is
-     * right. When timeout_ms, which is more than 0, is over, nothing more is handed to the network and the call
-     * returns: what was not handed over stays RETRY, what has no answer is UNKNOWN. */
+    /* Each item gets its own status, and has RETRY when the driver is called; the call returns OK when every status is
+     * right. After timeout_ms, which is more than 0, the driver hands nothing more to the network and returns: items
+     * not handed over stay RETRY, those without an answer are UNKNOWN. */
     semel_status (*publish)(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
                             struct semel_error *err);
 };
@@ -95,7 +95,7 @@ struct semel_broker {
     const struct semel_broker_ops *ops;
 };
 
-/* Each driver has its own way to be opened. The handle is freed here. */
+/* Every driver has its own open function. Frees the handle. */
 void semel_broker_close(struct semel_broker *broker);
 semel_status semel_broker_reopen(struct semel_broker *broker, struct semel_error *err);
 semel_status semel_broker_poll(struct semel_broker *broker, size_t max, int wait_ms, struct semel_arena *arena,
@@ -103,18 +103,18 @@ semel_status semel_broker_poll(struct semel_broker *broker, size_t max, int wait
 semel_status semel_broker_answer(struct semel_broker *broker, const struct semel_reply *replies, size_t n,
                                  struct semel_error *err);
 void semel_broker_wake(struct semel_broker *broker);
-int semel_broker_fd(struct semel_broker *broker); /* -1: it has none */
+int semel_broker_fd(struct semel_broker *broker); /* -1: the driver has none */
 semel_status semel_broker_publish(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
                                   struct semel_error *err);
 
-/* For drivers. Does the reply acknowledge its delivery? If not, it gives it back. */
+/* For drivers. Does the reply acknowledge its delivery? If not, it gives the delivery back. */
 bool semel__reply_acks(const struct semel_reply *reply);
-/* The pairs and their texts, copied into the arena; false: no room. */
+/* Copies the pairs and their texts into the arena; false: no room. */
 bool semel__broker_copy_pairs(struct semel_arena *arena, const struct semel_pair *pairs, size_t n,
                               const struct semel_pair **ret);
-/* Is the id of the item among its headers, or is there none? If not, the sink adds a header `id`. */
+/* Is the id of the item among its headers, or has it none? If not, the sink adds a header `id`. */
 bool semel__publish_has_id(const struct semel_publish *item);
-/* FENCED, with words, when some of n were; else OK. */
+/* FENCED, with text, when n_fenced of n were fenced; else OK. */
 semel_status semel__broker_fenced(const char *driver, size_t n_fenced, size_t n, struct semel_error *err);
 
 #endif

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * command.c: what an operator or a reconcile says of one row: run it again, skip it, it is done (I16, E2).
+ * command.c: commands of operators and reconciles for one row: retry, discard, resolve (I16, E2).
  *
- * semel__command_judge has the rules: pure, and the same for a command, its dry run and an explanation. The row that
- * the caller read names the order key, which has to be locked before the row; so the row is read once more, under lock.
+ * semel__command_judge has the rules: pure, and the same for a command, its dry run and an explanation. The order key
+ * comes from the row that the caller read, and must be locked before the row; so the row is read again, under lock.
  *
- * Invariants: the row keeps its id and its policy (P41); it is one row and a status, never a take and a put (P42); the
- * change and its audit line are one transaction; of two who say the same at the same time one is told that he was late.
+ * Invariants: the row keeps its id and its policy (P41); a command changes the status of one row, and never takes a
+ * message out to put it back (P42); the change and its audit line are one transaction; of two equal commands at the
+ * same time, the second is refused because it came too late.
  */
 #include "base/error.h"
 #include "base/point.h"
@@ -34,21 +35,22 @@ const char *semel__command_name(enum semel_command_kind kind)
 
 /* ---- the rules, pure ----------------------------------------------------------------------------- */
 
-static enum semel_judgement judge_status(const struct semel_live *live, enum semel_command_kind kind, bool force)
+static enum semel_judgement judge_status(const struct semel_progress *progress, enum semel_command_kind kind,
+                                         bool force)
 {
     bool retry = kind == SEMEL_COMMAND_RETRY, may = true;
-    switch (live->state) {
+    switch (progress->state) {
     case SEMEL_STATE_DEAD:
     case SEMEL_STATE_QUARANTINED:
     case SEMEL_STATE_UNKNOWN:
         break;
     case SEMEL_STATE_FAILED:
-        if (retry && live->attempts == live->attempts_before)
+        if (retry && progress->attempts == progress->attempts_before)
             return SEMEL_JUDGED_ALREADY_DUE; /* it has not run since it was retried: another operator was faster */
-        may = kind != SEMEL_COMMAND_RESOLVE; /* its attempts had no effect: there is nothing to call done */
+        may = kind != SEMEL_COMMAND_RESOLVE; /* its attempts had no effect: there is nothing to resolve */
         break;
     case SEMEL_STATE_WAITING: /* a discard is the only way past a version that will never come */
-        may = kind == SEMEL_COMMAND_DISCARD || (retry && force && live->error_class == SEMEL_CLASS_GAP);
+        may = kind == SEMEL_COMMAND_DISCARD || (retry && force && progress->error_class == SEMEL_CLASS_GAP);
         break;
     case SEMEL_STATE_ABSENT:
     case SEMEL_STATE_PROCESSING:
@@ -70,8 +72,8 @@ bool semel__row_too_old(const struct semel_policy *policy, const struct semel_ro
 
 bool semel__row_never_fit(const struct semel_row *row)
 {
-    return row->live.error_class == SEMEL_CLASS_NO_ID ||
-           (row->live.error_class == SEMEL_CLASS_PERMANENT && row->live.attempts == 0);
+    return row->progress.error_class == SEMEL_CLASS_NO_ID ||
+           (row->progress.error_class == SEMEL_CLASS_PERMANENT && row->progress.attempts == 0);
 }
 
 static enum semel_judgement judge_retry(const struct semel_policy *policy, const struct semel_row *row, int64_t now_us,
@@ -84,18 +86,18 @@ static enum semel_judgement judge_retry(const struct semel_policy *policy, const
     return !force && semel__row_too_old(policy, row, now_us) ? SEMEL_JUDGED_TOO_OLD : SEMEL_JUDGED_ALLOWED;
 }
 
-/* What is resolved has had its effect: the earlier versions are stale then, but not while one of them is at its
+/* A resolved message has had its effect: the earlier versions are stale then, but not while one of them may have its
  * effect. An unknown one may have had it already. */
 static enum semel_judgement judge_resolve(const struct semel_row *row, const struct semel_key *key)
 {
     if (key == NULL || !key->by_version || !key->open || row->version == SEMEL_NONE ||
-        key->head_arrival == SEMEL_NONE || row->live.state == SEMEL_STATE_UNKNOWN ||
+        key->head_arrival == SEMEL_NONE || row->progress.state == SEMEL_STATE_UNKNOWN ||
         key->head_arrival == row->arrival || key->head_version >= row->version)
         return SEMEL_JUDGED_ALLOWED;
     return SEMEL_JUDGED_EARLIER_VERSION;
 }
 
-/* A version that is discarded ahead of a gap has to be remembered until the gap closes. */
+/* The key must remember a version that is discarded ahead of a gap until the gap closes. */
 static enum semel_judgement judge_discard(const struct semel_policy *policy, const struct semel_row *row,
                                           const struct semel_key *key)
 {
@@ -107,7 +109,7 @@ enum semel_judgement semel__command_judge(const struct semel_policy *policy, con
                                           const struct semel_key *key, int64_t now_us, enum semel_command_kind kind,
                                           bool force)
 {
-    enum semel_judgement judged = judge_status(&row->live, kind, force);
+    enum semel_judgement judged = judge_status(&row->progress, kind, force);
     if (judged != SEMEL_JUDGED_ALLOWED)
         return judged;
     switch (kind) {
@@ -126,7 +128,7 @@ bool semel__judgement_refuses(enum semel_judgement judged)
     return judged >= SEMEL_JUDGED_NOT_KEPT;
 }
 
-/* ---- the same in words --------------------------------------------------------------------------- */
+/* ---- the refusals as text ------------------------------------------------------------------------ */
 
 static semel_status refuse_versions(enum semel_judgement judged, const struct semel_policy *policy,
                                     const struct semel_key *key, struct semel_error *err)
@@ -188,7 +190,7 @@ static semel_status check_command(const struct semel_command *command, struct se
 {
     if (command->reason.n == 0 || command->who.n == 0)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
-                           "say who you are and why: both go into the audit");
+                           "who and reason are required: both go to the audit log");
     semel_status status = semel__id_check("message id", command->row->id, 1, err);
     if (status == SEMEL_OK)
         status = semel__id_check("who", command->who, 1, err);
@@ -198,14 +200,14 @@ static semel_status check_command(const struct semel_command *command, struct se
     return status;
 }
 
-/* A retry takes the business keys of the message when it starts: not while another message has one. */
+/* A retry takes the business keys of the message when it starts: refused while another message holds one. */
 static semel_status refuse_taken(const struct work *work, enum semel_judgement *judged, struct semel_error *err)
 {
     for (size_t i = 0; i < work->batch.n_business; i++) {
         const struct semel_business *business = &work->batch.business[i];
         if (!business->taken)
             continue;
-        char holder[72], key[72]; /* strangers chose both */
+        char holder[72], key[72]; /* both texts come from outside */
         *judged = SEMEL_JUDGED_BUSINESS_KEY_TAKEN;
         semel__str_show(holder, sizeof holder, business->held_id);
         semel__str_show(key, sizeof key, business->key);
@@ -217,8 +219,7 @@ static semel_status refuse_taken(const struct work *work, enum semel_judgement *
     return SEMEL_OK;
 }
 
-/* The order key and the business keys were locked by what the caller read: they are the row's, or the row has changed
- * since. */
+/* The order key and the business keys were locked as the caller read them: a row with others has changed. */
 static bool changed(const struct semel_command *command, const struct item *item)
 {
     const struct semel_row *seen = command->row, *row = item->row;
@@ -237,26 +238,26 @@ static enum semel_judgement judge(const struct work *work, const struct item *it
     return semel__command_judge(work->inbox->policy, item->row, item->key, work->now_us, command->kind, command->force);
 }
 
-static void change_live(const struct semel_command *command, const struct semel_live *before, int64_t now_us,
-                        struct semel_live *live)
+static void change_progress(const struct semel_command *command, const struct semel_progress *before, int64_t now_us,
+                            struct semel_progress *progress)
 {
     switch (command->kind) {
     case SEMEL_COMMAND_RETRY:
         if (before->state == SEMEL_STATE_DEAD && before->error_class == SEMEL_CLASS_GAP && !command->force)
-            semel__live_rejudge(before, now_us, live);
+            semel__progress_rejudge(before, now_us, progress);
         else
-            semel__live_retry(before, now_us, live);
+            semel__progress_retry(before, now_us, progress);
         return;
     case SEMEL_COMMAND_DISCARD:
-        semel__live_discard(before, command->reason, now_us, live);
+        semel__progress_discard(before, command->reason, now_us, progress);
         return;
     case SEMEL_COMMAND_RESOLVE:
-        semel__live_resolve(before, command->outcome, now_us, live);
+        semel__progress_resolve(before, command->outcome, now_us, progress);
         return;
     }
 }
 
-/* Inside the transaction, the row locked. */
+/* Inside the transaction, with the row locked. */
 static semel_status apply(struct work *work, struct item *item, const struct semel_command *command,
                           struct semel_command_result *ret, struct semel_error *err)
 {
@@ -266,14 +267,14 @@ static semel_status apply(struct work *work, struct item *item, const struct sem
         return SEMEL_INVALID;
     }
     ret->judged = judge(work, item, command);
-    semel_status status = semel__command_refuse(ret->judged, command->kind, item->live.state, inbox->policy, item->key,
-                                                err);
+    semel_status status = semel__command_refuse(ret->judged, command->kind, item->progress.state, inbox->policy,
+                                                item->key, err);
     if (ret->judged == SEMEL_JUDGED_ALLOWED && command->kind == SEMEL_COMMAND_RETRY)
         status = refuse_taken(work, &ret->judged, err);
     if (ret->judged != SEMEL_JUDGED_ALLOWED)
         return status;
-    change_live(command, &item->row->live, work->now_us, &item->live);
-    item->changed = true; /* under no token: the status itself is the condition */
+    change_progress(command, &item->row->progress, work->now_us, &item->progress);
+    item->changed = true; /* no token: the status itself is the condition */
     struct semel_audit line = {.consumer = inbox->policy->consumer,
                                .source = item->msg->source,
                                .id = item->msg->id,
@@ -281,11 +282,12 @@ static semel_status apply(struct work *work, struct item *item, const struct sem
                                .what = semel__str(semel__command_name(command->kind)),
                                .reason = command->reason};
     ret->done = true;
-    status = semel_store_audit(inbox->store, &line, work->now_us, err); /* first: a store may write both at once */
+    /* before the change: a store may write both at once */
+    status = semel_store_audit(inbox->store, &line, work->now_us, err);
     return status == SEMEL_OK ? semel__work_settle(work, err) : status;
 }
 
-/* A command on its way. */
+/* A command while its transaction runs. */
 struct commanding {
     struct work work;
     struct item *item;
@@ -327,6 +329,6 @@ semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_
     ret->done = ret->done && status == SEMEL_OK;
     if (ret->done)
         SEMEL_POINT(RETRY_COMMITTED);
-    ret->state = item.row == NULL ? SEMEL_STATE_ABSENT : item.live.state;
+    ret->state = item.row == NULL ? SEMEL_STATE_ABSENT : item.progress.state;
     return status;
 }

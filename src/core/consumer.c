@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT
  *
- * consumer.c: the table of a consumer's settings, and their way to and from the store.
+ * consumer.c: the table of a consumer's settings; reads, stores and changes them.
  *
- * What it is: `members` says of each setting what it is called, which values it takes and what it is for. Reading,
- * writing and documenting walk that table and know no setting by its name. What it is not: the meaning of any of them;
- * defaults and the last check are policy.c's.
+ * What it is: `members` has the name, the values and the help of each setting. Reading, writing and documenting use
+ * that table and know no setting by its name. What it is not: the meaning of the settings; policy.c has the defaults
+ * and the last check.
  *
- * Invariants: a policy leaves this file only after semel__policy_check; its bounds and those of the table are the same
- * (test_consumer tries each). What is stored has the members that were said and no others, so that a default can change
- * with the program. Settings are read again in the transaction that adds to them: nobody's change is overwritten.
+ * Invariants: a policy leaves this file only after semel__policy_check; its bounds and those of the table are the
+ * same (test_consumer tries each). Only members that were set are stored, so that a default can change with the
+ * program. The transaction that changes settings reads them again: no change overwrites another.
  *
- * The second half is a change of settings under stored rows: which one is refused, and why. `rules` is a table of the
- * changes that would make stored rows mean something else, each with the rows that count. Everything that is not in it
- * is allowed: a claim keeps its effect, a stored payload stays until its row is final, and rows without a version run
- * by arrival. Counting, change and audit line are one transaction, and two changes of a consumer wait for each other.
- * Nothing is counted unless the change asks for it, and never more than COUNT_MAX.
+ * The second half changes settings while rows are stored: which change is refused, and why. `rules` is a table of the
+ * changes that would make stored rows mean something else, each with the rows that count. Every other change is
+ * allowed: a claim keeps its effect, a stored payload stays until its row is final, and rows without a version run by
+ * arrival. Counting, change and audit line are one transaction, and two changes of a consumer wait for each other.
+ * Rows are counted only if the change needs it, and never more than COUNT_MAX.
  */
 #include "core/consumer.h"
 
@@ -26,7 +26,7 @@
 
 #define SECOND_US INT64_C(1000000)
 #define DAY_US (INT64_C(86400) * SECOND_US)
-#define SHOWN 41 /* bytes of foreign text in an error, with its NUL */
+#define SHOWN 41 /* bytes of text from outside in an error, with its NUL */
 #define COUNT_MAX 10001
 #define WHAT_MAX 512
 
@@ -40,7 +40,7 @@ struct member {
     size_t offset, size;      /* where in the policy; a bool, an int or 64 bits */
     const char *const *words; /* WORD: by value, ended by NULL */
     int64_t low, high;        /* COUNT, TIME */
-    const char *none;         /* COUNT, TIME: what stands for SEMEL_NONE; NULL: nothing does */
+    const char *none;         /* COUNT, TIME: the word for SEMEL_NONE; NULL: none */
     const char *help;
 };
 
@@ -68,7 +68,7 @@ static const char *const timed[] = {[SEMEL_TIMED_UUID7] = "uuidv7",
 #define IS_TIME(field, min, max) .kind = TIME, AT(field), .low = (min), .high = (max)
 #define IS_FLAG(field) .kind = FLAG, AT(field)
 
-#define ORDER 1 /* its place, because it can be settled */
+#define ORDER 1 /* its place in the table, because a message may decide it */
 
 static const struct member members[] = {
     {"effect", IS_WORD(effect, effects),
@@ -76,12 +76,11 @@ static const struct member members[] = {
          "where the effect is: in the transaction of this database, outside, or outside and safe to repeat by its step "
          "key"},
     [ORDER] = {"order", IS_WORD(order, orders),
-               .help =
-                   "what the order within a key rests on; not said: the first message with an order key settles it"},
+               .help = "the order within a key; not set: the first message with an order key decides it"},
     {"first_version", IS_COUNT(first_version, 0, INT64_MAX), .none = "any",
      .help = "the version that a key starts with"},
     {"on_gap", IS_WORD(on_gap, gaps),
-     .help = "what becomes of a message when the version before it does not come in time"},
+     .help = "what happens to a message when the version before it does not come in time"},
     {"gap_timeout", IS_TIME(gap_timeout_us, 1000, 30 * DAY_US), .help = "how long a missing version is waited for"},
     {"retry_max", IS_COUNT(retry_max, 1, 1000),
      .help = "attempts in all before a transient failure makes a dead letter"},
@@ -114,7 +113,7 @@ static const struct member members[] = {
 #define ORDER_SAID (UINT32_C(1) << ORDER)
 #define EFFECT_SAID UINT32_C(1) /* the first */
 
-/* Settings, and which of them were said, a bit each: the others have their defaults. */
+/* Settings, and a bit for each that was set: the others have their defaults. */
 struct said {
     struct semel_policy policy;
     uint32_t members;
@@ -152,13 +151,13 @@ static void set(struct semel_policy *policy, const struct member *m, int64_t val
 
 /* ---- as text ------------------------------------------------------------------------------------------- */
 
-/* A word that JSON has of its own. */
+/* A word that JSON itself knows. */
 static bool is_flag(const char *word)
 {
     return strcmp(word, "true") == 0 || strcmp(word, "false") == 0;
 }
 
-/* Whether JSON wants quotes around it. */
+/* The value as text; true: JSON needs quotes around it. */
 static bool value_text(const struct member *m, int64_t value, char *out, size_t size)
 {
     switch (m->kind) {
@@ -259,7 +258,7 @@ static semel_status bad(struct semel_setting_fault *why, const char *name, const
     return semel__fail(error_of(why), SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s is %s; it must be %s", name, is, right);
 }
 
-/* What stands there, for a person; of text and numbers never more than a little. */
+/* The value as short text for people. */
 static void show_node(const struct semel_json_node *node, char *out, size_t size)
 {
     static const char *const others[] = {
@@ -340,7 +339,7 @@ static semel_status unknown_member(struct semel_str key, struct semel_setting_fa
                        near != NULL ? near : "");
 }
 
-/* MEMBERS: there is none. */
+/* MEMBERS: there is no such member. */
 static size_t member_of(struct semel_str key)
 {
     size_t i = 0;
@@ -371,7 +370,7 @@ static semel_status read_member(const struct semel_json_node *node, struct semel
     return bad(why, members[i].name, is, must);
 }
 
-/* NULL in *ret: nothing was given. */
+/* NULL in *ret: no settings were given. */
 static semel_status parse_object(struct semel_str settings, struct semel_json **ret, struct semel_setting_fault *why)
 {
     char is[SHOWN + 8];
@@ -404,7 +403,7 @@ static bool has(const struct semel_json *json, struct semel_str key)
     return false;
 }
 
-/* What one member says of another, in the members' names; then all that policy.c knows. */
+/* Members that contradict each other, in the members' names; then the checks of policy.c. */
 static semel_status check_policy(const struct semel_policy *policy, struct semel_setting_fault *why)
 {
     char first[32], ceiling[32], right[64];
@@ -426,7 +425,7 @@ static semel_status check_policy(const struct semel_policy *policy, struct semel
     return semel__policy_check(policy, error_of(why));
 }
 
-/* Every member of `json` but those that `hidden` has too. */
+/* Reads every member of `json` except those that `hidden` has too. */
 static semel_status read_but(const struct semel_json *json, const struct semel_json *hidden, struct said *said,
                              struct semel_setting_fault *why)
 {
@@ -463,7 +462,7 @@ static semel_status read_settings(struct semel_str consumer, struct semel_str se
     return status == SEMEL_OK ? check_policy(&ret->policy, why) : status;
 }
 
-/* Puts whose settings they are before what is wrong with them; a failure of the world stays as it is. */
+/* Puts the name of the consumer before what is wrong with its settings; a failure of the environment stays as it is. */
 static semel_status blame(const char *what, struct semel_str consumer, const struct semel_setting_fault *why,
                           struct semel_error *err)
 {
@@ -519,7 +518,7 @@ static semel_status said_read(struct semel_str consumer, struct semel_str settin
     return read_settings(consumer, settings, ret, &why) == SEMEL_OK ? SEMEL_OK : blame("settings", consumer, &why, err);
 }
 
-/* What can be read of stored settings, whatever else is there. */
+/* Reads the known members of stored settings and ignores the rest. */
 static void said_known(struct semel_str consumer, struct semel_str stored, struct said *ret)
 {
     struct semel_json *json = NULL;
@@ -532,7 +531,7 @@ static void said_known(struct semel_str consumer, struct semel_str stored, struc
     said_note(ret);
 }
 
-/* null takes one away: also one that nobody knows, if it is there. */
+/* null removes a member, also an unknown one that is stored. */
 static semel_status read_change(const struct semel_json *change, const struct semel_json *stored, struct said *said,
                                 struct semel_setting_fault *why)
 {
@@ -547,8 +546,8 @@ static semel_status read_change(const struct semel_json *change, const struct se
     return status;
 }
 
-/* `change` over `stored`: null takes one away, {} changes nothing. What is stored is checked but for what is changed,
- * so that a damaged member can be fixed. */
+/* `change` over `stored`: null removes a member, {} changes nothing. Stored members are checked except those that
+ * change, so that a damaged member can be fixed. */
 static semel_status said_merge(struct semel_str consumer, struct semel_str stored, struct semel_str change,
                                struct said *ret, struct semel_error *err)
 {
@@ -561,7 +560,7 @@ static semel_status said_merge(struct semel_str consumer, struct semel_str store
     if (status == SEMEL_OK) {
         what = "stored settings";
         status = parse_object(stored, &old, &why);
-        status = status == SEMEL_INVALID ? SEMEL_OK : status; /* it has nothing that could be kept */
+        status = status == SEMEL_INVALID ? SEMEL_OK : status; /* nothing in it can be kept */
     }
     if (status == SEMEL_OK)
         status = read_but(old, new, ret, &why);
@@ -582,7 +581,7 @@ static void said_write(const struct said *said, struct semel_buf *buf)
     write_members(&said->policy, said->members, buf);
 }
 
-/* The change that makes `to` of `from`. false: there is none, and {} was written. */
+/* The change that leads from `from` to `to`. false: there is none, and {} was written. */
 static bool said_diff(const struct said *from, const struct said *to, struct semel_buf *buf)
 {
     const char *between = "{";
@@ -647,7 +646,7 @@ static semel_status put_said(struct semel_store *store, const struct said *said,
     return status;
 }
 
-/* The caller has read them earlier, perhaps outside this transaction: what is there now counts. */
+/* The caller may have read the settings before this transaction: what is stored now counts. */
 static semel_status settle_order(struct semel_store *store, const struct semel__msg *msg, struct semel_policy *policy,
                                  int64_t now_us, struct semel_error *err)
 {
@@ -694,7 +693,7 @@ semel_status semel__consumer_order(struct semel_store *store, const struct semel
     return blame("settings", policy->consumer, &why, err);
 }
 
-/* A change, from what is stored to what was asked for. */
+/* A change, from the stored settings to the requested ones. */
 struct change {
     const struct semel_policy *from, *to;
     bool takes_over; /* a route's file, for a consumer that no file had set */
@@ -732,7 +731,7 @@ static bool source_added(const struct change *c)
     return c->from->one_source && !c->to->one_source;
 }
 
-/* How many kinds of ids have a time. */
+/* The number of id kinds that have a time. */
 static int timed_kinds(const struct semel_policy *policy)
 {
     static const int kinds[] = {
@@ -802,7 +801,7 @@ static semel_status refuse(const struct rule *rule, const struct change *change,
                        rule->todo);
 }
 
-/* The first line of the table that has rows; *ret_n is how many. */
+/* The first rule of the table that finds rows; *ret_n is their number. */
 static semel_status judge(struct semel_store *store, const struct change *change, const struct rule **ret,
                           int64_t *ret_n, struct semel_error *err)
 {
@@ -842,15 +841,15 @@ bool semel__policy_same(const struct semel_policy *a, const struct semel_policy 
 
 /* ---- the change ---------------------------------------------------------------------------------------- */
 
-/* One change on its way. */
+/* One change while its transaction runs. */
 struct setting {
     struct semel_store *store;
     const struct semel_setter *by;
     struct semel_consumer stored;
     struct said from, to;
     int64_t now_us;
-    int64_t past; /* rows that force went past */
-    bool damaged; /* what was stored could not be read: it is mended */
+    int64_t past; /* rows that force ignored */
+    bool damaged; /* the stored settings could not be read: the change fixes them */
     struct semel_setting *ret;
 };
 
@@ -941,7 +940,7 @@ static semel_status store_all(const struct setting *s, struct semel_error *err)
     const bool unmark = s->by->force && semel__str_given(s->stored.by.file);
     semel_status status = SEMEL_OK;
 
-    if (s->ret->changed || unmark) /* first: a store may write both at once */
+    if (s->ret->changed || unmark) /* before the change: a store may write both at once */
         status = audit(s, err);
     if (status == SEMEL_OK && (s->ret->changed || !semel__str_given(s->stored.settings)))
         status = put(s, err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * extract.c: fields of a message by rules. The contract stands in extract.h.
+ * extract.c: fields of a message by rules. See extract.h.
  */
 #include "core/extract.h"
 
@@ -21,7 +21,7 @@ struct extraction {
     struct semel__msg *msg;
     size_t payload_max;
     bool parsed;
-    struct semel_json *json; /* NULL after parsing: it is not JSON, json_why says why */
+    struct semel_json *json; /* NULL after parsing: it is not JSON, json_why has the reason */
     struct semel_error json_why;
 };
 
@@ -65,7 +65,7 @@ semel_status semel__rule_parse(struct semel_str text, struct semel_rule *ret, st
     return SEMEL_OK;
 }
 
-/* ---- looking up ---------------------------------------------------------------------------------- */
+/* ---- lookup -------------------------------------------------------------------------------------- */
 
 static semel_status parse_once(struct extraction *x, struct semel_error *err)
 {
@@ -114,7 +114,7 @@ static semel_status digest_of(struct extraction *x, struct semel_str *ret, struc
     return semel__arena_copy(x->arena, semel__str(text), ret) ? SEMEL_OK : semel__fail_memory(err);
 }
 
-/* *ret is not given when the field is not there; `why` then says so. */
+/* *ret is not given when the field is missing; `why` then has the reason. */
 static semel_status look_up(struct extraction *x, const struct semel_rule *rule, struct semel_str *ret,
                             struct semel_error *why, struct semel_error *err)
 {
@@ -154,7 +154,7 @@ static semel_status note_defect(struct extraction *x, enum semel_defect defect, 
 {
     char text[320];
     if (x->msg->defect != SEMEL_DEFECT_NONE)
-        return SEMEL_OK; /* the first one is told */
+        return SEMEL_OK; /* only the first defect is reported */
     snprintf(text, sizeof text, "%s: %s", field, why->text);
     x->msg->defect = defect;
     return semel__arena_copy(x->arena, semel__str(text), &x->msg->defect_text) ? SEMEL_OK : semel__fail_memory(err);
@@ -206,8 +206,8 @@ static semel_status take_key(struct extraction *x, const struct semel_rule *rule
 }
 
 /* RULE=VALUE, with the whole rule: a header and a property may have the same name. */
-static semel_status tell_apart(struct extraction *x, const struct semel_rule *rule, struct semel_str *value,
-                               struct semel_error *err)
+static semel_status distinguish(struct extraction *x, const struct semel_rule *rule, struct semel_str *value,
+                                struct semel_error *err)
 {
     static const char *const kinds[] = {"", "header:", "property:", "json:", "position", "digest"};
     struct semel_buf buf;
@@ -221,7 +221,7 @@ static semel_status tell_apart(struct extraction *x, const struct semel_rule *ru
     return copied ? SEMEL_OK : semel__fail_memory(err);
 }
 
-/* Several business keys are told apart by their rules; one alone is taken as it is. */
+/* Several business keys are distinguished by their rules; a single one is taken as it is. */
 static semel_status take_business(struct extraction *x, struct semel_error *err)
 {
     for (size_t i = 0; i < x->rules->n_business; i++) {
@@ -229,7 +229,7 @@ static semel_status take_business(struct extraction *x, struct semel_error *err)
         struct semel_str value;
         semel_status status = take_key(x, rule, "business key", &value, err);
         if (status == SEMEL_OK && semel__str_given(value) && x->rules->n_business > 1)
-            status = tell_apart(x, rule, &value, err);
+            status = distinguish(x, rule, &value, err);
         if (status != SEMEL_OK)
             return status;
         x->msg->business[x->msg->n_business++] = value;

@@ -2,15 +2,16 @@
  *
  * extract.h: from a delivery to a message, by the rules of a route.
  *
- * A rule says where a field is: `header:NAME`, `property:NAME`, `json:/POINTER`, `position`, `digest`. Names of
+ * A rule names the place of a field: `header:NAME`, `property:NAME`, `json:/POINTER`, `position`, `digest`. Names of
  * headers are compared without regard to case (ASCII), as HTTP does. Without a rule the id is looked for in the
  * header `ce_id`, the header `id`, the property `message_id` and the header `webhook-id`; the type in `ce_type` and
- * the property `type`; the trace in `traceparent`. Unless a rule says the time, the inbox takes it from the id, else
+ * the property `type`; the trace in `traceparent`. Unless a rule names the time, the inbox takes it from the id, else
  * from CloudEvents' `ce_time`: both stay the same when an event is sent again, a broker's own time does not.
  *
- * Invariants: the delivery is hostile. Whatever is wrong with it becomes a defect of the message, which says what,
- * where and what would be right; the message is then kept with that reason and is never run. The call itself fails
- * only for lack of memory. The payload is parsed at most once, and only when a rule or the fingerprint needs it.
+ * Invariants: the delivery is hostile. Anything wrong with it becomes a defect of the message, with a text that has
+ * what is wrong, where, and what would be right; the message is kept with that reason and never runs. The call itself
+ * fails only for lack of memory. The payload is parsed at most once, and only when a rule or the fingerprint needs
+ * it.
  */
 #ifndef SEMEL_CORE_EXTRACT_H
 #define SEMEL_CORE_EXTRACT_H
@@ -37,12 +38,12 @@ struct semel_rules {
     struct semel_rule business[SEMEL_BUSINESS_MAX];
     size_t n_business;
     bool no_fingerprint;
-    bool timed; /* a message must tell its age; one that does not is kept and not run */
+    bool timed; /* a message must have a time; one without it is kept and does not run */
 };
 
 #define SEMEL_HEADER_COUNT_MAX 256
 
-/* INVALID says what is wrong with the text and which forms there are. */
+/* INVALID: err has what is wrong with the text, and the allowed forms. */
 semel_status semel__rule_parse(struct semel_str text, struct semel_rule *ret, struct semel_error *err);
 
 /* Strings of the message are borrowed from the delivery or live in the arena. `payload_max` bounds what is parsed. */

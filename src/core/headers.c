@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * headers.c: the kept form of headers.
+ * headers.c: the stored form of headers.
  */
 #define _GNU_SOURCE /* memmem */
 #include "core/headers.h"
@@ -66,7 +66,7 @@ static bool is_hex_of(struct semel_str digits, struct semel_str bytes)
     return !semel__utf8_valid(bytes);
 }
 
-/* Are both written under one name? No member may come twice: the kept form would not be JSON. */
+/* Do both get the same name? No member may come twice: the stored form would not be JSON. */
 static bool same_member(struct semel_str a, struct semel_str b)
 {
     if (a.n == b.n)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * headers.h: names and values of a delivery, looked up and kept.
+ * headers.h: headers of a delivery: lookup, and the form in which they are stored.
  *
- * The kept form is a JSON object: a name that comes once has its value as a string, one that comes several times has
- * an array; a value that is not UTF-8 is {"hex": "..."}. Names that are not UTF-8 are kept under their hexadecimal
- * digits, together with a name that is written so.
+ * The stored form is a JSON object: a name that comes once has its value as a string, one that comes several times
+ * has an array; a value that is not UTF-8 is {"hex": "..."}. A name that is not UTF-8 is stored as its hexadecimal
+ * digits, and shares its entry with a name that consists of these digits.
  *
- * The name semel_tombstone is reserved: it says that a record had no value at all, where an empty payload is kept. No
- * source can set it from outside.
+ * The name semel_tombstone is reserved: it marks a record that had no value at all, for which an empty payload is
+ * stored. No source can set it from outside.
  */
 #ifndef SEMEL_CORE_HEADERS_H
 #define SEMEL_CORE_HEADERS_H
@@ -24,7 +24,7 @@ struct semel_str semel__pair_find(const struct semel_pair *pairs, size_t n, stru
 semel_status semel__headers_json(const struct semel_pair *pairs, size_t n, struct semel_arena *arena,
                                  struct semel_str *ret, struct semel_error *err);
 
-/* The headers of a delivery, without what is reserved, and with it where the delivery has no value. */
+/* The headers of a delivery without the reserved name, which is added if the delivery has no value. */
 semel_status semel__headers_of(const struct semel_delivery *delivery, struct semel_arena *arena, struct semel_str *ret,
                                struct semel_error *err);
 /* Was the message a record without a value? */

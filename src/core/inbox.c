@@ -331,22 +331,22 @@ static void alert(struct semel_inbox *inbox, enum semel_alert alert, const struc
 static bool kept(const struct work *work, const struct item *item)
 {
     bool brought = semel__str_given(item->msg->payload);
-    return (brought && semel__payload_stays(work->inbox->policy, item->live.state)) ||
+    return (brought && semel__payload_stays(work->inbox->policy, item->progress.state)) ||
            (item->row != NULL && item->row->kept);
 }
 
 static void count_end(struct semel_inbox *inbox, const struct item *item)
 {
-    const struct semel_live *live = &item->live;
-    inbox->counts.done += live->state == SEMEL_STATE_COMPLETED;
-    inbox->counts.failed += item->ended && live->state != SEMEL_STATE_REJECTED;
-    inbox->counts.rejected += live->state == SEMEL_STATE_REJECTED;
-    inbox->counts.classes[live->error_class] += item->ended || live->state == SEMEL_STATE_REJECTED;
+    const struct semel_progress *progress = &item->progress;
+    inbox->counts.done += progress->state == SEMEL_STATE_COMPLETED;
+    inbox->counts.failed += item->ended && progress->state != SEMEL_STATE_REJECTED;
+    inbox->counts.rejected += progress->state == SEMEL_STATE_REJECTED;
+    inbox->counts.classes[progress->error_class] += item->ended || progress->state == SEMEL_STATE_REJECTED;
 }
 
 static void raise_alerts(struct semel_inbox *inbox, const struct item *item)
 {
-    const struct semel_live *live = &item->live;
+    const struct semel_progress *progress = &item->progress;
     if (item->verdict.why == SEMEL_WHY_DAMAGED)
         alert(inbox, SEMEL_ALERT_DAMAGED, item->msg, semel__str(item->damage.text));
     if (item->verdict.why == SEMEL_WHY_CONFLICT)
@@ -358,14 +358,14 @@ static void raise_alerts(struct semel_inbox *inbox, const struct item *item)
                   : SEMEL_STR("too many messages are parked: the source pauses"));
     if (!item->changed || item->adopted)
         return;
-    if (live->state == SEMEL_STATE_DEAD)
-        alert(inbox, SEMEL_ALERT_DEAD, item->msg, live->error_text);
-    if (live->state == SEMEL_STATE_QUARANTINED)
-        alert(inbox, SEMEL_ALERT_QUARANTINED, item->msg, live->error_text);
-    if (live->state == SEMEL_STATE_UNKNOWN)
-        alert(inbox, SEMEL_ALERT_UNKNOWN, item->msg, live->error_text);
-    if (live->state == SEMEL_STATE_WAITING && item->row != NULL && item->row->live.error_class == SEMEL_CLASS_GAP &&
-        live->error_class == SEMEL_CLASS_GAP)
+    if (progress->state == SEMEL_STATE_DEAD)
+        alert(inbox, SEMEL_ALERT_DEAD, item->msg, progress->error_text);
+    if (progress->state == SEMEL_STATE_QUARANTINED)
+        alert(inbox, SEMEL_ALERT_QUARANTINED, item->msg, progress->error_text);
+    if (progress->state == SEMEL_STATE_UNKNOWN)
+        alert(inbox, SEMEL_ALERT_UNKNOWN, item->msg, progress->error_text);
+    if (progress->state == SEMEL_STATE_WAITING && item->row != NULL &&
+        item->row->progress.error_class == SEMEL_CLASS_GAP && progress->error_class == SEMEL_CLASS_GAP)
         alert(inbox, SEMEL_ALERT_GAP, item->msg, SEMEL_STR("versions are still missing after the time-out"));
 }
 
@@ -388,7 +388,7 @@ static semel_status report_copies(struct semel_inbox *inbox, const struct item *
 /* Its end is still to come, and will be told. */
 static bool unended(const struct item *item)
 {
-    bool claimed = item->verdict.act == SEMEL_RUN && item->live.state == SEMEL_STATE_PROCESSING;
+    bool claimed = item->verdict.act == SEMEL_RUN && item->progress.state == SEMEL_STATE_PROCESSING;
     return claimed || item->deferred;
 }
 
@@ -398,7 +398,7 @@ static enum semel_act item_act(const struct work *work, const struct item *item)
     if (unended(item) || (item->fenced && item->row == NULL))
         return SEMEL_LATER;
     bool ran = item->verdict.act == SEMEL_RUN;
-    return ran || item->fenced ? semel__act_for(item->live.state, kept(work, item)) : item->verdict.act;
+    return ran || item->fenced ? semel__act_for(item->progress.state, kept(work, item)) : item->verdict.act;
 }
 
 static semel_status report_item(struct work *work, struct item *item, struct semel_error *err)
@@ -416,16 +416,16 @@ static semel_status report_item(struct work *work, struct item *item, struct sem
     if (item->out == NULL)
         return SEMEL_OK;
     inbox->counts.why[item->verdict.why]++;
-    if ((ran || item->row != NULL) && !semel__arena_copy(&inbox->arena, item->live.outcome, &outcome))
+    if ((ran || item->row != NULL) && !semel__arena_copy(&inbox->arena, item->progress.outcome, &outcome))
         return semel__fail_memory(err);
     bool known = item->admit == NULL ? item->row != NULL : item->damage.status == SEMEL_OK;
     *item->out = (struct semel_settled){
         .act = item_act(work, item),
         .why = item->verdict.why,
-        .state = item->removed || !known ? SEMEL_STATE_ABSENT : item->live.state,
+        .state = item->removed || !known ? SEMEL_STATE_ABSENT : item->progress.state,
         .attempt = item->verdict.attempt,
-        .due_us = item->live.due_us,
-        .cls = item->live.error_class,
+        .due_us = item->progress.due_us,
+        .cls = item->progress.error_class,
         .kept = item->row != NULL && item->row->kept,
         .outcome = outcome,
     };
@@ -608,11 +608,12 @@ static semel_status run_sets(struct work *work, struct semel_error *err)
     return SEMEL_OK;
 }
 
-/* `live` so far is that of a success, with the start counted. */
+/* `progress` so far is that of a success, with the start counted. */
 void semel__item_end(struct work *work, struct item *item)
 {
-    struct semel_live before = item->live;
-    semel__live_finish(work->inbox->policy, &before, &item->ending, work->now_us, work->inbox->rng, &item->live);
+    struct semel_progress before = item->progress;
+    semel__progress_finish(work->inbox->policy, &before, &item->ending, work->now_us, work->inbox->rng,
+                           &item->progress);
     item->ended = item->ending.result != SEMEL_DONE;
     if (item->ended || item->lease != NULL || item->ending.outcome.n > 0)
         item->changed = true;
@@ -769,8 +770,8 @@ static void count_failures(struct semel_inbox *inbox, struct item **items, size_
     for (size_t i = 0; i < n; i++) {
         if (items[i]->verdict.act != SEMEL_RUN)
             continue;
-        bool failed = items[i]->live.state == SEMEL_STATE_FAILED || items[i]->live.state == SEMEL_STATE_DEAD ||
-                      items[i]->live.state == SEMEL_STATE_UNKNOWN;
+        bool failed = items[i]->progress.state == SEMEL_STATE_FAILED || items[i]->progress.state == SEMEL_STATE_DEAD ||
+                      items[i]->progress.state == SEMEL_STATE_UNKNOWN;
         inbox->failures = failed ? inbox->failures + 1 : 0;
     }
 }
@@ -852,18 +853,18 @@ static void hold(struct work *work, struct item *item)
         return;
     item->verdict = (struct semel__verdict){.act = SEMEL_ACK, .why = SEMEL_WHY_DUPLICATE, .due_us = SEMEL_NONE};
     if (item->row != NULL) {
-        item->live = item->row->live;
+        item->progress = item->row->progress;
         item->changed = item->adopted = semel__payload_adopts(work->inbox->policy, item->msg, item->row);
         return;
     }
-    struct semel_live unborn = item->live;
+    struct semel_progress unborn = item->progress;
     unborn.attempts = 0;
     unborn.alone = false;
     item->verdict.why = SEMEL_WHY_NEW;
     item->verdict.changes = true;
     item->verdict.becomes = SEMEL_STATE_WAITING;
     item->verdict.due_us = work->now_us;
-    semel__live_verdict(&item->verdict, &unborn, (struct semel_str){0}, work->now_us, &item->live);
+    semel__progress_verdict(&item->verdict, &unborn, (struct semel_str){0}, work->now_us, &item->progress);
     item->changed = true;
 }
 
@@ -986,8 +987,8 @@ static bool has_conflict(const struct item *item)
 static void sift_item(struct work *work, struct item *item, size_t *kept)
 {
     const struct semel_row *row = item->row;
-    if (row == NULL || !decided(row->live.state) || has_conflict(item) || semel__fp_differs(&row->fp, &item->msg->fp) ||
-        semel__payload_adopts(work->inbox->policy, item->msg, row))
+    if (row == NULL || !decided(row->progress.state) || has_conflict(item) ||
+        semel__fp_differs(&row->fp, &item->msg->fp) || semel__payload_adopts(work->inbox->policy, item->msg, row))
         return;
     struct semel_facts facts = {.now_us = work->now_us, .row = row, .watermark_us = SEMEL_NONE};
     semel__verdict_deliver(work->inbox->policy, item->msg, &facts, &item->verdict);

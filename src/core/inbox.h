@@ -4,29 +4,30 @@
  *
  * Two paths lead from a delivery to its effect.
  *
- * The batch path (semel__inbox_process on an ATOMIC route): one transaction a batch, one inbox write a message.
- *   1. copies of one id are merged and share their fate;
+ * The batch path (semel__inbox_process on an ATOMIC route): one transaction per batch, one inbox write per message.
+ *   1. copies of one id are merged and get the same answer;
  *   2. the batch is sorted by order key, else by lock key, in arrival order within a key;
- *   3. one transaction: lock keys, take business keys, insert the rows as `completed`, read what the insert
- *      refused, decide, run the handlers, settle what is not `completed`, commit;
- *   4. when something fails the transaction is rolled back and cut: around the message whose handler failed, in
- *      half when nobody knows; each piece is a transaction of its own. Only a transaction of a single message blames:
- *      the handler runs behind a savepoint, deferred constraints are forced, and the failure is recorded under the
- *      same locks. So a handler may run more than once per delivery, with the earlier runs rolled back.
+ *   3. one transaction: lock keys, take business keys, insert the rows as `completed`, read the rows that existed,
+ *      decide, run the handlers, update the rows that are not `completed`, commit;
+ *   4. when something fails the transaction is rolled back and the batch is cut: around the message whose handler
+ *      failed, or in half when that is unknown; each piece is a transaction of its own. Only a transaction of a
+ *      single message records a failure: the handler runs behind a savepoint, deferred constraints are forced, and
+ *      the failure is written under the same locks. So a handler may run more than once per delivery, with the
+ *      earlier runs rolled back.
  *
  * The leased path (effects outside, redelivered messages, everything the scheduler runs): a claim is committed first,
  * with a lease and a fencing token; the handler runs with no transaction open; the end is committed under the token.
- * On an ATOMIC route the handler runs inside the transaction of the end. A message that came again after its process
- * or connection was lost may be what killed it: those that did are claimed before they run, some together, and of an
- * order key one at a time. If their process dies, too, nobody is charged, and each is then claimed alone, so that its
- * start is counted.
+ * On an ATOMIC route the handler runs inside the transaction of the end. A message that is delivered again after its
+ * process or connection was lost may have killed it: such messages are claimed before they run, several together, but
+ * only one per order key. If this process dies too, no attempt is counted, and each is then claimed alone, so that
+ * its start is counted.
  *
  * Invariants
  *  - An act of ACK is given only after a commit that was answered OK.
  *  - After an unknown commit the connection is opened anew and the rows are read again before anything is done (P15).
- *  - The world's failures (ENVIRONMENT, BROKEN, contention) charge no message.
- *  - A completion under a stale token changes nothing; it is kept as evidence in the attempts.
- *  - Alerts and counts are given after the commit, never before.
+ *  - Failures of the environment (ENVIRONMENT, BROKEN, contention) count for no message.
+ *  - A completion under a stale token changes nothing; the attempts keep it as evidence.
+ *  - Alerts are raised and counters move after the commit, never before.
  */
 #ifndef SEMEL_CORE_INBOX_H
 #define SEMEL_CORE_INBOX_H
@@ -45,20 +46,20 @@ struct semel__reply {
     enum semel_result result;  /* starts as DONE */
     struct semel_str reason, outcome;
 };
-/* Copies what a handler wants to say. false: no memory. */
+/* Copies the handler's answer. false: no memory. */
 bool semel__reply_set(struct semel__reply *reply, enum semel_result result, struct semel_str reason,
                       struct semel_str outcome);
 
-/* Which messages a set-based handler has handled: each must be named exactly once (P57). */
+/* The messages that a set-based handler has handled: it must name each exactly once (P57). */
 struct semel_set;
 void semel__set_add(struct semel_set *set, struct semel_str source, struct semel_str id);
 
-/* OK: the handler ran and `reply` says how it went. Otherwise err->cls says whom to blame: PERMANENT and TRANSIENT
- * the message, ENVIRONMENT and BROKEN nobody; CLOSED: the connection is gone. An ATOMIC handler writes through the
- * store's native handle, inside the open transaction, and does nothing outside it. */
+/* OK: the handler ran and `reply` has its result. Otherwise err->cls is the cause: PERMANENT and TRANSIENT the
+ * message, ENVIRONMENT and BROKEN not the message; CLOSED: the connection is gone. An ATOMIC handler writes through
+ * the store's native handle, inside the open transaction, and does nothing outside it. */
 typedef semel_status (*semel__each_handler)(void *ctx, struct semel_store *store, const struct semel__msg *msg,
                                             int attempt, struct semel__reply *reply, struct semel_error *err);
-/* One statement for many messages. On an ordered route a key occurs at most once a call. */
+/* One statement for many messages. On an ordered route a key occurs at most once per call. */
 typedef semel_status (*semel__set_handler)(void *ctx, struct semel_store *store, const struct semel__msg *const *msgs,
                                            size_t n, struct semel_set *set, struct semel_error *err);
 struct semel__handler {
@@ -67,7 +68,7 @@ struct semel__handler {
     semel__set_handler set; /* NULL: `each` for every message */
 };
 
-/* ---- what can be seen ---- */
+/* ---- counters and alerts ---- */
 
 enum semel_alert {
     SEMEL_ALERT_DEAD,
@@ -95,7 +96,7 @@ struct semel_observer {
 
 /* ---- the engine ---- */
 
-/* The order keys behind which housekeeping in steps goes on, the purge of keys and the sweep; "": from the first. */
+/* The order keys from which purge and sweep continue; "": from the first. */
 struct semel_places {
     char keys[SEMEL_ID_MAX + 1], sweep[SEMEL_ID_MAX + 1];
 };
@@ -108,14 +109,14 @@ struct semel_inbox {
     struct semel_tokens tokens;
     struct semel_str owner; /* of leases: unique to this worker's incarnation */
     struct semel_observer observer;
-    /* Failures in a row, and how many of them stop the call with ENVIRONMENT, whatever is left then being LATER,
-     * but for what was claimed, which is stored: a broken handler must not drain a batch into dead letters (P63). 0: no
-     * bound. The pump sets both from its breaker. */
+    /* Failures in a row, and the number that stops the call with ENVIRONMENT: the remaining messages are LATER, except
+     * those already claimed, which are stored. So a broken handler does not drain a batch into dead letters (P63). 0:
+     * no limit. The pump sets both from its breaker. */
     int failures, failures_max;
     struct semel_counts counts;
     struct semel_places places;
     struct semel_position_updates
-        *position_updates;      /* NULL, or: positions that go with this batch; set by positions.c alone */
+        *position_updates;      /* NULL, or the positions that move with this batch; only positions.c sets it */
     struct semel_arena arena;   /* lives as long as one call */
     struct semel_arena scratch; /* lives as long as one transaction */
 };
@@ -127,7 +128,7 @@ void semel__inbox_init(struct semel_inbox *inbox, struct semel_store *store, con
                        const struct semel__handler *handler, struct semel_random *rng, struct semel_str owner);
 void semel__inbox_done(struct semel_inbox *inbox);
 
-/* What came of one delivery. Strings live until the next call on the inbox. */
+/* The result of one delivery. Strings live until the next call on the inbox. */
 struct semel_settled {
     enum semel_act act; /* ACK or LATER, never RUN */
     enum semel_why why;
@@ -136,28 +137,28 @@ struct semel_settled {
     int64_t due_us;
     enum semel_class cls;
     struct semel_str outcome;
-    bool kept; /* the row was there before, with its payload: it can be run without its broker */
+    bool kept; /* the row existed before, with its payload: it can run without its broker */
 };
 
 /* The act that a row in this state allows once it is committed; `kept`: its payload is. */
 enum semel_act semel__act_for(enum semel_state state, bool kept);
 
 /* Takes n deliveries (at most SEMEL_BATCH_MAX) of the consumer, in order of arrival, to their end. OK: every one has
- * been decided. RETRY, CLOSED, INVALID: the world failed; those that were not decided are LATER, those before it
- * stand. FENCED: the same, and a partition of theirs has been taken by somebody else (positions.h). */
+ * been decided. RETRY, CLOSED, INVALID: the environment failed; undecided messages are LATER, earlier decisions
+ * stand. FENCED: the same, and another worker has taken one of their partitions (positions.h). */
 semel_status semel__inbox_process(struct semel_inbox *inbox, const struct semel__msg *msgs, size_t n,
                                   struct semel_settled *ret_settled, struct semel_error *err);
 
-/* Stores a delivery to be taken later: a `waiting` row that is due now, with no attempt counted. ACK, new: it is
- * stored; otherwise the verdict that a delivery gets. A row that is there already is left as it is. */
+/* Stores a delivery for a later take: a `waiting` row that is due now, with no attempt counted. ACK, new: it is stored;
+ * otherwise the verdict that a delivery gets. An existing row does not change. */
 semel_status semel__inbox_put(struct semel_inbox *inbox, const struct semel__msg *msg,
                               struct semel_settled *ret_settled, struct semel_error *err);
-/* The same for n deliveries in order of arrival (at most SEMEL_BATCH_MAX), one transaction a batch. Statuses as of
+/* The same for n deliveries in order of arrival (at most SEMEL_BATCH_MAX), one transaction per batch. Statuses as of
  * semel__inbox_process; INVALID before anything is done: the consumer keeps no payloads. */
 semel_status semel__inbox_put_all(struct semel_inbox *inbox, const struct semel__msg *msgs, size_t n,
                                   struct semel_settled *ret_settled, struct semel_error *err);
-/* A delivery that its caller ran and undid: the attempt and its end are recorded in one transaction. When it may not
- * run nothing is recorded but what the verdict says. `ending` must not be DONE. */
+/* A delivery that its caller ran and rolled back: records the attempt and its end in one transaction. When the message
+ * may not run, only the verdict is recorded. `ending` must not be DONE. */
 semel_status semel__inbox_record(struct semel_inbox *inbox, const struct semel__msg *msg,
                                  const struct semel_ending *ending, struct semel_settled *ret_settled,
                                  struct semel_error *err);
@@ -165,31 +166,32 @@ semel_status semel__inbox_record(struct semel_inbox *inbox, const struct semel__
 /* ---- the leased path ---- */
 
 struct semel_lease {
-    struct semel__msg msg; /* claim: strings are the caller's messages' or the arena's; take: the arena's */
-    struct semel_live live;
+    struct semel__msg msg; /* claim: strings belong to the caller's messages or the arena; take: to the arena */
+    struct semel_progress progress;
     int64_t arrival;
     size_t index; /* claim: which of the messages; take: 0 */
-    bool lost;    /* renew, finish: somebody else owns it now */
-    bool refused; /* finish: it is lost, and says `done` of an effect in the store's own transaction, which must then
-                   * not be committed (P80) */
+    bool lost;    /* renew, finish: the lease belongs to somebody else now */
+    /* finish: it is lost and reported `done` for an effect in the store's own transaction, which must then not be
+     * committed (P80) */
+    bool refused;
 };
 
-/* Claims what may run, in one transaction. ret_leases has room for n; *ret_n are filled. Settles the others. Not
- * `alone`: to run together, and a row that must run alone is left as it is, for later. */
+/* Claims the messages that may run, in one transaction, and settles the others. ret_leases has room for n; *ret_n are
+ * filled. Not `alone`: several together; a row that must run alone is left for later. */
 semel_status semel__lease_claim(struct semel_inbox *inbox, const struct semel__msg *msgs, size_t n, bool alone,
                                 struct semel_arena *arena, struct semel_lease *ret_leases, size_t *ret_n,
                                 struct semel_settled *ret_settled, struct semel_error *err);
 /* Claims stored rows that are due, at most max: either one that must run alone, or several that need not. */
 semel_status semel__lease_take(struct semel_inbox *inbox, size_t max, struct semel_arena *arena,
                                struct semel_lease *ret_leases, size_t *ret_n, struct semel_error *err);
-/* Prolongs by the policy's lease from now; sets `lost` on those that are not ours any more. */
+/* Extends each lease by the policy's lease from now; sets `lost` on leases that are no longer ours. */
 semel_status semel__lease_renew(struct semel_inbox *inbox, struct semel_lease *leases, size_t n,
                                 struct semel_error *err);
-/* Commits the ends of all in one transaction. A stale one changes nothing, is kept as evidence and gets `lost`; of the
- * others state, due_us and error_class in `live` say what the row has become. */
+/* Commits all ends in one transaction. A stale end changes nothing, is kept as evidence and gets `lost`; for the others
+ * `progress` has the new state, due_us and error_class of the row. */
 semel_status semel__lease_finish(struct semel_inbox *inbox, struct semel_lease *leases,
                                  const struct semel_ending *endings, size_t n, struct semel_error *err);
-/* Gives back what did not run: the attempt does not count. */
+/* Releases messages that did not run: the attempt does not count. */
 semel_status semel__lease_release(struct semel_inbox *inbox, struct semel_lease *leases, size_t n,
                                   struct semel_error *err);
 /* Runs the handler on leased messages and commits their ends: inside the transaction on an ATOMIC route, else
@@ -198,17 +200,17 @@ semel_status semel__lease_run(struct semel_inbox *inbox, struct semel_lease *lea
 
 /* ---- the scheduler's parts; each is safe in any number of processes ---- */
 
-/* Ends leases that ran out, at most max. */
+/* Ends expired leases, at most max. */
 semel_status semel__inbox_recover(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
-/* Decides gaps that timed out and waiters whose intent is done, at most max, as far as no message has to run for it:
- * dead-letters, alerts, prevents. What may run is left to who takes it. */
+/* Decides gaps that timed out, and messages whose business key is used up, at most max, if no message has to run for
+ * it: dead-letters, alerts, prevents. Messages that may run are left for a take. */
 semel_status semel__inbox_gaps(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
 /* Takes and runs stored work that is due, at most max. */
 semel_status semel__inbox_work(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
-/* Wakes what waits without a due time although it is the first of its key, or has none: a hundred keys a call, from
- * where the last one stopped. */
+/* Wakes rows that wait without a due time although they are first in their key or have none: a hundred keys per call,
+ * from where the last call stopped. */
 semel_status semel__inbox_sweep(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
-/* Moves the watermarks, then deletes old final rows and expired business keys, at most max of each. */
+/* Raises the watermarks, then deletes old final rows and expired business keys, at most max of each. */
 semel_status semel__inbox_purge(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
 
 /* ---- operators and reconciles ---- */
@@ -216,8 +218,8 @@ semel_status semel__inbox_purge(struct semel_inbox *inbox, size_t max, size_t *r
 enum semel_command_kind { SEMEL_COMMAND_RETRY, SEMEL_COMMAND_DISCARD, SEMEL_COMMAND_RESOLVE };
 const char *semel__command_name(enum semel_command_kind kind); /* retry, discard, resolve */
 
-/* Whether a command may be given to a row, and if not, why. The names are for programs. Those before NOT_KEPT: there is
- * nothing to do, and nothing is wrong; the others refuse. */
+/* Whether a command is allowed for a row, and if not, why. The names are for programs. Those before NOT_KEPT mean that
+ * there is nothing to do and nothing is wrong; the others refuse. */
 #define SEMEL_JUDGEMENT_MAP(X)                  \
     X(ALLOWED, "allowed")                       \
     X(NO_SUCH_MESSAGE, "no_such_message")       \
@@ -240,21 +242,21 @@ const char *semel__judgement_name(enum semel_judgement judged);
 bool semel__judgement_refuses(enum semel_judgement judged);
 
 /* The rules, pure: what the row's status, payload, age and order key allow. `key` is NULL where the row has none. Not
- * decided here: whether the row is there and unchanged, and whether another message has its business key. */
+ * decided here: whether the row exists and is unchanged, and whether another message has its business key. */
 enum semel_judgement semel__command_judge(const struct semel_policy *policy, const struct semel_row *row,
                                           const struct semel_key *key, int64_t now_us, enum semel_command_kind kind,
                                           bool force);
-/* The same in words, into err. OK: there is nothing to do, or (ALLOWED) nothing is said. INVALID: refused. */
+/* The same as text, in err. OK: nothing to do, or (ALLOWED) err stays empty. INVALID: refused. */
 semel_status semel__command_refuse(enum semel_judgement judged, enum semel_command_kind kind, enum semel_state state,
                                    const struct semel_policy *policy, const struct semel_key *key,
                                    struct semel_error *err);
 bool semel__row_too_old(const struct semel_policy *policy, const struct semel_row *row, int64_t now_us);
-bool semel__row_never_fit(const struct semel_row *row); /* it never could run */
+bool semel__row_never_fit(const struct semel_row *row); /* it could never run */
 
 struct semel_command {
     enum semel_command_kind kind; /* RETRY: run it again; DISCARD: skip it; RESOLVE: it is done */
-    /* As a list or a scan gave it: its names, order key, version and wishes are used. updated_us is 0, or the command
-     * is obeyed only if the row has not been touched since it was read (P43). */
+    /* As a list or a scan returned it: its names, order key, version and `wants` are used. updated_us is 0, or the
+     * command applies only if the row has not changed since it was read (P43). */
     const struct semel_row *row;
     struct semel_str who, reason;
     struct semel_str outcome; /* RESOLVE */
@@ -265,8 +267,8 @@ struct semel_command_result {
     enum semel_state state; /* of the row now */
     bool done;
 };
-/* One row, one transaction, one audit line. OK and not done: there is nothing to do; ret->judged and err say why.
- * INVALID: the row is damaged, the command has no reason, or (ret->judged) it is refused. */
+/* One row, one transaction, one audit line. OK and not done: there is nothing to do; ret->judged and err have the
+ * reason. INVALID: the row is damaged, the command has no reason, or (ret->judged) it is refused. */
 semel_status semel__inbox_command(struct semel_inbox *inbox, const struct semel_command *command,
                                   struct semel_command_result *ret, struct semel_error *err);
 

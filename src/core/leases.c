@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * leases.c: claims and their ends, each a group in one short transaction; and effects outside the database, for which
- * no transaction is open while a handler runs.
+ * leases.c: claims and their ends, each group in one short transaction; and effects outside the database, whose
+ * handlers run with no transaction open.
  *
- * Invariants: a claim is used only after its commit was answered OK, or after the row was read again and carries the
- * very lease that was written. An end changes a row only under the token of its claim; a stale one leaves a note. An
- * end whose commit was unknown is read again before it is believed or repeated. A handler starts only under a lease
- * that has at least half its time left; it is renewed before, and what was lost is not started. An ending that says the
- * environment failed (ENVIRONMENT, BROKEN) gives the attempt back, for that handler certainly did nothing; UNKNOWN
- * never does.
+ * Invariants: a claim is used only after its commit was answered OK, or after the row was read again and has exactly
+ * the lease that was written. An end changes a row only under the token of its claim; a stale end leaves a note.
+ * After an unknown commit the row is read again before the end counts or is repeated. A handler starts only under a
+ * lease that has at least half its time left; the lease is renewed before, and a lost one does not start. An ending
+ * with ENVIRONMENT or BROKEN gives the attempt back, because that handler certainly did nothing; UNKNOWN never does.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -38,27 +37,27 @@ static semel_status claim(void *ctx, int64_t now_us, bool *undo, struct semel_er
     return status;
 }
 
-/* The row, if it is there, carries the lease that was written. */
+/* The row, if it exists, has the lease that was written. */
 static void adopt_later(void *ctx)
 {
     const struct work *work = ctx;
     for (size_t i = 0; i < work->n; i++)
         if (work->items[i]->verdict.act == SEMEL_RUN)
-            work->items[i]->adopt_until_us = work->items[i]->live.lease_until_us;
+            work->items[i]->adopt_until_us = work->items[i]->progress.lease_until_us;
 }
 
 static void lease_of(const struct semel_inbox *inbox, struct item *item, struct semel_lease *lease)
 {
     lease->msg = *item->msg;
-    lease->live = item->live;
-    lease->live.lease_owner = inbox->owner;
-    lease->live.error_text = lease->live.outcome = (struct semel_str){0};
+    lease->progress = item->progress;
+    lease->progress.lease_owner = inbox->owner;
+    lease->progress.error_text = lease->progress.outcome = (struct semel_str){0};
     lease->arrival = item->row != NULL ? item->row->arrival : item->admit->row.arrival;
     lease->index = item->place;
     item->lease = lease;
 }
 
-/* Messages that are in each other's way (P61, a shared business key) are claimed in smaller pieces, in order. */
+/* Claims messages that get in each other's way (P61, a shared business key) in smaller pieces, in order. */
 static semel_status claim_halves(struct semel_inbox *inbox, struct item **items, size_t n, bool alone,
                                  struct semel_error *err)
 {
@@ -76,7 +75,7 @@ semel_status semel__items_claim(struct semel_inbox *inbox, struct item **items, 
     struct work work = {.inbox = inbox, .mode = alone ? WORK_CLAIM_ALONE : WORK_CLAIM, .items = items, .n = n};
     struct semel_error local = {0};
     err = err != NULL ? err : &local;
-    /* Before anything is written: a claim that nobody could be told of would have to run out. */
+    /* Before anything is written: a claim that could not be returned would have to expire. */
     struct semel_lease *leases = semel__arena_alloc(&inbox->arena, n, sizeof *leases);
     if (leases == NULL)
         return semel__fail_memory(err);
@@ -96,43 +95,43 @@ semel_status semel__items_claim(struct semel_inbox *inbox, struct item **items, 
 static void apply(struct work *work, struct item *item, enum lease_op op)
 {
     const struct semel_policy *policy = work->inbox->policy;
-    struct semel_live before = item->live;
+    struct semel_progress before = item->progress;
     switch (op) {
     case LEASE_FINISH:
         semel__item_end(work, item);
         break;
     case LEASE_RELEASE:
-        semel__live_release(&before, work->now_us, &item->live);
+        semel__progress_release(&before, work->now_us, &item->progress);
         break;
     case LEASE_APART:
-        semel__live_release(&before, work->now_us, &item->live);
-        item->live.alone = true;
+        semel__progress_release(&before, work->now_us, &item->progress);
+        item->progress.alone = true;
         break;
     case LEASE_RENEW:
-        item->live.lease_until_us = semel__time_add(work->now_us, policy->lease_us);
+        item->progress.lease_until_us = semel__time_add(work->now_us, policy->lease_us);
         break;
     case LEASE_RECOVER:
-        semel__live_recover(policy, &before, work->now_us, work->inbox->rng, &item->live);
-        item->ended = item->live.attempts == before.attempts;
+        semel__progress_recover(policy, &before, work->now_us, work->inbox->rng, &item->progress);
+        item->ended = item->progress.attempts == before.attempts;
         break;
     }
     item->changed = true;
 }
 
-/* An item that is not to be touched: stale, or (recovery) renewed meanwhile. */
+/* An item that must not be touched: stale, or (recovery) renewed meanwhile. */
 static bool spared(const struct work *work, const struct item *item, enum lease_op op)
 {
     if (item->fenced)
         return true;
-    return op == LEASE_RECOVER && item->live.lease_until_us >= work->now_us;
+    return op == LEASE_RECOVER && item->progress.lease_until_us >= work->now_us;
 }
 
 static bool reached(const struct item *item)
 {
-    return item->intended != SEMEL_STATE_ABSENT && item->row != NULL && item->row->live.state == item->intended;
+    return item->intended != SEMEL_STATE_ABSENT && item->row != NULL && item->row->progress.state == item->intended;
 }
 
-/* A late end is refused, and what it said is kept for the reconcile. */
+/* Refuses a late end and keeps its result for the reconcile. */
 static void keep_evidence(struct item *item)
 {
     static const struct semel_str texts[] = {
@@ -145,7 +144,7 @@ static void keep_evidence(struct item *item)
     item->ending.text = texts[item->ending.result];
 }
 
-/* Does this end free the business keys, or have them expire? (A recovery may, too: it does not wait for them.) */
+/* Does this end free the business keys, or let them expire? (A recovery may too: it does not wait for them.) */
 static bool changes_business(const struct semel_policy *policy, enum lease_op op, enum semel_result result)
 {
     if (op != LEASE_FINISH)
@@ -153,7 +152,7 @@ static bool changes_business(const struct semel_policy *policy, enum lease_op op
     return result == SEMEL_REJECTED || (result == SEMEL_DONE && policy->business_retention_us != SEMEL_NONE);
 }
 
-/* What ends leases of one kind. */
+/* Ends of leases, all of one kind. */
 struct ends {
     struct work work;
     enum lease_op op;
@@ -200,27 +199,27 @@ static void intend(void *ctx)
     const struct ends *ends = ctx;
     for (size_t i = 0; i < ends->work.n; i++)
         if (ends->work.items[i]->changed && ends->op != LEASE_RENEW)
-            ends->work.items[i]->intended = ends->work.items[i]->live.state;
+            ends->work.items[i]->intended = ends->work.items[i]->progress.state;
 }
 
 static void report(const struct semel_policy *policy, const struct item *item, enum lease_op op)
 {
-    struct semel_live *live = &item->lease->live;
+    struct semel_progress *progress = &item->lease->progress;
     item->lease->lost = item->fenced;
     item->lease->refused = item->fenced && op == LEASE_FINISH && item->ending.result == SEMEL_DONE &&
-                           semel__effect_of(policy, live->lease_token) == SEMEL_EFFECT_ATOMIC;
+                           semel__effect_of(policy, progress->lease_token) == SEMEL_EFFECT_ATOMIC;
     if (item->fenced)
         return;
     if (op == LEASE_RENEW) {
-        live->lease_until_us = item->live.lease_until_us;
+        progress->lease_until_us = item->progress.lease_until_us;
     } else if (op == LEASE_FINISH) {
-        live->state = item->live.state;
-        live->due_us = item->live.due_us;
-        live->error_class = item->live.error_class;
+        progress->state = item->progress.state;
+        progress->due_us = item->progress.due_us;
+        progress->error_class = item->progress.error_class;
     }
 }
 
-/* One row that somebody else holds must not cost the others their leases, or what their handlers reported. */
+/* One row that another transaction has locked must not cost the others their leases or their results. */
 static semel_status one_by_one(struct semel_inbox *inbox, struct item **items, size_t n, enum lease_op op,
                                struct semel_error *err)
 {
@@ -238,7 +237,7 @@ static semel_status one_by_one(struct semel_inbox *inbox, struct item **items, s
 semel_status semel__items_lease(struct semel_inbox *inbox, struct item **items, size_t n, enum lease_op op,
                                 struct semel_error *err)
 {
-    /* Persistent: neither a deadlock nor a connection that died while the handlers ran may cost what they reported. */
+    /* Persistent: neither a deadlock nor a connection that was lost while the handlers ran may cost their results. */
     static const struct semel__transaction tx = {.body = end_leases,
                                                  .unknown = intend,
                                                  .again = true,
@@ -265,7 +264,7 @@ void semel__items_give_back(struct semel_inbox *inbox, struct item **items, size
 {
     struct semel_error ignored;
     const size_t k = semel__items_open(items, n);
-    const bool alone = k == 1 && items[0]->lease->live.alone;
+    const bool alone = k == 1 && items[0]->lease->progress.alone;
     if (k > 0 && !(alone && status == SEMEL_CLOSED))
         (void)semel__items_lease(inbox, items, k, alone ? LEASE_RELEASE : LEASE_APART, &ignored);
 }
@@ -280,8 +279,8 @@ static semel_status note_now(void *ctx, int64_t now_us, bool *undo, struct semel
     return SEMEL_OK;
 }
 
-/* Renews the rest of the group when half the lease of the next one is gone. The renewal itself may take long, above all
- * when it goes one by one: so it is looked at again. */
+/* Renews the rest of the group when half the lease of the next one is gone. A renewal may take long, above all one by
+ * one: so it checks again. */
 static semel_status keep_leases(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
 {
     for (int tries = 0; tries < KEEP_MAX; tries++) {
@@ -290,7 +289,7 @@ static semel_status keep_leases(struct semel_inbox *inbox, struct item **items, 
         semel_status status = semel__transaction_run(inbox->store, &tx, &now_us, err);
         if (status != SEMEL_OK)
             return status;
-        if (items[0]->lease->lost || items[0]->lease->live.lease_until_us - now_us > inbox->policy->lease_us / 2)
+        if (items[0]->lease->lost || items[0]->lease->progress.lease_until_us - now_us > inbox->policy->lease_us / 2)
             return SEMEL_OK;
         status = semel__items_lease(inbox, items, n, LEASE_RENEW, err);
         if (status != SEMEL_OK)
@@ -299,13 +298,14 @@ static semel_status keep_leases(struct semel_inbox *inbox, struct item **items, 
     return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "renewing a lease takes longer than half of it");
 }
 
-/* false: the world failed and the message was not touched. */
+/* false: the environment failed and the message was not touched. */
 static bool run_outside(struct semel_inbox *inbox, struct item *item, semel_status *ret_status, struct semel_error *err)
 {
     struct semel__reply reply = {.arena = &inbox->arena, .result = SEMEL_DONE};
     const struct semel__handler *handler = inbox->handler;
     SEMEL_POINT(LEASE_RUN);
-    semel_status status = handler->each(handler->ctx, inbox->store, item->msg, item->lease->live.attempts, &reply, err);
+    semel_status status = handler->each(handler->ctx, inbox->store, item->msg, item->lease->progress.attempts, &reply,
+                                        err);
     item->ending = (struct semel_ending){.result = reply.result, .text = reply.reason, .outcome = reply.outcome};
     *ret_status = SEMEL_OK;
     if (status == SEMEL_OK)
@@ -341,7 +341,7 @@ semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items
         items[done++] = items[i];
         items[i] = swap;
     }
-    /* First what has ended, then what was not touched. */
+    /* First those that have ended, then those that were not touched. */
     semel_status finish = semel__items_lease(inbox, items, done, LEASE_FINISH, world == SEMEL_OK ? err : &ignored);
     if (i < n)
         (void)semel__items_lease(inbox, items + i, n - i, LEASE_RELEASE, &ignored);
@@ -354,7 +354,7 @@ semel_status semel__items_outside(struct semel_inbox *inbox, struct item **items
     return finish;
 }
 
-/* ---- for leases that live outside the engine ----------------------------------------------------- */
+/* ---- for callers that hold leases ---------------------------------------------------------------- */
 
 static int cmp_arrival(const void *va, const void *vb)
 {
@@ -398,7 +398,7 @@ static int cmp_id(const void *va, const void *vb)
     return c != 0 ? c : semel__str_cmp(a->msg.id, b->msg.id);
 }
 
-/* Of one message there may be two leases: one that was lost while its call ran on, and one that was taken since. */
+/* One message may have two leases: one that was lost while its call ran, and one that was taken since. */
 static semel_status any_twice(struct semel_inbox *inbox, struct semel_lease *leases, size_t n, bool *ret,
                               struct semel_error *err)
 {

@@ -2,9 +2,9 @@
  *
  * msg.c: fingerprints with their kind, and step keys.
  *
- * A fingerprint says "the same payload". JSON is compared in its canonical form, so that white space
- * and member order do not make a conflict; what has no canonical form is compared by its bytes. The
- * kind is part of the value: a producer that changes from one to the other causes no false conflict.
+ * Equal fingerprints mean equal payloads. JSON is compared in its canonical form, so that white space and member
+ * order do not make a conflict; a payload without a canonical form is compared by its bytes. The kind is part of the
+ * value: a producer that changes from one to the other causes no false conflict.
  */
 #include "core/msg.h"
 

@@ -33,7 +33,7 @@ bool semel__fp_differs(const struct semel_fp *a, const struct semel_fp *b); /* c
 size_t semel__fp_encode(const struct semel_fp *fp, unsigned char out[1 + SEMEL_FP_MAX]); /* 0: none, stored as NULL */
 bool semel__fp_decode(struct semel_str stored, struct semel_fp *ret);
 
-/* What is wrong with the message itself, found while its fields were taken. */
+/* A defect of the message itself, found while its fields were extracted. */
 enum semel_defect { SEMEL_DEFECT_NONE, SEMEL_DEFECT_NO_ID, SEMEL_DEFECT_FIELD, SEMEL_DEFECT_SIZE };
 
 struct semel__msg {
@@ -44,16 +44,16 @@ struct semel__msg {
     struct semel_str business[SEMEL_BUSINESS_MAX];
     size_t n_business;
     struct semel_fp fp;
-    int64_t version, message_time_us; /* SEMEL_NONE: not given; the time becomes that of its id when it is admitted */
-    int64_t envelope_time_us;         /* counts where its id has no time, either */
-    bool timed;                       /* it must tell its age */
-    int delivery;                     /* 1: the first, more: again, 0: the source cannot tell */
+    int64_t version, message_time_us; /* SEMEL_NONE: not given; admit then sets the time from its id */
+    int64_t envelope_time_us;         /* used where its id has no time either */
+    bool timed;                       /* it must have a time */
+    int delivery;                     /* 1: first delivery, more: redelivery, 0: the source does not know */
     enum semel_defect defect;
     struct semel_str defect_text;
 };
 
 void semel__msg_init(struct semel__msg *msg);
-/* The same message with its strings in the arena. false: no memory. */
+/* A copy of the message with its strings in the arena. false: no memory. */
 struct semel_arena;
 bool semel__msg_copy(struct semel_arena *arena, const struct semel__msg *msg, struct semel__msg *ret);
 

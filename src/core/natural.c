@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * natural.c: effects that are harmless when repeated (I22), and the versions of a key (I12). Pure; the contract stands
- * in semel/semel.h, and the inbox compares versions by the same function.
+ * natural.c: effects that are harmless when repeated (I22), and the versions of a key (I12). Pure; see semel/semel.h;
+ * the inbox compares versions by the same function.
  */
 #include "semel/semel.h"
 

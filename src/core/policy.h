@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * policy.h: what a route promises and allows. A plain value, checked once, then only read.
+ * policy.h: the settings that the rules of the inbox use. A plain value, checked once, then only read.
  */
 #ifndef SEMEL_CORE_POLICY_H
 #define SEMEL_CORE_POLICY_H
@@ -27,13 +27,13 @@ enum semel_timed { SEMEL_TIMED_UUID7, SEMEL_TIMED_NONE, SEMEL_TIMED_ALL, SEMEL_T
 struct semel_policy {
     struct semel_str consumer;
     enum semel_effect effect;
-    bool effect_said; /* it is not the default that nobody thought about: who claims by hand must have said it */
+    bool effect_said; /* it was set, and is not just the default: a caller that claims must have set it */
     enum semel_order order;
-    int64_t first_version; /* the version a key starts with, or SEMEL_FIRST_VERSION_ANY */
+    int64_t first_version; /* the first version of a key, or SEMEL_FIRST_VERSION_ANY */
     enum semel_gap on_gap;
     int64_t gap_timeout_us;
-    int retry_max;     /* attempts in all before a transient failure is dead-lettered; >= 1 */
-    int permanent_max; /* the same for a permanent one */
+    int retry_max;     /* attempts before a transient failure becomes a dead letter; >= 1 */
+    int permanent_max; /* the same for a permanent failure */
     int64_t retry_first_us, retry_ceiling_us;
     int64_t lease_us;
     int64_t parked_key_max, parked_consumer_max;
@@ -41,7 +41,7 @@ struct semel_policy {
     size_t payload_max;
     int64_t retention_us;          /* how long a final row is kept */
     int64_t business_retention_us; /* SEMEL_NONE: for ever */
-    bool one_by_one; /* no setting: one message per key is taken at a time, for nobody knows in which order they end */
+    bool one_by_one; /* not a setting: take only one message per key at a time, because workers end in any order */
     enum semel_timed timed_ids;
     bool one_source; /* ids are unique across sources: `source` is not part of the key */
 };
@@ -51,15 +51,15 @@ void semel__policy_init(struct semel_policy *policy, struct semel_str consumer);
 /* INVALID, with the setting, its value and what would be right. */
 semel_status semel__policy_check(const struct semel_policy *policy, struct semel_error *err);
 
-/* The longest time after which an old message can still come back (I18). Every part counts:
- * the broker's retention or the replay window really used, the producers' outbox lag, the longest
- * outage, the age of dead letters and the margin add up; the legal minimum is a floor. */
+/* The longest time after which an old message can still come back (I18). It is the sum of the broker's retention or
+ * the replay window really used, the producers' outbox lag, the longest outage, the age of dead letters and the
+ * margin, and at least the legal minimum. */
 struct semel_horizon {
     int64_t broker_us, outbox_lag_us, outage_us, dead_letter_us, legal_us, margin_us;
 };
 #define SEMEL_HORIZON_MIN_US (INT64_C(3600) * 1000000)
 int64_t semel__horizon_us(const struct semel_horizon *horizon); /* never below one hour */
-/* INVALID with the figure that would do when the retention is shorter than the horizon. */
+/* INVALID when the retention is shorter than the horizon; err has the retention that is needed. */
 semel_status semel__retention_check(int64_t retention_us, const struct semel_horizon *horizon, struct semel_error *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * positions.c: which positions a batch moves. The rules stand in positions.h.
+ * positions.c: which positions a batch moves. See positions.h for the rules.
  */
 #include "core/positions.h"
 
@@ -10,16 +10,16 @@
 #include "base/str.h"
 #include "core/transaction.h"
 
-/* What a worker remembers of a partition from batch to batch. */
+/* What a worker remembers about a partition between batches. */
 struct position_lane {
     char *name; /* the memory of `source` */
     struct semel_str source;
     int32_t partition;
     int64_t epoch; /* the highest so far */
     int64_t hole;  /* the first offset that was given back and has not come again; SEMEL_NONE */
-    /* one look at a batch */
+    /* the fields below belong to one batch */
     bool touched;
-    int64_t asked; /* the lowest epoch in it: if there are two the store refuses the older one */
+    int64_t asked; /* the lowest epoch in it: if there are two, the store refuses the older one */
     int64_t end;   /* behind the last delivery that may move it; SEMEL_NONE */
     int64_t stop;  /* the hole, as this batch would leave it */
 };
@@ -51,7 +51,7 @@ static int cmp_lane(const struct position_lane *lane, struct semel_str source, i
     return c != 0 ? c : (lane->partition > partition) - (lane->partition < partition);
 }
 
-/* Where it is, or belongs. */
+/* Its index, or where to insert it. */
 static size_t place_of(const struct semel_position_updates *position_updates, struct semel_str source,
                        int32_t partition)
 {
@@ -85,7 +85,7 @@ static bool reserve(struct semel_position_updates *position_updates)
     return true;
 }
 
-/* The lane of a delivery, made when it is new. NULL: no memory. */
+/* Finds or makes the lane of a delivery. NULL: no memory. */
 static struct position_lane *lane_of(struct semel_position_updates *position_updates,
                                      const struct semel_delivery *delivery)
 {
@@ -107,14 +107,14 @@ static struct position_lane *lane_of(struct semel_position_updates *position_upd
     return &position_updates->lanes[at];
 }
 
-/* ---- a look at a batch --------------------------------------------------------------------------- */
+/* ---- one batch ----------------------------------------------------------------------------------- */
 
 static bool is_marked(const struct semel_delivery *delivery)
 {
     return delivery->epoch > 0 && delivery->partition >= 0 && delivery->offset >= 0 && delivery->offset < INT64_MAX;
 }
 
-/* A new epoch starts at the stored position: the holes of the old one lie before us again. */
+/* A new epoch starts at the stored position: the source delivers the holes of the old epoch again. */
 static void touch(struct position_lane *lane, int64_t epoch)
 {
     if (epoch > lane->epoch) {
@@ -133,7 +133,7 @@ static void touch(struct position_lane *lane, int64_t epoch)
 static void step(struct position_lane *lane, int64_t offset, bool acked)
 {
     if (lane->stop != SEMEL_NONE && offset <= lane->stop)
-        lane->stop = SEMEL_NONE; /* the source has gone back, and what follows is in order again */
+        lane->stop = SEMEL_NONE; /* the source has gone back: its deliveries are in order again */
     if (lane->stop != SEMEL_NONE)
         return;
     if (acked)
@@ -142,7 +142,7 @@ static void step(struct position_lane *lane, int64_t offset, bool acked)
         lane->stop = offset;
 }
 
-/* Where each partition would end; settled NULL: if all were acknowledged. False: no memory. */
+/* Computes where each partition would end; settled NULL: as if all were acknowledged. false: no memory. */
 static bool look(struct semel_position_updates *position_updates, const struct semel_delivery *deliveries,
                  const struct semel_settled *settled, size_t n)
 {
@@ -163,7 +163,7 @@ static bool look(struct semel_position_updates *position_updates, const struct s
     return true;
 }
 
-/* The positions of the partitions that the look has touched; with `ends`, only those that move. */
+/* Collects the positions of the touched partitions; with `ends`, only those that move. */
 static void gather(struct semel_position_updates *position_updates, bool ends)
 {
     position_updates->n_items = 0;
@@ -274,7 +274,7 @@ semel_status semel__position_updates_end(struct semel_position_updates *position
     position_updates->refused = refused;
     if (!any_marked(deliveries, n))
         return SEMEL_OK;
-    report_fenced(position_updates); /* before the look: it is the items of the batch that were refused */
+    report_fenced(position_updates); /* before look(): the items of the batch were refused */
     if (!look(position_updates, deliveries, settled, n))
         return SEMEL_OK;
     for (size_t i = 0; i < position_updates->n; i++)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * pump.c: one worker: its step and its tick; and, for effects outside the database, its claims and their ends, between
- * which somebody else runs them.
+ * pump.c: one worker: its step and its tick; and, for effects outside the database, its claims and their ends,
+ * between which the caller runs them.
  *
- * Invariants: a delivery that was claimed is acknowledged after the commit of the claim: its payload is kept then, and
- * whatever becomes of this process, recovery by any other has the row. Nothing runs before that commit.
+ * Invariants: a claimed delivery is acknowledged after the commit of the claim: its payload is stored by then, and if
+ * this process dies, recovery by any other finds the row. Nothing runs before that commit.
  */
 #include "core/pump.h"
 
@@ -51,14 +51,14 @@ void semel__pump_done(struct semel_pump *pump)
     semel__arena_done(&pump->arena);
 }
 
-/* ---- the world ----------------------------------------------------------------------------------- */
+/* ---- failures of the environment ----------------------------------------------------------------- */
 
 void semel__pump_fail(struct semel_pump *pump, enum semel_class cls, int64_t now_us)
 {
     semel__route_breaker_failure(pump->breaker, pump, cls, now_us, pump->inbox->rng);
 }
 
-/* What a status says of the world. Both return what is left of it for the caller. */
+/* What a status tells about store and broker. Both return the status for the caller. */
 static semel_status note_store(struct semel_pump *pump, semel_status status, const struct semel_error *err,
                                int64_t now_us)
 {
@@ -75,8 +75,7 @@ static semel_status note_broker(struct semel_pump *pump, semel_status status)
 {
     pump->broker_down |= status == SEMEL_CLOSED;
     pump->doubt |= pump->broker_down;
-    return status == SEMEL_FENCED ? SEMEL_OK
-                                  : status; /* the delivery has gone to somebody else, with our best wishes */
+    return status == SEMEL_FENCED ? SEMEL_OK : status; /* the delivery belongs to somebody else now */
 }
 
 static semel_status connect_store(struct semel_pump *pump, int64_t now_us, struct semel_error *err)
@@ -85,7 +84,7 @@ static semel_status connect_store(struct semel_pump *pump, int64_t now_us, struc
         return SEMEL_OK;
     semel_status status = semel_store_reopen(pump->inbox->store, err);
     pump->store_down = status != SEMEL_OK;
-    /* What opened the breaker is over; an idle route would have nothing to probe with. */
+    /* The cause that opened the breaker is over; an idle route would have nothing to probe with. */
     if (status == SEMEL_OK && semel__route_breaker_look(pump->breaker).cause == SEMEL_CLASS_ENVIRONMENT)
         semel__route_breaker_success(pump->breaker);
     return note_store(pump, status, err, now_us);
@@ -103,15 +102,15 @@ static semel_status connect(struct semel_pump *pump, int64_t now_us, struct seme
     return status;
 }
 
-/* A probe is let through however many have failed before it. */
+/* A probe runs however many have failed before it. */
 static void bound_failures(struct semel_pump *pump)
 {
     pump->inbox->failures_max = semel__route_breaker_look(pump->breaker).threshold;
     pump->inbox->failures = semel__route_breaker_failures(pump->breaker, pump);
 }
 
-/* What the ends of this batch say about the handler. Duplicates say nothing. The breaker has a lock that all workers of
- * the route share: of successes in a row only the first is reported to it. */
+/* Reports to the breaker how the handler did in this batch. Duplicates tell nothing. All workers of the route share the
+ * breaker's lock: of successes in a row only the first is reported. */
 static void note_ends(struct semel_pump *pump, const struct semel_settled *settled, size_t n, int64_t now_us)
 {
     bool good = false;
@@ -131,7 +130,7 @@ static void note_ends(struct semel_pump *pump, const struct semel_settled *settl
     }
 }
 
-/* A probe that met only duplicates, or nothing, has told nothing: the next step probes again. */
+/* A probe that met only duplicates, or nothing, has no result: the next step probes again. */
 static void end_probe(struct semel_pump *pump, int64_t now_us)
 {
     semel__route_breaker_end(pump->breaker, pump, now_us);
@@ -139,7 +138,7 @@ static void end_probe(struct semel_pump *pump, int64_t now_us)
 
 /* ---- a step -------------------------------------------------------------------------------------- */
 
-/* Room and messages for the deliveries; every one is LATER until something else is known. */
+/* Memory and messages for the deliveries; each is LATER until it is decided. */
 static semel_status prepare(struct semel_pump *pump, struct pump_batch *batch, struct semel_error *err)
 {
     batch->msgs = semel__arena_alloc(&pump->arena, batch->n, sizeof *batch->msgs);
@@ -148,7 +147,7 @@ static semel_status prepare(struct semel_pump *pump, struct pump_batch *batch, s
     if (batch->msgs == NULL || batch->settled == NULL || batch->replies == NULL)
         return semel__fail_memory(err);
     for (size_t i = 0; i < batch->n; i++)
-        batch->settled[i].act = SEMEL_LATER; /* what never reaches the inbox is given back too */
+        batch->settled[i].act = SEMEL_LATER; /* deliveries that never reach the inbox are given back too */
     for (size_t i = 0; i < batch->n; i++) {
         semel_status status = semel__extract(pump->rules, &batch->deliveries[i], pump->inbox->policy->payload_max,
                                              &pump->arena, &batch->msgs[i], err);
@@ -170,13 +169,13 @@ static semel_status answer(struct semel_pump *pump, struct pump_batch *batch, si
         *ret_acked += batch->settled[i].act == SEMEL_ACK;
     }
     semel_status status = semel_broker_answer(pump->broker, batch->replies, batch->n, err);
-    /* What could not be given back would be overtaken by the next poll and never come again: closing gives it back. */
+    /* A delivery that could not be given back would be overtaken by the next poll and never come again: closing gives
+     * it back. */
     pump->broker_down |= status != SEMEL_OK && status != SEMEL_FENCED;
     return note_broker(pump, status);
 }
 
-/* What was committed moves the positions that are kept with the effects. What cannot be moved now will be by the next
- * batch. */
+/* Moves the positions that the store keeps with the effects. The next batch moves those that cannot move now. */
 static void keep_positions(struct semel_pump *pump, const struct pump_batch *batch)
 {
     struct semel_error ignored = {0};
@@ -187,14 +186,14 @@ static void keep_positions(struct semel_pump *pump, const struct pump_batch *bat
                          (status == SEMEL_FENCED && pump->position_updates.fenced == NULL);
 }
 
-/* Somebody works on it, and its row has its payload: recovery has it if he dies. The broker would only bring it again
- * and again, and hold up what comes behind it. */
+/* Another worker runs it, and its row has its payload: recovery finds it if that worker dies. The broker would only
+ * deliver it again and again, and hold up those behind it. */
 static bool elsewhere(const struct semel_settled *settled)
 {
     return settled->state == SEMEL_STATE_PROCESSING && settled->kept;
 }
 
-/* What others have claimed, with its payload, is acknowledged. Where too much is parked the pump pauses. */
+/* Acknowledges messages that others have claimed with their payload. Pauses the pump when too many are parked. */
 static void let_go(struct semel_pump *pump, struct pump_batch *batch, int64_t now_us)
 {
     for (size_t i = 0; i < batch->n; i++) {
@@ -208,7 +207,7 @@ static void let_go(struct semel_pump *pump, struct pump_batch *batch, int64_t no
     }
 }
 
-/* Who observes sees the age of a message as the inbox did. */
+/* Shows the observer the age of a message as the inbox saw it. */
 static void show(struct semel_pump *pump, struct pump_batch *batch, int64_t now_us)
 {
     if (pump->observe == NULL || !batch->prepared)
@@ -230,8 +229,8 @@ static semel_status answer_all(struct semel_pump *pump, struct pump_batch *batch
     return status;
 }
 
-/* The end of a batch that was processed or claimed with `status`, of which err tells: the world is noted, and all are
- * answered, by `settled`. */
+/* The end of a batch that was processed or claimed with `status` and err: notes failures of the environment and answers
+ * all deliveries by `settled`. */
 static semel_status conclude(struct semel_pump *pump, struct pump_batch *batch, semel_status status, int64_t now_us,
                              size_t *ret_acked, struct semel_error *err)
 {
@@ -293,7 +292,7 @@ bool semel__pump_probes(const struct semel_pump *pump, int64_t now_us)
     return now.state != SEMEL_BREAKER_CLOSED && semel__breaker_until(&now, now_us) == SEMEL_NONE;
 }
 
-/* What a step or a claim begins with: deliveries, unless the route pauses. *ret_asked: the breaker was asked. */
+/* The start of a step or a claim: deliveries, unless the route pauses. *ret_asked: the breaker was asked. */
 static semel_status poll(struct semel_pump *pump, int64_t now_us, size_t max, struct pump_batch *batch, bool *ret_asked,
                          struct semel_error *err)
 {
@@ -382,7 +381,7 @@ static bool same(const struct semel__msg *a, const struct semel__msg *b)
     return semel__str_eq(a->id, b->id) && semel__str_eq(a->source, b->source);
 }
 
-/* The claimed ones and their copies in the batch: nobody needs the broker for them any more. */
+/* Acknowledges the claimed messages and their copies in the batch: they no longer need the broker. */
 static void acknowledge_claims(struct pump_batch *batch, const struct semel_lease *leases, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -391,7 +390,7 @@ static void acknowledge_claims(struct pump_batch *batch, const struct semel_leas
             if (k != place && !same(&batch->msgs[k], &batch->msgs[place]))
                 continue;
             if (k != place && semel__fp_differs(&batch->msgs[k].fp, &batch->msgs[place].fp))
-                continue; /* a conflict: it goes back, and is told when it comes again */
+                continue; /* a conflict: it goes back, and is reported when it comes again */
             if (batch->settled[k].act == SEMEL_LATER)
                 batch->settled[k].why = k == place ? SEMEL_WHY_NEW : SEMEL_WHY_DUPLICATE;
             batch->settled[k].act = SEMEL_ACK;
@@ -423,7 +422,7 @@ semel_status semel__pump_claim(struct semel_pump *pump, int64_t now_us, size_t m
     semel_status status = poll(pump, now_us, max, &batch, &asked, err);
     if (status == SEMEL_OK && batch.n > 0)
         status = claim_batch(pump, &batch, now_us, arena, ret_leases, ret_n, err);
-    if (asked && *ret_n == 0) /* else the end of the call ends the probe */
+    if (asked && *ret_n == 0) /* otherwise the end of the call ends the probe */
         end_probe(pump, now_us);
     return status;
 }

@@ -35,8 +35,8 @@ void semel__breaker_init(struct semel_breaker *breaker, int threshold, int64_t f
 
 int64_t semel__breaker_until(const struct semel_breaker *breaker, int64_t now_us)
 {
-    /* A clock that jumped back must not keep it shut for much longer than its ceiling. Of two threads the one that has
-     * looked at the clock first may ask last, and that is no jump. */
+    /* A clock that jumped back must not keep the breaker open for much longer than its ceiling. Of two threads, the one
+     * that read the clock first may ask last; that is no jump. */
     bool shut = breaker->state != SEMEL_BREAKER_CLOSED && now_us < breaker->next_us &&
                 breaker->next_us - now_us <= semel__time_add(breaker->ceiling_us, ORDER_US);
     return shut ? breaker->next_us : SEMEL_NONE;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * row.c: is this a row of ours? What a database gives back is checked before a rule reads it.
+ * row.c: checks a row that a database returned before a rule reads it.
  */
 #include "core/row.h"
 
@@ -40,11 +40,11 @@ static semel_status check_texts(const struct semel_row *row, struct semel_error 
         {"source", row->source, 0, SEMEL_ID_MAX},
         {"type", row->type, 0, SEMEL_ID_MAX},
         {"order_key", row->order_key, 0, SEMEL_ID_MAX},
-        {"lease_owner", row->live.lease_owner, 0, SEMEL_ID_MAX},
+        {"lease_owner", row->progress.lease_owner, 0, SEMEL_ID_MAX},
         {"position", row->position, 0, SEMEL_POSITION_MAX},
         {"traceparent", row->traceparent, 0, SEMEL_ID_MAX},
-        {"error_text", row->live.error_text, 0, SEMEL_ERROR_TEXT_MAX},
-        {"outcome", row->live.outcome, 0, SEMEL_OUTCOME_MAX},
+        {"error_text", row->progress.error_text, 0, SEMEL_ERROR_TEXT_MAX},
+        {"outcome", row->progress.outcome, 0, SEMEL_OUTCOME_MAX},
         {"headers", row->headers, 0, SEMEL_HEADERS_MAX},
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
@@ -60,16 +60,16 @@ static semel_status check_texts(const struct semel_row *row, struct semel_error 
 
 static semel_status check_numbers(const struct semel_row *row, struct semel_error *err)
 {
-    const struct semel_live *live = &row->live;
+    const struct semel_progress *progress = &row->progress;
     if (row->arrival < 1)
         return damaged(err, "arrival", "1 or more");
-    if (live->attempts < 0 || live->attempts > ATTEMPTS_MAX)
+    if (progress->attempts < 0 || progress->attempts > ATTEMPTS_MAX)
         return damaged(err, "attempts", "0 to 1000000");
-    if (live->state == SEMEL_STATE_PROCESSING && live->attempts == 0)
+    if (progress->state == SEMEL_STATE_PROCESSING && progress->attempts == 0)
         return damaged(err, "attempts", "1 or more while it is processing");
-    if (live->attempts_before < 0 || live->attempts_before > live->attempts)
+    if (progress->attempts_before < 0 || progress->attempts_before > progress->attempts)
         return damaged(err, "attempts_before", "0 to attempts");
-    if (live->retries < 0 || live->retries > ATTEMPTS_MAX)
+    if (progress->retries < 0 || progress->retries > ATTEMPTS_MAX)
         return damaged(err, "retries", "0 to 1000000");
     if (row->version != SEMEL_NONE && (row->version < 0 || row->version == INT64_MAX))
         return damaged(err, "version", "from 0 to 2^63-2, or NULL");
@@ -80,22 +80,25 @@ static semel_status check_numbers(const struct semel_row *row, struct semel_erro
 
 semel_status semel__row_check(const struct semel_row *row, struct semel_error *err)
 {
-    const struct semel_live *live = &row->live;
-    if ((unsigned)live->state >= SEMEL_STATE_COUNT || live->state == SEMEL_STATE_ABSENT)
+    const struct semel_progress *progress = &row->progress;
+    if ((unsigned)progress->state >= SEMEL_STATE_COUNT || progress->state == SEMEL_STATE_ABSENT)
         return damaged(err, "status", "one of the statuses");
     semel_status status = check_texts(row, err);
     if (status == SEMEL_OK)
         status = check_numbers(row, err);
     if (status != SEMEL_OK)
         return status;
-    bool held = live->lease_token != SEMEL_NONE && live->lease_until_us != SEMEL_NONE && live->lease_owner.n > 0;
-    bool free_ = live->lease_token == SEMEL_NONE && live->lease_until_us == SEMEL_NONE && live->lease_owner.p == NULL;
-    if (live->state == SEMEL_STATE_PROCESSING ? !held : !free_)
+    bool held = progress->lease_token != SEMEL_NONE && progress->lease_until_us != SEMEL_NONE &&
+                progress->lease_owner.n > 0;
+    bool free_ = progress->lease_token == SEMEL_NONE && progress->lease_until_us == SEMEL_NONE &&
+                 progress->lease_owner.p == NULL;
+    if (progress->state == SEMEL_STATE_PROCESSING ? !held : !free_)
         return damaged(err, "lease_owner, lease_until and lease_token",
                        "given for `processing`, and NULL for all others");
-    if (live->due_us != SEMEL_NONE && live->state != SEMEL_STATE_FAILED && live->state != SEMEL_STATE_WAITING)
+    if (progress->due_us != SEMEL_NONE && progress->state != SEMEL_STATE_FAILED &&
+        progress->state != SEMEL_STATE_WAITING)
         return damaged(err, "due_at", "NULL unless the row is failed or waiting");
-    if (semel__state_final(live->state) != (live->processed_us != SEMEL_NONE))
+    if (semel__state_final(progress->state) != (progress->processed_us != SEMEL_NONE))
         return damaged(err, "processed_at", "given for final rows, and NULL for all others");
     return SEMEL_OK;
 }
@@ -113,14 +116,14 @@ bool semel__wants_read(struct semel_str text, struct semel_row *row)
     return true;
 }
 
-bool semel__live_waits_for_intent(const struct semel_live *live)
+bool semel__progress_waits_for_intent(const struct semel_progress *progress)
 {
-    return live->state == SEMEL_STATE_WAITING && live->error_class == SEMEL_CLASS_BUSINESS;
+    return progress->state == SEMEL_STATE_WAITING && progress->error_class == SEMEL_CLASS_BUSINESS;
 }
 
-bool semel__live_in_order(const struct semel_live *live)
+bool semel__progress_in_order(const struct semel_progress *progress)
 {
-    return semel__state_unfinished(live->state) && !semel__live_waits_for_intent(live);
+    return semel__state_unfinished(progress->state) && !semel__progress_waits_for_intent(progress);
 }
 
 void semel__row_msg(const struct semel_row *row, struct semel__msg *ret_msg)

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: MIT
  *
- * scheduler.c: what happens by itself: stored work that is due is claimed and run (retries, parked messages whose turn
- * has come, gaps that timed out), leases that ran out are recovered, old rows are purged. Every function is one bounded
- * step, and any number of processes may do them at once.
+ * scheduler.c: claims and runs stored rows that are due (retries, parked messages whose turn has come, gaps that
+ * timed out), recovers expired leases, and purges old rows. Every function is one bounded step.
  *
- * Candidates are read without locks; then their keys are locked, the rows read again and judged anew, so any number of
- * processes may do this at once (P67: the order of locks is the same as for a delivery). On an ATOMIC route a message
- * that must run alone is claimed by itself; others together, and with the first of a key those that follow it,
- * because they will run in one transaction in that order.
+ * The scheduler reads candidates without locks; then it locks their keys, reads the rows again and judges them again,
+ * so any number of processes may do this at once (P67: the order of locks is the same as for a delivery). On an
+ * ATOMIC route it claims a message that must run alone by itself; others together, and with the first row of a key
+ * those that follow it, because they will run in one transaction in that order.
  *
- * A row that wants business keys takes them here, in the transaction of its claim, and without waiting for somebody who
- * is taking one: the rows that want that key are then left for another time, and no others.
+ * A row that wants business keys takes them here, in the transaction of its claim. If another transaction is taking
+ * the same key, the scheduler does not wait: it leaves the rows that want that key, and only those, for the next
+ * time.
  *
- * A gap that timed out and will not run, and a waiter whose intent is done, are decided on the way; semel__inbox_gaps
- * does only that, for consumers whose messages nobody takes at the moment. The sweep makes heads due that wait without
- * a due time, whatever made them so: a wake that was skipped, other settings.
+ * The scheduler also decides gaps that timed out without a run, and messages whose business key is used up;
+ * semel__inbox_gaps does only that, for consumers whose messages nobody takes at the moment. The sweep makes heads
+ * due that wait without a due time, whatever the cause: a wake that was skipped, other settings.
  *
- * Nothing here waits for a lock: what somebody else has is left for the next time.
+ * Nothing here waits for a lock: rows that another transaction has locked are left for the next time.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@
 #include "core/version.h"
 #include "core/work.h"
 
-/* Others hold what is due: whoever asks for more comes back. */
+/* Retries while others have locked all rows that are due; after that the caller comes back later. */
 #define BUSY_MAX 100
 /* Business keys that others are taking: each costs the time that a driver waits for one. */
 #define PASSED_MAX 16
@@ -38,18 +38,18 @@ struct take {
     struct semel_inbox *inbox;
     struct semel_row *rows; /* candidates */
     size_t n, room;
-    /* How many of the oldest are passed over: they were looked at under lock, and can neither run nor move. */
+    /* How many of the oldest to pass over: they were read under lock, and can neither run nor move. */
     size_t skip;
     bool alone, moved;
     bool wishes; /* among the candidates are rows that want business keys */
-    bool single; /* of such rows only the first is a candidate: if somebody is taking a key, it is one of that row */
-    bool plain;  /* all such rows are passed over */
+    bool single; /* of such rows only the first is a candidate: if a key is being taken, it is one of that row */
+    bool plain;  /* pass over all such rows */
     struct {
         char bytes[SEMEL_ID_MAX];
         size_t n;
-    } passed[PASSED_MAX]; /* business keys that somebody is taking: rows that want one are passed over */
+    } passed[PASSED_MAX]; /* business keys that others are taking: rows that want one are passed over */
     size_t n_passed;
-    size_t busy; /* how often all candidates were somebody else's */
+    size_t busy; /* how often others had locked all candidates */
 };
 
 static bool together(const struct semel_inbox *inbox)
@@ -59,10 +59,10 @@ static bool together(const struct semel_inbox *inbox)
 
 static bool must_be_alone(const struct semel_row *row)
 {
-    return row->live.alone || row->live.attempts > 0;
+    return row->progress.alone || row->progress.attempts > 0;
 }
 
-/* ---- business keys that somebody is taking ------------------------------------------------------- */
+/* ---- business keys that others are taking -------------------------------------------------------- */
 
 static bool may_be_taken(const struct take *take, const struct semel_row *row)
 {
@@ -84,7 +84,7 @@ static size_t drop_others(const struct take *take, struct semel_row *due, size_t
     return kept;
 }
 
-/* Of those that want business keys only the first. */
+/* Keeps only the first of the rows that want business keys. */
 static size_t drop_all_but_one(struct semel_row *due, size_t n)
 {
     size_t kept = 0;
@@ -116,8 +116,8 @@ static void pass_over(struct take *take)
         }
 }
 
-/* The store does not tell which key somebody is taking. So of the candidates that want one a single one is tried, and
- * if that fails, too, its keys are passed over. false: no candidate wants a key. */
+/* The store does not report which key another transaction is taking. So of the candidates that want one, only one is
+ * tried, and if that fails too, its keys are passed over. false: no candidate wants a key. */
 static bool narrow(struct take *take)
 {
     if (!take->wishes)
@@ -130,7 +130,7 @@ static bool narrow(struct take *take)
 
 /* ---- candidates ---------------------------------------------------------------------------------- */
 
-/* What follows the first of a key and may run right behind it. */
+/* Adds the rows behind the first of a key that may run right after it. */
 static semel_status add_followers(struct take *take, const struct semel_row *head, struct semel_error *err)
 {
     struct semel_row *rows;
@@ -144,7 +144,7 @@ static semel_status add_followers(struct take *take, const struct semel_row *hea
     if (status != SEMEL_OK || n == 0 || rows[0].arrival != head->arrival)
         return status; /* it is not the first: judged by itself, so that it goes back to waiting */
     for (size_t i = 1; i < n && take->n < take->room; i++) {
-        if (rows[i].live.state != SEMEL_STATE_WAITING || must_be_alone(&rows[i]) || !may_be_taken(take, &rows[i]) ||
+        if (rows[i].progress.state != SEMEL_STATE_WAITING || must_be_alone(&rows[i]) || !may_be_taken(take, &rows[i]) ||
             (take->single && rows[i].n_wants > 0))
             break;
         take->rows[take->n++] = rows[i];
@@ -168,9 +168,8 @@ static int cmp_version(const void *va, const void *vb)
     return c != 0 ? c : cmp_arrival(va, vb);
 }
 
-/* One row a key, the first that is due, and those that follow it if it is the first of all: what is claimed together
- * runs in one transaction, and nothing of a key may be left out in between. The rest of the key has its turn later.
- * */
+/* Chooses one row per key, the first that is due, and those that follow it if it is the first of all: rows claimed
+ * together run in one transaction, and no row of a key may be left out in between. The rest of the key comes later. */
 static semel_status choose_group(struct take *take, struct semel_row *due, size_t n, struct semel_error *err)
 {
     bool by_version = take->inbox->policy->order == SEMEL_ORDER_VERSION;
@@ -189,7 +188,7 @@ static semel_status choose_group(struct take *take, struct semel_row *due, size_
     return status;
 }
 
-/* On an ATOMIC route the oldest decides: it alone, or with it all that need not be alone. */
+/* On an ATOMIC route the oldest decides: it runs alone, or together with all that need not be alone. */
 static semel_status choose(struct take *take, struct semel_row *due, size_t n, struct semel_error *err)
 {
     size_t kept = 0;
@@ -208,25 +207,26 @@ static semel_status choose(struct take *take, struct semel_row *due, size_t n, s
 
 /* ---- under lock ---------------------------------------------------------------------------------- */
 
-/* Judged in the order of the key. One that is not claimed stops those behind it. */
+/* Judges in the order of the key. A row that is not claimed stops those behind it. */
 static void judge(struct work *work, struct item *item, bool stopped)
 {
     const struct semel_inbox *inbox = work->inbox;
     struct semel_facts facts = {.now_us = work->now_us, .row = item->row, .watermark_us = SEMEL_NONE, .key = item->key};
-    bool due = item->row != NULL && item->row->live.due_us != SEMEL_NONE && item->row->live.due_us <= work->now_us;
+    bool due = item->row != NULL && item->row->progress.due_us != SEMEL_NONE &&
+               item->row->progress.due_us <= work->now_us;
     bool follower = item->row != NULL && item->key != NULL && item->key->head_arrival == SEMEL_NONE &&
-                    semel__live_in_order(&item->row->live);
+                    semel__progress_in_order(&item->row->progress);
     if (item->row == NULL || stopped || (!due && !follower) || semel__item_wishes_more(item))
-        return; /* the last: it has come to want a key that was not asked for here */
+        return; /* it now wants a key that was not taken here */
     semel__item_intent(work, item, &facts);
     semel__verdict_take(inbox->policy, &facts, &item->verdict);
     if (item->verdict.act == SEMEL_RUN) {
-        semel__live_claim(inbox->policy, &item->row->live, inbox->owner, work_alone(work),
-                          semel__work_token(work, item->row), work->now_us, &item->live);
+        semel__progress_claim(inbox->policy, &item->row->progress, inbox->owner, work_alone(work),
+                              semel__work_token(work, item->row), work->now_us, &item->progress);
         item->changed = true;
-    } else if (item->verdict.changes && !follower) { /* the one before it has not run yet: it may end without effect */
-        semel__live_verdict(&item->verdict, &item->row->live, semel__verdict_text(&item->verdict), work->now_us,
-                            &item->live);
+    } else if (item->verdict.changes && !follower) { /* its predecessor has not run yet: it may end without effect */
+        semel__progress_verdict(&item->verdict, &item->row->progress, semel__verdict_text(&item->verdict), work->now_us,
+                                &item->progress);
         item->changed = true;
     }
 }
@@ -247,14 +247,14 @@ static void judge_all(struct work *work)
             stopped = true;
             continue;
         }
-        /* It will have run when the next one does. */
+        /* It will have run before the next one. */
         item->key->head_arrival = item->key->head_version = SEMEL_NONE;
         if (item->key->by_version)
             semel__version_applied(work->inbox->policy, item->key, item->msg->version);
     }
 }
 
-/* Only what changes without running is decided. */
+/* Decides only rows that change without running. */
 static void judge_gaps(struct work *work)
 {
     judge_all(work);
@@ -263,15 +263,15 @@ static void judge_gaps(struct work *work)
         if (item->verdict.act != SEMEL_RUN)
             continue;
         item->verdict = (struct semel__verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
-        item->live = item->row->live;
+        item->progress = item->row->progress;
         item->changed = false;
     }
 }
 
 static bool still(const struct semel_row *row)
 {
-    return row->live.state == SEMEL_STATE_WAITING && row->live.due_us == SEMEL_NONE && row->kept &&
-           row->live.error_class != SEMEL_CLASS_BUSINESS;
+    return row->progress.state == SEMEL_STATE_WAITING && row->progress.due_us == SEMEL_NONE && row->kept &&
+           row->progress.error_class != SEMEL_CLASS_BUSINESS;
 }
 
 /* Under lock: is it still the first of its key, and without a due time? */
@@ -282,9 +282,9 @@ static void wake(struct work *work)
         const struct semel_row *row = item->row;
         if (row == NULL || !still(row) || (item->key != NULL && item->key->head_arrival != row->arrival))
             continue;
-        item->live = row->live;
-        item->live.due_us = work->now_us;
-        item->live.error_class = SEMEL_CLASS_BLOCKED;
+        item->progress = row->progress;
+        item->progress.due_us = work->now_us;
+        item->progress.error_class = SEMEL_CLASS_BLOCKED;
         item->changed = true;
     }
 }
@@ -307,7 +307,7 @@ static semel_status items_of_rows(struct take *take, struct item ***ret, struct 
     return SEMEL_OK;
 }
 
-/* Reads the rows under lock, judges them and writes what changes. */
+/* Reads the rows under lock, judges them and writes the changes. */
 static semel_status settle(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
     struct work *work = ctx;
@@ -328,7 +328,7 @@ static semel_status settle(void *ctx, int64_t now_us, bool *undo, struct semel_e
     return status;
 }
 
-/* After an unknown commit nothing is repeated: a lease runs out and recovery decides, the rest is looked at again. */
+/* After an unknown commit nothing is repeated: leases expire and recovery decides, other rows are read again. */
 static semel_status settle_rows(struct take *take, struct work *work, struct semel_error *err)
 {
     static const struct semel__transaction tx = {.body = settle};
@@ -351,10 +351,10 @@ static bool copy_lease(const struct semel_inbox *inbox, const struct item *item,
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (!semel__arena_copy(arena, *texts[i], texts[i]))
             return false;
-    msg->n_business = 0; /* they were taken when it started */
-    lease->live = item->live;
-    lease->live.lease_owner = inbox->owner;
-    lease->live.error_text = lease->live.outcome = (struct semel_str){0};
+    msg->n_business = 0; /* it took them when it started */
+    lease->progress = item->progress;
+    lease->progress.lease_owner = inbox->owner;
+    lease->progress.error_text = lease->progress.outcome = (struct semel_str){0};
     lease->arrival = item->row->arrival;
     lease->index = 0;
     lease->lost = false;
@@ -374,7 +374,7 @@ static semel_status find(void *ctx, int64_t now_us, bool *undo, struct semel_err
                               .kept = true};
     semel_status status;
     bool more;
-    /* The oldest first: if it must run alone the others need not be read. More than are wanted where all of those are
+    /* The oldest first: if it must run alone, the others need not be read. Reads more than needed when all of them are
      * passed over. */
     for (scan.max = 1 + take->skip;; scan.max = more ? 2 * scan.max : take->room + take->skip) {
         status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &due, &n, &damaged, err);
@@ -417,7 +417,7 @@ static semel_status take_some(struct take *take, struct semel_arena *arena, stru
         if (!copy_lease(inbox, work.items[i], arena, &ret_leases[*ret_n]))
             return semel__fail_memory(err);
         ++*ret_n;
-        work.items[i]->verdict.act = SEMEL_LATER; /* told when it ends */
+        work.items[i]->verdict.act = SEMEL_LATER; /* reported when it ends */
     }
     take->busy += busy;
     return status == SEMEL_OK ? semel__work_report(&work, err) : status;
@@ -428,31 +428,31 @@ semel_status semel__lease_take(struct semel_inbox *inbox, size_t max, struct sem
 {
     struct take take = {.inbox = inbox, .room = max < SEMEL_BATCH_MAX ? max : SEMEL_BATCH_MAX};
     *ret_n = 0;
-    for (;; take.skip++) { /* a row that is damaged where only the lock shows it must not hold up the others */
+    for (;; take.skip++) { /* a row whose damage shows only under lock must not block the others */
         semel_status status = take_some(&take, arena, ret_leases, ret_n, err);
         while (contention(status, err) && narrow(&take))
             status = take_some(&take, arena, ret_leases, ret_n, err);
         if (contention(status, err) && take.n > 0 && ++take.busy < BUSY_MAX)
-            continue; /* somebody has a business key that the oldest gives back: it is passed over */
+            continue; /* another transaction has a business key that the oldest gives back: pass it over */
         if (status != SEMEL_OK || take.n == 0 || take.moved || take.busy == BUSY_MAX)
             return status;
     }
 }
 
-/* ---- what needs no handler ----------------------------------------------------------------------- */
+/* ---- without a handler --------------------------------------------------------------------------- */
 
 static size_t only_decidable(const struct take *take, struct semel_row *due, size_t n)
 {
     size_t kept = 0;
     for (size_t i = 0; i < n; i++) {
-        bool gap = due[i].live.state == SEMEL_STATE_WAITING && due[i].live.error_class == SEMEL_CLASS_GAP;
-        if (gap || semel__live_waits_for_intent(&due[i].live))
+        bool gap = due[i].progress.state == SEMEL_STATE_WAITING && due[i].progress.error_class == SEMEL_CLASS_GAP;
+        if (gap || semel__progress_waits_for_intent(&due[i].progress))
             due[kept++] = due[i];
     }
     return drop_others(take, due, kept);
 }
 
-/* Retries may stand before them in the order of due times: hence more rows are read than are wanted. */
+/* Retries may come before them in the order of due times: so this reads more rows than it needs. */
 static semel_status find_gaps(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
     struct take *take = ctx;
@@ -491,7 +491,7 @@ static semel_status decide(struct take *take, size_t *ret_n, struct semel_error 
     return status == SEMEL_OK ? semel__work_report(&work, err) : status;
 }
 
-/* Somebody is taking a business key: one after the other, so that only those who want that one are passed over. */
+/* Another transaction takes a business key: goes one by one, so that only rows that want that key are skipped. */
 static semel_status decide_each(struct take *take, size_t max, size_t *ret_n, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
@@ -526,7 +526,7 @@ semel_status semel__inbox_gaps(struct semel_inbox *inbox, size_t max, size_t *re
 
 #define SWEEP_KEYS 100
 
-/* The rows that look as if they had been forgotten; *place moves on. */
+/* Rows that nothing seems to wake; *place moves on. */
 static semel_status find_still(struct take *take, char place[SEMEL_ID_MAX + 1], struct semel_error *err)
 {
     struct semel_inbox *inbox = take->inbox;
@@ -534,10 +534,11 @@ static semel_status find_still(struct take *take, char place[SEMEL_ID_MAX + 1], 
     size_t n = 0, damaged;
     struct semel_scan scan = {.kind = SEMEL_SCAN_STILL,
                               .consumer = inbox->policy->consumer,
-                              .any_key = inbox->policy->order == SEMEL_ORDER_NONE, /* all of them are first */
+                              /* without order every row is first */
+                              .any_key = inbox->policy->order == SEMEL_ORDER_NONE,
                               .by_version = inbox->policy->order == SEMEL_ORDER_VERSION,
                               .max = SWEEP_KEYS};
-    place[0] = '\0'; /* from the first one again, when this was the end */
+    place[0] = '\0'; /* start again after the last key */
     semel_status status = semel_store_scan(inbox->store, &scan, &inbox->scratch, &rows, &n, &damaged, err);
     for (size_t i = 0; status == SEMEL_OK && i < n && take->n < take->room; i++)
         if (still(&rows[i]))
@@ -582,7 +583,7 @@ semel_status semel__inbox_sweep(struct semel_inbox *inbox, size_t max, size_t *r
 
 /* ---- recovery ------------------------------------------------------------------------------------ */
 
-/* Rows whose lease has run out. */
+/* Rows whose lease has expired. */
 struct expired {
     struct semel_inbox *inbox;
     struct semel_row *rows;
@@ -611,7 +612,7 @@ static semel_status recover(struct semel_inbox *inbox, struct semel_row *rows, s
         return semel__fail_memory(err);
     for (size_t i = 0; i < n; i++) {
         semel__row_msg(&rows[i], &leases[i].msg);
-        leases[i].live = rows[i].live;
+        leases[i].progress = rows[i].progress;
         leases[i].arrival = rows[i].arrival;
     }
     semel_status status = semel__items_of_leases(inbox, leases, NULL, n, &items, err);
@@ -622,12 +623,12 @@ static semel_status recover(struct semel_inbox *inbox, struct semel_row *rows, s
         *ret_n += items[i]->settled && items[i]->changed;
     if (status != SEMEL_RETRY || err == NULL || err->cls != SEMEL_CLASS_TRANSIENT)
         return status;
-    semel__error_clear(err); /* somebody has a business key that one of them gives back */
+    semel__error_clear(err); /* another transaction has a business key that one of them gives back */
     return SEMEL_OK;
 }
 
-/* Those that somebody else has are passed over, so more are read than are wanted: a transaction that stays open must
- * not keep the others from theirs. */
+/* Rows that other transactions have locked are passed over, so this reads more than it needs: a transaction that stays
+ * open must not block recovery of the others. */
 semel_status semel__inbox_recover(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err)
 {
     static const struct semel__transaction look = {.body = find_expired};
@@ -691,22 +692,22 @@ semel_status semel__inbox_work(struct semel_inbox *inbox, size_t max, size_t *re
 
 /* ---- purge --------------------------------------------------------------------------------------- */
 
-/* Rows that one transaction deletes: a copy of such an old message waits for it, and nobody else. */
+/* Rows that one transaction deletes. Only a redelivery of such an old message waits for it. */
 #define PURGE_CHUNK 1000
 #define LOOKS ((size_t)10)
 #define MINUTE_US INT64_C(60000000)
 
-/* What is purged: of one source, or beside the rows. */
+/* One purge: of the rows of a source, or of the other tables. */
 struct purge {
     struct semel_inbox *inbox;
     struct semel_str source;
-    int64_t before_us; /* what ended earlier goes */
+    int64_t before_us; /* rows that ended earlier are deleted */
     size_t max, n;
-    size_t looks, in_vain; /* how many rows may be looked at; how many were, of which not enough could go */
+    size_t looks, in_vain; /* how many rows may be read; how many were read without finding enough */
 };
 
-/* The watermark is committed before anything is deleted (P60), and rises to the youngest that will go. purge->n: how
- * many will. */
+/* Commits the watermark before anything is deleted (P60), at the time of the youngest row to delete. purge->n: how many
+ * rows will go. */
 static semel_status raise_watermark(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
     struct purge *purge = ctx;
@@ -724,7 +725,7 @@ static semel_status raise_watermark(void *ctx, int64_t now_us, bool *undo, struc
                : semel_store_watermark(store, consumer, purge->source, semel__time_add(aged.latest_us, 1), err);
 }
 
-/* It looks as far as the one that has counted them. */
+/* Reads as many rows as the count did. */
 static semel_status delete_rows(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
     struct purge *purge = ctx;
@@ -746,7 +747,7 @@ static semel_status delete_rest(void *ctx, int64_t now_us, bool *undo, struct se
     return status;
 }
 
-/* purge->n: how many were deleted; 0 where there is none, or where somebody has the watermark at this moment. */
+/* purge->n: how many rows were deleted; 0: none, or another transaction has locked the watermark. */
 static semel_status purge_chunk(struct purge *purge, struct semel_error *err)
 {
     static const struct semel__transaction mark = {.body = raise_watermark}, delete = {.body = delete_rows};
@@ -768,8 +769,8 @@ static semel_status purge_chunk(struct purge *purge, struct semel_error *err)
     return status;
 }
 
-/* Adds to *n what was deleted, and to *in_vain what was looked at and could not go. At most LOOKS times `max` rows are
- * looked at, for all sources of the consumer together: each that goes counts for so many. */
+/* Adds to *n the rows that were deleted, and to *in_vain those that were read and could not go. Reads at most LOOKS
+ * times `max` rows, for all sources of the consumer together: each deleted row counts as LOOKS rows. */
 static semel_status purge_source(struct semel_inbox *inbox, struct semel_str source, int64_t before_us, size_t max,
                                  size_t *n, size_t *in_vain, struct semel_error *err)
 {
@@ -788,7 +789,7 @@ static semel_status purge_source(struct semel_inbox *inbox, struct semel_str sou
     return status;
 }
 
-/* The moment before which a finished message is forgotten, down to the minute. */
+/* The time before which a finished message is forgotten, rounded down to the minute. */
 static semel_status cut(void *ctx, int64_t now_us, bool *undo, struct semel_error *err)
 {
     struct purge *purge = ctx;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * state.c: the table of moves. One row a status, one bit a status that it may become.
+ * state.c: the table of moves. One row per status, one bit per status that it may become.
  */
 #include "core/state.h"
 

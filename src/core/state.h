@@ -10,18 +10,18 @@
  *   unknown -----> completed failed rejected         after a reconcile
  *   dead --------> failed completed rejected waiting retried, resolved, discarded; waiting: it died of a gap
  *   quarantined -> failed completed rejected         forced, resolved, discarded
- *   completed, rejected, stale, prevented: final; purge alone takes them away (-> absent)
+ *   completed, rejected, stale, prevented: final; only purge deletes them (-> absent)
  *
- * Invariants: a final row never changes; `unfinished` rows hold their place in the order of their
- * key; a move that is not in the table is a bug of ours and is asserted by the store wrappers.
+ * Invariants: a final row never changes; `unfinished` rows hold their place in the order of their key; a move that is
+ * not in the table is a bug, and the store wrappers assert that there is none.
  */
 #ifndef SEMEL_CORE_STATE_H
 #define SEMEL_CORE_STATE_H
 
 #include "semel/types.h"
 
-bool semel__state_final(enum semel_state state);      /* nothing will ever change it but purge */
-bool semel__state_unfinished(enum semel_state state); /* processing failed waiting unknown dead: holds back its key */
+bool semel__state_final(enum semel_state state);      /* only purge changes it */
+bool semel__state_unfinished(enum semel_state state); /* processing failed waiting unknown dead: blocks its key */
 bool semel__move_legal(enum semel_state from, enum semel_state to);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * store.c: the only way from core to a store driver. Each wrapper asserts what core must have done
- * before the call and what the driver must have kept after it; it adds no behaviour of its own.
+ * store.c: the only way from core to a store driver. Each wrapper asserts core's duties before the call and the
+ * driver's after it; it adds no behaviour of its own.
  */
 #include "core/store.h"
 
@@ -60,7 +60,7 @@ void semel_store_close(struct semel_store *store)
 semel_status semel_store_reopen(struct semel_store *store, struct semel_error *err)
 {
     store->in_tx = store->joined = false;
-    if (store->joining) /* the connection is the caller's, who is in the middle of using it */
+    if (store->joining) /* the connection belongs to the caller, who is using it */
         return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT,
                            "the database connection is lost, and the caller's transaction with it");
     return store->ops->reopen(store, err);
@@ -124,7 +124,8 @@ void semel_store_rollback(struct semel_store *store)
         return;
     assert(!store->joined || store->joining);
     if (store->joined) {
-        (void)store->ops->rollback_to(store, NULL); /* what cannot be undone alone can only go with the whole of it */
+        /* it cannot be undone alone, so the whole transaction must be rolled back */
+        (void)store->ops->rollback_to(store, NULL);
         semel_store_leave(store);
         return;
     }
@@ -209,7 +210,7 @@ static void trust_keys(struct semel_key *keys, size_t n)
         keys[i].damaged = false;
 }
 
-/* A key that somebody else has written stops its own messages, and nobody else's. */
+/* A damaged key stops its own messages and no others. */
 static void check_keys(struct semel_key *keys, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -233,8 +234,8 @@ semel_status semel_store_admit(struct semel_store *store, struct semel_admit_bat
         const struct semel_row *prev = i > 0 ? &batch->items[i - 1].row : NULL;
         assert(prev == NULL || cmp_row_key(prev->source, prev->id, row->source, row->id) < 0); /* P14 */
         assert(row->id.n >= 1 && row->id.n <= SEMEL_ID_MAX);
-        assert(semel__move_legal(SEMEL_STATE_ABSENT, row->live.state));
-        assert((row->live.state == SEMEL_STATE_PROCESSING) == (row->live.lease_token != SEMEL_NONE));
+        assert(semel__move_legal(SEMEL_STATE_ABSENT, row->progress.state));
+        assert((row->progress.state == SEMEL_STATE_PROCESSING) == (row->progress.lease_token != SEMEL_NONE));
         (void)prev;
     }
     trust_keys(batch->keys, batch->n_keys);
@@ -274,7 +275,7 @@ semel_status semel_store_settle(struct semel_store *store, struct semel_settle_b
         assert(prev == NULL || cmp_row_key(prev->source, prev->id, change->source, change->id) < 0);
         assert(!change->remove || change->fresh);
         assert(change->remove ||
-               semel__move_legal(change->fresh ? SEMEL_STATE_ABSENT : change->from, change->live.state));
+               semel__move_legal(change->fresh ? SEMEL_STATE_ABSENT : change->from, change->progress.state));
         assert(change->payload != SEMEL_PAYLOAD_PUT || change->put != NULL);
         (void)prev;
         (void)change;
@@ -393,10 +394,10 @@ semel_status semel_store_audit(struct semel_store *store, const struct semel_aud
 
 /* ---- consumers ----------------------------------------------------------------------------------- */
 
-void semel_store_ahead(struct semel_store *store, struct semel_str consumer)
+void semel_store_begin_early(struct semel_store *store, struct semel_str consumer)
 {
-    if (store->ops->ahead != NULL && !store->in_tx && !store->joining)
-        store->ops->ahead(store, consumer);
+    if (store->ops->begin_early != NULL && !store->in_tx && !store->joining)
+        store->ops->begin_early(store, consumer);
 }
 
 semel_status semel_store_consumer_get(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,

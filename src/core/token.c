@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * token.c: making and reading fencing tokens. The layout stands in token.h.
+ * token.c: making and reading fencing tokens. See token.h for the layout.
  */
 #include "core/token.h"
 
@@ -16,7 +16,7 @@
 #define OLD_MAX (INT64_C(1) << 40)
 #define CLOCK_MIN (OLD_MAX >> CLOCK_SHIFT)
 #define DOUBLE_MAX (INT64_C(1) << 53)
-#define LOW_BITS 127 /* what a double has no room for, at this size */
+#define LOW_BITS 127 /* bits that a double of this size cannot hold */
 
 static int64_t clock_of(int64_t us)
 {
@@ -26,7 +26,7 @@ static int64_t clock_of(int64_t us)
     return clock < CLOCK_MAX ? clock : CLOCK_MAX;
 }
 
-/* The unit of the next token, which has one more to give. */
+/* The unit of the next token, which still has a free counter. */
 static int64_t place(struct semel_tokens *tokens, struct semel_random *rng, int64_t clock)
 {
     if (clock < tokens->first || clock > tokens->clock) {

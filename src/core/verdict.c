@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * verdict.c: the verdict for a delivery, and for a stored row. The table stands in verdict.h.
+ * verdict.c: the verdict for a delivery, and for a stored row. See verdict.h for the table.
  */
 #include "core/verdict.h"
 
@@ -28,12 +28,12 @@ static void becomes(struct semel__verdict *v, enum semel_state state, enum semel
 
 static void run(struct semel__verdict *v, const struct semel_row *row)
 {
-    int before = row != NULL ? row->live.attempts : 0;
+    int before = row != NULL ? row->progress.attempts : 0;
     say(v, SEMEL_RUN, before > 0 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW);
     v->attempt = before + 1;
 }
 
-/* Held by the store when its payload is there, else the broker has to bring it again. */
+/* ACK when the store has the payload; otherwise LATER: the broker must deliver it again. */
 static void hold(struct semel__verdict *v, const struct semel_facts *facts, enum semel_why why)
 {
     bool kept = facts->row != NULL && facts->row->kept;
@@ -44,7 +44,7 @@ static void hold(struct semel__verdict *v, const struct semel_facts *facts, enum
 
 enum place { PLACE_FIRST, PLACE_BLOCKED, PLACE_GAP, PLACE_SAME, PLACE_OLDER, PLACE_BELOW };
 
-/* The version that the next one follows. A route that takes any first version starts with the lowest one it has. */
+/* The version that the next one must follow. A route with any first version starts with the lowest stored one. */
 static int64_t last_version(const struct semel_policy *policy, const struct semel_key *key, int64_t version)
 {
     int64_t last = semel__version_last(policy, key);
@@ -69,17 +69,17 @@ static enum place place_by_version(const struct semel_policy *policy, const stru
     case SEMEL_VERSION_SAME:
         return PLACE_SAME;
     case SEMEL_VERSION_NEXT:
-        /* A later version may be at its effect, by policy or by force: one at a time, and none after a later one. */
+        /* A later version may be running, by policy or by force: one at a time, and none after a later one. */
         return key->open || (other_heads && key->head_version <= version) ? PLACE_BLOCKED : PLACE_FIRST;
     case SEMEL_VERSION_AHEAD:
-        /* The timer of a gap does not run while the missing one is stored unfinished, or one before it. */
+        /* The timer of a gap does not run while the missing version, or one before it, is stored unfinished. */
         return other_heads && key->head_version <= last + 1 ? PLACE_BLOCKED : PLACE_GAP;
     }
     return PLACE_BLOCKED;
 }
 
-/* Does the head of the key come before this row, or before one that is yet to come? A waiter that comes back may itself
- * stand before the head. */
+/* Does the head of the key come before this row, or before a new one? A row that waited for a business key may itself
+ * come before the head. */
 static bool comes_before(const struct semel_key *key, const struct semel_row *row)
 {
     if (key->head_arrival == SEMEL_NONE)
@@ -98,7 +98,7 @@ static enum place find_place(const struct semel_policy *policy, const struct sem
         return PLACE_FIRST;
     bool other_heads = comes_before(key, facts->row);
     if (policy->order == SEMEL_ORDER_ARRIVAL)
-        /* A retried quarantined row may come before one that is at its effect: still one at a time. */
+        /* A retried quarantined row may come before one that is running: still one at a time. */
         return other_heads || key->open ? PLACE_BLOCKED : PLACE_FIRST;
     return place_by_version(policy, key, other_heads, version);
 }
@@ -116,7 +116,7 @@ static void stay_with_broker(struct semel__verdict *v, bool full)
     becomes(v, SEMEL_STATE_ABSENT, SEMEL_CLASS_NONE, SEMEL_NONE);
 }
 
-/* Blocked: woken by its key, so it has no due time. A gap: due when the timer ends. */
+/* Blocked: its key wakes it, so it has no due time. A gap: due when the timer ends. */
 static void park(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts,
                  enum semel_why why)
 {
@@ -127,7 +127,7 @@ static void park(struct semel__verdict *v, const struct semel_policy *policy, co
         stay_with_broker(v, true);
         return;
     }
-    if (blocked && row != NULL && row->live.state == SEMEL_STATE_WAITING && row->live.due_us == SEMEL_NONE)
+    if (blocked && row != NULL && row->progress.state == SEMEL_STATE_WAITING && row->progress.due_us == SEMEL_NONE)
         return; /* as it is */
     becomes(v, SEMEL_STATE_WAITING, blocked ? SEMEL_CLASS_BLOCKED : SEMEL_CLASS_GAP,
             blocked ? SEMEL_NONE : semel__time_add(facts->now_us, policy->gap_timeout_us));
@@ -137,11 +137,12 @@ static void park(struct semel__verdict *v, const struct semel_policy *policy, co
 static void judge_gap(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts)
 {
     const struct semel_row *row = facts->row;
-    bool turn = row != NULL && row->live.state == SEMEL_STATE_FAILED; /* it has had it already, by policy or by force */
-    bool timing = row != NULL && row->live.error_class == SEMEL_CLASS_GAP && row->live.due_us != SEMEL_NONE;
-    bool over = turn || (timing && row->live.due_us <= facts->now_us);
+    bool turn = row != NULL &&
+                row->progress.state == SEMEL_STATE_FAILED; /* its turn has come already, by policy or by force */
+    bool timing = row != NULL && row->progress.error_class == SEMEL_CLASS_GAP && row->progress.due_us != SEMEL_NONE;
+    bool over = turn || (timing && row->progress.due_us <= facts->now_us);
     if (over && (facts->key->open || comes_before(facts->key, row))) {
-        park(v, policy, facts, SEMEL_WHY_BLOCKED); /* a stored one is not skipped by a later one */
+        park(v, policy, facts, SEMEL_WHY_BLOCKED); /* a later version does not skip a stored one */
         return;
     }
     if (turn) {
@@ -152,7 +153,7 @@ static void judge_gap(struct semel__verdict *v, const struct semel_policy *polic
         park(v, policy, facts, SEMEL_WHY_GAP);
         return;
     }
-    if (row->live.due_us > facts->now_us) {
+    if (row->progress.due_us > facts->now_us) {
         hold(v, facts, SEMEL_WHY_GAP);
         return;
     }
@@ -170,11 +171,11 @@ static void judge_gap(struct semel__verdict *v, const struct semel_policy *polic
     }
 }
 
-/* Below the first version of a key that has none yet: nobody knows whether it is old, or the route's setting is wrong.
- * It runs only by force. */
+/* Below the first version of a key without a last version: the message may be old, or the route's setting wrong. It
+ * runs only by force. */
 static void judge_below(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts)
 {
-    bool forced = facts->row != NULL && facts->row->live.state == SEMEL_STATE_FAILED;
+    bool forced = facts->row != NULL && facts->row->progress.state == SEMEL_STATE_FAILED;
     if (forced && (facts->key->open || comes_before(facts->key, facts->row))) {
         park(v, policy, facts, SEMEL_WHY_BLOCKED);
     } else if (forced) {
@@ -212,12 +213,12 @@ static void judge_place(struct semel__verdict *v, const struct semel_policy *pol
     }
 }
 
-/* ---- the intent behind it ------------------------------------------------------------------------ */
+/* ---- business keys ------------------------------------------------------------------------------- */
 
 #define LOOK_FIRST_US INT64_C(1000000)
 #define LOOK_CEILING_US INT64_C(600000000)
 
-/* A waiter looks again after as long as it has waited so far. */
+/* Looks again after as long as it has waited so far. */
 static int64_t look_again(const struct semel_facts *facts)
 {
     int64_t waited_us = facts->row != NULL ? facts->now_us - facts->row->received_us : 0;
@@ -234,23 +235,23 @@ static void wait_for_holder(struct semel__verdict *v, const struct semel_policy 
     hold(v, facts, SEMEL_WHY_BUSINESS);
     if (row == NULL && (full || v->act == SEMEL_LATER))
         stay_with_broker(v, full);
-    else if (row == NULL || !semel__live_waits_for_intent(&row->live) || row->live.due_us == SEMEL_NONE ||
-             row->live.due_us <= facts->now_us)
+    else if (row == NULL || !semel__progress_waits_for_intent(&row->progress) || row->progress.due_us == SEMEL_NONE ||
+             row->progress.due_us <= facts->now_us)
         becomes(v, SEMEL_STATE_WAITING, SEMEL_CLASS_BUSINESS, look_again(facts));
 }
 
-/* Nothing remembers that a version ended without effect: it has to wait for the gap. */
+/* The key cannot remember one more version that ended without effect: it must wait for the gap. */
 static bool must_wait(const struct semel_policy *policy, const struct semel_facts *facts, int64_t version)
 {
     return facts->key != NULL && policy->order == SEMEL_ORDER_VERSION &&
            semel__version_full(policy, facts->key, version);
 }
 
-/* May it run, as far as its intent and the order of its key are concerned? */
+/* May it run, by its business keys and the order of its key? */
 static void judge_turn(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts,
                        int64_t version)
 {
-    bool waiter = facts->row != NULL && semel__live_waits_for_intent(&facts->row->live);
+    bool waiter = facts->row != NULL && semel__progress_waits_for_intent(&facts->row->progress);
     if (facts->intent == SEMEL_INTENT_DONE && !must_wait(policy, facts, version)) {
         say(v, SEMEL_ACK, SEMEL_WHY_BUSINESS);
         becomes(v, SEMEL_STATE_PREVENTED, SEMEL_CLASS_BUSINESS, SEMEL_NONE);
@@ -258,17 +259,17 @@ static void judge_turn(struct semel__verdict *v, const struct semel_policy *poli
     }
     judge_place(v, policy, facts, version);
     if (facts->intent == SEMEL_INTENT_DONE && v->act == SEMEL_RUN)
-        park(v, policy, facts, SEMEL_WHY_GAP); /* past the gap: what is done is not done again */
+        park(v, policy, facts, SEMEL_WHY_GAP); /* past the gap, but a finished effect must not be repeated */
     else if (facts->intent == SEMEL_INTENT_BUSY && (waiter || v->act == SEMEL_RUN))
         wait_for_holder(v, policy, facts);
 }
 
-/* ---- a row is there ------------------------------------------------------------------------------ */
+/* ---- the row exists ------------------------------------------------------------------------------ */
 
 static void judge_row(struct semel__verdict *v, const struct semel_policy *policy, const struct semel_facts *facts)
 {
     const struct semel_row *row = facts->row;
-    switch (row->live.state) {
+    switch (row->progress.state) {
     case SEMEL_STATE_COMPLETED:
     case SEMEL_STATE_REJECTED:
         say(v, SEMEL_ACK, SEMEL_WHY_DUPLICATE);
@@ -283,7 +284,7 @@ static void judge_row(struct semel__verdict *v, const struct semel_policy *polic
         say(v, SEMEL_ACK, SEMEL_WHY_DEAD);
         return;
     case SEMEL_STATE_QUARANTINED:
-        say(v, SEMEL_ACK, row->live.error_class == SEMEL_CLASS_NO_ID ? SEMEL_WHY_NO_ID : SEMEL_WHY_TOO_OLD);
+        say(v, SEMEL_ACK, row->progress.error_class == SEMEL_CLASS_NO_ID ? SEMEL_WHY_NO_ID : SEMEL_WHY_TOO_OLD);
         return;
     case SEMEL_STATE_PROCESSING:
         say(v, SEMEL_LATER, SEMEL_WHY_BUSY);
@@ -292,7 +293,7 @@ static void judge_row(struct semel__verdict *v, const struct semel_policy *polic
         hold(v, facts, SEMEL_WHY_UNKNOWN);
         return;
     case SEMEL_STATE_FAILED:
-        if (row->live.due_us != SEMEL_NONE && row->live.due_us <= facts->now_us)
+        if (row->progress.due_us != SEMEL_NONE && row->progress.due_us <= facts->now_us)
             judge_turn(v, policy, facts, row->version);
         else
             hold(v, facts, SEMEL_WHY_BACKOFF);
@@ -307,7 +308,7 @@ static void judge_row(struct semel__verdict *v, const struct semel_policy *polic
     assert(!"a stored row has a status");
 }
 
-/* ---- there is none ------------------------------------------------------------------------------- */
+/* ---- there is no row ----------------------------------------------------------------------------- */
 
 static bool too_old(const struct semel__msg *msg, const struct semel_facts *facts)
 {
@@ -359,8 +360,8 @@ bool semel__payload_adopts(const struct semel_policy *policy, const struct semel
 {
     if (row == NULL || row->kept || !semel__str_given(msg->payload) || policy->keep == SEMEL_KEEP_NEVER)
         return false;
-    return row->live.state == SEMEL_STATE_QUARANTINED ||
-           (semel__state_unfinished(row->live.state) && row->live.state != SEMEL_STATE_PROCESSING);
+    return row->progress.state == SEMEL_STATE_QUARANTINED ||
+           (semel__state_unfinished(row->progress.state) && row->progress.state != SEMEL_STATE_PROCESSING);
 }
 
 void semel__verdict_deliver(const struct semel_policy *policy, const struct semel__msg *msg,
@@ -386,7 +387,7 @@ void semel__verdict_take(const struct semel_policy *policy, const struct semel_f
     else
         judge_row(ret, policy, facts);
     if (ret->act == SEMEL_RUN && !facts->row->kept)
-        say(ret, SEMEL_LATER, ret->why); /* only its broker can bring it */
+        say(ret, SEMEL_LATER, ret->why); /* only its broker can deliver it */
 }
 
 struct semel_str semel__verdict_text(const struct semel__verdict *verdict)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * version.c: how far an order key has come by versions. The table stands in version.h.
+ * version.c: how far an order key has come by versions. See version.h for the table.
  */
 #include "core/version.h"
 
@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/str.h"
 
-/* Where `version` is, or would be, in the list. */
+/* The index of `version` in the list, or where to insert it. */
 static size_t place_of(const struct semel_key *key, int64_t version)
 {
     size_t low = 0, high = key->n_skipped;
@@ -29,7 +29,7 @@ static bool skips(const struct semel_key *key, int64_t version)
     return at < key->n_skipped && key->skipped[at] == version;
 }
 
-/* `last`, or the highest of the skipped ones that follow it without a gap. */
+/* `last`, or the highest skipped version that follows it without a gap. */
 static int64_t step_over(const struct semel_key *key, int64_t last)
 {
     for (size_t i = place_of(key, last + 1); i < key->n_skipped && key->skipped[i] == last + 1; i++)
@@ -94,7 +94,7 @@ void semel__version_applied(const struct semel_policy *policy, struct semel_key 
         move_to(key, version);
 }
 
-/* The list with `version` put in at its place, or left out there. */
+/* The list with `version` inserted or removed. */
 static bool rewrite(struct semel_key *key, int64_t version, bool put, struct semel_arena *arena)
 {
     size_t at = place_of(key, version), n = put ? key->n_skipped + 1 : key->n_skipped - 1;
@@ -155,7 +155,7 @@ bool semel__version_move(const struct semel_policy *policy, struct semel_key *ke
     return true;
 }
 
-/* ---- as a database keeps them --------------------------------------------------------------------- */
+/* ---- the stored form ------------------------------------------------------------------------------ */
 
 void semel__version_write(const int64_t *skipped, size_t n, struct semel_buf *buf)
 {

@@ -6,9 +6,10 @@
  *   completed (resolved)             last = V       last = V; what is missing is stale
  *   rejected, discarded, prevented   last = V       last stays, V joins `skipped`
  *
- * Only what had an effect moves the last version past a gap (P74). What ended without one ahead of the gap is skipped:
- * it is remembered with the key and stepped over when the gap closes. While the key has no last version it counts as
- * the one before the route's first; a route that takes any first version skips nothing until something was applied.
+ * Only a message with an effect moves the last version past a gap (P74). A version that ended without effect ahead of
+ * the gap is skipped: the key remembers it and steps over it when the gap closes. A key without a last version counts
+ * as one before the route's first version; a route that accepts any first version skips nothing until a version was
+ * applied.
  *
  * Invariants: a version that is not above the last changes nothing; `skipped` is never written in place, so that copies
  * of a key may share it.
@@ -20,33 +21,33 @@
 #include "core/policy.h"
 #include "core/store.h"
 
-/* The version that the next one has to follow; SEMEL_NONE: the route takes any first version, and none was applied. */
+/* The version that the next one must follow; SEMEL_NONE: the route accepts any first version, and none was applied. */
 int64_t semel__version_last(const struct semel_policy *policy, const struct semel_key *key);
 /* Is there no room to remember that this version ended without effect? */
 bool semel__version_full(const struct semel_policy *policy, const struct semel_key *key, int64_t version);
 
-/* Which versions are missing before this one: "version 5", "versions 5 to 8, 10". false: none is, or nobody knows. */
+/* The versions missing before this one: "version 5", "versions 5 to 8, 10". false: none, or unknown. */
 bool semel__version_missing(const struct semel_policy *policy, const struct semel_key *key, int64_t version,
                             struct semel_buf *text);
 
 /* It ended with an effect. A message without a version (SEMEL_NONE) moves nothing. */
 void semel__version_applied(const struct semel_policy *policy, struct semel_key *key, int64_t version);
-/* A message of this version has become `state`; `fresh`: it was not there before. One that takes a place in the order
- * has a version that was skipped waited for again; so does one that found no room (ABSENT), for it will come again. A
- * list that is full takes no more: then those behind it wait for the gap. false: no memory. */
+/* A message of this version has become `state`; `fresh`: it had no row before. If it takes a place in the order, a
+ * skipped version is waited for again; so it is if there was no room for it (ABSENT), because it will come again. A
+ * full list takes no more: later versions then wait for the gap. false: no memory. */
 bool semel__version_move(const struct semel_policy *policy, struct semel_key *key, int64_t version,
                          enum semel_state state, bool fresh, struct semel_arena *arena);
 
-/* ---- as a database keeps them ---- */
+/* ---- the stored form ------------- */
 
 #define SEMEL_SKIPPED_TEXT_MAX (20 * SEMEL_SKIPPED_MAX)
 
-/* Numbers with commas in between. */
+/* Numbers separated by commas. */
 void semel__version_write(const int64_t *skipped, size_t n, struct semel_buf *buf);
-/* INVALID, BROKEN: it is no such text. Not given: there are none. */
+/* INVALID, BROKEN: malformed text. Not given: there are none. */
 semel_status semel__version_read(struct semel_str text, struct semel_arena *arena, struct semel_key *key,
                                  struct semel_error *err);
-/* INVALID, BROKEN: what a database gave is no last version and no list of skipped ones. */
+/* INVALID, BROKEN: the database returned no valid last version or list of skipped versions. */
 semel_status semel__version_check(const struct semel_key *key, struct semel_error *err);
 semel_status semel__version_damaged(struct semel_error *err);
 

@@ -40,9 +40,9 @@ struct item {
     struct semel_key *key;
     bool had_head; /* the key had an unfinished row before this transaction */
     struct semel__verdict verdict;
-    struct semel_live live; /* what the row will be when the transaction commits */
-    bool changed;           /* `live` has to be written */
-    bool adopted;           /* ... as it was: only the payload is stored, which the row was without */
+    struct semel_progress progress; /* what the row will be when the transaction commits */
+    bool changed;                   /* `progress` has to be written */
+    bool adopted;                   /* ... as it was: only the payload is stored, which the row was without */
     bool removed;
     bool ended; /* ran and reported an end other than success */
     bool fenced;

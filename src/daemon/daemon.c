@@ -372,7 +372,7 @@ static bool all_over(const struct semel_daemon *daemon)
     return true;
 }
 
-_Noreturn static void exit_now(struct semel_daemon *daemon, int signal, const char *text)
+static _Noreturn void exit_now(struct semel_daemon *daemon, int signal, const char *text)
 {
     SEMEL__LOG(daemon->log, SEMEL_LOG_WARN, text, SEMEL_F_INT("signal", signal));
     _exit(128 + signal);

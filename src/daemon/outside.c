@@ -109,10 +109,10 @@ static void start_all(struct outside *o, struct semel_lease *leases, size_t n, i
         struct slot *slot = free_slot(o);
         o->used++;
         slot->lease = leases[i];
-        slot->lease.live.error_text = slot->lease.live.outcome = (struct semel_str){0};
-        slot->lease.live.lease_owner = semel__str(o->worker->owner);
+        slot->lease.progress.error_text = slot->lease.progress.outcome = (struct semel_str){0};
+        slot->lease.progress.lease_owner = semel__str(o->worker->owner);
         slot->renew_us = from_us + lease_us / 3;
-        if (!slot_fill(o, slot, &leases[i].msg, leases[i].live.attempts, false)) {
+        if (!slot_fill(o, slot, &leases[i].msg, leases[i].progress.attempts, false)) {
             struct semel_error ignored = {0}; /* no memory to keep it: given back now, or the lease runs out */
             (void)semel__pump_release(&o->worker->pump, semel__now(&semel__clock_real), &leases[i], 1, &ignored);
             slot_free(o, slot);
@@ -177,13 +177,13 @@ static bool in_work(const struct outside *o, const struct semel_row *row)
     return false;
 }
 
-/* Nobody has told its end: whoever began the call may be cut off from the store, and his call may run until its time is
- * over, by the store's clock (P45). Only then does "not done" mean what it says. */
+/* Its end was not reported: the process that started the call may be cut off from the store, and the call may run until
+ * its time is over, by the store's clock (P45). Only then can "not done" be trusted. */
 static bool may_run_still(const struct outside *o, const struct semel_row *row, int64_t store_us)
 {
     const struct semel_do *handler = &o->worker->route->conf->handler;
     int64_t timeout_us = handler->kind == SEMEL_DO_HTTP ? handler->u.http.timeout_us : handler->u.exec.timeout_us;
-    return row->live.error_class == SEMEL_CLASS_LEASE && store_us - row->updated_us < timeout_us;
+    return row->progress.error_class == SEMEL_CLASS_LEASE && store_us - row->updated_us < timeout_us;
 }
 
 /* false: it is not asked for now. */
@@ -201,7 +201,7 @@ static bool ask_row(struct outside *o, const struct semel_row *row, int64_t stor
     o->used++;
     slot->updated_us = row->updated_us;
     slot->probe = probe;
-    if (!slot_fill(o, slot, &msg, row->live.attempts, true)) {
+    if (!slot_fill(o, slot, &msg, row->progress.attempts, true)) {
         slot_free(o, slot);
         return false;
     }
@@ -418,7 +418,7 @@ static void settle(struct outside *o)
         status = semel__pump_finish(&worker->pump, now_us, o->leases, o->endings, n, &err);
     for (size_t i = 0; i < n; i++) {
         /* One that others hold locked does not keep the rest from being committed. */
-        if (status != SEMEL_OK && !o->leases[i].lost && o->leases[i].live.state == SEMEL_STATE_PROCESSING)
+        if (status != SEMEL_OK && !o->leases[i].lost && o->leases[i].progress.state == SEMEL_STATE_PROCESSING)
             continue;
         slot_free(o, &o->slots[o->which[i]]);
         o->look = true; /* the next of its key may run */
@@ -452,7 +452,7 @@ static void renew(struct outside *o)
     for (size_t i = 0; i < n; i++) {
         struct slot *slot = &o->slots[o->which[i]];
         slot->renew_us = now_us + worker->route->conf->policy.lease_us / (status == SEMEL_OK ? 3 : 10);
-        slot->lease.live.lease_until_us = o->leases[i].live.lease_until_us;
+        slot->lease.progress.lease_until_us = o->leases[i].progress.lease_until_us;
         slot->lease.lost = o->leases[i].lost;
         if (status == SEMEL_OK && slot->lease.lost)
             SEMEL__LOG(worker->route->daemon->log, SEMEL_LOG_WARN, "lease expired during call; result will be refused",
@@ -495,7 +495,7 @@ static void wait_ends(struct outside *o, bool stopping)
     bool open = !stopping && !held && !rests(o) && !paused && o->used < o->n, again = open && o->look;
     size_t n = semel__caller_wait(o->caller, again ? 0 : wait_of(o, stopping), open ? o->ready_fd : worker->wake_fd,
                                   ends, ENDS_MAX);
-    (void)semel__daemon_worker_wait(worker, 0, false); /* whoever woke it is heard */
+    (void)semel__daemon_worker_wait(worker, 0, false); /* consumes the wake-up */
     for (size_t i = 0; i < n; i++)
         ended(o, &ends[i]);
 }

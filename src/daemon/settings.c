@@ -47,15 +47,15 @@ static void hold(struct daemon_route *route, const char *why, const char *comman
 
 static void let_run(struct daemon_route *route)
 {
-    bool was_told;
+    bool was_reported;
     pthread_mutex_lock(&route->lock);
-    was_told = route->why_held[0] != '\0';
+    was_reported = route->why_held[0] != '\0';
     route->why_held[0] = '\0';
     pthread_mutex_unlock(&route->lock);
     atomic_store(&route->held, false);
     semel__stats_held(route->stats, false);
     semel__daemon_wake(route, false);
-    if (was_told)
+    if (was_reported)
         SEMEL__LOG(route->daemon->log, SEMEL_LOG_INFO, "route resumes: its settings are stored",
                    SEMEL_F_STR("consumer", route->conf->name));
 }
@@ -101,7 +101,7 @@ static semel_status load(struct daemon_worker *worker, struct semel_policy *ret,
     return status;
 }
 
-/* The file's settings become those that every door goes by, or the route is held. */
+/* Stores the file's settings for C, SQL and the command line, or holds the route. */
 static semel_status store_settings(struct daemon_worker *worker, struct semel_error *err)
 {
     struct daemon_route *route = worker->route;
@@ -165,7 +165,7 @@ static semel_status keep_house(struct daemon_worker *worker, size_t *ret_n, stru
     semel_status status = load(worker, &stored, err);
     *ret_n = 0;
     if (status != SEMEL_OK)
-        return status == SEMEL_INVALID ? SEMEL_OK : status; /* whoever asks has told it */
+        return status == SEMEL_INVALID ? SEMEL_OK : status; /* the caller has reported it */
     stored.consumer = worker->route->conf->name;
     inbox->policy = &stored;
     status = semel__inbox_recover(inbox, HOUSE_ROWS, &n, err);

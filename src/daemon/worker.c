@@ -52,9 +52,9 @@ static void alerted(void *ctx, enum semel_alert alert, const struct semel__msg *
 static void observed(void *ctx, const struct semel__msg *msgs, const struct semel_settled *settled, size_t n)
 {
     struct daemon_worker *worker = ctx;
-    semel__stats_told(worker->stats, msgs, settled, n,
-                      worker->route->listens ? semel__ingest_age_us(worker->broker)
-                                             : semel__handoff_age_us(worker->broker));
+    semel__stats_report(worker->stats, msgs, settled, n,
+                        worker->route->listens ? semel__ingest_age_us(worker->broker)
+                                               : semel__handoff_age_us(worker->broker));
 }
 
 /* The source thread takes the partition again, or finds that it is not ours. */
@@ -251,7 +251,7 @@ void semel__daemon_count_unknown(struct daemon_worker *worker, struct semel_aren
     worker->unknown.next_us = now_us + COUNT_EVERY_US;
     semel__arena_reset(arena);
     if (semel_query_counts(worker->store, conf->name, conf->unknown_max, 0, arena, &counts, &n, &err) != SEMEL_OK)
-        return; /* it stays as it was; whoever needs the store says what is wrong with it */
+        return; /* it stays as it was; the next user of the store reports the error */
     for (size_t i = 0; i < n; i++)
         full |= counts[i].state == SEMEL_STATE_UNKNOWN && counts[i].n >= conf->unknown_max;
     if (full != worker->unknown.full)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * books.c: how far the demo has come, and its books: plain SQL on plain connections, with none of Semel in between.
+ * books.c: how far the demo has come, and its books: plain SQL on plain connections, without Semel.
  *
- * The demo wrote down what it sent in a database of its own. Afterwards one query holds that against the ledger, line
- * by line; it is printed and kept in a file, so that anybody can run it with the sqlite3 shell. Of Semel it reads one
- * thing only: which messages are kept as dead letters. Without Semel the poison that was sent stands in their place: it
- * is not held against a consumer that it could not be booked.
+ * The demo records what it sends in a database of its own. Afterwards one query compares that with the ledger, line
+ * by line; it is printed and saved in a file, so that anybody can run it with the sqlite3 shell. Of Semel's tables it
+ * reads only the dead letters. Without Semel the query uses the poison that was sent instead: no consumer could have
+ * booked it.
  *
  * Invariants: a payment is lost when it is neither in the ledger nor accounted for as dead; doubled when it has more
- * than one line. The accounts must be the sums of their lines, and no line may be one that nobody sent; and nothing but
- * poison may be dead, or else everything could be called accounted for.
+ * than one line. The accounts must be the sums of their lines, every line must belong to a payment; and only poison
+ * may be dead, otherwise everything could count as accounted for.
  */
 #include "demo/demo.h"
 
@@ -72,7 +72,8 @@ bool demo_db_exec(sqlite3 *db, const char *sql, struct semel_error *err)
     return sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK || demo_db_failed(db, "the demo's tables", err);
 }
 
-bool demo_db_number(sqlite3 *db, const char *sql, int64_t *ret, struct semel_error *err)
+/* The first column of the first row; no row or NULL: 0. */
+static bool db_number(sqlite3 *db, const char *sql, int64_t *ret, struct semel_error *err)
 {
     sqlite3_stmt *stmt = NULL;
     int rc = sqlite3_prepare_v2(db, sql, -1, &stmt, NULL);
@@ -91,11 +92,11 @@ bool demo_db_number(sqlite3 *db, const char *sql, int64_t *ret, struct semel_err
 
 /* ---- how far the storm has come ------------------------------------------------------------------------------- */
 
-/* For the view, for the pace of the producer and for knowing when everything is settled, asked while the workers write.
- * What is asked often walks only what is open: a message that was acknowledged never changes again, so everything below
- * the first open one is counted once. */
+/* For the view, for the pace of the producer and to know when everything is settled; runs while the workers write.
+ * Frequent queries read only open messages: an acknowledged message never changes again, so everything below the first
+ * open one is counted once. */
 
-/* The same list as the partial index semel_inbox_open has, so that the index answers. */
+/* The same list as in the partial index semel_inbox_open, so that the index is used. */
 #define OPEN_ROWS                                        \
     " FROM semel_inbox WHERE consumer = '" DEMO_CONSUMER \
     "' AND status IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined')"
@@ -116,7 +117,7 @@ void demo_watch_close(struct demo_watch *watch)
 
 bool demo_watch_backlog(struct demo_watch *watch, int64_t *ret, struct semel_error *err)
 {
-    return demo_db_number(watch->broker, "SELECT count(*) FROM message WHERE state < 2", ret, err);
+    return db_number(watch->broker, "SELECT count(*) FROM message WHERE state < 2", ret, err);
 }
 
 /* ?1 is the floor. First the messages from the floor to before the first open one, then those from there. */
@@ -160,14 +161,13 @@ static bool count_deliveries(struct demo_watch *watch, int64_t *ret_delivered, i
 
 static bool look_with(struct demo_watch *watch, struct demo_figures *figures, struct semel_error *err)
 {
-    const bool ok = demo_db_number(watch->store, "SELECT count(*)" OPEN_ROWS " AND status = 'dead'", &figures->dead,
-                                   err) &&
-                    demo_db_number(watch->store,
-                                   "SELECT count(*)" OPEN_ROWS " AND status IN ('processing', 'failed', 'waiting')",
-                                   &figures->unsettled, err) &&
-                    demo_db_number(watch->store, "SELECT count(*) FROM semel_attempt", &figures->retried, err);
+    const bool ok = db_number(watch->store, "SELECT count(*)" OPEN_ROWS " AND status = 'dead'", &figures->dead, err) &&
+                    db_number(watch->store,
+                              "SELECT count(*)" OPEN_ROWS " AND status IN ('processing', 'failed', 'waiting')",
+                              &figures->unsettled, err) &&
+                    db_number(watch->store, "SELECT count(*) FROM semel_attempt", &figures->retried, err);
 
-    /* Every failed attempt is followed by another one, but for the last of a dead letter. */
+    /* Every failed attempt is followed by another one, except the last of a dead letter. */
     if (ok)
         figures->retried -= figures->dead < figures->retried ? figures->dead : figures->retried;
     return ok;
@@ -177,7 +177,7 @@ static bool look_without(struct demo_watch *watch, struct demo_figures *figures,
 {
     figures->dead = 0;
     figures->unsettled = 0;
-    return demo_db_number(watch->store, "SELECT count(*) FROM error_log WHERE try < 3", &figures->retried, err);
+    return db_number(watch->store, "SELECT count(*) FROM error_log WHERE try < 3", &figures->retried, err);
 }
 
 bool demo_watch_look(struct demo_watch *watch, struct demo_figures *figures, struct semel_error *err)
@@ -186,10 +186,10 @@ bool demo_watch_look(struct demo_watch *watch, struct demo_figures *figures, str
 
     if (!demo_watch_backlog(watch, &figures->in_broker, err) ||
         !count_deliveries(watch, &figures->delivered, &in_hand, err) ||
-        !demo_db_number(watch->store, "SELECT max(line) FROM ledger", &figures->effects, err) ||
+        !db_number(watch->store, "SELECT max(line) FROM ledger", &figures->effects, err) ||
         !(watch->without ? look_without(watch, figures, err) : look_with(watch, figures, err)))
         return false;
-    /* What was delivered, is out of every worker's hands and has left nothing new. */
+    /* Deliveries that no worker has and that left nothing new. */
     figures->suppressed = figures->delivered - in_hand - figures->effects - figures->dead - figures->unsettled;
     if (figures->suppressed < 0)
         figures->suppressed = 0;
@@ -273,16 +273,15 @@ static bool count_rest(sqlite3 *db, const struct demo_settings *set, struct demo
     sqlite3 *broker = NULL;
     int64_t booked;
     bool ok = demo_db_open(set->files->broker, DEMO_READ, &broker, err) &&
-              demo_db_number(broker, "SELECT sum(deliveries) FROM message", &books->delivered, err) &&
-              demo_db_number(db, "SELECT count(DISTINCT payment_id) FROM ledger", &booked, err);
+              db_number(broker, "SELECT sum(deliveries) FROM message", &books->delivered, err) &&
+              db_number(db, "SELECT count(DISTINCT payment_id) FROM ledger", &booked, err);
 
     if (ok && set->without) {
-        books->dead = 0; /* it has no dead letters: what it gave up is a line in a log */
-        ok = demo_db_number(db, "SELECT count(*) FROM error_log WHERE try < 3", &books->retried, err) &&
-             demo_db_number(db, "SELECT count(DISTINCT payment_id) FROM error_log WHERE try = 3", &books->given_up,
-                            err);
+        books->dead = 0; /* it has no dead letters: it only logs what it gives up */
+        ok = db_number(db, "SELECT count(*) FROM error_log WHERE try < 3", &books->retried, err) &&
+             db_number(db, "SELECT count(DISTINCT payment_id) FROM error_log WHERE try = 3", &books->given_up, err);
     } else if (ok) {
-        ok = demo_db_number(db, "SELECT sum(attempts - 1) FROM semel_inbox WHERE attempts > 1", &books->retried, err);
+        ok = db_number(db, "SELECT sum(attempts - 1) FROM semel_inbox WHERE attempts > 1", &books->retried, err);
         find_dead(db, books);
     }
     demo_db_close(broker);
@@ -325,7 +324,7 @@ bool demo_books_balance(const struct demo_books *books)
 
 /* ---- printing --------------------------------------------------------------------------------------------- */
 
-/* What is not always shown is shown when it is not 0. */
+/* Optional figures are shown when they are not 0. */
 #define BOOKS_MAP(X)                                                                                \
     X(sent, true, "sent", "payments, each with an id of its own")                                   \
     X(poison, true, "of them poison", "bad account, bad amount or not JSON")                        \

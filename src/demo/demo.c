@@ -2,15 +2,15 @@
  *
  * demo.c: `semel demo`: a storm of payments over workers that are killed, and the books at the end. See demo.h.
  *
- * The command sends as much as the workers can carry, for so many seconds, and kills one of them now and then; then it
- * lets them finish, stops them, and makes the books. `demo worker ...` is a worker; it is for the command itself.
+ * The command sends as much as the workers can process, for the given time, and kills one of them now and then; then
+ * it lets them finish, stops them, and makes the books. `demo worker ...` is a worker; it is for the command itself.
  *
- * Invariants: whichever way run_storm is left, no worker is. The producer never gets further ahead of the workers than
- * they can catch up with in about a second. Kills come from a generator of their own, so they follow from the seed.
- * Between fork and exec only async-signal-safe functions are called. Every process that was started is waited for. A
- * worker that ended without being killed or told to is a failure of the demo, never overlooked. The cursor always rests
- * at the beginning of the line below the view and is never hidden, so that the terminal is in order at whatever moment
- * the program ends. No line of the view is longer than the terminal is wide.
+ * Invariants: however run_storm ends, no worker is left. The producer never gets further ahead of the workers than
+ * they can catch up with in about a second. Kills have a random generator of their own, so they follow from the seed.
+ * Between fork and exec only async-signal-safe functions are called. Every started process is waited for. A worker
+ * that ends by itself is a failure of the demo. The cursor always rests at the beginning of the line below the view
+ * and is never hidden, so that the terminal is in order at whatever moment the program ends. No line of the view is
+ * longer than the terminal is wide.
  */
 #include "demo/demo.h"
 
@@ -61,11 +61,11 @@ const struct demo_files demo_files_without = {"without.db", "without-broker.db",
 
 /* ---- the folder ----------------------------------------------------------------------------------------------- */
 
-/* A marker file says that a folder is a demo's; it is locked for as long as a demo runs in it. Only files with the
- * demo's own names are removed, and only those of the kind of run that begins. No symlink is followed, neither of the
- * folder nor of a file in it, and a folder of somebody else is left alone. */
+/* A marker file identifies a folder of the demo; it is locked while a demo runs in it. Only files with the demo's own
+ * names are removed, and only those of the kind of run that begins. No symlink is followed, neither of the folder nor
+ * of a file in it, and a folder of another owner is left alone. */
 
-/* The working directory is a demo's. */
+/* Is the working directory a folder of the demo? */
 static bool folder_here(void)
 {
     struct stat st;
@@ -73,7 +73,7 @@ static bool folder_here(void)
     return lstat(MARKER, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-/* Is there anything in the working directory? What cannot be read counts as something. */
+/* Is the working directory empty? An unreadable one counts as not empty. */
 static bool is_empty(void)
 {
     DIR *dir = opendir(".");
@@ -148,7 +148,8 @@ static int enter_folder(const struct demo_settings *set)
     return code;
 }
 
-/* Makes or takes over the folder, goes into it, locks it and clears what this kind of run will write. An exit code. */
+/* Creates or reuses the folder, enters it, locks it and removes the files that this kind of run will write. An exit
+ * code. */
 static int folder_enter(const struct demo_settings *set, int *ret_lock_fd)
 {
     int code;
@@ -172,9 +173,9 @@ static int folder_enter(const struct demo_settings *set, int *ret_lock_fd)
 
 /* ---- the workers ---------------------------------------------------------------------------------------------- */
 
-/* A worker is a fork and an exec of /proc/self/exe with `demo worker ...`. The kernel kills it when the demo dies, by
- * whatever death (PR_SET_PDEATHSIG), so none is left behind. It ignores the terminal's Ctrl-C: the demo ends it. What
- * it prints goes to a file in the folder. */
+/* A worker is a fork and an exec of /proc/self/exe with `demo worker ...`. The kernel kills it when the demo dies in
+ * any way (PR_SET_PDEATHSIG), so none is left behind. It ignores the terminal's Ctrl-C: the demo ends it. Its output
+ * goes to a file in the folder. */
 
 struct fleet {
     const struct demo_settings *set;
@@ -270,7 +271,7 @@ static void reap(struct fleet *fleet, int i, bool wait, bool *ret_gone, int *ret
         fleet->pids[i] = 0;
 }
 
-/* SIGKILL; its place is free then. false: it had ended by itself before. */
+/* SIGKILL; its slot is free then. false: it had ended by itself before. */
 static bool fleet_kill(struct fleet *fleet, int i, struct semel_error *err)
 {
     const pid_t pid = fleet->pids[i];
@@ -304,7 +305,7 @@ static bool fleet_check(struct fleet *fleet, struct semel_error *err)
     return true;
 }
 
-/* Ended as it was told to. A worker that had only just been started may not have been listening yet. */
+/* Ended on SIGTERM. A worker that has just started may not have its signal handler yet. */
 static bool ended_well(int how)
 {
     return (WIFEXITED(how) && WEXITSTATUS(how) == 0) || (WIFSIGNALED(how) && WTERMSIG(how) == SIGTERM);
@@ -338,7 +339,7 @@ static bool fleet_stop(struct fleet *fleet, struct semel_error *err)
     return false;
 }
 
-/* Kills what is left and waits for it. */
+/* Kills the remaining workers and waits for them. */
 static void fleet_close(struct fleet *fleet)
 {
     const int64_t killed = fleet->killed;
@@ -353,11 +354,11 @@ static void fleet_close(struct fleet *fleet)
 
 /* ---- the view ------------------------------------------------------------------------------------------------- */
 
-/* A few lines that are drawn over on a terminal, one line a second elsewhere, nothing with --json. */
+/* A few lines that are redrawn on a terminal, one line per second elsewhere, nothing with --json. */
 
 struct view {
     bool silent, redraw;
-    int lines; /* drawn before, to be drawn over */
+    int lines; /* drawn before, to be redrawn */
     int64_t next_us;
 };
 
@@ -451,7 +452,7 @@ static int draw_all(const struct demo_figures *figures, const struct texts *t, c
     return 8;
 }
 
-/* `phase` is what is going on, `part_s` how long of `whole_s` (0: open end). */
+/* `phase` is the current phase, `part_s` how long of `whole_s` (0: open end). */
 static void view_show(struct view *view, const struct demo_figures *figures, const char *phase, int64_t part_s,
                       int64_t whole_s, int64_t now_us)
 {
@@ -487,7 +488,7 @@ struct demo {
     struct view view;
     struct demo_figures figures;
     struct semel_random kills;
-    int64_t paced_us, kill_us, look_us; /* sent up to; when the next kill is due; when was the last look */
+    int64_t paced_us, kill_us, look_us; /* sent up to; when the next kill is due; when the databases were read last */
     int64_t backlog_max;
     bool late; /* not everything was settled in time */
 };
@@ -510,7 +511,7 @@ static int64_t seconds(int64_t us)
     return (us + SECOND_US / 2) / SECOND_US;
 }
 
-/* What the databases say now; the pace follows from it. */
+/* Reads the databases; the pace follows from it. */
 static bool look(struct demo *d, struct semel_error *err)
 {
     const int64_t before = d->figures.delivered, since_us = d->look_us, now_us = now();
@@ -625,7 +626,7 @@ static bool run_storm(struct demo *d, struct semel_error *err)
 {
     bool ok = prepare(d, err) && storm_phase(d, err) && (interrupted != 0 || settle_phase(d, err));
 
-    demo_watch_close(&d->watch); /* before the workers, so that the last of them puts its database in order */
+    demo_watch_close(&d->watch); /* before the workers, so that the last of them checkpoints its database */
     if (ok && interrupted == 0)
         ok = fleet_stop(&d->fleet, err);
     fleet_close(&d->fleet);
@@ -633,7 +634,7 @@ static bool run_storm(struct demo *d, struct semel_error *err)
     return ok;
 }
 
-/* ---- what is said ----------------------------------------------------------------------------------------- */
+/* ---- output ----------------------------------------------------------------------------------------------- */
 
 static void say_before(struct cli *cli, const struct demo_settings *set)
 {
@@ -730,7 +731,7 @@ static int run_worker(const struct cli_args *args)
         (strcmp(kind, "with") != 0 && strcmp(kind, "without") != 0) ||
         !semel__str_int64(semel__str(cli_operand(args, 2)), &seed) || seed < 0 || seed > SEED_MAX ||
         !semel__str_int64(semel__str(cli_operand(args, 3)), &number))
-        return cli_fail(CLI_USAGE, "semel demo: '%s' is one word too many; semel demo --help says what is right",
+        return cli_fail(CLI_USAGE, "semel demo: '%s' is an unexpected argument; see semel demo --help",
                         cli_operand(args, 0));
     if (!folder_here())
         return cli_fail(CLI_REFUSED, "a worker of the demo is started by the demo, in its folder");
@@ -797,7 +798,7 @@ const struct cli_command cli_demo = {
     .name = "demo",
     .summary = "a storm of duplicates, crashes and poison messages, and books that balance",
     .operands = "",
-    .operands_max = 4, /* how the command starts its workers; nobody else has a use for it */
+    .operands_max = 4, /* how the command starts its workers; of no use to others */
     .options = options,
     .help =
         "Workers book a stream of payments into a ledger, while a third of the messages is delivered twice, all are\n"

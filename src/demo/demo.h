@@ -5,14 +5,14 @@
  *   demo.c    the command: the storm from beginning to end, its folder, the workers as processes, the live view
  *   storm.c   the producer: payments, copies of a third of them, shuffled
  *   spool.c   the broker: one SQLite file that the processes share
- *   worker.c  what a worker does: Semel's pump on the broker and the ledger
- *   naive.c   the same without Semel: the consumer that checks, writes and then marks, as written by hand
- *   books.c   plain SQL, with none of Semel in between: how far the storm has come, and the books at its end
+ *   worker.c  a worker: Semel's pump on the broker and the ledger
+ *   naive.c   the same without Semel: a handwritten consumer that checks, writes and then marks
+ *   books.c   plain SQL without Semel: how far the storm has come, and the books at its end
  *
  * Everything happens in one folder, which the command makes its working directory: all names below are relative.
  *
  * Invariants: the payments, their copies and their order follow from the seed alone. No worker outlives the command,
- * however the command ends. Nothing that Semel has written is asked whether an effect is there: the ledger is.
+ * however the command ends. The books never ask Semel's own tables whether an effect happened: they read the ledger.
  */
 #ifndef SEMEL_DEMO_DEMO_H
 #define SEMEL_DEMO_DEMO_H
@@ -38,28 +38,26 @@ extern const struct demo_files demo_files_with, demo_files_without;
 
 struct demo_settings {
     int64_t seconds, workers, seed;
-    bool without; /* the hand-written consumer instead of Semel */
+    bool without; /* use the handwritten consumer instead of Semel */
     const char *dir;
     const struct demo_files *files;
 };
 
-/* ---- plain SQL (books.c); each failure is said in err, with what SQLite says ------------------------ */
+/* ---- plain SQL (books.c); err has each failure, with SQLite's message ------------------------------- */
 
 enum demo_mode {
-    DEMO_CREATE, /* made when it is not there */
+    DEMO_CREATE, /* created when missing */
     DEMO_WATCH,  /* reads only; leaves the write-ahead log to others */
-    DEMO_READ    /* reads only, when nobody else is there; closing puts the file in order */
+    DEMO_READ    /* reads only, when nobody else has it open; closing checkpoints the file */
 };
 bool demo_db_open(const char *path, enum demo_mode mode, struct sqlite3 **ret, struct semel_error *err);
 void demo_db_close(struct sqlite3 *db);
 bool demo_db_exec(struct sqlite3 *db, const char *sql, struct semel_error *err);
-/* The first column of the first row; no row or NULL: 0. */
-bool demo_db_number(struct sqlite3 *db, const char *sql, int64_t *ret, struct semel_error *err);
 bool demo_db_failed(struct sqlite3 *db, const char *doing, struct semel_error *err); /* always false */
 
 /* ---- payments -------------------------------------------------------------------------------------------- */
 
-/* What makes a payment one that nobody can book. */
+/* What makes a payment impossible to book. */
 #define DEMO_POISON_MAP(X)           \
     X(NONE, "")                      \
     X(ACCOUNT, "an unknown account") \
@@ -78,19 +76,19 @@ struct demo_payment {
     enum demo_poison poison;
 };
 
-/* What a worker finds in a message. INVALID, PERMANENT: it is no payment. */
+/* The content of a message. INVALID, PERMANENT: it is no payment. */
 struct demo_order {
     struct semel_str account;
     int64_t cents;
 };
 semel_status demo_order_read(struct semel_str payload, struct semel_arena *arena, struct demo_order *ret,
                              struct semel_error *err);
-/* How many attempts at this payment meet a fault of the world before one goes through; 0 for most. */
+/* How many attempts of this payment meet a fault of the environment before one succeeds; 0 for most. */
 int demo_faults(int64_t seed, struct semel_str id);
 
 /* ---- the producer ---------------------------------------------------------------------------------------- */
 
-#define DEMO_SEND_MAX 64 /* payments a call */
+#define DEMO_SEND_MAX 64 /* payments per call */
 #define DEMO_NEAR 64     /* how far messages are shuffled */
 #define DEMO_FAR 512     /* how many copies are held back for much later */
 
@@ -106,21 +104,21 @@ struct demo_storm {
 
 bool demo_storm_open(struct demo_storm *storm, const struct demo_settings *set, struct semel_error *err);
 void demo_storm_close(struct demo_storm *storm);
-/* Makes n payments (at most DEMO_SEND_MAX), writes them down, and pushes what the shuffling lets go. */
+/* Makes n payments (at most DEMO_SEND_MAX), records them, and pushes those that the shuffling releases. */
 bool demo_storm_send(struct demo_storm *storm, size_t n, struct semel_error *err);
-/* Pushes what is still held back. */
+/* Pushes those that are still held back. */
 bool demo_storm_flush(struct demo_storm *storm, struct semel_error *err);
 
 /* ---- a worker ----------------------------------------------------------------------------------------- */
 
-/* The bodies of a worker process; both return its exit status, and end in peace on SIGTERM. */
+/* The main functions of a worker process; both return its exit status, and end cleanly on SIGTERM. */
 int demo_worker_run(int64_t seed, int64_t number);
 int demo_naive_run(int64_t seed, int64_t number);
-void demo_worker_listen(void); /* for SIGTERM */
-bool demo_worker_told(void);   /* it has come */
+void demo_worker_listen(void);   /* for SIGTERM */
+bool demo_worker_stopping(void); /* it was received */
 semel_status demo_broker_open(struct semel_broker **ret, const char *file, struct semel_error *err);
 
-/* The stores before the first worker starts: tables, accounts, and Semel's settings of the consumer. */
+/* Prepares the stores before the first worker starts: tables, accounts, and the consumer's settings. */
 extern const char demo_business_schema[];
 bool demo_worker_prepare(struct semel_error *err);
 bool demo_naive_prepare(struct semel_error *err);
@@ -135,13 +133,13 @@ struct demo_figures {
 struct demo_watch {
     struct sqlite3 *store, *broker;
     bool without;
-    int64_t floor, below_floor; /* messages up to `floor` are acknowledged, and were delivered so often in all */
+    int64_t floor, below_floor; /* messages up to `floor` are acknowledged, and how often they were delivered in all */
 };
 
 bool demo_watch_open(struct demo_watch *watch, const struct demo_settings *set, struct semel_error *err);
 void demo_watch_close(struct demo_watch *watch);
 bool demo_watch_backlog(struct demo_watch *watch, int64_t *ret, struct semel_error *err);
-/* Fills what the databases know. */
+/* Reads the figures from the databases. */
 bool demo_watch_look(struct demo_watch *watch, struct demo_figures *figures, struct semel_error *err);
 
 /* ---- the books ------------------------------------------------------------------------------------------- */
@@ -149,11 +147,11 @@ bool demo_watch_look(struct demo_watch *watch, struct demo_figures *figures, str
 struct demo_books {
     int64_t sent, poison, delivered, effects, suppressed, retried, dead, given_up, killed;
     int64_t lost, doubled;
-    int64_t wrong;      /* in the ledger, but with another amount or account, or although dead-lettered */
-    int64_t needless;   /* dead-lettered, but no poison */
-    int64_t strays;     /* lines of the ledger that nobody has sent */
+    int64_t wrong;      /* in the ledger, but with another amount or account, or although it is a dead letter */
+    int64_t needless;   /* dead letters that are not poison */
+    int64_t strays;     /* ledger lines without a payment */
     int64_t unbalanced; /* accounts that are not the sum of their lines */
-    char dead_id[64];   /* one of the dead, for trying things out; empty: none */
+    char dead_id[64];   /* one of the dead letters, for trying commands; empty: none */
 };
 
 const char *demo_books_query(bool without);

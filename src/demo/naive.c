@@ -5,10 +5,10 @@
  * For each message: is its id among `processed`? If not, write the effect, then mark the id; each statement is a
  * transaction of its own, as it is with any driver whose default is autocommit. A failure is tried three times, then
  * logged, and the message is acknowledged so that it does not block the queue. The database has the same settings as
- * Semel's (WAL, synchronous=FULL, foreign keys), and the fault comes before the first write, which is kinder than what
- * Semel's worker is given.
+ * Semel's (WAL, synchronous=FULL, foreign keys), and the fault comes before the first write, which is easier than for
+ * Semel's worker.
  *
- * What goes wrong with it is no bug in a line: a crash between the effect and the mark, two workers between check and
+ * Its failures are not a bug in one line: a crash between the effect and the mark, two workers between check and
  * mark, a failure that is over only after the third try. It must stay as it is; it is the demonstration.
  */
 #include "demo/demo.h"
@@ -121,7 +121,7 @@ static bool mark(struct consumer *c, struct semel_str id, struct semel_error *er
     return done(c->db, stmt, "marking", err);
 }
 
-/* The fault is over after so many attempts, whoever made them: the log knows how many there were. */
+/* The fault is over after so many attempts, by any worker: the log has their number. */
 static bool world_fails(struct consumer *c, struct semel_str id, struct semel_error *err)
 {
     const int faults = demo_faults(c->seed, id);
@@ -169,13 +169,13 @@ static void handle(struct consumer *c, const struct semel_delivery *delivery)
     }
 }
 
-/* ---- a life ----------------------------------------------------------------------------------------------- */
+/* ---- the worker ------------------------------------------------------------------------------------------- */
 
 static void consume(struct consumer *c)
 {
     struct semel_error err;
 
-    while (!demo_worker_told()) {
+    while (!demo_worker_stopping()) {
         struct semel_delivery *deliveries;
         size_t n = 0;
         semel__arena_reset(&c->arena);
@@ -201,7 +201,7 @@ int demo_naive_run(int64_t seed, int64_t number)
 
     demo_worker_listen();
     semel__arena_init(&c.arena, ARENA_BYTES);
-    for (int i = 0; i < OPEN_TRIES && !opened && !demo_worker_told(); i++) {
+    for (int i = 0; i < OPEN_TRIES && !opened && !demo_worker_stopping(); i++) {
         opened = (c.db != NULL || demo_db_open(demo_files_without.store, DEMO_CREATE, &c.db, &err)) &&
                  demo_db_exec(c.db, settings, &err) &&
                  demo_broker_open(&c.broker, demo_files_without.broker, &err) == SEMEL_OK;
@@ -210,11 +210,11 @@ int demo_naive_run(int64_t seed, int64_t number)
     }
     if (opened)
         consume(&c);
-    else if (!demo_worker_told())
+    else if (!demo_worker_stopping())
         fprintf(stderr, "worker %lld: %s\n", (long long)number, err.text);
     if (c.broker != NULL)
         semel_broker_close(c.broker);
     demo_db_close(c.db);
     semel__arena_done(&c.arena);
-    return opened || demo_worker_told() ? CLI_OK : CLI_STORE;
+    return opened || demo_worker_stopping() ? CLI_OK : CLI_STORE;
 }

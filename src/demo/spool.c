@@ -2,9 +2,9 @@
  *
  * spool.c: a broker in one SQLite file, shared by processes. See spool.h.
  *
- * A message is ready (0), taken (1) or acked (2). poll takes with one IMMEDIATE transaction, answers change only
- * what is still taken by this handle under the delivery that the tag names. WAL and synchronous=NORMAL: what was
- * committed survives the death of any process, though perhaps not that of the machine.
+ * A message is ready (0), taken (1) or acked (2). poll takes with one IMMEDIATE transaction; answers change only
+ * messages that this handle still has, under the delivery that the tag names. WAL and synchronous=NORMAL: commits
+ * survive the death of any process, though perhaps not a power failure.
  *
  * Invariants: taken_by is NULL unless taken; deliveries only ever grows; a message is never deleted. push writes all or
  * nothing; publish answers for each item, and all of them share one transaction.
@@ -28,7 +28,7 @@
 #define POLL_MAX 1000
 #define LOOK_AGAIN_MS 5
 #define PAIRS_MAX ((size_t)1 << 20)
-#define PARTITIONS 16 /* of what is published with a key */
+#define PARTITIONS 16 /* for items that are published with a key */
 
 static const char schema[] =
     "PRAGMA journal_mode = WAL;"
@@ -60,7 +60,7 @@ static struct spool *self(struct semel_broker *broker)
 
 /* ---- SQLite ------------------------------------------------------------------------------------------- */
 
-/* What SQLite's last answer means: RETRY for the world, CLOSED for the rest. */
+/* The meaning of SQLite's last error: RETRY for the environment, CLOSED for the rest. */
 static semel_status spool_fail(struct spool *spool, const char *doing, struct semel_error *err)
 {
     const int code = sqlite3_errcode(spool->db);
@@ -93,7 +93,7 @@ static semel_status ready(const struct spool *spool, struct semel_error *err)
     return SEMEL_OK;
 }
 
-/* A statement; NULL: spool_fail says why. */
+/* A statement; NULL: spool_fail has the reason. */
 static sqlite3_stmt *prepare(struct spool *spool, const char *sql)
 {
     sqlite3_stmt *stmt = NULL;
@@ -115,7 +115,7 @@ static semel_status begin(struct spool *spool, struct semel_error *err)
     return SEMEL_OK;
 }
 
-/* Commits when `status` is OK or FENCED, else rolls back. Returns the status of it all. */
+/* Commits when `status` is OK or FENCED, else rolls back. Returns the overall status. */
 static semel_status end(struct spool *spool, semel_status status, struct semel_error *err)
 {
     if ((status == SEMEL_OK || status == SEMEL_FENCED) &&
@@ -128,7 +128,7 @@ static semel_status end(struct spool *spool, semel_status status, struct semel_e
 
 /* ---- opening ------------------------------------------------------------------------------------------ */
 
-/* Changing to WAL needs the file for itself, and SQLite does not wait for that: we do. */
+/* Changing to WAL needs exclusive access, and SQLite does not wait for that: we do. */
 static bool set_up(struct spool *spool)
 {
     const int64_t until_us = semel__time_add(semel__now(&semel__clock_real), BUSY_TIMEOUT_MS * 1000);
@@ -229,7 +229,7 @@ semel_status semel__spool_open(struct semel_broker **ret, const char *location, 
     return status;
 }
 
-/* Gives back what this handle has taken. If it cannot, the visibility time-out will. */
+/* Gives back the messages of this handle. If it cannot, the visibility time-out will. */
 static void disconnect(struct spool *spool)
 {
     sqlite3_stmt *stmt;
@@ -278,7 +278,7 @@ static bool encode(struct semel_buf *buf, const struct semel_pair *pairs, size_t
     return !buf->failed;
 }
 
-/* Takes one netstring off the front. */
+/* Reads one netstring from the front. */
 static bool decode_str(struct semel_str *rest, struct semel_str *ret)
 {
     const char *colon = rest->n > 0 ? memchr(rest->p, ':', rest->n) : NULL;
@@ -296,7 +296,7 @@ static bool decode_str(struct semel_str *rest, struct semel_str *ret)
     return true;
 }
 
-/* INVALID: not of ours. RETRY: no memory. */
+/* INVALID: malformed. RETRY: no memory. */
 static semel_status decode(struct semel_str encoded, struct semel_arena *arena, const struct semel_pair **ret,
                            size_t *ret_n)
 {
@@ -378,7 +378,7 @@ static semel_status read_delivery(sqlite3_stmt *stmt, struct semel_arena *arena,
     return status;
 }
 
-/* Reads what is available; a full arena ends the batch early. */
+/* Reads available messages; a full arena ends the batch early. */
 static semel_status read_batch(struct spool *spool, int64_t now_us, size_t max, struct semel_arena *arena,
                                struct semel_delivery *deliveries, size_t *ret_n, struct semel_error *err)
 {
@@ -421,7 +421,7 @@ static semel_status mark_taken(struct spool *spool, const struct semel_delivery 
     return status;
 }
 
-/* Is there anything? Asked without the write lock, so that idle handles do not queue for it. */
+/* Are there messages? Asked without the write lock, so that idle handles do not queue for it. */
 static bool worth_trying(struct spool *spool, int64_t now_us)
 {
     sqlite3_stmt *stmt = look_for(spool, now_us, 1);
@@ -505,7 +505,7 @@ static semel_status for_each(struct spool *spool, const char *sql, const struct 
 
 #define STILL_OURS " WHERE seq = ?1 AND state = 1 AND (deliveries & 65535) = ?2 AND taken_by = ?3"
 
-/* Given back are first all that are named, then whatever this handle still has behind one of them in its partition. */
+/* First gives back all named messages, then those that this handle still has behind one of them in its partition. */
 static semel_status spool_answer(struct semel_broker *broker, const struct semel_reply *replies, size_t n,
                                  struct semel_error *err)
 {
@@ -610,7 +610,7 @@ static semel_status spool_publish(struct semel_broker *broker, struct semel_publ
     semel_status status = ready(spool, err);
     sqlite3_stmt *stmt = NULL;
 
-    (void)timeout_ms; /* the file waits for its lock, and for nothing else */
+    (void)timeout_ms; /* only the lock of the file makes it wait */
     if (status == SEMEL_OK)
         status = begin(spool, err);
     if (status != SEMEL_OK)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * storm.c: the producer of the demo. Makes payments, writes down what it made, and sends it badly.
+ * storm.c: the producer of the demo. Makes payments, records them, and sends them with copies and out of order.
  *
  * A third of the payments is sent twice under the same id: half of these copies right behind the original, so that two
  * workers may have both at once, half of them long after it. Everything passes a window in which it is shuffled. A few
  * payments are poison: no consumer can book them.
  *
- * Invariants: a payment is written down in the demo's own database before the broker has it. Every choice comes from
- * one generator that is asked in a fixed order, so the stream depends on the seed and not on the speed of the machine.
- * What is held back is bounded by the two windows.
+ * Invariants: a payment is recorded in the demo's own database before the broker has it. Every choice comes from one
+ * generator that is asked in a fixed order, so the stream depends on the seed and not on the speed of the machine.
+ * The two windows limit how much is held back.
  */
 #include "demo/demo.h"
 
@@ -93,7 +93,7 @@ semel_status demo_order_read(struct semel_str payload, struct semel_arena *arena
     return status;
 }
 
-/* Every 25th payment; in turn the fault lasts for one, two, one and four attempts. */
+/* Every 25th payment; the fault lasts for one, two, one and four attempts in turn. */
 int demo_faults(int64_t seed, struct semel_str id)
 {
     static const int lengths[] = {1, 2, 1, 4};
@@ -177,7 +177,7 @@ static bool write_down(struct demo_storm *storm, const struct demo_payment *paym
     return rc == SQLITE_DONE || demo_db_failed(storm->sent, "writing down a payment", err);
 }
 
-/* Puts a payment into a window that is full when it has `max`; true: *io is what had to make room for it. */
+/* Puts a payment into a window that is full when it has `max`; true: *io is the payment that it replaced. */
 static bool shuffle(struct demo_storm *storm, struct demo_payment *window, size_t *n, size_t max,
                     struct demo_payment *io)
 {
@@ -201,7 +201,7 @@ static void pass_near(struct demo_storm *storm, struct demo_payment payment)
         storm->out[storm->n_out++] = payment;
 }
 
-/* At most two messages leave for one that is made. */
+/* At most two messages leave for one new payment. */
 static void pass(struct demo_storm *storm, const struct demo_payment *payment)
 {
     struct demo_payment copy = *payment;
@@ -213,7 +213,7 @@ static void pass(struct demo_storm *storm, const struct demo_payment *payment)
         pass_near(storm, copy);
 }
 
-/* One message with all that it borrows. */
+/* One message with its strings. */
 struct letter {
     char id[ID_TEXT], time[SEMEL_TIME_TEXT], payload[PAYLOAD_TEXT];
     struct semel_pair headers[3];
@@ -234,7 +234,7 @@ static void write_letter(const struct demo_payment *payment, struct letter *lett
                                       .n_headers = 3};
 }
 
-/* The workers may keep the broker's file for longer than one call waits. */
+/* The workers may lock the broker's file for longer than one call waits. */
 static semel_status push(struct demo_storm *storm, const struct semel_spool_push *pushes, size_t n,
                          struct semel_error *err)
 {

@@ -3,11 +3,11 @@
  * worker.c: a worker of the demo. This is all that a consumer with Semel has to do: open, write a handler, pump.
  *
  * The handler books a payment through the store's own connection: a line in the ledger and a change of the account,
- * inside the transaction in which Semel records the message. It looks nowhere whether the payment has been booked
- * before, and the ledger has no constraint that would refuse a second line. Now and then a service that it needs after
- * booking does not answer (demo_faults); then the booking must be taken back.
+ * inside the transaction in which Semel records the message. It does not check whether the payment was booked before,
+ * and the ledger has no constraint that would refuse a second line. Now and then a service that it needs after
+ * booking does not answer (demo_faults); then the booking must be rolled back.
  *
- * Invariants: a worker ends in peace only on SIGTERM. Whatever the world does to it, it goes on trying.
+ * Invariants: a worker ends only on SIGTERM. Whatever fails around it, it tries again.
  */
 #include "demo/demo.h"
 
@@ -48,12 +48,12 @@ const char demo_business_schema[] =
 
 /* ---- opening ---------------------------------------------------------------------------------------------- */
 
-static volatile sig_atomic_t told;
+static volatile sig_atomic_t stopping;
 
 static void on_term(int signal_number)
 {
     (void)signal_number;
-    told = 1;
+    stopping = 1;
 }
 
 void demo_worker_listen(void)
@@ -63,9 +63,9 @@ void demo_worker_listen(void)
     sigaction(SIGTERM, &on, NULL);
 }
 
-bool demo_worker_told(void)
+bool demo_worker_stopping(void)
 {
-    return told != 0;
+    return stopping != 0;
 }
 
 static semel_status open_store(struct semel_store **ret, bool create, struct semel_error *err)
@@ -125,7 +125,7 @@ bool demo_worker_prepare(struct semel_error *err)
 
 /* ---- the handler ------------------------------------------------------------------------------------------ */
 
-struct teller {
+struct book_context {
     int64_t seed;
     struct semel_arena arena; /* for one payment */
 };
@@ -149,14 +149,14 @@ static int run_sql(sqlite3 *db, const char *sql, struct semel_str id, const stru
 static semel_status book(void *ctx, struct semel_store *store, const struct semel__msg *msg, int attempt,
                          struct semel__reply *reply, struct semel_error *err)
 {
-    struct teller *teller = ctx;
+    struct book_context *booking = ctx;
     sqlite3 *db = semel_store_native(store);
     struct demo_order order;
     semel_status status;
     int rc;
 
-    semel__arena_reset(&teller->arena);
-    status = demo_order_read(msg->payload, &teller->arena, &order, err);
+    semel__arena_reset(&booking->arena);
+    status = demo_order_read(msg->payload, &booking->arena, &order, err);
     if (status != SEMEL_OK)
         return status;
     rc = run_sql(db, "INSERT INTO ledger (account, cents, payment_id) VALUES (?1, ?2, ?3)", msg->id, &order);
@@ -164,14 +164,14 @@ static semel_status book(void *ctx, struct semel_store *store, const struct seme
         rc = run_sql(db, "UPDATE account SET cents = cents + ?2 WHERE id = ?1", msg->id, &order);
     if (rc != SQLITE_OK)
         return semel__sqlite_fail(db, rc, "booking", err);
-    if (attempt <= demo_faults(teller->seed, msg->id) &&
+    if (attempt <= demo_faults(booking->seed, msg->id) &&
         !semel__reply_set(reply, SEMEL_TRANSIENT, SEMEL_STR("the receipt service does not answer"),
                           (struct semel_str){NULL, 0}))
         return semel__fail_memory(err);
     return SEMEL_OK;
 }
 
-/* ---- a life ----------------------------------------------------------------------------------------------- */
+/* ---- the worker ------------------------------------------------------------------------------------------- */
 
 struct life {
     struct semel_store *store;
@@ -179,7 +179,7 @@ struct life {
     struct semel_policy policy;
     struct semel_random rng;
     struct semel_arena arena;
-    struct teller teller;
+    struct book_context booking;
     char owner[48];
 };
 
@@ -199,7 +199,7 @@ static semel_status open_all(struct life *life, struct semel_error *err)
 static void pump(struct life *life)
 {
     static const struct semel_rules rules; /* the id, type and time are where CloudEvents puts them */
-    const struct semel__handler handler = {.ctx = &life->teller, .each = book};
+    const struct semel__handler handler = {.ctx = &life->booking, .each = book};
     struct semel_inbox inbox;
     struct semel_pump pump;
     struct semel_error err;
@@ -210,7 +210,7 @@ static void pump(struct life *life)
     pump.batch_max = BATCH;
     pump.wait_ms = WAIT_MS;
     pump.later_ms = LATER_MS;
-    while (!demo_worker_told()) {
+    while (!demo_worker_stopping()) {
         size_t n;
         if (semel__pump_step(&pump, semel__now(&semel__clock_real), &n, &err) != SEMEL_OK)
             fprintf(stderr, "%s: step: %s\n", life->owner, err.text);
@@ -223,7 +223,7 @@ static void pump(struct life *life)
 
 int demo_worker_run(int64_t seed, int64_t number)
 {
-    struct life life = {.teller.seed = seed};
+    struct life life = {.booking.seed = seed};
     struct semel_error err = {0};
     semel_status status = SEMEL_RETRY;
 
@@ -231,21 +231,21 @@ int demo_worker_run(int64_t seed, int64_t number)
     snprintf(life.owner, sizeof life.owner, "worker-%lld-%ld", (long long)number, (long)getpid());
     semel__random_seed(&life.rng, (uint64_t)seed ^ (uint64_t)number << 32);
     semel__arena_init(&life.arena, ORDER_BYTES);
-    semel__arena_init(&life.teller.arena, ORDER_BYTES);
-    for (int i = 0; i < OPEN_TRIES && status == SEMEL_RETRY && !demo_worker_told(); i++) {
+    semel__arena_init(&life.booking.arena, ORDER_BYTES);
+    for (int i = 0; i < OPEN_TRIES && status == SEMEL_RETRY && !demo_worker_stopping(); i++) {
         status = open_all(&life, &err);
         if (status == SEMEL_RETRY)
             poll(NULL, 0, OPEN_AGAIN_MS);
     }
     if (status == SEMEL_OK)
         pump(&life);
-    else if (!demo_worker_told())
+    else if (!demo_worker_stopping())
         fprintf(stderr, "%s: %s\n", life.owner, err.text);
     if (life.broker != NULL)
         semel_broker_close(life.broker);
     if (life.store != NULL)
         semel_store_close(life.store);
-    semel__arena_done(&life.teller.arena);
+    semel__arena_done(&life.booking.arena);
     semel__arena_done(&life.arena);
-    return status == SEMEL_OK || demo_worker_told() ? CLI_OK : CLI_STORE;
+    return status == SEMEL_OK || demo_worker_stopping() ? CLI_OK : CLI_STORE;
 }

@@ -123,7 +123,7 @@ static void close_handle(struct ext *ext)
     }
 }
 
-/* A table-valued function was connected, or disconnected: after the last one the handle is closed. */
+/* Counts connected table-valued functions: after the last one the handle is closed. */
 static void ext_hold(struct ext *ext)
 {
     ext->held++;
@@ -230,7 +230,7 @@ static semel_status ext_migrate(struct ext *ext, int64_t *ret_version, struct se
     return status == SEMEL_OK ? schema_version(ext, ret_version, err) : status;
 }
 
-/* What SQLite is to be told: contention is SQLITE_BUSY, lack of memory SQLITE_NOMEM, a wrong call SQLITE_ERROR. */
+/* The result code for SQLite: contention is SQLITE_BUSY, lack of memory SQLITE_NOMEM, a wrong call SQLITE_ERROR. */
 static int code_of(const struct semel_error *err)
 {
     int code = err->code & 0xff;
@@ -991,7 +991,7 @@ static semel_status run_fail(struct ext_call *call, struct semel_error *err)
 
 enum { TAKE_CONSUMER, TAKE_COUNT, TAKE_LEASE };
 
-/* What cannot be copied is noted in the call; run_take then undoes the claims. */
+/* Notes in the call what cannot be copied; run_take then undoes the claims. */
 static void taken(void *ctx, const struct semel_msg *msg, const struct semel_verdict *verdict)
 {
     struct ext_call *call = ctx;
@@ -1014,7 +1014,7 @@ static void taken(void *ctx, const struct semel_msg *msg, const struct semel_ver
     put_bytes(call, row, msg->traceparent, false);
 }
 
-/* A claim that nobody was told of would keep its message until the lease runs out. */
+/* A claim that was not returned would keep its message until the lease expires. */
 static semel_status take(struct ext_call *call, struct semel *s, const char *consumer, size_t max, int64_t lease_ms,
                          struct semel_error *err)
 {
@@ -1464,10 +1464,11 @@ int sqlite3_semel_init(sqlite3 *db, char **ret_text, const sqlite3_api_routines 
         *ret_text = api->mprintf("semel needs SQLite 3.37.0 or newer; this program has %s", api->libversion());
         return SQLITE_ERROR;
     }
-    if (sqlite3_api != NULL && sqlite3_api != api) { /* connections of the other one would be given to this one */
+    /* connections of the other SQLite would get this one's functions */
+    if (sqlite3_api != NULL && sqlite3_api != api) {
         *ret_text = api->mprintf("semel is loaded into another copy of SQLite in this process already");
         return SQLITE_ERROR;
     }
     SQLITE_EXTENSION_INIT2(api);
-    return is_loaded(db) ? SQLITE_OK : add_all(db); /* what was begun must not lose its handle */
+    return is_loaded(db) ? SQLITE_OK : add_all(db); /* a begun message must not lose its handle */
 }

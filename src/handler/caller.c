@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * caller.c: what the callers share, and their functions with asserts around them.
+ * caller.c: functions that the callers share, and their interface with asserts.
  */
 #include "handler/caller_private.h"
 

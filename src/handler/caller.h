@@ -2,24 +2,25 @@
  *
  * caller.h: effects outside the database, many at a time, by one thread.
  *
- * A caller starts calls and tells their ends; who uses it holds the leases, renews them while calls run, and commits
- * the ends (daemon/outside.c). One driver a kind of handler: http.c (curl multi), exec.c (child processes).
+ * A caller starts calls and reports their ends; its user has the leases, renews them while calls run, and commits the
+ * ends (daemon/outside.c). One driver per kind of handler: http.c (curl multi), exec.c (child processes).
  *
- * What the end of a call says
- *   status OK                      the call ended, `result` says how: DONE, TRANSIENT, PERMANENT, REJECTED, or MAYBE
- *                                  when nobody can know whether it had its effect.
- *   status RETRY, ENVIRONMENT      certainly nothing was done, and it is the world's fault (connection refused, no
- *                                  address, no memory, too many processes): the lease is given back, nobody is charged.
+ * What the end of a call means
+ *   status OK                      the call ended with `result`: DONE, TRANSIENT, PERMANENT, REJECTED, or MAYBE when it
+ *                                  is unknown whether it had its effect.
+ *   status RETRY, ENVIRONMENT      certainly nothing was done, and not because of the message (connection refused, no
+ *                                  address, no memory, too many processes): the lease is released, and the attempt does
+ *                                  not count.
  *   status INVALID, BROKEN         the same, and repeating cannot help until somebody fixes the route (the program does
  *                                  not exist, the certificate is not trusted): the route stops by its breaker.
  * Of a reconcile (`ask`): DONE it has happened, TRANSIENT it certainly has not and may run again, REJECTED it was
- * refused for good, MAYBE still unknown; a status other than OK says nothing at all.
+ * refused for good, MAYBE still unknown; a status other than OK is no answer.
  *
  * Invariants: every call that was started ends exactly once, within its time-out; a call is never repeated by the
- * driver or by its library (P54); what came back is bounded (an answer of a gigabyte is cut off and still has its
- * end); the key is the same on every attempt and on every machine (E1). A caller belongs to one thread: that which
- * starts a call also waits for it, and lives until it has ended (a program is killed with the thread that started it,
- * see exec.c).
+ * driver or by its library (P54); answers are bounded (an answer of a gigabyte is cut off and the call still ends);
+ * the key is the same on every attempt and on every machine (E1). A caller belongs to one thread: the thread that
+ * starts a call also waits for it, and lives until it has ended (the kernel kills a program together with the thread
+ * that started it, see exec.c).
  */
 #ifndef SEMEL_HANDLER_CALLER_H
 #define SEMEL_HANDLER_CALLER_H
@@ -30,36 +31,36 @@
 struct semel_caller;
 
 struct semel_call {
-    void *tag; /* the user's own */
+    void *tag; /* for the user */
     struct semel_str consumer;
-    const struct semel__msg *msg; /* borrowed until its end was told */
+    const struct semel__msg *msg; /* borrowed until its end was reported */
     int attempt;
     char key[SEMEL_STEP_KEY_TEXT]; /* semel__step_key of the message, step "effect" */
-    bool ask;                      /* a reconcile: ask whether it has happened, do nothing */
+    bool ask;                      /* a reconcile: only ask whether it has happened */
 };
 
 struct semel_call_end {
     void *tag;
-    bool ask, not_asked; /* not_asked: nothing was sent, because no URL can hold the message's id */
+    bool ask, not_asked; /* not_asked: nothing was sent, because no URL can contain the message's id */
     semel_status status;
     struct semel_error err; /* when status is not OK */
     enum semel_result result;
-    bool heard;                       /* of a reconcile: the other side answered it, if only that it does not know */
-    bool refused_key;                 /* the other side says that the key was used for something else */
+    bool heard;                       /* of a reconcile: the other side answered, even if only that it does not know */
+    bool refused_key;                 /* the other side reports that the key was used for something else */
     struct semel_str reason, outcome; /* live until the next wait; outcome is JSON or not given */
 };
 
 struct semel_caller_ops {
     const char *name;
-    /* The call begins now, or is told as an end by the next wait. At most `concurrency` at a time. */
+    /* Starts the call now, or the next wait reports it as ended. At most `concurrency` at a time. */
     void (*start)(struct semel_caller *caller, const struct semel_call *call);
-    /* Waits until a call ends, wake_fd (-1: none) is readable, or wait_ms passed (negative: no bound); tells at most
-     * max ends. wake_fd is not read from. */
+    /* Waits until a call ends, wake_fd (-1: none) is readable, or wait_ms passed (negative: no limit); returns at most
+     * max ends. Does not read from wake_fd. */
     size_t (*wait)(struct semel_caller *caller, int wait_ms, int wake_fd, struct semel_call_end *ret_ends, size_t max);
-    /* Gives up every call that runs: each ends as MAYBE, or as ENVIRONMENT where certainly nothing was sent yet. The
-     * next waits tell it, without delay. */
+    /* Cancels every running call: each ends as MAYBE, or as ENVIRONMENT where certainly nothing was sent yet. The next
+     * waits report them without delay. */
     void (*cancel)(struct semel_caller *caller);
-    void (*free)(struct semel_caller *caller); /* no call runs any more */
+    void (*free)(struct semel_caller *caller); /* when no call runs any more */
 };
 
 struct semel_caller {
@@ -68,28 +69,28 @@ struct semel_caller {
     bool can_ask; /* a reconcile is configured */
 };
 
-/* The same with asserts; what a driver's users call. free accepts NULL. */
+/* The same with asserts, for users of a driver. free accepts NULL. */
 void semel__caller_start(struct semel_caller *caller, const struct semel_call *call);
 size_t semel__caller_wait(struct semel_caller *caller, int wait_ms, int wake_fd, struct semel_call_end *ret_ends,
                           size_t max);
 void semel__caller_cancel(struct semel_caller *caller);
 void semel__caller_free(struct semel_caller *caller);
 
-#define SEMEL_CALL_ANSWER_MAX ((size_t)64 * 1024) /* bytes that are kept of an answer or of what a program prints */
+#define SEMEL_CALL_ANSWER_MAX ((size_t)64 * 1024) /* bytes kept of an answer or of a program's output */
 
 /* ---- http: POST of the payload ----------------------------------------------------------------------- */
 
-/* Settings are copied. INVALID: they are wrong, err says how; or there is no libcurl in this program. */
+/* Settings are copied. INVALID: they are wrong, err has the reason; or this program has no libcurl. */
 
 struct semel_http_caller_settings {
     const char *url,
         *reconcile_url; /* http:// or https://; reconcile NULL: none. "{key}" and "{id}" in it are replaced */
     int64_t timeout_us;
     size_t concurrency;
-    const struct semel_pair *headers; /* fixed ones, besides ours */
+    const struct semel_pair *headers; /* fixed headers, besides ours */
     size_t n_headers;
     bool idempotent;      /* the other side honours the key: an unknown outcome is TRANSIENT */
-    const int *transient; /* statuses, 5xx, after which certainly nothing was done */
+    const int *transient; /* 5xx statuses after which certainly nothing was done */
     size_t n_transient;
     const char *ca_file, *cert_file, *key_file, *key_password;
     bool verify; /* the other side's certificate */
@@ -99,8 +100,8 @@ semel_status semel__http_caller_new(struct semel_caller **ret, const struct seme
 
 /* ---- exec: a program, the payload on its standard input ------------------------------------------------ */
 
-/* A program whose time is over gets SIGTERM, SIGKILL 2 s later, and at most 2 s more to go: then its call has ended.
- * Exits: 0 done, 75 transient, 65 permanent, 77 rejected, 69 unknown; any other, and a signal, is unknown as well. Of a
+/* A program whose time is over gets SIGTERM, 2 s later SIGKILL, and its call ends at most 2 s after that. Exits: 0
+ * done, 75 transient, 65 permanent, 77 rejected, 69 unknown; any other, and a signal, is unknown as well. Of a
  * reconcile: 0 it has happened, 75 it certainly has not, 77 it was refused for good, any other unknown. */
 
 struct semel_exec_caller_settings {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * exec.c: effects by programs: many children of one thread, and everything that they wait for in one poll.
+ * exec.c: effects by programs: many children of one thread, all served by one poll.
  *
- * A call ends when its program does. What the program has started and left behind may hold its pipes for as long as it
- * likes: what lies in them then is taken, and nobody waits for more. When the time is over the whole process group gets
- * SIGTERM, two seconds later SIGKILL, and two seconds after that the call ends even if the kernel cannot get rid of the
- * program (a dead file server); it is reaped when it goes. A child is only ever waited for by its own id.
+ * A call ends when its program does. Processes that the program has started and left behind may keep its pipes open:
+ * we read what is in the pipes, and do not wait for more. When the time is over the whole process group gets SIGTERM,
+ * two seconds later SIGKILL, and two seconds after that the call ends even if the kernel cannot end the program (a
+ * dead file server); it is reaped when it ends. We wait for a child only by its own id.
  *
- * Invariants: nothing here blocks but poll; a group is signalled only while its leader is not reaped, so that the
- * number cannot be somebody else's.
+ * Invariants: only poll blocks; a group is signalled only while its leader is not reaped, so that the number cannot
+ * belong to another group.
  */
 #define _GNU_SOURCE 1 /* clone, pipe2, close_range */
 #include <assert.h>
@@ -32,10 +32,10 @@
 #include "core/headers.h"
 #include "handler/caller_private.h"
 
-#define EXEC_TAIL 1024 /* bytes of stderr's end that are looked at */
+#define EXEC_TAIL 1024 /* bytes of stderr's end that are kept */
 #define EXEC_CHILD_STACK ((size_t)64 * 1024)
 
-/* RUNS: as it likes. ASKED: SIGTERM was sent. KILLED: SIGKILL was sent. */
+/* RUNS: not signalled. ASKED: SIGTERM was sent. KILLED: SIGKILL was sent. */
 enum exec_stage { EXEC_RUNS, EXEC_ASKED, EXEC_KILLED };
 
 /* The descriptors of a call. */
@@ -45,13 +45,13 @@ struct exec_call {
     enum call_state state;
     struct semel_call call;
     enum exec_stage stage;
-    bool cancelled; /* why it was killed, if not for the time */
+    bool cancelled; /* why it was killed, if not because of the time */
     pid_t pid;
     int pidfd; /* -1: this kernel has none */
     int in, out, err, timer;
-    short ready[EXEC_FDS]; /* what poll said of them */
-    size_t given;          /* bytes of the payload that it has taken */
-    struct semel_buf said; /* what it printed */
+    short ready[EXEC_FDS]; /* their events from poll */
+    size_t given;          /* bytes of the payload that it has read */
+    struct semel_buf said; /* its output */
     bool over;             /* more than is kept, or no memory for it */
     char tail[EXEC_TAIL];
     size_t n_tail;
@@ -73,34 +73,33 @@ struct exec_caller {
     bool idempotent;
     int timer;
     struct semel_random rng;
-    char *stack;        /* of a child, until it has become its program */
-    struct pollfd *fds; /* 2, and EXEC_FDS a running call */
-    short **ready;      /* where what poll says of them goes */
+    char *stack;        /* of a child, until it has executed its program */
+    struct pollfd *fds; /* 2, and EXEC_FDS per running call */
+    short **ready;      /* where the events of each go */
     size_t n_fds;
-    pid_t *lingering; /* killed, and not gone: the call has ended without them */
+    pid_t *lingering; /* killed but not gone: their calls have ended */
     size_t n_lingering;
     struct exec_call *calls; /* twice base.concurrency */
 };
 
 /* ==== starting a program ============================================================================
  *
- * How a program is started from a process with many threads.
+ * How a process with many threads starts a program.
  *
- * By clone with CLONE_VM and CLONE_VFORK, as posix_spawn does it: nothing is copied, and this thread stands still
- * until the child has become its program or has failed. posix_spawn itself will not do because of one call between the
- * two: PR_SET_PDEATHSIG. Between clone and execve the child shares our memory, so all signals are blocked, no handler
- * of ours can run in it, and it makes system calls and nothing else.
+ * By clone with CLONE_VM and CLONE_VFORK, as posix_spawn does it: nothing is copied, and this thread waits until the
+ * child has executed its program or failed. posix_spawn itself will not do because of one call between the two:
+ * PR_SET_PDEATHSIG. Between clone and execve the child shares our memory, so all signals are blocked, no handler of
+ * ours can run in it, and it makes system calls and nothing else.
  *
  * A child gets: three pipes and no other descriptor; a process group of its own; every signal's default and none
  * blocked; the limit of descriptors that we were started with; a file and an argument vector, no shell; the configured
  * environment, PATH and SEMEL_*.
  *
  * When we die: PR_SET_PDEATHSIG kills a program with SIGKILL when the thread that started it ends, however it ends.
- * That it is the thread's end and not the process's is what is wanted here: a caller belongs to one thread, and
- * without it nobody would ever tell what became of the call, whose lease runs out and whose outcome is then unknown.
- * SIGKILL, because nobody would be left to follow up a SIGTERM that is ignored, and a program that lingers would run
- * beside its own repetition. It does not reach what the program itself has started, nor a program with the set-uid
- * bit.
+ * The thread's end, not the process's, is right here: a caller belongs to one thread, and without that thread nobody
+ * would report the end of the call, whose lease expires and whose outcome is then unknown. SIGKILL, because nobody
+ * would be left to act when a SIGTERM is ignored, and the program would run beside its own repetition. It does not
+ * reach processes that the program itself has started, nor a program with the set-uid bit.
  */
 
 #define KERNEL_SIGNALS 64
@@ -112,7 +111,7 @@ struct exec_caller {
 struct variables {
     struct semel_buf text;
     size_t at[16], n;
-    const char *bad; /* the name of one that cannot be said */
+    const char *bad; /* the name of a variable that cannot be passed */
 };
 
 static void put_text(struct variables *v, const char *name, struct semel_str value)
@@ -174,7 +173,7 @@ struct child {
     int code; /* out: errno of what failed; 0: it runs */
 };
 
-/* Not by sigaction: a sanitizer's notes on handlers are in the memory that we share. All zero is the default. */
+/* Not by sigaction: a sanitizer keeps data about handlers in the memory that we share. All zero is the default. */
 static void reset_signals(void)
 {
     static const unsigned long zero[16] = {0};
@@ -183,13 +182,13 @@ static void reset_signals(void)
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, zero, NULL, KERNEL_SIGSET);
 }
 
-/* Any of the three may stand where another has to go, when we run without a standard input. */
+/* Any of the three may occupy the number of another, when we run without a standard input. */
 static bool place(struct child *c)
 {
     int in = fcntl(c->in, F_DUPFD, 3), out = fcntl(c->out, F_DUPFD, 3), err = fcntl(c->err, F_DUPFD, 3);
     if (in < 0 || out < 0 || err < 0 || dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0)
         return false;
-    close_range(3, ~0U, 0); /* an old kernel cannot; all that is ours closes itself */
+    close_range(3, ~0U, 0); /* an old kernel cannot; all our descriptors are close-on-exec */
     close(in);
     close(out);
     close(err);
@@ -201,7 +200,7 @@ __attribute__((no_sanitize("address"), no_sanitize("undefined"))) static int chi
     struct child *c = ctx;
     if (setpgid(0, 0) == 0 && place(c) && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0) {
         if (getppid() != c->parent)
-            _exit(1); /* nobody is there any more to be told */
+            _exit(1); /* nobody is left to report it to */
         reset_signals();
         semel__descriptors_restore();
         execve(c->file, c->argv, c->env);
@@ -298,9 +297,9 @@ static semel_status spawn(struct exec_caller *exec, struct exec_call *c, char **
     return SEMEL_OK;
 }
 
-/* Starts the program of the call. On OK pid, pidfd, in, out and err are set, and the descriptors do not block.
- * RETRY: certainly not started, ENVIRONMENT. INVALID: cannot be started, BROKEN; or, with class PERMANENT, not for
- * this message. */
+/* Starts the program of the call. On OK pid, pidfd, in, out and err are set, and the descriptors do not block. RETRY,
+ * ENVIRONMENT: certainly not started. INVALID: cannot be started, BROKEN; or, with class PERMANENT, not for this
+ * message. */
 static semel_status exec_spawn(struct exec_caller *exec, struct exec_call *c, struct semel_error *err)
 {
     struct variables v = {0};
@@ -322,7 +321,7 @@ static semel_status exec_spawn(struct exec_caller *exec, struct exec_call *c, st
 
 /* ==== the end of a program ==========================================================================
  *
- * What a program printed, and what its end means.
+ * The output of a program, and the meaning of its end.
  *
  *     exit 0     done; what it printed is the outcome where it is JSON and was kept whole
  *     exit 75    transient: nothing was done, try again         (EX_TEMPFAIL of sysexits.h)
@@ -333,8 +332,8 @@ static semel_status exec_spawn(struct exec_caller *exec, struct exec_call *c, st
  * Where the program honours the key, unknown is transient. Of a reconcile: 0 it has happened, 75 it certainly has not,
  * 77 it was refused for good, any other unknown.
  *
- * Invariants: after it was told to stop no exit is believed, for a program that tidies up on SIGTERM and exits with 0
- * is usual; the reason is stderr's last line, cut and without control characters.
+ * Invariants: after SIGTERM was sent the exit status is ignored, because programs often clean up on SIGTERM and exit
+ * with 0; the reason is stderr's last line, cut and without control characters.
  */
 
 static void take_said(struct exec_call *c, const char *p, size_t n)
@@ -383,15 +382,15 @@ static enum semel_result by_exit(const struct exec_caller *exec, const struct ex
     }
 }
 
-/* What its end means; info is NULL: nobody knows how it ended. */
+/* Judges its end; info is NULL: nobody knows how it ended. */
 static void exec_judge(const struct exec_caller *exec, struct exec_call *c, const siginfo_t *info)
 {
     enum semel_result result = semel__call_unknown(&c->call, exec->idempotent);
     char what[64];
     if (c->stage != EXEC_RUNS)
-        snprintf(what, sizeof what, c->cancelled ? "given up before it ended" : "stopped, for its time was over");
+        snprintf(what, sizeof what, c->cancelled ? "cancelled before it ended" : "stopped: the timeout was over");
     else if (info == NULL)
-        snprintf(what, sizeof what, "ended, and nobody knows how");
+        snprintf(what, sizeof what, "ended with an unknown exit status");
     else if (info->si_code == CLD_EXITED) {
         result = by_exit(exec, c, info->si_status);
         c->end.heard = c->call.ask && (result != SEMEL_MAYBE || info->si_status == EX_UNAVAILABLE);
@@ -407,9 +406,9 @@ static void exec_judge(const struct exec_caller *exec, struct exec_call *c, cons
 /* ==== the calls ================================================================================== */
 
 #define EXEC_GRACE_US 2000000
-#define EXEC_LOOK_MS 20 /* how often a child is looked at where there is no pidfd */
+#define EXEC_LOOK_MS 20 /* how often a child is checked where there is no pidfd */
 #define EXEC_READ ((size_t)64 * 1024)
-#define EXEC_DRAIN_MAX ((size_t)1 << 20) /* what a pipe may hold */
+#define EXEC_DRAIN_MAX ((size_t)1 << 20) /* the capacity of a pipe */
 #define EXEC_PATH "/usr/local/bin:/usr/bin:/bin"
 
 static struct exec_caller *exec_of(struct semel_caller *caller)
@@ -475,7 +474,7 @@ static void exec_start(struct semel_caller *caller, const struct semel_call *cal
     struct exec_call *c = exec->calls;
     while (c < exec->calls + n_calls(exec) && c->state != CALL_FREE)
         c++;
-    assert(c < exec->calls + n_calls(exec)); /* else more calls run than were agreed upon */
+    assert(c < exec->calls + n_calls(exec)); /* otherwise more calls run than were agreed */
 
     c->state = CALL_RUNS;
     c->call = *call;
@@ -485,7 +484,7 @@ static void exec_start(struct semel_caller *caller, const struct semel_call *cal
     if (c->end.status == SEMEL_OK)
         return;
     c->state = CALL_ENDED;
-    if (c->end.err.cls == SEMEL_CLASS_PERMANENT) /* the message's fault, not the route's */
+    if (c->end.err.cls == SEMEL_CLASS_PERMANENT) /* because of the message, not of the route */
         semel__call_says(&c->end, c->reason, SEMEL_PERMANENT, c->end.err.text, (struct semel_str){0});
 }
 
@@ -499,7 +498,7 @@ static void feed(struct exec_call *c)
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         if (n < 0)
-            break; /* it does not want the rest */
+            break; /* it does not read the rest */
         c->given += (size_t)n;
     }
     shut(&c->in);
@@ -507,7 +506,7 @@ static void feed(struct exec_call *c)
 
 typedef void (*take_fn)(struct exec_call *c, const char *p, size_t n);
 
-/* At most `max` bytes; what is there. */
+/* Reads what is there, at most `max` bytes. */
 static void drain(struct exec_call *c, int *fd, take_fn take, size_t max)
 {
     char bytes[EXEC_READ];
@@ -547,12 +546,12 @@ static void reap(struct exec_caller *exec, struct exec_call *c)
         return;
     if (looked != 0 && errno == EINTR)
         return;
-    if (looked != 0) { /* somebody else waits for our children, or SIGCHLD is ignored */
+    if (looked != 0) { /* other code waits for our children, or SIGCHLD is ignored */
         end_call(exec, c, NULL);
         return;
     }
     if (c->stage != EXEC_RUNS)
-        kill(-c->pid, SIGKILL); /* what it has left behind */
+        kill(-c->pid, SIGKILL); /* processes that it has left behind */
     waitid(kind, id, &info, WEXITED | WNOHANG);
     end_call(exec, c, &info);
 }
@@ -608,7 +607,7 @@ static void serve(struct exec_caller *exec, struct exec_call *c)
         next_stage(exec, c);
 }
 
-/* Only what is open: poll refuses more entries than there may be descriptors. */
+/* Only open descriptors: poll refuses more entries than there may be descriptors. */
 static void watch(struct exec_caller *exec, int fd, short events, short *ready)
 {
     *ready = 0;
@@ -627,7 +626,7 @@ static void watch_call(struct exec_caller *exec, struct exec_call *c)
     watch(exec, c->timer, POLLIN, &c->ready[EXEC_TIMER]);
 }
 
-/* true: the wait is over, somebody woke us or the time has come. */
+/* true: the wait is over: woken up, or the time has come. */
 static bool rest(struct exec_caller *exec, int wake_fd, bool at_once)
 {
     int wait_ms = at_once ? 0 : -1;
@@ -644,7 +643,7 @@ static bool rest(struct exec_caller *exec, int wake_fd, bool at_once)
             wait_ms = EXEC_LOOK_MS;
     }
     if (poll(exec->fds, exec->n_fds, wait_ms) < 0)
-        return errno != EINTR && poll(exec->fds, 1, EXEC_LOOK_MS) > 0; /* no memory: at least the time is kept */
+        return errno != EINTR && poll(exec->fds, 1, EXEC_LOOK_MS) > 0; /* no memory: at least wait */
     for (size_t i = 0; i < exec->n_fds; i++)
         *exec->ready[i] = exec->fds[i].revents;
     for (size_t i = 0; i < n_calls(exec); i++)
@@ -653,7 +652,7 @@ static bool rest(struct exec_caller *exec, int wake_fd, bool at_once)
     return late != 0 || woken != 0;
 }
 
-static size_t tell(struct exec_caller *exec, struct semel_call_end *ret_ends, size_t max)
+static size_t report(struct exec_caller *exec, struct semel_call_end *ret_ends, size_t max)
 {
     size_t n = 0;
     for (size_t i = 0; i < n_calls(exec) && n < max; i++) {
@@ -661,7 +660,7 @@ static size_t tell(struct exec_caller *exec, struct semel_call_end *ret_ends, si
         if (c->state != CALL_ENDED)
             continue;
         ret_ends[n++] = c->end;
-        c->state = CALL_TOLD;
+        c->state = CALL_REPORTED;
     }
     return n;
 }
@@ -674,13 +673,13 @@ static size_t exec_wait(struct semel_caller *caller, int wait_ms, int wake_fd, s
     size_t n;
     semel__pipe_hold(&hold);
     for (size_t i = 0; i < n_calls(exec); i++)
-        if (exec->calls[i].state == CALL_TOLD)
+        if (exec->calls[i].state == CALL_REPORTED)
             forget(&exec->calls[i]);
     reap_lingering(exec);
     semel__timer_set(exec->timer, wait_ms < 0 ? -1 : (int64_t)wait_ms * 1000);
-    rest(exec, -1, true); /* those that run are served even where others have ended already */
+    rest(exec, -1, true); /* serves running calls even if others have ended already */
     for (bool over = wait_ms == 0;; over = rest(exec, wake_fd, false)) {
-        n = tell(exec, ret_ends, max);
+        n = report(exec, ret_ends, max);
         if (n > 0 || over)
             break;
     }
@@ -715,7 +714,7 @@ static void exec_free(struct semel_caller *caller)
 {
     struct exec_caller *exec = exec_of(caller);
     for (size_t i = 0; exec->calls != NULL && i < n_calls(exec); i++) {
-        if (exec->calls[i].state == CALL_RUNS) /* somebody has lost patience; nobody will reap it */
+        if (exec->calls[i].state == CALL_RUNS) /* the caller gave up; nobody will reap it */
             kill(-exec->calls[i].pid, SIGKILL);
         forget(&exec->calls[i]);
     }

@@ -3,14 +3,14 @@
  * http.c: effects by HTTP: many calls of one thread on one curl multi handle.
  *
  * One call is one request. curl would send a POST again by itself when a connection that it reuses dies before the
- * first byte of the answer (P54), so two things stand in its way, of which each is enough where both apply. The body
- * comes from a callback that cannot be rewound, and an empty one, which has nothing to rewind, gets a connection of its
- * own; and the callback before a request refuses to let a second one go, also when nothing but the headers of the first
- * had left. A connection is used again only while its server will not close it yet: when it was idle for at most half
- * of the server's `Keep-Alive: timeout`, or for 1 s (P94), so that the case stays rare.
+ * first byte of the answer (P54), so two measures prevent that, each of which is enough where both apply. The body
+ * comes from a callback that cannot be rewound, and a call with an empty body, which needs no rewind, gets a
+ * connection of its own; and the callback before a request refuses a second one, even when only the headers of the
+ * first were sent. A connection is reused only while its server will not close it yet: after at most half of the
+ * server's `Keep-Alive: timeout`, or 1 s (P94), so that the case stays rare.
  *
- * Invariants: a call ends once; what was certainly not sent ends as ENVIRONMENT or BROKEN, what may have been sent by
- * what the answer says, or as unknown (P47).
+ * Invariants: a call ends once; a request that was certainly not sent ends as ENVIRONMENT or BROKEN, one that may
+ * have been sent ends by its answer, or as unknown (P47).
  */
 #include <assert.h>
 #include <curl/curl.h>
@@ -30,9 +30,9 @@
 #define HTTP_HEADS_MAX ((size_t)256 * 1024) /* bytes of all header lines of an answer */
 #define HTTP_WORD_TEXT 32
 #define HTTP_ADDRESS_TEXT 48
-#define HTTP_IDLE_US INT64_C(1000000) /* for which a connection is used again whose server says nothing */
+#define HTTP_IDLE_US INT64_C(1000000) /* how long an idle connection is reused when its server sets no time */
 
-/* A connection, by its two ends, and until when a request may be sent on it again. */
+/* A connection, by its two ends, and until when it may be reused. */
 struct http_line {
     char address[HTTP_ADDRESS_TEXT];
     int port, our_port; /* our_port 0: none */
@@ -47,23 +47,23 @@ struct http_call {
     struct curl_slist *lines;
     bool begun;            /* the first byte may have been sent */
     bool stale, fresh;     /* its connection was idle for too long: it gets a new one */
-    struct http_line line; /* on which it was sent */
+    struct http_line line; /* the connection it was sent on */
     size_t given;          /* bytes of the payload that curl has taken */
 
-    /* What came back. */
+    /* The answer. */
     size_t heads;                /* bytes of header lines */
-    int64_t idle_us;             /* how long its connection may be idle before it is used again */
+    int64_t idle_us;             /* how long its connection may be idle before it is reused */
     char word[HTTP_WORD_TEXT];   /* Semel-Outcome, in lower case */
     char said[CALL_REASON_TEXT]; /* Semel-Reason */
     bool problem;                /* application/problem+json */
-    bool headed;                 /* all headers came; curl is content with some when the connection ends */
+    bool headed;                 /* all headers came; curl accepts some of them when the connection ends */
     bool in_body, cut, lost;     /* cut: by us, for its length; lost: no memory for it */
     struct semel_buf body;
     char error[CURL_ERROR_SIZE];
 
     struct semel_call_end end;
     char reason[CALL_REASON_TEXT];
-    struct semel_buf outcome; /* of a reconcile, where it is a part of the body */
+    struct semel_buf outcome; /* of a reconcile, if it is a part of the body */
 };
 
 struct http_caller {
@@ -74,7 +74,7 @@ struct http_caller {
     char **fixed; /* "Name: value", which may be secret */
     size_t n_fixed;
     long timeout_ms;
-    int *transient; /* 5xx that are believed to have done nothing */
+    int *transient; /* 5xx after which certainly nothing was done */
     size_t n_transient;
     bool idempotent, verify, initialized;
     int timer;
@@ -85,7 +85,7 @@ struct http_caller {
 
 /* ==== the answer ====================================================================================
  *
- * What came back, and what it means.
+ * The answer, and what it means.
  *
  *     2xx                                  done; the body is the outcome where it is JSON and was kept whole
  *     408 409 425 429                      transient
@@ -98,8 +98,8 @@ struct http_caller {
  * word that is none of these is not. An answer that is too long is cut off by us, and its status counts. Where the
  * other side honours the key, unknown is transient.
  *
- * Invariants: at most SEMEL_CALL_ANSWER_MAX bytes of a body and HTTP_HEADS_MAX of headers are taken; a reason holds the
- * status and what the other side meant for people (Semel-Reason, or the title of a problem), never the body (P71).
+ * Invariants: at most SEMEL_CALL_ANSWER_MAX bytes of a body and HTTP_HEADS_MAX of headers are read; a reason has the
+ * status and the other side's text for people (Semel-Reason, or the title of a problem), never the body (P71).
  */
 
 #define SECOND_US INT64_C(1000000)
@@ -134,7 +134,7 @@ static void keep_word(struct http_call *c, struct semel_str value)
     c->word[value.n] = '\0';
 }
 
-/* "timeout=5, max=100": half of it. A server that names no time may close after two seconds (gunicorn does). */
+/* "timeout=5, max=100": half of it. A server without a time may close after two seconds (gunicorn does). */
 static int64_t idle_of(struct semel_str value)
 {
     static const char word[] = "timeout=";
@@ -158,8 +158,8 @@ static size_t take_head(char *p, size_t size, size_t n, void *ctx)
     if (c->heads > HTTP_HEADS_MAX)
         return 0;
     if (c->in_body)
-        return line.n;                                    /* trailers say nothing to us */
-    if (line.n >= 5 && memcmp(line.p, "HTTP/", 5) == 0) { /* whatever came before was 1xx */
+        return line.n;                                    /* trailers are ignored */
+    if (line.n >= 5 && memcmp(line.p, "HTTP/", 5) == 0) { /* everything before it was 1xx */
         c->word[0] = c->said[0] = '\0';
         c->problem = c->headed = false;
         c->idle_us = HTTP_IDLE_US;
@@ -207,7 +207,7 @@ static enum semel_result by_status(const struct http_call *c, long status)
     return semel__call_unknown(&c->call, c->http->idempotent);
 }
 
-/* true: the answer has a word of its own. */
+/* true: the answer has a Semel-Outcome. */
 static bool by_word(struct http_call *c, enum semel_result *ret)
 {
     const struct {
@@ -262,7 +262,7 @@ static bool is_about_key(struct semel_str type)
     return false;
 }
 
-/* A problem (RFC 9457) has a title for people, and a type which may say that the key was used for something else. */
+/* A problem (RFC 9457) has a title for people, and a type that may report that the key was used for something else. */
 static void read_problem(struct http_call *c, long status)
 {
     struct semel_json *json = c->problem ? parse_body(c) : NULL;
@@ -337,7 +337,7 @@ static bool is_broken(CURLcode code)
     return false;
 }
 
-/* Certainly nothing was sent. What curl says of connections names host and port, and nothing else of the URL. */
+/* Certainly nothing was sent. curl's text about connections has host and port, and nothing else of the URL. */
 static void not_sent(struct http_call *c, CURLcode code)
 {
     const char *text = code != CURLE_URL_MALFORMAT && c->error[0] != '\0' ? c->error : curl_easy_strerror(code);
@@ -350,7 +350,7 @@ static void not_sent(struct http_call *c, CURLcode code)
     c->end.err.code = (int)code;
 }
 
-/* What the end of the transfer means. */
+/* Judges the end of the transfer. */
 static void judge(struct http_call *c, CURLcode code)
 {
     long status = 0;
@@ -371,7 +371,7 @@ static void judge(struct http_call *c, CURLcode code)
     }
 }
 
-/* A reconcile that was not made; end.err says why. */
+/* The reconcile was not sent; end.err has the reason. */
 static void not_asked(struct http_call *c)
 {
     c->end.status = SEMEL_OK;
@@ -383,26 +383,26 @@ static void give_up(struct http_call *c)
 {
     if (c->begun)
         semel__call_says(&c->end, c->reason, semel__call_unknown(&c->call, c->http->idempotent),
-                         "given up before the answer came", (struct semel_str){0});
+                         "cancelled before the answer came", (struct semel_str){0});
     else
         c->end.status = semel__fail(&c->end.err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT,
-                                    "given up before anything was sent");
+                                    "cancelled before anything was sent");
 }
 
 /* ==== the request ===================================================================================
  *
- * What is sent: the URL, the headers, the payload, and the rules that curl has to keep.
+ * The request: the URL, the headers, the payload, and the options for curl.
  *
  * Invariants: no byte of a message gets into a header line unless it is visible ASCII (else it is written as %XX, or
- * the header is left out), so no message can add a header or a request. What the route's fixed headers name is not
- * said a second time by a message. No error text holds the value of a header or a part of a URL. A message's id is one
- * segment of the path, or a part of one, whatever bytes it has: what a server could take for another path is not asked
- * (P84).
+ * the header is left out), so no message can add a header or a request. A header that the route sets is not sent a
+ * second time from a message. No error text contains the value of a header or a part of a URL. A message's id is one
+ * segment of the path, or a part of one, whatever bytes it has: an id that a server could take for another path is
+ * not used (P84).
  */
 
 #define LINE_MAX_BYTES ((size_t)16 * 1024)
-#define URL_MAX_BYTES 2048                /* as it is configured */
-#define ASKED_MAX_BYTES ((size_t)1 << 20) /* with key and id in it, as often as it names them */
+#define URL_MAX_BYTES 2048                /* as configured */
+#define ASKED_MAX_BYTES ((size_t)1 << 20) /* with key and id inserted, as often as it names them */
 #define VALUE_MAX 1024                    /* bytes of a message's header that is sent on */
 #define CONNECT_MS 10000
 
@@ -424,7 +424,7 @@ static bool put_url(struct semel_buf *buf, const char *url, struct semel_str key
     return semel__buf_add(buf, "", 1);
 }
 
-/* Where the path begins, behind scheme and host; where it ends; and where host and port end. */
+/* The start of the path, after scheme and host; where it ends; and where host and port end. */
 static const char *path_of(const char *url, const char **ret_end)
 {
     const char *host = strstr(url, "://");
@@ -434,7 +434,7 @@ static const char *path_of(const char *url, const char **ret_end)
     return path;
 }
 
-/* The byte that stands at *p in a URL or in an id, however often its % was encoded; *p moves behind it. */
+/* The byte at *p in a URL or in an id, however often its % was encoded; *p moves past it. */
 static char plain_byte(const char **p, const char *end)
 {
     const char *at = *p;
@@ -450,7 +450,7 @@ static char plain_byte(const char **p, const char *end)
     return (char)(high < 0 || low < 0 ? '%' : high * 16 + low);
 }
 
-/* How many dots it is; -1: something else is in it. */
+/* The number of dots; -1: it has other characters. */
 static int dots_of(struct semel_str s)
 {
     int n = 0;
@@ -470,7 +470,7 @@ static bool has_slash(struct semel_str s)
     return false;
 }
 
-/* How many dots a segment of the path is with the id in it; -1: it is not all dots, or has no id. */
+/* The number of dots of a path segment with the id in it; -1: it has other characters, or no id. */
 static int segment_dots(const char *p, const char *end, struct semel_str id)
 {
     bool named = false;
@@ -489,8 +489,8 @@ static int segment_dots(const char *p, const char *end, struct semel_str id)
     return named ? dots : -1;
 }
 
-/* What servers, and proxies before them, would make another path of: a segment of dots, a slash within the id. NULL:
- * the id can be asked for. */
+/* Servers and proxies would turn a segment of dots, or a slash within the id, into another path. NULL: the id can be
+ * used. */
 static const char *path_fault(const char *url, struct semel_str id)
 {
     const char *end, *p = path_of(url, &end), *place = strstr(p, "{id}");
@@ -536,7 +536,7 @@ static semel_status check_url(const char *what, const char *url, struct semel_er
                            "%s has a message's key or id in its host; they can stand in the path and behind it", what);
     return fits ? SEMEL_OK
                 : semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
-                              "%s is none that can be called; it must be http://HOST/PATH or https://HOST/PATH, of at "
+                              "%s cannot be called; it must be http://HOST/PATH or https://HOST/PATH, of at "
                               "most %d bytes",
                               what, URL_MAX_BYTES);
 }
@@ -598,7 +598,7 @@ static semel_status fixed_line(const struct semel_pair *pair, char **ret_line, s
                                "the value of the header %s has a control character; leave it out", shown);
     semel__buf_init(&buf, LINE_MAX_BYTES);
     semel__buf_add(&buf, pair->name.p, pair->name.n);
-    semel__buf_addz(&buf, pair->value.n > 0 ? ": " : ";"); /* curl's way to say: with no value */
+    semel__buf_addz(&buf, pair->value.n > 0 ? ": " : ";"); /* curl's syntax for an empty value */
     semel__buf_add(&buf, pair->value.p, pair->value.n);
     *ret_line = buf.failed ? NULL : semel__call_copy(semel__buf_str(&buf));
     bool full = buf.full;
@@ -665,7 +665,7 @@ static struct semel_str find(const struct semel_json *headers, const char *name)
     return (struct semel_str){0};
 }
 
-/* The attribute of CloudEvents that the header is, "ce_time" or "ce-time"; not given: none. */
+/* The CloudEvents attribute of a header, "ce_time" or "ce-time"; not given: none. */
 static struct semel_str attribute(struct semel_str name)
 {
     if (name.n < 4 || name.n > 64 || memcmp(name.p, "ce", 2) != 0 || (name.p[2] != '_' && name.p[2] != '-'))
@@ -677,8 +677,8 @@ static struct semel_str attribute(struct semel_str name)
     return !semel__str_eqz(rest, "datacontenttype") ? rest : (struct semel_str){0};
 }
 
-/* CloudEvents' binary mode. What came as "ce-" is in the form of HTTP already; "ce_" is another binding's, whose values
- * are plain text. Of both the latter counts. */
+/* CloudEvents' binary mode. A header that came as "ce-" is in the form of HTTP already; "ce_" is another binding's,
+ * whose values are plain text. Of both the latter counts. */
 static bool add_events(struct http_call *c, const struct semel_json *headers)
 {
     for (const struct semel_json_node *each = members(headers); each != NULL; each = each->next) {
@@ -773,7 +773,7 @@ static struct http_line *find_line(const struct http_caller *http, const struct 
     return NULL;
 }
 
-/* The call ended on its connection, which may be used again for as long as its answer allows. */
+/* The call ended, and its connection may be reused for as long as its answer allows. */
 static void keep_line(const struct http_call *c)
 {
     struct http_caller *http = c->http;
@@ -783,7 +783,7 @@ static void keep_line(const struct http_call *c)
     for (size_t i = 0; line == NULL && i < 2 * http->base.concurrency; i++)
         if (http->lines[i].our_port == 0)
             line = &http->lines[i];
-    if (line == NULL) { /* the oldest goes: curl keeps fewer than there is room for */
+    if (line == NULL) { /* replaces the oldest: curl keeps fewer than there is room for */
         line = &http->lines[0];
         for (size_t i = 1; i < 2 * http->base.concurrency; i++)
             if (http->lines[i].fresh_until_us < line->fresh_until_us)
@@ -793,8 +793,9 @@ static void keep_line(const struct http_call *c)
     line->fresh_until_us = semel__steady_us() + c->idle_us;
 }
 
-/* Called when a connection stands and nothing was sent: once. A second time is curl sending it again. A connection that
- * was idle for too long may be closed by its server while the request is on its way (P94): nothing is sent on it. */
+/* curl calls this when it is connected and has sent nothing: once. A second call means that curl sends the request
+ * again. A server may close a connection that was idle for too long while the request is on its way (P94): nothing is
+ * sent on it. */
 /* NOLINTNEXTLINE(readability-non-const-parameter): the type is curl's */
 static int before_request(void *ctx, char *their_address, char *our_address, int their_port, int our_port)
 {
@@ -820,7 +821,7 @@ static CURLcode set_tls(struct http_call *c)
     SET(CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
     SET(CURLOPT_SSL_VERIFYPEER, http->verify ? 1L : 0L);
     SET(CURLOPT_SSL_VERIFYHOST, http->verify ? 2L : 0L);
-    if (http->ca_file != NULL) { /* and nobody else: a folder of the system's is compiled into curl */
+    if (http->ca_file != NULL) { /* and no others: a folder of the system's CAs is compiled into curl */
         SET(CURLOPT_CAINFO, http->ca_file);
         SET(CURLOPT_CAPATH, NULL);
     }
@@ -895,8 +896,8 @@ static semel_status set_target(struct http_call *c, struct semel_error *err)
     return code == CURLE_OK ? SEMEL_OK : semel__fail_memory(err);
 }
 
-/* Everything that curl needs to know of the call, except where its answer goes. RETRY: no memory. INVALID: there is no
- * URL for this id, err says why (only of a reconcile). */
+/* Everything that curl needs for the call, except where its answer goes. RETRY: no memory. INVALID: there is no URL for
+ * this id, with the reason in err (only for a reconcile). */
 static semel_status prepare(struct http_call *c, struct semel_error *err)
 {
     struct semel_json *headers = NULL;
@@ -922,7 +923,7 @@ static semel_status prepare(struct http_call *c, struct semel_error *err)
 /* ==== the calls ================================================================================== */
 
 #define POLL_MS 60000
-#define POOR_POLL_MS 50 /* when curl cannot wait for want of memory */
+#define POOR_POLL_MS 50 /* when curl cannot wait for lack of memory */
 
 static struct http_caller *http_of(struct semel_caller *caller)
 {
@@ -941,7 +942,7 @@ static void wipe_lines(struct curl_slist *lines)
     curl_slist_free_all(lines);
 }
 
-/* Lets go of the transfer, and keeps what came back. */
+/* Frees the transfer and keeps the answer. */
 static void drop_transfer(struct http_call *c)
 {
     if (c->easy != NULL) {
@@ -970,7 +971,7 @@ static void http_start(struct semel_caller *caller, const struct semel_call *cal
     struct http_call *c = http->calls;
     while (c < http->calls + n_calls(http) && c->state != CALL_FREE)
         c++;
-    assert(c < http->calls + n_calls(http)); /* else more calls run than were agreed upon */
+    assert(c < http->calls + n_calls(http)); /* otherwise more calls run than were agreed */
 
     *c = (struct http_call){.state = CALL_RUNS, .http = http, .call = *call};
     c->end = (struct semel_call_end){.tag = call->tag, .ask = call->ask};
@@ -990,7 +991,7 @@ static void http_start(struct semel_caller *caller, const struct semel_call *cal
     c->state = CALL_ENDED;
 }
 
-/* Nothing was sent on the connection that curl had chosen: once more, on a new one. */
+/* Nothing was sent on the connection that curl had chosen: tries again on a new one. */
 static bool on_another_line(struct http_call *c)
 {
     if (!c->stale)
@@ -1002,7 +1003,7 @@ static bool on_another_line(struct http_call *c)
            curl_multi_add_handle(c->http->multi, c->easy) == CURLM_OK;
 }
 
-/* Takes from curl whatever has ended. */
+/* Takes ended transfers from curl. */
 static void collect(struct http_caller *http)
 {
     int left;
@@ -1019,7 +1020,7 @@ static void collect(struct http_caller *http)
     }
 }
 
-static size_t tell(struct http_caller *http, struct semel_call_end *ret_ends, size_t max)
+static size_t report(struct http_caller *http, struct semel_call_end *ret_ends, size_t max)
 {
     size_t n = 0;
     for (size_t i = 0; i < n_calls(http) && n < max; i++) {
@@ -1027,12 +1028,12 @@ static size_t tell(struct http_caller *http, struct semel_call_end *ret_ends, si
         if (c->state != CALL_ENDED)
             continue;
         ret_ends[n++] = c->end;
-        c->state = CALL_TOLD;
+        c->state = CALL_REPORTED;
     }
     return n;
 }
 
-/* true: the wait is over, somebody woke us or the time has come. */
+/* true: the wait is over: woken up, or the time has come. */
 static bool rest(struct http_caller *http, int wake_fd)
 {
     struct curl_waitfd extra[] = {{http->timer, CURL_WAIT_POLLIN, 0}, {wake_fd, CURL_WAIT_POLLIN, 0}};
@@ -1052,14 +1053,14 @@ static size_t http_wait(struct semel_caller *caller, int wait_ms, int wake_fd, s
     size_t n;
     semel__pipe_hold(&hold);
     for (size_t i = 0; i < n_calls(http); i++)
-        if (http->calls[i].state == CALL_TOLD)
+        if (http->calls[i].state == CALL_REPORTED)
             forget(&http->calls[i]);
     semel__timer_set(http->timer, wait_ms < 0 ? -1 : (int64_t)wait_ms * 1000);
     for (bool over = wait_ms == 0;; over = rest(http, wake_fd)) {
         int running;
         curl_multi_perform(http->multi, &running);
         collect(http);
-        n = tell(http, ret_ends, max);
+        n = report(http, ret_ends, max);
         if (n > 0 || over)
             break;
     }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * sql.c: the handler `sql`: made from a description, run by core, freed; and the values of a message by its rules. The
- * contract stands in sql.h.
+ * sql.c: the handler `sql`: made from a description, run by core, freed; and the values of a message by its rules.
+ * See sql.h.
  *
- * A set goes to the database as one statement per source: the ids that come back are those of one source. Which
- * messages are together in a call, and that each is named exactly once, is core's to see to (core/inbox.c).
+ * A set goes to the database as one statement per source: the ids that come back are those of one source. Core
+ * decides which messages are in a call, and checks that each is named exactly once (core/inbox.c).
  *
  * Invariants: everything that a run needs is checked when the handler is made; a run allocates from the scratch arena
  * only, which is empty at its beginning; without an open transaction nothing is run.
@@ -24,11 +24,11 @@
  *
  * Rules, and the values of a message by them.
  *
- * The rules are those of core/extract.h as far as they can be asked of a message that was stored and taken up again:
- * its properties are not kept. To them come the fields that the message itself has.
+ * The rules are those of core/extract.h, as far as a stored message can satisfy them: its properties are not stored.
+ * In addition there are the fields of the message itself.
  *
- * Invariants: a text is UTF-8 without NUL, which no database keeps in text, or the message fails for good and says so;
- * nothing of a message is quoted (P71).
+ * Invariants: a text is UTF-8 without NUL, which no database can store in text; otherwise the message fails
+ * permanently, with that reason; nothing of a message is quoted (P71).
  */
 
 #define OPTIONAL "optional:"
@@ -81,7 +81,7 @@ static semel_status parse_named(struct semel_str text, struct sql_rule *ret, str
     return SEMEL_OK;
 }
 
-/* INVALID, BROKEN: `text` is no rule. Strings are borrowed from it. */
+/* INVALID, BROKEN: `text` is not a rule. Strings are borrowed from it. */
 static semel_status rule_parse(struct semel_str text, struct sql_rule *ret, struct semel_error *err)
 {
     const struct semel_str optional = SEMEL_STR(OPTIONAL);
@@ -142,7 +142,7 @@ static semel_status want_json(struct taking *t, struct semel_error *err)
     return status;
 }
 
-/* From the text of one JSON value. false: no memory, or *ret_sound is false: it is no JSON. */
+/* From the text of one JSON value. false: no memory, or, with *ret_sound false, not JSON. */
 static bool json_value(struct semel_str raw, struct semel_arena *arena, struct sql_value *ret, bool *ret_sound)
 {
     *ret_sound = true;
@@ -187,7 +187,8 @@ static semel_status take_json(struct taking *t, struct sql_value *ret, struct se
     return from_raw(t, semel__json_find(t->msg->payload, t->rule->name), ret, err);
 }
 
-/* Several with one name are an array, the first of them counts; what is not text is {"hex": ...} (core/headers.h). */
+/* Several headers with one name are an array, of which the first counts; a value that is not text is {"hex": ...}
+ * (core/headers.h). */
 static semel_status take_header(struct taking *t, struct sql_value *ret, struct semel_error *err)
 {
     struct semel_str raw = {0}, name, value;
@@ -256,7 +257,7 @@ static struct semel_str plain_field(const struct semel__msg *msg, enum sql_field
     return (struct semel_str){0};
 }
 
-/* A value that is not there stays NULL. */
+/* A missing value stays NULL. */
 static semel_status take(struct taking *t, struct sql_value *ret, struct semel_error *err)
 {
     switch (t->rule->field) {
@@ -285,7 +286,7 @@ static semel_status take(struct taking *t, struct sql_value *ret, struct semel_e
     return SEMEL_OK;
 }
 
-/* The values of one message, n of them. INVALID, PERMANENT: the message does not have what a rule asks for. */
+/* The values of one message, n of them. INVALID, PERMANENT: the message lacks a value that a rule needs. */
 static semel_status take_values(const struct sql_rule *rules, size_t n, const struct semel__msg *msg,
                                 struct semel_arena *arena, struct sql_value *ret, struct semel_error *err)
 {
@@ -343,7 +344,7 @@ static semel_status parse_rules(const struct semel_sql_desc *desc, struct sql_ru
     return SEMEL_OK;
 }
 
-/* What a set has to bring along, besides what only the server can tell. */
+/* What a set must have, except what only the server can check. */
 static semel_status check_set(const struct sql_shape *shape, const struct semel_sql_desc *desc,
                               enum semel_sql_dialect dialect, const struct sql_rule *rules, struct semel_error *err)
 {
@@ -411,7 +412,7 @@ static semel_status run_each(void *ctx, struct semel_store *store, const struct 
     return status == SEMEL_OK ? sql->backend->each(sql, store, values, err) : status;
 }
 
-/* Core calls `each` of a set-based handler only for effects outside, which SQL has none of. */
+/* Core calls `each` of a set-based handler only for effects outside, and SQL has none. */
 static semel_status refuse_each(void *ctx, struct semel_store *store, const struct semel__msg *msg, int attempt,
                                 struct semel__reply *reply, struct semel_error *err)
 {
@@ -433,7 +434,7 @@ static bool key_repeated(const struct semel__msg *const *msgs, size_t n)
     return false;
 }
 
-/* One statement for the messages of the first one's source, in their order; the others are moved to the front. */
+/* One statement for the messages of the first one's source, in their order; the others move to the front. */
 static semel_status run_source(struct semel_sql *sql, struct semel_store *store, const struct semel__msg **msgs,
                                size_t *n, const struct sql_names *names, struct semel_error *err)
 {
@@ -496,7 +497,7 @@ static const struct sql_backend *backend_of(const struct semel_store *store)
     return NULL;
 }
 
-/* Rules are parsed anew, so that they borrow from our copies. */
+/* Parses the rules again, so that they borrow from our copies. */
 static semel_status copy(struct semel_sql *sql, const struct semel_sql_desc *desc, struct semel_error *err)
 {
     struct semel_str text;

@@ -2,11 +2,11 @@
  *
  * sql_array.c: one value of many messages as one array of PostgreSQL.
  *
- * Texts, bytes and whole numbers go in binary, which the server takes as it is. Everything else goes as text,
- * {"1.5",NULL,"2026-11-15"}, and the server reads each element as it would read a parameter; so does a number that is
- * none, and the server says what is wrong with it.
+ * Texts, bytes and whole numbers are sent in binary. Everything else is sent as text, {"1.5",NULL,"2026-11-15"}, and
+ * the server reads each element as it would read a parameter; a malformed number is sent as text too, and the server
+ * reports what is wrong with it.
  *
- * Invariants: an element is never taken for another one: every text is quoted, with \ and " escaped.
+ * Invariants: elements never run together: every text is quoted, with \ and " escaped.
  */
 #include "handler/sql_private.h"
 
@@ -35,7 +35,7 @@ static void put_bytes(struct sql_array *array, const struct sql_value *value)
     semel__buf_add(&array->bytes, value->text.p, value->text.n);
 }
 
-/* How many bytes a whole number of this type has; 0: it is no such type. */
+/* The number of bytes of a whole number of this type; 0: it is no such type. */
 static size_t width_of(unsigned type)
 {
     switch (type) {
@@ -50,7 +50,7 @@ static size_t width_of(unsigned type)
     }
 }
 
-/* false: the server is to judge it. */
+/* false: leave it to the server. */
 static bool put_number(struct sql_array *array, size_t width, const struct sql_value *value)
 {
     const int64_t most = width == 8 ? INT64_MAX : (INT64_C(1) << (8 * width - 1)) - 1;
@@ -74,7 +74,7 @@ static bool put_binary(struct sql_array *array, const struct sql_value *values, 
     for (size_t i = 0; i < n; i++) {
         const struct sql_value *value = &values[i * step];
         if (value->kind == SQL_NULL)
-            put_wire(&array->bytes, UINT32_MAX, 4); /* the length of none */
+            put_wire(&array->bytes, UINT32_MAX, 4); /* the length that means NULL */
         else if (width == 0)
             put_bytes(array, value);
         else if (!put_number(array, width, value))
@@ -112,7 +112,7 @@ static void put_text(struct sql_array *array, const struct sql_value *values, si
         else
             put_quoted(buf, values[i * step].text);
     }
-    semel__buf_add(buf, "}", 2); /* and its end, for libpq */
+    semel__buf_add(buf, "}", 2); /* and the NUL, for libpq */
 }
 
 bool semel__sql_array(struct sql_array *array, const struct sql_value *values, size_t step, size_t n)

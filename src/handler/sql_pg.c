@@ -2,14 +2,14 @@
  *
  * sql_pg.c: the handler `sql` on PostgreSQL.
  *
- * The types of parameters are not said: the server finds them in the statement, and reads a value as it would read a
- * literal. So `VALUES ($1, $2)` needs no casts, and `unnest($1::text[], $2::bigint[])` says which arrays it wants. When
- * the handler is made the server is asked what it has found.
+ * We send no parameter types: the server infers them from the statement, and reads a value as it would read a
+ * literal. So `VALUES ($1, $2)` needs no casts, and `unnest($1::text[], $2::bigint[])` names its arrays. When the
+ * handler is made it asks the server for the types.
  *
- * A statement a message is queued and not waited for (semel__pg_queue). A set is asked for its rows: the first column
- * of each is the id of a message that was handled.
+ * A statement for one message is queued without waiting (semel__pg_queue). A set returns rows: the first column of
+ * each is the id of a message that was handled.
  *
- * Invariants: `bytes` is given to bytea and to nothing else, so that no other value is ever read as an escape.
+ * Invariants: `bytes` goes only to bytea, so that no other value is read as an escape.
  */
 #include <libpq-fe.h>
 #include <stdio.h>
@@ -144,7 +144,7 @@ static semel_status pg_check(struct semel_sql *sql, struct semel_store *store, s
     semel_status status = semel_store_begin(store, SEMEL_TX_OWN, &now_us, err);
     if (status != SEMEL_OK)
         return status;
-    status = semel_store_guard(store, true, err); /* as around every handler: the connection is ours now */
+    status = semel_store_guard(store, true, err); /* as around every handler: we own the connection now */
     if (status == SEMEL_OK)
         status = check_shape(sql, store, err);
     semel_store_rollback(store);
@@ -171,7 +171,7 @@ static semel_status pg_each(struct semel_sql *sql, struct semel_store *store, co
     for (size_t i = 0; i < sql->n; i++) {
         struct semel_str text = values[i].text;
         bool bytes = values[i].kind == SQL_BYTES;
-        if (!bytes && !semel__arena_copy(&sql->scratch, text, &text)) /* libpq wants a NUL behind it */
+        if (!bytes && !semel__arena_copy(&sql->scratch, text, &text)) /* libpq needs a NUL behind it */
             return semel__fail_memory(err);
         texts[i] = text.p; /* NULL: not given */
         lengths[i] = (int)text.n;

@@ -24,7 +24,7 @@ struct sql_shape {
     int n_params;  /* the highest $n */
     uint64_t used; /* bit n-1: $n occurs */
 };
-/* INVALID, BROKEN: it is not one statement of an allowed kind; the text says where. */
+/* INVALID, BROKEN: it is not one statement of an allowed kind; the text has the place. */
 semel_status semel__sql_scan(struct semel_str text, enum semel_sql_dialect dialect, struct sql_shape *ret,
                              struct semel_error *err);
 
@@ -56,14 +56,14 @@ struct sql_rule {
 
 enum sql_kind { SQL_NULL, SQL_TEXT, SQL_INTEGER, SQL_REAL, SQL_BOOLEAN, SQL_BYTES };
 
-/* `text` is UTF-8 without NUL, also of a number or a truth value, unless the kind is BYTES; borrowed from the message
- * or in the arena, and not ended by a NUL. */
+/* `text` is UTF-8 without NUL, also for a number or a boolean, unless the kind is BYTES; borrowed from the message or
+ * in the arena, and not NUL-terminated. */
 struct sql_value {
     enum sql_kind kind;
     struct semel_str text;
 };
 
-/* ---- the handler, and what is behind it ---- */
+/* ---- the handler and its backend ----------- */
 
 struct sql_backend;
 
@@ -80,7 +80,7 @@ struct semel_sql {
     struct semel_arena scratch; /* lives as long as one statement */
 };
 
-/* Whom a set tells which messages it has handled. */
+/* Where a set reports the messages that it has handled. */
 struct sql_names {
     semel_sql_name add;
     void *ctx;
@@ -88,13 +88,13 @@ struct sql_names {
 
 struct sql_backend {
     enum semel_sql_dialect dialect;
-    /* Asks the database what it makes of the statement. Sets `state`, which `done` frees. */
+    /* Lets the database check the statement. Sets `state`, which `done` frees. */
     semel_status (*check)(struct semel_sql *sql, struct semel_store *store, struct semel_error *err);
     void (*done)(struct semel_sql *sql);
     semel_status (*each)(struct semel_sql *sql, struct semel_store *store, const struct sql_value *values,
                          struct semel_error *err);
-    /* values: those of the first message, of the second and so on; all messages are of one source. NULL: it has no
-     * sets. */
+    /* values: those of the first message, of the second and so on; all messages are of one source. NULL: the backend
+     * has no sets. */
     semel_status (*set)(struct semel_sql *sql, struct semel_store *store, struct semel_str source,
                         const struct sql_value *values, size_t n, const struct sql_names *names,
                         struct semel_error *err);
@@ -110,7 +110,7 @@ struct sql_array {
     struct semel_buf bytes;
     bool binary;
 };
-/* The k-th of every `step` values, n in all. false: buf.full says whether it was too much, or memory. */
+/* The k-th of every `step` values, n in all. false: buf.full tells whether it was too large or memory failed. */
 bool semel__sql_array(struct sql_array *array, const struct sql_value *values, size_t step, size_t n);
 
 #endif

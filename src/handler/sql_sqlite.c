@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * sql_sqlite.c: the handler `sql` on SQLite: a statement a message. There are no sets: nothing is waited for, so that
- * nothing would be won.
+ * sql_sqlite.c: the handler `sql` on SQLite: one statement per message. There are no sets: without round trips they
+ * would gain nothing.
  *
- * A value is bound as json_extract would give it: a whole number as INTEGER, another one as REAL, true and false as 1
- * and 0, everything else as TEXT, and `bytes` as BLOB.
+ * A value is bound with the type that json_extract would return: a whole number as INTEGER, another one as REAL, true
+ * and false as 1 and 0, everything else as TEXT, and `bytes` as BLOB.
  *
  * Invariants: the statement is reset before the call returns; it is prepared under the guard, so that the authorizer
- * sees it (P58); it belongs to one connection, and a new one gets its own.
+ * sees it (P58); it belongs to one connection, and a new connection gets its own.
  */
 #include <sqlite3.h>
 #include <stdio.h>
@@ -56,7 +56,7 @@ static void sqlite_done(struct semel_sql *sql)
     semel__free(state);
 }
 
-/* A connection that was closed lives on until its last statement is gone: another one never has its address. */
+/* A closed connection stays allocated until its last statement is finalized: no other one has its address meanwhile. */
 static semel_status ready(struct semel_sql *sql, sqlite3 *db, struct semel_error *err)
 {
     struct state *state = sql->state;
@@ -79,7 +79,7 @@ static int bind_number(sqlite3_stmt *stmt, int at, const struct sql_value *value
     int64_t whole;
     if (semel__str_int64(value->text, &whole))
         return sqlite3_bind_int64(stmt, at, whole);
-    if (value->kind == SQL_INTEGER) /* past 64 bits: its digits are kept */
+    if (value->kind == SQL_INTEGER) /* past 64 bits: keeps the digits as text */
         return sqlite3_bind_text64(stmt, at, value->text.p, value->text.n, SQLITE_STATIC, SQLITE_UTF8);
     struct semel_decimal decimal = semel__decimal_read(value->text);
     return sqlite3_bind_double(stmt, at, semel__decimal_to_double(&decimal));
@@ -119,7 +119,7 @@ static semel_status sqlite_each(struct semel_sql *sql, struct semel_store *store
             rc = sqlite3_step(state->stmt);
         while (rc == SQLITE_ROW);
     if (rc != SQLITE_DONE)
-        status = semel__sqlite_fail(db, rc, "handler", err); /* before the reset, which forgets */
+        status = semel__sqlite_fail(db, rc, "handler", err); /* before the reset, which clears the error */
     sqlite3_reset(state->stmt);
     sqlite3_clear_bindings(state->stmt);
     return status;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * sql_text.c: what can be seen of a statement without a database: where words, parameters and its end are.
+ * sql_text.c: scans a statement without a database: finds its words, its parameters and its end.
  *
  * Not a parser. It knows what may hide a `;` or a `$1`: comments, which nest in PostgreSQL, strings, with backslashes
- * after E, names in quotes, and PostgreSQL's $tag$ ... $tag$. Whether the rest is SQL is for the database to say.
+ * after E, names in quotes, and PostgreSQL's $tag$ ... $tag$. The database decides whether the rest is SQL.
  *
- * Invariants: every byte is looked at once, but for those that a dollar quote compares; nothing outside the text is
- * read; a statement that is let through begins with one of our words (P58).
+ * Invariants: every byte is read once, except those that a dollar quote compares; nothing outside the text is read;
+ * an accepted statement begins with one of the allowed words (P58).
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ struct scan {
     bool lite;
     struct sql_shape shape;
     size_t words;
-    bool over; /* a semicolon was met */
+    bool over; /* a semicolon was found */
     struct semel_error *err;
 };
 
@@ -66,7 +66,7 @@ static bool sees(const struct scan *s, char a, char b)
     return s->end - s->p >= 2 && s->p[0] == a && s->p[1] == b;
 }
 
-/* ---- what hides ---------------------------------------------------------------------------------- */
+/* ---- strings, names and comments ----------------------------------------------------------------- */
 
 static bool skip_comment(struct scan *s)
 {
@@ -92,7 +92,7 @@ static bool skip_comment(struct scan *s)
     return refuse(s, start, "this comment has no end");
 }
 
-/* From a quotation mark past the one that ends it. One that is doubled is a part of it. */
+/* From a quotation mark past the closing one. A doubled one is part of the text. */
 static bool skip_quoted(struct scan *s, char mark, bool escapes)
 {
     const char *start = s->p++;
@@ -105,10 +105,10 @@ static bool skip_quoted(struct scan *s, char mark, bool escapes)
         else if (c == mark)
             s->p++;
     }
-    return refuse(s, start, "what begins with %c here has no end", *start);
+    return refuse(s, start, "the text that begins with %c here has no end", *start);
 }
 
-/* E'...', and what goes on with it behind a line's end. */
+/* E'...', and its continuation after a line break. */
 static bool skip_escaped(struct scan *s)
 {
     for (;;) {
@@ -175,7 +175,7 @@ static bool skip_dollar_quote(struct scan *s, const char *start)
             s->p = p + n;
             return true;
         }
-    return refuse(s, start, "what begins with %.*s here has no end", n < 40 ? (int)n : 40, start);
+    return refuse(s, start, "the text that begins with %.*s here has no end", n < 40 ? (int)n : 40, start);
 }
 
 static bool skip_dollar(struct scan *s)
@@ -188,7 +188,7 @@ static bool skip_dollar(struct scan *s)
     return skip_dollar_quote(s, start);
 }
 
-/* ---- the whole ----------------------------------------------------------------------------------- */
+/* ---- the statement ------------------------------------------------------------------------------- */
 
 static bool skip_other(struct scan *s)
 {

@@ -3,9 +3,9 @@
  * begin.c: the inbox inside the caller's transaction: begin, done, fail.
  *
  * A begin claims the message under a token, in the caller's transaction, and notes it as pending. Its end is written
- * under that token. A savepoint of the caller's may have taken the begin or the end back meanwhile, which nobody tells.
- * But what is taken back is always what was written last: the stale ones are at the end of the list of what is pending
- * and of the list of what has ended, and looking at the last one of each is enough to find out.
+ * under that token. A savepoint of the caller's may have undone the begin or the end meanwhile, and nobody reports
+ * that. But a savepoint always undoes the latest writes: stale entries are at the end of the lists `pending` and
+ * `ended`, and checking the last one of each is enough to find out.
  *
  * Invariants: every pending message is `processing` in this transaction, as far as the last call knew; a message is in
  * one of the two lists, once; a call that fails leaves both lists and rows as they were.
@@ -14,7 +14,7 @@
 #include "base/str.h"
 #include "lib/handle.h"
 
-/* The row of what was begun, as long as it has no end; *ret_row is NULL when there is none. */
+/* The row of a begun message, as long as it has no end; *ret_row is NULL when there is none. */
 static semel_status row_of(struct semel *s, const struct held *held, struct semel_row **ret_row,
                            struct semel_error *err)
 {
@@ -28,7 +28,7 @@ static semel_status row_of(struct semel *s, const struct held *held, struct seme
     return status;
 }
 
-/* Its end was taken back: it is pending again, at its place in the order of begins. */
+/* Its end was undone: it is pending again, at its place in the order of begins. */
 static void put_back(struct semel *s, struct held *held)
 {
     struct held **items = s->pending.items;
@@ -54,8 +54,8 @@ static semel_status restore_begun(struct semel *s, struct semel_error *err)
     return SEMEL_OK;
 }
 
-/* What a savepoint of the caller's did since the last call: begins that were taken back are dropped, those whose end
- * was taken back are pending. */
+/* Handles what a savepoint of the caller's has undone since the last call: drops undone begins; messages whose end was
+ * undone are pending again. */
 static semel_status look_again(struct semel *s, struct semel_error *err)
 {
     while (s->pending.n > 0) {
@@ -75,7 +75,7 @@ static semel_status look_again(struct semel *s, struct semel_error *err)
 
 static semel_status make_room(struct semel *s, struct semel_error *err)
 {
-    if (s->loose && s->pending.n == SEMEL_PENDING_MAX) /* committed without their ends, and found by their leases */
+    if (s->loose && s->pending.n == SEMEL_PENDING_MAX) /* committed without their ends; their leases will expire */
         semel__held_drop(&s->pending, s->pending.items[0]);
     if (s->pending.n == SEMEL_PENDING_MAX)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
@@ -84,7 +84,7 @@ static semel_status make_room(struct semel *s, struct semel_error *err)
     return semel__held_room(&s->pending) ? SEMEL_OK : semel__fail_memory(err);
 }
 
-/* Claims the message; when it may run it is pending from now on. */
+/* Claims the message; if it may run, it is pending from now on. */
 static semel_status claim(struct semel *s, const struct semel__msg *msg, struct semel_verdict *ret,
                           struct semel_error *err)
 {
@@ -100,20 +100,20 @@ static semel_status claim(struct semel *s, const struct semel__msg *msg, struct 
         semel__show_settled(&settled, ret);
         return status;
     }
-    held->token = lease.live.lease_token;
+    held->token = lease.progress.lease_token;
     held->number = ++s->begins;
-    held->attempt = lease.live.attempts;
+    held->attempt = lease.progress.attempts;
     status = semel__hold(s, held, err);
-    if (status != SEMEL_OK) { /* the transaction has failed, and the claim goes with it */
+    if (status != SEMEL_OK) { /* the transaction has failed, and the claim with it */
         semel__free(held);
         return status;
     }
     struct held *before = semel__held_find(&s->ended, held->consumer, held->source, held->id);
-    if (before != NULL) /* that begin was taken back as well */
+    if (before != NULL) /* that begin was undone as well */
         semel__held_drop(&s->ended, before);
     semel__held_add(&s->pending, held);
     semel__show_lease(&lease, ret);
-    ret->token = ret->lease_until_us = SEMEL_NONE; /* they are the transaction's own affair */
+    ret->token = ret->lease_until_us = SEMEL_NONE; /* they are internal to the transaction */
     return SEMEL_OK;
 }
 
@@ -142,16 +142,16 @@ semel_status semel_inbox_begin(struct semel *s, const struct semel_msg *msg, str
     return status == SEMEL_OK ? semel__leave(s, begin(s, msg, ret, err), err) : status;
 }
 
-/* ---- the end of what was begun ------------------------------------------------------------------- */
+/* ---- the end of a begun message ------------------------------------------------------------------ */
 
-/* The pending message of this name, and its row. *ret_held is NULL when it is not pending, or not any more. */
+/* The pending message of this name, and its row. *ret_held is NULL when it is not pending, or no longer. */
 static semel_status find(struct semel *s, const struct semel__msg *name, struct held **ret_held,
                          struct semel_row **ret_row, struct semel_error *err)
 {
     *ret_held = NULL;
     semel_status status = look_again(s, err);
     if (status == SEMEL_OK && (!semel__held_room(&s->ended) || !semel__held_room(&s->pending)))
-        status = semel__fail_memory(err); /* now, because an end that is written must find its place */
+        status = semel__fail_memory(err); /* now, because a written end must fit into the list */
     if (status != SEMEL_OK)
         return status;
     struct held *pending = semel__held_find(&s->pending, s->policy.consumer, name->source, name->id);
@@ -170,7 +170,7 @@ static semel_status find(struct semel *s, const struct semel__msg *name, struct 
     return SEMEL_OK;
 }
 
-/* What has its end, which was written, stays known for a while. */
+/* Remembers a message whose end was written, for a while. */
 static void note_end(struct semel *s, struct held *held)
 {
     if (s->ended.n == SEMEL_ENDED_MAX)
@@ -178,7 +178,7 @@ static void note_end(struct semel *s, struct held *held)
     semel__held_move(&s->pending, &s->ended, held);
 }
 
-/* The payload that the begin did not have; not given: there is none. */
+/* Adds the payload that the begin did not have, if there is one. */
 static void add_payload(const struct semel_row *row, const struct semel__msg *brought, struct semel__msg *msg)
 {
     if (row->kept || brought == NULL || semel__fp_differs(&row->fp, &brought->fp))
@@ -188,30 +188,30 @@ static void add_payload(const struct semel_row *row, const struct semel__msg *br
     msg->fp = brought->fp;
 }
 
-/* *ret says what the broker is to be told. brought: NULL, or the message as it was given with its end. */
+/* *ret has the answer for the broker. brought: NULL, or the message as passed with its end. */
 static semel_status end(struct semel *s, struct held *held, const struct semel_row *row,
                         const struct semel__msg *brought, const struct semel_ending *ending, struct semel_verdict *ret,
                         struct semel_error *err)
 {
-    struct semel_lease lease = {.live = row->live, .arrival = row->arrival};
+    struct semel_lease lease = {.progress = row->progress, .arrival = row->arrival};
     semel__row_msg(row, &lease.msg);
     add_payload(row, brought, &lease.msg);
     semel_status status = semel__lease_finish(&s->inbox, &lease, ending, 1, err);
     if (status == SEMEL_OK && lease.lost)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "the message was changed by other hands");
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "the message was changed by somebody else");
     if (status == SEMEL_OK)
         status = semel__unhold(s, held, err);
     if (status != SEMEL_OK)
         return status;
     note_end(s, held);
     bool kept = row->kept ||
-                (semel__str_given(lease.msg.payload) && semel__payload_stays(&s->policy, lease.live.state));
-    struct semel_settled settled = {.act = semel__act_for(lease.live.state, kept),
-                                    .why = lease.live.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW,
-                                    .state = lease.live.state,
-                                    .attempt = lease.live.attempts,
-                                    .due_us = lease.live.due_us,
-                                    .cls = lease.live.error_class};
+                (semel__str_given(lease.msg.payload) && semel__payload_stays(&s->policy, lease.progress.state));
+    struct semel_settled settled = {.act = semel__act_for(lease.progress.state, kept),
+                                    .why = lease.progress.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW,
+                                    .state = lease.progress.state,
+                                    .attempt = lease.progress.attempts,
+                                    .due_us = lease.progress.due_us,
+                                    .cls = lease.progress.error_class};
     semel__show_settled(&settled, ret);
     return SEMEL_OK;
 }
@@ -248,7 +248,7 @@ semel_status semel_inbox_done(struct semel *s, const struct semel_msg *msg, stru
 
 /* ---- fail ---------------------------------------------------------------------------------------- */
 
-/* The begin is gone: the attempt and its end are recorded at once. */
+/* The begin is gone: records the attempt and its end at once. */
 static semel_status record(struct semel *s, const struct semel__msg *msg, const struct semel_ending *ending,
                            struct semel_verdict *ret, struct semel_error *err)
 {

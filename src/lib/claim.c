@@ -2,12 +2,12 @@
  *
  * claim.c: the leased path: claim, take and put; renew, finish and release by token.
  *
- * A token names one row while it is held, and none afterwards. What this handle has claimed it remembers for a while,
- * so that a worker who comes back after its lease ran out is refused with its word kept as evidence; a token that came
- * from elsewhere and is stale can only be refused.
+ * A token names one row while it is held, and none afterwards. The handle remembers its claims for a while, so that a
+ * worker that comes back after its lease expired is refused and its result is kept as evidence; a stale token from
+ * elsewhere can only be refused.
  *
- * Messages of one order key are taken one at a time, whatever the consumer's effect: who ends the first and who ends
- * the second may be two different programs.
+ * Messages of one order key are taken one at a time, whatever the consumer's effect: two different programs may end
+ * the first and the second.
  */
 #include "base/error.h"
 #include "base/str.h"
@@ -22,7 +22,7 @@ static void forget(struct semel *s, int64_t token)
         semel__held_drop(&s->claims, held);
 }
 
-/* Best effort: without memory the token works all the same, only its late end leaves no evidence. */
+/* Best effort: without memory the token works too, only its late end leaves no evidence. */
 static void remember(struct semel *s, const struct semel_lease *lease)
 {
     if (s->claims.n == SEMEL_CLAIMS_MAX)
@@ -30,12 +30,12 @@ static void remember(struct semel *s, const struct semel_lease *lease)
     struct held *held = semel__held_room(&s->claims) ? semel__held_new(s->policy.consumer, &lease->msg) : NULL;
     if (held == NULL)
         return;
-    held->token = lease->live.lease_token;
-    held->attempt = lease->live.attempts;
+    held->token = lease->progress.lease_token;
+    held->attempt = lease->progress.attempts;
     semel__held_add(&s->claims, held);
 }
 
-/* What an expired lease means must be known before the effect is run: a default would repeat a payment one day. */
+/* The meaning of an expired lease must be set before the effect runs: a default would repeat a payment one day. */
 static semel_status effect_said(const struct semel *s, struct semel_error *err)
 {
     char name[64];
@@ -95,8 +95,8 @@ static semel_status stale(int64_t token, struct semel_error *err)
                        "no message is held under token %lld: its lease ran out, or it has its end", (long long)token);
 }
 
-/* The lease of this token, and its consumer loaded. FENCED: nobody holds anything under it; then, where this handle
- * remembers the message, *ret_known says so and the lease is good enough to leave evidence. */
+/* The lease of this token, with its consumer loaded. FENCED: nobody has a lease under it; if this handle remembers the
+ * message, *ret_known is set and the lease is good enough to leave evidence. */
 static semel_status lease_of(struct semel *s, int64_t token, struct semel_lease *ret, bool *ret_known,
                              struct semel_error *err)
 {
@@ -113,11 +113,11 @@ static semel_status lease_of(struct semel *s, int64_t token, struct semel_lease 
     *ret = (struct semel_lease){0};
     const struct held *held = semel__held_by_token(&s->claims, token);
     if (n == 1 && held != NULL &&
-        (!semel__held_is(held, &rows[0]) || !semel__str_eq(rows[0].live.lease_owner, semel__str(s->owner))))
-        return stale(token, err); /* our claim was rolled back, and the row is somebody else's */
+        (!semel__held_is(held, &rows[0]) || !semel__str_eq(rows[0].progress.lease_owner, semel__str(s->owner))))
+        return stale(token, err); /* our claim was rolled back, and the row belongs to somebody else */
     if (n == 1) {
         semel__row_msg(&rows[0], &ret->msg);
-        ret->live = rows[0].live;
+        ret->progress = rows[0].progress;
         ret->arrival = rows[0].arrival;
         return semel__use_consumer(s, rows[0].consumer, err);
     }
@@ -126,7 +126,9 @@ static semel_status lease_of(struct semel *s, int64_t token, struct semel_lease 
     semel__msg_init(&ret->msg);
     ret->msg.source = held->source;
     ret->msg.id = held->id;
-    ret->live = (struct semel_live){.state = SEMEL_STATE_PROCESSING, .attempts = held->attempt, .lease_token = token};
+    ret->progress = (struct semel_progress){.state = SEMEL_STATE_PROCESSING,
+                                            .attempts = held->attempt,
+                                            .lease_token = token};
     status = semel__use_consumer(s, held->consumer, err);
     *ret_known = status == SEMEL_OK;
     return status == SEMEL_OK ? stale(token, err) : status;
@@ -171,8 +173,8 @@ semel_status semel_inbox_release(struct semel *s, int64_t token, struct semel_er
     return status == SEMEL_OK ? semel__leave(s, release(s, token, err), err) : status;
 }
 
-/* Is what was claimed under this token an effect in the caller's own transaction? The token tells, even when its row is
- * gone; one that does not, and that this handle does not know, may be. */
+/* Was the effect claimed under this token to be in the caller's own transaction? The token tells, even when its row is
+ * gone; an old token that this handle does not know may be. */
 static bool is_atomic(const struct semel *s, int64_t token, bool known)
 {
     enum semel_effect effect = known ? s->policy.effect : SEMEL_EFFECT_ATOMIC;
@@ -180,7 +182,8 @@ static bool is_atomic(const struct semel *s, int64_t token, bool known)
     return effect == SEMEL_EFFECT_ATOMIC;
 }
 
-/* The effect is in the caller's transaction, and somebody else has had it, or will: it must not be committed (P80). */
+/* The effect is in the caller's transaction, and somebody else has had it, or will have it: it must not be committed
+ * (P80). */
 static semel_status refuse(struct semel *s, int64_t token, struct semel_error *err)
 {
     semel_status status = semel__hold_back(s, token, err);
@@ -202,7 +205,7 @@ static semel_status finish(struct semel *s, int64_t token, const struct semel_en
     if (status == SEMEL_FENCED && known) {
         struct semel_error ignored;
         if (semel__lease_finish(&s->inbox, &lease, ending, 1, &ignored) == SEMEL_OK)
-            forget(s, token); /* said once is enough */
+            forget(s, token); /* one report is enough */
         return status;
     }
     if (status == SEMEL_OK)
@@ -237,7 +240,7 @@ semel_status semel_inbox_finish(struct semel *s, int64_t token, enum semel_resul
 /* ---- stored work --------------------------------------------------------------------------------- */
 
 struct taking {
-    struct semel_arena arena; /* of its own, so that `taken` may call finish, renew and release */
+    struct semel_arena arena; /* its own arena, so that `taken` may call finish, renew and release */
     struct semel_lease *leases;
     size_t n;
 };
@@ -260,7 +263,8 @@ static semel_status take(struct semel *s, const char *consumer, size_t max, int6
     status = semel__lease_take(&s->inbox, max, &taking->arena, taking->leases, &taking->n, err);
     if (status != SEMEL_OK && taking->n > 0) {
         struct semel_error ignored;
-        (void)semel__lease_release(&s->inbox, taking->leases, taking->n, &ignored); /* nobody will hear of them */
+        /* the caller never learns of them */
+        (void)semel__lease_release(&s->inbox, taking->leases, taking->n, &ignored);
     }
     for (size_t i = 0; status == SEMEL_OK && i < taking->n; i++)
         remember(s, &taking->leases[i]);

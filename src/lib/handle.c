@@ -2,10 +2,10 @@
  *
  * handle.c: opening and closing, and the frame of every call.
  *
- * The witness (store/sqlite_store.h) refuses a commit while a message that was begun has no end (P59), and tells when
- * a transaction is over, so that the list of such messages dies with it. On PostgreSQL the database itself refuses
- * the commit (store/pg_door.h), and nobody tells when a transaction is over; nor does anybody on a loose handle.
- * There a stale list is noticed by the rows themselves (begin.c).
+ * The witness (store/sqlite_store.h) refuses a commit while a begun message has no end (P59), and reports the end of
+ * a transaction, so that the list of such messages is cleared with it. On PostgreSQL the database itself refuses the
+ * commit (store/pg_door.h), and nobody reports the end of a transaction; nor does anybody on a loose handle. There
+ * begin.c notices a stale list by the rows.
  */
 #include <stdio.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static void ended(void *ctx)
     s->refused = 0;
 }
 
-/* The host for people who read a row; what makes it unique is the number behind it. */
+/* The host, for people who read a row; the number behind it makes it unique. */
 static void name_owner(struct semel *s)
 {
     char host[64] = "";
@@ -94,7 +94,7 @@ static semel_status prepare(struct semel **ret, struct semel_error *err)
     return SEMEL_OK;
 }
 
-/* Closes the store again when it fails. */
+/* On failure closes the store again. */
 static semel_status finish(struct semel *s, bool loose, struct semel_error *err)
 {
     semel_status status = SEMEL_OK;
@@ -263,7 +263,7 @@ semel_status semel_wrap_sqlite(struct semel **ret, struct sqlite3 *db, unsigned 
 
 void semel_close(struct semel *s)
 {
-    if (s == NULL || s->inside || s->taking) /* a handler must not saw off what it sits on */
+    if (s == NULL || s->inside || s->taking) /* a handler must not close its own handle */
         return;
     semel_store_close(s->store);
     semel__inbox_done(&s->inbox);
@@ -349,14 +349,19 @@ semel_status semel__commit(struct semel *s, struct semel_error *err)
     semel_status status = semel_store_commit(s->store, err);
     if (status == SEMEL_UNKNOWN) {
         struct semel_error ignored;
-        (void)semel_store_reopen(s->store, &ignored); /* if that fails, the next call says so */
+        (void)semel_store_reopen(s->store, &ignored); /* if that fails, the next call reports it */
     }
     return status;
 }
 
 /* ---- the consumer of the call -------------------------------------------------------------------- */
 
-semel_status semel__use_consumer(struct semel *s, struct semel_str consumer, struct semel_error *err)
+static struct semel_str consumer_of(const struct semel *s)
+{
+    return (struct semel_str){s->consumer, strlen(s->consumer)};
+}
+
+static semel_status set_consumer(struct semel *s, struct semel_str consumer, struct semel_error *err)
 {
     semel_status status = semel__check_str("consumer", consumer, err);
     if (status == SEMEL_OK)
@@ -365,16 +370,18 @@ semel_status semel__use_consumer(struct semel *s, struct semel_str consumer, str
         return status;
     memcpy(s->consumer, consumer.p, consumer.n);
     s->consumer[consumer.n] = '\0';
-    return semel__consumer_load(s->store, (struct semel_str){s->consumer, consumer.n}, &s->arena, &s->policy,
-                                &s->order_said, err);
+    return SEMEL_OK;
 }
 
-static struct semel_str consumer_of(const struct semel *s)
+semel_status semel__use_consumer(struct semel *s, struct semel_str consumer, struct semel_error *err)
 {
-    return (struct semel_str){s->consumer, strlen(s->consumer)};
+    semel_status status = set_consumer(s, consumer, err);
+    if (status != SEMEL_OK)
+        return status;
+    return semel__consumer_load(s->store, consumer_of(s), &s->arena, &s->policy, &s->order_said, err);
 }
 
-/* Without memory nothing is known, and the next batch asks first. */
+/* Without memory nothing is remembered, and the next batch reads the settings first. */
 static void remember(struct semel *s, struct semel_str settings)
 {
     s->known.n = 0;
@@ -388,17 +395,13 @@ static semel_status use_settings(struct semel *s, struct semel_str settings, str
     return semel__consumer_use(consumer_of(s), settings, &s->policy, &s->order_said, err);
 }
 
-semel_status semel__use_consumer_ahead(struct semel *s, struct semel_str consumer, bool *ret_assumed,
+semel_status semel__use_consumer_early(struct semel *s, struct semel_str consumer, bool *ret_assumed,
                                        struct semel_error *err)
 {
-    semel_status status = semel__check_str("consumer", consumer, err);
-    if (status == SEMEL_OK)
-        status = semel__id_check("consumer", consumer, 1, err);
+    semel_status status = set_consumer(s, consumer, err);
     if (status != SEMEL_OK)
         return status;
-    memcpy(s->consumer, consumer.p, consumer.n);
-    s->consumer[consumer.n] = '\0';
-    semel_store_ahead(s->store, consumer_of(s));
+    semel_store_begin_early(s->store, consumer_of(s));
     *ret_assumed = strcmp(s->known_consumer, s->consumer) == 0;
     if (*ret_assumed)
         return use_settings(s, semel__buf_str(&s->known), err);
@@ -449,7 +452,7 @@ semel_status semel__use_order(struct semel *s, const struct semel__msg *msg, str
         return status;
     }
     status = semel__commit(s, err);
-    if (status == SEMEL_UNKNOWN) /* settling it again gives the same */
+    if (status == SEMEL_UNKNOWN) /* deciding it again gives the same */
         return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT,
                            "whether the consumer's order was stored is unknown: repeat the call");
     s->order_said = status == SEMEL_OK;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT
  *
- * handle.h: the inside of a handle, private to libsemel and to what is built on it.
+ * handle.h: the inside of a handle, private to libsemel and to the rooms built on it.
  *
- *   handle.c   opening, closing, the frame of every call       message.c  public values in and out of core's
+ *   handle.c   opening, closing, the frame of every call       message.c  converts public values and core's
  *   held.c     messages that were begun or claimed here        values.c   names and small things
  *   begin.c    begin, done, fail                               claim.c    claim, renew, finish, release, take, put
  *   process.c  process, process_set, work                      keep.c     consumers, tick, outbox
  *
- * Every public function is framed: semel__enter checks the handle and whose transaction it will be, and
- * semel__leave puts the store back. Between them core's own transactions either are transactions, or a part of the
- * caller's (semel_store_join).
+ * Every public function is framed: semel__enter checks the handle and whose transaction it uses, and semel__leave
+ * restores the store. Between them core's transactions are either real transactions or part of the caller's
+ * (semel_store_join).
  *
- * Invariants: outside a frame the store has no transaction of ours open and does not join; one that is found open all
- * the same breaks the handle, and everything but closing answers CLOSED from then on. Nothing here is kept past a call
- * but what `struct semel` says.
+ * Invariants: outside a frame the store has no transaction of ours open and does not join; if one is found open
+ * anyway the handle is broken, and everything but closing returns CLOSED from then on. Nothing survives a call except
+ * `struct semel`.
  */
 #ifndef SEMEL_LIB_HANDLE_H
 #define SEMEL_LIB_HANDLE_H
@@ -28,22 +28,22 @@
 #define SEMEL_CLAIMS_MAX 1000
 #define SEMEL_ENDED_MAX 1000
 
-/* A message that this handle has begun or claimed, and the token under which it did. */
+/* A message that this handle has begun or claimed, and its token. */
 struct held {
     struct semel_str consumer, source, id;
     int64_t token;
-    uint64_t number; /* of its begin: which came first */
+    uint64_t number; /* of its begin: their order */
     int attempt;
     char bytes[];
 };
 
-/* In the order in which they were taken. */
+/* In the order in which they were begun or claimed. */
 struct held_list {
     struct held **items;
     size_t n, cap;
 };
 
-/* Where a tick goes on with a consumer. */
+/* Where the next tick continues with a consumer. */
 struct place {
     char consumer[SEMEL_ID_MAX + 1];
     struct semel_places at;
@@ -54,31 +54,31 @@ struct semel {
     struct semel_random rng;
     char owner[128]; /* host-pid-random */
     pid_t pid;
-    bool loose;  /* a begin without its end may commit, and nobody tells when a transaction ends */
+    bool loose;  /* a begin without its end may commit, and nobody reports the end of a transaction */
     bool inside; /* a handler runs */
     bool taking; /* a `taken` of semel_inbox_take runs */
     bool broken;
     char consumer[SEMEL_ID_MAX + 1];
-    struct semel_policy policy; /* of the call */
+    struct semel_policy policy; /* for the current call */
     bool order_said;
     struct semel__handler handler;
     struct semel_inbox inbox;
     struct semel_arena arena;              /* lives until the next call */
     struct semel_arena sheet;              /* lives as long as one call of a set-based handler */
     struct held_list pending;              /* begun in the open transaction, no end yet */
-    struct held_list ended;                /* the last ones that had their end in it, which a savepoint may take back */
+    struct held_list ended;                /* the last ones that ended in it, which a savepoint may undo */
     uint64_t begins;                       /* so far */
-    int refused;                           /* ends in the open transaction that keep it from committing */
-    struct held_list claims;               /* the last ones, so that a late end can be kept as evidence */
+    int refused;                           /* ends in the open transaction that prevent its commit */
+    struct held_list claims;               /* the last claims, so that a late end can be kept as evidence */
     struct semel_buf known;                /* the settings that were read last, of known_consumer */
     char known_consumer[SEMEL_ID_MAX + 1]; /* "": none are known */
-    struct place *places;                  /* one a consumer that was ticked */
+    struct place *places;                  /* one per consumer that was ticked */
     size_t n_places;
 };
 
 /* ---- handle.c ---- */
 
-/* semel_open and semel_wrap_sqlite with options of the store; NULL: those of the flags alone. */
+/* semel_open and semel_wrap_sqlite with store options; NULL: those of the flags. */
 semel_status semel__handle_open(struct semel **ret, const char *url, unsigned flags,
                                 const struct semel_store_options *options, struct semel_error *err);
 semel_status semel__handle_wrap(struct semel **ret, struct sqlite3 *db, unsigned flags,
@@ -87,25 +87,25 @@ semel_status semel__handle_wrap(struct semel **ret, struct sqlite3 *db, unsigned
 enum semel_whose { SEMEL_WHOSE_CALLER, SEMEL_WHOSE_OURS, SEMEL_WHOSE_EITHER };
 /* INVALID: no handle, inside a handler, the wrong kind of transaction. CLOSED: after fork(), or a broken handle. */
 semel_status semel__enter(struct semel *s, enum semel_whose whose, struct semel_error *err);
-/* Returns the status it was given, or CLOSED when the handle is broken now. */
+/* Returns the given status, or CLOSED when the handle is broken now. */
 semel_status semel__leave(struct semel *s, semel_status status, struct semel_error *err);
-/* The end of a small transaction that core has no part in. After UNKNOWN the connection is a new one. */
+/* Commits a small transaction in which core has no part. After UNKNOWN the connection is a new one. */
 semel_status semel__commit(struct semel *s, struct semel_error *err);
 /* Loads the settings of the consumer into s->policy. */
 semel_status semel__use_consumer(struct semel *s, struct semel_str consumer, struct semel_error *err);
-/* The same for a batch of our own, which may begin with what was read for the batch before: then the settings are asked
- * for meanwhile, and semel__consumer_same says whether they were right; if not, s->policy is what they are now. */
-semel_status semel__use_consumer_ahead(struct semel *s, struct semel_str consumer, bool *ret_assumed,
+/* The same for a batch of our own, which may begin with the settings that the batch before it used: the settings are
+ * read meanwhile, and semel__consumer_same checks them; if they differ, s->policy has the new ones. */
+semel_status semel__use_consumer_early(struct semel *s, struct semel_str consumer, bool *ret_assumed,
                                        struct semel_error *err);
 semel_status semel__consumer_same(struct semel *s, bool *ret_same, struct semel_error *err);
-/* A lease for this call alone; 0: the consumer's. */
+/* A lease for this call only; 0: the consumer's. */
 semel_status semel__use_lease(struct semel *s, int64_t lease_ms, struct semel_error *err);
-/* Where the consumer has not said its order, the message decides it. */
+/* If the consumer has not set its order, the message decides it. */
 semel_status semel__use_order(struct semel *s, const struct semel__msg *msg, struct semel_error *err);
 
 /* ---- held.c ---- */
 
-/* NULL: no memory. It belongs to nobody yet. */
+/* NULL: no memory. It is in no list yet. */
 struct held *semel__held_new(struct semel_str consumer, const struct semel__msg *msg);
 bool semel__held_room(struct held_list *list); /* for one more; false: no memory */
 void semel__held_add(struct held_list *list, struct held *held);
@@ -118,11 +118,11 @@ void semel__held_move(struct held_list *from, struct held_list *to, struct held 
 void semel__held_clear(struct held_list *list);
 void semel__held_done(struct held_list *list);
 
-/* Where the database itself refuses to commit what has no end (PostgreSQL): a begun message is noted there too, in the
- * caller's transaction. Elsewhere nothing is done. */
+/* If the database itself refuses to commit a message without an end (PostgreSQL), notes a begun message there too, in
+ * the caller's transaction. Otherwise does nothing. */
 semel_status semel__hold(struct semel *s, const struct held *held, struct semel_error *err);
 semel_status semel__unhold(struct semel *s, const struct held *held, struct semel_error *err);
-/* An end under this token was refused, and the caller's transaction cannot commit from now on. */
+/* An end under this token was refused: the caller's transaction cannot commit from now on. */
 semel_status semel__hold_back(struct semel *s, int64_t token, struct semel_error *err);
 
 /* ---- message.c ---- */
@@ -136,19 +136,19 @@ semel_status semel__check_result(enum semel_result result, bool may_be_done, str
 semel_status semel__check_consumer(const struct semel_msg *msg, struct semel_error *err);
 /* Checks that there is a message with a consumer, and loads the consumer. */
 semel_status semel__take_consumer(struct semel *s, const struct semel_msg *msg, struct semel_error *err);
-/* The fields of the public message for core, under s->policy. What is wrong with a field is INVALID when strict, else a
- * defect of the message, which core keeps with the reason; what is wrong with the call always is INVALID. An id that
- * is not given is a defect in both. */
+/* Reads the fields of the public message for core, under s->policy. A wrong field is INVALID when strict, else a defect
+ * of the message, which core stores with the reason; a wrong call is always INVALID. A missing id is a defect in both
+ * cases. */
 semel_status semel__take_msg(struct semel *s, const struct semel_msg *msg, bool strict, struct semel__msg *ret,
                              struct semel_error *err);
-/* Only what names the message: its source and its id. */
+/* Reads only source and id. */
 semel_status semel__take_name(struct semel *s, const struct semel_msg *msg, struct semel__msg *ret,
                               struct semel_error *err);
-/* As a handler sees it; strings are borrowed from `msg` and the policy. */
+/* The message as a handler sees it; strings are borrowed from `msg` and the policy. */
 void semel__show_msg(const struct semel *s, const struct semel__msg *msg, struct semel_msg *ret);
 void semel__show_settled(const struct semel_settled *settled, struct semel_verdict *ret);
 void semel__show_lease(const struct semel_lease *lease, struct semel_verdict *ret);
-/* A text for people that is to be kept: well-formed, without control characters, in the arena. */
+/* A text for people that will be stored: well-formed, without control characters, in the arena. */
 bool semel__clean_text(struct semel_arena *arena, struct semel_str text, struct semel_str *ret);
 
 #endif

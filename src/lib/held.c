@@ -78,7 +78,7 @@ struct held *semel__held_by_token(const struct held_list *list, int64_t token)
     return NULL;
 }
 
-/* Takes it out, and leaves it to the caller. false: it is not in the list. */
+/* Removes it from the list and leaves it to the caller. false: it is not in the list. */
 static bool take_out(struct held_list *list, const struct held *held)
 {
     for (size_t i = 0; i < list->n; i++) {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * keep.c: what is kept beside the inbox: the settings of consumers, events for the outbox; and what time does by
- * itself to all of it.
+ * keep.c: the settings of consumers, events for the outbox, and the tick.
  *
- * A tick goes through all consumers, from a random one on, so that a busy one does not keep the others from their turn.
- * One whose settings cannot be read is told at the end.
+ * A tick visits all consumers, starting with a random one, so that a busy one does not starve the others. It reports
+ * a consumer whose settings cannot be read at the end.
  */
 #include <stdio.h>
 #include <string.h>
@@ -70,12 +69,12 @@ semel_status semel_consumer_get(struct semel *s, const char *consumer, struct se
 
 typedef semel_status (*step)(struct semel_inbox *inbox, size_t max, size_t *ret_n, struct semel_error *err);
 
-/* All consumers, from a random one on, and around. */
+/* All consumers, starting with a random one. */
 struct round {
     struct semel_str *names;
     size_t n_names, first;
     size_t max, n;             /* rows that may be touched, and that were */
-    struct semel_error damage; /* the first consumer that could not be read */
+    struct semel_error damage; /* the first consumer whose settings could not be read */
 };
 
 static semel_status add_names(struct semel *s, struct round *round, size_t *room, const struct semel_str *names,
@@ -113,7 +112,7 @@ static semel_status list_consumers(struct semel *s, struct round *round, struct 
     return status;
 }
 
-/* Where the steps of this consumer go on; NULL: no memory. */
+/* Where the steps of this consumer continue; NULL: no memory. */
 static struct place *place_of(struct semel *s, struct semel_str consumer)
 {
     for (size_t i = 0; i < s->n_places; i++)
@@ -149,7 +148,7 @@ static semel_status tick_consumer(struct semel *s, struct semel_str consumer, st
     return SEMEL_OK;
 }
 
-/* What holds up messages comes first, for all consumers: a purge of one must not delay the recovery of another. */
+/* Recovery and gaps come first, for all consumers: a purge of one must not delay the recovery of another. */
 static semel_status tick(struct semel *s, struct round *round, struct semel_error *err)
 {
     static const step steps[] = {semel__inbox_recover, semel__inbox_gaps, semel__inbox_sweep, semel__inbox_purge};
@@ -175,7 +174,7 @@ semel_status semel_tick(struct semel *s, size_t max, size_t *ret_n, struct semel
         return status;
     status = semel__leave(s, tick(s, &round, err), err);
     if (ret_n != NULL)
-        *ret_n = round.n; /* also of what was done before a failure */
+        *ret_n = round.n; /* includes the rows touched before a failure */
     return status;
 }
 
@@ -219,7 +218,7 @@ static semel_status put(struct semel *s, const struct semel_event *event, char *
     return status;
 }
 
-/* Inside a handler: the transaction is open already, and its time is the store's. */
+/* Inside a handler: the transaction is open already, with the store's time. */
 static semel_status put_inside(struct semel *s, const struct semel_event *event, char *ret_id, struct semel_error *err)
 {
     struct semel__event e;
@@ -244,7 +243,7 @@ semel_status semel_outbox_put(struct semel *s, const struct semel_event *event, 
         semel__error_clear(err);
         return put_inside(s, event, ret_id, err);
     }
-    if (s->inside) { /* of an effect outside: no transaction is open, and this makes one */
+    if (s->inside) { /* an effect outside: no transaction is open, so this makes one */
         semel__error_clear(err);
         semel_store_join(s->store, semel_store_busy(s->store));
         semel_status status = put(s, event, ret_id, err);

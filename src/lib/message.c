@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * message.c: public values into core's, and back. What comes in is hostile until it has passed here.
+ * message.c: converts public values into core's, and back. Input is hostile until it was checked here.
  *
- * Two kinds of wrong are told apart. A wrong call (a NULL pointer, an unknown enumerator, headers that are no JSON
+ * There are two kinds of errors. A wrong call (a NULL pointer, an unknown enumerator, headers that are no JSON
  * object) is the program's fault and is refused. A wrong field (an id that is too long, a key that is no UTF-8) came
- * with the message: where one message is passed the caller is told, in a batch the message is kept with the reason, so
- * that it does not stall the others (I15).
+ * with the message: for a single message the caller gets an error, in a batch the message is stored with the reason,
+ * so that it does not block the others (I15).
  */
 #include "base/error.h"
 #include "base/json.h"
@@ -26,7 +26,7 @@ semel_status semel__check_str(const char *what, struct semel_str s, struct semel
 
 semel_status semel__check_size(const char *what, size_t size, size_t least, struct semel_error *err)
 {
-    if (size < least || size > SIZE_BOUND || size % sizeof(void *) != 0) /* longer: of a later version */
+    if (size < least || size > SIZE_BOUND || size % sizeof(void *) != 0) /* longer: a later version */
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                            "%s.size is %zu; initialise it with its _init function, which sets %zu", what, size, least);
     return SEMEL_OK;
@@ -126,7 +126,7 @@ static semel_status check_call(const struct semel_msg *msg, struct semel_error *
 
 /* ---- fields -------------------------------------------------------------------------------------- */
 
-/* The first text that is wrong; OK when none is. In a batch only an empty key is looked for: core judges the others. */
+/* The first wrong text; OK when there is none. In a batch only checks for empty keys: core judges the others. */
 static semel_status check_texts(const struct semel__msg *msg, bool strict, struct semel_error *err)
 {
     const struct {
@@ -175,7 +175,7 @@ static semel_status check_fields(const struct semel__msg *msg, bool strict, stru
     return SEMEL_OK;
 }
 
-/* The field goes, the reason stays: core keeps the message with it and never runs it. */
+/* Removes the field and keeps the reason: core stores the message with it and never runs it. */
 static semel_status keep_defect(struct semel *s, struct semel__msg *msg, const struct semel_error *why,
                                 struct semel_error *err)
 {
@@ -189,13 +189,13 @@ static semel_status keep_defect(struct semel *s, struct semel__msg *msg, const s
     return semel__arena_copy(&s->arena, semel__str(why->text), &msg->defect_text) ? SEMEL_OK : semel__fail_memory(err);
 }
 
-/* The source is no part of the key where the consumer says that ids are unique across sources. */
+/* The source is not part of the key if ids are unique across sources. */
 static struct semel_str source_of(const struct semel *s, struct semel_str source)
 {
     return s->policy.one_source || !semel__str_given(source) ? SEMEL_STR("") : source;
 }
 
-/* What has no payload has no fingerprint either: it is not compared. */
+/* Without a payload there is no fingerprint: it is not compared. */
 static semel_status take_fingerprint(const struct semel *s, const struct semel_msg *msg, struct semel_fp *ret,
                                      struct semel_error *err)
 {
@@ -284,7 +284,8 @@ void semel__show_settled(const struct semel_settled *settled, struct semel_verdi
 {
     semel_verdict_init(ret);
     ret->act = settled->act;
-    ret->why = settled->why != SEMEL_WHY_UNSET ? settled->why : SEMEL_WHY_BUSY; /* the world failed before its turn */
+    /* the environment failed before its turn */
+    ret->why = settled->why != SEMEL_WHY_UNSET ? settled->why : SEMEL_WHY_BUSY;
     ret->state = settled->state;
     ret->attempt = settled->attempt;
     ret->due_us = settled->due_us;
@@ -300,12 +301,12 @@ void semel__show_lease(const struct semel_lease *lease, struct semel_verdict *re
 {
     semel_verdict_init(ret);
     ret->act = SEMEL_RUN;
-    ret->why = lease->live.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW;
+    ret->why = lease->progress.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW;
     ret->state = SEMEL_STATE_PROCESSING;
-    ret->attempt = lease->live.attempts;
-    ret->token = lease->live.lease_token;
-    ret->lease_until_us = lease->live.lease_until_us;
-    ret->cls = lease->live.error_class;
+    ret->attempt = lease->progress.attempts;
+    ret->token = lease->progress.lease_token;
+    ret->lease_until_us = lease->progress.lease_until_us;
+    ret->cls = lease->progress.error_class;
 }
 
 bool semel__clean_text(struct semel_arena *arena, struct semel_str text, struct semel_str *ret)

@@ -2,8 +2,8 @@
  *
  * process.c: the batch path and stored work, in transactions of our own, with the caller's handler called inside them.
  *
- * Invariants: while a handler runs the handle refuses everything but semel_outbox_put and semel_native; whatever a
- * handler returns becomes a status with a class that says whom to blame, and nothing that it says can crash us.
+ * Invariants: while a handler runs the handle refuses everything but semel_outbox_put and semel_native; anything that
+ * a handler returns becomes a status with a class, and nothing that it returns can crash us.
  */
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +27,7 @@ struct run {
     void *ctx;
 };
 
-/* ---- what a handler may say ---------------------------------------------------------------------- */
+/* ---- the result of a handler --------------------------------------------------------------------- */
 
 semel_status semel_reply_set(struct semel_reply *reply, enum semel_result result, struct semel_str reason,
                              struct semel_str outcome)
@@ -51,7 +51,7 @@ void semel_named_add(struct semel_named *named, struct semel_str source, struct 
         semel__set_add(named->set, semel__str_given(source) ? source : SEMEL_STR(""), id);
 }
 
-/* A status without a class says too little: the world's statuses blame nobody, INVALID the message. */
+/* A status without a class: environment failures do not count for the message, INVALID does. */
 static semel_status judged(semel_status status, struct semel_error *err)
 {
     enum semel_class cls = SEMEL_CLASS_ENVIRONMENT;
@@ -75,7 +75,7 @@ static semel_status judged(semel_status status, struct semel_error *err)
     if (err->cls == SEMEL_CLASS_NONE)
         err->cls = cls;
     if (err->text[0] == '\0')
-        snprintf(err->text, sizeof err->text, "the handler failed and said nothing");
+        snprintf(err->text, sizeof err->text, "the handler failed without an error text");
     return status;
 }
 
@@ -122,7 +122,7 @@ static void use_handler(struct semel *s, struct run *run)
 
 /* ---- a batch ------------------------------------------------------------------------------------- */
 
-/* The caller may have been compiled with a later, longer struct: the first one says how far they lie apart. */
+/* The caller may have been compiled with a later, longer struct: the size in the first one is the stride. */
 static const struct semel_msg *msg_at(const struct semel_msg *msgs, size_t i)
 {
     return (const struct semel_msg *)(const void *)((const char *)msgs + i * msgs[0].size);
@@ -165,7 +165,7 @@ static semel_status take_batch(struct semel *s, const struct semel_msg *msgs, si
     return status;
 }
 
-/* What is taken from a message depends on the settings: if other ones were assumed, it is taken again. */
+/* The fields depend on the settings: if other settings were assumed, reads the fields again. */
 static semel_status prepare(struct run *run, const struct semel_msg *msgs, size_t n, struct semel__msg *all,
                             struct semel_error *err)
 {
@@ -173,7 +173,7 @@ static semel_status prepare(struct run *run, const struct semel_msg *msgs, size_
     bool assumed, same = false;
     semel_status status = semel__check_consumer(msgs, err);
     if (status == SEMEL_OK)
-        status = semel__use_consumer_ahead(s, msgs[0].consumer, &assumed, err);
+        status = semel__use_consumer_early(s, msgs[0].consumer, &assumed, err);
     if (status != SEMEL_OK)
         return at_place(0, status, err);
     status = take_batch(s, msgs, n, all, err);
@@ -208,7 +208,7 @@ static semel_status process(struct run *run, const struct semel_msg *msgs, size_
         for (size_t i = 0; i < n; i++)
             semel__show_settled(&settled[i], &ret[i]);
     }
-    semel_store_ahead(s->store, (struct semel_str){0}); /* if it was not needed after all */
+    semel_store_begin_early(s->store, (struct semel_str){0}); /* if it was not needed after all */
     return status;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * values.c: the plain values of semel.h, their names, and what needs no handle.
+ * values.c: the plain values of semel.h, their names, and functions that need no handle.
  */
 #include <string.h>
 
@@ -84,7 +84,7 @@ const char *semel_version(void)
 
 /* ---- failures of handlers ------------------------------------------------------------------------ */
 
-/* A class that only a verdict can have says nothing of whom to blame: then it is the message, and it is tried again. */
+/* A class that only a verdict can have is no cause: then the message gets it, and is tried again. */
 static enum semel_class blamed(enum semel_class cls)
 {
     switch (cls) {

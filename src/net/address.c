@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * address.c: reading and showing addresses, as address.h says.
+ * address.c: parsing and showing addresses. See address.h.
  */
 #include "net/address.h"
 

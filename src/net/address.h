@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * address.h: where a listener listens, as text and as a socket address.
+ * address.h: the address of a listener, as text and as a socket address.
  *
  *     PORT   localhost:PORT   A.B.C.D:PORT   [IPv6]:PORT   unix:/absolute/path
  *
- * Names other than localhost are not resolved: where a server listens should not depend on a resolver. Port 0 is any
+ * Names other than localhost are not resolved: a listening address should not depend on a resolver. Port 0 is any
  * free one. Loopback is 127.0.0.0/8, ::1 and every unix socket.
  */
 #ifndef SEMEL_NET_ADDRESS_H

@@ -16,7 +16,7 @@
 
 /* ==== the exchange ==================================================================================
  *
- * What handlers ask of a request and say in a reply.
+ * How handlers read a request and write a reply.
  *
  * Invariants: a handler's header can never end a line: its value ends at the first control
  * character, its name must be a token; an answer is given once, which is asserted.
@@ -210,8 +210,8 @@ void semel__http_refuse(struct semel_http_exchange *x, int status, const char *f
 
 /* ==== the head of a reply ===========================================================================
  *
- * Invariants: the head always says how long the body is, or that there can be none; a date is UTC in the one form that
- * RFC 9110 wants; a status without a body (204, 304) has neither length nor type.
+ * Invariants: the head always has the length of the body, unless there can be none; a date is UTC in the one form
+ * that RFC 9110 wants; a status without a body (204, 304) has neither length nor type.
  */
 
 #define US_PER_DAY (INT64_C(86400) * 1000000)
@@ -269,7 +269,7 @@ static void put_head(struct semel_buf *buf, const struct reply_head *head, int64
  * query. So an escaped separator is data ("%2F" in an id), and no decoded byte can change the route. Nothing is
  * normalised: "//" and "/./" are segments like others.
  *
- * Invariants: what is decoded lives in the exchange's arena; params has as many values as the route has braces.
+ * Invariants: decoded values live in the exchange's arena; params has as many values as the route has braces.
  */
 
 #define SEGMENTS_MAX 32 /* of a target, and of a pattern */
@@ -346,7 +346,7 @@ static bool path_fits(struct semel_str pattern, const struct semel_str *raw, con
     return n_parts == n;
 }
 
-/* The values of the pattern's braces; the rest is decoded as one, slashes and all. */
+/* The values of the pattern's braces; the last {rest*} is decoded as one value, slashes included. */
 static int take_params(struct semel_http_exchange *x, const struct semel_str *raw, const struct semel_str *decoded,
                        struct semel_str path)
 {
@@ -399,7 +399,7 @@ static unsigned methods_of(const struct semel_http_route *route)
     return route->methods & SEMEL_HTTP_BIT(GET) ? route->methods | SEMEL_HTTP_BIT(HEAD) : route->methods;
 }
 
-/* The first route that path_fits; those that fit but for the method are gathered in *ret_allow. */
+/* The first route that fits; the methods of routes that fit except for the method are collected in *ret_allow. */
 static const struct semel_http_route *match(const struct semel_http_route *routes, size_t n, unsigned bit,
                                             const struct semel_str *raw, const struct semel_str *decoded,
                                             size_t n_segments, unsigned *ret_allow)
@@ -418,7 +418,7 @@ static const char *reason_of(int status)
 {
     switch (status) {
     case 400:
-        return "the target has a percent-escape that is not one";
+        return "the target has a malformed percent-escape";
     case 404:
         return "there is nothing at this path";
     case 405:
@@ -453,8 +453,8 @@ static int find_route(const struct semel_http_route *routes, size_t n, struct se
     return status != 0 ? status : take_query(x, query, max_pairs);
 }
 
-/* Fills route, params and query of x->req. 0, or a status: 400 a bad escape, 404, 405 with the methods that would do
- * in *ret_allow, 431 too many pairs, 503 no memory. */
+/* Fills route, params and query of x->req. 0, or a status: 400 a bad escape, 404, 405 with the allowed methods in
+ * *ret_allow, 431 too many pairs, 503 no memory. */
 static int route_find(const struct semel_http_route *routes, size_t n, struct semel_http_exchange *x, size_t max_pairs,
                       unsigned *ret_allow, const char **ret_reason)
 {
@@ -611,7 +611,8 @@ static bool host_allowed(const struct semel_access *access, struct semel_str hos
     return local.n > 0 && semel__str_eq(host, local);
 }
 
-/* The one Host header. `local` is our end of the connection, as text without its port, or {NULL, 0}. 0, 400 or 421. */
+/* Checks the only Host header. `local` is our end of the connection, as text without its port, or {NULL, 0}. 0, 400 or
+ * 421. */
 static int access_host(const struct semel_access *access, const struct semel_http_request *req, struct semel_str local,
                        const char **ret_reason)
 {
@@ -628,11 +629,11 @@ static int access_host(const struct semel_access *access, const struct semel_htt
     *ret_reason = "Host must be a name or an address and perhaps a port";
     if (host.n == 0 || !cut_port(&host) || !host_valid(host))
         return 400;
-    *ret_reason = "this server is not known by the name that Host says";
+    *ret_reason = "Host is not a name of this server";
     return host_allowed(access, host, local) ? 0 : 421;
 }
 
-/* The token of "Bearer TOKEN". {NULL, 0}: none that could be one. */
+/* The token of "Bearer TOKEN". {NULL, 0}: malformed. */
 static struct semel_str bearer(struct semel_str value)
 {
     const struct semel_str none = {NULL, 0};
@@ -644,7 +645,7 @@ static struct semel_str bearer(struct semel_str value)
     return token_valid(token) ? token : none;
 }
 
-/* Every digest is compared whole, so that the time says nothing about any of them. */
+/* Compares every digest in full, so that the time reveals nothing about any of them. */
 static unsigned scopes_of(struct semel_access *access, const unsigned char digest[SEMEL_SHA256], bool *ret_known)
 {
     unsigned scopes = 0, known = 0;
@@ -659,7 +660,7 @@ static unsigned scopes_of(struct semel_access *access, const unsigned char diges
     return scopes;
 }
 
-/* Takes the header out of the request, so that no handler keeps the token with a message. How many there were. */
+/* Removes the header from the request, so that no handler stores the token with a message. Returns their number. */
 static size_t take_authorization(struct semel_http_request *req, struct semel_http_pair *fields, struct semel_str *ret)
 {
     size_t kept = 0, n = req->n_headers;
@@ -673,8 +674,8 @@ static size_t take_authorization(struct semel_http_request *req, struct semel_ht
     return n - kept;
 }
 
-/* What the route needs; sets req->scopes, and takes Authorization out of the headers (`fields` are those of req) if
- * the route needs a token. 0, 400, 401, 403, or 503 without memory. */
+/* Checks the token that the route needs; sets req->scopes, and removes Authorization from the headers (`fields` are
+ * those of req) if the route needs a token. 0, 400, 401, 403, or 503 without memory. */
 static int access_token(struct semel_access *access, struct semel_http_request *req, struct semel_http_pair *fields,
                         const char **ret_reason)
 {
@@ -706,11 +707,11 @@ static int access_token(struct semel_access *access, struct semel_http_request *
  *
  * The state machine of conn.h.
  *
- * Invariants: enter() is the only place where a phase changes; a request is judged (Host, route, token, length)
- * as soon as its head is there and before a byte of its body is kept; whatever is refused ends the
- * connection when bytes of the request may still come; a body is charged to its route's share as its bytes come, never
- * before, so that what is only announced takes no room from others (P87); `out` has all its room from the beginning and
- * never moves, for somebody may be writing from it.
+ * Invariants: enter() is the only place where a phase changes; a request is checked (Host, route, token, length) as
+ * soon as its head is complete and before a byte of its body is stored; a refusal ends the connection when bytes of
+ * the request may still come; a body counts for its route's share as its bytes arrive, never before, so that an
+ * announced body takes no room from others (P87); `out` is allocated in full from the beginning and never moves,
+ * because a write may be using it.
  */
 
 #define OUT_MAX 12288
@@ -727,7 +728,7 @@ static void enter(struct semel_conn *conn, enum semel_conn_phase phase)
     conn->serial++;
 }
 
-/* Shares out limits.held_bytes among the routes. */
+/* Divides limits.held_bytes among the routes. */
 static bool share_out(struct semel_conn_env *env)
 {
     double all = 0;
@@ -789,7 +790,7 @@ struct semel_conn *semel__conn_new(struct semel_conn_env *env, const char *remot
     semel__gate_init(&conn->gate, env->limits.head_bytes, env->limits.head_fields);
     copy_text(conn->remote_text, sizeof(conn->remote_text), remote, &conn->remote);
     copy_text(conn->local_text, sizeof(conn->local_text), local, &conn->local);
-    enter(conn, SEMEL_CONN_HEAD); /* the first request is awaited under the time-out of a head */
+    enter(conn, SEMEL_CONN_HEAD); /* the time-out of a head also covers the wait for the first request */
     return conn;
 }
 
@@ -818,7 +819,7 @@ void semel__conn_tick(struct semel_conn_env *env, uint64_t elapsed_ms)
         const struct semel_http_route *route = x->req.route;
         x->waited_ms += elapsed_ms;
         if (x->waited_ms >= route->timeout_ms)
-            route->overdue(route->ctx, x); /* an answer comes back by the mail: x stays until then */
+            route->overdue(route->ctx, x); /* the answer comes back by the mail: x stays until then */
     }
 }
 
@@ -836,7 +837,7 @@ void semel__conn_retire(struct semel_conn_env *env, struct semel_http_exchange *
     semel__exchange_free(x);
 }
 
-/* Lets go of the exchange: one that a handler has goes on without us. */
+/* Gives up the exchange: if a handler has it, it continues without the connection. */
 static void drop_exchange(struct semel_conn *conn)
 {
     struct semel_http_exchange *x = conn->x;
@@ -871,7 +872,7 @@ void semel__conn_lost(struct semel_conn *conn)
     close_now(conn);
 }
 
-/* Begins to send what is in `out` and `body`. */
+/* Starts to send `out` and `body`. */
 static void send_reply(struct semel_conn *conn)
 {
     if (conn->out.failed)
@@ -902,8 +903,8 @@ static void put_allow(struct semel_buf *lines, unsigned methods)
     semel__buf_addz(lines, methods != 0 ? "\r\n" : "Allow:\r\n");
 }
 
-/* A refusal of our own. What was still to come of the request cannot be told from the next one: unless the message
- * is complete, it is the last. */
+/* Refuses by itself. The rest of the request cannot be distinguished from the next one: unless the message is complete,
+ * this reply is the last. */
 static void refuse(struct semel_conn *conn, int status, const char *reason, unsigned allow)
 {
     struct semel_buf body, lines;
@@ -971,14 +972,14 @@ static void dispatch(struct semel_conn *conn)
         route->handle(route->ctx, x);
 }
 
-/* Is there room for n bytes more in the route's share? */
+/* Does the route's share have room for n more bytes? */
 static bool fits(const struct semel_conn *conn, size_t n)
 {
     const struct semel_conn_share *share = &conn->env->shares[conn->x->req.route - conn->env->routes];
     return n <= share->max && share->held <= share->max - n;
 }
 
-/* Counts the bytes of the body that have come since the last time. */
+/* Counts the bytes of the body that have arrived since the last call. */
 static bool charge(struct semel_conn *conn)
 {
     struct semel_http_exchange *x = conn->x;
@@ -1010,7 +1011,7 @@ static void begin_body(struct semel_conn *conn)
         semel__buf_addz(&conn->out, CONTINUE);
 }
 
-/* The head is sound: who asks, for what, and may he? */
+/* The head is valid: checks the host, the route and the token. */
 static void judge(struct semel_conn *conn)
 {
     struct semel_conn_env *env = conn->env;
@@ -1056,7 +1057,7 @@ static void take_head(struct semel_conn *conn, size_t n)
     int status = semel__parse_head(&conn->parse, x, head, env->limits.head_fields);
     if (++conn->requests >= env->limits.requests || !conn->parse.keep_alive || conn->parse.http_1_0 ||
         x->req.method == SEMEL_HTTP_CONNECT)
-        conn->last = true; /* behind a CONNECT somebody may take the connection for a tunnel */
+        conn->last = true; /* after a CONNECT a proxy may treat the connection as a tunnel */
     if (status != 0) {
         conn->last = true;
         refuse(conn, status, conn->parse.reason, 0);
@@ -1100,7 +1101,7 @@ static void read_body(struct semel_conn *conn)
         dispatch(conn);
 }
 
-/* As far as the bytes reach that are there. */
+/* Advances as far as the bytes allow. */
 static void advance(struct semel_conn *conn)
 {
     bool going = true;
@@ -1115,7 +1116,7 @@ static void advance(struct semel_conn *conn)
     }
     bool waits = conn->phase == SEMEL_CONN_IDLE || conn->phase == SEMEL_CONN_HEAD || conn->phase == SEMEL_CONN_BODY;
     if (waits && conn->ended)
-        close_now(conn); /* half a request, and no more will come */
+        close_now(conn); /* half a request, and the rest will not come */
 }
 
 bool semel__conn_wants(const struct semel_conn *conn)
@@ -1126,7 +1127,7 @@ bool semel__conn_wants(const struct semel_conn *conn)
     case SEMEL_CONN_BODY:
     case SEMEL_CONN_LINGER:
         return !conn->ended;
-    case SEMEL_CONN_HANDLING: /* so that we learn when the client goes */
+    case SEMEL_CONN_HANDLING: /* so that we notice when the client closes */
     case SEMEL_CONN_WRITING:
         return !conn->ended && conn->in.n == 0;
     case SEMEL_CONN_CLOSED:
@@ -1168,7 +1169,7 @@ size_t semel__conn_output(const struct semel_conn *conn, struct semel_str pieces
     return conn->phase == SEMEL_CONN_LINGER || conn->phase == SEMEL_CONN_CLOSED ? 0 : pieces[0].n + pieces[1].n;
 }
 
-/* The reply is out: on to the next request, or no further. */
+/* The reply was sent: continues with the next request, or lingers. */
 static void reply_sent(struct semel_conn *conn)
 {
     drop_exchange(conn);
@@ -1186,7 +1187,7 @@ static void reply_sent(struct semel_conn *conn)
 void semel__conn_sent(struct semel_conn *conn, size_t n)
 {
     if (n == 0 || conn->phase == SEMEL_CONN_LINGER || conn->phase == SEMEL_CONN_CLOSED)
-        return; /* it was on its way when the connection was given up */
+        return; /* it was on its way when the connection closed */
     conn->sent += n;
     assert(conn->sent <= conn->out.n + conn->body.n);
     if (conn->sent < conn->out.n + conn->body.n)
@@ -1199,7 +1200,7 @@ void semel__conn_sent(struct semel_conn *conn, size_t n)
 void semel__conn_answered(struct semel_conn *conn, struct semel_http_exchange *x)
 {
     assert(conn->x == x && conn->phase == SEMEL_CONN_HANDLING);
-    enter(conn, SEMEL_CONN_WRITING); /* x is ours again */
+    enter(conn, SEMEL_CONN_WRITING); /* x belongs to the connection again */
     open_remove(conn->env, x);
     x->conn = NULL;
     if (x->reply.failed || x->lines.failed) {

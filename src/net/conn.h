@@ -2,19 +2,19 @@
  *
  * conn.h: one connection as a state machine, without a socket, a clock of its own, or a thread.
  *
- * What it is: bytes go in, bytes come out, and the phase says what is waited for and so which
- * time-out runs. server.c drives it with libuv, fuzz_http.c with whatever it likes.
+ * What it is: bytes go in, bytes come out, and the phase determines which time-out runs. server.c drives it with
+ * libuv, fuzz_http.c with arbitrary bytes.
  *
  *     IDLE -> HEAD -> BODY -> HANDLING -> WRITING -> IDLE ...
  *                                  any refusal, or the last reply: WRITING -> LINGER -> CLOSED
  *
- * A refusal may overtake a body that is still coming, so the connection lingers: it reads and drops
- * until the client closes, else the kernel would answer the unread bytes with a reset and the
- * client might never see why.
+ * A refusal may be sent while the body is still arriving, so the connection lingers: it reads and drops until the
+ * client closes, else the kernel would answer the unread bytes with a reset and the client might never see the
+ * reason.
  *
- * Invariants: one exchange at a time; while it is in work at most one read's worth of bytes is taken in; what waits in
- * `in` is at most limits.head_bytes and one such read; a connection that goes away while its exchange is with a
- * handler leaves it behind, marked; after CLOSED nothing is read or written.
+ * Invariants: one exchange at a time; while it is handled, the connection takes at most one read of further bytes;
+ * `in` has at most limits.head_bytes and one such read; when a connection closes while a handler has its exchange,
+ * the exchange stays, marked; after CLOSED nothing is read or written.
  */
 #ifndef SEMEL_NET_CONN_H
 #define SEMEL_NET_CONN_H
@@ -41,7 +41,7 @@ struct semel_conn_env;
 
 struct semel_http_exchange {
     struct semel_http_request req;
-    struct semel_arena arena; /* of the head and what was decoded from it */
+    struct semel_arena arena; /* for the head and the values decoded from it */
     struct semel_buf body;    /* of the request */
     struct semel_buf reply;   /* the reply's body */
     struct semel_buf lines;   /* the handler's headers of the reply */
@@ -49,16 +49,16 @@ struct semel_http_exchange {
     int status;               /* 0: not answered yet */
     _Atomic bool hung_up;
     struct semel_conn *conn;
-    struct semel_conn_env *env;                        /* of the listener; not to be followed once the server is gone */
-    size_t held;                                       /* bytes of the body that the listener's budget counts */
-    int64_t started_us;                                /* the end of the head */
-    uint64_t waited_ms;                                /* for the handler's answer */
+    struct semel_conn_env *env; /* of the listener; do not dereference after the server is freed */
+    size_t held;                /* bytes of the body that the listener's budget counts */
+    int64_t started_us;         /* the end of the head */
+    uint64_t waited_ms;         /* for the handler's answer */
     struct semel_http_exchange *prev_open, *next_open; /* in env->open */
     bool open;
     void *kept;
     void (*back)(void *ctx, struct semel_http_exchange *x);
     void *back_ctx;
-    void (*gone)(void *ctx); /* the last word of an exchange to back_ctx; or NULL */
+    void (*gone)(void *ctx); /* the exchange's last call to back_ctx; or NULL */
     struct semel_http_exchange *next;
 };
 
@@ -80,7 +80,7 @@ const char *semel__http_method_name(enum semel_http_method method);
 struct semel_access {
     char **hosts; /* copies */
     size_t n_hosts;
-    bool trusted; /* a unix socket: whoever could open it needs no token */
+    bool trusted; /* a unix socket: its file permissions replace the token */
     pthread_mutex_t lock;
     unsigned char digests[SEMEL_ACCESS_TOKENS][SEMEL_SHA256];
     unsigned scopes[SEMEL_ACCESS_TOKENS];
@@ -95,8 +95,8 @@ semel_status semel__access_set_tokens(struct semel_access *access, const struct 
 #define SEMEL_CONN_READ 32768 /* the most bytes of one semel__conn_input */
 
 enum semel_conn_phase {
-    SEMEL_CONN_IDLE, /* between two requests */
-    SEMEL_CONN_HEAD, /* of the first request from the beginning, of others from the first byte */
+    SEMEL_CONN_IDLE, /* waiting for the next request */
+    SEMEL_CONN_HEAD, /* from the connection for the first request, from the first byte for the others */
     SEMEL_CONN_BODY,
     SEMEL_CONN_HANDLING, /* the route's time-out, which outlives the connection: semel__conn_tick */
     SEMEL_CONN_WRITING,
@@ -104,7 +104,7 @@ enum semel_conn_phase {
     SEMEL_CONN_CLOSED
 };
 
-/* What the connections of a listener share. `held`, `shares` and `open` are touched by the loop's thread alone. */
+/* Shared by the connections of a listener. Only the loop's thread touches `held`, `shares` and `open`. */
 struct semel_conn_env {
     const struct semel_http_route *routes;
     size_t n_routes;
@@ -113,27 +113,28 @@ struct semel_conn_env {
     const struct semel_clock *clock;
     semel_http_observer observe;
     void *observe_ctx;
-    size_t held; /* bytes of bodies that are in memory */
-    /* One for each route: what it holds of `held`, and how much it may. Routes share limits.held_bytes out by their
-     * body_max; a share always holds one body. */
+    size_t held; /* bytes of bodies in memory */
+    /* One per route: its part of `held`, and its limit. Routes share limits.held_bytes in proportion to their body_max;
+     * a share always has room for one body. */
     struct semel_conn_share {
         size_t held, max;
     } * shares;
-    struct semel_http_exchange *open; /* that are with handlers, and have a time-out */
-    /* Wired into each exchange. */
+    struct semel_http_exchange *open; /* exchanges with handlers that have a time-out */
+    /* Copied into each exchange. */
     void (*back)(void *ctx, struct semel_http_exchange *x);
-    void (*take)(void *ctx); /* an exchange was made that will say `gone`; or NULL */
+    void (*take)(void *ctx); /* called when an exchange that will call `gone` was made; or NULL */
     void (*gone)(void *ctx);
-    bool (*aside)(void *ctx, struct semel_http_exchange *x); /* handled elsewhere; false: it cannot be. Or NULL */
+    /* handles it in another thread; false: not possible. Or NULL */
+    bool (*aside)(void *ctx, struct semel_http_exchange *x);
     void *back_ctx;
 };
 
 struct semel_conn {
     struct semel_conn_env *env;
-    void *owner; /* whoever drives it; not used here */
+    void *owner; /* for the code that drives it; not used here */
     enum semel_conn_phase phase;
     unsigned serial; /* changes whenever a phase begins */
-    bool last;       /* the reply in work is the last */
+    bool last;       /* the current reply is the last */
     bool ended;      /* the client has closed its side */
     size_t requests; /* heads read so far */
     struct semel_gate gate;
@@ -142,15 +143,15 @@ struct semel_conn {
     struct semel_buf in;
     size_t in_seen;        /* bytes of `in` that the gate has seen */
     struct semel_buf out;  /* heads, and whole refusals */
-    struct semel_str body; /* of the reply, behind `out`; x owns it */
+    struct semel_str body; /* of the reply, after `out`; x owns it */
     size_t sent;           /* of out and body together */
     struct semel_str remote, local;
     char remote_text[72], local_text[64];
 };
 
-/* Takes routes, limits, observer, hosts and tokens from the settings; the caller sets the clock and what is wired into
- * exchanges. `trusted`: a unix socket. INVALID: a route or a token that cannot work; err names it. On failure, too,
- * env_done frees what was made. */
+/* Takes routes, limits, observer, hosts and tokens from the settings; the caller sets the clock and the callbacks for
+ * exchanges. `trusted`: a unix socket. INVALID: a route or a token that cannot work; err names it. env_done frees
+ * everything, also after a failure. */
 semel_status semel__conn_env_init(struct semel_conn_env *env, const struct semel_http_settings *settings, bool trusted,
                                   struct semel_error *err);
 void semel__conn_env_done(struct semel_conn_env *env);
@@ -159,29 +160,28 @@ void semel__conn_env_done(struct semel_conn_env *env);
 struct semel_conn *semel__conn_new(struct semel_conn_env *env, const char *remote, const char *local);
 void semel__conn_free(struct semel_conn *conn);
 
-bool semel__conn_wants(const struct semel_conn *conn); /* input */
-/* At most SEMEL_CONN_READ bytes, and only when it wants some (or lingers, which drops them). Handlers are called from
- * here. */
+bool semel__conn_wants(const struct semel_conn *conn); /* does it want input? */
+/* At most SEMEL_CONN_READ bytes, and only when it wants input (or lingers, and drops them). Calls handlers. */
 void semel__conn_input(struct semel_conn *conn, const char *p, size_t n);
 void semel__conn_ended(struct semel_conn *conn); /* the client has closed its side */
-/* What is to be sent, in up to two pieces; how many bytes. Stays the same until it was sent. */
+/* The bytes to send, in up to two pieces, and their number. Stays the same until they were sent. */
 size_t semel__conn_output(const struct semel_conn *conn, struct semel_str pieces[2]);
 void semel__conn_sent(struct semel_conn *conn, size_t n);
-/* The exchange that the connection gave out has come back. */
+/* The exchange came back from its handler. */
 void semel__conn_answered(struct semel_conn *conn, struct semel_http_exchange *x);
 /* The time-out of the phase, in ms; 0: none. */
 uint64_t semel__conn_timeout_ms(const struct semel_conn *conn);
 void semel__conn_expired(struct semel_conn *conn);
-/* So much time has passed: exchanges that are overdue are reported to their handlers. */
+/* Time has passed: reports overdue exchanges to their handlers. */
 void semel__conn_tick(struct semel_conn_env *env, uint64_t elapsed_ms);
 /* The server stops: an idle connection closes, another after its reply. */
 void semel__conn_drain(struct semel_conn *conn);
-/* Before any request: refuse whoever it is. */
+/* Refuses the client before any request. */
 void semel__conn_refuse(struct semel_conn *conn, int status, const char *reason);
-/* Nothing more to say: linger without a reply. */
+/* Lingers without a reply. */
 void semel__conn_abandon(struct semel_conn *conn);
 void semel__conn_lost(struct semel_conn *conn); /* the socket is dead */
-/* An exchange that came back after its connection was gone, or that never will be sent. */
+/* For an exchange that came back after its connection closed, or that will never be sent. */
 void semel__conn_retire(struct semel_conn_env *env, struct semel_http_exchange *x);
 
 #endif

@@ -2,30 +2,30 @@
  *
  * http.h: an HTTP/1.1 server for the admin API, metrics, health, ingest, pull and the gateway.
  *
- * What it is: one event loop (libuv) with any number of listeners; each has an address, a table of
- * routes, tokens, host names and bounds. Heads are read by a strict gate and then by llhttp, TLS is
- * OpenSSL's. Not a client (that is curl), not a file server, no streaming: a request is whole, with
- * its body, before its handler sees it, and so is a reply before it is sent.
+ * What it is: one event loop (libuv) with any number of listeners; each has an address, a table of routes, tokens,
+ * host names and bounds. A strict gate and then llhttp parse the heads; OpenSSL does TLS. Not a client (that is
+ * curl), not a file server, no streaming: a request is whole, with its body, before its handler sees it, and so is a
+ * reply before it is sent.
  *
- * Threads: the caller owns the thread that runs semel__http_run; handlers run in it and must not
- * block, but for requests that are set aside (route.aside_above), of which several may be handled at a time. A handler
- * answers at once, or keeps the exchange and gives it to another thread, which answers later. Between the handler's
- * call and the answer an exchange belongs to one thread at a time; it may outlive its connection and even the server.
- * Every exchange must be answered exactly once, or it leaks and its connection waits until the server stops.
+ * Threads: the caller owns the thread that runs semel__http_run; handlers run in it and must not block, except for
+ * requests that a pool of threads handles (route.aside_above), several at a time. A handler answers at once, or keeps
+ * the exchange and gives it to another thread, which answers later. Between the handler's call and the answer an
+ * exchange belongs to one thread at a time; it may outlive its connection and even the server. Every exchange must be
+ * answered exactly once, or it leaks and its connection waits until the server stops.
  *
- * What a client may count on: HTTP/1.1 and 1.0, keep-alive, pipelining (one request in work at a
- * time, the rest waits unread), HEAD wherever GET is, chunked bodies, Expect: 100-continue,
- * refusals as application/problem+json (RFC 9457). Date, Content-Length, Cache-Control: no-store and
- * X-Content-Type-Options are set by us. There are no CORS headers, and OPTIONS is 405 unless a route names it.
+ * What a client may rely on: HTTP/1.1 and 1.0, keep-alive, pipelining (one request at a time, the others wait
+ * unread), HEAD wherever GET is, chunked bodies, Expect: 100-continue, refusals as application/problem+json (RFC
+ * 9457). The server sets Date, Content-Length, Cache-Control: no-store and X-Content-Type-Options. There are no CORS
+ * headers, and OPTIONS is 405 unless a route names it.
  *
- * What a client may not do (P52, P53). 400: a bare CR or LF, obs-fold, blanks around a field's name, NUL
- * and other control characters, both Content-Length and Transfer-Encoding, either of them twice, a
- * transfer coding other than `chunked`, chunk extensions, trailers, no Host or two, a target that is
- * not a path (absolute-form and authority-form too), a bad percent-escape. 408: a head or body that is
- * too slow. 413, 431: too large. 417: another expectation. 421: a Host that is not ours. 501: a method
- * that is not HTTP's. 505: another version. 503: too many connections, or too many bytes of the path's bodies in
- * memory. Without or with a wrong token 401, with one of another scope 403; both before the body is
- * read. A refusal closes the connection, unless the request was whole and its end beyond doubt.
+ * What a client may not do (P52, P53). 400: a bare CR or LF, obs-fold, blanks around a field's name, NUL and other
+ * control characters, both Content-Length and Transfer-Encoding, either of them twice, a transfer coding other than
+ * `chunked`, chunk extensions, trailers, no Host or two, a target that is not a path (absolute-form and
+ * authority-form too), a bad percent-escape. 408: a head or body that is too slow. 413, 431: too large. 417: another
+ * expectation. 421: an unknown Host. 501: a method that is not HTTP's. 505: another version. 503: too many
+ * connections, or too many bytes of the path's bodies in memory. Without or with a wrong token 401, with one of
+ * another scope 403; both before the body is read. A refusal closes the connection, unless the request was whole and
+ * its end beyond doubt.
  *
  * Invariants: nothing that a client sends allocates more than the listener's limits; every wait has a
  * time-out, counted from its beginning and not from the last byte; tokens are kept as digests and
@@ -57,19 +57,19 @@ struct semel_http_pair {
 };
 
 struct semel_http_route {
-    unsigned methods; /* SEMEL_HTTP_BIT(GET) | ...; GET brings HEAD with it; not TRACE, not CONNECT */
-    /* "/v1/inbox/{route}/{id}": a parameter is a whole, non-empty segment. A last "{rest*}" takes all that is left. The
-     * first route of the table that fits wins. */
+    unsigned methods; /* SEMEL_HTTP_BIT(GET) | ...; GET includes HEAD; not TRACE, not CONNECT */
+    /* "/v1/inbox/{route}/{id}": a parameter is a whole, non-empty segment. A last "{rest*}" matches the remaining path.
+     * The first route of the table that matches wins. */
     const char *path;
-    unsigned needs;  /* a token that has one of these scopes; 0: open to whoever can connect */
+    unsigned needs;  /* a token with one of these scopes; 0: open to every client */
     size_t body_max; /* bytes; 0: a request with a body is refused */
-    /* A request whose body has more bytes is handled by a thread of a pool: reading it would hold the loop up (P104).
-     * 0: never. */
+    /* A request with a larger body is handled by a thread of a pool, because parsing it would block the loop (P104). 0:
+     * never. */
     size_t aside_above;
     void (*handle)(void *ctx, struct semel_http_exchange *x);
-    /* A request that has no answer after timeout_ms is overdue (0: never): the loop's thread calls `overdue`, and again
-     * every SEMEL_HTTP_TICK_MS until the answer is there. Another thread may be answering at that moment: the handler
-     * answers only what it still holds, which semel__http_kept finds, under a lock of its own. */
+    /* A request without an answer after timeout_ms is overdue (0: never): the loop's thread calls `overdue`, and again
+     * every SEMEL_HTTP_TICK_MS until it is answered. Another thread may be answering at that moment: the handler
+     * answers only exchanges that it still has, which semel__http_kept finds, under a lock of its own. */
     uint64_t timeout_ms;
     void (*overdue)(void *ctx, struct semel_http_exchange *x);
     void *ctx;
@@ -84,36 +84,36 @@ struct semel_http_request {
     size_t n_params;
     const struct semel_http_pair *query; /* decoded, in the order in which they were sent, repeated ones too */
     size_t n_query;
-    /* Without the blanks around a value; names as they were sent. Where the route needs a token, Authorization is not
-     * among them, so that nobody stores it with a message. */
+    /* Values without the blanks around them; names as sent. Where the route needs a token, Authorization is left out,
+     * so that it is not stored with a message. */
     const struct semel_http_pair *headers;
     size_t n_headers;
     struct semel_str body;
-    struct semel_str remote; /* "127.0.0.1:40112", "[::1]:40112" or "unix"; for an observer, too */
-    unsigned scopes;         /* of the token that opened a route which needs one; on a unix socket all */
+    struct semel_str remote; /* "127.0.0.1:40112", "[::1]:40112" or "unix"; also for observers */
+    unsigned scopes;         /* of the token, on a route that needs one; on a unix socket all */
 };
 
 const struct semel_http_request *semel__http_request(const struct semel_http_exchange *x);
-/* The value of the parameter, of the first query pair, of the first header of that name; {NULL, 0}: there is none. */
+/* The value of the parameter, of the first query pair, of the first header with that name; {NULL, 0}: there is none. */
 struct semel_str semel__http_param(const struct semel_http_request *req, const char *name);
 struct semel_str semel__http_query(const struct semel_http_request *req, const char *name);
 struct semel_str semel__http_header(const struct semel_http_request *req, const char *name);
-/* The client has closed its side. It may still read the answer, or be gone: not the time to begin something long.
- * Any thread that holds the exchange may ask. */
+/* The client has closed its side. It may still read the answer, or be gone: do not start anything long. Any thread that
+ * has the exchange may ask. */
 bool semel__http_hung_up(const struct semel_http_exchange *x);
-/* What the handler keeps for an exchange that it holds; NULL until it is set. */
+/* A pointer that the handler keeps with an exchange that it has not answered; NULL until it is set. */
 void semel__http_keep(struct semel_http_exchange *x, void *kept);
 void *semel__http_kept(const struct semel_http_exchange *x);
 
-/* The reply. The body may be appended to until the answer; if it failed (limits.reply_max, memory) the answer is a
- * 500 instead. A header's value is cut off at the first control character. The type is borrowed until the answer was
- * sent: a literal. Without a type the body is application/json. */
+/* The reply. The body may grow until the answer; if that failed (limits.reply_max, memory) the answer is a 500 instead.
+ * A header's value is cut at the first control character. The type is borrowed until the answer was sent: a literal.
+ * Without a type the body is application/json. */
 struct semel_buf *semel__http_body(struct semel_http_exchange *x);
 void semel__http_set_type(struct semel_http_exchange *x, const char *type);
 void semel__http_set_header(struct semel_http_exchange *x, const char *name, struct semel_str value);
-/* Ends the exchange: it is the server's again and must not be touched. From any thread. 200 <= status < 600. */
+/* Ends the exchange: it belongs to the server again, do not touch it. Any thread. 200 <= status < 600. */
 void semel__http_answer(struct semel_http_exchange *x, int status);
-/* The same with a problem as the body; the detail is for people and quotes nothing secret. */
+/* The same with a problem document as the body; the detail is for people and contains no secrets. */
 __attribute__((format(printf, 3, 4))) void semel__http_refuse(struct semel_http_exchange *x, int status,
                                                               const char *fmt, ...);
 
@@ -124,11 +124,11 @@ struct semel_http_token {
 
 struct semel_http_limits {
     size_t connections; /* of the listener; see semel__http_bound */
-    size_t reserve;     /* connections that no other listener of the loop may use up */
-    size_t requests;    /* of one connection; the last one's reply closes it */
+    size_t reserve;     /* connections that other listeners of the loop cannot use up */
+    size_t requests;    /* per connection; it closes after the last reply */
     size_t head_bytes;  /* request line and headers */
     size_t head_fields; /* headers, and pairs of the query */
-    size_t held_bytes;  /* of all bodies in memory at a time; each route has a share, beyond it: 503 */
+    size_t held_bytes;  /* of all bodies in memory; each route has a share, beyond it: 503 */
     size_t reply_max;   /* bytes of a reply's body */
     uint64_t idle_ms;   /* between two requests */
     uint64_t head_ms;   /* from its first byte, or from the connection, to the end of a head; TLS included */
@@ -137,24 +137,25 @@ struct semel_http_limits {
     uint64_t linger_ms; /* after the last reply, for the client to read it and close */
 };
 
-/* What was answered: for counting and for the log. `req` is NULL when there was no sound head; took_us runs from the
- * end of the head. Called in the loop's thread. */
+/* Every answer: for counting and for the log. `req` is NULL when there was no valid head; took_us runs from the end of
+ * the head. Called in the loop's thread. */
 typedef void (*semel_http_observer)(void *ctx, const struct semel_http_request *req, int status, int64_t took_us);
 
-/* There was no room for a new connection: an older one gave way to it, or the new one was refused. `remote` is the one
- * that had to go. Called in the loop's thread. */
+/* There was no room for a new connection: an older one was closed, or the new one was refused. `remote` is the one that
+ * was closed or refused. Called in the loop's thread. */
 typedef void (*semel_http_crowded)(void *ctx, bool gave_way, struct semel_str remote);
 
 /* Everything is borrowed: files and strings until _listen returns (a reload reads the files again by the names it
  * copied), routes as long as there are exchanges. */
 struct semel_http_settings {
     const char *address;              /* "127.0.0.1:8080", "[::1]:8080", "localhost:8080", "8080" or "unix:/path" */
-    bool plain;                       /* an address that is not loopback may go without TLS */
+    bool plain;                       /* allow an address that is not loopback without TLS */
     const char *cert_file, *key_file; /* PEM, the certificate with its chain; both or neither */
-    const char *client_ca_file;       /* then every client needs a certificate of one of these */
-    const char *const *hosts;         /* names by which we are called, besides loopback and our own address */
+    const char *client_ca_file;       /* every client needs a certificate of one of these CAs */
+    const char *const *hosts;         /* our host names, besides loopback and our own address */
     size_t n_hosts;
-    const struct semel_http_token *tokens; /* of which any opens; without any, what needs a token is closed */
+    /* any of them grants access; without tokens, routes that need one are closed */
+    const struct semel_http_token *tokens;
     size_t n_tokens;
     const struct semel_http_route *routes;
     size_t n_routes;
@@ -165,32 +166,33 @@ struct semel_http_settings {
 };
 void semel__http_settings_init(struct semel_http_settings *settings); /* the default limits, all else empty */
 
-/* The clock is borrowed, and for the Date header and the observer; NULL is the real one. */
+/* The clock is borrowed, and used for the Date header and the observer; NULL is the real one. */
 semel_status semel__http_new(struct semel_http **ret, const struct semel_clock *clock, struct semel_error *err);
-/* Binds and listens; connections wait until _run. Not while it runs. INVALID: the settings; err says which and what
- * would be right. RETRY: the address is taken, or no memory. *ret_listener (may be NULL) lives as long as the loop. */
+/* Binds and listens; connections wait until _run. Not while it runs. INVALID: wrong settings; err names the setting and
+ * what would be right. RETRY: the address is in use, or no memory. *ret_listener (may be NULL) lives as long as the
+ * loop. */
 semel_status semel__http_listen(struct semel_http *http, const struct semel_http_settings *settings,
                                 struct semel_http_listener **ret_listener, struct semel_error *err);
-/* So many connections have all listeners together; without it as many as there are. One connection more, or one more
- * than its listener may have: the oldest that has not sent a whole request gives way, then the oldest that is idle, has
- * been answered for the last time, or does not read a reply that needs no token. Where all are at work the new one is
- * 503. Before _run. */
+/* The maximum of connections of all listeners together; by default the sum of theirs. At this limit, or that of its
+ * listener, a new connection replaces the oldest that has not sent a whole request, then the oldest that is idle, has
+ * had its last answer, or does not read a reply that needs no token. Where all are busy the new one gets 503. Before
+ * _run. */
 void semel__http_bound(struct semel_http *http, size_t connections);
-/* Called in the loop's thread every SEMEL_HTTP_TICK_MS: the loop turns. Before _run. */
+/* Called in the loop's thread every SEMEL_HTTP_TICK_MS, to show that the loop runs. Before _run. */
 void semel__http_on_tick(struct semel_http *http, void (*tick)(void *ctx), void *ctx);
 unsigned semel__http_port(const struct semel_http_listener *listener); /* 0: a unix socket */
-/* Serves until it is stopped. Once. */
+/* Serves until it is stopped. Call it once. */
 semel_status semel__http_run(struct semel_http *http, struct semel_error *err);
-/* No new connections, idle ones close, requests in work are answered; after deadline_ms what is left is cut off.
- * Called again, the earlier deadline counts. Any thread; only wakes the loop. */
+/* Accepts no new connections, closes idle ones, lets running requests be answered; after deadline_ms closes the rest.
+ * The earliest deadline of several calls counts. Any thread; only wakes the loop. */
 void semel__http_stop(struct semel_http *http, uint64_t deadline_ms);
-/* Reads certificates, keys and CAs again. New connections use them, those that are open stay. When one cannot be
- * used the old ones stay, all of them. Any thread; blocks on files, not on the loop. */
+/* Reads certificates, keys and CAs again. New connections use them, open ones do not change. When one of them is
+ * unusable all the old ones stay. Any thread; blocks on files, not on the loop. */
 semel_status semel__http_reload(struct semel_http *http, struct semel_error *err);
 /* Replaces the listener's tokens. Any thread. */
 semel_status semel__http_set_tokens(struct semel_http_listener *listener, const struct semel_http_token *tokens,
                                     size_t n_tokens, struct semel_error *err);
-/* Not while it runs. Exchanges that others still hold may be answered afterwards; the answer goes nowhere. */
+/* Not while it runs. Exchanges that others still have may be answered afterwards; the answer is dropped. */
 void semel__http_free(struct semel_http *http);
 
 #endif

@@ -146,7 +146,7 @@ static enum semel_gate_verdict in_value(struct semel_gate *gate, char c)
     return SEMEL_GATE_MORE;
 }
 
-/* c must be `right`, and the next state follows. */
+/* Accepts only `right`, and continues with the state `next`. */
 static enum semel_gate_verdict expect(struct semel_gate *gate, char c, char right, enum gate_state next)
 {
     if (c != right)
@@ -188,7 +188,7 @@ static enum semel_gate_verdict step(struct semel_gate *gate, char c)
     case AT_LAST_LF:
         return c == '\n' ? SEMEL_GATE_END : gate_refuse(gate, 400, "a line must end in CR LF");
     }
-    return gate_refuse(gate, 500, "the gate is lost"); /* not reached: every state is above */
+    return gate_refuse(gate, 500, "internal error"); /* not reached: every state is above */
 }
 
 enum semel_gate_verdict semel__gate_feed(struct semel_gate *gate, const char *p, size_t n, size_t *ret_used)
@@ -221,7 +221,7 @@ enum semel_gate_verdict semel__gate_feed(struct semel_gate *gate, const char *p,
 
 #define LENGTH_DIGITS 18 /* more are refused: no body is that long */
 
-/* One text for all of these: which of them llhttp notices first depends on how the bytes were cut. */
+/* One text for all of these: which of them llhttp notices first depends on how the bytes were split. */
 static const char bad_chunks[] =
     "chunks must be a size in hexadecimal, CR LF, the bytes and CR LF, the last one empty; "
     "without extensions and trailers";
@@ -328,7 +328,7 @@ static bool method_of(const llhttp_t *llhttp, enum semel_http_method *ret)
     return false;
 }
 
-/* The value of the one header of that name, or {NULL, 0}; *ret_count says how many there are. */
+/* The value of the only header of that name, or {NULL, 0}; *ret_count is their number. */
 static struct semel_str only(const struct semel_parse *parse, const char *name, size_t *ret_count)
 {
     struct semel_str value = {NULL, 0};
@@ -356,7 +356,7 @@ static int check_length(struct semel_parse *parse, struct semel_str value)
     return 0;
 }
 
-/* How the body is framed: this must be beyond doubt. */
+/* Checks the framing of the body: there must be no doubt about it. */
 static int check_framing(struct semel_parse *parse)
 {
     size_t lengths, codings;
@@ -414,11 +414,11 @@ int semel__parse_head(struct semel_parse *parse, struct semel_http_exchange *x, 
     parse->http_1_0 = parse->llhttp.http_minor == 0;
     if ((error != HPE_OK && !paused) || !parse->headed) {
         if (parse->headed)
-            check_framing(parse); /* it has the better word for what llhttp disliked */
+            check_framing(parse); /* its error is clearer than llhttp's */
         return syntax_fault(parse, error);
     }
     if (paused && llhttp_get_error_pos(&parse->llhttp) != head.p + head.n)
-        return syntax_fault(parse, HPE_INTERNAL); /* gate and parser differ on where the head ends */
+        return syntax_fault(parse, HPE_INTERNAL); /* gate and parser disagree on where the head ends */
 
     if (!method_of(&parse->llhttp, &x->req.method))
         refuse(parse, 501, "the method is not known");
@@ -432,7 +432,7 @@ int semel__parse_head(struct semel_parse *parse, struct semel_http_exchange *x, 
     return parse->status;
 }
 
-/* A chunk of one byte takes six; a size may have some zeros more. */
+/* A chunk of one byte takes six bytes; a size may have some more zeros. */
 void semel__parse_bound(struct semel_parse *parse, size_t body_max)
 {
     parse->body_left = body_max;
@@ -449,7 +449,7 @@ static int check_end(struct semel_parse *parse, const char *p, size_t used)
     return parse->status;
 }
 
-/* Of a chunked body llhttp is shown no more bytes than may come, however many there are. */
+/* Shows llhttp only as many bytes of a chunked body as are allowed, however many there are. */
 int semel__parse_body(struct semel_parse *parse, const char *p, size_t n, size_t *ret_used)
 {
     assert(!parse->complete);

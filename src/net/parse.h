@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * parse.h: the bytes of a request: a strict gate, and llhttp behind it.
+ * parse.h: parses requests: a strict gate, then llhttp.
  *
  * The gate decides which bytes may be the head of a request at all:
  *
@@ -9,20 +9,18 @@
  *     method  = 1*tchar              target = ("/" *VCHAR) / "*"; no "#"
  *     field   = 1*tchar ":" *(HTAB / SP / VCHAR / obs-text) CRLF
  *
- * It is an automaton that is fed bytes as they come and refuses at the first one that does not fit, so a client that
- * speaks something else is answered at once. It admits less than llhttp does: no bare CR or LF, no obs-fold, no blank
+ * It is an automaton that reads bytes as they come and refuses the first one that does not fit, so a client with
+ * another protocol gets its answer at once. It accepts less than llhttp does: no bare CR or LF, no obs-fold, no blank
  * before the colon, one blank between the parts of the line. One CRLF before the request line is skipped (RFC 9112,
- * 2.2). The end of a head is found only at CRLF CRLF; no byte behind the end is looked at; a refusal is final, with a
+ * 2.2). The end of a head is found only at CRLF CRLF; it reads no byte behind the end; a refusal is final, with a
  * status and a static text.
  *
- * llhttp finds the parts of a head, and the framing of a body. There is one parser per request, thrown away with it, so
- * that nothing of one request can colour the next. The head comes in one piece that has passed the gate; the body in
- * any pieces.
+ * llhttp finds the parts of a head, and the framing of a body. There is one parser per request, so that no request
+ * can influence the next. The head comes in one piece that has passed the gate; the body in any pieces.
  *
- * Invariants: a body has a Content-Length or is chunked or is not there, never two of these; neither
- * header is repeated; no other transfer coding, no chunk extensions, no trailers pass; the CR LF
- * behind the last chunk is one; no byte behind the message is used; a chunked body's framing is
- * bounded by the body's own bound.
+ * Invariants: a body has a Content-Length, or is chunked, or there is none, never two of these; neither header is
+ * repeated; no other transfer coding, no chunk extensions, no trailers pass; the CR LF behind the last chunk is one;
+ * no byte behind the message is used; a chunked body's framing is bounded by the body's own bound.
  */
 #ifndef SEMEL_NET_PARSE_H
 #define SEMEL_NET_PARSE_H
@@ -41,7 +39,7 @@ struct semel_gate {
     size_t skipped; /* of these, before the request line */
     size_t fields;  /* header lines */
     size_t max_bytes, max_fields;
-    const char *version; /* what of it has still to come */
+    const char *version; /* the rest of the version that is expected */
     int status;          /* of the refusal */
     const char *reason;
 };
@@ -49,7 +47,7 @@ struct semel_gate {
 enum semel_gate_verdict { SEMEL_GATE_MORE, SEMEL_GATE_END, SEMEL_GATE_REFUSED };
 
 void semel__gate_init(struct semel_gate *gate, size_t max_bytes, size_t max_fields);
-/* Reads on. *ret_used says how many of the n bytes belong to the head. */
+/* Continues. *ret_used: how many of the n bytes belong to the head. */
 enum semel_gate_verdict semel__gate_feed(struct semel_gate *gate, const char *p, size_t n, size_t *ret_used);
 
 bool semel__http_tchar(char c); /* of a token, RFC 9110 */
@@ -59,30 +57,30 @@ bool semel__http_tchar(char c); /* of a token, RFC 9110 */
 struct semel_parse {
     llhttp_t llhttp;
     struct semel_http_exchange *x;
-    struct semel_http_pair *fields; /* those of x, as they are filled */
+    struct semel_http_pair *fields; /* those of x, while they are filled */
     size_t n_fields, max_fields;
     struct semel_str target;
-    bool headed;   /* the head is whole */
-    bool complete; /* the message is */
+    bool headed;   /* the head is complete */
+    bool complete; /* the message is complete */
     bool chunked;
-    bool keep_alive; /* what the client's version and Connection header say */
+    bool keep_alive; /* by the client's version and Connection header */
     bool http_1_0;
-    bool expects;     /* 100-continue, and is waiting for it */
+    bool expects;     /* 100-continue: the client waits for it */
     size_t length;    /* Content-Length; 0 when there is none */
-    size_t wire_left; /* bytes that a chunked body may still take with its framing */
+    size_t wire_left; /* bytes that a chunked body may still have, framing included */
     size_t body_left; /* bytes that the body may still have */
     char last;        /* the last byte of the body's framing that was read */
     int status;       /* of a refusal; 0: none */
     const char *reason;
 };
 
-/* Reads the head, which the gate passed and x's arena holds, into x->req: method, target, headers. 0, or the status of
- * a refusal with its reason in parse->reason. */
+/* Parses the head, which has passed the gate and is in x's arena, into x->req: method, target, headers. 0, or the
+ * status of a refusal with its reason in parse->reason. */
 int semel__parse_head(struct semel_parse *parse, struct semel_http_exchange *x, struct semel_str head,
                       size_t max_fields);
-/* From here on the body has at most body_max bytes. */
+/* Sets the limit of the body, for the bytes that follow. */
 void semel__parse_bound(struct semel_parse *parse, size_t body_max);
-/* Reads on in the body, appending to x->body, until parse->complete. *ret_used: bytes that belong to this message.
+/* Continues with the body, appending to x->body, until parse->complete. *ret_used: bytes that belong to this message.
  * 0, or the status of a refusal. */
 int semel__parse_body(struct semel_parse *parse, const char *p, size_t n, size_t *ret_used);
 

@@ -2,16 +2,15 @@
  *
  * server.c: the HTTP server of http.h: one libuv loop with its listeners, the sockets of their clients, and TLS.
  *
- * Threads: the mail is what other threads may touch: answered exchanges and the wish to stop, under its lock. It is
- * counted: the server and every exchange hold it, so an answer finds it even when the server is gone. `wake` is NULL
- * then, and the answer goes nowhere.
+ * Threads: other threads touch only the mail: answered exchanges and the request to stop, under its lock. It is
+ * reference-counted: the server and every exchange have a reference, so an answer finds it even when the server is
+ * gone. `wake` is NULL then, and the answer is dropped.
  *
- * Stopping: the listeners close, idle connections with them; the rest close by themselves after their reply; at
- * the deadline whatever is left is cut off. When the last one is gone the mail is closed, and the loop ends
- * because nothing keeps it.
+ * Stopping: the listeners close, idle connections with them; the others close after their reply; at the deadline all
+ * remaining ones are closed. After the last one the mail is closed, and the loop ends because nothing keeps it.
  *
- * Invariants: libuv's loop is touched by its own thread alone, but for uv_async_send, which is called under the
- * mail's lock and only while the handle is open. Everything else belongs to the loop's thread while it runs, but for a
+ * Invariants: only its own thread touches libuv's loop, except for uv_async_send, which is called under the mail's
+ * lock and only while the handle is open. Everything else belongs to the loop's thread while it runs, except a
  * listener's TLS context and tokens, which have locks of their own.
  */
 #include <assert.h>
@@ -49,7 +48,7 @@ enum tls_state {
     SEMEL_TLS_OPEN,   /* goes on */
     SEMEL_TLS_ENDED,  /* the client has closed its side properly */
     SEMEL_TLS_PLAIN,  /* the client speaks HTTP without TLS */
-    SEMEL_TLS_BROKEN, /* nothing more can be said, except what is waiting to be sent (an alert) */
+    SEMEL_TLS_BROKEN, /* nothing more can be sent, except the pending output (an alert) */
 };
 
 struct tls {
@@ -178,7 +177,7 @@ static bool tls_feed(struct tls *tls, const char *p, size_t n)
     return n <= INT32_MAX && BIO_write(tls->in, p, (int)n) == (int)n;
 }
 
-/* Bytes that were fed and not looked at yet. */
+/* Bytes that were fed and not processed yet. */
 static size_t tls_waiting(const struct tls *tls)
 {
     return BIO_ctrl_pending(tls->in);
@@ -259,12 +258,12 @@ struct semel_http_listener {
     struct semel_http *http;
     struct semel_http_listener *next;
     union semel_stream u;
-    uv_timer_t retry; /* to accept again, after there was no memory */
+    uv_timer_t retry; /* to accept again after a lack of memory */
     struct semel_conn_env env;
     struct semel_address address; /* as it was bound */
     dev_t dev;                    /* of the unix socket's file */
     ino_t ino;
-    size_t n_peers; /* without those that are told that there is no room */
+    size_t n_peers; /* without those that are being refused for lack of room */
     semel_http_crowded crowded;
     pthread_mutex_t tls_lock;
     SSL_CTX *tls; /* NULL: plain */
@@ -282,12 +281,12 @@ struct peer {
     uv_shutdown_t shutdown;
     struct semel_conn *conn;
     struct tls *tls;
-    char *cipher;     /* what is being written, of a TLS session */
+    char *cipher;     /* the ciphertext that is being written */
     size_t in_flight; /* bytes of the connection's output in the write */
     unsigned serial;  /* of the phase whose timer runs */
     int handles;      /* that are not closed yet */
     bool reading, writing, shut, closing;
-    bool told; /* that there is no room for it */
+    bool refused; /* because there is no room for it */
 };
 
 struct semel_http {
@@ -302,7 +301,7 @@ struct semel_http {
     struct semel_http_listener *listeners;
     struct peer *peers, *oldest; /* linked from the newest to the oldest */
     size_t n_peers, max_peers;   /* as a listener's */
-    size_t n_told;
+    size_t n_refused;
     bool ran, stopping, finished;
     uint64_t stop_at; /* in the loop's time */
     char read_space[SEMEL_CONN_READ], plain_space[SEMEL_CONN_READ];
@@ -350,7 +349,7 @@ static void mail_back(void *ctx, struct semel_http_exchange *x)
         semel__exchange_free(x);
 }
 
-/* One request with one of libuv's threads. The loop does not end before it is done. */
+/* One request in a thread of libuv's pool. The loop does not end before it is done. */
 struct aside {
     uv_work_t work;
     struct semel_http_exchange *x;
@@ -394,21 +393,21 @@ static struct semel_http_exchange *mail_empty(struct mail *mail)
  *
  * A client's socket: it moves bytes between libuv, TLS and the connection's state machine.
  *
- * Every callback of libuv tells the connection what happened and then calls pump, which brings the
- * socket in line with the connection's phase: decrypt, write, shut down, read or not, the timer.
+ * Every callback of libuv reports the event to the connection and then calls pump, which adjusts the socket to the
+ * connection's phase: decrypt, write, shut down, read or not, the timer.
  *
- * Idle connections cost descriptors, which handlers and stores need too (P88): there is a bound over all listeners, and
- * when it is reached whoever has sent nothing yet gives way to who comes.
+ * Idle connections cost descriptors, which handlers and stores need too (P88): there is a bound over all listeners,
+ * and when it is reached, a connection that has sent nothing yet is closed for a new one.
  *
- * Invariants: one write at a time, from memory that stays as it is until it ended; ciphertext is read
- * only while none is waiting to be decrypted, so a peer holds at most one read of it; after close
- * nothing is started, and the memory goes when both handles are closed.
+ * Invariants: one write at a time, from memory that stays as it is until it ended; ciphertext is read only while none
+ * is waiting to be decrypted, so a peer has at most one read of it; after close nothing is started, and the memory is
+ * freed when both handles are closed.
  */
 
-#define REFUSING 32 /* connections past the bound that are told so; more are just closed */
+#define REFUSING 32 /* connections past the limit that get an answer; more are just closed */
 #define PLAIN_SLICE 16384
 #define RETRY_MS 100
-#define SEND_BUFFER 65536 /* of the kernel, per connection: whoever does not read its replies holds no more */
+#define SEND_BUFFER 65536 /* in the kernel, per connection: a client that does not read its replies uses no more */
 
 static bool lingers(const struct peer *peer)
 {
@@ -442,11 +441,11 @@ static void handle_closed(uv_handle_t *handle)
     peer_gone(http);
 }
 
-/* Its descriptor is closed at once, though its memory goes later. */
+/* Its descriptor is closed at once, its memory is freed later. */
 static void uncount(const struct peer *peer)
 {
-    if (peer->told) {
-        peer->http->n_told--;
+    if (peer->refused) {
+        peer->http->n_refused--;
         return;
     }
     peer->http->n_peers--;
@@ -463,7 +462,7 @@ static void peer_close(struct peer *peer)
     uv_close((uv_handle_t *)&peer->timer, handle_closed);
 }
 
-/* Plaintext for the connection, as long as it wants some. */
+/* Gives plaintext to the connection, as long as it wants some. */
 static void decrypt(struct peer *peer)
 {
     size_t n = 1;
@@ -524,7 +523,7 @@ static void write_plain(struct peer *peer)
     write_bufs(peer, bufs, used, n);
 }
 
-/* What the session has to say by itself goes first; else a slice of the output is encrypted. */
+/* Output of the session itself goes first; otherwise encrypts a part of the output. */
 static void write_tls(struct peer *peer)
 {
     struct semel_str pieces[2];
@@ -546,10 +545,10 @@ static void write_tls(struct peer *peer)
 static void on_shut(uv_shutdown_t *shutdown, int status)
 {
     (void)shutdown;
-    (void)status; /* the time-out of lingering does what a failure would */
+    (void)status; /* the time-out of lingering covers failures too */
 }
 
-/* Our side is done: the last words of TLS, then the end of our half. */
+/* Our side is done: ends TLS, then our half of the connection. */
 static void shut(struct peer *peer)
 {
     if (peer->shut)
@@ -562,7 +561,7 @@ static void shut(struct peer *peer)
         if (n > 0)
             write_bufs(peer, &buf, 1, 0);
     }
-    if (uv_shutdown(&peer->shutdown, &peer->u.stream, on_shut) < 0) /* behind the write */
+    if (uv_shutdown(&peer->shutdown, &peer->u.stream, on_shut) < 0) /* after the write */
         semel__conn_lost(peer->conn);
 }
 
@@ -618,7 +617,7 @@ static void set_reading(struct peer *peer)
     peer->reading = want;
 }
 
-/* Does whatever can be done now. */
+/* Does everything that can be done now. */
 static void peer_pump(struct peer *peer)
 {
     if (peer->closing)
@@ -667,7 +666,7 @@ static bool peer_connect(struct peer *peer)
     char remote_text[SEMEL_ADDRESS_TEXT], local_text[SEMEL_ADDRESS_TEXT];
     bool tcp = listener->address.storage.ss_family != AF_UNIX;
     int n = sizeof(remote), m = sizeof(local), most = SEND_BUFFER;
-    (void)uv_send_buffer_size(&peer->u.handle, &most); /* else the kernel lets it grow to megabytes */
+    (void)uv_send_buffer_size(&peer->u.handle, &most); /* otherwise the kernel lets it grow to megabytes */
     if (tcp) {
         uv_tcp_nodelay(&peer->u.tcp, 1);
         if (uv_tcp_getpeername(&peer->u.tcp, (struct sockaddr *)&remote, &n) < 0 ||
@@ -698,7 +697,7 @@ static void retry_accept(uv_timer_t *timer)
 
 /* ---- too many connections -------------------------------------------------------------------------- */
 
-/* Connections that the other listeners may still want of their reserves. */
+/* Connections that are reserved for other listeners and not in use. */
 static size_t set_aside(const struct semel_http_listener *listener)
 {
     size_t n = 0;
@@ -719,17 +718,17 @@ static bool crowded(const struct semel_http_listener *listener)
     return full_itself(listener) || aside > max || listener->http->n_peers > max - aside;
 }
 
-/* Who may have to go so that the listener gets a connection: not what another one has of its reserve. */
+/* May this connection be closed for the listener? Not if it is part of another listener's reserve. */
 static bool may_go(const struct peer *peer, const struct semel_http_listener *listener)
 {
     const struct semel_http_listener *own = peer->listener;
-    if (peer->closing || peer->told || peer->conn == NULL)
+    if (peer->closing || peer->refused || peer->conn == NULL)
         return false;
     return own == listener || (!full_itself(listener) && own->n_peers > own->env.limits.reserve);
 }
 
-/* Does nobody with a token lose anything by its end? Between two requests, after the last, or in a reply that anybody
- * gets, such as a refusal, which may be stuck because its client does not read. */
+/* Can it be closed without harm to clients with a token? True between two requests, after the last one, or during a
+ * reply that anybody gets, such as a refusal, which may be stuck because its client does not read. */
 static bool is_free(const struct semel_conn *conn)
 {
     switch (conn->phase) {
@@ -747,7 +746,7 @@ static bool is_free(const struct semel_conn *conn)
     return false;
 }
 
-/* The oldest that has not sent a whole head; else the oldest that is free. */
+/* The oldest that has not sent a whole head; otherwise the oldest that is free. */
 static struct peer *oldest_without_work(const struct semel_http_listener *listener)
 {
     struct peer *idle = NULL;
@@ -768,7 +767,7 @@ static void report(const struct semel_http_listener *listener, bool gave_way, co
         listener->crowded(listener->env.observe_ctx, gave_way, peer->conn->remote);
 }
 
-/* false: everybody is at work, and there is no room. */
+/* false: all are busy, and there is no room. */
 static bool make_room(struct semel_http_listener *listener)
 {
     while (crowded(listener)) {
@@ -781,16 +780,16 @@ static bool make_room(struct semel_http_listener *listener)
     return true;
 }
 
-static void tell_full(struct peer *peer)
+static void refuse_peer(struct peer *peer)
 {
     report(peer->listener, false, peer);
-    if (peer->tls != NULL || peer->http->n_told == REFUSING) {
+    if (peer->tls != NULL || peer->http->n_refused == REFUSING) {
         peer_close(peer);
         return;
     }
     uncount(peer);
-    peer->told = true;
-    peer->http->n_told++;
+    peer->refused = true;
+    peer->http->n_refused++;
     semel__conn_refuse(peer->conn, 503, "too many connections");
     peer_pump(peer);
 }
@@ -800,30 +799,30 @@ static void peer_accept(uv_stream_t *stream, int status)
 {
     struct semel_http_listener *listener = stream->data;
     if (status < 0)
-        return; /* libuv goes on listening */
+        return; /* libuv continues to listen */
     struct peer *peer = peer_new(listener);
     if (peer == NULL) { /* libuv waits until this one is accepted */
         uv_timer_start(&listener->retry, retry_accept, RETRY_MS, 0);
         return;
     }
-    bool room = make_room(listener); /* before it has its conn, so that it does not go itself */
+    bool room = make_room(listener); /* before it has its conn, so that it is not chosen itself */
     if (uv_accept(stream, &peer->u.stream) < 0 || !peer_connect(peer))
         peer_close(peer);
     else if (!room)
-        tell_full(peer);
+        refuse_peer(peer);
     else
         peer_pump(peer);
 }
 
 /* ==== a listener ====================================================================================
  *
- * A listener: what its settings must say, its socket, its TLS context.
+ * A listener: the checks of its settings, its socket, its TLS context.
  *
- * A unix socket's file has mode 0600 from its first moment: Linux makes it with the mode of the socket, which
- * is set before the bind. A file that a dead server left behind is replaced; a living server's is not, nor is anything
- * that is not a socket.
+ * A unix socket's file has mode 0600 from its first moment: Linux makes it with the mode of the socket, which is set
+ * before the bind. A file that a dead server left behind is replaced; that of a running server is not, nor is any
+ * other kind of file.
  *
- * Invariants: an address that is not loopback has TLS, or `plain` said that it shall not.
+ * Invariants: an address that is not loopback has TLS, or `plain` is set.
  */
 
 #define BACKLOG 128
@@ -861,7 +860,7 @@ static semel_status settings_check(const struct semel_http_settings *s, const st
     if (address->storage.ss_family == AF_UNIX && s->cert_file != NULL)
         return invalid(err, s->address, "a unix socket has no TLS");
     if (!address->loopback && s->cert_file == NULL && !s->plain)
-        return invalid(err, s->address, "not loopback: give a certificate and a key, or say plain: true");
+        return invalid(err, s->address, "not loopback: give a certificate and a key, or set plain: true");
     if (l->connections == 0 || l->requests == 0 || l->head_bytes < 256 || l->head_fields == 0 || l->idle_ms == 0 ||
         l->head_ms == 0 || l->body_ms == 0 || l->write_ms == 0 || l->linger_ms == 0)
         return invalid(err, s->address, "every limit must be above 0, and a head have room for 256 bytes");
@@ -890,7 +889,7 @@ static semel_status tls_init(struct semel_http_listener *listener, const struct 
     return tls_context_new(&listener->tls, listener->cert_file, listener->key_file, listener->client_ca_file, err);
 }
 
-/* Taken, not allowed, no such directory: what the kernel says. RETRY where waiting may help. */
+/* The kernel's error: in use, not allowed, no such directory. RETRY where waiting may help. */
 static semel_status bind_fault(struct semel_error *err, const char *address, int error)
 {
     semel_status status = error == EADDRINUSE || error == EADDRNOTAVAIL || error == EMFILE || error == ENOMEM
@@ -903,7 +902,7 @@ static semel_status bind_fault(struct semel_error *err, const char *address, int
     return status;
 }
 
-/* Whether a server answers there. What is there and dead is removed. */
+/* Does a server answer there? Removes a dead socket. */
 static int clear_path(const struct sockaddr_un *un)
 {
     struct stat st;
@@ -959,7 +958,7 @@ static semel_status open_socket(struct semel_http_listener *listener, const char
     int error = is_unix ? bind_unix(listener) : bind_tcp(listener);
     if (error == 0)
         error = -uv_listen(&listener->u.stream, BACKLOG, peer_accept);
-    if (error == 0 && !is_unix) { /* a port of 0 was chosen by the bind */
+    if (error == 0 && !is_unix) { /* the bind chose the port */
         int n = sizeof(listener->address.storage);
         error = -uv_tcp_getsockname(&listener->u.tcp, (struct sockaddr *)&listener->address.storage, &n);
     }
@@ -1000,7 +999,7 @@ static struct semel_http_listener *listener_new(struct semel_http *http, const s
     return listener;
 }
 
-/* The file goes only if it is still ours: a successor may have taken the path. */
+/* Removes the file only if it is still ours: a successor may have taken the path. */
 static void remove_path(struct semel_http_listener *listener)
 {
     const struct sockaddr_un *un = (const struct sockaddr_un *)&listener->address.storage;
@@ -1010,7 +1009,7 @@ static void remove_path(struct semel_http_listener *listener)
     listener->ino = 0;
 }
 
-/* No new connections; the handle closes in the loop. */
+/* Accepts no new connections; the handle closes in the loop. */
 static void listener_close(struct semel_http_listener *listener)
 {
     if (uv_is_closing(&listener->u.handle))
@@ -1087,7 +1086,7 @@ static void answer_all(struct semel_http_exchange *x)
     }
 }
 
-/* No mail any more: answers that come from now on go nowhere. */
+/* Closes the mail: later answers are dropped. */
 static void finish(struct semel_http *http)
 {
     if (http->finished)
@@ -1232,8 +1231,8 @@ void semel__http_on_tick(struct semel_http *http, void (*tick)(void *ctx), void 
     http->tick_ctx = ctx;
 }
 
-/* libuv writes with write(2), which raises SIGPIPE in the thread that calls it: it is blocked meanwhile, and one that
- * is pending at the end is taken away before it is let through again. */
+/* libuv writes with write(2), which raises SIGPIPE in the calling thread: so it is blocked meanwhile, and a pending one
+ * is consumed before it is unblocked. */
 semel_status semel__http_run(struct semel_http *http, struct semel_error *err)
 {
     sigset_t pipe, old, pending;
@@ -1287,7 +1286,7 @@ void semel__http_free(struct semel_http *http)
 {
     if (http == NULL)
         return;
-    if (!http->finished) { /* it never ran, or was never stopped */
+    if (!http->finished) { /* it never ran, or was not stopped */
         http->stopping = true;
         for (struct semel_http_listener *l = http->listeners; l != NULL; l = l->next)
             listener_close(l);

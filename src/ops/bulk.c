@@ -268,15 +268,15 @@ const struct semel_answer *semel__bulk_answer(const struct semel_bulk *bulk, str
     return bulk->answered ? &bulk->answer : NULL;
 }
 
-static enum fate judge(const struct semel_live *live)
+static enum fate judge(const struct semel_progress *progress)
 {
-    switch (live->state) {
+    switch (progress->state) {
     case SEMEL_STATE_PROCESSING:
         return RUNNING;
     case SEMEL_STATE_WAITING:
-        return live->due_us == SEMEL_NONE || live->error_class == SEMEL_CLASS_GAP ? PARKED : PENDING;
+        return progress->due_us == SEMEL_NONE || progress->error_class == SEMEL_CLASS_GAP ? PARKED : PENDING;
     case SEMEL_STATE_FAILED:
-        return live->attempts > live->attempts_before ? FAILED : PENDING;
+        return progress->attempts > progress->attempts_before ? FAILED : PENDING;
     case SEMEL_STATE_DEAD:
     case SEMEL_STATE_UNKNOWN:
         return FAILED;
@@ -319,9 +319,9 @@ static semel_status look_at(struct semel_bulk *b, const struct place *place, enu
     *ret = ENDED; /* gone is ended, too */
     if (row == NULL)
         return status;
-    *ret = judge(&row->live);
-    semel__str_show(text, sizeof text, row->live.error_text);
-    snprintf(cause, 600, "%s%s%s", semel__class_name(row->live.error_class), text[0] != '\0' ? ": " : "", text);
+    *ret = judge(&row->progress);
+    semel__str_show(text, sizeof text, row->progress.error_text);
+    snprintf(cause, 600, "%s%s%s", semel__class_name(row->progress.error_class), text[0] != '\0' ? ": " : "", text);
     return status;
 }
 

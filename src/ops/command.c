@@ -134,7 +134,7 @@ static semel_status besides(struct semel_ops *ops, const struct semel_instructio
 {
     struct semel_ops_facts facts;
     bool discard = given->kind == SEMEL_COMMAND_DISCARD;
-    if (!discard && (!given->force || row->live.error_class != SEMEL_CLASS_GAP))
+    if (!discard && (!given->force || row->progress.error_class != SEMEL_CLASS_GAP))
         return SEMEL_OK;
     semel_status status = semel__ops_facts(ops, row, &facts, err);
     if (status == SEMEL_OK && discard)
@@ -148,7 +148,7 @@ static semel_status would(struct semel_ops *ops, const struct semel_instruction 
                           struct semel_buf *text, struct semel_answer *ret, struct semel_error *err)
 {
     struct semel_ops_facts facts;
-    *ret = (struct semel_answer){.state = row->live.state};
+    *ret = (struct semel_answer){.state = row->progress.state};
     semel_status status = semel__ops_facts(ops, row, &facts, err);
     if (status != SEMEL_OK)
         return status;

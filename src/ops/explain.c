@@ -195,7 +195,7 @@ void semel__facts_key(struct semel_ops_facts *facts, const struct semel_row *row
     facts->before = facts->behind = 0;
     facts->more = more;
     for (size_t i = 0; i < n; i++) {
-        enum semel_state state = rows[i].live.state;
+        enum semel_state state = rows[i].progress.state;
         if (rows[i].arrival == facts->row->arrival) {
             met = true;
             continue;
@@ -222,14 +222,14 @@ static void suggest(const struct semel_ops_facts *f, struct semel_buf *next, con
     put_command(next, f->store, command, row, more);
 }
 
-static void put_error(struct semel_buf *buf, const struct semel_live *live)
+static void put_error(struct semel_buf *buf, const struct semel_progress *progress)
 {
-    if (live->error_class != SEMEL_CLASS_NONE)
-        semel__buf_addz(buf, semel__class_name(live->error_class));
-    if (live->error_text.n > 0) {
-        semel__buf_addz(buf, live->error_class != SEMEL_CLASS_NONE ? ": " : "");
-        semel__put_shown(buf, live->error_text);
-    } else if (live->error_class == SEMEL_CLASS_NONE) {
+    if (progress->error_class != SEMEL_CLASS_NONE)
+        semel__buf_addz(buf, semel__class_name(progress->error_class));
+    if (progress->error_text.n > 0) {
+        semel__buf_addz(buf, progress->error_class != SEMEL_CLASS_NONE ? ": " : "");
+        semel__put_shown(buf, progress->error_text);
+    } else if (progress->error_class == SEMEL_CLASS_NONE) {
         semel__buf_addz(buf, "no reason was kept");
     }
 }
@@ -240,14 +240,14 @@ static void put_key(struct semel_buf *buf, const struct semel_row *row)
     semel__put_shown(buf, row->order_key);
 }
 
-static int used(const struct semel_live *live)
+static int used(const struct semel_progress *progress)
 {
-    return live->attempts - live->attempts_before;
+    return progress->attempts - progress->attempts_before;
 }
 
 static int budget(const struct semel_ops_facts *f)
 {
-    return f->row->live.error_class == SEMEL_CLASS_PERMANENT ? f->policy->permanent_max : f->policy->retry_max;
+    return f->row->progress.error_class == SEMEL_CLASS_PERMANENT ? f->policy->permanent_max : f->policy->retry_max;
 }
 
 static bool ordered(const struct semel_ops_facts *f)
@@ -283,7 +283,7 @@ static bool behind_another(const struct semel_ops_facts *f)
 static void advise_head(const struct semel_ops_facts *f, struct semel_buf *next)
 {
     const struct semel_row *head = f->head;
-    switch (head->live.state) {
+    switch (head->progress.state) {
     case SEMEL_STATE_DEAD:
         suggest(f, next, head, "Fix its cause and retry that one", "retry", REASON);
         suggest(f, next, head, "or discard it, and the next one goes on", "discard", REASON);
@@ -295,14 +295,14 @@ static void advise_head(const struct semel_ops_facts *f, struct semel_buf *next)
     case SEMEL_STATE_FAILED:
         semel__buf_addz(next,
                         "Nothing has to be done as long as a worker runs: that one is retried by itself, due at ");
-        semel__put_when(next, head->live.due_us, f->now_us);
+        semel__put_when(next, head->progress.due_us, f->now_us);
         semel__buf_addz(next, ".");
         return;
     case SEMEL_STATE_PROCESSING:
         semel__buf_addz(next, "Nothing has to be done: that one is running, held by ");
-        semel__put_shown(next, head->live.lease_owner);
+        semel__put_shown(next, head->progress.lease_owner);
         semel__buf_addz(next, " until ");
-        semel__put_when(next, head->live.lease_until_us, f->now_us);
+        semel__put_when(next, head->progress.lease_until_us, f->now_us);
         semel__buf_addz(next, ".");
         return;
     case SEMEL_STATE_WAITING:
@@ -318,7 +318,7 @@ static void advise_head(const struct semel_ops_facts *f, struct semel_buf *next)
     }
 }
 
-static void tell_blocked(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_blocked(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     if (behind_another(f)) {
         semel__buf_addf(why, "It is not running because %s", f->more ? "at least " : "");
@@ -326,7 +326,7 @@ static void tell_blocked(const struct semel_ops_facts *f, struct semel_buf *why,
         put_key(why, f->row);
         semel__buf_addz(why, f->before == 1 ? " is unfinished: " : " are unfinished; the first is ");
         semel__put_shown(why, f->head->id);
-        semel__buf_addf(why, ", which is %s.", semel__state_name(f->head->live.state));
+        semel__buf_addf(why, ", which is %s.", semel__state_name(f->head->progress.state));
         advise_head(f, next);
         return;
     }
@@ -336,7 +336,7 @@ static void tell_blocked(const struct semel_ops_facts *f, struct semel_buf *why,
         semel__buf_addz(why, " has its turn: ");
         semel__put_shown(why, f->open->id);
         semel__buf_addf(why, ", which is %s; of one key only one runs at a time.",
-                        semel__state_name(f->open->live.state));
+                        semel__state_name(f->open->progress.state));
         suggest(f, next, f->open, "See what becomes of that one", "show", "");
         return;
     }
@@ -349,24 +349,24 @@ static void tell_blocked(const struct semel_ops_facts *f, struct semel_buf *why,
 
 static const char *after_lease(const struct semel_ops_facts *f)
 {
-    const struct semel_live *live = &f->row->live;
+    const struct semel_progress *progress = &f->row->progress;
     if (f->policy->effect == SEMEL_EFFECT_OUTSIDE)
         return "it becomes unknown, because its effect may have happened, and waits for you to find out";
-    if (f->policy->effect == SEMEL_EFFECT_ATOMIC && !live->alone)
+    if (f->policy->effect == SEMEL_EFFECT_ATOMIC && !progress->alone)
         return "it is given back without counting the attempt, and runs again, alone";
-    return used(live) >= f->policy->retry_max ? "it is dead: that was the last of its attempts"
-                                              : "the attempt counts as failed, and it is retried";
+    return used(progress) >= f->policy->retry_max ? "it is dead: that was the last of its attempts"
+                                                  : "the attempt counts as failed, and it is retried";
 }
 
-static void tell_processing(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_processing(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
-    const struct semel_live *live = &f->row->live;
-    bool over = live->lease_until_us < f->now_us;
+    const struct semel_progress *progress = &f->row->progress;
+    bool over = progress->lease_until_us < f->now_us;
     semel__buf_addz(why, over ? "It is not running any more, as it seems: the lease of " : "It is running: ");
-    semel__put_shown(why, live->lease_owner);
+    semel__put_shown(why, progress->lease_owner);
     semel__buf_addz(why, over ? " ran out at " : " holds it until ");
-    semel__put_when(why, live->lease_until_us, f->now_us);
-    semel__buf_addf(why, ", for attempt %d of %d.", used(live), f->policy->retry_max);
+    semel__put_when(why, progress->lease_until_us, f->now_us);
+    semel__buf_addf(why, ", for attempt %d of %d.", used(progress), f->policy->retry_max);
     if (over)
         semel__buf_addf(next,
                         "Any worker of the consumer recovers it when it looks: then %s. If nothing happens, no worker "
@@ -379,15 +379,15 @@ static void tell_processing(const struct semel_ops_facts *f, struct semel_buf *w
                         after_lease(f));
 }
 
-static void tell_due(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_due(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_row *row = f->row;
     semel__buf_addz(why, "It is due since ");
-    semel__put_when(why, row->live.due_us, f->now_us);
+    semel__put_when(why, row->progress.due_us, f->now_us);
     if (!row->kept) {
         semel__buf_addz(why, ", but its payload was not kept, so that it cannot run from the store.");
         semel__buf_addz(next, "Only its broker can bring it again.");
-    } else if (row->live.due_us > f->now_us - LATE_US) {
+    } else if (row->progress.due_us > f->now_us - LATE_US) {
         semel__buf_addz(why, ", and a worker takes it with its next look.");
         semel__buf_addz(next, "Nothing has to be done.");
     } else {
@@ -398,27 +398,27 @@ static void tell_due(const struct semel_ops_facts *f, struct semel_buf *why, str
     }
 }
 
-static void tell_failed(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_failed(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
-    const struct semel_live *live = &f->row->live;
-    bool ran = used(live) > 0;
+    const struct semel_progress *progress = &f->row->progress;
+    bool ran = used(progress) > 0;
     if (ran) {
-        semel__buf_addf(why, "Attempt %d of %d failed (", used(live), budget(f));
-        put_error(why, live);
+        semel__buf_addf(why, "Attempt %d of %d failed (", used(progress), budget(f));
+        put_error(why, progress);
         semel__buf_addz(why, "). ");
     } else {
         semel__buf_addz(why, "An operator has had it retried, and it has not run since. ");
     }
-    if (live->due_us != SEMEL_NONE && live->due_us > f->now_us) {
+    if (progress->due_us != SEMEL_NONE && progress->due_us > f->now_us) {
         semel__buf_addz(why, "It is not running because it waits for its next attempt until ");
-        semel__put_when(why, live->due_us, f->now_us);
+        semel__put_when(why, progress->due_us, f->now_us);
         semel__buf_addz(why, ".");
         semel__buf_addz(next, "Nothing has to be done.");
         suggest(f, next, f->row, "To have it run at once, with a new budget of attempts", "retry", REASON);
     } else if (behind_another(f) || (ordered(f) && f->open != NULL)) {
-        tell_blocked(f, why, next);
+        explain_blocked(f, why, next);
     } else {
-        tell_due(f, why, next);
+        explain_due(f, why, next);
     }
 }
 
@@ -458,9 +458,9 @@ static const char *after_gap(const struct semel_policy *policy)
     return "";
 }
 
-static void tell_gap(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_gap(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
-    int64_t due_us = f->row->live.due_us;
+    int64_t due_us = f->row->progress.due_us;
     bool over = due_us == SEMEL_NONE || due_us <= f->now_us;
     put_missing(f, why);
     semel__buf_addz(why, over ? "The time for them ended at " : "It waits for them until ");
@@ -474,7 +474,7 @@ static void tell_gap(const struct semel_ops_facts *f, struct semel_buf *why, str
 }
 
 /* It has no place in its order: it waits for the end of another message, which has its business key (A6). */
-static void tell_waiter(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_waiter(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_rival *rival = semel__facts_waiters(f) > 0 ? &f->history->rivals[0] : NULL;
     bool open = rival != NULL && semel__state_unfinished(rival->state);
@@ -493,7 +493,7 @@ static void tell_waiter(const struct semel_ops_facts *f, struct semel_buf *why, 
     semel__buf_addz(why, open ? ". If that one has its effect, this one is prevented; if that one is rejected or "
                                 "discarded, this one runs. It looks again at "
                               : ". What came of that one decides with the next look of a worker, at ");
-    semel__put_when(why, f->row->live.due_us, f->now_us);
+    semel__put_when(why, f->row->progress.due_us, f->now_us);
     semel__buf_addz(why, ".");
     if (open)
         suggest(f, next, &(struct semel_row){.consumer = f->row->consumer, .source = rival->source, .id = rival->id},
@@ -503,23 +503,23 @@ static void tell_waiter(const struct semel_ops_facts *f, struct semel_buf *why, 
     suggest(f, next, f->row, "To give this one up", "discard", REASON);
 }
 
-static void tell_waiting(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_waiting(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
-    const struct semel_live *live = &f->row->live;
-    if (live->error_class == SEMEL_CLASS_GAP)
-        tell_gap(f, why, next);
-    else if (semel__live_waits_for_intent(live))
-        tell_waiter(f, why, next);
-    else if (live->due_us == SEMEL_NONE || behind_another(f))
-        tell_blocked(f, why, next);
+    const struct semel_progress *progress = &f->row->progress;
+    if (progress->error_class == SEMEL_CLASS_GAP)
+        explain_gap(f, why, next);
+    else if (semel__progress_waits_for_intent(progress))
+        explain_waiter(f, why, next);
+    else if (progress->due_us == SEMEL_NONE || behind_another(f))
+        explain_blocked(f, why, next);
     else
-        tell_due(f, why, next);
+        explain_due(f, why, next);
 }
 
-static void tell_unknown(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_unknown(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
-    semel__buf_addf(why, "It is not running because attempt %d may have had its effect (", f->row->live.attempts);
-    put_error(why, &f->row->live);
+    semel__buf_addf(why, "It is not running because attempt %d may have had its effect (", f->row->progress.attempts);
+    put_error(why, &f->row->progress);
     semel__buf_addz(why, "). To run it again could do it twice, so nothing does that by itself.");
     suggest(f, next, f->row, "Ask the other side whether it happened. If it did", "resolve", REASON);
     suggest(f, next, f->row, "If it certainly did not", "retry",
@@ -577,25 +577,25 @@ static void advise_gap(const struct semel_ops_facts *f, struct semel_buf *next)
     semel__buf_done(&missing);
 }
 
-static void tell_dead(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_dead(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
-    const struct semel_live *live = &f->row->live;
+    const struct semel_progress *progress = &f->row->progress;
     semel__buf_addz(why, "It is dead: ");
-    if (live->error_class == SEMEL_CLASS_GAP)
+    if (progress->error_class == SEMEL_CLASS_GAP)
         semel__buf_addz(why, "versions before it did not come in time.");
     else if (semel__row_never_fit(f->row))
         semel__buf_addz(why, "it has no usable id or field (");
-    else if (used(live) > 0)
-        semel__buf_addf(why, "attempt %d of %d failed (", used(live), budget(f));
+    else if (used(progress) > 0)
+        semel__buf_addf(why, "attempt %d of %d failed (", used(progress), budget(f));
     else
         semel__buf_addz(why, "it was given up (");
-    if (live->error_class != SEMEL_CLASS_GAP) {
-        put_error(why, live);
+    if (progress->error_class != SEMEL_CLASS_GAP) {
+        put_error(why, progress);
         semel__buf_addz(why, ").");
     }
     semel__buf_addz(why, " Nothing runs it again by itself.");
     put_behind(f, why);
-    if (live->error_class == SEMEL_CLASS_GAP && f->row->kept)
+    if (progress->error_class == SEMEL_CLASS_GAP && f->row->kept)
         advise_gap(f, next);
     else
         advise_retry(f, next,
@@ -605,10 +605,10 @@ static void tell_dead(const struct semel_ops_facts *f, struct semel_buf *why, st
     advise_end(f, next);
 }
 
-static void tell_quarantined(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
+static void explain_quarantined(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
     const struct semel_row *row = f->row;
-    if (row->live.error_class == SEMEL_CLASS_NO_ID) {
+    if (row->progress.error_class == SEMEL_CLASS_NO_ID) {
         semel__buf_addz(why, "It is quarantined because it came without an id that can be used: whether it has run "
                              "before cannot be known. It was not run.");
     } else {
@@ -629,44 +629,44 @@ static void tell_quarantined(const struct semel_ops_facts *f, struct semel_buf *
     suggest(f, next, row, "If it should not", "discard", REASON);
 }
 
-static void tell_rejected(const struct semel_ops_facts *f, struct semel_buf *why)
+static void explain_rejected(const struct semel_ops_facts *f, struct semel_buf *why)
 {
-    const struct semel_live *live = &f->row->live;
+    const struct semel_progress *progress = &f->row->progress;
     const struct semel_act_line *act = last_act(f, "discard");
-    if (live->error_class == SEMEL_CLASS_DISCARDED) {
+    if (progress->error_class == SEMEL_CLASS_DISCARDED) {
         semel__buf_addz(why, "It will not run: it was discarded");
         if (act != NULL) {
             put_act(why, act, f->now_us);
         } else {
             semel__buf_addz(why, ", because: ");
-            semel__put_shown(why, live->error_text);
+            semel__put_shown(why, progress->error_text);
         }
         semel__buf_addz(why, ".");
         return;
     }
     semel__buf_addz(why, "It will not run again: its handler rejected it at ");
-    semel__put_when(why, live->processed_us, f->now_us);
+    semel__put_when(why, progress->processed_us, f->now_us);
     semel__buf_addz(why, " (");
-    put_error(why, live);
+    put_error(why, progress);
     semel__buf_addz(why, "), and that is a final answer.");
 }
 
-static void tell_completed(const struct semel_ops_facts *f, struct semel_buf *why)
+static void explain_completed(const struct semel_ops_facts *f, struct semel_buf *why)
 {
-    const struct semel_live *live = &f->row->live;
+    const struct semel_progress *progress = &f->row->progress;
     const struct semel_act_line *act = last_act(f, "resolve");
     if (act != NULL) {
         semel__buf_addz(why, "It is completed: it was resolved");
         put_act(why, act, f->now_us);
     } else {
         semel__buf_addz(why, "It is completed, since ");
-        semel__put_when(why, live->processed_us, f->now_us);
-        semel__buf_addf(why, ", with attempt %d", live->attempts);
+        semel__put_when(why, progress->processed_us, f->now_us);
+        semel__buf_addf(why, ", with attempt %d", progress->attempts);
     }
-    semel__buf_addz(why, semel__str_given(live->outcome) ? "; its outcome is kept." : ".");
+    semel__buf_addz(why, semel__str_given(progress->outcome) ? "; its outcome is kept." : ".");
 }
 
-static void tell_stale(const struct semel_ops_facts *f, struct semel_buf *why)
+static void explain_stale(const struct semel_ops_facts *f, struct semel_buf *why)
 {
     semel__buf_addf(why, "It will not run: it is version %lld of ", (long long)f->row->version);
     put_key(why, f->row);
@@ -679,33 +679,33 @@ static void tell_stale(const struct semel_ops_facts *f, struct semel_buf *why)
 
 void semel__explain(const struct semel_ops_facts *f, struct semel_buf *why, struct semel_buf *next)
 {
-    switch (f->row->live.state) {
+    switch (f->row->progress.state) {
     case SEMEL_STATE_PROCESSING:
-        tell_processing(f, why, next);
+        explain_processing(f, why, next);
         return;
     case SEMEL_STATE_FAILED:
-        tell_failed(f, why, next);
+        explain_failed(f, why, next);
         return;
     case SEMEL_STATE_WAITING:
-        tell_waiting(f, why, next);
+        explain_waiting(f, why, next);
         return;
     case SEMEL_STATE_UNKNOWN:
-        tell_unknown(f, why, next);
+        explain_unknown(f, why, next);
         return;
     case SEMEL_STATE_DEAD:
-        tell_dead(f, why, next);
+        explain_dead(f, why, next);
         return;
     case SEMEL_STATE_QUARANTINED:
-        tell_quarantined(f, why, next);
+        explain_quarantined(f, why, next);
         return;
     case SEMEL_STATE_REJECTED:
-        tell_rejected(f, why);
+        explain_rejected(f, why);
         break;
     case SEMEL_STATE_COMPLETED:
-        tell_completed(f, why);
+        explain_completed(f, why);
         break;
     case SEMEL_STATE_STALE:
-        tell_stale(f, why);
+        explain_stale(f, why);
         break;
     case SEMEL_STATE_PREVENTED:
         semel__buf_addz(why, "It will not run: another message with the same business key came before it, and the "
@@ -734,11 +734,11 @@ static bool by_version(const struct semel_ops_facts *f)
     return f->policy->order == SEMEL_ORDER_VERSION && semel__str_given(f->row->order_key);
 }
 
-static void tell_retry(const struct semel_ops_facts *f, bool force, struct semel_buf *text)
+static void explain_retry(const struct semel_ops_facts *f, bool force, struct semel_buf *text)
 {
-    const struct semel_live *live = &f->row->live;
-    bool gap = live->error_class == SEMEL_CLASS_GAP;
-    semel__buf_addf(text, "is %s: it would ", semel__state_name(live->state));
+    const struct semel_progress *progress = &f->row->progress;
+    bool gap = progress->error_class == SEMEL_CLASS_GAP;
+    semel__buf_addf(text, "is %s: it would ", semel__state_name(progress->state));
     if (gap && !force) {
         semel__buf_addz(text, "be judged again at once");
         size_t at = text->n;
@@ -760,9 +760,9 @@ void semel__put_freed(const struct semel_ops_facts *f, struct semel_buf *text)
         text->n = at;
 }
 
-static void tell_discard(const struct semel_ops_facts *f, struct semel_buf *text)
+static void explain_discard(const struct semel_ops_facts *f, struct semel_buf *text)
 {
-    semel__buf_addf(text, "is %s: it would be rejected, and never run", semel__state_name(f->row->live.state));
+    semel__buf_addf(text, "is %s: it would be rejected, and never run", semel__state_name(f->row->progress.state));
     semel__put_freed(f, text);
     size_t at = text->n;
     if (!by_version(f))
@@ -811,11 +811,11 @@ enum semel_judgement semel__explain_would(const struct semel_ops_facts *f, enum 
     struct semel_error err = {0};
     enum semel_judgement judged = semel__command_judge(f->policy, row, semel__str_given(row->order_key) ? &key : NULL,
                                                        f->now_us, kind, force);
-    (void)semel__command_refuse(judged, kind, row->live.state, f->policy, &key, &err);
+    (void)semel__command_refuse(judged, kind, row->progress.state, f->policy, &key, &err);
     if (semel__judgement_refuses(judged))
         semel__buf_addz(text, "would be refused: ");
     if (judged != SEMEL_JUDGED_ALLOWED)
-        semel__put_refusal(text, judged, kind, row->live.state, &err);
+        semel__put_refusal(text, judged, kind, row->progress.state, &err);
     if (judged == SEMEL_JUDGED_TOO_OLD) {
         semel__buf_addz(text, "; ");
         semel__put_age(text, row, f->policy, f->now_us);
@@ -824,13 +824,13 @@ enum semel_judgement semel__explain_would(const struct semel_ops_facts *f, enum 
         return judged;
     switch (kind) {
     case SEMEL_COMMAND_RETRY:
-        tell_retry(f, force, text);
+        explain_retry(f, force, text);
         break;
     case SEMEL_COMMAND_DISCARD:
-        tell_discard(f, text);
+        explain_discard(f, text);
         break;
     case SEMEL_COMMAND_RESOLVE:
-        semel__buf_addf(text, "is %s: it would be completed without being run", semel__state_name(row->live.state));
+        semel__buf_addf(text, "is %s: it would be completed without being run", semel__state_name(row->progress.state));
         break;
     }
     return judged;

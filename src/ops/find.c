@@ -249,8 +249,8 @@ semel_status semel__ops_find(struct semel_ops *ops, struct semel_str consumer, s
 }
 
 /* Does the id carry a time before the watermark of this place? Then it may have been here, and was purged. */
-static bool tell_purged(struct semel_ops *ops, struct semel_str id, struct semel_str consumer, struct semel_str source,
-                        int64_t made_us, struct semel_buf *text)
+static bool report_purged(struct semel_ops *ops, struct semel_str id, struct semel_str consumer,
+                          struct semel_str source, int64_t made_us, struct semel_buf *text)
 {
     struct semel_row row = {.consumer = consumer, .source = source, .id = id, .version = SEMEL_NONE};
     struct semel_history history;
@@ -285,7 +285,7 @@ static bool purged_from(struct semel_ops *ops, struct semel_str id, struct semel
         return false;
     for (size_t i = 0; i < n && i < PLACES_MAX; i++)
         if ((!semel__str_given(only) || semel__str_eq(only, sources[i])) &&
-            tell_purged(ops, id, consumer, sources[i], made_us, text))
+            report_purged(ops, id, consumer, sources[i], made_us, text))
             return true;
     return false;
 }

@@ -30,15 +30,15 @@ static void fill_row(struct semel_object *one, const void *ctx, size_t i)
     semel__object_text(one, "consumer", row->consumer);
     semel__object_text(one, "source", row->source);
     semel__object_text(one, "type", row->type);
-    semel__object_text(one, "status", state_text(row->live.state));
-    semel__object_number(one, "attempts", row->live.attempts);
+    semel__object_text(one, "status", state_text(row->progress.state));
+    semel__object_number(one, "attempts", row->progress.attempts);
     semel__object_text(one, "order_key", row->order_key);
     semel__object_number(one, "version", row->version);
     semel__object_time(one, "received_at", row->received_us);
     semel__object_time(one, "updated_at", row->updated_us);
-    semel__object_time(one, "due_at", row->live.due_us);
-    semel__object_text(one, "error_class", class_text(row->live.error_class));
-    semel__object_text(one, "error_text", row->live.error_text);
+    semel__object_time(one, "due_at", row->progress.due_us);
+    semel__object_text(one, "error_class", class_text(row->progress.error_class));
+    semel__object_text(one, "error_text", row->progress.error_text);
 }
 
 void semel__ops_json_list(struct semel_buf *buf, const struct semel_list *list)
@@ -115,29 +115,29 @@ static void fill_rival(struct semel_object *one, const void *ctx, size_t i)
 
 static void put_row(struct semel_object *o, const struct semel_row *row)
 {
-    const struct semel_live *live = &row->live;
+    const struct semel_progress *progress = &row->progress;
     bool text = row->kept && row->payload.n <= PAYLOAD_MAX && semel__utf8_valid(row->payload);
     semel__object_text(o, "id", row->id);
     semel__object_text(o, "consumer", row->consumer);
     semel__object_text(o, "source", row->source);
     semel__object_text(o, "type", row->type);
-    semel__object_text(o, "status", state_text(live->state));
-    semel__object_text(o, "error_class", class_text(live->error_class));
-    semel__object_text(o, "error_text", live->error_text);
-    semel__object_number(o, "attempts", live->attempts);
-    semel__object_number(o, "attempts_before", live->attempts_before);
-    semel__object_number(o, "retries", live->retries);
-    semel__object_bool(o, "alone", live->alone);
+    semel__object_text(o, "status", state_text(progress->state));
+    semel__object_text(o, "error_class", class_text(progress->error_class));
+    semel__object_text(o, "error_text", progress->error_text);
+    semel__object_number(o, "attempts", progress->attempts);
+    semel__object_number(o, "attempts_before", progress->attempts_before);
+    semel__object_number(o, "retries", progress->retries);
+    semel__object_bool(o, "alone", progress->alone);
     semel__object_text(o, "order_key", row->order_key);
     semel__object_number(o, "version", row->version);
     semel__object_time(o, "message_time", row->message_time_us);
     semel__object_time(o, "received_at", row->received_us);
     semel__object_time(o, "updated_at", row->updated_us);
-    semel__object_time(o, "processed_at", live->processed_us);
-    semel__object_time(o, "due_at", live->due_us);
-    semel__object_text(o, "lease_owner", live->lease_owner);
-    semel__object_time(o, "lease_until", live->lease_until_us);
-    semel__object_raw(o, "outcome", live->outcome);
+    semel__object_time(o, "processed_at", progress->processed_us);
+    semel__object_time(o, "due_at", progress->due_us);
+    semel__object_text(o, "lease_owner", progress->lease_owner);
+    semel__object_time(o, "lease_until", progress->lease_until_us);
+    semel__object_raw(o, "outcome", progress->outcome);
     semel__object_text(o, "position", row->position);
     semel__object_text(o, "traceparent", row->traceparent);
     semel__object_number(o, "arrival", row->arrival);
@@ -192,26 +192,26 @@ void semel__ops_json_message(struct semel_buf *buf, const struct semel_ops_facts
 
 static void fill_answer(struct semel_object *one, const void *ctx, size_t i)
 {
-    const struct semel_told *told = &((const struct semel_told *)ctx)[i];
-    semel__object_text(one, "id", told->row->id);
-    semel__object_text(one, "consumer", told->row->consumer);
-    semel__object_text(one, "source", told->row->source);
-    semel__object_text(one, "result", semel__str(semel__answer_name(told->answer.kind)));
-    semel__object_text(one, "code", semel__str(semel__judgement_name(told->answer.judged)));
-    semel__object_text(one, "status", state_text(told->answer.state));
-    semel__object_text(one, "text", semel__str(told->answer.text));
+    const struct semel_report *report = &((const struct semel_report *)ctx)[i];
+    semel__object_text(one, "id", report->row->id);
+    semel__object_text(one, "consumer", report->row->consumer);
+    semel__object_text(one, "source", report->row->source);
+    semel__object_text(one, "result", semel__str(semel__answer_name(report->answer.kind)));
+    semel__object_text(one, "code", semel__str(semel__judgement_name(report->answer.judged)));
+    semel__object_text(one, "status", state_text(report->answer.state));
+    semel__object_text(one, "text", semel__str(report->answer.text));
 }
 
-void semel__ops_json_answers(struct semel_buf *buf, const struct semel_told *told, size_t n)
+void semel__ops_json_answers(struct semel_buf *buf, const struct semel_report *report, size_t n)
 {
-    semel__json_put_list(buf, n, fill_answer, told);
+    semel__json_put_list(buf, n, fill_answer, report);
 }
 
-void semel__ops_json_answer(struct semel_buf *buf, const struct semel_told *told)
+void semel__ops_json_answer(struct semel_buf *buf, const struct semel_report *report)
 {
     struct semel_object o;
     semel__object_init(&o);
-    fill_answer(&o, told, 0);
+    fill_answer(&o, report, 0);
     finish(buf, &o);
 }
 

@@ -220,12 +220,12 @@ void semel__ops_json_groups(struct semel_buf *buf, const struct semel_groups *gr
 /* The row, its history, why it is not running and what would make it run. */
 void semel__ops_json_message(struct semel_buf *buf, const struct semel_ops_facts *facts);
 /* What came of commands to n rows: an array; of one row: an object. */
-struct semel_told {
+struct semel_report {
     const struct semel_row *row;
     struct semel_answer answer;
 };
-void semel__ops_json_answers(struct semel_buf *buf, const struct semel_told *told, size_t n);
-void semel__ops_json_answer(struct semel_buf *buf, const struct semel_told *told);
+void semel__ops_json_answers(struct semel_buf *buf, const struct semel_report *report, size_t n);
+void semel__ops_json_answer(struct semel_buf *buf, const struct semel_report *report);
 void semel__ops_json_dry_run(struct semel_buf *buf, enum semel_command_kind kind, int64_t total,
                              const struct semel_groups *groups);
 /* How far a selection is; `bulk` (may be NULL) tells what this run came to. */

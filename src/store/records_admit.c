@@ -207,24 +207,24 @@ static const struct sql_field item_fields[] = {
     SQL_FIELD(ADMIT, row.fp, fingerprint),
     SQL_FIELD(ADMIT, row.source, source),
     SQL_FIELD(ADMIT, row.type, type),
-    SQL_FIELD(ADMIT, row.live.state, status),
-    SQL_FIELD(ADMIT, row.live.attempts, attempts),
-    SQL_FIELD(ADMIT, row.live.attempts_before, attempts_before),
-    SQL_FIELD(ADMIT, row.live.retries, retries),
-    SQL_FIELD(ADMIT, row.live.alone, alone),
+    SQL_FIELD(ADMIT, row.progress.state, status),
+    SQL_FIELD(ADMIT, row.progress.attempts, attempts),
+    SQL_FIELD(ADMIT, row.progress.attempts_before, attempts_before),
+    SQL_FIELD(ADMIT, row.progress.retries, retries),
+    SQL_FIELD(ADMIT, row.progress.alone, alone),
     SQL_FIELD(ADMIT, row.order_key, order_key),
     SQL_FIELD(ADMIT, row.version, version),
     SQL_FIELD(ADMIT, row.message_time_us, message_time),
     SQL_FIELD(ADMIT, row.received_us, received_at),
     SQL_FIELD(ADMIT, row.updated_us, updated_at),
-    SQL_FIELD(ADMIT, row.live.processed_us, processed_at),
-    SQL_FIELD(ADMIT, row.live.due_us, due_at),
-    SQL_FIELD(ADMIT, row.live.lease_owner, lease_owner),
-    SQL_FIELD(ADMIT, row.live.lease_until_us, lease_until),
-    SQL_FIELD(ADMIT, row.live.lease_token, lease_token),
-    SQL_FIELD(ADMIT, row.live.error_class, error_class),
-    SQL_FIELD(ADMIT, row.live.error_text, error_text),
-    SQL_FIELD(ADMIT, row.live.outcome, outcome),
+    SQL_FIELD(ADMIT, row.progress.processed_us, processed_at),
+    SQL_FIELD(ADMIT, row.progress.due_us, due_at),
+    SQL_FIELD(ADMIT, row.progress.lease_owner, lease_owner),
+    SQL_FIELD(ADMIT, row.progress.lease_until_us, lease_until),
+    SQL_FIELD(ADMIT, row.progress.lease_token, lease_token),
+    SQL_FIELD(ADMIT, row.progress.error_class, error_class),
+    SQL_FIELD(ADMIT, row.progress.error_text, error_text),
+    SQL_FIELD(ADMIT, row.progress.outcome, outcome),
     SQL_FIELD(ADMIT, row.position, position),
     SQL_AT(headers, kept_headers),
     SQL_AT(payload, kept_payload),
@@ -235,8 +235,8 @@ static const struct sql_field arrival_field[] = {
 static const struct sql_field watermark_field[] = {SQL_MUST(ADMIT, watermark_us, watermark, 0, 0)};
 
 /* Damage is told of the row and is no failure of the call. */
-static semel_status tell_damage(semel_status status, const struct semel_error *damage, bool *ret_damaged,
-                                struct semel_error *err)
+static semel_status report_damage(semel_status status, const struct semel_error *damage, bool *ret_damaged,
+                                  struct semel_error *err)
 {
     *ret_damaged = status == SEMEL_INVALID;
     if (*ret_damaged)
@@ -434,7 +434,7 @@ static semel_status read_final(void *ctx, size_t item, const struct sql_row *row
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "reading the inbox: a row came twice");
     a->marks[item] = true;
     semel_status status = semel__record_final(row, &key, a->arena, &found->found, &found->damage);
-    return tell_damage(status, &found->damage, &found->damaged, err);
+    return report_damage(status, &found->damage, &found->damaged, err);
 }
 
 static semel_status find_finals(struct admission *a, bool first, struct semel_error *err)
@@ -468,10 +468,10 @@ static semel_status read_found(void *ctx, size_t item, const struct sql_row *row
     struct admission *a = ctx;
     struct semel_admit *found = a->items[item];
     semel_status status = semel__record_row(row, a->arena, &found->found, &found->damage);
-    status = tell_damage(status, &found->damage, &found->damaged, err);
+    status = report_damage(status, &found->damage, &found->damaged, err);
     a->n_found++;
     if (status == SEMEL_OK && !found->damaged && !a->marks[item] && semel__db_needs(a->db, SQL_inbox_lock) &&
-        !semel__state_final(found->found.live.state))
+        !semel__state_final(found->found.progress.state))
         status = semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_TRANSIENT, "a row of the inbox was replaced meanwhile");
     return status;
 }
@@ -597,7 +597,7 @@ static semel_status read_fetched(void *ctx, size_t item, const struct sql_row *r
         return SEMEL_OK;
     fetched->present = true;
     semel_status status = semel__record_row(row, f->arena, &fetched->row, &fetched->damage);
-    return tell_damage(status, &fetched->damage, &fetched->damaged, err);
+    return report_damage(status, &fetched->damage, &fetched->damaged, err);
 }
 
 static void run_fetch(struct sql *db, struct fetching *f, const struct sql_set *once, const struct semel_fetched **free)

@@ -174,7 +174,7 @@ semel_status semel_query_history(struct semel_store *store, const struct semel_r
     if (status != SEMEL_OK)
         return status;
     args.limit = semel__db_limit(max < INT32_MAX ? max + 1 : max);
-    if (semel__state_unfinished(row->live.state))
+    if (semel__state_unfinished(row->progress.state))
         args.order_key = row->order_key;
     semel__db_start(db, "reading the history of a message");
     for (size_t i = 0; i < LISTS; i++) {

@@ -23,25 +23,25 @@ static const struct sql_field row_fields[] = {
     SQL_MUST(ROW, row.source, source, 0, SEMEL_ID_MAX),
     SQL_MUST(ROW, row.id, message_id, 0, SEMEL_ID_MAX),
     SQL_MAYBE(ROW, row.type, type, 0, SEMEL_ID_MAX),
-    SQL_MUST(ROW, row.live.state, status, 0, SEMEL_ID_MAX),
-    SQL_MUST(ROW, row.live.attempts, attempts, 0, INT_MAX),
-    SQL_MUST(ROW, row.live.attempts_before, attempts_before, 0, INT_MAX),
-    SQL_MUST(ROW, row.live.retries, retries, 0, INT_MAX),
-    SQL_MUST(ROW, row.live.alone, alone, 0, 1),
+    SQL_MUST(ROW, row.progress.state, status, 0, SEMEL_ID_MAX),
+    SQL_MUST(ROW, row.progress.attempts, attempts, 0, INT_MAX),
+    SQL_MUST(ROW, row.progress.attempts_before, attempts_before, 0, INT_MAX),
+    SQL_MUST(ROW, row.progress.retries, retries, 0, INT_MAX),
+    SQL_MUST(ROW, row.progress.alone, alone, 0, 1),
     SQL_MAYBE(ROW, row.fp, fingerprint, 0, 1 + SEMEL_FP_MAX),
     SQL_MAYBE(ROW, row.order_key, order_key, 0, SEMEL_ID_MAX),
     SQL_FIELD(ROW, row.version, version),
     SQL_FIELD(ROW, row.message_time_us, message_time),
     SQL_FIELD(ROW, row.received_us, received_at),
     SQL_FIELD(ROW, row.updated_us, updated_at),
-    SQL_FIELD(ROW, row.live.processed_us, processed_at),
-    SQL_FIELD(ROW, row.live.due_us, due_at),
-    SQL_MAYBE(ROW, row.live.lease_owner, lease_owner, 0, SEMEL_ID_MAX),
-    SQL_FIELD(ROW, row.live.lease_until_us, lease_until),
-    SQL_FIELD(ROW, row.live.lease_token, lease_token),
-    SQL_MAYBE(ROW, row.live.error_class, error_class, 0, SEMEL_ID_MAX),
-    SQL_MAYBE(ROW, row.live.error_text, error_text, 0, SEMEL_ERROR_TEXT_MAX),
-    SQL_MAYBE(ROW, row.live.outcome, outcome, 0, SEMEL_OUTCOME_MAX),
+    SQL_FIELD(ROW, row.progress.processed_us, processed_at),
+    SQL_FIELD(ROW, row.progress.due_us, due_at),
+    SQL_MAYBE(ROW, row.progress.lease_owner, lease_owner, 0, SEMEL_ID_MAX),
+    SQL_FIELD(ROW, row.progress.lease_until_us, lease_until),
+    SQL_FIELD(ROW, row.progress.lease_token, lease_token),
+    SQL_MAYBE(ROW, row.progress.error_class, error_class, 0, SEMEL_ID_MAX),
+    SQL_MAYBE(ROW, row.progress.error_text, error_text, 0, SEMEL_ERROR_TEXT_MAX),
+    SQL_MAYBE(ROW, row.progress.outcome, outcome, 0, SEMEL_OUTCOME_MAX),
     SQL_MAYBE(ROW, row.position, position, 0, SEMEL_POSITION_MAX),
     SQL_MAYBE(ROW, row.traceparent, traceparent, 0, SEMEL_ID_MAX),
     SQL_MUST(ROW, row.kept, kept, 0, 1),
@@ -52,10 +52,10 @@ static const struct sql_field row_fields[] = {
 
 static semel_status keep(struct semel_row *row, struct semel_arena *arena, struct semel_error *err)
 {
-    struct semel_str *all[] = {
-        &row->consumer,        &row->source,      &row->id,      &row->type,        &row->order_key,
-        &row->position,        &row->headers,     &row->payload, &row->traceparent, &row->live.lease_owner,
-        &row->live.error_text, &row->live.outcome};
+    struct semel_progress *p = &row->progress;
+    struct semel_str *all[] = {&row->consumer,    &row->source,    &row->id,       &row->type,
+                               &row->order_key,   &row->position,  &row->headers,  &row->payload,
+                               &row->traceparent, &p->lease_owner, &p->error_text, &p->outcome};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (!semel__arena_copy(arena, *all[i], all[i]))
             return semel__fail_memory(err);
@@ -101,7 +101,7 @@ semel_status semel__record_final(const struct sql_row *row, const struct semel_r
                 .id = key->id,
                 .version = SEMEL_NONE,
                 .message_time_us = SEMEL_NONE,
-                .live = {.due_us = SEMEL_NONE, .lease_until_us = SEMEL_NONE, .lease_token = SEMEL_NONE}}};
+                .progress = {.due_us = SEMEL_NONE, .lease_until_us = SEMEL_NONE, .lease_token = SEMEL_NONE}}};
     known.key = key;
     return read_row(&known, &read, arena, ret, err);
 }

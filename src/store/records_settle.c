@@ -73,20 +73,20 @@ static const struct sql_field change_fields[] = {
     SQL_FIELD(CHANGE, from, was),
     SQL_AT(token, wanted_token),
     SQL_FIELD(CHANGE, remove, remove),
-    SQL_FIELD(CHANGE, live.state, status),
-    SQL_FIELD(CHANGE, live.attempts, attempts),
-    SQL_FIELD(CHANGE, live.attempts_before, attempts_before),
-    SQL_FIELD(CHANGE, live.retries, retries),
-    SQL_FIELD(CHANGE, live.alone, alone),
-    SQL_FIELD(CHANGE, live.due_us, due_at),
-    SQL_FIELD(CHANGE, live.processed_us, processed_at),
-    SQL_FIELD(CHANGE, live.lease_owner, lease_owner),
-    SQL_FIELD(CHANGE, live.lease_until_us, lease_until),
-    SQL_FIELD(CHANGE, live.lease_token, lease_token),
+    SQL_FIELD(CHANGE, progress.state, status),
+    SQL_FIELD(CHANGE, progress.attempts, attempts),
+    SQL_FIELD(CHANGE, progress.attempts_before, attempts_before),
+    SQL_FIELD(CHANGE, progress.retries, retries),
+    SQL_FIELD(CHANGE, progress.alone, alone),
+    SQL_FIELD(CHANGE, progress.due_us, due_at),
+    SQL_FIELD(CHANGE, progress.processed_us, processed_at),
+    SQL_FIELD(CHANGE, progress.lease_owner, lease_owner),
+    SQL_FIELD(CHANGE, progress.lease_until_us, lease_until),
+    SQL_FIELD(CHANGE, progress.lease_token, lease_token),
     SQL_FIELD(CHANGE, updated_us, updated_at),
-    SQL_FIELD(CHANGE, live.error_class, error_class),
-    SQL_FIELD(CHANGE, live.error_text, error_text),
-    SQL_FIELD(CHANGE, live.outcome, outcome),
+    SQL_FIELD(CHANGE, progress.error_class, error_class),
+    SQL_FIELD(CHANGE, progress.error_text, error_text),
+    SQL_FIELD(CHANGE, progress.outcome, outcome),
     SQL_AT(touch, touch),
     SQL_AT(headers, put_headers),
     SQL_AT(payload, put_payload),
@@ -252,7 +252,7 @@ static semel_status command(struct sql *db, const struct semel_settle_batch *bat
                             struct semel_error *err)
 {
     struct semel_change *change = &batch->changes[0];
-    if (batch->n_changes != 1 || change->remove || change->live.state == SEMEL_STATE_PROCESSING)
+    if (batch->n_changes != 1 || change->remove || change->progress.state == SEMEL_STATE_PROCESSING)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "this role may give commands about stored messages, and handle none: it has no rights on "
                            "semel.inbox but to read it");

@@ -16,7 +16,7 @@ static semel_status handle(void *ctx, struct semel_store *store, const struct se
     if (!semel__str_eqz(msg->id, engine->kase->id))
         return SEMEL_OK;
     engine->runs++;
-    if (attempt != (engine->there ? engine->before.live.attempts : 0) + 1)
+    if (attempt != (engine->there ? engine->before.progress.attempts : 0) + 1)
         differ(engine->finding, "attempt: the handler was told %d", attempt);
     if (engine->says == HANDLER_ENVIRONMENT)
         return semel__fail(err, SEMEL_RETRY, SEMEL_CLASS_ENVIRONMENT, "the disk is full");
@@ -141,7 +141,7 @@ static void plant_other(struct engine *engine, const char *id, int64_t other, in
         return;
     case_other_row(id, other, &engine->policy, &row);
     if (due != UNSAID)
-        row.live.due_us = case_at(due);
+        row.progress.due_us = case_at(due);
     plant(engine->world, &row, NULL);
 }
 
@@ -270,7 +270,7 @@ static void deliver(struct engine *engine)
     msgs[1].version = kase->when.with;
     semel_status status = semel__inbox_process(&engine->inbox, msgs, kase->when.with != UNSAID ? 2 : 1, settled, &err);
     engine->settled = settled[0];
-    engine->state_told = !worldly;
+    engine->state_reported = !worldly;
     if (!worldly)
         expect_ok(engine, status, &err);
     else if (engine->runs > 0 && status == SEMEL_OK)
@@ -302,13 +302,13 @@ static void claim(struct engine *engine)
     if (n == 0)
         expect_verdict(engine, engine->settled.act == SEMEL_ACK ? SAYS_ACK : SAYS_LATER, engine->settled.why);
     else
-        expect_verdict(engine, SAYS_RUN, lease.live.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW);
+        expect_verdict(engine, SAYS_RUN, lease.progress.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW);
 }
 
 static void end_lease(struct engine *engine)
 {
     const struct case_when *when = &engine->kase->when;
-    struct semel_lease lease = {.live = engine->before.live, .arrival = engine->before.arrival};
+    struct semel_lease lease = {.progress = engine->before.progress, .arrival = engine->before.arrival};
     struct semel_ending ending = {.result = (enum semel_result)when->result, .text = SEMEL_STR("because")};
     struct semel_error err = {0};
     semel_status status;
@@ -317,8 +317,8 @@ static void end_lease(struct engine *engine)
         semel__row_msg(&engine->before, &lease.msg);
     else
         case_msg_of(engine->kase, &engine->policy, &lease.msg);
-    lease.live.lease_token = when->token == TOKEN_OWN ? engine->before.live.lease_token
-                                                      : case_stale_token(engine->kase, &engine->policy);
+    lease.progress.lease_token = when->token == TOKEN_OWN ? engine->before.progress.lease_token
+                                                          : case_stale_token(engine->kase, &engine->policy);
     if (when->outcome == 1)
         ending.outcome = SEMEL_STR("{\"o\":2}");
     if (when->op == OP_FINISH)
@@ -342,7 +342,7 @@ static void take(struct engine *engine)
     for (size_t i = 0; i < n; i++)
         if (semel__str_eqz(leases[i].msg.id, CASE_ID)) {
             ours++;
-            why = leases[i].live.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW;
+            why = leases[i].progress.attempts > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW;
         }
     expect_verdict(engine, ours > 0 ? SAYS_RUN : SAYS_NOTHING, why);
 }
@@ -356,9 +356,9 @@ static void work(struct engine *engine)
     if (engine->says < HANDLER_ENVIRONMENT)
         expect_ok(engine, status, &err);
     expect_verdict(engine, engine->runs > 0 ? SAYS_RUN : SAYS_NOTHING,
-                   engine->runs == 0                  ? SEMEL_WHY_UNSET
-                   : engine->before.live.attempts > 0 ? SEMEL_WHY_RETRIED
-                                                      : SEMEL_WHY_NEW);
+                   engine->runs == 0                      ? SEMEL_WHY_UNSET
+                   : engine->before.progress.attempts > 0 ? SEMEL_WHY_RETRIED
+                                                          : SEMEL_WHY_NEW);
 }
 
 static void command(struct engine *engine, enum semel_command_kind kind)
@@ -489,13 +489,13 @@ static void compare_other(struct engine *engine, const char *id, int64_t said, i
     if (said == UNSAID)
         return;
     there = look(engine->world, id, &row, &damaged);
-    if (!there || row.live.state != OTHER_STATE(said))
+    if (!there || row.progress.state != OTHER_STATE(said))
         differ(engine->finding, "%s: expected %s, found %s", id, semel__state_name(OTHER_STATE(said)),
-               semel__state_name(there ? row.live.state : SEMEL_STATE_ABSENT));
-    if (there && due != UNSAID && row.live.due_us != case_at(due))
-        differ(engine->finding, "%s: due in %.3fs", id, (double)(row.live.due_us - CASE_NOW) / 1e6);
-    if (there && cls != UNSAID && row.live.error_class != (enum semel_class)cls)
-        differ(engine->finding, "%s: class %s", id, semel__class_name(row.live.error_class));
+               semel__state_name(there ? row.progress.state : SEMEL_STATE_ABSENT));
+    if (there && due != UNSAID && row.progress.due_us != case_at(due))
+        differ(engine->finding, "%s: due in %.3fs", id, (double)(row.progress.due_us - CASE_NOW) / 1e6);
+    if (there && cls != UNSAID && row.progress.error_class != (enum semel_class)cls)
+        differ(engine->finding, "%s: class %s", id, semel__class_name(row.progress.error_class));
 }
 
 /* An alert that is not named must not be raised. */
@@ -569,16 +569,16 @@ static void compare_payload(struct engine *engine, const struct semel_row *after
 static void compare_row(struct engine *engine, struct move *ret_move)
 {
     const struct case_row *said = &engine->kase->becomes.row;
-    const struct semel_live *before = engine->there ? &engine->before.live : NULL;
+    const struct semel_progress *before = engine->there ? &engine->before.progress : NULL;
     struct semel_row after;
     bool damaged = false, there = look(engine->world, engine->kase->id, &after, &damaged);
 
     *ret_move = (struct move){before != NULL ? before->state : SEMEL_STATE_ABSENT,
-                              there && !damaged ? after.live.state : SEMEL_STATE_ABSENT,
+                              there && !damaged ? after.progress.state : SEMEL_STATE_ABSENT,
                               engine->kase->becomes.unchanged != 1};
     if (damaged)
         return;
-    compare_live(engine->kase, &engine->policy, before, there ? &after.live : NULL, engine->finding);
+    compare_progress(engine->kase, &engine->policy, before, there ? &after.progress : NULL, engine->finding);
     if (!there)
         return;
     expect(engine, "kept", said->kept, after.kept);
@@ -588,14 +588,14 @@ static void compare_row(struct engine *engine, struct move *ret_move)
     if (engine->kase->becomes.unchanged == 1)
         expect(engine, "kept", engine->before.kept, after.kept);
     compare_payload(engine, &after);
-    if (said->token == TOKEN_NEW && after.live.lease_token <= engine->before.live.lease_token)
+    if (said->token == TOKEN_NEW && after.progress.lease_token <= engine->before.progress.lease_token)
         differ(engine->finding, "token: it is not above the last one");
     if (said->token != UNSAID &&
-        (after.live.lease_token == engine->before.live.lease_token) != (said->token == TOKEN_SAME))
+        (after.progress.lease_token == engine->before.progress.lease_token) != (said->token == TOKEN_SAME))
         differ(engine->finding, "token: expected %s", said->token == TOKEN_SAME ? "the same" : "a new one");
-    if (engine->state_told && engine->settled.state != after.live.state)
+    if (engine->state_reported && engine->settled.state != after.progress.state)
         differ(engine->finding, "the caller was told %s, the row is %s", semel__state_name(engine->settled.state),
-               semel__state_name(after.live.state));
+               semel__state_name(after.progress.state));
 }
 
 static void prepare(struct engine *engine)

@@ -31,35 +31,35 @@ __attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct ti
 
 static const char *extension;
 
-static void sql_failed(struct sql_door *door, const char *sql)
+static void sql_failed(struct sql_client *client, const char *sql)
 {
-    differ(door->engine->finding, "%.60s...: %s", sql, sqlite3_errmsg(door->conn));
+    differ(client->engine->finding, "%.60s...: %s", sql, sqlite3_errmsg(client->conn));
 }
 
-static void exec(struct sql_door *door, const char *sql)
+static void exec(struct sql_client *client, const char *sql)
 {
-    if (sqlite3_exec(door->conn, sql, NULL, NULL, NULL) != SQLITE_OK)
-        sql_failed(door, sql);
+    if (sqlite3_exec(client->conn, sql, NULL, NULL, NULL) != SQLITE_OK)
+        sql_failed(client, sql);
 }
 
-static sqlite3_stmt *prepare(struct sql_door *door, const char *sql)
+static sqlite3_stmt *prepare(struct sql_client *client, const char *sql)
 {
     sqlite3_stmt *stmt = NULL;
 
-    if (sqlite3_prepare_v2(door->conn, sql, -1, &stmt, NULL) != SQLITE_OK) {
-        sql_failed(door, sql);
-        fail_msg("%s: %s", sql, sqlite3_errmsg(door->conn));
+    if (sqlite3_prepare_v2(client->conn, sql, -1, &stmt, NULL) != SQLITE_OK) {
+        sql_failed(client, sql);
+        fail_msg("%s: %s", sql, sqlite3_errmsg(client->conn));
     }
     return stmt;
 }
 
 /* true: there is a row to be read. */
-static bool step(struct sql_door *door, sqlite3_stmt *stmt)
+static bool step(struct sql_client *client, sqlite3_stmt *stmt)
 {
     int rc = sqlite3_step(stmt);
 
     if (rc != SQLITE_ROW && rc != SQLITE_DONE)
-        sql_failed(door, sqlite3_sql(stmt));
+        sql_failed(client, sqlite3_sql(stmt));
     return rc == SQLITE_ROW;
 }
 
@@ -87,14 +87,14 @@ static void bind_int(sqlite3_stmt *stmt, int i, int64_t n)
 }
 
 /* The arguments of begin, in their order. Without a payload there is no fingerprint. */
-static void bind_msg(struct sql_door *door, sqlite3_stmt *stmt)
+static void bind_msg(struct sql_client *client, sqlite3_stmt *stmt)
 {
-    const struct case_when *when = &door->engine->kase->when;
+    const struct case_when *when = &client->engine->kase->when;
     struct semel__msg msg;
     struct semel_str none = {0};
     bool raw = when->body == BODY_RAW || when->tombstone == 1, given = when->body != BODY_NONE;
 
-    case_msg_of(door->engine->kase, &door->engine->policy, &msg);
+    case_msg_of(client->engine->kase, &client->engine->policy, &msg);
     bind_str(stmt, 1, SEMEL_STR("c"), false);
     bind_str(stmt, 2, msg.id, false);
     bind_str(stmt, 3, msg.source, false);
@@ -116,124 +116,125 @@ static void bind_msg(struct sql_door *door, sqlite3_stmt *stmt)
     "AND headers = ?7 AND business_key = ?8 AND order_key = ?9 AND version = ?10 AND fingerprint = ?11 " \
     "AND message_time = ?12 AND delivery = ?13"
 
-static struct sql_told ext_ask(struct sql_door *door, bool claim)
+static struct sql_answer ext_ask(struct sql_client *client, bool claim)
 {
-    struct sql_told told = {.token = 0};
+    struct sql_answer answer = {.token = 0};
     sqlite3_stmt *stmt =
-        prepare(door, claim ? "SELECT act, why, attempt, outcome, token FROM semel_inbox_claim WHERE " MSG_ARGS
-                            : "SELECT act, why, attempt, outcome "
-                              "FROM semel_inbox_begin(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)");
+        prepare(client, claim ? "SELECT act, why, attempt, outcome, token FROM semel_inbox_claim WHERE " MSG_ARGS
+                              : "SELECT act, why, attempt, outcome "
+                                "FROM semel_inbox_begin(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)");
 
-    bind_msg(door, stmt);
-    if (step(door, stmt)) {
+    bind_msg(client, stmt);
+    if (step(client, stmt)) {
         struct semel_str outcome = column(stmt, 3);
-        if (!semel__act_parse(column(stmt, 0), &told.act) || !semel__why_parse(column(stmt, 1), &told.why))
-            differ(door->engine->finding, "the answer is not an act and a why");
-        told.attempt = sqlite3_column_int64(stmt, 2);
-        snprintf(door->outcome, sizeof door->outcome, "%s", outcome.p != NULL ? outcome.p : "");
+        if (!semel__act_parse(column(stmt, 0), &answer.act) || !semel__why_parse(column(stmt, 1), &answer.why))
+            differ(client->engine->finding, "the answer is not an act and a why");
+        answer.attempt = sqlite3_column_int64(stmt, 2);
+        snprintf(client->outcome, sizeof client->outcome, "%s", outcome.p != NULL ? outcome.p : "");
         if (claim)
-            told.token = sqlite3_column_int64(stmt, 4);
+            answer.token = sqlite3_column_int64(stmt, 4);
     }
     sqlite3_finalize(stmt);
-    return told;
+    return answer;
 }
 
-static void ext_done(struct sql_door *door, const char *outcome)
+static void ext_done(struct sql_client *client, const char *outcome)
 {
-    sqlite3_stmt *stmt = prepare(door, "SELECT semel_inbox_done('c', ?2, 's', ?1)");
+    sqlite3_stmt *stmt = prepare(client, "SELECT semel_inbox_done('c', ?2, 's', ?1)");
 
     sqlite3_bind_text(stmt, 1, outcome, -1, SQLITE_STATIC);
-    bind_str(stmt, 2, semel__str(door->engine->kase->id), false);
-    step(door, stmt);
+    bind_str(stmt, 2, semel__str(client->engine->kase->id), false);
+    step(client, stmt);
     sqlite3_finalize(stmt);
 }
 
-static bool ext_fail(struct sql_door *door, const char *cls, enum semel_act *ret_act, enum semel_state *ret_state)
+static bool ext_fail(struct sql_client *client, const char *cls, enum semel_act *ret_act, enum semel_state *ret_state)
 {
-    sqlite3_stmt *stmt = prepare(door, "SELECT act, status FROM semel_inbox_fail WHERE " MSG_ARGS
-                                       " AND class = ?14 AND reason = 'because'");
-    bool told;
+    sqlite3_stmt *stmt = prepare(client, "SELECT act, status FROM semel_inbox_fail WHERE " MSG_ARGS
+                                         " AND class = ?14 AND reason = 'because'");
+    bool answer;
 
-    bind_msg(door, stmt);
+    bind_msg(client, stmt);
     sqlite3_bind_text(stmt, 14, cls, -1, SQLITE_STATIC);
-    told = step(door, stmt) && semel__act_parse(column(stmt, 0), ret_act) &&
-           semel__state_parse(column(stmt, 1), ret_state);
+    answer = step(client, stmt) && semel__act_parse(column(stmt, 0), ret_act) &&
+             semel__state_parse(column(stmt, 1), ret_state);
     sqlite3_finalize(stmt);
-    return told;
+    return answer;
 }
 
-static int64_t ext_end(struct sql_door *door, enum case_op op, int64_t token, const char *result, const char *outcome)
+static int64_t ext_end(struct sql_client *client, enum case_op op, int64_t token, const char *result,
+                       const char *outcome)
 {
     static const char *const sqls[] = {[OP_FINISH] = "SELECT semel_inbox_finish(?1, ?2, ?3, 'because')",
                                        [OP_RENEW] = "SELECT semel_inbox_renew(?1)",
                                        [OP_RELEASE] = "SELECT semel_inbox_release(?1)"};
-    sqlite3_stmt *stmt = prepare(door, sqls[op]);
+    sqlite3_stmt *stmt = prepare(client, sqls[op]);
     int64_t says;
     int rc;
 
-    exec(door, "BEGIN IMMEDIATE");
+    exec(client, "BEGIN IMMEDIATE");
     sqlite3_bind_int64(stmt, 1, token);
     if (op == OP_FINISH) {
         sqlite3_bind_text(stmt, 2, result, -1, SQLITE_STATIC);
         sqlite3_bind_text(stmt, 3, outcome, -1, SQLITE_STATIC);
     }
     rc = sqlite3_step(stmt);
-    if (rc != SQLITE_ROW && strstr(sqlite3_errmsg(door->conn), "must not be committed") == NULL)
-        sql_failed(door, sqls[op]);
+    if (rc != SQLITE_ROW && strstr(sqlite3_errmsg(client->conn), "must not be committed") == NULL)
+        sql_failed(client, sqls[op]);
     says = rc != SQLITE_ROW ? SAYS_REFUSED : sqlite3_column_int(stmt, 0) == 1 ? SAYS_DONE : SAYS_FENCED;
     sqlite3_finalize(stmt);
     if (says != SAYS_REFUSED)
-        exec(door, "COMMIT");
-    else if (sqlite3_exec(door->conn, "COMMIT", NULL, NULL, NULL) == SQLITE_OK)
-        differ(door->engine->finding, "the transaction of a refused end was committed");
+        exec(client, "COMMIT");
+    else if (sqlite3_exec(client->conn, "COMMIT", NULL, NULL, NULL) == SQLITE_OK)
+        differ(client->engine->finding, "the transaction of a refused end was committed");
     return says;
 }
 
-static int ext_take(struct sql_door *door, struct sql_taken taken[SQL_TAKEN])
+static int ext_take(struct sql_client *client, struct sql_taken taken[SQL_TAKEN])
 {
-    sqlite3_stmt *stmt = prepare(door, "SELECT token, message_id, attempt FROM semel_inbox_take('c', 8)");
+    sqlite3_stmt *stmt = prepare(client, "SELECT token, message_id, attempt FROM semel_inbox_take('c', 8)");
     int n = 0;
 
-    exec(door, "BEGIN IMMEDIATE");
-    for (; n < SQL_TAKEN && step(door, stmt); n++)
+    exec(client, "BEGIN IMMEDIATE");
+    for (; n < SQL_TAKEN && step(client, stmt); n++)
         taken[n] = (struct sql_taken){sqlite3_column_int64(stmt, 0), sqlite3_column_int64(stmt, 2),
                                       semel__str_eqz(column(stmt, 1), CASE_ID)};
     sqlite3_finalize(stmt);
-    exec(door, "COMMIT");
+    exec(client, "COMMIT");
     return n;
 }
 
-static bool ext_tick(struct sql_door *door)
+static bool ext_tick(struct sql_client *client)
 {
-    sqlite3_stmt *stmt = prepare(door, "SELECT semel_tick(100)");
+    sqlite3_stmt *stmt = prepare(client, "SELECT semel_tick(100)");
     bool touched;
 
-    exec(door, "BEGIN IMMEDIATE");
-    touched = step(door, stmt) && sqlite3_column_int64(stmt, 0) > 0;
+    exec(client, "BEGIN IMMEDIATE");
+    touched = step(client, stmt) && sqlite3_column_int64(stmt, 0) > 0;
     sqlite3_finalize(stmt);
-    exec(door, "COMMIT");
+    exec(client, "COMMIT");
     return touched;
 }
 
-static bool ext_set(struct sql_door *door, const char *settings)
+static bool ext_set(struct sql_client *client, const char *settings)
 {
-    sqlite3_stmt *stmt = prepare(door, "SELECT semel_consumer('c', ?1)");
+    sqlite3_stmt *stmt = prepare(client, "SELECT semel_consumer('c', ?1)");
     bool done;
 
-    exec(door, "BEGIN IMMEDIATE");
+    exec(client, "BEGIN IMMEDIATE");
     sqlite3_bind_text(stmt, 1, settings, -1, SQLITE_STATIC);
     done = sqlite3_step(stmt) == SQLITE_ROW;
-    if (!done && strstr(sqlite3_errmsg(door->conn), "cannot go from") == NULL)
-        sql_failed(door, "semel_consumer");
+    if (!done && strstr(sqlite3_errmsg(client->conn), "cannot go from") == NULL)
+        sql_failed(client, "semel_consumer");
     sqlite3_finalize(stmt);
-    exec(door, done ? "COMMIT" : "ROLLBACK");
+    exec(client, done ? "COMMIT" : "ROLLBACK");
     return done;
 }
 
 /* A token that this connection never held. */
-static void ext_plant_stale(struct sql_door *door, int64_t token)
+static void ext_plant_stale(struct sql_client *client, int64_t token)
 {
-    (void)door;
+    (void)client;
     (void)token;
 }
 
@@ -252,8 +253,8 @@ static const struct sql_words words = {
 
 /* ---- a case --------------------------------------------------------------------------------------- */
 
-/* The case's rows were stored under its settings, which the door then finds as they are. */
-static void set_policy(struct sql_door *door)
+/* The case's rows were stored under its settings, which the client then finds as they are. */
+static void set_policy(struct sql_client *client)
 {
     static const char *const texts[] = {
         "INSERT INTO semel_consumer (consumer, settings, updated_at) VALUES ('c', ?1, 0) "
@@ -263,37 +264,37 @@ static void set_policy(struct sql_door *door)
     struct semel_buf settings;
 
     semel__buf_init(&settings, SEMEL_SETTINGS_MAX);
-    semel__policy_write(&door->engine->policy, &settings);
-    exec(door, "BEGIN IMMEDIATE");
+    semel__policy_write(&client->engine->policy, &settings);
+    exec(client, "BEGIN IMMEDIATE");
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        sqlite3_stmt *stmt = prepare(door, texts[i]);
+        sqlite3_stmt *stmt = prepare(client, texts[i]);
         bind_str(stmt, 1, semel__buf_str(&settings), false);
-        step(door, stmt);
+        step(client, stmt);
         sqlite3_finalize(stmt);
     }
-    exec(door, "COMMIT");
+    exec(client, "COMMIT");
     semel__buf_done(&settings);
 }
 
 static void happen_in_sql(struct engine *engine)
 {
-    struct sql_door *door = semel__arena_alloc(&engine->world->arena, 1, sizeof *door);
+    struct sql_client *client = semel__arena_alloc(&engine->world->arena, 1, sizeof *client);
     char *why = NULL;
     sqlite3 *db = NULL;
 
-    assert_non_null(door);
+    assert_non_null(client);
     engine->no_alerts = true;
     assert_int_equal(sqlite3_open(engine->world->path, &db), SQLITE_OK);
-    *door = (struct sql_door){.engine = engine, .words = &words, .conn = db};
+    *client = (struct sql_client){.engine = engine, .words = &words, .conn = db};
     sqlite3_db_config(db, SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 1, NULL);
-    if (sqlite3_load_extension(door->conn, extension, NULL, &why) != SQLITE_OK)
+    if (sqlite3_load_extension(client->conn, extension, NULL, &why) != SQLITE_OK)
         fail_msg("%s: %s", extension, why);
     clock_stands = true;
-    set_policy(door);
-    case_sql_happen(door);
+    set_policy(client);
+    case_sql_happen(client);
     clock_stands = false;
-    if (sqlite3_close(door->conn) != SQLITE_OK)
-        differ(engine->finding, "the connection cannot be closed: %s", sqlite3_errmsg(door->conn));
+    if (sqlite3_close(client->conn) != SQLITE_OK)
+        differ(engine->finding, "the connection cannot be closed: %s", sqlite3_errmsg(client->conn));
 }
 
 static struct sql_account account = {.expected = {[ABSENT_OPERATOR] = 76,

@@ -168,7 +168,7 @@ static void fill_row(const char *id, const struct case_row *said, const struct s
         .kept = or_else(said->kept, semel__payload_stays(policy, state)) != 0,
     };
     row->updated_us = row->received_us;
-    row->live = (struct semel_live){
+    row->progress = (struct semel_progress){
         .state = state,
         .attempts = (int)or_else(said->attempts, default_attempts(state)),
         .attempts_before = (int)or_else(said->before, 0),
@@ -182,8 +182,8 @@ static void fill_row(const char *id, const struct case_row *said, const struct s
         .error_class = (enum semel_class)or_else(said->cls, default_class(state)),
         .outcome = said->outcome == 1 ? SEMEL_STR("{\"o\":1}") : (struct semel_str){0},
     };
-    if (row->live.error_class != SEMEL_CLASS_NONE)
-        row->live.error_text = SEMEL_STR("as it was");
+    if (row->progress.error_class != SEMEL_CLASS_NONE)
+        row->progress.error_text = SEMEL_STR("as it was");
 }
 
 /* The version that is meant where none is said. */
@@ -291,7 +291,7 @@ static void expect_time(struct finding *finding, const char *what, int64_t said,
 }
 
 /* Soon: within the backoff of the attempt that has just ended (I6). */
-static void expect_soon(struct finding *finding, const struct semel_policy *policy, const struct semel_live *after)
+static void expect_soon(struct finding *finding, const struct semel_policy *policy, const struct semel_progress *after)
 {
     int64_t limit = policy->retry_first_us;
     char found[48];
@@ -305,7 +305,8 @@ static void expect_soon(struct finding *finding, const struct semel_policy *poli
         differ(finding, "due: expected within %.3fs, found %s", (double)limit / 1e6, found);
 }
 
-static void compare_unchanged(const struct semel_live *before, const struct semel_live *after, struct finding *finding)
+static void compare_unchanged(const struct semel_progress *before, const struct semel_progress *after,
+                              struct finding *finding)
 {
     expect_int(finding, "attempts", before->attempts, after->attempts);
     expect_int(finding, "attempts before", before->attempts_before, after->attempts_before);
@@ -320,8 +321,8 @@ static void compare_unchanged(const struct semel_live *before, const struct seme
         differ(finding, "error text or outcome have changed");
 }
 
-void compare_live(const struct kase *kase, const struct semel_policy *policy, const struct semel_live *before,
-                  const struct semel_live *after, struct finding *finding)
+void compare_progress(const struct kase *kase, const struct semel_policy *policy, const struct semel_progress *before,
+                      const struct semel_progress *after, struct finding *finding)
 {
     const struct case_row *said = &kase->becomes.row;
     enum semel_state expected = kase->becomes.absent == 1      ? SEMEL_STATE_ABSENT

@@ -27,25 +27,25 @@ struct args {
     int n;
 };
 
-static void sql_failed(struct sql_door *door, const char *sql)
+static void sql_failed(struct sql_client *client, const char *sql)
 {
-    differ(door->engine->finding, "%.60s...: %s", sql, PQerrorMessage(door->conn));
+    differ(client->engine->finding, "%.60s...: %s", sql, PQerrorMessage(client->conn));
 }
 
 /* Never NULL; what failed is told, and has no rows. */
-static PGresult *query(struct sql_door *door, const char *sql, const struct args *args)
+static PGresult *query(struct sql_client *client, const char *sql, const struct args *args)
 {
-    PGresult *result = PQexecParams(door->conn, sql, args != NULL ? args->n : 0, NULL,
+    PGresult *result = PQexecParams(client->conn, sql, args != NULL ? args->n : 0, NULL,
                                     args != NULL ? args->values : NULL, NULL, NULL, 0);
 
     if (PQresultStatus(result) != PGRES_TUPLES_OK && PQresultStatus(result) != PGRES_COMMAND_OK)
-        sql_failed(door, sql);
+        sql_failed(client, sql);
     return result;
 }
 
-static void exec(struct sql_door *door, const char *sql)
+static void exec(struct sql_client *client, const char *sql)
 {
-    PQclear(query(door, sql, NULL));
+    PQclear(query(client, sql, NULL));
 }
 
 static struct semel_str column(const PGresult *result, int row, int i)
@@ -63,71 +63,71 @@ static int64_t number(const PGresult *result, int row, int i)
     return n;
 }
 
-static char *room(struct sql_door *door, size_t n)
+static char *room(struct sql_client *client, size_t n)
 {
-    char *text = semel__arena_alloc(&door->engine->world->arena, n, 1);
+    char *text = semel__arena_alloc(&client->engine->world->arena, n, 1);
 
     assert_non_null(text);
     return text;
 }
 
-static void add_str(struct sql_door *door, struct args *args, struct semel_str s)
+static void add_str(struct sql_client *client, struct args *args, struct semel_str s)
 {
     char *copy = NULL;
 
     if (s.p != NULL) {
-        copy = room(door, s.n + 1);
+        copy = room(client, s.n + 1);
         memcpy(copy, s.p, s.n);
     }
     args->values[args->n++] = copy;
 }
 
-static void add_bytes(struct sql_door *door, struct args *args, struct semel_str s)
+static void add_bytes(struct sql_client *client, struct args *args, struct semel_str s)
 {
     char *hex = NULL;
 
     if (s.p != NULL) {
-        hex = room(door, 2 * s.n + 3);
+        hex = room(client, 2 * s.n + 3);
         memcpy(hex, "\\x", 2);
         semel__hex((const unsigned char *)s.p, s.n, hex + 2);
     }
     args->values[args->n++] = hex;
 }
 
-static void add_int(struct sql_door *door, struct args *args, int64_t n)
+static void add_int(struct sql_client *client, struct args *args, int64_t n)
 {
     char *text = NULL;
 
     if (n != SEMEL_NONE) {
-        text = room(door, 32);
+        text = room(client, 32);
         snprintf(text, 32, "%lld", (long long)n);
     }
     args->values[args->n++] = text;
 }
 
 /* The arguments of begin, in their order. Without a payload there is no fingerprint. */
-static void add_msg(struct sql_door *door, struct args *args)
+static void add_msg(struct sql_client *client, struct args *args)
 {
-    const struct kase *kase = door->engine->kase;
+    const struct kase *kase = client->engine->kase;
     const struct case_when *when = &kase->when;
     struct semel__msg msg;
     struct semel_str none = {0};
     bool given = when->body != BODY_NONE;
     bool json = when->body != UNSAID && when->body != BODY_RAW && when->tombstone != 1 && kase->line % 3 == 0;
 
-    case_msg_of(kase, &door->engine->policy, &msg);
-    add_str(door, args, SEMEL_STR("c"));
-    add_str(door, args, msg.id);
-    add_str(door, args, msg.source);
-    add_str(door, args, msg.type);
-    add_str(door, args, given && json ? msg.payload : none);
-    add_bytes(door, args, given && !json ? msg.payload : none);
-    add_str(door, args, msg.n_business > 0 ? msg.business[0] : none);
-    add_str(door, args, msg.order_key);
-    add_int(door, args, msg.version);
-    add_int(door, args, msg.message_time_us);
-    add_int(door, args, when->alone == 1 ? 2 : msg.delivery);
-    add_str(door, args, msg.headers);
+    case_msg_of(kase, &client->engine->policy, &msg);
+    add_str(client, args, SEMEL_STR("c"));
+    add_str(client, args, msg.id);
+    add_str(client, args, msg.source);
+    add_str(client, args, msg.type);
+    add_str(client, args, given && json ? msg.payload : none);
+    add_bytes(client, args, given && !json ? msg.payload : none);
+    add_str(client, args, msg.n_business > 0 ? msg.business[0] : none);
+    add_str(client, args, msg.order_key);
+    add_int(client, args, msg.version);
+    add_int(client, args, msg.message_time_us);
+    add_int(client, args, when->alone == 1 ? 2 : msg.delivery);
+    add_str(client, args, msg.headers);
 }
 
 #define MSG_ARGS                                                                                          \
@@ -139,63 +139,65 @@ static void add_msg(struct sql_door *door, struct args *args)
 /* ---- the words ------------------------------------------------------------------------------------ */
 
 /* Of jsonb, whose text has blanks: the stored outcome as the case spells it. */
-static void take_outcome(struct sql_door *door, struct semel_str outcome)
+static void take_outcome(struct sql_client *client, struct semel_str outcome)
 {
     size_t n = 0;
 
-    for (size_t i = 0; i < outcome.n && n + 1 < sizeof door->outcome; i++)
+    for (size_t i = 0; i < outcome.n && n + 1 < sizeof client->outcome; i++)
         if (outcome.p[i] != ' ')
-            door->outcome[n++] = outcome.p[i];
-    door->outcome[n] = '\0';
+            client->outcome[n++] = outcome.p[i];
+    client->outcome[n] = '\0';
 }
 
-static struct sql_told pgsql_ask(struct sql_door *door, bool claim)
+static struct sql_answer pgsql_ask(struct sql_client *client, bool claim)
 {
-    struct sql_told told = {.token = 0};
+    struct sql_answer answer = {.token = 0};
     struct args args = {.n = 0};
     PGresult *result;
 
-    add_msg(door, &args);
-    result = query(door,
+    add_msg(client, &args);
+    result = query(client,
                    claim ? "SELECT act, why, attempt, outcome, token FROM semel.inbox_claim(" MSG_ARGS ")"
                          : "SELECT act, why, attempt, outcome FROM semel.inbox_begin(" MSG_ARGS ")",
                    &args);
     if (PQntuples(result) == 1) {
-        if (!semel__act_parse(column(result, 0, 0), &told.act) || !semel__why_parse(column(result, 0, 1), &told.why))
-            differ(door->engine->finding, "the answer is not an act and a why");
-        told.attempt = number(result, 0, 2);
-        take_outcome(door, column(result, 0, 3));
+        if (!semel__act_parse(column(result, 0, 0), &answer.act) ||
+            !semel__why_parse(column(result, 0, 1), &answer.why))
+            differ(client->engine->finding, "the answer is not an act and a why");
+        answer.attempt = number(result, 0, 2);
+        take_outcome(client, column(result, 0, 3));
         if (claim)
-            told.token = number(result, 0, 4);
+            answer.token = number(result, 0, 4);
     }
     PQclear(result);
-    return told;
+    return answer;
 }
 
-static void pgsql_done(struct sql_door *door, const char *outcome)
+static void pgsql_done(struct sql_client *client, const char *outcome)
 {
-    const struct args args = {.values = {outcome, door->engine->kase->id}, .n = 2};
+    const struct args args = {.values = {outcome, client->engine->kase->id}, .n = 2};
 
-    PQclear(query(door, "SELECT semel.inbox_done('c', $2::text, 's', $1::jsonb)", &args));
+    PQclear(query(client, "SELECT semel.inbox_done('c', $2::text, 's', $1::jsonb)", &args));
 }
 
-static bool pgsql_fail(struct sql_door *door, const char *cls, enum semel_act *ret_act, enum semel_state *ret_state)
+static bool pgsql_fail(struct sql_client *client, const char *cls, enum semel_act *ret_act, enum semel_state *ret_state)
 {
     struct args args = {.n = 0};
     PGresult *result;
-    bool told;
+    bool answer;
 
-    add_msg(door, &args);
-    add_str(door, &args, semel__str(cls));
-    result = query(door,
+    add_msg(client, &args);
+    add_str(client, &args, semel__str(cls));
+    result = query(client,
                    "SELECT act, status FROM semel.inbox_fail(" MSG_ARGS ", class => $13::text, reason => 'because')",
                    &args);
-    told = semel__act_parse(column(result, 0, 0), ret_act) && semel__state_parse(column(result, 0, 1), ret_state);
+    answer = semel__act_parse(column(result, 0, 0), ret_act) && semel__state_parse(column(result, 0, 1), ret_state);
     PQclear(result);
-    return told;
+    return answer;
 }
 
-static int64_t pgsql_end(struct sql_door *door, enum case_op op, int64_t token, const char *name, const char *outcome)
+static int64_t pgsql_end(struct sql_client *client, enum case_op op, int64_t token, const char *name,
+                         const char *outcome)
 {
     static const char *const sqls[] = {
         [OP_FINISH] = "SELECT semel.inbox_finish($1::bigint, $2::text, $3::jsonb, 'because')",
@@ -206,28 +208,28 @@ static int64_t pgsql_end(struct sql_door *door, enum case_op op, int64_t token, 
     PGresult *answer, *commit;
     int64_t says = SAYS_REFUSED;
 
-    add_int(door, &args, token);
+    add_int(client, &args, token);
     if (op == OP_FINISH) {
-        add_str(door, &args, semel__str(name));
-        add_str(door, &args, semel__str(outcome));
+        add_str(client, &args, semel__str(name));
+        add_str(client, &args, semel__str(outcome));
     }
-    exec(door, "BEGIN");
-    answer = PQexecParams(door->conn, sqls[op], args.n, NULL, args.values, NULL, NULL, 0);
+    exec(client, "BEGIN");
+    answer = PQexecParams(client->conn, sqls[op], args.n, NULL, args.values, NULL, NULL, 0);
     if (PQresultStatus(answer) == PGRES_TUPLES_OK)
         says = semel__str_eqz(column(answer, 0, 0), "t") ? SAYS_DONE : SAYS_FENCED;
     else if (strcmp(PQresultErrorField(answer, PG_DIAG_SQLSTATE), "55000") != 0)
-        sql_failed(door, sqls[op]);
+        sql_failed(client, sqls[op]);
     PQclear(answer);
-    commit = query(door, "COMMIT", NULL);
+    commit = query(client, "COMMIT", NULL);
     if ((says == SAYS_REFUSED) != (strcmp(PQcmdStatus(commit), "ROLLBACK") == 0))
-        differ(door->engine->finding, "COMMIT: %s", PQcmdStatus(commit));
+        differ(client->engine->finding, "COMMIT: %s", PQcmdStatus(commit));
     PQclear(commit);
     return says;
 }
 
-static int pgsql_take(struct sql_door *door, struct sql_taken taken[SQL_TAKEN])
+static int pgsql_take(struct sql_client *client, struct sql_taken taken[SQL_TAKEN])
 {
-    PGresult *result = query(door, "SELECT token, message_id, attempt FROM semel.inbox_take('c', 8)", NULL);
+    PGresult *result = query(client, "SELECT token, message_id, attempt FROM semel.inbox_take('c', 8)", NULL);
     int n = PQntuples(result) < SQL_TAKEN ? PQntuples(result) : SQL_TAKEN;
 
     for (int i = 0; i < n; i++)
@@ -237,33 +239,33 @@ static int pgsql_take(struct sql_door *door, struct sql_taken taken[SQL_TAKEN])
     return n;
 }
 
-static bool pgsql_tick(struct sql_door *door)
+static bool pgsql_tick(struct sql_client *client)
 {
-    PGresult *result = query(door, "SELECT semel.tick(100)", NULL);
+    PGresult *result = query(client, "SELECT semel.tick(100)", NULL);
     bool touched = number(result, 0, 0) > 0;
 
     PQclear(result);
     return touched;
 }
 
-static bool pgsql_set(struct sql_door *door, const char *settings)
+static bool pgsql_set(struct sql_client *client, const char *settings)
 {
-    PGresult *answer = PQexecParams(door->conn, "SELECT semel.consumer('c', $1::jsonb)", 1, NULL, &settings, NULL, NULL,
-                                    0);
+    PGresult *answer = PQexecParams(client->conn, "SELECT semel.consumer('c', $1::jsonb)", 1, NULL, &settings, NULL,
+                                    NULL, 0);
     bool done = PQresultStatus(answer) == PGRES_TUPLES_OK;
 
     if (!done && strcmp(PQresultErrorField(answer, PG_DIAG_SQLSTATE), "55000") != 0)
-        sql_failed(door, "semel.consumer");
+        sql_failed(client, "semel.consumer");
     PQclear(answer);
     return done;
 }
 
-static void pgsql_plant_stale(struct sql_door *door, int64_t token)
+static void pgsql_plant_stale(struct sql_client *client, int64_t token)
 {
     struct args args = {.n = 0};
 
-    add_int(door, &args, token);
-    PQclear(query(door, "INSERT INTO semel.held VALUES ($1, 'claimed', 'c', 's', '" CASE_ID "', 1, now())", &args));
+    add_int(client, &args, token);
+    PQclear(query(client, "INSERT INTO semel.held VALUES ($1, 'claimed', 'c', 's', '" CASE_ID "', 1, now())", &args));
 }
 
 static const struct sql_words words = {
@@ -290,7 +292,7 @@ static PGconn *connect_as(PGconn *store)
     return PQconnectdbParams(names, values, 0);
 }
 
-static void stop_clock(struct sql_door *door)
+static void stop_clock(struct sql_client *client)
 {
     char sql[256];
 
@@ -298,41 +300,41 @@ static void stop_clock(struct sql_door *door)
              "CREATE OR REPLACE FUNCTION semel._now() RETURNS timestamptz LANGUAGE sql VOLATILE AS "
              "$$ SELECT 'epoch'::timestamptz + %lld::double precision * interval '1 microsecond' $$",
              (long long)CASE_NOW);
-    exec(door, sql);
+    exec(client, sql);
 }
 
-/* The case's rows were stored under its settings, which the door then finds as they are. */
-static void set_policy(struct sql_door *door)
+/* The case's rows were stored under its settings, which the client then finds as they are. */
+static void set_policy(struct sql_client *client)
 {
     struct semel_buf settings;
     struct args args = {.n = 0};
 
     semel__buf_init(&settings, SEMEL_SETTINGS_MAX);
-    semel__policy_write(&door->engine->policy, &settings);
-    add_str(door, &args, semel__buf_str(&settings));
-    PQclear(query(door,
+    semel__policy_write(&client->engine->policy, &settings);
+    add_str(client, &args, semel__buf_str(&settings));
+    PQclear(query(client,
                   "INSERT INTO semel.consumer (consumer, settings, updated_at) VALUES ('c', $1::jsonb, 'epoch') "
                   "ON CONFLICT (consumer) DO UPDATE SET settings = excluded.settings",
                   &args));
-    PQclear(query(door, "SELECT semel.consumer('c', $1::jsonb)", &args));
+    PQclear(query(client, "SELECT semel.consumer('c', $1::jsonb)", &args));
     semel__buf_done(&settings);
 }
 
 static void happen_in_sql(struct engine *engine)
 {
-    struct sql_door *door = semel__arena_alloc(&engine->world->arena, 1, sizeof *door);
+    struct sql_client *client = semel__arena_alloc(&engine->world->arena, 1, sizeof *client);
 
-    assert_non_null(door);
+    assert_non_null(client);
     engine->no_alerts = true;
-    *door = (struct sql_door){.engine = engine,
-                              .words = &words,
-                              .conn = connect_as(semel_store_native(engine->world->store))};
-    if (PQstatus(door->conn) != CONNECTION_OK)
-        fail_msg("%s", PQerrorMessage(door->conn));
-    stop_clock(door);
-    set_policy(door);
-    case_sql_happen(door);
-    PQfinish(door->conn);
+    *client = (struct sql_client){.engine = engine,
+                                  .words = &words,
+                                  .conn = connect_as(semel_store_native(engine->world->store))};
+    if (PQstatus(client->conn) != CONNECTION_OK)
+        fail_msg("%s", PQerrorMessage(client->conn));
+    stop_clock(client);
+    set_policy(client);
+    case_sql_happen(client);
+    PQfinish(client->conn);
 }
 
 static struct sql_account account = {.expected = {[ABSENT_OPERATOR] = 76,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * case_rules.c: a case by the pure rules alone: verdicts and the semel__live_* functions, without a store.
+ * case_rules.c: a case by the pure rules alone: verdicts and the semel__progress_* functions, without a store.
  *
  * What belongs to a store cannot be asked here (tokens, business keys after the end, the key's last version, purge):
  * a case that is about nothing else is left out, and says so.
@@ -21,8 +21,8 @@ struct rules {
     int64_t skipped[SEMEL_SKIPPED_MAX];
     struct semel_facts facts;
     struct semel_random rng;
-    struct semel_live live; /* what the row becomes */
-    bool there;             /* there is a row in the end */
+    struct semel_progress progress; /* what the row becomes */
+    bool there;                     /* there is a row in the end */
 };
 
 /* ---- facts -------------------------------------------------------------------------------------------- */
@@ -57,8 +57,8 @@ static void find_key(struct rules *rules)
               ARRIVAL_AHEAD, OTHER_VERSION(given->ahead));
     for (int64_t i = 0; given->parked != UNSAID && i < given->parked; i++, rules->key.parked++)
         stand(&rules->key, SEMEL_STATE_WAITING, ARRIVAL_PARKED + i, rules->key.by_version ? 1000 + i : SEMEL_NONE);
-    if (case_has_row(rules->kase) && semel__live_in_order(&rules->row.live))
-        stand(&rules->key, rules->row.live.state, ARRIVAL_M, rules->row.version);
+    if (case_has_row(rules->kase) && semel__progress_in_order(&rules->row.progress))
+        stand(&rules->key, rules->row.progress.state, ARRIVAL_M, rules->row.version);
     if (given->behind != UNSAID)
         stand(&rules->key, OTHER_STATE(given->behind), ARRIVAL_BEHIND, OTHER_VERSION(given->behind));
 }
@@ -82,7 +82,7 @@ static void find_facts(struct rules *rules)
     if (case_has_row(rules->kase)) {
         case_row_of(rules->kase, &rules->policy, &rules->row);
         rules->row.arrival = ARRIVAL_M;
-        rules->live = rules->row.live;
+        rules->progress = rules->row.progress;
         rules->there = true;
     }
     find_key(rules);
@@ -101,48 +101,48 @@ static void find_facts(struct rules *rules)
 
 /* ---- events ------------------------------------------------------------------------------------------- */
 
-static struct semel_live unborn(void)
+static struct semel_progress unborn(void)
 {
-    return (struct semel_live){.due_us = SEMEL_NONE,
-                               .processed_us = SEMEL_NONE,
-                               .lease_until_us = SEMEL_NONE,
-                               .lease_token = SEMEL_NONE};
+    return (struct semel_progress){.due_us = SEMEL_NONE,
+                                   .processed_us = SEMEL_NONE,
+                                   .lease_until_us = SEMEL_NONE,
+                                   .lease_token = SEMEL_NONE};
 }
 
 static void claim(struct rules *rules, bool alone)
 {
-    struct semel_live before = rules->there ? rules->live : unborn();
+    struct semel_progress before = rules->there ? rules->progress : unborn();
 
-    semel__live_claim(&rules->policy, &before, SEMEL_STR("worker-1"), alone, case_token("again", rules->policy.effect),
-                      CASE_NOW, &rules->live);
+    semel__progress_claim(&rules->policy, &before, SEMEL_STR("worker-1"), alone,
+                          case_token("again", rules->policy.effect), CASE_NOW, &rules->progress);
     rules->there = true;
 }
 
 static void end(struct rules *rules, int64_t result)
 {
-    struct semel_live before = rules->live;
+    struct semel_progress before = rules->progress;
     struct semel_ending ending = {.result = (enum semel_result)result, .text = SEMEL_STR("because")};
 
     if (rules->kase->when.outcome == 1)
         ending.outcome = SEMEL_STR("{\"o\":2}");
-    semel__live_finish(&rules->policy, &before, &ending, CASE_NOW, &rules->rng, &rules->live);
+    semel__progress_finish(&rules->policy, &before, &ending, CASE_NOW, &rules->rng, &rules->progress);
 }
 
 static void run(struct rules *rules, bool leased)
 {
     int64_t handler = rules->kase->when.handler != UNSAID ? rules->kase->when.handler : SEMEL_DONE;
-    struct semel_live before = rules->there ? rules->live : unborn();
+    struct semel_progress before = rules->there ? rules->progress : unborn();
     bool worldly = handler >= HANDLER_ENVIRONMENT;
 
     if (leased)
         claim(rules, true);
     else if (!worldly) {
-        semel__live_complete(&before, CASE_NOW, &rules->live);
+        semel__progress_complete(&before, CASE_NOW, &rules->progress);
         rules->there = true;
     }
-    before = rules->live;
+    before = rules->progress;
     if (leased && worldly)
-        semel__live_release(&before, CASE_NOW, &rules->live);
+        semel__progress_release(&before, CASE_NOW, &rules->progress);
     else if (!worldly)
         end(rules, handler);
 }
@@ -164,12 +164,12 @@ static void compare_verdict(const struct rules *rules, const struct semel__verdi
 
 static void follow(struct rules *rules, const struct semel__verdict *v)
 {
-    struct semel_live before = rules->there ? rules->live : unborn();
+    struct semel_progress before = rules->there ? rules->progress : unborn();
 
     if (v->changes && v->becomes == SEMEL_STATE_ABSENT) {
         rules->there = false;
     } else if (v->changes) {
-        semel__live_verdict(v, &before, rules->msg.defect_text, CASE_NOW, &rules->live);
+        semel__progress_verdict(v, &before, rules->msg.defect_text, CASE_NOW, &rules->progress);
         rules->there = true;
     }
 }
@@ -192,7 +192,7 @@ static bool deliver(struct rules *rules, struct finding *finding)
         claim(rules, when->alone == 1);
     else
         run(rules, rules->policy.effect != SEMEL_EFFECT_ATOMIC || (when->delivery != UNSAID && when->delivery > 1) ||
-                       (rules->there && rules->live.alone));
+                       (rules->there && rules->progress.alone));
     return true;
 }
 
@@ -201,7 +201,7 @@ static bool take(struct rules *rules, struct finding *finding)
 {
     struct semel__verdict verdict = {.act = SEMEL_LATER};
 
-    if (!rules->there || rules->row.live.due_us == SEMEL_NONE || rules->row.live.due_us > CASE_NOW ||
+    if (!rules->there || rules->row.progress.due_us == SEMEL_NONE || rules->row.progress.due_us > CASE_NOW ||
         rules->facts.damaged)
         return false;
     semel__verdict_take(&rules->policy, &rules->facts, &verdict);
@@ -211,14 +211,14 @@ static bool take(struct rules *rules, struct finding *finding)
     else if (rules->kase->when.op == OP_WORK)
         run(rules, true);
     else
-        claim(rules,
-              rules->row.live.alone || rules->row.live.attempts > 0 || rules->policy.effect != SEMEL_EFFECT_ATOMIC);
+        claim(rules, rules->row.progress.alone || rules->row.progress.attempts > 0 ||
+                         rules->policy.effect != SEMEL_EFFECT_ATOMIC);
     return true;
 }
 
 static bool happen(struct rules *rules, struct finding *finding)
 {
-    const struct semel_live before = rules->live;
+    const struct semel_progress before = rules->progress;
 
     switch ((enum case_op)rules->kase->when.op) {
     case OP_DELIVER:
@@ -231,23 +231,24 @@ static bool happen(struct rules *rules, struct finding *finding)
         end(rules, rules->kase->when.result);
         return true;
     case OP_RELEASE:
-        semel__live_release(&before, CASE_NOW, &rules->live);
+        semel__progress_release(&before, CASE_NOW, &rules->progress);
         return true;
     case OP_RECOVER:
-        semel__live_recover(&rules->policy, &before, CASE_NOW, &rules->rng, &rules->live);
+        semel__progress_recover(&rules->policy, &before, CASE_NOW, &rules->rng, &rules->progress);
         return true;
     case OP_RETRY:
         if (before.state == SEMEL_STATE_DEAD && before.error_class == SEMEL_CLASS_GAP && rules->kase->when.force != 1)
-            semel__live_rejudge(&before, CASE_NOW, &rules->live);
+            semel__progress_rejudge(&before, CASE_NOW, &rules->progress);
         else
-            semel__live_retry(&before, CASE_NOW, &rules->live);
+            semel__progress_retry(&before, CASE_NOW, &rules->progress);
         return true;
     case OP_DISCARD:
-        semel__live_discard(&before, SEMEL_STR("because"), CASE_NOW, &rules->live);
+        semel__progress_discard(&before, SEMEL_STR("because"), CASE_NOW, &rules->progress);
         return true;
     case OP_RESOLVE:
-        semel__live_resolve(&before, rules->kase->when.outcome == 1 ? SEMEL_STR("{\"o\":2}") : (struct semel_str){0},
-                            CASE_NOW, &rules->live);
+        semel__progress_resolve(&before,
+                                rules->kase->when.outcome == 1 ? SEMEL_STR("{\"o\":2}") : (struct semel_str){0},
+                                CASE_NOW, &rules->progress);
         return true;
     case OP_RENEW:
     case OP_PURGE:
@@ -274,15 +275,15 @@ bool case_run_rules(const struct kase *kase, struct finding *finding, struct mov
     find_facts(&rules);
     if (!happen(&rules, finding))
         return false;
-    compare_live(kase, &rules.policy, case_has_row(kase) ? &rules.row.live : NULL, rules.there ? &rules.live : NULL,
-                 finding);
-    *ret_move = (struct move){case_has_row(kase) ? rules.row.live.state : SEMEL_STATE_ABSENT,
-                              rules.there ? rules.live.state : SEMEL_STATE_ABSENT, kase->becomes.unchanged != 1};
+    compare_progress(kase, &rules.policy, case_has_row(kase) ? &rules.row.progress : NULL,
+                     rules.there ? &rules.progress : NULL, finding);
+    *ret_move = (struct move){case_has_row(kase) ? rules.row.progress.state : SEMEL_STATE_ABSENT,
+                              rules.there ? rules.progress.state : SEMEL_STATE_ABSENT, kase->becomes.unchanged != 1};
     if (!rules.there)
         return true;
     if (ret_move->made && ret_move->from != ret_move->to && !semel__move_legal(ret_move->from, ret_move->to))
         differ(finding, "the move is not legal");
-    rules.row.live = rules.live;
+    rules.row.progress = rules.progress;
     rules.row.id = SEMEL_STR(CASE_ID);
     rules.row.arrival = ARRIVAL_M;
     if (semel__row_check(&rules.row, &err) != SEMEL_OK)

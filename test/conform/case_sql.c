@@ -73,148 +73,152 @@ bool case_sql_account(const struct sql_account *account)
 
 /* ---- what is told --------------------------------------------------------------------------------- */
 
-static void exec(struct sql_door *door, const char *sql)
+static void exec(struct sql_client *client, const char *sql)
 {
-    door->words->exec(door, sql);
+    client->words->exec(client, sql);
 }
 
-static const char *handler_outcome(const struct sql_door *door)
+static const char *handler_outcome(const struct sql_client *client)
 {
-    return door->engine->kase->when.outcome == 1 ? "{\"o\":2}" : NULL;
+    return client->engine->kase->when.outcome == 1 ? "{\"o\":2}" : NULL;
 }
 
-static struct sql_told ask(struct sql_door *door, bool claim)
+static struct sql_answer ask(struct sql_client *client, bool claim)
 {
-    struct engine *engine = door->engine;
-    int before = engine->there ? engine->before.live.attempts : 0;
-    struct sql_told told;
+    struct engine *engine = client->engine;
+    int before = engine->there ? engine->before.progress.attempts : 0;
+    struct sql_answer answer;
 
-    exec(door, door->words->begin);
-    told = door->words->ask(door, claim);
-    engine->settled.outcome = semel__str(door->outcome);
-    expect_verdict(engine, told.act == SEMEL_RUN ? SAYS_RUN : told.act == SEMEL_ACK ? SAYS_ACK : SAYS_LATER, told.why);
-    if (told.act == SEMEL_RUN && told.attempt != before + 1)
-        differ(engine->finding, "attempt: the handler was told %lld", (long long)told.attempt);
-    return told;
+    exec(client, client->words->begin);
+    answer = client->words->ask(client, claim);
+    engine->settled.outcome = semel__str(client->outcome);
+    expect_verdict(engine,
+                   answer.act == SEMEL_RUN   ? SAYS_RUN
+                   : answer.act == SEMEL_ACK ? SAYS_ACK
+                                             : SAYS_LATER,
+                   answer.why);
+    if (answer.act == SEMEL_RUN && answer.attempt != before + 1)
+        differ(engine->finding, "attempt: the handler was told %lld", (long long)answer.attempt);
+    return answer;
 }
 
-static void expect_then(struct sql_door *door, enum semel_act act)
+static void expect_then(struct sql_client *client, enum semel_act act)
 {
-    int64_t said = door->engine->kase->verdict.then;
+    int64_t said = client->engine->kase->verdict.then;
 
     if (said != UNSAID && said != (int64_t)act)
-        differ(door->engine->finding, "in the end: expected %s, found %s", semel__act_name((enum semel_act)said),
+        differ(client->engine->finding, "in the end: expected %s, found %s", semel__act_name((enum semel_act)said),
                semel__act_name(act));
 }
 
 /* Nothing runs. To roll back what is told `later` is allowed, and to commit it, which keeps its place in the order. */
-static void end_unrun(struct sql_door *door, enum semel_act act)
+static void end_unrun(struct sql_client *client, enum semel_act act)
 {
-    const struct kase *kase = door->engine->kase;
+    const struct kase *kase = client->engine->kase;
     bool commit = act == SEMEL_ACK || kase->when.no_payload == 1 || kase->line % 2 == 0;
 
-    exec(door, commit ? "COMMIT" : "ROLLBACK");
+    exec(client, commit ? "COMMIT" : "ROLLBACK");
 }
 
 /* ---- in a transaction ----------------------------------------------------------------------------- */
 
-static void say_done(struct sql_door *door)
+static void say_done(struct sql_client *client)
 {
-    door->words->done(door, handler_outcome(door));
-    exec(door, "COMMIT");
-    expect_then(door, SEMEL_ACK);
+    client->words->done(client, handler_outcome(client));
+    exec(client, "COMMIT");
+    expect_then(client, SEMEL_ACK);
 }
 
-static void say_failed(struct sql_door *door)
+static void say_failed(struct sql_client *client)
 {
-    struct engine *engine = door->engine;
+    struct engine *engine = client->engine;
     enum semel_act act = SEMEL_ACT_UNSET;
 
     if (engine->kase->line % 2 == 0) {
-        exec(door, "ROLLBACK");
-        exec(door, door->words->begin);
+        exec(client, "ROLLBACK");
+        exec(client, client->words->begin);
     }
-    engine->state_told = door->words->failed(door,
-                                             engine->says == SEMEL_MAYBE
-                                                 ? "unknown"
-                                                 : semel__result_name((enum semel_result)engine->says),
-                                             &act, &engine->settled.state);
-    if (!engine->state_told)
+    engine->state_reported = client->words->failed(client,
+                                                   engine->says == SEMEL_MAYBE
+                                                       ? "unknown"
+                                                       : semel__result_name((enum semel_result)engine->says),
+                                                   &act, &engine->settled.state);
+    if (!engine->state_reported)
         differ(engine->finding, "the answer of fail is not an act and a status");
-    exec(door, "COMMIT");
-    expect_then(door, act);
+    exec(client, "COMMIT");
+    expect_then(client, act);
 }
 
-static void deliver(struct sql_door *door)
+static void deliver(struct sql_client *client)
 {
-    struct sql_told told = ask(door, false);
+    struct sql_answer answer = ask(client, false);
 
-    if (told.act != SEMEL_RUN) {
-        end_unrun(door, told.act);
-    } else if (door->engine->says == SEMEL_DONE) {
-        say_done(door);
-    } else if (door->engine->says < HANDLER_ENVIRONMENT) {
-        say_failed(door);
+    if (answer.act != SEMEL_RUN) {
+        end_unrun(client, answer.act);
+    } else if (client->engine->says == SEMEL_DONE) {
+        say_done(client);
+    } else if (client->engine->says < HANDLER_ENVIRONMENT) {
+        say_failed(client);
     } else {
-        exec(door, "ROLLBACK");
-        expect_then(door, SEMEL_LATER);
+        exec(client, "ROLLBACK");
+        expect_then(client, SEMEL_LATER);
     }
 }
 
 /* ---- under a lease -------------------------------------------------------------------------------- */
 
-static struct sql_told claim(struct sql_door *door)
+static struct sql_answer claim(struct sql_client *client)
 {
-    struct sql_told told = ask(door, true);
+    struct sql_answer answer = ask(client, true);
 
-    if (told.act == SEMEL_RUN)
-        exec(door, "COMMIT");
+    if (answer.act == SEMEL_RUN)
+        exec(client, "COMMIT");
     else
-        end_unrun(door, told.act);
-    return told;
+        end_unrun(client, answer.act);
+    return answer;
 }
 
-static int64_t end(struct sql_door *door, enum case_op op, int64_t token, int64_t result)
+static int64_t end(struct sql_client *client, enum case_op op, int64_t token, int64_t result)
 {
-    return door->words->end(door, op, token, op == OP_FINISH ? semel__result_name((enum semel_result)result) : NULL,
-                            handler_outcome(door));
+    return client->words->end(client, op, token, op == OP_FINISH ? semel__result_name((enum semel_result)result) : NULL,
+                              handler_outcome(client));
 }
 
 /* What the handler says, under the lease of a message that is not necessarily ours. */
-static void end_as_said(struct sql_door *door, int64_t token, int64_t says)
+static void end_as_said(struct sql_client *client, int64_t token, int64_t says)
 {
     enum case_op op = says < HANDLER_ENVIRONMENT ? OP_FINISH : OP_RELEASE;
 
-    if (end(door, op, token, says) != SAYS_DONE)
-        differ(door->engine->finding, "the end was refused");
+    if (end(client, op, token, says) != SAYS_DONE)
+        differ(client->engine->finding, "the end was refused");
 }
 
-static void deliver_leased(struct sql_door *door)
+static void deliver_leased(struct sql_client *client)
 {
-    struct sql_told told = claim(door);
+    struct sql_answer answer = claim(client);
 
-    if (told.act != SEMEL_RUN)
+    if (answer.act != SEMEL_RUN)
         return;
-    end_as_said(door, told.token, door->engine->says);
+    end_as_said(client, answer.token, client->engine->says);
     /* Without a payload only what is done may be acknowledged, which whoever claimed it knows. */
-    expect_then(door,
-                door->engine->kase->when.no_payload == 1 && door->engine->says != SEMEL_DONE ? SEMEL_LATER : SEMEL_ACK);
+    expect_then(client, client->engine->kase->when.no_payload == 1 && client->engine->says != SEMEL_DONE ? SEMEL_LATER
+                                                                                                         : SEMEL_ACK);
 }
 
-static void end_lease(struct sql_door *door)
+static void end_lease(struct sql_client *client)
 {
-    const struct case_when *when = &door->engine->kase->when;
-    int64_t token = door->engine->before.live.lease_token;
+    const struct case_when *when = &client->engine->kase->when;
+    int64_t token = client->engine->before.progress.lease_token;
 
     if (when->token == TOKEN_STALE) {
-        token = case_stale_token(door->engine->kase, &door->engine->policy);
-        door->words->plant_stale(door, token);
+        token = case_stale_token(client->engine->kase, &client->engine->policy);
+        client->words->plant_stale(client, token);
     }
-    expect_verdict(door->engine, end(door, (enum case_op)when->op, token, when->result), SEMEL_WHY_UNSET);
+    expect_verdict(client->engine, end(client, (enum case_op)when->op, token, when->result), SEMEL_WHY_UNSET);
 }
 
 /* All that is due is taken once, or, `run`, until there is no more. */
-static void scheduler(struct sql_door *door, bool run)
+static void scheduler(struct sql_client *client, bool run)
 {
     struct sql_taken taken[SQL_TAKEN];
     enum semel_why why = SEMEL_WHY_UNSET;
@@ -222,56 +226,57 @@ static void scheduler(struct sql_door *door, bool run)
     int n;
 
     do {
-        n = door->words->take(door, taken);
+        n = client->words->take(client, taken);
         for (int i = 0; i < n; i++) {
-            int64_t says = taken[i].ours ? door->engine->says : SEMEL_DONE;
+            int64_t says = taken[i].ours ? client->engine->says : SEMEL_DONE;
             if (taken[i].ours)
                 why = taken[i].attempt > 1 ? SEMEL_WHY_RETRIED : SEMEL_WHY_NEW;
             if (run)
-                end_as_said(door, taken[i].token, says);
+                end_as_said(client, taken[i].token, says);
             given_back = given_back || says >= HANDLER_ENVIRONMENT;
         }
     } while (run && n > 0 && !given_back);
-    expect_verdict(door->engine, why != SEMEL_WHY_UNSET ? SAYS_RUN : SAYS_NOTHING, why);
+    expect_verdict(client->engine, why != SEMEL_WHY_UNSET ? SAYS_RUN : SAYS_NOTHING, why);
 }
 
 /* ---- the event ------------------------------------------------------------------------------------ */
 
-void case_sql_happen(struct sql_door *door)
+void case_sql_happen(struct sql_client *client)
 {
-    const struct engine *engine = door->engine;
+    const struct engine *engine = client->engine;
     const struct case_when *when = &engine->kase->when;
     bool leased = engine->policy.effect != SEMEL_EFFECT_ATOMIC || (when->delivery != UNSAID && when->delivery > 1) ||
-                  (engine->there && engine->before.live.alone);
+                  (engine->there && engine->before.progress.alone);
     struct semel_str change;
 
     switch ((enum case_op)when->op) {
     case OP_DELIVER:
         if (leased)
-            deliver_leased(door);
+            deliver_leased(client);
         else
-            deliver(door);
+            deliver(client);
         return;
     case OP_CLAIM:
-        claim(door);
+        claim(client);
         return;
     case OP_FINISH:
     case OP_RENEW:
     case OP_RELEASE:
-        end_lease(door);
+        end_lease(client);
         return;
     case OP_TAKE:
     case OP_WORK:
-        scheduler(door, when->op == OP_WORK);
+        scheduler(client, when->op == OP_WORK);
         return;
     case OP_RECOVER:
     case OP_PURGE:
     case OP_TICK:
-        expect_verdict(door->engine, door->words->tick(door) ? SAYS_DONE : SAYS_NOTHING, SEMEL_WHY_UNSET);
+        expect_verdict(client->engine, client->words->tick(client) ? SAYS_DONE : SAYS_NOTHING, SEMEL_WHY_UNSET);
         return;
     case OP_SET:
         change = case_change(engine->kase, &engine->policy, &engine->world->arena);
-        expect_verdict(door->engine, door->words->set(door, change.p) ? SAYS_DONE : SAYS_REFUSED, SEMEL_WHY_UNSET);
+        expect_verdict(client->engine, client->words->set(client, change.p) ? SAYS_DONE : SAYS_REFUSED,
+                       SEMEL_WHY_UNSET);
         return;
     case OP_RETRY:
     case OP_DISCARD:

@@ -19,14 +19,14 @@
 
 struct sql_words;
 
-struct sql_door {
+struct sql_client {
     struct engine *engine;
     const struct sql_words *words;
     void *conn;
     char outcome[64]; /* what the last answer told a duplicate */
 };
 
-struct sql_told {
+struct sql_answer {
     enum semel_act act;
     enum semel_why why;
     int64_t attempt, token;
@@ -40,21 +40,21 @@ struct sql_taken {
 /* What fails is told to the engine's finding. */
 struct sql_words {
     const char *begin; /* a transaction */
-    void (*exec)(struct sql_door *door, const char *sql);
+    void (*exec)(struct sql_client *client, const char *sql);
     /* In the open transaction: begin, or claim; done; failed (false: the answer was none). */
-    struct sql_told (*ask)(struct sql_door *door, bool claim);
-    void (*done)(struct sql_door *door, const char *outcome);
-    bool (*failed)(struct sql_door *door, const char *cls, enum semel_act *ret_act, enum semel_state *ret_state);
+    struct sql_answer (*ask)(struct sql_client *client, bool claim);
+    void (*done)(struct sql_client *client, const char *outcome);
+    bool (*failed)(struct sql_client *client, const char *cls, enum semel_act *ret_act, enum semel_state *ret_state);
     /* In a transaction of their own. end: finish, renew or release: SAYS_DONE, SAYS_FENCED, or SAYS_REFUSED where the
      * transaction could not commit. tick: whether anything was done. */
-    int64_t (*end)(struct sql_door *door, enum case_op op, int64_t token, const char *result, const char *outcome);
-    int (*take)(struct sql_door *door, struct sql_taken taken[SQL_TAKEN]);
-    bool (*tick)(struct sql_door *door);
-    bool (*set)(struct sql_door *door, const char *settings);  /* false: refused by what is stored */
-    void (*plant_stale)(struct sql_door *door, int64_t token); /* as a claim of the message that ran out */
+    int64_t (*end)(struct sql_client *client, enum case_op op, int64_t token, const char *result, const char *outcome);
+    int (*take)(struct sql_client *client, struct sql_taken taken[SQL_TAKEN]);
+    bool (*tick)(struct sql_client *client);
+    bool (*set)(struct sql_client *client, const char *settings);  /* false: refused by what is stored */
+    void (*plant_stale)(struct sql_client *client, int64_t token); /* as a claim of the message that ran out */
 };
 
-void case_sql_happen(struct sql_door *door);
+void case_sql_happen(struct sql_client *client);
 
 /* ---- what is left out ----------------------------------------------------------------------------- */
 
@@ -73,7 +73,7 @@ struct sql_account {
     int expected[ABSENT_COUNT], found[ABSENT_COUNT];
 };
 
-/* The case without what the door cannot tell; false: it is left out. */
+/* The case without what the client cannot tell; false: it is left out. */
 bool case_sql_pare(const struct kase *kase, struct sql_account *account, struct kase *ret_pared);
 /* Prints it. false: others were left out than must be. */
 bool case_sql_account(const struct sql_account *account);

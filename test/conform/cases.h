@@ -141,9 +141,9 @@ void case_skipped(int64_t said, int64_t ret[SEMEL_SKIPPED_MAX], size_t *ret_n);
 void case_msg_of(const struct kase *kase, const struct semel_policy *policy, struct semel__msg *ret);
 bool case_has_row(const struct kase *kase);
 
-/* The live part, and nothing else. `before` may be NULL. */
-void compare_live(const struct kase *kase, const struct semel_policy *policy, const struct semel_live *before,
-                  const struct semel_live *after, struct finding *finding);
+/* The changing part, and nothing else. `before` may be NULL. */
+void compare_progress(const struct kase *kase, const struct semel_policy *policy, const struct semel_progress *before,
+                      const struct semel_progress *after, struct finding *finding);
 
 /* ---- how a case is run: true when it could be, the differences in `finding`, what the row was and is now ---- */
 
@@ -166,8 +166,8 @@ struct engine {
     struct finding *finding;
     struct semel_settled settled;
     struct semel_str answer;
-    bool state_told; /* settled.state is what the caller was told */
-    bool no_alerts;  /* the door raises none */
+    bool state_reported; /* settled.state is what the caller was told */
+    bool no_alerts;      /* the client raises none */
 };
 typedef void (*case_event)(struct engine *engine);
 void case_run_event(const struct kase *kase, const struct driver *driver, case_event event, struct finding *finding,

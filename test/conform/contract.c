@@ -11,28 +11,28 @@ struct semel_str text(const char *z)
     return semel__str(z);
 }
 
-struct semel_live live_as(enum semel_state state)
+struct semel_progress progress_as(enum semel_state state)
 {
     static int64_t last_token;
-    struct semel_live live = {.state = state,
-                              .due_us = SEMEL_NONE,
-                              .processed_us = semel__state_final(state) ? T0 : SEMEL_NONE,
-                              .lease_until_us = SEMEL_NONE,
-                              .lease_token = SEMEL_NONE};
+    struct semel_progress progress = {.state = state,
+                                      .due_us = SEMEL_NONE,
+                                      .processed_us = semel__state_final(state) ? T0 : SEMEL_NONE,
+                                      .lease_until_us = SEMEL_NONE,
+                                      .lease_token = SEMEL_NONE};
 
     if (state == SEMEL_STATE_PROCESSING) {
-        live.attempts = 1;
-        live.lease_owner = SEMEL_STR("worker-1");
-        live.lease_until_us = T0 + 60 * SECOND;
-        live.lease_token = ++last_token; /* no two alike, as core gives them */
+        progress.attempts = 1;
+        progress.lease_owner = SEMEL_STR("worker-1");
+        progress.lease_until_us = T0 + 60 * SECOND;
+        progress.lease_token = ++last_token; /* no two alike, as core gives them */
     }
     if (state == SEMEL_STATE_FAILED) {
-        live.attempts = 1;
-        live.due_us = T0 + 10 * SECOND;
-        live.error_class = SEMEL_CLASS_TRANSIENT;
-        live.error_text = SEMEL_STR("no answer");
+        progress.attempts = 1;
+        progress.due_us = T0 + 10 * SECOND;
+        progress.error_class = SEMEL_CLASS_TRANSIENT;
+        progress.error_text = SEMEL_STR("no answer");
     }
-    return live;
+    return progress;
 }
 
 struct semel_row row_of(const char *id, enum semel_state state, const char *order_key, int64_t version)
@@ -45,7 +45,7 @@ struct semel_row row_of(const char *id, enum semel_state state, const char *orde
                               .message_time_us = SEMEL_NONE,
                               .received_us = T0,
                               .updated_us = T0,
-                              .live = live_as(state)};
+                              .progress = progress_as(state)};
 }
 
 struct semel_admit item_of(const char *id, enum semel_state state, const char *order_key, int64_t version)
@@ -56,7 +56,7 @@ struct semel_admit item_of(const char *id, enum semel_state state, const char *o
 struct semel_change change_of(const char *id, enum semel_state from, enum semel_state to)
 {
     return (struct semel_change){
-        .source = SEMEL_STR("s"), .id = text(id), .from = from, .token = SEMEL_NONE, .live = live_as(to)};
+        .source = SEMEL_STR("s"), .id = text(id), .from = from, .token = SEMEL_NONE, .progress = progress_as(to)};
 }
 
 void assert_str_is(struct semel_str s, struct semel_str expected)
@@ -67,21 +67,21 @@ void assert_str_is(struct semel_str s, struct semel_str expected)
         assert_memory_equal(s.p, expected.p, s.n);
 }
 
-static void assert_live_is(const struct semel_live *live, const struct semel_live *expected)
+static void assert_progress_is(const struct semel_progress *progress, const struct semel_progress *expected)
 {
-    assert_int_equal(live->state, expected->state);
-    assert_int_equal(live->attempts, expected->attempts);
-    assert_int_equal(live->attempts_before, expected->attempts_before);
-    assert_int_equal(live->retries, expected->retries);
-    assert_int_equal(live->alone, expected->alone);
-    assert_int_equal(live->due_us, expected->due_us);
-    assert_int_equal(live->processed_us, expected->processed_us);
-    assert_str_is(live->lease_owner, expected->lease_owner);
-    assert_int_equal(live->lease_until_us, expected->lease_until_us);
-    assert_int_equal(live->lease_token, expected->lease_token);
-    assert_int_equal(live->error_class, expected->error_class);
-    assert_str_is(live->error_text, expected->error_text);
-    assert_str_is(live->outcome, expected->outcome);
+    assert_int_equal(progress->state, expected->state);
+    assert_int_equal(progress->attempts, expected->attempts);
+    assert_int_equal(progress->attempts_before, expected->attempts_before);
+    assert_int_equal(progress->retries, expected->retries);
+    assert_int_equal(progress->alone, expected->alone);
+    assert_int_equal(progress->due_us, expected->due_us);
+    assert_int_equal(progress->processed_us, expected->processed_us);
+    assert_str_is(progress->lease_owner, expected->lease_owner);
+    assert_int_equal(progress->lease_until_us, expected->lease_until_us);
+    assert_int_equal(progress->lease_token, expected->lease_token);
+    assert_int_equal(progress->error_class, expected->error_class);
+    assert_str_is(progress->error_text, expected->error_text);
+    assert_str_is(progress->outcome, expected->outcome);
 }
 
 void assert_found_is(const struct semel_row *row, const struct semel_row *expected)
@@ -95,7 +95,7 @@ void assert_found_is(const struct semel_row *row, const struct semel_row *expect
     assert_int_equal(row->received_us, expected->received_us);
     assert_int_equal(row->updated_us, expected->updated_us);
     assert_int_equal(row->kept, expected->kept);
-    assert_live_is(&row->live, &expected->live);
+    assert_progress_is(&row->progress, &expected->progress);
 }
 
 void assert_row_is(const struct semel_row *row, const struct semel_row *expected)

@@ -9,8 +9,8 @@
 #include "support/world.h"
 
 struct semel_str text(const char *z); /* NULL: not given */
-/* A live part that fits the status: leases, due times and times of processing as row.h wants them. */
-struct semel_live live_as(enum semel_state state);
+/* A changing part that fits the status: leases, due times and times of processing as row.h wants them. */
+struct semel_progress progress_as(enum semel_state state);
 /* A row of source "s" that was received at T0. `order_key` may be NULL. */
 struct semel_row row_of(const char *id, enum semel_state state, const char *order_key, int64_t version);
 /* An item for admit of such a row. */

@@ -57,13 +57,13 @@ static void found_row_equals_what_was_put_byte_for_byte(void **state)
     item.row.payload = SEMEL_STR("a\0b\xFF\n");
     item.row.traceparent = SEMEL_STR("00-ab-cd-01");
     item.row.kept = true;
-    item.row.live.attempts = 5;
-    item.row.live.attempts_before = 2;
-    item.row.live.retries = 1;
-    item.row.live.alone = true;
-    item.row.live.error_class = SEMEL_CLASS_PERMANENT;
-    item.row.live.error_text = SEMEL_STR("it's 23514 \xE2\x82\xAC");
-    item.row.live.outcome = SEMEL_STR("{\"x\":1}");
+    item.row.progress.attempts = 5;
+    item.row.progress.attempts_before = 2;
+    item.row.progress.retries = 1;
+    item.row.progress.alone = true;
+    item.row.progress.error_class = SEMEL_CLASS_PERMANENT;
+    item.row.progress.error_text = SEMEL_STR("it's 23514 \xE2\x82\xAC");
+    item.row.progress.outcome = SEMEL_STR("{\"x\":1}");
     again = item;
     begin(world);
     admit_keyed(world, &item, 1, &key, 1);
@@ -193,12 +193,12 @@ static void a_claim_keeps_the_token_that_it_was_given(void **state)
     struct world *world = *state;
     struct semel_admit item = item_of("a", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
 
-    item.row.live.lease_token = INT64_MAX;
+    item.row.progress.lease_token = INT64_MAX;
     begin(world);
     admit(world, &item, 1);
     commit(world);
     assert_true(item.inserted);
-    assert_int_equal(fetch(world, "a")->live.lease_token, INT64_MAX);
+    assert_int_equal(fetch(world, "a")->progress.lease_token, INT64_MAX);
 }
 
 /* A7: two claims of one moment may draw one token. The other message is tried again, and draws another. */
@@ -215,7 +215,7 @@ static void a_token_that_another_message_has_is_contention(void **state)
         return; /* it has no index of tokens: one inbox never gives the same twice */
     put(world, "a", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
     put(world, "c", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
-    item.row.live.lease_token = change.live.lease_token = fetch(world, "a")->live.lease_token;
+    item.row.progress.lease_token = change.progress.lease_token = fetch(world, "a")->progress.lease_token;
     change.updated_us = T0;
     begin(world);
     assert_int_equal(semel_store_admit(world->store, &batch, &world->arena, &world->err), SEMEL_RETRY);
@@ -522,7 +522,7 @@ static void fetch_reads_what_is_there_and_says_what_is_not(void **state)
     commit(world);
     assert_false(items[0].present);
     assert_true(items[1].present && !items[1].damaged);
-    assert_int_equal(items[1].row.live.state, SEMEL_STATE_FAILED);
+    assert_int_equal(items[1].row.progress.state, SEMEL_STATE_FAILED);
     assert_false(items[2].present);
 }
 

@@ -133,7 +133,7 @@ static void assert_nothing_written(struct world *world)
     assert_int_equal(world->driver->conflicts(world, "s", "old"), 0);
     assert_int_equal(world->driver->events(world), 0);
     assert_int_equal(world->driver->audits(world), 0);
-    assert_int_equal(fetch(world, "old")->live.state, SEMEL_STATE_FAILED);
+    assert_int_equal(fetch(world, "old")->progress.state, SEMEL_STATE_FAILED);
     assert_int_equal(facts(world, "k", false).last_version, SEMEL_NONE);
     assert_int_equal(facts(world, "k", false).parked, 0);
     begin(world);
@@ -240,12 +240,12 @@ static void migrating_again_changes_nothing(void **state)
 
 /* ---- scans -------------------------------------------------------------------------------------------- */
 
-static void put_live(struct world *world, const char *id, struct semel_live live)
+static void put_progress(struct world *world, const char *id, struct semel_progress progress)
 {
-    struct semel_admit item = item_of(id, live.state, "k", SEMEL_NONE);
+    struct semel_admit item = item_of(id, progress.state, "k", SEMEL_NONE);
     struct semel_key key = {.key = SEMEL_STR("k")};
 
-    item.row.live = live;
+    item.row.progress = progress;
     begin(world);
     admit_keyed(world, &item, 1, &key, 1);
     commit(world);
@@ -254,17 +254,17 @@ static void put_live(struct world *world, const char *id, struct semel_live live
 static void scan_of_the_due_gives_failed_and_waiting_rows_oldest_first(void **state)
 {
     struct world *world = *state;
-    struct semel_live failed = live_as(SEMEL_STATE_FAILED), waiting = live_as(SEMEL_STATE_WAITING);
+    struct semel_progress failed = progress_as(SEMEL_STATE_FAILED), waiting = progress_as(SEMEL_STATE_WAITING);
     struct semel_scan scan = {.kind = SEMEL_SCAN_DUE, .consumer = SEMEL_STR("c"), .now_us = T0, .max = 10};
 
     failed.due_us = T0;
-    put_live(world, "a", failed);
+    put_progress(world, "a", failed);
     failed.due_us = T0 + 1;
-    put_live(world, "b", failed);
-    put_live(world, "c", waiting); /* woken by its key only */
+    put_progress(world, "b", failed);
+    put_progress(world, "c", waiting); /* woken by its key only */
     waiting.due_us = T0 - 9;
-    put_live(world, "d", waiting);
-    put_live(world, "e", live_as(SEMEL_STATE_PROCESSING));
+    put_progress(world, "d", waiting);
+    put_progress(world, "e", progress_as(SEMEL_STATE_PROCESSING));
     assert_string_equal(scan_ids(world, &scan), "d a ");
     scan.max = 1;
     assert_string_equal(scan_ids(world, &scan), "d ");
@@ -279,18 +279,18 @@ static void scan_of_the_due_gives_failed_and_waiting_rows_oldest_first(void **st
 static void scan_of_the_expired_gives_leases_that_have_run_out_oldest_first(void **state)
 {
     struct world *world = *state;
-    struct semel_live live = live_as(SEMEL_STATE_PROCESSING);
+    struct semel_progress progress = progress_as(SEMEL_STATE_PROCESSING);
     struct semel_scan scan = {.kind = SEMEL_SCAN_EXPIRED, .consumer = SEMEL_STR("c"), .now_us = T0 + 10, .max = 10};
 
-    live.lease_until_us = T0 + 9;
-    put_live(world, "a", live);
-    live.lease_until_us = T0 + 10;
-    live.lease_token++;
-    put_live(world, "b", live);
-    live.lease_until_us = T0;
-    live.lease_token++;
-    put_live(world, "c", live);
-    put_live(world, "d", live_as(SEMEL_STATE_FAILED));
+    progress.lease_until_us = T0 + 9;
+    put_progress(world, "a", progress);
+    progress.lease_until_us = T0 + 10;
+    progress.lease_token++;
+    put_progress(world, "b", progress);
+    progress.lease_until_us = T0;
+    progress.lease_token++;
+    put_progress(world, "c", progress);
+    put_progress(world, "d", progress_as(SEMEL_STATE_FAILED));
     assert_string_equal(scan_ids(world, &scan), "c a ");
     scan.max = 1;
     assert_string_equal(scan_ids(world, &scan), "c ");
@@ -315,7 +315,7 @@ static void scan_by_token_finds_the_one_that_carries_it(void **state)
 
     put(world, "a", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
     put(world, "b", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
-    scan.token = fetch(world, "b")->live.lease_token;
+    scan.token = fetch(world, "b")->progress.lease_token;
     assert_string_equal(scan_ids(world, &scan), "b ");
     assert_string_equal(consumer_of(world, &scan), "c");
     assert_true(move(world, "b", SEMEL_STATE_PROCESSING, SEMEL_STATE_COMPLETED));
@@ -351,7 +351,7 @@ static void put_still(struct world *world, const char *id, const char *order_key
 
     item.row.payload = SEMEL_STR("p");
     item.row.kept = true;
-    item.row.live.error_class = cls;
+    item.row.progress.error_class = cls;
     begin(world);
     admit_keyed(world, &item, 1, &key, order_key != NULL ? 1 : 0);
     commit(world);

@@ -50,7 +50,7 @@ static struct semel_policy stored(struct world *world)
 static void put_class(struct world *world, const char *id, enum semel_class cls)
 {
     struct semel_admit item = item_of(id, SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
-    item.row.live.error_class = cls;
+    item.row.progress.error_class = cls;
     begin(world);
     admit(world, &item, 1);
     commit(world);
@@ -60,9 +60,9 @@ static void put_class(struct world *world, const char *id, enum semel_class cls)
 static void put_tried(struct world *world, const char *id, int attempts, int before)
 {
     struct semel_admit item = item_of(id, SEMEL_STATE_WAITING, NULL, SEMEL_NONE);
-    item.row.live.error_class = SEMEL_CLASS_BLOCKED;
-    item.row.live.attempts = attempts;
-    item.row.live.attempts_before = before;
+    item.row.progress.error_class = SEMEL_CLASS_BLOCKED;
+    item.row.progress.attempts = attempts;
+    item.row.progress.attempts_before = before;
     begin(world);
     admit(world, &item, 1);
     commit(world);

@@ -14,24 +14,24 @@ static void settle_writes_every_value_as_it_stands(void **state)
 
     put(world, "m", SEMEL_STATE_WAITING, "k", 3);
     expected = *fetch(world, "m");
-    change.live = (struct semel_live){.state = SEMEL_STATE_FAILED,
-                                      .attempts = 7,
-                                      .attempts_before = 3,
-                                      .retries = 2,
-                                      .alone = true,
-                                      .due_us = T0 + 99,
-                                      .processed_us = SEMEL_NONE,
-                                      .lease_until_us = SEMEL_NONE,
-                                      .lease_token = SEMEL_NONE,
-                                      .error_class = SEMEL_CLASS_LEASE,
-                                      .error_text = SEMEL_STR("it's late \xF0\x9F\x95\x90"),
-                                      .outcome = SEMEL_STR("{}")};
+    change.progress = (struct semel_progress){.state = SEMEL_STATE_FAILED,
+                                              .attempts = 7,
+                                              .attempts_before = 3,
+                                              .retries = 2,
+                                              .alone = true,
+                                              .due_us = T0 + 99,
+                                              .processed_us = SEMEL_NONE,
+                                              .lease_until_us = SEMEL_NONE,
+                                              .lease_token = SEMEL_NONE,
+                                              .error_class = SEMEL_CLASS_LEASE,
+                                              .error_text = SEMEL_STR("it's late \xF0\x9F\x95\x90"),
+                                              .outcome = SEMEL_STR("{}")};
     world->now_us = T0 + 5;
     begin(world);
     settle(world, &change, 1);
     commit(world);
     assert_true(change.applied);
-    expected.live = change.live;
+    expected.progress = change.progress;
     expected.updated_us = T0 + 5;
     assert_row_is(fetch(world, "m"), &expected);
 }
@@ -43,10 +43,10 @@ static void change_applies_only_to_a_row_that_still_is_what_it_was(void **state)
 
     put(world, "m", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
     assert_false(move(world, "m", SEMEL_STATE_WAITING, SEMEL_STATE_COMPLETED));
-    assert_int_equal(fetch(world, "m")->live.state, SEMEL_STATE_FAILED);
+    assert_int_equal(fetch(world, "m")->progress.state, SEMEL_STATE_FAILED);
     assert_true(move(world, "m", SEMEL_STATE_FAILED, SEMEL_STATE_COMPLETED));
     assert_false(move(world, "m", SEMEL_STATE_FAILED, SEMEL_STATE_DEAD));
-    assert_int_equal(fetch(world, "m")->live.state, SEMEL_STATE_COMPLETED);
+    assert_int_equal(fetch(world, "m")->progress.state, SEMEL_STATE_COMPLETED);
     assert_false(move(world, "none", SEMEL_STATE_FAILED, SEMEL_STATE_DEAD));
     assert_string_equal(all_ids(world), "m ");
 }
@@ -59,7 +59,7 @@ static void change_applies_only_under_the_token_that_the_row_carries(void **stat
     int64_t old_token;
 
     put(world, "m", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
-    old_token = fetch(world, "m")->live.lease_token;
+    old_token = fetch(world, "m")->progress.lease_token;
     assert_true(move(world, "m", SEMEL_STATE_PROCESSING, SEMEL_STATE_FAILED));
     assert_true(move(world, "m", SEMEL_STATE_FAILED, SEMEL_STATE_PROCESSING));
     late.token = old_token;
@@ -67,14 +67,14 @@ static void change_applies_only_under_the_token_that_the_row_carries(void **stat
     settle(world, &late, 1);
     commit(world);
     assert_false(late.applied);
-    assert_int_equal(fetch(world, "m")->live.state, SEMEL_STATE_PROCESSING);
-    timely.token = fetch(world, "m")->live.lease_token;
+    assert_int_equal(fetch(world, "m")->progress.state, SEMEL_STATE_PROCESSING);
+    timely.token = fetch(world, "m")->progress.lease_token;
     assert_true(timely.token > old_token);
     begin(world);
     settle(world, &timely, 1);
     commit(world);
     assert_true(timely.applied);
-    assert_int_equal(fetch(world, "m")->live.state, SEMEL_STATE_COMPLETED);
+    assert_int_equal(fetch(world, "m")->progress.state, SEMEL_STATE_COMPLETED);
 }
 
 /* A7: what a clock that stepped back must not do to a row, core sees to. */
@@ -86,12 +86,12 @@ static void a_change_writes_its_token_and_its_time_as_they_stand(void **state)
         .consumer = SEMEL_STR("c"), .worker = SEMEL_STR("worker-1"), .now_us = T0, .changes = &change, .n_changes = 1};
 
     put(world, "b", SEMEL_STATE_FAILED, NULL, SEMEL_NONE);
-    change.live.lease_token = INT64_MAX - 1;
+    change.progress.lease_token = INT64_MAX - 1;
     change.updated_us = T0 + 9 * SECOND;
     begin(world);
     assert_ok(world, semel_store_settle(world->store, &batch, &world->err));
     commit(world);
-    assert_int_equal(fetch(world, "b")->live.lease_token, INT64_MAX - 1);
+    assert_int_equal(fetch(world, "b")->progress.lease_token, INT64_MAX - 1);
     assert_int_equal(fetch(world, "b")->updated_us, T0 + 9 * SECOND);
 }
 
@@ -101,14 +101,14 @@ static void renewed_lease_keeps_its_token(void **state)
     struct semel_change change = change_of("a", SEMEL_STATE_PROCESSING, SEMEL_STATE_PROCESSING);
 
     put(world, "a", SEMEL_STATE_PROCESSING, NULL, SEMEL_NONE);
-    change.token = change.live.lease_token = fetch(world, "a")->live.lease_token;
-    change.live.lease_until_us = T0 + 500 * SECOND;
+    change.token = change.progress.lease_token = fetch(world, "a")->progress.lease_token;
+    change.progress.lease_until_us = T0 + 500 * SECOND;
     begin(world);
     settle(world, &change, 1);
     commit(world);
     assert_true(change.applied);
-    assert_int_equal(fetch(world, "a")->live.lease_token, change.token);
-    assert_int_equal(fetch(world, "a")->live.lease_until_us, T0 + 500 * SECOND);
+    assert_int_equal(fetch(world, "a")->progress.lease_token, change.token);
+    assert_int_equal(fetch(world, "a")->progress.lease_until_us, T0 + 500 * SECOND);
 }
 
 static void one_change_that_does_not_fit_spares_the_others(void **state)
@@ -352,8 +352,8 @@ static void assert_woken(struct world *world, const char *id, bool woken)
 {
     const struct semel_row *row = fetch(world, id);
 
-    assert_int_equal(row->live.due_us, woken ? world->now_us : SEMEL_NONE);
-    assert_int_equal(row->live.error_class, woken ? SEMEL_CLASS_BLOCKED : SEMEL_CLASS_NONE);
+    assert_int_equal(row->progress.due_us, woken ? world->now_us : SEMEL_NONE);
+    assert_int_equal(row->progress.error_class, woken ? SEMEL_CLASS_BLOCKED : SEMEL_CLASS_NONE);
 }
 
 /* I13 */
@@ -369,7 +369,7 @@ static void wake_makes_the_first_waiting_row_of_its_key_due_and_no_other(void **
     assert_woken(world, "a", true);
     assert_woken(world, "b", false);
     assert_woken(world, "c", false);
-    assert_int_equal(fetch(world, "a")->live.state, SEMEL_STATE_WAITING);
+    assert_int_equal(fetch(world, "a")->progress.state, SEMEL_STATE_WAITING);
 }
 
 /* I12 */

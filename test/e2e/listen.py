@@ -68,18 +68,18 @@ class Posts:
     PATIENCE_S, PACE_S, BATCH = 5, 0.02, 200
 
     def __init__(self, processes=1):
-        self.doors = [Listen() for _ in range(processes)]
-        self.lanes = [collections.defaultdict(collections.deque) for _ in self.doors]  # by key, for each producer
+        self.endpoints = [Listen() for _ in range(processes)]
+        self.lanes = [collections.defaultdict(collections.deque) for _ in self.endpoints]  # by key, for each producer
         self.changed, self.closed, self.told, self.unanswered = threading.Condition(), False, [], 0
         self.threads = [threading.Thread(target=self.produce, args=(i,)) for i in range(processes)]
         for thread in self.threads:
             thread.start()
 
     def at(self, process):
-        return self.doors[process]
+        return self.endpoints[process]
 
     def settings(self):
-        return self.doors[0].settings()
+        return self.endpoints[0].settings()
 
     def restart(self, how, daemon):
         """There is no broker: the process that is posted to is ended, and started again."""
@@ -118,7 +118,7 @@ class Posts:
                 if self.closed:
                     return
                 batch = [queue[0] for queue in lane.values() if queue][:self.BATCH]
-            answers = self.post(self.doors[turn % len(self.doors)], batch)
+            answers = self.post(self.endpoints[turn % len(self.endpoints)], batch)
             turn += 1
             with self.changed:
                 for sent, answer in zip(batch, answers or []):
@@ -129,10 +129,10 @@ class Posts:
                 if answers is None:
                     self.changed.wait_for(lambda: self.closed, self.PACE_S)
 
-    def post(self, door, batch):
+    def post(self, endpoint, batch):
         """The answer of each, or None: nobody answered, or not now."""
         try:
-            status, answers = door.post(batch, timeout=self.PATIENCE_S,
+            status, answers = endpoint.post(batch, timeout=self.PATIENCE_S,
                                         Content_Type="application/cloudevents-batch+json")
         except urllib.error.URLError:  # not even a connection
             return None

@@ -268,7 +268,7 @@ def test_rabbitmq_is_asked_for_the_queue(tmp_path, ledger, rabbit):  # noqa: F81
         "a": read("there"), "b": read("missing"), "c": read("made", declare="classic"),
         "d": read("denied", user="guest", password="${PASSWORD}")})
     assert found["a", "queue there"] == ("ok", "2 messages are ready, 0 consumers read it")
-    assert found["b", "queue missing"] == ("failed", "there is no such queue; make it, or say declare: quorum")
+    assert found["b", "queue missing"] == ("failed", "there is no such queue; create it, or set declare: quorum")
     assert found["c", "queue made"][0] == "ok" and rabbit.length("made") is None
     assert found["d", "queue denied"][0] == "failed"
 

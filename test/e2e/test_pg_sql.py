@@ -812,7 +812,7 @@ def test_age_of_a_message_is_in_its_id_where_the_consumer_says_so(db):
 # ---- settings under stored rows ------------------------------------------------------------------------
 
 def row(db, message_id, status, order_key=None, version=None, error_class=None, source=""):
-    """As some door has stored it."""
+    """As some client has stored it."""
     lease = 1000 + count(db) if status == "processing" else None
     committed(db, "INSERT INTO semel.inbox (arrival, consumer, source, message_id, status, order_key, version, "
                   "error_class, lease_token, lease_until, received_at, updated_at) "

@@ -124,9 +124,9 @@ def test_three_processes_and_one_is_killed_every_few_seconds(tmp_path, books, th
 def test_a_token_that_was_not_read_again_is_not_said_to_be(tmp_path, books):
     # B9
     scenes.short_on(books, "sqlite")
-    door, secret = Listen(), tmp_path / "token"
+    endpoint, secret = Listen(), tmp_path / "token"
     secret.write_text("the-first-token-of-it")
-    source = door.settings(token_file=str(secret))
+    source = endpoint.settings(token_file=str(secret))
     del source["token"]
     with Daemon(tmp_path, {"store": books.url, "routes": {"r": {"from": source, "do": {"exec": ["/bin/true"]},
                                                                 "horizon": {"broker": "1d"}}}}) as daemon:
@@ -138,12 +138,12 @@ def test_a_token_that_was_not_read_again_is_not_said_to_be(tmp_path, books):
         failed = "reload failed; old certificates and tokens stay in use"
         told, = daemon.until(lambda: daemon.lines(failed), "it is told")
         assert told["level"] == "error" and "every token stays as it was" in told["error"]
-        assert door.post({}, token="the-second-token-of-it")[0] == 401
+        assert endpoint.post({}, token="the-second-token-of-it")[0] == 401
         daemon.file.write_text(good)
         daemon.signal(signal.SIGHUP)
         daemon.until(lambda: daemon.lines("reloaded certificates and tokens"), "it is read")
-        assert door.post({}, token="the-first-token-of-it")[0] == 401
-        assert door.post({}, token="the-second-token-of-it")[0] != 401
+        assert endpoint.post({}, token="the-first-token-of-it")[0] == 401
+        assert endpoint.post({}, token="the-second-token-of-it")[0] != 401
 
 
 # Every statement calls the clock by its full name, and no schema may be searched before pg_catalog.
@@ -180,7 +180,7 @@ def test_nobody_asks_about_a_call_that_may_run_still(tmp_path, books):
     if books.sqlite:
         pytest.skip("SQLite has the clock of its machine")
     books.sql(SKEW)
-    doors, gate, asked, sent = [Listen(), Listen()], threading.Event(), [], []
+    endpoints, gate, asked, sent = [Listen(), Listen()], threading.Event(), [], []
     def answer(call):
         if call["method"] == "GET":
             asked.append(call["path"].rsplit("/", 1)[1])
@@ -189,17 +189,17 @@ def test_nobody_asks_about_a_call_that_may_run_still(tmp_path, books):
         return (200, b"") if sent[-1] == "runs" and gate.wait(120) else (None, b"")
     with Other(answer) as other:
         do = {"http": other.url + "/charges", "reconcile": other.url + "/charges/{id}", "timeout": "120s"}
-        first, second = [Daemon(tmp_path, scenes.outside(books, door, do, lease="1s"), name=f"semel{i}")
-                         for i, door in enumerate(doors)]
+        first, second = [Daemon(tmp_path, scenes.outside(books, endpoint, do, lease="1s"), name=f"semel{i}")
+                         for i, endpoint in enumerate(endpoints)]
         with first:
             first.ready()
-            assert doors[0].post({"k": "k1", "n": 1}, id="runs")[0] == 202
+            assert endpoints[0].post({"k": "k1", "n": 1}, id="runs")[0] == 202
             first.until(lambda: sent, "it calls")
             first.signal(signal.SIGSTOP)
             with second:
                 second.ready()
                 second.until(lambda: books.states() == {"unknown": 1}, "the lease of who stands still runs out")
-                assert doors[1].post({"k": "k2", "n": 2}, id="lost")[0] == 202
+                assert endpoints[1].post({"k": "k2", "n": 2}, id="lost")[0] == 202
                 second.until(lambda: asked.count("lost") >= 3, "what is over is asked for, again and again")
                 assert "runs" not in asked and sent.count("runs") == 1  # "not done" would say nothing yet
                 gate.set()

@@ -67,13 +67,13 @@ class KafkaSide(Side):
             source.update(topic=name, properties={"reconnect.backoff.max.ms": "500"})
             self.server.topic(name)
         self.mistakes = {
-            "stranger": ({"tls": self.distrust}, (f"sasl_ssl://localhost:{port}: its certificate is not believed: "
-                                                  "nobody whom we trust has signed it; tls.ca_file must",)),
-            "renamed": ({"kafka": f"127.0.0.1:{port}"}, (f"sasl_ssl://127.0.0.1:{port}: its certificate is not "
-                                                         "believed: it is for another host name",)),
+            "stranger": ({"tls": self.distrust}, (f"sasl_ssl://localhost:{port}: certificate refused: "
+                                                  "signed by an unknown authority; tls.ca_file must",)),
+            "renamed": ({"kafka": f"127.0.0.1:{port}"}, (f"sasl_ssl://127.0.0.1:{port}: certificate refused: "
+                                                         "it is for another host name",)),
             "late": ({}, (f"sasl_ssl://localhost:{port}", "invalid credentials", "see sasl.user, sasl.password")),
-            "bare": ({"tls": self.trust}, (f"ssl://{self.server.mutual}", "it wants a certificate that it trusts, by "
-                                           "tls.cert_file")),
+            "bare": ({"tls": self.trust}, (f"ssl://{self.server.mutual}", "it requires a certificate that it trusts: "
+                                           "set tls.cert_file")),
         }
 
     def mend(self, user="late", secret="LATE", mechanism="SCRAM-SHA-512"):
@@ -99,10 +99,10 @@ class RabbitSide(Side):
             source["queue"] = name
             self.server.queue(name)
         self.mistakes = {
-            "stranger": ({"tls": self.distrust}, (f"localhost, port {port}, by TLS: its certificate is not believed: "
-                                                  "nobody whom we trust has signed it; tls.ca_file must",)),
-            "renamed": ({"amqp": f"amqps://127.0.0.1:{port}"}, (f"127.0.0.1, port {port}, by TLS: its certificate is "
-                                                                "not believed: it is for another host name",)),
+            "stranger": ({"tls": self.distrust}, (f"localhost, port {port}, by TLS: certificate refused: "
+                                                  "signed by an unknown authority; tls.ca_file must",)),
+            "renamed": ({"amqp": f"amqps://127.0.0.1:{port}"}, (f"127.0.0.1, port {port}, by TLS: certificate refused: "
+                                                                "it is for another host name",)),
             "late": ({}, (f"logging in as late at localhost, port {port}, by TLS", "ACCESS_REFUSED")),
             "nobody": ({"tls": self.certificate("nobody")}, ("logging in as the certificate says at localhost",
                                                              "ACCESS_REFUSED", "EXTERNAL")),

@@ -191,12 +191,12 @@ struct semel_admit item_of(const char *id)
                                         .payload = SEMEL_STR("payload"),
                                         .headers = SEMEL_STR("{}"),
                                         .kept = true,
-                                        .live = {.state = SEMEL_STATE_FAILED,
-                                                 .attempts = 1,
-                                                 .due_us = NOW,
-                                                 .processed_us = SEMEL_NONE,
-                                                 .lease_until_us = SEMEL_NONE,
-                                                 .lease_token = SEMEL_NONE}}};
+                                        .progress = {.state = SEMEL_STATE_FAILED,
+                                                     .attempts = 1,
+                                                     .due_us = NOW,
+                                                     .processed_us = SEMEL_NONE,
+                                                     .lease_until_us = SEMEL_NONE,
+                                                     .lease_token = SEMEL_NONE}}};
 }
 
 semel_status work(struct world *w, struct semel_admit *item)
@@ -219,7 +219,7 @@ semel_status work(struct world *w, struct semel_admit *item)
                                   .from = SEMEL_STATE_FAILED,
                                   .fresh = true,
                                   .token = SEMEL_NONE,
-                                  .live = item->row.live,
+                                  .progress = item->row.progress,
                                   .log_attempt = true};
     struct semel_key_change raise = {.key = SEMEL_STR("k"), .last_version = 3, .wake = true};
     struct semel_settle_batch settle = {.consumer = CONSUMER,

@@ -5,9 +5,9 @@
  */
 #include "fault/test_kafka.h"
 
-static void wait_told(struct kafka_side *side)
+static void wait_reported(struct kafka_side *side)
 {
-    for (int i = 0; side->told == 0; i++) {
+    for (int i = 0; side->reported == 0; i++) {
         assert_true(i < KAFKA_SIDE_TRIES);
         kafka_side_poll(side, 1, KAFKA_SIDE_STEP_MS);
     }
@@ -31,7 +31,7 @@ static void group_without_an_offset_is_refused_unless_it_may_start_at_the_beginn
     make_topic(1);
     kafka_client_send_many(&client, topic, 0, "m", 5);
     kafka_side_open(&side, &server, topic, "");
-    wait_told(&side);
+    wait_reported(&side);
     assert_int_equal(side.err.cls, SEMEL_CLASS_BROKEN);
     assert_non_null(strstr(side.err.text, topic));
     assert_stopped(&side, 1);
@@ -56,7 +56,7 @@ static void offset_out_of_range_stops_its_partition_and_no_other(void **state)
     kafka_client_delete_before(&client, topic, 1, 10);          /* 5 to 9 are gone */
     kafka_client_set_committed(&client, topic, topic, 2, 1000); /* never was */
     kafka_side_open(&side, &server, topic, "&first=earliest");
-    for (int i = 0; side.n_got < 15 || side.told < 2; i++) {
+    for (int i = 0; side.n_got < 15 || side.reported < 2; i++) {
         assert_true(i < KAFKA_SIDE_TRIES);
         kafka_side_poll(&side, 100, KAFKA_SIDE_STEP_MS);
     }
@@ -101,7 +101,7 @@ static void topic_that_is_missing_is_told_and_read_when_it_is_there(void **state
     (void)state;
     snprintf(topic, sizeof topic, "start-later");
     kafka_side_open(&side, &server, topic, "&first=earliest&topic.metadata.refresh.interval.ms=500");
-    wait_told(&side);
+    wait_reported(&side);
     assert_int_equal(side.err.cls, SEMEL_CLASS_BROKEN);
     kafka_client_topic(&client, topic, 1, NULL);
     kafka_client_send_many(&client, topic, 0, "m", 1);
@@ -179,7 +179,7 @@ static void topics_are_known_with_their_partitions_and_retention_before_anything
     for (size_t i = 0; i < COUNT(told); i++) {
         assert_string_equal(told[i].topic, topics[i].p);
         assert_int_equal(told[i].exists, i != 1);
-        assert_int_equal(told[i].told, i != 1);
+        assert_int_equal(told[i].visible, i != 1);
     }
     assert_int_equal(told[0].partitions, 3);
     assert_int_equal(told[0].retention_ms, 3600000);

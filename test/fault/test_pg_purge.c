@@ -236,7 +236,7 @@ static void work_while_a_purge_is_open(const char *prefix)
     assert_int_equal(handled, before + 3);
 }
 
-/* I18, P60: through either door, a purge that has deleted and not yet committed is in nobody's way. */
+/* I18, P60: by C or by SQL, a purge that has deleted and not yet committed is in nobody's way. */
 static void consumers_go_on_while_a_purge_is_under_way(void **state)
 {
     int64_t now_us;

@@ -215,7 +215,7 @@ static int retry_by_two(struct world *w, int *ret_done)
 {
     struct child *a = world_start(w, NULL, ARGS("mode=command", "name=ann")),
                  *b = world_start(w, NULL, ARGS("mode=command", "name=bob"));
-    char line[32], one[256], two[256];
+    char line[80], one[256], two[256];
     int single = 0;
 
     *ret_done = 0;

@@ -46,7 +46,7 @@ struct told {
 
 struct racer {
     struct world *w;
-    struct told *told;
+    struct told *board;
     int which;
     struct semel_store *store;
     struct semel_policy policy;
@@ -96,11 +96,11 @@ static _Noreturn void be_racer(struct world *w, int which, race run, int ready, 
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(120);
-    r = (struct racer){.w = w, .told = &board[which], .which = which};
+    r = (struct racer){.w = w, .board = &board[which], .which = which};
     EXPECT(write(ready, &byte, 1) == 1 && read(go, &byte, 1) == 1);
     open_racer(&r); /* opening is part of the race */
     run(&r);
-    r.told->done = (int)r.inbox.counts.done;
+    r.board->done = (int)r.inbox.counts.done;
     semel__inbox_done(&r.inbox);
     semel_store_close(r.store);
     _exit(0);
@@ -144,7 +144,7 @@ static void race_all(struct world *w, race run)
     start_race(w, runs, RACERS);
 }
 
-static int told_in_all(enum semel_why why)
+static int reported_in_all(enum semel_why why)
 {
     int n = 0;
 
@@ -200,7 +200,7 @@ static void deliver(struct racer *r, const size_t *which, size_t n)
         EXPECT(tries < TRIES);
         EXPECT(semel__inbox_process(&r->inbox, msgs, left, settled, &r->err) == SEMEL_OK);
         for (size_t i = 0; i < left; i++) {
-            r->told->why[settled[i].why]++;
+            r->board->why[settled[i].why]++;
             if (settled[i].act == SEMEL_LATER)
                 msgs[kept++] = msgs[i];
         }
@@ -257,8 +257,8 @@ static void overlapping_shuffled_batches_of_the_same_ids_run_each_once(void **st
     plan_ids(w, "m", TASK_OK, IDS);
     race_all(w, run_overlap);
     world_balances(w);
-    assert_int_equal(told_in_all(SEMEL_WHY_NEW), IDS);
-    assert_int_equal(told_in_all(SEMEL_WHY_DUPLICATE), (RACERS - 1) * IDS);
+    assert_int_equal(reported_in_all(SEMEL_WHY_NEW), IDS);
+    assert_int_equal(reported_in_all(SEMEL_WHY_DUPLICATE), (RACERS - 1) * IDS);
     assert_int_equal(board[0].done + board[1].done + board[2].done + board[3].done, IDS);
 }
 
@@ -279,8 +279,8 @@ static void overlapping_batches_of_outside_effects_make_one_call_each(void **sta
     race_all(w, run_overlap_outside);
     world_balances_outside(w, &calls);
     assert_int_equal(calls, IDS);
-    assert_int_equal(told_in_all(SEMEL_WHY_NEW), IDS);
-    assert_int_equal(told_in_all(SEMEL_WHY_DUPLICATE), (RACERS - 1) * IDS);
+    assert_int_equal(reported_in_all(SEMEL_WHY_NEW), IDS);
+    assert_int_equal(reported_in_all(SEMEL_WHY_DUPLICATE), (RACERS - 1) * IDS);
 }
 
 static void run_business(struct racer *r)
@@ -301,7 +301,7 @@ static void of_several_ids_with_one_business_key_one_runs(void **state)
     assert_int_equal(world_count(w, "SELECT count(*) FROM ledger"), IDS);
     assert_int_equal(world_count(w, "SELECT count(DISTINCT cents) FROM ledger"), IDS);
     assert_int_equal(world_count(w, "SELECT sum(balance) FROM accounts"), IDS * (IDS + 1) / 2);
-    assert_int_equal(told_in_all(SEMEL_WHY_BUSINESS), (RACERS - 1) * IDS);
+    assert_int_equal(reported_in_all(SEMEL_WHY_BUSINESS), (RACERS - 1) * IDS);
     assert_int_equal(world_count(w, "SELECT count(*) FROM semel_inbox WHERE status = 'prevented'"), (RACERS - 1) * IDS);
 }
 
@@ -323,7 +323,7 @@ static void run_take(struct racer *r)
     for (int idle = 0; idle < 50; idle = n == 0 ? idle + 1 : 0) {
         EXPECT(semel__lease_take(&r->inbox, COUNT(leases), &arena, leases, &n, &r->err) == SEMEL_OK);
         for (size_t i = 0; i < n; i++)
-            r->told->claims[number_of(&leases[i].msg)]++;
+            r->board->claims[number_of(&leases[i].msg)]++;
         if (n == 0)
             poll(NULL, 0, 1);
     }
@@ -381,8 +381,8 @@ static void run_slow_finisher(struct racer *r)
         poll(NULL, 0, LEASE_MS - 10 + (int)semel__random_below(&r->rng, 24));
         EXPECT(semel__lease_finish(&r->inbox, leases, endings, n, &r->err) == SEMEL_OK);
         for (size_t i = 0; i < n; i++) {
-            r->told->lost += leases[i].lost;
-            r->told->finished += !leases[i].lost;
+            r->board->lost += leases[i].lost;
+            r->board->finished += !leases[i].lost;
         }
     }
     semel__arena_done(&arena);
@@ -397,7 +397,7 @@ static void run_recover(struct racer *r)
         size_t n;
         last = world_has(r->w, "finished");
         EXPECT(semel__inbox_recover(&r->inbox, 3, &n, &r->err) == SEMEL_OK);
-        r->told->recovered += (int)n;
+        r->board->recovered += (int)n;
         poll(NULL, 0, 1);
     }
 }
@@ -418,7 +418,7 @@ static void run_taker(struct racer *r)
         EXPECT(semel__lease_finish(&r->inbox, leases, endings, n, &r->err) == SEMEL_OK);
         for (size_t i = 0; i < n; i++) {
             EXPECT(!leases[i].lost);
-            r->told->finished++;
+            r->board->finished++;
             idle = 0;
         }
     }
@@ -469,7 +469,7 @@ static void run_purge(struct racer *r)
     for (bool last = false; !last || n > 0;) {
         last = world_has(r->w, "finished-0") && world_has(r->w, "finished-1");
         EXPECT(semel__inbox_purge(&r->inbox, 5, &n, &r->err) == SEMEL_OK);
-        r->told->purged += (int)n;
+        r->board->purged += (int)n;
         poll(NULL, 0, 1);
     }
 }
@@ -499,7 +499,7 @@ static void purge_and_deliveries_of_the_same_old_ids_never_run_one_twice(void **
                        " WHERE status = 'quarantined') AS kept"),
         IDS);
     assert_true(board[2].purged + board[3].purged >= IDS / 2);
-    assert_true(told_in_all(SEMEL_WHY_TOO_OLD) > 0);
+    assert_true(reported_in_all(SEMEL_WHY_TOO_OLD) > 0);
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------ */

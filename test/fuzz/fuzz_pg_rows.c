@@ -165,15 +165,17 @@ static PGresult *answer(const struct sql_statement *statement)
 
 static void check_sound(const struct semel_row *read)
 {
-    const struct semel_str texts[] = {read->consumer, read->source,           read->id,
-                                      read->type,     read->order_key,        read->traceparent,
-                                      read->position, read->live.lease_owner, read->live.error_text};
+    const struct semel_str texts[] = {
+        read->consumer,           read->source,      read->id,       read->type,
+        read->order_key,          read->traceparent, read->position, read->progress.lease_owner,
+        read->progress.error_text};
     struct semel_error err;
     MUST(semel__row_check(read, &err) == SEMEL_OK);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         MUST(texts[i].n <= CELL_MAX && semel__utf8_valid(texts[i]));
     MUST(read->id.n <= SEMEL_ID_MAX && read->source.n <= SEMEL_ID_MAX && read->consumer.n <= SEMEL_ID_MAX);
-    MUST(read->live.attempts >= 0 && read->live.retries >= 0 && read->live.attempts_before <= read->live.attempts);
+    MUST(read->progress.attempts >= 0 && read->progress.retries >= 0 &&
+         read->progress.attempts_before <= read->progress.attempts);
     MUST(read->received_us != SEMEL_NONE && read->updated_us != SEMEL_NONE && read->arrival != SEMEL_NONE);
 }
 

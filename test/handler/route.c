@@ -166,7 +166,7 @@ void assert_error_of(struct route *w, const char *id, const char *text)
     size_t n = 0, damaged = 0;
     assert_ok(w, semel_store_scan(w->store, &scan, &w->keep, &found, &n, &damaged, &w->err));
     for (size_t i = 0; i < n; i++) {
-        struct semel_str said = found[i].live.error_text;
+        struct semel_str said = found[i].progress.error_text;
         if (!semel__str_eqz(found[i].id, id))
             continue;
         if (!semel__str_given(said) || memmem(said.p, said.n, text, strlen(text)) == NULL)

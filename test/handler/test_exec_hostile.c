@@ -234,7 +234,7 @@ static void a_program_that_is_given_up_is_killed_with_its_group(void **state)
     semel__caller_cancel(rig.caller);
     struct semel_call_end *end = program_wait(&rig);
     assert_result(end, SEMEL_MAYBE);
-    assert_non_null(strstr(end->reason.p, "given up"));
+    assert_non_null(strstr(end->reason.p, "cancelled"));
     program_wait_gone(child);
 }
 

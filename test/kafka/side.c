@@ -88,7 +88,7 @@ size_t kafka_side_poll(struct kafka_side *side, size_t max, int wait_ms)
         assert_int_equal(status, SEMEL_RETRY);
         assert_int_equal(side->n, 0);
         side->err = err;
-        side->told++;
+        side->reported++;
     }
     for (size_t i = 0; i < side->n; i++)
         remember(side, &side->d[i]);
@@ -103,7 +103,7 @@ void kafka_side_wait(struct kafka_side *side, size_t n)
             semel__kafka_look(side->broker, &view);
             fail_msg(
                 "%zu of %zu have come; %zu partitions, %zu stopped, %zu in flight, %lld behind; %d errors, last: %s",
-                side->n_got, n, view.assigned, view.stopped, view.in_flight, (long long)view.behind, side->told,
+                side->n_got, n, view.assigned, view.stopped, view.in_flight, (long long)view.behind, side->reported,
                 side->err.text);
         }
         kafka_side_poll(side, n - side->n_got, KAFKA_SIDE_STEP_MS);

@@ -25,7 +25,7 @@ struct kafka_side {
     size_t n;
     struct kafka_got *got; /* of all polls */
     size_t n_got, cap_got;
-    int told; /* polls that told of an error, the last of which is in `err` */
+    int reported; /* polls that told of an error, the last of which is in `err` */
 };
 
 /* `more` is added to the URL: "&max.poll.interval.ms=3000". */

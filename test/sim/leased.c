@@ -121,8 +121,8 @@ static struct sim_slot *slot_fill(struct sim_actor *actor, const struct semel_le
     while (slot->state != SIM_SLOT_FREE)
         slot++;
     slot->lease = *lease;
-    slot->lease.live.error_text = slot->lease.live.outcome = (struct semel_str){0};
-    slot->lease.live.lease_owner = semel__str(actor->owner);
+    slot->lease.progress.error_text = slot->lease.progress.outcome = (struct semel_str){0};
+    slot->lease.progress.lease_owner = semel__str(actor->owner);
     slot->renew_us = steady_us(actor->world) + actor->policy.lease_us / 3;
     slot->state = SIM_SLOT_UNTOUCHED;
     if (!semel__msg_copy(&slot->arena, &lease->msg, &slot->lease.msg))
@@ -175,8 +175,8 @@ static void check_renewed(struct sim_actor *actor, const struct some *some)
         world->counts[some->leases[i].lost ? SIM_LOST_LEASES : SIM_RENEWED]++;
         if (!certain || some->leases[i].lost)
             continue;
-        if (event->state != SEMEL_STATE_PROCESSING || event->token != some->leases[i].live.lease_token ||
-            event->lease_until_us != some->leases[i].live.lease_until_us ||
+        if (event->state != SEMEL_STATE_PROCESSING || event->token != some->leases[i].progress.lease_token ||
+            event->lease_until_us != some->leases[i].progress.lease_until_us ||
             event->lease_until_us < some->now_us + actor->policy.lease_us)
             sim_broken(world, "a renewed lease is prolonged", "event %d has its lease until %lld", event->n,
                        (long long)event->lease_until_us);
@@ -193,7 +193,7 @@ static void check_released(struct sim_actor *actor, const struct some *some)
         world->counts[some->leases[i].lost ? SIM_LOST_LEASES : SIM_RELEASED]++;
         if (!certain || some->leases[i].lost)
             continue;
-        if (event->attempts != some->leases[i].live.attempts - 1 ||
+        if (event->attempts != some->leases[i].progress.attempts - 1 ||
             (event->state != SEMEL_STATE_WAITING && event->state != SEMEL_STATE_FAILED))
             sim_broken(world, "what is given back counts no attempt", "event %d is %s after %d attempts", event->n,
                        semel__state_name(event->state), event->attempts);
@@ -202,7 +202,7 @@ static void check_released(struct sim_actor *actor, const struct some *some)
 
 static bool fits(const struct sim_actor *actor, const struct semel_lease *lease, enum semel_result result)
 {
-    enum semel_state state = lease->live.state;
+    enum semel_state state = lease->progress.state;
     bool tried = state == SEMEL_STATE_FAILED || state == SEMEL_STATE_DEAD;
 
     switch (result) {
@@ -211,7 +211,7 @@ static bool fits(const struct sim_actor *actor, const struct semel_lease *lease,
     case SEMEL_REJECTED:
         return state == SEMEL_STATE_REJECTED;
     case SEMEL_MAYBE:
-        return semel__effect_of(&actor->policy, lease->live.lease_token) == SEMEL_EFFECT_KEYED &&
+        return semel__effect_of(&actor->policy, lease->progress.lease_token) == SEMEL_EFFECT_KEYED &&
                        actor->policy.effect == SEMEL_EFFECT_KEYED
                    ? tried
                    : state == SEMEL_STATE_UNKNOWN;
@@ -233,10 +233,10 @@ static void check_finished(struct sim_actor *actor, const struct some *some)
         if (some->leases[i].lost)
             continue;
         if (!fits(actor, &some->leases[i], some->endings[i].result) ||
-            (certain && event->there && event->state != some->leases[i].live.state))
+            (certain && event->there && event->state != some->leases[i].progress.state))
             sim_broken(world, "an end is what it was said to be", "event %d: %s, and it is said to be %s and is %s",
                        event->n, semel__result_name(some->endings[i].result),
-                       semel__state_name(some->leases[i].live.state), semel__state_name(event->state));
+                       semel__state_name(some->leases[i].progress.state), semel__state_name(event->state));
     }
 }
 
@@ -309,14 +309,14 @@ static size_t begin_work(struct sim_actor *actor)
     if (used(actor) < actor->n_slots) {
         semel_status status = semel__pump_take(&actor->pump, world->now_us, (size_t)(actor->n_slots - used(actor)),
                                                &actor->arena, leases, &taken, &err);
-        sim_tell(actor, "take", status, taken, &err);
+        sim_report(actor, "take", status, taken, &err);
         start_all(actor, leases, taken, from_us);
     }
     from_us = steady_us(world);
     if (!actor->dead && used(actor) < actor->n_slots) {
         semel_status status = semel__pump_claim(&actor->pump, world->now_us, (size_t)(actor->n_slots - used(actor)),
                                                 &actor->arena, leases, &claimed, &err);
-        sim_tell(actor, "claim", status, claimed, &err);
+        sim_report(actor, "claim", status, claimed, &err);
         start_all(actor, leases, claimed, from_us);
     }
     world->counts[SIM_TAKEN] += taken;
@@ -349,12 +349,12 @@ static void renew(struct sim_actor *actor)
     if (some.n == 0)
         return;
     semel_status status = semel__pump_renew(&actor->pump, world->now_us, some.leases, some.n, &err);
-    sim_tell(actor, "renew", status, some.n, &err);
+    sim_report(actor, "renew", status, some.n, &err);
     if (status == SEMEL_OK)
         check_renewed(actor, &some);
     for (size_t i = 0; i < some.n; i++) {
         some.which[i]->renew_us = steady_us(world) + actor->policy.lease_us / (status == SEMEL_OK ? 3 : 10);
-        some.which[i]->lease.live.lease_until_us = some.leases[i].live.lease_until_us;
+        some.which[i]->lease.progress.lease_until_us = some.leases[i].progress.lease_until_us;
         some.which[i]->lease.lost = some.leases[i].lost;
     }
 }
@@ -370,12 +370,12 @@ static void settle(struct sim_actor *actor)
     some_of(actor, SIM_SLOT_ENDED, &some);
     if (some.n > 0) {
         status = semel__pump_finish(&actor->pump, world->now_us, some.leases, some.endings, some.n, &err);
-        sim_tell(actor, "finish", status, some.n, &err);
+        sim_report(actor, "finish", status, some.n, &err);
         if (status == SEMEL_OK)
             check_finished(actor, &some);
     }
     for (size_t i = 0; i < some.n; i++) {
-        if (status != SEMEL_OK && !some.leases[i].lost && some.leases[i].live.state == SEMEL_STATE_PROCESSING)
+        if (status != SEMEL_OK && !some.leases[i].lost && some.leases[i].progress.state == SEMEL_STATE_PROCESSING)
             world->counts[SIM_HELD_OVER]++;
         else
             slot_free(some.which[i]);
@@ -384,7 +384,7 @@ static void settle(struct sim_actor *actor)
     if (status != SEMEL_OK || some.n == 0 || actor->dead)
         return;
     status = semel__pump_release(&actor->pump, world->now_us, some.leases, some.n, &err);
-    sim_tell(actor, "release", status, some.n, &err);
+    sim_report(actor, "release", status, some.n, &err);
     if (status != SEMEL_OK)
         return;
     check_released(actor, &some);
@@ -420,7 +420,7 @@ static size_t step(struct sim_actor *actor)
     size_t n = 0;
     semel_status status = semel__pump_step(&actor->pump, actor->world->now_us, &n, &err);
 
-    sim_tell(actor, "step", status, n, &err);
+    sim_report(actor, "step", status, n, &err);
     return n;
 }
 
@@ -436,7 +436,7 @@ void sim_leased_main(void *arg)
         bool goes = sim_settings_round(actor);
         if (goes && !actor->dead) {
             semel_status status = semel__pump_tick(&actor->pump, world->now_us, &ticked, &err);
-            sim_tell(actor, "tick", status, ticked, &err);
+            sim_report(actor, "tick", status, ticked, &err);
         }
         if (goes && !actor->dead)
             begun = actor->policy.effect == SEMEL_EFFECT_ATOMIC ? step(actor) : begin_work(actor);
@@ -462,7 +462,7 @@ static void handle_some(struct sim_actor *actor, struct some *some)
 
     if (sim_chance(world, 300)) {
         semel_status status = semel__lease_renew(&actor->inbox, some->leases, some->n, &err);
-        sim_tell(actor, "renew", status, some->n, &err);
+        sim_report(actor, "renew", status, some->n, &err);
         if (status == SEMEL_OK)
             check_renewed(actor, some);
     }
@@ -470,7 +470,7 @@ static void handle_some(struct sim_actor *actor, struct some *some)
         return;
     some->left = actor->left;
     semel_status status = semel__lease_release(&actor->inbox, some->leases, some->n, &err);
-    sim_tell(actor, "release", status, some->n, &err);
+    sim_report(actor, "release", status, some->n, &err);
     if (status == SEMEL_OK)
         check_released(actor, some);
     some->n = 0;
@@ -484,7 +484,7 @@ static semel_status run_taken(struct sim_actor *actor, size_t *ret_n, struct sem
 
     semel__arena_reset(&actor->arena);
     semel_status status = semel__lease_take(&actor->inbox, (size_t)actor->n_slots, &actor->arena, some.leases, &n, err);
-    sim_tell(actor, "take", status, n, err);
+    sim_report(actor, "take", status, n, err);
     *ret_n = some.n = n;
     some.left = actor->left;
     some.now_us = world->now_us;
@@ -495,7 +495,7 @@ static semel_status run_taken(struct sim_actor *actor, size_t *ret_n, struct sem
         return SEMEL_OK;
     world->counts[SIM_HAND_RUN] += some.n;
     status = semel__lease_run(&actor->inbox, some.leases, some.n, err);
-    sim_tell(actor, "run", status, some.n, err);
+    sim_report(actor, "run", status, some.n, err);
     return status;
 }
 
@@ -512,12 +512,12 @@ void sim_hands_main(void *arg)
         bool goes = sim_settings_round(actor);
         if (goes && !actor->dead) {
             status = semel__pump_step(&actor->pump, world->now_us, &stored, &err);
-            sim_tell(actor, "step", status, stored, &err);
+            sim_report(actor, "step", status, stored, &err);
         }
         world->counts[SIM_PUT] += stored;
         if (goes && !actor->dead) {
             status = semel__pump_tick(&actor->pump, world->now_us, &ticked, &err);
-            sim_tell(actor, "tick", status, ticked, &err);
+            sim_report(actor, "tick", status, ticked, &err);
         }
         if (goes && !actor->dead && !actor->pump.store_down)
             status = run_taken(actor, &run, &err);

@@ -362,8 +362,8 @@ void sim_calls_end(struct sim_world *world); /* those whose time has come */
 int64_t sim_calls_next(const struct sim_world *world);
 
 /* worker.c */
-void sim_tell(const struct sim_actor *actor, const char *what, semel_status status, size_t n,
-              const struct semel_error *err);
+void sim_report(const struct sim_actor *actor, const char *what, semel_status status, size_t n,
+                const struct semel_error *err);
 void sim_actor_open(struct sim_actor *actor);
 void sim_actor_close(struct sim_actor *actor);
 void sim_worker_main(void *arg);

@@ -51,7 +51,7 @@ void sim_ticker_main(void *arg)
             status = SEMEL_CLOSED;
         if (status == SEMEL_OK && !actor->dead)
             status = !world->quiet && sim_chance(world, world->scene.faults.sit) ? sit(actor, &err) : tick(actor, &err);
-        sim_tell(actor, "tick", status, 0, &err);
+        sim_report(actor, "tick", status, 0, &err);
         down = status == SEMEL_CLOSED || status == SEMEL_UNKNOWN;
         if (actor->dead)
             break;

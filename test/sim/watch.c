@@ -114,16 +114,16 @@ static void look_at_effects(struct sim_world *world)
 static void find_owner(struct sim_world *world, const struct semel_row *row, struct sim_event *event)
 {
     event->owner = -1;
-    if (row->live.state != SEMEL_STATE_PROCESSING)
+    if (row->progress.state != SEMEL_STATE_PROCESSING)
         return;
     for (int i = 0; i < world->n_actors; i++) {
         struct sim_actor *actor = &world->actors[i];
-        if (!actor->alive || !semel__str_eqz(row->live.lease_owner, actor->owner))
+        if (!actor->alive || !semel__str_eqz(row->progress.lease_owner, actor->owner))
             continue;
         event->owner = i;
         event->owner_incarnation = actor->incarnation;
         event->held[i] = actor->serial;
-        if (!event->there || event->token != row->live.lease_token) {
+        if (!event->there || event->token != row->progress.lease_token) {
             event->claimed[i] = world->looks;
             event->ordered = actor->policy.order != SEMEL_ORDER_NONE;
         }
@@ -134,7 +134,7 @@ static void find_owner(struct sim_world *world, const struct semel_row *row, str
  * are made in the same millisecond, which here come often. A unique index of the stores keeps such two apart. */
 static void check_token(struct sim_world *world, const struct sim_event *event, const struct semel_row *row)
 {
-    int64_t token = row->live.lease_token;
+    int64_t token = row->progress.lease_token;
 
     if (token == SEMEL_NONE || token == event->token)
         return;
@@ -161,19 +161,19 @@ static void check_end_of_lease(struct sim_world *world, const struct sim_event *
 
     if (own)
         return;
-    if (claimed_atomic(event) && !event->alone && row->live.attempts >= event->attempts)
+    if (claimed_atomic(event) && !event->alone && row->progress.attempts >= event->attempts)
         sim_broken(world, "nobody is charged for others", "event %d ran together with others and is charged", event->n);
-    if (row->live.state == SEMEL_STATE_COMPLETED || row->live.state == SEMEL_STATE_REJECTED)
+    if (row->progress.state == SEMEL_STATE_COMPLETED || row->progress.state == SEMEL_STATE_REJECTED)
         sim_broken(world, "no completion under a stale token", "event %d became %s by %s, who had no lease", event->n,
-                   semel__state_name(row->live.state), by->owner);
+                   semel__state_name(row->progress.state), by->owner);
     if (row->updated_us <= event->lease_until_us)
         sim_broken(world, "a live lease is respected", "event %d became %s by %s before its lease ran out", event->n,
-                   semel__state_name(row->live.state), by->owner);
+                   semel__state_name(row->progress.state), by->owner);
 }
 
 static void check_move(struct sim_world *world, const struct sim_event *event, const struct semel_row *row)
 {
-    enum semel_state to = row->live.state;
+    enum semel_state to = row->progress.state;
 
     if (event->there && semel__state_final(event->state))
         sim_broken(world, "a final row stays", "event %d was %s and became %s", event->n,
@@ -185,11 +185,11 @@ static void check_move(struct sim_world *world, const struct sim_event *event, c
     if (event->was_final && !event->there && !stopped)
         sim_broken(world, "purging reopens nothing", "event %d was purged and is %s now", event->n,
                    semel__state_name(to));
-    if (to == SEMEL_STATE_PROCESSING && event->token != SEMEL_NONE && row->live.lease_token < event->token)
+    if (to == SEMEL_STATE_PROCESSING && event->token != SEMEL_NONE && row->progress.lease_token < event->token)
         sim_broken(world, "tokens ascend", "event %d has token %lld after %lld", event->n,
-                   (long long)row->live.lease_token, (long long)event->token);
+                   (long long)row->progress.lease_token, (long long)event->token);
     if (event->there && event->state == SEMEL_STATE_PROCESSING &&
-        (to != SEMEL_STATE_PROCESSING || row->live.lease_token != event->token))
+        (to != SEMEL_STATE_PROCESSING || row->progress.lease_token != event->token))
         check_end_of_lease(world, event, row);
 }
 
@@ -198,8 +198,8 @@ static void check_renewal(const struct sim_world *world, const struct sim_event 
 {
     const struct sim_actor *by = world->committed;
 
-    if (!event->there || event->state != SEMEL_STATE_PROCESSING || row->live.state != SEMEL_STATE_PROCESSING ||
-        row->live.lease_token != event->token || row->live.lease_until_us == event->lease_until_us)
+    if (!event->there || event->state != SEMEL_STATE_PROCESSING || row->progress.state != SEMEL_STATE_PROCESSING ||
+        row->progress.lease_token != event->token || row->progress.lease_until_us == event->lease_until_us)
         return;
     if (event->owner != by->number || event->owner_incarnation != by->incarnation)
         sim_broken(world, "a lease is renewed by its owner", "event %d was renewed by %s", event->n, by->owner);
@@ -211,14 +211,15 @@ static void check_row(struct sim_world *world, const struct sim_event *event, co
 
     if (semel__row_check(row, &err) != SEMEL_OK)
         sim_broken(world, "rows are sound", "event %d: %s", event->n, err.text);
-    if (row->live.attempts - row->live.attempts_before > world->cap)
+    if (row->progress.attempts - row->progress.attempts_before > world->cap)
         sim_broken(world, "attempts stay below the cap", "event %d: %d attempts, %d of them before the last retry",
-                   event->n, row->live.attempts, row->live.attempts_before);
-    if (event->there && event->kept && !row->kept && !semel__state_final(row->live.state))
+                   event->n, row->progress.attempts, row->progress.attempts_before);
+    if (event->there && event->kept && !row->kept && !semel__state_final(row->progress.state))
         sim_broken(world, "a stored payload stays until the end", "event %d is %s without it", event->n,
-                   semel__state_name(row->live.state));
-    if (row->live.retries < event->retries)
-        sim_broken(world, "retries are counted", "event %d: %d after %d", event->n, row->live.retries, event->retries);
+                   semel__state_name(row->progress.state));
+    if (row->progress.retries < event->retries)
+        sim_broken(world, "retries are counted", "event %d: %d after %d", event->n, row->progress.retries,
+                   event->retries);
 }
 
 /* ---- versions (P74) ---- */
@@ -310,53 +311,53 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
 {
     struct sim_world *world = ctx;
     struct sim_event *event = sim_event_of(world, row->id);
-    const struct semel_live *live = &row->live;
+    const struct semel_progress *progress = &row->progress;
 
     (void)consumer;
     if (event == NULL)
         sim_broken(world, "the message is whole", "there is a row of nobody");
     event->mark = world->looks;
     event->arrival = row->arrival;
-    event->gap = live->state == SEMEL_STATE_WAITING && live->error_class == SEMEL_CLASS_GAP;
-    if (event->there && event->state == live->state && event->attempts == live->attempts &&
-        event->attempts_before == live->attempts_before && event->updated_us == row->updated_us &&
-        (live->lease_token == SEMEL_NONE || event->token == live->lease_token) &&
-        event->lease_until_us == live->lease_until_us && event->processed_us == live->processed_us)
+    event->gap = progress->state == SEMEL_STATE_WAITING && progress->error_class == SEMEL_CLASS_GAP;
+    if (event->there && event->state == progress->state && event->attempts == progress->attempts &&
+        event->attempts_before == progress->attempts_before && event->updated_us == row->updated_us &&
+        (progress->lease_token == SEMEL_NONE || event->token == progress->lease_token) &&
+        event->lease_until_us == progress->lease_until_us && event->processed_us == progress->processed_us)
         return;
     check_row(world, event, row);
     check_move(world, event, row);
     check_renewal(world, event, row);
     check_token(world, event, row);
-    if (!event->there || event->state != live->state)
+    if (!event->there || event->state != progress->state)
         sim_trace(world, "event %d: %s -> %s (attempts %d, %s) by %s", event->n,
-                  event->there ? semel__state_name(event->state) : "absent", semel__state_name(live->state),
-                  live->attempts, semel__class_name(live->error_class), world->committed->owner);
+                  event->there ? semel__state_name(event->state) : "absent", semel__state_name(progress->state),
+                  progress->attempts, semel__class_name(progress->error_class), world->committed->owner);
     find_owner(world, row, event);
-    event->judged = live->state == SEMEL_STATE_STALE ||
-                    (live->error_class == SEMEL_CLASS_GAP &&
-                     (live->state == SEMEL_STATE_DEAD || live->state == SEMEL_STATE_WAITING));
+    event->judged = progress->state == SEMEL_STATE_STALE ||
+                    (progress->error_class == SEMEL_CLASS_GAP &&
+                     (progress->state == SEMEL_STATE_DEAD || progress->state == SEMEL_STATE_WAITING));
     event->keyed = semel__str_given(row->order_key);
     event->versioned = row->version != SEMEL_NONE;
-    if (live->state == SEMEL_STATE_COMPLETED && late_version(world) && event->versioned && event->keyed &&
+    if (progress->state == SEMEL_STATE_COMPLETED && late_version(world) && event->versioned && event->keyed &&
         event->outside && world->committed->inbox.policy->order == SEMEL_ORDER_VERSION &&
         world->last_version[event->key] < event->version)
         world->last_version[event->key] = event->version;
-    if (semel__state_final(live->state) && !(event->there && event->state == live->state))
+    if (semel__state_final(progress->state) && !(event->there && event->state == progress->state))
         event->ended = world->looks;
     event->there = true;
-    event->state = live->state;
-    event->attempts = live->attempts;
-    event->attempts_before = live->attempts_before;
-    event->retries = live->retries;
-    event->alone = live->alone;
+    event->state = progress->state;
+    event->attempts = progress->attempts;
+    event->attempts_before = progress->attempts_before;
+    event->retries = progress->retries;
+    event->alone = progress->alone;
     event->kept = row->kept;
-    event->prevented |= live->state == SEMEL_STATE_PREVENTED;
-    if (live->lease_token != SEMEL_NONE)
-        event->token = live->lease_token; /* the last one stays to be compared */
-    event->lease_until_us = live->lease_until_us;
-    event->processed_us = live->processed_us;
+    event->prevented |= progress->state == SEMEL_STATE_PREVENTED;
+    if (progress->lease_token != SEMEL_NONE)
+        event->token = progress->lease_token; /* the last one stays to be compared */
+    event->lease_until_us = progress->lease_until_us;
+    event->processed_us = progress->processed_us;
     event->updated_us = row->updated_us;
-    event->error_class = live->error_class;
+    event->error_class = progress->error_class;
 }
 
 static void check_gone(struct sim_world *world, struct sim_event *event)

@@ -108,8 +108,8 @@ void sim_actor_close(struct sim_actor *actor)
     actor->serial++;
 }
 
-void sim_tell(const struct sim_actor *actor, const char *what, semel_status status, size_t n,
-              const struct semel_error *err)
+void sim_report(const struct sim_actor *actor, const char *what, semel_status status, size_t n,
+                const struct semel_error *err)
 {
     if (status != SEMEL_OK)
         sim_trace(actor->world, "%s %s: %s (%s), %zu decided", actor->owner, what, semel__status_name(status),
@@ -130,11 +130,11 @@ void sim_worker_main(void *arg)
         bool goes = sim_settings_round(actor);
         if (goes && !actor->dead) {
             semel_status status = semel__pump_step(&actor->pump, world->now_us, &stepped, &err);
-            sim_tell(actor, "step", status, stepped, &err);
+            sim_report(actor, "step", status, stepped, &err);
         }
         if (goes && !actor->dead) {
             semel_status status = semel__pump_tick(&actor->pump, world->now_us, &ticked, &err);
-            sim_tell(actor, "tick", status, ticked, &err);
+            sim_report(actor, "tick", status, ticked, &err);
         }
         if (actor->dead)
             break;

@@ -72,7 +72,7 @@ semel_status sqs_side_poll(struct sqs_side *side, size_t max, int wait_ms)
         assert_int_equal(side->n, 0);
         assert_int_equal(err.status, status);
         side->err = err;
-        side->told++;
+        side->reported++;
     }
     for (size_t i = 0; i < side->n; i++) {
         struct sqs_got *got = &side->got[side->n_got++];

@@ -25,7 +25,7 @@ struct sqs_side {
     size_t n;
     struct sqs_got got[SQS_SIDE_GOT]; /* of all polls */
     size_t n_got;
-    int told; /* polls that told of an error, the last of which is in `err` */
+    int reported; /* polls that told of an error, the last of which is in `err` */
 };
 
 /* `more` is added to the URL: "?visibility_ms=2000". */

@@ -24,34 +24,34 @@ struct haul {
 
 static bool still(const struct semel_row *row)
 {
-    return row->live.state == SEMEL_STATE_WAITING && row->live.due_us == SEMEL_NONE;
+    return row->progress.state == SEMEL_STATE_WAITING && row->progress.due_us == SEMEL_NONE;
 }
 
 static bool matches(const struct haul *haul, const struct mem_row *row)
 {
     const struct semel_scan *scan = haul->scan;
-    const struct semel_live *live = &row->row.live;
+    const struct semel_progress *progress = &row->row.progress;
 
     if (scan->kind != SEMEL_SCAN_TOKEN && row->rec.key.consumer != haul->consumer)
         return false;
     switch (scan->kind) {
     case SEMEL_SCAN_DUE:
-        return (live->state == SEMEL_STATE_FAILED || live->state == SEMEL_STATE_WAITING) &&
-               live->due_us != SEMEL_NONE && live->due_us <= scan->now_us && (!scan->kept || row->row.kept);
+        return (progress->state == SEMEL_STATE_FAILED || progress->state == SEMEL_STATE_WAITING) &&
+               progress->due_us != SEMEL_NONE && progress->due_us <= scan->now_us && (!scan->kept || row->row.kept);
     case SEMEL_SCAN_EXPIRED:
-        return live->state == SEMEL_STATE_PROCESSING && live->lease_until_us < scan->now_us;
+        return progress->state == SEMEL_STATE_PROCESSING && progress->lease_until_us < scan->now_us;
     case SEMEL_SCAN_TOKEN:
-        return live->lease_token != SEMEL_NONE && live->lease_token == scan->token;
+        return progress->lease_token != SEMEL_NONE && progress->lease_token == scan->token;
     case SEMEL_SCAN_KEY:
-        return semel__live_in_order(live) && semel__str_eq(row->row.order_key, scan->order_key);
+        return semel__progress_in_order(progress) && semel__str_eq(row->row.order_key, scan->order_key);
     case SEMEL_SCAN_STILL:
         if (!semel__str_given(scan->order_key))
             return still(&row->row) && row->row.kept && (scan->any_key || !semel__str_given(row->row.order_key));
-        return semel__live_in_order(live) && semel__str_given(row->row.order_key) &&
+        return semel__progress_in_order(progress) && semel__str_given(row->row.order_key) &&
                semel__str_cmp(row->row.order_key, scan->order_key) > 0;
     case SEMEL_SCAN_ALL:
         return row->row.arrival > scan->after_arrival &&
-               (scan->states == 0 || (scan->states >> live->state & 1) != 0) &&
+               (scan->states == 0 || (scan->states >> progress->state & 1) != 0) &&
                (!semel__str_given(scan->order_key) || semel__str_eq(row->row.order_key, scan->order_key)) &&
                (!semel__str_given(scan->type) || semel__str_eq(row->row.type, scan->type));
     }
@@ -114,13 +114,13 @@ static int cmp_arrival(const void *a, const void *b)
 
 static int cmp_due(const void *a, const void *b)
 {
-    int cmp = cmp_int64(row_at(a)->live.due_us, row_at(b)->live.due_us);
+    int cmp = cmp_int64(row_at(a)->progress.due_us, row_at(b)->progress.due_us);
     return cmp != 0 ? cmp : cmp_arrival(a, b);
 }
 
 static int cmp_lease(const void *a, const void *b)
 {
-    int cmp = cmp_int64(row_at(a)->live.lease_until_us, row_at(b)->live.lease_until_us);
+    int cmp = cmp_int64(row_at(a)->progress.lease_until_us, row_at(b)->progress.lease_until_us);
     return cmp != 0 ? cmp : cmp_arrival(a, b);
 }
 

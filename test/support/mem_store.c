@@ -300,10 +300,10 @@ static bool row_copy(struct semel_arena *arena, const struct semel_row *row, boo
 
     if (!with_payload)
         copy.payload = copy.headers = MEM_NO_STR;
-    struct semel_str *const strs[] = {&copy.source,          &copy.id,          &copy.type,
-                                      &copy.order_key,       &copy.position,    &copy.headers,
-                                      &copy.payload,         &copy.traceparent, &copy.live.lease_owner,
-                                      &copy.live.error_text, &copy.live.outcome};
+    struct semel_progress *p = &copy.progress;
+    struct semel_str *const strs[] = {&copy.source,    &copy.id,       &copy.type,    &copy.order_key,
+                                      &copy.position,  &copy.headers,  &copy.payload, &copy.traceparent,
+                                      &p->lease_owner, &p->error_text, &p->outcome};
     for (size_t i = 0; i < sizeof strs / sizeof strs[0]; i++)
         if (!semel__arena_copy(arena, *strs[i], strs[i]))
             return false;
@@ -358,8 +358,8 @@ static bool read_keys(struct semel_mem_db *db, struct mem_consumer *consumer, st
                 continue;
             if (head == NULL || before(row, head, key->by_version))
                 head = row;
-            key->parked += row->live.state == SEMEL_STATE_WAITING;
-            key->open |= row->live.state == SEMEL_STATE_PROCESSING || row->live.state == SEMEL_STATE_UNKNOWN;
+            key->parked += row->progress.state == SEMEL_STATE_WAITING;
+            key->open |= row->progress.state == SEMEL_STATE_PROCESSING || row->progress.state == SEMEL_STATE_UNKNOWN;
         }
         key->head_arrival = head != NULL ? head->arrival : SEMEL_NONE;
         key->head_version = head != NULL ? head->version : SEMEL_NONE;
@@ -394,7 +394,7 @@ static void read_holder(struct semel_mem_db *db, struct mem_consumer *consumer, 
                         struct semel_business *business)
 {
     const struct mem_row *row = semel__mem_find(db, MEM_ROW, consumer, held->source, held->id, MEM_NO_STR);
-    business->unfinished = row != NULL && semel__state_unfinished(row->row.live.state);
+    business->unfinished = row != NULL && semel__state_unfinished(row->row.progress.state);
     for (const struct mem_row *other = consumer->unfinished; other != NULL; other = other->next)
         business->wanted += wishes_for(&other->row, held->key);
 }
@@ -562,9 +562,9 @@ static bool make_due(struct semel_mem_db *db, const struct mem_consumer *consume
     for (struct mem_row *row = consumer->unfinished, *next; row != NULL; row = next) {
         struct mem_row proto = *row;
         next = row->next;
-        if (!semel__live_waits_for_intent(&row->row.live) || !wishes_for(&row->row, key))
+        if (!semel__progress_waits_for_intent(&row->row.progress) || !wishes_for(&row->row, key))
             continue;
-        proto.row.live.due_us = now_us;
+        proto.row.progress.due_us = now_us;
         proto.row.updated_us = now_us >= row->row.updated_us ? now_us : row->row.updated_us + 1;
         if (!semel__mem_write(db, MEM_ROW, row, &proto))
             return false;
@@ -620,10 +620,10 @@ static bool release_business(struct semel_mem_db *db, struct mem_consumer *consu
 
 static bool fits(const struct mem_row *row, const struct semel_change *change)
 {
-    if (row == NULL || row->row.live.state != change->from)
+    if (row == NULL || row->row.progress.state != change->from)
         return false;
 #ifndef SEMEL_MUTANT_NO_TOKEN
-    if (change->token != SEMEL_NONE && row->row.live.lease_token != change->token)
+    if (change->token != SEMEL_NONE && row->row.progress.lease_token != change->token)
         return false; /* P39 */
 #endif
     return true;
@@ -633,7 +633,7 @@ static bool write_row(struct semel_mem_db *db, struct mem_row *row, const struct
 {
     struct mem_row proto = *row;
 
-    proto.row.live = change->live;
+    proto.row.progress = change->progress;
     proto.row.updated_us = change->updated_us;
     switch (change->payload) {
     case SEMEL_PAYLOAD_AS_IS:
@@ -657,8 +657,8 @@ static bool settle_row(struct semel_mem_db *db, struct mem_consumer *consumer, s
                        struct semel_change *change)
 {
     struct mem_row *row = semel__mem_find(db, MEM_ROW, consumer, change->source, change->id, MEM_NO_STR);
-    const struct semel_note note = {change->source, change->id, change->live.attempts, change->live.error_class,
-                                    change->live.error_text};
+    const struct semel_note note = {change->source, change->id, change->progress.attempts, change->progress.error_class,
+                                    change->progress.error_text};
 
     change->applied = fits(row, change);
     if (!change->applied)
@@ -685,11 +685,11 @@ static bool wake_first(struct semel_mem_db *db, struct mem_consumer *consumer, c
         if (first == NULL || before(&row->row, &first->row, key->by_version))
             first = row;
     }
-    if (first == NULL || first->row.live.state != SEMEL_STATE_WAITING)
+    if (first == NULL || first->row.progress.state != SEMEL_STATE_WAITING)
         return true;
     proto = *first;
-    proto.row.live.due_us = now_us;
-    proto.row.live.error_class = SEMEL_CLASS_BLOCKED;
+    proto.row.progress.due_us = now_us;
+    proto.row.progress.error_class = SEMEL_CLASS_BLOCKED;
     proto.row.updated_us = now_us >= first->row.updated_us ? now_us : first->row.updated_us + 1;
     return semel__mem_write(db, MEM_ROW, first, &proto);
 }
@@ -916,7 +916,7 @@ static semel_status mem_raise(struct semel_store *store, struct semel_str consum
 /* Its end and its message lie before `before_us`, and the message before `watermark_us` too. */
 static bool purgeable(const struct semel_row *row, int64_t watermark_us, int64_t before_us)
 {
-    if (!semel__state_final(row->live.state) || row->live.processed_us >= before_us)
+    if (!semel__state_final(row->progress.state) || row->progress.processed_us >= before_us)
         return false;
     return row->message_time_us == SEMEL_NONE ||
            (row->message_time_us < before_us && row->message_time_us < watermark_us);
@@ -1061,7 +1061,7 @@ static semel_status mem_large(struct semel_store *store, struct semel_str consum
     int64_t n = 0;
     for (struct mem_rec *rec = NULL; n < max && (rec = semel__mem_next(db, MEM_ROW, rec)) != NULL;) {
         const struct semel_row *row = &((struct mem_row *)rec)->row;
-        bool held = row->live.state == SEMEL_STATE_DEAD || row->live.state == SEMEL_STATE_QUARANTINED;
+        bool held = row->progress.state == SEMEL_STATE_DEAD || row->progress.state == SEMEL_STATE_QUARANTINED;
         n += held && rec->key.consumer == known && row->kept && row->payload.n > bytes;
     }
     *ret_n = n;
@@ -1217,25 +1217,25 @@ static bool without_last(struct semel_mem_db *db, struct mem_consumer *consumer,
 
 static bool is_affected(struct semel_mem_db *db, const struct mem_row *row, enum semel_affected what, int64_t version)
 {
-    const struct semel_live *live = &row->row.live;
+    const struct semel_progress *progress = &row->row.progress;
     const bool keyed = semel__str_given(row->row.order_key);
-    const bool waits = live->state == SEMEL_STATE_WAITING || live->state == SEMEL_STATE_FAILED;
+    const bool waits = progress->state == SEMEL_STATE_WAITING || progress->state == SEMEL_STATE_FAILED;
 
     switch (what) {
     case SEMEL_AFFECTED_ORDERED:
-        return keyed && (waits || live->state == SEMEL_STATE_PROCESSING);
+        return keyed && (waits || progress->state == SEMEL_STATE_PROCESSING);
     case SEMEL_AFFECTED_VERSIONED:
         return keyed && row->row.version != SEMEL_NONE &&
-               (live->state == SEMEL_STATE_UNKNOWN || live->state == SEMEL_STATE_DEAD);
+               (progress->state == SEMEL_STATE_UNKNOWN || progress->state == SEMEL_STATE_DEAD);
     case SEMEL_AFFECTED_BELOW:
         return keyed && waits && row->row.version != SEMEL_NONE && row->row.version < version &&
                without_last(db, row->rec.key.consumer, row->row.order_key);
     case SEMEL_AFFECTED_DOUBTED:
-        if (live->attempts == 0 || live->state == SEMEL_STATE_WAITING)
-            return live->attempts > 0;
-        return live->state == SEMEL_STATE_FAILED &&
-               (live->attempts > 1 || live->error_class == SEMEL_CLASS_UNKNOWN ||
-                live->error_class == SEMEL_CLASS_LEASE || live->error_class == SEMEL_CLASS_RELEASED);
+        if (progress->attempts == 0 || progress->state == SEMEL_STATE_WAITING)
+            return progress->attempts > 0;
+        return progress->state == SEMEL_STATE_FAILED &&
+               (progress->attempts > 1 || progress->error_class == SEMEL_CLASS_UNKNOWN ||
+                progress->error_class == SEMEL_CLASS_LEASE || progress->error_class == SEMEL_CLASS_RELEASED);
     case SEMEL_AFFECTED_SOURCED:
         return row->row.source.n > 0;
     case SEMEL_AFFECTED_SOURCELESS:

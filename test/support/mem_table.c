@@ -42,7 +42,7 @@ static void name_row(struct mem_rec *rec)
 
     rec->key.part[0] = row->source;
     rec->key.part[1] = row->id;
-    rec->has_side = semel__str_given(row->order_key) && semel__live_in_order(&row->live);
+    rec->has_side = semel__str_given(row->order_key) && semel__progress_in_order(&row->progress);
     rec->side.part[0] = row->order_key;
 }
 
@@ -114,11 +114,21 @@ static void name_position(struct mem_rec *rec)
 #define EVENT(f) offsetof(struct mem_event, event.event.f)
 #define AUDIT(f) offsetof(struct semel_mem_audit, line.f)
 
-static const size_t row_strs[] = {ROW(source),          ROW(id),           ROW(type),
-                                  ROW(order_key),       ROW(position),     ROW(headers),
-                                  ROW(payload),         ROW(traceparent),  ROW(live.lease_owner),
-                                  ROW(live.error_text), ROW(live.outcome), ROW(wants[0]),
-                                  ROW(wants[1]),        ROW(wants[2]),     ROW(wants[3])};
+static const size_t row_strs[] = {ROW(source),
+                                  ROW(id),
+                                  ROW(type),
+                                  ROW(order_key),
+                                  ROW(position),
+                                  ROW(headers),
+                                  ROW(payload),
+                                  ROW(traceparent),
+                                  ROW(progress.lease_owner),
+                                  ROW(progress.error_text),
+                                  ROW(progress.outcome),
+                                  ROW(wants[0]),
+                                  ROW(wants[1]),
+                                  ROW(wants[2]),
+                                  ROW(wants[3])};
 _Static_assert(SEMEL_BUSINESS_MAX == 4, "each wish is one string of the row");
 static const size_t order_key_strs[] = {offsetof(struct mem_order_key, key), offsetof(struct mem_order_key, skipped)};
 static const size_t business_strs[] = {offsetof(struct mem_business, key), offsetof(struct mem_business, source),
@@ -264,14 +274,14 @@ static void attach_row(struct mem_row *row)
     struct mem_consumer *consumer = row->rec.key.consumer;
 
     consumer->rows++;
-    if (!semel__state_unfinished(row->row.live.state))
+    if (!semel__state_unfinished(row->row.progress.state))
         return;
     row->prev = NULL;
     row->next = consumer->unfinished;
     if (row->next != NULL)
         row->next->prev = row;
     consumer->unfinished = row;
-    if (row->row.live.state == SEMEL_STATE_WAITING)
+    if (row->row.progress.state == SEMEL_STATE_WAITING)
         consumer->waiting++;
 }
 
@@ -280,7 +290,7 @@ static void detach_row(struct mem_row *row)
     struct mem_consumer *consumer = row->rec.key.consumer;
 
     consumer->rows--;
-    if (!semel__state_unfinished(row->row.live.state))
+    if (!semel__state_unfinished(row->row.progress.state))
         return;
     if (row->prev != NULL)
         row->prev->next = row->next;
@@ -288,7 +298,7 @@ static void detach_row(struct mem_row *row)
         consumer->unfinished = row->next;
     if (row->next != NULL)
         row->next->prev = row->prev;
-    if (row->row.live.state == SEMEL_STATE_WAITING)
+    if (row->row.progress.state == SEMEL_STATE_WAITING)
         consumer->waiting--;
 }
 
@@ -670,6 +680,6 @@ bool semel__mem_damage(struct semel_mem_db *db, struct semel_str consumer, struc
     struct mem_row *row = semel__mem_find(db, MEM_ROW, semel__mem_consumer(db, consumer), source, id, MEM_NO_STR);
 
     if (row != NULL)
-        row->row.live.attempts = -1;
+        row->row.progress.attempts = -1;
     return row != NULL;
 }

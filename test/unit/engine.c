@@ -601,7 +601,7 @@ semel_status command_row(struct engine *e, const char *id, struct semel_command 
                          struct semel_command_result *ret)
 {
     struct semel_row row = row_of(e, id);
-    if (row.live.state == SEMEL_STATE_ABSENT)
+    if (row.progress.state == SEMEL_STATE_ABSENT)
         row = (struct semel_row){.source = SEMEL_STR("s"), .id = semel__str(id), .version = SEMEL_NONE};
     row.updated_us = 0;
     command.row = &row;
@@ -610,7 +610,7 @@ semel_status command_row(struct engine *e, const char *id, struct semel_command 
 
 enum semel_state state_of(struct engine *e, const char *id)
 {
-    return row_of(e, id).live.state;
+    return row_of(e, id).progress.state;
 }
 
 int64_t sql_int(struct engine *e, const char *sql)

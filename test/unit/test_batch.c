@@ -24,7 +24,7 @@ static void copies_of_one_id_are_merged_and_share_its_fate(void **state)
     assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
     assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_FAILED);
     assert_int_equal(effects_of(e, "a"), 1);
-    assert_int_equal(row_of(e, "b").live.attempts, 1);
+    assert_int_equal(row_of(e, "b").progress.attempts, 1);
     assert_int_equal(e->inbox.counts.why[SEMEL_WHY_DUPLICATE], 3);
 }
 
@@ -225,7 +225,7 @@ static void bad_ids_are_kept_with_their_reason_and_acknowledged(void **state)
         assert_int_equal(quarantined_or(e, m, id), SEMEL_STATE_QUARANTINED);
         assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NO_ID, SEMEL_STATE_QUARANTINED);
         struct semel_row row = row_of(e, id);
-        assert_str(row.live.error_text, cases[i].reason);
+        assert_str(row.progress.error_text, cases[i].reason);
         assert_str(row.payload, "ok");
     }
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_QUARANTINED], COUNT(cases));
@@ -334,9 +334,9 @@ static void payload_beyond_the_routes_limit_is_kept_dead(void **state)
     process_one(e, msg("a", "12345"));
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
     struct semel_row row = row_of(e, "a");
-    assert_str(row.live.error_text, "the payload has 5 bytes; the route allows 4");
+    assert_str(row.progress.error_text, "the payload has 5 bytes; the route allows 4");
     assert_str(row.payload, "12345");
-    assert_int_equal(row.live.attempts, 0);
+    assert_int_equal(row.progress.attempts, 0);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 1);
     process_one(e, msg("b", "1234"));
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
@@ -444,7 +444,7 @@ static void what_is_too_large_is_not_called_unreadable(void **state)
     m.defect = SEMEL_DEFECT_FIELD;
     m.defect_text = SEMEL_STR("order key: the payload is not JSON");
     process_one(e, m);
-    assert_str(row_of(e, "a").live.error_text, "the payload has 5 bytes; the route allows 4");
+    assert_str(row_of(e, "a").progress.error_text, "the payload has 5 bytes; the route allows 4");
 }
 
 /* More than a row can hold: 64 MiB and one byte. */
@@ -475,13 +475,13 @@ static void unfit_keys_are_kept_dead_and_unfit_extras_are_dropped(void **state)
     m.n_business = 1;
     process_one(e, m);
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
-    assert_str(row_of(e, "a").live.error_text, "business key is not UTF-8 text without NUL");
+    assert_str(row_of(e, "a").progress.error_text, "business key is not UTF-8 text without NUL");
 
     m = msg("k", "ok");
     m.order_key = (struct semel_str){"\xff", 1};
     process_one(e, m);
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
-    assert_str(row_of(e, "k").live.error_text, "order key is not UTF-8 text without NUL");
+    assert_str(row_of(e, "k").progress.error_text, "order key is not UTF-8 text without NUL");
 
     m = msg("b", "ok");
     m.type = m.traceparent = m.headers = m.position = (struct semel_str){"\xff", 1};
@@ -552,7 +552,7 @@ static void payload_that_is_never_kept_stays_with_the_broker_until_it_is_done(vo
     assert_int_equal(n, 0);
     process_one(e, m);
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_RETRIED, SEMEL_STATE_COMPLETED);
-    assert_int_equal(row_of(e, "a").live.attempts, 2);
+    assert_int_equal(row_of(e, "a").progress.attempts, 2);
     assert_int_equal(effects_of(e, "a"), 1);
 }
 
@@ -572,7 +572,7 @@ static void repeat_is_decided_by_the_row(void **state)
             m.delivery = delivery;
             process_one(e, m);
             assert_settled(e, 0, SEMEL_ACK, whys[i], states[i]);
-            assert_int_equal(row_of(e, words[i]).live.attempts, 1);
+            assert_int_equal(row_of(e, words[i]).progress.attempts, 1);
         }
     assert_int_equal(effects_of(e, NULL), 1);
 }

@@ -9,8 +9,8 @@
 static void assert_clean(struct engine *e, const char *id)
 {
     struct semel_row row = row_of(e, id);
-    assert_int_equal(row.live.state, SEMEL_STATE_COMPLETED);
-    assert_int_equal(row.live.attempts, 1);
+    assert_int_equal(row.progress.state, SEMEL_STATE_COMPLETED);
+    assert_int_equal(row.progress.attempts, 1);
     assert_int_equal(attempts_of(e, id), 0);
     assert_int_equal(effects_of(e, id), 1);
 }
@@ -18,9 +18,9 @@ static void assert_clean(struct engine *e, const char *id)
 static void assert_blamed(struct engine *e, const char *id, enum semel_state state, enum semel_class cls)
 {
     struct semel_row row = row_of(e, id);
-    assert_int_equal(row.live.state, state);
-    assert_int_equal(row.live.error_class, cls);
-    assert_int_equal(row.live.attempts, 1);
+    assert_int_equal(row.progress.state, state);
+    assert_int_equal(row.progress.error_class, cls);
+    assert_int_equal(row.progress.attempts, 1);
     assert_int_equal(attempts_of(e, id), 1);
     assert_int_equal(effects_of(e, id), 0);
 }
@@ -48,10 +48,10 @@ static void failing_message_is_cut_out_and_its_neighbours_are_not_charged(void *
     assert_blamed(e, "b", SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
     assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
     struct semel_row row = row_of(e, "b");
-    assert_str(row.live.error_text, "try again");
+    assert_str(row.progress.error_text, "try again");
     assert_str(row.payload, "fail");
-    assert_true(row.live.due_us > e->now_us);
-    assert_true(row.live.due_us <= e->now_us + SECOND_US + 1000);
+    assert_true(row.progress.due_us > e->now_us);
+    assert_true(row.progress.due_us <= e->now_us + SECOND_US + 1000);
     assert_int_equal(e->inbox.counts.transactions, 4);
     assert_int_equal(e->inbox.counts.cuts, 1);
     assert_int_equal(e->inbox.counts.failed, 1);
@@ -96,7 +96,7 @@ static void deferred_foreign_key_blames_the_single_culprit(void **state)
         if (i != 5)
             assert_clean(e, ids[i]);
     assert_blamed(e, "f", SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
-    assert_str(row_of(e, "f").live.error_text, "a deferred foreign key is violated");
+    assert_str(row_of(e, "f").progress.error_text, "a deferred foreign key is violated");
     assert_int_equal(sql_int(e, "SELECT count(*) FROM child"), 7);
 }
 
@@ -156,9 +156,9 @@ static void rejected_is_final_leaves_no_effect_and_releases_its_business_key(voi
     process_one(e, m);
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_REJECTED);
     struct semel_row row = row_of(e, "a");
-    assert_str(row.live.error_text, "no stock");
-    assert_str(row.live.outcome, "{\"no\":1}");
-    assert_int_equal(row.live.due_us, SEMEL_NONE);
+    assert_str(row.progress.error_text, "no stock");
+    assert_str(row.progress.outcome, "{\"no\":1}");
+    assert_int_equal(row.progress.due_us, SEMEL_NONE);
     assert_int_equal(effects_of(e, "a"), 0);
     assert_int_equal(e->inbox.counts.rejected, 1);
     assert_int_equal(e->inbox.counts.failed, 0);
@@ -203,7 +203,7 @@ static void set_based_statement_must_name_each_id_exactly_once(void **state)
         assert_clean(e, ids[1]);
         assert_clean(e, ids[3]);
         assert_blamed(e, ids[2], SEMEL_STATE_DEAD, SEMEL_CLASS_PERMANENT);
-        struct semel_str text = row_of(e, ids[2]).live.error_text;
+        struct semel_str text = row_of(e, ids[2]).progress.error_text;
         assert_true(text.n < 200);
         assert_non_null(strstr(text.p, texts[i]));
     }

@@ -20,8 +20,8 @@ struct route {
     struct semel_rules rules;
     struct semel_route_breaker breaker;
     struct semel_pump pumps[2];
-    struct turn told[TURNS];
-    size_t n_told;
+    struct turn reported[TURNS];
+    size_t n_reported;
 };
 
 static struct route route;
@@ -29,8 +29,8 @@ static struct route route;
 static void changed(void *ctx, enum semel_breaker_state before, const struct semel_breaker *now)
 {
     struct route *r = ctx;
-    assert_true(r->n_told < TURNS);
-    r->told[r->n_told++] = (struct turn){before, now->state};
+    assert_true(r->n_reported < TURNS);
+    r->reported[r->n_reported++] = (struct turn){before, now->state};
 }
 
 static int up(void **state)
@@ -82,11 +82,11 @@ static size_t step(struct engine *e, size_t pump)
     return n;
 }
 
-static void assert_told(size_t i, enum semel_breaker_state before, enum semel_breaker_state now)
+static void assert_reported(size_t i, enum semel_breaker_state before, enum semel_breaker_state now)
 {
-    assert_true(i < route.n_told);
-    assert_int_equal(route.told[i].before, before);
-    assert_int_equal(route.told[i].now, now);
+    assert_true(i < route.n_reported);
+    assert_int_equal(route.reported[i].before, before);
+    assert_int_equal(route.reported[i].now, now);
 }
 
 static void fail_to_open(struct engine *e)
@@ -109,8 +109,8 @@ static void failures_in_a_row_are_counted_over_all_pumps(void **state)
     assert_int_equal(step(e, 0), 0); /* it pauses for both */
     assert_int_equal(step(e, 1), 0);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 10);
-    assert_int_equal(route.n_told, 1);
-    assert_told(0, SEMEL_BREAKER_CLOSED, SEMEL_BREAKER_OPEN);
+    assert_int_equal(route.n_reported, 1);
+    assert_reported(0, SEMEL_BREAKER_CLOSED, SEMEL_BREAKER_OPEN);
 }
 
 /* A10: an outage makes a handful of unknown outcomes, not a batch of them. */
@@ -139,7 +139,7 @@ static void a_success_of_any_pump_ends_the_row(void **state)
     push_some(e, "c", 8, "bad");
     assert_int_equal(step(e, 0), 8);
     assert_int_equal(route.breaker.now.state, SEMEL_BREAKER_CLOSED);
-    assert_int_equal(route.n_told, 0);
+    assert_int_equal(route.n_reported, 0);
 }
 
 /* P63: one message is tried, by one of them, and when it succeeds both go on. */

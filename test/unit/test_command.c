@@ -156,8 +156,8 @@ static void dead_quarantined_and_unknown_may_be_discarded_and_resolved(void **st
         obeyed(e, i == 1 ? SEMEL_COMMAND_RESOLVE : SEMEL_COMMAND_DISCARD, open[i],
                i == 1 ? SEMEL_STATE_COMPLETED : SEMEL_STATE_REJECTED);
     struct semel_row row = row_of(e, "dead");
-    assert_int_equal(row.live.error_class, SEMEL_CLASS_DISCARDED);
-    assert_str(row.live.error_text, "ticket 7");
+    assert_int_equal(row.progress.error_class, SEMEL_CLASS_DISCARDED);
+    assert_str(row.progress.error_text, "ticket 7");
     assert_false(row.kept);
 }
 
@@ -175,18 +175,18 @@ static void retried_message_keeps_its_id_and_has_a_new_budget_of_attempts(void *
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
     obeyed(e, SEMEL_COMMAND_RETRY, "a", SEMEL_STATE_FAILED);
     struct semel_row row = row_of(e, "a");
-    assert_int_equal(row.live.attempts, 2);
-    assert_int_equal(row.live.attempts_before, 2);
-    assert_int_equal(row.live.retries, 1);
-    assert_int_equal(row.live.due_us, e->now_us);
-    assert_str(row.live.error_text, "try again");
+    assert_int_equal(row.progress.attempts, 2);
+    assert_int_equal(row.progress.attempts_before, 2);
+    assert_int_equal(row.progress.retries, 1);
+    assert_int_equal(row.progress.due_us, e->now_us);
+    assert_str(row.progress.error_text, "try again");
     work(e, 1);
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_FAILED);
     e->now_us += 10 * SECOND_US;
     work(e, 1);
     row = row_of(e, "a");
-    assert_int_equal(row.live.state, SEMEL_STATE_DEAD);
-    assert_int_equal(row.live.attempts, 4);
+    assert_int_equal(row.progress.state, SEMEL_STATE_DEAD);
+    assert_int_equal(row.progress.attempts, 4);
     assert_int_equal(attempts_of(e, "a"), 4);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 2);
     e->mended = true;
@@ -223,10 +223,10 @@ static void retry_is_refused_with_its_reason(void **state)
 
     process_one(e, msg("a", "bad"));
     c.command.reason = SEMEL_STR("");
-    refused(e, c, SEMEL_JUDGED_ALLOWED, "say who you are and why: both go into the audit");
+    refused(e, c, SEMEL_JUDGED_ALLOWED, "who and reason are required: both go to the audit log");
     c.command.reason = SEMEL_STR("why");
     c.command.who = (struct semel_str){0};
-    refused(e, c, SEMEL_JUDGED_ALLOWED, "say who you are and why: both go into the audit");
+    refused(e, c, SEMEL_JUDGED_ALLOWED, "who and reason are required: both go to the audit log");
     c = order(SEMEL_COMMAND_RETRY, "");
     refused(e, c, SEMEL_JUDGED_ALLOWED, "message id is empty; it must have 1 to 255 bytes");
     memset(long_text, 'x', 1001);
@@ -305,9 +305,9 @@ static void successors_are_woken(void **state)
         const char *first = i == 0 ? "a1" : "b1", *second = i == 0 ? "a2" : "b2", *key = i == 0 ? "a" : "b";
         process_one(e, keyed(first, "bad", key, SEMEL_NONE));
         process_one(e, keyed(second, "ok", key, SEMEL_NONE));
-        assert_int_equal(row_of(e, second).live.due_us, SEMEL_NONE);
+        assert_int_equal(row_of(e, second).progress.due_us, SEMEL_NONE);
         obeyed(e, kinds[i], first, i == 0 ? SEMEL_STATE_REJECTED : SEMEL_STATE_COMPLETED);
-        assert_int_equal(row_of(e, second).live.due_us, e->now_us);
+        assert_int_equal(row_of(e, second).progress.due_us, e->now_us);
         work(e, 1);
         assert_int_equal(effects_of(e, second), 1);
         assert_int_equal(effects_of(e, first), 0);

@@ -25,9 +25,9 @@ static void put_message_waits_and_runs_once(void **state)
     struct engine *e = *state;
     put(e, msg("a", "ok"), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
     struct semel_row row = row_of(e, "a");
-    assert_int_equal(row.live.attempts, 0);
-    assert_int_equal(row.live.due_us, e->now_us);
-    assert_int_equal(row.live.error_class, SEMEL_CLASS_NONE);
+    assert_int_equal(row.progress.attempts, 0);
+    assert_int_equal(row.progress.due_us, e->now_us);
+    assert_int_equal(row.progress.error_class, SEMEL_CLASS_NONE);
     assert_true(row.kept);
     put(e, msg("a", "ok"), SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_WAITING);
     assert_int_equal(work(e), 1);
@@ -159,7 +159,7 @@ static void put_brings_the_payload_that_was_not_kept(void **state)
     e->now_us += 20 * SECOND_US;
     put(e, m, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_FAILED);
     assert_true(row_of(e, "a").kept);
-    assert_int_equal(row_of(e, "a").live.attempts, 1);
+    assert_int_equal(row_of(e, "a").progress.attempts, 1);
     assert_int_equal(work(e), 1);
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
 }
@@ -185,8 +185,8 @@ static void recorded_end_counts_one_attempt(void **state)
         snprintf(id, sizeof id, "m%d", result);
         record(e, msg(id, "ok"), (enum semel_result)result);
         assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, ends[result]);
-        assert_int_equal(row_of(e, id).live.attempts, 1);
-        assert_str(row_of(e, id).live.error_text, "said so");
+        assert_int_equal(row_of(e, id).progress.attempts, 1);
+        assert_str(row_of(e, id).progress.error_text, "said so");
         assert_int_equal(attempts_of(e, id), 1);
         assert_int_equal(effects_of(e, id), 0);
     }
@@ -209,11 +209,11 @@ static void recorded_end_of_a_row_that_failed_before_counts_the_next_attempt(voi
     record(e, msg("a", "ok"), SEMEL_TRANSIENT);
     record(e, msg("a", "ok"), SEMEL_TRANSIENT); /* not due: nothing is recorded */
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_BACKOFF, SEMEL_STATE_FAILED);
-    assert_int_equal(row_of(e, "a").live.attempts, 1);
+    assert_int_equal(row_of(e, "a").progress.attempts, 1);
     e->now_us += 20 * SECOND_US;
     record(e, msg("a", "ok"), SEMEL_TRANSIENT);
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_RETRIED, SEMEL_STATE_FAILED);
-    assert_int_equal(row_of(e, "a").live.attempts, 2);
+    assert_int_equal(row_of(e, "a").progress.attempts, 2);
     assert_int_equal(attempts_of(e, "a"), 2);
     assert_int_equal(effects_of(e, NULL), 0);
 }
@@ -259,7 +259,7 @@ static void gap_that_timed_out_is_dead_without_a_handler(void **state)
     assert_int_equal(gaps(e, 100), 0);
     assert_int_equal(state_of(e, "a3"), SEMEL_STATE_DEAD);
     assert_int_equal(state_of(e, "b2"), SEMEL_STATE_DEAD);
-    assert_int_equal(row_of(e, "a4").live.error_class, SEMEL_CLASS_BLOCKED); /* behind the dead one */
+    assert_int_equal(row_of(e, "a4").progress.error_class, SEMEL_CLASS_BLOCKED); /* behind the dead one */
     assert_null(strstr(e->trace, "run:"));
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_DEAD], 2);
 }
@@ -270,7 +270,7 @@ static void gap_that_is_only_alerted_waits_on(void **state)
     park_gaps(e, SEMEL_GAP_ALERT);
     assert_int_equal(gaps(e, 100), 2);
     assert_int_equal(state_of(e, "a3"), SEMEL_STATE_WAITING);
-    assert_true(row_of(e, "a3").live.due_us > e->now_us);
+    assert_true(row_of(e, "a3").progress.due_us > e->now_us);
     assert_int_equal(e->inbox.counts.alerts[SEMEL_ALERT_GAP], 2);
 }
 

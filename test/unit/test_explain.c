@@ -34,14 +34,14 @@ static void set_up(struct scene *s, enum semel_state state, enum semel_class cls
                                 .received_us = NOW - 50 * SECOND,
                                 .updated_us = NOW - 40 * SECOND,
                                 .kept = true,
-                                .live = {.state = state,
-                                         .attempts = 2,
-                                         .due_us = SEMEL_NONE,
-                                         .processed_us = SEMEL_NONE,
-                                         .lease_until_us = SEMEL_NONE,
-                                         .lease_token = SEMEL_NONE,
-                                         .error_class = cls,
-                                         .error_text = semel__str(text)}};
+                                .progress = {.state = state,
+                                             .attempts = 2,
+                                             .due_us = SEMEL_NONE,
+                                             .processed_us = SEMEL_NONE,
+                                             .lease_until_us = SEMEL_NONE,
+                                             .lease_token = SEMEL_NONE,
+                                             .error_class = cls,
+                                             .error_text = semel__str(text)}};
     s->facts = (struct semel_ops_facts){.row = &s->row, .policy = &s->policy, .history = &s->history, .now_us = NOW};
     semel__buf_init(&s->why, SEMEL_EXPLAIN_MAX);
     semel__buf_init(&s->next, SEMEL_EXPLAIN_MAX);
@@ -60,7 +60,7 @@ static struct semel_row *another(struct scene *s, size_t i, const char *id, enum
     s->others[i] = s->row;
     s->others[i].id = semel__str(id);
     s->others[i].arrival = 1 + (int64_t)i;
-    s->others[i].live.state = state;
+    s->others[i].progress.state = state;
     return &s->others[i];
 }
 
@@ -115,15 +115,15 @@ static void running_message_names_its_holder_and_what_follows_if_that_one_dies(v
         set_up(&s, SEMEL_STATE_PROCESSING, SEMEL_CLASS_NONE, NULL);
         s.policy.effect = cases[i].effect;
         s.policy.retry_max = 8;
-        s.row.live.alone = cases[i].alone;
-        s.row.live.attempts = cases[i].attempts;
-        s.row.live.lease_owner = SEMEL_STR("worker-3");
-        s.row.live.lease_until_us = NOW + 40 * SECOND;
+        s.row.progress.alone = cases[i].alone;
+        s.row.progress.attempts = cases[i].attempts;
+        s.row.progress.lease_owner = SEMEL_STR("worker-3");
+        s.row.progress.lease_until_us = NOW + 40 * SECOND;
         explain(&s);
         assert_has(&s.why, "It is running: worker-3 holds it until 2023-11-14T22:14:00Z (in 40 s)");
         assert_has(&s.next, "Nothing has to be done");
         assert_has(&s.next, cases[i].after);
-        s.row.live.lease_until_us = NOW - 40 * SECOND;
+        s.row.progress.lease_until_us = NOW - 40 * SECOND;
         explain(&s);
         assert_has(&s.why, "the lease of worker-3 ran out at 2023-11-14T22:12:40Z (40 s ago)");
         assert_has(&s.next, "no worker runs: start one");
@@ -139,13 +139,13 @@ static void failed_message_says_which_attempt_failed_and_when_the_next_one_is(vo
     (void)state;
     set_up(&s, SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT, "bank is down");
     s.policy.retry_max = 8;
-    s.row.live.due_us = NOW + 180 * SECOND;
+    s.row.progress.due_us = NOW + 180 * SECOND;
     explain(&s);
     assert_has(&s.why, "Attempt 2 of 8 failed (transient: bank is down)");
     assert_has(&s.why, "waits for its next attempt until 2023-11-14T22:16:20Z (in 3 min)");
     assert_has(&s.next, "Nothing has to be done");
     assert_has(&s.next, "semel inbox retry pay-17 --consumer billing --reason");
-    s.row.live.error_class = SEMEL_CLASS_PERMANENT;
+    s.row.progress.error_class = SEMEL_CLASS_PERMANENT;
     s.policy.permanent_max = 3;
     explain(&s);
     assert_has(&s.why, "Attempt 2 of 3 failed");
@@ -158,10 +158,10 @@ static void due_message_that_nobody_takes_asks_for_a_worker(void **state)
 
     (void)state;
     set_up(&s, SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT, "bank is down");
-    s.row.live.due_us = NOW - SECOND;
+    s.row.progress.due_us = NOW - SECOND;
     explain(&s);
     assert_has(&s.why, "a worker takes it with its next look");
-    s.row.live.due_us = NOW - 3 * 3600 * SECOND;
+    s.row.progress.due_us = NOW - 3 * 3600 * SECOND;
     explain(&s);
     assert_has(&s.why, "It is due since 2023-11-14T19:13:20Z (3 h ago), and nobody has taken it");
     assert_has(&s.next, "Start a worker for consumer billing");
@@ -170,7 +170,7 @@ static void due_message_that_nobody_takes_asks_for_a_worker(void **state)
     assert_has(&s.why, "its payload was not kept");
     assert_has(&s.next, "Only its broker can bring it again");
     s.row.kept = true;
-    s.row.live.attempts_before = 2;
+    s.row.progress.attempts_before = 2;
     explain(&s);
     assert_has(&s.why, "An operator has had it retried, and it has not run since");
     tear_down(&s);
@@ -182,8 +182,8 @@ static void sent_message_that_waits_for_its_first_worker_is_due(void **state)
 
     (void)state;
     set_up(&s, SEMEL_STATE_WAITING, SEMEL_CLASS_NONE, NULL);
-    s.row.live.attempts = 0;
-    s.row.live.due_us = NOW - 3 * DAY;
+    s.row.progress.attempts = 0;
+    s.row.progress.due_us = NOW - 3 * DAY;
     explain(&s);
     assert_has(&s.why, "It is due since 2023-11-11T22:13:20Z (3 d ago), and nobody has taken it");
     tear_down(&s);
@@ -210,9 +210,9 @@ static void blocked_message_names_the_first_of_its_key_and_what_to_do_with_it(vo
         set_up(&s, SEMEL_STATE_WAITING, SEMEL_CLASS_BLOCKED, "parked");
         by_key(&s, SEMEL_ORDER_ARRIVAL, SEMEL_NONE);
         struct semel_row *head = another(&s, 0, "pay-3", heads[i].state);
-        head->live.due_us = NOW + 10 * SECOND;
-        head->live.lease_owner = SEMEL_STR("worker-3");
-        head->live.lease_until_us = NOW + 5 * SECOND;
+        head->progress.due_us = NOW + 10 * SECOND;
+        head->progress.lease_owner = SEMEL_STR("worker-3");
+        head->progress.lease_until_us = NOW + 5 * SECOND;
         another(&s, 1, "pay-4", SEMEL_STATE_WAITING);
         s.others[2] = s.row;
         semel__facts_key(&s.facts, s.others, 3, false);
@@ -235,7 +235,7 @@ static void failed_message_that_is_due_behind_another_says_so(void **state)
     (void)state;
     set_up(&s, SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT, "bank is down");
     by_key(&s, SEMEL_ORDER_ARRIVAL, SEMEL_NONE);
-    s.row.live.due_us = NOW - DAY;
+    s.row.progress.due_us = NOW - DAY;
     another(&s, 0, "pay-3", SEMEL_STATE_DEAD);
     s.others[1] = s.row;
     semel__facts_key(&s.facts, s.others, 2, false);
@@ -281,7 +281,7 @@ static void message_ahead_of_a_gap_says_what_is_missing_and_what_happens_when_it
         set_up(&s, SEMEL_STATE_WAITING, SEMEL_CLASS_GAP, "versions before it are missing");
         by_key(&s, SEMEL_ORDER_VERSION, 7);
         s.policy.on_gap = policies[i].on_gap;
-        s.row.live.due_us = NOW + 300 * SECOND;
+        s.row.progress.due_us = NOW + 300 * SECOND;
         s.history.last_version = 5;
         explain(&s);
         assert_has(&s.why, "it is version 7 of key order-17, and version 6 is missing. The last one applied is 5.");
@@ -289,7 +289,7 @@ static void message_ahead_of_a_gap_says_what_is_missing_and_what_happens_when_it
         assert_has(&s.why, policies[i].then);
         assert_has(&s.next, "semel inbox retry pay-17 --consumer billing --force --reason");
         s.history.last_version = 3;
-        s.row.live.due_us = NOW - 300 * SECOND;
+        s.row.progress.due_us = NOW - 300 * SECOND;
         explain(&s);
         assert_has(&s.why, "versions 4 to 6 are missing");
         assert_has(&s.why, "The time for them ended at 2023-11-14T22:08:20Z (5 min ago); with the next look");
@@ -329,19 +329,19 @@ static void dead_message_says_why_and_what_a_retry_does(void **state)
     (void)state;
     set_up(&s, SEMEL_STATE_DEAD, SEMEL_CLASS_TRANSIENT, "bank is down");
     s.policy.retry_max = 8;
-    s.row.live.attempts = 11;
-    s.row.live.attempts_before = 3;
+    s.row.progress.attempts = 11;
+    s.row.progress.attempts_before = 3;
     explain(&s);
     assert_has(&s.why, "It is dead: attempt 8 of 8 failed (transient: bank is down)");
     assert_has(&s.next, "it keeps its id and gets up to 8 attempts more:\n    semel inbox retry pay-17");
     assert_lacks(&s.next, "--force");
     assert_has(&s.next, "semel inbox discard pay-17");
     assert_has(&s.next, "semel inbox resolve pay-17");
-    s.row.live.error_class = SEMEL_CLASS_GAP;
+    s.row.progress.error_class = SEMEL_CLASS_GAP;
     explain(&s);
     assert_has(&s.why, "versions before it did not come in time");
-    s.row.live.attempts = s.row.live.attempts_before = 0;
-    s.row.live.error_class = SEMEL_CLASS_PERMANENT;
+    s.row.progress.attempts = s.row.progress.attempts_before = 0;
+    s.row.progress.error_class = SEMEL_CLASS_PERMANENT;
     explain(&s);
     assert_has(&s.why, "it has no usable id or field (permanent: bank is down)");
     assert_has(&s.next, "Have it sent again");
@@ -401,7 +401,7 @@ static void quarantined_message_says_why_it_was_not_run(void **state)
     assert_has(&s.why, "it came too late: it was made at 2023-09-15T22:13:20Z");
     assert_has(&s.why, "nothing made before 2023-09-30T22:13:20Z (45 d ago) may run");
     assert_has(&s.next, "semel inbox retry pay-17 --consumer billing --force");
-    s.row.live.error_class = SEMEL_CLASS_NO_ID;
+    s.row.progress.error_class = SEMEL_CLASS_NO_ID;
     s.row.kept = false;
     explain(&s);
     assert_has(&s.why, "without an id that can be used");
@@ -418,11 +418,11 @@ static void finished_message_says_what_came_of_it_and_that_nothing_is_to_be_done
 
     (void)state;
     set_up(&s, SEMEL_STATE_COMPLETED, SEMEL_CLASS_NONE, NULL);
-    s.row.live.processed_us = NOW - 30 * SECOND;
+    s.row.progress.processed_us = NOW - 30 * SECOND;
     explain(&s);
     assert_string_equal(s.why.p, "It is completed, since 2023-11-14T22:12:50Z (30 s ago), with attempt 2.");
     assert_string_equal(s.next.p, "There is nothing to do.");
-    s.row.live.outcome = SEMEL_STR("{}");
+    s.row.progress.outcome = SEMEL_STR("{}");
     s.act = (struct semel_act_line){NOW - 20 * SECOND, SEMEL_STR("ops@x"), SEMEL_STR("resolve"),
                                     SEMEL_STR("bank has it")};
     s.history.acts = &s.act;
@@ -431,21 +431,21 @@ static void finished_message_says_what_came_of_it_and_that_nothing_is_to_be_done
     assert_string_equal(s.why.p,
                         "It is completed: it was resolved by ops@x at 2023-11-14T22:13:00Z (20 s ago), because: "
                         "bank has it; its outcome is kept.");
-    s.row.live.state = SEMEL_STATE_REJECTED;
-    s.row.live.error_class = SEMEL_CLASS_REJECTED;
-    s.row.live.error_text = SEMEL_STR("account closed");
+    s.row.progress.state = SEMEL_STATE_REJECTED;
+    s.row.progress.error_class = SEMEL_CLASS_REJECTED;
+    s.row.progress.error_text = SEMEL_STR("account closed");
     explain(&s);
     assert_has(&s.why, "its handler rejected it at 2023-11-14T22:12:50Z (30 s ago) (rejected: account closed)");
-    s.row.live.error_class = SEMEL_CLASS_DISCARDED;
+    s.row.progress.error_class = SEMEL_CLASS_DISCARDED;
     explain(&s);
     assert_has(&s.why, "it was discarded, because: account closed.");
     s.act.what = SEMEL_STR("discard");
     explain(&s);
     assert_has(&s.why, "it was discarded by ops@x at 2023-11-14T22:13:00Z (20 s ago), because: bank has it.");
-    s.row.live.state = SEMEL_STATE_PREVENTED;
+    s.row.progress.state = SEMEL_STATE_PREVENTED;
     explain(&s);
     assert_has(&s.why, "another message with the same business key came before it");
-    s.row.live.state = SEMEL_STATE_STALE;
+    s.row.progress.state = SEMEL_STATE_STALE;
     by_key(&s, SEMEL_ORDER_VERSION, 4);
     explain(&s);
     assert_has(&s.why, "it is version 4 of key order-17, and that one or a later one had been applied");

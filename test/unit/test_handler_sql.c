@@ -118,7 +118,7 @@ static void what_has_no_end_is_told_where_it_begins(void **state)
         assert_refuses(open[i], SEMEL_SQL_POSTGRES, "has no end");
     for (size_t i = 0; i < COUNT(open); i++)
         assert_refuses(open[i], SEMEL_SQL_POSTGRES, open[i][7] == 'E' ? "column 9" : "column 8");
-    assert_refuses("SELECT [a", SEMEL_SQL_SQLITE, "what begins with [ here has no end");
+    assert_refuses("SELECT [a", SEMEL_SQL_SQLITE, "the text that begins with [ here has no end");
 }
 
 static void statement_is_bounded_text(void **state)

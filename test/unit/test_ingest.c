@@ -347,7 +347,7 @@ static void headers_of_an_event_have_one_spelling_and_come_once(void **state)
     assert_int_equal(got, 0);
 }
 
-/* B9 P104: a large batch is read by another thread, which the test holds up at the door's lock behind the reading;
+/* B9 P104: a large batch is read by another thread, which the test holds up at the endpoint's lock behind the reading;
  * the loop goes on meanwhile. */
 static void large_events_are_read_off_the_loop(void **state)
 {

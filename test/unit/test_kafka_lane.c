@@ -187,7 +187,7 @@ static void assert_topic_refused(const char *topic)
     const struct semel_str topics[] = {SEMEL_STR("good"), semel__str(topic)};
     const struct semel_kafka_options options = {.brokers = "host", .topics = {topics, 2}, .group = "g"};
 
-    assert_refused(&options, "is no topic");
+    assert_refused(&options, "is not a topic name");
 }
 
 static void assert_property_refused(const char *name, const char *value, const char *because)

@@ -34,7 +34,7 @@ static void business_duplicate_within_a_batch_is_prevented(void **state)
     assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_BUSINESS, SEMEL_STATE_PREVENTED);
     assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
     assert_int_equal(effects_of(e, NULL), 2);
-    assert_int_equal(row_of(e, "b").live.attempts, 0);
+    assert_int_equal(row_of(e, "b").progress.attempts, 0);
     assert_int_equal(e->inbox.counts.why[SEMEL_WHY_BUSINESS], 1);
 }
 
@@ -316,7 +316,7 @@ static void failed_message_parks_its_successors_and_other_keys_go_on(void **stat
     assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
     assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
     assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
-    assert_int_equal(row_of(e, "a2").live.due_us, SEMEL_NONE); /* woken by its key, never by time */
+    assert_int_equal(row_of(e, "a2").progress.due_us, SEMEL_NONE); /* woken by its key, never by time */
     forget(e);
     e->now_us += 10 * SECOND_US;
     work(e, 3);
@@ -420,7 +420,7 @@ static void versions_are_applied_in_order_whatever_the_order_of_arrival(void **s
     e->policy.order = SEMEL_ORDER_VERSION;
     process_one(e, keyed("v3", "ok", "k", 3));
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_GAP, SEMEL_STATE_WAITING);
-    assert_int_equal(row_of(e, "v3").live.due_us, e->now_us + e->policy.gap_timeout_us);
+    assert_int_equal(row_of(e, "v3").progress.due_us, e->now_us + e->policy.gap_timeout_us);
     process_one(e, keyed("v1", "ok", "k", 1));
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED);
     process_one(e, keyed("v2", "ok", "k", 2));
@@ -463,10 +463,10 @@ static void message_without_version_or_key_is_kept_dead(void **state)
     e->policy.order = SEMEL_ORDER_VERSION;
     process_one(e, keyed("a", "ok", "k", SEMEL_NONE));
     assert_settled(e, 0, SEMEL_ACK, SEMEL_WHY_DEAD, SEMEL_STATE_DEAD);
-    assert_str(row_of(e, "a").live.error_text,
+    assert_str(row_of(e, "a").progress.error_text,
                "the route goes by versions, and the message has none; it must be a whole number from 0");
     process_one(e, msg("b", "ok"));
-    assert_str(row_of(e, "b").live.error_text, "the route goes by versions, and the message has no order key");
+    assert_str(row_of(e, "b").progress.error_text, "the route goes by versions, and the message has no order key");
     process_one(e, keyed("c", "ok", "k2", 1));
     assert_int_equal(effects_of(e, "c"), 1);
 }

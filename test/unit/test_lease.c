@@ -55,8 +55,8 @@ static void claims_and_ends_are_group_commits(void **state)
     assert_int_equal(e->seen.inserted, 10);
     assert_int_equal(e->seen.settles, 0);
     assert_int_equal(state_of(e, "j"), SEMEL_STATE_PROCESSING);
-    assert_str(row_of(e, "j").live.lease_owner, "worker-1");
-    assert_int_equal(row_of(e, "j").live.lease_until_us, e->now_us + e->policy.lease_us);
+    assert_str(row_of(e, "j").progress.lease_owner, "worker-1");
+    assert_int_equal(row_of(e, "j").progress.lease_until_us, e->now_us + e->policy.lease_us);
     for (size_t i = 0; i < 10; i++)
         endings[i] = (struct semel_ending){.result = i == 3 ? SEMEL_REJECTED : SEMEL_DONE, .outcome = SEMEL_STR("{}")};
     forget(e);
@@ -101,7 +101,7 @@ static void renewed_lease_is_not_recovered(void **state)
     e->now_us += e->policy.lease_us - 1;
     assert_ok(e, semel__lease_renew(&e->inbox, h.leases, 1, &e->err));
     assert_false(h.leases[0].lost);
-    assert_int_equal(h.leases[0].live.lease_until_us, e->now_us + e->policy.lease_us);
+    assert_int_equal(h.leases[0].progress.lease_until_us, e->now_us + e->policy.lease_us);
     e->now_us += e->policy.lease_us - 1;
     assert_int_equal(recover(e), 0);
     assert_ok(e, semel__lease_finish(&e->inbox, h.leases, &done, 1, &e->err));
@@ -142,12 +142,12 @@ static void released_message_is_not_charged_and_is_due_at_once(void **state)
     struct semel__msg m = msg("a", "ok");
 
     claim(e, &h, &m, 1, true);
-    assert_int_equal(row_of(e, "a").live.attempts, 1);
+    assert_int_equal(row_of(e, "a").progress.attempts, 1);
     assert_ok(e, semel__lease_release(&e->inbox, h.leases, 1, &e->err));
     struct semel_row row = row_of(e, "a");
-    assert_int_equal(row.live.state, SEMEL_STATE_WAITING);
-    assert_int_equal(row.live.attempts, 0);
-    assert_int_equal(row.live.due_us, e->now_us);
+    assert_int_equal(row.progress.state, SEMEL_STATE_WAITING);
+    assert_int_equal(row.progress.attempts, 0);
+    assert_int_equal(row.progress.due_us, e->now_us);
     assert_int_equal(attempts_of(e, "a"), 0);
     take(e, &next, 10);
     assert_int_equal(next.n, 1);
@@ -173,7 +173,7 @@ static void end_under_a_stale_token_is_refused_and_kept_as_evidence(void **state
     e->now_us += 10 * SECOND_US;
     take(e, &fast, 10);
     assert_int_equal(fast.n, 1);
-    assert_true(fast.leases[0].live.lease_token > slow.leases[0].live.lease_token);
+    assert_true(fast.leases[0].progress.lease_token > slow.leases[0].progress.lease_token);
 
     assert_ok(e, semel__lease_renew(&e->inbox, slow.leases, 1, &e->err));
     assert_true(slow.leases[0].lost);
@@ -181,7 +181,7 @@ static void end_under_a_stale_token_is_refused_and_kept_as_evidence(void **state
     assert_ok(e, semel__lease_finish(&e->inbox, slow.leases, &done, 1, &e->err));
     assert_true(slow.leases[0].lost);
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_PROCESSING);
-    assert_int_equal(row_of(e, "a").live.lease_token, fast.leases[0].live.lease_token);
+    assert_int_equal(row_of(e, "a").progress.lease_token, fast.leases[0].progress.lease_token);
     assert_int_equal(attempts_of(e, "a"), 2);
     assert_true(e->inbox.counts.fenced >= 1);
     assert_ok(e, semel__lease_release(&e->inbox, slow.leases, 1, &e->err));
@@ -190,8 +190,8 @@ static void end_under_a_stale_token_is_refused_and_kept_as_evidence(void **state
     done.outcome = SEMEL_STR("{\"fast\":1}");
     assert_ok(e, semel__lease_finish(&e->inbox, fast.leases, &done, 1, &e->err));
     assert_false(fast.leases[0].lost);
-    assert_str(row_of(e, "a").live.outcome, "{\"fast\":1}");
-    assert_int_equal(row_of(e, "a").live.attempts, 2);
+    assert_str(row_of(e, "a").progress.outcome, "{\"fast\":1}");
+    assert_int_equal(row_of(e, "a").progress.attempts, 2);
 }
 
 static void last_attempt(void *ctx, const struct semel_mem_attempt *attempt)
@@ -243,15 +243,15 @@ static void atomic_group_is_given_back_uncharged_and_runs_alone_next(void **stat
     assert_int_equal(e->inbox.counts.recovered, 2);
     for (size_t i = 0; i < 2; i++) {
         struct semel_row row = row_of(e, i == 0 ? "a" : "b");
-        assert_int_equal(row.live.state, SEMEL_STATE_WAITING);
-        assert_int_equal(row.live.attempts, 0);
-        assert_true(row.live.alone);
-        assert_int_equal(row.live.error_class, SEMEL_CLASS_LEASE);
+        assert_int_equal(row.progress.state, SEMEL_STATE_WAITING);
+        assert_int_equal(row.progress.attempts, 0);
+        assert_true(row.progress.alone);
+        assert_int_equal(row.progress.error_class, SEMEL_CLASS_LEASE);
     }
     assert_int_equal(attempts_of(e, NULL), 0);
     take(e, &next, 10);
     assert_int_equal(next.n, 1);
-    assert_true(next.leases[0].live.alone);
+    assert_true(next.leases[0].progress.alone);
 }
 
 /* T4, I7 */
@@ -266,14 +266,14 @@ static void lone_run_that_stalls_is_charged_and_then_completed(void **state)
     expire(e);
     assert_int_equal(recover(e), 1);
     struct semel_row row = row_of(e, "a");
-    assert_int_equal(row.live.state, SEMEL_STATE_FAILED);
-    assert_int_equal(row.live.attempts, 1);
-    assert_int_equal(row.live.error_class, SEMEL_CLASS_LEASE);
+    assert_int_equal(row.progress.state, SEMEL_STATE_FAILED);
+    assert_int_equal(row.progress.attempts, 1);
+    assert_int_equal(row.progress.error_class, SEMEL_CLASS_LEASE);
     assert_int_equal(attempts_of(e, "a"), 1);
     e->now_us += 10 * SECOND_US;
     assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
-    assert_int_equal(row_of(e, "a").live.attempts, 2);
+    assert_int_equal(row_of(e, "a").progress.attempts, 2);
 }
 
 /* E2, A7: outside it may have happened; by its key it may be repeated. */
@@ -421,9 +421,9 @@ static void failed_head_gives_its_followers_back(void **state)
     assert_int_equal(h.n, 3);
     assert_ok(e, semel__lease_run(&e->inbox, h.leases, h.n, &e->err));
     assert_int_equal(state_of(e, "a2"), SEMEL_STATE_FAILED);
-    assert_int_equal(row_of(e, "a2").live.attempts, 1);
+    assert_int_equal(row_of(e, "a2").progress.attempts, 1);
     assert_int_equal(state_of(e, "a3"), SEMEL_STATE_WAITING);
-    assert_int_equal(row_of(e, "a3").live.attempts, 0);
+    assert_int_equal(row_of(e, "a3").progress.attempts, 0);
     assert_int_equal(state_of(e, "a4"), SEMEL_STATE_WAITING);
     assert_int_equal(attempts_of(e, "a3"), 0);
     assert_int_equal(effects_of(e, NULL), 0);
@@ -487,8 +487,8 @@ static void leased_run_is_not_charged_when_the_world_fails(void **state)
     fail_at(e, "fetch", 1, FAULT_WORLD);
     assert_int_equal(semel__lease_run(&e->inbox, h.leases, h.n, &e->err), SEMEL_RETRY);
     struct semel_row row = row_of(e, "a");
-    assert_int_equal(row.live.state, SEMEL_STATE_FAILED);
-    assert_int_equal(row.live.attempts, 1);
+    assert_int_equal(row.progress.state, SEMEL_STATE_FAILED);
+    assert_int_equal(row.progress.attempts, 1);
 }
 
 /* A claim by `take` whose commit is unknown is left to recovery. */

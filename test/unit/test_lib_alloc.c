@@ -5,16 +5,16 @@
  * Each scenario is run with its n-th allocation failing, for n = 1, 2, 3 ... until a run needs fewer. A call that fails
  * says RETRY, leaves the caller's transaction open and what is in it as it was; the same again, with memory, works.
  */
-#include "unit/door.h"
+#include "unit/handle.h"
 
 #define NOTHING semel_str(NULL)
 #define N_MAX 2000
 
 struct scenario {
     const char *name;
-    void (*prepare)(struct door *d, const char *id);
-    semel_status (*run)(struct door *d, const char *id);
-    void (*check)(struct door *d, const char *id);
+    void (*prepare)(struct handle *d, const char *id);
+    semel_status (*run)(struct handle *d, const char *id);
+    void (*check)(struct handle *d, const char *id);
     bool joined;
 };
 
@@ -30,7 +30,7 @@ static void chill(struct semel *s)
         semel__held_done(&s->pending);
 }
 
-static void fails_everywhere(struct door *d, const struct scenario *s)
+static void fails_everywhere(struct handle *d, const struct scenario *s)
 {
     unsigned n = 1, failed = 0;
     for (bool reached = true; reached; n++) {
@@ -69,14 +69,14 @@ static void fails_everywhere(struct door *d, const struct scenario *s)
 
 /* ---- in the caller's transaction ----------------------------------------------------------------------- */
 
-static semel_status run_begin(struct door *d, const char *id)
+static semel_status run_begin(struct handle *d, const char *id)
 {
     struct semel_msg m = mail(id, "{\"a\": 1}");
     m.order_key = m.business_key = m.id;
     return semel_inbox_begin(d->s, &m, &d->v, &d->err);
 }
 
-static void check_begun(struct door *d, const char *id)
+static void check_begun(struct handle *d, const char *id)
 {
     struct semel_msg m = mail(id, NULL);
     assert_int_equal(d->v.act, SEMEL_RUN);
@@ -84,30 +84,30 @@ static void check_begun(struct door *d, const char *id)
     done(d, &m);
 }
 
-static void prepare_begun(struct door *d, const char *id)
+static void prepare_begun(struct handle *d, const char *id)
 {
     assert_fine(d, run_begin(d, id));
 }
 
-static semel_status run_done(struct door *d, const char *id)
+static semel_status run_done(struct handle *d, const char *id)
 {
     struct semel_msg m = mail(id, NULL);
     return semel_inbox_done(d->s, &m, semel_str("{\"x\":[1]}"), &d->err);
 }
 
-static void check_done(struct door *d, const char *id)
+static void check_done(struct handle *d, const char *id)
 {
     assert_string_equal(state_of(d, id), "completed");
     assert_int_equal(semel_pending(d->s), 0);
 }
 
-static semel_status run_fail(struct door *d, const char *id)
+static semel_status run_fail(struct handle *d, const char *id)
 {
     struct semel_msg m = mail(id, "x");
     return semel_inbox_fail(d->s, &m, SEMEL_TRANSIENT, semel_str("no"), &d->v, &d->err);
 }
 
-static void check_failed(struct door *d, const char *id)
+static void check_failed(struct handle *d, const char *id)
 {
     assert_string_equal(state_of(d, id), "failed");
     assert_int_equal(semel_pending(d->s), 0);
@@ -130,7 +130,7 @@ static semel_status handle(void *ctx, struct semel *s, const struct semel_msg *m
     return status == SEMEL_RETRY ? semel_fail(err, SEMEL_CLASS_ENVIRONMENT, "no memory") : status;
 }
 
-static semel_status run_process(struct door *d, const char *id)
+static semel_status run_process(struct handle *d, const char *id)
 {
     char other[40];
     struct semel_verdict out[3];
@@ -139,7 +139,7 @@ static semel_status run_process(struct door *d, const char *id)
     return semel_inbox_process(d->s, msgs, COUNT(msgs), handle, NULL, out, &d->err);
 }
 
-static void check_process(struct door *d, const char *id)
+static void check_process(struct handle *d, const char *id)
 {
     char other[40];
     size_t n;
@@ -169,26 +169,26 @@ static semel_status handle_set(void *ctx, struct semel *s, const struct semel_ms
     return SEMEL_OK;
 }
 
-static semel_status run_set(struct door *d, const char *id)
+static semel_status run_set(struct handle *d, const char *id)
 {
     struct semel_verdict out;
     struct semel_msg m = mail(id, "x");
     return semel_inbox_process_set(d->s, &m, 1, handle_set, NULL, &out, &d->err);
 }
 
-static void check_set(struct door *d, const char *id)
+static void check_set(struct handle *d, const char *id)
 {
     assert_string_equal(state_of(d, id), "completed");
     assert_int_equal(effects(d, id), 1);
 }
 
-static semel_status run_put(struct door *d, const char *id)
+static semel_status run_put(struct handle *d, const char *id)
 {
     struct semel_msg m = mail(id, "x");
     return semel_inbox_put(d->s, &m, &d->v, &d->err);
 }
 
-static void check_put(struct door *d, const char *id)
+static void check_put(struct handle *d, const char *id)
 {
     assert_string_equal(state_of(d, id), "waiting");
 }
@@ -239,7 +239,7 @@ static void ignore(void *ctx, const struct semel_msg *msg, const struct semel_ve
 }
 
 /* One of everything; whatever was claimed on the way and lost runs out by itself. */
-static semel_status run_leased(struct door *d, const char *id)
+static semel_status run_leased(struct handle *d, const char *id)
 {
     struct semel_msg m = mail(id, "x");
     struct semel_str settings;
@@ -260,7 +260,7 @@ static semel_status run_leased(struct door *d, const char *id)
     return status == SEMEL_OK ? semel_consumer_get(d->s, "c", &settings, &d->err) : status;
 }
 
-static void check_leased(struct door *d, const char *id)
+static void check_leased(struct handle *d, const char *id)
 {
     size_t n;
     pass(d, 100 * SECOND_US);

@@ -2,7 +2,7 @@
  *
  * test_lib_begin.c: begin, done and fail inside the caller's own transaction.
  */
-#include "unit/door.h"
+#include "unit/handle.h"
 
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@
 static void begun_message_takes_effect_with_the_commit(void **state)
 {
     /* I2 */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -29,7 +29,7 @@ static void begun_message_takes_effect_with_the_commit(void **state)
 static void rolled_back_message_left_no_trace_and_runs_again(void **state)
 {
     /* T1, T7 */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -45,7 +45,7 @@ static void rolled_back_message_left_no_trace_and_runs_again(void **state)
 static void duplicate_is_acknowledged_with_the_first_outcome(void **state)
 {
     /* I5, I9, T6 */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -60,7 +60,7 @@ static void duplicate_is_acknowledged_with_the_first_outcome(void **state)
 
 static void many_messages_share_one_transaction(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg a = mail("a", "1"), b = mail("b", "2"), c = mail("c", "3");
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -76,7 +76,7 @@ static void many_messages_share_one_transaction(void **state)
 static void same_id_of_two_sources_is_two_messages(void **state)
 {
     /* I1 */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg a = mail("a", "1"), b = a;
     a.source = semel_str("one");
     b.source = semel_str("two");
@@ -97,7 +97,7 @@ static void same_id_of_two_sources_is_two_messages(void **state)
 static void begin_without_done_cannot_commit(void **state)
 {
     /* P59, P38 */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -113,7 +113,7 @@ static void begin_without_done_cannot_commit(void **state)
 static void begin_done_and_fail_are_refused_outside_a_transaction(void **state)
 {
     /* P59 */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     assert_refused(d, semel_inbox_begin(d->s, &m, &d->v, &d->err), SEMEL_INVALID, "BEGIN IMMEDIATE");
     assert_refused(d, semel_inbox_done(d->s, &m, semel_str(NULL), &d->err), SEMEL_INVALID, "BEGIN IMMEDIATE");
@@ -124,7 +124,7 @@ static void begin_done_and_fail_are_refused_outside_a_transaction(void **state)
 
 static void done_of_what_was_not_begun_is_refused(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg a = mail("a", "x"), b = mail("b", "x");
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -139,7 +139,7 @@ static void done_of_what_was_not_begun_is_refused(void **state)
 
 static void second_begin_in_the_same_transaction_is_busy(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -156,7 +156,7 @@ static void second_begin_in_the_same_transaction_is_busy(void **state)
 
 static void pending_messages_are_bounded(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     char id[32];
     sql(d, "BEGIN IMMEDIATE");
     for (int i = 0; i < SEMEL_PENDING_MAX; i++) {
@@ -177,7 +177,7 @@ static void pending_messages_are_bounded(void **state)
 static void begin_that_a_savepoint_took_back_can_be_begun_again(void **state)
 {
     /* P59 */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg a = mail("a", "x"), b = mail("b", "x");
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -198,7 +198,7 @@ static void begin_that_a_savepoint_took_back_can_be_begun_again(void **state)
 
 static void begin_that_a_savepoint_took_back_is_not_done(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     sql(d, "BEGIN IMMEDIATE; SAVEPOINT mine");
     begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -210,7 +210,7 @@ static void begin_that_a_savepoint_took_back_is_not_done(void **state)
 
 static void begin_that_a_savepoint_took_back_counts_until_the_next_call(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg a = mail("a", "x"), b = mail("b", "x");
     sql(d, "BEGIN IMMEDIATE; SAVEPOINT mine");
     begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -230,7 +230,7 @@ static void begin_that_a_savepoint_took_back_counts_until_the_next_call(void **s
 static void done_that_a_savepoint_took_back_is_tried_again(void **state)
 {
     /* P59: never completed without its effect */
-    struct door *d = *state;
+    struct handle *d = *state;
     size_t n;
     struct semel_msg m = mail("a", "x");
     sql(d, "BEGIN IMMEDIATE");
@@ -250,7 +250,7 @@ static void done_that_a_savepoint_took_back_is_tried_again(void **state)
 static void done_that_a_savepoint_took_back_can_be_done_again(void **state)
 {
     /* P59: the effect that was written again must not be run a second time */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg a = mail("a", "x"), b = mail("b", "x");
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -277,7 +277,7 @@ static void done_that_a_savepoint_took_back_can_be_done_again(void **state)
 static void done_that_a_savepoint_took_back_keeps_the_next_call_from_committing(void **state)
 {
     /* P59 */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg a = mail("a", "x"), b = mail("b", "x"), c = mail("c", "x");
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -296,7 +296,7 @@ static void done_that_a_savepoint_took_back_keeps_the_next_call_from_committing(
 
 static void begins_that_savepoints_took_back_one_by_one_are_all_noticed(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg a = mail("a", "x"), b = mail("b", "x");
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -317,7 +317,7 @@ static void begins_that_savepoints_took_back_one_by_one_are_all_noticed(void **s
 static void done_of_a_begin_that_was_taken_back_ends_nobody_elses_message(void **state)
 {
     /* P38 */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg a = mail("a", "x"), b = mail("b", "x");
     sql(d, "BEGIN IMMEDIATE; SAVEPOINT mine");
     begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -330,7 +330,7 @@ static void done_of_a_begin_that_was_taken_back_ends_nobody_elses_message(void *
 
 static void what_has_ended_is_remembered_within_bounds(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     char id[32];
     sql(d, "BEGIN IMMEDIATE");
     for (int i = 0; i < SEMEL_ENDED_MAX + 2; i++) {
@@ -348,7 +348,7 @@ static void what_has_ended_is_remembered_within_bounds(void **state)
 static void failure_after_a_savepoint_took_the_effect_back_is_recorded(void **state)
 {
     /* T3 */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -366,7 +366,7 @@ static void failure_after_a_savepoint_took_the_effect_back_is_recorded(void **st
 
 static void failure_after_a_savepoint_took_the_begin_back_is_recorded(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     sql(d, "BEGIN IMMEDIATE; SAVEPOINT mine");
     begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -384,7 +384,7 @@ static void failure_after_a_savepoint_took_the_begin_back_is_recorded(void **sta
 static void failure_in_another_transaction_is_recorded(void **state)
 {
     /* T3 */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -407,7 +407,7 @@ static void failure_in_another_transaction_is_recorded(void **state)
 static void second_failure_in_another_transaction_counts_too(void **state)
 {
     /* T3, I6: a row that failed before is recorded in one step as well */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     set(d, "{\"retry_max\": 2}");
     for (int i = 1; i <= 2; i++) {
@@ -437,7 +437,7 @@ static void results_end_where_their_class_says(void **state)
         {SEMEL_REJECTED, SEMEL_STATE_REJECTED},
         {SEMEL_MAYBE, SEMEL_STATE_UNKNOWN},
     };
-    struct door *d = *state;
+    struct handle *d = *state;
     for (size_t i = 0; i < COUNT(ends); i++)
         for (int again = 0; again < 2; again++) {
             char id[16];
@@ -456,7 +456,7 @@ static void results_end_where_their_class_says(void **state)
 static void failure_without_a_payload_is_left_to_the_broker(void **state)
 {
     /* A4 P76, I4 */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x"), bare = mail("a", "x");
     bare.payload = semel_str(NULL);
     sql(d, "BEGIN IMMEDIATE");
@@ -476,7 +476,7 @@ static void failure_without_a_payload_is_left_to_the_broker(void **state)
 static void failure_brings_the_payload_that_its_begin_did_not_have(void **state)
 {
     /* A4 P76, I4: the begin's, else its own */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg a = mail("a", "x"), b = mail("b", "x");
     a.payload = semel_str(NULL);
     sql(d, "BEGIN IMMEDIATE");
@@ -497,7 +497,7 @@ static void failure_brings_the_payload_that_its_begin_did_not_have(void **state)
 
 static void success_is_no_way_to_fail(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -510,7 +510,7 @@ static void success_is_no_way_to_fail(void **state)
 
 static void failure_of_a_finished_message_tells_that_it_is_finished(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     run_once(d, &m);
     sql(d, "BEGIN IMMEDIATE");
@@ -522,7 +522,7 @@ static void failure_of_a_finished_message_tells_that_it_is_finished(void **state
 
 static void outcome_must_be_json_within_its_bound(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     char *long_text = malloc(70000);
     assert_non_null(long_text);

@@ -2,11 +2,11 @@
  *
  * test_lib_claim.c: claims under a lease, stored work, and everything that goes by a token.
  */
-#include "unit/door.h"
+#include "unit/handle.h"
 
 #define NOTHING semel_str(NULL)
 
-static int64_t claim(struct door *d, struct semel_msg m)
+static int64_t claim(struct handle *d, struct semel_msg m)
 {
     assert_fine(d, semel_inbox_claim(d->s, &m, 0, &d->v, &d->err));
     assert_int_equal(d->v.act, SEMEL_RUN);
@@ -14,7 +14,7 @@ static int64_t claim(struct door *d, struct semel_msg m)
     return d->v.token;
 }
 
-static semel_status finish(struct door *d, int64_t token, enum semel_result result)
+static semel_status finish(struct handle *d, int64_t token, enum semel_result result)
 {
     return semel_inbox_finish(d->s, token, result, NOTHING, NOTHING, &d->err);
 }
@@ -23,7 +23,7 @@ static semel_status finish(struct door *d, int64_t token, enum semel_result resu
 
 static void claim_is_committed_before_anything_runs(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     claim(d, mail("a", "x"));
     assert_int_equal(sqlite3_get_autocommit(d->db), 1);
     assert_verdict(&d->v, SEMEL_RUN, SEMEL_WHY_NEW, SEMEL_STATE_PROCESSING);
@@ -34,7 +34,7 @@ static void claim_is_committed_before_anything_runs(void **state)
 
 static void finished_claim_is_completed_with_its_outcome(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     int64_t token = claim(d, m);
     assert_fine(d, semel_inbox_finish(d->s, token, SEMEL_DONE, semel_str("[1]"), NOTHING, &d->err));
@@ -46,7 +46,7 @@ static void finished_claim_is_completed_with_its_outcome(void **state)
 static void claimed_message_is_busy_for_others(void **state)
 {
     /* T2 */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     claim(d, m);
     assert_fine(d, semel_inbox_claim(d->s, &m, 0, &d->v, &d->err));
@@ -55,7 +55,7 @@ static void claimed_message_is_busy_for_others(void **state)
 
 static void finish_refuses_what_it_cannot_keep(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     int64_t token = claim(d, mail("a", "x"));
     assert_refused(d, semel_inbox_finish(d->s, token, (enum semel_result)9, NOTHING, NOTHING, &d->err), SEMEL_INVALID,
                    "result is 9");
@@ -70,7 +70,7 @@ static void finish_refuses_what_it_cannot_keep(void **state)
 
 static void lease_of_the_call_counts(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     assert_fine(d, semel_inbox_claim(d->s, &m, 1500, &d->v, &d->err));
     assert_int_equal(d->v.lease_until_us, d->now_us + 1500000);
@@ -82,7 +82,7 @@ static void lease_of_the_call_counts(void **state)
 static void renewed_lease_outlives_recovery(void **state)
 {
     /* I7, P39 */
-    struct door *d = *state;
+    struct handle *d = *state;
     size_t n;
     int64_t token = claim(d, mail("a", "x"));
     pass(d, 50 * SECOND_US);
@@ -96,7 +96,7 @@ static void renewed_lease_outlives_recovery(void **state)
 static void late_worker_is_fenced_and_its_word_is_kept(void **state)
 {
     /* I7, P39, T4 */
-    struct door *d = *state;
+    struct handle *d = *state;
     size_t n;
     struct semel_msg m = mail("a", "x");
     set(d, "{\"effect\": \"keyed\"}");
@@ -121,7 +121,7 @@ static void late_worker_is_fenced_and_its_word_is_kept(void **state)
 
 static void token_that_nobody_has_is_fenced(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     assert_refused(d, finish(d, 4711, SEMEL_DONE), SEMEL_FENCED, "token 4711");
     assert_refused(d, semel_inbox_renew(d->s, 4711, 0, &d->err), SEMEL_FENCED, "token 4711");
     assert_refused(d, semel_inbox_release(d->s, 4711, &d->err), SEMEL_FENCED, "token 4711");
@@ -131,7 +131,7 @@ static void token_that_nobody_has_is_fenced(void **state)
 /* I7 A7 P79: nothing that a rollback takes back could give it out once more */
 static void token_of_a_claim_that_was_rolled_back_is_never_given_again(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel *other;
     struct semel_msg m = mail("a", "x");
     sql(d, "BEGIN IMMEDIATE");
@@ -152,7 +152,7 @@ static void token_of_a_claim_that_was_rolled_back_is_never_given_again(void **st
 /* A7 P79 */
 static void token_that_a_client_rounded_is_an_error_that_says_so(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     pass(d, 1000 * 86400 * SECOND_US); /* tokens exceed 2^59, where a double is a multiple of 128 */
     int64_t token = claim(d, mail("a", "x"));
     double rounded = (double)token;
@@ -166,7 +166,7 @@ static void token_that_a_client_rounded_is_an_error_that_says_so(void **state)
 /* A7 P79: tokens of a message rise even where the clock does not */
 static void tokens_of_a_message_rise_although_the_clock_steps_back(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     int64_t last = claim(d, m), updated = sql_int(d, "SELECT updated_at FROM semel_inbox");
     for (int i = 0; i < 5; i++) {
@@ -183,7 +183,7 @@ static void tokens_of_a_message_rise_although_the_clock_steps_back(void **state)
 /* A8 P80: the token tells, even when its row is gone */
 static void late_done_keeps_the_effect_from_being_committed(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     size_t n;
     int64_t late = claim(d, mail("a", "x"));
     pass(d, 61 * SECOND_US);
@@ -206,7 +206,7 @@ static void late_done_keeps_the_effect_from_being_committed(void **state)
 /* A8 P80: other ends, and the ends of what is elsewhere, leave the transaction alone */
 static void late_end_of_anything_else_is_a_value(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     size_t n;
     int64_t atomic = claim(d, mail("a", "x"));
     set(d, "{\"effect\": \"outside\"}");
@@ -232,7 +232,7 @@ static void late_end_of_anything_else_is_a_value(void **state)
 
 static void claim_is_refused_until_the_consumer_has_said_where_its_effect_is(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "{}");
     assert_fine(d, semel_consumer_set(d->s, "c", "{\"effect\": null}", &d->err));
     assert_refused(d, semel_inbox_claim(d->s, &m, 0, &d->v, &d->err), SEMEL_INVALID, "set effect to outside");
@@ -245,7 +245,7 @@ static void claim_is_refused_until_the_consumer_has_said_where_its_effect_is(voi
 static void expired_lease_of_an_outside_effect_is_unknown(void **state)
 {
     /* I14, E2, T11 */
-    struct door *d = *state;
+    struct handle *d = *state;
     size_t n;
     struct semel_msg m = mail("a", "x");
     set(d, "{\"effect\": \"outside\"}");
@@ -259,7 +259,7 @@ static void expired_lease_of_an_outside_effect_is_unknown(void **state)
 
 static void released_message_counts_no_attempt(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     assert_fine(d, semel_inbox_release(d->s, claim(d, m), &d->err));
     assert_int_equal(sql_int(d, "SELECT attempts FROM semel_inbox"), 0);
@@ -269,7 +269,7 @@ static void released_message_counts_no_attempt(void **state)
 
 static void joined_claim_and_finish_belong_to_the_caller(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     sql(d, "BEGIN IMMEDIATE");
     claim(d, m);
@@ -293,7 +293,7 @@ static void joined_claim_and_finish_belong_to_the_caller(void **state)
 /* ---- stored work -------------------------------------------------------------------------------------- */
 
 struct taken {
-    struct door *d;
+    struct handle *d;
     char ids[256];
     int64_t tokens[16];
     size_t n;
@@ -314,7 +314,7 @@ static void note(void *ctx, const struct semel_msg *msg, const struct semel_verd
     assert_str(msg->consumer, "c"); /* the strings are still there */
 }
 
-static struct taken take(struct door *d, size_t max, bool end)
+static struct taken take(struct handle *d, size_t max, bool end)
 {
     struct taken t = {.d = d, .end = end};
     size_t n = 77;
@@ -323,7 +323,7 @@ static struct taken take(struct door *d, size_t max, bool end)
     return t;
 }
 
-static void put(struct door *d, struct semel_msg m, enum semel_act act, enum semel_why why, enum semel_state state)
+static void put(struct handle *d, struct semel_msg m, enum semel_act act, enum semel_why why, enum semel_state state)
 {
     assert_fine(d, semel_inbox_put(d->s, &m, &d->v, &d->err));
     assert_verdict(&d->v, act, why, state);
@@ -331,7 +331,7 @@ static void put(struct door *d, struct semel_msg m, enum semel_act act, enum sem
 
 static void put_message_is_taken_once(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     put(d, mail("a", "one"), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
     assert_int_equal(sql_int(d, "SELECT attempts FROM semel_inbox"), 0);
     assert_int_equal(sql_int(d, "SELECT due_at FROM semel_inbox"), d->now_us);
@@ -347,7 +347,7 @@ static void put_message_is_taken_once(void **state)
 
 static void put_joins_the_open_transaction(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     sql(d, "BEGIN IMMEDIATE");
     put(d, mail("a", "x"), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
     sql(d, "ROLLBACK");
@@ -361,7 +361,7 @@ static void put_joins_the_open_transaction(void **state)
 static void put_takes_its_business_key_when_it_starts(void **state)
 {
     /* I10 */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg a = mail("a", "x"), b = mail("b", "x");
     a.business_key = b.business_key = semel_str("intent");
     put(d, a, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
@@ -371,7 +371,7 @@ static void put_takes_its_business_key_when_it_starts(void **state)
 
 static void put_needs_a_payload_that_is_kept(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     set(d, "{\"keep_payload\": \"never\"}");
     assert_refused(d, semel_inbox_put(d->s, &m, &d->v, &d->err), SEMEL_INVALID, "keep_payload");
@@ -381,7 +381,7 @@ static void put_needs_a_payload_that_is_kept(void **state)
 static void messages_of_one_key_are_taken_one_at_a_time(void **state)
 {
     /* I13 */
-    struct door *d = *state;
+    struct handle *d = *state;
     put(d, keyed("a1", "a", SEMEL_NONE), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
     put(d, keyed("a2", "a", SEMEL_NONE), SEMEL_ACK, SEMEL_WHY_BLOCKED, SEMEL_STATE_WAITING);
     put(d, keyed("b1", "b", SEMEL_NONE), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
@@ -398,7 +398,7 @@ static void messages_of_one_key_are_taken_one_at_a_time(void **state)
 static void failed_message_is_taken_when_it_is_due(void **state)
 {
     /* I6 */
-    struct door *d = *state;
+    struct handle *d = *state;
     assert_fine(d, finish(d, claim(d, mail("a", "x")), SEMEL_TRANSIENT));
     assert_int_equal(take(d, 10, true).n, 0);
     pass(d, 20 * SECOND_US);
@@ -414,7 +414,7 @@ static void close_and_note(void *ctx, const struct semel_msg *msg, const struct 
 
 static void taken_cannot_close_the_handle_that_calls_it(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct taken t = {.d = d, .end = true};
     struct semel_msg a = mail("a", "1"), b = mail("b", "2");
     size_t n;
@@ -427,7 +427,7 @@ static void taken_cannot_close_the_handle_that_calls_it(void **state)
 
 static void take_joins_the_open_transaction(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     put(d, mail("a", "x"), SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
     sql(d, "BEGIN IMMEDIATE");
     assert_int_equal(take(d, 10, false).n, 1);
@@ -438,7 +438,7 @@ static void take_joins_the_open_transaction(void **state)
 
 static void take_refuses_what_makes_no_sense(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct taken t = {.d = d};
     assert_refused(d, semel_inbox_take(d->s, "c", 0, 0, note, &t, NULL, &d->err), SEMEL_INVALID, "max is 0");
     assert_refused(d, semel_inbox_take(d->s, "c", 10001, 0, note, &t, NULL, &d->err), SEMEL_INVALID, "max");
@@ -449,7 +449,7 @@ static void take_refuses_what_makes_no_sense(void **state)
 
 static void remembered_claims_are_bounded(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     char id[16];
     int64_t first = 0;
     for (int i = 0; i <= SEMEL_CLAIMS_MAX; i++) {

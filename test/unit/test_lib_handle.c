@@ -2,7 +2,7 @@
  *
  * test_lib_handle.c: opening and closing, what is refused at the door, consumers, ticks, the outbox and small things.
  */
-#include "unit/door.h"
+#include "unit/handle.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 
 static void what_cannot_be_opened_is_told(void **state)
 {
-    struct door d = {0};
+    struct handle d = {0};
     char path[64], url[80];
     (void)state;
     snprintf(path, sizeof path, "/tmp/semel-none-%ld.db", (long)getpid());
@@ -35,7 +35,7 @@ static void what_cannot_be_opened_is_told(void **state)
 
 static void tables_must_be_there_or_be_asked_for(void **state)
 {
-    struct door d = {0};
+    struct handle d = {0};
     (void)state;
     assert_int_equal(sqlite3_open(":memory:", &d.db), SQLITE_OK);
     assert_int_equal(semel_wrap_sqlite(&d.s, d.db, 0, &d.err), SEMEL_INVALID);
@@ -49,7 +49,7 @@ static void tables_must_be_there_or_be_asked_for(void **state)
 
 static void no_handle_is_refused_everywhere(void **state)
 {
-    struct door d = {0};
+    struct handle d = {0};
     struct semel_msg m = mail("a", "x");
     struct semel_str settings;
     (void)state;
@@ -68,7 +68,7 @@ static void no_handle_is_refused_everywhere(void **state)
 
 static void handle_is_dead_in_the_child_of_a_fork(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     pid_t pid = fork();
     assert_true(pid >= 0);
@@ -86,7 +86,7 @@ static void handle_is_dead_in_the_child_of_a_fork(void **state)
 static void connection_has_one_handle_that_watches_it(void **state)
 {
     /* P59: the second one would take the hooks from the first */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel *second = NULL;
     struct semel_msg m = mail("a", "x");
     assert_refused(d, semel_wrap_sqlite(&second, d->db, 0, &d->err), SEMEL_INVALID, "another handle");
@@ -102,7 +102,7 @@ static void connection_has_one_handle_that_watches_it(void **state)
 static void begin_without_done_cannot_commit_after_its_handle_was_closed(void **state)
 {
     /* P59 */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     for (int again = 0; again < 2; again++) {
         sql(d, "BEGIN IMMEDIATE");
@@ -125,7 +125,7 @@ static void begin_without_done_cannot_commit_after_its_handle_was_closed(void **
 
 static void temporary_tables_of_the_same_name_change_nothing(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     sql(d, "CREATE TEMP TABLE semel_inbox AS SELECT * FROM main.semel_inbox;"
            "CREATE TEMP TABLE semel_counter AS SELECT * FROM main.semel_counter;"
@@ -137,7 +137,7 @@ static void temporary_tables_of_the_same_name_change_nothing(void **state)
 
 static void last_insert_rowid_stays_the_callers_own(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     struct semel_event e;
     semel_event_init(&e);
@@ -153,7 +153,7 @@ static void last_insert_rowid_stays_the_callers_own(void **state)
 
 static void broken_handle_answers_closed(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     int64_t now_us;
     assert_int_equal(semel__enter(d->s, SEMEL_WHOSE_EITHER, &d->err), SEMEL_OK);
@@ -167,7 +167,7 @@ static void broken_handle_answers_closed(void **state)
 
 static void wrong_fields_are_named(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     static char long_text[1100], giant[SEMEL_HEADERS_MAX + 8];
     memset(long_text, 'x', sizeof long_text);
     memset(giant, ' ', sizeof giant);
@@ -225,7 +225,7 @@ static void wrong_fields_are_named(void **state)
 
 static void everything_at_its_bound_is_accepted(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     static char text[1000];
     memset(text, 'x', sizeof text);
     const struct semel_str most = {text, SEMEL_ID_MAX};
@@ -247,7 +247,7 @@ static void everything_at_its_bound_is_accepted(void **state)
 
 static void settings_are_checked_stored_and_shown(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_str settings;
     set(d, "{\"retry_max\": 3, \"lease\": \"90s\"}");
     assert_fine(d, semel_consumer_get(d->s, "c", &settings, &d->err));
@@ -269,7 +269,7 @@ static void settings_are_checked_stored_and_shown(void **state)
 static void tick_decides_gaps_that_timed_out(void **state)
 {
     /* I12, T9: without anybody who takes work */
-    struct door *d = *state;
+    struct handle *d = *state;
     size_t n;
     struct semel_msg m = keyed("v3", "k", 3), other = keyed("w9", "l", 9);
     set(d, "{\"order\": \"version\", \"gap_timeout\": \"10s\"}");
@@ -291,7 +291,7 @@ static void tick_decides_gaps_that_timed_out(void **state)
 
 static void tick_leaves_to_the_workers_what_may_run(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     size_t n;
     struct semel_msg m = keyed("v3", "k", 3), stored = mail("p", "x");
     set(d, "{\"order\": \"version\", \"gap_timeout\": \"10s\", \"on_gap\": \"apply\"}");
@@ -309,7 +309,7 @@ static void tick_leaves_to_the_workers_what_may_run(void **state)
     sql(d, "ROLLBACK");
 }
 
-static void claim_for(struct door *d, const char *consumer)
+static void claim_for(struct handle *d, const char *consumer)
 {
     struct semel_msg m = mail("a", "x");
     m.consumer = semel_str(consumer);
@@ -319,7 +319,7 @@ static void claim_for(struct door *d, const char *consumer)
 
 static void tick_gives_every_consumer_its_turn(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     size_t n;
     claim_for(d, "one");
     claim_for(d, "three");
@@ -336,7 +336,7 @@ static void tick_gives_every_consumer_its_turn(void **state)
 static void tick_recovers_for_all_before_it_purges(void **state)
 {
     /* A5: what holds up messages must not starve behind what is old */
-    struct door *d = *state;
+    struct handle *d = *state;
     size_t n;
     sql(d, "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20) INSERT INTO semel_inbox "
            "(arrival, consumer, source, message_id, status, attempts, received_at, updated_at, processed_at) SELECT "
@@ -353,7 +353,7 @@ static void tick_recovers_for_all_before_it_purges(void **state)
 
 static void tick_goes_on_past_a_consumer_whose_settings_are_damaged(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     size_t n;
     claim_for(d, "bad");
     claim_for(d, "good");
@@ -370,7 +370,7 @@ static void tick_goes_on_past_a_consumer_whose_settings_are_damaged(void **state
 static void event_leaves_only_with_the_commit(void **state)
 {
     /* O1, O4 */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_event e;
     char id[SEMEL_EVENT_ID_SIZE];
     semel_event_init(&e);
@@ -404,7 +404,7 @@ static void event_leaves_only_with_the_commit(void **state)
 static void step_key_is_the_same_everywhere(void **state)
 {
     /* E1 */
-    struct door d = {0};
+    struct handle d = {0};
     struct semel_msg m = mail("m", "x");
     char a[SEMEL_STEP_KEY_SIZE], b[SEMEL_STEP_KEY_SIZE];
     (void)state;

@@ -3,7 +3,7 @@
  * test_lib_races.c: two handles, each with a connection and a thread of its own, get the same messages at the same
  * time.
  */
-#include "unit/door.h"
+#include "unit/handle.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -104,7 +104,7 @@ static void *run(void *ctx)
 static void same_messages_at_two_handles_take_effect_once(void **state)
 {
     /* I3, T2 */
-    struct door *d = *state;
+    struct handle *d = *state;
     for (int mode = 0; mode < 3; mode++) { /* by hand twice, one of each, batches twice */
         struct racer racers[2] = {{.path = d->path, .batches = mode == 2}, {.path = d->path, .batches = mode >= 1}};
         sql(d, "DELETE FROM semel_inbox; DELETE FROM effect");

@@ -3,10 +3,10 @@
  * test_lib_rules.c: the rules of the inbox as begin shows them: keys, versions, business keys, conflicts; and handles
  * that leave the connection's hooks alone.
  */
-#include "unit/door.h"
+#include "unit/handle.h"
 
 /* In a transaction of its own, committed. */
-static void answer(struct door *d, struct semel_msg m, enum semel_act act, enum semel_why why)
+static void answer(struct handle *d, struct semel_msg m, enum semel_act act, enum semel_why why)
 {
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &m, act, why);
@@ -15,7 +15,7 @@ static void answer(struct door *d, struct semel_msg m, enum semel_act act, enum 
     sql(d, "COMMIT");
 }
 
-static void fails(struct door *d, struct semel_msg m)
+static void fails(struct handle *d, struct semel_msg m)
 {
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -25,7 +25,7 @@ static void fails(struct door *d, struct semel_msg m)
 
 static void first_message_with_a_key_settles_the_order(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_str settings;
     answer(d, keyed("a", "k", SEMEL_NONE), SEMEL_RUN, SEMEL_WHY_NEW);
     assert_fine(d, semel_consumer_get(d->s, "c", &settings, &d->err));
@@ -40,7 +40,7 @@ static void first_message_with_a_key_settles_the_order(void **state)
 static void failed_message_parks_its_successors(void **state)
 {
     /* I13 */
-    struct door *d = *state;
+    struct handle *d = *state;
     fails(d, keyed("a", "k", SEMEL_NONE));
     answer(d, keyed("b", "k", SEMEL_NONE), SEMEL_ACK, SEMEL_WHY_BLOCKED);
     assert_int_equal(d->v.state, SEMEL_STATE_WAITING);
@@ -53,7 +53,7 @@ static void failed_message_parks_its_successors(void **state)
 static void done_needs_no_more_than_the_name_of_the_message(void **state)
 {
     /* I12: the version that counts is the one that was begun */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = keyed("v1", "k", 1), name = mail("v1", NULL);
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &m, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -65,7 +65,7 @@ static void done_needs_no_more_than_the_name_of_the_message(void **state)
 static void versions_run_in_their_order(void **state)
 {
     /* I12, T9 */
-    struct door *d = *state;
+    struct handle *d = *state;
     answer(d, keyed("v1", "k", 1), SEMEL_RUN, SEMEL_WHY_NEW);
     answer(d, keyed("v3", "k", 3), SEMEL_ACK, SEMEL_WHY_GAP);
     answer(d, keyed("v1-again", "k", 1), SEMEL_ACK, SEMEL_WHY_DUPLICATE);
@@ -77,7 +77,7 @@ static void versions_run_in_their_order(void **state)
 static void business_duplicate_is_prevented(void **state)
 {
     /* I10, T8 */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg a = mail("a", "x"), b = mail("b", "y"), c = mail("c", "z");
     a.business_key = b.business_key = c.business_key = semel_str("settlement-7");
     sql(d, "BEGIN IMMEDIATE");
@@ -92,7 +92,7 @@ static void business_duplicate_is_prevented(void **state)
 static void same_id_with_another_payload_is_a_conflict(void **state)
 {
     /* I11 */
-    struct door *d = *state;
+    struct handle *d = *state;
     answer(d, mail("a", "{\"x\": 1, \"y\": 2}"), SEMEL_RUN, SEMEL_WHY_NEW);
     answer(d, mail("a", "{\"y\":2,\"x\":1}"), SEMEL_ACK, SEMEL_WHY_DUPLICATE);
     answer(d, mail("a", "{\"x\": 2}"), SEMEL_ACK, SEMEL_WHY_CONFLICT);
@@ -102,7 +102,7 @@ static void same_id_with_another_payload_is_a_conflict(void **state)
 
 static void fingerprint_of_the_caller_is_compared_with_its_kind_only(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     m.fingerprint = semel_str("f1");
     answer(d, m, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -115,7 +115,7 @@ static void fingerprint_of_the_caller_is_compared_with_its_kind_only(void **stat
 
 static void message_without_an_id_is_quarantined(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail(NULL, "x");
     m.position = semel_str("topic/3/17");
     answer(d, m, SEMEL_ACK, SEMEL_WHY_NO_ID);
@@ -125,7 +125,7 @@ static void message_without_an_id_is_quarantined(void **state)
 static void time_is_taken_from_the_id(void **state)
 {
     /* I18 */
-    struct door *d = *state;
+    struct handle *d = *state;
     answer(d, mail("018bcfe5-6800-7000-8000-000000000000", "x"), SEMEL_RUN, SEMEL_WHY_NEW);
     struct semel_msg said = mail("b", "x");
     said.message_time_us = START_US - SECOND_US;
@@ -144,7 +144,7 @@ static void time_is_taken_from_the_id(void **state)
 static void too_old_message_is_quarantined(void **state)
 {
     /* I18, P60, T10 */
-    struct door *d = *state;
+    struct handle *d = *state;
     size_t n;
     struct semel_msg m = mail("a", "x");
     m.message_time_us = START_US;
@@ -167,7 +167,7 @@ static int count_calls(void *ctx)
 
 static void loose_handle_leaves_the_hooks_alone(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     int commits = 0;
     sqlite3_commit_hook(d->db, count_calls, &commits);
     run_once(d, &(struct semel_msg){.size = sizeof(struct semel_msg),
@@ -182,7 +182,7 @@ static void loose_handle_leaves_the_hooks_alone(void **state)
 static void loose_handle_keeps_a_begin_until_its_lease_runs_out(void **state)
 {
     /* P59, I7, T4 */
-    struct door *d = *state;
+    struct handle *d = *state;
     size_t n;
     struct semel_msg m = mail("a", "x");
     sql(d, "BEGIN IMMEDIATE");
@@ -199,7 +199,7 @@ static void loose_handle_keeps_a_begin_until_its_lease_runs_out(void **state)
 
 static void loose_handle_notices_that_its_list_is_stale(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg a = mail("a", "x"), b = mail("b", "x");
     sql(d, "BEGIN IMMEDIATE");
     begin(d, &a, SEMEL_RUN, SEMEL_WHY_NEW);
@@ -227,7 +227,7 @@ static int refuse_pending(void *ctx)
 static void own_hook_can_refuse_by_itself(void **state)
 {
     /* P59 */
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_msg m = mail("a", "x");
     sqlite3_commit_hook(d->db, refuse_pending, d->s);
     sql(d, "BEGIN IMMEDIATE");
@@ -241,7 +241,7 @@ static void own_hook_can_refuse_by_itself(void **state)
 
 static void closed_handle_gives_the_hooks_back(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     int commits = 0;
     semel_close(d->s);
     d->s = NULL;

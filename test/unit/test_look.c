@@ -70,7 +70,7 @@ static void counts_are_those_of_what_the_engine_left(void **state)
     e->now_us += SECOND_US;
     process_one(e, msg("f", "fail"));
     assert_ok(e, semel__lease_claim(&e->inbox, &claimed, 1, true, &e->keep, &lease, &n, e->settled, &e->err));
-    int64_t due_us = row_of(e, "f").live.due_us, until_us = row_of(e, "p").live.lease_until_us;
+    int64_t due_us = row_of(e, "f").progress.due_us, until_us = row_of(e, "p").progress.lease_until_us;
 
     n = counts(e, (struct semel_str){0}, 100, &all);
     assert_int_equal(n, 5);
@@ -230,7 +230,7 @@ static void pages_of_any_size_are_the_list(void **state)
                 n = list(e, filter, after, page, &rows);
                 for (size_t i = 0; i < n; i++) {
                     assert_true(rows[i].arrival > after);
-                    assert_true(masks[m] == 0 || (masks[m] & 1u << rows[i].live.state) != 0);
+                    assert_true(masks[m] == 0 || (masks[m] & 1u << rows[i].progress.state) != 0);
                     after = rows[i].arrival;
                 }
                 all += n;

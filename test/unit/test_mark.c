@@ -29,7 +29,7 @@ static struct journal {
     size_t delivered, reopened;
     struct semel_rules rules;
     struct semel_pump pump;
-    size_t told; /* how often fenced was called */
+    size_t reported; /* how often fenced was called */
 } journal;
 
 /* ---- the source --------------------------------------------------------------------------------------- */
@@ -237,7 +237,7 @@ static void count_fenced(void *ctx, struct semel_str source, int32_t partition, 
     struct journal *j = ctx;
     assert_str(source, "s");
     assert_int_equal(epoch, j->epoch[partition]);
-    j->told++;
+    j->reported++;
 }
 
 /* ---- with the effects --------------------------------------------------------------------------------- */
@@ -395,7 +395,7 @@ static void zombie_does_nothing_and_is_told(void **state)
     assert_ok(e, take_all(e, theirs));
     for (int i = 0; i < 2; i++) {
         assert_int_equal(step(e), SEMEL_FENCED);
-        assert_int_equal(journal.told, 2 * (i + 1));
+        assert_int_equal(journal.reported, 2 * (i + 1));
         assert_int_equal(effects_of(e, NULL), 0);
         assert_int_equal(state_of(e, "a"), SEMEL_STATE_ABSENT);
         assert_int_equal(position(e, 0), SEMEL_NONE);

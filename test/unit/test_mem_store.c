@@ -56,11 +56,11 @@ static struct semel_admit item_of(const char *id)
                                         .message_time_us = SEMEL_NONE,
                                         .received_us = 1,
                                         .updated_us = 1,
-                                        .live = {.state = SEMEL_STATE_COMPLETED,
-                                                 .processed_us = 1,
-                                                 .due_us = SEMEL_NONE,
-                                                 .lease_until_us = SEMEL_NONE,
-                                                 .lease_token = SEMEL_NONE}}};
+                                        .progress = {.state = SEMEL_STATE_COMPLETED,
+                                                     .processed_us = 1,
+                                                     .due_us = SEMEL_NONE,
+                                                     .lease_until_us = SEMEL_NONE,
+                                                     .lease_token = SEMEL_NONE}}};
 }
 
 static semel_status admit(struct fixture *f, struct semel_store *store, const char *id)
@@ -328,7 +328,7 @@ static semel_status admit_and_settle(struct semel_store *store, struct semel_are
                                   .from = SEMEL_STATE_COMPLETED,
                                   .fresh = true,
                                   .token = SEMEL_NONE,
-                                  .live = item.row.live,
+                                  .progress = item.row.progress,
                                   .log_attempt = true,
                                   .release_business = true};
     struct semel_key_change key_change = {.key = SEMEL_STR("k"), .last_version = 3, .wake = true};

@@ -80,7 +80,7 @@ static void world_gives_back_what_was_not_touched_and_keeps_what_ended(void **st
     assert_int_equal(try_process(e, msgs, 3), SEMEL_RETRY);
     assert_string_equal(e->err.text, "the disk is full");
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
-    assert_int_equal(row_of(e, "b").live.attempts, 0);
+    assert_int_equal(row_of(e, "b").progress.attempts, 0);
     assert_int_equal(state_of(e, "b"), SEMEL_STATE_WAITING);
     assert_int_equal(state_of(e, "c"), SEMEL_STATE_WAITING);
     assert_int_equal(effects_of(e, "c"), 0);
@@ -111,7 +111,7 @@ static void lease_is_renewed_before_the_next_handler_starts(void **state)
 
 static void take_time_and_look(struct engine *e, const struct semel__msg *m)
 {
-    assert_true(row_of(e, m->id.p[0] == 'a' ? "a" : "b").live.lease_until_us > e->now_us);
+    assert_true(row_of(e, m->id.p[0] == 'a' ? "a" : "b").progress.lease_until_us > e->now_us);
     e->now_us += 40 * SECOND_US;
 }
 
@@ -140,7 +140,7 @@ static void lease_that_cannot_be_kept_is_given_back(void **state)
     assert_int_equal(e->inbox.counts.done + e->inbox.counts.fenced,
                      1); /* a: by its end, or by what came of the stall */
     assert_int_equal(state_of(e, "b"), SEMEL_STATE_WAITING);
-    assert_int_equal(row_of(e, "b").live.attempts, 0);
+    assert_int_equal(row_of(e, "b").progress.attempts, 0);
 }
 
 static void stall_and_be_recovered(struct engine *e, const struct semel__msg *m)

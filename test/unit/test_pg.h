@@ -72,13 +72,13 @@ static inline struct semel_admit item_of(const char *id, enum semel_state state,
                                        .message_time_us = SEMEL_NONE,
                                        .received_us = NOW,
                                        .updated_us = NOW,
-                                       .live = {.state = state,
-                                                .due_us = SEMEL_NONE,
-                                                .processed_us = SEMEL_NONE,
-                                                .lease_until_us = SEMEL_NONE,
-                                                .lease_token = SEMEL_NONE}}};
+                                       .progress = {.state = state,
+                                                    .due_us = SEMEL_NONE,
+                                                    .processed_us = SEMEL_NONE,
+                                                    .lease_until_us = SEMEL_NONE,
+                                                    .lease_token = SEMEL_NONE}}};
     if (state == SEMEL_STATE_COMPLETED)
-        item.row.live.processed_us = NOW;
+        item.row.progress.processed_us = NOW;
     return item;
 }
 

@@ -2,7 +2,7 @@
  *
  * test_pg_lib.c: libsemel on PostgreSQL: on a connection of its own, and on the caller's. What the calls mean is
  * tested on SQLite (test_lib_*.c); here it is what is different: who refuses the commit, whose isolation level it is,
- * and that the SQL functions are another door to the same rows.
+ * and that the SQL functions are another API to the same rows.
  */
 #include <stdlib.h>
 
@@ -11,18 +11,18 @@
 #include "core/token.h"
 #include "unit/pg_lib.h"
 
-struct door {
+struct handle {
     PGconn *conn; /* the caller's own */
     struct semel *s;
     struct semel_error err;
     struct semel_verdict v;
 };
 
-/* ---- the door ------------------------------------------------------------------------------------------ */
+/* ---- the handle ------------------------------------------------------------------------------------------ */
 
 static int up_with(void **state, unsigned flags)
 {
-    struct door *d = calloc(1, sizeof *d);
+    struct handle *d = calloc(1, sizeof *d);
     char url[PG_SERVER_TEXT], conninfo[PG_SERVER_TEXT];
 
     assert_non_null(d);
@@ -47,7 +47,7 @@ static int up_loose(void **state)
 
 static int down(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
 
     semel_close(d->s);
     assert_int_equal(PQstatus(d->conn), CONNECTION_OK); /* it is ours */
@@ -57,7 +57,7 @@ static int down(void **state)
 }
 
 /* The SQLSTATE of the first failure; "" for none. */
-static const char *sql_try(struct door *d, const char *text)
+static const char *sql_try(struct handle *d, const char *text)
 {
     static char code[8];
     PGresult *result = PQexec(d->conn, text);
@@ -68,7 +68,7 @@ static const char *sql_try(struct door *d, const char *text)
     return code;
 }
 
-static void sql(struct door *d, const char *text)
+static void sql(struct handle *d, const char *text)
 {
     if (strcmp(sql_try(d, text), "") != 0)
         fail_msg("%s: %s", text, PQerrorMessage(d->conn));
@@ -90,13 +90,13 @@ static struct semel_msg mail(const char *id)
     return m;
 }
 
-static void begin(struct door *d, const struct semel_msg *m, enum semel_act act)
+static void begin(struct handle *d, const struct semel_msg *m, enum semel_act act)
 {
     assert_fine(d, semel_inbox_begin(d->s, m, &d->v, &d->err));
     assert_int_equal(d->v.act, act);
 }
 
-static void done(struct door *d, const struct semel_msg *m)
+static void done(struct handle *d, const struct semel_msg *m)
 {
     assert_fine(d, semel_inbox_done(d->s, m, semel_str(NULL), &d->err));
 }
@@ -106,7 +106,7 @@ static void done(struct door *d, const struct semel_msg *m)
 /* I2, I5 */
 static void effect_and_record_are_one_commit_and_a_duplicate_is_acknowledged(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     const struct semel_msg m = mail("a");
 
     sql(d, "BEGIN");
@@ -127,7 +127,7 @@ static void effect_and_record_are_one_commit_and_a_duplicate_is_acknowledged(voi
 /* P59 */
 static void begin_without_its_end_cannot_commit(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     const struct semel_msg m = mail("a"), other = mail("b");
 
     sql(d, "BEGIN");
@@ -147,7 +147,7 @@ static void begin_without_its_end_cannot_commit(void **state)
 /* P59: a savepoint takes back the end, and leaves the begin. */
 static void end_that_a_savepoint_took_back_cannot_commit_either(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     const struct semel_msg m = mail("a");
 
     sql(d, "BEGIN");
@@ -162,7 +162,7 @@ static void end_that_a_savepoint_took_back_cannot_commit_either(void **state)
 /* P59: and the effect that was written again is not run a second time. */
 static void end_that_a_savepoint_took_back_can_be_written_again(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     const struct semel_msg a = mail("a"), b = mail("b");
 
     sql(d, "BEGIN");
@@ -182,7 +182,7 @@ static void end_that_a_savepoint_took_back_can_be_written_again(void **state)
 /* Nobody tells that a transaction is over: what was begun and ended in it must not be met in the next one. */
 static void former_transaction_is_forgotten_whichever_way_it_ended(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     const struct semel_msg a = mail("a"), b = mail("b");
 
     sql(d, "BEGIN");
@@ -205,7 +205,7 @@ static void former_transaction_is_forgotten_whichever_way_it_ended(void **state)
 
 static void begin_that_a_savepoint_took_back_may_commit(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     const struct semel_msg m = mail("a");
 
     sql(d, "BEGIN; SAVEPOINT s");
@@ -217,7 +217,7 @@ static void begin_that_a_savepoint_took_back_may_commit(void **state)
 
 static void loose_handle_lets_a_begin_without_its_end_commit(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     const struct semel_msg m = mail("a");
 
     sql(d, "BEGIN");
@@ -229,7 +229,7 @@ static void loose_handle_lets_a_begin_without_its_end_commit(void **state)
 /* I7, P62 */
 static void failure_is_recorded_after_the_effect_was_rolled_back(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     const struct semel_msg m = mail("a");
 
     sql(d, "BEGIN; SAVEPOINT s");
@@ -244,7 +244,7 @@ static void failure_is_recorded_after_the_effect_was_rolled_back(void **state)
 
 static void call_without_a_transaction_says_what_is_missing(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     const struct semel_msg m = mail("a");
 
     assert_int_equal(semel_inbox_begin(d->s, &m, &d->v, &d->err), SEMEL_INVALID);
@@ -255,7 +255,7 @@ static void call_without_a_transaction_says_what_is_missing(void **state)
 static void serialization_failure_is_a_retry_at_every_higher_level(void **state)
 {
     static const char *const levels[] = {"REPEATABLE READ", "SERIALIZABLE"};
-    struct door *d = *state;
+    struct handle *d = *state;
 
     for (size_t i = 0; i < COUNT(levels); i++) {
         char id[16], text[200];
@@ -273,12 +273,12 @@ static void serialization_failure_is_a_retry_at_every_higher_level(void **state)
     }
 }
 
-/* ---- two doors ------------------------------------------------------------------------------------------ */
+/* ---- C and SQL ------------------------------------------------------------------------------------------ */
 
-/* I5, I9: what one door did is a duplicate through the other, and SQL may end what C began. */
-static void doors_know_of_each_other(void **state)
+/* I5, I9: what one of them did is a duplicate through the other, and SQL may end what C began. */
+static void c_and_sql_know_of_each_other(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     const struct semel_msg m = mail("a"), n = mail("b");
 
     sql(d, "BEGIN; SELECT semel.inbox_begin('c', 'a'); SELECT semel.inbox_done('c', 'a'); COMMIT; BEGIN");
@@ -293,7 +293,7 @@ static void doors_know_of_each_other(void **state)
 /* P59: a handle ends only what it began itself; refused in words, the message is still open, and still SQL's to end. */
 static void what_sql_began_is_for_sql_to_end(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     const struct semel_msg m = mail("a");
 
     for (int ordered = 0; ordered < 2; ordered++) {
@@ -314,7 +314,7 @@ static void what_sql_began_is_for_sql_to_end(void **state)
 /* P59: SQL has ended what C began: for C it has its end, and the next one is begun as ever. */
 static void what_sql_ended_is_over_for_c(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     const struct semel_msg m = mail("a"), n = mail("b");
 
     sql(d, "BEGIN");
@@ -349,7 +349,7 @@ static semel_status insert_effect(void *ctx, struct semel *s, const struct semel
     return status;
 }
 
-static void process(struct door *d, struct semel *s)
+static void process(struct handle *d, struct semel *s)
 {
     struct semel_msg msgs[] = {mail("p1"), mail("bad"), mail("p2"), mail("p1")};
     struct semel_verdict verdicts[COUNT(msgs)];
@@ -365,7 +365,7 @@ static void process(struct door *d, struct semel *s)
 /* I2, I7, P71 */
 static void batch_on_the_callers_connection_blames_only_the_culprit(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
 
     process(d, d->s);
     assert_int_equal(ask("SELECT count(*) FROM semel.inbox WHERE error_text LIKE '%23502%'"), 1);
@@ -376,7 +376,7 @@ static void batch_on_the_callers_connection_blames_only_the_culprit(void **state
 
 static void batch_on_a_connection_of_its_own_does_the_same(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel *s = NULL;
     char url[PG_SERVER_TEXT];
 
@@ -387,7 +387,7 @@ static void batch_on_a_connection_of_its_own_does_the_same(void **state)
 
 static void claim_without_a_word_about_the_effect_is_refused(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     const struct semel_msg m = mail("a");
 
     assert_int_equal(semel_inbox_claim(d->s, &m, 0, &d->v, &d->err), SEMEL_INVALID);
@@ -398,7 +398,7 @@ static void claim_without_a_word_about_the_effect_is_refused(void **state)
 /* I3 */
 static void claim_is_committed_and_finished_under_its_token(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     const struct semel_msg m = mail("a");
 
     assert_fine(d, semel_consumer_set(d->s, "c", "{\"effect\": \"keyed\"}", &d->err));
@@ -416,7 +416,7 @@ static void claim_is_committed_and_finished_under_its_token(void **state)
 /* A8 P80: the token tells that its effect is in this database, whoever claimed it and even when its row is gone. */
 static void late_done_keeps_the_effect_from_being_committed(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     const struct semel_msg m = mail("a");
     int64_t tokens[2];
 
@@ -424,7 +424,7 @@ static void late_done_keeps_the_effect_from_being_committed(void **state)
     assert_fine(d, semel_inbox_claim(d->s, &m, 0, &d->v, &d->err));
     tokens[0] = d->v.token;
     tokens[1] = ask("SELECT token FROM semel.inbox_claim('c', 'b')");
-    for (int i = 0; i < 2; i++) { /* A7: both doors make the same kind */
+    for (int i = 0; i < 2; i++) { /* A7: both make the same kind */
         enum semel_effect effect;
         assert_true(semel__token_effect(tokens[i], &effect) && effect == SEMEL_EFFECT_ATOMIC);
         assert_true(llabs(semel__token_us(tokens[i]) / 1000000 - ask("SELECT extract(epoch FROM now())::bigint")) < 60);
@@ -452,7 +452,7 @@ static void late_done_keeps_the_effect_from_being_committed(void **state)
 /* I21 */
 static void event_leaves_only_with_the_commit(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel_event event;
     char id[SEMEL_EVENT_ID_SIZE];
 
@@ -472,7 +472,7 @@ static void event_leaves_only_with_the_commit(void **state)
 
 static void wrong_calls_are_refused_in_words(void **state)
 {
-    struct door *d = *state;
+    struct handle *d = *state;
     struct semel *s = NULL;
 
     assert_int_equal(semel_wrap_pg(NULL, d->conn, 0, &d->err), SEMEL_INVALID);
@@ -505,7 +505,7 @@ int main(void)
         TEST(failure_is_recorded_after_the_effect_was_rolled_back),
         TEST(call_without_a_transaction_says_what_is_missing),
         TEST(serialization_failure_is_a_retry_at_every_higher_level),
-        TEST(doors_know_of_each_other),
+        TEST(c_and_sql_know_of_each_other),
         TEST(what_sql_began_is_for_sql_to_end),
         TEST(what_sql_ended_is_over_for_c),
         TEST(batch_on_the_callers_connection_blames_only_the_culprit),

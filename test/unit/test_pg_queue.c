@@ -239,7 +239,7 @@ static semel_status admit_and_settle(struct world *w)
                                   .id = SEMEL_STR("a"),
                                   .from = SEMEL_STATE_WAITING,
                                   .token = SEMEL_NONE,
-                                  .live = item_of("a", SEMEL_STATE_COMPLETED, NULL).row.live};
+                                  .progress = item_of("a", SEMEL_STATE_COMPLETED, NULL).row.progress};
     struct semel_key_change moved = {.key = SEMEL_STR("k"), .last_version = 3, .wake = true};
     const struct semel_note note = {.source = SEMEL_STR("s"), .id = SEMEL_STR("a"), .text = SEMEL_STR("late")};
     struct semel_settle_batch settle = {.consumer = CONSUMER,

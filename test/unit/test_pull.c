@@ -7,7 +7,7 @@
 
 #include <poll.h>
 
-#include "admin/pull.h"
+#include "admin/serve_private.h"
 #include "admin/text.h"
 #include "base/json.h"
 #include "unit/served.h"
@@ -132,13 +132,13 @@ static void a_message_is_taken_settled_and_done_once(void **state)
     assert_true(semel__step_key(SEMEL_STR("both"), SEMEL_STR("s"), SEMEL_STR("a"), SEMEL_STR("effect"), wanted));
     assert_string_equal(key, wanted);
     reply_done(&reply);
-    assert_int_equal(row_of(e, "a").live.lease_until_us, e->now_us + 90 * SECOND_US);
+    assert_int_equal(row_of(e, "a").progress.lease_until_us, e->now_us + 90 * SECOND_US);
 
     assert_reply(call("take", ""), 200, "[]");
     assert_reply(end("settle", token, ",\"result\":\"done\",\"outcome\":{\"x\" : 1},\"reason\":\"fine\""), 200,
                  "{\"result\":\"settled\",\"status\":\"completed\"}");
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_COMPLETED);
-    assert_str(row_of(e, "a").live.outcome, "{\"x\" : 1}");
+    assert_str(row_of(e, "a").progress.outcome, "{\"x\" : 1}");
     assert_reply(end("settle", token, ",\"result\":\"done\""), 409, lost("completed"));
     assert_reply(call("take", ""), 200, "[]");
 }
@@ -176,7 +176,7 @@ static void every_result_has_its_end(void **state)
         assert_reply(end("settle", token, more), 200, semel__state_name(cases[i].state));
         assert_int_equal(state_of(e, id), cases[i].state);
         if (i > 0 && cases[i].state != SEMEL_STATE_REJECTED)
-            assert_str(row_of(e, id).live.error_text, "so? it is");
+            assert_str(row_of(e, id).progress.error_text, "so? it is");
     }
 }
 
@@ -207,9 +207,9 @@ static void a_lease_is_renewed_and_never_beyond_the_longest(void **state)
     take_token("take?lease=10s", token);
     e->now_us += 5 * SECOND_US;
     assert_reply(end("renew", token, ",\"lease\":\"60s\""), 200, "\"lease_until\":\"2023-");
-    assert_int_equal(row_of(e, "a").live.lease_until_us, e->now_us + 60 * SECOND_US);
+    assert_int_equal(row_of(e, "a").progress.lease_until_us, e->now_us + 60 * SECOND_US);
     assert_reply(end("renew", token, ",\"lease\":\"1d\""), 200, "renewed");
-    assert_int_equal(row_of(e, "a").live.lease_until_us, e->now_us + 120 * SECOND_US);
+    assert_int_equal(row_of(e, "a").progress.lease_until_us, e->now_us + 120 * SECOND_US);
     assert_reply(end("settle", token, ",\"result\":\"done\""), 200, "completed");
 }
 
@@ -220,7 +220,7 @@ static void a_released_message_counts_no_attempt(void **state)
     put("a", "x");
     take_token("take", token);
     assert_reply(end("release", token, ""), 200, "released");
-    assert_int_equal(row_of(e, "a").live.attempts, 0);
+    assert_int_equal(row_of(e, "a").progress.attempts, 0);
     struct reply reply = call("take", "");
     member_of(&reply, "attempt", value, sizeof(value));
     assert_string_equal(value, "1");
@@ -321,7 +321,7 @@ static void what_does_not_fit_into_an_answer_is_given_back(void **state)
     assert_null(strstr(reply.body, "\"id\":\"b\""));
     reply_done(&reply);
     assert_int_equal(state_of(e, "b"), SEMEL_STATE_WAITING);
-    assert_int_equal(row_of(e, "b").live.attempts, 0);
+    assert_int_equal(row_of(e, "b").progress.attempts, 0);
     free(large);
 }
 
@@ -371,9 +371,7 @@ static void a_worker_that_is_gone_gets_nothing(void **state)
     size_t left = 1;
     for (int i = 0; i < WAIT_S * 1000 && left > 0; i++) { /* the server sees it */
         (void)poll(NULL, 0, 1);
-        pthread_mutex_lock(&pull->lock);
-        left = pull->n;
-        pthread_mutex_unlock(&pull->lock);
+        left = semel__pull_waiting(pull);
     }
     assert_int_equal(left, 0);
     put("a", "x");

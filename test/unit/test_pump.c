@@ -590,7 +590,7 @@ static void take_under_an_open_breaker_is_one_row_or_nothing(void **state)
         semel__pump_fail(&route.pump, SEMEL_CLASS_TRANSIENT, e->now_us);
     assert_int_equal(breaker(), SEMEL_BREAKER_OPEN);
     e->now_us = route.pump.own.now.next_us;
-    if (row_of(e, "a").live.due_us > e->now_us && row_of(e, "b").live.due_us > e->now_us) {
+    if (row_of(e, "a").progress.due_us > e->now_us && row_of(e, "b").progress.due_us > e->now_us) {
         assert_int_equal(taken(e, 8), 0);
         assert_int_equal(breaker(), SEMEL_BREAKER_OPEN);
         assert_int_equal(claimed(e, 8), 0);

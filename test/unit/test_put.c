@@ -29,8 +29,8 @@ static void a_batch_is_stored_in_one_transaction_and_runs_later(void **state)
     assert_settled(e, 2, SEMEL_ACK, SEMEL_WHY_DUPLICATE, SEMEL_STATE_WAITING);
     assert_settled(e, 3, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_WAITING);
     assert_int_equal(effects_of(e, NULL), 0);
-    assert_int_equal(row_of(e, "b").live.attempts, 0);
-    assert_int_equal(row_of(e, "b").live.due_us, e->now_us);
+    assert_int_equal(row_of(e, "b").progress.attempts, 0);
+    assert_int_equal(row_of(e, "b").progress.due_us, e->now_us);
     assert_int_equal(work(e), 3);
     assert_int_equal(effects_of(e, NULL), 3);
     put_all(e, msgs, COUNT(msgs));
@@ -207,12 +207,12 @@ static void compare(struct engine *a, struct engine *b)
         char id[8];
         snprintf(id, sizeof id, "m%d", i);
         struct semel_row x = row_of(a, id);
-        enum semel_state state = x.live.state;
-        int64_t due_us = x.live.due_us;
+        enum semel_state state = x.progress.state;
+        int64_t due_us = x.progress.due_us;
         struct semel_row y = row_of(b, id);
-        if (state != y.live.state || (state != SEMEL_STATE_ABSENT && due_us != y.live.due_us))
+        if (state != y.progress.state || (state != SEMEL_STATE_ABSENT && due_us != y.progress.due_us))
             fail_msg("%s: %s due %lld in a batch, %s due %lld one by one", id, semel__state_name(state),
-                     (long long)due_us, semel__state_name(y.live.state), (long long)y.live.due_us);
+                     (long long)due_us, semel__state_name(y.progress.state), (long long)y.progress.due_us);
         assert_int_equal(conflicts_of(a, id), conflicts_of(b, id));
     }
 }

@@ -31,17 +31,17 @@ static struct semel_row good(enum semel_state state)
         .headers = SEMEL_STR("{}"),
         .payload = SEMEL_STR("\xff\0"),
         .kept = true,
-        .live = {.state = state,
-                 .attempts = 2,
-                 .attempts_before = 1,
-                 .retries = 1,
-                 .due_us = state == SEMEL_STATE_FAILED ? NOW : SEMEL_NONE,
-                 .processed_us = semel__state_final(state) ? NOW : SEMEL_NONE,
-                 .lease_owner = leased ? SEMEL_STR("worker") : (struct semel_str){0},
-                 .lease_until_us = leased ? NOW : SEMEL_NONE,
-                 .lease_token = leased ? 7 : SEMEL_NONE,
-                 .error_text = SEMEL_STR("no answer"),
-                 .outcome = SEMEL_STR("{}")},
+        .progress = {.state = state,
+                     .attempts = 2,
+                     .attempts_before = 1,
+                     .retries = 1,
+                     .due_us = state == SEMEL_STATE_FAILED ? NOW : SEMEL_NONE,
+                     .processed_us = semel__state_final(state) ? NOW : SEMEL_NONE,
+                     .lease_owner = leased ? SEMEL_STR("worker") : (struct semel_str){0},
+                     .lease_until_us = leased ? NOW : SEMEL_NONE,
+                     .lease_token = leased ? 7 : SEMEL_NONE,
+                     .error_text = SEMEL_STR("no answer"),
+                     .outcome = SEMEL_STR("{}")},
     };
 }
 
@@ -75,8 +75,8 @@ static void what_may_be_null_may_be_null(void **state)
     row.source = SEMEL_STR("");
     row.type = row.order_key = row.position = row.headers = row.payload = (struct semel_str){0};
     row.version = row.message_time_us = SEMEL_NONE;
-    row.live.error_text = row.live.outcome = (struct semel_str){0};
-    row.live.due_us = NOW;
+    row.progress.error_text = row.progress.outcome = (struct semel_str){0};
+    row.progress.due_us = NOW;
     row.version = 0;
     assert_int_equal(semel__row_check(&row, NULL), SEMEL_OK);
 }
@@ -86,11 +86,11 @@ static void a_status_that_is_none_is_damage(void **state)
     struct semel_row row = good(SEMEL_STATE_FAILED);
 
     (void)state;
-    row.live.state = SEMEL_STATE_ABSENT;
+    row.progress.state = SEMEL_STATE_ABSENT;
     assert_damaged(&row, "status");
-    row.live.state = SEMEL_STATE_COUNT;
+    row.progress.state = SEMEL_STATE_COUNT;
     assert_damaged(&row, "status");
-    row.live.state = (enum semel_state)200;
+    row.progress.state = (enum semel_state)200;
     assert_damaged(&row, "status");
 }
 
@@ -107,8 +107,8 @@ static void a_text_that_is_none_is_damage(void **state)
         {"order_key", offsetof(struct semel_row, order_key), SEMEL_ID_MAX},
         {"position", offsetof(struct semel_row, position), SEMEL_POSITION_MAX},
         {"traceparent", offsetof(struct semel_row, traceparent), SEMEL_ID_MAX},
-        {"error_text", offsetof(struct semel_row, live.error_text), SEMEL_ERROR_TEXT_MAX},
-        {"outcome", offsetof(struct semel_row, live.outcome), SEMEL_OUTCOME_MAX},
+        {"error_text", offsetof(struct semel_row, progress.error_text), SEMEL_ERROR_TEXT_MAX},
+        {"outcome", offsetof(struct semel_row, progress.outcome), SEMEL_OUTCOME_MAX},
     };
 
     (void)state;
@@ -176,19 +176,19 @@ static void a_number_out_of_range_is_damage(void **state)
     row.arrival = SEMEL_NONE;
     assert_damaged(&row, "arrival");
     row = fine;
-    row.live.attempts = -1;
+    row.progress.attempts = -1;
     assert_damaged(&row, "attempts");
-    row.live.attempts = 1000001;
+    row.progress.attempts = 1000001;
     assert_damaged(&row, "attempts");
     row = fine;
-    row.live.attempts_before = -1;
+    row.progress.attempts_before = -1;
     assert_damaged(&row, "attempts_before");
-    row.live.attempts_before = 3; /* more than there are */
+    row.progress.attempts_before = 3; /* more than there are */
     assert_damaged(&row, "attempts_before");
     row = fine;
-    row.live.retries = -1;
+    row.progress.retries = -1;
     assert_damaged(&row, "retries");
-    row.live.retries = 1000001;
+    row.progress.retries = 1000001;
     assert_damaged(&row, "retries");
     row = fine;
     row.version = -7;
@@ -210,19 +210,19 @@ static void a_running_row_has_its_whole_lease(void **state)
     const struct semel_row fine = row;
 
     (void)state;
-    row.live.lease_token = SEMEL_NONE;
+    row.progress.lease_token = SEMEL_NONE;
     assert_damaged(&row, "lease");
     row = fine;
-    row.live.lease_until_us = SEMEL_NONE;
+    row.progress.lease_until_us = SEMEL_NONE;
     assert_damaged(&row, "lease");
     row = fine;
-    row.live.lease_owner = (struct semel_str){0};
+    row.progress.lease_owner = (struct semel_str){0};
     assert_damaged(&row, "lease");
-    row.live.lease_owner = SEMEL_STR("");
+    row.progress.lease_owner = SEMEL_STR("");
     assert_damaged(&row, "lease");
-    row.live.lease_owner = SEMEL_STR("\xff");
+    row.progress.lease_owner = SEMEL_STR("\xff");
     assert_damaged(&row, "lease_owner");
-    row.live.lease_owner = (struct semel_str){long_text, SEMEL_ID_MAX + 1};
+    row.progress.lease_owner = (struct semel_str){long_text, SEMEL_ID_MAX + 1};
     assert_damaged(&row, "lease_owner");
 }
 
@@ -234,13 +234,13 @@ static void no_other_row_has_any_of_it(void **state)
         const struct semel_row fine = row;
         if (s == SEMEL_STATE_PROCESSING)
             continue;
-        row.live.lease_token = 7;
+        row.progress.lease_token = 7;
         assert_damaged(&row, "lease");
         row = fine;
-        row.live.lease_until_us = NOW;
+        row.progress.lease_until_us = NOW;
         assert_damaged(&row, "lease");
         row = fine;
-        row.live.lease_owner = SEMEL_STR("worker");
+        row.progress.lease_owner = SEMEL_STR("worker");
         assert_damaged(&row, "lease");
     }
 }
@@ -250,7 +250,7 @@ static void only_failed_and_waiting_rows_are_due(void **state)
     (void)state;
     for (unsigned s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
         struct semel_row row = good((enum semel_state)s);
-        row.live.due_us = NOW;
+        row.progress.due_us = NOW;
         if (s == SEMEL_STATE_FAILED || s == SEMEL_STATE_WAITING)
             assert_int_equal(semel__row_check(&row, NULL), SEMEL_OK);
         else
@@ -263,7 +263,7 @@ static void final_rows_alone_have_a_time_of_processing(void **state)
     (void)state;
     for (unsigned s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
         struct semel_row row = good((enum semel_state)s);
-        row.live.processed_us = semel__state_final(row.live.state) ? SEMEL_NONE : NOW;
+        row.progress.processed_us = semel__state_final(row.progress.state) ? SEMEL_NONE : NOW;
         assert_damaged(&row, "processed_at");
     }
 }

@@ -56,7 +56,7 @@ static void park_pairs(struct engine *e)
     }
     process(e, msgs, COUNT(msgs));
     assert_int_equal(state_of(e, "b000"), SEMEL_STATE_WAITING);
-    assert_int_equal(row_of(e, "b000").live.due_us, SEMEL_NONE);
+    assert_int_equal(row_of(e, "b000").progress.due_us, SEMEL_NONE);
 }
 
 /* A3 A5: a hundred keys a call, from where the last one stopped. */
@@ -69,13 +69,13 @@ static void sweep_goes_on_where_the_last_one_stopped(void **state)
     assert_int_equal(sweep(e, 1000), 0);
     e->policy.order = SEMEL_ORDER_VERSION;
     assert_int_equal(sweep(e, 1000), 100);
-    assert_int_equal(row_of(e, "b000").live.due_us, e->now_us);
-    assert_int_equal(row_of(e, "b149").live.due_us, SEMEL_NONE);
+    assert_int_equal(row_of(e, "b000").progress.due_us, e->now_us);
+    assert_int_equal(row_of(e, "b149").progress.due_us, SEMEL_NONE);
     assert_int_equal(sweep(e, 20), 20);
     assert_int_equal(sweep(e, 1000), 30);
     assert_int_equal(sweep(e, 1000), 0);
-    assert_int_equal(row_of(e, "b149").live.due_us, e->now_us);
-    assert_int_equal(row_of(e, "b149").live.error_class, SEMEL_CLASS_BLOCKED);
+    assert_int_equal(row_of(e, "b149").progress.due_us, e->now_us);
+    assert_int_equal(row_of(e, "b149").progress.error_class, SEMEL_CLASS_BLOCKED);
 }
 
 /* A3 A5: nobody would ever wake what waits behind a dead one, once there is no order any more. */
@@ -107,7 +107,7 @@ static void retries_end_at_the_cap(void **state)
         assert_int_equal(state_of(e, "a"), SEMEL_STATE_FAILED);
         e->now_us += 600 * SECOND_US;
         assert_int_equal(work(e, 10), 1);
-        assert_int_equal(row_of(e, "a").live.attempts, attempt);
+        assert_int_equal(row_of(e, "a").progress.attempts, attempt);
     }
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_DEAD);
     assert_int_equal(attempts_of(e, "a"), 8);
@@ -129,9 +129,9 @@ static void retry_that_succeeds_completes_the_row(void **state)
         assert_int_equal(work(e, 10), 1);
     }
     struct semel_row row = row_of(e, "a");
-    assert_int_equal(row.live.state, SEMEL_STATE_COMPLETED);
-    assert_int_equal(row.live.attempts, 3);
-    assert_int_equal(row.live.error_class, SEMEL_CLASS_NONE);
+    assert_int_equal(row.progress.state, SEMEL_STATE_COMPLETED);
+    assert_int_equal(row.progress.attempts, 3);
+    assert_int_equal(row.progress.error_class, SEMEL_CLASS_NONE);
     assert_false(row.kept);
     assert_int_equal(effects_of(e, "a"), 1);
 }
@@ -178,8 +178,8 @@ static void broken_handler_stops_the_work(void **state)
     size_t dead = 0;
     for (size_t i = 0; i < 5; i++) {
         struct semel_row row = row_of(e, ids[i]);
-        dead += row.live.state == SEMEL_STATE_DEAD;
-        assert_int_equal(row.live.attempts, row.live.state == SEMEL_STATE_DEAD ? 2 : 1);
+        dead += row.progress.state == SEMEL_STATE_DEAD;
+        assert_int_equal(row.progress.attempts, row.progress.state == SEMEL_STATE_DEAD ? 2 : 1);
     }
     assert_int_equal(dead, 3);
 }

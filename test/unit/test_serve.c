@@ -10,7 +10,7 @@
 #include <sys/time.h>
 
 #include "admin/api.h"
-#include "admin/pull.h"
+#include "admin/serve_private.h"
 #include "admin/text.h"
 #include "core/pump.h"
 #include "unit/served.h"

@@ -58,23 +58,23 @@ static void commit(struct world *w)
     ok(w, semel_store_commit(w->store, &w->err));
 }
 
-static struct semel_live live_of(enum semel_state state)
+static struct semel_progress progress_of(enum semel_state state)
 {
     bool final = state == SEMEL_STATE_COMPLETED || state == SEMEL_STATE_REJECTED || state == SEMEL_STATE_STALE;
-    return (struct semel_live){.state = state,
-                               .attempts = 1,
-                               .due_us = SEMEL_NONE,
-                               .processed_us = final ? NOW : SEMEL_NONE,
-                               .lease_until_us = SEMEL_NONE,
-                               .lease_token = SEMEL_NONE};
+    return (struct semel_progress){.state = state,
+                                   .attempts = 1,
+                                   .due_us = SEMEL_NONE,
+                                   .processed_us = final ? NOW : SEMEL_NONE,
+                                   .lease_until_us = SEMEL_NONE,
+                                   .lease_token = SEMEL_NONE};
 }
 
-static struct semel_live claimed(void)
+static struct semel_progress claimed(void)
 {
-    struct semel_live live = live_of(SEMEL_STATE_PROCESSING);
-    live.lease_owner = SEMEL_STR("worker-1");
-    live.lease_until_us = NOW + 1000;
-    return live;
+    struct semel_progress progress = progress_of(SEMEL_STATE_PROCESSING);
+    progress.lease_owner = SEMEL_STR("worker-1");
+    progress.lease_until_us = NOW + 1000;
+    return progress;
 }
 
 static struct semel_admit item_of(const char *id, enum semel_state state)
@@ -85,7 +85,7 @@ static struct semel_admit item_of(const char *id, enum semel_state state)
                                        .message_time_us = SEMEL_NONE,
                                        .received_us = NOW,
                                        .updated_us = NOW}};
-    item.row.live = state == SEMEL_STATE_PROCESSING ? claimed() : live_of(state);
+    item.row.progress = state == SEMEL_STATE_PROCESSING ? claimed() : progress_of(state);
     return item;
 }
 

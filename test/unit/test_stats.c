@@ -79,8 +79,8 @@ static void deliveries_are_counted_by_source_type_and_why(void **state)
         msgs[i] = msg("shop", i < 4 ? "order" : NULL);
         ends[i] = settled(i == 3 ? SEMEL_WHY_DUPLICATE : SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, SEMEL_CLASS_NONE);
     }
-    semel__stats_told(worker, msgs, ends, 6, 20000);
-    semel__stats_told(worker, msgs, ends, 6, 20000);
+    semel__stats_report(worker, msgs, ends, 6, 20000);
+    semel__stats_report(worker, msgs, ends, 6, 20000);
     assert_line("semel_messages_total{consumer=\"billing\",source=\"shop\",type=\"order\",why=\"new\"} 6");
     assert_line("semel_messages_total{consumer=\"billing\",source=\"shop\",type=\"order\",why=\"duplicate\"} 2");
     assert_line("semel_messages_total{consumer=\"billing\",source=\"shop\",type=\"\",why=\"new\"} 4");
@@ -115,7 +115,7 @@ static void the_age_of_a_message_runs_from_its_own_time(void **state)
     const struct semel_settled ends[2] = {settled(SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, SEMEL_CLASS_NONE),
                                           settled(SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, SEMEL_CLASS_NONE)};
     msgs[0].message_time_us = semel__now(&semel__clock_real) - INT64_C(7200) * 1000000;
-    semel__stats_told(worker, msgs, ends, 2, 1);
+    semel__stats_report(worker, msgs, ends, 2, 1);
     assert_line("semel_message_age_seconds_count{consumer=\"billing\"} 1");
     assert_line("semel_message_age_seconds_bucket{consumer=\"billing\",le=\"3600\"} 0");
     assert_line("semel_message_age_seconds_bucket{consumer=\"billing\",le=\"21600\"} 1");
@@ -143,7 +143,7 @@ static void strange_labels_cost_no_count_and_no_memory(void **state)
             msgs[i] = msg(i % 3 == 0 ? "\xff\"\n" : "s", types[i]);
             ends[i] = settled(SEMEL_WHY_NEW, SEMEL_STATE_COMPLETED, SEMEL_CLASS_NONE);
         }
-        semel__stats_told(worker, msgs, ends, N, 1);
+        semel__stats_report(worker, msgs, ends, N, 1);
     }
     assert_int_equal(messages(), 40 * N);
     assert_non_null(strstr(text.p, "type=\"_other\""));
@@ -156,11 +156,11 @@ static void strange_labels_cost_no_count_and_no_memory(void **state)
 
     struct semel_route_stats *quiet = semel__stats_route(stats, SEMEL_STR("quiet"), "atomic");
     msgs[0] = msg("s", "of its own");
-    semel__stats_told(semel__stats_worker(quiet), msgs, ends, 1, 1); /* B9: there is room for another consumer's */
+    semel__stats_report(semel__stats_worker(quiet), msgs, ends, 1, 1); /* B9: there is room for another consumer's */
     assert_line("semel_messages_total{consumer=\"quiet\",source=\"s\",type=\"of its own\",why=\"new\"} 1");
     ends[0].why = SEMEL_WHY_DUPLICATE; /* B9: and copies are still seen to be copies */
     msgs[0] = msg("s", "never seen");
-    semel__stats_told(worker, msgs, ends, 1, 1);
+    semel__stats_report(worker, msgs, ends, 1, 1);
     assert_line("semel_messages_total{consumer=\"billing\",source=\"_other\",type=\"_other\",why=\"duplicate\"} 1");
 }
 
@@ -310,7 +310,7 @@ static void *count_up(void *arg)
             msgs[i] = msg("s", types[(round + i) % COUNT(types)]);
             ends[i] = settled(SEMEL_WHY_NEW, SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
         }
-        semel__stats_told(arg, msgs, ends, EACH, 100);
+        semel__stats_report(arg, msgs, ends, EACH, 100);
         struct semel_counts counts = {.done = round + 1};
         counts.classes[SEMEL_CLASS_TRANSIENT] = (round + 1) * EACH;
         semel__stats_counts(arg, &counts);
@@ -355,7 +355,7 @@ static void without_memory_there_are_no_stats_and_no_leak(void **state)
         if (w != NULL) {
             struct semel__msg m = msg("s", "t");
             struct semel_settled end = settled(SEMEL_WHY_NEW, SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
-            semel__stats_told(w, &m, &end, 1, 1);
+            semel__stats_report(w, &m, &end, 1, 1);
         }
         reached = fail_nth_end(&fail);
         assert_true(status == SEMEL_OK || status == SEMEL_RETRY);

@@ -19,8 +19,8 @@ static void assert_once(struct engine *e, size_t i, const char *id)
 {
     struct semel_row row = row_of(e, id);
     assert_int_equal(e->settled[i].act, SEMEL_ACK);
-    assert_int_equal(row.live.state, SEMEL_STATE_COMPLETED);
-    assert_int_equal(row.live.attempts, 1);
+    assert_int_equal(row.progress.state, SEMEL_STATE_COMPLETED);
+    assert_int_equal(row.progress.attempts, 1);
     assert_int_equal(effects_of(e, id), 1);
     assert_int_equal(attempts_of(e, id), 0);
 }
@@ -53,7 +53,7 @@ static void unknown_commit_of_a_failure_charges_it_once(void **state)
         process_one(e, msg(id, "fail"));
         assert_int_equal(e->settled[0].act, SEMEL_ACK);
         assert_int_equal(state_of(e, id), SEMEL_STATE_FAILED);
-        assert_int_equal(row_of(e, id).live.attempts, 1);
+        assert_int_equal(row_of(e, id).progress.attempts, 1);
         assert_int_equal(attempts_of(e, id), 1);
         assert_int_equal(effects_of(e, id), 0);
     }
@@ -149,7 +149,7 @@ static void redelivered_message_that_must_run_alone_does(void **state)
 
     process_one(e, msgs[1]);
     assert_int_equal(state_of(e, "b"), SEMEL_STATE_FAILED);
-    e->now_us = row_of(e, "b").live.due_us;
+    e->now_us = row_of(e, "b").progress.due_us;
     forget(e);
     process(e, msgs, 3);
     assert_string_equal(e->trace, "begin rollback begin commit begin run:a run:c commit begin commit begin run:b "
@@ -170,8 +170,8 @@ static void redelivered_messages_are_given_back_when_the_world_fails(void **stat
     for (size_t i = 0; i < 3; i++) {
         assert_int_equal(e->settled[i].act, SEMEL_ACK);
         assert_int_equal(state_of(e, ids[i]), SEMEL_STATE_WAITING);
-        assert_int_equal(row_of(e, ids[i]).live.attempts, 0);
-        assert_true(row_of(e, ids[i]).live.alone);
+        assert_int_equal(row_of(e, ids[i]).progress.attempts, 0);
+        assert_true(row_of(e, ids[i]).progress.alone);
     }
     for (size_t i = 0; i < 3; i++, e->now_us++)
         (void)semel__inbox_work(&e->inbox, 10, &n, &e->err);
@@ -207,7 +207,7 @@ static void redelivered_message_that_fails_is_cut_out_of_its_claim(void **state)
     assert_once(e, 0, "a");
     assert_once(e, 2, "c");
     assert_settled(e, 1, SEMEL_ACK, SEMEL_WHY_NEW, SEMEL_STATE_FAILED);
-    assert_int_equal(row_of(e, "b").live.attempts, 1);
+    assert_int_equal(row_of(e, "b").progress.attempts, 1);
     assert_int_equal(attempts_of(e, "b"), 1);
     assert_int_equal(e->inbox.counts.failed, 1);
 }
@@ -301,7 +301,7 @@ static void find_poison(struct engine *e, bool dies)
         e->now_us += e->policy.lease_us + 1;
         assert_ok(e, semel__inbox_recover(&e->inbox, 10, &n, &e->err));
         assert_int_equal(n, crash > 0 ? 1 : dies ? 3 : 0);
-        assert_int_equal(row_of(e, "b").live.attempts, crash);
+        assert_int_equal(row_of(e, "b").progress.attempts, crash);
         e->now_us += e->policy.retry_ceiling_us;
         for (int i = 0; i < 3; i++) /* what it leaves when it is lost is for the next */
             if (semel__inbox_work(&e->inbox, 10, &n, &e->err) != SEMEL_OK)
@@ -310,7 +310,7 @@ static void find_poison(struct engine *e, bool dies)
     assert_int_equal(state_of(e, "b"), SEMEL_STATE_DEAD);
     for (size_t i = 0; i < 3; i += 2) {
         assert_int_equal(state_of(e, i == 0 ? "a" : "c"), SEMEL_STATE_COMPLETED);
-        assert_int_equal(row_of(e, i == 0 ? "a" : "c").live.attempts, 1);
+        assert_int_equal(row_of(e, i == 0 ? "a" : "c").progress.attempts, 1);
         assert_int_equal(effects_of(e, i == 0 ? "a" : "c"), 1);
     }
 }
@@ -371,13 +371,13 @@ static void message_that_loses_its_connection_leaves_a_counted_start(void **stat
     assert_int_equal(e->settled[0].act, SEMEL_LATER);
     assert_ok(e, semel_store_reopen(e->store, &e->err));
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_PROCESSING);
-    assert_int_equal(row_of(e, "a").live.attempts, 1);
+    assert_int_equal(row_of(e, "a").progress.attempts, 1);
     process_one(e, m); /* I5: under a live lease it is later */
     assert_settled(e, 0, SEMEL_LATER, SEMEL_WHY_BUSY, SEMEL_STATE_PROCESSING);
     e->now_us += e->policy.lease_us + 1;
     assert_ok(e, semel__inbox_recover(&e->inbox, 10, &n, &e->err));
     assert_int_equal(n, 1);
-    assert_int_equal(row_of(e, "a").live.attempts, 1);
+    assert_int_equal(row_of(e, "a").progress.attempts, 1);
     assert_int_equal(state_of(e, "a"), SEMEL_STATE_FAILED);
     e->now_us += 10 * SECOND_US;
     assert_ok(e, semel__inbox_work(&e->inbox, 10, &n, &e->err));
@@ -393,11 +393,11 @@ static void claim_is_given_back_when_the_world_fails(void **state)
 
     assert_int_equal(try_process(e, &m, 1), SEMEL_RETRY);
     struct semel_row row = row_of(e, "a");
-    assert_int_equal(row.live.state, SEMEL_STATE_WAITING);
-    assert_int_equal(row.live.attempts, 0);
+    assert_int_equal(row.progress.state, SEMEL_STATE_WAITING);
+    assert_int_equal(row.progress.attempts, 0);
     assert_true(row.kept);
     assert_int_equal(e->settled[0].act, SEMEL_ACK); /* it is stored with its payload, due now */
-    assert_int_equal(row.live.due_us, e->now_us);
+    assert_int_equal(row.progress.due_us, e->now_us);
     assert_int_equal(attempts_of(e, "a"), 0);
 }
 

@@ -20,17 +20,17 @@ static struct semel_policy policy_of(void)
     return policy;
 }
 
-static struct semel_live live_of(enum semel_state state)
+static struct semel_progress progress_of(enum semel_state state)
 {
     bool leased = state == SEMEL_STATE_PROCESSING;
 
-    return (struct semel_live){.state = state,
-                               .attempts = leased ? 2 : 1,
-                               .due_us = state == SEMEL_STATE_FAILED ? NOW : SEMEL_NONE,
-                               .processed_us = semel__state_final(state) ? NOW : SEMEL_NONE,
-                               .lease_owner = leased ? SEMEL_STR("w") : (struct semel_str){0},
-                               .lease_until_us = leased ? NOW : SEMEL_NONE,
-                               .lease_token = leased ? 7 : SEMEL_NONE};
+    return (struct semel_progress){.state = state,
+                                   .attempts = leased ? 2 : 1,
+                                   .due_us = state == SEMEL_STATE_FAILED ? NOW : SEMEL_NONE,
+                                   .processed_us = semel__state_final(state) ? NOW : SEMEL_NONE,
+                                   .lease_owner = leased ? SEMEL_STR("w") : (struct semel_str){0},
+                                   .lease_until_us = leased ? NOW : SEMEL_NONE,
+                                   .lease_token = leased ? 7 : SEMEL_NONE};
 }
 
 /* ---- any facts at all --------------------------------------------------------------------------------- */
@@ -59,14 +59,14 @@ static void draw_row(struct semel_random *rng, struct scene *s)
                                 .received_us = NOW,
                                 .updated_us = NOW,
                                 .kept = pick(rng, 2) == 0,
-                                .live = live_of(state)};
-    s->row.live.attempts = (int)pick(rng, 12);
-    s->row.live.attempts_before = (int)pick(rng, s->row.live.attempts + 1);
-    s->row.live.attempts += state == SEMEL_STATE_PROCESSING;
-    s->row.live.alone = pick(rng, 2) == 0;
-    s->row.live.error_class = pick(rng, 2) == 0 ? SEMEL_CLASS_GAP : SEMEL_CLASS_TRANSIENT;
+                                .progress = progress_of(state)};
+    s->row.progress.attempts = (int)pick(rng, 12);
+    s->row.progress.attempts_before = (int)pick(rng, s->row.progress.attempts + 1);
+    s->row.progress.attempts += state == SEMEL_STATE_PROCESSING;
+    s->row.progress.alone = pick(rng, 2) == 0;
+    s->row.progress.error_class = pick(rng, 2) == 0 ? SEMEL_CLASS_GAP : SEMEL_CLASS_TRANSIENT;
     if (state == SEMEL_STATE_FAILED || state == SEMEL_STATE_WAITING)
-        s->row.live.due_us = pick(rng, 3) == 0 ? SEMEL_NONE : NOW - SECOND + pick(rng, 3) * SECOND;
+        s->row.progress.due_us = pick(rng, 3) == 0 ? SEMEL_NONE : NOW - SECOND + pick(rng, 3) * SECOND;
 }
 
 static void draw(struct semel_random *rng, struct scene *s)
@@ -100,22 +100,22 @@ static void draw(struct semel_random *rng, struct scene *s)
                                     .key = s->policy.order != SEMEL_ORDER_NONE ? &s->key : NULL};
 }
 
-static struct semel_live unborn(void)
+static struct semel_progress unborn(void)
 {
-    struct semel_live live = live_of(SEMEL_STATE_ABSENT);
+    struct semel_progress progress = progress_of(SEMEL_STATE_ABSENT);
 
-    live.attempts = 0;
-    return live;
+    progress.attempts = 0;
+    return progress;
 }
 
-static void assert_fit(const struct scene *s, const struct semel_live *before, const struct semel_live *after)
+static void assert_fit(const struct scene *s, const struct semel_progress *before, const struct semel_progress *after)
 {
     struct semel_row row = s->row;
     struct semel_error err;
 
     if (!semel__move_legal(before->state, after->state))
         fail_msg("%s -> %s", semel__state_name(before->state), semel__state_name(after->state));
-    row.live = *after;
+    row.progress = *after;
     if (semel__row_check(&row, &err) != SEMEL_OK)
         fail_msg("%s", err.text);
     assert_true(after->attempts >= before->attempts);
@@ -124,21 +124,21 @@ static void assert_fit(const struct scene *s, const struct semel_live *before, c
 
 static void assert_follows(const struct scene *s, const struct semel__verdict *v, struct semel_random *rng)
 {
-    struct semel_live before = s->facts.row != NULL ? s->row.live : unborn(), claimed, after;
+    struct semel_progress before = s->facts.row != NULL ? s->row.progress : unborn(), claimed, after;
 
     if (v->act == SEMEL_RUN) {
         assert_int_equal(v->attempt, before.attempts + 1);
-        semel__live_claim(&s->policy, &before, SEMEL_STR("w"), true, 9, NOW, &claimed);
+        semel__progress_claim(&s->policy, &before, SEMEL_STR("w"), true, 9, NOW, &claimed);
         assert_fit(s, &before, &claimed);
         for (int result = SEMEL_DONE; result <= SEMEL_MAYBE; result++) {
             struct semel_ending ending = {.result = (enum semel_result)result};
-            semel__live_finish(&s->policy, &claimed, &ending, NOW, rng, &after);
+            semel__progress_finish(&s->policy, &claimed, &ending, NOW, rng, &after);
             assert_fit(s, &claimed, &after);
         }
-        semel__live_complete(&before, NOW, &after);
+        semel__progress_complete(&before, NOW, &after);
         assert_fit(s, &before, &after);
     } else if (v->changes && v->becomes != SEMEL_STATE_ABSENT) {
-        semel__live_verdict(v, &before, (struct semel_str){0}, NOW, &after);
+        semel__progress_verdict(v, &before, (struct semel_str){0}, NOW, &after);
         assert_fit(s, &before, &after);
     } else if (v->changes) {
         assert_null(s->facts.row); /* only what has just been inserted can be taken back */
@@ -206,7 +206,7 @@ static void no_facts_make_a_finished_row_run(void **state)
             continue;
         assert_false(s.facts.damaged);
         if (s.facts.row != NULL) {
-            assert_true(s.row.live.state == SEMEL_STATE_FAILED || s.row.live.state == SEMEL_STATE_WAITING);
+            assert_true(s.row.progress.state == SEMEL_STATE_FAILED || s.row.progress.state == SEMEL_STATE_WAITING);
             assert_false(semel__fp_differs(&s.msg.fp, &s.row.fp));
         } else {
             assert_int_equal(s.msg.defect, SEMEL_DEFECT_NONE);
@@ -222,7 +222,7 @@ static void no_facts_make_a_finished_row_run(void **state)
 static void a_reason_is_cut_between_characters(void **state)
 {
     struct semel_policy policy = policy_of();
-    struct semel_live before = live_of(SEMEL_STATE_PROCESSING), after;
+    struct semel_progress before = progress_of(SEMEL_STATE_PROCESSING), after;
     struct semel_random rng;
     char text[SEMEL_ERROR_TEXT_MAX + 4];
 
@@ -233,7 +233,7 @@ static void a_reason_is_cut_between_characters(void **state)
         for (size_t i = lead; i + 4 <= sizeof text; i += 4)
             memcpy(text + i, "\xf0\x9f\x95\x90", 4);
         struct semel_ending ending = {.result = SEMEL_TRANSIENT, .text = {text, sizeof text - 4 + lead}};
-        semel__live_finish(&policy, &before, &ending, NOW, &rng, &after);
+        semel__progress_finish(&policy, &before, &ending, NOW, &rng, &after);
         assert_true(after.error_text.n <= SEMEL_ERROR_TEXT_MAX && after.error_text.n > SEMEL_ERROR_TEXT_MAX - 4);
         assert_true(semel__utf8_valid(after.error_text));
     }
@@ -242,7 +242,7 @@ static void a_reason_is_cut_between_characters(void **state)
 static void a_reason_within_its_limit_is_kept_whole(void **state)
 {
     struct semel_policy policy = policy_of();
-    struct semel_live before = live_of(SEMEL_STATE_PROCESSING), after;
+    struct semel_progress before = progress_of(SEMEL_STATE_PROCESSING), after;
     struct semel_random rng;
     char text[SEMEL_ERROR_TEXT_MAX];
     struct semel_ending ending = {.result = SEMEL_REJECTED, .text = {text, sizeof text}};
@@ -250,22 +250,22 @@ static void a_reason_within_its_limit_is_kept_whole(void **state)
     (void)state;
     semel__random_seed(&rng, 1);
     memset(text, 'x', sizeof text);
-    semel__live_finish(&policy, &before, &ending, NOW, &rng, &after);
+    semel__progress_finish(&policy, &before, &ending, NOW, &rng, &after);
     assert_int_equal(after.error_text.n, sizeof text);
 }
 
 /* Cut in the middle it would not be JSON any more. */
 static void an_outcome_beyond_its_limit_is_not_kept(void **state)
 {
-    struct semel_live before = live_of(SEMEL_STATE_UNKNOWN), after;
+    struct semel_progress before = progress_of(SEMEL_STATE_UNKNOWN), after;
     char *text = semel__alloc(SEMEL_OUTCOME_MAX + 1);
 
     (void)state;
     assert_non_null(text);
     memset(text, 'x', SEMEL_OUTCOME_MAX + 1);
-    semel__live_resolve(&before, (struct semel_str){text, SEMEL_OUTCOME_MAX + 1}, NOW, &after);
+    semel__progress_resolve(&before, (struct semel_str){text, SEMEL_OUTCOME_MAX + 1}, NOW, &after);
     assert_null(after.outcome.p);
-    semel__live_resolve(&before, (struct semel_str){text, SEMEL_OUTCOME_MAX}, NOW, &after);
+    semel__progress_resolve(&before, (struct semel_str){text, SEMEL_OUTCOME_MAX}, NOW, &after);
     assert_int_equal(after.outcome.n, SEMEL_OUTCOME_MAX);
     semel__free(text);
 }
@@ -274,25 +274,25 @@ static void an_outcome_beyond_its_limit_is_not_kept(void **state)
 
 static void a_resolve_without_an_outcome_keeps_the_one_that_is_there(void **state)
 {
-    struct semel_live before = live_of(SEMEL_STATE_UNKNOWN), after;
+    struct semel_progress before = progress_of(SEMEL_STATE_UNKNOWN), after;
 
     (void)state;
     before.outcome = SEMEL_STR("first");
-    semel__live_resolve(&before, (struct semel_str){0}, NOW, &after);
+    semel__progress_resolve(&before, (struct semel_str){0}, NOW, &after);
     assert_str(after.outcome, "first");
-    semel__live_resolve(&before, SEMEL_STR(""), NOW, &after);
+    semel__progress_resolve(&before, SEMEL_STR(""), NOW, &after);
     assert_int_equal(after.outcome.n, 0);
 }
 
 static void a_claim_shows_the_last_error_while_it_runs(void **state)
 {
     struct semel_policy policy = policy_of();
-    struct semel_live before = live_of(SEMEL_STATE_FAILED), after;
+    struct semel_progress before = progress_of(SEMEL_STATE_FAILED), after;
 
     (void)state;
     before.error_class = SEMEL_CLASS_TRANSIENT;
     before.error_text = SEMEL_STR("no answer");
-    semel__live_claim(&policy, &before, SEMEL_STR("worker-1"), false, 9, NOW, &after);
+    semel__progress_claim(&policy, &before, SEMEL_STR("worker-1"), false, 9, NOW, &after);
     assert_int_equal(after.error_class, SEMEL_CLASS_TRANSIENT);
     assert_str(after.error_text, "no answer");
     assert_str(after.lease_owner, "worker-1");
@@ -303,41 +303,41 @@ static void a_claim_shows_the_last_error_while_it_runs(void **state)
 static void an_ending_may_name_its_own_class(void **state)
 {
     struct semel_policy policy = policy_of();
-    struct semel_live before = live_of(SEMEL_STATE_PROCESSING), after;
+    struct semel_progress before = progress_of(SEMEL_STATE_PROCESSING), after;
     struct semel_random rng;
     struct semel_ending ending = {.result = SEMEL_TRANSIENT, .cls = SEMEL_CLASS_LEASE};
 
     (void)state;
     semel__random_seed(&rng, 1);
-    semel__live_finish(&policy, &before, &ending, NOW, &rng, &after);
+    semel__progress_finish(&policy, &before, &ending, NOW, &rng, &after);
     assert_int_equal(after.error_class, SEMEL_CLASS_LEASE);
 }
 
 static void times_at_the_end_of_the_range_do_not_overflow(void **state)
 {
     struct semel_policy policy = policy_of();
-    struct semel_live before = live_of(SEMEL_STATE_FAILED), after;
+    struct semel_progress before = progress_of(SEMEL_STATE_FAILED), after;
     struct semel_ending ending = {.result = SEMEL_TRANSIENT};
     struct semel_random rng;
 
     (void)state;
     semel__random_seed(&rng, 1);
-    semel__live_claim(&policy, &before, SEMEL_STR("w"), true, 9, INT64_MAX - 1, &after);
+    semel__progress_claim(&policy, &before, SEMEL_STR("w"), true, 9, INT64_MAX - 1, &after);
     assert_true(after.lease_until_us >= INT64_MAX - 1);
     before = after;
-    semel__live_finish(&policy, &before, &ending, INT64_MAX - 1, &rng, &after);
+    semel__progress_finish(&policy, &before, &ending, INT64_MAX - 1, &rng, &after);
     assert_true(after.due_us >= INT64_MAX - 1);
 }
 
 /* I6: a release gives the attempt back, also where it was the first of a retry. */
 static void a_release_never_leaves_more_attempts_before_than_there_are(void **state)
 {
-    struct semel_live before = live_of(SEMEL_STATE_PROCESSING), after;
+    struct semel_progress before = progress_of(SEMEL_STATE_PROCESSING), after;
 
     (void)state;
     for (before.attempts = 1; before.attempts < 5; before.attempts++)
         for (before.attempts_before = 0; before.attempts_before <= before.attempts; before.attempts_before++) {
-            semel__live_release(&before, NOW, &after);
+            semel__progress_release(&before, NOW, &after);
             assert_int_equal(after.attempts, before.attempts - 1);
             assert_true(after.attempts_before <= after.attempts);
         }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Checks that docs/requirements.md tells the truth: each row names tests that exist and that name the requirement.
+"""Checks docs/requirements.md: each row names tests that exist and that name the requirement.
 
 A row is `| I3 | text | test/unit/test_x.c: test_name, other_name; test/sim/sim.c |`; `-` or `later`, with any
 remark behind it, says that there is no proof yet. A test names its requirement in its body, in the comment or

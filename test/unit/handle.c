@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT
  *
- * door.c: what the tests of libsemel share.
+ * handle.c: what the tests of libsemel share.
  */
-#include "unit/door.h"
+#include "unit/handle.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
 static int64_t read_clock(void *ctx)
 {
-    return ((struct door *)ctx)->now_us;
+    return ((struct handle *)ctx)->now_us;
 }
 
-static struct door *new_door(void)
+static struct handle *new_handle(void)
 {
-    struct door *d = calloc(1, sizeof *d);
+    struct handle *d = calloc(1, sizeof *d);
     assert_non_null(d);
     d->now_us = START_US;
     d->clock = (struct semel_clock){read_clock, d};
@@ -22,7 +22,7 @@ static struct door *new_door(void)
     return d;
 }
 
-static int finish(struct door *d, void **state)
+static int finish(struct handle *d, void **state)
 {
     sql(d, "CREATE TABLE effect (id TEXT NOT NULL)");
     set(d, "{}");
@@ -32,7 +32,7 @@ static int finish(struct door *d, void **state)
 
 static int open_own(void **state, const char *location)
 {
-    struct door *d = new_door();
+    struct handle *d = new_handle();
     char url[80];
     snprintf(d->path, sizeof d->path, "%s", location);
     snprintf(url, sizeof url, "sqlite:%s", location[0] != '\0' ? location : ":memory:");
@@ -41,42 +41,42 @@ static int open_own(void **state, const char *location)
     return finish(d, state);
 }
 
-int door_own(void **state)
+int handle_own(void **state)
 {
     return open_own(state, "");
 }
 
-int door_file(void **state)
+int handle_file(void **state)
 {
     char path[64];
-    snprintf(path, sizeof path, "/tmp/semel-door-%ld.db", (long)getpid());
+    snprintf(path, sizeof path, "/tmp/semel-handle-%ld.db", (long)getpid());
     unlink(path);
     return open_own(state, path);
 }
 
 static int wrap(void **state, unsigned flags)
 {
-    struct door *d = new_door();
+    struct handle *d = new_handle();
     d->wrapped = true;
     assert_int_equal(sqlite3_open(":memory:", &d->db), SQLITE_OK);
     assert_fine(d, semel__handle_wrap(&d->s, d->db, SEMEL_MIGRATE | flags, &d->options, &d->err));
     return finish(d, state);
 }
 
-int door_wrapped(void **state)
+int handle_wrapped(void **state)
 {
     return wrap(state, 0);
 }
 
-int door_loose(void **state)
+int handle_loose(void **state)
 {
     return wrap(state, SEMEL_LOOSE);
 }
 
-int door_down(void **state)
+int handle_down(void **state)
 {
     static const char *const ends[] = {"", "-wal", "-shm"};
-    struct door *d = *state;
+    struct handle *d = *state;
     semel_close(d->s);
     if (d->wrapped)
         assert_int_equal(sqlite3_close(d->db), SQLITE_OK); /* nothing of ours is left on it */
@@ -111,19 +111,19 @@ struct semel_msg keyed(const char *id, const char *order_key, int64_t version)
 
 /* ---- the database ------------------------------------------------------------------------------------- */
 
-int sql_try(struct door *d, const char *text)
+int sql_try(struct handle *d, const char *text)
 {
     int rc = sqlite3_exec(d->db, text, NULL, NULL, NULL);
     return rc == SQLITE_OK ? rc : sqlite3_extended_errcode(d->db);
 }
 
-void sql(struct door *d, const char *text)
+void sql(struct handle *d, const char *text)
 {
     if (sql_try(d, text) != SQLITE_OK)
         fail_msg("%s: %s", text, sqlite3_errmsg(d->db));
 }
 
-static sqlite3_stmt *one_row(struct door *d, const char *text, const char *value)
+static sqlite3_stmt *one_row(struct handle *d, const char *text, const char *value)
 {
     sqlite3_stmt *stmt = NULL;
     if (sqlite3_prepare_v2(d->db, text, -1, &stmt, NULL) != SQLITE_OK)
@@ -133,7 +133,7 @@ static sqlite3_stmt *one_row(struct door *d, const char *text, const char *value
     return stmt;
 }
 
-int64_t sql_int(struct door *d, const char *text)
+int64_t sql_int(struct handle *d, const char *text)
 {
     sqlite3_stmt *stmt = one_row(d, text, NULL);
     assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
@@ -142,14 +142,14 @@ int64_t sql_int(struct door *d, const char *text)
     return value;
 }
 
-void effect(struct door *d, const char *id)
+void effect(struct handle *d, const char *id)
 {
     sqlite3_stmt *stmt = one_row(d, "INSERT INTO effect VALUES (?1)", id);
     assert_int_equal(sqlite3_step(stmt), SQLITE_DONE);
     sqlite3_finalize(stmt);
 }
 
-int64_t effects(struct door *d, const char *id)
+int64_t effects(struct handle *d, const char *id)
 {
     sqlite3_stmt *stmt = one_row(d, "SELECT count(*) FROM effect WHERE ?1 IS NULL OR id = ?1", id);
     assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
@@ -158,7 +158,7 @@ int64_t effects(struct door *d, const char *id)
     return n;
 }
 
-const char *state_of(struct door *d, const char *id)
+const char *state_of(struct handle *d, const char *id)
 {
     static char text[32];
     sqlite3_stmt *stmt = one_row(d, "SELECT status FROM semel_inbox WHERE consumer = 'c' AND message_id = ?1", id);
@@ -168,7 +168,7 @@ const char *state_of(struct door *d, const char *id)
     return text;
 }
 
-void set(struct door *d, const char *settings)
+void set(struct handle *d, const char *settings)
 {
     char text[512];
     bool said = strstr(settings, "effect") != NULL, bare = strcmp(settings, "{}") == 0;
@@ -176,7 +176,7 @@ void set(struct door *d, const char *settings)
     assert_fine(d, semel_consumer_set(d->s, "c", said ? settings : text, &d->err));
 }
 
-void pass(struct door *d, int64_t us)
+void pass(struct handle *d, int64_t us)
 {
     d->now_us += us;
 }
@@ -190,18 +190,18 @@ void assert_verdict(const struct semel_verdict *v, enum semel_act act, enum seme
                  semel_state_name(v->state), semel_act_name(act), semel_why_name(why), semel_state_name(state));
 }
 
-void begin(struct door *d, const struct semel_msg *msg, enum semel_act act, enum semel_why why)
+void begin(struct handle *d, const struct semel_msg *msg, enum semel_act act, enum semel_why why)
 {
     assert_fine(d, semel_inbox_begin(d->s, msg, &d->v, &d->err));
     assert_verdict(&d->v, act, why, d->v.state);
 }
 
-void done(struct door *d, const struct semel_msg *msg)
+void done(struct handle *d, const struct semel_msg *msg)
 {
     assert_fine(d, semel_inbox_done(d->s, msg, semel_str(NULL), &d->err));
 }
 
-void run_once(struct door *d, const struct semel_msg *msg)
+void run_once(struct handle *d, const struct semel_msg *msg)
 {
     char id[SEMEL_ID_MAX + 1];
     snprintf(id, sizeof id, "%.*s", (int)msg->id.n, msg->id.p);

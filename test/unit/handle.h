@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * door.h: a handle of libsemel with everything around it, for its tests: a connection, a clock that stands still, and a
- * table `effect` for what handlers write.
+ * handle.h: a handle of libsemel for its tests, with a connection, a clock that stands still, and a table `effect` for
+ * the writes of handlers.
  */
-#ifndef SEMEL_TEST_DOOR_H
-#define SEMEL_TEST_DOOR_H
+#ifndef SEMEL_TEST_HANDLE_H
+#define SEMEL_TEST_HANDLE_H
 
 #include "unit/unit.h"
 
@@ -16,7 +16,7 @@
 #define START_US INT64_C(1700000000000000)
 #define SECOND_US INT64_C(1000000)
 
-struct door {
+struct handle {
     struct semel *s;
     sqlite3 *db;   /* the connection of s */
     bool wrapped;  /* it is ours to close */
@@ -28,42 +28,42 @@ struct door {
     struct semel_verdict v;
 };
 
-int door_own(void **state);     /* semel_open on :memory: */
-int door_file(void **state);    /* semel_open on a file */
-int door_wrapped(void **state); /* semel_wrap_sqlite on :memory: */
-int door_loose(void **state);   /* the same with SEMEL_LOOSE */
-int door_down(void **state);
+int handle_own(void **state);     /* semel_open on :memory: */
+int handle_file(void **state);    /* semel_open on a file */
+int handle_wrapped(void **state); /* semel_wrap_sqlite on :memory: */
+int handle_loose(void **state);   /* the same with SEMEL_LOOSE */
+int handle_down(void **state);
 
-#define ON_OWN(test) cmocka_unit_test_setup_teardown(test, door_own, door_down)
-#define ON_FILE(test) cmocka_unit_test_setup_teardown(test, door_file, door_down)
-#define ON_WRAPPED(test) cmocka_unit_test_setup_teardown(test, door_wrapped, door_down)
-#define ON_LOOSE(test) cmocka_unit_test_setup_teardown(test, door_loose, door_down)
-#define ON_BOTH(test)                                           \
-    {#test " (own)", test, door_own, door_down, NULL},          \
-    {                                                           \
-#test " (wrapped)", test, door_wrapped, door_down, NULL \
+#define ON_OWN(test) cmocka_unit_test_setup_teardown(test, handle_own, handle_down)
+#define ON_FILE(test) cmocka_unit_test_setup_teardown(test, handle_file, handle_down)
+#define ON_WRAPPED(test) cmocka_unit_test_setup_teardown(test, handle_wrapped, handle_down)
+#define ON_LOOSE(test) cmocka_unit_test_setup_teardown(test, handle_loose, handle_down)
+#define ON_BOTH(test)                                               \
+    {#test " (own)", test, handle_own, handle_down, NULL},          \
+    {                                                               \
+#test " (wrapped)", test, handle_wrapped, handle_down, NULL \
     }
 
 struct semel_msg mail(const char *id, const char *payload); /* of consumer "c" */
 struct semel_msg keyed(const char *id, const char *order_key, int64_t version);
 
 /* SQL on the connection of the handle, as its owner would. */
-int sql_try(struct door *d, const char *sql); /* the extended result code of the first statement that fails */
-void sql(struct door *d, const char *text);
-int64_t sql_int(struct door *d, const char *text);
-void effect(struct door *d, const char *id);
-int64_t effects(struct door *d, const char *id); /* NULL: of all */
+int sql_try(struct handle *d, const char *sql); /* the extended result code of the first statement that fails */
+void sql(struct handle *d, const char *text);
+int64_t sql_int(struct handle *d, const char *text);
+void effect(struct handle *d, const char *id);
+int64_t effects(struct handle *d, const char *id); /* NULL: of all */
 /* The status of the message of consumer "c"; "absent" when there is none. Valid until the next call. */
-const char *state_of(struct door *d, const char *id);
+const char *state_of(struct handle *d, const char *id);
 
-void set(struct door *d, const char *settings); /* of consumer "c"; unless it says otherwise, its effect is atomic */
-void pass(struct door *d, int64_t us);          /* time passes */
+void set(struct handle *d, const char *settings); /* of consumer "c"; unless it says otherwise, its effect is atomic */
+void pass(struct handle *d, int64_t us);          /* time passes */
 
 /* begin, and what it answers; the verdict stays in d->v */
-void begin(struct door *d, const struct semel_msg *msg, enum semel_act act, enum semel_why why);
-void done(struct door *d, const struct semel_msg *msg);
+void begin(struct handle *d, const struct semel_msg *msg, enum semel_act act, enum semel_why why);
+void done(struct handle *d, const struct semel_msg *msg);
 /* The whole of it: BEGIN, begin, effect, done, COMMIT. */
-void run_once(struct door *d, const struct semel_msg *msg);
+void run_once(struct handle *d, const struct semel_msg *msg);
 
 #define assert_fine(d, call)                                                \
     do {                                                                    \

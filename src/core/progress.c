@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * live.c: what a row becomes, one function an event. The contract stands in verdict.h.
+ * progress.c: what a row becomes, one function per event. See verdict.h.
  */
 #include <assert.h>
 
@@ -21,33 +21,34 @@ static struct semel_str cut(struct semel_str s, size_t max)
     return (struct semel_str){s.p, max};
 }
 
-/* A longer outcome is not kept at all: cut in the middle it would not be JSON any more. */
+/* A longer outcome is not stored at all: cut in the middle it would not be JSON. */
 static struct semel_str fitting(struct semel_str outcome)
 {
     return outcome.n <= SEMEL_OUTCOME_MAX ? outcome : (struct semel_str){0};
 }
 
 /* `before` in `state`, without lease, due time and error. */
-static void move(struct semel_live *live, const struct semel_live *before, enum semel_state state, int64_t now_us)
+static void move(struct semel_progress *progress, const struct semel_progress *before, enum semel_state state,
+                 int64_t now_us)
 {
-    *live = *before;
-    live->state = state;
-    live->due_us = SEMEL_NONE;
-    live->processed_us = semel__state_final(state) ? now_us : SEMEL_NONE;
-    live->lease_owner = (struct semel_str){0};
-    live->lease_until_us = live->lease_token = SEMEL_NONE;
-    live->error_class = SEMEL_CLASS_NONE;
-    live->error_text = (struct semel_str){0};
+    *progress = *before;
+    progress->state = state;
+    progress->due_us = SEMEL_NONE;
+    progress->processed_us = semel__state_final(state) ? now_us : SEMEL_NONE;
+    progress->lease_owner = (struct semel_str){0};
+    progress->lease_until_us = progress->lease_token = SEMEL_NONE;
+    progress->error_class = SEMEL_CLASS_NONE;
+    progress->error_text = (struct semel_str){0};
 }
 
-static void blame(struct semel_live *live, enum semel_class cls, struct semel_str text)
+static void blame(struct semel_progress *progress, enum semel_class cls, struct semel_str text)
 {
-    live->error_class = cls;
-    live->error_text = cut(text, SEMEL_ERROR_TEXT_MAX);
+    progress->error_class = cls;
+    progress->error_text = cut(text, SEMEL_ERROR_TEXT_MAX);
 }
 
-void semel__live_verdict(const struct semel__verdict *verdict, const struct semel_live *before, struct semel_str text,
-                         int64_t now_us, struct semel_live *ret)
+void semel__progress_verdict(const struct semel__verdict *verdict, const struct semel_progress *before,
+                             struct semel_str text, int64_t now_us, struct semel_progress *ret)
 {
     assert(verdict->act != SEMEL_RUN && verdict->changes && verdict->becomes != SEMEL_STATE_ABSENT);
     move(ret, before, verdict->becomes, now_us);
@@ -55,14 +56,15 @@ void semel__live_verdict(const struct semel__verdict *verdict, const struct seme
     blame(ret, verdict->cls, text);
 }
 
-void semel__live_claim(const struct semel_policy *policy, const struct semel_live *before, struct semel_str owner,
-                       bool alone, int64_t token, int64_t now_us, struct semel_live *ret)
+void semel__progress_claim(const struct semel_policy *policy, const struct semel_progress *before,
+                           struct semel_str owner, bool alone, int64_t token, int64_t now_us,
+                           struct semel_progress *ret)
 {
     enum semel_class cls = before->error_class;
     struct semel_str text = before->error_text;
     move(ret, before, SEMEL_STATE_PROCESSING, now_us);
-    if (!semel__live_waits_for_intent(before))
-        blame(ret, cls, text); /* the last error stays to be seen while the next attempt runs */
+    if (!semel__progress_waits_for_intent(before))
+        blame(ret, cls, text); /* the last error stays visible while the next attempt runs */
     ret->attempts = before->attempts + 1;
     ret->alone = alone;
     ret->lease_owner = owner;
@@ -70,13 +72,13 @@ void semel__live_claim(const struct semel_policy *policy, const struct semel_liv
     ret->lease_token = token;
 }
 
-void semel__live_complete(const struct semel_live *before, int64_t now_us, struct semel_live *ret)
+void semel__progress_complete(const struct semel_progress *before, int64_t now_us, struct semel_progress *ret)
 {
     move(ret, before, SEMEL_STATE_COMPLETED, now_us);
     ret->attempts = before->attempts + 1;
 }
 
-static enum semel_state failed_or_dead(const struct semel_policy *policy, const struct semel_live *before,
+static enum semel_state failed_or_dead(const struct semel_policy *policy, const struct semel_progress *before,
                                        enum semel_result result)
 {
     int used = before->attempts - before->attempts_before;
@@ -84,13 +86,13 @@ static enum semel_state failed_or_dead(const struct semel_policy *policy, const 
     return used >= max ? SEMEL_STATE_DEAD : SEMEL_STATE_FAILED;
 }
 
-/* What may have had its effect is repeated only where it was called with its key, and will be again. */
+/* A message that may have had its effect is repeated only if it was called with its key, and will be again. */
 static bool repeats_by_key(const struct semel_policy *policy, int64_t token)
 {
     return semel__effect_of(policy, token) == SEMEL_EFFECT_KEYED && policy->effect == SEMEL_EFFECT_KEYED;
 }
 
-static enum semel_state ending_state(const struct semel_policy *policy, const struct semel_live *before,
+static enum semel_state ending_state(const struct semel_policy *policy, const struct semel_progress *before,
                                      enum semel_result result)
 {
     switch (result) {
@@ -119,9 +121,9 @@ static enum semel_class ending_class(const struct semel_ending *ending)
     return ending->cls != SEMEL_CLASS_NONE ? ending->cls : classes[ending->result];
 }
 
-void semel__live_finish(const struct semel_policy *policy, const struct semel_live *before,
-                        const struct semel_ending *ending, int64_t now_us, struct semel_random *rng,
-                        struct semel_live *ret)
+void semel__progress_finish(const struct semel_policy *policy, const struct semel_progress *before,
+                            const struct semel_ending *ending, int64_t now_us, struct semel_random *rng,
+                            struct semel_progress *ret)
 {
     enum semel_state state = ending_state(policy, before, ending->result);
     move(ret, before, state, now_us);
@@ -135,14 +137,14 @@ void semel__live_finish(const struct semel_policy *policy, const struct semel_li
     }
 }
 
-void semel__live_recover(const struct semel_policy *policy, const struct semel_live *before, int64_t now_us,
-                         struct semel_random *rng, struct semel_live *ret)
+void semel__progress_recover(const struct semel_policy *policy, const struct semel_progress *before, int64_t now_us,
+                             struct semel_random *rng, struct semel_progress *ret)
 {
     const enum semel_effect effect = semel__effect_of(policy, before->lease_token);
     assert(before->state == SEMEL_STATE_PROCESSING);
     if (effect == SEMEL_EFFECT_ATOMIC && !before->alone) {
-        /* It ran together with others and nobody knows whose fault it was: nobody is charged, each goes on alone. */
-        semel__live_release(before, now_us, ret);
+        /* It ran with others and the failure cannot be assigned: no attempt counts, each continues alone. */
+        semel__progress_release(before, now_us, ret);
         ret->alone = true;
         blame(ret, SEMEL_CLASS_LEASE,
               SEMEL_STR("its worker died or stalled while it ran this one together with others; next it runs alone"));
@@ -155,10 +157,10 @@ void semel__live_recover(const struct semel_policy *policy, const struct semel_l
         .text = SEMEL_STR("its worker died or stalled: the lease ran out before it reported an end"),
         .outcome = before->outcome,
     };
-    semel__live_finish(policy, before, &ending, now_us, rng, ret);
+    semel__progress_finish(policy, before, &ending, now_us, rng, ret);
 }
 
-void semel__live_release(const struct semel_live *before, int64_t now_us, struct semel_live *ret)
+void semel__progress_release(const struct semel_progress *before, int64_t now_us, struct semel_progress *ret)
 {
     assert(before->state == SEMEL_STATE_PROCESSING && before->attempts > 0);
     int attempts = before->attempts - 1;
@@ -170,7 +172,7 @@ void semel__live_release(const struct semel_live *before, int64_t now_us, struct
     blame(ret, SEMEL_CLASS_RELEASED, SEMEL_STR("given back before it ran"));
 }
 
-void semel__live_retry(const struct semel_live *before, int64_t now_us, struct semel_live *ret)
+void semel__progress_retry(const struct semel_progress *before, int64_t now_us, struct semel_progress *ret)
 {
     enum semel_class cls = before->error_class;
     struct semel_str text = before->error_text;
@@ -182,7 +184,7 @@ void semel__live_retry(const struct semel_live *before, int64_t now_us, struct s
     ret->due_us = now_us;
 }
 
-void semel__live_rejudge(const struct semel_live *before, int64_t now_us, struct semel_live *ret)
+void semel__progress_rejudge(const struct semel_progress *before, int64_t now_us, struct semel_progress *ret)
 {
     move(ret, before, SEMEL_STATE_WAITING, now_us);
     blame(ret, SEMEL_CLASS_BLOCKED, SEMEL_STR("an operator has its place in the order judged again"));
@@ -191,16 +193,16 @@ void semel__live_rejudge(const struct semel_live *before, int64_t now_us, struct
     ret->due_us = now_us;
 }
 
-void semel__live_resolve(const struct semel_live *before, struct semel_str outcome, int64_t now_us,
-                         struct semel_live *ret)
+void semel__progress_resolve(const struct semel_progress *before, struct semel_str outcome, int64_t now_us,
+                             struct semel_progress *ret)
 {
     move(ret, before, SEMEL_STATE_COMPLETED, now_us);
     if (semel__str_given(outcome))
         ret->outcome = fitting(outcome);
 }
 
-void semel__live_discard(const struct semel_live *before, struct semel_str reason, int64_t now_us,
-                         struct semel_live *ret)
+void semel__progress_discard(const struct semel_progress *before, struct semel_str reason, int64_t now_us,
+                             struct semel_progress *ret)
 {
     move(ret, before, SEMEL_STATE_REJECTED, now_us);
     blame(ret, SEMEL_CLASS_DISCARDED, reason);

@@ -6,7 +6,7 @@ from pg import pg_server  # noqa: F401  (a fixture)
 from pgsql import (Database, ask, call, committed, consumer, db, documentation, fail, handle, psql, shop)  # noqa: F401
 
 
-# ---- the other doors -----------------------------------------------------------------------------------
+# ---- SQL and command line -----------------------------------------------------------------------------------
 
 # I3, I11
 def test_message_begun_in_sql_is_a_duplicate_for_the_command_and_the_other_way_round(shop, db):
@@ -42,7 +42,7 @@ def test_dead_letter_of_sql_is_retried_by_the_command_and_runs_again_in_sql(shop
     assert committed(db, "SELECT status, retries FROM semel.inbox") == [("completed", 1)]
 
 
-def test_settings_that_one_door_stores_the_other_reads(shop, db):
+def test_settings_that_one_of_them_stores_the_other_reads(shop, db):
     result = shop.semel("consumer", "set", "billing", '{"retry_max": 1, "order": "arrival"}')
     assert result.code == 0, result
     assert ask(db, "SELECT semel.consumer('billing')")[0][0]["retry_max"] == 1
