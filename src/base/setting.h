@@ -37,7 +37,9 @@ enum semel_setting_kind {
     SEMEL_SETTING_GROUP,
     SEMEL_SETTING_ONE_OF, /* a mapping of one of several kinds, told apart by a key */
     SEMEL_SETTING_SOURCE, /* the same of all kinds of brokers that are sources (broker/kind.h) */
-    SEMEL_SETTING_ROUTES
+    SEMEL_SETTING_SINK,   /* the same of all kinds that are sinks */
+    SEMEL_SETTING_ROUTES,
+    SEMEL_SETTING_OUTBOXES
 };
 
 #define SEMEL_SETTING_REQUIRED 1u

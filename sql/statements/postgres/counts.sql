@@ -41,3 +41,7 @@ SELECT b.n, x.status, x.count FROM :rows AS b CROSS JOIN LATERAL (
 SELECT (SELECT pg_catalog.count(*) FROM (SELECT FROM semel.outbox LIMIT :cap) AS o) AS count,
     (SELECT pg_catalog.min(f.created_at) FROM semel.outbox_shard AS s CROSS JOIN LATERAL (
         SELECT o.created_at FROM semel.outbox AS o WHERE o.shard = s.shard ORDER BY o.seq LIMIT 1) AS f) AS oldest_at
+
+-- name: count_aside
+-- gives: count
+SELECT pg_catalog.count(*) AS count FROM (SELECT FROM semel.outbox_aside LIMIT :cap) AS a
