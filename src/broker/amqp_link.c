@@ -524,17 +524,17 @@ static bool fits(const struct semel_publish *item, size_t frame_max)
     return item->id.n <= frame_max && bytes + FRAME_REST <= frame_max && item->payload.n <= AMQP_BODY_MAX;
 }
 
-/* Entries for all headers, and the id if it is not among them. NULL: no memory. */
+/* NULL: no memory. */
 static amqp_table_entry_t *entries_of(const struct semel_publish *item, int *ret_n)
 {
     amqp_table_entry_t *entries = semel__calloc(item->n_headers + 1, sizeof *entries);
-    size_t n = 0;
+    struct semel_pair pair;
+    int n = 0;
 
-    for (; entries != NULL && n < item->n_headers; n++)
-        entries[n] = entry_of(item->headers[n].name, item->headers[n].value);
-    if (entries != NULL && !semel__publish_has_id(item))
-        entries[n++] = entry_of(SEMEL_STR("id"), item->id);
-    *ret_n = (int)n;
+    for (size_t i = 0; entries != NULL && i <= item->n_headers; i++)
+        if (semel__publish_header(item, i, &pair))
+            entries[n++] = entry_of(pair.name, pair.value);
+    *ret_n = n;
     return entries;
 }
 

@@ -474,12 +474,11 @@ static rd_kafka_headers_t *headers_of(const struct semel_publish *item)
     rd_kafka_headers_t *headers = rd_kafka_headers_new(item->n_headers + 1);
     rd_kafka_resp_err_t code = RD_KAFKA_RESP_ERR_NO_ERROR;
 
-    for (size_t i = 0; code == RD_KAFKA_RESP_ERR_NO_ERROR && i < item->n_headers; i++) {
-        const struct semel_pair *pair = &item->headers[i];
-        code = rd_kafka_header_add(headers, pair->name.p, (ssize_t)pair->name.n, pair->value.p, (ssize_t)pair->value.n);
+    for (size_t i = 0; code == RD_KAFKA_RESP_ERR_NO_ERROR && i <= item->n_headers; i++) {
+        struct semel_pair pair;
+        if (semel__publish_header(item, i, &pair))
+            code = rd_kafka_header_add(headers, pair.name.p, (ssize_t)pair.name.n, pair.value.p, (ssize_t)pair.value.n);
     }
-    if (code == RD_KAFKA_RESP_ERR_NO_ERROR && !semel__publish_has_id(item))
-        code = rd_kafka_header_add(headers, "id", 2, item->id.p, (ssize_t)item->id.n);
     if (code == RD_KAFKA_RESP_ERR_NO_ERROR)
         return headers;
     rd_kafka_headers_destroy(headers);

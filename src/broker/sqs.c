@@ -1094,15 +1094,18 @@ static bool is_fifo(struct semel_str queue)
 
 static bool headers_are_valid(const struct semel_publish *item)
 {
+    struct semel_pair pair, other;
+
     for (size_t i = 0; i < item->n_headers; i++) {
-        const struct semel_pair *pair = &item->headers[i];
-        if (!is_name(pair->name) || pair->value.n == 0 || !is_text(pair->value))
+        if (!semel__publish_header(item, i, &pair))
+            continue;
+        if (!is_name(pair.name) || pair.value.n == 0 || !is_text(pair.value))
             return false;
         for (size_t j = 0; j < i; j++)
-            if (semel__str_eq(item->headers[j].name, pair->name))
+            if (semel__publish_header(item, j, &other) && semel__str_eq(other.name, pair.name))
                 return false;
     }
-    return item->n_headers + !semel__publish_has_id(item) <= ATTRIBUTES_MAX;
+    return semel__publish_header_count(item) <= ATTRIBUTES_MAX;
 }
 
 static size_t bytes_of(const struct semel_publish *item)
@@ -1165,14 +1168,15 @@ static void put_attribute(struct semel_buf *buf, struct semel_str name, struct s
 static void put_item(struct semel_buf *buf, const struct semel_publish *item, size_t at)
 {
     const char *before = ",\"MessageAttributes\":{";
+    struct semel_pair pair;
     char token[TOKEN];
 
     semel__buf_addf(buf, "%s{\"Id\":\"%zu\",\"MessageBody\":", at > 0 ? "," : "", at);
     semel__json_put_string(buf, item->payload);
-    for (size_t i = 0; i < item->n_headers; i++, before = ",")
-        put_attribute(buf, item->headers[i].name, item->headers[i].value, before);
-    if (!semel__publish_has_id(item)) {
-        put_attribute(buf, SEMEL_STR("id"), item->id, before);
+    for (size_t i = 0; i <= item->n_headers; i++) {
+        if (!semel__publish_header(item, i, &pair))
+            continue;
+        put_attribute(buf, pair.name, pair.value, before);
         before = ",";
     }
     if (before[1] == '\0')
