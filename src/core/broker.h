@@ -66,7 +66,7 @@ struct semel_publish {
      * had travelled alone, so that no other item is the reason (P110). */
     semel_status status;
     /* Out, with RETRY or UNKNOWN: the destination could not be reached, is not there, is denied to us, or takes nothing
-     * now. It is no fault of the item (P111). RETRY without it: the item had no turn in this call. */
+     * now. It is no fault of the item (P111). RETRY without it: this item alone was put off, or had no turn. */
     bool down;
     char why[SEMEL_PUBLISH_WHY]; /* out: why it is not OK, for people; "": there was no turn for it */
 };
@@ -128,8 +128,8 @@ bool semel__broker_copy_pairs(struct semel_arena *arena, const struct semel_pair
                               const struct semel_pair **ret);
 /* The header that a sink sends at this place, 0 to n_headers; false: there is none. The last place is that of `id`, the
  * item's own. A header called `id` (in any case) is left out, and so is one by which consumers find an id (`ce_id`,
- * `webhook-id`, `Idempotency-Key` and the like) unless its value is the item's id. An item without an id has its headers
- * as they are. */
+ * `webhook-id`, `Idempotency-Key` and the like) unless its value is the item's id. An item without an id has its
+ * headers as they are. */
 bool semel__publish_header(const struct semel_publish *item, size_t place, struct semel_pair *ret);
 size_t semel__publish_header_count(const struct semel_publish *item);
 /* The end of an item that is not OK. What comes from outside is shown as plain text. */
