@@ -681,6 +681,45 @@ static void headers_of_a_row_never_replace_its_id(void **state)
     assert_true(has_header(&got.d[1], "ce_id", "e-2") && has_header(&got.d[1], "id", "e-2"));
 }
 
+/* P111 */
+static void destination_that_is_not_there_is_down_and_no_fault_of_its_items(void **state)
+{
+    struct broker_bench *bench = *state;
+    struct semel_publish items[] = {item_of(bench, "e-1", SEMEL_STR("a")), item_of(bench, "e-2", SEMEL_STR("b")),
+                                    item_of(bench, "e-3", SEMEL_STR("c"))};
+
+    if (bench->driver->nowhere == NULL)
+        skip();
+    items[0].destination = items[2].destination = semel__str(bench->driver->nowhere);
+    assert_int_equal(semel_broker_publish(bench->a, items, 3, 60000, &bench->err), SEMEL_OK);
+    assert_taken(&items[1]);
+    for (size_t i = 0; i < 3; i += 2) {
+        assert_int_equal(items[i].status, SEMEL_RETRY);
+        assert_true(items[i].down);
+        assert_string_not_equal(items[i].why, "");
+    }
+    assert_string_equal(poll(bench, bench->a, 8, 1).letters, "b");
+}
+
+static void what_is_published_under_one_key_arrives_in_order(void **state)
+{
+    static const char *const ids[] = {"e-1", "e-2", "e-3", "e-4", "e-5", "e-6"};
+    static const char letters[] = "abcdef";
+    struct broker_bench *bench = *state;
+    struct semel_publish items[COUNT(ids)];
+
+    if (bench->driver->any_order)
+        skip();
+    for (size_t i = 0; i < COUNT(ids); i++)
+        items[i] = item_of(bench, ids[i], (struct semel_str){&letters[i], 1});
+    assert_int_equal(semel_broker_publish(bench->a, items, COUNT(ids), 60000, &bench->err), SEMEL_OK);
+    for (size_t i = 0; i < COUNT(ids); i++)
+        assert_taken(&items[i]);
+    if ((bench->a->ops->capabilities & SEMEL_BROKER_RUNS) == 0 && !bench->driver->one_lane)
+        skip(); /* a caller that needs order sends one at a time */
+    assert_string_equal(poll(bench, bench->a, 8, COUNT(ids)).letters, letters);
+}
+
 static void without_time_nothing_is_published_and_it_says_so(void **state)
 {
     struct broker_bench *bench = *state;
@@ -724,6 +763,8 @@ int main(int argc, char **argv)
         TEST(two_handles_share_the_work_and_keep_the_order_of_each_partition),
         TEST(what_is_published_arrives_with_its_id),
         TEST(headers_of_a_row_never_replace_its_id),
+        TEST(destination_that_is_not_there_is_down_and_no_fault_of_its_items),
+        TEST(what_is_published_under_one_key_arrives_in_order),
         TEST(without_time_nothing_is_published_and_it_says_so),
     };
     int failed;
