@@ -134,10 +134,11 @@ struct semel_setting_server {
 
 extern const struct semel_setting_group semel__setting_tls, semel__setting_tls_server;
 
-#define SEMEL_SETTING_TLS(type)                                                        \
-    {                                                                                  \
-        "tls", SEMEL_SETTING_GROUP, SEMEL_SETTING_SWITCH, SEMEL_SETTING_IN(type, tls), \
-            .group = &semel__setting_tls, .help = "encrypt the connection"             \
+#define SEMEL_SETTING_TLS(type) SEMEL_SETTING_TLS_AT(type, tls)
+#define SEMEL_SETTING_TLS_AT(type, field)                                                \
+    {                                                                                    \
+        "tls", SEMEL_SETTING_GROUP, SEMEL_SETTING_SWITCH, SEMEL_SETTING_IN(type, field), \
+            .group = &semel__setting_tls, .help = "encrypt the connection"               \
     }
 /* What every listener has besides its address and its paths. */
 #define SEMEL_SETTING_TOKEN(type, required, what)                                               \
