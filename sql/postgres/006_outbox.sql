@@ -1,22 +1,111 @@
 -- SPDX-License-Identifier: MIT
 --
--- Semel on PostgreSQL: the outbox. An event is inserted in the transaction that makes it true, and published afterwards
--- by the relay. The first five columns are those of Debezium's outbox router. Applications only insert.
+-- Semel on PostgreSQL: the outbox. An application inserts an event in the transaction that makes it true; the relay
+-- publishes it afterwards. The first five columns are those of Debezium's outbox router. Applications only insert.
+--
+-- An event is in one of three tables: `outbox` until it is confirmed, `outbox_aside` while it cannot go now,
+-- `outbox_sent` for as long as confirmed events are kept. The view outbox_event shows all of them with their status.
 
 SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
 LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
 
+-- The events of an aggregate are in one shard, for ever. There is no index on seq alone: the planner would take it, and
+-- walk dead rows.
 CREATE TABLE semel.outbox (
     id            uuid NOT NULL UNIQUE,
     aggregatetype text COLLATE "C" NOT NULL,
     aggregateid   text COLLATE "C" NOT NULL,
     type          text COLLATE "C" NOT NULL,
-    payload       bytea,
-    seq           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    payload       bytea,                                    -- NULL: a tombstone
+    seq           bigint GENERATED ALWAYS AS IDENTITY,      -- CACHE 1: the relay's order rests on it
+    shard         smallint NOT NULL GENERATED ALWAYS AS
+                  (get_byte(decode(md5(aggregatetype || '/' || aggregateid), 'hex'), 0) & 63) STORED,
     headers       text NOT NULL DEFAULT '{}',               -- a JSON object
     destination   text,                                     -- NULL: where the relay's rule says
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    traceparent   text
+    traceparent   text,
+    PRIMARY KEY (shard, seq)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+
+-- Whole events that cannot go now. Only the first event of an aggregate has a due time; it is looked for by that.
+CREATE TABLE semel.outbox_aside (
+    id            uuid NOT NULL UNIQUE,
+    aggregatetype text COLLATE "C" NOT NULL,
+    aggregateid   text COLLATE "C" NOT NULL,
+    type          text COLLATE "C" NOT NULL,
+    payload       bytea,
+    seq           bigint NOT NULL,
+    shard         smallint NOT NULL,
+    headers       text NOT NULL,
+    destination   text,
+    created_at    timestamptz NOT NULL,
+    traceparent   text,
+    status        text NOT NULL CHECK (status IN ('waiting', 'publishing', 'failed', 'dead')),
+    attempts      integer NOT NULL DEFAULT 0 CHECK (attempts >= 0),     -- committed starts
+    due_at        timestamptz,                              -- NULL: not the first of its aggregate, or dead
+    error_text    text,
+    alone         boolean NOT NULL DEFAULT false,           -- it may have killed its relay: sent by itself
+    relay         bigint,                                   -- publishing: the token of the relay that does it
+    updated_at    timestamptz NOT NULL,
+    PRIMARY KEY (shard, seq)
 );
+CREATE INDEX outbox_aside_order ON semel.outbox_aside (aggregatetype, aggregateid, seq);
+CREATE INDEX outbox_aside_due ON semel.outbox_aside (shard, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX outbox_aside_held ON semel.outbox_aside (status, seq) WHERE status IN ('publishing', 'dead');
+
+-- Confirmed events, where the relay keeps them.
+CREATE TABLE semel.outbox_sent (
+    id            uuid NOT NULL,
+    aggregatetype text COLLATE "C" NOT NULL,
+    aggregateid   text COLLATE "C" NOT NULL,
+    type          text COLLATE "C" NOT NULL,
+    payload       bytea,
+    seq           bigint NOT NULL,
+    shard         smallint NOT NULL,
+    headers       text NOT NULL,
+    destination   text,
+    created_at    timestamptz NOT NULL,
+    traceparent   text,
+    sent_at       timestamptz NOT NULL
+);
+CREATE INDEX outbox_sent_id ON semel.outbox_sent (id);
+CREATE INDEX outbox_sent_at ON semel.outbox_sent (sent_at);
+
+-- The relays that are alive. A relay whose lease has run out is deleted by any other one.
+CREATE TABLE semel.relay (
+    token        bigint PRIMARY KEY CHECK (token > 0),
+    owner        text NOT NULL,
+    destinations text NOT NULL,                             -- digest of its settings: relays that differ never share
+    started_at   timestamptz NOT NULL,
+    lease_until  timestamptz NOT NULL
+);
+
+-- Who publishes which shard; rewritten only at a hand-over.
+CREATE TABLE semel.outbox_shard (
+    shard  smallint PRIMARY KEY CHECK (shard BETWEEN 0 AND 63),
+    relay  bigint,                                          -- a token; NULL: nobody
+    losses integer NOT NULL DEFAULT 0                       -- relays that died with it, without progress in between
+);
+INSERT INTO semel.outbox_shard (shard) SELECT s FROM generate_series(0, 63) AS s;
+
+CREATE VIEW semel.outbox_event AS
+    SELECT 'created' AS status, id, aggregatetype, aggregateid, type, seq, shard, destination, created_at, headers, payload,
+           traceparent, 0 AS attempts, NULL::timestamptz AS due_at, NULL::text AS error_text, NULL::timestamptz AS sent_at
+    FROM semel.outbox
+    UNION ALL
+    SELECT status, id, aggregatetype, aggregateid, type, seq, shard, destination, created_at, headers, payload, traceparent,
+           attempts, due_at, error_text, NULL
+    FROM semel.outbox_aside
+    UNION ALL
+    SELECT 'published', id, aggregatetype, aggregateid, type, seq, shard, destination, created_at, headers, payload,
+           traceparent, 0, NULL, NULL, sent_at
+    FROM semel.outbox_sent;
+
+-- The highest number that is stored, by the index of each shard.
+CREATE VIEW semel.outbox_last AS
+    SELECT max(greatest(o.seq, a.seq)) AS seq
+    FROM generate_series(0, 63) AS s (shard)
+    LEFT JOIN LATERAL (SELECT seq FROM semel.outbox WHERE shard = s.shard ORDER BY seq DESC LIMIT 1) AS o ON true
+    LEFT JOIN LATERAL (SELECT seq FROM semel.outbox_aside WHERE shard = s.shard ORDER BY seq DESC LIMIT 1) AS a ON true;
 
 INSERT INTO semel.schema (version, name) VALUES (6, 'outbox');

@@ -523,12 +523,13 @@ BEGIN
         PERFORM setval('semel.arrival'::regclass, semel._arrival_past(top) / 16384 + 1);
         moved := moved || 'arrival'::text;
     END IF;
-    FOR s IN SELECT v.tab, v.col, ('semel.' || v.tab || '_' || v.col || '_seq')::regclass AS seq
-             FROM (VALUES ('attempt', 'id'), ('audit', 'id'), ('outbox', 'seq'), ('selection', 'number'),
-                          ('timeline', 'number')) AS v (tab, col) LOOP
-        top := semel._identity_beyond(s.tab, s.col, s.seq);
+    FOR s IN SELECT v.tab, v.col, v.source, ('semel.' || v.tab || '_' || v.col || '_seq')::regclass AS seq
+             FROM (VALUES ('attempt', 'id', 'attempt'), ('audit', 'id', 'audit'), ('outbox', 'seq', 'outbox_last'),
+                          ('selection', 'number', 'selection'), ('timeline', 'number', 'timeline'))
+                  AS v (tab, col, source) LOOP
+        top := semel._identity_beyond(s.source, s.col, s.seq);
         IF top IS NOT NULL AND pg_try_advisory_xact_lock(key)
-           AND semel._identity_beyond(s.tab, s.col, s.seq) IS NOT NULL THEN
+           AND semel._identity_beyond(s.source, s.col, s.seq) IS NOT NULL THEN
             PERFORM setval(s.seq, top);
             moved := moved || s.tab;
         END IF;

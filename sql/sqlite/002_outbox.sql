@@ -1,20 +1,92 @@
 -- SPDX-License-Identifier: MIT
 --
--- Semel on SQLite: the outbox. An event is inserted in the transaction that makes it true, and
--- published afterwards by the relay. The first five columns are those of Debezium's outbox router.
+-- Semel on SQLite: the outbox. An application inserts an event in the transaction that makes it true; the relay
+-- publishes it afterwards. The first five columns are those of Debezium's outbox router.
 --
 -- Applications only insert. seq is the order of commits (SQLite has one writer at a time) and is
--- never used twice, not even after the table was emptied: hence AUTOINCREMENT.
+-- never used twice, not even after the table was emptied: hence AUTOINCREMENT. So one shard is enough, number 0.
+--
+-- An event is in one of three tables: semel_outbox until it is confirmed, semel_outbox_aside while it cannot go now,
+-- semel_outbox_sent for as long as confirmed events are kept.
 
 CREATE TABLE semel_outbox (
     id            TEXT NOT NULL UNIQUE CHECK (length(id) = 36),   -- a UUID in lower case
     aggregatetype TEXT NOT NULL,
     aggregateid   TEXT NOT NULL,
     type          TEXT NOT NULL,
-    payload       BLOB,
+    payload       BLOB,                                           -- NULL: a tombstone
     seq           INTEGER PRIMARY KEY AUTOINCREMENT,
     headers       TEXT NOT NULL DEFAULT '{}',                     -- a JSON object
     destination   TEXT,                                           -- NULL: where the relay's rule says
     created_at    INTEGER NOT NULL,
     traceparent   TEXT
 ) STRICT;
+
+-- Whole events that cannot go now. Only the first event of an aggregate has a due time; it is looked for by that.
+CREATE TABLE semel_outbox_aside (
+    id            TEXT NOT NULL UNIQUE,
+    aggregatetype TEXT NOT NULL,
+    aggregateid   TEXT NOT NULL,
+    type          TEXT NOT NULL,
+    payload       BLOB,
+    seq           INTEGER PRIMARY KEY,
+    headers       TEXT NOT NULL,
+    destination   TEXT,
+    created_at    INTEGER NOT NULL,
+    traceparent   TEXT,
+    status        TEXT NOT NULL CHECK (status = 'waiting' OR status = 'publishing' OR status = 'failed' OR status = 'dead'),
+    attempts      INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),   -- committed starts
+    due_at        INTEGER,                                        -- NULL: not the first of its aggregate, or dead
+    error_text    TEXT,
+    alone         INTEGER NOT NULL DEFAULT 0,                     -- it may have killed its relay: sent by itself
+    relay         INTEGER,                                        -- publishing: the token of the relay that does it
+    updated_at    INTEGER NOT NULL
+) STRICT;
+CREATE INDEX semel_outbox_aside_order ON semel_outbox_aside (aggregatetype, aggregateid, seq);
+CREATE INDEX semel_outbox_aside_due ON semel_outbox_aside (due_at) WHERE due_at IS NOT NULL;
+
+-- Confirmed events, where the relay keeps them.
+CREATE TABLE semel_outbox_sent (
+    id            TEXT NOT NULL,
+    aggregatetype TEXT NOT NULL,
+    aggregateid   TEXT NOT NULL,
+    type          TEXT NOT NULL,
+    payload       BLOB,
+    seq           INTEGER PRIMARY KEY,
+    headers       TEXT NOT NULL,
+    destination   TEXT,
+    created_at    INTEGER NOT NULL,
+    traceparent   TEXT,
+    sent_at       INTEGER NOT NULL
+) STRICT;
+CREATE INDEX semel_outbox_sent_id ON semel_outbox_sent (id);
+CREATE INDEX semel_outbox_sent_at ON semel_outbox_sent (sent_at);
+
+-- The relays that are alive. A relay whose lease has run out is deleted by any other one.
+CREATE TABLE semel_relay (
+    token        INTEGER PRIMARY KEY CHECK (token > 0),
+    owner        TEXT NOT NULL,
+    destinations TEXT NOT NULL,                                   -- digest of its settings: relays that differ never share
+    started_at   INTEGER NOT NULL,
+    lease_until  INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE semel_outbox_shard (
+    shard  INTEGER PRIMARY KEY CHECK (shard = 0),
+    relay  INTEGER,                                               -- a token; NULL: nobody
+    losses INTEGER NOT NULL DEFAULT 0                             -- relays that died with it, without progress in between
+) STRICT;
+INSERT INTO semel_outbox_shard (shard) VALUES (0);
+
+CREATE VIEW semel_outbox_event AS
+    SELECT 'created' AS status, id, aggregatetype, aggregateid, type, seq, 0 AS shard, destination, created_at, headers,
+           payload, traceparent, 0 AS attempts, NULL AS due_at, NULL AS error_text, NULL AS sent_at
+    FROM semel_outbox
+    UNION ALL
+    SELECT status, id, aggregatetype, aggregateid, type, seq, 0, destination, created_at, headers, payload, traceparent,
+           attempts, due_at, error_text, NULL
+    FROM semel_outbox_aside
+    UNION ALL
+    SELECT 'published', id, aggregatetype, aggregateid, type, seq, 0, destination, created_at, headers, payload,
+           traceparent, 0, NULL, NULL, sent_at
+    FROM semel_outbox_sent;

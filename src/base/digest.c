@@ -12,6 +12,7 @@
  */
 #include "base/digest.h"
 
+#include <assert.h>
 #include <openssl/evp.h>
 #include <pthread.h>
 #include <string.h>
@@ -41,6 +42,34 @@ bool semel__sha256(const struct semel_str *parts, size_t n_parts, unsigned char 
     if (ok)
         memcpy(out, digest, sizeof(digest));
     EVP_MD_CTX_free(ctx);
+    return ok;
+}
+
+#define HMAC_BLOCK 64
+
+bool semel__hmac_sha256(struct semel_str key, const struct semel_str *parts, size_t n_parts,
+                        unsigned char out[SEMEL_SHA256])
+{
+    unsigned char inner[HMAC_BLOCK] = {0}, outer[HMAC_BLOCK], digest[SEMEL_SHA256];
+    struct semel_str all[SEMEL_HMAC_PARTS + 1] = {{(const char *)inner, sizeof inner}};
+    struct semel_str last[2] = {{(const char *)outer, sizeof outer}, {(const char *)digest, sizeof digest}};
+
+    assert(n_parts <= SEMEL_HMAC_PARTS);
+    if (key.n > HMAC_BLOCK) {
+        if (!semel__sha256(&key, 1, inner))
+            return false;
+    } else if (key.n > 0) {
+        memcpy(inner, key.p, key.n);
+    }
+    for (size_t i = 0; i < HMAC_BLOCK; i++) {
+        outer[i] = inner[i] ^ 0x5c;
+        inner[i] ^= 0x36;
+    }
+    for (size_t i = 0; i < n_parts; i++)
+        all[i + 1] = parts[i];
+    const bool ok = semel__sha256(all, n_parts + 1, digest) && semel__sha256(last, 2, out);
+    explicit_bzero(inner, sizeof inner);
+    explicit_bzero(outer, sizeof outer);
     return ok;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * digest.h: SHA-256, MD5 where a protocol demands it, and bytes as text: hexadecimal and base64 (OpenSSL EVP).
+ * digest.h: SHA-256 and HMAC with it, MD5 for who must compare one, and bytes as text: hexadecimal and base64 (OpenSSL
+ * EVP).
  */
 #ifndef SEMEL_BASE_DIGEST_H
 #define SEMEL_BASE_DIGEST_H
@@ -12,8 +13,12 @@
 
 /* The digest of the concatenated parts. false: the library failed (memory). */
 bool semel__sha256(const struct semel_str *parts, size_t n_parts, unsigned char out[SEMEL_SHA256]);
-/* MD5 (RFC 1321) as 32 lower-case digits and a NUL. It finds transmission errors and protects against nobody. false:
- * the library no longer has it, or failed. */
+/* HMAC (RFC 2104) with SHA-256 over the parts, one after the other. false: as above. */
+bool semel__hmac_sha256(struct semel_str key, const struct semel_str *parts, size_t n_parts,
+                        unsigned char out[SEMEL_SHA256]);
+#define SEMEL_HMAC_PARTS 8 /* at most */
+/* MD5 (RFC 1321) as 32 lower-case digits and a NUL. It finds damage on the way and is of no use against anybody. false:
+ * the library does not have it any more, or failed. */
 bool semel__md5_hex(struct semel_str text, char out[33]);
 /* 2*n lower-case digits and a NUL. */
 void semel__hex(const unsigned char *bytes, size_t n, char *out);

@@ -38,7 +38,11 @@
     X(RETRY_COMMITTED, "retry.committed")     \
     X(PUMP_POLLED, "pump.polled")             \
     X(PUMP_BEFORE_ACK, "pump.before_ack")     \
-    X(PUMP_ACKED, "pump.acked")
+    X(PUMP_ACKED, "pump.acked")               \
+    X(RELAY_READ, "relay.read")               \
+    X(RELAY_STARTED, "relay.started")         \
+    X(RELAY_PUBLISHED, "relay.published")     \
+    X(RELAY_CONFIRMED, "relay.confirmed")
 
 enum semel_point {
 #define X(name, text) SEMEL_AT_##name,

@@ -35,9 +35,11 @@ enum semel_setting_kind {
     SEMEL_SETTING_PROGRAM, /* an argument vector, followed by the file of its first word */
     SEMEL_SETTING_MEMBER,  /* described in core/consumer.h */
     SEMEL_SETTING_GROUP,
-    SEMEL_SETTING_ONE_OF, /* a mapping of one of several kinds; a key selects the kind */
-    SEMEL_SETTING_SOURCE, /* the same for all kinds of brokers that are sources (broker/kind.h) */
-    SEMEL_SETTING_ROUTES
+    SEMEL_SETTING_ONE_OF, /* a mapping of one of several kinds, told apart by a key */
+    SEMEL_SETTING_SOURCE, /* the same of all kinds of brokers that are sources (broker/kind.h) */
+    SEMEL_SETTING_SINK,   /* the same of all kinds that are sinks */
+    SEMEL_SETTING_ROUTES,
+    SEMEL_SETTING_OUTBOXES
 };
 
 #define SEMEL_SETTING_REQUIRED 1u
@@ -132,10 +134,11 @@ struct semel_setting_server {
 
 extern const struct semel_setting_group semel__setting_tls, semel__setting_tls_server;
 
-#define SEMEL_SETTING_TLS(type)                                                        \
-    {                                                                                  \
-        "tls", SEMEL_SETTING_GROUP, SEMEL_SETTING_SWITCH, SEMEL_SETTING_IN(type, tls), \
-            .group = &semel__setting_tls, .help = "encrypt the connection"             \
+#define SEMEL_SETTING_TLS(type) SEMEL_SETTING_TLS_AT(type, tls)
+#define SEMEL_SETTING_TLS_AT(type, field)                                                \
+    {                                                                                    \
+        "tls", SEMEL_SETTING_GROUP, SEMEL_SETTING_SWITCH, SEMEL_SETTING_IN(type, field), \
+            .group = &semel__setting_tls, .help = "encrypt the connection"               \
     }
 /* The settings of every listener besides its address and its paths. */
 #define SEMEL_SETTING_TOKEN(type, required, what)                                               \

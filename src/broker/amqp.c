@@ -143,6 +143,8 @@ static semel_status check(const struct semel_amqp_options *o, struct semel_error
         return wrong_url(err);
     if (o->queue != NULL && (o->queue[0] == '\0' || strlen(o->queue) > AMQP_SHORT_MAX))
         return wrong(err, "the queue's name must have 1 to 255 bytes");
+    if (o->exchange != NULL && (o->exchange[0] == '\0' || strlen(o->exchange) > AMQP_SHORT_MAX))
+        return wrong(err, "the exchange's name must have 1 to 255 bytes");
     if (o->prefetch < 0 || o->prefetch > AMQP_PREFETCH_MAX)
         return wrong(err, "prefetch must be 1 to 65535");
     if (o->heartbeat_us < 0 || o->heartbeat_us > HEARTBEAT_MAX_S * SECOND_US)
@@ -171,8 +173,9 @@ static const char *keep(struct amqp_conf *conf, const char *text)
 
 static size_t length(const struct semel_amqp_options *o)
 {
-    const char *const texts[] = {o->url,         o->queue,         o->user,         o->password,
-                                 o->tls.ca_file, o->tls.cert_file, o->tls.key_file, o->tls.key_password};
+    const char *const texts[] = {o->exchange,      o->url,          o->queue,
+                                 o->user,          o->password,     o->tls.ca_file,
+                                 o->tls.cert_file, o->tls.key_file, o->tls.key_password};
     size_t n = 0;
 
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
@@ -204,6 +207,7 @@ static void take_rest(struct amqp_conf *conf, const struct semel_amqp_options *o
     conf->user = conf->user != NULL ? conf->user : "guest";
     conf->password = conf->password != NULL ? conf->password : "guest";
     conf->queue = keep(conf, o->queue);
+    conf->exchange = keep(conf, o->exchange);
     conf->ca_file = keep(conf, o->tls.ca_file);
     conf->cert_file = keep(conf, o->tls.cert_file);
     conf->key_file = keep(conf, o->tls.key_file);

@@ -21,11 +21,14 @@
  *    long as the caller polls (P31). Resolving a host name takes as long as the system's resolver does.
  *  - CLOSED until reopened: a lost connection, a channel that the server closed, a queue that was deleted. INVALID with
  *    class BROKEN: the user, the vhost, the queue or its settings are not what the server has; reopen tries again.
- *  - publish uses a connection of its own, so that a server that accepts no more messages (connection.blocked) does
- *    not stop the source. A destination is a queue, or "exchange:NAME" with `key` as the routing key. Messages are
- *    persistent, mandatory and confirmed (P32): OK is confirmed by the server; INVALID is one that no queue accepts,
- *    or that cannot be sent at all; RETRY was certainly not sent; UNKNOWN was sent and not confirmed within
- *    timeout_ms, or refused (nack), and may have arrived. The source is not served meanwhile.
+ *  - publish goes over a connection of its own, so that a server that takes no more (connection.blocked) does not stop
+ *    the source. A destination is a queue, or "exchange:NAME" with `key` as the routing key; with the option `exchange`
+ *    it is the routing key. Messages are persistent, mandatory and confirmed (P32), and several are on their way at a
+ *    time: OK is confirmed by the server; INVALID cannot be sent at all, or was alone when the server closed the
+ *    channel over it; RETRY was certainly not taken; UNKNOWN was sent and not confirmed in time, or the server did not
+ *    take it (nack; one of several queues may have), and may have arrived. What comes back because no queue takes it,
+ *    an exchange that is not there or is denied to us, and a server that takes nothing are RETRY and `down`. The source
+ *    is not served meanwhile.
  */
 #ifndef SEMEL_BROKER_AMQP_H
 #define SEMEL_BROKER_AMQP_H
@@ -38,12 +41,12 @@ enum semel_amqp_declare { SEMEL_AMQP_DECLARE_NEVER, SEMEL_AMQP_DECLARE_QUORUM, S
 
 /* Everything is borrowed until the call returns. Unset: NULL, 0. */
 struct semel_amqp_options {
-    const char *url;   /* amqp://HOST:PORT/VHOST or amqps:// */
-    const char *queue; /* the queue to read; NULL: a sink only */
-    /* instead of the URL's; if neither has any: the certificate's (EXTERNAL), else guest */
-    const char *user, *password;
-    int prefetch;       /* 1 to 65535; 0: 1000 */
-    bool single_active; /* the queue has a single active consumer: capability ORDERED */
+    const char *url;             /* amqp://HOST:PORT/VHOST or amqps:// */
+    const char *queue;           /* what is read; NULL: a sink only */
+    const char *exchange;        /* of a sink: where everything goes; NULL: the destination says it */
+    const char *user, *password; /* instead of the URL's; neither has any: the certificate's (EXTERNAL), else guest */
+    int prefetch;                /* 1 to 65535; 0: 1000 */
+    bool single_active;          /* the queue has a single active consumer: capability ORDERED */
     enum semel_amqp_declare declare;
     int64_t heartbeat_us;         /* rounded up to seconds, 1 to 600; 0: 30 s */
     int timeout_ms;               /* per call, also for connecting; 0: 10,000 */

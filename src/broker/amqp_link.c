@@ -494,12 +494,14 @@ struct place {
     struct semel_str exchange, routing_key;
 };
 
-static bool find_place(const struct semel_publish *item, struct place *ret)
+static bool find_place(const struct amqp *amqp, const struct semel_publish *item, struct place *ret)
 {
     const struct semel_str prefix = SEMEL_STR("exchange:");
     const struct semel_str to = item->destination;
 
-    if (to.n > prefix.n && memcmp(to.p, prefix.p, prefix.n) == 0)
+    if (amqp->conf.exchange != NULL)
+        *ret = (struct place){semel__str(amqp->conf.exchange), to};
+    else if (to.n > prefix.n && memcmp(to.p, prefix.p, prefix.n) == 0)
         *ret = (struct place){{to.p + prefix.n, to.n - prefix.n}, {item->key.n > 0 ? item->key.p : "", item->key.n}};
     else
         *ret = (struct place){SEMEL_STR(""), to};
@@ -525,17 +527,17 @@ static bool fits(const struct semel_publish *item, size_t frame_max)
     return item->id.n <= frame_max && bytes + FRAME_REST <= frame_max && item->payload.n <= AMQP_BODY_MAX;
 }
 
-/* Entries for all headers, and the id if it is not among them. NULL: no memory. */
+/* NULL: no memory. */
 static amqp_table_entry_t *entries_of(const struct semel_publish *item, int *ret_n)
 {
     amqp_table_entry_t *entries = semel__calloc(item->n_headers + 1, sizeof *entries);
-    size_t n = 0;
+    struct semel_pair pair;
+    int n = 0;
 
-    for (; entries != NULL && n < item->n_headers; n++)
-        entries[n] = entry_of(item->headers[n].name, item->headers[n].value);
-    if (entries != NULL && !semel__publish_has_id(item))
-        entries[n++] = entry_of(SEMEL_STR("id"), item->id);
-    *ret_n = (int)n;
+    for (size_t i = 0; entries != NULL && i <= item->n_headers; i++)
+        if (semel__publish_header(item, i, &pair))
+            entries[n++] = entry_of(pair.name, pair.value);
+    *ret_n = n;
     return entries;
 }
 
@@ -605,7 +607,9 @@ static void answer(struct sending *s, uint64_t number, bool multiple, bool confi
     for (size_t i = multiple ? s->first : end - 1; i < end; i++) {
         struct semel_publish *item = &s->items[s->tickets[i].item];
         if (!s->tickets[i].answered && confirmed && item->status == SEMEL_UNKNOWN)
-            item->status = SEMEL_OK; /* a returned one is INVALID, and stays so */
+            item->status = SEMEL_OK; /* one that came back is RETRY, and stays so */
+        else if (!s->tickets[i].answered && !confirmed && item->status == SEMEL_UNKNOWN)
+            semel__publish_end(item, SEMEL_UNKNOWN, true, "amqp: the server did not take it (basic.nack)");
         s->tickets[i].answered = true;
     }
     while (s->first < s->sent && s->tickets[s->first].answered)
@@ -628,12 +632,12 @@ static void take_return(struct sending *s, const amqp_basic_properties_t *proper
     for (size_t i = s->next_return; i < s->sent; i++) {
         struct semel_publish *item = &s->items[s->tickets[i].item];
         struct place place;
-        if (!find_place(item, &place) ||
+        if (!find_place(s->amqp, item, &place) ||
             !semel__str_eq(place.exchange, (struct semel_str){s->exchange, s->n_exchange}) ||
             !semel__str_eq(place.routing_key, (struct semel_str){s->routing_key, s->n_routing_key}) ||
             (item->id.n <= AMQP_SHORT_MAX && !semel__str_eq(item->id, id)))
             continue;
-        item->status = SEMEL_INVALID;
+        semel__publish_end(item, SEMEL_RETRY, true, "amqp: it came back: no queue takes it");
         s->next_return = i + 1;
         return;
     }
@@ -748,7 +752,10 @@ static semel_status send_alone(struct sending *s, size_t at, const struct place 
     }
     if (status != SEMEL_INVALID)
         return status;
-    s->items[at].status = SEMEL_INVALID;
+    if (err->code == AMQP_NOT_FOUND || err->code == AMQP_ACCESS_REFUSED)
+        semel__publish_end(&s->items[at], SEMEL_RETRY, true, "%s", err->text);
+    else
+        semel__publish_end(&s->items[at], SEMEL_INVALID, false, "%s", err->text);
     semel__amqp_link_close(&amqp->sender, false);
     return open_sender(s, err);
 }
@@ -761,8 +768,10 @@ static semel_status send_all(struct sending *s, struct semel_error *err)
          i++) {
         const struct semel_publish *item = &s->items[i];
         struct place place;
-        if (!find_place(item, &place) || !fits(item, (size_t)amqp_get_frame_max(s->amqp->sender.conn)))
-            s->items[i].status = SEMEL_INVALID;
+        if (!find_place(s->amqp, item, &place))
+            semel__publish_end(&s->items[i], SEMEL_INVALID, false, "amqp: its destination is empty or too long");
+        else if (!fits(item, (size_t)amqp_get_frame_max(s->amqp->sender.conn)))
+            semel__publish_end(&s->items[i], SEMEL_INVALID, false, "amqp: its headers or its payload are too long");
         else if (!is_known(s->amqp, place.exchange) || item->payload.n > ALONE_BYTES)
             status = send_alone(s, i, &place, err);
         else
@@ -773,29 +782,48 @@ static semel_status send_all(struct sending *s, struct semel_error *err)
     return status;
 }
 
+/* What has no answer, and what the server would not take. */
+static void end_rest(struct sending *s, semel_status status, const struct semel_error *why)
+{
+    const bool failed = status != SEMEL_OK, blocked = s->amqp->sender.blocked;
+
+    for (size_t i = 0; i < s->n; i++) {
+        struct semel_publish *item = &s->items[i];
+        if (item->status == SEMEL_UNKNOWN && item->why[0] == '\0')
+            semel__publish_end(item, SEMEL_UNKNOWN, true, "%s", failed ? why->text : "amqp: not confirmed");
+        else if (item->status == SEMEL_RETRY && item->why[0] == '\0' && (failed || blocked))
+            semel__publish_end(item, SEMEL_RETRY, true, "%s",
+                               blocked ? "amqp: the server takes no messages at the moment" : why->text);
+    }
+}
+
 semel_status semel__amqp_publish(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
                                  struct semel_error *err)
 {
     struct amqp *amqp = (struct amqp *)broker;
+    struct semel_error why = {0};
     struct sending s = {.amqp = amqp,
                         .items = items,
                         .n = n,
                         .until_us = semel__steady_us() + (int64_t)timeout_ms * 1000,
                         .tickets = semel__calloc(n, sizeof *s.tickets)};
-    semel_status status = s.tickets != NULL ? open_sender(&s, err) : semel__fail_memory(err);
+    semel_status status = s.tickets != NULL ? open_sender(&s, &why) : semel__fail_memory(&why);
 
     if (status == SEMEL_OK) {
         if (n > 1)
             cork(&amqp->sender, 1);
-        status = send_all(&s, err);
+        status = send_all(&s, &why);
         if (status == SEMEL_OK) {
             cork(&amqp->sender, 0);
-            status = settle(&s, err);
+            status = settle(&s, &why);
         }
+        end_rest(&s, status, &why);
         if (status != SEMEL_OK)
             semel__amqp_link_close(&amqp->sender, false);
         status = SEMEL_OK; /* each item has its own status */
     }
+    if (status != SEMEL_OK && err != NULL)
+        *err = why;
     semel__free(s.tickets);
     return status;
 }

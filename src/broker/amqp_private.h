@@ -38,7 +38,7 @@
 struct amqp_conf {
     char *text; /* owned; all strings lie in it, and it is wiped when it is freed */
     size_t n_text;
-    const char *host, *vhost, *user, *password, *queue;
+    const char *host, *vhost, *user, *password, *queue, *exchange;
     const char *ca_file, *cert_file, *key_file, *key_password;
     int port;
     int prefetch, heartbeat_s, timeout_ms;

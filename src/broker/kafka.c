@@ -1436,7 +1436,7 @@ static semel_status kafka_answer(struct semel_broker *broker, const struct semel
 
 static const struct semel_broker_ops kafka_ops = {
     .name = "kafka",
-    .capabilities = SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK | SEMEL_BROKER_ORDERED,
+    .capabilities = SEMEL_BROKER_SOURCE | SEMEL_BROKER_SINK | SEMEL_BROKER_ORDERED | SEMEL_BROKER_RUNS,
     .close = kafka_close,
     .reopen = kafka_reopen,
     .poll = kafka_poll,

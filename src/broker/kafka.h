@@ -20,12 +20,18 @@
  *    only this partition is paused.
  *  - While no server can be reached, a poll without deliveries returns RETRY.
  *  - A poll that finds `in_flight_max` deliveries unanswered delivers nothing, but keeps the membership: poll on.
- *  - Reading never jumps. A partition whose offset is out of range, or that has none while `first` is not `earliest`,
- *    is stopped; one poll reports it, with class BROKEN, the view counts it, the other partitions continue.
- *  - poll keeps to its wait except for a rebalance, which may take REBALANCE_MS more; close and reopen take CLOSE_MS
- *    at most. A handle that could not give a delivery back, or did not learn where to start, returns CLOSED until it
- *    is reopened.
- *  - publish waits until each item is confirmed by all replicas in sync, refused, or given up (message.timeout.ms).
+ *  - Reading never jumps. A partition whose offset is out of range, or that has none while `first` does not say
+ *    `earliest`, is stopped; a poll says so once, with class BROKEN, the view counts it, the other partitions go on.
+ *  - poll keeps to its wait but for a rebalance, which may take REBALANCE_MS more; close and reopen take CLOSE_MS at
+ *    most. A handle that could not give something back, or was not told where to start, answers CLOSED until it is
+ *    reopened.
+ *  - publish waits until each item is confirmed by all replicas in sync, refused, or given up when the call's time is
+ *    over; a call takes at most nine tenths of message.timeout.ms. It works through the items in rounds, each of which
+ *    makes at most one record batch per partition (P69) and waits for all of its answers. An item is sent only when
+ *    all items before it with its key and topic are confirmed, or are in the same batch (capability RUNS); behind one
+ *    that is not taken they stay RETRY. INVALID is one that the server refused while it was alone in its batch, that is
+ *    larger than message.max.bytes, or whose destination cannot be a topic; a batch that was refused is sent again in
+ *    smaller parts (P110). A topic that is unknown or denied is RETRY and `down` (P111), at once (P112).
  */
 #ifndef SEMEL_BROKER_KAFKA_H
 #define SEMEL_BROKER_KAFKA_H

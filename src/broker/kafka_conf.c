@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * kafka_conf.c: everything of a Kafka handle except the consumer group: its options as librdkafka's settings,
- * librdkafka's errors with the names of our settings, questions to the servers, and the sink.
+ * kafka_conf.c: everything of a Kafka handle that is not the consumer group: its options as librdkafka's settings, what
+ * librdkafka says of them and of a connection in words that name our settings, and questions to the servers.
  *
  * Three layers of settings: those that the driver's guarantees need (fixed), those that keep a handle small
  * (`defaults`, which a property of the same name replaces), and the user's properties, of the list `allowed`. Fetched
@@ -13,15 +13,9 @@
  *
  * A question joins no group, reads nothing, and creates no topic, whatever the servers allow.
  *
- * publish uses an idempotent producer that waits for all replicas in sync. The delivery report becomes the item's
- * status: confirmed, certainly not sent, refused, or unknown. A producer's idempotence ends with the producer (P28):
- * repeats rely on the id of each message. A producer with a fatal error, or with messages left when the time was
- * over, is closed, and the next publish opens a new one.
- *
  * Invariants: no secret is ever part of an error's text, and no control character; a topic name is checked, because
- * librdkafka takes one that begins with '^' for a pattern. All waits of a question share one time-out; a value that a
- * server does not report stays unknown and is never guessed. publish returns when each item has its report, so that
- * no report can point to an item that is gone.
+ * librdkafka takes one that begins with '^' for a pattern. Every wait of a question counts against one time-out; what a
+ * server does not tell stays "not told", never a guess.
  */
 #define _GNU_SOURCE /* memrchr */
 #include "broker/kafka_private.h"
@@ -36,7 +30,9 @@
 #define DEBUG_LEVEL 7
 #define SAID 160
 #define STEP_MS 500
-#define SEND_STEP_MS 50
+#define TIMEOUT_MIN_MS 100 /* message.timeout.ms */
+#define LINGER_MAX_MS 900000
+#define BATCH_REST ((size_t)4096) /* what a request has besides records, at most */
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -59,12 +55,14 @@ static const struct setting fixed[] = {
     {READ, "allow.auto.create.topics", "false"},
     {WRITE, "enable.idempotence", "true"},
     {WRITE, "acks", "all"},
-    /* With more than one, the next batch may arrive before a repeated one at a partition that does not know us yet. The
-     * server then takes the repeated one for a duplicate, and confirms records that were lost. */
-    {WRITE, "max.in.flight.requests.per.connection", "1"},
-    {WRITE, "log.connection.close", "false"}, /* for a reader's connections it is a reason, see semel__kafka_explain */
-    /* a limit for writers, but fetch.max.bytes may not be less; limits no record */
-    {READ, "message.max.bytes", "262144"},
+    /* Requests for several partitions. Of one partition there is one on its way (kafka_sink.c): with more, a batch that
+     * is to be sent again to a partition which knows nothing of us yet may find the next one there already. The server
+     * then takes it for a duplicate, and what was lost is confirmed. */
+    {WRITE, "max.in.flight.requests.per.connection", "5"},
+    {WRITE, "batch.num.messages", "10000"},
+    {WRITE, "batch.size", "1000000"},
+    {WRITE, "log.connection.close", "false"}, /* of a reader's connections it is a reason, see semel__kafka_explain */
+    {READ, "message.max.bytes", "262144"}, /* a writer's bound, but fetch.max.bytes may not be less; bounds no record */
 };
 
 static const struct setting defaults[] = {
@@ -82,11 +80,10 @@ static const struct setting defaults[] = {
     {READ, "queued.max.messages.kbytes", "512"},
     {READ, "fetch.max.bytes", "524288"},
     {READ, "max.partition.fetch.bytes", "262144"},
-    {WRITE, "linger.ms", "1"},
     {WRITE, "queue.buffering.max.kbytes", "16384"},
-    {WRITE, "message.timeout.ms", "30000"},
-    {WRITE, "topic.metadata.propagation.max.ms", "5000"}, /* after that an unknown topic does not exist */
-    {WRITE, "partitioner", "murmur2_random"},             /* as Java clients do */
+    {WRITE, "message.timeout.ms", "300000"},
+    {WRITE, "topic.metadata.propagation.max.ms", "1000"}, /* then a topic that nobody knows does not exist */
+    {WRITE, "partitioner", "murmur2_random"},             /* as Java's clients do it */
 };
 
 /* In alphabetical order, as they are listed for people. */
@@ -105,7 +102,6 @@ static const struct setting allowed[] = {
     {READ, "fetch.wait.max.ms", NULL},
     {READ, "group.instance.id", NULL},
     {READ, "heartbeat.interval.ms", NULL},
-    {WRITE, "linger.ms", NULL},
     {READ, "max.partition.fetch.bytes", NULL},
     {READ, "max.poll.interval.ms", NULL},
     {WRITE, "message.max.bytes", NULL},
@@ -232,14 +228,33 @@ static semel_status set_at_most(struct kafka *kafka, const char *name, int64_t m
     return set(kafka, READ, name, text, err);
 }
 
-/* Times that depend on others. The library refuses a fetch wait that does not end a second before its time-out. */
+/* Nothing leaves before a flush, and no message times out before its call. */
+static semel_status set_sink(struct kafka *kafka, struct semel_error *err)
+{
+    const int64_t timeout_ms = number_of(kafka->writer, "message.timeout.ms");
+    const int64_t message_bytes = number_of(kafka->writer, "message.max.bytes");
+    const int64_t batch_bytes = number_of(kafka->writer, "batch.size");
+    char text[24];
+
+    if (timeout_ms < TIMEOUT_MIN_MS)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "kafka: message.timeout.ms is below %d",
+                           TIMEOUT_MIN_MS);
+    kafka->sink.longest_ms = (int)(timeout_ms - timeout_ms / 10);
+    kafka->sink.batch_bytes = (size_t)(message_bytes < batch_bytes ? message_bytes : batch_bytes);
+    kafka->sink.batch_bytes -= kafka->sink.batch_bytes > 2 * BATCH_REST ? BATCH_REST : 0;
+    snprintf(text, sizeof text, "%lld", (long long)(timeout_ms - 1 < LINGER_MAX_MS ? timeout_ms - 1 : LINGER_MAX_MS));
+    return set(kafka, WRITE, "linger.ms", text, err);
+}
+
+/* Times that follow from others, whoever has set those. The library itself refuses an idle fetch that is not over a
+ * second before we lose patience with the server. */
 static semel_status set_times(struct kafka *kafka, struct semel_error *err)
 {
+    semel_status status = set_sink(kafka, err);
     int64_t session_ms, socket_ms;
-    semel_status status;
 
-    if (kafka->reader == NULL)
-        return SEMEL_OK;
+    if (kafka->reader == NULL || status != SEMEL_OK)
+        return status;
     kafka->patience_us = number_of(kafka->reader, "max.poll.interval.ms") * 1000;
     session_ms = number_of(kafka->reader, "session.timeout.ms");
     socket_ms = number_of(kafka->reader, "socket.timeout.ms");
@@ -394,197 +409,15 @@ void semel__kafka_explain(struct kafka *kafka, int code, enum semel_class cls, c
     kafka->why.code = code;
 }
 
-/* ---- publishing ---------------------------------------------------------------------------------------- */
-
-/* One publish; the reports of its items count down. */
-struct sending {
-    struct semel_publish *items;
-    size_t left;
-    int64_t from_us;
-    int timeout_ms;
-};
-
-/* One report: which item of which publish. */
-struct ticket {
-    struct sending *sending;
-    size_t at;
-};
-
-static bool is_refusal(rd_kafka_resp_err_t code)
-{
-    switch ((int)code) {
-    case RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE:
-    case RD_KAFKA_RESP_ERR_INVALID_MSG:
-    case RD_KAFKA_RESP_ERR_INVALID_MSG_SIZE:
-    case RD_KAFKA_RESP_ERR_INVALID_RECORD:
-    case RD_KAFKA_RESP_ERR_POLICY_VIOLATION:
-    case RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION:
-    case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
-    case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
-    case RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC:
-    case RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION:
-    case RD_KAFKA_RESP_ERR__INVALID_ARG:
-        return true;
-    default:
-        return false;
-    }
-}
-
-static void delivered(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque)
-{
-    struct ticket *ticket = message->_private;
-    struct semel_publish *item = &ticket->sending->items[ticket->at];
-
-    (void)rk, (void)opaque;
-    ticket->sending->left--;
-    if (message->err == RD_KAFKA_RESP_ERR_NO_ERROR)
-        item->status = SEMEL_OK;
-    else if (rd_kafka_message_status(message) != RD_KAFKA_MSG_STATUS_NOT_PERSISTED)
-        item->status = SEMEL_UNKNOWN;
-    else
-        item->status = is_refusal(message->err) ? SEMEL_INVALID : SEMEL_RETRY;
-}
-
-static void sender_close(struct kafka *kafka)
-{
-    if (kafka->sender != NULL)
-        rd_kafka_destroy(kafka->sender);
-    kafka->sender = NULL;
-}
-
-static semel_status open_sender(struct kafka *kafka, struct semel_error *err)
-{
-    char text[sizeof err->text];
-    rd_kafka_conf_t *conf;
-
-    if (kafka->sender != NULL)
-        return SEMEL_OK;
-    conf = rd_kafka_conf_dup(kafka->writer);
-    kafka->sender = rd_kafka_new(RD_KAFKA_PRODUCER, conf, text, sizeof text);
-    if (kafka->sender != NULL) {
-        if (kafka->hooks.log != NULL)
-            rd_kafka_set_log_queue(kafka->sender, NULL);
-        return SEMEL_OK;
-    }
-    rd_kafka_conf_destroy(conf);
-    return semel__kafka_refused(text, err);
-}
-
-/* NULL: no memory. */
-static rd_kafka_headers_t *headers_of(const struct semel_publish *item)
-{
-    rd_kafka_headers_t *headers = rd_kafka_headers_new(item->n_headers + 1);
-    rd_kafka_resp_err_t code = RD_KAFKA_RESP_ERR_NO_ERROR;
-
-    for (size_t i = 0; code == RD_KAFKA_RESP_ERR_NO_ERROR && i < item->n_headers; i++) {
-        const struct semel_pair *pair = &item->headers[i];
-        code = rd_kafka_header_add(headers, pair->name.p, (ssize_t)pair->name.n, pair->value.p, (ssize_t)pair->value.n);
-    }
-    if (code == RD_KAFKA_RESP_ERR_NO_ERROR && !semel__publish_has_id(item))
-        code = rd_kafka_header_add(headers, "id", 2, item->id.p, (ssize_t)item->id.n);
-    if (code == RD_KAFKA_RESP_ERR_NO_ERROR)
-        return headers;
-    rd_kafka_headers_destroy(headers);
-    return NULL;
-}
-
-static void *bytes_of(struct semel_str s)
-{
-    return (void *)(uintptr_t)s.p; /* they are copied */
-}
-
-/* OK: there will be a report. */
-static rd_kafka_resp_err_t produce(struct kafka *kafka, const struct semel_publish *item, struct ticket *ticket)
-{
-    char topic[KAFKA_TOPIC_MAX + 1];
-    rd_kafka_headers_t *headers = NULL;
-    rd_kafka_resp_err_t code;
-    rd_kafka_error_t *error;
-
-    if (item->destination.n == 0 || item->destination.n > KAFKA_TOPIC_MAX ||
-        memchr(item->destination.p, '\0', item->destination.n) != NULL)
-        return RD_KAFKA_RESP_ERR__INVALID_ARG;
-    memcpy(topic, item->destination.p, item->destination.n);
-    topic[item->destination.n] = '\0';
-    headers = headers_of(item);
-    if (headers == NULL)
-        return RD_KAFKA_RESP_ERR__QUEUE_FULL;
-    const rd_kafka_vu_t vus[] = {
-        {.vtype = RD_KAFKA_VTYPE_TOPIC, .u.cstr = topic},
-        {.vtype = RD_KAFKA_VTYPE_MSGFLAGS, .u.i = RD_KAFKA_MSG_F_COPY},
-        {.vtype = RD_KAFKA_VTYPE_KEY, .u.mem = {bytes_of(item->key), item->key.n}},
-        {.vtype = RD_KAFKA_VTYPE_VALUE, .u.mem = {bytes_of(item->payload), item->payload.n}},
-        {.vtype = RD_KAFKA_VTYPE_HEADERS, .u.headers = headers},
-        {.vtype = RD_KAFKA_VTYPE_OPAQUE, .u.ptr = ticket},
-    };
-    error = rd_kafka_produceva(kafka->sender, vus, sizeof vus / sizeof vus[0]);
-    if (error == NULL)
-        return RD_KAFKA_RESP_ERR_NO_ERROR; /* the library owns the headers now */
-    code = rd_kafka_error_code(error);
-    rd_kafka_error_destroy(error);
-    rd_kafka_headers_destroy(headers);
-    return code;
-}
-
-/* When the time is over, waiting items are dropped and those on their way are given up: the reports of both come at
- * once. Such a producer has gaps in its numbers, so it is replaced. */
-static void wait_for_reports(struct kafka *kafka, const struct sending *sending)
-{
-    bool purged = false;
-
-    while (sending->left > 0) {
-        const int left = kafka_left_ms(sending->from_us, sending->timeout_ms);
-        if (left == 0 && !purged)
-            purged = rd_kafka_purge(kafka->sender, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT) ==
-                     RD_KAFKA_RESP_ERR_NO_ERROR;
-        rd_kafka_poll(kafka->sender, left > 0 && left < SEND_STEP_MS ? left : SEND_STEP_MS);
-    }
-    if (purged || rd_kafka_fatal_error(kafka->sender, NULL, 0) != RD_KAFKA_RESP_ERR_NO_ERROR)
-        sender_close(kafka);
-}
-
-static void send_all(struct kafka *kafka, struct sending *sending, struct ticket *tickets, size_t n)
-{
-    for (size_t i = 0; i < n && kafka_left_ms(sending->from_us, sending->timeout_ms) > 0; i++) {
-        rd_kafka_resp_err_t code;
-        tickets[i] = (struct ticket){sending, i};
-        /* A full queue empties by itself, as reports come. */
-        while ((code = produce(kafka, &sending->items[i], &tickets[i])) == RD_KAFKA_RESP_ERR__QUEUE_FULL &&
-               sending->left > 0 && kafka_left_ms(sending->from_us, sending->timeout_ms) > 0)
-            rd_kafka_poll(kafka->sender, SEND_STEP_MS);
-        if (code == RD_KAFKA_RESP_ERR_NO_ERROR)
-            sending->left++;
-        else
-            sending->items[i].status = is_refusal(code) ? SEMEL_INVALID : SEMEL_RETRY;
-        rd_kafka_poll(kafka->sender, 0);
-    }
-}
-
-semel_status semel__kafka_publish(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
-                                  struct semel_error *err)
-{
-    struct kafka *kafka = (struct kafka *)broker;
-    struct sending sending = {.items = items, .from_us = semel__steady_us(), .timeout_ms = timeout_ms};
-    struct ticket *tickets = semel__calloc(n, sizeof *tickets);
-    semel_status status = tickets != NULL ? open_sender(kafka, err) : semel__fail_memory(err);
-
-    if (status == SEMEL_OK) {
-        send_all(kafka, &sending, tickets, n);
-        wait_for_reports(kafka, &sending);
-    }
-    semel__free(tickets);
-    return status;
-}
-
 /* ---- ours ---------------------------------------------------------------------------------------------- */
 
-static bool topic_is_valid(const char *topic)
+bool semel__kafka_topic_is_valid(struct semel_str topic)
 {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-    const size_t n = strlen(topic);
-
-    return n > 0 && n <= KAFKA_TOPIC_MAX && strspn(topic, letters) == n && strcmp(topic, ".") != 0 &&
-           strcmp(topic, "..") != 0;
+    for (size_t i = 0; i < topic.n; i++)
+        if (!semel__is_letter(topic.p[i]) && !semel__is_digit(topic.p[i]) && topic.p[i] != '.' && topic.p[i] != '_' &&
+            topic.p[i] != '-')
+            return false;
+    return topic.n > 0 && topic.n <= KAFKA_TOPIC_MAX && !semel__str_eqz(topic, ".") && !semel__str_eqz(topic, "..");
 }
 
 static semel_status take_topics(struct kafka *kafka, const struct semel_kafka_options *o, struct semel_error *err)
@@ -595,7 +428,7 @@ static semel_status take_topics(struct kafka *kafka, const struct semel_kafka_op
         return wrong(err, "more than 256 topics for one source");
     kafka->topics = rd_kafka_topic_partition_list_new((int)o->topics.n);
     for (size_t i = 0; i < o->topics.n; i++) {
-        if (!topic_is_valid(o->topics.at[i].p)) {
+        if (!semel__kafka_topic_is_valid(semel__str(o->topics.at[i].p))) {
             semel__str_show(shown, sizeof shown, semel__str(o->topics.at[i].p));
             return semel__fail(
                 err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
@@ -644,7 +477,7 @@ static void set_log(const struct kafka *kafka, rd_kafka_conf_t *conf)
 static void set_callbacks(struct kafka *kafka)
 {
     rd_kafka_conf_set_opaque(kafka->writer, kafka->context);
-    rd_kafka_conf_set_dr_msg_cb(kafka->writer, delivered);
+    rd_kafka_conf_set_dr_msg_cb(kafka->writer, semel__kafka_delivered);
     set_log(kafka, kafka->writer);
     if (kafka->reader == NULL)
         return;
@@ -691,7 +524,7 @@ semel_status semel__kafka_configure(struct kafka *kafka, const struct semel_kafk
 
 void semel__kafka_unconfigure(struct kafka *kafka)
 {
-    sender_close(kafka);
+    semel__kafka_sink_close(kafka);
     if (kafka->reader != NULL)
         rd_kafka_conf_destroy(kafka->reader);
     if (kafka->writer != NULL)

@@ -2,7 +2,8 @@
  *
  * kafka_private.h: the inside of the Kafka driver:
  *   kafka.c       the source: the group, lanes, commits, poll and the answers
- *   kafka_conf.c  the options as librdkafka's settings, why there is no connection, questions to the servers, the sink
+ *   kafka_conf.c  the options as librdkafka's settings, why there is no connection, questions to the servers
+ *   kafka_sink.c  the sink: rounds of one batch per partition, what a report means
  */
 #ifndef SEMEL_BROKER_KAFKA_PRIVATE_H
 #define SEMEL_BROKER_KAFKA_PRIVATE_H
@@ -90,6 +91,17 @@ struct kafka_callback_context {
     bool outlives;
 };
 
+struct kafka_destination;
+
+struct kafka_sink {
+    rd_kafka_t *rk;               /* opened by the first publish; NULL: not open */
+    struct kafka_destination *at; /* topics that it was asked for */
+    size_t n, cap;
+    uint64_t calls;
+    int longest_ms;     /* of a call: below message.timeout.ms */
+    size_t batch_bytes; /* of records in one batch */
+};
+
 struct kafka {
     struct semel_broker base;
     rd_kafka_conf_t *reader, *writer; /* for every new connection; reader NULL: no source */
@@ -122,7 +134,7 @@ struct kafka {
     struct semel_error why;      /* the last report about a connection; status OK: none */
     struct kafka_callback_context *context;
 
-    rd_kafka_t *sender; /* opened by the first publish */
+    struct kafka_sink sink;
 };
 
 /* What remains of wait_ms since from_us, by the steady clock. */
@@ -139,8 +151,8 @@ void semel__kafka_error(rd_kafka_t *rk, int code, const char *reason, void *opaq
 /* kafka_conf.c: fills reader, writer, topics and the other options. */
 semel_status semel__kafka_configure(struct kafka *kafka, const struct semel_kafka_options *options,
                                     struct semel_error *err);
-void semel__kafka_unconfigure(struct kafka *kafka); /* closes the sender too */
-/* Stores the library's report about a connection in kafka->why, with the class `cls` unless more is known. */
+void semel__kafka_unconfigure(struct kafka *kafka); /* closes the sink too */
+/* What the library says of a connection becomes kafka->why, with the class `cls` unless more is known. */
 void semel__kafka_explain(struct kafka *kafka, int code, enum semel_class cls, const char *reason);
 /* INVALID: the library refuses its settings. */
 semel_status semel__kafka_refused(const char *text, struct semel_error *err);
@@ -148,6 +160,11 @@ semel_status semel__kafka_refused(const char *text, struct semel_error *err);
 int semel__kafka_certificate(rd_kafka_t *rk, const char *broker, int32_t id, int *x509_error, int depth,
                              const char *buf, size_t size, char *text, size_t n_text, void *opaque);
 
+bool semel__kafka_topic_is_valid(struct semel_str topic);
+
+/* kafka_sink.c */
+void semel__kafka_sink_close(struct kafka *kafka);
+void semel__kafka_delivered(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque);
 semel_status semel__kafka_publish(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
                                   struct semel_error *err);
 

@@ -3,7 +3,7 @@
  * kind.h: the description of one kind of broker for the other rooms: its settings, what they promise, how to open it,
  * and what it can be asked. kinds.c has the table; settings, `semel check`, `semel init` and the daemon use it.
  *
- * To add a source: its driver, a descriptor, a line in the table.
+ * To add a source or a sink: its driver, a descriptor, a line in the table.
  *
  * Invariants: a kind is in the table even when this program was built without its driver: its settings are read and
  * checked anyway, and only opening and asking fail.
@@ -61,15 +61,21 @@ struct semel_inspector {
 };
 
 #define SEMEL_KIND_POSITIONS 1u /* numbers its deliveries: a position is an id */
-#define SEMEL_KIND_DOUBTS 2u    /* marks each delivery that it cannot count and that may have been seen before */
-#define SEMEL_KIND_SERVED \
-    4u /* the HTTP server makes it, so that it has no `open`; the sender of a message gets an answer */
+#define SEMEL_KIND_DOUBTS 2u    /* says of each delivery that it cannot count whether it may have been seen before */
+#define SEMEL_KIND_SERVED 4u    /* the HTTP server makes it, so that it has no `open`; who sent a message is answered */
+#define SEMEL_KIND_RUNS 8u      /* its sink has SEMEL_BROKER_RUNS (core/broker.h) */
+
+/* The options of every sink begin with it: where events go (core/destination.h). */
+struct semel_sink_options {
+    struct semel_str destination;      /* a template; given when `to_check` has looked at it */
+    struct semel_setting_list allowed; /* what may come of it */
+};
 
 struct semel_broker_kind {
-    const char *name;           /* the key below `from:` */
-    const char *client_reports; /* the log text for lines of the client library, from hooks.log; NULL: it has none */
+    const char *name;           /* the key below `from:` and `to:` */
+    const char *client_reports; /* the log's text for lines of the client library, by hooks.log; NULL: there are none */
     unsigned flags;
-    const struct semel_setting_group *from; /* settings, read straight into the options */
+    const struct semel_setting_group *from; /* settings, read straight into the options; NULL: no source */
     size_t options_size;
     /* Fills in what follows from the route, and reports settings that contradict each other. */
     void (*check)(void *options, const struct semel_setting_check *check);
@@ -89,11 +95,22 @@ struct semel_broker_kind {
                          struct semel_error *err);
     void (*inspect)(const void *options, const struct semel_inspector *inspector); /* NULL as for open */
     void (*gauges)(struct semel_broker *broker, struct semel_source_gauges *ret);  /* NULL: nothing is known */
+
+    /* The sink. Its options are others than those of the source. */
+    const struct semel_setting_group *to; /* NULL: no sink */
+    size_t to_options_size;               /* a struct that begins with semel_sink_options */
+    void (*to_check)(void *options, const struct semel_setting_check *check);
+    void (*to_connection)(const void *options, const struct semel_setting_check *check, struct semel_buf *buf);
+    /* NULL: not built in. hooks may be NULL; of them `log` counts. */
+    semel_status (*open_sink)(struct semel_broker **ret, const void *options, const struct semel_source_hooks *hooks,
+                              struct semel_error *err);
 };
 
-extern const struct semel_broker_kind *const semel__broker_kinds[]; /* ended by NULL; the first is the default */
-/* NULL: there is no kind of this name. */
+extern const struct semel_broker_kind *const semel__broker_kinds[]; /* sources; ended by NULL; the first: the default */
+extern const struct semel_broker_kind *const semel__sink_kinds[];   /* sinks; ended by NULL; the first: the default */
+/* NULL: there is none of this name. */
 const struct semel_broker_kind *semel__broker_kind(struct semel_str name);
+const struct semel_broker_kind *semel__sink_kind(struct semel_str name);
 
 /* The options of `listen`, which has no driver: POSTs to our own HTTP server. */
 struct semel_listen_options {

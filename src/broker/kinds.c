@@ -16,6 +16,8 @@
 #include "broker/amqp.h"
 #include "broker/kafka.h"
 #include "broker/sqs.h"
+#include "broker/webhook.h"
+#include "core/destination.h"
 
 #define SECOND_US INT64_C(1000000)
 #define MINUTE_US (60 * SECOND_US)
@@ -45,6 +47,21 @@ __attribute__((format(printf, 4, 5), unused)) static void found(const struct sem
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     inspector->found(inspector, finding, question, text);
+}
+
+/* `setting` is the template, `list` what may come of it. */
+static void check_destination(const struct semel_sink_options *to, const char *setting, const char *list,
+                              const struct semel_setting_check *check)
+{
+    const char *mistake = semel__destination_mistake(to->destination, to->allowed.at, to->allowed.n);
+
+    if (mistake != NULL)
+        semel__setting_wrong(check, setting, "%s.%s %s; the list is %s", check->path, setting, mistake, list);
+}
+
+static bool has_braces(struct semel_str pattern)
+{
+    return pattern.n > 0 && memchr(pattern.p, '{', pattern.n) != NULL;
 }
 
 /* ---- Kafka -------------------------------------------------------------------------------------------- */
@@ -168,6 +185,19 @@ static bool lists_meet(const struct semel_setting_list *a, const struct semel_se
     return false;
 }
 
+static void kafka_check_servers(const struct semel_kafka_options *kafka, const struct semel_setting_check *check)
+{
+    if (!hosts_ok(semel__str(kafka->brokers)))
+        semel__setting_wrong(check, "kafka", "%s.kafka must be HOST:PORT, or several with commas between and no blanks",
+                             check->path);
+    if (kafka->tls.on && kafka->tls.no_verify)
+        semel__setting_wrong(check, "tls.verify",
+                             "%s.tls.verify is false, but Kafka's certificates are always checked; name their "
+                             "authority in ca_file",
+                             check->path);
+    semel__setting_check_tls(check, &kafka->tls);
+}
+
 static void kafka_check(void *options, const struct semel_setting_check *check)
 {
     struct semel_kafka_options *kafka = options;
@@ -176,9 +206,7 @@ static void kafka_check(void *options, const struct semel_setting_check *check)
 
     if (kafka->group == NULL)
         kafka->group = check->route.p;
-    if (!hosts_ok(semel__str(kafka->brokers)))
-        semel__setting_wrong(check, "kafka", "%s.kafka must be HOST:PORT, or several with commas between and no blanks",
-                             check->path);
+    kafka_check_servers(kafka, check);
     for (size_t i = 1; i < topics->n; i++)
         if (lists_meet(&(struct semel_setting_list){&topics->at[i], 1}, &(struct semel_setting_list){topics->at, i}))
             semel__setting_wrong(check, "topic", "%s.topic has a topic twice; once is enough", check->path);
@@ -192,12 +220,6 @@ static void kafka_check(void *options, const struct semel_setting_check *check)
         semel__setting_wrong(check, "offsets",
                              "%s.offsets is store, which goes with the effect's transaction; it needs `do: {sql: ...}`",
                              check->path);
-    if (kafka->tls.on && kafka->tls.no_verify)
-        semel__setting_wrong(check, "tls.verify",
-                             "%s.tls.verify is false, but Kafka's certificates are always checked; name their "
-                             "authority in ca_file",
-                             check->path);
-    semel__setting_check_tls(check, &kafka->tls);
 }
 
 static bool kafka_same_queue(const void *one, const void *other)
@@ -296,10 +318,60 @@ static void kafka_gauges(struct semel_broker *broker, struct semel_source_gauges
 }
 #endif
 
+struct kafka_to {
+    struct semel_sink_options to;
+    struct semel_kafka_options kafka;
+};
+
+static const struct semel_setting_spec kafka_to_settings[] = {
+    {"kafka", SEMEL_SETTING_TEXT, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(kafka_to, kafka.brokers),
+     .example = "\"localhost:9092\"", .help = "brokers to ask first, as HOST:PORT with commas between"},
+    {"topic", SEMEL_SETTING_TEXT, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(kafka_to, to.destination),
+     SEMEL_SETTING_RANGE(1, 249), .example = "\"{aggregatetype}.events\"",
+     .help = "the topic; {aggregatetype}, {aggregateid}, {type} and {destination} are the event's"},
+    {"topics", SEMEL_SETTING_TEXTS, 0, SEMEL_SETTING_IN(kafka_to, to.allowed), SEMEL_SETTING_RANGE(1, 249),
+     .example = "order.events", .help = "topics that may come of it; an event for another one is refused"},
+    {"properties", SEMEL_SETTING_PAIRS, 0, SEMEL_SETTING_IN(kafka_to, kafka.properties), SEMEL_SETTING_RANGE(1, 512),
+     .names = &property_names,
+     .help = "librdkafka's own properties, such as compression.codec; those that would break a promise are refused"},
+    {"sasl", SEMEL_SETTING_GROUP, SEMEL_SETTING_SWITCH, SEMEL_SETTING_IN(kafka_to, kafka.sasl), .group = &sasl_group,
+     .help = "SASL login"},
+    SEMEL_SETTING_TLS_AT(kafka_to, kafka.tls),
+};
+static const struct semel_setting_group kafka_to_group = SEMEL_SETTING_GROUP_OF("kafka", kafka_to_settings);
+
+static void kafka_to_check(void *options, const struct semel_setting_check *check)
+{
+    const struct kafka_to *to = options;
+    bool ok = has_braces(to->to.destination) || topic_ok(to->to.destination);
+
+    kafka_check_servers(&to->kafka, check);
+    check_destination(&to->to, "topic", "topics", check);
+    for (size_t i = 0; i < to->to.allowed.n; i++)
+        ok = ok && topic_ok(to->to.allowed.at[i]);
+    if (!ok)
+        semel__setting_wrong(check, to->to.allowed.n > 0 ? "topics" : "topic",
+                             "%s: a topic has letters, digits, dots, _ and - in its name and nothing else",
+                             check->path);
+}
+
+static void kafka_to_connection(const void *options, const struct semel_setting_check *check, struct semel_buf *buf)
+{
+    kafka_connection(&((const struct kafka_to *)options)->kafka, check, buf);
+}
+
+#ifdef SEMEL_WITH_KAFKA
+static semel_status kafka_open_sink(struct semel_broker **ret, const void *options,
+                                    const struct semel_source_hooks *hooks, struct semel_error *err)
+{
+    return semel__broker_kafka_open(ret, &((const struct kafka_to *)options)->kafka, hooks, err);
+}
+#endif
+
 static const struct semel_broker_kind kafka_kind = {
     .name = "kafka",
     .client_reports = "librdkafka reports",
-    .flags = SEMEL_KIND_POSITIONS | SEMEL_KIND_DOUBTS,
+    .flags = SEMEL_KIND_POSITIONS | SEMEL_KIND_DOUBTS | SEMEL_KIND_RUNS,
     .from = &kafka_group,
     .options_size = sizeof(struct semel_kafka_options),
     .check = kafka_check,
@@ -309,7 +381,12 @@ static const struct semel_broker_kind kafka_kind = {
     .connection = kafka_connection,
     .in_flight = kafka_in_flight,
     .stores_positions = kafka_stores_positions,
+    .to = &kafka_to_group,
+    .to_options_size = sizeof(struct kafka_to),
+    .to_check = kafka_to_check,
+    .to_connection = kafka_to_connection,
 #ifdef SEMEL_WITH_KAFKA
+    .open_sink = kafka_open_sink,
     .open = semel__broker_kafka_open,
     .inspect = kafka_inspect,
     .gauges = kafka_gauges,
@@ -414,6 +491,52 @@ static semel_status amqp_open(struct semel_broker **ret, const void *options, co
 }
 #endif
 
+struct amqp_to {
+    struct semel_sink_options to;
+    struct semel_amqp_options amqp;
+};
+
+static const struct semel_setting_spec amqp_to_settings[] = {
+    {"amqp", SEMEL_SETTING_URL, SEMEL_SETTING_REQUIRED | SEMEL_SETTING_SECRET | SEMEL_SETTING_LITERAL,
+     SEMEL_SETTING_IN(amqp_to, amqp.url), .words = amqp_schemes, .example = "amqp://localhost:5672/",
+     .help = "the broker, as amqp://USER@HOST:PORT/VHOST"},
+    {"routing_key", SEMEL_SETTING_TEXT, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(amqp_to, to.destination),
+     SEMEL_SETTING_RANGE(1, 255), .example = "\"{aggregatetype}.events\"",
+     .help = "the routing key, or the queue if there is no exchange; {aggregatetype}, {aggregateid}, {type} and "
+             "{destination} are the event's"},
+    {"routing_keys", SEMEL_SETTING_TEXTS, 0, SEMEL_SETTING_IN(amqp_to, to.allowed), SEMEL_SETTING_RANGE(1, 255),
+     .example = "order.events", .help = "routing keys that may come of it; an event for another one is refused"},
+    {"exchange", SEMEL_SETTING_TEXT, 0, SEMEL_SETTING_IN(amqp_to, amqp.exchange), SEMEL_SETTING_RANGE(1, 255),
+     .default_note = "none: events go to a queue", .help = "the exchange; a message that no queue takes is held back"},
+    {"user", SEMEL_SETTING_TEXT, 0, SEMEL_SETTING_IN(amqp_to, amqp.user), SEMEL_SETTING_RANGE(1, 255),
+     .default_note = "the URL's, else whom tls.cert_file names, else guest", .help = "login name"},
+    {"password", SEMEL_SETTING_TEXT, SEMEL_SETTING_SECRET, SEMEL_SETTING_IN(amqp_to, amqp.password),
+     SEMEL_SETTING_RANGE(1, 4096), .default_note = "the URL's, else guest", .help = "the password of user"},
+    SEMEL_SETTING_TLS_AT(amqp_to, amqp.tls),
+};
+static const struct semel_setting_group amqp_to_group = SEMEL_SETTING_GROUP_OF("amqp", amqp_to_settings);
+
+static void amqp_to_check(void *options, const struct semel_setting_check *check)
+{
+    struct amqp_to *to = options;
+
+    amqp_check(&to->amqp, check);
+    check_destination(&to->to, "routing_key", "routing_keys", check);
+}
+
+static void amqp_to_connection(const void *options, const struct semel_setting_check *check, struct semel_buf *buf)
+{
+    amqp_connection(&((const struct amqp_to *)options)->amqp, check, buf);
+}
+
+#ifdef SEMEL_WITH_AMQP
+static semel_status amqp_open_sink(struct semel_broker **ret, const void *options,
+                                   const struct semel_source_hooks *hooks, struct semel_error *err)
+{
+    return amqp_open(ret, &((const struct amqp_to *)options)->amqp, hooks, err);
+}
+#endif
+
 static const struct semel_broker_kind amqp_kind = {
     .name = "amqp",
     .from = &amqp_group,
@@ -424,7 +547,12 @@ static const struct semel_broker_kind amqp_kind = {
     .order = amqp_order,
     .connection = amqp_connection,
     .in_flight = amqp_in_flight,
+    .to = &amqp_to_group,
+    .to_options_size = sizeof(struct amqp_to),
+    .to_check = amqp_to_check,
+    .to_connection = amqp_to_connection,
 #ifdef SEMEL_WITH_AMQP
+    .open_sink = amqp_open_sink,
     .open = amqp_open,
     .inspect = amqp_inspect,
 #endif
@@ -551,6 +679,57 @@ static semel_status sqs_open(struct semel_broker **ret, const void *options, con
 }
 #endif
 
+struct sqs_to {
+    struct semel_sink_options to;
+    struct semel_sqs_options sqs;
+};
+
+static const struct semel_setting_spec sqs_to_settings[] = {
+    {"sqs", SEMEL_SETTING_URL, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(sqs_to, sqs.url), .words = http_schemes,
+     .example = "https://sqs.eu-central-1.amazonaws.com/123456789012/order-events",
+     .help = "a queue's URL; those of `queue` stand beside it"},
+    {"queue", SEMEL_SETTING_TEXT, 0, SEMEL_SETTING_IN(sqs_to, to.destination), SEMEL_SETTING_RANGE(1, 80),
+     .default_note = "that of the URL",
+     .help = "the queue's name; {aggregatetype}, {aggregateid}, {type} and {destination} are the event's"},
+    {"queues", SEMEL_SETTING_TEXTS, 0, SEMEL_SETTING_IN(sqs_to, to.allowed), SEMEL_SETTING_RANGE(1, 80),
+     .help = "queues that may come of it; an event for another one is refused"},
+    {"region", SEMEL_SETTING_TEXT, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(sqs_to, sqs.region),
+     SEMEL_SETTING_RANGE(1, 64), .example = "eu-central-1", .help = "the region that requests are signed for"},
+    {"access_key", SEMEL_SETTING_TEXT, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(sqs_to, sqs.access_key),
+     SEMEL_SETTING_RANGE(1, 255), .example = "${AWS_ACCESS_KEY_ID}", .help = "the name of the key that signs requests"},
+    {"secret_key", SEMEL_SETTING_TEXT, SEMEL_SETTING_REQUIRED | SEMEL_SETTING_SECRET,
+     SEMEL_SETTING_IN(sqs_to, sqs.secret_key), SEMEL_SETTING_RANGE(1, 1024), .example = "${AWS_SECRET_ACCESS_KEY}",
+     .help = "the key that signs requests"},
+    {"session_token", SEMEL_SETTING_TEXT, SEMEL_SETTING_SECRET, SEMEL_SETTING_IN(sqs_to, sqs.session_token),
+     SEMEL_SETTING_RANGE(1, 8192), .help = "what goes with a key that was lent for a time"},
+    SEMEL_SETTING_TLS_AT(sqs_to, sqs.tls),
+};
+static const struct semel_setting_group sqs_to_group = SEMEL_SETTING_GROUP_OF("sqs", sqs_to_settings);
+
+static void sqs_to_check(void *options, const struct semel_setting_check *check)
+{
+    struct sqs_to *to = options;
+    const char *slash = to->sqs.url != NULL ? strrchr(to->sqs.url, '/') : NULL;
+
+    sqs_check(&to->sqs, check);
+    if (!semel__str_given(to->to.destination) && slash != NULL)
+        to->to.destination = semel__str(slash + 1);
+    check_destination(&to->to, "queue", "queues", check);
+}
+
+static void sqs_to_connection(const void *options, const struct semel_setting_check *check, struct semel_buf *buf)
+{
+    sqs_connection(&((const struct sqs_to *)options)->sqs, check, buf);
+}
+
+#ifdef SEMEL_WITH_SQS
+static semel_status sqs_open_sink(struct semel_broker **ret, const void *options,
+                                  const struct semel_source_hooks *hooks, struct semel_error *err)
+{
+    return sqs_open(ret, &((const struct sqs_to *)options)->sqs, hooks, err);
+}
+#endif
+
 static const struct semel_broker_kind sqs_kind = {
     .name = "sqs",
     .from = &sqs_group,
@@ -560,7 +739,12 @@ static const struct semel_broker_kind sqs_kind = {
     .apart = "give it a queue of its own",
     .order = sqs_order,
     .connection = sqs_connection,
+    .to = &sqs_to_group,
+    .to_options_size = sizeof(struct sqs_to),
+    .to_check = sqs_to_check,
+    .to_connection = sqs_to_connection,
 #ifdef SEMEL_WITH_SQS
+    .open_sink = sqs_open_sink,
     .open = sqs_open,
     .inspect = sqs_inspect,
 #endif
@@ -629,14 +813,114 @@ static const struct semel_broker_kind listen_kind = {
     .connection = listen_connection,
 };
 
-/* ---- the table ---------------------------------------------------------------------------------------- */
+/* ---- webhooks ----------------------------------------------------------------------------------------- */
+
+struct webhook_to {
+    struct semel_sink_options to;
+    struct semel_webhook_options webhook;
+};
+
+static const struct semel_setting_spec webhook_to_settings[] = {
+    {"webhook", SEMEL_SETTING_TEXT, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(webhook_to, to.destination),
+     SEMEL_SETTING_RANGE(1, 2048), .example = "\"https://hooks.example/orders\"",
+     .help = "the receiver's URL; {aggregatetype}, {aggregateid}, {type} and {destination} are the event's"},
+    {"urls", SEMEL_SETTING_TEXTS, 0, SEMEL_SETTING_IN(webhook_to, to.allowed), SEMEL_SETTING_RANGE(1, 2048),
+     .help = "URLs that may come of it; an event for another one is refused"},
+    {"secret", SEMEL_SETTING_TEXT, SEMEL_SETTING_REQUIRED | SEMEL_SETTING_SECRET,
+     SEMEL_SETTING_IN(webhook_to, webhook.secret), SEMEL_SETTING_RANGE(1, 255), .example = "${WEBHOOK_SECRET}",
+     .help = "what requests are signed with, as whsec_ and base64 (Standard Webhooks)"},
+    {"allow", SEMEL_SETTING_TEXTS, 0, SEMEL_SETTING_IN(webhook_to, webhook.allow), SEMEL_SETTING_RANGE(1, 64),
+     .help = "networks such as 10.1.0.0/16 that receivers may be in; else private and special addresses are refused"},
+    {"concurrency", SEMEL_SETTING_NUMBER, 0, SEMEL_SETTING_IN(webhook_to, webhook.concurrency),
+     SEMEL_SETTING_RANGE(1, SEMEL_WEBHOOK_CONCURRENCY_MAX), .default_text = "16", .help = "requests at a time"},
+    {"timeout", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(webhook_to, webhook.timeout_us),
+     SEMEL_SETTING_RANGE(SECOND_US / 10, 10 * MINUTE_US), .default_text = "15s", .help = "of one request"},
+    SEMEL_SETTING_TLS_AT(webhook_to, webhook.tls),
+};
+static const struct semel_setting_group webhook_to_group = SEMEL_SETTING_GROUP_OF("webhook", webhook_to_settings);
+
+static bool is_http(struct semel_str url)
+{
+    return semel__setting_scheme(url, "http") || semel__setting_scheme(url, "https");
+}
+
+static void webhook_to_check(void *options, const struct semel_setting_check *check)
+{
+    struct webhook_to *to = options;
+    bool ok = is_http(to->to.destination) || has_braces(to->to.destination);
+
+    check_destination(&to->to, "webhook", "urls", check);
+    for (size_t i = 0; i < to->to.allowed.n; i++)
+        ok = ok && is_http(to->to.allowed.at[i]);
+    if (!ok)
+        semel__setting_wrong(check, "webhook", "%s: a receiver's URL begins with https:// or http://", check->path);
+    if (to->webhook.tls.on && to->webhook.tls.no_verify)
+        semel__setting_wrong(check, "tls.verify",
+                             "%s.tls.verify is false, but certificates of receivers are always checked; name their "
+                             "authority in ca_file",
+                             check->path);
+    semel__setting_check_tls(check, &to->webhook.tls);
+#ifdef SEMEL_WITH_WEBHOOK
+    const char *mistake = semel__webhook_secret_mistake(to->webhook.secret);
+    if (mistake != NULL)
+        semel__setting_wrong(check, "secret", "%s.secret %s", check->path, mistake);
+    for (size_t i = 0; i < to->webhook.allow.n; i++)
+        if ((mistake = semel__webhook_network_mistake(to->webhook.allow.at[i])) != NULL)
+            semel__setting_wrong(check, "allow", "an entry of %s.allow %s", check->path, mistake);
+#endif
+}
+
+static void webhook_to_connection(const void *options, const struct semel_setting_check *check, struct semel_buf *buf)
+{
+    const struct webhook_to *to = options;
+    bool tls = to->to.allowed.n > 0 || semel__setting_scheme(to->to.destination, "https");
+
+    (void)check;
+    for (size_t i = 0; i < to->to.allowed.n; i++)
+        tls = tls && semel__setting_scheme(to->to.allowed.at[i], "https");
+    put_encrypted(buf, tls, true, "");
+    semel__buf_addz(buf, "; requests are signed");
+}
+
+#ifdef SEMEL_WITH_WEBHOOK
+static semel_status webhook_open_sink(struct semel_broker **ret, const void *options,
+                                      const struct semel_source_hooks *hooks, struct semel_error *err)
+{
+    (void)hooks;
+    return semel__broker_webhook_open(ret, &((const struct webhook_to *)options)->webhook, err);
+}
+#endif
+
+static const struct semel_broker_kind webhook_kind = {
+    .name = "webhook",
+    .to = &webhook_to_group,
+    .to_options_size = sizeof(struct webhook_to),
+    .to_check = webhook_to_check,
+    .to_connection = webhook_to_connection,
+#ifdef SEMEL_WITH_WEBHOOK
+    .open_sink = webhook_open_sink,
+#endif
+};
+
+/* ---- the tables --------------------------------------------------------------------------------------- */
 
 const struct semel_broker_kind *const semel__broker_kinds[] = {&kafka_kind, &amqp_kind, &sqs_kind, &listen_kind, NULL};
+const struct semel_broker_kind *const semel__sink_kinds[] = {&kafka_kind, &amqp_kind, &sqs_kind, &webhook_kind, NULL};
+
+static const struct semel_broker_kind *find_kind(const struct semel_broker_kind *const *kinds, struct semel_str name)
+{
+    for (size_t i = 0; kinds[i] != NULL; i++)
+        if (semel__str_eqz(name, kinds[i]->name))
+            return kinds[i];
+    return NULL;
+}
 
 const struct semel_broker_kind *semel__broker_kind(struct semel_str name)
 {
-    for (size_t i = 0; semel__broker_kinds[i] != NULL; i++)
-        if (semel__str_eqz(name, semel__broker_kinds[i]->name))
-            return semel__broker_kinds[i];
-    return NULL;
+    return find_kind(semel__broker_kinds, name);
+}
+
+const struct semel_broker_kind *semel__sink_kind(struct semel_str name)
+{
+    return find_kind(semel__sink_kinds, name);
 }

@@ -12,18 +12,21 @@
  * number that no other delivery of this process has had, and the place of its slot. Slots are looked up by tag
  * directly, by message and group one after the other: there are a thousand, and a request brings ten.
  *
- * publish sends batches of ten, each of them once. The answer for an entry becomes the item's status. If the request
- * was handed to the network and no answer was read, the status is UNKNOWN. A batch to a FIFO queue has one item per
- * group, and none of a group with an earlier item that is not confirmed: later items are certainly not sent, and stay
- * in order (P69).
+ * publish sends batches of ten, up to SQS_SENDS at a time, each of which is sent once. What the answer says of an entry
+ * becomes the item's status. Was the request handed to the network, and no answer read, then nobody knows. To a FIFO
+ * queue a batch takes one item of a group, and none of a group of which an earlier item has not been confirmed: what
+ * comes behind it is certainly not sent, and stays in order (P69). A request that is refused for what is in it is sent
+ * again item by item, so that nobody is blamed for a neighbour (P110); one that is refused for any other reason (there
+ * is no such queue, we are not let in) is a destination that is down (P111).
  *
- * Invariants: no value in a header or a URL has a byte that could end it; each secret is wiped. A message has at most
- * one slot, that of its last receipt (older receipts are void, P37); a slot is in at most one running request; an
- * acknowledged or given back message leaves by success, by being refused, or when SQS makes it visible by itself. A
- * message is delivered under the tag that its slot got when it came, and only while that slot still waits; deliveries
- * of poll are in the arena. No more messages are asked for than there is room for; only this file repeats receives
- * and chores; a failed receive is tried again after a growing pause. An item to publish is in at most one request; a
- * text that SQS would refuse or change is not sent.
+ * Invariants: what goes into a header or a URL holds no byte that could end it; each secret is wiped. A message has at
+ * most one slot, that of its last receipt (the older receipt is worth nothing, P37); a slot about which a request is
+ * under way is in no second request; what is acknowledged or given back leaves by success, by being refused, or when
+ * SQS makes it visible by itself. A message is delivered under the tag that its slot got when it came, and only while
+ * that slot still waits; what poll returns lies in the arena. No more messages are asked for than there is room for;
+ * receives and chores may be sent again, and nobody but this file does so; a receive that failed is tried again after a
+ * pause that grows. An item to be published is in at most one request that may have been taken; a text that SQS would
+ * refuse, or that would not come out as it went in, is not sent.
  */
 #include "broker/sqs_private.h"
 
@@ -52,6 +55,7 @@
 #define ASK_MS 15000
 #define PLACE_BITS 20
 #define SEND_MS 20000
+#define LEAST_US 20000 /* a request that has less time left is not begun: it would be given up as soon as it is sent */
 #define ATTRIBUTES_MAX 10
 #define ITEM_BYTES ((size_t)1 << 20)
 #define BATCH_BYTES ((size_t)256 << 10)
@@ -466,7 +470,7 @@ struct sqs {
     bool curl; /* initialised */
     CURLM *multi;
     struct sqs_call calls[SQS_CALLS]; /* SQS_RECEIVES for receiving, the others for chores */
-    struct sqs_call sender;
+    struct sqs_call senders[SQS_SENDS];
     struct sqs_held held;
     struct sqs_batch *first, *last; /* received, not delivered yet */
     size_t n_waiting;               /* messages in them */
@@ -799,7 +803,8 @@ static void release(struct sqs *sqs)
     forget_batches(sqs);
     for (size_t i = 0; i < SQS_CALLS; i++)
         semel__sqs_call_done(&sqs->calls[i], sqs->multi);
-    semel__sqs_call_done(&sqs->sender, sqs->multi);
+    for (size_t i = 0; i < SQS_SENDS; i++)
+        semel__sqs_call_done(&sqs->senders[i], sqs->multi);
     if (sqs->multi != NULL)
         curl_multi_cleanup(sqs->multi);
     if (sqs->curl)
@@ -1048,15 +1053,29 @@ static semel_status sqs_answer(struct semel_broker *broker, const struct semel_r
 }
 
 /* What an item still needs; beside `items`. */
-enum stage { TO_SEND, SENT };
+enum stage { TO_SEND, ON_THE_WAY, SENT };
+
+#define NOBODY SIZE_MAX
+
+struct ticket {
+    enum stage stage;
+    size_t before; /* the item before it in its group; NOBODY */
+    bool alone;    /* SQS refused a request that had others in it, too */
+};
+
+/* One request and its items. */
+struct flight {
+    struct sqs_call *call;
+    size_t batch[SQS_BATCH];
+    size_t n_batch, bytes; /* n_batch 0: there is no request */
+};
 
 struct sending {
     struct sqs *sqs;
     struct semel_publish *items;
-    enum stage *stages;
-    size_t n;
-    size_t batch[SQS_BATCH]; /* items of the request */
-    size_t n_batch, bytes;
+    struct ticket *tickets;
+    size_t n, first; /* everything before `first` is SENT */
+    struct flight flights[SQS_SENDS];
 };
 
 /* ---- publishing ---------------------------------------------------------------------------------------------- */
@@ -1092,15 +1111,18 @@ static bool is_fifo(struct semel_str queue)
 
 static bool headers_are_valid(const struct semel_publish *item)
 {
+    struct semel_pair pair, other;
+
     for (size_t i = 0; i < item->n_headers; i++) {
-        const struct semel_pair *pair = &item->headers[i];
-        if (!is_name(pair->name) || pair->value.n == 0 || !is_text(pair->value))
+        if (!semel__publish_header(item, i, &pair))
+            continue;
+        if (!is_name(pair.name) || pair.value.n == 0 || !is_text(pair.value))
             return false;
         for (size_t j = 0; j < i; j++)
-            if (semel__str_eq(item->headers[j].name, pair->name))
+            if (semel__publish_header(item, j, &other) && semel__str_eq(other.name, pair.name))
                 return false;
     }
-    return item->n_headers + !semel__publish_has_id(item) <= ATTRIBUTES_MAX;
+    return semel__publish_header_count(item) <= ATTRIBUTES_MAX;
 }
 
 static size_t bytes_of(const struct semel_publish *item)
@@ -1164,14 +1186,15 @@ static void put_attribute(struct semel_buf *buf, struct semel_str name, struct s
 static void put_item(struct semel_buf *buf, const struct semel_publish *item, size_t at)
 {
     const char *before = ",\"MessageAttributes\":{";
+    struct semel_pair pair;
     char token[TOKEN];
 
     semel__buf_addf(buf, "%s{\"Id\":\"%zu\",\"MessageBody\":", at > 0 ? "," : "", at);
     semel__json_put_string(buf, item->payload);
-    for (size_t i = 0; i < item->n_headers; i++, before = ",")
-        put_attribute(buf, item->headers[i].name, item->headers[i].value, before);
-    if (!semel__publish_has_id(item)) {
-        put_attribute(buf, SEMEL_STR("id"), item->id, before);
+    for (size_t i = 0; i <= item->n_headers; i++) {
+        if (!semel__publish_header(item, i, &pair))
+            continue;
+        put_attribute(buf, pair.name, pair.value, before);
         before = ",";
     }
     if (before[1] == '\0')
@@ -1187,98 +1210,193 @@ static void put_item(struct semel_buf *buf, const struct semel_publish *item, si
     semel__buf_addz(buf, "}");
 }
 
-/* To the queue beside ours that the items name. */
-static void make_request(struct sending *s, struct sqs_call *call)
+/* To the queue beside ours that the items are for. */
+static void make_request(const struct sending *s, const struct flight *flight)
 {
     const struct sqs_conf *conf = &s->sqs->conf;
-    const struct semel_str queue = s->items[s->batch[0]].destination;
+    const struct semel_str queue = s->items[flight->batch[0]].destination;
     char url[SQS_URL_MAX + QUEUE_MAX + 1];
 
     snprintf(url, sizeof url, "%.*s%.*s", (int)(strlen(conf->url) - strlen(conf->queue)), conf->url, (int)queue.n,
              queue.p);
-    begin_request(s->sqs, call, semel__str(url));
-    semel__buf_addz(&call->request, ",\"Entries\":[");
-    for (size_t i = 0; i < s->n_batch; i++)
-        put_item(&call->request, &s->items[s->batch[i]], i);
-    semel__buf_addz(&call->request, "]}");
+    begin_request(s->sqs, flight->call, semel__str(url));
+    semel__buf_addz(&flight->call->request, ",\"Entries\":[");
+    for (size_t i = 0; i < flight->n_batch; i++)
+        put_item(&flight->call->request, &s->items[flight->batch[i]], i);
+    semel__buf_addz(&flight->call->request, "]}");
 }
 
-static semel_status status_of(const struct semel_publish *item, const struct sqs_verdicts *verdicts, size_t at)
+/* ---- what an answer means ------------------------------------------------------------------------------ */
+
+static void end_entry(struct semel_publish *item, const struct sqs_verdicts *verdicts, size_t at)
 {
     char sum[33];
 
     switch (verdicts->at[at]) {
     case SQS_DONE:
-        return verdicts->md5[at][0] == '\0' || !semel__md5_hex(item->payload, sum) ||
-                       strcmp(verdicts->md5[at], sum) == 0
-                   ? SEMEL_OK
-                   : SEMEL_UNKNOWN;
+        if (verdicts->md5[at][0] == '\0' || !semel__md5_hex(item->payload, sum) || strcmp(verdicts->md5[at], sum) == 0)
+            item->status = SEMEL_OK;
+        else
+            semel__publish_end(item, SEMEL_UNKNOWN, false, "sqs: it arrived damaged");
+        break;
     case SQS_AGAIN:
-        return SEMEL_RETRY;
+        semel__publish_end(item, SEMEL_RETRY, false, "sqs: it could not be taken at the moment");
+        break;
     case SQS_GONE:
     case SQS_REFUSED:
-        return SEMEL_INVALID;
+        semel__publish_end(item, SEMEL_INVALID, false, "sqs: %s",
+                           verdicts->code[0] != '\0' ? verdicts->code : "it was refused");
+        break;
     case SQS_UNSAID:
     default:
-        return SEMEL_UNKNOWN;
+        semel__publish_end(item, SEMEL_UNKNOWN, false, "sqs: the answer does not speak of it");
     }
 }
 
-/* Sets the statuses of the batch's items; err is that of the request. */
-static void send_batch(struct sending *s, int64_t left_us, struct semel_error *err)
+/* May an item be the reason why the request was refused? All other reasons are those of the queue, or ours. */
+static bool is_about_items(const struct sqs_call *call, long http)
 {
-    const int timeout_ms = left_us < SEND_MS * 1000 ? (int)((left_us + 999) / 1000) : SEND_MS;
-    struct sqs_call *call = &s->sqs->sender;
+    static const char *const codes[] = {"BatchRequestTooLong", "InvalidMessageContents", "InvalidParameterValue",
+                                        "InvalidAttributeValue"};
+    char code[64], said[8];
+
+    semel__sqs_read_error(semel__buf_str(&call->answer), code, sizeof code, said, sizeof said);
+    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
+        if (strcmp(code, codes[i]) == 0)
+            return true;
+    return http == 413;
+}
+
+/* The request failed as a whole: they all have its status, unless each must go alone to be blamed (P110). */
+static void end_together(struct sending *s, const struct flight *flight, semel_status whole,
+                         const struct semel_error *why)
+{
+    for (size_t i = 0; i < flight->n_batch; i++) {
+        struct ticket *ticket = &s->tickets[flight->batch[i]];
+        struct semel_publish *item = &s->items[flight->batch[i]];
+        if (whole != SEMEL_INVALID || flight->n_batch == 1) {
+            semel__publish_end(item, whole, whole != SEMEL_INVALID, "%s", why->text);
+            continue;
+        }
+        ticket->alone = true;
+        ticket->stage = TO_SEND;
+        s->first = flight->batch[i] < s->first ? flight->batch[i] : s->first;
+    }
+}
+
+static void end_flight(struct sending *s, struct flight *flight, semel_status whole, struct semel_error *why)
+{
+    struct sqs_call *call = flight->call;
     struct sqs_verdicts verdicts = {0};
-    semel_status whole;
     long http = 0;
 
-    make_request(s, call);
-    whole = semel__sqs_call_begin(call, s->sqs->multi, &s->sqs->conf, "SendMessageBatch", timeout_ms, err);
     if (whole == SEMEL_OK) {
-        wait_for(call, s->sqs->multi);
-        whole = semel__sqs_call_status(call, &s->sqs->conf, err);
+        whole = semel__sqs_call_status(call, &s->sqs->conf, why);
         (void)curl_easy_getinfo(call->easy, CURLINFO_RESPONSE_CODE, &http);
-        if (whole == SEMEL_OK)
-            (void)semel__sqs_read_verdicts(semel__buf_str(&call->answer), s->n_batch, &verdicts, err);
-        else if (call->code != CURLE_OK || http >= 500)
+        if (whole != SEMEL_OK && (call->code != CURLE_OK || http >= 500))
             whole = call->sent > 0 ? SEMEL_UNKNOWN : SEMEL_RETRY;
+        else if (whole != SEMEL_OK)
+            whole = is_about_items(call, http) ? SEMEL_INVALID : SEMEL_RETRY;
     }
-    for (size_t i = 0; i < s->n_batch; i++) {
-        struct semel_publish *item = &s->items[s->batch[i]];
-        item->status = whole == SEMEL_OK ? status_of(item, &verdicts, i) : whole;
+    for (size_t i = 0; i < flight->n_batch; i++)
+        s->tickets[flight->batch[i]].stage = SENT;
+    if (whole == SEMEL_OK) {
+        (void)semel__sqs_read_verdicts(semel__buf_str(&call->answer), flight->n_batch, &verdicts, why);
+        for (size_t i = 0; i < flight->n_batch; i++)
+            end_entry(&s->items[flight->batch[i]], &verdicts, i);
+    } else {
+        end_together(s, flight, whole, why);
     }
+    flight->n_batch = 0;
     forget_texts(call);
 }
 
-/* Must an earlier item of its group be confirmed first? If that one is lost, so is this one: true and SENT. */
+/* ---- requests side by side ----------------------------------------------------------------------------- */
+
+/* Does the item before it in its group stand in the way? If that one is lost, so is this one: true and SENT. */
 static bool is_held_up(struct sending *s, size_t at)
 {
-    for (size_t i = 0; i < at; i++) {
-        if (!same_group(&s->items[i], &s->items[at]))
-            continue;
-        if (s->stages[i] == TO_SEND)
-            return true; /* it waits, or is in this batch */
-        if (s->items[i].status != SEMEL_OK && s->items[i].status != SEMEL_INVALID) {
-            s->stages[at] = SENT; /* RETRY: certainly not sent */
-            return true;
-        }
-    }
-    return false;
+    const size_t before = s->tickets[at].before;
+
+    if (before == NOBODY)
+        return false;
+    if (s->tickets[before].stage != SENT)
+        return true; /* it waits, or is on its way */
+    if (s->items[before].status == SEMEL_OK || s->items[before].status == SEMEL_INVALID)
+        return false;
+    s->tickets[at].stage = SENT; /* RETRY: certainly not sent */
+    return true;
 }
 
-static void choose(struct sending *s)
+static void choose(struct sending *s, struct flight *flight)
 {
-    s->n_batch = s->bytes = 0;
-    for (size_t i = 0; i < s->n && s->n_batch < SQS_BATCH; i++) {
-        const size_t bytes = s->stages[i] == TO_SEND ? bytes_of(&s->items[i]) : 0;
-        if (s->stages[i] != TO_SEND ||
-            (s->n_batch > 0 && (!semel__str_eq(s->items[i].destination, s->items[s->batch[0]].destination) ||
-                                s->bytes + bytes > BATCH_BYTES)) ||
+    flight->n_batch = flight->bytes = 0;
+    while (s->first < s->n && s->tickets[s->first].stage == SENT)
+        s->first++;
+    for (size_t i = s->first; i < s->n && flight->n_batch < SQS_BATCH; i++) {
+        const struct ticket *ticket = &s->tickets[i];
+        const size_t bytes = ticket->stage == TO_SEND ? bytes_of(&s->items[i]) : 0;
+        if (ticket->stage != TO_SEND ||
+            (flight->n_batch > 0 &&
+             (ticket->alone || !semel__str_eq(s->items[i].destination, s->items[flight->batch[0]].destination) ||
+              flight->bytes + bytes > BATCH_BYTES)) ||
             is_held_up(s, i))
             continue;
-        s->batch[s->n_batch++] = i;
-        s->bytes += bytes;
+        flight->batch[flight->n_batch++] = i;
+        flight->bytes += bytes;
+        if (ticket->alone)
+            break;
+    }
+    for (size_t i = 0; i < flight->n_batch; i++)
+        s->tickets[flight->batch[i]].stage = ON_THE_WAY;
+}
+
+/* Begins as many requests as there may be; false: nothing is on its way. */
+static bool begin_flights(struct sending *s, int64_t until_us, struct semel_error *why)
+{
+    bool busy = false;
+
+    for (size_t i = 0; i < SQS_SENDS; i++) {
+        struct flight *flight = &s->flights[i];
+        const int64_t left_us = until_us - now(s->sqs);
+        semel_status status;
+        if (flight->n_batch == 0 && left_us > LEAST_US) {
+            choose(s, flight);
+            if (flight->n_batch > 0) {
+                make_request(s, flight);
+                status = semel__sqs_call_begin(flight->call, s->sqs->multi, &s->sqs->conf, "SendMessageBatch",
+                                               left_us < SEND_MS * 1000 ? (int)((left_us + 999) / 1000) : SEND_MS, why);
+                if (status != SEMEL_OK)
+                    end_flight(s, flight, status, why);
+            }
+        }
+        busy |= flight->n_batch > 0;
+    }
+    return busy;
+}
+
+/* Waits until a request has ended; each does so in time, by itself. */
+static void wait_for_flights(struct sending *s, struct semel_error *why)
+{
+    for (bool ended = false; !ended;) {
+        semel__sqs_calls_run(s->sqs->multi);
+        for (size_t i = 0; i < SQS_SENDS; i++)
+            if (s->flights[i].n_batch > 0 && s->flights[i].call->ended) {
+                end_flight(s, &s->flights[i], SEMEL_OK, why);
+                ended = true;
+            }
+        if (!ended)
+            (void)curl_multi_poll(s->sqs->multi, NULL, 0, 100, NULL);
+    }
+}
+
+static void find_groups(struct sending *s)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        s->tickets[i].before = NOBODY;
+        for (size_t j = is_fifo(s->items[i].destination) ? i : 0; j > 0 && s->tickets[i].before == NOBODY; j--)
+            if (same_group(&s->items[j - 1], &s->items[i]))
+                s->tickets[i].before = j - 1;
     }
 }
 
@@ -1287,22 +1405,22 @@ static semel_status sqs_publish(struct semel_broker *broker, struct semel_publis
 {
     struct sqs *sqs = self(broker);
     const int64_t until_us = semel__time_add(now(sqs), (int64_t)timeout_ms * 1000);
-    struct sending s = {.sqs = sqs, .items = items, .n = n, .stages = semel__calloc(n, sizeof *s.stages)};
-    int64_t left_us;
+    struct sending s = {.sqs = sqs, .items = items, .n = n, .tickets = semel__calloc(n, sizeof *s.tickets)};
+    struct semel_error why = {0};
 
-    if (s.stages == NULL)
+    if (s.tickets == NULL)
         return semel__fail_memory(err);
+    for (size_t i = 0; i < SQS_SENDS; i++)
+        s.flights[i].call = &sqs->senders[i];
+    find_groups(&s);
     for (size_t i = 0; i < n; i++)
         if (!is_valid(&items[i])) {
-            items[i].status = SEMEL_INVALID;
-            s.stages[i] = SENT;
+            semel__publish_end(&items[i], SEMEL_INVALID, false, "sqs: its queue, text, id or headers are none for SQS");
+            s.tickets[i].stage = SENT;
         }
-    for (choose(&s); s.n_batch > 0 && (left_us = until_us - now(sqs)) > 0; choose(&s)) {
-        send_batch(&s, left_us, err);
-        for (size_t i = 0; i < s.n_batch; i++)
-            s.stages[s.batch[i]] = SENT;
-    }
-    semel__free(s.stages);
+    while (begin_flights(&s, until_us, &why))
+        wait_for_flights(&s, &why);
+    semel__free(s.tickets);
     return SEMEL_OK;
 }
 

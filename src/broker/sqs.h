@@ -24,13 +24,13 @@
  *    next poll, and their visibility is extended too. close and reopen give everything back and take CLOSE_MS at
  *    most. A long poll that they abort may have received messages: they come again when their visibility is over.
  *  - A body that does not have the MD5 that SQS gives for it is not delivered; it comes again.
- *  - Errors: throttling, 5xx and the network are RETRY and ENVIRONMENT, and tried again with growing pauses; errors
- *    of credentials, policies or a wrong queue are INVALID and BROKEN. poll reports the last one until a request
- *    succeeds. No text contains a key, a token or a receipt.
- *  - publish: the destination is the name of a queue beside ours. SQS accepts only text: a message that is not UTF-8,
- *    or is empty, or has more than 10 headers, is INVALID. No request is sent twice (P54): UNKNOWN when its answer
- *    was lost. To FIFO queues the key is the group, the id the deduplication id, and of one group one message is on
- *    its way at a time (P69).
+ *  - Errors: throttling, 5xx and the network are RETRY and ENVIRONMENT, and tried again with growing pauses; what
+ *    credentials, policies or a wrong queue cause is INVALID and BROKEN. poll goes on telling the last one until a
+ *    request has succeeded. No text holds a key, a token or a receipt.
+ *  - publish: the destination is the name of a queue beside ours. SQS takes texts only: what is not UTF-8, or is empty,
+ *    or has more than 10 headers, is INVALID. No request is sent twice (P54): UNKNOWN when its answer was lost. Several
+ *    requests are on their way at a time. To FIFO queues the key is the group, the id the deduplication id, and of one
+ *    group one message is on its way at a time (P69). A queue that is missing or denied is RETRY and `down` (P111).
  *  - TLS is 1.2 or later and verified; redirects are not followed, and proxies of the environment not used.
  */
 #ifndef SEMEL_BROKER_SQS_H

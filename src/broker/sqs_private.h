@@ -24,6 +24,7 @@
 #define SQS_RECEIVES 4
 #define SQS_CHORES 4
 #define SQS_CALLS (SQS_RECEIVES + SQS_CHORES)
+#define SQS_SENDS 8        /* requests of a publish at a time */
 #define SQS_HEADERS_MAX 64 /* SQS itself allows 10 */
 #define SQS_IN_FLIGHT_MAX ((size_t)100000)
 #define SQS_SECOND_US INT64_C(1000000)

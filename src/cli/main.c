@@ -19,6 +19,7 @@ static const struct cli_command *const commands[] = {
     &cli_init,     &cli_check,
 #ifdef SEMEL_WITH_RUN
     &cli_run,
+    &cli_relay,
 #endif
     &cli_demo,     &cli_migrate, &cli_send,       &cli_status,  &cli_inbox, &cli_rewind,
     &cli_consumer, &cli_bench,   &cli_completion, &cli_version, &cli_help,  NULL,

@@ -5,6 +5,7 @@
  * Invariants: a file with a mistake starts nothing. What the daemon says goes to stderr, in the format that the
  * settings ask for.
  */
+#include <inttypes.h>
 #include <limits.h>
 #include <malloc.h>
 #include <stdlib.h>
@@ -94,7 +95,28 @@ static void keep_to_ourselves(void)
     }
 }
 
-static int run(struct cli *cli, const struct cli_args *args)
+static int relay_once(char *file, const struct semel_conf *conf)
+{
+    struct semel_daemon_options options = {.stores = cli_store_drivers(), .file = file};
+    struct semel_relay_once done = {0};
+    struct semel_error err = {0};
+    semel_status status = semel__log_new(&options.log, STDERR_FILENO, conf->log.format, conf->log.level, NULL, &err);
+    if (status == SEMEL_OK)
+        status = semel__daemon_relay_once(conf, &options, &done, &err);
+    semel__log_free(options.log);
+    if (status != SEMEL_OK)
+        return fail_to_start(conf, status, &err);
+    printf("published %" PRIu64 ", left %" PRId64 ", aside %" PRId64 "\n", done.published, done.left, done.aside);
+    if (done.left + done.aside == 0)
+        return CLI_OK;
+    return cli_fail(CLI_FAILED, "events are left: %s",
+                    done.why[0] != '\0' ? done.why
+                    : done.left > 0    ? "a destination is down, or they came after the start"
+                                       : "they stand aside: semel outbox ls --aside");
+}
+
+/* What both commands do with a file of settings. */
+static int run_file(struct cli *cli, const struct cli_args *args, bool relay)
 {
     char *file = (char *)(uintptr_t)cli_operand(args, 0);
     struct semel_conf_mistakes *mistakes = semel__arena_alloc(&cli->arena, 1, sizeof(*mistakes));
@@ -112,7 +134,13 @@ static int run(struct cli *cli, const struct cli_args *args)
     semel__conf_mistakes_init(mistakes);
     semel_status status = semel__conf_load(file, &conf, mistakes, &err);
     int code;
-    if (status == SEMEL_OK)
+    if (status == SEMEL_OK && relay) {
+        conf->n_routes = 0;
+        if (conf->n_outboxes == 0)
+            code = cli_fail(CLI_USAGE, "%s has no outboxes: there is nothing to relay", file);
+        else
+            code = cli_flag(args, "once") ? relay_once(file, conf) : run_daemon(file, conf);
+    } else if (status == SEMEL_OK)
         code = run_daemon(file, conf);
     else if (mistakes->n > 0)
         code = cli_conf_mistakes(file, mistakes);
@@ -122,6 +150,41 @@ static int run(struct cli *cli, const struct cli_args *args)
     semel__conf_mistakes_done(mistakes);
     return code;
 }
+
+static int run(struct cli *cli, const struct cli_args *args)
+{
+    return run_file(cli, args, false);
+}
+
+static int relay(struct cli *cli, const struct cli_args *args)
+{
+    return run_file(cli, args, true);
+}
+
+static const struct cli_option relay_options[] = {
+    {"once", 0, NULL, "publish what is committed and can go, then end"},
+    {NULL, 0, NULL, NULL},
+};
+
+const struct cli_command cli_relay = {
+    .name = "relay",
+    .summary = "publish the events of the outbox, and nothing else",
+    .operands = "FILE",
+    .operands_min = 1,
+    .operands_max = 1,
+    .no_json = true,
+    .options = relay_options,
+    .help = "Runs the outboxes of a file of settings, and none of its routes; `semel run FILE` runs both. Any number\n"
+            "of relays on any number of machines share the work. An event is deleted after the broker confirmed it;\n"
+            "a relay that is killed in between publishes it again, under the same id.\n"
+            "\n"
+            "With --once it ends when nothing more can go, for cron. Exit code 0: no event is left. 1: some are, and\n"
+            "stderr says why.\n"
+            "\n"
+            "Example\n"
+            "  semel relay semel.yaml --once",
+    .run = relay,
+};
 
 const struct cli_command cli_run = {
     .name = "run",

@@ -141,6 +141,21 @@ struct semel_route {
     struct semel_promise promise;
 };
 
+/* ---- an outbox, and its relay ---- */
+
+#define SEMEL_CONF_OUTBOXES_MAX 16
+
+struct semel_conf_outbox {
+    struct semel_str name;
+    struct semel_source to; /* a sink: its options begin with struct semel_sink_options */
+    struct semel_str to_said; /* the server, as the file has it */
+    int64_t keep_us;          /* confirmed events; 0: they are deleted */
+    int64_t retry_max, first_us, ceiling_us;
+    int64_t timeout_us, lease_us; /* of one call to the sink; of the relay, which outlasts it */
+    int64_t in_flight;            /* 0: as the sink can; 1: one event of an aggregate at a time */
+    int64_t batch;                /* events per round, about */
+};
+
 /* ---- all of it ---- */
 
 enum semel_conf_store { SEMEL_CONF_STORE_SQLITE, SEMEL_CONF_STORE_POSTGRES };
@@ -168,6 +183,8 @@ struct semel_conf {
     bool store_plain;            /* it is on another host without a certificate that is checked, and that is meant */
     struct semel_route *routes;  /* in the order of the file */
     size_t n_routes;
+    struct semel_conf_outbox *outboxes;
+    size_t n_outboxes;
     struct semel_conf_admin admin;
     struct semel_conf_log log;
     struct semel_conf_schedule schedule;

@@ -73,6 +73,7 @@ struct conf_reader {
     struct conf_owned *owned;
     struct semel_conf_mistakes *mistakes;
     struct conf_node *tree, **routes; /* the nodes of the routes, as in conf->routes */
+    struct conf_node **outboxes;      /* the same of the outboxes; NULL: it had a mistake */
     size_t nodes;
     char path[CONF_PATH_MAX];
     size_t route_path; /* how much of the path names the route */
@@ -127,6 +128,7 @@ void semel__conf_check_init(struct conf_check *check, struct conf_reader *r, con
                             const struct conf_node *node, const char *below);
 void semel__conf_route(struct conf_reader *r, struct semel_route *route, const struct conf_node *node);
 void semel__conf_between(struct conf_reader *r);
+void semel__conf_outboxes(struct conf_reader *r);
 
 /* promise.c */
 /* What the file has at "from.sasl.user", for a sentence. */

@@ -745,14 +745,12 @@ static size_t choice_of(const struct semel_setting_spec *s, struct semel_str key
     return i;
 }
 
-/* The options of a source are its kind's own, and lie in the arena. */
-static char *choose_source(struct conf_reader *r, size_t chosen, struct semel_source *at)
+/* The options of a source or a sink are its kind's own, and lie in the arena, zeroed. */
+static char *choose_broker(struct conf_reader *r, size_t chosen, bool sink, struct semel_source *at)
 {
-    at->kind = semel__broker_kinds[chosen];
-    at->options = semel__arena_alloc(&r->owned->arena, 1, at->kind->options_size);
+    at->kind = sink ? semel__sink_kinds[chosen] : semel__broker_kinds[chosen];
+    at->options = semel__arena_alloc(&r->owned->arena, 1, sink ? at->kind->to_options_size : at->kind->options_size);
     r->failed |= at->options == NULL;
-    if (at->options != NULL)
-        memset(at->options, 0, at->kind->options_size);
     return at->options;
 }
 
@@ -788,7 +786,9 @@ static void choose(struct conf_reader *r, const struct semel_setting_spec *s, st
         not_chosen(r, s, node);
     if (kind == NULL || !ok)
         return;
-    char *options = s->kind == SEMEL_SETTING_SOURCE ? choose_source(r, chosen, at) : choose_handler(chosen, at);
+    char *options = s->kind == SEMEL_SETTING_ONE_OF
+                        ? choose_handler(chosen, at)
+                        : choose_broker(r, chosen, s->kind == SEMEL_SETTING_SINK, at);
     if (options != NULL)
         read_group(r, semel__conf_choice(s, chosen), node, options);
 }
@@ -851,6 +851,46 @@ static void read_routes(struct conf_reader *r, const struct semel_setting_spec *
     }
 }
 
+/* ---- outboxes ------------------------------------------------------------------------------------ */
+
+static void read_outbox(struct conf_reader *r, const struct semel_setting_group *group, struct conf_node *node,
+                        struct semel_conf_outbox *outbox)
+{
+    char name[101];
+    semel__str_show(name, sizeof(name), node->key);
+    size_t back = enter(r, name);
+    size_t before = r->mistakes->n + r->mistakes->more;
+    outbox->name = node->key;
+    if (node->shape != CONF_MAPPING)
+        semel__conf_must(r, node, "a mapping with at least `to`");
+    else
+        read_group(r, group, node, (char *)outbox);
+    if (r->mistakes->n + r->mistakes->more != before)
+        r->outboxes[outbox - r->owned->conf.outboxes] = NULL;
+    leave(r, back);
+}
+
+static void read_outboxes(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node)
+{
+    struct semel_conf *conf = &r->owned->conf;
+    size_t n = 0;
+    for (const struct conf_node *child = node->first; node->shape == CONF_MAPPING && child != NULL; child = child->next)
+        n++;
+    if (n == 0 || n > SEMEL_CONF_OUTBOXES_MAX) {
+        semel__conf_must(r, node, "a mapping of 1 to 16 names to outboxes");
+        return;
+    }
+    conf->outboxes = semel__arena_alloc(&r->owned->arena, n, sizeof(*conf->outboxes));
+    r->outboxes = semel__arena_alloc(&r->owned->arena, n, sizeof(struct conf_node *));
+    r->failed |= conf->outboxes == NULL || r->outboxes == NULL;
+    for (struct conf_node *child = node->first; child != NULL && !r->failed; child = child->next) {
+        if (child->bad || !route_name_ok(r, node->first, child))
+            continue;
+        r->outboxes[conf->n_outboxes] = child;
+        read_outbox(r, s->group, child, &conf->outboxes[conf->n_outboxes++]);
+    }
+}
+
 /* ---- one setting --------------------------------------------------------------------------------- */
 
 static void note_member(struct conf_reader *r, const struct semel_setting_spec *s, struct conf_node *node)
@@ -901,10 +941,14 @@ static void read_setting(struct conf_reader *r, const struct semel_setting_spec 
         break;
     case SEMEL_SETTING_ONE_OF:
     case SEMEL_SETTING_SOURCE:
+    case SEMEL_SETTING_SINK:
         choose(r, s, node, base + s->offset);
         break;
     case SEMEL_SETTING_ROUTES:
         read_routes(r, s, node);
+        break;
+    case SEMEL_SETTING_OUTBOXES:
+        read_outboxes(r, s, node);
         break;
     case SEMEL_SETTING_MEMBER:
         note_member(r, s, node);
@@ -986,7 +1030,7 @@ static void walk(struct conf_reader *r)
     r->path[0] = '\0';
     if (r->tree->shape != CONF_MAPPING) {
         if (!r->tree->bad)
-            semel__conf_wrong(r, r->tree->place, "the file must be a mapping that begins with `store:` and `routes:`");
+            semel__conf_wrong(r, r->tree->place, "the file must be a mapping that begins with `store:`, and has `routes:` or `outboxes:`");
         return;
     }
     read_group(r, &semel__conf_root, r->tree, (char *)conf);
@@ -999,7 +1043,10 @@ static void walk(struct conf_reader *r)
     for (size_t i = 0; i < conf->n_routes && !r->failed; i++)
         if (r->routes[i] != NULL)
             again_route(r, i);
+    if (conf->n_routes + conf->n_outboxes == 0 && r->mistakes->n == 0)
+        semel__conf_wrong(r, r->tree->place, "the file has neither routes nor outboxes: there is nothing to run");
     semel__conf_between(r);
+    semel__conf_outboxes(r);
 }
 
 /* ==== all of it ================================================================================== */

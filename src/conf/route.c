@@ -701,3 +701,41 @@ void semel__conf_between(struct conf_reader *r)
         check_admin(r, l.route);
     }
 }
+
+/* ---- outboxes ------------------------------------------------------------------------------------ */
+
+static void check_outbox(struct conf_reader *r, struct semel_conf_outbox *outbox, const struct conf_node *node)
+{
+    char path[64];
+    const struct look l = {r, NULL, node};
+    struct conf_check check;
+    semel__conf_check_init(&check, r, NULL, node, "to");
+    check.base.route = outbox->name;
+    snprintf(path, sizeof(path), "to.%s", outbox->to.kind->name);
+    outbox->to_said = semel__conf_find(node, path)->said;
+    outbox->to.kind->to_check(outbox->to.options, &check.base);
+    if (outbox->lease_us < 2 * outbox->timeout_us)
+        WRONG(&l, "lease", "%s.lease must be at least twice %s.timeout: a call must end before the lease does", r->path,
+              r->path);
+    if (outbox->first_us > outbox->ceiling_us)
+        WRONG(&l, "retry.first", "%s.retry.first is longer than %s.retry.ceiling", r->path, r->path);
+}
+
+void semel__conf_outboxes(struct conf_reader *r)
+{
+    struct semel_conf *conf = &r->owned->conf;
+    for (size_t i = 0; i < conf->n_outboxes && !r->failed; i++) {
+        char name[101];
+        if (r->outboxes[i] == NULL)
+            continue;
+        semel__str_show(name, sizeof(name), conf->outboxes[i].name);
+        snprintf(r->path, sizeof(r->path), "outboxes.%s", name);
+        if (i > 0)
+            semel__conf_wrong(r, r->outboxes[i]->key_place,
+                              "%s is a second relay of the store's outbox; one `to` with a list of destinations is right",
+                              r->path);
+        else
+            check_outbox(r, &conf->outboxes[i], r->outboxes[i]);
+        r->path[0] = '\0';
+    }
+}

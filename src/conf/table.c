@@ -280,6 +280,39 @@ static const struct semel_setting_spec schedule[] = {
 };
 static const struct semel_setting_group schedule_group = SEMEL_SETTING_GROUP_OF(NULL, schedule);
 
+/* ---- outboxes ------------------------------------------------------------------------------------ */
+
+static const struct semel_setting_spec outbox_retry[] = {
+    {"max", SEMEL_SETTING_NUMBER, 0, SEMEL_SETTING_IN(semel_conf_outbox, retry_max), SEMEL_SETTING_RANGE(1, 1000),
+     .default_text = "8", .help = "how often an event that the broker refuses is tried; then it is dead"},
+    {"first", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_conf_outbox, first_us), SEMEL_SETTING_RANGE(1000, HOUR_US),
+     .default_text = "1s", .help = "the pause after the first refusal, and after a destination was found to be down"},
+    {"ceiling", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_conf_outbox, ceiling_us),
+     SEMEL_SETTING_RANGE(1000, DAY_US), .default_text = "1m", .help = "the longest pause"},
+};
+static const struct semel_setting_group outbox_retry_group = SEMEL_SETTING_GROUP_OF(NULL, outbox_retry);
+
+static const struct semel_setting_spec outbox[] = {
+    {"to", SEMEL_SETTING_SINK, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_conf_outbox, to),
+     .help = "where the relay publishes events: one of kafka, amqp, sqs, webhook"},
+    {"keep", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_conf_outbox, keep_us), SEMEL_SETTING_RANGE(0, YEARS_US),
+     .default_text = "0s", .help = "how long published events are kept in outbox_sent; 0s: they are deleted"},
+    {"retry", SEMEL_SETTING_GROUP, 0, .group = &outbox_retry_group, .help = "events that the broker refuses"},
+    {"timeout", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_conf_outbox, timeout_us),
+     SEMEL_SETTING_RANGE(100000, 5 * MINUTE_US), .default_text = "5s",
+     .help = "how long one call to the broker may take"},
+    {"lease", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_conf_outbox, lease_us),
+     SEMEL_SETTING_RANGE(SECOND_US, 15 * MINUTE_US), .default_text = "15s",
+     .help = "how long other relays wait for one that is gone; at least twice `timeout`"},
+    {"in_flight", SEMEL_SETTING_NUMBER, 0, SEMEL_SETTING_IN(semel_conf_outbox, in_flight), SEMEL_SETTING_RANGE(0, 1),
+     .default_text = "0",
+     .help = "1: one event of an aggregate at a time, so that an aggregate never goes back; 0: as many as the broker "
+             "takes whole or not at all"},
+    {"batch", SEMEL_SETTING_NUMBER, 0, SEMEL_SETTING_IN(semel_conf_outbox, batch), SEMEL_SETTING_RANGE(10, 50000),
+     .default_text = "4000", .help = "about how many events are read at a time"},
+};
+static const struct semel_setting_group outbox_group = SEMEL_SETTING_GROUP_OF(NULL, outbox);
+
 static const struct semel_setting_spec root[] = {
     {"store", SEMEL_SETTING_URL, SEMEL_SETTING_REQUIRED | SEMEL_SETTING_SECRET | SEMEL_SETTING_LITERAL,
      SEMEL_SETTING_IN(semel_conf, store), .words = store_schemes, .example = "sqlite:semel.db",
@@ -287,8 +320,10 @@ static const struct semel_setting_spec root[] = {
     {"store_plain", SEMEL_SETTING_FLAG, 0, SEMEL_SETTING_IN(semel_conf, store_plain), .default_text = "false",
      .help = "allow a store on another host without sslmode=verify-full or verify-ca: anyone on the network path "
              "could take the password"},
-    {"routes", SEMEL_SETTING_ROUTES, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_conf, routes),
+    {"routes", SEMEL_SETTING_ROUTES, 0, SEMEL_SETTING_IN(semel_conf, routes), .example = "",
      .group = &route_group, .help = "by name; the name is the consumer's and part of every key"},
+    {"outboxes", SEMEL_SETTING_OUTBOXES, 0, SEMEL_SETTING_IN(semel_conf, outboxes), .group = &outbox_group,
+     .help = "by name; the relay publishes the events that applications put into the outbox of the store"},
     {"admin", SEMEL_SETTING_GROUP, SEMEL_SETTING_SWITCH, SEMEL_SETTING_IN(semel_conf, admin), .group = &admin_group,
      .example = "", .help = "what can be seen and done over HTTP; not said: nothing"},
     {"log", SEMEL_SETTING_GROUP, 0, SEMEL_SETTING_IN(semel_conf, log), .group = &log_group,
@@ -320,6 +355,8 @@ const struct semel_setting_group *semel__conf_choice(const struct semel_setting_
 {
     if (s->kind == SEMEL_SETTING_SOURCE)
         return semel__broker_kinds[i] != NULL ? semel__broker_kinds[i]->from : NULL;
+    if (s->kind == SEMEL_SETTING_SINK)
+        return semel__sink_kinds[i] != NULL ? semel__sink_kinds[i]->to : NULL;
     return s->kind == SEMEL_SETTING_ONE_OF ? s->choices[i] : NULL;
 }
 
@@ -399,7 +436,7 @@ static void walk_setting(const struct walk *w, const struct semel_setting_spec *
         .group = s->kind >= SEMEL_SETTING_GROUP,
     };
     w->each(w->ctx, &shown);
-    if (s->kind == SEMEL_SETTING_ROUTES)
+    if (s->kind == SEMEL_SETTING_ROUTES || s->kind == SEMEL_SETTING_OUTBOXES)
         snprintf(path + strlen(path), sizeof(path) - strlen(path), ".NAME");
     if (s->group != NULL)
         walk_group(w, s->group, path, choice);
@@ -493,13 +530,15 @@ static void write_setting(const struct writer *w, const struct semel_setting_spe
         return;
     }
     semel__buf_addf(w->buf, "%*s%s%s:\n", indent, "", live ? "" : "#", s->name);
-    if (s->kind == SEMEL_SETTING_ROUTES) {
+    if (s->kind == SEMEL_SETTING_ROUTES || s->kind == SEMEL_SETTING_OUTBOXES) {
         indent += 2;
-        semel__buf_addf(w->buf, "%*s" ROUTE ":\n", indent, "");
+        semel__buf_addf(w->buf, "%*s%s" ROUTE ":\n", indent, "", live ? "" : "#");
     }
     const struct semel_setting_group *below = s->group;
     if (s->kind == SEMEL_SETTING_SOURCE)
         below = w->source->from;
+    if (s->kind == SEMEL_SETTING_SINK)
+        below = semel__sink_kinds[0]->to;
     if (s->kind == SEMEL_SETTING_ONE_OF)
         below = s->choices[w->handler];
     write_group(w, below, indent + 2, !live);

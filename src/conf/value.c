@@ -195,7 +195,9 @@ void semel__conf_type(const struct semel_setting_spec *s, char *out, size_t size
         [SEMEL_SETTING_GROUP] = "a mapping",
         [SEMEL_SETTING_ONE_OF] = "a mapping",
         [SEMEL_SETTING_SOURCE] = "a mapping",
+        [SEMEL_SETTING_SINK] = "a mapping",
         [SEMEL_SETTING_ROUTES] = "a mapping of names to routes",
+        [SEMEL_SETTING_OUTBOXES] = "a mapping of names to outboxes",
     };
     if (s->kind == SEMEL_SETTING_WORD)
         words_text(s->words, "one of ", out, size);

@@ -5,6 +5,8 @@
 #include "core/broker.h"
 
 #include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
 
 #include "base/error.h"
 #include "base/str.h"
@@ -58,12 +60,54 @@ bool semel__broker_copy_pairs(struct semel_arena *arena, const struct semel_pair
     return copy != NULL;
 }
 
-bool semel__publish_has_id(const struct semel_publish *item)
+/* By which consumers find a message's id; core/extract.c has the rules. */
+static bool carries_id(struct semel_str name)
 {
-    for (size_t i = 0; i < item->n_headers; i++)
-        if (semel__str_eqz(item->headers[i].name, "id"))
+    static const char *const names[] = {"ce_id",      "ce-id",           "cloudEvents_id", "cloudEvents:id",
+                                        "message_id", "Idempotency-Key", "webhook-id"};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (semel__same_word(name, names[i]))
             return true;
-    return !semel__str_given(item->id);
+    return false;
+}
+
+bool semel__publish_header(const struct semel_publish *item, size_t place, struct semel_pair *ret)
+{
+    const bool has_id = semel__str_given(item->id);
+
+    assert(place <= item->n_headers);
+    if (place == item->n_headers) {
+        *ret = (struct semel_pair){SEMEL_STR("id"), item->id};
+        return has_id;
+    }
+    *ret = item->headers[place];
+    return !has_id ||
+           (!semel__same_word(ret->name, "id") && (!carries_id(ret->name) || semel__str_eq(ret->value, item->id)));
+}
+
+size_t semel__publish_header_count(const struct semel_publish *item)
+{
+    struct semel_pair pair;
+    size_t n = 0;
+
+    for (size_t i = 0; i <= item->n_headers; i++)
+        n += semel__publish_header(item, i, &pair);
+    return n;
+}
+
+void semel__publish_end(struct semel_publish *item, semel_status status, bool down, const char *fmt, ...)
+{
+    char text[2 * SEMEL_PUBLISH_WHY];
+    va_list args;
+
+    assert(status != SEMEL_OK && !(status == SEMEL_INVALID && down));
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    item->status = status;
+    item->down = down;
+    semel__str_show(item->why, sizeof item->why, semel__str(text));
 }
 
 semel_status semel__broker_fenced(const char *driver, size_t n_fenced, size_t n, struct semel_error *err)
@@ -89,7 +133,10 @@ semel_status semel_broker_publish(struct semel_broker *broker, struct semel_publ
                                   struct semel_error *err)
 {
     assert((broker->ops->capabilities & SEMEL_BROKER_SINK) != 0);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         items[i].status = SEMEL_RETRY; /* certainly not sent, until it is handed over */
+        items[i].down = false;
+        items[i].why[0] = '\0';
+    }
     return n == 0 || timeout_ms <= 0 ? SEMEL_OK : broker->ops->publish(broker, items, n, timeout_ms, err);
 }

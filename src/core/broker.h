@@ -54,17 +54,30 @@ struct semel_delivery {
     int64_t epoch;
 };
 
-/* A message to send: to a destination, under a partition key, with its id among the headers. */
+#define SEMEL_PUBLISH_WHY 120
+
+/* What leaves: to a destination, under a partition key, with its id among the headers. The id wins over headers (P114):
+ * see semel__publish_header. */
 struct semel_publish {
     struct semel_str destination, key, id, payload;
     const struct semel_pair *headers;
     size_t n_headers;
-    semel_status status; /* out: OK confirmed, RETRY certainly not sent, UNKNOWN may have arrived, INVALID refused */
+    /* Out. OK: confirmed. RETRY: certainly not taken. UNKNOWN: may have arrived. INVALID: this item was refused, and it
+     * had travelled alone, so that no other item is the reason (P110). */
+    semel_status status;
+    /* Out, with RETRY or UNKNOWN: the destination could not be reached, is not there, is denied to us, or takes nothing
+     * now. It is no fault of the item (P111). RETRY without it: this item alone was put off, or had no turn. */
+    bool down;
+    char why[SEMEL_PUBLISH_WHY]; /* out: why it is not OK, for people; "": there was no turn for it */
 };
 
 #define SEMEL_BROKER_SOURCE 1u
 #define SEMEL_BROKER_SINK 2u
-#define SEMEL_BROKER_ORDERED 4u /* deliveries of one partition come in order, also after some were given back */
+#define SEMEL_BROKER_ORDERED 4u /* deliveries of one partition come in order, also of those that were given back */
+/* A sink that takes several items of one key and destination in one call: an item is taken only if all items before it
+ * in the call with the same key and destination are taken, too; consecutive ones share a request. To other sinks a
+ * caller gives at most one item per key and call where order matters. */
+#define SEMEL_BROKER_RUNS 8u
 
 struct semel_broker_ops {
     const char *name;
@@ -84,9 +97,10 @@ struct semel_broker_ops {
     void (*wake)(struct semel_broker *broker);
     /* NULL, or: a descriptor that is readable while poll would deliver; do not read from it. */
     int (*fd)(struct semel_broker *broker);
-    /* Each item gets its own status, and has RETRY when the driver is called; the call returns OK when every status is
-     * right. After timeout_ms, which is more than 0, the driver hands nothing more to the network and returns: items
-     * not handed over stay RETRY, those without an answer are UNKNOWN. */
+    /* Each item has its own status, RETRY when the driver is called; the call's status is OK when each of them is
+     * right. Any other status: the broker as a whole could not be used, err says why, and nothing was handed over. When
+     * timeout_ms, which is more than 0, is over, nothing more is handed to the network and the call returns: what was
+     * not handed over stays RETRY, what has no answer is UNKNOWN. */
     semel_status (*publish)(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
                             struct semel_error *err);
 };
@@ -112,9 +126,16 @@ bool semel__reply_acks(const struct semel_reply *reply);
 /* Copies the pairs and their texts into the arena; false: no room. */
 bool semel__broker_copy_pairs(struct semel_arena *arena, const struct semel_pair *pairs, size_t n,
                               const struct semel_pair **ret);
-/* Is the id of the item among its headers, or has it none? If not, the sink adds a header `id`. */
-bool semel__publish_has_id(const struct semel_publish *item);
-/* FENCED, with text, when n_fenced of n were fenced; else OK. */
+/* The header that a sink sends at this place, 0 to n_headers; false: there is none. The last place is that of `id`, the
+ * item's own. A header called `id` (in any case) is left out, and so is one by which consumers find an id (`ce_id`,
+ * `webhook-id`, `Idempotency-Key` and the like) unless its value is the item's id. An item without an id has its
+ * headers as they are. */
+bool semel__publish_header(const struct semel_publish *item, size_t place, struct semel_pair *ret);
+size_t semel__publish_header_count(const struct semel_publish *item);
+/* The end of an item that is not OK. What comes from outside is shown as plain text. */
+__attribute__((format(printf, 4, 5))) void semel__publish_end(struct semel_publish *item, semel_status status,
+                                                              bool down, const char *fmt, ...);
+/* FENCED, with words, when some of n were; else OK. */
 semel_status semel__broker_fenced(const char *driver, size_t n_fenced, size_t n, struct semel_error *err);
 
 #endif

@@ -33,6 +33,7 @@
 #include "core/row.h"
 
 struct semel_store;
+struct semel_relay_ops;
 
 /* ---- facts and changes ---------------------------------------------------------------------------- */
 
@@ -381,6 +382,8 @@ struct semel_store_ops {
 
     semel_status (*outbox_put)(struct semel_store *store, const struct semel__event *event, int64_t now_us,
                                char ret_id[37], struct semel_error *err);
+    /* NULL, or the operations that the relay needs (relay.h). */
+    const struct semel_relay_ops *relay;
     /* Write a person's audit line before the change that it is about: on PostgreSQL an operator's role writes both by
      * one call, and the database knows who it is. */
     semel_status (*audit)(struct semel_store *store, const struct semel_audit *line, int64_t now_us,

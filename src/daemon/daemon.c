@@ -25,7 +25,7 @@
 #define COUNT_EVERY_MS 5000
 #define COUNT_ARENA_MAX ((size_t)16 << 20)
 
-static const struct semel_unit_kind *const kinds[] = {&semel__daemon_routes};
+static const struct semel_unit_kind *const kinds[] = {&semel__daemon_routes, &semel__daemon_outboxes};
 #define KINDS (sizeof kinds / sizeof kinds[0])
 
 /* ---- what units share ---------------------------------------------------------------------------- */

@@ -20,6 +20,7 @@
 #define SEMEL_DAEMON_DAEMON_H
 
 #include "conf/conf.h"
+#include "core/relay.h"
 #include "core/store.h"
 
 struct semel_daemon;
@@ -43,5 +44,14 @@ semel_status semel__daemon_new(struct semel_daemon **ret, const struct semel_con
  * not return: the process ends with 128 + the signal. */
 semel_status semel__daemon_run(struct semel_daemon *daemon, bool *ret_clean, struct semel_error *err);
 void semel__daemon_free(struct semel_daemon *daemon);
+
+/* `semel relay --once`: publishes what is committed and can go, without threads, and returns. */
+struct semel_relay_once {
+    uint64_t published;
+    int64_t left, aside;       /* events that are still there: in the outbox, and aside */
+    char why[SEMEL_RELAY_WHY]; /* why nothing went; "": see `left` */
+};
+semel_status semel__daemon_relay_once(const struct semel_conf *conf, const struct semel_daemon_options *options,
+                                      struct semel_relay_once *ret, struct semel_error *err);
 
 #endif

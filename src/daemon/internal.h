@@ -50,7 +50,8 @@ struct semel_unit {
     struct semel_unit *next;
 };
 
-extern const struct semel_unit_kind semel__daemon_routes; /* route.c */
+extern const struct semel_unit_kind semel__daemon_routes;   /* route.c */
+extern const struct semel_unit_kind semel__daemon_outboxes; /* outbox.c */
 
 struct semel_daemon {
     const struct semel_conf *conf;

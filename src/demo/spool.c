@@ -541,15 +541,26 @@ static sqlite3_stmt *prepare_insert(struct spool *spool)
                           " VALUES (?1, ?2, ?3, ?4, ?5)");
 }
 
+static bool encode_published(struct semel_buf *headers, const struct semel_publish *item)
+{
+    struct semel_pair pair;
+    bool ok = true;
+
+    for (size_t i = 0; ok && i <= item->n_headers; i++)
+        if (semel__publish_header(item, i, &pair))
+            ok = encode(headers, &pair, 1);
+    return ok;
+}
+
 static semel_status insert(struct spool *spool, sqlite3_stmt *stmt, const struct semel_spool_push *push,
-                           const struct semel_pair *more, struct semel_error *err)
+                           const struct semel_publish *item, struct semel_error *err)
 {
     struct semel_buf headers, properties;
     semel_status status = SEMEL_OK;
 
     semel__buf_init(&headers, PAIRS_MAX);
     semel__buf_init(&properties, PAIRS_MAX);
-    if (!encode(&headers, push->headers, push->n_headers) || !encode(&headers, more, more != NULL ? 1 : 0) ||
+    if (!encode(&headers, push->headers, push->n_headers) || (item != NULL && !encode_published(&headers, item)) ||
         !encode(&properties, push->properties, push->n_properties)) {
         status = semel__fail_memory(err);
     } else {
@@ -619,13 +630,10 @@ static semel_status spool_publish(struct semel_broker *broker, struct semel_publ
     if (stmt == NULL)
         status = spool_fail(spool, "publish", err);
     for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
-        const struct semel_pair id = {SEMEL_STR("id"), items[i].id};
         const struct semel_spool_push push = {.source = items[i].destination,
                                               .partition = partition_of(items[i].key),
-                                              .payload = items[i].payload,
-                                              .headers = items[i].headers,
-                                              .n_headers = items[i].n_headers};
-        status = insert(spool, stmt, &push, semel__publish_has_id(&items[i]) ? NULL : &id, err);
+                                              .payload = items[i].payload};
+        status = insert(spool, stmt, &push, &items[i], err);
     }
     sqlite3_finalize(stmt);
     status = end(spool, status, err);

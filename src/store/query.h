@@ -122,6 +122,8 @@ semel_status semel_query_groups(struct semel_store *store, const struct semel_fi
 /* `row` as `list` gave it. by_version: the order of its key is by version, else by arrival. */
 semel_status semel_query_history(struct semel_store *store, const struct semel_row *row, bool by_version, size_t max,
                                  struct semel_arena *arena, struct semel_history *ret, struct semel_error *err);
+/* Events that stand aside, in any status; counting stops at `cap`. */
+semel_status semel_query_aside(struct semel_store *store, int64_t cap, int64_t *ret_n, struct semel_error *err);
 /* How many events wait in the outbox (`cap`: at least so many), and since when the oldest (SEMEL_NONE). */
 semel_status semel_query_outbox(struct semel_store *store, int64_t cap, int64_t *ret_n, int64_t *ret_oldest_us,
                                 struct semel_error *err);

@@ -12,6 +12,7 @@
  *   records_list.c        lists and groups of the inbox; making a selection
  *   records_outbox.c      events
  *   records_positions.c   positions of sources
+ *   records_relay.c       what the relay reads and writes
  *   records_row.c         a row of the inbox as it is read
  *   records_scan.c        bounded looks at the inbox
  *   records_selections.c  frozen selections
@@ -95,6 +96,9 @@ semel_status semel__record_large(struct semel_store *store, struct semel_str con
                                  int64_t *ret_n, struct semel_error *err);
 
 semel_status semel__record_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
+
+/* For the relay (core/relay.h): an outbox in shards, whose numbers may commit late; and one where they cannot. */
+extern const struct semel_relay_ops semel__record_relay_sharded, semel__record_relay_single;
 
 /* Their places in a driver's struct semel_store_ops. */
 #define SEMEL_RECORDS                                                                                           \

@@ -356,4 +356,5 @@ const struct semel_store_ops semel__store_sqlite = {
     .check = semel__sqlite_check,
     .busy = semel__sqlite_busy,
     SEMEL_RECORDS,
+    .relay = &semel__record_relay_single,
 };

@@ -39,8 +39,9 @@ struct broker_driver {
     const struct semel_pair *headers;
     size_t n_headers;
     bool text_only;
-    bool one_lane;  /* all keys are in one partition */
-    bool any_order; /* not even what was sent by one and received by one comes in order */
+    const char *nowhere; /* a destination that is not there; NULL: the broker has any that it is told */
+    bool one_lane;       /* all keys are in one partition */
+    bool any_order;      /* not even what was sent by one and received by one comes in order */
     /* A server at the other end of a wire: deliveries take a while, and what does not come in this time does not come.
      * 0: what there is comes at once. */
     int quiet_ms;

@@ -602,21 +602,38 @@ static void two_handles_share_the_work_and_keep_the_order_of_each_partition(void
 
 /* ---- publish ------------------------------------------------------------------------------------------ */
 
+static struct semel_publish item_of(const struct broker_bench *bench, const char *id, struct semel_str payload)
+{
+    return (struct semel_publish){.destination = semel__str(bench->source),
+                                  .key = SEMEL_STR("k"),
+                                  .id = semel__str(id),
+                                  .payload = payload,
+                                  .status = SEMEL_FENCED,
+                                  .down = true,
+                                  .why = "left over"};
+}
+
+static void assert_taken(const struct semel_publish *item)
+{
+    assert_string_equal(item->why, "");
+    assert_int_equal(item->status, SEMEL_OK);
+    assert_false(item->down);
+}
+
 static void what_is_published_arrives_with_its_id(void **state)
 {
     struct broker_bench *bench = *state;
     const struct semel_pair header = {SEMEL_STR("ce_type"), SEMEL_STR("Placed")};
-    const struct semel_pair own = {SEMEL_STR("id"), SEMEL_STR("own")};
-    const struct semel_str payload = bench->driver->text_only ? SEMEL_STR("a\n") : SEMEL_STR("a\0");
-    struct semel_publish items[] = {{semel__str(bench->source), SEMEL_STR("k"), SEMEL_STR("e-1"), payload, &header, 1,
-                                     SEMEL_INVALID},
-                                    {semel__str(bench->source), SEMEL_STR("k"), SEMEL_STR("e-2"), SEMEL_STR("b"), &own,
-                                     1, SEMEL_INVALID}};
+    struct semel_publish items[] = {item_of(bench, "e-1",
+                                            bench->driver->text_only ? SEMEL_STR("a\n") : SEMEL_STR("a\0")),
+                                    item_of(bench, "e-2", SEMEL_STR("b"))};
     struct got got;
 
+    items[0].headers = &header;
+    items[0].n_headers = 1;
     assert_int_equal(semel_broker_publish(bench->a, items, 2, 60000, &bench->err), SEMEL_OK);
-    assert_int_equal(items[0].status, SEMEL_OK);
-    assert_int_equal(items[1].status, SEMEL_OK);
+    assert_taken(&items[0]);
+    assert_taken(&items[1]);
     got = poll(bench, bench->a, 8, 2);
     assert_string_equal(got.letters, "ab");
     assert_str(got.d[0].source, bench->source);
@@ -626,23 +643,97 @@ static void what_is_published_arrives_with_its_id(void **state)
     assert_str(got.d[0].headers[1].name, "id");
     assert_str(got.d[0].headers[1].value, "e-1");
     assert_int_equal(got.d[1].n_headers, 1);
-    assert_str(got.d[1].headers[0].value, "own");
+    assert_str(got.d[1].headers[0].value, "e-2");
+}
+
+static bool has_header(const struct semel_delivery *d, const char *name, const char *value)
+{
+    for (size_t i = 0; i < d->n_headers; i++)
+        if (semel__str_eqz(d->headers[i].name, name) && semel__str_eqz(d->headers[i].value, value))
+            return true;
+    return false;
+}
+
+/* P114 */
+static void headers_of_a_row_never_replace_its_id(void **state)
+{
+    struct broker_bench *bench = *state;
+    static const struct semel_pair wrong[] = {
+        {SEMEL_STR("ID"), SEMEL_STR("own")},         {SEMEL_STR("CE_id"), SEMEL_STR("own")},
+        {SEMEL_STR("ce-id"), SEMEL_STR("own")},      {SEMEL_STR("webhook-id"), SEMEL_STR("own")},
+        {SEMEL_STR("message_id"), SEMEL_STR("own")}, {SEMEL_STR("idempotency-key"), SEMEL_STR("own")},
+        {SEMEL_STR("id"), SEMEL_STR("own")},         {SEMEL_STR("ce_type"), SEMEL_STR("Placed")}};
+    static const struct semel_pair right[] = {{SEMEL_STR("id"), SEMEL_STR("e-2")},
+                                              {SEMEL_STR("ce_id"), SEMEL_STR("e-2")}};
+    struct semel_publish items[] = {item_of(bench, "e-1", SEMEL_STR("a")), item_of(bench, "e-2", SEMEL_STR("b"))};
+    struct got got;
+
+    items[0].headers = wrong, items[0].n_headers = COUNT(wrong);
+    items[1].headers = right, items[1].n_headers = COUNT(right);
+    assert_int_equal(semel_broker_publish(bench->a, items, 2, 60000, &bench->err), SEMEL_OK);
+    assert_taken(&items[0]);
+    assert_taken(&items[1]);
+    got = poll(bench, bench->a, 8, 2);
+    assert_int_equal(got.n, 2);
+    assert_int_equal(got.d[0].n_headers, 2);
+    assert_true(has_header(&got.d[0], "ce_type", "Placed") && has_header(&got.d[0], "id", "e-1"));
+    assert_int_equal(got.d[1].n_headers, 2);
+    assert_true(has_header(&got.d[1], "ce_id", "e-2") && has_header(&got.d[1], "id", "e-2"));
+}
+
+/* P111 */
+static void destination_that_is_not_there_is_down_and_no_fault_of_its_items(void **state)
+{
+    struct broker_bench *bench = *state;
+    struct semel_publish items[] = {item_of(bench, "e-1", SEMEL_STR("a")), item_of(bench, "e-2", SEMEL_STR("b")),
+                                    item_of(bench, "e-3", SEMEL_STR("c"))};
+
+    if (bench->driver->nowhere == NULL)
+        skip();
+    items[0].destination = items[2].destination = semel__str(bench->driver->nowhere);
+    assert_int_equal(semel_broker_publish(bench->a, items, 3, 60000, &bench->err), SEMEL_OK);
+    assert_taken(&items[1]);
+    for (size_t i = 0; i < 3; i += 2) {
+        assert_int_equal(items[i].status, SEMEL_RETRY);
+        assert_true(items[i].down);
+        assert_string_not_equal(items[i].why, "");
+    }
+    assert_string_equal(poll(bench, bench->a, 8, 1).letters, "b");
+}
+
+static void what_is_published_under_one_key_arrives_in_order(void **state)
+{
+    static const char *const ids[] = {"e-1", "e-2", "e-3", "e-4", "e-5", "e-6"};
+    static const char letters[] = "abcdef";
+    struct broker_bench *bench = *state;
+    struct semel_publish items[COUNT(ids)];
+
+    if (bench->driver->any_order)
+        skip();
+    for (size_t i = 0; i < COUNT(ids); i++)
+        items[i] = item_of(bench, ids[i], (struct semel_str){&letters[i], 1});
+    assert_int_equal(semel_broker_publish(bench->a, items, COUNT(ids), 60000, &bench->err), SEMEL_OK);
+    for (size_t i = 0; i < COUNT(ids); i++)
+        assert_taken(&items[i]);
+    if ((bench->a->ops->capabilities & SEMEL_BROKER_RUNS) == 0 && !bench->driver->one_lane)
+        skip(); /* a caller that needs order sends one at a time */
+    assert_string_equal(poll(bench, bench->a, 8, COUNT(ids)).letters, letters);
 }
 
 static void without_time_nothing_is_published_and_it_says_so(void **state)
 {
     struct broker_bench *bench = *state;
-    struct semel_publish items[] = {{semel__str(bench->source), SEMEL_STR("k"), SEMEL_STR("e-1"), SEMEL_STR("a"), NULL,
-                                     0, SEMEL_OK},
-                                    {semel__str(bench->source), SEMEL_STR("k"), SEMEL_STR("e-2"), SEMEL_STR("b"), NULL,
-                                     0, SEMEL_OK}};
+    struct semel_publish items[] = {item_of(bench, "e-1", SEMEL_STR("a")), item_of(bench, "e-2", SEMEL_STR("b"))};
     struct got got;
 
     assert_int_equal(semel_broker_publish(bench->a, items, 2, 0, &bench->err), SEMEL_OK);
-    assert_int_equal(items[0].status, SEMEL_RETRY);
-    assert_int_equal(items[1].status, SEMEL_RETRY);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(items[i].status, SEMEL_RETRY);
+        assert_false(items[i].down);
+        assert_string_equal(items[i].why, "");
+    }
     assert_int_equal(semel_broker_publish(bench->a, &items[1], 1, 60000, &bench->err), SEMEL_OK);
-    assert_int_equal(items[1].status, SEMEL_OK);
+    assert_taken(&items[1]);
     got = poll(bench, bench->a, 8, 1);
     assert_string_equal(got.letters, "b");
 }
@@ -671,6 +762,9 @@ int main(int argc, char **argv)
         TEST(delayed_message_holds_back_its_partition_and_no_other),
         TEST(two_handles_share_the_work_and_keep_the_order_of_each_partition),
         TEST(what_is_published_arrives_with_its_id),
+        TEST(headers_of_a_row_never_replace_its_id),
+        TEST(destination_that_is_not_there_is_down_and_no_fault_of_its_items),
+        TEST(what_is_published_under_one_key_arrives_in_order),
         TEST(without_time_nothing_is_published_and_it_says_so),
     };
     int failed;

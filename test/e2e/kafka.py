@@ -212,6 +212,19 @@ class Server:
             lines.append(line)
         self.tool("send", topic, stdin="\n".join(lines))
 
+    def read(self, topic, partitions=1):
+        """Every record of the topic, partition by partition: (partition, key, payload, headers), as bytes; headers
+        are a dict of text."""
+        def plain(word):
+            return None if word == "-" else bytes.fromhex(word[1:])
+        records = []
+        for line in self.tool("read", topic, partitions).stdout.splitlines():
+            partition, _, key, payload, *headers = line.split(" ")
+            pairs = (header.split("=") for header in headers)
+            records.append((int(partition), plain(key), plain(payload),
+                            {plain(name).decode(): plain(value).decode() for name, value in pairs}))
+        return records
+
     def committed(self, group, topic, partitions=1):
         """What the server keeps for the group, a list by partition; None: nothing."""
         offsets = map(int, self.tool("committed", group, topic, partitions).stdout.split())

@@ -124,7 +124,7 @@ static void each_published_item_has_its_own_status(void **state)
     const size_t large = (size_t)2 << 20;
     char *bytes = semel__calloc(1, large);
     struct kafka_side side;
-    struct semel_publish items[5];
+    struct semel_publish items[6];
 
     (void)state;
     assert_non_null(bytes);
@@ -134,15 +134,21 @@ static void each_published_item_has_its_own_status(void **state)
     items[1] = item_to(topic, (struct semel_str){bytes, large});
     items[2] = item_to("no-such-topic", SEMEL_STR("x"));
     items[3] = item_to("", SEMEL_STR("x"));
-    items[4] = item_to(topic, SEMEL_STR("two"));
+    items[4] = item_to(topic, SEMEL_STR("two")); /* behind one of its key that was refused */
+    items[5] = item_to(topic, SEMEL_STR("three"));
+    items[5].key = SEMEL_STR("other");
     assert_int_equal(semel_broker_publish(side.broker, items, COUNT(items), 60000, &side.err), SEMEL_OK);
     assert_int_equal(items[0].status, SEMEL_OK);
     assert_int_equal(items[1].status, SEMEL_INVALID);
-    assert_int_equal(items[2].status, SEMEL_INVALID);
+    assert_int_equal(items[2].status, SEMEL_RETRY);
+    assert_true(items[2].down && !items[1].down && !items[4].down);
     assert_int_equal(items[3].status, SEMEL_INVALID);
+    assert_int_equal(items[4].status, SEMEL_RETRY);
+    assert_int_equal(items[5].status, SEMEL_OK);
+    assert_string_equal(items[2].why, "kafka: Broker: Unknown topic or partition");
+    assert_int_equal(semel_broker_publish(side.broker, &items[4], 1, 60000, &side.err), SEMEL_OK);
     assert_int_equal(items[4].status, SEMEL_OK);
-    kafka_side_wait(&side, 2);
-    assert_int_equal(side.got[0].partition, side.got[1].partition); /* one key */
+    kafka_side_wait(&side, 3);
     kafka_side_close(&side);
     semel__free(bytes);
 }

@@ -5,6 +5,7 @@
  */
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/digest.h"
@@ -419,6 +420,7 @@ static void publish_three(struct semel_publish items[3])
 
 #define MANY 1000
 #define ANSWERED 20
+#define AT_A_TIME 8 /* requests */
 
 static bool answer_two_batches(struct hostile *h, const struct hostile_request *r, int fd)
 {
@@ -426,7 +428,9 @@ static bool answer_two_batches(struct hostile *h, const struct hostile_request *
         "{\"Successful\":[{\"Id\":\"0\"},{\"Id\":\"1\"},{\"Id\":\"2\"},{\"Id\":\"3\"},{\"Id\":\"4\"},"
         "{\"Id\":\"5\"},{\"Id\":\"6\"},{\"Id\":\"7\"},{\"Id\":\"8\"},{\"Id\":\"9\"}]}";
 
-    if (strcmp(r->action, "SendMessageBatch") != 0 || h->sends > 2)
+    static atomic_int sends; /* they come at the same time */
+
+    if (strcmp(r->action, "SendMessageBatch") != 0 || atomic_fetch_add(&sends, 1) >= 2)
         return hostile_hold(h, fd);
     return hostile_reply(fd, 200, all);
 }
@@ -451,9 +455,9 @@ static void publish_of_a_thousand_ends_when_its_time_is_over(void **state)
         n_retry += items[i].status == SEMEL_RETRY;
     }
     assert_int_equal(n_ok, ANSWERED);
-    assert_int_equal(n_unknown, 10);
-    assert_int_equal(n_retry, MANY - ANSWERED - 10);
-    assert_int_equal(hostile.sends, 3);
+    assert_int_equal(n_unknown, 10 * AT_A_TIME);
+    assert_int_equal(n_retry, MANY - ANSWERED - 10 * AT_A_TIME);
+    assert_int_equal(hostile.sends, 2 + AT_A_TIME); /* the answer to a request lets the next one go */
     end();
 }
 
@@ -535,7 +539,35 @@ static void refused_or_unreachable_publish_was_certainly_not_sent(void **state)
     sqs_side_close(&side);
     begin(answer_refusal, &denied);
     publish_three(items);
+    assert_int_equal(items[1].status, SEMEL_RETRY); /* P111: it is no fault of theirs */
+    assert_true(items[1].down);
+    assert_non_null(strstr(items[1].why, "AccessDenied"));
+    end();
+}
+
+static bool refuse_the_second(struct hostile *h, const struct hostile_request *r, int fd)
+{
+    (void)h;
+    if (strcmp(r->action, "SendMessageBatch") != 0)
+        return hostile_hold(h, fd);
+    return strstr(r->body, "e-2") != NULL
+               ? hostile_reply(fd, 400, "{\"__type\":\"com.amazonaws.sqs#InvalidMessageContents\"}")
+               : hostile_reply(fd, 200, "{\"Successful\":[{\"Id\":\"0\"}]}");
+}
+
+/* P110 */
+static void only_who_travelled_alone_is_blamed(void **state)
+{
+    struct semel_publish items[3];
+
+    (void)state;
+    begin(refuse_the_second, NULL);
+    publish_three(items);
+    assert_int_equal(items[0].status, SEMEL_OK);
     assert_int_equal(items[1].status, SEMEL_INVALID);
+    assert_false(items[1].down);
+    assert_int_equal(items[2].status, SEMEL_OK);
+    assert_int_equal(hostile.sends, 4);
     end();
 }
 
@@ -644,6 +676,7 @@ int main(void)
         cmocka_unit_test(lost_or_broken_answer_to_publish_is_unknown),
         cmocka_unit_test(each_item_has_the_status_of_its_entry),
         cmocka_unit_test(refused_or_unreachable_publish_was_certainly_not_sent),
+        cmocka_unit_test(only_who_travelled_alone_is_blamed),
         cmocka_unit_test(what_sqs_cannot_carry_is_refused_before_it_is_sent),
         cmocka_unit_test(want_of_memory_anywhere_is_a_status_and_passes),
     };

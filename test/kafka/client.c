@@ -4,6 +4,8 @@
  */
 #include "kafka/client.h"
 
+#include "base/str.h"
+
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -381,4 +383,76 @@ void kafka_client_delete_before(struct kafka_client *client, const char *topic, 
     rd_kafka_event_destroy(event);
     rd_kafka_DeleteRecords_destroy(wanted);
     rd_kafka_topic_partition_list_destroy(list);
+}
+
+/* ---- reading ------------------------------------------------------------------------------------- */
+
+static size_t read_headers(const rd_kafka_message_t *message, struct semel_pair *pairs, size_t max)
+{
+    rd_kafka_headers_t *headers;
+    size_t n = 0;
+
+    if (rd_kafka_message_headers(message, &headers) != RD_KAFKA_RESP_ERR_NO_ERROR)
+        return 0;
+    for (; n < max; n++) {
+        const char *name;
+        const void *value;
+        size_t size;
+        if (rd_kafka_header_get_all(headers, n, &name, &value, &size) != RD_KAFKA_RESP_ERR_NO_ERROR)
+            break;
+        pairs[n] = (struct semel_pair){semel__str(name), {value, size}};
+    }
+    return n;
+}
+
+static void read_partition(rd_kafka_t *rk, const char *topic, int partition, kafka_reader read, void *ctx)
+{
+    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
+    int64_t low, high, next;
+
+    if (rd_kafka_query_watermark_offsets(rk, topic, partition, &low, &high, 10000) != RD_KAFKA_RESP_ERR_NO_ERROR) {
+        fprintf(stderr, "kafka: %s has no partition %d\n", topic, partition);
+        exit(1);
+    }
+    rd_kafka_topic_partition_list_add(list, topic, partition)->offset = low;
+    rd_kafka_assign(rk, list);
+    rd_kafka_topic_partition_list_destroy(list);
+    for (next = low; next < high;) {
+        rd_kafka_message_t *message = rd_kafka_consumer_poll(rk, 10000);
+        struct semel_pair pairs[64];
+        if (message == NULL) {
+            fprintf(stderr, "kafka: nothing of %s/%d comes\n", topic, partition);
+            exit(1);
+        }
+        if (message->err == RD_KAFKA_RESP_ERR_NO_ERROR && message->partition == partition) {
+            const struct kafka_record record = {.topic = topic,
+                                                .partition = partition,
+                                                .key = {message->key, message->key_len},
+                                                .payload = {message->payload, message->len},
+                                                .headers = pairs,
+                                                .n_headers = read_headers(message, pairs, 64)};
+            next = message->offset + 1;
+            read(ctx, &record, message->offset);
+        }
+        rd_kafka_message_destroy(message);
+    }
+}
+
+void kafka_client_read(struct kafka_client *client, const char *topic, int partitions, kafka_reader read, void *ctx)
+{
+    char text[256];
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    rd_kafka_t *rk;
+
+    if (rd_kafka_conf_set(conf, "bootstrap.servers", client->brokers, text, sizeof text) != RD_KAFKA_CONF_OK ||
+        rd_kafka_conf_set(conf, "group.id", "reader", text, sizeof text) != RD_KAFKA_CONF_OK ||
+        (rk = rd_kafka_new(RD_KAFKA_CONSUMER, conf, text, sizeof text)) == NULL) {
+        fprintf(stderr, "kafka: %s\n", text);
+        exit(1);
+    }
+    rd_kafka_poll_set_consumer(rk);
+    for (int i = 0; i < partitions; i++)
+        read_partition(rk, topic, i, read, ctx);
+    rd_kafka_consumer_close(rk);
+    rd_kafka_destroy(rk);
 }

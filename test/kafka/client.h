@@ -46,6 +46,10 @@ void kafka_client_send_many(struct kafka_client *client, const char *topic, int 
 /* One record in a transaction of its own, which is committed or aborted. */
 void kafka_client_send_transaction(struct kafka_client *client, const struct kafka_record *record, bool commit);
 
+/* Each record of the topic up to its present end, partition by partition; headers are those that a relay writes. */
+typedef void (*kafka_reader)(void *ctx, const struct kafka_record *record, int64_t offset);
+void kafka_client_read(struct kafka_client *client, const char *topic, int partitions, kafka_reader read, void *ctx);
+
 /* What the server keeps for the group; -1: nothing. */
 int64_t kafka_client_committed(struct kafka_client *client, const char *group, const char *topic, int partition);
 /* Sets it; the group must have no members. */

@@ -6,6 +6,7 @@
  *   send TOPIC                        a record a line of standard input: PARTITION KEY PAYLOAD [NAME=VALUE]..., where
  *                                     each but the first is "-" for null, or "x" and hexadecimal digits; a partition
  *                                     below 0 is chosen by the key
+ *   read TOPIC PARTITIONS             prints every record: PARTITION OFFSET KEY PAYLOAD [NAME=VALUE]..., hexadecimal as above
  *   committed GROUP TOPIC PARTITIONS  prints for each partition the offset that the server keeps, -1: none
  */
 #include <stdio.h>
@@ -58,6 +59,33 @@ static void print_committed(struct kafka_client *client, const char *group, cons
         printf("%lld\n", (long long)kafka_client_committed(client, group, topic, i));
 }
 
+static void print_bytes(struct semel_str bytes)
+{
+    if (bytes.p == NULL) {
+        putchar('-');
+        return;
+    }
+    putchar('x');
+    for (size_t i = 0; i < bytes.n; i++)
+        printf("%02x", (unsigned char)bytes.p[i]);
+}
+
+static void print_record(void *ctx, const struct kafka_record *record, int64_t offset)
+{
+    (void)ctx;
+    printf("%d %lld ", record->partition, (long long)offset);
+    print_bytes(record->key);
+    putchar(' ');
+    print_bytes(record->payload);
+    for (size_t i = 0; i < record->n_headers; i++) {
+        putchar(' ');
+        print_bytes(record->headers[i].name);
+        putchar('=');
+        print_bytes(record->headers[i].value);
+    }
+    putchar('\n');
+}
+
 static int run(struct kafka_client *client, int argc, char **argv)
 {
     if (argc == 1 && strcmp(argv[0], "answers") == 0)
@@ -66,10 +94,12 @@ static int run(struct kafka_client *client, int argc, char **argv)
         kafka_client_topic(client, argv[1], number(argv[2]), (const char *const *)argv + 3);
     else if (argc == 2 && strcmp(argv[0], "send") == 0)
         send_all(client, argv[1]);
+    else if (argc == 3 && strcmp(argv[0], "read") == 0)
+        kafka_client_read(client, argv[1], number(argv[2]), print_record, NULL);
     else if (argc == 4 && strcmp(argv[0], "committed") == 0)
         print_committed(client, argv[1], argv[2], number(argv[3]));
     else
-        lines_fail("BROKERS answers | topic NAME PARTITIONS [NAME VALUE]... | send TOPIC | "
+        lines_fail("BROKERS answers | topic NAME PARTITIONS [NAME VALUE]... | send TOPIC | read TOPIC PARTITIONS | "
                    "committed GROUP TOPIC PARTITIONS");
     return 0;
 }

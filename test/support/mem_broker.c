@@ -735,14 +735,6 @@ static semel_status mem_answer(struct semel_broker *broker, const struct semel_r
 
 /* ---- publish ------------------------------------------------------------------------------------------ */
 
-static bool has_id(const struct semel_publish *item)
-{
-    for (size_t i = 0; i < item->n_headers; i++)
-        if (semel__str_eqz(item->headers[i].name, "id"))
-            return true;
-    return !semel__str_given(item->id);
-}
-
 static semel_status push_to(struct semel_mem_queue *target, const struct semel_publish *item, struct semel_error *err)
 {
     struct semel_mem_push push = {.source = item->destination, .key = item->key, .payload = item->payload};
@@ -751,10 +743,8 @@ static semel_status push_to(struct semel_mem_queue *target, const struct semel_p
 
     if (headers == NULL)
         return semel__fail_memory(err);
-    for (; push.n_headers < item->n_headers; push.n_headers++)
-        headers[push.n_headers] = item->headers[push.n_headers];
-    if (!has_id(item))
-        headers[push.n_headers++] = (struct semel_pair){SEMEL_STR("id"), item->id};
+    for (size_t i = 0; i <= item->n_headers; i++)
+        push.n_headers += semel__publish_header(item, i, &headers[push.n_headers]);
     push.headers = headers;
     status = semel__mem_queue_push(target, &push, 1, err);
     semel__free(headers);

@@ -287,6 +287,8 @@ static void wrong_by_type(const struct chain *chain)
     case SEMEL_SETTING_GROUP:
     case SEMEL_SETTING_ONE_OF:
     case SEMEL_SETTING_SOURCE:
+    case SEMEL_SETTING_SINK:
+    case SEMEL_SETTING_OUTBOXES:
     case SEMEL_SETTING_ROUTES:
         must_refuse(chain, "zzz");
         break;

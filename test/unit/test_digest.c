@@ -51,6 +51,27 @@ static void parts_are_hashed_one_after_the_other(void **state)
     assert_sha256(parts, 3, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
+/* RFC 4231, cases 2, 6 and the empty ones. */
+static void hmac_is_that_of_the_rfc(void **state)
+{
+    static const struct semel_str what[] = {SEMEL_STR("what do ya want "), SEMEL_STR(""), SEMEL_STR("for nothing?")};
+    static const struct semel_str large = SEMEL_STR("Test Using Larger Than Block-Size Key - Hash Key First");
+    unsigned char digest[SEMEL_SHA256];
+    char hex[2 * SEMEL_SHA256 + 1], key[131];
+
+    (void)state;
+    memset(key, 0xaa, sizeof key);
+    assert_true(semel__hmac_sha256(SEMEL_STR("Jefe"), what, COUNT(what), digest));
+    semel__hex(digest, sizeof digest, hex);
+    assert_string_equal(hex, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+    assert_true(semel__hmac_sha256((struct semel_str){key, sizeof key}, &large, 1, digest));
+    semel__hex(digest, sizeof digest, hex);
+    assert_string_equal(hex, "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+    assert_true(semel__hmac_sha256((struct semel_str){NULL, 0}, NULL, 0, digest));
+    semel__hex(digest, sizeof digest, hex);
+    assert_string_equal(hex, "b613679a0814d9ec772f95d778c35fc5ff1697c493715653c6c712144292c5ad");
+}
+
 /* The test suite of RFC 1321, and lengths around the end of a block. */
 static void md5_is_that_of_the_rfc(void **state)
 {
@@ -136,6 +157,7 @@ int main(void)
         cmocka_unit_test(sha256_of_a_million_a_is_the_known_answer),
         cmocka_unit_test(sha256_of_nothing_is_that_of_the_empty_string),
         cmocka_unit_test(parts_are_hashed_one_after_the_other),
+        cmocka_unit_test(hmac_is_that_of_the_rfc),
         cmocka_unit_test(md5_is_that_of_the_rfc),
         cmocka_unit_test(hexadecimal_is_in_lower_case_and_ends_with_nul),
         cmocka_unit_test(base64_comes_back_as_it_was),

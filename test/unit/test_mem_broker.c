@@ -285,8 +285,12 @@ static void acknowledged_message_can_be_made_to_come_again(void **state)
 static void what_is_published_elsewhere_is_recorded(void **state)
 {
     const struct semel_pair header = {SEMEL_STR("h"), SEMEL_STR("v")};
-    struct semel_publish item = {SEMEL_STR("d"), SEMEL_STR("k"), SEMEL_STR("id"), SEMEL_STR("p\0"), &header, 1,
-                                 SEMEL_OK};
+    struct semel_publish item = {.destination = SEMEL_STR("d"),
+                                 .key = SEMEL_STR("k"),
+                                 .id = SEMEL_STR("id"),
+                                 .payload = SEMEL_STR("p\0"),
+                                 .headers = &header,
+                                 .n_headers = 1};
     const struct semel_mem_published *published = NULL;
     struct plan plan = {"publish", SEMEL_QUEUE_LOST};
 

@@ -12,7 +12,7 @@ ROOMS = ("base", "core", "store", "broker", "lib", "ext", "net", "handler", "con
 
 # What of core a driver may see: the interfaces, not the rules.
 CORE_INTERFACES = ("core/store.h", "core/broker.h", "core/row.h", "core/msg.h", "core/state.h", "core/policy.h",
-                   "core/version.h")
+                   "core/version.h", "core/destination.h")
 
 # Rooms that know less than everything above them, as patterns of headers.
 NARROW = {
@@ -36,7 +36,7 @@ CLIENTS = {
     "amqp.h": "src/broker/amqp*",
     "amqp_*.h": "src/broker/amqp*",
     "rabbitmq-c/*": "src/broker/amqp*",
-    "curl/*": ("src/broker/sqs*", "src/handler/http.c"),
+    "curl/*": ("src/broker/sqs*", "src/broker/webhook.c", "src/handler/http.c"),
     "sqlite3ext.h": ("src/store/sqlite.h", "src/ext/*"),
 }
 

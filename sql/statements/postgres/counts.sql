@@ -36,6 +36,12 @@ SELECT b.n, x.status, x.count FROM :rows AS b CROSS JOIN LATERAL (
     GROUP BY r.status) AS x
 
 -- name: count_outbox
+-- The oldest is the first of a shard, as far as numbers are drawn in the order of time.
 -- gives: count, oldest_at
-SELECT pg_catalog.count(*) AS count, pg_catalog.min(o.created_at) AS oldest_at
-FROM (SELECT created_at FROM semel.outbox ORDER BY seq LIMIT :cap) AS o
+SELECT (SELECT pg_catalog.count(*) FROM (SELECT FROM semel.outbox LIMIT :cap) AS o) AS count,
+    (SELECT pg_catalog.min(f.created_at) FROM semel.outbox_shard AS s CROSS JOIN LATERAL (
+        SELECT o.created_at FROM semel.outbox AS o WHERE o.shard = s.shard ORDER BY o.seq LIMIT 1) AS f) AS oldest_at
+
+-- name: count_aside
+-- gives: count
+SELECT pg_catalog.count(*) AS count FROM (SELECT FROM semel.outbox_aside LIMIT :cap) AS a

@@ -1,0 +1,183 @@
+-- SPDX-License-Identifier: MIT
+--
+-- The relay: its lease and its shards, the events that it reads, and what becomes of them. core/relay.h has the rules.
+--
+-- Whoever changes outbox_aside has locked the rows of outbox_shard that it concerns, in their order, in an earlier
+-- statement: so each sees what the other one did.
+
+-- fragment: event(e)
+{e}.seq, {e}.shard::bigint AS shard, {e}.id::text AS event_id, {e}.aggregatetype, {e}.aggregateid, {e}.type, {e}.payload,
+{e}.headers, {e}.destination, {e}.created_at, {e}.traceparent
+
+-- fragment: event_names
+seq, shard, event_id, aggregatetype, aggregateid, type, payload, headers, destination, created_at, traceparent
+
+-- fragment: columns_of_event
+id, aggregatetype, aggregateid, type, payload, seq, shard, headers, destination, created_at, traceparent
+
+-- ---- leases and shards --------------------------------------------------------------------------------------------
+
+-- name: shard_make
+-- Somebody may have emptied the table.
+INSERT INTO semel.outbox_shard (shard) SELECT s FROM pg_catalog.generate_series(0, 63) AS s ON CONFLICT DO NOTHING
+
+-- name: relay_mutex
+-- One relay at a time looks who is alive.
+SELECT s.shard FROM semel.outbox_shard AS s WHERE s.shard = 0 FOR UPDATE
+
+-- name: relay_expire
+DELETE FROM semel.relay AS r WHERE r.lease_until < :now
+
+-- name: relay_join
+INSERT INTO semel.relay (token, owner, destinations, started_at, lease_until)
+VALUES (:relay_token, :relay_owner, :destinations, :now, :lease_until)
+
+-- name: relay_renew
+-- gives: changes
+UPDATE semel.relay AS r SET lease_until = :lease_until WHERE r.token = :relay_token
+
+-- name: relay_leave
+DELETE FROM semel.relay AS r WHERE r.token = :relay_token
+
+-- name: relay_list
+-- gives: relay_token, relay_owner, destinations
+SELECT r.token AS relay_token, r.owner AS relay_owner, r.destinations FROM semel.relay AS r ORDER BY r.token LIMIT :limit
+
+-- name: shard_list
+-- gives: shard, relay_token, losses
+SELECT s.shard::bigint AS shard, s.relay AS relay_token, s.losses::bigint AS losses FROM semel.outbox_shard AS s
+ORDER BY s.shard
+
+-- name: shard_set
+-- gives: n
+UPDATE semel.outbox_shard AS s SET relay = b.relay_token, losses = b.losses::integer
+FROM :rows AS b WHERE s.shard = b.shard RETURNING b.n
+
+-- name: shard_lock
+-- gives: shard, relay_token
+SELECT s.shard::bigint AS shard, s.relay AS relay_token FROM semel.outbox_shard AS s
+WHERE s.shard IN (SELECT b.shard FROM :rows AS b) ORDER BY s.shard FOR UPDATE OF s
+
+-- ---- numbers ------------------------------------------------------------------------------------------------------
+
+-- name: outbox_last
+-- The number that was drawn last, read before the locks: whoever has drawn it, or a lower one, holds the sequence.
+-- gives: seq, started_at
+SELECT CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END AS seq,
+    pg_catalog.pg_postmaster_start_time() AS started_at
+FROM semel.outbox_seq_seq AS s
+
+-- name: outbox_holders
+-- A transaction that has drawn a number holds this lock on the sequence until it ends.
+-- gives: holder, pid, user, since
+SELECT l.virtualtransaction AS holder, l.pid::bigint AS pid, a.usename::text AS user, a.xact_start AS since
+FROM pg_catalog.pg_locks AS l LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.granted
+AND l.relation = 'semel.outbox_seq_seq'::pg_catalog.regclass
+AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = pg_catalog.current_database())
+LIMIT :limit
+
+-- name: outbox_draw
+-- Whether the locks can be seen here: the caller draws a number and looks for itself.
+-- gives: seq, pid
+SELECT pg_catalog.nextval('semel.outbox_seq_seq'::pg_catalog.regclass) AS seq, pg_catalog.pg_backend_pid()::bigint AS pid
+
+-- ---- reading ------------------------------------------------------------------------------------------------------
+
+-- name: outbox_read
+-- The first rows of each shard above its starting point, as many as fit. Whether an earlier event stands aside is of the
+-- same snapshot: moving aside is one statement.
+-- gives: n, {event_names}, held
+SELECT b.n, {event(e)},
+    CASE WHEN (SELECT EXISTS (SELECT FROM semel.outbox_aside)) THEN EXISTS (
+        SELECT FROM semel.outbox_aside AS a
+        WHERE a.aggregatetype = e.aggregatetype AND a.aggregateid = e.aggregateid AND a.seq < e.seq)
+    ELSE false END AS held
+FROM :rows AS b CROSS JOIN LATERAL (
+    SELECT w.* FROM (
+        SELECT o.*, pg_catalog.sum(coalesce(pg_catalog.octet_length(o.payload), 0) + pg_catalog.octet_length(o.headers))
+            OVER (ORDER BY o.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+        FROM (SELECT * FROM semel.outbox AS x WHERE x.shard = b.shard AND x.seq > b.after_seq
+              ORDER BY x.seq LIMIT :limit) AS o) AS w
+    WHERE coalesce(w.before, 0) < :bytes) AS e
+ORDER BY b.n, e.seq
+
+-- name: aside_read
+-- gives: n, {event_names}, attempts, alone
+SELECT b.n, {event(e)}, e.attempts::bigint AS attempts, e.alone
+FROM :rows AS b CROSS JOIN LATERAL (
+    SELECT * FROM semel.outbox_aside AS x WHERE x.shard = b.shard AND x.due_at <= :now
+    AND x.status IN ('waiting', 'failed') ORDER BY x.due_at LIMIT :limit) AS e
+ORDER BY b.n, e.due_at
+
+-- ---- what becomes of events ---------------------------------------------------------------------------------------
+
+-- name: outbox_delete
+DELETE FROM semel.outbox AS o USING :rows AS b WHERE o.shard = b.shard AND o.seq = b.seq
+
+-- name: outbox_keep
+WITH gone AS (DELETE FROM semel.outbox AS o USING :rows AS b WHERE o.shard = b.shard AND o.seq = b.seq RETURNING o.*)
+INSERT INTO semel.outbox_sent ({columns_of_event}, sent_at)
+SELECT {columns_of_event}, :now FROM gone
+
+-- name: outbox_set_aside
+WITH gone AS (
+    DELETE FROM semel.outbox AS o USING :rows AS b WHERE o.shard = b.shard AND o.seq = b.seq
+    RETURNING o.*, b.event_status, b.attempts, b.due_at, b.error_text, b.alone)
+INSERT INTO semel.outbox_aside ({columns_of_event}, status, attempts, due_at, error_text, alone, updated_at)
+SELECT {columns_of_event}, event_status, attempts::integer, due_at, error_text, alone, :now FROM gone
+
+-- name: aside_start
+-- A committed start. gives those that are ours now.
+-- gives: n
+UPDATE semel.outbox_aside AS a
+SET status = 'publishing', attempts = a.attempts + 1, relay = :relay_token, updated_at = :now
+FROM :rows AS b
+WHERE a.shard = b.shard AND a.seq = b.seq AND a.status IN ('waiting', 'failed')
+RETURNING b.n
+
+-- name: aside_delete
+DELETE FROM semel.outbox_aside AS a USING :rows AS b WHERE a.shard = b.shard AND a.seq = b.seq
+
+-- name: aside_keep
+WITH gone AS (
+    DELETE FROM semel.outbox_aside AS a USING :rows AS b WHERE a.shard = b.shard AND a.seq = b.seq RETURNING a.*)
+INSERT INTO semel.outbox_sent ({columns_of_event}, sent_at)
+SELECT {columns_of_event}, :now FROM gone
+
+-- name: aside_fail
+UPDATE semel.outbox_aside AS a
+SET status = b.event_status, attempts = b.attempts::integer, due_at = b.due_at, error_text = b.error_text, relay = NULL,
+    updated_at = :now
+FROM :rows AS b
+WHERE a.shard = b.shard AND a.seq = b.seq AND a.status = 'publishing' AND a.relay = :relay_token
+
+-- name: aside_postpone
+UPDATE semel.outbox_aside AS a SET due_at = b.due_at FROM :rows AS b
+WHERE a.shard = b.shard AND a.seq = b.seq AND a.status IN ('waiting', 'failed')
+
+-- name: aside_wake
+-- The first event of each of these aggregates is due, if it waits for nothing else.
+UPDATE semel.outbox_aside AS a SET due_at = :now, updated_at = :now
+FROM (SELECT DISTINCT b.aggregatetype, b.aggregateid FROM :rows AS b) AS k
+CROSS JOIN LATERAL (SELECT x.shard, x.seq FROM semel.outbox_aside AS x
+    WHERE x.aggregatetype = k.aggregatetype AND x.aggregateid = k.aggregateid ORDER BY x.seq LIMIT 1) AS f
+WHERE a.shard = f.shard AND a.seq = f.seq AND a.status = 'waiting' AND a.due_at IS NULL
+
+-- name: aside_recover
+-- What a relay that is gone was publishing. The start of a single event counts; of several nobody knows which one it
+-- was.
+WITH lost AS (
+    SELECT a.shard, a.seq, a.attempts - (pg_catalog.count(*) OVER (PARTITION BY a.relay) > 1)::integer AS attempts
+    FROM semel.outbox_aside AS a
+    WHERE a.status = 'publishing' AND NOT EXISTS (SELECT FROM semel.relay AS r WHERE r.token = a.relay))
+UPDATE semel.outbox_aside AS a
+SET status = CASE WHEN l.attempts >= :cap THEN 'dead' ELSE 'failed' END,
+    due_at = CASE WHEN l.attempts >= :cap THEN NULL ELSE :due_at END,
+    attempts = l.attempts, alone = true, error_text = :error_text, relay = NULL, updated_at = :now
+FROM lost AS l WHERE a.shard = l.shard AND a.seq = l.seq
+
+-- name: sent_purge
+-- gives: changes
+DELETE FROM semel.outbox_sent AS s
+WHERE s.ctid IN (SELECT x.ctid FROM semel.outbox_sent AS x WHERE x.sent_at < :before ORDER BY x.sent_at LIMIT :limit)

@@ -1,0 +1,143 @@
+-- SPDX-License-Identifier: MIT
+--
+-- The relay: its lease and its one shard, the events that it reads, and what becomes of them. core/relay.h has the
+-- rules. The write lock is held since begin: nothing else is locked.
+
+-- fragment: event_names
+seq, shard, event_id, aggregatetype, aggregateid, type, payload, headers, destination, created_at, traceparent
+
+-- fragment: columns_of_event
+id, aggregatetype, aggregateid, type, payload, seq, headers, destination, created_at, traceparent
+
+-- ---- leases and shards --------------------------------------------------------------------------------------------
+
+-- name: shard_make
+-- Somebody may have emptied the table.
+INSERT OR IGNORE INTO main.semel_outbox_shard (shard) VALUES (0)
+
+-- name: relay_mutex
+-- none: begin has the write lock
+
+-- name: relay_expire
+DELETE FROM main.semel_relay WHERE lease_until < :now
+
+-- name: relay_join
+INSERT INTO main.semel_relay (token, owner, destinations, started_at, lease_until)
+VALUES (:relay_token, :relay_owner, :destinations, :now, :lease_until)
+
+-- name: relay_renew
+-- gives: changes
+UPDATE main.semel_relay SET lease_until = :lease_until WHERE token = :relay_token
+
+-- name: relay_leave
+DELETE FROM main.semel_relay WHERE token = :relay_token
+
+-- name: relay_list
+-- gives: relay_token, relay_owner, destinations
+SELECT token AS relay_token, owner AS relay_owner, destinations FROM main.semel_relay ORDER BY token LIMIT :limit
+
+-- name: shard_list
+-- gives: shard, relay_token, losses
+SELECT shard, relay AS relay_token, losses FROM main.semel_outbox_shard ORDER BY shard
+
+-- name: shard_set
+-- gives: applied
+UPDATE main.semel_outbox_shard SET relay = :relay_token, losses = :losses WHERE shard = :shard
+
+-- name: shard_lock
+-- gives: shard, relay_token
+SELECT shard, relay AS relay_token FROM main.semel_outbox_shard WHERE shard = :shard
+
+-- ---- numbers ------------------------------------------------------------------------------------------------------
+
+-- name: outbox_last
+-- none: a lower number never commits later, and what was deleted is gone: every scan begins at the bottom
+
+-- name: outbox_holders
+-- none: see outbox_last
+
+-- name: outbox_draw
+-- none: see outbox_last
+
+-- ---- reading ------------------------------------------------------------------------------------------------------
+
+-- name: outbox_read
+-- gives: {event_names}, held
+SELECT w.seq AS seq, :shard AS shard, w.id AS event_id, w.aggregatetype AS aggregatetype, w.aggregateid AS aggregateid,
+    w.type AS type, o.payload AS payload, w.headers AS headers, w.destination AS destination, w.created_at AS created_at,
+    w.traceparent AS traceparent, EXISTS (
+        SELECT 1 FROM main.semel_outbox_aside AS a
+        WHERE a.aggregatetype = w.aggregatetype AND a.aggregateid = w.aggregateid AND a.seq < w.seq) AS held
+FROM (SELECT x.*, sum(coalesce(length(x.payload), 0) + length(x.headers))
+          OVER (ORDER BY x.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+      FROM (SELECT * FROM main.semel_outbox WHERE seq > :after_seq ORDER BY seq LIMIT :limit) AS x) AS w
+JOIN main.semel_outbox AS o ON o.seq = w.seq
+WHERE coalesce(w.bytes_before, 0) < :bytes ORDER BY w.seq
+
+-- name: aside_read
+-- gives: {event_names}, attempts, alone
+SELECT seq, :shard AS shard, id AS event_id, aggregatetype, aggregateid, type, payload, headers, destination, created_at,
+    traceparent, attempts, alone
+FROM main.semel_outbox_aside WHERE due_at <= :now AND (status = 'waiting' OR status = 'failed')
+ORDER BY due_at LIMIT :limit
+
+-- ---- what becomes of events ---------------------------------------------------------------------------------------
+
+-- name: outbox_delete
+DELETE FROM main.semel_outbox WHERE seq = :seq
+
+-- name: outbox_keep
+INSERT INTO main.semel_outbox_sent ({columns_of_event}, sent_at)
+SELECT {columns_of_event}, :now FROM main.semel_outbox WHERE seq = :seq
+
+-- name: outbox_set_aside
+INSERT INTO main.semel_outbox_aside ({columns_of_event}, status, attempts, due_at, error_text, alone, updated_at)
+SELECT {columns_of_event}, :event_status, :attempts, :due_at, :error_text, :alone, :now FROM main.semel_outbox WHERE seq = :seq
+
+-- name: aside_start
+-- A committed start. gives those that are ours now.
+-- gives: applied
+UPDATE main.semel_outbox_aside
+SET status = 'publishing', attempts = attempts + 1, relay = :relay_token, updated_at = :now
+WHERE seq = :seq AND (status = 'waiting' OR status = 'failed')
+
+-- name: aside_delete
+DELETE FROM main.semel_outbox_aside WHERE seq = :seq
+
+-- name: aside_keep
+INSERT INTO main.semel_outbox_sent ({columns_of_event}, sent_at)
+SELECT {columns_of_event}, :now FROM main.semel_outbox_aside WHERE seq = :seq
+
+-- name: aside_fail
+UPDATE main.semel_outbox_aside
+SET status = :event_status, attempts = :attempts, due_at = :due_at, error_text = :error_text, relay = NULL,
+    updated_at = :now
+WHERE seq = :seq AND status = 'publishing' AND relay = :relay_token
+
+-- name: aside_postpone
+UPDATE main.semel_outbox_aside SET due_at = :due_at WHERE seq = :seq AND (status = 'waiting' OR status = 'failed')
+
+-- name: aside_wake
+-- The first event of the aggregate is due, if it waits for nothing else.
+UPDATE main.semel_outbox_aside SET due_at = :now, updated_at = :now
+WHERE seq = (SELECT min(x.seq) FROM main.semel_outbox_aside AS x
+             WHERE x.aggregatetype = :aggregatetype AND x.aggregateid = :aggregateid)
+AND status = 'waiting' AND due_at IS NULL
+
+-- name: aside_recover
+-- What a relay that is gone was publishing. The start of a single event counts; of several nobody knows which one it
+-- was.
+UPDATE main.semel_outbox_aside
+SET status = CASE WHEN l.attempts >= :cap THEN 'dead' ELSE 'failed' END,
+    due_at = CASE WHEN l.attempts >= :cap THEN NULL ELSE :due_at END,
+    attempts = l.attempts, alone = 1, error_text = :error_text, relay = NULL, updated_at = :now
+FROM (SELECT a.seq AS seq, a.attempts - (count(*) OVER (PARTITION BY a.relay) > 1) AS attempts
+      FROM main.semel_outbox_aside AS a
+      WHERE a.status = 'publishing'
+      AND NOT EXISTS (SELECT 1 FROM main.semel_relay AS r WHERE r.token = a.relay)) AS l
+WHERE semel_outbox_aside.seq = l.seq
+
+-- name: sent_purge
+-- gives: changes
+DELETE FROM main.semel_outbox_sent
+WHERE seq IN (SELECT seq FROM main.semel_outbox_sent WHERE sent_at < :before ORDER BY sent_at LIMIT :limit)

@@ -1,0 +1,1225 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * relay.c: a relay, step by step. See relay.h for what it promises, starts.h for where scans begin.
+ *
+ * A step renews the lease when it is time, reads, plans, publishes and writes down what came of it. The plan puts each
+ * event that was read into one of four lists: to be sent from the outbox, to be sent from aside, to be set aside, or
+ * none (it has no turn in this step). Nothing is unconfirmed between two steps.
+ */
+#include "core/relay.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/point.h"
+#include "base/sort.h"
+#include "base/str.h"
+#include "core/retry.h"
+#include "core/starts.h"
+#include "core/token.h"
+
+#define SECOND_US INT64_C(1000000)
+#define BEAT_PARTS 3            /* the lease is renewed after a third of it */
+#define BEAT_SOON_US SECOND_US  /* while shards are due to this relay that others still own */
+#define NOTE_US SECOND_US
+#define WORKS_US (10 * SECOND_US) /* so long after a success another destination counts as working */
+#define WAITING_MAX 100           /* events of one aggregate that wait in the outbox behind the one that is sent */
+#define ASIDE_MAX 500             /* events from aside per step */
+#define POSTPONE_US SECOND_US
+#define LOSSES_MAX 2
+#define PEERS_MAX 1000
+#define DESTINATIONS_MAX 256
+#define HEADERS_MAX 256 /* of one event */
+#define SCANS_MAX 3     /* per step, when a holder ends */
+#define BUSY_MS 4       /* between steps while events come in */
+#define IDLE_MS 100
+#define PAUSE_FIRST_US (SECOND_US / 20)
+#define PAUSE_MAX_US (5 * SECOND_US)
+#define ARENA_MAX ((size_t)256 << 20)
+
+struct destination {
+    char name[256];
+    size_t n;
+    bool down;
+    int failures;
+    int64_t until_us; /* down: when to try it again, by the steady clock */
+    int64_t worked_us;
+    size_t sent, ok; /* of this call */
+    bool probed;     /* in this step */
+    char why[SEMEL_PUBLISH_WHY];
+};
+
+struct shard {
+    bool owned, careful;
+    int64_t losses;
+    int64_t last_seq; /* the last one that this step has read */
+    bool exhausted;   /* and there were no more */
+};
+
+struct semel_relay {
+    struct semel_store *store;
+    struct semel_broker *sink;
+    const struct semel_relay_ops *ops;
+    struct semel_relay_options options;
+    struct semel_random *rng;
+    const struct semel_clock *steady;
+    struct semel_tokens tokens;
+    struct semel_arena arena;
+    bool joined, runs;
+    int64_t token; /* 0: none yet */
+    int64_t lease_until_us, next_beat_us, next_note_us, next_purge_us, next_step_us;
+    int64_t now_us; /* the store's, at the last beat; and the steady clock then */
+    int64_t now_steady_us;
+    char why[SEMEL_RELAY_WHY];
+    struct shard shards[SEMEL_RELAY_SHARDS];
+    size_t n_owned, turn; /* turn: which shard is read first */
+    size_t limit;         /* rows per shard */
+    bool proof_known, proves;
+    struct semel_starts starts;
+    struct destination destinations[DESTINATIONS_MAX];
+    size_t n_destinations;
+    int failures, idle_ms;
+    bool idle;
+    struct semel_relay_counts counts;
+};
+
+const char *semel__event_status_name(enum semel_event_status status)
+{
+    static const char *const names[] = {"created", "waiting", "publishing", "failed", "dead", "published"};
+    return names[status];
+}
+
+static void report(const struct semel_relay *relay, int level, const char *text, const struct semel_relay_event *event,
+                   const char *why)
+{
+    if (relay->options.report != NULL)
+        relay->options.report(relay->options.ctx, level, text, event, why);
+}
+
+/* ---- life ---------------------------------------------------------------------------------------- */
+
+semel_status semel__relay_new(struct semel_relay **ret, struct semel_store *store, struct semel_broker *sink,
+                              const struct semel_relay_options *options, struct semel_random *rng,
+                              const struct semel_clock *steady, struct semel_error *err)
+{
+    if (store->ops->relay == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "this store (%s) has no outbox that a relay can read",
+                           store->ops->name);
+    struct semel_relay *relay = semel__calloc(1, sizeof *relay);
+    if (relay == NULL)
+        return semel__fail_memory(err);
+    relay->store = store;
+    relay->sink = sink;
+    relay->ops = store->ops->relay;
+    relay->options = *options;
+    relay->rng = rng;
+    relay->steady = steady;
+    relay->runs = (sink->ops->capabilities & SEMEL_BROKER_RUNS) != 0 && !options->one_by_one;
+    relay->limit = 256;
+    relay->idle_ms = 1;
+    semel__arena_init(&relay->arena, ARENA_MAX);
+    semel__starts_init(&relay->starts, semel__now(steady));
+    *ret = relay;
+    return SEMEL_OK;
+}
+
+void semel__relay_free(struct semel_relay *relay)
+{
+    if (relay == NULL)
+        return;
+    semel__arena_done(&relay->arena);
+    semel__free(relay);
+}
+
+void semel__relay_forget(struct semel_relay *relay)
+{
+    semel__starts_forget(&relay->starts, semel__now(relay->steady));
+    relay->joined = false; /* what it was publishing from aside is given up under the old token */
+    relay->next_beat_us = 0;
+    relay->proof_known = false;
+}
+
+const struct semel_relay_counts *semel__relay_counts(const struct semel_relay *relay)
+{
+    return &relay->counts;
+}
+
+size_t semel__relay_owns(const struct semel_relay *relay, char why[SEMEL_RELAY_WHY])
+{
+    memcpy(why, relay->why, SEMEL_RELAY_WHY);
+    return relay->joined ? relay->n_owned : 0;
+}
+
+bool semel__relay_idle(const struct semel_relay *relay)
+{
+    return relay->idle;
+}
+
+int64_t semel__relay_held_by(const struct semel_relay *relay)
+{
+    return relay->starts.n_apart > 0 ? relay->starts.apart[0].pid : SEMEL_NONE;
+}
+
+/* ---- a transaction ------------------------------------------------------------------------------- */
+
+/* begin, body, commit. Whatever fails is rolled back; an unknown commit is the caller's to read again: the events are
+ * still there, or they are not. */
+static semel_status transact(struct semel_relay *relay,
+                             semel_status (*body)(struct semel_relay *relay, int64_t now_us, void *ctx,
+                                                  struct semel_error *err),
+                             void *ctx, struct semel_error *err)
+{
+    int64_t now_us;
+    semel_status status = semel_store_begin(relay->store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    relay->now_us = now_us;
+    relay->now_steady_us = semel__now(relay->steady);
+    status = body(relay, now_us, ctx, err);
+    if (status == SEMEL_OK)
+        return semel_store_commit(relay->store, err);
+    semel_store_rollback(relay->store);
+    return status;
+}
+
+/* The store's time, as far as the steady clock tells. */
+static int64_t store_now(const struct semel_relay *relay, int64_t steady_us)
+{
+    return relay->now_us + (steady_us - relay->now_steady_us);
+}
+
+/* ---- the lease and the shards -------------------------------------------------------------------- */
+
+struct beat {
+    int64_t token;
+    struct semel_relay_shard shards[SEMEL_RELAY_SHARDS], changed[SEMEL_RELAY_SHARDS];
+    size_t n, n_changed, n_owned;
+    bool soon;
+    char why[SEMEL_RELAY_WHY];
+};
+
+static bool is_peer(const struct semel_relay_peer *peers, size_t n, int64_t token)
+{
+    for (size_t i = 0; i < n; i++)
+        if (peers[i].token == token)
+            return true;
+    return false;
+}
+
+/* How many shards are due to this relay. The oldest relay says where events go; whoever differs gets none. */
+static size_t share_of(struct beat *beat, const struct semel_relay *relay, const struct semel_relay_peer *peers, size_t n)
+{
+    size_t rank = 0, alike = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!semel__str_eq(peers[i].destinations, peers[0].destinations))
+            continue;
+        rank = peers[i].token == beat->token ? alike : rank;
+        alike++;
+    }
+    if (n == 0 || !semel__str_eq(peers[0].destinations, relay->options.destinations)) {
+        char owner[64] = "";
+        if (n > 0)
+            semel__str_show(owner, sizeof owner, peers[0].owner);
+        snprintf(beat->why, sizeof beat->why, "relay %s publishes this outbox to other destinations", owner);
+        return 0;
+    }
+    return beat->n / alike + (rank < beat->n % alike);
+}
+
+static void share_out(struct beat *beat, const struct semel_relay *relay, const struct semel_relay_peer *peers, size_t n)
+{
+    const size_t share = share_of(beat, relay, peers, n);
+    for (size_t i = 0; i < beat->n; i++)
+        beat->n_owned += beat->shards[i].token == beat->token;
+    for (size_t i = 0; i < beat->n; i++) {
+        struct semel_relay_shard *s = &beat->shards[i];
+        const bool mine = s->token == beat->token, free = s->token == SEMEL_NONE || !is_peer(peers, n, s->token);
+        if (mine && beat->n_owned > share) {
+            s->token = SEMEL_NONE;
+            beat->n_owned--;
+        } else if (!mine && free && beat->n_owned < share) {
+            s->losses += s->token != SEMEL_NONE; /* its relay died with it */
+            s->token = beat->token;
+            beat->n_owned++;
+        } else {
+            continue;
+        }
+        beat->changed[beat->n_changed++] = *s;
+    }
+    beat->soon = beat->n_owned < share;
+}
+
+static semel_status give_back(struct semel_relay *relay, int64_t token, struct semel_error *err)
+{
+    struct semel_relay_shard shards[SEMEL_RELAY_SHARDS];
+    size_t n = 0, k = 0;
+    semel_status status = relay->ops->shards_read(relay->store, shards, &n, err);
+    for (size_t i = 0; i < n; i++)
+        if (shards[i].token == token) {
+            shards[k] = shards[i];
+            shards[k++].token = SEMEL_NONE;
+        }
+    if (status == SEMEL_OK && k > 0)
+        status = relay->ops->shards_write(relay->store, shards, k, err);
+    return status == SEMEL_OK ? relay->ops->leave(relay->store, token, err) : status;
+}
+
+static semel_status beat_body(struct semel_relay *relay, int64_t now_us, void *ctx, struct semel_error *err)
+{
+    struct beat *beat = ctx;
+    struct semel_relay_peer *peers;
+    size_t n_peers = 0;
+    const int64_t until_us = semel__time_add(now_us, relay->options.lease_us);
+    const struct semel_relay_ops *ops = relay->ops;
+    beat->token = relay->token;
+    semel_status status = ops->expire(relay->store, now_us, now_us, relay->options.attempts_max, err);
+    if (status == SEMEL_OK && relay->joined)
+        status = ops->renew(relay->store, relay->token, until_us, err);
+    if (status == SEMEL_FENCED) { /* its lease had run out, and somebody saw it */
+        status = SEMEL_OK;
+        relay->joined = false;
+    }
+    if (status == SEMEL_OK && !relay->joined) {
+        if (relay->token != 0) {
+            status = give_back(relay, relay->token, err);
+            if (status == SEMEL_OK)
+                status = ops->expire(relay->store, now_us, now_us, relay->options.attempts_max, err);
+        }
+        beat->token = semel__token_new(&relay->tokens, relay->rng, SEMEL_EFFECT_OUTSIDE, now_us, SEMEL_NONE);
+        const struct semel_relay_peer self = {beat->token, relay->options.owner, relay->options.destinations};
+        if (status == SEMEL_OK)
+            status = ops->join(relay->store, &self, now_us, until_us, err);
+    }
+    if (status == SEMEL_OK)
+        status = ops->peers(relay->store, PEERS_MAX, &relay->arena, &peers, &n_peers, err);
+    if (status == SEMEL_OK)
+        status = ops->shards_read(relay->store, beat->shards, &beat->n, err);
+    if (status != SEMEL_OK)
+        return status;
+    share_out(beat, relay, peers, n_peers);
+    return beat->n_changed > 0 ? ops->shards_write(relay->store, beat->changed, beat->n_changed, err) : SEMEL_OK;
+}
+
+static semel_status beat(struct semel_relay *relay, int64_t steady_us, struct semel_error *err)
+{
+    struct beat beat = {0};
+    semel_status status = transact(relay, beat_body, &beat, err);
+    if (status != SEMEL_OK) {
+        relay->joined = relay->joined && status == SEMEL_RETRY;
+        return status;
+    }
+    relay->joined = true;
+    relay->token = beat.token;
+    relay->n_owned = beat.n_owned;
+    relay->lease_until_us = steady_us + relay->options.lease_us; /* from before it was asked for */
+    relay->next_beat_us = steady_us + (beat.soon ? BEAT_SOON_US : relay->options.lease_us / BEAT_PARTS);
+    if (beat.why[0] != '\0' && strcmp(beat.why, relay->why) != 0)
+        report(relay, SEMEL_LOG_WARN, "relay waits", NULL, beat.why);
+    memcpy(relay->why, beat.why, sizeof relay->why);
+    for (size_t i = 0; i < beat.n; i++) {
+        struct shard *shard = &relay->shards[beat.shards[i].shard];
+        const bool owned = beat.shards[i].token == beat.token;
+        if (owned && !shard->owned) /* somebody else may have left rows below */
+            semel__starts_reset(&relay->starts, (size_t)beat.shards[i].shard);
+        shard->owned = owned;
+        shard->losses = beat.shards[i].losses;
+        shard->careful = owned && shard->losses >= LOSSES_MAX;
+    }
+    return SEMEL_OK;
+}
+
+static semel_status leave_body(struct semel_relay *relay, int64_t now_us, void *ctx, struct semel_error *err)
+{
+    (void)ctx;
+    semel_status status = relay->ops->expire(relay->store, now_us, now_us, relay->options.attempts_max, err);
+    return status == SEMEL_OK ? give_back(relay, relay->token, err) : status;
+}
+
+semel_status semel__relay_leave(struct semel_relay *relay, struct semel_error *err)
+{
+    if (relay->token == 0)
+        return SEMEL_OK;
+    semel_status status = transact(relay, leave_body, NULL, err);
+    if (status == SEMEL_OK) {
+        relay->joined = false;
+        relay->token = 0;
+        relay->n_owned = 0;
+        memset(relay->shards, 0, sizeof relay->shards);
+    }
+    return status;
+}
+
+/* ---- starting points ----------------------------------------------------------------------------- */
+
+static semel_status ask_visible(struct semel_relay *relay, struct semel_error *err)
+{
+    int64_t now_us;
+    bool visible = false;
+    semel_status status = semel_store_begin(relay->store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = relay->ops->visible(relay->store, &visible, err);
+    semel_store_rollback(relay->store);
+    if (status != SEMEL_OK)
+        return status;
+    if (!visible)
+        report(relay, SEMEL_LOG_WARN, "pg_locks does not show transactions here: every scan starts at the bottom", NULL, "");
+    relay->proof_known = true;
+    relay->proves = visible;
+    return SEMEL_OK;
+}
+
+static semel_status note(struct semel_relay *relay, int64_t steady_us, struct semel_error *err)
+{
+    struct semel_relay_holder *holders;
+    int64_t seq, started_us;
+    size_t n;
+    if (!relay->ops->proves || steady_us < relay->next_note_us)
+        return SEMEL_OK;
+    relay->next_note_us = steady_us + NOTE_US;
+    semel_status status = relay->proof_known ? SEMEL_OK : ask_visible(relay, err);
+    if (status != SEMEL_OK || !relay->proves)
+        return status;
+    status = relay->ops->note(relay->store, &seq, &started_us, SEMEL_RELAY_HOLDERS_MAX, &relay->arena, &holders, &n, err);
+    if (status == SEMEL_OK)
+        semel__starts_note(&relay->starts, steady_us, seq, started_us, holders, n);
+    return status;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------- */
+
+/* An aggregate, as far as this step has met it. */
+struct aggregate {
+    struct semel_str type, id;
+    struct semel_str destination; /* of what is sent of it */
+    size_t sent, waiting;
+    bool stop; /* nothing more of it in this step */
+};
+
+struct send {
+    struct semel_relay_event *event;
+    struct destination *destination;
+    bool aside;
+};
+
+struct round {
+    struct semel_relay *relay;
+    int64_t steady_us, now_us;
+    struct semel_relay_start starts[SEMEL_RELAY_SHARDS];
+    size_t n_starts;
+    struct semel_relay_event *events, *aside;
+    size_t n_events, n_aside;
+    struct aggregate *aggregates; /* open addressing */
+    size_t room;
+    struct send *sends;
+    struct semel_publish *items;
+    size_t n_sends;
+    struct semel_relay_event **moves, **later; /* to be set aside; to be looked at again later */
+    size_t n_moves, n_later;
+    bool alone; /* one event only, which may kill the relay */
+};
+
+static void list_starts(struct round *round)
+{
+    struct semel_relay *relay = round->relay;
+    round->n_starts = 0;
+    for (size_t i = 0; i < SEMEL_RELAY_SHARDS; i++) {
+        size_t s = (i + relay->turn) % SEMEL_RELAY_SHARDS;
+        if (relay->shards[s].owned)
+            round->starts[round->n_starts++] = (struct semel_relay_start){(int64_t)s, relay->starts.shards[s].at};
+    }
+}
+
+static void note_windows(struct round *round)
+{
+    struct semel_relay *relay = round->relay;
+    size_t full = 0;
+    for (size_t i = 0, k = 0; i < round->n_starts; i++) {
+        struct shard *shard = &relay->shards[round->starts[i].shard];
+        size_t rows = 0, bytes = 0;
+        int64_t first = SEMEL_NONE;
+        for (; k < round->n_events && round->events[k].shard == round->starts[i].shard; k++, rows++) {
+            first = rows == 0 ? round->events[k].seq : first;
+            shard->last_seq = round->events[k].seq;
+            bytes += round->events[k].payload.n + round->events[k].headers.n;
+        }
+        shard->exhausted = rows < relay->limit && bytes < relay->options.bytes / round->n_starts + 1;
+        full += !shard->exhausted;
+        if (rows == 0)
+            shard->last_seq = SEMEL_STARTS_BOTTOM;
+        if (relay->proves && semel__starts_scanned(&relay->starts, (size_t)round->starts[i].shard, first))
+            report(relay, SEMEL_LOG_WARN, "event below a proven starting point: its transaction did not draw its number",
+                   &round->events[k - rows], "");
+    }
+    if (round->n_events > relay->options.rows && relay->limit > 16)
+        relay->limit /= 2;
+    else if (full > 0 && 2 * round->n_events <= relay->options.rows && relay->limit < relay->options.rows)
+        relay->limit *= 2;
+}
+
+static semel_status read_events(struct round *round, struct semel_error *err)
+{
+    struct semel_relay *relay = round->relay;
+    struct semel_relay_holder *holders = NULL;
+    semel_status status = SEMEL_OK;
+    for (int i = 0; i < SCANS_MAX; i++) {
+        const bool apart = relay->starts.n_apart > 0;
+        size_t n_holders = SEMEL_RELAY_HOLDERS_MAX;
+        list_starts(round);
+        relay->counts.scans++;
+        status = relay->ops->read(relay->store, round->starts, round->n_starts, relay->limit,
+                                  relay->options.bytes / round->n_starts + 1, &relay->arena, &round->events,
+                                  &round->n_events, apart ? &holders : NULL, &n_holders, err);
+        if (status != SEMEL_OK)
+            return status;
+        SEMEL_POINT(RELAY_READ);
+        if (!apart || !semel__starts_ended(&relay->starts, holders, n_holders))
+            break;
+        relay->counts.rescans++;
+        if (i + 1 == SCANS_MAX) /* what was read is older than what ended: nothing of it may go */
+            round->n_events = 0;
+    }
+    relay->turn = (relay->turn + 1) % SEMEL_RELAY_SHARDS;
+    note_windows(round);
+    return relay->ops->aside_read(relay->store, round->starts, round->n_starts, ASIDE_MAX, round->now_us, &relay->arena,
+                                  &round->aside, &round->n_aside, err);
+}
+
+/* ---- planning ------------------------------------------------------------------------------------ */
+
+static uint64_t hash(struct semel_str a, struct semel_str b)
+{
+    uint64_t h = UINT64_C(14695981039346656037);
+    for (size_t i = 0; i < a.n; i++)
+        h = (h ^ (unsigned char)a.p[i]) * UINT64_C(1099511628211);
+    h = (h ^ 0x1f) * UINT64_C(1099511628211);
+    for (size_t i = 0; i < b.n; i++)
+        h = (h ^ (unsigned char)b.p[i]) * UINT64_C(1099511628211);
+    return h ^ (h >> 29);
+}
+
+static struct aggregate *aggregate_of(struct round *round, const struct semel_relay_event *event)
+{
+    size_t at = (size_t)hash(event->aggregatetype, event->aggregateid) & (round->room - 1);
+    struct aggregate *a = &round->aggregates[at];
+    while (semel__str_given(a->id) && (!semel__str_eq(a->id, event->aggregateid) ||
+                                       !semel__str_eq(a->type, event->aggregatetype))) {
+        at = (at + 1) & (round->room - 1);
+        a = &round->aggregates[at];
+    }
+    a->type = event->aggregatetype;
+    a->id = event->aggregateid;
+    return a;
+}
+
+/* NULL: there are too many to be told apart; such events go when others have gone. */
+static struct destination *destination_of(struct semel_relay *relay, struct semel_str name)
+{
+    struct destination *oldest = NULL;
+    for (size_t i = 0; i < relay->n_destinations; i++) {
+        struct destination *d = &relay->destinations[i];
+        if (d->n == name.n && memcmp(d->name, name.p, name.n) == 0)
+            return d;
+        if (!d->down && d->sent == 0 && (oldest == NULL || d->worked_us < oldest->worked_us))
+            oldest = d;
+    }
+    if (relay->n_destinations < DESTINATIONS_MAX)
+        oldest = &relay->destinations[relay->n_destinations++];
+    if (oldest == NULL || name.n > sizeof oldest->name)
+        return NULL;
+    *oldest = (struct destination){.n = name.n};
+    memcpy(oldest->name, name.p, name.n);
+    return oldest;
+}
+
+/* Does another destination than this one work? */
+static bool others_work(const struct round *round, const struct destination *than)
+{
+    for (size_t i = 0; i < round->relay->n_destinations; i++) {
+        const struct destination *d = &round->relay->destinations[i];
+        if (d != than && !d->down && d->worked_us != 0 && round->steady_us - d->worked_us < WORKS_US)
+            return true;
+    }
+    return false;
+}
+
+static void move_aside(struct round *round, struct semel_relay_event *event, enum semel_event_status status,
+                       int64_t attempts, int64_t due_us, struct semel_str why)
+{
+    event->status = semel__str(semel__event_status_name(status));
+    event->attempts = attempts;
+    event->due_us = due_us;
+    event->error = why;
+    round->moves[round->n_moves++] = event;
+}
+
+static void look_later(struct round *round, struct semel_relay_event *event, int64_t due_us)
+{
+    event->due_us = due_us;
+    round->later[round->n_later++] = event;
+}
+
+static void add_send(struct round *round, struct semel_relay_event *event, struct destination *destination,
+                     struct semel_str name, bool aside)
+{
+    struct semel_publish *item = &round->items[round->n_sends];
+    *item = (struct semel_publish){
+        .destination = name, .key = event->aggregateid, .id = event->id, .payload = event->payload};
+    round->sends[round->n_sends++] = (struct send){event, destination, aside};
+}
+
+/* What a down destination means for an event that would go there. true: it may go, as the probe. */
+static bool may_probe(struct destination *d, int64_t steady_us)
+{
+    if (d->probed || steady_us < d->until_us)
+        return false;
+    d->probed = true;
+    return true;
+}
+
+static semel_status find_destination(struct round *round, struct semel_relay_event *event, struct semel_str *ret_name,
+                                     struct destination **ret, struct semel_error *err)
+{
+    struct semel_relay *relay = round->relay;
+    if (event->aggregateid.n == 0 || event->aggregatetype.n == 0)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the event has no aggregate");
+    semel_status status = relay->options.destination(relay->options.ctx, event, &relay->arena, ret_name, err);
+    if (status == SEMEL_OK)
+        *ret = destination_of(relay, *ret_name);
+    return status;
+}
+
+static semel_status copy_text(struct round *round, const char *text, struct semel_str *ret, struct semel_error *err)
+{
+    return semel__arena_copy(&round->relay->arena, semel__str(text), ret) ? SEMEL_OK : semel__fail_memory(err);
+}
+
+static semel_status plan_event(struct round *round, struct semel_relay_event *event, struct semel_error *err)
+{
+    struct semel_relay *relay = round->relay;
+    struct aggregate *a = aggregate_of(round, event);
+    struct destination *d = NULL;
+    struct semel_str name = {0}, why = {0};
+    struct semel_error bad = {0};
+    if (event->held || relay->shards[event->shard].careful) { /* of a careful shard each aggregate's first one is due */
+        const bool first = !event->held && !a->stop;
+        move_aside(round, event, SEMEL_EVENT_WAITING, 0, first ? round->now_us : SEMEL_NONE, why);
+        event->alone = relay->shards[event->shard].careful;
+        a->stop = true;
+        return SEMEL_OK;
+    }
+    if (a->stop)
+        return SEMEL_OK;
+    semel_status status = find_destination(round, event, &name, &d, &bad);
+    if (status == SEMEL_INVALID) {
+        a->stop = true;
+        relay->counts.dead++;
+        status = copy_text(round, bad.text, &why, err);
+        report(relay, SEMEL_LOG_ERROR, "event is dead", event, bad.text);
+        move_aside(round, event, SEMEL_EVENT_DEAD, 0, SEMEL_NONE, why);
+        return status;
+    }
+    if (status != SEMEL_OK) {
+        *err = bad;
+        return status;
+    }
+    if (a->sent > 0 && (!relay->runs || !semel__str_eq(a->destination, name) || (d != NULL && d->down))) {
+        if (++a->waiting > WAITING_MAX && !relay->runs) {
+            a->stop = true;
+            move_aside(round, event, SEMEL_EVENT_WAITING, 0, round->now_us + POSTPONE_US, why);
+        }
+        return SEMEL_OK;
+    }
+    if (d == NULL || (d->down && !may_probe(d, round->steady_us))) {
+        a->stop = true;
+        if (d != NULL && others_work(round, d)) {
+            status = copy_text(round, d->why, &why, err);
+            move_aside(round, event, SEMEL_EVENT_WAITING, 0, store_now(relay, d->until_us), why);
+        }
+        return status;
+    }
+    a->destination = name;
+    a->sent++;
+    add_send(round, event, d, name, false);
+    return SEMEL_OK;
+}
+
+/* Of an aggregate the lowest number of both tables goes first: nothing below it may be in the outbox. */
+static bool may_go_from_aside(struct round *round, const struct semel_relay_event *event)
+{
+    const struct shard *shard = &round->relay->shards[event->shard];
+    if (!shard->exhausted && shard->last_seq < event->seq)
+        return false;
+    for (size_t i = 0; i < round->n_events; i++) {
+        const struct semel_relay_event *other = &round->events[i];
+        if (other->shard == event->shard && other->seq < event->seq &&
+            semel__str_eq(other->aggregateid, event->aggregateid) &&
+            semel__str_eq(other->aggregatetype, event->aggregatetype))
+            return false;
+    }
+    return true;
+}
+
+static semel_status plan_aside(struct round *round, struct semel_relay_event *event, struct semel_error *err)
+{
+    struct semel_relay *relay = round->relay;
+    struct semel_str name = {0};
+    struct destination *d = NULL;
+    struct semel_error bad = {0};
+    if (!may_go_from_aside(round, event)) {
+        look_later(round, event, round->now_us + POSTPONE_US);
+        return SEMEL_OK;
+    }
+    semel_status status = find_destination(round, event, &name, &d, &bad);
+    if (status == SEMEL_INVALID) { /* it is started, and refused without being sent */
+        add_send(round, event, NULL, name, true);
+        return copy_text(round, bad.text, &event->error, err);
+    }
+    if (status != SEMEL_OK) {
+        *err = bad;
+        return status;
+    }
+    if (d == NULL || (d->down && !may_probe(d, round->steady_us))) {
+        look_later(round, event, d != NULL ? store_now(relay, d->until_us) : round->now_us + POSTPONE_US);
+        return SEMEL_OK;
+    }
+    add_send(round, event, d, name, true);
+    return SEMEL_OK;
+}
+
+/* An event that was being published when its relay died is sent alone, so that only it is charged if it kills again. */
+static bool find_alone(const struct round *round, size_t *ret)
+{
+    for (size_t i = 0; i < round->n_aside; i++)
+        if (round->aside[i].alone) {
+            *ret = i;
+            return true;
+        }
+    return false;
+}
+
+static semel_status plan_rooms(struct round *round, struct semel_error *err)
+{
+    struct semel_arena *arena = &round->relay->arena;
+    const size_t n = round->n_events + round->n_aside;
+    round->room = 16;
+    while (round->room < 2 * n)
+        round->room *= 2;
+    round->aggregates = semel__arena_alloc(arena, round->room, sizeof *round->aggregates);
+    round->sends = semel__arena_alloc(arena, n + 1, sizeof *round->sends);
+    round->items = semel__arena_alloc(arena, n + 1, sizeof *round->items);
+    round->moves = semel__arena_alloc(arena, n + 1, sizeof(struct semel_relay_event *));
+    round->later = semel__arena_alloc(arena, n + 1, sizeof(struct semel_relay_event *));
+    if (round->aggregates == NULL || round->sends == NULL || round->items == NULL || round->moves == NULL ||
+        round->later == NULL)
+        return semel__fail_memory(err);
+    return SEMEL_OK;
+}
+
+static semel_status plan(struct round *round, struct semel_error *err)
+{
+    size_t alone;
+    semel_status status = plan_rooms(round, err);
+    for (size_t i = 0; i < round->relay->n_destinations; i++) {
+        round->relay->destinations[i].sent = round->relay->destinations[i].ok = 0;
+        round->relay->destinations[i].probed = false;
+    }
+    if (status == SEMEL_OK && find_alone(round, &alone)) {
+        status = plan_aside(round, &round->aside[alone], err);
+        if (status != SEMEL_OK || round->n_sends > 0) {
+            round->alone = true;
+            return status;
+        }
+    }
+    for (size_t i = 0; status == SEMEL_OK && i < round->n_aside; i++)
+        if (!round->aside[i].alone)
+            status = plan_aside(round, &round->aside[i], err);
+    for (size_t i = 0; status == SEMEL_OK && i < round->n_events; i++)
+        status = plan_event(round, &round->events[i], err);
+    return status;
+}
+
+/* ---- what leaves --------------------------------------------------------------------------------- */
+
+static bool is_reserved(struct semel_str name)
+{
+    return semel__same_word(name, "id") || semel__same_word(name, "traceparent") || semel__begins_with(name, "ce_") ||
+           semel__begins_with(name, "ce-") || semel__begins_with(name, "webhook-");
+}
+
+/* A text as it is, anything else as it was written. What is no JSON object has no headers. */
+static size_t own_headers(struct semel_relay *relay, struct semel_str json, struct semel_pair *pairs)
+{
+    struct semel_str name, value;
+    size_t from = 0, n = 0;
+    bool sound;
+    while (n < HEADERS_MAX && json.n > 0 && json.p[0] == '{' && semel__json_next(json, &from, &name, &value)) {
+        if (name.n == 0 || is_reserved(name))
+            continue;
+        if (value.n > 0 && value.p[0] == '"' && (!semel__json_decode(value, &relay->arena, &value, &sound) || !sound))
+            continue;
+        pairs[n++] = (struct semel_pair){name, value};
+    }
+    return n;
+}
+
+static semel_status put_headers(struct round *round, const struct semel_relay_event *event, struct semel_publish *item,
+                                struct semel_error *err)
+{
+    struct semel_relay *relay = round->relay;
+    struct semel_pair pairs[HEADERS_MAX + 7];
+    char time[SEMEL_TIME_TEXT];
+    struct semel_str made = {0};
+    size_t n = own_headers(relay, event->headers, pairs);
+    semel__time_format(event->created_us, time);
+    if (!semel__arena_copy(&relay->arena, semel__str(time), &made))
+        return semel__fail_memory(err);
+    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_specversion"), SEMEL_STR("1.0")};
+    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_id"), event->id};
+    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_source"), event->aggregatetype};
+    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_type"), event->type};
+    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_subject"), event->aggregateid};
+    pairs[n++] = (struct semel_pair){SEMEL_STR("ce_time"), made};
+    if (semel__str_given(event->traceparent))
+        pairs[n++] = (struct semel_pair){SEMEL_STR("traceparent"), event->traceparent};
+    struct semel_pair *kept = semel__arena_alloc(&relay->arena, n, sizeof *kept);
+    if (kept == NULL)
+        return semel__fail_memory(err);
+    memcpy(kept, pairs, n * sizeof *kept);
+    item->headers = kept;
+    item->n_headers = n;
+    return SEMEL_OK;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------- */
+
+struct events {
+    struct semel_relay_event **at;
+    size_t n;
+    bool aside;
+    bool *started;
+};
+
+static int cmp_events(const void *va, const void *vb)
+{
+    const struct semel_relay_event *a = *(struct semel_relay_event *const *)va,
+                                   *b = *(struct semel_relay_event *const *)vb;
+    return a->shard != b->shard ? (a->shard > b->shard) - (a->shard < b->shard) : (a->seq > b->seq) - (a->seq < b->seq);
+}
+
+/* Locks their shards, in order. */
+static semel_status lock_shards(struct semel_relay *relay, const struct events *events, bool *ret_owned,
+                                struct semel_error *err)
+{
+    struct semel_relay_shard shards[SEMEL_RELAY_SHARDS];
+    bool wanted[SEMEL_RELAY_SHARDS] = {false};
+    size_t n = 0;
+    for (size_t i = 0; i < events->n; i++)
+        wanted[events->at[i]->shard] = true;
+    for (size_t i = 0; i < SEMEL_RELAY_SHARDS; i++)
+        if (wanted[i])
+            shards[n++] = (struct semel_relay_shard){.shard = (int64_t)i, .token = relay->token};
+    return relay->ops->lock(relay->store, relay->token, shards, n, ret_owned, err);
+}
+
+static semel_status move_body(struct semel_relay *relay, int64_t now_us, void *ctx, struct semel_error *err)
+{
+    struct events *events = ctx;
+    struct semel_relay_shard calm[SEMEL_RELAY_SHARDS];
+    size_t n_calm = 0;
+    bool owned;
+    semel_status status = lock_shards(relay, events, &owned, err);
+    if (status == SEMEL_OK && !owned)
+        return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_ENVIRONMENT, "another relay has taken over a shard");
+    if (status == SEMEL_OK)
+        status = relay->ops->set_aside(relay->store, events->at, events->n, now_us, err);
+    for (size_t i = 0; i < SEMEL_RELAY_SHARDS; i++)
+        if (relay->shards[i].careful) {
+            calm[n_calm++] = (struct semel_relay_shard){(int64_t)i, relay->token, 0};
+            relay->shards[i].careful = false; /* what could have killed stands aside now */
+            relay->shards[i].losses = 0;
+        }
+    if (status == SEMEL_OK && n_calm > 0)
+        status = relay->ops->shards_write(relay->store, calm, n_calm, err);
+    return status;
+}
+
+static semel_status write_moves(struct round *round, struct semel_error *err)
+{
+    struct events events = {.at = round->moves, .n = round->n_moves};
+    if (events.n == 0)
+        return SEMEL_OK;
+    semel__sort(events.at, events.n, sizeof *events.at, cmp_events);
+    semel_status status = transact(round->relay, move_body, &events, err);
+    if (status == SEMEL_OK)
+        round->relay->counts.aside += events.n;
+    if (status == SEMEL_FENCED) { /* they are somebody else's now */
+        round->relay->next_beat_us = 0;
+        status = SEMEL_OK;
+    }
+    return status;
+}
+
+static semel_status later_body(struct semel_relay *relay, int64_t now_us, void *ctx, struct semel_error *err)
+{
+    struct events *events = ctx;
+    bool owned;
+    (void)now_us;
+    semel_status status = lock_shards(relay, events, &owned, err);
+    return status == SEMEL_OK ? relay->ops->aside_postpone(relay->store, events->at, events->n, err) : status;
+}
+
+static semel_status start_body(struct semel_relay *relay, int64_t now_us, void *ctx, struct semel_error *err)
+{
+    struct events *events = ctx;
+    bool owned;
+    semel_status status = lock_shards(relay, events, &owned, err);
+    if (status == SEMEL_OK && !owned)
+        return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_ENVIRONMENT, "another relay has taken over a shard");
+    return status == SEMEL_OK ? relay->ops->aside_start(relay->store, relay->token, events->at, events->n, now_us,
+                                                        events->started, err)
+                              : status;
+}
+
+/* Commits the starts of what goes from aside; what was not ours to start does not go. */
+static semel_status start_aside(struct round *round, struct semel_error *err)
+{
+    struct semel_arena *arena = &round->relay->arena;
+    struct events events = {.at = semel__arena_alloc(arena, round->n_sends + 1, sizeof *events.at),
+                            .started = semel__arena_alloc(arena, round->n_sends + 1, sizeof *events.started)};
+    if (events.at == NULL || events.started == NULL)
+        return semel__fail_memory(err);
+    for (size_t i = 0; i < round->n_sends; i++)
+        if (round->sends[i].aside)
+            events.at[events.n++] = round->sends[i].event;
+    if (events.n == 0)
+        return SEMEL_OK;
+    semel__sort(events.at, events.n, sizeof *events.at, cmp_events);
+    semel_status status = transact(round->relay, start_body, &events, err);
+    if (status == SEMEL_FENCED) {
+        round->relay->next_beat_us = 0;
+        memset(events.started, 0, events.n * sizeof *events.started);
+        status = SEMEL_OK;
+    }
+    if (status != SEMEL_OK)
+        return status;
+    size_t kept = 0;
+    for (size_t i = 0; i < round->n_sends; i++) {
+        bool goes = !round->sends[i].aside;
+        for (size_t k = 0; !goes && k < events.n; k++)
+            goes = events.at[k] == round->sends[i].event && events.started[k];
+        if (goes) {
+            round->sends[kept] = round->sends[i];
+            round->items[kept++] = round->items[i];
+        }
+    }
+    round->n_sends = kept;
+    return SEMEL_OK;
+}
+
+/* A shard that makes progress has no relay on its conscience. */
+static semel_status forgive(struct semel_relay *relay, const struct events *events, struct semel_error *err)
+{
+    struct semel_relay_shard calm[SEMEL_RELAY_SHARDS];
+    size_t n = 0;
+    for (size_t i = 0; i < events->n; i++) {
+        struct shard *shard = &relay->shards[events->at[i]->shard];
+        if (shard->losses == 0 || shard->careful)
+            continue;
+        shard->losses = 0;
+        calm[n++] = (struct semel_relay_shard){events->at[i]->shard, relay->token, 0};
+    }
+    bool owned = false;
+    semel_status status = n > 0 ? relay->ops->lock(relay->store, relay->token, calm, n, &owned, err) : SEMEL_OK;
+    return status == SEMEL_OK && owned ? relay->ops->shards_write(relay->store, calm, n, err) : status;
+}
+
+static semel_status confirm_body(struct semel_relay *relay, int64_t now_us, void *ctx, struct semel_error *err)
+{
+    struct events *events = ctx; /* of the outbox, then from aside */
+    bool owned;
+    semel_status status = events[0].n > 0 ? forgive(relay, &events[0], err) : SEMEL_OK;
+    if (status == SEMEL_OK && events[1].n > 0)
+        status = lock_shards(relay, &events[1], &owned, err);
+    for (size_t i = 0; status == SEMEL_OK && i < 2; i++)
+        if (events[i].n > 0)
+            status = relay->ops->confirm(relay->store, events[i].at, events[i].n, events[i].aside,
+                                         relay->options.keep_us > 0, now_us, err);
+    return status;
+}
+
+static semel_status fail_body(struct semel_relay *relay, int64_t now_us, void *ctx, struct semel_error *err)
+{
+    struct events *events = ctx;
+    bool owned;
+    semel_status status = lock_shards(relay, events, &owned, err);
+    return status == SEMEL_OK
+               ? relay->ops->aside_fail(relay->store, relay->token, events->at, events->n, now_us, err)
+               : status;
+}
+
+/* ---- publishing, and what came of it ------------------------------------------------------------- */
+
+static void judge_destinations(struct round *round)
+{
+    struct semel_relay *relay = round->relay;
+    for (size_t i = 0; i < relay->n_destinations; i++) {
+        struct destination *d = &relay->destinations[i];
+        char name[80];
+        if (d->sent == 0)
+            continue;
+        semel__str_show(name, sizeof name, (struct semel_str){d->name, d->n});
+        if (d->ok > 0) {
+            if (d->down)
+                report(relay, SEMEL_LOG_INFO, "destination takes events again", NULL, name);
+            d->down = false;
+            d->failures = 0;
+            d->worked_us = round->steady_us;
+            continue;
+        }
+        d->until_us = round->steady_us + semel__backoff_us(relay->options.first_us, relay->options.ceiling_us,
+                                                           ++d->failures, relay->rng);
+        if (!d->down) {
+            char text[sizeof name + sizeof d->why + 2];
+            snprintf(text, sizeof text, "%s: %s", name, d->why);
+            report(relay, SEMEL_LOG_WARN, "destination is down", NULL, text);
+        }
+        d->down = true;
+    }
+}
+
+/* An event was refused: it is tried again, until it is dead. */
+static void refuse(struct round *round, struct semel_relay_event *event, int64_t attempts, struct semel_str why)
+{
+    struct semel_relay *relay = round->relay;
+    const bool dead = attempts >= relay->options.attempts_max;
+    relay->counts.refused++;
+    relay->counts.dead += dead;
+    event->status = semel__str(semel__event_status_name(dead ? SEMEL_EVENT_DEAD : SEMEL_EVENT_FAILED));
+    event->attempts = attempts;
+    event->error = why;
+    event->due_us = dead ? SEMEL_NONE
+                         : round->now_us + semel__backoff_us(relay->options.first_us, relay->options.ceiling_us,
+                                                             (int)attempts, relay->rng);
+    report(relay, dead ? SEMEL_LOG_ERROR : SEMEL_LOG_WARN, dead ? "event is dead" : "event refused", event, why.p);
+}
+
+struct outcome {
+    struct events confirmed[2]; /* of the outbox, from aside */
+    struct events failed;       /* from aside */
+    struct events refused;      /* of the outbox: set aside */
+};
+
+static semel_status sort_out(struct round *round, struct outcome *out, struct semel_error *err)
+{
+    struct semel_relay *relay = round->relay;
+    struct semel_relay_event **at = semel__arena_alloc(&relay->arena, 4 * round->n_sends + 1, sizeof *at);
+    if (at == NULL)
+        return semel__fail_memory(err);
+    out->confirmed[0] = (struct events){.at = at};
+    out->confirmed[1] = (struct events){.at = at + round->n_sends, .aside = true};
+    out->failed = (struct events){.at = at + 2 * round->n_sends, .aside = true};
+    out->refused = (struct events){.at = at + 3 * round->n_sends};
+    for (size_t i = 0; i < round->n_sends; i++) {
+        struct send *send = &round->sends[i];
+        const struct semel_publish *item = &round->items[i];
+        struct destination *d = send->destination;
+        struct semel_str why = {0};
+        if (d != NULL && (item->status == SEMEL_OK || item->down || item->status == SEMEL_UNKNOWN ||
+                          item->status == SEMEL_INVALID)) {
+            d->sent++;
+            d->ok += item->status == SEMEL_OK || item->status == SEMEL_INVALID; /* it answers */
+            if (item->status != SEMEL_OK)
+                memcpy(d->why, item->why, sizeof d->why);
+        }
+        relay->counts.unknown += item->status == SEMEL_UNKNOWN;
+        if (item->status == SEMEL_OK) {
+            struct events *c = &out->confirmed[send->aside];
+            c->at[c->n++] = send->event;
+            relay->counts.published++;
+            continue;
+        }
+        if (!semel__arena_copy(&relay->arena, semel__str(item->why), &why))
+            return semel__fail_memory(err);
+        if (item->status == SEMEL_INVALID) {
+            refuse(round, send->event, send->event->attempts + 1, d == NULL ? send->event->error : why);
+            struct events *f = send->aside ? &out->failed : &out->refused;
+            f->at[f->n++] = send->event;
+        } else if (send->aside) { /* it is not to blame: the start is taken back */
+            send->event->status = semel__str(semel__event_status_name(SEMEL_EVENT_WAITING));
+            send->event->error = why;
+            send->event->due_us = round->now_us + PAUSE_FIRST_US;
+            out->failed.at[out->failed.n++] = send->event;
+        }
+    }
+    return SEMEL_OK;
+}
+
+static semel_status write_outcome(struct round *round, struct outcome *out, struct semel_error *err)
+{
+    struct semel_relay *relay = round->relay;
+    semel_status status = SEMEL_OK;
+    for (size_t i = 0; i < 2; i++)
+        semel__sort(out->confirmed[i].at, out->confirmed[i].n, sizeof(struct semel_relay_event *), cmp_events);
+    SEMEL_POINT(RELAY_PUBLISHED);
+    if (out->confirmed[0].n + out->confirmed[1].n > 0)
+        status = transact(relay, confirm_body, out->confirmed, err);
+    SEMEL_POINT(RELAY_CONFIRMED);
+    if (status == SEMEL_OK && out->failed.n > 0) {
+        semel__sort(out->failed.at, out->failed.n, sizeof(struct semel_relay_event *), cmp_events);
+        status = transact(relay, fail_body, &out->failed, err);
+    }
+    if (status == SEMEL_OK && out->refused.n > 0) {
+        round->moves = out->refused.at;
+        round->n_moves = out->refused.n;
+        status = write_moves(round, err);
+    }
+    return status;
+}
+
+static semel_status hand_over(struct round *round, struct semel_error *err)
+{
+    struct semel_relay *relay = round->relay;
+    struct semel_publish *items = round->items;
+    size_t n = 0;
+    int64_t left_us = relay->lease_until_us - semel__now(relay->steady);
+    int64_t timeout_us = relay->options.timeout_us < left_us ? relay->options.timeout_us : left_us;
+    /* What has no destination is refused here; it stands behind the others, so that the sink sees none of it. */
+    for (size_t i = 0; i < round->n_sends; i++) {
+        if (round->sends[i].destination == NULL)
+            continue;
+        struct send send = round->sends[i];
+        struct semel_publish item = items[i];
+        round->sends[i] = round->sends[n];
+        items[i] = items[n];
+        round->sends[n] = send;
+        items[n++] = item;
+    }
+    semel_status status = n > 0 ? semel_broker_publish(relay->sink, items, n, (int)(timeout_us / 1000), err) : SEMEL_OK;
+    for (size_t i = n; i < round->n_sends; i++) {
+        items[i].status = SEMEL_INVALID;
+        items[i].down = false;
+    }
+    return status;
+}
+
+/* Nothing works: the relay leaves it alone for a while. */
+static void pause_all(struct semel_relay *relay, int64_t steady_us)
+{
+    relay->next_step_us = steady_us + semel__backoff_us(PAUSE_FIRST_US, PAUSE_MAX_US, ++relay->failures, relay->rng);
+}
+
+static semel_status publish(struct round *round, struct semel_error *err)
+{
+    struct semel_relay *relay = round->relay;
+    struct outcome outcome;
+    struct semel_error down = {0};
+    semel_status status = start_aside(round, err);
+    for (size_t i = 0; status == SEMEL_OK && i < round->n_sends; i++)
+        status = put_headers(round, round->sends[i].event, &round->items[i], err);
+    if (status != SEMEL_OK || round->n_sends == 0)
+        return status;
+    SEMEL_POINT(RELAY_STARTED);
+    const semel_status sent = hand_over(round, &down);
+    status = sort_out(round, &outcome, err);
+    if (status == SEMEL_OK)
+        status = write_outcome(round, &outcome, err);
+    judge_destinations(round);
+    const size_t ok = outcome.confirmed[0].n + outcome.confirmed[1].n;
+    if (ok > 0)
+        relay->failures = 0;
+    if (sent != SEMEL_OK) {
+        if (relay->failures == 0)
+            report(relay, SEMEL_LOG_WARN, "cannot publish", NULL, down.text);
+        pause_all(relay, round->steady_us);
+        if (sent == SEMEL_CLOSED) {
+            struct semel_error ignored;
+            (void)semel_broker_reopen(relay->sink, &ignored);
+        }
+    } else if (ok == 0 && outcome.refused.n == 0 && outcome.failed.n == 0) {
+        pause_all(relay, round->steady_us);
+    }
+    return status;
+}
+
+/* ---- a step -------------------------------------------------------------------------------------- */
+
+static int wait_of(struct semel_relay *relay, const struct round *round, int64_t steady_us)
+{
+    bool more = false;
+    for (size_t i = 0; i < round->n_starts; i++)
+        more |= !relay->shards[round->starts[i].shard].exhausted;
+    relay->idle = round->n_events == 0 && round->n_aside == 0;
+    if (relay->next_step_us > steady_us)
+        return (int)((relay->next_step_us - steady_us) / 1000) + 1;
+    if (round->alone || (round->n_sends > 0 && more))
+        return 0;
+    if (round->n_events + round->n_sends > 0) {
+        relay->idle_ms = 1;
+        return BUSY_MS;
+    }
+    relay->idle_ms = relay->idle_ms < IDLE_MS / 2 ? 2 * relay->idle_ms : IDLE_MS;
+    return relay->idle_ms;
+}
+
+static semel_status purge_body(struct semel_relay *relay, int64_t now_us, void *ctx, struct semel_error *err)
+{
+    return relay->ops->sent_purge(relay->store, now_us - relay->options.keep_us, 10000, ctx, err);
+}
+
+static semel_status purge(struct semel_relay *relay, int64_t steady_us, struct semel_error *err)
+{
+    size_t n = 0;
+    if (steady_us < relay->next_purge_us)
+        return SEMEL_OK;
+    semel_status status = transact(relay, purge_body, &n, err);
+    relay->next_purge_us = steady_us + (n == 10000 ? SECOND_US : 60 * SECOND_US);
+    return status;
+}
+
+static semel_status run_round(struct round *round, struct semel_error *err)
+{
+    struct semel_relay *relay = round->relay;
+    semel_status status = read_events(round, err);
+    if (status == SEMEL_OK)
+        status = plan(round, err);
+    if (status == SEMEL_OK)
+        status = write_moves(round, err);
+    if (status == SEMEL_OK && round->n_later > 0) {
+        struct events events = {.at = round->later, .n = round->n_later};
+        semel__sort(events.at, events.n, sizeof *events.at, cmp_events);
+        status = transact(relay, later_body, &events, err);
+    }
+    return status == SEMEL_OK ? publish(round, err) : status;
+}
+
+semel_status semel__relay_step(struct semel_relay *relay, int *ret_wait_ms, struct semel_error *err)
+{
+    struct semel_error local = {0};
+    const int64_t steady_us = semel__now(relay->steady);
+    struct round round = {.relay = relay, .steady_us = steady_us};
+    semel_status status = SEMEL_OK;
+    err = err != NULL ? err : &local;
+    *ret_wait_ms = 0;
+    semel__arena_reset(&relay->arena);
+    /* A call starts only if the lease outlasts it. */
+    if (!relay->joined || steady_us >= relay->next_beat_us ||
+        relay->lease_until_us - steady_us <= relay->options.timeout_us)
+        status = beat(relay, steady_us, err);
+    if (status == SEMEL_OK && relay->n_owned > 0 && steady_us >= relay->next_step_us) {
+        status = note(relay, steady_us, err);
+        round.now_us = store_now(relay, steady_us);
+        if (status == SEMEL_OK)
+            status = run_round(&round, err);
+        if (status == SEMEL_OK)
+            status = purge(relay, steady_us, err);
+    }
+    if (status != SEMEL_OK)
+        return status;
+    *ret_wait_ms = wait_of(relay, &round, steady_us);
+    return SEMEL_OK;
+}

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * relay.h: the relay publishes the events of an outbox. One relay is one thread with one store connection and one sink.
+ *
+ * It takes committed events in the order of their numbers, hands them to the sink, and deletes them once the sink has
+ * confirmed them. A relay that dies in between publishes again, under the same event ids, and nothing worse happens.
+ *
+ * Shards. The events of an aggregate (aggregatetype, aggregateid) are in one of 64 shards (SQLite: in the only one). A
+ * relay holds one lease and owns shards; live relays share them out evenly. A lease makes repeats rare. It is not what
+ * the order rests on: every relay sends the events of an aggregate in order from the oldest unconfirmed one, so that
+ * first occurrences are in order whatever leases and clocks do.
+ *
+ * Starting points. Scanning from the first number walks dead rows, so a shard is scanned above a starting point. A lower
+ * number may commit later (P1), so a starting point is proven: note the number that was drawn last; in a later statement
+ * note who holds the sequence (P105); when those transactions have ended, a new scan sees every event up to the noted
+ * number. A holder that stays is set apart: the relay scans above it, and after each scan looks whether it has ended; if
+ * so, it scans from the old starting point again before it publishes. Starting points are kept in memory only, and
+ * forgotten every minute, after a reconnect, and when the server or the sequence is another one (P108, P109).
+ *
+ * Aside. An event that cannot go now moves to outbox_aside: one that was refused, all that stand behind it in its
+ * aggregate, those of a destination that is down while others work, those that a sink which takes one event per
+ * aggregate and call leaves waiting. So the outbox holds only what can go. Each attempt from there is a committed start,
+ * so that an event that kills its relay is counted; after two relays died with a shard, it is published from there
+ * altogether. A destination that is down charges no event (P63, P111); if nothing works, the relay stops reading.
+ *
+ * Invariants: an event is deleted only after the sink confirmed it, or is moved aside whole, in one transaction. Of an
+ * aggregate at most one request is unconfirmed: several events go in one call only where the sink takes them whole or
+ * not at all (SEMEL_BROKER_RUNS) and the destination is the same. An event with an earlier one aside is not sent from the
+ * outbox. Only the owner of a shard moves events of it aside. No transaction is open while the sink publishes.
+ */
+#ifndef SEMEL_CORE_RELAY_H
+#define SEMEL_CORE_RELAY_H
+
+#include "base/random.h"
+#include "core/broker.h"
+#include "core/store.h"
+
+#define SEMEL_RELAY_SHARDS 64
+#define SEMEL_RELAY_HOLDERS_MAX 256
+#define SEMEL_RELAY_WHY 200 /* bytes of a reason */
+
+enum semel_event_status {
+    SEMEL_EVENT_CREATED,
+    SEMEL_EVENT_WAITING,
+    SEMEL_EVENT_PUBLISHING,
+    SEMEL_EVENT_FAILED,
+    SEMEL_EVENT_DEAD,
+    SEMEL_EVENT_PUBLISHED
+};
+const char *semel__event_status_name(enum semel_event_status status);
+
+/* An event as it is stored, and what becomes of it. */
+struct semel_relay_event {
+    int64_t shard, seq;
+    struct semel_str id, aggregatetype, aggregateid, type, payload, headers, destination, traceparent;
+    int64_t created_us;
+    bool held;        /* an earlier event of its aggregate stands aside */
+    int64_t attempts; /* of one that stands aside */
+    bool alone;       /* aside: it may have killed its relay, and is sent by itself */
+    /* What it becomes, for set_aside and aside_fail. */
+    struct semel_str status, error;
+    int64_t due_us; /* SEMEL_NONE: none */
+};
+
+struct semel_relay_shard {
+    int64_t shard;
+    int64_t token;  /* of the relay that owns it; SEMEL_NONE: nobody */
+    int64_t losses; /* relays that died with it since it made progress */
+};
+
+struct semel_relay_peer {
+    int64_t token;
+    struct semel_str owner, destinations;
+};
+
+/* A transaction that has drawn a number and has not ended. */
+struct semel_relay_holder {
+    struct semel_str name; /* unique while the server runs */
+    int64_t pid;
+    struct semel_str user;
+    int64_t since_us; /* SEMEL_NONE: not shown to this role */
+};
+
+struct semel_relay_start {
+    int64_t shard, after_seq;
+};
+
+/* What the relay needs of a store. Each is inside a transaction of its own unless it says otherwise. */
+struct semel_relay_ops {
+    size_t shards;
+    bool proves; /* a lower number may commit later: starting points must be proven. false: scan from the bottom */
+    /* Locks out other relays until the transaction ends, deletes relays whose lease is over, and gives up what they were
+     * publishing: `attempts_max` starts make an event dead. An event that was the only one is charged; several are not,
+     * and are to be sent alone. */
+    semel_status (*expire)(struct semel_store *store, int64_t now_us, int64_t due_us, int attempts_max,
+                           struct semel_error *err);
+    semel_status (*join)(struct semel_store *store, const struct semel_relay_peer *self, int64_t now_us,
+                         int64_t lease_until_us, struct semel_error *err);
+    /* FENCED: somebody has deleted it. */
+    semel_status (*renew)(struct semel_store *store, int64_t token, int64_t lease_until_us, struct semel_error *err);
+    semel_status (*leave)(struct semel_store *store, int64_t token, struct semel_error *err);
+    semel_status (*peers)(struct semel_store *store, size_t max, struct semel_arena *arena,
+                          struct semel_relay_peer **ret, size_t *ret_n, struct semel_error *err);
+    /* All of them, ascending: ret has room for SEMEL_RELAY_SHARDS. */
+    semel_status (*shards_read)(struct semel_store *store, struct semel_relay_shard *ret, size_t *ret_n,
+                                struct semel_error *err);
+    /* Sets token and losses. Under the lock of `expire`, or of `lock`. */
+    semel_status (*shards_write)(struct semel_store *store, const struct semel_relay_shard *shards, size_t n,
+                                 struct semel_error *err);
+    /* Locks these shards, ascending; *ret_owned: all are this relay's. Before outbox_aside is changed. */
+    semel_status (*lock)(struct semel_store *store, int64_t token, const struct semel_relay_shard *shards, size_t n,
+                         bool *ret_owned, struct semel_error *err);
+
+    /* Needs no transaction. The last number that was drawn and when the server started; then, in a later statement, who
+     * holds the sequence. More than `max` holders: *ret_n is max + 1. */
+    semel_status (*note)(struct semel_store *store, int64_t *ret_seq, int64_t *ret_started_us, size_t max,
+                         struct semel_arena *arena, struct semel_relay_holder **ret, size_t *ret_n,
+                         struct semel_error *err);
+    /* In a transaction that is then rolled back: can a transaction that has drawn a number be seen here? */
+    semel_status (*visible)(struct semel_store *store, bool *ret, struct semel_error *err);
+
+    /* Needs no transaction. Of each shard the first `limit` events above its start, in order, while they have fewer than
+     * `bytes`. holders: NULL, or who holds the sequence after that scan, at most *ret_n_holders of them. */
+    semel_status (*read)(struct semel_store *store, const struct semel_relay_start *starts, size_t n, size_t limit,
+                         size_t bytes, struct semel_arena *arena, struct semel_relay_event **ret, size_t *ret_n,
+                         struct semel_relay_holder **ret_holders, size_t *ret_n_holders, struct semel_error *err);
+    /* Needs no transaction. Events that stand aside, the first of their aggregates, that are due. */
+    semel_status (*aside_read)(struct semel_store *store, const struct semel_relay_start *starts, size_t n, size_t limit,
+                               int64_t now_us, struct semel_arena *arena, struct semel_relay_event **ret,
+                               size_t *ret_n, struct semel_error *err);
+
+    /* Confirmed: deleted, or kept in outbox_sent. Of those that stood aside the next of their aggregate is due. */
+    semel_status (*confirm)(struct semel_store *store, struct semel_relay_event *const *events, size_t n, bool aside,
+                            bool keep, int64_t now_us, struct semel_error *err);
+    semel_status (*set_aside)(struct semel_store *store, struct semel_relay_event *const *events, size_t n,
+                              int64_t now_us, struct semel_error *err);
+    /* ret_started[i]: this relay may publish the event. */
+    semel_status (*aside_start)(struct semel_store *store, int64_t token, struct semel_relay_event *const *events,
+                                size_t n, int64_t now_us, bool *ret_started, struct semel_error *err);
+    semel_status (*aside_fail)(struct semel_store *store, int64_t token, struct semel_relay_event *const *events,
+                               size_t n, int64_t now_us, struct semel_error *err);
+    semel_status (*aside_postpone)(struct semel_store *store, struct semel_relay_event *const *events, size_t n,
+                                   struct semel_error *err);
+    semel_status (*sent_purge)(struct semel_store *store, int64_t before_us, size_t max, size_t *ret_n,
+                               struct semel_error *err);
+};
+
+struct semel_relay_options {
+    struct semel_str owner;        /* host and process, for people */
+    struct semel_str destinations; /* digest of the settings that say where events go */
+    int64_t lease_us;              /* 15 s */
+    int64_t timeout_us;            /* of one publish; the lease must outlast it */
+    int64_t keep_us;               /* confirmed events; 0: they are deleted */
+    int64_t first_us, ceiling_us;  /* backoff of refused events and of destinations */
+    int attempts_max;
+    bool one_by_one; /* in_flight: 1, one event of an aggregate at a time whatever the sink can do */
+    size_t rows, bytes; /* about so much per round */
+    /* Where an event goes. INVALID: nowhere, because of this. The text is put into the arena. */
+    semel_status (*destination)(void *ctx, const struct semel_relay_event *event, struct semel_arena *arena,
+                                struct semel_str *ret, struct semel_error *err);
+    void *ctx;
+    /* What is worth a line in the log; may be NULL. */
+    void (*report)(void *ctx, int level, const char *text, const struct semel_relay_event *event, const char *why);
+};
+
+struct semel_relay_counts {
+    uint64_t published, refused, dead, aside, unknown, scans, rescans, proven;
+};
+
+struct semel_relay;
+
+/* Everything is borrowed. steady_us: a clock that goes on while the machine sleeps (CLOCK_BOOTTIME). */
+semel_status semel__relay_new(struct semel_relay **ret, struct semel_store *store, struct semel_broker *sink,
+                              const struct semel_relay_options *options, struct semel_random *rng,
+                              const struct semel_clock *steady, struct semel_error *err);
+void semel__relay_free(struct semel_relay *relay);
+
+/* One bounded step: the lease, a scan, one publish, what becomes of it. *ret_wait_ms: nothing need be done before. Any
+ * status but OK: the environment failed and nothing was charged; after CLOSED reopen the store, then go on. */
+semel_status semel__relay_step(struct semel_relay *relay, int *ret_wait_ms, struct semel_error *err);
+/* After a reopen: starting points are forgotten. */
+void semel__relay_forget(struct semel_relay *relay);
+/* Gives the shards back and ends the lease. */
+semel_status semel__relay_leave(struct semel_relay *relay, struct semel_error *err);
+
+const struct semel_relay_counts *semel__relay_counts(const struct semel_relay *relay);
+/* The shards that it owns; 0 with a reason in `why`, or while others own them all. */
+size_t semel__relay_owns(const struct semel_relay *relay, char why[SEMEL_RELAY_WHY]);
+/* Nothing was read, nothing stands aside that could go, and nothing is held up, as of the last step. */
+bool semel__relay_idle(const struct semel_relay *relay);
+/* Who holds the starting points back: the process of a transaction that was set apart; SEMEL_NONE: nobody. */
+int64_t semel__relay_held_by(const struct semel_relay *relay);
+
+#endif

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * outbox.c: an outbox as a unit of the daemon: one task with a store connection and a sink of its own, on which the
+ * relay of core/relay.h takes its steps; and the same once, for cron.
+ *
+ * Invariants: whatever fails, the task waits and tries again, and no route waits for it. A stop gives the shards back,
+ * so that another relay has them at once.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/digest.h"
+#include "base/error.h"
+#include "core/destination.h"
+#include "core/relay.h"
+#include "daemon/internal.h"
+#include "store/query.h"
+
+#define STEP_BYTES ((size_t)16 << 20)
+#define STUCK_STEPS 20 /* without progress: `once` gives up */
+#define LEFT_MAX 1000000
+
+struct daemon_outbox {
+    struct semel_unit unit;
+    const struct semel_conf_outbox *conf;
+    struct semel_log *log;
+    struct semel_task task;
+    char owner[128], destinations[2 * SEMEL_SHA256 + 1];
+    /* For other threads. */
+    _Atomic uint64_t published, refused, dead, aside;
+    _Atomic size_t shards;
+    _Atomic int64_t held_by;
+    /* Of its thread alone. */
+    struct semel_store *store;
+    struct semel_broker *sink;
+    struct semel_relay *relay;
+    struct semel_random rng;
+};
+
+static struct daemon_outbox *outbox_of(struct semel_unit *unit)
+{
+    return (struct daemon_outbox *)unit; /* the first member */
+}
+
+/* A lease is measured by a clock that goes on while the machine sleeps. */
+static int64_t boot_us(void *ctx)
+{
+    struct timespec now;
+    (void)ctx;
+    (void)clock_gettime(CLOCK_BOOTTIME, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+static const struct semel_clock boot_clock = {boot_us, NULL};
+
+/* ---- what the relay asks ------------------------------------------------------------------------- */
+
+static semel_status destination(void *ctx, const struct semel_relay_event *event, struct semel_arena *arena,
+                                struct semel_str *ret, struct semel_error *err)
+{
+    const struct semel_sink_options *to = ((const struct daemon_outbox *)ctx)->conf->to.options;
+    const struct semel_destination_of of = {event->aggregatetype, event->aggregateid, event->type, event->destination};
+    char text[SEMEL_DESTINATION_MAX + 1];
+    struct semel_str made;
+    semel_status status = semel__destination_make(to->destination, to->allowed.at, to->allowed.n, &of, text, &made, err);
+    if (status == SEMEL_OK && !semel__arena_copy(arena, made, ret))
+        status = semel__fail_memory(err);
+    return status;
+}
+
+static void report(void *ctx, int level, const char *text, const struct semel_relay_event *event, const char *why)
+{
+    const struct daemon_outbox *outbox = ctx;
+    SEMEL__LOG(outbox->log, (enum semel_log_level)level, text, SEMEL_F_STR("outbox", outbox->conf->name),
+               SEMEL_F_STR("event", event != NULL ? event->id : semel__str(NULL)),
+               SEMEL_F_STR("aggregatetype", event != NULL ? event->aggregatetype : semel__str(NULL)),
+               SEMEL_F_Z("why", why != NULL && why[0] != '\0' ? why : NULL));
+}
+
+/* Relays that would send an event to another place never share an outbox (P115). */
+static bool digest_destinations(struct daemon_outbox *outbox)
+{
+    const struct semel_sink_options *to = outbox->conf->to.options;
+    struct semel_str parts[SEMEL_SETTING_LIST_MAX + 3];
+    unsigned char digest[SEMEL_SHA256];
+    size_t n = 0;
+    parts[n++] = semel__str(outbox->conf->to.kind->name);
+    parts[n++] = outbox->conf->to_said;
+    parts[n++] = to->destination;
+    for (size_t i = 0; i < to->allowed.n && i < SEMEL_SETTING_LIST_MAX; i++)
+        parts[n++] = to->allowed.at[i];
+    if (!semel__sha256(parts, n, digest))
+        return false;
+    semel__hex(digest, sizeof digest, outbox->destinations);
+    return true;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------- */
+
+static void close_all(struct daemon_outbox *outbox)
+{
+    semel__relay_free(outbox->relay);
+    outbox->relay = NULL;
+    if (outbox->sink != NULL)
+        semel_broker_close(outbox->sink);
+    outbox->sink = NULL;
+    semel_store_close(outbox->store);
+    outbox->store = NULL;
+}
+
+/* The store is open. */
+static semel_status open_relay(struct daemon_outbox *outbox, struct semel_error *err)
+{
+    const struct semel_conf_outbox *conf = outbox->conf;
+    const struct semel_relay_options options = {.owner = semel__str(outbox->owner),
+                                                .destinations = semel__str(outbox->destinations),
+                                                .lease_us = conf->lease_us,
+                                                .timeout_us = conf->timeout_us,
+                                                .keep_us = conf->keep_us,
+                                                .first_us = conf->first_us,
+                                                .ceiling_us = conf->ceiling_us,
+                                                .attempts_max = (int)conf->retry_max,
+                                                .one_by_one = conf->in_flight == 1,
+                                                .rows = (size_t)conf->batch,
+                                                .bytes = STEP_BYTES,
+                                                .destination = destination,
+                                                .ctx = outbox,
+                                                .report = report};
+    if (conf->to.kind->open_sink == NULL)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "this program was built without %s",
+                           conf->to.kind->name);
+    semel_status status = SEMEL_OK;
+    if (outbox->sink == NULL)
+        status = conf->to.kind->open_sink(&outbox->sink, conf->to.options, NULL, err);
+    if (status == SEMEL_OK && outbox->relay == NULL)
+        status = semel__relay_new(&outbox->relay, outbox->store, outbox->sink, &options, &outbox->rng, &boot_clock, err);
+    return status;
+}
+
+static bool prepare(struct daemon_outbox *outbox, const char *host)
+{
+    snprintf(outbox->owner, sizeof outbox->owner, "%s:%ld", host, (long)getpid());
+    return semel__random_seed_os(&outbox->rng) && digest_destinations(outbox);
+}
+
+/* ---- the task ------------------------------------------------------------------------------------ */
+
+static void note_counts(struct daemon_outbox *outbox)
+{
+    const struct semel_relay_counts *counts = semel__relay_counts(outbox->relay);
+    char why[SEMEL_RELAY_WHY];
+    size_t shards = semel__relay_owns(outbox->relay, why);
+    atomic_store(&outbox->published, counts->published);
+    atomic_store(&outbox->refused, counts->refused);
+    atomic_store(&outbox->dead, counts->dead);
+    atomic_store(&outbox->aside, counts->aside);
+    atomic_store(&outbox->shards, shards);
+    atomic_store(&outbox->held_by, semel__relay_held_by(outbox->relay));
+    (void)semel__task_set_up(&outbox->task, why[0] == '\0', why);
+}
+
+/* One step; how long to wait before the next, in milliseconds. */
+static int turn(struct daemon_outbox *outbox, int *failures)
+{
+    struct semel_daemon *daemon = outbox->unit.daemon;
+    struct semel_error err = {0};
+    int wait_ms = 0;
+    semel_status status = SEMEL_OK;
+    if (outbox->store == NULL)
+        status = semel__daemon_open_store(daemon, &outbox->store, &err);
+    if (status == SEMEL_OK)
+        status = open_relay(outbox, &err);
+    if (status == SEMEL_OK)
+        status = semel__relay_step(outbox->relay, &wait_ms, &err);
+    if (status == SEMEL_OK) {
+        *failures = 0;
+        note_counts(outbox);
+        return wait_ms;
+    }
+    int pause_ms = semel__daemon_backoff_ms(++*failures, &outbox->rng);
+    (void)semel__task_set_up(&outbox->task, false, err.text);
+    if (*failures == 1)
+        SEMEL__LOG(outbox->log, SEMEL_LOG_WARN, "the relay cannot go on; it tries again",
+                   SEMEL_F_STR("outbox", outbox->conf->name), SEMEL_F_Z("error", err.text),
+                   SEMEL_F_INT("retry_ms", pause_ms));
+    if (status != SEMEL_RETRY && outbox->store != NULL) {
+        if (semel_store_reopen(outbox->store, &err) != SEMEL_OK)
+            close_all(outbox);
+        else if (outbox->relay != NULL)
+            semel__relay_forget(outbox->relay);
+    }
+    return pause_ms;
+}
+
+static void run_relay(void *arg)
+{
+    struct daemon_outbox *outbox = arg;
+    struct semel_error err = {0};
+    int failures = 0;
+    while (!semel__daemon_stopping(outbox->unit.daemon)) {
+        semel__task_beat(&outbox->task);
+        int wait_ms = turn(outbox, &failures);
+        if (wait_ms > 0)
+            semel__daemon_sleep(outbox->unit.daemon, wait_ms);
+    }
+    if (outbox->relay != NULL && semel__relay_leave(outbox->relay, &err) != SEMEL_OK)
+        SEMEL__LOG(outbox->log, SEMEL_LOG_WARN, "cannot give the shards back; others wait for the lease",
+                   SEMEL_F_STR("outbox", outbox->conf->name), SEMEL_F_Z("error", err.text));
+    close_all(outbox);
+}
+
+/* ---- the unit ------------------------------------------------------------------------------------ */
+
+static semel_status build(struct semel_daemon *daemon, struct semel_error *err)
+{
+    for (size_t i = 0; i < daemon->conf->n_outboxes; i++) {
+        struct daemon_outbox *outbox = semel__calloc(1, sizeof *outbox);
+        if (outbox == NULL)
+            return semel__fail_memory(err);
+        outbox->unit = (struct semel_unit){.kind = &semel__daemon_outboxes, .daemon = daemon};
+        outbox->conf = &daemon->conf->outboxes[i];
+        outbox->log = daemon->log;
+        atomic_init(&outbox->held_by, SEMEL_NONE);
+        semel__task_add(&daemon->tasks, &outbox->task, "relay of outbox %.*s", (int)outbox->conf->name.n,
+                        outbox->conf->name.p);
+        semel__daemon_add(daemon, &outbox->unit);
+        if (!prepare(outbox, daemon->host))
+            return semel__fail_memory(err);
+    }
+    return SEMEL_OK;
+}
+
+static semel_status start(struct semel_unit *unit, struct semel_error *err)
+{
+    struct daemon_outbox *outbox = outbox_of(unit);
+    SEMEL__LOG(outbox->log, SEMEL_LOG_INFO, "relay starts", SEMEL_F_STR("outbox", outbox->conf->name),
+               SEMEL_F_Z("to", outbox->conf->to.kind->name));
+    return semel__task_start(&outbox->task, "relay", run_relay, outbox, err);
+}
+
+static void stop(struct semel_unit *unit)
+{
+    (void)unit; /* it waits for the daemon's stop only */
+}
+
+static enum semel_unit_ready ready(struct semel_unit *unit, struct semel_buf *why)
+{
+    struct daemon_outbox *outbox = outbox_of(unit);
+    char down[SEMEL_TASK_WHY];
+    if (atomic_load(&outbox->task.up))
+        return SEMEL_UNIT_READY;
+    semel__task_why(&outbox->task, down);
+    semel__buf_addf(why, "%soutbox %.*s: the relay cannot publish%s%s", why->n > 0 ? "; " : "",
+                    (int)outbox->conf->name.n, outbox->conf->name.p, down[0] != '\0' ? ": " : "", down);
+    return SEMEL_UNIT_STARTING;
+}
+
+static void json(struct semel_unit *unit, struct semel_buf *buf)
+{
+    struct daemon_outbox *outbox = outbox_of(unit);
+    const int64_t held_by = atomic_load(&outbox->held_by);
+    semel__buf_addf(buf,
+                    "{\"name\":\"%.*s\",\"sink\":\"%s\",\"up\":%s,\"shards\":%zu,\"published\":%" PRIu64
+                    ",\"refused\":%" PRIu64 ",\"dead\":%" PRIu64 ",\"set_aside\":%" PRIu64 ",\"held_by_pid\":",
+                    (int)outbox->conf->name.n, outbox->conf->name.p, outbox->conf->to.kind->name,
+                    atomic_load(&outbox->task.up) ? "true" : "false", atomic_load(&outbox->shards),
+                    atomic_load(&outbox->published), atomic_load(&outbox->refused), atomic_load(&outbox->dead),
+                    atomic_load(&outbox->aside));
+    if (held_by == SEMEL_NONE)
+        semel__buf_addz(buf, "null}");
+    else
+        semel__buf_addf(buf, "%" PRId64 "}", held_by);
+}
+
+static semel_status count(struct semel_unit *unit, struct semel_store *store, struct semel_arena *arena,
+                          struct semel_error *err)
+{
+    (void)unit, (void)store, (void)arena, (void)err;
+    return SEMEL_OK;
+}
+
+static void free_outbox(struct semel_unit *unit)
+{
+    semel__free(outbox_of(unit));
+}
+
+const struct semel_unit_kind semel__daemon_outboxes = {
+    .section = "outboxes",
+    .build = build,
+    .start = start,
+    .stop = stop,
+    .ready = ready,
+    .json = json,
+    .count = count,
+    .free = free_outbox,
+};
+
+/* ---- once ---------------------------------------------------------------------------------------- */
+
+static semel_status step_until_done(struct daemon_outbox *outbox, struct semel_error *err)
+{
+    uint64_t published = 0;
+    semel_status status = SEMEL_OK;
+    for (int stuck = 0; status == SEMEL_OK && stuck < STUCK_STEPS;) {
+        int wait_ms = 0;
+        char why[SEMEL_RELAY_WHY];
+        status = semel__relay_step(outbox->relay, &wait_ms, err);
+        if (status != SEMEL_OK || (semel__relay_owns(outbox->relay, why) > 0 && semel__relay_idle(outbox->relay)))
+            break;
+        stuck = semel__relay_counts(outbox->relay)->published > published ? 0 : stuck + 1;
+        published = semel__relay_counts(outbox->relay)->published;
+        if (wait_ms > 0)
+            (void)usleep((useconds_t)(wait_ms < 500 ? wait_ms : 500) * 1000);
+    }
+    return status;
+}
+
+semel_status semel__daemon_relay_once(const struct semel_conf *conf, const struct semel_daemon_options *options,
+                                      struct semel_relay_once *ret, struct semel_error *err)
+{
+    struct daemon_outbox outbox = {.conf = &conf->outboxes[0], .log = options->log};
+    const struct semel_store_options store_options = {0};
+    struct semel_error ignored;
+    int64_t oldest_us;
+    char host[64] = "";
+    (void)gethostname(host, sizeof host - 1);
+    if (!prepare(&outbox, host))
+        return semel__fail_memory(err);
+    semel_status status = semel_store_open(&outbox.store, options->stores, conf->store.p, &store_options, err);
+    if (status == SEMEL_OK)
+        status = open_relay(&outbox, err);
+    if (status == SEMEL_OK)
+        status = step_until_done(&outbox, err);
+    if (status == SEMEL_OK)
+        status = semel_query_outbox(outbox.store, LEFT_MAX, &ret->left, &oldest_us, err);
+    if (status == SEMEL_OK)
+        status = semel_query_aside(outbox.store, LEFT_MAX, &ret->aside, err);
+    if (outbox.relay != NULL) {
+        ret->published = semel__relay_counts(outbox.relay)->published;
+        (void)semel__relay_owns(outbox.relay, ret->why);
+        (void)semel__relay_leave(outbox.relay, status == SEMEL_OK ? err : &ignored);
+    }
+    close_all(&outbox);
+    return status;
+}

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: MIT
+"""The relay, from a real database to a real Apache Kafka: what is committed arrives, in order, whatever is killed."""
+import collections
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+
+import psycopg2
+import pytest
+
+from conftest import binary
+from daemon import Daemon
+from kafka import kafka  # noqa: F401
+from pg import pg, pg_server, wait_for  # noqa: F401
+
+LONG = os.environ.get("SEMEL_LONG") is not None
+PARTITIONS = 4
+
+
+class Outbox:
+    """An outbox in PostgreSQL, its topic, and what a plain consumer makes of it."""
+    made = 0
+
+    def __init__(self, pg, kafka):  # noqa: F811
+        Outbox.made += 1
+        self.pg, self.kafka, self.name = pg, kafka, f"orders-{Outbox.made}"
+        kafka.topic(self.name, PARTITIONS)
+        self.db = psycopg2.connect(pg.url)
+        self.db.autocommit = True
+
+    def settings(self, name="orders", **more):
+        to = {"kafka": self.kafka.address, "topic": "{destination}", "topics": [self.name], **more.pop("to", {})}
+        return {"store": self.pg.url, "outboxes": {name: {"to": to, "lease": "4s", "timeout": "2s", **more}}}
+
+    def put(self, aggregate, n, db=None, to=None):
+        with (db or self.db).cursor() as cursor:
+            cursor.execute("SELECT semel.outbox_put('order', %s, 'changed', %s, destination => %s, lock => true)",
+                           (aggregate, json.dumps({"n": n}), to or self.name))
+            return cursor.fetchone()[0]
+
+    def ask(self, text):
+        with self.db.cursor() as cursor:
+            cursor.execute(text)
+            return cursor.fetchone()[0]
+
+    def left(self):
+        return self.ask("SELECT (SELECT count(*) FROM semel.outbox) + (SELECT count(*) FROM semel.outbox_aside)")
+
+    def came(self):
+        """aggregate: [(id, n)] in the order of the topic."""
+        found = collections.defaultdict(list)
+        for _, key, payload, headers in self.kafka.read(self.name, PARTITIONS):
+            assert headers["id"] == headers["ce_id"] and headers["ce_type"] == "changed", headers
+            found[key.decode()].append((headers["id"], json.loads(payload)["n"]))
+        return found
+
+    def check(self, committed):
+        """Nothing committed is missing, nothing else came, first occurrences of an aggregate are in order. Returns how
+        many came again."""
+        came, again = self.came(), 0
+        assert set(came) == {key for key, numbers in committed.items() if numbers}
+        for key, records in came.items():
+            first = list(dict.fromkeys(records))
+            assert [n for _, n in first] == committed[key], key
+            assert len({id for id, _ in first}) == len(first)
+            again += len(records) - len(first)
+        return again
+
+
+@pytest.fixture
+def outbox(pg, kafka):  # noqa: F811
+    return Outbox(pg, kafka)
+
+
+def test_committed_events_arrive_once_and_in_order_and_rolled_back_ones_never(tmp_path, outbox):
+    # O1, O2, O4, O5
+    committed = {f"o{i}": [] for i in range(30)}
+    with Daemon(tmp_path, outbox.settings()) as daemon:
+        daemon.ready()
+        other = psycopg2.connect(outbox.pg.url)
+        for n in range(300):
+            key = f"o{n % 30}"
+            outbox.put(key, n)
+            committed[key].append(n)
+            if n % 10 == 0:
+                outbox.put(key, -n - 1, other)
+                other.rollback()
+        daemon.until(lambda: outbox.left() == 0, "all events are published")
+    assert outbox.check(committed) == 0
+
+
+def test_copy_and_plain_inserts_are_published(tmp_path, outbox):
+    # O1
+    with outbox.db.cursor() as cursor:
+        cursor.execute("INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type, payload, destination) "
+                       "SELECT gen_random_uuid(), 'order', 'o', 'changed', convert_to('{\"n\": ' || i || '}', 'UTF8'), %s "
+                       "FROM generate_series(0, 99) AS i", (outbox.name,))
+    done = subprocess.run([binary(), "relay", settings_file(tmp_path, outbox.settings()), "--once"], capture_output=True,
+                          text=True, check=False, timeout=60)
+    assert done.returncode == 0 and "published 100, left 0, aside 0" in done.stdout, done
+    assert outbox.check({"o": list(range(100))}) == 0
+
+
+def settings_file(folder, settings):
+    path = folder / "once.yaml"
+    path.write_text(json.dumps(settings))
+    return path
+
+
+def test_once_reports_what_is_left(tmp_path, outbox):
+    outbox.put("a", 1)
+    outbox.put("b", 1, to="not-on-the-list")
+    done = subprocess.run([binary(), "relay", settings_file(tmp_path, outbox.settings()), "--once"], capture_output=True,
+                          text=True, check=False, timeout=60)
+    assert done.returncode == 1 and "published 1, left 0, aside 1" in done.stdout, done
+    assert "events are left" in done.stderr and "event is dead" in done.stderr, done.stderr
+    assert outbox.ask("SELECT status || ': ' || error_text FROM semel.outbox_event").startswith("dead: ")
+
+
+def writers(outbox, committed, stop, count):
+    """Writers that hold an aggregate's lock while they insert; some of them roll back, some take their time."""
+    def write(seed):
+        rng, db = random.Random(seed), psycopg2.connect(outbox.pg.url)
+        for _ in range(count):
+            key = f"o{rng.randrange(20)}"
+            with db.cursor() as cursor:
+                cursor.execute("SELECT n FROM public.orders WHERE id = %s FOR UPDATE", (key,))
+                n = cursor.fetchone()[0]
+                cursor.execute("UPDATE public.orders SET n = n + 1 WHERE id = %s", (key,))
+            outbox.put(key, n, db)
+            if rng.random() < 0.05:
+                time.sleep(rng.random() / 10)
+            if rng.random() < 0.1:
+                db.rollback()
+                continue
+            db.commit()
+        db.close()
+    with outbox.db.cursor() as cursor:
+        cursor.execute("CREATE TABLE public.orders (id text PRIMARY KEY, n integer NOT NULL)")
+        cursor.execute("INSERT INTO public.orders SELECT 'o' || i, 0 FROM generate_series(0, 19) AS i")
+    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with outbox.db.cursor() as cursor:
+        cursor.execute("SELECT id, n FROM public.orders")
+        committed.update({key: list(range(n)) for key, n in cursor.fetchall()})
+    stop.set()
+
+
+@pytest.mark.parametrize("relays", [1, 3])
+def test_relays_that_are_killed_and_stopped_lose_nothing_and_keep_the_order(tmp_path, outbox, relays):
+    # O2, O3, O5, O6, T15
+    rng, committed, stop = random.Random(relays), {}, threading.Event()
+    daemons = [Daemon(tmp_path, outbox.settings(), name=f"relay{i}").start() for i in range(relays)]
+    work = threading.Thread(target=writers, args=(outbox, committed, stop, 1500 if LONG else 250))
+    work.start()
+    points = ["relay.read", "relay.started", "relay.published", "relay.confirmed"]
+    while not stop.is_set():
+        daemon = rng.choice(daemons)
+        time.sleep(rng.random() / 2)
+        if rng.random() < 0.3:
+            daemon.signal(signal.SIGSTOP)
+            time.sleep(rng.random())
+            daemon.signal(signal.SIGCONT)
+            continue
+        daemon.kill()
+        daemon.start(**({"SEMEL_CRASH_AT": f"{rng.choice(points)}:{rng.randrange(1, 5)}"} if rng.random() < 0.5 else {}))
+        wait_for(lambda d=daemon: d.process.poll() is not None or d.get("/readyz")[0] == 200, "up, or dead again")
+    work.join()
+    for daemon in daemons:
+        if daemon.running():
+            daemon.kill()
+    with Daemon(tmp_path, outbox.settings(), name="last") as daemon:
+        daemon.until(lambda: outbox.left() == 0, "all events are published", 120)
+    print("published again:", outbox.check(committed))
+
+
+def test_shards_are_shared_and_given_back_at_once(tmp_path, outbox):
+    # O6
+    owned = "SELECT count(*) FROM semel.outbox_shard AS s JOIN semel.relay AS r ON r.token = s.relay"
+    with Daemon(tmp_path, outbox.settings(), name="one") as one:
+        one.ready()
+        with Daemon(tmp_path, outbox.settings(), name="two") as two:
+            spread = "SELECT min(n) FROM (SELECT count(*) AS n FROM semel.outbox_shard GROUP BY relay) AS s"
+            two.until(lambda: outbox.ask(spread) == 32 and outbox.ask("SELECT count(*) FROM semel.relay") == 2,
+                      "both have their half")
+        assert outbox.ask("SELECT count(*) FROM semel.relay") == 1
+        one.until(lambda: outbox.ask(owned) == 64, "the first has all of them again")
+    assert outbox.ask("SELECT count(*) FROM semel.relay") == 0
+    assert outbox.ask("SELECT count(*) FROM semel.outbox_shard WHERE relay IS NOT NULL OR losses > 0") == 0
+
+
+def test_a_relay_with_other_destinations_waits(tmp_path, outbox):
+    # P115
+    with Daemon(tmp_path, outbox.settings(), name="one") as one:
+        one.ready()
+        other = outbox.settings(to={"topics": [outbox.name, "another"]})
+        with Daemon(tmp_path, other, name="two") as two:
+            two.until(lambda: two.lines("relay waits"), "the second waits")
+            assert two.get("/readyz")[0] == 503 and "other destinations" in two.get("/readyz")[1]
+            outbox.put("a", 1)
+            one.until(lambda: outbox.left() == 0, "the first publishes")
+
+
+def test_a_topic_that_is_missing_holds_back_its_own_events_only(tmp_path, outbox):
+    # O5, P63, P111, P112
+    settings = outbox.settings(to={"topics": [outbox.name, f"{outbox.name}-late"]},
+                               retry={"first": "100ms", "ceiling": "500ms"})
+    with Daemon(tmp_path, settings) as daemon:
+        daemon.ready()
+        outbox.put("good", 0)
+        daemon.until(lambda: outbox.left() == 0, "the good topic works")
+        for n in range(5):
+            outbox.put("bad", n, to=f"{outbox.name}-late")
+            outbox.put("good", n + 1)
+        daemon.until(lambda: outbox.left() == 5, "the events of the good topic are published")
+        daemon.until(lambda: outbox.ask("SELECT count(*) FROM semel.outbox_aside WHERE status = 'waiting'") == 5,
+                     "the others stand aside")
+        assert outbox.ask("SELECT max(attempts) FROM semel.outbox_aside") == 0
+        assert daemon.lines("destination is down")
+        outbox.kafka.topic(f"{outbox.name}-late", PARTITIONS)
+        daemon.until(lambda: outbox.left() == 0, "all are published")
+    late = [json.loads(payload)["n"] for _, _, payload, _ in outbox.kafka.read(f"{outbox.name}-late", PARTITIONS)]
+    assert list(dict.fromkeys(late)) == [0, 1, 2, 3, 4]
+
+
+def test_a_broker_that_is_down_costs_delay_only(tmp_path, outbox):
+    # O2, P63
+    committed = {f"o{i}": list(range(10)) for i in range(10)}
+    with Daemon(tmp_path, outbox.settings(retry={"first": "100ms", "ceiling": "1s"})) as daemon:
+        daemon.ready()
+        outbox.kafka.stop()
+        for n in range(10):
+            for key in committed:
+                outbox.put(key, n)
+        time.sleep(3)
+        assert outbox.ask("SELECT count(*) FROM semel.outbox") == 100
+        outbox.kafka.start()
+        daemon.until(lambda: outbox.left() == 0, "all events are published", 120)
+    outbox.check(committed)
+
+
+def test_an_event_that_the_broker_refuses_ends_dead_and_its_neighbours_arrive(tmp_path, outbox):
+    # O3, O5, P69, P110, P113
+    small = f"{outbox.name}-small"
+    outbox.kafka.topic(small, 1, {"max.message.bytes": 2000})
+    with outbox.db.cursor() as cursor:
+        cursor.execute("INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type, payload, destination) "
+                       "SELECT gen_random_uuid(), 'order', CASE WHEN i < 300 THEN 'poison' ELSE 'o' || i %% 7 END, 'changed', "
+                       "CASE WHEN i = 0 THEN convert_to(repeat('x', 5000), 'UTF8') "
+                       "ELSE convert_to('{\"n\": ' || i || '}', 'UTF8') END, %s FROM generate_series(0, 399) AS i", (small,))
+    settings = outbox.settings(to={"topics": [small]}, retry={"max": 3, "first": "50ms", "ceiling": "100ms"})
+    with Daemon(tmp_path, settings) as daemon:
+        daemon.until(lambda: outbox.ask("SELECT count(*) FROM semel.outbox_aside WHERE status = 'dead'") == 1, "it is dead")
+        daemon.until(lambda: outbox.left() == 300, "the other aggregates are published")
+        assert outbox.ask("SELECT count(*) FROM semel.outbox_aside WHERE status = 'waiting' AND attempts = 0") == 299
+    came = collections.defaultdict(list)
+    for _, key, payload, _ in outbox.kafka.read(small, 1):
+        came[key.decode()].append(json.loads(payload)["n"])
+    assert came == {f"o{k}": [i for i in range(300, 400) if i % 7 == k] for k in range(7)}
+
+
+def test_the_server_of_the_database_restarts(tmp_path, outbox):
+    # O2, P108, P109
+    with Daemon(tmp_path, outbox.settings()) as daemon:
+        daemon.ready()
+        outbox.put("a", 0)
+        daemon.until(lambda: outbox.left() == 0, "the first is published")
+        outbox.db.close()
+        outbox.pg.server.stop()
+        outbox.pg.server.start()
+        outbox.db = psycopg2.connect(outbox.pg.url)
+        outbox.db.autocommit = True
+        outbox.put("a", 1)
+        daemon.until(lambda: outbox.left() == 0, "the second is published")
+    outbox.check({"a": [0, 1]})
+
+
+def test_the_relay_of_an_sqlite_file(tmp_path, kafka):  # noqa: F811
+    # O2, O5
+    import sqlite3
+    kafka.topic("sqlite-orders", PARTITIONS)
+    store = f"sqlite:{tmp_path}/store.db"
+    subprocess.run([binary(), "migrate", "--store", store], check=True, capture_output=True)
+    db = sqlite3.connect(tmp_path / "store.db")
+    for n in range(100):
+        db.execute("INSERT INTO semel_outbox (id, aggregatetype, aggregateid, type, payload, created_at) "
+                   "VALUES (?, 'order', ?, 'changed', ?, 0)",
+                   (f"00000000-0000-7000-8000-{n:012x}", f"o{n % 5}", json.dumps({"n": n}).encode()))
+    db.commit()
+    db.close()
+    settings = {"store": store, "outboxes": {"orders": {"to": {"kafka": kafka.address, "topic": "sqlite-orders"}}}}
+    with Daemon(tmp_path, settings) as daemon:
+        daemon.ready()
+        daemon.until(lambda: len(kafka.read("sqlite-orders", PARTITIONS)) == 100, "all are published")
+    came = collections.defaultdict(list)
+    for _, key, payload, _ in kafka.read("sqlite-orders", PARTITIONS):
+        came[key.decode()].append(json.loads(payload)["n"])
+    assert came == {f"o{k}": [n for n in range(100) if n % 5 == k] for k in range(5)}

@@ -1,0 +1,767 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_relay.c: the relay on a real store, with a sink that remembers what it got and can refuse, be down or die.
+ * Usage: test_relay [postgres]; without an argument on SQLite.
+ */
+#include "core/relay.h"
+
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "core/headers.h"
+#include "support/world.h"
+
+#ifdef SEMEL_WITH_POSTGRES
+#include <libpq-fe.h>
+#endif
+
+#define GOT_MAX 20000
+
+struct got {
+    char id[40], key[24], destination[24], type[24], payload[24];
+    bool tombstone, has_user_header, has_foreign_id;
+};
+
+/* Publishes into memory. */
+struct sink {
+    struct semel_broker base;
+    struct semel_broker_ops ops;
+    struct got *got;
+    size_t n;
+    size_t calls, most; /* most: items in one call */
+    const char *refuse;  /* type of events that are refused */
+    const char *down;    /* destination */
+    bool all_down, unknown;
+};
+
+struct rig {
+    struct world *world;
+    struct sink sink, other_sink;
+    struct semel_relay *relay, *other;
+    struct semel_relay_options options;
+    struct semel_random rng;
+    int64_t steady_us;
+    struct semel_clock steady;
+    char reported[4096];
+};
+
+static struct rig rig;
+static bool on_postgres;
+
+/* ---- the sink ------------------------------------------------------------------------------------ */
+
+static void copy(char *out, size_t size, struct semel_str s)
+{
+    snprintf(out, size, "%.*s", (int)s.n, s.n > 0 ? s.p : "");
+}
+
+static void take(struct sink *sink, const struct semel_publish *item)
+{
+    struct got *got = &sink->got[sink->n++];
+    assert_true(sink->n < GOT_MAX);
+    *got = (struct got){.tombstone = !semel__str_given(item->payload)};
+    copy(got->id, sizeof got->id, item->id);
+    copy(got->key, sizeof got->key, item->key);
+    copy(got->destination, sizeof got->destination, item->destination);
+    copy(got->payload, sizeof got->payload, item->payload);
+    copy(got->type, sizeof got->type, semel__pair_find(item->headers, item->n_headers, SEMEL_STR("ce_type")));
+    got->has_user_header = semel__str_given(semel__pair_find(item->headers, item->n_headers, SEMEL_STR("shop")));
+    got->has_foreign_id = semel__str_given(semel__pair_find(item->headers, item->n_headers, SEMEL_STR("id")));
+}
+
+static semel_status sink_publish(struct semel_broker *broker, struct semel_publish *items, size_t n, int timeout_ms,
+                                 struct semel_error *err)
+{
+    struct sink *sink = (struct sink *)broker;
+    (void)err;
+    assert_true(timeout_ms > 0);
+    sink->calls++;
+    sink->most = n > sink->most ? n : sink->most;
+    for (size_t i = 0; i < n; i++) {
+        char type[24];
+        bool behind = false;
+        copy(type, sizeof type, semel__pair_find(items[i].headers, items[i].n_headers, SEMEL_STR("ce_type")));
+        for (size_t k = 0; k < i; k++)
+            behind |= semel__str_eq(items[k].key, items[i].key) && items[k].status != SEMEL_OK;
+        if (sink->all_down || (sink->down != NULL && semel__str_eqz(items[i].destination, sink->down)))
+            semel__publish_end(&items[i], SEMEL_RETRY, true, "no such topic");
+        else if (behind)
+            continue;
+        else if (sink->refuse != NULL && strcmp(type, sink->refuse) == 0)
+            semel__publish_end(&items[i], SEMEL_INVALID, false, "too large");
+        else {
+            take(sink, &items[i]);
+            items[i].status = SEMEL_OK;
+            if (sink->unknown)
+                semel__publish_end(&items[i], SEMEL_UNKNOWN, false, "no answer");
+        }
+    }
+    return SEMEL_OK;
+}
+
+static void sink_init(struct sink *sink, bool runs)
+{
+    *sink = (struct sink){.ops = {.name = "test",
+                                  .capabilities = SEMEL_BROKER_SINK | (runs ? SEMEL_BROKER_RUNS : 0),
+                                  .publish = sink_publish},
+                          .got = calloc(GOT_MAX, sizeof(struct got))};
+    sink->base.ops = &sink->ops;
+    assert_non_null(sink->got);
+}
+
+/* ---- the rig ------------------------------------------------------------------------------------- */
+
+static int64_t steady_now(void *ctx)
+{
+    (void)ctx;
+    return rig.steady_us;
+}
+
+static semel_status destination(void *ctx, const struct semel_relay_event *event, struct semel_arena *arena,
+                                struct semel_str *ret, struct semel_error *err)
+{
+    (void)ctx;
+    if (semel__str_eqz(event->destination, "nowhere"))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the destination is not on the list");
+    if (!semel__arena_copy(arena, semel__str_given(event->destination) ? event->destination : SEMEL_STR("orders"), ret))
+        return semel__fail_memory(err);
+    return SEMEL_OK;
+}
+
+static void report(void *ctx, int level, const char *text, const struct semel_relay_event *event, const char *why)
+{
+    size_t n = strlen(rig.reported);
+    (void)ctx, (void)level, (void)event;
+    snprintf(rig.reported + n, sizeof rig.reported - n, "%s: %s\n", text, why != NULL ? why : "");
+}
+
+static struct semel_relay *relay_on(struct semel_store *store, struct sink *sink, const char *owner)
+{
+    struct semel_relay *relay;
+    rig.options.owner = semel__str(owner);
+    assert_ok(rig.world, semel__relay_new(&relay, store, &sink->base, &rig.options, &rig.rng, &rig.steady,
+                                          &rig.world->err));
+    return relay;
+}
+
+static int up(void **state)
+{
+    void *world;
+    rig = (struct rig){.steady = {steady_now, NULL}, .steady_us = SECOND};
+    world_driver = world_driver_named(on_postgres ? "postgres" : "sqlite");
+    world_setup(&world);
+    rig.world = world;
+    semel__random_seed(&rig.rng, 42);
+    sink_init(&rig.sink, true);
+    sink_init(&rig.other_sink, true);
+    rig.options = (struct semel_relay_options){.destinations = SEMEL_STR("d1"),
+                                               .lease_us = 15 * SECOND,
+                                               .timeout_us = 5 * SECOND,
+                                               .first_us = SECOND,
+                                               .ceiling_us = 60 * SECOND,
+                                               .attempts_max = 3,
+                                               .rows = 2000,
+                                               .bytes = 8 << 20,
+                                               .destination = destination,
+                                               .report = report};
+    rig.relay = relay_on(rig.world->store, &rig.sink, "first");
+    *state = &rig;
+    return 0;
+}
+
+static int down(void **state)
+{
+    void *world = rig.world;
+    (void)state;
+    semel__relay_free(rig.relay);
+    semel__relay_free(rig.other);
+    free(rig.sink.got);
+    free(rig.other_sink.got);
+    return world_teardown(&world);
+}
+
+static void pass(int64_t us)
+{
+    rig.steady_us += us;
+    rig.world->now_us += us;
+}
+
+static void put(const char *aggregate, const char *type, const char *to)
+{
+    struct semel__event event = {.aggregatetype = SEMEL_STR("order"),
+                                 .aggregateid = semel__str(aggregate),
+                                 .type = semel__str(type),
+                                 .payload = semel__str(type),
+                                 .headers = SEMEL_STR("{\"shop\": \"x\", \"id\": \"not-the-id\", \"ce_type\": \"no\"}"),
+                                 .destination = to != NULL ? semel__str(to) : (struct semel_str){0}};
+    int64_t now_us;
+    assert_ok(rig.world, semel_store_begin(rig.world->store, SEMEL_TX_OWN, &now_us, &rig.world->err));
+    assert_ok(rig.world, semel_store_outbox_put(rig.world->store, &event, now_us, NULL, &rig.world->err));
+    assert_ok(rig.world, semel_store_commit(rig.world->store, &rig.world->err));
+}
+
+static void step_of(struct semel_relay *relay)
+{
+    int wait_ms;
+    assert_ok(rig.world, semel__relay_step(relay, &wait_ms, &rig.world->err));
+}
+
+static void steps(int n)
+{
+    for (int i = 0; i < n; i++) {
+        step_of(rig.relay);
+        pass(SECOND / 100);
+    }
+}
+
+static int64_t count_in(const char *table, const char *where)
+{
+    char text[256];
+    snprintf(text, sizeof text, "SELECT count(*) FROM semel%coutbox%s WHERE %s", on_postgres ? '.' : '_', table, where);
+    return world_ask(rig.world, text);
+}
+
+/* What came of an aggregate, first occurrences only, as "a1 a2 a3". */
+static const char *got_of(const struct sink *sink, const char *key)
+{
+    static char text[8192];
+    size_t n = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < sink->n; i++) {
+        bool first = strcmp(sink->got[i].key, key) == 0;
+        for (size_t k = 0; first && k < i; k++)
+            first = strcmp(sink->got[k].id, sink->got[i].id) != 0;
+        if (first)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s", n > 0 ? " " : "", sink->got[i].type);
+    }
+    return text;
+}
+
+/* ---- the tests ----------------------------------------------------------------------------------- */
+
+/* O2, O4, O5, P114 */
+static void committed_events_leave_in_order_and_are_deleted(void **state)
+{
+    (void)state;
+    put("a", "a1", NULL);
+    put("b", "b1", NULL);
+    put("a", "a2", NULL);
+    put("a", "a3", NULL);
+    steps(3);
+    assert_string_equal(got_of(&rig.sink, "a"), "a1 a2 a3");
+    assert_string_equal(got_of(&rig.sink, "b"), "b1");
+    assert_int_equal(rig.sink.n, 4);
+    assert_int_equal(count_in("", "true"), 0);
+    for (size_t i = 0; i < rig.sink.n; i++) {
+        assert_true(rig.sink.got[i].has_user_header);
+        assert_false(rig.sink.got[i].has_foreign_id);
+        assert_int_equal(strlen(rig.sink.got[i].id), 36);
+        assert_string_equal(rig.sink.got[i].payload, rig.sink.got[i].type);
+    }
+    assert_int_equal(semel__relay_counts(rig.relay)->published, 4);
+    step_of(rig.relay);
+    assert_true(semel__relay_idle(rig.relay));
+}
+
+/* P69: one unconfirmed request per aggregate, where a sink does not take several whole or not at all. */
+static void sink_without_runs_gets_one_event_of_an_aggregate_per_call(void **state)
+{
+    (void)state;
+    rig.sink.ops.capabilities = SEMEL_BROKER_SINK;
+    semel__relay_free(rig.relay);
+    rig.relay = relay_on(rig.world->store, &rig.sink, "first");
+    for (int i = 0; i < 5; i++) {
+        char type[8];
+        snprintf(type, sizeof type, "a%d", i);
+        put("a", type, NULL);
+    }
+    put("b", "b0", NULL);
+    steps(1);
+    assert_int_equal(rig.sink.most, 2);
+    steps(5);
+    assert_int_equal(rig.sink.most, 2);
+    assert_string_equal(got_of(&rig.sink, "a"), "a0 a1 a2 a3 a4");
+}
+
+/* O3, O5, P8, P113 */
+static void refused_event_holds_back_its_aggregate_only_and_ends_dead(void **state)
+{
+    (void)state;
+    rig.sink.refuse = "a1";
+    put("a", "a1", NULL);
+    put("a", "a2", NULL);
+    put("b", "b1", NULL);
+    steps(2);
+    put("a", "a3", NULL);
+    put("b", "b2", NULL);
+    for (int i = 0; i < 20; i++) {
+        steps(2);
+        pass(5 * SECOND);
+    }
+    assert_string_equal(got_of(&rig.sink, "a"), "");
+    assert_string_equal(got_of(&rig.sink, "b"), "b1 b2");
+    assert_int_equal(count_in("", "true"), 0);
+    assert_int_equal(count_in("_aside", "status = 'dead' AND attempts = 3 AND error_text = 'too large'"), 1);
+    assert_int_equal(count_in("_aside", "status = 'waiting' AND attempts = 0 AND due_at IS NULL"), 2);
+    assert_int_equal(semel__relay_counts(rig.relay)->dead, 1);
+}
+
+static void refused_event_that_is_taken_later_goes_before_its_successors(void **state)
+{
+    (void)state;
+    rig.sink.refuse = "a1";
+    put("a", "a1", NULL);
+    put("a", "a2", NULL);
+    steps(3);
+    put("a", "a3", NULL);
+    rig.sink.refuse = NULL;
+    for (int i = 0; i < 10; i++) {
+        steps(2);
+        pass(5 * SECOND);
+    }
+    assert_string_equal(got_of(&rig.sink, "a"), "a1 a2 a3");
+    assert_int_equal(count_in("_aside", "true"), 0);
+}
+
+/* P63, P111, P112 */
+static void destination_that_is_down_holds_back_its_own_events_and_charges_none(void **state)
+{
+    (void)state;
+    put("b", "b0", NULL);
+    steps(1);
+    rig.sink.down = "lost";
+    put("a", "a1", "lost");
+    put("a", "a2", "lost");
+    put("b", "b1", NULL);
+    for (int i = 0; i < 10; i++) {
+        steps(3);
+        put("b", "more", NULL);
+        pass(SECOND);
+    }
+    assert_string_equal(got_of(&rig.sink, "a"), "");
+    assert_int_equal(count_in("", "aggregateid = 'a'"), 0);
+    assert_int_equal(count_in("_aside", "aggregateid = 'a' AND status = 'waiting' AND attempts = 0"), 2);
+    assert_non_null(strstr(rig.reported, "destination is down: lost: no such topic"));
+    rig.sink.down = NULL;
+    for (int i = 0; i < 10; i++) {
+        steps(3);
+        pass(30 * SECOND);
+    }
+    assert_string_equal(got_of(&rig.sink, "a"), "a1 a2");
+    assert_int_equal(count_in("_aside", "true"), 0);
+    assert_non_null(strstr(rig.reported, "destination takes events again: lost"));
+}
+
+static void broker_that_is_down_costs_delay_only(void **state)
+{
+    (void)state;
+    rig.sink.all_down = true;
+    for (int i = 0; i < 20; i++)
+        put(i % 2 == 0 ? "a" : "b", "e", NULL);
+    for (int i = 0; i < 10; i++) {
+        steps(2);
+        pass(10 * SECOND);
+    }
+    assert_int_equal(count_in("", "true"), 20);
+    assert_int_equal(count_in("_aside", "true"), 0);
+    rig.sink.all_down = false;
+    for (int i = 0; i < 10; i++) {
+        steps(2);
+        pass(30 * SECOND);
+    }
+    assert_int_equal(rig.sink.n, 20);
+    assert_int_equal(count_in("", "true"), 0);
+}
+
+static void unknown_outcome_is_sent_again_under_the_same_id(void **state)
+{
+    (void)state;
+    rig.sink.unknown = true;
+    put("a", "a1", NULL);
+    steps(1);
+    rig.sink.unknown = false;
+    for (int i = 0; i < 5; i++) {
+        steps(2);
+        pass(10 * SECOND);
+    }
+    assert_int_equal(rig.sink.n, 2);
+    assert_string_equal(rig.sink.got[0].id, rig.sink.got[1].id);
+    assert_int_equal(count_in("", "true"), 0);
+}
+
+static void event_without_a_place_to_go_is_dead_at_once(void **state)
+{
+    (void)state;
+    put("a", "a1", "nowhere");
+    put("a", "a2", NULL);
+    put("b", "b1", NULL);
+    steps(4);
+    assert_string_equal(got_of(&rig.sink, "a"), "");
+    assert_string_equal(got_of(&rig.sink, "b"), "b1");
+    assert_int_equal(count_in("_aside", "status = 'dead' AND error_text = 'the destination is not on the list'"), 1);
+    assert_int_equal(count_in("_aside", "status = 'waiting'"), 1);
+}
+
+static void long_queue_of_one_aggregate_does_not_delay_the_others(void **state)
+{
+    (void)state;
+    rig.sink.ops.capabilities = SEMEL_BROKER_SINK;
+    semel__relay_free(rig.relay);
+    rig.relay = relay_on(rig.world->store, &rig.sink, "first");
+    for (int i = 0; i < 150; i++) {
+        char type[8];
+        snprintf(type, sizeof type, "a%d", i);
+        put("a", type, NULL);
+    }
+    put("b", "b1", NULL);
+    steps(1);
+    assert_string_equal(got_of(&rig.sink, "b"), "b1");
+    assert_true(count_in("_aside", "true") > 0);
+    for (int i = 0; i < 400 && count_in("_event", "true") > 0; i++) {
+        steps(1);
+        pass(SECOND);
+    }
+    assert_int_equal(rig.sink.n, 151);
+    for (int i = 0, k = 0; i < 150; i++, k++) {
+        char type[8];
+        snprintf(type, sizeof type, "a%d", i);
+        k += strcmp(rig.sink.got[k].key, "b") == 0;
+        assert_string_equal(rig.sink.got[k].type, type);
+    }
+}
+
+/* O6 */
+static void relays_share_the_shards_and_give_them_back(void **state)
+{
+    char why[SEMEL_RELAY_WHY];
+    (void)state;
+    if (!on_postgres)
+        skip();
+    rig.other = relay_on(rig.world->other, &rig.other_sink, "second");
+    steps(1);
+    assert_int_equal(semel__relay_owns(rig.relay, why), 64);
+    for (int i = 0; i < 15; i++) {
+        step_of(rig.other);
+        steps(1);
+        pass(SECOND);
+    }
+    assert_int_equal(semel__relay_owns(rig.relay, why), 32);
+    assert_int_equal(semel__relay_owns(rig.other, why), 32);
+    for (int i = 0; i < 64; i++) {
+        char key[8];
+        snprintf(key, sizeof key, "k%d", i);
+        put(key, "e", NULL);
+    }
+    for (int i = 0; i < 3; i++) {
+        step_of(rig.other);
+        steps(1);
+    }
+    assert_int_equal(rig.sink.n + rig.other_sink.n, 64);
+    assert_true(rig.sink.n > 10 && rig.other_sink.n > 10);
+    assert_ok(rig.world, semel__relay_leave(rig.other, &rig.world->err));
+    pass(6 * SECOND);
+    steps(2);
+    assert_int_equal(semel__relay_owns(rig.relay, why), 64);
+}
+
+/* P115 */
+static void relay_with_other_destinations_waits(void **state)
+{
+    char why[SEMEL_RELAY_WHY];
+    (void)state;
+    if (!on_postgres)
+        skip();
+    steps(1);
+    rig.options.destinations = SEMEL_STR("d2");
+    rig.other = relay_on(rig.world->other, &rig.other_sink, "second");
+    for (int i = 0; i < 15; i++) {
+        step_of(rig.other);
+        steps(1);
+        pass(SECOND);
+    }
+    assert_int_equal(semel__relay_owns(rig.relay, why), 64);
+    assert_int_equal(semel__relay_owns(rig.other, why), 0);
+    assert_non_null(strstr(why, "other destinations"));
+}
+
+/* A relay whose lease is over is replaced; when it comes back it may repeat, but moves nothing aside. */
+static void relay_that_was_stopped_is_replaced_and_fenced(void **state)
+{
+    char why[SEMEL_RELAY_WHY];
+    (void)state;
+    if (!on_postgres)
+        skip();
+    steps(1);
+    rig.other = relay_on(rig.world->other, &rig.other_sink, "second");
+    pass(16 * SECOND);
+    step_of(rig.other);
+    assert_int_equal(semel__relay_owns(rig.other, why), 64);
+    put("a", "a1", NULL);
+    step_of(rig.other);
+    assert_string_equal(got_of(&rig.other_sink, "a"), "a1");
+    put("a", "a2", NULL);
+    steps(1); /* it notices that it was replaced */
+    assert_int_equal(semel__relay_owns(rig.relay, why), 0);
+    for (int i = 0; i < 15; i++) {
+        step_of(rig.other);
+        steps(1);
+        pass(SECOND);
+    }
+    assert_int_equal(semel__relay_owns(rig.relay, why) + semel__relay_owns(rig.other, why), 64);
+    assert_int_equal(rig.sink.n + rig.other_sink.n, 2);
+    assert_int_equal(world_ask(rig.world, "SELECT max(losses) FROM semel.outbox_shard"), 1);
+}
+
+/* An event that kills its relay each time is counted, alone, and ends dead; the others arrive. */
+static void event_that_kills_its_relay_ends_dead(void **state)
+{
+    char why[SEMEL_RELAY_WHY];
+    (void)state;
+    if (!on_postgres)
+        skip();
+    steps(1);
+    assert_ok(rig.world, semel__relay_leave(rig.relay, &rig.world->err));
+    world_sql(rig.world, "INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type, payload) "
+                         "SELECT gen_random_uuid(), 'order', 'k' || i, 'e', 'e' FROM generate_series(1, 20) AS i");
+    world_sql(rig.world, "UPDATE semel.outbox_shard SET relay = 4711, losses = 1"); /* the second relay to die */
+    rig.options.attempts_max = 2;
+    semel__relay_free(rig.relay);
+    rig.relay = relay_on(rig.world->store, &rig.sink, "third");
+    steps(1); /* the shards were lost twice: all of them stand aside now, each to be sent alone */
+    assert_int_equal(count_in("_aside", "alone"), 20);
+    rig.sink.most = 0;
+    steps(5);
+    assert_int_equal(rig.sink.most, 1);
+    /* The process dies while it publishes one of them: */
+    world_sql(rig.world, "UPDATE semel.outbox_aside SET status = 'publishing', relay = 4712, attempts = attempts + 1 "
+                         "WHERE seq = (SELECT max(seq) FROM semel.outbox_aside)");
+    pass(6 * SECOND);
+    steps(1);
+    assert_int_equal(count_in("_aside", "attempts = 1 AND alone AND status = 'failed'"), 1);
+    world_sql(rig.world, "UPDATE semel.outbox_aside SET status = 'publishing', relay = 4713, attempts = attempts + 1 "
+                         "WHERE attempts = 1");
+    pass(6 * SECOND);
+    for (int i = 0; i < 30; i++)
+        steps(1);
+    assert_int_equal(count_in("_aside", "status = 'dead' AND attempts = 2"), 1);
+    assert_int_equal(rig.sink.n, 19);
+    assert_int_equal(semel__relay_owns(rig.relay, why), 64);
+}
+
+/* Of several that were published together nobody knows which one it was: none is charged, each goes on alone. */
+static void events_that_lost_their_relay_together_are_not_charged(void **state)
+{
+    (void)state;
+    rig.sink.refuse = "e";
+    put("a", "e", NULL);
+    put("b", "e", NULL);
+    steps(2);
+    assert_int_equal(count_in("_aside", "attempts = 1"), 2);
+    world_sql(rig.world, on_postgres ? "UPDATE semel.outbox_aside SET status = 'publishing', relay = 5, attempts = 2"
+                                     : "UPDATE semel_outbox_aside SET status = 'publishing', relay = 5, attempts = 2");
+    pass(6 * SECOND);
+    rig.sink.refuse = NULL;
+    rig.sink.most = 0;
+    step_of(rig.relay);
+    assert_int_equal(rig.sink.n, 1);
+    steps(3);
+    assert_int_equal(rig.sink.most, 1);
+    assert_int_equal(rig.sink.n, 2);
+    assert_int_equal(count_in("_aside", "true"), 0);
+}
+
+static void confirmed_events_are_kept_where_that_is_wanted(void **state)
+{
+    (void)state;
+    rig.options.keep_us = 60 * SECOND;
+    semel__relay_free(rig.relay);
+    rig.relay = relay_on(rig.world->store, &rig.sink, "first");
+    put("a", "a1", NULL);
+    steps(2);
+    assert_int_equal(count_in("", "true"), 0);
+    assert_int_equal(count_in("_sent", "aggregateid = 'a'"), 1);
+    assert_int_equal(count_in("_event", "status = 'published'"), 1);
+    for (int i = 0; i < 5; i++) {
+        pass(61 * SECOND);
+        steps(1);
+    }
+    assert_int_equal(count_in("_sent", "true"), 0);
+}
+
+static void payload_that_is_null_is_a_tombstone(void **state)
+{
+    (void)state;
+    world_sql(rig.world,
+              on_postgres
+                  ? "INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type) "
+                    "VALUES ('01890a5d-ac96-774b-bcce-b302099a8057', 'order', 'a', 'gone')"
+                  : "INSERT INTO semel_outbox (id, aggregatetype, aggregateid, type, created_at) "
+                    "VALUES ('01890a5d-ac96-774b-bcce-b302099a8057', 'order', 'a', 'gone', 1700000000000000)");
+    steps(1);
+    assert_int_equal(rig.sink.n, 1);
+    assert_true(rig.sink.got[0].tombstone);
+    assert_string_equal(rig.sink.got[0].id, "01890a5d-ac96-774b-bcce-b302099a8057");
+}
+
+/* ---- numbers that commit late -------------------------------------------------------------------- */
+
+#ifdef SEMEL_WITH_POSTGRES
+static PGconn *session(void)
+{
+    PGconn *conn = PQconnectdb(rig.world->conninfo);
+    assert_int_equal(PQstatus(conn), CONNECTION_OK);
+    return conn;
+}
+
+static void sql(PGconn *conn, const char *text)
+{
+    PGresult *result = PQexec(conn, text);
+    if (PQresultStatus(result) != PGRES_COMMAND_OK && PQresultStatus(result) != PGRES_TUPLES_OK)
+        fail_msg("%s: %s", text, PQerrorMessage(conn));
+    PQclear(result);
+}
+
+static void put_by(PGconn *conn, const char *aggregate, const char *type)
+{
+    char text[256];
+    snprintf(text, sizeof text, "SELECT semel.outbox_put('order', '%s', '%s', '1')", aggregate, type);
+    sql(conn, text);
+}
+
+/* O5, P1, P2, P3: in every form in which a number can be drawn before its transaction ends. */
+static void lower_number_that_commits_later_is_published(void **state)
+{
+    static const char *const draws[] = {
+        "SELECT semel.outbox_put('order', 'late', 'e1', '1')",
+        "SELECT pg_catalog.nextval('semel.outbox_seq_seq')",
+        "SAVEPOINT s; SELECT semel.outbox_put('order', 'late', 'never', '1'); ROLLBACK TO s",
+    };
+    (void)state;
+    if (!on_postgres)
+        skip();
+    for (size_t i = 0; i < COUNT(draws); i++) {
+        PGconn *late = session(), *busy = session();
+        rig.sink.n = 0;
+        sql(late, "BEGIN");
+        sql(late, draws[i]);
+        for (int k = 0; k < 8; k++) { /* more than a second: the transaction is set apart */
+            put_by(busy, "busy", "b");
+            steps(2);
+            pass(SECOND / 2);
+        }
+        assert_int_equal(rig.sink.n, 8);
+        assert_int_not_equal(semel__relay_held_by(rig.relay), SEMEL_NONE);
+        if (i > 0) {
+            char text[200];
+            snprintf(text, sizeof text,
+                     "INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type, seq) OVERRIDING SYSTEM VALUE "
+                     "VALUES (gen_random_uuid(), 'order', 'late', 'e1', %s)",
+                     i == 1 ? "pg_catalog.currval('semel.outbox_seq_seq')" : "DEFAULT");
+            sql(late, text);
+        }
+        sql(late, "COMMIT");
+        put_by(busy, "late", "e2");
+        steps(3);
+        assert_string_equal(got_of(&rig.sink, "late"), "e1 e2");
+        assert_int_equal(count_in("", "true"), 0);
+        PQfinish(late);
+        PQfinish(busy);
+    }
+}
+
+static void first_event_of_a_new_table_is_published(void **state)
+{
+    (void)state;
+    if (!on_postgres)
+        skip();
+    PGconn *conn = session();
+    steps(5); /* P106: last_value is 1 before 1 was drawn */
+    pass(2 * SECOND);
+    steps(5);
+    put_by(conn, "a", "a1");
+    steps(2);
+    assert_string_equal(got_of(&rig.sink, "a"), "a1");
+    PQfinish(conn);
+}
+
+/* A number that no transaction drew (COPY with seq) delays an event, and never loses it. */
+static void number_that_nobody_drew_is_published_within_two_minutes(void **state)
+{
+    (void)state;
+    if (!on_postgres)
+        skip();
+    PGconn *conn = session();
+    put_by(conn, "a", "a1");
+    steps(3);
+    pass(2 * SECOND);
+    steps(3);
+    sql(conn, "INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type, seq) OVERRIDING SYSTEM VALUE "
+              "VALUES (gen_random_uuid(), 'order', 'z', 'low', -7)");
+    steps(3);
+    assert_string_equal(got_of(&rig.sink, "z"), "");
+    for (int i = 0; i < 12; i++) {
+        pass(10 * SECOND);
+        steps(2);
+    }
+    assert_string_equal(got_of(&rig.sink, "z"), "low");
+    assert_non_null(strstr(rig.reported, "did not draw its number"));
+    PQfinish(conn);
+}
+
+/* Writers that serialise by a lock: whatever commits when, first occurrences are in the order of their commits. */
+static void writers_under_a_lock_leave_in_the_order_of_their_commits(void **state)
+{
+    (void)state;
+    if (!on_postgres)
+        skip();
+    PGconn *holder = session(), *next = session();
+    sql(holder, "BEGIN");
+    sql(holder, "SELECT semel.outbox_put('order', 'a', 'e1', '1', lock => true)");
+    for (int i = 0; i < 300; i++) {
+        put("other", "o", NULL);
+        if (i % 20 == 0) {
+            steps(1);
+            pass(SECOND / 2);
+        }
+    }
+    steps(10);
+    assert_int_equal(rig.sink.n, 300);
+    sql(holder, "COMMIT");
+    sql(next, "SELECT semel.outbox_put('order', 'a', 'e2', '1', lock => true)");
+    steps(3);
+    assert_string_equal(got_of(&rig.sink, "a"), "e1 e2");
+    PQfinish(holder);
+    PQfinish(next);
+}
+#endif
+
+int main(int argc, char **argv)
+{
+#define ON(test) cmocka_unit_test_setup_teardown(test, up, down)
+    const struct CMUnitTest tests[] = {
+        ON(committed_events_leave_in_order_and_are_deleted),
+        ON(sink_without_runs_gets_one_event_of_an_aggregate_per_call),
+        ON(refused_event_holds_back_its_aggregate_only_and_ends_dead),
+        ON(refused_event_that_is_taken_later_goes_before_its_successors),
+        ON(destination_that_is_down_holds_back_its_own_events_and_charges_none),
+        ON(broker_that_is_down_costs_delay_only),
+        ON(unknown_outcome_is_sent_again_under_the_same_id),
+        ON(event_without_a_place_to_go_is_dead_at_once),
+        ON(long_queue_of_one_aggregate_does_not_delay_the_others),
+        ON(relays_share_the_shards_and_give_them_back),
+        ON(relay_with_other_destinations_waits),
+        ON(relay_that_was_stopped_is_replaced_and_fenced),
+        ON(event_that_kills_its_relay_ends_dead),
+        ON(events_that_lost_their_relay_together_are_not_charged),
+        ON(confirmed_events_are_kept_where_that_is_wanted),
+        ON(payload_that_is_null_is_a_tombstone),
+#ifdef SEMEL_WITH_POSTGRES
+        ON(lower_number_that_commits_later_is_published),
+        ON(first_event_of_a_new_table_is_published),
+        ON(number_that_nobody_drew_is_published_within_two_minutes),
+        ON(writers_under_a_lock_leave_in_the_order_of_their_commits),
+#endif
+    };
+    on_postgres = argc > 1 && strcmp(argv[1], "postgres") == 0;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
