@@ -39,8 +39,8 @@ SELECT b.n, x.status, x.count FROM :rows AS b CROSS JOIN LATERAL (
 -- The oldest is the first of a shard, as far as numbers are drawn in the order of time.
 -- gives: count, oldest_at
 SELECT (SELECT pg_catalog.count(*) FROM (SELECT FROM semel.outbox LIMIT :cap) AS o) AS count,
-    (SELECT pg_catalog.min(f.created_at) FROM semel.outbox_shard AS s CROSS JOIN LATERAL (
-        SELECT o.created_at FROM semel.outbox AS o WHERE o.shard = s.shard ORDER BY o.seq LIMIT 1) AS f) AS oldest_at
+    (SELECT pg_catalog.min(f.created_at) FROM pg_catalog.generate_series(0, 63) AS s CROSS JOIN LATERAL (
+        SELECT o.created_at FROM semel.outbox AS o WHERE o.shard = s ORDER BY o.seq LIMIT 1) AS f) AS oldest_at
 
 -- name: count_aside
 -- gives: count

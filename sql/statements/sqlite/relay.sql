@@ -131,7 +131,8 @@ UPDATE main.semel_outbox_aside
 SET status = CASE WHEN l.attempts >= :cap THEN 'dead' ELSE 'failed' END,
     due_at = CASE WHEN l.attempts >= :cap THEN NULL ELSE :due_at END,
     attempts = l.attempts, alone = 1, error_text = :error_text, relay = NULL, updated_at = :now
-FROM (SELECT a.seq AS seq, a.attempts - (count(*) OVER (PARTITION BY a.relay) > 1) AS attempts
+FROM (SELECT a.seq AS seq, a.attempts - (SELECT count(*) > 1 FROM main.semel_outbox_aside AS b
+                                         WHERE b.status = 'publishing' AND b.relay = a.relay) AS attempts
       FROM main.semel_outbox_aside AS a
       WHERE a.status = 'publishing'
       AND NOT EXISTS (SELECT 1 FROM main.semel_relay AS r WHERE r.token = a.relay)) AS l
