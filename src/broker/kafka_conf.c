@@ -241,7 +241,7 @@ static semel_status set_sink(struct kafka *kafka, struct semel_error *err)
                            TIMEOUT_MIN_MS);
     kafka->sink.longest_ms = (int)(timeout_ms - timeout_ms / 10);
     kafka->sink.batch_bytes = (size_t)(message_bytes < batch_bytes ? message_bytes : batch_bytes);
-    kafka->sink.batch_bytes -= kafka->sink.batch_bytes > 2 * BATCH_REST ? BATCH_REST : 0;
+    kafka->sink.batch_bytes -= kafka->sink.batch_bytes > 2 * BATCH_REST ? BATCH_REST : kafka->sink.batch_bytes / 2;
     snprintf(text, sizeof text, "%lld", (long long)(timeout_ms - 1 < LINGER_MAX_MS ? timeout_ms - 1 : LINGER_MAX_MS));
     return set(kafka, WRITE, "linger.ms", text, err);
 }

@@ -1324,7 +1324,9 @@ static bool is_held_up(struct sending *s, size_t at)
         return true; /* it waits, or is on its way */
     if (s->items[before].status == SEMEL_OK || s->items[before].status == SEMEL_INVALID)
         return false;
-    s->tickets[at].stage = SENT; /* RETRY: certainly not sent */
+    s->tickets[at].stage = SENT;
+    semel__publish_end(&s->items[at], SEMEL_RETRY, s->items[before].down,
+                       "sqs: an earlier one of its group was not taken");
     return true;
 }
 

@@ -479,6 +479,33 @@ static void each_published_item_has_its_own_status(void **state) /* P32 */
     semel__free(bytes);
 }
 
+static void exchange_of_the_settings_gets_everything_by_routing_key(void **state)
+{
+    struct semel_publish items[3];
+    struct rabbit_side reader, sink;
+    char url[64];
+    const struct semel_amqp_options options = {.url = url, .exchange = "amq.topic"};
+
+    (void)state;
+    make_queue("classic", false);
+    rabbit_client_bind(&client, queue, "amq.topic", "order.*");
+    rabbit_side_open(&reader, server.port, queue, "");
+    snprintf(url, sizeof url, "amqp://127.0.0.1:%d", server.port);
+    rabbit_side_open_with(&sink, &options);
+    items[0] = item_to("order.Placed", SEMEL_STR("one"));
+    items[1] = item_to(queue, SEMEL_STR("lost")); /* a routing key, not a queue */
+    items[2] = item_to("order.Paid", SEMEL_STR("two"));
+    assert_int_equal(semel_broker_publish(sink.broker, items, COUNT(items), 60000, &sink.err), SEMEL_OK);
+    assert_int_equal(items[0].status, SEMEL_OK);
+    assert_int_equal(items[1].status, SEMEL_RETRY);
+    assert_true(items[1].down);
+    assert_int_equal(items[2].status, SEMEL_OK);
+    rabbit_side_wait(&reader, 2);
+    assert_string_equal(reader.got[1].text, "two");
+    rabbit_side_close(&sink);
+    rabbit_side_close(&reader);
+}
+
 static void large_message_is_cut_into_frames_as_short_as_the_server_wants_them(void **state)
 {
     static const char *const tight[] = {"eval", "application:set_env(rabbit, frame_max, 4096).", NULL};
@@ -607,6 +634,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(given_back_the_next_consumer_goes_on_in_order),
         cmocka_unit_test(headers_nested_without_end_harm_nobody),
         cmocka_unit_test(each_published_item_has_its_own_status),
+        cmocka_unit_test(exchange_of_the_settings_gets_everything_by_routing_key),
         cmocka_unit_test(large_message_is_cut_into_frames_as_short_as_the_server_wants_them),
         cmocka_unit_test(publishing_to_a_server_that_does_not_answer_claims_nothing),
         cmocka_unit_test(publish_ends_when_its_time_is_over),

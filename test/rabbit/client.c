@@ -109,6 +109,14 @@ void rabbit_client_queue(struct rabbit_client *client, const char *name, const c
          "making a queue");
 }
 
+void rabbit_client_bind(struct rabbit_client *client, const char *name, const char *exchange, const char *routing_key)
+{
+    need(client,
+         amqp_queue_bind(client->conn, CHANNEL, amqp_cstring_bytes(name), amqp_cstring_bytes(exchange),
+                         amqp_cstring_bytes(routing_key), amqp_empty_table) != NULL,
+         "binding a queue");
+}
+
 void rabbit_client_delete(struct rabbit_client *client, const char *name)
 {
     need(client, amqp_queue_delete(client->conn, CHANNEL, amqp_cstring_bytes(name), 0, 0) != NULL, "deleting a queue");

@@ -36,6 +36,7 @@ void rabbit_client_close(struct rabbit_client *client);
 /* Durable. `type`: quorum or classic. */
 void rabbit_client_queue(struct rabbit_client *client, const char *name, const char *type, bool single_active);
 void rabbit_client_delete(struct rabbit_client *client, const char *name);
+void rabbit_client_bind(struct rabbit_client *client, const char *name, const char *exchange, const char *routing_key);
 int64_t rabbit_client_length(struct rabbit_client *client, const char *name); /* ready; -1: no such queue */
 
 /* Persistent. The first returns when the server has it; after `soon` the server has it when sent_all returns. */
