@@ -107,6 +107,9 @@ ORDER BY i.arrival LIMIT :limit
 -- gives: {row}
 SELECT {columns} FROM semel.inbox AS i WHERE {of_all}
 
+-- fragment: open
+status IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined')
+
 -- name: scan_open
 -- gives: {row}
 SELECT {columns} FROM semel.inbox AS i
