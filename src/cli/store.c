@@ -245,15 +245,6 @@ void cli_ops_close(struct semel_ops *ops)
     semel_store_close(ops->store);
 }
 
-int cli_store_schema_found(struct semel_store *store)
-{
-#ifdef SEMEL_WITH_POSTGRES
-    if (semel__pg_is(store))
-        return semel__pg_schema_found(store);
-#endif
-    return semel__sqlite_schema_found(store);
-}
-
 void cli_store_about(struct semel_store *store, char *out, size_t size)
 {
 #ifdef SEMEL_WITH_POSTGRES

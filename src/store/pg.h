@@ -8,7 +8,6 @@
  *   pg_trip.c      a round trip: statements sent in a pipeline, every wait bounded
  *   pg_value.c     values on the wire, in binary
  *   pg_fail.c      what a SQLSTATE means
- *   pg_schema.c    migrations, and which schema is there
  *   pg_timeline.c  whether the server was promoted
  *   pg_tx.c        transactions, savepoint, guard
  *   pg_ahead.c     a transaction that is begun before it is asked for
@@ -104,7 +103,6 @@ struct pg_store {
     int saved;        /* how many savepoints are set */
     bool lost_wait;   /* a notice said that the wait for a standby was cancelled */
     int timeout_ms;   /* for locks */
-    int schema_found; /* when it was opened, before a migration */
     int64_t timeline; /* of the server, as it was seen last; 0: not yet */
     pid_t pid;
     int64_t trips;
@@ -198,10 +196,6 @@ semel_status semel__pg_connect(struct pg_store *d, struct semel_error *err);
 /* Version, encodings, whether it takes writes, schema. */
 semel_status semel__pg_suitable(struct pg_store *d, struct semel_error *err);
 void semel__pg_disconnect(struct pg_store *d);
-
-/* INVALID: a newer schema than this binary knows, none or an old one and !will_migrate. */
-semel_status semel__pg_schema_check(struct pg_store *d, bool will_migrate, struct semel_error *err);
-semel_status semel__pg_migrate(struct semel_store *store, int *ret_from, int *ret_to, struct semel_error *err);
 
 /* RETRY, ENVIRONMENT, once: the server was promoted since this handle last looked, err says what may be lost. Inside a
  * transaction: OK, and nothing is looked at. */

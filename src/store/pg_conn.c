@@ -255,9 +255,9 @@ semel_status semel__pg_suitable(struct pg_store *d, struct semel_error *err)
     if (status == SEMEL_OK)
         status = look_at_role(d, err);
     if (status == SEMEL_OK)
-        status = semel__pg_schema_check(d, d->sql.store.options.migrate, err);
+        status = semel__record_schema_check(&d->sql, err);
     if (status == SEMEL_OK && d->sql.store.options.migrate)
-        status = semel__pg_migrate(&d->sql.store, NULL, NULL, err);
+        status = semel__record_migrate(&d->sql.store, NULL, NULL, err);
     if (status == SEMEL_OK)
         status = semel__pg_sequences(d, err);
     return status == SEMEL_OK ? semel__pg_timeline(d, err) : status;

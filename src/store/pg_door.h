@@ -21,9 +21,6 @@ semel_status semel__pg_unhold(struct semel_store *store, int64_t token, struct s
 /* An end under this token was refused: the same trigger refuses the COMMIT (P80). */
 semel_status semel__pg_hold_back(struct semel_store *store, int64_t token, struct semel_error *err);
 
-/* The version of the schema that was there when the store was opened, before it was migrated; 0: there was none. */
-int semel__pg_schema_found(struct semel_store *store);
-
 /* "PostgreSQL 15.6", and what a person should know of its durability. */
 void semel__pg_about(struct semel_store *store, char *out, size_t size);
 /* "libpq 15.6". */

@@ -17,6 +17,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "store/migrations.h"
 #include "store/pg.h"
 
 /* ---- parameters ---------------------------------------------------------------------------------- */
@@ -428,6 +429,28 @@ static semel_status pg_server_same(struct sql *db, struct semel_error *err)
     return semel__pg_timeline((struct pg_store *)db, err);
 }
 
+/* Several statements in one text, which pipeline mode does not have. */
+static semel_status pg_script(struct sql *db, const char *sql, struct semel_error *err)
+{
+    struct pg_store *d = (struct pg_store *)db;
+    static const char doing[] = "migrating";
+    semel_status status = SEMEL_OK;
+    if (PQsendQuery(d->conn, sql) == 0)
+        return semel__pg_own_fail(d, NULL, doing, err);
+    for (;;) {
+        struct semel_error why;
+        semel_status waited = semel__pg_wait(d, doing, &why);
+        PGresult *result = waited == SEMEL_OK ? PQgetResult(d->conn) : NULL;
+        if (waited != SEMEL_OK && err != NULL)
+            *err = why;
+        if (result == NULL)
+            return waited != SEMEL_OK ? waited : status;
+        if (status == SEMEL_OK && !semel__pg_succeeded(result))
+            status = semel__pg_own_fail(d, result, doing, err);
+        PQclear(result);
+    }
+}
+
 const struct sql_driver semel__pg_driver = {
     .statements = semel__pg_statements,
     .start = pg_start,
@@ -437,4 +460,8 @@ const struct sql_driver semel__pg_driver = {
     .snapshot = semel__pg_snapshot,
     .snapshot_end = semel__pg_snapshot_end,
     .cell = pg_cell,
+    .script = pg_script,
+    .folder = "postgres",
+    .migrations = semel__pg_migrations,
+    .n_migrations = &semel__pg_migrations_n,
 };

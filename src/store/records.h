@@ -14,6 +14,7 @@
  *   records_positions.c   positions of sources
  *   records_row.c         a row of the inbox as it is read
  *   records_scan.c        bounded looks at the inbox
+ *   records_schema.c      which schema is there; migrations
  *   records_selections.c  frozen selections
  *   records_settle.c      what rows and keys become
  */
@@ -94,6 +95,10 @@ semel_status semel__record_parked(struct semel_store *store, struct semel_str co
 semel_status semel__record_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
                                  int64_t *ret_n, struct semel_error *err);
 
+/* INVALID: a newer schema than this program knows; none or an old one, unless the options say to migrate. */
+semel_status semel__record_schema_check(struct sql *db, struct semel_error *err);
+semel_status semel__record_migrate(struct semel_store *store, int *ret_from, int *ret_to, struct semel_error *err);
+
 semel_status semel__record_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
 
 /* Their places in a driver's struct semel_store_ops. */
@@ -107,6 +112,7 @@ semel_status semel__record_settle(struct semel_store *store, struct semel_settle
     .sources = semel__record_sources, .watermark = semel__record_watermark, .aged = semel__record_aged,         \
     .purge = semel__record_purge, .purge_business = semel__record_purge_business,                               \
     .purge_side = semel__record_purge_side, .outbox_put = semel__record_outbox_put, .scan = semel__record_scan, \
-    .parked = semel__record_parked, .large = semel__record_large, .settle = semel__record_settle
+    .parked = semel__record_parked, .large = semel__record_large, .settle = semel__record_settle,               \
+    .migrate = semel__record_migrate
 
 #endif

@@ -139,6 +139,7 @@ struct sql_value {
 /* ---- the driver's part --------------------------------------------------------------------------- */
 
 struct sql;
+struct semel_migration;
 
 /* The row that a reader stands on. */
 struct sql_row {
@@ -168,6 +169,11 @@ struct sql_driver {
     /* One snapshot for several flushes of a reader; inside a transaction nothing is begun. The end gets *ret_begun. */
     semel_status (*snapshot)(struct sql *db, bool *ret_begun, struct semel_error *err);
     void (*snapshot_end)(struct sql *db, bool begun);
+    /* Several statements in one text: a migration. */
+    semel_status (*script)(struct sql *db, const char *text, struct semel_error *err);
+    const char *folder; /* of sql/: where its migrations are */
+    const struct semel_migration *migrations;
+    const size_t *n_migrations;
     /* A column of the row; text is borrowed until the reader returns. A row of `changes` has no columns to be read. */
     enum sql_cell (*cell)(const struct sql_row *row, int column, enum sql_kind kind, struct sql_value *ret);
 };
@@ -193,6 +199,7 @@ struct sql {
     bool strict;  /* the open transaction is above READ COMMITTED */
     bool standby; /* commits wait for a standby */
     struct sql_admitted admitted;
+    int schema_found;    /* when it was opened, before a migration */
     bool by_operator;    /* the role only reads the tables: a change is a call of the owner's functions */
     const char *doing;   /* what the runs since the start are for */
     semel_status status; /* the first failure since the start, of a driver that runs at once */
