@@ -32,7 +32,7 @@
 #include "store/query.h"
 #include "store/sqlite_store.h"
 #ifdef SEMEL_WITH_POSTGRES
-#include "store/pg_rights.h"
+#include "store/pg_store.h"
 #endif
 
 #define TEXT_MAX_BYTES ((size_t)1 << 20)

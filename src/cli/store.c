@@ -14,7 +14,6 @@
 #include "store/migrations.h"
 #include "store/sqlite_store.h"
 #ifdef SEMEL_WITH_POSTGRES
-#include "store/pg_door.h"
 #include "store/pg_store.h"
 #endif
 

@@ -4,7 +4,7 @@
  *
  * The witness (store/sqlite_store.h) refuses a commit while a message that was begun has no end (P59), and tells when
  * a transaction is over, so that the list of such messages dies with it. On PostgreSQL the database itself refuses
- * the commit (store/pg_door.h), and nobody tells when a transaction is over; nor does anybody on a loose handle.
+ * the commit (store/pg_store.h), and nobody tells when a transaction is over; nor does anybody on a loose handle.
  * There a stale list is noticed by the rows themselves (begin.c).
  */
 #include <stdio.h>
@@ -19,7 +19,6 @@
 #include "store/sqlite_store.h"
 #endif
 #ifdef SEMEL_WITH_POSTGRES
-#include "store/pg_door.h"
 #include "store/pg_store.h"
 #endif
 
