@@ -525,9 +525,7 @@ static semel_status read_server(void *ctx, size_t item, const struct sql_row *ro
 
 static semel_status look_at_server(struct pg_store *d, struct semel_error *err)
 {
-    semel__db_start(&d->sql, "looking at the server");
-    semel__db_run(&d->sql, SQL_server_look, NULL, NULL, read_server, NULL);
-    return semel__db_flush(&d->sql, err);
+    return semel__db_do(&d->sql, "looking at the server", SQL_server_look, NULL, NULL, read_server, NULL, err);
 }
 
 /* Does the role only read the tables, and call what operators do? */
@@ -537,9 +535,8 @@ static semel_status look_at_role(struct pg_store *d, struct semel_error *err)
     bool by_operator = false;
     struct sql_into into = {SQL_FIELDS(operates), .items = &by_operator, .size = sizeof(by_operator)};
     d->sql.by_operator = false;
-    semel__db_start(&d->sql, "looking at the role");
-    semel__db_run(&d->sql, SQL_server_role, NULL, NULL, semel__db_read_item, &into);
-    semel_status status = semel__db_flush(&d->sql, err);
+    semel_status status = semel__db_do(&d->sql, "looking at the role", SQL_server_role, NULL, NULL, semel__db_read_item,
+                                       &into, err);
     d->sql.by_operator = status == SEMEL_OK && by_operator;
     return status;
 }
@@ -581,12 +578,12 @@ static semel_status look(struct pg_store *d, bool note, struct timeline *t, stru
 /* Not known: *t says so, unless the connection is gone. */
 static semel_status learn(struct pg_store *d, struct timeline *t, struct semel_error *err)
 {
-    struct timeline noted;
     *t = (struct timeline){.now_on = SEMEL_NONE, .last = SEMEL_NONE};
     if (semel__pg_in_tx(d))
         return SEMEL_OK;
     semel_status status = look(d, false, t, err);
     if (status == SEMEL_OK && t->may_note && t->now_on != t->last) {
+        struct timeline noted = *t;
         status = look(d, true, &noted, err);
         if (status == SEMEL_OK)
             *t = noted;
@@ -594,8 +591,6 @@ static semel_status learn(struct pg_store *d, struct timeline *t, struct semel_e
     return status == SEMEL_CLOSED ? status : SEMEL_OK;
 }
 
-/* RETRY, ENVIRONMENT, once: the server was promoted since this handle last looked, err says what may be lost. Inside a
- * transaction: OK, and nothing is looked at. */
 semel_status semel__pg_timeline(struct pg_store *d, struct semel_error *err)
 {
     struct timeline t;
@@ -618,18 +613,13 @@ semel_status semel__pg_timeline(struct pg_store *d, struct semel_error *err)
 /* Moves sequences that began anew past what is stored. CLOSED: the connection is gone. */
 static semel_status move_sequences(struct pg_store *d, struct semel_error *err)
 {
+    static const char doing[] = "looking at the sequences";
     struct timeline t = {0};
-    semel_status status = SEMEL_OK;
     if (semel__pg_in_tx(d))
         return SEMEL_OK;
-    semel__db_start(&d->sql, "looking at the sequences");
-    semel__db_run(&d->sql, SQL_restart_may, NULL, NULL, read_timeline, &t);
-    status = semel__db_flush(&d->sql, err);
-    if (status == SEMEL_OK && t.may_note) {
-        semel__db_start(&d->sql, "looking at the sequences");
-        semel__db_run(&d->sql, SQL_restart_put, NULL, NULL, NULL, NULL);
-        status = semel__db_flush(&d->sql, err);
-    }
+    semel_status status = semel__db_do(&d->sql, doing, SQL_restart_may, NULL, NULL, read_timeline, &t, err);
+    if (status == SEMEL_OK && t.may_note)
+        status = semel__db_do(&d->sql, doing, SQL_restart_put, NULL, NULL, NULL, NULL, err);
     return status == SEMEL_CLOSED ? status : SEMEL_OK;
 }
 
@@ -640,9 +630,9 @@ static void put_noticed(struct pg_store *d, char *out, size_t size)
     struct semel_error ignored;
     if (learn(d, &t, &ignored) == SEMEL_OK && t.recent && t.shown[0] != '\0')
         snprintf(out + strlen(out), size - strlen(out), "; %s", t.shown);
-    semel__db_start(&d->sql, "looking at the sequences");
-    semel__db_run(&d->sql, SQL_restart_look, NULL, NULL, read_timeline, &restart);
-    if (semel__db_flush(&d->sql, NULL) == SEMEL_OK && restart.shown[0] != '\0')
+    (void)semel__db_do(&d->sql, "looking at the sequences", SQL_restart_look, NULL, NULL, read_timeline, &restart,
+                       NULL);
+    if (restart.shown[0] != '\0')
         snprintf(out + strlen(out), size - strlen(out), "; %s", restart.shown);
 }
 
@@ -664,17 +654,15 @@ semel_status semel__pg_hold(struct semel_store *store, struct semel_str consumer
                             struct semel_str id, int64_t token, int attempt, struct semel_error *err)
 {
     const struct held held = {token, consumer, source, id, attempt};
-    semel__db_start(semel__db_of(store), "holding a message");
-    semel__db_run(semel__db_of(store), SQL_held_put, SQL_ONE(held_fields, &held), NULL, NULL, NULL);
-    return semel__db_flush(semel__db_of(store), err);
+    return semel__db_do(semel__db_of(store), "holding a message", SQL_held_put, SQL_ONE(held_fields, &held), NULL, NULL,
+                        NULL, err);
 }
 
 semel_status semel__pg_unhold(struct semel_store *store, int64_t token, struct semel_error *err)
 {
     const struct held held = {.token = token};
-    semel__db_start(semel__db_of(store), "letting go of a message");
-    semel__db_run(semel__db_of(store), SQL_held_drop, SQL_ONE(held_fields, &held), NULL, NULL, NULL);
-    return semel__db_flush(semel__db_of(store), err);
+    return semel__db_do(semel__db_of(store), "letting go of a message", SQL_held_drop, SQL_ONE(held_fields, &held),
+                        NULL, NULL, NULL, err);
 }
 
 semel_status semel__pg_hold_back(struct semel_store *store, int64_t token, struct semel_error *err)
@@ -721,9 +709,8 @@ void semel__pg_about(struct semel_store *store, char *out, size_t size)
     const char *version = d->conn != NULL ? PQparameterStatus(d->conn, "server_version") : NULL, *lost = "";
     char shown[64];
     semel__str_show(shown, sizeof(shown), semel__str(version != NULL ? version : "of unknown version"));
-    semel__db_start(&d->sql, "looking at the server");
-    semel__db_run(&d->sql, SQL_server_durability, NULL, NULL, read_durability, &lost);
-    (void)semel__db_flush(&d->sql, NULL);
+    (void)semel__db_do(&d->sql, "looking at the server", SQL_server_durability, NULL, NULL, read_durability, &lost,
+                       NULL);
     snprintf(out, size, "PostgreSQL %s%s", shown, lost);
     put_noticed(d, out, size);
 }
@@ -753,9 +740,8 @@ semel_status semel__pg_rights(struct semel_store *store, bool positions, struct 
 {
     static const struct sql_field fields[] = {{.name = SQL_NAME_positions}};
     struct sql *db = semel__db_of(store);
-    semel__db_start(db, "looking at the rights");
-    semel__db_run(db, SQL_server_rights, SQL_ONE(fields, &positions), NULL, read_rights, ret);
-    return semel__db_flush(db, err);
+    return semel__db_do(db, "looking at the rights", SQL_server_rights, SQL_ONE(fields, &positions), NULL, read_rights,
+                        ret, err);
 }
 
 /* ---- connecting and disconnecting ---------------------------------------------------------------- */
@@ -936,7 +922,7 @@ int64_t semel__pg_trips(struct semel_store *store)
         .name = scheme,                                                                                                \
         .capabilities = SEMEL_STORE_ATOMIC | SEMEL_STORE_CONCURRENT | SEMEL_STORE_DURABLE | SEMEL_STORE_SQL,           \
         .size = sizeof(struct pg_store), .open = pg_open, .close = pg_close, .reopen = pg_reopen, .native = pg_native, \
-        PG_TRANSACTIONS, SEMEL_RECORDS,                                                                                \
+        PG_TRANSACTIONS, SEMEL_RECORDS                                                                                 \
     }
 
 const struct semel_store_ops semel__store_postgres = OPS("postgres");

@@ -144,7 +144,8 @@ bool semel__pg_in_tx(const struct pg_store *d); /* on the server, as far as it h
 /* For tests: what the table says of a SQLSTATE. */
 semel_status semel__pg_meaning(const char *code, enum semel_class *ret_cls);
 int semel__pg_code(const char *code); /* as err->code has it; 0: not a SQLSTATE */
-semel_status semel__pg_lost(PGconn *conn, const char *doing, struct semel_error *err); /* CLOSED */
+/* CLOSED: the connection is of no use from now on. */
+semel_status semel__pg_lost(struct pg_store *d, const char *doing, struct semel_error *err);
 /* A statement of ours failed: as semel__pg_fail, but a violated constraint is no message's fault. */
 semel_status semel__pg_own_fail(struct pg_store *d, const PGresult *result, const char *doing, struct semel_error *err);
 
@@ -178,8 +179,8 @@ semel_status semel__pg_collect(struct semel_store *store, size_t *ret_tag, struc
     .guard = semel__pg_guard, .collect = semel__pg_collect, .check = semel__pg_check, .busy = semel__pg_busy, \
     .ahead = semel__pg_early
 
-/* The early begin has asked for the consumer's settings; the answer, waited for, is valid until the transaction is asked
- * for or dropped. */
+/* The early begin has asked for the consumer's settings; the answer, waited for, is valid until the transaction is
+ * asked for or dropped. */
 bool semel__pg_early_asked(const struct pg_store *d, struct semel_str consumer);
 semel_status semel__pg_early_settings(struct pg_store *d, PGresult **ret, struct semel_error *err);
 void semel__pg_early_drop(struct pg_store *d); /* it is not wanted */

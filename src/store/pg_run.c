@@ -3,36 +3,36 @@
  * pg_run.c: statements on a connection to PostgreSQL: what a SQLSTATE means, values on the wire, round trips, and the
  * SQL port's run and flush over them (sql.h).
  *
- * Failures. One table of SQLSTATEs and of their beginnings; the longest that fits decides. Message texts are never looked
- * at, they are translated. A code that is in no line is taken for a failure of this message that may pass: retried up to
- * its cap, it neither stops the route (a user's own RAISE ... ERRCODE would) nor is it dead at once (a new code of the
- * environment would be).
+ * Failures. One table of SQLSTATEs and of their beginnings; the longest that fits decides. Message texts are never
+ * looked at, they are translated. A code that is in no line is taken for a failure of this message that may pass:
+ * retried up to its cap, it neither stops the route (a user's own RAISE ... ERRCODE would) nor is it dead at once (a
+ * new code of the environment would be).
  *
  * Values are in binary. Integers are big-endian. A time is a signed 64-bit number of microseconds since 2000-01-01 UTC;
- * the two ends of the range are -infinity and infinity. An array of one dimension is: dimensions (1), has nulls, type of
- * the items, how many, the first index (1); then each item as its length, or -1 for NULL, and its bytes.
+ * the two ends of the range are -infinity and infinity. An array of one dimension is: dimensions (1), has nulls, type
+ * of the items, how many, the first index (1); then each item as its length, or -1 for NULL, and its bytes.
  *
  * A trip. Statements are handed to libpq in pipeline mode and go out as they are added; then one Sync, and the answers
- * are read in order. The socket is non-blocking and one loop both writes and reads, so that two full buffers cannot wait
- * for each other. A statement is prepared under its name the first time that a connection meets it, in the same trip;
- * behind a pooler and on a caller's connection it has no name (P17). The end of waiting is counted, not clocked: IDLE_MS
- * without a byte from the server, which is longer than any time-out that the server was given. After that the connection
- * is of no use any more.
+ * are read in order. The socket is non-blocking and one loop both writes and reads, so that two full buffers cannot
+ * wait for each other. A statement is prepared under its name the first time that a connection meets it, in the same
+ * trip; behind a pooler and on a caller's connection it has no name (P17). The end of waiting is counted, not clocked:
+ * IDLE_MS without a byte from the server, which is longer than any time-out that the server was given. After that the
+ * connection is of no use any more.
  *
- * The port. The statements of all runs up to a flush go in one trip; the items of a run are one parameter per column, an
- * array. The text of a statement with `rows: shaped` depends on the items: a column that is NULL in all of them has no
- * parameter, one that is the same in all is a single value, and only what differs is an array; most batches have four or
- * five. Each such text is prepared under its own name, the first PG_SHAPES_MAX that a connection meets; the others have
- * no name. Where a transaction was begun early (pg_tx.c), the consumer's settings are on their way already, and the
- * statement that asks for them is not sent again.
+ * The port. The statements of all runs up to a flush go in one trip; the items of a run are one parameter per column,
+ * an array. The text of a statement with `rows: shaped` depends on the items: a column that is NULL in all of them has
+ * no parameter, one that is the same in all is a single value, and only what differs is an array; most batches have
+ * four or five. Each such text is prepared under its own name, the first PG_SHAPES_MAX that a connection meets; the
+ * others have no name. Where a transaction was begun early (pg_tx.c), the consumer's settings are on their way already,
+ * and the statement that asks for them is not sent again.
  *
- * Invariants: an error's text never holds a value (P71): DETAIL is not read, and what is quoted in the primary message of
- * a data exception (class 22) is left out. What does not fit its bound fails the trip, and nothing of it is sent; a time
- * that PostgreSQL cannot hold becomes the nearest that it can; what is read is never longer than the server said, and of
- * the wrong size is no number. After a run the connection is out of pipeline mode with nothing left to be read, or it is
- * broken; of the statements after one that failed none has run. A trip that run() started is ended by flush(); an item's
- * number is the server's `n`, checked. A text that is written here consists of words of the compiled statement only,
- * every value is bound.
+ * Invariants: an error's text never holds a value (P71): DETAIL is not read, and what is quoted in the primary message
+ * of a data exception (class 22) is left out. What does not fit its bound fails the trip, and nothing of it is sent; a
+ * time that PostgreSQL cannot hold becomes the nearest that it can; what is read is never longer than the server said,
+ * and of the wrong size is no number. After a run the connection is out of pipeline mode with nothing left to be read,
+ * or it is broken; of the statements after one that failed none has run. A trip that run() started is ended by flush();
+ * an item's number is the server's `n`, checked. A text that is written here consists of words of the compiled
+ * statement only, every value is bound.
  */
 #include <endian.h>
 #include <errno.h>
@@ -203,7 +203,7 @@ static bool fatal(const PGresult *result)
     return severity != NULL && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0);
 }
 
-semel_status semel__pg_lost(PGconn *conn, const char *doing, struct semel_error *err)
+static semel_status tell_lost(PGconn *conn, const char *doing, struct semel_error *err)
 {
     const char *message = conn != NULL ? PQerrorMessage(conn) : "";
     char shown[160];
@@ -218,7 +218,7 @@ semel_status semel__pg_fail(struct pg_conn *conn, const struct pg_result *result
     const char *code = result != NULL ? PQresultErrorField(result, PG_DIAG_SQLSTATE) : NULL;
     if (!is_code(code)) {
         if (conn == NULL || PQstatus(conn) != CONNECTION_OK)
-            return semel__pg_lost(conn, doing, err);
+            return tell_lost(conn, doing, err);
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s: libpq refused the statement", doing);
     }
     const struct meaning *m = find_meaning(code);
@@ -399,8 +399,6 @@ static void put_array(struct pg_trip *trip, const struct sql_field *field, const
     param(trip, NULL, at, trip->bytes.n - at, false);
 }
 
-/* Results: NULL, and what is no such value, is SEMEL_NONE, false, or not given. */
-
 /* The bytes of a cell; NULL: there is no such cell, or it is null. */
 static const char *cell(const PGresult *res, int row, int col, size_t *ret_n)
 {
@@ -410,6 +408,7 @@ static const char *cell(const PGresult *res, int row, int col, size_t *ret_n)
     return PQgetvalue(res, row, col);
 }
 
+/* bigint, integer or smallint; SEMEL_NONE: NULL, or no such number. */
 static int64_t get_int(const PGresult *res, int row, int col)
 {
     size_t n = 0;
@@ -430,21 +429,6 @@ static int64_t get_int(const PGresult *res, int row, int col)
         return (int16_t)be16toh(small);
     }
     return SEMEL_NONE;
-}
-
-static bool get_bool(const PGresult *res, int row, int col)
-{
-    size_t n = 0;
-    const char *p = cell(res, row, col, &n);
-    return p != NULL && n == 1 && p[0] != 0;
-}
-
-/* Borrowed until the trip ends. */
-static struct semel_str get_text(const PGresult *res, int row, int col)
-{
-    size_t n = 0;
-    const char *p = cell(res, row, col, &n);
-    return (struct semel_str){p, p != NULL ? n : 0};
 }
 
 /* Rows inserted, updated, deleted or given. */
@@ -481,10 +465,10 @@ semel_status semel__pg_usable(struct pg_store *d, struct semel_error *err)
     return SEMEL_OK;
 }
 
-static semel_status lost(struct pg_store *d, const char *doing, struct semel_error *err)
+semel_status semel__pg_lost(struct pg_store *d, const char *doing, struct semel_error *err)
 {
     d->broken = true;
-    return semel__pg_lost(d->conn, doing, err);
+    return tell_lost(d->conn, doing, err);
 }
 
 static semel_status wait_for(struct pg_store *d, const char *doing, struct semel_error *err)
@@ -494,13 +478,13 @@ static semel_status wait_for(struct pg_store *d, const char *doing, struct semel
     for (;;) {
         int unsent = PQflush(d->conn);
         if (unsent < 0)
-            return lost(d, doing, err);
+            return semel__pg_lost(d, doing, err);
         if (PQisBusy(d->conn) == 0)
             return SEMEL_OK;
         struct pollfd fd = {.fd = PQsocket(d->conn), .events = (short)(POLLIN | (unsent > 0 ? POLLOUT : 0))};
         int n = poll(&fd, 1, slice_ms);
         if (n < 0 && errno != EINTR)
-            return lost(d, doing, err);
+            return semel__pg_lost(d, doing, err);
         idle_ms += n == 0 ? slice_ms : 0;
         if (n > 0)
             idle_ms = 0;
@@ -510,7 +494,7 @@ static semel_status wait_for(struct pg_store *d, const char *doing, struct semel
                                doing, IDLE_MS / 1000);
         }
         if (PQconsumeInput(d->conn) == 0)
-            return lost(d, doing, err);
+            return semel__pg_lost(d, doing, err);
     }
 }
 
@@ -522,13 +506,13 @@ semel_status semel__pg_answer(struct pg_store *d, const char *doing, PGresult **
         return status;
     PGresult *result = PQgetResult(d->conn);
     if (result == NULL)
-        return lost(d, doing, err);
+        return semel__pg_lost(d, doing, err);
     if (PQresultStatus(result) != PGRES_PIPELINE_SYNC) {
         status = wait_for(d, doing, err);
         PGresult *more = status == SEMEL_OK ? PQgetResult(d->conn) : NULL;
         if (more != NULL) { /* a statement that copies, or the like: none of ours */
             PQclear(more);
-            status = lost(d, doing, err);
+            status = semel__pg_lost(d, doing, err);
         }
     }
     if (status == SEMEL_OK)
@@ -552,7 +536,7 @@ semel_status semel__pg_synced(struct pg_store *d, const char *doing, struct seme
     if (status != SEMEL_OK)
         return status;
     if (PQresultStatus(result) != PGRES_PIPELINE_SYNC || PQexitPipelineMode(d->conn) == 0)
-        status = lost(d, doing, err);
+        status = semel__pg_lost(d, doing, err);
     PQclear(result);
     return status;
 }
@@ -573,7 +557,7 @@ static void fail_send(struct pg_trip *trip)
 {
     struct pg_store *d = trip->d;
     if (PQstatus(d->conn) != CONNECTION_OK)
-        trip->status = lost(d, trip->doing, &trip->err);
+        trip->status = semel__pg_lost(d, trip->doing, &trip->err);
     else
         trip->status = semel__fail_memory(&trip->err); /* nothing else is left: the statements are ours */
 }
@@ -717,7 +701,7 @@ static semel_status receive(struct pg_trip *trip, bool theirs)
     semel_status status = SEMEL_OK;
     struct semel_error err;
     if (PQpipelineSync(d->conn) == 0)
-        status = lost(d, trip->doing, &err);
+        status = semel__pg_lost(d, trip->doing, &err);
     for (size_t i = 0; status == SEMEL_OK && i < trip->n_slots; i++) {
         PGresult *result = NULL;
         status = semel__pg_answer(d, trip->doing, &result, &err);
@@ -1052,18 +1036,19 @@ static void pg_run(struct sql *db, const struct sql_statement *statement, const 
 
 static enum sql_cell pg_cell(const struct sql_row *row, int column, enum sql_kind kind, struct sql_value *ret)
 {
-    const PGresult *res = row->result;
-    *ret = (struct sql_value){.null = PQgetisnull(res, row->row, column) != 0};
-    if (ret->null)
+    size_t n = 0;
+    const char *p = cell(row->result, row->row, column, &n);
+    *ret = (struct sql_value){.null = p == NULL};
+    if (p == NULL)
         return SQL_CELL_OK;
     if (kind == SQL_BOOL)
-        ret->number = get_bool(res, row->row, column);
+        ret->number = n == 1 && p[0] != 0;
     else if (kind == SQL_TIME)
-        ret->number = time_in(get_int(res, row->row, column));
+        ret->number = time_in(get_int(row->result, row->row, column));
     else if (kind == SQL_INT)
-        ret->number = get_int(res, row->row, column);
+        ret->number = get_int(row->result, row->row, column);
     else
-        ret->text = get_text(res, row->row, column);
+        ret->text = (struct semel_str){p, n};
     return SQL_CELL_OK;
 }
 

@@ -96,9 +96,9 @@ bool semel__pg_exposed_unasked(const char *url);
 
 /* ---- in the caller's transaction ---------------------------------------------------------------- */
 
-/* A message that is begun in the caller's transaction is held there (the table semel.held) until its end, and a deferred
- * trigger refuses the COMMIT of a transaction that still holds one (P59). The SQL functions hold theirs the same way, so
- * that whichever of the two began a message, the other may end it. */
+/* A message that is begun in the caller's transaction is held there (the table semel.held) until its end, and a
+ * deferred trigger refuses the COMMIT of a transaction that still holds one (P59). The SQL functions hold theirs the
+ * same way, so that whichever of the two began a message, the other may end it. */
 semel_status semel__pg_hold(struct semel_store *store, struct semel_str consumer, struct semel_str source,
                             struct semel_str id, int64_t token, int attempt, struct semel_error *err);
 semel_status semel__pg_unhold(struct semel_store *store, int64_t token, struct semel_error *err);
@@ -112,8 +112,8 @@ void semel__pg_about(struct semel_store *store, char *out, size_t size);
 /* "libpq 15.6". */
 void semel__pg_client(char *out, size_t size);
 
-/* May this role do what a consumer needs, and would its commits last? Asked before it is tried, for who checks settings.
- * Neither function changes anything. */
+/* May this role do what a consumer needs, and would its commits last? Asked before it is tried, for who checks
+ * settings. Neither function changes anything. */
 struct semel_pg_rights {
     char role[128];       /* as which we are connected */
     char missing[512];    /* "DELETE on semel.inbox, USAGE on semel.arrival", possibly cut; "": nothing is */

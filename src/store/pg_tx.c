@@ -6,19 +6,19 @@
  * refused where synchronous_commit is off, and checked again before COMMIT (P72).
  *
  * Early. Whoever knows that a batch will follow says so; then BEGIN and the question for the consumer's settings are on
- * their way while the batch is being prepared, and two round trips cost nobody any time. `consumer_get` and `begin` take
- * the answers. Any other use of the connection rolls it back first: nothing was done in it. Only on connections of our
- * own, and not behind a pooler.
+ * their way while the batch is being prepared, and two round trips cost nobody any time. `consumer_get` and `begin`
+ * take the answers. Any other use of the connection rolls it back first: nothing was done in it. Only on connections of
+ * our own, and not behind a pooler.
  *
  * The guard (P58). A handler has the connection, and nothing keeps it from sending COMMIT. So a cursor WITH HOLD is
  * declared at the beginning: a COMMIT has to fill it, and its query fails, whereby the whole transaction is rolled back
  * before anything is written. Our own COMMIT closes it first; and if it is not there any more, the transaction is
  * another one than we began. A joined transaction has the cursor only while handlers run.
  *
- * The queue. With the first statement that a handler queues the connection goes into pipeline mode and stays there until
- * the queue is ended, by collect or by the next trip of the driver. The server stops at the first statement that fails;
- * who queued it is known by the tag. A statement whose answer is wanted is asked by itself, outside pipeline mode. Both
- * are kept prepared, unless there is a pooler or the connection is the caller's (P17).
+ * The queue. With the first statement that a handler queues the connection goes into pipeline mode and stays there
+ * until the queue is ended, by collect or by the next trip of the driver. The server stops at the first statement that
+ * fails; who queued it is known by the tag. A statement whose answer is wanted is asked by itself, outside pipeline
+ * mode. Both are kept prepared, unless there is a pooler or the connection is the caller's (P17).
  *
  * Invariants: OK from commit means that COMMIT was answered by COMMIT, and that no warning said otherwise (P16). A
  * COMMIT that was sent and not answered is UNKNOWN (P15). A savepoint of a joined transaction is released, or rolled
@@ -34,7 +34,6 @@
 
 #include "store/pg.h"
 
-#define GUARD_NAME "semel_guard"
 #define REPLAN_EVERY 256 /* transactions */
 #define SENT_MAX 65536   /* then the answers so far are waited for */
 #define FLUSH_EVERY 32   /* the server works while handlers go on */
@@ -50,9 +49,9 @@ static const struct sql_text sql_rollback = {"semel_rollback", "ROLLBACK"};
 /* pg_backend_pid() keeps the planner from trying it. */
 static const struct sql_text sql_guard = {
     "semel_guard",
-    "DECLARE " GUARD_NAME " NO SCROLL CURSOR WITH HOLD FOR "
+    "DECLARE semel_guard NO SCROLL CURSOR WITH HOLD FOR "
     "SELECT ('a handler must not end the transaction: '::text || pg_catalog.pg_backend_pid()::text)::integer"};
-static const struct sql_text sql_unguard = {"semel_unguard", "CLOSE " GUARD_NAME};
+static const struct sql_text sql_unguard = {"semel_unguard", "CLOSE semel_guard"};
 static const struct sql_text sql_save_join = {"semel_save_join", "SAVEPOINT semel_join"};
 static const struct sql_text sql_back_join = {"semel_back_join", "ROLLBACK TO SAVEPOINT semel_join"};
 static const struct sql_text sql_release_join = {"semel_release_join", "RELEASE SAVEPOINT semel_join"};
@@ -96,8 +95,6 @@ struct pg_queue {
     size_t n_texts;
 };
 
-/* Is it a statement of an allowed kind? */
-
 static const char *skip_comment(const char *p)
 {
     if (p[0] == '-')
@@ -116,6 +113,7 @@ static const char *skip_comment(const char *p)
     return p;
 }
 
+/* Is it a statement of an allowed kind? */
 static bool allowed(const char *sql)
 {
     static const char *const words[] = {"select", "insert", "update", "delete", "merge",
@@ -221,10 +219,8 @@ semel_status semel__pg_queue(struct semel_store *store, const struct semel_pg_st
     }
     if (++d->queue->unflushed >= FLUSH_EVERY) {
         d->queue->unflushed = 0;
-        if (PQflush(d->conn) < 0) {
-            d->broken = true;
-            return semel__pg_lost(d->conn, "queue", err);
-        }
+        if (PQflush(d->conn) < 0)
+            return semel__pg_lost(d, "queue", err);
     }
     return SEMEL_OK;
 }
@@ -260,10 +256,8 @@ semel_status semel__pg_queue_end(struct pg_store *d, struct semel_error *err)
     struct semel_error why;
     semel_status status = SEMEL_OK;
     size_t tag = d->sql.store.tag;
-    if (PQpipelineSync(d->conn) == 0) {
-        d->broken = true;
-        status = semel__pg_lost(d->conn, "queue", &why);
-    }
+    if (PQpipelineSync(d->conn) == 0)
+        status = semel__pg_lost(d, "queue", &why);
     for (size_t i = 0; status == SEMEL_OK && i < q->n; i++) {
         PGresult *result = NULL;
         tag = q->sent[i].tag;
@@ -335,10 +329,8 @@ static semel_status receive(struct pg_store *d, int sent, PGresult **ret, struct
     PGresult *result = NULL;
     if (sent == 0 && PQstatus(d->conn) == CONNECTION_OK)
         return semel__fail_memory(err); /* nothing else is left: our parameters are sound */
-    if (sent == 0) {
-        d->broken = true;
-        return semel__pg_lost(d->conn, DOING, err);
-    }
+    if (sent == 0)
+        return semel__pg_lost(d, DOING, err);
     d->trips++;
     semel_status status = semel__pg_answer(d, DOING, &result, err);
     if (status != SEMEL_OK)
@@ -663,9 +655,8 @@ static semel_status read_joined(void *ctx, size_t item, const struct sql_row *ro
 static semel_status begin_joined(struct pg_store *d, int64_t *ret_now_us, struct semel_error *err)
 {
     d->joined = true;
-    semel__db_start(&d->sql, "joining the transaction");
-    semel__db_run(&d->sql, SQL_begin_joined, NULL, NULL, read_joined, ret_now_us);
-    semel_status status = semel__db_flush(&d->sql, err);
+    semel_status status = semel__db_do(&d->sql, "joining the transaction", SQL_begin_joined, NULL, NULL, read_joined,
+                                       ret_now_us, err);
     d->joined = status == SEMEL_OK;
     return status;
 }

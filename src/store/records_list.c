@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * records_list.c: what operators ask of the inbox as a whole: lists, groups, and the rows of a new selection (P43).
+ * records_list.c: what operators ask of the inbox as a whole: lists, groups, and frozen selections (P43).
  *
  * A filter decides by which index the rows are found:
  *
@@ -17,7 +17,8 @@
  *
  * Invariants: every matching row behind `after` and up to `until` is in the page. A damaged row is counted by the list,
  * and uses up no place in it. Groups look at no more rows than they may (P44). Nothing here takes a lock that a
- * consumer would wait for.
+ * consumer would wait for. A selection never grows or shrinks; a place is marked once, and the first mark stays; what
+ * is left is found by its own index, so that going on costs nothing for what was handled before.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -176,9 +177,7 @@ static semel_status ask_names(struct listing *l, enum sql_id id, size_t max, str
                               struct semel_error *err)
 {
     l->args.limit = (int64_t)max + 1;
-    semel__db_start(l->db, l->doing);
-    semel__db_run(l->db, id, SQL_ONE(args_fields, &l->args), NULL, semel__db_read_list, list);
-    return semel__db_flush(l->db, err);
+    return semel__db_do(l->db, l->doing, id, SQL_ONE(args_fields, &l->args), NULL, semel__db_read_list, list, err);
 }
 
 static semel_status walk_sources(struct listing *l, struct semel_error *err)
@@ -287,15 +286,11 @@ static semel_status read_page(struct listing *l, sql_reader read, bool *ret_full
     semel_status status = SEMEL_OK;
     l->args.until = INT64_MAX;
     if (l->way != BY_ID) {
-        semel__db_start(l->db, l->doing);
-        semel__db_run(l->db, ways[l->way].window, once, each, shorten, l);
-        status = semel__db_flush(l->db, err);
+        status = semel__db_do(l->db, l->doing, ways[l->way].window, once, each, shorten, l, err);
     }
     if (status != SEMEL_OK)
         return status;
-    semel__db_start(l->db, l->doing);
-    semel__db_run(l->db, ways[l->way].list, once, each, read, l);
-    status = semel__db_flush(l->db, err);
+    status = semel__db_do(l->db, l->doing, ways[l->way].list, once, each, read, l, err);
     *ret_full = status == SEMEL_OK && cut(l);
     return status;
 }
@@ -447,10 +442,8 @@ semel_status semel_query_groups(struct semel_store *store, const struct semel_fi
     l.args.cap = cap;
     l.args.limit = semel__db_limit(max);
     if (status == SEMEL_OK) {
-        semel__db_start(l.db, l.doing);
-        semel__db_run(l.db, ways[l.way].group, SQL_ONE(args_fields, &l.args),
-                      SQL_EACH(walk_fields, (struct walk *)l.walks.items, l.walks.n), read_group, &g);
-        status = semel__db_flush(l.db, err);
+        status = semel__db_do(l.db, l.doing, ways[l.way].group, SQL_ONE(args_fields, &l.args),
+                              SQL_EACH(walk_fields, (struct walk *)l.walks.items, l.walks.n), read_group, &g, err);
     }
     status = semel__db_list_end(&g.groups, status, err);
     end(&l);
@@ -539,15 +532,12 @@ static semel_status make(struct listing *l, struct making *m, struct semel_error
     struct sql_into into = {SQL_FIELDS(number_fields), .items = m, .size = sizeof(*m)};
     for (size_t i = 0; i < l->items.n; i++)
         chosen[i].row.place = (int64_t)i + 1;
-    semel__db_start(l->db, l->doing);
-    semel__db_run(l->db, SQL_selection_make, once, NULL, semel__db_read_item, &into);
-    semel_status status = semel__db_flush(l->db, err);
+    semel_status status = semel__db_do(l->db, l->doing, SQL_selection_make, once, NULL, semel__db_read_item, &into,
+                                       err);
     if (status != SEMEL_OK)
         return status;
-    semel__db_start(l->db, l->doing);
-    semel__db_run(l->db, SQL_selection_fill, once, SQL_EACH(chosen_fields, chosen, l->items.n), semel__db_read_item,
-                  &into);
-    return semel__db_flush(l->db, err);
+    return semel__db_do(l->db, l->doing, SQL_selection_fill, once, SQL_EACH(chosen_fields, chosen, l->items.n),
+                        semel__db_read_item, &into, err);
 }
 
 semel_status semel_query_select(struct semel_store *store, const struct semel_filter *filter, size_t max,
@@ -581,4 +571,101 @@ semel_status semel_query_select(struct semel_store *store, const struct semel_fi
     selection->n = selection->left = (int64_t)l.items.n;
     selection->done = selection->skipped = selection->refused = 0;
     return selection->n > 0 ? audit_selection(store, selection, now_us, err) : SEMEL_OK;
+}
+
+/* ---- going on with a selection ------------------------------------------------------------------- */
+
+struct marked {
+    int64_t number, place, limit;
+    struct semel_str result;
+};
+
+static const struct sql_field marked_fields[] = {
+    SQL_FIELD(struct marked, number, number),
+    SQL_FIELD(struct marked, place, place),
+    SQL_FIELD(struct marked, limit, limit),
+    SQL_FIELD(struct marked, result, result),
+};
+
+#define SELECTION struct semel_selection
+static const struct sql_field selection_fields[] = {
+    SQL_SHOWN(SELECTION, command, command, SEMEL_ID_MAX),
+    SQL_SHOWN(SELECTION, who, who, SEMEL_ID_MAX),
+    SQL_SHOWN(SELECTION, reason, reason, SEMEL_ERROR_TEXT_MAX),
+    SQL_SHOWN(SELECTION, force, force, 0),
+    SQL_SHOWN(SELECTION, made_us, made_at, 0),
+    SQL_SHOWN(SELECTION, n, count, 0),
+    SQL_SHOWN(SELECTION, done, done_n, 0),
+    SQL_SHOWN(SELECTION, skipped, skipped_n, 0),
+    SQL_SHOWN(SELECTION, refused, refused_n, 0),
+};
+
+#define SELECTED struct semel_selected
+static const struct sql_field selected_fields[] = {
+    SQL_SHOWN(SELECTED, place, place, 0),
+    SQL_SHOWN(SELECTED, consumer, consumer, SEMEL_ID_MAX),
+    SQL_SHOWN(SELECTED, source, source, SEMEL_ID_MAX),
+    SQL_SHOWN(SELECTED, id, message_id, SEMEL_ID_MAX),
+    SQL_SHOWN(SELECTED, updated_us, updated_at, 0),
+};
+
+semel_status semel_query_selection(struct semel_store *store, int64_t number, struct semel_arena *arena,
+                                   struct semel_selection *ret, struct semel_error *err)
+{
+    struct sql *db = semel__db_query(store, err);
+    const struct marked marked = {.number = number};
+    struct semel_selection s = {.number = number};
+    struct sql_into into = {SQL_FIELDS(selection_fields), .arena = arena, .items = &s, .size = sizeof s};
+    if (db == NULL)
+        return SEMEL_INVALID;
+    semel_status status = semel__db_do(db, "reading a selection", SQL_selection_get, SQL_ONE(marked_fields, &marked),
+                                       NULL, semel__db_read_item, &into, err);
+    if (status == SEMEL_OK && into.filled == 0)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "there is no selection with the number %lld",
+                           (long long)number);
+    s.left = s.n - s.done - s.skipped - s.refused;
+    if (status == SEMEL_OK)
+        *ret = s;
+    return status;
+}
+
+semel_status semel_query_selected(struct semel_store *store, int64_t number, size_t max, struct semel_arena *arena,
+                                  struct semel_selected **ret, size_t *ret_n, struct semel_error *err)
+{
+    struct sql *db = semel__db_query(store, err);
+    const struct marked marked = {.number = number, .limit = semel__db_limit(max)};
+    struct sql_list list = {SQL_FIELDS(selected_fields), .arena = arena, .size = sizeof(**ret)};
+    assert(max > 0);
+    if (db == NULL)
+        return SEMEL_INVALID;
+    semel_status status = semel__db_do(db, "reading what was selected", SQL_selection_left,
+                                       SQL_ONE(marked_fields, &marked), NULL, semel__db_read_list, &list, err);
+    status = semel__db_list_end(&list, status, err);
+    if (status == SEMEL_OK) {
+        *ret = list.items;
+        *ret_n = list.n;
+    }
+    return status;
+}
+
+semel_status semel_query_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
+                              struct semel_error *err)
+{
+    static const struct sql_field changes[] = {{.name = SQL_NAME_changes, .size = sizeof(int64_t)}};
+    struct sql *db = semel__db_query(store, err);
+    const struct marked marked = {.number = number, .place = place, .result = result};
+    int64_t n = 0;
+    struct sql_into into = {SQL_FIELDS(changes), .items = &n, .size = sizeof n};
+    assert(store->in_tx);
+    if (db == NULL)
+        return SEMEL_INVALID;
+    if (!semel__str_eqz(result, "done") && !semel__str_eqz(result, "skipped") && !semel__str_eqz(result, "refused"))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "what came of a selected message is one of these: done, skipped, refused");
+    semel_status status = semel__db_do(db, "marking a selected message", SQL_selection_mark,
+                                       SQL_ONE(marked_fields, &marked), NULL, semel__db_read_item, &into, err);
+    if (status == SEMEL_OK && n == 0)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "selection %lld has no place %lld",
+                           (long long)number, (long long)place);
+    return status;
 }

@@ -30,9 +30,7 @@ static semel_status newest(struct sql *db, int64_t *ret_version, struct semel_er
     int64_t there = 0;
     semel_status status = semel__db_count(db, SQL_schema_there, "reading the schema", NULL, &there, err);
     if (status == SEMEL_OK && there > 0) {
-        semel__db_start(db, "reading the schema");
-        semel__db_run(db, SQL_schema_newest, NULL, NULL, semel__db_read_item, &into);
-        status = semel__db_flush(db, err);
+        status = semel__db_do(db, "reading the schema", SQL_schema_newest, NULL, NULL, semel__db_read_item, &into, err);
     }
     *ret_version = v.version;
     return status;
@@ -91,9 +89,8 @@ static semel_status apply(struct sql *db, const struct semel_migration *m, struc
     semel_status status = db->driver->script(db, m->sql, err);
     if (status != SEMEL_OK)
         return status;
-    semel__db_start(db, "recording a migration");
-    semel__db_run(db, SQL_schema_record, SQL_ONE(version_fields, &v), NULL, NULL, NULL);
-    return semel__db_flush(db, err);
+    return semel__db_do(db, "recording a migration", SQL_schema_record, SQL_ONE(version_fields, &v), NULL, NULL, NULL,
+                        err);
 }
 
 /* Applies migration number version + 1, unless another process was faster. */
@@ -104,9 +101,7 @@ static semel_status step(struct sql *db, int64_t *version, struct semel_error *e
     semel_status status = store->ops->begin(store, SEMEL_TX_OWN, &now_us, err);
     if (status != SEMEL_OK)
         return status;
-    semel__db_start(db, "waiting for another migration");
-    semel__db_run(db, SQL_schema_lock, NULL, NULL, NULL, NULL);
-    status = semel__db_flush(db, err);
+    status = semel__db_do(db, "waiting for another migration", SQL_schema_lock, NULL, NULL, NULL, NULL, err);
     if (status == SEMEL_OK)
         status = known(db, version, err);
     if (status == SEMEL_OK && *version < (int64_t)*db->driver->n_migrations) {

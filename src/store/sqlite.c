@@ -24,8 +24,8 @@
  * that ran it returns, and nothing is bound to it then. OK from commit means that COMMIT answered DONE under
  * synchronous=FULL. A failed COMMIT after which the transaction is gone is UNKNOWN, unless the code proves that nothing
  * was written: the frames of the WAL may be complete on disk while the failure was in fsync or after it. A handle that
- * is open is in the registry once, or is wrapped or in memory; open leaves nothing behind when it fails. An error's text
- * never holds a value (P71): SQLite's messages name tables, columns and constraints; the few that quote data are
+ * is open is in the registry once, or is wrapped or in memory; open leaves nothing behind when it fails. An error's
+ * text never holds a value (P71): SQLite's messages name tables, columns and constraints; the few that quote data are
  * replaced by fixed ones.
  */
 #include <errno.h>
@@ -446,9 +446,7 @@ static semel_status run_own(struct sqlite_store *d, enum own own, const char *do
 /* A joined transaction may have begun without the write lock. */
 static semel_status lock_writes(struct sqlite_store *d, struct semel_error *err)
 {
-    semel__db_start(&d->sql, "begin");
-    semel__db_run(&d->sql, SQL_write_lock, NULL, NULL, NULL, NULL);
-    return semel__db_flush(&d->sql, err);
+    return semel__db_do(&d->sql, "begin", SQL_write_lock, NULL, NULL, NULL, NULL, err);
 }
 
 static bool was_ended(const struct sqlite_store *d)
@@ -1131,9 +1129,9 @@ static void *sqlite_native(struct semel_store *store)
 /* ---- one commit for many calls ------------------------------------------------------------------- */
 
 /* A transaction around calls of the library that join one, for programs of ours that have no business with a client
- * library. It is what a user's own BEGIN and COMMIT would be. After either function has failed no transaction is open. A
- * call that failed inside has taken back its own part; a failure that ended the whole transaction (a full disk may) is
- * told by the commit. */
+ * library. It is what a user's own BEGIN and COMMIT would be. After either function has failed no transaction is open.
+ * A call that failed inside has taken back its own part; a failure that ended the whole transaction (a full disk may)
+ * is told by the commit. */
 static bool is_open(sqlite3 *db)
 {
     return db != NULL && sqlite3_get_autocommit(db) == 0;
@@ -1190,22 +1188,21 @@ int64_t semel__sqlite_wal_bytes(struct semel_store *store)
     return stat(path, &st) == 0 ? (int64_t)st.st_size : SEMEL_NONE;
 }
 
-const struct semel_store_ops semel__store_sqlite = {
-    .name = "sqlite",
-    .capabilities = SEMEL_STORE_ATOMIC | SEMEL_STORE_DURABLE | SEMEL_STORE_SQL,
-    .size = sizeof(struct sqlite_store),
-    .open = sqlite_open,
-    .close = sqlite_close,
-    .reopen = sqlite_reopen,
-    .native = sqlite_native,
-    .begin = sqlite_begin,
-    .commit = sqlite_commit,
-    .rollback = sqlite_rollback,
-    .savepoint = sqlite_savepoint,
-    .rollback_to = sqlite_rollback_to,
-    .leave = sqlite_leave,
-    .guard = sqlite_guard,
-    .check = sqlite_check,
-    .busy = sqlite_busy,
-    SEMEL_RECORDS,
-};
+const struct semel_store_ops semel__store_sqlite = {.name = "sqlite",
+                                                    .capabilities = SEMEL_STORE_ATOMIC | SEMEL_STORE_DURABLE |
+                                                                    SEMEL_STORE_SQL,
+                                                    .size = sizeof(struct sqlite_store),
+                                                    .open = sqlite_open,
+                                                    .close = sqlite_close,
+                                                    .reopen = sqlite_reopen,
+                                                    .native = sqlite_native,
+                                                    .begin = sqlite_begin,
+                                                    .commit = sqlite_commit,
+                                                    .rollback = sqlite_rollback,
+                                                    .savepoint = sqlite_savepoint,
+                                                    .rollback_to = sqlite_rollback_to,
+                                                    .leave = sqlite_leave,
+                                                    .guard = sqlite_guard,
+                                                    .check = sqlite_check,
+                                                    .busy = sqlite_busy,
+                                                    SEMEL_RECORDS};

@@ -2,8 +2,8 @@
  *
  * test_statements.c: every statement of sql/statements is prepared on a real PostgreSQL and on SQLite; the server's
  * parameters and columns must be those that the compiled statement names. So a wrong column or kind fails here, and not
- * in the operation that runs it once a year. Plans are looked at by test_sqlite_store.c and test_pg_look.c, and here those
- * of statements that name a row by its full key, where the server knows nothing of the table yet.
+ * in the operation that runs it once a year. Plans are looked at by test_sqlite_store.c and test_pg_look.c, and here
+ * those of statements that name a row by its full key, where the server knows nothing of the table yet.
  */
 #include <sqlite3.h>
 
