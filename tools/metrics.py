@@ -26,15 +26,15 @@ import common  # noqa: E402
 
 # What is counted: (the limit, which only falls, and the goal).
 LIMITS = {
-    "lines of the product": (65780, 55500),
-    "lines with demo and bench": (72135, 62000),
-    "lines of the PostgreSQL driver": (3990, 3400),
-    "lines of the SQLite driver": (1550, 1400),
-    "lines of port and records": (4125, 2500),
+    "lines of the product": (64835, 55500),
+    "lines with demo and bench": (71190, 62000),
+    "lines of the PostgreSQL driver": (3400, 3400),
+    "lines of the SQLite driver": (1400, 1400),
+    "lines of port and records": (4105, 2500),
     "functions used by siblings only": (150, 150),
     "functions used by their own room only": (550, 550),
     "functions exported for nobody": (3, 0),
-    "places of a store operation": (9, 8),
+    "places of a store operation": (8, 8),
     "places of a source": (5, 5),
     "places of a setting": (7, 7),
 }

@@ -347,32 +347,14 @@ static void put32(struct pg_trip *trip, uint32_t v)
 }
 
 /* The types of values by their kind: the name, and the number. */
-static const struct type {
+static const struct {
     const char *name;
     uint32_t oid;
-} text_type = {"text", 25}, bytes_type = {"bytea", 17};
-
-static const struct type *type_of(enum sql_kind kind)
-{
-    static const struct type int_type = {"bigint", 20}, time_type = {"timestamptz", 1184}, bool_type = {"boolean", 16};
-    switch (kind) {
-    case SQL_TEXT:
-    case SQL_KEY:
-    case SQL_STATUS:
-    case SQL_CLASS:
-        return &text_type;
-    case SQL_BYTES:
-    case SQL_FINGERPRINT:
-        return &bytes_type;
-    case SQL_INT:
-        return &int_type;
-    case SQL_TIME:
-        return &time_type;
-    case SQL_BOOL:
-        return &bool_type;
-    }
-    return &text_type;
-}
+} types[] = {
+    [SQL_TEXT] = {"text", 25},  [SQL_KEY] = {"text", 25},           [SQL_STATUS] = {"text", 25},
+    [SQL_CLASS] = {"text", 25}, [SQL_BYTES] = {"bytea", 17},        [SQL_FINGERPRINT] = {"bytea", 17},
+    [SQL_INT] = {"bigint", 20}, [SQL_TIME] = {"timestamptz", 1184}, [SQL_BOOL] = {"boolean", 16},
+};
 
 static void put_array(struct pg_trip *trip, const struct sql_field *field, const struct sql_set *set)
 {
@@ -381,7 +363,7 @@ static void put_array(struct pg_trip *trip, const struct sql_field *field, const
     size_t at = trip->bytes.n;
     put32(trip, set->n > 0 ? 1 : 0); /* an empty array has no dimension */
     put32(trip, 1);                  /* it may have nulls */
-    put32(trip, type_of(kind)->oid);
+    put32(trip, types[kind].oid);
     if (set->n > 0) {
         put32(trip, set->n <= INT32_MAX ? (uint32_t)set->n : 0);
         put32(trip, 1);
@@ -874,7 +856,7 @@ static bool measure(struct pg_spread *spread, const struct sql_statement *statem
 
 static const char *type_name(uint16_t name)
 {
-    return type_of(semel__db_kind(name))->name;
+    return types[semel__db_kind(name)].name;
 }
 
 /* (SELECT u.id, $3::text AS source, NULL::text AS type FROM unnest($2::text[]) AS u (id)) AS b */

@@ -38,6 +38,16 @@ SEMEL_RECORD_MAP(X)
 #define SEMEL_RECORD_PLACE(op) .op = semel__record_##op,
 #define SEMEL_RECORDS SEMEL_RECORD_MAP(SEMEL_RECORD_PLACE)
 
+/* The members of the struct semel_live that is `at` of the type, as parameters. */
+#define SQL_LIVE(type, at)                                                                             \
+    SQL_FIELD(type, at.state, status), SQL_FIELD(type, at.attempts, attempts),                         \
+        SQL_FIELD(type, at.attempts_before, attempts_before), SQL_FIELD(type, at.retries, retries),    \
+        SQL_FIELD(type, at.alone, alone), SQL_FIELD(type, at.due_us, due_at),                          \
+        SQL_FIELD(type, at.processed_us, processed_at), SQL_FIELD(type, at.lease_owner, lease_owner),  \
+        SQL_FIELD(type, at.lease_until_us, lease_until), SQL_FIELD(type, at.lease_token, lease_token), \
+        SQL_FIELD(type, at.error_class, error_class), SQL_FIELD(type, at.error_text, error_text),      \
+        SQL_FIELD(type, at.outcome, outcome)
+
 /* The columns of the fragment `row`, copied to the arena. INVALID, BROKEN: the row is damaged. RETRY: no memory. */
 semel_status semel__record_row(const struct sql_row *row, struct semel_arena *arena, struct semel_row *ret,
                                struct semel_error *err);

@@ -101,8 +101,10 @@ struct listing {
     struct semel_arena *arena; /* for what is found */
     struct semel_arena names;  /* of the walks */
     struct sql_list walks;
-    struct sql_list items; /* what was found */
-    size_t before;         /* of them, by the pages before this one */
+    struct sql_list items; /* what was found: each begins with a struct found, and `fill` reads the rest */
+    semel_status (*fill)(const struct sql_row *row, struct semel_arena *arena, struct found *found,
+                         struct semel_error *err);
+    size_t before; /* of them, by the pages before this one */
     size_t damaged;
 };
 
@@ -258,13 +260,20 @@ static bool cut(struct listing *l)
     return true;
 }
 
-static semel_status add_found(struct listing *l, const struct sql_row *row, void **ret, struct semel_error *err)
+static semel_status read_found(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
 {
     static const struct sql_field arrival[] = {SQL_FIELD(struct found, arrival, arrival)};
+    struct listing *l = ctx;
+    (void)item;
     if (l->items.n - l->before >= 2 * (size_t)l->args.limit)
         cut(l);
-    *ret = semel__db_list_add(&l->items);
-    return *ret != NULL ? semel__db_fill(row, arrival, 1, NULL, *ret, err) : semel__fail_memory(err);
+    struct found *found = semel__db_list_add(&l->items);
+    semel_status status = found != NULL ? semel__db_fill(row, arrival, 1, NULL, found, err) : semel__fail_memory(err);
+    if (status != SEMEL_OK)
+        return status;
+    status = l->fill(row, l->arena, found, err);
+    found->damaged = status == SEMEL_INVALID;
+    return found->damaged ? SEMEL_OK : status;
 }
 
 static semel_status shorten(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
@@ -279,7 +288,7 @@ static semel_status shorten(void *ctx, size_t item, const struct sql_row *row, s
     return status;
 }
 
-static semel_status read_page(struct listing *l, sql_reader read, bool *ret_full, struct semel_error *err)
+static semel_status read_page(struct listing *l, bool *ret_full, struct semel_error *err)
 {
     const struct sql_set *once = SQL_ONE(args_fields, &l->args);
     const struct sql_set *each = SQL_EACH(walk_fields, (struct walk *)l->walks.items, l->walks.n);
@@ -290,7 +299,7 @@ static semel_status read_page(struct listing *l, sql_reader read, bool *ret_full
     }
     if (status != SEMEL_OK)
         return status;
-    status = semel__db_do(l->db, l->doing, ways[l->way].list, once, each, read, l, err);
+    status = semel__db_do(l->db, l->doing, ways[l->way].list, once, each, read_found, l, err);
     *ret_full = status == SEMEL_OK && cut(l);
     return status;
 }
@@ -309,7 +318,7 @@ static void sift(struct listing *l, size_t max)
 
 /* Where there is no index, a page costs PostgreSQL a walk over all rows: then it is one page, and when damaged rows
  * took the places of good ones, the next is twice as long. */
-static semel_status find_all(struct listing *l, size_t max, sql_reader read, struct semel_error *err)
+static semel_status find_all(struct listing *l, size_t max, struct semel_error *err)
 {
     size_t page = l->args.with_payload ? PAGE_PAYLOADS : l->way == BY_ALL ? max : PAGE;
     size_t least = 0;
@@ -322,7 +331,7 @@ static semel_status find_all(struct listing *l, size_t max, sql_reader read, str
         l->args.limit = semel__db_limit(limit > least ? limit : least);
         l->args.window = 2 * l->args.window > l->args.limit ? 2 * l->args.window : l->args.limit;
         l->args.window = l->args.window < WINDOW ? l->args.window : WINDOW;
-        status = read_page(l, read, &full, err);
+        status = read_page(l, &full, err);
         if (status == SEMEL_OK)
             sift(l, max);
         least = full && l->way == BY_ALL ? 2 * (size_t)l->args.limit : 0;
@@ -338,18 +347,10 @@ struct listed {
     struct semel_row row;
 };
 
-static semel_status read_listed(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+static semel_status fill_listed(const struct sql_row *row, struct semel_arena *arena, struct found *found,
+                                struct semel_error *err)
 {
-    struct listing *l = ctx;
-    void *place = NULL;
-    (void)item;
-    semel_status status = add_found(l, row, &place, err);
-    if (status != SEMEL_OK)
-        return status;
-    struct listed *listed = place;
-    status = semel__record_row(row, l->arena, &listed->row, err);
-    listed->found.damaged = status == SEMEL_INVALID;
-    return listed->found.damaged ? SEMEL_OK : status;
+    return semel__record_row(row, arena, &((struct listed *)found)->row, err);
 }
 
 static semel_status give_rows(const struct listing *l, struct semel_arena *arena, struct semel_row **ret,
@@ -367,14 +368,14 @@ semel_status semel_query_list(struct semel_store *store, const struct semel_filt
                               size_t max, bool with_payload, struct semel_arena *arena, struct semel_row **ret,
                               size_t *ret_n, size_t *ret_damaged, struct semel_error *err)
 {
-    struct listing l = {.arena = arena, .items = {.size = sizeof(struct listed)}};
+    struct listing l = {.arena = arena, .items = {.size = sizeof(struct listed)}, .fill = fill_listed};
     struct semel_row *rows = NULL;
     assert(max > 0);
     semel_status status = start(&l, store, filter, "listing the inbox", err);
     l.args.after = after_arrival != SEMEL_NONE ? after_arrival : -1;
     l.args.with_payload = with_payload;
     if (status == SEMEL_OK)
-        status = find_all(&l, max, read_listed, err);
+        status = find_all(&l, max, err);
     if (status == SEMEL_OK)
         status = give_rows(&l, arena, &rows, err);
     semel__free(l.items.items);
@@ -472,18 +473,11 @@ static const struct sql_field chosen_fields[] = {
     SQL_FIELD(CHOSEN, row.place, place),
 };
 
-static semel_status read_chosen(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+/* A damaged one has no name that could be written down. */
+static semel_status fill_chosen(const struct sql_row *row, struct semel_arena *arena, struct found *found,
+                                struct semel_error *err)
 {
-    struct listing *l = ctx;
-    void *place = NULL;
-    (void)item;
-    semel_status status = add_found(l, row, &place, err);
-    if (status != SEMEL_OK)
-        return status;
-    struct chosen *chosen = place;
-    status = semel__db_fill(row, SQL_FIELDS(chosen_fields), l->arena, chosen, err);
-    chosen->found.damaged = status == SEMEL_INVALID; /* it has no name that could be written down */
-    return chosen->found.damaged ? SEMEL_OK : status;
+    return semel__db_fill(row, SQL_FIELDS(chosen_fields), arena, found, err);
 }
 
 struct making {
@@ -543,7 +537,7 @@ static semel_status make(struct listing *l, struct making *m, struct semel_error
 semel_status semel_query_select(struct semel_store *store, const struct semel_filter *filter, size_t max,
                                 int64_t now_us, struct semel_selection *selection, struct semel_error *err)
 {
-    struct listing l = {.arena = &l.names, .items = {.size = sizeof(struct chosen)}};
+    struct listing l = {.arena = &l.names, .items = {.size = sizeof(struct chosen)}, .fill = fill_chosen};
     struct making m = {.selection = *selection, .now_us = now_us};
     assert(store->in_tx && max > 0);
     m.selection.number = 0;
@@ -552,7 +546,7 @@ semel_status semel_query_select(struct semel_store *store, const struct semel_fi
         return status;
     status = start(&l, store, filter, "writing down a selection", err);
     if (status == SEMEL_OK)
-        status = find_all(&l, max < INT32_MAX ? max + 1 : max, read_chosen, err);
+        status = find_all(&l, max < INT32_MAX ? max + 1 : max, err);
     if (status == SEMEL_OK && l.items.n > max)
         status =
             semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
