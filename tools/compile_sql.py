@@ -6,11 +6,12 @@ usage: compile_sql.py OUT.h DIALECT=OUT.c... NAMES FILE.sql...   (a file's diale
 
 A file has blocks. Lines that begin with "--" and are no header are comments.
 
-    -- name: position_move        a statement; every dialect has the same names
+    -- name: position_move        a statement; every dialect has the same names, but for `only`
     -- gives: n                   its result columns, in order; {row} is a fragment
     -- rows: pairs message_id     how the items come (below)
     -- table: semel.inbox         what it reads, for errors, where that is not the first table that the text names
     -- none: the reason           instead of a text: this database needs no such step
+    -- only: the reason           beside a text: no other database has a statement of that name
     -- operator: position_set     what a role that only reads the tables runs instead of the statement of that name
     -- fragment: aged(before)     text that others use as {aged(:before)}; in it {before} is the argument
 
@@ -28,7 +29,7 @@ KINDS = {"text": "text", "key": "text", "status": "text", "class": "text", "byte
          "int": "bigint", "time": "timestamptz", "bool": "boolean"}
 SYMBOLS = {"postgres": "semel__pg_statements", "sqlite": "semel__sqlite_statements"}
 BLOCK = re.compile(r"^-- (name|operator|fragment): (\w+)(?:\((\w+)\))?$", re.MULTILINE)
-HEADER = re.compile(r"^-- (gives|rows|table|none): (.+)$", re.MULTILINE)
+HEADER = re.compile(r"^-- (gives|rows|table|none|only): (.+)$", re.MULTILINE)
 FRAGMENT = re.compile(r"\{(\w+)(?:\(([^{}]*)\))?\}")
 # What could be taken for a parameter and is none: strings, quoted names, casts.
 TOKEN = re.compile(r"'[^']*'|\"[^\"]*\"|::|:([a-z_]+)")
@@ -204,7 +205,7 @@ def literal(text):
 def write(dialect, ids, names, path):
     rows, used = [], set()
     for name in ids:
-        headers, text = dialect.statements[name]
+        headers, text = dialect.statements.get(name, ({}, ""))
         if not text:
             continue
         statement = Statement(dialect, name, headers, text, names)
@@ -232,11 +233,13 @@ def main():
     names_path, *files = [pathlib.Path(word) for word in sys.argv[2:] if "=" not in word]
     names = read_names(names_path)
     dialects = [Dialect(name, [path for path in files if path.parent.name == name]) for name in outputs]
-    ids = sorted(dialects[0].statements)
+    ids = sorted(set().union(*(dialect.statements for dialect in dialects)))
     used = {"n", "applied", "changes"}
+    for name in ids:
+        has = [dialect.statements[name][0] for dialect in dialects if name in dialect.statements]
+        if len(has) != (1 if "only" in has[0] else len(dialects)):
+            raise Fault(f"{name} must be in every dialect, or in one with \"-- only: why\"")
     for dialect in dialects:
-        if sorted(dialect.statements) != ids:
-            raise Fault(f"only one dialect has: {' '.join(sorted(set(ids) ^ set(dialect.statements)))}")
         used |= write(dialect, ids, names, pathlib.Path(outputs[dialect.name]))
     if set(names) - used:
         raise Fault(f"{names_path}: nobody uses {' '.join(sorted(set(names) - used))}")

@@ -26,15 +26,15 @@ import common  # noqa: E402
 
 # What is counted: (the limit, which only falls, and the goal).
 LIMITS = {
-    "lines of the product": (65761, 55500),
-    "lines with demo and bench": (72117, 62000),
-    "lines of the PostgreSQL driver": (3990, 3400),
-    "lines of the SQLite driver": (1550, 1400),
-    "lines of port and records": (4125, 2500),
+    "lines of the product": (64835, 55500),
+    "lines with demo and bench": (71190, 62000),
+    "lines of the PostgreSQL driver": (3400, 3400),
+    "lines of the SQLite driver": (1400, 1400),
+    "lines of port and records": (4105, 2500),
     "functions used by siblings only": (150, 150),
     "functions used by their own room only": (550, 550),
     "functions exported for nobody": (0, 0),
-    "places of a store operation": (9, 8),
+    "places of a store operation": (8, 8),
     "places of a source": (5, 5),
     "places of a setting": (7, 7),
 }
@@ -42,6 +42,7 @@ LIMITS = {
 ENTRIES = ("main", "sqlite3_semel_init")  # called from outside
 APART = ("demo", "bench")  # rooms that are no product: their lines are summed by themselves
 WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+PASTE = re.compile(r"\b([a-z]\w*)##")
 HEAD = re.compile(r"^(?!static\b|typedef\b|struct \w+ \{|extern\b|#|\s|\}|/)[\w\s\*]*?\b(\w+)\(", re.MULTILINE)
 
 # kind: (an example, what names it, files that do not count)
@@ -69,7 +70,7 @@ class Count:
     def __init__(self, root):
         self.root, self.lines, self.files = root, collections.Counter(), collections.Counter()
         self.groups = collections.Counter()
-        self.words, self.homes, self.headers = {}, {}, collections.Counter()
+        self.words, self.homes, self.headers, self.pastes = {}, {}, collections.Counter(), set()
         self.read_sources()
         self.read_users()
         self.read_places()
@@ -89,6 +90,7 @@ class Count:
                 public.append(code)
             if path.suffix == ".h":
                 self.headers.update(WORD.findall(code))
+                self.pastes |= set(PASTE.findall(code))
             else:
                 self.words[path] = set(WORD.findall(code))
                 for name in defined(code):
@@ -102,6 +104,8 @@ class Count:
         for name, times in self.headers.items():
             if times > 1:  # a declaration, and a table made by a macro
                 tested.add(name)
+        for name in self.homes:  # a macro pastes it: semel__record_##op
+            tested |= {name for prefix in self.pastes if name.startswith(prefix) and name[len(prefix):] in self.headers}
         users = collections.defaultdict(set)
         for path, there in self.words.items():
             for name in there & self.homes.keys():

@@ -548,8 +548,8 @@ BEGIN
         JOIN semel.business_want AS w ON w.consumer = b.consumer AND w.business_key = b.business_key
         JOIN semel.inbox AS i ON i.consumer = w.consumer AND i.source = w.source AND i.message_id = w.message_id
         WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id
-          AND i.status = 'waiting' AND i.error_class = 'business_duplicate'
-        FOR UPDATE OF i SKIP LOCKED));
+          AND i.status IS NOT DISTINCT FROM 'waiting' AND i.error_class = 'business_duplicate'
+        FOR UPDATE OF i SKIP LOCKED));                      -- spelled so, no partial index keeps it from the key
     WITH freed AS (DELETE FROM semel.business_key AS b
                    WHERE b.consumer = r.consumer AND b.source = r.source AND b.message_id = r.message_id
                    RETURNING b.business_key)
@@ -613,7 +613,7 @@ BEGIN
         SET due_at = now, error_class = 'blocked', updated_at = semel._touched(i.updated_at, now)
         WHERE i.ctid = (SELECT w.ctid FROM semel.inbox AS w
                         WHERE w.consumer = head.consumer AND w.source = head.source AND w.message_id = head.message_id
-                          AND w.status = 'waiting' FOR UPDATE SKIP LOCKED);
+                          AND w.status IS NOT DISTINCT FROM 'waiting' FOR UPDATE SKIP LOCKED);
     END IF;
 END $$;
 

@@ -172,7 +172,7 @@ BEGIN
         PERFORM FROM semel.inbox AS i                       -- keys before rows: its end may free what it holds
         JOIN semel.business_key AS b ON b.consumer = i.consumer AND b.source = i.source AND b.message_id = i.message_id
         WHERE i.consumer = p.consumer AND i.source = m.source AND i.message_id = m.message_id
-          AND i.status IN ('failed', 'waiting')
+          AND (i.status IS NOT DISTINCT FROM 'failed' OR i.status IS NOT DISTINCT FROM 'waiting')  -- by the primary key
         ORDER BY b.business_key FOR UPDATE OF b;
         SELECT i.* INTO r FROM semel.inbox AS i
         WHERE i.consumer = p.consumer AND i.source = m.source AND i.message_id = m.message_id
@@ -517,7 +517,7 @@ BEGIN
     END IF;
     SELECT i.* INTO r FROM semel.inbox AS i
     WHERE i.consumer = p.consumer AND i.source = m.source AND i.message_id = id COLLATE "C"
-      AND i.status = 'processing';
+      AND i.status IS NOT DISTINCT FROM 'processing';       -- by the primary key, whatever the planner knows
     DELETE FROM semel.held AS h WHERE h.token = r.lease_token AND h.kind <> 'claimed' RETURNING h.kind INTO began;
     IF began IS NULL THEN
         RETURN NULL;

@@ -29,9 +29,10 @@
 #include "core/consumer.h"
 #include "handler/sql.h"
 #include "store/migrations.h"
+#include "store/query.h"
 #include "store/sqlite_store.h"
 #ifdef SEMEL_WITH_POSTGRES
-#include "store/pg_rights.h"
+#include "store/pg_store.h"
 #endif
 
 #define TEXT_MAX_BYTES ((size_t)1 << 20)
@@ -287,7 +288,7 @@ static void ask_store(struct asker *asker)
     cli_store_about(store, about, sizeof(about));
     about[strcspn(about, ":;")] = '\0'; /* what else there is to say has lines of its own */
     report(asker, OK, "reach", "%s", about);
-    report(asker, OK, "schema", "version %d, which is current", cli_store_schema_found(store));
+    report(asker, OK, "schema", "version %d, which is current", semel_query_schema_found(store));
     ask_database(asker, store);
     bool writes = ask_begin(asker, store);
     for (asker->route = 0; writes && asker->route < conf->n_routes; asker->route++)

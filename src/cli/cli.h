@@ -131,8 +131,6 @@ semel_status cli_store_try(const char *url, bool create_and_migrate, struct seme
 int cli_store_fail(const char *url, semel_status status, const struct semel_error *err);
 /* The same for one that was to be opened as it is, with the command that would help. */
 int cli_store_refused(const struct cli_args *args, const char *url, semel_status status, const struct semel_error *err);
-/* The version of the schema that was there when the store was opened, before it was migrated; 0: there was none. */
-int cli_store_schema_found(struct semel_store *store);
 /* The URL for people: without the password that may be in it. Lives until the next call. */
 const char *cli_store_shown(const char *url);
 /* The database behind it in one line, and the size of its write-ahead log; SEMEL_NONE: it has none of its own. */

@@ -8,6 +8,7 @@
  */
 #include "cli/cli.h"
 #include "store/migrations.h"
+#include "store/query.h"
 
 /* The last version that there is. */
 static int newest(const struct cli_store_kind *kind)
@@ -69,7 +70,7 @@ static int migrate(const struct cli *cli, const struct cli_args *args)
     semel_status status = cli_store_try(url, true, &store, &err);
     if (status != SEMEL_OK)
         return cli_store_fail(url, status, &err);
-    int from = cli_store_schema_found(store);
+    int from = semel_query_schema_found(store);
     semel_store_close(store);
     return report_schema(cli, from, newest(cli_store_kind_of(url)));
 }

@@ -14,7 +14,6 @@
 #include "store/migrations.h"
 #include "store/sqlite_store.h"
 #ifdef SEMEL_WITH_POSTGRES
-#include "store/pg_door.h"
 #include "store/pg_store.h"
 #endif
 
@@ -243,15 +242,6 @@ void cli_ops_close(struct semel_ops *ops)
 {
     semel__ops_done(ops);
     semel_store_close(ops->store);
-}
-
-int cli_store_schema_found(struct semel_store *store)
-{
-#ifdef SEMEL_WITH_POSTGRES
-    if (semel__pg_is(store))
-        return semel__pg_schema_found(store);
-#endif
-    return semel__sqlite_schema_found(store);
 }
 
 void cli_store_about(struct semel_store *store, char *out, size_t size)

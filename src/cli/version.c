@@ -6,7 +6,7 @@
 #include "semel/semel.h"
 #include "store/sqlite_store.h"
 #ifdef SEMEL_WITH_POSTGRES
-#include "store/pg_door.h"
+#include "store/pg_store.h"
 #endif
 
 #ifdef __clang__

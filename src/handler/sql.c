@@ -18,7 +18,7 @@
 #include "base/mem.h"
 #include "core/extract.h"
 #include "handler/sql_private.h"
-#include "store/pg_door.h"
+#include "store/pg_store.h"
 
 /* ==== rules and values ==============================================================================
  *

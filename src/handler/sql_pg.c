@@ -17,7 +17,7 @@
 
 #include "base/mem.h"
 #include "handler/sql_private.h"
-#include "store/pg_ask.h"
+#include "store/pg_store.h"
 
 #define ARRAY_MAX ((size_t)256 << 20)
 #define TYPE_NAME 80

@@ -4,7 +4,7 @@
  *
  * The witness (store/sqlite_store.h) refuses a commit while a begun message has no end (P59), and reports the end of
  * a transaction, so that the list of such messages is cleared with it. On PostgreSQL the database itself refuses the
- * commit (store/pg_door.h), and nobody reports the end of a transaction; nor does anybody on a loose handle. There
+ * commit (store/pg_store.h), and nobody reports the end of a transaction; nor does anybody on a loose handle. There
  * begin.c notices a stale list by the rows.
  */
 #include <stdio.h>
@@ -19,7 +19,6 @@
 #include "store/sqlite_store.h"
 #endif
 #ifdef SEMEL_WITH_POSTGRES
-#include "store/pg_door.h"
 #include "store/pg_store.h"
 #endif
 

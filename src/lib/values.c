@@ -12,7 +12,6 @@
 #include "store/sqlite_store.h"
 #endif
 #ifdef SEMEL_WITH_POSTGRES
-#include "store/pg_door.h"
 #include "store/pg_store.h"
 #endif
 

@@ -21,6 +21,9 @@ struct pg_result;
 /* The same driver under the two schemes that libpq knows. */
 extern const struct semel_store_ops semel__store_postgres, semel__store_postgresql;
 
+/* One of ours? The functions below may be called for these stores only. */
+bool semel__pg_is(const struct semel_store *store);
+
 /* A store on the caller's own connection, which stays the caller's: closing the store does not close it, and nothing of
  * its session is changed. It must be idle or in a transaction, not in pipeline mode and with no result left to be read.
  * begin(OWN) is refused inside an open transaction, begin(JOIN) outside of one; a joined one may have any isolation
@@ -55,12 +58,81 @@ struct semel_pg_statement {
 semel_status semel__pg_queue(struct semel_store *store, const struct semel_pg_statement *statement,
                              struct semel_error *err);
 
+/* Statements of handlers whose answers are wanted. Both functions need an open transaction of the store, end what is
+ * queued, and wait no longer than a trip does. */
+#define SEMEL_PG_SHAPE_MAX 64
+
+/* A statement that is kept prepared where that is allowed. Zeroed at first; whoever asks keeps one a statement. */
+struct semel_pg_kept {
+    const void *conn;
+    int backend;
+    bool ready;
+    char name[40];
+};
+
+/* Runs it and gives its answer, as text, to be freed by PQclear. `kept` may be NULL. RETRY, TRANSIENT: what was
+ * prepared is gone or does not fit any more, and the next call prepares it anew. Any other failure is the handler's
+ * (semel__pg_fail). */
+semel_status semel__pg_ask(struct semel_store *store, const struct semel_pg_statement *statement,
+                           struct semel_pg_kept *kept, struct pg_result **ret, struct semel_error *err);
+
+/* What a statement takes and gives, as the server understands it, without running it. */
+struct semel_pg_shape {
+    int n_params; /* at most SEMEL_PG_SHAPE_MAX are told */
+    unsigned params[SEMEL_PG_SHAPE_MAX];
+    int n_columns;
+    unsigned first_column;
+};
+/* INVALID, BROKEN: it cannot be prepared; the text says where. The transaction has failed then. */
+semel_status semel__pg_describe(struct semel_store *store, const char *sql, struct semel_pg_shape *ret,
+                                struct semel_error *err);
+
 /* Whether a connection by this URL, as the environment and a service complete it, could be answered by another server
  * than the one that is meant: it goes to another host, and no certificate is checked (sslmode). What is no URL is not.
  */
 bool semel__pg_exposed(const char *url);
 /* The same, but that is not asked for: the URL itself has no sslmode. */
 bool semel__pg_exposed_unasked(const char *url);
+
+/* ---- in the caller's transaction ---------------------------------------------------------------- */
+
+/* A message that is begun in the caller's transaction is held there (the table semel.held) until its end, and a
+ * deferred trigger refuses the COMMIT of a transaction that still holds one (P59). The SQL functions hold theirs the
+ * same way, so that whichever of the two began a message, the other may end it. */
+semel_status semel__pg_hold(struct semel_store *store, struct semel_str consumer, struct semel_str source,
+                            struct semel_str id, int64_t token, int attempt, struct semel_error *err);
+semel_status semel__pg_unhold(struct semel_store *store, int64_t token, struct semel_error *err);
+/* An end under this token was refused: the same trigger refuses the COMMIT (P80). */
+semel_status semel__pg_hold_back(struct semel_store *store, int64_t token, struct semel_error *err);
+
+/* ---- what people are told of a server ----------------------------------------------------------- */
+
+/* "PostgreSQL 15.6", and what a person should know of its durability. */
+void semel__pg_about(struct semel_store *store, char *out, size_t size);
+/* "libpq 15.6". */
+void semel__pg_client(char *out, size_t size);
+
+/* May this role do what a consumer needs, and would its commits last? Asked before it is tried, for who checks
+ * settings. Neither function changes anything. */
+struct semel_pg_rights {
+    char role[128];       /* as which we are connected */
+    char missing[512];    /* "DELETE on semel.inbox, USAGE on semel.arrival", possibly cut; "": nothing is */
+    bool unsafe;          /* synchronous_commit is off: no transaction will begin (P72) */
+    bool fsync_off;       /* a power failure can lose or damage everything */
+    bool public_writable; /* everybody may create in the schema public (P85) */
+};
+
+/* On an open store of PostgreSQL, outside of a transaction. `positions`: the place in the source is kept there, too. */
+semel_status semel__pg_rights(struct semel_store *store, bool positions, struct semel_pg_rights *ret,
+                              struct semel_error *err);
+
+/* The same for a statement of a handler with n parameters: it is planned, which looks at the rights, and not run. An
+ * error whose code is SEMEL_PG_DENIED names what the role may not touch; any other says only that it cannot be known (a
+ * CALL is not planned). */
+semel_status semel__pg_may_run(struct semel_store *store, struct semel_str statement, size_t n,
+                               struct semel_error *err);
+
+#define SEMEL_PG_DENIED SEMEL_SQLSTATE('4', '2', '5', '0', '1')
 
 /* How many round trips this handle has made; for a benchmark. */
 int64_t semel__pg_trips(struct semel_store *store);

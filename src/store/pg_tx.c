@@ -1,55 +1,57 @@
 /* SPDX-License-Identifier: MIT
  *
- * pg_tx.c: transactions, savepoints, and the guard around handlers.
+ * pg_tx.c: transactions on PostgreSQL, and the statements of handlers inside them.
  *
  * An own transaction is READ COMMITTED, with time-outs for locks, statements and idleness of its own (P64). It is
  * refused where synchronous_commit is off, and checked again before COMMIT (P72).
+ *
+ * Early. Whoever knows that a batch will follow says so; then BEGIN and the question for the consumer's settings are on
+ * their way while the batch is being prepared, and two round trips cost nobody any time. `consumer_get` and `begin`
+ * take the answers. Any other use of the connection rolls it back first: nothing was done in it. Only on connections of
+ * our own, and not behind a pooler.
  *
  * The guard (P58). A handler has the connection, and nothing keeps it from sending COMMIT. So a cursor WITH HOLD is
  * declared at the beginning: a COMMIT has to fill it, and its query fails, whereby the whole transaction is rolled back
  * before anything is written. Our own COMMIT closes it first; and if it is not there any more, the transaction is
  * another one than we began. A joined transaction has the cursor only while handlers run.
  *
+ * The queue. With the first statement that a handler queues the connection goes into pipeline mode and stays there
+ * until the queue is ended, by collect or by the next trip of the driver. The server stops at the first statement that
+ * fails; who queued it is known by the tag. A statement whose answer is wanted is asked by itself, outside pipeline
+ * mode. Both are kept prepared, unless there is a pooler or the connection is the caller's (P17).
+ *
  * Invariants: OK from commit means that COMMIT was answered by COMMIT, and that no warning said otherwise (P16). A
  * COMMIT that was sent and not answered is UNKNOWN (P15). A savepoint of a joined transaction is released, or rolled
- * back to, before the caller has its transaction back.
+ * back to, before the caller has its transaction back. A transaction that was begun early and that nobody asked for is
+ * rolled back; a failure is told to whoever asks first, and the transaction is gone then. One answer is read for every
+ * queued statement, in order; only statements that read or write data are taken: a transaction that ended in the middle
+ * of a pipeline would leave the rest of it to commit by itself at the Sync (P58), so COMMIT and ROLLBACK are refused
+ * here, and a procedure that tries them fails inside a transaction block.
  */
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "store/pg.h"
 
-#define GUARD_NAME "semel_guard"
 #define REPLAN_EVERY 256 /* transactions */
+#define SENT_MAX 65536   /* then the answers so far are waited for */
+#define FLUSH_EVERY 32   /* the server works while handlers go on */
+#define NAME_BYTES 32
+#define SQL_MAX (1 << 20)
+#define PARAMS_MAX 64
+#define DOING "handler"
 
 static const struct sql_text sql_begin = {"semel_begin", "BEGIN ISOLATION LEVEL READ COMMITTED"};
 static const struct sql_text sql_replan = {"semel_replan", "DISCARD PLANS"};
 static const struct sql_text sql_commit = {"semel_commit", "COMMIT"};
 static const struct sql_text sql_rollback = {"semel_rollback", "ROLLBACK"};
-/* What the role or the database has set to less than a minute stays. */
-#define LIMIT(name)                                                                 \
-    "pg_catalog.set_config('" name "', CASE WHEN pg_catalog.current_setting('" name \
-    "')::interval BETWEEN '1 ms' AND '1 min' THEN "                                 \
-    "pg_catalog.current_setting('" name "') ELSE '1min' END, true)"
-#define LIMITS LIMIT("statement_timeout") ", " LIMIT("idle_in_transaction_session_timeout")
-static const struct sql_text sql_settings = {
-    "semel_settings", "SELECT pg_catalog.clock_timestamp(), pg_catalog.current_setting('synchronous_commit'), "
-                      "pg_catalog.current_setting('synchronous_standby_names') <> '', "
-                      "pg_catalog.set_config('lock_timeout', $1, true), " LIMITS};
-static const struct sql_text sql_joined = {
-    "semel_joined", "SELECT pg_catalog.clock_timestamp(), pg_catalog.current_setting('transaction_isolation'), "
-                    "pg_catalog.current_setting('synchronous_standby_names') <> ''"};
 /* pg_backend_pid() keeps the planner from trying it. */
 static const struct sql_text sql_guard = {
     "semel_guard",
-    "DECLARE " GUARD_NAME " NO SCROLL CURSOR WITH HOLD FOR "
+    "DECLARE semel_guard NO SCROLL CURSOR WITH HOLD FOR "
     "SELECT ('a handler must not end the transaction: '::text || pg_catalog.pg_backend_pid()::text)::integer"};
-static const struct sql_text sql_guarded = {
-    "semel_guarded", "SELECT pg_catalog.count(*) FROM pg_catalog.pg_cursors WHERE name = '" GUARD_NAME "'"};
-static const struct sql_text sql_unguard = {"semel_unguard", "CLOSE " GUARD_NAME};
-/* Fails when the COMMIT behind it would not be durable. */
-static const struct sql_text sql_durable = {
-    "semel_durable", "SELECT 1 / (pg_catalog.current_setting('synchronous_commit') <> 'off')::integer"};
-
+static const struct sql_text sql_unguard = {"semel_unguard", "CLOSE semel_guard"};
 static const struct sql_text sql_save_join = {"semel_save_join", "SAVEPOINT semel_join"};
 static const struct sql_text sql_back_join = {"semel_back_join", "ROLLBACK TO SAVEPOINT semel_join"};
 static const struct sql_text sql_release_join = {"semel_release_join", "RELEASE SAVEPOINT semel_join"};
@@ -65,12 +67,413 @@ static semel_status ended(struct semel_error *err)
 
 static bool is_over(const struct pg_store *d)
 {
-    return semel__pg_ahead_is(d) || (!semel__pg_queue_open(d) && PQtransactionStatus(d->conn) == PQTRANS_IDLE);
+    return d->begun_early || (!d->queued && PQtransactionStatus(d->conn) == PQTRANS_IDLE);
 }
 
 static bool has_failed(const struct pg_store *d)
 {
-    return !semel__pg_queue_open(d) && PQtransactionStatus(d->conn) == PQTRANS_INERROR;
+    return !d->queued && PQtransactionStatus(d->conn) == PQTRANS_INERROR;
+}
+
+/* ---- statements that handlers queue -------------------------------------------------------------- */
+
+struct sent {
+    size_t tag;
+    int prepares; /* which of the kept statements; -1: it is a statement itself */
+};
+
+/* What handlers have queued; the connection is in pipeline mode while d->queued. */
+struct pg_queue {
+    struct sent *sent;
+    size_t n, room, unflushed;
+    bool failed; /* to be told by collect */
+    size_t tag;
+    struct semel_error err;
+    /* statements that are kept prepared, by their text */
+    char *texts[PG_QUEUED_MAX];
+    bool prepared[PG_QUEUED_MAX], asked[PG_QUEUED_MAX];
+    size_t n_texts;
+};
+
+static const char *skip_comment(const char *p)
+{
+    if (p[0] == '-')
+        return p + strcspn(p, "\n");
+    int depth = 0; /* they nest */
+    for (; *p != '\0'; p++) {
+        if (p[0] == '/' && p[1] == '*') {
+            depth++;
+            p++;
+        } else if (p[0] == '*' && p[1] == '/') {
+            p++;
+            if (--depth == 0)
+                return p + 1;
+        }
+    }
+    return p;
+}
+
+/* Is it a statement of an allowed kind? */
+static bool allowed(const char *sql)
+{
+    static const char *const words[] = {"select", "insert", "update", "delete", "merge",
+                                        "with",   "values", "call",   "do",     "table"};
+    const char *p = sql;
+    for (;;) {
+        p += strspn(p, " \t\r\n\f(");
+        if (!(p[0] == '-' && p[1] == '-') && !(p[0] == '/' && p[1] == '*'))
+            break;
+        p = skip_comment(p);
+    }
+    size_t n = strspn(p, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ");
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (strlen(words[i]) == n && strncasecmp(p, words[i], n) == 0)
+            return true;
+    return false;
+}
+
+static bool remember(struct pg_queue *q, size_t tag, int prepares)
+{
+    if (q->n == q->room) {
+        size_t room = q->room > 0 ? 2 * q->room : 256;
+        struct sent *sent = semel__realloc(q->sent, room, sizeof(*sent));
+        if (sent == NULL)
+            return false;
+        q->sent = sent;
+        q->room = room;
+    }
+    q->sent[q->n++] = (struct sent){tag, prepares};
+    return true;
+}
+
+/* Which of the kept statements it is; -1: none, and there is no room for one more. */
+static int kept(struct pg_queue *q, const char *sql)
+{
+    for (size_t i = 0; i < q->n_texts; i++)
+        if (strcmp(q->texts[i], sql) == 0)
+            return (int)i;
+    size_t n = strlen(sql) + 1;
+    char *copy = q->n_texts < PG_QUEUED_MAX ? semel__alloc(n) : NULL;
+    if (copy == NULL)
+        return -1;
+    memcpy(copy, sql, n);
+    q->texts[q->n_texts] = copy;
+    return (int)q->n_texts++;
+}
+
+static bool send_queued(struct pg_store *d, const struct semel_pg_statement *s)
+{
+    struct pg_queue *q = d->queue;
+    char name[NAME_BYTES];
+    int which = d->wrapped || d->pooler ? -1 : kept(q, s->sql);
+    size_t tag = d->sql.store.tag;
+    if (which < 0)
+        return remember(q, tag, -1) &&
+               PQsendQueryParams(d->conn, s->sql, s->n, s->types, s->values, s->lengths, s->formats, 1) != 0;
+    snprintf(name, sizeof(name), "semel_handler_%d", which);
+    if (!q->prepared[which] && !q->asked[which]) {
+        if (!remember(q, tag, which) || PQsendPrepare(d->conn, name, s->sql, s->n, s->types) == 0)
+            return false;
+        q->asked[which] = true;
+    }
+    return remember(q, tag, -1) && PQsendQueryPrepared(d->conn, name, s->n, s->values, s->lengths, s->formats, 1) != 0;
+}
+
+static semel_status open_queue(struct pg_store *d, struct semel_error *err)
+{
+    semel_status status = semel__pg_usable(d, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (d->queue == NULL && (d->queue = semel__calloc(1, sizeof(*d->queue))) == NULL)
+        return semel__fail_memory(err);
+    if (d->queued)
+        return SEMEL_OK;
+    if (!semel__pg_unblock(d) || PQenterPipelineMode(d->conn) == 0)
+        return semel__pg_own_fail(d, NULL, "queue", err);
+    d->queued = true;
+    d->queue->n = d->queue->unflushed = 0;
+    d->undone = false;
+    return SEMEL_OK;
+}
+
+semel_status semel__pg_queue(struct semel_store *store, const struct semel_pg_statement *statement,
+                             struct semel_error *err)
+{
+    struct pg_store *d = semel__pg_of(store);
+    if (!d->begun && !d->joined)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "queue: there is no open transaction");
+    if (strnlen(statement->sql, SQL_MAX) == SQL_MAX || !allowed(statement->sql))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "queue: a handler's statement must be one of SELECT, INSERT, UPDATE, DELETE, MERGE, WITH, "
+                           "VALUES, CALL, DO");
+    semel_status status = SEMEL_OK;
+    if (d->queued && d->queue->n >= SENT_MAX)
+        status = semel__pg_queue_end(d, err);
+    if (status == SEMEL_OK)
+        status = open_queue(d, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (!send_queued(d, statement)) {
+        d->broken = true; /* what was sent and what was remembered may differ */
+        return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT, "queue: the statement could not be sent");
+    }
+    if (++d->queue->unflushed >= FLUSH_EVERY) {
+        d->queue->unflushed = 0;
+        if (PQflush(d->conn) < 0)
+            return semel__pg_lost(d, "queue", err);
+    }
+    return SEMEL_OK;
+}
+
+static void note_failure(struct pg_queue *q, size_t tag, const struct semel_error *err)
+{
+    if (q->failed)
+        return;
+    q->failed = true;
+    q->tag = tag;
+    q->err = *err;
+}
+
+static void take_answer(struct pg_store *d, const struct sent *sent, const PGresult *result)
+{
+    struct pg_queue *q = d->queue;
+    struct semel_error err;
+    bool ok = semel__pg_succeeded(result);
+    if (sent->prepares >= 0) {
+        q->prepared[sent->prepares] = ok;
+        q->asked[sent->prepares] = false;
+    }
+    if (ok || PQresultStatus(result) == PGRES_PIPELINE_ABORTED)
+        return;
+    if (semel__pg_fail(d->conn, result, "handler", &err) == SEMEL_CLOSED)
+        d->broken = true;
+    note_failure(q, sent->tag, &err);
+}
+
+semel_status semel__pg_queue_end(struct pg_store *d, struct semel_error *err)
+{
+    struct pg_queue *q = d->queue;
+    struct semel_error why;
+    semel_status status = SEMEL_OK;
+    size_t tag = d->sql.store.tag;
+    if (PQpipelineSync(d->conn) == 0)
+        status = semel__pg_lost(d, "queue", &why);
+    for (size_t i = 0; status == SEMEL_OK && i < q->n; i++) {
+        PGresult *result = NULL;
+        tag = q->sent[i].tag;
+        status = semel__pg_answer(d, "handler", &result, &why);
+        if (status == SEMEL_OK)
+            take_answer(d, &q->sent[i], result);
+        PQclear(result);
+    }
+    if (status == SEMEL_OK)
+        status = semel__pg_synced(d, "handler", &why);
+    if (status != SEMEL_OK)
+        note_failure(q, tag, &why);
+    d->trips++;
+    d->queued = false;
+    q->n = 0;
+    semel__pg_reblock(d);
+    if (q->failed && err != NULL)
+        *err = q->err;
+    return q->failed ? q->err.status : SEMEL_OK;
+}
+
+semel_status semel__pg_collect(struct semel_store *store, size_t *ret_tag, struct semel_error *err)
+{
+    struct pg_store *d = semel__pg_of(store);
+    struct pg_queue *q = d->queue;
+    if (q == NULL || (!d->queued && !q->failed))
+        return SEMEL_OK;
+    semel_status status = d->queued && !d->broken ? semel__pg_queue_end(d, NULL) : q->err.status;
+    if (d->queued) /* broken meanwhile */
+        return semel__pg_usable(d, err);
+    if (!q->failed)
+        return status;
+    q->failed = false;
+    *ret_tag = q->tag;
+    if (err != NULL)
+        *err = q->err;
+    return q->err.status;
+}
+
+/* The transaction is given up: what is queued still has to be answered, but nobody asks for it. */
+static void drop_queue(struct pg_store *d)
+{
+    if (d->queued && !d->broken)
+        (void)semel__pg_queue_end(d, NULL);
+    if (d->queue != NULL)
+        d->queue->failed = false;
+}
+
+/* ---- statements that handlers ask ---------------------------------------------------------------- */
+
+static semel_status begin_asking(struct pg_store *d, struct semel_error *err)
+{
+    if (!d->begun && !d->joined)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, DOING ": there is no open transaction");
+    semel_status status = semel__pg_usable(d, err);
+    if (status == SEMEL_OK && d->queued)
+        status = semel__pg_queue_end(d, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (!semel__pg_unblock(d))
+        return semel__pg_own_fail(d, NULL, DOING, err);
+    d->undone = false;
+    return SEMEL_OK;
+}
+
+/* The answer to what was sent. A statement that failed is told as a handler's. */
+static semel_status receive(struct pg_store *d, int sent, PGresult **ret, struct semel_error *err)
+{
+    PGresult *result = NULL;
+    if (sent == 0 && PQstatus(d->conn) == CONNECTION_OK)
+        return semel__fail_memory(err); /* nothing else is left: our parameters are sound */
+    if (sent == 0)
+        return semel__pg_lost(d, DOING, err);
+    d->trips++;
+    semel_status status = semel__pg_answer(d, DOING, &result, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (!semel__pg_succeeded(result)) {
+        status = semel__pg_fail(d->conn, result, DOING, err);
+        d->broken = d->broken || status == SEMEL_CLOSED;
+    }
+    *ret = result;
+    return status;
+}
+
+static bool is_kept(const struct pg_store *d, const struct semel_pg_kept *kept)
+{
+    return kept->ready && kept->conn == d->conn && kept->backend == PQbackendPID(d->conn);
+}
+
+static semel_status prepare_kept(struct pg_store *d, const struct semel_pg_statement *s, struct semel_pg_kept *kept,
+                                 struct semel_error *err)
+{
+    static atomic_uint names;
+    PGresult *result = NULL;
+    *kept = (struct semel_pg_kept){.conn = d->conn, .backend = PQbackendPID(d->conn)};
+    snprintf(kept->name, sizeof(kept->name), "semel_ask_%u", atomic_fetch_add(&names, 1));
+    semel_status status = receive(d, PQsendPrepare(d->conn, kept->name, s->sql, s->n, s->types), &result, err);
+    PQclear(result);
+    kept->ready = status == SEMEL_OK;
+    return status;
+}
+
+/* Somebody dropped it, or the tables have changed under it. */
+static bool is_stale(int code)
+{
+    return code == SEMEL_SQLSTATE('2', '6', '0', '0', '0') || code == SEMEL_SQLSTATE('0', 'A', '0', '0', '0');
+}
+
+static semel_status run_kept(struct pg_store *d, const struct semel_pg_statement *s, struct semel_pg_kept *kept,
+                             PGresult **ret, struct semel_error *err)
+{
+    struct semel_error why;
+    bool fresh = !is_kept(d, kept);
+    semel_status status = fresh ? prepare_kept(d, s, kept, err) : SEMEL_OK;
+    if (status != SEMEL_OK)
+        return status;
+    status = receive(d, PQsendQueryPrepared(d->conn, kept->name, s->n, s->values, s->lengths, s->formats, 0), ret,
+                     &why);
+    if (status == SEMEL_INVALID && !fresh && is_stale(why.code)) {
+        kept->ready = false;
+        why.status = status = SEMEL_RETRY;
+        why.cls = SEMEL_CLASS_TRANSIENT;
+    }
+    if (status != SEMEL_OK && err != NULL)
+        *err = why;
+    return status;
+}
+
+semel_status semel__pg_ask(struct semel_store *store, const struct semel_pg_statement *statement,
+                           struct semel_pg_kept *kept, struct pg_result **ret, struct semel_error *err)
+{
+    struct pg_store *d = semel__pg_of(store);
+    const struct semel_pg_statement *s = statement;
+    PGresult *result = NULL;
+    semel_status status = begin_asking(d, err);
+    if (status != SEMEL_OK)
+        return status;
+    if (kept != NULL && !d->wrapped && !d->pooler)
+        status = run_kept(d, s, kept, &result, err);
+    else
+        status = receive(d, PQsendQueryParams(d->conn, s->sql, s->n, s->types, s->values, s->lengths, s->formats, 0),
+                         &result, err);
+    semel__pg_reblock(d);
+    if (status == SEMEL_OK)
+        *ret = result;
+    else
+        PQclear(result);
+    return status;
+}
+
+/* The server counts characters from 1. */
+static void add_position(const PGresult *result, struct semel_error *err)
+{
+    const char *position = PQresultErrorField(result, PG_DIAG_STATEMENT_POSITION);
+    int64_t at;
+    size_t n = err != NULL ? strlen(err->text) : 0;
+    if (err != NULL && position != NULL && semel__str_int64(semel__str(position), &at))
+        snprintf(err->text + n, sizeof(err->text) - n, ", at character %lld of the statement", (long long)at);
+}
+
+semel_status semel__pg_describe(struct semel_store *store, const char *sql, struct semel_pg_shape *ret,
+                                struct semel_error *err)
+{
+    struct pg_store *d = semel__pg_of(store);
+    PGresult *result = NULL;
+    semel_status status = begin_asking(d, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = receive(d, PQsendPrepare(d->conn, "", sql, 0, NULL), &result, err);
+    if (status == SEMEL_INVALID)
+        add_position(result, err);
+    PQclear(result);
+    result = NULL;
+    if (status == SEMEL_OK)
+        status = receive(d, PQsendDescribePrepared(d->conn, ""), &result, err);
+    if (status == SEMEL_OK) {
+        *ret = (struct semel_pg_shape){.n_params = PQnparams(result), .n_columns = PQnfields(result)};
+        for (int i = 0; i < ret->n_params && i < SEMEL_PG_SHAPE_MAX; i++)
+            ret->params[i] = PQparamtype(result, i);
+        ret->first_column = ret->n_columns > 0 ? PQftype(result, 0) : 0;
+    } else if (status == SEMEL_INVALID && err != NULL) {
+        err->cls = SEMEL_CLASS_BROKEN;
+    }
+    PQclear(result);
+    semel__pg_reblock(d);
+    return status;
+}
+
+static semel_status plan(struct semel_store *store, const char *sql, size_t n, struct semel_error *err)
+{
+    const char *nulls[PARAMS_MAX] = {NULL};
+    const struct semel_pg_statement statement = {.sql = sql, .n = (int)n, .values = nulls};
+    struct pg_result *res = NULL;
+    int64_t now_us;
+    semel_status status = semel_store_begin(store, SEMEL_TX_OWN, &now_us, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = semel__pg_ask(store, &statement, NULL, &res, err);
+    PQclear(res);
+    semel_store_rollback(store);
+    return status;
+}
+
+semel_status semel__pg_may_run(struct semel_store *store, struct semel_str statement, size_t n, struct semel_error *err)
+{
+    struct semel_buf sql;
+    if (n > PARAMS_MAX)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "a statement has at most %d parameters", PARAMS_MAX);
+    semel__buf_init(&sql, statement.n + 16);
+    semel__buf_addz(&sql, "EXPLAIN ");
+    semel__buf_add(&sql, statement.p, statement.n);
+    semel__buf_add(&sql, "", 1);
+    semel_status status = sql.failed ? semel__fail_memory(err) : plan(store, sql.p, n, err);
+    semel__buf_done(&sql);
+    return status;
 }
 
 /* ---- begin --------------------------------------------------------------------------------------- */
@@ -83,7 +486,8 @@ static bool replan_due(struct pg_store *d)
     return d->n_prepared > 0 && ((n & (n - 1)) == 0 || n % REPLAN_EVERY == 0);
 }
 
-size_t semel__pg_begin_add(struct pg_trip *trip)
+/* What begins a transaction of our own. Returns the index of the answer that read_begin wants. */
+static size_t add_begin(struct pg_trip *trip)
 {
     struct pg_store *d = trip->d;
     char lock_timeout[16];
@@ -93,42 +497,142 @@ size_t semel__pg_begin_add(struct pg_trip *trip)
     if (replan_due(d))
         semel__pg_add(trip, &sql_replan);
     semel__pg_text(trip, semel__str(lock_timeout));
-    size_t at = semel__pg_add(trip, &sql_settings);
+    size_t at = semel__pg_add(trip, &semel__pg_statements[SQL_begin_settings].sql);
     semel__pg_add(trip, &sql_guard);
     return at;
 }
 
-static semel_status read_begin(struct pg_store *d, const PGresult *res, int64_t *ret_now_us, struct semel_error *err)
+struct pg_early {
+    struct pg_trip trip;
+    size_t begun, settings; /* their answers */
+    char consumer[SEMEL_ID_MAX];
+    size_t consumer_n;
+    bool answered;
+};
+
+static struct semel_str consumer_of(const struct pg_early *a)
 {
-    *ret_now_us = semel__pg_get_time(res, 0, 0);
-    d->sql.standby = semel__pg_get_bool(res, 0, 2);
-    if (semel__str_eqz(semel__pg_get_text(res, 0, 1), "off"))
+    return (struct semel_str){a->consumer, a->consumer_n};
+}
+
+static bool may_begin_early(const struct pg_store *d, struct semel_str consumer)
+{
+    return !d->wrapped && !d->pooler && !d->broken && !d->begun && !d->joined && d->conn != NULL && consumer.n > 0 &&
+           consumer.n <= SEMEL_ID_MAX && !d->queued && PQtransactionStatus(d->conn) == PQTRANS_IDLE;
+}
+
+void semel__pg_early(struct semel_store *store, struct semel_str consumer)
+{
+    struct pg_store *d = semel__pg_of(store);
+    semel__pg_early_drop(d);
+    if (!may_begin_early(d, consumer) || (d->early == NULL && (d->early = semel__calloc(1, sizeof(*d->early))) == NULL))
+        return;
+    struct pg_early *a = d->early;
+    memcpy(a->consumer, consumer.p, consumer.n);
+    a->consumer_n = consumer.n;
+    a->answered = false;
+    semel__pg_start(&a->trip, d, "begin");
+    a->begun = add_begin(&a->trip);
+    semel__pg_text(&a->trip, consumer_of(a));
+    a->settings = semel__pg_add(&a->trip, &semel__pg_statements[SQL_consumer_get].sql);
+    d->begun_early = true;
+    (void)PQflush(d->conn); /* what does not go now goes when the answer is waited for */
+}
+
+/* Waits for the answers, once. A failure ends it. */
+static semel_status answer_early(struct pg_store *d, struct semel_error *err)
+{
+    struct pg_early *a = d->early;
+    if (a->answered)
+        return SEMEL_OK;
+    semel_status status = semel__pg_run(&a->trip, err);
+    a->answered = status == SEMEL_OK;
+    if (status != SEMEL_OK)
+        semel__pg_early_drop(d);
+    return status;
+}
+
+bool semel__pg_early_asked(const struct pg_store *d, struct semel_str consumer)
+{
+    return d->begun_early && semel__str_eq(consumer, consumer_of(d->early));
+}
+
+semel_status semel__pg_early_settings(struct pg_store *d, PGresult **ret, struct semel_error *err)
+{
+    semel_status status = answer_early(d, err);
+    if (status == SEMEL_OK)
+        *ret = d->early->trip.results[d->early->settings];
+    return status;
+}
+
+/* The transaction is the caller's now. */
+static void end_early(struct pg_store *d)
+{
+    if (!d->begun_early)
+        return;
+    d->begun_early = false;
+    semel__pg_end(&d->early->trip);
+}
+
+void semel__pg_early_drop(struct pg_store *d)
+{
+    bool begun = d->begun;
+    if (!d->begun_early)
+        return;
+    end_early(d);
+    d->begun = true; /* it is ours to be rolled back */
+    semel__pg_rollback(&d->sql.store);
+    d->begun = begun;
+}
+
+struct begun {
+    int64_t now_us;
+    bool standby;
+    struct semel_str synchronous_commit, isolation;
+};
+
+static const struct sql_field begun_fields[] = {
+    SQL_SHOWN(struct begun, now_us, now, 0),
+    SQL_SHOWN(struct begun, synchronous_commit, synchronous_commit, 0),
+    SQL_SHOWN(struct begun, isolation, isolation, 0),
+    SQL_SHOWN(struct begun, standby, standby, 0),
+};
+
+static semel_status read_begin(struct pg_store *d, PGresult *res, int64_t *ret_now_us, struct semel_error *err)
+{
+    const struct sql_row row = {.db = &d->sql, .statement = &semel__pg_statements[SQL_begin_settings], .result = res};
+    struct begun b = {0};
+    semel_status status = semel__db_fill(&row, SQL_FIELDS(begun_fields), NULL, &b, err);
+    *ret_now_us = b.now_us;
+    d->sql.standby = b.standby;
+    if (status == SEMEL_OK && semel__str_eqz(b.synchronous_commit, "off"))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_ENVIRONMENT,
                            "synchronous_commit is off: what was answered as committed could be lost; set it to on for "
                            "this role and database");
-    return SEMEL_OK;
+    return status;
 }
 
 static semel_status begin_own(struct pg_store *d, int64_t *ret_now_us, struct semel_error *err)
 {
     struct pg_trip trip;
-    const PGresult *res = NULL;
-    bool ahead = semel__pg_ahead_is(d);
+    PGresult *res = NULL;
+    bool early = d->begun_early;
     semel_status status;
     d->begun = true;
     d->sql.strict = false;
-    if (ahead) {
-        status = semel__pg_ahead_begun(d, &res, err);
+    if (early) {
+        status = answer_early(d, err);
+        res = status == SEMEL_OK ? d->early->trip.results[d->early->begun] : NULL;
     } else {
         semel__pg_start(&trip, d, "begin");
-        size_t at = semel__pg_begin_add(&trip);
+        size_t at = add_begin(&trip);
         status = semel__pg_run(&trip, err);
         res = trip.results[at];
     }
     if (status == SEMEL_OK)
         status = read_begin(d, res, ret_now_us, err);
-    if (ahead)
-        semel__pg_ahead_end(d);
+    if (early)
+        end_early(d);
     else
         semel__pg_end(&trip);
     if (status != SEMEL_OK)
@@ -136,20 +640,23 @@ static semel_status begin_own(struct pg_store *d, int64_t *ret_now_us, struct se
     return status;
 }
 
+static semel_status read_joined(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+{
+    struct pg_store *d = (struct pg_store *)row->db;
+    struct begun b = {0};
+    (void)item;
+    semel_status status = semel__db_fill(row, SQL_FIELDS(begun_fields), NULL, &b, err);
+    *(int64_t *)ctx = b.now_us;
+    d->sql.strict = semel__str_eqz(b.isolation, "repeatable read") || semel__str_eqz(b.isolation, "serializable");
+    d->sql.standby = b.standby;
+    return status;
+}
+
 static semel_status begin_joined(struct pg_store *d, int64_t *ret_now_us, struct semel_error *err)
 {
-    struct pg_trip trip;
     d->joined = true;
-    semel__pg_start(&trip, d, "joining the transaction");
-    size_t at = semel__pg_add(&trip, &sql_joined);
-    semel_status status = semel__pg_run(&trip, err);
-    if (status == SEMEL_OK) {
-        *ret_now_us = semel__pg_get_time(trip.results[at], 0, 0);
-        struct semel_str level = semel__pg_get_text(trip.results[at], 0, 1);
-        d->sql.strict = semel__str_eqz(level, "repeatable read") || semel__str_eqz(level, "serializable");
-        d->sql.standby = semel__pg_get_bool(trip.results[at], 0, 2);
-    }
-    semel__pg_end(&trip);
+    semel_status status = semel__db_do(&d->sql, "joining the transaction", SQL_begin_joined, NULL, NULL, read_joined,
+                                       ret_now_us, err);
     d->joined = status == SEMEL_OK;
     return status;
 }
@@ -183,7 +690,7 @@ void semel__pg_rollback(struct semel_store *store)
 {
     struct pg_store *d = semel__pg_of(store);
     bool begun = d->begun;
-    semel__pg_queue_drop(d);
+    drop_queue(d);
     d->begun = false;
     d->saved = 0;
     if (!begun || d->conn == NULL || d->broken)
@@ -226,7 +733,7 @@ static semel_status commit_own(struct pg_store *d, struct semel_error *err)
     struct pg_trip trip;
     d->lost_wait = false;
     semel__pg_start(&trip, d, "commit");
-    semel__pg_add(&trip, &sql_durable);
+    semel__pg_add(&trip, &semel__pg_statements[SQL_commit_durable].sql);
     semel__pg_add(&trip, &sql_unguard);
     size_t at = semel__pg_add(&trip, &sql_commit);
     semel_status status = semel__pg_run_theirs(&trip, err);
@@ -284,7 +791,7 @@ semel_status semel__pg_savepoint(struct semel_store *store, struct semel_error *
 semel_status semel__pg_rollback_to(struct semel_store *store, struct semel_error *err)
 {
     struct pg_store *d = semel__pg_of(store);
-    semel__pg_queue_drop(d);
+    drop_queue(d);
     semel_status status = semel__pg_usable(d, err);
     if (status != SEMEL_OK)
         return status;
@@ -303,7 +810,7 @@ void semel__pg_leave(struct semel_store *store)
     struct pg_store *d = semel__pg_of(store);
     struct pg_trip trip;
     bool saved = d->saved > 0, undo = d->undone && d->saved > 1;
-    semel__pg_queue_drop(d);
+    drop_queue(d);
     if (saved && !d->broken && d->conn != NULL && PQtransactionStatus(d->conn) == PQTRANS_INTRANS) {
         semel__pg_start(&trip, d, "leaving the transaction");
         if (undo)
@@ -324,21 +831,16 @@ bool semel__pg_busy(struct semel_store *store)
     return PQtransactionStatus(d->conn) != PQTRANS_IDLE;
 }
 
-/* ---- handlers ------------------------------------------------------------------------------------ */
+/* ---- the guard ----------------------------------------------------------------------------------- */
 
 /* In a batch the cursor is asked for at COMMIT, at no extra cost. A single message is to be blamed now. */
 static semel_status unguard_own(struct pg_store *d, struct semel_error *err)
 {
-    struct pg_trip trip;
-    if (d->saved == 0)
-        return SEMEL_OK;
-    semel__pg_start(&trip, d, "guard");
-    size_t at = semel__pg_add(&trip, &sql_guarded);
-    semel_status status = semel__pg_run(&trip, err);
-    if (status == SEMEL_OK && semel__pg_get_int(trip.results[at], 0, 0) != 1)
-        status = ended(err);
-    semel__pg_end(&trip);
-    return status;
+    int64_t n = 1;
+    semel_status status = SEMEL_OK;
+    if (d->saved > 0)
+        status = semel__db_count(&d->sql, SQL_guard_look, "guard", NULL, &n, err);
+    return status == SEMEL_OK && n != 1 ? ended(err) : status;
 }
 
 static semel_status unguard_joined(struct pg_store *d, struct semel_error *err)
@@ -359,7 +861,7 @@ semel_status semel__pg_guard(struct semel_store *store, bool on, struct semel_er
 {
     struct pg_store *d = semel__pg_of(store);
     semel_status status = semel__pg_usable(d, err);
-    if (status == SEMEL_OK && !on && semel__pg_queue_open(d))
+    if (status == SEMEL_OK && !on && d->queued)
         status = semel__pg_queue_end(d, err);
     if (status != SEMEL_OK)
         return status;
@@ -415,7 +917,7 @@ semel_status semel__pg_snapshot(struct sql *db, bool *ret_begun, struct semel_er
     trip.bare = true;
     semel__pg_add(&trip, &sql);
     semel__pg_text(&trip, semel__str(lock_timeout));
-    semel__pg_add(&trip, &sql_settings);
+    semel__pg_add(&trip, &semel__pg_statements[SQL_begin_settings].sql);
     status = semel__pg_run(&trip, err);
     semel__pg_end(&trip);
     *ret_begun = status == SEMEL_OK;
@@ -430,4 +932,37 @@ void semel__pg_snapshot_end(struct sql *db, bool begun)
     if (begun && !d->broken && PQtransactionStatus(d->conn) != PQTRANS_IDLE &&
         semel__pg_do(d, &sql_rollback, "rollback", NULL) != SEMEL_OK)
         d->broken = true;
+}
+
+/* ---- closing ------------------------------------------------------------------------------------- */
+
+/* The connection goes, or went: what is open is rolled back where the connection stays the caller's, and forgotten. */
+void semel__pg_tx_abandon(struct pg_store *d, bool ours)
+{
+    if (d->begun_early) { /* whatever it would be answered */
+        d->broken = true;
+        end_early(d);
+    }
+    if (d->conn != NULL && d->wrapped && ours)
+        semel__pg_rollback(&d->sql.store);
+    d->begun = d->joined = d->cursor = d->queued = false;
+    d->saved = 0;
+    if (d->queue == NULL)
+        return;
+    d->queue->failed = false;
+    d->queue->n = d->queue->unflushed = 0;
+    memset(d->queue->prepared, 0, sizeof(d->queue->prepared));
+    memset(d->queue->asked, 0, sizeof(d->queue->asked));
+}
+
+void semel__pg_tx_free(struct pg_store *d)
+{
+    for (size_t i = 0; d->queue != NULL && i < d->queue->n_texts; i++)
+        semel__free(d->queue->texts[i]);
+    if (d->queue != NULL)
+        semel__free(d->queue->sent);
+    semel__free(d->queue);
+    semel__free(d->early);
+    d->queue = NULL;
+    d->early = NULL;
 }

@@ -101,6 +101,10 @@ struct semel_selected {
     int64_t updated_us; /* when it was chosen */
 };
 
+/* The version of the schema that was there when the store was opened, before it was migrated; 0: there was none. On a
+ * SQL database. */
+int semel_query_schema_found(struct semel_store *store);
+
 /* ---- reading ------------------------------------------------------------------------------------- */
 
 /* INVALID of all of them: the store is on no SQL database. */

@@ -4,18 +4,16 @@
  * operators ask is in query.h.
  *
  *   records_admit.c       order keys, business keys and rows: locked, inserted, read
- *   records_audit.c       what people did
  *   records_consumers.c   settings and names of consumers
  *   records_counts.c      how many rows, how many events
- *   records_history.c     what else is known of one message
+ *   records_history.c     what people did; what else is known of one message
  *   records_keep.c        watermark, purge
- *   records_list.c        lists and groups of the inbox; making a selection
+ *   records_list.c        lists and groups of the inbox; frozen selections
  *   records_outbox.c      events
  *   records_positions.c   positions of sources
  *   records_relay.c       what the relay reads and writes
- *   records_row.c         a row of the inbox as it is read
- *   records_scan.c        bounded looks at the inbox
- *   records_selections.c  frozen selections
+ *   records_scan.c        a row of the inbox as it is read; bounded looks at it
+ *   records_schema.c      which schema is there; migrations
  *   records_settle.c      what rows and keys become
  */
 #ifndef SEMEL_STORE_RECORDS_H
@@ -24,59 +22,35 @@
 #include "store/query.h"
 #include "store/sql.h"
 
-semel_status semel__record_admit(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
-                                 struct semel_error *err);
-semel_status semel__record_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
-                                 struct semel_error *err);
+/* The operations of the contract that are records: semel__record_admit is `admit` of struct semel_store_ops. */
+/* clang-format off */
+#define SEMEL_RECORD_MAP(X)                                                                                            \
+    X(admit) X(fetch) X(settle) X(audit) X(scan) X(parked) X(large)                                                    \
+    X(consumer_get) X(consumer_put) X(consumer_read) X(consumer_mark) X(affected) X(consumers)                         \
+    X(sources) X(watermark) X(aged) X(purge) X(purge_business) X(purge_side) X(outbox_put)                             \
+    X(positions_take) X(positions_move) X(positions_set) X(positions_list) X(migrate)
+/* clang-format on */
 
-semel_status semel__record_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
-                                 struct semel_error *err);
+#define X(op) extern __typeof__(*((const struct semel_store_ops *)0)->op) semel__record_##op;
+SEMEL_RECORD_MAP(X)
+#undef X
 
-semel_status semel__record_consumer_get(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
-                                        struct semel_str *ret_settings, struct semel_error *err);
-semel_status semel__record_consumer_put(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
-                                        int64_t now_us, struct semel_error *err);
-semel_status semel__record_consumer_read(struct semel_store *store, struct semel_str consumer, bool lock,
-                                         struct semel_arena *arena, struct semel_consumer *ret,
-                                         struct semel_error *err);
-semel_status semel__record_consumer_mark(struct semel_store *store, struct semel_str consumer,
-                                         const struct semel_set_by *by, struct semel_error *err);
-semel_status semel__record_affected(struct semel_store *store, struct semel_str consumer, enum semel_affected what,
-                                    int64_t version, int64_t max, int64_t *ret_n, struct semel_error *err);
-semel_status semel__record_consumers(struct semel_store *store, struct semel_str after, size_t max,
-                                     struct semel_arena *arena, struct semel_str **ret, size_t *ret_n,
-                                     struct semel_error *err);
+/* Their places in the table of a driver. */
+#define SEMEL_RECORD_PLACE(op) .op = semel__record_##op,
+#define SEMEL_RECORDS SEMEL_RECORD_MAP(SEMEL_RECORD_PLACE)
 
-semel_status semel__record_sources(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
-                                   struct semel_str **ret_sources, size_t *ret_n, struct semel_error *err);
-semel_status semel__record_watermark(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                                     int64_t watermark_us, struct semel_error *err);
-semel_status semel__record_aged(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                                int64_t before_us, size_t max, size_t looks, struct semel_aged *ret,
-                                struct semel_error *err);
-semel_status semel__record_purge(struct semel_store *store, struct semel_str consumer, struct semel_str source,
-                                 int64_t before_us, size_t max, size_t looks, size_t *ret_deleted,
-                                 struct semel_error *err);
-semel_status semel__record_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us,
-                                          size_t max, size_t *ret_deleted, struct semel_error *err);
-semel_status semel__record_purge_side(struct semel_store *store, struct semel_str consumer, int64_t before_us,
-                                      size_t max, char place[SEMEL_ID_MAX + 1], struct semel_error *err);
+/* For the relay (core/relay.h): an outbox in shards, whose numbers may commit late; and one where they cannot. */
+extern const struct semel_relay_ops semel__record_relay_sharded, semel__record_relay_single;
 
-semel_status semel__record_outbox_put(struct semel_store *store, const struct semel__event *event, int64_t now_us,
-                                      char ret_id[37], struct semel_error *err);
-
-semel_status semel__record_positions_take(struct semel_store *store, struct semel_str consumer,
-                                          struct semel_position *items, size_t n, int64_t now_us,
-                                          struct semel_error *err);
-semel_status semel__record_positions_move(struct semel_store *store, struct semel_str consumer,
-                                          struct semel_position *items, size_t n, int64_t now_us,
-                                          struct semel_error *err);
-semel_status semel__record_positions_set(struct semel_store *store, struct semel_str consumer,
-                                         struct semel_position *items, size_t n, int64_t now_us,
-                                         struct semel_error *err);
-semel_status semel__record_positions_list(struct semel_store *store, struct semel_str consumer, size_t max,
-                                          struct semel_arena *arena, struct semel_position **ret, size_t *ret_n,
-                                          struct semel_error *err);
+/* The members of the struct semel_progress that is `at` of the type, as parameters. */
+#define SQL_PROGRESS(type, at)                                                                         \
+    SQL_FIELD(type, at.state, status), SQL_FIELD(type, at.attempts, attempts),                         \
+        SQL_FIELD(type, at.attempts_before, attempts_before), SQL_FIELD(type, at.retries, retries),    \
+        SQL_FIELD(type, at.alone, alone), SQL_FIELD(type, at.due_us, due_at),                          \
+        SQL_FIELD(type, at.processed_us, processed_at), SQL_FIELD(type, at.lease_owner, lease_owner),  \
+        SQL_FIELD(type, at.lease_until_us, lease_until), SQL_FIELD(type, at.lease_token, lease_token), \
+        SQL_FIELD(type, at.error_class, error_class), SQL_FIELD(type, at.error_text, error_text),      \
+        SQL_FIELD(type, at.outcome, outcome)
 
 /* The columns of the fragment `row`, copied to the arena. INVALID, BROKEN: the row is damaged. RETRY: no memory. */
 semel_status semel__record_row(const struct sql_row *row, struct semel_arena *arena, struct semel_row *ret,
@@ -87,30 +61,7 @@ semel_status semel__record_final(const struct sql_row *row, const struct semel_r
 #define RECORD_STATUSES 256
 /* "|dead|failed|"; not given: any. */
 struct semel_str semel__record_statuses(unsigned states, char out[RECORD_STATUSES]);
-semel_status semel__record_scan(struct semel_store *store, const struct semel_scan *scan, struct semel_arena *arena,
-                                struct semel_row **ret_rows, size_t *ret_n, size_t *ret_damaged,
-                                struct semel_error *err);
-semel_status semel__record_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret_n,
-                                  struct semel_error *err);
-semel_status semel__record_large(struct semel_store *store, struct semel_str consumer, size_t bytes, int64_t max,
-                                 int64_t *ret_n, struct semel_error *err);
-
-semel_status semel__record_settle(struct semel_store *store, struct semel_settle_batch *batch, struct semel_error *err);
-
-/* For the relay (core/relay.h): an outbox in shards, whose numbers may commit late; and one where they cannot. */
-extern const struct semel_relay_ops semel__record_relay_sharded, semel__record_relay_single;
-
-/* Their places in a driver's struct semel_store_ops. */
-#define SEMEL_RECORDS                                                                                           \
-    .admit = semel__record_admit, .fetch = semel__record_fetch, .audit = semel__record_audit,                   \
-    .consumer_get = semel__record_consumer_get, .consumer_put = semel__record_consumer_put,                     \
-    .consumer_read = semel__record_consumer_read, .consumer_mark = semel__record_consumer_mark,                 \
-    .affected = semel__record_affected, .consumers = semel__record_consumers,                                   \
-    .positions_take = semel__record_positions_take, .positions_move = semel__record_positions_move,             \
-    .positions_set = semel__record_positions_set, .positions_list = semel__record_positions_list,               \
-    .sources = semel__record_sources, .watermark = semel__record_watermark, .aged = semel__record_aged,         \
-    .purge = semel__record_purge, .purge_business = semel__record_purge_business,                               \
-    .purge_side = semel__record_purge_side, .outbox_put = semel__record_outbox_put, .scan = semel__record_scan, \
-    .parked = semel__record_parked, .large = semel__record_large, .settle = semel__record_settle
+/* INVALID: a newer schema than this program knows; none or an old one, unless the options say to migrate. */
+semel_status semel__record_schema_check(struct sql *db, struct semel_error *err);
 
 #endif

@@ -128,6 +128,7 @@ struct holders {
     struct semel_business *business;
     size_t n;
     struct semel_arena *arena;
+    struct sql_noted inserted;
 };
 
 static const struct sql_field business_fields[] = {
@@ -142,15 +143,6 @@ static const struct sql_field holder_fields[] = {
     SQL_MUST(struct semel_business, unfinished, unfinished, 0, 1),
     SQL_MUST(struct semel_business, wanted, wanted, 0, INT64_MAX),
 };
-
-static semel_status read_taken(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
-{
-    struct holders *holders = ctx;
-    (void)row;
-    (void)err;
-    holders->business[item].inserted = true;
-    return SEMEL_OK;
-}
 
 static semel_status read_holder(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
 {
@@ -172,7 +164,9 @@ static void run_business(struct sql *db, struct holders *holders, const struct s
         b->held_source = b->held_id = (struct semel_str){0};
         b->wanted = 0;
     }
-    semel__db_run(db, SQL_business_take, once, each, read_taken, holders);
+    holders->inserted = (struct sql_noted){holders->business, sizeof(*holders->business),
+                                           offsetof(struct semel_business, inserted), true};
+    semel__db_run(db, SQL_business_take, once, each, semel__db_read_noted, &holders->inserted);
     semel__db_run(db, SQL_business_holders, once, each, read_holder, holders);
 }
 
@@ -207,24 +201,12 @@ static const struct sql_field item_fields[] = {
     SQL_FIELD(ADMIT, row.fp, fingerprint),
     SQL_FIELD(ADMIT, row.source, source),
     SQL_FIELD(ADMIT, row.type, type),
-    SQL_FIELD(ADMIT, row.progress.state, status),
-    SQL_FIELD(ADMIT, row.progress.attempts, attempts),
-    SQL_FIELD(ADMIT, row.progress.attempts_before, attempts_before),
-    SQL_FIELD(ADMIT, row.progress.retries, retries),
-    SQL_FIELD(ADMIT, row.progress.alone, alone),
+    SQL_PROGRESS(ADMIT, row.progress),
     SQL_FIELD(ADMIT, row.order_key, order_key),
     SQL_FIELD(ADMIT, row.version, version),
     SQL_FIELD(ADMIT, row.message_time_us, message_time),
     SQL_FIELD(ADMIT, row.received_us, received_at),
     SQL_FIELD(ADMIT, row.updated_us, updated_at),
-    SQL_FIELD(ADMIT, row.progress.processed_us, processed_at),
-    SQL_FIELD(ADMIT, row.progress.due_us, due_at),
-    SQL_FIELD(ADMIT, row.progress.lease_owner, lease_owner),
-    SQL_FIELD(ADMIT, row.progress.lease_until_us, lease_until),
-    SQL_FIELD(ADMIT, row.progress.lease_token, lease_token),
-    SQL_FIELD(ADMIT, row.progress.error_class, error_class),
-    SQL_FIELD(ADMIT, row.progress.error_text, error_text),
-    SQL_FIELD(ADMIT, row.progress.outcome, outcome),
     SQL_FIELD(ADMIT, row.position, position),
     SQL_AT(headers, kept_headers),
     SQL_AT(payload, kept_payload),
@@ -397,9 +379,8 @@ static semel_status draw(struct admission *a, struct semel_error *err)
     struct sql_into into = {SQL_FIELDS(arrival_field), .items = &first, .size = sizeof first};
     if (a->n == 0 || !semel__db_needs(a->db, SQL_draw_arrival))
         return SEMEL_OK;
-    semel__db_start(a->db, "drawing a number");
-    semel__db_run(a->db, SQL_draw_arrival, &a->once, NULL, semel__db_read_item, &into);
-    semel_status status = semel__db_flush(a->db, err);
+    semel_status status = semel__db_do(a->db, "drawing a number", SQL_draw_arrival, &a->once, NULL, semel__db_read_item,
+                                       &into, err);
     if (status == SEMEL_OK && into.filled == 0)
         status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "damaged table %s: the row \"arrival\" is missing",
                              a->db->driver->statements[SQL_draw_arrival].table);
@@ -454,15 +435,6 @@ static semel_status find_finals(struct admission *a, bool first, struct semel_er
     return status;
 }
 
-static semel_status read_locked(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
-{
-    struct admission *a = ctx;
-    (void)row;
-    (void)err;
-    a->marks[item] = true;
-    return SEMEL_OK;
-}
-
 static semel_status read_found(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
 {
     struct admission *a = ctx;
@@ -479,10 +451,12 @@ static semel_status read_found(void *ctx, size_t item, const struct sql_row *row
 static semel_status find_locked(struct admission *a, struct semel_error *err)
 {
     const struct sql_set *each = SQL_EACH_OF(item_fields, a->items, a->n);
+    struct sql_noted locked = {a->marks, sizeof(*a->marks), 0, true};
     semel__db_start(a->db, "reading the inbox");
-    semel__db_run(a->db, SQL_business_lock, &a->once, each, NULL,
-                  NULL); /* what runs now may end so that they are free */
-    semel__db_run(a->db, a->db->standby ? SQL_inbox_lock : SQL_inbox_lock_open, &a->once, each, read_locked, a);
+    /* What runs now may end so that they are free. */
+    semel__db_run(a->db, SQL_business_lock, &a->once, each, NULL, NULL);
+    semel__db_run(a->db, a->db->standby ? SQL_inbox_lock : SQL_inbox_lock_open, &a->once, each, semel__db_read_noted,
+                  &locked);
     a->n_found = 0;
     semel__db_run(a->db, SQL_inbox_read, &a->once, each, read_found, a);
     semel_status status = semel__db_flush(a->db, err);
@@ -572,22 +546,14 @@ struct fetching {
     struct semel_fetch_batch *batch;
     struct semel_arena *arena;
     bool *locked;
-    bool locks; /* a row that was not locked is somebody else's, or came after the lock: it is not there */
+    struct sql_noted noted; /* of these */
+    bool locks;             /* a row that was not locked is somebody else's, or came after the lock: it is not there */
 };
 
 static const struct sql_field fetched_fields[] = {
     SQL_FIELD(struct semel_fetched, source, source),
     SQL_FIELD(struct semel_fetched, id, message_id),
 };
-
-static semel_status read_fetch_lock(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
-{
-    struct fetching *f = ctx;
-    (void)row;
-    (void)err;
-    f->locked[item] = true;
-    return SEMEL_OK;
-}
 
 static semel_status read_fetched(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
 {
@@ -611,7 +577,8 @@ static void run_fetch(struct sql *db, struct fetching *f, const struct sql_set *
             free[n++] = &batch->items[i];
     }
     semel__db_run(db, SQL_business_lock, once, SQL_EACH_OF(fetched_fields, free, n), NULL, NULL);
-    semel__db_run(db, batch->impatient ? SQL_inbox_lock_free : SQL_inbox_lock, once, each, read_fetch_lock, f);
+    semel__db_run(db, batch->impatient ? SQL_inbox_lock_free : SQL_inbox_lock, once, each, semel__db_read_noted,
+                  &f->noted);
     semel__db_run(db, SQL_inbox_read, once, each, read_fetched, f);
 }
 
@@ -653,6 +620,7 @@ semel_status semel__record_fetch(struct semel_store *store, struct semel_fetch_b
                          .locks = batch->impatient && semel__db_needs(db, SQL_inbox_lock_free)};
     const struct semel_fetched **free = semel__calloc(batch->n_items + 1, sizeof(*free));
     semel_status status = SEMEL_OK;
+    f.noted = (struct sql_noted){f.locked, sizeof(*f.locked), 0, true};
     if (f.locked == NULL || free == NULL)
         status = semel__fail_memory(err);
     else

@@ -69,19 +69,12 @@ semel_status semel__record_consumer_read(struct semel_store *store, struct semel
     return read_stored(db, SQL_consumer_read, lock && !db->by_operator, consumer, arena, ret, err);
 }
 
-static semel_status write(struct sql *db, enum sql_id id, const char *doing, const struct args *args,
-                          struct semel_error *err)
-{
-    semel__db_start(db, doing);
-    semel__db_run(db, id, SQL_ONE(args_fields, args), NULL, NULL, NULL);
-    return semel__db_flush(db, err);
-}
-
 semel_status semel__record_consumer_put(struct semel_store *store, struct semel_str consumer, struct semel_str settings,
                                         int64_t now_us, struct semel_error *err)
 {
     const struct args args = {.consumer = consumer, .settings = settings, .now_us = now_us};
-    return write(semel__db_of(store), SQL_consumer_put, "storing a consumer's settings", &args, err);
+    return semel__db_do(semel__db_of(store), "storing a consumer's settings", SQL_consumer_put,
+                        SQL_ONE(args_fields, &args), NULL, NULL, NULL, err);
 }
 
 semel_status semel__record_consumer_mark(struct semel_store *store, struct semel_str consumer,
@@ -92,7 +85,8 @@ semel_status semel__record_consumer_mark(struct semel_store *store, struct semel
     if (db->by_operator && semel__str_given(by->file))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
                            "this role may change settings by hand, and run no routes");
-    return write(db, SQL_consumer_mark, "marking a consumer", &args, err);
+    return semel__db_do(db, "marking a consumer", SQL_consumer_mark, SQL_ONE(args_fields, &args), NULL, NULL, NULL,
+                        err);
 }
 
 semel_status semel__record_affected(struct semel_store *store, struct semel_str consumer, enum semel_affected what,
@@ -135,10 +129,7 @@ static semel_status read_name(void *ctx, size_t item, const struct sql_row *row,
     if (status == SEMEL_INVALID || names->list.n == names->max ||
         (status == SEMEL_OK && semel__id_check("consumer", name, 1, NULL) != SEMEL_OK))
         return SEMEL_OK;
-    struct semel_str *place = status == SEMEL_OK ? semel__db_list_add(&names->list) : NULL;
-    if (status == SEMEL_OK && (place == NULL || !semel__arena_copy(names->list.arena, name, place)))
-        status = semel__fail_memory(err);
-    return status;
+    return status == SEMEL_OK ? semel__db_list_text(&names->list, name, err) : status;
 }
 
 /* Names that are left out must hide nobody: as long as they used up the limit, more are asked for. */
@@ -152,9 +143,8 @@ semel_status semel__record_consumers(struct semel_store *store, struct semel_str
     semel_status status = SEMEL_OK;
     for (bool more = true; status == SEMEL_OK && more; args.limit *= 2) {
         names.list.n = names.met = 0;
-        semel__db_start(db, "listing consumers");
-        semel__db_run(db, SQL_consumer_list, SQL_ONE(args_fields, &args), NULL, read_name, &names);
-        status = semel__db_flush(db, err);
+        status = semel__db_do(db, "listing consumers", SQL_consumer_list, SQL_ONE(args_fields, &args), NULL, read_name,
+                              &names, err);
         more = names.list.n < max && names.met >= (size_t)args.limit;
     }
     status = semel__db_list_end(&names.list, status, err);

@@ -67,9 +67,8 @@ static semel_status find_names(struct counting *c, struct semel_str given, struc
                                                          : semel__fail_memory(err);
     c->names.fields = name;
     c->names.n_fields = 1;
-    semel__db_start(c->db, "listing consumers");
-    semel__db_run(c->db, SQL_consumer_list, SQL_ONE(args_fields, &c->args), NULL, semel__db_read_list, &c->names);
-    semel_status status = semel__db_flush(c->db, err);
+    semel_status status = semel__db_do(c->db, "listing consumers", SQL_consumer_list, SQL_ONE(args_fields, &c->args),
+                                       NULL, semel__db_read_list, &c->names, err);
     if (status == SEMEL_OK && c->names.n > CONSUMERS_MAX)
         status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                              "there are more than %d consumers: name the one that is meant", CONSUMERS_MAX);
@@ -205,9 +204,8 @@ semel_status semel_query_outbox(struct semel_store *store, int64_t cap, int64_t 
     assert(cap > 0);
     if (db == NULL)
         return SEMEL_INVALID;
-    semel__db_start(db, "counting the outbox");
-    semel__db_run(db, SQL_count_outbox, SQL_ONE(args_fields, &args), NULL, semel__db_read_item, &into);
-    semel_status status = semel__db_flush(db, err);
+    semel_status status = semel__db_do(db, "counting the outbox", SQL_count_outbox, SQL_ONE(args_fields, &args), NULL,
+                                       semel__db_read_item, &into, err);
     if (status == SEMEL_OK) {
         *ret_n = count.n;
         *ret_oldest_us = count.oldest_us;

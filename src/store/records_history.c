@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * records_history.c: what else is known of one message: its attempts, what operators did to it, conflicting copies,
- * business keys, and its place among those of its key.
+ * records_history.c: the audit line of what a person did; what is known of one message besides its row: its attempts,
+ * what operators did to it, conflicting copies, business keys, and its place among those of its key.
  *
  * Invariants: of attempts and acts the latest are given, oldest first; no list is longer than it may be. Nothing here
  * has a check of its own when it is read, so texts are cut at the bound that they are written with. All lists come
@@ -190,4 +190,29 @@ semel_status semel_query_history(struct semel_store *store, const struct semel_r
     if (status == SEMEL_OK)
         *ret = place.history;
     return status;
+}
+
+/* ---- the audit ----------------------------------------------------------------------------------- */
+
+struct line {
+    struct semel_audit audit;
+    int64_t now_us;
+};
+
+semel_status semel__record_audit(struct semel_store *store, const struct semel_audit *line, int64_t now_us,
+                                 struct semel_error *err)
+{
+    static const struct sql_field fields[] = {
+        SQL_FIELD(struct line, now_us, now),
+        SQL_FIELD(struct line, audit.who, who),
+        SQL_FIELD(struct line, audit.what, what),
+        SQL_FIELD(struct line, audit.reason, reason),
+        SQL_FIELD(struct line, audit.forced, forced),
+        SQL_FIELD(struct line, audit.consumer, consumer),
+        SQL_FIELD(struct line, audit.source, about_source),
+        SQL_FIELD(struct line, audit.id, message_id),
+    };
+    struct sql *db = semel__db_of(store);
+    const struct line written = {*line, now_us};
+    return semel__db_do(db, "writing the audit", SQL_audit_put, SQL_ONE(fields, &written), NULL, NULL, NULL, err);
 }

@@ -43,6 +43,13 @@ static void run(struct sql *db, enum sql_id id, const struct args *args, struct 
     semel__db_run(db, id, SQL_ONE(args_fields, args), NULL, into != NULL ? semel__db_read_item : NULL, into);
 }
 
+static semel_status find(struct sql *db, const char *doing, enum sql_id id, const struct args *args, struct found *ret,
+                         struct semel_error *err)
+{
+    struct sql_into into = {SQL_FIELDS(found_fields), .items = ret, .size = sizeof *ret};
+    return semel__db_do(db, doing, id, SQL_ONE(args_fields, args), NULL, semel__db_read_item, &into, err);
+}
+
 /* ---- sources ------------------------------------------------------------------------------------- */
 
 /* A source that is none of ours has no row that we could purge: it is left out. */
@@ -57,10 +64,7 @@ static semel_status read_source(void *ctx, size_t item, const struct sql_row *ro
     semel_status status = semel__db_fill(row, field, 1, NULL, &source, err);
     if (status == SEMEL_INVALID)
         return SEMEL_OK;
-    struct semel_str *place = status == SEMEL_OK ? semel__db_list_add(list) : NULL;
-    if (status == SEMEL_OK && (place == NULL || !semel__arena_copy(list->arena, source, place)))
-        status = semel__fail_memory(err);
-    return status;
+    return status == SEMEL_OK ? semel__db_list_text(list, source, err) : status;
 }
 
 semel_status semel__record_sources(struct semel_store *store, struct semel_str consumer, struct semel_arena *arena,
@@ -73,9 +77,9 @@ semel_status semel__record_sources(struct semel_store *store, struct semel_str c
     semel_status status = db->driver->server_same != NULL ? db->driver->server_same(db, err) : SEMEL_OK;
     if (status != SEMEL_OK)
         return status;
-    semel__db_start(db, "listing sources");
-    semel__db_run(db, SQL_source_list, SQL_ONE(args_fields, &args), NULL, read_source, &list);
-    status = semel__db_list_end(&list, semel__db_flush(db, err), err);
+    status = semel__db_do(db, "listing sources", SQL_source_list, SQL_ONE(args_fields, &args), NULL, read_source, &list,
+                          err);
+    status = semel__db_list_end(&list, status, err);
     if (status == SEMEL_OK) {
         *ret_sources = list.items;
         *ret_n = list.n;
@@ -109,14 +113,10 @@ semel_status semel__record_aged(struct semel_store *store, struct semel_str cons
                                 int64_t before_us, size_t max, size_t looks, struct semel_aged *ret,
                                 struct semel_error *err)
 {
-    struct sql *db = semel__db_of(store);
     const struct args args = {consumer, source, .before_us = before_us, .limit = semel__db_limit(max),
                               .looks = semel__db_limit(looks)};
     struct found found = {.time_us = SEMEL_NONE};
-    struct sql_into into = {SQL_FIELDS(found_fields), .items = &found, .size = sizeof found};
-    semel__db_start(db, "looking for old rows");
-    run(db, SQL_aged, &args, &into);
-    semel_status status = semel__db_flush(db, err);
+    semel_status status = find(semel__db_of(store), "looking for old rows", SQL_aged, &args, &found, err);
     if (status == SEMEL_OK)
         *ret = (struct semel_aged){(size_t)found.n, (size_t)(found.looked > found.n ? found.looked : found.n),
                                    found.time_us};
@@ -144,13 +144,9 @@ semel_status semel__record_purge(struct semel_store *store, struct semel_str con
 semel_status semel__record_purge_business(struct semel_store *store, struct semel_str consumer, int64_t now_us,
                                           size_t max, size_t *ret_deleted, struct semel_error *err)
 {
-    struct sql *db = semel__db_of(store);
     const struct args args = {consumer, .now_us = now_us, .limit = semel__db_limit(max)};
     struct found found = {0};
-    struct sql_into into = {SQL_FIELDS(found_fields), .items = &found, .size = sizeof found};
-    semel__db_start(db, "purging business keys");
-    run(db, SQL_purge_business, &args, &into);
-    semel_status status = semel__db_flush(db, err);
+    semel_status status = find(semel__db_of(store), "purging business keys", SQL_purge_business, &args, &found, err);
     if (status == SEMEL_OK)
         *ret_deleted = (size_t)found.n;
     return status;
@@ -189,9 +185,8 @@ semel_status semel__record_purge_side(struct semel_store *store, struct semel_st
     semel_status status = semel__db_flush(db, err);
     if (status == SEMEL_OK && end.last[0] != '\0') {
         args.last_key = semel__str(end.last);
-        semel__db_start(db, "purging order keys");
-        run(db, SQL_purge_keys, &args, NULL);
-        status = semel__db_flush(db, err);
+        status = semel__db_do(db, "purging order keys", SQL_purge_keys, SQL_ONE(args_fields, &args), NULL, NULL, NULL,
+                              err);
     }
     if (status == SEMEL_OK)
         snprintf(place, SEMEL_ID_MAX + 1, "%s", end.n == 10 * args.limit ? end.last : "");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * records_list.c: what operators ask of the inbox as a whole: lists, groups, and the rows of a new selection (P43).
+ * records_list.c: what operators ask of the inbox as a whole: lists, groups, and frozen selections (P43).
  *
  * A filter decides by which index the rows are found:
  *
@@ -17,7 +17,8 @@
  *
  * Invariants: every matching row behind `after` and up to `until` is in the page. A damaged row is counted by the list,
  * and uses up no place in it. Groups look at no more rows than they may (P44). Nothing here takes a lock that a
- * consumer would wait for.
+ * consumer would wait for. A selection never grows or shrinks; a place is marked once, and the first mark stays; what
+ * is left is found by its own index, so that going on costs nothing for what was handled before.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -100,8 +101,10 @@ struct listing {
     struct semel_arena *arena; /* for what is found */
     struct semel_arena names;  /* of the walks */
     struct sql_list walks;
-    struct sql_list items; /* what was found */
-    size_t before;         /* of them, by the pages before this one */
+    struct sql_list items; /* what was found: each begins with a struct found, and `fill` reads the rest */
+    semel_status (*fill)(const struct sql_row *row, struct semel_arena *arena, struct found *found,
+                         struct semel_error *err);
+    size_t before; /* of them, by the pages before this one */
     size_t damaged;
 };
 
@@ -176,9 +179,7 @@ static semel_status ask_names(struct listing *l, enum sql_id id, size_t max, str
                               struct semel_error *err)
 {
     l->args.limit = (int64_t)max + 1;
-    semel__db_start(l->db, l->doing);
-    semel__db_run(l->db, id, SQL_ONE(args_fields, &l->args), NULL, semel__db_read_list, list);
-    return semel__db_flush(l->db, err);
+    return semel__db_do(l->db, l->doing, id, SQL_ONE(args_fields, &l->args), NULL, semel__db_read_list, list, err);
 }
 
 static semel_status walk_sources(struct listing *l, struct semel_error *err)
@@ -259,13 +260,20 @@ static bool cut(struct listing *l)
     return true;
 }
 
-static semel_status add_found(struct listing *l, const struct sql_row *row, void **ret, struct semel_error *err)
+static semel_status read_found(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
 {
     static const struct sql_field arrival[] = {SQL_FIELD(struct found, arrival, arrival)};
+    struct listing *l = ctx;
+    (void)item;
     if (l->items.n - l->before >= 2 * (size_t)l->args.limit)
         cut(l);
-    *ret = semel__db_list_add(&l->items);
-    return *ret != NULL ? semel__db_fill(row, arrival, 1, NULL, *ret, err) : semel__fail_memory(err);
+    struct found *found = semel__db_list_add(&l->items);
+    semel_status status = found != NULL ? semel__db_fill(row, arrival, 1, NULL, found, err) : semel__fail_memory(err);
+    if (status != SEMEL_OK)
+        return status;
+    status = l->fill(row, l->arena, found, err);
+    found->damaged = status == SEMEL_INVALID;
+    return found->damaged ? SEMEL_OK : status;
 }
 
 static semel_status shorten(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
@@ -280,22 +288,18 @@ static semel_status shorten(void *ctx, size_t item, const struct sql_row *row, s
     return status;
 }
 
-static semel_status read_page(struct listing *l, sql_reader read, bool *ret_full, struct semel_error *err)
+static semel_status read_page(struct listing *l, bool *ret_full, struct semel_error *err)
 {
     const struct sql_set *once = SQL_ONE(args_fields, &l->args);
     const struct sql_set *each = SQL_EACH(walk_fields, (struct walk *)l->walks.items, l->walks.n);
     semel_status status = SEMEL_OK;
     l->args.until = INT64_MAX;
     if (l->way != BY_ID) {
-        semel__db_start(l->db, l->doing);
-        semel__db_run(l->db, ways[l->way].window, once, each, shorten, l);
-        status = semel__db_flush(l->db, err);
+        status = semel__db_do(l->db, l->doing, ways[l->way].window, once, each, shorten, l, err);
     }
     if (status != SEMEL_OK)
         return status;
-    semel__db_start(l->db, l->doing);
-    semel__db_run(l->db, ways[l->way].list, once, each, read, l);
-    status = semel__db_flush(l->db, err);
+    status = semel__db_do(l->db, l->doing, ways[l->way].list, once, each, read_found, l, err);
     *ret_full = status == SEMEL_OK && cut(l);
     return status;
 }
@@ -314,7 +318,7 @@ static void sift(struct listing *l, size_t max)
 
 /* Where there is no index, a page costs PostgreSQL a walk over all rows: then it is one page, and when damaged rows
  * took the places of good ones, the next is twice as long. */
-static semel_status find_all(struct listing *l, size_t max, sql_reader read, struct semel_error *err)
+static semel_status find_all(struct listing *l, size_t max, struct semel_error *err)
 {
     size_t page = l->args.with_payload ? PAGE_PAYLOADS : l->way == BY_ALL ? max : PAGE;
     size_t least = 0;
@@ -327,7 +331,7 @@ static semel_status find_all(struct listing *l, size_t max, sql_reader read, str
         l->args.limit = semel__db_limit(limit > least ? limit : least);
         l->args.window = 2 * l->args.window > l->args.limit ? 2 * l->args.window : l->args.limit;
         l->args.window = l->args.window < WINDOW ? l->args.window : WINDOW;
-        status = read_page(l, read, &full, err);
+        status = read_page(l, &full, err);
         if (status == SEMEL_OK)
             sift(l, max);
         least = full && l->way == BY_ALL ? 2 * (size_t)l->args.limit : 0;
@@ -343,18 +347,10 @@ struct listed {
     struct semel_row row;
 };
 
-static semel_status read_listed(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+static semel_status fill_listed(const struct sql_row *row, struct semel_arena *arena, struct found *found,
+                                struct semel_error *err)
 {
-    struct listing *l = ctx;
-    void *place = NULL;
-    (void)item;
-    semel_status status = add_found(l, row, &place, err);
-    if (status != SEMEL_OK)
-        return status;
-    struct listed *listed = place;
-    status = semel__record_row(row, l->arena, &listed->row, err);
-    listed->found.damaged = status == SEMEL_INVALID;
-    return listed->found.damaged ? SEMEL_OK : status;
+    return semel__record_row(row, arena, &((struct listed *)found)->row, err);
 }
 
 static semel_status give_rows(const struct listing *l, struct semel_arena *arena, struct semel_row **ret,
@@ -372,14 +368,14 @@ semel_status semel_query_list(struct semel_store *store, const struct semel_filt
                               size_t max, bool with_payload, struct semel_arena *arena, struct semel_row **ret,
                               size_t *ret_n, size_t *ret_damaged, struct semel_error *err)
 {
-    struct listing l = {.arena = arena, .items = {.size = sizeof(struct listed)}};
+    struct listing l = {.arena = arena, .items = {.size = sizeof(struct listed)}, .fill = fill_listed};
     struct semel_row *rows = NULL;
     assert(max > 0);
     semel_status status = start(&l, store, filter, "listing the inbox", err);
     l.args.after = after_arrival != SEMEL_NONE ? after_arrival : -1;
     l.args.with_payload = with_payload;
     if (status == SEMEL_OK)
-        status = find_all(&l, max, read_listed, err);
+        status = find_all(&l, max, err);
     if (status == SEMEL_OK)
         status = give_rows(&l, arena, &rows, err);
     semel__free(l.items.items);
@@ -447,10 +443,8 @@ semel_status semel_query_groups(struct semel_store *store, const struct semel_fi
     l.args.cap = cap;
     l.args.limit = semel__db_limit(max);
     if (status == SEMEL_OK) {
-        semel__db_start(l.db, l.doing);
-        semel__db_run(l.db, ways[l.way].group, SQL_ONE(args_fields, &l.args),
-                      SQL_EACH(walk_fields, (struct walk *)l.walks.items, l.walks.n), read_group, &g);
-        status = semel__db_flush(l.db, err);
+        status = semel__db_do(l.db, l.doing, ways[l.way].group, SQL_ONE(args_fields, &l.args),
+                              SQL_EACH(walk_fields, (struct walk *)l.walks.items, l.walks.n), read_group, &g, err);
     }
     status = semel__db_list_end(&g.groups, status, err);
     end(&l);
@@ -479,18 +473,11 @@ static const struct sql_field chosen_fields[] = {
     SQL_FIELD(CHOSEN, row.place, place),
 };
 
-static semel_status read_chosen(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+/* A damaged one has no name that could be written down. */
+static semel_status fill_chosen(const struct sql_row *row, struct semel_arena *arena, struct found *found,
+                                struct semel_error *err)
 {
-    struct listing *l = ctx;
-    void *place = NULL;
-    (void)item;
-    semel_status status = add_found(l, row, &place, err);
-    if (status != SEMEL_OK)
-        return status;
-    struct chosen *chosen = place;
-    status = semel__db_fill(row, SQL_FIELDS(chosen_fields), l->arena, chosen, err);
-    chosen->found.damaged = status == SEMEL_INVALID; /* it has no name that could be written down */
-    return chosen->found.damaged ? SEMEL_OK : status;
+    return semel__db_fill(row, SQL_FIELDS(chosen_fields), arena, found, err);
 }
 
 struct making {
@@ -539,21 +526,18 @@ static semel_status make(struct listing *l, struct making *m, struct semel_error
     struct sql_into into = {SQL_FIELDS(number_fields), .items = m, .size = sizeof(*m)};
     for (size_t i = 0; i < l->items.n; i++)
         chosen[i].row.place = (int64_t)i + 1;
-    semel__db_start(l->db, l->doing);
-    semel__db_run(l->db, SQL_selection_make, once, NULL, semel__db_read_item, &into);
-    semel_status status = semel__db_flush(l->db, err);
+    semel_status status = semel__db_do(l->db, l->doing, SQL_selection_make, once, NULL, semel__db_read_item, &into,
+                                       err);
     if (status != SEMEL_OK)
         return status;
-    semel__db_start(l->db, l->doing);
-    semel__db_run(l->db, SQL_selection_fill, once, SQL_EACH(chosen_fields, chosen, l->items.n), semel__db_read_item,
-                  &into);
-    return semel__db_flush(l->db, err);
+    return semel__db_do(l->db, l->doing, SQL_selection_fill, once, SQL_EACH(chosen_fields, chosen, l->items.n),
+                        semel__db_read_item, &into, err);
 }
 
 semel_status semel_query_select(struct semel_store *store, const struct semel_filter *filter, size_t max,
                                 int64_t now_us, struct semel_selection *selection, struct semel_error *err)
 {
-    struct listing l = {.arena = &l.names, .items = {.size = sizeof(struct chosen)}};
+    struct listing l = {.arena = &l.names, .items = {.size = sizeof(struct chosen)}, .fill = fill_chosen};
     struct making m = {.selection = *selection, .now_us = now_us};
     assert(store->in_tx && max > 0);
     m.selection.number = 0;
@@ -562,7 +546,7 @@ semel_status semel_query_select(struct semel_store *store, const struct semel_fi
         return status;
     status = start(&l, store, filter, "writing down a selection", err);
     if (status == SEMEL_OK)
-        status = find_all(&l, max < INT32_MAX ? max + 1 : max, read_chosen, err);
+        status = find_all(&l, max < INT32_MAX ? max + 1 : max, err);
     if (status == SEMEL_OK && l.items.n > max)
         status =
             semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
@@ -581,4 +565,101 @@ semel_status semel_query_select(struct semel_store *store, const struct semel_fi
     selection->n = selection->left = (int64_t)l.items.n;
     selection->done = selection->skipped = selection->refused = 0;
     return selection->n > 0 ? audit_selection(store, selection, now_us, err) : SEMEL_OK;
+}
+
+/* ---- going on with a selection ------------------------------------------------------------------- */
+
+struct marked {
+    int64_t number, place, limit;
+    struct semel_str result;
+};
+
+static const struct sql_field marked_fields[] = {
+    SQL_FIELD(struct marked, number, number),
+    SQL_FIELD(struct marked, place, place),
+    SQL_FIELD(struct marked, limit, limit),
+    SQL_FIELD(struct marked, result, result),
+};
+
+#define SELECTION struct semel_selection
+static const struct sql_field selection_fields[] = {
+    SQL_SHOWN(SELECTION, command, command, SEMEL_ID_MAX),
+    SQL_SHOWN(SELECTION, who, who, SEMEL_ID_MAX),
+    SQL_SHOWN(SELECTION, reason, reason, SEMEL_ERROR_TEXT_MAX),
+    SQL_SHOWN(SELECTION, force, force, 0),
+    SQL_SHOWN(SELECTION, made_us, made_at, 0),
+    SQL_SHOWN(SELECTION, n, count, 0),
+    SQL_SHOWN(SELECTION, done, done_n, 0),
+    SQL_SHOWN(SELECTION, skipped, skipped_n, 0),
+    SQL_SHOWN(SELECTION, refused, refused_n, 0),
+};
+
+#define SELECTED struct semel_selected
+static const struct sql_field selected_fields[] = {
+    SQL_SHOWN(SELECTED, place, place, 0),
+    SQL_SHOWN(SELECTED, consumer, consumer, SEMEL_ID_MAX),
+    SQL_SHOWN(SELECTED, source, source, SEMEL_ID_MAX),
+    SQL_SHOWN(SELECTED, id, message_id, SEMEL_ID_MAX),
+    SQL_SHOWN(SELECTED, updated_us, updated_at, 0),
+};
+
+semel_status semel_query_selection(struct semel_store *store, int64_t number, struct semel_arena *arena,
+                                   struct semel_selection *ret, struct semel_error *err)
+{
+    struct sql *db = semel__db_query(store, err);
+    const struct marked marked = {.number = number};
+    struct semel_selection s = {.number = number};
+    struct sql_into into = {SQL_FIELDS(selection_fields), .arena = arena, .items = &s, .size = sizeof s};
+    if (db == NULL)
+        return SEMEL_INVALID;
+    semel_status status = semel__db_do(db, "reading a selection", SQL_selection_get, SQL_ONE(marked_fields, &marked),
+                                       NULL, semel__db_read_item, &into, err);
+    if (status == SEMEL_OK && into.filled == 0)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "there is no selection with the number %lld",
+                           (long long)number);
+    s.left = s.n - s.done - s.skipped - s.refused;
+    if (status == SEMEL_OK)
+        *ret = s;
+    return status;
+}
+
+semel_status semel_query_selected(struct semel_store *store, int64_t number, size_t max, struct semel_arena *arena,
+                                  struct semel_selected **ret, size_t *ret_n, struct semel_error *err)
+{
+    struct sql *db = semel__db_query(store, err);
+    const struct marked marked = {.number = number, .limit = semel__db_limit(max)};
+    struct sql_list list = {SQL_FIELDS(selected_fields), .arena = arena, .size = sizeof(**ret)};
+    assert(max > 0);
+    if (db == NULL)
+        return SEMEL_INVALID;
+    semel_status status = semel__db_do(db, "reading what was selected", SQL_selection_left,
+                                       SQL_ONE(marked_fields, &marked), NULL, semel__db_read_list, &list, err);
+    status = semel__db_list_end(&list, status, err);
+    if (status == SEMEL_OK) {
+        *ret = list.items;
+        *ret_n = list.n;
+    }
+    return status;
+}
+
+semel_status semel_query_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
+                              struct semel_error *err)
+{
+    static const struct sql_field changes[] = {{.name = SQL_NAME_changes, .size = sizeof(int64_t)}};
+    struct sql *db = semel__db_query(store, err);
+    const struct marked marked = {.number = number, .place = place, .result = result};
+    int64_t n = 0;
+    struct sql_into into = {SQL_FIELDS(changes), .items = &n, .size = sizeof n};
+    assert(store->in_tx);
+    if (db == NULL)
+        return SEMEL_INVALID;
+    if (!semel__str_eqz(result, "done") && !semel__str_eqz(result, "skipped") && !semel__str_eqz(result, "refused"))
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                           "what came of a selected message is one of these: done, skipped, refused");
+    semel_status status = semel__db_do(db, "marking a selected message", SQL_selection_mark,
+                                       SQL_ONE(marked_fields, &marked), NULL, semel__db_read_item, &into, err);
+    if (status == SEMEL_OK && n == 0)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "selection %lld has no place %lld",
+                           (long long)number, (long long)place);
+    return status;
 }

@@ -39,9 +39,8 @@ semel_status semel__record_outbox_put(struct semel_store *store, const struct se
         id[i] = (char)tolower((unsigned char)event->id.p[i]);
 
     const struct written written = {*event, semel__str(id), now_us};
-    semel__db_start(db, "adding to the outbox");
-    semel__db_run(db, SQL_outbox_put, SQL_ONE(written_fields, &written), NULL, semel__db_read_item, &into);
-    semel_status status = semel__db_flush(db, err);
+    semel_status status = semel__db_do(db, "adding to the outbox", SQL_outbox_put, SQL_ONE(written_fields, &written),
+                                       NULL, semel__db_read_item, &into, err);
     if (status == SEMEL_OK && added == 0)
         status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                              "outbox: an event with the id %s is there already", id);

@@ -45,9 +45,8 @@ static semel_status raise_epochs(struct semel_store *store, enum sql_id id, cons
     struct sql *db = semel__db_of(store);
     struct args args = {.consumer = consumer, .now_us = now_us};
     struct sql_into into = {SQL_FIELDS(raised_fields), .items = items, .size = sizeof(*items)};
-    semel__db_start(db, doing);
-    semel__db_run(db, id, SQL_ONE(args_fields, &args), SQL_EACH(item_fields, items, n), semel__db_read_item, &into);
-    semel_status status = semel__db_flush(db, err);
+    semel_status status = semel__db_do(db, doing, id, SQL_ONE(args_fields, &args), SQL_EACH(item_fields, items, n),
+                                       semel__db_read_item, &into, err);
     if (status == SEMEL_OK && into.filled != n)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "%s: %zu of %zu rows came back", doing, into.filled,
                            n);
@@ -68,15 +67,6 @@ semel_status semel__record_positions_set(struct semel_store *store, struct semel
     return raise_epochs(store, SQL_position_set, "setting positions", consumer, items, n, now_us, err);
 }
 
-static semel_status not_fenced(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
-{
-    struct semel_position *items = ctx;
-    (void)row;
-    (void)err;
-    items[item].fenced = false;
-    return SEMEL_OK;
-}
-
 semel_status semel__record_positions_move(struct semel_store *store, struct semel_str consumer,
                                           struct semel_position *items, size_t n, int64_t now_us,
                                           struct semel_error *err)
@@ -84,12 +74,13 @@ semel_status semel__record_positions_move(struct semel_store *store, struct seme
     struct sql *db = semel__db_of(store);
     struct args args = {.consumer = consumer, .now_us = now_us};
     const struct sql_set *once = SQL_ONE(args_fields, &args), *each = SQL_EACH(item_fields, items, n);
+    struct sql_noted noted = {items, sizeof(*items), offsetof(POSITION, fenced), false};
     for (size_t i = 0; i < n; i++)
         items[i].fenced = true;
     semel__db_start(db, "moving positions");
     if (n > 1)
         semel__db_run(db, SQL_position_lock, once, each, NULL, NULL);
-    semel__db_run(db, SQL_position_move, once, each, not_fenced, items);
+    semel__db_run(db, SQL_position_move, once, each, semel__db_read_noted, &noted);
     return semel__db_flush(db, err);
 }
 
@@ -102,9 +93,11 @@ semel_status semel__record_positions_list(struct semel_store *store, struct seme
     struct sql *db = semel__db_of(store);
     struct args args = {.consumer = consumer, .limit = semel__db_limit(max)};
     struct sql_list list = {SQL_FIELDS(row_fields), .arena = arena, .size = sizeof(**ret)};
-    semel__db_start(db, "listing positions");
-    semel__db_run(db, SQL_position_list, SQL_ONE(args_fields, &args), NULL, semel__db_read_list, &list);
-    semel_status status = semel__db_list_end(&list, semel__db_flush(db, err), err);
+    semel_status status = semel__db_list_end(&list,
+                                             semel__db_do(db, "listing positions", SQL_position_list,
+                                                          SQL_ONE(args_fields, &args), NULL, semel__db_read_list, &list,
+                                                          err),
+                                             err);
     if (status == SEMEL_OK) {
         *ret = list.items;
         *ret_n = list.n;

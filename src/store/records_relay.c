@@ -86,7 +86,8 @@ static semel_status run_one(struct semel_store *store, enum sql_id id, const cha
     return semel__db_flush(db, err);
 }
 
-static semel_status end_list(struct sql_list *list, semel_status status, void *ret, size_t *ret_n, struct semel_error *err)
+static semel_status end_list(struct sql_list *list, semel_status status, void *ret, size_t *ret_n,
+                             struct semel_error *err)
 {
     status = semel__db_list_end(list, status, err);
     if (status == SEMEL_OK) {
@@ -132,8 +133,8 @@ static semel_status renew(struct semel_store *store, int64_t token, int64_t leas
     const struct args args = {.token = token, .lease_until_us = lease_until_us};
     int64_t n = 0;
     struct sql_into into = {SQL_FIELDS(changes), .items = &n, .size = sizeof n};
-    semel_status status =
-        run_one(store, SQL_relay_renew, "renewing the relay's lease", &args, NULL, semel__db_read_item, &into, err);
+    semel_status status = run_one(store, SQL_relay_renew, "renewing the relay's lease", &args, NULL,
+                                  semel__db_read_item, &into, err);
     if (status == SEMEL_OK && n == 0)
         return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_ENVIRONMENT, "the relay's lease has expired");
     return status;
@@ -155,8 +156,8 @@ static semel_status peers(struct semel_store *store, size_t max, struct semel_ar
     };
     const struct args args = {.limit = semel__db_limit(max)};
     struct sql_list list = {SQL_FIELDS(fields), .arena = arena, .size = sizeof **ret};
-    semel_status status =
-        run_one(store, SQL_relay_list, "listing relays", &args, NULL, semel__db_read_list, &list, err);
+    semel_status status = run_one(store, SQL_relay_list, "listing relays", &args, NULL, semel__db_read_list, &list,
+                                  err);
     return end_list(&list, status, ret, ret_n, err);
 }
 
@@ -256,7 +257,8 @@ static semel_status visible(struct semel_store *store, bool *ret, struct semel_e
         return SEMEL_OK;
     const struct args args = {0};
     semel__arena_init(&arena, 1 << 20);
-    semel_status status = run_one(store, SQL_outbox_draw, "drawing a number", &args, NULL, semel__db_read_item, &into, err);
+    semel_status status = run_one(store, SQL_outbox_draw, "drawing a number", &args, NULL, semel__db_read_item, &into,
+                                  err);
     if (status == SEMEL_OK)
         status = note(store, &seq, &started_us, SEMEL_RELAY_HOLDERS_MAX, &arena, &holders, &n, err);
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
@@ -289,9 +291,9 @@ static semel_status read(struct semel_store *store, const struct semel_relay_sta
     return end_list(&list, status, ret, ret_n, err);
 }
 
-static semel_status aside_read(struct semel_store *store, const struct semel_relay_start *starts, size_t n, size_t limit,
-                               int64_t now_us, struct semel_arena *arena, struct semel_relay_event **ret, size_t *ret_n,
-                               struct semel_error *err)
+static semel_status aside_read(struct semel_store *store, const struct semel_relay_start *starts, size_t n,
+                               size_t limit, int64_t now_us, struct semel_arena *arena, struct semel_relay_event **ret,
+                               size_t *ret_n, struct semel_error *err)
 {
     const struct args args = {.limit = semel__db_limit(limit), .now_us = now_us};
     struct sql_list list = {SQL_FIELDS(event_read_fields), .arena = arena, .size = sizeof **ret};
@@ -376,10 +378,10 @@ static semel_status sent_purge(struct semel_store *store, int64_t before_us, siz
     return status;
 }
 
-#define RELAY_OPS                                                                                                     \
-    .expire = expire, .join = join, .renew = renew, .leave = leave, .peers = peers, .shards_read = shards_read,       \
-    .shards_write = shards_write, .lock = lock, .note = note, .visible = visible, .read = read,                       \
-    .aside_read = aside_read, .confirm = confirm, .set_aside = set_aside, .aside_start = aside_start,                 \
+#define RELAY_OPS                                                                                               \
+    .expire = expire, .join = join, .renew = renew, .leave = leave, .peers = peers, .shards_read = shards_read, \
+    .shards_write = shards_write, .lock = lock, .note = note, .visible = visible, .read = read,                 \
+    .aside_read = aside_read, .confirm = confirm, .set_aside = set_aside, .aside_start = aside_start,           \
     .aside_fail = aside_fail, .aside_postpone = aside_postpone, .sent_purge = sent_purge
 
 const struct semel_relay_ops semel__record_relay_sharded = {.shards = SEMEL_RELAY_SHARDS, .proves = true, RELAY_OPS};

@@ -73,20 +73,8 @@ static const struct sql_field change_fields[] = {
     SQL_FIELD(CHANGE, from, was),
     SQL_AT(token, wanted_token),
     SQL_FIELD(CHANGE, remove, remove),
-    SQL_FIELD(CHANGE, progress.state, status),
-    SQL_FIELD(CHANGE, progress.attempts, attempts),
-    SQL_FIELD(CHANGE, progress.attempts_before, attempts_before),
-    SQL_FIELD(CHANGE, progress.retries, retries),
-    SQL_FIELD(CHANGE, progress.alone, alone),
-    SQL_FIELD(CHANGE, progress.due_us, due_at),
-    SQL_FIELD(CHANGE, progress.processed_us, processed_at),
-    SQL_FIELD(CHANGE, progress.lease_owner, lease_owner),
-    SQL_FIELD(CHANGE, progress.lease_until_us, lease_until),
-    SQL_FIELD(CHANGE, progress.lease_token, lease_token),
+    SQL_PROGRESS(CHANGE, progress),
     SQL_FIELD(CHANGE, updated_us, updated_at),
-    SQL_FIELD(CHANGE, progress.error_class, error_class),
-    SQL_FIELD(CHANGE, progress.error_text, error_text),
-    SQL_FIELD(CHANGE, progress.outcome, outcome),
     SQL_AT(touch, touch),
     SQL_AT(headers, put_headers),
     SQL_AT(payload, put_payload),
@@ -97,14 +85,10 @@ static const struct sql_field change_fields[] = {
     SQL_FIELD(CHANGE, applied, done),
 };
 
-static semel_status applied(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
-{
-    struct semel_change *changes = ctx;
-    (void)row;
-    (void)err;
-    changes[item].applied = true;
-    return SEMEL_OK;
-}
+#define APPLIED(batch)                                                    \
+    {                                                                     \
+        (batch)->changes, sizeof(CHANGE), offsetof(CHANGE, applied), true \
+    }
 
 /* What at least one change or key of the batch asks for. */
 struct asked {
@@ -132,7 +116,7 @@ static struct asked asked_for(const struct semel_settle_batch *batch)
 }
 
 static void run_changes(struct sql *db, const struct semel_settle_batch *batch, const struct sql_set *once,
-                        const struct asked *a)
+                        const struct asked *a, struct sql_noted *applied)
 {
     const struct sql_set *each = SQL_EACH(change_fields, batch->changes, batch->n_changes);
     if (a->release && batch->impatient)
@@ -142,9 +126,9 @@ static void run_changes(struct sql *db, const struct semel_settle_batch *batch, 
     if (a->wish)
         semel__db_run(db, SQL_settle_wish, once, each, NULL, NULL);
     if (a->update)
-        semel__db_run(db, SQL_settle_update, once, each, applied, batch->changes);
+        semel__db_run(db, SQL_settle_update, once, each, semel__db_read_noted, applied);
     if (a->remove)
-        semel__db_run(db, SQL_settle_remove, once, each, applied, batch->changes);
+        semel__db_run(db, SQL_settle_remove, once, each, semel__db_read_noted, applied);
     if (a->release && batch->impatient)
         semel__db_run(db, SQL_locks_patient, NULL, NULL, NULL, NULL);
 }
@@ -252,13 +236,13 @@ static semel_status command(struct sql *db, const struct semel_settle_batch *bat
                             struct semel_error *err)
 {
     struct semel_change *change = &batch->changes[0];
+    struct sql_noted applied = APPLIED(batch);
     if (batch->n_changes != 1 || change->remove || change->progress.state == SEMEL_STATE_PROCESSING)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "this role may give commands about stored messages, and handle none: it has no rights on "
                            "semel.inbox but to read it");
-    semel__db_start(db, "updating the inbox");
-    semel__db_run(db, SQL_settle_command, once, SQL_EACH(change_fields, change, 1), applied, change);
-    return semel__db_flush(db, err);
+    return semel__db_do(db, "updating the inbox", SQL_settle_command, once, SQL_EACH(change_fields, change, 1),
+                        semel__db_read_noted, &applied, err);
 }
 
 /* The second flush waits for nothing where settle_update has done it all. */
@@ -266,8 +250,9 @@ static semel_status settle(struct sql *db, const struct semel_settle_batch *batc
                            const struct sql_set *skips, const struct asked *a, struct semel_error *err)
 {
     const struct sql_set *each = SQL_EACH(change_fields, batch->changes, batch->n_changes);
+    struct sql_noted applied = APPLIED(batch);
     semel__db_start(db, "updating the inbox");
-    run_changes(db, batch, once, a);
+    run_changes(db, batch, once, a, &applied);
     run_evidence(db, batch, once);
     run_keys(db, batch, once, a, skips);
     semel_status status = semel__db_flush(db, err);

@@ -149,11 +149,6 @@ static semel_status share_reopen(struct semel_store *store, struct semel_error *
     return status;
 }
 
-static void share_close_handle(struct semel_store *store)
-{
-    share_rollback(store);
-}
-
 static void *share_native(struct semel_store *store)
 {
     struct semel_store *inner = &((struct handle *)store)->share->inner->store;
@@ -166,48 +161,27 @@ static bool share_busy(struct semel_store *store)
     return ((struct handle *)store)->entered > 0 && inner->ops->busy(inner);
 }
 
-#define PASS(call)                            \
-    struct semel_store *inner = enter(store); \
-    semel_status status = inner->ops->call;   \
-    leave(store);                             \
-    return status
+/* What is passed on as it is. */
+#define PASS(op, params, ...)                                     \
+    static semel_status share_##op params                         \
+    {                                                             \
+        struct semel_store *inner = enter(store);                 \
+        semel_status status = inner->ops->op(inner, __VA_ARGS__); \
+        leave(store);                                             \
+        return status;                                            \
+    }
 
-static semel_status share_migrate(struct semel_store *store, int *ret_from, int *ret_to, struct semel_error *err)
-{
-    PASS(migrate(inner, ret_from, ret_to, err));
-}
-
-static semel_status share_savepoint(struct semel_store *store, struct semel_error *err)
-{
-    PASS(savepoint(inner, err));
-}
-
-static semel_status share_rollback_to(struct semel_store *store, struct semel_error *err)
-{
-    PASS(rollback_to(inner, err));
-}
-
-static semel_status share_guard(struct semel_store *store, bool on, struct semel_error *err)
-{
-    PASS(guard(inner, on, err));
-}
-
-static semel_status share_check(struct semel_store *store, struct semel_error *err)
-{
-    PASS(check(inner, err));
-}
-
-static semel_status share_admit(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
-                                struct semel_error *err)
-{
-    PASS(admit(inner, batch, arena, err));
-}
-
-static semel_status share_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,
-                                struct semel_error *err)
-{
-    PASS(fetch(inner, batch, arena, err));
-}
+PASS(migrate, (struct semel_store * store, int *ret_from, int *ret_to, struct semel_error *err), ret_from, ret_to, err)
+PASS(savepoint, (struct semel_store * store, struct semel_error *err), err)
+PASS(rollback_to, (struct semel_store * store, struct semel_error *err), err)
+PASS(guard, (struct semel_store * store, bool on, struct semel_error *err), on, err)
+PASS(check, (struct semel_store * store, struct semel_error *err), err)
+PASS(admit,
+     (struct semel_store * store, struct semel_admit_batch *batch, struct semel_arena *arena, struct semel_error *err),
+     batch, arena, err)
+PASS(fetch,
+     (struct semel_store * store, struct semel_fetch_batch *batch, struct semel_arena *arena, struct semel_error *err),
+     batch, arena, err)
 
 /* ---- life ---------------------------------------------------------------------------------------- */
 
@@ -234,7 +208,7 @@ struct semel_store *semel__share_handle(struct sql_share *share)
     h->driver.statements = share->inner->driver->statements;
     h->sql.driver = &h->driver;
     h->share = share;
-    h->ops.close = share_close_handle;
+    h->ops.close = share_rollback;
     h->ops.reopen = share_reopen;
     h->ops.native = share_native;
     h->ops.migrate = share_migrate;

@@ -78,14 +78,20 @@ semel_status semel__db_flush(struct sql *db, struct semel_error *err)
     return status;
 }
 
+semel_status semel__db_do(struct sql *db, const char *doing, enum sql_id id, const struct sql_set *once,
+                          const struct sql_set *each, sql_reader read, void *ctx, struct semel_error *err)
+{
+    semel__db_start(db, doing);
+    semel__db_run(db, id, once, each, read, ctx);
+    return semel__db_flush(db, err);
+}
+
 semel_status semel__db_count(struct sql *db, enum sql_id id, const char *doing, const struct sql_set *once,
                              int64_t *ret_n, struct semel_error *err)
 {
     static const struct sql_field count[] = {{.name = SQL_NAME_count, .size = sizeof(*ret_n), .required = true}};
     struct sql_into into = {SQL_FIELDS(count), .items = ret_n, .size = sizeof(*ret_n)};
-    semel__db_start(db, doing);
-    semel__db_run(db, id, once, NULL, semel__db_read_item, &into);
-    return semel__db_flush(db, err);
+    return semel__db_do(db, doing, id, once, NULL, semel__db_read_item, &into, err);
 }
 
 /* ---- parameters ---------------------------------------------------------------------------------- */
@@ -300,6 +306,15 @@ semel_status semel__db_read_item(void *ctx, size_t item, const struct sql_row *r
     return semel__db_fill(row, into->fields, into->n_fields, into->arena, (char *)into->items + item * into->size, err);
 }
 
+semel_status semel__db_read_noted(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)
+{
+    const struct sql_noted *noted = ctx;
+    (void)row;
+    (void)err;
+    *(bool *)((char *)noted->items + item * noted->size + noted->offset) = noted->value;
+    return SEMEL_OK;
+}
+
 void *semel__db_list_add(struct sql_list *list)
 {
     if (list->n == list->room) {
@@ -311,6 +326,12 @@ void *semel__db_list_add(struct sql_list *list)
         list->room = room;
     }
     return memset((char *)list->items + list->n++ * list->size, 0, list->size);
+}
+
+semel_status semel__db_list_text(struct sql_list *list, struct semel_str text, struct semel_error *err)
+{
+    struct semel_str *place = semel__db_list_add(list);
+    return place != NULL && semel__arena_copy(list->arena, text, place) ? SEMEL_OK : semel__fail_memory(err);
 }
 
 semel_status semel__db_read_list(void *ctx, size_t item, const struct sql_row *row, struct semel_error *err)

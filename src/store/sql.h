@@ -88,32 +88,21 @@ struct sql_field {
     bool lenient; /* nothing is damage: text is cut at `high`, what is of another kind is as NULL */
 };
 
-#define SQL_FIELD(type, member, name_)                                                                  \
-    {                                                                                                   \
-        .name = SQL_NAME_##name_, .size = sizeof(((type *)0)->member), .offset = offsetof(type, member) \
+#define SQL_MEMBER(type, member, name_, ...)                                                                         \
+    {                                                                                                                \
+        .name = SQL_NAME_##name_, .size = sizeof(((type *)0)->member), .offset = offsetof(type, member), __VA_ARGS__ \
     }
+#define SQL_FIELD(type, member, name_) SQL_MEMBER(type, member, name_, .low = 0)
 #define SQL_AT(name_, at_)                  \
     {                                       \
         .name = SQL_NAME_##name_, .at = at_ \
     }
-/* A result that may be NULL, and one that must be there. */
-#define SQL_MAYBE(type, member, name_, low_, high_)                                                                   \
-    {                                                                                                                 \
-        .name = SQL_NAME_##name_, .size = sizeof(((type *)0)->member), .offset = offsetof(type, member), .low = low_, \
-        .high = high_                                                                                                 \
-    }
-#define SQL_MUST(type, member, name_, low_, high_)                                                                    \
-    {                                                                                                                 \
-        .name = SQL_NAME_##name_, .size = sizeof(((type *)0)->member), .offset = offsetof(type, member), .low = low_, \
-        .high = high_, .required = true                                                                               \
-    }
-
-/* A result that is only shown to people. max: bytes of a text; 0 for the others. */
-#define SQL_SHOWN(type, member, name_, max)                                                                           \
-    {                                                                                                                 \
-        .name = SQL_NAME_##name_, .size = sizeof(((type *)0)->member), .offset = offsetof(type, member), .high = max, \
-        .lenient = true                                                                                               \
-    }
+/* A result that may be NULL, one that must be there, and one that is only shown to people: at most max bytes of a text;
+ * 0 for the others. */
+#define SQL_MAYBE(type, member, name_, low_, high_) SQL_MEMBER(type, member, name_, .low = low_, .high = high_)
+#define SQL_MUST(type, member, name_, low_, high_) \
+    SQL_MEMBER(type, member, name_, .low = low_, .high = high_, .required = true)
+#define SQL_SHOWN(type, member, name_, max) SQL_MEMBER(type, member, name_, .high = max, .lenient = true)
 
 /* The values of one run: members of n structs. */
 struct sql_set {
@@ -139,6 +128,7 @@ struct sql_value {
 /* ---- the driver's part --------------------------------------------------------------------------- */
 
 struct sql;
+struct semel_migration;
 
 /* The row that a reader stands on. */
 struct sql_row {
@@ -168,6 +158,11 @@ struct sql_driver {
     /* One snapshot for several flushes of a reader; inside a transaction nothing is begun. The end gets *ret_begun. */
     semel_status (*snapshot)(struct sql *db, bool *ret_begun, struct semel_error *err);
     void (*snapshot_end)(struct sql *db, bool begun);
+    /* Several statements in one text: a migration. */
+    semel_status (*script)(struct sql *db, const char *text, struct semel_error *err);
+    const char *folder; /* of sql/: where its migrations are */
+    const struct semel_migration *migrations;
+    const size_t *n_migrations;
     /* A column of the row; text is borrowed until the reader returns. A row of `changes` has no columns to be read. */
     enum sql_cell (*cell)(const struct sql_row *row, int column, enum sql_kind kind, struct sql_value *ret);
 };
@@ -193,6 +188,7 @@ struct sql {
     bool strict;  /* the open transaction is above READ COMMITTED */
     bool standby; /* commits wait for a standby */
     struct sql_admitted admitted;
+    int schema_found;    /* when it was opened, before a migration */
     bool by_operator;    /* the role only reads the tables: a change is a call of the owner's functions */
     const char *doing;   /* what the runs since the start are for */
     semel_status status; /* the first failure since the start, of a driver that runs at once */
@@ -265,7 +261,11 @@ void semel__db_run(struct sql *db, enum sql_id id, const struct sql_set *once, c
                    sql_reader read, void *ctx);
 semel_status semel__db_flush(struct sql *db, struct semel_error *err);
 
-/* start, run and flush of one statement that gives one row with `count`. */
+/* start, run and flush of one statement. */
+semel_status semel__db_do(struct sql *db, const char *doing, enum sql_id id, const struct sql_set *once,
+                          const struct sql_set *each, sql_reader read, void *ctx, struct semel_error *err);
+
+/* The same of one that gives one row with `count`. */
 semel_status semel__db_count(struct sql *db, enum sql_id id, const char *doing, const struct sql_set *once,
                              int64_t *ret_n, struct semel_error *err);
 
@@ -288,6 +288,14 @@ struct sql_into {
 };
 semel_status semel__db_read_item(void *into, size_t item, const struct sql_row *row, struct semel_error *err);
 
+/* A reader that only notes that a row came back: a bool of the item, at this offset, gets the value. */
+struct sql_noted {
+    void *items;
+    size_t size, offset;
+    bool value;
+};
+semel_status semel__db_read_noted(void *noted, size_t item, const struct sql_row *row, struct semel_error *err);
+
 /* A reader that makes a list of the rows, outside the arena until its end is known. */
 struct sql_list {
     const struct sql_field *fields;
@@ -299,6 +307,8 @@ struct sql_list {
 };
 semel_status semel__db_read_list(void *list, size_t item, const struct sql_row *row, struct semel_error *err);
 void *semel__db_list_add(struct sql_list *list); /* room for one more, zeroed; NULL: no memory */
+/* One more of a list of texts, copied to its arena. */
+semel_status semel__db_list_text(struct sql_list *list, struct semel_str text, struct semel_error *err);
 /* Moves the items to the arena when status is OK, else frees them. Returns the status. */
 semel_status semel__db_list_end(struct sql_list *list, semel_status status, struct semel_error *err);
 

@@ -37,9 +37,6 @@ semel_status semel__sqlite_witness(struct semel_store *store, const struct semel
  * returned, `doing` names it ("handler"). Writes err and returns its status. The text never has values (P71). */
 semel_status semel__sqlite_fail(struct sqlite3 *db, int rc, const char *doing, struct semel_error *err);
 
-/* The version of the schema that was there when the store was opened, before it was migrated; 0: there was none. */
-int semel__sqlite_schema_found(struct semel_store *store);
-
 /* A transaction on the connection that semel_native() gives, which the calls of the library then join: one commit for
  * many. Failed: none is open. A commit that failed may have come about all the same; a program that can repeat need not
  * know. */

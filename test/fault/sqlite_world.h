@@ -8,7 +8,10 @@
 #ifndef SEMEL_TEST_SQLITE_WORLD_H
 #define SEMEL_TEST_SQLITE_WORLD_H
 
-#include "store/sqlite.h"
+#include <sqlite3.h>
+
+#include "store/records.h"
+#include "store/sqlite_store.h"
 #include "support/world.h"
 
 #define NOW INT64_C(1700000000000000)

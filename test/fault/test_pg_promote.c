@@ -13,7 +13,6 @@
 #include "fault/world.h"
 #include "support/world_pg.h"
 #include "pg/pooler.h"
-#include "store/pg_door.h"
 #include "store/pg_store.h"
 
 #define HALF 6

@@ -7,7 +7,8 @@
 
 #include <sqlite3.h>
 
-#include "store/sqlite.h"
+#include "store/records.h"
+#include "store/sqlite_store.h"
 
 #define HOSTILE "it's \"c\"\n'); DROP TABLE semel_inbox; --"
 

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "store/migrations.h"
-#include "store/pg_door.h"
+#include "store/pg_store.h"
 #include "unit/test_pg.h"
 
 static semel_status open_as(struct world *w, const char *url, bool migrate)

@@ -8,7 +8,8 @@
 
 #include "base/error.h"
 #include "core/consumer.h"
-#include "store/sqlite.h"
+#include "store/records.h"
+#include "store/sqlite_store.h"
 
 struct place {
     struct semel_store *store;

@@ -2,7 +2,8 @@
  *
  * test_statements.c: every statement of sql/statements is prepared on a real PostgreSQL and on SQLite; the server's
  * parameters and columns must be those that the compiled statement names. So a wrong column or kind fails here, and not
- * in the operation that runs it once a year. Plans are looked at by test_sqlite_store.c and test_pg_look.c.
+ * in the operation that runs it once a year. Plans are looked at by test_sqlite_store.c and test_pg_look.c, and here
+ * those of statements that name a row by its full key, where the server knows nothing of the table yet.
  */
 #include <sqlite3.h>
 
@@ -128,6 +129,74 @@ static void every_statement_is_what_postgres_takes_it_for(void **state)
     PQfinish(conn);
 }
 
+/* ---- plans before the first ANALYZE ------------------------------------------------------------- */
+
+/* A value for the plan: of the items there are two. */
+static void put_value(struct semel_buf *out, const struct sql_param *param)
+{
+    static const char *const values[] = {
+        [SQL_TEXT] = "c",          [SQL_KEY] = "c",    [SQL_BYTES] = "",  [SQL_INT] = "1",       [SQL_BOOL] = "f",
+        [SQL_TIME] = "2026-01-01", [SQL_STATUS] = "c", [SQL_CLASS] = "c", [SQL_FINGERPRINT] = ""};
+    const char *value = values[semel__db_kind(param->name)];
+    if (param->source == SQL_SINGLE)
+        semel__buf_addz(out, "NULL"); /* there is an array */
+    else if (param->source == SQL_ARRAY)
+        semel__buf_addf(out, "'{\"%s\",\"%s\"}'", value, value);
+    else
+        semel__buf_addf(out, "'%s'", value);
+}
+
+/* Every way to the inbox is by the whole of its primary key, or by the order of one key. */
+static void check_plan(const struct sql_statement *s, PGresult *plan)
+{
+    for (int i = 0; i < PQntuples(plan); i++) {
+        const char *line = PQgetvalue(plan, i, 0), *next = i + 1 < PQntuples(plan) ? PQgetvalue(plan, i + 1, 0) : "";
+        bool by_key = strstr(line, "Index Scan using inbox_pkey on") != NULL && strstr(next, "message_id") != NULL;
+        bool in_order = strstr(line, "using inbox_order on") != NULL || strstr(line, "using inbox_version on") != NULL;
+        bool at_place = strstr(line, "Tid Scan on inbox") != NULL;
+        bool a_way = strstr(line, "Scan") != NULL && strstr(line, " inbox") != NULL;
+        if (a_way && !by_key && !in_order && !at_place)
+            fail_msg("%s reads more than its rows: %s\n%s", s->sql.name, line, next);
+    }
+}
+
+/* The cost of a look-up must not grow with the table, which autovacuum analyses for the first time when it has 50,000
+ * rows (001_inbox.sql). */
+static void row_is_found_by_its_key_before_the_table_was_ever_analysed(void **state)
+{
+    static const enum sql_id ids[] = {SQL_inbox_final,         SQL_inbox_lock,      SQL_inbox_lock_free,
+                                      SQL_inbox_lock_open,     SQL_inbox_read,      SQL_settle_update,
+                                      SQL_settle_remove,       SQL_settle_waiters,  SQL_settle_wake,
+                                      SQL_settle_wake_version, SQL_business_holders};
+    PGconn *conn = connect_to(*state);
+    exec(conn, "ALTER TABLE semel.inbox SET (autovacuum_enabled = off)");
+    exec(conn, "INSERT INTO semel.inbox (arrival, consumer, source, message_id, status, received_at, updated_at, "
+               "processed_at, error_class) SELECT i, 'c', 's', i, s, now(), now(), CASE s WHEN 'completed' THEN now() "
+               "END, CASE s WHEN 'waiting' THEN 'business_duplicate' END FROM generate_series(1, 6000) AS i "
+               "CROSS JOIN LATERAL (SELECT (ARRAY['completed', 'failed', 'waiting', 'dead'])[1 + i % 4] AS s) AS x");
+    for (size_t i = 0; i < 2 * sizeof(ids) / sizeof(ids[0]); i++) {
+        const struct sql_statement *s = &semel__pg_statements[ids[i / 2]];
+        struct semel_buf sql;
+        exec(conn, i % 2 == 0 ? "SET plan_cache_mode = force_generic_plan" : "SET plan_cache_mode = force_custom_plan");
+        if (i % 2 == 0)
+            check_on_postgres(conn, s);
+        semel__buf_init(&sql, 65536);
+        semel__buf_addf(&sql, "EXPLAIN (COSTS off) EXECUTE %s", s->sql.name);
+        for (size_t k = 0; k < s->n_params; k++) {
+            semel__buf_addz(&sql, k == 0 ? " (" : ", ");
+            put_value(&sql, &s->params[k]);
+        }
+        semel__buf_add(&sql, ")", 2);
+        PGresult *plan = PQexec(conn, sql.p);
+        if (PQresultStatus(plan) != PGRES_TUPLES_OK)
+            fail_msg("%s: %s", sql.p, PQerrorMessage(conn));
+        check_plan(s, plan);
+        PQclear(plan);
+        semel__buf_done(&sql);
+    }
+    PQfinish(conn);
+}
+
 /* ---- SQLite -------------------------------------------------------------------------------------- */
 
 static void check_on_sqlite(sqlite3 *db, const struct sql_statement *s)
@@ -166,6 +235,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_statement_is_what_sqlite_takes_it_for),
         cmocka_unit_test_setup_teardown(every_statement_is_what_postgres_takes_it_for, opened, world_teardown),
+        cmocka_unit_test_setup_teardown(row_is_found_by_its_key_before_the_table_was_ever_analysed, opened,
+                                        world_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

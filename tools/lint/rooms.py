@@ -37,7 +37,7 @@ CLIENTS = {
     "amqp_*.h": "src/broker/amqp*",
     "rabbitmq-c/*": "src/broker/amqp*",
     "curl/*": ("src/broker/sqs*", "src/broker/webhook.c", "src/handler/http.c"),
-    "sqlite3ext.h": ("src/store/sqlite.h", "src/ext/*"),
+    "sqlite3ext.h": ("src/store/sqlite.c", "src/ext/*"),
 }
 
 # What a public header may include besides semel/*.h.

@@ -72,7 +72,8 @@ FROM (SELECT message_time FROM {aged(:before)}) AS a
 WITH gone AS (
     DELETE FROM semel.inbox WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM semel.inbox
-        WHERE ctid = ANY (ARRAY(SELECT ctid FROM {aged({below_watermark})})) AND consumer = :consumer AND {final}
+        WHERE ctid = ANY (ARRAY(SELECT ctid FROM {aged({below_watermark})}))
+        AND consumer IS NOT DISTINCT FROM :consumer AND {final}
         FOR UPDATE SKIP LOCKED)) RETURNING message_id),
 tries AS (
     DELETE FROM semel.attempt WHERE id = ANY (ARRAY(

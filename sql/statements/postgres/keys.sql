@@ -79,8 +79,8 @@ SELECT b.n FROM :rows AS b WHERE NOT EXISTS (
 -- gives: n, source, message_id, unfinished, wanted
 SELECT b.n, h.source, h.message_id,
     h.other AND EXISTS (
-        SELECT 1 FROM semel.inbox AS i WHERE i.consumer = :consumer AND i.source = h.source
-        AND i.message_id = h.message_id AND i.{unfinished}) AS unfinished,
+        SELECT 1 FROM (SELECT status FROM semel.inbox WHERE consumer = :consumer AND source = h.source
+                       AND message_id = h.message_id OFFSET 0) AS i WHERE i.{unfinished}) AS unfinished,
     CASE WHEN h.other THEN (
         SELECT pg_catalog.count(*) FROM (
             SELECT 1 FROM semel.business_want AS w WHERE w.consumer = :consumer AND w.business_key = b.business_key

@@ -15,7 +15,7 @@ SELECT pg_catalog.count(*) FROM (
     AND pg_catalog.octet_length(payload) > :payload_max
     ORDER BY pg_catalog.octet_length(payload) DESC LIMIT :limit) AS w
 
--- A whole row, as records_row.c reads it.
+-- A whole row, as records_scan.c reads it.
 
 -- fragment: row
 arrival, consumer, source, message_id, type, status, attempts, attempts_before, retries, alone, fingerprint,
@@ -106,6 +106,9 @@ ORDER BY i.arrival LIMIT :limit
 -- name: scan_all
 -- gives: {row}
 SELECT {columns} FROM semel.inbox AS i WHERE {of_all}
+
+-- fragment: open
+status IN ('processing', 'failed', 'waiting', 'unknown', 'dead', 'quarantined')
 
 -- name: scan_open
 -- gives: {row}

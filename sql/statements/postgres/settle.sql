@@ -24,8 +24,10 @@ WHERE t.ctid = ANY (ARRAY(
     JOIN semel.business_key AS k
         ON k.consumer = :consumer AND k.source = b.source AND k.message_id = b.message_id AND b.release
     JOIN semel.business_want AS w ON w.consumer = k.consumer AND w.business_key = k.business_key
-    JOIN semel.inbox AS i ON i.consumer = w.consumer AND i.source = w.source AND i.message_id = w.message_id
-    WHERE i.status = 'waiting' AND i.error_class = 'business_duplicate' FOR UPDATE OF i SKIP LOCKED))
+    CROSS JOIN LATERAL (
+        SELECT ctid FROM semel.inbox WHERE consumer = w.consumer AND source = w.source AND message_id = w.message_id
+        AND status IS NOT DISTINCT FROM 'waiting' AND error_class = 'business_duplicate'
+        FOR UPDATE SKIP LOCKED) AS i))
 
 -- name: settle_wish
 -- What a message holds it wishes for from now on.
@@ -53,8 +55,8 @@ WITH done AS (
         headers = CASE WHEN b.touch THEN b.headers ELSE t.headers END,
         payload = CASE WHEN b.touch THEN b.payload ELSE t.payload END,
         fingerprint = coalesce(t.fingerprint, b.fingerprint)
-    FROM :rows AS b
-    WHERE t.consumer = :consumer AND t.source = b.source AND t.message_id = b.message_id AND NOT b.remove
+    FROM :rows AS b CROSS JOIN LATERAL (SELECT ctid FROM semel.inbox WHERE {this_row} OFFSET 0) AS i
+    WHERE t.ctid = i.ctid AND NOT b.remove
     AND t.status = b.was AND (b.token IS NULL OR t.lease_token = b.token)
     RETURNING b.n, t.source, t.message_id, t.attempts, t.error_class, t.error_text, b.log, b.release),
 logged AS (
@@ -68,8 +70,9 @@ SELECT n FROM done
 -- rows: pairs message_id
 -- gives: n
 WITH done AS (
-    DELETE FROM semel.inbox AS t USING :rows AS b
-    WHERE t.consumer = :consumer AND t.source = b.source AND t.message_id = b.message_id AND b.remove
+    DELETE FROM semel.inbox AS t
+    USING :rows AS b CROSS JOIN LATERAL (SELECT ctid FROM semel.inbox WHERE {this_row} OFFSET 0) AS i
+    WHERE t.ctid = i.ctid AND b.remove
     AND t.status = b.was
     RETURNING b.n, t.source, t.message_id, b.release),
 {released}
@@ -152,8 +155,9 @@ WHERE u.ctid = ANY (ARRAY(
         SELECT i.source, i.message_id FROM semel.inbox AS i
         WHERE i.consumer = :consumer AND i.order_key = b.order_key AND {in_order(i)} AND b.wake AND {first}
         LIMIT 1) AS h
-    JOIN semel.inbox AS t ON t.consumer = :consumer AND t.source = h.source AND t.message_id = h.message_id
-    WHERE t.status = 'waiting' FOR UPDATE OF t SKIP LOCKED))
+    CROSS JOIN LATERAL (
+        SELECT ctid FROM semel.inbox WHERE consumer = :consumer AND source = h.source AND message_id = h.message_id
+        AND status IS NOT DISTINCT FROM 'waiting' FOR UPDATE SKIP LOCKED) AS t))
 
 -- name: settle_wake
 {woken(NOT b.by_version ORDER BY i.arrival)}

@@ -13,7 +13,7 @@ SELECT count(*) AS count FROM (
     SELECT 1 FROM main.semel_inbox WHERE {held} AND consumer = :consumer AND status IN ('dead', 'quarantined')
     AND length(payload) > :payload_max LIMIT :limit)
 
--- A whole row, as records_row.c reads it.
+-- A whole row, as records_scan.c reads it.
 
 -- fragment: row
 arrival, consumer, source, message_id, type, status, attempts, attempts_before, retries, alone, fingerprint,

@@ -1,0 +1,40 @@
+-- SPDX-License-Identifier: MIT
+--
+-- What a transaction begins and ends with. BEGIN, COMMIT, the guard and savepoints are texts of the driver
+-- (src/store/pg_tx.c).
+
+-- fragment: limit(name)
+-- What the role or the database has set to less than a minute stays.
+pg_catalog.set_config('{name}', CASE
+    WHEN pg_catalog.current_setting('{name}')::interval BETWEEN '1 ms' AND '1 min'
+    THEN pg_catalog.current_setting('{name}') ELSE '1min' END, true)
+
+-- name: begin_settings
+-- only: SQLite has settings per connection
+-- gives: now, synchronous_commit, standby, lock_timeout, statement_timeout, idle_timeout
+SELECT pg_catalog.clock_timestamp() AS now, pg_catalog.current_setting('synchronous_commit') AS synchronous_commit,
+    pg_catalog.current_setting('synchronous_standby_names') <> '' AS standby,
+    pg_catalog.set_config('lock_timeout', :lock_timeout, true) AS lock_timeout,
+    {limit(statement_timeout)} AS statement_timeout, {limit(idle_in_transaction_session_timeout)} AS idle_timeout
+
+-- name: begin_joined
+-- only: SQLite has one isolation level
+-- gives: now, isolation, standby
+SELECT pg_catalog.clock_timestamp() AS now, pg_catalog.current_setting('transaction_isolation') AS isolation,
+    pg_catalog.current_setting('synchronous_standby_names') <> '' AS standby
+
+-- name: guard_look
+-- only: SQLite has an authorizer and hooks
+-- gives: count
+SELECT pg_catalog.count(*) FROM pg_catalog.pg_cursors WHERE name = 'semel_guard'
+
+-- name: commit_durable
+-- only: a handler cannot change SQLite's settings
+-- Fails when the COMMIT behind it would not be durable.
+SELECT 1 / (pg_catalog.current_setting('synchronous_commit') <> 'off')::integer
+
+-- name: trip_limits
+-- only: SQLite has a busy time-out
+-- For what runs outside a transaction of ours. Compiling what operators ask would take longer than answering it.
+SELECT pg_catalog.set_config('statement_timeout', '60000', true), pg_catalog.set_config('lock_timeout', '5000', true),
+    pg_catalog.set_config('jit', 'off', true)
