@@ -53,7 +53,7 @@ static int option_of(const struct world *w, int level, int name)
 static void dead_peer_is_noticed_by_the_kernel(void **state)
 {
     struct world *w = *state; /* P64 */
-    char url[PG_SERVER_TEXT + 64];
+    char url[PG_SERVER_TEXT + 128];
 
     assert_int_equal(option_of(w, SOL_SOCKET, SO_KEEPALIVE), 1);
     assert_int_equal(option_of(w, IPPROTO_TCP, TCP_KEEPIDLE), 10);
@@ -148,7 +148,7 @@ static void nothing_begins_where_synchronous_commit_is_off_whoever_has_set_it(vo
          "ALTER ROLE postgres IN DATABASE t RESET synchronous_commit"},
     };
     struct world *w = *state; /* P72 */
-    char url[PG_SERVER_TEXT + 64];
+    char url[PG_SERVER_TEXT + 128];
 
     for (size_t i = 0; i < COUNT(set); i++) {
         sql(set[i][0]);
