@@ -184,7 +184,7 @@ static void requests_of_operators_are_bounded_and_answered_in_time(void **state)
     served_patience(&other, 2000);
     served_start(&other);
     assert_reply(served_reply(ask(&other, IN_TOKEN)), 401, "");
-    assert_reply(served_reply(ask(&other, OUT_TOKEN)), 503, "nobody serves the API");
+    assert_reply(served_reply(ask(&other, OUT_TOKEN)), 503, "the API is not available");
     assert_non_null(semel__serve_api(other.serve));
     for (size_t i = 0; i < COUNT(fds); i++)
         fds[i] = ask(&other, i % 2 == 0 ? OUT_TOKEN : READ_TOKEN);
@@ -203,7 +203,7 @@ static void requests_of_operators_are_bounded_and_answered_in_time(void **state)
         assert_reply(reply, 503, "");
     }
     semel__api_close(other.serve->api);
-    assert_reply(served_reply(ask(&other, OUT_TOKEN)), 503, "nobody serves the API");
+    assert_reply(served_reply(ask(&other, OUT_TOKEN)), 503, "the API is not available");
     served_done(&other);
 }
 
