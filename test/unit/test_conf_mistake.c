@@ -220,7 +220,7 @@ static const struct {
     {ONE("kafka: \"k:1, l:2\", topic: t", SQL), "from.kafka must be HOST:PORT"},
     {ONE("kafka: \"k:1,\", topic: t", SQL), "from.kafka must be HOST:PORT"},
     {ONE("kafka: \"k:1\", topic: ^t", SQL), "a topic has letters, digits"},
-    {ONE(KAFKA ", tls: {cert_file: /bin/sh}", SQL), "is said without key_file"},
+    {ONE(KAFKA ", tls: {cert_file: /bin/sh}", SQL), "needs key_file as well"},
     {ONE(KAFKA ", tls: {verify: false}", SQL), "Kafka's certificates are always checked"},
     {ONE(KAFKA ", properties: {enable.auto.commit: \"true\"}", SQL), "one of those that the driver lets through"},
     {ONE(KAFKA ", properties: {session.timeout.ms: abc}", SQL), "librdkafka does not take this value for"},
