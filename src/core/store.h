@@ -322,7 +322,9 @@ struct semel_store_ops {
     semel_status (*commit)(struct semel_store *store, struct semel_error *err);
     void (*rollback)(
         struct semel_store *store); /* cannot fail: a handle that could not roll back answers CLOSED from then on */
-    /* One level. rollback_to undoes what came after the savepoint and keeps the transaction. */
+    /* One level. rollback_to undoes what came after the savepoint and keeps the transaction. A savepoint may also be
+     * set between guard(true) and guard(false). Behind statements that handlers have only queued it is queued too: if
+     * one of those has failed, the savepoint before it counts. */
     semel_status (*savepoint)(struct semel_store *store, struct semel_error *err);
     semel_status (*rollback_to)(struct semel_store *store, struct semel_error *err);
     void (*leave)(struct semel_store *store); /* the end of a JOIN: forgets the savepoint, keeps what was written */
@@ -334,8 +336,12 @@ struct semel_store_ops {
      * first statement that failed; *ret_tag is the store's `tag` at the moment when it was queued. NULL: this driver
      * has no queue. */
     semel_status (*collect)(struct semel_store *store, size_t *ret_tag, struct semel_error *err);
-    /* Forces deferred constraints now (P62). INVALID: violated; err->cls as for a handler's statement. */
+    /* Forces deferred constraints now (P62), and leaves them deferred. INVALID: violated; err->cls as for a handler's
+     * statement. Behind queued statements it is queued too, under the store's `tag`. */
     semel_status (*check)(struct semel_store *store, struct semel_error *err);
+    /* Did the data of a handler's statement cause this failure, which the store has given: a data exception or a
+     * violated constraint (SQLSTATE class 22 or 23)? NULL: none has such a code. */
+    bool (*data_fault)(const struct semel_error *err);
 
     /* Lock keys; take business keys; insert rows; then read what was refused, and the watermarks. */
     semel_status (*admit)(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
@@ -464,6 +470,7 @@ semel_status semel_store_rollback_to(struct semel_store *store, struct semel_err
 semel_status semel_store_guard(struct semel_store *store, bool on, struct semel_error *err);
 semel_status semel_store_collect(struct semel_store *store, size_t *ret_tag, struct semel_error *err);
 semel_status semel_store_check(struct semel_store *store, struct semel_error *err);
+bool semel_store_data_fault(const struct semel_store *store, const struct semel_error *err);
 semel_status semel_store_admit(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
                                struct semel_error *err);
 semel_status semel_store_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,

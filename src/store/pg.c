@@ -121,7 +121,7 @@ int64_t semel__pg_trips(struct semel_store *store)
         .migrate = semel__pg_migrate, .begin = semel__pg_begin, .commit = semel__pg_commit,                            \
         .rollback = semel__pg_rollback, .savepoint = semel__pg_savepoint, .rollback_to = semel__pg_rollback_to,        \
         .leave = semel__pg_leave, .guard = semel__pg_guard, .collect = semel__pg_collect, .check = semel__pg_check,    \
-        .busy = semel__pg_busy, .ahead = semel__pg_ahead, SEMEL_RECORDS,                                               \
+        .data_fault = semel__pg_data_fault, .busy = semel__pg_busy, .ahead = semel__pg_ahead, SEMEL_RECORDS,           \
     }
 
 const struct semel_store_ops semel__store_postgres = OPS("postgres");

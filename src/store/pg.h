@@ -182,6 +182,7 @@ size_t semel__pg_affected(const PGresult *res); /* rows inserted, updated, delet
 semel_status semel__pg_usable(struct pg_store *d, struct semel_error *err);
 bool semel__pg_in_tx(const struct pg_store *d); /* on the server, as far as it has told, whoever began it */
 /* For tests: what the table says of a SQLSTATE. */
+bool semel__pg_data_fault(const struct semel_error *err);
 semel_status semel__pg_meaning(const char *code, enum semel_class *ret_cls);
 int semel__pg_code(const char *code); /* as err->code has it; 0: not a SQLSTATE */
 semel_status semel__pg_lost(PGconn *conn, const char *doing, struct semel_error *err); /* CLOSED */
@@ -240,6 +241,9 @@ semel_status semel__pg_collect(struct semel_store *store, size_t *ret_tag, struc
 bool semel__pg_queue_open(const struct pg_store *d);
 /* Reads all answers and leaves pipeline mode. The first failure is returned, and once more by collect. */
 semel_status semel__pg_queue_end(struct pg_store *d, struct semel_error *err);
+/* Queues statements of ours behind those of handlers. */
+semel_status semel__pg_queue_ours(struct pg_store *d, const struct sql_text *const *texts, size_t n,
+                                  struct semel_error *err);
 void semel__pg_queue_drop(struct pg_store *d);   /* ends it, and forgets what came of it */
 void semel__pg_queue_forget(struct pg_store *d); /* the connection is gone */
 void semel__pg_queue_free(struct pg_store *d);

@@ -170,6 +170,33 @@ static semel_status enter(struct pg_store *d, struct semel_error *err)
     return SEMEL_OK;
 }
 
+static semel_status queue(struct pg_store *d, const struct semel_pg_statement *statement, struct semel_error *err)
+{
+    if (!send(d, statement)) {
+        d->broken = true; /* what was sent and what was remembered may differ */
+        return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT, "queue: the statement could not be sent");
+    }
+    if (++d->queue->unflushed >= FLUSH_EVERY) {
+        d->queue->unflushed = 0;
+        if (PQflush(d->conn) < 0) {
+            d->broken = true;
+            return semel__pg_lost(d->conn, "queue", err);
+        }
+    }
+    return SEMEL_OK;
+}
+
+semel_status semel__pg_queue_ours(struct pg_store *d, const struct sql_text *const *texts, size_t n,
+                                  struct semel_error *err)
+{
+    semel_status status = semel__pg_usable(d, err);
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
+        const struct semel_pg_statement statement = {.sql = texts[i]->text};
+        status = queue(d, &statement, err);
+    }
+    return status;
+}
+
 semel_status semel__pg_queue(struct semel_store *store, const struct semel_pg_statement *statement,
                              struct semel_error *err)
 {
@@ -187,18 +214,7 @@ semel_status semel__pg_queue(struct semel_store *store, const struct semel_pg_st
         status = enter(d, err);
     if (status != SEMEL_OK)
         return status;
-    if (!send(d, statement)) {
-        d->broken = true; /* what was sent and what was remembered may differ */
-        return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT, "queue: the statement could not be sent");
-    }
-    if (++d->queue->unflushed >= FLUSH_EVERY) {
-        d->queue->unflushed = 0;
-        if (PQflush(d->conn) < 0) {
-            d->broken = true;
-            return semel__pg_lost(d->conn, "queue", err);
-        }
-    }
-    return SEMEL_OK;
+    return queue(d, statement, err);
 }
 
 /* ---- receiving ----------------------------------------------------------------------------------- */

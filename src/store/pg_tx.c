@@ -270,6 +270,10 @@ semel_status semel__pg_savepoint(struct semel_store *store, struct semel_error *
         return ended(err);
     bool outer = d->joined && d->saved == 0;
     bool inner = d->saved == (d->joined ? 2 : 1);
+    if (inner && semel__pg_queue_open(d)) {
+        static const struct sql_text *const again[] = {&sql_release, &sql_save};
+        return semel__pg_queue_ours(d, again, 2, err);
+    }
     semel__pg_start(&trip, d, "savepoint");
     if (inner)
         semel__pg_add(&trip, &sql_release);
@@ -376,23 +380,21 @@ semel_status semel__pg_guard(struct semel_store *store, bool on, struct semel_er
     return status;
 }
 
-/* In the caller's transaction constraints are put back as they were: what is rolled back to counts as not checked. */
+/* Constraints are put back as they were: what is rolled back to counts as not checked. */
 semel_status semel__pg_check(struct semel_store *store, struct semel_error *err)
 {
     static const struct sql_text sql_check = {"semel_check", "SET CONSTRAINTS ALL IMMEDIATE"};
     static const struct sql_text sql_save_check = {"semel_save_check", "SAVEPOINT semel_check"};
     static const struct sql_text sql_back_check = {"semel_back_check", "ROLLBACK TO SAVEPOINT semel_check"};
     static const struct sql_text sql_release_check = {"semel_release_check", "RELEASE SAVEPOINT semel_check"};
+    static const struct sql_text *const texts[] = {&sql_save_check, &sql_check, &sql_back_check, &sql_release_check};
     struct pg_store *d = semel__pg_of(store);
     struct pg_trip trip;
+    if (semel__pg_queue_open(d))
+        return semel__pg_queue_ours(d, texts, 4, err);
     semel__pg_start(&trip, d, "check of deferred constraints");
-    if (d->joined)
-        semel__pg_add(&trip, &sql_save_check);
-    semel__pg_add(&trip, &sql_check);
-    if (d->joined) {
-        semel__pg_add(&trip, &sql_back_check);
-        semel__pg_add(&trip, &sql_release_check);
-    }
+    for (size_t i = 0; i < 4; i++)
+        semel__pg_add(&trip, texts[i]);
     semel_status status = semel__pg_run_theirs(&trip, err);
     semel__pg_end(&trip);
     return status;

@@ -350,6 +350,7 @@ const struct semel_store_ops semel__store_sqlite = {
     .commit = semel__sqlite_commit,
     .rollback = semel__sqlite_rollback,
     .savepoint = semel__sqlite_savepoint,
+    .data_fault = semel__sqlite_data_fault,
     .rollback_to = semel__sqlite_rollback_to,
     .leave = semel__sqlite_leave,
     .guard = semel__sqlite_guard,

@@ -103,6 +103,7 @@ semel_status semel__sqlite_begin(struct semel_store *store, enum semel_tx tx, in
 semel_status semel__sqlite_commit(struct semel_store *store, struct semel_error *err);
 void semel__sqlite_rollback(struct semel_store *store);
 semel_status semel__sqlite_savepoint(struct semel_store *store, struct semel_error *err);
+bool semel__sqlite_data_fault(const struct semel_error *err);
 semel_status semel__sqlite_rollback_to(struct semel_store *store, struct semel_error *err);
 void semel__sqlite_leave(struct semel_store *store);
 bool semel__sqlite_busy(struct semel_store *store);

@@ -63,6 +63,20 @@ static const struct meaning *find(int code)
     return NULL;
 }
 
+bool semel__sqlite_data_fault(const struct semel_error *err)
+{
+    switch (err->code & 0xff) {
+    case SQLITE_CONSTRAINT:
+    case SQLITE_MISMATCH:
+    case SQLITE_TOOBIG:
+        return true;
+    case SQLITE_ERROR:
+        return err->cls == SEMEL_CLASS_PERMANENT; /* one of data_errors */
+    default:
+        return false;
+    }
+}
+
 static const char *data_error(const char *message)
 {
     for (size_t i = 0; i < COUNT(data_errors); i++)

@@ -160,11 +160,8 @@ static semel_status ready(struct sqlite_store *d, enum sqlite_q q, struct semel_
     return status;
 }
 
-semel_status semel__sqlite_savepoint(struct semel_store *store, struct semel_error *err)
+static semel_status set_savepoint(struct sqlite_store *d, struct semel_error *err)
 {
-    struct sqlite_store *d = semel__sqlite_of(store);
-    if (was_ended(d))
-        return ended(err);
     if (d->saved) { /* one level; in a caller's transaction it may be gone with one of the caller's own */
         d->saved = false;
         semel_status status = run(d, Q_RELEASE, "savepoint", err);
@@ -177,6 +174,19 @@ semel_status semel__sqlite_savepoint(struct semel_store *store, struct semel_err
     if (status == SEMEL_OK)
         status = run(d, Q_SAVEPOINT, "savepoint", err);
     d->saved = status == SEMEL_OK;
+    return status;
+}
+
+/* The guard denies savepoints to handlers, not to us. */
+semel_status semel__sqlite_savepoint(struct semel_store *store, struct semel_error *err)
+{
+    struct sqlite_store *d = semel__sqlite_of(store);
+    const bool guarded = d->guarded;
+    if (was_ended(d))
+        return ended(err);
+    d->guarded = false;
+    semel_status status = set_savepoint(d, err);
+    d->guarded = guarded;
     return status;
 }
 
