@@ -356,6 +356,15 @@ semel_status semel__commit(struct semel *s, struct semel_error *err)
 
 /* ---- the consumer of the call -------------------------------------------------------------------- */
 
+/* The failures of one consumer say nothing about another one. */
+static void set_consumer(struct semel *s, struct semel_str consumer)
+{
+    if (!semel__str_eqz(consumer, s->consumer))
+        s->inbox.wary = s->inbox.wary_deferred = 0;
+    memcpy(s->consumer, consumer.p, consumer.n);
+    s->consumer[consumer.n] = '\0';
+}
+
 semel_status semel__use_consumer(struct semel *s, struct semel_str consumer, struct semel_error *err)
 {
     semel_status status = semel__check_str("consumer", consumer, err);
@@ -363,8 +372,7 @@ semel_status semel__use_consumer(struct semel *s, struct semel_str consumer, str
         status = semel__id_check("consumer", consumer, 1, err);
     if (status != SEMEL_OK)
         return status;
-    memcpy(s->consumer, consumer.p, consumer.n);
-    s->consumer[consumer.n] = '\0';
+    set_consumer(s, consumer);
     return semel__consumer_load(s->store, (struct semel_str){s->consumer, consumer.n}, &s->arena, &s->policy,
                                 &s->order_said, err);
 }
@@ -396,8 +404,7 @@ semel_status semel__use_consumer_ahead(struct semel *s, struct semel_str consume
         status = semel__id_check("consumer", consumer, 1, err);
     if (status != SEMEL_OK)
         return status;
-    memcpy(s->consumer, consumer.p, consumer.n);
-    s->consumer[consumer.n] = '\0';
+    set_consumer(s, consumer);
     semel_store_ahead(s->store, consumer_of(s));
     *ret_assumed = strcmp(s->known_consumer, s->consumer) == 0;
     if (*ret_assumed)

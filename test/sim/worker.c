@@ -61,6 +61,9 @@ void sim_actor_open(struct sim_actor *actor)
                                              .each = sim_handle_each,
                                              .set = world->scene.set ? sim_handle_set : NULL};
     semel__inbox_init(&actor->inbox, actor->store, &actor->policy, &actor->handler, &world->rng, owner_of(actor));
+    actor->inbox.wary = sim_chance(world, 300) ? 1000 : 0;
+    actor->inbox.wary_deferred = sim_chance(world, 300) ? 1000 : 0;
+    actor->inbox.run = (size_t)sim_between(world, 1, 6);
     if (actor->role == SIM_WORKER)
         open_pump(actor);
     sim_settings_of(actor);
