@@ -16,8 +16,8 @@
  * whose row is not `processing` under the very token of its lease is fenced: it neither runs nor changes the row. A row
  * that reached its end all the same (an unknown commit that was done, another worker) reports that end. A key of which
  * a row entered or left the unfinished set is always among the key changes; a key whose first row may have changed is
- * woken, in the same transaction, so that nothing parked is ever forgotten; nothing is reported before the commit. Of an
- * item that is left out of its transaction (inbox.c) nothing is written: the row that was inserted for it goes again.
+ * woken, in the same transaction, so that nothing parked is ever forgotten; nothing is reported before the commit. If
+ * an item is left out of its transaction (inbox.c), nothing is written for it: the row that was inserted goes again.
  */
 #include <stdlib.h>
 

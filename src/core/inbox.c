@@ -28,11 +28,11 @@
  * one of its data (class 22 or 23). Otherwise a failure blames nobody: it names the culprit, and the caller cuts. In a
  * transaction of one the handler runs behind a savepoint, deferred constraints are forced (P62), and the failure is
  * recorded in the same transaction, under the same locks. A message that is left out changes nothing in this
- * transaction and is not reported by it. A
- * set-based handler has to name each of its messages exactly once (P57). What is only stored (semel__inbox_put) or
- * recorded (semel__inbox_record) is judged as a delivery is, so that a duplicate, a conflict or a blocked key is
- * answered alike; no handler is called. Of a put no attempt is counted, and a row that is there already stays as it is;
- * a record counts one. What is left undecided when the environment fails is LATER.
+ * transaction and is not reported by it. A set-based handler has to name each of its messages exactly once (P57), and
+ * is never run in parts. What is only stored (semel__inbox_put) or recorded (semel__inbox_record) is judged as a
+ * delivery is, so that a duplicate, a conflict or a blocked key is answered alike; no handler is called. Of a put no
+ * attempt is counted, and a row that is there already stays as it is; a record counts one. What is left undecided when
+ * the environment fails is LATER.
  */
 #include "core/inbox.h"
 
@@ -55,7 +55,7 @@
 #define RUN 16           /* messages between two savepoints ... */
 #define RUNS_MAX 48      /* ... unless the batch has more: a backend of PostgreSQL remembers 64 subtransactions */
 #define WINDOW 128       /* messages that a wary batch queues at first before it waits; doubled by each success */
-#define WINDOW_MIN 32    /* the same after a failure: what is queued behind the next one is queued in vain */
+#define WINDOW_MIN 64    /* the same after a failure: what is queued behind the next one is queued in vain */
 
 void semel__inbox_init(struct semel_inbox *inbox, struct semel_store *store, const struct semel_policy *policy,
                        const struct semel__handler *handler, struct semel_random *rng, struct semel_str owner)
@@ -833,7 +833,7 @@ struct stand {
     size_t window;
 };
 
-/* After a failure in `span`: what stands, and who is looked at. Not OK: the batch has to be cut, or the world failed. */
+/* After a failure in `span`: what stands, and who is suspected. Not OK: the batch must be cut, or the world failed. */
 static semel_status step_back(struct work *work, const struct span *span, struct stand *at, struct semel_error *err)
 {
     const struct semel_error why = *err;

@@ -86,6 +86,7 @@ static void add_counts(struct sim_world *world, const struct semel_counts *count
     world->counts[SIM_FENCED] += counts->fenced;
     world->counts[SIM_RECOVERED] += counts->recovered;
     world->counts[SIM_CUTS] += counts->cuts;
+    world->counts[SIM_BLAMED] += counts->blamed;
     world->counts[SIM_PURGED] += counts->purged;
     world->counts[SIM_REJECTED] += counts->rejected;
     world->counts[SIM_DEAD] += counts->alerts[SEMEL_ALERT_DEAD];

@@ -559,6 +559,21 @@ static void deferred_constraint_of_a_neighbour_is_not_charged_to_the_suspect(voi
     }
 }
 
+/* P62: the suspect succeeds when it runs alone, and what is broken then is a neighbour's. */
+static void suspect_that_succeeds_is_not_charged_with_what_a_neighbour_broke(void **state)
+{
+    struct engine *e = *state;
+    struct semel__msg msgs[] = {msg("a", "sql:INSERT INTO child VALUES (99)"), msg("b", "bad"), msg("c", "ok")};
+
+    make_wary(e);
+    runs_of_b = 0;
+    e->on_run = heal_b;
+    process(e, msgs, 3);
+    assert_blamed(e, "a", SEMEL_STATE_FAILED, SEMEL_CLASS_TRANSIENT);
+    assert_clean(e, "b");
+    assert_clean(e, "c");
+}
+
 /* Nobody has noticed it before the COMMIT: halves find it, as ever. */
 static void deferred_constraint_that_fails_the_commit_is_found_by_halves(void **state)
 {
@@ -821,6 +836,7 @@ int main(int argc, char **argv)
         ON_TABLES(deferred_constraint_is_blamed_in_the_transaction_of_its_batch),
         ON_TABLES(constraints_stay_deferred_behind_a_check),
         ON_TABLES(deferred_constraint_of_a_neighbour_is_not_charged_to_the_suspect),
+        ON_TABLES(suspect_that_succeeds_is_not_charged_with_what_a_neighbour_broke),
         ON_TABLES(deferred_constraint_that_fails_the_commit_is_found_by_halves),
         ON_TABLES(only_failures_of_data_are_blamed_in_the_transaction_of_a_batch),
         ON_EACH(world_that_fails_behind_a_failure_charges_nobody),

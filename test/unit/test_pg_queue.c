@@ -130,11 +130,14 @@ static void savepoint_and_check_are_queued_behind_statements(void **state)
     assert_int_equal(w->err.code, SEMEL_SQLSTATE('2', '3', '5', '0', '3'));
     ok(w, semel_store_rollback_to(w->store, &w->err));
     ok(w, queue(w, 5, "INSERT INTO late VALUES ($1::integer)", "1"));
+    ok(w, semel_store_check(w->store, &w->err));
+    ok(w, queue(w, 5, "WITH late AS (INSERT INTO late VALUES (5)) SELECT 1", NULL)); /* still deferred */
+    ok(w, queue(w, 5, PUT, "5"));
     ok(w, semel_store_collect(w->store, &tag, &w->err));
     ok(w, semel_store_commit(w->store, &w->err));
-    assert_int_equal(ask("SELECT count(*) FROM effect WHERE n = 1"), 1);
-    assert_int_equal(ask("SELECT count(*) FROM effect"), 1);
-    assert_int_equal(ask("SELECT count(*) FROM late"), 1);
+    assert_int_equal(ask("SELECT count(*) FROM effect WHERE n IN (1, 5)"), 2);
+    assert_int_equal(ask("SELECT count(*) FROM effect"), 2);
+    assert_int_equal(ask("SELECT count(*) FROM late"), 2);
 }
 
 static void only_statements_on_data_may_be_queued(void **state)
