@@ -748,7 +748,8 @@ static void find_culprit(struct work *work, struct span *span, size_t tag)
         span->base = tag - (tag - span->from) % span->run;
 }
 
-/* Not OK: work->culprit and span->base say where. *ret_ended: the transaction is not ours any more (P58). */
+/* OK: the guard is still on. Not OK: it is off, and work->culprit and span->base say where. *ret_ended: the transaction
+ * is not ours any more (P58). */
 static semel_status run_span(struct work *work, struct span *span, bool *ret_ended, struct semel_error *err)
 {
     struct semel_store *store = work->inbox->store;
@@ -765,6 +766,8 @@ static semel_status run_span(struct work *work, struct span *span, bool *ret_end
     find_culprit(work, span, queued != SEMEL_OK ? tag : store->tag);
     if (queued != SEMEL_OK)
         status = work->culprit < work->n ? blame(work->inbox, work->items[work->culprit], queued, err) : queued;
+    if (status == SEMEL_OK)
+        return status;
     semel_status guard = semel_store_guard(store, false, &late);
     if (guard == SEMEL_OK || semel__is_environment(status, err))
         return status;
@@ -891,8 +894,10 @@ static semel_status run_wary(struct work *work, struct semel_error *err)
             return status;
         }
     }
-    work->culprit = status == SEMEL_OK ? n : work->culprit;
-    return status;
+    if (status != SEMEL_OK)
+        return status;
+    work->culprit = n;
+    return semel_store_guard(work->inbox->store, false, err);
 }
 
 /* The handlers of the items that run. A failure names the culprit. */
@@ -1052,26 +1057,28 @@ semel_status semel__items_may_run(const struct semel_inbox *inbox, struct semel_
                        inbox->failures);
 }
 
-/* What a transaction has left out runs next, before whatever follows in the batch. */
-static semel_status run_left(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
+/* What a transaction has left out, in its order: it runs next, before whatever follows in the batch. *own: memory for
+ * that, which the caller keeps; NULL at first. */
+static semel_status take_left(struct semel_inbox *inbox, struct item ***items, size_t *n, struct item ***own,
+                              struct semel_error *err)
 {
     size_t k = 0;
-    for (size_t i = 0; i < n; i++)
-        k += items[i]->left;
-    if (k == 0)
-        return SEMEL_OK;
-    struct item **left = semel__arena_alloc(&inbox->arena, k, sizeof *left);
-    if (left == NULL)
+    for (size_t i = 0; i < *n; i++)
+        k += (*items)[i]->left;
+    if (k > 0 && *own == NULL && (*own = semel__arena_alloc(&inbox->arena, k, sizeof **own)) == NULL)
         return semel__fail_memory(err);
     k = 0;
-    for (size_t i = 0; i < n; i++)
-        if (items[i]->left)
-            left[k++] = items[i];
-    return semel__items_run(inbox, left, k, err);
+    for (size_t i = 0; i < *n; i++)
+        if ((*items)[i]->left)
+            (*own)[k++] = (*items)[i];
+    *items = *own;
+    *n = k;
+    return SEMEL_OK;
 }
 
 semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
 {
+    struct item **own = NULL;
     while (n > 0) {
         struct work work = {.inbox = inbox,
                             .mode = items[0]->lease != NULL ? WORK_RUN_LEASED : WORK_PROCESS,
@@ -1084,7 +1091,10 @@ semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, si
         size_t culprit = work.culprit;
         if (status == SEMEL_OK) {
             count_failures(inbox, items, n);
-            return run_left(inbox, items, n, err);
+            status = take_left(inbox, &items, &n, &own, err);
+            if (status != SEMEL_OK)
+                return status;
+            continue;
         }
         if (n == 1 || semel__is_environment(status, err) || !work.begun)
             return status; /* what could not even begin would not in a smaller piece either */

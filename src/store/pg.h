@@ -33,7 +33,7 @@
 #define PG_TRIP_MAX 24      /* statements a trip */
 #define PG_PARAMS_MAX 64    /* parameters a statement */
 #define PG_PREPARED_MAX 128 /* statements of ours a connection */
-#define PG_QUEUED_MAX 16    /* different statements of handlers that are kept prepared */
+#define PG_QUEUED_MAX 24    /* different statements of handlers, and savepoints, that are kept prepared */
 #define PG_SHAPES_MAX 16    /* different inserts that are kept prepared */
 #define PG_SHAPED_MAX 32    /* their columns */
 

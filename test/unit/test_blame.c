@@ -7,6 +7,10 @@
  */
 #include "unit/engine.h"
 
+#ifdef SEMEL_WITH_POSTGRES
+#include "store/pg_store.h"
+#endif
+
 static void assert_clean(struct engine *e, const char *id)
 {
     struct semel_row row = row_of(e, id);
@@ -280,6 +284,7 @@ static void process_as_one(struct engine *e, const struct semel__msg *msgs, size
     assert_int_equal(e->inbox.counts.cuts, cuts);
 }
 
+/* I15 */
 static void failing_message_is_blamed_in_the_transaction_of_its_batch(void **state)
 {
     struct engine *e = *state;
@@ -659,6 +664,56 @@ static void ten_failures_in_a_row_stop_a_wary_batch(void **state)
     assert_int_equal(e->inbox.counts.transactions, 1);
 }
 
+#ifdef SEMEL_WITH_POSTGRES
+/* As the handler `sql` does it: nothing is waited for. */
+static semel_status queue_each(void *ctx, struct semel_store *store, const struct semel__msg *m, int attempt,
+                               struct semel__reply *reply, struct semel_error *err)
+{
+    char id[32], sql[128];
+    const char *const values[] = {id};
+    const struct semel_pg_statement effect = {.sql = "INSERT INTO effect VALUES ($1, 1)", .n = 1, .values = values};
+    const struct semel_pg_statement more = {.sql = sql};
+    (void)ctx;
+    (void)attempt;
+    snprintf(id, sizeof id, "%.*s", (int)m->id.n, m->id.p);
+    snprintf(sql, sizeof sql, "%.*s", (int)m->payload.n, m->payload.p);
+    semel_status status = semel__pg_queue(store, &effect, err);
+    if (status == SEMEL_OK && strcmp(sql, "bad") == 0)
+        return semel__reply_set(reply, SEMEL_PERMANENT, SEMEL_STR("no"), (struct semel_str){0}) ? SEMEL_OK
+                                                                                                : SEMEL_RETRY;
+    return status == SEMEL_OK && strcmp(sql, "ok") != 0 ? semel__pg_queue(store, &more, err) : status;
+}
+
+/* The failure is learnt when the answers are read, long after its handler has returned. */
+static void queued_statement_that_fails_is_blamed_in_the_transaction_of_its_batch(void **state)
+{
+    struct engine *e = *state;
+    static const char unique[] = "INSERT INTO parent VALUES (1)", data[] = "SELECT 1 / 0";
+    static const char late[] = "INSERT INTO child VALUES (99)";
+    static char ids[300][8];
+    struct semel__msg msgs[300];
+
+    e->handler.each = queue_each;
+    for (size_t i = 0; i < COUNT(msgs); i++) {
+        const char *word = i % 100 == 0 || i == 7 || i == 8 ? unique : i == 150 || i == 299 ? data : "ok";
+        word = i == 152 || i == 201 ? "bad" : i == 42 ? late : word;
+        snprintf(ids[i], sizeof ids[i], "m%03zu", i);
+        msgs[i] = msg(ids[i], word);
+    }
+    make_wary(e);
+    e->inbox.wary_deferred = 1000;
+    process_as_one(e, msgs, COUNT(msgs));
+    for (size_t i = 0; i < COUNT(msgs); i++) {
+        if (semel__str_eqz(msgs[i].payload, "ok"))
+            assert_clean(e, ids[i]);
+        else
+            assert_blamed(e, ids[i], i == 42 ? SEMEL_STATE_FAILED : SEMEL_STATE_DEAD,
+                          i == 42 ? SEMEL_CLASS_TRANSIENT : SEMEL_CLASS_PERMANENT);
+    }
+    assert_int_equal(e->inbox.counts.blamed, 10);
+}
+#endif
+
 /* P57: a statement for all of them says not who failed: halves, as ever. */
 static void set_based_handler_is_halved_also_where_failures_are_about(void **state)
 {
@@ -842,6 +897,9 @@ int main(int argc, char **argv)
         ON_EACH(world_that_fails_behind_a_failure_charges_nobody),
         ON_EACH(ten_failures_in_a_row_stop_a_wary_batch),
         ON_EACH(set_based_handler_is_halved_also_where_failures_are_about),
+#ifdef SEMEL_WITH_POSTGRES
+        ON_POSTGRES(queued_statement_that_fails_is_blamed_in_the_transaction_of_its_batch),
+#endif
         ON_EACH(contention_cuts_in_half_and_charges_nobody),
         ON_EACH(contention_that_stays_leaves_the_rest_for_later),
         ON_EACH(world_that_fails_charges_nobody_and_leaves_the_rest_for_later),
