@@ -690,20 +690,16 @@ struct span {
     size_t run;   /* messages between two savepoints */
     bool suspect; /* the last of them runs alone behind a savepoint: it may be blamed */
     size_t base;  /* out: the first item behind the savepoint that counts */
+    bool ended;   /* out: the transaction is not ours any more (P58) */
 };
 
-/* Tags of what is no handler's: the check of the run that begins at item `base`, and the savepoint behind it. */
-static size_t tag_of_run(const struct work *work, size_t base)
-{
-    return work->n + 1 + base;
-}
-
-/* Ends a run: the next one begins at item `next`. A suspect is checked under its own tag. */
+/* Ends a run: the next one begins at item `next`. A suspect is checked under its own tag; what is no handler's has a
+ * tag above n, which names the run. */
 static semel_status end_run(struct work *work, struct span *span, size_t next, struct semel_error *err)
 {
     struct semel_store *store = work->inbox->store;
     semel_status status = SEMEL_OK;
-    store->tag = tag_of_run(work, span->base);
+    store->tag = work->n + 1 + span->base;
     if (span->suspect ? next < span->to : work->inbox->wary_deferred > 0)
         status = semel_store_check(store, err);
     if (status == SEMEL_OK && next < work->n)
@@ -748,14 +744,12 @@ static void find_culprit(struct work *work, struct span *span, size_t tag)
         span->base = tag - (tag - span->from) % span->run;
 }
 
-/* OK: the guard is still on. Not OK: it is off, and work->culprit and span->base say where. *ret_ended: the transaction
- * is not ours any more (P58). */
-static semel_status run_span(struct work *work, struct span *span, bool *ret_ended, struct semel_error *err)
+/* OK: the guard is still on. Not OK: it is off, and work->culprit and span->base say where. */
+static semel_status run_span(struct work *work, struct span *span, struct semel_error *err)
 {
     struct semel_store *store = work->inbox->store;
     struct semel_error late;
     size_t tag = work->n;
-    *ret_ended = false;
     semel_status status = semel_store_guard(store, true, err);
     if (status != SEMEL_OK)
         return status;
@@ -771,7 +765,7 @@ static semel_status run_span(struct work *work, struct span *span, bool *ret_end
     semel_status guard = semel_store_guard(store, false, &late);
     if (guard == SEMEL_OK || semel__is_environment(status, err))
         return status;
-    *ret_ended = true;
+    span->ended = true;
     *err = late;
     return guard;
 }
@@ -836,29 +830,28 @@ struct stand {
     size_t window;
 };
 
-/* After a failure in `span`: what stands, and who is suspected. Not OK: the batch must be cut, or the world failed. */
+/* After a failure in `span`: what stands, and who is suspected. Not OK: the batch must be cut (INVALID, err as it is),
+ * or the world failed. */
 static semel_status step_back(struct work *work, const struct span *span, struct stand *at, struct semel_error *err)
 {
     const struct semel_error why = *err;
     const size_t culprit = work->culprit;
+    const bool again = culprit < work->n && culprit == at->suspect;
     semel_status status = semel_store_rollback_to(work->inbox->store, err);
     if (status == SEMEL_OK && culprit == work->n) /* a deferred constraint: was it broken before this run? */
         status = semel_store_check(work->inbox->store, err);
     if (status != SEMEL_OK && semel__is_environment(status, err))
         return status;
-    if (status == SEMEL_OK && culprit < work->n && culprit == at->suspect) {
+    if (status == SEMEL_OK && again)
         SEMEL_POINT(BATCH_BLAMED);
-        status = leave_dependents(work, culprit) ? SEMEL_OK : SEMEL_INVALID;
-    }
-    if (status != SEMEL_OK) {
+    if (status != SEMEL_OK || (again && !leave_dependents(work, culprit))) {
         *err = why;
-        return why.status;
+        return SEMEL_INVALID;
     }
-    const size_t end = span->base + span->run < span->to ? span->base + span->run : span->to - span->suspect;
-    at->next = culprit < work->n && culprit == at->suspect ? culprit + 1 : span->base;
-    at->suspect = culprit < work->n && culprit >= at->next ? culprit : work->n;
+    at->next = again ? culprit + 1 : span->base;
+    at->suspect = again ? work->n : culprit;
     if (culprit == work->n) {
-        at->alone_to = end;
+        at->alone_to = span->base + span->run < span->to ? span->base + span->run : span->to - span->suspect;
         work->inbox->wary_deferred = WARY;
     }
     at->window = WINDOW_MIN;
@@ -882,13 +875,12 @@ static semel_status run_wary(struct work *work, struct semel_error *err)
         const size_t window = at.window < n - at.next ? at.window : n - at.next;
         struct span span = {.from = at.next, .run = run, .suspect = at.suspect < n};
         span.to = span.suspect ? at.suspect + 1 : at.next + window;
-        bool ended = false;
-        status = run_span(work, &span, &ended, err);
+        status = run_span(work, &span, err);
         if (status == SEMEL_OK) {
             at.next = span.to;
             at.suspect = n;
             at.window = at.window <= n ? 2 * at.window : at.window;
-        } else if (!ended && tries < 8 * n && is_own(work, status, err)) {
+        } else if (!span.ended && tries < 8 * n && is_own(work, status, err)) {
             status = step_back(work, &span, &at, err);
         } else {
             return status;

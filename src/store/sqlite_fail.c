@@ -63,18 +63,12 @@ static const struct meaning *find(int code)
     return NULL;
 }
 
+/* SQLITE_ERROR is one of data_errors where it blames the message. */
 bool semel__sqlite_data_fault(const struct semel_error *err)
 {
-    switch (err->code & 0xff) {
-    case SQLITE_CONSTRAINT:
-    case SQLITE_MISMATCH:
-    case SQLITE_TOOBIG:
-        return true;
-    case SQLITE_ERROR:
-        return err->cls == SEMEL_CLASS_PERMANENT; /* one of data_errors */
-    default:
-        return false;
-    }
+    const int code = err->code & 0xff;
+    return code == SQLITE_CONSTRAINT || code == SQLITE_MISMATCH || code == SQLITE_TOOBIG ||
+           (code == SQLITE_ERROR && err->cls == SEMEL_CLASS_PERMANENT);
 }
 
 static const char *data_error(const char *message)
