@@ -7,6 +7,8 @@
  */
 #include "unit/engine.h"
 
+#include <stdlib.h>
+
 #ifdef SEMEL_WITH_POSTGRES
 #include "store/pg_store.h"
 #endif
@@ -716,6 +718,97 @@ static void queued_statement_that_fails_is_blamed_in_the_transaction_of_its_batc
 }
 #endif
 
+#define DRAWN 14
+
+struct drawn {
+    char id[8], key[4], intent[4];
+    const char *word;
+    int64_t version;
+};
+
+struct end {
+    enum semel_state state;
+    enum semel_class cls;
+    int attempts;
+    int64_t effects, logged;
+};
+
+static void draw_batch(struct semel_random *rng, enum semel_order order, struct drawn *drawn)
+{
+    static const char *const words[] = {"ok", "ok", "ok", "ok", "fail", "bad", "reject", "out"};
+    int64_t versions[3] = {0};
+    for (size_t i = 0; i < DRAWN; i++) {
+        size_t key = semel__random_below(rng, 3);
+        snprintf(drawn[i].id, sizeof drawn[i].id, "m%02zu", i);
+        snprintf(drawn[i].key, sizeof drawn[i].key, "k%zu", key);
+        snprintf(drawn[i].intent, sizeof drawn[i].intent, "b%u", (unsigned)semel__random_below(rng, 8));
+        drawn[i].word = words[semel__random_below(rng, COUNT(words))];
+        drawn[i].version = order == SEMEL_ORDER_VERSION ? ++versions[key] : SEMEL_NONE;
+    }
+    for (size_t i = 0; order == SEMEL_ORDER_VERSION && i < 2; i++) { /* some versions come early */
+        size_t a = semel__random_below(rng, DRAWN), b = semel__random_below(rng, DRAWN);
+        if (strcmp(drawn[a].key, drawn[b].key) == 0) {
+            int64_t version = drawn[a].version;
+            drawn[a].version = drawn[b].version;
+            drawn[b].version = version;
+        }
+    }
+}
+
+/* What becomes of the messages when `at_once` of them come together. */
+static void run_drawn(const struct drawn *drawn, enum semel_order order, size_t at_once, size_t run, struct end *ret)
+{
+    struct engine *e = calloc(1, sizeof *e);
+    struct semel__msg msgs[DRAWN];
+    assert_non_null(e);
+    engine_init(e);
+    assert_ok(e, engine_open(e, "mem"));
+    e->policy.order = order;
+    e->inbox.wary = run > 0 ? 1000 : 0;
+    e->inbox.run = run;
+    for (size_t i = 0; i < DRAWN; i++) {
+        const char *key = order == SEMEL_ORDER_NONE ? "" : drawn[i].key;
+        msgs[i] = keyed(drawn[i].id, drawn[i].word, key, drawn[i].version);
+        if (order == SEMEL_ORDER_NONE)
+            msgs[i] = with_intent(msg(drawn[i].id, drawn[i].word), drawn[i].intent);
+    }
+    for (size_t i = 0; i < DRAWN; i += at_once)
+        process(e, msgs + i, at_once < DRAWN - i ? at_once : DRAWN - i);
+    for (size_t i = 0; i < DRAWN; i++) {
+        struct semel_row row = row_of(e, drawn[i].id);
+        ret[i] = (struct end){row.live.state, row.live.error_class, row.live.attempts, effects_of(e, drawn[i].id),
+                              attempts_of(e, drawn[i].id)};
+    }
+    engine_close(e);
+    free(e);
+}
+
+/* I15: whether a message fails in its batch or alone, all of them end alike. */
+static void wary_batch_ends_as_its_messages_do_one_by_one(void **state)
+{
+    struct semel_random rng;
+    struct drawn drawn[DRAWN];
+    struct end alone[DRAWN], together[DRAWN];
+
+    (void)state;
+    semel__random_seed(&rng, 11);
+    for (size_t round = 0; round < 1500; round++) {
+        const enum semel_order order = (enum semel_order)(round % 3);
+        const size_t run = 1 + semel__random_below(&rng, 6), at_once = 2 + semel__random_below(&rng, DRAWN - 1);
+        draw_batch(&rng, order, drawn);
+        run_drawn(drawn, order, 1, 0, alone);
+        run_drawn(drawn, order, at_once, run, together);
+        for (size_t i = 0; i < DRAWN; i++) {
+            const struct end *a = &alone[i], *b = &together[i];
+            /* One that waits behind a gap is woken by the version before the missing one, if that comes by itself. */
+            bool same = a->state == b->state && (a->cls == b->cls || a->state == SEMEL_STATE_WAITING);
+            if (!same || a->attempts != b->attempts || a->effects != b->effects || a->logged != b->logged)
+                fail_msg("round %zu, message %zu: alone %d %d %d, together %d %d %d", round, i, (int)a->state,
+                         (int)a->cls, a->attempts, (int)b->state, (int)b->cls, b->attempts);
+        }
+    }
+}
+
 /* P57: a statement for all of them says not who failed: halves, as ever. */
 static void set_based_handler_is_halved_also_where_failures_are_about(void **state)
 {
@@ -899,6 +992,7 @@ int main(int argc, char **argv)
         ON_EACH(world_that_fails_behind_a_failure_charges_nobody),
         ON_EACH(ten_failures_in_a_row_stop_a_wary_batch),
         ON_EACH(set_based_handler_is_halved_also_where_failures_are_about),
+        cmocka_unit_test(wary_batch_ends_as_its_messages_do_one_by_one),
 #ifdef SEMEL_WITH_POSTGRES
         ON_POSTGRES(queued_statement_that_fails_is_blamed_in_the_transaction_of_its_batch),
 #endif
