@@ -20,6 +20,7 @@
     X(BATCH_SETTLED, "batch.settled")         \
     X(BATCH_COMMITTED, "batch.committed")     \
     X(BATCH_HALVED, "batch.halved")           \
+    X(BATCH_BLAMED, "batch.blamed")           \
     X(SINGLE_FAILED, "single.failed")         \
     X(SINGLE_RECORDED, "single.recorded")     \
     X(CLAIM_ADMITTED, "claim.admitted")       \

@@ -16,7 +16,8 @@
  * whose row is not `processing` under the very token of its lease is fenced: it neither runs nor changes the row. A row
  * that reached its end all the same (an unknown commit that was done, another worker) reports that end. A key of which
  * a row entered or left the unfinished set is always among the key changes; a key whose first row may have changed is
- * woken, in the same transaction, so that nothing parked is ever forgotten; nothing is reported before the commit.
+ * woken, in the same transaction, so that nothing parked is ever forgotten; nothing is reported before the commit. If
+ * an item is left out of its transaction (inbox.c), nothing is written for it: the row that was inserted goes again.
  */
 #include <stdlib.h>
 
@@ -254,6 +255,17 @@ void semel__item_intent(const struct work *work, const struct item *item, struct
     }
 }
 
+bool semel__item_judged_by(const struct work *work, const struct item *item, const struct item *failed)
+{
+    for (size_t i = 0; work->batch.n_business > 0 && i < item->msg->n_business; i++) {
+        const struct semel_business *business = find_business(work, item->msg->business[i]);
+        const struct item *holder = business != NULL ? work->holders[business - work->batch.business] : NULL;
+        if (holder != NULL && holder != item && (holder == failed || holder->left))
+            return true;
+    }
+    return false;
+}
+
 bool semel__item_wishes_more(const struct item *item)
 {
     for (size_t i = 0; i < item->row->n_wants; i++) {
@@ -423,7 +435,7 @@ static semel_status judge(struct work *work, struct item *item, struct semel_err
 {
     struct semel_admit *admit = item->admit;
     const bool bad_key = item->key != NULL && item->key->damaged, damaged = admit->damaged || bad_key;
-    item->deferred = false;
+    item->deferred = item->left = false;
     item->row = admit->inserted || damaged ? NULL : &admit->found;
     item->had_head = item->key != NULL && item->key->head_arrival != SEMEL_NONE;
     item->damage = admit->damage;
@@ -582,7 +594,7 @@ static void judge_found(const struct work *work, struct item *item, struct semel
     item->damage = found->damaged ? found->damage : (struct semel_error){0};
     item->admit = NULL;
     item->had_head = item->key != NULL && item->key->head_arrival != SEMEL_NONE;
-    item->changed = item->removed = item->ended = false;
+    item->changed = item->removed = item->ended = item->left = false;
     item->fenced = work_leased(work) && !ours;
     item->verdict = (struct semel__verdict){.act = ours ? SEMEL_RUN : SEMEL_LATER,
                                             .why = SEMEL_WHY_BUSY,
@@ -760,7 +772,7 @@ static bool opens(const struct item *item)
 static semel_status add_key_change(const struct work *work, const struct item *item, struct semel_key_change *keys,
                                    size_t *n, struct semel_error *err)
 {
-    if (item->key == NULL || item->fenced)
+    if (item->key == NULL || item->fenced || item->left)
         return SEMEL_OK;
     struct semel_key *key = &work->found[item->key - work->keys], before = *key;
     if (!settle_key(work, item, key))
@@ -805,7 +817,7 @@ static size_t list_drops(const struct work *work, struct semel_business *drop)
  * start. Not from one that names other keys than its row wishes for already: a message has few. */
 static bool keeps_wishes(const struct item *item)
 {
-    if (item->admit == NULL || item->verdict.act == SEMEL_RUN || semel__state_final(item->progress.state))
+    if (item->admit == NULL || item->verdict.act == SEMEL_RUN || item->left || semel__state_final(item->progress.state))
         return false;
     if (item->row == NULL)
         return fresh(item) && item->changed;
@@ -901,7 +913,7 @@ static size_t list_conflicts(const struct work *work, const struct semel__msg **
             conflicts[n] = evidence(work, item->msg);
         n += conflict;
         /* Copies are recorded where their item is admitted to stay: not again when its lease ends. */
-        bool admitted = item->lease == NULL && !item->deferred;
+        bool admitted = item->lease == NULL && !item->deferred && !item->left;
         for (const struct copy *copy = item->copies; copy != NULL && admitted; copy = copy->next) {
             if (!copy->conflict)
                 continue;

@@ -14,13 +14,25 @@
  * again: admission then reads what was committed (P15). After the commit the deliveries get their acts; nothing is
  * written then.
  *
+ * After a failure the inbox is wary for the next WARY messages: savepoints part the handlers of a transaction into runs
+ * of a few messages. When a handler fails, its run is rolled back to the savepoint, those before it run again, deferred
+ * constraints are forced, and the suspect runs alone behind a savepoint of its own. If it fails again, the failure is
+ * recorded in this transaction. Whoever was judged as if the failed message had succeeded is left out: its row is taken
+ * back, and it runs in the next transaction, which sees the failure. These are the messages behind it in its order key,
+ * those that were judged by a business key which it holds, and in turn those that depend on these. Where that is not
+ * possible (one of them has run already), or the failure is of another kind, the batch is cut as above.
+ *
  * Invariants: handlers run between guard(true) and guard(false). In a transaction of several messages a failure blames
- * nobody: it names the culprit, and the caller cuts. In a transaction of one the handler runs behind a savepoint,
- * deferred constraints are forced (P62), and the failure is recorded in the same transaction, under the same locks. A
- * set-based handler has to name each of its messages exactly once (P57). What is only stored (semel__inbox_put) or
- * recorded (semel__inbox_record) is judged as a delivery is, so that a duplicate, a conflict or a blocked key is
- * answered alike; no handler is called. Of a put no attempt is counted, and a row that is there already stays as it is;
- * a record counts one. What is left undecided when the environment fails is LATER.
+ * somebody only where the inbox is wary, `each` is used, and the same message failed twice: in its run, and alone
+ * behind a savepoint with the constraints of all before it forced. The failure has to be the handler's own word, or
+ * one of its data (class 22 or 23). Otherwise a failure blames nobody: it names the culprit, and the caller cuts. In a
+ * transaction of one the handler runs behind a savepoint, deferred constraints are forced (P62), and the failure is
+ * recorded in the same transaction, under the same locks. A message that is left out changes nothing in this
+ * transaction and is not reported by it. A set-based handler has to name each of its messages exactly once (P57), and
+ * is never run in parts. What is only stored (semel__inbox_put) or recorded (semel__inbox_record) is judged as a
+ * delivery is, so that a duplicate, a conflict or a blocked key is answered alike; no handler is called. Of a put no
+ * attempt is counted, and a row that is there already stays as it is; a record counts one. What is left undecided when
+ * the environment fails is LATER.
  */
 #include "core/inbox.h"
 
@@ -39,6 +51,11 @@
 
 #define ARENA_MAX ((size_t)1 << 30)
 #define TOGETHER_MAX 100 /* suspects behind one claim: so many run alone when one of them kills the process */
+#define WARY 5000        /* messages after a failure during which savepoints are set */
+#define RUN 16           /* messages between two savepoints ... */
+#define RUNS_MAX 48      /* ... unless the batch has more: a backend of PostgreSQL remembers 64 subtransactions */
+#define WINDOW 128       /* messages that a wary batch queues at first before it waits; doubled by each success */
+#define WINDOW_MIN 64    /* the same after a failure: what is queued behind the next one is queued in vain */
 
 void semel__inbox_init(struct semel_inbox *inbox, struct semel_store *store, const struct semel_policy *policy,
                        const struct semel__handler *handler, struct semel_random *rng, struct semel_str owner)
@@ -389,7 +406,7 @@ static semel_status report_copies(struct semel_inbox *inbox, const struct item *
 static bool unended(const struct item *item)
 {
     bool claimed = item->verdict.act == SEMEL_RUN && item->progress.state == SEMEL_STATE_PROCESSING;
-    return claimed || item->deferred;
+    return claimed || item->deferred || item->left;
 }
 
 /* The act that will be reported of it if the transaction commits; LATER where its end is still to come. */
@@ -639,6 +656,13 @@ static semel_status run_all(struct work *work, struct semel_error *err)
     return guard;
 }
 
+/* Is it a failure that may be blamed on a message within the transaction of others? */
+static bool is_own(const struct work *work, semel_status status, const struct semel_error *err)
+{
+    return status == SEMEL_INVALID && !semel__is_environment(status, err) &&
+           (err->code == 0 || semel_store_data_fault(work->inbox->store, err));
+}
+
 static semel_status run_single(struct work *work, struct semel_error *err)
 {
     struct semel_store *store = work->inbox->store;
@@ -650,11 +674,223 @@ static semel_status run_single(struct work *work, struct semel_error *err)
         status = blame(work->inbox, item, semel_store_check(store, err), err);
         if (status == SEMEL_OK)
             return SEMEL_OK;
+        if (is_own(work, status, err))
+            work->inbox->wary_deferred = WARY;
     }
     if (status != SEMEL_INVALID || semel__is_environment(status, err) || item->forced)
         return status;
     SEMEL_POINT(SINGLE_FAILED);
     return semel_store_rollback_to(store, err);
+}
+
+/* ---- small runs behind savepoints, where failures are about ---------------------------------------- */
+
+/* The items of `work` from `from` up to `to`, of which those before the last savepoint stand when a later one fails. */
+struct span {
+    size_t from, to;
+    size_t run;   /* messages between two savepoints */
+    bool suspect; /* the last of them runs alone behind a savepoint: it may be blamed */
+    size_t base;  /* out: the first item behind the savepoint that counts */
+    bool ended;   /* out: the transaction is not ours any more (P58) */
+};
+
+/* Ends a run: the next one begins at item `next`. A suspect is checked under its own tag; what is no handler's has a
+ * tag above n, which names the run. */
+static semel_status end_run(struct work *work, struct span *span, size_t next, struct semel_error *err)
+{
+    struct semel_store *store = work->inbox->store;
+    semel_status status = SEMEL_OK;
+    store->tag = work->n + 1 + span->base;
+    if (span->suspect ? next < span->to : work->inbox->wary_deferred > 0)
+        status = semel_store_check(store, err);
+    if (status == SEMEL_OK && next < work->n)
+        status = semel_store_savepoint(store, err);
+    if (status == SEMEL_OK)
+        span->base = next;
+    return status;
+}
+
+static bool begins_run(const struct span *span, size_t i)
+{
+    return span->suspect ? i + 1 == span->to : i > span->from && (i - span->from) % span->run == 0;
+}
+
+static semel_status run_items(struct work *work, struct span *span, struct semel_error *err)
+{
+    struct semel_store *store = work->inbox->store;
+    semel_status status = SEMEL_OK;
+    span->base = span->from;
+    for (size_t i = span->from; status == SEMEL_OK && i < span->to; i++) {
+        if (begins_run(span, i))
+            status = end_run(work, span, i, err);
+        if (status != SEMEL_OK || work->items[i]->verdict.act != SEMEL_RUN)
+            continue;
+        store->tag = i;
+        status = run_one(work->inbox, work->items[i], err);
+    }
+    if (status == SEMEL_OK && span->suspect) /* P62: what it left to the COMMIT is its own failure */
+        status = blame(work->inbox, work->items[span->to - 1], semel_store_check(store, err), err);
+    return status == SEMEL_OK ? end_run(work, span, span->to, err) : status;
+}
+
+/* What a tag says: who failed, n: one of its run, and from where on nothing stands. */
+static void find_culprit(struct work *work, struct span *span, size_t tag)
+{
+    work->culprit = tag < work->n ? tag : work->n;
+    if (tag > work->n)
+        span->base = tag - work->n - 1;
+    else if (span->suspect)
+        span->base = tag + 1 == span->to ? tag : span->from;
+    else if (tag < work->n)
+        span->base = tag - (tag - span->from) % span->run;
+}
+
+/* OK: the guard is still on. Not OK: it is off, and work->culprit and span->base say where. */
+static semel_status run_span(struct work *work, struct span *span, struct semel_error *err)
+{
+    struct semel_store *store = work->inbox->store;
+    struct semel_error late;
+    size_t tag = work->n;
+    semel_status status = semel_store_guard(store, true, err);
+    if (status != SEMEL_OK)
+        return status;
+    status = run_items(work, span, err);
+    semel_status queued = semel_store_collect(store, &tag, &late);
+    if (queued != SEMEL_OK)
+        *err = late;
+    find_culprit(work, span, queued != SEMEL_OK ? tag : store->tag);
+    if (queued != SEMEL_OK)
+        status = work->culprit < work->n ? blame(work->inbox, work->items[work->culprit], queued, err) : queued;
+    if (status == SEMEL_OK)
+        return status;
+    semel_status guard = semel_store_guard(store, false, &late);
+    if (guard == SEMEL_OK || semel__is_environment(status, err))
+        return status;
+    span->ended = true;
+    *err = late;
+    return guard;
+}
+
+static void leave_out(struct item *item)
+{
+    item->left = true;
+    item->removed = item->admit != NULL && item->admit->inserted;
+    item->deferred = item->changed = item->adopted = false;
+    item->verdict = (struct semel__verdict){.act = SEMEL_LATER, .why = SEMEL_WHY_BUSY, .due_us = SEMEL_NONE};
+}
+
+/* One pass over the items: *ret_more, somebody new is left out. false: one of them has run already. */
+static bool leave_pass(struct work *work, size_t failed, bool rest, bool *ret_more)
+{
+    const struct semel_key *key = NULL;
+    bool behind = false;
+    *ret_more = false;
+    for (size_t i = 0; i < work->n; i++) {
+        struct item *item = work->items[i];
+        behind = behind && item->key != NULL && item->key == key;
+        key = item->key;
+        bool depends = behind || (rest && i > failed) || semel__item_judged_by(work, item, work->items[failed]);
+        if (i != failed && depends && !item->left && !item->fenced) {
+            if (i < failed && item->verdict.act == SEMEL_RUN)
+                return false;
+            leave_out(item);
+            *ret_more = true;
+        }
+        behind = behind || i == failed || item->left;
+    }
+    return true;
+}
+
+/* Would one more failure be the last one that the route allows in a row? Then nothing behind it runs (P63). */
+static bool too_many(const struct work *work, size_t failed)
+{
+    const struct semel_inbox *inbox = work->inbox;
+    int failures = inbox->failures;
+    for (size_t i = 0; inbox->failures_max > 0 && i <= failed; i++) {
+        const enum semel_result result = work->items[i]->ending.result;
+        if (work->items[i]->verdict.act == SEMEL_RUN)
+            failures = result == SEMEL_DONE || result == SEMEL_REJECTED ? 0 : failures + 1;
+    }
+    return inbox->failures_max > 0 && failures >= inbox->failures_max;
+}
+
+/* Whoever was judged as if items[failed] would succeed does not run here. false: one of them has run already. */
+static bool leave_dependents(struct work *work, size_t failed)
+{
+    bool rest = too_many(work, failed), more = true, sound = true;
+    while (sound && more)
+        sound = leave_pass(work, failed, rest, &more);
+    return sound;
+}
+
+/* Where a wary batch stands. */
+struct stand {
+    size_t next;     /* the items before it have their end; the savepoint is set here */
+    size_t suspect;  /* runs alone when those before it have run; n: nobody */
+    size_t alone_to; /* up to here each is a suspect */
+    size_t window;
+};
+
+/* After a failure in `span`: what stands, and who is suspected. Not OK: the batch must be cut (INVALID, err as it is),
+ * or the world failed. */
+static semel_status step_back(struct work *work, const struct span *span, struct stand *at, struct semel_error *err)
+{
+    const struct semel_error why = *err;
+    const size_t culprit = work->culprit;
+    const bool again = culprit < work->n && culprit == at->suspect;
+    semel_status status = semel_store_rollback_to(work->inbox->store, err);
+    if (status == SEMEL_OK && culprit == work->n) /* a deferred constraint: was it broken before this run? */
+        status = semel_store_check(work->inbox->store, err);
+    if (status != SEMEL_OK && semel__is_environment(status, err))
+        return status;
+    if (status == SEMEL_OK && again)
+        SEMEL_POINT(BATCH_BLAMED);
+    if (status != SEMEL_OK || (again && !leave_dependents(work, culprit))) {
+        *err = why;
+        return SEMEL_INVALID;
+    }
+    at->next = again ? culprit + 1 : span->base;
+    at->suspect = again ? work->n : culprit;
+    if (culprit == work->n) {
+        at->alone_to = span->base + span->run < span->to ? span->base + span->run : span->to - span->suspect;
+        work->inbox->wary_deferred = WARY;
+    }
+    at->window = WINDOW_MIN;
+    return SEMEL_OK;
+}
+
+/* The handlers of a batch, where failures are about. */
+static semel_status run_wary(struct work *work, struct semel_error *err)
+{
+    const size_t n = work->n, least = work->inbox->run > 0 ? work->inbox->run : RUN;
+    const size_t run = n / RUNS_MAX > least ? n / RUNS_MAX : least;
+    struct stand at = {.suspect = n, .window = WINDOW};
+    semel_status status = semel_store_savepoint(work->inbox->store, err);
+    for (size_t tries = 0; status == SEMEL_OK && at.next < n; tries++) {
+        if (at.suspect == n && work->items[at.next]->verdict.act != SEMEL_RUN) {
+            at.next++;
+            continue;
+        }
+        if (at.next < at.alone_to)
+            at.suspect = at.next;
+        const size_t window = at.window < n - at.next ? at.window : n - at.next;
+        struct span span = {.from = at.next, .run = run, .suspect = at.suspect < n};
+        span.to = span.suspect ? at.suspect + 1 : at.next + window;
+        status = run_span(work, &span, err);
+        if (status == SEMEL_OK) {
+            at.next = span.to;
+            at.suspect = n;
+            at.window = at.window <= n ? 2 * at.window : at.window;
+        } else if (!span.ended && tries < 8 * n && is_own(work, status, err)) {
+            status = step_back(work, &span, &at, err);
+        } else {
+            return status;
+        }
+    }
+    if (status != SEMEL_OK)
+        return status;
+    work->culprit = n;
+    return semel_store_guard(work->inbox->store, false, err);
 }
 
 /* The handlers of the items that run. A failure names the culprit. */
@@ -670,7 +906,7 @@ static semel_status work_run(struct work *work, bool single, struct semel_error 
     if (single && !work->items[0]->forced)
         status = run_single(work, err);
     else if (!single)
-        status = run_all(work, err);
+        status = work->inbox->wary > 0 && work->inbox->handler->set == NULL ? run_wary(work, err) : run_all(work, err);
     for (size_t i = 0; status == SEMEL_OK && i < work->n; i++)
         if (work->items[i]->verdict.act == SEMEL_RUN)
             semel__item_end(work, work->items[i]);
@@ -706,6 +942,8 @@ static semel_status process(void *ctx, int64_t now_us, bool *undo, struct semel_
     work->now_us = now_us;
     work->begun = true;
     work->inbox->counts.transactions++;
+    for (size_t i = 0; i < work->n; i++)
+        work->items[i]->left = false;
     SEMEL_POINT(BATCH_BEGUN);
     semel_status status = work_leased(work) ? semel__work_fetch(work, err) : semel__work_admit(work, err);
     if (status != SEMEL_OK)
@@ -770,6 +1008,9 @@ static void count_failures(struct semel_inbox *inbox, struct item **items, size_
     for (size_t i = 0; i < n; i++) {
         if (items[i]->verdict.act != SEMEL_RUN)
             continue;
+        inbox->wary = items[i]->ended ? WARY : inbox->wary - (inbox->wary > 0);
+        inbox->wary_deferred -= inbox->wary_deferred > 0;
+        inbox->counts.blamed += n > 1 && items[i]->ended;
         bool failed = items[i]->progress.state == SEMEL_STATE_FAILED || items[i]->progress.state == SEMEL_STATE_DEAD ||
                       items[i]->progress.state == SEMEL_STATE_UNKNOWN;
         inbox->failures = failed ? inbox->failures + 1 : 0;
@@ -809,8 +1050,28 @@ semel_status semel__items_may_run(const struct semel_inbox *inbox, struct semel_
                        inbox->failures);
 }
 
+/* What a transaction has left out, in its order: it runs next, before whatever follows in the batch. *own: memory for
+ * that, which the caller keeps; NULL at first. */
+static semel_status take_left(struct semel_inbox *inbox, struct item ***items, size_t *n, struct item ***own,
+                              struct semel_error *err)
+{
+    size_t k = 0;
+    for (size_t i = 0; i < *n; i++)
+        k += (*items)[i]->left;
+    if (k > 0 && *own == NULL && (*own = semel__arena_alloc(&inbox->arena, k, sizeof **own)) == NULL)
+        return semel__fail_memory(err);
+    k = 0;
+    for (size_t i = 0; i < *n; i++)
+        if ((*items)[i]->left)
+            (*own)[k++] = (*items)[i];
+    *items = *own;
+    *n = k;
+    return SEMEL_OK;
+}
+
 semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, size_t n, struct semel_error *err)
 {
+    struct item **own = NULL;
     while (n > 0) {
         struct work work = {.inbox = inbox,
                             .mode = items[0]->lease != NULL ? WORK_RUN_LEASED : WORK_PROCESS,
@@ -821,9 +1082,14 @@ semel_status semel__items_run(struct semel_inbox *inbox, struct item **items, si
             return status;
         status = run_piece(&work, err);
         size_t culprit = work.culprit;
-        if (status == SEMEL_OK)
+        if (status == SEMEL_OK) {
             count_failures(inbox, items, n);
-        if (status == SEMEL_OK || n == 1 || semel__is_environment(status, err) || !work.begun)
+            status = take_left(inbox, &items, &n, &own, err);
+            if (status != SEMEL_OK)
+                return status;
+            continue;
+        }
+        if (n == 1 || semel__is_environment(status, err) || !work.begun)
             return status; /* what could not even begin would not in a smaller piece either */
         inbox->counts.cuts++;
         inbox->counts.contention += status == SEMEL_RETRY;

@@ -7,13 +7,15 @@
  * The batch path (semel__inbox_process on an ATOMIC route): one transaction per batch, one inbox write per message.
  *   1. copies of one id are merged and get the same answer;
  *   2. the batch is sorted by order key, else by lock key, in arrival order within a key;
- *   3. one transaction: lock keys, take business keys, insert the rows as `completed`, read the rows that existed,
- *      decide, run the handlers, update the rows that are not `completed`, commit;
- *   4. when something fails the transaction is rolled back and the batch is cut: around the message whose handler
- *      failed, or in half when that is unknown; each piece is a transaction of its own. Only a transaction of a
- *      single message records a failure: the handler runs behind a savepoint, deferred constraints are forced, and
- *      the failure is written under the same locks. So a handler may run more than once per delivery, with the
- *      earlier runs rolled back.
+ *   3. one transaction: lock keys, take business keys, insert the rows as `completed`, read what the insert
+ *      refused, decide, run the handlers, settle what is not `completed`, commit;
+ *   4. when something fails the transaction is rolled back and cut: around the message whose handler failed, in
+ *      half when nobody knows; each piece is a transaction of its own. A transaction of a single message blames:
+ *      the handler runs behind a savepoint, deferred constraints are forced, and the failure is recorded under the
+ *      same locks. So a handler may run more than once per delivery, with the earlier runs rolled back;
+ *   5. where failures are about, the handlers of a batch run in small runs behind savepoints. A message that fails by
+ *      itself is then blamed within the transaction of the batch, in the same way, and what depends on it runs in a
+ *      transaction after that.
  *
  * The leased path (effects outside, redelivered messages, everything the scheduler runs): a claim is committed first,
  * with a lease and a fencing token; the handler runs with no transaction open; the end is committed under the token.
@@ -84,6 +86,7 @@ enum semel_alert {
 struct semel_counts {
     uint64_t why[SEMEL_WHY_DAMAGED + 1];
     uint64_t transactions, cuts, contention;
+    uint64_t blamed; /* in a transaction of several messages */
     uint64_t done, failed, rejected, recovered, fenced, purged;
     uint64_t alerts[SEMEL_ALERT_COUNT];
     uint64_t classes[SEMEL_CLASS_DISCARDED + 1]; /* of failed and rejected: their sum, by class */
@@ -113,6 +116,10 @@ struct semel_inbox {
      * those already claimed, which are stored. So a broken handler does not drain a batch into dead letters (P63). 0:
      * no limit. The pump sets both from its breaker. */
     int failures, failures_max;
+    /* So many messages have to succeed before failures, and those that deferred constraints cause, count as over: until
+     * then the handlers of a batch run behind savepoints (inbox.c). */
+    size_t wary, wary_deferred;
+    size_t run; /* messages between two savepoints; 0: as inbox.c sets it */
     struct semel_counts counts;
     struct semel_places places;
     struct semel_position_updates

@@ -182,6 +182,11 @@ semel_status semel_store_check(struct semel_store *store, struct semel_error *er
     return store->ops->check(store, err);
 }
 
+bool semel_store_data_fault(const struct semel_store *store, const struct semel_error *err)
+{
+    return store->ops->data_fault != NULL && store->ops->data_fault(err);
+}
+
 /* ---- facts and changes ------------------------------------------------------------------------- */
 
 static int cmp_row_key(struct semel_str source_a, struct semel_str id_a, struct semel_str source_b,

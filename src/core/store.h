@@ -323,8 +323,10 @@ struct semel_store_ops {
     /* OK: the transaction is durable. UNKNOWN: it may be. Otherwise it certainly is not, and is rolled back. */
     semel_status (*commit)(struct semel_store *store, struct semel_error *err);
     void (*rollback)(
-        struct semel_store *store); /* cannot fail: a handle that could not roll back returns CLOSED from then on */
-    /* One level. rollback_to undoes everything after the savepoint and keeps the transaction. */
+        struct semel_store *store); /* cannot fail: a handle that could not roll back answers CLOSED from then on */
+    /* One level. rollback_to undoes what came after the savepoint and keeps the transaction. A savepoint may also be
+     * set between guard(true) and guard(false). Behind statements that handlers have only queued it is queued too: if
+     * one of those has failed, the savepoint before it counts. */
     semel_status (*savepoint)(struct semel_store *store, struct semel_error *err);
     semel_status (*rollback_to)(struct semel_store *store, struct semel_error *err);
     void (*leave)(struct semel_store *store); /* the end of a JOIN: forgets the savepoint, keeps all changes */
@@ -334,8 +336,12 @@ struct semel_store_ops {
     /* Waits for the statements that handlers have queued. Reports the first statement that failed; *ret_tag is the
      * store's `tag` from when it was queued. NULL: this driver has no queue. */
     semel_status (*collect)(struct semel_store *store, size_t *ret_tag, struct semel_error *err);
-    /* Forces deferred constraints now (P62). INVALID: violated; err->cls as for a handler's statement. */
+    /* Forces deferred constraints now (P62), and leaves them deferred. INVALID: violated; err->cls as for a handler's
+     * statement. Behind queued statements it is queued too, under the store's `tag`. */
     semel_status (*check)(struct semel_store *store, struct semel_error *err);
+    /* Did the data of a handler's statement cause this failure, which the store has given: a data exception or a
+     * violated constraint (SQLSTATE class 22 or 23)? NULL: none has such a code. */
+    bool (*data_fault)(const struct semel_error *err);
 
     /* Locks keys, takes business keys, inserts rows, then reads the rows that already existed, and the watermarks. */
     semel_status (*admit)(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
@@ -465,6 +471,7 @@ semel_status semel_store_rollback_to(struct semel_store *store, struct semel_err
 semel_status semel_store_guard(struct semel_store *store, bool on, struct semel_error *err);
 semel_status semel_store_collect(struct semel_store *store, size_t *ret_tag, struct semel_error *err);
 semel_status semel_store_check(struct semel_store *store, struct semel_error *err);
+bool semel_store_data_fault(const struct semel_store *store, const struct semel_error *err);
 semel_status semel_store_admit(struct semel_store *store, struct semel_admit_batch *batch, struct semel_arena *arena,
                                struct semel_error *err);
 semel_status semel_store_fetch(struct semel_store *store, struct semel_fetch_batch *batch, struct semel_arena *arena,

@@ -45,6 +45,7 @@ struct item {
     bool adopted;                   /* ... as it was: only the payload is stored, which the row was without */
     bool removed;
     bool ended; /* ran and reported an end other than success */
+    bool left;  /* depends on one that failed in this transaction: taken out of it, and run in the next one */
     bool fenced;
     struct semel_error damage;
 };
@@ -124,6 +125,8 @@ semel_status semel__work_fetch(struct work *work, struct semel_error *err);
 semel_status semel__work_settle(struct work *work, struct semel_error *err);
 /* What is known of the business keys that the item wants, for the verdict on it. */
 void semel__item_intent(const struct work *work, const struct item *item, struct semel_facts *facts);
+/* Was the item judged by a business key that `failed`, or an item which is left out, holds in this transaction? */
+bool semel__item_judged_by(const struct work *work, const struct item *item, const struct item *failed);
 /* Does the row wish for a business key that the message does not name? It was not asked for in this transaction. */
 bool semel__item_wishes_more(const struct item *item);
 

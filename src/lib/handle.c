@@ -367,6 +367,8 @@ static semel_status set_consumer(struct semel *s, struct semel_str consumer, str
         status = semel__id_check("consumer", consumer, 1, err);
     if (status != SEMEL_OK)
         return status;
+    if (!semel__str_eqz(consumer, s->consumer)) /* the failures of one consumer say nothing about another one */
+        s->inbox.wary = s->inbox.wary_deferred = 0;
     memcpy(s->consumer, consumer.p, consumer.n);
     s->consumer[consumer.n] = '\0';
     return SEMEL_OK;

@@ -24,7 +24,7 @@
 #define PG_TRIP_MAX 24      /* statements a trip */
 #define PG_PARAMS_MAX 64    /* parameters a statement */
 #define PG_PREPARED_MAX 128 /* statements of ours a connection */
-#define PG_QUEUED_MAX 16    /* different statements of handlers that are kept prepared */
+#define PG_QUEUED_MAX 24    /* different statements of handlers, and savepoints, that are kept prepared */
 #define PG_SHAPES_MAX 16    /* different inserts that are kept prepared */
 #define PG_SHAPED_MAX 32    /* their columns */
 
@@ -142,6 +142,7 @@ bool semel__pg_succeeded(const PGresult *result);
 semel_status semel__pg_usable(struct pg_store *d, struct semel_error *err);
 bool semel__pg_in_tx(const struct pg_store *d); /* on the server, as far as it has told, whoever began it */
 /* For tests: what the table says of a SQLSTATE. */
+bool semel__pg_data_fault(const struct semel_error *err);
 semel_status semel__pg_meaning(const char *code, enum semel_class *ret_cls);
 int semel__pg_code(const char *code); /* as err->code has it; 0: not a SQLSTATE */
 /* CLOSED: the connection is of no use from now on. */
@@ -177,7 +178,7 @@ semel_status semel__pg_collect(struct semel_store *store, size_t *ret_tag, struc
     .begin = semel__pg_begin, .commit = semel__pg_commit, .rollback = semel__pg_rollback,                     \
     .savepoint = semel__pg_savepoint, .rollback_to = semel__pg_rollback_to, .leave = semel__pg_leave,         \
     .guard = semel__pg_guard, .collect = semel__pg_collect, .check = semel__pg_check, .busy = semel__pg_busy, \
-    .begin_early = semel__pg_early
+    .data_fault = semel__pg_data_fault, .begin_early = semel__pg_early
 
 /* The early begin has asked for the consumer's settings; the answer, waited for, is valid until the transaction is
  * asked for or dropped. */

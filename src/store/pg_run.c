@@ -127,6 +127,12 @@ int semel__pg_code(const char *code)
     return is_code(code) ? SEMEL_SQLSTATE(code[0], code[1], code[2], code[3], code[4]) : 0;
 }
 
+bool semel__pg_data_fault(const struct semel_error *err)
+{
+    const int cls = err->code & 0xFFF;
+    return cls == SEMEL_SQLSTATE('2', '2', '0', '0', '0') || cls == SEMEL_SQLSTATE('2', '3', '0', '0', '0');
+}
+
 semel_status semel__pg_meaning(const char *code, enum semel_class *ret_cls)
 {
     const struct meaning *m = find_meaning(code);

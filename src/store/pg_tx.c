@@ -196,6 +196,32 @@ static semel_status open_queue(struct pg_store *d, struct semel_error *err)
     return SEMEL_OK;
 }
 
+static semel_status queue(struct pg_store *d, const struct semel_pg_statement *statement, struct semel_error *err)
+{
+    if (!send_queued(d, statement)) {
+        d->broken = true; /* what was sent and what was remembered may differ */
+        return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT, "queue: the statement could not be sent");
+    }
+    if (++d->queue->unflushed >= FLUSH_EVERY) {
+        d->queue->unflushed = 0;
+        if (PQflush(d->conn) < 0)
+            return semel__pg_lost(d, "queue", err);
+    }
+    return SEMEL_OK;
+}
+
+/* Queues statements of ours behind those of handlers. */
+static semel_status queue_ours(struct pg_store *d, const struct sql_text *const *texts, size_t n,
+                               struct semel_error *err)
+{
+    semel_status status = semel__pg_usable(d, err);
+    for (size_t i = 0; status == SEMEL_OK && i < n; i++) {
+        const struct semel_pg_statement statement = {.sql = texts[i]->text};
+        status = queue(d, &statement, err);
+    }
+    return status;
+}
+
 semel_status semel__pg_queue(struct semel_store *store, const struct semel_pg_statement *statement,
                              struct semel_error *err)
 {
@@ -213,16 +239,7 @@ semel_status semel__pg_queue(struct semel_store *store, const struct semel_pg_st
         status = open_queue(d, err);
     if (status != SEMEL_OK)
         return status;
-    if (!send_queued(d, statement)) {
-        d->broken = true; /* what was sent and what was remembered may differ */
-        return semel__fail(err, SEMEL_CLOSED, SEMEL_CLASS_ENVIRONMENT, "queue: the statement could not be sent");
-    }
-    if (++d->queue->unflushed >= FLUSH_EVERY) {
-        d->queue->unflushed = 0;
-        if (PQflush(d->conn) < 0)
-            return semel__pg_lost(d, "queue", err);
-    }
-    return SEMEL_OK;
+    return queue(d, statement, err);
 }
 
 static void note_failure(struct pg_queue *q, size_t tag, const struct semel_error *err)
@@ -777,6 +794,10 @@ semel_status semel__pg_savepoint(struct semel_store *store, struct semel_error *
         return ended(err);
     bool outer = d->joined && d->saved == 0;
     bool inner = d->saved == (d->joined ? 2 : 1);
+    if (inner && d->queued) {
+        static const struct sql_text *const again[] = {&sql_release, &sql_save};
+        return queue_ours(d, again, 2, err);
+    }
     semel__pg_start(&trip, d, "savepoint");
     if (inner)
         semel__pg_add(&trip, &sql_release);
@@ -878,23 +899,21 @@ semel_status semel__pg_guard(struct semel_store *store, bool on, struct semel_er
     return status;
 }
 
-/* In the caller's transaction constraints are put back as they were: what is rolled back to counts as not checked. */
+/* Constraints are put back as they were: what is rolled back to counts as not checked. */
 semel_status semel__pg_check(struct semel_store *store, struct semel_error *err)
 {
     static const struct sql_text sql_check = {"semel_check", "SET CONSTRAINTS ALL IMMEDIATE"};
     static const struct sql_text sql_save_check = {"semel_save_check", "SAVEPOINT semel_check"};
     static const struct sql_text sql_back_check = {"semel_back_check", "ROLLBACK TO SAVEPOINT semel_check"};
     static const struct sql_text sql_release_check = {"semel_release_check", "RELEASE SAVEPOINT semel_check"};
+    static const struct sql_text *const texts[] = {&sql_save_check, &sql_check, &sql_back_check, &sql_release_check};
     struct pg_store *d = semel__pg_of(store);
     struct pg_trip trip;
+    if (d->queued)
+        return queue_ours(d, texts, 4, err);
     semel__pg_start(&trip, d, "check of deferred constraints");
-    if (d->joined)
-        semel__pg_add(&trip, &sql_save_check);
-    semel__pg_add(&trip, &sql_check);
-    if (d->joined) {
-        semel__pg_add(&trip, &sql_back_check);
-        semel__pg_add(&trip, &sql_release_check);
-    }
+    for (size_t i = 0; i < 4; i++)
+        semel__pg_add(&trip, texts[i]);
     semel_status status = semel__pg_run_theirs(&trip, err);
     semel__pg_end(&trip);
     return status;

@@ -146,6 +146,14 @@ static const struct meaning *find_meaning(int code)
     return NULL;
 }
 
+/* SQLITE_ERROR is one of data_errors where it blames the message. */
+static bool sqlite_data_fault(const struct semel_error *err)
+{
+    const int code = err->code & 0xff;
+    return code == SQLITE_CONSTRAINT || code == SQLITE_MISMATCH || code == SQLITE_TOOBIG ||
+           (code == SQLITE_ERROR && err->cls == SEMEL_CLASS_PERMANENT);
+}
+
 static const char *data_error(const char *message)
 {
     for (size_t i = 0; i < COUNT(data_errors); i++)
@@ -564,11 +572,8 @@ static semel_status ready(struct sqlite_store *d, enum own own, struct semel_err
     return rc == SQLITE_OK ? SEMEL_OK : own_fail(d, rc, "savepoint", err);
 }
 
-static semel_status sqlite_savepoint(struct semel_store *store, struct semel_error *err)
+static semel_status set_savepoint(struct sqlite_store *d, struct semel_error *err)
 {
-    struct sqlite_store *d = of(store);
-    if (was_ended(d))
-        return ended(err);
     if (d->saved) { /* one level; in a caller's transaction it may be gone with one of the caller's own */
         d->saved = false;
         semel_status status = run_own(d, RELEASE, "savepoint", err);
@@ -581,6 +586,19 @@ static semel_status sqlite_savepoint(struct semel_store *store, struct semel_err
     if (status == SEMEL_OK)
         status = run_own(d, SAVEPOINT, "savepoint", err);
     d->saved = status == SEMEL_OK;
+    return status;
+}
+
+/* The guard denies savepoints to handlers, not to us. */
+static semel_status sqlite_savepoint(struct semel_store *store, struct semel_error *err)
+{
+    struct sqlite_store *d = of(store);
+    const bool guarded = d->guarded;
+    if (was_ended(d))
+        return ended(err);
+    d->guarded = false;
+    semel_status status = set_savepoint(d, err);
+    d->guarded = guarded;
     return status;
 }
 
@@ -1204,6 +1222,7 @@ const struct semel_store_ops semel__store_sqlite = {.name = "sqlite",
                                                     .leave = sqlite_leave,
                                                     .guard = sqlite_guard,
                                                     .check = sqlite_check,
+                                                    .data_fault = sqlite_data_fault,
                                                     .busy = sqlite_busy,
                                                     .relay = &semel__record_relay_single,
                                                     SEMEL_RECORDS};

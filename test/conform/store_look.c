@@ -177,6 +177,21 @@ static void rollback_to_undoes_what_came_after_the_savepoint_and_keeps_the_trans
     assert_int_equal(world->driver->events(world), 0);
 }
 
+/* Handlers may not; core does, between two of them. */
+static void savepoint_may_be_set_while_the_guard_is_on(void **state)
+{
+    struct world *world = *state;
+
+    begin(world);
+    assert_ok(world, semel_store_guard(world->store, true, &world->err));
+    assert_ok(world, semel_store_savepoint(world->store, &world->err));
+    assert_ok(world, semel_store_savepoint(world->store, &world->err));
+    assert_ok(world, semel_store_check(world->store, &world->err));
+    assert_ok(world, semel_store_guard(world->store, false, &world->err));
+    assert_ok(world, semel_store_rollback_to(world->store, &world->err));
+    commit(world);
+}
+
 static void savepoint_replaces_the_one_before(void **state)
 {
     struct world *world = *state;
@@ -730,6 +745,7 @@ const struct CMUnitTest look_tests[] = {
     TEST(rollback_undoes_everything),
     TEST(rollback_to_undoes_what_came_after_the_savepoint_and_keeps_the_transaction),
     TEST(savepoint_replaces_the_one_before),
+    TEST(savepoint_may_be_set_while_the_guard_is_on),
     TEST(guard_and_check_let_an_honest_handler_pass),
     TEST(joining_without_a_transaction_is_invalid),
     TEST(reopen_loses_the_open_transaction_and_nothing_else),

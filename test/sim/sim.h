@@ -91,6 +91,7 @@
     X(PURGED, "purged")                     \
     X(QUARANTINED, "quarantined")           \
     X(CUTS, "cut batches")                  \
+    X(BLAMED, "blamed in their batch")      \
     X(OUTLASTED, "outlasted leases")        \
     X(CLAIMED, "claimed by the pump")       \
     X(TAKEN, "taken by the pump")           \

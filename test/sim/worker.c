@@ -61,6 +61,9 @@ void sim_actor_open(struct sim_actor *actor)
                                              .each = sim_handle_each,
                                              .set = world->scene.set ? sim_handle_set : NULL};
     semel__inbox_init(&actor->inbox, actor->store, &actor->policy, &actor->handler, &world->rng, owner_of(actor));
+    actor->inbox.wary = sim_chance(world, 300) ? 1000 : 0;
+    actor->inbox.wary_deferred = sim_chance(world, 300) ? 1000 : 0;
+    actor->inbox.run = (size_t)sim_between(world, 1, 6);
     if (actor->role == SIM_WORKER)
         open_pump(actor);
     sim_settings_of(actor);
@@ -83,6 +86,7 @@ static void add_counts(struct sim_world *world, const struct semel_counts *count
     world->counts[SIM_FENCED] += counts->fenced;
     world->counts[SIM_RECOVERED] += counts->recovered;
     world->counts[SIM_CUTS] += counts->cuts;
+    world->counts[SIM_BLAMED] += counts->blamed;
     world->counts[SIM_PURGED] += counts->purged;
     world->counts[SIM_REJECTED] += counts->rejected;
     world->counts[SIM_DEAD] += counts->alerts[SEMEL_ALERT_DEAD];

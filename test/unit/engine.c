@@ -177,6 +177,12 @@ static semel_status spy_settle(struct semel_store *store, struct semel_settle_ba
     return status == SEMEL_OK ? spy.real->settle(store, batch, err) : status;
 }
 
+static semel_status spy_savepoint(struct semel_store *store, struct semel_error *err)
+{
+    spy.e->seen.savepoints++;
+    return spy.real->savepoint(store, err);
+}
+
 static semel_status spy_parked(struct semel_store *store, struct semel_str consumer, int64_t max, int64_t *ret,
                                struct semel_error *err)
 {
@@ -197,6 +203,7 @@ static void spy_on(struct engine *e)
     spy.ops.fetch = spy_fetch;
     spy.ops.settle = spy_settle;
     spy.ops.parked = spy_parked;
+    spy.ops.savepoint = spy_savepoint;
     e->store->ops = &spy.ops;
 }
 

@@ -51,7 +51,7 @@ struct plan {
 };
 
 struct seen {
-    unsigned begins, commits, rollbacks, admits, fetches, settles;
+    unsigned begins, commits, rollbacks, admits, fetches, settles, savepoints;
     unsigned frees;                  /* items of fetches whose business keys are locked before the rows */
     size_t items, inserted, changes; /* of admit and settle */
 };

@@ -100,6 +100,46 @@ static void failure_met_by_another_operation_is_still_collected(void **state)
     semel_store_rollback(w->store);
 }
 
+/* Savepoints and checks go with the queue: nothing is waited for, and the one before the failure counts. */
+static void savepoint_and_check_are_queued_behind_statements(void **state)
+{
+    struct world *w = *state;
+    size_t tag = 99;
+    effects();
+    sql("CREATE TABLE late (n integer REFERENCES effect DEFERRABLE INITIALLY DEFERRED)");
+    begin(w);
+    ok(w, semel_store_savepoint(w->store, &w->err));
+    int64_t trips = semel__pg_trips(w->store);
+    ok(w, queue(w, 0, PUT, "1"));
+    ok(w, semel_store_check(w->store, &w->err));
+    ok(w, semel_store_savepoint(w->store, &w->err));
+    ok(w, queue(w, 1, PUT, "2"));
+    ok(w, queue(w, 2, PUT, "1"));
+    ok(w, semel_store_savepoint(w->store, &w->err));
+    ok(w, queue(w, 3, PUT, "3"));
+    assert_int_equal(semel__pg_trips(w->store), trips);
+    assert_int_equal(semel_store_collect(w->store, &tag, &w->err), SEMEL_INVALID);
+    assert_int_equal(tag, 2);
+    assert_int_equal(semel__pg_trips(w->store), trips + 1);
+    ok(w, semel_store_rollback_to(w->store, &w->err));
+    ok(w, queue(w, 4, "INSERT INTO late VALUES ($1::integer)", "9"));
+    w->store->tag = 7;
+    ok(w, semel_store_check(w->store, &w->err));
+    assert_int_equal(semel_store_collect(w->store, &tag, &w->err), SEMEL_INVALID);
+    assert_int_equal(tag, 7);
+    assert_int_equal(w->err.code, SEMEL_SQLSTATE('2', '3', '5', '0', '3'));
+    ok(w, semel_store_rollback_to(w->store, &w->err));
+    ok(w, queue(w, 5, "INSERT INTO late VALUES ($1::integer)", "1"));
+    ok(w, semel_store_check(w->store, &w->err));
+    ok(w, queue(w, 5, "WITH late AS (INSERT INTO late VALUES (5)) SELECT 1", NULL)); /* still deferred */
+    ok(w, queue(w, 5, PUT, "5"));
+    ok(w, semel_store_collect(w->store, &tag, &w->err));
+    ok(w, semel_store_commit(w->store, &w->err));
+    assert_int_equal(ask("SELECT count(*) FROM effect WHERE n IN (1, 5)"), 2);
+    assert_int_equal(ask("SELECT count(*) FROM effect"), 2);
+    assert_int_equal(ask("SELECT count(*) FROM late"), 2);
+}
+
 static void only_statements_on_data_may_be_queued(void **state)
 {
     static const char *const refused[] = {"COMMIT",
@@ -394,6 +434,7 @@ int main(void)
         OPEN(first_failure_is_told_with_the_tag_of_its_handler),
         OPEN(statement_that_cannot_be_prepared_is_blamed_on_its_handler),
         OPEN(failure_met_by_another_operation_is_still_collected),
+        OPEN(savepoint_and_check_are_queued_behind_statements),
         OPEN(only_statements_on_data_may_be_queued),
         OPEN(procedure_that_commits_fails_and_commits_nothing),
         OPEN(one_text_is_prepared_once),
