@@ -196,7 +196,7 @@ static semel_status lock(struct semel_store *store, int64_t token, const struct 
                          bool *ret_owned, struct semel_error *err)
 {
     const struct args args = {0};
-    struct semel_relay_shard found[SEMEL_RELAY_SHARDS];
+    struct semel_relay_shard found[SEMEL_RELAY_SHARDS] = {{0}};
     struct shards locked = {.at = found};
     semel_status status = run_one(store, SQL_shard_lock, "locking shards", &args, SQL_EACH(shard_fields, shards, n),
                                   read_shard, &locked, err);

@@ -233,7 +233,7 @@ static semel_status put(const struct sql_row *row, const struct sql_field *field
 {
     void *at = (char *)item + field->offset;
     enum sql_kind kind = semel__db_kind(field->name);
-    struct semel_str text = value->null ? (struct semel_str){0} : value->text;
+    struct semel_str text = value->null ? semel__str(NULL) : value->text;
     int64_t number = value->null ? SEMEL_NONE : value->number;
     switch (kind) {
     case SQL_TEXT:
