@@ -58,7 +58,7 @@ END $$;
 -- rights of the owner nor a search path, and every name in it is qualified.
 CREATE FUNCTION semel._begun_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-    part text[];
+    part pg_catalog.text[];
 BEGIN
     IF pg_catalog.current_setting('semel.begun', true) OPERATOR(pg_catalog.=) '-'::pg_catalog.text
        AND coalesce(pg_catalog.current_setting('semel.begun_more', true), ''::pg_catalog.text)
