@@ -320,7 +320,8 @@ def test_batch_may_be_empty_or_missing_and_other_types_are_the_servers_to_refuse
         assert len(ask(db, f"SELECT * FROM semel.{function}('billing', '[]')")) == (function == "inbox_done_many")
         assert f"{function}: messages is missing" in str(refused(db, f"SELECT semel.{function}('billing', NULL)"))
         assert f"{function}: consumer is missing" in str(refused(db, f"SELECT semel.{function}(NULL, '[]')"))
-    for message, code in [({"version": 1.5}, "22P02"), ({"message_time": "someday"}, "22007"), ({"raw": "\\x0"}, "22023")]:
+    for message, code in [({"version": 1.5}, "22P02"), ({"message_time": "someday"}, "22007"),
+                          ({"raw": "\\x0"}, "22023")]:
         assert refused(db, "SELECT * FROM semel.inbox_begin_many('billing', %s)",
                        json.dumps([one("a", **message)])).pgcode == code
 
