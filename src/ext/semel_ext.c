@@ -19,6 +19,7 @@
  */
 #include <limits.h>
 #include <sqlite3ext.h>
+#include <stddef.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -33,7 +34,7 @@ SQLITE_EXTENSION_INIT1
 #define EXT_COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 
 #define SQLITE_NEEDED 3037000 /* STRICT tables, sqlite3_changes64 */
-#define EXT_TABLES_MAX 5
+#define EXT_TABLES_MAX 7
 
 struct ext;
 struct ext_table;
@@ -805,7 +806,7 @@ static const sqlite3_module table_module = {
 
 /* ==== the inbox =====================================================================================
  *
- * The table-valued functions: semel_inbox_begin, _fail, _claim, _put and _take.
+ * The table-valued functions: semel_inbox_begin, _fail, _claim, _put and _take; _begin_many and _fail_many.
  *
  * Invariants: the declared columns, the names of the arguments and the enumerations below have one order, which is that
  * of the SQL surface. A payload comes back as text where it is JSON, else as a BLOB.
@@ -1049,8 +1050,246 @@ static semel_status run_take(struct ext_call *call, struct semel_error *err)
     return status == SEMEL_OK ? take(call, s, consumer, (size_t)max, lease_ms, err) : status;
 }
 
+/* ---- batches -------------------------------------------------------------------------------------
+ *
+ * Messages as a JSON array of objects, whose members have the names of the arguments above. All of them are read before
+ * the first is begun, so that a mistake in one of them leaves nothing behind. There are no round trips to be saved in
+ * SQLite: each message is judged by the same call as one alone. */
+
+#define MANY_MAX 10000
+
+enum { MANY_CONSUMER, MANY_MESSAGES };
+enum { FOR_BEGIN = 1, FOR_DONE = 2, FOR_FAIL = 4 };
+
+struct one {
+    struct semel_msg msg;
+    struct semel_str raw, outcome, result, reason;
+    int64_t delivery;
+};
+
+struct batch {
+    const struct ext_args *args;
+    struct semel_arena *arena; /* of what is read */
+    unsigned door;
+    struct one *all;
+    size_t n;
+};
+
+enum member_kind { MEMBER_TEXT, MEMBER_ID, MEMBER_NUMBER, MEMBER_TIME, MEMBER_OBJECT, MEMBER_JSON };
+
+static const struct member {
+    const char *name;
+    enum member_kind kind;
+    size_t offset; /* of a struct semel_str, or of an int64_t */
+    unsigned doors;
+} members[] = {
+    {"message_id", MEMBER_ID, offsetof(struct one, msg.id), FOR_BEGIN | FOR_DONE | FOR_FAIL},
+    {"source", MEMBER_TEXT, offsetof(struct one, msg.source), FOR_BEGIN | FOR_DONE | FOR_FAIL},
+    {"type", MEMBER_TEXT, offsetof(struct one, msg.type), FOR_BEGIN | FOR_FAIL},
+    {"payload", MEMBER_JSON, offsetof(struct one, msg.payload), FOR_BEGIN | FOR_FAIL},
+    {"raw", MEMBER_TEXT, offsetof(struct one, raw), FOR_BEGIN | FOR_FAIL},
+    {"headers", MEMBER_OBJECT, offsetof(struct one, msg.headers), FOR_BEGIN | FOR_FAIL},
+    {"business_key", MEMBER_TEXT, offsetof(struct one, msg.business_key), FOR_BEGIN | FOR_FAIL},
+    {"order_key", MEMBER_TEXT, offsetof(struct one, msg.order_key), FOR_BEGIN | FOR_FAIL},
+    {"version", MEMBER_NUMBER, offsetof(struct one, msg.version), FOR_BEGIN | FOR_FAIL},
+    {"fingerprint", MEMBER_TEXT, offsetof(struct one, msg.fingerprint), FOR_BEGIN | FOR_FAIL},
+    {"message_time", MEMBER_TIME, offsetof(struct one, msg.message_time_us), FOR_BEGIN | FOR_FAIL},
+    {"delivery", MEMBER_NUMBER, offsetof(struct one, delivery), FOR_BEGIN | FOR_FAIL},
+    {"outcome", MEMBER_JSON, offsetof(struct one, outcome), FOR_DONE},
+    {"class", MEMBER_TEXT, offsetof(struct one, result), FOR_FAIL},
+    {"reason", MEMBER_TEXT, offsetof(struct one, reason), FOR_FAIL},
+};
+
+static semel_status refuse_one(const struct batch *batch, const char *name, const char *right, struct semel_error *err)
+{
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "%s: message %zu: %s %s", batch->args->who,
+                       batch->n + 1, name, right);
+}
+
+static bool is_number(struct semel_str value, int64_t *ret)
+{
+    return value.n > 0 && value.p[0] != '"' && semel__str_int64(value, ret);
+}
+
+static semel_status read_value(const struct batch *batch, const struct member *member, struct semel_str value,
+                               struct one *one, struct semel_error *err)
+{
+    struct semel_str *text = (struct semel_str *)(void *)((char *)one + member->offset);
+    int64_t *number = (int64_t *)(void *)((char *)one + member->offset), ignored;
+    struct semel_str said = {0};
+    bool sound = true;
+    bool string = value.p[0] == '"';
+    if (string && member->kind != MEMBER_JSON && !semel__json_decode(value, batch->arena, &said, &sound))
+        return semel__fail_memory(err);
+    switch (member->kind) {
+    case MEMBER_ID:
+        *text = string ? said : value;
+        return string || is_number(value, &ignored) ? SEMEL_OK : refuse_one(batch, member->name, "must be text", err);
+    case MEMBER_TEXT:
+        *text = said;
+        return string ? SEMEL_OK : refuse_one(batch, member->name, "must be text", err);
+    case MEMBER_NUMBER:
+        return is_number(value, number) && *number >= 0
+                   ? SEMEL_OK
+                   : refuse_one(batch, member->name, "must be a whole number from 0", err);
+    case MEMBER_TIME:
+        return (is_number(value, number) && *number >= 0) || (string && semel__time_parse(said, number))
+                   ? SEMEL_OK
+                   : refuse_one(batch, member->name, "must be a time with its zone such as 2026-11-15T19:38:00Z", err);
+    case MEMBER_OBJECT:
+        *text = value;
+        return value.p[0] == '{' ? SEMEL_OK : refuse_one(batch, member->name, "must be a JSON object", err);
+    case MEMBER_JSON:
+        *text = value;
+        return SEMEL_OK;
+    }
+    return SEMEL_OK;
+}
+
+static semel_status read_member(const struct batch *batch, struct semel_str name, struct semel_str value,
+                                struct one *one, struct semel_error *err)
+{
+    char shown[64];
+    for (int i = 0; i < EXT_COUNT(members); i++)
+        if ((members[i].doors & batch->door) != 0 && semel__str_eqz(name, members[i].name))
+            return semel__str_eqz(value, "null") ? SEMEL_OK : read_value(batch, &members[i], value, one, err);
+    semel__str_show(shown, sizeof(shown), name);
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                       "%s: message %zu has a member \"%.40s\", which is none", batch->args->who, batch->n + 1, shown);
+}
+
+static semel_status read_one(struct batch *batch, struct semel_str object, struct semel_error *err)
+{
+    struct one *one = &batch->all[batch->n];
+    struct semel_str name, value;
+    size_t from = 0;
+    semel_status status = SEMEL_OK;
+    semel_msg_init(&one->msg);
+    if (object.n == 0 || object.p[0] != '{')
+        return refuse_one(batch, "it", "must be an object such as {\"message_id\": \"evt-1\"}", err);
+    while (status == SEMEL_OK && semel__json_next(object, &from, &name, &value))
+        status = read_member(batch, name, value, one, err);
+    if (status == SEMEL_OK && semel__str_given(one->raw) && semel__str_given(one->msg.payload))
+        status = refuse_one(batch, "payload", "and raw are both given; give one of them", err);
+    if (status == SEMEL_OK && batch->door == FOR_DONE && !semel__str_given(one->msg.id))
+        status = refuse_one(batch, "message_id", "is missing", err);
+    if (status == SEMEL_OK && one->delivery > INT_MAX)
+        status = refuse_one(batch, "delivery", "is too large", err);
+    if (semel__str_given(one->raw))
+        one->msg.payload = one->raw;
+    one->msg.delivery = (int)one->delivery;
+    return status;
+}
+
+/* All messages of the call. */
+static semel_status read_batch(struct batch *batch, struct semel_error *err)
+{
+    struct semel_str consumer = {0}, list = {0}, value;
+    size_t from = 0, n = 0;
+    semel_status status = arg_text(batch->args, MANY_CONSUMER, &consumer, err);
+    if (status == SEMEL_OK)
+        status = arg_json(batch->args, MANY_MESSAGES, &list, err);
+    if (status == SEMEL_OK && (!semel__str_given(consumer) || !semel__str_given(list)))
+        status = arg_missing(batch->args, semel__str_given(consumer) ? MANY_MESSAGES : MANY_CONSUMER, err);
+    list = semel__str_given(list) ? semel__json_find(list, SEMEL_STR("")) : list; /* without blanks around it */
+    if (status == SEMEL_OK && (list.n == 0 || list.p[0] != '['))
+        status = refuse(batch->args, MANY_MESSAGES, "must be a JSON array of objects", err);
+    while (status == SEMEL_OK && semel__json_next(list, &from, NULL, &value))
+        n++;
+    if (status == SEMEL_OK && n > MANY_MAX)
+        status = semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                             "%s: messages has %zu elements; at most %d are allowed", batch->args->who, n, MANY_MAX);
+    if (status == SEMEL_OK && (batch->all = semel__arena_alloc(batch->arena, n + 1, sizeof(*batch->all))) == NULL)
+        status = semel__fail_memory(err);
+    for (from = 0; status == SEMEL_OK && semel__json_next(list, &from, NULL, &value);) {
+        status = read_one(batch, value, err);
+        batch->all[batch->n].msg.consumer = consumer;
+        batch->n += status == SEMEL_OK;
+    }
+    return status;
+}
+
+/* The row of the message i, with its first three columns; NULL: no memory. */
+static struct ext_cell *many_row(struct ext_call *call, const struct one *one, size_t i)
+{
+    struct ext_cell *row = next_row(call);
+    if (row == NULL)
+        return NULL;
+    put_int(&row[0], (int64_t)i + 1);
+    put_bytes(call, &row[1], one->msg.id, false);
+    put_bytes(call, &row[2], semel__str_given(one->msg.source) ? one->msg.source : semel_str(""), false);
+    return row;
+}
+
+static semel_status open_many(struct ext_call *call, struct batch *batch, struct semel **ret_s, struct semel_error *err)
+{
+    semel_status status = read_batch(batch, err);
+    if (status == SEMEL_OK)
+        status = ext_handle(call->ext, ret_s, err);
+    if (status == SEMEL_OK && !make_room(call, batch->n + 1))
+        status = semel__fail_memory(err);
+    return status;
+}
+
+static semel_status run_begin_many(struct ext_call *call, struct semel_error *err)
+{
+    struct batch batch = {.args = &call->args, .arena = &call->arena, .door = FOR_BEGIN};
+    struct semel *s = NULL;
+    semel_status status = open_many(call, &batch, &s, err);
+    for (size_t i = 0; status == SEMEL_OK && i < batch.n; i++) {
+        struct semel_verdict verdict;
+        semel_verdict_init(&verdict);
+        status = semel_inbox_begin(s, &batch.all[i].msg, &verdict, err);
+        struct ext_cell *row = status == SEMEL_OK ? many_row(call, &batch.all[i], i) : NULL;
+        if (row == NULL)
+            continue;
+        put_bytes(call, &row[3], semel_str(semel_act_name(verdict.act)), false);
+        put_bytes(call, &row[4], semel_str(semel_why_name(verdict.why)), false);
+        put_int(&row[5], verdict.attempt);
+        put_bytes(call, &row[6], verdict.outcome, false);
+    }
+    return status;
+}
+
+static semel_status result_of(const struct batch *batch, size_t i, enum semel_result *ret, struct semel_error *err)
+{
+    struct semel_str text = batch->all[i].result;
+    *ret = SEMEL_MAYBE;
+    if (semel__str_eqz(text, "unknown") || (semel__result_parse(text, ret) && *ret != SEMEL_DONE))
+        return SEMEL_OK;
+    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                       "%s: message %zu: class must be transient, permanent, rejected or unknown", batch->args->who,
+                       i + 1);
+}
+
+static semel_status run_fail_many(struct ext_call *call, struct semel_error *err)
+{
+    struct batch batch = {.args = &call->args, .arena = &call->arena, .door = FOR_FAIL};
+    struct semel *s = NULL;
+    enum semel_result result = SEMEL_MAYBE;
+    semel_status status = open_many(call, &batch, &s, err);
+    for (size_t i = 0; status == SEMEL_OK && i < batch.n; i++)
+        status = result_of(&batch, i, &result, err);
+    for (size_t i = 0; status == SEMEL_OK && i < batch.n; i++) {
+        struct semel_verdict verdict;
+        semel_verdict_init(&verdict);
+        (void)result_of(&batch, i, &result, NULL);
+        status = semel_inbox_fail(s, &batch.all[i].msg, result, batch.all[i].reason, &verdict, err);
+        struct ext_cell *row = status == SEMEL_OK ? many_row(call, &batch.all[i], i) : NULL;
+        if (row == NULL)
+            continue;
+        put_bytes(call, &row[3], semel_str(semel_act_name(verdict.act)), false);
+        put_int(&row[4], verdict.due_us);
+        put_bytes(call, &row[5], semel_str(semel_why_name(verdict.why)), false);
+        put_bytes(call, &row[6], semel_str(semel_state_name(verdict.state)), false);
+        put_bytes(call, &row[7], verdict.hint, false);
+    }
+    return status;
+}
+
 /* ---- what there is ------------------------------------------------------------------------------- */
 
+static const char *const many_args[] = {"consumer", "messages"};
 static const char *const msg_args[] = {MSG_NAMES};
 static const char *const fail_args[] = {MSG_NAMES, "class", "reason"};
 static const char *const claim_args[] = {MSG_NAMES, "lease"};
@@ -1109,6 +1348,28 @@ static const struct ext_table tables[] = {
         .required = REQUIRED(TAKE_CONSUMER),
         .many = true,
         .run = run_take,
+    },
+    {
+        .name = "semel_inbox_begin_many",
+        .columns = "CREATE TABLE semel_inbox_begin_many (ordinal, message_id, source, act, why, attempt, outcome, "
+                   "consumer HIDDEN, messages HIDDEN)",
+        .args = many_args,
+        .n_out = 7,
+        .n_args = EXT_COUNT(many_args),
+        .required = REQUIRED(MANY_CONSUMER) | REQUIRED(MANY_MESSAGES),
+        .many = true,
+        .run = run_begin_many,
+    },
+    {
+        .name = "semel_inbox_fail_many",
+        .columns = "CREATE TABLE semel_inbox_fail_many (ordinal, message_id, source, act, due_at, why, status, hint, "
+                   "consumer HIDDEN, messages HIDDEN)",
+        .args = many_args,
+        .n_out = 8,
+        .n_args = EXT_COUNT(many_args),
+        .required = REQUIRED(MANY_CONSUMER) | REQUIRED(MANY_MESSAGES),
+        .many = true,
+        .run = run_fail_many,
     },
 };
 static const int n_tables = EXT_COUNT(tables);
@@ -1173,6 +1434,23 @@ static void inbox_done(sqlite3_context *context, int n, sqlite3_value **values)
     if (status == SEMEL_OK)
         status = semel_inbox_done(s, &msg, outcome, &err);
     answer(context, status, &err);
+}
+
+static void inbox_done_many(sqlite3_context *context, int n, sqlite3_value **values)
+{
+    const struct ext_args args = {"semel_inbox_done_many", many_args, values, n};
+    struct semel_error err = {0};
+    struct semel *s = NULL;
+    struct semel_arena arena;
+    struct batch batch = {.args = &args, .arena = &arena, .door = FOR_DONE};
+    semel__arena_init(&arena, JSON_MAX);
+    semel_status status = enter(context, &args, &s, &err);
+    if (status == SEMEL_OK)
+        status = read_batch(&batch, &err);
+    for (size_t i = 0; status == SEMEL_OK && i < batch.n; i++)
+        status = semel_inbox_done(s, &batch.all[i].msg, batch.all[i].outcome, &err);
+    answer(context, status, &err);
+    semel__arena_done(&arena);
 }
 
 /* ---- the ends of a lease ------------------------------------------------------------------------- */
@@ -1377,6 +1655,7 @@ static void version_of_semel(sqlite3_context *context, int n, sqlite3_value **va
 
 static const struct ext_function functions[] = {
     {"semel_inbox_done", 2, 4, 0, inbox_done},
+    {"semel_inbox_done_many", 2, 2, 0, inbox_done_many},
     {"semel_inbox_renew", 1, 2, 0, inbox_renew},
     {"semel_inbox_finish", 1, 4, 0, inbox_finish},
     {"semel_inbox_release", 1, 1, 0, inbox_release},
