@@ -230,8 +230,9 @@ def many(db, function, *messages):
 
 # I2 I25
 def test_batch_gives_the_answers_of_one_call_after_the_other(db):
-    messages = [{"message_id": "a"}, {"message_id": "a"}, {"message_id": "b", "source": "s", "payload": {"b": [1, "x"]}},
-                {"message_id": None}, {"message_id": 7, "headers": {"h": "1"}, "type": "paid", "delivery": 2},
+    messages = [{"message_id": "a"}, {"message_id": "a"}, {"message_id": None},
+                {"message_id": "b", "source": "s", "payload": {"b": [1, "x"]}},
+                {"message_id": 7, "headers": {"h": "1"}, "type": "paid", "delivery": 2},
                 {"message_id": "c", "raw": "caf\u00e9", "business_key": "i"},
                 {"message_id": "d", "payload": {}, "business_key": "i", "fingerprint": "f"},
                 {"message_id": "e", "message_time": "2026-01-01T00:00:00Z"}]
@@ -254,7 +255,7 @@ def test_batch_is_ended_by_a_batch_and_cannot_commit_without(db):
     many(db, "begin", {"message_id": "a"}, {"message_id": "b", "payload": {"b": 1}}, {"message_id": "c"})
     assert [(row["ordinal"], row["act"], row["status"]) for row in many(
         db, "fail", {"message_id": "b", "class": "transient", "reason": "no"})] == [(1, "ack", "failed")]
-    db.execute("SELECT semel_inbox_done_many('billing', '[{\"message_id\": \"a\", \"outcome\": {\"x\": 1}}]')").fetchall()
+    db.execute("SELECT semel_inbox_done_many('billing', '[{\"message_id\": \"a\"}]')").fetchall()
     refused(db, "COMMIT")
     assert count(db) == 0
     db.execute("BEGIN IMMEDIATE")
@@ -271,7 +272,8 @@ def test_batch_is_ended_by_a_batch_and_cannot_commit_without(db):
 @pytest.mark.parametrize("messages, text", [
     ("{}", "messages must be a JSON array of objects"), ("1", "must be a JSON array"), ("[", "must be JSON"),
     ("[1]", "message 1: it must be an object"), ('[{"message_id": "a"}, null]', "message 2: it must be an object"),
-    ('[{"id": "a"}]', 'message 1 has a member "id", which is none'), ('[{"message_id": {}}]', "message_id must be text"),
+    ('[{"id": "a"}]', 'message 1 has a member "id", which is none'),
+    ('[{"message_id": {}}]', "message_id must be text"),
     ('[{"message_id": "a", "version": "1"}]', "version must be a whole number"),
     ('[{"message_id": "a", "version": 1.5}]', "version must be a whole number"),
     ('[{"message_id": "a", "headers": []}]', "headers must be a JSON object"),
