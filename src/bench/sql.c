@@ -210,24 +210,22 @@ static semel_status run_kind(struct sql_bench *b, const struct kind *kind, int n
 {
     int64_t started = 0, want = b->options->messages, start_us = semel__now(&semel__clock_real);
     semel_status status = SEMEL_OK;
-    int busy = 0;
-    do {
+    for (int busy = 1; status == SEMEL_OK && busy > 0;) {
+        busy = 0;
         for (int i = 0; status == SEMEL_OK && i < n; i++) {
             struct lane *lane = &b->lanes[i];
             if (lane->idle && started < want && *b->options->stop == 0) {
                 started += prepare(b, kind, lane);
                 status = send_step(kind, lane, err);
             }
+            busy += !lane->idle;
         }
-        if (status == SEMEL_OK)
+        if (status == SEMEL_OK && busy > 0)
             status = wait_for_any(b->lanes, n, err);
-        busy = 0;
-        for (int i = 0; status == SEMEL_OK && i < n; i++) {
+        for (int i = 0; status == SEMEL_OK && i < n; i++)
             if (!b->lanes[i].idle)
                 status = advance(b, kind, &b->lanes[i], err);
-            busy += !b->lanes[i].idle;
-        }
-    } while (status == SEMEL_OK && (busy > 0 || (started < want && *b->options->stop == 0)));
+    }
     int64_t took_us = semel__now(&semel__clock_real) - start_us;
     *ret_per_s = (double)started * 1e6 / (double)(took_us > 0 ? took_us : 1);
     return status;
