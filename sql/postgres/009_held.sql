@@ -21,7 +21,8 @@ ALTER TABLE semel.held SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuu
 
 -- The same for a message that had no row and has no order key: its row is inserted as `completed` at once, which nobody
 -- else can see before the COMMIT, and only a failure or an outcome writes it again. The payload is kept here for the
--- former. No row of this table is ever committed.
+-- former. No row of this table is ever committed; how many there are is counted in the setting semel.begun_more. A
+-- plain message that is begun alone is remembered in the setting semel.begun, and needs no row here (016).
 CREATE UNLOGGED TABLE semel.begun (
     consumer   text COLLATE "C" NOT NULL,
     source     text COLLATE "C" NOT NULL,

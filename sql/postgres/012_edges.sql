@@ -13,6 +13,7 @@ DROP TRIGGER IF EXISTS consumer_written ON semel.consumer;
 ALTER TABLE semel.consumer DROP COLUMN IF EXISTS policy;
 DROP TRIGGER IF EXISTS begun_has_its_end ON semel.held;
 DROP TRIGGER IF EXISTS begun_has_its_end ON semel.begun;
+DROP TRIGGER IF EXISTS begun_has_its_end ON semel.inbox;
 DROP TRIGGER IF EXISTS timeline_is_noted ON semel.timeline;
 
 DO $$

@@ -129,6 +129,13 @@ BEGIN
                                   LIMIT p.parked_consumer_max) AS c) >= p.parked_consumer_max;
 END $$;
 
+-- Is this the message that semel.begun remembers? See 016.
+CREATE FUNCTION semel._in_hand(consumer text, source text, message_id text) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT coalesce(substr(current_setting('semel.begun', true), 2) COLLATE "C"
+                    = octet_length(consumer) || ' ' || octet_length(source) || ' ' || consumer || source || message_id,
+                    false)
+$$;
+
 -- Who stands behind a business key: free, own, busy (an unfinished message) or done (one that is final, or has no row).
 -- What was begun in this transaction has not come to its end. One statement: between two, a holder that is rejected
 -- would look like one that holds its key and is final.
@@ -142,6 +149,7 @@ BEGIN
                                    AND i.status IN ('processing', 'failed', 'waiting', 'unknown', 'dead'))
                          OR EXISTS (SELECT FROM semel.begun AS b WHERE b.consumer = p.consumer AND b.source = h.source
                                                                    AND b.message_id = h.message_id)
+                         OR semel._in_hand(p.consumer, h.source, h.message_id)
                     THEN 'busy' ELSE 'done' END
         FROM semel.business_key AS h
         WHERE h.consumer = p.consumer AND h.business_key = wanted COLLATE "C" AND (h.expires_at > now) IS NOT FALSE),

@@ -8,8 +8,18 @@
 -- another transaction holds is `busy` by a try-lock on its id, which every function here takes before it writes a row:
 -- an insert would wait for the other's end.
 --
+-- What was begun is remembered until its end, in settings of the transaction, which savepoints take back by themselves:
+--     semel.begun        empty: nothing was begun; `-`: nothing that is not ended is in hand; else the message in hand,
+--                        as _in_hand writes it after a letter: p, its payload is in semel.begun_payload; n, it has none
+--     semel.begun_more   how many rows the table semel.begun has: where a second message is begun before the end of the
+--                        first, and where there is more to remember
+-- A message that had a row, or has an order key, is in the table semel.held. The deferred triggers of the inbox and of
+-- semel.held ask at the COMMIT whether anything is left. Settings can be forged: what they say is believed only of rows
+-- that this transaction has written.
+--
 -- Invariants: a begin without its end cannot commit, and an end needs its begin; every row is inserted before it is
--- judged, so that the unique key decides a race; the watermark is read after the insert.
+-- judged, so that the unique key decides a race, but for final rows, which never change and are read without a lock at
+-- READ COMMITTED; the watermark is read after the insert.
 
 SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
 LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
@@ -28,22 +38,13 @@ END $$;
 
 CREATE FUNCTION semel._held_at_commit() RETURNS trigger LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
-DECLARE
-    open boolean;
 BEGIN
-    IF TG_TABLE_NAME = 'begun' THEN
-        open := EXISTS (SELECT FROM semel.begun AS b WHERE b.consumer = NEW.consumer AND b.source = NEW.source
-                                                       AND b.message_id = NEW.message_id);
-    ELSE
-        open := EXISTS (SELECT FROM semel.held AS h WHERE h.token = NEW.token);
-        IF NEW.kind = 'refused' THEN
-            PERFORM semel._refuse_end(NEW.token);
-        END IF;
-    END IF;
-    IF open THEN
+    IF NEW.kind = 'refused' THEN
+        PERFORM semel._refuse_end(NEW.token);
+    ELSIF EXISTS (SELECT FROM semel.held AS h WHERE h.token = NEW.token) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'integrity_constraint_violation',
-            SCHEMA = 'semel', TABLE = TG_TABLE_NAME, CONSTRAINT = 'begun_has_its_end',
+            SCHEMA = 'semel', TABLE = 'held', CONSTRAINT = 'begun_has_its_end',
             MESSAGE = format('message "%s" of consumer "%s" was begun, and is neither done nor failed: '
                              'a begin without its end cannot commit', semel._show(NEW.message_id, 255),
                              semel._show(NEW.consumer, 255)),
@@ -53,16 +54,81 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- The same for the inbox, once for every row that was inserted after a begin. It has to be quick, so it has neither the
+-- rights of the owner nor a search path, and every name in it is qualified.
+CREATE FUNCTION semel._begun_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    part pg_catalog.text[];
+BEGIN
+    IF pg_catalog.current_setting('semel.begun', true) OPERATOR(pg_catalog.=) '-'::pg_catalog.text
+       AND coalesce(pg_catalog.current_setting('semel.begun_more', true), ''::pg_catalog.text)
+           OPERATOR(pg_catalog.=) ANY ('{"",0}'::pg_catalog.text[]) THEN
+        RETURN NULL;
+    END IF;
+    part := pg_catalog.regexp_match(pg_catalog.current_setting('semel.begun', true),
+                                    '^[np](\d{1,3}) (\d{1,3}) (.*)$'::pg_catalog.text);
+    IF part IS NOT NULL THEN                                -- the message in hand; else one that was inserted
+        NEW.consumer := pg_catalog.convert_from(pg_catalog.substr(
+            pg_catalog.convert_to(part[3], 'UTF8'), 1, part[1]::pg_catalog.int4), 'UTF8');
+        NEW.message_id := pg_catalog.convert_from(pg_catalog.substr(
+            pg_catalog.convert_to(part[3], 'UTF8'), 1 OPERATOR(pg_catalog.+) part[1]::pg_catalog.int4
+                                                      OPERATOR(pg_catalog.+) part[2]::pg_catalog.int4), 'UTF8');
+    END IF;
+    RAISE EXCEPTION USING
+        ERRCODE = 'integrity_constraint_violation',
+        SCHEMA = 'semel', TABLE = 'inbox', CONSTRAINT = 'begun_has_its_end',
+        MESSAGE = pg_catalog.format('message "%s" of consumer "%s" was begun, and is neither done nor failed: '
+            'a begin without its end cannot commit',
+            pg_catalog.regexp_replace(NEW.message_id, '[^[:print:]]'::pg_catalog.text, '?'::pg_catalog.text,
+                                      'g'::pg_catalog.text),
+            pg_catalog.regexp_replace(NEW.consumer, '[^[:print:]]'::pg_catalog.text, '?'::pg_catalog.text,
+                                      'g'::pg_catalog.text)),
+        HINT = 'Call semel.inbox_done or semel.inbox_fail in the transaction that began it; under autocommit, open '
+               'one first.';
+END $$;
+
 CREATE CONSTRAINT TRIGGER begun_has_its_end AFTER INSERT ON semel.held DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW WHEN (NEW.kind IN ('begun', 'refused')) EXECUTE FUNCTION semel._held_at_commit();
-CREATE CONSTRAINT TRIGGER begun_has_its_end AFTER INSERT ON semel.begun DEFERRABLE INITIALLY DEFERRED
-FOR EACH ROW EXECUTE FUNCTION semel._held_at_commit();
+CREATE CONSTRAINT TRIGGER begun_has_its_end AFTER INSERT ON semel.inbox DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW WHEN (current_setting('semel.begun', true) <> '') EXECUTE FUNCTION semel._begun_at_commit();
+
+-- From now on the inbox's trigger looks at what is inserted.
+CREATE FUNCTION semel._watch() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF coalesce(current_setting('semel.begun', true), '') = '' THEN
+        PERFORM set_config('semel.begun', '-', true);
+    END IF;
+END $$;
+
+-- So many rows of semel.begun have come, or gone.
+CREATE FUNCTION semel._count_begun(n integer) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    word text := current_setting('semel.begun_more', true);
+BEGIN
+    word := set_config('semel.begun_more', (CASE WHEN word ~ '^[0-9]{1,9}$' THEN word::integer ELSE 0 END + n)::text,
+                       true);
+END $$;
+
+-- Was this row written by the transaction that sees it? So it is where its writer is still running.
+CREATE FUNCTION semel._ours(writer xid) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    last bigint := pg_current_xact_id_if_assigned()::text::bigint;
+    full_id bigint := (last >> 32 << 32) | writer::text::bigint;
+BEGIN
+    RETURN coalesce(pg_xact_status((CASE WHEN full_id > last + 1073741824 THEN full_id - 4294967296
+                                         ELSE full_id END)::text::xid8) = 'in progress', false);
+END $$;
 
 CREATE FUNCTION semel._hold(token bigint, kind text, p semel._policy, m semel._message, attempt integer)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO semel.held VALUES (token, kind, p.consumer, m.source, m.message_id, attempt, semel._now());
 END $$;
+
+CREATE FUNCTION semel._lock_name(consumer text, source text, message_id text) RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT hashtextextended(message_id COLLATE "C", hashtextextended(
+        source COLLATE "C", hashtextextended(consumer COLLATE "C", 1936026989)))
+$$;
 
 -- Until the end of the transaction; false: another one has it. Only the first 32 messages of a transaction are locked:
 -- the lock table is the whole cluster's. A copy of a later one waits for its row instead of being told `busy`.
@@ -74,9 +140,26 @@ BEGIN
     IF n >= 32 THEN
         RETURN true;
     END IF;
-    PERFORM set_config('semel.locks', (n + 1)::text, true);
-    RETURN pg_try_advisory_xact_lock(hashtextextended(message_id COLLATE "C", hashtextextended(
-        source COLLATE "C", hashtextextended(consumer COLLATE "C", 1936026989))));
+    said := set_config('semel.locks', (n + 1)::text, true);
+    RETURN pg_try_advisory_xact_lock(semel._lock_name(consumer, source, message_id));
+END $$;
+
+-- Remembers a message that is about to be begun: new. busy: another transaction has it. NULL: another message is in
+-- hand, or there is too much to remember in a setting.
+CREATE FUNCTION semel._take_hand(consumer text, source text, message_id text, payload bytea) RETURNS text
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN CASE WHEN coalesce(current_setting('semel.begun', true), '') NOT IN ('', '-')
+                     OR octet_length(payload) > 2000 THEN NULL
+                WHEN NOT CASE WHEN coalesce(current_setting('semel.locks', true), '') <> ''
+                              THEN semel._try_lock(consumer, source, message_id)
+                              ELSE set_config('semel.locks', '1', true) = '1'
+                                   AND pg_try_advisory_xact_lock(semel._lock_name(consumer, source, message_id)) END
+                THEN 'busy'
+                WHEN set_config('semel.begun', CASE WHEN payload IS NULL THEN 'n' ELSE 'p' END || octet_length(consumer)
+                                || ' ' || octet_length(source) || ' ' || consumer || source || message_id, true) <> ''
+                     AND (payload IS NULL OR set_config('semel.begun_payload', encode(payload, 'hex'), true) <> '!')
+                THEN 'new' END;
 END $$;
 
 -- The name of a watermark's row, for who makes it.
@@ -241,9 +324,10 @@ BEGIN
     END IF;
     IF semel._damaged(r) THEN
         v := ('later', 'damaged', 0, NULL, NULL, NULL);
-    ELSIF r.status = 'completed' AND EXISTS (SELECT FROM semel.begun AS b
-                                             WHERE b.consumer = r.consumer AND b.source = r.source
-                                               AND b.message_id = r.message_id) THEN
+    ELSIF r.status = 'completed' AND (semel._in_hand(r.consumer, r.source, r.message_id)
+                                      OR EXISTS (SELECT FROM semel.begun AS b
+                                                 WHERE b.consumer = r.consumer AND b.source = r.source
+                                                   AND b.message_id = r.message_id)) THEN
         v := ('later', 'busy', 0, NULL, NULL, NULL);
     ELSIF semel._conflicts(m.fingerprint, r.fingerprint) THEN
         v := ('ack', 'conflict', 0, NULL, NULL, NULL);
@@ -335,6 +419,7 @@ BEGIN
         INSERT INTO semel.begun (consumer, source, message_id, headers, payload)
         VALUES (p.consumer, m.source, m.message_id, CASE WHEN p.keep = 'unfinished' THEN m.headers END,
                 CASE WHEN p.keep = 'unfinished' THEN m.payload END);
+        PERFORM semel._count_begun(1);
     ELSIF k.order_key IS NOT NULL THEN
         PERFORM semel._key_changed(p, k, nothing, r, now);
     END IF;
@@ -368,6 +453,7 @@ DECLARE
     was semel.inbox;
     intent text COLLATE "C" := 'free';
     took boolean := false;
+    whole boolean := mode = 'begin' AND m.order_key IS NULL AND m.defect IS NULL;
     fresh boolean := false;
     starts boolean;
     wish boolean;
@@ -380,7 +466,10 @@ BEGIN
         IF m.business_key IS NOT NULL AND m.defect IS NULL THEN
             SELECT b.intent, b.took INTO intent, took FROM semel._take_business(p, m, mode = 'begin', now) AS b;
         END IF;
-        got := semel._admit(p, m, lease, mode = 'begin' AND m.order_key IS NULL AND m.defect IS NULL, now);
+        IF whole THEN
+            PERFORM semel._watch();
+        END IF;
+        got := semel._admit(p, m, lease, whole, now);
         was := got.r;
         fresh := got.fresh;
         IF fresh THEN
@@ -464,18 +553,45 @@ END $$;
 -- The row of what was begun is completed as it stands; false: it was not begun that way.
 CREATE FUNCTION semel._done_begun(of_consumer text, from_source text, id text, said text)
 RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-    begun boolean;
 BEGIN
-    DELETE FROM semel.begun AS b
-    WHERE b.consumer = of_consumer COLLATE "C" AND b.source = from_source COLLATE "C" AND b.message_id = id COLLATE "C";
-    begun := FOUND;
-    IF begun AND said IS NOT NULL THEN
+    IF semel._in_hand(of_consumer, from_source, id) THEN
+        PERFORM set_config('semel.begun', '-', true);
+    ELSE
+        DELETE FROM semel.begun AS b
+        WHERE b.consumer = of_consumer COLLATE "C" AND b.source = from_source COLLATE "C"
+          AND b.message_id = id COLLATE "C";
+        IF NOT FOUND THEN
+            RETURN false;
+        END IF;
+        PERFORM semel._count_begun(-1);
+    END IF;
+    IF said IS NOT NULL THEN
         UPDATE semel.inbox AS i SET outcome = said
         WHERE i.consumer = of_consumer COLLATE "C" AND i.source = from_source COLLATE "C"
-          AND i.message_id = id COLLATE "C";
+          AND i.message_id = id COLLATE "C" AND i.status = 'completed' AND semel._ours(i.xmin);
     END IF;
-    RETURN begun;
+    RETURN true;
+END $$;
+
+-- What was begun that way is in hand no more, and is given with its payload; NULL: it was not.
+CREATE FUNCTION semel._let_go(of_consumer text, from_source text, id text) RETURNS semel.begun LANGUAGE plpgsql AS $$
+DECLARE
+    began semel.begun;
+BEGIN
+    IF semel._in_hand(of_consumer, from_source, id) THEN
+        began := (of_consumer, from_source, id, NULL,
+                  CASE left(current_setting('semel.begun', true), 1)
+                  WHEN 'p' THEN decode(current_setting('semel.begun_payload', true), 'hex') END);
+        PERFORM set_config('semel.begun', '-', true);
+    ELSE
+        DELETE FROM semel.begun AS b
+        WHERE b.consumer = of_consumer COLLATE "C" AND b.source = from_source COLLATE "C"
+          AND b.message_id = id COLLATE "C" RETURNING b.* INTO began;
+        IF FOUND THEN
+            PERFORM semel._count_begun(-1);
+        END IF;
+    END IF;
+    RETURN began;
 END $$;
 
 -- The same, of what has failed, with the payload of its begin, else with that of m; NULL: it was not begun that way.
@@ -484,16 +600,17 @@ RETURNS semel.inbox LANGUAGE plpgsql AS $$
 DECLARE
     k semel._key;
     r semel.inbox;
-    began semel.begun;
+    began semel.begun := semel._let_go(p.consumer, m.source, id);
 BEGIN
-    DELETE FROM semel.begun AS b
-    WHERE b.consumer = p.consumer AND b.source = m.source AND b.message_id = id COLLATE "C"
-    RETURNING b.* INTO began;
-    IF NOT FOUND THEN
+    IF began.message_id IS NULL THEN
         RETURN NULL;
     END IF;
     SELECT i.* INTO r FROM semel.inbox AS i
-    WHERE i.consumer = p.consumer AND i.source = m.source AND i.message_id = id COLLATE "C";
+    WHERE i.consumer = p.consumer AND i.source = m.source AND i.message_id = id COLLATE "C"
+      AND i.status = 'completed' AND semel._ours(i.xmin);
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
     IF began.payload IS NOT NULL OR semel._conflicts(m.fingerprint, r.fingerprint) THEN
         m.headers := began.headers;
         m.payload := began.payload;

@@ -4,13 +4,63 @@
 -- ends of a lease. docs/sql-postgres.md describes them.
 --
 -- What they have in common: they work in the caller's transaction, with the rights of the owner and a fixed search
--- path; they are revoked from PUBLIC. A message id may also be a uuid, which is the same as its text.
+-- path; they are revoked from PUBLIC. A message id may also be a uuid or a bigint, which is the same as
+-- its text.
 
 SET LOCAL search_path = pg_catalog, pg_temp;                -- what somebody has created in `public` is not called
 LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; refused outside a transaction
 
 -- ---- in one transaction with the effect ---------------------------------------------------------------------------
 
+-- By all the rules.
+CREATE FUNCTION semel._begin(
+    consumer text, message_id text, source text, type text, payload jsonb, raw bytea, headers jsonb, business_key text,
+    order_key text, version bigint, fingerprint bytea, message_time timestamptz, delivery integer, strict boolean)
+RETURNS semel._answer LANGUAGE plpgsql AS $$
+DECLARE
+    loose boolean := NOT coalesce(strict AND nullif(current_setting('semel.strict', true), '')::boolean, strict, true);
+    p semel._policy := semel._policy_for('inbox_begin', consumer, order_key, version);
+    m semel._message := semel._message('inbox_begin', p, message_id, source, type, payload, raw, headers, business_key,
+                                       order_key, version, fingerprint, message_time, delivery);
+    a semel._answer := semel._deliver(p, m, CASE WHEN loose THEN 'claim' ELSE 'begin' END, p.lease, NULL, NULL);
+BEGIN
+    IF a.token IS NOT NULL AND a.act = 'run' THEN
+        PERFORM semel._hold(a.token, CASE WHEN loose THEN 'loose' ELSE 'begun' END, p, m, a.attempt);
+    END IF;
+    RETURN a;
+END $$;
+
+-- Has this transaction begun it, so that its row is not final yet?
+CREATE FUNCTION semel._is_begun(of_consumer text, from_source text, id text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN semel._in_hand(of_consumer, from_source, id)
+        OR EXISTS (SELECT FROM semel.begun AS g WHERE g.consumer = of_consumer COLLATE "C"
+                          AND g.source = from_source COLLATE "C" AND g.message_id = id COLLATE "C");
+END $$;
+
+-- A plain message that was begun is older than the watermark: it is taken back, for the rules to judge.
+CREATE FUNCTION semel._taken_back(of_consumer text, from_source text, id text, event_time timestamptz)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    p semel._policy;
+    m semel._message;
+BEGIN
+    p.consumer := of_consumer;
+    m.source := from_source;
+    m.message_time := event_time;
+    IF NOT semel._too_old(p, m, semel._now()) THEN
+        RETURN false;
+    END IF;
+    DELETE FROM semel.inbox AS i WHERE i.consumer = of_consumer COLLATE "C" AND i.source = from_source COLLATE "C"
+                                   AND i.message_id = id COLLATE "C";
+    RETURN true;
+END $$;
+
+-- A plain message (no keys, no version, no headers: most are) is judged by one look at all that is stored, and by its
+-- insert; where these give no answer, the rules (_begin) are asked. The look also takes the lock of a message that has
+-- no row, and remembers it as the one in hand. A final row is read without a lock, and nothing is written then: only at
+-- READ COMMITTED, and where no COMMIT waits for a standby, which one without a write would not do (P16, P90).
+-- In each transaction the expressions of a function are made ready anew, so there are few here.
 CREATE FUNCTION semel.inbox_begin(
     consumer text, message_id text, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
     headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
@@ -18,27 +68,81 @@ CREATE FUNCTION semel.inbox_begin(
 RETURNS TABLE (act text, why text, attempt integer, outcome jsonb) LANGUAGE plpgsql ROWS 1
 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE
-    p semel._policy;
-    m semel._message;
-    a semel._answer;
-    loose boolean := NOT coalesce(strict AND nullif(current_setting('semel.strict', true), '')::boolean, strict, true);
+    bytes bytea;
+    print bytea;
+    kept text;
+    event_time timestamptz;
+    said text;
 BEGIN
-    p := semel._policy_for('inbox_begin', consumer, order_key, version);
-    m := semel._message('inbox_begin', p, message_id, source, type, payload, raw, headers, business_key, order_key,
-                        version, fingerprint, message_time, delivery);
-    a := semel._deliver(p, m, CASE WHEN loose THEN 'claim' ELSE 'begin' END, p.lease, NULL, NULL);
-    IF a.token IS NOT NULL AND a.act = 'run' THEN
-        PERFORM semel._hold(a.token, CASE WHEN loose THEN 'loose' ELSE 'begun' END, p, m, a.attempt);
+    IF num_nonnulls(order_key, business_key, version, headers, message_time) = 0
+       AND num_nulls(consumer, message_id, source, strict) = 0 AND strict
+       AND greatest(octet_length(consumer), octet_length(message_id), octet_length(source), octet_length(type)) <= 255
+       AND consumer <> '' AND message_id <> '' AND num_nonnulls(payload, raw) < 2
+       AND coalesce(octet_length(fingerprint), 1) BETWEEN 1 AND 63 AND coalesce(delivery, 0) >= 0
+       AND coalesce(current_setting('semel.strict', true), '') IN ('', 'on', 'true') THEN
+        IF fingerprint IS NOT NULL OR payload IS NOT NULL OR raw IS NOT NULL THEN
+            bytes := coalesce(raw, convert_to(payload::text, 'UTF8'));
+            print := CASE WHEN fingerprint IS NOT NULL THEN '\x63'::bytea || fingerprint
+                          WHEN octet_length(bytes) <= 1048576 THEN semel._fingerprint(payload, bytes) END;
+        END IF;
+        SELECT coalesce((c.policy).keep, (semel._policy_default()).keep), i.outcome,
+               CASE WHEN octet_length(inbox_begin.message_id) IN (26, 36)
+                         AND coalesce((c.policy).timed_ids, (semel._policy_default()).timed_ids) <> 'false'
+                    THEN semel._id_time(inbox_begin.message_id,
+                                        coalesce((c.policy).timed_ids, (semel._policy_default()).timed_ids)
+                                        <> 'uuidv7') END,
+               CASE WHEN (c.consumer IS NOT NULL
+                          AND (c.policy IS NULL OR (c.policy).one_source OR (c.policy).ord = 'version'))
+                         OR octet_length(bytes) > least((c.policy).payload_max, 1048576)
+                         OR (EXISTS (SELECT FROM semel.access) AND NOT semel._may_act(inbox_begin.consumer)) THEN NULL
+                    WHEN i.status IS NULL THEN
+                        semel._take_hand(inbox_begin.consumer, inbox_begin.source, inbox_begin.message_id,
+                            CASE WHEN coalesce((c.policy).keep, (semel._policy_default()).keep) = 'unfinished'
+                                 THEN bytes END)
+                    WHEN i.processed_at IS NOT NULL AND current_setting('transaction_isolation') = 'read committed'
+                         AND current_setting('synchronous_standby_names') = ''
+                         AND NOT semel._conflicts(print, i.fingerprint) AND semel._damaged(i) IS NOT TRUE
+                         AND (coalesce(current_setting('semel.begun', true), '') = ''
+                              OR NOT semel._is_begun(i.consumer, i.source, i.message_id)) THEN
+                        CASE i.status WHEN 'stale' THEN 'stale' WHEN 'prevented' THEN 'business_duplicate'
+                                      ELSE 'duplicate' END END
+        INTO kept, said, event_time, why
+        FROM (SELECT) AS one
+        LEFT JOIN semel.consumer AS c ON c.consumer = inbox_begin.consumer COLLATE "C"
+        LEFT JOIN semel.inbox AS i
+               ON i.consumer = inbox_begin.consumer COLLATE "C" AND i.source = inbox_begin.source COLLATE "C"
+              AND i.message_id = inbox_begin.message_id COLLATE "C";
+        IF why = 'new' THEN
+            INSERT INTO semel.inbox (arrival, received_at, updated_at, processed_at, message_time, attempts, alone,
+                                     consumer, source, message_id, status, type, fingerprint, payload)
+            SELECT nextval('semel.arrival'::regclass) * 16384, t.now, t.now, t.now, event_time, 1, true,
+                   inbox_begin.consumer, inbox_begin.source, inbox_begin.message_id, 'completed',
+                   inbox_begin.type, print, CASE WHEN kept = 'always' THEN bytes END
+            FROM semel._now() AS t (now)
+            ON CONFLICT ON CONSTRAINT inbox_pkey DO NOTHING;
+            IF NOT FOUND OR (event_time IS NOT NULL
+                             AND semel._taken_back(consumer, source, message_id, event_time)) THEN
+                why := nullif('-', set_config('semel.begun', '-', true));
+            END IF;
+        END IF;
     END IF;
-    act := a.act;
-    why := a.why;
-    attempt := a.attempt;
-    outcome := CASE WHEN a.outcome IS NOT NULL THEN semel._jsonb(a.outcome) END;
+    IF why IS NULL THEN
+        SELECT a.act, a.why, a.attempt, a.outcome INTO act, why, attempt, said
+        FROM semel._begin(consumer, message_id, source, type, payload, raw, headers, business_key, order_key, version,
+                          fingerprint, message_time, delivery, strict) AS a;
+    ELSE
+        act := CASE why WHEN 'new' THEN 'run' WHEN 'busy' THEN 'later' ELSE 'ack' END;
+        attempt := CASE why WHEN 'new' THEN 1 ELSE 0 END;
+    END IF;
+    IF said IS NOT NULL THEN
+        outcome := semel._jsonb(said);
+    END IF;
     RETURN NEXT;
 END $$;
 
-CREATE FUNCTION semel.inbox_done(consumer text, message_id text, source text = '', outcome jsonb = NULL)
-RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+-- What is not done by inbox_done itself.
+CREATE FUNCTION semel._done(consumer text, message_id text, source text, outcome jsonb) RETURNS void LANGUAGE plpgsql
+AS $$
 DECLARE
     said text := semel._check_outcome('inbox_done', outcome);
     from_source text := coalesce(source, '');
@@ -64,6 +168,15 @@ BEGIN
     IF r.arrival IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = 'inbox_done: the message was not begun in this transaction, or its begin was rolled back';
+    END IF;
+END $$;
+
+CREATE FUNCTION semel.inbox_done(consumer text, message_id text, source text = '', outcome jsonb = NULL)
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+BEGIN
+    IF outcome IS NOT NULL OR NOT semel._in_hand(consumer, source, message_id)
+       OR set_config('semel.begun', '-', true) <> '-' THEN
+        PERFORM semel._done(consumer, message_id, source, outcome);
     END IF;
 END $$;
 
@@ -261,6 +374,281 @@ BEGIN
     RETURN true;
 END $$;
 
+-- ---- batches ------------------------------------------------------------------------------------------------------
+
+-- Each message is judged as if the functions above were called for it, one after the other. What is plain is begun by
+-- one insert for all (sorted by the key, P14), and ended by one delete; for the others the functions above are called.
+
+-- What a member of a message may be; null is "not given".
+CREATE FUNCTION semel._many_members(who text) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+    SELECT '{"message_id": ["string", "number"], "source": ["string"]}'::jsonb
+        || CASE who WHEN 'inbox_done_many' THEN '{"outcome": ["object", "array", "string", "number", "boolean"]}'::jsonb
+                    ELSE '{"type": ["string"], "payload": ["object", "array", "string", "number", "boolean"],
+                           "raw": ["string"], "headers": ["object"], "business_key": ["string"],
+                           "order_key": ["string"], "version": ["number"], "fingerprint": ["string"],
+                           "message_time": ["string"], "delivery": ["number"]}'::jsonb END
+        || CASE who WHEN 'inbox_fail_many' THEN '{"class": ["string"], "reason": ["string"]}'::jsonb
+                    ELSE '{}'::jsonb END
+$$;
+
+CREATE FUNCTION semel._check_many(who text, consumer text, messages jsonb) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    members jsonb := semel._many_members(who);
+    bad record;
+BEGIN
+    PERFORM semel._check_given(who, 'consumer', consumer IS NOT NULL);
+    PERFORM semel._check_text(who, 'consumer', consumer, 1);
+    PERFORM semel._check_given(who, 'messages', messages IS NOT NULL);
+    PERFORM semel._check_access(who, consumer);
+    IF jsonb_typeof(messages) <> 'array' THEN
+        PERFORM semel._refuse(format('%s: messages is %s; it must be a JSON array of objects such as '
+                                     '[{"message_id": "evt-1"}]', who, semel._json_shown(messages)));
+    ELSIF jsonb_array_length(messages) > 10000 THEN
+        PERFORM semel._refuse(format('%s: messages has %s elements; at most 10000 are allowed', who,
+                                     jsonb_array_length(messages)));
+    END IF;
+    SELECT e.place, e.value INTO bad FROM jsonb_array_elements(messages) WITH ORDINALITY AS e (value, place)
+    WHERE jsonb_typeof(e.value) <> 'object' LIMIT 1;
+    IF FOUND THEN
+        PERFORM semel._refuse(format('%s: message %s is %s; it must be an object such as {"message_id": "evt-1"}', who,
+                                     bad.place, semel._json_shown(bad.value)));
+    END IF;
+    SELECT e.place, m.key, m.value, members -> m.key AS kinds INTO bad
+    FROM jsonb_array_elements(messages) WITH ORDINALITY AS e (value, place) CROSS JOIN LATERAL jsonb_each(e.value) AS m
+    WHERE jsonb_typeof(m.value) <> 'null' AND (members -> m.key ? jsonb_typeof(m.value)) IS NOT TRUE LIMIT 1;
+    IF FOUND AND bad.kinds IS NULL THEN
+        PERFORM semel._refuse(format('%s: message %s has a member "%s"; the members are %s', who, bad.place,
+            semel._show(bad.key, 40),
+            (SELECT string_agg(k.k, ', ' ORDER BY k.k) FROM jsonb_object_keys(members) AS k (k))));
+    ELSIF FOUND THEN
+        PERFORM semel._refuse(format('%s: message %s: %s is %s; it must be of type %s', who, bad.place, bad.key,
+            semel._json_shown(bad.value),
+            (SELECT string_agg(k.k, ' or ') FROM jsonb_array_elements_text(bad.kinds) AS k (k))));
+    END IF;
+END $$;
+
+CREATE TYPE semel._one AS (
+    ordinal      integer,
+    message_id   text COLLATE "C",
+    source       text COLLATE "C",
+    type         text COLLATE "C",
+    payload      jsonb,
+    raw          bytea,
+    headers      jsonb,
+    business_key text COLLATE "C",
+    order_key    text COLLATE "C",
+    version      bigint,
+    fingerprint  bytea,
+    message_time timestamptz,
+    delivery     integer,
+    bytes        bytea,                                     -- from here on: of what may be plain
+    print        bytea,
+    event_time   timestamptz,
+    plain        boolean                                    -- the rules need not look, if it has no row
+);
+
+-- The messages of a batch. Of several with the same id the first may be plain.
+CREATE FUNCTION semel._many(p semel._policy, messages jsonb) RETURNS semel._one[] LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT (o.ordinal, o.message_id, o.source, o.type, o.payload, o.raw, o.headers, o.business_key, o.order_key,
+                o.version, o.fingerprint, o.message_time, o.delivery, o.bytes,
+                CASE WHEN NOT o.plain THEN NULL WHEN o.fingerprint IS NOT NULL THEN '\x63'::bytea || o.fingerprint
+                     WHEN o.bytes IS NOT NULL THEN semel._fingerprint(o.payload, o.bytes) END,
+                CASE WHEN o.plain AND octet_length(o.message_id) IN (26, 36) AND p.timed_ids <> 'false'
+                     THEN semel._id_time(o.message_id, p.timed_ids <> 'uuidv7') END, o.plain)::semel._one
+        FROM (SELECT b.*,
+                     b.order_key IS NULL AND b.business_key IS NULL AND b.version IS NULL AND b.headers IS NULL
+                     AND b.message_time IS NULL AND p.ord <> 'version' AND NOT p.one_source
+                     AND coalesce(octet_length(b.message_id) BETWEEN 1 AND 255, false)
+                     AND greatest(octet_length(b.source), octet_length(b.type)) <= 255
+                     AND num_nonnulls(b.payload, b.raw) < 2 AND coalesce(octet_length(b.bytes), 0) <= p.payload_max
+                     AND coalesce(octet_length(b.fingerprint), 1) BETWEEN 1 AND 63 AND coalesce(b.delivery, 0) >= 0
+                     AND row_number() OVER (PARTITION BY b.source, b.message_id ORDER BY b.ordinal) = 1 AS plain
+              FROM (SELECT e.ordinal::integer AS ordinal, e.message_id COLLATE "C" AS message_id,
+                           coalesce(e.source, '') COLLATE "C" AS source, e.type, e.payload, e.raw, e.headers,
+                           e.business_key, e.order_key, e.version, e.fingerprint, e.message_time, e.delivery,
+                           coalesce(e.raw, convert_to(e.payload::text, 'UTF8')) AS bytes
+                    FROM ROWS FROM (jsonb_to_recordset(messages) AS (
+                        message_id text, source text, type text, payload jsonb, raw bytea, headers jsonb,
+                        business_key text, order_key text, version bigint, fingerprint bytea,
+                        message_time timestamptz, delivery integer)) WITH ORDINALITY AS e (
+                        message_id, source, type, payload, raw, headers, business_key, order_key, version, fingerprint,
+                        message_time, delivery, ordinal)) AS b) AS o
+        ORDER BY o.ordinal);
+END $$;
+
+-- Of each plain message that has a final row, by its ordinal: why it does not run, and its outcome; else NULL. As in
+-- inbox_begin: without a lock, and not where that would not do.
+CREATE FUNCTION semel._told_before(p semel._policy, ms semel._one[], OUT whys text[], OUT outcomes text[])
+LANGUAGE plpgsql AS $$
+DECLARE
+    f record;
+BEGIN
+    whys := array_fill(NULL::text, ARRAY[cardinality(ms)]);
+    outcomes := whys;
+    IF current_setting('transaction_isolation') <> 'read committed'
+       OR current_setting('synchronous_standby_names') <> '' THEN
+        RETURN;
+    END IF;
+    FOR f IN SELECT o.ordinal, i.status, i.outcome
+             FROM unnest(ms) AS o CROSS JOIN LATERAL (
+                 SELECT r.* FROM semel.inbox AS r
+                 WHERE r.consumer = p.consumer AND r.source = o.source AND r.message_id = o.message_id
+                 OFFSET 0) AS i
+             WHERE o.plain AND i.processed_at IS NOT NULL AND NOT semel._conflicts(o.print, i.fingerprint)
+               AND semel._damaged(i::semel.inbox) IS NOT TRUE
+               AND (coalesce(current_setting('semel.begun', true), '') = ''
+                    OR NOT semel._is_begun(i.consumer, i.source, i.message_id)) LOOP
+        whys[f.ordinal] := CASE f.status WHEN 'stale' THEN 'stale' WHEN 'prevented' THEN 'business_duplicate'
+                                         ELSE 'duplicate' END;
+        outcomes[f.ordinal] := f.outcome;
+    END LOOP;
+END $$;
+
+-- Begins what is plain and has no row: new or busy, beside what is known; NULL: the rules have to look.
+CREATE FUNCTION semel._begin_plain(p semel._policy, ms semel._one[], known text[]) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    whys text[] := known;
+    fresh integer[];
+    made integer[];
+    draw bigint;
+    now timestamptz := semel._now();
+    one integer;
+    m semel._message;
+BEGIN
+    fresh := ARRAY(SELECT o.ordinal FROM unnest(ms) AS o
+                   WHERE o.plain AND known[o.ordinal] IS NULL
+                     AND (SELECT i.arrival FROM semel.inbox AS i
+                          WHERE i.consumer = p.consumer AND i.source = o.source AND i.message_id = o.message_id) IS NULL
+                   ORDER BY o.ordinal);
+    FOREACH one IN ARRAY fresh LOOP
+        EXIT WHEN current_setting('semel.locks', true) = '32';
+        IF NOT semel._try_lock(p.consumer, ms[one].source, ms[one].message_id) THEN
+            whys[one] := 'busy';
+            fresh := array_remove(fresh, one);
+        END IF;
+    END LOOP;
+    IF fresh = '{}' THEN
+        RETURN whys;
+    END IF;
+    PERFORM semel._watch();
+    draw := nextval('semel.arrival'::regclass) * 16384;
+    WITH inserted AS (
+        INSERT INTO semel.inbox (arrival, received_at, updated_at, processed_at, message_time, attempts, alone,
+                                 consumer, source, message_id, status, type, fingerprint, payload)
+        SELECT draw + o.ordinal, now, now, now, o.event_time, 1, true, p.consumer, o.source, o.message_id, 'completed',
+               o.type, o.print, CASE WHEN p.keep = 'always' THEN o.bytes END
+        FROM unnest(ms) AS o WHERE o.ordinal = ANY (fresh) ORDER BY o.source, o.message_id
+        ON CONFLICT ON CONSTRAINT inbox_pkey DO NOTHING
+        RETURNING arrival)
+    SELECT array_agg((i.arrival - draw)::integer) INTO made FROM inserted AS i;
+    FOR one IN SELECT o.ordinal FROM unnest(ms) AS o WHERE o.event_time IS NOT NULL AND o.ordinal = ANY (made) LOOP
+        m.source := ms[one].source;
+        m.message_time := ms[one].event_time;
+        IF semel._too_old(p, m, now) THEN                   -- taken back, for the rules to judge
+            DELETE FROM semel.inbox AS i WHERE i.consumer = p.consumer AND i.source = m.source
+                                           AND i.message_id = ms[one].message_id;
+            made := array_remove(made, one);
+        END IF;
+    END LOOP;
+    INSERT INTO semel.begun (consumer, source, message_id, payload)
+    SELECT p.consumer, o.source, o.message_id, CASE WHEN p.keep = 'unfinished' THEN o.bytes END
+    FROM unnest(ms) AS o WHERE o.ordinal = ANY (made);
+    PERFORM semel._count_begun(coalesce(cardinality(made), 0));
+    FOR one IN SELECT u.u FROM unnest(made) AS u (u) LOOP
+        whys[one] := 'new';
+    END LOOP;
+    RETURN whys;
+END $$;
+
+CREATE FUNCTION semel.inbox_begin_many(consumer text, messages jsonb)
+RETURNS TABLE (ordinal integer, message_id text, source text, act text, why text, attempt integer, outcome jsonb)
+LANGUAGE plpgsql ROWS 100 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    p semel._policy;
+    m semel._one;
+    ms semel._one[];
+    whys text[];
+    outcomes text[];
+    loose boolean := NOT coalesce(nullif(current_setting('semel.strict', true), '')::boolean, true);
+BEGIN
+    PERFORM semel._check_many('inbox_begin_many', consumer, messages);
+    p := semel._policy(consumer);
+    ms := semel._many(p, messages);
+    IF NOT loose AND cardinality(ms) > 0 THEN
+        SELECT t.whys, t.outcomes INTO whys, outcomes FROM semel._told_before(p, ms) AS t;
+        whys := semel._begin_plain(p, ms, whys);
+    END IF;
+    FOREACH m IN ARRAY ms LOOP
+        IF whys[m.ordinal] IS NOT NULL THEN
+            why := whys[m.ordinal];
+            act := CASE why WHEN 'new' THEN 'run' WHEN 'busy' THEN 'later' ELSE 'ack' END;
+            attempt := CASE why WHEN 'new' THEN 1 ELSE 0 END;
+            outcome := CASE WHEN outcomes[m.ordinal] IS NOT NULL THEN semel._jsonb(outcomes[m.ordinal]) END;
+        ELSE
+            SELECT b.act, b.why, b.attempt, b.outcome INTO act, why, attempt, outcome
+            FROM semel.inbox_begin(consumer, m.message_id, m.source, m.type, m.payload, m.raw, m.headers,
+                                   m.business_key, m.order_key, m.version, m.fingerprint, m.message_time, m.delivery)
+                 AS b;
+        END IF;
+        ordinal := m.ordinal;
+        message_id := m.message_id;
+        source := m.source;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+CREATE FUNCTION semel.inbox_done_many(consumer text, messages jsonb) RETURNS void LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+DECLARE
+    ended bigint[];
+    places tid[];
+    m record;
+BEGIN
+    PERFORM semel._check_many('inbox_done_many', consumer, messages);
+    SELECT coalesce(array_agg(o.ordinal), '{}'), array_agg(o.place) INTO ended, places
+    FROM (SELECT DISTINCT ON (b.place) b.place, e.ordinal
+          FROM ROWS FROM (jsonb_to_recordset(messages) AS (message_id text, source text, outcome jsonb))
+               WITH ORDINALITY AS e (message_id, source, outcome, ordinal)
+          CROSS JOIN LATERAL (SELECT g.ctid AS place FROM semel.begun AS g
+                              WHERE g.consumer = inbox_done_many.consumer COLLATE "C"
+                                AND g.source = coalesce(e.source, '') COLLATE "C"
+                                AND g.message_id = e.message_id COLLATE "C" OFFSET 0) AS b
+          WHERE e.outcome IS NULL ORDER BY b.place, e.ordinal) AS o;
+    IF places IS NOT NULL THEN
+        DELETE FROM semel.begun AS b WHERE b.ctid = ANY (places);
+        PERFORM semel._count_begun(-cardinality(places));
+    END IF;
+    FOR m IN SELECT e.message_id, e.source, e.outcome
+             FROM ROWS FROM (jsonb_to_recordset(messages) AS (message_id text, source text, outcome jsonb))
+                  WITH ORDINALITY AS e (message_id, source, outcome, ordinal)
+             WHERE e.ordinal <> ALL (ended) ORDER BY e.ordinal LOOP
+        PERFORM semel._done(consumer, m.message_id, m.source, m.outcome);
+    END LOOP;
+END $$;
+
+CREATE FUNCTION semel.inbox_fail_many(consumer text, messages jsonb)
+RETURNS TABLE (ordinal integer, message_id text, source text, act text, due_at timestamptz, why text, status text,
+               hint text)
+LANGUAGE plpgsql ROWS 100 SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
+BEGIN
+    PERFORM semel._check_many('inbox_fail_many', consumer, messages);
+    FOR ordinal, message_id, source, act, due_at, why, status, hint IN
+        SELECT e.ordinal::integer, e.message_id, coalesce(e.source, ''), f.act, f.due_at, f.why, f.status, f.hint
+        FROM ROWS FROM (jsonb_to_recordset(messages) AS (
+            message_id text, source text, type text, payload jsonb, raw bytea, headers jsonb, business_key text,
+            order_key text, version bigint, fingerprint bytea, message_time timestamptz, delivery integer, class text,
+            reason text)) WITH ORDINALITY AS e (
+            message_id, source, type, payload, raw, headers, business_key, order_key, version, fingerprint,
+            message_time, delivery, class, reason, ordinal)
+        CROSS JOIN LATERAL semel.inbox_fail(inbox_fail_many.consumer, e.message_id, e.source, e.type, e.payload, e.raw,
+            e.headers, e.business_key, e.order_key, e.version, e.fingerprint, e.message_time, e.delivery, e.class,
+            e.reason) AS f LOOP
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
 -- ---- the same for a uuid ------------------------------------------------------------------------------------------
 
 CREATE FUNCTION semel.inbox_begin(
@@ -305,6 +693,58 @@ END $$;
 
 CREATE FUNCTION semel.inbox_put(
     consumer text, message_id uuid, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
+    headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
+    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL)
+RETURNS TABLE (act text, why text) LANGUAGE plpgsql ROWS 1 AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM semel.inbox_put(consumer, message_id::text, source, type, payload, raw, headers,
+                                               business_key, order_key, version, fingerprint, message_time, delivery);
+END $$;
+
+-- ---- the same for a bigint -----------------------------------------------------------------------------------------
+
+CREATE FUNCTION semel.inbox_begin(
+    consumer text, message_id bigint, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
+    headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
+    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, strict boolean = true)
+RETURNS TABLE (act text, why text, attempt integer, outcome jsonb) LANGUAGE plpgsql ROWS 1 AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM semel.inbox_begin(consumer, message_id::text, source, type, payload, raw, headers,
+                                                 business_key, order_key, version, fingerprint, message_time, delivery,
+                                                 strict);
+END $$;
+
+CREATE FUNCTION semel.inbox_done(consumer text, message_id bigint, source text = '', outcome jsonb = NULL)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM semel.inbox_done(consumer, message_id::text, source, outcome);
+END $$;
+
+CREATE FUNCTION semel.inbox_fail(
+    consumer text, message_id bigint, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
+    headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
+    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, class text = NULL,
+    reason text = NULL)
+RETURNS TABLE (act text, due_at timestamptz, why text, status text, hint text) LANGUAGE plpgsql ROWS 1 AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM semel.inbox_fail(consumer, message_id::text, source, type, payload, raw, headers,
+                                                business_key, order_key, version, fingerprint, message_time, delivery,
+                                                class, reason);
+END $$;
+
+CREATE FUNCTION semel.inbox_claim(
+    consumer text, message_id bigint, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
+    headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
+    fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL, lease interval = NULL)
+RETURNS TABLE (act text, why text, attempt integer, outcome jsonb, token bigint) LANGUAGE plpgsql ROWS 1 AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM semel.inbox_claim(consumer, message_id::text, source, type, payload, raw, headers,
+                                                 business_key, order_key, version, fingerprint, message_time, delivery,
+                                                 lease);
+END $$;
+
+CREATE FUNCTION semel.inbox_put(
+    consumer text, message_id bigint, source text = '', type text = NULL, payload jsonb = NULL, raw bytea = NULL,
     headers jsonb = NULL, business_key text = NULL, order_key text = NULL, version bigint = NULL,
     fingerprint bytea = NULL, message_time timestamptz = NULL, delivery integer = NULL)
 RETURNS TABLE (act text, why text) LANGUAGE plpgsql ROWS 1 AS $$

@@ -456,7 +456,8 @@ static const struct cli_command bench_inbox_command = {
         "         semel bench inbox --store postgres://postgres@localhost/bench",
 };
 
-static const struct cli_command *const children[] = {&bench_inbox_command, &bench_growth_command, NULL};
+static const struct cli_command *const children[] = {&bench_inbox_command, &bench_growth_command, &bench_sql_command,
+                                                     NULL};
 
 const struct cli_command cli_bench = {
     .name = "bench",

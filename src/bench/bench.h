@@ -7,6 +7,7 @@
  *   inbox_sqlite.c  `inbox` on SQLite: the statements, the cases, the rounds and their results
  *   inbox_pg.c      `inbox` on PostgreSQL; pg.h is what `growth` uses of it
  *   growth.c        `growth`: see growth.h
+ *   sql.c           `sql`: the SQL functions of PostgreSQL
  *
  * A lane is one case with one kind of ids. Every lane has tables and a consumer of its own, so that none uses rows of
  * another; on SQLite all of them share the connection, and so its settings.
@@ -78,6 +79,10 @@ int bench_save(const char *path, struct semel_str text);
 /* ---- growth.c ---- */
 
 extern const struct cli_command bench_growth_command;
+
+/* ---- sql.c ---- */
+
+extern const struct cli_command bench_sql_command;
 
 /* HAND_SETS: a handwritten inbox over whole batches. BLIND: the limit, if a duplicate could not come. */
 enum bench_work {

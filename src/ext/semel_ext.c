@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * semel_ext.c: the loadable extension of SQLite: the one handle of a connection, SQL values as arguments, table-valued
- * functions, scalar functions, and the entry point.
+ * semel_ext.c: the loadable extension of SQLite: the one handle of a connection, table-valued functions, scalar
+ * functions, and the entry point.
  *
  * The handle is made at first use, for the tables need not be there when the extension is loaded. It keeps prepared
  * statements, and sqlite3_close() refuses a connection that has any; but it disconnects virtual tables before it looks.
@@ -25,6 +25,8 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "ext/args.h"
+#include "ext/batch.h"
 #include "semel/semel.h"
 
 SQLITE_EXTENSION_INIT1
@@ -33,19 +35,11 @@ SQLITE_EXTENSION_INIT1
 #define EXT_COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 
 #define SQLITE_NEEDED 3037000 /* STRICT tables, sqlite3_changes64 */
-#define EXT_TABLES_MAX 5
+#define EXT_TABLES_MAX 7
 
 struct ext;
 struct ext_table;
 struct ext_call;
-
-/* Arguments by position. A value that is NULL, or a pointer that is NULL, is "not given". */
-struct ext_args {
-    const char *who; /* the function, for errors */
-    const char *const *names;
-    sqlite3_value *const *values;
-    int n; /* what lies beyond is not given */
-};
 
 struct ext_cell {
     enum { CELL_NULL, CELL_INT, CELL_TEXT, CELL_BLOB } kind;
@@ -242,258 +236,6 @@ static int code_of(const struct semel_error *err)
 }
 
 /* ---- registering --------------------------------------------------------------------------------- */
-
-/* ==== arguments =====================================================================================
- *
- * SQL values as arguments.
- *
- * Invariants: an error names the function, the argument and what would be right, and quotes no value. A text with NUL
- * in it never becomes a C string. Nothing is guessed: bytes are not text, a fraction is not a whole number.
- */
-
-#define JSON_MAX (64 << 20)
-#define MS_PER_SECOND 1000
-#define LEASE_MAX_MS (INT64_C(86400) * MS_PER_SECOND)
-
-static sqlite3_value *value_of(const struct ext_args *args, int i)
-{
-    return i < args->n ? args->values[i] : NULL;
-}
-
-static int type_of(const struct ext_args *args, int i)
-{
-    sqlite3_value *value = value_of(args, i);
-    return value != NULL ? sqlite3_value_type(value) : SQLITE_NULL;
-}
-
-static semel_status refuse(const struct ext_args *args, int i, const char *right, struct semel_error *err)
-{
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "%s: %s %s", args->who, args->names[i], right);
-}
-
-static semel_status arg_missing(const struct ext_args *args, int i, struct semel_error *err)
-{
-    return refuse(args, i, "is missing", err);
-}
-
-/* ---- bytes and text ------------------------------------------------------------------------------ */
-
-static semel_status text_of(sqlite3_value *value, struct semel_str *ret, struct semel_error *err)
-{
-    const char *p = (const char *)sqlite3_value_text(value);
-    if (p == NULL)
-        return semel__fail_memory(err);
-    *ret = (struct semel_str){p, (size_t)sqlite3_value_bytes(value)};
-    return SEMEL_OK;
-}
-
-/* Text; a whole number counts as its digits. The bytes live as long as the value. */
-static semel_status arg_text(const struct ext_args *args, int i, struct semel_str *ret, struct semel_error *err)
-{
-    *ret = (struct semel_str){0};
-    switch (type_of(args, i)) {
-    case SQLITE_NULL:
-        return SEMEL_OK;
-    case SQLITE_TEXT:
-    case SQLITE_INTEGER:
-        return text_of(value_of(args, i), ret, err);
-    case SQLITE_BLOB:
-        return refuse(args, i, "must be text, and is a BLOB", err);
-    default:
-        return refuse(args, i, "must be text", err);
-    }
-}
-
-/* The same, required, and without NUL in it. */
-static semel_status arg_name(const struct ext_args *args, int i, const char **ret, struct semel_error *err)
-{
-    struct semel_str text = {0};
-    semel_status status = arg_text(args, i, &text, err);
-    if (status != SEMEL_OK)
-        return status;
-    if (!semel__str_given(text))
-        return arg_missing(args, i, err);
-    if (memchr(text.p, '\0', text.n) != NULL)
-        return refuse(args, i, "must not have NUL in it", err);
-    *ret = text.p;
-    return SEMEL_OK;
-}
-
-/* RETRY: no memory */
-static semel_status is_json(struct semel_str text, bool *ret)
-{
-    struct semel_json *json = NULL;
-    semel_status status = semel__json_parse(&json, text, JSON_MAX, NULL);
-    semel__json_free(json);
-    *ret = status == SEMEL_OK;
-    return status == SEMEL_INVALID ? SEMEL_OK : status;
-}
-
-/* Text that is one JSON value. */
-static semel_status arg_json(const struct ext_args *args, int i, struct semel_str *ret, struct semel_error *err)
-{
-    struct semel_json *json = NULL;
-    struct semel_error why = {0};
-    semel_status status;
-    if (type_of(args, i) == SQLITE_BLOB)
-        return refuse(args, i, "must be JSON text, and is a BLOB", err);
-    status = arg_text(args, i, ret, err);
-    if (status != SEMEL_OK || !semel__str_given(*ret))
-        return status;
-    status = semel__json_parse(&json, *ret, JSON_MAX, &why);
-    semel__json_free(json);
-    if (status == SEMEL_INVALID)
-        return semel__fail(err, status, SEMEL_CLASS_PERMANENT, "%s: %s must be JSON: %s", args->who, args->names[i],
-                           why.text);
-    if (status != SEMEL_OK)
-        *err = why;
-    return status;
-}
-
-/* Any bytes: a BLOB, or the bytes of a text. */
-static semel_status arg_bytes(const struct ext_args *args, int i, struct semel_str *ret, struct semel_error *err)
-{
-    sqlite3_value *value = value_of(args, i);
-    const char *p;
-    if (type_of(args, i) != SQLITE_BLOB) /* of zero bytes, SQLite gives no pointer */
-        return arg_text(args, i, ret, err);
-    p = sqlite3_value_blob(value);
-    *ret = (struct semel_str){p != NULL ? p : "", (size_t)sqlite3_value_bytes(value)};
-    return p == NULL && ret->n > 0 ? semel__fail_memory(err) : SEMEL_OK;
-}
-
-/* At most one of the two: JSON text at i, any bytes at i + 1. */
-static semel_status arg_payload(const struct ext_args *args, int i, struct semel_str *ret, struct semel_error *err)
-{
-    struct semel_str raw = {0};
-    semel_status status = arg_json(args, i, ret, err);
-    if (status == SEMEL_INVALID && type_of(args, i) == SQLITE_BLOB)
-        return refuse(args, i, "must be JSON text; bytes are passed as raw", err);
-    if (status == SEMEL_OK)
-        status = arg_bytes(args, i + 1, &raw, err);
-    if (status != SEMEL_OK || !semel__str_given(raw))
-        return status;
-    if (semel__str_given(*ret))
-        return refuse(args, i, "and raw are both given; give one of them", err);
-    *ret = raw;
-    return SEMEL_OK;
-}
-
-/* ---- numbers and times --------------------------------------------------------------------------- */
-
-/* A whole number within bounds; `otherwise` where it is not given. */
-static semel_status arg_int(const struct ext_args *args, int i, int64_t min, int64_t max, int64_t otherwise,
-                            int64_t *ret, struct semel_error *err)
-{
-    sqlite3_value *value = value_of(args, i);
-    *ret = otherwise;
-    if (type_of(args, i) == SQLITE_NULL)
-        return SEMEL_OK;
-    if (type_of(args, i) == SQLITE_BLOB || sqlite3_value_numeric_type(value) != SQLITE_INTEGER)
-        return refuse(args, i, "must be a whole number", err);
-    *ret = sqlite3_value_int64(value);
-    if (*ret >= min && *ret <= max)
-        return SEMEL_OK;
-    return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "%s: %s must be from %lld to %lld", args->who,
-                       args->names[i], (long long)min, (long long)max);
-}
-
-static semel_status arg_token(const struct ext_args *args, int i, int64_t *ret, struct semel_error *err)
-{
-    if (type_of(args, i) == SQLITE_NULL)
-        return arg_missing(args, i, err);
-    return arg_int(args, i, 1, INT64_MAX, 0, ret, err);
-}
-
-/* A whole number and ms, s, m, h or d; false: it is none, or too long. */
-static bool duration_ms(struct semel_str text, int64_t *ret_ms)
-{
-    static const struct {
-        const char *unit;
-        int64_t ms;
-    } units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}, {"d", 86400000}};
-    size_t digits = 0;
-    int64_t n;
-    while (digits < text.n && text.p[digits] >= '0' && text.p[digits] <= '9')
-        digits++;
-    if (!semel__str_int64((struct semel_str){text.p, digits}, &n))
-        return false;
-    for (int i = 0; i < EXT_COUNT(units); i++)
-        if (semel__str_eqz((struct semel_str){text.p + digits, text.n - digits}, units[i].unit))
-            return !__builtin_mul_overflow(n, units[i].ms, ret_ms);
-    return false;
-}
-
-/* '90s' or a number of seconds; 0 where it is not given: the consumer's own. */
-static semel_status arg_lease_ms(const struct ext_args *args, int i, int64_t *ret_ms, struct semel_error *err)
-{
-    sqlite3_value *value = value_of(args, i);
-    struct semel_str text = {0};
-    double seconds;
-    *ret_ms = 0;
-    switch (type_of(args, i)) {
-    case SQLITE_NULL:
-        return SEMEL_OK;
-    case SQLITE_INTEGER:
-    case SQLITE_FLOAT:
-        seconds = sqlite3_value_double(value);
-        if (seconds > 0 && seconds * MS_PER_SECOND <= (double)LEASE_MAX_MS)
-            *ret_ms = (int64_t)(seconds * MS_PER_SECOND);
-        break;
-    case SQLITE_TEXT:
-        if (text_of(value, &text, err) != SEMEL_OK)
-            return SEMEL_RETRY;
-        if (!duration_ms(text, ret_ms))
-            *ret_ms = 0;
-        break;
-    default:
-        break;
-    }
-    if (*ret_ms > 0 && *ret_ms <= LEASE_MAX_MS)
-        return SEMEL_OK;
-    return refuse(args, i, "must be a duration such as '60s' or '5m', or a number of seconds, from 1ms to 1d", err);
-}
-
-/* Microseconds, or RFC 3339 text. */
-static semel_status arg_time(const struct ext_args *args, int i, int64_t *ret_us, struct semel_error *err)
-{
-    struct semel_str text = {0};
-    *ret_us = SEMEL_NONE;
-    switch (type_of(args, i)) {
-    case SQLITE_NULL:
-        return SEMEL_OK;
-    case SQLITE_INTEGER:
-        *ret_us = sqlite3_value_int64(value_of(args, i));
-        if (*ret_us >= 0)
-            return SEMEL_OK;
-        break;
-    case SQLITE_TEXT:
-        if (text_of(value_of(args, i), &text, err) != SEMEL_OK)
-            return SEMEL_RETRY;
-        if (semel__time_parse(text, ret_us))
-            return SEMEL_OK;
-        break;
-    default:
-        break;
-    }
-    return refuse(args, i, "must be microseconds since 1970, or a time with its zone such as '2026-11-15T19:38:00Z'",
-                  err);
-}
-
-/* done, transient, permanent, rejected, unknown (or maybe). `otherwise` where it is not given. */
-static semel_status arg_class(const struct ext_args *args, int i, enum semel_result otherwise, enum semel_result *ret,
-                              struct semel_error *err)
-{
-    struct semel_str text = {0};
-    semel_status status = arg_text(args, i, &text, err);
-    *ret = otherwise;
-    if (status != SEMEL_OK || !semel__str_given(text) || semel__result_parse(text, ret))
-        return status;
-    *ret = SEMEL_MAYBE;
-    if (semel__str_eqz(text, "unknown"))
-        return SEMEL_OK;
-    return refuse(args, i, "must be done, transient, permanent, rejected or unknown", err);
-}
 
 /* ==== table-valued functions ========================================================================
  *
@@ -730,7 +472,7 @@ static semel_status call(struct ext_cursor *cursor, unsigned given, struct semel
     semel_status status = SEMEL_OK;
     for (int i = 0; status == SEMEL_OK && i < c->table->n_args; i++)
         if ((c->table->required & ~given & 1U << i) != 0)
-            status = arg_missing(&c->args, i, err);
+            status = ext_arg_missing(&c->args, i, err);
     if (status == SEMEL_OK)
         status = ext_writable(c->ext, c->table->name, err);
     if (status == SEMEL_OK)
@@ -805,7 +547,7 @@ static const sqlite3_module table_module = {
 
 /* ==== the inbox =====================================================================================
  *
- * The table-valued functions: semel_inbox_begin, _fail, _claim, _put and _take.
+ * The table-valued functions: semel_inbox_begin, _fail, _claim, _put and _take; _begin_many and _fail_many.
  *
  * Invariants: the declared columns, the names of the arguments and the enumerations below have one order, which is that
  * of the SQL surface. A payload comes back as text where it is JSON, else as a BLOB.
@@ -852,9 +594,9 @@ static semel_status read_texts(const struct ext_args *args, struct semel_msg *ms
     };
     semel_status status = SEMEL_OK;
     for (int i = 0; status == SEMEL_OK && i < EXT_COUNT(texts); i++)
-        status = arg_text(args, texts[i].arg, texts[i].into, err);
+        status = ext_arg_text(args, texts[i].arg, texts[i].into, err);
     if (status == SEMEL_OK && !semel__str_given(msg->consumer))
-        status = arg_missing(args, ARG_CONSUMER, err);
+        status = ext_arg_missing(args, ARG_CONSUMER, err);
     return status;
 }
 
@@ -865,15 +607,15 @@ static semel_status read_msg(const struct ext_args *args, struct semel_msg *msg,
     semel_msg_init(msg);
     status = read_texts(args, msg, err);
     if (status == SEMEL_OK)
-        status = arg_payload(args, ARG_PAYLOAD, &msg->payload, err);
+        status = ext_arg_payload(args, ARG_PAYLOAD, &msg->payload, err);
     if (status == SEMEL_OK)
-        status = arg_bytes(args, ARG_FINGERPRINT, &msg->fingerprint, err);
+        status = ext_arg_bytes(args, ARG_FINGERPRINT, &msg->fingerprint, err);
     if (status == SEMEL_OK)
-        status = arg_int(args, ARG_VERSION, 0, INT64_MAX, SEMEL_NONE, &msg->version, err);
+        status = ext_arg_int(args, ARG_VERSION, 0, INT64_MAX, SEMEL_NONE, &msg->version, err);
     if (status == SEMEL_OK)
-        status = arg_time(args, ARG_MESSAGE_TIME, &msg->message_time_us, err);
+        status = ext_arg_time(args, ARG_MESSAGE_TIME, &msg->message_time_us, err);
     if (status == SEMEL_OK)
-        status = arg_int(args, ARG_DELIVERY, 0, INT_MAX, 0, &delivery, err);
+        status = ext_arg_int(args, ARG_DELIVERY, 0, INT_MAX, 0, &delivery, err);
     msg->delivery = (int)delivery;
     return status;
 }
@@ -947,7 +689,7 @@ static semel_status run_claim(struct ext_call *call, struct semel_error *err)
     struct semel_msg msg;
     struct semel_verdict verdict;
     int64_t lease_ms = 0;
-    semel_status status = arg_lease_ms(&call->args, ARG_MORE, &lease_ms, err);
+    semel_status status = ext_arg_lease_ms(&call->args, ARG_MORE, &lease_ms, err);
     if (status == SEMEL_OK)
         status = open_call(call, &s, &msg, &verdict, err);
     if (status == SEMEL_OK)
@@ -967,12 +709,12 @@ static semel_status run_fail(struct ext_call *call, struct semel_error *err)
     struct semel_str reason = {0};
     struct ext_cell *row;
     enum semel_result result = SEMEL_DONE;
-    semel_status status = arg_class(&call->args, ARG_MORE, SEMEL_DONE, &result, err);
+    semel_status status = ext_arg_class(&call->args, ARG_MORE, SEMEL_DONE, &result, err);
     if (status == SEMEL_OK && result == SEMEL_DONE)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "semel_inbox_fail: class must be transient, permanent, rejected or unknown");
     if (status == SEMEL_OK)
-        status = arg_text(&call->args, ARG_MORE + 1, &reason, err);
+        status = ext_arg_text(&call->args, ARG_MORE + 1, &reason, err);
     if (status == SEMEL_OK)
         status = open_call(call, &s, &msg, &verdict, err);
     if (status == SEMEL_OK)
@@ -997,7 +739,7 @@ static void taken(void *ctx, const struct semel_msg *msg, const struct semel_ver
     struct ext_call *call = ctx;
     struct ext_cell *row = next_row(call);
     bool json = false;
-    if (row == NULL || is_json(msg->payload, &json) != SEMEL_OK) {
+    if (row == NULL || ext_is_json(msg->payload, &json) != SEMEL_OK) {
         call->no_memory = true;
         return;
     }
@@ -1037,11 +779,11 @@ static semel_status run_take(struct ext_call *call, struct semel_error *err)
     struct semel *s = NULL;
     const char *consumer = NULL;
     int64_t max = 0, lease_ms = 0;
-    semel_status status = arg_name(&call->args, TAKE_CONSUMER, &consumer, err);
+    semel_status status = ext_arg_name(&call->args, TAKE_CONSUMER, &consumer, err);
     if (status == SEMEL_OK)
-        status = arg_int(&call->args, TAKE_COUNT, 1, TAKE_MAX, 1, &max, err);
+        status = ext_arg_int(&call->args, TAKE_COUNT, 1, TAKE_MAX, 1, &max, err);
     if (status == SEMEL_OK)
-        status = arg_lease_ms(&call->args, TAKE_LEASE, &lease_ms, err);
+        status = ext_arg_lease_ms(&call->args, TAKE_LEASE, &lease_ms, err);
     if (status == SEMEL_OK)
         status = ext_handle(call->ext, &s, err);
     if (status == SEMEL_OK && !make_room(call, (size_t)max))
@@ -1049,8 +791,97 @@ static semel_status run_take(struct ext_call *call, struct semel_error *err)
     return status == SEMEL_OK ? take(call, s, consumer, (size_t)max, lease_ms, err) : status;
 }
 
+/* ---- batches -------------------------------------------------------------------------------------
+ *
+ * Messages as a JSON array of objects, whose members have the names of the arguments above. All of them are read before
+ * the first is begun, so that a mistake in one of them leaves nothing behind. There are no round trips to be saved in
+ * SQLite: each message is judged by the same call as one alone. */
+
+enum { MANY_CONSUMER, MANY_MESSAGES };
+
+/* All messages of the call. */
+static semel_status read_batch(const struct ext_args *args, struct ext_batch *batch, struct semel_error *err)
+{
+    struct semel_str consumer = {0}, list = {0};
+    semel_status status = ext_arg_text(args, MANY_CONSUMER, &consumer, err);
+    if (status == SEMEL_OK)
+        status = ext_arg_json(args, MANY_MESSAGES, &list, err);
+    if (status == SEMEL_OK && (!semel__str_given(consumer) || !semel__str_given(list)))
+        status = ext_arg_missing(args, semel__str_given(consumer) ? MANY_MESSAGES : MANY_CONSUMER, err);
+    return status == SEMEL_OK ? semel__ext_batch_read(batch, consumer, list, err) : status;
+}
+
+/* The row of the message i, with its first three columns; NULL: no memory. */
+static struct ext_cell *many_row(struct ext_call *call, const struct ext_one *one, size_t i)
+{
+    struct ext_cell *row = next_row(call);
+    if (row == NULL)
+        return NULL;
+    put_int(&row[0], (int64_t)i + 1);
+    put_bytes(call, &row[1], one->msg.id, false);
+    put_bytes(call, &row[2], semel__str_given(one->msg.source) ? one->msg.source : semel_str(""), false);
+    return row;
+}
+
+static semel_status open_many(struct ext_call *call, struct ext_batch *batch, struct semel **ret_s,
+                              struct semel_error *err)
+{
+    semel_status status = read_batch(&call->args, batch, err);
+    if (status == SEMEL_OK)
+        status = ext_handle(call->ext, ret_s, err);
+    if (status == SEMEL_OK && !make_room(call, batch->n + 1))
+        status = semel__fail_memory(err);
+    return status;
+}
+
+static semel_status run_begin_many(struct ext_call *call, struct semel_error *err)
+{
+    struct ext_batch batch = {.who = call->args.who, .arena = &call->arena, .door = EXT_FOR_BEGIN};
+    struct semel *s = NULL;
+    semel_status status = open_many(call, &batch, &s, err);
+    for (size_t i = 0; status == SEMEL_OK && i < batch.n; i++) {
+        struct semel_verdict verdict;
+        semel_verdict_init(&verdict);
+        status = semel_inbox_begin(s, &batch.all[i].msg, &verdict, err);
+        struct ext_cell *row = status == SEMEL_OK ? many_row(call, &batch.all[i], i) : NULL;
+        if (row == NULL)
+            continue;
+        put_bytes(call, &row[3], semel_str(semel_act_name(verdict.act)), false);
+        put_bytes(call, &row[4], semel_str(semel_why_name(verdict.why)), false);
+        put_int(&row[5], verdict.attempt);
+        put_bytes(call, &row[6], verdict.outcome, false);
+    }
+    return status;
+}
+
+static semel_status run_fail_many(struct ext_call *call, struct semel_error *err)
+{
+    struct ext_batch batch = {.who = call->args.who, .arena = &call->arena, .door = EXT_FOR_FAIL};
+    struct semel *s = NULL;
+    enum semel_result result = SEMEL_MAYBE;
+    semel_status status = open_many(call, &batch, &s, err);
+    for (size_t i = 0; status == SEMEL_OK && i < batch.n; i++)
+        status = semel__ext_batch_result(&batch, i, &result, err);
+    for (size_t i = 0; status == SEMEL_OK && i < batch.n; i++) {
+        struct semel_verdict verdict;
+        semel_verdict_init(&verdict);
+        (void)semel__ext_batch_result(&batch, i, &result, NULL);
+        status = semel_inbox_fail(s, &batch.all[i].msg, result, batch.all[i].reason, &verdict, err);
+        struct ext_cell *row = status == SEMEL_OK ? many_row(call, &batch.all[i], i) : NULL;
+        if (row == NULL)
+            continue;
+        put_bytes(call, &row[3], semel_str(semel_act_name(verdict.act)), false);
+        put_int(&row[4], verdict.due_us);
+        put_bytes(call, &row[5], semel_str(semel_why_name(verdict.why)), false);
+        put_bytes(call, &row[6], semel_str(semel_state_name(verdict.state)), false);
+        put_bytes(call, &row[7], verdict.hint, false);
+    }
+    return status;
+}
+
 /* ---- what there is ------------------------------------------------------------------------------- */
 
+static const char *const many_args[] = {"consumer", "messages"};
 static const char *const msg_args[] = {MSG_NAMES};
 static const char *const fail_args[] = {MSG_NAMES, "class", "reason"};
 static const char *const claim_args[] = {MSG_NAMES, "lease"};
@@ -1110,6 +941,28 @@ static const struct ext_table tables[] = {
         .many = true,
         .run = run_take,
     },
+    {
+        .name = "semel_inbox_begin_many",
+        .columns = "CREATE TABLE semel_inbox_begin_many (ordinal, message_id, source, act, why, attempt, outcome, "
+                   "consumer HIDDEN, messages HIDDEN)",
+        .args = many_args,
+        .n_out = 7,
+        .n_args = EXT_COUNT(many_args),
+        .required = REQUIRED(MANY_CONSUMER) | REQUIRED(MANY_MESSAGES),
+        .many = true,
+        .run = run_begin_many,
+    },
+    {
+        .name = "semel_inbox_fail_many",
+        .columns = "CREATE TABLE semel_inbox_fail_many (ordinal, message_id, source, act, due_at, why, status, hint, "
+                   "consumer HIDDEN, messages HIDDEN)",
+        .args = many_args,
+        .n_out = 8,
+        .n_args = EXT_COUNT(many_args),
+        .required = REQUIRED(MANY_CONSUMER) | REQUIRED(MANY_MESSAGES),
+        .many = true,
+        .run = run_fail_many,
+    },
 };
 static const int n_tables = EXT_COUNT(tables);
 _Static_assert(EXT_COUNT(tables) <= EXT_TABLES_MAX, "room for each");
@@ -1160,19 +1013,36 @@ static void inbox_done(sqlite3_context *context, int n, sqlite3_value **values)
     semel_status status = enter(context, &args, &s, &err);
     semel_msg_init(&msg);
     if (status == SEMEL_OK)
-        status = arg_text(&args, 0, &msg.consumer, &err);
+        status = ext_arg_text(&args, 0, &msg.consumer, &err);
     if (status == SEMEL_OK)
-        status = arg_text(&args, 1, &msg.id, &err);
+        status = ext_arg_text(&args, 1, &msg.id, &err);
     if (status == SEMEL_OK)
-        status = arg_text(&args, 2, &msg.source, &err);
+        status = ext_arg_text(&args, 2, &msg.source, &err);
     if (status == SEMEL_OK)
-        status = arg_json(&args, 3, &outcome, &err);
+        status = ext_arg_json(&args, 3, &outcome, &err);
     for (int i = 0; status == SEMEL_OK && i < 2; i++)
         if (!semel__str_given(i == 0 ? msg.consumer : msg.id))
-            status = arg_missing(&args, i, &err);
+            status = ext_arg_missing(&args, i, &err);
     if (status == SEMEL_OK)
         status = semel_inbox_done(s, &msg, outcome, &err);
     answer(context, status, &err);
+}
+
+static void inbox_done_many(sqlite3_context *context, int n, sqlite3_value **values)
+{
+    const struct ext_args args = {"semel_inbox_done_many", many_args, values, n};
+    struct semel_error err = {0};
+    struct semel *s = NULL;
+    struct semel_arena arena;
+    struct ext_batch batch = {.who = args.who, .arena = &arena, .door = EXT_FOR_DONE};
+    semel__arena_init(&arena, JSON_MAX);
+    semel_status status = enter(context, &args, &s, &err);
+    if (status == SEMEL_OK)
+        status = read_batch(&args, &batch, &err);
+    for (size_t i = 0; status == SEMEL_OK && i < batch.n; i++)
+        status = semel_inbox_done(s, &batch.all[i].msg, batch.all[i].outcome, &err);
+    answer(context, status, &err);
+    semel__arena_done(&arena);
 }
 
 /* ---- the ends of a lease ------------------------------------------------------------------------- */
@@ -1186,9 +1056,9 @@ static void inbox_renew(sqlite3_context *context, int n, sqlite3_value **values)
     int64_t token = 0, lease_ms = 0;
     semel_status status = enter(context, &args, &s, &err);
     if (status == SEMEL_OK)
-        status = arg_token(&args, 0, &token, &err);
+        status = ext_arg_token(&args, 0, &token, &err);
     if (status == SEMEL_OK)
-        status = arg_lease_ms(&args, 1, &lease_ms, &err);
+        status = ext_arg_lease_ms(&args, 1, &lease_ms, &err);
     if (status == SEMEL_OK)
         status = semel_inbox_renew(s, token, lease_ms, &err);
     answer(context, status, &err);
@@ -1205,13 +1075,13 @@ static void inbox_finish(sqlite3_context *context, int n, sqlite3_value **values
     int64_t token = 0;
     semel_status status = enter(context, &args, &s, &err);
     if (status == SEMEL_OK)
-        status = arg_token(&args, 0, &token, &err);
+        status = ext_arg_token(&args, 0, &token, &err);
     if (status == SEMEL_OK)
-        status = arg_class(&args, 1, SEMEL_DONE, &result, &err);
+        status = ext_arg_class(&args, 1, SEMEL_DONE, &result, &err);
     if (status == SEMEL_OK)
-        status = arg_json(&args, 2, &outcome, &err);
+        status = ext_arg_json(&args, 2, &outcome, &err);
     if (status == SEMEL_OK)
-        status = arg_text(&args, 3, &reason, &err);
+        status = ext_arg_text(&args, 3, &reason, &err);
     if (status != SEMEL_OK) {
         report(context, &err);
         return;
@@ -1233,7 +1103,7 @@ static void inbox_release(sqlite3_context *context, int n, sqlite3_value **value
     int64_t token = 0;
     semel_status status = enter(context, &args, &s, &err);
     if (status == SEMEL_OK)
-        status = arg_token(&args, 0, &token, &err);
+        status = ext_arg_token(&args, 0, &token, &err);
     if (status == SEMEL_OK)
         status = semel_inbox_release(s, token, &err);
     answer(context, status, &err);
@@ -1249,7 +1119,7 @@ static void tick(sqlite3_context *context, int n, sqlite3_value **values)
     size_t touched = 0;
     semel_status status = enter(context, &args, &s, &err);
     if (status == SEMEL_OK)
-        status = arg_int(&args, 0, 1, TICK_MAX, TICK_DEFAULT, &max, &err);
+        status = ext_arg_int(&args, 0, 1, TICK_MAX, TICK_DEFAULT, &max, &err);
     if (status == SEMEL_OK)
         status = semel_tick(s, (size_t)max, &touched, &err);
     if (status == SEMEL_OK)
@@ -1273,11 +1143,11 @@ static semel_status read_event(const struct ext_args *args, struct semel_event *
     semel_status status = SEMEL_OK;
     semel_event_init(event);
     for (int i = 0; status == SEMEL_OK && i < EXT_COUNT(texts); i++) {
-        status = arg_text(args, texts[i].arg, texts[i].into, err);
+        status = ext_arg_text(args, texts[i].arg, texts[i].into, err);
         if (status == SEMEL_OK && texts[i].required && !semel__str_given(*texts[i].into))
-            status = arg_missing(args, texts[i].arg, err);
+            status = ext_arg_missing(args, texts[i].arg, err);
     }
-    return status == SEMEL_OK ? arg_payload(args, 3, &event->payload, err) : status;
+    return status == SEMEL_OK ? ext_arg_payload(args, 3, &event->payload, err) : status;
 }
 
 static void outbox_put(sqlite3_context *context, int n, sqlite3_value **values)
@@ -1310,16 +1180,16 @@ static void step_key(sqlite3_context *context, int n, sqlite3_value **values)
     char key[SEMEL_STEP_KEY_SIZE];
     semel_status status;
     semel_msg_init(&msg);
-    status = arg_text(&args, 0, &msg.consumer, &err);
+    status = ext_arg_text(&args, 0, &msg.consumer, &err);
     if (status == SEMEL_OK)
-        status = arg_text(&args, 1, &msg.id, &err);
+        status = ext_arg_text(&args, 1, &msg.id, &err);
     if (status == SEMEL_OK)
-        status = arg_name(&args, 2, &step, &err);
+        status = ext_arg_name(&args, 2, &step, &err);
     if (status == SEMEL_OK)
-        status = arg_text(&args, 3, &msg.source, &err);
+        status = ext_arg_text(&args, 3, &msg.source, &err);
     for (int i = 0; status == SEMEL_OK && i < 2; i++)
         if (!semel__str_given(i == 0 ? msg.consumer : msg.id))
-            status = arg_missing(&args, i, &err);
+            status = ext_arg_missing(&args, i, &err);
     if (status == SEMEL_OK)
         status = semel_step_key(&msg, step, key, &err);
     if (status == SEMEL_OK)
@@ -1339,9 +1209,9 @@ static void consumer(sqlite3_context *context, int n, sqlite3_value **values)
     struct semel *s = NULL;
     const char *name = NULL, *settings = NULL;
     struct semel_str now = {0};
-    semel_status status = arg_name(&args, 0, &name, &err);
+    semel_status status = ext_arg_name(&args, 0, &name, &err);
     if (status == SEMEL_OK && n == 2)
-        status = arg_name(&args, 1, &settings, &err);
+        status = ext_arg_name(&args, 1, &settings, &err);
     if (status == SEMEL_OK && n == 2)
         status = ext_writable(ext, args.who, &err);
     if (status == SEMEL_OK)
@@ -1377,6 +1247,7 @@ static void version_of_semel(sqlite3_context *context, int n, sqlite3_value **va
 
 static const struct ext_function functions[] = {
     {"semel_inbox_done", 2, 4, 0, inbox_done},
+    {"semel_inbox_done_many", 2, 2, 0, inbox_done_many},
     {"semel_inbox_renew", 1, 2, 0, inbox_renew},
     {"semel_inbox_finish", 1, 4, 0, inbox_finish},
     {"semel_inbox_release", 1, 1, 0, inbox_release},

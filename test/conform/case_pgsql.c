@@ -6,6 +6,8 @@
  * Every third case passes its payload as jsonb where no byte of it is compared, else as bytes. A stale token is one
  * that was claimed through SQL before.
  *
+ * By the client `pgsql-many` every begin, done and fail is a batch of one message, which must give the same answers.
+ *
  * The functions take the time from semel._now(), which for the time of a case says what the case says.
  */
 #include "conform/case_sql.h"
@@ -136,6 +138,15 @@ static void add_msg(struct sql_client *client, struct args *args)
     "'epoch'::timestamptz + $10::double precision * interval '1 microsecond', delivery => $11::integer, " \
     "headers => $12::jsonb"
 
+/* The same as a batch of one; pg_catalog, because hostile functions may stand in `public` (plant.sql). */
+#define MSG_MANY                                                                                                   \
+    "$1, pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object('message_id', $2::text, 'source', $3::text, "  \
+    "'type', $4::text, 'payload', $5::jsonb, 'raw', $6::bytea::text, 'business_key', $7::text, 'order_key', "      \
+    "$8::text, 'version', $9::bigint, 'message_time', 'epoch'::timestamptz + $10::double precision * interval '1 " \
+    "microsecond', 'delivery', $11::integer, 'headers', $12::jsonb"
+
+static bool by_many;
+
 /* ---- the words ------------------------------------------------------------------------------------ */
 
 /* Of jsonb, whose text has blanks: the stored outcome as the case spells it. */
@@ -157,8 +168,9 @@ static struct sql_answer pgsql_ask(struct sql_client *client, bool claim)
 
     add_msg(client, &args);
     result = query(client,
-                   claim ? "SELECT act, why, attempt, outcome, token FROM semel.inbox_claim(" MSG_ARGS ")"
-                         : "SELECT act, why, attempt, outcome FROM semel.inbox_begin(" MSG_ARGS ")",
+                   claim     ? "SELECT act, why, attempt, outcome, token FROM semel.inbox_claim(" MSG_ARGS ")"
+                   : by_many ? "SELECT act, why, attempt, outcome FROM semel.inbox_begin_many(" MSG_MANY "))) AS m"
+                             : "SELECT act, why, attempt, outcome FROM semel.inbox_begin(" MSG_ARGS ")",
                    &args);
     if (PQntuples(result) == 1) {
         if (!semel__act_parse(column(result, 0, 0), &answer.act) ||
@@ -177,7 +189,11 @@ static void pgsql_done(struct sql_client *client, const char *outcome)
 {
     const struct args args = {.values = {outcome, client->engine->kase->id}, .n = 2};
 
-    PQclear(query(client, "SELECT semel.inbox_done('c', $2::text, 's', $1::jsonb)", &args));
+    PQclear(query(client,
+                  by_many ? "SELECT semel.inbox_done_many('c', pg_catalog.jsonb_build_array(pg_catalog."
+                            "jsonb_build_object('message_id', $2::text, 'source', 's', 'outcome', $1::jsonb)))"
+                          : "SELECT semel.inbox_done('c', $2::text, 's', $1::jsonb)",
+                  &args));
 }
 
 static bool pgsql_fail(struct sql_client *client, const char *cls, enum semel_act *ret_act, enum semel_state *ret_state)
@@ -189,7 +205,10 @@ static bool pgsql_fail(struct sql_client *client, const char *cls, enum semel_ac
     add_msg(client, &args);
     add_str(client, &args, semel__str(cls));
     result = query(client,
-                   "SELECT act, status FROM semel.inbox_fail(" MSG_ARGS ", class => $13::text, reason => 'because')",
+                   by_many ? "SELECT act, status FROM semel.inbox_fail_many(" MSG_MANY
+                             ", 'class', $13::text, 'reason', 'because'))) AS m"
+                           : "SELECT act, status FROM semel.inbox_fail(" MSG_ARGS
+                             ", class => $13::text, reason => 'because')",
                    &args);
     answer = semel__act_parse(column(result, 0, 0), ret_act) && semel__state_parse(column(result, 0, 1), ret_state);
     PQclear(result);
@@ -363,6 +382,11 @@ bool case_pgsql_account(void)
     return case_sql_account(&account);
 }
 
+void case_pgsql_by_many(void)
+{
+    by_many = true;
+}
+
 #else
 
 bool case_run_pgsql(const struct kase *kase, struct finding *finding, struct move *ret_move)
@@ -376,5 +400,9 @@ bool case_run_pgsql(const struct kase *kase, struct finding *finding, struct mov
 bool case_pgsql_account(void)
 {
     return false;
+}
+
+void case_pgsql_by_many(void)
+{
 }
 #endif

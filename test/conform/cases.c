@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * cases.c: holds the engine, or the rules alone, to the table of cases: `cases mem|sqlite|rules FILE [NAME]`; the SQL
- * functions of PostgreSQL: `cases pgsql FILE [NAME]`; or the extension: `cases ext FILE PATH_TO_SO [NAME]`.
+ * functions of PostgreSQL: `cases pgsql|pgsql-many FILE [NAME]`; or the extension: `cases ext FILE PATH_TO_SO [NAME]`.
  *
  * What it is: the reader of spec/cases.txt and the account of it. A case that fails is shown with its line, what was
  * expected and what was found. Besides the cases it checks the table: names are unique, and every legal move of
@@ -99,7 +99,7 @@ static bool read_cases(struct account *account, FILE *file)
 
 static int usage(const char *program)
 {
-    fprintf(stderr, "usage: %s rules|pgsql", program);
+    fprintf(stderr, "usage: %s rules|pgsql|pgsql-many", program);
     for (const struct driver *const *driver = world_drivers; *driver != NULL; driver++)
         fprintf(stderr, "|%s", (*driver)->name);
     fprintf(stderr, " FILE [NAME]\n       %s ext FILE PATH_TO_SO [NAME]\n", program);
@@ -115,7 +115,9 @@ int main(int argc, char **argv)
     account.driver = argc > 1 ? world_driver_named(argv[1]) : NULL;
     if (argc > 3 && strcmp(argv[1], "ext") == 0)
         account.so = argv[3];
-    account.pgsql = argc > 1 && strcmp(argv[1], "pgsql") == 0;
+    account.pgsql = argc > 1 && (strcmp(argv[1], "pgsql") == 0 || strcmp(argv[1], "pgsql-many") == 0);
+    if (account.pgsql && strcmp(argv[1], "pgsql-many") == 0)
+        case_pgsql_by_many();
     if (file == NULL ||
         (account.driver == NULL && account.so == NULL && !account.pgsql && strcmp(argv[1], "rules") != 0))
         return usage(argv[0]);

@@ -185,5 +185,6 @@ bool case_ext_account(void);
 /* The same through the SQL functions of PostgreSQL. */
 bool case_run_pgsql(const struct kase *kase, struct finding *finding, struct move *ret_move);
 bool case_pgsql_account(void);
+void case_pgsql_by_many(void); /* every begin, done and fail is a batch of one */
 
 #endif

@@ -59,6 +59,26 @@ def test_growth_leaves_every_effect_once_and_all_rows_but_the_oldest(empty_pg): 
     assert empty_pg.sql("SELECT count(*) FROM semel.watermark;") == [("1",)]  # random ids have no time
 
 
+# I25
+def test_sql_tells_each_case_beside_the_handwritten_one(empty_pg, tmp_path):  # noqa: F811
+    args = ("bench", "sql", "--messages", 40, "--rounds", 1, "--batch", 10)
+    result = empty_pg.semel(*args, "--json", "--out", tmp_path / "sql.json")
+    assert result.code == 0, result.err
+    assert (tmp_path / "sql.json").read_text() == result.out
+    found = json.loads(result.out)
+    assert (found["bench"], found["messages"], found["rounds"], found["batch"]) == ("sql-postgres", 40, 1, 10)
+    assert found["commit_us"] > 0
+    names = ["handwritten", "begin", "handwritten-duplicate", "duplicate", "begin-many"]
+    assert [(case["name"], case["connections"]) for case in found["cases"]] == [
+        (name, connections) for connections in (1, 8) for name in names]
+    assert all(case["per_s"] > 0 and case.get("ratio", 1) > 0 for case in found["cases"])
+    assert empty_pg.sql("SELECT count(*), count(DISTINCT message_id) FROM bench_sql_ledger") == [("360", "360")]
+    assert empty_pg.sql("SELECT count(*) FROM semel.inbox WHERE status = 'completed'") == [("241",)]
+    again = empty_pg.semel(*args)
+    assert again.code != 0 and "in use" in again.err
+    assert run("bench", "sql", "--store", "sqlite:x.db").code == 2
+
+
 def test_growth_refuses_a_database_in_use(empty_pg):  # noqa: F811
     assert empty_pg.semel("bench", "growth", "--rows", 1, "--steps", 1).code == 0
     before = empty_pg.sql("SELECT count(*) FROM semel.inbox;")

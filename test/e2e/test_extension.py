@@ -224,6 +224,81 @@ def test_done_without_begin_is_refused(db):
     assert count(db) == 0
 
 
+def many(db, function, *messages):
+    return call(db, f"semel_inbox_{function}_many", consumer="billing", messages=json.dumps(messages))
+
+
+# I2 I25
+def test_batch_gives_the_answers_of_one_call_after_the_other(db):
+    messages = [{"message_id": "a"}, {"message_id": "a"}, {"message_id": None},
+                {"message_id": "b", "source": "s", "payload": {"b": [1, "x"]}},
+                {"message_id": 7, "headers": {"h": "1"}, "type": "paid", "delivery": 2},
+                {"message_id": "c", "raw": "caf\u00e9", "business_key": "i"},
+                {"message_id": "d", "payload": {}, "business_key": "i", "fingerprint": "f"},
+                {"message_id": "e", "message_time": "2026-01-01T00:00:00Z"}]
+    db.execute("BEGIN IMMEDIATE")
+    told = many(db, "begin", *messages)
+    db.execute("ROLLBACK")
+    db.execute("BEGIN IMMEDIATE")
+    for n, message in enumerate(messages):
+        given = {key: json.dumps(value) if key in ("payload", "headers") else value for key, value in message.items()}
+        single = begin(db, given.pop("message_id"), **given)
+        assert {key: told[n][key] for key in single} == single
+        assert (told[n]["ordinal"], told[n]["source"]) == (n + 1, message.get("source", ""))
+    db.execute("ROLLBACK")
+    assert {row["why"] for row in told} == {"new", "busy", "no_id", "business_duplicate"}
+
+
+# I25 P59
+def test_batch_is_ended_by_a_batch_and_cannot_commit_without(db):
+    db.execute("BEGIN IMMEDIATE")
+    many(db, "begin", {"message_id": "a"}, {"message_id": "b", "payload": {"b": 1}}, {"message_id": "c"})
+    assert [(row["ordinal"], row["act"], row["status"]) for row in many(
+        db, "fail", {"message_id": "b", "class": "transient", "reason": "no"})] == [(1, "ack", "failed")]
+    db.execute("SELECT semel_inbox_done_many('billing', '[{\"message_id\": \"a\"}]')").fetchall()
+    refused(db, "COMMIT")
+    assert count(db) == 0
+    db.execute("BEGIN IMMEDIATE")
+    assert [row["act"] for row in many(db, "begin", {"message_id": "a"}, {"message_id": "c"})] == ["run", "run"]
+    ids = [{"message_id": "a", "outcome": {"x": 1}}, {"message_id": "c"}]
+    assert db.execute("SELECT semel_inbox_done_many('billing', ?)", (json.dumps(ids),)).fetchall() == [(1,)]
+    db.execute("COMMIT")
+    db.execute("BEGIN IMMEDIATE")
+    assert [(row["why"], row["outcome"]) for row in many(db, "begin", {"message_id": "a"}, {"message_id": "c"})] == [
+        ("duplicate", '{"x": 1}'), ("duplicate", None)]
+    db.execute("COMMIT")
+
+
+@pytest.mark.parametrize("messages, text", [
+    ("{}", "messages must be a JSON array of objects"), ("1", "must be a JSON array"), ("[", "must be JSON"),
+    ("[1]", "message 1: it must be an object"), ('[{"message_id": "a"}, null]', "message 2: it must be an object"),
+    ('[{"id": "a"}]', 'message 1 has a member "id", which is none'),
+    ('[{"message_id": {}}]', "message_id must be text"),
+    ('[{"message_id": "a", "version": "1"}]', "version must be a whole number"),
+    ('[{"message_id": "a", "version": 1.5}]', "version must be a whole number"),
+    ('[{"message_id": "a", "headers": []}]', "headers must be a JSON object"),
+    ('[{"message_id": "a", "message_time": "someday"}]', "message_time must be a time with its zone"),
+    ('[{"message_id": "a", "payload": 1, "raw": "1"}]', "give one of them"),
+    ('[{"message_id": "a", "outcome": 1}]', 'has a member "outcome"'), (None, "messages is missing"),
+    (json.dumps([{"message_id": str(n)} for n in range(10001)]), "messages has 10001 elements; at most 10000"),
+], ids=lambda value: str(value)[:40])
+def test_bad_batch_is_refused_and_leaves_nothing(db, messages, text):
+    db.execute("BEGIN IMMEDIATE")
+    assert text in refused(db, "SELECT * FROM semel_inbox_begin_many('billing', ?)", messages)
+    db.execute("COMMIT")
+    assert count(db) == 0
+
+
+def test_bad_end_of_a_batch_is_refused(db):
+    db.execute("BEGIN IMMEDIATE")
+    assert "not begun" in refused(db, "SELECT semel_inbox_done_many('billing', '[{\"message_id\": \"a\"}]')")
+    assert "message 1: message_id is missing" in refused(db, "SELECT semel_inbox_done_many('billing', '[{}]')")
+    assert "class must be transient" in refused(
+        db, "SELECT * FROM semel_inbox_fail_many('billing', '[{\"message_id\": \"a\", \"class\": \"done\"}]')")
+    db.execute("COMMIT")
+    assert "open a transaction first" in refused(db, "SELECT semel_inbox_done_many('billing', '[]')")
+
+
 # I6, I14, T3
 @pytest.mark.parametrize("begin_is_rolled_back", [False, True])
 def test_failed_message_is_kept_and_retried_through_take_and_finish(db, begin_is_rolled_back):

@@ -86,6 +86,11 @@ def test_nothing_that_is_planted_in_public_is_called_by_migrations_functions_and
         BEGIN; SELECT semel.inbox_begin('b', 'x', payload => '{"a": [1, 2.5e10]}', order_key => 'k', version => 1);
         SELECT semel.inbox_done('b', 'x'); SELECT semel.outbox_put('a', 'b', 'c', '{}', lock => true);
         SELECT semel.step_key('b', 'x', 's'), semel.consumer('b'); COMMIT;
+        BEGIN; SELECT semel.inbox_begin('p', 'x', payload => '{}'); SELECT semel.inbox_done('p', 'x');
+        SELECT semel.inbox_begin_many('p', '[{"message_id": "y", "payload": {}}, {"message_id": "x"}]');
+        SELECT semel.inbox_done_many('p', '[{"message_id": "y"}]');
+        SELECT semel.inbox_fail_many('p', '[{"message_id": "z", "class": "transient"}]'); COMMIT;
+        SELECT semel.inbox_begin('p', 'x', payload => '{}');
         SELECT semel.inbox_fail('d', 'y', payload => '[]', class => 'permanent', reason => 'no');
         SELECT semel.inbox_finish(token, 'permanent') FROM semel.inbox_take('c', 10, '60s');
         SELECT semel.tick();""")
@@ -103,7 +108,8 @@ def test_nothing_that_is_planted_in_public_is_called_by_migrations_that_psql_run
     for path in FILES:
         done = empty_pg.server.psql(empty_pg.name, "BEGIN;\n" + path.read_text() + "\nCOMMIT;\nSHOW search_path;")
         assert '"$user", public' in done.stdout, path.name
-    empty_pg.sql("SELECT semel.inbox_fail('d', 'y', payload => '[]', class => 'permanent'); SELECT semel.tick();")
+    empty_pg.sql("SELECT semel.inbox_fail('d', 'y', payload => '[]', class => 'permanent'); SELECT semel.tick(); "
+                 "BEGIN; SELECT semel.inbox_begin('p', 'x'); SELECT semel.inbox_done('p', 'x'); COMMIT;")
     assert empty_pg.sql("SELECT is_called FROM public.planted") == [("f",)]
 
 

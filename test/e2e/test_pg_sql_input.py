@@ -415,8 +415,9 @@ def test_role_cannot_call_what_is_internal(granted, who):
     db = as_role(granted, who)  # noqa: F811
     allowed = ask(db, "SELECT DISTINCT p.proname FROM pg_proc AS p WHERE p.pronamespace = 'semel'::regnamespace "
                       "AND has_function_privilege(p.oid, 'EXECUTE') ORDER BY 1")
-    public = ["consumer", "inbox_begin", "inbox_claim", "inbox_done", "inbox_fail", "inbox_finish", "inbox_put",
-              "inbox_release", "inbox_renew", "inbox_take", "outbox_put", "step_key", "tick"]
+    public = ["consumer", "inbox_begin", "inbox_begin_many", "inbox_claim", "inbox_done", "inbox_done_many",
+              "inbox_fail", "inbox_fail_many", "inbox_finish", "inbox_put", "inbox_release", "inbox_renew",
+              "inbox_take", "outbox_put", "step_key", "tick"]
     commands = ["_operate", "_operator_business", "_operator_consumer", "_operator_keys", "_operator_mark",
                 "_operator_rewind", "_operator_rows", "_operator_select", "consumer"]
     assert [name for name, in allowed] == {"app": public, "operator": commands, "worker": []}[who]
