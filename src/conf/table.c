@@ -294,7 +294,7 @@ static const struct semel_setting_group outbox_retry_group = SEMEL_SETTING_GROUP
 
 static const struct semel_setting_spec outbox[] = {
     {"to", SEMEL_SETTING_SINK, SEMEL_SETTING_REQUIRED, SEMEL_SETTING_IN(semel_conf_outbox, to),
-     .help = "where the relay publishes events: one of kafka, amqp, sqs, webhook"},
+     .help = "the broker, or the receivers, that the relay publishes events to"},
     {"keep", SEMEL_SETTING_TIME, 0, SEMEL_SETTING_IN(semel_conf_outbox, keep_us), SEMEL_SETTING_RANGE(0, YEARS_US),
      .default_text = "0s", .help = "how long published events are kept in outbox_sent; 0s: they are deleted"},
     {"retry", SEMEL_SETTING_GROUP, 0, .group = &outbox_retry_group, .help = "events that the broker refuses"},
