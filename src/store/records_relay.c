@@ -9,7 +9,7 @@
 
 #include "store/records.h"
 
-#define EVENT_BYTES_MAX INT64_C(67108864)
+#define EVENT_BYTES_MAX INT64_C(1073741824)
 #define NAME_MAX_BYTES 64 /* of a transaction, a role */
 
 struct args {
@@ -72,6 +72,7 @@ static const struct sql_field event_read_fields[] = {
     SQL_MAYBE(EVENT, destination, destination, 0, EVENT_BYTES_MAX),
     SQL_MUST(EVENT, created_us, created_at, 0, 0),
     SQL_MAYBE(EVENT, traceparent, traceparent, 0, EVENT_BYTES_MAX),
+    SQL_MUST(EVENT, size, bytes, 0, 0),
     SQL_FIELD(EVENT, held, held),
     SQL_FIELD(EVENT, attempts, attempts),
     SQL_FIELD(EVENT, alone, alone),
@@ -86,7 +87,8 @@ static semel_status run_one(struct semel_store *store, enum sql_id id, const cha
     return semel__db_flush(db, err);
 }
 
-static semel_status end_list(struct sql_list *list, semel_status status, void *ret, size_t *ret_n, struct semel_error *err)
+static semel_status end_list(struct sql_list *list, semel_status status, void *ret, size_t *ret_n,
+                             struct semel_error *err)
 {
     status = semel__db_list_end(list, status, err);
     if (status == SEMEL_OK) {
@@ -132,17 +134,22 @@ static semel_status renew(struct semel_store *store, int64_t token, int64_t leas
     const struct args args = {.token = token, .lease_until_us = lease_until_us};
     int64_t n = 0;
     struct sql_into into = {SQL_FIELDS(changes), .items = &n, .size = sizeof n};
-    semel_status status =
-        run_one(store, SQL_relay_renew, "renewing the relay's lease", &args, NULL, semel__db_read_item, &into, err);
+    semel_status status = run_one(store, SQL_relay_renew, "renewing the relay's lease", &args, NULL,
+                                  semel__db_read_item, &into, err);
     if (status == SEMEL_OK && n == 0)
         return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_ENVIRONMENT, "the relay's lease has expired");
     return status;
 }
 
-static semel_status leave(struct semel_store *store, int64_t token, struct semel_error *err)
+static semel_status leave(struct semel_store *store, int64_t token, int64_t now_us, struct semel_error *err)
 {
-    const struct args args = {.token = token};
-    return run_one(store, SQL_relay_leave, "leaving the relays", &args, NULL, NULL, NULL, err);
+    struct sql *db = semel__db_of(store);
+    const struct args args = {.token = token, .now_us = now_us};
+    const struct sql_set *once = SQL_ONE(args_fields, &args);
+    semel__db_start(db, "leaving the relays");
+    semel__db_run(db, SQL_aside_release, once, NULL, NULL, NULL);
+    semel__db_run(db, SQL_relay_leave, once, NULL, NULL, NULL);
+    return semel__db_flush(db, err);
 }
 
 static semel_status peers(struct semel_store *store, size_t max, struct semel_arena *arena,
@@ -155,8 +162,8 @@ static semel_status peers(struct semel_store *store, size_t max, struct semel_ar
     };
     const struct args args = {.limit = semel__db_limit(max)};
     struct sql_list list = {SQL_FIELDS(fields), .arena = arena, .size = sizeof **ret};
-    semel_status status =
-        run_one(store, SQL_relay_list, "listing relays", &args, NULL, semel__db_read_list, &list, err);
+    semel_status status = run_one(store, SQL_relay_list, "listing relays", &args, NULL, semel__db_read_list, &list,
+                                  err);
     return end_list(&list, status, ret, ret_n, err);
 }
 
@@ -256,7 +263,8 @@ static semel_status visible(struct semel_store *store, bool *ret, struct semel_e
         return SEMEL_OK;
     const struct args args = {0};
     semel__arena_init(&arena, 1 << 20);
-    semel_status status = run_one(store, SQL_outbox_draw, "drawing a number", &args, NULL, semel__db_read_item, &into, err);
+    semel_status status = run_one(store, SQL_outbox_draw, "drawing a number", &args, NULL, semel__db_read_item, &into,
+                                  err);
     if (status == SEMEL_OK)
         status = note(store, &seq, &started_us, SEMEL_RELAY_HOLDERS_MAX, &arena, &holders, &n, err);
     for (size_t i = 0; status == SEMEL_OK && i < n; i++)
@@ -289,11 +297,11 @@ static semel_status read(struct semel_store *store, const struct semel_relay_sta
     return end_list(&list, status, ret, ret_n, err);
 }
 
-static semel_status aside_read(struct semel_store *store, const struct semel_relay_start *starts, size_t n, size_t limit,
-                               int64_t now_us, struct semel_arena *arena, struct semel_relay_event **ret, size_t *ret_n,
-                               struct semel_error *err)
+static semel_status aside_read(struct semel_store *store, const struct semel_relay_start *starts, size_t n,
+                               size_t limit, size_t bytes, int64_t now_us, struct semel_arena *arena,
+                               struct semel_relay_event **ret, size_t *ret_n, struct semel_error *err)
 {
-    const struct args args = {.limit = semel__db_limit(limit), .now_us = now_us};
+    const struct args args = {.limit = semel__db_limit(limit), .bytes = semel__db_limit(bytes), .now_us = now_us};
     struct sql_list list = {SQL_FIELDS(event_read_fields), .arena = arena, .size = sizeof **ret};
     semel_status status = run_one(store, SQL_aside_read, "reading what stands aside", &args,
                                   SQL_EACH(start_fields, starts, n), semel__db_read_list, &list, err);
@@ -376,10 +384,10 @@ static semel_status sent_purge(struct semel_store *store, int64_t before_us, siz
     return status;
 }
 
-#define RELAY_OPS                                                                                                     \
-    .expire = expire, .join = join, .renew = renew, .leave = leave, .peers = peers, .shards_read = shards_read,       \
-    .shards_write = shards_write, .lock = lock, .note = note, .visible = visible, .read = read,                       \
-    .aside_read = aside_read, .confirm = confirm, .set_aside = set_aside, .aside_start = aside_start,                 \
+#define RELAY_OPS                                                                                               \
+    .expire = expire, .join = join, .renew = renew, .leave = leave, .peers = peers, .shards_read = shards_read, \
+    .shards_write = shards_write, .lock = lock, .note = note, .visible = visible, .read = read,                 \
+    .aside_read = aside_read, .confirm = confirm, .set_aside = set_aside, .aside_start = aside_start,           \
     .aside_fail = aside_fail, .aside_postpone = aside_postpone, .sent_purge = sent_purge
 
 const struct semel_relay_ops semel__record_relay_sharded = {.shards = SEMEL_RELAY_SHARDS, .proves = true, RELAY_OPS};
