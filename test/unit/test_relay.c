@@ -753,6 +753,21 @@ static void relay_takes_no_shard_back_when_it_sets_events_aside(void **state)
     assert_int_equal(world_ask(rig.world, "SELECT count(*) FROM semel.outbox_shard WHERE losses = 0"), 1);
 }
 
+/* A relay that was replaced without knowing may repeat, and moves nothing. */
+static void relay_that_lost_its_shards_sets_nothing_aside(void **state)
+{
+    (void)state;
+    if (!on_postgres)
+        skip();
+    steps(1);
+    put("a", "a1", NULL);
+    world_sql(rig.world, "UPDATE semel.outbox_shard SET relay = 99");
+    rig.sink.refuse = "a1";
+    steps(1);
+    assert_int_equal(count_in("", "true"), 1);
+    assert_int_equal(count_in("_aside", "true"), 0);
+}
+
 /* A relay that lost its connection while it published an event lives: the event did not kill it. */
 static void event_in_hand_is_not_charged_when_the_connection_is_lost(void **state)
 {
@@ -1110,6 +1125,7 @@ int main(int argc, char **argv)
         ON(event_that_is_too_large_is_dead_and_the_rest_goes_on),
         ON(id_that_was_put_again_holds_nobody_up),
         ON(relay_takes_no_shard_back_when_it_sets_events_aside),
+        ON(relay_that_lost_its_shards_sets_nothing_aside),
         ON(event_in_hand_is_not_charged_when_the_connection_is_lost),
         ON(many_destinations_are_told_apart),
         ON(long_queue_delays_nobody_when_the_window_is_narrow),
