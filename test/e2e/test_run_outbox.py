@@ -197,6 +197,7 @@ def test_killed_at_each_label_the_relay_loses_nothing(tmp_path, outbox, label, v
     victim = Daemon(tmp_path, settings, name="victim").start(SEMEL_CRASH_AT=f"{label}:{visit}")
     assert victim.wait() == -signal.SIGKILL, victim.log()[-2000:]
     with Daemon(tmp_path, settings, name="next") as daemon:
+        daemon.ready()
         daemon.until(lambda: outbox.left() == 0, "all events are published")
     again = outbox.check(committed)
     assert (again > 0) == (label == "relay.published"), again

@@ -240,7 +240,7 @@ static const char *got_of(const struct sink *sink, const char *key)
 
 /* ---- the tests ----------------------------------------------------------------------------------- */
 
-/* O2, O4, O5, P114 */
+/* O2, O4, O5, O7, P114 */
 static void committed_events_leave_in_order_and_are_deleted(void **state)
 {
     (void)state;
@@ -571,6 +571,7 @@ static void events_that_lost_their_relay_together_are_not_charged(void **state)
     assert_int_equal(count_in("_aside", "true"), 0);
 }
 
+/* O7 */
 static void confirmed_events_are_kept_where_that_is_wanted(void **state)
 {
     (void)state;
@@ -929,7 +930,7 @@ static void put_by(PGconn *conn, const char *aggregate, const char *type)
     sql(conn, text);
 }
 
-/* O5, P1, P2, P3: in every form in which a number can be drawn before its transaction ends. */
+/* O5, O7, P1, P2, P3: in every form in which a number can be drawn before its transaction ends. */
 static void lower_number_that_commits_later_is_published(void **state)
 {
     static const char *const draws[] = {
@@ -986,7 +987,7 @@ static void end_one(void *ctx, enum semel_point point)
 }
 #endif
 
-/* Writers that were set apart end one after the other, each while the relay scans: a scan that came to nothing proves
+/* P70. Writers that were set apart end one after the other, each while the relay scans: a scan that came to nothing proves
  * nothing about what is there. */
 static void scan_that_came_to_nothing_proves_nothing(void **state)
 {
