@@ -24,12 +24,13 @@ CREATE TABLE semel.outbox (
     destination   text,                                     -- NULL: where the relay's rule says
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     traceparent   text,
-    PRIMARY KEY (shard, seq)
+    PRIMARY KEY (shard, seq),
+    CONSTRAINT outbox_aggregate_is_too_long CHECK (octet_length(aggregatetype) + octet_length(aggregateid) <= 2000)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
 -- Whole events that cannot go now. Only the first event of an aggregate has a due time; it is looked for by that.
 CREATE TABLE semel.outbox_aside (
-    id            uuid NOT NULL UNIQUE,
+    id            uuid NOT NULL,                            -- not unique: an application may have put it again meanwhile
     aggregatetype text COLLATE "C" NOT NULL,
     aggregateid   text COLLATE "C" NOT NULL,
     type          text COLLATE "C" NOT NULL,
@@ -49,6 +50,7 @@ CREATE TABLE semel.outbox_aside (
     updated_at    timestamptz NOT NULL,
     PRIMARY KEY (shard, seq)
 );
+CREATE INDEX outbox_aside_id ON semel.outbox_aside (id);
 CREATE INDEX outbox_aside_order ON semel.outbox_aside (aggregatetype, aggregateid, seq);
 CREATE INDEX outbox_aside_due ON semel.outbox_aside (shard, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX outbox_aside_held ON semel.outbox_aside (status, seq) WHERE status IN ('publishing', 'dead');

@@ -24,7 +24,7 @@ CREATE TABLE semel_outbox (
 
 -- Whole events that cannot go now. Only the first event of an aggregate has a due time; it is looked for by that.
 CREATE TABLE semel_outbox_aside (
-    id            TEXT NOT NULL UNIQUE,
+    id            TEXT NOT NULL,                                  -- not unique: it may have been put again meanwhile
     aggregatetype TEXT NOT NULL,
     aggregateid   TEXT NOT NULL,
     type          TEXT NOT NULL,
@@ -42,6 +42,7 @@ CREATE TABLE semel_outbox_aside (
     relay         INTEGER,                                        -- publishing: the token of the relay that does it
     updated_at    INTEGER NOT NULL
 ) STRICT;
+CREATE INDEX semel_outbox_aside_id ON semel_outbox_aside (id);
 CREATE INDEX semel_outbox_aside_order ON semel_outbox_aside (aggregatetype, aggregateid, seq);
 CREATE INDEX semel_outbox_aside_due ON semel_outbox_aside (due_at) WHERE due_at IS NOT NULL;
 

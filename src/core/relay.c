@@ -18,13 +18,14 @@
 #include "base/point.h"
 #include "base/sort.h"
 #include "base/str.h"
+#include "core/destination.h"
 #include "core/retry.h"
 #include "core/starts.h"
 #include "core/token.h"
 
 #define SECOND_US INT64_C(1000000)
-#define BEAT_PARTS 3            /* the lease is renewed after a third of it */
-#define BEAT_SOON_US SECOND_US  /* while shards are due to this relay that others still own */
+#define BEAT_PARTS 3           /* the lease is renewed after a third of it */
+#define BEAT_SOON_US SECOND_US /* while shards are due to this relay that others still own */
 #define NOTE_US SECOND_US
 #define WORKS_US (10 * SECOND_US) /* so long after a success another destination counts as working */
 #define WAITING_MAX 100           /* events of one aggregate that wait in the outbox behind the one that is sent */
@@ -34,17 +35,19 @@
 #define PEERS_MAX 1000
 #define DESTINATIONS_MAX 256
 #define HEADERS_MAX 256 /* of one event */
+#define LIMIT_MIN 16    /* rows per shard and step */
 #define SCANS_MAX 3     /* per step, when a holder ends */
 #define BUSY_MS 4       /* between steps while events come in */
 #define IDLE_MS 100
+#define NOTHING_GOES_US (SECOND_US / 2)
 #define PAUSE_FIRST_US (SECOND_US / 20)
 #define PAUSE_MAX_US (5 * SECOND_US)
 #define ARENA_MAX ((size_t)256 << 20)
 
 struct destination {
-    char name[256];
+    char name[SEMEL_DESTINATION_MAX];
     size_t n;
-    bool down;
+    bool down, used; /* used: in this step */
     int failures;
     int64_t until_us; /* down: when to try it again, by the steady clock */
     int64_t worked_us;
@@ -107,8 +110,8 @@ semel_status semel__relay_new(struct semel_relay **ret, struct semel_store *stor
                               const struct semel_clock *steady, struct semel_error *err)
 {
     if (store->ops->relay == NULL)
-        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN, "this store (%s) has no outbox that a relay can read",
-                           store->ops->name);
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_BROKEN,
+                           "this store (%s) has no outbox that a relay can read", store->ops->name);
     struct semel_relay *relay = semel__calloc(1, sizeof *relay);
     if (relay == NULL)
         return semel__fail_memory(err);
@@ -211,7 +214,8 @@ static bool is_peer(const struct semel_relay_peer *peers, size_t n, int64_t toke
 }
 
 /* How many shards are due to this relay. The oldest relay says where events go; whoever differs gets none. */
-static size_t share_of(struct beat *beat, const struct semel_relay *relay, const struct semel_relay_peer *peers, size_t n)
+static size_t share_of(struct beat *beat, const struct semel_relay *relay, const struct semel_relay_peer *peers,
+                       size_t n)
 {
     size_t rank = 0, alike = 0;
     for (size_t i = 0; i < n; i++) {
@@ -230,7 +234,8 @@ static size_t share_of(struct beat *beat, const struct semel_relay *relay, const
     return beat->n / alike + (rank < beat->n % alike);
 }
 
-static void share_out(struct beat *beat, const struct semel_relay *relay, const struct semel_relay_peer *peers, size_t n)
+static void share_out(struct beat *beat, const struct semel_relay *relay, const struct semel_relay_peer *peers,
+                      size_t n)
 {
     const size_t share = share_of(beat, relay, peers, n);
     for (size_t i = 0; i < beat->n; i++)
@@ -253,7 +258,7 @@ static void share_out(struct beat *beat, const struct semel_relay *relay, const 
     beat->soon = beat->n_owned < share;
 }
 
-static semel_status give_back(struct semel_relay *relay, int64_t token, struct semel_error *err)
+static semel_status give_back(struct semel_relay *relay, int64_t token, int64_t now_us, struct semel_error *err)
 {
     struct semel_relay_shard shards[SEMEL_RELAY_SHARDS];
     size_t n = 0, k = 0;
@@ -265,7 +270,7 @@ static semel_status give_back(struct semel_relay *relay, int64_t token, struct s
         }
     if (status == SEMEL_OK && k > 0)
         status = relay->ops->shards_write(relay->store, shards, k, err);
-    return status == SEMEL_OK ? relay->ops->leave(relay->store, token, err) : status;
+    return status == SEMEL_OK ? relay->ops->leave(relay->store, token, now_us, err) : status;
 }
 
 static semel_status beat_body(struct semel_relay *relay, int64_t now_us, void *ctx, struct semel_error *err)
@@ -284,11 +289,8 @@ static semel_status beat_body(struct semel_relay *relay, int64_t now_us, void *c
         relay->joined = false;
     }
     if (status == SEMEL_OK && !relay->joined) {
-        if (relay->token != 0) {
-            status = give_back(relay, relay->token, err);
-            if (status == SEMEL_OK)
-                status = ops->expire(relay->store, now_us, now_us, relay->options.attempts_max, err);
-        }
+        if (relay->token != 0)
+            status = give_back(relay, relay->token, now_us, err);
         beat->token = semel__token_new(&relay->tokens, relay->rng, SEMEL_EFFECT_OUTSIDE, now_us, SEMEL_NONE);
         const struct semel_relay_peer self = {beat->token, relay->options.owner, relay->options.destinations};
         if (status == SEMEL_OK)
@@ -336,7 +338,7 @@ static semel_status leave_body(struct semel_relay *relay, int64_t now_us, void *
 {
     (void)ctx;
     semel_status status = relay->ops->expire(relay->store, now_us, now_us, relay->options.attempts_max, err);
-    return status == SEMEL_OK ? give_back(relay, relay->token, err) : status;
+    return status == SEMEL_OK ? give_back(relay, relay->token, now_us, err) : status;
 }
 
 semel_status semel__relay_leave(struct semel_relay *relay, struct semel_error *err)
@@ -367,7 +369,8 @@ static semel_status ask_visible(struct semel_relay *relay, struct semel_error *e
     if (status != SEMEL_OK)
         return status;
     if (!visible)
-        report(relay, SEMEL_LOG_WARN, "pg_locks does not show transactions here: every scan starts at the bottom", NULL, "");
+        report(relay, SEMEL_LOG_WARN, "pg_locks does not show transactions here: every scan starts at the bottom", NULL,
+               "");
     relay->proof_known = true;
     relay->proves = visible;
     return SEMEL_OK;
@@ -384,7 +387,8 @@ static semel_status note(struct semel_relay *relay, int64_t steady_us, struct se
     semel_status status = relay->proof_known ? SEMEL_OK : ask_visible(relay, err);
     if (status != SEMEL_OK || !relay->proves)
         return status;
-    status = relay->ops->note(relay->store, &seq, &started_us, SEMEL_RELAY_HOLDERS_MAX, &relay->arena, &holders, &n, err);
+    status = relay->ops->note(relay->store, &seq, &started_us, SEMEL_RELAY_HOLDERS_MAX, &relay->arena, &holders, &n,
+                              err);
     if (status == SEMEL_OK)
         semel__starts_note(&relay->starts, steady_us, seq, started_us, holders, n);
     return status;
@@ -421,6 +425,7 @@ struct round {
     struct semel_relay_event **moves, **later; /* to be set aside; to be looked at again later */
     size_t n_moves, n_later;
     bool alone; /* one event only, which may kill the relay */
+    bool again; /* nothing came of the scan */
 };
 
 static void list_starts(struct round *round)
@@ -437,25 +442,33 @@ static void list_starts(struct round *round)
 static void note_windows(struct round *round)
 {
     struct semel_relay *relay = round->relay;
-    size_t full = 0;
+    size_t full = 0, first_cut = round->n_starts;
+    int64_t bytes = 0;
     for (size_t i = 0, k = 0; i < round->n_starts; i++) {
         struct shard *shard = &relay->shards[round->starts[i].shard];
-        size_t rows = 0, bytes = 0;
+        size_t rows = 0;
         int64_t first = SEMEL_NONE;
         for (; k < round->n_events && round->events[k].shard == round->starts[i].shard; k++, rows++) {
             first = rows == 0 ? round->events[k].seq : first;
             shard->last_seq = round->events[k].seq;
-            bytes += round->events[k].payload.n + round->events[k].headers.n;
+            bytes += round->events[k].size;
         }
-        shard->exhausted = rows < relay->limit && bytes < relay->options.bytes / round->n_starts + 1;
-        full += !shard->exhausted;
+        const bool cut = bytes >= (int64_t)relay->options.bytes; /* there was no room for what follows */
+        if (cut && first_cut == round->n_starts)
+            first_cut = i;
+        shard->exhausted = rows < relay->limit && !cut;
+        full += rows == relay->limit;
         if (rows == 0)
             shard->last_seq = SEMEL_STARTS_BOTTOM;
+        if (rows == 0 && cut)
+            continue; /* nobody has looked */
         if (relay->proves && semel__starts_scanned(&relay->starts, (size_t)round->starts[i].shard, first))
-            report(relay, SEMEL_LOG_WARN, "event below a proven starting point: its transaction did not draw its number",
+            report(relay, SEMEL_LOG_WARN,
+                   "event below a proven starting point: its transaction did not draw its number",
                    &round->events[k - rows], "");
     }
-    if (round->n_events > relay->options.rows && relay->limit > 16)
+    relay->turn = (size_t)round->starts[first_cut < round->n_starts ? first_cut : 0].shard + 1;
+    if (round->n_events > relay->options.rows && relay->limit > LIMIT_MIN)
         relay->limit /= 2;
     else if (full > 0 && 2 * round->n_events <= relay->options.rows && relay->limit < relay->options.rows)
         relay->limit *= 2;
@@ -471,22 +484,24 @@ static semel_status read_events(struct round *round, struct semel_error *err)
         size_t n_holders = SEMEL_RELAY_HOLDERS_MAX;
         list_starts(round);
         relay->counts.scans++;
-        status = relay->ops->read(relay->store, round->starts, round->n_starts, relay->limit,
-                                  relay->options.bytes / round->n_starts + 1, &relay->arena, &round->events,
-                                  &round->n_events, apart ? &holders : NULL, &n_holders, err);
+        status = relay->ops->read(relay->store, round->starts, round->n_starts, relay->limit, relay->options.bytes,
+                                  &relay->arena, &round->events, &round->n_events, apart ? &holders : NULL, &n_holders,
+                                  err);
         if (status != SEMEL_OK)
             return status;
         SEMEL_POINT(RELAY_READ);
         if (!apart || !semel__starts_ended(&relay->starts, holders, n_holders))
             break;
         relay->counts.rescans++;
-        if (i + 1 == SCANS_MAX) /* what was read is older than what ended: nothing of it may go */
+        if (i + 1 == SCANS_MAX) { /* what was read is older than what ended: nothing of it may go, or prove anything */
             round->n_events = 0;
+            round->again = true;
+            return SEMEL_OK;
+        }
     }
-    relay->turn = (relay->turn + 1) % SEMEL_RELAY_SHARDS;
     note_windows(round);
-    return relay->ops->aside_read(relay->store, round->starts, round->n_starts, ASIDE_MAX, round->now_us, &relay->arena,
-                                  &round->aside, &round->n_aside, err);
+    return relay->ops->aside_read(relay->store, round->starts, round->n_starts, ASIDE_MAX, relay->options.bytes,
+                                  round->now_us, &relay->arena, &round->aside, &round->n_aside, err);
 }
 
 /* ---- planning ------------------------------------------------------------------------------------ */
@@ -506,8 +521,8 @@ static struct aggregate *aggregate_of(struct round *round, const struct semel_re
 {
     size_t at = (size_t)hash(event->aggregatetype, event->aggregateid) & (round->room - 1);
     struct aggregate *a = &round->aggregates[at];
-    while (semel__str_given(a->id) && (!semel__str_eq(a->id, event->aggregateid) ||
-                                       !semel__str_eq(a->type, event->aggregatetype))) {
+    while (semel__str_given(a->id) &&
+           (!semel__str_eq(a->id, event->aggregateid) || !semel__str_eq(a->type, event->aggregatetype))) {
         at = (at + 1) & (round->room - 1);
         a = &round->aggregates[at];
     }
@@ -516,22 +531,32 @@ static struct aggregate *aggregate_of(struct round *round, const struct semel_re
     return a;
 }
 
-/* NULL: there are too many to be told apart; such events go when others have gone. */
+/* The one that has not worked for longer; one that is down only if all are: its events would try it too early. */
+static bool is_rather_forgotten(const struct destination *a, const struct destination *b)
+{
+    return a->down != b->down ? !a->down : a->down ? a->until_us < b->until_us : a->worked_us < b->worked_us;
+}
+
+/* NULL: there are too many in this step to be told apart; such events go when others have gone. */
 static struct destination *destination_of(struct semel_relay *relay, struct semel_str name)
 {
     struct destination *oldest = NULL;
     for (size_t i = 0; i < relay->n_destinations; i++) {
         struct destination *d = &relay->destinations[i];
-        if (d->n == name.n && memcmp(d->name, name.p, name.n) == 0)
+        if (d->n == name.n && memcmp(d->name, name.p, name.n) == 0) {
+            d->used = true;
             return d;
-        if (!d->down && d->sent == 0 && (oldest == NULL || d->worked_us < oldest->worked_us))
+        }
+        if (!d->used && (oldest == NULL || is_rather_forgotten(d, oldest)))
             oldest = d;
     }
     if (relay->n_destinations < DESTINATIONS_MAX)
         oldest = &relay->destinations[relay->n_destinations++];
-    if (oldest == NULL || name.n > sizeof oldest->name)
+    if (oldest == NULL)
         return NULL;
-    *oldest = (struct destination){.n = name.n};
+    memset(oldest, 0, sizeof *oldest);
+    oldest->n = name.n;
+    oldest->used = true;
     memcpy(oldest->name, name.p, name.n);
     return oldest;
 }
@@ -567,8 +592,10 @@ static void add_send(struct round *round, struct semel_relay_event *event, struc
                      struct semel_str name, bool aside)
 {
     struct semel_publish *item = &round->items[round->n_sends];
-    *item = (struct semel_publish){
-        .destination = name, .key = event->aggregateid, .id = event->id, .payload = event->payload};
+    *item = (struct semel_publish){.destination = name,
+                                   .key = event->aggregateid,
+                                   .id = event->id,
+                                   .payload = event->payload};
     round->sends[round->n_sends++] = (struct send){event, destination, aside};
 }
 
@@ -587,7 +614,12 @@ static semel_status find_destination(struct round *round, struct semel_relay_eve
     struct semel_relay *relay = round->relay;
     if (event->aggregateid.n == 0 || event->aggregatetype.n == 0)
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the event has no aggregate");
+    if (event->size > SEMEL_RELAY_EVENT_MAX)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the event has more than 64 MB");
     semel_status status = relay->options.destination(relay->options.ctx, event, &relay->arena, ret_name, err);
+    if (status == SEMEL_OK && ret_name->n > SEMEL_DESTINATION_MAX)
+        return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT, "the destination has more than %d bytes",
+                           SEMEL_DESTINATION_MAX);
     if (status == SEMEL_OK)
         *ret = destination_of(relay, *ret_name);
     return status;
@@ -596,6 +628,13 @@ static semel_status find_destination(struct round *round, struct semel_relay_eve
 static semel_status copy_text(struct round *round, const char *text, struct semel_str *ret, struct semel_error *err)
 {
     return semel__arena_copy(&round->relay->arena, semel__str(text), ret) ? SEMEL_OK : semel__fail_memory(err);
+}
+
+/* Events of one aggregate that may wait in the outbox: so many that those behind them in its shard are still seen. */
+static size_t waiting_max(const struct semel_relay *relay, int64_t shard)
+{
+    const size_t most = relay->shards[shard].exhausted ? WAITING_MAX : relay->limit / 2;
+    return most < WAITING_MAX ? most : WAITING_MAX;
 }
 
 static semel_status plan_event(struct round *round, struct semel_relay_event *event, struct semel_error *err)
@@ -627,8 +666,9 @@ static semel_status plan_event(struct round *round, struct semel_relay_event *ev
         *err = bad;
         return status;
     }
-    if (a->sent > 0 && (!relay->runs || !semel__str_eq(a->destination, name) || (d != NULL && d->down))) {
-        if (++a->waiting > WAITING_MAX && !relay->runs) {
+    if (a->sent > 0 &&
+        (!relay->runs || a->waiting > 0 || !semel__str_eq(a->destination, name) || d == NULL || d->down)) {
+        if (++a->waiting > waiting_max(relay, event->shard) && (d == NULL || !d->down)) {
             a->stop = true;
             move_aside(round, event, SEMEL_EVENT_WAITING, 0, round->now_us + POSTPONE_US, why);
         }
@@ -726,7 +766,7 @@ static semel_status plan(struct round *round, struct semel_error *err)
     semel_status status = plan_rooms(round, err);
     for (size_t i = 0; i < round->relay->n_destinations; i++) {
         round->relay->destinations[i].sent = round->relay->destinations[i].ok = 0;
-        round->relay->destinations[i].probed = false;
+        round->relay->destinations[i].probed = round->relay->destinations[i].used = false;
     }
     if (status == SEMEL_OK && find_alone(round, &alone)) {
         status = plan_aside(round, &round->aside[alone], err);
@@ -811,13 +851,15 @@ static int cmp_events(const void *va, const void *vb)
     return a->shard != b->shard ? (a->shard > b->shard) - (a->shard < b->shard) : (a->seq > b->seq) - (a->seq < b->seq);
 }
 
-/* Locks their shards, in order. */
-static semel_status lock_shards(struct semel_relay *relay, const struct events *events, bool *ret_owned,
-                                struct semel_error *err)
+/* Locks their shards and those that are wanted besides (NULL: none), in order. */
+static semel_status lock_shards(struct semel_relay *relay, const struct events *events, const bool *besides,
+                                bool *ret_owned, struct semel_error *err)
 {
     struct semel_relay_shard shards[SEMEL_RELAY_SHARDS];
     bool wanted[SEMEL_RELAY_SHARDS] = {false};
     size_t n = 0;
+    if (besides != NULL)
+        memcpy(wanted, besides, sizeof wanted);
     for (size_t i = 0; i < events->n; i++)
         wanted[events->at[i]->shard] = true;
     for (size_t i = 0; i < SEMEL_RELAY_SHARDS; i++)
@@ -832,17 +874,19 @@ static semel_status move_body(struct semel_relay *relay, int64_t now_us, void *c
     struct semel_relay_shard calm[SEMEL_RELAY_SHARDS];
     size_t n_calm = 0;
     bool owned;
-    semel_status status = lock_shards(relay, events, &owned, err);
+    semel_status status = lock_shards(relay, events, NULL, &owned, err);
     if (status == SEMEL_OK && !owned)
         return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_ENVIRONMENT, "another relay has taken over a shard");
     if (status == SEMEL_OK)
         status = relay->ops->set_aside(relay->store, events->at, events->n, now_us, err);
-    for (size_t i = 0; i < SEMEL_RELAY_SHARDS; i++)
-        if (relay->shards[i].careful) {
-            calm[n_calm++] = (struct semel_relay_shard){(int64_t)i, relay->token, 0};
-            relay->shards[i].careful = false; /* what could have killed stands aside now */
-            relay->shards[i].losses = 0;
-        }
+    for (size_t i = 0; i < events->n; i++) { /* only of those that are locked */
+        struct shard *shard = &relay->shards[events->at[i]->shard];
+        if (!shard->careful)
+            continue;
+        calm[n_calm++] = (struct semel_relay_shard){events->at[i]->shard, relay->token, 0};
+        shard->careful = false; /* what could have killed stands aside now */
+        shard->losses = 0;
+    }
     if (status == SEMEL_OK && n_calm > 0)
         status = relay->ops->shards_write(relay->store, calm, n_calm, err);
     return status;
@@ -869,15 +913,17 @@ static semel_status later_body(struct semel_relay *relay, int64_t now_us, void *
     struct events *events = ctx;
     bool owned;
     (void)now_us;
-    semel_status status = lock_shards(relay, events, &owned, err);
-    return status == SEMEL_OK ? relay->ops->aside_postpone(relay->store, events->at, events->n, err) : status;
+    semel_status status = lock_shards(relay, events, NULL, &owned, err);
+    if (status == SEMEL_OK && owned) /* else another relay knows better */
+        status = relay->ops->aside_postpone(relay->store, events->at, events->n, err);
+    return status;
 }
 
 static semel_status start_body(struct semel_relay *relay, int64_t now_us, void *ctx, struct semel_error *err)
 {
     struct events *events = ctx;
     bool owned;
-    semel_status status = lock_shards(relay, events, &owned, err);
+    semel_status status = lock_shards(relay, events, NULL, &owned, err);
     if (status == SEMEL_OK && !owned)
         return semel__fail(err, SEMEL_FENCED, SEMEL_CLASS_ENVIRONMENT, "another relay has taken over a shard");
     return status == SEMEL_OK ? relay->ops->aside_start(relay->store, relay->token, events->at, events->n, now_us,
@@ -921,30 +967,34 @@ static semel_status start_aside(struct round *round, struct semel_error *err)
     return SEMEL_OK;
 }
 
-/* A shard that makes progress has no relay on its conscience. */
-static semel_status forgive(struct semel_relay *relay, const struct events *events, struct semel_error *err)
+/* The shards that make progress: they have no relay on their conscience any more. */
+static size_t list_calm(const struct semel_relay *relay, const struct events *events, bool wanted[SEMEL_RELAY_SHARDS],
+                        struct semel_relay_shard calm[SEMEL_RELAY_SHARDS])
 {
-    struct semel_relay_shard calm[SEMEL_RELAY_SHARDS];
     size_t n = 0;
     for (size_t i = 0; i < events->n; i++) {
-        struct shard *shard = &relay->shards[events->at[i]->shard];
-        if (shard->losses == 0 || shard->careful)
+        const int64_t at = events->at[i]->shard;
+        if (relay->shards[at].losses == 0 || relay->shards[at].careful || wanted[at])
             continue;
-        shard->losses = 0;
-        calm[n++] = (struct semel_relay_shard){events->at[i]->shard, relay->token, 0};
+        wanted[at] = true;
+        calm[n++] = (struct semel_relay_shard){at, relay->token, 0};
     }
-    bool owned = false;
-    semel_status status = n > 0 ? relay->ops->lock(relay->store, relay->token, calm, n, &owned, err) : SEMEL_OK;
-    return status == SEMEL_OK && owned ? relay->ops->shards_write(relay->store, calm, n, err) : status;
+    return n;
 }
 
 static semel_status confirm_body(struct semel_relay *relay, int64_t now_us, void *ctx, struct semel_error *err)
 {
     struct events *events = ctx; /* of the outbox, then from aside */
-    bool owned;
-    semel_status status = events[0].n > 0 ? forgive(relay, &events[0], err) : SEMEL_OK;
-    if (status == SEMEL_OK && events[1].n > 0)
-        status = lock_shards(relay, &events[1], &owned, err);
+    struct semel_relay_shard calm[SEMEL_RELAY_SHARDS];
+    bool wanted[SEMEL_RELAY_SHARDS] = {false}, owned = false;
+    const size_t n_calm = list_calm(relay, &events[0], wanted, calm);
+    semel_status status = SEMEL_OK;
+    if (n_calm > 0 || events[1].n > 0) /* all of them at once: who locks some and then others can block another relay */
+        status = lock_shards(relay, &events[1], wanted, &owned, err);
+    if (status == SEMEL_OK && n_calm > 0 && owned)
+        status = relay->ops->shards_write(relay->store, calm, n_calm, err);
+    for (size_t i = 0; status == SEMEL_OK && i < n_calm; i++)
+        relay->shards[calm[i].shard].losses = 0;
     for (size_t i = 0; status == SEMEL_OK && i < 2; i++)
         if (events[i].n > 0)
             status = relay->ops->confirm(relay->store, events[i].at, events[i].n, events[i].aside,
@@ -956,10 +1006,9 @@ static semel_status fail_body(struct semel_relay *relay, int64_t now_us, void *c
 {
     struct events *events = ctx;
     bool owned;
-    semel_status status = lock_shards(relay, events, &owned, err);
-    return status == SEMEL_OK
-               ? relay->ops->aside_fail(relay->store, relay->token, events->at, events->n, now_us, err)
-               : status;
+    semel_status status = lock_shards(relay, events, NULL, &owned, err);
+    return status == SEMEL_OK ? relay->ops->aside_fail(relay->store, relay->token, events->at, events->n, now_us, err)
+                              : status;
 }
 
 /* ---- publishing, and what came of it ------------------------------------------------------------- */
@@ -981,8 +1030,8 @@ static void judge_destinations(struct round *round)
             d->worked_us = round->steady_us;
             continue;
         }
-        d->until_us = round->steady_us + semel__backoff_us(relay->options.first_us, relay->options.ceiling_us,
-                                                           ++d->failures, relay->rng);
+        d->until_us = round->steady_us +
+                      semel__backoff_us(relay->options.first_us, relay->options.ceiling_us, ++d->failures, relay->rng);
         if (!d->down) {
             char text[sizeof name + sizeof d->why + 2];
             snprintf(text, sizeof text, "%s: %s", name, d->why);
@@ -1088,6 +1137,12 @@ static semel_status hand_over(struct round *round, struct semel_error *err)
     size_t n = 0;
     int64_t left_us = relay->lease_until_us - semel__now(relay->steady);
     int64_t timeout_us = relay->options.timeout_us < left_us ? relay->options.timeout_us : left_us;
+    if (timeout_us < 1000) { /* the database took its time: nothing goes, and what was started is taken back */
+        for (size_t i = 0; i < round->n_sends; i++)
+            items[i].status = SEMEL_RETRY;
+        relay->next_beat_us = 0;
+        return SEMEL_OK;
+    }
     /* What has no destination is refused here; it stands behind the others, so that the sink sees none of it. */
     for (size_t i = 0; i < round->n_sends; i++) {
         if (round->sends[i].destination == NULL)
@@ -1116,9 +1171,12 @@ static void pause_all(struct semel_relay *relay, int64_t steady_us)
 static semel_status publish(struct round *round, struct semel_error *err)
 {
     struct semel_relay *relay = round->relay;
-    struct outcome outcome;
+    struct outcome outcome = {0};
     struct semel_error down = {0};
     semel_status status = start_aside(round, err);
+    /* Events of destinations that are down, and nothing else: reading them again and again helps nobody. */
+    if (status == SEMEL_OK && round->n_sends + round->n_moves == 0 && round->n_events > 0)
+        relay->next_step_us = round->steady_us + NOTHING_GOES_US;
     for (size_t i = 0; status == SEMEL_OK && i < round->n_sends; i++)
         status = put_headers(round, round->sends[i].event, &round->items[i], err);
     if (status != SEMEL_OK || round->n_sends == 0)
@@ -1153,10 +1211,10 @@ static int wait_of(struct semel_relay *relay, const struct round *round, int64_t
     bool more = false;
     for (size_t i = 0; i < round->n_starts; i++)
         more |= !relay->shards[round->starts[i].shard].exhausted;
-    relay->idle = round->n_events == 0 && round->n_aside == 0;
+    relay->idle = round->n_starts > 0 && !round->again && round->n_events == 0 && round->n_aside == 0;
     if (relay->next_step_us > steady_us)
         return (int)((relay->next_step_us - steady_us) / 1000) + 1;
-    if (round->alone || (round->n_sends > 0 && more))
+    if (round->alone || round->again || (round->n_sends > 0 && more))
         return 0;
     if (round->n_events + round->n_sends > 0) {
         relay->idle_ms = 1;

@@ -37,7 +37,8 @@
 
 #define SEMEL_RELAY_SHARDS 64
 #define SEMEL_RELAY_HOLDERS_MAX 256
-#define SEMEL_RELAY_WHY 200 /* bytes of a reason */
+#define SEMEL_RELAY_WHY 200            /* bytes of a reason */
+#define SEMEL_RELAY_EVENT_MAX 67108864 /* bytes of payload and headers; the statements name it, too */
 
 enum semel_event_status {
     SEMEL_EVENT_CREATED,
@@ -54,6 +55,7 @@ struct semel_relay_event {
     int64_t shard, seq;
     struct semel_str id, aggregatetype, aggregateid, type, payload, headers, destination, traceparent;
     int64_t created_us;
+    int64_t size;     /* what counts as its bytes; above SEMEL_RELAY_EVENT_MAX its payload and headers are not read */
     bool held;        /* an earlier event of its aggregate stands aside */
     int64_t attempts; /* of one that stands aside */
     bool alone;       /* aside: it may have killed its relay, and is sent by itself */
@@ -98,7 +100,8 @@ struct semel_relay_ops {
                          int64_t lease_until_us, struct semel_error *err);
     /* FENCED: somebody has deleted it. */
     semel_status (*renew)(struct semel_store *store, int64_t token, int64_t lease_until_us, struct semel_error *err);
-    semel_status (*leave)(struct semel_store *store, int64_t token, struct semel_error *err);
+    /* What it was publishing from aside is taken back, and not charged. */
+    semel_status (*leave)(struct semel_store *store, int64_t token, int64_t now_us, struct semel_error *err);
     semel_status (*peers)(struct semel_store *store, size_t max, struct semel_arena *arena,
                           struct semel_relay_peer **ret, size_t *ret_n, struct semel_error *err);
     /* All of them, ascending: ret has room for SEMEL_RELAY_SHARDS. */
@@ -119,15 +122,16 @@ struct semel_relay_ops {
     /* In a transaction that is then rolled back: can a transaction that has drawn a number be seen here? */
     semel_status (*visible)(struct semel_store *store, bool *ret, struct semel_error *err);
 
-    /* Needs no transaction. Of each shard the first `limit` events above its start, in order, while they have fewer than
-     * `bytes`. holders: NULL, or who holds the sequence after that scan, at most *ret_n_holders of them. */
+    /* Needs no transaction. Of each shard the first `limit` events above its start, in order; of all of them, shard by
+     * shard, while those before have fewer than `bytes`. holders: NULL, or who holds the sequence after that scan, at most *ret_n_holders of them. */
     semel_status (*read)(struct semel_store *store, const struct semel_relay_start *starts, size_t n, size_t limit,
                          size_t bytes, struct semel_arena *arena, struct semel_relay_event **ret, size_t *ret_n,
                          struct semel_relay_holder **ret_holders, size_t *ret_n_holders, struct semel_error *err);
-    /* Needs no transaction. Events that stand aside, the first of their aggregates, that are due. */
-    semel_status (*aside_read)(struct semel_store *store, const struct semel_relay_start *starts, size_t n, size_t limit,
-                               int64_t now_us, struct semel_arena *arena, struct semel_relay_event **ret,
-                               size_t *ret_n, struct semel_error *err);
+    /* Needs no transaction. Events that stand aside, the first of their aggregates, that are due: at most `limit`, while
+     * those before have fewer than `bytes`. */
+    semel_status (*aside_read)(struct semel_store *store, const struct semel_relay_start *starts, size_t n,
+                               size_t limit, size_t bytes, int64_t now_us, struct semel_arena *arena,
+                               struct semel_relay_event **ret, size_t *ret_n, struct semel_error *err);
 
     /* Confirmed: deleted, or kept in outbox_sent. Of those that stood aside the next of their aggregate is due. */
     semel_status (*confirm)(struct semel_store *store, struct semel_relay_event *const *events, size_t n, bool aside,
@@ -153,7 +157,7 @@ struct semel_relay_options {
     int64_t keep_us;               /* confirmed events; 0: they are deleted */
     int64_t first_us, ceiling_us;  /* backoff of refused events and of destinations */
     int attempts_max;
-    bool one_by_one; /* in_flight: 1, one event of an aggregate at a time whatever the sink can do */
+    bool one_by_one;    /* in_flight: 1, one event of an aggregate at a time whatever the sink can do */
     size_t rows, bytes; /* about so much per round */
     /* Where an event goes. INVALID: nowhere, because of this. The text is put into the arena. */
     semel_status (*destination)(void *ctx, const struct semel_relay_event *event, struct semel_arena *arena,

@@ -9,7 +9,7 @@
 
 #include "store/records.h"
 
-#define EVENT_BYTES_MAX INT64_C(67108864)
+#define EVENT_BYTES_MAX INT64_C(1073741824)
 #define NAME_MAX_BYTES 64 /* of a transaction, a role */
 
 struct args {
@@ -72,6 +72,7 @@ static const struct sql_field event_read_fields[] = {
     SQL_MAYBE(EVENT, destination, destination, 0, EVENT_BYTES_MAX),
     SQL_MUST(EVENT, created_us, created_at, 0, 0),
     SQL_MAYBE(EVENT, traceparent, traceparent, 0, EVENT_BYTES_MAX),
+    SQL_MUST(EVENT, size, bytes, 0, 0),
     SQL_FIELD(EVENT, held, held),
     SQL_FIELD(EVENT, attempts, attempts),
     SQL_FIELD(EVENT, alone, alone),
@@ -140,10 +141,15 @@ static semel_status renew(struct semel_store *store, int64_t token, int64_t leas
     return status;
 }
 
-static semel_status leave(struct semel_store *store, int64_t token, struct semel_error *err)
+static semel_status leave(struct semel_store *store, int64_t token, int64_t now_us, struct semel_error *err)
 {
-    const struct args args = {.token = token};
-    return run_one(store, SQL_relay_leave, "leaving the relays", &args, NULL, NULL, NULL, err);
+    struct sql *db = semel__db_of(store);
+    const struct args args = {.token = token, .now_us = now_us};
+    const struct sql_set *once = SQL_ONE(args_fields, &args);
+    semel__db_start(db, "leaving the relays");
+    semel__db_run(db, SQL_aside_release, once, NULL, NULL, NULL);
+    semel__db_run(db, SQL_relay_leave, once, NULL, NULL, NULL);
+    return semel__db_flush(db, err);
 }
 
 static semel_status peers(struct semel_store *store, size_t max, struct semel_arena *arena,
@@ -292,10 +298,10 @@ static semel_status read(struct semel_store *store, const struct semel_relay_sta
 }
 
 static semel_status aside_read(struct semel_store *store, const struct semel_relay_start *starts, size_t n,
-                               size_t limit, int64_t now_us, struct semel_arena *arena, struct semel_relay_event **ret,
-                               size_t *ret_n, struct semel_error *err)
+                               size_t limit, size_t bytes, int64_t now_us, struct semel_arena *arena,
+                               struct semel_relay_event **ret, size_t *ret_n, struct semel_error *err)
 {
-    const struct args args = {.limit = semel__db_limit(limit), .now_us = now_us};
+    const struct args args = {.limit = semel__db_limit(limit), .bytes = semel__db_limit(bytes), .now_us = now_us};
     struct sql_list list = {SQL_FIELDS(event_read_fields), .arena = arena, .size = sizeof **ret};
     semel_status status = run_one(store, SQL_aside_read, "reading what stands aside", &args,
                                   SQL_EACH(start_fields, starts, n), semel__db_read_list, &list, err);

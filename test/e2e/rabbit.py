@@ -189,6 +189,11 @@ class Server:
             lines.append(" ".join(fields) + "\n")
         self.tool("send", queue, stdin="".join(lines))
 
+    def take(self, queue):
+        """Every message that is ready, taken off the queue: (id, payload as bytes)."""
+        words = (line.split(" ") for line in self.tool("take", queue).stdout.splitlines())
+        return [(bytes.fromhex(id[1:]).decode(), bytes.fromhex(payload[1:])) for id, payload in words]
+
     def length(self, queue):
         """How many messages are ready, those with consumers not counted; None: no such queue."""
         n = int(self.tool("length", queue).stdout)

@@ -140,6 +140,19 @@ class Server:
             answer = self.ask("SendMessageBatch", {"QueueUrl": self.url(queue), "Entries": entries})
             assert not answer.get("Failed"), answer
 
+    def take(self, queue):
+        """Every message that is visible, deleted: (group, id, body)."""
+        found = []
+        while True:
+            got = self.ask("ReceiveMessage", {"QueueUrl": self.url(queue), "MaxNumberOfMessages": BATCH,
+                                              "MessageAttributeNames": ["All"], "AttributeNames": ["All"]})
+            if not got.get("Messages"):
+                return found
+            for message in got["Messages"]:
+                found.append((message["Attributes"].get("MessageGroupId"),
+                              message.get("MessageAttributes", {}).get("id", {}).get("StringValue"), message["Body"]))
+                self.ask("DeleteMessage", {"QueueUrl": self.url(queue), "ReceiptHandle": message["ReceiptHandle"]})
+
     def count(self, queue):
         """What the queue holds: (visible, received and not deleted, delayed)."""
         about = self.ask("GetQueueAttributes", {"QueueUrl": self.url(queue), "AttributeNames": ["All"]})["Attributes"]

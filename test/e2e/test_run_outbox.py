@@ -4,6 +4,7 @@ import collections
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import threading
@@ -14,7 +15,7 @@ import pytest
 
 from conftest import binary
 from daemon import Daemon
-from kafka import kafka  # noqa: F401
+from kafka import SOURCE, kafka  # noqa: F401
 from pg import pg, pg_server, wait_for  # noqa: F401
 
 LONG = os.environ.get("SEMEL_LONG") is not None
@@ -179,6 +180,27 @@ def test_relays_that_are_killed_and_stopped_lose_nothing_and_keep_the_order(tmp_
     with Daemon(tmp_path, outbox.settings(), name="last") as daemon:
         daemon.until(lambda: outbox.left() == 0, "all events are published", 120)
     print("published again:", outbox.check(committed))
+
+
+LABELS = re.findall(r'"(relay\.[a-z_]+)"', (SOURCE / "src/base/point.h").read_text())
+
+
+@pytest.mark.parametrize("visit", [1, 2, 3] if LONG else [1])
+@pytest.mark.parametrize("label", LABELS)
+def test_killed_at_each_label_the_relay_loses_nothing(tmp_path, outbox, label, visit):
+    # O2, O3, T15
+    committed = {f"o{i}": list(range(20)) for i in range(5)}
+    for n in range(20):
+        for key in committed:
+            outbox.put(key, n)
+    settings = outbox.settings(in_flight=1) if visit > 1 else outbox.settings()  # so that there are several calls
+    victim = Daemon(tmp_path, settings, name="victim").start(SEMEL_CRASH_AT=f"{label}:{visit}")
+    assert victim.wait() == -signal.SIGKILL, victim.log()[-2000:]
+    with Daemon(tmp_path, settings, name="next") as daemon:
+        daemon.ready()
+        daemon.until(lambda: outbox.left() == 0, "all events are published")
+    again = outbox.check(committed)
+    assert (again > 0) == (label == "relay.published"), again
 
 
 def test_shards_are_shared_and_given_back_at_once(tmp_path, outbox):

@@ -194,6 +194,12 @@ static const struct workload workloads[] = {
 static unsigned long visits[COUNT(workloads)][SEMEL_POINT_COUNT]; /* in calm */
 static unsigned kills[SEMEL_POINT_COUNT];
 
+/* The relay has a matrix of its own (test/e2e/test_run_outbox.py): no workload of the inbox comes there. */
+static bool is_of_the_inbox(int point)
+{
+    return strncmp(semel__point_name((enum semel_point)point), "relay.", strlen("relay.")) != 0;
+}
+
 static void check(struct world *w, const struct workload *load)
 {
     int64_t calls = 0;
@@ -320,6 +326,8 @@ static void death_at_any_point_leaves_every_effect_done_once(void **state)
         run_calm(i);
     for (int point = 0; point < SEMEL_POINT_COUNT; point++) {
         const size_t n = list_loads((enum semel_point)point, loads);
+        if (!is_of_the_inbox(point))
+            continue;
         if (n == 0)
             print_error("no workload comes to %s\n", semel__point_name((enum semel_point)point));
         else if (at_length)
@@ -328,6 +336,8 @@ static void death_at_any_point_leaves_every_effect_done_once(void **state)
             kill_twice((enum semel_point)point, loads, n);
     }
     for (int point = 0; point < SEMEL_POINT_COUNT; point++) {
+        if (!is_of_the_inbox(point))
+            continue;
         print_message("%-20s killed %u times\n", semel__point_name((enum semel_point)point), kills[point]);
         complete = complete && kills[point] > 0;
     }

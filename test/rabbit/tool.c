@@ -6,6 +6,7 @@
  *   delete NAME                deletes a queue
  *   send QUEUE                 a message a line of standard input: ID PAYLOAD [NAME=VALUE]..., where each is "-" for
  *                              none, or "x" and hexadecimal digits
+ *   take QUEUE                 takes every message that is ready, and prints it: ID PAYLOAD, as above
  *   length QUEUE               prints how many messages are ready, -1: no such queue
  */
 #include <stdio.h>
@@ -41,6 +42,33 @@ static void send_all(struct rabbit_client *client, const char *queue)
     rabbit_client_sent_all(client);
 }
 
+static void print_bytes(amqp_bytes_t bytes)
+{
+    putchar('x');
+    for (size_t i = 0; i < bytes.len; i++)
+        printf("%02x", ((const unsigned char *)bytes.bytes)[i]);
+}
+
+static void take_all(struct rabbit_client *client, const char *queue)
+{
+    for (;;) {
+        amqp_message_t message;
+        const amqp_rpc_reply_t got = amqp_basic_get(client->conn, 1, amqp_cstring_bytes(queue), 1);
+        if (got.reply_type != AMQP_RESPONSE_NORMAL)
+            lines_fail("the queue cannot be read");
+        if (got.reply.id == AMQP_BASIC_GET_EMPTY_METHOD)
+            return;
+        if (amqp_read_message(client->conn, 1, &message, 0).reply_type != AMQP_RESPONSE_NORMAL)
+            lines_fail("a message cannot be read");
+        print_bytes(message.properties.message_id);
+        putchar(' ');
+        print_bytes(message.body);
+        putchar('\n');
+        amqp_destroy_message(&message);
+        amqp_maybe_release_buffers(client->conn);
+    }
+}
+
 static void run(struct rabbit_client *client, int argc, char **argv)
 {
     if ((argc == 3 || (argc == 4 && strcmp(argv[3], "single") == 0)) && strcmp(argv[0], "queue") == 0)
@@ -49,10 +77,12 @@ static void run(struct rabbit_client *client, int argc, char **argv)
         rabbit_client_delete(client, argv[1]);
     else if (argc == 2 && strcmp(argv[0], "send") == 0)
         send_all(client, argv[1]);
+    else if (argc == 2 && strcmp(argv[0], "take") == 0)
+        take_all(client, argv[1]);
     else if (argc == 2 && strcmp(argv[0], "length") == 0)
         printf("%lld\n", (long long)rabbit_client_length(client, argv[1]));
     else
-        lines_fail("PORT answers | queue NAME TYPE [single] | delete NAME | send QUEUE | length QUEUE");
+        lines_fail("PORT answers | queue NAME TYPE [single] | delete NAME | send QUEUE | take QUEUE | length QUEUE");
 }
 
 int main(int argc, char **argv)

@@ -6,11 +6,16 @@
 -- statement: so each sees what the other one did.
 
 -- fragment: event(e)
-{e}.seq, {e}.shard::bigint AS shard, {e}.id::text AS event_id, {e}.aggregatetype, {e}.aggregateid, {e}.type, {e}.payload,
-{e}.headers, {e}.destination, {e}.created_at, {e}.traceparent
+{e}.seq, {e}.shard::bigint AS shard, {e}.id::text AS event_id, {e}.aggregatetype, {e}.aggregateid, {e}.type,
+CASE WHEN {e}.size <= 67108864 THEN {e}.payload END AS payload,
+CASE WHEN {e}.size <= 67108864 THEN {e}.headers ELSE '{}' END AS headers,
+{e}.destination, {e}.created_at, {e}.traceparent, {e}.size::bigint AS bytes
+
+-- fragment: size(x)
+least(coalesce(pg_catalog.octet_length({x}.payload), 0), 67108865) + least(pg_catalog.octet_length({x}.headers), 67108865)
 
 -- fragment: event_names
-seq, shard, event_id, aggregatetype, aggregateid, type, payload, headers, destination, created_at, traceparent
+seq, shard, event_id, aggregatetype, aggregateid, type, payload, headers, destination, created_at, traceparent, bytes
 
 -- fragment: columns_of_event
 id, aggregatetype, aggregateid, type, payload, seq, shard, headers, destination, created_at, traceparent
@@ -85,30 +90,40 @@ SELECT pg_catalog.nextval('semel.outbox_seq_seq'::pg_catalog.regclass) AS seq, p
 -- ---- reading ------------------------------------------------------------------------------------------------------
 
 -- name: outbox_read
--- The first rows of each shard above its starting point, as many as fit. Whether an earlier event stands aside is of the
--- same snapshot: moving aside is one statement.
+-- The first rows of each shard above its starting point; of all of them, shard by shard, as many as fit. Whether an
+-- earlier event stands aside is of the same snapshot: moving aside is one statement.
 -- gives: n, {event_names}, held
-SELECT b.n, {event(e)},
+SELECT w.n, {event(w)},
     CASE WHEN (SELECT EXISTS (SELECT FROM semel.outbox_aside)) THEN EXISTS (
         SELECT FROM semel.outbox_aside AS a
-        WHERE a.aggregatetype = e.aggregatetype AND a.aggregateid = e.aggregateid AND a.seq < e.seq)
+        WHERE a.aggregatetype = w.aggregatetype AND a.aggregateid = w.aggregateid AND a.seq < w.seq)
     ELSE false END AS held
-FROM :rows AS b CROSS JOIN LATERAL (
-    SELECT w.* FROM (
-        SELECT o.*, pg_catalog.sum(coalesce(pg_catalog.octet_length(o.payload), 0) + pg_catalog.octet_length(o.headers))
-            OVER (ORDER BY o.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-        FROM (SELECT * FROM semel.outbox AS x WHERE x.shard = b.shard AND x.seq > b.after_seq
-              ORDER BY x.seq LIMIT :limit) AS o) AS w
-    WHERE coalesce(w.before, 0) < :bytes) AS e
-ORDER BY b.n, e.seq
+FROM (
+    SELECT r.*, pg_catalog.sum(r.size) OVER (ORDER BY r.n, r.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS above
+    FROM (
+        SELECT b.n, o.*, {size(o)} AS size FROM :rows AS b CROSS JOIN LATERAL (
+            SELECT * FROM semel.outbox AS x WHERE x.shard = b.shard AND x.seq > b.after_seq
+            ORDER BY x.seq LIMIT :limit) AS o) AS r) AS w
+WHERE coalesce(w.above, 0) < :bytes
+ORDER BY w.n, w.seq
 
 -- name: aside_read
+-- The first of their aggregates that are due, as many as fit.
 -- gives: n, {event_names}, attempts, alone
-SELECT b.n, {event(e)}, e.attempts::bigint AS attempts, e.alone
-FROM :rows AS b CROSS JOIN LATERAL (
-    SELECT * FROM semel.outbox_aside AS x WHERE x.shard = b.shard AND x.due_at <= :now
-    AND x.status IN ('waiting', 'failed') ORDER BY x.due_at LIMIT :limit) AS e
-ORDER BY b.n, e.due_at
+SELECT w.n, {event(w)}, w.attempts::bigint AS attempts, w.alone
+FROM (
+    SELECT r.*, pg_catalog.sum(r.size)
+        OVER (ORDER BY r.due_at, r.shard, r.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS above
+    FROM (
+        SELECT b.n, e.*, {size(e)} AS size FROM :rows AS b CROSS JOIN LATERAL (
+            SELECT * FROM semel.outbox_aside AS x WHERE x.shard = b.shard AND x.due_at <= :now
+            AND x.status IN ('waiting', 'failed') AND NOT EXISTS (
+                SELECT FROM semel.outbox_aside AS y
+                WHERE y.aggregatetype = x.aggregatetype AND y.aggregateid = x.aggregateid AND y.seq < x.seq)
+            ORDER BY x.due_at LIMIT :limit / 8 + 1) AS e
+        ORDER BY e.due_at, e.shard, e.seq LIMIT :limit) AS r) AS w
+WHERE coalesce(w.above, 0) < :bytes
+ORDER BY w.due_at, w.shard, w.seq
 
 -- ---- what becomes of events ---------------------------------------------------------------------------------------
 
@@ -135,6 +150,12 @@ SET status = 'publishing', attempts = a.attempts + 1, relay = :relay_token, upda
 FROM :rows AS b
 WHERE a.shard = b.shard AND a.seq = b.seq AND a.status IN ('waiting', 'failed')
 RETURNING b.n
+
+-- name: aside_release
+-- What this relay was publishing when it lost its connection: it lives, so that no event is to blame.
+UPDATE semel.outbox_aside AS a
+SET status = 'waiting', attempts = greatest(a.attempts - 1, 0), due_at = :now, relay = NULL, updated_at = :now
+WHERE a.status = 'publishing' AND a.relay = :relay_token
 
 -- name: aside_delete
 DELETE FROM semel.outbox_aside AS a USING :rows AS b WHERE a.shard = b.shard AND a.seq = b.seq

@@ -4,7 +4,16 @@
 -- rules. The write lock is held since begin: nothing else is locked.
 
 -- fragment: event_names
-seq, shard, event_id, aggregatetype, aggregateid, type, payload, headers, destination, created_at, traceparent
+seq, shard, event_id, aggregatetype, aggregateid, type, payload, headers, destination, created_at, traceparent, bytes
+
+-- fragment: size
+min(coalesce(length(payload), 0), 67108865) + min(length(CAST(headers AS BLOB)), 67108865)
+
+-- fragment: event(e)
+{e}.seq AS seq, :shard AS shard, {e}.id AS event_id, {e}.aggregatetype AS aggregatetype, {e}.aggregateid AS aggregateid,
+{e}.type AS type, CASE WHEN {e}.size <= 67108864 THEN o.payload END AS payload,
+CASE WHEN {e}.size <= 67108864 THEN {e}.headers ELSE '{}' END AS headers, {e}.destination AS destination,
+{e}.created_at AS created_at, {e}.traceparent AS traceparent, {e}.size AS bytes
 
 -- fragment: columns_of_event
 id, aggregatetype, aggregateid, type, payload, seq, headers, destination, created_at, traceparent
@@ -63,23 +72,26 @@ SELECT shard, relay AS relay_token FROM main.semel_outbox_shard WHERE shard = :s
 
 -- name: outbox_read
 -- gives: {event_names}, held
-SELECT w.seq AS seq, :shard AS shard, w.id AS event_id, w.aggregatetype AS aggregatetype, w.aggregateid AS aggregateid,
-    w.type AS type, o.payload AS payload, w.headers AS headers, w.destination AS destination, w.created_at AS created_at,
-    w.traceparent AS traceparent, EXISTS (
+SELECT {event(w)}, EXISTS (
         SELECT 1 FROM main.semel_outbox_aside AS a
         WHERE a.aggregatetype = w.aggregatetype AND a.aggregateid = w.aggregateid AND a.seq < w.seq) AS held
-FROM (SELECT x.*, sum(coalesce(length(x.payload), 0) + length(x.headers))
-          OVER (ORDER BY x.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-      FROM (SELECT * FROM main.semel_outbox WHERE seq > :after_seq ORDER BY seq LIMIT :limit) AS x) AS w
+FROM (SELECT x.*, sum(x.size) OVER (ORDER BY x.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS above
+      FROM (SELECT *, {size} AS size FROM main.semel_outbox WHERE seq > :after_seq ORDER BY seq LIMIT :limit) AS x) AS w
 JOIN main.semel_outbox AS o ON o.seq = w.seq
-WHERE coalesce(w.bytes_before, 0) < :bytes ORDER BY w.seq
+WHERE coalesce(w.above, 0) < :bytes ORDER BY w.seq
 
 -- name: aside_read
+-- The first of their aggregates that are due, as many as fit.
 -- gives: {event_names}, attempts, alone
-SELECT seq, :shard AS shard, id AS event_id, aggregatetype, aggregateid, type, payload, headers, destination, created_at,
-    traceparent, attempts, alone
-FROM main.semel_outbox_aside WHERE due_at <= :now AND (status = 'waiting' OR status = 'failed')
-ORDER BY due_at LIMIT :limit
+SELECT {event(w)}, w.attempts AS attempts, w.alone AS alone
+FROM (SELECT x.*, sum(x.size) OVER (ORDER BY x.due_at, x.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS above
+      FROM (SELECT *, {size} AS size FROM main.semel_outbox_aside AS z
+            WHERE due_at <= :now AND (status = 'waiting' OR status = 'failed') AND NOT EXISTS (
+                SELECT 1 FROM main.semel_outbox_aside AS y
+                WHERE y.aggregatetype = z.aggregatetype AND y.aggregateid = z.aggregateid AND y.seq < z.seq)
+            ORDER BY due_at, seq LIMIT :limit) AS x) AS w
+JOIN main.semel_outbox_aside AS o ON o.seq = w.seq
+WHERE coalesce(w.above, 0) < :bytes ORDER BY w.due_at, w.seq
 
 -- ---- what becomes of events ---------------------------------------------------------------------------------------
 
@@ -100,6 +112,12 @@ SELECT {columns_of_event}, :event_status, :attempts, :due_at, :error_text, :alon
 UPDATE main.semel_outbox_aside
 SET status = 'publishing', attempts = attempts + 1, relay = :relay_token, updated_at = :now
 WHERE seq = :seq AND (status = 'waiting' OR status = 'failed')
+
+-- name: aside_release
+-- What this relay was publishing when it lost its connection: it lives, so that no event is to blame.
+UPDATE main.semel_outbox_aside
+SET status = 'waiting', attempts = max(attempts - 1, 0), due_at = :now, relay = NULL, updated_at = :now
+WHERE status = 'publishing' AND relay = :relay_token
 
 -- name: aside_delete
 DELETE FROM main.semel_outbox_aside WHERE seq = :seq
