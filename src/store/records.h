@@ -7,6 +7,7 @@
  *   records_audit.c       what people did
  *   records_consumers.c   settings and names of consumers
  *   records_counts.c      how many rows, how many events
+ *   records_events.c      what operators ask of the outbox and do to its events
  *   records_history.c     what else is known of one message
  *   records_keep.c        watermark, purge
  *   records_list.c        lists and groups of the inbox; making a selection
