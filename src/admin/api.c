@@ -616,8 +616,7 @@ static void get_events(struct task *t)
     char text[64];
     for (size_t i = 0; options != NULL && i < n; i++)
         options[i] = (struct semel_option){t->req->query[i].name, t->req->query[i].value};
-    semel_status status =
-        options != NULL ? semel__ops_event_query(options, n, &query, &err) : semel__fail_memory(&err);
+    semel_status status = options != NULL ? semel__ops_event_query(options, n, &query, &err) : semel__fail_memory(&err);
     if (status == SEMEL_OK)
         status = semel__ops_events(t->ops, &query, &events, &err);
     if (status != SEMEL_OK) {
