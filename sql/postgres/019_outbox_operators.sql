@@ -8,9 +8,9 @@ LOCK TABLE semel.schema IN SHARE ROW EXCLUSIVE MODE;        -- one at a time; re
 -- Published events are listed by their number.
 CREATE INDEX outbox_sent_seq ON semel.outbox_sent (seq);
 
--- For a role that only reads the tables. `lock` locks the event's shard, as the relay does before it changes what stands
--- aside; the others do so as well, look again, change the event, wake the next one of its aggregate and write the audit.
--- false: there is no event that this can be done to.
+-- For a role that only reads the tables. `lock` locks the event's shard, as the relay does before it changes what
+-- stands aside; the others do so as well, look again, change the event, wake the next one of its aggregate and write
+-- the audit. false: there is no event that this can be done to.
 CREATE FUNCTION semel._operator_outbox(command text, of_event uuid, reason text)
 RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, semel, pg_temp AS $$
 DECLARE

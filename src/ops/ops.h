@@ -222,8 +222,8 @@ struct semel_event_query {
     size_t limit;
     int64_t after; /* SEMEL_NONE: the first page */
 };
-/* status (also several times, or with commas), dead, aside, aggregatetype, aggregateid, type, destination, limit, after.
- * INVALID: err begins with the name of the option that is wrong. Strings are borrowed. */
+/* status (also several times, or with commas), dead, aside, aggregatetype, aggregateid, type, destination, limit and
+ * after. INVALID: err begins with the name of the option that is wrong. Strings are borrowed. */
 semel_status semel__ops_event_query(const struct semel_option *options, size_t n, struct semel_event_query *ret,
                                     struct semel_error *err);
 struct semel_events {
@@ -256,7 +256,6 @@ enum semel_event_judgement {
     SEMEL_EVENT_NOT_ASIDE, /* retry: it is in the outbox and goes in its turn */
     SEMEL_EVENT_BEHIND     /* retry: it waits for an earlier event of its aggregate */
 };
-const char *semel__event_judgement_name(enum semel_event_judgement judged);
 struct semel_event_answer {
     char id[SEMEL_UUID_TEXT];
     enum semel_answer_kind kind;

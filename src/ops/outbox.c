@@ -289,7 +289,7 @@ void semel__explain_event(const struct semel_event_facts *f, struct semel_buf *w
 
 /* ---- commands ------------------------------------------------------------------------------------ */
 
-const char *semel__event_judgement_name(enum semel_event_judgement judged)
+static const char *judgement_name(enum semel_event_judgement judged)
 {
     static const char *const names[] = {"allowed", "no_such_event", "publishing", "published", "not_aside", "behind"};
     return names[judged];
@@ -526,7 +526,7 @@ static void fill_answer(struct semel_object *one, const void *ctx, size_t i)
     const struct semel_event_answer *answer = &((const struct semel_event_answer *)ctx)[i];
     semel__object_text(one, "id", semel__str(answer->id));
     semel__object_text(one, "result", semel__str(semel__answer_name(answer->kind)));
-    semel__object_text(one, "code", semel__str(semel__event_judgement_name(answer->judged)));
+    semel__object_text(one, "code", semel__str(judgement_name(answer->judged)));
     semel__object_text(one, "status", semel__str(answer->status));
     semel__object_text(one, "text", semel__str(answer->text));
 }

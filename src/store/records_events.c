@@ -8,6 +8,7 @@
  */
 #include <assert.h>
 #include <ctype.h>
+#include <stdio.h>
 
 #include "base/ids.h"
 #include "store/records.h"
@@ -149,11 +150,11 @@ semel_status semel_query_events(struct semel_store *store, const struct semel_ev
                                 struct semel_error *err)
 {
     char statuses[STATUSES] = "|";
+    size_t at = 1;
     for (unsigned s = SEMEL_EVENT_CREATED; s <= SEMEL_EVENT_PUBLISHED; s++)
-        if ((filter->statuses & 1u << s) != 0) {
-            strcat(statuses, semel__event_status_name((enum semel_event_status)s)); /* NOLINT: all six names fit */
-            strcat(statuses, "|");
-        }
+        if ((filter->statuses & 1u << s) != 0) /* all six names fit */
+            at += (size_t)snprintf(statuses + at, sizeof statuses - at, "%s|",
+                                   semel__event_status_name((enum semel_event_status)s));
     const struct args args = {.filter = *filter,
                               .statuses = semel__str(statuses),
                               .after_seq = after_seq != SEMEL_NONE ? after_seq : INT64_MIN + 1,

@@ -1,20 +1,29 @@
 # SPDX-License-Identifier: MIT
-"""`semel outbox` on SQLite and PostgreSQL: lists, explanations, retries and discards, as people and programs use them."""
+"""`semel outbox` on SQLite and PostgreSQL, and /v1/outbox: lists, explanations, retries and discards."""
+import concurrent.futures
+import http.server
 import json
+import random
 import sqlite3
+import threading
 import time
+import urllib.error
+import urllib.request
 import uuid
 
+import psycopg2
 import pytest
 
-from api import READ, Api, same
-from conftest import run_on_terminal
+from api import ADMIN, READ, Api, same
+from conftest import run, run_on_terminal, wait_for
+from daemon import Daemon
 from pg import pg, pg_server  # noqa: F401 (fixtures)
 
 SECOND = 1_000_000
 STATUSES = ["created", "waiting", "publishing", "failed", "dead", "published"]
 HOSTILE = ["", "x", "'; DROP TABLE semel_outbox; --", "01890a5d-ac96-774b-bcce-b302099a805", "../../etc/passwd", "%s%n",
-           "01890a5d-ac96-774b-bcce-b302099a805g", "01890a5d_ac96_774b_bcce_b302099a8057", "\x1b[31m", "a" * 5000, "\u202e"]
+           "01890a5d-ac96-774b-bcce-b302099a805g", "01890a5d_ac96_774b_bcce_b302099a8057", "\x1b[31m", "a" * 5000,
+           "\u202e"]
 
 
 class Lite:
@@ -56,7 +65,7 @@ class Post:
     """The same in PostgreSQL."""
 
     def __init__(self, database):
-        self.database, self.semel, self.sql, self.url = database, database.semel, database.sql, database.server.url(database.name)
+        self.semel, self.sql, self.url = database.semel, database.sql, database.url
 
     def add(self, status, aggregateid, **columns):
         row = {"id": str(uuid.uuid4()), "aggregatetype": "order", "aggregateid": aggregateid, "type": "Paid",
@@ -156,7 +165,8 @@ def test_show_says_why_an_event_is_not_going_and_what_to_paste(box):
                       (behind, [f"stands aside and is dead: {dead}", f"semel outbox show {dead}"]),
                       (created, ["It is in the outbox", "No relay publishes its shard", "semel relay FILE"]),
                       (failed, ["refused, after 2 attempts: too large", f"semel outbox retry {failed}"]),
-                      (publishing, ["neither retried nor discarded"]), (published, ["It was published", "nothing to do"])):
+                      (publishing, ["neither retried nor discarded"]),
+                      (published, ["It was published", "nothing to do"])):
         done = box.semel("outbox", "show", id)
         assert done.code == 0 and all(word in done.out for word in words), (done, words)
         row = box.semel("outbox", "show", id, "--json").json
@@ -280,8 +290,9 @@ def test_http_gives_the_same_json_as_the_command_line(store, tmp_path):
     box.add("dead", "x y&z", type="T\x1b[1m", destination="mail")
     with Api(store, tmp_path, token="${ADMIN_TOKEN}", read_token="${READ_TOKEN}") as api:
         for words, query in (([], {}), (["--dead"], {"dead": "true"}), (["--status", "failed,created"],
-                             {"status": "failed,created"}), (["--aside", "--limit", "2"], {"aside": "true", "limit": 2}),
-                             (["--destination", "mail"], {"destination": "mail"}), (["--after", "1001"], {"after": 1001})):
+                             {"status": "failed,created"}), (["--destination", "mail"], {"destination": "mail"}),
+                             (["--aside", "--limit", "2", "--after", "1001"],
+                              {"aside": "true", "limit": 2, "after": 1001})):
             assert json.loads(same(lambda: api.semel("outbox", "ls", *words, "--json").out,
                                    lambda: api.get("/v1/outbox", **query))) is not None
         for id in ids:
@@ -289,7 +300,8 @@ def test_http_gives_the_same_json_as_the_command_line(store, tmp_path):
         for id in ids:
             for command in ("retry", "discard"):
                 dry = api.semel("outbox", command, id, "--dry-run", "--json").json[0]
-                assert dry == api.post(f"/v1/outbox/{id}/{command}", {"dry_run": True}, 200 if dry["code"] == "allowed" else 409)
+                code = 200 if dry["code"] == "allowed" else 409
+                assert dry == api.post(f"/v1/outbox/{id}/{command}", {"dry_run": True}, code)
 
 
 def test_http_commands_need_the_admin_token_and_a_reason_and_are_audited(store, tmp_path):
@@ -315,3 +327,154 @@ def test_http_commands_need_the_admin_token_and_a_reason_and_are_audited(store, 
         assert "after=" in headers["Link"] and len(json.loads(body)) == 1 and status == 200
     assert [(line[1], line[3]) for line in audit(box)] == [("outbox retry", dead), ("outbox discard", dead)]
     assert audit(box)[0][0].startswith("mara, http@127.0.0.1")
+
+
+# ---- beside a working relay ----
+
+
+class Receiver:
+    """A place for webhooks, which refuses events of the type `bad` while it is told to."""
+
+    def __init__(self):
+        self.got, self.refuse = [], True
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                refused = outer.refuse and body["bad"]
+                if not refused:
+                    outer.got.append((self.headers["webhook-id"], body["key"], body["n"]))
+                self.send_response(422 if refused else 204)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *args):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def settings(self, url, **more):
+        to = {"webhook": f"http://127.0.0.1:{self.server.server_port}/", "allow": ["127.0.0.1"],
+              "secret": "${HOOK_SECRET}"}
+        retry = {"max": 2, "first": "50ms", "ceiling": "100ms"}
+        return {"store": url, "outboxes": {"orders": {"to": to, "lease": "8s", "timeout": "4s", "retry": retry, **more}}}
+
+
+class Operators:
+    """Retry and discard what stands aside, at random, over HTTP, until they are told to stop."""
+
+    def __init__(self, port):
+        self.port, self.thrown, self.retried, self.stop = port, [], 0, False
+        self.threads = [threading.Thread(target=self.work, args=(seed,)) for seed in range(2)]
+
+    def ask(self, method, path, body=None):
+        asked = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", method=method,
+                                       data=None if body is None else json.dumps(body).encode(),
+                                       headers={"Authorization": f"Bearer {ADMIN}"})
+        try:
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    def work(self, seed):
+        chance = random.Random(seed)
+        while not self.stop:
+            status, rows = self.ask("GET", "/v1/outbox?aside=true&limit=50")
+            for row in chance.sample(rows, min(4, len(rows))) if status == 200 else []:
+                command = chance.choice(["retry", "retry", "discard"])
+                status, told = self.ask("POST", f"/v1/outbox/{row['id']}/{command}", {"reason": "chaos"})
+                assert status in (200, 404, 409, 503), told
+                if status == 200 and command == "discard":
+                    self.thrown.append(row["id"])
+                self.retried += status == 200 and command == "retry"
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *how):
+        self.stop = True
+        for thread in self.threads:
+            thread.join()
+
+
+# O6 M
+def test_operators_beside_a_working_relay_keep_the_books_and_metrics_tell_of_it(pg, tmp_path):  # noqa: F811
+    receiver, events = Receiver(), 150
+    daemon = Daemon(tmp_path, receiver.settings(pg.server.url(pg.name)),
+                    env={"ADMIN_TOKEN": ADMIN, "HOOK_SECRET": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"})
+    daemon.settings["admin"]["token"] = "${ADMIN_TOKEN}"
+    daemon.file.write_text(json.dumps(daemon.settings))
+    left = lambda: pg.sql("SELECT (SELECT count(*) FROM semel.outbox) + (SELECT count(*) FROM semel.outbox_aside)")
+    with daemon:
+        daemon.ready()
+        with Operators(daemon.port) as operators:
+            for n in range(0, events, 10):
+                pg.sql("SELECT semel.outbox_put('order', 'k' || n % 10, 'Paid', "
+                       "jsonb_build_object('key', 'k' || n % 10, 'n', n, 'bad', n % 4 = 0)) "
+                       f"FROM generate_series({n}, {n + 9}) AS n")
+            wait_for(lambda: len(operators.thrown) > 5 and operators.retried > 5, "operators do something")
+            receiver.refuse = False
+            wait_for(lambda: left() == [("0",)], "all events are published or discarded", 120)
+        published = daemon.metric("semel_outbox_results_total", outbox="orders", result="published")
+        assert daemon.metric("semel_outbox_relay_up", outbox="orders") == 1
+        assert daemon.metric("semel_outbox_relay_shards", outbox="orders") == 64
+        daemon.until(lambda: daemon.metric("semel_outbox_events", outbox="orders", status="dead") == 0, "it is counted")
+    got = {id for id, _, _ in receiver.got}
+    assert not got & set(operators.thrown) and len(got) + len(operators.thrown) == events
+    assert pg.sql("SELECT count(*) FROM semel.audit WHERE what = 'outbox discard' AND reason = 'chaos'") == \
+        [(str(len(operators.thrown)),)]
+    for key in {key for _, key, _ in receiver.got}:
+        first = list(dict.fromkeys(n for _, of, n in receiver.got if of == key))
+        assert first == sorted(first), key
+    assert published >= len(got)
+
+
+# P116
+def test_status_names_dead_events_and_the_transaction_that_stays_open(pg):  # noqa: F811
+    box = Post(pg)
+    box.add("dead", "a")
+    box.add("waiting", "a")
+    pg.server.psql("postgres", "DROP ROLE IF EXISTS onlooker; CREATE ROLE onlooker LOGIN;")
+    pg.sql("GRANT USAGE ON SCHEMA semel TO onlooker; GRANT SELECT ON ALL TABLES IN SCHEMA semel TO onlooker;")
+    writer = psycopg2.connect(pg.server.url(pg.name))
+    try:
+        with writer.cursor() as cursor:
+            cursor.execute("SELECT semel.outbox_put('order', 'b', 'Paid', '{}') /* stays */")
+        seen = pg.semel("status", "--json").json["outbox"]
+        assert (seen["dead"], seen["waiting"], seen["longest_events"]) == (1, 1, 2)
+        assert seen["holder_pid"] == writer.info.backend_pid and "stays" in seen["holder_query"]
+        assert seen["holder_since"] is not None and seen["holder_missing_grant"] is None
+        hidden = run("status", "--store", pg.server.url(pg.name, "onlooker"), "--json").json["outbox"]
+        assert hidden["holder_pid"] == writer.info.backend_pid and hidden["holder_user"] == "postgres"
+        assert hidden["holder_query"] is None and hidden["holder_missing_grant"] == "pg_read_all_stats"
+        text = run("status", "--store", pg.server.url(pg.name, "onlooker")).out
+        assert f"pid {writer.info.backend_pid}, user postgres" in text and "GRANT pg_read_all_stats" in text, text
+        assert "1 dead events" in text and "the longest aggregate: order a, 2 events aside" in text
+    finally:
+        writer.close()
+        pg.sql("DROP OWNED BY onlooker")
+        pg.server.psql("postgres", "DROP ROLE onlooker")
+
+
+def test_command_waits_for_the_lock_of_the_shard_and_then_looks_again(pg):  # noqa: F811
+    box = Post(pg)
+    id = box.add("dead", "a")
+    relay = psycopg2.connect(pg.url)
+    with relay.cursor() as cursor, concurrent.futures.ThreadPoolExecutor() as pool:
+        cursor.execute("SELECT FROM semel.outbox_shard ORDER BY shard FOR UPDATE")
+        asked = pool.submit(act, box, "discard", id)
+        wait_for(lambda: pg.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") != [("0",)] or asked.done(),
+                 "the command waits")
+        assert not asked.done()
+        cursor.execute(f"UPDATE semel.outbox_aside SET status = 'publishing', relay = 7 WHERE id = '{id}'")
+        relay.commit()
+        done = asked.result()
+    relay.close()
+    assert done.code == 4 and "a relay is publishing it" in done.err and status_of(box, id) == "publishing", done

@@ -355,9 +355,10 @@ def test_operator_cannot_write_by_hand_what_no_command_writes(letters):
 def an_event(shops, aggregate, status):
     """An event that stands aside, as the relay leaves it."""
     (id,), = shops.sql(
-        "INSERT INTO semel.outbox_aside (id, aggregatetype, aggregateid, type, seq, shard, headers, created_at, status, "
-        f"attempts, updated_at) SELECT gen_random_uuid(), 'order', '{aggregate}', 'Paid', nextval('semel.outbox_seq_seq'), "
-        f"get_byte(decode(md5('order/{aggregate}'), 'hex'), 0) & 63, '{{}}', now(), '{status}', 3, now() RETURNING id")
+        "INSERT INTO semel.outbox_aside (id, aggregatetype, aggregateid, type, seq, shard, headers, created_at, "
+        f"status, attempts, updated_at) SELECT gen_random_uuid(), 'order', '{aggregate}', 'Paid', "
+        f"nextval('semel.outbox_seq_seq'), get_byte(decode(md5('order/{aggregate}'), 'hex'), 0) & 63, '{{}}', "
+        f"now(), '{status}', 3, now() RETURNING id")
     return id
 
 
@@ -365,7 +366,8 @@ def an_event(shops, aggregate, status):
 def test_operator_retries_and_discards_events_by_the_owners_function(letters):
     dead, behind, other = (an_event(letters, *of) for of in (("a", "dead"), ("a", "waiting"), ("b", "dead")))
     busy = an_event(letters, "c", "publishing")
-    assert [row["id"] for row in letters.as_ops("outbox", "ls", "--aside", "--json").json] == [dead, behind, other, busy]
+    listed = letters.as_ops("outbox", "ls", "--aside", "--json").json
+    assert [row["id"] for row in listed] == [dead, behind, other, busy]
     for args, code in ((["retry", other], 0), (["discard", dead], 0), (["retry", behind], 0), (["discard", busy], 4),
                        (["retry", busy], 4), (["retry", dead], 3)):
         done = letters.as_ops("outbox", *args, "--reason", "because")

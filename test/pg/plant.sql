@@ -20,7 +20,7 @@ DECLARE
         pg_try_advisory_xact_lock,pg_walfile_name,position,power,quote_ident,random,regexp_match,regexp_replace,
         replace,right,row_number,rtrim,set_config,setval,sha256,split_part,string_agg,string_to_array,strpos,substr,
         substring,sum,to_char,to_hex,to_jsonb,to_regclass,to_timestamp,trim_scale,trunc,unnest,upper,abs,bool_or,
-        jsonb_object_keys,pg_advisory_xact_lock_shared}';
+        jsonb_object_keys,pg_advisory_xact_lock_shared,generate_series,md5}';
     types text[] := '{text,varchar,name,integer,bigint,numeric,boolean,timestamptz,interval,bytea,jsonb,uuid,oid,
         regclass,pg_lsn,text[],bigint[],integer[],boolean[],bytea[],timestamptz[]}';
     few text[] := '{text,varchar,integer,bigint,boolean,oid}';

@@ -5,8 +5,8 @@
 -- changes, wakes and writes the audit by itself.
 
 -- fragment: shown_names
-event_status, seq, shard, event_id, aggregatetype, aggregateid, type, headers, destination, created_at, traceparent, bytes,
-payload, attempts, due_at, error_text, alone, relay_token, updated_at, sent_at, held
+event_status, seq, shard, event_id, aggregatetype, aggregateid, type, headers, destination, created_at, traceparent,
+bytes, payload, attempts, due_at, error_text, alone, relay_token, updated_at, sent_at, held
 
 -- fragment: shown(e)
 {e}.seq, {e}.shard, {e}.id, {e}.aggregatetype, {e}.aggregateid, {e}.type, {e}.headers, {e}.destination, {e}.created_at,
@@ -27,7 +27,8 @@ pg_catalog.octet_length({e}.payload)::bigint AS bytes, CASE WHEN :with_payload T
 false AS alone, NULL::bigint AS relay, NULL::timestamptz AS updated_at, NULL::timestamptz AS sent_at
 
 -- fragment: as_aside(a)
-{a}.status, {shown({a})}, {a}.attempts, {a}.due_at, {a}.error_text, {a}.alone, {a}.relay, {a}.updated_at, NULL::timestamptz
+{a}.status, {shown({a})}, {a}.attempts, {a}.due_at, {a}.error_text, {a}.alone, {a}.relay, {a}.updated_at,
+NULL::timestamptz
 
 -- fragment: as_sent(s)
 'published'::text, {shown({s})}, 0, NULL::timestamptz, NULL::text, false, NULL::bigint, NULL::timestamptz, {s}.sent_at
@@ -162,8 +163,8 @@ FROM (SELECT x.destination, x.error_text FROM semel.outbox_aside AS x
 GROUP BY 1, 2 ORDER BY 3 DESC LIMIT :limit
 
 -- name: event_holder
--- The transaction that has drawn a number and is open for longest. Another role's times and texts are shown to a member of
--- pg_read_all_stats only.
+-- The transaction that has drawn a number and is open for longest. Another role's times and texts are shown to a member
+-- of pg_read_all_stats only.
 -- gives: pid, user, since, query, shown
 SELECT l.pid::bigint AS pid, a.usename::text AS user, a.xact_start AS since, a.query,
     pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') OR pg_catalog.pg_has_role(a.usesysid, 'USAGE') AS shown

@@ -3,8 +3,8 @@
 -- What operators ask of the outbox, and do to its events. The write lock is held since begin: nothing else is locked.
 
 -- fragment: shown_names
-event_status, seq, shard, event_id, aggregatetype, aggregateid, type, headers, destination, created_at, traceparent, bytes,
-payload, attempts, due_at, error_text, alone, relay_token, updated_at, sent_at, held
+event_status, seq, shard, event_id, aggregatetype, aggregateid, type, headers, destination, created_at, traceparent,
+bytes, payload, attempts, due_at, error_text, alone, relay_token, updated_at, sent_at, held
 
 -- fragment: shown
 seq, id, aggregatetype, aggregateid, type, headers, destination, created_at, traceparent, payload
