@@ -603,6 +603,93 @@ static void post_resolve(struct task *t)
     command(t, SEMEL_COMMAND_RESOLVE);
 }
 
+/* ---- the outbox ------------------------------------------------------------------------------------ */
+
+static void get_events(struct task *t)
+{
+    const size_t n = t->req->n_query;
+    struct semel_option *options = semel__arena_alloc(t->ops->arena, n + 1, sizeof *options);
+    struct semel_event_query query;
+    struct semel_events events = {0};
+    struct semel_error err = {0};
+    char text[64];
+    for (size_t i = 0; options != NULL && i < n; i++)
+        options[i] = (struct semel_option){t->req->query[i].name, t->req->query[i].value};
+    semel_status status = options != NULL ? semel__ops_event_query(options, n, &query, &err) : semel__fail_memory(&err);
+    if (status == SEMEL_OK)
+        status = semel__ops_events(t->ops, &query, &events, &err);
+    if (status != SEMEL_OK) {
+        fail(t, status, &err);
+        return;
+    }
+    snprintf(text, sizeof text, "%lld", events.n > 0 ? (long long)events.rows[events.n - 1].seq : 0);
+    if (events.more && !set_next(t, "/v1/outbox", semel__str(text))) {
+        semel__http_refuse(t->x, 400, "the query is too long for a list of several pages");
+        return;
+    }
+    semel__ops_json_events(semel__http_body(t->x), &events);
+    answer(t, 200);
+}
+
+static void get_event(struct task *t)
+{
+    struct semel_event_facts facts;
+    struct semel_error err = {0};
+    semel_status status = semel__ops_event(t->ops, param(t, "id"), &facts, &err);
+    if (status != SEMEL_OK) {
+        fail(t, status, &err);
+        return;
+    }
+    if (facts.row == NULL) {
+        semel__http_refuse(t->x, 404, "there is no such event: it was published or discarded, or never was");
+        return;
+    }
+    semel__ops_json_event(semel__http_body(t->x), &facts);
+    answer(t, 200);
+}
+
+static int event_status(const struct semel_event_answer *a)
+{
+    if (a->kind == SEMEL_DID || a->kind == SEMEL_WOULD)
+        return 200;
+    return a->judged == SEMEL_EVENT_NO_SUCH ? 404 : 409;
+}
+
+static void command_event(struct task *t, enum semel_command_kind kind)
+{
+    struct semel_instruction given = {.kind = kind};
+    struct semel_event_answer told;
+    struct semel_str who = {0};
+    struct semel_error err = {0};
+    bool dry = false;
+    const struct member members[] = {{"reason", TEXT, &given.reason}, {"dry_run", FLAG, &dry}, {"who", TEXT, &who}};
+    semel_status status = read_body(t, members, 3, &err);
+    if (status == SEMEL_OK)
+        status = set_who(t, who, &err);
+    if (status == SEMEL_OK && semel__ops_check(&given, dry, &err) != SEMEL_OK) {
+        semel__http_refuse(t->x, 400, "%s", err.text);
+        return;
+    }
+    if (status == SEMEL_OK)
+        status = semel__ops_event_command(t->ops, &given, param(t, "id"), dry, &told, &err);
+    if (status != SEMEL_OK) {
+        fail(t, status, &err);
+        return;
+    }
+    semel__ops_json_event_answer(semel__http_body(t->x), &told);
+    answer(t, event_status(&told));
+}
+
+static void post_event_retry(struct task *t)
+{
+    command_event(t, SEMEL_COMMAND_RETRY);
+}
+
+static void post_event_discard(struct task *t)
+{
+    command_event(t, SEMEL_COMMAND_DISCARD);
+}
+
 /* ---- in bulk --------------------------------------------------------------------------------------- */
 
 static struct run *run_of(struct semel_api *api, int64_t number)
@@ -916,6 +1003,10 @@ static const struct {
     {SEMEL_HTTP_BIT(POST), "/v1/inbox/{consumer}/{id}/retry", post_retry, false},
     {SEMEL_HTTP_BIT(POST), "/v1/inbox/{consumer}/{id}/discard", post_discard, false},
     {SEMEL_HTTP_BIT(POST), "/v1/inbox/{consumer}/{id}/resolve", post_resolve, false},
+    {SEMEL_HTTP_BIT(GET), "/v1/outbox", get_events, false},
+    {SEMEL_HTTP_BIT(GET), "/v1/outbox/{id}", get_event, true},
+    {SEMEL_HTTP_BIT(POST), "/v1/outbox/{id}/retry", post_event_retry, true},
+    {SEMEL_HTTP_BIT(POST), "/v1/outbox/{id}/discard", post_event_discard, true},
     {SEMEL_HTTP_BIT(POST), "/v1/selections", post_selection, true},
     {SEMEL_HTTP_BIT(GET), "/v1/selections/{number}", get_selection, true},
     {SEMEL_HTTP_BIT(POST), "/v1/selections/{number}/resume", post_resume, true},

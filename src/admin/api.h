@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * api.h: the operators' API over HTTP: what `semel inbox` and `semel consumer` do, with the same JSON (ops/ops.h).
+ * api.h: the operators' API over HTTP: what `semel inbox`, `semel outbox` and `semel consumer` do, with the
+ * same JSON (ops/ops.h).
  *
  * The loop's thread only queues: one task of the daemon, with a store connection of its own, serves the queue. Bulk
  * commands run in the task too, one message per step, so that requests are answered between two messages.

@@ -65,10 +65,18 @@ struct semel_route_stats {
     _Atomic bool store_was_up, source_was_up;
 };
 
+struct semel_outbox_stats {
+    struct semel_stats *stats;
+    struct semel_outbox_stats *next;
+    struct semel_str name; /* its bytes stand behind the struct */
+    struct semel_relay_counts last;
+};
+
 struct semel_stats {
     struct semel_metrics *metrics;
     struct semel_metric *families[SEMEL_FAMILY_COUNT];
     struct semel_route_stats *routes;
+    struct semel_outbox_stats *outboxes;
 };
 
 struct semel_metric *semel__stats_family(struct semel_stats *stats, enum semel_family family)
@@ -126,6 +134,11 @@ void semel__stats_free(struct semel_stats *stats)
         struct semel_route_stats *next = route->next;
         route_free(route);
         route = next;
+    }
+    while (stats->outboxes != NULL) {
+        struct semel_outbox_stats *next = stats->outboxes->next;
+        semel__free(stats->outboxes);
+        stats->outboxes = next;
     }
     semel__metrics_free(stats->metrics);
     semel__free(stats);
@@ -425,4 +438,73 @@ void semel__stats_look(struct semel_route_stats *route, const struct semel_count
         semel__gauge_set(route->oldest[s], aged ? (double)(now_us - found->oldest_us) / 1e6 : 0);
     }
     semel__gauge_set(route->looked, (double)now_us / 1e6);
+}
+
+/* ---- outboxes -------------------------------------------------------------------------------------- */
+
+static struct semel_series *of_outbox(const struct semel_outbox_stats *outbox, enum semel_family family,
+                                      const char *second)
+{
+    const struct semel_str values[] = {outbox->name, semel__str(second)};
+    return semel__metric_at(outbox->stats->families[family], values);
+}
+
+struct semel_outbox_stats *semel__stats_outbox(struct semel_stats *stats, struct semel_str name)
+{
+    static const struct semel_relay_counts none = {0};
+    struct semel_outbox_stats *outbox = semel__calloc(1, sizeof(*outbox) + name.n);
+    if (outbox == NULL)
+        return NULL;
+    if (name.n > 0)
+        memcpy(outbox + 1, name.p, name.n);
+    outbox->name = (struct semel_str){(const char *)(outbox + 1), name.n};
+    outbox->stats = stats;
+    outbox->next = stats->outboxes;
+    stats->outboxes = outbox;
+    semel__stats_relay(outbox, &none, 0, 0); /* the series are there from the start */
+    semel__stats_relay_up(outbox, false);
+    return outbox;
+}
+
+void semel__stats_relay(struct semel_outbox_stats *outbox, const struct semel_relay_counts *now, size_t shards,
+                        size_t down)
+{
+    const struct semel_relay_counts *last = &outbox->last;
+    const struct {
+        const char *result;
+        uint64_t now, last;
+    } all[] = {{"published", now->published, last->published},
+               {"refused", now->refused, last->refused},
+               {"dead", now->dead, last->dead},
+               {"aside", now->aside, last->aside},
+               {"unknown", now->unknown, last->unknown}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        add(of_outbox(outbox, SEMEL_FAMILY_EVENTS_ENDED, all[i].result), all[i].now, all[i].last);
+    semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_RELAY_SHARDS, NULL), (double)shards);
+    semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_RELAY_DOWN, NULL), (double)down);
+    outbox->last = *now;
+}
+
+void semel__stats_relay_up(struct semel_outbox_stats *outbox, bool up)
+{
+    semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_RELAY_UP, NULL), up ? 1 : 0);
+}
+
+void semel__stats_outbox_look(struct semel_outbox_stats *outbox, const struct semel_outbox_state *state, int64_t now_us)
+{
+    for (unsigned s = SEMEL_EVENT_CREATED; s < SEMEL_EVENT_PUBLISHED; s++) {
+        const char *name = semel__event_status_name((enum semel_event_status)s);
+        const int64_t oldest_us = state->oldest_us[s];
+        const bool aged = state->n[s] > 0 && oldest_us != SEMEL_NONE && oldest_us < now_us;
+        semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_EVENTS, name), (double)state->n[s]);
+        semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_EVENTS_OLDEST, name),
+                         aged ? (double)(now_us - oldest_us) / 1e6 : 0);
+    }
+    const bool held = state->holder_pid != SEMEL_NONE, seen = state->holder_since_us != SEMEL_NONE;
+    double age = 0;
+    if (held)
+        age = seen ? (double)(now_us - state->holder_since_us) / 1e6 : (double)NAN;
+    semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_HOLDER_PID, NULL), held ? (double)state->holder_pid : 0);
+    semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_HOLDER_AGE, NULL), age < 0 ? 0 : age);
+    semel__gauge_set(of_outbox(outbox, SEMEL_FAMILY_EVENTS_LOOKED, NULL), (double)now_us / 1e6);
 }

@@ -15,6 +15,7 @@
 struct semel_stats;
 struct semel_route_stats;  /* of one route */
 struct semel_worker_stats; /* of one worker of it, used by its thread alone */
+struct semel_outbox_stats; /* of one outbox */
 
 semel_status semel__stats_new(struct semel_stats **ret, struct semel_error *err);
 void semel__stats_free(struct semel_stats *stats);
@@ -48,5 +49,16 @@ void semel__stats_source(struct semel_route_stats *route, size_t in_flight, int6
                          int64_t stopped);
 /* Gauges from the store: rows by state, the age of the oldest unfinished one. */
 void semel__stats_look(struct semel_route_stats *route, const struct semel_count *counts, size_t n, int64_t now_us);
+
+/* Before the threads start. Lives as long as the stats. NULL: no memory. */
+struct semel_outbox_stats *semel__stats_outbox(struct semel_stats *stats, struct semel_str name);
+/* What the relay has counted since the last time, by its thread alone; how many shards are its own, and how many
+ * destinations are down. */
+void semel__stats_relay(struct semel_outbox_stats *outbox, const struct semel_relay_counts *now, size_t shards,
+                        size_t down);
+void semel__stats_relay_up(struct semel_outbox_stats *outbox, bool up);
+/* Gauges from the store. */
+void semel__stats_outbox_look(struct semel_outbox_stats *outbox, const struct semel_outbox_state *state,
+                              int64_t now_us);
 
 #endif

@@ -22,6 +22,9 @@ static const char *const pull_labels[] = {"consumer", "call", "result"};
 static const char *const http_labels[] = {"path", "code"};
 static const char *const path_label[] = {"path"};
 static const char *const how_label[] = {"how"};
+static const char *const outbox_label[] = {"outbox"};
+static const char *const event_labels[] = {"outbox", "status"};
+static const char *const ended_labels[] = {"outbox", "result"};
 
 /* A batch or a call: from a millisecond to the longest time-out. */
 static const double work_seconds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
@@ -175,4 +178,36 @@ const struct semel_metric_spec semel__families[SEMEL_FAMILY_COUNT] = {
                                      "Connections that were closed for want of room: gave_way, because it had not sent "
                                      "a request, or refused, because all others were at work.",
                                      how_label, 2),
+
+    [SEMEL_FAMILY_EVENTS] =
+        GAUGE("semel_outbox_events",
+              "Events that are not published yet, by status: created is the backlog, dead waits for "
+              "an operator. Counting stops at 10000.",
+              event_labels, PER_ROUTE * 5),
+    [SEMEL_FAMILY_EVENTS_OLDEST] = GAUGE("semel_outbox_oldest_age_seconds",
+                                         "How long ago the oldest of these events was created; 0: there is none.",
+                                         event_labels, PER_ROUTE * 5),
+    [SEMEL_FAMILY_EVENTS_LOOKED] = GAUGE("semel_outbox_read_timestamp_seconds", "When the events were counted last.",
+                                         outbox_label, PER_ROUTE),
+    [SEMEL_FAMILY_EVENTS_ENDED] = COUNTER(
+        "semel_outbox_results_total",
+        "What came of events in this process: published, refused (tried again later), dead, aside (moved because "
+        "they could not go), unknown (no answer: sent again under the same id).",
+        ended_labels, PER_ROUTE * 5),
+    [SEMEL_FAMILY_RELAY_UP] = GAUGE("semel_outbox_relay_up", "1: the relay of this process works.", outbox_label,
+                                    PER_ROUTE),
+    [SEMEL_FAMILY_RELAY_SHARDS] = GAUGE("semel_outbox_relay_shards",
+                                        "Shards of the outbox that the relay of this process publishes.", outbox_label,
+                                        PER_ROUTE),
+    [SEMEL_FAMILY_RELAY_DOWN] = GAUGE("semel_outbox_destinations_down",
+                                      "Destinations that did not take what this process sent; the log names them.",
+                                      outbox_label, PER_ROUTE),
+    [SEMEL_FAMILY_HOLDER_PID] = GAUGE("semel_outbox_holder_pid",
+                                      "Process id of the open transaction that has put an event and is open for "
+                                      "longest; 0: there is none. PostgreSQL only.",
+                                      outbox_label, PER_ROUTE),
+    [SEMEL_FAMILY_HOLDER_AGE] = GAUGE("semel_outbox_holder_age_seconds",
+                                      "How long that transaction has been open; 0: there is none. NaN: this role may "
+                                      "not see it without pg_read_all_stats.",
+                                      outbox_label, PER_ROUTE),
 };

@@ -55,7 +55,16 @@
     X(PULL)                 \
     X(HTTP)                 \
     X(HTTP_TIME)            \
-    X(CROWDED)
+    X(CROWDED)              \
+    X(EVENTS)               \
+    X(EVENTS_OLDEST)        \
+    X(EVENTS_LOOKED)        \
+    X(EVENTS_ENDED)         \
+    X(RELAY_UP)             \
+    X(RELAY_SHARDS)         \
+    X(RELAY_DOWN)           \
+    X(HOLDER_PID)           \
+    X(HOLDER_AGE)
 
 enum semel_family {
 #define X(name) SEMEL_FAMILY_##name,

@@ -16,6 +16,7 @@
 #define CAP 100000
 #define CONSUMERS_MAX 1000
 #define DAMAGE_LOOK 1000
+#define HOLDER_US INT64_C(5000000)
 
 /* Everything that is shown, read before anything is printed. */
 struct view {
@@ -27,7 +28,7 @@ struct view {
     size_t n_consumers;
     struct semel_count *counts;
     size_t n_counts;
-    int64_t events, events_since_us;
+    struct semel_outbox_state outbox;
     size_t damaged;
     int64_t dead, unknown;
     int64_t wal_bytes;
@@ -68,7 +69,7 @@ static semel_status read_view(struct semel_ops *ops, struct semel_str only, stru
     if (status == SEMEL_OK)
         status = semel_query_counts(ops->store, only, CAP, CAP, ops->arena, &view->counts, &view->n_counts, err);
     if (status == SEMEL_OK)
-        status = semel_query_outbox(ops->store, CAP, &view->events, &view->events_since_us, err);
+        status = semel_query_outbox_state(ops->store, CAP, ops->arena, &view->outbox, err);
     if (status == SEMEL_OK)
         status = read_damage(ops, only, view, err);
     for (size_t i = 0; status == SEMEL_OK && i < view->n_counts; i++) {
@@ -131,21 +132,68 @@ static void print_warnings(struct cli *cli, const struct view *view)
     if (view->unknown > 0)
         cli_say(cli, "warning: %lld messages whose effect is unknown; %s", (long long)view->unknown,
                 cli_again(cli, "inbox ls --status unknown", view->given));
+    if (view->outbox.n[SEMEL_EVENT_DEAD] > 0)
+        cli_say(cli, "warning: %lld dead events, which no relay tries again; %s",
+                (long long)view->outbox.n[SEMEL_EVENT_DEAD], cli_again(cli, "outbox ls --dead", view->given));
     if (view->damaged > 0)
         cli_say(cli, "warning: %zu damaged rows, which cannot run; %s", view->damaged,
                 cli_again(cli, "inbox ls", view->given));
 }
 
+/* A writer is open for a moment all the time: only one that stays is worth a line. */
+static void print_holder(struct cli *cli, const struct view *view)
+{
+    const struct semel_outbox_state *o = &view->outbox;
+    char user[80], query[220], age[40];
+    if (o->holder_pid == SEMEL_NONE ||
+        (o->holder_since_us != SEMEL_NONE && view->now_us - o->holder_since_us < HOLDER_US))
+        return;
+    semel__str_show(user, sizeof(user), o->holder_user);
+    semel__str_show(query, sizeof(query), o->holder_query);
+    cli_ago(o->holder_since_us, view->now_us, age, sizeof(age));
+    if (o->holder_shown)
+        cli_say(cli,
+                "        an open transaction has put events and holds the relay up: pid %lld, user %s, begun %s, %s",
+                (long long)o->holder_pid, user, age[0] != '\0' ? age : "at an unknown time", query);
+    else
+        cli_say(cli,
+                "        an open transaction has put events: pid %lld, user %s; to see its age and query: "
+                "GRANT pg_read_all_stats TO this role",
+                (long long)o->holder_pid, user);
+}
+
+static void print_outbox(struct cli *cli, const struct view *view)
+{
+    const struct semel_outbox_state *o = &view->outbox;
+    const int64_t events = o->n[SEMEL_EVENT_CREATED];
+    char since[40], type[80], id[80], why[200];
+    cli_ago(o->oldest_us[SEMEL_EVENT_CREATED], view->now_us, since, sizeof(since));
+    cli_say(cli, "outbox  %lld%s events%s%s", (long long)events, events >= CAP ? "+" : "",
+            since[0] != '\0' ? ", the oldest " : "", since);
+    if (o->longest > 0) {
+        cli_say(cli, "        aside: %lld waiting, %lld publishing, %lld failed, %lld dead",
+                (long long)o->n[SEMEL_EVENT_WAITING], (long long)o->n[SEMEL_EVENT_PUBLISHING],
+                (long long)o->n[SEMEL_EVENT_FAILED], (long long)o->n[SEMEL_EVENT_DEAD]);
+        semel__str_show(type, sizeof(type), o->longest_type);
+        semel__str_show(id, sizeof(id), o->longest_id);
+        cli_say(cli, "        the longest aggregate: %s %s, %lld events aside", type, id, (long long)o->longest);
+    }
+    if (o->down > 0) {
+        semel__str_show(id, sizeof(id),
+                        semel__str_given(o->down_destination) ? o->down_destination : SEMEL_STR("their destination"));
+        semel__str_show(why, sizeof(why), o->down_why);
+        cli_say(cli, "        %lld events wait for %s: %s", (long long)o->down, id, why);
+    }
+    print_holder(cli, view);
+}
+
 static int print_view(struct cli *cli, const struct view *view)
 {
-    char since[40];
     cli_say(cli, "store   %s, schema %zu", view->url, *view->kind->n);
     cli_say(cli, "        %s", view->about);
     if (view->wal_bytes > 0)
         cli_say(cli, "        write-ahead log: %lld bytes", (long long)view->wal_bytes);
-    cli_ago(view->events_since_us, view->now_us, since, sizeof(since));
-    cli_say(cli, "outbox  %lld%s events%s%s", (long long)view->events, view->events >= CAP ? "+" : "",
-            since[0] != '\0' ? ", the oldest " : "", since);
+    print_outbox(cli, view);
     cli_say(cli, "%s", "");
     int code = print_counts(cli, view);
     if (view->n_consumers == 0)
@@ -185,6 +233,30 @@ static void fill_consumer(struct semel_object *one, const void *ctx, size_t i)
     semel__object_list(one, "statuses", counts.n, fill_count, &counts);
 }
 
+static void fill_outbox(struct semel_object *outbox, const struct semel_outbox_state *o)
+{
+    semel__object_number(outbox, "events", o->n[SEMEL_EVENT_CREATED]);
+    semel__object_bool(outbox, "at_least", o->n[SEMEL_EVENT_CREATED] >= CAP);
+    semel__object_time(outbox, "oldest", o->oldest_us[SEMEL_EVENT_CREATED]);
+    semel__object_number(outbox, "waiting", o->n[SEMEL_EVENT_WAITING]);
+    semel__object_number(outbox, "publishing", o->n[SEMEL_EVENT_PUBLISHING]);
+    semel__object_number(outbox, "failed", o->n[SEMEL_EVENT_FAILED]);
+    semel__object_number(outbox, "dead", o->n[SEMEL_EVENT_DEAD]);
+    semel__object_text(outbox, "longest_aggregatetype", o->longest_type);
+    semel__object_text(outbox, "longest_aggregateid", o->longest_id);
+    semel__object_number(outbox, "longest_events", o->longest);
+    semel__object_number(outbox, "destination_waiters", o->down);
+    semel__object_text(outbox, "destination", o->down_destination);
+    semel__object_text(outbox, "destination_error", o->down_why);
+    semel__object_number(outbox, "holder_pid", o->holder_pid);
+    semel__object_text(outbox, "holder_user", o->holder_user);
+    semel__object_time(outbox, "holder_since", o->holder_since_us);
+    semel__object_text(outbox, "holder_query", o->holder_shown ? o->holder_query : (struct semel_str){0});
+    semel__object_text(outbox, "holder_missing_grant",
+                       o->holder_pid != SEMEL_NONE && !o->holder_shown ? SEMEL_STR("pg_read_all_stats")
+                                                                       : (struct semel_str){0});
+}
+
 static int print_json(const struct view *view)
 {
     struct semel_object whole, outbox;
@@ -195,9 +267,7 @@ static int print_json(const struct view *view)
     semel__object_text(&whole, view->kind->name, semel__str(view->about));
     semel__object_number(&whole, "wal_bytes", view->wal_bytes);
     semel__object_time(&whole, "now", view->now_us);
-    semel__object_number(&outbox, "events", view->events);
-    semel__object_bool(&outbox, "at_least", view->events >= CAP);
-    semel__object_time(&outbox, "oldest", view->events_since_us);
+    fill_outbox(&outbox, &view->outbox);
     semel__object_raw(&whole, "outbox", semel__object_end(&outbox));
     whole.buf.failed |= outbox.buf.failed;
     semel__object_done(&outbox);

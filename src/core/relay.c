@@ -162,6 +162,18 @@ bool semel__relay_idle(const struct semel_relay *relay)
     return relay->idle;
 }
 
+size_t semel__relay_down(const struct semel_relay *relay, char which[SEMEL_RELAY_WHY])
+{
+    size_t n = 0;
+    which[0] = '\0';
+    for (size_t i = 0; i < DESTINATIONS_MAX; i++) {
+        const struct destination *d = &relay->destinations[i];
+        if (d->down && n++ == 0)
+            snprintf(which, SEMEL_RELAY_WHY, "%.*s: %s", (int)d->n, d->name, d->why);
+    }
+    return n;
+}
+
 int64_t semel__relay_held_by(const struct semel_relay *relay)
 {
     return relay->starts.n_apart > 0 ? relay->starts.apart[0].pid : SEMEL_NONE;

@@ -192,6 +192,8 @@ const struct semel_relay_counts *semel__relay_counts(const struct semel_relay *r
 size_t semel__relay_owns(const struct semel_relay *relay, char why[SEMEL_RELAY_WHY]);
 /* Nothing was read, nothing stands aside that could go, and nothing is held up, as of the last step. */
 bool semel__relay_idle(const struct semel_relay *relay);
+/* How many destinations are down, and the first of them with the reason, in `which`. */
+size_t semel__relay_down(const struct semel_relay *relay, char which[SEMEL_RELAY_WHY]);
 /* Who holds the starting points back: the process of a transaction that was set apart; SEMEL_NONE: nobody. */
 int64_t semel__relay_held_by(const struct semel_relay *relay);
 

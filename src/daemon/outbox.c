@@ -21,16 +21,18 @@
 #define STEP_BYTES ((size_t)16 << 20)
 #define STUCK_STEPS 20 /* without progress: `once` gives up */
 #define LEFT_MAX 1000000
+#define COUNT_CAP 10000
 
 struct daemon_outbox {
     struct semel_unit unit;
     const struct semel_conf_outbox *conf;
     struct semel_log *log;
     struct semel_task task;
+    struct semel_outbox_stats *stats;
     char owner[128], destinations[2 * SEMEL_SHA256 + 1];
     /* For other threads. */
-    _Atomic uint64_t published, refused, dead, aside;
-    _Atomic size_t shards;
+    _Atomic uint64_t published, refused, dead, aside, unknown;
+    _Atomic size_t shards, down;
     _Atomic int64_t held_by;
     /* Of its thread alone. */
     struct semel_store *store;
@@ -150,13 +152,17 @@ static bool prepare(struct daemon_outbox *outbox, const char *host)
 static void note_counts(struct daemon_outbox *outbox)
 {
     const struct semel_relay_counts *counts = semel__relay_counts(outbox->relay);
-    char why[SEMEL_RELAY_WHY];
-    size_t shards = semel__relay_owns(outbox->relay, why);
+    char why[SEMEL_RELAY_WHY], which[SEMEL_RELAY_WHY];
+    size_t shards = semel__relay_owns(outbox->relay, why), down = semel__relay_down(outbox->relay, which);
     atomic_store(&outbox->published, counts->published);
     atomic_store(&outbox->refused, counts->refused);
     atomic_store(&outbox->dead, counts->dead);
     atomic_store(&outbox->aside, counts->aside);
+    atomic_store(&outbox->unknown, counts->unknown);
     atomic_store(&outbox->shards, shards);
+    atomic_store(&outbox->down, down);
+    semel__stats_relay(outbox->stats, counts, shards, down);
+    semel__stats_relay_up(outbox->stats, why[0] == '\0');
     atomic_store(&outbox->held_by, semel__relay_held_by(outbox->relay));
     (void)semel__task_set_up(&outbox->task, why[0] == '\0', why);
 }
@@ -181,6 +187,7 @@ static int turn(struct daemon_outbox *outbox, int *failures)
     }
     int pause_ms = semel__daemon_backoff_ms(++*failures, &outbox->rng);
     (void)semel__task_set_up(&outbox->task, false, err.text);
+    semel__stats_relay_up(outbox->stats, false);
     if (*failures == 1)
         SEMEL__LOG(outbox->log, SEMEL_LOG_WARN, "the relay cannot go on; it tries again",
                    SEMEL_F_STR("outbox", outbox->conf->name), SEMEL_F_Z("error", err.text),
@@ -223,10 +230,11 @@ static semel_status build(struct semel_daemon *daemon, struct semel_error *err)
         outbox->conf = &daemon->conf->outboxes[i];
         outbox->log = daemon->log;
         atomic_init(&outbox->held_by, SEMEL_NONE);
+        outbox->stats = semel__stats_outbox(daemon->stats, outbox->conf->name);
         semel__task_add(&daemon->tasks, &outbox->task, "relay of outbox %.*s", (int)outbox->conf->name.n,
                         outbox->conf->name.p);
         semel__daemon_add(daemon, &outbox->unit);
-        if (!prepare(outbox, daemon->host))
+        if (outbox->stats == NULL || !prepare(outbox, daemon->host))
             return semel__fail_memory(err);
     }
     return SEMEL_OK;
@@ -263,11 +271,12 @@ static void json(struct semel_unit *unit, struct semel_buf *buf)
     const int64_t held_by = atomic_load(&outbox->held_by);
     semel__buf_addf(buf,
                     "{\"name\":\"%.*s\",\"sink\":\"%s\",\"up\":%s,\"shards\":%zu,\"published\":%" PRIu64
-                    ",\"refused\":%" PRIu64 ",\"dead\":%" PRIu64 ",\"set_aside\":%" PRIu64 ",\"held_by_pid\":",
+                    ",\"refused\":%" PRIu64 ",\"dead\":%" PRIu64 ",\"set_aside\":%" PRIu64 ",\"unknown\":%" PRIu64
+                    ",\"destinations_down\":%zu,\"held_by_pid\":",
                     (int)outbox->conf->name.n, outbox->conf->name.p, outbox->conf->to.kind->name,
                     atomic_load(&outbox->task.up) ? "true" : "false", atomic_load(&outbox->shards),
                     atomic_load(&outbox->published), atomic_load(&outbox->refused), atomic_load(&outbox->dead),
-                    atomic_load(&outbox->aside));
+                    atomic_load(&outbox->aside), atomic_load(&outbox->unknown), atomic_load(&outbox->down));
     if (held_by == SEMEL_NONE)
         semel__buf_addz(buf, "null}");
     else
@@ -277,8 +286,11 @@ static void json(struct semel_unit *unit, struct semel_buf *buf)
 static semel_status count(struct semel_unit *unit, struct semel_store *store, struct semel_arena *arena,
                           struct semel_error *err)
 {
-    (void)unit, (void)store, (void)arena, (void)err;
-    return SEMEL_OK;
+    struct semel_outbox_state state;
+    semel_status status = semel_query_outbox_state(store, COUNT_CAP, arena, &state, err);
+    if (status == SEMEL_OK)
+        semel__stats_outbox_look(outbox_of(unit)->stats, &state, semel__now(&semel__clock_real));
+    return status;
 }
 
 static void free_outbox(struct semel_unit *unit)

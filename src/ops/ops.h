@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * ops.h: what operators do, for the command line and for HTTP: find, list, group and explain messages, give commands to
- * one of them or to a frozen selection, show and change consumers, and all of it as JSON.
+ * one of them or to a frozen selection, show and change consumers; list, explain, retry and discard the events of the
+ * outbox; and all of it as JSON.
  *
  * Nothing here prints, asks, sleeps or knows about signals: that is the faces' part. A face reads options or a request,
  * calls one of these, and shows what came of it.
@@ -212,6 +213,64 @@ semel_status semel__ops_consumer(struct semel_ops *ops, struct semel_str name, s
 semel_status semel__ops_consumer_set(struct semel_ops *ops, struct semel_str name, struct semel_str settings,
                                      struct semel_str reason, bool force, struct semel_setting *ret,
                                      struct semel_error *err);
+
+/* ---- events of the outbox (outbox.c) ---- */
+
+struct semel_event_query {
+    struct semel_event_filter filter;
+    bool statuses_given; /* else: all but published ones */
+    size_t limit;
+    int64_t after; /* SEMEL_NONE: the first page */
+};
+/* status (also several times, or with commas), dead, aside, aggregatetype, aggregateid, type, destination, limit and
+ * after. INVALID: err begins with the name of the option that is wrong. Strings are borrowed. */
+semel_status semel__ops_event_query(const struct semel_option *options, size_t n, struct semel_event_query *ret,
+                                    struct semel_error *err);
+struct semel_events {
+    struct semel_event_row *rows;
+    size_t n;
+    bool more; /* there is a next page: after the seq of the last row */
+};
+semel_status semel__ops_events(struct semel_ops *ops, const struct semel_event_query *query, struct semel_events *ret,
+                               struct semel_error *err);
+
+struct semel_event_facts {
+    struct semel_event_row *row; /* NULL: there is no such event; what was done to it may be known all the same */
+    struct semel_event_place place;
+    struct semel_act_line *acts; /* newest first */
+    size_t n_acts;
+    int64_t now_us;
+    const char *store; /* the value of --store, for suggested commands; NULL: it was not given */
+};
+/* INVALID: it cannot be an id. */
+semel_status semel__ops_event(struct semel_ops *ops, struct semel_str id, struct semel_event_facts *ret,
+                              struct semel_error *err);
+/* Why it is not going (or what came of it), and what would make it go. The row is there. */
+void semel__explain_event(const struct semel_event_facts *facts, struct semel_buf *why, struct semel_buf *next);
+
+enum semel_event_judgement {
+    SEMEL_EVENT_ALLOWED,
+    SEMEL_EVENT_NO_SUCH,
+    SEMEL_EVENT_IS_PUBLISHING,
+    SEMEL_EVENT_WAS_PUBLISHED,
+    SEMEL_EVENT_NOT_ASIDE, /* retry: it is in the outbox and goes in its turn */
+    SEMEL_EVENT_BEHIND     /* retry: it waits for an earlier event of its aggregate */
+};
+struct semel_event_answer {
+    char id[SEMEL_UUID_TEXT];
+    enum semel_answer_kind kind;
+    enum semel_event_judgement judged;
+    const char *status; /* now; NULL: there is no such event */
+    const char *text;   /* follows the id */
+};
+/* RETRY and DISCARD, by the reason of `given`; see semel__ops_check. */
+semel_status semel__ops_event_command(struct semel_ops *ops, const struct semel_instruction *given, struct semel_str id,
+                                      bool dry_run, struct semel_event_answer *ret, struct semel_error *err);
+
+void semel__ops_json_events(struct semel_buf *buf, const struct semel_events *events);
+void semel__ops_json_event(struct semel_buf *buf, const struct semel_event_facts *facts);
+void semel__ops_json_event_answers(struct semel_buf *buf, const struct semel_event_answer *answers, size_t n);
+void semel__ops_json_event_answer(struct semel_buf *buf, const struct semel_event_answer *answer);
 
 /* ---- as JSON (json.c); a document each, with a newline at its end ---- */
 

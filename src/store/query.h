@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * query.h: what operators ask of a store on a SQL database: counts, lists, groups, the history of a message, and
- * frozen selections.
+ * query.h: what operators ask of a store on a SQL database: counts, lists, groups, the history of a message, frozen
+ * selections, and the events of the outbox.
  *
  * Nothing here decides or runs anything. Reads take no locks that a consumer would wait for, and are bounded: a list
  * by `max`, a count by `cap` (it then says "at least"). Strings are copied into the arena.
@@ -12,6 +12,8 @@
 #ifndef SEMEL_STORE_QUERY_H
 #define SEMEL_STORE_QUERY_H
 
+#include "base/ids.h"
+#include "core/relay.h"
 #include "core/store.h"
 
 /* Everything that is given must match. Indexes serve an id (best with its consumer and source), and states that are not
@@ -104,6 +106,48 @@ struct semel_selected {
 /* The version of the schema that was there when the store was opened, before it was migrated; 0: there was none. On a
  * SQL database. */
 int semel_query_schema_found(struct semel_store *store);
+/* ---- events of the outbox: what is read ---- */
+
+/* Everything that is given must match; a destination as the event itself names it. */
+struct semel_event_filter {
+    unsigned statuses; /* bit mask 1 << semel_event_status; 0: none */
+    struct semel_str aggregatetype, aggregateid, type, destination;
+};
+
+struct semel_event_row {
+    enum semel_event_status status;
+    struct semel_str id, aggregatetype, aggregateid, type, headers, destination, traceparent;
+    struct semel_str payload; /* not given: it was not asked for, or the event is a tombstone */
+    struct semel_str error;
+    int64_t seq, shard, created_us, attempts;
+    int64_t bytes;                                    /* of the payload; SEMEL_NONE: a tombstone */
+    int64_t due_us, updated_us, sent_us, relay_token; /* SEMEL_NONE */
+    bool alone;                                       /* it may have killed its relay, and is sent by itself */
+    bool held;                                        /* an earlier event of its aggregate stands aside */
+};
+
+/* What an event waits for, and what waits for it. */
+struct semel_event_place {
+    struct semel_str first_id; /* held: the first event of the aggregate that stands aside */
+    enum semel_event_status first_status;
+    int64_t behind;               /* events of the aggregate that stand aside behind it, at most `cap` */
+    struct semel_str relay_owner; /* who publishes its shard; not given: nobody */
+    int64_t lease_until_us;
+};
+
+/* The outbox as a whole, each figure up to `cap`. */
+struct semel_outbox_state {
+    int64_t n[SEMEL_EVENT_PUBLISHED + 1];         /* by status; published events are not counted */
+    int64_t oldest_us[SEMEL_EVENT_PUBLISHED + 1]; /* created_at of the oldest; SEMEL_NONE */
+    struct semel_str longest_type, longest_id;    /* the aggregate with the most events aside */
+    int64_t longest;
+    struct semel_str down_destination, down_why; /* what most events wait for; the destination if they name it */
+    int64_t down;
+    /* The transaction that has drawn a number and is open for longest; SEMEL_NONE: there is none. */
+    int64_t holder_pid, holder_since_us;
+    struct semel_str holder_user, holder_query;
+    bool holder_shown; /* false: this role may see neither its age nor its query (P116) */
+};
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
@@ -148,5 +192,32 @@ semel_status semel_query_selected(struct semel_store *store, int64_t number, siz
 /* Inside a transaction. `result` is done, skipped or refused. A place that is marked already stays as it is. */
 semel_status semel_query_mark(struct semel_store *store, int64_t number, int64_t place, struct semel_str result,
                               struct semel_error *err);
+
+/* ---- events of the outbox ------------------------------------------------------------------------ */
+
+/* An event's id, in the one spelling that is stored. false: it cannot be one. */
+bool semel_event_id(struct semel_str given, char ret_id[SEMEL_UUID_TEXT]);
+/* By their numbers, above after_seq (SEMEL_NONE: the first), without payloads. */
+semel_status semel_query_events(struct semel_store *store, const struct semel_event_filter *filter, int64_t after_seq,
+                                size_t max, struct semel_arena *arena, struct semel_event_row **ret, size_t *ret_n,
+                                struct semel_error *err);
+/* *ret = NULL: there is none. Ids are as semel_event_id gives them. */
+semel_status semel_query_event(struct semel_store *store, const char *id, bool with_payload, struct semel_arena *arena,
+                               struct semel_event_row **ret, struct semel_error *err);
+semel_status semel_query_event_place(struct semel_store *store, const struct semel_event_row *row, int64_t cap,
+                                     struct semel_arena *arena, struct semel_event_place *ret, struct semel_error *err);
+/* What operators did to it, newest first. */
+semel_status semel_query_event_acts(struct semel_store *store, const char *id, size_t max, struct semel_arena *arena,
+                                    struct semel_act_line **ret, size_t *ret_n, struct semel_error *err);
+semel_status semel_query_outbox_state(struct semel_store *store, int64_t cap, struct semel_arena *arena,
+                                      struct semel_outbox_state *ret, struct semel_error *err);
+/* Inside a transaction: locks the event's shard against relays. Then the event is read again: it may have moved. */
+semel_status semel_query_event_lock(struct semel_store *store, const struct semel_event_row *row,
+                                    struct semel_error *err);
+/* Inside a transaction, after the lock and the line of the audit. Retry: due now if it is the first of its aggregate,
+ * with a new budget of attempts. Discard: deleted. Either wakes the first event of the aggregate. *ret_done = false: it
+ * has gone, or a relay is publishing it: roll back. */
+semel_status semel_query_event_change(struct semel_store *store, const struct semel_event_row *row, bool discard,
+                                      int64_t now_us, bool *ret_done, struct semel_error *err);
 
 #endif

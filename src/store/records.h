@@ -6,6 +6,7 @@
  *   records_admit.c       order keys, business keys and rows: locked, inserted, read
  *   records_consumers.c   settings and names of consumers
  *   records_counts.c      how many rows, how many events
+ *   records_events.c      what operators ask of the outbox and do to its events
  *   records_history.c     what people did; what else is known of one message
  *   records_keep.c        watermark, purge
  *   records_list.c        lists and groups of the inbox; frozen selections

@@ -358,6 +358,45 @@ def test_operator_cannot_write_by_hand_what_no_command_writes(letters):
     assert sent.code != 0 and letters.sql("SELECT count(*) FROM semel.inbox WHERE message_id = 'new'") == [("0",)], sent
 
 
+def an_event(shops, aggregate, status):
+    """An event that stands aside, as the relay leaves it."""
+    (id,), = shops.sql(
+        "INSERT INTO semel.outbox_aside (id, aggregatetype, aggregateid, type, seq, shard, headers, created_at, "
+        f"status, attempts, updated_at) SELECT gen_random_uuid(), 'order', '{aggregate}', 'Paid', "
+        f"nextval('semel.outbox_seq_seq'), get_byte(decode(md5('order/{aggregate}'), 'hex'), 0) & 63, '{{}}', "
+        f"now(), '{status}', 3, now() RETURNING id")
+    return id
+
+
+# B4 I27
+def test_operator_retries_and_discards_events_by_the_owners_function(letters):
+    dead, behind, other = (an_event(letters, *of) for of in (("a", "dead"), ("a", "waiting"), ("b", "dead")))
+    busy = an_event(letters, "c", "publishing")
+    listed = letters.as_ops("outbox", "ls", "--aside", "--json").json
+    assert [row["id"] for row in listed] == [dead, behind, other, busy]
+    for args, code in ((["retry", other], 0), (["discard", dead], 0), (["retry", behind], 0), (["discard", busy], 4),
+                       (["retry", busy], 4), (["retry", dead], 3)):
+        done = letters.as_ops("outbox", *args, "--reason", "because")
+        assert done.code == code, (args, done)
+    assert letters.sql("SELECT count(*) FROM semel.outbox_aside WHERE status = 'waiting' AND attempts = 0 "
+                       "AND due_at IS NOT NULL") == [("2",)]
+    assert audit(letters) == [("ops", "outbox retry", "because", other), ("ops", "outbox discard", "because", dead),
+                              ("ops", "outbox retry", "because", behind)]
+    letters.sql("SELECT semel.outbox_put('order', 'd', 'Paid', '{}')", role="shop")
+    (created,), = letters.sql("SELECT id FROM semel.outbox")
+    assert letters.as_ops("outbox", "discard", created, "--reason", "because").code == 0
+    assert letters.sql("SELECT count(*) FROM semel.outbox") == [("0",)] and len(audit(letters)) == 4
+    for text in ("DELETE FROM semel.outbox_aside", "UPDATE semel.outbox_aside SET status = 'dead'",
+                 "SELECT FROM semel.outbox_shard FOR UPDATE", "DELETE FROM semel.outbox"):
+        assert "42501" in refused(letters, text, "ops"), text
+    call = "SELECT semel._operator_outbox('{}', '{}', '{}')"
+    assert "42501" in refused(letters, call.format("discard", other, "x"), "shop")
+    assert "a reason of 1 to 1000 bytes" in refused(letters, call.format("discard", other, ""), "ops")
+    assert "22023" in refused(letters, call.format("publish", other, "x"), "ops")
+    assert letters.sql(call.format("discard", busy, "x"), role="ops") == [("f",)]
+    assert len(audit(letters)) == 4
+
+
 def settings_of(shops, consumer):
     return json.loads(shops.sql(f"SELECT settings FROM semel.consumer WHERE consumer = '{consumer}'")[0][0])
 

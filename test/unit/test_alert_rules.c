@@ -11,6 +11,7 @@
 
 #include "admin/stats_table.h"
 #include "base/error.h"
+#include "core/relay.h"
 
 static struct semel_str rules;
 
@@ -121,6 +122,9 @@ static size_t asked_for(const char *label, bool (*known)(struct semel_str))
 static bool is_status(struct semel_str value)
 {
     enum semel_state found;
+    for (unsigned s = SEMEL_EVENT_CREATED; s <= SEMEL_EVENT_PUBLISHED; s++) /* of events */
+        if (semel__str_eqz(value, semel__event_status_name((enum semel_event_status)s)))
+            return true;
     return semel__state_parse(value, &found);
 }
 

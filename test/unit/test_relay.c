@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/point.h"
 #include "core/headers.h"
+#include "ops/ops.h"
 #include "support/world.h"
 
 #ifdef SEMEL_WITH_POSTGRES
@@ -33,6 +34,7 @@ struct sink {
     const char *refuse; /* type of events that are refused */
     const char *down;   /* destination */
     bool all_down, unknown;
+    void (*during)(void); /* what others do while it publishes */
 };
 
 struct rig {
@@ -77,6 +79,8 @@ static semel_status sink_publish(struct semel_broker *broker, struct semel_publi
     (void)err;
     assert_true(timeout_ms > 0);
     sink->calls++;
+    if (sink->during != NULL)
+        sink->during();
     sink->most = n > sink->most ? n : sink->most;
     for (size_t i = 0; i < n; i++) {
         char type[24];
@@ -905,6 +909,237 @@ static void nothing_is_sent_once_the_lease_is_over(void **state)
 #endif
 }
 
+/* ---- operators ----------------------------------------------------------------------------------- */
+
+static struct semel_event_answer answered;
+
+/* One command, on a connection of its own. */
+static enum semel_event_judgement command_on(enum semel_command_kind kind, const char *id, bool dry)
+{
+    const struct semel_instruction given = {.kind = kind, .reason = SEMEL_STR("because")};
+    struct semel_arena arena;
+    struct semel_ops ops;
+    semel__arena_init(&arena, 1 << 20);
+    assert_ok(rig.world, semel__ops_init(&ops, rig.world->other, &arena, SEMEL_STR("mara"), &rig.world->err));
+    assert_ok(rig.world, semel__ops_event_command(&ops, &given, semel__str(id), dry, &answered, &rig.world->err));
+    semel__ops_done(&ops);
+    semel__arena_done(&arena);
+    return answered.judged;
+}
+
+static enum semel_event_judgement retry(const char *id)
+{
+    return command_on(SEMEL_COMMAND_RETRY, id, false);
+}
+
+static enum semel_event_judgement discard(const char *id)
+{
+    return command_on(SEMEL_COMMAND_DISCARD, id, false);
+}
+
+/* The events of a status, by their numbers. */
+static size_t events_of(unsigned statuses, char ids[][40], size_t max)
+{
+    const struct semel_event_filter filter = {.statuses = statuses};
+    struct semel_event_row *rows;
+    struct semel_arena arena;
+    size_t n = 0;
+    semel__arena_init(&arena, 16 << 20);
+    assert_ok(rig.world,
+              semel_query_events(rig.world->other, &filter, SEMEL_NONE, max, &arena, &rows, &n, &rig.world->err));
+    for (size_t i = 0; i < n; i++)
+        copy(ids[i], 40, rows[i].id);
+    semel__arena_done(&arena);
+    return n;
+}
+
+static int64_t audits(const char *what)
+{
+    char text[200];
+    snprintf(text, sizeof text, "SELECT count(*) FROM semel%caudit WHERE what = '%s' AND reason = 'because'",
+             on_postgres ? '.' : '_', what);
+    return world_ask(rig.world, text);
+}
+
+#define IS(status) (1u << SEMEL_EVENT_##status)
+
+/* Two of an aggregate, the first of which is dead, and one of another. */
+static void make_dead(char dead[40], char behind[40])
+{
+    char ids[4][40];
+    put("a", "bad", NULL);
+    put("a", "a2", NULL);
+    rig.sink.refuse = "bad";
+    for (int i = 0; i < 12; i++) {
+        steps(2);
+        pass(60 * SECOND);
+    }
+    assert_int_equal(events_of(IS(DEAD), ids, 4), 1);
+    memcpy(dead, ids[0], 40);
+    assert_int_equal(events_of(IS(WAITING), ids, 4), 1);
+    memcpy(behind, ids[0], 40);
+}
+
+/* O6 */
+static void dead_event_that_is_retried_goes_under_its_id_and_the_next_follows(void **state)
+{
+    char dead[40], behind[40];
+    (void)state;
+    make_dead(dead, behind);
+    assert_int_equal(command_on(SEMEL_COMMAND_RETRY, dead, true), SEMEL_EVENT_ALLOWED);
+    assert_int_equal(answered.kind, SEMEL_WOULD);
+    assert_int_equal(retry(behind), SEMEL_EVENT_BEHIND);
+    assert_int_equal(count_in("_aside", "status = 'dead'"), 1);
+    assert_int_equal(audits("outbox retry"), 0);
+    rig.sink.refuse = NULL;
+    assert_int_equal(retry(dead), SEMEL_EVENT_ALLOWED);
+    assert_string_equal(answered.status, "waiting");
+    assert_int_equal(count_in("_aside", "status = 'waiting' AND attempts = 0 AND due_at IS NOT NULL"), 1);
+    steps(6);
+    assert_string_equal(got_of(&rig.sink, "a"), "bad a2");
+    assert_string_equal(rig.sink.got[0].id, dead);
+    assert_int_equal(audits("outbox retry"), 1);
+    assert_int_equal(retry(dead), SEMEL_EVENT_NO_SUCH);
+}
+
+/* O6 */
+static void dead_event_that_is_discarded_frees_its_aggregate(void **state)
+{
+    char dead[40], behind[40];
+    (void)state;
+    make_dead(dead, behind);
+    assert_int_equal(discard(dead), SEMEL_EVENT_ALLOWED);
+    assert_null(answered.status);
+    assert_int_equal(discard(dead), SEMEL_EVENT_NO_SUCH);
+    steps(6);
+    assert_string_equal(got_of(&rig.sink, "a"), "a2");
+    assert_int_equal(audits("outbox discard"), 1);
+    assert_int_equal(count_in("_aside", "true") + count_in("", "true"), 0);
+}
+
+static void event_that_was_not_read_yet_is_discarded_and_not_retried(void **state)
+{
+    char ids[2][40];
+    (void)state;
+    put("a", "a1", NULL);
+    assert_int_equal(events_of(IS(CREATED), ids, 2), 1);
+    assert_int_equal(retry(ids[0]), SEMEL_EVENT_NOT_ASIDE);
+    assert_int_equal(discard(ids[0]), SEMEL_EVENT_ALLOWED);
+    steps(3);
+    assert_int_equal(rig.sink.n, 0);
+    assert_int_equal(discard("01890a5d-ac96-774b-bcce-b302099a8057"), SEMEL_EVENT_NO_SUCH);
+}
+
+static char watched[40];
+static enum semel_event_judgement met[2];
+
+static void meet_publishing(void)
+{
+    met[0] = retry(watched);
+    met[1] = discard(watched);
+}
+
+static void event_that_is_being_published_is_left_alone(void **state)
+{
+    char behind[40];
+    (void)state;
+    make_dead(watched, behind);
+    rig.sink.refuse = NULL;
+    assert_int_equal(retry(watched), SEMEL_EVENT_ALLOWED);
+    rig.sink.during = meet_publishing;
+    step_of(rig.relay);
+    rig.sink.during = NULL;
+    assert_int_equal(met[0], SEMEL_EVENT_IS_PUBLISHING);
+    assert_int_equal(met[1], SEMEL_EVENT_IS_PUBLISHING);
+    steps(6);
+    assert_string_equal(got_of(&rig.sink, "a"), "bad a2");
+    assert_int_equal(audits("outbox discard"), 0);
+}
+
+static void published_event_is_shown_where_it_is_kept_and_left_alone(void **state)
+{
+    char ids[2][40];
+    (void)state;
+    semel__relay_free(rig.relay);
+    rig.options.keep_us = 3600 * SECOND;
+    rig.relay = relay_on(rig.world->store, &rig.sink, "keeps");
+    put("a", "a1", NULL);
+    steps(3);
+    assert_int_equal(events_of(IS(PUBLISHED), ids, 2), 1);
+    assert_int_equal(retry(ids[0]), SEMEL_EVENT_WAS_PUBLISHED);
+    assert_int_equal(discard(ids[0]), SEMEL_EVENT_WAS_PUBLISHED);
+}
+
+/* Operators act at random, also while the relay publishes. What stands aside is discarded or published, never both. */
+static struct {
+    char ids[4000][40];
+    size_t n;
+    int turns;
+} thrown;
+
+static bool was_thrown(const char *id)
+{
+    for (size_t i = 0; i < thrown.n; i++)
+        if (strcmp(thrown.ids[i], id) == 0)
+            return true;
+    return false;
+}
+
+static void meddle(void)
+{
+    static char ids[64][40];
+    const size_t n = events_of(IS(WAITING) | IS(PUBLISHING) | IS(FAILED) | IS(DEAD), ids, 64);
+    for (int i = 0; n > 0 && i < 3; i++) {
+        const char *id = ids[semel__random_below(&rig.rng, n)];
+        if (semel__random_chance(&rig.rng, 500))
+            (void)retry(id);
+        else if (discard(id) == SEMEL_EVENT_ALLOWED)
+            memcpy(thrown.ids[thrown.n++], id, 40);
+    }
+    thrown.turns++;
+}
+
+static void operators_beside_a_working_relay_keep_the_books(void **state)
+{
+    enum { EVENTS = 240, AGGREGATES = 12 };
+    char key[24];
+    size_t first = 0;
+    (void)state;
+    memset(&thrown, 0, sizeof thrown);
+    rig.sink.during = meddle;
+    for (int i = 0; i < EVENTS; i++) {
+        snprintf(key, sizeof key, "k%d", i % AGGREGATES);
+        put(key, i % 7 == 0 ? "bad" : "good", i % 5 == 0 ? "slow" : NULL);
+        rig.sink.refuse = i % 40 < 30 ? "bad" : NULL;
+        rig.sink.down = i % 60 < 30 ? "slow" : NULL;
+        if (i % 4 == 0) {
+            steps(2);
+            meddle();
+            pass(SECOND);
+        }
+    }
+    rig.sink.refuse = rig.sink.down = NULL;
+    rig.sink.during = NULL;
+    for (int i = 0; i < 400 && count_in("_aside", "true") + count_in("", "true") > 0; i++) {
+        static char dead[64][40];
+        for (size_t n = events_of(IS(DEAD), dead, 64); n > 0; n--)
+            assert_int_equal(retry(dead[n - 1]), SEMEL_EVENT_ALLOWED);
+        steps(2);
+        pass(10 * SECOND);
+    }
+    assert_int_equal(count_in("_aside", "true") + count_in("", "true"), 0);
+    for (size_t i = 0; i < rig.sink.n; i++) {
+        bool again = false;
+        for (size_t k = 0; k < i; k++)
+            again |= strcmp(rig.sink.got[k].id, rig.sink.got[i].id) == 0;
+        assert_false(was_thrown(rig.sink.got[i].id));
+        first += !again;
+    }
+    assert_true(thrown.n > 5 && thrown.turns > 20);
+    assert_int_equal(first + thrown.n, EVENTS);
+    assert_int_equal(audits("outbox discard"), (int64_t)thrown.n);
+}
+
 /* ---- numbers that commit late -------------------------------------------------------------------- */
 
 #ifdef SEMEL_WITH_POSTGRES
@@ -1132,6 +1367,12 @@ int main(int argc, char **argv)
         ON(long_queue_delays_nobody_when_the_window_is_narrow),
         ON(nothing_is_read_again_and_again_while_nothing_can_go),
         ON(nothing_is_sent_once_the_lease_is_over),
+        ON(dead_event_that_is_retried_goes_under_its_id_and_the_next_follows),
+        ON(dead_event_that_is_discarded_frees_its_aggregate),
+        ON(event_that_was_not_read_yet_is_discarded_and_not_retried),
+        ON(event_that_is_being_published_is_left_alone),
+        ON(published_event_is_shown_where_it_is_kept_and_left_alone),
+        ON(operators_beside_a_working_relay_keep_the_books),
 #ifdef SEMEL_WITH_POSTGRES
         ON(lower_number_that_commits_later_is_published),
         ON(scan_that_came_to_nothing_proves_nothing),

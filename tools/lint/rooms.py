@@ -12,7 +12,7 @@ ROOMS = ("base", "core", "store", "broker", "lib", "ext", "net", "handler", "con
 
 # What of core a driver may see: the interfaces, not the rules.
 CORE_INTERFACES = ("core/store.h", "core/broker.h", "core/row.h", "core/msg.h", "core/state.h", "core/policy.h",
-                   "core/version.h", "core/destination.h")
+                   "core/version.h", "core/destination.h", "core/relay.h")
 
 # Rooms that know less than everything above them, as patterns of headers.
 NARROW = {

@@ -1,0 +1,614 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * outbox.c: the command `semel outbox`: ls, show, retry, discard; a skin on ops/outbox.c: it reads options, asks for
+ * confirmation, and prints.
+ *
+ * Invariants: nothing of an event reaches a terminal as it is, but with --payload, and then only text. What is cut is
+ * said to be cut. A command in bulk stops between two events.
+ */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "cli/cli.h"
+#include "ops/ops.h"
+
+#define SHOWN_MAX 2000 /* bytes of a payload for people */
+#define OPTIONS_MAX 32
+
+/* ---- options ------------------------------------------------------------------------------------- */
+
+#define FILTER_OPTIONS                                                                                         \
+    {"status", 's', "STATUS...", "only in these: a name, or several with commas between"},                     \
+        {"dead", 0, NULL, "the same as --status dead"},                                                        \
+        {"aside", 0, NULL, "the same as --status waiting,publishing,failed,dead"},                             \
+        {"aggregatetype", 0, "TYPE", "only of aggregates of this type"},                                       \
+        {"aggregateid", 0, "ID", "only of aggregates with this id"}, {"type", 0, "TYPE", "only of this type"}, \
+    {                                                                                                          \
+        "destination", 0, "NAME", "only if the event itself names this destination"                            \
+    }
+
+static const char *const text_filters[] = {"status", "aggregatetype", "aggregateid", "type", "destination"};
+static const char *const flag_filters[] = {"dead", "aside"};
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+/* false: there are too many. */
+static bool add_options(const struct cli_args *args, const char *name, struct semel_option *options, size_t *n)
+{
+    const char *given;
+    for (size_t i = 0; (given = cli_values(args, name, i)) != NULL; i++) {
+        if (*n == OPTIONS_MAX)
+            return false;
+        options[(*n)++] = (struct semel_option){semel__str(name), semel__str(given)};
+    }
+    return true;
+}
+
+static int read_query(const struct cli_args *args, bool pages, struct semel_event_query *ret)
+{
+    struct semel_option options[OPTIONS_MAX + COUNT_OF(flag_filters)];
+    struct semel_error err = {0};
+    size_t n = 0;
+    bool ok = true;
+    for (size_t i = 0; i < COUNT_OF(text_filters); i++)
+        ok = ok && add_options(args, text_filters[i], options, &n);
+    if (pages)
+        ok = ok && add_options(args, "limit", options, &n) && add_options(args, "after", options, &n);
+    if (!ok)
+        return cli_fail(CLI_USAGE, "--status is given too often: several may be named with commas between");
+    for (size_t i = 0; i < COUNT_OF(flag_filters); i++)
+        if (cli_flag(args, flag_filters[i]))
+            options[n++] = (struct semel_option){semel__str(flag_filters[i]), SEMEL_STR("true")};
+    if (semel__ops_event_query(options, n, ret, &err) != SEMEL_OK)
+        return cli_fail(CLI_USAGE, "--%s", err.text);
+    return CLI_OK;
+}
+
+static const char *filter_given(const struct cli_args *args)
+{
+    for (size_t i = 0; i < COUNT_OF(flag_filters); i++)
+        if (cli_flag(args, flag_filters[i]))
+            return flag_filters[i];
+    for (size_t i = 0; i < COUNT_OF(text_filters); i++)
+        if (cli_value(args, text_filters[i]) != NULL)
+            return text_filters[i];
+    return NULL;
+}
+
+static void put_filters(struct semel_buf *buf, const struct cli_args *args)
+{
+    const char *given;
+    for (size_t i = 0; i < COUNT_OF(flag_filters); i++)
+        if (cli_flag(args, flag_filters[i]))
+            semel__buf_addf(buf, " --%s", flag_filters[i]);
+    for (size_t i = 0; i < COUNT_OF(text_filters); i++)
+        for (size_t k = 0; (given = cli_values(args, text_filters[i], k)) != NULL; k++) {
+            semel__buf_addf(buf, " --%s=", text_filters[i]);
+            semel__put_word(buf, semel__str(given));
+        }
+    if (cli_value(args, "store") != NULL) {
+        semel__buf_addz(buf, " --store=");
+        semel__put_word(buf, semel__str(cli_store_shown(cli_value(args, "store"))));
+    }
+}
+
+/* ---- ls ------------------------------------------------------------------------------------------ */
+
+enum column { ID, STATUS, AGGREGATETYPE, AGGREGATEID, TYPE, DESTINATION, ATTEMPTS, CREATED, DUE, ERROR, COLUMNS };
+
+static const struct cli_column columns[COLUMNS] = {
+    [ID] = {"id", CLI_TEXT, false},
+    [STATUS] = {"status", CLI_TEXT, false},
+    [AGGREGATETYPE] = {"aggregatetype", CLI_TEXT, true},
+    [AGGREGATEID] = {"aggregateid", CLI_TEXT, true},
+    [TYPE] = {"type", CLI_TEXT, true},
+    [DESTINATION] = {"destination", CLI_TEXT, true},
+    [ATTEMPTS] = {"attempts", CLI_NUMBER, false},
+    [CREATED] = {"created", CLI_TIME, false},
+    [DUE] = {"due", CLI_TIME, false},
+    [ERROR] = {"error", CLI_TEXT, true},
+};
+
+static struct semel_str cell(enum column column, const struct semel_event_row *row, int64_t *ret_number)
+{
+    const struct semel_str texts[COLUMNS] = {
+        [ID] = row->id,
+        [STATUS] = semel__str(semel__event_status_name(row->status)),
+        [AGGREGATETYPE] = row->aggregatetype,
+        [AGGREGATEID] = row->aggregateid,
+        [TYPE] = row->type,
+        [DESTINATION] = row->destination,
+        [ERROR] = row->error,
+    };
+    const int64_t numbers[COLUMNS] = {[ATTEMPTS] = row->attempts, [CREATED] = row->created_us, [DUE] = row->due_us};
+    *ret_number = numbers[column];
+    return texts[column];
+}
+
+static bool says_something(enum column column, const struct semel_events *events)
+{
+    bool any = false;
+    for (size_t i = 0; i < events->n && !any; i++) {
+        int64_t number;
+        struct semel_str text = cell(column, &events->rows[i], &number);
+        any = columns[column].type == CLI_TEXT ? text.n > 0 : number != SEMEL_NONE;
+    }
+    return any;
+}
+
+static int print_rows(const struct cli *cli, const struct semel_events *events)
+{
+    struct cli_column chosen[COLUMNS];
+    enum column which[COLUMNS];
+    size_t k = 0;
+    for (enum column c = ID; c < COLUMNS; c++)
+        if (says_something(c, events)) {
+            chosen[k] = columns[c];
+            which[k++] = c;
+        }
+    struct cli_table *table = cli_table_new(cli, chosen, k);
+    for (size_t i = 0; i < events->n && table != NULL; i++)
+        for (size_t c = 0; c < k; c++) {
+            int64_t number;
+            struct semel_str text = cell(which[c], &events->rows[i], &number);
+            if (chosen[c].type == CLI_TEXT)
+                cli_table_text(table, text);
+            else
+                cli_table_number(table, number);
+        }
+    return cli_table_print(table);
+}
+
+static void tell_next(const struct cli_args *args, const struct semel_event_query *query, int64_t after)
+{
+    struct semel_buf buf;
+    semel__buf_init(&buf, SEMEL_EXPLAIN_MAX);
+    semel__buf_addz(&buf, "semel outbox ls");
+    put_filters(&buf, args);
+    if (query->limit != SEMEL_LIST_LIMIT)
+        semel__buf_addf(&buf, " --limit %zu", query->limit);
+    semel__buf_addf(&buf, " --after %lld", (long long)after);
+    fflush(stdout);
+    if (!buf.failed)
+        fprintf(stderr, "there are more: %.*s\n", (int)buf.n, buf.p);
+    semel__buf_done(&buf);
+}
+
+static int list(struct cli *cli, const struct cli_args *args, struct semel_ops *ops,
+                const struct semel_event_query *query)
+{
+    struct semel_error err = {0};
+    struct semel_events events;
+    struct semel_buf json;
+    int code = CLI_OK;
+    semel_status status = semel__ops_events(ops, query, &events, &err);
+    if (status != SEMEL_OK)
+        return cli_fail_error(status, &err, "listing the outbox");
+    if (cli->json) {
+        semel__buf_init(&json, CLI_JSON_MAX);
+        semel__ops_json_events(&json, &events);
+        code = cli_json_print(&json);
+    } else if (events.n > 0) {
+        code = print_rows(cli, &events);
+    } else {
+        cli_say(cli, "no events");
+    }
+    if (events.more)
+        tell_next(args, query, events.rows[events.n - 1].seq);
+    return code;
+}
+
+static int run_ls(struct cli *cli, const struct cli_args *args)
+{
+    struct semel_event_query query;
+    struct semel_ops ops;
+    int code = read_query(args, true, &query);
+    if (code == CLI_OK)
+        code = cli_ops_open(cli, args, false, &ops);
+    if (code != CLI_OK)
+        return code;
+    code = list(cli, args, &ops, &query);
+    cli_ops_close(&ops);
+    return code;
+}
+
+static const struct cli_option ls_options[] = {
+    FILTER_OPTIONS,
+    {"limit", 'n', "N", "at most N lines (default 50, at most 10000)"},
+    {"after", 0, "SEQ", "the next page: only events with a higher number"},
+    CLI_STORE_OPTION,
+    {NULL, 0, NULL, NULL},
+};
+
+static const struct cli_command ls = {
+    .name = "ls",
+    .summary = "list events that are not published yet, by their numbers",
+    .operands = "",
+    .options = ls_options,
+    .help =
+        "Events are created until a relay publishes them. Those that cannot go now stand aside: waiting (behind an\n"
+        "earlier event of their aggregate, or for a destination), publishing, failed (tried again later) or dead\n"
+        "(not tried again by itself). Published events are listed with --status published where the relay keeps\n"
+        "them.\n"
+        "\n"
+        "Examples:\n"
+        "  semel outbox ls --dead\n"
+        "  semel outbox ls --aside --aggregatetype order --aggregateid 17",
+    .run = run_ls,
+};
+
+/* ---- show ---------------------------------------------------------------------------------------- */
+
+static void field(const struct cli *cli, const char *name, struct semel_str value)
+{
+    char text[SHOWN_MAX + 1];
+    if (!semel__str_given(value))
+        return;
+    semel__str_show(text, sizeof text, value);
+    cli_say(cli, "%-14s%s%s", name, text, value.n > SHOWN_MAX ? " ..." : "");
+}
+
+static void field_when(const struct cli *cli, const char *name, int64_t us, int64_t now_us)
+{
+    struct semel_buf buf;
+    if (us == SEMEL_NONE)
+        return;
+    semel__buf_init(&buf, 200);
+    semel__put_when(&buf, us, now_us);
+    field(cli, name, semel__buf_str(&buf));
+    semel__buf_done(&buf);
+}
+
+/* Text, each line by its own cli_say, which lets no newline pass. */
+static void say_lines(const struct cli *cli, const struct semel_buf *buf)
+{
+    struct semel_str text = semel__buf_str(buf);
+    while (text.n > 0) {
+        const char *end = memchr(text.p, '\n', text.n);
+        size_t n = end != NULL ? (size_t)(end - text.p) : text.n;
+        cli_say(cli, "%.*s", (int)n, text.p);
+        n += end != NULL;
+        text.p += n;
+        text.n -= n;
+    }
+}
+
+static void say_row(const struct cli *cli, const struct semel_event_facts *f)
+{
+    const struct semel_event_row *row = f->row;
+    field(cli, "id", row->id);
+    field(cli, "status", semel__str(semel__event_status_name(row->status)));
+    field(cli, "aggregatetype", row->aggregatetype);
+    field(cli, "aggregateid", row->aggregateid);
+    field(cli, "type", row->type);
+    field(cli, "destination", row->destination);
+    cli_say(cli, "%-14s%lld (shard %lld)", "seq", (long long)row->seq, (long long)row->shard);
+    cli_say(cli, "%-14s%lld%s", "attempts", (long long)row->attempts, row->alone ? ", is sent alone" : "");
+    field(cli, "error", row->error);
+    field_when(cli, "created", row->created_us, f->now_us);
+    field_when(cli, "updated", row->updated_us, f->now_us);
+    field_when(cli, "due", row->due_us, f->now_us);
+    field_when(cli, "published", row->sent_us, f->now_us);
+    field(cli, "relay", f->place.relay_owner);
+    field_when(cli, "lease until", f->place.lease_until_us, f->now_us);
+    field(cli, "traceparent", row->traceparent);
+    field(cli, "headers", row->headers);
+    if (row->bytes == SEMEL_NONE)
+        cli_say(cli, "%-14snone: a tombstone", "payload");
+    else if (semel__utf8_valid(row->payload))
+        field(cli, "payload", row->payload);
+    else
+        cli_say(cli, "%-14s%zu bytes that are not text; --payload writes them", "payload", row->payload.n);
+}
+
+static void say_acts(const struct cli *cli, const struct semel_event_facts *f)
+{
+    char at[40], who[SEMEL_ID_MAX + 1], text[SEMEL_ERROR_TEXT_MAX + 1], what[64];
+    for (size_t i = f->n_acts; i > 0; i--) {
+        const struct semel_act_line *act = &f->acts[i - 1];
+        cli_time(act->at_us, at, sizeof at);
+        semel__str_show(who, sizeof who, act->who);
+        semel__str_show(what, sizeof what, act->what);
+        semel__str_show(text, sizeof text, act->reason);
+        cli_say(cli, "%-14s%s  %s  %s: %s", i == f->n_acts ? "audit" : "", at, who, what, text);
+    }
+}
+
+/* No such event; but what was done to it may be in the audit. */
+static int tell_none(const char *id, const struct semel_event_facts *f)
+{
+    char at[40], who[SEMEL_ID_MAX + 1], text[SEMEL_ERROR_TEXT_MAX + 1], what[64];
+    int code = cli_fail(CLI_NOTHING, "there is no event '%s': it was published or discarded, or never was", id);
+    if (f->n_acts > 0) {
+        cli_time(f->acts[0].at_us, at, sizeof at);
+        semel__str_show(who, sizeof who, f->acts[0].who);
+        semel__str_show(what, sizeof what, f->acts[0].what);
+        semel__str_show(text, sizeof text, f->acts[0].reason);
+        cli_fail(code, "the audit has, last: %s  %s  %s: %s", at, who, what, text);
+    }
+    return code;
+}
+
+static int print_payload(const struct semel_event_row *row)
+{
+    if (row->bytes == SEMEL_NONE)
+        return cli_fail(CLI_REFUSED, "this event has no payload: it is a tombstone");
+    if (isatty(STDOUT_FILENO) == 1) {
+        struct semel_str rest = row->payload;
+        while (rest.n > 0) {
+            uint32_t c = 0;
+            size_t n = semel__utf8_next(rest, &c);
+            if (n == 0 || (c != '\n' && c != '\t' && !semel__utf8_shown(c)))
+                return cli_fail(CLI_REFUSED, "the payload has control characters or is not text: send it to a file");
+            rest.p += n;
+            rest.n -= n;
+        }
+    }
+    if (row->payload.n > 0)
+        fwrite(row->payload.p, 1, row->payload.n, stdout);
+    return CLI_OK;
+}
+
+static int print_all(const struct cli *cli, const struct semel_event_facts *f)
+{
+    struct semel_buf why, next;
+    int code = CLI_OK;
+    if (cli->json) {
+        struct semel_buf json;
+        semel__buf_init(&json, CLI_JSON_MAX);
+        semel__ops_json_event(&json, f);
+        return cli_json_print(&json);
+    }
+    semel__buf_init(&why, SEMEL_EXPLAIN_MAX);
+    semel__buf_init(&next, SEMEL_EXPLAIN_MAX);
+    semel__explain_event(f, &why, &next);
+    if (why.failed || next.failed) {
+        code = cli_fail(CLI_FAILED, "out of memory");
+    } else {
+        say_row(cli, f);
+        say_acts(cli, f);
+        cli_say(cli, "%s", "");
+        say_lines(cli, &why);
+        say_lines(cli, &next);
+    }
+    semel__buf_done(&why);
+    semel__buf_done(&next);
+    return code;
+}
+
+static int run_show(struct cli *cli, const struct cli_args *args)
+{
+    const char *id = cli_operand(args, 0);
+    struct semel_event_facts facts;
+    struct semel_error err = {0};
+    struct semel_ops ops;
+    if (cli_flag(args, "payload") && cli->json)
+        return cli_fail(CLI_USAGE, "--payload writes the bytes as they are, and --json cannot; give one of them");
+    int code = cli_ops_open(cli, args, false, &ops);
+    if (code != CLI_OK)
+        return code;
+    semel_status status = semel__ops_event(&ops, semel__str(id), &facts, &err);
+    if (status == SEMEL_INVALID && err.cls == SEMEL_CLASS_PERMANENT)
+        code = cli_fail(CLI_USAGE, "%s", err.text);
+    else if (status != SEMEL_OK)
+        code = cli_fail_error(status, &err, "looking for the event");
+    else if (facts.row == NULL)
+        code = tell_none(id, &facts);
+    else
+        code = cli_flag(args, "payload") ? print_payload(facts.row) : print_all(cli, &facts);
+    cli_ops_close(&ops);
+    return code;
+}
+
+static const struct cli_option show_options[] = {
+    {"payload", 0, NULL, "write the payload alone, byte for byte"},
+    CLI_STORE_OPTION,
+    {NULL, 0, NULL, NULL},
+};
+
+static const struct cli_command show_command = {
+    .name = "show",
+    .summary = "show one event, and say why it is not going",
+    .operands = "ID",
+    .operands_min = 1,
+    .operands_max = 1,
+    .options = show_options,
+    .help = "Shows the row, what operators did to it, and then in words why it is not published yet and what would\n"
+            "publish it.\n"
+            "\n"
+            "Example:\n"
+            "  semel outbox show 01890a5d-ac96-774b-bcce-b302099a8057",
+    .run = run_show,
+};
+
+/* ---- retry, discard ------------------------------------------------------------------------------ */
+
+static int read_given(const struct cli_args *args, enum semel_command_kind kind, struct semel_instruction *ret)
+{
+    struct semel_error err = {0};
+    const bool dry = cli_flag(args, "dry-run");
+    *ret = (struct semel_instruction){.kind = kind};
+    int code = cli_reason(args, !dry, &ret->reason);
+    if (code != CLI_OK)
+        return code;
+    return semel__ops_check(ret, dry, &err) == SEMEL_OK ? CLI_OK : cli_fail(CLI_USAGE, "--%s", err.text);
+}
+
+struct acting {
+    struct cli *cli;
+    const struct cli_args *args;
+    struct semel_ops ops;
+    struct semel_instruction given;
+};
+
+static int one(struct acting *a, struct semel_str id, struct semel_event_answer *ret)
+{
+    struct semel_error err = {0};
+    semel_status status = semel__ops_event_command(&a->ops, &a->given, id, cli_flag(a->args, "dry-run"), ret, &err);
+    if (status == SEMEL_INVALID && err.cls == SEMEL_CLASS_PERMANENT)
+        return cli_fail(CLI_USAGE, "%s", err.text);
+    if (status != SEMEL_OK)
+        return cli_fail_error(status, &err, semel__command_name(a->given.kind));
+    if (ret->kind == SEMEL_DID || ret->kind == SEMEL_WOULD) {
+        cli_say(a->cli, "%s %s", ret->id, ret->text);
+        return CLI_OK;
+    }
+    return cli_fail(ret->judged == SEMEL_EVENT_NO_SUCH ? CLI_NOTHING : CLI_REFUSED, "%s %s", ret->id, ret->text);
+}
+
+/* All done: 0. None done: what the first one met. Some done: FAILED, not all of it. */
+static int each(struct acting *a, const struct semel_str *ids, size_t n)
+{
+    size_t done = 0, answered = 0;
+    int first = CLI_OK, printed = CLI_OK;
+    struct semel_event_answer *answers = semel__arena_alloc(&a->cli->arena, n, sizeof *answers);
+    if (answers == NULL)
+        return cli_fail(CLI_FAILED, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        answers[answered].text = NULL;
+        int code = one(a, ids[i], &answers[answered]);
+        answered += answers[answered].text != NULL;
+        done += code == CLI_OK;
+        first = first == CLI_OK ? code : first;
+        if (code == CLI_STORE)
+            break;
+    }
+    if (a->cli->json) {
+        struct semel_buf json;
+        semel__buf_init(&json, CLI_JSON_MAX);
+        semel__ops_json_event_answers(&json, answers, answered);
+        printed = cli_json_print(&json);
+    }
+    if (printed != CLI_OK)
+        return printed;
+    return first != CLI_OK && done > 0 ? CLI_FAILED : first;
+}
+
+static int act_on_operands(struct acting *a)
+{
+    const size_t n = cli_n(a->args);
+    struct semel_str *ids = semel__arena_alloc(&a->cli->arena, n, sizeof *ids);
+    if (ids == NULL)
+        return cli_fail(CLI_FAILED, "out of memory");
+    for (size_t i = 0; i < n; i++)
+        ids[i] = semel__str(cli_operand(a->args, i));
+    return each(a, ids, n);
+}
+
+/* What matches now is counted, shown and confirmed; then each event by itself. An event that comes later, or has
+ * changed so that the command does not fit it any more, is left alone. */
+static int act_on_filter(struct acting *a)
+{
+    struct semel_event_query query;
+    struct semel_events events;
+    struct semel_error err = {0};
+    int code = read_query(a->args, false, &query);
+    if (code == CLI_OK && !query.statuses_given)
+        code = cli_fail(CLI_USAGE, "name events, or say which: --dead, or --status with a list; see semel outbox %s -h",
+                        semel__command_name(a->given.kind));
+    if (code != CLI_OK)
+        return code;
+    query.limit = SEMEL_LIST_MAX;
+    semel_status status = semel__ops_events(&a->ops, &query, &events, &err);
+    if (status != SEMEL_OK)
+        return cli_fail_error(status, &err, "counting what matches");
+    if (events.n == 0)
+        return cli_fail(CLI_NOTHING, "no event matches");
+    struct semel_str *ids = semel__arena_alloc(&a->cli->arena, events.n, sizeof *ids);
+    if (ids == NULL)
+        return cli_fail(CLI_FAILED, "out of memory");
+    for (size_t i = 0; i < events.n; i++)
+        ids[i] = events.rows[i].id;
+    cli_say(a->cli, "%zu event%s match%s; the first: %.*s", events.n, events.n == 1 ? "" : "s",
+            events.n == 1 ? "es" : "", (int)ids[0].n, ids[0].p);
+    if (!cli_flag(a->args, "dry-run"))
+        code = cli_confirm(a->args, "%s %zu event%s?", semel__command_name(a->given.kind), events.n,
+                           events.n == 1 ? "" : "s");
+    if (code == CLI_OK)
+        code = each(a, ids, events.n);
+    if (events.more)
+        cli_fail(0, "more events match than the %d that are taken at a time: give the command again", SEMEL_LIST_MAX);
+    return code;
+}
+
+static int run(struct cli *cli, const struct cli_args *args, enum semel_command_kind kind)
+{
+    struct acting a = {.cli = cli, .args = args};
+    const char *filter = filter_given(args);
+    if (cli_n(args) > 0 && filter != NULL)
+        return cli_fail(CLI_USAGE, "--%s chooses by itself: give ids or filters, not both", filter);
+    int code = read_given(args, kind, &a.given);
+    if (code == CLI_OK)
+        code = cli_ops_open(cli, args, true, &a.ops);
+    if (code != CLI_OK)
+        return code;
+    code = cli_n(args) > 0 ? act_on_operands(&a) : act_on_filter(&a);
+    cli_ops_close(&a.ops);
+    return code;
+}
+
+static int run_retry(struct cli *cli, const struct cli_args *args)
+{
+    return run(cli, args, SEMEL_COMMAND_RETRY);
+}
+
+static int run_discard(struct cli *cli, const struct cli_args *args)
+{
+    return run(cli, args, SEMEL_COMMAND_DISCARD);
+}
+
+static const struct cli_option act_options[] = {
+    {"reason", 'r', "TEXT", "why; goes to the audit log with your name ($SEMEL_USER, else your login)"},
+    {"dry-run", 0, NULL, "say what would happen, and change nothing"},
+    FILTER_OPTIONS,
+    {"yes", 'y', NULL, "in bulk: do not ask"},
+    CLI_STORE_OPTION,
+    {NULL, 0, NULL, NULL},
+};
+
+static const struct cli_command retry = {
+    .name = "retry",
+    .summary = "have events published at once, under their own ids",
+    .operands = "[ID]...",
+    .operands_max = 10000,
+    .options = act_options,
+    .help = "An event that is dead, failed or waiting is made due now, with a new budget of attempts. One that waits\n"
+            "behind an earlier event of its aggregate is refused, as only that one can be sent next. With filters\n"
+            "instead of ids, what matches is counted first, at most 10000 events at a time.\n"
+            "\n"
+            "Examples:\n"
+            "  semel outbox retry 01890a5d-ac96-774b-bcce-b302099a8057 --reason 'the topic is there now'\n"
+            "  semel outbox retry --dead --type OrderPaid --reason 'ticket 811' --yes",
+    .run = run_retry,
+};
+
+static const struct cli_command discard = {
+    .name = "discard",
+    .summary = "remove events for good, before they are published",
+    .operands = "[ID]...",
+    .operands_max = 10000,
+    .options = act_options,
+    .help = "The event is deleted and will not be published; the next event of its aggregate goes on. An event that a\n"
+            "relay is publishing is refused. One that is still created may have been read by a relay already, which\n"
+            "then publishes it all the same. The payload is gone: semel outbox show ID --payload writes it to a file\n"
+            "before. With filters instead of ids, what matches is counted first, at most 10000 events at a time.\n"
+            "\n"
+            "Examples:\n"
+            "  semel outbox discard 01890a5d-ac96-774b-bcce-b302099a8057 --reason 'test data'\n"
+            "  semel outbox discard --dead --aggregatetype cart --reason 'nobody reads them' --yes",
+    .run = run_discard,
+};
+
+static const struct cli_command *const children[] = {
+    &ls, &show_command, &retry, &discard, NULL,
+};
+
+const struct cli_command cli_outbox = {
+    .name = "outbox",
+    .summary = "list, explain, retry and discard events that are to be published",
+    .operands = "COMMAND",
+    .help = "semel outbox ls --dead lists events that no relay tries any more, and semel outbox show ID says in words\n"
+            "why one is not going.",
+    .children = children,
+};
