@@ -30,7 +30,7 @@ CREATE TABLE semel.outbox (
 
 -- Whole events that cannot go now. Only the first event of an aggregate has a due time; it is looked for by that.
 CREATE TABLE semel.outbox_aside (
-    id            uuid NOT NULL,                            -- not unique: an application may have put it again meanwhile
+    id            uuid NOT NULL,                            -- not unique: it may have been put again meanwhile
     aggregatetype text COLLATE "C" NOT NULL,
     aggregateid   text COLLATE "C" NOT NULL,
     type          text COLLATE "C" NOT NULL,
@@ -91,12 +91,13 @@ CREATE TABLE semel.outbox_shard (
 INSERT INTO semel.outbox_shard (shard) SELECT s FROM generate_series(0, 63) AS s;
 
 CREATE VIEW semel.outbox_event AS
-    SELECT 'created' AS status, id, aggregatetype, aggregateid, type, seq, shard, destination, created_at, headers, payload,
-           traceparent, 0 AS attempts, NULL::timestamptz AS due_at, NULL::text AS error_text, NULL::timestamptz AS sent_at
+    SELECT 'created' AS status, id, aggregatetype, aggregateid, type, seq, shard, destination, created_at, headers,
+           payload, traceparent, 0 AS attempts, NULL::timestamptz AS due_at, NULL::text AS error_text,
+           NULL::timestamptz AS sent_at
     FROM semel.outbox
     UNION ALL
-    SELECT status, id, aggregatetype, aggregateid, type, seq, shard, destination, created_at, headers, payload, traceparent,
-           attempts, due_at, error_text, NULL
+    SELECT status, id, aggregatetype, aggregateid, type, seq, shard, destination, created_at, headers, payload,
+           traceparent, attempts, due_at, error_text, NULL
     FROM semel.outbox_aside
     UNION ALL
     SELECT 'published', id, aggregatetype, aggregateid, type, seq, shard, destination, created_at, headers, payload,

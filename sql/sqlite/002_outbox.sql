@@ -34,7 +34,8 @@ CREATE TABLE semel_outbox_aside (
     destination   TEXT,
     created_at    INTEGER NOT NULL,
     traceparent   TEXT,
-    status        TEXT NOT NULL CHECK (status = 'waiting' OR status = 'publishing' OR status = 'failed' OR status = 'dead'),
+    status        TEXT NOT NULL
+                  CHECK (status = 'waiting' OR status = 'publishing' OR status = 'failed' OR status = 'dead'),
     attempts      INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),   -- committed starts
     due_at        INTEGER,                                        -- NULL: not the first of its aggregate, or dead
     error_text    TEXT,
@@ -67,7 +68,7 @@ CREATE INDEX semel_outbox_sent_at ON semel_outbox_sent (sent_at);
 CREATE TABLE semel_relay (
     token        INTEGER PRIMARY KEY CHECK (token > 0),
     owner        TEXT NOT NULL,
-    destinations TEXT NOT NULL,                                   -- digest of its settings: relays that differ never share
+    destinations TEXT NOT NULL,                                   -- digest of its settings: who differs never shares
     started_at   INTEGER NOT NULL,
     lease_until  INTEGER NOT NULL
 ) STRICT;
@@ -75,7 +76,7 @@ CREATE TABLE semel_relay (
 CREATE TABLE semel_outbox_shard (
     shard  INTEGER PRIMARY KEY CHECK (shard = 0),
     relay  INTEGER,                                               -- a token; NULL: nobody
-    losses INTEGER NOT NULL DEFAULT 0                             -- relays that died with it, without progress in between
+    losses INTEGER NOT NULL DEFAULT 0                             -- relays that died with it, without progress
 ) STRICT;
 INSERT INTO semel_outbox_shard (shard) VALUES (0);
 

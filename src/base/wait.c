@@ -4,6 +4,7 @@
  */
 #include "base/wait.h"
 
+#include <poll.h>
 #include <time.h>
 
 int64_t semel__steady_us(void)
@@ -11,6 +12,18 @@ int64_t semel__steady_us(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+int64_t semel__boot_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+void semel__rest(int ms)
+{
+    (void)poll(NULL, 0, ms);
 }
 
 bool semel__cond_init(pthread_cond_t *cond)

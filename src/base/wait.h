@@ -13,6 +13,10 @@
 #include <stdint.h>
 
 int64_t semel__steady_us(void);
+/* The same, and it goes on while the machine sleeps: for leases that others give. */
+int64_t semel__boot_us(void);
+/* For who has nothing to wait for but the time. */
+void semel__rest(int ms);
 
 bool semel__cond_init(pthread_cond_t *cond); /* false: no memory */
 /* Call with the lock held. false: until_us of the steady clock is over. May wake without a reason. */

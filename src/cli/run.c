@@ -111,8 +111,8 @@ static int relay_once(char *file, const struct semel_conf *conf)
         return CLI_OK;
     return cli_fail(CLI_FAILED, "events are left: %s",
                     done.why[0] != '\0' ? done.why
-                    : done.left > 0    ? "a destination is down, or they came after the start"
-                                       : "they stand aside: semel outbox ls --aside");
+                    : done.left > 0     ? "a destination is down, or they came after the start"
+                                        : "they stand aside: semel outbox ls --aside");
 }
 
 /* What both commands do with a file of settings. */

@@ -147,7 +147,7 @@ struct semel_route {
 
 struct semel_conf_outbox {
     struct semel_str name;
-    struct semel_source to; /* a sink: its options begin with struct semel_sink_options */
+    struct semel_source to;   /* a sink: its options begin with struct semel_sink_options */
     struct semel_str to_said; /* the server, as the file has it */
     int64_t keep_us;          /* confirmed events; 0: they are deleted */
     int64_t retry_max, first_us, ceiling_us;

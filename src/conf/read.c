@@ -786,9 +786,8 @@ static void choose(struct conf_reader *r, const struct semel_setting_spec *s, st
         not_chosen(r, s, node);
     if (kind == NULL || !ok)
         return;
-    char *options = s->kind == SEMEL_SETTING_ONE_OF
-                        ? choose_handler(chosen, at)
-                        : choose_broker(r, chosen, s->kind == SEMEL_SETTING_SINK, at);
+    char *options = s->kind == SEMEL_SETTING_ONE_OF ? choose_handler(chosen, at)
+                                                    : choose_broker(r, chosen, s->kind == SEMEL_SETTING_SINK, at);
     if (options != NULL)
         read_group(r, semel__conf_choice(s, chosen), node, options);
 }
@@ -1030,7 +1029,8 @@ static void walk(struct conf_reader *r)
     r->path[0] = '\0';
     if (r->tree->shape != CONF_MAPPING) {
         if (!r->tree->bad)
-            semel__conf_wrong(r, r->tree->place, "the file must be a mapping that begins with `store:`, and has `routes:` or `outboxes:`");
+            semel__conf_wrong(r, r->tree->place,
+                              "the file must be a mapping that begins with `store:`, and has `routes:` or `outboxes:`");
         return;
     }
     read_group(r, &semel__conf_root, r->tree, (char *)conf);

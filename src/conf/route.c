@@ -731,9 +731,9 @@ void semel__conf_outboxes(struct conf_reader *r)
         semel__str_show(name, sizeof(name), conf->outboxes[i].name);
         snprintf(r->path, sizeof(r->path), "outboxes.%s", name);
         if (i > 0)
-            semel__conf_wrong(r, r->outboxes[i]->key_place,
-                              "%s is a second relay of the store's outbox; one `to` with a list of destinations is right",
-                              r->path);
+            semel__conf_wrong(
+                r, r->outboxes[i]->key_place,
+                "%s is a second relay of the store's outbox; one `to` with a list of destinations is right", r->path);
         else
             check_outbox(r, &conf->outboxes[i], r->outboxes[i]);
         r->path[0] = '\0';

@@ -320,8 +320,8 @@ static const struct semel_setting_spec root[] = {
     {"store_plain", SEMEL_SETTING_FLAG, 0, SEMEL_SETTING_IN(semel_conf, store_plain), .default_text = "false",
      .help = "allow a store on another host without sslmode=verify-full or verify-ca: anyone on the network path "
              "could take the password"},
-    {"routes", SEMEL_SETTING_ROUTES, 0, SEMEL_SETTING_IN(semel_conf, routes), .example = "",
-     .group = &route_group, .help = "by name; the name is the consumer's and part of every key"},
+    {"routes", SEMEL_SETTING_ROUTES, 0, SEMEL_SETTING_IN(semel_conf, routes), .example = "", .group = &route_group,
+     .help = "by name; the name is the consumer's and part of every key"},
     {"outboxes", SEMEL_SETTING_OUTBOXES, 0, SEMEL_SETTING_IN(semel_conf, outboxes), .group = &outbox_group,
      .help = "by name; the relay publishes the events that applications put into the outbox of the store"},
     {"admin", SEMEL_SETTING_GROUP, SEMEL_SETTING_SWITCH, SEMEL_SETTING_IN(semel_conf, admin), .group = &admin_group,

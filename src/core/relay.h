@@ -10,23 +10,23 @@
  * the order rests on: every relay sends the events of an aggregate in order from the oldest unconfirmed one, so that
  * first occurrences are in order whatever leases and clocks do.
  *
- * Starting points. Scanning from the first number walks dead rows, so a shard is scanned above a starting point. A lower
- * number may commit later (P1), so a starting point is proven: note the number that was drawn last; in a later statement
- * note who holds the sequence (P105); when those transactions have ended, a new scan sees every event up to the noted
- * number. A holder that stays is set apart: the relay scans above it, and after each scan looks whether it has ended; if
- * so, it scans from the old starting point again before it publishes. Starting points are kept in memory only, and
- * forgotten every minute, after a reconnect, and when the server or the sequence is another one (P108, P109).
+ * Starting points. Scanning from the first number walks dead rows, so a shard is scanned above a starting point. A
+ * lower number may commit later (P1), so a starting point is proven: note the number that was drawn last; in a later
+ * statement note who holds the sequence (P105); when those transactions have ended, a new scan sees every event up to
+ * the noted number. A holder that stays is set apart: the relay scans above it, and after each scan looks whether it
+ * has ended; if so, it scans from the old starting point again before it publishes. Starting points are kept in memory
+ * only, and forgotten every minute, after a reconnect, and when the server or the sequence is another one (P108, P109).
  *
  * Aside. An event that cannot go now moves to outbox_aside: one that was refused, all that stand behind it in its
  * aggregate, those of a destination that is down while others work, those that a sink which takes one event per
- * aggregate and call leaves waiting. So the outbox holds only what can go. Each attempt from there is a committed start,
- * so that an event that kills its relay is counted; after two relays died with a shard, it is published from there
- * altogether. A destination that is down charges no event (P63, P111); if nothing works, the relay stops reading.
+ * aggregate and call leaves waiting. So the outbox holds only what can go. Each attempt from there is a committed
+ * start, so that an event that kills its relay is counted; after two relays died with a shard, it is published from
+ * there altogether. A destination that is down charges no event (P63, P111); if nothing works, the relay stops reading.
  *
  * Invariants: an event is deleted only after the sink confirmed it, or is moved aside whole, in one transaction. Of an
  * aggregate at most one request is unconfirmed: several events go in one call only where the sink takes them whole or
- * not at all (SEMEL_BROKER_RUNS) and the destination is the same. An event with an earlier one aside is not sent from the
- * outbox. Only the owner of a shard moves events of it aside. No transaction is open while the sink publishes.
+ * not at all (SEMEL_BROKER_RUNS) and the destination is the same. An event with an earlier one aside is not sent from
+ * the outbox. Only the owner of a shard moves events of it aside. No transaction is open while the sink publishes.
  */
 #ifndef SEMEL_CORE_RELAY_H
 #define SEMEL_CORE_RELAY_H
@@ -91,8 +91,8 @@ struct semel_relay_start {
 struct semel_relay_ops {
     size_t shards;
     bool proves; /* a lower number may commit later: starting points must be proven. false: scan from the bottom */
-    /* Locks out other relays until the transaction ends, deletes relays whose lease is over, and gives up what they were
-     * publishing: `attempts_max` starts make an event dead. An event that was the only one is charged; several are not,
+    /* Locks out other relays until the transaction ends, deletes relays whose lease is over, and gives up what they
+     * were publishing: `attempts_max` starts make an event dead. An event that was the only one is charged; several are not,
      * and are to be sent alone. */
     semel_status (*expire)(struct semel_store *store, int64_t now_us, int64_t due_us, int attempts_max,
                            struct semel_error *err);
@@ -123,12 +123,13 @@ struct semel_relay_ops {
     semel_status (*visible)(struct semel_store *store, bool *ret, struct semel_error *err);
 
     /* Needs no transaction. Of each shard the first `limit` events above its start, in order; of all of them, shard by
-     * shard, while those before have fewer than `bytes`. holders: NULL, or who holds the sequence after that scan, at most *ret_n_holders of them. */
+     * shard, while those before have fewer than `bytes`. holders: NULL, or who holds the sequence after that scan, at
+     * most *ret_n_holders of them. */
     semel_status (*read)(struct semel_store *store, const struct semel_relay_start *starts, size_t n, size_t limit,
                          size_t bytes, struct semel_arena *arena, struct semel_relay_event **ret, size_t *ret_n,
                          struct semel_relay_holder **ret_holders, size_t *ret_n_holders, struct semel_error *err);
-    /* Needs no transaction. Events that stand aside, the first of their aggregates, that are due: at most `limit`, while
-     * those before have fewer than `bytes`. */
+    /* Needs no transaction. Events that stand aside, the first of their aggregates, that are due: at most `limit`,
+     * while those before have fewer than `bytes`. */
     semel_status (*aside_read)(struct semel_store *store, const struct semel_relay_start *starts, size_t n,
                                size_t limit, size_t bytes, int64_t now_us, struct semel_arena *arena,
                                struct semel_relay_event **ret, size_t *ret_n, struct semel_error *err);

@@ -3,15 +3,15 @@
  * starts.h: above which number each shard of an outbox is scanned. Pure: relay.c asks the store, and reports here what
  * it saw.
  *
- * A number that was drawn earlier may commit later (P1), and dead rows below make a scan from the bottom slow (P70). So:
+ * A number that was drawn earlier may commit later (P1), and dead rows below slow a scan from the bottom (P70). So:
  *
  *   note     about once per second: the number that was drawn last, and then, read in a later statement (P105), the
  *            transactions that hold the sequence. Whoever has drawn a number up to the noted one is among them, or has
  *            ended.
  *   proven   when none of them is left, the noted number becomes the floor: every event up to it is committed, or never
  *            will be.
- *   apart    a holder that is left after a second is set apart: the floor rises without it, and after every scan, before
- *            anything is published, the relay looks whether it has ended. If so, all shards go back to where they
+ *   apart    a holder that is left after a second is set apart: the floor rises without it, and after every scan,
+ *            before anything is published, the relay looks whether it has ended. If so, all shards go back to where they
  *            were when the first one was set apart, and the relay scans again.
  *   scanned  a scan that began after the proof gives the first event of a shard: the shard starts right below it, and
  *            not above the floor.

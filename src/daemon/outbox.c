@@ -8,7 +8,6 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/digest.h"
@@ -49,10 +48,8 @@ static struct daemon_outbox *outbox_of(struct semel_unit *unit)
 /* A lease is measured by a clock that goes on while the machine sleeps. */
 static int64_t boot_us(void *ctx)
 {
-    struct timespec now;
     (void)ctx;
-    (void)clock_gettime(CLOCK_BOOTTIME, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+    return semel__boot_us();
 }
 
 static const struct semel_clock boot_clock = {boot_us, NULL};
@@ -66,7 +63,8 @@ static semel_status destination(void *ctx, const struct semel_relay_event *event
     const struct semel_destination_of of = {event->aggregatetype, event->aggregateid, event->type, event->destination};
     char text[SEMEL_DESTINATION_MAX + 1];
     struct semel_str made;
-    semel_status status = semel__destination_make(to->destination, to->allowed.at, to->allowed.n, &of, text, &made, err);
+    semel_status status = semel__destination_make(to->destination, to->allowed.at, to->allowed.n, &of, text, &made,
+                                                  err);
     if (status == SEMEL_OK && !semel__arena_copy(arena, made, ret))
         status = semel__fail_memory(err);
     return status;
@@ -137,7 +135,8 @@ static semel_status open_relay(struct daemon_outbox *outbox, struct semel_error 
     if (outbox->sink == NULL)
         status = conf->to.kind->open_sink(&outbox->sink, conf->to.options, NULL, err);
     if (status == SEMEL_OK && outbox->relay == NULL)
-        status = semel__relay_new(&outbox->relay, outbox->store, outbox->sink, &options, &outbox->rng, &boot_clock, err);
+        status = semel__relay_new(&outbox->relay, outbox->store, outbox->sink, &options, &outbox->rng, &boot_clock,
+                                  err);
     return status;
 }
 
@@ -324,7 +323,7 @@ static semel_status step_until_done(struct daemon_outbox *outbox, struct semel_e
         stuck = semel__relay_counts(outbox->relay)->published > published ? 0 : stuck + 1;
         published = semel__relay_counts(outbox->relay)->published;
         if (wait_ms > 0)
-            (void)usleep((useconds_t)(wait_ms < 500 ? wait_ms : 500) * 1000);
+            semel__rest(wait_ms < 500 ? wait_ms : 500);
     }
     return status;
 }

@@ -2,8 +2,8 @@
  *
  * records_relay.c: what the relay reads and writes (core/relay.h).
  *
- * Invariants: an event is in one table at a time; every change of outbox_aside comes after the lock of its shards, in an
- * earlier statement; the locks on the sequence are read after the number, and after the scan.
+ * Invariants: an event is in one table at a time; every change of outbox_aside comes after the lock of its shards, in
+ * an earlier statement; the locks on the sequence are read after the number, and after the scan.
  */
 #include "core/relay.h"
 

@@ -361,7 +361,8 @@ class Receiver:
         to = {"webhook": f"http://127.0.0.1:{self.server.server_port}/", "allow": ["127.0.0.1"],
               "secret": "${HOOK_SECRET}"}
         retry = {"max": 2, "first": "50ms", "ceiling": "100ms"}
-        return {"store": url, "outboxes": {"orders": {"to": to, "lease": "8s", "timeout": "4s", "retry": retry, **more}}}
+        orders = {"to": to, "lease": "8s", "timeout": "4s", "retry": retry, **more}
+        return {"store": url, "outboxes": {"orders": orders}}
 
 
 class Operators:

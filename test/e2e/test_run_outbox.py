@@ -98,10 +98,11 @@ def test_copy_and_plain_inserts_are_published(tmp_path, outbox):
     # O1
     with outbox.db.cursor() as cursor:
         cursor.execute("INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type, payload, destination) "
-                       "SELECT gen_random_uuid(), 'order', 'o', 'changed', convert_to('{\"n\": ' || i || '}', 'UTF8'), %s "
+                       "SELECT gen_random_uuid(), 'order', 'o', 'changed', "
+                       "convert_to('{\"n\": ' || i || '}', 'UTF8'), %s "
                        "FROM generate_series(0, 99) AS i", (outbox.name,))
-    done = subprocess.run([binary(), "relay", settings_file(tmp_path, outbox.settings()), "--once"], capture_output=True,
-                          text=True, check=False, timeout=60)
+    file = settings_file(tmp_path, outbox.settings())
+    done = subprocess.run([binary(), "relay", file, "--once"], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0 and "published 100, left 0, aside 0" in done.stdout, done
     assert outbox.check({"o": list(range(100))}) == 0
 
@@ -115,8 +116,8 @@ def settings_file(folder, settings):
 def test_once_reports_what_is_left(tmp_path, outbox):
     outbox.put("a", 1)
     outbox.put("b", 1, to="not-on-the-list")
-    done = subprocess.run([binary(), "relay", settings_file(tmp_path, outbox.settings()), "--once"], capture_output=True,
-                          text=True, check=False, timeout=60)
+    file = settings_file(tmp_path, outbox.settings())
+    done = subprocess.run([binary(), "relay", file, "--once"], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1 and "published 1, left 0, aside 1" in done.stdout, done
     assert "events are left" in done.stderr and "event is dead" in done.stderr, done.stderr
     assert outbox.ask("SELECT status || ': ' || error_text FROM semel.outbox_event").startswith("dead: ")
@@ -171,7 +172,8 @@ def test_relays_that_are_killed_and_stopped_lose_nothing_and_keep_the_order(tmp_
             daemon.signal(signal.SIGCONT)
             continue
         daemon.kill()
-        daemon.start(**({"SEMEL_CRASH_AT": f"{rng.choice(points)}:{rng.randrange(1, 5)}"} if rng.random() < 0.5 else {}))
+        crash = {"SEMEL_CRASH_AT": f"{rng.choice(points)}:{rng.randrange(1, 5)}"}
+        daemon.start(**(crash if rng.random() < 0.5 else {}))
         wait_for(lambda d=daemon: d.process.poll() is not None or d.get("/readyz")[0] == 200, "up, or dead again")
     work.join()
     for daemon in daemons:
@@ -274,12 +276,15 @@ def test_an_event_that_the_broker_refuses_ends_dead_and_its_neighbours_arrive(tm
     outbox.kafka.topic(small, 1, {"max.message.bytes": 2000})
     with outbox.db.cursor() as cursor:
         cursor.execute("INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type, payload, destination) "
-                       "SELECT gen_random_uuid(), 'order', CASE WHEN i < 300 THEN 'poison' ELSE 'o' || i %% 7 END, 'changed', "
+                       "SELECT gen_random_uuid(), 'order', CASE WHEN i < 300 THEN 'poison' ELSE 'o' || i %% 7 END, "
+                       "'changed', "
                        "CASE WHEN i = 0 THEN convert_to(repeat('x', 5000), 'UTF8') "
-                       "ELSE convert_to('{\"n\": ' || i || '}', 'UTF8') END, %s FROM generate_series(0, 399) AS i", (small,))
+                       "ELSE convert_to('{\"n\": ' || i || '}', 'UTF8') END, %s FROM generate_series(0, 399) AS i",
+                       (small,))
     settings = outbox.settings(to={"topics": [small]}, retry={"max": 3, "first": "50ms", "ceiling": "100ms"})
     with Daemon(tmp_path, settings) as daemon:
-        daemon.until(lambda: outbox.ask("SELECT count(*) FROM semel.outbox_aside WHERE status = 'dead'") == 1, "it is dead")
+        daemon.until(lambda: outbox.ask("SELECT count(*) FROM semel.outbox_aside WHERE status = 'dead'") == 1,
+                     "it is dead")
         daemon.until(lambda: outbox.left() == 300, "the other aggregates are published")
         assert outbox.ask("SELECT count(*) FROM semel.outbox_aside WHERE status = 'waiting' AND attempts = 0") == 299
     came = collections.defaultdict(list)

@@ -6,7 +6,7 @@
  *   send TOPIC                        a record a line of standard input: PARTITION KEY PAYLOAD [NAME=VALUE]..., where
  *                                     each but the first is "-" for null, or "x" and hexadecimal digits; a partition
  *                                     below 0 is chosen by the key
- *   read TOPIC PARTITIONS             prints every record: PARTITION OFFSET KEY PAYLOAD [NAME=VALUE]..., hexadecimal as above
+ *   read TOPIC PARTITIONS             prints each record: PARTITION OFFSET KEY PAYLOAD [NAME=VALUE]..., as above
  *   committed GROUP TOPIC PARTITIONS  prints for each partition the offset that the server keeps, -1: none
  */
 #include <stdio.h>

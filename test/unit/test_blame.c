@@ -776,8 +776,8 @@ static void run_drawn(const struct drawn *drawn, enum semel_order order, size_t 
         process(e, msgs + i, at_once < DRAWN - i ? at_once : DRAWN - i);
     for (size_t i = 0; i < DRAWN; i++) {
         struct semel_row row = row_of(e, drawn[i].id);
-        ret[i] = (struct end){row.progress.state, row.progress.error_class, row.progress.attempts, effects_of(e, drawn[i].id),
-                              attempts_of(e, drawn[i].id)};
+        ret[i] = (struct end){row.progress.state, row.progress.error_class, row.progress.attempts,
+                              effects_of(e, drawn[i].id), attempts_of(e, drawn[i].id)};
     }
     engine_close(e);
     free(e);

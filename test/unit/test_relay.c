@@ -1222,8 +1222,8 @@ static void end_one(void *ctx, enum semel_point point)
 }
 #endif
 
-/* P70. Writers that were set apart end one after the other, each while the relay scans: a scan that came to nothing proves
- * nothing about what is there. */
+/* P70. Writers that were set apart end one after the other, each while the relay scans: a scan that came to nothing
+ * proves nothing about what is there. */
 static void scan_that_came_to_nothing_proves_nothing(void **state)
 {
     (void)state;

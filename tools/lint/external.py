@@ -61,7 +61,8 @@ def clang_tidy(options):
 def cppcheck(options):
     return subprocess.call([tool("cppcheck"), "--enable=warning,portability,performance", "--error-exitcode=1",
                             "--inline-suppr", "--std=c11", "--library=posix", "--library=gnu", "--quiet",
-                            f"-j{PARALLEL}", "-Iinclude", "-Isrc", f"-I{options.build / 'src'}", "-DSEMEL_POINTS=1", "src"],
+                            f"-j{PARALLEL}", "-Iinclude", "-Isrc", f"-I{options.build / 'src'}", "-DSEMEL_POINTS=1",
+                            "src"],
                            cwd=options.root)
 
 

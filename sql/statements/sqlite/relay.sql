@@ -104,7 +104,8 @@ SELECT {columns_of_event}, :now FROM main.semel_outbox WHERE seq = :seq
 
 -- name: outbox_set_aside
 INSERT INTO main.semel_outbox_aside ({columns_of_event}, status, attempts, due_at, error_text, alone, updated_at)
-SELECT {columns_of_event}, :event_status, :attempts, :due_at, :error_text, :alone, :now FROM main.semel_outbox WHERE seq = :seq
+SELECT {columns_of_event}, :event_status, :attempts, :due_at, :error_text, :alone, :now
+FROM main.semel_outbox WHERE seq = :seq
 
 -- name: aside_start
 -- A committed start. gives those that are ours now.
