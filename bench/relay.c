@@ -4,7 +4,7 @@
  * at a topic.
  *   relay topic BROKERS TOPIC PARTITIONS            makes the topic
  *   relay update|delete LIMIT BROKERS TOPIC DATABASE EVENTS
- *   relay watch BROKERS TOPIC PARTITIONS EVENTS     waits until so many records are there; prints how many came per second
+ *   relay watch BROKERS TOPIC PARTITIONS EVENTS     waits for so many records; prints how many came per second
  *   relay latency BROKERS TOPIC PARTITIONS DATABASE SECONDS   puts 1,000 events per second by semel.outbox_put, and
  *                                                   prints the median and the 99th percentile, in milliseconds, of the
  *                                                   time from commit to consumer

@@ -92,8 +92,8 @@ struct semel_relay_ops {
     size_t shards;
     bool proves; /* a lower number may commit later: starting points must be proven. false: scan from the bottom */
     /* Locks out other relays until the transaction ends, deletes relays whose lease is over, and gives up what they
-     * were publishing: `attempts_max` starts make an event dead. An event that was the only one is charged; several are not,
-     * and are to be sent alone. */
+     * were publishing: `attempts_max` starts make an event dead. An event that was the only one is charged; several are
+     * not, and are to be sent alone. */
     semel_status (*expire)(struct semel_store *store, int64_t now_us, int64_t due_us, int attempts_max,
                            struct semel_error *err);
     semel_status (*join)(struct semel_store *store, const struct semel_relay_peer *self, int64_t now_us,

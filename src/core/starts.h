@@ -11,8 +11,8 @@
  *   proven   when none of them is left, the noted number becomes the floor: every event up to it is committed, or never
  *            will be.
  *   apart    a holder that is left after a second is set apart: the floor rises without it, and after every scan,
- *            before anything is published, the relay looks whether it has ended. If so, all shards go back to where they
- *            were when the first one was set apart, and the relay scans again.
+ *            before anything is published, the relay looks whether it has ended. If so, all shards go back to where
+ *            they were when the first one was set apart, and the relay scans again.
  *   scanned  a scan that began after the proof gives the first event of a shard: the shard starts right below it, and
  *            not above the floor.
  *
