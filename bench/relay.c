@@ -4,23 +4,25 @@
  * at a topic.
  *   relay topic BROKERS TOPIC PARTITIONS            makes the topic
  *   relay update|delete LIMIT BROKERS TOPIC DATABASE EVENTS
- *   relay watch BROKERS TOPIC PARTITIONS EVENTS     waits until so many records are there; prints how many came per second
+ *   relay watch BROKERS TOPIC PARTITIONS EVENTS     waits until so many records are there; prints how many came per
+ *                                                   second
  *   relay latency BROKERS TOPIC PARTITIONS DATABASE SECONDS   puts 1,000 events per second by semel.outbox_put, and
  *                                                   prints the median and the 99th percentile, in milliseconds, of the
  *                                                   time from commit to consumer
  *
  * The relay is the one that everybody writes: in one transaction SELECT ... FOR UPDATE SKIP LOCKED LIMIT n, produce
- * (idempotent), rd_kafka_flush, then UPDATE ... SET published_at (update) or DELETE (delete), COMMIT. It is written to be
- * fast: statements are prepared, values are bound in binary, a set of rows is updated by one statement. It ends when
+ * (idempotent), rd_kafka_flush, then UPDATE ... SET published_at (update) or DELETE (delete), COMMIT. It is written to
+ * be fast: statements are prepared, values are bound in binary, a set of rows is updated by one statement. It ends when
  * EVENTS were published. It keeps no order when an event is refused, and a failure ends it.
  *
- * `watch` looks at the ends of the partitions: the rate is that of the last nine tenths, so that connecting and warming up
- * count for nobody.
+ * `watch` looks at the ends of the partitions: the rate is that of the last nine tenths, so that connecting and warming
+ * up count for nobody.
  *
  * run_relay.py makes the table: plain_outbox.
  */
 #include <arpa/inet.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -254,9 +256,8 @@ static int latency(const char *brokers, const char *topic, int partitions, const
     for (int64_t i = 0; i < l.n; i++) {
         char text[256];
         const int64_t due_us = began_us + i * 1000000 / PER_SECOND, wait_us = due_us - now_us();
-        const struct timespec pause = {0, (long)wait_us * 1000};
         if (wait_us > 0)
-            (void)nanosleep(&pause, NULL);
+            (void)poll(NULL, 0, (int)(wait_us / 1000) + 1);
         snprintf(text, sizeof text, "SELECT semel.outbox_put('order', '%" PRId64 "', 'e', raw => '%" PRId64 "'::bytea)",
                  i % 10000, now_us());
         PQclear(must(conn, "put", PQexec(conn, text)));

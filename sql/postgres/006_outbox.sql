@@ -30,7 +30,7 @@ CREATE TABLE semel.outbox (
 
 -- Whole events that cannot go now. Only the first event of an aggregate has a due time; it is looked for by that.
 CREATE TABLE semel.outbox_aside (
-    id            uuid NOT NULL,                            -- not unique: an application may have put it again meanwhile
+    id            uuid NOT NULL,                            -- not unique: it may have been put again meanwhile
     aggregatetype text COLLATE "C" NOT NULL,
     aggregateid   text COLLATE "C" NOT NULL,
     type          text COLLATE "C" NOT NULL,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The relay to RabbitMQ, SQS and webhooks, behind pgbouncer, with prepared transactions, and as one half of a bridge: what
-is committed arrives, first occurrences of an aggregate are in order, and ids stay."""
+"""The relay to RabbitMQ, SQS and webhooks, behind pgbouncer, with prepared transactions, and as one half of a bridge:
+what is committed arrives, first occurrences of an aggregate are in order, and ids stay."""
 import base64
 import collections
 import http.server
@@ -119,8 +119,8 @@ def test_rabbitmq_is_killed_in_the_middle(tmp_path, outbox, rabbit):  # noqa: F8
 def test_events_arrive_in_a_fifo_queue_of_sqs(tmp_path, outbox, sqs):  # noqa: F811
     # O2, O3, O4, O5, P63, P111
     sqs.queue("good.fifo")
-    to = {"sqs": sqs.url("good.fifo"), "queue": "{destination}", "queues": ["good.fifo", "late.fifo"], "region": "elasticmq",
-          "access_key": "x", "secret_key": "${SINK_SECRET}"}
+    to = {"sqs": sqs.url("good.fifo"), "queue": "{destination}", "queues": ["good.fifo", "late.fifo"],
+          "region": "elasticmq", "access_key": "x", "secret_key": "${SINK_SECRET}"}
     with Daemon(tmp_path, settings(outbox, to), ENV) as daemon:
         outbox.fill("good.fifo")
         one_destination_is_down(daemon, outbox, "good.fifo", "late.fifo", lambda: sqs.queue("late.fifo"))
@@ -181,8 +181,8 @@ def test_the_relay_behind_pgbouncer_while_the_server_restarts(tmp_path, outbox, 
         assert database.semel("migrate").code == 0
         file = server.dir / "relay.ini"
         file.write_text(POOLER.format(server=server.port, port=port, size=2))
-        child = subprocess.Popen([program, file], stdin=subprocess.DEVNULL, stdout=server.log, stderr=server.log, cwd="/",
-                                 **server.owner)
+        child = subprocess.Popen([program, file], stdin=subprocess.DEVNULL, stdout=server.log, stderr=server.log,
+                                 cwd="/", **server.owner)
         kafka.topic("pooled", 4)
         pooled = Outbox(database.url)
         behind = settings(pooled, {"kafka": kafka.address, "topic": "pooled"})

@@ -12,7 +12,8 @@ CASE WHEN {e}.size <= 67108864 THEN {e}.headers ELSE '{}' END AS headers,
 {e}.destination, {e}.created_at, {e}.traceparent, {e}.size::bigint AS bytes
 
 -- fragment: size(x)
-least(coalesce(pg_catalog.octet_length({x}.payload), 0), 67108865) + least(pg_catalog.octet_length({x}.headers), 67108865)
+least(coalesce(pg_catalog.octet_length({x}.payload), 0), 67108865)
++ least(pg_catalog.octet_length({x}.headers), 67108865)
 
 -- fragment: event_names
 seq, shard, event_id, aggregatetype, aggregateid, type, payload, headers, destination, created_at, traceparent, bytes
@@ -99,7 +100,8 @@ SELECT w.n, {event(w)},
         WHERE a.aggregatetype = w.aggregatetype AND a.aggregateid = w.aggregateid AND a.seq < w.seq)
     ELSE false END AS held
 FROM (
-    SELECT r.*, pg_catalog.sum(r.size) OVER (ORDER BY r.n, r.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS above
+    SELECT r.*, pg_catalog.sum(r.size)
+        OVER (ORDER BY r.n, r.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS above
     FROM (
         SELECT b.n, o.*, {size(o)} AS size FROM :rows AS b CROSS JOIN LATERAL (
             SELECT * FROM semel.outbox AS x WHERE x.shard = b.shard AND x.seq > b.after_seq

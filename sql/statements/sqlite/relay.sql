@@ -81,7 +81,7 @@ JOIN main.semel_outbox AS o ON o.seq = w.seq
 WHERE coalesce(w.above, 0) < :bytes ORDER BY w.seq
 
 -- name: aside_read
--- The first of their aggregates that are due, as many as fit, in whichever order: a window without one needs no sorting.
+-- The first of their aggregates that are due, as many as fit. The window has no order: so nothing is sorted.
 -- gives: {event_names}, attempts, alone
 SELECT {event(w)}, w.attempts AS attempts, w.alone AS alone
 FROM (SELECT x.*, sum(x.size) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS above
