@@ -182,7 +182,8 @@ def measure(options):
               "highest_per_s": round(max(got), 1), "ratio": ratio(rates, name, "handwritten")}
              for name, got in rates.items()]
     return {"bench": "relay-kafka", "commit_us": round(commit_us, 1), "events": options.events,
-            "rounds": options.rounds, "backlog": options.backlog, "payload_bytes": 200, "aggregates": AGGREGATES, "partitions": PARTITIONS,
+            "rounds": options.rounds, "backlog": options.backlog, "payload_bytes": 200, "aggregates": AGGREGATES,
+            "partitions": PARTITIONS,
             "baseline": "handwritten", "machine": {**machine(), "load_before": load[0], "load_after": load[1]},
             "cases": cases, "rss_anon_mb": round(bench.memory_mb, 1), "latency": latency,
             "ratios": [{"case": a, "by": b, "is": ratio(rates, a, b), "at_least": least} for a, b, least in AT_LEAST]}
