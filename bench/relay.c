@@ -4,7 +4,8 @@
  * at a topic.
  *   relay topic BROKERS TOPIC PARTITIONS            makes the topic
  *   relay update|delete LIMIT BROKERS TOPIC DATABASE EVENTS
- *   relay watch BROKERS TOPIC PARTITIONS EVENTS     waits for so many records; prints how many came per second
+ *   relay watch BROKERS TOPIC PARTITIONS EVENTS     waits until so many records are there; prints how many came per
+ *                                                   second
  *   relay latency BROKERS TOPIC PARTITIONS DATABASE SECONDS   puts 1,000 events per second by semel.outbox_put, and
  *                                                   prints the median and the 99th percentile, in milliseconds, of the
  *                                                   time from commit to consumer
@@ -255,8 +256,8 @@ static int latency(const char *brokers, const char *topic, int partitions, const
     for (int64_t i = 0; i < l.n; i++) {
         char text[256];
         const int64_t due_us = began_us + i * 1000000 / PER_SECOND, wait_us = due_us - now_us();
-        if (wait_us >= 1000)
-            (void)poll(NULL, 0, (int)(wait_us / 1000));
+        if (wait_us > 0)
+            (void)poll(NULL, 0, (int)(wait_us / 1000) + 1);
         snprintf(text, sizeof text, "SELECT semel.outbox_put('order', '%" PRId64 "', 'e', raw => '%" PRId64 "'::bytea)",
                  i % 10000, now_us());
         PQclear(must(conn, "put", PQexec(conn, text)));

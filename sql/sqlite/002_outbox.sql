@@ -45,6 +45,7 @@ CREATE TABLE semel_outbox_aside (
 ) STRICT;
 CREATE INDEX semel_outbox_aside_id ON semel_outbox_aside (id);
 CREATE INDEX semel_outbox_aside_order ON semel_outbox_aside (aggregatetype, aggregateid, seq);
+CREATE INDEX semel_outbox_aside_held ON semel_outbox_aside (relay) WHERE status = 'publishing';
 CREATE INDEX semel_outbox_aside_due ON semel_outbox_aside (due_at) WHERE due_at IS NOT NULL;
 
 -- Confirmed events, where the relay keeps them.

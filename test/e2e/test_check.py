@@ -57,7 +57,7 @@ def test_init_explains_every_setting_of_its_kinds():
         sink = setting["path"].startswith("outboxes.")  # it shows the first kind of them
         if setting["choice"] in ((None, "kafka") if sink else (None, "amqp", "exec")):
             assert setting["path"].split(".")[-1] + ":" in printed, setting
-    assert "topic:" not in printed
+    assert "offsets:" not in printed
 
 
 def test_init_never_overwrites(tmp_path):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The relay to RabbitMQ, SQS and webhooks, behind pgbouncer, with prepared transactions, and as half of a bridge: what
-is committed arrives, first occurrences of an aggregate are in order, and ids stay."""
+"""The relay to RabbitMQ, SQS and webhooks, behind pgbouncer, with prepared transactions, and as one half of a bridge:
+what is committed arrives, first occurrences of an aggregate are in order, and ids stay."""
 import base64
 import collections
 import http.server
@@ -69,6 +69,9 @@ def outbox(pg):  # noqa: F811
     return Outbox(pg.url)
 
 
+ENV = {"SINK_SECRET": SECRET}
+
+
 def settings(outbox, to, **more):
     return {"store": outbox.url, "outboxes": {"orders": {"to": to, "lease": "5s", "timeout": "2s",
                                                          "retry": {"first": "100ms", "ceiling": "500ms"}, **more}}}
@@ -93,7 +96,7 @@ def test_events_arrive_in_rabbitmq(tmp_path, outbox, rabbit):  # noqa: F811
     # O2, O3, O4, O5, P63, P111
     rabbit.queue("good")
     to = {"amqp": rabbit.url, "routing_key": "{destination}", "routing_keys": ["good", "late"]}
-    with Daemon(tmp_path, settings(outbox, to)) as daemon:
+    with Daemon(tmp_path, settings(outbox, to), ENV) as daemon:
         outbox.fill("good")
         one_destination_is_down(daemon, outbox, "good", "late", lambda: rabbit.queue("late"))
     assert outbox.check(rabbit.take("good") + rabbit.take("late")) == 0
@@ -103,7 +106,7 @@ def test_rabbitmq_is_killed_in_the_middle(tmp_path, outbox, rabbit):  # noqa: F8
     # O2, O3
     rabbit.queue("durable")
     to = {"amqp": rabbit.url, "routing_key": "durable"}
-    with Daemon(tmp_path, settings(outbox, to)) as daemon:
+    with Daemon(tmp_path, settings(outbox, to), ENV) as daemon:
         daemon.ready()
         outbox.fill()
         rabbit.kill()
@@ -117,9 +120,8 @@ def test_events_arrive_in_a_fifo_queue_of_sqs(tmp_path, outbox, sqs):  # noqa: F
     # O2, O3, O4, O5, P63, P111
     sqs.queue("good.fifo")
     to = {"sqs": sqs.url("good.fifo"), "queue": "{destination}", "queues": ["good.fifo", "late.fifo"],
-          "region": "elasticmq",
-          "access_key": "x", "secret_key": "x"}
-    with Daemon(tmp_path, settings(outbox, to)) as daemon:
+          "region": "elasticmq", "access_key": "x", "secret_key": "${SINK_SECRET}"}
+    with Daemon(tmp_path, settings(outbox, to), ENV) as daemon:
         outbox.fill("good.fifo")
         one_destination_is_down(daemon, outbox, "good.fifo", "late.fifo", lambda: sqs.queue("late.fifo"))
     came = sqs.take("good.fifo") + sqs.take("late.fifo")
@@ -158,8 +160,8 @@ def test_events_arrive_at_a_webhook(tmp_path, outbox):
     receiver = Receiver()
     receiver.down.add("/late")
     urls = [f"{receiver.url}/good", f"{receiver.url}/late"]
-    to = {"webhook": "{destination}", "urls": urls, "secret": SECRET, "allow": ["127.0.0.0/8"]}
-    with Daemon(tmp_path, settings(outbox, to)) as daemon:
+    to = {"webhook": "{destination}", "urls": urls, "secret": "${SINK_SECRET}", "allow": ["127.0.0.0/8"]}
+    with Daemon(tmp_path, settings(outbox, to), ENV) as daemon:
         outbox.fill(urls[0])
         one_destination_is_down(daemon, outbox, *urls, receiver.down.clear)
     receiver.server.shutdown()
@@ -180,12 +182,11 @@ def test_the_relay_behind_pgbouncer_while_the_server_restarts(tmp_path, outbox, 
         file = server.dir / "relay.ini"
         file.write_text(POOLER.format(server=server.port, port=port, size=2))
         child = subprocess.Popen([program, file], stdin=subprocess.DEVNULL, stdout=server.log, stderr=server.log,
-                                 cwd="/",
-                                 **server.owner)
+                                 cwd="/", **server.owner)
         kafka.topic("pooled", 4)
         pooled = Outbox(database.url)
         behind = settings(pooled, {"kafka": kafka.address, "topic": "pooled"})
-        behind["store"] = f"postgres://postgres@127.0.0.1:{port}/pooled"
+        behind["store"] = f"postgres://postgres@127.0.0.1:{port}/pooled?semel_pooler=1"
         with Daemon(tmp_path, behind) as daemon:
             daemon.ready()
             pooled.fill()

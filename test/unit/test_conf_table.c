@@ -68,10 +68,11 @@ static void put_group(struct document *d, const struct semel_setting_group *grou
 static void put_below(struct document *d, const struct semel_setting_spec *s, const struct semel_setting_group *below,
                       size_t depth)
 {
-    if (s->kind == SEMEL_SETTING_ROUTES)
+    const bool named = s->kind == SEMEL_SETTING_ROUTES || s->kind == SEMEL_SETTING_OUTBOXES;
+    if (named)
         semel__buf_addz(&d->buf, "{r: ");
     put_group(d, below, depth);
-    if (s->kind == SEMEL_SETTING_ROUTES)
+    if (named)
         semel__buf_addz(&d->buf, "}");
 }
 
@@ -288,8 +289,8 @@ static void wrong_by_type(const struct chain *chain)
     case SEMEL_SETTING_ONE_OF:
     case SEMEL_SETTING_SOURCE:
     case SEMEL_SETTING_SINK:
-    case SEMEL_SETTING_OUTBOXES:
     case SEMEL_SETTING_ROUTES:
+    case SEMEL_SETTING_OUTBOXES:
         must_refuse(chain, "zzz");
         break;
     }

@@ -81,17 +81,17 @@ JOIN main.semel_outbox AS o ON o.seq = w.seq
 WHERE coalesce(w.above, 0) < :bytes ORDER BY w.seq
 
 -- name: aside_read
--- The first of their aggregates that are due, as many as fit.
+-- The first of their aggregates that are due, as many as fit. The window has no order: so nothing is sorted.
 -- gives: {event_names}, attempts, alone
 SELECT {event(w)}, w.attempts AS attempts, w.alone AS alone
-FROM (SELECT x.*, sum(x.size) OVER (ORDER BY x.due_at, x.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS above
+FROM (SELECT x.*, sum(x.size) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS above
       FROM (SELECT *, {size} AS size FROM main.semel_outbox_aside AS z
             WHERE due_at <= :now AND (status = 'waiting' OR status = 'failed') AND NOT EXISTS (
                 SELECT 1 FROM main.semel_outbox_aside AS y
                 WHERE y.aggregatetype = z.aggregatetype AND y.aggregateid = z.aggregateid AND y.seq < z.seq)
             ORDER BY due_at, seq LIMIT :limit) AS x) AS w
 JOIN main.semel_outbox_aside AS o ON o.seq = w.seq
-WHERE coalesce(w.above, 0) < :bytes ORDER BY w.due_at, w.seq
+WHERE coalesce(w.above, 0) < :bytes
 
 -- ---- what becomes of events ---------------------------------------------------------------------------------------
 
