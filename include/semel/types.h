@@ -151,7 +151,7 @@ enum semel_result {
     X(PREVENTED, "prevented")   \
     X(QUARANTINED, "quarantined")
 
-enum semel_state {
+enum semel_row_status {
 #define X(name, text) SEMEL_STATE_##name,
     SEMEL_STATE_MAP(X)
 #undef X

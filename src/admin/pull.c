@@ -61,7 +61,7 @@ struct pull_call {
     struct semel_ending ending;
     struct semel_lease lease;
     bool lost;
-    enum semel_state state; /* of the row: after settle, and where a lost lease has a known row */
+    enum semel_row_status state; /* of the row: after settle, and where a lost lease has a known row */
 };
 
 struct semel_pull {
@@ -357,7 +357,7 @@ static void answer_end(struct semel_pull *pull, struct pull_call *call)
     semel__buf_addf(buf, "{\"result\":\"%s\"", call->lost ? "lost" : words[call->op]);
     bool known = (call->lost || call->op == PULL_SETTLE) && call->state != SEMEL_STATE_ABSENT;
     if (known)
-        semel__json_put_pair(buf, "status", semel__str(semel__state_name(call->state)));
+        semel__json_put_pair(buf, "status", semel__str(semel__row_status_name(call->state)));
     if (!call->lost && call->op == PULL_RENEW) {
         semel__time_format(call->lease.progress.lease_until_us, time);
         semel__json_put_pair(buf, "lease_until", semel__str(time));

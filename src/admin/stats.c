@@ -181,12 +181,12 @@ static void take_counters(struct semel_route_stats *r)
 /* Final rows have counters; a gauge of them would have to read far too many rows. */
 static void take_gauges(struct semel_route_stats *r)
 {
-    for (enum semel_state s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
+    for (enum semel_row_status s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
         if (semel__state_final(s))
             continue;
-        r->rows[s] = two(r, SEMEL_FAMILY_ROWS, semel__state_name(s));
-        r->capped[s] = two(r, SEMEL_FAMILY_CAPPED, semel__state_name(s));
-        r->oldest[s] = two(r, SEMEL_FAMILY_OLDEST, semel__state_name(s));
+        r->rows[s] = two(r, SEMEL_FAMILY_ROWS, semel__row_status_name(s));
+        r->capped[s] = two(r, SEMEL_FAMILY_CAPPED, semel__row_status_name(s));
+        r->oldest[s] = two(r, SEMEL_FAMILY_OLDEST, semel__row_status_name(s));
     }
     r->looked = one(r, SEMEL_FAMILY_LOOKED);
     for (size_t i = 0; i < BREAKERS; i++)
@@ -425,7 +425,7 @@ void semel__stats_source(struct semel_route_stats *route, size_t in_flight, int6
 
 void semel__stats_look(struct semel_route_stats *route, const struct semel_count *counts, size_t n, int64_t now_us)
 {
-    for (enum semel_state s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
+    for (enum semel_row_status s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
         const struct semel_count *found = NULL;
         if (semel__state_final(s))
             continue;

@@ -27,12 +27,12 @@ const char *semel__class_name(enum semel_class cls);
 const char *semel__act_name(enum semel_act act);
 const char *semel__why_name(enum semel_why why);
 const char *semel__result_name(enum semel_result result);
-const char *semel__state_name(enum semel_state state);
+const char *semel__row_status_name(enum semel_row_status state);
 /* The inverse of the names. false: no such name, *ret untouched. */
 bool semel__class_parse(struct semel_str s, enum semel_class *ret);
 bool semel__act_parse(struct semel_str s, enum semel_act *ret);
 bool semel__why_parse(struct semel_str s, enum semel_why *ret);
 bool semel__result_parse(struct semel_str s, enum semel_result *ret);
-bool semel__state_parse(struct semel_str s, enum semel_state *ret);
+bool semel__row_status_parse(struct semel_str s, enum semel_row_status *ret);
 
 #endif

@@ -126,7 +126,7 @@ static int report_homonyms(const char *id, const struct semel_row *rows, size_t 
         semel__buf_addz(&line, " --source ");
         semel__put_word(&line, rows[i].source);
         cli_fail(code, "    %.*s   (%s)", (int)line.n, line.p != NULL ? line.p : "",
-                 semel__state_name(rows[i].progress.state));
+                 semel__row_status_name(rows[i].progress.state));
         semel__buf_done(&line);
     }
     return code;
@@ -201,7 +201,7 @@ static struct semel_str cell(enum column column, const struct semel_row *row, in
         [CONSUMER] = row->consumer,
         [SOURCE] = row->source,
         [TYPE] = row->type,
-        [STATUS] = semel__str(semel__state_name(row->progress.state)),
+        [STATUS] = semel__str(semel__row_status_name(row->progress.state)),
         [KEY] = row->order_key,
         [CLASS] = semel__str(cls),
         [ERROR] = row->progress.error_text,
@@ -305,7 +305,7 @@ static int print_groups(const struct cli *cli, const struct semel_groups *list)
         const struct semel_group *group = &list->groups[i];
         cli_table_number(table, group->n);
         cli_table_text(table, group->consumer);
-        cli_table_text(table, semel__str(semel__state_name(group->state)));
+        cli_table_text(table, semel__str(semel__row_status_name(group->state)));
         cli_table_text(table, group->error_class);
         cli_table_text(table, group->error_text);
         cli_table_number(table, group->first_us);
@@ -428,7 +428,7 @@ static void say_row(const struct cli *cli, const struct semel_ops_facts *f)
     field(cli, "consumer", row->consumer);
     field(cli, "source", row->source.n > 0 ? row->source : (struct semel_str){0});
     field(cli, "type", row->type);
-    field(cli, "status", semel__str(semel__state_name(progress->state)));
+    field(cli, "status", semel__str(semel__row_status_name(progress->state)));
     if (progress->error_class != SEMEL_CLASS_NONE)
         field(cli, "class", semel__str(semel__class_name(progress->error_class)));
     field(cli, "error", progress->error_text);
@@ -771,7 +771,7 @@ static int print_count(const struct cli *cli, int64_t total, const struct semel_
         const struct semel_group *group = &list->groups[i];
         cli_table_number(table, group->n);
         cli_table_text(table, group->consumer);
-        cli_table_text(table, semel__str(semel__state_name(group->state)));
+        cli_table_text(table, semel__str(semel__row_status_name(group->state)));
         cli_table_text(table, group->error_class);
         cli_table_text(table, group->error_text);
         cli_table_text(table, group->id);

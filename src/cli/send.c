@@ -93,7 +93,7 @@ static int print_answer(const struct cli *cli, const struct semel_msg *msg, cons
         semel__object_text(&object, "result", semel__str(answer.word));
         semel__object_text(&object, "id", msg->id);
         semel__object_text(&object, "why", semel__str(semel_why_name(verdict->why)));
-        semel__object_text(&object, "status", semel__str(semel_state_name(verdict->state)));
+        semel__object_text(&object, "status", semel__str(semel_row_status_name(verdict->state)));
         semel__object_text(&object, "text", semel__str(answer.text));
         code = cli_object_print(&object);
     }

@@ -57,7 +57,7 @@ static semel_status read_damage(struct semel_ops *ops, struct semel_str only, st
     struct semel_row *rows = NULL;
     size_t n = 0;
     for (int state = SEMEL_STATE_PROCESSING; state < SEMEL_STATE_COUNT; state++)
-        if (!semel__state_final((enum semel_state)state))
+        if (!semel__state_final((enum semel_row_status)state))
             filter.states |= 1u << state;
     return semel_query_list(ops->store, &filter, SEMEL_NONE, DAMAGE_LOOK, false, ops->arena, &rows, &n, &view->damaged,
                             err);
@@ -101,7 +101,7 @@ static void add_count(struct cli_table *table, const struct view *view, const st
         snprintf(number, sizeof(number), "%lld%s", (long long)count->n, count->capped ? "+" : "");
     cli_table_text(table, consumer->name);
     cli_table_text(table, semel__str(consumer->guarantee));
-    cli_table_text(table, semel__str(count != NULL ? semel__state_name(count->state) : ""));
+    cli_table_text(table, semel__str(count != NULL ? semel__row_status_name(count->state) : ""));
     cli_table_text(table, semel__str(number));
     add_ago(table, count != NULL ? count->oldest_us : SEMEL_NONE, view->now_us);
     add_ago(table, count != NULL ? count->next_us : SEMEL_NONE, view->now_us);
@@ -214,7 +214,7 @@ struct consumer_counts {
 static void fill_count(struct semel_object *one, const void *ctx, size_t i)
 {
     const struct semel_count *count = ((const struct consumer_counts *)ctx)->at[i];
-    semel__object_text(one, "status", semel__str(semel__state_name(count->state)));
+    semel__object_text(one, "status", semel__str(semel__row_status_name(count->state)));
     semel__object_number(one, "messages", count->n);
     semel__object_bool(one, "at_least", count->capped);
     semel__object_time(one, "oldest", count->oldest_us);

@@ -699,7 +699,7 @@ static int64_t updated_us(const struct work *work, const struct item *item)
  * have had one where a call may be repeated by its key, and is then not asked about: they stay. */
 static bool frees_business(const struct work *work, const struct item *item)
 {
-    const enum semel_state state = item->progress.state;
+    const enum semel_row_status state = item->progress.state;
     if ((state != SEMEL_STATE_STALE && state != SEMEL_STATE_PREVENTED) || item->row == NULL)
         return state == SEMEL_STATE_REJECTED;
     return work->inbox->policy->effect != SEMEL_EFFECT_KEYED;
@@ -750,7 +750,7 @@ static bool settle_key(const struct work *work, const struct item *item, struct 
                                &work->inbox->scratch);
 }
 
-static bool open_(enum semel_state state)
+static bool open_(enum semel_row_status state)
 {
     return state == SEMEL_STATE_PROCESSING || state == SEMEL_STATE_UNKNOWN;
 }

@@ -146,9 +146,9 @@ static semel_status refuse_versions(enum semel_judgement judged, const struct se
                        (long long)key->head_version);
 }
 
-semel_status semel__command_refuse(enum semel_judgement judged, enum semel_command_kind kind, enum semel_state state,
-                                   const struct semel_policy *policy, const struct semel_key *key,
-                                   struct semel_error *err)
+semel_status semel__command_refuse(enum semel_judgement judged, enum semel_command_kind kind,
+                                   enum semel_row_status state, const struct semel_policy *policy,
+                                   const struct semel_key *key, struct semel_error *err)
 {
     switch (judged) {
     case SEMEL_JUDGED_ALLOWED:
@@ -160,7 +160,7 @@ semel_status semel__command_refuse(enum semel_judgement judged, enum semel_comma
                            "the message has changed since it was looked at: look again");
     case SEMEL_JUDGED_WRONG_STATUS:
         return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE, "the message is %s: there is nothing to %s",
-                           semel__state_name(state), semel__command_name(kind));
+                           semel__row_status_name(state), semel__command_name(kind));
     case SEMEL_JUDGED_ALREADY_DUE:
         return semel__fail(err, SEMEL_OK, SEMEL_CLASS_NONE,
                            "the message is to be retried already: it has not run since");

@@ -315,7 +315,7 @@ static semel_status items_prepare(struct semel_inbox *inbox, struct semel_arena 
 
 /* ---- after the commit ------------------------------------------------------------------------------ */
 
-enum semel_act semel__act_for(enum semel_state state, bool kept)
+enum semel_act semel__act_for(enum semel_row_status state, bool kept)
 {
     switch (state) {
     case SEMEL_STATE_COMPLETED:
@@ -1221,7 +1221,7 @@ semel_status semel__inbox_record(struct semel_inbox *inbox, const struct semel__
 /* ---- messages that came again -------------------------------------------------------------------- */
 
 /* Most of what comes again is finished already: that much one look tells, without a transaction each. */
-static bool decided(enum semel_state state)
+static bool decided(enum semel_row_status state)
 {
     switch (state) {
     case SEMEL_STATE_COMPLETED:

@@ -139,7 +139,7 @@ void semel__inbox_done(struct semel_inbox *inbox);
 struct semel_settled {
     enum semel_act act; /* ACK or LATER, never RUN */
     enum semel_why why;
-    enum semel_state state; /* of the row now; ABSENT: none, or not known */
+    enum semel_row_status state; /* of the row now; ABSENT: none, or not known */
     int attempt;
     int64_t due_us;
     enum semel_class cls;
@@ -148,7 +148,7 @@ struct semel_settled {
 };
 
 /* The act that a row in this state allows once it is committed; `kept`: its payload is. */
-enum semel_act semel__act_for(enum semel_state state, bool kept);
+enum semel_act semel__act_for(enum semel_row_status state, bool kept);
 
 /* Takes n deliveries (at most SEMEL_BATCH_MAX) of the consumer, in order of arrival, to their end. OK: every one has
  * been decided. RETRY, CLOSED, INVALID: the environment failed; undecided messages are LATER, earlier decisions
@@ -254,9 +254,9 @@ enum semel_judgement semel__command_judge(const struct semel_policy *policy, con
                                           const struct semel_key *key, int64_t now_us, enum semel_command_kind kind,
                                           bool force);
 /* The same as text, in err. OK: nothing to do, or (ALLOWED) err stays empty. INVALID: refused. */
-semel_status semel__command_refuse(enum semel_judgement judged, enum semel_command_kind kind, enum semel_state state,
-                                   const struct semel_policy *policy, const struct semel_key *key,
-                                   struct semel_error *err);
+semel_status semel__command_refuse(enum semel_judgement judged, enum semel_command_kind kind,
+                                   enum semel_row_status state, const struct semel_policy *policy,
+                                   const struct semel_key *key, struct semel_error *err);
 bool semel__row_too_old(const struct semel_policy *policy, const struct semel_row *row, int64_t now_us);
 bool semel__row_never_fit(const struct semel_row *row); /* it could never run */
 
@@ -271,7 +271,7 @@ struct semel_command {
 };
 struct semel_command_result {
     enum semel_judgement judged;
-    enum semel_state state; /* of the row now */
+    enum semel_row_status state; /* of the row now */
     bool done;
 };
 /* One row, one transaction, one audit line. OK and not done: there is nothing to do; ret->judged and err have the

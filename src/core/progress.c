@@ -28,7 +28,7 @@ static struct semel_str fitting(struct semel_str outcome)
 }
 
 /* `before` in `state`, without lease, due time and error. */
-static void move(struct semel_progress *progress, const struct semel_progress *before, enum semel_state state,
+static void move(struct semel_progress *progress, const struct semel_progress *before, enum semel_row_status state,
                  int64_t now_us)
 {
     *progress = *before;
@@ -78,8 +78,8 @@ void semel__progress_complete(const struct semel_progress *before, int64_t now_u
     ret->attempts = before->attempts + 1;
 }
 
-static enum semel_state failed_or_dead(const struct semel_policy *policy, const struct semel_progress *before,
-                                       enum semel_result result)
+static enum semel_row_status failed_or_dead(const struct semel_policy *policy, const struct semel_progress *before,
+                                            enum semel_result result)
 {
     int used = before->attempts - before->attempts_before;
     int max = result == SEMEL_PERMANENT ? policy->permanent_max : policy->retry_max;
@@ -92,8 +92,8 @@ static bool repeats_by_key(const struct semel_policy *policy, int64_t token)
     return semel__effect_of(policy, token) == SEMEL_EFFECT_KEYED && policy->effect == SEMEL_EFFECT_KEYED;
 }
 
-static enum semel_state ending_state(const struct semel_policy *policy, const struct semel_progress *before,
-                                     enum semel_result result)
+static enum semel_row_status ending_state(const struct semel_policy *policy, const struct semel_progress *before,
+                                          enum semel_result result)
 {
     switch (result) {
     case SEMEL_DONE:
@@ -125,7 +125,7 @@ void semel__progress_finish(const struct semel_policy *policy, const struct seme
                             const struct semel_ending *ending, int64_t now_us, struct semel_random *rng,
                             struct semel_progress *ret)
 {
-    enum semel_state state = ending_state(policy, before, ending->result);
+    enum semel_row_status state = ending_state(policy, before, ending->result);
     move(ret, before, state, now_us);
     ret->outcome = fitting(ending->outcome);
     if (state != SEMEL_STATE_COMPLETED)
@@ -208,7 +208,7 @@ void semel__progress_discard(const struct semel_progress *before, struct semel_s
     blame(ret, SEMEL_CLASS_DISCARDED, reason);
 }
 
-bool semel__payload_stays(const struct semel_policy *policy, enum semel_state state)
+bool semel__payload_stays(const struct semel_policy *policy, enum semel_row_status state)
 {
     switch (policy->keep) {
     case SEMEL_KEEP_ALWAYS:

@@ -15,7 +15,7 @@
 #include "core/msg.h"
 
 struct semel_progress {
-    enum semel_state state;
+    enum semel_row_status state;
     int attempts;        /* committed starts in all */
     int attempts_before; /* of these, before the last retry: the retry cap counts the difference */
     int retries;

@@ -27,22 +27,22 @@ static const unsigned moves[SEMEL_STATE_COUNT] = {
 static const unsigned final_states = TO(COMPLETED) | TO(REJECTED) | TO(STALE) | TO(PREVENTED);
 static const unsigned unfinished_states = TO(PROCESSING) | TO(FAILED) | TO(WAITING) | TO(UNKNOWN) | TO(DEAD);
 
-static bool in(unsigned set, enum semel_state state)
+static bool in(unsigned set, enum semel_row_status state)
 {
     return (unsigned)state < SEMEL_STATE_COUNT && (set >> (unsigned)state & 1u) != 0;
 }
 
-bool semel__state_final(enum semel_state state)
+bool semel__state_final(enum semel_row_status state)
 {
     return in(final_states, state);
 }
 
-bool semel__state_unfinished(enum semel_state state)
+bool semel__state_unfinished(enum semel_row_status state)
 {
     return in(unfinished_states, state);
 }
 
-bool semel__move_legal(enum semel_state from, enum semel_state to)
+bool semel__move_legal(enum semel_row_status from, enum semel_row_status to)
 {
     return (unsigned)from < SEMEL_STATE_COUNT && in(moves[from], to);
 }

@@ -20,8 +20,8 @@
 
 #include "semel/types.h"
 
-bool semel__state_final(enum semel_state state);      /* only purge changes it */
-bool semel__state_unfinished(enum semel_state state); /* processing failed waiting unknown dead: blocks its key */
-bool semel__move_legal(enum semel_state from, enum semel_state to);
+bool semel__state_final(enum semel_row_status state);      /* only purge changes it */
+bool semel__state_unfinished(enum semel_row_status state); /* processing failed waiting unknown dead: blocks its key */
+bool semel__move_legal(enum semel_row_status from, enum semel_row_status to);
 
 #endif

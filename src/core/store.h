@@ -133,7 +133,7 @@ enum semel_payload { SEMEL_PAYLOAD_AS_IS, SEMEL_PAYLOAD_CLEAR, SEMEL_PAYLOAD_PUT
 /* What a row becomes. */
 struct semel_change {
     struct semel_str source, id;
-    enum semel_state from;          /* what it is now; the update applies only to a row that still is */
+    enum semel_row_status from;     /* what it is now; the update applies only to a row that still is */
     bool fresh;                     /* this transaction inserted it: judged as a move from ABSENT */
     int64_t token;                  /* SEMEL_NONE, or the fencing token that the row must still carry */
     struct semel_progress progress; /* the new values, all of them */

@@ -18,7 +18,7 @@ static void say(struct semel__verdict *v, enum semel_act act, enum semel_why why
     *v = (struct semel__verdict){.act = act, .why = why, .due_us = SEMEL_NONE};
 }
 
-static void becomes(struct semel__verdict *v, enum semel_state state, enum semel_class cls, int64_t due_us)
+static void becomes(struct semel__verdict *v, enum semel_row_status state, enum semel_class cls, int64_t due_us)
 {
     v->changes = true;
     v->becomes = state;

@@ -74,7 +74,7 @@ struct semel__verdict {
     enum semel_why why;
     int attempt;  /* RUN: the number of the attempt that starts */
     bool changes; /* not RUN: the row becomes `becomes` (ABSENT: no row stays) */
-    enum semel_state becomes;
+    enum semel_row_status becomes;
     int64_t due_us;
     enum semel_class cls;
     bool full; /* it would have to wait, and there is no room: the source pauses */
@@ -137,7 +137,7 @@ void semel__progress_discard(const struct semel_progress *before, struct semel_s
 
 /* Does a new payload stay after a move to `state`? A payload that is stored already is deleted only when the row
  * becomes final, whatever the policy is by then. */
-bool semel__payload_stays(const struct semel_policy *policy, enum semel_state state);
+bool semel__payload_stays(const struct semel_policy *policy, enum semel_row_status state);
 /* Does the delivery bring the payload that its row lacks? Not for a row that runs or is final. */
 bool semel__payload_adopts(const struct semel_policy *policy, const struct semel__msg *msg,
                            const struct semel_row *row);

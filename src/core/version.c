@@ -131,7 +131,7 @@ static bool skip(const struct semel_policy *policy, struct semel_key *key, int64
 }
 
 bool semel__version_move(const struct semel_policy *policy, struct semel_key *key, int64_t version,
-                         enum semel_state state, bool fresh, struct semel_arena *arena)
+                         enum semel_row_status state, bool fresh, struct semel_arena *arena)
 {
     switch (state) {
     case SEMEL_STATE_COMPLETED:

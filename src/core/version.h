@@ -36,7 +36,7 @@ void semel__version_applied(const struct semel_policy *policy, struct semel_key 
  * skipped version is waited for again; so it is if there was no room for it (ABSENT), because it will come again. A
  * full list takes no more: later versions then wait for the gap. false: no memory. */
 bool semel__version_move(const struct semel_policy *policy, struct semel_key *key, int64_t version,
-                         enum semel_state state, bool fresh, struct semel_arena *arena);
+                         enum semel_row_status state, bool fresh, struct semel_arena *arena);
 
 /* ---- the stored form ------------- */
 

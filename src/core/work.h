@@ -31,8 +31,8 @@ struct item {
     bool deferred; /* a stored row that must run alone: left out of its batch, and run after it */
     bool forced;   /* its transaction could not even be kept open: record `ending`, do not run it again */
     struct semel_ending ending;
-    int64_t adopt_until_us;    /* a claim whose commit was unknown: its row, if it is there, carries this lease */
-    enum semel_state intended; /* an end whose commit was unknown: its row, if it is there, has this status */
+    int64_t adopt_until_us;         /* a claim whose commit was unknown: its row, if it is there, carries this lease */
+    enum semel_row_status intended; /* an end whose commit was unknown: its row, if it is there, has this status */
 
     /* one try */
     struct semel_admit *admit;

@@ -61,9 +61,9 @@ const char *semel_why_name(enum semel_why why)
     return semel__why_name(why);
 }
 
-const char *semel_state_name(enum semel_state state)
+const char *semel_row_status_name(enum semel_row_status state)
 {
-    return semel__state_name(state);
+    return semel__row_status_name(state);
 }
 
 const char *semel_class_name(enum semel_class cls)

@@ -195,7 +195,7 @@ void semel__facts_key(struct semel_ops_facts *facts, const struct semel_row *row
     facts->before = facts->behind = 0;
     facts->more = more;
     for (size_t i = 0; i < n; i++) {
-        enum semel_state state = rows[i].progress.state;
+        enum semel_row_status state = rows[i].progress.state;
         if (rows[i].arrival == facts->row->arrival) {
             met = true;
             continue;
@@ -326,7 +326,7 @@ static void explain_blocked(const struct semel_ops_facts *f, struct semel_buf *w
         put_key(why, f->row);
         semel__buf_addz(why, f->before == 1 ? " is unfinished: " : " are unfinished; the first is ");
         semel__put_shown(why, f->head->id);
-        semel__buf_addf(why, ", which is %s.", semel__state_name(f->head->progress.state));
+        semel__buf_addf(why, ", which is %s.", semel__row_status_name(f->head->progress.state));
         advise_head(f, next);
         return;
     }
@@ -336,7 +336,7 @@ static void explain_blocked(const struct semel_ops_facts *f, struct semel_buf *w
         semel__buf_addz(why, " has its turn: ");
         semel__put_shown(why, f->open->id);
         semel__buf_addf(why, ", which is %s; of one key only one runs at a time.",
-                        semel__state_name(f->open->progress.state));
+                        semel__row_status_name(f->open->progress.state));
         suggest(f, next, f->open, "See what becomes of that one", "show", "");
         return;
     }
@@ -484,7 +484,7 @@ static void explain_waiter(const struct semel_ops_facts *f, struct semel_buf *wh
     else
         semel__buf_addz(why, "another message");
     if (open)
-        semel__buf_addf(why, ", which is %s,", semel__state_name(rival->state));
+        semel__buf_addf(why, ", which is %s,", semel__row_status_name(rival->state));
     semel__buf_addz(why, open ? " has its business key" : " had its business key");
     if (rival != NULL) {
         semel__buf_addz(why, " ");
@@ -738,7 +738,7 @@ static void explain_retry(const struct semel_ops_facts *f, bool force, struct se
 {
     const struct semel_progress *progress = &f->row->progress;
     bool gap = progress->error_class == SEMEL_CLASS_GAP;
-    semel__buf_addf(text, "is %s: it would ", semel__state_name(progress->state));
+    semel__buf_addf(text, "is %s: it would ", semel__row_status_name(progress->state));
     if (gap && !force) {
         semel__buf_addz(text, "be judged again at once");
         size_t at = text->n;
@@ -762,7 +762,7 @@ void semel__put_freed(const struct semel_ops_facts *f, struct semel_buf *text)
 
 static void explain_discard(const struct semel_ops_facts *f, struct semel_buf *text)
 {
-    semel__buf_addf(text, "is %s: it would be rejected, and never run", semel__state_name(f->row->progress.state));
+    semel__buf_addf(text, "is %s: it would be rejected, and never run", semel__row_status_name(f->row->progress.state));
     semel__put_freed(f, text);
     size_t at = text->n;
     if (!by_version(f))
@@ -793,10 +793,10 @@ static struct semel_key key_of(const struct semel_ops_facts *f)
 }
 
 void semel__put_refusal(struct semel_buf *buf, enum semel_judgement judged, enum semel_command_kind kind,
-                        enum semel_state state, const struct semel_error *err)
+                        enum semel_row_status state, const struct semel_error *err)
 {
     if (judged == SEMEL_JUDGED_WRONG_STATUS)
-        semel__buf_addf(buf, "is %s: there is nothing to %s", semel__state_name(state), semel__command_name(kind));
+        semel__buf_addf(buf, "is %s: there is nothing to %s", semel__row_status_name(state), semel__command_name(kind));
     else if (judged == SEMEL_JUDGED_ALREADY_DUE)
         semel__buf_addz(buf, "is to be retried already: it has not run since");
     else
@@ -830,7 +830,8 @@ enum semel_judgement semel__explain_would(const struct semel_ops_facts *f, enum 
         explain_discard(f, text);
         break;
     case SEMEL_COMMAND_RESOLVE:
-        semel__buf_addf(text, "is %s: it would be completed without being run", semel__state_name(row->progress.state));
+        semel__buf_addf(text, "is %s: it would be completed without being run",
+                        semel__row_status_name(row->progress.state));
         break;
     }
     return judged;

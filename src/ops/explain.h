@@ -47,7 +47,7 @@ enum semel_judgement semel__explain_would(const struct semel_ops_facts *facts, e
 /* Why a command was not obeyed: `err` is what core says of it. The sentence begins behind the message's id where
  * there is nothing to do, and stands alone where the command is refused. */
 void semel__put_refusal(struct semel_buf *buf, enum semel_judgement judged, enum semel_command_kind kind,
-                        enum semel_state state, const struct semel_error *err);
+                        enum semel_row_status state, const struct semel_error *err);
 
 /* Pieces, for those who suggest commands themselves. */
 void semel__put_shown(struct semel_buf *buf, struct semel_str s); /* without control characters */

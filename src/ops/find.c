@@ -58,8 +58,8 @@ static semel_status add_states(const struct semel_option *o, unsigned *states, s
     for (bool more = true; more;) {
         const char *comma = rest.n > 0 ? memchr(rest.p, ',', rest.n) : NULL;
         struct semel_str name = {rest.p, comma != NULL ? (size_t)(comma - rest.p) : rest.n};
-        enum semel_state state;
-        if (!semel__state_parse(name, &state) || state == SEMEL_STATE_ABSENT)
+        enum semel_row_status state;
+        if (!semel__row_status_parse(name, &state) || state == SEMEL_STATE_ABSENT)
             return wrong(err, &(struct semel_option){o->name, name},
                          "it must be one of processing, completed, failed, waiting, rejected, unknown, dead, stale, "
                          "prevented, quarantined, or several with commas between");

@@ -15,9 +15,9 @@ static struct semel_str class_text(enum semel_class cls)
     return cls != SEMEL_CLASS_NONE ? semel__str(semel__class_name(cls)) : (struct semel_str){0};
 }
 
-static struct semel_str state_text(enum semel_state state)
+static struct semel_str state_text(enum semel_row_status state)
 {
-    return semel__str(semel__state_name(state));
+    return semel__str(semel__row_status_name(state));
 }
 
 /* ---- lists --------------------------------------------------------------------------------------- */

@@ -113,10 +113,10 @@ const char *semel__answer_name(enum semel_answer_kind kind); /* done, skipped, r
 struct semel_answer {
     enum semel_answer_kind kind;
     enum semel_judgement judged;
-    enum semel_state state; /* of the row now */
-    char cause[256];        /* why it was not done; the same for the same cause */
-    char figure[256];       /* more about this one message; may be empty */
-    char text[1200];        /* all of it, for a person; follows the message's id */
+    enum semel_row_status state; /* of the row now */
+    char cause[256];             /* why it was not done; the same for the same cause */
+    char figure[256];            /* more about this one message; may be empty */
+    char text[1200];             /* all of it, for a person; follows the message's id */
 };
 /* Gives the command to one row, in one transaction, if the row has not been touched since it was read; or says what it
  * would do. Contention is waited out for a while; after a commit of unknown outcome the row is looked at again. */

@@ -28,7 +28,7 @@ struct semel_filter {
 /* The rows of one consumer in one state. */
 struct semel_count {
     struct semel_str consumer;
-    enum semel_state state;
+    enum semel_row_status state;
     int64_t n; /* at least this many when `capped` */
     bool capped;
     int64_t oldest_us; /* received_at of the oldest; SEMEL_NONE where it was not looked for (final states) */
@@ -37,7 +37,7 @@ struct semel_count {
 
 struct semel_group {
     struct semel_str consumer, error_class, error_text; /* text and class may be not given */
-    enum semel_state state;
+    enum semel_row_status state;
     int64_t n, first_us, last_us; /* by received_at */
     struct semel_str source, id;  /* an example: the oldest */
 };
@@ -62,7 +62,7 @@ struct semel_conflict_line {
  * ABSENT. Else it waits until the key's holder ends. */
 struct semel_rival {
     struct semel_str key, source, id;
-    enum semel_state state;
+    enum semel_row_status state;
     bool holds;
 };
 
@@ -82,7 +82,7 @@ struct semel_history {
     /* Where it has an order key and is unfinished: the first unfinished of the key, and the last version applied. */
     bool has_head;
     struct semel_str head_source, head_id;
-    enum semel_state head_state;
+    enum semel_row_status head_state;
     int64_t head_version, last_version; /* SEMEL_NONE */
     const int64_t *skipped;             /* versions above the last one that ended without effect, ascending */
     size_t n_skipped;

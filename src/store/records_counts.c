@@ -46,7 +46,7 @@ struct counting {
 
 /* ---- consumers ----------------------------------------------------------------------------------- */
 
-static semel_status add(struct sql_list *list, struct semel_str consumer, enum semel_state state,
+static semel_status add(struct sql_list *list, struct semel_str consumer, enum semel_row_status state,
                         struct semel_error *err)
 {
     COUNT *count = semel__db_list_add(list);
@@ -82,9 +82,9 @@ static semel_status make_items(struct counting *c, struct semel_error *err)
     semel_status status = SEMEL_OK;
     for (size_t i = 0; i < c->names.n; i++)
         for (unsigned s = SEMEL_STATE_ABSENT + 1; status == SEMEL_OK && s < SEMEL_STATE_COUNT; s++)
-            if (!semel__state_final((enum semel_state)s))
+            if (!semel__state_final((enum semel_row_status)s))
                 status = add(s == SEMEL_STATE_PROCESSING ? &c->processing : &c->held,
-                             ((COUNT *)c->names.items)[i].consumer, (enum semel_state)s, err);
+                             ((COUNT *)c->names.items)[i].consumer, (enum semel_row_status)s, err);
     return status;
 }
 

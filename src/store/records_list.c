@@ -76,7 +76,7 @@ static const struct sql_field args_fields[] = {
 
 struct walk {
     struct semel_str consumer, source;
-    enum semel_state status;
+    enum semel_row_status status;
 };
 
 #define WALK struct walk
@@ -110,20 +110,20 @@ struct listing {
 
 /* ---- the way ------------------------------------------------------------------------------------- */
 
-static bool held(enum semel_state state)
+static bool held(enum semel_row_status state)
 {
     return !semel__state_final(state) && state != SEMEL_STATE_PROCESSING && state != SEMEL_STATE_ABSENT;
 }
 
-static bool unended(enum semel_state state)
+static bool unended(enum semel_row_status state)
 {
     return held(state) || state == SEMEL_STATE_PROCESSING;
 }
 
-static bool only(unsigned states, bool (*is)(enum semel_state))
+static bool only(unsigned states, bool (*is)(enum semel_row_status))
 {
     for (unsigned i = 0; i < SEMEL_STATE_COUNT; i++)
-        if ((states & (1u << i)) != 0 && !is((enum semel_state)i))
+        if ((states & (1u << i)) != 0 && !is((enum semel_row_status)i))
             return false;
     return states != 0;
 }
@@ -168,7 +168,7 @@ static semel_status add_walks(struct listing *l, struct semel_str consumer, stru
     if (l->way != BY_HELD)
         return add_walk(l, &walk, err);
     for (unsigned i = 0; status == SEMEL_OK && i < SEMEL_STATE_COUNT; i++) {
-        walk.status = (enum semel_state)i;
+        walk.status = (enum semel_row_status)i;
         if ((l->args.filter.states & (1u << i)) != 0)
             status = add_walk(l, &walk, err);
     }

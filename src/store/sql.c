@@ -118,7 +118,7 @@ semel_status semel__db_no_value(const struct sql_statement *statement, uint16_t 
 struct semel_str semel__db_coded(enum sql_kind kind, const void *at, unsigned char bytes[1 + SEMEL_FP_MAX])
 {
     if (kind == SQL_STATUS)
-        return semel__str(semel__state_name(*(const enum semel_state *)at));
+        return semel__str(semel__row_status_name(*(const enum semel_row_status *)at));
     if (kind == SQL_CLASS) {
         enum semel_class cls = *(const enum semel_class *)at;
         return cls != SEMEL_CLASS_NONE ? semel__str(semel__class_name(cls)) : (struct semel_str){0};
@@ -217,8 +217,8 @@ static bool in_range(const struct sql_field *field, enum sql_kind kind, const st
 static bool put_coded(enum sql_kind kind, const struct sql_value *value, void *at)
 {
     if (kind == SQL_STATUS) {
-        *(enum semel_state *)at = SEMEL_STATE_ABSENT;
-        return semel__state_parse(value->text, at);
+        *(enum semel_row_status *)at = SEMEL_STATE_ABSENT;
+        return semel__row_status_parse(value->text, at);
     }
     if (kind == SQL_CLASS) {
         *(enum semel_class *)at = SEMEL_CLASS_NONE;

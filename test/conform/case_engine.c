@@ -490,8 +490,8 @@ static void compare_other(struct engine *engine, const char *id, int64_t said, i
         return;
     there = look(engine->world, id, &row, &damaged);
     if (!there || row.progress.state != OTHER_STATE(said))
-        differ(engine->finding, "%s: expected %s, found %s", id, semel__state_name(OTHER_STATE(said)),
-               semel__state_name(there ? row.progress.state : SEMEL_STATE_ABSENT));
+        differ(engine->finding, "%s: expected %s, found %s", id, semel__row_status_name(OTHER_STATE(said)),
+               semel__row_status_name(there ? row.progress.state : SEMEL_STATE_ABSENT));
     if (there && due != UNSAID && row.progress.due_us != case_at(due))
         differ(engine->finding, "%s: due in %.3fs", id, (double)(row.progress.due_us - CASE_NOW) / 1e6);
     if (there && cls != UNSAID && row.progress.error_class != (enum semel_class)cls)
@@ -594,8 +594,8 @@ static void compare_row(struct engine *engine, struct move *ret_move)
         (after.progress.lease_token == engine->before.progress.lease_token) != (said->token == TOKEN_SAME))
         differ(engine->finding, "token: expected %s", said->token == TOKEN_SAME ? "the same" : "a new one");
     if (engine->state_reported && engine->settled.state != after.progress.state)
-        differ(engine->finding, "the caller was told %s, the row is %s", semel__state_name(engine->settled.state),
-               semel__state_name(after.progress.state));
+        differ(engine->finding, "the caller was told %s, the row is %s", semel__row_status_name(engine->settled.state),
+               semel__row_status_name(after.progress.state));
 }
 
 static void prepare(struct engine *engine)

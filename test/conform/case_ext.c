@@ -148,7 +148,8 @@ static void ext_done(struct sql_client *client, const char *outcome)
     sqlite3_finalize(stmt);
 }
 
-static bool ext_fail(struct sql_client *client, const char *cls, enum semel_act *ret_act, enum semel_state *ret_state)
+static bool ext_fail(struct sql_client *client, const char *cls, enum semel_act *ret_act,
+                     enum semel_row_status *ret_state)
 {
     sqlite3_stmt *stmt = prepare(client, "SELECT act, status FROM semel_inbox_fail WHERE " MSG_ARGS
                                          " AND class = ?14 AND reason = 'because'");
@@ -157,7 +158,7 @@ static bool ext_fail(struct sql_client *client, const char *cls, enum semel_act 
     bind_msg(client, stmt);
     sqlite3_bind_text(stmt, 14, cls, -1, SQLITE_STATIC);
     answer = step(client, stmt) && semel__act_parse(column(stmt, 0), ret_act) &&
-             semel__state_parse(column(stmt, 1), ret_state);
+             semel__row_status_parse(column(stmt, 1), ret_state);
     sqlite3_finalize(stmt);
     return answer;
 }

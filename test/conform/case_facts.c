@@ -110,7 +110,7 @@ struct semel_fp case_fp(int64_t body)
 
 /* ---- rows --------------------------------------------------------------------------------------------- */
 
-static int64_t default_class(enum semel_state state)
+static int64_t default_class(enum semel_row_status state)
 {
     static const enum semel_class classes[SEMEL_STATE_COUNT] = {
         [SEMEL_STATE_FAILED] = SEMEL_CLASS_TRANSIENT,   [SEMEL_STATE_WAITING] = SEMEL_CLASS_BLOCKED,
@@ -122,7 +122,7 @@ static int64_t default_class(enum semel_state state)
     return classes[state];
 }
 
-static int64_t default_attempts(enum semel_state state)
+static int64_t default_attempts(enum semel_row_status state)
 {
     return state == SEMEL_STATE_PROCESSING || state == SEMEL_STATE_COMPLETED || state == SEMEL_STATE_FAILED ||
            state == SEMEL_STATE_REJECTED || state == SEMEL_STATE_UNKNOWN || state == SEMEL_STATE_DEAD;
@@ -152,7 +152,7 @@ int64_t case_stale_token(const struct kase *kase, const struct semel_policy *pol
 static void fill_row(const char *id, const struct case_row *said, const struct semel_policy *policy,
                      struct semel_row *row)
 {
-    enum semel_state state = (enum semel_state)said->state;
+    enum semel_row_status state = (enum semel_row_status)said->state;
     bool leased = state == SEMEL_STATE_PROCESSING;
 
     *row = (struct semel_row){
@@ -325,14 +325,15 @@ void compare_progress(const struct kase *kase, const struct semel_policy *policy
                       const struct semel_progress *after, struct finding *finding)
 {
     const struct case_row *said = &kase->becomes.row;
-    enum semel_state expected = kase->becomes.absent == 1      ? SEMEL_STATE_ABSENT
-                                : kase->becomes.unchanged != 1 ? (enum semel_state)said->state
-                                : before != NULL               ? before->state
-                                                               : SEMEL_STATE_ABSENT;
-    enum semel_state found = after != NULL ? after->state : SEMEL_STATE_ABSENT;
+    enum semel_row_status expected = kase->becomes.absent == 1      ? SEMEL_STATE_ABSENT
+                                     : kase->becomes.unchanged != 1 ? (enum semel_row_status)said->state
+                                     : before != NULL               ? before->state
+                                                                    : SEMEL_STATE_ABSENT;
+    enum semel_row_status found = after != NULL ? after->state : SEMEL_STATE_ABSENT;
 
     if (expected != found) {
-        differ(finding, "status: expected %s, found %s", semel__state_name(expected), semel__state_name(found));
+        differ(finding, "status: expected %s, found %s", semel__row_status_name(expected),
+               semel__row_status_name(found));
         return;
     }
     if (after == NULL)

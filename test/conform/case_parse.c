@@ -124,9 +124,9 @@ static bool read_time(struct semel_str value, int64_t *ret)
 
 static bool read_state(struct semel_str value, int64_t *ret)
 {
-    enum semel_state state;
+    enum semel_row_status state;
 
-    if (!semel__state_parse(value, &state) || state == SEMEL_STATE_ABSENT)
+    if (!semel__row_status_parse(value, &state) || state == SEMEL_STATE_ABSENT)
         return false;
     *ret = state;
     return true;

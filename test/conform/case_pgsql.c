@@ -196,7 +196,8 @@ static void pgsql_done(struct sql_client *client, const char *outcome)
                   &args));
 }
 
-static bool pgsql_fail(struct sql_client *client, const char *cls, enum semel_act *ret_act, enum semel_state *ret_state)
+static bool pgsql_fail(struct sql_client *client, const char *cls, enum semel_act *ret_act,
+                       enum semel_row_status *ret_state)
 {
     struct args args = {.n = 0};
     PGresult *result;
@@ -210,7 +211,8 @@ static bool pgsql_fail(struct sql_client *client, const char *cls, enum semel_ac
                            : "SELECT act, status FROM semel.inbox_fail(" MSG_ARGS
                              ", class => $13::text, reason => 'because')",
                    &args);
-    answer = semel__act_parse(column(result, 0, 0), ret_act) && semel__state_parse(column(result, 0, 1), ret_state);
+    answer = semel__act_parse(column(result, 0, 0), ret_act) &&
+             semel__row_status_parse(column(result, 0, 1), ret_state);
     PQclear(result);
     return answer;
 }

@@ -27,7 +27,7 @@ struct rules {
 
 /* ---- facts -------------------------------------------------------------------------------------------- */
 
-static void stand(struct semel_key *key, enum semel_state state, int64_t arrival, int64_t version)
+static void stand(struct semel_key *key, enum semel_row_status state, int64_t arrival, int64_t version)
 {
     bool first = key->head_arrival == SEMEL_NONE ||
                  (key->by_version ? version < key->head_version : arrival < key->head_arrival);

@@ -44,7 +44,8 @@ struct sql_words {
     /* In the open transaction: begin, or claim; done; failed (false: the answer was none). */
     struct sql_answer (*ask)(struct sql_client *client, bool claim);
     void (*done)(struct sql_client *client, const char *outcome);
-    bool (*failed)(struct sql_client *client, const char *cls, enum semel_act *ret_act, enum semel_state *ret_state);
+    bool (*failed)(struct sql_client *client, const char *cls, enum semel_act *ret_act,
+                   enum semel_row_status *ret_state);
     /* In a transaction of their own. end: finish, renew or release: SAYS_DONE, SAYS_FENCED, or SAYS_REFUSED where the
      * transaction could not commit. tick: whether anything was done. */
     int64_t (*end)(struct sql_client *client, enum case_op op, int64_t token, const char *result, const char *outcome);

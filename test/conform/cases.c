@@ -64,8 +64,9 @@ static void check_moves(struct account *account)
 {
     for (unsigned from = 0; from < SEMEL_STATE_COUNT; from++)
         for (unsigned to = 0; to < SEMEL_STATE_COUNT; to++) {
-            const char *a = semel__state_name((enum semel_state)from), *b = semel__state_name((enum semel_state)to);
-            bool legal = semel__move_legal((enum semel_state)from, (enum semel_state)to);
+            const char *a = semel__row_status_name((enum semel_row_status)from),
+                       *b = semel__row_status_name((enum semel_row_status)to);
+            bool legal = semel__move_legal((enum semel_row_status)from, (enum semel_row_status)to);
             bool made = account->made[from][to];
             if (legal && !made)
                 printf("no case makes the move %s -> %s\n", a, b);

@@ -11,7 +11,7 @@ struct semel_str text(const char *z)
     return semel__str(z);
 }
 
-struct semel_progress progress_as(enum semel_state state)
+struct semel_progress progress_as(enum semel_row_status state)
 {
     static int64_t last_token;
     struct semel_progress progress = {.state = state,
@@ -35,7 +35,7 @@ struct semel_progress progress_as(enum semel_state state)
     return progress;
 }
 
-struct semel_row row_of(const char *id, enum semel_state state, const char *order_key, int64_t version)
+struct semel_row row_of(const char *id, enum semel_row_status state, const char *order_key, int64_t version)
 {
     return (struct semel_row){.source = SEMEL_STR("s"),
                               .id = text(id),
@@ -48,12 +48,12 @@ struct semel_row row_of(const char *id, enum semel_state state, const char *orde
                               .progress = progress_as(state)};
 }
 
-struct semel_admit item_of(const char *id, enum semel_state state, const char *order_key, int64_t version)
+struct semel_admit item_of(const char *id, enum semel_row_status state, const char *order_key, int64_t version)
 {
     return (struct semel_admit){.row = row_of(id, state, order_key, version)};
 }
 
-struct semel_change change_of(const char *id, enum semel_state from, enum semel_state to)
+struct semel_change change_of(const char *id, enum semel_row_status from, enum semel_row_status to)
 {
     return (struct semel_change){
         .source = SEMEL_STR("s"), .id = text(id), .from = from, .token = SEMEL_NONE, .progress = progress_as(to)};
@@ -165,7 +165,7 @@ void settle(struct world *world, struct semel_change *changes, size_t n)
     assert_ok(world, semel_store_settle(world->store, &batch, &world->err));
 }
 
-void put(struct world *world, const char *id, enum semel_state state, const char *order_key, int64_t version)
+void put(struct world *world, const char *id, enum semel_row_status state, const char *order_key, int64_t version)
 {
     struct semel_admit item = item_of(id, state, order_key, version);
     struct semel_key key = {.key = text(order_key)};
@@ -176,7 +176,7 @@ void put(struct world *world, const char *id, enum semel_state state, const char
     commit(world);
 }
 
-bool move(struct world *world, const char *id, enum semel_state from, enum semel_state to)
+bool move(struct world *world, const char *id, enum semel_row_status from, enum semel_row_status to)
 {
     struct semel_change change = change_of(id, from, to);
 

@@ -10,13 +10,13 @@
 
 struct semel_str text(const char *z); /* NULL: not given */
 /* A changing part that fits the status: leases, due times and times of processing as row.h wants them. */
-struct semel_progress progress_as(enum semel_state state);
+struct semel_progress progress_as(enum semel_row_status state);
 /* A row of source "s" that was received at T0. `order_key` may be NULL. */
-struct semel_row row_of(const char *id, enum semel_state state, const char *order_key, int64_t version);
+struct semel_row row_of(const char *id, enum semel_row_status state, const char *order_key, int64_t version);
 /* An item for admit of such a row. */
-struct semel_admit item_of(const char *id, enum semel_state state, const char *order_key, int64_t version);
+struct semel_admit item_of(const char *id, enum semel_row_status state, const char *order_key, int64_t version);
 /* A change of source "s" from one status to another, under no token. */
-struct semel_change change_of(const char *id, enum semel_state from, enum semel_state to);
+struct semel_change change_of(const char *id, enum semel_row_status from, enum semel_row_status to);
 
 int64_t begin(struct world *world); /* returns the store's time */
 void commit(struct world *world);
@@ -25,8 +25,8 @@ void admit(struct world *world, struct semel_admit *items, size_t n);
 void admit_keyed(struct world *world, struct semel_admit *items, size_t n, struct semel_key *keys, size_t n_keys);
 void settle(struct world *world, struct semel_change *changes, size_t n);
 /* In a transaction of their own. */
-void put(struct world *world, const char *id, enum semel_state state, const char *order_key, int64_t version);
-bool move(struct world *world, const char *id, enum semel_state from, enum semel_state to);
+void put(struct world *world, const char *id, enum semel_row_status state, const char *order_key, int64_t version);
+bool move(struct world *world, const char *id, enum semel_row_status from, enum semel_row_status to);
 struct semel_row *fetch(struct world *world, const char *id); /* which must be there; in the world's arena */
 struct semel_key facts(struct world *world, const char *key, bool by_version);
 /* The ids of a scan, each followed by a blank, in the world's arena. */

@@ -265,10 +265,10 @@ static void facts_of_a_key_are_those_of_its_unfinished_rows(void **state)
 static void every_unfinished_status_holds_its_key(void **state)
 {
     struct world *world = *state;
-    static const enum semel_state holds[] = {SEMEL_STATE_PROCESSING, SEMEL_STATE_FAILED, SEMEL_STATE_WAITING,
-                                             SEMEL_STATE_UNKNOWN, SEMEL_STATE_DEAD};
-    static const enum semel_state frees[] = {SEMEL_STATE_COMPLETED, SEMEL_STATE_REJECTED, SEMEL_STATE_STALE,
-                                             SEMEL_STATE_PREVENTED, SEMEL_STATE_QUARANTINED};
+    static const enum semel_row_status holds[] = {SEMEL_STATE_PROCESSING, SEMEL_STATE_FAILED, SEMEL_STATE_WAITING,
+                                                  SEMEL_STATE_UNKNOWN, SEMEL_STATE_DEAD};
+    static const enum semel_row_status frees[] = {SEMEL_STATE_COMPLETED, SEMEL_STATE_REJECTED, SEMEL_STATE_STALE,
+                                                  SEMEL_STATE_PREVENTED, SEMEL_STATE_QUARANTINED};
 
     for (size_t i = 0; i < COUNT(holds); i++) {
         char id[] = {'h', (char)('0' + i), '\0'};
@@ -343,7 +343,7 @@ static void parked_rows_of_the_route_are_counted_up_to_a_bound(void **state)
     commit(world);
 }
 
-static void put_payload(struct world *world, const char *id, enum semel_state state, const char *payload)
+static void put_payload(struct world *world, const char *id, enum semel_row_status state, const char *payload)
 {
     struct semel_admit item = item_of(id, state, NULL, SEMEL_NONE);
 

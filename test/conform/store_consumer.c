@@ -35,7 +35,7 @@ static void assert_none(struct semel_str settings)
 }
 
 /* In the open transaction. */
-static void admit_for(struct world *world, const char *consumer, const char *id, enum semel_state state)
+static void admit_for(struct world *world, const char *consumer, const char *id, enum semel_row_status state)
 {
     struct semel_admit item = item_of(id, state, NULL, SEMEL_NONE);
     struct semel_admit_batch batch = {.consumer = text(consumer), .now_us = T0, .items = &item, .n_items = 1};

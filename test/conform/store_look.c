@@ -499,7 +499,7 @@ static void sources_are_given_once_each(void **state)
 
 /* ---- purge -------------------------------------------------------------------------------------------- */
 
-static void put_timed(struct world *world, const char *id, enum semel_state state, int64_t message_time_us)
+static void put_timed(struct world *world, const char *id, enum semel_row_status state, int64_t message_time_us)
 {
     struct semel_admit item = item_of(id, state, NULL, SEMEL_NONE);
 

@@ -183,7 +183,7 @@ static void load_begin(unsigned run, void (*fill)(void))
 static void check_acks(struct engine *e)
 {
     for (size_t i = 0; i < load.n; i++) {
-        enum semel_state state = state_of(e, load.ids[i]);
+        enum semel_row_status state = state_of(e, load.ids[i]);
         assert_int_equal(effects_of(e, load.ids[i]), state == SEMEL_STATE_COMPLETED);
         if (e->settled[i].act == SEMEL_ACK)
             assert_int_not_equal(state, SEMEL_STATE_ABSENT);
@@ -311,7 +311,7 @@ static void check_outside(struct engine *e)
 {
     finish(e);
     for (size_t i = 0; i < load.n; i++) {
-        enum semel_state state = state_of(e, load.ids[i]);
+        enum semel_row_status state = state_of(e, load.ids[i]);
         int64_t n = effects_of(e, load.ids[i]);
         assert_true(state == SEMEL_STATE_COMPLETED ? n == 1 : state == SEMEL_STATE_UNKNOWN && n <= 1);
     }

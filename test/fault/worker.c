@@ -370,7 +370,7 @@ static void deliver(struct worker *w, const char *id, const char *payload)
         semel__inbox_process(&w->inbox, &msg, 1, &settled, &w->err) != SEMEL_OK)
         printf("error %s\n", w->err.text);
     else
-        printf("%s %s\n", semel__why_name(settled.why), semel__state_name(settled.state));
+        printf("%s %s\n", semel__why_name(settled.why), semel__row_status_name(settled.state));
     semel__arena_done(&arena);
 }
 
@@ -403,7 +403,7 @@ static void command(struct worker *w, enum semel_command_kind kind, const char *
     if (status != SEMEL_OK)
         printf("refused %s\n", w->err.text);
     else
-        printf("%s %s\n", result.done ? "done" : "late", semel__state_name(result.state));
+        printf("%s %s\n", result.done ? "done" : "late", semel__row_status_name(result.state));
     semel__arena_done(&arena);
 }
 

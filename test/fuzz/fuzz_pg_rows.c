@@ -80,10 +80,10 @@ static const char *const words[] = {"processing", "completed", "failed",    "wai
 
 static void sound_row(unsigned status)
 {
-    enum semel_state state = SEMEL_STATE_ABSENT;
+    enum semel_row_status state = SEMEL_STATE_ABSENT;
     for (int i = 0; i < SQL_NAME_COUNT; i++)
         row[i].n = -1;
-    MUST(semel__state_parse(semel__str(words[status]), &state));
+    MUST(semel__row_status_parse(semel__str(words[status]), &state));
     put_int8(SQL_NAME_arrival, 10);
     put_text(SQL_NAME_consumer, "c");
     put_text(SQL_NAME_source, "s");

@@ -196,13 +196,13 @@ static void check_released(struct sim_actor *actor, const struct some *some)
         if (event->attempts != some->leases[i].progress.attempts - 1 ||
             (event->state != SEMEL_STATE_WAITING && event->state != SEMEL_STATE_FAILED))
             sim_broken(world, "what is given back counts no attempt", "event %d is %s after %d attempts", event->n,
-                       semel__state_name(event->state), event->attempts);
+                       semel__row_status_name(event->state), event->attempts);
     }
 }
 
 static bool fits(const struct sim_actor *actor, const struct semel_lease *lease, enum semel_result result)
 {
-    enum semel_state state = lease->progress.state;
+    enum semel_row_status state = lease->progress.state;
     bool tried = state == SEMEL_STATE_FAILED || state == SEMEL_STATE_DEAD;
 
     switch (result) {
@@ -236,7 +236,7 @@ static void check_finished(struct sim_actor *actor, const struct some *some)
             (certain && event->there && event->state != some->leases[i].progress.state))
             sim_broken(world, "an end is what it was said to be", "event %d: %s, and it is said to be %s and is %s",
                        event->n, semel__result_name(some->endings[i].result),
-                       semel__state_name(some->leases[i].progress.state), semel__state_name(event->state));
+                       semel__row_status_name(some->leases[i].progress.state), semel__row_status_name(event->state));
     }
 }
 

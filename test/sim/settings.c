@@ -113,7 +113,7 @@ static void check_allowed(const struct sim_world *world, const struct semel_poli
     for (int i = 0; i < world->to_push; i++)
         if (speaks_against(&world->events[i], from, to))
             sim_broken(world, "rows mean what they meant", "a change was allowed against event %d, which is %s", i,
-                       semel__state_name(world->events[i].state));
+                       semel__row_status_name(world->events[i].state));
 }
 
 static bool same(const struct semel_policy *a, const struct semel_policy *b)

@@ -155,7 +155,7 @@ struct sim_event {
     /* what is known of it */
     int effects, starts;
     bool there; /* a committed row is there, as below */
-    enum semel_state state;
+    enum semel_row_status state;
     bool gap;    /* it waits for versions that are missing */
     bool kept;   /* its payload is stored */
     bool judged; /* the last commit made it stale, or had it wait for or die of missing versions */

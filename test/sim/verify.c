@@ -41,7 +41,7 @@ static void verify_fate(const struct sim_world *world, const struct sim_event *e
     case SEMEL_STATE_UNKNOWN:
     case SEMEL_STATE_DEAD:
         sim_broken(world, "nothing is parked for ever", "event %d of key %d is still %s (%s)", event->n, event->key,
-                   semel__state_name(event->state), semel__class_name(event->error_class));
+                   semel__row_status_name(event->state), semel__class_name(event->error_class));
     case SEMEL_STATE_ABSENT:
     case SEMEL_STATE_COUNT:
         break;

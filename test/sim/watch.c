@@ -105,7 +105,7 @@ static void look_at_effects(struct sim_world *world)
         sim_note_effect(world, event, false, world->committed->policy.order);
         if (!event->there || event->state != SEMEL_STATE_COMPLETED)
             sim_broken(world, "effect and record are one", "event %d took effect, and its row is %s", event->n,
-                       event->there ? semel__state_name(event->state) : "not there");
+                       event->there ? semel__row_status_name(event->state) : "not there");
     }
 }
 
@@ -165,26 +165,27 @@ static void check_end_of_lease(struct sim_world *world, const struct sim_event *
         sim_broken(world, "nobody is charged for others", "event %d ran together with others and is charged", event->n);
     if (row->progress.state == SEMEL_STATE_COMPLETED || row->progress.state == SEMEL_STATE_REJECTED)
         sim_broken(world, "no completion under a stale token", "event %d became %s by %s, who had no lease", event->n,
-                   semel__state_name(row->progress.state), by->owner);
+                   semel__row_status_name(row->progress.state), by->owner);
     if (row->updated_us <= event->lease_until_us)
         sim_broken(world, "a live lease is respected", "event %d became %s by %s before its lease ran out", event->n,
-                   semel__state_name(row->progress.state), by->owner);
+                   semel__row_status_name(row->progress.state), by->owner);
 }
 
 static void check_move(struct sim_world *world, const struct sim_event *event, const struct semel_row *row)
 {
-    enum semel_state to = row->progress.state;
+    enum semel_row_status to = row->progress.state;
 
     if (event->there && semel__state_final(event->state))
         sim_broken(world, "a final row stays", "event %d was %s and became %s", event->n,
-                   semel__state_name(event->state), semel__state_name(to));
+                   semel__row_status_name(event->state), semel__row_status_name(to));
     if (!semel__move_legal(event->there ? event->state : SEMEL_STATE_ABSENT, to))
         sim_broken(world, "every move is legal", "event %d went from %s to %s", event->n,
-                   semel__state_name(event->there ? event->state : SEMEL_STATE_ABSENT), semel__state_name(to));
+                   semel__row_status_name(event->there ? event->state : SEMEL_STATE_ABSENT),
+                   semel__row_status_name(to));
     bool stopped = to == SEMEL_STATE_QUARANTINED || (world->scene.business && to == SEMEL_STATE_PREVENTED);
     if (event->was_final && !event->there && !stopped)
         sim_broken(world, "purging reopens nothing", "event %d was purged and is %s now", event->n,
-                   semel__state_name(to));
+                   semel__row_status_name(to));
     if (to == SEMEL_STATE_PROCESSING && event->token != SEMEL_NONE && row->progress.lease_token < event->token)
         sim_broken(world, "tokens ascend", "event %d has token %lld after %lld", event->n,
                    (long long)row->progress.lease_token, (long long)event->token);
@@ -216,7 +217,7 @@ static void check_row(struct sim_world *world, const struct sim_event *event, co
                    event->n, row->progress.attempts, row->progress.attempts_before);
     if (event->there && event->kept && !row->kept && !semel__state_final(row->progress.state))
         sim_broken(world, "a stored payload stays until the end", "event %d is %s without it", event->n,
-                   semel__state_name(row->progress.state));
+                   semel__row_status_name(row->progress.state));
     if (row->progress.retries < event->retries)
         sim_broken(world, "retries are counted", "event %d: %d after %d", event->n, row->progress.retries,
                    event->retries);
@@ -330,8 +331,9 @@ static void look_at_row(void *ctx, struct semel_str consumer, const struct semel
     check_token(world, event, row);
     if (!event->there || event->state != progress->state)
         sim_trace(world, "event %d: %s -> %s (attempts %d, %s) by %s", event->n,
-                  event->there ? semel__state_name(event->state) : "absent", semel__state_name(progress->state),
-                  progress->attempts, semel__class_name(progress->error_class), world->committed->owner);
+                  event->there ? semel__row_status_name(event->state) : "absent",
+                  semel__row_status_name(progress->state), progress->attempts, semel__class_name(progress->error_class),
+                  world->committed->owner);
     find_owner(world, row, event);
     event->judged = progress->state == SEMEL_STATE_STALE ||
                     (progress->error_class == SEMEL_CLASS_GAP &&
@@ -365,7 +367,8 @@ static void check_gone(struct sim_world *world, struct sim_event *event)
     int64_t time_us = 0, watermark_us = semel__mem_watermark(world->db, SEMEL_STR("c"), semel__str(event->source));
 
     if (!semel__state_final(event->state))
-        sim_broken(world, "only final rows are purged", "event %d was %s", event->n, semel__state_name(event->state));
+        sim_broken(world, "only final rows are purged", "event %d was %s", event->n,
+                   semel__row_status_name(event->state));
     if (!semel__id_time(semel__str(event->id), false, world->now_us, &time_us) || watermark_us == SEMEL_NONE ||
         time_us >= watermark_us)
         sim_broken(world, "purged below the watermark", "event %d is gone", event->n);

@@ -615,7 +615,7 @@ semel_status command_row(struct engine *e, const char *id, struct semel_command 
     return semel__inbox_command(&e->inbox, &command, ret, &e->err);
 }
 
-enum semel_state state_of(struct engine *e, const char *id)
+enum semel_row_status state_of(struct engine *e, const char *id)
 {
     return row_of(e, id).progress.state;
 }
@@ -729,10 +729,12 @@ void damage(struct engine *e, const char *id)
     sql_run(e, sql);
 }
 
-void assert_settled(const struct engine *e, size_t i, enum semel_act act, enum semel_why why, enum semel_state state)
+void assert_settled(const struct engine *e, size_t i, enum semel_act act, enum semel_why why,
+                    enum semel_row_status state)
 {
     const struct semel_settled *s = &e->settled[i];
     if (s->act != act || s->why != why || s->state != state)
         fail_msg("delivery %zu is %s, %s, %s; expected %s, %s, %s", i, semel__act_name(s->act), semel__why_name(s->why),
-                 semel__state_name(s->state), semel__act_name(act), semel__why_name(why), semel__state_name(state));
+                 semel__row_status_name(s->state), semel__act_name(act), semel__why_name(why),
+                 semel__row_status_name(state));
 }

@@ -156,7 +156,7 @@ semel_status try_process(struct engine *e, const struct semel__msg *msgs, size_t
 
 /* The committed row of source "s"; its state is ABSENT when there is none. Strings live until the next look. */
 struct semel_row row_of(struct engine *e, const char *id);
-enum semel_state state_of(struct engine *e, const char *id);
+enum semel_row_status state_of(struct engine *e, const char *id);
 /* As an operator does it: the row is read, then the command is given to whatever it has become. */
 semel_status command_row(struct engine *e, const char *id, struct semel_command command,
                          struct semel_command_result *ret);
@@ -178,6 +178,7 @@ void fail_at(struct engine *e, const char *op, unsigned nth, enum fault fault);
 semel_status engine_handle_set(void *ctx, struct semel_store *store, const struct semel__msg *const *msgs, size_t n,
                                struct semel_set *set, struct semel_error *err);
 
-void assert_settled(const struct engine *e, size_t i, enum semel_act act, enum semel_why why, enum semel_state state);
+void assert_settled(const struct engine *e, size_t i, enum semel_act act, enum semel_why why,
+                    enum semel_row_status state);
 
 #endif

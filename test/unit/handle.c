@@ -183,11 +183,12 @@ void pass(struct handle *d, int64_t us)
 
 /* ---- in the caller's transaction ----------------------------------------------------------------------- */
 
-void assert_verdict(const struct semel_verdict *v, enum semel_act act, enum semel_why why, enum semel_state state)
+void assert_verdict(const struct semel_verdict *v, enum semel_act act, enum semel_why why, enum semel_row_status state)
 {
     if (v->act != act || v->why != why || v->state != state)
         fail_msg("%s, %s, %s instead of %s, %s, %s", semel_act_name(v->act), semel_why_name(v->why),
-                 semel_state_name(v->state), semel_act_name(act), semel_why_name(why), semel_state_name(state));
+                 semel_row_status_name(v->state), semel_act_name(act), semel_why_name(why),
+                 semel_row_status_name(state));
 }
 
 void begin(struct handle *d, const struct semel_msg *msg, enum semel_act act, enum semel_why why)

@@ -81,6 +81,6 @@ void run_once(struct handle *d, const struct semel_msg *msg);
             fail_msg("\"%s\" does not say \"%s\"", (d)->err.text, (word)); \
     } while (0)
 
-void assert_verdict(const struct semel_verdict *v, enum semel_act act, enum semel_why why, enum semel_state state);
+void assert_verdict(const struct semel_verdict *v, enum semel_act act, enum semel_why why, enum semel_row_status state);
 
 #endif

@@ -17,7 +17,7 @@
 /* What is not given is NULL; received_us and due_us count from START_US, 0: START_US and NULL. */
 struct fake {
     const char *consumer, *source, *id;
-    enum semel_state state;
+    enum semel_row_status state;
     const char *type, *key, *cls, *text;
     int64_t received_us, due_us;
 };
@@ -47,7 +47,7 @@ static inline void put(struct engine *e, struct fake f)
     const char *values[] = {f.consumer,
                             f.source,
                             f.id,
-                            semel__state_name(f.state),
+                            semel__row_status_name(f.state),
                             f.type,
                             f.key,
                             f.cls,

@@ -121,11 +121,11 @@ static size_t asked_for(const char *label, bool (*known)(struct semel_str))
 
 static bool is_status(struct semel_str value)
 {
-    enum semel_state found;
+    enum semel_row_status found;
     for (unsigned s = SEMEL_EVENT_CREATED; s <= SEMEL_EVENT_PUBLISHED; s++) /* of events */
         if (semel__str_eqz(value, semel__event_status_name((enum semel_event_status)s)))
             return true;
-    return semel__state_parse(value, &found);
+    return semel__row_status_parse(value, &found);
 }
 
 static bool is_breaker_state(struct semel_str value)

@@ -192,7 +192,7 @@ static void duplicate_is_given_the_outcome_of_the_original(void **state)
 
 /* ---- ids, sizes, fields ------------------------------------------------------------------------------- */
 
-static enum semel_state quarantined_or(struct engine *e, struct semel__msg m, const char *kept_as)
+static enum semel_row_status quarantined_or(struct engine *e, struct semel__msg m, const char *kept_as)
 {
     process_one(e, m);
     assert_int_equal(e->settled[0].act, SEMEL_ACK);
@@ -562,8 +562,8 @@ static void repeat_is_decided_by_the_row(void **state)
     struct engine *e = *state;
     const char *words[] = {"ok", "bad", "reject", "fail"};
     const enum semel_why whys[] = {SEMEL_WHY_DUPLICATE, SEMEL_WHY_DEAD, SEMEL_WHY_DUPLICATE, SEMEL_WHY_BACKOFF};
-    const enum semel_state states[] = {SEMEL_STATE_COMPLETED, SEMEL_STATE_DEAD, SEMEL_STATE_REJECTED,
-                                       SEMEL_STATE_FAILED};
+    const enum semel_row_status states[] = {SEMEL_STATE_COMPLETED, SEMEL_STATE_DEAD, SEMEL_STATE_REJECTED,
+                                            SEMEL_STATE_FAILED};
 
     for (int delivery = 1; delivery <= 2; delivery++)
         for (size_t i = 0; i < COUNT(words); i++) {

@@ -22,7 +22,7 @@ static void assert_clean(struct engine *e, const char *id)
     assert_int_equal(effects_of(e, id), 1);
 }
 
-static void assert_blamed(struct engine *e, const char *id, enum semel_state state, enum semel_class cls)
+static void assert_blamed(struct engine *e, const char *id, enum semel_row_status state, enum semel_class cls)
 {
     struct semel_row row = row_of(e, id);
     assert_int_equal(row.progress.state, state);
@@ -727,7 +727,7 @@ struct drawn {
 };
 
 struct end {
-    enum semel_state state;
+    enum semel_row_status state;
     enum semel_class cls;
     int attempts;
     int64_t effects, logged;

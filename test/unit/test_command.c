@@ -27,7 +27,7 @@ static semel_status give(struct engine *e, struct asked c, struct semel_command_
     return semel__inbox_command(&e->inbox, &c.command, ret, &e->err);
 }
 
-static bool command(struct engine *e, struct asked c, enum semel_state *ret_state)
+static bool command(struct engine *e, struct asked c, enum semel_row_status *ret_state)
 {
     struct semel_command_result result;
     assert_ok(e, give(e, c, &result));
@@ -36,9 +36,9 @@ static bool command(struct engine *e, struct asked c, enum semel_state *ret_stat
     return result.done;
 }
 
-static void obeyed(struct engine *e, enum semel_command_kind kind, const char *id, enum semel_state becomes)
+static void obeyed(struct engine *e, enum semel_command_kind kind, const char *id, enum semel_row_status becomes)
 {
-    enum semel_state state;
+    enum semel_row_status state;
     if (!command(e, order(kind, id), &state))
         fail_msg("%s", e->err.text);
     assert_int_equal(state, becomes);
@@ -98,17 +98,17 @@ static void every_state_has_its_answer(void **state)
 {
     struct engine *e = *state;
     static const char *const words[] = {"retry", "discard", "resolve"};
-    static const enum semel_state becomes[] = {SEMEL_STATE_FAILED, SEMEL_STATE_REJECTED, SEMEL_STATE_COMPLETED};
+    static const enum semel_row_status becomes[] = {SEMEL_STATE_FAILED, SEMEL_STATE_REJECTED, SEMEL_STATE_COMPLETED};
     char text[100];
 
     fill(e);
     for (int kind = 0; kind < 3; kind++)
-        for (enum semel_state s = SEMEL_STATE_PROCESSING; s < SEMEL_STATE_COUNT; s++) {
-            const char *id = s == SEMEL_STATE_QUARANTINED ? "position:quarantined" : semel__state_name(s);
+        for (enum semel_row_status s = SEMEL_STATE_PROCESSING; s < SEMEL_STATE_COUNT; s++) {
+            const char *id = s == SEMEL_STATE_QUARANTINED ? "position:quarantined" : semel__row_status_name(s);
             bool open = s == SEMEL_STATE_DEAD || s == SEMEL_STATE_QUARANTINED || s == SEMEL_STATE_UNKNOWN;
             bool may = open || (s == SEMEL_STATE_FAILED && kind != SEMEL_COMMAND_RESOLVE) ||
                        (s == SEMEL_STATE_WAITING && kind != SEMEL_COMMAND_RESOLVE); /* by force, through its gap */
-            enum semel_state after;
+            enum semel_row_status after;
             if (state_of(e, id) != s) /* answered before by another word: make it anew */
                 continue;
             struct asked c = order((enum semel_command_kind)kind, id);
@@ -117,13 +117,14 @@ static void every_state_has_its_answer(void **state)
             assert_int_equal(done, may);
             assert_int_equal(state_of(e, id), may ? becomes[kind] : s);
             assert_int_equal(after, may ? becomes[kind] : s);
-            snprintf(text, sizeof text, "the message is %s: there is nothing to %s", semel__state_name(s), words[kind]);
+            snprintf(text, sizeof text, "the message is %s: there is nothing to %s", semel__row_status_name(s),
+                     words[kind]);
             if (!may)
                 assert_string_equal(e->err.text, text);
             if (may && kind == SEMEL_COMMAND_RETRY && s != SEMEL_STATE_FAILED) /* retried: now it is failed */
                 obeyed(e, SEMEL_COMMAND_DISCARD, id, SEMEL_STATE_REJECTED);
         }
-    assert_false(command(e, order(SEMEL_COMMAND_RETRY, "nobody"), &(enum semel_state){0}));
+    assert_false(command(e, order(SEMEL_COMMAND_RETRY, "nobody"), &(enum semel_row_status){0}));
     assert_string_equal(e->err.text, "there is no such message");
 }
 
@@ -132,7 +133,7 @@ static void command_on_a_row_that_was_touched_since_is_not_obeyed(void **state)
 {
     struct engine *e = *state;
     struct asked c = order(SEMEL_COMMAND_DISCARD, "failed");
-    enum semel_state after;
+    enum semel_row_status after;
 
     process_one(e, msg("failed", "fail"));
     c.updated_us = row_of(e, "failed").updated_us;
@@ -200,7 +201,7 @@ static void retried_message_keeps_its_id_and_has_a_new_budget_of_attempts(void *
 static void second_operator_is_told_that_he_was_late(void **state)
 {
     struct engine *e = *state;
-    enum semel_state after;
+    enum semel_row_status after;
 
     process_one(e, msg("a", "bad"));
     e->mended = true;
@@ -259,7 +260,7 @@ static void retry_of_what_is_older_than_the_retention_must_be_forced(void **stat
     assert_int_equal(e->err.cls, SEMEL_CLASS_TOO_OLD);
     c.command.force = true;
     e->mended = true;
-    assert_true(command(e, c, &(enum semel_state){0}));
+    assert_true(command(e, c, &(enum semel_row_status){0}));
     work(e, 1);
     assert_int_equal(effects_of(e, "a"), 1);
 }
@@ -276,7 +277,7 @@ static void retry_of_what_has_no_id_must_be_forced(void **state)
             "the message has no usable id or field: have it sent again corrected, or force it if the handler can do "
             "without");
     c.command.force = true;
-    assert_true(command(e, c, &(enum semel_state){0}));
+    assert_true(command(e, c, &(enum semel_row_status){0}));
     work(e, 1);
     assert_int_equal(effects_of(e, "position:p/1"), 1);
 }
@@ -360,7 +361,7 @@ static void retry_of_a_gap_waits_again_and_only_force_runs_past_it(void **state)
     /* I12 */
     struct engine *e = *state;
     struct asked force = order(SEMEL_COMMAND_RETRY, "v3");
-    enum semel_state after;
+    enum semel_row_status after;
 
     force.command.force = true;
     e->policy.order = SEMEL_ORDER_VERSION;

@@ -5,7 +5,8 @@
  */
 #include "unit/engine.h"
 
-static void put(struct engine *e, struct semel__msg m, enum semel_act act, enum semel_why why, enum semel_state state)
+static void put(struct engine *e, struct semel__msg m, enum semel_act act, enum semel_why why,
+                enum semel_row_status state)
 {
     assert_ok(e, semel__inbox_put(&e->inbox, &m, &e->settled[0], &e->err));
     assert_settled(e, 0, act, why, state);
@@ -175,10 +176,10 @@ static void record(struct engine *e, struct semel__msg m, enum semel_result resu
 static void recorded_end_counts_one_attempt(void **state)
 {
     /* T3, I14 */
-    static const enum semel_state ends[] = {[SEMEL_TRANSIENT] = SEMEL_STATE_FAILED,
-                                            [SEMEL_PERMANENT] = SEMEL_STATE_DEAD,
-                                            [SEMEL_REJECTED] = SEMEL_STATE_REJECTED,
-                                            [SEMEL_MAYBE] = SEMEL_STATE_UNKNOWN};
+    static const enum semel_row_status ends[] = {[SEMEL_TRANSIENT] = SEMEL_STATE_FAILED,
+                                                 [SEMEL_PERMANENT] = SEMEL_STATE_DEAD,
+                                                 [SEMEL_REJECTED] = SEMEL_STATE_REJECTED,
+                                                 [SEMEL_MAYBE] = SEMEL_STATE_UNKNOWN};
     struct engine *e = *state;
     for (int result = SEMEL_TRANSIENT; result <= SEMEL_MAYBE; result++) {
         char id[8];

@@ -20,7 +20,7 @@ struct scene {
     struct semel_buf why, next;
 };
 
-static void set_up(struct scene *s, enum semel_state state, enum semel_class cls, const char *text)
+static void set_up(struct scene *s, enum semel_row_status state, enum semel_class cls, const char *text)
 {
     *s = (struct scene){
         .history = {.last_version = SEMEL_NONE, .head_version = SEMEL_NONE, .watermark_us = SEMEL_NONE}};
@@ -55,7 +55,7 @@ static void by_key(struct scene *s, enum semel_order order, int64_t version)
 }
 
 /* Another unfinished one of the key, at place `i` of the key's order; the row itself comes last. */
-static struct semel_row *another(struct scene *s, size_t i, const char *id, enum semel_state state)
+static struct semel_row *another(struct scene *s, size_t i, const char *id, enum semel_row_status state)
 {
     s->others[i] = s->row;
     s->others[i].id = semel__str(id);
@@ -194,7 +194,7 @@ static void sent_message_that_waits_for_its_first_worker_is_due(void **state)
 static void blocked_message_names_the_first_of_its_key_and_what_to_do_with_it(void **state)
 {
     static const struct {
-        enum semel_state state;
+        enum semel_row_status state;
         const char *says, *next;
     } heads[] = {
         {SEMEL_STATE_DEAD, "which is dead", "semel inbox discard pay-3 --consumer billing --reason"},
@@ -462,7 +462,7 @@ static void every_status_with_every_class_has_words(void **state)
     struct scene s;
 
     (void)state;
-    for (enum semel_state st = SEMEL_STATE_PROCESSING; st < SEMEL_STATE_COUNT; st++)
+    for (enum semel_row_status st = SEMEL_STATE_PROCESSING; st < SEMEL_STATE_COUNT; st++)
         for (enum semel_class cls = SEMEL_CLASS_NONE; cls <= SEMEL_CLASS_DISCARDED; cls++) {
             set_up(&s, st, cls, NULL);
             explain(&s);

@@ -66,7 +66,7 @@ static void poll_for(size_t n)
     deliveries = all;
 }
 
-static void ack_with(size_t i, enum semel_why why, enum semel_state state, const char *outcome)
+static void ack_with(size_t i, enum semel_why why, enum semel_row_status state, const char *outcome)
 {
     struct semel_settled settled = {.act = SEMEL_ACK, .why = why, .state = state, .outcome = semel__str(outcome)};
     assert_int_equal(answer_tags(broker, &deliveries[i].tag, 1, &settled, 0, &served.err), SEMEL_OK);

@@ -438,7 +438,7 @@ static void gap_that_times_out_follows_the_policy(void **state)
 {
     struct engine *e = *state;
     static const enum semel_gap gaps[] = {SEMEL_GAP_DEAD, SEMEL_GAP_APPLY, SEMEL_GAP_ALERT};
-    static const enum semel_state states[] = {SEMEL_STATE_DEAD, SEMEL_STATE_COMPLETED, SEMEL_STATE_WAITING};
+    static const enum semel_row_status states[] = {SEMEL_STATE_DEAD, SEMEL_STATE_COMPLETED, SEMEL_STATE_WAITING};
     static const char *const ids[] = {"x", "y", "z"};
     size_t n;
 

@@ -430,7 +430,7 @@ static void results_end_where_their_class_says(void **state)
     /* I14 */
     static const struct {
         enum semel_result result;
-        enum semel_state state;
+        enum semel_row_status state;
     } ends[] = {
         {SEMEL_TRANSIENT, SEMEL_STATE_FAILED},
         {SEMEL_PERMANENT, SEMEL_STATE_DEAD},

@@ -323,7 +323,8 @@ static struct taken take(struct handle *d, size_t max, bool end)
     return t;
 }
 
-static void put(struct handle *d, struct semel_msg m, enum semel_act act, enum semel_why why, enum semel_state state)
+static void put(struct handle *d, struct semel_msg m, enum semel_act act, enum semel_why why,
+                enum semel_row_status state)
 {
     assert_fine(d, semel_inbox_put(d->s, &m, &d->v, &d->err));
     assert_verdict(&d->v, act, why, state);

@@ -24,7 +24,7 @@ static size_t counts(struct engine *e, struct semel_str consumer, int64_t cap, s
 
 /* The one of that consumer and state; NULL: there is none. */
 static const struct semel_count *count_of(const struct semel_count *all, size_t n, const char *consumer,
-                                          enum semel_state state)
+                                          enum semel_row_status state)
 {
     const struct semel_count *found = NULL;
     for (size_t i = 0; i < n; i++)
@@ -218,7 +218,7 @@ static void pages_of_any_size_are_the_list(void **state)
         char id[16];
         snprintf(id, sizeof id, "m%d", i);
         put(e, FAKE(consumers[i * 7 % 3], i % 2 ? "s" : "t", id,
-                    (enum semel_state)(1 + i * 13 % (SEMEL_STATE_COUNT - 1))));
+                    (enum semel_row_status)(1 + i * 13 % (SEMEL_STATE_COUNT - 1))));
     }
     for (size_t m = 0; m < COUNT(masks); m++)
         for (size_t page = 1; page <= 41; page += 5) {

@@ -536,7 +536,7 @@ static void random_fate(struct engine *e, uint64_t seed)
             fail_msg("seed %llu: message %s (%s) of partition %d, offset %lld: %s, %lld effects, position %lld",
                      (unsigned long long)seed, journal.records[i].id, journal.records[i].payload,
                      journal.records[i].partition, (long long)journal.records[i].offset,
-                     semel__state_name(state_of(e, journal.records[i].id)),
+                     semel__row_status_name(state_of(e, journal.records[i].id)),
                      (long long)effects_of(e, journal.records[i].id),
                      (long long)position(e, journal.records[i].partition));
 }

@@ -55,8 +55,8 @@ static void each_result_has_its_state(void **state)
 {
     struct engine *e = *state;
     static const char *const words[] = {"fail", "bad", "reject", "maybe"};
-    static const enum semel_state states[] = {SEMEL_STATE_FAILED, SEMEL_STATE_DEAD, SEMEL_STATE_REJECTED,
-                                              SEMEL_STATE_UNKNOWN};
+    static const enum semel_row_status states[] = {SEMEL_STATE_FAILED, SEMEL_STATE_DEAD, SEMEL_STATE_REJECTED,
+                                                   SEMEL_STATE_UNKNOWN};
 
     for (size_t i = 0; i < COUNT(words); i++) {
         process_one(e, msg(words[i], words[i]));

@@ -63,7 +63,7 @@ static inline void begin(struct world *w)
     assert_true(now_us > 0);
 }
 
-static inline struct semel_admit item_of(const char *id, enum semel_state state, const char *key)
+static inline struct semel_admit item_of(const char *id, enum semel_row_status state, const char *key)
 {
     struct semel_admit item = {.row = {.source = SEMEL_STR("s"),
                                        .id = semel__str(id),

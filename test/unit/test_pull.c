@@ -163,7 +163,7 @@ static void every_result_has_its_end(void **state)
     (void)state;
     static const struct {
         const char *result;
-        enum semel_state state;
+        enum semel_row_status state;
     } cases[] = {{"done", SEMEL_STATE_COMPLETED},    {"transient", SEMEL_STATE_FAILED}, {"permanent", SEMEL_STATE_DEAD},
                  {"rejected", SEMEL_STATE_REJECTED}, {"unknown", SEMEL_STATE_UNKNOWN},  {"maybe", SEMEL_STATE_UNKNOWN}};
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -173,7 +173,7 @@ static void every_result_has_its_end(void **state)
         take_token("take", token);
         snprintf(more, sizeof(more), ",\"result\":\"%s\",\"reason\":\"so\\u0007 it is\",\"outcome\":null",
                  cases[i].result);
-        assert_reply(end("settle", token, more), 200, semel__state_name(cases[i].state));
+        assert_reply(end("settle", token, more), 200, semel__row_status_name(cases[i].state));
         assert_int_equal(state_of(e, id), cases[i].state);
         if (i > 0 && cases[i].state != SEMEL_STATE_REJECTED)
             assert_str(row_of(e, id).progress.error_text, "so? it is");

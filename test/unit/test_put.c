@@ -207,12 +207,12 @@ static void compare(struct engine *a, struct engine *b)
         char id[8];
         snprintf(id, sizeof id, "m%d", i);
         struct semel_row x = row_of(a, id);
-        enum semel_state state = x.progress.state;
+        enum semel_row_status state = x.progress.state;
         int64_t due_us = x.progress.due_us;
         struct semel_row y = row_of(b, id);
         if (state != y.progress.state || (state != SEMEL_STATE_ABSENT && due_us != y.progress.due_us))
-            fail_msg("%s: %s due %lld in a batch, %s due %lld one by one", id, semel__state_name(state),
-                     (long long)due_us, semel__state_name(y.progress.state), (long long)y.progress.due_us);
+            fail_msg("%s: %s due %lld in a batch, %s due %lld one by one", id, semel__row_status_name(state),
+                     (long long)due_us, semel__row_status_name(y.progress.state), (long long)y.progress.due_us);
         assert_int_equal(conflicts_of(a, id), conflicts_of(b, id));
     }
 }

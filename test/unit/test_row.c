@@ -12,7 +12,7 @@
 
 static char long_text[SEMEL_OUTCOME_MAX + 2];
 
-static struct semel_row good(enum semel_state state)
+static struct semel_row good(enum semel_row_status state)
 {
     bool leased = state == SEMEL_STATE_PROCESSING;
 
@@ -61,9 +61,9 @@ static void a_good_row_of_every_status_is_believed(void **state)
 
     (void)state;
     for (unsigned s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
-        struct semel_row row = good((enum semel_state)s);
+        struct semel_row row = good((enum semel_row_status)s);
         if (semel__row_check(&row, &err) != SEMEL_OK)
-            fail_msg("%s: %s", semel__state_name((enum semel_state)s), err.text);
+            fail_msg("%s: %s", semel__row_status_name((enum semel_row_status)s), err.text);
     }
 }
 
@@ -90,7 +90,7 @@ static void a_status_that_is_none_is_damage(void **state)
     assert_damaged(&row, "status");
     row.progress.state = SEMEL_STATE_COUNT;
     assert_damaged(&row, "status");
-    row.progress.state = (enum semel_state)200;
+    row.progress.state = (enum semel_row_status)200;
     assert_damaged(&row, "status");
 }
 
@@ -230,7 +230,7 @@ static void no_other_row_has_any_of_it(void **state)
 {
     (void)state;
     for (unsigned s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
-        struct semel_row row = good((enum semel_state)s);
+        struct semel_row row = good((enum semel_row_status)s);
         const struct semel_row fine = row;
         if (s == SEMEL_STATE_PROCESSING)
             continue;
@@ -249,7 +249,7 @@ static void only_failed_and_waiting_rows_are_due(void **state)
 {
     (void)state;
     for (unsigned s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
-        struct semel_row row = good((enum semel_state)s);
+        struct semel_row row = good((enum semel_row_status)s);
         row.progress.due_us = NOW;
         if (s == SEMEL_STATE_FAILED || s == SEMEL_STATE_WAITING)
             assert_int_equal(semel__row_check(&row, NULL), SEMEL_OK);
@@ -262,7 +262,7 @@ static void final_rows_alone_have_a_time_of_processing(void **state)
 {
     (void)state;
     for (unsigned s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
-        struct semel_row row = good((enum semel_state)s);
+        struct semel_row row = good((enum semel_row_status)s);
         row.progress.processed_us = semel__state_final(row.progress.state) ? SEMEL_NONE : NOW;
         assert_damaged(&row, "processed_at");
     }

@@ -60,7 +60,7 @@ static void commit(struct world *w)
     ok(w, semel_store_commit(w->store, &w->err));
 }
 
-static struct semel_progress progress_of(enum semel_state state)
+static struct semel_progress progress_of(enum semel_row_status state)
 {
     bool final = state == SEMEL_STATE_COMPLETED || state == SEMEL_STATE_REJECTED || state == SEMEL_STATE_STALE;
     return (struct semel_progress){.state = state,
@@ -79,7 +79,7 @@ static struct semel_progress claimed(void)
     return progress;
 }
 
-static struct semel_admit item_of(const char *id, enum semel_state state)
+static struct semel_admit item_of(const char *id, enum semel_row_status state)
 {
     struct semel_admit item = {.row = {.source = SEMEL_STR("orders"),
                                        .id = semel__str(id),
@@ -98,7 +98,8 @@ static void admit(struct world *w, struct semel_admit *items, size_t n)
 }
 
 /* One committed row. */
-static struct semel_admit put(struct world *w, const char *id, enum semel_state state, const char *key, int64_t version)
+static struct semel_admit put(struct world *w, const char *id, enum semel_row_status state, const char *key,
+                              int64_t version)
 {
     struct semel_admit item = item_of(id, state);
     item.row.order_key = semel__str(key);

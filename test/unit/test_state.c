@@ -29,10 +29,10 @@ static void every_move_is_legal_or_not_as_the_table_says(void **state)
     for (unsigned from = 0; from < SEMEL_STATE_COUNT; from++) {
         assert_int_equal(strlen(matrix[from]), SEMEL_STATE_COUNT);
         for (unsigned to = 0; to < SEMEL_STATE_COUNT; to++) {
-            bool legal = semel__move_legal((enum semel_state)from, (enum semel_state)to);
+            bool legal = semel__move_legal((enum semel_row_status)from, (enum semel_row_status)to);
             if (legal != (matrix[from][to] == 'x'))
-                fail_msg("%s -> %s is %s", semel__state_name((enum semel_state)from),
-                         semel__state_name((enum semel_state)to), legal ? "legal" : "not legal");
+                fail_msg("%s -> %s is %s", semel__row_status_name((enum semel_row_status)from),
+                         semel__row_status_name((enum semel_row_status)to), legal ? "legal" : "not legal");
         }
     }
 }
@@ -46,24 +46,24 @@ static void the_statuses_have_the_order_of_the_table(void **state)
     (void)state;
     assert_int_equal(COUNT(names), SEMEL_STATE_COUNT);
     for (unsigned i = 0; i < SEMEL_STATE_COUNT; i++)
-        assert_string_equal(semel__state_name((enum semel_state)i), names[i]);
+        assert_string_equal(semel__row_status_name((enum semel_row_status)i), names[i]);
 }
 
 /* I18: purge alone takes a final row away. */
 static void a_final_row_can_only_be_taken_away(void **state)
 {
-    static const enum semel_state finals[] = {SEMEL_STATE_COMPLETED, SEMEL_STATE_REJECTED, SEMEL_STATE_STALE,
-                                              SEMEL_STATE_PREVENTED};
+    static const enum semel_row_status finals[] = {SEMEL_STATE_COMPLETED, SEMEL_STATE_REJECTED, SEMEL_STATE_STALE,
+                                                   SEMEL_STATE_PREVENTED};
     unsigned n = 0;
 
     (void)state;
     for (size_t i = 0; i < COUNT(finals); i++) {
         assert_true(semel__state_final(finals[i]));
         for (unsigned to = 0; to < SEMEL_STATE_COUNT; to++)
-            assert_int_equal(semel__move_legal(finals[i], (enum semel_state)to), to == SEMEL_STATE_ABSENT);
+            assert_int_equal(semel__move_legal(finals[i], (enum semel_row_status)to), to == SEMEL_STATE_ABSENT);
     }
     for (unsigned i = 0; i < SEMEL_STATE_COUNT; i++)
-        n += semel__state_final((enum semel_state)i);
+        n += semel__state_final((enum semel_row_status)i);
     assert_int_equal(n, COUNT(finals));
 }
 
@@ -72,22 +72,22 @@ static void nothing_but_a_final_row_is_ever_taken_away(void **state)
 {
     (void)state;
     for (unsigned from = 0; from < SEMEL_STATE_COUNT; from++)
-        assert_int_equal(semel__move_legal((enum semel_state)from, SEMEL_STATE_ABSENT),
-                         semel__state_final((enum semel_state)from));
+        assert_int_equal(semel__move_legal((enum semel_row_status)from, SEMEL_STATE_ABSENT),
+                         semel__state_final((enum semel_row_status)from));
 }
 
 /* I13 */
 static void unfinished_rows_hold_back_their_key(void **state)
 {
-    static const enum semel_state unfinished[] = {SEMEL_STATE_PROCESSING, SEMEL_STATE_FAILED, SEMEL_STATE_WAITING,
-                                                  SEMEL_STATE_UNKNOWN, SEMEL_STATE_DEAD};
+    static const enum semel_row_status unfinished[] = {SEMEL_STATE_PROCESSING, SEMEL_STATE_FAILED, SEMEL_STATE_WAITING,
+                                                       SEMEL_STATE_UNKNOWN, SEMEL_STATE_DEAD};
     unsigned n = 0;
 
     (void)state;
     for (size_t i = 0; i < COUNT(unfinished); i++)
         assert_true(semel__state_unfinished(unfinished[i]));
     for (unsigned i = 0; i < SEMEL_STATE_COUNT; i++)
-        n += semel__state_unfinished((enum semel_state)i);
+        n += semel__state_unfinished((enum semel_row_status)i);
     assert_int_equal(n, COUNT(unfinished));
 }
 
@@ -95,7 +95,7 @@ static void no_row_is_final_and_unfinished(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < SEMEL_STATE_COUNT; i++)
-        assert_false(semel__state_final((enum semel_state)i) && semel__state_unfinished((enum semel_state)i));
+        assert_false(semel__state_final((enum semel_row_status)i) && semel__state_unfinished((enum semel_row_status)i));
     assert_false(semel__state_final(SEMEL_STATE_QUARANTINED));
     assert_false(semel__state_unfinished(SEMEL_STATE_QUARANTINED));
     assert_false(semel__state_final(SEMEL_STATE_ABSENT));
@@ -107,10 +107,10 @@ static void what_is_no_status_has_no_move(void **state)
     (void)state;
     assert_false(semel__move_legal(SEMEL_STATE_COUNT, SEMEL_STATE_ABSENT));
     assert_false(semel__move_legal(SEMEL_STATE_ABSENT, SEMEL_STATE_COUNT));
-    assert_false(semel__move_legal((enum semel_state) - 1, SEMEL_STATE_COMPLETED));
-    assert_false(semel__move_legal(SEMEL_STATE_WAITING, (enum semel_state)40));
+    assert_false(semel__move_legal((enum semel_row_status) - 1, SEMEL_STATE_COMPLETED));
+    assert_false(semel__move_legal(SEMEL_STATE_WAITING, (enum semel_row_status)40));
     assert_false(semel__state_final(SEMEL_STATE_COUNT));
-    assert_false(semel__state_unfinished((enum semel_state)40));
+    assert_false(semel__state_unfinished((enum semel_row_status)40));
 }
 
 int main(void)

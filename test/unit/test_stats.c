@@ -63,7 +63,7 @@ static struct semel__msg msg(const char *source, const char *type)
     return m;
 }
 
-static struct semel_settled settled(enum semel_why why, enum semel_state state, enum semel_class cls)
+static struct semel_settled settled(enum semel_why why, enum semel_row_status state, enum semel_class cls)
 {
     return (struct semel_settled){.act = SEMEL_ACK, .why = why, .state = state, .cls = cls};
 }

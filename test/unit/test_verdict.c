@@ -20,7 +20,7 @@ static struct semel_policy policy_of(void)
     return policy;
 }
 
-static struct semel_progress progress_of(enum semel_state state)
+static struct semel_progress progress_of(enum semel_row_status state)
 {
     bool leased = state == SEMEL_STATE_PROCESSING;
 
@@ -50,7 +50,7 @@ struct scene {
 
 static void draw_row(struct semel_random *rng, struct scene *s)
 {
-    enum semel_state state = (enum semel_state)(1 + pick(rng, SEMEL_STATE_COUNT - 1));
+    enum semel_row_status state = (enum semel_row_status)(1 + pick(rng, SEMEL_STATE_COUNT - 1));
 
     s->row = (struct semel_row){.id = SEMEL_STR("m"),
                                 .arrival = 1 + pick(rng, 3),
@@ -114,7 +114,7 @@ static void assert_fit(const struct scene *s, const struct semel_progress *befor
     struct semel_error err;
 
     if (!semel__move_legal(before->state, after->state))
-        fail_msg("%s -> %s", semel__state_name(before->state), semel__state_name(after->state));
+        fail_msg("%s -> %s", semel__row_status_name(before->state), semel__row_status_name(after->state));
     row.progress = *after;
     if (semel__row_check(&row, &err) != SEMEL_OK)
         fail_msg("%s", err.text);
@@ -350,11 +350,12 @@ static void a_payload_stays_as_the_route_says(void **state)
     (void)state;
     for (unsigned s = SEMEL_STATE_ABSENT + 1; s < SEMEL_STATE_COUNT; s++) {
         policy.keep = SEMEL_KEEP_ALWAYS;
-        assert_true(semel__payload_stays(&policy, (enum semel_state)s));
+        assert_true(semel__payload_stays(&policy, (enum semel_row_status)s));
         policy.keep = SEMEL_KEEP_NEVER;
-        assert_false(semel__payload_stays(&policy, (enum semel_state)s));
+        assert_false(semel__payload_stays(&policy, (enum semel_row_status)s));
         policy.keep = SEMEL_KEEP_UNFINISHED;
-        assert_int_equal(semel__payload_stays(&policy, (enum semel_state)s), !semel__state_final((enum semel_state)s));
+        assert_int_equal(semel__payload_stays(&policy, (enum semel_row_status)s),
+                         !semel__state_final((enum semel_row_status)s));
     }
 }
 

@@ -77,8 +77,8 @@ static void new_message_of_a_skipped_version_is_waited_for(void **state)
     static const int64_t skipped[] = {7, 9, 11};
     const struct semel_policy policy = policy_of(1);
     const struct semel_key before = {.last_version = 4, .skipped = skipped, .n_skipped = 3};
-    static const enum semel_state takes[] = {SEMEL_STATE_ABSENT, SEMEL_STATE_WAITING, SEMEL_STATE_DEAD};
-    static const enum semel_state leaves[] = {SEMEL_STATE_QUARANTINED, SEMEL_STATE_PREVENTED, SEMEL_STATE_STALE};
+    static const enum semel_row_status takes[] = {SEMEL_STATE_ABSENT, SEMEL_STATE_WAITING, SEMEL_STATE_DEAD};
+    static const enum semel_row_status leaves[] = {SEMEL_STATE_QUARANTINED, SEMEL_STATE_PREVENTED, SEMEL_STATE_STALE};
     for (size_t i = 0; i < 3; i++) {
         struct semel_key key = before;
         assert_true(semel__version_move(&policy, &key, 9, takes[i], true, *state)); /* ABSENT: it found no room */
