@@ -254,6 +254,9 @@ static void what_is_no_object_is_refused(void **state)
     assert_refused("5", "is 5", "a JSON object");
     assert_refused("null", "null", "a JSON object");
     assert_refused("true", "true", "a JSON object");
+    /* 40 bytes are shown as they are; more are cut, and the cut is seen. */
+    assert_refused("\"1234567890123456789012345678901234567890\"", "67890\"", "a JSON object");
+    assert_refused("\"12345678901234567890123456789012345678901\"", "67890...\"", "a JSON object");
     assert_refused("", "JSON", "byte 0");
     assert_refused("retry_max=5", "JSON", "byte 0");
     assert_refused("{\"retry_max\":5", "JSON", "byte 14");
