@@ -477,6 +477,22 @@ CREATE FUNCTION semel._uuid7() RETURNS uuid LANGUAGE sql VOLATILE AS $$
             || substr(replace(gen_random_uuid()::text, '-', ''), 14))::uuid
 $$;
 
+-- Each lock is a place in the lock table of the whole cluster (P83). Calls are counted in a setting of the transaction;
+-- when there were many, the locks that it really holds are.
+CREATE FUNCTION semel._outbox_lock_room() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    n integer := coalesce(nullif(current_setting('semel.outbox_locks', true), ''), '0')::integer;
+BEGIN
+    IF n >= 1000 THEN
+        SELECT count(*) INTO n FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid();
+        IF n >= 1000 THEN
+            PERFORM semel._refuse('outbox_put: lock => true for more than 1000 aggregates in one transaction; commit '
+                                  'more often, or lock the rows of the aggregates yourself');
+        END IF;
+    END IF;
+    PERFORM set_config('semel.outbox_locks', (n + 1)::text, true);
+END $$;
+
 CREATE FUNCTION semel.outbox_put(
     aggregatetype text, aggregateid text, type text, payload jsonb = NULL, raw bytea = NULL, headers jsonb = '{}',
     destination text = NULL, id uuid = NULL, lock boolean = false)
@@ -497,8 +513,14 @@ BEGIN
         PERFORM semel._refuse('outbox_put: headers must be a JSON object of at most 1048576 bytes');
     ELSIF octet_length(raw) > 67108864 THEN
         PERFORM semel._refuse(format('outbox_put: raw has %s bytes; at most 67108864 are allowed', octet_length(raw)));
+    ELSIF EXISTS (SELECT FROM jsonb_object_keys(headers) AS k
+                  WHERE lower(k) IN ('id', 'traceparent') OR left(lower(k), 3) IN ('ce_', 'ce-')
+                  OR left(lower(k), 8) = 'webhook-') THEN
+        PERFORM semel._refuse('outbox_put: headers named id, traceparent, ce_*, ce-* and webhook-* are written by Semel; '
+                              'leave them out');
     END IF;
     IF lock THEN                                            -- before seq is drawn: then it is the order of commits
+        PERFORM semel._outbox_lock_room();
         PERFORM pg_advisory_xact_lock(hashtextextended(aggregateid COLLATE "C",
                                                        hashtextextended(aggregatetype COLLATE "C", 1936026990)));
     END IF;

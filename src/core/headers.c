@@ -28,6 +28,12 @@ static bool same_name(struct semel_str a, struct semel_str b)
     return true;
 }
 
+bool semel__header_is_ours(struct semel_str name)
+{
+    return semel__same_word(name, "id") || semel__same_word(name, "traceparent") || semel__begins_with(name, "ce_") ||
+           semel__begins_with(name, "ce-") || semel__begins_with(name, "webhook-");
+}
+
 struct semel_str semel__pair_find(const struct semel_pair *pairs, size_t n, struct semel_str name)
 {
     for (size_t i = 0; i < n; i++)

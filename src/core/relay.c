@@ -19,6 +19,7 @@
 #include "base/sort.h"
 #include "base/str.h"
 #include "core/destination.h"
+#include "core/headers.h"
 #include "core/retry.h"
 #include "core/starts.h"
 #include "core/token.h"
@@ -797,12 +798,6 @@ static semel_status plan(struct round *round, struct semel_error *err)
 
 /* ---- what leaves --------------------------------------------------------------------------------- */
 
-static bool is_reserved(struct semel_str name)
-{
-    return semel__same_word(name, "id") || semel__same_word(name, "traceparent") || semel__begins_with(name, "ce_") ||
-           semel__begins_with(name, "ce-") || semel__begins_with(name, "webhook-");
-}
-
 /* A text as it is, anything else as it was written. What is no JSON object has no headers. */
 static size_t own_headers(struct semel_relay *relay, struct semel_str json, struct semel_pair *pairs)
 {
@@ -810,7 +805,7 @@ static size_t own_headers(struct semel_relay *relay, struct semel_str json, stru
     size_t from = 0, n = 0;
     bool sound;
     while (n < HEADERS_MAX && json.n > 0 && json.p[0] == '{' && semel__json_next(json, &from, &name, &value)) {
-        if (name.n == 0 || is_reserved(name))
+        if (name.n == 0 || semel__header_is_ours(name))
             continue;
         if (value.n > 0 && value.p[0] == '"' && (!semel__json_decode(value, &relay->arena, &value, &sound) || !sound))
             continue;

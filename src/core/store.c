@@ -9,7 +9,9 @@
 
 #include "base/error.h"
 #include "base/ids.h"
+#include "base/json.h"
 #include "base/str.h"
+#include "core/headers.h"
 #include "core/state.h"
 #include "core/version.h"
 
@@ -361,6 +363,19 @@ semel_status semel_store_purge_side(struct semel_store *store, struct semel_str 
     return store->ops->purge_side(store, consumer, before_us, max, place, err);
 }
 
+/* What is no JSON object has no names, and is refused by whoever reads it. */
+static semel_status check_header_names(struct semel_str headers, struct semel_error *err)
+{
+    struct semel_str name, value;
+    size_t from = 0;
+    while (headers.n > 0 && headers.p[0] == '{' && semel__json_next(headers, &from, &name, &value))
+        if (semel__header_is_ours(name))
+            return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
+                               "outbox: headers named id, traceparent, ce_*, ce-* and webhook-* are written by Semel; "
+                               "leave them out");
+    return SEMEL_OK;
+}
+
 static semel_status event_check(const struct semel__event *event, struct semel_error *err)
 {
     if (semel__str_given(event->id) && !semel__uuid_valid(event->id))
@@ -372,7 +387,9 @@ static semel_status event_check(const struct semel__event *event, struct semel_e
     if (event->headers.n > SEMEL_HEADERS_MAX || !semel__utf8_valid(event->headers))
         return semel__fail(err, SEMEL_INVALID, SEMEL_CLASS_PERMANENT,
                            "outbox: headers must be UTF-8 text of at most %d bytes", SEMEL_HEADERS_MAX);
-    semel_status status = semel__id_check("outbox: aggregatetype", event->aggregatetype, 1, err);
+    semel_status status = check_header_names(event->headers, err);
+    if (status == SEMEL_OK)
+        status = semel__id_check("outbox: aggregatetype", event->aggregatetype, 1, err);
     if (status == SEMEL_OK)
         status = semel__id_check("outbox: aggregateid", event->aggregateid, 1, err);
     if (status == SEMEL_OK)

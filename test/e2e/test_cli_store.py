@@ -237,7 +237,8 @@ def test_status_counts_by_consumer_and_state(store):
               "VALUES ('6a1c1f6e-0000-7000-8000-000000000001', 'order', '1', 'placed', x'00', 1)")
     told = store.semel("status", "--json").json
     assert told["schema"] == NEWEST and told["dead"] == told["unknown"] == told["damaged"] == 0
-    assert told["outbox"] == {"events": 1, "at_least": False, "oldest": "1970-01-01T00:00:00.000001Z"}
+    outbox = {"events": 1, "at_least": False, "oldest": "1970-01-01T00:00:00.000001Z", "dead": 0, "failed": 0}
+    assert told["outbox"].items() >= outbox.items()
     assert [(c["consumer"], c["guarantee"]) for c in told["consumers"]] == [
         ("billing", "ATOMIC"), ("idle", "ATOMIC"), ("mailer", "GUARDED")]
     states = {c["consumer"]: {s["status"]: s for s in c["statuses"]} for c in told["consumers"]}

@@ -43,7 +43,10 @@ class World:
         self.kafka.topic("slow")
         self.kafka.topic("lost")
         self.other = Other(self.answer)
-        self.daemon = Daemon(folder, {"store": self.store.url, "schedule": {"every": "100ms"}, "routes": self.routes()})
+        outbox = {"to": {"kafka": kafka.address, "topic": "{destination}", "topics": ["missing"]},
+                  "retry": {"first": "100ms", "ceiling": "500ms"}}
+        self.daemon = Daemon(folder, {"store": self.store.url, "schedule": {"every": "100ms"}, "routes": self.routes(),
+                                      "outboxes": {"events": outbox}})
 
     @staticmethod
     def answer(call):
@@ -263,6 +266,18 @@ def test_a_route_that_cannot_keep_up_is_told(world):  # M
         to_topic(world, "slow", [f"s{i}" for i in range(1500)])
         world.fires(("SemelLagRising", "slow"))
     world.daemon.until(lambda: world.store.sql("SELECT count(*) FROM slow;") == [("1500",)], "all are done")
+
+
+def test_events_that_cannot_go_are_told(world):
+    # M, O3, O7
+    put = ("INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type, payload, destination, created_at) "
+           "VALUES (gen_random_uuid(), 'order', '{0}', 'paid', '1', '{0}', now() - interval '1 hour');")
+    world.store.sql(put.format("nowhere"))  # it is not on the list
+    world.store.sql(put.format("missing"))  # a topic that is not there
+    world.fires(("SemelOutboxDead", None), ("SemelOutboxBacklog", None), ("SemelOutboxDestinationDown", None))
+    world.semel("outbox", "discard", "--dead", "--reason", "a drill", "--yes")
+    world.kafka.topic("missing")
+    world.silent()
 
 
 def test_a_store_that_is_away_is_told(world):  # M

@@ -391,6 +391,8 @@ static void event_leaves_only_with_the_commit(void **state)
     e.id = semel_str(NULL);
     e.headers = semel_str("no");
     assert_refused(d, semel_outbox_put(d->s, &e, id, &d->err), SEMEL_INVALID, "headers");
+    e.headers = semel_str("{\"a\": 1, \"Webhook-Id\": 2}");
+    assert_refused(d, semel_outbox_put(d->s, &e, id, &d->err), SEMEL_INVALID, "written by Semel");
     e.headers = semel_str(NULL);
     e.type = semel_str(NULL);
     assert_refused(d, semel_outbox_put(d->s, &e, id, &d->err), SEMEL_INVALID, "type");

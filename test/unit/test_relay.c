@@ -197,7 +197,7 @@ static void put(const char *aggregate, const char *type, const char *to)
                                  .aggregateid = semel__str(aggregate),
                                  .type = semel__str(type),
                                  .payload = semel__str(type),
-                                 .headers = SEMEL_STR("{\"shop\": \"x\", \"id\": \"not-the-id\", \"ce_type\": \"no\"}"),
+                                 .headers = SEMEL_STR("{\"shop\": \"x\"}"),
                                  .destination = to != NULL ? semel__str(to) : (struct semel_str){0}};
     int64_t now_us;
     assert_ok(rig.world, semel_store_begin(rig.world->store, SEMEL_TX_OWN, &now_us, &rig.world->err));
@@ -594,17 +594,22 @@ static void confirmed_events_are_kept_where_that_is_wanted(void **state)
     assert_int_equal(count_in("_sent", "true"), 0);
 }
 
+#define FORGED "{\"Id\": \"not-the-id\", \"CE_type\": \"no\", \"shop\": 5}"
 static void payload_that_is_null_is_a_tombstone(void **state)
 {
     (void)state;
     world_sql(rig.world,
-              on_postgres ? "INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type) "
-                            "VALUES ('01890a5d-ac96-774b-bcce-b302099a8057', 'order', 'a', 'gone')"
-                          : "INSERT INTO semel_outbox (id, aggregatetype, aggregateid, type, created_at) "
-                            "VALUES ('01890a5d-ac96-774b-bcce-b302099a8057', 'order', 'a', 'gone', 1700000000000000)");
+              on_postgres
+                  ? "INSERT INTO semel.outbox (id, aggregatetype, aggregateid, type, headers) VALUES "
+                    "('01890a5d-ac96-774b-bcce-b302099a8057', 'order', 'a', 'gone', '" FORGED "')"
+                  : "INSERT INTO semel_outbox (id, aggregatetype, aggregateid, type, created_at, headers) VALUES "
+                    "('01890a5d-ac96-774b-bcce-b302099a8057', 'order', 'a', 'gone', 1, '" FORGED "')");
     steps(1);
     assert_int_equal(rig.sink.n, 1);
     assert_true(rig.sink.got[0].tombstone);
+    assert_true(rig.sink.got[0].has_user_header);
+    assert_false(rig.sink.got[0].has_foreign_id); /* P114: in a row that was inserted plainly, too */
+    assert_string_equal(rig.sink.got[0].type, "gone");
     assert_string_equal(rig.sink.got[0].id, "01890a5d-ac96-774b-bcce-b302099a8057");
 }
 
@@ -666,7 +671,7 @@ static void bytes_of_a_step_are_bounded_over_all_shards(void **state)
 {
     (void)state;
     struct semel_relay_options options = rig.options;
-    options.bytes = 300;
+    options.bytes = 80;
     options.attempts_max = 20;
     again_with(options);
     rig.sink.all_down = true;
