@@ -314,8 +314,7 @@ static void wrong_secret(const struct chain *chain)
 static void wrong_in_every_way(const struct chain *chain)
 {
     const struct semel_setting_spec *s = last(chain);
-    bool group = s->kind == SEMEL_SETTING_GROUP || s->kind == SEMEL_SETTING_ONE_OF || s->kind == SEMEL_SETTING_SOURCE ||
-                 s->kind == SEMEL_SETTING_ROUTES;
+    bool group = s->kind >= SEMEL_SETTING_GROUP;
     const char *value = group ? "{}" : s->kind == SEMEL_SETTING_MEMBER ? "1" : good(s);
     char why[160];
     settings_seen++;

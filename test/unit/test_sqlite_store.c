@@ -472,7 +472,9 @@ static void check_plans(struct world *w)
         const struct sql_text *sql = &semel__sqlite_statements[id].sql;
         /* Groups are sorted by their size; the window of a scan of the outbox is bounded, and sorted again. */
         if (sql->text != NULL)
-            check_plan(w, sql->text, strncmp(sql->name, "semel_group_", 12) == 0 || id == SQL_outbox_read);
+            check_plan(w, sql->text,
+                       strncmp(sql->name, "semel_group_", 12) == 0 || id == SQL_outbox_read ||
+                           id == SQL_event_longest || id == SQL_event_down);
     }
 }
 
