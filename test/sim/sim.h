@@ -173,6 +173,7 @@ struct sim_event {
     bool alone;                   /* its lease is that of a message which runs by itself */
     bool prevented;               /* ever */
     bool contradicted;            /* the same id was sent with another payload */
+    bool usurped;                 /* the same after a restore: the row may be the other one's */
     bool superseded;              /* its retry was refused because of its business key */
     bool keyed, versioned;        /* its row has an order key, and a version */
     bool ordered;                 /* it was claimed by one that goes by an order */

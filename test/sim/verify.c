@@ -40,6 +40,9 @@ static void verify_fate(const struct sim_world *world, const struct sim_event *e
     case SEMEL_STATE_WAITING:
     case SEMEL_STATE_UNKNOWN:
     case SEMEL_STATE_DEAD:
+        /* Where no payloads are kept, the broker has to bring it again, and has only the other one left. */
+        if (event->usurped && event->effects == 0 && world->scene.policy.keep == SEMEL_KEEP_NEVER)
+            return;
         sim_broken(world, "nothing is parked for ever", "event %d of key %d is still %s (%s)", event->n, event->key,
                    semel__row_status_name(event->state), semel__class_name(event->error_class));
     case SEMEL_STATE_ABSENT:

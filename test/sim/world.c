@@ -102,6 +102,7 @@ static void send_conflict(struct sim_world *world, struct sim_event *event)
     push(world, event, other);
     event->number = number;
     event->contradicted = world->n_restores == 0; /* after a restore either payload may have come first */
+    event->usurped = !event->contradicted;
     sim_trace(world, "event %d comes with another payload", event->n);
 }
 
