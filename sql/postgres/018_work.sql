@@ -516,8 +516,8 @@ BEGIN
     ELSIF EXISTS (SELECT FROM jsonb_object_keys(headers) AS k
                   WHERE lower(k) IN ('id', 'traceparent') OR left(lower(k), 3) IN ('ce_', 'ce-')
                   OR left(lower(k), 8) = 'webhook-') THEN
-        PERFORM semel._refuse('outbox_put: headers named id, traceparent, ce_*, ce-* and webhook-* are written by Semel; '
-                              'leave them out');
+        PERFORM semel._refuse('outbox_put: headers named id, traceparent, ce_*, ce-* and webhook-* are written by '
+                              'Semel; leave them out');
     END IF;
     IF lock THEN                                            -- before seq is drawn: then it is the order of commits
         PERFORM semel._outbox_lock_room();

@@ -20,7 +20,7 @@
 /* The first with this name, ASCII letters compared without case; not given: none. */
 struct semel_str semel__pair_find(const struct semel_pair *pairs, size_t n, struct semel_str name);
 
-/* Does Semel write a header of this name on what leaves by the outbox (id, traceparent, ce_*, webhook-*)? In any case. */
+/* Does Semel write a header of this name on events that leave (id, traceparent, ce_*, webhook-*)? In any case. */
 bool semel__header_is_ours(struct semel_str name);
 
 /* INVALID: too many, or too large. No headers at all: *ret is not given. */
