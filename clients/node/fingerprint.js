@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT
+// What makes an HTTP request the same as another one: docs/idempotency.md has the format, spec/fingerprints.json the
+// vectors. The C library and the Python package compute the same bytes.
+'use strict';
+const { createHash } = require('crypto');
+
+const DEPTH = 64;
+class Raw extends Error {} // the body is not what its media type promises: its bytes count as they are
+
+const bytes = (value) => (Buffer.isBuffer(value) ? value : Buffer.from(value, 'latin1'));
+const lower = (text) => text.replace(/[A-Z]/g, (c) => c.toLowerCase());
+const trim = (text) => text.replace(/^[ \t]+/, '').replace(/(?<![ \t])[ \t]+$/, '');
+
+function count(n) {
+  const out = Buffer.alloc(8);
+  out.writeBigUInt64BE(BigInt(n));
+  return out;
+}
+
+function field(value) {
+  const raw = bytes(value);
+  return Buffer.concat([count(raw.length), raw]);
+}
+
+const listOf = (items) => Buffer.concat([count(items.length), ...items]);
+const pairOf = ([name, value]) => Buffer.concat([field(name), field(value)]);
+const byFirst = (a, b) => Buffer.compare(bytes(a[0]), bytes(b[0]));
+
+// ---- JSON: RFC 8785 ----
+
+// The digits without zeros at either end, and the power of ten behind them.
+function decimal(text) {
+  const [, whole, fraction = '', exponent = '0'] = /^-?(\d+)(?:\.(\d+))?(?:[eE](.+))?$/.exec(text);
+  const digits = whole + fraction;
+  let from = 0;
+  let to = digits.length;
+  while (from < to && digits[from] === '0') from++;
+  while (to > from && digits[to - 1] === '0') to--;
+  return { digits: digits.slice(from, to), power: Number(exponent) - fraction.length + digits.length - to };
+}
+
+function number(text) {
+  const value = Number(text);
+  const written = String(value);
+  const given = decimal(text);
+  if (given.digits === '') return '0';
+  if (!Number.isFinite(value) || value === 0 || given.digits.length > 17) throw new Raw();
+  const shortest = decimal(written);
+  if (shortest.digits !== given.digits || shortest.power !== given.power) throw new Raw();
+  return written;
+}
+
+function string(text) {
+  const value = JSON.parse(text);
+  if (value.includes('\0') || /\p{Surrogate}/u.test(value)) throw new Raw();
+  return value;
+}
+
+// A value of a text that JSON.parse has accepted: an object is a Map, an array an array, all else its canonical text.
+function read(tokens, depth) {
+  const token = tokens.next().value[0];
+  if (token[0] === '"') return JSON.stringify(string(token));
+  if (token !== '{' && token !== '[') return /^[-\d]/.test(token) ? number(token) : token;
+  if (depth === DEPTH) throw new Raw();
+  const value = token === '{' ? new Map() : [];
+  for (let next = tokens.peek(); next !== '}' && next !== ']'; next = tokens.peek()) {
+    if (next === ',') tokens.next();
+    if (token === '[') {
+      value.push(read(tokens, depth + 1));
+      continue;
+    }
+    const name = string(tokens.next().value[0]);
+    tokens.next(); // the colon
+    if (value.has(name)) throw new Raw();
+    value.set(name, read(tokens, depth + 1));
+  }
+  tokens.next();
+  return value;
+}
+
+function tokensOf(text) {
+  const found = text.matchAll(/"(?:[^"\\]|\\.)*"|[-+.\w]+|[{}[\],:]/g);
+  let ahead = found.next();
+  return {
+    peek: () => ahead.value[0],
+    next() {
+      const now = ahead;
+      ahead = found.next();
+      return now;
+    },
+  };
+}
+
+function write(value) {
+  if (Array.isArray(value)) return `[${value.map(write).join(',')}]`;
+  if (!(value instanceof Map)) return value;
+  const names = [...value.keys()].sort(); // by UTF-16 code units
+  return `{${names.map((name) => `${JSON.stringify(name)}:${write(value.get(name))}`).join(',')}}`;
+}
+
+// Without what the pointer names: a member goes, an element becomes null.
+function ignore(root, pointer) {
+  let above;
+  let at;
+  let value = root;
+  for (const escaped of pointer.split('/').slice(1)) {
+    above = value;
+    at = escaped.replace(/~1/g, '/').replace(/~0/g, '~');
+    const there = Array.isArray(value) ? /^(0|[1-9]\d*)$/.test(at) && Number(at) < value.length
+      : value instanceof Map && value.has(at);
+    if (!there) return root;
+    value = Array.isArray(value) ? value[Number(at)] : value.get(at);
+  }
+  if (above === undefined) return 'null';
+  if (Array.isArray(above)) above[Number(at)] = 'null';
+  else above.delete(at);
+  return root;
+}
+
+function json(body, ignored) {
+  const text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(body);
+  JSON.parse(text);
+  const value = ignored.reduce(ignore, read(tokensOf(text), 0));
+  return [field('json'), field(Buffer.from(write(value)))];
+}
+
+// ---- forms and parts ----
+
+function decoded(text) {
+  if (/%(?![0-9A-Fa-f]{2})/.test(text)) throw new Raw();
+  return text.replace(/\+/g, ' ').replace(/%(..)/g, (_, hex) => String.fromCharCode(parseInt(hex, 16)));
+}
+
+function cut(text, mark) {
+  const at = text.indexOf(mark);
+  return at < 0 ? [text, undefined] : [text.slice(0, at), text.slice(at + mark.length)];
+}
+
+function form(body) {
+  const pairs = body.toString('latin1').split('&').filter(Boolean).map((pair) => {
+    const [name, value = ''] = cut(pair, '=');
+    return [decoded(name), decoded(value)];
+  });
+  return [field('form'), listOf(pairs.sort(byFirst).map(pairOf))];
+}
+
+function boundaryOf(type) {
+  for (const parameter of type.split(';').slice(1)) {
+    const [name, given] = cut(parameter, '=');
+    if (given !== undefined && lower(trim(name)) === 'boundary') {
+      const value = /^".*"$/s.test(trim(given)) && trim(given).length > 1 ? trim(given).slice(1, -1) : trim(given);
+      if (value.length > 0 && value.length <= 70 && !/["\\]/.test(value)) return value;
+      break;
+    }
+  }
+  throw new Raw();
+}
+
+// What it is sorted by among the others, and the part.
+function part(piece) {
+  const headers = [];
+  let key = '';
+  if (!piece.startsWith('\r\n')) throw new Raw();
+  let rest = piece.slice(2);
+  while (rest !== '' && rest[0] !== '\r') {
+    const [line, behind] = cut(rest, '\r\n');
+    const [name, value] = cut(line, ':');
+    if (behind === undefined || value === undefined || name === '') throw new Raw();
+    headers.push([lower(name), trim(value)]);
+    if (lower(name) === 'content-disposition') key = trim(value);
+    rest = behind;
+  }
+  if (!rest.startsWith('\r\n')) throw new Raw();
+  return [key, Buffer.concat([listOf(headers.sort(byFirst).map(pairOf)), field(rest.slice(2))])];
+}
+
+function multipart(media, type, body) {
+  const [first, ...pieces] = `\r\n${body.toString('latin1')}`.split(`\r\n--${boundaryOf(type)}`);
+  const last = pieces.pop();
+  if (first !== '' || pieces.length === 0 || (last !== '--' && last !== '--\r\n')) throw new Raw();
+  const parts = pieces.map(part);
+  if (media === 'multipart/form-data') parts.sort(byFirst);
+  return [field('multipart'), listOf(parts.map(([, content]) => content))];
+}
+
+function payload(media, type, encoding, body, ignored) {
+  if (!['', 'identity'].includes(lower(encoding))) throw new Raw();
+  if (media === 'application/json' || (media.endsWith('+json') && media.length > 5)) return json(body, ignored);
+  if (media === 'application/x-www-form-urlencoded') return form(body);
+  if (media.startsWith('multipart/')) return multipart(media, type, body);
+  throw new Raw();
+}
+
+// 33 bytes for semel.key_begin. Strings are bytes, as Node gives what was sent (latin1). listed: names of headers that
+// count; ignore: JSON pointers to what does not.
+function fingerprint({ method, path, query, headers, body, listed = [], ignore: ignored = [] }) {
+  const pairs = headers.map(([name, value]) => [lower(name), trim(value)]);
+  const valueOf = (name) => (pairs.find(([other]) => other === name) || [name, ''])[1];
+  const type = valueOf('content-type');
+  const media = lower(trim(type.split(';')[0]));
+  const named = [...new Set(listed.map(lower))].sort();
+  const out = [...['semel-http-1', method, path, query, media].map(field), count(named.length)];
+  for (const name of named) {
+    const values = pairs.filter(([other]) => other === name).map(([, value]) => field(value));
+    out.push(field(name), listOf(values));
+  }
+  try {
+    out.push(...payload(media, type, valueOf('content-encoding'), body, ignored));
+  } catch (error) {
+    if (!(error instanceof Raw || error instanceof SyntaxError || error instanceof TypeError)) throw error;
+    out.push(field('raw'), field(body));
+  }
+  return Buffer.concat([Buffer.from('h'), createHash('sha256').update(Buffer.concat(out)).digest()]);
+}
+
+module.exports = { fingerprint };

@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: MIT
+'use strict';
+module.exports = { ...require('./fingerprint.js') };

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: MIT
+"""Idempotency keys for ASGI applications (FastAPI, Starlette), with psycopg 3 and its pool.
+
+    app.add_middleware(Idempotency, pool=pool, caller=lambda scope: scope["user"].id)
+
+A guarded handler runs inside one transaction with its key, on the connection that connection(request) gives. Its answer
+is stored in that transaction, and the first byte is sent after COMMIT. 2xx, 3xx, 402 and 410 commit; every other answer
+and every exception rolls back, and the key is free. A client that hangs up cancels nothing. After a lost COMMIT the key
+is read again, never guessed.
+"""
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import random
+from typing import Any, Awaitable, Callable, Optional, Union
+from urllib.parse import quote
+
+import psycopg
+
+from . import rules
+from .fingerprint import fingerprint
+from .rules import Refusal
+
+log = logging.getLogger("semel")
+
+
+def connection(request: Any) -> psycopg.AsyncConnection[Any]:
+    """The connection of a guarded request, in its transaction. Its end is the middleware's: never commit it."""
+    try:
+        conn: psycopg.AsyncConnection[Any] = request.scope["semel"]
+        return conn
+    except KeyError:
+        raise RuntimeError("this request has no transaction: make its key required in the middleware's rule") from None
+
+
+class Idempotency:
+    def __init__(self, app: Callable[..., Awaitable[None]], pool: Any,
+                 caller: Callable[[Any], Union[None, str, Awaitable[Optional[str]]]],
+                 rule: Callable[[str, str], str] = rules.default_rule, *, anonymous: bool = False,
+                 listed: tuple[str, ...] = (), ignore: tuple[str, ...] = (), answer: str = "24 hours",
+                 keep: str = "30 days", wait: float = 5, timeout: float = 60, max_body: int = 1 << 20,
+                 max_stored: int = 1 << 20, max_answer: int = 1 << 26) -> None:
+        self.app, self.pool, self.caller, self.rule, self.anonymous = app, pool, caller, rule, anonymous
+        self.print = functools.partial(fingerprint, listed=listed, ignore=ignore)
+        self.lifetimes, self.wait, self.idle = (answer, keep), wait, f"{int(timeout * 1000)}ms"
+        self.max_body, self.max_stored, self.max_answer = max_body, max_stored, max_answer
+        self.running: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        keys = [value for name, value in scope.get("headers", ()) if name.lower() == b"idempotency-key"]
+        how = self.rule(scope["method"], scope["path"]) if scope["type"] == "http" else "off"
+        if how == "off" or (how == "optional" and not keys):
+            return await self.app(scope, receive, send)
+        task = asyncio.ensure_future(_Request(self, scope, receive, send).guard(keys))
+        self.running.add(task)  # the loop itself keeps no task alive
+        task.add_done_callback(self.running.discard)
+        await asyncio.shield(task)
+
+
+class _Request:
+    """One guarded request. Its connection goes back to the pool when the application has returned."""
+
+    def __init__(self, owner: Idempotency, scope: Any, receive: Any, send: Any) -> None:
+        self.owner, self.scope, self.receive, self.send = owner, scope, receive, send
+        self.conn: Optional[psycopg.AsyncConnection[Any]] = None
+        self.deadline = asyncio.get_running_loop().time() + owner.wait
+        self.settled = asyncio.Event()
+        self.arguments: tuple[Any, ...] = ()
+        self.status, self.headers, self.body = 0, [], bytearray()  # type: int, list[Any], bytearray
+
+    async def guard(self, keys: list[bytes]) -> None:
+        try:
+            key, body = rules.key_of(keys), await self.read_body()
+            if body is None:
+                return  # the client is gone, and nothing was begun
+            said = self.owner.caller(self.scope)
+            caller = await said if inspect.isawaitable(said) else said
+            path = self.scope.get("raw_path") or quote(self.scope["path"]).encode()
+            self.arguments = (self.owner.idle, rules.scope_of(caller, self.owner.anonymous), key, self.owner.print(
+                self.scope["method"].encode(), path, self.scope["query_string"], self.scope["headers"], body),
+                *self.owner.lifetimes)
+            row = await self.begin()
+            if row[0] == "run":
+                await self.run(row[4], body)
+            else:
+                await self.replay(row)
+        except Refusal as refusal:
+            await self.refuse(refusal)
+        finally:
+            await self.give_back()
+
+    async def read_body(self) -> Optional[bytes]:
+        body, more = bytearray(), True
+        while more:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                return None
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            rules.limited(len(body), self.owner.max_body)
+        return bytes(body)
+
+    async def begin(self) -> Any:
+        """Asks for the key while it is busy, at most until the deadline. Holds no connection while it waits."""
+        pause = 0.02
+        while True:
+            row: Any = None
+            try:
+                self.conn = conn = await self.owner.pool.getconn()
+                row = await (await conn.execute(rules.BEGIN, self.arguments)).fetchone()
+                if row[0] == "run":
+                    return row
+                await conn.rollback()
+            except psycopg.Error as error:
+                log.warning("store unavailable: %s", error)
+                if not isinstance(error, psycopg.OperationalError):
+                    raise rules.not_stored(True) from error
+            await self.give_back()
+            if row is not None and row[0] != "busy":
+                return row
+            if asyncio.get_running_loop().time() >= self.deadline:
+                raise rules.refusal_of("busy") if row is not None else rules.not_stored(True)
+            await asyncio.sleep(pause * random.uniform(0.5, 1))
+            pause = min(pause * 2, 0.5)
+
+    async def undo(self) -> None:
+        if self.conn is not None:
+            try:
+                await self.conn.rollback()
+            except psycopg.Error:
+                await self.conn.close()
+
+    async def give_back(self) -> None:
+        await self.undo()
+        conn, self.conn = self.conn, None
+        if conn is not None:
+            await self.owner.pool.putconn(conn)
+
+    async def run(self, token: int, body: bytes) -> None:
+        request = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> Any:
+            if request:
+                return request.pop()
+            await self.settled.wait()  # the handler does not learn that its client has gone
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                self.status, self.headers = message["status"], list(message.get("headers", ()))
+            elif message["type"] == "http.response.body" and not self.settled.is_set():
+                self.body += message.get("body", b"")
+                if len(self.body) > self.owner.max_answer:
+                    await self.undo()
+                    await self.refuse(rules.too_long(self.owner.max_answer))
+                    raise RuntimeError(f"an answer with a key has at most {self.owner.max_answer} bytes")
+                if not message.get("more_body", False):
+                    await self.settle(token)
+
+        self.scope["semel"] = self.conn
+        await self.owner.app(self.scope, receive, send)
+        if not self.settled.is_set():
+            raise RuntimeError("the application returned without a whole answer")
+
+    async def settle(self, token: int) -> None:
+        """The answer is whole: commits or rolls back, then sends. What the handler does behind it is rolled back."""
+        assert self.conn is not None
+        body = bytes(self.body)
+        try:
+            if rules.completes(self.status):
+                kept = body if len(body) <= self.owner.max_stored else None
+                await self.conn.execute(rules.FINISH, (token, self.status, rules.stored(self.headers), kept))
+                try:
+                    await self.conn.commit()
+                except psycopg.OperationalError as error:
+                    log.error("COMMIT has no answer: %s; the key is read again", error)
+                    return await self.read_again()
+            else:
+                await self.undo()
+            await self.answer(self.status, self.headers, body)
+        except psycopg.OperationalError as error:
+            log.error("answer not stored: %s; the work is rolled back", error)
+            await self.undo()
+            await self.refuse(rules.not_stored(True))
+        except Refusal as refusal:
+            await self.refuse(refusal)
+
+    async def read_again(self) -> None:
+        await self.give_back()
+        self.deadline = asyncio.get_running_loop().time() + max(self.owner.wait, 5)
+        try:
+            row = await self.begin()
+        except Refusal as error:
+            raise rules.not_stored(False) from error
+        if row[0] == "run":
+            raise rules.not_stored(True)
+        await self.replay(row)
+
+    async def replay(self, row: Any) -> None:
+        if row[0] != "replay":
+            raise rules.refusal_of(row[0])
+        await self.answer(row[1], rules.replayed(row[2], row[3]), row[3] or b"")
+
+    async def refuse(self, refusal: Refusal) -> None:
+        await self.answer(refusal.status, refusal.headers, refusal.body)
+
+    async def answer(self, status: int, headers: Any, body: bytes) -> None:
+        self.settled.set()
+        if not any(name.lower() == b"content-length" for name, _ in headers) and status not in (204, 304):
+            headers = [*headers, (b"content-length", str(len(body)).encode())]
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body, "more_body": False})

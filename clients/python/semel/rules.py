@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: MIT
+"""The rules that every middleware shares: which key, which answer is kept, and what a refusal looks like."""
+from __future__ import annotations
+
+import json
+import re
+from typing import Optional, Sequence
+
+Pairs = Sequence[tuple[bytes, bytes]]
+
+# The idle time-out ends a transaction whose handler never comes back: its key is free again then.
+BEGIN = """SELECT k.act, k.status, k.headers::text, k.body, k.token,
+       pg_catalog.set_config('idle_in_transaction_session_timeout'::text, %s::text, true)
+FROM semel.key_begin(%s::text, %s::text, %s::bytea, %s::interval, %s::interval) AS k"""
+FINISH = "SELECT semel.key_finish(%s::bigint, %s::integer, %s::jsonb, %s::bytea)"
+
+# What belongs to one connection, one moment, one client or one trace is neither stored nor replayed.
+DROPPED = re.compile(rb"(?i)(connection|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade|content-length"
+                     rb"|set-cookie2?|date|age|(x-)?rate-?limit.*|traceparent|tracestate|x-b3-.*|x-trace-id"
+                     rb"|x-request-id|server-timing|access-control-.*|idempotent-replayed)")
+
+
+class Refusal(Exception):
+    """An answer of the middleware itself: a problem document (RFC 9457) with a stable type."""
+
+    def __init__(self, status: int, name: str, detail: str, retry_after: Optional[int] = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.body = json.dumps({"type": f"urn:semel:idempotency:{name}", "title": TITLES[name], "status": status,
+                                "detail": detail}).encode()
+        self.headers = [(b"content-type", b"application/problem+json")]
+        if retry_after is not None:
+            self.headers.append((b"retry-after", str(retry_after).encode()))
+
+
+TITLES = {
+    "missing": "The Idempotency-Key header is missing",
+    "malformed": "The Idempotency-Key header is malformed",
+    "incomplete": "The request is not complete",
+    "anonymous": "The caller is not known",
+    "too-large": "The request is too large",
+    "mismatch": "The key was used for another request",
+    "running": "A request with this key is running",
+    "unknown": "The outcome of the first request is unknown",
+    "not-stored": "The answer could not be stored",
+}
+
+
+def key_of(values: Sequence[bytes]) -> str:
+    """The key, bare or quoted (a string of RFC 8941)."""
+    if not values:
+        raise Refusal(400, "missing", "send an Idempotency-Key, for example a UUID, and repeat it with each retry")
+    key = values[0].strip(b" \t")
+    if len(key) >= 2 and key[:1] == key[-1:] == b'"':
+        key = re.sub(rb'\\(["\\])', rb"\1", key[1:-1])
+    if len(values) > 1 or not re.fullmatch(rb"[ -~]{8,255}", key):
+        raise Refusal(400, "malformed", "send one Idempotency-Key of 8 to 255 characters of printable ASCII")
+    return key.decode()
+
+
+def scope_of(caller: Optional[str], anonymous: bool) -> str:
+    if caller is None and not anonymous:
+        raise Refusal(401, "anonymous", "a key belongs to a caller, and this request has none")
+    return "anonymous" if caller is None else f"caller:{caller}"
+
+
+def default_rule(method: str, path: str) -> str:
+    """required, optional, or off."""
+    return "optional" if method in ("POST", "PATCH") else "off"
+
+
+def completes(status: int) -> bool:
+    return 200 <= status < 400 or status in (402, 410)
+
+
+def stored(headers: Pairs) -> str:
+    """As an array of pairs: a map would lose headers that are repeated."""
+    return json.dumps([[name.decode("latin-1").lower(), value.decode("latin-1")] for name, value in headers
+                       if not DROPPED.fullmatch(name)])
+
+
+def replayed(headers: str, body: Optional[bytes]) -> list[tuple[bytes, bytes]]:
+    """A body that is not kept any more has no encoding either."""
+    pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in json.loads(headers)]
+    return [pair for pair in pairs if body is not None or pair[0] != b"content-encoding"] + [
+        (b"idempotent-replayed", b"true")]
+
+
+def refusal_of(act: str) -> Refusal:
+    if act == "mismatch":
+        return Refusal(422, "mismatch", "use a new key for a new request, and the same one only for retries")
+    if act == "busy":
+        return Refusal(409, "running", "repeat the request later, with the same key", retry_after=1)
+    return Refusal(409, "unknown", "it must be reconciled before this request can be repeated")
+
+
+def not_stored(certain: bool) -> Refusal:
+    return Refusal(503, "not-stored", "nothing was done; repeat the request with the same key" if certain else
+                   "it is not known yet whether the work was done; repeat the request with the same key", retry_after=1)
+
+
+def too_long(most: int) -> Refusal:
+    return Refusal(503, "not-stored", f"the answer has more than {most} bytes; nothing was done")
+
+
+def limited(size: int, most: int) -> None:
+    if size > most:
+        raise Refusal(413, "too-large", f"a request with a key has at most {most} bytes")

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+// An application for middleware.py: node express_app.js PORT. A request says what its handler does.
+'use strict';
+const express = require('express');
+const { Pool } = require('pg');
+const { idempotency } = require('semel/express');
+
+const app = express();
+const pool = new Pool({ connectionString: process.env.DATABASE_URL, max: 10 });
+pool.on('error', () => {});
+app.use(idempotency({
+  pool,
+  caller: (req) => req.headers['x-user'],
+  rule: (method, path) => (path.toLowerCase().startsWith('/act') ? 'required' : 'off'),
+  wait: Number(process.env.WAIT || 20),
+  maxStored: 100000,
+  maxAnswer: 1000000,
+}));
+app.use(express.json({ limit: '2mb' }));
+app.post('/act', async (req, res, next) => {
+  try {
+    const asked = req.body;
+    const done = await req.db.query('INSERT INTO ledger VALUES ($1, 1) RETURNING clock_timestamp()::text AS at',
+      [req.headers['idempotency-key']]);
+    const body = done.rows[0].at + 'x'.repeat(asked.size || 0);
+    await new Promise((later) => { setTimeout(later, (asked.sleep || 0) * 1000); });
+    if (asked.raise) throw new Error('as it was asked');
+    res.status(asked.status || 201);
+    for (const [name, value] of asked.headers || []) res.append(name, value);
+    for (let i = 0; asked.stream && i < body.length; i += 5000) res.write(body.slice(i, i + 5000));
+    if (asked.stream) res.end();
+    else res.send(Buffer.from(body));
+  } catch (error) {
+    next(error);
+  }
+});
+app.get('/', (req, res) => res.send('up'));
+app.listen(Number(process.argv[2]), '127.0.0.1');

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+// An application for middleware.py: node fastify_app.js PORT. A request says what its handler does.
+'use strict';
+const { Readable } = require('stream');
+const { Pool } = require('pg');
+const { idempotency } = require('semel/fastify');
+
+const app = require('fastify')();
+const pool = new Pool({ connectionString: process.env.DATABASE_URL, max: 10 });
+pool.on('error', () => {});
+app.register(idempotency, {
+  pool,
+  caller: (request) => request.headers['x-user'],
+  rule: (method, path) => (path.startsWith('/act') ? 'required' : 'off'),
+  wait: Number(process.env.WAIT || 20),
+  maxStored: 100000,
+  maxAnswer: 1000000,
+});
+app.post('/act', async (request, reply) => {
+  const asked = request.body;
+  const done = await request.db.query('INSERT INTO ledger VALUES ($1, 1) RETURNING clock_timestamp()::text AS at',
+    [request.headers['idempotency-key']]);
+  const body = Buffer.from(done.rows[0].at + 'x'.repeat(asked.size || 0));
+  await new Promise((later) => { setTimeout(later, (asked.sleep || 0) * 1000); });
+  if (asked.raise) throw new Error('as it was asked');
+  reply.code(asked.status || 201);
+  const many = new Map();
+  for (const [name, value] of asked.headers || []) many.set(name, [...(many.get(name) || []), value]);
+  for (const [name, values] of many) reply.header(name, values.length > 1 ? values : values[0]);
+  return asked.stream ? Readable.from([body]) : body;
+});
+app.get('/', async () => 'up');
+app.listen({ port: Number(process.argv[2]), host: '127.0.0.1' });
